@@ -1,0 +1,11 @@
+/* clock.h: the monotonic clock.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_BASE_CLOCK_H
+#define SG_BASE_CLOCK_H
+
+#include <stdint.h>
+
+uint64_t sg_now_ns(void);
+void sg_pause_ns(uint64_t ns);   /* sleep about that long; for back-off only */
+
+#endif

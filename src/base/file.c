@@ -1,0 +1,222 @@
+/* file.c: mapping, reading, writing aside. The only file that opens files.
+ * SPDX-License-Identifier: MIT */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+#ifdef SEGUE_FAULTS
+#include <stdatomic.h>
+static atomic_ullong fault_countdown; /* development builds only: writes until the one that fails */
+
+void sg_fault_write(uint64_t nth) { atomic_store(&fault_countdown, nth); }
+
+static int fault_now(void)
+{
+    unsigned long long left = atomic_load(&fault_countdown);
+    while (left && !atomic_compare_exchange_weak(&fault_countdown, &left, left - 1)) {}
+    return left == 1;
+}
+#else
+static int fault_now(void) { return 0; }
+#endif
+
+static segue_status io_failed(const char *what, const char *path, int code, segue_error *err)
+{
+    const char *remedy = code == ENOENT   ? "check the name"
+                         : code == EACCES ? "check its permissions"
+                         : code == ENOSPC ? "free some disk space"
+                         : code == EISDIR ? "name a file"
+                                          : "check the disk";
+    return sg_fail(err, code == ENOMEM ? SEGUE_EMEMORY : SEGUE_EIO, "%s: %s: %s; %s", what, path, strerror(code), remedy);
+}
+
+/* Opens a regular file and says how large it is. */
+static segue_status open_regular(const char *path, int *fd, size_t *size, segue_error *err)
+{
+    struct stat st;
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0) return io_failed("open", path, errno, err);
+    int code = fstat(*fd, &st) ? errno : S_ISDIR(st.st_mode) ? EISDIR : 0;
+    if (!code && S_ISREG(st.st_mode)) {
+        *size = (size_t)st.st_size;
+        return SEGUE_OK;
+    }
+    close(*fd);
+    if (code) return io_failed("open", path, code, err);
+    return sg_fail(err, SEGUE_EIO, "open: %s: not a regular file; name a file", path);
+}
+
+segue_status sg_map_open(struct sg_map *out, const char *path, segue_error *err)
+{
+    int fd;
+    size_t size;
+    SG_TRY(open_regular(path, &fd, &size, err));
+    if (!size) {
+        close(fd);
+        *out = (struct sg_map){(const uint8_t *)"", 0};
+        return SEGUE_OK;
+    }
+    void *p = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
+    int code = errno;
+    close(fd);
+    if (p == MAP_FAILED) return io_failed("map", path, code, err);
+    *out = (struct sg_map){p, size};
+    return SEGUE_OK;
+}
+
+void sg_map_close(struct sg_map *map)
+{
+    if (map->size) {
+        void *p;
+        memcpy(&p, &map->data, sizeof p);
+        munmap(p, map->size);
+    }
+    *map = (struct sg_map){0};
+}
+
+segue_status sg_file_read(struct sg_buf *out, const char *path, size_t limit, segue_error *err)
+{
+    int fd;
+    size_t size;
+    SG_TRY(open_regular(path, &fd, &size, err));
+    segue_status s = SEGUE_OK;
+    out->len = 0;
+    if (size > limit)
+        s = sg_fail(err, SEGUE_ELIMIT, "read: %s: %zu bytes, at most %zu are read; it is not what it claims to be", path,
+                    size, limit);
+    else if (sg_buf_reserve(out, size))
+        s = sg_no_memory(path, size, err);
+    while (s == SEGUE_OK && out->len < size) {
+        ssize_t n = read(fd, out->data + out->len, size - out->len);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) s = io_failed("read", path, errno, err);
+        if (n <= 0) break;
+        out->len += (size_t)n;
+    }
+    if (s == SEGUE_OK) out->data[out->len] = 0;
+    close(fd);
+    return s;
+}
+
+/* --- writing --- */
+
+segue_status sg_file_begin(struct sg_file_out *out, const char *path, unsigned mode, segue_error *err)
+{
+    size_t n = strlen(path) + 32;
+    *out = (struct sg_file_out){.path = sg_strndup(path, strlen(path)), .aside = sg_alloc(n), .fd = -1};
+    if (!out->path || !out->aside) {
+        sg_file_close(out);
+        return sg_no_memory(path, n, err);
+    }
+    snprintf(out->aside, n, "%s.tmp-%ld", path, (long)getpid());
+    out->fd = open(out->aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
+    if (out->fd >= 0) return SEGUE_OK;
+    segue_status s = io_failed("create", out->aside, errno, err);
+    sg_file_close(out);
+    return s;
+}
+
+segue_status sg_file_put_at(struct sg_file_out *out, uint64_t offset, const void *bytes, size_t n, segue_error *err)
+{
+    const char *p = bytes;
+    while (n) {
+        ssize_t k = fault_now() ? (errno = ENOSPC, -1) : pwrite(out->fd, p, n, (off_t)offset);
+        if (k < 0 && errno == EINTR) continue;
+        if (k < 0) return io_failed("write", out->path, errno, err);
+        p += k;
+        n -= (size_t)k;
+        offset += (uint64_t)k;
+    }
+    return SEGUE_OK;
+}
+
+segue_status sg_file_put(struct sg_file_out *out, const void *bytes, size_t n, segue_error *err)
+{
+    SG_TRY(sg_file_put_at(out, out->written, bytes, n, err));
+    out->written += n;
+    return SEGUE_OK;
+}
+
+segue_status sg_file_commit(struct sg_file_out *out, segue_error *err)
+{
+    int bad = fsync(out->fd);
+    if (close(out->fd)) bad = 1;
+    out->fd = -1;
+    if (bad || rename(out->aside, out->path)) return io_failed("write", out->path, errno, err);
+    sg_free(out->aside);
+    out->aside = NULL;
+    char *slash = strrchr(out->path, '/');
+    if (slash) *slash = 0;
+    int folder = open(slash ? (slash == out->path ? "/" : out->path) : ".", O_RDONLY | O_CLOEXEC);
+    if (folder >= 0) {
+        (void)!fsync(folder); /* the rename itself; some file systems refuse, and then there is nothing to do */
+        close(folder);
+    }
+    return SEGUE_OK;
+}
+
+void sg_file_close(struct sg_file_out *out)
+{
+    if (out->fd >= 0) close(out->fd);
+    if (out->aside) unlink(out->aside);
+    sg_free(out->aside);
+    sg_free(out->path);
+    *out = (struct sg_file_out){.fd = -1};
+}
+
+/* --- paths --- */
+
+int sg_path_kind(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st)) return SG_PATH_NONE;
+    return S_ISREG(st.st_mode) ? SG_PATH_FILE : S_ISDIR(st.st_mode) ? SG_PATH_FOLDER : SG_PATH_OTHER;
+}
+
+char *sg_path_join(const char *folder, const char *name)
+{
+    size_t a = strlen(folder), b = strlen(name);
+    while (a > 1 && folder[a - 1] == '/') a--;
+    char *path = sg_alloc(a + b + 2);
+    if (!path) return NULL;
+    memcpy(path, folder, a);
+    path[a] = '/';
+    memcpy(path + a + 1, name, b);
+    return path;
+}
+
+segue_status sg_make_folders(const char *path, segue_error *err)
+{
+    char *copy = sg_strndup(path, strlen(path));
+    if (!copy) return sg_no_memory(path, strlen(path), err);
+    segue_status s = SEGUE_OK;
+    for (char *p = copy + 1; s == SEGUE_OK; p++) {
+        if (*p && *p != '/') continue;
+        char kept = *p;
+        *p = 0;
+        if (mkdir(copy, 0700) && errno != EEXIST) s = io_failed("make folder", copy, errno, err);
+        if (!kept) break;
+        *p = kept;
+    }
+    sg_free(copy);
+    return s;
+}
+
+char *sg_home(const char *which)
+{
+    int cache = !strcmp(which, "cache");
+    const char *own = getenv("SEGUE_HOME"), *xdg = getenv(cache ? "XDG_CACHE_HOME" : "XDG_DATA_HOME");
+    const char *home = getenv("HOME");
+    if (own && *own) return sg_path_join(own, which);
+    if (xdg && *xdg) return sg_path_join(xdg, "segue");
+    return sg_path_join(home && *home ? home : "/tmp", cache ? ".cache/segue" : ".local/share/segue");
+}

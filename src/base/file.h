@@ -1,0 +1,44 @@
+/* file.h: files. Reading maps; writing goes aside, is synced and renamed, so that the old file or the new one is there.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_BASE_FILE_H
+#define SG_BASE_FILE_H
+
+#include "base/buf.h"
+
+/* A file mapped read-only. Zero-size files map as data = "" and size 0. */
+struct sg_map {
+    const uint8_t *data;
+    size_t size;
+};
+segue_status sg_map_open(struct sg_map *out, const char *path, segue_error *err);   /* EIO names path and reason */
+void sg_map_close(struct sg_map *map);
+
+/* Read a whole file of at most limit bytes. EIO; ELIMIT when it is larger. Replaces the buffer's content. */
+segue_status sg_file_read(struct sg_buf *out, const char *path, size_t limit, segue_error *err);
+
+/* Written aside (PATH.tmp-PID), synced, renamed over PATH by commit; close without commit removes it. */
+struct sg_file_out {
+    char *path, *aside;
+    int fd;
+    uint64_t written;
+};
+segue_status sg_file_begin(struct sg_file_out *out, const char *path, unsigned mode, segue_error *err);
+segue_status sg_file_put(struct sg_file_out *out, const void *bytes, size_t n, segue_error *err);
+segue_status sg_file_put_at(struct sg_file_out *out, uint64_t offset, const void *bytes, size_t n, segue_error *err);
+segue_status sg_file_commit(struct sg_file_out *out, segue_error *err);
+void sg_file_close(struct sg_file_out *out);
+
+enum { SG_PATH_NONE, SG_PATH_FILE, SG_PATH_FOLDER, SG_PATH_OTHER };
+int sg_path_kind(const char *path);
+/* Join with one slash; memory of sg_alloc. NULL: out of memory. */
+char *sg_path_join(const char *folder, const char *name);
+segue_status sg_make_folders(const char *path, segue_error *err);    /* mkdir -p, mode 0700 for new ones */
+/* "cache" -> $SEGUE_HOME/cache or $XDG_CACHE_HOME/segue or ~/.cache/segue; "data" likewise with XDG_DATA_HOME and
+ * ~/.local/share/segue. Memory of sg_alloc; NULL: out of memory. */
+char *sg_home(const char *which);
+
+#ifdef SEGUE_FAULTS
+void sg_fault_write(uint64_t nth);   /* development builds: the n-th write fails as if the disk were full */
+#endif
+
+#endif

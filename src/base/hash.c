@@ -1,0 +1,53 @@
+/* hash.c: thin doors to xxHash and libsodium.
+ * SPDX-License-Identifier: MIT */
+#include "base/hash.h"
+
+#include <assert.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+static_assert(sizeof(crypto_hash_sha256_state) <= sizeof(struct sg_sha256), "sg_sha256 holds libsodium's state");
+
+struct sg_hash sg_hash_bytes(const void *bytes, size_t n, uint64_t seed)
+{
+    XXH128_hash_t h = XXH3_128bits_withSeed(bytes, n, seed);
+    return (struct sg_hash){h.low64, h.high64};
+}
+
+struct sg_hash sg_hash_join(struct sg_hash a, struct sg_hash b)
+{
+    struct sg_hash pair[2] = {a, b};
+    return sg_hash_bytes(pair, sizeof pair, 1);
+}
+
+void sg_hash_hex(struct sg_hash h, char out[33])
+{
+    snprintf(out, 33, "%016llx%016llx", (unsigned long long)h.hi, (unsigned long long)h.lo);
+}
+
+/* libsodium's state is copied in and out, because sg_sha256 promises no alignment. */
+void sg_sha256_begin(struct sg_sha256 *s)
+{
+    crypto_hash_sha256_state st;
+    crypto_hash_sha256_init(&st);
+    memcpy(s->state, &st, sizeof st);
+}
+
+void sg_sha256_add(struct sg_sha256 *s, const void *bytes, size_t n)
+{
+    crypto_hash_sha256_state st;
+    memcpy(&st, s->state, sizeof st);
+    crypto_hash_sha256_update(&st, bytes, n);
+    memcpy(s->state, &st, sizeof st);
+}
+
+void sg_sha256_end(struct sg_sha256 *s, char hex[65])
+{
+    crypto_hash_sha256_state st;
+    unsigned char digest[crypto_hash_sha256_BYTES];
+    memcpy(&st, s->state, sizeof st);
+    crypto_hash_sha256_final(&st, digest);
+    for (size_t i = 0; i < sizeof digest; i++) snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+}

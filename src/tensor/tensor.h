@@ -1,0 +1,81 @@
+/* tensor.h: what a file says about one block of numbers. A tensor is a view: its bytes stay in the mapped file, and
+ * every difference between the file's layout and the house's (transposed matrices, permuted rows, tiled heads) is
+ * described here and undone by whoever reads a row. Nothing is copied at load.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_TENSOR_TENSOR_H
+#define SG_TENSOR_TENSOR_H
+
+#include "base/err.h"
+
+/* How numbers are stored. The order is ours and is part of no file. */
+enum sg_storage {
+    SG_F32, SG_F16, SG_BF16,
+    SG_Q4_0, SG_Q4_1, SG_Q5_0, SG_Q5_1, SG_Q8_0,
+    SG_Q2_K, SG_Q3_K, SG_Q4_K, SG_Q5_K, SG_Q6_K,
+    SG_IQ4_NL, SG_MXFP4,
+    SG_AFFINE,               /* MLX: w = scale * q + bias per group, 2 to 8 bits, see struct sg_affine */
+    SG_Q8_GROUP,             /* llama2.c v2: int8 values, one fp32 scale per group, apart */
+    SG_I8, SG_I16, SG_I32, SG_I64, SG_F64, SG_U8, SG_U16, SG_U32, SG_U64, SG_BOOL, SG_F8_E4M3, SG_F8_E5M2, /* named, not computed with */
+    SG_STORAGE_N
+};
+
+/* Logical order <-> stored order of rows (or columns): after the first `first` indices, within each group of a*b*w,
+ * logical (x*b + y)*w + z is stored at (y*a + x)*w + z. a == 0: the same order. Covers GGUF's permuted q and k rows
+ * (a = 2, b = D/2, w = 1 for each head), tiled value heads (a = Hk, b = Hv/Hk, w = D) and Qwen3.5's query|gate per head
+ * (a = 2, b = heads, w = D). */
+struct sg_perm {
+    uint32_t a, b, w, first;
+};
+uint64_t sg_perm_stored(const struct sg_perm *p, uint64_t logical);
+
+/* MLX affine groups: the row is an LSB-first bit stream of `bits`-bit values; scales and biases [rows, cols/group]. */
+struct sg_affine {
+    const void *scales, *biases;
+    enum sg_storage storage;     /* of scales and biases: F32, F16 or BF16 */
+    uint32_t bits, group;
+};
+
+struct sg_tensor {
+    const char *name;            /* as in the file */
+    enum sg_storage storage;
+    uint32_t rank;
+    uint64_t shape[4];           /* as Hugging Face writes it: the last one is contiguous */
+    uint64_t rows, cols;         /* logical: cols = last dimension, rows = product of the others (1 for vectors);
+                                  * already exchanged when `transposed` */
+    const uint8_t *data;         /* in the map; may be unaligned */
+    uint64_t bytes, offset;      /* offset: in its file */
+    uint32_t file;               /* index of the file in its archive */
+    uint32_t transposed;         /* 1: stored [cols, rows] (GPT-2's Conv1D); plain storages only */
+    struct sg_perm row_perm, col_perm;
+    struct sg_affine affine;     /* SG_AFFINE; for SG_Q8_GROUP: scales (fp32) and group */
+};
+
+struct sg_storage_info {
+    const char *name;            /* "q4_1" */
+    uint32_t block, bytes;       /* weights per block, bytes per block */
+    int ggml;                    /* id in GGUF files; -1 = none */
+    int computable;              /* 1: sg_tensor_row reads it */
+};
+const struct sg_storage_info *sg_storage_info(enum sg_storage s);
+/* By GGUF id; SG_STORAGE_N when unknown. *name gets the field's name even for ids that are not read ("iq2_xxs"). */
+enum sg_storage sg_storage_of_ggml(uint32_t id, const char **name);
+
+/* Bytes of one stored row of cols numbers. EFORMAT: cols is no multiple of the block, or overflow. */
+segue_status sg_storage_row_bytes(enum sg_storage s, uint64_t cols, uint64_t *bytes, segue_error *err);
+
+/* Logical row `row`, columns [from, from+n), as fp32: every permutation and transposition undone. from and n must be
+ * multiples of 32 unless they span the whole row. Any thread. Plain and slow for permuted columns and transposed
+ * tensors, fast otherwise. */
+void sg_tensor_row(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out);
+/* All of a small tensor as fp32, [rows*cols]. */
+void sg_tensor_read(const struct sg_tensor *t, float *out);
+
+/* One stored row of n numbers -> fp32, without permutations; n multiple of the block. For AFFINE use sg_tensor_row. */
+void sg_dequant_row(enum sg_storage s, const void *src, uint64_t n, float *out);
+/* fp32 -> stored row; F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 (byte-equal to the Python package gguf). EUNSUPPORTED else. */
+segue_status sg_quant_row(enum sg_storage s, const float *src, uint64_t n, void *out, segue_error *err);
+/* 1 when no scale or value of the tensor is NaN or infinite; looks at the numbers only on F32/F16/BF16 and at scales
+ * elsewhere. Reads all of it. */
+int sg_tensor_finite(const struct sg_tensor *t, uint64_t *bad_row);
+
+#endif
