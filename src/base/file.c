@@ -58,7 +58,7 @@ static segue_status open_regular(const char *path, int *fd, size_t *size, segue_
 segue_status sg_map_open(struct sg_map *out, const char *path, segue_error *err)
 {
     int fd;
-    size_t size;
+    size_t size = 0;
     SG_TRY(open_regular(path, &fd, &size, err));
     if (!size) {
         close(fd);
@@ -86,7 +86,7 @@ void sg_map_close(struct sg_map *map)
 segue_status sg_file_read(struct sg_buf *out, const char *path, size_t limit, segue_error *err)
 {
     int fd;
-    size_t size;
+    size_t size = 0;
     SG_TRY(open_regular(path, &fd, &size, err));
     segue_status s = SEGUE_OK;
     out->len = 0;
