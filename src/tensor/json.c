@@ -1,0 +1,102 @@
+/* json.c: jansson with this house's errors: every text is parsed whole, duplicate keys are refused, and members are
+ * taken by kind with a fallback. It must never trust a member's kind, and never touch jansson's global hooks, which
+ * belong to the host program.
+ * SPDX-License-Identifier: MIT */
+#include "tensor/json.h"
+
+#include <math.h>
+
+#include "base/file.h"
+
+segue_status sg_json_parse(json_t **out, const char *text, size_t len, const char *what, segue_error *err)
+{
+    json_error_t why;
+    json_t *root = json_loadb(text ? text : "", len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    if (!root) {
+        if (json_error_code(&why) == json_error_out_of_memory)
+            return sg_fail(err, SEGUE_EMEMORY, "parse JSON: %s: out of memory at byte %d; free some memory", what, why.position);
+        return sg_fail(err, SEGUE_EFORMAT, "parse JSON: %s: line %d, column %d: %s; fetch the file again", what, why.line,
+                       why.column, why.text);
+    }
+    *out = root;
+    return SEGUE_OK;
+}
+
+segue_status sg_json_read(json_t **out, const char *path, size_t limit, segue_error *err)
+{
+    struct sg_buf text = {0};
+    segue_status s = sg_file_read(&text, path, limit, err);
+    if (s == SEGUE_OK) s = sg_json_parse(out, text.data, text.len, path, err);
+    sg_buf_free(&text);
+    return s;
+}
+
+static const char *kind_name(const json_t *v)
+{
+    switch (json_typeof(v)) {
+    case JSON_OBJECT: return "an object";
+    case JSON_ARRAY: return "an array";
+    case JSON_STRING: return "a string";
+    case JSON_INTEGER: return "an integer";
+    case JSON_REAL: return "a real number";
+    case JSON_NULL: return "null";
+    default: return "a boolean";
+    }
+}
+
+static segue_status wrong_kind(const char *what, const char *key, const json_t *v, const char *wanted, segue_error *err)
+{
+    return sg_fail(err, SEGUE_EFORMAT, "read JSON: %s: member \"%s\" is %s, %s expected; fetch the file again", what, key,
+                   kind_name(v), wanted);
+}
+
+/* NULL: absent or null, which mean the same in configuration files. */
+static const json_t *member(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+    return v && !json_is_null(v) ? v : NULL;
+}
+
+segue_status sg_json_int(const json_t *o, const char *key, int64_t fallback, int64_t *out, const char *what,
+                         segue_error *err)
+{
+    const json_t *v = member(o, key);
+    if (!v) {
+        *out = fallback;
+    } else if (json_is_integer(v)) {
+        *out = json_integer_value(v);
+    } else {
+        /* Some writers print whole numbers as 1e6 or 32.0; beyond 2^53 a double is no longer one number. */
+        double d = json_is_real(v) ? json_real_value(v) : 0.5;
+        if (!(fabs(d) <= 9007199254740992.0) || d != floor(d)) return wrong_kind(what, key, v, "an integer", err);
+        *out = (int64_t)d;
+    }
+    return SEGUE_OK;
+}
+
+segue_status sg_json_real(const json_t *o, const char *key, double fallback, double *out, const char *what,
+                          segue_error *err)
+{
+    const json_t *v = member(o, key);
+    if (v && !json_is_number(v)) return wrong_kind(what, key, v, "a number", err);
+    *out = v ? json_number_value(v) : fallback;
+    return SEGUE_OK;
+}
+
+segue_status sg_json_bool(const json_t *o, const char *key, int fallback, int *out, const char *what,
+                          segue_error *err)
+{
+    const json_t *v = member(o, key);
+    if (v && !json_is_boolean(v)) return wrong_kind(what, key, v, "true or false", err);
+    *out = v ? json_is_true(v) : fallback;
+    return SEGUE_OK;
+}
+
+segue_status sg_json_text(const json_t *o, const char *key, const char *fallback, const char **out, const char *what,
+                          segue_error *err)
+{
+    const json_t *v = member(o, key);
+    if (v && !json_is_string(v)) return wrong_kind(what, key, v, "a string", err);
+    *out = v ? json_string_value(v) : fallback;
+    return SEGUE_OK;
+}
