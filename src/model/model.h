@@ -1,0 +1,50 @@
+/* model.h: what the file says: numbers, tensors by role, tokenizer, template; and the graph that a family builds from
+ * them. Read-only after open; any thread; counted references.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_MODEL_MODEL_H
+#define SG_MODEL_MODEL_H
+
+#include <stdatomic.h>
+
+#include "graph/graph.h"
+#include "tensor/archive.h"
+#include "text/template.h"
+#include "text/tokenizer.h"
+
+struct sg_family;
+
+struct segue_model {
+    atomic_uint references;
+    const struct sg_family *family;
+    struct sg_archive *archive;
+    const void *numbers;             /* struct sg_numbers, see family.h */
+    struct sg_tokenizer *tokenizer;  /* NULL: none */
+    struct sg_template *chat;        /* NULL: none */
+    char *template_source;           /* NULL: none; NUL-terminated */
+    size_t template_len;
+    int32_t bos, eos;
+    int32_t *stops;                  /* tokenizer's, generation_config's, without duplicates */
+    size_t stops_n;
+    segue_model_info info;           /* filled at open */
+    struct sg_arena arena;
+};
+
+segue_status sg_model_open(struct segue_model **out, const char *path, const segue_model_opts *opts, segue_error *err);
+struct segue_model *sg_model_ref(const struct segue_model *m);
+void sg_model_unref(struct segue_model *m);
+
+/* Which graph: layers [from, to) of the model; to == 0 means all. Begins with `embed` when from == 0, else with the
+ * input "rows"; ends with rows, final norm and "logits" when to is the last layer and head is 1, else with the output
+ * "hidden.<to>". values: every hidden.<i> is an output. */
+struct sg_graph_wish {
+    uint32_t from, to;
+    uint32_t head;
+    uint32_t values;
+};
+segue_status sg_model_graph(const struct segue_model *m, const struct sg_graph_wish *wish, struct sg_graph **out,
+                            segue_error *err);
+
+/* The JSON of `segue inspect --json`, the dump of the graph, the template's source. */
+segue_status sg_model_describe(const struct segue_model *m, int what, struct sg_buf *out, segue_error *err);
+
+#endif
