@@ -1,0 +1,57 @@
+# segue: thin Makefile over CMake. Two commands do everything: `make run` and `make test`.
+# SPDX-License-Identifier: MIT
+PREFIX  ?= /usr/local
+DESTDIR ?=
+PROMPT  ?= Why is the sky blue? Answer in two sentences.
+MODEL   ?=
+ARGS    ?=
+T       ?= 20
+BUILD   := build
+CMAKE_FLAGS ?=
+generator := $(shell command -v ninja >/dev/null 2>&1 && echo "-G Ninja")
+
+.PHONY: all setup model run test quick fuzz fresh install uninstall clean help
+
+all: setup                       ## build the library, the command and the check program
+	@cmake $(generator) -S . -B $(BUILD) $(CMAKE_FLAGS) >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
+	@mkdir -p $(BUILD) && mv $(BUILD).log $(BUILD)/configure.log
+	@cmake --build $(BUILD) --parallel
+
+setup:                           ## install the packages that building and running need
+	@sh cmake/setup.sh run
+
+model: setup                     ## fetch the default model into the data folder
+	@sh cmake/model.sh
+
+run: all                         ## answer PROMPT (MODEL=PATH, ARGS="...") with the default model
+	@if [ -z "$(MODEL)" ]; then sh cmake/model.sh; fi
+	@$(BUILD)/segue run $(if $(MODEL),-m "$(MODEL)") -p "$(subst ",\",$(PROMPT))" $(ARGS)
+
+test:                            ## everything that CI runs: tests, goldens, sanitizers, fuzzers (T seconds each)
+	@sh cmake/setup.sh test
+	@$(MAKE) --no-print-directory all CMAKE_FLAGS="$(CMAKE_FLAGS) -DSEGUE_FUZZ_SECONDS=$(T)"
+	@sh cmake/model.sh || echo "tests of the default model will be skipped"
+	@sh tests/run.sh $(BUILD)
+
+quick: all                       ## the tests that take seconds
+	@ctest --test-dir $(BUILD) -L quick --output-on-failure -j2
+
+fuzz:                            ## run each fuzzer T seconds (T=60)
+	@sh cmake/setup.sh test
+	@sh tests/fuzz/fuzz.sh $(BUILD)/fuzz $(T)
+
+fresh:                           ## the two commands in an empty Debian 12 root (needs root and debootstrap)
+	@sh cmake/fresh.sh
+
+install: all                     ## DESTDIR= PREFIX=/usr/local
+	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(PREFIX)" >/dev/null
+	@echo "installed under $(DESTDIR)$(PREFIX)"
+
+uninstall: all                   ## remove what install put there
+	@sh cmake/uninstall.sh $(BUILD) "$(DESTDIR)" "$(PREFIX)"
+
+clean:                           ## remove the build folder
+	@rm -rf $(BUILD)
+
+help:                            ## this list
+	@sed -n 's/^\([a-z]*\):[^#]*## /\1\t/p' Makefile | expand -t 12

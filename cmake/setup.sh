@@ -1,0 +1,87 @@
+#!/bin/sh
+# Install what is missing: `setup.sh run` for building and running, `setup.sh test` for the tests as well.
+# Debian and Ubuntu through apt (as root or by sudo), macOS through Homebrew. Does nothing when all is there.
+# SPDX-License-Identifier: MIT
+set -u
+what=${1:-run}
+here=$(cd "$(dirname "$0")/.." && pwd)
+
+has() { command -v "$1" >/dev/null 2>&1; }
+lib() { has pkg-config && pkg-config --exists "$1" 2>/dev/null; }
+debian=''
+brew=''
+want() { # want DEBIAN-PACKAGE BREW-PACKAGE test...
+    deb=$1; mac=$2; shift 2
+    "$@" || { debian="$debian $deb"; [ "$mac" = - ] || brew="$brew $mac"; }
+}
+compiles() { printf 'int main(void){return 0;}\n' | cc -x c -o /dev/null - 2>/dev/null; }
+compiles_cxx() { printf '#include <cstddef>\nint main(){return 0;}\n' | c++ -std=c++17 -x c++ -o /dev/null - 2>/dev/null; }
+fuzzes() { printf '#include <stddef.h>\nint LLVMFuzzerTestOneInput(const char*d,size_t n){(void)d;(void)n;return 0;}\n' |
+    clang -fsanitize=fuzzer,address -x c -o /dev/null - 2>/dev/null; }
+venvs() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
+certificates() { [ -e /etc/ssl/certs/ca-certificates.crt ] || [ "$(uname)" = Darwin ]; }
+
+want gcc - compiles
+want libc6-dev - compiles
+want cmake cmake has cmake
+want ninja-build ninja has ninja
+want pkg-config pkgconf has pkg-config
+want libjansson-dev jansson lib jansson
+want libpcre2-dev pcre2 lib libpcre2-8
+want libxxhash-dev xxhash lib libxxhash
+want libsodium-dev libsodium lib libsodium
+want libcurl4-openssl-dev curl lib libcurl
+want libedit-dev libedit lib libedit
+want python3 python3 has python3
+want python3-pip python3 python3 -c 'import pip'
+want ca-certificates ca-certificates certificates
+if [ "$what" = test ]; then
+    want libcmocka-dev cmocka lib cmocka
+    want g++ - compiles_cxx
+    want clang llvm fuzzes
+    want python3-venv python3 venvs
+    if [ "$(uname)" != Darwin ]; then
+        want zsh - has zsh
+        want fish - has fish
+        want man-db - has man
+    fi
+fi 2>/dev/null
+
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+if [ "$(uname)" = Darwin ]; then
+    if [ -n "$brew" ]; then
+        has brew || { echo "setup: missing:$brew; install Homebrew, or these by hand" >&2; exit 3; }
+        echo "setup: brew install$brew"
+        # shellcheck disable=SC2086
+        brew install -q $brew || exit 3
+    fi
+elif [ -n "$debian" ]; then
+    if ! has apt-get || { [ "$(id -u)" != 0 ] && ! has sudo; }; then
+        echo "setup: missing:$debian; install these packages (as root: apt-get install$debian)" >&2
+        exit 3
+    fi
+    echo "setup: apt-get install$debian"
+    log=$(mktemp)
+    # shellcheck disable=SC2086
+    if ! { as_root apt-get update -qq && as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+        --no-install-recommends $debian; } >"$log" 2>&1; then
+        tail -n 15 "$log" >&2
+        echo "setup: apt-get failed; see above" >&2
+        exit 3
+    fi
+    rm -f "$log"
+fi
+
+# The oracles of the tests: Python packages in a folder of their own. Without them those tests skip and say so.
+if [ "$what" = test ]; then
+    venv=$here/build/venv
+    packages="numpy tokenizers gguf safetensors jinja2"
+    if ! "$venv/bin/python" -c 'import numpy, tokenizers, gguf, safetensors, jinja2' 2>/dev/null; then
+        mkdir -p "$here/build"
+        python3 -m venv "$venv" >/dev/null 2>&1 &&
+            # shellcheck disable=SC2086
+            "$venv/bin/python" -m pip install -q --disable-pip-version-check $packages >"$venv.log" 2>&1 ||
+            echo "setup: no Python packages ($packages); the tests that need them will be skipped" >&2
+    fi
+fi
+exit 0
