@@ -18,7 +18,9 @@ struct sg_sampler {
     size_t stops_n;
     const int32_t *history;          /* [history_n] all tokens of the sequence so far, prompt included */
     size_t history_n;
-    const uint8_t *breakers;         /* [vocab] 1: a DRY sequence breaker; NULL = none */
+    const uint8_t *breakers;         /* [breakers_n] 1: a DRY sequence breaker; NULL = none */
+    size_t breakers_n;
+    uint32_t limit;                  /* tokens from here on are never chosen (rows beyond the tokenizer); 0 = no limit */
 };
 
 /* Room for one choice at a time over `vocab` logits. No allocation after new. */
@@ -34,5 +36,7 @@ segue_status sg_choose(struct sg_chooser *c, const struct sg_sampler *s, float *
 
 /* The uniform number in [0, 1) of (seed, position): 24 bits of Philox4x32-10's first word. */
 float sg_uniform(uint64_t seed, uint64_t position);
+/* Philox4x32-10 itself; sg_uniform's counter is {position low, high, 0, 0}, its key {seed low, high}. */
+void sg_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 
 #endif

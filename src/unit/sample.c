@@ -1,0 +1,439 @@
+/* sample.c: the steps of sample.h, one function each. Everything that decides is either integer work or double arithmetic
+ * in a stated order, with an exponential of its own, so that another compiler or another unit can repeat it bit for bit:
+ * no libm call and no fused multiply-add may take part in a choice. Never allocates after sg_chooser_new.
+ * SPDX-License-Identifier: MIT */
+#include "unit/sample.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/num.h"
+
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF /* gcc contracts nothing under -std=c11 */
+#endif
+
+enum {
+    HEAP_MAX = 1024,   /* top-k up to here is selected, beyond it everything is sorted */
+    MATCH_MAX = 1024,  /* DRY: longer matches count as this long */
+    DIGIT_BITS = 11,
+    DIGITS = 1 << DIGIT_BITS
+};
+
+/* A candidate is 64 bits: the logit's bits so that ascending integers are descending logits, then the id. */
+struct sg_chooser {
+    uint32_t vocab;
+    uint32_t *counts;            /* [vocab] zero between calls */
+    float *raw;                  /* [vocab] the logits before any step, for log-probabilities */
+    uint64_t *order, *spare;     /* [vocab] what is being sorted, upper 32 bits first */
+    uint32_t *ids;               /* [vocab] survivors, best first, lowest id on ties ... */
+    float *values;               /* [vocab] ... and their logits */
+    double *weights;             /* [vocab] exp(logit - highest) of survivors; negative: dropped */
+    uint32_t match[MATCH_MAX];   /* DRY: length of the match at each place of the reversed history */
+    uint32_t tally[DIGITS];
+};
+
+segue_status sg_chooser_new(struct sg_chooser **out, uint32_t vocab, segue_error *err)
+{
+    struct sg_chooser *c = sg_alloc(sizeof *c);
+    if (!c) return sg_no_memory("chooser", sizeof *c, err);
+    size_t n = vocab;
+    c->vocab = vocab;
+    c->counts = sg_alloc(n * sizeof *c->counts);
+    c->raw = sg_alloc(n * sizeof *c->raw);
+    c->order = sg_alloc(n * sizeof *c->order);
+    c->spare = sg_alloc(n * sizeof *c->spare);
+    c->ids = sg_alloc(n * sizeof *c->ids);
+    c->values = sg_alloc(n * sizeof *c->values);
+    c->weights = sg_alloc(n * sizeof *c->weights);
+    if (!c->counts || !c->raw || !c->order || !c->spare || !c->ids || !c->values || !c->weights) {
+        sg_chooser_free(c);
+        return sg_no_memory("chooser", n * 40, err);
+    }
+    *out = c;
+    return SEGUE_OK;
+}
+
+void sg_chooser_free(struct sg_chooser *c)
+{
+    if (!c) return;
+    sg_free(c->counts);
+    sg_free(c->raw);
+    sg_free(c->order);
+    sg_free(c->spare);
+    sg_free(c->ids);
+    sg_free(c->values);
+    sg_free(c->weights);
+    sg_free(c);
+}
+
+/* --- numbers --- */
+
+void sg_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
+{
+    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0], k1 = key[1];
+    for (int round = 0; round < 10; round++) {
+        uint64_t a = (uint64_t)c0 * 0xD2511F53u, b = (uint64_t)c2 * 0xCD9E8D57u;
+        uint32_t n0 = (uint32_t)(b >> 32) ^ c1 ^ k0, n2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+        c0 = n0;
+        c1 = (uint32_t)b;
+        c2 = n2;
+        c3 = (uint32_t)a;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+float sg_uniform(uint64_t seed, uint64_t position)
+{
+    uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), 0, 0}, word[4];
+    uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    sg_philox(counter, key, word);
+    return (float)(word[0] >> 8) * 0x1p-24f;
+}
+
+/* e^x for x <= 0, about 1e-15 relative: x = k ln 2 + r with |r| <= ln 2 / 2, a Taylor polynomial of r, times 2^k. */
+static double exp_of(double x)
+{
+    static const double inverse_factorial[] = {
+        1.0, 1.0, 0.5, 0x1.5555555555555p-3, 0x1.5555555555555p-5, 0x1.1111111111111p-7, 0x1.6c16c16c16c17p-10,
+        0x1.a01a01a01a01ap-13, 0x1.a01a01a01a01ap-16, 0x1.71de3a556c734p-19, 0x1.27e4fb7789f5cp-22,
+        0x1.ae64567f544e4p-26, 0x1.1eed8eff8d898p-29, 0x1.6124613a86d09p-33};
+    if (!(x > -700.0)) return 0.0;
+    int k = (int)(x * 1.4426950408889634 - 0.5);
+    double r = (x - (double)k * 0x1.62e42feep-1) - (double)k * 0x1.a39ef35793c76p-33;
+    double y = inverse_factorial[13];
+    for (int i = 12; i >= 0; i--) y = inverse_factorial[i] + y * r;
+    uint64_t bits = (uint64_t)(1023 + k) << 52;
+    double power;
+    memcpy(&power, &bits, sizeof power);
+    return y * power;
+}
+
+static uint64_t candidate(float logit, uint32_t id)
+{
+    uint32_t u = sg_bits_of_f32(logit + 0.0f); /* -0 becomes 0, so that the two tie */
+    u = u & 0x80000000u ? u : ~(u | 0x80000000u);
+    return (uint64_t)u << 32 | id;
+}
+
+static float logit_of(uint64_t c)
+{
+    uint32_t u = (uint32_t)(c >> 32);
+    return sg_f32_of_bits(u & 0x80000000u ? u : ~u & 0x7fffffffu);
+}
+
+/* --- steps that change logits --- */
+
+static float below_infinity(float x) { return x < FLT_MAX ? x : FLT_MAX; }
+
+static void step_bias(const struct sg_sampler *s, float *logits, uint32_t n)
+{
+    for (size_t i = 0; i < s->p.bias_n; i++) {
+        const struct segue_bias *b = &s->p.bias[i];
+        if (b->token >= 0 && (uint32_t)b->token < n) logits[b->token] = below_infinity(logits[b->token] + b->bias);
+    }
+}
+
+static void step_stops(const struct sg_sampler *s, float *logits, uint32_t n)
+{
+    if (!s->p.ignore_stops) return;
+    for (size_t i = 0; i < s->stops_n; i++)
+        if (s->stops[i] >= 0 && (uint32_t)s->stops[i] < n) logits[s->stops[i]] = -INFINITY;
+}
+
+static void step_penalties(struct sg_chooser *c, const struct sg_sampler *s, float *logits, uint32_t n)
+{
+    float repeat = s->p.repeat_penalty, often = s->p.frequency_penalty, there = s->p.presence_penalty;
+    int repeats = repeat > 0 && repeat != 1;
+    if (!repeats && often == 0 && there == 0) return;
+    size_t window = s->p.repeat_last_n == 0 ? 64 : (size_t)s->p.repeat_last_n;
+    size_t from = s->p.repeat_last_n < 0 || window > s->history_n ? 0 : s->history_n - window;
+    for (size_t i = from; i < s->history_n; i++)
+        if (s->history[i] >= 0 && (uint32_t)s->history[i] < n) c->counts[s->history[i]]++;
+    for (size_t i = from; i < s->history_n; i++) {
+        if (s->history[i] < 0 || (uint32_t)s->history[i] >= n) continue;
+        uint32_t id = (uint32_t)s->history[i], count = c->counts[id];
+        if (!count) continue; /* this token is done */
+        c->counts[id] = 0;
+        float l = logits[id];
+        if (repeats) l = l <= 0 ? l * repeat : l / repeat;
+        logits[id] = below_infinity(l - ((float)count * often + there));
+    }
+}
+
+static int breaks(const struct sg_sampler *s, int32_t token)
+{
+    return s->breakers && token >= 0 && (size_t)token < s->breakers_n && s->breakers[token];
+}
+
+/* Longest match of the history's end (at most `most` tokens) with what ends `back` tokens earlier, for every `back`:
+ * the Z function of the reversed history. A match is never longer than MATCH_MAX, so only that many values are kept. For
+ * every match that is long enough the token that followed it gets the length in counts. */
+static void dry_matches(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n, uint32_t least, uint32_t most)
+{
+    const int32_t *end = s->history + s->history_n - 1; /* reversed[i] = end[-i] */
+    size_t left = 0, right = 0;
+    for (size_t back = 1; back < s->history_n; back++) {
+        size_t k = 0;
+        if (back < right) {
+            k = c->match[back - left];
+            if (k > right - back) k = right - back;
+        }
+        while (k < most && back + k < s->history_n && end[-(ptrdiff_t)k] == end[-(ptrdiff_t)(back + k)]) k++;
+        if (back + k > right) {
+            left = back;
+            right = back + k;
+        }
+        if (back < MATCH_MAX) c->match[back] = (uint32_t)k;
+        int32_t next = end[1 - (ptrdiff_t)back];
+        if (k >= least && next >= 0 && (uint32_t)next < n && c->counts[next] < k) c->counts[next] = (uint32_t)k;
+    }
+}
+
+static void step_dry(struct sg_chooser *c, const struct sg_sampler *s, float *logits, uint32_t n)
+{
+    double base = s->p.dry_base > 0 ? (double)s->p.dry_base : 1.75;
+    if (!(s->p.dry_multiplier > 0) || base < 1) return;
+    uint32_t least = s->p.dry_allowed_length > 0 ? (uint32_t)s->p.dry_allowed_length : 2, most = 0;
+    while (most < MATCH_MAX && most < s->history_n && !breaks(s, s->history[s->history_n - 1 - most])) most++;
+    if (most < least || s->history_n <= least) return;
+    dry_matches(c, s, n, least, most);
+    for (size_t i = 0; i < s->history_n; i++) {
+        if (s->history[i] < 0 || (uint32_t)s->history[i] >= n) continue;
+        uint32_t id = (uint32_t)s->history[i], length = c->counts[id];
+        c->counts[id] = 0;
+        if (!length || breaks(s, s->history[i])) continue;
+        double penalty = (double)s->p.dry_multiplier;
+        for (uint32_t k = least; k < length && penalty < 1e30; k++) penalty *= base;
+        logits[id] -= (float)(penalty < 1e30 ? penalty : 1e30);
+    }
+}
+
+/* --- steps that choose --- */
+
+static segue_status check_logits(const float *logits, uint32_t n, segue_error *err)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (!(logits[i] < INFINITY))
+            return sg_fail(err, SEGUE_EFORMAT, "token not chosen: logit of token %u: it is %s; the weights are damaged or the"
+                           " unit failed", i, logits[i] > 0 ? "infinite" : "not a number");
+    return SEGUE_OK;
+}
+
+static segue_status nothing_left(segue_error *err)
+{
+    return sg_fail(err, SEGUE_EFORMAT, "token not chosen: every token is forbidden: biases or stop tokens leave none; allow"
+                   " at least one");
+}
+
+static int32_t highest(const float *logits, uint32_t n)
+{
+    int32_t best = -1;
+    float top = -INFINITY;
+    for (uint32_t i = 0; i < n; i++)
+        if (logits[i] > top) {
+            top = logits[i];
+            best = (int32_t)i;
+        }
+    return best;
+}
+
+static void sift(uint64_t *heap, uint32_t n, uint32_t at)
+{
+    uint64_t x = heap[at];
+    for (uint32_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && heap[child + 1] > heap[child]) child++;
+        if (heap[child] <= x) break;
+        heap[at] = heap[child];
+    }
+    heap[at] = x;
+}
+
+/* The k best of the finite logits into heap, best first; k <= HEAP_MAX. */
+static uint32_t select_best(const float *logits, uint32_t n, uint32_t k, uint64_t *heap)
+{
+    uint32_t held = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!(logits[i] > -INFINITY) || (held == k && logits[i] < logit_of(heap[0]))) continue;
+        uint64_t c = candidate(logits[i], i);
+        if (held < k) {
+            heap[held++] = c;
+            if (held == k)
+                for (uint32_t j = k / 2; j-- > 0;) sift(heap, k, j);
+        } else if (c < heap[0]) {
+            heap[0] = c;
+            sift(heap, k, 0);
+        }
+    }
+    if (held < k)
+        for (uint32_t j = held / 2; j-- > 0;) sift(heap, held, j);
+    for (uint32_t m = held; m > 1; m--) {
+        uint64_t worst = heap[0];
+        heap[0] = heap[m - 1];
+        heap[m - 1] = worst;
+        sift(heap, m - 1, 0);
+    }
+    return held;
+}
+
+/* Stable, by the upper 32 bits; the result is in c->order again. */
+static void sort_all(struct sg_chooser *c, uint32_t n)
+{
+    for (unsigned shift = 32; shift < 64; shift += DIGIT_BITS) {
+        memset(c->tally, 0, sizeof c->tally);
+        for (uint32_t i = 0; i < n; i++) c->tally[c->order[i] >> shift & (DIGITS - 1)]++;
+        for (uint32_t d = 0, at = 0; d < DIGITS; d++) {
+            uint32_t count = c->tally[d];
+            c->tally[d] = at;
+            at += count;
+        }
+        for (uint32_t i = 0; i < n; i++) c->spare[c->tally[c->order[i] >> shift & (DIGITS - 1)]++] = c->order[i];
+        uint64_t *other = c->order;
+        c->order = c->spare;
+        c->spare = other;
+    }
+}
+
+/* top-k, and the order that every later step relies on: best first, lowest id on ties. */
+static uint32_t step_top_k(struct sg_chooser *c, const struct sg_sampler *s, const float *logits, uint32_t n)
+{
+    uint32_t k = s->p.top_k > 0 && (uint32_t)s->p.top_k < n ? (uint32_t)s->p.top_k : n, left = 0;
+    if (k <= HEAP_MAX) {
+        left = select_best(logits, n, k, c->order);
+    } else {
+        for (uint32_t i = 0; i < n; i++)
+            if (logits[i] > -INFINITY) c->order[left++] = candidate(logits[i], i);
+        sort_all(c, left);
+        if (left > k) left = k;
+    }
+    for (uint32_t i = 0; i < left; i++) {
+        c->ids[i] = (uint32_t)c->order[i];
+        c->values[i] = logits[c->ids[i]];
+    }
+    return left;
+}
+
+/* Weights of the n survivors; their sum, best first. */
+static double weigh(struct sg_chooser *c, uint32_t n, double temperature)
+{
+    double sum = 0, top = (double)c->values[0];
+    for (uint32_t i = 0; i < n; i++) {
+        c->weights[i] = exp_of(((double)c->values[i] - top) / temperature);
+        sum += c->weights[i];
+    }
+    return sum;
+}
+
+/* Keep the tokens whose surprise is nearest to the mean surprise until their mass reaches p. The logarithm of the sum
+ * is in both and cancels: |-log p - H| = |mean - d| with d = logit - highest, mean = the expectation of d. Distances are
+ * compared as fp32, equal ones keep their order. */
+static uint32_t step_typical(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n)
+{
+    double p = (double)s->p.typical_p;
+    if (!(p > 0 && p < 1)) return n;
+    double sum = weigh(c, n, 1.0), top = (double)c->values[0], mean = 0, mass = 0;
+    for (uint32_t i = 0; i < n; i++) mean += c->weights[i] / sum * ((double)c->values[i] - top);
+    for (uint32_t i = 0; i < n; i++) {
+        float distance = (float)fabs(mean - ((double)c->values[i] - top));
+        c->order[i] = (uint64_t)sg_bits_of_f32(distance) << 32 | i;
+    }
+    sort_all(c, n);
+    uint32_t taken = 0, left = 0;
+    while (taken < n && mass < p) mass += c->weights[(uint32_t)c->order[taken++]] / sum;
+    for (; taken < n; taken++) c->weights[(uint32_t)c->order[taken]] = -1;
+    for (uint32_t i = 0; i < n; i++) {
+        if (c->weights[i] < 0) continue;
+        c->ids[left] = c->ids[i];
+        c->values[left++] = c->values[i];
+    }
+    return left;
+}
+
+/* The smallest prefix whose mass reaches p. */
+static uint32_t step_top_p(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n)
+{
+    double p = (double)s->p.top_p, mass = 0;
+    if (!(p > 0 && p < 1)) return n;
+    double sum = weigh(c, n, 1.0);
+    for (uint32_t i = 0; i < n; i++) {
+        mass += c->weights[i] / sum;
+        if (mass >= p) return i + 1;
+    }
+    return n;
+}
+
+static uint32_t step_min_p(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n)
+{
+    double p = s->p.min_p < 1 ? (double)s->p.min_p : 1.0;
+    if (!(p > 0)) return n;
+    weigh(c, n, 1.0);
+    uint32_t left = 1;
+    while (left < n && c->weights[left] >= p) left++;
+    return left;
+}
+
+static int32_t draw(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n, uint64_t position)
+{
+    double sum = weigh(c, n, (double)s->p.temperature), at = (double)sg_uniform(s->p.seed, position) * sum, mass = 0;
+    for (uint32_t i = 0; i + 1 < n; i++) {
+        mass += c->weights[i];
+        if (mass > at) return (int32_t)c->ids[i];
+    }
+    return (int32_t)c->ids[n - 1];
+}
+
+static int32_t choose(struct sg_chooser *c, const struct sg_sampler *s, float *logits, uint32_t n, uint64_t position)
+{
+    step_bias(s, logits, n);
+    step_stops(s, logits, n);
+    step_penalties(c, s, logits, n);
+    step_dry(c, s, logits, n);
+    if (!(s->p.temperature > 0)) return highest(logits, n);
+    uint32_t left = step_top_k(c, s, logits, n);
+    if (!left) return -1;
+    left = step_typical(c, s, left);
+    left = step_top_p(c, s, left);
+    left = step_min_p(c, s, left);
+    return draw(c, s, left, position);
+}
+
+/* --- log-probabilities: reported, never part of a choice, so libm may help --- */
+
+static void report(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n, int32_t token, segue_logprob *out,
+                   size_t *out_n)
+{
+    double sum = 0, top = -INFINITY;
+    for (uint32_t i = 0; i < c->vocab; i++) top = fmax(top, (double)c->raw[i]);
+    for (uint32_t i = 0; i < c->vocab; i++) sum += exp_of((double)c->raw[i] - top);
+    double least = top + log(sum);
+    uint32_t wanted = s->p.logprobs - 1 < 20 ? s->p.logprobs - 1 : 20;
+    out[0] = (segue_logprob){token, (float)((double)c->raw[token] - least)};
+    uint32_t held = wanted ? select_best(c->raw, n, wanted, c->order) : 0;
+    for (uint32_t i = 0; i < held; i++) {
+        uint32_t id = (uint32_t)c->order[i];
+        out[1 + i] = (segue_logprob){(int32_t)id, (float)((double)c->raw[id] - least)};
+    }
+    *out_n = 1 + held;
+}
+
+segue_status sg_choose(struct sg_chooser *c, const struct sg_sampler *s, float *logits, uint64_t position,
+                       int32_t *token, segue_logprob *logprobs, size_t *logprobs_n, segue_error *err)
+{
+    uint32_t n = s->limit && s->limit < c->vocab ? s->limit : c->vocab;
+    int reported = logprobs && logprobs_n && s->p.logprobs;
+    SG_TRY(check_logits(logits, c->vocab, err));
+    if (reported) memcpy(c->raw, logits, c->vocab * sizeof *c->raw);
+    int32_t chosen = choose(c, s, logits, n, position);
+    if (chosen < 0) return nothing_left(err);
+    if (reported) report(c, s, n, chosen, logprobs, logprobs_n);
+    else if (logprobs_n) *logprobs_n = 0;
+    *token = chosen;
+    return SEGUE_OK;
+}
