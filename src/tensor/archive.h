@@ -4,6 +4,8 @@
 #ifndef SG_TENSOR_ARCHIVE_H
 #define SG_TENSOR_ARCHIVE_H
 
+#include <jansson.h>
+
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
@@ -44,12 +46,16 @@ struct sg_archive {
     uint32_t meta_n;
     uint32_t *meta_by_key;       /* [meta_n] sorted by key */
     struct sg_arena arena;
+    uint32_t borrowed;           /* 1: maps[0] is the caller's memory, see sg_archive_open_memory */
 };
 
 /* One file (by content, not by its name's ending) or the weights of a folder: index file, else model.safetensors, else
  * every *.safetensors, else the only .gguf. Split GGUFs and shards are opened with their first part.
  * EIO, EFORMAT (offset and both numbers), EUNSUPPORTED, EMEMORY. Maps everything, touches headers only. */
 segue_status sg_archive_open(struct sg_archive **out, const char *path, segue_error *err);
+/* One whole file that lies in memory, which must outlive the archive; for tests and fuzzing. */
+segue_status sg_archive_open_memory(struct sg_archive **out, const uint8_t *bytes, size_t n, const char *name,
+                                    segue_error *err);
 void sg_archive_close(struct sg_archive *a);
 
 const struct sg_tensor *sg_archive_find(const struct sg_archive *a, const char *name);   /* NULL: none */
@@ -64,6 +70,12 @@ segue_status sg_meta_string(const struct sg_archive *a, const char *key, const c
 int64_t sg_meta_item_int(const struct sg_meta *m, uint64_t i);
 double sg_meta_item_float(const struct sg_meta *m, uint64_t i);
 const char *sg_meta_item_string(const struct sg_meta *m, uint64_t i, size_t *len);
+
+/* MLX quantisation: X.weight (U32) + X.scales + X.biases become one SG_AFFINE tensor X.weight; scales and biases leave
+ * the list. Bits and group come from config.json ("quantization", per-module overrides) or, with config NULL or silent,
+ * from the shapes where they allow one reading only. Other modes than affine are refused by name. Does nothing to an
+ * archive without such triples. EFORMAT, EUNSUPPORTED, EMEMORY; the archive is unchanged then. */
+segue_status sg_archive_join_affine(struct sg_archive *a, const json_t *config, segue_error *err);
 
 /* Content hash of every tensor's bytes, or, for files over 64 MiB, of headers, sizes and a fixed sample of pages of
  * every tensor (first, last and every 1 MiB): enough to tell two models apart, not to detect damage. */

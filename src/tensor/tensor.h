@@ -16,6 +16,7 @@ enum sg_storage {
     SG_AFFINE,               /* MLX: w = scale * q + bias per group, 2 to 8 bits, see struct sg_affine */
     SG_Q8_GROUP,             /* llama2.c v2: int8 values, one fp32 scale per group, apart */
     SG_I8, SG_I16, SG_I32, SG_I64, SG_F64, SG_U8, SG_U16, SG_U32, SG_U64, SG_BOOL, SG_F8_E4M3, SG_F8_E5M2, /* named, not computed with */
+    SG_OTHER,                /* a type that no name above covers; sg_tensor.stored_as says which */
     SG_STORAGE_N
 };
 
@@ -37,9 +38,11 @@ struct sg_affine {
 
 struct sg_tensor {
     const char *name;            /* as in the file */
+    const char *stored_as;       /* the type as its file names it ("q4_1", "BF16", "iq2_xxs") */
     enum sg_storage storage;
     uint32_t rank;
-    uint64_t shape[4];           /* as Hugging Face writes it: the last one is contiguous */
+    uint64_t shape[4];           /* as Hugging Face writes it: the last one is contiguous; a rank above 4 is kept as 4,
+                                  * its leading dimensions multiplied into shape[0] */
     uint64_t rows, cols;         /* logical: cols = last dimension, rows = product of the others (1 for vectors);
                                   * already exchanged when `transposed` */
     const uint8_t *data;         /* in the map; may be unaligned */
@@ -57,8 +60,12 @@ struct sg_storage_info {
     int computable;              /* 1: sg_tensor_row reads it */
 };
 const struct sg_storage_info *sg_storage_info(enum sg_storage s);
-/* By GGUF id; SG_STORAGE_N when unknown. *name gets the field's name even for ids that are not read ("iq2_xxs"). */
+/* By GGUF id; SG_STORAGE_N when unknown. *name gets the field's name even for ids that are not read ("iq2_xxs"),
+ * NULL for ids that nobody knows. */
 enum sg_storage sg_storage_of_ggml(uint32_t id, const char **name);
+
+/* EUNSUPPORTED, naming the tensor and its type, when sg_tensor_row cannot read it. */
+segue_status sg_tensor_computable(const struct sg_tensor *t, segue_error *err);
 
 /* Bytes of one stored row of cols numbers. EFORMAT: cols is no multiple of the block, or overflow. */
 segue_status sg_storage_row_bytes(enum sg_storage s, uint64_t cols, uint64_t *bytes, segue_error *err);

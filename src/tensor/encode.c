@@ -1,0 +1,128 @@
+/* encode.c: fp32 to stored blocks, byte-equal to the reference rule of the formats (the Python package gguf). Division
+ * and rounding stay in fp32, statement by statement: a fused product would change bytes.
+ * SPDX-License-Identifier: MIT */
+#include "base/num.h"
+#include "tensor/tensor.h"
+
+#include <math.h>
+
+static void put16(uint8_t *p, uint16_t v)
+{
+    p[0] = (uint8_t)v;
+    p[1] = (uint8_t)(v >> 8);
+}
+
+static void put_half(uint8_t *p, float f) { put16(p, sg_f16_of_f32(f)); }
+
+/* Value of the largest magnitude, the first of equals. */
+static float widest(const float *x, int n)
+{
+    float best = x[0];
+    for (int i = 1; i < n; i++)
+        if (fabsf(x[i]) > fabsf(best)) best = x[i];
+    return best;
+}
+
+static void range_of(const float *x, int n, float *low, float *high)
+{
+    *low = *high = x[0];
+    for (int i = 1; i < n; i++) {
+        if (x[i] < *low) *low = x[i];
+        if (x[i] > *high) *high = x[i];
+    }
+}
+
+static int clip(float v, int most)
+{
+    if (!(v > 0)) return 0;
+    return v >= (float)most ? most : (int)v; /* truncates */
+}
+
+/* Nibbles of i and i+16 share a byte; fifth bits, when there are any, go to qh. */
+static void put_codes(const int *q, uint8_t *qh, uint8_t *qs)
+{
+    uint32_t high = 0;
+    for (int i = 0; i < 32; i++) high |= (uint32_t)(q[i] >> 4 & 1) << i;
+    if (qh) {
+        put16(qh, (uint16_t)high);
+        put16(qh + 2, (uint16_t)(high >> 16));
+    }
+    for (int i = 0; i < 16; i++) qs[i] = (uint8_t)((q[i] & 15) | (q[i + 16] & 15) << 4);
+}
+
+/* Q4_0 and Q5_0: symmetric; the widest value gets the code 0, whichever its sign. */
+static void put_symmetric(const float *x, int levels, uint8_t *d_at, uint8_t *qh, uint8_t *qs)
+{
+    int q[32];
+    float d = widest(x, 32) / (float)-(levels / 2), inverse = d == 0 ? 0 : 1 / d, middle = (float)(levels / 2) + 0.5f;
+    for (int i = 0; i < 32; i++) {
+        float v = x[i] * inverse;
+        v += middle;
+        q[i] = clip(v, levels - 1);
+    }
+    put_half(d_at, d);
+    put_codes(q, qh, qs);
+}
+
+/* Q4_1 and Q5_1: from the minimum up. */
+static void put_ranged(const float *x, int levels, uint8_t *d_at, uint8_t *qh, uint8_t *qs)
+{
+    int q[32];
+    float low, high;
+    range_of(x, 32, &low, &high);
+    float d = (high - low) / (float)(levels - 1), inverse = d == 0 ? 0 : 1 / d;
+    for (int i = 0; i < 32; i++) {
+        float v = (x[i] - low) * inverse;
+        v += 0.5f;
+        q[i] = clip(v, levels - 1);
+    }
+    put_half(d_at, d);
+    put_half(d_at + 2, low);
+    put_codes(q, qh, qs);
+}
+
+static void put_q8_0(const float *x, uint8_t *out)
+{
+    float d = fabsf(widest(x, 32)) / 127, inverse = d == 0 ? 0 : 1 / d;
+    put_half(out, d);
+    for (int i = 0; i < 32; i++) {
+        float v = x[i] * inverse;
+        v = roundf(v);
+        out[2 + i] = (uint8_t)(int8_t)(v >= 127 ? 127 : v <= -128 ? -128 : v == v ? (int)v : 0);
+    }
+}
+
+static void put_block(enum sg_storage s, const float *x, uint8_t *out)
+{
+    switch (s) {
+    case SG_Q4_0: put_symmetric(x, 16, out, NULL, out + 2); break;
+    case SG_Q4_1: put_ranged(x, 16, out, NULL, out + 4); break;
+    case SG_Q5_0: put_symmetric(x, 32, out, out + 2, out + 6); break;
+    case SG_Q5_1: put_ranged(x, 32, out, out + 4, out + 8); break;
+    default: put_q8_0(x, out); break;
+    }
+}
+
+segue_status sg_quant_row(enum sg_storage s, const float *src, uint64_t n, void *out, segue_error *err)
+{
+    const struct sg_storage_info *info = sg_storage_info(s);
+    uint8_t *p = out;
+    if (s > SG_Q8_0)
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "quantise: %s: this type is not written; choose f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0",
+                       info->name);
+    if (n % info->block)
+        return sg_fail(err, SEGUE_EARG, "quantise: %s: %llu numbers are no multiple of its block of %u; keep it in f16",
+                       info->name, (unsigned long long)n, info->block);
+    for (uint64_t i = 0; i < n; i += info->block, p += info->bytes) {
+        uint32_t bits = sg_bits_of_f32(src[i]);
+        if (s == SG_F16) put_half(p, src[i]);
+        else if (s == SG_BF16) put16(p, sg_bf16_of_f32(src[i]));
+        else if (s != SG_F32) put_block(s, src + i, p);
+        else {
+            put16(p, (uint16_t)bits);
+            put16(p + 2, (uint16_t)(bits >> 16));
+        }
+    }
+    return SEGUE_OK;
+}

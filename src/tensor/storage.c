@@ -1,0 +1,93 @@
+/* storage.c: the table of number formats: their names, block sizes and ids in files, and the size of a row. It holds
+ * facts only; reading and writing blocks is quant.c's and encode.c's.
+ * SPDX-License-Identifier: MIT */
+#include "tensor/tensor.h"
+
+#include <stddef.h>
+
+static const struct sg_storage_info infos[SG_STORAGE_N] = {
+    [SG_F32] = {"f32", 1, 4, 0, 1},
+    [SG_F16] = {"f16", 1, 2, 1, 1},
+    [SG_BF16] = {"bf16", 1, 2, 30, 1},
+    [SG_Q4_0] = {"q4_0", 32, 18, 2, 1},
+    [SG_Q4_1] = {"q4_1", 32, 20, 3, 1},
+    [SG_Q5_0] = {"q5_0", 32, 22, 6, 1},
+    [SG_Q5_1] = {"q5_1", 32, 24, 7, 1},
+    [SG_Q8_0] = {"q8_0", 32, 34, 8, 1},
+    [SG_Q2_K] = {"q2_k", 256, 84, 10, 1},
+    [SG_Q3_K] = {"q3_k", 256, 110, 11, 1},
+    [SG_Q4_K] = {"q4_k", 256, 144, 12, 1},
+    [SG_Q5_K] = {"q5_k", 256, 176, 13, 1},
+    [SG_Q6_K] = {"q6_k", 256, 210, 14, 1},
+    [SG_IQ4_NL] = {"iq4_nl", 32, 18, 20, 1},
+    [SG_MXFP4] = {"mxfp4", 32, 17, 39, 1},
+    [SG_AFFINE] = {"affine", 32, 0, -1, 1}, /* bytes depend on the bits */
+    [SG_Q8_GROUP] = {"q8_group", 1, 1, -1, 1},
+    [SG_I8] = {"i8", 1, 1, 24, 0},
+    [SG_I16] = {"i16", 1, 2, 25, 0},
+    [SG_I32] = {"i32", 1, 4, 26, 0},
+    [SG_I64] = {"i64", 1, 8, 27, 0},
+    [SG_F64] = {"f64", 1, 8, 28, 0},
+    [SG_U8] = {"u8", 1, 1, -1, 0},
+    [SG_U16] = {"u16", 1, 2, -1, 0},
+    [SG_U32] = {"u32", 1, 4, -1, 0},
+    [SG_U64] = {"u64", 1, 8, -1, 0},
+    [SG_BOOL] = {"bool", 1, 1, -1, 0},
+    [SG_F8_E4M3] = {"f8_e4m3", 1, 1, -1, 0},
+    [SG_F8_E5M2] = {"f8_e5m2", 1, 1, -1, 0},
+    [SG_OTHER] = {"other", 1, 0, -1, 0},
+};
+
+/* GGUF types that are met in the field and not read: their names make a refusal useful. */
+static const struct {
+    uint32_t id;
+    const char *name;
+} unread[] = {
+    {4, "q4_2"},    {5, "q4_3"},   {9, "q8_1"},    {15, "q8_k"},    {16, "iq2_xxs"}, {17, "iq2_xs"},
+    {18, "iq3_xxs"}, {19, "iq1_s"}, {21, "iq3_s"},  {22, "iq2_s"},   {23, "iq4_xs"},  {29, "iq1_m"},
+    {31, "q4_0_4_4"}, {32, "q4_0_4_8"}, {33, "q4_0_8_8"}, {34, "tq1_0"}, {35, "tq2_0"},
+    {36, "iq4_nl_4_4"}, {37, "iq4_nl_4_8"}, {38, "iq4_nl_8_8"}, {40, "nvfp4"}, {41, "q1_0"},
+};
+
+const struct sg_storage_info *sg_storage_info(enum sg_storage s)
+{
+    return &infos[(unsigned)s < SG_STORAGE_N ? s : SG_OTHER];
+}
+
+enum sg_storage sg_storage_of_ggml(uint32_t id, const char **name)
+{
+    for (int s = 0; s < SG_STORAGE_N; s++) {
+        if (infos[s].ggml < 0 || (uint32_t)infos[s].ggml != id) continue;
+        if (name) *name = infos[s].name;
+        return (enum sg_storage)s;
+    }
+    if (name) *name = NULL;
+    for (size_t i = 0; name && i < sizeof unread / sizeof *unread; i++)
+        if (unread[i].id == id) *name = unread[i].name;
+    return SG_STORAGE_N;
+}
+
+segue_status sg_storage_row_bytes(enum sg_storage s, uint64_t cols, uint64_t *bytes, segue_error *err)
+{
+    const struct sg_storage_info *info = sg_storage_info(s);
+    if (!info->bytes)
+        return sg_fail(err, SEGUE_EFORMAT, "row size: %s: it has no fixed size per row; store it in another type",
+                       info->name);
+    if (cols % info->block)
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "row size: %s: %llu columns are no multiple of its block of %u; the file is damaged", info->name,
+                       (unsigned long long)cols, info->block);
+    if (cols / info->block > UINT64_MAX / info->bytes)
+        return sg_fail(err, SEGUE_EFORMAT, "row size: %s: %llu columns overflow 64 bits; the file is damaged",
+                       info->name, (unsigned long long)cols);
+    *bytes = cols / info->block * info->bytes;
+    return SEGUE_OK;
+}
+
+segue_status sg_tensor_computable(const struct sg_tensor *t, segue_error *err)
+{
+    if (sg_storage_info(t->storage)->computable) return SEGUE_OK;
+    return sg_fail(err, SEGUE_EUNSUPPORTED,
+                   "read tensor: %s: it is stored as %s, which is not computed with; take a file in another type",
+                   t->name, t->stored_as ? t->stored_as : sg_storage_info(t->storage)->name);
+}

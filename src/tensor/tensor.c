@@ -1,0 +1,215 @@
+/* tensor.c: a row of a tensor as fp32, whatever its file did to it: stored in blocks or groups, permuted, transposed.
+ * Only reads; knows no file format.
+ * SPDX-License-Identifier: MIT */
+#include "tensor/tensor.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/num.h"
+
+uint64_t sg_perm_stored(const struct sg_perm *p, uint64_t logical)
+{
+    if (!p->a || logical < p->first) return logical;
+    uint64_t group = (uint64_t)p->a * p->b * p->w, at = logical - p->first, base = at - at % group;
+    uint64_t in = at - base, z = in % p->w, y = in / p->w % p->b, x = in / p->w / p->b;
+    return p->first + base + (y * p->a + x) * p->w + z;
+}
+
+static uint32_t plain_size(enum sg_storage s) { return s == SG_F32 ? 4 : s == SG_F16 || s == SG_BF16 ? 2 : 0; }
+
+/* --- MLX groups --- */
+
+/* 32 codes of `bits` bits each: exactly 4 * bits bytes, least significant bit first. */
+static void unpack32(const uint8_t *p, uint32_t bits, float *out)
+{
+    uint8_t bytes[32 + 4] = {0};
+    if (bits == 4) {
+        for (int i = 0; i < 16; i++) {
+            out[2 * i] = (float)(p[i] & 15);
+            out[2 * i + 1] = (float)(p[i] >> 4);
+        }
+        return;
+    }
+    if (bits == 8) {
+        for (int i = 0; i < 32; i++) out[i] = (float)p[i];
+        return;
+    }
+    memcpy(bytes, p, 4 * (size_t)bits);
+    for (uint32_t i = 0; i < 32; i++) {
+        uint32_t at = i * bits, word = (uint32_t)bytes[at / 8] | (uint32_t)bytes[at / 8 + 1] << 8;
+        out[i] = (float)(word >> at % 8 & ((1u << bits) - 1));
+    }
+}
+
+static void read_affine(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
+{
+    const struct sg_affine *f = &t->affine;
+    uint32_t size = plain_size(f->storage);
+    uint64_t groups = t->cols / f->group, row_bytes = t->cols / 32 * 4 * f->bits;
+    const uint8_t *q = t->data + row * row_bytes + from / 32 * 4 * f->bits;
+    for (uint64_t i = 0; i < n; i += 32, q += 4 * f->bits, out += 32) {
+        uint64_t at = (row * groups + (from + i) / f->group) * size;
+        float scale, bias;
+        sg_dequant_row(f->storage, (const uint8_t *)f->scales + at, 1, &scale);
+        sg_dequant_row(f->storage, (const uint8_t *)f->biases + at, 1, &bias);
+        unpack32(q, f->bits, out);
+        for (int k = 0; k < 32; k++) {
+            float v = scale * out[k];
+            out[k] = v + bias;
+        }
+    }
+}
+
+/* llama2.c counts groups over the whole tensor: one may span two rows. */
+static void read_q8_group(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
+{
+    const int8_t *q = (const int8_t *)t->data;
+    uint64_t at = row * t->cols + from, end = at + n, group = t->affine.group;
+    while (at < end) {
+        uint64_t stop = (at / group + 1) * group;
+        float scale = sg_f32_of_bits(sg_le32((const uint8_t *)t->affine.scales + at / group * 4));
+        for (stop = stop < end ? stop : end; at < stop; at++) *out++ = scale * (float)q[at];
+    }
+}
+
+/* --- rows as stored --- */
+
+/* Blocks of 256 may be cut at multiples of 32: whole blocks go straight to out, the ends through a buffer. */
+static void read_blocks(const struct sg_tensor *t, const uint8_t *row, uint64_t from, uint64_t n, float *out)
+{
+    const struct sg_storage_info *info = sg_storage_info(t->storage);
+    float part[256];
+    while (n) {
+        uint64_t skip = from % info->block, whole = n - n % info->block;
+        const uint8_t *p = row + from / info->block * info->bytes;
+        uint64_t take = whole;
+        if (skip || !whole) {
+            take = info->block - skip < n ? info->block - skip : n;
+            sg_dequant_row(t->storage, p, info->block, part);
+            memcpy(out, part + skip, take * sizeof *out);
+        } else {
+            sg_dequant_row(t->storage, p, whole, out);
+        }
+        from += take;
+        n -= take;
+        out += take;
+    }
+}
+
+static void read_stored(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
+{
+    const struct sg_storage_info *info = sg_storage_info(t->storage);
+    if (t->storage == SG_AFFINE) read_affine(t, row, from, n, out);
+    else if (t->storage == SG_Q8_GROUP) read_q8_group(t, row, from, n, out);
+    else read_blocks(t, t->data + row * (t->cols / info->block * info->bytes), from, n, out);
+}
+
+/* --- rows as meant --- */
+
+static void read_transposed(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
+{
+    uint32_t size = plain_size(t->storage);
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t col = sg_perm_stored(&t->col_perm, from + i);
+        sg_dequant_row(t->storage, t->data + (col * t->rows + row) * size, 1, out + i);
+    }
+}
+
+/* Permuted columns: read the 32 stored numbers around each run of neighbours. */
+static void read_permuted(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
+{
+    float part[32];
+    uint64_t have = UINT64_MAX;
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t col = sg_perm_stored(&t->col_perm, from + i), base = col - col % 32;
+        if (base != have) {
+            have = base;
+            read_stored(t, row, base, t->cols - base < 32 ? t->cols - base : 32, part);
+        }
+        out[i] = part[col % 32];
+    }
+}
+
+void sg_tensor_row(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
+{
+    uint64_t stored = sg_perm_stored(&t->row_perm, row);
+    if (!sg_storage_info(t->storage)->computable) {
+        for (uint64_t i = 0; i < n; i++) out[i] = NAN;
+    } else if (t->transposed) {
+        read_transposed(t, stored, from, n, out);
+    } else if (t->col_perm.a) {
+        read_permuted(t, stored, from, n, out);
+    } else {
+        read_stored(t, stored, from, n, out);
+    }
+}
+
+void sg_tensor_read(const struct sg_tensor *t, float *out)
+{
+    for (uint64_t row = 0; row < t->rows; row++) sg_tensor_row(t, row, 0, t->cols, out + row * t->cols);
+}
+
+/* --- looking for NaN and infinity --- */
+
+static int plain_finite(enum sg_storage s, const uint8_t *p, uint64_t n)
+{
+    uint32_t size = plain_size(s), mask = s == SG_F32 ? 0x7f800000u : s == SG_F16 ? 0x7c00u : 0x7f80u, bad = 0;
+    if (s == SG_F32)
+        for (uint64_t i = 0; i < n; i++) bad |= (sg_le32(p + 4 * i) & mask) == mask;
+    else
+        for (uint64_t i = 0; i < n; i++) bad |= (sg_le16(p + size * i) & mask) == mask;
+    return !bad;
+}
+
+/* Offsets of the fp16 scale and minimum within a block; -1: none. */
+static void scale_places(enum sg_storage s, int at[2])
+{
+    at[0] = s == SG_Q2_K ? 80 : s == SG_Q3_K ? 108 : s == SG_Q6_K ? 208 : 0;
+    at[1] = s == SG_Q2_K ? 82 : s == SG_Q4_1 || s == SG_Q5_1 || s == SG_Q4_K || s == SG_Q5_K ? 2 : -1;
+}
+
+static int blocks_finite(enum sg_storage s, const uint8_t *p, uint64_t blocks)
+{
+    uint32_t size = sg_storage_info(s)->bytes;
+    int at[2];
+    scale_places(s, at);
+    for (uint64_t b = 0; b < blocks; b++, p += size) {
+        if (s == SG_MXFP4) {
+            if (p[0] == 255) return 0; /* E8M0 says NaN so */
+            continue;
+        }
+        for (int k = 0; k < 2; k++)
+            if (at[k] >= 0 && !plain_finite(SG_F16, p + at[k], 1)) return 0;
+    }
+    return 1;
+}
+
+static int row_finite(const struct sg_tensor *t, uint64_t row, uint64_t rows, uint64_t cols)
+{
+    const struct sg_storage_info *info = sg_storage_info(t->storage);
+    if (t->storage == SG_AFFINE) {
+        uint64_t groups = cols / t->affine.group, at = row * groups * plain_size(t->affine.storage);
+        return plain_finite(t->affine.storage, (const uint8_t *)t->affine.scales + at, groups) &&
+               plain_finite(t->affine.storage, (const uint8_t *)t->affine.biases + at, groups);
+    }
+    if (t->storage == SG_Q8_GROUP) { /* groups starting in this row; the last row takes what is left */
+        uint64_t group = t->affine.group, first = (row * cols + group - 1) / group;
+        uint64_t end = row + 1 == rows ? rows * cols / group : ((row + 1) * cols + group - 1) / group;
+        return end <= first || plain_finite(SG_F32, (const uint8_t *)t->affine.scales + first * 4, end - first);
+    }
+    const uint8_t *p = t->data + row * (cols / info->block * info->bytes);
+    return info->block == 1 ? plain_finite(t->storage, p, cols) : blocks_finite(t->storage, p, cols / info->block);
+}
+
+int sg_tensor_finite(const struct sg_tensor *t, uint64_t *bad_row)
+{
+    uint64_t rows = t->transposed ? t->cols : t->rows, cols = t->transposed ? t->rows : t->cols;
+    if (!sg_storage_info(t->storage)->computable) return 1;
+    for (uint64_t row = 0; row < rows; row++) {
+        if (row_finite(t, row, rows, cols)) continue;
+        if (bad_row) *bad_row = row;
+        return 0;
+    }
+    return 1;
+}
