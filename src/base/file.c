@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -192,6 +193,48 @@ char *sg_path_join(const char *folder, const char *name)
     path[a] = '/';
     memcpy(path + a + 1, name, b);
     return path;
+}
+
+static int compare_names(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+static segue_status list_names(DIR *dir, const char *path, const char *ending, size_t most, char ***names, size_t *n,
+                               segue_error *err)
+{
+    size_t end = strlen(ending);
+    for (const struct dirent *d; (d = readdir(dir));) {
+        size_t len = strlen(d->d_name);
+        if (d->d_name[0] == '.' || len < end || strcmp(d->d_name + len - end, ending)) continue;
+        if (*n == most)
+            return sg_fail(err, SEGUE_ELIMIT, "list folder: %s: more than %zu files end in %s; name one of them", path,
+                           most, ending);
+        char **more = sg_realloc(*names, (*n + 1) * sizeof *more);
+        if (!more) return sg_no_memory(path, len, err);
+        *names = more;
+        more[*n] = sg_strndup(d->d_name, len);
+        if (!more[*n]) return sg_no_memory(path, len, err);
+        ++*n;
+    }
+    return SEGUE_OK;
+}
+
+segue_status sg_folder_list(const char *path, const char *ending, size_t most, char ***names, size_t *n,
+                            segue_error *err)
+{
+    char **list = NULL;
+    size_t count = 0;
+    DIR *dir = opendir(path);
+    if (!dir) return io_failed("list folder", path, errno, err);
+    segue_status s = list_names(dir, path, ending, most, &list, &count, err);
+    closedir(dir);
+    if (s != SEGUE_OK) {
+        while (count) sg_free(list[--count]);
+        sg_free(list);
+        return s;
+    }
+    if (count) qsort(list, count, sizeof *list, compare_names);
+    *names = list;
+    *n = count;
+    return SEGUE_OK;
 }
 
 segue_status sg_make_folders(const char *path, segue_error *err)

@@ -32,6 +32,10 @@ enum { SG_PATH_NONE, SG_PATH_FILE, SG_PATH_FOLDER, SG_PATH_OTHER };
 int sg_path_kind(const char *path);
 /* Join with one slash; memory of sg_alloc. NULL: out of memory. */
 char *sg_path_join(const char *folder, const char *name);
+/* Names in a folder that end in `ending`, sorted; hidden ones are left out. At most `most`, else ELIMIT. Free each name
+ * and the list with sg_free. */
+segue_status sg_folder_list(const char *path, const char *ending, size_t most, char ***names, size_t *n,
+                            segue_error *err);
 segue_status sg_make_folders(const char *path, segue_error *err);    /* mkdir -p, mode 0700 for new ones */
 /* "cache" -> $SEGUE_HOME/cache or $XDG_CACHE_HOME/segue or ~/.cache/segue; "data" likewise with XDG_DATA_HOME and
  * ~/.local/share/segue. Memory of sg_alloc; NULL: out of memory. */

@@ -79,7 +79,7 @@ static segue_status scan_escape(struct sg_json_scan *s, char out[4], size_t *n, 
         return SEGUE_OK;
     }
     if (c != 'u') return sg_scan_fail(s, "an escape", err);
-    uint32_t high, low;
+    uint32_t high = 0, low = 0;
     s->at++;
     SG_TRY(scan_hex(s, &high, err));
     if (high >= 0xdc00 && high < 0xe000) return sg_scan_fail(s, "a first half of a surrogate pair before this", err);

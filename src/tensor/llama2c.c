@@ -40,7 +40,7 @@ static int read_header(const struct sg_map *map, struct header *h)
     *h = (struct header){0};
     if (map->size < 28) return 0;
     if (sg_le32(p) == MAGIC) {
-        if (map->size < HEADER_BYTES) return 0;
+        if (map->size < HEADER_BYTES || !sg_le32(p + 4)) return 0;
         h->version = sg_le32(p + 4);
         h->shared = p[36];
         if (h->version == 2) h->group = sg_le32(p + 37);
@@ -199,7 +199,7 @@ segue_status sg_llama2c_add(struct sg_build *b, uint32_t file, segue_error *err)
     const char *path = b->a->files[file];
     struct reader r = {.b = b, .file = file, .err = err};
     if (!read_header(map, &r.h))
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: a llama2.c header takes %d bytes, the file has %zu; fetch it again",
+        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: a llama2.c header takes %d bytes and a version from 1, the file has %zu; fetch it again",
                        path, HEADER_BYTES, map->size);
     if (r.h.version > 2)
         return sg_fail(err, SEGUE_EUNSUPPORTED, "open model: %s: llama2.c version %u, 0 to 2 are read; export it again", path,

@@ -114,10 +114,6 @@ static void read_mxfp4(const uint8_t *p, uint64_t n, float *out)
         uint32_t e = p[0]; /* 2^(e-128); its two lowest values are denormal in fp32 */
         float d = sg_f32_of_bits(e < 2 ? 0x00200000u << e : (e - 1) << 23);
         read_nibbles(p + 1, d, fp4_values, out);
-        for (int i = 0; i < 16; i++) { /* code 8 is minus zero, which int8 cannot say */
-            if ((p[1 + i] & 15) == 8) out[i] = -0.0f;
-            if (p[1 + i] >> 4 == 8) out[i + 16] = -0.0f;
-        }
     }
 }
 

@@ -1,0 +1,3 @@
+# Archives and number formats: one program per file.
+# SPDX-License-Identifier: MIT
+segue_test(tensor_blocks "golden;quick" tensor/blocks_golden.c)
