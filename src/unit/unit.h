@@ -35,6 +35,7 @@ struct sg_unit_desc {
     uint32_t lanes;                  /* runs at once */
     uint32_t rows_max;               /* rows of one run; 0 = no bound */
     uint32_t samples;                /* 1: steps > 1 and samplers are accepted */
+    uint32_t reference;              /* 1: slow on purpose: states are fp32 by default, never chosen unless named */
 };
 
 /* --- batches --- */

@@ -1,0 +1,28 @@
+/* units.h: an opened unit as the engine holds it: counted references, and the order in which threads enter it.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_ENGINE_UNITS_H
+#define SG_ENGINE_UNITS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "unit/unit.h"
+
+struct segue_unit {
+    atomic_uint references;
+    struct sg_unit *unit;
+    struct sg_unit_desc desc;        /* as opened */
+    pthread_mutex_t lock;            /* of the fields below */
+    pthread_cond_t changed;
+    uint64_t next_ticket, serving;   /* first come, first served */
+    uint32_t running;                /* lanes in use, <= desc.lanes */
+};
+
+struct segue_unit *sg_unit_ref(struct segue_unit *u);
+
+/* Wait for a lane; every call into the unit's table happens between enter and leave, but for get and put on a state. cancel
+ * (may be NULL) is looked at while waiting: ECANCELED, and no lane is held. */
+segue_status sg_unit_enter(struct segue_unit *u, const atomic_int *cancel, segue_error *err);
+void sg_unit_leave(struct segue_unit *u);
+
+#endif

@@ -1,0 +1,76 @@
+/* spec.c: taking `KIND[:key=value,...]` apart. Knows no unit: which keys mean something is said by the unit itself.
+ * SPDX-License-Identifier: MIT */
+#include "unit/spec.h"
+
+#include <string.h>
+
+static segue_status bad(const char *text, size_t at, const char *why, segue_error *err)
+{
+    return sg_fail(err, SEGUE_EARG, "unit not opened: '%.80s': at character %zu: %s; write KIND or KIND:key=value,...", text,
+                   at + 1, why);
+}
+
+/* n bytes of lower case letters, digits and '_': a kind or a key. */
+static int is_word(const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!((s[i] >= 'a' && s[i] <= 'z') || (s[i] >= '0' && s[i] <= '9') || s[i] == '_')) return 0;
+    return n > 0;
+}
+
+static segue_status parse_pair(struct sg_unit_spec *out, const char *text, size_t at, size_t n, segue_error *err)
+{
+    const char *part = text + at, *equals = memchr(part, '=', n);
+    size_t key_n = equals ? (size_t)(equals - part) : 0, from = equals ? key_n + 1 : 0;
+    if (n == 0) return bad(text, at, "a key is missing", err);
+    if (equals && !is_word(part, key_n)) return bad(text, at, "a key is lower case letters, digits and _", err);
+    if (from == n) return bad(text, at + n, "a value is missing", err);
+    if (out->pairs_n == sizeof out->pairs / sizeof out->pairs[0]) return bad(text, at, "too many keys", err);
+    if (key_n >= sizeof out->pairs[0].key) return bad(text, at, "the key is too long", err);
+    if (n - from >= sizeof out->pairs[0].value) return bad(text, at + from, "the value is too long", err);
+    for (uint32_t i = 0; i < out->pairs_n; i++)
+        if (strlen(out->pairs[i].key) == key_n && memcmp(out->pairs[i].key, part, key_n) == 0)
+            return bad(text, at, "the key is given twice", err);
+    memcpy(out->pairs[out->pairs_n].key, part, key_n);
+    memcpy(out->pairs[out->pairs_n].value, part + from, n - from);
+    out->pairs_n++;
+    return SEGUE_OK;
+}
+
+segue_status sg_spec_parse(struct sg_unit_spec *out, const char *text, segue_error *err)
+{
+    struct sg_unit_spec spec = {0};
+    size_t n = strlen(text), kind_n = strcspn(text, ":");
+    if (n >= sizeof spec.text) return bad(text, sizeof spec.text - 1, "the spec is too long", err);
+    if (!is_word(text, kind_n)) return bad(text, 0, "a kind is lower case letters, digits and _", err);
+    if (kind_n >= sizeof spec.kind) return bad(text, 0, "the kind is too long", err);
+    memcpy(spec.text, text, n);
+    memcpy(spec.kind, text, kind_n);
+    for (size_t at = kind_n + 1; kind_n < n && at <= n;) {
+        size_t part_n = strcspn(text + at, ",");
+        SG_TRY(parse_pair(&spec, text, at, part_n, err));
+        at += part_n + 1;
+    }
+    *out = spec;
+    return SEGUE_OK;
+}
+
+const char *sg_spec_value(const struct sg_unit_spec *s, const char *key)
+{
+    for (uint32_t i = 0; i < s->pairs_n; i++)
+        if (strcmp(s->pairs[i].key, key) == 0) return s->pairs[i].value;
+    return NULL;
+}
+
+segue_status sg_spec_only(const struct sg_unit_spec *s, const char *const *keys, segue_error *err)
+{
+    for (uint32_t i = 0; i < s->pairs_n; i++) {
+        size_t k = 0;
+        while (keys[k] && strcmp(keys[k], s->pairs[i].key) != 0) k++;
+        if (keys[k]) continue;
+        if (s->pairs[i].key[0])
+            return sg_fail(err, SEGUE_EARG, "unit not opened: %s: it has no key '%s'; leave it out", s->text, s->pairs[i].key);
+        return sg_fail(err, SEGUE_EARG, "unit not opened: %s: '%s' is no key=value; leave it out", s->text, s->pairs[i].value);
+    }
+    return SEGUE_OK;
+}
