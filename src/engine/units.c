@@ -126,7 +126,7 @@ segue_status segue_unit_open(segue_unit **out, const char *spec_text, segue_erro
     return status;
 }
 
-struct segue_unit *sg_unit_ref(struct segue_unit *u)
+struct segue_unit *sg_unit_share(struct segue_unit *u)
 {
     atomic_fetch_add(&u->references, 1);
     return u;
@@ -174,22 +174,30 @@ static void wait_a_little(struct segue_unit *u)
     pthread_cond_timedwait(&u->changed, &u->lock, &until);
 }
 
+static void unlink_turn(struct segue_unit *u, struct sg_turn *turn)
+{
+    struct sg_turn **at = &u->first;
+    while (*at != turn) at = &(*at)->next;
+    *at = turn->next;
+}
+
 segue_status sg_unit_enter(struct segue_unit *u, const atomic_int *cancel, segue_error *err)
 {
-    segue_status status = SEGUE_OK;
+    struct sg_turn turn = {0}, **last = &u->first;
+    int canceled = 0;
     pthread_mutex_lock(&u->lock);
-    uint64_t ticket = u->next_ticket++;
-    while (u->serving != ticket || u->running >= u->desc.lanes) {
-        if (cancel && atomic_load(cancel)) status = SEGUE_ECANCELED;
-        if (status != SEGUE_OK && u->serving == ticket) break; /* a ticket may only be given up when its turn has come */
+    while (*last) last = &(*last)->next;
+    *last = &turn;
+    while (!canceled && (u->first != &turn || u->running >= u->desc.lanes)) {
         wait_a_little(u);
+        canceled = cancel && atomic_load(cancel);
     }
-    u->serving++;
-    if (status == SEGUE_OK) u->running++;
+    unlink_turn(u, &turn);
+    if (!canceled) u->running++;
     pthread_cond_broadcast(&u->changed);
     pthread_mutex_unlock(&u->lock);
-    if (status == SEGUE_OK) return SEGUE_OK;
-    return sg_fail(err, status, "run not started: %s: canceled while it waited for the unit; call again to go on",
+    if (!canceled) return SEGUE_OK;
+    return sg_fail(err, SEGUE_ECANCELED, "run not started: %s: canceled while it waited for the unit; call again to go on",
                    u->desc.info.spec);
 }
 

@@ -8,17 +8,19 @@
 
 #include "unit/unit.h"
 
+struct sg_turn { struct sg_turn *next; };
+
 struct segue_unit {
     atomic_uint references;
     struct sg_unit *unit;
     struct sg_unit_desc desc;        /* as opened */
     pthread_mutex_t lock;            /* of the fields below */
     pthread_cond_t changed;
-    uint64_t next_ticket, serving;   /* first come, first served */
+    struct sg_turn *first;           /* who waits, first come first served; each node lives on its thread's stack */
     uint32_t running;                /* lanes in use, <= desc.lanes */
 };
 
-struct segue_unit *sg_unit_ref(struct segue_unit *u);
+struct segue_unit *sg_unit_share(struct segue_unit *u);   /* one more reference; segue_unit_close gives it back */
 
 /* Wait for a lane; every call into the unit's table happens between enter and leave, but for get and put on a state. cancel
  * (may be NULL) is looked at while waiting: ECANCELED, and no lane is held. */
