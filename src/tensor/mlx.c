@@ -89,7 +89,7 @@ static segue_status join_one(struct sg_archive *a, struct sg_tensor *w, const ch
                        "join MLX tensor: %s: %lld bits in groups of %lld; 2, 3, 4, 5, 6, 8 bits in groups of 32, 64, 128 are "
                        "read",
                        w->name, (long long)rule.bits, (long long)rule.group);
-    uint64_t cols = scales->cols * (uint64_t)rule.group; /* at most 2^63 / 1 byte * 128: checked by the next product */
+    uint64_t cols = scales->cols * (uint64_t)rule.group; /* wraps only where the next line refuses */
     if (scales->cols > UINT32_MAX || !same_places(w, scales) || !same_places(w, biases) || biases->cols != scales->cols ||
         biases->storage != scales->storage || w->cols > UINT32_MAX || cols * (uint64_t)rule.bits != w->cols * 32)
         return sg_fail(err, SEGUE_EFORMAT,

@@ -2,7 +2,6 @@
  * scanned, not parsed into a tree: it may be 100 MB of hostile text. Sharded folders are archive.c's; the list of
  * shards in an index file is read here.
  * SPDX-License-Identifier: MIT */
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/num.h"
@@ -209,12 +208,6 @@ segue_status sg_safetensors_add(struct sg_build *b, uint32_t file, int keep_meta
 
 /* --- index of shards --- */
 
-static int compare_texts(const void *x, const void *y)
-{
-    char *const *a = x, *const *b = y;
-    return strcmp(*a, *b);
-}
-
 /* A plain file name: it must not lead out of the folder. */
 static int name_is_plain(const char *s, size_t n)
 {
@@ -224,6 +217,7 @@ static int name_is_plain(const char *s, size_t n)
     return 1;
 }
 
+/* Sorted, each once. */
 struct names {
     char **list;
     size_t n;
@@ -231,16 +225,24 @@ struct names {
 
 static segue_status add_file_name(struct names *names, const char *name, const char *path, segue_error *err)
 {
-    for (size_t i = names->n; i-- > 0;) /* neighbours mostly name the same file */
-        if (!strcmp(names->list[i], name)) return SEGUE_OK;
+    size_t low = 0, high = names->n;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        int c = strcmp(name, names->list[middle]);
+        if (!c) return SEGUE_OK;
+        if (c < 0) high = middle;
+        else low = middle + 1;
+    }
     if (names->n == SG_FILES_MOST)
         return sg_fail(err, SEGUE_EFORMAT, "open model: %s: more than %d files; the index is damaged", path,
                        SG_FILES_MOST);
     char **list = sg_realloc(names->list, (names->n + 1) * sizeof *list);
     if (!list) return sg_no_memory(path, sizeof *list, err);
     names->list = list;
-    list[names->n] = sg_strndup(name, strlen(name));
-    if (!list[names->n]) return sg_no_memory(path, strlen(name), err);
+    char *copy = sg_strndup(name, strlen(name));
+    if (!copy) return sg_no_memory(path, strlen(name), err);
+    memmove(list + low + 1, list + low, (names->n - low) * sizeof *list);
+    list[low] = copy;
     names->n++;
     return SEGUE_OK;
 }
@@ -298,7 +300,6 @@ segue_status sg_safetensors_index(const char *path, char ***files, size_t *n, se
     if (status == SEGUE_OK) status = scan_index(&s, &names, err);
     sg_map_close(&map);
     if (status == SEGUE_OK) {
-        qsort(names.list, names.n, sizeof *names.list, compare_texts);
         *files = names.list;
         *n = names.n;
         return SEGUE_OK;

@@ -147,7 +147,7 @@ void sg_tensor_row(const struct sg_tensor *t, uint64_t row, uint64_t from, uint6
 
 void sg_tensor_read(const struct sg_tensor *t, float *out)
 {
-    for (uint64_t row = 0; row < t->rows; row++) sg_tensor_row(t, row, 0, t->cols, out + row * t->cols);
+    for (uint64_t row = 0; t->cols && row < t->rows; row++) sg_tensor_row(t, row, 0, t->cols, out + row * t->cols);
 }
 
 /* --- looking for NaN and infinity --- */
@@ -206,7 +206,7 @@ int sg_tensor_finite(const struct sg_tensor *t, uint64_t *bad_row)
 {
     uint64_t rows = t->transposed ? t->cols : t->rows, cols = t->transposed ? t->rows : t->cols;
     if (!sg_storage_info(t->storage)->computable) return 1;
-    for (uint64_t row = 0; row < rows; row++) {
+    for (uint64_t row = 0; cols && row < rows; row++) { /* an empty tensor may claim any number of rows */
         if (row_finite(t, row, rows, cols)) continue;
         if (bad_row) *bad_row = row;
         return 0;

@@ -1,3 +1,4 @@
 # Archives and number formats: one program per file.
 # SPDX-License-Identifier: MIT
 segue_test(tensor_blocks "golden;quick" tensor/blocks_golden.c)
+segue_test(tensor_archives "golden;quick" tensor/archive_golden.c)
