@@ -1,0 +1,379 @@
+/* model.c: opens a model: archive, configuration, family, numbers, tensors, text; and lets the family build graphs. The
+ * list of families stands here. A model is read-only once it is open; nothing of it is written again, and no tensor
+ * data is copied.
+ * SPDX-License-Identifier: MIT */
+#include "model/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "model/family.h"
+#include "model/textfiles.h"
+
+static const struct sg_family *const families[] = {
+    &sg_family_gpt2, &sg_family_llama, &sg_family_qwen2, &sg_family_qwen3, &sg_family_qwen35, &sg_family_gemma3,
+};
+enum { FAMILIES_N = sizeof families / sizeof *families, CONFIG_LIMIT = 16 << 20 };
+
+struct opening {
+    struct segue_model *m;
+    const char *path;
+    char *folder;                /* where the files beside the weights are */
+    char *config_path;
+    json_t *config;              /* NULL: GGUF */
+    struct sg_source source;
+    segue_error *err;
+};
+
+/* --- what the file says --- */
+
+static int listed(const char *const *names, const char *name)
+{
+    for (; *names; names++)
+        if (!strcmp(*names, name)) return 1;
+    return 0;
+}
+
+static segue_status unknown_family(const struct opening *o, const char *what)
+{
+    return sg_fail(o->err, SEGUE_EUNSUPPORTED, "open model: %s: family \"%.60s\" is not supported; use a GPT-2, Llama, Mistral, Qwen2, Qwen3, Qwen3.5 or Gemma 3 model",
+                   o->path, what);
+}
+
+static segue_status find_json_family(struct opening *o)
+{
+    const json_t *architectures = json_object_get(o->config, "architectures");
+    const json_t *names[] = {json_object_get(o->source.inner, "model_type"), json_object_get(o->config, "model_type"),
+                             json_array_get(architectures, 0)};
+    const char *first = NULL;
+    for (size_t i = 0; i < 3; i++) {
+        const char *name = json_string_value(names[i]);
+        for (size_t f = 0; name && f < FAMILIES_N; f++)
+            if (listed(families[f]->hf, name)) {
+                o->m->family = families[f];
+                return SEGUE_OK;
+            }
+        if (!first) first = name;
+    }
+    if (first) return unknown_family(o, first);
+    return sg_fail(o->err, SEGUE_EFORMAT, "open model: %s: model_type is missing; take a complete config.json", o->config_path);
+}
+
+static segue_status find_gguf_family(struct opening *o)
+{
+    const char *text;
+    size_t len;
+    SG_TRY(sg_meta_string(o->m->archive, "general.architecture", &text, &len, o->err));
+    if (!text || len > 64)
+        return sg_fail(o->err, SEGUE_EFORMAT, "open model: %s: general.architecture is missing or absurd; take a complete file", o->path);
+    char *arch = sg_arena_strndup(&o->m->arena, text, len);
+    if (!arch) return sg_no_memory("architecture", len, o->err);
+    o->source.arch = arch;
+    for (size_t f = 0; f < FAMILIES_N; f++)
+        if (listed(families[f]->gguf, arch)) {
+            o->m->family = families[f];
+            return SEGUE_OK;
+        }
+    return unknown_family(o, arch);
+}
+
+/* The header of a llama2.c file, as config.json would say it. */
+static segue_status config_of_llama2c(struct opening *o)
+{
+    static const struct {
+        const char *from, *to;
+    } keys[] = {{"llama2c.dim", "hidden_size"}, {"llama2c.hidden_dim", "intermediate_size"}, {"llama2c.n_layers", "num_hidden_layers"},
+                {"llama2c.n_heads", "num_attention_heads"}, {"llama2c.n_kv_heads", "num_key_value_heads"},
+                {"llama2c.vocab_size", "vocab_size"}, {"llama2c.seq_len", "max_position_embeddings"}};
+    if (!(o->config = json_pack("{s:s,s:f}", "model_type", "llama", "rms_norm_eps", 1e-5)))
+        return sg_no_memory("configuration", 1024, o->err);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        int64_t value;
+        SG_TRY(sg_meta_int(o->m->archive, keys[i].from, 0, &value, o->err));
+        if (json_object_set_new(o->config, keys[i].to, json_integer(value))) return sg_no_memory("configuration", 64, o->err);
+    }
+    return SEGUE_OK;
+}
+
+static segue_status read_config(struct opening *o)
+{
+    if (!(o->config_path = sg_path_join(o->folder, "config.json"))) return sg_no_memory("path", strlen(o->path), o->err);
+    if (sg_path_kind(o->config_path) != SG_PATH_FILE)
+        return sg_fail(o->err, SEGUE_EFORMAT, "open model: %s: there is no config.json beside the weights; download the model's whole folder",
+                       o->path);
+    SG_TRY(sg_json_read(&o->config, o->config_path, CONFIG_LIMIT, o->err));
+    if (!json_is_object(o->config))
+        return sg_fail(o->err, SEGUE_EFORMAT, "open model: %s: no JSON object; fetch the file again", o->config_path);
+    return sg_archive_join_affine(o->m->archive, o->config, o->err);
+}
+
+static segue_status read_announcement(struct opening *o)
+{
+    const struct sg_archive *a = o->m->archive;
+    o->source.archive = a;
+    o->source.path = o->path;
+    o->m->convention.gguf = a->format == SG_FORMAT_GGUF;
+    if (a->format == SG_FORMAT_GGUF) return find_gguf_family(o);
+    SG_TRY(a->format == SG_FORMAT_LLAMA2C ? config_of_llama2c(o) : read_config(o));
+    const json_t *inner = json_object_get(o->config, "text_config");
+    o->source.path = o->config_path ? o->config_path : o->path;
+    o->source.outer = o->config;
+    o->source.inner = json_is_object(inner) ? inner : o->config;
+    return find_json_family(o);
+}
+
+/* --- what follows --- */
+
+static segue_status apply_divisors(struct opening *o)
+{
+    struct segue_model *m = o->m;
+    const struct sg_tensor *t = sg_model_weight(m, m->numbers->layers, SG_DIVISORS)->weight;
+    if (!t) return SEGUE_OK;
+    size_t bytes = t->cols * sizeof(float);
+    float *divisors = sg_arena_alloc(&m->arena, bytes);
+    if (!divisors) return sg_no_memory("rotary divisors", bytes, o->err);
+    sg_tensor_read(t, divisors);
+    for (uint64_t j = 0; j < t->cols; j++)
+        if (!(divisors[j] > 0) || !isfinite(divisors[j]))
+            return sg_fail(o->err, SEGUE_EFORMAT, "open model: %s: %s holds %g; the file is damaged, fetch it again", o->path, t->name,
+                           (double)divisors[j]);
+    for (size_t i = 0; i < 2; i++)
+        if (m->numbers->rotary[i].pairs == t->cols) sg_rotary_make(&m->numbers->rotary[i], divisors);
+    return SEGUE_OK;
+}
+
+static uint64_t stored_bytes(const struct sg_tensor *t)
+{
+    uint64_t groups = t->affine.group ? t->rows * (t->cols / t->affine.group) : 0;
+    if (t->storage == SG_AFFINE) return t->bytes + 2 * groups * (t->affine.storage == SG_F32 ? 4 : 2);
+    return t->storage == SG_Q8_GROUP ? t->bytes + 4 * groups : t->bytes;
+}
+
+static segue_status name_storage(struct segue_model *m, const uint64_t weights[SG_STORAGE_N], uint32_t bits, segue_error *err)
+{
+    enum sg_storage most = SG_F32;
+    for (enum sg_storage s = SG_F32; s < SG_STORAGE_N; s++)
+        if (weights[s] > weights[most]) most = s;
+    m->info.storage = sg_storage_info(most)->name;
+    if (most == SG_AFFINE && !(m->info.storage = sg_arena_printf(&m->arena, "mlx%u", bits))) return sg_no_memory("name", 8, err);
+    return SEGUE_OK;
+}
+
+static segue_status sum_weights(struct segue_model *m, segue_error *err)
+{
+    uint64_t weights[SG_STORAGE_N] = {0};
+    uint32_t bits = 0;
+    size_t n = ((size_t)m->numbers->layers + 1) * SG_ROLE_N;
+    for (size_t i = 0; i < n; i++) {
+        const struct sg_tensor *both[2] = {m->weights[i].weight, m->weights[i].bias};
+        int copy = i % SG_ROLE_N == SG_HEAD && both[0] == m->weights[i - SG_HEAD + SG_EMBED].weight;
+        for (size_t k = 0; k < 2 && !copy; k++) {
+            if (!both[k]) continue;
+            weights[both[k]->storage] += both[k]->rows * both[k]->cols;
+            m->info.weight_bytes += stored_bytes(both[k]);
+            if (both[k]->storage == SG_AFFINE && (!bits || i % SG_ROLE_N != SG_EMBED)) bits = both[k]->affine.bits;
+        }
+    }
+    return name_storage(m, weights, bits, err);
+}
+
+static segue_status hash_shape(struct segue_model *m, segue_error *err)
+{
+    const struct sg_numbers *n = m->numbers;
+    struct sg_buf text = {0};
+    sg_buf_printf(&text, "%s %u %u %u %u %u %u %u %u %u %u", m->family->name, n->layers, n->width, n->ff, n->heads, n->kv_heads,
+                  n->head_width, n->value_width, n->vocab, n->act, n->window);
+    sg_buf_printf(&text, " %u %u %u %u %u %u %u %u", n->key_heads, n->value_heads, n->key_width, n->delta_width, n->taps, n->experts,
+                  n->experts_used, n->expert_ff);
+    sg_buf_printf(&text, " %.5g %.5g %.5g %.5g %.5g", n->eps, n->embed_scale, n->attention_scalar, n->attention_softcap, n->final_softcap);
+    for (size_t i = 0; i < 2; i++) sg_buf_printf(&text, " %u %.5g", n->rotary[i].pairs, n->rotary[i].theta);
+    sg_buf_puts(&text, " ");
+    for (uint32_t i = 0; i < n->layers; i++) sg_buf_printf(&text, "%u", n->kinds[i]);
+    segue_status s = text.failed;
+    if (s == SEGUE_OK) sg_hash_hex(sg_hash_bytes(text.data, text.len, 0), m->info.shape_id);
+    sg_buf_free(&text);
+    return s == SEGUE_OK ? s : sg_no_memory("shape id", 1024, err);
+}
+
+static segue_status sum_state(struct segue_model *m, segue_error *err)
+{
+    struct sg_graph *g = NULL;
+    struct sg_graph_wish wish = {.head = 1};
+    SG_TRY(sg_model_graph(m, &wish, &g, err));
+    for (uint32_t i = 0; i < g->slots_n; i++) {
+        const struct sg_slot *s = &g->slots[i];
+        m->info.state_fixed_bytes += sg_slot_fixed_bytes(s);
+        if (s->kind == SG_SLOT_K || s->kind == SG_SLOT_V) m->info.state_token_bytes += sg_slot_row_bytes(s, SG_F16);
+    }
+    sg_graph_free(g);
+    return SEGUE_OK;
+}
+
+/* Last part of a path, without slashes at its end. */
+static char *base_name(struct sg_arena *arena, const char *path)
+{
+    size_t to = strlen(path);
+    while (to > 1 && path[to - 1] == '/') to--;
+    size_t from = to;
+    while (from && path[from - 1] != '/') from--;
+    return sg_arena_strndup(arena, path + from, to - from);
+}
+
+static segue_status fill_info(struct opening *o)
+{
+    static const char *const formats[] = {"safetensors", "gguf", "llama2c"};
+    struct segue_model *m = o->m;
+    segue_model_info *info = &m->info;
+    const char *name = NULL;
+    size_t len = 0;
+    if (m->convention.gguf) SG_TRY(sg_meta_string(m->archive, "general.name", &name, &len, o->err));
+    info->size = sizeof *info;
+    info->path = sg_arena_strndup(&m->arena, o->path, strlen(o->path));
+    info->name = name && len ? sg_arena_strndup(&m->arena, name, len) : base_name(&m->arena, o->path);
+    if (!info->path || !info->name) return sg_no_memory("model name", strlen(o->path), o->err);
+    info->family = m->family->name;
+    info->format = formats[m->archive->format];
+    info->layers = m->numbers->layers;
+    info->width = m->numbers->width;
+    info->vocab = m->numbers->vocab;
+    info->context = m->numbers->context;
+    info->bos = m->bos;
+    info->eos = m->eos;
+    info->stops = m->stops;
+    info->stops_n = m->stops_n;
+    sg_hash_hex(sg_archive_hash(m->archive), info->weights_id);
+    SG_TRY(sum_weights(m, o->err));
+    SG_TRY(hash_shape(m, o->err));
+    return sum_state(m, o->err);
+}
+
+/* --- open, share, close --- */
+
+static char *folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (sg_path_kind(path) == SG_PATH_FOLDER) return sg_strndup(path, strlen(path));
+    return slash ? sg_strndup(path, slash == path ? 1 : (size_t)(slash - path)) : sg_strndup(".", 1);
+}
+
+static segue_status open_parts(struct opening *o, const segue_model_opts *opts)
+{
+    struct segue_model *m = o->m;
+    int no_text = opts && opts->size >= sizeof opts->size + sizeof opts->no_text && opts->no_text;
+    if (!(o->folder = folder_of(o->path))) return sg_no_memory("path", strlen(o->path), o->err);
+    SG_TRY(sg_archive_open(&m->archive, o->path, o->err));
+    SG_TRY(read_announcement(o));
+    if (!(m->numbers = sg_arena_alloc(&m->arena, sizeof *m->numbers))) return sg_no_memory("numbers", sizeof *m->numbers, o->err);
+    SG_TRY(sg_numbers_read(m->numbers, m->family, &o->source, &m->arena, o->err));
+    SG_TRY(sg_weights_bind(m, m->numbers, o->err));
+    SG_TRY(apply_divisors(o));
+    SG_TRY(sg_textfiles_read(m, o->folder, o->source.outer, o->source.inner, no_text, o->err));
+    return fill_info(o);
+}
+
+segue_status sg_model_open(struct segue_model **out, const char *path, const segue_model_opts *opts, segue_error *err)
+{
+    struct opening o = {.path = path, .err = err};
+    if (!path || !*path) return sg_fail(err, SEGUE_EARG, "open model: no path: give a file or a folder");
+    if (!(o.m = sg_alloc(sizeof *o.m))) return sg_no_memory("model", sizeof *o.m, err);
+    atomic_init(&o.m->references, 1);
+    segue_status s = open_parts(&o, opts);
+    json_decref(o.config);
+    sg_free(o.config_path);
+    sg_free(o.folder);
+    if (s == SEGUE_OK)
+        *out = o.m;
+    else
+        sg_model_unref(o.m);
+    return s;
+}
+
+struct segue_model *sg_model_ref(const struct segue_model *m)
+{
+    struct segue_model *shared = (struct segue_model *)(uintptr_t)m;   /* the count is the one thing that changes */
+    if (shared) atomic_fetch_add(&shared->references, 1);
+    return shared;
+}
+
+void sg_model_unref(struct segue_model *m)
+{
+    if (!m || atomic_fetch_sub(&m->references, 1) != 1) return;
+    sg_template_close(m->chat);
+    sg_tokenizer_close(m->tokenizer);
+    sg_archive_close(m->archive);
+    sg_free(m->stops);
+    sg_arena_free(&m->arena);
+    sg_free(m);
+}
+
+/* --- graphs --- */
+
+static int32_t begin(struct sg_layer *l, const struct sg_graph_wish *wish)
+{
+    if (wish->from) return sg_input_rows(l->b, l->n->width);
+    l->i = l->n->layers;
+    return sg_embed(l->b, sg_input_tokens(l->b), sg_layer_tensor(l, SG_EMBED), sg_layer_tensor(l, SG_POSITIONS), (float)l->n->embed_scale);
+}
+
+static int32_t cap_logits(struct sg_builder *b, int32_t x, double cap)
+{
+    if (!(cap > 0)) return x;
+    x = sg_scale(b, sg_whole(b, x), (float)(1 / cap), sg_weight_of(b, NULL));
+    x = sg_activate(b, sg_whole(b, x), SG_ACT_TANH);
+    return sg_scale(b, sg_whole(b, x), (float)cap, sg_weight_of(b, NULL));
+}
+
+/* The final norm sees all rows when they are asked for by name, else only the wanted ones. */
+static void end(struct sg_layer *l, const struct sg_graph_wish *wish, int32_t x)
+{
+    const struct sg_numbers *n = l->n;
+    l->b->layer = -1;
+    l->i = n->layers;
+    if (wish->head && !wish->values) x = sg_rows(l->b, sg_whole(l->b, x));
+    if (wish->to == n->layers) x = sg_layer_norm(l, x, SG_FINAL_NORM);
+    if (wish->values || !wish->head) sg_output(l->b, x, "hidden.%u", wish->to);
+    if (!wish->head) return;
+    if (wish->values) x = sg_rows(l->b, sg_whole(l->b, x));
+    l->b->graph->vocab = n->vocab;
+    sg_output(l->b, cap_logits(l->b, sg_layer_linear(l, x, SG_HEAD), n->final_softcap), "logits");
+}
+
+static void build(struct sg_builder *b, const struct segue_model *m, const struct sg_graph_wish *wish)
+{
+    const struct sg_numbers *n = m->numbers;
+    struct sg_layer l = {.b = b, .m = m, .n = n, .rope = -1};
+    int32_t tables[2] = {-1, -1};
+    b->layer = -1;
+    b->graph->layers = n->layers;
+    b->graph->layer_from = wish->from;
+    b->graph->layer_to = wish->to;
+    int32_t x = begin(&l, wish);
+    for (l.i = wish->from; l.i < wish->to; l.i++) {
+        if (wish->values) sg_output(b, x, "hidden.%u", l.i);
+        l.kind = (enum sg_layer_kind)n->kinds[l.i];
+        size_t which = l.kind == SG_LAYER_SLIDING;
+        const struct sg_rotary *r = &n->rotary[which];
+        if (m->family->rotates && l.kind != SG_LAYER_LINEAR && tables[which] < 0)
+            tables[which] = sg_rope_table_add(b, r->pairs, r->inverse, r->mscale);
+        l.rope = tables[which];
+        b->layer = (int32_t)l.i;
+        x = m->family->layer(&l, x);
+    }
+    end(&l, wish, x);
+}
+
+segue_status sg_model_graph(const struct segue_model *m, const struct sg_graph_wish *wish, struct sg_graph **out,
+                            segue_error *err)
+{
+    struct sg_graph_wish w = *wish;
+    struct sg_builder b;
+    if (!w.to) w.to = m->numbers->layers;
+    if (w.from >= w.to || w.to > m->numbers->layers)
+        return sg_fail(err, SEGUE_EARG, "build graph: layers %u to %u: the model has %u; ask for a range of them", w.from, w.to,
+                       m->numbers->layers);
+    if (w.to < m->numbers->layers) w.head = 0;
+    SG_TRY(sg_builder_begin(&b, err));
+    build(&b, m, &w);
+    return sg_builder_end(&b, out, err);
+}

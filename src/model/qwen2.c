@@ -1,0 +1,20 @@
+/* qwen2.c: Qwen2 and Qwen2.5: llama's layer with biases on q, k and v, which every file must have.
+ * SPDX-License-Identifier: MIT */
+#include "model/family.h"
+
+static const struct sg_number_row numbers[] = {
+    {SG_SWITCH(attention_bias), .fallback = 1},
+    {SG_SWITCH(output_bias), .fallback = 0},
+    {0},
+};
+
+const struct sg_family sg_family_qwen2 = {
+    .name = "qwen2",
+    .hf = (const char *const[]){"qwen2", "Qwen2ForCausalLM", NULL},
+    .gguf = (const char *const[]){"qwen2", NULL},
+    .numbers = {sg_decoder_numbers, sg_window_numbers, numbers},
+    .tensors = {sg_decoder_tensors},
+    .norm = SG_NORM_RMS,
+    .rotates = 1,
+    .layer = sg_layer_decoder,
+};
