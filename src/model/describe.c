@@ -1,6 +1,5 @@
-/* describe.c: says what a model is: the JSON of `inspect`, the dump of its graph, the source of its template. Reads the
- * model and changes nothing.
- * SPDX-License-Identifier: MIT */
+/* describe.c: says what a model is: the JSON of `inspect`, the dump of its graph, the source of its template.
+ * Reads the model and changes nothing. SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
 
@@ -31,7 +30,9 @@ static json_t *kinds_of(const struct sg_numbers *n, int *failed)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < n->layers; i++) {
-        const char *kind = n->kinds[i] == SG_LAYER_FULL ? "full" : n->kinds[i] == SG_LAYER_SLIDING ? "sliding" : "linear";
+        const char *kind = n->kinds[i] == SG_LAYER_FULL      ? "full"
+                           : n->kinds[i] == SG_LAYER_SLIDING ? "sliding"
+                                                             : "linear";
         if (json_array_append_new(list, json_string(kind))) *failed = 1;
     }
     return list;
@@ -43,11 +44,14 @@ static json_t *numbers_of(const struct segue_model *m, int *failed)
     json_t *o = json_object();
     for (const struct sg_number_row *row = NULL; (row = sg_number_next(m->family, row));) {
         double value = sg_number_value(n, row);
-        if (row->at == offsetof(struct sg_numbers, tied)) value = sg_model_weight(m, n->layers, SG_HEAD)->weight == sg_model_weight(m, n->layers, SG_EMBED)->weight;
+        if (row->at == offsetof(struct sg_numbers, tied))
+            value = sg_model_weight(m, n->layers, SG_HEAD)->weight ==
+                    sg_model_weight(m, n->layers, SG_EMBED)->weight;
         if (row->kind == SG_NUMBER_SWITCH)
             put(o, row->name, json_boolean(value > 0), failed);
         else if (row->kind != SG_NUMBER_ACT)
-            put(o, row->name, row->kind == SG_NUMBER_REAL ? json_real(value) : json_integer((json_int_t)value), failed);
+            put(o, row->name,
+                row->kind == SG_NUMBER_REAL ? json_real(value) : json_integer((json_int_t)value), failed);
     }
     put(o, "act", json_string(sg_act_name((enum sg_act)n->act)), failed);
     put(o, "layer_kinds", kinds_of(n, failed), failed);
@@ -124,16 +128,22 @@ static json_t *inspect(const struct segue_model *m, int *failed)
     return o;
 }
 
-static int append(const char *bytes, size_t n, void *out) { return sg_buf_add(out, bytes, n) == SEGUE_OK ? 0 : -1; }
+static int append(const char *bytes, size_t n, void *out)
+{
+    return sg_buf_add(out, bytes, n) == SEGUE_OK ? 0 : -1;
+}
 
 static segue_status describe_json(const struct segue_model *m, struct sg_buf *out, segue_error *err)
 {
     int failed = 0;
     json_t *o = inspect(m, &failed);
-    if (!o || failed || json_dump_callback(o, append, out, JSON_INDENT(1) | JSON_REAL_PRECISION(9))) failed = 1;
+    if (!o || failed || json_dump_callback(o, append, out, JSON_INDENT(1) | JSON_REAL_PRECISION(9)))
+        failed = 1;
     json_decref(o);
     /* Names in files need not be UTF-8, which jansson refuses. */
-    return failed ? sg_fail(err, SEGUE_EMEMORY, "describe model: %s: out of memory, or a name is no UTF-8; free some memory", m->info.path)
+    return failed ? sg_fail(err, SEGUE_EMEMORY,
+                            "describe model: %s: out of memory, or a name is no UTF-8; free some memory",
+                            m->info.path)
                   : SEGUE_OK;
 }
 
@@ -148,8 +158,11 @@ segue_status sg_model_describe(const struct segue_model *m, int what, struct sg_
         sg_graph_free(g);
         return s == SEGUE_OK ? s : sg_no_memory("graph dump", out->len, err);
     }
-    if (what != SEGUE_DESCRIBE_TEMPLATE) return sg_fail(err, SEGUE_EARG, "describe model: %d: no such description; see segue.h", what);
-    if (!m->template_source) return sg_fail(err, SEGUE_EUNSUPPORTED, "describe model: %s: it has no chat template; use another model", m->info.path);
+    if (what != SEGUE_DESCRIBE_TEMPLATE)
+        return sg_fail(err, SEGUE_EARG, "describe model: %d: no such description; see segue.h", what);
+    if (!m->template_source)
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "describe model: %s: it has no chat template; use another model", m->info.path);
     segue_status s = sg_buf_add(out, m->template_source, m->template_len);
     return s == SEGUE_OK ? s : sg_no_memory("template", m->template_len, err);
 }

@@ -8,6 +8,7 @@
 
 #include "model/layer.h"
 #include "model/model.h"
+#include "tensor/json.h"
 
 /* --- numbers --- */
 
@@ -97,6 +98,9 @@ struct sg_tensor_row {
     const char *bias_if;         /* number that makes an optional bias needed; NULL = none */
 };
 
+#define SG_TENSOR(role_, layers_, hf_, gguf_, rows_, cols_) \
+    .role = role_, .layers = layers_, .hf = hf_, .gguf = gguf_, .rows = rows_, .cols = cols_
+
 struct sg_family {
     const char *name;
     const char *const *hf;       /* model_type and architectures of config.json, NULL-terminated */
@@ -146,6 +150,11 @@ segue_status sg_fix_perms(const struct sg_family *f, const struct sg_numbers *n,
                           unsigned gguf, struct sg_perm *rows, struct sg_perm *cols, segue_error *err);
 /* Finds and checks every tensor of the family; fills m->weights, m->convention. */
 segue_status sg_weights_bind(struct segue_model *m, const struct sg_numbers *n, segue_error *err);
+
+/* Tables that go with the phrases of layer.h. */
+extern const struct sg_number_row sg_decoder_numbers[];
+extern const struct sg_number_row sg_window_numbers[];   /* of families whose window is off unless said */
+extern const struct sg_tensor_row sg_decoder_tensors[];
 
 extern const struct sg_family sg_family_gpt2, sg_family_llama, sg_family_qwen2, sg_family_qwen3, sg_family_qwen35,
     sg_family_gemma3;

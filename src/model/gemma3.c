@@ -1,38 +1,58 @@
-/* gemma3.c: Gemma 3 (text): norms before and after each half, stored as w - 1 by Hugging Face; most layers slide with a
- * rotary base of their own; embeddings are scaled by the square root of the width.
+/* gemma3.c: Gemma 3 (text): norms before and after each half, stored as w - 1 by Hugging Face; most layers
+ * slide with a rotary base of their own; embeddings are scaled by the square root of the width.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 
 #include "model/family.h"
 
 static const struct sg_number_row numbers[] = {
-    {SG_COUNT(head_width), .hf = {"head_dim"}, .gguf = "attention.key_length", .fallback = 256, .least = 2, .most = 65536},
-    {SG_COUNT(window), .hf = {"sliding_window"}, .gguf = "attention.sliding_window", .fallback = 4096, .most = 1 << 30},
+    {SG_COUNT(head_width), .hf = {"head_dim"}, .gguf = "attention.key_length", .fallback = 256, .least = 2,
+     .most = 65536},
+    {SG_COUNT(window), .hf = {"sliding_window"}, .gguf = "attention.sliding_window", .fallback = 4096,
+     .most = 1 << 30},
     {SG_COUNT(window_every), .hf = {"sliding_window_pattern", "_sliding_window_pattern"},
      .gguf = "attention.sliding_window_pattern", .fallback = 6, .least = 1, .most = 4096},
     {SG_REAL(attention_scalar), .hf = {"query_pre_attn_scalar"}, .least = 1e-3, .most = 1e6},
-    {SG_REAL(attention_softcap), .hf = {"attn_logit_softcapping"}, .gguf = "attn_logit_softcapping", .most = 1e6},
-    {SG_REAL(final_softcap), .hf = {"final_logit_softcapping"}, .gguf = "final_logit_softcapping", .most = 1e6},
-    {SG_REAL(local_theta), .hf = {"rope_local_base_freq"}, .gguf = "rope.freq_base_swa", .fallback = 10000, .least = 1, .most = 1e12},
-    {.name = "act", .kind = SG_NUMBER_ACT, .at = offsetof(struct sg_numbers, act), .hf = {"hidden_activation", "hidden_act"},
-     .fallback = SG_ACT_GELU_TANH, .most = SG_ACT_TANH},
-    {.name = "use_bidirectional_attention", .kind = SG_NUMBER_SWITCH, .at = offsetof(struct sg_numbers, forbidden),
+    {SG_REAL(attention_softcap), .hf = {"attn_logit_softcapping"}, .gguf = "attn_logit_softcapping",
+     .most = 1e6},
+    {SG_REAL(final_softcap), .hf = {"final_logit_softcapping"}, .gguf = "final_logit_softcapping",
+     .most = 1e6},
+    {SG_REAL(local_theta), .hf = {"rope_local_base_freq"}, .gguf = "rope.freq_base_swa", .fallback = 10000,
+     .least = 1, .most = 1e12},
+    {.name = "act",
+     .kind = SG_NUMBER_ACT,
+     .at = offsetof(struct sg_numbers, act),
+     .hf = {"hidden_activation", "hidden_act"},
+     .fallback = SG_ACT_GELU_TANH,
+     .most = SG_ACT_TANH},
+    {.name = "use_bidirectional_attention",
+     .kind = SG_NUMBER_SWITCH,
+     .at = offsetof(struct sg_numbers, forbidden),
      .hf = {"use_bidirectional_attention"}},
     {0},
 };
 
 static const struct sg_tensor_row tensors[] = {
-    {SG_FINAL_NORM, 0, "norm.weight", "output_norm.weight", NULL, "width", SG_FIX_CENTRED},
-    {SG_ATTN_NORM, SG_LAYER_ANY, "layers.%u.input_layernorm.weight", "blk.%u.attn_norm.weight", NULL, "width", SG_FIX_CENTRED},
-    {SG_Q_NORM, SG_LAYER_ANY, "layers.%u.self_attn.q_norm.weight", "blk.%u.attn_q_norm.weight", NULL, "head_width", SG_FIX_CENTRED},
-    {SG_K_NORM, SG_LAYER_ANY, "layers.%u.self_attn.k_norm.weight", "blk.%u.attn_k_norm.weight", NULL, "head_width", SG_FIX_CENTRED},
-    {SG_ATTN_POST_NORM, SG_LAYER_ANY, "layers.%u.post_attention_layernorm.weight", "blk.%u.post_attention_norm.weight", NULL,
-     "width", SG_FIX_CENTRED},
-    {SG_FFN_NORM, SG_LAYER_ANY, "layers.%u.pre_feedforward_layernorm.weight", "blk.%u.ffn_norm.weight", NULL, "width",
-     SG_FIX_CENTRED},
-    {SG_FFN_POST_NORM, SG_LAYER_ANY, "layers.%u.post_feedforward_layernorm.weight", "blk.%u.post_ffw_norm.weight", NULL,
-     "width", SG_FIX_CENTRED},
-    {SG_ROLE_NONE},
+    {SG_TENSOR(SG_FINAL_NORM, 0, "norm.weight", "output_norm.weight", NULL, "width"), .fix = SG_FIX_CENTRED},
+    {SG_TENSOR(SG_ATTN_NORM, SG_LAYER_ANY, "layers.%u.input_layernorm.weight", "blk.%u.attn_norm.weight",
+               NULL, "width"),
+     .fix = SG_FIX_CENTRED},
+    {SG_TENSOR(SG_Q_NORM, SG_LAYER_ANY, "layers.%u.self_attn.q_norm.weight", "blk.%u.attn_q_norm.weight",
+               NULL, "head_width"),
+     .fix = SG_FIX_CENTRED},
+    {SG_TENSOR(SG_K_NORM, SG_LAYER_ANY, "layers.%u.self_attn.k_norm.weight", "blk.%u.attn_k_norm.weight",
+               NULL, "head_width"),
+     .fix = SG_FIX_CENTRED},
+    {SG_TENSOR(SG_ATTN_POST_NORM, SG_LAYER_ANY, "layers.%u.post_attention_layernorm.weight",
+               "blk.%u.post_attention_norm.weight", NULL, "width"),
+     .fix = SG_FIX_CENTRED},
+    {SG_TENSOR(SG_FFN_NORM, SG_LAYER_ANY, "layers.%u.pre_feedforward_layernorm.weight",
+               "blk.%u.ffn_norm.weight", NULL, "width"),
+     .fix = SG_FIX_CENTRED},
+    {SG_TENSOR(SG_FFN_POST_NORM, SG_LAYER_ANY, "layers.%u.post_feedforward_layernorm.weight",
+               "blk.%u.post_ffw_norm.weight", NULL, "width"),
+     .fix = SG_FIX_CENTRED},
+    {.role = SG_ROLE_NONE},
 };
 
 static segue_status derive(struct sg_numbers *n, unsigned gguf, segue_error *err)
@@ -54,7 +74,8 @@ static int32_t layer(struct sg_layer *l, int32_t x)
 
 const struct sg_family sg_family_gemma3 = {
     .name = "gemma3",
-    .hf = (const char *const[]){"gemma3_text", "gemma3", "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", NULL},
+    .hf = (const char *const[]){"gemma3_text", "gemma3", "Gemma3ForCausalLM",
+                                "Gemma3ForConditionalGeneration", NULL},
     .gguf = (const char *const[]){"gemma3", NULL},
     .numbers = {sg_decoder_numbers, numbers},
     .tensors = {sg_decoder_tensors, tensors},

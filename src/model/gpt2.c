@@ -1,6 +1,5 @@
-/* gpt2.c: GPT-2: learnt positions, layer norms with biases, one matrix for q, k and v, no rotation. Hugging Face files
- * hold its matrices [in, out]; GGUF and MLX files turn them.
- * SPDX-License-Identifier: MIT */
+/* gpt2.c: GPT-2: learnt positions, layer norms with biases, one matrix for q, k and v, no rotation. Hugging
+ * Face files hold its matrices [in, out]; GGUF and MLX files turn them. SPDX-License-Identifier: MIT */
 #include "model/family.h"
 
 static const struct sg_number_row numbers[] = {
@@ -9,33 +8,46 @@ static const struct sg_number_row numbers[] = {
     {SG_COUNT(ff), .hf = {"n_inner"}, .gguf = "feed_forward_length", .least = 1, .most = 1 << 22},
     {SG_COUNT(heads), .hf = {"n_head"}, .gguf = "attention.head_count", .need = 1, .least = 1, .most = 65536},
     {SG_COUNT(vocab), .hf = {"vocab_size"}, .gguf = "vocab_size", .least = 1, .most = 1 << 24},
-    {SG_COUNT(context), .hf = {"n_positions", "n_ctx"}, .gguf = "context_length", .need = 1, .least = 1, .most = 1 << 24},
-    {SG_REAL(eps), .hf = {"layer_norm_epsilon"}, .gguf = "attention.layer_norm_epsilon", .fallback = 1e-5, .most = 0.1},
-    {.name = "act", .kind = SG_NUMBER_ACT, .at = offsetof(struct sg_numbers, act), .hf = {"activation_function"},
-     .fallback = SG_ACT_GELU_TANH, .most = SG_ACT_TANH},
+    {SG_COUNT(context), .hf = {"n_positions", "n_ctx"}, .gguf = "context_length", .need = 1, .least = 1,
+     .most = 1 << 24},
+    {SG_REAL(eps), .hf = {"layer_norm_epsilon"}, .gguf = "attention.layer_norm_epsilon", .fallback = 1e-5,
+     .most = 0.1},
+    {.name = "act",
+     .kind = SG_NUMBER_ACT,
+     .at = offsetof(struct sg_numbers, act),
+     .hf = {"activation_function"},
+     .fallback = SG_ACT_GELU_TANH,
+     .most = SG_ACT_TANH},
     {SG_SWITCH(tied), .hf = {"tie_word_embeddings"}, .fallback = 2},
-    {.name = "scale_attn_by_inverse_layer_idx", .kind = SG_NUMBER_SWITCH, .at = offsetof(struct sg_numbers, forbidden),
+    {.name = "scale_attn_by_inverse_layer_idx",
+     .kind = SG_NUMBER_SWITCH,
+     .at = offsetof(struct sg_numbers, forbidden),
      .hf = {"scale_attn_by_inverse_layer_idx"}},
-    {.name = "add_cross_attention", .kind = SG_NUMBER_SWITCH, .at = offsetof(struct sg_numbers, forbidden),
+    {.name = "add_cross_attention",
+     .kind = SG_NUMBER_SWITCH,
+     .at = offsetof(struct sg_numbers, forbidden),
      .hf = {"add_cross_attention"}},
     {0},
 };
 
 static const struct sg_tensor_row tensors[] = {
-    {SG_EMBED, 0, "wte.weight", "token_embd.weight", "vocab", "width"},
-    {SG_POSITIONS, 0, "wpe.weight", "position_embd.weight", "context", "width"},
-    {SG_FINAL_NORM, 0, "ln_f.weight", "output_norm.weight", NULL, "width", .bias = SG_BIAS_MUST},
-    {SG_HEAD, 0, "/lm_head.weight", "output.weight", "vocab", "width"},
-    {SG_ATTN_NORM, SG_LAYER_ANY, "h.%u.ln_1.weight", "blk.%u.attn_norm.weight", NULL, "width", .bias = SG_BIAS_MUST},
-    {SG_QKV, SG_LAYER_ANY, "h.%u.attn.c_attn.weight", "blk.%u.attn_qkv.weight", "3*width", "width", SG_FIX_CONV1D,
+    {SG_TENSOR(SG_EMBED, 0, "wte.weight", "token_embd.weight", "vocab", "width")},
+    {SG_TENSOR(SG_POSITIONS, 0, "wpe.weight", "position_embd.weight", "context", "width")},
+    {SG_TENSOR(SG_FINAL_NORM, 0, "ln_f.weight", "output_norm.weight", NULL, "width"), .bias = SG_BIAS_MUST},
+    {SG_TENSOR(SG_HEAD, 0, "/lm_head.weight", "output.weight", "vocab", "width")},
+    {SG_TENSOR(SG_ATTN_NORM, SG_LAYER_ANY, "h.%u.ln_1.weight", "blk.%u.attn_norm.weight", NULL, "width"),
      .bias = SG_BIAS_MUST},
-    {SG_O, SG_LAYER_ANY, "h.%u.attn.c_proj.weight", "blk.%u.attn_output.weight", "width", "width", SG_FIX_CONV1D,
+    {SG_TENSOR(SG_QKV, SG_LAYER_ANY, "h.%u.attn.c_attn.weight", "blk.%u.attn_qkv.weight", "3*width", "width"),
+     .fix = SG_FIX_CONV1D, .bias = SG_BIAS_MUST},
+    {SG_TENSOR(SG_O, SG_LAYER_ANY, "h.%u.attn.c_proj.weight", "blk.%u.attn_output.weight", "width", "width"),
+     .fix = SG_FIX_CONV1D, .bias = SG_BIAS_MUST},
+    {SG_TENSOR(SG_FFN_NORM, SG_LAYER_ANY, "h.%u.ln_2.weight", "blk.%u.ffn_norm.weight", NULL, "width"),
      .bias = SG_BIAS_MUST},
-    {SG_FFN_NORM, SG_LAYER_ANY, "h.%u.ln_2.weight", "blk.%u.ffn_norm.weight", NULL, "width", .bias = SG_BIAS_MUST},
-    {SG_UP, SG_LAYER_ANY, "h.%u.mlp.c_fc.weight", "blk.%u.ffn_up.weight", "ff", "width", SG_FIX_CONV1D, .bias = SG_BIAS_MUST},
-    {SG_DOWN, SG_LAYER_ANY, "h.%u.mlp.c_proj.weight", "blk.%u.ffn_down.weight", "width", "ff", SG_FIX_CONV1D,
-     .bias = SG_BIAS_MUST},
-    {SG_ROLE_NONE},
+    {SG_TENSOR(SG_UP, SG_LAYER_ANY, "h.%u.mlp.c_fc.weight", "blk.%u.ffn_up.weight", "ff", "width"),
+     .fix = SG_FIX_CONV1D, .bias = SG_BIAS_MUST},
+    {SG_TENSOR(SG_DOWN, SG_LAYER_ANY, "h.%u.mlp.c_proj.weight", "blk.%u.ffn_down.weight", "width", "ff"),
+     .fix = SG_FIX_CONV1D, .bias = SG_BIAS_MUST},
+    {.role = SG_ROLE_NONE},
 };
 
 static segue_status derive(struct sg_numbers *n, unsigned gguf, segue_error *err)

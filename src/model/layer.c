@@ -1,6 +1,6 @@
-/* layer.c: the words of layer.h, and the tables and the layer that the llama-like families share. Appends operations
- * only: it never reads tensor data and never looks at a file's format, except to ask which norms hold w - 1.
- * SPDX-License-Identifier: MIT */
+/* layer.c: the words of layer.h, and the tables and the layer that the llama-like families share. Appends
+ * operations only: it never reads tensor data and never looks at a file's format, except to ask which norms
+ * hold w - 1. SPDX-License-Identifier: MIT */
 #include "model/layer.h"
 
 #include <math.h>
@@ -31,7 +31,8 @@ int32_t sg_layer_norm(struct sg_layer *l, int32_t x, enum sg_role role)
     return norm(l, sg_whole(l->b, x), role, 1);
 }
 
-struct sg_operand sg_layer_heads_norm(struct sg_layer *l, struct sg_operand x, enum sg_role role, uint32_t heads)
+struct sg_operand sg_layer_heads_norm(struct sg_layer *l, struct sg_operand x, enum sg_role role,
+                                      uint32_t heads)
 {
     return sg_layer_tensor(l, role) ? sg_whole(l->b, norm(l, x, role, heads)) : x;
 }
@@ -42,7 +43,10 @@ static int32_t linear(struct sg_layer *l, int32_t x, enum sg_role role, struct s
                      sg_weight_of(l->b, sg_layer_bias(l, role)), residual);
 }
 
-int32_t sg_layer_linear(struct sg_layer *l, int32_t x, enum sg_role role) { return linear(l, x, role, sg_absent()); }
+int32_t sg_layer_linear(struct sg_layer *l, int32_t x, enum sg_role role)
+{
+    return linear(l, x, role, sg_absent());
+}
 
 int32_t sg_layer_linear_add(struct sg_layer *l, int32_t x, enum sg_role role, int32_t residual)
 {
@@ -58,7 +62,8 @@ int32_t sg_layer_attend(struct sg_layer *l, struct sg_operand q, struct sg_opera
                         struct sg_operand gate)
 {
     const struct sg_numbers *n = l->n;
-    struct sg_attend p = {.heads = n->heads, .kv_heads = n->kv_heads, .d = n->head_width, .dv = n->value_width};
+    struct sg_attend p = {
+        .heads = n->heads, .kv_heads = n->kv_heads, .d = n->head_width, .dv = n->value_width};
     p.scale = (float)(1.0 / sqrt(n->attention_scalar));
     p.softcap = (float)n->attention_softcap;
     p.window = l->kind == SG_LAYER_SLIDING ? n->window : 0;
@@ -91,19 +96,30 @@ int32_t sg_layer_decoder(struct sg_layer *l, int32_t x)
 }
 
 const struct sg_number_row sg_decoder_numbers[] = {
-    {SG_COUNT(layers), .hf = {"num_hidden_layers"}, .gguf = "block_count", .need = 1, .least = 1, .most = 4096},
-    {SG_COUNT(width), .hf = {"hidden_size"}, .gguf = "embedding_length", .need = 1, .least = 1, .most = 1 << 20},
-    {SG_COUNT(ff), .hf = {"intermediate_size"}, .gguf = "feed_forward_length", .need = 1, .least = 1, .most = 1 << 22},
-    {SG_COUNT(heads), .hf = {"num_attention_heads"}, .gguf = "attention.head_count", .need = 1, .least = 1, .most = 65536},
-    {SG_COUNT(kv_heads), .hf = {"num_key_value_heads"}, .gguf = "attention.head_count_kv", .least = 1, .most = 65536},
+    {SG_COUNT(layers), .hf = {"num_hidden_layers"}, .gguf = "block_count", .need = 1, .least = 1,
+     .most = 4096},
+    {SG_COUNT(width), .hf = {"hidden_size"}, .gguf = "embedding_length", .need = 1, .least = 1,
+     .most = 1 << 20},
+    {SG_COUNT(ff), .hf = {"intermediate_size"}, .gguf = "feed_forward_length", .need = 1, .least = 1,
+     .most = 1 << 22},
+    {SG_COUNT(heads), .hf = {"num_attention_heads"}, .gguf = "attention.head_count", .need = 1, .least = 1,
+     .most = 65536},
+    {SG_COUNT(kv_heads), .hf = {"num_key_value_heads"}, .gguf = "attention.head_count_kv", .least = 1,
+     .most = 65536},
     {SG_COUNT(head_width), .hf = {"head_dim"}, .gguf = "attention.key_length", .least = 2, .most = 65536},
     {SG_COUNT(value_width), .gguf = "attention.value_length", .least = 1, .most = 65536},
     {SG_COUNT(vocab), .hf = {"vocab_size"}, .gguf = "vocab_size", .least = 1, .most = 1 << 24},
-    {SG_COUNT(context), .hf = {"max_position_embeddings"}, .gguf = "context_length", .need = 1, .least = 1, .most = 1 << 30},
-    {SG_REAL(eps), .hf = {"rms_norm_eps"}, .gguf = "attention.layer_norm_rms_epsilon", .fallback = 1e-6, .most = 0.1},
+    {SG_COUNT(context), .hf = {"max_position_embeddings"}, .gguf = "context_length", .need = 1, .least = 1,
+     .most = 1 << 30},
+    {SG_REAL(eps), .hf = {"rms_norm_eps"}, .gguf = "attention.layer_norm_rms_epsilon", .fallback = 1e-6,
+     .most = 0.1},
     {SG_REAL(rotated_share), .hf = {"partial_rotary_factor"}, .fallback = 1, .least = 1e-6, .most = 1},
-    {.name = "act", .kind = SG_NUMBER_ACT, .at = offsetof(struct sg_numbers, act), .hf = {"hidden_act", "hidden_activation"},
-     .fallback = SG_ACT_SILU, .most = SG_ACT_TANH},
+    {.name = "act",
+     .kind = SG_NUMBER_ACT,
+     .at = offsetof(struct sg_numbers, act),
+     .hf = {"hidden_act", "hidden_activation"},
+     .fallback = SG_ACT_SILU,
+     .most = SG_ACT_TANH},
     {SG_SWITCH(tied), .hf = {"tie_word_embeddings"}, .fallback = 2},
     {SG_SWITCH(attention_bias), .hf = {"attention_bias"}},
     {SG_SWITCH(output_bias), .hf = {"attention_bias"}},
@@ -119,24 +135,32 @@ const struct sg_number_row sg_window_numbers[] = {
 };
 
 const struct sg_tensor_row sg_decoder_tensors[] = {
-    {SG_EMBED, 0, "embed_tokens.weight", "token_embd.weight", "vocab", "width"},
-    {SG_FINAL_NORM, 0, "norm.weight", "output_norm.weight", NULL, "width"},
-    {SG_HEAD, 0, "/lm_head.weight", "output.weight", "vocab", "width"},
-    {SG_ATTN_NORM, SG_LAYER_ANY, "layers.%u.input_layernorm.weight", "blk.%u.attn_norm.weight", NULL, "width"},
-    {SG_Q, SG_LAYER_ATTENDS, "layers.%u.self_attn.q_proj.weight", "blk.%u.attn_q.weight", "heads*head_width", "width",
+    {SG_TENSOR(SG_EMBED, 0, "embed_tokens.weight", "token_embd.weight", "vocab", "width")},
+    {SG_TENSOR(SG_FINAL_NORM, 0, "norm.weight", "output_norm.weight", NULL, "width")},
+    {SG_TENSOR(SG_HEAD, 0, "/lm_head.weight", "output.weight", "vocab", "width")},
+    {SG_TENSOR(SG_ATTN_NORM, SG_LAYER_ANY, "layers.%u.input_layernorm.weight", "blk.%u.attn_norm.weight",
+               NULL, "width")},
+    {SG_TENSOR(SG_Q, SG_LAYER_ATTENDS, "layers.%u.self_attn.q_proj.weight", "blk.%u.attn_q.weight",
+               "heads*head_width", "width"),
      .fix = SG_FIX_HALVES, .bias = SG_BIAS_MAY, .bias_if = "attention_bias"},
-    {SG_K, SG_LAYER_ATTENDS, "layers.%u.self_attn.k_proj.weight", "blk.%u.attn_k.weight", "kv_heads*head_width", "width",
+    {SG_TENSOR(SG_K, SG_LAYER_ATTENDS, "layers.%u.self_attn.k_proj.weight", "blk.%u.attn_k.weight",
+               "kv_heads*head_width", "width"),
      .fix = SG_FIX_HALVES, .bias = SG_BIAS_MAY, .bias_if = "attention_bias"},
-    {SG_V, SG_LAYER_ATTENDS, "layers.%u.self_attn.v_proj.weight", "blk.%u.attn_v.weight", "kv_heads*value_width", "width",
+    {SG_TENSOR(SG_V, SG_LAYER_ATTENDS, "layers.%u.self_attn.v_proj.weight", "blk.%u.attn_v.weight",
+               "kv_heads*value_width", "width"),
      .bias = SG_BIAS_MAY, .bias_if = "attention_bias"},
-    {SG_O, SG_LAYER_ATTENDS, "layers.%u.self_attn.o_proj.weight", "blk.%u.attn_output.weight", "width", "heads*value_width",
+    {SG_TENSOR(SG_O, SG_LAYER_ATTENDS, "layers.%u.self_attn.o_proj.weight", "blk.%u.attn_output.weight",
+               "width", "heads*value_width"),
      .bias = SG_BIAS_MAY, .bias_if = "output_bias"},
-    {SG_FFN_NORM, SG_LAYER_ANY, "layers.%u.post_attention_layernorm.weight", "blk.%u.ffn_norm.weight", NULL, "width"},
-    {SG_GATE, SG_LAYER_ANY, "layers.%u.mlp.gate_proj.weight", "blk.%u.ffn_gate.weight", "ff", "width",
+    {SG_TENSOR(SG_FFN_NORM, SG_LAYER_ANY, "layers.%u.post_attention_layernorm.weight",
+               "blk.%u.ffn_norm.weight", NULL, "width")},
+    {SG_TENSOR(SG_GATE, SG_LAYER_ANY, "layers.%u.mlp.gate_proj.weight", "blk.%u.ffn_gate.weight", "ff",
+               "width"),
      .bias = SG_BIAS_MAY, .bias_if = "mlp_bias"},
-    {SG_UP, SG_LAYER_ANY, "layers.%u.mlp.up_proj.weight", "blk.%u.ffn_up.weight", "ff", "width",
+    {SG_TENSOR(SG_UP, SG_LAYER_ANY, "layers.%u.mlp.up_proj.weight", "blk.%u.ffn_up.weight", "ff", "width"),
      .bias = SG_BIAS_MAY, .bias_if = "mlp_bias"},
-    {SG_DOWN, SG_LAYER_ANY, "layers.%u.mlp.down_proj.weight", "blk.%u.ffn_down.weight", "width", "ff",
+    {SG_TENSOR(SG_DOWN, SG_LAYER_ANY, "layers.%u.mlp.down_proj.weight", "blk.%u.ffn_down.weight", "width",
+               "ff"),
      .bias = SG_BIAS_MAY, .bias_if = "mlp_bias"},
-    {SG_ROLE_NONE},
+    {.role = SG_ROLE_NONE},
 };

@@ -57,9 +57,4 @@ int32_t sg_layer_mlp(struct sg_layer *l, int32_t h, int32_t residual);
 /* The whole layer of llama, qwen2, qwen3. */
 int32_t sg_layer_decoder(struct sg_layer *l, int32_t x);
 
-/* Tables that these phrases go with, see family.h. */
-extern const struct sg_number_row sg_decoder_numbers[];
-extern const struct sg_number_row sg_window_numbers[];   /* of families whose window is off unless said */
-extern const struct sg_tensor_row sg_decoder_tensors[];
-
 #endif

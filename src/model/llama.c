@@ -1,18 +1,21 @@
-/* llama.c: Llama 1 to 3.x, SmolLM2, Stories, and Mistral, which is the same table with a window. GGUF files of this
- * family hold q and k rows for rotation of neighbouring pairs, and Llama 3's scaling as a tensor of divisors.
- * SPDX-License-Identifier: MIT */
+/* llama.c: Llama 1 to 3.x, SmolLM2, Stories, and Mistral, which is the same table with a window. GGUF files
+ * of this family hold q and k rows for rotation of neighbouring pairs, and Llama 3's scaling as a tensor of
+ * divisors. SPDX-License-Identifier: MIT */
 #include "model/family.h"
 
 static const struct sg_number_row numbers[] = {
     {SG_COUNT(window), .hf = {"sliding_window"}, .gguf = "attention.sliding_window", .most = 1 << 30},
-    {.name = "expert_count", .kind = SG_NUMBER_COUNT, .at = offsetof(struct sg_numbers, forbidden),
-     .hf = {"num_local_experts"}, .gguf = "expert_count"},
+    {.name = "expert_count",
+     .kind = SG_NUMBER_COUNT,
+     .at = offsetof(struct sg_numbers, forbidden),
+     .hf = {"num_local_experts"},
+     .gguf = "expert_count"},
     {0},
 };
 
 static const struct sg_tensor_row tensors[] = {
-    {SG_DIVISORS, 0, NULL, "rope_freqs.weight", NULL, "head_width/2", .need = SG_NEED_MAY},
-    {SG_ROLE_NONE},
+    {SG_TENSOR(SG_DIVISORS, 0, NULL, "rope_freqs.weight", NULL, "head_width/2"), .need = SG_NEED_MAY},
+    {.role = SG_ROLE_NONE},
 };
 
 const struct sg_family sg_family_llama = {

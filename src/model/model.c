@@ -1,7 +1,6 @@
-/* model.c: opens a model: archive, configuration, family, numbers, tensors, text; and lets the family build graphs. The
- * list of families stands here. A model is read-only once it is open; nothing of it is written again, and no tensor
- * data is copied.
- * SPDX-License-Identifier: MIT */
+/* model.c: opens a model: archive, configuration, family, numbers, tensors, text; and lets the family build
+ * graphs. The list of families stands here. A model is read-only once it is open; nothing of it is written
+ * again, and no tensor data is copied. SPDX-License-Identifier: MIT */
 #include "model/model.h"
 
 #include <math.h>
@@ -12,16 +11,17 @@
 #include "model/textfiles.h"
 
 static const struct sg_family *const families[] = {
-    &sg_family_gpt2, &sg_family_llama, &sg_family_qwen2, &sg_family_qwen3, &sg_family_qwen35, &sg_family_gemma3,
+    &sg_family_gpt2,  &sg_family_llama,  &sg_family_qwen2,
+    &sg_family_qwen3, &sg_family_qwen35, &sg_family_gemma3,
 };
 enum { FAMILIES_N = sizeof families / sizeof *families, CONFIG_LIMIT = 16 << 20 };
 
 struct opening {
     struct segue_model *m;
     const char *path;
-    char *folder;                /* where the files beside the weights are */
+    char *folder; /* where the files beside the weights are */
     char *config_path;
-    json_t *config;              /* NULL: GGUF */
+    json_t *config; /* NULL: GGUF */
     struct sg_source source;
     segue_error *err;
 };
@@ -37,15 +37,17 @@ static int listed(const char *const *names, const char *name)
 
 static segue_status unknown_family(const struct opening *o, const char *what)
 {
-    return sg_fail(o->err, SEGUE_EUNSUPPORTED, "open model: %s: family \"%.60s\" is not supported; use a GPT-2, Llama, Mistral, Qwen2, Qwen3, Qwen3.5 or Gemma 3 model",
+    return sg_fail(o->err, SEGUE_EUNSUPPORTED,
+                   "open model: %s: family \"%.60s\" is not supported; use a GPT-2, Llama, Mistral, Qwen2, "
+                   "Qwen3, Qwen3.5 or Gemma 3 model",
                    o->path, what);
 }
 
 static segue_status find_json_family(struct opening *o)
 {
     const json_t *architectures = json_object_get(o->config, "architectures");
-    const json_t *names[] = {json_object_get(o->source.inner, "model_type"), json_object_get(o->config, "model_type"),
-                             json_array_get(architectures, 0)};
+    const json_t *names[] = {json_object_get(o->source.inner, "model_type"),
+                             json_object_get(o->config, "model_type"), json_array_get(architectures, 0)};
     const char *first = NULL;
     for (size_t i = 0; i < 3; i++) {
         const char *name = json_string_value(names[i]);
@@ -57,7 +59,8 @@ static segue_status find_json_family(struct opening *o)
         if (!first) first = name;
     }
     if (first) return unknown_family(o, first);
-    return sg_fail(o->err, SEGUE_EFORMAT, "open model: %s: model_type is missing; take a complete config.json", o->config_path);
+    return sg_fail(o->err, SEGUE_EFORMAT,
+                   "open model: %s: model_type is missing; take a complete config.json", o->config_path);
 }
 
 static segue_status find_gguf_family(struct opening *o)
@@ -66,7 +69,9 @@ static segue_status find_gguf_family(struct opening *o)
     size_t len;
     SG_TRY(sg_meta_string(o->m->archive, "general.architecture", &text, &len, o->err));
     if (!text || len > 64)
-        return sg_fail(o->err, SEGUE_EFORMAT, "open model: %s: general.architecture is missing or absurd; take a complete file", o->path);
+        return sg_fail(o->err, SEGUE_EFORMAT,
+                       "open model: %s: general.architecture is missing or absurd; take a complete file",
+                       o->path);
     char *arch = sg_arena_strndup(&o->m->arena, text, len);
     if (!arch) return sg_no_memory("architecture", len, o->err);
     o->source.arch = arch;
@@ -83,28 +88,37 @@ static segue_status config_of_llama2c(struct opening *o)
 {
     static const struct {
         const char *from, *to;
-    } keys[] = {{"llama2c.dim", "hidden_size"}, {"llama2c.hidden_dim", "intermediate_size"}, {"llama2c.n_layers", "num_hidden_layers"},
-                {"llama2c.n_heads", "num_attention_heads"}, {"llama2c.n_kv_heads", "num_key_value_heads"},
-                {"llama2c.vocab_size", "vocab_size"}, {"llama2c.seq_len", "max_position_embeddings"}};
+    } keys[] = {{"llama2c.dim", "hidden_size"},
+                {"llama2c.hidden_dim", "intermediate_size"},
+                {"llama2c.n_layers", "num_hidden_layers"},
+                {"llama2c.n_heads", "num_attention_heads"},
+                {"llama2c.n_kv_heads", "num_key_value_heads"},
+                {"llama2c.vocab_size", "vocab_size"},
+                {"llama2c.seq_len", "max_position_embeddings"}};
     if (!(o->config = json_pack("{s:s,s:f}", "model_type", "llama", "rms_norm_eps", 1e-5)))
         return sg_no_memory("configuration", 1024, o->err);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         int64_t value;
         SG_TRY(sg_meta_int(o->m->archive, keys[i].from, 0, &value, o->err));
-        if (json_object_set_new(o->config, keys[i].to, json_integer(value))) return sg_no_memory("configuration", 64, o->err);
+        if (json_object_set_new(o->config, keys[i].to, json_integer(value)))
+            return sg_no_memory("configuration", 64, o->err);
     }
     return SEGUE_OK;
 }
 
 static segue_status read_config(struct opening *o)
 {
-    if (!(o->config_path = sg_path_join(o->folder, "config.json"))) return sg_no_memory("path", strlen(o->path), o->err);
+    if (!(o->config_path = sg_path_join(o->folder, "config.json")))
+        return sg_no_memory("path", strlen(o->path), o->err);
     if (sg_path_kind(o->config_path) != SG_PATH_FILE)
-        return sg_fail(o->err, SEGUE_EFORMAT, "open model: %s: there is no config.json beside the weights; download the model's whole folder",
-                       o->path);
+        return sg_fail(
+            o->err, SEGUE_EFORMAT,
+            "open model: %s: there is no config.json beside the weights; download the model's whole folder",
+            o->path);
     SG_TRY(sg_json_read(&o->config, o->config_path, CONFIG_LIMIT, o->err));
     if (!json_is_object(o->config))
-        return sg_fail(o->err, SEGUE_EFORMAT, "open model: %s: no JSON object; fetch the file again", o->config_path);
+        return sg_fail(o->err, SEGUE_EFORMAT, "open model: %s: no JSON object; fetch the file again",
+                       o->config_path);
     return sg_archive_join_affine(o->m->archive, o->config, o->err);
 }
 
@@ -136,8 +150,9 @@ static segue_status apply_divisors(struct opening *o)
     sg_tensor_read(t, divisors);
     for (uint64_t j = 0; j < t->cols; j++)
         if (!(divisors[j] > 0) || !isfinite(divisors[j]))
-            return sg_fail(o->err, SEGUE_EFORMAT, "open model: %s: %s holds %g; the file is damaged, fetch it again", o->path, t->name,
-                           (double)divisors[j]);
+            return sg_fail(o->err, SEGUE_EFORMAT,
+                           "open model: %s: %s holds %g; the file is damaged, fetch it again", o->path,
+                           t->name, (double)divisors[j]);
     for (size_t i = 0; i < 2; i++)
         if (m->numbers->rotary[i].pairs == t->cols) sg_rotary_make(&m->numbers->rotary[i], divisors);
     return SEGUE_OK;
@@ -150,13 +165,15 @@ static uint64_t stored_bytes(const struct sg_tensor *t)
     return t->storage == SG_Q8_GROUP ? t->bytes + 4 * groups : t->bytes;
 }
 
-static segue_status name_storage(struct segue_model *m, const uint64_t weights[SG_STORAGE_N], uint32_t bits, segue_error *err)
+static segue_status name_storage(struct segue_model *m, const uint64_t weights[SG_STORAGE_N], uint32_t bits,
+                                 segue_error *err)
 {
     enum sg_storage most = SG_F32;
     for (enum sg_storage s = SG_F32; s < SG_STORAGE_N; s++)
         if (weights[s] > weights[most]) most = s;
     m->info.storage = sg_storage_info(most)->name;
-    if (most == SG_AFFINE && !(m->info.storage = sg_arena_printf(&m->arena, "mlx%u", bits))) return sg_no_memory("name", 8, err);
+    if (most == SG_AFFINE && !(m->info.storage = sg_arena_printf(&m->arena, "mlx%u", bits)))
+        return sg_no_memory("name", 8, err);
     return SEGUE_OK;
 }
 
@@ -172,7 +189,8 @@ static segue_status sum_weights(struct segue_model *m, segue_error *err)
             if (!both[k]) continue;
             weights[both[k]->storage] += both[k]->rows * both[k]->cols;
             m->info.weight_bytes += stored_bytes(both[k]);
-            if (both[k]->storage == SG_AFFINE && (!bits || i % SG_ROLE_N != SG_EMBED)) bits = both[k]->affine.bits;
+            if (both[k]->storage == SG_AFFINE && (!bits || i % SG_ROLE_N != SG_EMBED))
+                bits = both[k]->affine.bits;
         }
     }
     return name_storage(m, weights, bits, err);
@@ -182,11 +200,12 @@ static segue_status hash_shape(struct segue_model *m, segue_error *err)
 {
     const struct sg_numbers *n = m->numbers;
     struct sg_buf text = {0};
-    sg_buf_printf(&text, "%s %u %u %u %u %u %u %u %u %u %u", m->family->name, n->layers, n->width, n->ff, n->heads, n->kv_heads,
-                  n->head_width, n->value_width, n->vocab, n->act, n->window);
-    sg_buf_printf(&text, " %u %u %u %u %u %u %u %u", n->key_heads, n->value_heads, n->key_width, n->delta_width, n->taps, n->experts,
-                  n->experts_used, n->expert_ff);
-    sg_buf_printf(&text, " %.5g %.5g %.5g %.5g %.5g", n->eps, n->embed_scale, n->attention_scalar, n->attention_softcap, n->final_softcap);
+    sg_buf_printf(&text, "%s %u %u %u %u %u %u %u %u %u %u", m->family->name, n->layers, n->width, n->ff,
+                  n->heads, n->kv_heads, n->head_width, n->value_width, n->vocab, n->act, n->window);
+    sg_buf_printf(&text, " %u %u %u %u %u %u %u %u", n->key_heads, n->value_heads, n->key_width,
+                  n->delta_width, n->taps, n->experts, n->experts_used, n->expert_ff);
+    sg_buf_printf(&text, " %.5g %.5g %.5g %.5g %.5g", n->eps, n->embed_scale, n->attention_scalar,
+                  n->attention_softcap, n->final_softcap);
     for (size_t i = 0; i < 2; i++) sg_buf_printf(&text, " %u %.5g", n->rotary[i].pairs, n->rotary[i].theta);
     sg_buf_puts(&text, " ");
     for (uint32_t i = 0; i < n->layers; i++) sg_buf_printf(&text, "%u", n->kinds[i]);
@@ -204,7 +223,8 @@ static segue_status sum_state(struct segue_model *m, segue_error *err)
     for (uint32_t i = 0; i < g->slots_n; i++) {
         const struct sg_slot *s = &g->slots[i];
         m->info.state_fixed_bytes += sg_slot_fixed_bytes(s);
-        if (s->kind == SG_SLOT_K || s->kind == SG_SLOT_V) m->info.state_token_bytes += sg_slot_row_bytes(s, SG_F16);
+        if (s->kind == SG_SLOT_K || s->kind == SG_SLOT_V)
+            m->info.state_token_bytes += sg_slot_row_bytes(s, SG_F16);
     }
     sg_graph_free(g);
     return SEGUE_OK;
@@ -264,7 +284,8 @@ static segue_status open_parts(struct opening *o, const segue_model_opts *opts)
     if (!(o->folder = folder_of(o->path))) return sg_no_memory("path", strlen(o->path), o->err);
     SG_TRY(sg_archive_open(&m->archive, o->path, o->err));
     SG_TRY(read_announcement(o));
-    if (!(m->numbers = sg_arena_alloc(&m->arena, sizeof *m->numbers))) return sg_no_memory("numbers", sizeof *m->numbers, o->err);
+    if (!(m->numbers = sg_arena_alloc(&m->arena, sizeof *m->numbers)))
+        return sg_no_memory("numbers", sizeof *m->numbers, o->err);
     SG_TRY(sg_numbers_read(m->numbers, m->family, &o->source, &m->arena, o->err));
     SG_TRY(sg_weights_bind(m, m->numbers, o->err));
     SG_TRY(apply_divisors(o));
@@ -272,7 +293,8 @@ static segue_status open_parts(struct opening *o, const segue_model_opts *opts)
     return fill_info(o);
 }
 
-segue_status sg_model_open(struct segue_model **out, const char *path, const segue_model_opts *opts, segue_error *err)
+segue_status sg_model_open(struct segue_model **out, const char *path, const segue_model_opts *opts,
+                           segue_error *err)
 {
     struct opening o = {.path = path, .err = err};
     if (!path || !*path) return sg_fail(err, SEGUE_EARG, "open model: no path: give a file or a folder");
@@ -291,7 +313,8 @@ segue_status sg_model_open(struct segue_model **out, const char *path, const seg
 
 struct segue_model *sg_model_ref(const struct segue_model *m)
 {
-    struct segue_model *shared = (struct segue_model *)(uintptr_t)m;   /* the count is the one thing that changes */
+    struct segue_model *shared =
+        (struct segue_model *)(uintptr_t)m; /* the count is the one thing that changes */
     if (shared) atomic_fetch_add(&shared->references, 1);
     return shared;
 }
@@ -313,7 +336,8 @@ static int32_t begin(struct sg_layer *l, const struct sg_graph_wish *wish)
 {
     if (wish->from) return sg_input_rows(l->b, l->n->width);
     l->i = l->n->layers;
-    return sg_embed(l->b, sg_input_tokens(l->b), sg_layer_tensor(l, SG_EMBED), sg_layer_tensor(l, SG_POSITIONS), (float)l->n->embed_scale);
+    return sg_embed(l->b, sg_input_tokens(l->b), sg_layer_tensor(l, SG_EMBED),
+                    sg_layer_tensor(l, SG_POSITIONS), (float)l->n->embed_scale);
 }
 
 static int32_t cap_logits(struct sg_builder *b, int32_t x, double cap)
@@ -363,15 +387,16 @@ static void build(struct sg_builder *b, const struct segue_model *m, const struc
     end(&l, wish, x);
 }
 
-segue_status sg_model_graph(const struct segue_model *m, const struct sg_graph_wish *wish, struct sg_graph **out,
-                            segue_error *err)
+segue_status sg_model_graph(const struct segue_model *m, const struct sg_graph_wish *wish,
+                            struct sg_graph **out, segue_error *err)
 {
     struct sg_graph_wish w = *wish;
     struct sg_builder b;
     if (!w.to) w.to = m->numbers->layers;
     if (w.from >= w.to || w.to > m->numbers->layers)
-        return sg_fail(err, SEGUE_EARG, "build graph: layers %u to %u: the model has %u; ask for a range of them", w.from, w.to,
-                       m->numbers->layers);
+        return sg_fail(err, SEGUE_EARG,
+                       "build graph: layers %u to %u: the model has %u; ask for a range of them", w.from,
+                       w.to, m->numbers->layers);
     if (w.to < m->numbers->layers) w.head = 0;
     SG_TRY(sg_builder_begin(&b, err));
     build(&b, m, &w);

@@ -1,7 +1,6 @@
-/* numbers.c: reads a family's numbers from config.json or GGUF keys by its table, fills in what follows from others,
- * checks every bound, and evaluates the size expressions of tensor tables. It must never allocate by a number that has
- * not passed its bounds.
- * SPDX-License-Identifier: MIT */
+/* numbers.c: reads a family's numbers from config.json or GGUF keys by its table, fills in what follows from
+ * others, checks every bound, and evaluates the size expressions of tensor tables. It must never allocate by
+ * a number that has not passed its bounds. SPDX-License-Identifier: MIT */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -64,9 +63,15 @@ static const struct {
     const char *name;
     enum sg_act act;
 } acts[] = {
-    {"silu", SG_ACT_SILU}, {"swish", SG_ACT_SILU}, {"gelu", SG_ACT_GELU}, {"gelu_new", SG_ACT_GELU_TANH},
-    {"gelu_pytorch_tanh", SG_ACT_GELU_TANH}, {"gelu_fast", SG_ACT_GELU_TANH}, {"quick_gelu", SG_ACT_GELU_QUICK},
-    {"relu", SG_ACT_RELU}, {"relu2", SG_ACT_RELU2},
+    {"silu", SG_ACT_SILU},
+    {"swish", SG_ACT_SILU},
+    {"gelu", SG_ACT_GELU},
+    {"gelu_new", SG_ACT_GELU_TANH},
+    {"gelu_pytorch_tanh", SG_ACT_GELU_TANH},
+    {"gelu_fast", SG_ACT_GELU_TANH},
+    {"quick_gelu", SG_ACT_GELU_QUICK},
+    {"relu", SG_ACT_RELU},
+    {"relu2", SG_ACT_RELU2},
 };
 
 static segue_status act_of(const char *text, const char *path, double *out, segue_error *err)
@@ -76,11 +81,13 @@ static segue_status act_of(const char *text, const char *path, double *out, segu
             *out = acts[i].act;
             return SEGUE_OK;
         }
-    return sg_fail(err, SEGUE_EUNSUPPORTED, "open model: %s: activation \"%.40s\" is not known; use a model with silu or gelu",
-                   path, text);
+    return sg_fail(err, SEGUE_EUNSUPPORTED,
+                   "open model: %s: activation \"%.40s\" is not known; use a model with silu or gelu", path,
+                   text);
 }
 
-static segue_status of_json(const struct sg_source *src, const struct sg_number_row *row, double *out, segue_error *err)
+static segue_status of_json(const struct sg_source *src, const struct sg_number_row *row, double *out,
+                            segue_error *err)
 {
     const json_t *places[2] = {src->inner, src->outer};
     for (size_t p = 0; p < 2; p++)
@@ -107,24 +114,28 @@ static segue_status of_json(const struct sg_source *src, const struct sg_number_
     return SEGUE_OK;
 }
 
-/* Some keys are arrays with one number a layer: all must be equal, or zero where the layer does not use it. */
+/* Some keys are arrays with one number a layer: all must be equal, or zero where the layer does not use it.
+ */
 static segue_status of_array(const struct sg_meta *m, const char *path, double *out, segue_error *err)
 {
     double all = 0;
     if (m->v.a.n > 65536 || m->item == SG_META_STRING || m->item == SG_META_ARRAY)
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s is no list of numbers; fetch the file again", path, m->key);
+        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s is no list of numbers; fetch the file again",
+                       path, m->key);
     for (uint64_t i = 0; i < m->v.a.n; i++) {
         double one = sg_meta_item_float(m, i);
         if (one != 0 && all != 0 && one != all)
-            return sg_fail(err, SEGUE_EUNSUPPORTED, "open model: %s: %s differs between layers (%g and %g); use another model",
-                           path, m->key, all, one);
+            return sg_fail(err, SEGUE_EUNSUPPORTED,
+                           "open model: %s: %s differs between layers (%g and %g); use another model", path,
+                           m->key, all, one);
         if (one != 0) all = one;
     }
     *out = all;
     return SEGUE_OK;
 }
 
-static segue_status of_gguf(const struct sg_source *src, const struct sg_number_row *row, double *out, segue_error *err)
+static segue_status of_gguf(const struct sg_source *src, const struct sg_number_row *row, double *out,
+                            segue_error *err)
 {
     char key[160];
     int64_t count;
@@ -145,19 +156,23 @@ static segue_status of_gguf(const struct sg_source *src, const struct sg_number_
     return SEGUE_OK;
 }
 
-static segue_status refuse(const struct sg_source *src, const struct sg_number_row *row, double value, segue_error *err)
+static segue_status refuse(const struct sg_source *src, const struct sg_number_row *row, double value,
+                           segue_error *err)
 {
     const char *key = src->inner ? row->hf[0] : row->gguf;
     if (!key) key = row->name;
     if (row->most <= row->least)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "open model: %s: %s is %g, only %g is supported; use another model",
-                       src->path, key, value, row->least);
-    return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s is %g, a value from %g to %g was expected; correct or replace the file",
-                   src->path, key, value, row->least, row->most);
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "open model: %s: %s is %g, only %g is supported; use another model", src->path, key,
+                       value, row->least);
+    return sg_fail(
+        err, SEGUE_EFORMAT,
+        "open model: %s: %s is %g, a value from %g to %g was expected; correct or replace the file",
+        src->path, key, value, row->least, row->most);
 }
 
-static segue_status read_row(struct sg_numbers *n, const struct sg_source *src, const struct sg_number_row *row,
-                             segue_error *err)
+static segue_status read_row(struct sg_numbers *n, const struct sg_source *src,
+                             const struct sg_number_row *row, segue_error *err)
 {
     double value = NAN;
     SG_TRY(src->inner ? of_json(src, row, &value, err) : of_gguf(src, row, &value, err));
@@ -180,7 +195,8 @@ static segue_status derive(struct sg_numbers *n, const struct sg_source *src, se
     if (!n->kv_heads) n->kv_heads = n->heads;
     if (!n->head_width) {
         if (n->width % n->heads)
-            return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %u heads do not divide width %u; correct or replace the file",
+            return sg_fail(err, SEGUE_EFORMAT,
+                           "open model: %s: %u heads do not divide width %u; correct or replace the file",
                            src->path, n->heads, n->width);
         n->head_width = n->width / n->heads;
     }
@@ -188,10 +204,13 @@ static segue_status derive(struct sg_numbers *n, const struct sg_source *src, se
     if (!(n->attention_scalar > 0)) n->attention_scalar = n->head_width;
     if (!(n->embed_scale > 0)) n->embed_scale = 1;
     if (n->heads % n->kv_heads)
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %u key-value heads do not divide %u heads; correct or replace the file",
-                       src->path, n->kv_heads, n->heads);
+        return sg_fail(
+            err, SEGUE_EFORMAT,
+            "open model: %s: %u key-value heads do not divide %u heads; correct or replace the file",
+            src->path, n->kv_heads, n->heads);
     if (n->predict_layers >= n->layers)
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %u of %u layers only predict; correct or replace the file", src->path,
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "open model: %s: %u of %u layers only predict; correct or replace the file", src->path,
                        n->predict_layers, n->layers);
     n->layers -= n->predict_layers;
     return SEGUE_OK;
@@ -205,20 +224,25 @@ static enum sg_layer_kind kind_by_rule(const struct sg_numbers *n, uint32_t i)
     return i >= n->window_from ? SG_LAYER_SLIDING : SG_LAYER_FULL;
 }
 
-static segue_status kind_by_name(const struct sg_source *src, const json_t *name, uint8_t *out, segue_error *err)
+static segue_status kind_by_name(const struct sg_source *src, const json_t *name, uint8_t *out,
+                                 segue_error *err)
 {
     static const struct {
         const char *name;
         enum sg_layer_kind kind;
-    } kinds[] = {{"full_attention", SG_LAYER_FULL}, {"sliding_attention", SG_LAYER_SLIDING}, {"linear_attention", SG_LAYER_LINEAR}};
+    } kinds[] = {{"full_attention", SG_LAYER_FULL},
+                 {"sliding_attention", SG_LAYER_SLIDING},
+                 {"linear_attention", SG_LAYER_LINEAR}};
     const char *text = json_is_string(name) ? json_string_value(name) : "(no text)";
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (!strcmp(kinds[i].name, text)) {
             *out = (uint8_t)kinds[i].kind;
             return SEGUE_OK;
         }
-    return sg_fail(err, SEGUE_EUNSUPPORTED, "open model: %s: layer_types holds \"%.40s\"; use a model with full, sliding or linear attention",
-                   src->path, text);
+    return sg_fail(
+        err, SEGUE_EUNSUPPORTED,
+        "open model: %s: layer_types holds \"%.40s\"; use a model with full, sliding or linear attention",
+        src->path, text);
 }
 
 static segue_status read_kinds(struct sg_numbers *n, const struct sg_family *f, const struct sg_source *src,
@@ -227,17 +251,22 @@ static segue_status read_kinds(struct sg_numbers *n, const struct sg_family *f, 
     const json_t *types = src->inner ? json_object_get(src->inner, "layer_types") : NULL;
     int used = json_is_array(types) && (n->window || n->full_every);
     if (used && json_array_size(types) != n->layers)
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: layer_types has %zu entries for %u layers; correct or replace the file",
-                       src->path, json_array_size(types), n->layers);
+        return sg_fail(
+            err, SEGUE_EFORMAT,
+            "open model: %s: layer_types has %zu entries for %u layers; correct or replace the file",
+            src->path, json_array_size(types), n->layers);
     if (!(n->kinds = sg_arena_alloc(arena, n->layers))) return sg_no_memory("layer kinds", n->layers, err);
     for (uint32_t i = 0; i < n->layers; i++) {
         n->kinds[i] = (uint8_t)kind_by_rule(n, i);
         if (used) SG_TRY(kind_by_name(src, json_array_get(types, i), &n->kinds[i], err));
         if (n->kinds[i] == SG_LAYER_SLIDING && !n->window)
-            return sg_fail(err, SEGUE_EFORMAT, "open model: %s: layer %u slides but there is no window; correct or replace the file",
-                           src->path, i);
+            return sg_fail(
+                err, SEGUE_EFORMAT,
+                "open model: %s: layer %u slides but there is no window; correct or replace the file",
+                src->path, i);
         if (n->kinds[i] == SG_LAYER_LINEAR && !sg_number_find(f, "full_every"))
-            return sg_fail(err, SEGUE_EUNSUPPORTED, "open model: %s: layer %u is linear, which family %s has not; use another model",
+            return sg_fail(err, SEGUE_EUNSUPPORTED,
+                           "open model: %s: layer %u is linear, which family %s has not; use another model",
                            src->path, i, f->name);
     }
     return SEGUE_OK;
@@ -246,12 +275,14 @@ static segue_status read_kinds(struct sg_numbers *n, const struct sg_family *f, 
 segue_status sg_numbers_read(struct sg_numbers *n, const struct sg_family *f, const struct sg_source *src,
                              struct sg_arena *arena, segue_error *err)
 {
-    for (const struct sg_number_row *row = NULL; (row = sg_number_next(f, row));) SG_TRY(read_row(n, src, row, err));
+    for (const struct sg_number_row *row = NULL; (row = sg_number_next(f, row));)
+        SG_TRY(read_row(n, src, row, err));
     const struct sg_tensor_row *embed = sg_tensor_find(f, SG_EMBED);
     const struct sg_tensor *table = !src->inner ? sg_archive_find(src->archive, embed->gguf) : NULL;
     if (!n->vocab && table && table->rows <= (1u << 24)) n->vocab = (uint32_t)table->rows;
     if (!n->vocab)
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: vocab_size is missing; take a complete file", src->path);
+        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: vocab_size is missing; take a complete file",
+                       src->path);
     if (f->derive) SG_TRY(f->derive(n, !src->inner, err));
     SG_TRY(derive(n, src, err));
     if (sg_number_find(f, "use_window") && !n->use_window) n->window = 0;
@@ -263,11 +294,14 @@ segue_status sg_numbers_read(struct sg_numbers *n, const struct sg_family *f, co
 
 static segue_status bad_size(const char *expression, segue_error *err)
 {
-    return sg_fail(err, SEGUE_EFORMAT, "open model: size %s: leaves 32 bits; the file's numbers are absurd, replace it", expression);
+    return sg_fail(err, SEGUE_EFORMAT,
+                   "open model: size %s: leaves 32 bits; the file's numbers are absurd, replace it",
+                   expression);
 }
 
 /* One factor at *p: digits or the name of a number. */
-static segue_status factor(const struct sg_family *f, const struct sg_numbers *n, const char **p, uint64_t *out, segue_error *err)
+static segue_status factor(const struct sg_family *f, const struct sg_numbers *n, const char **p,
+                           uint64_t *out, segue_error *err)
 {
     const char *from = *p;
     while (isalnum((unsigned char)**p) || **p == '_') ++*p;
@@ -277,13 +311,14 @@ static segue_status factor(const struct sg_family *f, const struct sg_numbers *n
     }
     const struct sg_number_row *row = last_of(f, from, (size_t)(*p - from));
     if (!row || row->kind == SG_NUMBER_REAL)
-        return sg_fail(err, SEGUE_EINTERNAL, "open model: size %s: family %s has no such number; report this", from, f->name);
+        return sg_fail(err, SEGUE_EINTERNAL, "open model: size %s: family %s has no such number; report this",
+                       from, f->name);
     *out = (uint64_t)sg_number_value(n, row);
     return SEGUE_OK;
 }
 
-segue_status sg_size_of(const struct sg_family *f, const struct sg_numbers *n, const char *expression, uint32_t *out,
-                        segue_error *err)
+segue_status sg_size_of(const struct sg_family *f, const struct sg_numbers *n, const char *expression,
+                        uint32_t *out, segue_error *err)
 {
     uint64_t sum = 0, product, next;
     const char *p = expression ? expression : "1";

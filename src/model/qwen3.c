@@ -1,17 +1,19 @@
-/* qwen3.c: Qwen3 (dense): llama's layer with a norm over each query and key head before the rotation, and heads whose
- * width is a number of its own.
- * SPDX-License-Identifier: MIT */
+/* qwen3.c: Qwen3 (dense): llama's layer with a norm over each query and key head before the rotation, and
+ * heads whose width is a number of its own. SPDX-License-Identifier: MIT */
 #include "model/family.h"
 
 static const struct sg_number_row numbers[] = {
-    {SG_COUNT(head_width), .hf = {"head_dim"}, .gguf = "attention.key_length", .fallback = 128, .least = 2, .most = 65536},
+    {SG_COUNT(head_width), .hf = {"head_dim"}, .gguf = "attention.key_length", .fallback = 128, .least = 2,
+     .most = 65536},
     {0},
 };
 
 static const struct sg_tensor_row tensors[] = {
-    {SG_Q_NORM, SG_LAYER_ATTENDS, "layers.%u.self_attn.q_norm.weight", "blk.%u.attn_q_norm.weight", NULL, "head_width"},
-    {SG_K_NORM, SG_LAYER_ATTENDS, "layers.%u.self_attn.k_norm.weight", "blk.%u.attn_k_norm.weight", NULL, "head_width"},
-    {SG_ROLE_NONE},
+    {SG_TENSOR(SG_Q_NORM, SG_LAYER_ATTENDS, "layers.%u.self_attn.q_norm.weight", "blk.%u.attn_q_norm.weight",
+               NULL, "head_width")},
+    {SG_TENSOR(SG_K_NORM, SG_LAYER_ATTENDS, "layers.%u.self_attn.k_norm.weight", "blk.%u.attn_k_norm.weight",
+               NULL, "head_width")},
+    {.role = SG_ROLE_NONE},
 };
 
 const struct sg_family sg_family_qwen3 = {

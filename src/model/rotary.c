@@ -1,7 +1,6 @@
 /* rotary.c: reads theta, rotated width and scaling of a model's rotary tables, in the old and new spelling of
- * config.json and from GGUF keys, and makes the tables. Scalings other than linear, llama3 and yarn are refused by
- * name, because a position read wrongly looks almost right.
- * SPDX-License-Identifier: MIT */
+ * config.json and from GGUF keys, and makes the tables. Scalings other than linear, llama3 and yarn are
+ * refused by name, because a position read wrongly looks almost right. SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,23 +11,27 @@ static const char *const scaling_names[] = {"none", "linear", "llama3", "yarn"};
 
 const char *sg_scaling_name(enum sg_scaling s) { return scaling_names[s]; }
 
-static segue_status scaling_of(const char *text, size_t len, const char *path, enum sg_scaling *out, segue_error *err)
+static segue_status scaling_of(const char *text, size_t len, const char *path, enum sg_scaling *out,
+                               segue_error *err)
 {
     static const struct {
         const char *name;
         enum sg_scaling scaling;
-    } known[] = {{"default", SG_SCALING_NONE}, {"none", SG_SCALING_NONE}, {"mrope", SG_SCALING_NONE}, {"linear", SG_SCALING_LINEAR},
-                 {"llama3", SG_SCALING_LLAMA3}, {"yarn", SG_SCALING_YARN}};
+    } known[] = {{"default", SG_SCALING_NONE},  {"none", SG_SCALING_NONE},     {"mrope", SG_SCALING_NONE},
+                 {"linear", SG_SCALING_LINEAR}, {"llama3", SG_SCALING_LLAMA3}, {"yarn", SG_SCALING_YARN}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (strlen(known[i].name) == len && !memcmp(known[i].name, text, len)) {
             *out = known[i].scaling;
             return SEGUE_OK;
         }
-    return sg_fail(err, SEGUE_EUNSUPPORTED, "open model: %s: rope scaling \"%.*s\" is not supported; use a model with linear, llama3 or yarn",
-                   path, (int)(len < 40 ? len : 40), text);
+    return sg_fail(
+        err, SEGUE_EUNSUPPORTED,
+        "open model: %s: rope scaling \"%.*s\" is not supported; use a model with linear, llama3 or yarn",
+        path, (int)(len < 40 ? len : 40), text);
 }
 
-static segue_status check(const struct sg_rotary *r, const struct sg_numbers *n, const char *path, segue_error *err)
+static segue_status check(const struct sg_rotary *r, const struct sg_numbers *n, const char *path,
+                          segue_error *err)
 {
     const char *bad = NULL;
     double value = 0;
@@ -36,20 +39,28 @@ static segue_status check(const struct sg_rotary *r, const struct sg_numbers *n,
         const char *name;
         double value;
         int used;
-    } reals[] = {{"theta", r->theta, 1}, {"factor", r->factor, r->scaling != SG_SCALING_NONE},
+    } reals[] = {{"theta", r->theta, 1},
+                 {"factor", r->factor, r->scaling != SG_SCALING_NONE},
                  {"original_max_position_embeddings", r->original, r->scaling >= SG_SCALING_LLAMA3},
-                 {"low_freq_factor", r->low, r->scaling == SG_SCALING_LLAMA3}, {"high_freq_factor", r->high, r->scaling == SG_SCALING_LLAMA3},
-                 {"beta_fast", r->beta_fast, r->scaling == SG_SCALING_YARN}, {"beta_slow", r->beta_slow, r->scaling == SG_SCALING_YARN}};
+                 {"low_freq_factor", r->low, r->scaling == SG_SCALING_LLAMA3},
+                 {"high_freq_factor", r->high, r->scaling == SG_SCALING_LLAMA3},
+                 {"beta_fast", r->beta_fast, r->scaling == SG_SCALING_YARN},
+                 {"beta_slow", r->beta_slow, r->scaling == SG_SCALING_YARN}};
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
-        if (reals[i].used && !(reals[i].value > 0 && reals[i].value < 1e18)) bad = reals[i].name, value = reals[i].value;
-    if (r->scaling == SG_SCALING_LLAMA3 && r->high <= r->low) bad = "high_freq_factor (not above low_freq_factor)", value = r->high;
+        if (reals[i].used && !(reals[i].value > 0 && reals[i].value < 1e18))
+            bad = reals[i].name, value = reals[i].value;
+    if (r->scaling == SG_SCALING_LLAMA3 && r->high <= r->low)
+        bad = "high_freq_factor (not above low_freq_factor)", value = r->high;
     if (r->scaling == SG_SCALING_YARN && r->theta == 1) bad = "theta", value = r->theta;
     if (!(r->attention >= 0 && r->attention < 1e6)) bad = "attention_factor", value = r->attention;
     if (bad)
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: rope: %s is %g; correct or replace the file", path, bad, value);
+        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: rope: %s is %g; correct or replace the file",
+                       path, bad, value);
     if (!r->pairs || r->pairs > n->head_width / 2)
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: rope: %u columns of heads of %u would be rotated; correct or replace the file",
-                       path, 2 * r->pairs, n->head_width);
+        return sg_fail(
+            err, SEGUE_EFORMAT,
+            "open model: %s: rope: %u columns of heads of %u would be rotated; correct or replace the file",
+            path, 2 * r->pairs, n->head_width);
     return SEGUE_OK;
 }
 
@@ -60,10 +71,12 @@ static double yarn_attention(double given, double factor, double mscale, double 
 {
     double log_factor = factor > 1 ? 0.1 * log(factor) : 0;
     if (given > 0) return given;
-    return mscale > 0 && mscale_all > 0 ? (log_factor * mscale + 1) / (log_factor * mscale_all + 1) : log_factor + 1;
+    return mscale > 0 && mscale_all > 0 ? (log_factor * mscale + 1) / (log_factor * mscale_all + 1)
+                                        : log_factor + 1;
 }
 
-static segue_status of_dict(struct sg_rotary *r, const json_t *o, const struct sg_numbers *n, const char *path, segue_error *err)
+static segue_status of_dict(struct sg_rotary *r, const json_t *o, const struct sg_numbers *n,
+                            const char *path, segue_error *err)
 {
     const char *type;
     double given, mscale, mscale_all;
@@ -73,7 +86,8 @@ static segue_status of_dict(struct sg_rotary *r, const json_t *o, const struct s
     SG_TRY(scaling_of(type, strlen(type), path, &r->scaling, err));
     SG_TRY(sg_json_real(o, "rope_theta", r->theta, &r->theta, path, err));
     SG_TRY(sg_json_real(o, "original_max_position_embeddings", r->original, &r->original, path, err));
-    SG_TRY(sg_json_real(o, "factor", r->scaling == SG_SCALING_YARN ? n->context / r->original : 0, &r->factor, path, err));
+    SG_TRY(sg_json_real(o, "factor", r->scaling == SG_SCALING_YARN ? n->context / r->original : 0, &r->factor,
+                        path, err));
     SG_TRY(sg_json_real(o, "low_freq_factor", 0, &r->low, path, err));
     SG_TRY(sg_json_real(o, "high_freq_factor", 0, &r->high, path, err));
     SG_TRY(sg_json_real(o, "beta_fast", 32, &r->beta_fast, path, err));
@@ -89,27 +103,37 @@ static segue_status of_dict(struct sg_rotary *r, const json_t *o, const struct s
 
 static segue_status of_config(struct sg_numbers *n, const struct sg_source *src, segue_error *err)
 {
-    const json_t *c = src->inner, *now = json_object_get(c, "rope_parameters"), *old = json_object_get(c, "rope_scaling");
-    const json_t *parts[2] = {json_object_get(now, "full_attention"), json_object_get(now, "sliding_attention")};
-    const json_t *full = json_is_object(parts[0]) ? parts[0] : json_is_object(now) ? now : json_is_object(old) ? old : NULL;
+    const json_t *c = src->inner, *now = json_object_get(c, "rope_parameters"),
+                 *old = json_object_get(c, "rope_scaling");
+    const json_t *parts[2] = {json_object_get(now, "full_attention"),
+                              json_object_get(now, "sliding_attention")};
+    const json_t *full = json_is_object(parts[0]) ? parts[0]
+                         : json_is_object(now)    ? now
+                         : json_is_object(old)    ? old
+                                                  : NULL;
     double theta, share, whole;
     SG_TRY(sg_json_real(c, "rope_theta", 10000, &theta, src->path, err));
     SG_TRY(sg_json_real(c, "original_max_position_embeddings", n->context, &whole, src->path, err));
     SG_TRY(sg_json_real(full, "partial_rotary_factor", n->rotated_share, &share, src->path, err));
     if (!(share > 0 && share <= 1))
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: partial_rotary_factor is %g; correct or replace the file", src->path, share);
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "open model: %s: partial_rotary_factor is %g; correct or replace the file", src->path,
+                       share);
     for (size_t i = 0; i < 2; i++) {
-        n->rotary[i] = (struct sg_rotary){.theta = theta, .original = whole, .pairs = (uint32_t)(n->head_width * share / 2)};
+        n->rotary[i] = (struct sg_rotary){
+            .theta = theta, .original = whole, .pairs = (uint32_t)(n->head_width * share / 2)};
         if (full) SG_TRY(of_dict(&n->rotary[i], full, n, src->path, err));
     }
-    if (n->local_theta > 0) n->rotary[1] = (struct sg_rotary){.theta = n->local_theta, .pairs = n->rotary[0].pairs};
+    if (n->local_theta > 0)
+        n->rotary[1] = (struct sg_rotary){.theta = n->local_theta, .pairs = n->rotary[0].pairs};
     if (json_is_object(parts[1])) SG_TRY(of_dict(&n->rotary[1], parts[1], n, src->path, err));
     return SEGUE_OK;
 }
 
 /* --- GGUF --- */
 
-static segue_status real_of(const struct sg_source *src, const char *key, double fallback, double *out, segue_error *err)
+static segue_status real_of(const struct sg_source *src, const char *key, double fallback, double *out,
+                            segue_error *err)
 {
     char whole[160];
     snprintf(whole, sizeof whole, "%s.rope.%s", src->arch, key);
@@ -125,14 +149,16 @@ static segue_status of_keys(struct sg_numbers *n, const struct sg_source *src, s
     double columns, given;
     SG_TRY(real_of(src, "dimension_count", n->head_width, &columns, err));
     if (!(columns >= 2 && columns <= n->head_width))
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: rope.dimension_count is %g for heads of %u; correct or replace the file",
-                       src->path, columns, n->head_width);
+        return sg_fail(
+            err, SEGUE_EFORMAT,
+            "open model: %s: rope.dimension_count is %g for heads of %u; correct or replace the file",
+            src->path, columns, n->head_width);
     *r = (struct sg_rotary){.pairs = (uint32_t)columns / 2, .truncate = 1, .beta_fast = 32, .beta_slow = 1};
     SG_TRY(real_of(src, "freq_base", 10000, &r->theta, err));
     snprintf(key, sizeof key, "%s.rope.scaling.type", src->arch);
     SG_TRY(sg_meta_string(src->archive, key, &type, &len, err));
     if (type) SG_TRY(scaling_of(type, len, src->path, &r->scaling, err));
-    SG_TRY(real_of(src, "scale_linear", 1, &r->factor, err));    /* the older spelling, which needs no type */
+    SG_TRY(real_of(src, "scale_linear", 1, &r->factor, err)); /* the older spelling, which needs no type */
     if (!type && r->factor != 1) r->scaling = SG_SCALING_LINEAR;
     SG_TRY(real_of(src, "scaling.factor", r->factor, &r->factor, err));
     SG_TRY(real_of(src, "scaling.original_context_length", n->context, &r->original, err));
@@ -193,7 +219,9 @@ segue_status sg_rotary_read(struct sg_numbers *n, const struct sg_family *f, con
         struct sg_rotary *r = &n->rotary[i];
         SG_TRY(check(r, n, src->path, err));
         if (f->interleaved && 2 * r->pairs != n->head_width)
-            return sg_fail(err, SEGUE_EUNSUPPORTED, "open model: %s: rope: %u of %u columns are rotated, which family %s has not; use another model",
+            return sg_fail(err, SEGUE_EUNSUPPORTED,
+                           "open model: %s: rope: %u of %u columns are rotated, which family %s has not; use "
+                           "another model",
                            src->path, 2 * r->pairs, n->head_width, f->name);
         size_t bytes = r->pairs * sizeof *r->inverse;
         if (!(r->inverse = sg_arena_alloc(arena, bytes))) return sg_no_memory("rotary table", bytes, err);

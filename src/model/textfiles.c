@@ -1,6 +1,6 @@
-/* textfiles.c: reads tokenizer, chat template, stop tokens and sampling defaults from the files beside the weights or
- * from GGUF keys. Files that are absent leave their part empty; files that are damaged are refused. A template that
- * cannot be parsed is remembered with its error, because the model works without it.
+/* textfiles.c: reads tokenizer, chat template, stop tokens and sampling defaults from the files beside the
+ * weights or from GGUF keys. Files that are absent leave their part empty; files that are damaged are
+ * refused. A template that cannot be parsed is remembered with its error, because the model works without it.
  * SPDX-License-Identifier: MIT */
 #include "model/textfiles.h"
 
@@ -15,12 +15,13 @@ enum { JSON_LIMIT = 256 << 20, SMALL_LIMIT = 16 << 20 };
 struct reading {
     struct segue_model *m;
     const char *folder;
-    struct sg_buf config;        /* tokenizer_config.json; empty: absent */
+    struct sg_buf config; /* tokenizer_config.json; empty: absent */
     segue_error *err;
 };
 
 /* Reads folder/name; an absent file gives an empty buffer. */
-static segue_status read_beside(const struct reading *r, const char *name, size_t limit, struct sg_buf *out, char **path)
+static segue_status read_beside(const struct reading *r, const char *name, size_t limit, struct sg_buf *out,
+                                char **path)
 {
     *path = sg_path_join(r->folder, name);
     if (!*path) return sg_no_memory("path", strlen(name), r->err);
@@ -36,8 +37,8 @@ static segue_status tokenizer_of_folder(struct reading *r)
     char *path = NULL;
     segue_status s = read_beside(r, "tokenizer.json", JSON_LIMIT, &text, &path);
     if (s == SEGUE_OK && text.len)
-        s = sg_tokenizer_of_json(&r->m->tokenizer, text.data, text.len, r->config.len ? r->config.data : NULL, r->config.len,
-                                 path, r->err);
+        s = sg_tokenizer_of_json(&r->m->tokenizer, text.data, text.len, r->config.len ? r->config.data : NULL,
+                                 r->config.len, path, r->err);
     sg_buf_free(&text);
     sg_free(path);
     return s;
@@ -55,7 +56,8 @@ static segue_status tokenizer_of_bin(struct reading *r)
         s = read_beside(r, "tokenizer.bin", SMALL_LIMIT, &bytes, &path);
     }
     if (s == SEGUE_OK && bytes.len)
-        s = sg_tokenizer_of_bin(&r->m->tokenizer, (const uint8_t *)bytes.data, bytes.len, r->m->numbers->vocab, path, r->err);
+        s = sg_tokenizer_of_bin(&r->m->tokenizer, (const uint8_t *)bytes.data, bytes.len,
+                                r->m->numbers->vocab, path, r->err);
     sg_buf_free(&bytes);
     sg_free(path);
     return s;
@@ -74,7 +76,9 @@ static segue_status read_tokenizer(struct reading *r)
     struct sg_tokenizer_info info;
     sg_tokenizer_info_get(m->tokenizer, &info);
     if (info.vocab > m->numbers->vocab)
-        return sg_fail(r->err, SEGUE_EFORMAT, "open model: %s: its tokenizer has %u tokens but the embedding only %u rows; take the tokenizer of this model",
+        return sg_fail(r->err, SEGUE_EFORMAT,
+                       "open model: %s: its tokenizer has %u tokens but the embedding only %u rows; take the "
+                       "tokenizer of this model",
                        m->archive->path, info.vocab, m->numbers->vocab);
     m->bos = info.bos;
     m->eos = info.eos;
@@ -90,7 +94,8 @@ static segue_status read_tokenizer(struct reading *r)
 static segue_status keep_template(struct reading *r, const char *source, size_t len, const char *what)
 {
     struct segue_model *m = r->m;
-    if (!(m->template_source = sg_arena_strndup(&m->arena, source, len))) return sg_no_memory("chat template", len, r->err);
+    if (!(m->template_source = sg_arena_strndup(&m->arena, source, len)))
+        return sg_no_memory("chat template", len, r->err);
     m->template_len = len;
     segue_status s = sg_template_open(&m->chat, m->template_source, len, what, &m->chat_error);
     if (s == SEGUE_EMEMORY) return sg_fail(r->err, s, "%s", m->chat_error.text);
@@ -104,7 +109,8 @@ static const json_t *template_in(const json_t *config)
     const json_t *t = json_object_get(config, "chat_template");
     for (size_t i = 0; json_is_array(t) && i < json_array_size(t); i++) {
         const json_t *one = json_array_get(t, i), *name = json_object_get(one, "name");
-        if (json_is_string(name) && !strcmp(json_string_value(name), "default")) return json_object_get(one, "template");
+        if (json_is_string(name) && !strcmp(json_string_value(name), "default"))
+            return json_object_get(one, "template");
     }
     return t;
 }
@@ -121,7 +127,8 @@ static segue_status template_of_folder(struct reading *r)
     json_t *config = NULL;
     SG_TRY(sg_json_parse(&config, r->config.data, r->config.len, "tokenizer_config.json", r->err));
     const json_t *t = template_in(config);
-    if (json_is_string(t)) s = keep_template(r, json_string_value(t), json_string_length(t), "tokenizer_config.json");
+    if (json_is_string(t))
+        s = keep_template(r, json_string_value(t), json_string_length(t), "tokenizer_config.json");
     json_decref(config);
     return s;
 }
@@ -212,13 +219,14 @@ static segue_status read_stops(struct reading *r, const json_t *outer, const jso
     SG_TRY(add_eos(m, inner, r->err));
     SG_TRY(add_eos(m, outer, r->err));
     const json_t *bos = json_object_get(inner, "bos_token_id");
-    if (m->bos < 0 && json_is_integer(bos) && json_integer_value(bos) >= 0 && json_integer_value(bos) < m->numbers->vocab)
+    if (m->bos < 0 && json_is_integer(bos) && json_integer_value(bos) >= 0 &&
+        json_integer_value(bos) < m->numbers->vocab)
         m->bos = (int32_t)json_integer_value(bos);
     return SEGUE_OK;
 }
 
-segue_status sg_textfiles_read(struct segue_model *m, const char *folder, const json_t *outer, const json_t *inner,
-                               int no_text, segue_error *err)
+segue_status sg_textfiles_read(struct segue_model *m, const char *folder, const json_t *outer,
+                               const json_t *inner, int no_text, segue_error *err)
 {
     struct reading r = {.m = m, .folder = folder, .err = err};
     char *path = NULL;

@@ -1,8 +1,7 @@
-/* weights.c: finds every tensor of a family's table in an archive, whatever its naming convention, checks existence,
- * shape and storage, and binds each to its role as a view that undoes the file's layout. Tensor data is neither read
- * nor copied. A tensor that neither the table nor the list of known extras names is refused: ignoring it would give
- * answers of another model.
- * SPDX-License-Identifier: MIT */
+/* weights.c: finds every tensor of a family's table in an archive, whatever its naming convention, checks
+ * existence, shape and storage, and binds each to its role as a view that undoes the file's layout. Tensor
+ * data is neither read nor copied. A tensor that neither the table nor the list of known extras names is
+ * refused: ignoring it would give answers of another model. SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +10,7 @@
 struct binding {
     struct segue_model *m;
     const struct sg_numbers *n;
-    uint8_t *claimed;            /* [tensors_n] 1: has a role or is skipped by name */
+    uint8_t *claimed; /* [tensors_n] 1: has a role or is skipped by name */
     segue_error *err;
 };
 
@@ -42,7 +41,8 @@ static void format_name(char *out, size_t cap, const char *prefix, const char *p
         snprintf(out, cap, "%s%s", prefix, pattern);
 }
 
-static const char *const prefixes[] = {"model.", "model.language_model.", "language_model.model.", "transformer.", ""};
+static const char *const prefixes[] = {"model.", "model.language_model.", "language_model.model.",
+                                       "transformer.", ""};
 
 /* Prefix of the body's names, by where the embedding is; NULL: nowhere. */
 static const char *find_prefix(const struct sg_archive *a, const struct sg_tensor_row *embed)
@@ -56,7 +56,8 @@ static const char *find_prefix(const struct sg_archive *a, const struct sg_tenso
 }
 
 /* Name of a row's tensor (or of its bias) in this file; "" when the convention has none. */
-static void name_of(const struct segue_model *m, const struct sg_tensor_row *row, uint32_t layer, int bias, char *out, size_t cap)
+static void name_of(const struct segue_model *m, const struct sg_tensor_row *row, uint32_t layer, int bias,
+                    char *out, size_t cap)
 {
     const char *pattern = m->convention.gguf ? row->gguf : row->hf;
     out[0] = 0;
@@ -75,12 +76,13 @@ static void name_of(const struct segue_model *m, const struct sg_tensor_row *row
     if (bias && len > 7 && !strcmp(out + len - 7, ".weight")) snprintf(out + len - 7, cap - len + 7, ".bias");
 }
 
-/* Parts of names that a text model need not have: image towers, layers that guess further tokens, buffers that old
- * files carry. */
+/* Parts of names that a text model need not have: image towers, layers that guess further tokens, buffers
+ * that old files carry. */
 static int is_extra(const struct segue_model *m, const struct sg_numbers *n, const char *name)
 {
-    static const char *const parts[] = {"visual.", "vision_tower.", "vision_model.", "multi_modal_projector.", "mtp.",
-                                        "rotary_emb.inv_freq", "attn.masked_bias", "rope.freqs"};
+    static const char *const parts[] = {
+        "visual.", "vision_tower.",       "vision_model.",    "multi_modal_projector.",
+        "mtp.",    "rotary_emb.inv_freq", "attn.masked_bias", "rope.freqs"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         const char *at = strstr(name, parts[i]);
         if (at && (at == name || at[-1] == '.')) return 1;
@@ -109,14 +111,19 @@ static void find_convention(struct segue_model *m, const struct sg_family *f, co
     if (qkv && (qkv->fix & SG_FIX_CONV1D)) {
         name_of(m, qkv, 0, 0, name, sizeof name);
         const struct sg_tensor *t = sg_archive_find(m->archive, name);
-        m->convention.straight = m->convention.gguf || (t && t->rank == 2 && t->shape[0] == 3 * (uint64_t)n->width);
+        m->convention.straight =
+            m->convention.gguf || (t && t->rank == 2 && t->shape[0] == 3 * (uint64_t)n->width);
     }
 }
 
-static struct sg_perm halves(uint32_t head_width) { return (struct sg_perm){.a = 2, .b = head_width / 2, .w = 1}; }
+static struct sg_perm halves(uint32_t head_width)
+{
+    return (struct sg_perm){.a = 2, .b = head_width / 2, .w = 1};
+}
 
-segue_status sg_fix_perms(const struct sg_family *f, const struct sg_numbers *n, const struct sg_tensor_row *row,
-                          unsigned gguf, struct sg_perm *rows, struct sg_perm *cols, segue_error *err)
+segue_status sg_fix_perms(const struct sg_family *f, const struct sg_numbers *n,
+                          const struct sg_tensor_row *row, unsigned gguf, struct sg_perm *rows,
+                          struct sg_perm *cols, segue_error *err)
 {
     *rows = *cols = (struct sg_perm){0};
     if ((row->fix & SG_FIX_HALVES) && gguf && f->interleaved) *rows = halves(n->head_width);
@@ -132,8 +139,8 @@ segue_status sg_fix_perms(const struct sg_family *f, const struct sg_numbers *n,
 
 /* --- one tensor --- */
 
-static segue_status check_shape(const struct binding *b, const struct sg_tensor *t, const struct sg_tensor_row *row,
-                                uint32_t rows, uint32_t cols, int vector)
+static segue_status check_shape(const struct binding *b, const struct sg_tensor *t,
+                                const struct sg_tensor_row *row, uint32_t rows, uint32_t cols, int vector)
 {
     int fits;
     if (row->fix & SG_FIX_TAPS)
@@ -147,10 +154,13 @@ static segue_status check_shape(const struct binding *b, const struct sg_tensor 
     if (fits) return SEGUE_OK;
     char found[96] = "";
     for (uint32_t i = 0, at = 0; i < t->rank && i < 4; i++)
-        at += (uint32_t)snprintf(found + at, sizeof found - at, "%s%llu", i ? "x" : "", (unsigned long long)t->shape[i]);
-    return sg_fail(b->err, SEGUE_EFORMAT, "open model: %s: tensor %s has shape %s, %s%s%s = %ux%u was expected; the file is damaged or its configuration belongs to another model",
-                   b->m->archive->path, t->name, found, vector ? "" : row->rows, vector ? "" : " x ", vector && row->rows ? row->rows : row->cols,
-                   rows, cols);
+        at += (uint32_t)snprintf(found + at, sizeof found - at, "%s%llu", i ? "x" : "",
+                                 (unsigned long long)t->shape[i]);
+    return sg_fail(b->err, SEGUE_EFORMAT,
+                   "open model: %s: tensor %s has shape %s, %s%s%s = %ux%u was expected; the file is damaged "
+                   "or its configuration belongs to another model",
+                   b->m->archive->path, t->name, found, vector ? "" : row->rows, vector ? "" : " x ",
+                   vector && row->rows ? row->rows : row->cols, rows, cols);
 }
 
 static segue_status check_storage(const struct binding *b, const struct sg_tensor *t, int transposed)
@@ -158,14 +168,16 @@ static segue_status check_storage(const struct binding *b, const struct sg_tenso
     const struct sg_storage_info *info = sg_storage_info(t->storage);
     int plain = t->storage == SG_F32 || t->storage == SG_F16 || t->storage == SG_BF16;
     if (info && info->computable && (plain || !transposed)) return SEGUE_OK;
-    return sg_fail(b->err, SEGUE_EUNSUPPORTED, "open model: %s: tensor %s is stored as %s, which %s; take another file of this model",
+    return sg_fail(b->err, SEGUE_EUNSUPPORTED,
+                   "open model: %s: tensor %s is stored as %s, which %s; take another file of this model",
                    b->m->archive->path, t->name, info ? info->name : "an unknown type",
                    transposed ? "cannot be read transposed" : "cannot be computed with");
 }
 
 /* The view of a checked tensor with the file's layout undone. */
-static segue_status make_view(const struct binding *b, const struct sg_tensor *t, const struct sg_tensor_row *row,
-                              uint32_t rows, uint32_t cols, int bias, const struct sg_tensor **out)
+static segue_status make_view(const struct binding *b, const struct sg_tensor *t,
+                              const struct sg_tensor_row *row, uint32_t rows, uint32_t cols, int bias,
+                              const struct sg_tensor **out)
 {
     const struct segue_model *m = b->m;
     struct sg_tensor *view = sg_arena_alloc(&b->m->arena, sizeof *view);
@@ -195,15 +207,17 @@ static segue_status make_view(const struct binding *b, const struct sg_tensor *t
 }
 
 /* Finds the tensor named `name`; *out = NULL when it may be and is absent. */
-static segue_status take(const struct binding *b, const struct sg_tensor_row *row, const char *name, int must, int bias,
-                         const struct sg_tensor **out)
+static segue_status take(const struct binding *b, const struct sg_tensor_row *row, const char *name, int must,
+                         int bias, const struct sg_tensor **out)
 {
     const struct sg_archive *a = b->m->archive;
     const struct sg_tensor *t = *name ? sg_archive_find(a, name) : NULL;
     uint32_t rows = 1, cols;
     *out = NULL;
     if (!t && must && *name)
-        return sg_fail(b->err, SEGUE_EFORMAT, "open model: %s: tensor %s is missing; the file is incomplete or its configuration belongs to another model",
+        return sg_fail(b->err, SEGUE_EFORMAT,
+                       "open model: %s: tensor %s is missing; the file is incomplete or its configuration "
+                       "belongs to another model",
                        a->path, name);
     if (!t) return SEGUE_OK;
     SG_TRY(sg_size_of(b->m->family, b->n, bias && row->rows ? row->rows : row->cols, &cols, b->err));
@@ -239,8 +253,10 @@ static segue_status bind_all(struct binding *b)
             if (row->layers & b->n->kinds[i]) SG_TRY(bind_row(b, row, i));
     }
     struct sg_bound *whole = &b->m->weights[(size_t)b->n->layers * SG_ROLE_N];
-    /* A tied file may hold a copy of the embedding under the head's name; GGUF stores heads of their own there. */
-    if (!whole[SG_HEAD].weight || (b->n->tied == 1 && !b->m->convention.gguf)) whole[SG_HEAD].weight = whole[SG_EMBED].weight;
+    /* A tied file may hold a copy of the embedding under the head's name; GGUF stores heads of their own
+     * there. */
+    if (!whole[SG_HEAD].weight || (b->n->tied == 1 && !b->m->convention.gguf))
+        whole[SG_HEAD].weight = whole[SG_EMBED].weight;
     return SEGUE_OK;
 }
 
@@ -249,8 +265,10 @@ static segue_status refuse_unclaimed(const struct binding *b)
     const struct sg_archive *a = b->m->archive;
     for (uint32_t i = 0; i < a->tensors_n; i++)
         if (!b->claimed[i] && !is_extra(b->m, b->n, a->tensors[i].name))
-            return sg_fail(b->err, SEGUE_EUNSUPPORTED, "open model: %s: tensor %.120s is not known to family %s; use a model of a supported family",
-                           a->path, a->tensors[i].name, b->m->family->name);
+            return sg_fail(
+                b->err, SEGUE_EUNSUPPORTED,
+                "open model: %s: tensor %.120s is not known to family %s; use a model of a supported family",
+                a->path, a->tensors[i].name, b->m->family->name);
     return SEGUE_OK;
 }
 
@@ -260,12 +278,15 @@ segue_status sg_weights_bind(struct segue_model *m, const struct sg_numbers *n, 
     struct binding b = {.m = m, .n = n, .err = err};
     m->convention.prefix = m->convention.gguf ? "" : find_prefix(m->archive, embed);
     if (!m->convention.prefix)
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: tensor %s is missing under every known prefix; the file is incomplete or no %s model",
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "open model: %s: tensor %s is missing under every known prefix; the file is "
+                       "incomplete or no %s model",
                        m->archive->path, embed->hf, m->family->name);
     size_t bytes;
     SG_TRY(sg_mul(((size_t)n->layers + 1) * SG_ROLE_N, sizeof *m->weights, &bytes, "layers", err));
     if (!(m->weights = sg_arena_alloc(&m->arena, bytes))) return sg_no_memory("tensor roles", bytes, err);
-    if (!(b.claimed = sg_alloc(m->archive->tensors_n))) return sg_no_memory("tensor list", m->archive->tensors_n, err);
+    if (!(b.claimed = sg_alloc(m->archive->tensors_n)))
+        return sg_no_memory("tensor list", m->archive->tensors_n, err);
     find_convention(m, m->family, n);
     segue_status s = bind_all(&b);
     if (s == SEGUE_OK) s = refuse_unclaimed(&b);
