@@ -61,6 +61,8 @@ int32_t sg_graph_output(const struct sg_graph *g, const char *name);
 
 /* Every width, window, tensor shape, slot and order of definition. EINTERNAL/EFORMAT name op number, op and layer. */
 segue_status sg_graph_check(const struct sg_graph *g, segue_error *err);
+/* One op by itself: its operands, widths, tensors, numbers and slots. */
+segue_status sg_op_check(const struct sg_graph *g, uint32_t index, segue_error *err);
 /* One op a line: `%12 = linear %9[0:64] blk.0.attn_q.weight [576x576 q4_1] -> 576   # layer 0`. Memory into *out. */
 struct sg_buf;
 segue_status sg_graph_dump(const struct sg_graph *g, struct sg_buf *out);
@@ -71,6 +73,9 @@ const char *sg_act_name(enum sg_act act);
  * DELTA are f32 always). q8_0 in a state: per position and head, blocks of 32 (a last block may be shorter). */
 size_t sg_slot_row_bytes(const struct sg_slot *s, enum sg_storage storage);
 size_t sg_slot_fixed_bytes(const struct sg_slot *s);     /* 0 for K and V */
+/* One K or V row [heads][width], fp32 <-> storage (F32 F16 BF16 Q8_0), in the canonical layout. */
+void sg_slot_encode(const struct sg_slot *s, enum sg_storage storage, const float *row, void *out);
+void sg_slot_decode(const struct sg_slot *s, enum sg_storage storage, const void *in, float *row);
 
 /* --- building: each call appends one op and returns its value. Failure (memory, impossible widths) is remembered in
  * the builder: later calls return -1, sg_builder_end reports it. Widths are taken from values and tensors. --- */
