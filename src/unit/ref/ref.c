@@ -1,0 +1,184 @@
+/* ref.c: the unit `ref`: its table, what it says of itself, and compiling, which here means looking when a value is read
+ * for the last time. Everything that computes is in refops.c.
+ * SPDX-License-Identifier: MIT */
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "unit/ref/ref.h"
+#include "unit/spec.h"
+
+enum { THREADS = 2, THREADS_MOST = 64, LIKELY_ROWS = 512 };
+
+extern const struct sg_unit_ops sg_unit_ref;
+
+static void describe_one(struct sg_unit_desc *d)
+{
+    *d = (struct sg_unit_desc){.lanes = 1, .samples = 1};
+    d->info.size = sizeof d->info;
+    d->info.built = d->info.present = 1;
+    snprintf(d->info.spec, sizeof d->info.spec, "ref");
+    snprintf(d->info.kind, sizeof d->info.kind, "ref");
+    snprintf(d->info.features, sizeof d->info.features, "fp32, plain C: the specification, slow");
+}
+
+static segue_status ref_list(struct sg_unit_desc *out, size_t cap, size_t *n, segue_error *err)
+{
+    (void)err;
+    if (cap) describe_one(out);
+    *n = 1;
+    return SEGUE_OK;
+}
+
+static segue_status threads_of(const struct sg_unit_spec *spec, uint32_t *threads, segue_error *err)
+{
+    const char *text = sg_spec_value(spec, "threads");
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    *threads = cores > 1 ? THREADS : 1;
+    if (!text) return SEGUE_OK;
+    char *end;
+    unsigned long n = strtoul(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end || !n || n > THREADS_MOST)
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: threads=%s; give 1 to %d", spec->text, text, THREADS_MOST);
+    *threads = (uint32_t)n;
+    return SEGUE_OK;
+}
+
+static segue_status ref_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
+{
+    static const char *const keys[] = {"threads", NULL};
+    uint32_t threads;
+    SG_TRY(sg_spec_only(spec, keys, err));
+    SG_TRY(threads_of(spec, &threads, err));
+    struct sg_unit *u = sg_alloc(sizeof *u);
+    if (!u) return sg_no_memory("unit ref", sizeof *u, err);
+    u->base.ops = &sg_unit_ref;
+    u->threads = threads;
+    describe_one(&u->desc);
+    snprintf(u->desc.info.spec, sizeof u->desc.info.spec, "%s", spec->text);
+    *out = u;
+    return SEGUE_OK;
+}
+
+static void ref_close(struct sg_unit *u) { sg_free(u); }
+
+static void ref_describe(const struct sg_unit *u, struct sg_unit_desc *out) { *out = u->desc; }
+
+static segue_status ref_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op, segue_error *why)
+{
+    (void)u;
+    return sg_op_check(g, (uint32_t)(op - g->ops), why);
+}
+
+/* --- compile --- */
+
+static uint64_t weight_bytes(const struct sg_graph *g, const struct sg_weight *w)
+{
+    if (w->tensor < 0) return 0;
+    const struct sg_tensor *t = g->tensors[w->tensor];
+    return t->bytes / t->rows * w->rows;
+}
+
+static uint64_t read_per_token(const struct sg_graph *g)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < g->ops_n; i++) {
+        const struct sg_op *op = &g->ops[i];
+        const struct sg_experts *e = &op->u.experts;
+        if (op->code == SG_OP_LINEAR) bytes += weight_bytes(g, &op->u.linear.weight);
+        if (op->code == SG_OP_EMBED) bytes += weight_bytes(g, &op->u.embed.table) / op->u.embed.table.rows;
+        if (op->code == SG_OP_EXPERTS)
+            bytes += (weight_bytes(g, &e->gate) + weight_bytes(g, &e->up) + weight_bytes(g, &e->down)) / e->experts * e->k;
+    }
+    return bytes;
+}
+
+/* Fills last_use; returns the most columns that are alive at once. */
+static uint64_t find_last_uses(const struct sg_graph *g, uint32_t *last_use)
+{
+    uint64_t alive = 0, most = 0;
+    int32_t logits = sg_graph_output(g, "logits");
+    for (uint32_t i = 0; i < g->ops_n; i++) {
+        last_use[g->ops[i].out] = i;
+        for (int k = 0; k < SG_OP_INPUTS; k++)
+            if (g->ops[i].in[k].value >= 0) last_use[g->ops[i].in[k].value] = i;
+    }
+    if (logits >= 0) last_use[g->outputs[logits].value] = UINT32_MAX;
+    for (uint32_t i = 0; i < g->ops_n; i++) {
+        alive += g->values[g->ops[i].out].width;
+        if (alive > most) most = alive;
+        for (uint32_t v = 0; v < g->values_n; v++)
+            if (last_use[v] == i && g->values[v].op >= 0) alive -= g->values[v].width;
+    }
+    return most;
+}
+
+static void ref_discard(struct sg_program *p)
+{
+    if (!p) return;
+    sg_free(p->last_use);
+    sg_free(p);
+}
+
+static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, struct sg_program **out, segue_error *err)
+{
+    SG_TRY(sg_graph_check(g, err));
+    struct sg_program *p = sg_alloc(sizeof *p);
+    uint32_t *last_use = sg_alloc(g->values_n * sizeof *last_use);
+    if (!p || !last_use) {
+        sg_free(p);
+        sg_free(last_use);
+        return sg_no_memory("program of ref", g->values_n * sizeof *last_use, err);
+    }
+    p->base = (struct sg_program_base){&sg_unit_ref, u, g};
+    p->last_use = last_use;
+    p->widest = find_last_uses(g, last_use);
+    p->read_per_token = read_per_token(g);
+    *out = p;
+    return SEGUE_OK;
+}
+
+static segue_status ref_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n,
+                                struct sg_program **programs, segue_error *err)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        segue_status status = compile_one(u, graphs[i], &programs[i], err);
+        if (status == SEGUE_OK) continue;
+        while (i) ref_discard(programs[--i]);
+        return status;
+    }
+    return SEGUE_OK;
+}
+
+static void ref_footprint(const struct sg_program *p, uint64_t *own, uint64_t *read, uint64_t *scratch)
+{
+    if (own) *own = 0;
+    if (read) *read = p->read_per_token;
+    if (scratch) *scratch = p->widest * sizeof(float) * LIKELY_ROWS;
+}
+
+const struct sg_unit_ops sg_unit_ref = {
+    .kind = "ref",
+    .list = ref_list,
+    .open = ref_open,
+    .close = ref_close,
+    .describe = ref_describe,
+    .can = ref_can,
+    .compile = ref_compile,
+    .discard = ref_discard,
+    .footprint = ref_footprint,
+    .start = ref_start,
+    .wait = ref_wait,
+    .state_new = ref_state_new,
+    .state_free = ref_state_free,
+    .state_fork = ref_state_fork,
+    .state_mark = ref_state_mark,
+    .state_back = ref_state_back,
+    .state_drop = ref_state_drop,
+    .state_cut = ref_state_cut,
+    .state_held = ref_state_held,
+    .state_bytes = ref_state_bytes,
+    .state_get = ref_state_get,
+    .state_put = ref_state_put,
+};

@@ -1,0 +1,191 @@
+/* reflinear.c: the ops that read big weights: linear (with adapters) and experts; the dot product and the split over
+ * threads that they rest on. A weight row is turned to fp32 once and meets every row of the run.
+ * SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "unit/ref/ref.h"
+
+enum { LANES = 16, ROWS_AT_ONCE = 8, THREADS_MOST = 64 };
+
+float ref_dot(const float *a, const float *b, size_t n)
+{
+    float sums[LANES] = {0};
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (size_t j = 0; j < LANES; j++) sums[j] += a[i + j] * b[i + j];
+    for (size_t j = 0; i + j < n; j++) sums[j] += a[i + j] * b[i + j];
+    for (size_t half = LANES / 2; half; half /= 2)
+        for (size_t j = 0; j < half; j++) sums[j] += sums[j + half];
+    return sums[0];
+}
+
+struct piece {
+    ref_piece run;
+    void *work;
+    uint32_t from, to;
+};
+
+static void *piece_main(void *arg)
+{
+    struct piece *p = arg;
+    p->run(p->work, p->from, p->to);
+    return NULL;
+}
+
+void ref_split(uint32_t threads, uint32_t n, ref_piece run, void *work)
+{
+    struct piece pieces[THREADS_MOST];
+    pthread_t ids[THREADS_MOST];
+    if (threads > THREADS_MOST) threads = THREADS_MOST;
+    if (threads > n) threads = n;
+    if (threads < 2) {
+        run(work, 0, n);
+        return;
+    }
+    uint32_t started = 0;
+    for (uint32_t i = 0; i < threads; i++)
+        pieces[i] = (struct piece){run, work, (uint32_t)((uint64_t)n * i / threads),
+                                   (uint32_t)((uint64_t)n * (i + 1) / threads)};
+    while (started + 1 < threads && !pthread_create(&ids[started], NULL, piece_main, &pieces[started])) started++;
+    for (uint32_t i = started; i < threads; i++) piece_main(&pieces[i]); /* this thread does the rest */
+    for (uint32_t i = 0; i < started; i++) pthread_join(ids[i], NULL);
+}
+
+/* --- linear --- */
+
+struct linear_work {
+    const struct ref_pass *pass;
+    const struct sg_tensor *tensor;
+    struct ref_view x, residual;     /* residual.data NULL: none */
+    const float *bias;               /* [n] or NULL */
+    float *rows;                     /* [threads][ROWS_AT_ONCE, k] */
+    float *out;                      /* [T, n] */
+    uint32_t at, n, t_n;
+    atomic_uint next_buffer;
+};
+
+/* out[t][from..to) = x[t] . W[at + from..to) (+ bias) (+ residual) */
+static void linear_piece(void *arg, uint32_t from, uint32_t to)
+{
+    struct linear_work *w = arg;
+    size_t k = w->x.width;
+    float *rows = w->rows + atomic_fetch_add(&w->next_buffer, 1u) * ROWS_AT_ONCE * k;
+    for (uint32_t r = from; r < to && !ref_stopped(w->pass); r += ROWS_AT_ONCE) {
+        uint32_t many = to - r < ROWS_AT_ONCE ? to - r : ROWS_AT_ONCE;
+        for (uint32_t i = 0; i < many; i++) sg_tensor_row(w->tensor, (uint64_t)w->at + r + i, 0, k, rows + i * k);
+        for (uint32_t t = 0; t < w->t_n; t++) {
+            const float *x = ref_row(w->x, t);
+            float *y = w->out + (size_t)t * w->n + r;
+            for (uint32_t i = 0; i < many; i++) y[i] = ref_dot(rows + i * k, x, k);
+            if (w->bias)
+                for (uint32_t i = 0; i < many; i++) y[i] += w->bias[r + i];
+            if (w->residual.data)
+                for (uint32_t i = 0; i < many; i++) y[i] += ref_row(w->residual, t)[r + i];
+        }
+    }
+}
+
+/* out[t] += B (A x[t]) for the rows [from, to) of one span */
+static segue_status add_adapter(struct ref_pass *p, const struct linear_work *w, const struct sg_lora_pair *pair,
+                                uint32_t from, uint32_t to)
+{
+    float *low = ref_scratch(p, pair->rank, sizeof *low);
+    if (!low) return SEGUE_EMEMORY;
+    for (uint32_t t = from; t < to; t++) {
+        for (uint32_t r = 0; r < pair->rank; r++)
+            low[r] = ref_dot(pair->a + (size_t)r * w->x.width, ref_row(w->x, t), w->x.width);
+        for (uint32_t i = 0; i < w->n; i++)
+            w->out[(size_t)t * w->n + i] += ref_dot(pair->b + ((size_t)w->at + i) * pair->rank, low, pair->rank);
+    }
+    return SEGUE_OK;
+}
+
+segue_status ref_linear(struct ref_pass *p, const struct sg_op *op, float *out)
+{
+    const struct sg_linear *l = &op->u.linear;
+    struct linear_work w = {.pass = p, .tensor = p->graph->tensors[l->weight.tensor], .out = out, .at = l->weight.at};
+    uint32_t wanted = p->graph->values[op->out].wanted;
+    w.t_n = p->rows_n[wanted];
+    w.n = l->weight.rows;
+    w.x = ref_view_of(p, &op->in[0]);
+    w.residual = ref_view_of(p, &op->in[1]);
+    if (!w.t_n) return SEGUE_OK;
+    SG_TRY(ref_vector(p, &l->bias, &w.bias));
+    w.rows = ref_scratch(p, (size_t)p->threads * ROWS_AT_ONCE * w.x.width, sizeof *w.rows);
+    if (!w.rows) return SEGUE_EMEMORY;
+    ref_split(p->threads, w.n, linear_piece, &w);
+    p->weight_bytes += w.tensor->bytes / w.tensor->rows * w.n;
+    for (uint32_t s = 0; s < p->spans_n; s++)
+        for (uint32_t i = 0; i < p->spans[s].loras_n; i++) {
+            const struct sg_lora_pair *pair = sg_lora_find(p->spans[s].loras[i], w.tensor);
+            if (pair) SG_TRY(add_adapter(p, &w, pair, p->from[wanted][s], p->from[wanted][s + 1]));
+        }
+    return SEGUE_OK;
+}
+
+/* --- experts --- */
+
+struct experts_work {
+    const struct ref_pass *pass;
+    const struct sg_experts *e;
+    struct ref_view x, routing;
+    float *room;                     /* [threads][row of weights, hidden] */
+    float *out;                      /* [T, d] zeroed */
+    uint32_t d;
+    atomic_uint next_buffer;
+};
+
+/* Row r of a stacked weight, dotted with x. */
+static float expert_dot(const struct experts_work *w, const struct sg_weight *m, uint64_t r, const float *x, float *row)
+{
+    const struct sg_tensor *t = w->pass->graph->tensors[m->tensor];
+    sg_tensor_row(t, m->at + r, 0, t->cols, row);
+    return ref_dot(row, x, t->cols);
+}
+
+static void experts_piece(void *arg, uint32_t from, uint32_t to)
+{
+    struct experts_work *w = arg;
+    const struct sg_experts *e = w->e;
+    uint32_t widest = w->x.width > e->ff ? w->x.width : e->ff;
+    float *row = w->room + atomic_fetch_add(&w->next_buffer, 1u) * (size_t)(widest + e->ff), *hidden = row + widest;
+    for (uint32_t t = from; t < to; t++)
+        for (uint32_t i = 0; i < e->k && !ref_stopped(w->pass); i++) {
+            uint64_t expert = (uint64_t)ref_row(w->routing, t)[i];
+            float weight = ref_row(w->routing, t)[e->k + i];
+            for (uint32_t f = 0; f < e->ff; f++) {
+                float gate = expert_dot(w, &e->gate, expert * e->ff + f, ref_row(w->x, t), row);
+                float up = expert_dot(w, &e->up, expert * e->ff + f, ref_row(w->x, t), row);
+                hidden[f] = ref_act(e->act, gate) * up;
+            }
+            for (uint32_t c = 0; c < w->d; c++)
+                w->out[(size_t)t * w->d + c] += weight * expert_dot(w, &e->down, expert * w->d + c, hidden, row);
+        }
+}
+
+segue_status ref_experts(struct ref_pass *p, const struct sg_op *op, float *out)
+{
+    const struct sg_experts *e = &op->u.experts;
+    struct experts_work w = {.pass = p, .e = e, .out = out, .d = p->graph->values[op->out].width};
+    uint32_t t_n = p->rows_n[p->graph->values[op->out].wanted];
+    w.x = ref_view_of(p, &op->in[0]);
+    w.routing = ref_view_of(p, &op->in[1]);
+    for (uint32_t t = 0; t < t_n; t++)
+        for (uint32_t i = 0; i < e->k; i++) {
+            float expert = ref_row(w.routing, t)[i];
+            if (!(expert >= 0 && expert < (float)e->experts))
+                return sg_fail(p->err, SEGUE_EINTERNAL, "run: op experts (layer %d): expert %g of %u; report this",
+                               op->layer, (double)expert, e->experts);
+        }
+    uint32_t widest = w.x.width > e->ff ? w.x.width : e->ff;
+    w.room = ref_scratch(p, (size_t)p->threads * (widest + e->ff), sizeof *w.room);
+    if (!w.room) return SEGUE_EMEMORY;
+    memset(out, 0, (size_t)t_n * w.d * sizeof *out);
+    ref_split(p->threads, t_n, experts_piece, &w);
+    const struct sg_weight *parts[] = {&e->gate, &e->up, &e->down};
+    for (int i = 0; i < 3; i++) {
+        const struct sg_tensor *t = p->graph->tensors[parts[i]->tensor];
+        p->weight_bytes += t->bytes / t->rows * (parts[i]->rows / e->experts) * e->k * t_n;
+    }
+    return SEGUE_OK;
+}
