@@ -79,7 +79,7 @@ static segue_status tensor(const struct judge *j, const struct sg_weight *w, con
 static segue_status matrix(const struct judge *j, const struct sg_weight *w, const char *what, uint64_t rows,
                            uint64_t cols)
 {
-    const struct sg_tensor *t;
+    const struct sg_tensor *t = NULL;
     SG_TRY(tensor(j, w, what, &t));
     if (w->rows != rows || t->cols != cols)
         return wrong(j, SEGUE_EFORMAT, "%s %s is %u x %llu, wants %llu x %llu", what, t->name, w->rows,
@@ -90,7 +90,7 @@ static segue_status matrix(const struct judge *j, const struct sg_weight *w, con
 /* n numbers in all, whatever rank the file gives them. */
 static segue_status vector(const struct judge *j, const struct sg_weight *w, const char *what, uint64_t n)
 {
-    const struct sg_tensor *t;
+    const struct sg_tensor *t = NULL;
     SG_TRY(tensor(j, w, what, &t));
     if (w->at || w->rows != t->rows || t->cols > n || t->rows > n || t->rows * t->cols != n)
         return wrong(j, SEGUE_EFORMAT, "%s %s has %llu x %llu numbers, wants %llu", what, t->name,
@@ -131,14 +131,14 @@ static segue_status slot(const struct judge *j, int32_t index, const struct sg_s
 static segue_status check_embed(const struct judge *j, uint64_t *width)
 {
     const struct sg_embed *p = &j->op->u.embed;
-    const struct sg_tensor *table;
+    const struct sg_tensor *table = NULL;
     int32_t x = j->op->in[0].value;
     if (x < 0 || (uint32_t)x >= j->g->values_n || j->g->values[x].kind != SG_VALUE_TOKENS)
         return wrong(j, SEGUE_EINTERNAL, "value %d holds no tokens", x);
     SG_TRY(tensor(j, &p->table, "table", &table));
     SG_TRY(matrix(j, &p->table, "table", table->rows, table->cols));
     if (p->positions.tensor >= 0) {
-        const struct sg_tensor *positions;
+        const struct sg_tensor *positions = NULL;
         SG_TRY(tensor(j, &p->positions, "positions", &positions));
         SG_TRY(matrix(j, &p->positions, "positions", positions->rows, table->cols));
     }
@@ -257,7 +257,7 @@ static segue_status check_scale(const struct judge *j, uint64_t *width)
     SG_TRY(input(j, 0, "x", 0));
     *width = j->op->in[0].width;
     if (p->weight.tensor < 0) return is_number(j, "value", p->value);
-    const struct sg_tensor *t;
+    const struct sg_tensor *t = NULL;
     SG_TRY(tensor(j, &p->weight, "weight", &t));
     return vector(j, &p->weight, "weight", t->rows == 1 && t->cols == 1 ? 1 : *width);
 }
