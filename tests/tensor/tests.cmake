@@ -2,3 +2,4 @@
 # SPDX-License-Identifier: MIT
 segue_test(tensor_blocks "golden;quick" tensor/blocks_golden.c)
 segue_test(tensor_archives "golden;quick" tensor/archive_golden.c)
+segue_test(tensor_hostile "golden;quick" tensor/archive_hostile.c)

@@ -1,0 +1,12 @@
+/* fuzz_llama2c.c: hostile llama2.c .bin bytes: open, walk every tensor and key, close.
+ * SPDX-License-Identifier: MIT */
+#include "../tensor/walk_archive.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    segue_error err;
+    open_and_walk(data, size, "x.llama2c", &err, NULL);
+    return 0;
+}
