@@ -1,0 +1,75 @@
+/* tok_diff.c: the library's side of the comparison with the `tokenizers` library. Reads texts as JSON strings, one a
+ * line, and writes a line for each: the ids, a tab, and the decoded text as a JSON string. With "-q" the decoded text
+ * is left out. Driven by tok_diff.py.
+ * SPDX-License-Identifier: MIT */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "tensor/archive.h"
+#include "text/tokenizer.h"
+
+static int failed(const segue_error *err)
+{
+    fprintf(stderr, "tok_diff: %s\n", err->text);
+    return 1;
+}
+
+static int open_tokenizer(struct sg_tokenizer **t, const char *path, segue_error *err)
+{
+    struct sg_buf json = {0};
+    size_t n = strlen(path);
+    if (n > 5 && strcmp(path + n - 5, ".gguf") == 0) {
+        struct sg_archive *a = NULL;
+        segue_status s = sg_archive_open(&a, path, err);
+        if (s == SEGUE_OK) s = sg_tokenizer_of_gguf(t, a, err);
+        sg_archive_close(a);
+        return s == SEGUE_OK;
+    }
+    segue_status s = sg_file_read(&json, path, 1 << 28, err);
+    if (s == SEGUE_OK) s = sg_tokenizer_of_json(t, json.data, json.len, NULL, 0, path, err);
+    sg_buf_free(&json);
+    return s == SEGUE_OK;
+}
+
+static int one_line(const struct sg_tokenizer *t, const char *line, size_t len, int decode, segue_error *err)
+{
+    static int32_t ids[1 << 20];
+    static char text[1 << 22];
+    size_t n, text_n;
+    json_t *v = json_loadb(line, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    if (!v) return 0;
+    segue_status s = sg_tokenize(t, json_string_value(v), json_string_length(v), SEGUE_TEXT_NO_BOS, ids,
+                                 sizeof ids / sizeof *ids, &n, err);
+    json_decref(v);
+    if (s != SEGUE_OK) return 0;
+    for (size_t i = 0; i < n; i++) printf(i ? " %d" : "%d", (int)ids[i]);
+    if (decode) {
+        if (sg_detokenize(t, ids, n, 0, text, sizeof text, &text_n, err) != SEGUE_OK) return 0;
+        json_t *out = json_stringn(text, text_n);
+        char *dumped = json_dumps(out, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
+        printf("\t%s", dumped ? dumped : "?");
+        free(dumped);
+        json_decref(out);
+    }
+    putchar('\n');
+    return 1;
+}
+
+int main(int argc, char **argv)
+{
+    segue_error err = {SEGUE_OK, "bad line"};
+    struct sg_tokenizer *t = NULL;
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t len;
+    int decode = argc < 3 || strcmp(argv[2], "-q") != 0, ok = 1;
+    if (argc < 2) return 2;
+    if (!open_tokenizer(&t, argv[1], &err)) return failed(&err);
+    while (ok && (len = getline(&line, &cap, stdin)) > 0) ok = one_line(t, line, (size_t)len, decode, &err);
+    free(line);
+    sg_tokenizer_close(t);
+    return ok ? 0 : failed(&err);
+}
