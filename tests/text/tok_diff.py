@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Compare our tokenizers with the `tokenizers` library, id by id and byte by byte of the decoded text.
+
+  tok_diff.py --program build/tests/tok_diff --folder build/tok [--count N] [--seed S] [--kinds a,b]
+
+The strings are made from a seed: every Unicode category, emoji sequences, digits, runs of spaces, control characters,
+marks in any order, words and code, with added tokens between. Exit 77 with a reason when the library is missing."""
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+
+try:
+    import tokenizers
+except ImportError:
+    print("SKIP text_tok_diff: the Python package tokenizers is not installed")
+    sys.exit(77)
+import unicodedata
+
+WORDS = ("the of and to in is was he for it with as his on be at by had not are but from or have an they which one you "
+         "were her all she there would their we him been has when who will more no if out so said what up its about into "
+         "Hello World Straße naïve façade İstanbul Łódź coöperate don't I'll WE'VE y'all it'S he'D they'Re 'tis "
+         "return static const void main printf import lambda __init__ foo_bar camelCase SNAKE_CASE x86_64 utf-8 "
+         "東京 日本 首都 我们 在北京 안녕하세요 세계 Привет мир שלום नमस्ते दुनिया สวัสดี مرحبا ١٢٣ ⅷ ½ ² ﬁ Ⅷ").split(" ")
+EMOJI = ["😀", "👩‍👩‍👧‍👦", "🇩🇪", "❤️", "👍🏽", "🏳️‍🌈", "1️⃣", "🫠", "⌚", "☃️", "👨🏿‍🚀", "🧑‍🤝‍🧑", "\u200d", "\ufe0f", "\u20e3"]
+SPACES = [" ", "  ", "   ", "\t", "\n", "\r\n", "\n\n", " \n", "\n ", "\r", "\x0b", "\x0c", "\x85", "\xa0", "\u1680", "\u2003",
+          "\u2028", "\u2029", "\u202f", "\u205f", "\u3000", "\u200b", "\ufeff", "\x1c", "\x1f", " " * 7, " " * 40, "\t\t\t"]
+CONTRACTIONS = ["'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "'S", "'T", "'RE", "'Ve", "'M", "'lL", "'D", "'ſ", "'", "''s", "’s"]
+CODE = ["{", "}", "();", "->", "==", "//", "/*", "\\n", "\\u00e9", "<|", "|>", "<", ">", "&amp;", "#!", "@@", "...", "!!!", "``",
+        "__", "--", "0x1F", "1e-9", "3.14", "1,234,567.89", "%s", "${x}", "[0]", "a=b", "<0x41>", "<0xE4>", "▁", "▁▁", "Ġ"]
+
+
+def tables():
+    groups = {}
+    for c in range(0x110000):
+        if 0xD800 <= c < 0xE000:
+            continue
+        groups.setdefault(unicodedata.category(chr(c)), []).append(c)
+    marks = [c for g in ("Mn", "Mc", "Me") for c in groups[g]]
+    stable = [c for c in range(0x300, 0x30000) if unicodedata.decomposition(chr(c)) and
+              not unicodedata.decomposition(chr(c)).startswith("<")]
+    return list(groups.values()), marks, stable
+
+
+def maker(seed, specials):
+    groups, marks, decomposed = tables()
+    r = random.Random(seed)
+    pick, number = r.choice, r.randrange
+
+    def category():
+        g = pick(groups)
+        return "".join(chr(pick(g)) for _ in range(number(1, 6)))
+
+    def anything():
+        return chr(pick((number(0x80), number(0x250), number(0x3000), number(0xD800), number(0xE000, 0x110000))))
+
+    def composed():
+        base = pick(("a", "e", "A", "s", "ा", "가", "ᄀ", "ק", "\u0340", chr(pick(decomposed)), anything()))
+        return base + "".join(chr(pick(marks)) if number(4) else pick(("\u0301", "\u0323", "\u0308", "\u0327", "\u1161", "\u11a8", "\u3099"))
+                              for _ in range(number(1, 5)))
+
+    def jamo():
+        return "".join(chr(number(0x1100, 0x1200)) if number(3) else chr(number(0xAC00, 0xD7A4)) for _ in range(number(1, 5)))
+
+    def hexes():
+        return "".join(pick("0123456789") for _ in range(number(1, 12)))
+
+    def random_word():
+        return "".join(pick("abcdefghijklmnopqrstuvwxyzABCDEFGHIJ'") for _ in range(number(1, 14)))
+
+    def control():
+        return chr(pick((number(0x20), number(0x7F, 0xA0), 0x7F, 0xAD, 0x200E, 0xFFFD, 0xFFFF, 0x10FFFF)))
+
+    parts = [lambda: " " + pick(WORDS)] * 6 + [lambda: pick(WORDS)] * 3 + [lambda: pick(EMOJI)] * 2 + \
+            [lambda: pick(SPACES)] * 4 + [lambda: pick(CONTRACTIONS)] * 2 + [lambda: pick(CODE)] * 3 + \
+            [category] * 5 + [anything] * 3 + [composed] * 3 + [jamo, hexes, hexes, random_word, random_word, control] + \
+            [lambda: pick(specials)]
+
+    def one():
+        kind = number(40)
+        if kind == 0:
+            return pick((" ", "a", "\n", "1", "é", "あ", "'", "e\u0301", "\u0301", "😀")) * number(1, 400)
+        if kind == 1:
+            return "".join(pick(parts)() for _ in range(number(30, 120)))
+        return "".join(pick(parts)() for _ in range(number(0, 14)))
+    return one
+
+
+def compare(kind, path, program, strings, limit=5):
+    library = tokenizers.Tokenizer.from_file(path)
+    start = time.time()
+    wanted = [e.ids for e in library.encode_batch(strings, add_special_tokens=False)]
+    texts = [library.decode(ids, skip_special_tokens=False) for ids in wanted]
+    theirs = time.time() - start
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as f:
+        for s in strings:
+            f.write(json.dumps(s) + "\n")
+        f.flush()
+        f.seek(0)
+        start = time.time()
+        out = subprocess.run([program, path], stdin=f, stdout=subprocess.PIPE, check=False)
+        ours = time.time() - start
+    lines = out.stdout.decode().split("\n")[:-1]
+    bad = 0
+    if out.returncode or len(lines) != len(strings):
+        print(f"{kind}: the program ended with {out.returncode} after {len(lines)} of {len(strings)} strings")
+        return 1
+    for s, ids, text, line in zip(strings, wanted, texts, lines):
+        got, _, decoded = line.partition("\t")
+        same = got == " ".join(map(str, ids))
+        # Typed byte tokens may spell what is no UTF-8: there U+FFFD is counted differently.
+        if same and (json.loads(decoded) == text or "<0x" in s):
+            continue
+        bad += 1
+        if bad <= limit:
+            print(f"{kind}: {ascii(s)}\n  wanted {ids}\n  got    {got}\n  wanted {ascii(text)}\n  got    {decoded}")
+    print(f"{kind:12s} {len(strings)} strings, {sum(map(len, wanted))} tokens, {bad} differ; "
+          f"ours {ours:.1f} s with reading and decoding, theirs {theirs:.1f} s")
+    return bad
+
+
+def main():
+    a = argparse.ArgumentParser()
+    a.add_argument("--program", required=True)
+    a.add_argument("--folder", required=True, help="holds KIND/tokenizer.json")
+    a.add_argument("--count", type=int, default=int(os.environ.get("SEGUE_TOK_DIFF_COUNT", "20000")))
+    a.add_argument("--seed", type=int, default=4)
+    a.add_argument("--kinds")
+    a = a.parse_args()
+    kinds = a.kinds.split(",") if a.kinds else sorted(
+        k for k in os.listdir(a.folder) if os.path.exists(os.path.join(a.folder, k, "tokenizer.json")))
+    if not kinds:
+        print(f"SKIP text_tok_diff: no tokenizers in {a.folder}")
+        return 77
+    bad = 0
+    one = maker(a.seed, ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<s>", "</s>", "<unk>", "<|im_end"])
+    strings = [one() for _ in range(a.count)]
+    for kind in kinds:
+        bad += compare(kind, os.path.join(a.folder, kind, "tokenizer.json"), a.program, strings)
+    return 1 if bad else 0
+
+
+sys.exit(main())
