@@ -1,0 +1,19 @@
+/* help.h: help texts, man pages and completions, all printed from the tables of commands and flags.
+ * SPDX-License-Identifier: MIT */
+#ifndef SEGUE_CLI_HELP_H
+#define SEGUE_CLI_HELP_H
+
+#include "args.h"
+#include "out.h"
+
+/* Commands end with NULL. Each adds to text. */
+void help_main(struct out_text *text, const struct command *const *commands);
+void help_command(struct out_text *text, const struct command *command);
+void help_man_main(struct out_text *text, const struct command *const *commands);
+void help_man_command(struct out_text *text, const struct command *command);
+/* false: not a shell we know */
+bool help_completion(struct out_text *text, const struct command *const *commands, const char *shell);
+/* Write man/segue*.1 and completions/... under folder, for the installation. */
+segue_status help_pages(const struct command *const *commands, const char *folder, segue_error *err);
+
+#endif

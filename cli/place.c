@@ -1,0 +1,184 @@
+/* place.c: see place.h. A unit that was named is opened or the command ends; nothing falls back.
+ * SPDX-License-Identifier: MIT */
+#include "place.h"
+#include "folders.h"
+#include "machine.h"
+#include "progress.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int place_open_model(struct place *p, const struct args *args)
+{
+    *p = (struct place){0};
+    segue_error err;
+    uint64_t begun = out_now_ns();
+    segue_status st = folders_model(args, &p->path, &err);
+    if (!st) st = segue_model_open(&p->model, p->path, NULL, &err);
+    if (!st) {
+        p->info = SEGUE_INIT(segue_model_info);
+        st = segue_model_info_get(p->model, &p->info, &err);
+    }
+    p->load_ns = out_now_ns() - begun;
+    if (!st) return EXIT_DONE;
+    int code = out_error(&err, EXIT_REFUSED);
+    place_close(p);
+    return code;
+}
+
+segue_status place_unit(segue_unit **out, const char *spec, unsigned threads, segue_error *err)
+{
+    if (spec && strstr(spec, "model="))
+        return out_fail(err, SEGUE_EUNSUPPORTED, "unit: %.200s: another storage per unit (model=) is not in this build; "
+                                                 "leave it out", spec);
+    segue_unit_info info = SEGUE_INIT(segue_unit_info);
+    segue_status st = segue_unit_open(out, spec, err);
+    if (!st && !threads) return SEGUE_OK;
+    if (!st) st = segue_unit_info_get(*out, &info, err);
+    if (st) return st;
+    const char *base = spec ? spec : info.kind;
+    if (strcmp(info.kind, "cpu") != 0 || strstr(base, "threads=")) return SEGUE_OK;
+    segue_unit_close(*out);
+    *out = NULL;
+    char *full = out_printf("%s%cthreads=%u", base, strchr(base, ':') ? ',' : ':', threads);
+    st = segue_unit_open(out, full, err);
+    free(full);
+    return st;
+}
+
+/* The place of a unit among p->units; opened when it is new. */
+static segue_status unit_index(struct place *p, const char *spec, unsigned threads, uint32_t *index, segue_error *err)
+{
+    for (size_t i = 0; i < p->units_n; i++)
+        if ((!spec && !p->specs[i]) || (spec && p->specs[i] && !strcmp(spec, p->specs[i]))) {
+            *index = (uint32_t)i;
+            return SEGUE_OK;
+        }
+    if (p->units_n == PLACE_UNITS)
+        return out_fail(err, SEGUE_EARG, "units: more than %d named; name fewer", PLACE_UNITS);
+    size_t at = p->units_n;
+    segue_status st = place_unit(&p->units[at], spec, threads, err);
+    if (st) return st;
+    p->specs[at] = spec ? out_strdup(spec) : NULL;
+    p->units_n++;
+    p->unit_info[at] = SEGUE_INIT(segue_unit_info);
+    *index = (uint32_t)at;
+    return segue_unit_info_get(p->units[at], &p->unit_info[at], err);
+}
+
+/* "U@A-B" -> unit, layers [A, B + 1); without @: all layers. */
+static segue_status add_part(struct place *p, const char *text, uint32_t phase, unsigned threads, segue_error *err)
+{
+    char *spec = out_strdup(text), *at = strrchr(spec, '@');
+    segue_part part = {.phase = phase, .from = 0, .to = p->info.layers, .expect_j = -1};
+    segue_status st = SEGUE_OK;
+    if (at) {
+        unsigned a, b;
+        char rest;
+        *at = 0;
+        if (sscanf(at + 1, "%u-%u%c", &a, &b, &rest) != 2 || a > b || b >= p->info.layers)
+            st = out_fail(err, SEGUE_EARG, "layers: %.100s: give A-B with A <= B <= %u", text, p->info.layers - 1);
+        else {
+            part.from = a;
+            part.to = b + 1;
+        }
+    }
+    if (!st && p->plan.parts_n == 8) st = out_fail(err, SEGUE_EARG, "plan: more than 8 parts; name fewer");
+    if (!st) st = unit_index(p, spec, threads, &part.unit, err);
+    if (!st) p->plan.parts[p->plan.parts_n++] = part;
+    free(spec);
+    return st;
+}
+
+static segue_status open_units(struct place *p, const struct args *args, segue_error *err)
+{
+    static const char *const phases[] = {"prefill", "decode"};
+    unsigned threads = (unsigned)args_number(args, "threads", 0);
+    const char *all = args_text(args, "unit"), *text;
+    p->plan = SEGUE_INIT(segue_plan);
+    p->planned = args_has(args, "prefill") || args_has(args, "decode");
+    uint32_t index;
+    if (!p->planned) return unit_index(p, all, threads, &index, err);
+    for (uint32_t phase = 0; phase < 2; phase++) {
+        segue_status st = SEGUE_OK;
+        size_t i = 0;
+        for (; !st && (text = args_each(args, phases[phase], i)); i++) st = add_part(p, text, phase, threads, err);
+        if (st) return st;
+        if (i) continue;
+        segue_part whole = {.phase = phase, .to = p->info.layers, .expect_j = -1};
+        st = unit_index(p, all, threads, &whole.unit, err);
+        if (st) return st;
+        p->plan.parts[p->plan.parts_n++] = whole;
+    }
+    return SEGUE_OK;
+}
+
+segue_status place_adapter(struct place *p, const char *text, segue_error *err)
+{
+    if (p->adapters_n == PLACE_ADAPTERS)
+        return out_fail(err, SEGUE_EARG, "adapters: more than %d; name fewer", PLACE_ADAPTERS);
+    char *path = out_strdup(text), *sign = strrchr(path, '='), *end = NULL;
+    float scale = 1;
+    if (sign && sign[1] && !folders_is_file(text) && !folders_is_folder(text)) {
+        float v = strtof(sign + 1, &end);
+        if (!*end && v == v && v - v == 0) {
+            scale = v;
+            *sign = 0;
+        }
+    }
+    segue_status st = segue_adapter_open(&p->adapters[p->adapters_n], p->model, path, scale, err);
+    if (!st) p->adapters_n++;
+    free(path);
+    return st;
+}
+
+static uint32_t kv_storage(const char *name)
+{
+    static const char *const names[] = {"", "f32", "f16", "bf16", "q8"};
+    for (uint32_t i = 1; name && i < 5; i++)
+        if (!strcmp(name, names[i])) return i;
+    return SEGUE_KV_DEFAULT;
+}
+
+int place_open(struct place *p, const struct args *args, unsigned flags)
+{
+    int code = place_open_model(p, args);
+    if (code) return code;
+    segue_error err;
+    code = EXIT_NOT_HERE;
+    uint64_t begun = out_now_ns();
+    segue_status st = open_units(p, args, &err);
+    const char *lora;
+    for (size_t i = 0; !st && (lora = args_each(args, "lora", i)); i++) {
+        st = place_adapter(p, lora, &err);
+        if (st) code = EXIT_REFUSED;
+    }
+    if (!st) {
+        segue_engine_opts opts = SEGUE_INIT(segue_engine_opts);
+        opts.kv = kv_storage(args_text(args, "kv"));
+        opts.chunk_rows = (uint32_t)args_number(args, "chunk", 0);
+        opts.keep_values = flags & PLACE_KEEP_VALUES ? 1 : 0;
+        st = segue_engine_open(&p->engine, p->model, p->units, p->units_n, &opts, &err);
+    }
+    p->compile_ns = out_now_ns() - begun;
+    machine_peak_bytes();
+    if (!st) return EXIT_DONE;
+    code = out_error(&err, code);
+    place_close(p);
+    return code;
+}
+
+void place_close(struct place *p)
+{
+    for (size_t i = 0; i < p->adapters_n; i++) segue_adapter_close(p->adapters[i]);
+    segue_engine_close(p->engine);
+    for (size_t i = 0; i < PLACE_UNITS; i++) {
+        segue_unit_close(p->units[i]);
+        free(p->specs[i]);
+    }
+    segue_model_close(p->model);
+    free(p->path);
+    *p = (struct place){0};
+}
+
+const segue_plan *place_plan(const struct place *p) { return p->planned ? &p->plan : NULL; }
