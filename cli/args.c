@@ -28,24 +28,25 @@ static const struct arg_def *find_letter(const struct command *command, char let
     return NULL;
 }
 
-/* Edits (insert, drop, change) from a to b; long words count as far apart. */
+/* Edits (insert, drop, change, swap of neighbours) from a to b; long words count as far apart. */
 static size_t distance(const char *a, const char *b)
 {
-    size_t n = strlen(a), m = strlen(b), row[33];
+    size_t n = strlen(a), m = strlen(b), cells[33][33];
     if (n > 32 || m > 32) return 99;
-    for (size_t j = 0; j <= m; j++) row[j] = j;
-    for (size_t i = 1; i <= n; i++) {
-        size_t corner = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= m; j++) {
-            size_t best = corner + (a[i - 1] != b[j - 1]);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            corner = row[j];
-            row[j] = best;
+    for (size_t i = 0; i <= n; i++)
+        for (size_t j = 0; j <= m; j++) {
+            if (!i || !j) {
+                cells[i][j] = i + j;
+                continue;
+            }
+            size_t best = cells[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            if (cells[i - 1][j] + 1 < best) best = cells[i - 1][j] + 1;
+            if (cells[i][j - 1] + 1 < best) best = cells[i][j - 1] + 1;
+            bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            if (swapped && cells[i - 2][j - 2] + 1 < best) best = cells[i - 2][j - 2] + 1;
+            cells[i][j] = best;
         }
-    }
-    return row[m];
+    return cells[n][m];
 }
 
 const char *args_near(const char *typed, const char *const *names, size_t n)

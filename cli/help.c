@@ -3,10 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "help.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { COLUMNS = 99 };
 
@@ -341,44 +339,4 @@ bool help_completion(struct out_text *text, const struct command *const *command
     else
         return false;
     return true;
-}
-
-/* --- files for the installation --- */
-
-static segue_status page(const char *folder, const char *name, struct out_text *text, segue_error *err)
-{
-    char *path = out_printf("%s/%s", folder, name);
-    FILE *f = fopen(path, "w");
-    segue_status st = SEGUE_OK;
-    bool written = f && fwrite(text->data, 1, text->len, f) == text->len;
-    if ((f && fclose(f)) || !written) st = out_fail_errno(err, "writing a page", path, NULL);
-    free(path);
-    free(text->data);
-    *text = (struct out_text){0};
-    return st;
-}
-
-segue_status help_pages(const struct command *const *commands, const char *folder, segue_error *err)
-{
-    char *man = out_printf("%s/man", folder), *completions = out_printf("%s/completions", folder);
-    mkdir(folder, 0777);
-    mkdir(man, 0777);
-    mkdir(completions, 0777);
-    struct out_text text = {0};
-    help_man_main(&text, commands);
-    segue_status st = page(man, "segue.1", &text, err);
-    for (const struct command *const *c = commands; *c && !st; c++) {
-        char *name = out_printf("segue-%s.1", (*c)->name);
-        help_man_command(&text, *c);
-        st = page(man, name, &text, err);
-        free(name);
-    }
-    static const char *const shells[][2] = {{"bash", "segue"}, {"zsh", "_segue"}, {"fish", "segue.fish"}};
-    for (size_t i = 0; i < 3 && !st; i++) {
-        help_completion(&text, commands, shells[i][0]);
-        st = page(completions, shells[i][1], &text, err);
-    }
-    free(man);
-    free(completions);
-    return st;
 }

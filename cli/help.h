@@ -13,7 +13,5 @@ void help_man_main(struct out_text *text, const struct command *const *commands)
 void help_man_command(struct out_text *text, const struct command *command);
 /* false: not a shell we know */
 bool help_completion(struct out_text *text, const struct command *const *commands, const char *shell);
-/* Write man/segue*.1 and completions/... under folder, for the installation. */
-segue_status help_pages(const struct command *const *commands, const char *folder, segue_error *err);
 
 #endif

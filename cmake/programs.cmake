@@ -1,6 +1,35 @@
-# The programs: segue (the command) and, once it stands, check.
+# The programs: segue (the command) and, once it stands, check. libcurl (pull) and libedit (line editing in chat) are
+# optional; without them those say so.
 file(GLOB SEGUE_CLI_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cli/*.c)
-if(SEGUE_CLI_SOURCES)
+file(GLOB SEGUE_ENGINE_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/engine/*.c)
+if(SEGUE_CLI_SOURCES AND SEGUE_ENGINE_SOURCES)
+  # The commit, looked up at each build and written only when it changed.
+  add_custom_target(segue_commit BYPRODUCTS ${PROJECT_BINARY_DIR}/generated/commit.h
+    COMMAND ${CMAKE_COMMAND} -DOUT=${PROJECT_BINARY_DIR}/generated/commit.h -DSOURCE=${PROJECT_SOURCE_DIR}
+      -P ${PROJECT_SOURCE_DIR}/cmake/commit.cmake)
   add_executable(segue ${SEGUE_CLI_SOURCES})
+  add_dependencies(segue segue_commit)
+  target_include_directories(segue PRIVATE ${PROJECT_BINARY_DIR}/generated)
   target_link_libraries(segue PRIVATE segue_static)
+  pkg_check_modules(CURL IMPORTED_TARGET libcurl)
+  if(CURL_FOUND)
+    target_compile_definitions(segue PRIVATE SEGUE_CURL)
+    target_link_libraries(segue PRIVATE PkgConfig::CURL)
+  endif()
+  pkg_check_modules(EDIT IMPORTED_TARGET libedit)
+  if(EDIT_FOUND)
+    target_compile_definitions(segue PRIVATE SEGUE_EDIT)
+    target_link_libraries(segue PRIVATE PkgConfig::EDIT)
+  endif()
+
+  # Man pages and completions, printed by the command itself.
+  set(pages ${PROJECT_BINARY_DIR}/pages)
+  add_custom_command(OUTPUT ${pages}/done DEPENDS segue ${PROJECT_SOURCE_DIR}/cmake/pages.sh
+    COMMAND sh ${PROJECT_SOURCE_DIR}/cmake/pages.sh $<TARGET_FILE:segue> ${pages})
+  add_custom_target(segue_pages ALL DEPENDS ${pages}/done)
+  install(TARGETS segue RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(DIRECTORY ${pages}/man1 DESTINATION ${CMAKE_INSTALL_MANDIR})
+  install(FILES ${pages}/completions/segue.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME segue)
+  install(FILES ${pages}/completions/_segue DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+  install(FILES ${pages}/completions/segue.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 endif()

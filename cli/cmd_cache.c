@@ -1,0 +1,43 @@
+/* cmd_cache.c: `segue cache [info|clear]`: packed weights, compiled programs, measurements; all safe to delete.
+ * SPDX-License-Identifier: MIT */
+#include "commands.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "flags.h"
+#include "folders.h"
+
+static int run(struct args *args)
+{
+    segue_error err;
+    const char *verb = args->operands_n ? args->operands[0] : "info";
+    bool clear = !strcmp(verb, "clear");
+    if (!clear && strcmp(verb, "info") != 0) {
+        out_fail(&err, SEGUE_EARG, "cache: \"%.60s\": give info or clear", verb);
+        return out_error(&err, EXIT_NOT_HERE);
+    }
+    char *folder = folders_home("cache");
+    uint64_t bytes = 0;
+    size_t files = 0;
+    folders_measure(folder, &bytes, &files);
+    if (clear && folders_remove(folder, false, &err)) {
+        free(folder);
+        return out_error(&err, EXIT_NOT_HERE);
+    }
+    json_t *o = json_object();
+    json_object_set_new(o, "folder", out_string(folder, strlen(folder)));
+    json_object_set_new(o, clear ? "cleared_bytes" : "bytes", json_integer((json_int_t)bytes));
+    json_object_set_new(o, clear ? "cleared_files" : "files", json_integer((json_int_t)files));
+    if (!args_has(args, "json")) printf("%s: %zu files, %.1f MB%s\n", folder, files, (double)bytes / 1e6, clear ? " removed" : "");
+    free(folder);
+    if (args_has(args, "json")) return out_json_exit(o);
+    json_decref(o);
+    return EXIT_DONE;
+}
+
+static const struct arg_group *const groups[] = {&flags_output, NULL};
+const struct command cmd_cache = {
+    .name = "cache", .summary = "show or empty the cache folder", .operands = "[info|clear]", .operands_max = 1,
+    .groups = groups, .example = "segue cache info", .run = run,
+    .about = "The cache folder ($XDG_CACHE_HOME/segue, or $SEGUE_HOME/cache) holds packed weights, compiled programs and "
+             "measurements. Each entry is keyed by content, layout and version; everything in it may be deleted at any time."};

@@ -1,0 +1,21 @@
+/* commands.h: one line per command; main.c lists them.
+ * SPDX-License-Identifier: MIT */
+#ifndef SEGUE_CLI_COMMANDS_H
+#define SEGUE_CLI_COMMANDS_H
+
+#include "args.h"
+
+extern const struct command cmd_run;
+extern const struct command cmd_chat;
+extern const struct command cmd_eval;
+extern const struct command cmd_bench;
+extern const struct command cmd_tokenize;
+extern const struct command cmd_template;
+extern const struct command cmd_inspect;
+extern const struct command cmd_units;
+extern const struct command cmd_models;
+extern const struct command cmd_cache;
+extern const struct command cmd_pull;
+extern const struct command cmd_version;
+
+#endif

@@ -1,0 +1,214 @@
+/* report.c: see report.h. A figure that was not measured is null beside its reason, never 0.
+ * SPDX-License-Identifier: MIT */
+#include "report.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "machine.h"
+#include "roof.h"
+
+static double ms(uint64_t from, uint64_t to) { return to > from ? (double)(to - from) / 1e6 : 0; }
+
+json_t *report_model_json(const struct place *p)
+{
+    json_t *m = json_object();
+    json_object_set_new(m, "path", out_string(p->path, strlen(p->path)));
+    json_object_set_new(m, "family", json_string(p->info.family ? p->info.family : ""));
+    json_object_set_new(m, "storage", json_string(p->info.storage ? p->info.storage : ""));
+    json_object_set_new(m, "shape_id", json_string(p->info.shape_id));
+    json_object_set_new(m, "weights_id", json_string(p->info.weights_id));
+    return m;
+}
+
+size_t report_phase_unit(const struct place *p, uint32_t phase)
+{
+    for (uint32_t i = 0; p->planned && i < p->plan.parts_n; i++)
+        if (p->plan.parts[i].phase == phase) return p->plan.parts[i].unit;
+    return 0;
+}
+
+/* Rates of an answer. The first token comes out of the prompt's last row, so decode wrote the others. */
+struct rates {
+    size_t prefilled, decoded;
+    double prefill_s, decode_s, prefill_tok_s, decode_tok_s, gb_s;
+};
+
+static struct rates rates_of(const struct answer *a)
+{
+    const segue_stats *b = &a->at_begin, *e = &a->at_end;
+    struct rates r = {.prefilled = e->tokens_in - b->tokens_in, .decoded = a->ids_n ? a->ids_n - 1 : 0};
+    r.prefill_s = (double)(e->prefill_ns - b->prefill_ns) / 1e9;
+    r.decode_s = (double)(e->decode_ns - b->decode_ns) / 1e9;
+    if (r.prefill_s > 0 && r.prefilled) r.prefill_tok_s = (double)r.prefilled / r.prefill_s;
+    if (r.decode_s > 0 && r.decoded) r.decode_tok_s = (double)r.decoded / r.decode_s;
+    if (r.decode_s > 0) r.gb_s = (double)(e->weight_bytes_read - b->weight_bytes_read) / 1e9 / r.decode_s;
+    return r;
+}
+
+static void put_positive(json_t *o, const char *name, double v, const char *reason)
+{
+    if (v > 0)
+        json_object_set_new(o, name, out_real(v));
+    else
+        out_null(o, name, reason);
+}
+
+double report_roof(json_t *o, const struct place *p, size_t unit, double gb_s, bool measure)
+{
+    double roof = 0;
+    segue_error err;
+    const char *why = "not measured: the run was interrupted";
+    if (measure && roof_get(p->units[unit], p->unit_info[unit].spec, &roof, &err)) {
+        why = err.text;
+        roof = 0;
+    }
+    if (o) {
+        put_positive(o, "stream_gb_s", roof, why);
+        put_positive(o, "roof_share", roof > 0 ? gb_s / roof : 0, roof > 0 ? "no bytes were counted" : why);
+    }
+    return roof;
+}
+
+void report_memory(json_t *o, const struct place *p, uint64_t state_bytes)
+{
+    put_positive(o, "peak_bytes", (double)machine_peak_bytes(), "this system does not say");
+    json_object_set_new(o, "peak_bytes", json_integer((json_int_t)machine_peak_bytes()));
+    if (machine_peak_bytes() == 0) json_object_set_new(o, "peak_bytes", json_null());
+    json_object_set_new(o, "weight_bytes", json_integer((json_int_t)p->info.weight_bytes));
+    json_object_set_new(o, "state_bytes", json_integer((json_int_t)state_bytes));
+}
+
+static void put_times(json_t *o, const struct report *r, const struct rates *rates)
+{
+    const struct answer *a = r->answer;
+    json_object_set_new(o, "load_ms", out_real((double)r->place->load_ns / 1e6));
+    json_object_set_new(o, "compile_ms", out_real((double)r->place->compile_ns / 1e6));
+    put_positive(o, "ttft_ms", a->first_ns ? ms(a->begun_ns, a->first_ns) : 0, "no token came out");
+    put_positive(o, "start_ms", a->first_ns ? ms(machine_start_ns(), a->first_ns) : 0, "no token came out");
+    json_object_set_new(o, "prefill_ms", out_real(rates->prefill_s * 1e3));
+    uint64_t handoff = a->at_end.handoff_ns - a->at_begin.handoff_ns;
+    bool two = report_phase_unit(r->place, 0) != report_phase_unit(r->place, 1);
+    put_positive(o, "handoff_ms", (double)handoff / 1e6, two ? "the unit gave no time" : "one unit: no hand-off");
+    out_null(o, "handoff_exposed_ms", two ? "not measured in this build" : "one unit: no hand-off");
+    json_object_set_new(o, "decode_ms", out_real(rates->decode_s * 1e3));
+    put_positive(o, "prefill_tok_s", rates->prefill_tok_s, "no prompt token was computed");
+    put_positive(o, "decode_tok_s", rates->decode_tok_s, "fewer than two tokens came out");
+}
+
+static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, uint32_t from, uint32_t to)
+{
+    const struct answer *a = r->answer;
+    const segue_stats *b = &a->at_begin, *f = &a->at_first, *e = &a->at_end;
+    json_t *o = json_object(), *layers = json_array();
+    json_object_set_new(o, "unit", json_string(r->place->unit_info[unit].spec));
+    json_object_set_new(o, "phase", json_string(phase ? "decode" : "prefill"));
+    json_array_append_new(layers, json_integer(from));
+    json_array_append_new(layers, json_integer(to ? to - 1 : 0));
+    json_object_set_new(o, "layers", layers);
+    out_null(o, "ops", "not counted per unit in this build");
+    uint64_t n = phase ? e->dispatches - f->dispatches : f->dispatches - b->dispatches;
+    put_positive(o, "dispatches", (double)n, "no dispatches in this phase");
+    uint64_t ns = phase ? e->decode_ns - b->decode_ns : e->prefill_ns - b->prefill_ns;
+    json_object_set_new(o, "ms", out_real((double)ns / 1e6));
+    json_object_set_new(o, "pid", json_integer((json_int_t)getpid()));
+    json_object_set_new(o, "refused", json_array());
+    return o;
+}
+
+static json_t *units_json(const struct report *r)
+{
+    const struct place *p = r->place;
+    json_t *list = json_array();
+    if (!p->planned) {
+        json_array_append_new(list, part_json(r, 0, 0, 0, p->info.layers));
+        json_array_append_new(list, part_json(r, 1, 0, 0, p->info.layers));
+        return list;
+    }
+    for (uint32_t i = 0; i < p->plan.parts_n; i++) {
+        const segue_part *part = &p->plan.parts[i];
+        json_array_append_new(list, part_json(r, part->phase, part->unit, part->from, part->to));
+    }
+    return list;
+}
+
+static void put_energy(json_t *o)
+{
+    static const char *const names[] = {"prefill_j", "decode_j", "package_w", "rails", "samples", "meter"};
+    json_t *e = json_object();
+    for (size_t i = 0; i < 6; i++) out_null(e, names[i], "no meter in this build");
+    json_object_set_new(o, "energy", e);
+}
+
+static void put_text(json_t *o, const struct report *r)
+{
+    const struct answer *a = r->answer;
+    if (a->text.data)
+        json_object_set_new(o, "text", out_string(a->text.data, a->text.len));
+    else
+        out_null(o, "text", "the model has no tokenizer");
+    json_object_set_new(o, "ids", out_id_list(a->ids, a->ids_n));
+    json_object_set_new(o, "prompt_ids", out_id_list(r->prompt_ids, r->prompt_n));
+    if (a->finish)
+        json_object_set_new(o, "finish", json_string(a->finish));
+    else
+        out_null(o, "finish", "the run failed");
+    json_object_set_new(o, "prompt_tokens", json_integer((json_int_t)r->prompt_n));
+    json_object_set_new(o, "output_tokens", json_integer((json_int_t)a->ids_n));
+    size_t reused = r->reuse_reason ? r->reused : a->at_end.tokens_reused;
+    const char *reason = r->reuse_reason ? r->reuse_reason : a->at_end.reuse_reason;
+    json_object_set_new(o, "reused_tokens", json_integer((json_int_t)reused));
+    json_object_set_new(o, "reuse_reason", json_string(reason ? reason : "first-use"));
+    json_object_set_new(o, "seed", json_integer((json_int_t)r->seed));
+    if (a->logprob_list)
+        json_object_set(o, "logprobs", a->logprob_list);
+    else
+        out_null(o, "logprobs", "not asked for: --logprobs K");
+}
+
+json_t *report_json(const struct report *r)
+{
+    const struct answer *a = r->answer;
+    const segue_stats *b = &a->at_begin, *e = &a->at_end;
+    struct rates rates = rates_of(a);
+    char version[32];
+    json_t *o = json_object();
+    put_text(o, r);
+    json_object_set_new(o, "model", report_model_json(r->place));
+    snprintf(version, sizeof version, "%u.%u.%u", segue_version() >> 16, segue_version() >> 8 & 255, segue_version() & 255);
+    json_object_set_new(o, "version", json_string(version));
+    put_times(o, r, &rates);
+    report_memory(o, r->place, e->state_bytes);
+    json_object_set_new(o, "handoff_bytes", json_integer((json_int_t)(e->handoff_bytes - b->handoff_bytes)));
+    json_object_set_new(o, "copied_bytes", json_integer((json_int_t)(e->copied_bytes - b->copied_bytes)));
+    put_positive(o, "gb_s", rates.gb_s, "fewer than two tokens came out");
+    report_roof(o, r->place, report_phase_unit(r->place, 1), rates.gb_s, r->measure_roof);
+    json_object_set_new(o, "machine", machine_json());
+    json_object_set_new(o, "compiles", json_integer((json_int_t)e->compiles));
+    json_object_set_new(o, "dispatches", json_integer((json_int_t)(e->dispatches - b->dispatches)));
+    put_energy(o);
+    json_object_set_new(o, "units", units_json(r));
+    out_null(o, "plan", "no planner in this build");
+    out_null(o, "verify", "not asked for");
+    return o;
+}
+
+void report_line(const struct report *r)
+{
+    const struct answer *a = r->answer;
+    struct rates rates = rates_of(a);
+    size_t unit = report_phase_unit(r->place, 1), other = report_phase_unit(r->place, 0);
+    double roof = r->measure_roof && rates.gb_s > 0 ? report_roof(NULL, r->place, unit, rates.gb_s, true) : 0;
+    struct out_text t = {0};
+    out_addf(&t, "%zu + %zu tokens", r->prompt_n, a->ids_n);
+    if (a->first_ns) out_addf(&t, ", first after %.0f ms", ms(a->begun_ns, a->first_ns));
+    if (rates.prefill_tok_s > 0) out_addf(&t, ", prefill %.1f tok/s", rates.prefill_tok_s);
+    if (rates.decode_tok_s > 0) out_addf(&t, ", decode %.1f tok/s", rates.decode_tok_s);
+    if (rates.gb_s > 0) out_addf(&t, " at %.1f GB/s", rates.gb_s);
+    if (roof > 0) out_addf(&t, " (%.0f %% of the %.1f this machine streams)", 100 * rates.gb_s / roof, roof);
+    out_addf(&t, ", %.0f MB", (double)machine_peak_bytes() / 1e6);
+    out_addf(&t, ", %s", r->place->unit_info[other].spec);
+    if (other != unit) out_addf(&t, " -> %s", r->place->unit_info[unit].spec);
+    out_note("%s", t.data);
+    free(t.data);
+}

@@ -1,0 +1,30 @@
+/* report.h: what a run says about itself: the JSON of docs/INTERFACE.md and the closing line.
+ * SPDX-License-Identifier: MIT */
+#ifndef SEGUE_CLI_REPORT_H
+#define SEGUE_CLI_REPORT_H
+
+#include "generate.h"
+#include "prompt.h"
+
+struct report {
+    const struct place *place;
+    const struct answer *answer;
+    const int32_t *prompt_ids;
+    size_t prompt_n, reused;
+    const char *reuse_reason;     /* NULL: what the session says */
+    uint64_t seed;
+    bool measure_roof;            /* false after ^C: there is no time to measure */
+};
+
+json_t *report_json(const struct report *r);
+void report_line(const struct report *r);
+
+/* Pieces shared with bench. */
+json_t *report_model_json(const struct place *p);
+/* stream_gb_s and roof_share into o; gb_s <= 0: not known. 0 = no figure. */
+double report_roof(json_t *o, const struct place *p, size_t unit, double gb_s, bool measure);
+/* The unit of a phase (0 prefill, 1 decode). */
+size_t report_phase_unit(const struct place *p, uint32_t phase);
+void report_memory(json_t *o, const struct place *p, uint64_t state_bytes);
+
+#endif

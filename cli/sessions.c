@@ -1,0 +1,55 @@
+/* sessions.c: see sessions.h.
+ * SPDX-License-Identifier: MIT */
+#include "sessions.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "folders.h"
+
+char *sessions_file(const char *name, const char *ending)
+{
+    char *folder = folders_path("data", "sessions"), *path = out_printf("%s/%s.%s", folder, name, ending);
+    free(folder);
+    return path;
+}
+
+char *sessions_path(const struct args *args)
+{
+    if (args_has(args, "load")) return out_strdup(args_text(args, "load"));
+    return args_has(args, "session") ? sessions_file(args_text(args, "session"), "state") : NULL;
+}
+
+segue_status sessions_save_to(const segue_session *session, const char *path, segue_error *err)
+{
+    mode_t before = umask(077);   /* a state holds what was said */
+    segue_status st = segue_session_save(session, path, err);
+    umask(before);
+    return st;
+}
+
+segue_status sessions_save(const struct args *args, const segue_session *session, segue_error *err)
+{
+    segue_status st = SEGUE_OK;
+    if (args_has(args, "save")) st = sessions_save_to(session, args_text(args, "save"), err);
+    if (st || !args_has(args, "session")) return st;
+    char *folder = folders_path("data", "sessions"), *path = sessions_file(args_text(args, "session"), "state");
+    st = folders_make(folder, err);
+    if (!st) st = sessions_save_to(session, path, err);
+    free(path);
+    free(folder);
+    return st;
+}
+
+segue_status sessions_follow(segue_session *session, const int32_t *ids, size_t n, size_t *reused, const char **reason,
+                             segue_error *err)
+{
+    const int32_t *held;
+    size_t held_n = segue_session_tokens(session, &held), same = 0;
+    while (same < held_n && same < n && held[same] == ids[same]) same++;
+    *reason = held_n == 0 ? "first-use" : same < held_n ? "edited" : "all";
+    if (same && same == n) same--;   /* its logits may be gone: compute the last one again */
+    *reused = same;
+    segue_status st = same < held_n ? segue_session_rewind(session, same, err) : SEGUE_OK;
+    return st ? st : segue_session_append(session, ids + same, n - same, err);
+}

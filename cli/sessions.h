@@ -1,0 +1,21 @@
+/* sessions.h: states on disk and the reuse of what a session already holds.
+ * SPDX-License-Identifier: MIT */
+#ifndef SEGUE_CLI_SESSIONS_H
+#define SEGUE_CLI_SESSIONS_H
+
+#include "args.h"
+#include "out.h"
+
+/* --load, or the file of --session; NULL when neither is given. Memory of the caller. */
+char *sessions_path(const struct args *args);
+/* The file of a named session with an ending: "state", "json". */
+char *sessions_file(const char *name, const char *ending);
+/* Write --save and the file of --session. */
+segue_status sessions_save(const struct args *args, const segue_session *session, segue_error *err);
+segue_status sessions_save_to(const segue_session *session, const char *path, segue_error *err);
+/* Make the session's tokens these: keep the longest common prefix, drop the rest, append what is new. At least one token
+ * is left to compute. *reason: "all", "first-use" or "edited". */
+segue_status sessions_follow(segue_session *session, const int32_t *ids, size_t n, size_t *reused, const char **reason,
+                             segue_error *err);
+
+#endif
