@@ -1,0 +1,222 @@
+/* engine.c: placing a model on units. Holds programs and nothing of any sequence; what a session needs of a unit beyond
+ * its programs is in layout.c.
+ * SPDX-License-Identifier: MIT */
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/sized.h"
+
+enum { CHUNK_ROWS = 512, CHUNK_ROWS_MAX = 1 << 20 };
+
+/* --- programs --- */
+
+static void stretch_free(struct sg_stretch *s)
+{
+    if (!s) return;
+    if (s->program) sg_ops_of(s->program)->discard(s->program);
+    if (s->own) sg_graph_free(s->own);
+    sg_free(s);
+}
+
+static segue_status compile(struct segue_engine *e, struct sg_stretch *s, segue_error *err)
+{
+    int whole = s->from == 0 && s->to == e->graph->layers;
+    if (!whole) {
+        struct sg_graph_wish wish = {s->from, s->to, s->to == e->graph->layers, e->keep_values};
+        SG_TRY(sg_model_graph(e->model, &wish, &s->own, err));
+    }
+    s->graph = whole ? e->graph : s->own;
+    char name[32];
+    snprintf(name, sizeof name, "hidden.%u", s->to);
+    s->hidden = s->to < e->graph->layers ? sg_graph_output(s->graph, name) : -1;
+    if (s->to < e->graph->layers && s->hidden < 0)
+        return sg_fail(err, SEGUE_EINTERNAL, "graph refused: layers %u to %u: no output %s; report this", s->from, s->to, name);
+    SG_TRY(sg_unit_enter(s->unit, NULL, err));
+    segue_status status = sg_ops_of(s->unit->unit)->compile(s->unit->unit, &s->graph, 1, &s->program, err);
+    sg_unit_leave(s->unit);
+    return status;
+}
+
+/* Under the engine's lock: two sessions that ask for the same stretch must get the same one. */
+static segue_status find_or_compile(struct segue_engine *e, struct segue_unit *unit, uint32_t from, uint32_t to,
+                                    const struct sg_stretch **out, segue_error *err)
+{
+    for (const struct sg_stretch *s = e->stretches; s; s = s->next)
+        if (s->unit == unit && s->from == from && s->to == to) {
+            *out = s;
+            return SEGUE_OK;
+        }
+    struct sg_stretch *s = sg_alloc(sizeof *s);
+    if (!s) return sg_no_memory("program", sizeof *s, err);
+    s->unit = unit;
+    s->from = from;
+    s->to = to;
+    segue_status status = compile(e, s, err);
+    if (status != SEGUE_OK) {
+        stretch_free(s);
+        return status;
+    }
+    s->next = e->stretches;
+    e->stretches = s;
+    e->compiles++;
+    *out = s;
+    return SEGUE_OK;
+}
+
+segue_status sg_engine_stretch(struct segue_engine *e, uint32_t place, uint32_t from, uint32_t to,
+                               const struct sg_stretch **out, segue_error *err)
+{
+    pthread_mutex_lock(&e->lock);
+    segue_status status = find_or_compile(e, e->places[place].unit, from, to, out, err);
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+/* --- what sampling needs of the vocabulary --- */
+
+static uint8_t *make_breakers(const struct sg_tokenizer *t, size_t n)
+{
+    uint8_t *flags = sg_alloc(n);
+    for (size_t i = 0; flags && i < n; i++) {
+        size_t len = 0;
+        int special = 0;
+        const char *text = sg_token_bytes(t, (int32_t)i, &len, &special);
+        for (size_t j = 0; text && j < len && !flags[i]; j++)
+            flags[i] = text[j] == '\n' || text[j] == ':' || text[j] == '"' || text[j] == '*';
+    }
+    return flags;
+}
+
+segue_status sg_engine_breakers(struct segue_engine *e, const uint8_t **out, size_t *n, segue_error *err)
+{
+    struct sg_tokenizer_info info;
+    *out = NULL;
+    *n = 0;
+    if (!e->model->tokenizer) return SEGUE_OK;
+    sg_tokenizer_info_get(e->model->tokenizer, &info);
+    pthread_mutex_lock(&e->lock);
+    if (!e->breakers) e->breakers = make_breakers(e->model->tokenizer, info.vocab);
+    if (e->breakers) e->breakers_n = info.vocab;
+    *out = e->breakers;
+    *n = e->breakers_n;
+    pthread_mutex_unlock(&e->lock);
+    return *out ? SEGUE_OK : sg_no_memory("table of sequence breakers", info.vocab, err);
+}
+
+/* --- open, close --- */
+
+static enum sg_storage kv_storage(uint32_t wish, const struct sg_unit_desc *desc)
+{
+    switch (wish) {
+    case SEGUE_KV_F32: return SG_F32;
+    case SEGUE_KV_F16: return SG_F16;
+    case SEGUE_KV_BF16: return SG_BF16;
+    case SEGUE_KV_Q8: return SG_Q8_0;
+    default: return desc->reference ? SG_F32 : SG_F16;
+    }
+}
+
+static segue_status check_opts(const segue_engine_opts *o, size_t n, segue_error *err)
+{
+    if (n == 0) return sg_fail(err, SEGUE_EARG, "engine not opened: no unit given; open one and pass it");
+    if (n > 64) return sg_fail(err, SEGUE_EARG, "engine not opened: %zu units given: at most 64; pass fewer", n);
+    if (o->kv > SEGUE_KV_Q8)
+        return sg_fail(err, SEGUE_EARG, "engine not opened: kv %u: no such storage; use SEGUE_KV_*", o->kv);
+    if (o->chunk_rows > CHUNK_ROWS_MAX)
+        return sg_fail(err, SEGUE_EARG, "engine not opened: chunk of %u rows: at most %d; ask for less", o->chunk_rows,
+                       CHUNK_ROWS_MAX);
+    return SEGUE_OK;
+}
+
+static void read_limits(struct segue_engine *e)
+{
+    struct sg_tokenizer_info info;
+    for (uint32_t i = 0; i < e->graph->ops_n; i++) {
+        const struct sg_op *op = &e->graph->ops[i];
+        if (op->code == SG_OP_EMBED && op->u.embed.positions.tensor >= 0)
+            e->context_max = e->graph->tensors[op->u.embed.positions.tensor]->rows;
+    }
+    if (!e->model->tokenizer) return;
+    sg_tokenizer_info_get(e->model->tokenizer, &info);
+    if (info.vocab < e->model->info.vocab) e->token_limit = info.vocab;
+}
+
+static segue_status place_units(struct segue_engine *e, segue_unit *const *units, size_t n, const segue_engine_opts *o,
+                                segue_error *err)
+{
+    e->places = sg_alloc(n * sizeof *e->places);
+    if (!e->places) return sg_no_memory("engine", n * sizeof *e->places, err);
+    for (size_t i = 0; i < n; i++) {
+        if (!units[i]) return sg_fail(err, SEGUE_EARG, "engine not opened: unit %zu: it is NULL; open it first", i);
+        const struct sg_unit_desc *desc = &units[i]->desc;
+        uint32_t rows = o->chunk_rows ? o->chunk_rows : CHUNK_ROWS;
+        if (desc->rows_max && desc->rows_max < rows) rows = desc->rows_max;
+        e->places[i] = (struct sg_place){sg_unit_share(units[i]), kv_storage(o->kv, desc), rows};
+        e->places_n++;
+    }
+    for (uint32_t i = 0; i < e->places_n; i++) {
+        const struct sg_stretch *stretch;
+        SG_TRY(sg_engine_stretch(e, i, 0, e->graph->layers, &stretch, err));
+    }
+    return SEGUE_OK;
+}
+
+static segue_status fill(struct segue_engine *e, segue_unit *const *units, size_t n, const segue_engine_opts *o,
+                         segue_error *err)
+{
+    struct sg_graph_wish wish = {.head = 1, .values = o->keep_values != 0};
+    e->keep_values = o->keep_values != 0;
+    SG_TRY(sg_model_graph(e->model, &wish, &e->graph, err));
+    read_limits(e);
+    return place_units(e, units, n, o, err);
+}
+
+segue_status segue_engine_open(segue_engine **out, segue_model *model, segue_unit *const *units, size_t n,
+                               const segue_engine_opts *opts, segue_error *err)
+{
+    segue_engine_opts o;
+    if (!out || !model || (n && !units))
+        return sg_fail(err, SEGUE_EARG, "engine not opened: out, model or units missing; pass all three");
+    SG_TRY(sg_sized_in(&o, sizeof o, opts, "engine options", err));
+    SG_TRY(check_opts(&o, n, err));
+    struct segue_engine *e = sg_alloc(sizeof *e);
+    if (!e) return sg_no_memory("engine", sizeof *e, err);
+    if (pthread_mutex_init(&e->lock, NULL)) {
+        sg_free(e);
+        return sg_no_memory("lock of an engine", sizeof e->lock, err);
+    }
+    atomic_init(&e->references, 1);
+    e->model = sg_model_ref(model);
+    segue_status status = fill(e, units, n, &o, err);
+    if (status != SEGUE_OK) {
+        segue_engine_close(e);
+        return status;
+    }
+    *out = e;
+    return SEGUE_OK;
+}
+
+struct segue_engine *sg_engine_share(struct segue_engine *e)
+{
+    atomic_fetch_add(&e->references, 1);
+    return e;
+}
+
+void segue_engine_close(segue_engine *e)
+{
+    if (!e || atomic_fetch_sub(&e->references, 1) != 1) return;
+    for (struct sg_stretch *s = e->stretches, *next; s; s = next) {
+        next = s->next;
+        stretch_free(s);
+    }
+    for (uint32_t i = 0; i < e->places_n; i++) segue_unit_close(e->places[i].unit);
+    sg_free(e->places);
+    if (e->graph) sg_graph_free(e->graph);
+    sg_free(e->breakers);
+    sg_model_unref(e->model);
+    pthread_mutex_destroy(&e->lock);
+    sg_free(e);
+}

@@ -1,0 +1,183 @@
+/* layout.c: states over stretches: made, forked, cut, marked and run as one. Each call enters the unit's queue, so that
+ * sessions of several threads never meet inside a unit.
+ * SPDX-License-Identifier: MIT */
+#include "engine/layout.h"
+
+#include <string.h>
+
+static segue_status add_stage(struct sg_layout *l, struct segue_engine *e, uint32_t place, uint32_t from, uint32_t to,
+                              segue_error *err)
+{
+    struct sg_stage *stage = &l->stages[l->n];
+    const struct sg_place *p = &e->places[place];
+    SG_TRY(sg_engine_stretch(e, place, from, to, &stage->stretch, err));
+    stage->kv = p->kv;
+    if (!l->n || p->chunk_rows < l->chunk_rows) l->chunk_rows = p->chunk_rows;
+    l->n++;
+    return SEGUE_OK;
+}
+
+segue_status sg_layout_make(struct sg_layout *out, struct segue_engine *e, const segue_plan *plan, uint32_t phase,
+                            segue_error *err)
+{
+    memset(out, 0, sizeof *out);
+    for (uint32_t i = 0; i < plan->parts_n; i++) {
+        const segue_part *p = &plan->parts[i];
+        if (p->phase == phase) SG_TRY(add_stage(out, e, p->unit, p->from, p->to, err));
+    }
+    return SEGUE_OK;
+}
+
+segue_status sg_layout_of_place(struct sg_layout *out, struct segue_engine *e, uint32_t place, segue_error *err)
+{
+    memset(out, 0, sizeof *out);
+    return add_stage(out, e, place, 0, e->graph->layers, err);
+}
+
+int sg_layout_same(const struct sg_layout *a, const struct sg_layout *b)
+{
+    int same = a->n == b->n;
+    for (uint32_t i = 0; same && i < a->n; i++)
+        same = a->stages[i].stretch == b->stages[i].stretch && a->stages[i].kv == b->stages[i].kv;
+    return same;
+}
+
+/* --- states --- */
+
+static segue_status state_new(struct sg_stage *stage, uint64_t rows, segue_error *err)
+{
+    const struct sg_graph *g = stage->stretch->graph;
+    struct segue_unit *u = stage->stretch->unit;
+    struct sg_state_opts o = {.kv = stage->kv, .rows = rows, .undo = SG_MARKS_MAX};
+    SG_TRY(sg_unit_enter(u, NULL, err));
+    segue_status status = sg_ops_of(u->unit)->state_new(u->unit, g->slots, g->slots_n, &o, &stage->state, err);
+    sg_unit_leave(u);
+    return status;
+}
+
+segue_status sg_layout_states(struct sg_layout *l, uint64_t rows, segue_error *err)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        segue_status status = state_new(&l->stages[i], rows, err);
+        if (status == SEGUE_OK) continue;
+        l->stages[i].state = NULL;
+        sg_layout_drop_states(l);
+        return status;
+    }
+    return SEGUE_OK;
+}
+
+void sg_layout_drop_states(struct sg_layout *l)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        struct sg_stage *stage = &l->stages[i];
+        if (!stage->state) continue;
+        sg_unit_enter(stage->stretch->unit, NULL, NULL);
+        sg_ops_of(stage->state)->state_free(stage->state);
+        sg_unit_leave(stage->stretch->unit);
+        stage->state = NULL;
+    }
+}
+
+int sg_layout_holds(const struct sg_layout *l) { return l->n && l->stages[0].state; }
+
+segue_status sg_layout_fork(const struct sg_layout *from, struct sg_layout *to, segue_error *err)
+{
+    *to = *from;
+    for (uint32_t i = 0; i < to->n; i++) to->stages[i].state = NULL;
+    for (uint32_t i = 0; i < from->n && from->stages[i].state; i++) {
+        struct segue_unit *u = from->stages[i].stretch->unit;
+        struct sg_state *state = from->stages[i].state;
+        SG_TRY(sg_unit_enter(u, NULL, err));
+        segue_status status = sg_ops_of(state)->state_fork(state, &to->stages[i].state, err);
+        sg_unit_leave(u);
+        if (status == SEGUE_OK) continue;
+        to->stages[i].state = NULL;
+        sg_layout_drop_states(to);
+        return status;
+    }
+    return SEGUE_OK;
+}
+
+segue_status sg_layout_cut(struct sg_layout *l, uint64_t rows, segue_error *err)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        struct sg_stage *stage = &l->stages[i];
+        SG_TRY(sg_unit_enter(stage->stretch->unit, NULL, err));
+        segue_status status = sg_ops_of(stage->state)->state_cut(stage->state, rows, err);
+        sg_unit_leave(stage->stretch->unit);
+        if (status != SEGUE_OK) return status;
+    }
+    return SEGUE_OK;
+}
+
+segue_status sg_layout_mark(struct sg_layout *l, uint32_t marks[SG_STAGES_MAX], segue_error *err)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        struct sg_stage *stage = &l->stages[i];
+        SG_TRY(sg_unit_enter(stage->stretch->unit, NULL, err));
+        segue_status status = sg_ops_of(stage->state)->state_mark(stage->state, &marks[i], err);
+        sg_unit_leave(stage->stretch->unit);
+        if (status != SEGUE_OK) return status;
+    }
+    return SEGUE_OK;
+}
+
+segue_status sg_layout_back(struct sg_layout *l, const uint32_t marks[SG_STAGES_MAX], segue_error *err)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        struct sg_stage *stage = &l->stages[i];
+        SG_TRY(sg_unit_enter(stage->stretch->unit, NULL, err));
+        segue_status status = sg_ops_of(stage->state)->state_back(stage->state, marks[i], err);
+        sg_unit_leave(stage->stretch->unit);
+        if (status != SEGUE_OK) return status;
+    }
+    return SEGUE_OK;
+}
+
+void sg_layout_forget(struct sg_layout *l, const uint32_t marks[SG_STAGES_MAX])
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        struct sg_stage *stage = &l->stages[i];
+        sg_unit_enter(stage->stretch->unit, NULL, NULL);
+        sg_ops_of(stage->state)->state_drop(stage->state, marks[i]);
+        sg_unit_leave(stage->stretch->unit);
+    }
+}
+
+uint64_t sg_layout_bytes(const struct sg_layout *l)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->stages[i].state) bytes += sg_ops_of(l->stages[i].state)->state_bytes(l->stages[i].state);
+    return bytes;
+}
+
+struct sg_stage *sg_layout_slot(struct sg_layout *l, enum sg_slot_kind kind, uint32_t layer, uint32_t *index)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        const struct sg_graph *g = l->stages[i].stretch->graph;
+        for (uint32_t s = 0; s < g->slots_n; s++)
+            if (g->slots[s].kind == kind && g->slots[s].layer == layer) {
+                *index = s;
+                return &l->stages[i];
+            }
+    }
+    return NULL;
+}
+
+/* --- runs --- */
+
+segue_status sg_stretch_run(const struct sg_stretch *s, const struct sg_batch *b, struct sg_result *r, segue_error *err)
+{
+    const struct sg_unit_ops *ops = sg_ops_of(s->program);
+    struct sg_run *run = NULL;
+    SG_TRY(sg_unit_enter(s->unit, b->cancel, err));
+    segue_status status = ops->start(s->program, b, r, &run, err);
+    if (status == SEGUE_OK) {
+        do status = ops->wait(run, 1000000000, err);
+        while (status == SEGUE_END);
+    }
+    sg_unit_leave(s->unit);
+    return status;
+}

@@ -1,0 +1,167 @@
+/* step.c: one token for each of many sessions in one run. Sessions that are not at the same point (a prompt waits, the
+ * states are elsewhere, the unit does not choose) take their step alone, by segue_session_next; the tokens are the same.
+ * Its room belongs to the first session and is kept, so that the second step does not allocate.
+ * SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/session.h"
+
+enum { LOGPROBS = 21, SESSIONS_MAX = 4096 };
+
+struct sg_step {
+    size_t cap;
+    struct sg_span *spans;           /* [cap], as everything below */
+    struct sg_sampler *samplers;
+    uint32_t *place;                 /* of the span's session in the caller's list */
+    uint32_t *done;
+    int32_t *tokens;
+    size_t *logprobs_n;
+    segue_logprob *logprobs;         /* [cap, LOGPROBS] */
+    float *logits;                   /* [cap, vocab] */
+    struct sg_arena arena;
+};
+
+void sg_step_free(struct sg_step *step)
+{
+    if (!step) return;
+    sg_arena_free(&step->arena);
+    sg_free(step);
+}
+
+static segue_status step_room(struct segue_session *s, size_t n, segue_error *err)
+{
+    if (s->step && s->step->cap >= n) return SEGUE_OK;
+    struct sg_step *t = sg_alloc(sizeof *t);
+    if (!t) return sg_no_memory("step", sizeof *t, err);
+    size_t vocab = s->engine->model->info.vocab;
+    t->cap = n;
+    t->spans = sg_arena_alloc(&t->arena, n * sizeof *t->spans);
+    t->samplers = sg_arena_alloc(&t->arena, n * sizeof *t->samplers);
+    t->place = sg_arena_alloc(&t->arena, n * sizeof *t->place);
+    t->done = sg_arena_alloc(&t->arena, n * sizeof *t->done);
+    t->tokens = sg_arena_alloc(&t->arena, n * sizeof *t->tokens);
+    t->logprobs_n = sg_arena_alloc(&t->arena, n * sizeof *t->logprobs_n);
+    t->logprobs = sg_arena_alloc(&t->arena, n * LOGPROBS * sizeof *t->logprobs);
+    t->logits = sg_arena_alloc(&t->arena, n * vocab * sizeof *t->logits);
+    if (!t->spans || !t->samplers || !t->place || !t->done || !t->tokens || !t->logprobs_n || !t->logprobs || !t->logits) {
+        sg_step_free(t);
+        return sg_no_memory("step over sessions", n * vocab * sizeof(float), err);
+    }
+    sg_step_free(s->step);
+    s->step = t;
+    return SEGUE_OK;
+}
+
+/* The stretch on which this session can take one row together with others; NULL: it goes alone. */
+static const struct sg_stretch *shared_stretch(const struct segue_session *s)
+{
+    const struct sg_layout *l = &s->layouts[s->at];
+    int ready = s->computed && s->tokens_n - s->computed == 1 && l->n == 1 && sg_layout_holds(l);
+    return ready && !(s->split && s->at == SG_READING) && sg_session_unit_samples(s) ? l->stages[0].stretch : NULL;
+}
+
+static void add_span(struct sg_step *t, uint32_t i, struct segue_session *s, uint32_t place)
+{
+    static const uint32_t first_row = 0;
+    t->place[i] = place;
+    t->done[i] = 0;
+    sg_session_sampler(s, &t->samplers[i]);
+    t->spans[i] = (struct sg_span){.state = s->layouts[s->at].stages[0].state, .rows = 1, .first = s->computed,
+                                   .tokens = s->tokens + s->computed, .wanted = &first_row, .wanted_n = 1, .loras = s->loras,
+                                   .loras_n = s->adapters_n, .sampler = &t->samplers[i], .steps = 1};
+}
+
+static segue_status take_result(struct sg_step *t, uint32_t i, struct segue_session *s, const struct sg_result *r,
+                                uint32_t spans, uint64_t ns, int32_t *token)
+{
+    size_t vocab = s->engine->model->info.vocab;
+    s->computed++;
+    s->logits_known = 1;
+    memcpy(s->logits, t->logits + i * vocab, vocab * sizeof *s->logits);
+    memcpy(s->stats.logprobs, t->logprobs + (size_t)i * LOGPROBS, sizeof s->stats.logprobs);
+    s->stats.logprobs_n = t->logprobs_n[i];
+    s->stats.tokens_in++;
+    s->stats.decode_ns += ns;
+    s->stats.dispatches += r->dispatches;
+    s->stats.weight_bytes_read += r->weight_bytes / spans; /* one reading serves all */
+    return sg_session_accept(s, t->tokens[i], token);
+}
+
+/* All sessions of the list that wait on this stretch, in one run. */
+static void step_together(segue_session *const *sessions, size_t n, const struct sg_stretch *stretch, struct sg_step *t,
+                          int32_t *tokens, segue_status *each, segue_error *err)
+{
+    uint32_t spans = 0;
+    uint64_t begun = sg_now_ns();
+    for (size_t i = 0; i < n; i++)
+        if (each[i] == SEGUE_OK && atomic_load(&sessions[i]->busy) == 1 && shared_stretch(sessions[i]) == stretch)
+            add_span(t, spans++, sessions[i], (uint32_t)i);
+    struct sg_batch batch = {.spans = t->spans, .spans_n = spans, .inline_hint = 1};
+    struct sg_result result = {.logits = t->logits, .tokens = t->tokens, .logprobs = t->logprobs,
+                               .logprobs_n = t->logprobs_n, .rows_done = t->done};
+    segue_status status = sg_stretch_run(stretch, &batch, &result, err);
+    uint64_t ns = sg_now_ns() - begun;
+    for (uint32_t k = 0; k < spans; k++) {
+        size_t i = t->place[k];
+        struct segue_session *s = sessions[i];
+        atomic_store(&s->busy, 2); /* served */
+        if (status == SEGUE_OK) {
+            each[i] = take_result(t, k, s, &result, spans, ns, &tokens[i]);
+        } else if (t->done[k] || status == SEGUE_ELOST) {
+            s->computed += t->done[k];
+            s->logits_known = 0;
+            each[i] = status;
+        } else {
+            each[i] = segue_session_next(s, &tokens[i], err); /* one session's trouble is not that of the others */
+        }
+    }
+}
+
+static segue_status claim(segue_session *const *sessions, size_t n, segue_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        const char *why = NULL;
+        if (!sessions[i]) why = "it is NULL; open it first";
+        else if (sessions[i]->engine != sessions[0]->engine) why = "it is of another engine; step those apart";
+        else if (atomic_exchange(&sessions[i]->busy, 1)) why = "it is in the list twice; name it once";
+        if (!why) continue;
+        for (size_t k = 0; k < i; k++) atomic_store(&sessions[k]->busy, 0);
+        return sg_fail(err, SEGUE_EARG, "no step taken: session %zu: %s", i, why);
+    }
+    return SEGUE_OK;
+}
+
+static void step_all(segue_session *const *sessions, size_t n, int32_t *tokens, segue_status *each, segue_error *err)
+{
+    struct sg_step *t = sessions[0]->step;
+    for (size_t i = 0; i < n; i++) {
+        tokens[i] = -1;
+        each[i] = sg_session_may_choose(sessions[i], err);
+        if (each[i] == SEGUE_OK && atomic_exchange(&sessions[i]->cancel, 0)) each[i] = SEGUE_ECANCELED;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (each[i] != SEGUE_OK || atomic_load(&sessions[i]->busy) != 1) continue;
+        const struct sg_stretch *stretch = shared_stretch(sessions[i]);
+        if (stretch) {
+            step_together(sessions, n, stretch, t, tokens, each, err);
+        } else {
+            atomic_store(&sessions[i]->busy, 2);
+            each[i] = segue_session_next(sessions[i], &tokens[i], err);
+        }
+    }
+}
+
+segue_status segue_session_step(segue_session *const *sessions, size_t n, int32_t *tokens, segue_status *each,
+                                segue_error *err)
+{
+    if (!sessions || !tokens || !each || n == 0 || n > SESSIONS_MAX)
+        return sg_fail(err, SEGUE_EARG, "no step taken: %zu sessions: 1 to %d, and places for tokens and statuses, are wanted",
+                       n, SESSIONS_MAX);
+    SG_TRY(claim(sessions, n, err));
+    segue_status status = step_room(sessions[0], n, err);
+    if (status == SEGUE_OK) step_all(sessions, n, tokens, each, err);
+    for (size_t i = 0; i < n; i++) atomic_store(&sessions[i]->busy, 0);
+    return status;
+}
