@@ -42,17 +42,20 @@ static void unpack32(const uint8_t *p, uint32_t bits, float *out)
     }
 }
 
+static float scale_at(enum sg_storage s, const void *list, uint64_t i)
+{
+    const uint8_t *p = (const uint8_t *)list + i * plain_size(s);
+    return s == SG_F32 ? sg_f32_of_bits(sg_le32(p)) : s == SG_F16 ? sg_f32_of_f16(sg_le16(p)) : sg_f32_of_bf16(sg_le16(p));
+}
+
 static void read_affine(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
 {
     const struct sg_affine *f = &t->affine;
-    uint32_t size = plain_size(f->storage);
     uint64_t groups = t->cols / f->group, row_bytes = t->cols / 32 * 4 * f->bits;
     const uint8_t *q = t->data + row * row_bytes + from / 32 * 4 * f->bits;
     for (uint64_t i = 0; i < n; i += 32, q += 4 * f->bits, out += 32) {
-        uint64_t at = (row * groups + (from + i) / f->group) * size;
-        float scale, bias;
-        sg_dequant_row(f->storage, (const uint8_t *)f->scales + at, 1, &scale);
-        sg_dequant_row(f->storage, (const uint8_t *)f->biases + at, 1, &bias);
+        uint64_t at = row * groups + (from + i) / f->group;
+        float scale = scale_at(f->storage, f->scales, at), bias = scale_at(f->storage, f->biases, at);
         unpack32(q, f->bits, out);
         for (int k = 0; k < 32; k++) {
             float v = scale * out[k];
@@ -109,25 +112,37 @@ static void read_stored(const struct sg_tensor *t, uint64_t row, uint64_t from, 
 
 static void read_transposed(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
 {
-    uint32_t size = plain_size(t->storage);
     for (uint64_t i = 0; i < n; i++) {
-        uint64_t col = sg_perm_stored(&t->col_perm, from + i);
-        sg_dequant_row(t->storage, t->data + (col * t->rows + row) * size, 1, out + i);
+        uint64_t col = t->col_perm.a ? sg_perm_stored(&t->col_perm, from + i) : from + i;
+        out[i] = scale_at(t->storage, t->data, col * t->rows + row);
     }
 }
 
-/* Permuted columns: read the 32 stored numbers around each run of neighbours. */
+/* How many columns from `col` on are neighbours in the file too. */
+static uint64_t run_length(const struct sg_perm *p, uint64_t col)
+{
+    return col < p->first ? p->first - col : p->w - (col - p->first) % p->w;
+}
+
+/* Permuted columns, run by run: straight where the run has whole 32s, else through the 32 numbers around it. */
 static void read_permuted(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
 {
+    int straight = sg_storage_info(t->storage)->block == 1;
     float part[32];
     uint64_t have = UINT64_MAX;
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t col = sg_perm_stored(&t->col_perm, from + i), base = col - col % 32;
-        if (base != have) {
-            have = base;
-            read_stored(t, row, base, t->cols - base < 32 ? t->cols - base : 32, part);
+    for (uint64_t run; n; from += run, n -= run, out += run) {
+        uint64_t at = sg_perm_stored(&t->col_perm, from), base = at - at % 32;
+        run = run_length(&t->col_perm, from);
+        if (run > n) run = n;
+        if (straight || (at % 32 == 0 && run >= 32)) {
+            if (!straight) run -= run % 32;
+            read_stored(t, row, at, run, out);
+            continue;
         }
-        out[i] = part[col % 32];
+        if (run > base + 32 - at) run = base + 32 - at;
+        if (base != have) read_stored(t, row, base, 32, part);
+        have = base;
+        memcpy(out, part + at % 32, run * sizeof *out);
     }
 }
 

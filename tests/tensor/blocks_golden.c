@@ -182,16 +182,24 @@ static void rows_undo_permutation_and_transposition(void **state)
     for (uint64_t c = 0; c < 64; c++) assert_true(got[c] == stored[c * 128 + sg_perm_stored(&t.row_perm, 5)]);
 }
 
-/* Column permutation of a block format: through 32 stored numbers at a time. */
+/* Column permutations of a block format, with runs that are whole 32s and runs that are not. */
 static void permuted_columns_of_blocks(void **state)
 {
     (void)state;
+    static const struct sg_perm perms[] = {{2, 4, 24, 128}, {2, 3, 64, 128}, {4, 128, 1, 0}, {2, 2, 80, 7}, {2, 2, 33, 32}};
     struct sg_tensor t = tensor_of(SG_Q6_K, "Q6_K", 2);
     float plain[512], got[512];
     sg_tensor_row(&t, 1, 0, t.cols, plain);
-    t.col_perm = (struct sg_perm){.a = 2, .b = 4, .w = 24, .first = 128};
-    sg_tensor_row(&t, 1, 0, 320, got);
-    for (uint64_t c = 0; c < 320; c++) assert_true(got[c] == plain[sg_perm_stored(&t.col_perm, c)]);
+    for (int i = 0; i < 5; i++) {
+        uint64_t group = (uint64_t)perms[i].a * perms[i].b * perms[i].w, n = perms[i].first + (512 - perms[i].first) / group * group;
+        t.col_perm = perms[i];
+        n -= n % 32;
+        for (uint64_t from = 0; from < n; from += 96) {
+            uint64_t take = n - from < 192 ? n - from : 192;
+            sg_tensor_row(&t, 1, from, take, got);
+            for (uint64_t c = 0; c < take; c++) assert_true(got[c] == plain[sg_perm_stored(&t.col_perm, from + c)]);
+        }
+    }
 }
 
 static void mlx_groups_read_as_mlx_reads_them(void **state)
