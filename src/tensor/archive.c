@@ -1,5 +1,5 @@
-/* archive.c: opening weights by what they are, not by what they are called; finding tensors and facts in them; telling
- * two models apart. Formats are read by gguf.c, safetensors.c and llama2c.c.
+/* archive.c: opening weights by what they are, not by what they are called; finding tensors and facts in
+ * them; telling two models apart. Formats are read by gguf.c, safetensors.c and llama2c.c.
  * SPDX-License-Identifier: MIT */
 #include "tensor/archive.h"
 
@@ -39,12 +39,13 @@ static size_t part_name(const char *path, const char *ending, uint32_t *no, uint
     return n - tail;
 }
 
-static segue_status need_first_part(const char *path, uint32_t no, uint32_t count, uint32_t wanted, segue_error *err)
+static segue_status need_first_part(const char *path, uint32_t no, uint32_t count, uint32_t wanted,
+                                    segue_error *err)
 {
     if (no == 1 && count == wanted) return SEGUE_OK;
     return sg_fail(err, SEGUE_EFORMAT,
-                   "open model: %s: its name says part %u of %u, part 1 of %u is opened; name the first part and keep the "
-                   "names of all",
+                   "open model: %s: its name says part %u of %u, part 1 of %u is opened; name the first part "
+                   "and keep the names of all",
                    path, no, count, wanted);
 }
 
@@ -61,7 +62,8 @@ static segue_status add_part(struct sg_build *b, const char *path, size_t prefix
     if (b->a->format == SG_FORMAT_SAFETENSORS) return sg_safetensors_add(b, file, 0, err);
     SG_TRY(sg_gguf_add(b, file, i, &same, err));
     if (same == count) return SEGUE_OK;
-    return sg_fail(err, SEGUE_EFORMAT, "open model: %s: it says %u parts, the first part says %u; fetch them again",
+    return sg_fail(err, SEGUE_EFORMAT,
+                   "open model: %s: it says %u parts, the first part says %u; fetch them again",
                    b->a->files[file], same, count);
 }
 
@@ -75,9 +77,11 @@ static segue_status add_gguf(struct sg_build *b, uint32_t file, segue_error *err
         size_t prefix = part_name(path, ".gguf", &no, &count);
         SG_TRY(need_first_part(path, no, count, parts, err));
         if (b->a->borrowed)
-            return sg_fail(err, SEGUE_EUNSUPPORTED, "open model: %s: one part of %u in memory; open the file by its name",
-                           path, parts);
-        for (uint32_t i = 1; i < parts; i++) SG_TRY(add_part(b, b->a->files[0], prefix, i, parts, ".gguf", err));
+            return sg_fail(err, SEGUE_EUNSUPPORTED,
+                           "open model: %s: one part of %u in memory; open the file by its name", path,
+                           parts);
+        for (uint32_t i = 1; i < parts; i++)
+            SG_TRY(add_part(b, b->a->files[0], prefix, i, parts, ".gguf", err));
     }
     return sg_gguf_check_split(b, err);
 }
@@ -96,15 +100,19 @@ static segue_status add_safetensors(struct sg_build *b, uint32_t file, segue_err
 
 /* --- one file --- */
 
-static int begins(const struct sg_map *map, const char *s, size_t n) { return map->size >= n && !memcmp(map->data, s, n); }
+static int begins(const struct sg_map *map, const char *s, size_t n)
+{
+    return map->size >= n && !memcmp(map->data, s, n);
+}
 
 /* What people hand us by mistake; each has its own remedy. */
 static segue_status unknown_file(const struct sg_map *map, const char *path, segue_error *err)
 {
-    const char *what = !map->size                       ? "empty; fetch it again"
-                       : begins(map, "PK\3\4", 4)        ? "a PyTorch or zip file; convert it to safetensors"
-                       : begins(map, "\x80\x02", 2)     ? "a Python pickle; convert it to safetensors"
-                       : begins(map, "version https://git-lfs", 23) ? "a Git LFS pointer; fetch the file itself"
+    const char *what = !map->size                   ? "empty; fetch it again"
+                       : begins(map, "PK\3\4", 4)   ? "a PyTorch or zip file; convert it to safetensors"
+                       : begins(map, "\x80\x02", 2) ? "a Python pickle; convert it to safetensors"
+                       : begins(map, "version https://git-lfs", 23)
+                           ? "a Git LFS pointer; fetch the file itself"
                        : begins(map, "tjgg", 4) || begins(map, "fmgg", 4) || begins(map, "lmgg", 4)
                            ? "an old GGML file; convert it to GGUF"
                        : begins(map, "<", 1) ? "a web page or XML; fetch the file itself"
@@ -141,7 +149,8 @@ static void free_names(char **names, size_t n)
     sg_free(names);
 }
 
-static segue_status add_shards(struct sg_build *b, const char *folder, char **names, size_t n, segue_error *err)
+static segue_status add_shards(struct sg_build *b, const char *folder, char **names, size_t n,
+                               segue_error *err)
 {
     b->a->format = SG_FORMAT_SAFETENSORS;
     for (size_t i = 0; i < n; i++) {
@@ -178,11 +187,12 @@ static segue_status add_only_gguf(struct sg_build *b, const char *folder, segue_
     if (n) part_name(names[0], ".gguf", &no, &count);
     segue_status s = SEGUE_OK;
     if (!n)
-        s = sg_fail(err, SEGUE_EIO, "open model: %s: no *.safetensors and no .gguf in this folder; name the weights", folder);
+        s = sg_fail(err, SEGUE_EIO,
+                    "open model: %s: no *.safetensors and no .gguf in this folder; name the weights", folder);
     else if (n > 1 && !(no == 1 && count == n))
-        s = sg_fail(err, SEGUE_EIO, "open model: %s: %zu .gguf files in this folder (%s, ...); name one", folder, n, names[0]);
-    else if (!(path = sg_path_join(folder, names[0])))
-        s = sg_no_memory(folder, strlen(folder), err);
+        s = sg_fail(err, SEGUE_EIO, "open model: %s: %zu .gguf files in this folder (%s, ...); name one",
+                    folder, n, names[0]);
+    else if (!(path = sg_path_join(folder, names[0]))) s = sg_no_memory(folder, strlen(folder), err);
     if (s == SEGUE_OK) s = add_path(b, path, err);
     sg_free(path);
     free_names(names, n);
@@ -248,7 +258,7 @@ segue_status sg_archive_open(struct sg_archive **out, const char *path, segue_er
 {
     struct sg_build b = {0};
     SG_TRY(new_archive(&b.a, path, err));
-    segue_status s = sg_path_kind(path) == SG_PATH_FOLDER               ? add_folder(&b, path, err)
+    segue_status s = sg_path_kind(path) == SG_PATH_FOLDER         ? add_folder(&b, path, err)
                      : ends_with(path, ".safetensors.index.json") ? add_index(&b, path, err)
                                                                   : add_path(&b, path, err);
     return finish_open(out, &b, s, err);
@@ -319,14 +329,18 @@ const struct sg_meta *sg_meta_find(const struct sg_archive *a, const char *key)
     return NULL;
 }
 
-static segue_status wrong_kind(const struct sg_archive *a, const struct sg_meta *m, const char *wanted, segue_error *err)
+static segue_status wrong_kind(const struct sg_archive *a, const struct sg_meta *m, const char *wanted,
+                               segue_error *err)
 {
-    static const char *const kinds[] = {"a whole number", "a real number", "a truth value", "a string", "an array"};
-    return sg_fail(err, SEGUE_EFORMAT, "read model: %s: key %s is %s, where %s was expected; convert the model again", a->path,
+    static const char *const kinds[] = {"a whole number", "a real number", "a truth value", "a string",
+                                        "an array"};
+    return sg_fail(err, SEGUE_EFORMAT,
+                   "read model: %s: key %s is %s, where %s was expected; convert the model again", a->path,
                    m->key, kinds[m->type], wanted);
 }
 
-segue_status sg_meta_int(const struct sg_archive *a, const char *key, int64_t fallback, int64_t *out, segue_error *err)
+segue_status sg_meta_int(const struct sg_archive *a, const char *key, int64_t fallback, int64_t *out,
+                         segue_error *err)
 {
     const struct sg_meta *m = sg_meta_find(a, key);
     if (m && m->type != SG_META_INT) return wrong_kind(a, m, "a whole number below 2^63", err);
@@ -334,7 +348,8 @@ segue_status sg_meta_int(const struct sg_archive *a, const char *key, int64_t fa
     return SEGUE_OK;
 }
 
-segue_status sg_meta_float(const struct sg_archive *a, const char *key, double fallback, double *out, segue_error *err)
+segue_status sg_meta_float(const struct sg_archive *a, const char *key, double fallback, double *out,
+                           segue_error *err)
 {
     const struct sg_meta *m = sg_meta_find(a, key);
     if (m && m->type != SG_META_FLOAT && m->type != SG_META_INT) return wrong_kind(a, m, "a number", err);
@@ -342,7 +357,8 @@ segue_status sg_meta_float(const struct sg_archive *a, const char *key, double f
     return SEGUE_OK;
 }
 
-segue_status sg_meta_bool(const struct sg_archive *a, const char *key, int fallback, int *out, segue_error *err)
+segue_status sg_meta_bool(const struct sg_archive *a, const char *key, int fallback, int *out,
+                          segue_error *err)
 {
     const struct sg_meta *m = sg_meta_find(a, key);
     if (m && m->type != SG_META_BOOL) return wrong_kind(a, m, "true or false", err);
@@ -350,7 +366,8 @@ segue_status sg_meta_bool(const struct sg_archive *a, const char *key, int fallb
     return SEGUE_OK;
 }
 
-segue_status sg_meta_string(const struct sg_archive *a, const char *key, const char **out, size_t *len, segue_error *err)
+segue_status sg_meta_string(const struct sg_archive *a, const char *key, const char **out, size_t *len,
+                            segue_error *err)
 {
     const struct sg_meta *m = sg_meta_find(a, key);
     if (m && m->type != SG_META_STRING) return wrong_kind(a, m, "a string", err);

@@ -1,5 +1,5 @@
-/* archive_build.c: the growing lists behind an archive that is being read. Every bound on names, counts and places is
- * kept here, so that each reader refuses the same things in the same words.
+/* archive_build.c: the growing lists behind an archive that is being read. Every bound on names, counts and
+ * places is kept here, so that each reader refuses the same things in the same words.
  * SPDX-License-Identifier: MIT */
 #include "tensor/archive_build.h"
 
@@ -17,7 +17,8 @@ segue_status sg_build_file(struct sg_build *b, const char *path, uint32_t *file,
 {
     struct sg_archive *a = b->a;
     if (a->files_n == SG_FILES_MOST)
-        return sg_fail(err, SEGUE_ELIMIT, "open model: %s: more than %d parts; join them first", a->path, SG_FILES_MOST);
+        return sg_fail(err, SEGUE_ELIMIT, "open model: %s: more than %d parts; join them first", a->path,
+                       SG_FILES_MOST);
     struct sg_map *maps = sg_realloc(a->maps, (a->files_n + 1) * sizeof *maps);
     if (!maps) return sg_no_memory(path, sizeof *maps, err);
     a->maps = maps;
@@ -57,12 +58,13 @@ segue_status sg_build_reserve(struct sg_build *b, uint32_t tensors, uint32_t met
     struct sg_archive *a = b->a;
     void *list = a->tensors;
     if (tensors > SG_TENSORS_MOST - a->tensors_n)
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: more than %d tensors; the file is damaged", a->path,
-                       SG_TENSORS_MOST);
+        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: more than %d tensors; the file is damaged",
+                       a->path, SG_TENSORS_MOST);
     if (meta > SG_META_MOST - a->meta_n)
         return sg_fail(err, SEGUE_EFORMAT, "open model: %s: more than %d keys; the file is damaged", a->path,
                        SG_META_MOST);
-    segue_status s = grow(&list, a->tensors_n, a->tensors_n + tensors, &b->tensors_cap, sizeof *a->tensors, a->path, err);
+    segue_status s =
+        grow(&list, a->tensors_n, a->tensors_n + tensors, &b->tensors_cap, sizeof *a->tensors, a->path, err);
     a->tensors = list;
     if (s != SEGUE_OK) return s;
     list = a->meta;
@@ -90,19 +92,20 @@ segue_status sg_build_name(struct sg_build *b, uint32_t file, const char *what, 
 {
     const char *path = b->a->files[file];
     if (!n || n > SG_NAME_MOST)
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: a %s of %zu bytes, 1 to %d are allowed; the file is damaged",
-                       path, what, n, SG_NAME_MOST);
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "open model: %s: a %s of %zu bytes, 1 to %d are allowed; the file is damaged", path,
+                       what, n, SG_NAME_MOST);
     for (size_t i = 0, k; i < n; i += k) {
         k = utf8_size((const uint8_t *)s + i, n - i);
         if (!k || (unsigned char)s[i] < 0x20 || s[i] == 0x7f)
             return sg_fail(err, SEGUE_EFORMAT,
-                           "open model: %s: %s \"%.*s\": byte %zu of the name is %s; the file is damaged", path, what,
-                           (int)(n < 80 ? n : 80), s, i, k ? "a control character" : "not UTF-8");
+                           "open model: %s: %s \"%.*s\": byte %zu of the name is %s; the file is damaged",
+                           path, what, (int)(n < 80 ? n : 80), s, i, k ? "a control character" : "not UTF-8");
     }
     b->names += n + 1;
     if (b->names > SG_NAMES_MOST)
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: more than %d bytes of names; the file is damaged", path,
-                       SG_NAMES_MOST);
+        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: more than %d bytes of names; the file is damaged",
+                       path, SG_NAMES_MOST);
     *out = sg_arena_strndup(&b->a->arena, s, n);
     return *out ? SEGUE_OK : sg_no_memory(path, n, err);
 }
@@ -133,16 +136,18 @@ segue_status sg_build_shape(struct sg_build *b, struct sg_tensor *t, segue_error
     int fits = 1;
     for (uint32_t i = 0; i + 1 < t->rank; i++) fits = fits && sg_mul64(t->rows, t->shape[i], &t->rows);
     if (!fits || !sg_mul64(t->rows, t->cols, &total) || total > INT64_MAX)
-        return sg_fail(err, SEGUE_EFORMAT,
-                       "open model: %s: tensor %s: its %u dimensions overflow (last %llu); the file is damaged", path,
-                       t->name, t->rank, (unsigned long long)t->cols);
+        return sg_fail(
+            err, SEGUE_EFORMAT,
+            "open model: %s: tensor %s: its %u dimensions overflow (last %llu); the file is damaged", path,
+            t->name, t->rank, (unsigned long long)t->cols);
     if (t->storage == SG_OTHER) return SEGUE_OK;
     segue_error why;
     if (sg_storage_row_bytes(t->storage, t->cols, &row, &why) || !sg_mul64(row, t->rows, &t->bytes))
-        return sg_fail(err, SEGUE_EFORMAT,
-                       "open model: %s: tensor %s: %llu columns of type %s (blocks of %u): no whole rows below 2^64 "
-                       "bytes; the file is damaged",
-                       path, t->name, (unsigned long long)t->cols, t->stored_as, sg_storage_info(t->storage)->block);
+        return sg_fail(
+            err, SEGUE_EFORMAT,
+            "open model: %s: tensor %s: %llu columns of type %s (blocks of %u): no whole rows below 2^64 "
+            "bytes; the file is damaged",
+            path, t->name, (unsigned long long)t->cols, t->stored_as, sg_storage_info(t->storage)->block);
     return SEGUE_OK;
 }
 
@@ -150,11 +155,12 @@ segue_status sg_build_place(struct sg_build *b, struct sg_tensor *t, segue_error
 {
     const struct sg_map *map = &b->a->maps[t->file];
     if (t->offset > map->size || t->bytes > map->size - t->offset)
-        return sg_fail(err, SEGUE_EFORMAT,
-                       "open model: %s: tensor %s: bytes %llu to %llu+%llu, but the file has %zu; it is cut off or "
-                       "damaged, fetch it again",
-                       b->a->files[t->file], t->name, (unsigned long long)t->offset, (unsigned long long)t->offset,
-                       (unsigned long long)t->bytes, map->size);
+        return sg_fail(
+            err, SEGUE_EFORMAT,
+            "open model: %s: tensor %s: bytes %llu to %llu+%llu, but the file has %zu; it is cut off or "
+            "damaged, fetch it again",
+            b->a->files[t->file], t->name, (unsigned long long)t->offset, (unsigned long long)t->offset,
+            (unsigned long long)t->bytes, map->size);
     t->data = map->data + t->offset;
     return SEGUE_OK;
 }
@@ -174,7 +180,8 @@ static int compare_offsets(const void *x, const void *y)
     return a->index < b->index ? -1 : 1;
 }
 
-segue_status sg_build_by_offset(struct sg_build *b, uint32_t from, uint32_t to, uint32_t **out, segue_error *err)
+segue_status sg_build_by_offset(struct sg_build *b, uint32_t from, uint32_t to, uint32_t **out,
+                                segue_error *err)
 {
     uint32_t n = to - from, *list = sg_alloc(n * sizeof *list);
     struct by_offset *keys = sg_alloc(n * sizeof *keys);
@@ -207,14 +214,16 @@ static int compare_names(const void *x, const void *y)
 }
 
 /* keys -> indices into `out`; two equal names are refused. */
-static segue_status sort_names(struct by_name *keys, uint32_t n, uint32_t *out, const char *what, const char *path,
-                               segue_error *err)
+static segue_status sort_names(struct by_name *keys, uint32_t n, uint32_t *out, const char *what,
+                               const char *path, segue_error *err)
 {
     qsort(keys, n, sizeof *keys, compare_names);
     for (uint32_t i = 0; i < n; i++) {
         if (i && !strcmp(keys[i - 1].name, keys[i].name))
-            return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s %s stands there twice (entries %u and %u); the file is damaged",
-                           path, what, keys[i].name, keys[i - 1].index, keys[i].index);
+            return sg_fail(
+                err, SEGUE_EFORMAT,
+                "open model: %s: %s %s stands there twice (entries %u and %u); the file is damaged", path,
+                what, keys[i].name, keys[i - 1].index, keys[i].index);
         out[i] = keys[i].index;
     }
     return SEGUE_OK;

@@ -1,5 +1,5 @@
-/* encode.c: fp32 to stored blocks, byte-equal to the reference rule of the formats (the Python package gguf). Division
- * and rounding stay in fp32, statement by statement: a fused product would change bytes.
+/* encode.c: fp32 to stored blocks, byte-equal to the reference rule of the formats (the Python package gguf).
+ * Division and rounding stay in fp32, statement by statement: a fused product would change bytes.
  * SPDX-License-Identifier: MIT */
 #include "base/num.h"
 #include "tensor/tensor.h"
@@ -54,7 +54,8 @@ static void put_codes(const int *q, uint8_t *qh, uint8_t *qs)
 static void put_symmetric(const float *x, int levels, uint8_t *d_at, uint8_t *qh, uint8_t *qs)
 {
     int q[32];
-    float d = widest(x, 32) / (float)-(levels / 2), inverse = d == 0 ? 0 : 1 / d, middle = (float)(levels / 2) + 0.5f;
+    float d = widest(x, 32) / (float)-(levels / 2), inverse = d == 0 ? 0 : 1 / d,
+          middle = (float)(levels / 2) + 0.5f;
     for (int i = 0; i < 32; i++) {
         float v = x[i] * inverse;
         v += middle;
@@ -108,11 +109,13 @@ segue_status sg_quant_row(enum sg_storage s, const float *src, uint64_t n, void 
     const struct sg_storage_info *info = sg_storage_info(s);
     uint8_t *p = out;
     if (s > SG_Q8_0)
-        return sg_fail(err, SEGUE_EUNSUPPORTED,
-                       "quantise: %s: this type is not written; choose f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0",
-                       info->name);
+        return sg_fail(
+            err, SEGUE_EUNSUPPORTED,
+            "quantise: %s: this type is not written; choose f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0",
+            info->name);
     if (n % info->block)
-        return sg_fail(err, SEGUE_EARG, "quantise: %s: %llu numbers are no multiple of its block of %u; keep it in f16",
+        return sg_fail(err, SEGUE_EARG,
+                       "quantise: %s: %llu numbers are no multiple of its block of %u; keep it in f16",
                        info->name, (unsigned long long)n, info->block);
     for (uint64_t i = 0; i < n; i += info->block, p += info->bytes) {
         uint32_t bits = sg_bits_of_f32(src[i]);

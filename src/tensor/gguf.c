@@ -1,12 +1,13 @@
-/* gguf.c: reading GGUF version 2 and 3, whole or split. Every length is checked against the bytes that are left before
- * it is used; tensor bytes are placed, never touched. The meaning of keys is the families' business.
+/* gguf.c: reading GGUF version 2 and 3, whole or split. Every length is checked against the bytes that are
+ * left before it is used; tensor bytes are placed, never touched. The meaning of keys is the families'
+ * business.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "base/num.h"
 #include "tensor/archive_build.h"
 
-enum kind { T_U8, T_I8, T_U16, T_I16, T_U32, T_I32, T_F32, T_BOOL, T_STRING, T_ARRAY, T_U64, T_I64, T_F64, T_N };
+enum { T_U8, T_I8, T_U16, T_I16, T_U32, T_I32, T_F32, T_BOOL, T_STRING, T_ARRAY, T_U64, T_I64, T_F64, T_N };
 
 static const uint8_t kind_bytes[T_N] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 static const char *const kind_names[T_N] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
@@ -24,11 +25,12 @@ struct reader {
 static segue_status need(struct reader *r, uint64_t bytes, const char *what)
 {
     if (bytes <= r->size - r->at) return SEGUE_OK;
-    return sg_fail(r->err, SEGUE_EFORMAT,
-                   "open model: %s: %s at byte %llu takes %llu bytes, %llu are left; it is cut off or damaged, fetch it "
-                   "again",
-                   r->path, what, (unsigned long long)r->at, (unsigned long long)bytes,
-                   (unsigned long long)(r->size - r->at));
+    return sg_fail(
+        r->err, SEGUE_EFORMAT,
+        "open model: %s: %s at byte %llu takes %llu bytes, %llu are left; it is cut off or damaged, fetch it "
+        "again",
+        r->path, what, (unsigned long long)r->at, (unsigned long long)bytes,
+        (unsigned long long)(r->size - r->at));
 }
 
 static segue_status take32(struct reader *r, uint32_t *v, const char *what)
@@ -56,10 +58,7 @@ static segue_status take_string(struct reader *r, const char **s, uint64_t *n, c
     return SEGUE_OK;
 }
 
-static int is_integer(uint32_t kind)
-{
-    return kind <= T_I32 || kind == T_U64 || kind == T_I64;
-}
+static int is_integer(uint32_t kind) { return kind <= T_I32 || kind == T_U64 || kind == T_I64; }
 
 static int64_t integer_at(uint32_t kind, const uint8_t *p)
 {
@@ -69,7 +68,8 @@ static int64_t integer_at(uint32_t kind, const uint8_t *p)
     case T_I16: return (int16_t)sg_le16(p);
     case T_U32: return sg_le32(p);
     case T_I32: return (int32_t)sg_le32(p);
-    case T_U64: case T_I64: return (int64_t)sg_le64(p);
+    case T_U64:
+    case T_I64: return (int64_t)sg_le64(p);
     default: return p[0]; /* u8, bool */
     }
 }
@@ -87,11 +87,11 @@ static double real_at(uint32_t kind, const uint8_t *p)
 
 static enum sg_meta_type meta_type(uint32_t kind)
 {
-    return is_integer(kind)                    ? SG_META_INT
+    return is_integer(kind)                 ? SG_META_INT
            : kind == T_F32 || kind == T_F64 ? SG_META_FLOAT
-           : kind == T_BOOL                    ? SG_META_BOOL
-           : kind == T_STRING                  ? SG_META_STRING
-                                               : SG_META_ARRAY;
+           : kind == T_BOOL                 ? SG_META_BOOL
+           : kind == T_STRING               ? SG_META_STRING
+                                            : SG_META_ARRAY;
 }
 
 static segue_status read_string_items(struct reader *r, struct sg_meta *m)
@@ -100,8 +100,8 @@ static segue_status read_string_items(struct reader *r, struct sg_meta *m)
     r->b->strings += n;
     if (n > SG_STRINGS_MOST || r->b->strings > SG_STRINGS_MOST)
         return sg_fail(r->err, SEGUE_EFORMAT,
-                       "open model: %s: key %s: %llu strings, %d in all arrays are read; the file is damaged", r->path,
-                       m->key, (unsigned long long)n, SG_STRINGS_MOST);
+                       "open model: %s: key %s: %llu strings, %d in all arrays are read; the file is damaged",
+                       r->path, m->key, (unsigned long long)n, SG_STRINGS_MOST);
     at = sg_arena_alloc(&r->b->a->arena, n * sizeof *at);
     if (!at) return sg_no_memory(r->path, n * sizeof *at, r->err);
     for (uint64_t i = 0; i < n; i++) {
@@ -126,11 +126,12 @@ static segue_status read_array(struct reader *r, struct sg_meta *m)
                        kind == T_ARRAY ? "convert the model again without it" : "the file is damaged");
     uint64_t least = kind == T_STRING ? 8 : kind_bytes[kind];
     if (m->v.a.n > (r->size - r->at) / least)
-        return sg_fail(r->err, SEGUE_EFORMAT,
-                       "open model: %s: key %s: %llu elements of type %s, but %llu bytes are left; it is cut off or "
-                       "damaged, fetch it again",
-                       r->path, m->key, (unsigned long long)m->v.a.n, kind_names[kind],
-                       (unsigned long long)(r->size - r->at));
+        return sg_fail(
+            r->err, SEGUE_EFORMAT,
+            "open model: %s: key %s: %llu elements of type %s, but %llu bytes are left; it is cut off or "
+            "damaged, fetch it again",
+            r->path, m->key, (unsigned long long)m->v.a.n, kind_names[kind],
+            (unsigned long long)(r->size - r->at));
     m->item = meta_type(kind);
     m->v.a.gguf_type = kind;
     m->v.a.data = r->data + r->at;
@@ -144,7 +145,8 @@ static segue_status read_value(struct reader *r, struct sg_meta *m, uint32_t kin
     const char *s;
     uint64_t n;
     if (kind >= T_N)
-        return sg_fail(r->err, SEGUE_EFORMAT, "open model: %s: key %s: value of type %u, types 0 to %d exist; the file is damaged",
+        return sg_fail(r->err, SEGUE_EFORMAT,
+                       "open model: %s: key %s: value of type %u, types 0 to %d exist; the file is damaged",
                        r->path, m->key, kind, T_N - 1);
     m->type = meta_type(kind);
     if (kind == T_ARRAY) return read_array(r, m);
@@ -158,9 +160,11 @@ static segue_status read_value(struct reader *r, struct sg_meta *m, uint32_t kin
     const uint8_t *p = r->data + r->at;
     r->at += kind_bytes[kind];
     if (kind == T_BOOL && p[0] > 1)
-        return sg_fail(r->err, SEGUE_EFORMAT, "open model: %s: key %s: %u is neither false nor true; the file is damaged",
-                       r->path, m->key, p[0]);
-    if (kind == T_U64 && sg_le64(p) > INT64_MAX) m->type = SG_META_FLOAT; /* so that nobody reads it as negative */
+        return sg_fail(r->err, SEGUE_EFORMAT,
+                       "open model: %s: key %s: %u is neither false nor true; the file is damaged", r->path,
+                       m->key, p[0]);
+    if (kind == T_U64 && sg_le64(p) > INT64_MAX)
+        m->type = SG_META_FLOAT; /* so that nobody reads it as negative */
     if (m->type == SG_META_FLOAT) m->v.f = real_at(kind, p);
     else m->v.i = integer_at(kind, p);
     return SEGUE_OK;
@@ -193,7 +197,8 @@ static segue_status read_tensor_info(struct reader *r)
     SG_TRY(sg_build_name(r->b, r->file, "tensor", s, len, &name, r->err));
     SG_TRY(take32(r, &dims, name));
     if (dims < 1 || dims > 4)
-        return sg_fail(r->err, SEGUE_EFORMAT, "open model: %s: tensor %s: %u dimensions, 1 to 4 are allowed; the file is damaged",
+        return sg_fail(r->err, SEGUE_EFORMAT,
+                       "open model: %s: tensor %s: %u dimensions, 1 to 4 are allowed; the file is damaged",
                        r->path, name, dims);
     for (uint32_t i = 0; i < dims; i++) SG_TRY(take64(r, &ne[i], name));
     SG_TRY(take32(r, &id, name));
@@ -224,10 +229,10 @@ static segue_status place_all(struct reader *r, uint32_t from, uint64_t start)
         uint64_t after = i + 1 < n ? a->tensors[order[i + 1]].offset : r->size - start;
         if (before && before->offset - start + before->bytes > t->offset)
             s = sg_fail(r->err, SEGUE_EFORMAT,
-                        "open model: %s: tensor %s ends at byte %llu of the data, but tensor %s begins at %llu; the file "
-                        "is damaged",
-                        r->path, before->name, (unsigned long long)(before->offset - start + before->bytes), t->name,
-                        (unsigned long long)t->offset);
+                        "open model: %s: tensor %s ends at byte %llu of the data, but tensor %s begins at "
+                        "%llu; the file is damaged",
+                        r->path, before->name, (unsigned long long)(before->offset - start + before->bytes),
+                        t->name, (unsigned long long)t->offset);
         if (t->offset > r->size - start) after = t->offset;
         if (t->storage == SG_OTHER) t->bytes = after > t->offset ? after - t->offset : 0;
         t->offset = t->offset > UINT64_MAX - start ? UINT64_MAX : t->offset + start;
@@ -246,19 +251,22 @@ static segue_status read_tensors(struct reader *r, uint64_t n, uint64_t alignmen
         const struct sg_tensor *t = &r->b->a->tensors[i];
         if (t->offset % alignment)
             return sg_fail(r->err, SEGUE_EFORMAT,
-                           "open model: %s: tensor %s: offset %llu is no multiple of the alignment %llu; the file is damaged",
+                           "open model: %s: tensor %s: offset %llu is no multiple of the alignment %llu; the "
+                           "file is damaged",
                            r->path, t->name, (unsigned long long)t->offset, (unsigned long long)alignment);
     }
     if (!n) return SEGUE_OK;
     if (start > r->size)
         return sg_fail(r->err, SEGUE_EFORMAT,
-                       "open model: %s: its data begins at byte %llu, but the file has %llu; it is cut off, fetch it again",
+                       "open model: %s: its data begins at byte %llu, but the file has %llu; it is cut off, "
+                       "fetch it again",
                        r->path, (unsigned long long)start, (unsigned long long)r->size);
     return place_all(r, from, start);
 }
 
 /* A whole number among the keys from index `from` on; the list is not sorted yet. */
-static segue_status find_number(struct reader *r, uint32_t from, const char *key, uint64_t fallback, uint64_t *out)
+static segue_status find_number(struct reader *r, uint32_t from, const char *key, uint64_t fallback,
+                                uint64_t *out)
 {
     struct sg_archive *a = r->b->a;
     *out = fallback;
@@ -266,7 +274,8 @@ static segue_status find_number(struct reader *r, uint32_t from, const char *key
         const struct sg_meta *m = &a->meta[i];
         if (strcmp(m->key, key)) continue;
         if (m->type != SG_META_INT || m->v.i < 0)
-            return sg_fail(r->err, SEGUE_EFORMAT, "open model: %s: key %s is no whole number from 0 up; the file is damaged",
+            return sg_fail(r->err, SEGUE_EFORMAT,
+                           "open model: %s: key %s is no whole number from 0 up; the file is damaged",
                            r->path, key);
         *out = (uint64_t)m->v.i;
     }
@@ -279,24 +288,27 @@ static segue_status read_header(struct reader *r, uint64_t *tensors, uint64_t *k
     SG_TRY(take32(r, &magic, "the magic"));
     SG_TRY(take32(r, &version, "the version"));
     if (magic != 0x46554747u)
-        return sg_fail(r->err, SEGUE_EFORMAT, "open model: %s: begins with 0x%08x, a GGUF with 0x46554747; fetch it again",
-                       r->path, magic);
+        return sg_fail(r->err, SEGUE_EFORMAT,
+                       "open model: %s: begins with 0x%08x, a GGUF with 0x46554747; fetch it again", r->path,
+                       magic);
     if (version != 2 && version != 3)
-        return sg_fail(r->err, SEGUE_EUNSUPPORTED, "open model: %s: GGUF version %u%s, 2 and 3 are read; convert the model again",
+        return sg_fail(r->err, SEGUE_EUNSUPPORTED,
+                       "open model: %s: GGUF version %u%s, 2 and 3 are read; convert the model again",
                        r->path, version & 0xffffu ? version : version >> 24,
                        version & 0xffffu ? "" : " in big-endian order");
     SG_TRY(take64(r, tensors, "the number of tensors"));
     SG_TRY(take64(r, keys, "the number of keys"));
     /* A tensor takes at least 8+1+4+8+4+8 bytes, a key 8+1+4+1. */
     if (*tensors > (r->size - r->at) / 33 || *keys > (r->size - r->at) / 14)
-        return sg_fail(r->err, SEGUE_EFORMAT,
-                       "open model: %s: %llu tensors and %llu keys do not fit in the %llu bytes left; it is cut off or "
-                       "damaged, fetch it again",
-                       r->path, (unsigned long long)*tensors, (unsigned long long)*keys,
-                       (unsigned long long)(r->size - r->at));
+        return sg_fail(
+            r->err, SEGUE_EFORMAT,
+            "open model: %s: %llu tensors and %llu keys do not fit in the %llu bytes left; it is cut off or "
+            "damaged, fetch it again",
+            r->path, (unsigned long long)*tensors, (unsigned long long)*keys,
+            (unsigned long long)(r->size - r->at));
     uint64_t most = UINT32_MAX;
-    return sg_build_reserve(r->b, (uint32_t)(*tensors < most ? *tensors : most), (uint32_t)(*keys < most ? *keys : most),
-                            r->err);
+    return sg_build_reserve(r->b, (uint32_t)(*tensors < most ? *tensors : most),
+                            (uint32_t)(*keys < most ? *keys : most), r->err);
 }
 
 segue_status sg_gguf_add(struct sg_build *b, uint32_t file, uint32_t part, uint32_t *parts, segue_error *err)
@@ -309,15 +321,17 @@ segue_status sg_gguf_add(struct sg_build *b, uint32_t file, uint32_t part, uint3
     SG_TRY(read_keys(&r, keys));
     SG_TRY(find_number(&r, meta_from, "general.alignment", 32, &alignment));
     if (!alignment || alignment & (alignment - 1) || alignment > UINT32_MAX)
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: key general.alignment: %llu is no power of two; the file is damaged",
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "open model: %s: key general.alignment: %llu is no power of two; the file is damaged",
                        r.path, (unsigned long long)alignment);
     SG_TRY(find_number(&r, meta_from, "split.no", 0, &no));
     SG_TRY(find_number(&r, meta_from, "split.count", 1, &count));
     if (no != part || count > SG_FILES_MOST)
-        return sg_fail(err, SEGUE_EFORMAT,
-                       "open model: %s: it calls itself part %llu of %llu, part %u of at most %d was expected; open the "
-                       "first part and keep the names of all",
-                       r.path, (unsigned long long)no + 1, (unsigned long long)count, part + 1, SG_FILES_MOST);
+        return sg_fail(
+            err, SEGUE_EFORMAT,
+            "open model: %s: it calls itself part %llu of %llu, part %u of at most %d was expected; open the "
+            "first part and keep the names of all",
+            r.path, (unsigned long long)no + 1, (unsigned long long)count, part + 1, SG_FILES_MOST);
     *parts = count ? (uint32_t)count : 1;
     if (part) a->meta_n = meta_from; /* the first part speaks for all */
     return read_tensors(&r, tensors, alignment);
@@ -329,7 +343,8 @@ segue_status sg_gguf_check_split(struct sg_build *b, segue_error *err)
     uint64_t all;
     SG_TRY(find_number(&r, 0, "split.tensors.count", b->a->tensors_n, &all));
     if (all == b->a->tensors_n) return SEGUE_OK;
-    return sg_fail(err, SEGUE_EFORMAT, "open model: %s: key split.tensors.count is %llu, the parts hold %u; fetch them again",
+    return sg_fail(err, SEGUE_EFORMAT,
+                   "open model: %s: key split.tensors.count is %llu, the parts hold %u; fetch them again",
                    b->a->path, (unsigned long long)all, b->a->tensors_n);
 }
 

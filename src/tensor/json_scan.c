@@ -7,10 +7,12 @@
 segue_status sg_scan_fail(const struct sg_json_scan *s, const char *expected, segue_error *err)
 {
     if (s->at >= s->len)
-        return sg_fail(err, SEGUE_EFORMAT, "read JSON: %s: it ends at byte %zu, where %s was expected; fetch it again",
-                       s->what, s->base + s->len, expected);
-    return sg_fail(err, SEGUE_EFORMAT, "read JSON: %s: byte %zu is 0x%02x, where %s was expected; the file is damaged",
-                   s->what, s->base + s->at, (unsigned char)s->text[s->at], expected);
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "read JSON: %s: it ends at byte %zu, where %s was expected; fetch it again", s->what,
+                       s->base + s->len, expected);
+    return sg_fail(err, SEGUE_EFORMAT,
+                   "read JSON: %s: byte %zu is 0x%02x, where %s was expected; the file is damaged", s->what,
+                   s->base + s->at, (unsigned char)s->text[s->at], expected);
 }
 
 char sg_scan_peek(struct sg_json_scan *s)
@@ -46,7 +48,10 @@ static segue_status scan_hex(struct sg_json_scan *s, uint32_t *out, segue_error 
     uint32_t v = 0;
     for (int i = 0; i < 4; i++, s->at++) {
         char c = s->at < s->len ? s->text[s->at] : 0;
-        int d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        int d = c >= '0' && c <= '9'   ? c - '0'
+                : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                       : -1;
         if (d < 0) return sg_scan_fail(s, "a hex digit", err);
         v = v << 4 | (uint32_t)d;
     }
@@ -82,13 +87,15 @@ static segue_status scan_escape(struct sg_json_scan *s, char out[4], size_t *n, 
     uint32_t high = 0, low = 0;
     s->at++;
     SG_TRY(scan_hex(s, &high, err));
-    if (high >= 0xdc00 && high < 0xe000) return sg_scan_fail(s, "a first half of a surrogate pair before this", err);
+    if (high >= 0xdc00 && high < 0xe000)
+        return sg_scan_fail(s, "a first half of a surrogate pair before this", err);
     if (high >= 0xd800 && high < 0xdc00) {
         if (s->len - s->at < 2 || s->text[s->at] != '\\' || s->text[s->at + 1] != 'u')
             return sg_scan_fail(s, "the second half of a surrogate pair", err);
         s->at += 2;
         SG_TRY(scan_hex(s, &low, err));
-        if (low < 0xdc00 || low >= 0xe000) return sg_scan_fail(s, "the second half of a surrogate pair before this", err);
+        if (low < 0xdc00 || low >= 0xe000)
+            return sg_scan_fail(s, "the second half of a surrogate pair before this", err);
         high = 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00);
     }
     *n = put_utf8(high, out);
@@ -101,7 +108,8 @@ segue_status sg_scan_string(struct sg_json_scan *s, char *out, size_t cap, size_
     SG_TRY(sg_scan_char(s, '"', err));
     for (;; n += k) {
         char piece[4];
-        if (s->at >= s->len || (unsigned char)s->text[s->at] < 0x20) return sg_scan_fail(s, "the end of a string", err);
+        if (s->at >= s->len || (unsigned char)s->text[s->at] < 0x20)
+            return sg_scan_fail(s, "the end of a string", err);
         piece[0] = s->text[s->at++];
         k = 1;
         if (piece[0] == '"') break;
@@ -124,8 +132,10 @@ segue_status sg_scan_uint(struct sg_json_scan *s, uint64_t *out, segue_error *er
         if (v > (UINT64_MAX - (uint64_t)(c - '0')) / 10) return sg_scan_fail(s, "a number below 2^64", err);
         v = v * 10 + (uint64_t)(c - '0');
     }
-    if (s->text[start] == '0' && s->at - start > 1) return sg_scan_fail(s, "a number without leading zeros before this", err);
-    if (s->at < s->len && s->text[s->at] && strchr(".eE+-", s->text[s->at])) return sg_scan_fail(s, "a whole number", err);
+    if (s->text[start] == '0' && s->at - start > 1)
+        return sg_scan_fail(s, "a number without leading zeros before this", err);
+    if (s->at < s->len && s->text[s->at] && strchr(".eE+-", s->text[s->at]))
+        return sg_scan_fail(s, "a whole number", err);
     *out = v;
     return SEGUE_OK;
 }
@@ -161,7 +171,8 @@ segue_status sg_scan_skip(struct sg_json_scan *s, segue_error *err)
             SG_TRY(skip_string(s, err));
         } else {
             size_t start = s->at;
-            while (s->at < s->len && s->text[s->at] && strchr("+-.0123456789Eaeflnrstu", s->text[s->at])) s->at++;
+            while (s->at < s->len && s->text[s->at] && strchr("+-.0123456789Eaeflnrstu", s->text[s->at]))
+                s->at++;
             if (s->at == start) return sg_scan_fail(s, "a value", err);
         }
         for (more = 0; depth && !more;) {

@@ -1,6 +1,7 @@
-/* llama2c.c: reading the .bin files of llama2.c: legacy, version 1 (fp32) and version 2 (int8 groups). The files have
- * no names: tensors get those of a Hugging Face llama, and q and k a row permutation, because their rotary pairs are
- * neighbours there. Sizes follow from seven numbers and must add up to the file exactly.
+/* llama2c.c: reading the .bin files of llama2.c: legacy, version 1 (fp32) and version 2 (int8 groups). The
+ * files have no names: tensors get those of a Hugging Face llama, and q and k a row permutation, because
+ * their rotary pairs are neighbours there. Sizes follow from seven numbers and must add up to the file
+ * exactly.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -10,7 +11,7 @@
 enum { MAGIC = 0x616b3432, HEADER_BYTES = 256, LAYERS_MOST = 1024 };
 
 struct header {
-    uint32_t version;        /* 0 = legacy */
+    uint32_t version; /* 0 = legacy */
     int64_t dim, hidden, layers, heads, kv_heads, vocab, length;
     uint64_t shared, group;
 };
@@ -19,7 +20,7 @@ struct reader {
     struct sg_build *b;
     uint32_t file;
     struct header h;
-    uint64_t at;             /* where the next tensor begins */
+    uint64_t at; /* where the next tensor begins */
     segue_error *err;
 };
 
@@ -29,8 +30,9 @@ static int header_plausible(const struct header *h)
 {
     return h->dim > 0 && h->dim <= 1 << 20 && h->hidden > 0 && h->hidden <= 1 << 22 && h->layers > 0 &&
            h->layers <= LAYERS_MOST && h->heads > 0 && h->heads <= h->dim && h->dim % h->heads == 0 &&
-           h->dim / h->heads % 2 == 0 && h->kv_heads > 0 && h->kv_heads <= h->heads && h->heads % h->kv_heads == 0 &&
-           h->vocab > 0 && h->vocab <= 1 << 24 && h->length > 0 && h->length <= 1 << 28;
+           h->dim / h->heads % 2 == 0 && h->kv_heads > 0 && h->kv_heads <= h->heads &&
+           h->heads % h->kv_heads == 0 && h->vocab > 0 && h->vocab <= 1 << 24 && h->length > 0 &&
+           h->length <= 1 << 28;
 }
 
 /* Fills h from the first bytes; 0 when the file is too short even for that. */
@@ -88,11 +90,12 @@ static segue_status add_tensor(struct reader *r, const char *name, uint64_t rows
     uint64_t numbers = t->rows * t->cols, scales = numbers / r->h.group * 4;
     const struct sg_map *map = &r->b->a->maps[r->file];
     if (numbers % r->h.group || scales > map->size - r->at)
-        return sg_fail(r->err, SEGUE_EFORMAT,
-                       "open model: %s: tensor %s: %llu numbers in groups of %llu need %llu bytes of scales, %llu are "
-                       "left; the file is damaged",
-                       r->b->a->path, name, (unsigned long long)numbers, (unsigned long long)r->h.group,
-                       (unsigned long long)scales, (unsigned long long)(map->size - r->at));
+        return sg_fail(
+            r->err, SEGUE_EFORMAT,
+            "open model: %s: tensor %s: %llu numbers in groups of %llu need %llu bytes of scales, %llu are "
+            "left; the file is damaged",
+            r->b->a->path, name, (unsigned long long)numbers, (unsigned long long)r->h.group,
+            (unsigned long long)scales, (unsigned long long)(map->size - r->at));
     t->affine.scales = map->data + r->at;
     t->affine.storage = SG_F32;
     t->affine.group = (uint32_t)r->h.group;
@@ -110,10 +113,11 @@ static segue_status check_scales(struct reader *r)
         for (uint64_t k = 0; k < n && k < 64; k++) {
             float scale = sg_f32_of_bits(sg_le32((const uint8_t *)t->affine.scales + 4 * k));
             if (scale >= 0 && scale < 1) continue;
-            return sg_fail(r->err, SEGUE_EFORMAT,
-                           "open model: %s: tensor %s: scale %llu is %g, 0 to 1 are sound; an early export script "
-                           "ordered the file differently, export it again",
-                           a->path, t->name, (unsigned long long)k, (double)scale);
+            return sg_fail(
+                r->err, SEGUE_EFORMAT,
+                "open model: %s: tensor %s: scale %llu is %g, 0 to 1 are sound; an early export script "
+                "ordered the file differently, export it again",
+                a->path, t->name, (unsigned long long)k, (double)scale);
         }
     }
     return SEGUE_OK;
@@ -122,7 +126,7 @@ static segue_status check_scales(struct reader *r)
 struct part {
     const char *name;
     uint64_t rows, cols;
-    int64_t heads;           /* of q and k: rows come in interleaved pairs */
+    int64_t heads; /* of q and k: rows come in interleaved pairs */
 };
 
 /* The same tensor of every layer. */
@@ -149,10 +153,14 @@ static segue_status add_all(struct reader *r)
     uint64_t dim = (uint64_t)h->dim, hidden = (uint64_t)h->hidden, vocab = (uint64_t)h->vocab;
     uint64_t kv = dim / (uint64_t)h->heads * (uint64_t)h->kv_heads;
     const struct part parts[] = {
-        {"input_layernorm", 0, dim, 0},         {"self_attn.q_proj", dim, dim, h->heads},
-        {"self_attn.k_proj", kv, dim, h->kv_heads}, {"self_attn.v_proj", kv, dim, 0},
-        {"self_attn.o_proj", dim, dim, 0},      {"post_attention_layernorm", 0, dim, 0},
-        {"mlp.gate_proj", hidden, dim, 0},      {"mlp.down_proj", dim, hidden, 0},
+        {"input_layernorm", 0, dim, 0},
+        {"self_attn.q_proj", dim, dim, h->heads},
+        {"self_attn.k_proj", kv, dim, h->kv_heads},
+        {"self_attn.v_proj", kv, dim, 0},
+        {"self_attn.o_proj", dim, dim, 0},
+        {"post_attention_layernorm", 0, dim, 0},
+        {"mlp.gate_proj", hidden, dim, 0},
+        {"mlp.down_proj", dim, hidden, 0},
         {"mlp.up_proj", hidden, dim, 0},
     };
     int legacy = !h->version;
@@ -179,10 +187,11 @@ static segue_status add_numbers(struct reader *r)
         const char *key;
         int64_t value;
     } numbers[] = {
-        {"llama2c.version", h->version},   {"llama2c.dim", h->dim},           {"llama2c.hidden_dim", h->hidden},
-        {"llama2c.n_layers", h->layers},   {"llama2c.n_heads", h->heads},     {"llama2c.n_kv_heads", h->kv_heads},
-        {"llama2c.vocab_size", h->vocab},  {"llama2c.seq_len", h->length},    {"llama2c.shared", (int64_t)h->shared},
-        {"llama2c.group_size", (int64_t)h->group},
+        {"llama2c.version", h->version},        {"llama2c.dim", h->dim},
+        {"llama2c.hidden_dim", h->hidden},      {"llama2c.n_layers", h->layers},
+        {"llama2c.n_heads", h->heads},          {"llama2c.n_kv_heads", h->kv_heads},
+        {"llama2c.vocab_size", h->vocab},       {"llama2c.seq_len", h->length},
+        {"llama2c.shared", (int64_t)h->shared}, {"llama2c.group_size", (int64_t)h->group},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         struct sg_meta *m;
@@ -199,24 +208,29 @@ segue_status sg_llama2c_add(struct sg_build *b, uint32_t file, segue_error *err)
     const char *path = b->a->files[file];
     struct reader r = {.b = b, .file = file, .err = err};
     if (!read_header(map, &r.h))
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: a llama2.c header takes %d bytes and a version from 1, the file has %zu; fetch it again",
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "open model: %s: a llama2.c header takes %d bytes and a version from 1, the file has "
+                       "%zu; fetch it again",
                        path, HEADER_BYTES, map->size);
     if (r.h.version > 2)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "open model: %s: llama2.c version %u, 0 to 2 are read; export it again", path,
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "open model: %s: llama2.c version %u, 0 to 2 are read; export it again", path,
                        r.h.version);
     if (!header_plausible(&r.h) || (r.h.version == 2 && (!r.h.group || r.h.group > 1 << 20)))
         return sg_fail(err, SEGUE_EFORMAT,
-                       "open model: %s: llama2.c header says dim %lld, hidden %lld, layers %lld, heads %lld/%lld, vocabulary "
-                       "%lld, length %lld, group %llu: no such model; the file is damaged",
-                       path, (long long)r.h.dim, (long long)r.h.hidden, (long long)r.h.layers, (long long)r.h.heads,
-                       (long long)r.h.kv_heads, (long long)r.h.vocab, (long long)r.h.length,
-                       (unsigned long long)r.h.group);
+                       "open model: %s: llama2.c header says dim %lld, hidden %lld, layers %lld, heads "
+                       "%lld/%lld, vocabulary %lld, length %lld, group %llu: no such model; the file is "
+                       "damaged",
+                       path, (long long)r.h.dim, (long long)r.h.hidden, (long long)r.h.layers,
+                       (long long)r.h.heads, (long long)r.h.kv_heads, (long long)r.h.vocab,
+                       (long long)r.h.length, (unsigned long long)r.h.group);
     r.at = r.h.version ? HEADER_BYTES : 28;
     SG_TRY(add_numbers(&r));
     SG_TRY(add_all(&r));
     if (r.at != map->size)
         return sg_fail(err, SEGUE_EFORMAT,
-                       "open model: %s: its header describes %llu bytes, the file has %zu; it is damaged or no llama2.c file",
+                       "open model: %s: its header describes %llu bytes, the file has %zu; it is damaged or "
+                       "no llama2.c file",
                        path, (unsigned long long)r.at, map->size);
     return r.h.version == 2 ? check_scales(&r) : SEGUE_OK;
 }

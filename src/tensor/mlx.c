@@ -1,5 +1,5 @@
-/* mlx.c: the three tensors of an MLX-quantised module (U32 codes, scales, biases) become one tensor of the house. The
- * numbers of bits and of a group stand in config.json and are checked against the shapes.
+/* mlx.c: the three tensors of an MLX-quantised module (U32 codes, scales, biases) become one tensor of the
+ * house. The numbers of bits and of a group stand in config.json and are checked against the shapes.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -7,8 +7,8 @@
 #include "tensor/json.h"
 
 struct rule {
-    int64_t bits, group;     /* 0: not said */
-    const char *mode;        /* NULL: not said */
+    int64_t bits, group; /* 0: not said */
+    const char *mode;    /* NULL: not said */
 };
 
 static segue_status read_rule(const json_t *o, struct rule *rule, segue_error *err)
@@ -33,7 +33,8 @@ static segue_status find_rule(const json_t *config, const char *path, struct rul
 static int bits_known(int64_t bits) { return bits >= 2 && bits <= 8 && bits != 7; }
 
 /* With words of 32 bits and one scale per group, bits * group = 32 * words / scales. */
-static segue_status infer_rule(const char *name, uint64_t words, uint64_t scales, struct rule *rule, segue_error *err)
+static segue_status infer_rule(const char *name, uint64_t words, uint64_t scales, struct rule *rule,
+                               segue_error *err)
 {
     int found = 0;
     uint64_t product = scales ? words * 32 / scales : 0;
@@ -52,8 +53,8 @@ static segue_status infer_rule(const char *name, uint64_t words, uint64_t scales
         return SEGUE_OK;
     }
     return sg_fail(err, found ? SEGUE_EUNSUPPORTED : SEGUE_EFORMAT,
-                   "join MLX tensor: %s: %llu words and %llu scales per row allow %d readings of bits and group size; put "
-                   "its config.json beside it",
+                   "join MLX tensor: %s: %llu words and %llu scales per row allow %d readings of bits and "
+                   "group size; put its config.json beside it",
                    name, (unsigned long long)words, (unsigned long long)scales, found);
 }
 
@@ -74,33 +75,40 @@ static int same_places(const struct sg_tensor *w, const struct sg_tensor *s)
     return s->rows == w->rows && (s->storage == SG_F32 || s->storage == SG_F16 || s->storage == SG_BF16);
 }
 
-static segue_status join_one(struct sg_archive *a, struct sg_tensor *w, const char *path, const struct sg_tensor *scales,
-                             const struct sg_tensor *biases, const json_t *config, segue_error *err)
+static segue_status join_one(struct sg_archive *a, struct sg_tensor *w, const char *path,
+                             const struct sg_tensor *scales, const struct sg_tensor *biases,
+                             const json_t *config, segue_error *err)
 {
     struct rule rule;
     SG_TRY(find_rule(config, path, &rule, err));
     if ((rule.mode && strcmp(rule.mode, "affine")) || !biases)
-        return sg_fail(err, SEGUE_EUNSUPPORTED,
-                       "join MLX tensor: %s: quantised in mode %s, only affine is read; take another quantisation", w->name,
-                       rule.mode && strcmp(rule.mode, "affine") ? rule.mode : "unknown (it has scales, but no biases)");
+        return sg_fail(
+            err, SEGUE_EUNSUPPORTED,
+            "join MLX tensor: %s: quantised in mode %s, only affine is read; take another quantisation",
+            w->name,
+            rule.mode && strcmp(rule.mode, "affine") ? rule.mode : "unknown (it has scales, but no biases)");
     if (!rule.bits || !rule.group) SG_TRY(infer_rule(w->name, w->cols, scales->cols, &rule, err));
     if (!bits_known(rule.bits) || (rule.group != 32 && rule.group != 64 && rule.group != 128))
         return sg_fail(err, SEGUE_EUNSUPPORTED,
-                       "join MLX tensor: %s: %lld bits in groups of %lld; 2, 3, 4, 5, 6, 8 bits in groups of 32, 64, 128 are "
-                       "read",
+                       "join MLX tensor: %s: %lld bits in groups of %lld; 2, 3, 4, 5, 6, 8 bits in groups of "
+                       "32, 64, 128 are read",
                        w->name, (long long)rule.bits, (long long)rule.group);
     uint64_t cols = scales->cols * (uint64_t)rule.group; /* wraps only where the next line refuses */
-    if (scales->cols > UINT32_MAX || !same_places(w, scales) || !same_places(w, biases) || biases->cols != scales->cols ||
-        biases->storage != scales->storage || w->cols > UINT32_MAX || cols * (uint64_t)rule.bits != w->cols * 32)
+    if (scales->cols > UINT32_MAX || !same_places(w, scales) || !same_places(w, biases) ||
+        biases->cols != scales->cols || biases->storage != scales->storage || w->cols > UINT32_MAX ||
+        cols * (uint64_t)rule.bits != w->cols * 32)
         return sg_fail(err, SEGUE_EFORMAT,
-                       "join MLX tensor: %s: %llu x %llu words, scales %llu x %llu %s, biases %llu x %llu %s do not fit %lld "
-                       "bits in groups of %lld; check config.json",
-                       w->name, (unsigned long long)w->rows, (unsigned long long)w->cols, (unsigned long long)scales->rows,
-                       (unsigned long long)scales->cols, scales->stored_as, (unsigned long long)biases->rows,
-                       (unsigned long long)biases->cols, biases->stored_as, (long long)rule.bits, (long long)rule.group);
-    w->stored_as = sg_arena_printf(&a->arena, "affine_%lld_%lld", (long long)rule.bits, (long long)rule.group);
+                       "join MLX tensor: %s: %llu x %llu words, scales %llu x %llu %s, biases %llu x %llu %s "
+                       "do not fit %lld bits in groups of %lld; check config.json",
+                       w->name, (unsigned long long)w->rows, (unsigned long long)w->cols,
+                       (unsigned long long)scales->rows, (unsigned long long)scales->cols, scales->stored_as,
+                       (unsigned long long)biases->rows, (unsigned long long)biases->cols, biases->stored_as,
+                       (long long)rule.bits, (long long)rule.group);
+    w->stored_as =
+        sg_arena_printf(&a->arena, "affine_%lld_%lld", (long long)rule.bits, (long long)rule.group);
     if (!w->stored_as) return sg_no_memory(w->name, 32, err);
-    w->affine = (struct sg_affine){scales->data, biases->data, scales->storage, (uint32_t)rule.bits, (uint32_t)rule.group};
+    w->affine = (struct sg_affine){scales->data, biases->data, scales->storage, (uint32_t)rule.bits,
+                                   (uint32_t)rule.group};
     w->storage = SG_AFFINE;
     w->cols = cols;
     if (w->rank) w->shape[w->rank - 1] = cols;
@@ -108,13 +116,14 @@ static segue_status join_one(struct sg_archive *a, struct sg_tensor *w, const ch
 }
 
 /* Joins in `list`, a copy of a's tensors, and marks in `gone` what was joined to another. */
-static segue_status join_all(struct sg_archive *a, struct sg_tensor *list, uint8_t *gone, const json_t *config,
-                             segue_error *err)
+static segue_status join_all(struct sg_archive *a, struct sg_tensor *list, uint8_t *gone,
+                             const json_t *config, segue_error *err)
 {
     for (uint32_t i = 0; i < a->tensors_n; i++) {
         char path[SG_NAME_MOST + 16];
         size_t n = strlen(list[i].name);
-        if (list[i].storage != SG_U32 || n < 8 || n > SG_NAME_MOST || strcmp(list[i].name + n - 7, ".weight")) continue;
+        if (list[i].storage != SG_U32 || n < 8 || n > SG_NAME_MOST || strcmp(list[i].name + n - 7, ".weight"))
+            continue;
         const struct sg_tensor *scales = sibling(a, list[i].name, ".scales", path);
         const struct sg_tensor *biases = sibling(a, list[i].name, ".biases", path);
         if (!scales) continue;
@@ -125,7 +134,8 @@ static segue_status join_all(struct sg_archive *a, struct sg_tensor *list, uint8
 }
 
 /* Sorts the new list beside the old one, then takes its place. */
-static segue_status replace_list(struct sg_archive *a, struct sg_tensor *list, const uint8_t *gone, segue_error *err)
+static segue_status replace_list(struct sg_archive *a, struct sg_tensor *list, const uint8_t *gone,
+                                 segue_error *err)
 {
     struct sg_archive next = *a;
     struct sg_build b = {.a = &next};

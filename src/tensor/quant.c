@@ -1,13 +1,14 @@
-/* quant.c: blocks of stored numbers to fp32, one function per format. Products are kept in their own statements and in
- * the order of the formats' authors, so that every value is theirs to the last bit. Nothing here checks: sizes were
- * checked when the archive was opened.
+/* quant.c: blocks of stored numbers to fp32, one function per format. Products are kept in their own
+ * statements and in the order of the formats' authors, so that every value is theirs to the last bit. Nothing
+ * here checks: sizes were checked when the archive was opened.
  * SPDX-License-Identifier: MIT */
 #include "base/num.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
 
-static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                      1,    13,   25,  38,  53,  69,  89,  113};
 /* E2M1 doubled: the block's exponent is halved to match. */
 static const int8_t fp4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
@@ -18,8 +19,8 @@ static void read_f32(const uint8_t *p, uint64_t n, float *out)
     for (uint64_t i = 0; i < n; i++) out[i] = sg_f32_of_bits(sg_le32(p + 4 * i));
 }
 
-/* Without branches, so that it vectorises; halves below 2^-14 go through 0.5 + x, which is exact and, unlike a product
- * with a denormal number, fast. */
+/* Without branches, so that it vectorises; halves below 2^-14 go through 0.5 + x, which is exact and, unlike
+ * a product with a denormal number, fast. */
 static void read_f16(const uint8_t *p, uint64_t n, float *out)
 {
     for (uint64_t i = 0; i < n; i++) {
@@ -148,7 +149,8 @@ static void read_q3_k(const uint8_t *p, uint64_t n, float *out)
             int shift = k % 8 / 2 * 2, bit = k / 2;
             int lo = k < 8 ? sc[k] & 15 : sc[k - 8] >> 4, hi = sc[8 + k % 4] >> (2 * (k / 4)) & 3;
             float scale = d * (float)((lo | hi << 4) - 32);
-            for (int i = 0; i < 16; i++) out[i] = scale * (float)((q[i] >> shift & 3) - ((hm[i] >> bit & 1) ? 0 : 4));
+            for (int i = 0; i < 16; i++)
+                out[i] = scale * (float)((q[i] >> shift & 3) - ((hm[i] >> bit & 1) ? 0 : 4));
         }
     }
 }
@@ -237,5 +239,6 @@ void sg_dequant_row(enum sg_storage s, const void *src, uint64_t n, float *out)
     case SG_MXFP4: read_mxfp4(src, n, out); return;
     default: break;
     }
-    for (uint64_t i = 0; i < n; i++) out[i] = NAN; /* a caller that skipped sg_tensor_computable must notice */
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = NAN; /* a caller that skipped sg_tensor_computable must notice */
 }

@@ -1,6 +1,6 @@
-/* safetensors.c: reading and writing safetensors: one JSON header, then the data without hole or overlap. The header is
- * scanned, not parsed into a tree: it may be 100 MB of hostile text. Sharded folders are archive.c's; the list of
- * shards in an index file is read here.
+/* safetensors.c: reading and writing safetensors: one JSON header, then the data without hole or overlap. The
+ * header is scanned, not parsed into a tree: it may be 100 MB of hostile text. Sharded folders are
+ * archive.c's; the list of shards in an index file is read here.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -14,9 +14,9 @@ static const struct {
     const char *name;
     enum sg_storage storage;
 } dtypes[] = {
-    {"F32", SG_F32}, {"F16", SG_F16}, {"BF16", SG_BF16}, {"F64", SG_F64},         {"I64", SG_I64},         {"I32", SG_I32},
-    {"I16", SG_I16}, {"I8", SG_I8},   {"U64", SG_U64},   {"U32", SG_U32},         {"U16", SG_U16},         {"U8", SG_U8},
-    {"BOOL", SG_BOOL},                {"F8_E4M3", SG_F8_E4M3}, {"F8_E5M2", SG_F8_E5M2},
+    {"F32", SG_F32}, {"F16", SG_F16}, {"BF16", SG_BF16}, {"F64", SG_F64},         {"I64", SG_I64},
+    {"I32", SG_I32}, {"I16", SG_I16}, {"I8", SG_I8},     {"U64", SG_U64},         {"U32", SG_U32},
+    {"U16", SG_U16}, {"U8", SG_U8},   {"BOOL", SG_BOOL}, {"F8_E4M3", SG_F8_E4M3}, {"F8_E5M2", SG_F8_E5M2},
 };
 
 int sg_safetensors_is(const struct sg_map *map)
@@ -42,7 +42,8 @@ static segue_status scan_shape(struct sg_json_scan *s, struct entry *e, segue_er
         if (!more) return SEGUE_OK;
         SG_TRY(sg_scan_uint(s, &dim, err));
         if (e->rank == 4) {
-            if (!sg_mul64(e->shape[0], e->shape[1], &e->shape[0])) return sg_scan_fail(s, "a smaller shape", err);
+            if (!sg_mul64(e->shape[0], e->shape[1], &e->shape[0]))
+                return sg_scan_fail(s, "a smaller shape", err);
             memmove(e->shape + 1, e->shape + 2, 2 * sizeof *e->shape);
             e->rank = 3;
         }
@@ -70,8 +71,10 @@ static segue_status scan_entry(struct sg_json_scan *s, struct entry *e, segue_er
         if (!more) break;
         SG_TRY(sg_scan_string(s, key, sizeof key, &n, err));
         SG_TRY(sg_scan_char(s, ':', err));
-        int *seen = !strcmp(key, "dtype") ? &e->seen_dtype : !strcmp(key, "shape") ? &e->seen_shape
-                    : !strcmp(key, "data_offsets") ? &e->seen_offsets : NULL;
+        int *seen = !strcmp(key, "dtype")          ? &e->seen_dtype
+                    : !strcmp(key, "shape")        ? &e->seen_shape
+                    : !strcmp(key, "data_offsets") ? &e->seen_offsets
+                                                   : NULL;
         if (seen && (*seen)++) return sg_scan_fail(s, "a key that was not there before", err);
         if (!seen) SG_TRY(sg_scan_skip(s, err));
         else if (seen == &e->seen_dtype) SG_TRY(sg_scan_string(s, e->dtype, sizeof e->dtype, &n, err));
@@ -89,8 +92,9 @@ static segue_status add_entry(struct sg_build *b, uint32_t file, const char *nam
     const char *path = b->a->files[file], *kept;
     struct sg_tensor *t;
     if (e->to < e->from || e->to > UINT64_MAX - data_at)
-        return sg_fail(err, SEGUE_EFORMAT, "open model: %s: tensor %s: data_offsets %llu to %llu; the file is damaged",
-                       path, name, (unsigned long long)e->from, (unsigned long long)e->to);
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "open model: %s: tensor %s: data_offsets %llu to %llu; the file is damaged", path,
+                       name, (unsigned long long)e->from, (unsigned long long)e->to);
     SG_TRY(sg_build_name(b, file, "tensor", name, strlen(name), &kept, err));
     SG_TRY(sg_build_tensor(b, file, kept, &t, err));
     t->storage = SG_OTHER;
@@ -99,21 +103,24 @@ static segue_status add_entry(struct sg_build *b, uint32_t file, const char *nam
         t->storage = dtypes[i].storage;
         t->stored_as = dtypes[i].name;
     }
-    if (t->storage == SG_OTHER) SG_TRY(sg_build_name(b, file, "dtype", e->dtype, strlen(e->dtype), &t->stored_as, err));
+    if (t->storage == SG_OTHER)
+        SG_TRY(sg_build_name(b, file, "dtype", e->dtype, strlen(e->dtype), &t->stored_as, err));
     t->rank = e->rank;
     memcpy(t->shape, e->shape, e->rank * sizeof *e->shape);
     t->offset = data_at + e->from;
     t->bytes = e->to - e->from;
     SG_TRY(sg_build_shape(b, t, err));
     if (t->bytes != e->to - e->from)
-        return sg_fail(err, SEGUE_EFORMAT,
-                       "open model: %s: tensor %s: its shape takes %llu bytes, its data_offsets hold %llu; the file is "
-                       "damaged",
-                       path, name, (unsigned long long)t->bytes, (unsigned long long)(e->to - e->from));
+        return sg_fail(
+            err, SEGUE_EFORMAT,
+            "open model: %s: tensor %s: its shape takes %llu bytes, its data_offsets hold %llu; the file is "
+            "damaged",
+            path, name, (unsigned long long)t->bytes, (unsigned long long)(e->to - e->from));
     return sg_build_place(b, t, err);
 }
 
-static segue_status scan_metadata(struct sg_build *b, uint32_t file, struct sg_json_scan *s, int keep, segue_error *err)
+static segue_status scan_metadata(struct sg_build *b, uint32_t file, struct sg_json_scan *s, int keep,
+                                  segue_error *err)
 {
     int first = 1, more;
     SG_TRY(sg_scan_char(s, '{', err));
@@ -146,7 +153,8 @@ static segue_status scan_metadata(struct sg_build *b, uint32_t file, struct sg_j
 }
 
 /* The data of all tensors, in order, must fill the rest of the file exactly. */
-static segue_status check_tiling(struct sg_build *b, uint32_t file, uint32_t from, uint64_t at, segue_error *err)
+static segue_status check_tiling(struct sg_build *b, uint32_t file, uint32_t from, uint64_t at,
+                                 segue_error *err)
 {
     struct sg_archive *a = b->a;
     const char *path = a->files[file];
@@ -157,7 +165,8 @@ static segue_status check_tiling(struct sg_build *b, uint32_t file, uint32_t fro
         const struct sg_tensor *t = &a->tensors[order[i]];
         if (t->offset != at)
             s = sg_fail(err, SEGUE_EFORMAT,
-                        "open model: %s: tensor %s: its data begins at byte %llu, but %s byte %llu; the file is damaged",
+                        "open model: %s: tensor %s: its data begins at byte %llu, but %s byte %llu; the file "
+                        "is damaged",
                         path, t->name, (unsigned long long)t->offset,
                         t->offset < at ? "what lies before it ends at" : "there is a hole from",
                         (unsigned long long)at);
@@ -165,9 +174,10 @@ static segue_status check_tiling(struct sg_build *b, uint32_t file, uint32_t fro
     }
     sg_free(order);
     if (s == SEGUE_OK && at != a->maps[file].size)
-        s = sg_fail(err, SEGUE_EFORMAT,
-                    "open model: %s: the tensors end at byte %llu, the file has %zu; it is damaged, fetch it again", path,
-                    (unsigned long long)at, a->maps[file].size);
+        s = sg_fail(
+            err, SEGUE_EFORMAT,
+            "open model: %s: the tensors end at byte %llu, the file has %zu; it is damaged, fetch it again",
+            path, (unsigned long long)at, a->maps[file].size);
     return s;
 }
 
@@ -177,10 +187,11 @@ segue_status sg_safetensors_add(struct sg_build *b, uint32_t file, int keep_meta
     const char *path = b->a->files[file];
     uint64_t n = map.size >= 8 ? sg_le64(map.data) : 0;
     if (map.size < 10 || n > HEADER_MOST || n < 2 || n > map.size - 8)
-        return sg_fail(err, SEGUE_EFORMAT,
-                       "open model: %s: no safetensors: its header wants %llu bytes of at most %d, the file has %zu; "
-                       "fetch it again",
-                       path, (unsigned long long)n, HEADER_MOST, map.size);
+        return sg_fail(
+            err, SEGUE_EFORMAT,
+            "open model: %s: no safetensors: its header wants %llu bytes of at most %d, the file has %zu; "
+            "fetch it again",
+            path, (unsigned long long)n, HEADER_MOST, map.size);
     struct sg_json_scan s = {(const char *)map.data + 8, n, 0, path, 8};
     uint32_t before = b->a->tensors_n;
     int first = 1, more, had_metadata = 0;
@@ -202,7 +213,8 @@ segue_status sg_safetensors_add(struct sg_build *b, uint32_t file, int keep_meta
         SG_TRY(scan_entry(&s, &e, err));
         SG_TRY(add_entry(b, file, name, &e, 8 + n, err));
     }
-    if (sg_scan_peek(&s) || s.at != s.len) return sg_scan_fail(&s, "only spaces up to the end of the header", err);
+    if (sg_scan_peek(&s) || s.at != s.len)
+        return sg_scan_fail(&s, "only spaces up to the end of the header", err);
     return check_tiling(b, file, before, 8 + n, err);
 }
 
@@ -261,7 +273,8 @@ static segue_status scan_weight_map(struct sg_json_scan *s, struct names *names,
         SG_TRY(sg_scan_string(s, file, sizeof file, &n, err));
         if (!name_is_plain(file, n))
             return sg_fail(err, SEGUE_EFORMAT,
-                           "open model: %s: tensor %s is said to lie in \"%s\": no plain file name; the index is damaged",
+                           "open model: %s: tensor %s is said to lie in \"%s\": no plain file name; the "
+                           "index is damaged",
                            s->what, name, file);
         SG_TRY(add_file_name(names, file, s->what, err));
     }
@@ -284,7 +297,8 @@ static segue_status scan_index(struct sg_json_scan *s, struct names *names, segu
     }
     if (sg_scan_peek(s) || s->at != s->len) return sg_scan_fail(s, "nothing more", err);
     if (names->n) return SEGUE_OK;
-    return sg_fail(err, SEGUE_EFORMAT, "open model: %s: no weight_map with files in it; fetch the index again", s->what);
+    return sg_fail(err, SEGUE_EFORMAT,
+                   "open model: %s: no weight_map with files in it; fetch the index again", s->what);
 }
 
 segue_status sg_safetensors_index(const char *path, char ***files, size_t *n, segue_error *err)
@@ -295,8 +309,9 @@ segue_status sg_safetensors_index(const char *path, char ***files, size_t *n, se
     struct sg_json_scan s = {(const char *)map.data, map.size, 0, path, 0};
     segue_status status = SEGUE_OK;
     if (map.size > INDEX_MOST)
-        status = sg_fail(err, SEGUE_EFORMAT, "open model: %s: an index of %zu bytes, at most %d are read; fetch it again",
-                         path, map.size, INDEX_MOST);
+        status = sg_fail(err, SEGUE_EFORMAT,
+                         "open model: %s: an index of %zu bytes, at most %d are read; fetch it again", path,
+                         map.size, INDEX_MOST);
     if (status == SEGUE_OK) status = scan_index(&s, &names, err);
     sg_map_close(&map);
     if (status == SEGUE_OK) {
@@ -322,26 +337,28 @@ static void put_string(struct sg_buf *buf, const char *s)
     sg_buf_puts(buf, "\"");
 }
 
-static segue_status item_bytes(const char *path, const struct sg_st_item *it, uint64_t *bytes, const char **dtype,
-                               segue_error *err)
+static segue_status item_bytes(const char *path, const struct sg_st_item *it, uint64_t *bytes,
+                               const char **dtype, segue_error *err)
 {
     *dtype = NULL;
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
         if (dtypes[i].storage == it->storage) *dtype = dtypes[i].name;
     if (!*dtype || it->rank > 4)
-        return sg_fail(err, SEGUE_EUNSUPPORTED,
-                       "write safetensors: %s: tensor %s: type %s of rank %u has no place there; convert it first", path,
-                       it->name, sg_storage_info(it->storage)->name, it->rank);
+        return sg_fail(
+            err, SEGUE_EUNSUPPORTED,
+            "write safetensors: %s: tensor %s: type %s of rank %u has no place there; convert it first", path,
+            it->name, sg_storage_info(it->storage)->name, it->rank);
     *bytes = sg_storage_info(it->storage)->bytes;
     for (uint32_t i = 0; i < it->rank; i++)
         if (!sg_mul64(*bytes, it->shape[i], bytes))
-            return sg_fail(err, SEGUE_EARG, "write safetensors: %s: tensor %s: its shape overflows; correct the shape",
-                           path, it->name);
+            return sg_fail(err, SEGUE_EARG,
+                           "write safetensors: %s: tensor %s: its shape overflows; correct the shape", path,
+                           it->name);
     return SEGUE_OK;
 }
 
-static segue_status write_header(struct sg_buf *buf, const char *path, const struct sg_st_item *items, size_t n,
-                                 segue_error *err)
+static segue_status write_header(struct sg_buf *buf, const char *path, const struct sg_st_item *items,
+                                 size_t n, segue_error *err)
 {
     uint64_t at = 0, bytes;
     const char *dtype;
@@ -354,7 +371,8 @@ static segue_status write_header(struct sg_buf *buf, const char *path, const str
         sg_buf_printf(buf, ":{\"dtype\":\"%s\",\"shape\":[", dtype);
         for (uint32_t k = 0; k < it->rank; k++)
             sg_buf_printf(buf, k ? ",%llu" : "%llu", (unsigned long long)it->shape[k]);
-        sg_buf_printf(buf, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at, (unsigned long long)(at + bytes));
+        sg_buf_printf(buf, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at,
+                      (unsigned long long)(at + bytes));
         at += bytes;
     }
     sg_buf_puts(buf, "}");
@@ -364,7 +382,8 @@ static segue_status write_header(struct sg_buf *buf, const char *path, const str
     return SEGUE_OK;
 }
 
-segue_status sg_safetensors_write(const char *path, const struct sg_st_item *items, size_t n, segue_error *err)
+segue_status sg_safetensors_write(const char *path, const struct sg_st_item *items, size_t n,
+                                  segue_error *err)
 {
     struct sg_buf header = {0};
     struct sg_file_out out;

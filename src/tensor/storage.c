@@ -1,5 +1,5 @@
-/* storage.c: the table of number formats: their names, block sizes and ids in files, and the size of a row. It holds
- * facts only; reading and writing blocks is quant.c's and encode.c's.
+/* storage.c: the table of number formats: their names, block sizes and ids in files, and the size of a row.
+ * It holds facts only; reading and writing blocks is quant.c's and encode.c's.
  * SPDX-License-Identifier: MIT */
 #include "tensor/tensor.h"
 
@@ -43,10 +43,11 @@ static const struct {
     uint32_t id;
     const char *name;
 } unread[] = {
-    {4, "q4_2"},    {5, "q4_3"},   {9, "q8_1"},    {15, "q8_k"},    {16, "iq2_xxs"}, {17, "iq2_xs"},
-    {18, "iq3_xxs"}, {19, "iq1_s"}, {21, "iq3_s"},  {22, "iq2_s"},   {23, "iq4_xs"},  {29, "iq1_m"},
-    {31, "q4_0_4_4"}, {32, "q4_0_4_8"}, {33, "q4_0_8_8"}, {34, "tq1_0"}, {35, "tq2_0"},
-    {36, "iq4_nl_4_4"}, {37, "iq4_nl_4_8"}, {38, "iq4_nl_8_8"}, {40, "nvfp4"}, {41, "q1_0"},
+    {4, "q4_2"},    {5, "q4_3"},     {9, "q8_1"},        {15, "q8_k"},       {16, "iq2_xxs"},
+    {17, "iq2_xs"}, {18, "iq3_xxs"}, {19, "iq1_s"},      {21, "iq3_s"},      {22, "iq2_s"},
+    {23, "iq4_xs"}, {29, "iq1_m"},   {31, "q4_0_4_4"},   {32, "q4_0_4_8"},   {33, "q4_0_8_8"},
+    {34, "tq1_0"},  {35, "tq2_0"},   {36, "iq4_nl_4_4"}, {37, "iq4_nl_4_8"}, {38, "iq4_nl_8_8"},
+    {40, "nvfp4"},  {41, "q1_0"},
 };
 
 const struct sg_storage_info *sg_storage_info(enum sg_storage s)
@@ -71,12 +72,12 @@ segue_status sg_storage_row_bytes(enum sg_storage s, uint64_t cols, uint64_t *by
 {
     const struct sg_storage_info *info = sg_storage_info(s);
     if (!info->bytes)
-        return sg_fail(err, SEGUE_EFORMAT, "row size: %s: it has no fixed size per row; store it in another type",
-                       info->name);
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "row size: %s: it has no fixed size per row; store it in another type", info->name);
     if (cols % info->block)
         return sg_fail(err, SEGUE_EFORMAT,
-                       "row size: %s: %llu columns are no multiple of its block of %u; the file is damaged", info->name,
-                       (unsigned long long)cols, info->block);
+                       "row size: %s: %llu columns are no multiple of its block of %u; the file is damaged",
+                       info->name, (unsigned long long)cols, info->block);
     if (cols / info->block > UINT64_MAX / info->bytes)
         return sg_fail(err, SEGUE_EFORMAT, "row size: %s: %llu columns overflow 64 bits; the file is damaged",
                        info->name, (unsigned long long)cols);
@@ -87,7 +88,8 @@ segue_status sg_storage_row_bytes(enum sg_storage s, uint64_t cols, uint64_t *by
 segue_status sg_tensor_computable(const struct sg_tensor *t, segue_error *err)
 {
     if (sg_storage_info(t->storage)->computable) return SEGUE_OK;
-    return sg_fail(err, SEGUE_EUNSUPPORTED,
-                   "read tensor: %s: it is stored as %s, which is not computed with; take a file in another type",
-                   t->name, t->stored_as ? t->stored_as : sg_storage_info(t->storage)->name);
+    return sg_fail(
+        err, SEGUE_EUNSUPPORTED,
+        "read tensor: %s: it is stored as %s, which is not computed with; take a file in another type",
+        t->name, t->stored_as ? t->stored_as : sg_storage_info(t->storage)->name);
 }

@@ -1,5 +1,5 @@
-/* tensor.c: a row of a tensor as fp32, whatever its file did to it: stored in blocks or groups, permuted, transposed.
- * Only reads; knows no file format.
+/* tensor.c: a row of a tensor as fp32, whatever its file did to it: stored in blocks or groups, permuted,
+ * transposed. Only reads; knows no file format.
  * SPDX-License-Identifier: MIT */
 #include "tensor/tensor.h"
 
@@ -16,7 +16,10 @@ uint64_t sg_perm_stored(const struct sg_perm *p, uint64_t logical)
     return p->first + base + (y * p->a + x) * p->w + z;
 }
 
-static uint32_t plain_size(enum sg_storage s) { return s == SG_F32 ? 4 : s == SG_F16 || s == SG_BF16 ? 2 : 0; }
+static uint32_t plain_size(enum sg_storage s)
+{
+    return s == SG_F32 ? 4 : s == SG_F16 || s == SG_BF16 ? 2 : 0;
+}
 
 /* --- MLX groups --- */
 
@@ -45,7 +48,9 @@ static void unpack32(const uint8_t *p, uint32_t bits, float *out)
 static float scale_at(enum sg_storage s, const void *list, uint64_t i)
 {
     const uint8_t *p = (const uint8_t *)list + i * plain_size(s);
-    return s == SG_F32 ? sg_f32_of_bits(sg_le32(p)) : s == SG_F16 ? sg_f32_of_f16(sg_le16(p)) : sg_f32_of_bf16(sg_le16(p));
+    return s == SG_F32   ? sg_f32_of_bits(sg_le32(p))
+           : s == SG_F16 ? sg_f32_of_f16(sg_le16(p))
+                         : sg_f32_of_bf16(sg_le16(p));
 }
 
 static void read_affine(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
@@ -124,7 +129,8 @@ static uint64_t run_length(const struct sg_perm *p, uint64_t col)
     return col < p->first ? p->first - col : p->w - (col - p->first) % p->w;
 }
 
-/* Permuted columns, run by run: straight where the run has whole 32s, else through the 32 numbers around it. */
+/* Permuted columns, run by run: straight where the run has whole 32s, else through the 32 numbers around
+ * it. */
 static void read_permuted(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
 {
     int straight = sg_storage_info(t->storage)->block == 1;
@@ -162,14 +168,19 @@ void sg_tensor_row(const struct sg_tensor *t, uint64_t row, uint64_t from, uint6
 
 void sg_tensor_read(const struct sg_tensor *t, float *out)
 {
-    for (uint64_t row = 0; t->cols && row < t->rows; row++) sg_tensor_row(t, row, 0, t->cols, out + row * t->cols);
+    for (uint64_t row = 0; t->cols && row < t->rows; row++)
+        sg_tensor_row(t, row, 0, t->cols, out + row * t->cols);
 }
 
 /* --- looking for NaN and infinity --- */
 
 static int plain_finite(enum sg_storage s, const uint8_t *p, uint64_t n)
 {
-    uint32_t size = plain_size(s), mask = s == SG_F32 ? 0x7f800000u : s == SG_F16 ? 0x7c00u : 0x7f80u, bad = 0;
+    uint32_t size = plain_size(s),
+             mask = s == SG_F32   ? 0x7f800000u
+                    : s == SG_F16 ? 0x7c00u
+                                  : 0x7f80u,
+             bad = 0;
     if (s == SG_F32)
         for (uint64_t i = 0; i < n; i++) bad |= (sg_le32(p + 4 * i) & mask) == mask;
     else
@@ -211,10 +222,12 @@ static int row_finite(const struct sg_tensor *t, uint64_t row, uint64_t rows, ui
     if (t->storage == SG_Q8_GROUP) { /* groups starting in this row; the last row takes what is left */
         uint64_t group = t->affine.group, first = (row * cols + group - 1) / group;
         uint64_t end = row + 1 == rows ? rows * cols / group : ((row + 1) * cols + group - 1) / group;
-        return end <= first || plain_finite(SG_F32, (const uint8_t *)t->affine.scales + first * 4, end - first);
+        return end <= first ||
+               plain_finite(SG_F32, (const uint8_t *)t->affine.scales + first * 4, end - first);
     }
     const uint8_t *p = t->data + row * (cols / info->block * info->bytes);
-    return info->block == 1 ? plain_finite(t->storage, p, cols) : blocks_finite(t->storage, p, cols / info->block);
+    return info->block == 1 ? plain_finite(t->storage, p, cols)
+                            : blocks_finite(t->storage, p, cols / info->block);
 }
 
 int sg_tensor_finite(const struct sg_tensor *t, uint64_t *bad_row)

@@ -1,6 +1,6 @@
-/* archive_faults.c: every allocation and every write that can fail while weights are opened, joined or written is made
- * to fail once: the status says so, nothing leaks (the address sanitizer watches), nothing half-written stays. Needs a
- * build with SEGUE_FAULTS.
+/* archive_faults.c: every allocation and every write that can fail while weights are opened, joined or
+ * written is made to fail once: the status says so, nothing leaks (the address sanitizer watches), nothing
+ * half-written stays. Needs a build with SEGUE_FAULTS.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,8 +27,9 @@ enum { ATTEMPTS = 2000 };
 static void opening_survives_every_allocation(void **state)
 {
     (void)state;
-    const char *const paths[] = {GOLDEN "kinds.gguf", GOLDEN "split-00001-of-00003.gguf", GOLDEN "sharded",
-                                 GOLDEN "sharded/model-00001-of-00003.safetensors", GOLDEN "mlx", GOLDEN "legacy.bin",
+    const char *const paths[] = {GOLDEN "kinds.gguf", GOLDEN "split-00001-of-00003.gguf",
+                                 GOLDEN "sharded",    GOLDEN "sharded/model-00001-of-00003.safetensors",
+                                 GOLDEN "mlx",        GOLDEN "legacy.bin",
                                  GOLDEN "v2.bin"};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         uint64_t n = 1;
@@ -41,7 +42,8 @@ static void opening_survives_every_allocation(void **state)
             sg_fault_alloc(0);
             sg_archive_close(a);
             if (s == SEGUE_OK) break;
-            if (s != SEGUE_EMEMORY) fail_msg("%s, allocation %llu: %s", paths[i], (unsigned long long)n, err.text);
+            if (s != SEGUE_EMEMORY)
+                fail_msg("%s, allocation %llu: %s", paths[i], (unsigned long long)n, err.text);
             assert_null(a);
         }
         assert_true(n > 5);
@@ -75,8 +77,9 @@ static void writing_survives_every_failure(void **state)
     (void)state;
     char folder[] = "/tmp/segue-faults-XXXXXX", path[64];
     float x[4] = {1, 2, 3, 4};
-    const struct sg_st_item items[] = {{.name = "x", .storage = SG_F32, .rank = 1, .shape = {4}, .data = x},
-                                       {.name = "y", .storage = SG_F32, .rank = 2, .shape = {2, 2}, .data = x}};
+    const struct sg_st_item items[] =
+        {{.name = "x", .storage = SG_F32, .rank = 1, .shape = {4}, .data = x},
+         {.name = "y", .storage = SG_F32, .rank = 2, .shape = {2, 2}, .data = x}};
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/out", folder);
     for (int writes = 0; writes < 2; writes++)

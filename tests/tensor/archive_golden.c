@@ -1,5 +1,5 @@
-/* archive_golden.c: small files of every format that other programs wrote (golden/archives), read back: every number,
- * every kind of key; and our writer read back by our reader.
+/* archive_golden.c: small files of every format that other programs wrote (golden/archives), read back: every
+ * number, every kind of key; and our writer read back by our reader.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <setjmp.h>
@@ -37,7 +37,8 @@ static void open_fails(const char *path, segue_status status, const char *says)
 }
 
 /* Every tensor of the expectation is in a, with the same shape and numbers. */
-static uint32_t check_numbers(const struct sg_archive *a, const char *expect, float relative, const char *skip)
+static uint32_t check_numbers(const struct sg_archive *a, const char *expect, float relative,
+                              const char *skip)
 {
     struct sg_archive *want = open_ok(expect);
     for (uint32_t i = 0; i < want->tensors_n; i++) {
@@ -55,7 +56,8 @@ static uint32_t check_numbers(const struct sg_archive *a, const char *expect, fl
         sg_tensor_read(t, y);
         for (uint64_t k = 0; k < n; k++)
             if (!(fabsf(x[k] - y[k]) <= relative * (1 + fabsf(x[k]))))
-                fail_msg("%s: number %llu is %.9g, golden %.9g", t->name, (unsigned long long)k, (double)y[k], (double)x[k]);
+                fail_msg("%s: number %llu is %.9g, golden %.9g", t->name, (unsigned long long)k, (double)y[k],
+                         (double)x[k]);
         free(x);
         assert_int_equal(sg_tensor_finite(t, NULL), 1);
     }
@@ -79,8 +81,15 @@ static void gguf_keys_of_every_kind(void **state)
     static const struct {
         const char *key;
         int64_t value;
-    } ints[] = {{"t.u8", 200}, {"t.i8", -100}, {"t.u16", 60000}, {"t.i16", -30000}, {"t.u32", 4000000000},
-                {"t.i32", -2000000000}, {"t.u64_small", (int64_t)1 << 40}, {"t.i64", -((int64_t)1 << 60)}, {"absent", 42}};
+    } ints[] = {{"t.u8", 200},
+                {"t.i8", -100},
+                {"t.u16", 60000},
+                {"t.i16", -30000},
+                {"t.u32", 4000000000},
+                {"t.i32", -2000000000},
+                {"t.u64_small", (int64_t)1 << 40},
+                {"t.i64", -((int64_t)1 << 60)},
+                {"absent", 42}};
     struct sg_archive *a = open_ok(GOLDEN "kinds.gguf");
     segue_error err;
     int64_t i;
@@ -108,7 +117,10 @@ static void gguf_keys_of_every_kind(void **state)
     assert_int_equal(sg_meta_int(a, "t.yes", 1, &i, NULL), SEGUE_EFORMAT);
     assert_int_equal(sg_meta_float(a, "t.text", 1, &d, NULL), SEGUE_EFORMAT);
     string_is(a, "general.architecture", "llama", 5);
-    string_is(a, "t.text", "Stra\xc3\x9f" "e \0 \xe6\x9d\xb1\xe4\xba\xac", 16);
+    string_is(a, "t.text",
+              "Stra\xc3\x9f"
+              "e \0 \xe6\x9d\xb1\xe4\xba\xac",
+              16);
     string_is(a, "absent", "", 0);
     sg_archive_close(a);
 }
@@ -129,7 +141,9 @@ static void gguf_arrays(void **state)
     assert_true(sg_meta_item_float(ints, 1) == -1);
     assert_true(sg_meta_item_float(reals, 1) == -2.25);
     assert_int_equal(truths->item, SG_META_BOOL);
-    assert_int_equal(sg_meta_item_int(truths, 0) + sg_meta_item_int(truths, 1) * 2 + sg_meta_item_int(truths, 2) * 4, 5);
+    assert_int_equal(sg_meta_item_int(truths, 0) + sg_meta_item_int(truths, 1) * 2 +
+                         sg_meta_item_int(truths, 2) * 4,
+                     5);
     assert_int_equal(texts->item, SG_META_STRING);
     assert_int_equal(texts->v.a.n, 4);
     for (uint64_t i = 0; i < 4; i++) {
@@ -174,10 +188,12 @@ static void gguf_version_2_is_the_same(void **state)
     sg_archive_close(a);
     file.data[4] = 1;
     a = NULL;
-    assert_int_equal(sg_archive_open_memory(&a, (const uint8_t *)file.data, file.len, "v1", &err), SEGUE_EUNSUPPORTED);
+    assert_int_equal(sg_archive_open_memory(&a, (const uint8_t *)file.data, file.len, "v1", &err),
+                     SEGUE_EUNSUPPORTED);
     assert_non_null(strstr(err.text, "version 1"));
     memcpy(file.data + 4, "\0\0\0\3", 4);
-    assert_int_equal(sg_archive_open_memory(&a, (const uint8_t *)file.data, file.len, "be", &err), SEGUE_EUNSUPPORTED);
+    assert_int_equal(sg_archive_open_memory(&a, (const uint8_t *)file.data, file.len, "be", &err),
+                     SEGUE_EUNSUPPORTED);
     assert_non_null(strstr(err.text, "big-endian"));
     assert_null(a);
     sg_buf_free(&file);
@@ -198,7 +214,8 @@ static void split_gguf(void **state)
 static void sharded_safetensors(void **state)
 {
     (void)state;
-    const char *const ways[] = {GOLDEN "sharded", GOLDEN "sharded/", GOLDEN "sharded/model.safetensors.index.json",
+    const char *const ways[] = {GOLDEN "sharded", GOLDEN "sharded/",
+                                GOLDEN "sharded/model.safetensors.index.json",
                                 GOLDEN "sharded/model-00001-of-00003.safetensors"};
     struct sg_hash first = {0, 0};
     for (int i = 0; i < 4; i++) {
@@ -316,12 +333,14 @@ static void hashes_tell_files_apart(void **state)
     assert_true(whole.lo != other.lo || whole.hi != other.hi);
 }
 
-/* Above 64 MiB pages are sampled: a changed first, last or middle page is noticed, memory is left alone otherwise. */
+/* Above 64 MiB pages are sampled: a changed first, last or middle page is noticed, memory is left alone
+ * otherwise. */
 static void large_files_are_sampled(void **state)
 {
     (void)state;
-    static const char header[] = "{\"a\":{\"dtype\":\"U8\",\"shape\":[50000000],\"data_offsets\":[0,50000000]},"
-                                 "\"b\":{\"dtype\":\"U8\",\"shape\":[30000000],\"data_offsets\":[50000000,80000000]}}";
+    static const char header[] =
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[50000000],\"data_offsets\":[0,50000000]},"
+        "\"b\":{\"dtype\":\"U8\",\"shape\":[30000000],\"data_offsets\":[50000000,80000000]}}";
     size_t n = sizeof header - 1, data = 8 + n, size = data + 80000000;
     const size_t changes[] = {9, data, data + 49999999, data + 50000000, size - 1, data + 3 * 1048576 + 5};
     uint8_t *bytes = calloc(1, size);
@@ -419,7 +438,8 @@ static void folders_by_their_rules(void **state)
 {
     (void)state;
     char folder[] = "/tmp/segue-folder-XXXXXX";
-    static const char evil[] = "{\"weight_map\":{\"a\":\"../a.safetensors\"}}", lost[] = "{\"weight_map\":{\"a\":\"gone.safetensors\"}}";
+    static const char evil[] = "{\"weight_map\":{\"a\":\"../a.safetensors\"}}",
+                      lost[] = "{\"weight_map\":{\"a\":\"gone.safetensors\"}}";
     assert_non_null(mkdtemp(folder));
     open_fails(folder, SEGUE_EIO, "no *.safetensors");
     copy_golden(folder, "kinds.gguf", "b.gguf");
@@ -446,8 +466,13 @@ static void folders_by_their_rules(void **state)
     open_fails(folder, SEGUE_EIO, "gone.safetensors");
     put_file(folder, "model.safetensors.index.json", "{}", 2);
     open_fails(folder, SEGUE_EFORMAT, "weight_map");
-    const char *const all[] = {"a.gguf", "b.gguf", "weights.00.safetensors", "weights.01.safetensors", "weights.02.safetensors",
-                               "model.safetensors", "model.safetensors.index.json"};
+    const char *const all[] = {"a.gguf",
+                               "b.gguf",
+                               "weights.00.safetensors",
+                               "weights.01.safetensors",
+                               "weights.02.safetensors",
+                               "model.safetensors",
+                               "model.safetensors.index.json"};
     for (int i = 0; i < 7; i++) drop(folder, all[i]);
     /* a split GGUF alone in its folder; then with a part lost, and with names changed */
     copy_golden(folder, "split-00001-of-00003.gguf", "m-00001-of-00003.gguf");
@@ -465,7 +490,8 @@ static void folders_by_their_rules(void **state)
     in_folder(path, sizeof path, folder, "renamed.gguf");
     copy_golden(folder, "split-00001-of-00003.gguf", "renamed.gguf");
     open_fails(path, SEGUE_EFORMAT, "renamed.gguf");
-    const char *const rest[] = {"m-00001-of-00003.gguf", "m-00002-of-00003.gguf", "m-00003-of-00003.gguf", "renamed.gguf"};
+    const char *const rest[] = {"m-00001-of-00003.gguf", "m-00002-of-00003.gguf", "m-00003-of-00003.gguf",
+                                "renamed.gguf"};
     for (int i = 0; i < 4; i++) drop(folder, rest[i]);
     rmdir(folder);
 }

@@ -1,5 +1,6 @@
-/* archive_hostile.c: weight files that lie. Every case must be refused in one line with the file, the object, the
- * numbers and a remedy, at once and in little memory; whatever opens in spite of damage must be safe to walk.
+/* archive_hostile.c: weight files that lie. Every case must be refused in one line with the file, the object,
+ * the numbers and a remedy, at once and in little memory; whatever opens in spite of damage must be safe to
+ * walk.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <setjmp.h>
@@ -13,12 +14,14 @@
 
 #define GOLDEN SEGUE_SOURCE_DIR "/tests/golden/archives/"
 
-static void refused(const char *what, const void *bytes, size_t n, const char *name, segue_status status, const char *says)
+static void refused(const char *what, const void *bytes, size_t n, const char *name, segue_status status,
+                    const char *says)
 {
     segue_error err = {0};
     segue_status s = open_and_walk(bytes, n, name, &err, NULL);
     if (s != status) fail_msg("%s: status %d: %s", what, s, err.text);
-    if (!strstr(err.text, says) || !strstr(err.text, name)) fail_msg("%s: text does not say \"%s\": %s", what, says, err.text);
+    if (!strstr(err.text, says) || !strstr(err.text, name))
+        fail_msg("%s: text does not say \"%s\": %s", what, says, err.text);
     if (!strstr(err.text, "; ")) fail_msg("%s: no remedy: %s", what, err.text);
 }
 
@@ -64,7 +67,8 @@ static void key_u32(struct gguf *g, const char *key, uint32_t v)
     u32(g, v);
 }
 
-static void tensor(struct gguf *g, const char *name, uint64_t in, uint64_t out, uint32_t type, uint64_t offset)
+static void tensor(struct gguf *g, const char *name, uint64_t in, uint64_t out, uint32_t type,
+                   uint64_t offset)
 {
     text(g, name);
     u32(g, 2);
@@ -114,8 +118,9 @@ static void gguf_names(void **state)
         const char *name;
         size_t n;
         const char *says;
-    } cases[] = {{"a\nb", 3, "control"}, {"a\0b", 3, "control"}, {"\x7f", 1, "control"}, {"\xff", 1, "UTF-8"},
-                 {"\xc0\x80", 2, "UTF-8"}, {"\xed\xa0\x80", 3, "UTF-8"}, {"\xe2\x82", 2, "UTF-8"}, {"", 0, "0 bytes"}};
+    } cases[] = {{"a\nb", 3, "control"},   {"a\0b", 3, "control"},   {"\x7f", 1, "control"},
+                 {"\xff", 1, "UTF-8"},     {"\xc0\x80", 2, "UTF-8"}, {"\xed\xa0\x80", 3, "UTF-8"},
+                 {"\xe2\x82", 2, "UTF-8"}, {"", 0, "0 bytes"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct gguf g = begin(0, 1);
         text_n(&g, cases[i].name, cases[i].n);
@@ -222,14 +227,14 @@ static void gguf_tensors(void **state)
         uint32_t type;
         const char *says;
     } one[] = {
-        {33, 1, 0, 2, "33 columns"},                                      /* no whole blocks */
-        {UINT64_MAX, 2, 0, 0, "overflow"},                                /* product of dimensions */
-        {(uint64_t)1 << 62, 1, 0, 0, "no whole rows below 2^64"},                   /* bytes of a row */
-        {(uint64_t)1 << 32, (uint64_t)1 << 30, 0, 0, "no whole rows"},       /* bytes of all rows */
-        {(uint64_t)1 << 40, 1, 0, 0, "but the file has"},                 /* beyond the end */
-        {8, 1, (uint64_t)1 << 62, 0, "but the file has"},                 /* offset beyond the end */
-        {8, 1, UINT64_MAX - 31, 0, "but the file has"},                   /* offset wraps */
-        {256, 2, 1024 - 32, 0, "but the file has"},                       /* half outside */
+        {33, 1, 0, 2, "33 columns"},                                   /* no whole blocks */
+        {UINT64_MAX, 2, 0, 0, "overflow"},                             /* product of dimensions */
+        {(uint64_t)1 << 62, 1, 0, 0, "no whole rows below 2^64"},      /* bytes of a row */
+        {(uint64_t)1 << 32, (uint64_t)1 << 30, 0, 0, "no whole rows"}, /* bytes of all rows */
+        {(uint64_t)1 << 40, 1, 0, 0, "but the file has"},              /* beyond the end */
+        {8, 1, (uint64_t)1 << 62, 0, "but the file has"},              /* offset beyond the end */
+        {8, 1, UINT64_MAX - 31, 0, "but the file has"},                /* offset wraps */
+        {256, 2, 1024 - 32, 0, "but the file has"},                    /* half outside */
     };
     for (size_t i = 0; i < sizeof one / sizeof *one; i++) {
         struct gguf g = begin(1, 0);
@@ -307,7 +312,8 @@ static struct sg_buf safetensors(const char *header, size_t n, size_t bytes)
     return g.buf;
 }
 
-#define T(name, shape, from, to) "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[" #from "," #to "]}"
+#define T(name, shape, from, to) \
+    "\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[" #from "," #to "]}"
 
 static void safetensors_that_lie(void **state)
 {
@@ -317,11 +323,12 @@ static void safetensors_that_lie(void **state)
         size_t bytes;
         const char *says;
     } cases[] = {
-        {"{" T("a", "[2]", 0, 8) "}", 9, "the tensors end at byte"},                       /* trailing bytes */
-        {"{" T("a", "[2]", 0, 8) "}", 7, "but the file has"},                              /* cut off */
+        {"{" T("a", "[2]", 0, 8) "}", 9, "the tensors end at byte"}, /* trailing bytes */
+        {"{" T("a", "[2]", 0, 8) "}", 7, "but the file has"},        /* cut off */
         {"{" T("a", "[2]", 4, 12) "}", 12, "hole"},
-        {"{" T("a", "[1]", 0, 4) "," T("b", "[1]", 8, 12) "}", 12, "tensor b: its data begins"}, /* hole between */
-        {"{" T("a", "[2]", 0, 8) "," T("b", "[2]", 4, 12) "}", 12, "what lies before it ends"},  /* overlap */
+        {"{" T("a", "[1]", 0, 4) "," T("b", "[1]", 8, 12) "}", 12,
+         "tensor b: its data begins"}, /* hole between */
+        {"{" T("a", "[2]", 0, 8) "," T("b", "[2]", 4, 12) "}", 12, "what lies before it ends"}, /* overlap */
         {"{" T("a", "[3]", 0, 8) "}", 8, "takes 12 bytes"},
         {"{" T("a", "[2]", 8, 0) "}", 8, "data_offsets 8 to 0"},
         {"{" T("a", "[2]", 18446744073709551600, 18446744073709551608) "}", 8, "data_offsets"}, /* wraps */
@@ -337,10 +344,12 @@ static void safetensors_that_lie(void **state)
         {"{" T("a", "1", 0, 4) "}", 4, "'['"},
         {"{" T("a", "[1]", 0, 4) "," T("a", "[1]", 4, 8) "}", 8, "tensor a stands there twice"},
         {"{" T("a", "[0]", 0, 0) "," T("a", "[0]", 0, 0) "}", 0, "tensor a stands there twice"},
-        {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, "not there before"},
+        {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 4,
+         "not there before"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[]}}", 4, "data_offsets before"},
         {"{\"a\":{\"dtype\":7,\"shape\":[],\"data_offsets\":[0,4]}}", 4, "'\"'"},
-        {"{\"a\":{\"dtype\":\"a dtype with a long name\",\"shape\":[],\"data_offsets\":[0,4]}}", 4, "shorter string"},
+        {"{\"a\":{\"dtype\":\"a dtype with a long name\",\"shape\":[],\"data_offsets\":[0,4]}}", 4,
+         "shorter string"},
         {"{\"a\":7}", 0, "'{'"},
         {"{\"a\"}", 0, "':'"},
         {"{\"a", 0, "ends at byte"},
@@ -373,10 +382,11 @@ static void safetensors_that_lie(void **state)
 static void safetensors_that_are_odd_but_sound(void **state)
 {
     (void)state;
-    static const char header[] = "{\"b\":{\"shape\":[1,2,3,1,2],\"extra\":{\"x\":[1,\"]}\",null,true]},\"data_offsets\":[3,51],"
-                                 "\"dtype\":\"F32\"},\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
-                                 "\"new\":{\"dtype\":\"F4\",\"shape\":[5],\"data_offsets\":[51,54]},"
-                                 "\"\\u00e9\\ud83d\\ude00\":{\"dtype\":\"I32\",\"shape\":[0],\"data_offsets\":[51,51]}}   ";
+    static const char header[] =
+        "{\"b\":{\"shape\":[1,2,3,1,2],\"extra\":{\"x\":[1,\"]}\",null,true]},\"data_offsets\":[3,51],"
+        "\"dtype\":\"F32\"},\"a\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},"
+        "\"new\":{\"dtype\":\"F4\",\"shape\":[5],\"data_offsets\":[51,54]},"
+        "\"\\u00e9\\ud83d\\ude00\":{\"dtype\":\"I32\",\"shape\":[0],\"data_offsets\":[51,51]}}   ";
     struct sg_buf b = safetensors(header, sizeof header - 1, 54);
     struct sg_archive *a = NULL;
     segue_error err;
@@ -399,9 +409,10 @@ static void safetensors_that_are_odd_but_sound(void **state)
 static void empty_tensors_cost_nothing(void **state)
 {
     (void)state;
-    static const char header[] = "{\"a.weight\":{\"dtype\":\"U32\",\"shape\":[1152921504606846976,0],\"data_offsets\":[0,0]},"
-                                 "\"a.scales\":{\"dtype\":\"F32\",\"shape\":[1152921504606846976,0],\"data_offsets\":[0,0]},"
-                                 "\"a.biases\":{\"dtype\":\"F32\",\"shape\":[1152921504606846976,0],\"data_offsets\":[0,0]}}";
+    static const char header[] =
+        "{\"a.weight\":{\"dtype\":\"U32\",\"shape\":[1152921504606846976,0],\"data_offsets\":[0,0]},"
+        "\"a.scales\":{\"dtype\":\"F32\",\"shape\":[1152921504606846976,0],\"data_offsets\":[0,0]},"
+        "\"a.biases\":{\"dtype\":\"F32\",\"shape\":[1152921504606846976,0],\"data_offsets\":[0,0]}}";
     struct sg_buf b = safetensors(header, sizeof header - 1, 0);
     struct sg_archive *a = NULL;
     assert_int_equal(sg_archive_open_memory(&a, (uint8_t *)b.data, b.len, "empty", NULL), SEGUE_OK);
@@ -439,13 +450,19 @@ static void llama2c_that_lie(void **state)
         segue_status status;
         const char *says;
     } v1[] = {
-        {4, 3, SEGUE_EUNSUPPORTED, "version 3"}, {4, 0, SEGUE_EFORMAT, "version from 1"},
-        {8, 0, SEGUE_EFORMAT, "dim 0"},          {8, -16, SEGUE_EFORMAT, "dim -16"},
-        {8, 18, SEGUE_EFORMAT, "dim 18"},        /* heads of nine: no pairs */
-        {8, 1 << 20, SEGUE_EFORMAT, "but the file has"}, {12, 0, SEGUE_EFORMAT, "hidden 0"},
-        {16, 2000000000, SEGUE_EFORMAT, "layers 2000000000"}, {16, 3, SEGUE_EFORMAT, "the file has"},
-        {20, 3, SEGUE_EFORMAT, "heads 3"},       {24, 3, SEGUE_EFORMAT, "heads 2/3"},
-        {28, -12, SEGUE_EFORMAT, "vocabulary -12"}, {28, 11, SEGUE_EFORMAT, "describes"},
+        {4, 3, SEGUE_EUNSUPPORTED, "version 3"},
+        {4, 0, SEGUE_EFORMAT, "version from 1"},
+        {8, 0, SEGUE_EFORMAT, "dim 0"},
+        {8, -16, SEGUE_EFORMAT, "dim -16"},
+        {8, 18, SEGUE_EFORMAT, "dim 18"}, /* heads of nine: no pairs */
+        {8, 1 << 20, SEGUE_EFORMAT, "but the file has"},
+        {12, 0, SEGUE_EFORMAT, "hidden 0"},
+        {16, 2000000000, SEGUE_EFORMAT, "layers 2000000000"},
+        {16, 3, SEGUE_EFORMAT, "the file has"},
+        {20, 3, SEGUE_EFORMAT, "heads 3"},
+        {24, 3, SEGUE_EFORMAT, "heads 2/3"},
+        {28, -12, SEGUE_EFORMAT, "vocabulary -12"},
+        {28, 11, SEGUE_EFORMAT, "describes"},
     };
     for (size_t i = 0; i < sizeof v1 / sizeof *v1; i++) {
         struct sg_buf b = whole(GOLDEN "v1.bin");
@@ -477,8 +494,13 @@ static void other_files_are_named(void **state)
     (void)state;
     static const struct {
         const char *bytes, *says;
-    } cases[] = {{"PK\3\4....", "PyTorch"}, {"\x80\x02}q", "pickle"}, {"version https://git-lfs.github.com/spec/v1\n", "LFS"},
-                 {"<!doctype html>", "web page"}, {"{\"a\":1}", "JSON"}, {"tjgg1234", "GGML"}, {"hello, world", "neither"},
+    } cases[] = {{"PK\3\4....", "PyTorch"},
+                 {"\x80\x02}q", "pickle"},
+                 {"version https://git-lfs.github.com/spec/v1\n", "LFS"},
+                 {"<!doctype html>", "web page"},
+                 {"{\"a\":1}", "JSON"},
+                 {"tjgg1234", "GGML"},
+                 {"hello, world", "neither"},
                  {"", "empty"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         refused(cases[i].says, cases[i].bytes, strlen(cases[i].bytes), "what", SEGUE_EFORMAT, cases[i].says);
@@ -498,7 +520,8 @@ static size_t needed_bytes(const struct sg_buf *b)
     for (uint32_t i = 0; i < a->tensors_n; i++) {
         const struct sg_tensor *t = &a->tensors[i];
         uint64_t scales = t->affine.scales ? t->rows * t->cols / t->affine.group * 4 : 0;
-        if (t->storage != SG_OTHER && t->offset + t->bytes + scales > end) end = t->offset + t->bytes + scales;
+        if (t->storage != SG_OTHER && t->offset + t->bytes + scales > end)
+            end = t->offset + t->bytes + scales;
     }
     sg_archive_close(a);
     return end;
@@ -515,7 +538,8 @@ static void cut_off_at_every_byte(void **state)
             segue_error err;
             segue_status s = open_and_walk((uint8_t *)b.data, n, "cut", &err, NULL);
             if (s != SEGUE_EFORMAT) fail_msg("%s cut to %zu: status %d", files[i], n, s);
-            if (!strstr(err.text, "cut: ") || !strstr(err.text, "; ")) fail_msg("%s cut to %zu: %s", files[i], n, err.text);
+            if (!strstr(err.text, "cut: ") || !strstr(err.text, "; "))
+                fail_msg("%s cut to %zu: %s", files[i], n, err.text);
         }
         sg_buf_free(&b);
     }
@@ -545,10 +569,14 @@ static void damaged_anywhere(void **state)
             for (uint32_t n = 1 + next_random(&x) % 8; n; n--) {
                 uint8_t *at = &bytes[next_random(&x) % span];
                 uint32_t kind = next_random(&x) % 4;
-                *at = (uint8_t)(kind == 0 ? 0xff : kind == 1 ? 0 : kind == 2 ? *at ^ 1u << next_random(&x) % 8 : next_random(&x));
+                *at = (uint8_t)(kind == 0   ? 0xff
+                                : kind == 1 ? 0
+                                : kind == 2 ? *at ^ 1u << next_random(&x) % 8
+                                            : next_random(&x));
             }
             segue_status s = open_and_walk(bytes, b.len, "damaged", &err, &ok);
-            if (!ok && s != SEGUE_EFORMAT && s != SEGUE_EUNSUPPORTED) fail_msg("%s: status %d: %s", files[i], s, err.text);
+            if (!ok && s != SEGUE_EFORMAT && s != SEGUE_EUNSUPPORTED)
+                fail_msg("%s: status %d: %s", files[i], s, err.text);
             opened += ok;
             refusals += !ok;
         }
@@ -558,7 +586,8 @@ static void damaged_anywhere(void **state)
     assert_true(opened > 1000 && refusals > 1000);
 }
 
-/* Headers that are large and well-formed: the bounds keep memory below 64 MB (here: what the archive would hold). */
+/* Headers that are large and well-formed: the bounds keep memory below 64 MB (here: what the archive would
+ * hold). */
 static void large_headers_stay_small(void **state)
 {
     (void)state;
@@ -578,10 +607,13 @@ static void large_headers_stay_small(void **state)
     gguf_refused("3000000 strings", &g, SEGUE_EFORMAT, "key words: 3000000 strings");
     struct sg_buf b = {0};
     sg_buf_puts(&b, "{");
-    for (int i = 0; i < 200000; i++) sg_buf_printf(&b, "%s\"t%d\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", i ? "," : "", i);
+    for (int i = 0; i < 200000; i++)
+        sg_buf_printf(&b, "%s\"t%d\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}", i ? "," : "",
+                      i);
     sg_buf_puts(&b, "}");
     struct sg_buf file = safetensors(b.data, b.len, 0);
-    refused("200000 tensors", file.data, file.len, "lies.safetensors", SEGUE_EFORMAT, "more than 131072 tensors");
+    refused("200000 tensors", file.data, file.len, "lies.safetensors", SEGUE_EFORMAT,
+            "more than 131072 tensors");
     sg_buf_free(&file);
     sg_buf_free(&b);
 }

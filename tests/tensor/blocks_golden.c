@@ -1,5 +1,5 @@
-/* blocks_golden.c: every number format against what gguf and mlx make of the same bytes (golden/quants), bit for bit;
- * rows of tensors that are permuted, transposed or cut.
+/* blocks_golden.c: every number format against what gguf and mlx make of the same bytes (golden/quants), bit
+ * for bit; rows of tensors that are permuted, transposed or cut.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <setjmp.h>
@@ -19,7 +19,9 @@ static int open_golden(void **state)
 {
     (void)state;
     segue_error err;
-    if (sg_archive_open(&golden, SEGUE_SOURCE_DIR "/tests/golden/quants/blocks.safetensors", &err) == SEGUE_OK) return 0;
+    if (sg_archive_open(&golden, SEGUE_SOURCE_DIR "/tests/golden/quants/blocks.safetensors", &err) ==
+        SEGUE_OK)
+        return 0;
     printf("%s\n", err.text);
     return 1;
 }
@@ -44,15 +46,17 @@ static void same_bits(const float *a, const float *b, uint64_t n, const char *wh
 {
     for (uint64_t i = 0; i < n; i++)
         if (sg_bits_of_f32(a[i]) != sg_bits_of_f32(b[i]))
-            fail_msg("%s: element %llu is %.9g, golden %.9g", what, (unsigned long long)i, (double)a[i], (double)b[i]);
+            fail_msg("%s: element %llu is %.9g, golden %.9g", what, (unsigned long long)i, (double)a[i],
+                     (double)b[i]);
 }
 
 static const struct {
     const char *name;
     enum sg_storage storage;
-} types[] = {{"Q4_0", SG_Q4_0}, {"Q4_1", SG_Q4_1}, {"Q5_0", SG_Q5_0}, {"Q5_1", SG_Q5_1},     {"Q8_0", SG_Q8_0},
-             {"Q2_K", SG_Q2_K}, {"Q3_K", SG_Q3_K}, {"Q4_K", SG_Q4_K}, {"Q5_K", SG_Q5_K},     {"Q6_K", SG_Q6_K},
-             {"F16", SG_F16},   {"BF16", SG_BF16}, {"MXFP4", SG_MXFP4}, {"IQ4_NL", SG_IQ4_NL}};
+} types[] = {{"Q4_0", SG_Q4_0},   {"Q4_1", SG_Q4_1},    {"Q5_0", SG_Q5_0}, {"Q5_1", SG_Q5_1},
+             {"Q8_0", SG_Q8_0},   {"Q2_K", SG_Q2_K},    {"Q3_K", SG_Q3_K}, {"Q4_K", SG_Q4_K},
+             {"Q5_K", SG_Q5_K},   {"Q6_K", SG_Q6_K},    {"F16", SG_F16},   {"BF16", SG_BF16},
+             {"MXFP4", SG_MXFP4}, {"IQ4_NL", SG_IQ4_NL}};
 
 enum { TYPES = sizeof types / sizeof *types };
 
@@ -71,7 +75,8 @@ static void blocks_read_as_gguf_reads_them(void **state)
     }
 }
 
-/* All 16-bit patterns against the scalar conversions, so that the fast loops agree with them on every value. */
+/* All 16-bit patterns against the scalar conversions, so that the fast loops agree with them on every
+ * value. */
 static void halves_read_as_the_scalar_says(void **state)
 {
     (void)state;
@@ -98,7 +103,8 @@ static void blocks_write_as_gguf_writes_them(void **state)
         assert_int_equal(sg_quant_row(types[i].storage, x, 1024, out, NULL), SEGUE_OK);
         for (uint64_t k = 0; k < want->bytes; k++)
             if (out[k] != want->data[k])
-                fail_msg("%s: byte %llu is %u, golden %u", types[i].name, (unsigned long long)k, out[k], want->data[k]);
+                fail_msg("%s: byte %llu is %u, golden %u", types[i].name, (unsigned long long)k, out[k],
+                         want->data[k]);
     }
     assert_int_equal(sg_quant_row(SG_Q6_K, x, 256, out, NULL), SEGUE_EUNSUPPORTED);
     assert_int_equal(sg_quant_row(SG_Q8_0, x, 31, out, NULL), SEGUE_EARG);
@@ -112,8 +118,14 @@ static struct sg_tensor tensor_of(enum sg_storage s, const char *name, uint64_t 
     const struct sg_tensor *raw = get(name, ".raw");
     const struct sg_storage_info *info = sg_storage_info(s);
     uint64_t n = raw->bytes / info->bytes * info->block;
-    return (struct sg_tensor){.name = name, .storage = s, .rank = 2, .shape = {rows, n / rows}, .rows = rows,
-                              .cols = n / rows, .data = raw->data, .bytes = raw->bytes};
+    return (struct sg_tensor){.name = name,
+                              .storage = s,
+                              .rank = 2,
+                              .shape = {rows, n / rows},
+                              .rows = rows,
+                              .cols = n / rows,
+                              .data = raw->data,
+                              .bytes = raw->bytes};
 }
 
 static void rows_may_be_cut_at_32(void **state)
@@ -162,8 +174,14 @@ static void rows_undo_permutation_and_transposition(void **state)
     (void)state;
     float stored[128 * 64], want, got[128];
     for (int i = 0; i < 128 * 64; i++) stored[i] = (float)i;
-    struct sg_tensor t = {.name = "t", .storage = SG_F32, .rank = 2, .shape = {64, 128}, .rows = 64, .cols = 128,
-                          .data = (const uint8_t *)stored, .row_perm = {.a = 2, .b = 16, .w = 1},
+    struct sg_tensor t = {.name = "t",
+                          .storage = SG_F32,
+                          .rank = 2,
+                          .shape = {64, 128},
+                          .rows = 64,
+                          .cols = 128,
+                          .data = (const uint8_t *)stored,
+                          .row_perm = {.a = 2, .b = 16, .w = 1},
                           .col_perm = {.a = 4, .b = 2, .w = 16}};
     for (uint64_t r = 0; r < 64; r++) {
         sg_tensor_row(&t, r, 32, 96, got);
@@ -186,18 +204,24 @@ static void rows_undo_permutation_and_transposition(void **state)
 static void permuted_columns_of_blocks(void **state)
 {
     (void)state;
-    static const struct sg_perm perms[] = {{2, 4, 24, 128}, {2, 3, 64, 128}, {4, 128, 1, 0}, {2, 2, 80, 7}, {2, 2, 33, 32}};
+    static const struct sg_perm perms[] = {{2, 4, 24, 128},
+                                           {2, 3, 64, 128},
+                                           {4, 128, 1, 0},
+                                           {2, 2, 80, 7},
+                                           {2, 2, 33, 32}};
     struct sg_tensor t = tensor_of(SG_Q6_K, "Q6_K", 2);
     float plain[512], got[512];
     sg_tensor_row(&t, 1, 0, t.cols, plain);
     for (int i = 0; i < 5; i++) {
-        uint64_t group = (uint64_t)perms[i].a * perms[i].b * perms[i].w, n = perms[i].first + (512 - perms[i].first) / group * group;
+        uint64_t group = (uint64_t)perms[i].a * perms[i].b * perms[i].w,
+                 n = perms[i].first + (512 - perms[i].first) / group * group;
         t.col_perm = perms[i];
         n -= n % 32;
         for (uint64_t from = 0; from < n; from += 96) {
             uint64_t take = n - from < 192 ? n - from : 192;
             sg_tensor_row(&t, 1, from, take, got);
-            for (uint64_t c = 0; c < take; c++) assert_true(got[c] == plain[sg_perm_stored(&t.col_perm, from + c)]);
+            for (uint64_t c = 0; c < take; c++)
+                assert_true(got[c] == plain[sg_perm_stored(&t.col_perm, from + c)]);
         }
     }
 }
@@ -211,11 +235,13 @@ static void mlx_groups_read_as_mlx_reads_them(void **state)
         for (int g = 0; g < 3; g++) {
             char name[32];
             snprintf(name, sizeof name, "affine.%d.%d", bits[b], groups[g]);
-            const struct sg_tensor *scales = get(name, ".scales"), *biases = get(name, ".biases"), *f32 = get(name, ".f32");
+            const struct sg_tensor *scales = get(name, ".scales"), *biases = get(name, ".biases"),
+                                   *f32 = get(name, ".f32");
             struct sg_tensor t = *get(name, ".weight");
             t.storage = SG_AFFINE;
             t.cols = 128;
-            t.affine = (struct sg_affine){scales->data, biases->data, SG_F32, (uint32_t)bits[b], (uint32_t)groups[g]};
+            t.affine = (struct sg_affine){scales->data, biases->data, SG_F32, (uint32_t)bits[b],
+                                          (uint32_t)groups[g]};
             sg_tensor_read(&t, got);
             sg_tensor_read(f32, want);
             /* mlx may fuse the product and the sum: one rounding apart */
@@ -240,7 +266,8 @@ static void bad_scales_are_found(void **state)
         t.data = copy;
         assert_int_equal(sg_tensor_finite(&t, &bad), 1);
         uint64_t size = sg_storage_info(t.storage)->bytes, second = t.bytes / 2;
-        for (uint64_t at = second; at + 1 < second + size; at++) { /* 0x7c00: an infinite half; MXFP4: 255 is NaN */
+        for (uint64_t at = second; at + 1 < second + size;
+             at++) { /* 0x7c00: an infinite half; MXFP4: 255 is NaN */
             uint8_t kept[2] = {copy[at], copy[at + 1]};
             float row[512];
             int mx = t.storage == SG_MXFP4;
@@ -270,7 +297,8 @@ static void rows_that_nobody_can_read_are_nan(void **state)
     float out[4] = {0};
     uint8_t bytes[16] = {0};
     segue_error err;
-    struct sg_tensor t = {.name = "blk.0.w", .stored_as = "iq2_xxs", .storage = SG_OTHER, .rows = 1, .cols = 4, .data = bytes};
+    struct sg_tensor t =
+        {.name = "blk.0.w", .stored_as = "iq2_xxs", .storage = SG_OTHER, .rows = 1, .cols = 4, .data = bytes};
     sg_tensor_row(&t, 0, 0, 4, out);
     for (int i = 0; i < 4; i++) assert_true(isnan(out[i]));
     assert_int_equal(sg_tensor_computable(&t, &err), SEGUE_EUNSUPPORTED);

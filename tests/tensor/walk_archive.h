@@ -1,5 +1,5 @@
-/* walk_archive.h: touch everything that an open archive offers, within bounds: for hostile files and for fuzzing, where
- * only the sanitizers and the absence of a crash judge.
+/* walk_archive.h: touch everything that an open archive offers, within bounds: for hostile files and for
+ * fuzzing, where only the sanitizers and the absence of a crash judge.
  * SPDX-License-Identifier: MIT */
 #ifndef WALK_ARCHIVE_H
 #define WALK_ARCHIVE_H
@@ -56,7 +56,8 @@ static double walk_archive(const struct sg_archive *a)
 }
 
 /* Open from an exact copy on the heap, walk, join, walk, close. *opened: 1 when it was sound enough. */
-static inline segue_status open_and_walk(const uint8_t *bytes, size_t n, const char *name, segue_error *err, int *opened)
+static inline segue_status open_and_walk(const uint8_t *bytes, size_t n, const char *name, segue_error *err,
+                                         int *opened)
 {
     struct sg_archive *a = NULL;
     uint8_t *copy = malloc(n ? n : 1);
