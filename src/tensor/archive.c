@@ -17,6 +17,7 @@ static int ends_with(const char *s, const char *end)
 
 /* --- parts: PREFIX-00001-of-00003ENDING --- */
 
+/* 0 when they are not five digits; parts count from 1. */
 static uint32_t digits5(const char *s)
 {
     uint32_t v = 0;
@@ -39,6 +40,7 @@ static size_t part_name(const char *path, const char *ending, uint32_t *no, uint
     return n - tail;
 }
 
+/* A later part alone is never a model: refused, rather than opened with most tensors missing. */
 static segue_status need_first_part(const char *path, uint32_t no, uint32_t count, uint32_t wanted,
                                     segue_error *err)
 {
@@ -49,6 +51,7 @@ static segue_status need_first_part(const char *path, uint32_t no, uint32_t coun
                    path, no, count, wanted);
 }
 
+/* Part i, counted from 0, beside the first. Renamed parts are not searched for. */
 static segue_status add_part(struct sg_build *b, const char *path, size_t prefix, uint32_t i, uint32_t count,
                              const char *ending, segue_error *err)
 {
@@ -67,6 +70,7 @@ static segue_status add_part(struct sg_build *b, const char *path, size_t prefix
                    b->a->files[file], same, count);
 }
 
+/* A GGUF says itself whether it is split; its name only says where the others are. */
 static segue_status add_gguf(struct sg_build *b, uint32_t file, segue_error *err)
 {
     const char *path = b->a->files[file];
@@ -86,6 +90,7 @@ static segue_status add_gguf(struct sg_build *b, uint32_t file, segue_error *err
     return sg_gguf_check_split(b, err);
 }
 
+/* A shard does not know that it is one: here the name decides. */
 static segue_status add_safetensors(struct sg_build *b, uint32_t file, segue_error *err)
 {
     uint32_t no, count;
@@ -121,6 +126,8 @@ static segue_status unknown_file(const struct sg_map *map, const char *path, seg
     return sg_fail(err, SEGUE_EFORMAT, "open model: %s: it is %s", path, what);
 }
 
+/* GGUF has a magic; safetensors is told by a plausible length and its brace; the llama2.c files come last,
+ * for the oldest of them are seven bare numbers. */
 static segue_status add_file(struct sg_build *b, uint32_t file, segue_error *err)
 {
     const struct sg_map *map = &b->a->maps[file];
@@ -149,6 +156,7 @@ static void free_names(char **names, size_t n)
     sg_free(names);
 }
 
+/* Metadata of the first shard stands for all: every shard repeats it. */
 static segue_status add_shards(struct sg_build *b, const char *folder, char **names, size_t n,
                                segue_error *err)
 {
@@ -164,6 +172,7 @@ static segue_status add_shards(struct sg_build *b, const char *folder, char **na
     return SEGUE_OK;
 }
 
+/* Shards lie beside their index. */
 static segue_status add_index(struct sg_build *b, const char *path, segue_error *err)
 {
     char **names, *folder;
@@ -210,6 +219,7 @@ static segue_status file_inside(const char *folder, const char *name, char **pat
     return SEGUE_OK;
 }
 
+/* The order in which downloads are to be read: index, single file, any shards, GGUF. */
 static segue_status add_folder(struct sg_build *b, const char *folder, segue_error *err)
 {
     char *path, **names;
@@ -246,6 +256,7 @@ static segue_status new_archive(struct sg_archive **out, const char *path, segue
     return SEGUE_OK;
 }
 
+/* Takes b->a over: it becomes *out or is closed. */
 static segue_status finish_open(struct sg_archive **out, struct sg_build *b, segue_status s, segue_error *err)
 {
     if (s == SEGUE_OK) s = sg_build_finish(b, err);
@@ -264,6 +275,7 @@ segue_status sg_archive_open(struct sg_archive **out, const char *path, segue_er
     return finish_open(out, &b, s, err);
 }
 
+/* No file behind it: the one map is the caller's and is not unmapped. */
 segue_status sg_archive_open_memory(struct sg_archive **out, const uint8_t *bytes, size_t n, const char *name,
                                     segue_error *err)
 {
@@ -329,6 +341,7 @@ const struct sg_meta *sg_meta_find(const struct sg_archive *a, const char *key)
     return NULL;
 }
 
+/* Present and of another kind is damage, not absence: a fallback would hide it. */
 static segue_status wrong_kind(const struct sg_archive *a, const struct sg_meta *m, const char *wanted,
                                segue_error *err)
 {
@@ -392,6 +405,8 @@ static struct sg_hash add_sample(struct sg_hash h, const uint8_t *p, uint64_t n)
     return n > PAGE ? add_bytes(h, p + n - PAGE, PAGE) : h;
 }
 
+/* Scales and biases of joined groups are no tensors of the list any more, so they are added with their
+ * codes. */
 static struct sg_hash add_tensor(struct sg_hash h, const struct sg_tensor *t)
 {
     uint64_t size = t->affine.scales ? sg_storage_info(t->affine.storage)->bytes : 0;
@@ -401,6 +416,9 @@ static struct sg_hash add_tensor(struct sg_hash h, const struct sg_tensor *t)
     return groups && t->affine.biases ? add_sample(h, t->affine.biases, groups * size) : h;
 }
 
+/* Small archives: all bytes of all files. Large ones: of each file what lies before its first tensor (names,
+ * shapes and keys are there), then samples of every tensor. Paths are left out, so that a copied model is the
+ * same model. */
 struct sg_hash sg_archive_hash(const struct sg_archive *a)
 {
     struct sg_hash h = {a->files_n, a->format};

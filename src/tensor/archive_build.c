@@ -13,6 +13,7 @@ int sg_mul64(uint64_t a, uint64_t b, uint64_t *out)
     return 1;
 }
 
+/* Each list grows before the map is opened, so that a failure leaves nothing mapped and forgotten. */
 segue_status sg_build_file(struct sg_build *b, const char *path, uint32_t *file, segue_error *err)
 {
     struct sg_archive *a = b->a;
@@ -53,6 +54,7 @@ static segue_status grow(void **list, uint32_t n, uint32_t need, uint32_t *cap, 
     return SEGUE_OK;
 }
 
+/* The bounds are asked before the memory. Readers that know their counts get exactly that much. */
 segue_status sg_build_reserve(struct sg_build *b, uint32_t tensors, uint32_t meta, segue_error *err)
 {
     struct sg_archive *a = b->a;
@@ -87,6 +89,8 @@ static size_t utf8_size(const uint8_t *s, size_t n)
     return c < least[size] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000) ? 0 : size;
 }
 
+/* Names go to terminals, JSON and error lines, so what could break those is refused here, once. A NUL would
+ * let two names look alike to strcmp. */
 segue_status sg_build_name(struct sg_build *b, uint32_t file, const char *what, const char *s, size_t n,
                            const char **out, segue_error *err)
 {
@@ -110,6 +114,7 @@ segue_status sg_build_name(struct sg_build *b, uint32_t file, const char *what, 
     return *out ? SEGUE_OK : sg_no_memory(path, n, err);
 }
 
+/* The pointer lives until the next tensor is added. */
 segue_status sg_build_tensor(struct sg_build *b, uint32_t file, const char *name, struct sg_tensor **out,
                              segue_error *err)
 {
@@ -127,6 +132,8 @@ segue_status sg_build_meta(struct sg_build *b, const char *key, struct sg_meta *
     return SEGUE_OK;
 }
 
+/* The row must be whole blocks, and both the count of numbers and the count of bytes must fit, before anybody
+ * multiplies them again without looking. */
 segue_status sg_build_shape(struct sg_build *b, struct sg_tensor *t, segue_error *err)
 {
     const char *path = b->a->files[t->file];
@@ -151,6 +158,7 @@ segue_status sg_build_shape(struct sg_build *b, struct sg_tensor *t, segue_error
     return SEGUE_OK;
 }
 
+/* Written as two comparisons without a sum: offset + bytes may wrap. */
 segue_status sg_build_place(struct sg_build *b, struct sg_tensor *t, segue_error *err)
 {
     const struct sg_map *map = &b->a->maps[t->file];
@@ -172,6 +180,8 @@ struct by_offset {
     uint32_t index;
 };
 
+/* Empty tensors before full ones at the same offset: they overlap nothing. The index makes the order
+ * total. */
 static int compare_offsets(const void *x, const void *y)
 {
     const struct by_offset *a = x, *b = y;
@@ -229,6 +239,7 @@ static segue_status sort_names(struct by_name *keys, uint32_t n, uint32_t *out, 
     return SEGUE_OK;
 }
 
+/* May run again on a changed list (mlx.c): both index lists are made anew. */
 segue_status sg_build_finish(struct sg_build *b, segue_error *err)
 {
     struct sg_archive *a = b->a;

@@ -51,7 +51,8 @@ int sg_mul64(uint64_t a, uint64_t b, uint64_t *out);
 /* The readers: the headers of one mapped file into the archive. */
 int sg_safetensors_is(const struct sg_map *map);
 segue_status sg_safetensors_add(struct sg_build *b, uint32_t file, int keep_meta, segue_error *err);
-/* The file names in the weight_map of an index file, sorted, each once. Free each and the list with sg_free. */
+/* The file names in the weight_map of an index file, sorted, each once. Free each and the list with
+ * sg_free. */
 segue_status sg_safetensors_index(const char *path, char ***files, size_t *n, segue_error *err);
 /* `part` counts from 0 and must be the file's split.no; *parts gets split.count (1 for whole files). */
 segue_status sg_gguf_add(struct sg_build *b, uint32_t file, uint32_t part, uint32_t *parts, segue_error *err);

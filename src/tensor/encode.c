@@ -23,6 +23,7 @@ static float widest(const float *x, int n)
     return best;
 }
 
+/* Minimum and maximum. */
 static void range_of(const float *x, int n, float *low, float *high)
 {
     *low = *high = x[0];
@@ -32,6 +33,7 @@ static void range_of(const float *x, int n, float *low, float *high)
     }
 }
 
+/* Truncates: the callers have added the half already. NaN becomes 0. */
 static int clip(float v, int most)
 {
     if (!(v > 0)) return 0;
@@ -82,6 +84,7 @@ static void put_ranged(const float *x, int levels, uint8_t *d_at, uint8_t *qh, u
     put_codes(q, qh, qs);
 }
 
+/* Rounds half away from zero, unlike the others, which add a half and truncate. */
 static void put_q8_0(const float *x, uint8_t *out)
 {
     float d = fabsf(widest(x, 32)) / 127, inverse = d == 0 ? 0 : 1 / d;
@@ -93,6 +96,7 @@ static void put_q8_0(const float *x, uint8_t *out)
     }
 }
 
+/* d first, then m where there is one, then fifth bits, then nibbles. */
 static void put_block(enum sg_storage s, const float *x, uint8_t *out)
 {
     switch (s) {

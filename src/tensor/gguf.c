@@ -7,12 +7,20 @@
 #include "base/num.h"
 #include "tensor/archive_build.h"
 
+/* The file, little endian:
+ *   u32 "GGUF", u32 version, u64 tensors, u64 keys
+ *   keys:     string name, u32 type, value
+ *   tensors:  string name, u32 dimensions, u64 size of each (the contiguous one first), u32 type, u64 offset
+ *   data:     from the next multiple of the alignment on; offsets count from there
+ * A string is a u64 length and its bytes; an array is a u32 type, a u64 count and the elements. */
 enum { T_U8, T_I8, T_U16, T_I16, T_U32, T_I32, T_F32, T_BOOL, T_STRING, T_ARRAY, T_U64, T_I64, T_F64, T_N };
 
+/* Of one value; 0 where it says its own length. */
 static const uint8_t kind_bytes[T_N] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 static const char *const kind_names[T_N] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
                                             "bool", "string", "array", "u64", "i64", "f64"};
 
+/* Never moves back, and `at` never passes `size`: need() is asked before every step. */
 struct reader {
     struct sg_build *b;
     uint32_t file;
@@ -22,6 +30,7 @@ struct reader {
     segue_error *err;
 };
 
+/* `what` is the object that the bytes belong to: a key or tensor by name once it is known. */
 static segue_status need(struct reader *r, uint64_t bytes, const char *what)
 {
     if (bytes <= r->size - r->at) return SEGUE_OK;
@@ -49,6 +58,7 @@ static segue_status take64(struct reader *r, uint64_t *v, const char *what)
     return SEGUE_OK;
 }
 
+/* The bytes stay in the map and have no NUL. */
 static segue_status take_string(struct reader *r, const char **s, uint64_t *n, const char *what)
 {
     SG_TRY(take64(r, n, what));
@@ -60,6 +70,8 @@ static segue_status take_string(struct reader *r, const char **s, uint64_t *n, c
 
 static int is_integer(uint32_t kind) { return kind <= T_I32 || kind == T_U64 || kind == T_I64; }
 
+/* Any whole number or truth value. u64 beyond 2^63 wraps: read_value keeps such keys from being asked
+ * this. */
 static int64_t integer_at(uint32_t kind, const uint8_t *p)
 {
     switch (kind) {
@@ -74,6 +86,7 @@ static int64_t integer_at(uint32_t kind, const uint8_t *p)
     }
 }
 
+/* Any number as a double; whole numbers beyond 2^53 are rounded. */
 static double real_at(uint32_t kind, const uint8_t *p)
 {
     double d;
@@ -94,6 +107,7 @@ static enum sg_meta_type meta_type(uint32_t kind)
                                             : SG_META_ARRAY;
 }
 
+/* Strings have no fixed width, so an array of them gets an index: without it, token i would cost i steps. */
 static segue_status read_string_items(struct reader *r, struct sg_meta *m)
 {
     uint64_t n = m->v.a.n, *at;
@@ -114,6 +128,8 @@ static segue_status read_string_items(struct reader *r, struct sg_meta *m)
     return SEGUE_OK;
 }
 
+/* The count is compared with the bytes left before it is multiplied, so nothing can wrap. Arrays of arrays
+ * occur in no published model, and each level would multiply what a small file can cost. */
 static segue_status read_array(struct reader *r, struct sg_meta *m)
 {
     uint32_t kind;
@@ -140,6 +156,7 @@ static segue_status read_array(struct reader *r, struct sg_meta *m)
     return SEGUE_OK;
 }
 
+/* One value of a key; m->key is set. */
 static segue_status read_value(struct reader *r, struct sg_meta *m, uint32_t kind)
 {
     const char *s;
@@ -242,6 +259,7 @@ static segue_status place_all(struct reader *r, uint32_t from, uint64_t start)
     return s;
 }
 
+/* Infos first, then their places: only behind the last info is it known where the data begins. */
 static segue_status read_tensors(struct reader *r, uint64_t n, uint64_t alignment)
 {
     uint32_t from = r->b->a->tensors_n;
@@ -282,6 +300,7 @@ static segue_status find_number(struct reader *r, uint32_t from, const char *key
     return SEGUE_OK;
 }
 
+/* Both counts are bounded by the bytes left before room for them is asked for. */
 static segue_status read_header(struct reader *r, uint64_t *tensors, uint64_t *keys)
 {
     uint32_t magic, version;
@@ -311,6 +330,8 @@ static segue_status read_header(struct reader *r, uint64_t *tensors, uint64_t *k
                             (uint32_t)(*keys < most ? *keys : most), r->err);
 }
 
+/* Each part of a split file is a GGUF of its own with its own infos; the numbers split.no and split.count tie
+ * it to the others. */
 segue_status sg_gguf_add(struct sg_build *b, uint32_t file, uint32_t part, uint32_t *parts, segue_error *err)
 {
     struct sg_archive *a = b->a;

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+/* Cut off or damaged: two remedies. */
 segue_status sg_scan_fail(const struct sg_json_scan *s, const char *expected, segue_error *err)
 {
     if (s->at >= s->len)
@@ -59,6 +60,7 @@ static segue_status scan_hex(struct sg_json_scan *s, uint32_t *out, segue_error 
     return SEGUE_OK;
 }
 
+/* The lead byte's marker slides out of 0xf00: 0xc0, 0xe0 or 0xf0 for two, three or four bytes. */
 static size_t put_utf8(uint32_t c, char *out)
 {
     if (c < 0x80) {
@@ -102,6 +104,7 @@ static segue_status scan_escape(struct sg_json_scan *s, char out[4], size_t *n, 
     return SEGUE_OK;
 }
 
+/* Whether the bytes are UTF-8 is asked where names are kept, not here. */
 segue_status sg_scan_string(struct sg_json_scan *s, char *out, size_t cap, size_t *len, segue_error *err)
 {
     size_t n = 0, k;
@@ -122,6 +125,7 @@ segue_status sg_scan_string(struct sg_json_scan *s, char *out, size_t cap, size_
     return SEGUE_OK;
 }
 
+/* Refuses what JSON allows and sizes never are: signs, fractions, exponents. */
 segue_status sg_scan_uint(struct sg_json_scan *s, uint64_t *out, segue_error *err)
 {
     uint64_t v = 0;
@@ -156,6 +160,8 @@ static segue_status skip_string(struct sg_json_scan *s, segue_error *err)
     return sg_scan_fail(s, "the end of a string", err);
 }
 
+/* A loop with a small stack of brackets instead of recursion: depth is bounded by the array, not by the
+ * thread's stack. Numbers and words are only skipped over; nobody reads them. */
 segue_status sg_scan_skip(struct sg_json_scan *s, segue_error *err)
 {
     char open[32];

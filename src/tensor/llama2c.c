@@ -8,6 +8,10 @@
 #include "base/num.h"
 #include "tensor/archive_build.h"
 
+/* legacy:  7 x i32; embedding; of each kind of weight all layers; final norm; two tables; [classifier]; fp32
+ * v1:      magic, version, 7 x i32, u8 shared, zeros to 256; norms, embedding, matrices by kind; fp32
+ * v2:      as v1 with an i32 group at byte 37; norms fp32, then each matrix as int8, its scales behind it
+ * The seven are dim, hidden, layers, heads, key-value heads, vocabulary, length. */
 enum { MAGIC = 0x616b3432, HEADER_BYTES = 256, LAYERS_MOST = 1024 };
 
 struct header {
@@ -26,6 +30,8 @@ struct reader {
 
 static int64_t int_at(const uint8_t *p) { return (int32_t)sg_le32(p); }
 
+/* Also what tells a legacy file from any other: its bounds are wide for models and narrow for noise. They
+ * keep every product below 2^63. */
 static int header_plausible(const struct header *h)
 {
     return h->dim > 0 && h->dim <= 1 << 20 && h->hidden > 0 && h->hidden <= 1 << 22 && h->layers > 0 &&
@@ -123,6 +129,7 @@ static segue_status check_scales(struct reader *r)
     return SEGUE_OK;
 }
 
+/* One of the nine kinds of weights of a layer, in the file's order. */
 struct part {
     const char *name;
     uint64_t rows, cols;
@@ -147,6 +154,7 @@ static segue_status add_layers(struct reader *r, const struct part *part)
     return SEGUE_OK;
 }
 
+/* The order differs between legacy and the others: there the norms come first. */
 static segue_status add_all(struct reader *r)
 {
     const struct header *h = &r->h;
@@ -180,6 +188,7 @@ static segue_status add_all(struct reader *r)
     return h->shared ? SEGUE_OK : add_tensor(r, "lm_head.weight", vocab, dim, 0);
 }
 
+/* The header's numbers as keys, since no config.json comes with these files. */
 static segue_status add_numbers(struct reader *r)
 {
     const struct header *h = &r->h;
@@ -202,6 +211,8 @@ static segue_status add_numbers(struct reader *r)
     return SEGUE_OK;
 }
 
+/* The size must come out exactly: it is the only check that the format allows against a legacy file of other
+ * numbers. */
 segue_status sg_llama2c_add(struct sg_build *b, uint32_t file, segue_error *err)
 {
     const struct sg_map *map = &b->a->maps[file];

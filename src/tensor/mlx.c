@@ -6,11 +6,13 @@
 #include "tensor/archive_build.h"
 #include "tensor/json.h"
 
+/* How a module was quantised. */
 struct rule {
     int64_t bits, group; /* 0: not said */
     const char *mode;    /* NULL: not said */
 };
 
+/* Keeps what the object does not say. */
 static segue_status read_rule(const json_t *o, struct rule *rule, segue_error *err)
 {
     SG_TRY(sg_json_int(o, "bits", rule->bits, &rule->bits, "config.json quantization", err));
@@ -70,11 +72,14 @@ static const struct sg_tensor *sibling(const struct sg_archive *a, const char *w
     return t;
 }
 
+/* One scale per group of each row, in a type that scales come in. */
 static int same_places(const struct sg_tensor *w, const struct sg_tensor *s)
 {
     return s->rows == w->rows && (s->storage == SG_F32 || s->storage == SG_F16 || s->storage == SG_BF16);
 }
 
+/* w: U32 codes [rows, words]; scales and biases [rows, groups]. It becomes [rows, groups * group] of
+ * SG_AFFINE; the codes' bytes stay where they are. */
 static segue_status join_one(struct sg_archive *a, struct sg_tensor *w, const char *path,
                              const struct sg_tensor *scales, const struct sg_tensor *biases,
                              const json_t *config, segue_error *err)

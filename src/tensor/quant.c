@@ -38,6 +38,7 @@ static void read_bf16(const uint8_t *p, uint64_t n, float *out)
 
 /* --- blocks of 32 --- */
 
+/* fp16 d, 16 bytes: element i in the low nibbles, i + 16 in the high ones. So all formats of 32 below. */
 static void read_q4_0(const uint8_t *p, uint64_t n, float *out)
 {
     for (; n; n -= 32, p += 18, out += 32) {
@@ -49,6 +50,7 @@ static void read_q4_0(const uint8_t *p, uint64_t n, float *out)
     }
 }
 
+/* d, m, nibbles: d * q + m. */
 static void read_q4_1(const uint8_t *p, uint64_t n, float *out)
 {
     for (; n; n -= 32, p += 20, out += 32) {
@@ -61,6 +63,7 @@ static void read_q4_1(const uint8_t *p, uint64_t n, float *out)
     }
 }
 
+/* d, 32 fifth bits, nibbles. */
 static void read_q5_0(const uint8_t *p, uint64_t n, float *out)
 {
     for (; n; n -= 32, p += 22, out += 32) {
@@ -75,6 +78,7 @@ static void read_q5_0(const uint8_t *p, uint64_t n, float *out)
     }
 }
 
+/* d, m, 32 fifth bits, nibbles. */
 static void read_q5_1(const uint8_t *p, uint64_t n, float *out)
 {
     for (; n; n -= 32, p += 24, out += 32) {
@@ -89,6 +93,7 @@ static void read_q5_1(const uint8_t *p, uint64_t n, float *out)
     }
 }
 
+/* d, 32 signed bytes. */
 static void read_q8_0(const uint8_t *p, uint64_t n, float *out)
 {
     for (; n; n -= 32, p += 34, out += 32) {
@@ -97,6 +102,7 @@ static void read_q8_0(const uint8_t *p, uint64_t n, float *out)
     }
 }
 
+/* Nibbles that are indices into a table of values. */
 static void read_nibbles(const uint8_t *p, float d, const int8_t values[16], float *out)
 {
     for (int i = 0; i < 16; i++) {
@@ -110,6 +116,7 @@ static void read_iq4_nl(const uint8_t *p, uint64_t n, float *out)
     for (; n; n -= 32, p += 18, out += 32) read_nibbles(p + 2, half_at(p), iq4_values, out);
 }
 
+/* One byte of exponent (E8M0), nibbles of E2M1. */
 static void read_mxfp4(const uint8_t *p, uint64_t n, float *out)
 {
     for (; n; n -= 32, p += 17, out += 32) {

@@ -8,8 +8,15 @@
 #include "tensor/archive_build.h"
 #include "tensor/json_scan.h"
 
+/* The file: u64 n, little endian; n bytes of JSON, padded with spaces; the data. The JSON:
+ *   {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..., "__metadata__": {"KEY": "TEXT"}}
+ * Offsets count from the start of the data. Any key order, any UTF-8 in names, unaligned data and empty
+ * tensors are sound; holes, overlaps and trailing bytes are not. */
+
+/* The bound on the header is the format's own; no published index comes near ours. */
 enum { HEADER_MOST = 100000000, INDEX_MOST = 64 * 1024 * 1024 };
 
+/* Other dtypes exist and grow in number; such tensors open as SG_OTHER. */
 static const struct {
     const char *name;
     enum sg_storage storage;
@@ -19,6 +26,7 @@ static const struct {
     {"U16", SG_U16}, {"U8", SG_U8},   {"BOOL", SG_BOOL}, {"F8_E4M3", SG_F8_E4M3}, {"F8_E5M2", SG_F8_E5M2},
 };
 
+/* Also true for a file that was cut off, so that it is refused as what it is. */
 int sg_safetensors_is(const struct sg_map *map)
 {
     return map->size >= 10 && map->data[8] == '{' && sg_le64(map->data) <= HEADER_MOST;
@@ -51,6 +59,7 @@ static segue_status scan_shape(struct sg_json_scan *s, struct entry *e, segue_er
     }
 }
 
+/* Exactly [begin, end]. */
 static segue_status scan_offsets(struct sg_json_scan *s, struct entry *e, segue_error *err)
 {
     SG_TRY(sg_scan_char(s, '[', err));
@@ -60,6 +69,7 @@ static segue_status scan_offsets(struct sg_json_scan *s, struct entry *e, segue_
     return sg_scan_char(s, ']', err);
 }
 
+/* One tensor's object. Keys that we do not know are skipped, as the format's own library does. */
 static segue_status scan_entry(struct sg_json_scan *s, struct entry *e, segue_error *err)
 {
     int first = 1, more;
@@ -86,6 +96,8 @@ static segue_status scan_entry(struct sg_json_scan *s, struct entry *e, segue_er
     return SEGUE_OK;
 }
 
+/* From the entry to a tensor of the archive: the size by its shape must be the size by its offsets, which for
+ * a dtype without a name here cannot be checked. */
 static segue_status add_entry(struct sg_build *b, uint32_t file, const char *name, const struct entry *e,
                               uint64_t data_at, segue_error *err)
 {
@@ -119,6 +131,7 @@ static segue_status add_entry(struct sg_build *b, uint32_t file, const char *nam
     return sg_build_place(b, t, err);
 }
 
+/* Texts only. They are copied, for escapes must be undone; the scan over the text measures the room first. */
 static segue_status scan_metadata(struct sg_build *b, uint32_t file, struct sg_json_scan *s, int keep,
                                   segue_error *err)
 {
@@ -181,6 +194,7 @@ static segue_status check_tiling(struct sg_build *b, uint32_t file, uint32_t fro
     return s;
 }
 
+/* One file, or one shard; its tensors are checked among themselves, duplicates across shards at the end. */
 segue_status sg_safetensors_add(struct sg_build *b, uint32_t file, int keep_meta, segue_error *err)
 {
     const struct sg_map map = b->a->maps[file];
@@ -235,6 +249,7 @@ struct names {
     size_t n;
 };
 
+/* A weight map names a file for each of perhaps 100,000 tensors: found by halving. */
 static segue_status add_file_name(struct names *names, const char *name, const char *path, segue_error *err)
 {
     size_t low = 0, high = names->n;
@@ -259,6 +274,7 @@ static segue_status add_file_name(struct names *names, const char *name, const c
     return SEGUE_OK;
 }
 
+/* Which tensor lies where is not kept: the shards' own headers say it, and they cannot be out of date. */
 static segue_status scan_weight_map(struct sg_json_scan *s, struct names *names, segue_error *err)
 {
     int first = 1, more;
@@ -326,6 +342,7 @@ segue_status sg_safetensors_index(const char *path, char ***files, size_t *n, se
 
 /* --- writing --- */
 
+/* As a JSON string. */
 static void put_string(struct sg_buf *buf, const char *s)
 {
     sg_buf_puts(buf, "\"");
@@ -337,6 +354,7 @@ static void put_string(struct sg_buf *buf, const char *s)
     sg_buf_puts(buf, "\"");
 }
 
+/* Also says whether the item can be written at all. */
 static segue_status item_bytes(const char *path, const struct sg_st_item *it, uint64_t *bytes,
                                const char **dtype, segue_error *err)
 {
@@ -382,6 +400,7 @@ static segue_status write_header(struct sg_buf *buf, const char *path, const str
     return SEGUE_OK;
 }
 
+/* Aside first: a full disk leaves what was there before. */
 segue_status sg_safetensors_write(const char *path, const struct sg_st_item *items, size_t n,
                                   segue_error *err)
 {

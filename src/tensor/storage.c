@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 
+/* name, weights per block, bytes per block, id in GGUF, whether rows can be read */
 static const struct sg_storage_info infos[SG_STORAGE_N] = {
     [SG_F32] = {"f32", 1, 4, 0, 1},
     [SG_F16] = {"f16", 1, 2, 1, 1},
@@ -55,6 +56,7 @@ const struct sg_storage_info *sg_storage_info(enum sg_storage s)
     return &infos[(unsigned)s < SG_STORAGE_N ? s : SG_OTHER];
 }
 
+/* Linear: it is asked once per tensor. */
 enum sg_storage sg_storage_of_ggml(uint32_t id, const char **name)
 {
     for (int s = 0; s < SG_STORAGE_N; s++) {

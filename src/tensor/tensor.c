@@ -8,6 +8,7 @@
 
 #include "base/num.h"
 
+/* The three digits x, y, z of the index, with the first two exchanged. */
 uint64_t sg_perm_stored(const struct sg_perm *p, uint64_t logical)
 {
     if (!p->a || logical < p->first) return logical;
@@ -16,6 +17,7 @@ uint64_t sg_perm_stored(const struct sg_perm *p, uint64_t logical)
     return p->first + base + (y * p->a + x) * p->w + z;
 }
 
+/* 0 for what is stored in blocks. */
 static uint32_t plain_size(enum sg_storage s)
 {
     return s == SG_F32 ? 4 : s == SG_F16 || s == SG_BF16 ? 2 : 0;
@@ -45,6 +47,7 @@ static void unpack32(const uint8_t *p, uint32_t bits, float *out)
     }
 }
 
+/* Number i of a plain list; unaligned, for so is the map. */
 static float scale_at(enum sg_storage s, const void *list, uint64_t i)
 {
     const uint8_t *p = (const uint8_t *)list + i * plain_size(s);
@@ -53,6 +56,7 @@ static float scale_at(enum sg_storage s, const void *list, uint64_t i)
                          : sg_f32_of_bf16(sg_le16(p));
 }
 
+/* Groups are multiples of 32, so 32 codes share a scale and fill whole bytes. */
 static void read_affine(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
 {
     const struct sg_affine *f = &t->affine;
@@ -105,6 +109,7 @@ static void read_blocks(const struct sg_tensor *t, const uint8_t *row, uint64_t 
     }
 }
 
+/* Stored row and stored columns. */
 static void read_stored(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
 {
     const struct sg_storage_info *info = sg_storage_info(t->storage);
@@ -115,6 +120,7 @@ static void read_stored(const struct sg_tensor *t, uint64_t row, uint64_t from, 
 
 /* --- rows as meant --- */
 
+/* Stored [cols, rows]: one number from each stored row. */
 static void read_transposed(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
 {
     for (uint64_t i = 0; i < n; i++) {
@@ -174,6 +180,7 @@ void sg_tensor_read(const struct sg_tensor *t, float *out)
 
 /* --- looking for NaN and infinity --- */
 
+/* All exponent bits set: infinite or NaN. Without a branch in the loops, for this reads whole models. */
 static int plain_finite(enum sg_storage s, const uint8_t *p, uint64_t n)
 {
     uint32_t size = plain_size(s),
@@ -230,6 +237,7 @@ static int row_finite(const struct sg_tensor *t, uint64_t row, uint64_t rows, ui
                             : blocks_finite(t->storage, p, cols / info->block);
 }
 
+/* Rows are counted as stored; a block's own numbers are integers and cannot be bad. */
 int sg_tensor_finite(const struct sg_tensor *t, uint64_t *bad_row)
 {
     uint64_t rows = t->transposed ? t->cols : t->rows, cols = t->transposed ? t->rows : t->cols;

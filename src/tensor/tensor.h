@@ -43,7 +43,7 @@ struct sg_tensor {
     const char *stored_as;       /* the type as its file names it ("q4_1", "BF16", "iq2_xxs") */
     enum sg_storage storage;
     uint32_t rank;
-    uint64_t shape[4];           /* as Hugging Face writes it: the last one is contiguous; of ranks above 4 the
+    uint64_t shape[4];           /* as Hugging Face writes it, the last one contiguous; of ranks above 4 the
                                   * leading dimensions are multiplied into shape[0], and rank is 4 */
     uint64_t rows, cols;         /* logical: cols = last dimension, rows = product of the others (1 for
                                   * vectors); already exchanged when `transposed` */

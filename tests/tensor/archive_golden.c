@@ -496,6 +496,32 @@ static void folders_by_their_rules(void **state)
     rmdir(folder);
 }
 
+/* The index file cut at every byte, and with every byte replaced: refused, or another sound list of names. */
+static void damaged_indices(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/segue-index-XXXXXX";
+    struct sg_buf file = {0};
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(sg_file_read(&file, GOLDEN "sharded/model.safetensors.index.json", 1 << 20, NULL),
+                     SEGUE_OK);
+    for (size_t i = 0; i < 2 * file.len; i++) {
+        struct sg_archive *a = NULL;
+        segue_error err;
+        char kept = file.data[i / 2];
+        if (i % 2) file.data[i / 2] = i % 4 == 1 ? '"' : '{';
+        put_file(folder, "model.safetensors.index.json", file.data, i % 2 ? file.len : i / 2);
+        file.data[i / 2] = kept;
+        segue_status s = sg_archive_open(&a, folder, &err); /* the shards are not there */
+        if (i % 2 ? s != SEGUE_EFORMAT && s != SEGUE_EIO : s != SEGUE_EFORMAT)
+            fail_msg("%zu: %d %s", i, s, err.text);
+        if (!strstr(err.text, "; ")) fail_msg("%zu: %s", i, err.text);
+    }
+    sg_buf_free(&file);
+    drop(folder, "model.safetensors.index.json");
+    rmdir(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -512,6 +538,7 @@ int main(void)
         cmocka_unit_test(large_files_are_sampled),
         cmocka_unit_test(written_files_read_back),
         cmocka_unit_test(folders_by_their_rules),
+        cmocka_unit_test(damaged_indices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
