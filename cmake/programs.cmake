@@ -2,9 +2,15 @@
 # optional; without them those say so.
 file(GLOB SEGUE_CLI_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cli/*.c)
 set(missing segue_session_dump segue_session_step segue_template_render segue_model_describe segue_status_name
-  segue_unit_stream segue_session_load segue_engine_open segue_text_next segue_adapter_open)
+  segue_unit_stream segue_session_load segue_engine_open segue_text_next segue_adapter_open sg_adapter_open
+  sg_template_open ${SEGUE_UNITS})
 foreach(source IN LISTS SEGUE_SOURCES)
   file(READ ${source} text)
+  foreach(unit IN LISTS SEGUE_UNITS)
+    if(text MATCHES "\nconst struct sg_unit_ops sg_unit_${unit} ")
+      list(REMOVE_ITEM missing ${unit})
+    endif()
+  endforeach()
   foreach(name IN LISTS missing)
     if(text MATCHES "(\n|^)(segue_status|const char \\*) ?${name}\\(")
       list(REMOVE_ITEM missing ${name})
