@@ -87,20 +87,21 @@ static segue_status read_added(struct gguf *g)
     return s;
 }
 
-/* What a pre-tokenizer's name stands for. */
+/* What a pre-tokenizer's name stands for. A GGUF names no normalizer: as in llama.cpp the text is taken as it is, also
+ * for Qwen, whose tokenizer.json asks for NFC. */
 static segue_status read_pre(struct gguf *g, int *add_bos)
 {
     static const struct {
         const char *name, *pre;
         enum sg_split_kind split;
-        int digits, nfc, whole, bos;
+        int digits, whole, bos;
     } known[] = {
-        {"gpt-2", "gpt2", SG_SPLIT_GPT2, 0, 0, 0, 0},         {"gpt2", "gpt2", SG_SPLIT_GPT2, 0, 0, 0, 0},
-        {"default", "gpt2", SG_SPLIT_GPT2, 0, 0, 0, 0},       {"smollm", "smollm", SG_SPLIT_GPT2, 1, 0, 0, 0},
-        {"refact", "smollm", SG_SPLIT_GPT2, 1, 0, 0, 0},      {"starcoder", "smollm", SG_SPLIT_GPT2, 1, 0, 0, 0},
-        {"llama-bpe", "llama3", SG_SPLIT_LLAMA3, 0, 0, 1, 1}, {"llama3", "llama3", SG_SPLIT_LLAMA3, 0, 0, 1, 1},
-        {"llama-v3", "llama3", SG_SPLIT_LLAMA3, 0, 0, 1, 1},  {"qwen2", "qwen2", SG_SPLIT_QWEN2, 0, 1, 0, 0},
-        {"qwen35", "qwen35", SG_SPLIT_QWEN35, 0, 1, 0, 0},
+        {"gpt-2", "gpt2", SG_SPLIT_GPT2, 0, 0, 0},         {"gpt2", "gpt2", SG_SPLIT_GPT2, 0, 0, 0},
+        {"default", "gpt2", SG_SPLIT_GPT2, 0, 0, 0},       {"smollm", "smollm", SG_SPLIT_GPT2, 1, 0, 0},
+        {"refact", "smollm", SG_SPLIT_GPT2, 1, 0, 0},      {"starcoder", "smollm", SG_SPLIT_GPT2, 1, 0, 0},
+        {"llama-bpe", "llama3", SG_SPLIT_LLAMA3, 0, 1, 1}, {"llama3", "llama3", SG_SPLIT_LLAMA3, 0, 1, 1},
+        {"llama-v3", "llama3", SG_SPLIT_LLAMA3, 0, 1, 1},  {"qwen2", "qwen2", SG_SPLIT_QWEN2, 0, 0, 0},
+        {"qwen35", "qwen35", SG_SPLIT_QWEN35, 0, 0, 0},
     };
     struct sg_tokenizer *t = g->t;
     const char *name;
@@ -112,7 +113,6 @@ static segue_status read_pre(struct gguf *g, int *add_bos)
     }
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (!text_is(name, len, known[i].name)) continue;
-        if (known[i].nfc) t->norms[t->norms_n++] = (struct sg_norm){.kind = SG_NORM_NFC};
         if (known[i].digits) t->splits[t->splits_n++] = (struct sg_split){.kind = SG_SPLIT_DIGIT};
         t->splits[t->splits_n++] = (struct sg_split){.kind = known[i].split};
         t->ignore_merges = (uint8_t)known[i].whole;
@@ -126,11 +126,8 @@ static segue_status read_pre(struct gguf *g, int *add_bos)
 
 static segue_status read_bpe(struct gguf *g, int *add_bos)
 {
-    int space;
     if (!g->merges)
         return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: %s is missing; fetch the file again", g->what, KEY("merges"));
-    SG_TRY(sg_meta_bool(g->a, KEY("add_space_prefix"), 0, &space, g->err));
-    if (space) g->t->splits[g->t->splits_n++] = (struct sg_split){.kind = SG_SPLIT_SPACE_FIRST};
     SG_TRY(read_pre(g, add_bos));
     g->t->byte_level = 1;
     g->t->info.kind = "bpe";
