@@ -389,10 +389,14 @@ static segue_status read_added(struct reading *r, const json_t *a, struct sg_add
     SG_TRY(sg_json_bool(a, "single_word", 0, &word, r->what, r->err));
     SG_TRY(sg_json_bool(a, "normalized", !special, normalized, r->what, r->err));
     int32_t id = sg_vocab_find(r->t, json_string_value(text), json_string_length(text));
-    const struct sg_token *k = &r->t->tokens[id];
+    struct sg_token *k = &r->t->tokens[id];
     *out = (struct sg_added){.text = k->text, .len = k->text_len, .id = id, .special = special != 0, .lstrip = left != 0,
                              .rstrip = right != 0, .single_word = word != 0};
-    return *normalized ? normalized_text(r, out) : SEGUE_OK;
+    if (!*normalized) return SEGUE_OK;
+    SG_TRY(normalized_text(r, out));
+    k->bytes = out->text;        /* it stands for what it matched, so it decodes to that */
+    k->bytes_len = out->len;
+    return SEGUE_OK;
 }
 
 static segue_status split_added(struct reading *r, const json_t *added)

@@ -123,8 +123,8 @@ segue_status sg_merges_room(struct sg_tokenizer *t, size_t n, segue_error *err);
 segue_status sg_merges_put(struct sg_tokenizer *t, const char *left, size_t left_len, const char *right,
                            size_t right_len, uint32_t rank, int later, const char *what, segue_error *err);
 const struct sg_merge *sg_merges_find(const struct sg_tokenizer *t, int32_t left, int32_t right);
-/* The tables that follow from the texts: byte ids, running-text bytes, by_word, stops. `plain_added`: added tokens are
- * never read in the byte alphabet (GGUF). */
+/* The tables that follow from the texts: byte ids, running-text bytes, by_word, stops. plain_added: in running
+ * text added tokens are what they are, whatever the alphabet (GGUF). */
 segue_status sg_vocab_finish(struct sg_tokenizer *t, int plain_added, const char *what, segue_error *err);
 /* Bytes of a text in the byte alphabet appended to out; 0: it has a character outside the alphabet. */
 int sg_byte_text(const char *text, size_t len, char *out, size_t *out_len);

@@ -208,25 +208,28 @@ static int byte_token(const char *text, size_t len)
     return value;
 }
 
-/* What a token is in running text. */
+/* What a token is in running text: added tokens as they are, others read in the file's alphabet. k->bytes may hold
+ * another text to start from. */
 static segue_status set_bytes(struct sg_tokenizer *t, struct sg_token *k, int plain_added, segue_error *err)
 {
-    k->bytes = k->text;
-    k->bytes_len = k->text_len;
-    int added = k->kind != SG_TOKEN_NORMAL && k->kind != SG_TOKEN_BYTE && k->kind != SG_TOKEN_UNUSED;
-    if (plain_added && added) return SEGUE_OK;
-    char *bytes = sg_arena_alloc(&t->arena, (size_t)k->text_len + 1);
-    if (!bytes) return sg_no_memory("tokenizer", k->text_len, err);
+    const char *from = k->bytes ? k->bytes : k->text;
+    uint32_t len = k->bytes ? k->bytes_len : k->text_len;
+    int added = k->kind == SG_TOKEN_CONTROL || k->kind == SG_TOKEN_USER || k->kind == SG_TOKEN_UNKNOWN;
+    k->bytes = from;
+    k->bytes_len = len;
+    if (added && (plain_added || t->byte_level)) return SEGUE_OK;
+    char *bytes = sg_arena_alloc(&t->arena, (size_t)len + 1);
+    if (!bytes) return sg_no_memory("tokenizer", len, err);
     size_t n = 0;
-    int value = t->byte_level ? -1 : byte_token(k->text, k->text_len);
+    int value = t->byte_level ? -1 : byte_token(from, len);
     if (t->byte_level) {
-        if (!sg_byte_text(k->text, k->text_len, bytes, &n)) return SEGUE_OK;
+        if (!sg_byte_text(from, len, bytes, &n)) return SEGUE_OK;
     } else if (value >= 0) {
         bytes[n++] = (char)value;
     } else {
-        for (uint32_t i = 0; i < k->text_len;) {
-            int meta = k->text_len - i >= 3 && memcmp(k->text + i, "\xe2\x96\x81", 3) == 0;
-            bytes[n++] = meta ? ' ' : k->text[i];
+        for (uint32_t i = 0; i < len;) {
+            int meta = len - i >= 3 && memcmp(from + i, "\xe2\x96\x81", 3) == 0;
+            bytes[n++] = meta ? ' ' : from[i];
             i += meta ? 3 : 1;
         }
     }

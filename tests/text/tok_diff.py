@@ -138,7 +138,8 @@ def main():
         print(f"SKIP text_tok_diff: no tokenizers in {a.folder}")
         return 77
     bad = 0
-    one = maker(a.seed, ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<s>", "</s>", "<unk>", "<|im_end"])
+    one = maker(a.seed, ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<s>", "</s>", "<unk>", "<|im_end",
+                            "<l>", "  <l> ", " <r>  ", "\n<lr> ", "<lr><r> <l>", "the", " the ", "lily", "  lily", "\u1100\u1161", "a b", "\n\n \n"])
     strings = [one() for _ in range(a.count)]
     for kind in kinds:
         bad += compare(kind, os.path.join(a.folder, kind, "tokenizer.json"), a.program, strings)
