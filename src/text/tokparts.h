@@ -1,6 +1,6 @@
 /* tokparts.h: what a tokenizer is made of. The readers (tokjson.c, tokgguf.c, tokbin.c) fill it, everything else reads
  * it. The way of a text: added tokens cut it (added.c), the pieces in between are normalized (normal.c), split
- * (pretoken.c) and merged (bpe.c) into ids (encode.c).
+ * (pretoken.c) and merged (bpe.c) into ids (tokenize.c).
  * SPDX-License-Identifier: MIT */
 #ifndef SG_TEXT_TOKPARTS_H
 #define SG_TEXT_TOKPARTS_H
@@ -142,7 +142,7 @@ const struct sg_added *sg_added_find(const struct sg_added_set *set, const char 
 segue_status sg_normalize(const struct sg_tokenizer *t, const char **text, size_t *len, struct sg_buf out[2],
                           segue_error *err);
 
-/* --- encode.c: one call of sg_tokenize --- */
+/* --- tokenize.c: one call of sg_tokenize --- */
 struct sg_piece_seen {           /* a piece met before in this call, and its tokens */
     const char *text;
     uint32_t len, epoch, tokens_n;
