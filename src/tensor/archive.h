@@ -85,8 +85,8 @@ const char *sg_meta_item_string(const struct sg_meta *m, uint64_t i, size_t *len
 segue_status sg_archive_join_affine(struct sg_archive *a, const json_t *config, segue_error *err);
 
 /* Content hash of every tensor's bytes, or, for files over 64 MiB, of headers, sizes and a fixed sample of
- * pages of every tensor (first, last and every 1 MiB): enough to tell two models apart, not to detect damage.
- * */
+ * pages of every tensor (first, last and every 1 MiB): enough to tell two models apart, not to detect
+ * damage. */
 struct sg_hash sg_archive_hash(const struct sg_archive *a);
 
 /* --- writing safetensors: header from the list, then the data in list order --- */

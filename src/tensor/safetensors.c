@@ -9,7 +9,7 @@
 #include "tensor/json_scan.h"
 
 /* The file: u64 n, little endian; n bytes of JSON, padded with spaces; the data. The JSON:
- *   {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..., "__metadata__": {"KEY": "TEXT"}}
+ *  {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..., "__metadata__": {"KEY": "TEXT"}}
  * Offsets count from the start of the data. Any key order, any UTF-8 in names, unaligned data and empty
  * tensors are sound; holes, overlaps and trailing bytes are not. */
 

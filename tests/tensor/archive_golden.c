@@ -313,6 +313,23 @@ static void llama2c_files(void **state)
     }
 }
 
+/* A legacy file with a positive vocabulary has no classifier behind the tables. */
+static void llama2c_legacy_tied(void **state)
+{
+    (void)state;
+    struct sg_buf file = {0};
+    struct sg_archive *a = NULL;
+    assert_int_equal(sg_file_read(&file, GOLDEN "legacy.bin", 1 << 20, NULL), SEGUE_OK);
+    memcpy(file.data + 20, "\x0c\0\0", 4);
+    const uint8_t *bytes = (const uint8_t *)file.data;
+    assert_int_equal(sg_archive_open_memory(&a, bytes, file.len, "x", NULL), SEGUE_EFORMAT);
+    assert_int_equal(sg_archive_open_memory(&a, bytes, file.len - 12 * 16 * 4, "x", NULL), SEGUE_OK);
+    check_numbers(a, GOLDEN "legacy.expect.safetensors", 0, "lm_head.weight");
+    assert_null(sg_archive_find(a, "lm_head.weight"));
+    sg_archive_close(a);
+    sg_buf_free(&file);
+}
+
 static void hashes_tell_files_apart(void **state)
 {
     (void)state;
@@ -534,6 +551,7 @@ int main(void)
         cmocka_unit_test(mlx_folder),
         cmocka_unit_test(mlx_rules_that_do_not_fit),
         cmocka_unit_test(llama2c_files),
+        cmocka_unit_test(llama2c_legacy_tied),
         cmocka_unit_test(hashes_tell_files_apart),
         cmocka_unit_test(large_files_are_sampled),
         cmocka_unit_test(written_files_read_back),
