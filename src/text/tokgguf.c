@@ -15,13 +15,14 @@ struct gguf {
     const struct sg_meta *tokens, *scores, *types, *merges;
 };
 
-/* An array of n items (n = 0: of any number); *out = NULL when the key is absent. */
-static segue_status array_of(struct gguf *g, const char *key, int strings, uint64_t n, const struct sg_meta **out)
+/* An array of n items (n = 0: of any number) of a kind; *out = NULL when the key is absent. */
+static segue_status array_of(struct gguf *g, const char *key, enum sg_meta_type item, uint64_t n,
+                             const struct sg_meta **out)
 {
     const struct sg_meta *m = sg_meta_find(g->a, key);
     *out = m;
     if (!m) return SEGUE_OK;
-    if (m->type != SG_META_ARRAY || (m->item == SG_META_STRING) != strings || m->item == SG_META_ARRAY)
+    if (m->type != SG_META_ARRAY || (m->v.a.n && m->item != item && (item != SG_META_FLOAT || m->item != SG_META_INT)))
         return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: %s is of a wrong kind; fetch the file again", g->what, key);
     if (n && m->v.a.n != n)
         return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: %s has %llu items, the vocabulary %llu; fetch the file again",
@@ -189,13 +190,13 @@ static segue_status read_gguf(struct gguf *g, const char *model, size_t len)
     if (!bpe && !text_is(model, len, "llama"))
         return sg_fail(g->err, SEGUE_EUNSUPPORTED, "read tokenizer: %s: tokenizer \"%.*s\" is not known; choose another model",
                        g->what, (int)(len < 40 ? len : 40), model);
-    SG_TRY(array_of(g, KEY("tokens"), 1, 0, &g->tokens));
+    SG_TRY(array_of(g, KEY("tokens"), SG_META_STRING, 0, &g->tokens));
     if (!g->tokens)
         return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: %s is missing; fetch the file again", g->what, KEY("tokens"));
     uint64_t n = g->tokens->v.a.n;
-    SG_TRY(array_of(g, KEY("scores"), 0, n, &g->scores));
-    SG_TRY(array_of(g, KEY("token_type"), 0, n, &g->types));
-    SG_TRY(array_of(g, KEY("merges"), 1, 0, &g->merges));
+    SG_TRY(array_of(g, KEY("scores"), SG_META_FLOAT, n, &g->scores));
+    SG_TRY(array_of(g, KEY("token_type"), SG_META_INT, n, &g->types));
+    SG_TRY(array_of(g, KEY("merges"), SG_META_STRING, 0, &g->merges));
     SG_TRY(read_tokens(g));
     SG_TRY(bpe ? read_bpe(g, &add_bos) : read_spm(g));
     SG_TRY(read_added(g));

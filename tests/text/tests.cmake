@@ -3,6 +3,7 @@
 # how many strings per kind, 20,000 by default. SEGUE_LLAMA_SOURCE names llama.cpp's unpacked source.
 segue_test(text_golden "text;golden;quick" ${CMAKE_CURRENT_LIST_DIR}/tok_golden.c)
 segue_test(text_stream "text;quick" ${CMAKE_CURRENT_LIST_DIR}/tok_stream.c)
+segue_test(text_hostile "text;fault;quick" ${CMAKE_CURRENT_LIST_DIR}/tok_hostile.c)
 segue_test(text_llama "text;golden" ${CMAKE_CURRENT_LIST_DIR}/tok_llama.c)
 
 add_executable(tok_diff ${CMAKE_CURRENT_LIST_DIR}/tok_diff.c)
