@@ -11,7 +11,7 @@
 struct segue_adapter {
     atomic_uint references;
     struct segue_model *model;       /* referenced */
-    struct sg_archive *archive;
+    struct sg_archive *archive;      /* while it is being opened; NULL afterwards: everything was read */
     struct sg_lora lora;             /* pairs point into arena: fp32, house order */
     struct sg_arena arena;
     char *path;
