@@ -86,7 +86,7 @@ static segue_status act_of(const char *text, const char *path, double *out, segu
                    text);
 }
 
-static segue_status of_json(const struct sg_source *src, const struct sg_number_row *row, double *out,
+static segue_status of_json(const struct sg_source *src, const struct sg_number_row *row, double *out, int *found,
                             segue_error *err)
 {
     const json_t *places[2] = {src->inner, src->outer};
@@ -97,6 +97,7 @@ static segue_status of_json(const struct sg_source *src, const struct sg_number_
             int64_t count;
             int on;
             if (!json_object_get(o, key) || json_is_null(json_object_get(o, key))) continue;
+            *found = 1;
             if (row->kind == SG_NUMBER_REAL) return sg_json_real(o, key, 0, out, src->path, err);
             if (row->kind == SG_NUMBER_ACT) {
                 SG_TRY(sg_json_text(o, key, "", &text, src->path, err));
@@ -134,7 +135,7 @@ static segue_status of_array(const struct sg_meta *m, const char *path, double *
     return SEGUE_OK;
 }
 
-static segue_status of_gguf(const struct sg_source *src, const struct sg_number_row *row, double *out,
+static segue_status of_gguf(const struct sg_source *src, const struct sg_number_row *row, double *out, int *found,
                             segue_error *err)
 {
     char key[160];
@@ -144,6 +145,7 @@ static segue_status of_gguf(const struct sg_source *src, const struct sg_number_
     snprintf(key, sizeof key, "%s.%s", src->arch, row->gguf);
     const struct sg_meta *m = sg_meta_find(src->archive, key);
     if (!m) return SEGUE_OK;
+    *found = 1;
     if (m->type == SG_META_ARRAY) return of_array(m, src->path, out, err);
     if (row->kind == SG_NUMBER_REAL) return sg_meta_float(src->archive, key, 0, out, err);
     if (row->kind == SG_NUMBER_SWITCH) {
@@ -174,12 +176,13 @@ static segue_status refuse(const struct sg_source *src, const struct sg_number_r
 static segue_status read_row(struct sg_numbers *n, const struct sg_source *src,
                              const struct sg_number_row *row, segue_error *err)
 {
-    double value = NAN;
-    SG_TRY(src->inner ? of_json(src, row, &value, err) : of_gguf(src, row, &value, err));
-    if (isnan(value) && row->need)
+    double value = 0;
+    int found = 0;
+    SG_TRY(src->inner ? of_json(src, row, &value, &found, err) : of_gguf(src, row, &value, &found, err));
+    if (!found && row->need)
         return sg_fail(err, SEGUE_EFORMAT, "open model: %s: %s is missing; take a complete file", src->path,
                        src->inner ? row->hf[0] : row->gguf);
-    if (isnan(value)) {
+    if (!found) {
         store(n, row, row->fallback);
         return SEGUE_OK;
     }
