@@ -1,0 +1,423 @@
+/* cpu.c: the cpu unit's table: open, describe, can, compile, start, wait. What runs is in cpurun.c, what is remembered in
+ * cpustate.c.
+ * SPDX-License-Identifier: MIT */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "unit/cpu/cpu_types.h"
+#include "unit/cpu/dispatch.h"
+#include "unit/spec.h"
+
+enum { ROWS_MAX = 2048, HEAD_MAX = 512, TAPS_MAX = 16 };
+
+extern const struct sg_unit_ops sg_unit_cpu;
+
+static struct sg_cpu_unit *own(struct sg_unit *u) { return (struct sg_cpu_unit *)(void *)u; }
+
+/* --- open, close, list --- */
+
+static void desc_fill(struct sg_unit_desc *d, enum sg_isa isa, uint32_t threads)
+{
+    memset(d, 0, sizeof *d);
+    d->info.size = sizeof d->info;
+    snprintf(d->info.spec, sizeof d->info.spec, "cpu:isa=%s,threads=%u", sg_isa_name(isa), threads);
+    snprintf(d->info.kind, sizeof d->info.kind, "cpu");
+    for (int i = SG_ISA_GENERIC; i < SG_ISA_N; i++)
+        if (sg_isa_present((enum sg_isa)i)) {
+            size_t n = strlen(d->info.features);
+            snprintf(d->info.features + n, sizeof d->info.features - n, "%s%s", n ? " " : "", sg_isa_name((enum sg_isa)i));
+        }
+    d->info.built = d->info.present = 1;
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (pages > 0 && page > 0) d->info.memory_bytes = (uint64_t)pages * (uint64_t)page;
+    d->lanes = 1;
+    d->rows_max = ROWS_MAX;
+    d->samples = 1;
+}
+
+static enum sg_isa best_isa(void)
+{
+    enum sg_isa best = SG_ISA_GENERIC;
+    for (int i = 0; i < SG_ISA_N; i++)
+        if (sg_isa_present((enum sg_isa)i)) best = (enum sg_isa)i;
+    return best;
+}
+
+static segue_status cpu_list(struct sg_unit_desc *out, size_t cap, size_t *n, segue_error *err)
+{
+    (void)err;
+    if (cap) {
+        long cores = sysconf(_SC_NPROCESSORS_ONLN);
+        desc_fill(out, best_isa(), cores > 0 ? (uint32_t)cores : 1);
+        snprintf(out->info.spec, sizeof out->info.spec, "cpu");
+    }
+    *n = 1;
+    return SEGUE_OK;
+}
+
+static void cpu_close(struct sg_unit *unit)
+{
+    struct sg_cpu_unit *u = own(unit);
+    if (!u) return;
+    if (u->runner_on) {
+        pthread_mutex_lock(&u->lock);
+        u->stop = 1;
+        pthread_cond_broadcast(&u->changed);
+        pthread_mutex_unlock(&u->lock);
+        pthread_join(u->runner, NULL);
+    }
+    while (u->idle) {
+        struct sg_cpu_run *run = u->idle;
+        u->idle = run->next;
+        sg_free(run->spans);
+        sg_free(run);
+    }
+    sg_pool_close(u->pool);
+    pthread_cond_destroy(&u->changed);
+    pthread_mutex_destroy(&u->lock);
+    pthread_mutex_destroy(&u->work);
+    sg_free(u);
+}
+
+static segue_status threads_of(const struct sg_unit_spec *spec, uint32_t *out, segue_error *err)
+{
+    const char *text = sg_spec_value(spec, "threads");
+    *out = 0;
+    if (!text) return SEGUE_OK;
+    char *end;
+    long n = strtol(text, &end, 10);
+    if (end == text || *end || n < 1 || n > 256)
+        return sg_fail(err, SEGUE_EARG, "open unit: cpu: threads=%s; give a number from 1 to 256", text);
+    *out = (uint32_t)n;
+    return SEGUE_OK;
+}
+
+static segue_status cpu_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
+{
+    static const char *const keys[] = {"isa", "threads", NULL};
+    uint32_t threads;
+    SG_TRY(sg_spec_only(spec, keys, err));
+    SG_TRY(threads_of(spec, &threads, err));
+    struct sg_cpu_unit *u = sg_alloc(sizeof *u);
+    if (!u) return sg_no_memory("cpu unit", sizeof *u, err);
+    u->base.ops = &sg_unit_cpu;
+    pthread_mutex_init(&u->lock, NULL);
+    pthread_mutex_init(&u->work, NULL);
+    pthread_cond_init(&u->changed, NULL);
+    const char *isa = sg_spec_value(spec, "isa");
+    segue_status status = sg_isa_choose(isa, &u->k, err);
+    if (status == SEGUE_OK) status = sg_pool_open(&u->pool, threads, err);
+    if (status != SEGUE_OK) {
+        cpu_close((struct sg_unit *)(void *)u);
+        return status;
+    }
+    enum sg_isa level = best_isa();
+    for (int i = 0; isa && i < SG_ISA_N; i++)
+        if (!strcmp(isa, sg_isa_name((enum sg_isa)i))) level = (enum sg_isa)i;
+    desc_fill(&u->desc, level, sg_pool_threads(u->pool));
+    *out = (struct sg_unit *)(void *)u;
+    return SEGUE_OK;
+}
+
+static void cpu_describe(const struct sg_unit *unit, struct sg_unit_desc *out)
+{
+    *out = ((const struct sg_cpu_unit *)(const void *)unit)->desc;
+}
+
+/* --- can --- */
+
+static segue_status refuse(segue_error *why, const struct sg_op *op, const char *what, uint32_t is, uint32_t most)
+{
+    return sg_fail(why, SEGUE_EUNSUPPORTED, "cpu unit: %s of layer %d: %s is %u, at most %u; use another unit", sg_op_name(op->code),
+                   op->layer, what, is, most);
+}
+
+static segue_status computable(const struct sg_graph *g, const struct sg_op *op, const struct sg_weight *w, segue_error *why)
+{
+    if (w->tensor < 0) return SEGUE_OK;
+    const struct sg_tensor *t = g->tensors[w->tensor];
+    if (sg_storage_info(t->storage)->computable && t->cols <= UINT32_MAX / 64) return SEGUE_OK;
+    return sg_fail(why, SEGUE_EUNSUPPORTED, "cpu unit: %s of layer %d: %s is stored as %s; convert it first", sg_op_name(op->code),
+                   op->layer, t->name, sg_storage_info(t->storage)->name);
+}
+
+segue_status sg_cpu_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op, segue_error *why)
+{
+    (void)u;
+    switch (op->code) {
+    case SG_OP_EMBED:
+        SG_TRY(computable(g, op, &op->u.embed.table, why));
+        return computable(g, op, &op->u.embed.positions, why);
+    case SG_OP_LINEAR: return computable(g, op, &op->u.linear.weight, why);
+    case SG_OP_EXPERTS:
+        SG_TRY(computable(g, op, &op->u.experts.gate, why));
+        SG_TRY(computable(g, op, &op->u.experts.up, why));
+        return computable(g, op, &op->u.experts.down, why);
+    case SG_OP_ATTEND:
+        if (op->u.attend.d > HEAD_MAX) return refuse(why, op, "head width", op->u.attend.d, HEAD_MAX);
+        if (op->u.attend.dv > HEAD_MAX) return refuse(why, op, "value width", op->u.attend.dv, HEAD_MAX);
+        return SEGUE_OK;
+    case SG_OP_CONV:
+        if (op->u.conv.taps > TAPS_MAX) return refuse(why, op, "taps", op->u.conv.taps, TAPS_MAX);
+        return SEGUE_OK;
+    default:
+        if ((unsigned)op->code < SG_OP_N) return SEGUE_OK;
+        return sg_fail(why, SEGUE_EUNSUPPORTED, "cpu unit: op %d of layer %d: unknown; use another unit", (int)op->code, op->layer);
+    }
+}
+
+/* --- compile --- */
+
+static void cpu_discard(struct sg_program *program)
+{
+    struct sg_cpu_program *p = (struct sg_cpu_program *)(void *)program;
+    if (!p) return;
+    sg_cpu_scratch_free(p);
+    sg_pack_unref(p->set);
+    sg_arena_free(&p->arena);
+    sg_free(p);
+}
+
+static segue_status program_make(struct sg_cpu_unit *u, const struct sg_graph *g, struct sg_pack_set *set, struct sg_cpu_program **out,
+                                 segue_error *err)
+{
+    for (uint32_t i = 0; i < g->ops_n; i++) SG_TRY(sg_cpu_can((struct sg_unit *)(void *)u, g, &g->ops[i], err));
+    struct sg_cpu_program *p = sg_alloc(sizeof *p);
+    if (!p) return sg_no_memory("cpu program", sizeof *p, err);
+    p->base = (struct sg_program_base){&sg_unit_cpu, (struct sg_unit *)(void *)u, g};
+    p->set = set;
+    atomic_fetch_add(&set->refs, 1u);
+    for (uint32_t i = 0; i < g->slots_n; i++) p->recurrent |= g->slots[i].kind == SG_SLOT_CONV || g->slots[i].kind == SG_SLOT_DELTA;
+    *out = p;                                /* freed by the caller, also when this fails */
+    return sg_cpu_match(p, err);
+}
+
+static segue_status cpu_compile(struct sg_unit *unit, const struct sg_graph *const *graphs, uint32_t n, struct sg_program **programs,
+                                segue_error *err)
+{
+    struct sg_cpu_unit *u = own(unit);
+    struct sg_pack_set *set = sg_alloc(sizeof *set);
+    if (!set) return sg_no_memory("cpu program", sizeof *set, err);
+    atomic_init(&set->refs, 1u);
+    segue_status status = SEGUE_OK;
+    for (uint32_t i = 0; i < n; i++) programs[i] = NULL;
+    for (uint32_t i = 0; i < n && status == SEGUE_OK; i++) {
+        struct sg_cpu_program *p = NULL;
+        status = program_make(u, graphs[i], set, &p, err);
+        programs[i] = (struct sg_program *)(void *)p;
+    }
+    if (status == SEGUE_OK) {
+        pthread_mutex_lock(&u->work);
+        status = sg_pack_fill(set, u, err);
+        pthread_mutex_unlock(&u->work);
+    }
+    for (uint32_t i = 0; i < n && status != SEGUE_OK; i++) {
+        cpu_discard(programs[i]);
+        programs[i] = NULL;
+    }
+    sg_pack_unref(set);
+    return status;
+}
+
+static void cpu_footprint(const struct sg_program *program, uint64_t *weights, uint64_t *read, uint64_t *scratch)
+{
+    const struct sg_cpu_program *p = (const struct sg_cpu_program *)(const void *)program;
+    *weights = p->set->bytes;
+    *read = p->read_per_token;
+    *scratch = p->scratch_bytes;
+}
+
+/* --- runs --- */
+
+static void run_do(struct sg_cpu_run *run)
+{
+    pthread_mutex_lock(&run->unit->work);
+    run->status = sg_cpu_run_now(run, &run->error);
+    pthread_mutex_unlock(&run->unit->work);
+}
+
+static void *runner_main(void *arg)
+{
+    struct sg_cpu_unit *u = arg;
+    pthread_mutex_lock(&u->lock);
+    while (!u->stop || u->queue) {
+        struct sg_cpu_run *run = u->queue;
+        if (!run) {
+            pthread_cond_wait(&u->changed, &u->lock);
+            continue;
+        }
+        u->queue = run->next;
+        pthread_mutex_unlock(&u->lock);
+        run_do(run);
+        pthread_mutex_lock(&u->lock);
+        run->done = 1;
+        pthread_cond_broadcast(&u->changed);
+    }
+    pthread_mutex_unlock(&u->lock);
+    return NULL;
+}
+
+static segue_status run_take(struct sg_cpu_unit *u, uint32_t spans_n, struct sg_cpu_run **out, segue_error *err)
+{
+    pthread_mutex_lock(&u->lock);
+    struct sg_cpu_run *run = u->idle;
+    if (run) u->idle = run->next;
+    pthread_mutex_unlock(&u->lock);
+    if (!run && !(run = sg_alloc(sizeof *run))) return sg_no_memory("run", sizeof *run, err);
+    run->unit = u;
+    run->base.ops = &sg_unit_cpu;
+    *out = run;
+    if (spans_n <= run->spans_cap) return SEGUE_OK;
+    struct sg_span *wider = sg_realloc(run->spans, spans_n * sizeof *wider);
+    if (!wider) return sg_no_memory("spans of a run", spans_n * sizeof *wider, err);
+    run->spans = wider;
+    run->spans_cap = spans_n;
+    return SEGUE_OK;
+}
+
+static void run_give(struct sg_cpu_run *run)
+{
+    struct sg_cpu_unit *u = run->unit;
+    pthread_mutex_lock(&u->lock);
+    run->next = u->idle;
+    u->idle = run;
+    pthread_mutex_unlock(&u->lock);
+}
+
+/* Hand the run to the unit's own thread. */
+static segue_status run_queue(struct sg_cpu_unit *u, struct sg_cpu_run *run, segue_error *err)
+{
+    pthread_mutex_lock(&u->lock);
+    if (!u->runner_on && pthread_create(&u->runner, NULL, runner_main, u)) {
+        pthread_mutex_unlock(&u->lock);
+        return sg_fail(err, SEGUE_EUNIT, "start run: cpu: its thread cannot be started; close some programs");
+    }
+    u->runner_on = 1;
+    struct sg_cpu_run **at = &u->queue;
+    while (*at && (*at)->batch.priority >= run->batch.priority) at = &(*at)->next;
+    run->next = *at;
+    *at = run;
+    pthread_cond_broadcast(&u->changed);
+    pthread_mutex_unlock(&u->lock);
+    return SEGUE_OK;
+}
+
+static segue_status cpu_start(struct sg_program *program, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
+                              segue_error *err)
+{
+    struct sg_cpu_program *p = (struct sg_cpu_program *)(void *)program;
+    struct sg_cpu_unit *u = own(p->base.unit);
+    struct sg_cpu_run *run = NULL;
+    segue_status status = run_take(u, b->spans_n, &run, err);
+    if (status == SEGUE_OK) {
+        run->program = p;
+        run->batch = *b;
+        if (b->spans_n) memcpy(run->spans, b->spans, b->spans_n * sizeof *run->spans);
+        run->batch.spans = run->spans;
+        run->result = r;
+        run->done = 0;
+        run->error.text[0] = 0;
+        if (b->inline_hint) {
+            run_do(run);
+            run->done = 1;
+        } else {
+            status = run_queue(u, run, err);
+        }
+    }
+    if (status != SEGUE_OK) {
+        if (run) run_give(run);
+        return status;
+    }
+    *out = (struct sg_run *)(void *)run;
+    return SEGUE_OK;
+}
+
+static segue_status cpu_wait(struct sg_run *handle, uint64_t timeout_ns, segue_error *err)
+{
+    struct sg_cpu_run *run = (struct sg_cpu_run *)(void *)handle;
+    struct sg_cpu_unit *u = run->unit;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    uint64_t most = (uint64_t)365 * 86400 * 1000000000u, ns = (timeout_ns > most ? most : timeout_ns) + (uint64_t)until.tv_nsec;
+    until.tv_sec += (time_t)(ns / 1000000000u);
+    until.tv_nsec = (long)(ns % 1000000000u);
+    pthread_mutex_lock(&u->lock);
+    int late = timeout_ns == 0;
+    while (!run->done && !late) late = pthread_cond_timedwait(&u->changed, &u->lock, &until) != 0;
+    int done = run->done;
+    pthread_mutex_unlock(&u->lock);
+    if (!done) return SEGUE_END;
+    segue_status status = run->status;
+    if (status != SEGUE_OK && err) *err = run->error;
+    run_give(run);
+    return status;
+}
+
+/* --- the stream: what reading memory reaches with this pool --- */
+
+struct stream { const struct sg_cpu_unit *u; const uint64_t *data; size_t words; atomic_ullong sum; };
+enum { STREAM_WORDS = 1 << 14 };
+
+static void stream_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
+{
+    struct stream *s = arg;
+    (void)stage;
+    (void)thread;
+    size_t from = (size_t)item * STREAM_WORDS, n = s->words - from < STREAM_WORDS ? s->words - from : STREAM_WORDS;
+    atomic_fetch_add_explicit(&s->sum, s->u->k.sum(s->data + from, n), memory_order_relaxed);
+}
+
+static segue_status cpu_stream(struct sg_unit *unit, uint64_t bytes, double *gb_s, segue_error *err)
+{
+    struct sg_cpu_unit *u = own(unit);
+    size_t words = (size_t)(bytes / 8 / 16 * 16);
+    if (words < STREAM_WORDS) words = STREAM_WORDS;
+    uint64_t *data = sg_alloc_aligned(words * sizeof *data);
+    if (!data) return sg_no_memory("stream of the cpu unit", words * sizeof *data, err);
+    for (size_t i = 0; i < words; i += 64) data[i] = i;
+    struct stream s = {.u = u, .data = data, .words = words};
+    uint32_t items = (uint32_t)((words + STREAM_WORDS - 1) / STREAM_WORDS);
+    struct sg_job job = {.items = &items, .stages = 1, .work = stream_work, .arg = &s};
+    uint64_t best = UINT64_MAX, began = sg_now_ns();
+    pthread_mutex_lock(&u->work);
+    for (int i = 0; i < 3 || sg_now_ns() - began < 150000000u; i++) {
+        uint64_t from = sg_now_ns();
+        sg_pool_run(u->pool, &job);
+        uint64_t ns = sg_now_ns() - from;
+        if (i && ns < best) best = ns;
+    }
+    pthread_mutex_unlock(&u->work);
+    sg_free_aligned(data);
+    *gb_s = (double)(words * sizeof *data) / (double)(best ? best : 1);
+    return SEGUE_OK;
+}
+
+const struct sg_unit_ops sg_unit_cpu = {
+    .kind = "cpu",
+    .list = cpu_list,
+    .open = cpu_open,
+    .close = cpu_close,
+    .describe = cpu_describe,
+    .can = sg_cpu_can,
+    .compile = cpu_compile,
+    .discard = cpu_discard,
+    .footprint = cpu_footprint,
+    .start = cpu_start,
+    .wait = cpu_wait,
+    .state_new = sg_cpu_state_new,
+    .state_free = sg_cpu_state_free,
+    .state_fork = sg_cpu_state_fork,
+    .state_mark = sg_cpu_state_mark,
+    .state_back = sg_cpu_state_back,
+    .state_drop = sg_cpu_state_drop,
+    .state_cut = sg_cpu_state_cut,
+    .state_held = sg_cpu_state_held,
+    .state_bytes = sg_cpu_state_bytes,
+    .state_get = sg_cpu_state_get,
+    .state_put = sg_cpu_state_put,
+    .stream = cpu_stream,
+};

@@ -1,0 +1,376 @@
+/* cpu_attend.c: attention. Keys and values lie in chunks of SG_CHUNK positions, counted from the sequence's start; each query
+ * takes the chunks one by one (maximum, sum, weighted values of the chunk) and joins them in rising order. So a row's
+ * result depends on its position alone: not on the batch, the prompt's chunking or the threads. Few rows are split over
+ * the chunks, and whoever finishes a row's last chunk joins them.
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <string.h>
+
+#include "unit/cpu/cpu_types.h"
+
+enum { QUERIES = 48, BATCH = 6, LINES = 64 };
+
+/* Rows of one tile: about QUERIES queries, and never fewer than a split tile may have. */
+static uint32_t tile_rows(const struct sg_cpu_program *p)
+{
+    uint32_t n = QUERIES / (p->group_max ? p->group_max : 1);
+    return n < SG_FEW ? SG_FEW : n > 16 ? 16 : n;
+}
+
+static uint32_t pad16(uint32_t n) { return (n + 15) / 16 * 16; }
+
+/* Scratch of one thread. */
+struct room {
+    float *q;                        /* batches of up to BATCH queries, each [d][batch] */
+    float *k, *v;                    /* a chunk in fp32 */
+    float *s;                        /* [BATCH][SG_CHUNK] */
+    float *part;                     /* [BATCH][dvp] of the chunk */
+    float *o, *m, *l;                /* [queries][dvp], [queries], [queries]: joined so far */
+};
+
+static size_t floats_of(const struct sg_cpu_program *p, const struct sg_attend *at)
+{
+    size_t queries = (size_t)tile_rows(p) * (at->heads / at->kv_heads), dvp = pad16(at->dv);
+    return (queries + BATCH) * at->d + SG_CHUNK * (size_t)at->d + SG_CHUNK * dvp + BATCH * SG_CHUNK + BATCH * dvp +
+           queries * (dvp + 2) + 9 * 16;
+}
+
+size_t sg_attend_thread_bytes(const struct sg_cpu_program *p, const struct sg_stage *st)
+{
+    size_t keys = 2 * (size_t)st->op->u.attend.d * sizeof(float);
+    size_t n = floats_of(p, &st->op->u.attend) * sizeof(float);
+    return LINES + (n > keys ? n : keys);
+}
+
+static float *carve(float **p, size_t n)
+{
+    float *at = *p;
+    *p += (n + 15) / 16 * 16;
+    return at;
+}
+
+static struct room room_of(const struct sg_pass *a, const struct sg_attend *at, uint32_t thread)
+{
+    uint8_t *base = a->p->threads[thread];
+    *(uint64_t *)(void *)base = 0;           /* the matrix stages' stamp */
+    float *p = (float *)(void *)(base + LINES);
+    size_t queries = (size_t)tile_rows(a->p) * (at->heads / at->kv_heads), dvp = pad16(at->dv);
+    struct room r;
+    r.k = carve(&p, SG_CHUNK * (size_t)at->d);
+    r.v = carve(&p, SG_CHUNK * dvp);
+    r.s = carve(&p, BATCH * SG_CHUNK);
+    r.part = carve(&p, BATCH * dvp);
+    r.o = carve(&p, queries * dvp);
+    r.m = carve(&p, queries);
+    r.l = carve(&p, queries);
+    r.q = carve(&p, (queries + BATCH) * at->d);
+    return r;
+}
+
+/* --- the plan of a pass --- */
+
+segue_status sg_attend_plan(struct sg_pass *a, segue_error *err)
+{
+    struct sg_cpu_program *p = a->p;
+    uint32_t row = 0, split_rows = 0, chunks = 1, each = tile_rows(p);
+    p->tiles_n = p->units_n = 0;
+    if (!p->kv_heads_max) return SEGUE_OK;
+    for (uint32_t s = 0; s < a->spans_n; s++) {
+        const struct sg_span *span = &a->spans[s];
+        const struct sg_cpu_state *state = (const struct sg_cpu_state *)(const void *)span->state;
+        uint32_t held = (uint32_t)((span->first + span->rows - 1) / SG_CHUNK + 1);
+        int split = span->rows <= SG_FEW;
+        if (split) {
+            uint32_t room = state->capacity > held && state->capacity <= 4 * held + 64 ? state->capacity : held;
+            if (room > chunks) chunks = room;
+        }
+        for (uint32_t i = 0; i < span->rows; i += split ? span->rows : each) {
+            uint32_t n = split ? span->rows : span->rows - i < each ? span->rows - i : each;
+            p->tiles[p->tiles_n++] = (struct sg_att_tile){.span = s, .row = row + i, .rows = n, .base = p->units_n,
+                                                         .units = split ? held : 1, .split_row = split ? split_rows : UINT32_MAX};
+            p->units_n += split ? held : 1;
+            if (split) split_rows += n;
+        }
+        row += span->rows;
+    }
+    size_t floats = (size_t)split_rows * chunks * p->split_row_floats;
+    if (floats > p->split_cap) {
+        size_t cap = floats + floats / 2;
+        float *wider = sg_realloc(p->split, cap * sizeof *wider);
+        if (!wider) return sg_no_memory("attention of a cpu program", cap * sizeof *wider, err);
+        p->split = wider;
+        p->split_cap = cap;
+    }
+    p->split_chunks = chunks;
+    if (split_rows * p->kv_heads_max > p->pending_cap) {
+        uint32_t cap = split_rows * p->kv_heads_max;
+        atomic_uint *wider = sg_realloc(p->pending, cap * sizeof *wider);
+        if (!wider) return sg_no_memory("attention of a cpu program", cap * sizeof *wider, err);
+        p->pending = wider;
+        p->pending_cap = cap;
+    }
+    for (uint32_t t = 0; t < p->tiles_n; t++)
+        for (uint32_t i = 0; p->tiles[t].split_row != UINT32_MAX && i < p->kv_heads_max; i++)
+            atomic_init(&p->pending[p->tiles[t].split_row * p->kv_heads_max + i], p->tiles[t].units);
+    return SEGUE_OK;
+}
+
+/* --- keys: norm and rotate queries and keys, append keys and values --- */
+
+static const float *angles_of(const struct sg_pass *a, const struct sg_op *rope, uint32_t row)
+{
+    return a->p->angles + (size_t)row * a->p->angle_columns + a->p->angle_at[rope->u.rope.table];
+}
+
+static void head_turn(const struct sg_pass *a, const struct sg_norm_use *norm, const struct sg_op *rope, uint32_t row, const float *x,
+                      uint32_t d, float *room, float *y)
+{
+    const struct sg_kernels *k = sg_pass_kernels(a);
+    if (norm->op) {
+        k->norm(x, d, &norm->op->u.norm, norm->weight, norm->bias, room);
+        x = room;
+    }
+    k->rope(x, a->p->base.graph->ropes[rope->u.rope.table].pairs, d, angles_of(a, rope, row), (float)rope->u.rope.sign, y);
+}
+
+static void keys_work(struct sg_pass *a, const struct sg_stage *st, uint32_t item, uint32_t thread)
+{
+    const struct sg_kernels *k = sg_pass_kernels(a);
+    const struct sg_attend *at = &st->op->u.attend;
+    uint32_t row = item / at->kv_heads, h = item % at->kv_heads, group = at->heads / at->kv_heads;
+    const struct sg_span *span = &a->spans[a->p->row_span[row]];
+    const struct sg_cpu_state *state = (const struct sg_cpu_state *)(const void *)span->state;
+    uint64_t pos = a->p->row_pos[row];
+    float *room = (float *)(void *)(a->p->threads[thread] + LINES), *turned = room + at->d;
+    *(uint64_t *)(void *)a->p->threads[thread] = 0;
+    size_t stride;
+    if (st->q_out >= 0) {
+        const float *q = sg_cpu_rows(a, st->q, row, &stride);
+        float *out = sg_cpu_rows(a, (struct sg_operand){st->q_out, 0, 0}, row, &stride);
+        for (uint32_t g = h * group; g < (h + 1) * group; g++)
+            head_turn(a, &st->norm_q, st->rope_q, row, q + (size_t)g * at->d, at->d, room, out + (size_t)g * at->d);
+    }
+    const float *key = sg_cpu_rows(a, st->key, row, &stride) + (size_t)h * at->d;
+    if (st->rope_k) {
+        head_turn(a, &st->norm_k, st->rope_k, row, key, at->d, room, turned);
+        key = turned;
+    }
+    sg_kv_store(k, state, (uint32_t)at->slot_k, pos, h, key);
+    sg_kv_store(k, state, (uint32_t)at->slot_v, pos, h, sg_cpu_rows(a, st->value, row, &stride) + (size_t)h * at->dv);
+}
+
+/* --- joining chunks --- */
+
+struct sums { float *m, *l, *o; };           /* of one query: maximum, sum, weighted values */
+
+static void join(const struct sg_kernels *k, struct sums to, float m, float l, const float *o, uint32_t dv)
+{
+    (void)k;
+    if (m == -INFINITY) return;
+    float top = *to.m > m ? *to.m : m, mine = *to.m == -INFINITY ? 0.0f : expf(*to.m - top), theirs = expf(m - top);
+    *to.l = *to.l * mine + l * theirs;
+    for (uint32_t i = 0; i < dv; i++) to.o[i] = to.o[i] * mine + o[i] * theirs;
+    *to.m = top;
+}
+
+static void conclude(const struct sg_pass *a, const struct sg_stage *st, struct sums q, uint32_t row, uint32_t head)
+{
+    const struct sg_kernels *k = sg_pass_kernels(a);
+    const struct sg_attend *at = &st->op->u.attend;
+    size_t stride;
+    float *y = sg_cpu_rows(a, (struct sg_operand){st->op->out, 0, 0}, row, &stride) + (size_t)head * at->dv, mine = 1.0f, sum = *q.l;
+    if (st->w0) {
+        float sink = st->w0[head], top = *q.m > sink ? *q.m : sink;
+        mine = *q.m == -INFINITY ? 0.0f : expf(*q.m - top);
+        sum = sum * mine + expf(sink - top);
+    }
+    float inverse = mine / sum;
+    for (uint32_t i = 0; i < at->dv; i++) y[i] = q.o[i] * inverse;
+    if (st->op->in[3].value < 0) return;
+    float gate[64];
+    const float *g = sg_cpu_rows(a, st->op->in[3], row, &stride) + (size_t)head * at->dv;
+    for (uint32_t i = 0; i < at->dv; i += 64) {
+        uint32_t n = at->dv - i < 64 ? at->dv - i : 64;
+        k->act(SG_ACT_SIGMOID, g + i, n, gate);
+        k->mul(y + i, gate, n, y + i);
+    }
+}
+
+/* --- chunks --- */
+
+struct work {
+    struct sg_pass *a;
+    const struct sg_stage *st;
+    const struct sg_att_tile *tile;
+    const struct sg_cpu_state *state;
+    uint32_t kv_head, group, dvp;
+    uint64_t pos;                    /* of the tile's first row */
+    struct room room;
+};
+
+/* Keys [*lo, *hi) of the chunk that row r of the tile sees. */
+static void seen(const struct work *w, uint32_t r, uint64_t chunk, uint32_t *lo, uint32_t *hi)
+{
+    const struct sg_attend *at = &w->st->op->u.attend;
+    uint64_t end = w->pos + r + 1, from = at->window && end > at->window ? end - at->window : 0, base = chunk * SG_CHUNK;
+    *lo = from <= base ? 0 : from - base < SG_CHUNK ? (uint32_t)(from - base) : SG_CHUNK;
+    *hi = end <= base ? 0 : end - base < SG_CHUNK ? (uint32_t)(end - base) : SG_CHUNK;
+    if (*lo >= *hi) *lo = *hi = 0;
+}
+
+/* Queries of the tile, transposed in batches; query i = row i / group, head kv_head * group + i % group. */
+static void queries_load(struct work *w)
+{
+    const struct sg_attend *at = &w->st->op->u.attend;
+    uint32_t all = w->tile->rows * w->group;
+    for (uint32_t i = 0; i < all; i++) {
+        uint32_t from = i / BATCH * BATCH, nq = all - from < BATCH ? all - from : BATCH;
+        size_t stride;
+        const float *q = sg_cpu_rows(w->a, w->st->op->in[0], w->tile->row + i / w->group, &stride) +
+                         (size_t)(w->kv_head * w->group + i % w->group) * at->d;
+        float *to = w->room.q + (size_t)from * at->d + i % BATCH;
+        for (uint32_t j = 0; j < at->d; j++) to[(size_t)j * nq] = q[j];
+    }
+}
+
+/* One batch of queries over the chunk that lies in room.k and room.v: m, l and o of the chunk. Returns 0 when none of them
+ * sees a key. */
+static int batch_chunk(struct work *w, uint32_t from, uint32_t nq, uint64_t chunk, float *m, float *l)
+{
+    const struct sg_kernels *k = sg_pass_kernels(w->a);
+    const struct sg_attend *at = &w->st->op->u.attend;
+    uint32_t keys = 0, lo[BATCH], hi[BATCH];
+    for (uint32_t i = 0; i < nq; i++) {
+        seen(w, (from + i) / w->group, chunk, &lo[i], &hi[i]);
+        if (hi[i] > keys) keys = hi[i];
+    }
+    if (!keys) return 0;
+    k->scores(w->room.q + (size_t)from * at->d, nq, at->d, w->room.k, keys, w->room.s);
+    for (uint32_t i = 0; i < nq; i++)
+        k->soften(w->room.s + i * SG_CHUNK, lo[i], hi[i], keys, at->scale, at->softcap, &m[i], &l[i]);
+    k->weigh(w->room.s, nq, keys, w->room.v, w->dvp, w->room.part);
+    return 1;
+}
+
+static void chunk_load(struct work *w, uint64_t chunk)
+{
+    const struct sg_kernels *k = sg_pass_kernels(w->a);
+    const struct sg_attend *at = &w->st->op->u.attend;
+    uint64_t left = w->pos + w->tile->rows - chunk * SG_CHUNK;
+    uint32_t keys = left < SG_CHUNK ? (uint32_t)left : SG_CHUNK;
+    sg_kv_load(k, w->state, (uint32_t)at->slot_k, chunk, w->kv_head, keys, w->room.k);
+    sg_kv_load(k, w->state, (uint32_t)at->slot_v, chunk, w->kv_head, keys, w->room.v);
+}
+
+static uint64_t first_chunk(const struct work *w)
+{
+    uint32_t window = w->st->op->u.attend.window;
+    return window && w->pos + 1 > window ? (w->pos + 1 - window) / SG_CHUNK : 0;
+}
+
+static void whole_tile(struct work *w)
+{
+    const struct sg_kernels *k = sg_pass_kernels(w->a);
+    const struct sg_attend *at = &w->st->op->u.attend;
+    uint32_t all = w->tile->rows * w->group;
+    for (uint32_t i = 0; i < all; i++) {
+        w->room.m[i] = -INFINITY;
+        w->room.l[i] = 0.0f;
+    }
+    memset(w->room.o, 0, (size_t)all * w->dvp * sizeof(float));
+    for (uint64_t c = first_chunk(w); c <= (w->pos + w->tile->rows - 1) / SG_CHUNK; c++) {
+        chunk_load(w, c);
+        for (uint32_t from = 0; from < all; from += BATCH) {
+            uint32_t nq = all - from < BATCH ? all - from : BATCH;
+            float m[BATCH], l[BATCH];
+            if (!batch_chunk(w, from, nq, c, m, l)) continue;
+            for (uint32_t i = 0; i < nq; i++)
+                join(k, (struct sums){&w->room.m[from + i], &w->room.l[from + i], w->room.o + (size_t)(from + i) * w->dvp}, m[i],
+                     l[i], w->room.part + (size_t)i * w->dvp, at->dv);
+        }
+    }
+    for (uint32_t i = 0; i < all; i++)
+        conclude(w->a, w->st, (struct sums){&w->room.m[i], &w->room.l[i], w->room.o + (size_t)i * w->dvp}, w->tile->row + i / w->group,
+                 w->kv_head * w->group + i % w->group);
+}
+
+/* m, l and o of query i of a split tile in chunk c. */
+static float *split_at(const struct work *w, uint32_t i, uint64_t c)
+{
+    const struct sg_attend *at = &w->st->op->u.attend;
+    size_t row = w->tile->split_row + i / w->group, head = w->kv_head * w->group + i % w->group;
+    return w->a->p->split + ((row * at->heads + head) * w->a->p->split_chunks + c) * (at->dv + 2);
+}
+
+static void split_join(struct work *w)
+{
+    const struct sg_kernels *k = sg_pass_kernels(w->a);
+    const struct sg_attend *at = &w->st->op->u.attend;
+    for (uint32_t i = 0; i < w->tile->rows * w->group; i++) {
+        struct sums q = {w->room.m, w->room.l, w->room.o};
+        *q.m = -INFINITY;
+        *q.l = 0.0f;
+        memset(q.o, 0, w->dvp * sizeof(float));
+        for (uint64_t c = first_chunk(w); c < w->tile->units; c++) {
+            const float *s = split_at(w, i, c);
+            join(k, q, s[0], s[1], s + 2, at->dv);
+        }
+        conclude(w->a, w->st, q, w->tile->row + i / w->group, w->kv_head * w->group + i % w->group);
+    }
+}
+
+static void split_chunk(struct work *w, uint64_t c)
+{
+    const struct sg_attend *at = &w->st->op->u.attend;
+    uint32_t all = w->tile->rows * w->group;
+    if (c >= first_chunk(w)) {
+        chunk_load(w, c);
+        for (uint32_t from = 0; from < all; from += BATCH) {
+            uint32_t nq = all - from < BATCH ? all - from : BATCH;
+            float m[BATCH], l[BATCH];
+            int some = batch_chunk(w, from, nq, c, m, l);
+            for (uint32_t i = 0; i < nq; i++) {
+                float *s = split_at(w, from + i, c);
+                s[0] = some ? m[i] : -INFINITY;
+                s[1] = some ? l[i] : 0.0f;
+                if (some) memcpy(s + 2, w->room.part + (size_t)i * w->dvp, at->dv * sizeof *s);
+            }
+        }
+    }
+    atomic_uint *pending = &w->a->p->pending[w->tile->split_row * w->a->p->kv_heads_max + w->kv_head];
+    if (atomic_fetch_sub_explicit(pending, 1u, memory_order_acq_rel) != 1) return;
+    atomic_store_explicit(pending, w->tile->units, memory_order_relaxed);    /* for the next layer */
+    split_join(w);
+}
+
+static void attend_work(struct sg_pass *a, const struct sg_stage *st, uint32_t item, uint32_t thread)
+{
+    const struct sg_attend *at = &st->op->u.attend;
+    uint32_t unit = item / at->kv_heads, lo = 0, hi = a->p->tiles_n;
+    while (hi - lo > 1) {
+        uint32_t mid = (lo + hi) / 2;
+        if (a->p->tiles[mid].base <= unit) lo = mid;
+        else hi = mid;
+    }
+    struct work w = {.a = a, .st = st, .tile = &a->p->tiles[lo], .kv_head = item % at->kv_heads};
+    w.group = at->heads / at->kv_heads;
+    w.dvp = pad16(at->dv);
+    w.pos = a->p->row_pos[w.tile->row];
+    w.state = (const struct sg_cpu_state *)(const void *)a->spans[w.tile->span].state;
+    w.room = room_of(a, at, thread);
+    queries_load(&w);
+    if (w.tile->split_row == UINT32_MAX) whole_tile(&w);
+    else split_chunk(&w, unit - w.tile->base);
+}
+
+uint32_t sg_attend_items(const struct sg_pass *a, const struct sg_stage *st)
+{
+    uint32_t kv = st->op->u.attend.kv_heads;
+    return st->kind == SG_ST_KEYS ? a->t * kv : a->p->units_n * kv;
+}
+
+void sg_attend_work(struct sg_pass *a, const struct sg_stage *st, uint32_t item, uint32_t thread)
+{
+    if (st->kind == SG_ST_KEYS) keys_work(a, st, item, thread);
+    else attend_work(a, st, item, thread);
+}

@@ -1,0 +1,270 @@
+/* cpu_matrix.c: matrix stages. For few rows every thread prepares the whole input itself (normalise, quantise: cheaper than
+ * a barrier) and streams its share of the weights; for more rows a stage of its own prepares tiles, and each item opens
+ * a panel of weights once and multiplies it with all tiles. Both run the same sums in the same order for every row.
+ * SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "unit/cpu/cpu_types.h"
+
+enum { ITEMS_PER_THREAD = 8, PANEL_MAX = 4, LINES = 64, TOKEN_BLOCK_BYTES = 1 << 20 };
+
+/* Scratch of one thread. */
+struct room {
+    uint64_t *stamp;                 /* pass and stage whose input lies in x */
+    float *rows;                     /* [SG_TILE][k] */
+    uint8_t *x;                      /* forms of up to SG_FEW rows */
+    uint8_t *open[2];                /* opened groups of a panel */
+    float *out[2];                   /* [SG_TILE][16 * PANEL_MAX] */
+};
+
+static size_t lines(size_t bytes) { return (bytes + LINES - 1) / LINES * LINES; }
+
+/* Bytes of n rows of a form. */
+static size_t form_bytes(const struct sg_stage *st, int form, size_t n)
+{
+    if (!(st->forms & (unsigned)form)) return 0;
+    return lines(form == SG_FORM_XF ? n * st->k * sizeof(float) : sg_tile_bytes(st->k, form == SG_FORM_X16 ? 16 : 32, n));
+}
+
+/* Where a form of n rows begins: X32, X16, XF lie one after the other. */
+static size_t form_at(const struct sg_stage *st, int form, size_t n)
+{
+    return (form > SG_FORM_X32 ? form_bytes(st, SG_FORM_X32, n) : 0) + (form > SG_FORM_X16 ? form_bytes(st, SG_FORM_X16, n) : 0);
+}
+
+static size_t open_bytes(const struct sg_stage *st) { return lines((size_t)st->k * 24); }
+
+size_t sg_matrix_thread_bytes(const struct sg_stage *st)
+{
+    size_t x = form_at(st, SG_FORM_XF, SG_FEW) + form_bytes(st, SG_FORM_XF, SG_FEW);
+    return LINES + lines(SG_TILE * sizeof(float) * st->k) + x + 2 * open_bytes(st) + 2 * lines(SG_TILE * 16 * PANEL_MAX * sizeof(float));
+}
+
+static struct room room_of(const struct sg_pass *a, const struct sg_stage *st, uint32_t thread)
+{
+    uint8_t *p = a->p->threads[thread];
+    struct room r = {.stamp = (uint64_t *)(void *)p};
+    p += LINES;
+    r.rows = (float *)(void *)p;
+    p += lines(SG_TILE * sizeof(float) * st->k);
+    r.x = p;
+    p += form_at(st, SG_FORM_XF, SG_FEW) + form_bytes(st, SG_FORM_XF, SG_FEW);
+    for (int i = 0; i < 2; i++, p += open_bytes(st)) r.open[i] = p;
+    for (int i = 0; i < 2; i++, p += lines(SG_TILE * 16 * PANEL_MAX * sizeof(float))) r.out[i] = (float *)(void *)p;
+    return r;
+}
+
+/* --- preparing --- */
+
+/* Rows [t, t + n) in every form, for a tile that begins at row t of `all` rows. */
+static void prepare(const struct sg_pass *a, const struct sg_stage *st, uint32_t t, uint32_t n, uint32_t all, float *rows, uint8_t *x)
+{
+    const struct sg_kernels *k = sg_pass_kernels(a);
+    size_t stride;
+    const float *from = sg_cpu_rows(a, st->x, t, &stride);
+    if (st->norm.op) {
+        for (uint32_t i = 0; i < n; i++) sg_row_norm(k, &st->norm, from + i * stride, NULL, st->k, rows + (size_t)i * st->k);
+        from = rows;
+        stride = st->k;
+    }
+    if (st->forms & SG_FORM_X32) k->quant(from, stride, n, st->k, 32, x + sg_tile_bytes(st->k, 32, t));
+    if (st->forms & SG_FORM_X16) k->quant(from, stride, n, st->k, 16, x + form_at(st, SG_FORM_X16, all) + sg_tile_bytes(st->k, 16, t));
+    if (st->forms & SG_FORM_XF)
+        k->spread(from, stride, n, st->k, (float *)(void *)(x + form_at(st, SG_FORM_XF, all)) + (size_t)t * st->k);
+}
+
+static int form_of(const struct sg_packed *w)
+{
+    return w->kind >= SG_PACK_F32 ? SG_FORM_XF : w->kind == SG_PACK_Q8H ? SG_FORM_X16 : SG_FORM_X32;
+}
+
+/* The tile that begins at row t, in the form that w wants. */
+static const void *tile_at(const struct sg_stage *st, const struct sg_packed *w, const uint8_t *x, uint32_t all, uint32_t t)
+{
+    int form = form_of(w);
+    return x + form_at(st, form, all) +
+           (form == SG_FORM_XF ? (size_t)t * st->k * sizeof(float) : sg_tile_bytes(st->k, form == SG_FORM_X16 ? 16 : 32, t));
+}
+
+/* --- finishing: bias, adapter, activation, pair, residual --- */
+
+struct block { uint32_t t, nt, row, rows; };     /* of the result: rows of the batch, rows of the weight */
+
+static void side_add(const struct sg_pass *a, const struct sg_part *part, int up, const struct block *b, float *out, size_t ld)
+{
+    const struct sg_kernels *k = sg_pass_kernels(a);
+    const float *bias = up ? part->bias_up : part->bias;
+    for (uint32_t i = 0; bias && i < b->nt; i++) k->add(out + i * ld, bias + b->row, b->rows, out + i * ld);
+    if (!a->loras) return;
+    const float *delta = a->p->lora_area + (up ? part->lora_up : part->lora) + b->row;
+    for (uint32_t i = 0; i < b->nt; i++)
+        k->add(out + i * ld, delta + (size_t)(b->t + i) * a->p->lora_columns, b->rows, out + i * ld);
+}
+
+static void finish(const struct sg_pass *a, const struct sg_part *part, const struct block *b, float *out, float *up, size_t ld)
+{
+    const struct sg_kernels *k = sg_pass_kernels(a);
+    size_t to_stride, res_stride = 0;
+    float *to = sg_cpu_rows(a, (struct sg_operand){part->out, 0, 0}, b->t, &to_stride) + b->row;
+    const float *res = part->residual.value >= 0 ? sg_cpu_rows(a, part->residual, b->t, &res_stride) + b->row : NULL;
+    side_add(a, part, 0, b, out, ld);
+    if (part->up) side_add(a, part, 1, b, up, ld);
+    for (uint32_t i = 0; i < b->nt; i++) {
+        float *y = to + i * to_stride, *x = out + i * ld;
+        if (part->up) {
+            k->glu(part->act, x, up + i * ld, b->rows, y);
+            continue;
+        }
+        if (part->act != SG_ACT_NONE) k->act(part->act, x, b->rows, x);
+        if (res) k->add(x, res + i * res_stride, b->rows, y);
+        else memcpy(y, x, b->rows * sizeof *y);
+    }
+}
+
+/* --- items --- */
+
+/* Groups of one item: small enough that every thread gets several. */
+static uint32_t item_groups(const struct sg_pass *a, const struct sg_stage *st)
+{
+    const struct sg_cpu_unit *u = (const struct sg_cpu_unit *)(const void *)a->p->base.unit;
+    uint32_t all = 0, threads = sg_pool_threads(u->pool);
+    for (uint32_t i = 0; i < st->parts_n; i++) all += st->parts[i].w->groups;
+    uint32_t n = all / (threads * ITEMS_PER_THREAD);
+    return n < 1 ? 1 : n > PANEL_MAX ? PANEL_MAX : n;
+}
+
+static uint32_t part_items(const struct sg_part *part, uint32_t each) { return (part->w->groups + each - 1) / each; }
+
+uint32_t sg_matrix_items(const struct sg_pass *a, const struct sg_stage *st)
+{
+    uint32_t rows = sg_stage_rows(a, st), n = 0, each;
+    if (!rows) return 0;
+    switch (st->kind) {
+    case SG_ST_LORA: return a->loras ? rows : 0;
+    case SG_ST_PREP: return rows <= SG_FEW ? 0 : (rows + SG_TILE - 1) / SG_TILE;
+    default:
+        each = item_groups(a, st);
+        for (uint32_t i = 0; i < st->parts_n; i++) n += part_items(&st->parts[i], each);
+        return n;
+    }
+}
+
+/* Groups [g, g + n) of a part for few rows. */
+static void few_work(struct sg_pass *a, const struct sg_stage *st, const struct sg_part *part, uint32_t g, uint32_t n, uint32_t thread)
+{
+    const struct sg_kernels *k = sg_pass_kernels(a);
+    struct room room = room_of(a, st, thread);
+    uint32_t rows = sg_stage_rows(a, st);
+    uint64_t stamp = a->p->pass_number << 20 | (uint64_t)(st - a->p->stages + 1);
+    if (*room.stamp != stamp) {
+        prepare(a, st, 0, rows, rows, room.rows, room.x);
+        *room.stamp = stamp;
+    }
+    struct block b = {.nt = rows, .row = g * SG_GROUP};
+    for (int up = 0; up < (part->up ? 2 : 1); up++) {
+        const struct sg_packed *w = up ? part->up : part->w;
+        b.rows = w->rows - b.row < n * SG_GROUP ? w->rows - b.row : n * SG_GROUP;
+        k->few[w->kind](w->data + g * w->group_bytes, st->k, b.rows, tile_at(st, w, room.x, rows, 0), rows, room.out[up],
+                        PANEL_MAX * SG_GROUP);
+    }
+    finish(a, part, &b, room.out[0], room.out[1], PANEL_MAX * SG_GROUP);
+}
+
+static const uint8_t *opened(const struct sg_kernels *k, const struct sg_packed *w, uint32_t g, uint8_t *room)
+{
+    const uint8_t *data = w->data + g * w->group_bytes;
+    if (!k->open[w->kind]) return data;
+    k->open[w->kind](data, w->k, room);
+    return room;
+}
+
+static void tile_mm(const struct sg_kernels *k, const struct sg_packed *w, const uint8_t *open, const void *x, uint32_t nt, uint32_t rows,
+                    float *out)
+{
+    if (w->kind >= SG_PACK_F32) k->few[w->kind](open, w->k, rows, x, nt, out, SG_GROUP);
+    else k->tile[w->kind == SG_PACK_Q8H](open, w->k, rows, x, nt, out, SG_GROUP);
+}
+
+/* Groups [g, g + n) of a part for many rows: blocks of tiles that stay in the second-level cache, a group at a time. */
+static void many_work(struct sg_pass *a, const struct sg_stage *st, const struct sg_part *part, uint32_t g, uint32_t n, uint32_t thread)
+{
+    const struct sg_kernels *k = sg_pass_kernels(a);
+    struct room room = room_of(a, st, thread);
+    uint32_t all = sg_stage_rows(a, st), many = TOKEN_BLOCK_BYTES / (st->k + 1) / SG_TILE * SG_TILE;
+    if (form_of(part->w) == SG_FORM_XF) many /= 4;
+    if (many < 8 * SG_TILE) many = 8 * SG_TILE;
+    many = many / SG_TILE * SG_TILE;
+    const uint8_t *x = a->p->x_area;
+    for (uint32_t from = 0; from < all; from += many)
+        for (uint32_t i = g; i < g + n; i++) {
+            uint32_t left = part->w->rows - i * SG_GROUP;
+            struct block b = {.row = i * SG_GROUP, .rows = left < SG_GROUP ? left : SG_GROUP};
+            const uint8_t *w = opened(k, part->w, i, room.open[0]), *up = part->up ? opened(k, part->up, i, room.open[1]) : NULL;
+            for (b.t = from; b.t < all && b.t < from + many; b.t += SG_TILE) {
+                b.nt = all - b.t < SG_TILE ? all - b.t : SG_TILE;
+                tile_mm(k, part->w, w, tile_at(st, part->w, x, all, b.t), b.nt, b.rows, room.out[0]);
+                if (up) tile_mm(k, part->up, up, tile_at(st, part->up, x, all, b.t), b.nt, b.rows, room.out[1]);
+                finish(a, part, &b, room.out[0], room.out[1], SG_GROUP);
+            }
+            if (a->cancel && atomic_load_explicit(a->cancel, memory_order_relaxed)) return;
+        }
+}
+
+/* --- adapters: delta = (x A^T) B^T of every part, fp32 --- */
+
+static void lora_side(const struct sg_pass *a, const struct sg_op *op, const struct sg_span *span, const float *x, uint32_t k_n,
+                      float *low, uint32_t low_n, float *delta)
+{
+    const struct sg_kernels *k = sg_pass_kernels(a);
+    const struct sg_weight *w = &op->u.linear.weight;
+    memset(delta, 0, w->rows * sizeof *delta);
+    for (uint32_t l = 0; l < span->loras_n; l++) {
+        const struct sg_lora_pair *pair = sg_lora_find(span->loras[l], a->p->base.graph->tensors[w->tensor]);
+        for (uint32_t from = 0; pair && from < pair->rank; from += low_n) {
+            uint32_t n = pair->rank - from < low_n ? pair->rank - from : low_n;
+            for (uint32_t r = 0; r < n; r++) low[r] = k->dot(x, pair->a + (size_t)(from + r) * k_n, k_n);
+            for (uint32_t i = 0; i < w->rows; i++)
+                delta[i] += k->dot(low, pair->b + (size_t)(w->at + i) * pair->rank + from, n);
+        }
+    }
+}
+
+static void lora_work(struct sg_pass *a, const struct sg_stage *st, uint32_t row, uint32_t thread)
+{
+    struct room room = room_of(a, st, thread);
+    size_t stride;
+    const float *x = sg_cpu_rows(a, st->x, row, &stride);
+    *room.stamp = 0;
+    if (st->norm.op) {
+        sg_row_norm(sg_pass_kernels(a), &st->norm, x, NULL, st->k, room.rows);
+        x = room.rows;
+    }
+    const struct sg_span *span = &a->spans[a->p->row_span[st->wanted ? a->p->wanted[row] : row]];
+    for (uint32_t i = 0; i < st->parts_n; i++) {
+        const struct sg_part *part = &st->parts[i];
+        float *delta = a->p->lora_area + (size_t)row * a->p->lora_columns;
+        lora_side(a, part->op, span, x, st->k, room.out[0], SG_TILE * 16 * PANEL_MAX, delta + part->lora);
+        if (part->op_up) lora_side(a, part->op_up, span, x, st->k, room.out[0], SG_TILE * 16 * PANEL_MAX, delta + part->lora_up);
+    }
+}
+
+void sg_matrix_work(struct sg_pass *a, const struct sg_stage *st, uint32_t item, uint32_t thread)
+{
+    uint32_t rows = sg_stage_rows(a, st);
+    if (st->kind == SG_ST_LORA) {
+        lora_work(a, st, item, thread);
+        return;
+    }
+    if (st->kind == SG_ST_PREP) {
+        struct room room = room_of(a, st, thread);
+        uint32_t t = item * SG_TILE;
+        *room.stamp = 0;
+        prepare(a, st, t, rows - t < SG_TILE ? rows - t : SG_TILE, rows, room.rows, a->p->x_area);
+        return;
+    }
+    uint32_t each = item_groups(a, st), i = 0;
+    while (item >= part_items(&st->parts[i], each)) item -= part_items(&st->parts[i++], each);
+    uint32_t g = item * each, left = st->parts[i].w->groups - g;
+    if (rows <= SG_FEW) few_work(a, st, &st->parts[i], g, left < each ? left : each, thread);
+    else many_work(a, st, &st->parts[i], g, left < each ? left : each, thread);
+}

@@ -1,0 +1,421 @@
+/* cpurun.c: one run: check the batch, make room, let the pool do the stages, commit the rows, choose tokens, repeat for runs
+ * of several steps. Nothing is allocated once the scratch has seen a batch of this size.
+ * SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "base/clock.h"
+#include "unit/cpu/cpu_types.h"
+
+enum { LONG_PASS = 16 };             /* rows from which a pass may be stopped in the middle */
+
+float *sg_cpu_rows(const struct sg_pass *a, struct sg_operand x, uint32_t row, size_t *stride)
+{
+    const struct sg_cpu_program *p = a->p;
+    const struct sg_place *place = &p->places[x.value];
+    *stride = place->stride;
+    float *base = place->area == 0 ? p->t_area + (size_t)place->at * p->t_cap
+                  : place->area == 1 ? p->r_area + (size_t)place->at * p->r_cap
+                                     : a->logits;
+    return base + (size_t)row * place->stride + x.at;
+}
+
+/* --- scratch --- */
+
+/* Replace *area by a zeroed one of n floats. */
+static segue_status area_new(float **area, size_t n, uint64_t *bytes, segue_error *err)
+{
+    float *fresh = sg_alloc_aligned(n * sizeof *fresh);
+    if (!fresh) return sg_no_memory("scratch of a cpu program", n * sizeof *fresh, err);
+    sg_free_aligned(*area);
+    *area = fresh;
+    *bytes += n * sizeof *fresh;
+    return SEGUE_OK;
+}
+
+static uint32_t room_for(uint32_t n) { return n <= 16 ? 16 : (n + 63) / 64 * 64; }
+
+static segue_status rows_grow(struct sg_cpu_program *p, uint32_t t, segue_error *err)
+{
+    uint32_t cap = room_for(t);
+    p->t_cap = 0;                            /* a failure below leaves nothing to be used */
+    uint64_t *bytes = &p->scratch_bytes;
+    SG_TRY(area_new(&p->t_area, (size_t)p->t_columns * cap, bytes, err));
+    SG_TRY(area_new(&p->angles, (size_t)p->angle_columns * cap, bytes, err));
+    SG_TRY(area_new((float **)(void *)&p->x_area, (p->x_row_bytes * cap + 1024) / sizeof(float), bytes, err));
+    SG_TRY(area_new((float **)(void *)&p->row_span, cap, bytes, err));
+    SG_TRY(area_new((float **)(void *)&p->wanted, cap, bytes, err));
+    SG_TRY(area_new((float **)(void *)&p->row_pos, 2 * (size_t)cap, bytes, err));
+    SG_TRY(area_new((float **)(void *)&p->tokens, cap, bytes, err));
+    SG_TRY(area_new((float **)(void *)&p->tiles, (cap * sizeof *p->tiles + 3) / 4, bytes, err));
+    if (p->lora_area) SG_TRY(area_new(&p->lora_area, (size_t)p->lora_columns * cap, bytes, err));
+    p->t_cap = cap;
+    return SEGUE_OK;
+}
+
+segue_status sg_cpu_scratch(struct sg_cpu_program *p, uint32_t t, uint32_t r, int own_logits, segue_error *err)
+{
+    const struct sg_cpu_unit *u = (const struct sg_cpu_unit *)(const void *)p->base.unit;
+    uint32_t threads = sg_pool_threads(u->pool);
+    if (!p->threads) {
+        uint8_t **list = sg_alloc(threads * sizeof(uint8_t *)), *room = sg_alloc_aligned(threads * (p->thread_bytes + 64));
+        if (!list || !room) {
+            sg_free(list);
+            sg_free_aligned(room);
+            return sg_no_memory("scratch of a cpu program", threads * p->thread_bytes, err);
+        }
+        for (uint32_t j = 0; j < threads; j++) list[j] = room + j * (p->thread_bytes + 64);
+        p->threads = list;
+        p->scratch_bytes += threads * p->thread_bytes;
+    }
+    if (!p->items && !(p->items = sg_alloc(p->stages_n * sizeof *p->items)))
+        return sg_no_memory("scratch of a cpu program", p->stages_n * sizeof *p->items, err);
+    if (t > p->t_cap) SG_TRY(rows_grow(p, t, err));
+    if (r > p->r_cap) {
+        uint32_t cap = room_for(r);
+        SG_TRY(area_new(&p->r_area, (size_t)p->r_columns * cap, &p->scratch_bytes, err));
+        p->r_cap = cap;
+    }
+    if (own_logits && r > p->logits_cap) {
+        SG_TRY(area_new(&p->logits_area, (size_t)p->base.graph->vocab * r, &p->scratch_bytes, err));
+        p->logits_cap = r;
+    }
+    return SEGUE_OK;
+}
+
+void sg_cpu_scratch_free(struct sg_cpu_program *p)
+{
+    void *aligned[] = {p->t_area, p->r_area, p->logits_area, p->angles, p->lora_area, p->x_area,
+                       p->row_span, p->wanted, p->row_pos, p->tokens, p->tiles, p->threads ? p->threads[0] : NULL};
+    for (size_t i = 0; i < sizeof aligned / sizeof aligned[0]; i++) sg_free_aligned(aligned[i]);
+    sg_free(p->threads);
+    sg_free(p->items);
+    sg_free(p->split);
+    sg_free(p->pending);
+    sg_free(p->sample_row);
+    sg_free(p->history);
+    sg_chooser_free(p->chooser);
+}
+
+/* --- the batch --- */
+
+static const struct sg_port *input_of(const struct sg_graph *g) { return &g->inputs[0]; }
+
+static segue_status state_fits(const struct sg_graph *g, const struct sg_cpu_state *s, segue_error *err)
+{
+    if (s->slots_n != g->slots_n)
+        return sg_fail(err, SEGUE_EARG, "run: cpu: a state of %u slots for a graph of %u; make it for this graph", s->slots_n, g->slots_n);
+    for (uint32_t i = 0; i < g->slots_n; i++) {
+        const struct sg_slot *a = &s->slots[i].slot, *b = &g->slots[i];
+        if (a->kind != b->kind || a->heads != b->heads || a->width != b->width || a->depth != b->depth)
+            return sg_fail(err, SEGUE_EARG, "run: cpu: slot %u of the state has another shape than the graph's; make it for this graph", i);
+    }
+    return SEGUE_OK;
+}
+
+static segue_status tokens_fit(const struct sg_graph *g, const struct sg_span *s, segue_error *err)
+{
+    const struct sg_op *op = &g->ops[0];
+    for (uint32_t i = 0; i < g->ops_n && op->code != SG_OP_EMBED; i++) op = &g->ops[i];
+    if (op->code != SG_OP_EMBED) return SEGUE_OK;
+    const struct sg_embed *e = &op->u.embed;
+    for (uint32_t i = 0; i < s->rows; i++)
+        if (s->tokens[i] < 0 || (uint32_t)s->tokens[i] >= e->table.rows)
+            return sg_fail(err, SEGUE_EARG, "run: cpu: token %d of %u; give ids of this vocabulary", s->tokens[i], e->table.rows);
+    uint64_t end = s->first + s->rows + (s->steps > 1 ? s->steps - 1 : 0);
+    if (e->positions.tensor >= 0 && end > e->positions.rows)
+        return sg_fail(err, SEGUE_ELIMIT, "run: cpu: row %llu of a model with %u positions; shorten the sequence",
+                       (unsigned long long)end - 1, e->positions.rows);
+    return SEGUE_OK;
+}
+
+static segue_status span_fits(const struct sg_cpu_run *run, const struct sg_span *s, segue_error *err)
+{
+    const struct sg_graph *g = run->program->base.graph;
+    int tokens = g->values[input_of(g)->value].kind == SG_VALUE_TOKENS;
+    const struct sg_cpu_state *state = (const struct sg_cpu_state *)(const void *)s->state;
+    if (!s->rows || (tokens ? !s->tokens : !s->values) || (!state && g->slots_n))
+        return sg_fail(err, SEGUE_EARG, "run: cpu: a span without rows, %s or state; fill it in", tokens ? "tokens" : "values");
+    if (state) {
+        SG_TRY(state_fits(g, state, err));
+        if (s->first != state->rows)
+            return sg_fail(err, SEGUE_EARG, "run: cpu: rows begin at %llu, the state holds %llu; continue there",
+                           (unsigned long long)s->first, (unsigned long long)state->rows);
+    }
+    for (uint32_t i = 0; i < s->wanted_n; i++)
+        if (s->wanted[i] >= s->rows || (i && s->wanted[i] <= s->wanted[i - 1]))
+            return sg_fail(err, SEGUE_EARG, "run: cpu: wanted row %u of %u; give them rising", s->wanted[i], s->rows);
+    if (s->sampler && (!s->wanted_n || !g->vocab))
+        return sg_fail(err, SEGUE_EARG, "run: cpu: a sampler without a wanted row or without logits; want the last row");
+    if (s->steps > 1 && (run->batch.spans_n != 1 || !s->sampler || !s->ring || s->ring->cap < s->steps || !tokens))
+        return sg_fail(err, SEGUE_EARG, "run: cpu: %u steps need one span, a sampler and a ring of as many tokens", s->steps);
+    return tokens ? tokens_fit(g, s, err) : SEGUE_OK;
+}
+
+static segue_status batch_fits(const struct sg_cpu_run *run, segue_error *err)
+{
+    uint64_t rows = 0;
+    for (uint32_t i = 0; i < run->batch.spans_n; i++) {
+        SG_TRY(span_fits(run, &run->spans[i], err));
+        rows += run->spans[i].rows;
+        for (uint32_t j = 0; j < i; j++)
+            if (run->spans[i].state && run->spans[i].state == run->spans[j].state)
+                return sg_fail(err, SEGUE_EARG, "run: cpu: two spans share a state; fork it");
+    }
+    if (rows > run->unit->desc.rows_max)
+        return sg_fail(err, SEGUE_ELIMIT, "run: cpu: %llu rows at once, at most %u; give them in pieces", (unsigned long long)rows,
+                       run->unit->desc.rows_max);
+    for (uint32_t i = 0; i < run->batch.outputs_n; i++)
+        if (run->batch.outputs[i] < 0 || (uint32_t)run->batch.outputs[i] >= run->program->base.graph->outputs_n)
+            return sg_fail(err, SEGUE_EARG, "run: cpu: output %d of %u; name one of the graph", run->batch.outputs[i],
+                           run->program->base.graph->outputs_n);
+    return rows ? SEGUE_OK : sg_fail(err, SEGUE_EARG, "run: cpu: no spans; give at least one");
+}
+
+/* --- one pass --- */
+
+static void stage_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
+{
+    struct sg_pass *a = arg;
+    const struct sg_stage *st = &a->p->stages[stage];
+    if (atomic_load_explicit(&a->stopped, memory_order_relaxed)) return;
+    if (a->cancel && atomic_load_explicit(a->cancel, memory_order_relaxed)) {
+        atomic_store_explicit(&a->stopped, 1, memory_order_relaxed);
+        return;
+    }
+    switch (st->kind) {
+    case SG_ST_LORA:
+    case SG_ST_PREP:
+    case SG_ST_MM: sg_matrix_work(a, st, item, thread); break;
+    case SG_ST_KEYS:
+    case SG_ST_ATTEND: sg_attend_work(a, st, item, thread); break;
+    default: sg_rows_work(a, st, item, thread);
+    }
+}
+
+static uint32_t stage_items(const struct sg_pass *a, const struct sg_stage *st)
+{
+    switch (st->kind) {
+    case SG_ST_LORA:
+    case SG_ST_PREP:
+    case SG_ST_MM: return sg_matrix_items(a, st);
+    case SG_ST_KEYS:
+    case SG_ST_ATTEND: return sg_attend_items(a, st);
+    default: return sg_rows_items(a, st);
+    }
+}
+
+/* Rows, positions, tokens and wanted rows of all spans, side by side. */
+static void rows_lay(struct sg_pass *a)
+{
+    struct sg_cpu_program *p = a->p;
+    const struct sg_graph *g = p->base.graph;
+    const struct sg_port *in = input_of(g);
+    uint32_t t = 0, r = 0;
+    for (uint32_t s = 0; s < a->spans_n; s++) {
+        const struct sg_span *span = &a->spans[s];
+        for (uint32_t i = 0; i < span->wanted_n; i++) p->wanted[r++] = t + span->wanted[i];
+        for (uint32_t i = 0; i < span->rows; i++, t++) {
+            p->row_span[t] = s;
+            p->row_pos[t] = span->first + i;
+            if (g->values[in->value].kind == SG_VALUE_TOKENS) {
+                p->tokens[t] = span->tokens[i];
+            } else {
+                size_t stride, width = g->values[in->value].width;
+                memcpy(sg_cpu_rows(a, (struct sg_operand){in->value, 0, 0}, t, &stride), span->values + i * width, width * sizeof(float));
+            }
+        }
+    }
+}
+
+/* Blocks for the rows of all states; recurrent slots of a long pass are kept for undoing. */
+static segue_status states_reserve(struct sg_pass *a, segue_error *err)
+{
+    for (uint32_t s = 0; s < a->spans_n; s++)
+        if (a->spans[s].state)
+            SG_TRY(sg_cpu_state_reserve((struct sg_cpu_state *)(void *)a->spans[s].state, a->spans[s].rows, a->t > LONG_PASS, err));
+    return SEGUE_OK;
+}
+
+static void states_busy(const struct sg_pass *a, int busy)
+{
+    for (uint32_t s = 0; s < a->spans_n; s++)
+        if (a->spans[s].state) atomic_store(&((struct sg_cpu_state *)(void *)a->spans[s].state)->busy, busy);
+}
+
+/* Rows appended to all states, or ECANCELED and none. */
+static segue_status pass_run(struct sg_cpu_run *run, struct sg_pass *a, segue_error *err)
+{
+    struct sg_cpu_program *p = a->p;
+    SG_TRY(sg_cpu_scratch(p, a->t, a->r, !a->logits && p->base.graph->vocab, err));
+    if (a->loras && !p->lora_area) SG_TRY(area_new(&p->lora_area, (size_t)p->lora_columns * p->t_cap, &p->scratch_bytes, err));
+    if (!a->logits) a->logits = p->logits_area;
+    SG_TRY(states_reserve(a, err));
+    SG_TRY(sg_attend_plan(a, err));
+    rows_lay(a);
+    p->pass_number++;
+    struct sg_job job = {.items = p->items, .stages = p->stages_n, .work = stage_work, .arg = a};
+    for (uint32_t s = 0; s < p->stages_n; s++) {
+        p->items[s] = stage_items(a, &p->stages[s]);
+        run->result->dispatches += p->items[s] != 0;
+    }
+    int stoppable = a->t > LONG_PASS || !p->recurrent;
+    const atomic_int *cancel = a->cancel;
+    if (!stoppable) a->cancel = NULL;
+    if (cancel && atomic_load(cancel)) return sg_fail(err, SEGUE_ECANCELED, "run: cpu: canceled");
+    sg_pool_run(run->unit->pool, &job);
+    a->cancel = cancel;
+    int stopped = atomic_load(&a->stopped) || (stoppable && cancel && atomic_load(cancel));
+    for (uint32_t s = 0; s < a->spans_n; s++) {
+        struct sg_cpu_state *state = (struct sg_cpu_state *)(void *)a->spans[s].state;
+        if (!state) continue;
+        if (stopped) sg_cpu_state_undo(state);
+        else sg_cpu_state_commit(state, a->spans[s].rows);
+    }
+    return stopped ? sg_fail(err, SEGUE_ECANCELED, "run: cpu: canceled") : SEGUE_OK;
+}
+
+static void traffic(struct sg_cpu_run *run, const struct sg_pass *a)
+{
+    run->result->weight_bytes += a->p->read_per_token;
+    for (uint32_t s = 0; s < a->spans_n; s++)
+        if (a->spans[s].state) run->result->state_bytes += sg_cpu_state_bytes(a->spans[s].state);
+}
+
+/* --- results --- */
+
+static void values_give(const struct sg_cpu_run *run, const struct sg_pass *a)
+{
+    const struct sg_graph *g = a->p->base.graph;
+    for (uint32_t i = 0; i < run->batch.outputs_n && run->result->values; i++) {
+        int32_t v = g->outputs[run->batch.outputs[i]].value;
+        uint32_t rows = g->values[v].wanted ? a->r : a->t, width = g->values[v].width;
+        for (uint32_t t = 0; run->result->values[i] && t < rows; t++) {
+            size_t stride;
+            const float *x = sg_cpu_rows(a, (struct sg_operand){v, 0, 0}, t, &stride);
+            memcpy(run->result->values[i] + (size_t)t * width, x, width * sizeof *x);
+        }
+    }
+}
+
+static segue_status chooser_ready(struct sg_cpu_program *p, segue_error *err)
+{
+    uint32_t vocab = p->base.graph->vocab;
+    if (!p->chooser) SG_TRY(sg_chooser_new(&p->chooser, vocab, err));
+    if (!p->sample_row) p->sample_row = sg_alloc(vocab * sizeof *p->sample_row);
+    return p->sample_row ? SEGUE_OK : sg_no_memory("sampling of a cpu program", vocab * sizeof *p->sample_row, err);
+}
+
+/* The token of span s, whose last wanted row is row `row` of the logits. */
+static segue_status choose(struct sg_cpu_run *run, struct sg_pass *a, uint32_t s, uint32_t row, const struct sg_sampler *sampler,
+                           int32_t *token, segue_error *err)
+{
+    struct sg_cpu_program *p = a->p;
+    const struct sg_span *span = &a->spans[s];
+    struct sg_result *r = run->result;
+    size_t n = 0;
+    memcpy(p->sample_row, a->logits + (size_t)row * p->base.graph->vocab, p->base.graph->vocab * sizeof *p->sample_row);
+    SG_TRY(sg_choose(p->chooser, sampler, p->sample_row, span->first + span->wanted[span->wanted_n - 1] + 1, token,
+                     r->logprobs ? r->logprobs + (size_t)s * 21 : NULL, r->logprobs_n ? &r->logprobs_n[s] : &n, err));
+    if (r->tokens) r->tokens[s] = *token;
+    return SEGUE_OK;
+}
+
+static segue_status tokens_choose(struct sg_cpu_run *run, struct sg_pass *a, segue_error *err)
+{
+    uint32_t row = 0;
+    for (uint32_t s = 0; s < a->spans_n; s++) {
+        const struct sg_span *span = &a->spans[s];
+        int32_t token = -1;
+        row += span->wanted_n;
+        if (run->result->tokens) run->result->tokens[s] = -1;
+        if (!span->sampler || span->steps > 1) continue;
+        SG_TRY(chooser_ready(a->p, err));
+        SG_TRY(choose(run, a, s, row - 1, span->sampler, &token, err));
+    }
+    return SEGUE_OK;
+}
+
+static int is_stop(const struct sg_sampler *s, int32_t token)
+{
+    for (size_t i = 0; i < s->stops_n && !s->p.ignore_stops; i++)
+        if (s->stops[i] == token) return 1;
+    return 0;
+}
+
+/* The sampler's history with room for the tokens of this run. */
+static segue_status history_begin(struct sg_cpu_program *p, struct sg_sampler *s, uint32_t steps, segue_error *err)
+{
+    size_t n = s->history_n + steps;
+    if (n > p->history_cap) {
+        int32_t *wider = sg_realloc(p->history, 2 * n * sizeof *wider);
+        if (!wider) return sg_no_memory("history of a run", 2 * n * sizeof *wider, err);
+        p->history = wider;
+        p->history_cap = 2 * n;
+    }
+    if (s->history_n) memcpy(p->history, s->history, s->history_n * sizeof *p->history);
+    s->history = p->history;
+    return SEGUE_OK;
+}
+
+/* A run of several steps: choose, publish, feed back; a stop token ends it early. */
+static segue_status steps_run(struct sg_cpu_run *run, struct sg_pass *a, segue_error *err)
+{
+    struct sg_cpu_program *p = a->p;
+    struct sg_span span = run->spans[0];
+    struct sg_sampler sampler = *span.sampler;
+    static const uint32_t last[1] = {0};
+    uint32_t r = a->r;
+    float *caller = run->result->logits;
+    SG_TRY(chooser_ready(p, err));
+    SG_TRY(history_begin(p, &sampler, span.steps, err));
+    a->spans = &span;
+    for (uint32_t i = 0;; i++) {
+        int32_t token;
+        SG_TRY(choose(run, a, 0, r - 1, &sampler, &token, err));
+        p->history[sampler.history_n++] = token;
+        span.ring->tokens[i] = token;
+        atomic_store(&span.ring->written, i + 1);
+        if (i + 1 == span.steps || is_stop(&sampler, token)) return SEGUE_OK;
+        span.first += span.rows;
+        span.rows = span.wanted_n = 1;
+        span.wanted = last;
+        span.tokens = &token;
+        a->t = a->r = r = 1;
+        a->logits = caller;
+        states_busy(a, 1);
+        segue_status status = pass_run(run, a, err);
+        states_busy(a, 0);
+        SG_TRY(status);
+        traffic(run, a);
+        if (run->result->rows_done) run->result->rows_done[0] += 1;
+    }
+}
+
+segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err)
+{
+    struct sg_result *result = run->result;
+    uint64_t began = sg_now_ns();
+    result->ns = result->dispatches = result->weight_bytes = result->state_bytes = 0;
+    for (uint32_t s = 0; result->rows_done && s < run->batch.spans_n; s++) result->rows_done[s] = 0;
+    SG_TRY(batch_fits(run, err));
+    struct sg_pass *a = &run->program->pass;
+    *a = (struct sg_pass){.p = run->program, .spans = run->spans, .spans_n = run->batch.spans_n, .cancel = run->batch.cancel,
+                          .logits = result->logits};
+    for (uint32_t s = 0; s < a->spans_n; s++) {
+        a->t += run->spans[s].rows;
+        a->r += run->spans[s].wanted_n;
+        a->loras |= run->spans[s].loras_n != 0;
+    }
+    states_busy(a, 1);
+    segue_status status = pass_run(run, a, err);
+    states_busy(a, 0);
+    if (status == SEGUE_OK) {
+        traffic(run, a);
+        for (uint32_t s = 0; result->rows_done && s < a->spans_n; s++) result->rows_done[s] = run->spans[s].rows;
+        values_give(run, a);
+        status = tokens_choose(run, a, err);
+    }
+    if (status == SEGUE_OK && a->spans_n == 1 && run->spans[0].steps > 1) status = steps_run(run, a, err);
+    result->ns = sg_now_ns() - began;
+    return status;
+}

@@ -1,0 +1,671 @@
+/* cpustate.c: what the cpu unit remembers of a sequence. K and V lie in reference-counted blocks of SG_CHUNK rows in the order
+ * that attention reads; forks share blocks until one of them writes. Recurrent slots are fp32 and are copied. A pass writes
+ * rows beyond `rows`, which nobody reads until it is committed; recurrent slots that a stopped pass has touched are put
+ * back from `before`. The canonical layout (docs/STATE.md) exists only in get and put.
+ * SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/num.h"
+#include "unit/cpu/cpu_types.h"
+
+enum { MARKS = 8, Q8 = 32, GROW = 4, TABLE = 16 };
+static const uint64_t RESERVE_BYTES = (uint64_t)512 << 20;   /* at most set aside when a state is made; it grows later */
+
+static struct sg_cpu_state *own(struct sg_state *s) { return (struct sg_cpu_state *)(void *)s; }
+static const struct sg_cpu_state *own_const(const struct sg_state *s)
+{
+    return (const struct sg_cpu_state *)(const void *)s;
+}
+static int is_rows(const struct sg_slot_memory *m) { return m->slot.kind == SG_SLOT_K || m->slot.kind == SG_SLOT_V; }
+
+static uint64_t first_needed(const struct sg_slot_memory *m, uint64_t rows)
+{
+    uint32_t w = m->slot.window;
+    return w && rows + 1 > w ? rows + 1 - w : 0;
+}
+
+/* --- blocks --- */
+
+static void slab_release(struct sg_kv_slab *slab)
+{
+    if (atomic_fetch_sub(&slab->refs, 1u) == 1) {
+        sg_free(slab->memory);
+        sg_free(slab);
+    }
+}
+
+/* Give up one hold on a block; the last one puts it on this slot's spare list. */
+static void block_release(struct sg_slot_memory *m, struct sg_kv_block *b)
+{
+    if (!b || atomic_fetch_sub(&b->refs, 1u) != 1) return;
+    b->next = m->spare;
+    m->spare = b;
+}
+
+/* `count` more spare blocks for every K and V slot, in one allocation that the system fills on first touch. */
+static segue_status slab_add(struct sg_cpu_state *s, uint32_t count, segue_error *err)
+{
+    size_t each = 0, slots = 0, bytes;
+    for (uint32_t i = 0; i < s->slots_n; i++)
+        if (is_rows(&s->slots[i])) {
+            each += s->slots[i].block_bytes;
+            slots++;
+        }
+    if (!slots) return SEGUE_OK;
+    size_t heads = slots * count * ((sizeof(struct sg_kv_block) + 63) / 64 * 64);
+    SG_TRY(sg_mul(each, count, &bytes, "rows of a state", err));
+    struct sg_kv_slab *slab = sg_alloc(sizeof *slab);
+    uint8_t *memory = slab ? sg_alloc(bytes + heads + 64) : NULL;
+    if (!memory) {
+        sg_free(slab);
+        return sg_no_memory("rows of a cpu state", bytes + heads, err);
+    }
+    slab->memory = memory;
+    atomic_init(&slab->refs, (unsigned)(slots * count));
+    uint8_t *head = memory + (64 - (uintptr_t)memory % 64) % 64, *data = head + heads;
+    for (uint32_t n = 0; n < count; n++)
+        for (uint32_t i = s->slots_n; i-- > 0;) {
+            struct sg_slot_memory *m = &s->slots[i];
+            if (!is_rows(m)) continue;
+            struct sg_kv_block *b = (struct sg_kv_block *)(void *)head;
+            b->slab = slab;
+            b->data = data;
+            b->next = m->spare;
+            m->spare = b;
+            head += (sizeof *b + 63) / 64 * 64;
+            data += m->block_bytes;
+        }
+    return SEGUE_OK;
+}
+
+static segue_status table_grow(struct sg_cpu_state *s, struct sg_slot_memory *m, uint64_t index, segue_error *err)
+{
+    if (index < m->blocks_cap) return SEGUE_OK;
+    if (index > UINT32_MAX / 4) return sg_fail(err, SEGUE_ELIMIT, "cpu state: row %llu: too long", (unsigned long long)index);
+    uint32_t cap = (uint32_t)index + m->blocks_cap + TABLE;
+    struct sg_kv_block **wider = sg_alloc(cap * sizeof(struct sg_kv_block *)), **old = m->blocks;
+    if (!wider) return sg_no_memory("block table of a cpu state", cap * sizeof(struct sg_kv_block *), err);
+    if (m->blocks_cap) memcpy(wider, old, m->blocks_cap * sizeof(struct sg_kv_block *));
+    pthread_mutex_lock(&s->lock);
+    m->blocks = wider;
+    m->blocks_cap = cap;
+    pthread_mutex_unlock(&s->lock);
+    sg_free(old);
+    return SEGUE_OK;
+}
+
+/* Block `index` exists and is this state's alone. */
+static segue_status block_own(struct sg_cpu_state *s, struct sg_slot_memory *m, uint64_t index, segue_error *err)
+{
+    SG_TRY(table_grow(s, m, index, err));
+    struct sg_kv_block *b = m->blocks[index];
+    if (b && atomic_load(&b->refs) == 1) return SEGUE_OK;
+    if (!m->spare) SG_TRY(slab_add(s, GROW, err));
+    struct sg_kv_block *mine = m->spare;
+    m->spare = mine->next;
+    atomic_store(&mine->refs, 1u);
+    if (b) memcpy(mine->data, b->data, m->block_bytes);
+    pthread_mutex_lock(&s->lock);
+    m->blocks[index] = mine;
+    pthread_mutex_unlock(&s->lock);
+    block_release(m, b);
+    return SEGUE_OK;
+}
+
+static void blocks_drop(struct sg_slot_memory *m, uint64_t from, uint64_t to)
+{
+    for (uint64_t i = from; i < to && i < m->blocks_cap; i++) {
+        block_release(m, m->blocks[i]);
+        m->blocks[i] = NULL;
+    }
+}
+
+/* Keep rows [first, end) of what is held. */
+static void rows_keep(struct sg_slot_memory *m, uint64_t first, uint64_t end)
+{
+    blocks_drop(m, 0, first / SG_CHUNK);
+    blocks_drop(m, (end + SG_CHUNK - 1) / SG_CHUNK, m->blocks_cap);
+    if (first > m->first) m->first = first;
+    m->end = end;
+    if (m->first > end) m->first = end;
+}
+
+/* --- new, free, fork --- */
+
+static segue_status slot_begin(struct sg_cpu_state *s, struct sg_slot_memory *m, const struct sg_slot *slot, segue_error *err)
+{
+    m->slot = *slot;
+    if (is_rows(m)) {
+        size_t n, blocks = (slot->width + Q8 - 1) / Q8;
+        SG_TRY(sg_mul(slot->width, SG_CHUNK, &n, "state slot", err));
+        m->head_bytes = s->kv == SG_F32 ? 4 * n : s->kv == SG_Q8_0 ? n + blocks * 2 * SG_CHUNK : 2 * n;
+        m->head_bytes = (m->head_bytes + 63) / 64 * 64;
+        return sg_mul(m->head_bytes, slot->heads, &m->block_bytes, "state slot", err);
+    }
+    SG_TRY(sg_mul(slot->heads, slot->width, &m->fixed_n, "state slot", err));
+    SG_TRY(sg_mul(m->fixed_n, slot->kind == SG_SLOT_DELTA ? slot->depth : 1, &m->fixed_n, "state slot", err));
+    size_t bytes;
+    SG_TRY(sg_mul(m->fixed_n, sizeof(float), &bytes, "state slot", err));
+    m->fixed = sg_alloc_aligned(bytes);
+    s->recurrent = 1;
+    return m->fixed ? SEGUE_OK : sg_no_memory("recurrent slot of a cpu state", bytes, err);
+}
+
+static segue_status reserve_at_start(struct sg_cpu_state *s, uint64_t rows, segue_error *err)
+{
+    uint64_t each = 0, count = (rows + SG_CHUNK - 1) / SG_CHUNK;
+    for (uint32_t i = 0; i < s->slots_n; i++) each += s->slots[i].block_bytes;
+    if (!each || !count) return SEGUE_OK;
+    if (count > RESERVE_BYTES / each) count = RESERVE_BYTES / each;
+    if (!count) return SEGUE_OK;
+    s->capacity = (uint32_t)count;
+    for (uint32_t i = 0; i < s->slots_n; i++)
+        if (is_rows(&s->slots[i])) SG_TRY(table_grow(s, &s->slots[i], count, err));
+    return slab_add(s, (uint32_t)count, err);
+}
+
+segue_status sg_cpu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t n, const struct sg_state_opts *o,
+                              struct sg_state **out, segue_error *err)
+{
+    enum sg_storage kv = o ? o->kv : SG_F16;
+    if (kv != SG_F32 && kv != SG_F16 && kv != SG_BF16 && kv != SG_Q8_0)
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "new state: cpu: K and V as %s; take f32, f16, bf16 or q8",
+                       (unsigned)kv < SG_STORAGE_N ? sg_storage_info(kv)->name : "an unknown storage");
+    struct sg_cpu_state *s = sg_alloc(sizeof *s);
+    if (!s) return sg_no_memory("cpu state", sizeof *s, err);
+    s->base = (struct sg_state_base){sg_ops_of(u), u};
+    s->kv = kv;
+    s->marks_cap = o && o->undo ? o->undo : MARKS;
+    pthread_mutex_init(&s->lock, NULL);
+    s->slots = sg_alloc(n * sizeof *s->slots);
+    s->marks = sg_alloc(s->marks_cap * sizeof *s->marks);
+    segue_status status = s->slots && s->marks ? SEGUE_OK : sg_no_memory("cpu state", n * sizeof *s->slots, err);
+    for (; status == SEGUE_OK && s->slots_n < n; s->slots_n++)
+        status = slot_begin(s, &s->slots[s->slots_n], &slots[s->slots_n], err);
+    if (status == SEGUE_OK) status = reserve_at_start(s, o ? o->rows : 0, err);
+    if (status != SEGUE_OK) {
+        sg_cpu_state_free((struct sg_state *)(void *)s);
+        return status;
+    }
+    *out = (struct sg_state *)(void *)s;
+    return SEGUE_OK;
+}
+
+static void marks_keep(struct sg_cpu_state *s, uint32_t n)
+{
+    while (s->marks_n > n) s->marks_n--;     /* their memory is kept for the next mark */
+}
+
+void sg_cpu_state_free(struct sg_state *state)
+{
+    struct sg_cpu_state *s = own(state);
+    if (!s) return;
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        struct sg_slot_memory *m = &s->slots[i];
+        blocks_drop(m, 0, m->blocks_cap);
+        while (m->spare) {
+            struct sg_kv_block *b = m->spare;
+            m->spare = b->next;
+            slab_release(b->slab);
+        }
+        sg_free(m->blocks);
+        sg_free_aligned(m->fixed);
+        sg_free_aligned(m->before);
+    }
+    for (uint32_t i = 0; s->marks && i < s->marks_cap; i++) sg_free_aligned(s->marks[i].fixed);
+    sg_free(s->marks);
+    sg_free(s->slots);
+    pthread_mutex_destroy(&s->lock);
+    sg_free(s);
+}
+
+static segue_status slot_fork(const struct sg_slot_memory *from, struct sg_cpu_state *s, struct sg_slot_memory *to, segue_error *err)
+{
+    to->first = from->first;
+    to->end = from->end;
+    to->given = from->given;
+    if (from->fixed_n) memcpy(to->fixed, from->fixed, from->fixed_n * sizeof(float));
+    if (!from->blocks_cap) return SEGUE_OK;
+    SG_TRY(table_grow(s, to, from->blocks_cap - 1, err));
+    for (uint32_t i = 0; i < from->blocks_cap; i++) {
+        to->blocks[i] = from->blocks[i];
+        if (to->blocks[i]) atomic_fetch_add(&to->blocks[i]->refs, 1u);
+    }
+    return SEGUE_OK;
+}
+
+segue_status sg_cpu_state_fork(struct sg_state *state, struct sg_state **out, segue_error *err)
+{
+    struct sg_cpu_state *s = own(state);
+    struct sg_state_opts o = {.kv = s->kv, .undo = s->marks_cap};
+    struct sg_state *copy = NULL;
+    struct sg_slot *slots = sg_alloc(s->slots_n * sizeof *slots);
+    if (!slots) return sg_no_memory("cpu state", s->slots_n * sizeof *slots, err);
+    for (uint32_t i = 0; i < s->slots_n; i++) slots[i] = s->slots[i].slot;
+    segue_status status = sg_cpu_state_new(s->base.unit, slots, s->slots_n, &o, &copy, err);
+    sg_free(slots);
+    for (uint32_t i = 0; status == SEGUE_OK && i < s->slots_n; i++)
+        status = slot_fork(&s->slots[i], own(copy), &own(copy)->slots[i], err);
+    if (status != SEGUE_OK) {
+        sg_cpu_state_free(copy);
+        return status;
+    }
+    own(copy)->rows = s->rows;
+    own(copy)->capacity = s->capacity;
+    *out = copy;
+    return SEGUE_OK;
+}
+
+/* --- marks and cuts --- */
+
+static void fixed_copy(struct sg_cpu_state *s, float *copy, int restore)
+{
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        struct sg_slot_memory *m = &s->slots[i];
+        if (m->fixed_n) memcpy(restore ? m->fixed : copy, restore ? copy : m->fixed, m->fixed_n * sizeof(float));
+        copy += m->fixed_n;
+    }
+}
+
+segue_status sg_cpu_state_mark(struct sg_state *state, uint32_t *mark, segue_error *err)
+{
+    struct sg_cpu_state *s = own(state);
+    if (s->marks_n == s->marks_cap)
+        return sg_fail(err, SEGUE_ELIMIT, "mark state: cpu: %u marks are alive; drop one, or open the state with more", s->marks_n);
+    size_t n = 0;
+    for (uint32_t i = 0; i < s->slots_n; i++) n += s->slots[i].fixed_n;
+    struct sg_mark *m = &s->marks[s->marks_n];
+    if (n && !m->fixed && !(m->fixed = sg_alloc_aligned(n * sizeof(float))))
+        return sg_no_memory("mark of a cpu state", n * sizeof(float), err);
+    if (n) fixed_copy(s, m->fixed, 0);
+    m->rows = s->rows;
+    m->number = s->next_mark++;
+    s->marks_n++;
+    *mark = m->number;
+    return SEGUE_OK;
+}
+
+static uint32_t mark_find(const struct sg_cpu_state *s, uint32_t number)
+{
+    uint32_t i = 0;
+    while (i < s->marks_n && s->marks[i].number != number) i++;
+    return i;
+}
+
+static void rows_set(struct sg_cpu_state *s, uint64_t rows)
+{
+    for (uint32_t i = 0; i < s->slots_n; i++)
+        if (is_rows(&s->slots[i])) rows_keep(&s->slots[i], s->slots[i].first, rows);
+    s->rows = rows;
+}
+
+segue_status sg_cpu_state_back(struct sg_state *state, uint32_t mark, segue_error *err)
+{
+    struct sg_cpu_state *s = own(state);
+    uint32_t at = mark_find(s, mark);
+    if (at == s->marks_n) return sg_fail(err, SEGUE_EARG, "go back: cpu: mark %u is not alive; use a newer one", mark);
+    marks_keep(s, at + 1);
+    if (s->marks[at].fixed) fixed_copy(s, s->marks[at].fixed, 1);
+    rows_set(s, s->marks[at].rows);
+    return SEGUE_OK;
+}
+
+void sg_cpu_state_drop(struct sg_state *state, uint32_t mark)
+{
+    struct sg_cpu_state *s = own(state);
+    uint32_t at = mark_find(s, mark), n = s->marks_n;
+    if (at == n) return;
+    for (uint32_t i = at + 1; i < n; i++) {
+        struct sg_mark dropped = s->marks[i - at - 1];       /* its memory moves to the end of the list */
+        s->marks[i - at - 1] = s->marks[i];
+        s->marks[i] = dropped;
+    }
+    s->marks_n -= at + 1;
+}
+
+static segue_status may_cut(const struct sg_cpu_state *s, uint64_t rows, segue_error *err)
+{
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        const struct sg_slot_memory *m = &s->slots[i];
+        if (m->fixed_n)
+            return sg_fail(err, SEGUE_EUNSUPPORTED, "cut state: cpu: layer %u: its recurrent memory cannot be cut back; "
+                           "go back to a mark, or replay", m->slot.layer);
+        if (is_rows(m) && m->first > first_needed(m, rows))
+            return sg_fail(err, SEGUE_EUNSUPPORTED, "cut state: cpu: layer %u: row %llu is gone, its rows begin at %llu; "
+                           "replay", m->slot.layer, (unsigned long long)first_needed(m, rows), (unsigned long long)m->first);
+    }
+    return SEGUE_OK;
+}
+
+segue_status sg_cpu_state_cut(struct sg_state *state, uint64_t rows, segue_error *err)
+{
+    struct sg_cpu_state *s = own(state);
+    if (rows > s->rows)
+        return sg_fail(err, SEGUE_EARG, "cut state: cpu: to %llu rows of %llu; give fewer", (unsigned long long)rows,
+                       (unsigned long long)s->rows);
+    if (rows && rows < s->rows) SG_TRY(may_cut(s, rows, err));
+    uint32_t keep = 0;
+    while (keep < s->marks_n && s->marks[keep].rows <= rows) keep++;
+    marks_keep(s, keep);
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        struct sg_slot_memory *m = &s->slots[i];
+        if (rows) continue;
+        m->first = 0;
+        m->given = 0;
+        if (m->fixed_n) memset(m->fixed, 0, m->fixed_n * sizeof(float));
+    }
+    rows_set(s, rows);
+    return SEGUE_OK;
+}
+
+void sg_cpu_state_held(const struct sg_state *state, uint32_t slot, uint64_t *first, uint64_t *rows)
+{
+    const struct sg_cpu_state *s = own_const(state);
+    *rows = s->rows;
+    *first = slot < s->slots_n && is_rows(&s->slots[slot]) ? s->slots[slot].first : 0;
+}
+
+uint64_t sg_cpu_state_bytes(const struct sg_state *state)
+{
+    const struct sg_cpu_state *s = own_const(state);
+    uint64_t bytes = sizeof *s;
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        const struct sg_slot_memory *m = &s->slots[i];
+        bytes += m->fixed_n * sizeof(float) * ((m->before ? 2u : 1u) + s->marks_n);
+        for (uint32_t b = 0; b < m->blocks_cap; b++)
+            if (m->blocks[b]) bytes += m->block_bytes;
+    }
+    return bytes;
+}
+
+/* --- for passes --- */
+
+segue_status sg_cpu_state_reserve(struct sg_cpu_state *s, uint64_t more, int keep_before, segue_error *err)
+{
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        struct sg_slot_memory *m = &s->slots[i];
+        if (is_rows(m)) {
+            for (uint64_t b = s->rows / SG_CHUNK; b <= (s->rows + more - 1) / SG_CHUNK; b++)
+                SG_TRY(block_own(s, m, b, err));
+        } else if (keep_before) {
+            if (!m->before && !(m->before = sg_alloc_aligned(m->fixed_n * sizeof(float))))
+                return sg_no_memory("recurrent slot of a cpu state", m->fixed_n * sizeof(float), err);
+            memcpy(m->before, m->fixed, m->fixed_n * sizeof(float));
+        }
+    }
+    return SEGUE_OK;
+}
+
+void sg_cpu_state_commit(struct sg_cpu_state *s, uint64_t rows)
+{
+    pthread_mutex_lock(&s->lock);
+    s->rows += rows;
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        struct sg_slot_memory *m = &s->slots[i];
+        m->given = 1;
+        m->end = s->rows;
+        if (!is_rows(m) || !m->slot.window) continue;
+        uint64_t oldest = s->marks_n && s->marks[0].rows < s->rows ? s->marks[0].rows : s->rows;
+        uint64_t need = first_needed(m, oldest) / SG_CHUNK * SG_CHUNK;
+        if (need > m->first) rows_keep(m, need, m->end);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+void sg_cpu_state_undo(struct sg_cpu_state *s)
+{
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        struct sg_slot_memory *m = &s->slots[i];
+        if (m->before) memcpy(m->fixed, m->before, m->fixed_n * sizeof(float));
+    }
+}
+
+/* --- one head's row in a block --- */
+
+/* Offset of number j of a row in its head's part, in numbers; q8: of its block's scale, in scales. */
+static size_t number_at(int key, uint32_t row, uint32_t j, uint32_t width)
+{
+    return key ? ((size_t)(row / 16) * width + j) * 16 + row % 16 : (size_t)row * width + j;
+}
+static size_t scale_at(int key, uint32_t row, uint32_t block, uint32_t blocks)
+{
+    return key ? ((size_t)(row / 16) * blocks + block) * 16 + row % 16 : (size_t)row * blocks + block;
+}
+
+static uint8_t *head_of(const struct sg_slot_memory *m, uint64_t row, uint32_t head)
+{
+    return m->blocks[row / SG_CHUNK]->data + head * m->head_bytes;
+}
+
+/* A row in the canonical form of storage q8 <-> the block. */
+static void q8_row(const struct sg_slot_memory *m, uint64_t row, uint32_t head, uint8_t *canonical, int store)
+{
+    uint32_t r = (uint32_t)(row % SG_CHUNK), width = m->slot.width, blocks = (width + Q8 - 1) / Q8;
+    int key = m->slot.kind == SG_SLOT_K;
+    uint8_t *data = head_of(m, row, head), *scales = data + (size_t)SG_CHUNK * width;
+    for (uint32_t b = 0; b < blocks; b++) {
+        uint32_t n = width - b * Q8 < Q8 ? width - b * Q8 : Q8;
+        uint8_t *scale = scales + 2 * scale_at(key, r, b, blocks);
+        memcpy(store ? scale : canonical, store ? canonical : scale, 2);
+        canonical += 2;
+        for (uint32_t i = 0; i < n; i++, canonical++) {
+            uint8_t *q = data + number_at(key, r, b * Q8 + i, width);
+            if (store) *q = *canonical;
+            else *canonical = *q;
+        }
+    }
+}
+
+static void f32_row(const struct sg_slot_memory *m, uint64_t row, uint32_t head, float *x, int store)
+{
+    uint32_t r = (uint32_t)(row % SG_CHUNK), width = m->slot.width;
+    float *data = (float *)(void *)head_of(m, row, head);
+    int key = m->slot.kind == SG_SLOT_K;
+    for (uint32_t j = 0; j < width; j++) {
+        float *at = data + number_at(key, r, j, width);
+        if (store) *at = x[j];
+        else x[j] = *at;
+    }
+}
+
+static void half_row(const struct sg_slot_memory *m, uint64_t row, uint32_t head, uint16_t *x, int store)
+{
+    uint32_t r = (uint32_t)(row % SG_CHUNK), width = m->slot.width;
+    uint16_t *data = (uint16_t *)(void *)head_of(m, row, head);
+    if (m->slot.kind == SG_SLOT_V) {
+        uint16_t *at = data + (size_t)r * width;
+        memcpy(store ? at : x, store ? x : at, width * sizeof *x);
+        return;
+    }
+    uint16_t *at = data + number_at(1, r, 0, width);
+    for (uint32_t j = 0; j < width; j++) {
+        if (store) at[(size_t)j * 16] = x[j];
+        else x[j] = at[(size_t)j * 16];
+    }
+}
+
+/* A canonical row of the state's own storage, one head <-> the block. */
+static void row_move(const struct sg_cpu_state *s, const struct sg_slot_memory *m, uint64_t row, uint32_t head, void *x, int store)
+{
+    if (s->kv == SG_Q8_0) q8_row(m, row, head, x, store);
+    else if (s->kv == SG_F32) f32_row(m, row, head, x, store);
+    else half_row(m, row, head, x, store);
+}
+
+enum { ROW_PIECE = 512 };
+
+void sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t row, uint32_t head, const float *x)
+{
+    const struct sg_slot_memory *m = &s->slots[slot];
+    uint32_t width = m->slot.width;
+    if (s->kv == SG_F32) {
+        uint32_t r = (uint32_t)(row % SG_CHUNK);
+        float *data = (float *)(void *)head_of(m, row, head);
+        for (uint32_t j = 0; j < width; j++) data[number_at(m->slot.kind == SG_SLOT_K, r, j, width)] = x[j];
+        return;
+    }
+    _Alignas(16) uint16_t room[ROW_PIECE + ROW_PIECE / 8];
+    if (width > ROW_PIECE) return;           /* refused by can */
+    if (s->kv == SG_F16) {
+        k->to_f16(x, width, room);
+    } else {
+        struct sg_slot one = m->slot;
+        one.heads = 1;
+        sg_slot_encode(&one, s->kv, x, room);
+    }
+    row_move(s, m, row, head, room, 1);
+}
+
+static void load_q8(const struct sg_slot_memory *m, const uint8_t *data, uint32_t keys, uint32_t step, float *out)
+{
+    uint32_t width = m->slot.width, blocks = (width + Q8 - 1) / Q8;
+    const uint8_t *scales = data + (size_t)SG_CHUNK * width;
+    for (uint32_t r = 0; r < keys; r++)
+        for (uint32_t j = 0; j < width; j++) {
+            int key = m->slot.kind == SG_SLOT_K;
+            float d = sg_f32_of_f16(sg_le16(scales + 2 * scale_at(key, r, j / Q8, blocks)));
+            size_t at = number_at(key, r, j, width);
+            out[key ? at : (size_t)r * step + j] = d * (float)(int8_t)data[at];
+        }
+}
+
+void sg_kv_load(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t chunk, uint32_t head,
+                uint32_t keys, float *out)
+{
+    const struct sg_slot_memory *m = &s->slots[slot];
+    uint32_t width = m->slot.width, key = m->slot.kind == SG_SLOT_K, step = key ? width : (width + 15) / 16 * 16;
+    const uint8_t *data = m->blocks[chunk]->data + head * m->head_bytes;
+    if (s->kv == SG_Q8_0) {
+        load_q8(m, data, keys, step, out);
+        return;
+    }
+    uint32_t rows = key ? (keys + 15) / 16 * 16 : keys;
+    uint32_t lines = step == width ? 1 : rows;       /* padded rows of V go one by one */
+    size_t n = step == width ? (size_t)rows * width : width;
+    for (uint32_t i = 0; i < lines; i++) {
+        const void *from = data + (size_t)i * width * (s->kv == SG_F32 ? 4 : 2);
+        float *to = out + (size_t)i * step;
+        if (s->kv == SG_F32) memcpy(to, from, n * sizeof *to);
+        else if (s->kv == SG_F16) k->of_f16(from, n, to);
+        else k->of_bf16(from, n, to);
+    }
+}
+
+/* --- get and put --- */
+
+static segue_status slot_of(struct sg_cpu_state *s, uint32_t slot, enum sg_storage storage, const char *verb,
+                            struct sg_slot_memory **out, segue_error *err)
+{
+    if (slot >= s->slots_n)
+        return sg_fail(err, SEGUE_EARG, "%s state: cpu: slot %u of %u; give a smaller one", verb, slot, s->slots_n);
+    *out = &s->slots[slot];
+    if (is_rows(*out) ? sg_slot_row_bytes(&(*out)->slot, storage) == 0 : storage != SG_F32)
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "%s state: cpu: slot %u in storage %d; take f32%s", verb, slot, (int)storage,
+                       is_rows(*out) ? ", f16, bf16 or q8" : "");
+    return SEGUE_OK;
+}
+
+/* All heads of one row, canonical in `storage` <-> the block. wide and own_row: room for one row. */
+static void row_pass(const struct sg_cpu_state *s, const struct sg_slot_memory *m, uint64_t row, enum sg_storage storage,
+                     uint8_t *canonical, float *wide, uint8_t *own_row, int store)
+{
+    struct sg_slot one = m->slot;
+    one.heads = 1;
+    size_t step = sg_slot_row_bytes(&one, s->kv);
+    uint8_t *mine = storage == s->kv ? canonical : own_row;
+    if (store && mine == own_row) {
+        sg_slot_decode(&m->slot, storage, canonical, wide);
+        sg_slot_encode(&m->slot, s->kv, wide, own_row);
+    }
+    for (uint32_t h = 0; h < m->slot.heads; h++) {
+        /* rows of a caller may lie at any address; blocks want aligned numbers */
+        _Alignas(16) uint16_t room[2 * ROW_PIECE + ROW_PIECE / 8];
+        memcpy(room, mine + h * step, step);
+        row_move(s, m, row, h, room, store);
+        if (!store) memcpy(mine + h * step, room, step);
+    }
+    if (!store && mine == own_row) {
+        sg_slot_decode(&m->slot, s->kv, own_row, wide);
+        sg_slot_encode(&m->slot, storage, wide, canonical);
+    }
+}
+
+static segue_status rows_pass(struct sg_cpu_state *s, struct sg_slot_memory *m, uint64_t from, uint64_t to,
+                              enum sg_storage storage, uint8_t *canonical, int store, segue_error *err)
+{
+    size_t bytes = sg_slot_row_bytes(&m->slot, storage), n = (size_t)m->slot.heads * m->slot.width;
+    float *wide = sg_alloc(n * sizeof *wide + sg_slot_row_bytes(&m->slot, s->kv));
+    if (!wide) return sg_no_memory("a row of state", n * sizeof *wide, err);
+    segue_status status = SEGUE_OK;
+    for (uint64_t r = from; r < to && status == SEGUE_OK; r++) {
+        if (store) status = block_own(s, m, r / SG_CHUNK, err);
+        if (status == SEGUE_OK)
+            row_pass(s, m, r, storage, canonical + (r - from) * bytes, wide, (uint8_t *)(wide + n), store);
+    }
+    sg_free(wide);
+    return status;
+}
+
+segue_status sg_cpu_state_get(struct sg_state *state, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
+                              void *out, segue_error *err)
+{
+    struct sg_cpu_state *s = own(state);
+    struct sg_slot_memory *m;
+    SG_TRY(slot_of(s, slot, storage, "get", &m, err));
+    segue_status status = SEGUE_OK;
+    pthread_mutex_lock(&s->lock);
+    while (atomic_load(&s->busy) && (!is_rows(m) || m->end < to)) {
+        pthread_mutex_unlock(&s->lock);
+        sg_pause_ns(20000);
+        pthread_mutex_lock(&s->lock);
+    }
+    if (!is_rows(m))
+        memcpy(out, m->fixed, m->fixed_n * sizeof(float));
+    else if (from > to || to > m->end || (from < to && from < m->first))
+        status = sg_fail(err, SEGUE_EARG, "get state: cpu: slot %u: rows [%llu, %llu) of [%llu, %llu); ask for those that "
+                         "are held", slot, (unsigned long long)from, (unsigned long long)to, (unsigned long long)m->first,
+                         (unsigned long long)m->end);
+    else
+        status = rows_pass(s, m, from, to, storage, out, 0, err);
+    pthread_mutex_unlock(&s->lock);
+    return status;
+}
+
+static segue_status seal(struct sg_cpu_state *s, uint64_t rows, segue_error *err)
+{
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        const struct sg_slot_memory *m = &s->slots[i];
+        int fits = is_rows(m) ? m->end >= rows && m->first <= first_needed(m, rows) : !rows || m->given || !m->fixed_n;
+        if (!fits)
+            return sg_fail(err, SEGUE_EARG, "seal state: cpu: slot %u lacks rows of %llu; put them first", i,
+                           (unsigned long long)rows);
+    }
+    marks_keep(s, 0);
+    rows_set(s, rows);
+    return SEGUE_OK;
+}
+
+segue_status sg_cpu_state_put(struct sg_state *state, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
+                              const void *in, segue_error *err)
+{
+    struct sg_cpu_state *s = own(state);
+    struct sg_slot_memory *m;
+    if (atomic_load(&s->busy)) return sg_fail(err, SEGUE_EARG, "put state: cpu: a run is using the state; wait for it");
+    if (slot == UINT32_MAX) return seal(s, to, err);
+    SG_TRY(slot_of(s, slot, storage, "put", &m, err));
+    if (!is_rows(m)) {
+        memcpy(m->fixed, in, m->fixed_n * sizeof(float));
+        m->given = 1;
+        return SEGUE_OK;
+    }
+    if (m->first == m->end) m->first = m->end = from;
+    if (from > to || from > m->end || to < m->first)
+        return sg_fail(err, SEGUE_EARG, "put state: cpu: rows [%llu, %llu) beside [%llu, %llu); leave no gap",
+                       (unsigned long long)from, (unsigned long long)to, (unsigned long long)m->first, (unsigned long long)m->end);
+    union { const void *in; uint8_t *row; } caller = {in};   /* read only when storing */
+    SG_TRY(rows_pass(s, m, from, to, storage, caller.row, 1, err));
+    if (from < m->first) m->first = from;
+    if (to > m->end) m->end = to;
+    return SEGUE_OK;
+}

@@ -1,0 +1,117 @@
+/* k_generic.c: every kernel in plain C: the specification that the other kernel files are tested against. Always built.
+ * SPDX-License-Identifier: MIT */
+#include "unit/cpu/k_plain.h"
+
+/* One block of a group as 16 x 32 unsigned numbers q [row][column], d and m: the only reader of packed layouts here. */
+static void block_read(enum sg_pack kind, const uint8_t *b, uint8_t q[16][32], float *d, float *m)
+{
+    int half = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q8;
+    for (int r = 0; r < 16; r++) {
+        d[r] = half ? sg_f32_of_f16(sg_le16(b + 2 * r)) : sg_f32_of_bits(sg_le32(b + 4 * r));
+        if (kind == SG_PACK_Q4) m[r] = -8.0f * d[r];
+        else if (kind == SG_PACK_Q8) m[r] = -128.0f * d[r];
+        else m[r] = half ? sg_f32_of_f16(sg_le16(b + 32 + 2 * r)) : sg_f32_of_bits(sg_le32(b + 64 + 4 * r));
+    }
+    const uint8_t *v = b + (half ? (kind == SG_PACK_Q4M ? 64 : 32) : 128);
+    int nibbles = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q4F;
+    uint32_t block = sg_pack_block(kind);
+    for (int r = 0; r < 16; r++)
+        for (uint32_t c = 0; c < block; c++) {
+            uint32_t chunk = c / 4, at = (nibbles ? chunk % 4 : chunk) * 64 + (uint32_t)r * 4 + c % 4;
+            q[r][c] = !nibbles ? v[at] : chunk < 4 ? v[at] & 15 : v[at] >> 4;
+        }
+}
+
+static void mm_quant(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, uint32_t nt,
+                     float *out, size_t ldo)
+{
+    uint32_t block = sg_pack_block(kind);
+    size_t blocks = k / block, step = sg_pack_block_bytes(kind);
+    for (uint32_t g = 0; g < rows; g += 16, w += blocks * step) {
+        float acc[SG_TILE][16] = {{0}};
+        for (size_t b = 0; b < blocks; b++) {
+            uint8_t q[16][32];
+            float d[16], m[16];
+            block_read(kind, w + b * step, q, d, m);
+            const uint8_t *xb = x + b * nt * (block + 8);
+            const float *xd = (const float *)(const void *)(xb + (size_t)nt * block), *xs = xd + nt;
+            for (uint32_t t = 0; t < nt; t++)
+                for (int r = 0; r < 16; r++) {
+                    int32_t sum = 0;
+                    for (uint32_t c = 0; c < block; c++)
+                        sum += (int32_t)q[r][c] * (int8_t)xb[((c / 4) * nt + t) * 4 + c % 4];
+                    acc[t][r] = (float)sum * (d[r] * xd[t]) + acc[t][r];
+                    acc[t][r] = m[r] * xs[t] + acc[t][r];
+                }
+        }
+        for (uint32_t t = 0; t < nt; t++) memcpy(out + t * ldo + g, acc[t], sizeof(float) * (rows - g < 16 ? rows - g : 16));
+    }
+}
+
+static void mm_float(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t rows, const float *x, uint32_t nt,
+                     float *out, size_t ldo)
+{
+    size_t step = sg_pack_block_bytes(kind);
+    for (uint32_t g = 0; g < rows; g += 16, w += k * step) {
+        float acc[SG_TILE][16] = {{0}};
+        for (size_t i = 0; i < k; i++) {
+            float v[16];
+            for (int r = 0; r < 16; r++)
+                v[r] = kind == SG_PACK_F32   ? sg_f32_of_bits(sg_le32(w + i * step + 4 * r))
+                       : kind == SG_PACK_F16 ? sg_f32_of_f16(sg_le16(w + i * step + 2 * r))
+                                             : sg_f32_of_bf16(sg_le16(w + i * step + 2 * r));
+            for (uint32_t t = 0; t < nt; t++)
+                for (int r = 0; r < 16; r++) acc[t][r] += v[r] * x[i * nt + t];
+        }
+        for (uint32_t t = 0; t < nt; t++) memcpy(out + t * ldo + g, acc[t], sizeof(float) * (rows - g < 16 ? rows - g : 16));
+    }
+}
+
+static void open_any(enum sg_pack kind, const uint8_t *w, size_t k, uint8_t *out)
+{
+    for (size_t b = 0; b < k / 32; b++, w += sg_pack_block_bytes(kind), out += sg_pack_block_bytes(SG_PACK_Q8F)) {
+        uint8_t q[16][32];
+        float dm[32];
+        block_read(kind, w, q, dm, dm + 16);
+        memcpy(out, dm, sizeof dm);
+        for (int r = 0; r < 16; r++)
+            for (int c = 0; c < 32; c++) out[128 + (c / 4) * 64 + r * 4 + c % 4] = q[r][c];
+    }
+}
+
+#define QUANT(name, kind) \
+    static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, float *out, size_t ldo) \
+    { mm_quant(kind, w, k, rows, x, nt, out, ldo); }
+#define FLOAT(name, kind) \
+    static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, float *out, size_t ldo) \
+    { mm_float(kind, w, k, rows, x, nt, out, ldo); }
+#define OPEN(name, kind) \
+    static void name(const uint8_t *w, size_t k, uint8_t *out) { open_any(kind, w, k, out); }
+QUANT(mm_q4, SG_PACK_Q4)
+QUANT(mm_q4m, SG_PACK_Q4M)
+QUANT(mm_q8, SG_PACK_Q8)
+QUANT(mm_q4f, SG_PACK_Q4F)
+QUANT(mm_q8f, SG_PACK_Q8F)
+QUANT(mm_q8h, SG_PACK_Q8H)
+FLOAT(mm_f32, SG_PACK_F32)
+FLOAT(mm_f16, SG_PACK_F16)
+FLOAT(mm_bf16, SG_PACK_BF16)
+OPEN(open_q4, SG_PACK_Q4)
+OPEN(open_q4m, SG_PACK_Q4M)
+OPEN(open_q8, SG_PACK_Q8)
+OPEN(open_q4f, SG_PACK_Q4F)
+
+void sg_kernels_generic(struct sg_kernels *k)
+{
+    sg_mm_fn *const few[SG_PACK_N] = {mm_q4, mm_q4m, mm_q8, mm_q4f, mm_q8f, mm_q8h, mm_f32, mm_f16, mm_bf16};
+    memset(k, 0, sizeof *k);
+    k->isa = "generic";
+    memcpy(k->few, few, sizeof few);
+    k->tile[0] = mm_q8f;
+    k->tile[1] = mm_q8h;
+    k->open[SG_PACK_Q4] = open_q4;
+    k->open[SG_PACK_Q4M] = open_q4m;
+    k->open[SG_PACK_Q8] = open_q8;
+    k->open[SG_PACK_Q4F] = open_q4f;
+    plain_rows(k);
+}

@@ -1,0 +1,305 @@
+/* k_plain.h: kernels in plain C, written in lanes of 16 so that every compiler vectorises them under the flags of the
+ * file that includes this one: k_generic.c for every processor, k_avx2.c and k_avx512.c for theirs. Sums run in 16 lanes and
+ * are folded in one order, so that all copies add in the same order. Included once per kernel file, nowhere else.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_CPU_K_PLAIN_H
+#define SG_UNIT_CPU_K_PLAIN_H
+
+#include <math.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "unit/cpu/kernels.h"
+
+static inline float fold16(const float *a)
+{
+    float b[8], c[4];
+    for (int i = 0; i < 8; i++) b[i] = a[i] + a[i + 8];
+    for (int i = 0; i < 4; i++) c[i] = b[i] + b[i + 4];
+    return (c[0] + c[2]) + (c[1] + c[3]);
+}
+
+/* e^x within 2 ulp for -87 <= x <= 88; 0 below, and e^88 above. NaN stays NaN. */
+static inline float plain_exp(float x)
+{
+    float y = x > 88.0f ? 88.0f : x;
+    y = y < -87.0f ? -87.0f : y;
+    float t = y * 1.44269504088896341f + 12582912.0f; /* the integer part lands in the low bits */
+    float n = t - 12582912.0f;
+    float r = y - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    float e = p * (r * r) + r + 1.0f;
+    uint32_t scale = (sg_bits_of_f32(t) - 0x4b400000u + 127u) << 23;
+    e *= sg_f32_of_bits(scale);
+    return x < -87.0f ? 0.0f : e;
+}
+
+static inline float plain_sigmoid(float x) { return 1.0f / (1.0f + plain_exp(-x)); }
+static inline float plain_tanh(float x)
+{
+    float y = x < -9.0f ? -9.0f : x > 9.0f ? 9.0f : x;
+    float e = plain_exp(2.0f * y), big = 1.0f - 2.0f / (e + 1.0f);
+    float z = y * y, small = y * (1.0f + z * (-0.333333333f + z * (0.133333333f - z * 0.0539682540f)));
+    return z < 0.01f ? small : big; /* the difference of the large form cancels near zero */
+}
+static inline float plain_gelu_tanh(float x)
+{
+    return 0.5f * x * (1.0f + plain_tanh(0.797884560802865f * (x + 0.044715f * x * x * x)));
+}
+
+#define EACH(expr) \
+    for (size_t i = 0; i < n; i++) { float v = x[i]; y[i] = (expr); } \
+    break
+
+static void plain_act(enum sg_act act, const float *x, size_t n, float *y)
+{
+    switch (act) {
+    case SG_ACT_NONE: EACH(v);
+    case SG_ACT_SILU: EACH(v * plain_sigmoid(v));
+    case SG_ACT_GELU: EACH(0.5f * v * (1.0f + erff(v * 0.70710678118654752f)));
+    case SG_ACT_GELU_TANH: EACH(plain_gelu_tanh(v));
+    case SG_ACT_GELU_QUICK: EACH(v * plain_sigmoid(1.702f * v));
+    case SG_ACT_RELU: EACH(v > 0.0f ? v : 0.0f);
+    case SG_ACT_RELU2: EACH(v > 0.0f ? v * v : 0.0f);
+    case SG_ACT_SIGMOID: EACH(plain_sigmoid(v));
+    case SG_ACT_TANH: EACH(plain_tanh(v));
+    }
+}
+
+static void plain_glu(enum sg_act act, const float *x, const float *up, size_t n, float *y)
+{
+    switch (act) {
+    case SG_ACT_SILU: EACH(v * plain_sigmoid(v) * up[i]);
+    case SG_ACT_GELU_TANH: EACH(plain_gelu_tanh(v) * up[i]);
+    default:
+        plain_act(act, x, n, y);
+        for (size_t i = 0; i < n; i++) y[i] *= up[i];
+    }
+}
+#undef EACH
+
+static void plain_add(const float *x, const float *y, size_t n, float *out)
+{
+    for (size_t i = 0; i < n; i++) out[i] = x[i] + y[i];
+}
+
+static void plain_mul(const float *x, const float *y, size_t n, float *out)
+{
+    for (size_t i = 0; i < n; i++) out[i] = x[i] * y[i];
+}
+
+static float plain_dot(const float *x, const float *y, size_t n)
+{
+    float a[16] = {0};
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; j++) a[j] += x[i + (size_t)j] * y[i + (size_t)j];
+    for (int j = 0; i < n; i++, j++) a[j] += x[i] * y[i];
+    return fold16(a);
+}
+
+static void plain_axpy(float a, const float *x, size_t n, float *y)
+{
+    for (size_t i = 0; i < n; i++) y[i] += a * x[i];
+}
+
+static float plain_total(const float *x, size_t n)
+{
+    float a[16] = {0};
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; j++) a[j] += x[i + (size_t)j];
+    for (int j = 0; i < n; i++, j++) a[j] += x[i];
+    return fold16(a);
+}
+
+static void plain_norm(const float *x, size_t n, const struct sg_norm *p, const float *w, const float *bias, float *y)
+{
+    float mean = 0.0f, square;
+    if (p->kind == SG_NORM_LAYER) {
+        float a[16] = {0};
+        mean = plain_total(x, n) / (float)n;
+        size_t i = 0;
+        for (; i + 16 <= n; i += 16)
+            for (int j = 0; j < 16; j++) {
+                float v = x[i + (size_t)j] - mean;
+                a[j] += v * v;
+            }
+        for (int j = 0; i < n; i++, j++) a[j] += (x[i] - mean) * (x[i] - mean);
+        square = fold16(a);
+    } else {
+        square = plain_dot(x, x, n);
+    }
+    float inverse = 1.0f / sqrtf(square / (float)n + p->eps), one = p->plus_one ? 1.0f : 0.0f;
+    if (w)
+        for (size_t i = 0; i < n; i++) y[i] = (x[i] - mean) * inverse * (w[i] + one);
+    else
+        for (size_t i = 0; i < n; i++) y[i] = (x[i] - mean) * inverse;
+    if (bias) plain_add(y, bias, n, y);
+}
+
+static void plain_rope(const float *x, uint32_t pairs, uint32_t width, const float *cs, float sign, float *y)
+{
+    for (uint32_t j = 0; j < pairs; j++) {
+        float a = x[j], b = x[j + pairs], c = cs[2 * j], s = cs[2 * j + 1] * sign;
+        y[j] = a * c - b * s;
+        y[j + pairs] = b * c + a * s;
+    }
+    for (uint32_t j = 2 * pairs; j < width; j++) y[j] = x[j];
+}
+
+static void plain_to_f16(const float *x, size_t n, uint16_t *y)
+{
+    for (size_t i = 0; i < n; i++) y[i] = sg_f16_of_f32(x[i]);
+}
+static void plain_of_f16(const uint16_t *x, size_t n, float *y)
+{
+    for (size_t i = 0; i < n; i++) y[i] = sg_f32_of_f16(x[i]);
+}
+static void plain_of_bf16(const uint16_t *x, size_t n, float *y)
+{
+    for (size_t i = 0; i < n; i++) y[i] = sg_f32_of_bf16(x[i]);
+}
+
+static void plain_scores(const float *q, uint32_t nq, uint32_t d, const float *k, uint32_t keys, float *s)
+{
+    for (uint32_t b = 0; b * 16 < keys; b++)
+        for (uint32_t i = 0; i < nq; i++) {
+            float a[16] = {0};
+            const float *kb = k + (size_t)b * d * 16;
+            for (uint32_t j = 0; j < d; j++)
+                for (int l = 0; l < 16; l++) a[l] += kb[j * 16 + (uint32_t)l] * q[j * nq + i];
+            memcpy(s + i * SG_CHUNK + b * 16, a, sizeof a);
+        }
+}
+
+static void plain_soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap, float *max, float *sum)
+{
+    float m[16], a[16] = {0};
+    for (int j = 0; j < 16; j++) m[j] = -INFINITY;
+    for (uint32_t i = 0; i < keys; i++) s[i] = i < lo || i >= hi ? -INFINITY : s[i] * scale;
+    if (softcap > 0.0f)
+        for (uint32_t i = lo; i < hi; i++) s[i] = softcap * plain_tanh(s[i] / softcap);
+    uint32_t whole = (keys + 15) / 16 * 16;
+    for (uint32_t i = keys; i < whole; i++) s[i] = -INFINITY;
+    for (uint32_t i = 0; i < whole; i += 16)
+        for (uint32_t j = 0; j < 16; j++) m[j] = s[i + j] > m[j] ? s[i + j] : m[j];
+    float top = -INFINITY;
+    for (int j = 0; j < 16; j++) top = m[j] > top ? m[j] : top;
+    float base = top == -INFINITY ? 0.0f : top;
+    for (uint32_t i = 0; i < whole; i += 16)
+        for (uint32_t j = 0; j < 16; j++) {
+            s[i + j] = plain_exp(s[i + j] - base);
+            a[j] += s[i + j];
+        }
+    *max = top;
+    *sum = fold16(a);
+}
+
+static void plain_weigh(const float *p, uint32_t nq, uint32_t keys, const float *v, uint32_t dvp, float *o)
+{
+    memset(o, 0, sizeof(float) * nq * dvp);
+    for (uint32_t i = 0; i < nq; i++)
+        for (uint32_t t = 0; t < keys; t++) plain_axpy(p[i * SG_CHUNK + t], v + (size_t)t * dvp, dvp, o + (size_t)i * dvp);
+}
+
+static void plain_conv(const float *const *x, uint32_t taps, const float *w, size_t ldw, const float *bias,
+                       enum sg_act act, size_t n, float *y)
+{
+    for (size_t c = 0; c < n; c++) y[c] = bias ? bias[c] : 0.0f;
+    for (uint32_t j = 0; j < taps; j++)
+        for (size_t c = 0; c < n; c++) y[c] += w[j * ldw + c] * x[j][c];
+    if (act != SG_ACT_NONE) plain_act(act, y, n, y);
+}
+
+static void plain_delta(float *s, uint32_t dk, uint32_t dv, const float *q, const float *k, const float *v, float decay,
+                        float beta, float *u, float *o)
+{
+    for (uint32_t j = 0; j < dv; j++) u[j] = 0.0f;
+    for (uint32_t i = 0; i < dk; i++) {
+        float *row = s + (size_t)i * dv, a = k[i];
+        for (uint32_t j = 0; j < dv; j++) {
+            row[j] *= decay;
+            u[j] += a * row[j];
+        }
+    }
+    for (uint32_t j = 0; j < dv; j++) {
+        u[j] = beta * (v[j] - u[j]);
+        o[j] = 0.0f;
+    }
+    for (uint32_t i = 0; i < dk; i++) {
+        float *row = s + (size_t)i * dv, a = k[i], b = q[i];
+        for (uint32_t j = 0; j < dv; j++) {
+            row[j] += a * u[j];
+            o[j] += b * row[j];
+        }
+    }
+}
+
+static void plain_quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint8_t *tile)
+{
+    for (size_t at = 0; at < k; at += block, tile += (size_t)nt * (block + 8)) {
+        float *d = (float *)(void *)(tile + (size_t)nt * block), *s = d + nt;
+        for (uint32_t t = 0; t < nt; t++) {
+            const float *v = x + t * ldx + at;
+            float top = 0.0f;
+            for (uint32_t i = 0; i < block; i++) top = fabsf(v[i]) > top ? fabsf(v[i]) : top;
+            float inverse = top > 0.0f ? 127.0f / top : 0.0f;
+            int32_t sum = 0;
+            for (uint32_t i = 0; i < block; i++) {
+                float r = v[i] * inverse;
+                int32_t q = (int32_t)(sg_bits_of_f32(r + 12582912.0f) - 0x4b400000u); /* to nearest even */
+                tile[((i / 4) * nt + t) * 4 + i % 4] = (uint8_t)q;
+                sum += (int8_t)q;
+            }
+            d[t] = top * (1.0f / 127.0f);
+            s[t] = d[t] * (float)sum;
+        }
+    }
+}
+
+static void plain_spread(const float *x, size_t ldx, uint32_t nt, size_t k, float *tile)
+{
+    for (uint32_t t = 0; t < nt; t++)
+        for (size_t i = 0; i < k; i++) tile[i * nt + t] = x[t * ldx + i];
+}
+
+static uint64_t plain_sum(const uint64_t *x, size_t n)
+{
+    uint64_t a[16] = {0}, all = 0;
+    for (size_t i = 0; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; j++) a[j] += x[i + (size_t)j];
+    for (int j = 0; j < 16; j++) all += a[j];
+    return all;
+}
+
+static void plain_rows(struct sg_kernels *k)
+{
+    k->norm = plain_norm;
+    k->rope = plain_rope;
+    k->act = plain_act;
+    k->glu = plain_glu;
+    k->add = plain_add;
+    k->mul = plain_mul;
+    k->dot = plain_dot;
+    k->axpy = plain_axpy;
+    k->to_f16 = plain_to_f16;
+    k->of_f16 = plain_of_f16;
+    k->of_bf16 = plain_of_bf16;
+    k->scores = plain_scores;
+    k->soften = plain_soften;
+    k->weigh = plain_weigh;
+    k->conv = plain_conv;
+    k->delta = plain_delta;
+    k->quant = plain_quant;
+    k->spread = plain_spread;
+    k->sum = plain_sum;
+}
+
+#endif

@@ -1,0 +1,102 @@
+/* kernels.h: the table of functions below the cpu unit. k_generic.c is the specification of every entry; k_avx2.c,
+ * k_avx512.c and k_neon.c overwrite what they do faster. Whoever calls must keep each contract; whoever implements must keep
+ * every output row independent of the number of rows in the call (equal reduction order for 1 and for 12).
+ *
+ * Packed weights: groups of 16 rows. Quantised ones run in blocks of 32 (or 16) columns; a block holds scales d[16], for
+ * some kinds offsets m[16], then vectors of 64 bytes: 16 rows x 4 columns (row r, column c at byte r*4 + c). Value = q*d + m.
+ * Activations: a tile of nt <= SG_TILE rows. Quantised ("x32", "x16"): per block q[block/4][nt][4] s8, then d[nt] f32,
+ * then s[nt] f32 = d * sum of q. Float ("xf"): [k][nt] f32.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_CPU_KERNELS_H
+#define SG_UNIT_CPU_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "graph/op.h"
+
+enum { SG_GROUP = 16, SG_TILE = 12, SG_FEW = 4, SG_CHUNK = 128 };
+
+enum sg_pack {
+    SG_PACK_Q4,      /* d f16, 4 vectors of nibbles (low: columns 0-15, high: 16-31); m = -8 d */
+    SG_PACK_Q4M,     /* d f16, m f16, 4 vectors of nibbles */
+    SG_PACK_Q8,      /* d f16, 8 vectors u8; m = -128 d */
+    SG_PACK_Q4F,     /* d f32, m f32, 4 vectors of nibbles */
+    SG_PACK_Q8F,     /* d f32, m f32, 8 vectors u8: the open form of 32 */
+    SG_PACK_Q8H,     /* blocks of 16: d f32, m f32, 4 vectors u8: the open form of 16 */
+    SG_PACK_F32,     /* [k][16] */
+    SG_PACK_F16,     /* [k][16] */
+    SG_PACK_BF16,    /* [k][16] */
+    SG_PACK_N
+};
+
+/* Bytes of one block of a quantised kind, or of one column of a float kind. */
+static inline size_t sg_pack_block_bytes(enum sg_pack kind)
+{
+    static const uint16_t bytes[SG_PACK_N] = {32 + 256, 64 + 256, 32 + 512, 128 + 256, 128 + 512, 128 + 256, 64, 32, 32};
+    return bytes[kind];
+}
+/* Columns of one block; 1 for float kinds. */
+static inline uint32_t sg_pack_block(enum sg_pack kind)
+{
+    return kind >= SG_PACK_F32 ? 1u : kind == SG_PACK_Q8H ? 16u : 32u;
+}
+/* Bytes of a quantised tile of nt rows and k columns. */
+static inline size_t sg_tile_bytes(size_t k, uint32_t block, size_t nt) { return k / block * nt * (block + 8); }
+
+/* out[t*ldo + r] for rows r < rows (any number; weights are padded to whole groups) and t < nt. */
+typedef void sg_mm_fn(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, float *out, size_t ldo);
+
+struct sg_kernels {
+    const char *isa;
+    uint32_t level;                  /* of the list in dispatch.c */
+
+    /* --- matrices. Tolerance: fp32 rounding of the same sums; the integer sums inside are exact. --- */
+    sg_mm_fn *few[SG_PACK_N];        /* packed weights, nt <= SG_FEW (float kinds: <= SG_TILE) */
+    sg_mm_fn *tile[2];               /* open weights of blocks of 32, of 16; nt <= SG_TILE. Bit-equal to `few` of that isa */
+    /* One group -> open form (blocks of 32). NULL for kinds that are open or float. Exact. */
+    void (*open[SG_PACK_N])(const uint8_t *w, size_t k, uint8_t *out);
+    /* nt rows of k columns (k multiple of block) -> tile. Exact: round to nearest even of x * (127 / max|x|). */
+    void (*quant)(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint8_t *tile);
+    void (*spread)(const float *x, size_t ldx, uint32_t nt, size_t k, float *tile);   /* -> "xf"; exact */
+
+    /* --- rows. Any n, any alignment; tolerance 4 ulp of the largest term where a sum is involved. --- */
+    void (*norm)(const float *x, size_t n, const struct sg_norm *p, const float *w, const float *bias, float *y);
+    void (*rope)(const float *x, uint32_t pairs, uint32_t width, const float *cs, float sign, float *y); /* one head; cs [pairs][2] */
+    void (*act)(enum sg_act act, const float *x, size_t n, float *y);
+    void (*glu)(enum sg_act act, const float *gate, const float *up, size_t n, float *y);
+    void (*add)(const float *x, const float *y, size_t n, float *out);
+    void (*mul)(const float *x, const float *y, size_t n, float *out);
+    float (*dot)(const float *x, const float *y, size_t n);
+    void (*axpy)(float a, const float *x, size_t n, float *y);          /* y += a x */
+
+    /* --- attention over one chunk of at most SG_CHUNK keys. --- */
+    void (*to_f16)(const float *x, size_t n, uint16_t *y);              /* exact rounding */
+    void (*of_f16)(const uint16_t *x, size_t n, float *y);              /* exact */
+    void (*of_bf16)(const uint16_t *x, size_t n, float *y);             /* exact */
+    /* q [d][nq] (nq <= 6, transposed), k [keys/16][d][16], s [nq][SG_CHUNK]; keys is rounded up to 64. */
+    void (*scores)(const float *q, uint32_t nq, uint32_t d, const float *k, uint32_t keys, float *s);
+    /* s -> exp(s - max) over keys [lo, hi), 0 elsewhere below keys; max and sum out. Empty: max = -inf, sum = 0.
+     * Before: s * scale, then softcap * tanh(s / softcap) when softcap > 0. */
+    void (*soften)(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap, float *max, float *sum);
+    /* o [nq][dvp] = p [nq][SG_CHUNK] x v [keys][dvp]; dvp multiple of 16, nq <= 6. */
+    void (*weigh)(const float *p, uint32_t nq, uint32_t keys, const float *v, uint32_t dvp, float *o);
+
+    /* --- recurrences --- */
+    /* y[c] = act(bias[c] + sum_j w[j*ldw + c] * x[j][c]) for n channels; x: taps pointers. bias may be NULL. */
+    void (*conv)(const float *const *x, uint32_t taps, const float *w, size_t ldw, const float *bias, enum sg_act act,
+                 size_t n, float *y);
+    /* s [dk][dv]: s *= decay; u = beta * (v - s^T k); s += k u^T; o = s^T q. u is room for dv floats. */
+    void (*delta)(float *s, uint32_t dk, uint32_t dv, const float *q, const float *k, const float *v, float decay,
+                  float beta, float *u, float *o);
+
+    uint64_t (*sum)(const uint64_t *x, size_t n);                       /* reads memory as fast as it can */
+};
+
+/* Fill a table: every entry, or those that the instruction set improves. */
+void sg_kernels_generic(struct sg_kernels *k);
+void sg_kernels_avx2(struct sg_kernels *k);
+void sg_kernels_avx512(struct sg_kernels *k);
+void sg_kernels_neon(struct sg_kernels *k);
+
+#endif
