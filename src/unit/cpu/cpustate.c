@@ -611,7 +611,7 @@ segue_status sg_cpu_state_get(struct sg_state *state, uint32_t slot, uint64_t fr
                               void *out, segue_error *err)
 {
     struct sg_cpu_state *s = own(state);
-    struct sg_slot_memory *m;
+    struct sg_slot_memory *m = NULL;
     SG_TRY(slot_of(s, slot, storage, "get", &m, err));
     segue_status status = SEGUE_OK;
     pthread_mutex_lock(&s->lock);
@@ -650,7 +650,7 @@ segue_status sg_cpu_state_put(struct sg_state *state, uint32_t slot, uint64_t fr
                               const void *in, segue_error *err)
 {
     struct sg_cpu_state *s = own(state);
-    struct sg_slot_memory *m;
+    struct sg_slot_memory *m = NULL;
     if (atomic_load(&s->busy)) return sg_fail(err, SEGUE_EARG, "put state: cpu: a run is using the state; wait for it");
     if (slot == UINT32_MAX) return seal(s, to, err);
     SG_TRY(slot_of(s, slot, storage, "put", &m, err));
