@@ -14,8 +14,8 @@ const char *segue_status_name(segue_status status)
     static const char *const failures[] = {"ok",   "argument", "memory", "io",       "format",  "unsupported",
                                            "unit", "lost",     "limit",  "canceled", "internal"};
     if (status == SEGUE_END) return "end";
-    int i = -(int)status;
-    return i >= 0 && i < (int)(sizeof failures / sizeof *failures) ? failures[i] : "unknown";
+    if (status > SEGUE_OK || status < SEGUE_EINTERNAL) return "unknown";
+    return failures[-(int)status];
 }
 
 /* --- models --- */

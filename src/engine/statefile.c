@@ -13,6 +13,9 @@
 enum { VERSION = 1, HEAD_BYTES = 320, SLOT_BYTES = 80, SUM_BYTES = 16, ALIGN = 64, PIECE = 1 << 20, SLOTS_MAX = 65536 };
 static const char magic[16] = "segue\x1astate\n\0\0\0";
 
+_Static_assert(SG_F32 == 0 && SG_F16 == 1 && SG_BF16 == 2 && SG_Q8_0 == 7, "files hold these numbers");
+_Static_assert(SG_SLOT_K == 0 && SG_SLOT_V == 1 && SG_SLOT_CONV == 2 && SG_SLOT_DELTA == 3, "files hold these numbers");
+
 struct head {
     uint64_t file_bytes, tokens_n, rows, tokens_at, logits_at, vocab;
     uint32_t slots_n;

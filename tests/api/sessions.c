@@ -249,7 +249,7 @@ static void forks_do_not_disturb(void **state)
 static void saved_sessions_go_on(void **state)
 {
     (void)state;
-    char path[512];
+    char path[1024];
     tiny_folder(path, sizeof path, "sessions", "saved.state");
     EACH_UNIT_AND_MODEL(u, m)
     {
