@@ -95,7 +95,7 @@ struct sg_state_opts {
 };
 
 struct sg_unit_ops {
-    const char *kind;                /* "cpu" */
+    const char *kind;                /* what a spec begins with */
 
     /* What is present: writes up to cap entries, *n = how many. An absent unit gives one entry with why. */
     segue_status (*list)(struct sg_unit_desc *out, size_t cap, size_t *n, segue_error *err);
