@@ -1,6 +1,7 @@
-/* adapter.c: reads low-rank changes: PEFT folders, MLX adapters and GGUF adapters. All end as fp32 pairs in the house's
- * order of rows and columns, with the scale multiplied into B, whatever layouts adapter and model have. A tensor that
- * has no place in the model, or another size, is refused by name; nothing is left out in silence.
+/* adapter.c: reads low-rank changes: PEFT folders, MLX adapters and GGUF adapters. All end as fp32 pairs in
+ * the house's order of rows and columns, with the scale multiplied into B, whatever layouts adapter and model
+ * have. A tensor that has no place in the model, or another size, is refused by name; nothing is left out in
+ * silence.
  * SPDX-License-Identifier: MIT */
 #include "model/adapter.h"
 
@@ -20,18 +21,18 @@ struct reading {
     const struct segue_model *m;
     const char *path;
     enum habit habit;
-    json_t *config;              /* adapter_config.json; NULL: GGUF */
-    double scale;                /* of the caller */
-    uint8_t *claimed;            /* [tensors_n] */
-    struct sg_lora_pair *pairs;  /* [cap] */
+    json_t *config;             /* adapter_config.json; NULL: GGUF */
+    double scale;               /* of the caller */
+    uint8_t *claimed;           /* [tensors_n] */
+    struct sg_lora_pair *pairs; /* [cap] */
     uint32_t pairs_n;
     segue_error *err;
 };
 
 /* Names around a module's name, by habit: prefixes, then the endings of A and B. */
 static const char *const prefixes[][8] = {
-    [HABIT_PEFT] = {"base_model.model.model.language_model.", "base_model.model.language_model.model.", "base_model.model.model.",
-                    "base_model.model.transformer.", "base_model.model."},
+    [HABIT_PEFT] = {"base_model.model.model.language_model.", "base_model.model.language_model.model.",
+                    "base_model.model.model.", "base_model.model.transformer.", "base_model.model."},
     [HABIT_MLX] = {"model.", "language_model.model.", "model.language_model.", "transformer.", ""},
     [HABIT_GGUF] = {""},
 };
@@ -49,21 +50,23 @@ static segue_status refuse(const struct reading *r, const char *name, const char
 
 /* --- finding pairs --- */
 
-static const struct sg_tensor *find(const struct reading *r, const char *prefix, const char *module, uint32_t layer, int b)
+static const struct sg_tensor *find(const struct reading *r, const char *prefix, const char *module,
+                                    uint32_t layer, int b)
 {
     char name[NAME_CAP];
     const char *mark = strstr(module, "%u");
     size_t len = strlen(module);
     if (len > 7 && !strcmp(module + len - 7, ".weight")) len -= 7;
     if (mark)
-        snprintf(name, sizeof name, "%s%.*s%u%.*s%s", prefix, (int)(mark - module), module, layer, (int)(len - (size_t)(mark - module) - 2),
-                 mark + 2, endings[r->habit][b]);
+        snprintf(name, sizeof name, "%s%.*s%u%.*s%s", prefix, (int)(mark - module), module, layer,
+                 (int)(len - (size_t)(mark - module) - 2), mark + 2, endings[r->habit][b]);
     else
         snprintf(name, sizeof name, "%s%.*s%s", prefix, (int)len, module, endings[r->habit][b]);
     return sg_archive_find(r->ad->archive, name);
 }
 
-static void find_pair(const struct reading *r, const struct sg_tensor_row *row, uint32_t layer, const struct sg_tensor *ab[2])
+static void find_pair(const struct reading *r, const struct sg_tensor_row *row, uint32_t layer,
+                      const struct sg_tensor *ab[2])
 {
     const char *module = r->habit == HABIT_GGUF ? row->gguf : row->hf;
     ab[0] = ab[1] = NULL;
@@ -95,9 +98,11 @@ static segue_status alpha_of(const struct reading *r, const struct sg_tensor *a,
     snprintf(module, sizeof module, "%s", a->name);
     char *end = strstr(module, endings[HABIT_PEFT][0]);
     if (end) *end = 0;
-    json_object_foreach(patterns, key, value) {
+    json_object_foreach(patterns, key, value)
+    {
         if (!matches(key, module)) continue;
-        if (!json_is_number(value)) return refuse(r, key, "alpha_pattern holds no number", "train or download it again");
+        if (!json_is_number(value))
+            return refuse(r, key, "alpha_pattern holds no number", "train or download it again");
         *alpha = json_number_value(value);
     }
     return SEGUE_OK;
@@ -126,18 +131,23 @@ static segue_status scale_of(const struct reading *r, const struct sg_tensor *a,
 
 /* --- one pair --- */
 
-static segue_status bad_shape(const struct reading *r, const struct sg_tensor *t, uint64_t rows, uint64_t cols)
+static segue_status bad_shape(const struct reading *r, const struct sg_tensor *t, uint64_t rows,
+                              uint64_t cols)
 {
-    return sg_fail(r->err, SEGUE_EFORMAT, "open adapter: %s: tensor %s has shape %llux%llu, %llux%llu was expected; it was made for another model",
-                   r->path, t->name, (unsigned long long)t->rows, (unsigned long long)t->cols, (unsigned long long)rows,
-                   (unsigned long long)cols);
+    return sg_fail(r->err, SEGUE_EFORMAT,
+                   "open adapter: %s: tensor %s has shape %llux%llu, %llux%llu was expected; it was made for "
+                   "another model",
+                   r->path, t->name, (unsigned long long)t->rows, (unsigned long long)t->cols,
+                   (unsigned long long)rows, (unsigned long long)cols);
 }
 
 static segue_status read_all(const struct reading *r, const struct sg_tensor *t, float **out)
 {
     const struct sg_storage_info *info = sg_storage_info(t->storage);
     size_t bytes;
-    if (!info || !info->computable) return refuse(r, t->name, "has a storage that cannot be computed with", "save it as F32, F16 or BF16");
+    if (!info || !info->computable)
+        return refuse(r, t->name, "has a storage that cannot be computed with",
+                      "save it as F32, F16 or BF16");
     SG_TRY(sg_mul((size_t)t->rows, (size_t)t->cols, &bytes, t->name, r->err));
     SG_TRY(sg_mul(bytes, sizeof(float), &bytes, t->name, r->err));
     if (!(*out = sg_alloc(bytes))) return sg_no_memory("adapter", bytes, r->err);
@@ -152,8 +162,8 @@ static segue_status read_all(const struct reading *r, const struct sg_tensor *t,
 }
 
 /* [rank, k] and [n, rank], from the file's order to the house's. MLX holds both turned. */
-static void place(struct sg_lora_pair *pair, const struct reading *r, const float *a, const float *b, float *to_a, float *to_b,
-                  const struct sg_perm perms[2], double scale)
+static void place(struct sg_lora_pair *pair, const struct reading *r, const float *a, const float *b,
+                  float *to_a, float *to_b, const struct sg_perm perms[2], double scale)
 {
     uint64_t k = pair->tensor->cols, n = pair->tensor->rows, rank = pair->rank;
     int turned = r->habit == HABIT_MLX;
@@ -176,7 +186,8 @@ static segue_status fill_pair(struct reading *r, struct sg_lora_pair *pair, cons
     uint64_t k = pair->tensor->cols, n = pair->tensor->rows;
     int turned = r->habit == HABIT_MLX;
     uint64_t rank = turned ? ab[0]->cols : ab[0]->rows;
-    if (!rank || rank > 65536) return refuse(r, ab[0]->name, "has an absurd rank", "train or download it again");
+    if (!rank || rank > 65536)
+        return refuse(r, ab[0]->name, "has an absurd rank", "train or download it again");
     if (ab[0]->rank != 2 || ab[0]->rows != (turned ? k : rank) || ab[0]->cols != (turned ? rank : k))
         return bad_shape(r, ab[0], turned ? k : rank, turned ? rank : k);
     if (ab[1]->rank != 2 || ab[1]->rows != (turned ? rank : n) || ab[1]->cols != (turned ? n : rank))
@@ -185,11 +196,13 @@ static segue_status fill_pair(struct reading *r, struct sg_lora_pair *pair, cons
     double scale;
     struct sg_perm perms[2];
     SG_TRY(scale_of(r, ab[0], pair->rank, &scale));
-    SG_TRY(sg_fix_perms(r->m->family, r->m->numbers, row, r->habit == HABIT_GGUF, &perms[0], &perms[1], r->err));
+    SG_TRY(
+        sg_fix_perms(r->m->family, r->m->numbers, row, r->habit == HABIT_GGUF, &perms[0], &perms[1], r->err));
     float *a = NULL, *b = NULL;
     float *to_a = sg_arena_alloc(&r->ad->arena, (size_t)(rank * k) * sizeof *to_a);
     float *to_b = sg_arena_alloc(&r->ad->arena, (size_t)(n * rank) * sizeof *to_b);
-    segue_status s = to_a && to_b ? SEGUE_OK : sg_no_memory("adapter", (size_t)(rank * (n + k)) * sizeof *to_a, r->err);
+    segue_status s =
+        to_a && to_b ? SEGUE_OK : sg_no_memory("adapter", (size_t)(rank * (n + k)) * sizeof *to_a, r->err);
     if (s == SEGUE_OK) s = read_all(r, ab[0], &a);
     if (s == SEGUE_OK) s = read_all(r, ab[1], &b);
     if (s == SEGUE_OK) place(pair, r, a, b, to_a, to_b, perms, scale);
@@ -203,9 +216,11 @@ static segue_status take_row(struct reading *r, const struct sg_tensor_row *row,
     const struct sg_tensor *ab[2], *base = sg_model_weight(r->m, layer, row->role)->weight;
     find_pair(r, row, layer, ab);
     if (!ab[0] && !ab[1]) return SEGUE_OK;
-    if (!ab[0] || !ab[1]) return refuse(r, ab[0] ? ab[0]->name : ab[1]->name, "its other half is missing", "download it again");
+    if (!ab[0] || !ab[1])
+        return refuse(r, ab[0] ? ab[0]->name : ab[1]->name, "its other half is missing", "download it again");
     if (row->role == SG_EMBED || !row->rows || (row->fix & SG_FIX_TAPS) || !base)
-        return refuse(r, ab[0]->name, "this tensor cannot be changed by an adapter", "train one for linear layers only");
+        return refuse(r, ab[0]->name, "this tensor cannot be changed by an adapter",
+                      "train one for linear layers only");
     if (row->role == SG_HEAD && base == sg_model_weight(r->m, layer, SG_EMBED)->weight)
         return refuse(r, ab[0]->name, "the head is tied to the embedding", "train one without lm_head");
     for (int k = 0; k < 2; k++) r->claimed[ab[k] - r->ad->archive->tensors] = 1;
@@ -215,7 +230,8 @@ static segue_status take_row(struct reading *r, const struct sg_tensor_row *row,
 
 static int by_address(const void *x, const void *y)
 {
-    uintptr_t a = (uintptr_t)((const struct sg_lora_pair *)x)->tensor, b = (uintptr_t)((const struct sg_lora_pair *)y)->tensor;
+    uintptr_t a = (uintptr_t)((const struct sg_lora_pair *)x)->tensor,
+              b = (uintptr_t)((const struct sg_lora_pair *)y)->tensor;
     return a < b ? -1 : a > b;
 }
 
@@ -229,8 +245,11 @@ static segue_status take_all(struct reading *r)
             if (row->layers & r->m->numbers->kinds[i]) SG_TRY(take_row(r, row, i));
     }
     for (uint32_t i = 0; i < a->tensors_n; i++)
-        if (!r->claimed[i]) return refuse(r, a->tensors[i].name, "the model has no place for it", "use an adapter made for this model");
-    if (!r->pairs_n) return refuse(r, "tensors", "there is not one low-rank pair", "name an adapter, not a model");
+        if (!r->claimed[i])
+            return refuse(r, a->tensors[i].name, "the model has no place for it",
+                          "use an adapter made for this model");
+    if (!r->pairs_n)
+        return refuse(r, "tensors", "there is not one low-rank pair", "name an adapter, not a model");
     qsort(r->pairs, r->pairs_n, sizeof *r->pairs, by_address);
     r->ad->lora.pairs = r->pairs;
     r->ad->lora.pairs_n = r->pairs_n;
@@ -247,14 +266,17 @@ static segue_status check_peft(const struct reading *r)
     SG_TRY(sg_json_text(r->config, "peft_type", "LORA", &type, r->path, r->err));
     SG_TRY(sg_json_text(r->config, "bias", "none", &bias, r->path, r->err));
     SG_TRY(sg_json_bool(r->config, "use_dora", 0, &dora, r->path, r->err));
-    SG_TRY(sg_json_bool(r->config, "fan_in_fan_out", 0, &fan, r->path, r->err));   /* only says how the base is stored */
+    SG_TRY(sg_json_bool(r->config, "fan_in_fan_out", 0, &fan, r->path,
+                        r->err)); /* only says how the base is stored */
     if (strcmp(type, "LORA")) return refuse(r, type, "only LORA adapters are supported", "convert it");
-    if (strcmp(bias, "none")) return refuse(r, "bias", "adapters that change biases are not supported", "merge it into the model");
+    if (strcmp(bias, "none"))
+        return refuse(r, "bias", "adapters that change biases are not supported", "merge it into the model");
     if (dora) return refuse(r, "use_dora", "DoRA is not supported", "merge it into the model");
     const json_t *saved = json_object_get(r->config, "modules_to_save");
     if (json_array_size(saved)) {
         const char *name = json_string_value(json_array_get(saved, 0));
-        return refuse(r, name ? name : "modules_to_save", "modules_to_save is not supported", "merge it into the model");
+        return refuse(r, name ? name : "modules_to_save", "modules_to_save is not supported",
+                      "merge it into the model");
     }
     return SEGUE_OK;
 }
@@ -263,7 +285,9 @@ static segue_status check_mlx(const struct reading *r)
 {
     const char *type;
     SG_TRY(sg_json_text(r->config, "fine_tune_type", "lora", &type, r->path, r->err));
-    return strcmp(type, "lora") ? refuse(r, type, "only fine_tune_type lora is supported", "merge it into the model") : SEGUE_OK;
+    return strcmp(type, "lora")
+               ? refuse(r, type, "only fine_tune_type lora is supported", "merge it into the model")
+               : SEGUE_OK;
 }
 
 static segue_status check_gguf(const struct reading *r)
@@ -271,11 +295,13 @@ static segue_status check_gguf(const struct reading *r)
     const char *type, *arch;
     size_t type_len, arch_len;
     SG_TRY(sg_meta_string(r->ad->archive, "adapter.type", &type, &type_len, r->err));
-    if (!type || type_len != 4 || memcmp(type, "lora", 4)) return refuse(r, "adapter.type", "is not lora", "name a LoRA adapter");
+    if (!type || type_len != 4 || memcmp(type, "lora", 4))
+        return refuse(r, "adapter.type", "is not lora", "name a LoRA adapter");
     SG_TRY(sg_meta_string(r->ad->archive, "general.architecture", &arch, &arch_len, r->err));
     for (const char *const *g = r->m->family->gguf; arch && *g; g++)
         if (strlen(*g) == arch_len && !memcmp(*g, arch, arch_len)) return SEGUE_OK;
-    return refuse(r, "general.architecture", "is not the model's family", "use an adapter made for this model");
+    return refuse(r, "general.architecture", "is not the model's family",
+                  "use an adapter made for this model");
 }
 
 /* adapter_config.json of the folder; whether the folder is PEFT's or MLX's shows in its keys. */
@@ -283,13 +309,17 @@ static segue_status read_config(struct reading *r, const char *folder)
 {
     char *path = sg_path_join(folder, "adapter_config.json");
     if (!path) return sg_no_memory("path", strlen(folder), r->err);
-    segue_status s = sg_path_kind(path) == SG_PATH_FILE
-                         ? sg_json_read(&r->config, path, CONFIG_LIMIT, r->err)
-                         : refuse(r, "adapter_config.json", "is missing beside the weights", "download the whole folder");
+    segue_status s =
+        sg_path_kind(path) == SG_PATH_FILE
+            ? sg_json_read(&r->config, path, CONFIG_LIMIT, r->err)
+            : refuse(r, "adapter_config.json", "is missing beside the weights", "download the whole folder");
     sg_free(path);
     if (s != SEGUE_OK) return s;
-    if (!json_is_object(r->config)) return refuse(r, "adapter_config.json", "is no JSON object", "download it again");
-    r->habit = json_object_get(r->config, "peft_type") || json_object_get(r->config, "lora_alpha") ? HABIT_PEFT : HABIT_MLX;
+    if (!json_is_object(r->config))
+        return refuse(r, "adapter_config.json", "is no JSON object", "download it again");
+    r->habit = json_object_get(r->config, "peft_type") || json_object_get(r->config, "lora_alpha")
+                   ? HABIT_PEFT
+                   : HABIT_MLX;
     return r->habit == HABIT_PEFT ? check_peft(r) : check_mlx(r);
 }
 
@@ -313,14 +343,18 @@ static segue_status open_parts(struct reading *r)
     size_t bytes;
     SG_TRY(open_weights(r));
     const struct sg_archive *a = r->ad->archive;
-    if (a->format == SG_FORMAT_LLAMA2C) return refuse(r, "format", "is no adapter's", "name a PEFT folder, adapters.safetensors or a GGUF adapter");
+    if (a->format == SG_FORMAT_LLAMA2C)
+        return refuse(r, "format", "is no adapter's",
+                      "name a PEFT folder, adapters.safetensors or a GGUF adapter");
     if (a->format == SG_FORMAT_GGUF) {
         r->habit = HABIT_GGUF;
         SG_TRY(check_gguf(r));
     } else {
         const char *slash = strrchr(r->path, '/');
         int folder = sg_path_kind(r->path) == SG_PATH_FOLDER;
-        char *parent = folder ? sg_strndup(r->path, strlen(r->path)) : slash ? sg_strndup(r->path, (size_t)(slash - r->path) + 1) : sg_strndup(".", 1);
+        char *parent = folder  ? sg_strndup(r->path, strlen(r->path))
+                       : slash ? sg_strndup(r->path, (size_t)(slash - r->path) + 1)
+                               : sg_strndup(".", 1);
         if (!parent) return sg_no_memory("path", strlen(r->path), r->err);
         segue_status s = read_config(r, parent);
         sg_free(parent);
@@ -333,27 +367,33 @@ static segue_status open_parts(struct reading *r)
     return take_all(r);
 }
 
-/* Units key packed copies by it: an address alone may be used again after a close, a moment alone may be shared. */
+/* Units key packed copies by it: an address alone may be used again after a close, a moment alone may be
+ * shared. */
 static uint64_t make_id(const struct segue_adapter *ad)
 {
     uint64_t where_and_when[2] = {(uint64_t)(uintptr_t)ad, sg_now_ns()};
     return sg_hash_bytes(where_and_when, sizeof where_and_when, 0).lo;
 }
 
-segue_status sg_adapter_open(struct segue_adapter **out, const struct segue_model *m, const char *path, float scale, segue_error *err)
+segue_status sg_adapter_open(struct segue_adapter **out, const struct segue_model *m, const char *path,
+                             float scale, segue_error *err)
 {
     struct reading r = {.m = m, .path = path, .scale = scale, .err = err};
-    if (!m || !path || !*path) return sg_fail(err, SEGUE_EARG, "open adapter: no model or no path: give both");
-    if (!isfinite(scale)) return sg_fail(err, SEGUE_EARG, "open adapter: %s: scale %g is not finite; give a number", path, (double)scale);
+    if (!m || !path || !*path)
+        return sg_fail(err, SEGUE_EARG, "open adapter: no model or no path: give both");
+    if (!isfinite(scale))
+        return sg_fail(err, SEGUE_EARG, "open adapter: %s: scale %g is not finite; give a number", path,
+                       (double)scale);
     if (!(r.ad = sg_alloc(sizeof *r.ad))) return sg_no_memory("adapter", sizeof *r.ad, err);
     atomic_init(&r.ad->references, 1);
     r.ad->model = sg_model_ref(m);
     r.ad->lora.id = make_id(r.ad);
-    segue_status s = (r.ad->path = sg_strndup(path, strlen(path))) ? open_parts(&r) : sg_no_memory("path", strlen(path), err);
+    segue_status s = (r.ad->path = sg_strndup(path, strlen(path))) ? open_parts(&r)
+                                                                   : sg_no_memory("path", strlen(path), err);
     sg_free(r.claimed);
     json_decref(r.config);
     if (s == SEGUE_OK) {
-        sg_archive_close(r.ad->archive);   /* all of it was read */
+        sg_archive_close(r.ad->archive); /* all of it was read */
         r.ad->archive = NULL;
         *out = r.ad;
     } else {

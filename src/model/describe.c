@@ -1,5 +1,6 @@
 /* describe.c: says what a model is: the JSON of `inspect`, the dump of its graph, the source of its template.
- * Reads the model and changes nothing. SPDX-License-Identifier: MIT */
+ * Reads the model and changes nothing.
+ * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
 

@@ -5,7 +5,15 @@
 
 #include "model/family.h"
 
+/* Published image-and-text files leave out numbers that have their class's default value. */
 static const struct sg_number_row numbers[] = {
+    {SG_COUNT(heads), .hf = {"num_attention_heads"}, .gguf = "attention.head_count", .fallback = 8,
+     .least = 1, .most = 65536},
+    {SG_COUNT(kv_heads), .hf = {"num_key_value_heads"}, .gguf = "attention.head_count_kv", .fallback = 4,
+     .least = 1, .most = 65536},
+    {SG_COUNT(vocab), .hf = {"vocab_size"}, .fallback = 262208, .least = 1, .most = 1 << 24},
+    {SG_COUNT(context), .hf = {"max_position_embeddings"}, .gguf = "context_length", .fallback = 131072,
+     .least = 1, .most = 1 << 30},
     {SG_COUNT(head_width), .hf = {"head_dim"}, .gguf = "attention.key_length", .fallback = 256, .least = 2,
      .most = 65536},
     {SG_COUNT(window), .hf = {"sliding_window"}, .gguf = "attention.sliding_window", .fallback = 4096,
@@ -19,16 +27,8 @@ static const struct sg_number_row numbers[] = {
      .most = 1e6},
     {SG_REAL(local_theta), .hf = {"rope_local_base_freq"}, .gguf = "rope.freq_base_swa", .fallback = 10000,
      .least = 1, .most = 1e12},
-    {.name = "act",
-     .kind = SG_NUMBER_ACT,
-     .at = offsetof(struct sg_numbers, act),
-     .hf = {"hidden_activation", "hidden_act"},
-     .fallback = SG_ACT_GELU_TANH,
-     .most = SG_ACT_TANH},
-    {.name = "use_bidirectional_attention",
-     .kind = SG_NUMBER_SWITCH,
-     .at = offsetof(struct sg_numbers, forbidden),
-     .hf = {"use_bidirectional_attention"}},
+    {SG_ACT(act), .hf = {"hidden_activation", "hidden_act"}, .fallback = SG_ACT_GELU_TANH},
+    {SG_ONLY("use_bidirectional_attention", 0)},
     {0},
 };
 
@@ -81,6 +81,7 @@ const struct sg_family sg_family_gemma3 = {
     .tensors = {sg_decoder_tensors, tensors},
     .norm = SG_NORM_RMS,
     .rotates = 1,
+    .theta = 1e6,
     .derive = derive,
     .layer = layer,
 };

@@ -1,5 +1,6 @@
 /* gpt2.c: GPT-2: learnt positions, layer norms with biases, one matrix for q, k and v, no rotation. Hugging
- * Face files hold its matrices [in, out]; GGUF and MLX files turn them. SPDX-License-Identifier: MIT */
+ * Face files hold its matrices [in, out]; GGUF and MLX files turn them.
+ * SPDX-License-Identifier: MIT */
 #include "model/family.h"
 
 static const struct sg_number_row numbers[] = {
@@ -7,26 +8,15 @@ static const struct sg_number_row numbers[] = {
     {SG_COUNT(width), .hf = {"n_embd"}, .gguf = "embedding_length", .need = 1, .least = 1, .most = 1 << 20},
     {SG_COUNT(ff), .hf = {"n_inner"}, .gguf = "feed_forward_length", .least = 1, .most = 1 << 22},
     {SG_COUNT(heads), .hf = {"n_head"}, .gguf = "attention.head_count", .need = 1, .least = 1, .most = 65536},
-    {SG_COUNT(vocab), .hf = {"vocab_size"}, .gguf = "vocab_size", .least = 1, .most = 1 << 24},
+    {SG_COUNT(vocab), .hf = {"vocab_size"}, .least = 1, .most = 1 << 24},
     {SG_COUNT(context), .hf = {"n_positions", "n_ctx"}, .gguf = "context_length", .need = 1, .least = 1,
      .most = 1 << 24},
     {SG_REAL(eps), .hf = {"layer_norm_epsilon"}, .gguf = "attention.layer_norm_epsilon", .fallback = 1e-5,
      .most = 0.1},
-    {.name = "act",
-     .kind = SG_NUMBER_ACT,
-     .at = offsetof(struct sg_numbers, act),
-     .hf = {"activation_function"},
-     .fallback = SG_ACT_GELU_TANH,
-     .most = SG_ACT_TANH},
+    {SG_ACT(act), .hf = {"activation_function"}, .fallback = SG_ACT_GELU_TANH},
     {SG_SWITCH(tied), .hf = {"tie_word_embeddings"}, .fallback = 2},
-    {.name = "scale_attn_by_inverse_layer_idx",
-     .kind = SG_NUMBER_SWITCH,
-     .at = offsetof(struct sg_numbers, forbidden),
-     .hf = {"scale_attn_by_inverse_layer_idx"}},
-    {.name = "add_cross_attention",
-     .kind = SG_NUMBER_SWITCH,
-     .at = offsetof(struct sg_numbers, forbidden),
-     .hf = {"add_cross_attention"}},
+    {SG_ONLY("scale_attn_by_inverse_layer_idx", 0)},
+    {SG_ONLY("add_cross_attention", 0)},
     {0},
 };
 

@@ -1,6 +1,7 @@
 /* layer.c: the words of layer.h, and the tables and the layer that the llama-like families share. Appends
  * operations only: it never reads tensor data and never looks at a file's format, except to ask which norms
- * hold w - 1. SPDX-License-Identifier: MIT */
+ * hold w - 1.
+ * SPDX-License-Identifier: MIT */
 #include "model/layer.h"
 
 #include <math.h>
@@ -108,18 +109,13 @@ const struct sg_number_row sg_decoder_numbers[] = {
      .most = 65536},
     {SG_COUNT(head_width), .hf = {"head_dim"}, .gguf = "attention.key_length", .least = 2, .most = 65536},
     {SG_COUNT(value_width), .gguf = "attention.value_length", .least = 1, .most = 65536},
-    {SG_COUNT(vocab), .hf = {"vocab_size"}, .gguf = "vocab_size", .least = 1, .most = 1 << 24},
+    {SG_COUNT(vocab), .hf = {"vocab_size"}, .least = 1, .most = 1 << 24},
     {SG_COUNT(context), .hf = {"max_position_embeddings"}, .gguf = "context_length", .need = 1, .least = 1,
      .most = 1 << 30},
     {SG_REAL(eps), .hf = {"rms_norm_eps"}, .gguf = "attention.layer_norm_rms_epsilon", .fallback = 1e-6,
      .most = 0.1},
     {SG_REAL(rotated_share), .hf = {"partial_rotary_factor"}, .fallback = 1, .least = 1e-6, .most = 1},
-    {.name = "act",
-     .kind = SG_NUMBER_ACT,
-     .at = offsetof(struct sg_numbers, act),
-     .hf = {"hidden_act", "hidden_activation"},
-     .fallback = SG_ACT_SILU,
-     .most = SG_ACT_TANH},
+    {SG_ACT(act), .hf = {"hidden_act", "hidden_activation"}, .fallback = SG_ACT_SILU},
     {SG_SWITCH(tied), .hf = {"tie_word_embeddings"}, .fallback = 2},
     {SG_SWITCH(attention_bias), .hf = {"attention_bias"}},
     {SG_SWITCH(output_bias), .hf = {"attention_bias"}},

@@ -1,15 +1,12 @@
 /* llama.c: Llama 1 to 3.x, SmolLM2, Stories, and Mistral, which is the same table with a window. GGUF files
  * of this family hold q and k rows for rotation of neighbouring pairs, and Llama 3's scaling as a tensor of
- * divisors. SPDX-License-Identifier: MIT */
+ * divisors.
+ * SPDX-License-Identifier: MIT */
 #include "model/family.h"
 
 static const struct sg_number_row numbers[] = {
     {SG_COUNT(window), .hf = {"sliding_window"}, .gguf = "attention.sliding_window", .most = 1 << 30},
-    {.name = "expert_count",
-     .kind = SG_NUMBER_COUNT,
-     .at = offsetof(struct sg_numbers, forbidden),
-     .hf = {"num_local_experts"},
-     .gguf = "expert_count"},
+    {SG_NUMBER("expert_count", SG_NUMBER_COUNT, only), .hf = {"num_local_experts"}, .gguf = "expert_count"},
     {0},
 };
 

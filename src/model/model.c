@@ -1,6 +1,7 @@
 /* model.c: opens a model: archive, configuration, family, numbers, tensors, text; and lets the family build
  * graphs. The list of families stands here. A model is read-only once it is open; nothing of it is written
- * again, and no tensor data is copied. SPDX-License-Identifier: MIT */
+ * again, and no tensor data is copied.
+ * SPDX-License-Identifier: MIT */
 #include "model/model.h"
 
 #include <math.h>

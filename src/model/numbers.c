@@ -1,6 +1,7 @@
 /* numbers.c: reads a family's numbers from config.json or GGUF keys by its table, fills in what follows from
  * others, checks every bound, and evaluates the size expressions of tensor tables. It must never allocate by
- * a number that has not passed its bounds. SPDX-License-Identifier: MIT */
+ * a number that has not passed its bounds.
+ * SPDX-License-Identifier: MIT */
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -86,8 +87,8 @@ static segue_status act_of(const char *text, const char *path, double *out, segu
                    text);
 }
 
-static segue_status of_json(const struct sg_source *src, const struct sg_number_row *row, double *out, int *found,
-                            segue_error *err)
+static segue_status of_json(const struct sg_source *src, const struct sg_number_row *row, double *out,
+                            int *found, segue_error *err)
 {
     const json_t *places[2] = {src->inner, src->outer};
     for (size_t p = 0; p < 2; p++)
@@ -135,8 +136,8 @@ static segue_status of_array(const struct sg_meta *m, const char *path, double *
     return SEGUE_OK;
 }
 
-static segue_status of_gguf(const struct sg_source *src, const struct sg_number_row *row, double *out, int *found,
-                            segue_error *err)
+static segue_status of_gguf(const struct sg_source *src, const struct sg_number_row *row, double *out,
+                            int *found, segue_error *err)
 {
     char key[160];
     int64_t count;
@@ -282,7 +283,7 @@ segue_status sg_numbers_read(struct sg_numbers *n, const struct sg_family *f, co
         SG_TRY(read_row(n, src, row, err));
     const struct sg_tensor_row *embed = sg_tensor_find(f, SG_EMBED);
     const struct sg_tensor *table = !src->inner ? sg_archive_find(src->archive, embed->gguf) : NULL;
-    if (!n->vocab && table && table->rows <= (1u << 24)) n->vocab = (uint32_t)table->rows;
+    if (table && table->rows <= (1u << 24)) n->vocab = (uint32_t)table->rows;
     if (!n->vocab)
         return sg_fail(err, SEGUE_EFORMAT, "open model: %s: vocab_size is missing; take a complete file",
                        src->path);

@@ -1,5 +1,6 @@
 /* qwen3.c: Qwen3 (dense): llama's layer with a norm over each query and key head before the rotation, and
- * heads whose width is a number of its own. SPDX-License-Identifier: MIT */
+ * heads whose width is a number of its own.
+ * SPDX-License-Identifier: MIT */
 #include "model/family.h"
 
 static const struct sg_number_row numbers[] = {

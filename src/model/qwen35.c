@@ -23,13 +23,7 @@ static const struct sg_number_row numbers[] = {
     {SG_COUNT(taps), .hf = {"linear_conv_kernel_dim"}, .gguf = "ssm.conv_kernel", .fallback = 4, .least = 2,
      .most = 64},
     {SG_REAL(rotated_share), .hf = {"partial_rotary_factor"}, .fallback = 0.25, .least = 1e-6, .most = 1},
-    {.name = "attn_output_gate",
-     .kind = SG_NUMBER_SWITCH,
-     .at = offsetof(struct sg_numbers, gated),
-     .hf = {"attn_output_gate"},
-     .fallback = 1,
-     .least = 1,
-     .most = 1},
+    {SG_ONLY("attn_output_gate", 1)},
     {0},
 };
 

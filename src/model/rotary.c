@@ -1,6 +1,7 @@
 /* rotary.c: reads theta, rotated width and scaling of a model's rotary tables, in the old and new spelling of
  * config.json and from GGUF keys, and makes the tables. Scalings other than linear, llama3 and yarn are
- * refused by name, because a position read wrongly looks almost right. SPDX-License-Identifier: MIT */
+ * refused by name, because a position read wrongly looks almost right.
+ * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -101,7 +102,8 @@ static segue_status of_dict(struct sg_rotary *r, const json_t *o, const struct s
     return SEGUE_OK;
 }
 
-static segue_status of_config(struct sg_numbers *n, const struct sg_source *src, segue_error *err)
+static segue_status of_config(struct sg_numbers *n, const struct sg_source *src, double base,
+                              segue_error *err)
 {
     const json_t *c = src->inner, *now = json_object_get(c, "rope_parameters"),
                  *old = json_object_get(c, "rope_scaling");
@@ -112,7 +114,7 @@ static segue_status of_config(struct sg_numbers *n, const struct sg_source *src,
                          : json_is_object(old)    ? old
                                                   : NULL;
     double theta, share, whole;
-    SG_TRY(sg_json_real(c, "rope_theta", 10000, &theta, src->path, err));
+    SG_TRY(sg_json_real(c, "rope_theta", base, &theta, src->path, err));
     SG_TRY(sg_json_real(c, "original_max_position_embeddings", n->context, &whole, src->path, err));
     SG_TRY(sg_json_real(full, "partial_rotary_factor", n->rotated_share, &share, src->path, err));
     if (!(share > 0 && share <= 1))
@@ -140,7 +142,7 @@ static segue_status real_of(const struct sg_source *src, const char *key, double
     return sg_meta_float(src->archive, whole, fallback, out, err);
 }
 
-static segue_status of_keys(struct sg_numbers *n, const struct sg_source *src, segue_error *err)
+static segue_status of_keys(struct sg_numbers *n, const struct sg_source *src, double base, segue_error *err)
 {
     struct sg_rotary *r = &n->rotary[0];
     char key[160];
@@ -154,7 +156,7 @@ static segue_status of_keys(struct sg_numbers *n, const struct sg_source *src, s
             "open model: %s: rope.dimension_count is %g for heads of %u; correct or replace the file",
             src->path, columns, n->head_width);
     *r = (struct sg_rotary){.pairs = (uint32_t)columns / 2, .truncate = 1, .beta_fast = 32, .beta_slow = 1};
-    SG_TRY(real_of(src, "freq_base", 10000, &r->theta, err));
+    SG_TRY(real_of(src, "freq_base", base, &r->theta, err));
     snprintf(key, sizeof key, "%s.rope.scaling.type", src->arch);
     SG_TRY(sg_meta_string(src->archive, key, &type, &len, err));
     if (type) SG_TRY(scaling_of(type, len, src->path, &r->scaling, err));
@@ -214,7 +216,8 @@ void sg_rotary_make(struct sg_rotary *r, const float *divisors)
 segue_status sg_rotary_read(struct sg_numbers *n, const struct sg_family *f, const struct sg_source *src,
                             struct sg_arena *arena, segue_error *err)
 {
-    SG_TRY(src->inner ? of_config(n, src, err) : of_keys(n, src, err));
+    double base = f->theta > 0 ? f->theta : 10000;
+    SG_TRY(src->inner ? of_config(n, src, base, err) : of_keys(n, src, base, err));
     for (size_t i = 0; i < 2; i++) {
         struct sg_rotary *r = &n->rotary[i];
         SG_TRY(check(r, n, src->path, err));

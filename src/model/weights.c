@@ -1,7 +1,8 @@
 /* weights.c: finds every tensor of a family's table in an archive, whatever its naming convention, checks
  * existence, shape and storage, and binds each to its role as a view that undoes the file's layout. Tensor
  * data is neither read nor copied. A tensor that neither the table nor the list of known extras names is
- * refused: ignoring it would give answers of another model. SPDX-License-Identifier: MIT */
+ * refused: ignoring it would give answers of another model.
+ * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
 
@@ -150,7 +151,8 @@ static segue_status check_shape(const struct binding *b, const struct sg_tensor 
     else if (vector)
         fits = t->rank == 1 && t->cols == cols && t->rows == 1;
     else
-        fits = t->rank == 2 && t->rows == rows && t->cols == cols;
+        fits = (t->rank == 2 || (t->rank == 3 && (row->fix & SG_FIX_STACKED))) && t->rows == rows &&
+               t->cols == cols;
     if (fits) return SEGUE_OK;
     char found[96] = "";
     for (uint32_t i = 0, at = 0; i < t->rank && i < 4; i++)

@@ -1,6 +1,7 @@
-/* families_golden.c: every family under every naming convention against what transformers computes, and for each trap
- * of published implementations the proof that these goldens catch it: the mistake is made on purpose and must be seen.
- * The goldens are made by tests/golden/make_tiny.py; SEGUE_TINY names a folder with larger ones.
+/* families_golden.c: every family under every naming convention against what transformers computes, and for
+ * each trap of published implementations the proof that these goldens catch it: the mistake is made on
+ * purpose and must be seen. The goldens are made by tests/golden/make_tiny.py; SEGUE_TINY names a folder with
+ * larger ones.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <setjmp.h>
@@ -22,23 +23,23 @@
 static const struct {
     const char *model, *golden;
 } cases[] = {
-    {"gpt2", "gpt2/golden"},                           /* Hugging Face, matrices [in, out] */
-    {"gpt2_bare", "gpt2/golden"},                      /* names without prefix, old mask buffers */
-    {"gpt2_mlx", "gpt2/golden"},                       /* matrices turned, prefix model. */
+    {"gpt2", "gpt2/golden"},      /* Hugging Face, matrices [in, out] */
+    {"gpt2_bare", "gpt2/golden"}, /* names without prefix, old mask buffers */
+    {"gpt2_mlx", "gpt2/golden"},  /* matrices turned, prefix model. */
     {"gpt2/model.gguf", "gpt2/golden"},
-    {"gpt2/model-q8_0.gguf", "gpt2/model-q8_0.golden"},   /* a head of its own although tied */
+    {"gpt2/model-q8_0.gguf", "gpt2/model-q8_0.golden"}, /* a head of its own although tied */
     {"llama", "llama/golden"},
-    {"llama/model.gguf", "llama/golden"},              /* permuted q and k */
+    {"llama/model.gguf", "llama/golden"}, /* permuted q and k */
     {"llama/model-q8_0.gguf", "llama/model-q8_0.golden"},
-    {"llama_mlx4", "llama_mlx4/golden"},               /* 4 bits, one module 8, one not quantised */
+    {"llama_mlx4", "llama_mlx4/golden"}, /* 4 bits, one module 8, one not quantised */
     {"llama_mha", "llama_mha/golden"},
     {"llama_mha/model.gguf", "llama_mha/golden"},
-    {"llama_mha/legacy.bin", "llama_mha/golden"},      /* llama2.c: neighbouring pairs */
+    {"llama_mha/legacy.bin", "llama_mha/golden"}, /* llama2.c: neighbouring pairs */
     {"llama_mha/v1.bin", "llama_mha/golden"},
     {"llama_bias", "llama_bias/golden"},
-    {"llama_bias/model.gguf", "llama_bias/golden"},    /* permuted biases */
+    {"llama_bias/model.gguf", "llama_bias/golden"}, /* permuted biases */
     {"llama3", "llama3/golden"},
-    {"llama3/model.gguf", "llama3/golden"},            /* divisors instead of a scaling */
+    {"llama3/model.gguf", "llama3/golden"}, /* divisors instead of a scaling */
     {"llama_linear", "llama_linear/golden"},
     {"llama_linear/model.gguf", "llama_linear/golden"},
     {"llama_yarn", "llama_yarn/golden"},
@@ -50,18 +51,19 @@ static const struct {
     {"qwen2/model.gguf", "qwen2/golden"},
     {"qwen3", "qwen3/golden"},
     {"qwen3/model.gguf", "qwen3/golden"},
-    {"qwen3_5", "qwen3_5/golden"},                     /* wrapper names, image and prediction tensors beside */
+    {"qwen3_5", "qwen3_5/golden"}, /* wrapper names, image and prediction tensors beside */
     {"qwen3_5/model-q8_0.gguf", "qwen3_5/model-q8_0.golden"},
     {"qwen3_5_mlx4", "qwen3_5_mlx4/golden"},
     {"qwen3_5_asym", "qwen3_5_asym/golden"},
-    {"qwen3_5_asym/model.gguf", "qwen3_5_asym/golden"},   /* tiled heads, -exp(A), norms as w */
-    {"qwen3_5_asym_mlx", "qwen3_5_asym/golden"},       /* norms as w, convolution [C,4,1] */
+    {"qwen3_5_asym/model.gguf", "qwen3_5_asym/golden"}, /* tiled heads, -exp(A), norms as w */
+    {"qwen3_5_asym_mlx", "qwen3_5_asym/golden"},        /* norms as w, convolution [C,4,1] */
     {"gemma3", "gemma3/golden"},
     {"gemma3_wrapped", "gemma3/golden"},
     {"gemma3/model.gguf", "gemma3/golden"},
 };
 
-static segue_status run(const char *model, const char *golden, const struct tiny_wish *wish, struct tiny_error *e, segue_error *err)
+static segue_status run(const char *model, const char *golden, const struct tiny_wish *wish,
+                        struct tiny_error *e, segue_error *err)
 {
     char model_path[512], golden_path[512];
     snprintf(model_path, sizeof model_path, "%s/%s", tiny_folder(), model);
@@ -80,8 +82,9 @@ static void equals_transformers(void **state)
         segue_status s = run(cases[i].model, cases[i].golden, &wish, &e, &err);
         int bad = s != SEGUE_OK || e.max > BOUND_MAX || e.mean > BOUND_MEAN || !e.greedy_equal;
         failed += bad;
-        printf("%-26s max %.1e mean %.1e greedy %s %s%s\n", cases[i].model, e.max, e.mean, e.greedy_equal ? "equal" : "DIFFERS",
-               bad ? "FAILED " : "", s == SEGUE_OK ? bad ? e.where : "" : err.text);
+        printf("%-26s max %.1e mean %.1e greedy %s %s%s\n", cases[i].model, e.max, e.mean,
+               e.greedy_equal ? "equal" : "DIFFERS", bad ? "FAILED " : "",
+               s == SEGUE_OK ? bad ? e.where : "" : err.text);
     }
     assert_int_equal(failed, 0);
 }
@@ -103,7 +106,7 @@ static void chunks_change_nothing(void **state)
 
 /* --- deliberate mistakes --- */
 
-static struct sg_tensor changed[64];     /* stand in for tensors of a mutated graph */
+static struct sg_tensor changed[64]; /* stand in for tensors of a mutated graph */
 static size_t changed_n;
 
 /* Every tensor whose name holds `part`, through `change`. */
@@ -227,7 +230,8 @@ static void mistakes_are_seen(void **state)
         struct tiny_error e;
         segue_error err = {0};
         changed_n = 0;
-        if (run(traps[i].model, traps[i].golden, &wish, &e, &err) != SEGUE_OK) fail_msg("%s: %s", traps[i].trap, err.text);
+        if (run(traps[i].model, traps[i].golden, &wish, &e, &err) != SEGUE_OK)
+            fail_msg("%s: %s", traps[i].trap, err.text);
         printf("%-28s %-24s first seen in %s\n", traps[i].trap, traps[i].model, e.where);
         unseen += e.max <= 10 * BOUND_MAX;
     }
@@ -249,7 +253,8 @@ static void published_mistakes_are_seen(void **state)
         double max = 0;
         assert_non_null(wrong);
         for (uint64_t k = 0; k < right->rows * right->cols; k++) {
-            double d = fabs((double)sg_f32_of_bits(sg_le32(wrong->data + 4 * k)) - (double)sg_f32_of_bits(sg_le32(right->data + 4 * k)));
+            double d = fabs((double)sg_f32_of_bits(sg_le32(wrong->data + 4 * k)) -
+                            (double)sg_f32_of_bits(sg_le32(right->data + 4 * k)));
             if (d > max) max = d;
         }
         printf("%-28s differs by %.2g\n", names[i], max);
@@ -279,7 +284,8 @@ static void padding_is_seen(void **state)
 static void adapters_equal_merged_weights(void **state)
 {
     (void)state;
-    static const char *const bases[] = {"llama", "llama/model.gguf", "qwen3_5_asym", "qwen3_5_asym/model.gguf", "qwen3_5_asym_mlx"};
+    static const char *const bases[] = {"llama", "llama/model.gguf", "qwen3_5_asym",
+                                        "qwen3_5_asym/model.gguf", "qwen3_5_asym_mlx"};
     static const char *const kinds[] = {"peft", "mlx", "adapter.gguf"};
     for (size_t i = 0; i < sizeof bases / sizeof *bases; i++)
         for (size_t k = 0; k < 3; k++) {
@@ -295,7 +301,8 @@ static void adapters_equal_merged_weights(void **state)
             if (sg_model_open(&m, base, NULL, &err) != SEGUE_OK) fail_msg("%s", err.text);
             if (sg_adapter_open(&a, m, adapter, 1, &err) != SEGUE_OK) fail_msg("%s", err.text);
             struct tiny_wish wish = {.model = m, .lora = &a->lora};
-            if (tiny_compare(NULL, golden, &wish, &e, &err) != SEGUE_OK) fail_msg("%s on %s: %s", kinds[k], bases[i], err.text);
+            if (tiny_compare(NULL, golden, &wish, &e, &err) != SEGUE_OK)
+                fail_msg("%s on %s: %s", kinds[k], bases[i], err.text);
             printf("%-14s on %-24s max %.1e mean %.1e\n", kinds[k], bases[i], e.max, e.mean);
             assert_true(e.max <= BOUND_MAX && e.mean <= BOUND_MEAN && e.greedy_equal);
             sg_adapter_unref(a);
@@ -306,7 +313,8 @@ static void adapters_equal_merged_weights(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_transformers), cmocka_unit_test(chunks_change_nothing), cmocka_unit_test(mistakes_are_seen), cmocka_unit_test(published_mistakes_are_seen),
+        cmocka_unit_test(equals_transformers), cmocka_unit_test(chunks_change_nothing),
+        cmocka_unit_test(mistakes_are_seen),   cmocka_unit_test(published_mistakes_are_seen),
         cmocka_unit_test(padding_is_seen),     cmocka_unit_test(adapters_equal_merged_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

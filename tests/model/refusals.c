@@ -1,6 +1,6 @@
-/* refusals.c: configurations and files that must not open, or adapters that must not bind: each gives one line that names
- * object and reason, quickly and without much memory. The weights are those of the committed tiny models; only what
- * describes them is spoilt.
+/* refusals.c: configurations and files that must not open, or adapters that must not bind: each gives one
+ * line that names object and reason, quickly and without much memory. The weights are those of the committed
+ * tiny models; only what describes them is spoilt.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,7 +47,8 @@ static void lead(const char *name, const char *target)
     assert_int_equal(symlink(to, path), 0);
 }
 
-/* The configuration of a tiny model with one member set to JSON text (NULL: removed). "a.b" goes into an object. */
+/* The configuration of a tiny model with one member set to JSON text (NULL: removed). "a.b" goes into an
+ * object. */
 static void spoil_config(const char *model, const char *key, const char *json)
 {
     char path[512];
@@ -86,12 +87,15 @@ static segue_status open_folder(segue_error *err)
 static int failures;
 
 /* Counts instead of stopping, so that one run shows every wrong message. */
-static void expect(segue_status got, segue_status wanted, const segue_error *err, const char *words, const char *what)
+static void expect(segue_status got, segue_status wanted, const segue_error *err, const char *words,
+                   const char *what)
 {
-    int fits = got == wanted && strstr(err->text, words) && !strchr(err->text, '\n') && strchr(err->text, ';');
+    int fits =
+        got == wanted && strstr(err->text, words) && !strchr(err->text, '\n') && strchr(err->text, ';');
     if (fits) return;
     failures++;
-    printf("%s: status %d, %d expected; \"%s\" should be one line with a remedy that says \"%s\"\n", what, got, wanted, err->text, words);
+    printf("%s: status %d, %d expected; \"%s\" should be one line with a remedy that says \"%s\"\n", what,
+           got, wanted, err->text, words);
 }
 
 static const struct {
@@ -137,19 +141,23 @@ static const struct {
     {"llama3", "rope_parameters.high_freq_factor", "1.0", SEGUE_EFORMAT, "high_freq_factor"},
     {"llama3", "rope_parameters.factor", "0", SEGUE_EFORMAT, "factor is 0"},
     {"llama_yarn", "rope_parameters.beta_fast", "-1", SEGUE_EFORMAT, "beta_fast"},
-    {"llama_yarn", "rope_parameters.original_max_position_embeddings", "0", SEGUE_EFORMAT, "original_max_position_embeddings"},
-    {"llama", "model_type", "\"mamba\"", SEGUE_OK, ""},       /* architectures still say llama */
-    {"qwen2", "model_type", "\"llama\"", SEGUE_OK, ""},       /* a llama with biases */
+    {"llama_yarn", "rope_parameters.original_max_position_embeddings", "0", SEGUE_EFORMAT,
+     "original_max_position_embeddings"},
+    {"llama", "model_type", "\"mamba\"", SEGUE_OK, ""}, /* architectures still say llama */
+    {"qwen2", "model_type", "\"llama\"", SEGUE_OK, ""}, /* a llama with biases */
     {"llama", "model_type", "\"qwen2\"", SEGUE_EFORMAT, "q_proj.bias is missing"},
     {"llama", "model_type", "\"qwen3\"", SEGUE_EFORMAT, "q_norm.weight is missing"},
     {"qwen3", "model_type", "\"llama\"", SEGUE_EUNSUPPORTED, "_norm.weight is not known to family llama"},
     {"gpt2", "n_positions", "65", SEGUE_EFORMAT, "wpe.weight has shape 64x32"},
     {"gpt2", "n_head", "5", SEGUE_EFORMAT, "5 heads do not divide width 32"},
-    {"gpt2", "scale_attn_by_inverse_layer_idx", "true", SEGUE_EUNSUPPORTED, "scale_attn_by_inverse_layer_idx is 1"},
+    {"gpt2", "scale_attn_by_inverse_layer_idx", "true", SEGUE_EUNSUPPORTED,
+     "scale_attn_by_inverse_layer_idx is 1"},
     {"gpt2", "n_inner", "127", SEGUE_EFORMAT, "c_fc.weight"},
-    {"gemma3", "layer_types", "[\"full_attention\"]", SEGUE_EFORMAT, "layer_types has 1 entries for 3 layers"},
+    {"gemma3", "layer_types", "[\"full_attention\"]", SEGUE_EFORMAT,
+     "layer_types has 1 entries for 3 layers"},
     {"gemma3", "layer_types", "[\"full_attention\",7,\"full_attention\"]", SEGUE_EUNSUPPORTED, "layer_types"},
-    {"gemma3", "layer_types", "[\"full_attention\",\"linear_attention\",\"full_attention\"]", SEGUE_EUNSUPPORTED, "layer 1 is linear"},
+    {"gemma3", "layer_types", "[\"full_attention\",\"linear_attention\",\"full_attention\"]",
+     SEGUE_EUNSUPPORTED, "layer 1 is linear"},
     {"gemma3", "sliding_window", "-1", SEGUE_EFORMAT, "sliding_window is -1"},
     {"gemma3", "use_bidirectional_attention", "true", SEGUE_EUNSUPPORTED, "use_bidirectional_attention"},
     {"qwen3_5", "text_config.linear_num_value_heads", "3", SEGUE_EFORMAT, "3 value heads"},
@@ -157,10 +165,12 @@ static const struct {
     {"qwen3_5", "text_config.linear_key_head_dim", "65536", SEGUE_EFORMAT, "in_proj_qkv.weight"},
     {"qwen3_5", "text_config.linear_conv_kernel_dim", "5", SEGUE_EFORMAT, "conv1d.weight"},
     {"qwen3_5", "text_config.attn_output_gate", "false", SEGUE_EUNSUPPORTED, "attn_output_gate"},
-    {"qwen3_5", "text_config.rope_parameters.partial_rotary_factor", "2", SEGUE_EFORMAT, "partial_rotary_factor is 2"},
+    {"qwen3_5", "text_config.rope_parameters.partial_rotary_factor", "2", SEGUE_EFORMAT,
+     "partial_rotary_factor is 2"},
     {"qwen3_5", "text_config.rope_parameters.partial_rotary_factor", "0.01", SEGUE_EFORMAT, "0 columns"},
-    {"qwen3_5", "text_config.layer_types", "[\"linear_attention\",\"linear_attention\",\"full_attention\",\"linear_attention\"]",
-     SEGUE_EFORMAT, "is missing"},
+    {"qwen3_5", "text_config.layer_types",
+     "[\"linear_attention\",\"linear_attention\",\"full_attention\",\"linear_attention\"]", SEGUE_EFORMAT,
+     "is missing"},
     {"qwen3_5_mlx4", "quantization.bits", "7", SEGUE_EUNSUPPORTED, "7 bits"},
     {"qwen3_5_mlx4", "quantization.mode", "\"nvfp4\"", SEGUE_EUNSUPPORTED, "nvfp4"},
 };
@@ -190,7 +200,8 @@ static void configurations(void **state)
             continue;
         }
         char what[160];
-        snprintf(what, sizeof what, "%s %s = %s", configs[i].model, configs[i].key, configs[i].json ? configs[i].json : "(none)");
+        snprintf(what, sizeof what, "%s %s = %s", configs[i].model, configs[i].key,
+                 configs[i].json ? configs[i].json : "(none)");
         expect(s, configs[i].status, &err, configs[i].words, what);
     }
     assert_int_equal(failures, 0);
@@ -215,10 +226,12 @@ static void folders(void **state)
     put_text("generation_config.json", "{\"temperature\":\"hot\"}");
     expect(open_folder(&err), SEGUE_EFORMAT, &err, "temperature", "a damaged generation_config.json");
     drop("generation_config.json");
-    assert_int_equal(sg_model_open(&(struct segue_model *){NULL}, "/nonexistent/model", NULL, &err), SEGUE_EIO);
+    assert_int_equal(sg_model_open(&(struct segue_model *){NULL}, "/nonexistent/model", NULL, &err),
+                     SEGUE_EIO);
     assert_int_equal(sg_model_open(&(struct segue_model *){NULL}, NULL, NULL, &err), SEGUE_EARG);
     lead("model.safetensors", "gpt2/model.safetensors");
-    expect(open_folder(&err), SEGUE_EFORMAT, &err, "embed_tokens.weight is missing", "weights of another model");
+    expect(open_folder(&err), SEGUE_EFORMAT, &err, "embed_tokens.weight is missing",
+           "weights of another model");
     assert_int_equal(failures, 0);
 }
 
@@ -229,8 +242,10 @@ static const struct {
     segue_status status;
     const char *words;
 } keys[] = {
-    {"llama", "llama.attention.layer_norm_rms_epsilon", 0x7fc00000, SEGUE_EFORMAT, "layer_norm_rms_epsilon is nan"},
-    {"llama", "llama.attention.layer_norm_rms_epsilon", 0x7f800000, SEGUE_EFORMAT, "layer_norm_rms_epsilon is inf"},
+    {"llama", "llama.attention.layer_norm_rms_epsilon", 0x7fc00000, SEGUE_EFORMAT,
+     "layer_norm_rms_epsilon is nan"},
+    {"llama", "llama.attention.layer_norm_rms_epsilon", 0x7f800000, SEGUE_EFORMAT,
+     "layer_norm_rms_epsilon is inf"},
     {"llama", "llama.block_count", 0, SEGUE_EFORMAT, "block_count is 0"},
     {"llama", "llama.block_count", 0xffffffff, SEGUE_EFORMAT, "block_count is 4.29497e+09"},
     {"llama", "llama.block_count", 3, SEGUE_EFORMAT, "blk.2.attn_norm.weight is missing"},
@@ -264,7 +279,8 @@ static void gguf_keys(void **state)
         size_t len = strlen(keys[i].key);
         for (size_t at = 0; at + len + 8 < file.len; at++)
             if (!memcmp(file.data + at, keys[i].key, len) && file.data[at - 8] == (char)len)
-                for (int b = 0; b < 4; b++) file.data[at + len + 4 + (size_t)b] = (char)(keys[i].bits >> 8 * b);
+                for (int b = 0; b < 4; b++)
+                    file.data[at + len + 4 + (size_t)b] = (char)(keys[i].bits >> 8 * b);
         in_folder(path, sizeof path, "model.gguf");
         FILE *f = fopen(path, "wb");
         assert_int_equal(fwrite(file.data, 1, file.len, f), file.len);
@@ -284,15 +300,21 @@ static void vocabularies(void **state)
     (void)state;
     char text[8192];
     for (int tokens = 60; tokens <= 70; tokens += 10) {
-        size_t at = (size_t)snprintf(text, sizeof text, "{\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
-        for (int i = 0; i < tokens; i++) at += (size_t)snprintf(text + at, sizeof text - at, "%s\"%c%c\":%d", i ? "," : "", 'a' + i / 26, 'a' + i % 26, i);
-        snprintf(text + at, sizeof text - at, "}},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},\"decoder\":{\"type\":\"ByteLevel\"}}");
+        size_t at =
+            (size_t)snprintf(text, sizeof text, "{\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
+        for (int i = 0; i < tokens; i++)
+            at += (size_t)snprintf(text + at, sizeof text - at, "%s\"%c%c\":%d", i ? "," : "", 'a' + i / 26,
+                                   'a' + i % 26, i);
+        snprintf(text + at, sizeof text - at,
+                 "}},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}"
+                 ",\"decoder\":{\"type\":\"ByteLevel\"}}");
         segue_error err = {0};
         spoil_config("llama", "x", "1");
         put_text("tokenizer.json", text);
         segue_status s = open_folder(&err);
         if (tokens == 60 && s != SEGUE_OK) fail_msg("%s", err.text);
-        if (tokens == 70) expect(s, SEGUE_EFORMAT, &err, "70 tokens but the embedding only 64 rows", "vocabulary");
+        if (tokens == 70)
+            expect(s, SEGUE_EFORMAT, &err, "70 tokens but the embedding only 64 rows", "vocabulary");
     }
     drop("tokenizer.json");
     assert_int_equal(failures, 0);
@@ -305,7 +327,8 @@ static void defaults(void **state)
     struct segue_model *m = NULL;
     segue_error err = {0};
     spoil_config("llama", "eos_token_id", "[5, 6, 5]");
-    put_text("generation_config.json", "{\"eos_token_id\":[7,5,-1,99999999],\"temperature\":0.5,\"top_p\":0.9,\"top_k\":20}");
+    put_text("generation_config.json",
+             "{\"eos_token_id\":[7,5,-1,99999999],\"temperature\":0.5,\"top_p\":0.9,\"top_k\":20}");
     if (sg_model_open(&m, folder, NULL, &err) != SEGUE_OK) fail_msg("%s", err.text);
     assert_int_equal(m->info.stops_n, 3);
     assert_int_equal(m->info.stops[0], 7);
@@ -364,7 +387,8 @@ static void ranges_of_layers(void **state)
     segue_error err = {0};
     snprintf(path, sizeof path, "%s/qwen3_5", tiny_folder());
     assert_int_equal(sg_model_open(&m, path, NULL, NULL), SEGUE_OK);
-    struct sg_graph_wish first = {.to = 2}, rest = {.from = 2, .head = 1}, bad = {.from = 3, .to = 3}, far = {.to = 5};
+    struct sg_graph_wish first = {.to = 2}, rest = {.from = 2, .head = 1}, bad = {.from = 3, .to = 3},
+                         far = {.to = 5};
     assert_int_equal(sg_model_graph(m, &first, &g, &err), SEGUE_OK);
     assert_string_equal(g->inputs[0].name, "tokens");
     assert_true(sg_graph_output(g, "hidden.2") >= 0 && sg_graph_output(g, "logits") < 0);
@@ -385,8 +409,8 @@ static void descriptions(void **state)
 {
     (void)state;
     static const char *const files[] = {"llama_mha", "llama_mha/model.gguf", "llama_mha/legacy.bin"};
-    static const char *const members[] = {"path", "family", "format", "shape_id", "weights_id", "numbers", "tensors", "tokenizer",
-                                          "template_hash", "memory"};
+    static const char *const members[] = {"path",    "family",  "format",    "shape_id",      "weights_id",
+                                          "numbers", "tensors", "tokenizer", "template_hash", "memory"};
     char shape[33] = "";
     for (size_t i = 0; i < 3; i++) {
         struct segue_model *m = NULL;
@@ -397,9 +421,12 @@ static void descriptions(void **state)
         assert_int_equal(sg_model_open(&m, path, NULL, NULL), SEGUE_OK);
         assert_int_equal(sg_model_describe(m, SEGUE_DESCRIBE_JSON, &text, NULL), SEGUE_OK);
         assert_int_equal(sg_json_parse(&o, text.data, text.len, "inspect", NULL), SEGUE_OK);
-        for (size_t k = 0; k < sizeof members / sizeof *members; k++) assert_non_null(json_object_get(o, members[k]));
+        for (size_t k = 0; k < sizeof members / sizeof *members; k++)
+            assert_non_null(json_object_get(o, members[k]));
         assert_int_equal(json_integer_value(json_object_get(json_object_get(o, "numbers"), "layers")), 2);
-        assert_int_equal(json_integer_value(json_object_get(json_object_get(o, "memory"), "state_token_bytes")), 2 * 2 * 4 * 8 * 2);
+        assert_int_equal(
+            json_integer_value(json_object_get(json_object_get(o, "memory"), "state_token_bytes")),
+            2 * 2 * 4 * 8 * 2);
         const char *id = json_string_value(json_object_get(o, "shape_id"));
         if (i) assert_string_equal(id, shape);
         snprintf(shape, sizeof shape, "%s", id);
@@ -459,7 +486,8 @@ static void adapters(void **state)
         expect(open_adapter("llama", folder, &err), SEGUE_EFORMAT, &err, peft[i].words, peft[i].key);
     }
     drop("adapter_config.json");
-    expect(open_adapter("llama", folder, &err), SEGUE_EFORMAT, &err, "adapter_config.json", "no configuration");
+    expect(open_adapter("llama", folder, &err), SEGUE_EFORMAT, &err, "adapter_config.json",
+           "no configuration");
     snprintf(path, sizeof path, "%s/lora/llama/peft", tiny_folder());
     expect(open_adapter("llama3", path, &err), SEGUE_EFORMAT, &err, "was expected", "another shape");
     expect(open_adapter("gpt2", path, &err), SEGUE_EFORMAT, &err, "no place", "another family");
@@ -472,7 +500,8 @@ static void adapters(void **state)
 }
 
 #ifdef SEGUE_FAULTS
-/* Every allocation of an open, a graph and an adapter fails once; nothing leaks (the sanitizer looks) or crashes. */
+/* Every allocation of an open, a graph and an adapter fails once; nothing leaks (the sanitizer looks) or
+ * crashes. */
 static void allocations(void **state)
 {
     (void)state;
@@ -519,10 +548,9 @@ int main(void)
 #ifdef SEGUE_FAULTS
         cmocka_unit_test(allocations),
 #endif
-        cmocka_unit_test(configurations), cmocka_unit_test(folders),          cmocka_unit_test(gguf_keys),
-        cmocka_unit_test(vocabularies),
-        cmocka_unit_test(defaults),       cmocka_unit_test(old_spelling),     cmocka_unit_test(ranges_of_layers),
-        cmocka_unit_test(descriptions),   cmocka_unit_test(adapters),
+        cmocka_unit_test(configurations),   cmocka_unit_test(folders),      cmocka_unit_test(gguf_keys),
+        cmocka_unit_test(vocabularies),     cmocka_unit_test(defaults),     cmocka_unit_test(old_spelling),
+        cmocka_unit_test(ranges_of_layers), cmocka_unit_test(descriptions), cmocka_unit_test(adapters),
     };
     return cmocka_run_group_tests(tests, make_folder, drop_folder);
 }

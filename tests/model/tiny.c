@@ -28,9 +28,9 @@ struct bench {
     struct sg_state *state;
     int32_t *prompt;
     uint32_t prompt_n, values_n;
-    float **values;              /* [outputs_n] rows of each output but the logits */
-    int32_t *outputs;            /* [outputs_n] */
-    float *logits;               /* [prompt_n, vocab] */
+    float **values;   /* [outputs_n] rows of each output but the logits */
+    int32_t *outputs; /* [outputs_n] */
+    float *logits;    /* [prompt_n, vocab] */
     struct tiny_error *result;
     segue_error *err;
 };
@@ -58,7 +58,8 @@ static void note(struct bench *b, const char *name, double max, double mean)
 {
     struct tiny_error *e = b->result;
     int beyond = max > 1e-3 && e->max <= 1e-3;
-    if (beyond || (max > e->max && e->max <= 1e-3)) snprintf(e->where, sizeof e->where, "%s (max %.2g)", name, max);
+    if (beyond || (max > e->max && e->max <= 1e-3))
+        snprintf(e->where, sizeof e->where, "%s (max %.2g)", name, max);
     if (max > e->max || isnan(max)) e->max = isnan(max) ? 1e30 : max;
     if (mean > e->mean || isnan(mean)) e->mean = isnan(mean) ? 1e30 : mean;
 }
@@ -77,18 +78,28 @@ static void compare(struct bench *b, const char *name, const float *ours, const 
 
 /* --- one run --- */
 
-static segue_status run_rows(struct bench *b, const int32_t *tokens, uint32_t rows, uint64_t first, float *logits, float **values)
+static segue_status run_rows(struct bench *b, const int32_t *tokens, uint32_t rows, uint64_t first,
+                             float *logits, float **values)
 {
     uint32_t *wanted = malloc(rows * sizeof *wanted), done = 0;
     for (uint32_t i = 0; i < rows; i++) wanted[i] = i;
     const struct sg_lora *lora = b->wish->lora;
-    struct sg_span span = {.state = b->state, .rows = rows, .first = first, .tokens = tokens, .wanted = wanted, .wanted_n = rows,
-                           .loras = &lora, .loras_n = lora ? 1 : 0, .steps = 1};
-    struct sg_batch batch = {.spans = &span, .spans_n = 1, .inline_hint = 1, .outputs = b->outputs, .outputs_n = b->values_n};
+    struct sg_span span = {.state = b->state,
+                           .rows = rows,
+                           .first = first,
+                           .tokens = tokens,
+                           .wanted = wanted,
+                           .wanted_n = rows,
+                           .loras = &lora,
+                           .loras_n = lora ? 1 : 0,
+                           .steps = 1};
+    struct sg_batch batch = {
+        .spans = &span, .spans_n = 1, .inline_hint = 1, .outputs = b->outputs, .outputs_n = b->values_n};
     struct sg_result result = {.logits = logits, .values = values, .rows_done = &done};
     struct sg_run *run = NULL;
     segue_status s = b->ops->start(b->program, &batch, &result, &run, b->err);
-    if (s == SEGUE_OK) do s = b->ops->wait(run, 1000000000, b->err);
+    if (s == SEGUE_OK) do
+            s = b->ops->wait(run, 1000000000, b->err);
         while (s == SEGUE_END);
     free(wanted);
     return s;
@@ -130,7 +141,8 @@ static void compare_values(struct bench *b)
 }
 
 /* Golden K and V: [heads, rows held, width] of the last rows; ours: [row][head][width]. */
-static segue_status compare_rows(struct bench *b, uint32_t slot, const char *name, const float *golden, uint64_t n)
+static segue_status compare_rows(struct bench *b, uint32_t slot, const char *name, const float *golden,
+                                 uint64_t n)
 {
     const struct sg_slot *s = &b->graph->slots[slot];
     uint64_t width = (uint64_t)s->heads * s->width, held = n / width, from = b->prompt_n - held;
@@ -138,7 +150,8 @@ static segue_status compare_rows(struct bench *b, uint32_t slot, const char *nam
     segue_status status = b->ops->state_get(b->state, slot, from, b->prompt_n, SG_F32, ours, b->err);
     for (uint64_t r = 0; status == SEGUE_OK && r < held; r++)
         for (uint64_t h = 0; h < s->heads; h++)
-            memcpy(turned + (h * held + r) * s->width, ours + r * width + h * s->width, s->width * sizeof *ours);
+            memcpy(turned + (h * held + r) * s->width, ours + r * width + h * s->width,
+                   s->width * sizeof *ours);
     if (status == SEGUE_OK) compare(b, name, turned, golden, n);
     free(ours);
     free(turned);
@@ -146,10 +159,12 @@ static segue_status compare_rows(struct bench *b, uint32_t slot, const char *nam
 }
 
 /* Golden convolution: [channel][row]; ours: [row][channel]. The delta state is laid out alike. */
-static segue_status compare_fixed(struct bench *b, uint32_t slot, const char *name, const float *golden, uint64_t n)
+static segue_status compare_fixed(struct bench *b, uint32_t slot, const char *name, const float *golden,
+                                  uint64_t n)
 {
     const struct sg_slot *s = &b->graph->slots[slot];
-    if (sg_slot_fixed_bytes(s) != n * sizeof(float)) return sg_fail(b->err, SEGUE_EINTERNAL, "%s: another size", name);
+    if (sg_slot_fixed_bytes(s) != n * sizeof(float))
+        return sg_fail(b->err, SEGUE_EINTERNAL, "%s: another size", name);
     float *ours = malloc(n * sizeof *ours), *turned = malloc(n * sizeof *turned);
     segue_status status = b->ops->state_get(b->state, slot, 0, 0, SG_F32, ours, b->err);
     for (uint64_t i = 0; i < n; i++)
@@ -162,7 +177,8 @@ static segue_status compare_fixed(struct bench *b, uint32_t slot, const char *na
 
 static segue_status compare_state(struct bench *b)
 {
-    static const char *const names[] = {[SG_SLOT_K] = "k", [SG_SLOT_V] = "v", [SG_SLOT_CONV] = "conv", [SG_SLOT_DELTA] = "rec"};
+    static const char *const names[] = {
+        [SG_SLOT_K] = "k", [SG_SLOT_V] = "v", [SG_SLOT_CONV] = "conv", [SG_SLOT_DELTA] = "rec"};
     for (uint32_t i = 0; i < b->graph->slots_n; i++) {
         const struct sg_slot *s = &b->graph->slots[i];
         char name[32];
@@ -171,7 +187,8 @@ static segue_status compare_state(struct bench *b)
         float *golden = golden_of(b, name, &n);
         if (!golden) continue;
         int rows = s->kind == SG_SLOT_K || s->kind == SG_SLOT_V;
-        segue_status status = rows ? compare_rows(b, i, name, golden, n) : compare_fixed(b, i, name, golden, n);
+        segue_status status =
+            rows ? compare_rows(b, i, name, golden, n) : compare_fixed(b, i, name, golden, n);
         free(golden);
         SG_TRY(status);
     }
@@ -259,8 +276,8 @@ static segue_status compare_all(struct bench *b, const char *model, const char *
     return b->wish->pad ? SEGUE_OK : compare_steps(b);
 }
 
-segue_status tiny_compare(const char *model, const char *golden, const struct tiny_wish *wish, struct tiny_error *out,
-                          segue_error *err)
+segue_status tiny_compare(const char *model, const char *golden, const struct tiny_wish *wish,
+                          struct tiny_error *out, segue_error *err)
 {
     struct bench b = {.wish = wish, .ops = wish->unit ? wish->unit : &sg_unit_ref, .result = out, .err = err};
     *out = (struct tiny_error){0};
