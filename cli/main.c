@@ -12,7 +12,7 @@
 #include "out.h"
 
 static const struct command *const commands[] = {
-    &cmd_run, &cmd_units, &cmd_inspect, &cmd_models, &cmd_cache, &cmd_tokenize, &cmd_template, &cmd_version,
+    &cmd_run, &cmd_chat, &cmd_eval, &cmd_bench, &cmd_units, &cmd_inspect, &cmd_models, &cmd_cache, &cmd_tokenize, &cmd_template, &cmd_version,
     NULL,
 };
 
