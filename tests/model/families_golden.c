@@ -19,6 +19,9 @@
 /* Bounds of F32 on tiny models, from transformers' own spread. */
 #define BOUND_MAX 1e-3
 #define BOUND_MEAN 5e-5
+/* Units may round activations to the 8 bits of quantised weights; so far that moves models of this size. */
+#define ROUNDED_MAX 0.6
+#define ROUNDED_MEAN 0.07
 
 static const struct {
     const char *model, *golden;
@@ -85,6 +88,49 @@ static void equals_transformers(void **state)
         printf("%-26s max %.1e mean %.1e greedy %s %s%s\n", cases[i].model, e.max, e.mean,
                e.greedy_equal ? "equal" : "DIFFERS", bad ? "FAILED " : "",
                s == SEGUE_OK ? bad ? e.where : "" : err.text);
+    }
+    assert_int_equal(failed, 0);
+}
+
+/* The units of this build that can be opened here, besides ref. */
+#define SG_UNIT(name) extern const struct sg_unit_ops sg_unit_##name;
+#include "unit_list.h"
+#undef SG_UNIT
+#define SG_UNIT(name) &sg_unit_##name,
+static const struct sg_unit_ops *const units[] = {
+#include "unit_list.h"
+    NULL};
+#undef SG_UNIT
+
+static int can_open(const struct sg_unit_ops *ops)
+{
+    struct sg_unit_spec spec = {0};
+    struct sg_unit *unit = NULL;
+    snprintf(spec.kind, sizeof spec.kind, "%s", ops->kind);
+    snprintf(spec.text, sizeof spec.text, "%s", ops->kind);
+    if (ops->open(&unit, &spec, NULL) != SEGUE_OK) return 0;
+    ops->close(unit);
+    return 1;
+}
+
+static void equals_on_every_unit(void **state)
+{
+    (void)state;
+    int failed = 0;
+    for (size_t u = 0; units[u]; u++) {
+        if (units[u] == &sg_unit_ref || !can_open(units[u])) continue;
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            struct tiny_wish wish = {.unit = units[u]};
+            struct tiny_error e;
+            segue_error err = {0};
+            int rounded = strstr(cases[i].model, "q8_0") || strstr(cases[i].model, "mlx4");
+            segue_status s = run(cases[i].model, cases[i].golden, &wish, &e, &err);
+            int bad = s != SEGUE_OK || e.max > (rounded ? ROUNDED_MAX : BOUND_MAX) ||
+                      e.mean > (rounded ? ROUNDED_MEAN : BOUND_MEAN);
+            failed += bad;
+            printf("%s %-26s max %.1e mean %.1e %s%s\n", units[u]->kind, cases[i].model, e.max, e.mean,
+                   bad ? "FAILED " : "", s == SEGUE_OK ? bad ? e.where : "" : err.text);
+        }
     }
     assert_int_equal(failed, 0);
 }
@@ -281,41 +327,49 @@ static void padding_is_seen(void **state)
 
 /* --- adapters --- */
 
+static void adapter_on(const struct sg_unit_ops *unit, const char *name, const char *base_name,
+                       const char *kind)
+{
+    char base[512], adapter[512], golden[512];
+    struct segue_model *m = NULL;
+    struct segue_adapter *a = NULL;
+    struct tiny_error e;
+    segue_error err = {0};
+    snprintf(base, sizeof base, "%s/%s", tiny_folder(), base_name);
+    snprintf(adapter, sizeof adapter, "%s/lora/%s/%s", tiny_folder(), name, kind);
+    snprintf(golden, sizeof golden, "%s/lora/%s/golden.safetensors", tiny_folder(), name);
+    if (sg_model_open(&m, base, NULL, &err) != SEGUE_OK) fail_msg("%s", err.text);
+    if (sg_adapter_open(&a, m, adapter, 1, &err) != SEGUE_OK) fail_msg("%s", err.text);
+    struct tiny_wish wish = {.model = m, .lora = &a->lora, .unit = unit};
+    if (tiny_compare(NULL, golden, &wish, &e, &err) != SEGUE_OK)
+        fail_msg("%s on %s: %s", kind, base_name, err.text);
+    printf("%s %-14s on %-24s max %.1e mean %.1e\n", unit->kind, kind, base_name, e.max, e.mean);
+    assert_true(e.max <= BOUND_MAX && e.mean <= BOUND_MEAN && e.greedy_equal);
+    sg_adapter_unref(a);
+    sg_model_unref(m);
+}
+
+/* Every layout of adapter on every layout of model, on every unit, equals the merged weights in transformers.
+ */
 static void adapters_equal_merged_weights(void **state)
 {
     (void)state;
     static const char *const bases[] = {"llama", "llama/model.gguf", "qwen3_5_asym",
                                         "qwen3_5_asym/model.gguf", "qwen3_5_asym_mlx"};
     static const char *const kinds[] = {"peft", "mlx", "adapter.gguf"};
-    for (size_t i = 0; i < sizeof bases / sizeof *bases; i++)
-        for (size_t k = 0; k < 3; k++) {
-            const char *name = i < 2 ? "llama" : "qwen3_5_asym";
-            char base[512], adapter[512], golden[512];
-            struct segue_model *m = NULL;
-            struct segue_adapter *a = NULL;
-            struct tiny_error e;
-            segue_error err = {0};
-            snprintf(base, sizeof base, "%s/%s", tiny_folder(), bases[i]);
-            snprintf(adapter, sizeof adapter, "%s/lora/%s/%s", tiny_folder(), name, kinds[k]);
-            snprintf(golden, sizeof golden, "%s/lora/%s/golden.safetensors", tiny_folder(), name);
-            if (sg_model_open(&m, base, NULL, &err) != SEGUE_OK) fail_msg("%s", err.text);
-            if (sg_adapter_open(&a, m, adapter, 1, &err) != SEGUE_OK) fail_msg("%s", err.text);
-            struct tiny_wish wish = {.model = m, .lora = &a->lora};
-            if (tiny_compare(NULL, golden, &wish, &e, &err) != SEGUE_OK)
-                fail_msg("%s on %s: %s", kinds[k], bases[i], err.text);
-            printf("%-14s on %-24s max %.1e mean %.1e\n", kinds[k], bases[i], e.max, e.mean);
-            assert_true(e.max <= BOUND_MAX && e.mean <= BOUND_MEAN && e.greedy_equal);
-            sg_adapter_unref(a);
-            sg_model_unref(m);
-        }
+    for (size_t u = 0; units[u]; u++)
+        for (size_t i = 0; can_open(units[u]) && i < sizeof bases / sizeof *bases; i++)
+            for (size_t k = 0; k < 3; k++)
+                adapter_on(units[u], i < 2 ? "llama" : "qwen3_5_asym", bases[i], kinds[k]);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_transformers), cmocka_unit_test(chunks_change_nothing),
-        cmocka_unit_test(mistakes_are_seen),   cmocka_unit_test(published_mistakes_are_seen),
-        cmocka_unit_test(padding_is_seen),     cmocka_unit_test(adapters_equal_merged_weights),
+        cmocka_unit_test(equals_transformers),           cmocka_unit_test(equals_on_every_unit),
+        cmocka_unit_test(chunks_change_nothing),         cmocka_unit_test(mistakes_are_seen),
+        cmocka_unit_test(published_mistakes_are_seen),   cmocka_unit_test(padding_is_seen),
+        cmocka_unit_test(adapters_equal_merged_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
