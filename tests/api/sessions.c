@@ -399,8 +399,7 @@ static void canceled_sessions_go_on(void **state)
             segue_status status = segue_session_next(s, &got[i], &err);
             pthread_join(thread, NULL);
             assert_true(status == SEGUE_OK || status == SEGUE_ECANCELED);
-            if (status == SEGUE_OK) i++;
-            else OK(segue_session_next(s, &got[i++], &err));
+            if (status == SEGUE_OK) i++; /* else it is called again, and may be interrupted again */
         }
         same(got, want, ANSWER, "canceled");
         segue_session_close(s);

@@ -1,0 +1,230 @@
+/* engine_faults.c: every n-th allocation fails on the whole way from opening a model to closing it, for every n, unit and
+ * tiny model: the call says EMEMORY (or gets by), everything closes, nothing leaks. Every n-th write fails while a session
+ * is saved or dumped: the old file stays, nothing half-written is left. After the first token nothing allocates.
+ * SPDX-License-Identifier: MIT */
+#include <dirent.h>
+#include <malloc.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "../api/tiny.h"
+#include "base/mem.h"
+#include "segue.h"
+
+enum { PROMPT = 13, TOKENS = 8, MANY = 100000, UNITS_MAX = 8 };
+
+static int32_t prompt[PROMPT];
+static char specs[UNITS_MAX][64];
+static uint32_t specs_n;
+static char folders[TINY_MODELS][512];
+
+static int begin(void **state)
+{
+    (void)state;
+    segue_unit_info info[UNITS_MAX];
+    size_t n = 0;
+    info[0] = SEGUE_INIT(segue_unit_info);
+    if (segue_unit_list(info, UNITS_MAX, &n, NULL) != SEGUE_OK) return -1;
+    for (size_t i = 0; i < n && i < UNITS_MAX; i++)
+        if (info[i].present) memcpy(specs[specs_n++], info[i].spec, sizeof info[i].spec);
+    for (int i = 0; i < PROMPT; i++) prompt[i] = (i * 17 + 5) % 93 + 3;
+    for (int i = 0; i < TINY_MODELS; i++) {
+        tiny_folder(folders[i], sizeof folders[i], "faults", tiny_models[i].name);
+        if (!tiny_write(&tiny_models[i], folders[i], 5)) return -1;
+    }
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    sg_fault_alloc(0);
+    tiny_remove("faults");
+    return 0;
+}
+
+struct way {
+    segue_model *model;
+    segue_unit *unit;
+    segue_engine *engine;
+    segue_session *session, *fork;
+    segue_error err;
+};
+
+static segue_status walk(struct way *w, const char *folder, const char *spec)
+{
+    const struct segue_bias bias = {4, 0.5f};
+    segue_sampling p = SEGUE_INIT(segue_sampling);
+    segue_session_opts o = SEGUE_INIT(segue_session_opts);
+    segue_engine_opts eo = SEGUE_INIT(segue_engine_opts);
+    int32_t token;
+    p.bias = &bias;
+    p.bias_n = 1;
+    p.ignore_stops = 1;
+    p.temperature = 1;
+    p.logprobs = 3;
+    o.sampling = &p;
+    o.context = 64;
+    eo.chunk_rows = 5;
+    segue_status s = segue_model_open(&w->model, folder, NULL, &w->err);
+    if (s == SEGUE_OK) s = segue_unit_open(&w->unit, spec, &w->err);
+    if (s == SEGUE_OK) s = segue_engine_open(&w->engine, w->model, &w->unit, 1, &eo, &w->err);
+    if (s == SEGUE_OK) s = segue_session_open(&w->session, w->engine, &o, &w->err);
+    if (s == SEGUE_OK) s = segue_session_append(w->session, prompt, PROMPT, &w->err);
+    for (int i = 0; s == SEGUE_OK && i < TOKENS; i++) s = segue_session_next(w->session, &token, &w->err);
+    if (s == SEGUE_OK) s = segue_session_rewind(w->session, PROMPT - 3, &w->err);
+    if (s == SEGUE_OK) s = segue_session_next(w->session, &token, &w->err);
+    if (s == SEGUE_OK) s = segue_session_fork(&w->fork, w->session, &w->err);
+    if (s == SEGUE_OK) s = segue_session_next(w->fork, &token, &w->err);
+    return s;
+}
+
+static void leave(struct way *w)
+{
+    segue_model_close(w->model);
+    segue_unit_close(w->unit);
+    segue_engine_close(w->engine);
+    segue_session_close(w->session);
+    segue_session_close(w->fork);
+    *w = (struct way){0};
+}
+
+static size_t in_use(void)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    return 0; /* the sanitizer looks for leaks itself */
+#else
+    return mallinfo2().uordblks;
+#endif
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    (void)state;
+    for (uint32_t u = 0; u < specs_n; u++)
+        for (int m = 0; m < TINY_MODELS; m++) {
+            struct way w = {0};
+            segue_status s = walk(&w, folders[m], specs[u]); /* once without: what libraries keep for good */
+            if (s != SEGUE_OK) fail_msg("%s on %s: %s", tiny_models[m].name, specs[u], w.err.text);
+            leave(&w);
+            uint64_t n = 1, failed = 0;
+            for (;; n++) {
+                size_t before = in_use();
+                sg_fault_alloc(n);
+                s = walk(&w, folders[m], specs[u]);
+                void *probe = s == SEGUE_OK ? sg_alloc(1) : NULL; /* NULL: the fault had not struck yet, and strikes here */
+                int over = s == SEGUE_OK && !probe;
+                sg_free(probe);
+                sg_fault_alloc(0);
+                if (s != SEGUE_OK && s != SEGUE_EMEMORY)
+                    fail_msg("%s on %s: allocation %llu: %d: %s", tiny_models[m].name, specs[u], (unsigned long long)n, s,
+                             w.err.text);
+                if (s != SEGUE_OK) assert_true(w.err.status == s && w.err.text[0]);
+                failed += s != SEGUE_OK;
+                leave(&w);
+                size_t after = in_use();
+                if (after > before + 64)
+                    fail_msg("%s on %s: allocation %llu: %zu bytes leaked", tiny_models[m].name, specs[u],
+                             (unsigned long long)n, after - before);
+                if (over || n == MANY) break;
+            }
+            assert_true(failed > 50 && n < MANY);
+            print_message("%s on %s: %llu allocations, %llu of them vital\n", tiny_models[m].name, specs[u],
+                          (unsigned long long)n, (unsigned long long)failed);
+        }
+}
+
+static void tokens_do_not_allocate(void **state)
+{
+    (void)state;
+    for (uint32_t u = 0; u < specs_n; u++)
+        for (int m = 0; m < TINY_MODELS; m++) {
+            if (strncmp(specs[u], "ref", 3) == 0) continue; /* the specification takes memory for each run */
+            struct way w = {0};
+            segue_session *both[2];
+            int32_t tokens[2];
+            segue_status each[2];
+            assert_int_equal(walk(&w, folders[m], specs[u]), SEGUE_OK);
+            both[0] = w.session;
+            both[1] = w.fork;
+            assert_int_equal(segue_session_step(both, 2, tokens, each, &w.err), SEGUE_OK);
+            sg_fault_alloc(1);
+            for (int i = 0; i < TOKENS; i++) {
+                segue_status s = segue_session_next(w.session, tokens, &w.err);
+                if (s != SEGUE_OK) fail_msg("%s on %s: token %d: %s", tiny_models[m].name, specs[u], i, w.err.text);
+                assert_int_equal(segue_session_step(both, 2, tokens, each, &w.err), SEGUE_OK);
+                for (int k = 0; k < 2; k++)
+                    if (each[k] != SEGUE_OK) fail_msg("%s on %s: step %d: %s", tiny_models[m].name, specs[u], i, w.err.text);
+            }
+            void *probe = sg_alloc(1); /* the fault waited all the time */
+            sg_fault_alloc(0);
+            if (probe) fail_msg("%s on %s: a token allocated", tiny_models[m].name, specs[u]);
+            leave(&w);
+        }
+}
+
+static size_t files_in(const char *folder)
+{
+    size_t n = 0;
+    DIR *d = opendir(folder);
+    assert_non_null(d);
+    while (readdir(d)) n++;
+    closedir(d);
+    return n;
+}
+
+static void half_a_file_is_never_left(void **state)
+{
+    (void)state;
+    struct way w = {0};
+    char path[1024], old[4];
+    assert_int_equal(walk(&w, folders[2], specs[0]), SEGUE_OK);
+    segue_engine_opts eo = SEGUE_INIT(segue_engine_opts);
+    segue_engine *keeping = NULL;
+    eo.keep_values = 1;
+    assert_int_equal(segue_engine_open(&keeping, w.model, &w.unit, 1, &eo, &w.err), SEGUE_OK);
+    for (int dump = 0; dump < 2; dump++) {
+        snprintf(path, sizeof path, "%s/file", folders[2]);
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        fputs("old", f);
+        fclose(f);
+        size_t files = files_in(folders[2]);
+        segue_status s = SEGUE_EIO;
+        uint64_t n = 1;
+        for (; s != SEGUE_OK && n < 1000; n++) {
+            segue_session *fresh = NULL;
+            if (dump) assert_int_equal(segue_session_open(&fresh, keeping, NULL, &w.err), SEGUE_OK);
+            sg_fault_write(n);
+            s = dump ? segue_session_dump(fresh, prompt, PROMPT, path, &w.err) : segue_session_save(w.session, path, &w.err);
+            sg_fault_write(0);
+            segue_session_close(fresh);
+            assert_int_equal(files_in(folders[2]), files);
+            if (s == SEGUE_OK) break;
+            assert_int_equal(s, SEGUE_EIO);
+            assert_non_null(strstr(w.err.text, "file"));
+            f = fopen(path, "r");
+            assert_non_null(f);
+            assert_int_equal(fread(old, 1, 4, f), 3);
+            fclose(f);
+        }
+        assert_true(n > 2 && n < 1000);
+        assert_int_equal(unlink(path), 0);
+    }
+    segue_engine_close(keeping);
+    leave(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(tokens_do_not_allocate),
+        cmocka_unit_test(half_a_file_is_never_left),
+    };
+    return cmocka_run_group_tests(tests, begin, end);
+}
