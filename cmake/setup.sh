@@ -12,7 +12,7 @@ debian=''
 brew=''
 want() { # want DEBIAN-PACKAGE BREW-PACKAGE test...
     deb=$1; mac=$2; shift 2
-    "$@" || { debian="$debian $deb"; [ "$mac" = - ] || brew="$brew $mac"; }
+    "$@" >/dev/null 2>&1 || { debian="$debian $deb"; [ "$mac" = - ] || brew="$brew $mac"; }
 }
 compiles() { printf 'int main(void){return 0;}\n' | cc -x c -o /dev/null - 2>/dev/null; }
 compiles_cxx() { printf '#include <cstddef>\nint main(){return 0;}\n' | c++ -std=c++17 -x c++ -o /dev/null - 2>/dev/null; }
@@ -45,7 +45,7 @@ if [ "$what" = test ]; then
         want fish - has fish
         want man-db - has man
     fi
-fi 2>/dev/null
+fi
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 if [ "$(uname)" = Darwin ]; then
