@@ -16,6 +16,7 @@ extern const struct command cmd_units;
 extern const struct command cmd_models;
 extern const struct command cmd_cache;
 extern const struct command cmd_pull;
+extern const struct command cmd_quantize;
 extern const struct command cmd_version;
 
 #endif

@@ -1,0 +1,368 @@
+/* export.c: writes a model as GGUF in another storage. A GGUF source is copied tensor by tensor under its own names;
+ * any other source goes through the family's tables, which know both names and both layouts. Reads rows, encodes rows;
+ * never holds more than one row of floats beside one row of blocks.
+ * SPDX-License-Identifier: MIT */
+#include "model/export.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "model/family.h"
+#include "tensor/ggufout.h"
+#include "text/tokggufout.h"
+
+/* Where one written tensor comes from. */
+struct origin {
+    const struct sg_tensor *tensor;
+    struct sg_perm rows, cols;   /* of the file to be written */
+    uint32_t plus_one;           /* add 1: the source holds w - 1 */
+    uint32_t log_decay;          /* write -exp(x) */
+    const float *values;         /* or: numbers of our own making */
+};
+
+struct sg_export {
+    const struct segue_model *m;
+    enum sg_storage storage;
+    struct sg_gguf_out out;
+    struct sg_gguf_item *items;
+    struct origin *origins;
+    uint8_t *fallback;
+    uint32_t items_n, next;
+    float *row, *turned;         /* [widest row] */
+    uint8_t *blocks;
+    struct sg_arena arena;
+};
+
+/* --- which storage --- */
+
+static int ends_with(const char *name, const char *end)
+{
+    size_t a = strlen(name), b = strlen(end);
+    return a >= b && !strcmp(name + a - b, end);
+}
+
+static int is_matrix(const char *name, uint32_t rank)
+{
+    return rank >= 2 && ends_with(name, ".weight") && !ends_with(name, "_norm.weight") && !strstr(name, "ssm_conv1d") &&
+           !strstr(name, "position_embd") && !strstr(name, "ffn_gate_inp");
+}
+
+/* The head, or the table that serves as one, keeps more bits than its neighbours. */
+static enum sg_storage wanted_storage(const struct sg_export *e, const char *name, int tied)
+{
+    int head = !strcmp(name, "output.weight") || (tied && !strcmp(name, "token_embd.weight"));
+    int coarse = e->storage == SG_Q4_0 || e->storage == SG_Q4_1 || e->storage == SG_Q5_0 || e->storage == SG_Q5_1 ||
+                 e->storage == SG_Q4_K;
+    return head && coarse ? SG_Q6_K : e->storage;
+}
+
+/* Rows that the block does not divide take the type that llama.cpp takes. */
+static enum sg_storage fitting_storage(enum sg_storage s, uint64_t cols)
+{
+    if (cols % sg_storage_info(s)->block == 0) return s;
+    if (s == SG_Q4_K) s = SG_Q5_0;
+    if (s == SG_Q6_K) s = SG_Q8_0;
+    return cols % sg_storage_info(s)->block == 0 ? s : SG_F16;
+}
+
+static void choose_storage(struct sg_export *e, uint32_t i, int tied)
+{
+    struct sg_gguf_item *t = &e->items[i];
+    t->storage = SG_F32;
+    if (!is_matrix(t->name, t->rank)) return;
+    enum sg_storage want = wanted_storage(e, t->name, tied);
+    t->storage = fitting_storage(want, t->shape[t->rank - 1]);
+    e->fallback[i] = t->storage != want;
+}
+
+/* --- the list --- */
+
+static segue_status make_room(struct sg_export *e, uint32_t n, segue_error *err)
+{
+    e->items = sg_arena_alloc(&e->arena, n * sizeof *e->items);
+    e->origins = sg_arena_alloc(&e->arena, n * sizeof *e->origins);
+    e->fallback = sg_arena_alloc(&e->arena, n);
+    return e->items && e->origins && e->fallback ? SEGUE_OK : sg_no_memory("list of tensors", n, err);
+}
+
+static segue_status list_gguf(struct sg_export *e, segue_error *err)
+{
+    const struct sg_archive *a = e->m->archive;
+    SG_TRY(make_room(e, a->tensors_n, err));
+    int tied = !sg_archive_find(a, "output.weight");
+    for (uint32_t i = 0; i < a->tensors_n; i++) {
+        const struct sg_tensor *t = &a->tensors[i];
+        e->items[i] = (struct sg_gguf_item){.name = t->name, .rank = t->rank};
+        memcpy(e->items[i].shape, t->shape, sizeof t->shape);
+        e->origins[i].tensor = t;
+        choose_storage(e, i, tied);
+    }
+    e->items_n = a->tensors_n;
+    return SEGUE_OK;
+}
+
+static const char *gguf_name(struct sg_export *e, const char *pattern, uint32_t layer, int bias)
+{
+    const char *mark = strstr(pattern, "%u");
+    char *name = mark ? sg_arena_printf(&e->arena, "%.*s%u%s", (int)(mark - pattern), pattern, layer, mark + 2)
+                      : sg_arena_printf(&e->arena, "%s", pattern);
+    if (name && bias && ends_with(name, ".weight")) memcpy(name + strlen(name) - 7, ".bias", 6);
+    return name;
+}
+
+static segue_status add_role(struct sg_export *e, const struct sg_tensor_row *row, uint32_t layer, int bias,
+                             segue_error *err)
+{
+    const struct segue_model *m = e->m;
+    const struct sg_bound *bound = sg_model_weight(m, layer, row->role);
+    const struct sg_tensor *t = bias ? bound->bias : bound->weight;
+    int tied_head = row->role == SG_HEAD && t == sg_model_weight(m, m->numbers->layers, SG_EMBED)->weight;
+    if (!t || !row->gguf || tied_head) return SEGUE_OK;
+    struct sg_gguf_item *item = &e->items[e->items_n];
+    struct origin *from = &e->origins[e->items_n];
+    if (!(item->name = gguf_name(e, row->gguf, layer, bias))) return sg_no_memory("name", 64, err);
+    int vector = bias || !row->rows;
+    item->rank = vector ? 1 : 2;
+    item->shape[0] = vector ? t->cols : t->rows;
+    item->shape[1] = vector ? 0 : t->cols;
+    *from = (struct origin){.tensor = t, .plus_one = !bias && bound->plus_one, .log_decay = row->role == SG_DELTA_DECAY};
+    SG_TRY(sg_fix_perms(m->family, m->numbers, row, 1, &from->rows, &from->cols, err));
+    if (vector) from->cols = from->rows, from->rows = (struct sg_perm){0};
+    choose_storage(e, e->items_n++, sg_model_weight(m, m->numbers->layers, SG_HEAD)->weight ==
+                                        sg_model_weight(m, m->numbers->layers, SG_EMBED)->weight);
+    return SEGUE_OK;
+}
+
+/* Llama 3's scaling is a tensor of divisors in GGUF. */
+static segue_status add_divisors(struct sg_export *e, segue_error *err)
+{
+    const struct sg_rotary *r = &e->m->numbers->rotary[0];
+    if (r->scaling != SG_SCALING_LLAMA3) return SEGUE_OK;
+    float *divisors = sg_arena_alloc(&e->arena, r->pairs * sizeof *divisors);
+    if (!divisors) return sg_no_memory("rotary divisors", r->pairs, err);
+    for (uint32_t j = 0; j < r->pairs; j++)
+        divisors[j] = (float)(pow(r->theta, -(double)j / r->pairs) / (double)r->inverse[j]);
+    e->items[e->items_n] = (struct sg_gguf_item){.name = "rope_freqs.weight", .storage = SG_F32, .rank = 1, .shape = {r->pairs}};
+    e->origins[e->items_n++].values = divisors;
+    return SEGUE_OK;
+}
+
+static segue_status list_roles(struct sg_export *e, segue_error *err)
+{
+    const struct segue_model *m = e->m;
+    uint32_t layers = m->numbers->layers;
+    SG_TRY(make_room(e, 2 * (layers + 1) * SG_ROLE_N + 1, err));
+    for (uint32_t i = 0; i <= layers; i++) /* the last round: what belongs to no layer */
+        for (enum sg_role role = SG_ROLE_NONE + 1; role < SG_ROLE_N; role++) {
+            const struct sg_tensor_row *row = sg_tensor_find(m->family, role);
+            if (!row || (i == layers) != !row->layers || role == SG_DIVISORS) continue;
+            SG_TRY(add_role(e, row, i, 0, err));
+            SG_TRY(add_role(e, row, i, 1, err));
+        }
+    return add_divisors(e, err);
+}
+
+/* --- keys --- */
+
+/* File types of general.file_type, by the format's numbering. */
+static uint32_t file_type(enum sg_storage s)
+{
+    switch (s) {
+    case SG_F32: return 0;
+    case SG_F16: return 1;
+    case SG_Q4_0: return 2;
+    case SG_Q4_1: return 3;
+    case SG_Q8_0: return 7;
+    case SG_Q5_0: return 8;
+    case SG_Q5_1: return 9;
+    case SG_Q4_K: return 15;
+    case SG_Q6_K: return 18;
+    default: return 32; /* bf16 */
+    }
+}
+
+static void general_keys(struct sg_export *e)
+{
+    sg_gguf_key_count(&e->out, "general.file_type", file_type(e->storage));
+    sg_gguf_key_count(&e->out, "general.quantization_version", 2);
+}
+
+static void copy_keys(struct sg_export *e)
+{
+    static const char *const own[] = {"general.file_type", "general.quantization_version", "general.alignment",
+                                      "split.no",          "split.count",                  "split.tensors.count"};
+    const struct sg_archive *a = e->m->archive;
+    for (uint32_t i = 0; i < a->meta_n; i++) {
+        int skip = 0;
+        for (size_t k = 0; k < sizeof own / sizeof *own; k++) skip |= !strcmp(a->meta[i].key, own[k]);
+        if (!skip) sg_gguf_key_copy(&e->out, &a->meta[i]);
+    }
+    general_keys(e);
+}
+
+static void rope_keys(struct sg_export *e, const char *arch)
+{
+    const struct sg_rotary *r = &e->m->numbers->rotary[0];
+    char key[160];
+    snprintf(key, sizeof key, "%s.rope.dimension_count", arch);
+    sg_gguf_key_count(&e->out, key, 2 * r->pairs);
+    snprintf(key, sizeof key, "%s.rope.freq_base", arch);
+    sg_gguf_key_real(&e->out, key, (float)r->theta);
+    if (r->scaling == SG_SCALING_NONE || r->scaling == SG_SCALING_LLAMA3) return;
+    const char *name = sg_scaling_name(r->scaling);
+    snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
+    sg_gguf_key_text(&e->out, key, name, strlen(name));
+    snprintf(key, sizeof key, "%s.rope.scaling.factor", arch);
+    sg_gguf_key_real(&e->out, key, (float)r->factor);
+    if (r->scaling == SG_SCALING_LINEAR) return;
+    snprintf(key, sizeof key, "%s.rope.scaling.original_context_length", arch);
+    sg_gguf_key_count(&e->out, key, (uint32_t)r->original);
+}
+
+static void make_keys(struct sg_export *e)
+{
+    const struct sg_family *f = e->m->family;
+    const char *arch = f->gguf[0], *name = e->m->info.name;
+    char key[160];
+    sg_gguf_key_text(&e->out, "general.architecture", arch, strlen(arch));
+    if (name) sg_gguf_key_text(&e->out, "general.name", name, strlen(name));
+    general_keys(e);
+    for (const struct sg_number_row *r = NULL; (r = sg_number_next(f, r));) {
+        double v = sg_number_value(e->m->numbers, r);
+        if (!r->gguf || (v == 0 && !r->need)) continue;
+        snprintf(key, sizeof key, "%s.%s", arch, r->gguf);
+        if (r->kind == SG_NUMBER_REAL) sg_gguf_key_real(&e->out, key, (float)v);
+        else if (r->kind == SG_NUMBER_COUNT) sg_gguf_key_count(&e->out, key, (uint32_t)v);
+    }
+    if (f->rotates) rope_keys(e, arch);
+}
+
+/* --- the data --- */
+
+/* order[stored] = logical */
+static uint32_t *stored_order(const struct sg_perm *p, uint64_t n)
+{
+    uint32_t *order = sg_alloc(n * sizeof *order);
+    for (uint64_t i = 0; order && i < n; i++) order[p->a ? sg_perm_stored(p, i) : i] = (uint32_t)i;
+    return order;
+}
+
+static void finish_row(const struct origin *from, float *row, uint64_t cols)
+{
+    for (uint64_t c = 0; from->plus_one && c < cols; c++) row[c] += 1;
+    for (uint64_t c = 0; from->log_decay && c < cols; c++) row[c] = -expf(row[c]);
+}
+
+static segue_status write_rows(struct sg_export *e, uint32_t i, const uint32_t *rows, const uint32_t *cols,
+                               segue_error *err)
+{
+    const struct sg_gguf_item *item = &e->items[i];
+    const struct origin *from = &e->origins[i];
+    uint64_t width = item->shape[item->rank - 1], n = from->tensor->rows, bytes = item->bytes / n;
+    for (uint64_t r = 0; r < n; r++) {
+        sg_tensor_row(from->tensor, rows[r], 0, width, e->turned);
+        for (uint64_t c = 0; c < width; c++) e->row[c] = e->turned[cols[c]];
+        finish_row(from, e->row, width);
+        for (uint64_t c = 0; c < width; c++)
+            if (!isfinite(e->row[c]))
+                return sg_fail(err, SEGUE_EFORMAT, "quantize: %s: row %llu holds a number that is not finite; the file is damaged",
+                               item->name, (unsigned long long)r);
+        SG_TRY(sg_quant_row(item->storage, e->row, width, e->blocks, err));
+        SG_TRY(sg_gguf_out_data(&e->out, i, r * bytes, e->blocks, (size_t)bytes, err));
+    }
+    return SEGUE_OK;
+}
+
+static segue_status write_item(struct sg_export *e, uint32_t i, segue_error *err)
+{
+    const struct origin *from = &e->origins[i];
+    if (from->values) return sg_gguf_out_data(&e->out, i, 0, from->values, (size_t)e->items[i].bytes, err);
+    uint32_t *rows = stored_order(&from->rows, from->tensor->rows), *cols = stored_order(&from->cols, from->tensor->cols);
+    segue_status s = rows && cols ? write_rows(e, i, rows, cols, err)
+                                  : sg_no_memory("order of rows", (size_t)from->tensor->rows, err);
+    sg_free(rows);
+    sg_free(cols);
+    return s;
+}
+
+/* --- the door --- */
+
+static segue_status check_storage(enum sg_storage s, segue_error *err)
+{
+    switch (s) {
+    case SG_F32: case SG_F16: case SG_BF16: case SG_Q4_0: case SG_Q4_1: case SG_Q5_0: case SG_Q5_1: case SG_Q8_0:
+    case SG_Q4_K: case SG_Q6_K: return SEGUE_OK;
+    default: break;
+    }
+    return sg_fail(err, SEGUE_EUNSUPPORTED,
+                   "quantize: %s: this type is not written; choose f32, f16, bf16, q8_0, q6_k, q5_0, q5_1, q4_0, q4_1 or q4_k",
+                   sg_storage_info(s) ? sg_storage_info(s)->name : "?");
+}
+
+static segue_status begin(struct sg_export *e, const char *path, segue_error *err)
+{
+    const struct segue_model *m = e->m;
+    int gguf = m->archive->format == SG_FORMAT_GGUF;
+    uint64_t widest = 1;
+    SG_TRY(gguf ? list_gguf(e, err) : list_roles(e, err));
+    for (uint32_t i = 0; i < e->items_n; i++) {
+        uint64_t width = e->items[i].rank ? e->items[i].shape[e->items[i].rank - 1] : 1;
+        if (width > widest) widest = width;
+    }
+    if (gguf) copy_keys(e);
+    else make_keys(e);
+    if (!gguf && m->tokenizer) SG_TRY(sg_tokenizer_to_gguf(m->tokenizer, m->numbers->vocab, &e->out, err));
+    if (!gguf && m->template_source)
+        sg_gguf_key_text(&e->out, "tokenizer.chat_template", m->template_source, m->template_len);
+    e->row = sg_alloc(widest * sizeof *e->row);
+    e->turned = sg_alloc(widest * sizeof *e->turned);
+    e->blocks = sg_alloc(widest * 4);
+    if (!e->row || !e->turned || !e->blocks) return sg_no_memory("rows", (size_t)widest * 12, err);
+    return sg_gguf_out_begin(&e->out, path, e->items, e->items_n, err);
+}
+
+segue_status sg_export_open(struct sg_export **out, const struct segue_model *m, const char *path,
+                            enum sg_storage storage, segue_error *err)
+{
+    SG_TRY(check_storage(storage, err));
+    struct sg_export *e = sg_alloc(sizeof *e);
+    if (!e) return sg_no_memory("export", sizeof *e, err);
+    e->m = sg_model_ref(m);
+    e->storage = storage;
+    e->out.file.fd = -1;
+    segue_status s = begin(e, path, err);
+    if (s == SEGUE_OK) *out = e;
+    else sg_export_close(e);
+    return s;
+}
+
+uint32_t sg_export_count(const struct sg_export *e) { return e->items_n; }
+
+segue_status sg_export_next(struct sg_export *e, struct sg_export_item *item, segue_error *err)
+{
+    uint32_t i = e->next;
+    if (i == e->items_n) {
+        SG_TRY(sg_gguf_out_commit(&e->out, err));
+        e->next++;
+    }
+    if (i >= e->items_n) return SEGUE_END;
+    SG_TRY(write_item(e, i, err));
+    const struct sg_tensor *t = e->origins[i].tensor;
+    *item = (struct sg_export_item){.name = e->items[i].name, .from = t ? t->storage : SG_F32, .to = e->items[i].storage,
+                                    .fallback = e->fallback[i], .bytes = e->items[i].bytes};
+    e->next++;
+    return SEGUE_OK;
+}
+
+void sg_export_close(struct sg_export *e)
+{
+    if (!e) return;
+    sg_gguf_out_close(&e->out);
+    sg_free(e->row);
+    sg_free(e->turned);
+    sg_free(e->blocks);
+    sg_arena_free(&e->arena);
+    sg_model_unref((struct segue_model *)(uintptr_t)e->m);
+    sg_free(e);
+}
