@@ -220,6 +220,17 @@ static void rope_keys(struct sg_export *e, const char *arch)
     sg_gguf_key_count(&e->out, key, (uint32_t)r->original);
 }
 
+/* Pairs that follow time, height and width of an image; for text all three are the position, so thirds will do. */
+static void section_keys(struct sg_export *e, const char *arch)
+{
+    uint32_t pairs = e->m->numbers->rotary[0].pairs, time = (pairs + 2) / 3, height = (pairs - time + 1) / 2;
+    const uint32_t sections[4] = {time, height, pairs - time - height, 0};
+    char key[160];
+    snprintf(key, sizeof key, "%s.rope.dimension_sections", arch);
+    sg_gguf_key_counts(&e->out, key, 4);
+    for (int i = 0; i < 4; i++) sg_gguf_put_count(&e->out, (int32_t)sections[i]);
+}
+
 static void make_keys(struct sg_export *e)
 {
     const struct sg_family *f = e->m->family;
@@ -236,6 +247,7 @@ static void make_keys(struct sg_export *e)
         else if (r->kind == SG_NUMBER_COUNT) sg_gguf_key_count(&e->out, key, (uint32_t)v);
     }
     if (f->rotates) rope_keys(e, arch);
+    if (f->sections) section_keys(e, arch);
 }
 
 /* --- the data --- */

@@ -146,6 +146,7 @@ const struct sg_family sg_family_qwen35 = {
     .tensors = {sg_decoder_tensors, tensors},
     .norm = SG_NORM_RMS,
     .rotates = 1,
+    .sections = 1,
     .derive = derive,
     .layer = layer,
 };
