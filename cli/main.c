@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "commands.h"
+#include "faults.h"
 #include "help.h"
 #include "interrupt.h"
 #include "machine.h"
@@ -99,6 +100,7 @@ int main(int argc, char **argv)
 {
     machine_begin();
     interrupt_begin();
+    if (!faults_begin()) return EXIT_USAGE;
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
         const struct command *c = argc > 2 ? find(argv[2]) : NULL;
         struct out_text text = {0};
