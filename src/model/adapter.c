@@ -100,6 +100,9 @@ static segue_status alpha_of(const struct reading *r, const struct sg_tensor *a,
     if (end) *end = 0;
     json_object_foreach(patterns, key, value)
     {
+        if (strpbrk(key, "*+?[](){}|^$\\"))
+            return refuse(r, key, "regular expressions in alpha_pattern are not supported",
+                          "name whole modules");
         if (!matches(key, module)) continue;
         if (!json_is_number(value))
             return refuse(r, key, "alpha_pattern holds no number", "train or download it again");
@@ -120,7 +123,9 @@ static segue_status scale_of(const struct reading *r, const struct sg_tensor *a,
         const json_t *p = json_object_get(r->config, "lora_parameters");
         if (!json_is_object(p)) p = r->config;
         SG_TRY(sg_json_real(p, "alpha", 0, &alpha, r->path, r->err));
-        SG_TRY(sg_json_real(p, "scale", alpha > 0 ? alpha / rank : 20, scale, r->path, r->err));
+        SG_TRY(sg_json_real(p, "scale", alpha / rank, scale, r->path, r->err));
+        if (*scale == 0)
+            return refuse(r, "lora_parameters.scale", "is missing or 0", "download the whole folder");
     } else {
         SG_TRY(sg_meta_float(r->ad->archive, "adapter.lora.alpha", 0, &alpha, r->err));
         *scale = alpha != 0 ? alpha / rank : 1;

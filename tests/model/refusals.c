@@ -452,6 +452,7 @@ static const struct {
     {"peft_type", "\"IA3\"", "IA3"},
     {"lora_alpha", "\"x\"", "lora_alpha"},
     {"alpha_pattern", "{\"down_proj\":\"x\"}", "down_proj"},
+    {"alpha_pattern", "{\"layers.[0-9]+.mlp\":1}", "regular expressions"},
 };
 
 static segue_status open_adapter(const char *model, const char *path, segue_error *err)

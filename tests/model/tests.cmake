@@ -2,6 +2,5 @@
 # SPDX-License-Identifier: MIT
 if(EXISTS ${PROJECT_SOURCE_DIR}/src/text/jinja.h)
 segue_test(model_families "golden;quick" model/families_golden.c model/tiny.c)
-target_include_directories(model_families PRIVATE ${PROJECT_BINARY_DIR}/generated)
 segue_test(model_refusals "small;quick" model/refusals.c model/tiny.c)
 endif()
