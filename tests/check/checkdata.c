@@ -1,0 +1,181 @@
+/* checkdata.c: random numbers, adversarial data, guarded memory, random tensors in every storage. The same seed gives the
+ * same bytes on every machine.
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "base/num.h"
+#include "check.h"
+
+struct check_rng check_rng_of(uint64_t seed, const char *name, uint64_t index)
+{
+    struct sg_hash h = sg_hash_bytes(name, strlen(name), seed);
+    return (struct check_rng){h.lo ^ (index + 1) * UINT64_C(0x9e3779b97f4a7c15)};
+}
+
+uint64_t check_next(struct check_rng *r) /* splitmix64 */
+{
+    uint64_t z = r->state += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+uint32_t check_below(struct check_rng *r, uint32_t n) { return n ? (uint32_t)((check_next(r) >> 32) * n >> 32) : 0; }
+
+uint32_t check_between(struct check_rng *r, uint32_t a, uint32_t b) { return a + check_below(r, b - a + 1); }
+
+float check_uniform(struct check_rng *r) { return (float)(check_next(r) >> 40) * 0x1p-23f - 1.0f; }
+
+/* Sum of twelve uniform numbers: close enough, and free of the libraries' logarithms. */
+float check_normal(struct check_rng *r)
+{
+    float sum = 0;
+    for (int i = 0; i < 12; i++) sum += check_uniform(r);
+    return sum * 0.5f;
+}
+
+void check_fill(struct check_rng *r, float *x, size_t n, enum check_data kind, float scale)
+{
+    for (size_t i = 0; i < n; i++) {
+        float v = check_normal(r);
+        if (kind == CHECK_OUTLIERS && check_below(r, 50) == 0) v *= 100;
+        if (kind == CHECK_TINY) v *= 1e-38f;
+        if (kind == CHECK_ZEROS && check_below(r, 4)) v = 0;
+        if (kind == CHECK_EQUAL) v = 1;
+        x[i] = v * scale;
+    }
+}
+
+enum { GUARD = 64, GUARD_BYTE = 0xa5 };
+
+void *check_guard_new(struct check_guard *g, size_t n, size_t off)
+{
+    *g = (struct check_guard){sg_alloc_aligned(n + off + 2 * GUARD), n, off};
+    if (!g->base) return NULL;
+    memset(g->base, GUARD_BYTE, n + off + 2 * GUARD);
+    return g->base + GUARD + off;
+}
+
+int check_guard_ok(const struct check_guard *g)
+{
+    for (size_t i = 0; i < GUARD + g->off; i++)
+        if (g->base[i] != GUARD_BYTE) return 0;
+    for (size_t i = GUARD + g->off + g->n; i < g->n + g->off + 2 * GUARD; i++)
+        if (g->base[i] != GUARD_BYTE) return 0;
+    return 1;
+}
+
+void check_guard_free(struct check_guard *g) { sg_free_aligned(g->base); }
+
+/* --- tensors --- */
+
+/* Where a block keeps fp16 scales; blocks whose bits mean something in any combination are filled with random bytes. */
+static const struct { enum sg_storage storage; uint32_t scales_n, scales[2]; } raw_blocks[] = {
+    {SG_Q2_K, 2, {80, 82}}, {SG_Q3_K, 1, {108, 0}}, {SG_Q4_K, 2, {0, 2}},
+    {SG_Q5_K, 2, {0, 2}},   {SG_Q6_K, 1, {208, 0}}, {SG_IQ4_NL, 1, {0, 0}},
+};
+
+static void put_half(uint8_t *p, float x)
+{
+    uint16_t h = sg_f16_of_f32(x);
+    p[0] = (uint8_t)(h & 0xff);
+    p[1] = (uint8_t)(h >> 8);
+}
+
+static void fill_raw(struct check_rng *r, enum sg_storage storage, uint8_t *data, size_t bytes, float scale)
+{
+    size_t block = sg_storage_info(storage)->bytes;
+    for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)check_next(r);
+    for (size_t at = 0; at + block <= bytes; at += block) {
+        if (storage == SG_MXFP4) data[at] = (uint8_t)check_between(r, 117, 122);
+        for (size_t k = 0; k < sizeof raw_blocks / sizeof *raw_blocks; k++)
+            for (uint32_t s = 0; raw_blocks[k].storage == storage && s < raw_blocks[k].scales_n; s++)
+                put_half(data + at + raw_blocks[k].scales[s], scale * 0.002f * (1.5f + check_uniform(r)));
+    }
+}
+
+static void fill_affine(struct sg_arena *arena, struct check_rng *r, struct sg_tensor *t, float scale)
+{
+    static const uint32_t widths[] = {2, 3, 4, 5, 6, 8};
+    struct sg_affine *a = &t->affine;
+    a->bits = widths[check_below(r, 6)];
+    a->group = t->cols % 64 || check_below(r, 2) ? 32 : 64;
+    a->storage = SG_F16;
+    size_t groups = t->rows * (t->cols / a->group);
+    uint8_t *scales = sg_arena_alloc(arena, groups * 2), *biases = sg_arena_alloc(arena, groups * 2);
+    uint8_t *data = sg_arena_alloc(arena, t->rows * t->cols * a->bits / 8);
+    t->bytes = t->rows * t->cols * a->bits / 8;
+    for (size_t i = 0; i < t->bytes; i++) data[i] = (uint8_t)check_next(r);
+    for (size_t i = 0; i < groups; i++) {
+        float step = scale * 4 / (float)(1u << a->bits) * (1.25f + 0.75f * check_uniform(r));
+        put_half(scales + 2 * i, step);
+        put_half(biases + 2 * i, -step * (float)(1u << a->bits) / 2);
+    }
+    a->scales = scales;
+    a->biases = biases;
+    t->data = data;
+}
+
+static void fill_groups(struct sg_arena *arena, struct check_rng *r, struct sg_tensor *t, float scale)
+{
+    size_t n = t->rows * t->cols;
+    uint8_t *data = sg_arena_alloc(arena, n);
+    t->affine.group = 32;
+    float *scales = sg_arena_alloc(arena, n / 32 * sizeof *scales);
+    for (size_t i = 0; i < n; i++) data[i] = (uint8_t)check_next(r);
+    for (size_t i = 0; i < n / 32; i++) scales[i] = scale * 0.015f * (1.5f + check_uniform(r));
+    t->affine.scales = scales;
+    t->bytes = n;
+    t->data = data;
+}
+
+static void fill_rows(struct sg_arena *arena, struct check_rng *r, struct sg_tensor *t, float scale)
+{
+    uint64_t stored_cols = t->transposed ? t->rows : t->cols, stored_rows = t->transposed ? t->cols : t->rows, row = 0;
+    sg_storage_row_bytes(t->storage, stored_cols, &row, NULL);
+    uint8_t *data = sg_arena_alloc(arena, stored_rows * row + 64);
+    float *x = sg_arena_alloc(arena, stored_cols * sizeof *x);
+    t->data = data;
+    t->bytes = stored_rows * row;
+    for (uint64_t i = 0; i < stored_rows; i++) {
+        check_fill(r, x, stored_cols, CHECK_NORMAL, scale);
+        if (sg_quant_row(t->storage, x, stored_cols, data + i * row, NULL) != SEGUE_OK) {
+            fill_raw(r, t->storage, data, t->bytes, scale);
+            return;
+        }
+    }
+}
+
+struct sg_tensor *check_tensor(struct sg_arena *arena, struct check_rng *r, enum sg_storage storage, uint32_t rows,
+                               uint32_t cols, float scale, const char *name)
+{
+    struct sg_tensor *t = sg_arena_alloc(arena, sizeof *t);
+    *t = (struct sg_tensor){.name = name, .storage = storage, .rank = 2, .shape = {rows, cols}, .rows = rows,
+                            .cols = cols};
+    if (storage == SG_AFFINE) {
+        fill_affine(arena, r, t, scale);
+        return t;
+    }
+    if (storage == SG_Q8_GROUP) {
+        fill_groups(arena, r, t, scale);
+        return t;
+    }
+    int plain = storage == SG_F32 || storage == SG_F16 || storage == SG_BF16;
+    if (plain && check_below(r, 4) == 0) t->transposed = 1;
+    else if (rows % 4 == 0 && check_below(r, 3) == 0) t->row_perm = (struct sg_perm){2, rows / 4, 1, 0};
+    fill_rows(arena, r, t, scale);
+    return t;
+}
+
+struct sg_tensor *check_vector(struct sg_arena *arena, struct check_rng *r, uint32_t n, float mean, float scale,
+                               const char *name)
+{
+    struct sg_tensor *t = sg_arena_alloc(arena, sizeof *t);
+    float *x = sg_arena_alloc(arena, n * sizeof *x);
+    for (uint32_t i = 0; i < n; i++) x[i] = mean + scale * check_normal(r);
+    *t = (struct sg_tensor){.name = name, .storage = SG_F32, .rank = 1, .shape = {n}, .rows = 1, .cols = n,
+                            .data = (const uint8_t *)x, .bytes = n * sizeof *x};
+    return t;
+}

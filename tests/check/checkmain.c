@@ -1,0 +1,214 @@
+/* checkmain.c: the program `check`: every unit against `ref`, `ref` against a naive restatement. Options, units, lines;
+ * the cases are in the other files of this folder.
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+
+enum { EXIT_USAGE = 2, EXIT_ABSENT = 3, EXIT_FAILED = 6 };
+
+static void check_gradients(struct check *c) { (void)c; } /* no op has a gradient yet */
+
+#ifndef CHECK_KERNEL
+void check_kernels(struct check *c) { (void)c; }
+#endif
+
+static const struct { const char *name; void (*run)(struct check *c); } levels[] = {
+    {"kernel", check_kernels}, {"op", check_ops}, {"gradient", check_gradients}, {"handoff", check_handoffs},
+};
+enum { LEVELS = sizeof levels / sizeof *levels };
+
+static const char help[] =
+    "check [--level kernel|op|gradient|handoff]... [--unit U]... [--seed S] [--list] [--json] [--bench] [--quick]\n"
+    "Compares every op and every state on each unit with `ref`, and `ref` with a plain restatement.\n"
+    "One line a case: level unit against case max_abs bound ok skipped. Exit 0, or 6 when a case failed.\n"
+    "  --unit U    only this unit (default: every unit that is built and present, each instruction set)\n"
+    "  --seed S    other random cases (default 1); equal seeds give equal cases\n"
+    "  --quick     a few cases of each kind\n"
+    "  --bench     busy time of each case beside `against`\n"
+    "example: check --level op --unit cpu --seed 7\n";
+
+/* --- lines --- */
+
+static void print_number(double x)
+{
+    if (isfinite(x)) printf("%.3g", x);
+    else printf("\"%s\"", isnan(x) ? "nan" : "inf");
+}
+
+static void print_json(const struct check *c, const struct check_case *k)
+{
+    printf("%s{\"level\":\"%s\",\"unit\":\"%s\",\"against\":\"%s\",\"case\":\"%s\"", c->cases_n ? ",\n" : "", k->level,
+           k->unit, k->against, k->name);
+    if (!c->list) {
+        printf(",\"max_abs\":");
+        print_number(k->max_abs);
+        printf(",\"bound\":");
+        print_number(k->bound);
+        printf(",\"ok\":%s,\"skipped\":", k->skipped ? "null" : k->ok ? "true" : "false");
+        if (k->skipped) {
+            putchar('"');
+            for (const char *s = k->skipped; *s; s++) putchar(*s == '"' || *s == '\\' ? '\'' : *s);
+            putchar('"');
+        } else {
+            printf("null");
+        }
+        if (c->bench) printf(",\"ns\":%.0f,\"against_ns\":%.0f", k->ns, k->against_ns);
+    }
+    printf("}");
+}
+
+static void print_line(const struct check *c, const struct check_case *k)
+{
+    printf("%-8s %-20s %-8s %-32s", k->level, k->unit, k->against, k->name);
+    if (!c->list) {
+        printf(" %9.3g %9.3g %-4s %s", k->max_abs, k->bound, k->skipped ? "-" : k->ok ? "ok" : "FAIL",
+               k->skipped ? k->skipped : "-");
+        if (c->bench) printf(" %.0f ns, %.2f times", k->ns, k->ns > 0 ? k->against_ns / k->ns : 0);
+    }
+    printf("\n");
+}
+
+void check_report(struct check *c, struct check_case *k)
+{
+    k->ok = !k->skipped && k->ok >= 0 && k->max_abs <= k->bound;
+    if (c->json) print_json(c, k);
+    else print_line(c, k);
+    c->cases_n++;
+    c->skipped_n += k->skipped != NULL;
+    c->failed_n += !c->list && !k->skipped && !k->ok;
+}
+
+int check_wants(struct check *c, struct check_case *k)
+{
+    if (!c->list) return 1;
+    check_report(c, k);
+    return 0;
+}
+
+/* --- units --- */
+
+static segue_status open_unit(struct check_unit *u, const char *spec, segue_error *err)
+{
+    SG_TRY(segue_unit_open(&u->handle, spec, err));
+    u->unit = u->handle->unit;
+    u->ops = sg_ops_of(u->unit);
+    u->ops->describe(u->unit, &u->desc);
+    snprintf(u->spec, sizeof u->spec, "%s", spec);
+    return SEGUE_OK;
+}
+
+/* Every unit that is present, and its instruction sets where it has several. Absent ones are left out in silence: the
+ * command `segue units` names them. */
+static void open_all(struct check *c)
+{
+    static const char *const sets[] = {"", ":isa=generic", ":isa=avx2", ":isa=avx512", ":isa=neon"};
+    segue_unit_info infos[CHECK_UNITS];
+    size_t n = 0;
+    char spec[128];
+    memset(infos, 0, sizeof infos);
+    for (size_t i = 0; i < CHECK_UNITS; i++) infos[i].size = sizeof infos[i];
+    if (segue_unit_list(infos, CHECK_UNITS, &n, NULL) != SEGUE_OK) return;
+    for (size_t i = 0; i < n && i < CHECK_UNITS; i++)
+        for (size_t k = 0; infos[i].present && k < sizeof sets / sizeof *sets && c->units_n < CHECK_UNITS; k++) {
+            snprintf(spec, sizeof spec, "%.60s%s", k ? infos[i].kind : infos[i].spec, sets[k]);
+            struct check_unit *u = &c->units[c->units_n];
+            if (strlen(spec) < sizeof u->spec && open_unit(u, spec, NULL) == SEGUE_OK) c->units_n++;
+        }
+}
+
+static int usage(const char *what, const char *which)
+{
+    fprintf(stderr, "check: option not understood: %s: %s; see --help\n", which ? which : "(none)", what);
+    return EXIT_USAGE;
+}
+
+struct options {
+    const char *units[CHECK_UNITS];
+    uint32_t units_n;
+    int level[LEVELS], levels_n;
+};
+
+static int add_level(struct options *o, const char *name)
+{
+    for (int i = 0; i < LEVELS; i++)
+        if (name && !strcmp(levels[i].name, name)) return o->level[i] = ++o->levels_n;
+    return 0;
+}
+
+static int parse(struct check *c, struct options *o, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        const char *flag = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
+        char *end = NULL;
+        if (!strcmp(flag, "--list")) { c->list = 1; continue; }
+        if (!strcmp(flag, "--json")) { c->json = 1; continue; }
+        if (!strcmp(flag, "--bench")) { c->bench = 1; continue; }
+        if (!strcmp(flag, "--quick")) { c->quick = 1; continue; }
+        i++;
+        if (!strcmp(flag, "--level")) {
+            if (!add_level(o, value)) return usage("kernel, op, gradient or handoff", value);
+        } else if (!strcmp(flag, "--unit")) {
+            if (!value || o->units_n == CHECK_UNITS) return usage("a unit, at most 24", value);
+            o->units[o->units_n++] = value;
+        } else if (!strcmp(flag, "--seed")) {
+            if (!value || *value < '0' || *value > '9') return usage("a number", value);
+            c->seed = strtoull(value, &end, 10);
+            if (*end) return usage("a number", value);
+        } else {
+            return usage("unknown", flag);
+        }
+    }
+    return 0;
+}
+
+static int open_units(struct check *c, const struct options *o)
+{
+    segue_error err;
+    if (open_unit(&c->ref, "ref", &err) != SEGUE_OK) {
+        fprintf(stderr, "check: %s\n", err.text);
+        return EXIT_ABSENT;
+    }
+    for (uint32_t i = 0; i < o->units_n; i++) {
+        segue_status status = open_unit(&c->units[c->units_n], o->units[i], &err);
+        if (status != SEGUE_OK) {
+            fprintf(stderr, "check: %s\n", err.text);
+            return status == SEGUE_EARG ? EXIT_USAGE : EXIT_ABSENT;
+        }
+        c->units_n++;
+    }
+    if (!o->units_n) open_all(c);
+    return 0;
+}
+
+static void run_levels(struct check *c, const struct options *o)
+{
+    if (c->json) printf("{\"seed\":%llu,\"cases\":[\n", (unsigned long long)c->seed);
+    for (int i = 0; i < LEVELS; i++) {
+        uint32_t before = c->cases_n;
+        if (o->levels_n && !o->level[i]) continue;
+        levels[i].run(c);
+        if (c->list && !c->json && c->cases_n == before) printf("%-8s none\n", levels[i].name);
+    }
+    if (c->json)
+        printf("\n],\"failed\":%u,\"skipped\":%u}\n", c->failed_n, c->skipped_n);
+    else if (!c->list)
+        fprintf(stderr, "check: %u cases, %u failed, %u skipped, seed %llu\n", c->cases_n, c->failed_n, c->skipped_n,
+                (unsigned long long)c->seed);
+}
+
+int main(int argc, char **argv)
+{
+    struct check c = {.seed = 1};
+    struct options o = {0};
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--help")) return fputs(help, stdout) < 0;
+    int code = parse(&c, &o, argc, argv);
+    if (!code) code = open_units(&c, &o);
+    if (!code) run_levels(&c, &o);
+    for (uint32_t i = 0; i < c.units_n; i++) segue_unit_close(c.units[i].handle);
+    segue_unit_close(c.ref.handle);
+    return code ? code : c.failed_n ? EXIT_FAILED : 0;
+}

@@ -1,0 +1,462 @@
+/* checkop.c: level op. Each op in random sizes, windows, storages, spans and continuations: on every unit against `ref`,
+ * and on `ref` against the restatement of checknaive.c.
+ *
+ * Bounds are a share of the largest number that the result can be expected to have (w.tolerance, and its floor):
+ *   2e-5  sums of up to 512 products in fp32, in any order; 1e-5 for elementwise ops (exp and tanh within a few ulp)
+ *   1e-4  angles in fp32 up to position 400; recurrences, whose errors feed back
+ *   3e-2  weights in blocks, on units other than ref: activations may be rounded to int8 per block of 32, whose step is
+ *         1/254 of the block's largest number, with outliers a few per cent of a sum
+ *   2e-2  K and V in q8: a unit may place blocks and round halves its own way, half a step of 1/127
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <string.h>
+
+#include "check.h"
+
+struct maker {
+    struct check_world *w;
+    struct check_rng rng;
+    struct sg_builder b;
+    uint32_t index, columns;         /* of the case; reserved so far */
+    enum sg_storage storage;
+    enum check_data data;
+    int32_t x;                       /* the input, or its wanted rows */
+    double block_tolerance;          /* on other units than ref, when weights are in blocks; 0 = as ref */
+    double floor;                    /* the least size that y is taken to have */
+};
+
+/* --- parts --- */
+
+static uint32_t between(struct maker *m, uint32_t a, uint32_t b) { return check_between(&m->rng, a, b); }
+static int sometimes(struct maker *m) { return check_below(&m->rng, 2) == 0; }
+
+/* A column window of the input that is yet to come, with a random gap before it. */
+static struct sg_operand reserve(struct maker *m, uint32_t width)
+{
+    struct sg_operand x = {.at = m->columns + (sometimes(m) ? 0 : between(m, 1, 5)), .width = width};
+    m->columns = x.at + width;
+    return x;
+}
+
+static struct sg_operand maybe_reserve(struct maker *m, uint32_t width)
+{
+    return sometimes(m) ? reserve(m, width) : (struct sg_operand){.value = -1};
+}
+
+/* The input exists now: rows as wide as was reserved, or behind `rows`. */
+static void input(struct maker *m, int behind_rows)
+{
+    m->w->input_width = m->columns + between(m, 0, 3);
+    m->x = sg_input_rows(&m->b, m->w->input_width);
+    m->b.layer = 0;
+    if (behind_rows) m->x = sg_rows(&m->b, sg_whole(&m->b, m->x));
+}
+
+static struct sg_operand at(const struct maker *m, struct sg_operand x)
+{
+    if (x.value >= 0) x.value = m->x;
+    return x;
+}
+
+static struct sg_weight weight(struct maker *m, const struct sg_tensor *t) { return sg_weight_of(&m->b, t); }
+
+static struct sg_weight vector(struct maker *m, uint32_t n, float mean, float scale, const char *name)
+{
+    return weight(m, check_vector(&m->w->arena, &m->rng, n, mean, scale, name));
+}
+
+static struct sg_weight maybe_vector(struct maker *m, uint32_t n, float mean, float scale, const char *name)
+{
+    return sometimes(m) ? vector(m, n, mean, scale, name) : weight(m, NULL);
+}
+
+static uint32_t block_of(enum sg_storage s)
+{
+    return s == SG_AFFINE || s == SG_Q8_GROUP ? 32 : sg_storage_info(s)->block;
+}
+
+static int in_blocks(enum sg_storage s) { return s != SG_F32 && s != SG_F16 && s != SG_BF16; }
+
+/* A width that rows of this storage can have. */
+static uint32_t width_for(struct maker *m, uint32_t most)
+{
+    uint32_t block = block_of(m->storage);
+    return block > 1 ? block * between(m, 1, most / block > 1 ? most / block : 1) : between(m, 1, most);
+}
+
+static enum sg_act random_act(struct maker *m) { return (enum sg_act)between(m, SG_ACT_NONE, SG_ACT_TANH); }
+
+/* --- ops: each builds the graph and returns the value of y --- */
+
+static int32_t make_embed(struct maker *m)
+{
+    uint32_t d = width_for(m, 256), vocab = between(m, 1, 60);
+    const struct sg_tensor *table = check_tensor(&m->w->arena, &m->rng, m->storage, vocab, d, 1, "table");
+    const struct sg_tensor *positions =
+        sometimes(m) ? check_tensor(&m->w->arena, &m->rng, SG_F32, 600, d, 1, "positions") : NULL;
+    int32_t tokens = sg_input_tokens(&m->b);
+    m->columns = vocab; /* tokens are drawn below it */
+    m->w->tolerance = 1e-6;
+    return sg_embed(&m->b, tokens, table, positions, sometimes(m) ? 1 : 3.5f);
+}
+
+static int32_t make_norm(struct maker *m)
+{
+    struct sg_norm p = {.kind = sometimes(m) ? SG_NORM_RMS : SG_NORM_LAYER, .eps = 1e-5f, .groups = between(m, 1, 4)};
+    uint32_t group = between(m, 2, 90), width = p.groups * group;
+    struct sg_operand x = reserve(m, width), gate = maybe_reserve(m, width);
+    input(m, sometimes(m));
+    p.plus_one = (uint32_t)sometimes(m);
+    p.weight = maybe_vector(m, group, p.plus_one ? 0 : 1, 0.3f, "weight");
+    p.bias = maybe_vector(m, group, 0, 0.3f, "bias");
+    m->w->tolerance = 1e-5;
+    m->floor = 1;
+    return sg_norm(&m->b, at(m, x), p, at(m, gate));
+}
+
+/* Low-rank changes for some sequences, two for some. */
+static void add_loras(struct maker *m, const struct sg_tensor *t)
+{
+    struct sg_arena *arena = &m->w->arena;
+    for (uint32_t s = 0; s < CHECK_SEQS; s++)
+        for (uint32_t i = between(m, 0, CHECK_LORAS); i; i--) {
+            struct sg_lora *l = sg_arena_alloc(arena, sizeof *l);
+            struct sg_lora_pair *pair = sg_arena_alloc(arena, sizeof *pair);
+            uint32_t rank = between(m, 1, 9);
+            float *a = sg_arena_alloc(arena, rank * t->cols * sizeof *a), *b = sg_arena_alloc(arena, rank * t->rows * 4);
+            check_fill(&m->rng, a, rank * t->cols, CHECK_NORMAL, 1 / sqrtf((float)t->cols));
+            check_fill(&m->rng, b, rank * t->rows, CHECK_NORMAL, 0.5f);
+            *pair = (struct sg_lora_pair){.tensor = t, .rank = rank, .a = a, .b = b};
+            *l = (struct sg_lora){.id = 1 + s * CHECK_LORAS + i, .pairs = pair, .pairs_n = 1};
+            m->w->loras[s][m->w->loras_n[s]++] = l;
+        }
+}
+
+static int32_t make_linear(struct maker *m)
+{
+    uint32_t k = width_for(m, 512), n = between(m, 1, 70), before = sometimes(m) ? 0 : between(m, 1, 20);
+    uint32_t rows = before + n + (before ? between(m, 0, 9) : 0);
+    float scale = 1 / sqrtf((float)k);
+    struct sg_operand x = reserve(m, k), residual = maybe_reserve(m, n);
+    input(m, sometimes(m));
+    const struct sg_tensor *t = check_tensor(&m->w->arena, &m->rng, m->storage, rows, k, scale, "weight");
+    struct sg_weight w = sg_weight_rows(&m->b, t, before, n);
+    if (m->index % 2) add_loras(m, t);
+    m->w->tolerance = 2e-5;
+    m->block_tolerance = in_blocks(m->storage) ? 3e-2 : 0;
+    m->floor = m->data == CHECK_OUTLIERS ? 10 : m->data == CHECK_TINY ? 1e-38 : 1;
+    return sg_linear(&m->b, at(m, x), w, maybe_vector(m, n, 0, 1, "bias"), at(m, residual));
+}
+
+static int32_t make_rope(struct maker *m)
+{
+    uint32_t heads = between(m, 1, 4), width = between(m, 2, 70), pairs = sometimes(m) ? width / 2 : between(m, 1, width / 2);
+    float inverse[35];
+    struct sg_operand x = reserve(m, heads * width);
+    input(m, 0);
+    for (uint32_t i = 0; i < pairs; i++) inverse[i] = powf(10000.0f, -(float)i / (float)pairs);
+    int32_t table = sg_rope_table_add(&m->b, pairs, inverse, sometimes(m) ? 1 : 1.3f);
+    m->w->tolerance = 1e-4;
+    int32_t y = sg_rope(&m->b, at(m, x), heads, table);
+    if (y >= 0 && m->index % 4 == 3) m->b.graph->ops[m->b.graph->ops_n - 1].u.rope.sign = -1;
+    return y;
+}
+
+static int32_t make_attend(struct maker *m)
+{
+    static const enum sg_storage storages[] = {SG_F32, SG_F16, SG_BF16, SG_Q8_0};
+    struct sg_attend p = {.kv_heads = between(m, 1, 3), .d = between(m, 1, 80), .dv = between(m, 1, 80)};
+    p.heads = p.kv_heads * between(m, 1, 4);
+    p.scale = 1 / sqrtf((float)p.d);
+    p.window = sometimes(m) ? 0 : between(m, 1, 150);
+    p.softcap = sometimes(m) ? 0 : 3;
+    struct sg_operand q = reserve(m, p.heads * p.d), k = reserve(m, p.kv_heads * p.d), v = reserve(m, p.kv_heads * p.dv);
+    struct sg_operand gate = maybe_reserve(m, p.heads * p.dv);
+    input(m, 0);
+    p.sinks = maybe_vector(m, p.heads, 0, 1, "sinks");
+    m->w->kv = storages[m->index % 4];
+    m->w->tolerance = 5e-5;
+    m->block_tolerance = m->w->kv == SG_Q8_0 ? 2e-2 : 0;
+    return sg_attend(&m->b, at(m, q), at(m, k), at(m, v), p, at(m, gate));
+}
+
+static int32_t make_conv(struct maker *m)
+{
+    struct sg_conv p = {.taps = between(m, 1, 5), .act = random_act(m)};
+    uint32_t width = between(m, 1, 90);
+    struct sg_operand x = reserve(m, width);
+    input(m, 0);
+    p.weight = vector(m, width * p.taps, 0, 0.6f, "weight");
+    p.bias = maybe_vector(m, width, 0, 0.5f, "bias");
+    m->w->tolerance = 1e-5;
+    return sg_conv(&m->b, at(m, x), p);
+}
+
+static int32_t make_delta(struct maker *m)
+{
+    struct sg_delta p = {.k_heads = between(m, 1, 3), .dk = between(m, 1, 40), .dv = between(m, 1, 40), .l2_eps = 1e-6f};
+    p.v_heads = p.k_heads * between(m, 1, 3);
+    if (m->index % 4 == 2) p.l2_eps = 0;
+    struct sg_operand in[5] = {reserve(m, p.k_heads * p.dk), reserve(m, p.k_heads * p.dk), reserve(m, p.v_heads * p.dv),
+                               reserve(m, p.v_heads), reserve(m, p.v_heads)};
+    input(m, 0);
+    p.decay_is_log = (uint32_t)sometimes(m);
+    p.decay = vector(m, p.v_heads, p.decay_is_log ? -1 : -0.5f, 0.1f, "decay");
+    p.dt = vector(m, p.v_heads, 0, 1, "dt");
+    for (int i = 0; i < 5; i++) in[i] = at(m, in[i]);
+    m->w->tolerance = 1e-4;
+    return sg_delta(&m->b, in, p);
+}
+
+static int32_t make_glu(struct maker *m)
+{
+    uint32_t width = between(m, 1, 200);
+    struct sg_operand gate = reserve(m, width), up = reserve(m, width);
+    input(m, sometimes(m));
+    m->w->tolerance = 1e-5;
+    return sg_glu(&m->b, at(m, gate), at(m, up), random_act(m));
+}
+
+static int32_t make_act(struct maker *m)
+{
+    struct sg_operand x = reserve(m, between(m, 1, 200));
+    input(m, sometimes(m));
+    m->w->tolerance = 1e-5;
+    return sg_activate(&m->b, at(m, x), (enum sg_act)(m->index % (SG_ACT_TANH + 1)));
+}
+
+static int32_t make_add(struct maker *m)
+{
+    uint32_t width = between(m, 1, 200);
+    struct sg_operand x = reserve(m, width), y = reserve(m, width);
+    input(m, sometimes(m));
+    m->w->tolerance = 1e-6;
+    return sg_add(&m->b, at(m, x), at(m, y));
+}
+
+static int32_t make_scale(struct maker *m)
+{
+    uint32_t width = between(m, 1, 200), kind = m->index % 3;
+    struct sg_operand x = reserve(m, width);
+    input(m, sometimes(m));
+    m->w->tolerance = 1e-6;
+    return sg_scale(&m->b, at(m, x), 1.7f,
+                    kind == 0 ? weight(m, NULL) : vector(m, kind == 1 ? width : 1, 1, 0.5f, "weight"));
+}
+
+static int32_t make_route(struct maker *m)
+{
+    struct sg_route p = {.experts = between(m, 1, 64), .scale = sometimes(m) ? 1 : 2.5f};
+    p.k = between(m, 1, p.experts < 8 ? p.experts : 8);
+    struct sg_operand x = reserve(m, p.experts);
+    input(m, sometimes(m));
+    p.sigmoid = (uint32_t)sometimes(m);
+    p.renormalise = (uint32_t)sometimes(m);
+    p.bias = maybe_vector(m, p.experts, 0, 0.3f, "bias");
+    m->w->tolerance = 1e-5;
+    m->floor = 0.1;
+    return sg_route(&m->b, at(m, x), p);
+}
+
+static int32_t make_experts(struct maker *m)
+{
+    struct sg_experts p = {.experts = between(m, 1, 6), .ff = width_for(m, 64), .act = SG_ACT_SILU};
+    uint32_t width = width_for(m, 64), d = between(m, 1, 40);
+    struct sg_arena *arena = &m->w->arena;
+    p.k = between(m, 1, p.experts);
+    struct sg_operand x = reserve(m, width), routing = reserve(m, 2 * p.k);
+    input(m, sometimes(m));
+    float in = 1 / sqrtf((float)width), hidden = 1 / sqrtf((float)p.ff);
+    p.gate = weight(m, check_tensor(arena, &m->rng, m->storage, p.experts * p.ff, width, in, "gate"));
+    p.up = weight(m, check_tensor(arena, &m->rng, m->storage, p.experts * p.ff, width, in, "up"));
+    p.down = weight(m, check_tensor(arena, &m->rng, m->storage, p.experts * d, p.ff, hidden, "down"));
+    m->w->tolerance = 2e-5;
+    m->block_tolerance = in_blocks(m->storage) ? 5e-2 : 0;
+    m->floor = 0.5;
+    return sg_experts(&m->b, at(m, x), at(m, routing), p);
+}
+
+static int32_t make_rows(struct maker *m)
+{
+    struct sg_operand x = reserve(m, between(m, 1, 100));
+    input(m, 0);
+    m->w->tolerance = 0;
+    return sg_rows(&m->b, at(m, x));
+}
+
+static const struct kind {
+    const char *name;
+    int32_t (*make)(struct maker *m);
+    int by_storage, cases, quick;    /* cases per storage where by_storage */
+    uint32_t data;                   /* how many kinds of data it stands */
+} kinds[] = {
+    {"embed", make_embed, 1, 2, 1, 1},       {"norm", make_norm, 0, 12, 4, CHECK_DATA_N},
+    {"linear", make_linear, 1, 6, 2, 4},     {"rope", make_rope, 0, 8, 4, 2},
+    {"attend", make_attend, 0, 16, 4, 1},    {"conv", make_conv, 0, 8, 3, 2},
+    {"delta", make_delta, 0, 10, 4, 1},      {"glu", make_glu, 0, 9, 3, 2},
+    {"act", make_act, 0, 18, 9, 2},          {"add", make_add, 0, 4, 2, 4},
+    {"scale", make_scale, 0, 6, 3, 4},       {"route", make_route, 0, 10, 4, 1},
+    {"experts", make_experts, 1, 3, 1, 1},   {"rows", make_rows, 0, 4, 2, 4},
+};
+
+/* --- runs and data --- */
+
+static void plan_runs(struct maker *m, int heavy)
+{
+    static const uint32_t many[] = {1, 1, 2, 3, 5, 13, 17, 64, 65, 100};
+    struct check_world *w = m->w;
+    w->seqs = m->index ? between(m, 1, CHECK_SEQS) : 1;
+    w->runs = between(m, 1, CHECK_RUNS);
+    for (uint32_t r = 0; r < w->runs; r++)
+        for (uint32_t s = 0; s < w->seqs; s++) {
+            uint32_t n = m->index ? many[between(m, 0, heavy ? 6 : 9)] : 1;
+            if (s && check_below(&m->rng, 4) == 0) n = 0; /* this sequence rests */
+            w->rows[r][s] = n;
+            w->wanted[r][s] = sg_arena_alloc(&w->arena, (n + 1) * sizeof(uint32_t));
+            for (uint32_t t = 0; t < n; t++)
+                if (sometimes(m) || (!s && t + 1 == n)) w->wanted[r][s][w->wanted_n[r][s]++] = t;
+        }
+}
+
+/* Router logits on a grid of distinct numbers, with exact ties in some cases: no near-tie that rounding could turn. */
+static void grid_logits(struct maker *m, float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) x[i] = ((float)i - (float)n / 2) * 0.2f;
+    for (uint32_t i = n; i > 1; i--) {
+        uint32_t k = check_below(&m->rng, i);
+        float v = x[i - 1];
+        x[i - 1] = x[k];
+        x[k] = v;
+    }
+    if (m->index % 3 == 1)
+        for (uint32_t i = 0; i + 1 < n; i += 3) x[i] = x[i + 1];
+}
+
+static void fill_routing(struct maker *m, float *x, const struct sg_experts *e)
+{
+    for (uint32_t i = 0; i < e->k; i++) {
+        x[i] = (float)check_below(&m->rng, e->experts);
+        x[e->k + i] = 0.6f + 0.4f * check_uniform(&m->rng);
+    }
+}
+
+/* Keys that are not normalised must be short, or the recurrence grows without bound. */
+static void shorten_keys(float *x, const struct sg_op *op)
+{
+    const struct sg_delta *d = &op->u.delta;
+    for (int i = 0; i < 2 && !(d->l2_eps > 0); i++)
+        for (uint32_t c = 0; c < op->in[i].width; c++) x[op->in[i].at + c] *= 0.5f / sqrtf((float)d->dk);
+}
+
+static void fill_inputs(struct maker *m)
+{
+    struct check_world *w = m->w;
+    const struct sg_op *op = &w->graph->ops[w->graph->ops_n - 1];
+    double most = 0;
+    for (uint32_t s = 0; s < w->seqs; s++) {
+        size_t rows = check_world_first(w, w->runs, s), n = rows * w->input_width;
+        if (!w->input_width) {
+            w->tokens[s] = sg_arena_alloc(&w->arena, (rows + 1) * sizeof(int32_t));
+            for (size_t t = 0; t < rows; t++) w->tokens[s][t] = (int32_t)check_below(&m->rng, m->columns);
+            continue;
+        }
+        float *x = w->values[s] = sg_arena_alloc(&w->arena, (n + 1) * sizeof *x);
+        check_fill(&m->rng, x, n, m->data, 1);
+        for (size_t i = 0; i < n; i++)
+            if (fabs((double)x[i]) > most) most = fabs((double)x[i]);
+        for (size_t t = 0; t < rows; t++) {
+            if (op->code == SG_OP_ROUTE) grid_logits(m, x + t * w->input_width + op->in[0].at, op->in[0].width);
+            if (op->code == SG_OP_EXPERTS) fill_routing(m, x + t * w->input_width + op->in[1].at, &op->u.experts);
+            if (op->code == SG_OP_DELTA) shorten_keys(x + t * w->input_width, op);
+        }
+    }
+    if (!(m->floor > 0)) m->floor = most;
+}
+
+static segue_status make_world(struct maker *m, const struct kind *k, struct check_world *w, segue_error *err)
+{
+    *w = (struct check_world){0};
+    m->w = w;
+    m->data = (enum check_data)(m->index % k->data);
+    plan_runs(m, k->by_storage && m->storage != SG_F32);
+    SG_TRY(sg_builder_begin(&m->b, err));
+    int32_t y = k->make(m);
+    sg_output(&m->b, y, "y");
+    SG_TRY(sg_builder_end(&m->b, &w->graph, err));
+    w->output_width = w->graph->values[y].width;
+    fill_inputs(m);
+    return SEGUE_OK;
+}
+
+/* --- comparing --- */
+
+static void compare(struct check *c, struct check_case *k, const struct check_world *w, const struct maker *m,
+                    const struct check_result *a, const struct check_result *b, int is_ref)
+{
+    double scale, tolerance = !is_ref && m->block_tolerance > 0 ? m->block_tolerance : w->tolerance;
+    k->max_abs = check_distance(a->y, a->y_n, b->y, b->y_n, &scale);
+    k->bound = tolerance * (scale > m->floor ? scale : m->floor);
+    k->ns = a->ns;
+    k->against_ns = b->ns;
+    check_report(c, k);
+    if (is_ref || !b->slots_n) return;
+    struct check_case slots = *k;
+    strncat(slots.name, ".state", sizeof slots.name - strlen(slots.name) - 1);
+    slots.max_abs = check_distance(a->slots, a->slots_n, b->slots, b->slots_n, &scale);
+    slots.bound = tolerance * (scale > m->floor ? scale : m->floor);
+    check_report(c, &slots);
+}
+
+static void fail_case(struct check *c, struct check_case *k, segue_status status, const segue_error *err)
+{
+    char why[sizeof err->text];
+    snprintf(why, sizeof why, "%s", err->text);
+    if (status == SEGUE_EUNSUPPORTED) {
+        k->skipped = why;
+    } else {
+        fprintf(stderr, "check: %s %s: %s\n", k->unit, k->name, why);
+        k->max_abs = INFINITY;
+        k->ok = -1;
+    }
+    check_report(c, k);
+}
+
+static void one_case(struct check *c, const struct check_unit *u, const struct kind *kind, struct maker *m,
+                     struct check_case *k)
+{
+    struct check_world w;
+    struct check_result a = {0}, b = {0};
+    segue_error err = {0};
+    int is_ref = u->desc.reference != 0;
+    segue_status status = make_world(m, kind, &w, &err);
+    if (status == SEGUE_OK) status = check_world_run(&w, u, &a, &err);
+    if (status == SEGUE_OK)
+        status = is_ref ? check_world_naive(&w, &b, &err) : check_world_run(&w, &c->ref, &b, &err);
+    if (status == SEGUE_OK) compare(c, k, &w, m, &a, &b, is_ref);
+    else fail_case(c, k, status, &err);
+    check_result_free(&a);
+    check_result_free(&b);
+    check_world_free(&w);
+}
+
+static void cases_of(struct check *c, const struct check_unit *u, const struct kind *kind, enum sg_storage storage)
+{
+    int n = c->quick ? kind->quick : kind->cases;
+    for (int i = 0; i < n; i++) {
+        struct check_case k = {.level = "op", .unit = u->spec, .against = u->desc.reference ? "naive" : "ref"};
+        struct maker m = {.index = (uint32_t)i, .storage = storage};
+        if (kind->by_storage) snprintf(k.name, sizeof k.name, "%s.%s.%d", kind->name, sg_storage_info(storage)->name, i);
+        else snprintf(k.name, sizeof k.name, "%s.%d", kind->name, i);
+        m.rng = check_rng_of(c->seed, k.name, (uint64_t)i);
+        if (check_wants(c, &k)) one_case(c, u, kind, &m, &k);
+    }
+}
+
+void check_ops(struct check *c)
+{
+    for (uint32_t i = 0; i < c->units_n; i++)
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+            for (int s = 0; s < SG_STORAGE_N; s++)
+                if (kinds[k].by_storage ? sg_storage_info((enum sg_storage)s)->computable : s == SG_F32)
+                    cases_of(c, &c->units[i], &kinds[k], (enum sg_storage)s);
+}

@@ -1,0 +1,11 @@
+# The program build/check (every unit against ref, ref against a restatement) and its levels under CTest.
+file(GLOB check_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/check/*.c)
+add_executable(check ${check_sources})
+target_link_libraries(check PRIVATE segue_static)
+set_target_properties(check PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/check/check_kernel.c)
+  target_compile_definitions(check PRIVATE CHECK_KERNEL)
+endif()
+segue_script(check_op "check;quick" $<TARGET_FILE:check> --level op --quick)
+segue_script(check_handoff "check;quick" $<TARGET_FILE:check> --level handoff --quick)
+segue_script(check_all "check" $<TARGET_FILE:check> --seed 2)
