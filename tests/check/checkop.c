@@ -144,7 +144,7 @@ static int32_t make_linear(struct maker *m)
     if (m->index % 2) add_loras(m, t);
     m->w->tolerance = 2e-5;
     m->block_tolerance = in_blocks(m->storage) ? 3e-2 : 0;
-    m->floor = m->data == CHECK_OUTLIERS ? 10 : m->data == CHECK_TINY ? 1e-38 : 1;
+    m->floor = m->data == CHECK_OUTLIERS ? 10 : m->data == CHECK_TINY ? 1e-33 : 1; /* denormals may be lost */
     return sg_linear(&m->b, at(m, x), w, maybe_vector(m, n, 0, 1, "bias"), at(m, residual));
 }
 
