@@ -1,135 +1,12 @@
-/* bpe.c: byte-pair merging of one piece: by rank of pairs (tokenizer.json, GGUF "gpt2") or by score of what a pair
- * spells (SentencePiece files). Short pieces scan for the best pair, long ones keep a heap: O(n log n), never
- * quadratic in the piece. Pieces met before in the same call are copied.
+/* bpe.c: one piece of text to tokens: its first symbols, their merging (merge.c), what is left as ids. Texts without
+ * a splitter are cut at words where no token reaches across; pieces met before in the same call are copied.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
-#include "base/num.h"
 #include "text/tokparts.h"
 #include "text/unicode.h"
 
-enum { FEW = 32, SMALL_PIECE = 96 };
-#define NO_PAIR UINT32_MAX
-#define DEAD (-2)
-
-/* Order of a pair (lower merges first) and the token it makes. `end`: where the pair's text ends. */
-static uint32_t pair_order(const struct sg_tokenizer *t, const char *s, const struct sg_symbol *a,
-                           const struct sg_symbol *b, size_t end, int32_t *made)
-{
-    if (t->merges) {
-        const struct sg_merge *m = sg_merges_find(t, a->id, b->id);
-        if (!m) return NO_PAIR;
-        *made = m->made;
-        return m->rank;
-    }
-    int32_t id = sg_vocab_find(t, s + a->at, end - a->at);
-    if (id < 0) return NO_PAIR;
-    *made = id;
-    uint32_t bits = sg_bits_of_f32(t->tokens[id].score + 0.f);
-    return ~(bits & 0x80000000u ? ~bits : bits | 0x80000000u);
-}
-
-/* Leftmost best pair again and again; symbols stay packed. Returns how many are left. */
-static size_t merge_few(const struct sg_tokenizer *t, const char *s, size_t len, struct sg_symbol *sym, size_t n)
-{
-    uint32_t order[FEW];
-    int32_t made[FEW];
-    for (size_t i = 0; i + 1 < n; i++)
-        order[i] = pair_order(t, s, &sym[i], &sym[i + 1], i + 2 < n ? sym[i + 2].at : len, &made[i]);
-    while (n > 1) {
-        size_t best = 0;
-        for (size_t i = 1; i + 1 < n; i++)
-            if (order[i] < order[best]) best = i;
-        if (order[best] == NO_PAIR) break;
-        sym[best].id = made[best];
-        n--;
-        for (size_t i = best + 1; i < n; i++) {
-            sym[i] = sym[i + 1];
-            order[i - 1] = order[i];
-            made[i - 1] = made[i];
-        }
-        for (size_t i = best ? best - 1 : 0; i <= best && i + 1 < n; i++)
-            order[i] = pair_order(t, s, &sym[i], &sym[i + 1], i + 2 < n ? sym[i + 2].at : len, &made[i]);
-    }
-    return n;
-}
-
-static void sift_down(uint64_t *heap, size_t n, size_t i)
-{
-    uint64_t x = heap[i];
-    for (size_t child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && heap[child + 1] < heap[child]) child++;
-        if (heap[child] >= x) break;
-        heap[i] = heap[child];
-    }
-    heap[i] = x;
-}
-
-static segue_status heap_add(struct sg_encoding *e, uint64_t x)
-{
-    if (e->heap_n == e->heap_cap) {
-        size_t cap = e->heap_cap + e->heap_cap / 2 + 256;
-        uint64_t *more = sg_realloc(e->heap, cap * sizeof *more);
-        if (!more) return sg_no_memory("text", cap * sizeof *more, e->err);
-        e->heap = more;
-        e->heap_cap = cap;
-    }
-    e->heap[e->heap_n++] = x;
-    return SEGUE_OK;
-}
-
-static segue_status heap_push(struct sg_encoding *e, uint64_t x)
-{
-    SG_TRY(heap_add(e, x));
-    uint64_t *heap = e->heap;
-    size_t i = e->heap_n - 1;
-    for (; i && heap[(i - 1) / 2] > x; i = (i - 1) / 2) heap[i] = heap[(i - 1) / 2];
-    heap[i] = x;
-    return SEGUE_OK;
-}
-
-/* The order of symbol i and the next one; NO_PAIR at the end. */
-static uint32_t order_at(const struct sg_encoding *e, const char *s, size_t len, uint32_t i, int32_t *made)
-{
-    const struct sg_symbol *sym = e->symbols;
-    if (sym[i].id == DEAD || sym[i].next == NO_PAIR) return NO_PAIR;
-    const struct sg_symbol *b = &sym[sym[i].next];
-    return pair_order(e->t, s, &sym[i], b, b->next == NO_PAIR ? len : sym[b->next].at, made);
-}
-
-static segue_status merge_many(struct sg_encoding *e, const char *s, size_t len, size_t n)
-{
-    struct sg_symbol *sym = e->symbols;
-    int32_t made = 0;
-    e->heap_n = 0;
-    for (size_t i = 0; i < n; i++) {
-        sym[i].prev = i ? (uint32_t)i - 1 : NO_PAIR;
-        sym[i].next = i + 1 < n ? (uint32_t)i + 1 : NO_PAIR;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t order = order_at(e, s, len, i, &made);
-        if (order != NO_PAIR) SG_TRY(heap_add(e, (uint64_t)order << 32 | i));
-    }
-    for (size_t i = e->heap_n / 2; i--;) sift_down(e->heap, e->heap_n, i);
-    while (e->heap_n) {
-        uint64_t top = e->heap[0];
-        e->heap[0] = e->heap[--e->heap_n];
-        if (e->heap_n) sift_down(e->heap, e->heap_n, 0);
-        uint32_t i = (uint32_t)top, order = order_at(e, s, len, i, &made);
-        if (order == NO_PAIR || order != top >> 32) continue;    /* the pair has changed since */
-        uint32_t gone = sym[i].next;
-        sym[i].id = made;
-        sym[i].next = sym[gone].next;
-        sym[gone].id = DEAD;
-        if (sym[i].next != NO_PAIR) sym[sym[i].next].prev = i;
-        order = order_at(e, s, len, i, &made);
-        if (order != NO_PAIR) SG_TRY(heap_push(e, (uint64_t)order << 32 | i));
-        if (sym[i].prev == NO_PAIR) continue;
-        order = order_at(e, s, len, sym[i].prev, &made);
-        if (order != NO_PAIR) SG_TRY(heap_push(e, (uint64_t)order << 32 | sym[i].prev));
-    }
-    return SEGUE_OK;
-}
+enum { SMALL_PIECE = 96 };
 
 /* All bytes of an unknown character, when every one of them has a token. Returns how many were put. */
 static size_t put_bytes(const struct sg_tokenizer *t, const char *s, size_t n, uint32_t at, struct sg_symbol *sym)
@@ -222,8 +99,8 @@ static segue_status merge_piece(struct sg_encoding *e, const char *s, size_t len
         sym = e->symbols;
     }
     size_t n = first_symbols(t, s, len, sym);
-    if (n <= FEW) {
-        n = merge_few(t, s, len, sym, n);
+    if (n <= SG_MERGE_FEW) {
+        n = sg_merge_few(t, s, len, sym, n);
         for (size_t i = 0; i < n; i++) emit(e, s, &sym[i], i + 1 < n ? sym[i + 1].at : len);
         return SEGUE_OK;
     }
@@ -232,9 +109,9 @@ static segue_status merge_piece(struct sg_encoding *e, const char *s, size_t len
         memcpy(e->symbols, small, n * sizeof *sym);
         sym = e->symbols;
     }
-    SG_TRY(merge_many(e, s, len, n));
-    for (uint32_t i = 0; i != NO_PAIR; i = sym[i].next)
-        emit(e, s, &sym[i], sym[i].next == NO_PAIR ? len : sym[sym[i].next].at);
+    SG_TRY(sg_merge_many(e, s, len, n));
+    for (uint32_t i = 0; i != SG_NO_SYMBOL; i = sym[i].next)
+        emit(e, s, &sym[i], sym[i].next == SG_NO_SYMBOL ? len : sym[sym[i].next].at);
     return SEGUE_OK;
 }
 

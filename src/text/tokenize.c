@@ -134,6 +134,8 @@ segue_status sg_tokenize(const struct sg_tokenizer *t, const char *text, size_t 
     sg_free(e.seen);
     sg_free(e.symbols);
     sg_free(e.heap);
+    sg_free(e.queues);
+    sg_free(e.links);
     sg_regex_done(&e);
     SG_TRY(s);
     *n = e.n;

@@ -1,6 +1,6 @@
 /* tokparts.h: what a tokenizer is made of. The readers (tokjson.c, tokgguf.c, tokbin.c) fill it, everything else reads
  * it. The way of a text: added tokens cut it (added.c), the pieces in between are normalized (normal.c), split
- * (pretoken.c) and merged (bpe.c) into ids (tokenize.c).
+ * (pretoken.c) and merged (bpe.c, merge.c) into ids (tokenize.c).
  * SPDX-License-Identifier: MIT */
 #ifndef SG_TEXT_TOKPARTS_H
 #define SG_TEXT_TOKPARTS_H
@@ -90,7 +90,7 @@ struct sg_tokenizer {
     uint32_t longest;            /* bytes of the longest text */
 
     struct sg_merge *merges;     /* [merges_mask + 1]; NULL: merge by score */
-    uint32_t merges_mask;
+    uint32_t merges_mask, ranks; /* ranks: highest rank + 1 */
     uint8_t byte_level;          /* symbols are bytes, spelt in the byte alphabet; else characters */
     uint8_t byte_fallback, fuse_unk, ignore_merges;
     uint8_t by_word;             /* no token holds a U+2581 after another character: texts may be cut before it */
@@ -152,6 +152,18 @@ struct sg_symbol {
     int32_t id;                  /* -1: no token has this text (merging by score) */
     uint32_t at, prev, next;     /* first byte in the piece; neighbours */
 };
+#define SG_NO_SYMBOL UINT32_MAX
+/* Places that wait to be merged, see merge.c. */
+struct sg_wait {
+    uint64_t key;                /* order << 32 | symbol */
+    uint32_t queue;              /* it is the head of this queue; UINT32_MAX = of none */
+};
+struct sg_queue {
+    uint32_t head, tail;         /* index + 1 of links; 0 = empty */
+};
+struct sg_link {
+    uint32_t symbol, next;       /* next: index + 1; 0 = none */
+};
 struct sg_encoding {
     const struct sg_tokenizer *t;
     segue_error *err;
@@ -160,8 +172,11 @@ struct sg_encoding {
     struct sg_piece_seen *seen;  /* [seen_mask + 1] or NULL */
     uint32_t seen_mask, epoch;   /* a new epoch forgets everything: the bytes moved */
     struct sg_symbol *symbols;
-    uint64_t *heap;              /* rank or score order << 32 | symbol */
-    size_t symbols_cap, heap_n, heap_cap;
+    struct sg_wait *heap;        /* [heap_cap] */
+    struct sg_queue *queues;     /* [merges or tokens] or NULL */
+    struct sg_link *links;       /* [links_cap] */
+    size_t symbols_cap, heap_n, heap_cap, links_n, links_cap;
+    uint32_t links_free;         /* index + 1 of the first free link */
     void *regex_match, *regex_limits;
 };
 static inline void sg_encoding_put(struct sg_encoding *e, int32_t id)
@@ -185,6 +200,13 @@ void sg_regex_close(void *regex);
 segue_status sg_regex_find(struct sg_encoding *e, const void *regex, const char *s, size_t n, size_t from,
                            size_t *start, size_t *end);
 void sg_regex_done(struct sg_encoding *e);
+
+/* --- merge.c --- */
+enum { SG_MERGE_FEW = 32 };
+/* Merge symbols of a piece. few: n <= SG_MERGE_FEW, packed, returns how many are left. many: e->symbols, the chain from
+ * symbol 0 by `next` is left. */
+size_t sg_merge_few(const struct sg_tokenizer *t, const char *s, size_t len, struct sg_symbol *sym, size_t n);
+segue_status sg_merge_many(struct sg_encoding *e, const char *s, size_t len, size_t n);
 
 /* --- bpe.c --- */
 segue_status sg_bpe(struct sg_encoding *e, const char *s, size_t n);

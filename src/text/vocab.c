@@ -116,6 +116,7 @@ segue_status sg_merges_room(struct sg_tokenizer *t, size_t n, segue_error *err)
     if (!t->merges) return sg_no_memory("tokenizer", ((size_t)mask + 1) * sizeof *t->merges, err);
     for (uint32_t i = 0; i <= mask; i++) t->merges[i].rank = UINT32_MAX;
     t->merges_mask = mask;
+    t->ranks = (uint32_t)n;
     return SEGUE_OK;
 }
 

@@ -81,7 +81,13 @@ def maker(seed, specials):
             [category] * 5 + [anything] * 3 + [composed] * 3 + [jamo, hexes, hexes, random_word, random_word, control] + \
             [lambda: pick(specials)]
 
+    def long_piece():
+        letters = pick(("abcdefghijklmnopqrstuvwxyz", "ab", "the ", "a", " \t", "0123456789", "e\u0301", "日本語"))
+        return "".join(pick(letters) for _ in range(number(3000, 12000)))
+
     def one():
+        if not number(1000):
+            return long_piece()
         kind = number(40)
         if kind == 0:
             return pick((" ", "a", "\n", "1", "é", "あ", "'", "e\u0301", "\u0301", "😀")) * number(1, 400)
