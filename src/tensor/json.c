@@ -1,7 +1,6 @@
-/* json.c: jansson with this house's errors: every text is parsed whole, duplicate keys are refused, and members are
- * taken by kind with a fallback. It must never trust a member's kind, and never touch jansson's global hooks, which
- * belong to the host program.
- * SPDX-License-Identifier: MIT */
+/* json.c: jansson with this house's errors: every text is parsed whole, duplicate keys are refused, and
+ * members are taken by kind with a fallback. It must never trust a member's kind, and never touch jansson's
+ * global hooks, which belong to the host program. SPDX-License-Identifier: MIT */
 #include "tensor/json.h"
 
 #include <math.h>
@@ -14,9 +13,10 @@ segue_status sg_json_parse(json_t **out, const char *text, size_t len, const cha
     json_t *root = json_loadb(text ? text : "", len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (!root) {
         if (json_error_code(&why) == json_error_out_of_memory)
-            return sg_fail(err, SEGUE_EMEMORY, "parse JSON: %s: out of memory at byte %d; free some memory", what, why.position);
-        return sg_fail(err, SEGUE_EFORMAT, "parse JSON: %s: line %d, column %d: %s; fetch the file again", what, why.line,
-                       why.column, why.text);
+            return sg_fail(err, SEGUE_EMEMORY, "parse JSON: %s: out of memory at byte %d; free some memory",
+                           what, why.position);
+        return sg_fail(err, SEGUE_EFORMAT, "parse JSON: %s: line %d, column %d: %s; fetch the file again",
+                       what, why.line, why.column, why.text);
     }
     *out = root;
     return SEGUE_OK;
@@ -34,19 +34,28 @@ segue_status sg_json_read(json_t **out, const char *path, size_t limit, segue_er
 static const char *kind_name(const json_t *v)
 {
     switch (json_typeof(v)) {
-    case JSON_OBJECT: return "an object";
-    case JSON_ARRAY: return "an array";
-    case JSON_STRING: return "a string";
-    case JSON_INTEGER: return "an integer";
-    case JSON_REAL: return "a real number";
-    case JSON_NULL: return "null";
-    default: return "a boolean";
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+        return "an integer";
+    case JSON_REAL:
+        return "a real number";
+    case JSON_NULL:
+        return "null";
+    default:
+        return "a boolean";
     }
 }
 
-static segue_status wrong_kind(const char *what, const char *key, const json_t *v, const char *wanted, segue_error *err)
+static segue_status wrong_kind(const char *what, const char *key, const json_t *v, const char *wanted,
+                               segue_error *err)
 {
-    return sg_fail(err, SEGUE_EFORMAT, "read JSON: %s: member \"%s\" is %s, %s expected; fetch the file again", what, key,
+    return sg_fail(err, SEGUE_EFORMAT,
+                   "read JSON: %s: member \"%s\" is %s, %s expected; fetch the file again", what, key,
                    kind_name(v), wanted);
 }
 
@@ -68,7 +77,8 @@ segue_status sg_json_int(const json_t *o, const char *key, int64_t fallback, int
     } else {
         /* Some writers print whole numbers as 1e6 or 32.0; beyond 2^53 a double is no longer one number. */
         double d = json_is_real(v) ? json_real_value(v) : 0.5;
-        if (!(fabs(d) <= 9007199254740992.0) || d != floor(d)) return wrong_kind(what, key, v, "an integer", err);
+        if (!(fabs(d) <= 9007199254740992.0) || d != floor(d))
+            return wrong_kind(what, key, v, "an integer", err);
         *out = (int64_t)d;
     }
     return SEGUE_OK;
@@ -92,8 +102,8 @@ segue_status sg_json_bool(const json_t *o, const char *key, int fallback, int *o
     return SEGUE_OK;
 }
 
-segue_status sg_json_text(const json_t *o, const char *key, const char *fallback, const char **out, const char *what,
-                          segue_error *err)
+segue_status sg_json_text(const json_t *o, const char *key, const char *fallback, const char **out,
+                          const char *what, segue_error *err)
 {
     const json_t *v = member(o, key);
     if (v && !json_is_string(v)) return wrong_kind(what, key, v, "a string", err);

@@ -1,6 +1,6 @@
-/* added.c: added tokens: a sorted list of texts, searched by narrowing a range byte by byte, so that of the texts that
- * begin at a place the longest is found without looking at the others.
- * SPDX-License-Identifier: MIT */
+/* added.c: added tokens: a sorted list of texts, searched by narrowing a range byte by byte, so that of the
+ * texts that begin at a place the longest is found without looking at the others. SPDX-License-Identifier:
+ * MIT */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +29,8 @@ segue_status sg_added_make(struct sg_tokenizer *t, struct sg_added_set *set, str
     for (size_t i = 0; i < n; i++) {
         struct sg_added *a = &items[i], *last = kept ? &set->items[kept - 1] : NULL;
         if (a->len > LONGEST_ADDED)
-            return sg_fail(err, SEGUE_EUNSUPPORTED, "read tokenizer: %s: added token %d has %u bytes, at most %d work; remove it",
+            return sg_fail(err, SEGUE_EUNSUPPORTED,
+                           "read tokenizer: %s: added token %d has %u bytes, at most %d work; remove it",
                            what, (int)a->id, a->len, LONGEST_ADDED);
         /* Empty texts never match, and bytes that are no text cannot stand in a repaired one. */
         if (!a->len || sg_utf8_valid(a->text, a->len) != a->len) continue;
@@ -49,8 +50,10 @@ static uint32_t lower_bound(const struct sg_added_set *set, uint32_t low, uint32
 {
     while (low < high) {
         uint32_t mid = low + (high - low) / 2;
-        if ((unsigned char)set->items[mid].text[d] < b) low = mid + 1;
-        else high = mid;
+        if ((unsigned char)set->items[mid].text[d] < b)
+            low = mid + 1;
+        else
+            high = mid;
     }
     return low;
 }
@@ -60,7 +63,7 @@ static const struct sg_added *longest_at(const struct sg_added_set *set, const c
     const struct sg_added *best = NULL;
     unsigned b = (unsigned char)s[0];
     uint32_t low = set->first[b], high = set->first[b + 1];
-    for (size_t d = 1; low < high; d++) {    /* all of [low, high) share d bytes with s */
+    for (size_t d = 1; low < high; d++) { /* all of [low, high) share d bytes with s */
         if (set->items[low].len == d) best = &set->items[low++];
         if (d == n || low == high) break;
         b = (unsigned char)s[d];
@@ -70,7 +73,8 @@ static const struct sg_added *longest_at(const struct sg_added_set *set, const c
     return best;
 }
 
-const struct sg_added *sg_added_find(const struct sg_added_set *set, const char *s, size_t n, size_t from, size_t *at)
+const struct sg_added *sg_added_find(const struct sg_added_set *set, const char *s, size_t n, size_t from,
+                                     size_t *at)
 {
     for (size_t i = set->n ? from : n; i < n; i++) {
         unsigned b = (unsigned char)s[i];

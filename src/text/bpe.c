@@ -1,6 +1,6 @@
-/* bpe.c: one piece of text to tokens: its first symbols, their merging (merge.c), what is left as ids. Texts without
- * a splitter are cut at words where no token reaches across; pieces met before in the same call are copied.
- * SPDX-License-Identifier: MIT */
+/* bpe.c: one piece of text to tokens: its first symbols, their merging (merge.c), what is left as ids. Texts
+ * without a splitter are cut at words where no token reaches across; pieces met before in the same call are
+ * copied. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "text/tokparts.h"
@@ -9,16 +9,18 @@
 enum { SMALL_PIECE = 96 };
 
 /* All bytes of an unknown character, when every one of them has a token. Returns how many were put. */
-static size_t put_bytes(const struct sg_tokenizer *t, const char *s, size_t n, uint32_t at, struct sg_symbol *sym)
+static size_t put_bytes(const struct sg_tokenizer *t, const char *s, size_t n, uint32_t at,
+                        struct sg_symbol *sym)
 {
     for (size_t i = 0; i < n; i++)
         if (t->byte_ids[(unsigned char)s[i]] < 0) return 0;
-    for (size_t i = 0; i < n; i++) sym[i] = (struct sg_symbol){.id = t->byte_ids[(unsigned char)s[i]], .at = at + (uint32_t)i};
+    for (size_t i = 0; i < n; i++)
+        sym[i] = (struct sg_symbol){.id = t->byte_ids[(unsigned char)s[i]], .at = at + (uint32_t)i};
     return n;
 }
 
-/* First symbols of a piece, at most one per byte. An unknown character becomes byte tokens, else the unknown token
- * (fused with its neighbours where the file says so), else nothing. */
+/* First symbols of a piece, at most one per byte. An unknown character becomes byte tokens, else the unknown
+ * token (fused with its neighbours where the file says so), else nothing. */
 static size_t first_symbols(const struct sg_tokenizer *t, const char *s, size_t len, struct sg_symbol *sym)
 {
     size_t n = 0, unknown = 0;
@@ -26,14 +28,17 @@ static size_t first_symbols(const struct sg_tokenizer *t, const char *s, size_t 
         unsigned char b = (unsigned char)s[at];
         uint32_t c;
         width = t->byte_level || b < 128 ? 1 : sg_utf8_get(s + at, &c);
-        int32_t id = t->byte_level ? t->byte_ids[b] : b < 128 ? t->ascii_ids[b] : sg_vocab_find_model(t, s + at, width);
+        int32_t id = t->byte_level ? t->byte_ids[b]
+                     : b < 128     ? t->ascii_ids[b]
+                                   : sg_vocab_find_model(t, s + at, width);
         if (id >= 0 || !t->merges) {
             if (unknown) sym[n++] = (struct sg_symbol){.id = t->unk, .at = (uint32_t)at};
             unknown = 0;
             sym[n++] = (struct sg_symbol){.id = id, .at = (uint32_t)at};
             continue;
         }
-        size_t bytes = t->byte_fallback && !t->byte_level ? put_bytes(t, s + at, width, (uint32_t)at, sym + n) : 0;
+        size_t bytes =
+            t->byte_fallback && !t->byte_level ? put_bytes(t, s + at, width, (uint32_t)at, sym + n) : 0;
         n += bytes;
         if (bytes || t->unk < 0) continue;
         if (unknown && !t->fuse_unk) sym[n++] = (struct sg_symbol){.id = t->unk, .at = (uint32_t)at};

@@ -1,7 +1,7 @@
-/* merge.c: byte-pair merging, always the best pair and of equals the leftmost: by rank of the pair (tokenizer.json, GGUF
- * "gpt2") or by score of what it spells (SentencePiece files). Few symbols are scanned for the best pair. Many wait in a
- * heap, O(n log n); of very many, places of one kind arrive mostly in text order and wait in a queue behind their first,
- * which keeps the heap small and the memory access in order.
+/* merge.c: byte-pair merging, always the best pair and of equals the leftmost: by rank of the pair
+ * (tokenizer.json, GGUF "gpt2") or by score of what it spells (SentencePiece files). Few symbols are scanned
+ * for the best pair. Many wait in a heap, O(n log n); of very many, places of one kind arrive mostly in text
+ * order and wait in a queue behind their first, which keeps the heap small and the memory access in order.
  * SPDX-License-Identifier: MIT */
 #include "base/num.h"
 #include "text/tokparts.h"
@@ -12,7 +12,8 @@
 
 enum { QUEUES_FROM = 4096 };
 
-/* Order of a pair (lower merges first), the token it makes, and the queue of its kind. `end`: where its text ends. */
+/* Order of a pair (lower merges first), the token it makes, and the queue of its kind. `end`: where its text
+ * ends. */
 struct pair {
     uint32_t order, queue;
     int32_t made;
@@ -35,7 +36,8 @@ static struct pair pair_of(const struct sg_tokenizer *t, const char *s, const st
 size_t sg_merge_few(const struct sg_tokenizer *t, const char *s, size_t len, struct sg_symbol *sym, size_t n)
 {
     struct pair pairs[SG_MERGE_FEW];
-    for (size_t i = 0; i + 1 < n; i++) pairs[i] = pair_of(t, s, &sym[i], &sym[i + 1], i + 2 < n ? sym[i + 2].at : len);
+    for (size_t i = 0; i + 1 < n; i++)
+        pairs[i] = pair_of(t, s, &sym[i], &sym[i + 1], i + 2 < n ? sym[i + 2].at : len);
     while (n > 1) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < n; i++)
@@ -134,8 +136,10 @@ static uint64_t take(struct sg_encoding *e)
         e->links[link - 1].next = e->links_free;
         e->links_free = link;
     }
-    if (q && q->head) e->heap[0].key = (top.key >> 32) << 32 | e->links[q->head - 1].symbol;
-    else e->heap[0] = e->heap[--e->heap_n];
+    if (q && q->head)
+        e->heap[0].key = (top.key >> 32) << 32 | e->links[q->head - 1].symbol;
+    else
+        e->heap[0] = e->heap[--e->heap_n];
     if (e->heap_n) sift_down(e->heap, e->heap_n);
     return top.key;
 }
@@ -173,13 +177,14 @@ segue_status sg_merge_many(struct sg_encoding *e, const char *s, size_t len, siz
         uint64_t key = take(e);
         uint32_t i = (uint32_t)key;
         struct pair p = pair_at(e, s, len, i);
-        if (p.order == NO_PAIR || p.order != key >> 32) continue;    /* the pair has changed since */
+        if (p.order == NO_PAIR || p.order != key >> 32) continue; /* the pair has changed since */
         uint32_t gone = sym[i].next;
         sym[i].id = p.made;
         sym[i].next = sym[gone].next;
         sym[gone].id = DEAD;
         if (sym[i].next != SG_NO_SYMBOL) sym[sym[i].next].prev = i;
-        if (sym[i].prev != SG_NO_SYMBOL) SG_TRY(wait_at(e, pair_at(e, s, len, sym[i].prev), sym[i].prev, queued));
+        if (sym[i].prev != SG_NO_SYMBOL)
+            SG_TRY(wait_at(e, pair_at(e, s, len, sym[i].prev), sym[i].prev, queued));
         SG_TRY(wait_at(e, pair_at(e, s, len, i), i, queued));
     }
     return SEGUE_OK;

@@ -1,6 +1,6 @@
-/* nfc.c: canonical composition. Text is handled in regions: from a character that nothing before can change to the
- * next such character. Clean regions are copied; the others are decomposed, ordered and composed. Time and memory are
- * linear in the text, also when it is one single base with a million marks.
+/* nfc.c: canonical composition. Text is handled in regions: from a character that nothing before can change
+ * to the next such character. Clean regions are copied; the others are decomposed, ordered and composed. Time
+ * and memory are linear in the text, also when it is one single base with a million marks.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -13,7 +13,7 @@
 enum { HANGUL = 0xac00, JAMO_L = 0x1100, JAMO_V = 0x1161, JAMO_T = 0x11a7, HANGUL_N = 11172 };
 
 struct points {
-    uint32_t *c;         /* code point << 8 | combining class */
+    uint32_t *c; /* code point << 8 | combining class */
     size_t n, cap;
 };
 
@@ -22,8 +22,10 @@ static unsigned combining_class(uint32_t c)
     size_t low = 0, high = COUNT(unicode_ccc);
     while (high - low > 1) {
         size_t mid = (low + high) / 2;
-        if (unicode_ccc[mid] >> 8 <= c) low = mid;
-        else high = mid;
+        if (unicode_ccc[mid] >> 8 <= c)
+            low = mid;
+        else
+            high = mid;
     }
     return unicode_ccc[low] & 255;
 }
@@ -53,8 +55,10 @@ static segue_status decompose(struct points *p, uint32_t c)
     size_t low = 0, high = COUNT(unicode_decomposed);
     while (low < high) {
         size_t mid = (low + high) / 2;
-        if (unicode_decomposed[mid][0] < c) low = mid + 1;
-        else high = mid;
+        if (unicode_decomposed[mid][0] < c)
+            low = mid + 1;
+        else
+            high = mid;
     }
     if (low == COUNT(unicode_decomposed) || unicode_decomposed[low][0] != c) return add_point(p, c);
     uint32_t at = unicode_decomposed[low][1] >> 3, n = unicode_decomposed[low][1] & 7;
@@ -94,8 +98,10 @@ static uint32_t composite(uint32_t a, uint32_t b)
     while (low < high) {
         size_t mid = (low + high) / 2;
         const uint32_t *m = unicode_composed[mid];
-        if (m[0] < a || (m[0] == a && m[1] < b)) low = mid + 1;
-        else high = mid;
+        if (m[0] < a || (m[0] == a && m[1] < b))
+            low = mid + 1;
+        else
+            high = mid;
     }
     if (low == COUNT(unicode_composed)) return 0;
     const uint32_t *m = unicode_composed[low];
@@ -106,7 +112,7 @@ static uint32_t composite(uint32_t a, uint32_t b)
 static size_t compose(uint32_t *c, size_t n)
 {
     size_t out = 0, starter = SIZE_MAX;
-    unsigned last = 0;               /* class of what stands before, since the starter */
+    unsigned last = 0; /* class of what stands before, since the starter */
     for (size_t i = 0; i < n; i++) {
         unsigned ccc = c[i] & 255;
         if (starter != SIZE_MAX && (out == starter + 1 || last < ccc)) {
@@ -145,7 +151,8 @@ static segue_status region(struct sg_buf *out, struct points *p, const char *s, 
     return SEGUE_OK;
 }
 
-/* The first character at or after `at` that is not certain; n when there is none. *before: the character in front. */
+/* The first character at or after `at` that is not certain; n when there is none. *before: the character in
+ * front. */
 static size_t unsure_from(const char *s, size_t n, size_t at, size_t *before)
 {
     *before = at;

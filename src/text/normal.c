@@ -1,6 +1,5 @@
-/* normal.c: what is done to a piece of text before it is split: NFC, a prefix, literal replacements, stripping. A step
- * that changes nothing copies nothing.
- * SPDX-License-Identifier: MIT */
+/* normal.c: what is done to a piece of text before it is split: NFC, a prefix, literal replacements,
+ * stripping. A step that changes nothing copies nothing. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "text/tokparts.h"
@@ -46,7 +45,9 @@ static void strip(const struct sg_norm *step, const char **s, size_t *n)
 static int apply(const struct sg_norm *step, struct sg_buf *out, const char **s, size_t *n)
 {
     switch (step->kind) {
-    case SG_NORM_STRIP: strip(step, s, n); return 0;
+    case SG_NORM_STRIP:
+        strip(step, s, n);
+        return 0;
     case SG_NORM_PREPEND:
         if (!*n) return 0;
         sg_buf_add(out, step->to, step->to_len);

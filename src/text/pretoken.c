@@ -1,7 +1,6 @@
-/* pretoken.c: cutting a piece of text before merging. The patterns that models use are scanners written by hand, equal
- * to the regular expressions; any other pattern goes to regex.c. Each step gives its pieces one by one to the next, so
- * nothing is stored but text that a step changes.
- * SPDX-License-Identifier: MIT */
+/* pretoken.c: cutting a piece of text before merging. The patterns that models use are scanners written by
+ * hand, equal to the regular expressions; any other pattern goes to regex.c. Each step gives its pieces one
+ * by one to the next, so nothing is stored but text that a step changes. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "text/tokparts.h"
@@ -10,8 +9,8 @@
 struct scan {
     const char *s;
     size_t n;
-    unsigned word;               /* classes of the pattern's word: letters, in qwen35 also marks */
-    size_t numbers;              /* digits in a piece at most */
+    unsigned word;  /* classes of the pattern's word: letters, in qwen35 also marks */
+    size_t numbers; /* digits in a piece at most */
 };
 
 /* Class of the character at i and where the next one begins; at the end 0 and i. */
@@ -45,8 +44,8 @@ static int is_rest(const struct scan *x, size_t i)
     return i < x->n && !(class_at(x, i, &next) & (SG_CHAR_SPACE | SG_CHAR_NUMBER | x->word));
 }
 
-/* 's 't 're 've 'm 'll 'd after an apostrophe at i; returns the end, or i. Folded: in any case, and with U+017F, whose
- * lower-case form is s. */
+/* 's 't 're 've 'm 'll 'd after an apostrophe at i; returns the end, or i. Folded: in any case, and with
+ * U+017F, whose lower-case form is s. */
 static size_t contraction(const struct scan *x, size_t i, int folded)
 {
     static const char *const ends[] = {"s", "t", "re", "ve", "m", "ll", "d"};
@@ -123,7 +122,8 @@ struct splitting {
     const struct sg_split *split;
     const char *s;
     size_t n;
-    size_t known_from, known_start, known_end;   /* the match after known_from; end 0: none; from SIZE_MAX: not known */
+    size_t known_from, known_start,
+        known_end; /* the match after known_from; end 0: none; from SIZE_MAX: not known */
 };
 
 /* The next match of a literal or a pattern, from `from` on; *end = 0: none. */
@@ -178,8 +178,8 @@ static segue_status ruled(struct splitting *p, size_t at, size_t *end, int *drop
 
 static segue_status step(struct sg_encoding *e, uint32_t i, const char *s, size_t n, int first);
 
-static segue_status pieces(struct sg_encoding *e, uint32_t i, const struct sg_split *split, const char *s, size_t n,
-                           int first)
+static segue_status pieces(struct sg_encoding *e, uint32_t i, const struct sg_split *split, const char *s,
+                           size_t n, int first)
 {
     struct scan x = {s, n, SG_CHAR_LETTER, 1};
     struct splitting p = {e, split, s, n, SIZE_MAX, 0, 0};
@@ -188,12 +188,20 @@ static segue_status pieces(struct sg_encoding *e, uint32_t i, const struct sg_sp
     for (size_t at = 0, end; at < n; at = end) {
         int drop = 0;
         switch (split->kind) {
-        case SG_SPLIT_GPT2: end = scan_gpt2(&x, at); break;
+        case SG_SPLIT_GPT2:
+            end = scan_gpt2(&x, at);
+            break;
         case SG_SPLIT_DIGIT:
-        case SG_SPLIT_DIGITS: end = scan_digits(&x, at, split->kind == SG_SPLIT_DIGIT); break;
+        case SG_SPLIT_DIGITS:
+            end = scan_digits(&x, at, split->kind == SG_SPLIT_DIGIT);
+            break;
         case SG_SPLIT_LITERAL:
-        case SG_SPLIT_REGEX: SG_TRY(ruled(&p, at, &end, &drop)); break;
-        default: end = scan_modern(&x, at); break;
+        case SG_SPLIT_REGEX:
+            SG_TRY(ruled(&p, at, &end, &drop));
+            break;
+        default:
+            end = scan_modern(&x, at);
+            break;
         }
         if (!drop) SG_TRY(step(e, i + 1, s + at, end - at, first && !at));
     }
@@ -201,8 +209,8 @@ static segue_status pieces(struct sg_encoding *e, uint32_t i, const struct sg_sp
 }
 
 /* Spaces become U+2581, one may be put in front, and pieces begin with it. */
-static segue_status meta(struct sg_encoding *e, uint32_t i, const struct sg_split *split, const char *s, size_t n,
-                         int first, struct sg_buf *text)
+static segue_status meta(struct sg_encoding *e, uint32_t i, const struct sg_split *split, const char *s,
+                         size_t n, int first, struct sg_buf *text)
 {
     static const char mark[] = "\xe2\x96\x81";
     int has = s[0] == ' ' || (n >= 3 && memcmp(s, mark, 3) == 0);
@@ -216,7 +224,8 @@ static segue_status meta(struct sg_encoding *e, uint32_t i, const struct sg_spli
     }
     if (text->failed) return sg_no_memory("text", n, e->err);
     struct sg_split cut = {.kind = SG_SPLIT_LITERAL, .rule = SG_RULE_NEXT, .text = mark, .len = 3};
-    return split->whole ? step(e, i + 1, text->data, text->len, first) : pieces(e, i, &cut, text->data, text->len, first);
+    return split->whole ? step(e, i + 1, text->data, text->len, first)
+                        : pieces(e, i, &cut, text->data, text->len, first);
 }
 
 static segue_status space_first(struct sg_encoding *e, uint32_t i, const char *s, size_t n, int first,
@@ -235,9 +244,10 @@ static segue_status step(struct sg_encoding *e, uint32_t i, const char *s, size_
     if (i == t->splits_n) return sg_bpe(e, s, n);
     const struct sg_split *split = &t->splits[i];
     if (split->kind == SG_SPLIT_SPACE_FIRST && s[0] == ' ') return step(e, i + 1, s, n, first);
-    if (split->kind != SG_SPLIT_META && split->kind != SG_SPLIT_SPACE_FIRST) return pieces(e, i, split, s, n, first);
+    if (split->kind != SG_SPLIT_META && split->kind != SG_SPLIT_SPACE_FIRST)
+        return pieces(e, i, split, s, n, first);
     struct sg_buf text = {0};
-    e->epoch++;              /* pieces seen so far stand elsewhere, those to come will be gone */
+    e->epoch++; /* pieces seen so far stand elsewhere, those to come will be gone */
     segue_status status = split->kind == SG_SPLIT_META ? meta(e, i, split, s, n, first, &text)
                                                        : space_first(e, i, s, n, first, &text);
     e->epoch++;
@@ -245,7 +255,10 @@ static segue_status step(struct sg_encoding *e, uint32_t i, const char *s, size_
     return status;
 }
 
-segue_status sg_pretoken(struct sg_encoding *e, const char *s, size_t n, int first) { return step(e, 0, s, n, first); }
+segue_status sg_pretoken(struct sg_encoding *e, const char *s, size_t n, int first)
+{
+    return step(e, 0, s, n, first);
+}
 
 #define ENGLISH_ANY "(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
 #define SPACES "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
@@ -258,9 +271,12 @@ segue_status sg_split_of_pattern(struct sg_split *out, const char *pattern, size
         const char *pattern;
     } known[] = {
         {SG_SPLIT_GPT2, "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"},
-        {SG_SPLIT_LLAMA3, ENGLISH_ANY "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES},
-        {SG_SPLIT_QWEN2, ENGLISH_ANY "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES},
-        {SG_SPLIT_QWEN35, ENGLISH_ANY "[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" SPACES},
+        {SG_SPLIT_LLAMA3,
+         ENGLISH_ANY "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES},
+        {SG_SPLIT_QWEN2,
+         ENGLISH_ANY "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" SPACES},
+        {SG_SPLIT_QWEN35, ENGLISH_ANY
+         "[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" SPACES},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strlen(known[i].pattern) != len || memcmp(known[i].pattern, pattern, len) != 0) continue;

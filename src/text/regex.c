@@ -1,6 +1,6 @@
-/* regex.c: pre-tokenizer patterns that have no scanner of their own, matched by PCRE2 under limits of steps and
- * memory. Its Unicode tables may be older than the field's, so tokenizers that need it say so in their info.
- * SPDX-License-Identifier: MIT */
+/* regex.c: pre-tokenizer patterns that have no scanner of their own, matched by PCRE2 under limits of steps
+ * and memory. Its Unicode tables may be older than the field's, so tokenizers that need it say so in their
+ * info. SPDX-License-Identifier: MIT */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -23,21 +23,27 @@ static void give(void *p, void *unused)
 segue_status sg_regex_open(void **out, const char *pattern, size_t len, const char *what, segue_error *err)
 {
     if (len > MOST_PATTERN)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "read tokenizer: %s: its split pattern has %zu bytes, at most %d work; choose another model",
-                       what, len, MOST_PATTERN);
+        return sg_fail(
+            err, SEGUE_EUNSUPPORTED,
+            "read tokenizer: %s: its split pattern has %zu bytes, at most %d work; choose another model",
+            what, len, MOST_PATTERN);
     pcre2_general_context *own = pcre2_general_context_create(memory, give, NULL);
     pcre2_compile_context *how = own ? pcre2_compile_context_create(own) : NULL;
     int code = 0;
     PCRE2_SIZE at = 0;
     pcre2_code *regex = NULL;
-    if (how) regex = pcre2_compile((PCRE2_SPTR)pattern, len, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &at, how);
+    if (how)
+        regex = pcre2_compile((PCRE2_SPTR)pattern, len, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
+                              &code, &at, how);
     pcre2_compile_context_free(how);
     pcre2_general_context_free(own);
-    if (!regex && (!how || code == PCRE2_ERROR_NOMEMORY || code == 121)) return sg_no_memory("split pattern", len, err);
+    if (!regex && (!how || code == PCRE2_ERROR_NOMEMORY || code == 121))
+        return sg_no_memory("split pattern", len, err);
     if (!regex) {
         PCRE2_UCHAR why[128];
         pcre2_get_error_message(code, why, sizeof why);
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "read tokenizer: %s: its split pattern: %s at %zu; choose another model", what,
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "read tokenizer: %s: its split pattern: %s at %zu; choose another model", what,
                        (const char *)why, (size_t)at);
     }
     *out = regex;
@@ -72,8 +78,10 @@ segue_status sg_regex_find(struct sg_encoding *e, const void *regex, const char 
     if (code == PCRE2_ERROR_NOMATCH) return SEGUE_OK;
     if (code == PCRE2_ERROR_NOMEMORY) return sg_no_memory("text", n, e->err);
     if (code < 0)
-        return sg_fail(e->err, SEGUE_ELIMIT, "tokenize: the model's split pattern needs more than %d steps at byte %zu; shorten the text",
-                       MATCH_STEPS, from);
+        return sg_fail(
+            e->err, SEGUE_ELIMIT,
+            "tokenize: the model's split pattern needs more than %d steps at byte %zu; shorten the text",
+            MATCH_STEPS, from);
     const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(e->regex_match);
     /* \K and lookbehind can give odd spans; only a real step forward counts. */
     if (ends[1] <= from || ends[0] >= ends[1]) return SEGUE_OK;

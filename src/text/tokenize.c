@@ -1,6 +1,5 @@
-/* tokenize.c: one text to tokens: repaired, cut at added tokens, normalized, cut again, and what is left split and
- * merged. All working memory belongs to the call.
- * SPDX-License-Identifier: MIT */
+/* tokenize.c: one text to tokens: repaired, cut at added tokens, normalized, cut again, and what is left
+ * split and merged. All working memory belongs to the call. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "text/tokparts.h"
@@ -52,8 +51,8 @@ static size_t spaces_after(const char *s, size_t n, size_t at)
 
 typedef segue_status piece_fn(struct cutting *c, const char *s, size_t n, int first);
 
-/* Give the added tokens of a set as they come and every stretch between them to `piece`. A token may take the spaces
- * around it; a later token found inside such spaces still counts, as in the field. */
+/* Give the added tokens of a set as they come and every stretch between them to `piece`. A token may take the
+ * spaces around it; a later token found inside such spaces still counts, as in the field. */
 static segue_status cut(struct cutting *c, const struct sg_added_set *set, const char *s, size_t n, int first,
                         piece_fn *piece)
 {
@@ -66,7 +65,8 @@ static segue_status cut(struct cutting *c, const struct sg_added_set *set, const
         if (a->single_word && !stands_alone(s, n, start, stop)) continue;
         if (a->lstrip) start = spaces_before(s, start, done < start ? done : start);
         if (a->rstrip) {
-            if (stop < run_from || stop > run_to) {     /* remembered, or a run of such tokens would be quadratic */
+            if (stop < run_from ||
+                stop > run_to) { /* remembered, or a run of such tokens would be quadratic */
                 run_from = stop;
                 run_to = spaces_after(s, n, stop);
             }
@@ -119,13 +119,15 @@ static segue_status encode_repaired(struct cutting *c, const char *text, size_t 
     return s;
 }
 
-segue_status sg_tokenize(const struct sg_tokenizer *t, const char *text, size_t len, unsigned flags, int32_t *tokens,
-                         size_t cap, size_t *n, segue_error *err)
+segue_status sg_tokenize(const struct sg_tokenizer *t, const char *text, size_t len, unsigned flags,
+                         int32_t *tokens, size_t cap, size_t *n, segue_error *err)
 {
     if (!t || (!text && len) || (!tokens && cap) || !n)
-        return sg_fail(err, SEGUE_EARG, "tokenize: a pointer is NULL: nothing to work on; pass tokenizer, text and n");
+        return sg_fail(err, SEGUE_EARG,
+                       "tokenize: a pointer is NULL: nothing to work on; pass tokenizer, text and n");
     if (len > MOST_TEXT)
-        return sg_fail(err, SEGUE_ELIMIT, "tokenize: text of %zu bytes: at most %d fit; split it", len, MOST_TEXT);
+        return sg_fail(err, SEGUE_ELIMIT, "tokenize: text of %zu bytes: at most %d fit; split it", len,
+                       MOST_TEXT);
     struct sg_encoding e = {.t = t, .err = err, .tokens = tokens, .cap = cap};
     struct cutting c = {.e = &e, .flags = flags};
     segue_status s = encode_repaired(&c, text ? text : "", len);
@@ -140,6 +142,7 @@ segue_status sg_tokenize(const struct sg_tokenizer *t, const char *text, size_t 
     SG_TRY(s);
     *n = e.n;
     if (e.n > cap)
-        return sg_fail(err, SEGUE_ELIMIT, "tokenize: buffer too small: %zu tokens, %zu fit; call again", e.n, cap);
+        return sg_fail(err, SEGUE_ELIMIT, "tokenize: buffer too small: %zu tokens, %zu fit; call again", e.n,
+                       cap);
     return SEGUE_OK;
 }

@@ -1,6 +1,5 @@
-/* tokgguf.c: the tokenizer inside a GGUF file: "gpt2" (byte-level BPE by merges) and "llama" (by scores). What the file
- * does not say follows from the name of its pre-tokenizer.
- * SPDX-License-Identifier: MIT */
+/* tokgguf.c: the tokenizer inside a GGUF file: "gpt2" (byte-level BPE by merges) and "llama" (by scores).
+ * What the file does not say follows from the name of its pre-tokenizer. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "text/tokparts.h"
@@ -22,15 +21,21 @@ static segue_status array_of(struct gguf *g, const char *key, enum sg_meta_type 
     const struct sg_meta *m = sg_meta_find(g->a, key);
     *out = m;
     if (!m) return SEGUE_OK;
-    if (m->type != SG_META_ARRAY || (m->v.a.n && m->item != item && (item != SG_META_FLOAT || m->item != SG_META_INT)))
-        return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: %s is of a wrong kind; fetch the file again", g->what, key);
+    if (m->type != SG_META_ARRAY ||
+        (m->v.a.n && m->item != item && (item != SG_META_FLOAT || m->item != SG_META_INT)))
+        return sg_fail(g->err, SEGUE_EFORMAT,
+                       "read tokenizer: %s: %s is of a wrong kind; fetch the file again", g->what, key);
     if (n && m->v.a.n != n)
-        return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: %s has %llu items, the vocabulary %llu; fetch the file again",
+        return sg_fail(g->err, SEGUE_EFORMAT,
+                       "read tokenizer: %s: %s has %llu items, the vocabulary %llu; fetch the file again",
                        g->what, key, (unsigned long long)m->v.a.n, (unsigned long long)n);
     return SEGUE_OK;
 }
 
-static int text_is(const char *s, size_t n, const char *name) { return strlen(name) == n && memcmp(s, name, n) == 0; }
+static int text_is(const char *s, size_t n, const char *name)
+{
+    return strlen(name) == n && memcmp(s, name, n) == 0;
+}
 
 static segue_status read_tokens(struct gguf *g)
 {
@@ -44,9 +49,11 @@ static segue_status read_tokens(struct gguf *g)
         double score = g->scores ? sg_meta_item_float(g->scores, i) : 0;
         if (kind < SG_TOKEN_NORMAL || kind > SG_TOKEN_BYTE) kind = SG_TOKEN_NORMAL;
         if (score != score)
-            return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: score %llu is not a number; fetch the file again", g->what,
+            return sg_fail(g->err, SEGUE_EFORMAT,
+                           "read tokenizer: %s: score %llu is not a number; fetch the file again", g->what,
                            (unsigned long long)i);
-        SG_TRY(sg_vocab_put(g->t, (int64_t)i, text, len, (enum sg_token_kind)kind, (float)score, g->what, g->err));
+        SG_TRY(sg_vocab_put(g->t, (int64_t)i, text, len, (enum sg_token_kind)kind, (float)score, g->what,
+                            g->err));
     }
     return sg_vocab_index(g->t, g->err);
 }
@@ -58,9 +65,11 @@ static segue_status read_merges(struct gguf *g)
     SG_TRY(sg_merges_room(g->t, (size_t)n, g->err));
     for (uint64_t i = 0; i < n; i++) {
         size_t len;
-        const char *text = sg_meta_item_string(g->merges, i, &len), *space = len > 1 ? memchr(text + 1, ' ', len - 1) : NULL;
+        const char *text = sg_meta_item_string(g->merges, i, &len),
+                   *space = len > 1 ? memchr(text + 1, ' ', len - 1) : NULL;
         if (!space)
-            return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: merge %llu is not two tokens; fetch the file again", g->what,
+            return sg_fail(g->err, SEGUE_EFORMAT,
+                           "read tokenizer: %s: merge %llu is not two tokens; fetch the file again", g->what,
                            (unsigned long long)i);
         size_t left = (size_t)(space - text);
         SG_TRY(sg_merges_put(g->t, text, left, space + 1, len - left - 1, (uint32_t)i, 0, g->what, g->err));
@@ -80,7 +89,8 @@ static segue_status read_added(struct gguf *g)
     for (uint32_t id = 0; id < t->tokens_n; id++) {
         const struct sg_token *k = &t->tokens[id];
         if (k->kind < SG_TOKEN_UNKNOWN || k->kind > SG_TOKEN_USER) continue;
-        items[n++] = (struct sg_added){.text = k->text, .len = k->text_len, .id = (int32_t)id, .special = k->kind != SG_TOKEN_USER};
+        items[n++] = (struct sg_added){
+            .text = k->text, .len = k->text_len, .id = (int32_t)id, .special = k->kind != SG_TOKEN_USER};
     }
     segue_status s = sg_added_make(t, &t->raw, items, n, g->what, g->err);
     if (s == SEGUE_OK) s = sg_added_make(t, &t->normal, items, 0, g->what, g->err);
@@ -88,8 +98,8 @@ static segue_status read_added(struct gguf *g)
     return s;
 }
 
-/* What a pre-tokenizer's name stands for. A GGUF names no normalizer: as in llama.cpp the text is taken as it is, also
- * for Qwen, whose tokenizer.json asks for NFC. */
+/* What a pre-tokenizer's name stands for. A GGUF names no normalizer: as in llama.cpp the text is taken as it
+ * is, also for Qwen, whose tokenizer.json asks for NFC. */
 static segue_status read_pre(struct gguf *g, int *add_bos)
 {
     static const struct {
@@ -112,6 +122,8 @@ static segue_status read_pre(struct gguf *g, int *add_bos)
         name = "default";
         len = strlen(name);
     }
+    if (text_is(name, len, "default"))
+        g->t->info.warning = "the file does not name its pre-tokenizer; gpt2's is used";
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (!text_is(name, len, known[i].name)) continue;
         if (known[i].digits) t->splits[t->splits_n++] = (struct sg_split){.kind = SG_SPLIT_DIGIT};
@@ -121,14 +133,16 @@ static segue_status read_pre(struct gguf *g, int *add_bos)
         *add_bos = known[i].bos;
         return SEGUE_OK;
     }
-    return sg_fail(g->err, SEGUE_EUNSUPPORTED, "read tokenizer: %s: pre-tokenizer \"%.*s\" is not known; choose another model",
-                   g->what, (int)(len < 40 ? len : 40), name);
+    return sg_fail(g->err, SEGUE_EUNSUPPORTED,
+                   "read tokenizer: %s: pre-tokenizer \"%.*s\" is not known; choose another model", g->what,
+                   (int)(len < 40 ? len : 40), name);
 }
 
 static segue_status read_bpe(struct gguf *g, int *add_bos)
 {
     if (!g->merges)
-        return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: %s is missing; fetch the file again", g->what, KEY("merges"));
+        return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: %s is missing; fetch the file again",
+                       g->what, KEY("merges"));
     SG_TRY(read_pre(g, add_bos));
     g->t->byte_level = 1;
     g->t->info.kind = "bpe";
@@ -141,12 +155,14 @@ static segue_status read_spm(struct gguf *g)
     int space;
     int64_t unk;
     if (!g->scores)
-        return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: %s is missing; fetch the file again", g->what, KEY("scores"));
+        return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: %s is missing; fetch the file again",
+                       g->what, KEY("scores"));
     SG_TRY(sg_meta_bool(g->a, KEY("add_space_prefix"), 1, &space, g->err));
     SG_TRY(sg_meta_int(g->a, KEY("unknown_token_id"), 0, &unk, g->err));
     t->unk = unk >= 0 && unk < t->tokens_n ? (int32_t)unk : -1;
     if (space) t->norms[t->norms_n++] = (struct sg_norm){.kind = SG_NORM_PREPEND, .to = " ", .to_len = 1};
-    t->norms[t->norms_n++] = (struct sg_norm){.kind = SG_NORM_REPLACE, .from = " ", .from_len = 1, .to = "\xe2\x96\x81", .to_len = 3};
+    t->norms[t->norms_n++] = (struct sg_norm){
+        .kind = SG_NORM_REPLACE, .from = " ", .from_len = 1, .to = "\xe2\x96\x81", .to_len = 3};
     t->strip_space = space != 0;
     t->info.kind = "spm";
     return SEGUE_OK;
@@ -158,7 +174,8 @@ static segue_status id_of(struct gguf *g, const char *key, int32_t *out)
     SG_TRY(sg_meta_int(g->a, key, -1, &id, g->err));
     /* 2^32 - 1 is how some writers say "none" in an unsigned field. */
     if (id >= g->t->tokens_n && id != UINT32_MAX)
-        return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: %s is %lld, the vocabulary has %u tokens; fetch the file again",
+        return sg_fail(g->err, SEGUE_EFORMAT,
+                       "read tokenizer: %s: %s is %lld, the vocabulary has %u tokens; fetch the file again",
                        g->what, key, (long long)id, g->t->tokens_n);
     *out = id >= 0 && id < g->t->tokens_n ? (int32_t)id : -1;
     return SEGUE_OK;
@@ -188,11 +205,13 @@ static segue_status read_gguf(struct gguf *g, const char *model, size_t len)
 {
     int add_bos = 1, bpe = text_is(model, len, "gpt2");
     if (!bpe && !text_is(model, len, "llama"))
-        return sg_fail(g->err, SEGUE_EUNSUPPORTED, "read tokenizer: %s: tokenizer \"%.*s\" is not known; choose another model",
-                       g->what, (int)(len < 40 ? len : 40), model);
+        return sg_fail(g->err, SEGUE_EUNSUPPORTED,
+                       "read tokenizer: %s: tokenizer \"%.*s\" is not known; choose another model", g->what,
+                       (int)(len < 40 ? len : 40), model);
     SG_TRY(array_of(g, KEY("tokens"), SG_META_STRING, 0, &g->tokens));
     if (!g->tokens)
-        return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: %s is missing; fetch the file again", g->what, KEY("tokens"));
+        return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: %s is missing; fetch the file again",
+                       g->what, KEY("tokens"));
     uint64_t n = g->tokens->v.a.n;
     SG_TRY(array_of(g, KEY("scores"), SG_META_FLOAT, n, &g->scores));
     SG_TRY(array_of(g, KEY("token_type"), SG_META_INT, n, &g->types));
@@ -218,7 +237,9 @@ segue_status sg_tokenizer_of_gguf(struct sg_tokenizer **out, const struct sg_arc
     t->unk = t->info.bos = t->info.eos = -1;
     struct gguf g = {.t = t, .a = a, .what = a->path ? a->path : "GGUF", .err = err};
     segue_status s = read_gguf(&g, model, len);
-    if (s == SEGUE_OK) *out = t;
-    else sg_tokenizer_close(t);
+    if (s == SEGUE_OK)
+        *out = t;
+    else
+        sg_tokenizer_close(t);
     return s;
 }

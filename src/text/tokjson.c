@@ -1,6 +1,5 @@
-/* tokjson.c: tokenizer.json and tokenizer_config.json. Every part of the pipeline that a file asks for is either done
- * exactly or refused by its name; nothing is skipped in silence.
- * SPDX-License-Identifier: MIT */
+/* tokjson.c: tokenizer.json and tokenizer_config.json. Every part of the pipeline that a file asks for is
+ * either done exactly or refused by its name; nothing is skipped in silence. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "tensor/json.h"
@@ -10,20 +9,21 @@ struct reading {
     struct sg_tokenizer *t;
     const char *what;
     segue_error *err;
-    int templates;               /* post-processors met that put tokens around a text */
-    int byte_decoder;            /* the decoder reads the byte alphabet; -1: the file names none */
+    int templates;    /* post-processors met that put tokens around a text */
+    int byte_decoder; /* the decoder reads the byte alphabet; -1: the file names none */
 };
 
 static segue_status unsupported(struct reading *r, const char *part, const char *name)
 {
-    return sg_fail(r->err, SEGUE_EUNSUPPORTED, "read tokenizer: %s: %s \"%s\" is not known; choose another model", r->what,
-                   part, name);
+    return sg_fail(r->err, SEGUE_EUNSUPPORTED,
+                   "read tokenizer: %s: %s \"%s\" is not known; choose another model", r->what, part, name);
 }
 
 static segue_status malformed(struct reading *r, const char *part)
 {
-    return sg_fail(r->err, SEGUE_EFORMAT, "read tokenizer: %s: %s is missing or of a wrong kind; fetch the file again",
-                   r->what, part);
+    return sg_fail(r->err, SEGUE_EFORMAT,
+                   "read tokenizer: %s: %s is missing or of a wrong kind; fetch the file again", r->what,
+                   part);
 }
 
 /* The type of a step of the pipeline; "" when it has none. */
@@ -35,7 +35,8 @@ static const char *type_of(const json_t *o)
 
 static int is_type(const json_t *o, const char *type) { return strcmp(type_of(o), type) == 0; }
 
-static segue_status copy_text(struct reading *r, const json_t *v, const char *part, const char **out, size_t *len)
+static segue_status copy_text(struct reading *r, const json_t *v, const char *part, const char **out,
+                              size_t *len)
 {
     if (!json_is_string(v)) return malformed(r, part);
     *len = json_string_length(v);
@@ -53,7 +54,8 @@ static segue_status each(struct reading *r, const json_t *o, const char *list, s
     if (!is_type(o, "Sequence")) return step(r, o);
     const json_t *items = json_object_get(o, list);
     if (!json_is_array(items)) return malformed(r, list);
-    for (size_t i = 0; i < json_array_size(items); i++) SG_TRY(each(r, json_array_get(items, i), list, step, depth + 1));
+    for (size_t i = 0; i < json_array_size(items); i++)
+        SG_TRY(each(r, json_array_get(items, i), list, step, depth + 1));
     return SEGUE_OK;
 }
 
@@ -94,7 +96,8 @@ static segue_status add_split(struct reading *r, struct sg_split split)
     struct sg_tokenizer *t = r->t;
     if (t->splits_n == SG_SPLITS || t->byte_level) {
         sg_split_free(&split);
-        return unsupported(r, "pre_tokenizer", t->byte_level ? "steps after ByteLevel" : "Sequence of more than 16");
+        return unsupported(r, "pre_tokenizer",
+                           t->byte_level ? "steps after ByteLevel" : "Sequence of more than 16");
     }
     t->splits[t->splits_n++] = split;
     return SEGUE_OK;
@@ -102,7 +105,8 @@ static segue_status add_split(struct reading *r, struct sg_split split)
 
 static segue_status rule_of(struct reading *r, const json_t *o, enum sg_split_rule *rule)
 {
-    static const char *const names[] = {"Isolated", "Removed", "", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
+    static const char *const names[] = {"Isolated",           "Removed",        "",
+                                        "MergedWithPrevious", "MergedWithNext", "Contiguous"};
     const char *name;
     int invert;
     SG_TRY(sg_json_text(o, "behavior", "Isolated", &name, r->what, r->err));
@@ -110,7 +114,8 @@ static segue_status rule_of(struct reading *r, const json_t *o, enum sg_split_ru
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
         if (!*name || strcmp(name, names[i]) != 0) continue;
         *rule = invert && i == SG_RULE_REMOVED ? SG_RULE_KEPT : (enum sg_split_rule)i;
-        return invert && i > SG_RULE_REMOVED ? unsupported(r, "pre_tokenizer Split, inverted,", name) : SEGUE_OK;
+        return invert && i > SG_RULE_REMOVED ? unsupported(r, "pre_tokenizer Split, inverted,", name)
+                                             : SEGUE_OK;
     }
     return unsupported(r, "pre_tokenizer Split behavior", name);
 }
@@ -127,8 +132,10 @@ static segue_status splitter(struct reading *r, const json_t *o)
     } else {
         text = json_object_get(pattern, "Regex");
         if (!json_is_string(text)) return malformed(r, "pre_tokenizer Split: pattern");
-        SG_TRY(sg_split_of_pattern(&split, json_string_value(text), json_string_length(text), r->what, r->err));
-        /* The known patterns match every text from end to end, so only what keeps matches apart makes sense. */
+        SG_TRY(
+            sg_split_of_pattern(&split, json_string_value(text), json_string_length(text), r->what, r->err));
+        /* The known patterns match every text from end to end, so only what keeps matches apart makes sense.
+         */
         if (split.kind != SG_SPLIT_REGEX && rule != SG_RULE_ISOLATED && rule != SG_RULE_KEPT)
             return unsupported(r, "pre_tokenizer Split", "behavior that joins or drops every piece");
     }
@@ -144,7 +151,8 @@ static segue_status prepend_of(struct reading *r, const json_t *o, int *prepend)
     SG_TRY(sg_json_bool(o, "add_prefix_space", 1, &space, r->what, r->err));
     SG_TRY(sg_json_text(o, "prepend_scheme", space ? "always" : "never", &scheme, r->what, r->err));
     *prepend = strcmp(scheme, "always") == 0 ? 2 : strcmp(scheme, "first") == 0 ? 1 : 0;
-    return *prepend || strcmp(scheme, "never") == 0 ? SEGUE_OK : unsupported(r, "Metaspace prepend_scheme", scheme);
+    return *prepend || strcmp(scheme, "never") == 0 ? SEGUE_OK
+                                                    : unsupported(r, "Metaspace prepend_scheme", scheme);
 }
 
 static segue_status metaspace(struct reading *r, const json_t *o)
@@ -204,7 +212,8 @@ static segue_status decoder(struct reading *r, const json_t *o)
     }
     r->byte_decoder = r->byte_decoder == 1;
     if (is_type(o, "ByteFallback") || is_type(o, "Fuse")) return SEGUE_OK;
-    if (is_type(o, "Replace") && from && text && strcmp(from, "\xe2\x96\x81") == 0 && strcmp(text, " ") == 0) return SEGUE_OK;
+    if (is_type(o, "Replace") && from && text && strcmp(from, "\xe2\x96\x81") == 0 && strcmp(text, " ") == 0)
+        return SEGUE_OK;
     if (is_type(o, "Metaspace")) {
         SG_TRY(prepend_of(r, o, &prepend));
         r->t->strip_space = prepend != 0;
@@ -213,7 +222,8 @@ static segue_status decoder(struct reading *r, const json_t *o)
     if (!is_type(o, "Strip") || !text || strcmp(text, " ") != 0) return unsupported(r, "decoder", type_of(o));
     SG_TRY(sg_json_int(o, "start", 0, &start, r->what, r->err));
     SG_TRY(sg_json_int(o, "stop", 0, &stop, r->what, r->err));
-    if (start < 0 || start > 1 || stop) return unsupported(r, "decoder", "Strip of more than one space in front");
+    if (start < 0 || start > 1 || stop)
+        return unsupported(r, "decoder", "Strip of more than one space in front");
     r->t->strip_space = start == 1;
     return SEGUE_OK;
 }
@@ -232,8 +242,9 @@ static segue_status add_end(struct reading *r, int after, int64_t id)
 
 static segue_status post_processor(struct reading *r, const json_t *o)
 {
-    if (is_type(o, "ByteLevel")) return SEGUE_OK;    /* offsets only */
-    if (!is_type(o, "TemplateProcessing") || r->templates++) return unsupported(r, "post_processor", type_of(o));
+    if (is_type(o, "ByteLevel")) return SEGUE_OK; /* offsets only */
+    if (!is_type(o, "TemplateProcessing") || r->templates++)
+        return unsupported(r, "post_processor", type_of(o));
     const json_t *single = json_object_get(o, "single"), *specials = json_object_get(o, "special_tokens");
     int after = 0;
     if (!json_is_array(single)) return malformed(r, "post_processor: single");
@@ -263,7 +274,7 @@ static segue_status ids_end(struct reading *r, const json_t *vocab, const json_t
     size_t count = json_object_size(vocab) + json_array_size(added);
     const char *key;
     json_t *v, *copy = NULL;
-    memcpy(&copy, &vocab, sizeof copy);      /* jansson's iterator wants it without const, and changes nothing */
+    memcpy(&copy, &vocab, sizeof copy); /* jansson's iterator wants it without const, and changes nothing */
     json_object_foreach(copy, key, v)
     {
         if (!json_is_integer(v)) return malformed(r, "model.vocab: an id");
@@ -275,7 +286,8 @@ static segue_status ids_end(struct reading *r, const json_t *vocab, const json_t
         if (json_integer_value(id) > high) high = json_integer_value(id);
     }
     if (high >= 0 && (uint64_t)high > 2 * (uint64_t)count + 65536)
-        return sg_fail(r->err, SEGUE_EFORMAT, "read tokenizer: %s: highest id %lld, but only %zu tokens; fetch the file again",
+        return sg_fail(r->err, SEGUE_EFORMAT,
+                       "read tokenizer: %s: highest id %lld, but only %zu tokens; fetch the file again",
                        r->what, (long long)high, count);
     *n = (size_t)(high + 1);
     return SEGUE_OK;
@@ -289,8 +301,8 @@ static segue_status read_vocab(struct reading *r, const json_t *vocab, const jso
     memcpy(&copy, &vocab, sizeof copy);
     SG_TRY(ids_end(r, vocab, added, &n));
     SG_TRY(sg_vocab_room(r->t, n, r->what, r->err));
-    json_object_foreach(copy, key, v)
-        SG_TRY(sg_vocab_put(r->t, json_integer_value(v), key, strlen(key), SG_TOKEN_NORMAL, 0, r->what, r->err));
+    json_object_foreach(copy, key, v) SG_TRY(
+        sg_vocab_put(r->t, json_integer_value(v), key, strlen(key), SG_TOKEN_NORMAL, 0, r->what, r->err));
     SG_TRY(sg_vocab_index(r->t, r->err));
     for (size_t i = 0; i < json_array_size(added); i++) {
         const json_t *a = json_array_get(added, i), *text = json_object_get(a, "content");
@@ -299,7 +311,7 @@ static segue_status read_vocab(struct reading *r, const json_t *vocab, const jso
         if (!json_is_string(text)) return malformed(r, "added_tokens: content");
         SG_TRY(sg_json_bool(a, "special", 0, &special, r->what, r->err));
         int32_t known = sg_vocab_find(r->t, json_string_value(text), json_string_length(text));
-        if (known >= 0) id = known;          /* as in the field, the model's id holds */
+        if (known >= 0) id = known; /* as in the field, the model's id holds */
         SG_TRY(sg_vocab_put(r->t, id, json_string_value(text), json_string_length(text),
                             special ? SG_TOKEN_CONTROL : SG_TOKEN_USER, 0, r->what, r->err));
         r->t->tokens[id].outside = known < 0;
@@ -322,7 +334,8 @@ static segue_status read_merge(struct reading *r, const json_t *m, uint32_t rank
         right_len = len - left_len - 1;
     } else {
         const json_t *a = json_array_get(m, 0), *b = json_array_get(m, 1);
-        if (!json_is_string(a) || !json_is_string(b) || json_array_size(m) != 2) return malformed(r, "model.merges: an entry");
+        if (!json_is_string(a) || !json_is_string(b) || json_array_size(m) != 2)
+            return malformed(r, "model.merges: an entry");
         left = json_string_value(a);
         left_len = json_string_length(a);
         right = json_string_value(b);
@@ -356,7 +369,8 @@ static segue_status read_model(struct reading *r, const json_t *model, const jso
     t->ignore_merges = ignore != 0;
     SG_TRY(read_vocab(r, vocab, added));
     SG_TRY(sg_merges_room(t, json_array_size(merges), r->err));
-    for (size_t i = 0; i < json_array_size(merges); i++) SG_TRY(read_merge(r, json_array_get(merges, i), (uint32_t)i));
+    for (size_t i = 0; i < json_array_size(merges); i++)
+        SG_TRY(read_merge(r, json_array_get(merges, i), (uint32_t)i));
     SG_TRY(sg_json_text(model, "unk_token", NULL, &text, r->what, r->err));
     t->unk = text ? sg_vocab_find_model(t, text, strlen(text)) : -1;
     if (text && t->unk < 0) return malformed(r, "model.unk_token: its entry in model.vocab");
@@ -390,11 +404,16 @@ static segue_status read_added(struct reading *r, const json_t *a, struct sg_add
     SG_TRY(sg_json_bool(a, "normalized", !special, normalized, r->what, r->err));
     int32_t id = sg_vocab_find(r->t, json_string_value(text), json_string_length(text));
     struct sg_token *k = &r->t->tokens[id];
-    *out = (struct sg_added){.text = k->text, .len = k->text_len, .id = id, .special = special != 0, .lstrip = left != 0,
-                             .rstrip = right != 0, .single_word = word != 0};
+    *out = (struct sg_added){.text = k->text,
+                             .len = k->text_len,
+                             .id = id,
+                             .special = special != 0,
+                             .lstrip = left != 0,
+                             .rstrip = right != 0,
+                             .single_word = word != 0};
     if (!*normalized) return SEGUE_OK;
     SG_TRY(normalized_text(r, out));
-    k->bytes = out->text;        /* it stands for what it matched, so it decodes to that */
+    k->bytes = out->text; /* it stands for what it matched, so it decodes to that */
     k->bytes_len = out->len;
     return SEGUE_OK;
 }
@@ -408,8 +427,10 @@ static segue_status split_added(struct reading *r, const json_t *added)
         struct sg_added a;
         int normalized;
         s = read_added(r, json_array_get(added, i), &a, &normalized);
-        if (s == SEGUE_OK && normalized) normal[normal_n++] = a;
-        else if (s == SEGUE_OK) raw[raw_n++] = a;
+        if (s == SEGUE_OK && normalized)
+            normal[normal_n++] = a;
+        else if (s == SEGUE_OK)
+            raw[raw_n++] = a;
     }
     if (s == SEGUE_OK) s = sg_added_make(r->t, &r->t->raw, raw, raw_n, r->what, r->err);
     if (s == SEGUE_OK) s = sg_added_make(r->t, &r->t->normal, normal, normal_n, r->what, r->err);
@@ -432,7 +453,8 @@ static int32_t named_token(const struct sg_tokenizer *t, const json_t *config, c
 static segue_status ends_of_config(struct reading *r, const json_t *config)
 {
     struct sg_tokenizer *t = r->t;
-    const json_t *bos = json_object_get(config, "add_bos_token"), *eos = json_object_get(config, "add_eos_token");
+    const json_t *bos = json_object_get(config, "add_bos_token"),
+                 *eos = json_object_get(config, "add_eos_token");
     t->info.bos = config ? named_token(t, config, "bos_token") : t->before_n ? t->before[0] : -1;
     t->info.eos = named_token(t, config, "eos_token");
     if (json_is_false(bos) && t->before_n == 1 && t->before[0] == t->info.bos) t->before_n = 0;
@@ -456,16 +478,19 @@ static segue_status read_json(struct reading *r, const json_t *root, const json_
     SG_TRY(each(r, json_object_get(root, "post_processor"), "processors", post_processor, 0));
     SG_TRY(each(r, json_object_get(root, "decoder"), "decoders", decoder, 0));
     if (r->byte_decoder >= 0 && r->byte_decoder != t->byte_level)
-        return unsupported(r, "decoder", t->byte_level ? "other than ByteLevel" : "ByteLevel without its pre_tokenizer");
+        return unsupported(r, "decoder",
+                           t->byte_level ? "other than ByteLevel" : "ByteLevel without its pre_tokenizer");
     SG_TRY(split_added(r, added));
     SG_TRY(ends_of_config(r, config));
     t->info.kind = t->byte_level ? "bpe" : "spm";
     t->info.pre = pre_name(t);
+    if (t->info.pre && strcmp(t->info.pre, "regex") == 0)
+        t->info.warning = "its split pattern is not one of the known; PCRE2 may class new characters differently";
     return sg_vocab_finish(t, 0, r->what, r->err);
 }
 
-segue_status sg_tokenizer_of_json(struct sg_tokenizer **out, const char *json, size_t json_len, const char *config,
-                                  size_t config_len, const char *what, segue_error *err)
+segue_status sg_tokenizer_of_json(struct sg_tokenizer **out, const char *json, size_t json_len,
+                                  const char *config, size_t config_len, const char *what, segue_error *err)
 {
     json_t *root = NULL, *settings = NULL;
     struct sg_tokenizer *t = sg_alloc(sizeof *t);
@@ -473,11 +498,14 @@ segue_status sg_tokenizer_of_json(struct sg_tokenizer **out, const char *json, s
     t->unk = t->info.bos = t->info.eos = -1;
     struct reading r = {.t = t, .what = what, .err = err, .byte_decoder = -1};
     segue_status s = sg_json_parse(&root, json, json_len, what, err);
-    if (s == SEGUE_OK && config) s = sg_json_parse(&settings, config, config_len, "tokenizer_config.json", err);
+    if (s == SEGUE_OK && config)
+        s = sg_json_parse(&settings, config, config_len, "tokenizer_config.json", err);
     if (s == SEGUE_OK) s = read_json(&r, root, settings);
     json_decref(root);
     json_decref(settings);
-    if (s == SEGUE_OK) *out = t;
-    else sg_tokenizer_close(t);
+    if (s == SEGUE_OK)
+        *out = t;
+    else
+        sg_tokenizer_close(t);
     return s;
 }

@@ -1,6 +1,5 @@
-/* unicode.c: UTF-8 in both directions, and the class of a character from the generated ranges. Nothing here depends on
- * the locale or on the C library's idea of a character.
- * SPDX-License-Identifier: MIT */
+/* unicode.c: UTF-8 in both directions, and the class of a character from the generated ranges. Nothing here
+ * depends on the locale or on the C library's idea of a character. SPDX-License-Identifier: MIT */
 #include "text/unicode.h"
 
 #include "text/unicode_tables.h"
@@ -11,8 +10,10 @@ unsigned sg_char_class(uint32_t c)
     size_t low = 0, high = sizeof unicode_class / sizeof *unicode_class;
     while (high - low > 1) {
         size_t mid = (low + high) / 2;
-        if (unicode_class[mid] >> 8 <= c) low = mid;
-        else high = mid;
+        if (unicode_class[mid] >> 8 <= c)
+            low = mid;
+        else
+            high = mid;
     }
     return unicode_class[low] & 255;
 }
@@ -22,7 +23,10 @@ enum sg_utf8 sg_utf8_step(const char *s, size_t n, size_t *len)
     const unsigned char *b = (const unsigned char *)s;
     *len = 1;
     if (b[0] < 0x80) return SG_UTF8_CHAR;
-    size_t want = b[0] >= 0xc2 && b[0] < 0xe0 ? 2 : (b[0] & 0xf0) == 0xe0 ? 3 : b[0] >= 0xf0 && b[0] < 0xf5 ? 4 : 0;
+    size_t want = b[0] >= 0xc2 && b[0] < 0xe0   ? 2
+                  : (b[0] & 0xf0) == 0xe0       ? 3
+                  : b[0] >= 0xf0 && b[0] < 0xf5 ? 4
+                                                : 0;
     if (!want) return SG_UTF8_BAD;
     /* The second byte's range excludes overlong forms, surrogates and what is beyond U+10FFFF. */
     unsigned low = b[0] == 0xe0 ? 0xa0 : b[0] == 0xf0 ? 0x90 : 0x80;

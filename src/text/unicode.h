@@ -10,14 +10,15 @@ enum {
     SG_CHAR_MARK = 2,
     SG_CHAR_NUMBER = 4,
     SG_CHAR_SPACE = 8,
-    SG_CHAR_WORD = 16,   /* \w of whole-word added tokens */
-    SG_CHAR_DIGIT = 32,  /* what the Digits splitter takes: a newer Unicode version than NUMBER */
-    SG_CHAR_UNSURE = 64  /* NFC may change it or join it with what stands before */
+    SG_CHAR_WORD = 16,  /* \w of whole-word added tokens */
+    SG_CHAR_DIGIT = 32, /* what the Digits splitter takes: a newer Unicode version than NUMBER */
+    SG_CHAR_UNSURE = 64 /* NFC may change it or join it with what stands before */
 };
 unsigned sg_char_class(uint32_t c);
 
-/* What stands at s (n > 0 bytes): a character (*len bytes), the start of one that is cut off by the end (*len = n), or
- * bytes that cannot be one (*len: as many as one U+FFFD stands for, by the rule of the WHATWG and of Rust). */
+/* What stands at s (n > 0 bytes): a character (*len bytes), the start of one that is cut off by the end (*len
+ * = n), or bytes that cannot be one (*len: as many as one U+FFFD stands for, by the rule of the WHATWG and of
+ * Rust). */
 enum sg_utf8 { SG_UTF8_CHAR, SG_UTF8_CUT, SG_UTF8_BAD };
 enum sg_utf8 sg_utf8_step(const char *s, size_t n, size_t *len);
 /* Decode one character of valid UTF-8; returns its length. */

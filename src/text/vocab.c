@@ -1,6 +1,5 @@
-/* vocab.c: the tokens of a tokenizer by id and by text, its merges by pair, and the byte alphabet. Sizes come from
- * files: every one is bounded before it is used.
- * SPDX-License-Identifier: MIT */
+/* vocab.c: the tokens of a tokenizer by id and by text, its merges by pair, and the byte alphabet. Sizes come
+ * from files: every one is bounded before it is used. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "text/tokparts.h"
@@ -33,30 +32,35 @@ static uint32_t mask_for(size_t n)
 
 segue_status sg_vocab_room(struct sg_tokenizer *t, size_t n, const char *what, segue_error *err)
 {
-    if (!n) return sg_fail(err, SEGUE_EFORMAT, "read tokenizer: %s: it has no tokens; fetch the file again", what);
+    if (!n)
+        return sg_fail(err, SEGUE_EFORMAT, "read tokenizer: %s: it has no tokens; fetch the file again",
+                       what);
     if (n > MOST_IDS)
-        return sg_fail(err, SEGUE_EFORMAT, "read tokenizer: %s: %zu ids, at most %d make sense; fetch the file again",
-                       what, n, MOST_IDS);
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "read tokenizer: %s: %zu ids, at most %d make sense; fetch the file again", what, n,
+                       MOST_IDS);
     t->tokens = sg_arena_alloc(&t->arena, n * sizeof *t->tokens);
     if (!t->tokens) return sg_no_memory("tokenizer", n * sizeof *t->tokens, err);
     t->tokens_n = (uint32_t)n;
     return SEGUE_OK;
 }
 
-segue_status sg_vocab_put(struct sg_tokenizer *t, int64_t id, const char *text, size_t len, enum sg_token_kind kind,
-                          float score, const char *what, segue_error *err)
+segue_status sg_vocab_put(struct sg_tokenizer *t, int64_t id, const char *text, size_t len,
+                          enum sg_token_kind kind, float score, const char *what, segue_error *err)
 {
     if (id < 0 || id >= t->tokens_n)
-        return sg_fail(err, SEGUE_EFORMAT, "read tokenizer: %s: id %lld of \"%.*s\" is not in 0..%u; fetch the file again",
-                       what, (long long)id, (int)(len < 60 ? len : 60), text, t->tokens_n - 1);
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "read tokenizer: %s: id %lld of \"%.*s\" is not in 0..%u; fetch the file again", what,
+                       (long long)id, (int)(len < 60 ? len : 60), text, t->tokens_n - 1);
     if (len > 1 << 20)
-        return sg_fail(err, SEGUE_EFORMAT, "read tokenizer: %s: token %lld has %zu bytes; fetch the file again", what,
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "read tokenizer: %s: token %lld has %zu bytes; fetch the file again", what,
                        (long long)id, len);
     struct sg_token *k = &t->tokens[id];
     if (k->text && (k->text_len != len || memcmp(k->text, text, len) != 0))
         return sg_fail(err, SEGUE_EFORMAT,
-                       "read tokenizer: %s: id %lld is both \"%.60s\" and \"%.*s\"; fetch the file again", what,
-                       (long long)id, k->text, (int)(len < 60 ? len : 60), text);
+                       "read tokenizer: %s: id %lld is both \"%.60s\" and \"%.*s\"; fetch the file again",
+                       what, (long long)id, k->text, (int)(len < 60 ? len : 60), text);
     if (!k->text) k->text = sg_arena_strndup(&t->arena, text, len);
     if (!k->text) return sg_no_memory("tokenizer", len, err);
     k->text_len = (uint32_t)len;
@@ -98,7 +102,10 @@ int32_t sg_vocab_find_model(const struct sg_tokenizer *t, const char *text, size
     return id >= 0 && t->tokens[id].outside ? -1 : id;
 }
 
-int32_t sg_token_find(const struct sg_tokenizer *t, const char *text) { return sg_vocab_find(t, text, strlen(text)); }
+int32_t sg_token_find(const struct sg_tokenizer *t, const char *text)
+{
+    return sg_vocab_find(t, text, strlen(text));
+}
 
 static uint32_t pair_hash(int32_t left, int32_t right)
 {
@@ -109,8 +116,9 @@ static uint32_t pair_hash(int32_t left, int32_t right)
 segue_status sg_merges_room(struct sg_tokenizer *t, size_t n, segue_error *err)
 {
     if (n > MOST_IDS)
-        return sg_fail(err, SEGUE_EFORMAT, "read tokenizer: merges: %zu of them, at most %d make sense; fetch the file again",
-                       n, MOST_IDS);
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "read tokenizer: merges: %zu of them, at most %d make sense; fetch the file again", n,
+                       MOST_IDS);
     uint32_t mask = mask_for(n);
     t->merges = sg_arena_alloc(&t->arena, ((size_t)mask + 1) * sizeof *t->merges);
     if (!t->merges) return sg_no_memory("tokenizer", ((size_t)mask + 1) * sizeof *t->merges, err);
@@ -120,11 +128,13 @@ segue_status sg_merges_room(struct sg_tokenizer *t, size_t n, segue_error *err)
     return SEGUE_OK;
 }
 
-static segue_status unknown_part(const char *what, uint32_t rank, const char *text, size_t len, segue_error *err)
+static segue_status unknown_part(const char *what, uint32_t rank, const char *text, size_t len,
+                                 segue_error *err)
 {
-    return sg_fail(err, SEGUE_EFORMAT,
-                   "read tokenizer: %s: merge %u needs token \"%.*s\", which the vocabulary lacks; fetch the file again",
-                   what, rank, (int)(len < 60 ? len : 60), text);
+    return sg_fail(
+        err, SEGUE_EFORMAT,
+        "read tokenizer: %s: merge %u needs token \"%.*s\", which the vocabulary lacks; fetch the file again",
+        what, rank, (int)(len < 60 ? len : 60), text);
 }
 
 segue_status sg_merges_put(struct sg_tokenizer *t, const char *left, size_t left_len, const char *right,
@@ -202,15 +212,18 @@ static int byte_token(const char *text, size_t len)
     int value = 0;
     for (int i = 3; i < 5; i++) {
         char c = text[i];
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        int digit = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                           : -1;
         if (digit < 0) return -1;
         value = value * 16 + digit;
     }
     return value;
 }
 
-/* What a token is in running text: added tokens as they are, others read in the file's alphabet. k->bytes may hold
- * another text to start from. */
+/* What a token is in running text: added tokens as they are, others read in the file's alphabet. k->bytes may
+ * hold another text to start from. */
 static segue_status set_bytes(struct sg_tokenizer *t, struct sg_token *k, int plain_added, segue_error *err)
 {
     const char *from = k->bytes ? k->bytes : k->text;
@@ -253,7 +266,8 @@ static int has_inner_meta(const struct sg_token *k)
 
 static int ends_turn(const struct sg_token *k)
 {
-    static const char *const names[] = {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<end_of_turn>", "</s>"};
+    static const char *const names[] = {"<|im_end|>",    "<|eot_id|>",    "<|eom_id|>",
+                                        "<|endoftext|>", "<end_of_turn>", "</s>"};
     if (k->kind != SG_TOKEN_CONTROL) return 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strlen(names[i]) == k->text_len && memcmp(names[i], k->text, k->text_len) == 0) return 1;
@@ -301,8 +315,10 @@ segue_status sg_vocab_finish(struct sg_tokenizer *t, int plain_added, const char
     if (!t->byte_level && !t->merges && t->unk < 0)
         for (unsigned b = 0; b < 256; b++)
             if (t->byte_ids[b] < 0)
-                return sg_fail(err, SEGUE_EFORMAT,
-                               "read tokenizer: %s: neither token <0x%02X> nor an unknown token; fetch the file again", what, b);
+                return sg_fail(
+                    err, SEGUE_EFORMAT,
+                    "read tokenizer: %s: neither token <0x%02X> nor an unknown token; fetch the file again",
+                    what, b);
     int inner = 0;
     for (uint32_t id = 0; id < t->tokens_n; id++) {
         struct sg_token *k = &t->tokens[id];

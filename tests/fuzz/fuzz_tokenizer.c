@@ -1,5 +1,5 @@
-/* fuzz_tokenizer.c: hostile tokenizer.json (or, behind a first byte 'B', llama2.c's tokenizer.bin), then the rest of
- * the input as a text: tokenize, decode whole and by token. The input is JSON, a NUL byte, text.
+/* fuzz_tokenizer.c: hostile tokenizer.json (or, behind a first byte 'B', llama2.c's tokenizer.bin), then the
+ * rest of the input as a text: tokenize, decode whole and by token. The input is JSON, a NUL byte, text.
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +44,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct sg_tokenizer *t = NULL;
     segue_error err;
     if (size && data[0] == 'B') {
-        if (sg_tokenizer_of_bin(&t, data + 1, size - 1, 259 + (data[size - 1] & 7), "fuzz", &err) != SEGUE_OK) return 0;
+        if (sg_tokenizer_of_bin(&t, data + 1, size - 1, 259 + (data[size - 1] & 7), "fuzz", &err) != SEGUE_OK)
+            return 0;
         text_at = size / 2;
     } else if (sg_tokenizer_of_json(&t, (const char *)data, json_len, NULL, 0, "fuzz", &err) != SEGUE_OK) {
         return 0;

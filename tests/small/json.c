@@ -14,7 +14,8 @@ static void errors_name_line_and_object(void **state)
     (void)state;
     json_t *root = NULL;
     segue_error err;
-    const char *bad[] = {"", "{", "{\"a\":1,}", "[1", "{\"a\":1,\"a\":2}", "{} x", "\"\xff\"", "{\"a\":99999999999999999999}"};
+    const char *bad[] = {
+        "", "{", "{\"a\":1,}", "[1", "{\"a\":1,\"a\":2}", "{} x", "\"\xff\"", "{\"a\":99999999999999999999}"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(sg_json_parse(&root, bad[i], strlen(bad[i]), "thing.json", &err), SEGUE_EFORMAT);
         assert_null(root);
@@ -57,6 +58,7 @@ static void members_have_kinds(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(errors_name_line_and_object), cmocka_unit_test(members_have_kinds)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(errors_name_line_and_object),
+                                       cmocka_unit_test(members_have_kinds)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

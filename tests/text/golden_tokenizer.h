@@ -36,7 +36,8 @@ static inline struct sg_tokenizer *golden_tokenizer(const char *kind)
     struct sg_buf json = golden_json(kind);
     struct sg_tokenizer *t = NULL;
     segue_error err;
-    if (sg_tokenizer_of_json(&t, json.data, json.len, NULL, 0, kind, &err) != SEGUE_OK) fail_msg("%s", err.text);
+    if (sg_tokenizer_of_json(&t, json.data, json.len, NULL, 0, kind, &err) != SEGUE_OK)
+        fail_msg("%s", err.text);
     sg_buf_free(&json);
     return t;
 }

@@ -1,7 +1,6 @@
-/* tok_diff.c: the library's side of the comparison with the `tokenizers` library. Reads texts as JSON strings, one a
- * line, and writes a line for each: the ids, a tab, and the decoded text as a JSON string. With "-q" the decoded text
- * is left out. Driven by tok_diff.py.
- * SPDX-License-Identifier: MIT */
+/* tok_diff.c: the library's side of the comparison with the `tokenizers` library. Reads texts as JSON
+ * strings, one a line, and writes a line for each: the ids, a tab, and the decoded text as a JSON string.
+ * With "-q" the decoded text is left out. Driven by tok_diff.py. SPDX-License-Identifier: MIT */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

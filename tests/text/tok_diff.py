@@ -97,8 +97,47 @@ def maker(seed, specials):
     return one
 
 
-def compare(kind, path, program, strings, limit=5):
-    library = tokenizers.Tokenizer.from_file(path)
+GGUF_PRE = {"gpt-2": "gpt2", "smollm": "smollm", "refact": "smollm", "starcoder": "smollm", "llama-bpe": "llama3",
+            "qwen2": "qwen2", "qwen35": "qwen35"}
+
+
+def library_of_gguf(path, folder):
+    """The library's tokenizer with the vocabulary and merges of a GGUF file and the pre-tokenizer of a small kind."""
+    import gguf
+    fields = gguf.GGUFReader(path).fields
+
+    def get(name):
+        field = fields["tokenizer.ggml." + name]
+        if field.types[-1] != gguf.GGUFValueType.STRING or len(field.types) == 1:
+            return field.contents()
+        return [bytes(field.parts[i]).decode() for i in field.data]
+    kind = GGUF_PRE.get(get("pre"), "spm_llama2" if get("model") == "llama" else None)
+    with open(os.path.join(folder, kind, "tokenizer.json"), encoding="utf-8") as f:
+        d = json.load(f)
+    tokens, types = get("tokens"), get("token_type")
+    d["model"]["vocab"] = {t: i for i, t in enumerate(tokens)}
+    if get("model") == "llama":
+        d["model"]["merges"] = merges_of_scores(tokens, get("scores"))
+    else:
+        d["model"]["merges"] = [[m[:m.index(" ", 1)], m[m.index(" ", 1) + 1:]] for m in get("merges")]
+        d["normalizer"] = None                                     # a GGUF names none
+    d["added_tokens"] = [{"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+                          "special": k == 3} for i, (t, k) in enumerate(zip(tokens, types)) if k in (2, 3, 4)]
+    d["post_processor"] = None
+    return tokenizers.Tokenizer.from_str(json.dumps(d))
+
+
+def merges_of_scores(tokens, scores):
+    """Every way to make a token of two, by its score, as the converters of SentencePiece files do it."""
+    score = {t: s for t, s in zip(tokens, scores)}
+    found = []
+    for t in tokens:
+        local = [(t[:i], t[i:]) for i in range(1, len(t)) if t[:i] in score and t[i:] in score]
+        found += [(-score[t], n, a, b) for n, (a, b) in enumerate(local)]
+    return [[a, b] for _, _, a, b in sorted(found, key=lambda x: x[0])]
+
+
+def compare(kind, library, path, program, strings, limit=5):
     start = time.time()
     wanted = [e.ids for e in library.encode_batch(strings, add_special_tokens=False)]
     texts = [library.decode(ids, skip_special_tokens=False) for ids in wanted]
@@ -137,6 +176,7 @@ def main():
     a.add_argument("--count", type=int, default=int(os.environ.get("SEGUE_TOK_DIFF_COUNT", "20000")))
     a.add_argument("--seed", type=int, default=4)
     a.add_argument("--kinds")
+    a.add_argument("--gguf", nargs="*", help="compare on the vocabularies of these files instead")
     a = a.parse_args()
     kinds = a.kinds.split(",") if a.kinds else sorted(
         k for k in os.listdir(a.folder) if os.path.exists(os.path.join(a.folder, k, "tokenizer.json")))
@@ -147,8 +187,12 @@ def main():
     one = maker(a.seed, ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>", "<s>", "</s>", "<unk>", "<|im_end",
                             "<l>", "  <l> ", " <r>  ", "\n<lr> ", "<lr><r> <l>", "the", " the ", "lily", "  lily", "\u1100\u1161", "a b", "\n\n \n"])
     strings = [one() for _ in range(a.count)]
-    for kind in kinds:
-        bad += compare(kind, os.path.join(a.folder, kind, "tokenizer.json"), a.program, strings)
+    for path in a.gguf or []:
+        bad += compare(os.path.basename(path), library_of_gguf(path, a.folder), path, a.program, strings)
+    for kind in kinds if not a.gguf else []:
+        path = os.path.join(a.folder, kind, "tokenizer.json")
+        some = strings if not kind.startswith("x_") else strings[:len(strings) // 5]
+        bad += compare(kind, tokenizers.Tokenizer.from_file(path), path, a.program, some)
     return 1 if bad else 0
 
 

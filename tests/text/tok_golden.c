@@ -10,7 +10,8 @@ static void same_ids(const char *kind, const json_t *row, const char *key, const
     const json_t *want = json_object_get(row, key);
     int same = json_array_size(want) == n;
     for (size_t i = 0; same && i < n; i++) same = json_integer_value(json_array_get(want, i)) == ids[i];
-    if (!same) fail_msg("%s: %s of \"%s\" differ", kind, key, json_string_value(json_object_get(row, "text")));
+    if (!same)
+        fail_msg("%s: %s of \"%s\" differ", kind, key, json_string_value(json_object_get(row, "text")));
 }
 
 static void same_text(const char *kind, const json_t *row, const char *key, const char *text, size_t n)
@@ -27,7 +28,8 @@ static size_t streamed(const struct sg_tokenizer *t, const int32_t *ids, size_t 
     size_t at = 0, len = 0;
     state.flags = flags;
     for (size_t i = 0; i <= n; i++) {
-        assert_int_equal(sg_text_next(t, &state, i < n ? ids[i] : -1, text + at, CAP - at, &len, NULL), SEGUE_OK);
+        assert_int_equal(sg_text_next(t, &state, i < n ? ids[i] : -1, text + at, CAP - at, &len, NULL),
+                         SEGUE_OK);
         at += len;
     }
     return at;
@@ -39,10 +41,12 @@ static void probe(const char *kind, const struct sg_tokenizer *t, const json_t *
     static char text[CAP], again[CAP];
     const json_t *in = json_object_get(row, "text");
     size_t n, len;
-    assert_int_equal(sg_tokenize(t, json_string_value(in), json_string_length(in), 0, ids, CAP, &n, NULL), SEGUE_OK);
-    same_ids(kind, row, "ends", ids, n);
-    assert_int_equal(sg_tokenize(t, json_string_value(in), json_string_length(in), SEGUE_TEXT_NO_BOS, ids, CAP, &n, NULL),
+    assert_int_equal(sg_tokenize(t, json_string_value(in), json_string_length(in), 0, ids, CAP, &n, NULL),
                      SEGUE_OK);
+    same_ids(kind, row, "ends", ids, n);
+    assert_int_equal(
+        sg_tokenize(t, json_string_value(in), json_string_length(in), SEGUE_TEXT_NO_BOS, ids, CAP, &n, NULL),
+        SEGUE_OK);
     same_ids(kind, row, "ids", ids, n);
     for (unsigned flags = 0; flags <= SEGUE_TEXT_NO_SPECIAL; flags += SEGUE_TEXT_NO_SPECIAL) {
         assert_int_equal(sg_detokenize(t, ids, n, flags, text, CAP, &len, NULL), SEGUE_OK);
@@ -56,8 +60,8 @@ static void probes_agree(void **state)
 {
     static const struct {
         const char *name, *kind, *pre;
-    } kinds[] = {{"gpt2", "bpe", "gpt2"},     {"smollm", "bpe", "smollm"},  {"llama3", "bpe", "llama3"},
-                 {"qwen2", "bpe", "qwen2"},   {"qwen35", "bpe", "qwen35"},  {"spm_llama2", "spm", NULL},
+    } kinds[] = {{"gpt2", "bpe", "gpt2"},   {"smollm", "bpe", "smollm"}, {"llama3", "bpe", "llama3"},
+                 {"qwen2", "bpe", "qwen2"}, {"qwen35", "bpe", "qwen35"}, {"spm_llama2", "spm", NULL},
                  {"spm_gemma", "spm", NULL}};
     (void)state;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
@@ -71,8 +75,10 @@ static void probes_agree(void **state)
         for (size_t k = 0; k < json_array_size(rows); k++) probe(kinds[i].name, t, json_array_get(rows, k));
         sg_tokenizer_info_get(t, &info);
         assert_string_equal(info.kind, kinds[i].kind);
-        if (kinds[i].pre) assert_string_equal(info.pre, kinds[i].pre);
-        else assert_null(info.pre);
+        if (kinds[i].pre)
+            assert_string_equal(info.pre, kinds[i].pre);
+        else
+            assert_null(info.pre);
         assert_int_equal(info.add_bos, i >= 5);
         json_decref(rows);
         sg_tokenizer_close(t);
@@ -83,13 +89,15 @@ static void config_names_the_ends(void **state)
 {
     (void)state;
     struct sg_buf json = golden_json("qwen2");
-    const char *config = "{\"bos_token\":{\"content\":\"<|endoftext|>\"},\"eos_token\":\"<|im_end|>\",\"add_bos_token\":true,"
-                         "\"add_eos_token\":true}";
+    const char *config =
+        "{\"bos_token\":{\"content\":\"<|endoftext|>\"},\"eos_token\":\"<|im_end|>\",\"add_bos_token\":true,"
+        "\"add_eos_token\":true}";
     struct sg_tokenizer *t = NULL;
     struct sg_tokenizer_info info;
     int32_t ids[8];
     size_t n;
-    assert_int_equal(sg_tokenizer_of_json(&t, json.data, json.len, config, strlen(config), "x", NULL), SEGUE_OK);
+    assert_int_equal(sg_tokenizer_of_json(&t, json.data, json.len, config, strlen(config), "x", NULL),
+                     SEGUE_OK);
     sg_tokenizer_info_get(t, &info);
     assert_string_equal(info.bos_text, "<|endoftext|>");
     assert_string_equal(info.eos_text, "<|im_end|>");
@@ -117,10 +125,11 @@ static void specials_can_be_plain(void **state)
     assert_int_equal(sg_tokenize(t, "<|im_end|><think>", 17, 0, ids, 64, &n, NULL), SEGUE_OK);
     assert_int_equal(n, 2);
     assert_int_equal(ids[0], end);
-    assert_int_equal(sg_tokenize(t, "<|im_end|><think>", 17, SEGUE_TEXT_NO_SPECIAL, ids, 64, &n, NULL), SEGUE_OK);
+    assert_int_equal(sg_tokenize(t, "<|im_end|><think>", 17, SEGUE_TEXT_NO_SPECIAL, ids, 64, &n, NULL),
+                     SEGUE_OK);
     assert_true(n > 2);
     for (size_t i = 0; i < n; i++) assert_int_not_equal(ids[i], end);
-    assert_int_equal(ids[n - 1], think);      /* added, but not special */
+    assert_int_equal(ids[n - 1], think); /* added, but not special */
     sg_tokenizer_close(t);
 }
 
@@ -129,9 +138,15 @@ static void broken_utf8_is_repaired(void **state)
 {
     static const struct {
         const char *bytes, *text;
-    } cases[] = {{"a\xff" "b", "a\xef\xbf\xbd" "b"},
+    } cases[] = {{"a\xff"
+                  "b",
+                  "a\xef\xbf\xbd"
+                  "b"},
                  {"\xf0\x9f\x98", "\xef\xbf\xbd"},
-                 {"\xf0\x9f" "a", "\xef\xbf\xbd" "a"},
+                 {"\xf0\x9f"
+                  "a",
+                  "\xef\xbf\xbd"
+                  "a"},
                  {"\xc0\x80", "\xef\xbf\xbd\xef\xbf\xbd"},
                  {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
                  {"\xf4\x90\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
@@ -141,7 +156,8 @@ static void broken_utf8_is_repaired(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int32_t a[32], b[32];
         size_t an, bn;
-        assert_int_equal(sg_tokenize(t, cases[i].bytes, strlen(cases[i].bytes), 0, a, 32, &an, NULL), SEGUE_OK);
+        assert_int_equal(sg_tokenize(t, cases[i].bytes, strlen(cases[i].bytes), 0, a, 32, &an, NULL),
+                         SEGUE_OK);
         assert_int_equal(sg_tokenize(t, cases[i].text, strlen(cases[i].text), 0, b, 32, &bn, NULL), SEGUE_OK);
         assert_int_equal(an, bn);
         assert_memory_equal(a, b, an * sizeof *a);
@@ -151,7 +167,8 @@ static void broken_utf8_is_repaired(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(probes_agree), cmocka_unit_test(config_names_the_ends),
-                                       cmocka_unit_test(specials_can_be_plain), cmocka_unit_test(broken_utf8_is_repaired)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(probes_agree), cmocka_unit_test(config_names_the_ends),
+        cmocka_unit_test(specials_can_be_plain), cmocka_unit_test(broken_utf8_is_repaired)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

