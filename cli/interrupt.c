@@ -9,7 +9,7 @@
 
 enum { WATCHED = 256 };
 static segue_session *volatile watched[WATCHED];
-static volatile sig_atomic_t seen, held;
+static volatile sig_atomic_t seen, held, json;
 
 static void on_signal(int signal_number)
 {
@@ -23,7 +23,9 @@ static void on_signal(int signal_number)
         }
     if (!any) {
         static const char line[] = "segue: interrupted: by a signal: nothing was under way that could be kept\n";
+        static const char object[] = "{\"error\":{\"code\":130,\"name\":\"canceled\",\"text\":\"interrupted\"}}\n";
         ssize_t n = write(2, line, sizeof line - 1);
+        if (json) n = write(1, object, sizeof object - 1);
         (void)n;
         _exit(EXIT_INTERRUPTED);
     }
@@ -56,6 +58,8 @@ void interrupt_unwatch(segue_session *s)
     for (int i = 0; i < WATCHED; i++)
         if (watched[i] == s) watched[i] = NULL;
 }
+
+void interrupt_json(bool on) { json = on; }
 
 void interrupt_hold(bool hold) { held = hold; }
 

@@ -11,6 +11,7 @@ void interrupt_begin(void);               /* installs the signals; SIGPIPE becom
 void interrupt_watch(segue_session *s);   /* cancelled by a signal from now on; up to 256 */
 void interrupt_unwatch(segue_session *s);
 void interrupt_hold(bool hold);           /* true: a signal only sets the flag, nothing else */
+void interrupt_json(bool on);             /* a sudden end prints an error object, too */
 bool interrupt_seen(void);
 void interrupt_forget(void);
 

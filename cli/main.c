@@ -13,8 +13,8 @@
 #include "out.h"
 
 static const struct command *const commands[] = {
-    &cmd_run,      &cmd_chat,     &cmd_eval,     &cmd_bench, &cmd_units, &cmd_inspect, &cmd_models, &cmd_cache,
-    &cmd_tokenize, &cmd_template, &cmd_quantize, &cmd_version,
+    &cmd_run,    &cmd_chat, &cmd_eval,  &cmd_bench,    &cmd_units,    &cmd_inspect,  &cmd_models,
+    &cmd_pull,   &cmd_quantize, &cmd_cache, &cmd_tokenize, &cmd_template, &cmd_version,
     NULL,
 };
 
@@ -84,7 +84,10 @@ static int run_command(const struct command *command, int argc, char **argv)
     struct args args;
     segue_error err;
     for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
-        if (!strcmp(argv[i], "--json")) out_json_errors(true);
+        if (!strcmp(argv[i], "--json")) {
+            out_json_errors(true);
+            interrupt_json(true);
+        }
         if (strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) continue;
         struct out_text text = {0};
         help_command(&text, command);

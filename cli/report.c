@@ -96,6 +96,41 @@ static void put_times(json_t *o, const struct report *r, const struct rates *rat
     put_positive(o, "decode_tok_s", rates->decode_tok_s, "fewer than two tokens came out");
 }
 
+/* {"linear": 210, ...}: the operations of layers [from, to), counted in the graph's listing (`%3 = linear ... # layer 0`);
+ * those outside every layer belong to the first and last one. */
+static json_t *ops_json(const struct place *p, const char *listing, uint32_t from, uint32_t to)
+{
+    json_t *ops = json_object();
+    bool inside = from == 0;
+    for (const char *line = listing; line && *line; line = strchr(line, '\n'), line += line != NULL) {
+        char op[32] = "";
+        unsigned layer = 0;
+        int end = (int)strcspn(line, "\n");
+        const char *mark = NULL;
+        for (const char *c = line; c < line + end - 8; c++)
+            if (!strncmp(c, "# layer ", 8)) mark = c;
+        if (mark && sscanf(mark, "# layer %u", &layer) == 1) inside = layer >= from && layer < to;
+        if (!mark && layer == 0 && from > 0) inside = inside && to == p->info.layers;
+        const char *sign = memchr(line, '=', (size_t)end);
+        if (!inside || line[0] != '%' || !sign || sscanf(sign + 1, " %31[a-z_]", op) != 1 || !strcmp(op, "input")) continue;
+        json_object_set_new(ops, op, json_integer(1 + json_integer_value(json_object_get(ops, op))));
+    }
+    return ops;
+}
+
+static void put_ops(json_t *o, const struct place *p, uint32_t from, uint32_t to)
+{
+    struct out_text listing = {0};
+    segue_status st;
+    segue_error ignored;
+    OUT_GROW(listing, st, segue_model_describe(p->model, SEGUE_DESCRIBE_GRAPH, listing.data, listing.cap, &listing.len, &ignored));
+    if (st)
+        out_null(o, "ops", "the model gives no listing");
+    else
+        json_object_set_new(o, "ops", ops_json(p, listing.data, from, to));
+    free(listing.data);
+}
+
 static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, uint32_t from, uint32_t to)
 {
     const struct answer *a = r->answer;
@@ -106,7 +141,7 @@ static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, ui
     json_array_append_new(layers, json_integer(from));
     json_array_append_new(layers, json_integer(to ? to - 1 : 0));
     json_object_set_new(o, "layers", layers);
-    out_null(o, "ops", "not counted per unit in this build");
+    put_ops(o, r->place, from, to);
     uint64_t n = phase ? e->dispatches - f->dispatches : f->dispatches - b->dispatches;
     put_positive(o, "dispatches", (double)n, "no dispatches in this phase");
     uint64_t ns = phase ? e->decode_ns - b->decode_ns : e->prefill_ns - b->prefill_ns;
