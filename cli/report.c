@@ -28,21 +28,28 @@ size_t report_phase_unit(const struct place *p, uint32_t phase)
     return 0;
 }
 
-/* Rates of an answer. The first token comes out of the prompt's last row, so decode wrote the others. */
+/* Rates of an answer. What came before the first token is reading, what came after it writing; so a prompt of one row
+ * counts as read, though the unit wrote it like any other row. */
 struct rates {
-    size_t prefilled, decoded;
+    segue_stats first;           /* at the first token, or at the end when none came */
     double prefill_s, decode_s, prefill_tok_s, decode_tok_s, gb_s;
 };
+
+static double busy_s(const segue_stats *from, const segue_stats *to)
+{
+    return (double)(to->prefill_ns + to->decode_ns - from->prefill_ns - from->decode_ns) / 1e9;
+}
 
 static struct rates rates_of(const struct answer *a)
 {
     const segue_stats *b = &a->at_begin, *e = &a->at_end;
-    struct rates r = {.prefilled = e->tokens_in - b->tokens_in, .decoded = a->ids_n ? a->ids_n - 1 : 0};
-    r.prefill_s = (double)(e->prefill_ns - b->prefill_ns) / 1e9;
-    r.decode_s = (double)(e->decode_ns - b->decode_ns) / 1e9;
-    if (r.prefill_s > 0 && r.prefilled) r.prefill_tok_s = (double)r.prefilled / r.prefill_s;
-    if (r.decode_s > 0 && r.decoded) r.decode_tok_s = (double)r.decoded / r.decode_s;
-    if (r.decode_s > 0) r.gb_s = (double)(e->weight_bytes_read - b->weight_bytes_read) / 1e9 / r.decode_s;
+    struct rates r = {.first = a->first_ns ? a->at_first : a->at_end};
+    size_t prefilled = r.first.tokens_in - b->tokens_in, decoded = e->tokens_out - r.first.tokens_out;
+    r.prefill_s = busy_s(b, &r.first);
+    r.decode_s = busy_s(&r.first, e);
+    if (r.prefill_s > 0 && prefilled) r.prefill_tok_s = (double)prefilled / r.prefill_s;
+    if (r.decode_s > 0 && decoded) r.decode_tok_s = (double)decoded / r.decode_s;
+    if (r.decode_s > 0) r.gb_s = (double)(e->weight_bytes_read - r.first.weight_bytes_read) / 1e9 / r.decode_s;
     return r;
 }
 
@@ -72,9 +79,10 @@ double report_roof(json_t *o, const struct place *p, size_t unit, double gb_s, b
 
 void report_memory(json_t *o, const struct place *p, uint64_t state_bytes)
 {
-    put_positive(o, "peak_bytes", (double)machine_peak_bytes(), "this system does not say");
-    json_object_set_new(o, "peak_bytes", json_integer((json_int_t)machine_peak_bytes()));
-    if (machine_peak_bytes() == 0) json_object_set_new(o, "peak_bytes", json_null());
+    if (machine_peak_bytes())
+        json_object_set_new(o, "peak_bytes", json_integer((json_int_t)machine_peak_bytes()));
+    else
+        out_null(o, "peak_bytes", "this system does not say");
     json_object_set_new(o, "weight_bytes", json_integer((json_int_t)p->info.weight_bytes));
     json_object_set_new(o, "state_bytes", json_integer((json_int_t)state_bytes));
 }
@@ -133,8 +141,8 @@ static void put_ops(json_t *o, const struct place *p, uint32_t from, uint32_t to
 
 static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, uint32_t from, uint32_t to)
 {
-    const struct answer *a = r->answer;
-    const segue_stats *b = &a->at_begin, *f = &a->at_first, *e = &a->at_end;
+    const struct rates rates = rates_of(r->answer);
+    const segue_stats *b = &r->answer->at_begin, *f = &rates.first, *e = &r->answer->at_end;
     json_t *o = json_object(), *layers = json_array();
     json_object_set_new(o, "unit", json_string(r->place->unit_info[unit].spec));
     json_object_set_new(o, "phase", json_string(phase ? "decode" : "prefill"));
@@ -143,9 +151,8 @@ static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, ui
     json_object_set_new(o, "layers", layers);
     put_ops(o, r->place, from, to);
     uint64_t n = phase ? e->dispatches - f->dispatches : f->dispatches - b->dispatches;
-    put_positive(o, "dispatches", (double)n, "no dispatches in this phase");
-    uint64_t ns = phase ? e->decode_ns - b->decode_ns : e->prefill_ns - b->prefill_ns;
-    json_object_set_new(o, "ms", out_real((double)ns / 1e6));
+    json_object_set_new(o, "dispatches", json_integer((json_int_t)n));
+    json_object_set_new(o, "ms", out_real(1e3 * (phase ? rates.decode_s : rates.prefill_s)));
     json_object_set_new(o, "pid", json_integer((json_int_t)getpid()));
     json_object_set_new(o, "refused", json_array());
     return o;

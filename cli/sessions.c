@@ -45,11 +45,20 @@ segue_status sessions_follow(segue_session *session, const int32_t *ids, size_t 
                              segue_error *err)
 {
     const int32_t *held;
+    segue_stats stats = SEGUE_INIT(segue_stats);
     size_t held_n = segue_session_tokens(session, &held), same = 0;
     while (same < held_n && same < n && held[same] == ids[same]) same++;
     *reason = held_n == 0 ? "first-use" : same < held_n ? "edited" : "all";
     if (same && same == n) same--;   /* its logits may be gone: compute the last one again */
     *reused = same;
-    segue_status st = same < held_n ? segue_session_rewind(session, same, err) : SEGUE_OK;
-    return st ? st : segue_session_append(session, ids + same, n - same, err);
+    if (same < held_n) {
+        segue_status st = segue_session_rewind(session, same, err);
+        if (!st) st = segue_session_stats_get(session, &stats, err);
+        if (st) return st;
+        if (stats.reuse_reason && !strcmp(stats.reuse_reason, "no-checkpoint")) {
+            *reason = "no-checkpoint";
+            *reused = stats.tokens_reused;
+        }
+    }
+    return segue_session_append(session, ids + same, n - same, err);
 }
