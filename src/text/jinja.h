@@ -26,7 +26,8 @@ enum sg_val_kind {
 };
 
 struct sg_val {
-    uint8_t kind, aux;  /* aux of undefined: kind of the value that lacked the attribute, 0 = a name */
+    uint8_t kind, aux;  /* aux of undefined: kind of the value that lacked the attribute, 0 = a name; of a string: 1 = it
+                         * is Markup (|safe, |escape), to which plain strings are escaped when they are added */
     union {
         int64_t i;
         double f;
@@ -343,6 +344,10 @@ const struct sg_func *sg_global_find(const char *s, size_t n);
 /* Method of a value by name; MISSING out = none. blocked: 1 when the sandbox forbids it. */
 const struct sg_func *sg_method_find(struct sg_val v, const char *s, size_t n, int *blocked);
 const struct sg_func *sg_str_method_find(const char *s, size_t n);
+segue_status sg_str_method_call(struct sg_jinja *st, const struct sg_func *f, struct sg_val self,
+                                const struct sg_args *args, struct sg_val *out);
+/* v as Markup: str(v) with & < > " ' escaped, unless it is Markup already. */
+segue_status sg_str_escape(struct sg_jinja *st, struct sg_val v, struct sg_val *out);
 
 segue_status sg_jinja_eval(struct sg_jinja *st, struct sg_frame *f, const struct sg_node *n, struct sg_val *out);
 segue_status sg_jinja_args(struct sg_jinja *st, struct sg_frame *f, const struct sg_node *list, struct sg_args *out);
@@ -428,8 +433,8 @@ int sg_float_digits(char *out, size_t cap, char kind, int precision, double f);
 int sg_float_parse(const char *s, size_t n, double *out); /* Python's float(); 0 = not a number */
 int sg_int_parse(const char *s, size_t n, int base, int64_t *out); /* Python's int(); 0 = no, -1 = too large */
 
-uint32_t sg_utf8_get(const char **p); /* of valid text */
-size_t sg_utf8_put(char *out, uint32_t c);
+uint32_t sg_char_get(const char **p); /* of valid text */
+size_t sg_char_put(char *out, uint32_t c);
 enum { SG_CASE_UPPER, SG_CASE_LOWER, SG_CASE_TITLE, SG_CASE_SWAP };
 segue_status sg_case_put(struct sg_jinja *st, struct sg_buf *b, const struct sg_str *s, size_t from, size_t to,
                          int how);

@@ -213,7 +213,7 @@ static segue_status next_char(struct sg_jinja *st, struct sg_iter *it, struct sg
     const char *p = s->s + it->byte;
     *got = it->byte < s->n;
     if (!*got) return SEGUE_OK;
-    sg_utf8_get(&p);
+    sg_char_get(&p);
     size_t from = it->byte;
     it->byte = (size_t)(p - s->s);
     return sg_str_make(st, s->s + from, it->byte - from, out);
@@ -331,7 +331,7 @@ static segue_status undefined_fails(struct sg_jinja *st, struct sg_val v)
 
 static segue_status bind_method(struct sg_jinja *st, struct sg_val v, const struct sg_func *f, struct sg_val *out)
 {
-    struct sg_method *m;
+    struct sg_method *m = NULL;
     SG_TRY(sg_val_new(st, SG_V_METHOD, sizeof *m, &m));
     m->self = v;
     m->func = f;
@@ -387,8 +387,10 @@ static segue_status seq_item(struct sg_jinja *st, struct sg_val v, int64_t i, st
         SG_TRY(sg_jinja_step(st, s->chars == s->n ? 0 : s->n / 256));
         size_t at = sg_str_byte(s, (size_t)i);
         const char *p = s->s + at;
-        sg_utf8_get(&p);
-        return sg_str_make(st, s->s + at, (size_t)(p - s->s) - at, out);
+        sg_char_get(&p);
+        SG_TRY(sg_str_make(st, s->s + at, (size_t)(p - s->s) - at, out));
+        out->aux = v.aux;
+        return SEGUE_OK;
     }
     if (v.kind == SG_V_RANGE) *out = sg_v_int(sg_v_range(v)->start + i * sg_v_range(v)->step);
     else *out = sg_v_list(v)->items[i];
@@ -416,7 +418,7 @@ segue_status sg_val_item(struct sg_jinja *st, struct sg_val v, struct sg_val key
 
 /* Python's slice.indices for a length. */
 static segue_status slice_bounds(struct sg_jinja *st, const struct sg_val part[3], int64_t n, int64_t *start,
-                                 int64_t *step, size_t *count)
+                                 int64_t *end, int64_t *step, size_t *count)
 {
     int64_t stop, k = 1;
     if (part[2].kind != SG_V_NONE) SG_TRY(sg_val_index(st, part[2], "a slice step", &k));
@@ -434,6 +436,7 @@ static segue_status slice_bounds(struct sg_jinja *st, const struct sg_val part[3
     int64_t span = k > 0 ? stop - *start : *start - stop, width = k > 0 ? k : -k;
     *count = span > 0 ? (size_t)((span - 1) / width + 1) : 0;
     *step = k;
+    *end = stop;
     return SEGUE_OK;
 }
 
@@ -452,10 +455,10 @@ static segue_status slice_str(struct sg_jinja *st, struct sg_val v, int64_t star
     const char *p = s->s + sg_str_byte(s, (size_t)start);
     for (size_t i = 0; r == SEGUE_OK; i++) {
         const char *q = p;
-        sg_utf8_get(&q);
+        sg_char_get(&q);
         r = sg_put(st, &b, p, (size_t)(q - p));
         if (i + 1 == count) break;
-        for (int64_t k = step; k > 0; k--) sg_utf8_get(&p);
+        for (int64_t k = step; k > 0; k--) sg_char_get(&p);
         for (int64_t k = step; k < 0; k++)
             do p--;
             while (((unsigned char)*p & 0xc0) == 0x80);
@@ -465,25 +468,29 @@ static segue_status slice_str(struct sg_jinja *st, struct sg_val v, int64_t star
 
 segue_status sg_val_slice(struct sg_jinja *st, struct sg_val v, const struct sg_val part[3], struct sg_val *out)
 {
-    int64_t start = 0, step = 1;
+    int64_t start = 0, stop = 0, step = 1;
     size_t n, count = 0;
     if (v.kind == SG_V_UNDEFINED) return undefined_fails(st, v);
     if (v.kind != SG_V_STR && v.kind != SG_V_LIST && v.kind != SG_V_TUPLE && v.kind != SG_V_RANGE)
         return sg_jinja_fail(st, "a value of type '%s' cannot be sliced", sg_val_type(v.kind));
     SG_TRY(sg_val_length(st, v, &n));
-    SG_TRY(slice_bounds(st, part, (int64_t)n, &start, &step, &count));
-    if (v.kind == SG_V_STR) return slice_str(st, v, start, step, count, out);
+    SG_TRY(slice_bounds(st, part, (int64_t)n, &start, &stop, &step, &count));
+    if (v.kind == SG_V_STR) {
+        SG_TRY(slice_str(st, v, start, step, count, out));
+        out->aux = v.aux;
+        return SEGUE_OK;
+    }
     if (v.kind == SG_V_RANGE) {
         struct sg_range *r, *of = sg_v_range(v);
         SG_TRY(sg_val_new(st, SG_V_RANGE, sizeof *r, &r));
-        r->start = of->start + start * of->step;
+        r->start = (int64_t)((uint64_t)of->start + (uint64_t)start * (uint64_t)of->step);
         r->step = (int64_t)((uint64_t)of->step * (uint64_t)step); /* wraps only where it is never used */
         r->n = count;
-        r->stop = (int64_t)((uint64_t)r->start + count * (uint64_t)r->step);
+        r->stop = (int64_t)((uint64_t)of->start + (uint64_t)stop * (uint64_t)of->step);
         *out = sg_v_of(&r->o);
         return SEGUE_OK;
     }
-    struct sg_list *l;
+    struct sg_list *l = NULL;
     SG_TRY(sg_list_make(st, v.kind, count, &l));
     for (size_t i = 0; i < count; i++) l->items[i] = sg_v_list(v)->items[start + (int64_t)i * step];
     l->n = count;

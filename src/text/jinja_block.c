@@ -44,7 +44,7 @@ static segue_status mark_target(struct sg_parser *p, struct sg_node *t, int with
 
 static segue_status parse_set(struct sg_parser *p, uint32_t line, struct sg_node **out)
 {
-    struct sg_node *node;
+    struct sg_node *node = NULL;
     SG_TRY(sg_parser_node(p, SG_N_SET, line, &node));
     SG_TRY(sg_parse_tuple(p, 1, 1, NULL, 0, 1, &node->a));
     SG_TRY(mark_target(p, node->a, 1, 0));
@@ -63,7 +63,7 @@ static segue_status parse_set(struct sg_parser *p, uint32_t line, struct sg_node
 static segue_status parse_for(struct sg_parser *p, uint32_t line, struct sg_node **out)
 {
     static const char *const ends[] = {"endfor", "else", NULL};
-    struct sg_node *node;
+    struct sg_node *node = NULL;
     SG_TRY(sg_parser_node(p, SG_N_FOR, line, &node));
     SG_TRY(sg_parse_tuple(p, 1, 1, "in", 0, 0, &node->a));
     SG_TRY(mark_target(p, node->a, 0, 2));
@@ -94,7 +94,7 @@ static segue_status parse_for(struct sg_parser *p, uint32_t line, struct sg_node
 static segue_status parse_if(struct sg_parser *p, uint32_t line, struct sg_node **out)
 {
     static const char *const ends[] = {"elif", "else", "endif", NULL};
-    struct sg_node *node, *at, **tail;
+    struct sg_node *node = NULL, *at = NULL, **tail;
     SG_TRY(sg_parser_node(p, SG_N_IF, line, &node));
     tail = &node->c;
     for (at = node;;) {
@@ -121,7 +121,7 @@ static segue_status parse_signature(struct sg_parser *p, struct sg_node **first)
     SG_TRY(sg_parser_want_op(p, '('));
     while (!sg_parser_is_op(p, ')')) {
         if (tail != first) SG_TRY(sg_parser_want_op(p, ','));
-        struct sg_node *arg;
+        struct sg_node *arg = NULL;
         SG_TRY(sg_parser_node(p, SG_N_NAME, p->tok.line, &arg));
         arg->param = 1;
         arg->s = p->tok.s;
@@ -144,7 +144,7 @@ static segue_status parse_signature(struct sg_parser *p, struct sg_node **first)
 
 static segue_status parse_macro(struct sg_parser *p, uint32_t line, struct sg_node **out)
 {
-    struct sg_node *node;
+    struct sg_node *node = NULL;
     SG_TRY(sg_parser_node(p, SG_N_MACRO, line, &node));
     node->s = p->tok.s;
     node->n = p->tok.n;
@@ -161,7 +161,7 @@ static segue_status parse_macro(struct sg_parser *p, uint32_t line, struct sg_no
 
 static segue_status parse_call_block(struct sg_parser *p, uint32_t line, struct sg_node **out)
 {
-    struct sg_node *node;
+    struct sg_node *node = NULL;
     SG_TRY(sg_parser_node(p, SG_N_CALLBLOCK, line, &node));
     if (sg_parser_is_op(p, '(')) SG_TRY(parse_signature(p, &node->a));
     SG_TRY(sg_parse_expression(p, 1, &node->b));
@@ -176,7 +176,7 @@ static segue_status parse_call_block(struct sg_parser *p, uint32_t line, struct 
 
 static segue_status parse_filter_block(struct sg_parser *p, uint32_t line, struct sg_node **out)
 {
-    struct sg_node *node;
+    struct sg_node *node = NULL;
     SG_TRY(sg_parser_node(p, SG_N_FILTERBLOCK, line, &node));
     SG_TRY(sg_parse_filters(p, NULL, 1, &node->b));
     SG_TRY(parse_until(p, "endfilter", &node->c, "filter", line));
@@ -186,7 +186,7 @@ static segue_status parse_filter_block(struct sg_parser *p, uint32_t line, struc
 
 static segue_status parse_with(struct sg_parser *p, uint32_t line, struct sg_node **out)
 {
-    struct sg_node *node, **targets, **values;
+    struct sg_node *node = NULL, **targets, **values;
     SG_TRY(sg_parser_node(p, SG_N_WITH, line, &node));
     targets = &node->a;
     values = &node->b;
@@ -206,7 +206,7 @@ static segue_status parse_with(struct sg_parser *p, uint32_t line, struct sg_nod
 
 static segue_status parse_generation(struct sg_parser *p, uint32_t line, struct sg_node **out)
 {
-    struct sg_node *node;
+    struct sg_node *node = NULL;
     uint32_t loops = p->loops;
     p->loops = 0;
     SG_TRY(sg_parser_node(p, SG_N_GENERATION, line, &node));

@@ -6,7 +6,7 @@
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))
 
-uint32_t sg_utf8_get(const char **p)
+uint32_t sg_char_get(const char **p)
 {
     const unsigned char *s = (const unsigned char *)*p;
     uint32_t c = s[0];
@@ -17,7 +17,7 @@ uint32_t sg_utf8_get(const char **p)
     return c;
 }
 
-size_t sg_utf8_put(char *out, uint32_t c)
+size_t sg_char_put(char *out, uint32_t c)
 {
     if (c < 0x80) return out[0] = (char)c, 1;
     int more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
@@ -96,14 +96,14 @@ static int sigma_is_final(const struct sg_str *s, size_t at)
         do p--;
         while (((unsigned char)*p & 0xc0) == 0x80);
         const char *q = p;
-        c = sg_utf8_get(&q);
+        c = sg_char_get(&q);
         if (in_runs(is_ignorable, COUNT(is_ignorable), c)) continue;
         cased = is_cased(c);
         break;
     }
     if (!cased) return 0;
     for (p = s->s + at + 2; p < e;) {
-        c = sg_utf8_get(&p);
+        c = sg_char_get(&p);
         if (!in_runs(is_ignorable, COUNT(is_ignorable), c)) return !is_cased(c);
     }
     return 1;
@@ -139,7 +139,7 @@ segue_status sg_case_put(struct sg_jinja *st, struct sg_buf *b, const struct sg_
     uint64_t sigmas = 0;
     for (const char *p = s->s + from, *e = s->s + to; p < e;) {
         size_t at = (size_t)(p - s->s);
-        uint32_t c = sg_utf8_get(&p);
+        uint32_t c = sg_char_get(&p);
         int now = how != SG_CASE_SWAP ? how
                 : sg_char_is(c, SG_IS_UPPER) ? SG_CASE_LOWER : sg_char_is(c, SG_IS_LOWER) ? SG_CASE_UPPER : -1;
         if (now == SG_CASE_LOWER && c == 0x3a3) {

@@ -18,7 +18,7 @@ static segue_status eval_name(struct sg_frame *f, const struct sg_node *n, struc
 
 static segue_status eval_items(struct sg_jinja *st, struct sg_frame *f, const struct sg_node *n, struct sg_val *out)
 {
-    struct sg_list *l;
+    struct sg_list *l = NULL;
     SG_TRY(sg_list_make(st, n->kind == SG_N_TUPLE ? SG_V_TUPLE : SG_V_LIST, 0, &l));
     for (const struct sg_node *i = n->a; i; i = i->next) {
         struct sg_val v;
@@ -31,7 +31,7 @@ static segue_status eval_items(struct sg_jinja *st, struct sg_frame *f, const st
 
 static segue_status eval_dict(struct sg_jinja *st, struct sg_frame *f, const struct sg_node *n, struct sg_val *out)
 {
-    struct sg_dict *d;
+    struct sg_dict *d = NULL;
     SG_TRY(sg_dict_make(st, SG_V_DICT, &d));
     for (const struct sg_node *i = n->a; i; i = i->next->next) {
         struct sg_val key, value;
@@ -146,7 +146,7 @@ static segue_status eval_item(struct sg_jinja *st, struct sg_frame *f, const str
 
 static segue_status add_star(struct sg_jinja *st, struct sg_list *pos, struct sg_val v)
 {
-    struct sg_list *more;
+    struct sg_list *more = NULL;
     SG_TRY(sg_val_to_list(st, v, &more));
     for (size_t i = 0; i < more->n; i++) SG_TRY(sg_list_add(st, pos, more->items[i]));
     return SEGUE_OK;
@@ -213,7 +213,7 @@ segue_status sg_jinja_call(struct sg_jinja *st, struct sg_val callee, const stru
     if (callee.kind == SG_V_FUNC) return sg_func_call(st, callee.u.func, sg_v_none(), args, out);
     if (callee.kind == SG_V_METHOD) {
         const struct sg_method *m = (const void *)callee.u.o;
-        return sg_func_call(st, m->func, m->self, args, out);
+        return sg_str_method_call(st, m->func, m->self, args, out);
     }
     if (callee.kind == SG_V_MACRO) return sg_jinja_macro(st, (struct sg_macro *)(void *)callee.u.o, args, out);
     if (callee.kind == SG_V_LOOP && args->pos_n == 1 && !args->named)

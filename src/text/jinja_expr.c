@@ -243,7 +243,7 @@ static segue_status parse_name(struct sg_parser *p, int with_ns, struct sg_node 
 
 segue_status sg_parse_primary(struct sg_parser *p, int with_ns, struct sg_node **out)
 {
-    struct sg_node *node;
+    struct sg_node *node = NULL;
     char buf[64];
     uint32_t line = p->tok.line;
     if (sg_parser_is_op(p, '(')) {
@@ -273,7 +273,7 @@ segue_status sg_parse_primary(struct sg_parser *p, int with_ns, struct sg_node *
 /* One argument of a call; *kind: what may still follow (0 positional, 'k', '*', 'd'). */
 static segue_status parse_arg(struct sg_parser *p, int *kind, struct sg_node **out)
 {
-    struct sg_node *arg;
+    struct sg_node *arg = NULL;
     struct sg_token ahead = {0};
     int now = 0;
     SG_TRY(sg_parser_node(p, SG_N_ARG, p->tok.line, &arg));
@@ -316,7 +316,7 @@ static segue_status parse_args(struct sg_parser *p, struct sg_node **first)
 
 static segue_status parse_call(struct sg_parser *p, struct sg_node *callee, struct sg_node **out)
 {
-    struct sg_node *node;
+    struct sg_node *node = NULL;
     SG_TRY(sg_parser_node(p, SG_N_CALL, p->tok.line, &node));
     node->a = callee;
     SG_TRY(parse_args(p, &node->b));
@@ -333,7 +333,7 @@ static segue_status slice_part(struct sg_parser *p, struct sg_node **out)
 /* What stands in [..]: an expression or a slice. */
 static segue_status parse_subscript(struct sg_parser *p, struct sg_node **out)
 {
-    struct sg_node *slice, *first = NULL;
+    struct sg_node *slice = NULL, *first = NULL;
     uint32_t line = p->tok.line;
     int more;
     if (!sg_parser_is_op(p, ':')) {
@@ -353,7 +353,7 @@ static segue_status parse_subscript(struct sg_parser *p, struct sg_node **out)
 
 static segue_status parse_access(struct sg_parser *p, struct sg_node *of, struct sg_node **out)
 {
-    struct sg_node *node, *key;
+    struct sg_node *node = NULL, *key = NULL;
     uint32_t line = p->tok.line;
     int dot = sg_parser_is_op(p, '.');
     SG_TRY(sg_parser_node(p, SG_N_ITEM, line, &node));
@@ -397,7 +397,11 @@ static segue_status parse_dotted(struct sg_parser *p, struct sg_node *node)
     node->s = p->tok.s;
     node->n = p->tok.n;
     SG_TRY(sg_parser_want(p, SG_T_NAME, "the name of a filter or test"));
-    if (sg_parser_is_op(p, '.')) return sg_parser_fail(p, node->line, "no filter or test has a dot in its name");
+    node->op = sg_parser_is_op(p, '.'); /* jinja2 takes such names and then knows none of them */
+    while (sg_parser_is_op(p, '.')) {
+        SG_TRY(sg_parser_next(p));
+        SG_TRY(sg_parser_want(p, SG_T_NAME, "the name of a filter or test"));
+    }
     return SEGUE_OK;
 }
 
@@ -405,12 +409,12 @@ segue_status sg_parse_filters(struct sg_parser *p, struct sg_node *value, int in
 {
     *out = value;
     while (sg_parser_is_op(p, '|') || inline_first) {
-        struct sg_node *node;
+        struct sg_node *node = NULL;
         if (!inline_first) SG_TRY(sg_parser_next(p));
         SG_TRY(sg_parser_node(p, SG_N_FILTER, p->tok.line, &node));
         node->a = *out;
         SG_TRY(parse_dotted(p, node));
-        node->u.func = sg_filter_find(node->s, node->n);
+        node->u.func = node->op ? NULL : sg_filter_find(node->s, node->n);
         if (sg_parser_is_op(p, '(')) SG_TRY(parse_args(p, &node->b));
         *out = node;
         SG_TRY(sg_parser_seal(p, node));
@@ -421,14 +425,14 @@ segue_status sg_parse_filters(struct sg_parser *p, struct sg_node *value, int in
 
 static segue_status parse_test(struct sg_parser *p, struct sg_node *value, struct sg_node **out)
 {
-    struct sg_node *node, *neg;
+    struct sg_node *node = NULL, *neg = NULL;
     int negated;
     SG_TRY(sg_parser_node(p, SG_N_TEST, p->tok.line, &node));
     SG_TRY(sg_parser_next(p));
     SG_TRY(skip_name(p, "not", &negated));
     node->a = value;
     SG_TRY(parse_dotted(p, node));
-    node->u.func = sg_test_find(node->s, node->n);
+    node->u.func = node->op ? NULL : sg_test_find(node->s, node->n);
     int literal = p->tok.kind == SG_T_STRING || p->tok.kind == SG_T_INT || p->tok.kind == SG_T_FLOAT ||
                   sg_parser_is_op(p, '[') || sg_parser_is_op(p, '{');
     int word = p->tok.kind == SG_T_NAME && !sg_parser_is_name(p, "else") && !sg_parser_is_name(p, "or") &&
@@ -454,7 +458,7 @@ static segue_status parse_unary(struct sg_parser *p, int with_filter, struct sg_
 {
     int neg = sg_parser_is_op(p, '-');
     if (neg || sg_parser_is_op(p, '+')) {
-        struct sg_node *node;
+        struct sg_node *node = NULL;
         SG_TRY(sg_parser_enter(p));
         SG_TRY(sg_parser_node(p, neg ? SG_N_NEG : SG_N_POS, p->tok.line, &node));
         SG_TRY(sg_parser_next(p));
@@ -478,7 +482,7 @@ static segue_status parse_unary(struct sg_parser *p, int with_filter, struct sg_
 static segue_status binary(struct sg_parser *p, int kind, unsigned op, struct sg_node *a, struct sg_node *b,
                            struct sg_node **out)
 {
-    struct sg_node *node;
+    struct sg_node *node = NULL;
     SG_TRY(sg_parser_node(p, kind, a->line, &node));
     node->op = (uint8_t)(op > 255 ? (op >> 8) + 128 : op); /* 128 + '/' for //, 128 + '*' for ** */
     node->a = a;
@@ -501,7 +505,7 @@ static segue_status parse_math(struct sg_parser *p, int level, struct sg_node **
         if (level == 3 && sg_parser_is_op(p, SG_OP2('*', '*'))) here = 1;
         if (!here) break;
         SG_TRY(sg_parser_next(p));
-        struct sg_node *right;
+        struct sg_node *right = NULL;
         SG_TRY(parse_math(p, level + 1, &right));
         if (level != 1) {
             SG_TRY(binary(p, SG_N_BINARY, op, *out, right, out));
@@ -509,7 +513,7 @@ static segue_status parse_math(struct sg_parser *p, int level, struct sg_node **
             *tail = right;
             tail = &right->next;
         } else {
-            struct sg_node *concat;
+            struct sg_node *concat = NULL;
             SG_TRY(sg_parser_node(p, SG_N_CONCAT, (*out)->line, &concat));
             concat->a = *out;
             (*out)->next = right;
@@ -556,7 +560,7 @@ static segue_status parse_compare(struct sg_parser *p, struct sg_node **out)
             tail = &node->b;
             *out = node;
         }
-        struct sg_node *arg;
+        struct sg_node *arg = NULL;
         SG_TRY(sg_parser_node(p, SG_N_ARG, p->tok.line, &arg));
         arg->op = op;
         SG_TRY(parse_math(p, 0, &arg->a));
@@ -569,7 +573,7 @@ static segue_status parse_compare(struct sg_parser *p, struct sg_node **out)
 
 static segue_status parse_not(struct sg_parser *p, struct sg_node **out)
 {
-    struct sg_node *node;
+    struct sg_node *node = NULL;
     if (!sg_parser_is_name(p, "not")) return parse_compare(p, out);
     SG_TRY(sg_parser_enter(p));
     SG_TRY(sg_parser_node(p, SG_N_NOT, p->tok.line, &node));
@@ -584,7 +588,7 @@ static segue_status parse_logic(struct sg_parser *p, int is_or, struct sg_node *
 {
     SG_TRY(is_or ? parse_logic(p, 0, out) : parse_not(p, out));
     for (;;) {
-        struct sg_node *right;
+        struct sg_node *right = NULL;
         int did;
         SG_TRY(skip_name(p, is_or ? "or" : "and", &did));
         if (!did) return SEGUE_OK;
@@ -597,7 +601,7 @@ static segue_status parse_cond(struct sg_parser *p, struct sg_node **out)
 {
     SG_TRY(parse_logic(p, 1, out));
     for (;;) {
-        struct sg_node *node;
+        struct sg_node *node = NULL;
         int did;
         SG_TRY(skip_name(p, "if", &did));
         if (!did) return SEGUE_OK;
@@ -623,7 +627,7 @@ segue_status sg_parse_expression(struct sg_parser *p, int with_cond, struct sg_n
 segue_status sg_parse_tuple(struct sg_parser *p, int simple, int with_cond, const char *end, int parens, int with_ns,
                             struct sg_node **out)
 {
-    struct sg_node *first = NULL, **tail = &first, *tuple;
+    struct sg_node *first = NULL, **tail = &first, *tuple = NULL;
     uint32_t line = p->tok.line;
     char buf[64];
     int is_tuple = 0, comma;

@@ -27,17 +27,20 @@ static segue_status as_str(struct sg_jinja *st, struct sg_val v, struct sg_val *
 /* Filters that are the method of the same name on str(value). */
 FILTER(by_method)
 {
-    struct sg_val text;
+    struct sg_val text, width = sg_v_int(80);
+    struct sg_args own = *args;
     UNUSED;
     SG_TRY(sg_val_text(st, self, &text));
+    if (self.kind == SG_V_STR) text = self;
     const char *name = f->which == 't' ? "strip" : f->name;
-    return sg_func_call(st, sg_str_method_find(name, strlen(name)), text, args, out);
+    if (f->which == 'c' && !own.pos_n && !own.named) own = (struct sg_args){&width, 1, NULL};
+    return sg_str_method_call(st, sg_str_method_find(name, strlen(name)), text, &own, out);
 }
 
 FILTER(f_title)
 {
     struct sg_val keep;
-    struct sg_str *s;
+    struct sg_str *s = NULL;
     struct sg_buf b = sg_buf_begin(st);
     segue_status r = SEGUE_OK;
     size_t from = 0;
@@ -46,7 +49,7 @@ FILTER(f_title)
     /* words begin after any of - ( { [ < or whitespace */
     for (const char *p = s->s, *e = p + s->n; r == SEGUE_OK && from < s->n;) {
         const char *q = p;
-        uint32_t c = p < e ? sg_utf8_get(&q) : 0;
+        uint32_t c = p < e ? sg_char_get(&q) : 0;
         int mark = p < e && ((c < 128 && c && strchr("-({[<", (int)c)) || sg_char_is(c, SG_IS_SPACE));
         if (p < e && !mark) {
             p = q;
@@ -55,7 +58,7 @@ FILTER(f_title)
         size_t to = (size_t)(p - s->s);
         if (to > from) {
             const char *first = s->s + from;
-            sg_utf8_get(&first);
+            sg_char_get(&first);
             r = sg_case_put(st, &b, s, from, (size_t)(first - s->s), SG_CASE_UPPER);
             struct sg_str tail = {.s = first, .n = to - (size_t)(first - s->s)};
             if (r == SEGUE_OK) r = sg_case_put(st, &b, &tail, 0, tail.n, SG_CASE_LOWER);
@@ -70,6 +73,7 @@ FILTER(f_title)
 FILTER(f_string)
 {
     UNUSED;
+    if (self.kind == SG_V_STR) return *out = self, SEGUE_OK;
     return sg_val_text(st, self, out);
 }
 
@@ -85,20 +89,20 @@ FILTER(f_replace)
     return sg_func_call(st, sg_str_method_find("replace", 7), keep[0], &call, out);
 }
 
+/* which 'f': also what is escaped already */
 FILTER(f_escape)
 {
-    struct sg_val keep;
-    struct sg_str *s;
     UNUSED;
-    SG_TRY(as_str(st, self, &keep, &s));
-    struct sg_buf b = sg_buf_begin(st);
-    segue_status r = SEGUE_OK;
-    for (size_t i = 0; i < s->n && r == SEGUE_OK; i++) {
-        char c = s->s[i];
-        const char *to = c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '"' ? "&#34;" : c == '\'' ? "&#39;" : NULL;
-        r = to ? sg_put(st, &b, to, strlen(to)) : sg_put(st, &b, &c, 1);
-    }
-    return sg_str_take(st, r, &b, out);
+    if (f->which == 'f') self.aux = 0;
+    return sg_str_escape(st, self, out);
+}
+
+FILTER(f_safe)
+{
+    UNUSED;
+    SG_TRY(sg_val_text(st, self, out));
+    out->aux = 1;
+    return SEGUE_OK;
 }
 
 static segue_status indent_lines(struct sg_jinja *st, struct sg_buf *b, const struct sg_str *s, const struct sg_str *by,
@@ -111,7 +115,7 @@ static segue_status indent_lines(struct sg_jinja *st, struct sg_buf *b, const st
         uint32_t c = 0;
         while (q < e) {
             next = q;
-            c = sg_utf8_get(&next);
+            c = sg_char_get(&next);
             if (sg_char_line(c)) break;
             q = next;
         }
@@ -126,7 +130,7 @@ static segue_status indent_lines(struct sg_jinja *st, struct sg_buf *b, const st
 
 FILTER(f_indent)
 {
-    struct sg_str *s, *by;
+    struct sg_str *s = NULL, *by = NULL;
     struct sg_val width = given(in[0]) ? in[0] : sg_v_int(4), space;
     UNUSED;
     SG_TRY(sg_val_want_str(st, self, "what is indented", &s));
@@ -139,23 +143,27 @@ FILTER(f_indent)
     by = sg_v_str(width);
     struct sg_buf b = sg_buf_begin(st);
     segue_status r = indent_lines(st, &b, s, by, sg_val_true(in[1]), sg_val_true(in[2]));
-    return sg_str_take(st, r, &b, out);
+    SG_TRY(sg_str_take(st, r, &b, out));
+    out->aux = self.aux;
+    return SEGUE_OK;
 }
 
 FILTER(f_truncate)
 {
     struct sg_val part[3] = {sg_v_none(), sg_v_int(0), sg_v_none()}, cut, end;
-    struct sg_str *s, *e;
+    struct sg_str *e = NULL;
     int64_t length = 255, leeway = 5;
+    size_t size;
     UNUSED;
-    SG_TRY(sg_val_want_str(st, self, "what is truncated", &s));
+    SG_TRY(sg_val_length(st, self, &size));
     if (given(in[0])) SG_TRY(sg_val_index(st, in[0], "a length", &length));
     if (given_value(in[3])) SG_TRY(sg_val_index(st, in[3], "leeway", &leeway));
     end = in[2];
     if (!given(end)) SG_TRY(sg_str_borrow(st, "...", 3, &end));
     SG_TRY(sg_val_want_str(st, end, "the end of a truncated text", &e));
     if (length < (int64_t)e->chars || leeway < 0) return sg_jinja_fail(st, "truncate: the length is less than its end mark");
-    if ((int64_t)s->chars <= length || (int64_t)s->chars - length <= leeway) return *out = self, SEGUE_OK;
+    if ((int64_t)size <= length || (int64_t)size - length <= leeway) return *out = self, SEGUE_OK;
+    if (self.kind != SG_V_STR) return sg_jinja_fail(st, "truncate: '%s' is no string", sg_val_type(self.kind));
     part[1] = sg_v_int(length - (int64_t)e->chars);
     SG_TRY(sg_val_slice(st, self, part, &cut));
     if (!sg_val_true(in[1])) { /* drop the last word, if there is more than one */
@@ -164,19 +172,19 @@ FILTER(f_truncate)
         while (n && c->s[n - 1] != ' ') n--;
         if (n) SG_TRY(sg_str_part(st, cut, 0, n - 1, &cut));
     }
-    return sg_str_join2(st, cut, end, out);
+    return sg_val_binary(st, '+', cut, end, out);
 }
 
 FILTER(f_wordcount)
 {
     struct sg_val keep;
-    struct sg_str *s;
+    struct sg_str *s = NULL;
     int64_t n = 0, inside = 0;
     UNUSED;
     SG_TRY(as_str(st, self, &keep, &s));
     SG_TRY(sg_jinja_step(st, s->n / 64));
     for (const char *p = s->s, *e = p + s->n; p < e;) {
-        uint32_t c = sg_utf8_get(&p);
+        uint32_t c = sg_char_get(&p);
         int word = c == '_' || sg_char_is(c, SG_IS_ALPHA) || sg_char_is(c, SG_IS_NUMERIC);
         n += word && !inside;
         inside = word;
@@ -188,7 +196,7 @@ FILTER(f_wordcount)
 static segue_status quote_url(struct sg_jinja *st, struct sg_buf *b, struct sg_val v, int query)
 {
     struct sg_val keep;
-    struct sg_str *s;
+    struct sg_str *s = NULL;
     SG_TRY(as_str(st, v, &keep, &s));
     for (size_t i = 0; i < s->n; i++) {
         unsigned char c = (unsigned char)s->s[i];
@@ -204,7 +212,7 @@ static segue_status quote_url(struct sg_jinja *st, struct sg_buf *b, struct sg_v
 
 static segue_status quote_pairs(struct sg_jinja *st, struct sg_buf *b, struct sg_val v)
 {
-    struct sg_dict *d;
+    struct sg_dict *d = NULL;
     SG_TRY(sg_dict_make(st, SG_V_DICT, &d));
     SG_TRY(sg_dict_merge(st, d, v));
     for (size_t i = 0; i < d->n; i++) {
@@ -227,8 +235,8 @@ FILTER(f_urlencode)
 FILTER(f_format)
 {
     struct sg_val keep, tuple;
-    struct sg_str *s;
-    struct sg_list *l;
+    struct sg_str *s = NULL;
+    struct sg_list *l = NULL;
     UNUSED;
     SG_TRY(as_str(st, self, &keep, &s));
     if (args->pos_n && args->named) return sg_jinja_fail(st, "format: positional and named values cannot be mixed");
@@ -258,7 +266,7 @@ static segue_status json_style(struct sg_jinja *st, struct sg_val *in, struct sg
         }
     }
     if (given_value(in[2])) {
-        struct sg_list *two;
+        struct sg_list *two = NULL;
         struct sg_str *s[2];
         SG_TRY(sg_val_to_list(st, in[2], &two));
         if (two->n != 2) return sg_jinja_fail(st, "tojson: separators must be a pair");
@@ -393,7 +401,7 @@ FILTER(f_default)
 
 FILTER(f_list)
 {
-    struct sg_list *l;
+    struct sg_list *l = NULL;
     UNUSED;
     SG_TRY(sg_val_to_list(st, self, &l));
     *out = sg_v_of(&l->o);
@@ -413,10 +421,9 @@ FILTER(f_first)
 
 FILTER(f_last)
 {
-    struct sg_list *l;
+    struct sg_list *l = NULL;
     UNUSED;
     if (self.kind == SG_V_ITER) return sg_jinja_fail(st, "last: a generator cannot be reversed; use |list first");
-    if (self.kind == SG_V_UNDEFINED) return sg_jinja_fail(st, "last: the value is undefined");
     if (self.kind == SG_V_LIST || self.kind == SG_V_TUPLE) l = sg_v_list(self);
     else SG_TRY(sg_val_to_list(st, self, &l));
     *out = l->n ? l->items[l->n - 1] : sg_v_undefined(NULL, 0);
@@ -430,7 +437,7 @@ static const char *reversed_name(int kind)
 
 FILTER(f_reverse)
 {
-    struct sg_list *l;
+    struct sg_list *l = NULL;
     struct sg_val part[3] = {sg_v_none(), sg_v_none(), sg_v_int(-1)};
     UNUSED;
     if (self.kind == SG_V_STR) return sg_val_slice(st, self, part, out);
@@ -440,13 +447,13 @@ FILTER(f_reverse)
         l->items[i] = l->items[l->n - 1 - i];
         l->items[l->n - 1 - i] = v;
     }
-    if (self.kind == SG_V_ITER || self.kind == SG_V_UNDEFINED) return *out = sg_v_of(&l->o), SEGUE_OK;
+    if (self.kind == SG_V_ITER) return *out = sg_v_of(&l->o), SEGUE_OK;
     return sg_seq_make(st, SG_V_ITER, l, reversed_name(self.kind), out);
 }
 
 FILTER(f_items)
 {
-    struct sg_list *l;
+    struct sg_list *l = NULL;
     UNUSED;
     SG_TRY(sg_list_make(st, SG_V_LIST, 0, &l));
     if (self.kind != SG_V_UNDEFINED && self.kind != SG_V_DICT)
@@ -504,31 +511,33 @@ static segue_status attr_key(struct sg_jinja *st, struct sg_val item, struct sg_
     return fold_case(st, v, fold, out);
 }
 
-/* The sort key of "a,b": a list of both. */
+/* The sort key of "a,b": a list of both; lists are compared by equality first, so a single one is a list too. */
 static segue_status multi_key(struct sg_jinja *st, struct sg_val item, struct sg_val attr, int fold, struct sg_val *out)
 {
-    struct sg_list *l;
-    const char *s = attr.kind == SG_V_STR ? sg_v_str(attr)->s : NULL, *e = s ? s + sg_v_str(attr)->n : NULL;
-    if (!s || !memchr(s, ',', (size_t)(e - s))) return attr_key(st, item, attr, fold, out);
-    SG_TRY(sg_list_make(st, SG_V_LIST, 0, &l));
-    while (s) {
-        const char *comma = memchr(s, ',', (size_t)(e - s)), *end = comma ? comma : e;
-        struct sg_val v;
-        SG_TRY(path_get(st, item, s, (size_t)(end - s), (struct sg_val){0}, &v));
+    struct sg_list *l = NULL;
+    struct sg_val v;
+    SG_TRY(sg_list_make(st, SG_V_LIST, 1, &l));
+    *out = sg_v_of(&l->o);
+    if (attr.kind != SG_V_STR) {
+        SG_TRY(attr_key(st, item, attr, fold, &v));
+        return sg_list_add(st, l, v);
+    }
+    for (const char *s = sg_v_str(attr)->s, *e = s + sg_v_str(attr)->n, *comma = s; comma; s = comma + 1) {
+        comma = memchr(s, ',', (size_t)(e - s));
+        SG_TRY(path_get(st, item, s, (size_t)((comma ? comma : e) - s), (struct sg_val){0}, &v));
         SG_TRY(fold_case(st, v, fold, &v));
         SG_TRY(sg_list_add(st, l, v));
-        s = comma ? comma + 1 : NULL;
+        if (!comma) break;
     }
-    *out = sg_v_of(&l->o);
     return SEGUE_OK;
 }
 
-static segue_status sort_by(struct sg_jinja *st, struct sg_list *l, struct sg_val attr, int fold, int reverse)
+static segue_status sort_by(struct sg_jinja *st, struct sg_list *l, struct sg_val attr, int fold, int reverse, int multi)
 {
-    struct sg_list *keys;
+    struct sg_list *keys = NULL;
     SG_TRY(sg_list_make(st, SG_V_LIST, l->n, &keys));
     for (size_t i = 0; i < l->n; i++) {
-        SG_TRY(multi_key(st, l->items[i], attr, fold, &keys->items[i]));
+        SG_TRY((multi ? multi_key : attr_key)(st, l->items[i], attr, fold, &keys->items[i]));
         keys->n = i + 1;
     }
     return sg_val_sort(st, keys->items, l->items, l->n, reverse);
@@ -536,17 +545,17 @@ static segue_status sort_by(struct sg_jinja *st, struct sg_list *l, struct sg_va
 
 FILTER(f_sort)
 {
-    struct sg_list *l;
+    struct sg_list *l = NULL;
     UNUSED;
     SG_TRY(sg_val_to_list(st, self, &l));
-    SG_TRY(sort_by(st, l, in[2], !sg_val_true(in[1]), sg_val_true(in[0])));
+    SG_TRY(sort_by(st, l, in[2], !sg_val_true(in[1]), sg_val_true(in[0]), 1));
     *out = sg_v_of(&l->o);
     return SEGUE_OK;
 }
 
 FILTER(f_dictsort)
 {
-    struct sg_list *l;
+    struct sg_list *l = NULL;
     struct sg_view view = {.which = 'i'};
     int by_value = sg_v_is(in[1], "value", 5);
     UNUSED;
@@ -555,15 +564,15 @@ FILTER(f_dictsort)
     view.dict = sg_v_dict(self);
     view.o.kind = SG_V_VIEW;
     SG_TRY(sg_val_to_list(st, sg_v_of(&view.o), &l));
-    SG_TRY(sort_by(st, l, sg_v_int(by_value), !sg_val_true(in[0]), sg_val_true(in[2])));
+    SG_TRY(sort_by(st, l, sg_v_int(by_value), !sg_val_true(in[0]), sg_val_true(in[2]), 0));
     *out = sg_v_of(&l->o);
     return SEGUE_OK;
 }
 
 FILTER(f_unique)
 {
-    struct sg_list *from, *l;
-    struct sg_dict *seen;
+    struct sg_list *from = NULL, *l = NULL;
+    struct sg_dict *seen = NULL;
     UNUSED;
     SG_TRY(sg_val_to_list(st, self, &from));
     SG_TRY(sg_list_make(st, SG_V_LIST, 0, &l));
@@ -581,7 +590,7 @@ FILTER(f_unique)
 
 FILTER(f_min_max)
 {
-    struct sg_list *l;
+    struct sg_list *l = NULL;
     struct sg_val best = {0};
     UNUSED;
     SG_TRY(sg_val_to_list(st, self, &l));
@@ -600,7 +609,7 @@ FILTER(f_min_max)
 
 FILTER(f_sum)
 {
-    struct sg_list *l;
+    struct sg_list *l = NULL;
     UNUSED;
     SG_TRY(sg_val_to_list(st, self, &l));
     *out = given(in[1]) ? in[1] : sg_v_int(0);
@@ -635,11 +644,13 @@ FILTER(f_join)
 
 FILTER(f_map)
 {
-    struct sg_list *from, *l;
+    struct sg_list *from = NULL, *l = NULL;
     const struct sg_val *attr = args->named ? sg_dict_name(args->named, "attribute", 9) : NULL, *def;
     const struct sg_func *call = NULL;
-    struct sg_str *name;
+    struct sg_str *name = NULL;
     UNUSED;
+    SG_TRY(sg_list_make(st, SG_V_LIST, 0, &l));
+    if (!sg_val_true(self)) return sg_seq_make(st, SG_V_ITER, l, "generator", out);
     SG_TRY(sg_val_to_list(st, self, &from));
     SG_TRY(sg_list_make(st, SG_V_LIST, from->n, &l));
     def = args->named ? sg_dict_name(args->named, "default", 7) : NULL;
@@ -664,7 +675,7 @@ FILTER(f_map)
 /* select, reject, selectattr, rejectattr; which: bit 0 reject, bit 1 by attribute */
 FILTER(f_select)
 {
-    struct sg_list *from, *l;
+    struct sg_list *from = NULL, *l = NULL;
     const struct sg_func *test = NULL;
     size_t skip = f->which >> 1;
     UNUSED;
@@ -673,7 +684,7 @@ FILTER(f_select)
     SG_TRY(sg_val_to_list(st, self, &from));
     if (args->pos_n < skip) return sg_jinja_fail(st, "'%s' needs the name of an attribute", f->name);
     if (args->pos_n > skip) {
-        struct sg_str *name;
+        struct sg_str *name = NULL;
         SG_TRY(sg_val_want_str(st, args->pos[skip], "the name of a test", &name));
         test = sg_test_find(name->s, name->n);
         if (!test) return sg_jinja_fail(st, "there is no test named '%.*s'", (int)(name->n > 40 ? 40 : name->n), name->s);
@@ -692,14 +703,14 @@ FILTER(f_select)
 
 FILTER(f_groupby)
 {
-    struct sg_list *l, *groups, *group = NULL;
+    struct sg_list *l = NULL, *groups = NULL, *group = NULL;
     struct sg_val last = {0};
     int fold = !sg_val_true(in[2]);
     UNUSED;
     SG_TRY(sg_val_to_list(st, self, &l));
     SG_TRY(sg_list_make(st, SG_V_LIST, 0, &groups));
     if (given_value(in[1])) return sg_jinja_fail(st, "groupby: a default is not supported");
-    SG_TRY(sort_by(st, l, in[0], fold, 0));
+    SG_TRY(sort_by(st, l, in[0], fold, 0, 0));
     for (size_t i = 0; i < l->n; i++) {
         struct sg_val key, real, pair;
         int same = 0;
@@ -721,7 +732,7 @@ FILTER(f_groupby)
 /* batch: rows of n; slice: n columns */
 FILTER(f_batch)
 {
-    struct sg_list *from, *rows, *row = NULL;
+    struct sg_list *from = NULL, *rows = NULL, *row = NULL;
     struct sg_val fill = in[1];
     int64_t n;
     UNUSED;
@@ -745,7 +756,7 @@ FILTER(f_batch)
 
 FILTER(f_attr)
 {
-    struct sg_str *name;
+    struct sg_str *name = NULL;
     struct sg_val none = {0};
     UNUSED;
     SG_TRY(sg_val_want_str(st, in[0], "the name of an attribute", &name));
@@ -764,7 +775,7 @@ const struct sg_func *sg_filter_find(const char *s, size_t n)
         {"d", f_default, "default_value boolean", 0, 0}, {"default", f_default, "default_value boolean", 0, 0},
         {"dictsort", f_dictsort, "case_sensitive by reverse", 0, 0}, {"e", f_escape, "", 0, 0},
         {"escape", f_escape, "", 0, 0}, {"first", f_first, "", 0, 0}, {"float", f_float, "default", 0, 0},
-        {"forceescape", f_escape, "", 0, 0}, {"format", f_format, NULL, 0, 0},
+        {"forceescape", f_escape, "", 0, 'f'}, {"format", f_format, NULL, 0, 0},
         {"groupby", f_groupby, "attribute default case_sensitive", 1, 0},
         {"indent", f_indent, "width first blank", 0, 0}, {"int", f_int, "default base", 0, 0},
         {"items", f_items, "", 0, 0}, {"join", f_join, "d attribute", 0, 0}, {"last", f_last, "", 0, 0},
@@ -772,7 +783,7 @@ const struct sg_func *sg_filter_find(const char *s, size_t n)
         {"map", f_map, NULL, 0, 0}, {"max", f_min_max, "case_sensitive attribute", 0, '>'},
         {"min", f_min_max, "case_sensitive attribute", 0, '<'}, {"reject", f_select, NULL, 0, 1},
         {"rejectattr", f_select, NULL, 0, 3}, {"replace", f_replace, "old new count", 2, 0},
-        {"reverse", f_reverse, "", 0, 0}, {"round", f_round, "precision method", 0, 0}, {"safe", f_string, "", 0, 0},
+        {"reverse", f_reverse, "", 0, 0}, {"round", f_round, "precision method", 0, 0}, {"safe", f_safe, "", 0, 0},
         {"select", f_select, NULL, 0, 0}, {"selectattr", f_select, NULL, 0, 2},
         {"slice", f_batch, "slices fill_with", 1, 's'}, {"sort", f_sort, "reverse case_sensitive attribute", 0, 0},
         {"string", f_string, "", 0, 0}, {"sum", f_sum, "attribute start", 0, 0}, {"title", f_title, "", 0, 0},

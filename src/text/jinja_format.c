@@ -127,7 +127,7 @@ static segue_status put_code(struct sg_jinja *st, struct sg_buf *b, const struct
     if (v.kind == SG_V_STR && sg_v_str(v)->chars == 1) return put_string(st, b, sp, v, sp->align ? sp->align : '>');
     if (v.kind != SG_V_INT || v.u.i < 0 || v.u.i > 0x10ffff || (v.u.i >= 0xd800 && v.u.i < 0xe000))
         return sg_jinja_fail(st, "format: %%c needs a character");
-    size_t n = sg_utf8_put(text, (uint32_t)v.u.i);
+    size_t n = sg_char_put(text, (uint32_t)v.u.i);
     return put_aligned(st, b, sp, "", text, n, 1, sp->align ? sp->align : '>');
 }
 
@@ -253,9 +253,9 @@ static segue_status read_spec(struct sg_jinja *st, const char *p, const char *e,
 {
     *sp = (struct spec){.fill = ' ', .precision = -1};
     const char *q = p;
-    if (p < e) sg_utf8_get(&q);
+    if (p < e) sg_char_get(&q);
     if (p < e && q < e && strchr("<>=^", *q)) {
-        sp->fill = sg_utf8_get(&p);
+        sp->fill = sg_char_get(&p);
         sp->align = *p++;
     } else if (p < e && *p && strchr("<>=^", *p)) {
         sp->align = *p++;

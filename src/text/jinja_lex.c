@@ -68,7 +68,7 @@ static const char *skip_space(const struct sg_lexer *lx, const char *p)
 {
     while (p < lx->end) {
         const char *q = p;
-        if (!sg_char_is(sg_utf8_get(&q), SG_IS_SPACE)) break;
+        if (!sg_char_is(sg_char_get(&q), SG_IS_SPACE)) break;
         p = q;
     }
     return p;
@@ -81,7 +81,7 @@ static const char *back_space(const char *s, const char *e)
         const char *q = e - 1;
         while (q > s && ((unsigned char)*q & 0xc0) == 0x80) q--;
         const char *r = q;
-        if (!sg_char_is(sg_utf8_get(&r), SG_IS_SPACE)) break;
+        if (!sg_char_is(sg_char_get(&r), SG_IS_SPACE)) break;
         e = q;
     }
     return e;
@@ -258,14 +258,14 @@ static const char *unescape(const char *p, const char *e, char **o)
         *(*o)++ = '\\';
         if ((unsigned char)*p < 0x80) return *(*o)++ = *p, p + 1;
         /* jinja2 spells other characters as escapes first, and the backslash then escapes that one's */
-        c = sg_utf8_get(&p);
+        c = sg_char_get(&p);
         static const char hex[] = "0123456789abcdef";
         int k = c < 0x100 ? 2 : c < 0x10000 ? 4 : 8;
         *(*o)++ = k == 2 ? 'x' : k == 4 ? 'u' : 'U';
         while (k--) *(*o)++ = hex[c >> 4 * k & 15];
         return p;
     }
-    *o += sg_utf8_put(*o, c);
+    *o += sg_char_put(*o, c);
     return p;
 }
 
@@ -296,7 +296,7 @@ static int is_word(const char *p, const char *end, const char **next)
 {
     if (p >= end) return 0;
     const char *q = p;
-    uint32_t c = sg_utf8_get(&q);
+    uint32_t c = sg_char_get(&q);
     *next = q;
     return c == '_' || (c < 0x80 ? is_digit((char)c) || ((c | 32) >= 'a' && (c | 32) <= 'z')
                                  : sg_char_is(c, SG_IS_ALPHA) || sg_char_is(c, SG_IS_NUMERIC));

@@ -156,7 +156,10 @@ static int is_seq(struct sg_val v) { return v.kind == SG_V_STR || v.kind == SG_V
 
 static segue_status repeat(struct sg_jinja *st, struct sg_val v, int64_t times, struct sg_val *out)
 {
-    return v.kind == SG_V_STR ? repeat_str(st, v, times, out) : repeat_list(st, v, times, out);
+    if (v.kind != SG_V_STR) return repeat_list(st, v, times, out);
+    SG_TRY(repeat_str(st, v, times, out));
+    out->aux = v.aux;
+    return SEGUE_OK;
 }
 
 segue_status sg_val_binary(struct sg_jinja *st, unsigned op, struct sg_val a, struct sg_val b, struct sg_val *out)
@@ -165,10 +168,17 @@ segue_status sg_val_binary(struct sg_jinja *st, unsigned op, struct sg_val a, st
     if (a_int && b_int) return int_math(st, op, a.u.i, b.u.i, out);
     if ((a_int || a.kind == SG_V_FLOAT) && (b_int || b.kind == SG_V_FLOAT))
         return float_math(st, op, a_int ? (double)a.u.i : a.u.f, b_int ? (double)b.u.i : b.u.f, out);
+    if (op == '+' && a.kind == SG_V_STR && b.kind == SG_V_STR && (a.aux || b.aux)) {
+        SG_TRY(sg_str_escape(st, a, &a));
+        SG_TRY(sg_str_escape(st, b, &b));
+        SG_TRY(sg_str_join2(st, a, b, out));
+        return out->aux = 1, SEGUE_OK;
+    }
     if (op == '+' && a.kind == b.kind && is_seq(a))
         return a.kind == SG_V_STR ? sg_str_join2(st, a, b, out) : join_lists(st, a, b, out);
     if (op == '*' && is_seq(a) && b_int) return repeat(st, a, b.u.i, out);
     if (op == '*' && is_seq(b) && a_int) return repeat(st, b, a.u.i, out);
+    if (op == '%' && a.kind == SG_V_STR && a.aux) return sg_jinja_fail(st, "'%%' on marked strings is not supported");
     if (op == '%' && a.kind == SG_V_STR && b.kind != SG_V_UNDEFINED) return sg_format_percent(st, sg_v_str(a), b, out);
     struct sg_val u = a.kind == SG_V_UNDEFINED ? a : b;
     const struct sg_node *n = u.kind == SG_V_UNDEFINED ? u.u.node : NULL;

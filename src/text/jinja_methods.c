@@ -49,7 +49,7 @@ METHOD(m_case)
     UNUSED;
     if (f->which == 'c') { /* capitalize: the first in title case, the rest lower */
         const char *p = s->s;
-        if (s->n) sg_utf8_get(&p);
+        if (s->n) sg_char_get(&p);
         r = sg_case_put(st, &b, s, 0, (size_t)(p - s->s), SG_CASE_TITLE);
         if (r == SEGUE_OK) r = sg_case_put(st, &b, s, (size_t)(p - s->s), s->n, SG_CASE_LOWER);
     } else if (f->which == 't') {
@@ -57,7 +57,7 @@ METHOD(m_case)
         r = SEGUE_OK;
         for (const char *p = s->s, *e = p + s->n; p < e && r == SEGUE_OK;) {
             const char *q = p;
-            uint32_t c = sg_utf8_get(&q);
+            uint32_t c = sg_char_get(&q);
             r = sg_case_put(st, &b, s, (size_t)(p - s->s), (size_t)(q - s->s), inside ? SG_CASE_LOWER : SG_CASE_TITLE);
             inside = sg_char_is(c, SG_IS_LOWER) || sg_char_is(c, SG_IS_UPPER) || sg_char_is(c, SG_IS_TITLE);
             p = q;
@@ -70,7 +70,7 @@ METHOD(m_case)
 
 static int in_set(const struct sg_str *set, const char *c, size_t n)
 {
-    return set ? find(set->s, set->s + set->n, c, n) != NULL : sg_char_is(sg_utf8_get(&(const char *){c}), SG_IS_SPACE);
+    return set ? find(set->s, set->s + set->n, c, n) != NULL : sg_char_is(sg_char_get(&(const char *){c}), SG_IS_SPACE);
 }
 
 /* strip: which bit 0 left, bit 1 right */
@@ -84,7 +84,7 @@ METHOD(m_strip)
     SG_TRY(sg_jinja_step(st, s->n / 64 * (set ? set->n / 64 + 1 : 1)));
     while (p < e && (f->which & 1)) {
         const char *q = p;
-        sg_utf8_get(&q);
+        sg_char_get(&q);
         if (!in_set(set, p, (size_t)(q - p))) break;
         p = q;
     }
@@ -100,7 +100,7 @@ METHOD(m_strip)
 METHOD(m_replace)
 {
     const struct sg_str *s = sg_v_str(self);
-    struct sg_str *old, *new;
+    struct sg_str *old = NULL, *new = NULL;
     int64_t count = -1;
     UNUSED;
     SG_TRY(sg_val_want_str(st, in[0], "what is replaced", &old));
@@ -120,7 +120,7 @@ METHOD(m_replace)
         if (old->n) continue;
         if (p == e) break; /* an empty text stands between all characters and at both ends */
         const char *q = p;
-        sg_utf8_get(&q);
+        sg_char_get(&q);
         if (r == SEGUE_OK) r = sg_put(st, &b, p, (size_t)(q - p));
         p = q;
     }
@@ -161,7 +161,7 @@ METHOD(m_expandtabs)
     segue_status r = SEGUE_OK;
     for (const char *p = s->s, *e = p + s->n; p < e && r == SEGUE_OK;) {
         const char *q = p;
-        uint32_t c = sg_utf8_get(&q);
+        uint32_t c = sg_char_get(&q);
         if (c == '\t') {
             for (int64_t k = width > 0 ? width - column % width : 0; k > 0 && r == SEGUE_OK; k--, column++) r = sg_put(st, &b, " ", 1);
         } else {
@@ -196,7 +196,7 @@ static segue_status window(struct sg_jinja *st, const struct sg_str *s, struct s
 METHOD(m_find)
 {
     const struct sg_str *s = sg_v_str(self);
-    struct sg_str *what;
+    struct sg_str *what = NULL;
     const char *p, *e;
     int64_t at, n = 0;
     int valid, last = f->which == 'r' || f->which == 'R';
@@ -206,7 +206,7 @@ METHOD(m_find)
     SG_TRY(window(st, s, in + 1, &p, &e, &at, &valid));
     if (f->which == 'c') {
         if (valid && !what->n)
-            for (n = 1; p < e; n++) sg_utf8_get(&p);
+            for (n = 1; p < e; n++) sg_char_get(&p);
         while (valid && what->n && (p = find(p, e, what->s, what->n))) n++, p += what->n;
         return *out = sg_v_int(n), SEGUE_OK;
     }
@@ -214,7 +214,7 @@ METHOD(m_find)
     if (!hit && (f->which == 'i' || f->which == 'R')) return sg_jinja_fail(st, "%s: substring not found", f->name);
     if (!hit) return *out = sg_v_int(-1), SEGUE_OK;
     while (p < hit) {
-        sg_utf8_get(&p);
+        sg_char_get(&p);
         at++;
     }
     *out = sg_v_int(at);
@@ -235,7 +235,7 @@ METHOD(m_ends)
     SG_TRY(window(st, sg_v_str(self), in + 1, &p, &e, &at, &valid));
     size_t n = many ? sg_v_list(in[0])->n : 1;
     for (size_t i = 0; i < n && !yes; i++) {
-        struct sg_str *w;
+        struct sg_str *w = NULL;
         SG_TRY(sg_val_want_str(st, many ? sg_v_list(in[0])->items[i] : in[0], "a prefix or suffix", &w));
         SG_TRY(sg_jinja_step(st, 1));
         yes = valid && ends_match(p, e, w, f->which == 'e');
@@ -248,7 +248,7 @@ METHOD(m_remove)
 {
     const struct sg_str *s = sg_v_str(self);
     const char *p = s->s, *e = p + s->n;
-    struct sg_str *w;
+    struct sg_str *w = NULL;
     UNUSED;
     SG_TRY(sg_val_want_str(st, in[0], "what is removed", &w));
     if (!w->n || !ends_match(p, e, w, f->which == 'e')) return *out = self, SEGUE_OK;
@@ -268,7 +268,7 @@ static const char *next_space(const char *p, const char *e, int want, const char
 {
     while (p < e) {
         const char *q = p;
-        if (sg_char_is(sg_utf8_get(&q), SG_IS_SPACE) == want) return *after = q, p;
+        if (sg_char_is(sg_char_get(&q), SG_IS_SPACE) == want) return *after = q, p;
         p = q;
     }
     *after = e;
@@ -299,7 +299,7 @@ static segue_status rsplit_space(struct sg_jinja *st, struct sg_val self, int64_
         while (p > s) { /* back over whitespace */
             q = p - 1;
             while (((unsigned char)*q & 0xc0) == 0x80) q--;
-            space = sg_char_is(sg_utf8_get(&(const char *){q}), SG_IS_SPACE);
+            space = sg_char_is(sg_char_get(&(const char *){q}), SG_IS_SPACE);
             if (!space) break;
             p = q;
         }
@@ -309,7 +309,7 @@ static segue_status rsplit_space(struct sg_jinja *st, struct sg_val self, int64_
         while (p > s) {
             q = p - 1;
             while (((unsigned char)*q & 0xc0) == 0x80) q--;
-            if (sg_char_is(sg_utf8_get(&(const char *){q}), SG_IS_SPACE)) break;
+            if (sg_char_is(sg_char_get(&(const char *){q}), SG_IS_SPACE)) break;
             p = q;
         }
         SG_TRY(add_part(st, l, self, p, e));
@@ -344,7 +344,7 @@ static segue_status split_by(struct sg_jinja *st, struct sg_val self, const stru
 
 METHOD(m_split)
 {
-    struct sg_list *l;
+    struct sg_list *l = NULL;
     struct sg_str *by = NULL;
     int64_t most = -1;
     int right = f->which == 'r';
@@ -363,7 +363,7 @@ METHOD(m_split)
 
 METHOD(m_splitlines)
 {
-    struct sg_list *l;
+    struct sg_list *l = NULL;
     const char *p = sg_v_str(self)->s, *e = p + sg_v_str(self)->n;
     UNUSED;
     SG_TRY(sg_list_make(st, SG_V_LIST, 0, &l));
@@ -371,7 +371,7 @@ METHOD(m_splitlines)
     for (const char *q = p, *next; p < e; p = q) {
         uint32_t c = 0;
         for (next = q; q < e; q = next) {
-            c = sg_utf8_get(&next);
+            c = sg_char_get(&next);
             if (sg_char_line(c)) break;
         }
         const char *end = q;
@@ -387,8 +387,8 @@ METHOD(m_partition)
 {
     const struct sg_str *s = sg_v_str(self);
     const char *p = s->s, *e = p + s->n;
-    struct sg_str *by;
-    struct sg_list *l;
+    struct sg_str *by = NULL;
+    struct sg_list *l = NULL;
     UNUSED;
     SG_TRY(sg_val_want_str(st, in[0], "a separator", &by));
     if (!by->n) return sg_jinja_fail(st, "partition: the separator is empty");
@@ -414,7 +414,7 @@ METHOD(m_join)
     struct sg_buf b = sg_buf_begin(st);
     segue_status r = SEGUE_OK;
     for (size_t i = 0;; i++) {
-        struct sg_str *s;
+        struct sg_str *s = NULL;
         r = sg_iter_next(st, &it, &v, &got);
         if (r != SEGUE_OK || !got) break;
         if (i) r = sg_put(st, &b, by->s, by->n);
@@ -453,7 +453,7 @@ METHOD(m_is)
     int yes = s->n || f->which == 'A' || f->which == 'p';
     UNUSED;
     SG_TRY(search_cost(st, s, 1));
-    for (const char *p = s->s, *e = p + s->n; p < e && yes;) yes = char_passes(sg_utf8_get(&p), (char)f->which);
+    for (const char *p = s->s, *e = p + s->n; p < e && yes;) yes = char_passes(sg_char_get(&p), (char)f->which);
     *out = sg_v_bool(yes);
     return SEGUE_OK;
 }
@@ -466,7 +466,7 @@ METHOD(m_is_case)
     UNUSED;
     SG_TRY(search_cost(st, s, 1));
     for (const char *p = s->s, *e = p + s->n; p < e && yes;) {
-        uint32_t c = sg_utf8_get(&p);
+        uint32_t c = sg_char_get(&p);
         int low = sg_char_is(c, SG_IS_LOWER), up = sg_char_is(c, SG_IS_UPPER), title = sg_char_is(c, SG_IS_TITLE);
         if (f->which == 'l') yes = !up && !title;
         else if (f->which == 'u') yes = !low && !title;
@@ -482,7 +482,7 @@ METHOD(m_is_case)
 
 METHOD(m_view)
 {
-    struct sg_view *v;
+    struct sg_view *v = NULL;
     UNUSED;
     SG_TRY(sg_val_new(st, SG_V_VIEW, sizeof *v, &v));
     v->dict = sg_v_dict(self);
@@ -501,8 +501,8 @@ METHOD(m_get)
 
 METHOD(m_copy)
 {
-    struct sg_list *l;
-    struct sg_dict *d;
+    struct sg_list *l = NULL;
+    struct sg_dict *d = NULL;
     UNUSED;
     if (self.kind == SG_V_DICT) {
         SG_TRY(sg_dict_make(st, SG_V_DICT, &d));
@@ -576,6 +576,33 @@ const struct sg_func *sg_str_method_find(const char *s, size_t n)
         {"strip", m_strip, "chars", 0, 3}, {"swapcase", m_case, "", 0, SG_CASE_SWAP}, {"title", m_case, "", 0, 't'},
         {"upper", m_case, "", 0, SG_CASE_UPPER}, {"zfill", m_pad, "width", 1, 'z'}};
     return search(table, sizeof table / sizeof *table, s, n);
+}
+
+/* Markup in, Markup out; what is put into it is escaped first. */
+segue_status sg_str_method_call(struct sg_jinja *st, const struct sg_func *f, struct sg_val self,
+                                const struct sg_args *args, struct sg_val *out)
+{
+    struct sg_args own = *args;
+    struct sg_list *l = NULL;
+    struct sg_val pos[SG_PARAMS];
+    if (!self.aux || self.kind != SG_V_STR) return sg_func_call(st, f, self, args, out);
+    if (f->fn == m_join && args->pos_n == 1) {
+        SG_TRY(sg_val_to_list(st, args->pos[0], &l));
+        for (size_t i = 0; i < l->n; i++) SG_TRY(sg_str_escape(st, l->items[i], &l->items[i]));
+        pos[0] = sg_v_of(&l->o);
+        own.pos = pos;
+    } else if ((f->fn == m_replace || f->fn == m_pad) && args->pos_n >= 2 && args->pos_n <= SG_PARAMS) {
+        memcpy(pos, args->pos, args->pos_n * sizeof *pos);
+        SG_TRY(sg_str_escape(st, pos[1], &pos[1]));
+        own.pos = pos;
+    } else if (f->fn == m_format) {
+        return sg_jinja_fail(st, "format: marked strings are not supported");
+    }
+    SG_TRY(sg_func_call(st, f, self, &own, out));
+    if (out->kind == SG_V_STR) out->aux = 1;
+    if (out->kind != SG_V_LIST && out->kind != SG_V_TUPLE) return SEGUE_OK;
+    for (size_t i = 0; i < sg_v_list(*out)->n; i++) sg_v_list(*out)->items[i].aux = 1;
+    return SEGUE_OK;
 }
 
 static int is_mutating(const char *s, size_t n, int list)

@@ -160,7 +160,7 @@ static segue_status loop_length(struct sg_jinja *st, struct sg_loop *l)
         l->length = (int64_t)n;
         return SEGUE_OK;
     }
-    struct sg_list *rest;
+    struct sg_list *rest = NULL;
     struct sg_val v;
     SG_TRY(sg_list_make(st, SG_V_LIST, 0, &rest));
     for (;;) {
@@ -187,7 +187,7 @@ static segue_status loop_cycle(struct sg_jinja *st, const struct sg_func *f, str
 static segue_status loop_changed(struct sg_jinja *st, const struct sg_func *f, struct sg_val self, struct sg_val *in,
                                  const struct sg_args *args, struct sg_val *out)
 {
-    struct sg_list *now;
+    struct sg_list *now = NULL;
     struct sg_loop *l = sg_v_loop(self);
     int same = 0;
     (void)f;
@@ -202,7 +202,7 @@ static segue_status loop_changed(struct sg_jinja *st, const struct sg_func *f, s
 
 static segue_status loop_method(struct sg_jinja *st, struct sg_loop *l, const struct sg_func *f, struct sg_val *out)
 {
-    struct sg_method *m;
+    struct sg_method *m = NULL;
     SG_TRY(sg_val_new(st, SG_V_METHOD, sizeof *m, &m));
     m->self = sg_v_of(&l->o);
     m->func = f;
@@ -271,8 +271,8 @@ static segue_status loop_rounds(struct sg_jinja *st, struct sg_loop *l, struct s
 static segue_status run_for(struct sg_jinja *st, struct sg_frame *outer, const struct sg_node *n, struct sg_val items,
                             int64_t depth0, int *jump)
 {
-    struct sg_loop *l;
-    struct sg_frame *f;
+    struct sg_loop *l = NULL;
+    struct sg_frame *f = NULL;
     int done = 0;
     SG_TRY(sg_val_new(st, SG_V_LOOP, sizeof *l, &l));
     struct sg_root root = {st->roots, &l->o}, inner;
@@ -321,7 +321,7 @@ static segue_status macro_bind(struct sg_jinja *st, const struct sg_node *n, con
                                struct sg_frame *f)
 {
     size_t at = 0, used = 0, count = 0;
-    struct sg_dict *rest;
+    struct sg_dict *rest = NULL;
     SG_TRY(sg_dict_make(st, SG_V_DICT, &rest));
     for (const struct sg_node *a = n->a; a; a = a->next) {
         count++;
@@ -357,7 +357,7 @@ static segue_status macro_bind(struct sg_jinja *st, const struct sg_node *n, con
                              n->s ? n->s : "");
     }
     if (n->flags & SG_MACRO_VARARGS) {
-        struct sg_list *more;
+        struct sg_list *more = NULL;
         SG_TRY(sg_list_make(st, SG_V_TUPLE, args->pos_n - at, &more));
         for (; at < args->pos_n; at++) more->items[more->n++] = args->pos[at];
         f->slots[slot] = sg_v_of(&more->o);
@@ -379,7 +379,7 @@ static segue_status macro_run(struct sg_jinja *st, const struct sg_node *n, stru
 segue_status sg_jinja_macro(struct sg_jinja *st, struct sg_macro *m, const struct sg_args *args, struct sg_val *out)
 {
     struct capture c;
-    struct sg_frame *f;
+    struct sg_frame *f = NULL;
     const struct sg_node *n = m->node;
     if (++st->calls > st->limits.depth)
         return sg_fail(st->err, SEGUE_ELIMIT, "template: %s line %u: macros call each other more than %u levels deep; "
@@ -399,7 +399,7 @@ segue_status sg_jinja_macro(struct sg_jinja *st, struct sg_macro *m, const struc
 
 static segue_status make_macro(struct sg_jinja *st, struct sg_frame *f, const struct sg_node *n, struct sg_val *out)
 {
-    struct sg_macro *m;
+    struct sg_macro *m = NULL;
     SG_TRY(sg_val_new(st, SG_V_MACRO, sizeof *m, &m));
     m->node = n;
     m->frame = f;
@@ -436,7 +436,7 @@ static segue_status run_captured(struct sg_jinja *st, struct sg_frame *f, const 
                                  int *jump)
 {
     struct capture c;
-    struct sg_frame *inner;
+    struct sg_frame *inner = NULL;
     SG_TRY(sg_frame_make(st, n->u.scopes[0], f, &inner));
     SG_TRY(sg_frame_enter(st, n->u.scopes[0], inner));
     struct sg_root root = {st->roots, &inner->o};
@@ -457,7 +457,7 @@ static segue_status run_captured(struct sg_jinja *st, struct sg_frame *f, const 
 
 static segue_status run_with(struct sg_jinja *st, struct sg_frame *f, const struct sg_node *n, int *jump)
 {
-    struct sg_frame *inner;
+    struct sg_frame *inner = NULL;
     SG_TRY(sg_frame_make(st, n->u.scopes[0], f, &inner));
     SG_TRY(sg_frame_enter(st, n->u.scopes[0], inner));
     struct sg_root root = {st->roots, &inner->o};

@@ -25,10 +25,10 @@ FUNC(t_kind)
     case 'N': yes = k >= SG_V_BOOL && k <= SG_V_FLOAT; break;
     case 's': yes = k == SG_V_STR; break;
     case 'm': yes = k == SG_V_DICT; break;
-    case 'q': yes = k >= SG_V_STR && k <= SG_V_DICT; yes |= k == SG_V_RANGE; break;
+    case 'q': yes = k >= SG_V_STR && k <= SG_V_DICT; yes |= k == SG_V_RANGE || k == SG_V_UNDEFINED; break;
     case 'I': yes = sg_val_iterable(self); break;
     case 'c': yes = k == SG_V_UNDEFINED || (k >= SG_V_FUNC && k <= SG_V_LOOP) || k == SG_V_JOINER; break;
-    default: break; /* escaped: no string is */
+    default: yes = k == SG_V_STR && self.aux; /* escaped */
     }
     *out = sg_v_bool(yes);
     return SEGUE_OK;
@@ -92,6 +92,7 @@ FUNC(t_case)
 FUNC(t_known)
 {
     UNUSED;
+    if (self.kind == SG_V_LIST || self.kind == SG_V_DICT) return sg_jinja_fail(st, "unhashable type: '%s'", sg_val_type(self.kind));
     if (self.kind != SG_V_STR) return *out = sg_v_bool(0), SEGUE_OK;
     const struct sg_str *s = sg_v_str(self);
     *out = sg_v_bool((f->which == 'f' ? sg_filter_find(s->s, s->n) : sg_test_find(s->s, s->n)) != NULL);
@@ -132,7 +133,7 @@ FUNC(g_raise)
 
 FUNC(g_strftime)
 {
-    struct sg_str *s;
+    struct sg_str *s = NULL;
     UNUSED;
     SG_TRY(sg_val_want_str(st, in[0], "the format of strftime_now", &s));
     return sg_format_time(st, s, out);
@@ -141,7 +142,7 @@ FUNC(g_strftime)
 FUNC(g_range)
 {
     int64_t bound[3] = {0, 0, 1};
-    struct sg_range *r;
+    struct sg_range *r = NULL;
     UNUSED;
     for (size_t i = 0; i < 3 && in[i].kind != SG_V_MISSING; i++) SG_TRY(sg_val_index(st, in[i], "a bound of range", &bound[i]));
     int64_t start = bound[0], stop = bound[1], step = bound[2];
@@ -167,7 +168,7 @@ FUNC(g_range)
 /* namespace() and dict(): a mapping or pairs, then keywords */
 FUNC(g_mapping)
 {
-    struct sg_dict *d;
+    struct sg_dict *d = NULL;
     UNUSED;
     SG_TRY(sg_dict_make(st, f->which, &d));
     if (args->pos_n > 1) return sg_jinja_fail(st, "'%s' takes one mapping and keywords", f->name);
@@ -182,7 +183,7 @@ FUNC(g_mapping)
 
 FUNC(g_joiner)
 {
-    struct sg_list *l;
+    struct sg_list *l = NULL;
     struct sg_val sep = in[0];
     UNUSED;
     if (sep.kind == SG_V_MISSING) SG_TRY(sg_str_borrow(st, ", ", 2, &sep));
@@ -193,7 +194,7 @@ FUNC(g_joiner)
 
 FUNC(g_cycler)
 {
-    struct sg_list *l;
+    struct sg_list *l = NULL;
     UNUSED;
     if (!args->pos_n || args->named) return sg_jinja_fail(st, "cycler needs values to choose from");
     SG_TRY(sg_list_make(st, SG_V_LIST, args->pos_n, &l));

@@ -22,7 +22,7 @@ static segue_status put_text(struct sg_jinja *st, struct sg_buf *b, const char *
 segue_status sg_put_char(struct sg_jinja *st, struct sg_buf *b, uint32_t c)
 {
     char text[4];
-    return sg_put(st, b, text, sg_utf8_put(text, c));
+    return sg_put(st, b, text, sg_char_put(text, c));
 }
 
 /* --- numbers --- */
@@ -86,14 +86,14 @@ static size_t clean_number(const char *s, size_t n, char *out, size_t cap)
     size_t m = 0;
     while (p < e) {
         const char *q = p;
-        if (!sg_char_is(sg_utf8_get(&q), SG_IS_SPACE)) break;
+        if (!sg_char_is(sg_char_get(&q), SG_IS_SPACE)) break;
         p = q;
     }
     while (e > p) {
         const char *q = e - 1;
         while (q > p && ((unsigned char)*q & 0xc0) == 0x80) q--;
         const char *r = q;
-        if (!sg_char_is(sg_utf8_get(&r), SG_IS_SPACE)) break;
+        if (!sg_char_is(sg_char_get(&r), SG_IS_SPACE)) break;
         e = q;
     }
     for (; p < e; p++) {
@@ -183,7 +183,7 @@ static segue_status repr_str(struct sg_jinja *st, struct sg_buf *b, const struct
 {
     char quote = s->n && memchr(s->s, '\'', s->n) && !memchr(s->s, '"', s->n) ? '"' : '\'';
     SG_TRY(sg_put(st, b, &quote, 1));
-    for (const char *p = s->s, *e = p + s->n; p < e;) SG_TRY(repr_char(st, b, sg_utf8_get(&p), quote));
+    for (const char *p = s->s, *e = p + s->n; p < e;) SG_TRY(repr_char(st, b, sg_char_get(&p), quote));
     return sg_put(st, b, &quote, 1);
 }
 
@@ -276,7 +276,11 @@ segue_status sg_put_repr(struct sg_jinja *st, struct sg_buf *b, struct sg_val v)
     case SG_V_BOOL: return put_text(st, b, v.u.i ? "True" : "False");
     case SG_V_INT: snprintf(text, sizeof text, "%lld", (long long)v.u.i); return put_text(st, b, text);
     case SG_V_FLOAT: return sg_put_float(st, b, v.u.f);
-    case SG_V_STR: return repr_str(st, b, sg_v_str(v));
+    case SG_V_STR:
+        if (!v.aux) return repr_str(st, b, sg_v_str(v));
+        SG_TRY(put_text(st, b, "Markup("));
+        SG_TRY(repr_str(st, b, sg_v_str(v)));
+        return sg_put(st, b, ")", 1);
     default: break;
     }
     SG_TRY(sg_jinja_enter(st));
@@ -294,9 +298,30 @@ segue_status sg_put_str(struct sg_jinja *st, struct sg_buf *b, struct sg_val v)
 
 segue_status sg_val_text(struct sg_jinja *st, struct sg_val v, struct sg_val *out)
 {
-    if (v.kind == SG_V_STR) return *out = v, SEGUE_OK;
+    if (v.kind == SG_V_STR) return *out = v, out->aux = 0, SEGUE_OK;
     struct sg_buf b = sg_buf_begin(st);
     return sg_str_take(st, sg_put_str(st, &b, v), &b, out);
+}
+
+segue_status sg_str_escape(struct sg_jinja *st, struct sg_val v, struct sg_val *out)
+{
+    static const char from[] = "&<>\"'";
+    static const char *const to[] = {"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"};
+    if (v.kind == SG_V_STR && v.aux) return *out = v, SEGUE_OK;
+    SG_TRY(sg_val_text(st, v, &v));
+    const struct sg_str *s = sg_v_str(v);
+    struct sg_buf b = sg_buf_begin(st);
+    segue_status r = SEGUE_OK;
+    for (size_t i = 0, plain = 0; i <= s->n && r == SEGUE_OK; i++) {
+        const char *at = i < s->n && s->s[i] ? strchr(from, s->s[i]) : NULL;
+        if (i < s->n && !at) continue;
+        r = sg_put(st, &b, s->s + plain, i - plain);
+        if (at && r == SEGUE_OK) r = sg_put(st, &b, to[at - from], strlen(to[at - from]));
+        plain = i + 1;
+    }
+    SG_TRY(sg_str_take(st, r, &b, out));
+    out->aux = 1;
+    return SEGUE_OK;
 }
 
 /* --- JSON --- */
@@ -325,7 +350,7 @@ static segue_status json_str(struct sg_jinja *st, struct sg_buf *b, const struct
         const char *plain = p; /* copy runs that need no escape at once */
         while (p < e && (unsigned char)*p >= 0x20 && *p != '"' && *p != '\\' && ((unsigned char)*p < 0x7f || !ascii)) p++;
         if (p > plain) SG_TRY(sg_put(st, b, plain, (size_t)(p - plain)));
-        if (p < e) SG_TRY(json_char(st, b, sg_utf8_get(&p), ascii));
+        if (p < e) SG_TRY(json_char(st, b, sg_char_get(&p), ascii));
     }
     return sg_put(st, b, "\"", 1);
 }

@@ -173,7 +173,7 @@ void sg_val_sweep(struct sg_jinja *st, struct sg_frame *f)
 
 static segue_status str_new(struct sg_jinja *st, size_t own, struct sg_str **out)
 {
-    struct sg_str *s;
+    struct sg_str *s = NULL;
     SG_TRY(sg_val_new(st, SG_V_STR, sizeof *s + own, &s));
     s->s = (const char *)(s + 1);
     s->n = own;
@@ -190,7 +190,7 @@ static size_t count_chars(const char *s, size_t n)
 
 segue_status sg_str_make(struct sg_jinja *st, const char *s, size_t n, struct sg_val *out)
 {
-    struct sg_str *str;
+    struct sg_str *str = NULL;
     SG_TRY(str_new(st, n, &str));
     if (n) memcpy(str + 1, s, n);
     str->chars = count_chars(s, n);
@@ -200,7 +200,7 @@ segue_status sg_str_make(struct sg_jinja *st, const char *s, size_t n, struct sg
 
 segue_status sg_str_borrow(struct sg_jinja *st, const char *s, size_t n, struct sg_val *out)
 {
-    struct sg_str *str;
+    struct sg_str *str = NULL;
     SG_TRY(str_new(st, 0, &str));
     str->s = s;
     str->n = n;
@@ -282,7 +282,7 @@ segue_status sg_list_add(struct sg_jinja *st, struct sg_list *l, struct sg_val v
 
 segue_status sg_pair_make(struct sg_jinja *st, struct sg_val a, struct sg_val b, struct sg_val *out)
 {
-    struct sg_list *l;
+    struct sg_list *l = NULL;
     SG_TRY(sg_list_make(st, SG_V_TUPLE, 2, &l));
     l->items[0] = a;
     l->items[1] = b;
@@ -293,7 +293,7 @@ segue_status sg_pair_make(struct sg_jinja *st, struct sg_val a, struct sg_val b,
 
 segue_status sg_seq_make(struct sg_jinja *st, int kind, struct sg_list *list, const char *name, struct sg_val *out)
 {
-    struct sg_seq *s;
+    struct sg_seq *s = NULL;
     SG_TRY(sg_val_new(st, kind, sizeof *s, &s));
     s->list = list;
     s->name = name;
@@ -305,7 +305,9 @@ segue_status sg_seq_make(struct sg_jinja *st, int kind, struct sg_list *list, co
 
 segue_status sg_dict_make(struct sg_jinja *st, int kind, struct sg_dict **out)
 {
-    return sg_val_new(st, kind, sizeof **out, out);
+    SG_TRY(sg_val_new(st, kind, sizeof **out, out));
+    (*out)->seed = st->seed;
+    return SEGUE_OK;
 }
 
 
@@ -459,7 +461,7 @@ segue_status sg_dict_merge(struct sg_jinja *st, struct sg_dict *d, struct sg_val
     int got;
     SG_TRY(sg_iter_open(st, from, &it));
     for (;;) {
-        struct sg_list *two;
+        struct sg_list *two = NULL;
         SG_TRY(sg_iter_next(st, &it, &pair, &got));
         if (!got) return SEGUE_OK;
         SG_TRY(sg_val_to_list(st, pair, &two));
@@ -472,7 +474,7 @@ segue_status sg_dict_merge(struct sg_jinja *st, struct sg_dict *d, struct sg_val
 
 static segue_status of_object(struct sg_jinja *st, const json_t *json, struct sg_val *out)
 {
-    struct sg_dict *d;
+    struct sg_dict *d = NULL;
     SG_TRY(sg_dict_make(st, SG_V_DICT, &d));
     *out = sg_v_of(&d->o);
     json_t *o = (json_t *)(uintptr_t)json; /* jansson's iterators want it without const; it is not changed */
@@ -487,7 +489,7 @@ static segue_status of_object(struct sg_jinja *st, const json_t *json, struct sg
 
 static segue_status of_array(struct sg_jinja *st, const json_t *json, struct sg_val *out)
 {
-    struct sg_list *l;
+    struct sg_list *l = NULL;
     SG_TRY(sg_list_make(st, SG_V_LIST, json_array_size(json), &l));
     *out = sg_v_of(&l->o);
     for (size_t i = 0; i < json_array_size(json); i++) {

@@ -1,0 +1,136 @@
+/* chat.c: a chat request as the variables of a chat template. Copies what it changes, and only that.
+ * SPDX-License-Identifier: MIT */
+#include "text/chat.h"
+
+#include <stdint.h>
+#include <string.h>
+
+static segue_status no_memory(segue_error *err)
+{
+    return sg_fail(err, SEGUE_EMEMORY, "out of memory: chat request; shorten it");
+}
+
+/* Arguments that arrive as text: the object it spells, or NULL to keep the text. */
+static json_t *parsed_arguments(const json_t *arguments)
+{
+    const char *s = json_string_value(arguments);
+    if (!s) return NULL;
+    s += strspn(s, " \t\r\n");
+    if (*s != '{') return NULL;
+    json_error_t je;
+    json_t *o = json_loadb(s, strlen(s), JSON_ALLOW_NUL, &je);
+    if (o && json_is_object(o)) return o;
+    json_decref(o);
+    return NULL;
+}
+
+/* Replace arguments inside `holder` (a call or its function), which is a copy already. */
+static int parse_inside(json_t *holder)
+{
+    json_t *parsed = parsed_arguments(json_object_get(holder, "arguments"));
+    return !parsed || json_object_set_new(holder, "arguments", parsed) == 0;
+}
+
+static json_t *copy_call(json_t *call)
+{
+    json_t *copy = json_copy(call), *function;
+    if (!copy || !json_is_object(copy)) return copy;
+    function = json_object_get(copy, "function");
+    int ok = parse_inside(copy);
+    if (ok && json_is_object(function)) {
+        function = json_copy(function);
+        ok = function && parse_inside(function) && json_object_set(copy, "function", function) == 0;
+        json_decref(function);
+    }
+    if (ok) return copy;
+    json_decref(copy);
+    return NULL;
+}
+
+static json_t *copy_calls(const json_t *calls)
+{
+    json_t *copy = json_array(), *call;
+    for (size_t i = 0; copy && i < json_array_size(calls); i++) {
+        call = copy_call(json_array_get(calls, i));
+        if (call && json_array_append_new(copy, call) == 0) continue;
+        json_decref(copy);
+        copy = NULL;
+    }
+    return copy;
+}
+
+/* One reasoning text under the names that templates read. */
+static int share_reasoning(json_t *message)
+{
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    json_t *text = NULL;
+    for (size_t i = 0; i < 3 && !text; i++) {
+        text = json_object_get(message, names[i]);
+        if (json_is_null(text)) text = NULL;
+    }
+    if (!text) return 1;
+    if (json_object_set(message, "reasoning_content", text) != 0) return 0;
+    return json_object_get(message, "thinking") || json_object_set(message, "thinking", text) == 0;
+}
+
+static json_t *copy_message(json_t *message)
+{
+    json_t *copy = json_copy(message), *calls = json_object_get(message, "tool_calls");
+    int ok = copy && share_reasoning(copy);
+    if (ok && json_is_array(calls)) {
+        calls = copy_calls(calls);
+        ok = calls && json_object_set_new(copy, "tool_calls", calls) == 0;
+    }
+    if (ok) return copy;
+    json_decref(copy);
+    return NULL;
+}
+
+static segue_status copy_messages(const json_t *messages, json_t **out, segue_error *err)
+{
+    if (!json_is_array(messages))
+        return sg_fail(err, SEGUE_EFORMAT, "chat request: \"messages\" is no array; give a list of {\"role\", \"content\"}");
+    json_t *copy = json_array();
+    segue_status s = copy ? SEGUE_OK : no_memory(err);
+    for (size_t i = 0; i < json_array_size(messages) && s == SEGUE_OK; i++) {
+        json_t *message = json_array_get(messages, i);
+        if (!json_is_string(json_object_get(message, "role"))) {
+            s = sg_fail(err, SEGUE_EFORMAT, "chat request: message %zu has no \"role\"; give {\"role\", \"content\"}", i);
+            break;
+        }
+        message = copy_message(message);
+        if (!message || json_array_append_new(copy, message) != 0) s = no_memory(err);
+    }
+    if (s == SEGUE_OK) *out = copy;
+    else json_decref(copy);
+    return s;
+}
+
+static int set_default(json_t *o, const char *key, json_t *value)
+{
+    if (!json_object_get(o, key)) return json_object_set_new(o, key, value) == 0;
+    json_decref(value);
+    return 1;
+}
+
+segue_status sg_chat_request(const json_t *request, const char *bos, const char *eos, json_t **out, segue_error *err)
+{
+    json_t *messages = NULL;
+    if (!request || !out) return sg_fail(err, SEGUE_EARG, "chat request: NULL given; pass a request and a place for the result");
+    if (!json_is_object(request))
+        return sg_fail(err, SEGUE_EFORMAT, "chat request: no JSON object; give {\"messages\": [...]}");
+    SG_TRY(copy_messages(json_object_get(request, "messages"), &messages, err));
+    json_t *vars = json_copy((json_t *)(uintptr_t)request); /* shallow; the request itself is not changed */
+    int ok = vars && json_object_set_new(vars, "messages", messages) == 0;
+    if (!vars) json_decref(messages);
+    ok = ok && set_default(vars, "tools", json_null()) && set_default(vars, "documents", json_null()) &&
+         set_default(vars, "add_generation_prompt", json_true()) &&
+         set_default(vars, "bos_token", json_string(bos ? bos : "")) &&
+         set_default(vars, "eos_token", json_string(eos ? eos : ""));
+    if (!ok) {
+        json_decref(vars);
+        return no_memory(err);
+    }
+    *out = vars;
+    return SEGUE_OK;
+}

@@ -1,0 +1,7 @@
+# Chat templates. template_diff.py compares with Python's jinja2: generated templates (SEGUE_TEMPLATE_CASES of them, 6,000
+# by default) and every template under SEGUE_LLAMA_SOURCE/models/templates.
+# SPDX-License-Identifier: MIT
+add_executable(template_render ${CMAKE_CURRENT_LIST_DIR}/template_render.c)
+target_link_libraries(template_render PRIVATE segue_static)
+segue_script(template_diff "text;golden" ${CMAKE_CURRENT_LIST_DIR}/template_diff.sh "${SEGUE_PYTHON}"
+  $<TARGET_FILE:template_render>)
