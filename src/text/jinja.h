@@ -292,7 +292,7 @@ struct sg_root {
 struct sg_jinja {
     const struct sg_template *t;
     struct sg_template_limits limits;
-    uint64_t steps;
+    uint64_t steps, bytes; /* bytes: written, not yet counted as steps */
     uint32_t level, calls, line;
     unsigned captures;          /* texts being captured; 0: output is final */
     unsigned pending;           /* > 0: inside an expression, whose values only the C stack knows: no sweep */

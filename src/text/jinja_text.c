@@ -10,7 +10,11 @@
 
 segue_status sg_put(struct sg_jinja *st, struct sg_buf *b, const char *s, size_t n)
 {
-    SG_TRY(sg_jinja_step(st, n / 256 + (n > 0)));
+    st->bytes += n + 16; /* a step for every four short writes, or 64 bytes */
+    if (st->bytes >= 4096) {
+        SG_TRY(sg_jinja_step(st, st->bytes / 64));
+        st->bytes = 0;
+    }
     if (sg_buf_add(b, s, n) == SEGUE_OK) return SEGUE_OK;
     if (b->failed == SEGUE_EMEMORY) return sg_no_memory("template text", b->len + n, st->err);
     return sg_fail(st->err, SEGUE_ELIMIT, "template: %s line %u: a text grows beyond %zu bytes; shorten the request or "

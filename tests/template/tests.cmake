@@ -5,3 +5,5 @@ add_executable(template_render ${CMAKE_CURRENT_LIST_DIR}/template_render.c)
 target_link_libraries(template_render PRIVATE segue_static)
 segue_script(template_diff "text;golden" ${CMAKE_CURRENT_LIST_DIR}/template_diff.sh "${SEGUE_PYTHON}"
   $<TARGET_FILE:template_render>)
+segue_test(template_limits "text;quick" ${CMAKE_CURRENT_LIST_DIR}/template_limits.c)
+segue_test(template_golden "text;golden;quick" ${CMAKE_CURRENT_LIST_DIR}/template_golden.c)

@@ -1,0 +1,224 @@
+/* template_limits.c: hostile templates: loops without end, recursion, growing texts, deep nesting, broken tags. Each is
+ * refused with its line, in bounded steps and memory (the process's address space is limited), and nothing leaks.
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include <cmocka.h>
+
+#include "text/template.h"
+
+static segue_status run(const char *source, size_t len, const char *vars_text, segue_error *err, size_t *out_len)
+{
+    struct sg_template *t = NULL;
+    struct sg_buf out = {0};
+    json_t *vars = json_loads(vars_text, 0, NULL);
+    assert_non_null(vars);
+    *err = (segue_error){0};
+    segue_status s = sg_template_open(&t, source, len, "hostile", err);
+    if (s == SEGUE_OK) s = sg_template_render(t, vars, 0, NULL, &out, err);
+    if (out_len) *out_len = out.len;
+    sg_template_close(t);
+    json_decref(vars);
+    sg_buf_free(&out);
+    return s;
+}
+
+static void refused(const char *source, segue_status want, const char *part)
+{
+    segue_error err;
+    segue_status s = run(source, strlen(source), "{\"s\": \"abc\", \"n\": 3, \"l\": [1, 2]}", &err, NULL);
+    if (s != want || !strstr(err.text, part)) fail_msg("%.80s: status %d, text '%s', wanted %d '%s'", source, s, err.text, want, part);
+}
+
+static void loops(void **state)
+{
+    (void)state;
+    refused("{% for i in range(1000000000) %}x{% endfor %}", SEGUE_EFORMAT, "hostile line 1: range");
+    refused("{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}"
+            "{% endfor %}", SEGUE_ELIMIT, "steps");
+    refused("\n\n{% for a in range(99999) %}{% for b in range(99999) %}{{ 1 }}{% endfor %}{% endfor %}", SEGUE_ELIMIT,
+            "hostile line 3");
+    refused("{% set ns = namespace(x=[1]) %}{% for a in range(99999) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
+            "{{ ns.x }}", SEGUE_ELIMIT, "nesting");
+    refused("{% set ns = namespace(x=[1]) %}{% for a in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
+            "{{ ns.x|tojson }}", SEGUE_ELIMIT, "line 1");
+    refused("{{ range(99999)|map('string')|map('center', 9999)|join }}", SEGUE_ELIMIT, "line 1");
+    refused("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}", SEGUE_ELIMIT, "nesting");
+}
+
+static void recursion(void **state)
+{
+    (void)state;
+    refused("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", SEGUE_ELIMIT, "levels");
+    refused("{% macro m(x) %}{% for i in [1] %}{{ m([m(x)]) }}{% endfor %}{% endmacro %}{{ m(1) }}", SEGUE_ELIMIT, "levels");
+    refused("{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{{ m() }}", SEGUE_ELIMIT, "levels");
+    refused("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", SEGUE_ELIMIT, "levels");
+}
+
+static void growth(void **state)
+{
+    (void)state;
+    refused("{{ 'a' * 1000000000000 }}", SEGUE_ELIMIT, "line 1");
+    refused("{{ 'a' * 30000000 }}", SEGUE_ELIMIT, "grows");
+    refused("{{ [1] * 1000000000 }}", SEGUE_ELIMIT, "line 1");
+    refused("{{ ('a' * 100000)|replace('a', 'b' * 100000) }}", SEGUE_ELIMIT, "grows");
+    refused("{{ ('a' * 1000000).replace('', 'b' * 1000) }}", SEGUE_ELIMIT, "grows");
+    refused("{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+            SEGUE_ELIMIT, "bytes");
+    refused("{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+            SEGUE_ELIMIT, "line 1");
+    refused("{% for i in range(99999) %}{{ 'x' * 10000 }}{% endfor %}", SEGUE_ELIMIT, "grows");
+    refused("{% set x %}{% for i in range(99999) %}{{ 'x' * 10000 }}{% endfor %}{% endset %}", SEGUE_ELIMIT, "line 1");
+    refused("{{ '%1000000000d' % 1 }}", SEGUE_EFORMAT, "width");
+    refused("{{ '{:1000000000}'.format(1) }}", SEGUE_EFORMAT, "line 1");
+    refused("{{ s.center(100000000) }}", SEGUE_ELIMIT, "line 1");
+    refused("{{ 2 ** 64 }}", SEGUE_EFORMAT, "64 bits");
+    refused("{{ 9223372036854775807 + 1 }}", SEGUE_EFORMAT, "64 bits");
+    refused("{{ 99999999999999999999 }}", SEGUE_EFORMAT, "64 bits");
+    refused("{{ s|indent(100000000) }}", SEGUE_ELIMIT, "line 1");
+    refused("{{ [1, [2]]|tojson(indent=1000000) }}", SEGUE_EFORMAT, "indent");
+    refused("{{ l|batch(1000000000, 'x')|list }}", SEGUE_ELIMIT, "line 1");
+    refused("{{ l|slice(1000000000)|list }}", SEGUE_ELIMIT, "line 1");
+}
+
+/* n copies of a text, then a tail */
+static char *many(const char *part, size_t n, const char *tail, size_t *len)
+{
+    size_t m = strlen(part);
+    char *s = malloc(m * n + strlen(tail) + 1);
+    assert_non_null(s);
+    for (size_t i = 0; i < n; i++) memcpy(s + i * m, part, m);
+    strcpy(s + m * n, tail);
+    *len = m * n + strlen(tail);
+    return s;
+}
+
+static void nesting(void **state)
+{
+    static const struct {
+        const char *part, *tail;
+        size_t n;
+        segue_status want; /* OK: any refusal or success that ends */
+    } cases[] = {
+        {"{{ ((((((((((", "", 5000, SEGUE_EFORMAT}, {"{{", "", 524288, SEGUE_EFORMAT}, {"{{ [", "", 200000, SEGUE_EFORMAT},
+        {"{% if 1 %}", "", 50000, SEGUE_EFORMAT}, {"{% for x in y %}", "", 50000, SEGUE_EFORMAT},
+        {"{% macro m() %}", "", 50000, SEGUE_EFORMAT}, {"{% set x %}", "", 50000, SEGUE_EFORMAT},
+        {"{%", "", 500000, SEGUE_EFORMAT}, {"{#", "", 500000, SEGUE_EFORMAT}, {"{{ '", "", 200000, SEGUE_EFORMAT},
+        {"{% raw %}", "", 100000, SEGUE_EFORMAT}, {"{{ not not not not", "", 20000, SEGUE_EFORMAT},
+        {"{{ -------------", "", 20000, SEGUE_EFORMAT}, {"{{ a", "", 100000, SEGUE_EFORMAT},
+        {"{{ 1 }}", "", 149000, SEGUE_OK}, {"}}", "", 500000, SEGUE_OK}, {"{% set a = 1 %}", "", 60000, SEGUE_OK},
+        {"{", "", 1000000, SEGUE_OK}, {" ", "{% if %}", 1000000, SEGUE_EFORMAT}, {"x", "", 1048577, SEGUE_ELIMIT},
+    };
+    segue_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t len;
+        char *s = many(cases[i].part, cases[i].n, cases[i].tail, &len);
+        segue_status got = run(s, len, "{}", &err, NULL);
+        if (cases[i].want != SEGUE_OK && got != cases[i].want) fail_msg("%s: status %d, '%s'", cases[i].part, got, err.text);
+        if (got != SEGUE_OK && !strstr(err.text, "hostile")) fail_msg("%s: no name in '%s'", cases[i].part, err.text);
+        free(s);
+    }
+    static const char *const chains[][2] = {{" + 1", "{{ 1"}, {".a", "{{ a"}, {"|upper", "{{ 'a'"}, {" if 1 else 2", "{{ 1"},
+                                            {" and 1", "{{ 1"}, {"[0]", "{{ a"}, {" is defined", "{{ a"}, {" ~ 1", "{{ 1"}};
+    for (size_t i = 0; i < 8; i++) {
+        size_t len;
+        char *body = many(chains[i][0], 50000, " }}", &len), *s = malloc(len + 8);
+        assert_non_null(s);
+        memcpy(s, chains[i][1], strlen(chains[i][1]));
+        memcpy(s + strlen(chains[i][1]), body, len);
+        segue_status got = run(s, strlen(chains[i][1]) + len, "{}", &err, NULL);
+        if (i != 7) assert_int_equal(got, SEGUE_EFORMAT);
+        free(s);
+        free(body);
+    }
+}
+
+static void broken(void **state)
+{
+    static const char nul[] = "a\0b{{ 1 }}\0", nul_tag[] = "{{ \0 }}", bad[] = "\xff\xfe{{ 1 }}", cut[] = "{{ '\xc3";
+    segue_error err;
+    size_t len = 0;
+    (void)state;
+    assert_int_equal(run(nul, sizeof nul - 1, "{}", &err, &len), SEGUE_OK);
+    assert_int_equal(len, 5);
+    assert_int_equal(run(nul_tag, sizeof nul_tag - 1, "{}", &err, NULL), SEGUE_EFORMAT);
+    assert_int_equal(run(bad, sizeof bad - 1, "{}", &err, NULL), SEGUE_EFORMAT);
+    assert_int_equal(run(cut, sizeof cut - 1, "{}", &err, NULL), SEGUE_EFORMAT);
+    assert_int_equal(run("", 0, "{}", &err, &len), SEGUE_OK);
+    refused("a\nb\n{{ x", SEGUE_EFORMAT, "hostile line 3");
+    refused("\n{% if x %}\n", SEGUE_EFORMAT, "'if' of line 2 is still open");
+    refused("{% endif %}", SEGUE_EFORMAT, "unknown tag 'endif'");
+    refused("{% for x in l %}{% endif %}", SEGUE_EFORMAT, "open is 'for'");
+    refused("{{ 'abc }}", SEGUE_EFORMAT, "not closed");
+    refused("{# abc", SEGUE_EFORMAT, "not closed");
+    refused("{{ 1 | nofilter }}", SEGUE_EFORMAT, "nofilter");
+    refused("{{ 1 is notest }}", SEGUE_EFORMAT, "notest");
+    refused("{% break %}", SEGUE_EFORMAT, "outside of a loop");
+    refused("{% include 'x' %}", SEGUE_EFORMAT, "unknown tag 'include'");
+    refused("{{ missing.more }}", SEGUE_EFORMAT, "'missing' is undefined");
+    refused("\n{{ raise_exception('Only user\nroles') }}", SEGUE_EFORMAT, "hostile line 2: Only user?roles");
+    refused("{{ l.append(1) }}", SEGUE_EFORMAT, "append");
+    refused("{{ 'a' + none }}", SEGUE_EFORMAT, "NoneType");
+    refused("{{ s.__class__.mro() }}", SEGUE_EFORMAT, "line 1");
+    refused("{% set s.x = 1 %}", SEGUE_EFORMAT, "namespace");
+}
+
+/* A text built piece by piece over a long conversation needs room for the text, not for every step. */
+static void swept(void **state)
+{
+    static const char source[] = "{% set ns = namespace(x='') %}{% for i in range(2000) %}{% set ns.x = ns.x + 'y' * 500 %}"
+                                 "{% endfor %}{{ ns.x|length }}";
+    segue_error err;
+    size_t len = 0;
+    (void)state;
+    if (run(source, strlen(source), "{}", &err, &len) != SEGUE_OK) fail_msg("%s", err.text);
+    assert_int_equal(len, 7);
+}
+
+static void own_limits(void **state)
+{
+    const struct sg_template_limits limits = {.steps = 1000, .depth = 5, .output_bytes = 100, .value_bytes = 20000};
+    static const char *const sources[] = {"{% for i in range(5000) %}{% endfor %}", "{{ 'x' * 101 }}", "{{ 'x' * 30000 }}",
+                                          "{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}"};
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        struct sg_template *t = NULL;
+        struct sg_buf out = {0};
+        segue_error err = {0};
+        json_t *vars = json_object();
+        assert_int_equal(sg_template_open(&t, sources[i], strlen(sources[i]), "t", &err), SEGUE_OK);
+        if (sg_template_render(t, vars, 0, &limits, &out, &err) != SEGUE_ELIMIT) fail_msg("%s: %s", sources[i], err.text);
+        assert_int_equal(out.len, 0); /* nothing half-written */
+        sg_template_close(t);
+        json_decref(vars);
+    }
+}
+
+int main(void)
+{
+    /* 64 MB beyond what is in use: a rendering that holds more fails with another status than the one asked for.
+     * Sanitizers reserve far more address space than that, so they run without. */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define UNLIMITED
+#endif
+#endif
+#else
+#define UNLIMITED
+#endif
+#ifndef UNLIMITED
+    struct rlimit space = {.rlim_cur = 128u << 20, .rlim_max = 128u << 20};
+    setrlimit(RLIMIT_AS, &space);
+#endif
+    const struct CMUnitTest tests[] = {cmocka_unit_test(loops), cmocka_unit_test(recursion), cmocka_unit_test(growth),
+                                       cmocka_unit_test(nesting), cmocka_unit_test(broken), cmocka_unit_test(swept),
+                                       cmocka_unit_test(own_limits)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
