@@ -40,7 +40,7 @@ static void drop(const char *name)
 /* folder/name leads to a file of the tiny set. */
 static void lead(const char *name, const char *target)
 {
-    char path[256], to[512];
+    char path[256], to[1024];
     in_folder(path, sizeof path, name);
     snprintf(to, sizeof to, "%s/%s", tiny_folder(), target);
     unlink(path);
