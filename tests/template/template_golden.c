@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "text/chat.h"
+#include "text/chat_request.h"
 #include "text/template.h"
 
 static json_t *golden;

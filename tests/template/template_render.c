@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "text/chat.h"
+#include "text/chat_request.h"
 #include "text/template.h"
 
 static segue_status run_case(const json_t *line, struct sg_buf *out, segue_error *err)

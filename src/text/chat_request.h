@@ -1,7 +1,7 @@
-/* chat.h: a chat request as the variables of a chat template.
+/* chat_request.h: a chat request as the variables of a chat template.
  * SPDX-License-Identifier: MIT */
-#ifndef SG_TEXT_CHAT_H
-#define SG_TEXT_CHAT_H
+#ifndef SG_TEXT_CHAT_REQUEST_H
+#define SG_TEXT_CHAT_REQUEST_H
 
 #include <jansson.h>
 

@@ -1,6 +1,6 @@
-/* chat.c: a chat request as the variables of a chat template. Copies what it changes, and only that.
+/* chat_request.c: a chat request as the variables of a chat template. Copies what it changes, and only that.
  * SPDX-License-Identifier: MIT */
-#include "text/chat.h"
+#include "text/chat_request.h"
 
 #include <stdint.h>
 #include <string.h>
