@@ -642,6 +642,11 @@ FILTER(f_join)
     return sg_str_take(st, s, &b, out);
 }
 
+static struct sg_args args_after(const struct sg_args *args, size_t n)
+{
+    return args->pos_n > n ? (struct sg_args){args->pos + n, args->pos_n - n, args->named} : (struct sg_args){NULL, 0, args->named};
+}
+
 FILTER(f_map)
 {
     struct sg_list *from = NULL, *l = NULL;
@@ -663,7 +668,7 @@ FILTER(f_map)
         return sg_jinja_fail(st, "map: an argument is not understood");
     }
     for (size_t i = 0; i < from->n; i++, l->n++) {
-        struct sg_args rest = {args->pos + 1, args->pos_n - 1, args->named};
+        struct sg_args rest = args_after(args, 1);
         SG_TRY(sg_jinja_enter(st));
         if (call) SG_TRY(sg_func_call(st, call, from->items[i], &rest, &l->items[i]));
         else SG_TRY(attr_get(st, from->items[i], *attr, def ? *def : (struct sg_val){0}, &l->items[i]));
@@ -692,7 +697,7 @@ FILTER(f_select)
     }
     for (size_t i = 0; i < from->n; i++) {
         struct sg_val v = from->items[i], yes;
-        struct sg_args rest = {args->pos + skip, args->pos_n - skip, args->named};
+        struct sg_args rest = args_after(args, skip);
         if (f->which >> 1) SG_TRY(attr_get(st, v, args->pos[0], (struct sg_val){0}, &v));
         yes = v;
         if (test) SG_TRY(sg_func_call(st, test, v, &rest, &yes));
