@@ -1,6 +1,6 @@
 /* families_golden.c: every family under every naming convention against what transformers computes, and for
  * each trap of published implementations the proof that these goldens catch it: the mistake is made on
- * purpose and must be seen. The goldens are made by tests/golden/make_tiny.py; SEGUE_TINY names a folder with
+ * purpose and must be seen. The goldens are made by tests/golden/make_tiny.py; SEGUE_TINY_SET names a folder with
  * larger ones.
  * SPDX-License-Identifier: MIT */
 #include <math.h>

@@ -13,7 +13,7 @@ extern const struct sg_unit_ops sg_unit_ref;
 
 const char *tiny_folder(void)
 {
-    const char *other = getenv("SEGUE_TINY");
+    const char *other = getenv("SEGUE_TINY_SET");
     return other && *other ? other : SEGUE_SOURCE_DIR "/tests/golden/tiny";
 }
 

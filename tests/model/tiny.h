@@ -31,7 +31,7 @@ struct tiny_error {
 segue_status tiny_compare(const char *model, const char *golden, const struct tiny_wish *wish,
                           struct tiny_error *out, segue_error *err);
 
-/* The folder of the goldens: $SEGUE_TINY or the committed one. */
+/* The folder of the goldens: $SEGUE_TINY_SET or the committed one. */
 const char *tiny_folder(void);
 
 #endif
