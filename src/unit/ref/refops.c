@@ -176,7 +176,8 @@ static void attend_head(const struct attend_work *w, const float *q, uint32_t h,
     for (uint32_t c = 0; c < a->dv; c++) y[c] = 0;
     for (uint64_t j = from; j <= pos; j++) {
         const float *v = w->v + ((j - w->lo) * a->kv_heads + kv) * a->dv;
-        for (uint32_t c = 0; c < a->dv; c++) y[c] += scores[j - from] * inverse * v[c];
+        float share = scores[j - from] * inverse;
+        for (uint32_t c = 0; c < a->dv; c++) y[c] += share * v[c];
     }
 }
 
