@@ -1,6 +1,6 @@
-/* export.c: writes a model as GGUF in another storage. A GGUF source is copied tensor by tensor under its own names;
- * any other source goes through the family's tables, which know both names and both layouts. Reads rows, encodes rows;
- * never holds more than one row of floats beside one row of blocks.
+/* export.c: writes a model as GGUF in another storage. A GGUF source is copied tensor by tensor under its own
+ * names; any other source goes through the family's tables, which know both names and both layouts. Reads
+ * rows, encodes rows; never holds more than one row of floats beside one row of blocks.
  * SPDX-License-Identifier: MIT */
 #include "model/export.h"
 
@@ -15,10 +15,10 @@
 /* Where one written tensor comes from. */
 struct origin {
     const struct sg_tensor *tensor;
-    struct sg_perm rows, cols;   /* of the file to be written */
-    uint32_t plus_one;           /* add 1: the source holds w - 1 */
-    uint32_t log_decay;          /* write -exp(x) */
-    const float *values;         /* or: numbers of our own making */
+    struct sg_perm rows, cols; /* of the file to be written */
+    uint32_t plus_one;         /* add 1: the source holds w - 1 */
+    uint32_t log_decay;        /* write -exp(x) */
+    const float *values;       /* or: numbers of our own making */
 };
 
 struct sg_export {
@@ -29,7 +29,7 @@ struct sg_export {
     struct origin *origins;
     uint8_t *fallback;
     uint32_t items_n, next;
-    float *row, *turned;         /* [widest row] */
+    float *row, *turned; /* [widest row] */
     uint8_t *blocks;
     struct sg_arena arena;
 };
@@ -44,16 +44,16 @@ static int ends_with(const char *name, const char *end)
 
 static int is_matrix(const char *name, uint32_t rank)
 {
-    return rank >= 2 && ends_with(name, ".weight") && !ends_with(name, "_norm.weight") && !strstr(name, "ssm_conv1d") &&
-           !strstr(name, "position_embd") && !strstr(name, "ffn_gate_inp");
+    return rank >= 2 && ends_with(name, ".weight") && !ends_with(name, "_norm.weight") &&
+           !strstr(name, "ssm_conv1d") && !strstr(name, "position_embd") && !strstr(name, "ffn_gate_inp");
 }
 
 /* The head, or the table that serves as one, keeps more bits than its neighbours. */
 static enum sg_storage wanted_storage(const struct sg_export *e, const char *name, int tied)
 {
     int head = !strcmp(name, "output.weight") || (tied && !strcmp(name, "token_embd.weight"));
-    int coarse = e->storage == SG_Q4_0 || e->storage == SG_Q4_1 || e->storage == SG_Q5_0 || e->storage == SG_Q5_1 ||
-                 e->storage == SG_Q4_K;
+    int coarse = e->storage == SG_Q4_0 || e->storage == SG_Q4_1 || e->storage == SG_Q5_0 ||
+                 e->storage == SG_Q5_1 || e->storage == SG_Q4_K;
     return head && coarse ? SG_Q6_K : e->storage;
 }
 
@@ -105,8 +105,9 @@ static segue_status list_gguf(struct sg_export *e, segue_error *err)
 static const char *gguf_name(struct sg_export *e, const char *pattern, uint32_t layer, int bias)
 {
     const char *mark = strstr(pattern, "%u");
-    char *name = mark ? sg_arena_printf(&e->arena, "%.*s%u%s", (int)(mark - pattern), pattern, layer, mark + 2)
-                      : sg_arena_printf(&e->arena, "%s", pattern);
+    char *name = mark
+                     ? sg_arena_printf(&e->arena, "%.*s%u%s", (int)(mark - pattern), pattern, layer, mark + 2)
+                     : sg_arena_printf(&e->arena, "%s", pattern);
     if (name && bias && ends_with(name, ".weight")) memcpy(name + strlen(name) - 7, ".bias", 6);
     return name;
 }
@@ -126,11 +127,13 @@ static segue_status add_role(struct sg_export *e, const struct sg_tensor_row *ro
     item->rank = vector ? 1 : 2;
     item->shape[0] = vector ? t->cols : t->rows;
     item->shape[1] = vector ? 0 : t->cols;
-    *from = (struct origin){.tensor = t, .plus_one = !bias && bound->plus_one, .log_decay = row->role == SG_DELTA_DECAY};
+    *from = (struct origin){
+        .tensor = t, .plus_one = !bias && bound->plus_one, .log_decay = row->role == SG_DELTA_DECAY};
     SG_TRY(sg_fix_perms(m->family, m->numbers, row, 1, &from->rows, &from->cols, err));
     if (vector) from->cols = from->rows, from->rows = (struct sg_perm){0};
-    choose_storage(e, e->items_n++, sg_model_weight(m, m->numbers->layers, SG_HEAD)->weight ==
-                                        sg_model_weight(m, m->numbers->layers, SG_EMBED)->weight);
+    choose_storage(e, e->items_n++,
+                   sg_model_weight(m, m->numbers->layers, SG_HEAD)->weight ==
+                       sg_model_weight(m, m->numbers->layers, SG_EMBED)->weight);
     return SEGUE_OK;
 }
 
@@ -143,7 +146,8 @@ static segue_status add_divisors(struct sg_export *e, segue_error *err)
     if (!divisors) return sg_no_memory("rotary divisors", r->pairs, err);
     for (uint32_t j = 0; j < r->pairs; j++)
         divisors[j] = (float)(pow(r->theta, -(double)j / r->pairs) / (double)r->inverse[j]);
-    e->items[e->items_n] = (struct sg_gguf_item){.name = "rope_freqs.weight", .storage = SG_F32, .rank = 1, .shape = {r->pairs}};
+    e->items[e->items_n] =
+        (struct sg_gguf_item){.name = "rope_freqs.weight", .storage = SG_F32, .rank = 1, .shape = {r->pairs}};
     e->origins[e->items_n++].values = divisors;
     return SEGUE_OK;
 }
@@ -169,16 +173,26 @@ static segue_status list_roles(struct sg_export *e, segue_error *err)
 static uint32_t file_type(enum sg_storage s)
 {
     switch (s) {
-    case SG_F32: return 0;
-    case SG_F16: return 1;
-    case SG_Q4_0: return 2;
-    case SG_Q4_1: return 3;
-    case SG_Q8_0: return 7;
-    case SG_Q5_0: return 8;
-    case SG_Q5_1: return 9;
-    case SG_Q4_K: return 15;
-    case SG_Q6_K: return 18;
-    default: return 32; /* bf16 */
+    case SG_F32:
+        return 0;
+    case SG_F16:
+        return 1;
+    case SG_Q4_0:
+        return 2;
+    case SG_Q4_1:
+        return 3;
+    case SG_Q8_0:
+        return 7;
+    case SG_Q5_0:
+        return 8;
+    case SG_Q5_1:
+        return 9;
+    case SG_Q4_K:
+        return 15;
+    case SG_Q6_K:
+        return 18;
+    default:
+        return 32; /* bf16 */
     }
 }
 
@@ -190,8 +204,9 @@ static void general_keys(struct sg_export *e)
 
 static void copy_keys(struct sg_export *e)
 {
-    static const char *const own[] = {"general.file_type", "general.quantization_version", "general.alignment",
-                                      "split.no",          "split.count",                  "split.tensors.count"};
+    static const char *const own[] = {"general.file_type", "general.quantization_version",
+                                      "general.alignment", "split.no",
+                                      "split.count",       "split.tensors.count"};
     const struct sg_archive *a = e->m->archive;
     for (uint32_t i = 0; i < a->meta_n; i++) {
         int skip = 0;
@@ -220,7 +235,8 @@ static void rope_keys(struct sg_export *e, const char *arch)
     sg_gguf_key_count(&e->out, key, (uint32_t)r->original);
 }
 
-/* Pairs that follow time, height and width of an image; for text all three are the position, so thirds will do. */
+/* Pairs that follow time, height and width of an image; for text all three are the position, so thirds will
+ * do. */
 static void section_keys(struct sg_export *e, const char *arch)
 {
     uint32_t pairs = e->m->numbers->rotary[0].pairs, time = (pairs + 2) / 3, height = (pairs - time + 1) / 2;
@@ -243,8 +259,10 @@ static void make_keys(struct sg_export *e)
         double v = sg_number_value(e->m->numbers, r);
         if (!r->gguf || (v == 0 && !r->need)) continue;
         snprintf(key, sizeof key, "%s.%s", arch, r->gguf);
-        if (r->kind == SG_NUMBER_REAL) sg_gguf_key_real(&e->out, key, (float)v);
-        else if (r->kind == SG_NUMBER_COUNT) sg_gguf_key_count(&e->out, key, (uint32_t)v);
+        if (r->kind == SG_NUMBER_REAL)
+            sg_gguf_key_real(&e->out, key, (float)v);
+        else if (r->kind == SG_NUMBER_COUNT)
+            sg_gguf_key_count(&e->out, key, (uint32_t)v);
     }
     if (f->rotates) rope_keys(e, arch);
     if (f->sections) section_keys(e, arch);
@@ -278,8 +296,10 @@ static segue_status write_rows(struct sg_export *e, uint32_t i, const uint32_t *
         finish_row(from, e->row, width);
         for (uint64_t c = 0; c < width; c++)
             if (!isfinite(e->row[c]))
-                return sg_fail(err, SEGUE_EFORMAT, "quantize: %s: row %llu holds a number that is not finite; the file is damaged",
-                               item->name, (unsigned long long)r);
+                return sg_fail(
+                    err, SEGUE_EFORMAT,
+                    "quantize: %s: row %llu holds a number that is not finite; the file is damaged",
+                    item->name, (unsigned long long)r);
         SG_TRY(sg_quant_row(item->storage, e->row, width, e->blocks, err));
         SG_TRY(sg_gguf_out_data(&e->out, i, r * bytes, e->blocks, (size_t)bytes, err));
     }
@@ -290,7 +310,8 @@ static segue_status write_item(struct sg_export *e, uint32_t i, segue_error *err
 {
     const struct origin *from = &e->origins[i];
     if (from->values) return sg_gguf_out_data(&e->out, i, 0, from->values, (size_t)e->items[i].bytes, err);
-    uint32_t *rows = stored_order(&from->rows, from->tensor->rows), *cols = stored_order(&from->cols, from->tensor->cols);
+    uint32_t *rows = stored_order(&from->rows, from->tensor->rows),
+             *cols = stored_order(&from->cols, from->tensor->cols);
     segue_status s = rows && cols ? write_rows(e, i, rows, cols, err)
                                   : sg_no_memory("order of rows", (size_t)from->tensor->rows, err);
     sg_free(rows);
@@ -303,12 +324,23 @@ static segue_status write_item(struct sg_export *e, uint32_t i, segue_error *err
 static segue_status check_storage(enum sg_storage s, segue_error *err)
 {
     switch (s) {
-    case SG_F32: case SG_F16: case SG_BF16: case SG_Q4_0: case SG_Q4_1: case SG_Q5_0: case SG_Q5_1: case SG_Q8_0:
-    case SG_Q4_K: case SG_Q6_K: return SEGUE_OK;
-    default: break;
+    case SG_F32:
+    case SG_F16:
+    case SG_BF16:
+    case SG_Q4_0:
+    case SG_Q4_1:
+    case SG_Q5_0:
+    case SG_Q5_1:
+    case SG_Q8_0:
+    case SG_Q4_K:
+    case SG_Q6_K:
+        return SEGUE_OK;
+    default:
+        break;
     }
     return sg_fail(err, SEGUE_EUNSUPPORTED,
-                   "quantize: %s: this type is not written; choose f32, f16, bf16, q8_0, q6_k, q5_0, q5_1, q4_0, q4_1 or q4_k",
+                   "quantize: %s: this type is not written; choose f32, f16, bf16, q8_0, q6_k, q5_0, q5_1, "
+                   "q4_0, q4_1 or q4_k",
                    sg_storage_info(s) ? sg_storage_info(s)->name : "?");
 }
 
@@ -322,8 +354,10 @@ static segue_status begin(struct sg_export *e, const char *path, segue_error *er
         uint64_t width = e->items[i].rank ? e->items[i].shape[e->items[i].rank - 1] : 1;
         if (width > widest) widest = width;
     }
-    if (gguf) copy_keys(e);
-    else make_keys(e);
+    if (gguf)
+        copy_keys(e);
+    else
+        make_keys(e);
     if (!gguf && m->tokenizer) SG_TRY(sg_tokenizer_to_gguf(m->tokenizer, m->numbers->vocab, &e->out, err));
     if (!gguf && m->template_source)
         sg_gguf_key_text(&e->out, "tokenizer.chat_template", m->template_source, m->template_len);
@@ -344,8 +378,10 @@ segue_status sg_export_open(struct sg_export **out, const struct segue_model *m,
     e->storage = storage;
     e->out.file.fd = -1;
     segue_status s = begin(e, path, err);
-    if (s == SEGUE_OK) *out = e;
-    else sg_export_close(e);
+    if (s == SEGUE_OK)
+        *out = e;
+    else
+        sg_export_close(e);
     return s;
 }
 
@@ -361,8 +397,11 @@ segue_status sg_export_next(struct sg_export *e, struct sg_export_item *item, se
     if (i >= e->items_n) return SEGUE_END;
     SG_TRY(write_item(e, i, err));
     const struct sg_tensor *t = e->origins[i].tensor;
-    *item = (struct sg_export_item){.name = e->items[i].name, .from = t ? t->storage : SG_F32, .to = e->items[i].storage,
-                                    .fallback = e->fallback[i], .bytes = e->items[i].bytes};
+    *item = (struct sg_export_item){.name = e->items[i].name,
+                                    .from = t ? t->storage : SG_F32,
+                                    .to = e->items[i].storage,
+                                    .fallback = e->fallback[i],
+                                    .bytes = e->items[i].bytes};
     e->next++;
     return SEGUE_OK;
 }

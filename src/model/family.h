@@ -121,7 +121,8 @@ struct sg_family {
     unsigned rotates;     /* 1: has rotary tables */
     unsigned sections;    /* 1: GGUF files say how rotary pairs are shared between directions of an image */
     double theta;         /* rotary base where the file does not say; 0 = 10000 */
-    /* Numbers that follow from others; may be NULL. Runs after the table was read and before it is checked. */
+    /* Numbers that follow from others; may be NULL. Runs after the table was read and before it is checked.
+     */
     segue_status (*derive)(struct sg_numbers *n, unsigned gguf, segue_error *err);
     /* Appends layer l->i to the builder; takes and returns the residual stream. */
     int32_t (*layer)(struct sg_layer *l, int32_t x);

@@ -19,8 +19,9 @@
 /* Bounds of F32 on tiny models, from transformers' own spread. */
 #define BOUND_MAX 1e-3
 #define BOUND_MEAN 5e-5
-/* Units may round activations to the 8 bits of quantised weights; so far that moves models of this size. */
-#define ROUNDED_MAX 0.6
+/* Units may round activations to the 8 bits of quantised weights. That moves random models of this size far,
+ * and random delta rules chaotically, so only the mean and the best tokens are bounded. */
+#define ROUNDED_TOP 0.85
 #define ROUNDED_MEAN 0.07
 
 static const struct {
@@ -125,8 +126,9 @@ static void equals_on_every_unit(void **state)
             segue_error err = {0};
             int rounded = strstr(cases[i].model, "q8_0") || strstr(cases[i].model, "mlx4");
             segue_status s = run(cases[i].model, cases[i].golden, &wish, &e, &err);
-            int bad = s != SEGUE_OK || e.max > (rounded ? ROUNDED_MAX : BOUND_MAX) ||
-                      e.mean > (rounded ? ROUNDED_MEAN : BOUND_MEAN);
+            int bad = rounded ? e.top < ROUNDED_TOP || e.mean > ROUNDED_MEAN
+                              : e.max > BOUND_MAX || e.mean > BOUND_MEAN || !e.greedy_equal;
+            bad |= s != SEGUE_OK;
             failed += bad;
             printf("%s %-26s max %.1e mean %.1e %s%s\n", units[u]->kind, cases[i].model, e.max, e.mean,
                    bad ? "FAILED " : "", s == SEGUE_OK ? bad ? e.where : "" : err.text);

@@ -76,6 +76,14 @@ static void compare(struct bench *b, const char *name, const float *ours, const 
     note(b, name, max, n ? sum / (double)n : 0);
 }
 
+static int32_t best(const float *logits, uint32_t n)
+{
+    uint32_t at = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (logits[i] > logits[at]) at = i;
+    return (int32_t)at;
+}
+
 /* --- one run --- */
 
 static segue_status run_rows(struct bench *b, const int32_t *tokens, uint32_t rows, uint64_t first,
@@ -136,7 +144,11 @@ static void compare_values(struct bench *b)
     uint64_t n = 0;
     float *golden = golden_of(b, "logits", &n);
     uint64_t skip = (uint64_t)b->wish->pad * b->graph->vocab;
+    uint32_t vocab = b->graph->vocab, equal = 0, rows = golden ? (uint32_t)(n / vocab) : 0;
     if (golden) compare(b, "logits", b->logits + skip, golden, n);
+    for (uint64_t r = 0; r < rows; r++)
+        equal += best(b->logits + skip + r * vocab, vocab) == best(golden + r * vocab, vocab);
+    b->result->top = rows ? (double)equal / rows : 0;
     free(golden);
 }
 
@@ -193,14 +205,6 @@ static segue_status compare_state(struct bench *b)
         SG_TRY(status);
     }
     return SEGUE_OK;
-}
-
-static int32_t best(const float *logits, uint32_t n)
-{
-    uint32_t at = 0;
-    for (uint32_t i = 1; i < n; i++)
-        if (logits[i] > logits[at]) at = i;
-    return (int32_t)at;
 }
 
 static segue_status compare_steps(struct bench *b)

@@ -24,6 +24,7 @@ struct tiny_wish {
 struct tiny_error {
     double max, mean;
     char where[96]; /* the first tensor beyond 1e-3, else the worst */
+    double top;     /* share of positions whose best token is the golden's */
     int greedy_equal;
 };
 
