@@ -12,7 +12,19 @@ static void put(json_t *o, const char *key, json_t *value, int *failed)
     if (!value || json_object_set_new(o, key, value)) *failed = 1;
 }
 
-static json_t *text_or_null(const char *s) { return s ? json_string(s) : json_null(); }
+/* Paths and names in files need not be UTF-8, which JSON must be: what is not ASCII becomes '?' then. */
+static json_t *text_of(const char *s)
+{
+    json_t *sound = json_string(s);
+    char *copy = sound ? NULL : sg_strndup(s, strlen(s));
+    for (char *c = copy; c && *c; c++)
+        if ((unsigned char)*c >= 0x80) *c = '?';
+    if (copy) sound = json_string(copy);
+    sg_free(copy);
+    return sound;
+}
+
+static json_t *text_or_null(const char *s) { return s ? text_of(s) : json_null(); }
 
 static json_t *id_or_null(int32_t id) { return id < 0 ? json_null() : json_integer(id); }
 
@@ -69,7 +81,7 @@ static json_t *tensor_of(const struct sg_tensor *t, int *failed)
     if (t->storage == SG_AFFINE) snprintf(storage, sizeof storage, "mlx%u", t->affine.bits);
     for (uint32_t i = 0; i < t->rank; i++)
         if (json_array_append_new(shape, json_integer((json_int_t)t->shape[i]))) *failed = 1;
-    put(o, "name", json_string(t->name), failed);
+    put(o, "name", text_of(t->name), failed);
     put(o, "storage", json_string(storage), failed);
     put(o, "shape", shape, failed);
     put(o, "offset", json_integer((json_int_t)t->offset), failed);
@@ -111,8 +123,8 @@ static json_t *inspect(const struct segue_model *m, int *failed)
 {
     const segue_model_info *info = &m->info;
     json_t *o = json_object(), *memory = json_object();
-    put(o, "path", json_string(info->path), failed);
-    put(o, "name", json_string(info->name), failed);
+    put(o, "path", text_of(info->path), failed);
+    put(o, "name", text_of(info->name), failed);
     put(o, "family", json_string(info->family), failed);
     put(o, "format", json_string(info->format), failed);
     put(o, "storage", json_string(info->storage), failed);
@@ -141,11 +153,7 @@ static segue_status describe_json(const struct segue_model *m, struct sg_buf *ou
     if (!o || failed || json_dump_callback(o, append, out, JSON_INDENT(1) | JSON_REAL_PRECISION(9)))
         failed = 1;
     json_decref(o);
-    /* Names in files need not be UTF-8, which jansson refuses. */
-    return failed ? sg_fail(err, SEGUE_EMEMORY,
-                            "describe model: %s: out of memory, or a name is no UTF-8; free some memory",
-                            m->info.path)
-                  : SEGUE_OK;
+    return failed ? sg_no_memory("description", out->len, err) : SEGUE_OK;
 }
 
 segue_status sg_model_describe(const struct segue_model *m, int what, struct sg_buf *out, segue_error *err)

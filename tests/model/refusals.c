@@ -378,6 +378,53 @@ static void old_spelling(void **state)
     }
 }
 
+/* Gemma 3 as it was published first: two bases, a pattern instead of a list, most numbers left out. */
+static void old_gemma(void **state)
+{
+    (void)state;
+    struct segue_model *now = NULL, *old = NULL;
+    char path[512];
+    segue_error err = {0};
+    snprintf(path, sizeof path, "%s/gemma3", tiny_folder());
+    assert_int_equal(sg_model_open(&now, path, NULL, NULL), SEGUE_OK);
+    put_text("config.json",
+             "{\"model_type\":\"gemma3\",\"text_config\":{\"model_type\":\"gemma3_text\",\"hidden_size\":32,"
+             "\"intermediate_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":4,"
+             "\"num_key_value_heads\":1,\"head_dim\":16,\"vocab_size\":64,\"sliding_window\":8,"
+             "\"sliding_window_pattern\":3,\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8.0}}}");
+    lead("model.safetensors", "gemma3_wrapped/model.safetensors");
+    if (sg_model_open(&old, folder, NULL, &err) != SEGUE_OK) fail_msg("%s", err.text);
+    for (size_t i = 0; i < 2; i++)
+        assert_memory_equal(now->numbers->rotary[i].inverse, old->numbers->rotary[i].inverse,
+                            8 * sizeof(float));
+    assert_memory_equal(now->numbers->kinds, old->numbers->kinds, 3);
+    assert_int_equal(old->info.context, 131072);
+    assert_string_equal(now->info.shape_id, old->info.shape_id);
+    sg_model_unref(old);
+    sg_model_unref(now);
+}
+
+/* Names that are no UTF-8 must not make the description fail. */
+static void odd_names(void **state)
+{
+    (void)state;
+    struct segue_model *m = NULL;
+    struct sg_buf text = {0};
+    json_t *o = NULL;
+    char from[512], path[512];
+    snprintf(from, sizeof from, "%s/llama_mha/v1.bin", tiny_folder());
+    in_folder(path, sizeof path, "\xff\xfe.bin");
+    assert_int_equal(symlink(from, path), 0);
+    assert_int_equal(sg_model_open(&m, path, NULL, NULL), SEGUE_OK);
+    assert_int_equal(sg_model_describe(m, SEGUE_DESCRIBE_JSON, &text, NULL), SEGUE_OK);
+    assert_int_equal(sg_json_parse(&o, text.data, text.len, "inspect", NULL), SEGUE_OK);
+    assert_string_equal(json_string_value(json_object_get(o, "name")), "??.bin");
+    json_decref(o);
+    sg_buf_free(&text);
+    sg_model_unref(m);
+    unlink(path);
+}
+
 static void ranges_of_layers(void **state)
 {
     (void)state;
@@ -549,9 +596,10 @@ int main(void)
 #ifdef SEGUE_FAULTS
         cmocka_unit_test(allocations),
 #endif
-        cmocka_unit_test(configurations),   cmocka_unit_test(folders),      cmocka_unit_test(gguf_keys),
-        cmocka_unit_test(vocabularies),     cmocka_unit_test(defaults),     cmocka_unit_test(old_spelling),
-        cmocka_unit_test(ranges_of_layers), cmocka_unit_test(descriptions), cmocka_unit_test(adapters),
+        cmocka_unit_test(configurations),   cmocka_unit_test(folders),   cmocka_unit_test(gguf_keys),
+        cmocka_unit_test(vocabularies),     cmocka_unit_test(defaults),  cmocka_unit_test(old_spelling),
+        cmocka_unit_test(ranges_of_layers), cmocka_unit_test(old_gemma), cmocka_unit_test(odd_names),
+        cmocka_unit_test(descriptions),     cmocka_unit_test(adapters),
     };
     return cmocka_run_group_tests(tests, make_folder, drop_folder);
 }
