@@ -1,0 +1,1 @@
+segue_test(default_model "golden;slow" ${CMAKE_CURRENT_SOURCE_DIR}/default/default_model.c)
