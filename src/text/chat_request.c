@@ -89,20 +89,24 @@ static json_t *copy_message(json_t *message)
 static segue_status copy_messages(const json_t *messages, json_t **out, segue_error *err)
 {
     if (!json_is_array(messages))
-        return sg_fail(err, SEGUE_EFORMAT, "chat request: \"messages\" is no array; give a list of {\"role\", \"content\"}");
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "chat request: \"messages\" is no array; give a list of {\"role\", \"content\"}");
     json_t *copy = json_array();
     segue_status s = copy ? SEGUE_OK : no_memory(err);
     for (size_t i = 0; i < json_array_size(messages) && s == SEGUE_OK; i++) {
         json_t *message = json_array_get(messages, i);
         if (!json_is_string(json_object_get(message, "role"))) {
-            s = sg_fail(err, SEGUE_EFORMAT, "chat request: message %zu has no \"role\"; give {\"role\", \"content\"}", i);
+            s = sg_fail(err, SEGUE_EFORMAT,
+                        "chat request: message %zu has no \"role\"; give {\"role\", \"content\"}", i);
             break;
         }
         message = copy_message(message);
         if (!message || json_array_append_new(copy, message) != 0) s = no_memory(err);
     }
-    if (s == SEGUE_OK) *out = copy;
-    else json_decref(copy);
+    if (s == SEGUE_OK)
+        *out = copy;
+    else
+        json_decref(copy);
     return s;
 }
 
@@ -113,10 +117,13 @@ static int set_default(json_t *o, const char *key, json_t *value)
     return 1;
 }
 
-segue_status sg_chat_request(const json_t *request, const char *bos, const char *eos, json_t **out, segue_error *err)
+segue_status sg_chat_request(const json_t *request, const char *bos, const char *eos, json_t **out,
+                             segue_error *err)
 {
     json_t *messages = NULL;
-    if (!request || !out) return sg_fail(err, SEGUE_EARG, "chat request: NULL given; pass a request and a place for the result");
+    if (!request || !out)
+        return sg_fail(err, SEGUE_EARG,
+                       "chat request: NULL given; pass a request and a place for the result");
     if (!json_is_object(request))
         return sg_fail(err, SEGUE_EFORMAT, "chat request: no JSON object; give {\"messages\": [...]}");
     SG_TRY(copy_messages(json_object_get(request, "messages"), &messages, err));

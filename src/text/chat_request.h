@@ -16,6 +16,7 @@
  *   tools, documents   null when absent; add_generation_prompt true when absent.
  *   bos_token, eos_token   from bos and eos (NULL = "") unless the request has its own.
  * EARG: a NULL; EFORMAT: names what is wrong with the request. */
-segue_status sg_chat_request(const json_t *request, const char *bos, const char *eos, json_t **out, segue_error *err);
+segue_status sg_chat_request(const json_t *request, const char *bos, const char *eos, json_t **out,
+                             segue_error *err);
 
 #endif

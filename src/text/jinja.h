@@ -325,6 +325,12 @@ struct sg_func {
     uint8_t which;      /* tells functions apart that share an fn */
 };
 enum { SG_PARAMS = 8 };
+#define SG_FUNC(name)                                                                                         \
+    static segue_status name(struct sg_jinja *st, const struct sg_func *f, struct sg_val self, struct sg_val *in, \
+                             const struct sg_args *args, struct sg_val *out)
+#define SG_UNUSED ((void)st, (void)f, (void)self, (void)in, (void)args, (void)out)
+static inline int sg_v_given(struct sg_val v) { return v.kind != SG_V_MISSING; }
+static inline int sg_v_some(struct sg_val v) { return v.kind > SG_V_NONE || v.kind == SG_V_UNDEFINED; } /* and not None */
 
 segue_status sg_jinja_fail(struct sg_jinja *st, const char *format, ...) SG_FORMAT(2, 3);
 segue_status sg_jinja_steps_out(struct sg_jinja *st);
@@ -339,6 +345,8 @@ segue_status sg_jinja_call(struct sg_jinja *st, struct sg_val callee, const stru
 segue_status sg_func_call(struct sg_jinja *st, const struct sg_func *f, struct sg_val self,
                           const struct sg_args *args, struct sg_val *out);
 const struct sg_func *sg_filter_find(const char *s, size_t n);
+const struct sg_func *sg_list_filter_find(const char *s, size_t n); /* those of jinja_lists.c */
+const struct sg_func *sg_func_search(const struct sg_func *table, size_t count, const char *s, size_t n);
 const struct sg_func *sg_test_find(const char *s, size_t n);
 const struct sg_func *sg_global_find(const char *s, size_t n);
 /* Method of a value by name; MISSING out = none. blocked: 1 when the sandbox forbids it. */

@@ -7,20 +7,25 @@
 
 const char *sg_val_type(int kind)
 {
-    static const char *const names[] = {"nothing", "Undefined", "NoneType", "bool", "int", "float", "str", "list", "tuple",
-                                        "dict", "Namespace", "range", "generator", "dict view", "function", "method",
-                                        "Macro", "LoopContext", "Cycler", "Joiner", "frame"};
+    static const char *const names[] = {
+        "nothing",  "Undefined", "NoneType", "bool",        "int",    "float",     "str",
+        "list",     "tuple",     "dict",     "Namespace",   "range",  "generator", "dict view",
+        "function", "method",    "Macro",    "LoopContext", "Cycler", "Joiner",    "frame"};
     return names[kind];
 }
 
 int sg_val_true(struct sg_val v)
 {
     switch (v.kind) {
-    case SG_V_MISSING: case SG_V_UNDEFINED: case SG_V_NONE: return 0;
-    case SG_V_BOOL: case SG_V_INT: return v.u.i != 0;
+    case SG_V_MISSING:
+    case SG_V_UNDEFINED:
+    case SG_V_NONE: return 0;
+    case SG_V_BOOL:
+    case SG_V_INT: return v.u.i != 0;
     case SG_V_FLOAT: return v.u.f != 0;
     case SG_V_STR: return sg_v_str(v)->n != 0;
-    case SG_V_LIST: case SG_V_TUPLE: return sg_v_list(v)->n != 0;
+    case SG_V_LIST:
+    case SG_V_TUPLE: return sg_v_list(v)->n != 0;
     case SG_V_DICT: return sg_v_dict(v)->n != 0;
     case SG_V_RANGE: return sg_v_range(v)->n != 0;
     case SG_V_VIEW: return sg_v_view(v)->dict->n != 0;
@@ -64,8 +69,10 @@ static segue_status dicts_equal(struct sg_jinja *st, struct sg_dict *a, struct s
     for (size_t i = 0; i < a->n && *out; i++) {
         struct sg_val v;
         SG_TRY(sg_dict_get(st, b, a->pairs[i].key, &v));
-        if (v.kind == SG_V_MISSING) *out = 0;
-        else SG_TRY(sg_val_equal(st, a->pairs[i].value, v, out));
+        if (v.kind == SG_V_MISSING)
+            *out = 0;
+        else
+            SG_TRY(sg_val_equal(st, a->pairs[i].value, v, out));
     }
     return SEGUE_OK;
 }
@@ -90,8 +97,10 @@ segue_status sg_val_equal(struct sg_jinja *st, struct sg_val a, struct sg_val b,
     if (a.kind == SG_V_RANGE) return *out = ranges_equal(sg_v_range(a), sg_v_range(b)), SEGUE_OK;
     if (a.kind > SG_V_DICT) return SEGUE_OK;
     SG_TRY(sg_jinja_enter(st));
-    if (a.kind == SG_V_DICT) s = dicts_equal(st, sg_v_dict(a), sg_v_dict(b), out);
-    else s = lists_equal(st, sg_v_list(a), sg_v_list(b), out);
+    if (a.kind == SG_V_DICT)
+        s = dicts_equal(st, sg_v_dict(a), sg_v_dict(b), out);
+    else
+        s = lists_equal(st, sg_v_list(a), sg_v_list(b), out);
     st->level--;
     return s;
 }
@@ -148,7 +157,8 @@ segue_status sg_val_contains(struct sg_jinja *st, struct sg_val item, struct sg_
     *out = 0;
     if (in.kind == SG_V_STR) {
         if (item.kind != SG_V_STR)
-            return sg_jinja_fail(st, "'in <string>' requires a string on the left, not %s", sg_val_type(item.kind));
+            return sg_jinja_fail(st, "'in <string>' requires a string on the left, not %s",
+                                 sg_val_type(item.kind));
         const struct sg_str *s = sg_v_str(in), *w = sg_v_str(item);
         SG_TRY(sg_jinja_step(st, s->n / 64 * (w->n / 64 + 1)));
         *out = find_bytes(s->s, s->n, w->s, w->n) != NULL;
@@ -182,7 +192,8 @@ segue_status sg_val_length(struct sg_jinja *st, struct sg_val v, size_t *out)
     switch (v.kind) {
     case SG_V_UNDEFINED: *out = 0; return SEGUE_OK;
     case SG_V_STR: *out = sg_v_str(v)->chars; return SEGUE_OK;
-    case SG_V_LIST: case SG_V_TUPLE: *out = sg_v_list(v)->n; return SEGUE_OK;
+    case SG_V_LIST:
+    case SG_V_TUPLE: *out = sg_v_list(v)->n; return SEGUE_OK;
     case SG_V_DICT: *out = sg_v_dict(v)->n; return SEGUE_OK;
     case SG_V_RANGE: *out = sg_v_range(v)->n; return SEGUE_OK;
     case SG_V_VIEW: *out = sg_v_view(v)->dict->n; return SEGUE_OK;
@@ -237,7 +248,8 @@ segue_status sg_iter_next(struct sg_jinja *st, struct sg_iter *it, struct sg_val
     *got = 0;
     switch (v.kind) {
     case SG_V_STR: return next_char(st, it, out, got);
-    case SG_V_LIST: case SG_V_TUPLE:
+    case SG_V_LIST:
+    case SG_V_TUPLE:
         *got = it->pos < sg_v_list(v)->n;
         if (*got) *out = sg_v_list(v)->items[it->pos++];
         return SEGUE_OK;
@@ -270,8 +282,8 @@ segue_status sg_val_to_list(struct sg_jinja *st, struct sg_val v, struct sg_list
 }
 
 /* Stable merge of two sorted runs; b is after a in the original order. */
-static segue_status merge(struct sg_jinja *st, const struct sg_val *keys, size_t *order, size_t *spare, size_t from,
-                          size_t mid, size_t to, int reverse)
+static segue_status merge(struct sg_jinja *st, const struct sg_val *keys, size_t *order, size_t *spare,
+                          size_t from, size_t mid, size_t to, int reverse)
 {
     size_t a = from, b = mid;
     for (size_t i = from; i < to; i++) {
@@ -286,7 +298,8 @@ static segue_status merge(struct sg_jinja *st, const struct sg_val *keys, size_t
     return SEGUE_OK;
 }
 
-segue_status sg_val_sort(struct sg_jinja *st, struct sg_val *keys, struct sg_val *items, size_t n, int reverse)
+segue_status sg_val_sort(struct sg_jinja *st, struct sg_val *keys, struct sg_val *items, size_t n,
+                         int reverse)
 {
     if (n < 2) return SEGUE_OK;
     size_t *order = sg_alloc(n * 2 * sizeof *order);
@@ -313,7 +326,8 @@ segue_status sg_val_index(struct sg_jinja *st, struct sg_val v, const char *what
 
 segue_status sg_val_want_str(struct sg_jinja *st, struct sg_val v, const char *what, struct sg_str **out)
 {
-    if (v.kind != SG_V_STR) return sg_jinja_fail(st, "%s must be a string, not '%s'", what, sg_val_type(v.kind));
+    if (v.kind != SG_V_STR)
+        return sg_jinja_fail(st, "%s must be a string, not '%s'", what, sg_val_type(v.kind));
     *out = sg_v_str(v);
     return SEGUE_OK;
 }
@@ -324,12 +338,15 @@ static segue_status undefined_fails(struct sg_jinja *st, struct sg_val v)
 {
     const struct sg_node *n = v.u.node;
     if (!n || !n->s) return sg_jinja_fail(st, "an undefined value is used; test it with 'is defined'");
-    if (!v.aux) return sg_jinja_fail(st, "'%.*s' is undefined; test it with 'is defined'", (int)(n->n > 80 ? 80 : n->n), n->s);
+    if (!v.aux)
+        return sg_jinja_fail(st, "'%.*s' is undefined; test it with 'is defined'",
+                             (int)(n->n > 80 ? 80 : n->n), n->s);
     return sg_jinja_fail(st, "a value of type '%s' has no attribute '%.*s'", sg_val_type(v.aux),
                          (int)(n->n > 80 ? 80 : n->n), n->s);
 }
 
-static segue_status bind_method(struct sg_jinja *st, struct sg_val v, const struct sg_func *f, struct sg_val *out)
+static segue_status bind_method(struct sg_jinja *st, struct sg_val v, const struct sg_func *f,
+                                struct sg_val *out)
 {
     struct sg_method *m = NULL;
     SG_TRY(sg_val_new(st, SG_V_METHOD, sizeof *m, &m));
@@ -361,8 +378,8 @@ static segue_status own_attr(struct sg_jinja *st, struct sg_val v, const char *s
     return f && !*blocked ? bind_method(st, v, f, out) : SEGUE_OK;
 }
 
-segue_status sg_val_attr(struct sg_jinja *st, struct sg_val v, const char *s, size_t n, const struct sg_node *node,
-                         struct sg_val *out)
+segue_status sg_val_attr(struct sg_jinja *st, struct sg_val v, const char *s, size_t n,
+                         const struct sg_node *node, struct sg_val *out)
 {
     int blocked;
     if (v.kind == SG_V_UNDEFINED) return undefined_fails(st, v);
@@ -392,15 +409,18 @@ static segue_status seq_item(struct sg_jinja *st, struct sg_val v, int64_t i, st
         out->aux = v.aux;
         return SEGUE_OK;
     }
-    if (v.kind == SG_V_RANGE) *out = sg_v_int(sg_v_range(v)->start + i * sg_v_range(v)->step);
-    else *out = sg_v_list(v)->items[i];
+    if (v.kind == SG_V_RANGE)
+        *out = sg_v_int(sg_v_range(v)->start + i * sg_v_range(v)->step);
+    else
+        *out = sg_v_list(v)->items[i];
     return SEGUE_OK;
 }
 
 segue_status sg_val_item(struct sg_jinja *st, struct sg_val v, struct sg_val key, const struct sg_node *node,
                          struct sg_val *out)
 {
-    int blocked, seq = v.kind == SG_V_STR || v.kind == SG_V_LIST || v.kind == SG_V_TUPLE || v.kind == SG_V_RANGE;
+    int blocked,
+        seq = v.kind == SG_V_STR || v.kind == SG_V_LIST || v.kind == SG_V_TUPLE || v.kind == SG_V_RANGE;
     *out = (struct sg_val){0};
     if (v.kind == SG_V_UNDEFINED) return undefined_fails(st, v);
     if (seq && (key.kind == SG_V_INT || key.kind == SG_V_BOOL)) SG_TRY(seq_item(st, v, key.u.i, out));
@@ -428,8 +448,10 @@ static segue_status slice_bounds(struct sg_jinja *st, const struct sg_val part[3
         *at[i] = (i == 0) == (k > 0) ? low : high;
         if (part[i].kind == SG_V_NONE) continue;
         SG_TRY(sg_val_index(st, part[i], "a slice bound", at[i]));
-        if (*at[i] < 0) *at[i] = *at[i] < -n ? low : *at[i] + n < low ? low : *at[i] + n;
-        else if (*at[i] > high) *at[i] = high;
+        if (*at[i] < 0)
+            *at[i] = *at[i] < -n ? low : *at[i] + n < low ? low : *at[i] + n;
+        else if (*at[i] > high)
+            *at[i] = high;
     }
     if (k < -n - 1) k = -n - 1;
     if (k > n + 1) k = n + 1;
@@ -459,14 +481,15 @@ static segue_status slice_str(struct sg_jinja *st, struct sg_val v, int64_t star
         r = sg_put(st, &b, p, (size_t)(q - p));
         if (i + 1 == count) break;
         for (int64_t k = step; k > 0; k--) sg_char_get(&p);
-        for (int64_t k = step; k < 0; k++)
-            do p--;
+        for (int64_t k = step; k < 0; k++) do
+                p--;
             while (((unsigned char)*p & 0xc0) == 0x80);
     }
     return sg_str_take(st, r, &b, out);
 }
 
-segue_status sg_val_slice(struct sg_jinja *st, struct sg_val v, const struct sg_val part[3], struct sg_val *out)
+segue_status sg_val_slice(struct sg_jinja *st, struct sg_val v, const struct sg_val part[3],
+                          struct sg_val *out)
 {
     int64_t start = 0, stop = 0, step = 1;
     size_t n, count = 0;

@@ -41,7 +41,8 @@ static segue_status define(struct binding *b, uint32_t name, int kind)
         b->entries = grown;
         b->cap = cap;
     }
-    b->entries[b->n] = (struct entry){.name = name, .slot = b->n, .kind = (uint8_t)kind, .outer = b->now[name]};
+    b->entries[b->n] =
+        (struct entry){.name = name, .slot = b->n, .kind = (uint8_t)kind, .outer = b->now[name]};
     b->now[name] = (struct bound){b, b->n};
     b->n++;
     return SEGUE_OK;
@@ -72,12 +73,17 @@ static segue_status note_store(struct binding *b, uint32_t name, int in_if)
 static segue_status visit(struct binding *b, const struct sg_node *n, int in_if)
 {
     switch (n->kind) {
-    case SG_N_CONST: case SG_N_DATA: case SG_N_BREAK: case SG_N_CONTINUE: case SG_N_GENERATION: return SEGUE_OK;
+    case SG_N_CONST:
+    case SG_N_DATA:
+    case SG_N_BREAK:
+    case SG_N_CONTINUE:
+    case SG_N_GENERATION: return SEGUE_OK;
     case SG_N_NAME: return note_load(b, n->name);
     case SG_N_NSREF: return note_load(b, n->name);
     case SG_N_FOR: return visit(b, n->b, in_if);
     case SG_N_MACRO: return note_store(b, n->name, in_if);
-    case SG_N_CALLBLOCK: case SG_N_FILTERBLOCK: return visit(b, n->b, in_if);
+    case SG_N_CALLBLOCK:
+    case SG_N_FILTERBLOCK: return visit(b, n->b, in_if);
     case SG_N_WITH: return visit_list(b, n->b, in_if);
     case SG_N_IF:
         SG_TRY(visit(b, n->a, in_if));
@@ -160,7 +166,8 @@ static segue_status bind_name(struct binding *b, struct sg_node *n)
 static int reads(const struct sg_node *list, const char *name)
 {
     for (; list; list = list->next) {
-        if (list->kind == SG_N_NAME && !list->param && list->n == strlen(name) && !memcmp(list->s, name, list->n))
+        if (list->kind == SG_N_NAME && !list->param && list->n == strlen(name) &&
+            !memcmp(list->s, name, list->n))
             return 1;
         const struct sg_node *const kids[] = {list->a, list->b, list->c, list->d, list->e};
         for (size_t i = 0; i < 5; i++)
@@ -250,8 +257,10 @@ static segue_status bind_scoped(struct binding *outer, struct sg_node *n)
     if (n->kind != SG_N_WITH && n->b && n->kind == SG_N_FILTERBLOCK) SG_TRY(visit(&b, n->b, 0));
     SG_TRY(visit_list(&b, n->c, 0));
     if (n->kind == SG_N_SETBLOCK && n->b) SG_TRY(visit(&b, n->b, 0));
-    if (n->kind == SG_N_WITH) SG_TRY(bind_list(&b, n->a, 0));
-    else if (n->b) SG_TRY(bind_node(&b, n->b, 0));
+    if (n->kind == SG_N_WITH)
+        SG_TRY(bind_list(&b, n->a, 0));
+    else if (n->b)
+        SG_TRY(bind_node(&b, n->b, 0));
     SG_TRY(bind_list(&b, n->c, 0));
     SG_TRY(finish(&b));
     n->u.scopes[0] = b.scope;
@@ -261,8 +270,8 @@ static segue_status bind_scoped(struct binding *outer, struct sg_node *n)
 static segue_status bind_func(struct binding *b, struct sg_node *n, int soft)
 {
     if (!n->u.func && !soft)
-        return sg_parser_fail(b->p, n->line, "there is no %s named '%.*s'", n->kind == SG_N_TEST ? "test" : "filter",
-                              (int)(n->n > 40 ? 40 : n->n), n->s);
+        return sg_parser_fail(b->p, n->line, "there is no %s named '%.*s'",
+                              n->kind == SG_N_TEST ? "test" : "filter", (int)(n->n > 40 ? 40 : n->n), n->s);
     SG_TRY(bind_list(b, n->a, soft));
     return bind_list(b, n->b, soft);
 }
@@ -270,19 +279,23 @@ static segue_status bind_func(struct binding *b, struct sg_node *n, int soft)
 static segue_status bind_node(struct binding *b, struct sg_node *n, int soft)
 {
     switch (n->kind) {
-    case SG_N_CONST: case SG_N_DATA: case SG_N_BREAK: case SG_N_CONTINUE: return SEGUE_OK;
-    case SG_N_NAME: case SG_N_NSREF: return bind_name(b, n);
+    case SG_N_CONST:
+    case SG_N_DATA:
+    case SG_N_BREAK:
+    case SG_N_CONTINUE: return SEGUE_OK;
+    case SG_N_NAME:
+    case SG_N_NSREF: return bind_name(b, n);
     case SG_N_FOR: return bind_for(b, n);
-    case SG_N_MACRO:
-        SG_TRY(bind_name(b, n));
-        return bind_macro(b, n);
-    case SG_N_CALLBLOCK:
-        SG_TRY(bind_node(b, n->b, soft));
-        return bind_macro(b, n);
+    case SG_N_MACRO: SG_TRY(bind_name(b, n)); return bind_macro(b, n);
+    case SG_N_CALLBLOCK: SG_TRY(bind_node(b, n->b, soft)); return bind_macro(b, n);
     case SG_N_GENERATION: return bind_macro(b, n);
-    case SG_N_SETBLOCK: case SG_N_FILTERBLOCK: case SG_N_WITH: return bind_scoped(b, n);
-    case SG_N_FILTER: case SG_N_TEST: return bind_func(b, n, soft);
-    case SG_N_IF: case SG_N_COND: soft = 1; break;
+    case SG_N_SETBLOCK:
+    case SG_N_FILTERBLOCK:
+    case SG_N_WITH: return bind_scoped(b, n);
+    case SG_N_FILTER:
+    case SG_N_TEST: return bind_func(b, n, soft);
+    case SG_N_IF:
+    case SG_N_COND: soft = 1; break;
     default: break;
     }
     SG_TRY(bind_list(b, n->a, soft));

@@ -4,8 +4,8 @@
 
 #include "text/jinja.h"
 
-static segue_status parse_block(struct sg_parser *p, const char *const *ends, struct sg_node **first, const char *tag,
-                                uint32_t line);
+static segue_status parse_block(struct sg_parser *p, const char *const *ends, struct sg_node **first,
+                                const char *tag, uint32_t line);
 
 /* Body of a statement up to one of ends; the token after it is that word, not yet consumed. */
 static segue_status parse_statements(struct sg_parser *p, const char *const *ends, struct sg_node **first,
@@ -67,7 +67,8 @@ static segue_status parse_for(struct sg_parser *p, uint32_t line, struct sg_node
     SG_TRY(sg_parser_node(p, SG_N_FOR, line, &node));
     SG_TRY(sg_parse_tuple(p, 1, 1, "in", 0, 0, &node->a));
     SG_TRY(mark_target(p, node->a, 0, 2));
-    if (!sg_parser_is_name(p, "in")) return sg_parser_fail(p, p->tok.line, "expected 'in' after the names of 'for'");
+    if (!sg_parser_is_name(p, "in"))
+        return sg_parser_fail(p, p->tok.line, "expected 'in' after the names of 'for'");
     SG_TRY(sg_parser_next(p));
     SG_TRY(sg_parse_tuple(p, 0, 0, "recursive", 0, 0, &node->b));
     if (sg_parser_is_name(p, "if")) {
@@ -245,9 +246,11 @@ static segue_status parse_statement(struct sg_parser *p, struct sg_node **out)
     static const struct {
         const char *tag;
         segue_status (*parse)(struct sg_parser *, uint32_t, struct sg_node **);
-    } tags[] = {{"set", parse_set}, {"if", parse_if}, {"for", parse_for}, {"macro", parse_macro},
-                {"call", parse_call_block}, {"filter", parse_filter_block}, {"with", parse_with},
-                {"generation", parse_generation}, {"break", parse_jump}, {"continue", parse_skip},
+    } tags[] = {{"set", parse_set},         {"if", parse_if},
+                {"for", parse_for},         {"macro", parse_macro},
+                {"call", parse_call_block}, {"filter", parse_filter_block},
+                {"with", parse_with},       {"generation", parse_generation},
+                {"break", parse_jump},      {"continue", parse_skip},
                 {"print", parse_print}};
     uint32_t line = p->tok.line;
     if (p->tok.kind != SG_T_NAME) return sg_parser_fail(p, line, "expected the name of a tag after '{%%'");
@@ -263,7 +266,8 @@ static segue_status parse_statement(struct sg_parser *p, struct sg_node **out)
         return SEGUE_OK;
     }
     return sg_parser_fail(p, line, "unknown tag '%.*s'%s%s%s", (int)(p->tok.n > 40 ? 40 : p->tok.n), p->tok.s,
-                          p->open_tag ? "; open is '" : "", p->open_tag ? p->open_tag : "", p->open_tag ? "'" : "");
+                          p->open_tag ? "; open is '" : "", p->open_tag ? p->open_tag : "",
+                          p->open_tag ? "'" : "");
 }
 
 static int at_end(const struct sg_parser *p, const char *const *ends)
@@ -273,15 +277,16 @@ static int at_end(const struct sg_parser *p, const char *const *ends)
     return 0;
 }
 
-static segue_status parse_block(struct sg_parser *p, const char *const *ends, struct sg_node **first, const char *tag,
-                                uint32_t line)
+static segue_status parse_block(struct sg_parser *p, const char *const *ends, struct sg_node **first,
+                                const char *tag, uint32_t line)
 {
     struct sg_node **tail = first;
     for (;;) {
         uint32_t here = p->tok.line;
         if (p->tok.kind == SG_T_EOF) {
             if (!ends) return SEGUE_OK;
-            return sg_parser_fail(p, here, "the template ends, but '%s' of line %u is still open", tag, (unsigned)line);
+            return sg_parser_fail(p, here, "the template ends, but '%s' of line %u is still open", tag,
+                                  (unsigned)line);
         }
         if (p->tok.kind == SG_T_DATA) {
             SG_TRY(sg_parser_node(p, SG_N_DATA, here, tail));

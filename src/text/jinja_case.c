@@ -32,8 +32,10 @@ static int in_runs(const struct case_run *runs, size_t n, uint32_t c)
     size_t low = 0, high = n;
     while (low < high) {
         size_t mid = (low + high) / 2;
-        if (c > runs[mid].last) low = mid + 1;
-        else high = mid;
+        if (c > runs[mid].last)
+            low = mid + 1;
+        else
+            high = mid;
     }
     /* runs of step 2 may overlap the next one */
     for (size_t i = low; i < n && i < low + 2; i++)
@@ -46,8 +48,10 @@ static uint32_t map_char(const struct case_map *maps, size_t n, uint32_t c)
     size_t low = 0, high = n;
     while (low < high) {
         size_t mid = (low + high) / 2;
-        if (c > maps[mid].last) low = mid + 1;
-        else high = mid;
+        if (c > maps[mid].last)
+            low = mid + 1;
+        else
+            high = mid;
     }
     if (low < n && c >= maps[low].first && (c - maps[low].first) % maps[low].step == 0)
         return (uint32_t)((int32_t)c + maps[low].delta);
@@ -57,7 +61,8 @@ static uint32_t map_char(const struct case_map *maps, size_t n, uint32_t c)
 static int is_space(uint32_t c)
 {
     return (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
+           c == 0x3000;
 }
 
 int sg_char_line(uint32_t c)
@@ -114,8 +119,10 @@ static const struct case_special *find_special(uint32_t c)
     size_t low = 0, high = COUNT(specials);
     while (low < high) {
         size_t mid = (low + high) / 2;
-        if (specials[mid].c < c) low = mid + 1;
-        else high = mid;
+        if (specials[mid].c < c)
+            low = mid + 1;
+        else
+            high = mid;
     }
     return low < COUNT(specials) && specials[low].c == c ? &specials[low] : NULL;
 }
@@ -123,25 +130,34 @@ static const struct case_special *find_special(uint32_t c)
 static segue_status put_mapped(struct sg_jinja *st, struct sg_buf *b, uint32_t c, int how)
 {
     const struct case_special *sp = c < 128 ? NULL : find_special(c);
-    const uint32_t *to = !sp ? NULL : how == SG_CASE_UPPER ? sp->upper : how == SG_CASE_LOWER ? sp->lower : sp->title;
+    const uint32_t *to = !sp                    ? NULL
+                         : how == SG_CASE_UPPER ? sp->upper
+                         : how == SG_CASE_LOWER ? sp->lower
+                                                : sp->title;
     if (to && to[0]) {
         for (int i = 0; i < 3 && to[i]; i++) SG_TRY(sg_put_char(st, b, to[i]));
         return SEGUE_OK;
     }
-    if (how == SG_CASE_UPPER) c = map_char(to_upper, COUNT(to_upper), c);
-    else if (how == SG_CASE_LOWER) c = map_char(to_lower, COUNT(to_lower), c);
-    else c = map_char(to_title, COUNT(to_title), c);
+    if (how == SG_CASE_UPPER)
+        c = map_char(to_upper, COUNT(to_upper), c);
+    else if (how == SG_CASE_LOWER)
+        c = map_char(to_lower, COUNT(to_lower), c);
+    else
+        c = map_char(to_title, COUNT(to_title), c);
     return sg_put_char(st, b, c);
 }
 
-segue_status sg_case_put(struct sg_jinja *st, struct sg_buf *b, const struct sg_str *s, size_t from, size_t to, int how)
+segue_status sg_case_put(struct sg_jinja *st, struct sg_buf *b, const struct sg_str *s, size_t from,
+                         size_t to, int how)
 {
     uint64_t sigmas = 0;
     for (const char *p = s->s + from, *e = s->s + to; p < e;) {
         size_t at = (size_t)(p - s->s);
         uint32_t c = sg_char_get(&p);
-        int now = how != SG_CASE_SWAP ? how
-                : sg_char_is(c, SG_IS_UPPER) ? SG_CASE_LOWER : sg_char_is(c, SG_IS_LOWER) ? SG_CASE_UPPER : -1;
+        int now = how != SG_CASE_SWAP          ? how
+                  : sg_char_is(c, SG_IS_UPPER) ? SG_CASE_LOWER
+                  : sg_char_is(c, SG_IS_LOWER) ? SG_CASE_UPPER
+                                               : -1;
         if (now == SG_CASE_LOWER && c == 0x3a3) {
             SG_TRY(sg_jinja_step(st, ++sigmas)); /* looking around may be long */
             SG_TRY(sg_put_char(st, b, sigma_is_final(s, at) ? 0x3c2 : 0x3c3));

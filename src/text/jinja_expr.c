@@ -14,8 +14,8 @@ segue_status sg_parser_fail(struct sg_parser *p, uint32_t line, const char *form
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    return sg_fail(p->err, SEGUE_EFORMAT, "template: %s line %u: %s; correct the template", p->t->what, (unsigned)line,
-                   text);
+    return sg_fail(p->err, SEGUE_EFORMAT, "template: %s line %u: %s; correct the template", p->t->what,
+                   (unsigned)line, text);
 }
 
 segue_status sg_parser_next(struct sg_parser *p)
@@ -54,9 +54,12 @@ static const char *describe(const struct sg_parser *p, char text[64])
     if (t->kind <= SG_T_BLOCK_END) return kinds[t->kind];
     if (t->kind == SG_T_NAME || t->kind == SG_T_STRING)
         snprintf(text, 64, "'%.*s'", (int)(t->n > 40 ? 40 : t->n), t->s);
-    else if (t->kind == SG_T_OP && t->op > 255) snprintf(text, 64, "'%c%c'", t->op >> 8, t->op & 255);
-    else if (t->kind == SG_T_OP) snprintf(text, 64, "'%c'", t->op);
-    else snprintf(text, 64, "a number");
+    else if (t->kind == SG_T_OP && t->op > 255)
+        snprintf(text, 64, "'%c%c'", t->op >> 8, t->op & 255);
+    else if (t->kind == SG_T_OP)
+        snprintf(text, 64, "'%c'", t->op);
+    else
+        snprintf(text, 64, "a number");
     return text;
 }
 
@@ -93,8 +96,10 @@ static segue_status skip_name(struct sg_parser *p, const char *name, int *did)
 segue_status sg_parser_node(struct sg_parser *p, int kind, uint32_t line, struct sg_node **out)
 {
     if (p->t->arena.total > SG_PARSED_BYTES)
-        return sg_fail(p->err, SEGUE_ELIMIT, "template: %s line %u: too large: over %d MB once parsed; this is no chat "
-                       "template", p->t->what, (unsigned)line, SG_PARSED_BYTES >> 20);
+        return sg_fail(p->err, SEGUE_ELIMIT,
+                       "template: %s line %u: too large: over %d MB once parsed; this is no chat "
+                       "template",
+                       p->t->what, (unsigned)line, SG_PARSED_BYTES >> 20);
     struct sg_node *n = sg_arena_alloc(&p->t->arena, sizeof *n);
     if (!n) return sg_no_memory("template node", sizeof *n, p->err);
     n->kind = (uint8_t)kind;
@@ -167,7 +172,8 @@ segue_status sg_parser_name(struct sg_parser *p, const char *s, size_t n, uint32
 {
     if (p->t->names_n == p->names_cap) {
         SG_TRY(grow_names(p));
-        for (uint32_t i = 0; i < p->t->names_n; i++) *name_place(p, p->t->names[i].s, p->t->names[i].n) = i + 1;
+        for (uint32_t i = 0; i < p->t->names_n; i++)
+            *name_place(p, p->t->names[i].s, p->t->names[i].n) = i + 1;
     }
     uint32_t *at = name_place(p, s, n);
     if (!*at) {
@@ -199,8 +205,10 @@ static segue_status parse_strings(struct sg_parser *p, struct sg_node *node)
         if (s == SEGUE_OK) s = sg_parser_next(p);
     }
     char *copy = s == SEGUE_OK ? sg_arena_strndup(&p->t->arena, b.data, b.len) : NULL;
-    if (s == SEGUE_OK) s = copy ? const_str(p, copy, b.len, node) : sg_no_memory("template string", b.len, p->err);
-    else if (b.failed) s = sg_no_memory("template string", b.len, p->err);
+    if (s == SEGUE_OK)
+        s = copy ? const_str(p, copy, b.len, node) : sg_no_memory("template string", b.len, p->err);
+    else if (b.failed)
+        s = sg_no_memory("template string", b.len, p->err);
     sg_buf_free(&b);
     return s;
 }
@@ -227,7 +235,8 @@ static segue_status parse_name(struct sg_parser *p, int with_ns, struct sg_node 
     struct sg_token t = p->tok;
     SG_TRY(sg_parser_next(p));
     if (token_is_name(&t, "true") || token_is_name(&t, "True")) return node->u.value = sg_v_bool(1), SEGUE_OK;
-    if (token_is_name(&t, "false") || token_is_name(&t, "False")) return node->u.value = sg_v_bool(0), SEGUE_OK;
+    if (token_is_name(&t, "false") || token_is_name(&t, "False"))
+        return node->u.value = sg_v_bool(0), SEGUE_OK;
     if (token_is_name(&t, "none") || token_is_name(&t, "None")) return node->u.value = sg_v_none(), SEGUE_OK;
     node->kind = SG_N_NAME;
     node->s = t.s;
@@ -277,8 +286,10 @@ static segue_status parse_arg(struct sg_parser *p, int *kind, struct sg_node **o
     struct sg_token ahead = {0};
     int now = 0;
     SG_TRY(sg_parser_node(p, SG_N_ARG, p->tok.line, &arg));
-    if (sg_parser_is_op(p, '*')) now = '*';
-    else if (sg_parser_is_op(p, SG_OP2('*', '*'))) now = 'd';
+    if (sg_parser_is_op(p, '*'))
+        now = '*';
+    else if (sg_parser_is_op(p, SG_OP2('*', '*')))
+        now = 'd';
     else if (p->tok.kind == SG_T_NAME) {
         SG_TRY(sg_parser_look(p, &ahead));
         if (token_is_op(&ahead, '=')) now = 'k';
@@ -385,9 +396,12 @@ static segue_status parse_access(struct sg_parser *p, struct sg_node *of, struct
 static segue_status parse_postfix(struct sg_parser *p, struct sg_node **node)
 {
     for (;;) {
-        if (sg_parser_is_op(p, '.') || sg_parser_is_op(p, '[')) SG_TRY(parse_access(p, *node, node));
-        else if (sg_parser_is_op(p, '(')) SG_TRY(parse_call(p, *node, node));
-        else return SEGUE_OK;
+        if (sg_parser_is_op(p, '.') || sg_parser_is_op(p, '['))
+            SG_TRY(parse_access(p, *node, node));
+        else if (sg_parser_is_op(p, '('))
+            SG_TRY(parse_call(p, *node, node));
+        else
+            return SEGUE_OK;
     }
 }
 
@@ -405,7 +419,8 @@ static segue_status parse_dotted(struct sg_parser *p, struct sg_node *node)
     return SEGUE_OK;
 }
 
-segue_status sg_parse_filters(struct sg_parser *p, struct sg_node *value, int inline_first, struct sg_node **out)
+segue_status sg_parse_filters(struct sg_parser *p, struct sg_node *value, int inline_first,
+                              struct sg_node **out)
 {
     *out = value;
     while (sg_parser_is_op(p, '|') || inline_first) {
@@ -437,9 +452,11 @@ static segue_status parse_test(struct sg_parser *p, struct sg_node *value, struc
                   sg_parser_is_op(p, '[') || sg_parser_is_op(p, '{');
     int word = p->tok.kind == SG_T_NAME && !sg_parser_is_name(p, "else") && !sg_parser_is_name(p, "or") &&
                !sg_parser_is_name(p, "and");
-    if (sg_parser_is_op(p, '(')) SG_TRY(parse_args(p, &node->b));
+    if (sg_parser_is_op(p, '('))
+        SG_TRY(parse_args(p, &node->b));
     else if (literal || word) {
-        if (sg_parser_is_name(p, "is")) return sg_parser_fail(p, p->tok.line, "tests cannot be chained with 'is'");
+        if (sg_parser_is_name(p, "is"))
+            return sg_parser_fail(p, p->tok.line, "tests cannot be chained with 'is'");
         SG_TRY(sg_parser_node(p, SG_N_ARG, p->tok.line, &node->b));
         SG_TRY(sg_parse_primary(p, 0, &node->b->a));
         SG_TRY(parse_postfix(p, &node->b->a));
@@ -471,10 +488,14 @@ static segue_status parse_unary(struct sg_parser *p, int with_filter, struct sg_
     }
     SG_TRY(parse_postfix(p, out));
     while (with_filter) {
-        if (sg_parser_is_op(p, '|')) SG_TRY(sg_parse_filters(p, *out, 0, out));
-        else if (sg_parser_is_name(p, "is")) SG_TRY(parse_test(p, *out, out));
-        else if (sg_parser_is_op(p, '(')) SG_TRY(parse_call(p, *out, out));
-        else break;
+        if (sg_parser_is_op(p, '|'))
+            SG_TRY(sg_parse_filters(p, *out, 0, out));
+        else if (sg_parser_is_name(p, "is"))
+            SG_TRY(parse_test(p, *out, out));
+        else if (sg_parser_is_op(p, '('))
+            SG_TRY(parse_call(p, *out, out));
+        else
+            break;
     }
     return SEGUE_OK;
 }
@@ -530,7 +551,11 @@ static segue_status compare_op(struct sg_parser *p, uint8_t *op)
     static const struct {
         uint16_t op;
         uint8_t as;
-    } table[] = {{'<', '<'}, {'>', '>'}, {SG_OP2('=', '='), 'e'}, {SG_OP2('!', '='), '!'}, {SG_OP2('<', '='), 'l'},
+    } table[] = {{'<', '<'},
+                 {'>', '>'},
+                 {SG_OP2('=', '='), 'e'},
+                 {SG_OP2('!', '='), '!'},
+                 {SG_OP2('<', '='), 'l'},
                  {SG_OP2('>', '='), 'g'}};
     *op = 0;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
@@ -624,8 +649,8 @@ segue_status sg_parse_expression(struct sg_parser *p, int with_cond, struct sg_n
     return with_cond ? parse_cond(p, out) : parse_logic(p, 1, out);
 }
 
-segue_status sg_parse_tuple(struct sg_parser *p, int simple, int with_cond, const char *end, int parens, int with_ns,
-                            struct sg_node **out)
+segue_status sg_parse_tuple(struct sg_parser *p, int simple, int with_cond, const char *end, int parens,
+                            int with_ns, struct sg_node **out)
 {
     struct sg_node *first = NULL, **tail = &first, *tuple = NULL;
     uint32_t line = p->tok.line;
@@ -641,7 +666,8 @@ segue_status sg_parse_tuple(struct sg_parser *p, int simple, int with_cond, cons
         is_tuple = 1;
     }
     if (!is_tuple && first) return *out = first, SEGUE_OK;
-    if (!is_tuple && !parens) return sg_parser_fail(p, line, "expected an expression, got %s", describe(p, buf));
+    if (!is_tuple && !parens)
+        return sg_parser_fail(p, line, "expected an expression, got %s", describe(p, buf));
     SG_TRY(sg_parser_node(p, SG_N_TUPLE, line, &tuple));
     tuple->a = first;
     *out = tuple;

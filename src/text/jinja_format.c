@@ -11,15 +11,15 @@ struct spec {
     uint32_t fill;
     char align, sign, type; /* align: < > = ^ or 0; sign: + - space */
     int alt, zero;
-    char group;             /* , or _ or 0 */
+    char group;               /* , or _ or 0 */
     int64_t width, precision; /* -1 = not said */
 };
 
 enum { WIDTH_MOST = 100000, PRECISION_MOST = 300 };
 
 /* prefix, digits: ASCII; text: a string value when it is none of a number. */
-static segue_status put_aligned(struct sg_jinja *st, struct sg_buf *b, const struct spec *sp, const char *prefix,
-                                const char *s, size_t n, size_t chars, char align)
+static segue_status put_aligned(struct sg_jinja *st, struct sg_buf *b, const struct spec *sp,
+                                const char *prefix, const char *s, size_t n, size_t chars, char align)
 {
     int64_t pad = sp->width - (int64_t)(chars + strlen(prefix)), left;
     if (pad < 0) pad = 0;
@@ -62,8 +62,10 @@ static segue_status put_int(struct sg_jinja *st, struct sg_buf *b, const struct 
     int_digits(u, base, sp->type == 'X', text);
     if (sp->group) group_digits(text, sizeof text, sp->group, base == 10 ? 3 : 4);
     size_t k = 0;
-    if (v < 0) prefix[k++] = '-';
-    else if (sp->sign == '+' || sp->sign == ' ') prefix[k++] = sp->sign;
+    if (v < 0)
+        prefix[k++] = '-';
+    else if (sp->sign == '+' || sp->sign == ' ')
+        prefix[k++] = sp->sign;
     if (sp->alt && base != 10) {
         prefix[k++] = '0';
         prefix[k++] = sp->type;
@@ -78,10 +80,14 @@ static size_t float_text(const struct spec *sp, double d, char *text, size_t cap
     char type = (char)(sp->type | 32);
     int precision = sp->precision < 0 ? 6 : (int)sp->precision;
     double a = type == '%' ? fabs(d) * 100 : fabs(d);
-    if (!isfinite(a)) snprintf(text, cap, "%s", isnan(a) ? "nan" : "inf");
-    else if (sp->type == '%' || type == 'f') sg_float_digits(text, cap, 'f', precision, sp->type == '%' ? fabs(d) * 100 : a);
-    else if (type == 'e') sg_float_digits(text, cap, 'e', precision, a);
-    else sg_float_digits(text, cap, 'g', precision, a);
+    if (!isfinite(a))
+        snprintf(text, cap, "%s", isnan(a) ? "nan" : "inf");
+    else if (sp->type == '%' || type == 'f')
+        sg_float_digits(text, cap, 'f', precision, sp->type == '%' ? fabs(d) * 100 : a);
+    else if (type == 'e')
+        sg_float_digits(text, cap, 'e', precision, a);
+    else
+        sg_float_digits(text, cap, 'g', precision, a);
     if (sp->type >= 'A' && sp->type <= 'Z')
         for (char *p = text; *p; p++) *p = *p >= 'a' && *p <= 'z' ? (char)(*p - 32) : *p;
     size_t n = strlen(text);
@@ -114,17 +120,20 @@ static segue_status put_double(struct sg_jinja *st, struct sg_buf *b, const stru
     return put_aligned(st, b, sp, prefix, text, strlen(text), strlen(text), sp->align ? sp->align : '>');
 }
 
-static segue_status put_string(struct sg_jinja *st, struct sg_buf *b, const struct spec *sp, struct sg_val v, char align)
+static segue_status put_string(struct sg_jinja *st, struct sg_buf *b, const struct spec *sp, struct sg_val v,
+                               char align)
 {
     struct sg_str *s = sg_v_str(v);
-    size_t chars = sp->precision >= 0 && (uint64_t)sp->precision < s->chars ? (size_t)sp->precision : s->chars;
+    size_t chars =
+        sp->precision >= 0 && (uint64_t)sp->precision < s->chars ? (size_t)sp->precision : s->chars;
     return put_aligned(st, b, sp, "", s->s, sg_str_byte(s, chars), chars, align);
 }
 
 static segue_status put_code(struct sg_jinja *st, struct sg_buf *b, const struct spec *sp, struct sg_val v)
 {
     char text[5];
-    if (v.kind == SG_V_STR && sg_v_str(v)->chars == 1) return put_string(st, b, sp, v, sp->align ? sp->align : '>');
+    if (v.kind == SG_V_STR && sg_v_str(v)->chars == 1)
+        return put_string(st, b, sp, v, sp->align ? sp->align : '>');
     if (v.kind != SG_V_INT || v.u.i < 0 || v.u.i > 0x10ffff || (v.u.i >= 0xd800 && v.u.i < 0xe000))
         return sg_jinja_fail(st, "format: %%c needs a character");
     size_t n = sg_char_put(text, (uint32_t)v.u.i);
@@ -146,19 +155,34 @@ static segue_status percent_value(struct sg_jinja *st, struct sg_buf *b, struct 
     int is_int = v.kind == SG_V_INT || v.kind == SG_V_BOOL;
     struct sg_val text;
     switch (sp->type) {
-    case 's': case 'r': case 'a':
+    case 's':
+    case 'r':
+    case 'a':
         SG_TRY(spell(st, v, sp->type != 's', &text));
         sp->fill = ' ';
         return put_string(st, b, sp, text, sp->align == '<' ? '<' : '>');
     case 'c': return put_code(st, b, sp, v);
-    case 'd': case 'i': case 'u':
-        if (v.kind == SG_V_FLOAT && isfinite(v.u.f) && fabs(v.u.f) < 9e18) v = sg_v_int((int64_t)v.u.f), is_int = 1;
+    case 'd':
+    case 'i':
+    case 'u':
+        if (v.kind == SG_V_FLOAT && isfinite(v.u.f) && fabs(v.u.f) < 9e18)
+            v = sg_v_int((int64_t)v.u.f), is_int = 1;
         /* fallthrough */
-    case 'x': case 'X': case 'o':
-        if (!is_int || sp->precision >= 0) return sg_jinja_fail(st, "format: %%%c needs an integer, not '%s'", sp->type, sg_val_type(v.kind));
+    case 'x':
+    case 'X':
+    case 'o':
+        if (!is_int || sp->precision >= 0)
+            return sg_jinja_fail(st, "format: %%%c needs an integer, not '%s'", sp->type,
+                                 sg_val_type(v.kind));
         return put_int(st, b, sp, v.u.i);
-    case 'e': case 'E': case 'f': case 'F': case 'g': case 'G':
-        if (!is_int && v.kind != SG_V_FLOAT) return sg_jinja_fail(st, "format: %%%c needs a number, not '%s'", sp->type, sg_val_type(v.kind));
+    case 'e':
+    case 'E':
+    case 'f':
+    case 'F':
+    case 'g':
+    case 'G':
+        if (!is_int && v.kind != SG_V_FLOAT)
+            return sg_jinja_fail(st, "format: %%%c needs a number, not '%s'", sp->type, sg_val_type(v.kind));
         return put_double(st, b, sp, is_int ? (double)v.u.i : v.u.f);
     default: return sg_jinja_fail(st, "format: unsupported conversion");
     }
@@ -173,7 +197,8 @@ struct percent {
 
 static segue_status percent_arg(struct sg_jinja *st, struct percent *pc, struct sg_val *out)
 {
-    if (pc->args.kind == SG_V_TUPLE && pc->at < sg_v_list(pc->args)->n) return *out = sg_v_list(pc->args)->items[pc->at++], SEGUE_OK;
+    if (pc->args.kind == SG_V_TUPLE && pc->at < sg_v_list(pc->args)->n)
+        return *out = sg_v_list(pc->args)->items[pc->at++], SEGUE_OK;
     if (pc->args.kind != SG_V_TUPLE && pc->at++ == 0) return *out = pc->args, SEGUE_OK;
     return sg_jinja_fail(st, "not enough values for a format string");
 }
@@ -187,8 +212,10 @@ static segue_status percent_number(struct sg_jinja *st, struct percent *pc, int6
         SG_TRY(percent_arg(st, pc, &v));
         SG_TRY(sg_val_index(st, v, "a width", out));
     }
-    for (; pc->p < pc->e && *pc->p >= '0' && *pc->p <= '9' && *out <= most; pc->p++) *out = *out * 10 + (*pc->p - '0');
-    return *out > most || *out < -most ? sg_jinja_fail(st, "format: a width or precision is too large") : SEGUE_OK;
+    for (; pc->p < pc->e && *pc->p >= '0' && *pc->p <= '9' && *out <= most; pc->p++)
+        *out = *out * 10 + (*pc->p - '0');
+    return *out > most || *out < -most ? sg_jinja_fail(st, "format: a width or precision is too large")
+                                       : SEGUE_OK;
 }
 
 static segue_status percent_one(struct sg_jinja *st, struct sg_buf *b, struct percent *pc)
@@ -198,17 +225,22 @@ static segue_status percent_one(struct sg_jinja *st, struct sg_buf *b, struct pe
     if (pc->p < pc->e && *pc->p == '(') {
         const char *key = ++pc->p;
         for (int depth = 1; pc->p < pc->e && (depth += (*pc->p == '(') - (*pc->p == ')')) > 0;) pc->p++;
-        if (pc->p >= pc->e || pc->args.kind != SG_V_DICT) return sg_jinja_fail(st, "format: a key needs a mapping");
+        if (pc->p >= pc->e || pc->args.kind != SG_V_DICT)
+            return sg_jinja_fail(st, "format: a key needs a mapping");
         const struct sg_val *at = sg_dict_name(sg_v_dict(pc->args), key, (size_t)(pc->p++ - key));
         if (!at) return sg_jinja_fail(st, "format: a key is missing");
         v = *at;
         pc->keyed = 1;
     }
     for (; pc->p < pc->e && *pc->p && strchr("-+ #0", *pc->p); pc->p++) {
-        if (*pc->p == '-') sp.align = '<';
-        else if (*pc->p == '0') sp.zero = 1;
-        else if (*pc->p == '#') sp.alt = 1;
-        else if (sp.sign != '+') sp.sign = *pc->p;
+        if (*pc->p == '-')
+            sp.align = '<';
+        else if (*pc->p == '0')
+            sp.zero = 1;
+        else if (*pc->p == '#')
+            sp.alt = 1;
+        else if (sp.sign != '+')
+            sp.sign = *pc->p;
     }
     SG_TRY(percent_number(st, pc, WIDTH_MOST, &sp.width));
     if (sp.width < 0) {
@@ -231,7 +263,8 @@ static segue_status percent_one(struct sg_jinja *st, struct sg_buf *b, struct pe
     return percent_value(st, b, &sp, v);
 }
 
-segue_status sg_format_percent(struct sg_jinja *st, struct sg_str *format, struct sg_val args, struct sg_val *out)
+segue_status sg_format_percent(struct sg_jinja *st, struct sg_str *format, struct sg_val args,
+                               struct sg_val *out)
 {
     struct percent pc = {.p = format->s, .e = format->s + format->n, .args = args};
     struct sg_buf b = sg_buf_begin(st);
@@ -242,8 +275,13 @@ segue_status sg_format_percent(struct sg_jinja *st, struct sg_str *format, struc
         pc.p = p ? p + 1 : pc.e;
         if (p && r == SEGUE_OK) r = percent_one(st, &b, &pc);
     }
-    size_t n = args.kind == SG_V_TUPLE ? sg_v_list(args)->n : args.kind == SG_V_DICT || args.kind == SG_V_LIST ? 0 : 1;
-    if (r == SEGUE_OK && pc.at < n && !pc.keyed) r = sg_jinja_fail(st, "not all values of a format string are used");
+    size_t n = args.kind == SG_V_TUPLE ? sg_v_list(args)->n
+               : args.kind == SG_V_DICT || args.kind == SG_V_LIST || args.kind == SG_V_RANGE ||
+                       args.kind == SG_V_UNDEFINED
+                   ? 0
+                   : 1; /* what has items may go unused */
+    if (r == SEGUE_OK && pc.at < n && !pc.keyed)
+        r = sg_jinja_fail(st, "not all values of a format string are used");
     return sg_str_take(st, r, &b, out);
 }
 
@@ -270,18 +308,22 @@ static segue_status read_spec(struct sg_jinja *st, const char *p, const char *e,
         sp->zero = 1;
         p++;
     }
-    for (; p < e && *p >= '0' && *p <= '9' && sp->width <= WIDTH_MOST; p++) sp->width = sp->width * 10 + (*p - '0');
+    for (; p < e && *p >= '0' && *p <= '9' && sp->width <= WIDTH_MOST; p++)
+        sp->width = sp->width * 10 + (*p - '0');
     if (p < e && (*p == ',' || *p == '_')) sp->group = *p++;
     if (p < e && *p == '.') {
         sp->precision = 0;
-        for (p++; p < e && *p >= '0' && *p <= '9' && sp->precision <= PRECISION_MOST; p++) sp->precision = sp->precision * 10 + (*p - '0');
+        for (p++; p < e && *p >= '0' && *p <= '9' && sp->precision <= PRECISION_MOST; p++)
+            sp->precision = sp->precision * 10 + (*p - '0');
     }
     if (p < e) sp->type = *p++;
-    if (p < e || sp->width > WIDTH_MOST || sp->precision > PRECISION_MOST) return sg_jinja_fail(st, "format: a field cannot be understood");
+    if (p < e || sp->width > WIDTH_MOST || sp->precision > PRECISION_MOST)
+        return sg_jinja_fail(st, "format: a field cannot be understood");
     return SEGUE_OK;
 }
 
-static segue_status put_field(struct sg_jinja *st, struct sg_buf *b, struct sg_val v, const char *p, const char *e)
+static segue_status put_field(struct sg_jinja *st, struct sg_buf *b, struct sg_val v, const char *p,
+                              const char *e)
 {
     struct spec sp;
     if (p == e) return sg_put_str(st, b, v);
@@ -296,7 +338,8 @@ static segue_status put_field(struct sg_jinja *st, struct sg_buf *b, struct sg_v
         return put_string(st, b, &sp, v, sp.align ? sp.align : '<');
     }
     if (is_int && sp.type == 'c') return put_code(st, b, &sp, v);
-    if (is_int && !as_float && sp.precision < 0 && (!sp.type || strchr("dxXobn", sp.type))) return put_int(st, b, &sp, v.u.i);
+    if (is_int && !as_float && sp.precision < 0 && (!sp.type || strchr("dxXobn", sp.type)))
+        return put_int(st, b, &sp, v.u.i);
     if ((is_int && as_float) || (v.kind == SG_V_FLOAT && (as_float || !sp.type)))
         return put_double(st, b, &sp, is_int ? (double)v.u.i : v.u.f);
     return sg_jinja_fail(st, "format: this field does not fit a value of type '%s'", sg_val_type(v.kind));
@@ -308,7 +351,8 @@ struct braces {
     int manual; /* -1 not known, 0 {} counted, 1 {0} */
 };
 
-static segue_status field_first(struct sg_jinja *st, struct braces *br, const char *s, size_t n, struct sg_val *out)
+static segue_status field_first(struct sg_jinja *st, struct braces *br, const char *s, size_t n,
+                                struct sg_val *out)
 {
     int64_t i = -1;
     int digits = n > 0;
@@ -318,17 +362,22 @@ static segue_status field_first(struct sg_jinja *st, struct braces *br, const ch
         if (!v) return sg_jinja_fail(st, "format: '%.*s' is not given", (int)(n > 40 ? 40 : n), s);
         return *out = *v, SEGUE_OK;
     }
-    if (br->manual != -1 && br->manual != digits) return sg_jinja_fail(st, "format: counted and numbered fields are mixed");
+    if (br->manual != -1 && br->manual != digits)
+        return sg_jinja_fail(st, "format: counted and numbered fields are mixed");
     br->manual = digits;
-    if (!digits) i = (int64_t)br->next++;
-    else if (sg_int_parse(s, n, 10, &i) != 1) i = -1;
-    if (i < 0 || (uint64_t)i >= br->args->pos_n) return sg_jinja_fail(st, "format: there is no value for a field");
+    if (!digits)
+        i = (int64_t)br->next++;
+    else if (sg_int_parse(s, n, 10, &i) != 1)
+        i = -1;
+    if (i < 0 || (uint64_t)i >= br->args->pos_n)
+        return sg_jinja_fail(st, "format: there is no value for a field");
     *out = br->args->pos[i];
     return SEGUE_OK;
 }
 
 /* name.attr[item] */
-static segue_status field_value(struct sg_jinja *st, struct braces *br, const char *p, const char *e, struct sg_val *out)
+static segue_status field_value(struct sg_jinja *st, struct braces *br, const char *p, const char *e,
+                                struct sg_val *out)
 {
     const char *q = p;
     while (q < e && *q != '.' && *q != '[') q++;
@@ -339,11 +388,15 @@ static segue_status field_value(struct sg_jinja *st, struct braces *br, const ch
         struct sg_val key;
         int64_t i;
         while (q < e && (item ? *q != ']' : *q != '.' && *q != '[')) q++;
-        if (q == from || (item && q == e)) return sg_jinja_fail(st, "format: an empty or open part of a field name");
-        if (!item) SG_TRY(sg_val_attr(st, *out, from, (size_t)(q - from), NULL, out));
+        if (q == from || (item && q == e))
+            return sg_jinja_fail(st, "format: an empty or open part of a field name");
+        if (!item)
+            SG_TRY(sg_val_attr(st, *out, from, (size_t)(q - from), NULL, out));
         else {
-            if (sg_int_parse(from, (size_t)(q - from), 10, &i) == 1) key = sg_v_int(i);
-            else SG_TRY(sg_str_make(st, from, (size_t)(q - from), &key));
+            if (sg_int_parse(from, (size_t)(q - from), 10, &i) == 1)
+                key = sg_v_int(i);
+            else
+                SG_TRY(sg_str_make(st, from, (size_t)(q - from), &key));
             SG_TRY(sg_val_item(st, *out, key, NULL, out));
             q++;
         }
@@ -351,15 +404,17 @@ static segue_status field_value(struct sg_jinja *st, struct braces *br, const ch
     return SEGUE_OK;
 }
 
-static segue_status put_braces(struct sg_jinja *st, struct sg_buf *b, const char *p, const char *e, struct braces *br,
-                               int depth);
+static segue_status put_braces(struct sg_jinja *st, struct sg_buf *b, const char *p, const char *e,
+                               struct braces *br, int depth);
 
 static segue_status put_replacement(struct sg_jinja *st, struct sg_buf *b, const char *p, const char *e,
                                     struct braces *br, int depth)
 {
     const char *name = p, *mark = NULL;
     struct sg_val v;
-    while (p < e && *p != '!' && *p != ':') p += *p == '[' && memchr(p, ']', (size_t)(e - p)) ? (const char *)memchr(p, ']', (size_t)(e - p)) - p : 1;
+    while (p < e && *p != '!' && *p != ':')
+        p += *p == '[' && memchr(p, ']', (size_t)(e - p)) ? (const char *)memchr(p, ']', (size_t)(e - p)) - p
+                                                          : 1;
     const char *name_end = p;
     if (p < e && *p == '!') {
         mark = p + 1;
@@ -368,19 +423,21 @@ static segue_status put_replacement(struct sg_jinja *st, struct sg_buf *b, const
     if (p < e && *p != ':') return sg_jinja_fail(st, "format: a field cannot be understood");
     if (p < e) p++;
     SG_TRY(field_value(st, br, name, name_end, &v));
-    if (mark && (mark >= e || !strchr("rsa", *mark) || !*mark)) return sg_jinja_fail(st, "format: an unknown conversion");
+    if (mark && (mark >= e || !strchr("rsa", *mark) || !*mark))
+        return sg_jinja_fail(st, "format: an unknown conversion");
     if (mark) SG_TRY(spell(st, v, *mark != 's', &v));
     if (p > e) p = e;
     if (!memchr(p, '{', (size_t)(e - p))) return put_field(st, b, v, p, e);
     struct sg_buf inner = sg_buf_begin(st);
     segue_status r = put_braces(st, &inner, p, e, br, depth + 1);
-    if (r == SEGUE_OK) r = put_field(st, b, v, inner.data ? inner.data : "", (inner.data ? inner.data : "") + inner.len);
+    if (r == SEGUE_OK)
+        r = put_field(st, b, v, inner.data ? inner.data : "", (inner.data ? inner.data : "") + inner.len);
     sg_buf_free(&inner);
     return r;
 }
 
-static segue_status put_braces(struct sg_jinja *st, struct sg_buf *b, const char *p, const char *e, struct braces *br,
-                               int depth)
+static segue_status put_braces(struct sg_jinja *st, struct sg_buf *b, const char *p, const char *e,
+                               struct braces *br, int depth)
 {
     if (depth > 1) return sg_jinja_fail(st, "format: fields are nested too deep");
     while (p < e) {
@@ -422,29 +479,37 @@ static int week_of(const struct tm *t, int monday)
 /* One conversion of strftime in the C locale; plain: no padding (%-d). Returns 0 when it is not known. */
 static int time_text(const struct tm *t, char c, int plain, char *out, size_t cap)
 {
-    static const char *const days[] = {"Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"};
-    static const char *const months[] = {"January", "February", "March", "April", "May", "June", "July", "August",
-                                         "September", "October", "November", "December"};
+    static const char *const days[] = {"Sunday",   "Monday", "Tuesday", "Wednesday",
+                                       "Thursday", "Friday", "Saturday"};
+    static const char *const months[] = {"January",   "February", "March",    "April",
+                                         "May",       "June",     "July",     "August",
+                                         "September", "October",  "November", "December"};
     int h12 = t->tm_hour % 12 ? t->tm_hour % 12 : 12, value = -1, width = 2;
     const char *day = days[t->tm_wday % 7], *month = months[t->tm_mon % 12];
     switch (c) {
     case 'a': return snprintf(out, cap, "%.3s", day), 1;
     case 'A': return snprintf(out, cap, "%s", day), 1;
-    case 'b': case 'h': return snprintf(out, cap, "%.3s", month), 1;
+    case 'b':
+    case 'h': return snprintf(out, cap, "%.3s", month), 1;
     case 'B': return snprintf(out, cap, "%s", month), 1;
     case 'p': return snprintf(out, cap, "%s", t->tm_hour < 12 ? "AM" : "PM"), 1;
     case 'Y': return snprintf(out, cap, "%d", t->tm_year + 1900), 1;
     case 'F': return snprintf(out, cap, "%d-%02d-%02d", t->tm_year + 1900, t->tm_mon + 1, t->tm_mday), 1;
-    case 'D': case 'x': return snprintf(out, cap, "%02d/%02d/%02d", t->tm_mon + 1, t->tm_mday, t->tm_year % 100), 1;
-    case 'T': case 'X': return snprintf(out, cap, "%02d:%02d:%02d", t->tm_hour, t->tm_min, t->tm_sec), 1;
+    case 'D':
+    case 'x': return snprintf(out, cap, "%02d/%02d/%02d", t->tm_mon + 1, t->tm_mday, t->tm_year % 100), 1;
+    case 'T':
+    case 'X': return snprintf(out, cap, "%02d:%02d:%02d", t->tm_hour, t->tm_min, t->tm_sec), 1;
     case 'R': return snprintf(out, cap, "%02d:%02d", t->tm_hour, t->tm_min), 1;
-    case 'c': return snprintf(out, cap, "%.3s %.3s %2d %02d:%02d:%02d %d", day, month, t->tm_mday, t->tm_hour, t->tm_min,
-                              t->tm_sec, t->tm_year + 1900), 1;
+    case 'c':
+        return snprintf(out, cap, "%.3s %.3s %2d %02d:%02d:%02d %d", day, month, t->tm_mday, t->tm_hour,
+                        t->tm_min, t->tm_sec, t->tm_year + 1900),
+               1;
     case 'f': return snprintf(out, cap, "000000"), 1;
     case 'n': return snprintf(out, cap, "\n"), 1;
     case 't': return snprintf(out, cap, "\t"), 1;
     case '%': return snprintf(out, cap, "%%"), 1;
-    case 'z': case 'Z': return *out = 0, 1;
+    case 'z':
+    case 'Z': return *out = 0, 1;
     case 'e': return snprintf(out, cap, plain ? "%d" : "%2d", t->tm_mday), 1;
     case 'd': value = t->tm_mday; break;
     case 'm': value = t->tm_mon + 1; break;
@@ -453,9 +518,18 @@ static int time_text(const struct tm *t, char c, int plain, char *out, size_t ca
     case 'I': value = h12; break;
     case 'M': value = t->tm_min; break;
     case 'S': value = t->tm_sec; break;
-    case 'j': value = t->tm_yday + 1; width = 3; break;
-    case 'u': value = t->tm_wday ? t->tm_wday : 7; width = 1; break;
-    case 'w': value = t->tm_wday; width = 1; break;
+    case 'j':
+        value = t->tm_yday + 1;
+        width = 3;
+        break;
+    case 'u':
+        value = t->tm_wday ? t->tm_wday : 7;
+        width = 1;
+        break;
+    case 'w':
+        value = t->tm_wday;
+        width = 1;
+        break;
     case 'U': value = week_of(t, 0); break;
     case 'W': value = week_of(t, 1); break;
     default: return 0;

@@ -18,12 +18,17 @@ static int is_utf8(const unsigned char *s, size_t n)
 {
     for (size_t i = 0; i < n;) {
         unsigned c = s[i];
-        size_t more = c < 0x80 ? 0 : c >= 0xc2 && c < 0xe0 ? 1 : c >= 0xe0 && c < 0xf0 ? 2 : c >= 0xf0 && c < 0xf5 ? 3 : 9;
+        size_t more = c < 0x80                ? 0
+                      : c >= 0xc2 && c < 0xe0 ? 1
+                      : c >= 0xe0 && c < 0xf0 ? 2
+                      : c >= 0xf0 && c < 0xf5 ? 3
+                                              : 9;
         if (more > 3 || more >= n - i) return 0;
         for (size_t k = 1; k <= more; k++)
             if ((s[i + k] & 0xc0) != 0x80) return 0;
         unsigned d = more ? s[i + 1] : 0;
-        if ((c == 0xe0 && d < 0xa0) || (c == 0xed && d > 0x9f) || (c == 0xf0 && d < 0x90) || (c == 0xf4 && d > 0x8f))
+        if ((c == 0xe0 && d < 0xa0) || (c == 0xed && d > 0x9f) || (c == 0xf0 && d < 0x90) ||
+            (c == 0xf4 && d > 0x8f))
             return 0;
         i += more + 1;
     }
@@ -35,8 +40,9 @@ segue_status sg_lexer_open(struct sg_lexer *lx, struct sg_arena *arena, const ch
 {
     *lx = (struct sg_lexer){.line = 1, .line_start = 1, .arena = arena, .what = what, .err = err};
     if (len > SG_SOURCE_BYTES)
-        return sg_fail(err, SEGUE_ELIMIT, "template: %s: %zu bytes long, at most %d are taken; this is no chat template",
-                       what, len, (int)SG_SOURCE_BYTES);
+        return sg_fail(err, SEGUE_ELIMIT,
+                       "template: %s: %zu bytes long, at most %d are taken; this is no chat template", what,
+                       len, (int)SG_SOURCE_BYTES);
     if (!is_utf8((const unsigned char *)source, len)) return lex_fail(lx, "the source is not UTF-8", "", 0);
     char *copy = sg_arena_alloc(arena, len + 1);
     if (!copy) return sg_no_memory("template source", len, err);
@@ -184,7 +190,10 @@ static int is_digit(char c) { return c >= '0' && c <= '9'; }
 
 static int hex_of(char c)
 {
-    return is_digit(c) ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : 99;
+    return is_digit(c)            ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : 99;
 }
 
 /* End of digits of a base, single underscores between them; p when there are none. first: an underscore may lead. */
@@ -274,7 +283,8 @@ static segue_status lex_string(struct sg_lexer *lx, struct sg_token *out)
     const char *p = lx->p + 1, *e = p;
     while (e < lx->end && *e != *lx->p) e += *e == '\\' && e + 1 < lx->end ? 2 : 1;
     if (e >= lx->end) return lex_fail(lx, "a string is not closed", "", 0);
-    char *copy = sg_arena_alloc(lx->arena, (size_t)(e - p) * 3 + 1), *o = copy; /* \c of 2 bytes may become \xhh */
+    char *copy = sg_arena_alloc(lx->arena, (size_t)(e - p) * 3 + 1),
+         *o = copy; /* \c of 2 bytes may become \xhh */
     if (!copy) return sg_no_memory("template string", (size_t)(e - p), lx->err);
     while (p < e) {
         if (*p != '\\') {
@@ -282,7 +292,9 @@ static segue_status lex_string(struct sg_lexer *lx, struct sg_token *out)
             continue;
         }
         const char *q = unescape(p + 1, e, &o);
-        if (!q) return lex_fail(lx, "an escape in a string is not understood: ", p, (size_t)(e - p) > 10 ? 10 : (size_t)(e - p));
+        if (!q)
+            return lex_fail(lx, "an escape in a string is not understood: ", p,
+                            (size_t)(e - p) > 10 ? 10 : (size_t)(e - p));
         p = q;
     }
     out->kind = SG_T_STRING;
@@ -313,12 +325,14 @@ static segue_status lex_op(struct sg_lexer *lx, struct sg_token *out)
             lx->p += 2;
             return SEGUE_OK;
         }
-    if (!*p || !strchr("+-/*%~[](){}><=.:|,;", *p)) return lex_fail(lx, "unexpected character: ", p, (unsigned char)*p < 0x80);
+    if (!*p || !strchr("+-/*%~[](){}><=.:|,;", *p))
+        return lex_fail(lx, "unexpected character: ", p, (unsigned char)*p < 0x80);
     if (strchr("([{", *p)) {
         if (lx->balance_n == sizeof lx->balance) return lex_fail(lx, "brackets are nested too deep", "", 0);
         lx->balance[lx->balance_n++] = *p == '(' ? ')' : (char)(*p + 2);
     } else if (strchr(")]}", *p)) {
-        if (!lx->balance_n || lx->balance[--lx->balance_n] != *p) return lex_fail(lx, "unexpected bracket: ", p, 1);
+        if (!lx->balance_n || lx->balance[--lx->balance_n] != *p)
+            return lex_fail(lx, "unexpected bracket: ", p, 1);
     }
     out->op = (unsigned char)*p;
     lx->p++;

@@ -35,7 +35,8 @@ static segue_status int_power(struct sg_jinja *st, int64_t a, int64_t b, struct 
         return *out = sg_v_float(pow((double)a, (double)b)), SEGUE_OK;
     }
     int64_t r = 1;
-    if (a == 0 || a == 1 || a == -1) return *out = sg_v_int(b == 0 ? 1 : a == -1 && b % 2 == 0 ? 1 : a), SEGUE_OK;
+    if (a == 0 || a == 1 || a == -1)
+        return *out = sg_v_int(b == 0 ? 1 : a == -1 && b % 2 == 0 ? 1 : a), SEGUE_OK;
     for (; b > 0; b--)
         if (mul_over(r, a, &r)) return too_large(st);
     *out = sg_v_int(r);
@@ -99,7 +100,8 @@ static segue_status float_math(struct sg_jinja *st, unsigned op, double a, doubl
     case '*': r = a * b; break;
     case '*' + 128:
         if (a == 0 && b < 0) return no_zero(st);
-        if (a < 0 && isfinite(b) && floor(b) != b) return sg_jinja_fail(st, "a power of a negative number is not real");
+        if (a < 0 && isfinite(b) && floor(b) != b)
+            return sg_jinja_fail(st, "a power of a negative number is not real");
         r = pow(a, b);
         if (isinf(r) && isfinite(a) && isfinite(b)) return sg_jinja_fail(st, "a number is too large");
         break;
@@ -121,8 +123,10 @@ static segue_status repeat_str(struct sg_jinja *st, struct sg_val v, int64_t tim
     const struct sg_str *s = sg_v_str(v);
     if (times <= 0 || !s->n) return sg_str_borrow(st, "", 0, out);
     if ((uint64_t)times > st->limits.value_bytes / s->n + 1)
-        return sg_fail(st->err, SEGUE_ELIMIT, "template: %s line %u: a text of more than %zu bytes is built; correct the "
-                       "template", st->t->what, (unsigned)st->line, st->limits.value_bytes);
+        return sg_fail(st->err, SEGUE_ELIMIT,
+                       "template: %s line %u: a text of more than %zu bytes is built; correct the "
+                       "template",
+                       st->t->what, (unsigned)st->line, st->limits.value_bytes);
     struct sg_buf b = sg_buf_begin(st);
     segue_status r = SEGUE_OK;
     for (int64_t i = 0; i < times && r == SEGUE_OK; i++) r = sg_put(st, &b, s->s, s->n);
@@ -152,7 +156,10 @@ static segue_status join_lists(struct sg_jinja *st, struct sg_val a, struct sg_v
     return SEGUE_OK;
 }
 
-static int is_seq(struct sg_val v) { return v.kind == SG_V_STR || v.kind == SG_V_LIST || v.kind == SG_V_TUPLE; }
+static int is_seq(struct sg_val v)
+{
+    return v.kind == SG_V_STR || v.kind == SG_V_LIST || v.kind == SG_V_TUPLE;
+}
 
 static segue_status repeat(struct sg_jinja *st, struct sg_val v, int64_t times, struct sg_val *out)
 {
@@ -162,7 +169,8 @@ static segue_status repeat(struct sg_jinja *st, struct sg_val v, int64_t times, 
     return SEGUE_OK;
 }
 
-segue_status sg_val_binary(struct sg_jinja *st, unsigned op, struct sg_val a, struct sg_val b, struct sg_val *out)
+segue_status sg_val_binary(struct sg_jinja *st, unsigned op, struct sg_val a, struct sg_val b,
+                           struct sg_val *out)
 {
     int a_int = a.kind == SG_V_INT || a.kind == SG_V_BOOL, b_int = b.kind == SG_V_INT || b.kind == SG_V_BOOL;
     if (a_int && b_int) return int_math(st, op, a.u.i, b.u.i, out);
@@ -178,13 +186,14 @@ segue_status sg_val_binary(struct sg_jinja *st, unsigned op, struct sg_val a, st
         return a.kind == SG_V_STR ? sg_str_join2(st, a, b, out) : join_lists(st, a, b, out);
     if (op == '*' && is_seq(a) && b_int) return repeat(st, a, b.u.i, out);
     if (op == '*' && is_seq(b) && a_int) return repeat(st, b, a.u.i, out);
-    if (op == '%' && a.kind == SG_V_STR && a.aux) return sg_jinja_fail(st, "'%%' on marked strings is not supported");
-    if (op == '%' && a.kind == SG_V_STR && b.kind != SG_V_UNDEFINED) return sg_format_percent(st, sg_v_str(a), b, out);
+    if (op == '%' && a.kind == SG_V_STR && a.aux)
+        return sg_jinja_fail(st, "'%%' on marked strings is not supported");
+    if (op == '%' && a.kind == SG_V_STR) return sg_format_percent(st, sg_v_str(a), b, out);
     struct sg_val u = a.kind == SG_V_UNDEFINED ? a : b;
     const struct sg_node *n = u.kind == SG_V_UNDEFINED ? u.u.node : NULL;
     if (n && n->s)
-        return sg_jinja_fail(st, "'%.*s' is undefined and cannot take part in '%c'", (int)(n->n > 80 ? 80 : n->n), n->s,
-                             (int)(op > 128 ? op - 128 : op));
-    return sg_jinja_fail(st, "'%s' and '%s' cannot be joined by '%c'", sg_val_type(a.kind), sg_val_type(b.kind),
-                         (int)(op > 128 ? op - 128 : op));
+        return sg_jinja_fail(st, "'%.*s' is undefined and cannot take part in '%c'",
+                             (int)(n->n > 80 ? 80 : n->n), n->s, (int)(op > 128 ? op - 128 : op));
+    return sg_jinja_fail(st, "'%s' and '%s' cannot be joined by '%c'", sg_val_type(a.kind),
+                         sg_val_type(b.kind), (int)(op > 128 ? op - 128 : op));
 }

@@ -3,13 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "text/jinja.h"
 
-#define METHOD(name)                                                                                              \
-    static segue_status name(struct sg_jinja *st, const struct sg_func *f, struct sg_val self, struct sg_val *in, \
-                             const struct sg_args *args, struct sg_val *out)
-#define UNUSED ((void)st, (void)f, (void)self, (void)in, (void)args, (void)out)
-
-static int given(struct sg_val v) { return v.kind != SG_V_MISSING && v.kind != SG_V_NONE; }
-
 static const char *find(const char *s, const char *e, const char *what, size_t m)
 {
     for (; m && (size_t)(e - s) >= m; s++) {
@@ -34,19 +27,20 @@ static segue_status search_cost(struct sg_jinja *st, const struct sg_str *s, siz
     return sg_jinja_step(st, s->n / 64 * (m / 64 + 1));
 }
 
-static segue_status part_of(struct sg_jinja *st, struct sg_val self, const char *from, const char *to, struct sg_val *out)
+static segue_status part_of(struct sg_jinja *st, struct sg_val self, const char *from, const char *to,
+                            struct sg_val *out)
 {
     return sg_str_part(st, self, (size_t)(from - sg_v_str(self)->s), (size_t)(to - from), out);
 }
 
 /* --- whole text --- */
 
-METHOD(m_case)
+SG_FUNC(m_case)
 {
     const struct sg_str *s = sg_v_str(self);
     struct sg_buf b = sg_buf_begin(st);
     segue_status r;
-    UNUSED;
+    SG_UNUSED;
     if (f->which == 'c') { /* capitalize: the first in title case, the rest lower */
         const char *p = s->s;
         if (s->n) sg_char_get(&p);
@@ -58,7 +52,8 @@ METHOD(m_case)
         for (const char *p = s->s, *e = p + s->n; p < e && r == SEGUE_OK;) {
             const char *q = p;
             uint32_t c = sg_char_get(&q);
-            r = sg_case_put(st, &b, s, (size_t)(p - s->s), (size_t)(q - s->s), inside ? SG_CASE_LOWER : SG_CASE_TITLE);
+            r = sg_case_put(st, &b, s, (size_t)(p - s->s), (size_t)(q - s->s),
+                            inside ? SG_CASE_LOWER : SG_CASE_TITLE);
             inside = sg_char_is(c, SG_IS_LOWER) || sg_char_is(c, SG_IS_UPPER) || sg_char_is(c, SG_IS_TITLE);
             p = q;
         }
@@ -70,17 +65,18 @@ METHOD(m_case)
 
 static int in_set(const struct sg_str *set, const char *c, size_t n)
 {
-    return set ? find(set->s, set->s + set->n, c, n) != NULL : sg_char_is(sg_char_get(&(const char *){c}), SG_IS_SPACE);
+    return set ? find(set->s, set->s + set->n, c, n) != NULL
+               : sg_char_is(sg_char_get(&(const char *){c}), SG_IS_SPACE);
 }
 
 /* strip: which bit 0 left, bit 1 right */
-METHOD(m_strip)
+SG_FUNC(m_strip)
 {
     const struct sg_str *s = sg_v_str(self);
     struct sg_str *set = NULL;
     const char *p = s->s, *e = p + s->n;
-    UNUSED;
-    if (given(in[0])) SG_TRY(sg_val_want_str(st, in[0], "what is stripped", &set));
+    SG_UNUSED;
+    if (sg_v_some(in[0])) SG_TRY(sg_val_want_str(st, in[0], "what is stripped", &set));
     SG_TRY(sg_jinja_step(st, s->n / 64 * (set ? set->n / 64 + 1 : 1)));
     while (p < e && (f->which & 1)) {
         const char *q = p;
@@ -97,12 +93,12 @@ METHOD(m_strip)
     return part_of(st, self, p, e, out);
 }
 
-METHOD(m_replace)
+SG_FUNC(m_replace)
 {
     const struct sg_str *s = sg_v_str(self);
     struct sg_str *old = NULL, *new = NULL;
     int64_t count = -1;
-    UNUSED;
+    SG_UNUSED;
     SG_TRY(sg_val_want_str(st, in[0], "what is replaced", &old));
     SG_TRY(sg_val_want_str(st, in[1], "the replacement", &new));
     if (in[2].kind != SG_V_MISSING) SG_TRY(sg_val_index(st, in[2], "the count of replace", &count));
@@ -129,33 +125,36 @@ METHOD(m_replace)
 }
 
 /* center, ljust, rjust, zfill */
-METHOD(m_pad)
+SG_FUNC(m_pad)
 {
     const struct sg_str *s = sg_v_str(self);
     struct sg_str *fill = NULL;
     int64_t width = 80;
-    UNUSED;
+    SG_UNUSED;
     if (in[0].kind != SG_V_MISSING) SG_TRY(sg_val_index(st, in[0], "a width", &width));
     if (in[1].kind != SG_V_MISSING) SG_TRY(sg_val_want_str(st, in[1], "a fill character", &fill));
     if (fill && fill->chars != 1) return sg_jinja_fail(st, "'%s': the fill must be one character", f->name);
     if (width <= (int64_t)s->chars) return *out = self, SEGUE_OK;
-    int64_t pad = width - (int64_t)s->chars, left = f->which == 'l' ? 0 : f->which == 'c' ? pad / 2 + (pad & width & 1) : pad;
+    int64_t pad = width - (int64_t)s->chars, left = f->which == 'l'   ? 0
+                                                    : f->which == 'c' ? pad / 2 + (pad & width & 1)
+                                                                      : pad;
     size_t sign = f->which == 'z' && s->n && (s->s[0] == '-' || s->s[0] == '+');
     struct sg_buf b = sg_buf_begin(st);
     segue_status r = sg_put(st, &b, s->s, sign);
     for (int64_t i = 0; i < pad && r == SEGUE_OK; i++) {
         if (i == left) r = sg_put(st, &b, s->s + sign, s->n - sign);
-        if (r == SEGUE_OK) r = fill ? sg_put(st, &b, fill->s, fill->n) : sg_put(st, &b, f->which == 'z' ? "0" : " ", 1);
+        if (r == SEGUE_OK)
+            r = fill ? sg_put(st, &b, fill->s, fill->n) : sg_put(st, &b, f->which == 'z' ? "0" : " ", 1);
     }
     if (r == SEGUE_OK && left == pad) r = sg_put(st, &b, s->s + sign, s->n - sign);
     return sg_str_take(st, r, &b, out);
 }
 
-METHOD(m_expandtabs)
+SG_FUNC(m_expandtabs)
 {
     const struct sg_str *s = sg_v_str(self);
     int64_t width = 8, column = 0;
-    UNUSED;
+    SG_UNUSED;
     if (in[0].kind != SG_V_MISSING) SG_TRY(sg_val_index(st, in[0], "a tab width", &width));
     struct sg_buf b = sg_buf_begin(st);
     segue_status r = SEGUE_OK;
@@ -163,7 +162,8 @@ METHOD(m_expandtabs)
         const char *q = p;
         uint32_t c = sg_char_get(&q);
         if (c == '\t') {
-            for (int64_t k = width > 0 ? width - column % width : 0; k > 0 && r == SEGUE_OK; k--, column++) r = sg_put(st, &b, " ", 1);
+            for (int64_t k = width > 0 ? width - column % width : 0; k > 0 && r == SEGUE_OK; k--, column++)
+                r = sg_put(st, &b, " ", 1);
         } else {
             r = sg_put(st, &b, p, (size_t)(q - p));
             column = c == '\n' || c == '\r' ? 0 : column + 1;
@@ -176,12 +176,12 @@ METHOD(m_expandtabs)
 /* --- search --- */
 
 /* The part of a text that optional start and end leave; *at: its first character. 0 = start lies beyond the end. */
-static segue_status window(struct sg_jinja *st, const struct sg_str *s, struct sg_val *bound, const char **from,
-                           const char **to, int64_t *at, int *valid)
+static segue_status window(struct sg_jinja *st, const struct sg_str *s, struct sg_val *bound,
+                           const char **from, const char **to, int64_t *at, int *valid)
 {
     int64_t n = (int64_t)s->chars, start = 0, stop = n;
-    if (given(bound[0])) SG_TRY(sg_val_index(st, bound[0], "a start", &start));
-    if (given(bound[1])) SG_TRY(sg_val_index(st, bound[1], "an end", &stop));
+    if (sg_v_some(bound[0])) SG_TRY(sg_val_index(st, bound[0], "a start", &start));
+    if (sg_v_some(bound[1])) SG_TRY(sg_val_index(st, bound[1], "an end", &stop));
     if (stop > n) stop = n;
     if (stop < 0) stop = stop + n < 0 ? 0 : stop + n;
     if (start < 0) start = start + n < 0 ? 0 : start + n;
@@ -193,14 +193,14 @@ static segue_status window(struct sg_jinja *st, const struct sg_str *s, struct s
 }
 
 /* find, rfind, index, rindex, count */
-METHOD(m_find)
+SG_FUNC(m_find)
 {
     const struct sg_str *s = sg_v_str(self);
     struct sg_str *what = NULL;
     const char *p, *e;
     int64_t at, n = 0;
     int valid, last = f->which == 'r' || f->which == 'R';
-    UNUSED;
+    SG_UNUSED;
     SG_TRY(sg_val_want_str(st, in[0], "what is searched for", &what));
     SG_TRY(search_cost(st, s, what->n));
     SG_TRY(window(st, s, in + 1, &p, &e, &at, &valid));
@@ -211,7 +211,8 @@ METHOD(m_find)
         return *out = sg_v_int(n), SEGUE_OK;
     }
     const char *hit = !valid ? NULL : last ? find_last(p, e, what->s, what->n) : find(p, e, what->s, what->n);
-    if (!hit && (f->which == 'i' || f->which == 'R')) return sg_jinja_fail(st, "%s: substring not found", f->name);
+    if (!hit && (f->which == 'i' || f->which == 'R'))
+        return sg_jinja_fail(st, "%s: substring not found", f->name);
     if (!hit) return *out = sg_v_int(-1), SEGUE_OK;
     while (p < hit) {
         sg_char_get(&p);
@@ -226,12 +227,12 @@ static int ends_match(const char *p, const char *e, const struct sg_str *w, int 
     return (size_t)(e - p) >= w->n && !memcmp(at_end ? e - w->n : p, w->s, w->n);
 }
 
-METHOD(m_ends)
+SG_FUNC(m_ends)
 {
     const char *p, *e;
     int64_t at;
     int valid, yes = 0, many = in[0].kind == SG_V_TUPLE;
-    UNUSED;
+    SG_UNUSED;
     SG_TRY(window(st, sg_v_str(self), in + 1, &p, &e, &at, &valid));
     size_t n = many ? sg_v_list(in[0])->n : 1;
     for (size_t i = 0; i < n && !yes; i++) {
@@ -244,12 +245,12 @@ METHOD(m_ends)
     return SEGUE_OK;
 }
 
-METHOD(m_remove)
+SG_FUNC(m_remove)
 {
     const struct sg_str *s = sg_v_str(self);
     const char *p = s->s, *e = p + s->n;
     struct sg_str *w = NULL;
-    UNUSED;
+    SG_UNUSED;
     SG_TRY(sg_val_want_str(st, in[0], "what is removed", &w));
     if (!w->n || !ends_match(p, e, w, f->which == 'e')) return *out = self, SEGUE_OK;
     return f->which == 'e' ? part_of(st, self, p, e - w->n, out) : part_of(st, self, p + w->n, e, out);
@@ -257,7 +258,8 @@ METHOD(m_remove)
 
 /* --- split and join --- */
 
-static segue_status add_part(struct sg_jinja *st, struct sg_list *l, struct sg_val self, const char *p, const char *e)
+static segue_status add_part(struct sg_jinja *st, struct sg_list *l, struct sg_val self, const char *p,
+                             const char *e)
 {
     struct sg_val part;
     SG_TRY(part_of(st, self, p, e, &part));
@@ -327,45 +329,49 @@ static void reverse_list(struct sg_list *l)
     }
 }
 
-static segue_status split_by(struct sg_jinja *st, struct sg_val self, const struct sg_str *by, int64_t most, int right,
-                             struct sg_list *l)
+static segue_status split_by(struct sg_jinja *st, struct sg_val self, const struct sg_str *by, int64_t most,
+                             int right, struct sg_list *l)
 {
     const char *p = sg_v_str(self)->s, *e = p + sg_v_str(self)->n;
     while (most != 0) {
         const char *at = right ? find_last(p, e, by->s, by->n) : find(p, e, by->s, by->n);
         if (!at) break;
         SG_TRY(right ? add_part(st, l, self, at + by->n, e) : add_part(st, l, self, p, at));
-        if (right) e = at;
-        else p = at + by->n;
+        if (right)
+            e = at;
+        else
+            p = at + by->n;
         most -= most > 0;
     }
     return add_part(st, l, self, p, e);
 }
 
-METHOD(m_split)
+SG_FUNC(m_split)
 {
     struct sg_list *l = NULL;
     struct sg_str *by = NULL;
     int64_t most = -1;
     int right = f->which == 'r';
-    UNUSED;
-    if (given(in[0])) SG_TRY(sg_val_want_str(st, in[0], "a separator", &by));
+    SG_UNUSED;
+    if (sg_v_some(in[0])) SG_TRY(sg_val_want_str(st, in[0], "a separator", &by));
     if (in[1].kind != SG_V_MISSING) SG_TRY(sg_val_index(st, in[1], "the count of split", &most));
     if (by && !by->n) return sg_jinja_fail(st, "split: the separator is empty");
     SG_TRY(search_cost(st, sg_v_str(self), by ? by->n : 1));
     SG_TRY(sg_list_make(st, SG_V_LIST, 0, &l));
-    if (by) SG_TRY(split_by(st, self, by, most, right, l));
-    else SG_TRY(right ? rsplit_space(st, self, most, l) : split_space(st, self, most, l));
+    if (by)
+        SG_TRY(split_by(st, self, by, most, right, l));
+    else
+        SG_TRY(right ? rsplit_space(st, self, most, l) : split_space(st, self, most, l));
     if (right) reverse_list(l);
     *out = sg_v_of(&l->o);
     return SEGUE_OK;
 }
 
-METHOD(m_splitlines)
+SG_FUNC(m_splitlines)
 {
     struct sg_list *l = NULL;
     const char *p = sg_v_str(self)->s, *e = p + sg_v_str(self)->n;
-    UNUSED;
+    SG_UNUSED;
     SG_TRY(sg_list_make(st, SG_V_LIST, 0, &l));
     SG_TRY(search_cost(st, sg_v_str(self), 1));
     for (const char *q = p, *next; p < e; p = q) {
@@ -383,13 +389,13 @@ METHOD(m_splitlines)
     return SEGUE_OK;
 }
 
-METHOD(m_partition)
+SG_FUNC(m_partition)
 {
     const struct sg_str *s = sg_v_str(self);
     const char *p = s->s, *e = p + s->n;
     struct sg_str *by = NULL;
     struct sg_list *l = NULL;
-    UNUSED;
+    SG_UNUSED;
     SG_TRY(sg_val_want_str(st, in[0], "a separator", &by));
     if (!by->n) return sg_jinja_fail(st, "partition: the separator is empty");
     SG_TRY(search_cost(st, s, by->n));
@@ -403,13 +409,13 @@ METHOD(m_partition)
     return SEGUE_OK;
 }
 
-METHOD(m_join)
+SG_FUNC(m_join)
 {
     const struct sg_str *by = sg_v_str(self);
     struct sg_iter it;
     struct sg_val v;
     int got;
-    UNUSED;
+    SG_UNUSED;
     SG_TRY(sg_iter_open(st, in[0], &it));
     struct sg_buf b = sg_buf_begin(st);
     segue_status r = SEGUE_OK;
@@ -425,9 +431,9 @@ METHOD(m_join)
     return sg_str_take(st, r, &b, out);
 }
 
-METHOD(m_format)
+SG_FUNC(m_format)
 {
-    UNUSED;
+    SG_UNUSED;
     return sg_format_braces(st, sg_v_str(self), args, out);
 }
 
@@ -447,30 +453,35 @@ static int char_passes(uint32_t c, char which)
     }
 }
 
-METHOD(m_is)
+SG_FUNC(m_is)
 {
     const struct sg_str *s = sg_v_str(self);
     int yes = s->n || f->which == 'A' || f->which == 'p';
-    UNUSED;
+    SG_UNUSED;
     SG_TRY(search_cost(st, s, 1));
-    for (const char *p = s->s, *e = p + s->n; p < e && yes;) yes = char_passes(sg_char_get(&p), (char)f->which);
+    for (const char *p = s->s, *e = p + s->n; p < e && yes;)
+        yes = char_passes(sg_char_get(&p), (char)f->which);
     *out = sg_v_bool(yes);
     return SEGUE_OK;
 }
 
 /* islower, isupper, istitle */
-METHOD(m_is_case)
+SG_FUNC(m_is_case)
 {
     const struct sg_str *s = sg_v_str(self);
     int yes = 1, seen = 0, inside = 0;
-    UNUSED;
+    SG_UNUSED;
     SG_TRY(search_cost(st, s, 1));
     for (const char *p = s->s, *e = p + s->n; p < e && yes;) {
         uint32_t c = sg_char_get(&p);
-        int low = sg_char_is(c, SG_IS_LOWER), up = sg_char_is(c, SG_IS_UPPER), title = sg_char_is(c, SG_IS_TITLE);
-        if (f->which == 'l') yes = !up && !title;
-        else if (f->which == 'u') yes = !low && !title;
-        else yes = up || title ? !inside : low ? inside : 1;
+        int low = sg_char_is(c, SG_IS_LOWER), up = sg_char_is(c, SG_IS_UPPER),
+            title = sg_char_is(c, SG_IS_TITLE);
+        if (f->which == 'l')
+            yes = !up && !title;
+        else if (f->which == 'u')
+            yes = !low && !title;
+        else
+            yes = up || title ? !inside : low ? inside : 1;
         seen |= f->which == 'l' ? low : f->which == 'u' ? up : low || up || title;
         inside = low || up || title;
     }
@@ -480,10 +491,10 @@ METHOD(m_is_case)
 
 /* --- mappings, lists, cyclers --- */
 
-METHOD(m_view)
+SG_FUNC(m_view)
 {
     struct sg_view *v = NULL;
-    UNUSED;
+    SG_UNUSED;
     SG_TRY(sg_val_new(st, SG_V_VIEW, sizeof *v, &v));
     v->dict = sg_v_dict(self);
     v->which = f->which;
@@ -491,19 +502,19 @@ METHOD(m_view)
     return SEGUE_OK;
 }
 
-METHOD(m_get)
+SG_FUNC(m_get)
 {
-    UNUSED;
+    SG_UNUSED;
     SG_TRY(sg_dict_get(st, sg_v_dict(self), in[0], out));
     if (out->kind == SG_V_MISSING) *out = in[1].kind == SG_V_MISSING ? sg_v_none() : in[1];
     return SEGUE_OK;
 }
 
-METHOD(m_copy)
+SG_FUNC(m_copy)
 {
     struct sg_list *l = NULL;
     struct sg_dict *d = NULL;
-    UNUSED;
+    SG_UNUSED;
     if (self.kind == SG_V_DICT) {
         SG_TRY(sg_dict_make(st, SG_V_DICT, &d));
         SG_TRY(sg_dict_merge(st, d, self));
@@ -514,13 +525,13 @@ METHOD(m_copy)
     return SEGUE_OK;
 }
 
-METHOD(m_locate)
+SG_FUNC(m_locate)
 {
     struct sg_iter it;
     struct sg_val v;
     int64_t n = 0;
     int got, same;
-    UNUSED;
+    SG_UNUSED;
     SG_TRY(sg_iter_open(st, self, &it));
     for (int64_t i = 0;; i++) {
         SG_TRY(sg_iter_next(st, &it, &v, &got));
@@ -534,10 +545,10 @@ METHOD(m_locate)
     return SEGUE_OK;
 }
 
-METHOD(m_cycle)
+SG_FUNC(m_cycle)
 {
     struct sg_seq *c = sg_v_seq(self);
-    UNUSED;
+    SG_UNUSED;
     if (f->which == 'r') {
         c->pos = 0;
         return *out = sg_v_none(), SEGUE_OK;
@@ -547,35 +558,50 @@ METHOD(m_cycle)
     return SEGUE_OK;
 }
 
-static const struct sg_func *search(const struct sg_func *table, size_t count, const char *s, size_t n)
-{
-    for (size_t i = 0; i < count; i++)
-        if (strlen(table[i].name) == n && !memcmp(table[i].name, s, n)) return &table[i];
-    return NULL;
-}
-
 const struct sg_func *sg_str_method_find(const char *s, size_t n)
 {
-    static const struct sg_func table[] = {
-        {"capitalize", m_case, "", 0, 'c'}, {"center", m_pad, "width fillchar", 0, 'c'},
-        {"count", m_find, "sub start end", 1, 'c'}, {"endswith", m_ends, "suffix start end", 1, 'e'},
-        {"expandtabs", m_expandtabs, "tabsize", 0, 0}, {"find", m_find, "sub start end", 1, 'f'},
-        {"format", m_format, NULL, 0, 0}, {"index", m_find, "sub start end", 1, 'i'}, {"isalnum", m_is, "", 0, 'n'},
-        {"isalpha", m_is, "", 0, 'a'}, {"isascii", m_is, "", 0, 'A'}, {"isdecimal", m_is, "", 0, 'D'},
-        {"isdigit", m_is, "", 0, 'd'}, {"islower", m_is_case, "", 0, 'l'}, {"isnumeric", m_is, "", 0, 'N'},
-        {"isprintable", m_is, "", 0, 'p'}, {"isspace", m_is, "", 0, 's'}, {"istitle", m_is_case, "", 0, 't'},
-        {"isupper", m_is_case, "", 0, 'u'}, {"join", m_join, "iterable", 1, 0},
-        {"ljust", m_pad, "width fillchar", 1, 'l'}, {"lower", m_case, "", 0, SG_CASE_LOWER},
-        {"lstrip", m_strip, "chars", 0, 1}, {"partition", m_partition, "sep", 1, 0},
-        {"removeprefix", m_remove, "prefix", 1, 's'}, {"removesuffix", m_remove, "suffix", 1, 'e'},
-        {"replace", m_replace, "old new count", 2, 0}, {"rfind", m_find, "sub start end", 1, 'r'},
-        {"rindex", m_find, "sub start end", 1, 'R'}, {"rjust", m_pad, "width fillchar", 1, 'r'},
-        {"rpartition", m_partition, "sep", 1, 'r'}, {"rsplit", m_split, "sep maxsplit", 0, 'r'},
-        {"rstrip", m_strip, "chars", 0, 2}, {"split", m_split, "sep maxsplit", 0, 0},
-        {"splitlines", m_splitlines, "keepends", 0, 0}, {"startswith", m_ends, "prefix start end", 1, 's'},
-        {"strip", m_strip, "chars", 0, 3}, {"swapcase", m_case, "", 0, SG_CASE_SWAP}, {"title", m_case, "", 0, 't'},
-        {"upper", m_case, "", 0, SG_CASE_UPPER}, {"zfill", m_pad, "width", 1, 'z'}};
-    return search(table, sizeof table / sizeof *table, s, n);
+    static const struct sg_func table[] = {{"capitalize", m_case, "", 0, 'c'},
+                                           {"center", m_pad, "width fillchar", 0, 'c'},
+                                           {"count", m_find, "sub start end", 1, 'c'},
+                                           {"endswith", m_ends, "suffix start end", 1, 'e'},
+                                           {"expandtabs", m_expandtabs, "tabsize", 0, 0},
+                                           {"find", m_find, "sub start end", 1, 'f'},
+                                           {"format", m_format, NULL, 0, 0},
+                                           {"index", m_find, "sub start end", 1, 'i'},
+                                           {"isalnum", m_is, "", 0, 'n'},
+                                           {"isalpha", m_is, "", 0, 'a'},
+                                           {"isascii", m_is, "", 0, 'A'},
+                                           {"isdecimal", m_is, "", 0, 'D'},
+                                           {"isdigit", m_is, "", 0, 'd'},
+                                           {"islower", m_is_case, "", 0, 'l'},
+                                           {"isnumeric", m_is, "", 0, 'N'},
+                                           {"isprintable", m_is, "", 0, 'p'},
+                                           {"isspace", m_is, "", 0, 's'},
+                                           {"istitle", m_is_case, "", 0, 't'},
+                                           {"isupper", m_is_case, "", 0, 'u'},
+                                           {"join", m_join, "iterable", 1, 0},
+                                           {"ljust", m_pad, "width fillchar", 1, 'l'},
+                                           {"lower", m_case, "", 0, SG_CASE_LOWER},
+                                           {"lstrip", m_strip, "chars", 0, 1},
+                                           {"partition", m_partition, "sep", 1, 0},
+                                           {"removeprefix", m_remove, "prefix", 1, 's'},
+                                           {"removesuffix", m_remove, "suffix", 1, 'e'},
+                                           {"replace", m_replace, "old new count", 2, 0},
+                                           {"rfind", m_find, "sub start end", 1, 'r'},
+                                           {"rindex", m_find, "sub start end", 1, 'R'},
+                                           {"rjust", m_pad, "width fillchar", 1, 'r'},
+                                           {"rpartition", m_partition, "sep", 1, 'r'},
+                                           {"rsplit", m_split, "sep maxsplit", 0, 'r'},
+                                           {"rstrip", m_strip, "chars", 0, 2},
+                                           {"split", m_split, "sep maxsplit", 0, 0},
+                                           {"splitlines", m_splitlines, "keepends", 0, 0},
+                                           {"startswith", m_ends, "prefix start end", 1, 's'},
+                                           {"strip", m_strip, "chars", 0, 3},
+                                           {"swapcase", m_case, "", 0, SG_CASE_SWAP},
+                                           {"title", m_case, "", 0, 't'},
+                                           {"upper", m_case, "", 0, SG_CASE_UPPER},
+                                           {"zfill", m_pad, "width", 1, 'z'}};
+    return sg_func_search(table, sizeof table / sizeof *table, s, n);
 }
 
 /* Markup in, Markup out; what is put into it is escaped first. */
@@ -607,7 +633,8 @@ segue_status sg_str_method_call(struct sg_jinja *st, const struct sg_func *f, st
 
 static int is_mutating(const char *s, size_t n, int list)
 {
-    static const char *const lists[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove", NULL};
+    static const char *const lists[] = {"append", "clear",  "pop",    "reverse", "insert",
+                                        "sort",   "extend", "remove", NULL};
     static const char *const dicts[] = {"clear", "pop", "popitem", "setdefault", "update", NULL};
     for (const char *const *p = list ? lists : dicts; *p; p++)
         if (strlen(*p) == n && !memcmp(*p, s, n)) return 1;
@@ -616,17 +643,20 @@ static int is_mutating(const char *s, size_t n, int list)
 
 const struct sg_func *sg_method_find(struct sg_val v, const char *s, size_t n, int *blocked)
 {
-    static const struct sg_func dicts[] = {{"copy", m_copy, "", 0, 0}, {"get", m_get, "key default", 1, 0},
-                                           {"items", m_view, "", 0, 'i'}, {"keys", m_view, "", 0, 'k'},
+    static const struct sg_func dicts[] = {{"copy", m_copy, "", 0, 0},
+                                           {"get", m_get, "key default", 1, 0},
+                                           {"items", m_view, "", 0, 'i'},
+                                           {"keys", m_view, "", 0, 'k'},
                                            {"values", m_view, "", 0, 'v'}};
-    static const struct sg_func lists[] = {{"count", m_locate, "value", 1, 'c'}, {"index", m_locate, "value", 1, 'i'},
+    static const struct sg_func lists[] = {{"count", m_locate, "value", 1, 'c'},
+                                           {"index", m_locate, "value", 1, 'i'},
                                            {"copy", m_copy, "", 0, 0}};
     static const struct sg_func cyclers[] = {{"next", m_cycle, "", 0, 'n'}, {"reset", m_cycle, "", 0, 'r'}};
     *blocked = 0;
     if (v.kind == SG_V_STR) return sg_str_method_find(s, n);
     if (v.kind == SG_V_DICT || v.kind == SG_V_LIST) *blocked = is_mutating(s, n, v.kind == SG_V_LIST);
-    if (v.kind == SG_V_DICT) return search(dicts, 5, s, n);
+    if (v.kind == SG_V_DICT) return sg_func_search(dicts, 5, s, n);
     if (v.kind == SG_V_LIST || v.kind == SG_V_TUPLE || v.kind == SG_V_RANGE)
-        return search(lists, v.kind == SG_V_LIST ? 3 : 2, s, n);
-    return v.kind == SG_V_CYCLER ? search(cyclers, 2, s, n) : NULL;
+        return sg_func_search(lists, v.kind == SG_V_LIST ? 3 : 2, s, n);
+    return v.kind == SG_V_CYCLER ? sg_func_search(cyclers, 2, s, n) : NULL;
 }

@@ -31,8 +31,10 @@ segue_status sg_frame_enter(struct sg_jinja *st, const struct sg_scope *scope, s
             const struct sg_name *name = &st->t->names[l->name];
             const struct sg_val *v = sg_dict_name(st->vars, name->s, name->n);
             const struct sg_func *g = v ? NULL : sg_global_find(name->s, name->n);
-            if (v) f->slots[i] = *v;
-            else if (g) f->slots[i] = (struct sg_val){.kind = SG_V_FUNC, .u.func = g};
+            if (v)
+                f->slots[i] = *v;
+            else if (g)
+                f->slots[i] = (struct sg_val){.kind = SG_V_FUNC, .u.func = g};
         }
     }
     return SEGUE_OK;
@@ -57,7 +59,8 @@ static segue_status assign(struct sg_jinja *st, struct sg_frame *f, const struct
     if (t->kind == SG_N_NSREF) {
         struct sg_val *at = slot_of(f, t);
         if (at->kind != SG_V_SPACE) return sg_jinja_fail(st, "an attribute can only be set on a namespace");
-        if (t->n && t->s[0] == '_') return sg_jinja_fail(st, "a namespace takes no name that begins with '_'");
+        if (t->n && t->s[0] == '_')
+            return sg_jinja_fail(st, "a namespace takes no name that begins with '_'");
         return sg_dict_set_name(st, sg_v_dict(*at), t->s, t->n, v);
     }
     struct sg_iter it;
@@ -174,8 +177,8 @@ static segue_status loop_length(struct sg_jinja *st, struct sg_loop *l)
     return SEGUE_OK;
 }
 
-static segue_status loop_cycle(struct sg_jinja *st, const struct sg_func *f, struct sg_val self, struct sg_val *in,
-                               const struct sg_args *args, struct sg_val *out)
+static segue_status loop_cycle(struct sg_jinja *st, const struct sg_func *f, struct sg_val self,
+                               struct sg_val *in, const struct sg_args *args, struct sg_val *out)
 {
     (void)f;
     (void)in;
@@ -184,8 +187,8 @@ static segue_status loop_cycle(struct sg_jinja *st, const struct sg_func *f, str
     return SEGUE_OK;
 }
 
-static segue_status loop_changed(struct sg_jinja *st, const struct sg_func *f, struct sg_val self, struct sg_val *in,
-                                 const struct sg_args *args, struct sg_val *out)
+static segue_status loop_changed(struct sg_jinja *st, const struct sg_func *f, struct sg_val self,
+                                 struct sg_val *in, const struct sg_args *args, struct sg_val *out)
 {
     struct sg_list *now = NULL;
     struct sg_loop *l = sg_v_loop(self);
@@ -200,7 +203,8 @@ static segue_status loop_changed(struct sg_jinja *st, const struct sg_func *f, s
     return SEGUE_OK;
 }
 
-static segue_status loop_method(struct sg_jinja *st, struct sg_loop *l, const struct sg_func *f, struct sg_val *out)
+static segue_status loop_method(struct sg_jinja *st, struct sg_loop *l, const struct sg_func *f,
+                                struct sg_val *out)
 {
     struct sg_method *m = NULL;
     SG_TRY(sg_val_new(st, SG_V_METHOD, sizeof *m, &m));
@@ -212,9 +216,11 @@ static segue_status loop_method(struct sg_jinja *st, struct sg_loop *l, const st
 
 segue_status sg_loop_attr(struct sg_jinja *st, struct sg_loop *l, const char *s, size_t n, struct sg_val *out)
 {
-    static const struct sg_func cycle = {"cycle", loop_cycle, NULL, 0, 0}, changed = {"changed", loop_changed, NULL, 0, 0};
-    static const char *const names[] = {"index", "index0", "first", "last", "length", "revindex", "revindex0", "previtem",
-                                        "nextitem", "depth", "depth0", "cycle", "changed"};
+    static const struct sg_func cycle = {"cycle", loop_cycle, NULL, 0, 0},
+                                changed = {"changed", loop_changed, NULL, 0, 0};
+    static const char *const names[] = {"index",    "index0",    "first",    "last",     "length",
+                                        "revindex", "revindex0", "previtem", "nextitem", "depth",
+                                        "depth0",   "cycle",     "changed"};
     size_t i = 0;
     while (i < 13 && (strlen(names[i]) != n || memcmp(names[i], s, n) != 0)) i++;
     *out = (struct sg_val){0};
@@ -268,8 +274,8 @@ static segue_status loop_rounds(struct sg_jinja *st, struct sg_loop *l, struct s
     }
 }
 
-static segue_status run_for(struct sg_jinja *st, struct sg_frame *outer, const struct sg_node *n, struct sg_val items,
-                            int64_t depth0, int *jump)
+static segue_status run_for(struct sg_jinja *st, struct sg_frame *outer, const struct sg_node *n,
+                            struct sg_val items, int64_t depth0, int *jump)
 {
     struct sg_loop *l = NULL;
     struct sg_frame *f = NULL;
@@ -301,7 +307,8 @@ static segue_status run_for(struct sg_jinja *st, struct sg_frame *outer, const s
     return s;
 }
 
-segue_status sg_jinja_recurse(struct sg_jinja *st, struct sg_loop *loop, struct sg_val items, struct sg_val *out)
+segue_status sg_jinja_recurse(struct sg_jinja *st, struct sg_loop *loop, struct sg_val items,
+                              struct sg_val *out)
 {
     struct capture c;
     int jump = 0;
@@ -353,8 +360,8 @@ static segue_status macro_bind(struct sg_jinja *st, const struct sg_node *n, con
         }
         f->slots[slot++] = sg_v_of(&rest->o);
     } else if (used < given) {
-        return sg_jinja_fail(st, "macro '%.*s' is called with a keyword it does not have", (int)(n->n > 60 ? 60 : n->n),
-                             n->s ? n->s : "");
+        return sg_jinja_fail(st, "macro '%.*s' is called with a keyword it does not have",
+                             (int)(n->n > 60 ? 60 : n->n), n->s ? n->s : "");
     }
     if (n->flags & SG_MACRO_VARARGS) {
         struct sg_list *more = NULL;
@@ -362,8 +369,8 @@ static segue_status macro_bind(struct sg_jinja *st, const struct sg_node *n, con
         for (; at < args->pos_n; at++) more->items[more->n++] = args->pos[at];
         f->slots[slot] = sg_v_of(&more->o);
     } else if (at < args->pos_n) {
-        return sg_jinja_fail(st, "macro '%.*s' takes at most %zu arguments, %zu are given", (int)(n->n > 60 ? 60 : n->n),
-                             n->s ? n->s : "", count, args->pos_n);
+        return sg_jinja_fail(st, "macro '%.*s' takes at most %zu arguments, %zu are given",
+                             (int)(n->n > 60 ? 60 : n->n), n->s ? n->s : "", count, args->pos_n);
     }
     return SEGUE_OK;
 }
@@ -372,18 +379,22 @@ static segue_status macro_run(struct sg_jinja *st, const struct sg_node *n, stru
 {
     int jump = 0;
     for (const struct sg_node *a = n->a; a; a = a->next)
-        if (f->slots[a->slot].kind == SG_V_MISSING && a->a) SG_TRY(sg_jinja_eval(st, f, a->a, &f->slots[a->slot]));
+        if (f->slots[a->slot].kind == SG_V_MISSING && a->a)
+            SG_TRY(sg_jinja_eval(st, f, a->a, &f->slots[a->slot]));
     return run_list(st, f, n->c, &jump);
 }
 
-segue_status sg_jinja_macro(struct sg_jinja *st, struct sg_macro *m, const struct sg_args *args, struct sg_val *out)
+segue_status sg_jinja_macro(struct sg_jinja *st, struct sg_macro *m, const struct sg_args *args,
+                            struct sg_val *out)
 {
     struct capture c;
     struct sg_frame *f = NULL;
     const struct sg_node *n = m->node;
     if (++st->calls > st->limits.depth)
-        return sg_fail(st->err, SEGUE_ELIMIT, "template: %s line %u: macros call each other more than %u levels deep; "
-                       "correct the template", st->t->what, (unsigned)st->line, (unsigned)st->limits.depth);
+        return sg_fail(st->err, SEGUE_ELIMIT,
+                       "template: %s line %u: macros call each other more than %u levels deep; "
+                       "correct the template",
+                       st->t->what, (unsigned)st->line, (unsigned)st->limits.depth);
     SG_TRY(sg_jinja_enter(st));
     SG_TRY(sg_frame_make(st, n->u.scopes[0], m->frame, &f));
     SG_TRY(macro_bind(st, n, args, f));
@@ -397,7 +408,8 @@ segue_status sg_jinja_macro(struct sg_jinja *st, struct sg_macro *m, const struc
     return capture_end(st, &c, s, out);
 }
 
-static segue_status make_macro(struct sg_jinja *st, struct sg_frame *f, const struct sg_node *n, struct sg_val *out)
+static segue_status make_macro(struct sg_jinja *st, struct sg_frame *f, const struct sg_node *n,
+                               struct sg_val *out)
 {
     struct sg_macro *m = NULL;
     SG_TRY(sg_val_new(st, SG_V_MACRO, sizeof *m, &m));
@@ -432,8 +444,8 @@ static segue_status run_generation(struct sg_jinja *st, struct sg_frame *f, cons
 
 /* --- blocks with captured text --- */
 
-static segue_status run_captured(struct sg_jinja *st, struct sg_frame *f, const struct sg_node *n, struct sg_val *out,
-                                 int *jump)
+static segue_status run_captured(struct sg_jinja *st, struct sg_frame *f, const struct sg_node *n,
+                                 struct sg_val *out, int *jump)
 {
     struct capture c;
     struct sg_frame *inner = NULL;
@@ -493,9 +505,7 @@ static segue_status run_one(struct sg_jinja *st, struct sg_frame *f, const struc
     switch (n->kind) {
     case SG_N_DATA: return emit(st, n->s, n->n);
     case SG_N_IF: return run_if(st, f, n, jump);
-    case SG_N_FOR:
-        SG_TRY(sg_jinja_eval(st, f, n->b, &v));
-        return run_for(st, f, n, v, 0, jump);
+    case SG_N_FOR: SG_TRY(sg_jinja_eval(st, f, n->b, &v)); return run_for(st, f, n, v, 0, jump);
     case SG_N_SET:
         SG_TRY(check_spaces(st, f, n->a));
         SG_TRY(sg_jinja_eval(st, f, n->b, &v));
@@ -513,10 +523,9 @@ static segue_status run_one(struct sg_jinja *st, struct sg_frame *f, const struc
     case SG_N_CALLBLOCK: return run_call_block(st, f, n);
     case SG_N_GENERATION: return run_generation(st, f, n);
     case SG_N_WITH: return run_with(st, f, n, jump);
-    case SG_N_BREAK: case SG_N_CONTINUE: *jump = n->kind; return SEGUE_OK;
-    default:
-        SG_TRY(sg_jinja_eval(st, f, n, &v));
-        return emit_value(st, v);
+    case SG_N_BREAK:
+    case SG_N_CONTINUE: *jump = n->kind; return SEGUE_OK;
+    default: SG_TRY(sg_jinja_eval(st, f, n, &v)); return emit_value(st, v);
     }
 }
 

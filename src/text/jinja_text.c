@@ -17,11 +17,16 @@ segue_status sg_put(struct sg_jinja *st, struct sg_buf *b, const char *s, size_t
     }
     if (sg_buf_add(b, s, n) == SEGUE_OK) return SEGUE_OK;
     if (b->failed == SEGUE_EMEMORY) return sg_no_memory("template text", b->len + n, st->err);
-    return sg_fail(st->err, SEGUE_ELIMIT, "template: %s line %u: a text grows beyond %zu bytes; shorten the request or "
-                   "correct the template", st->t->what, (unsigned)st->line, b->limit);
+    return sg_fail(st->err, SEGUE_ELIMIT,
+                   "template: %s line %u: a text grows beyond %zu bytes; shorten the request or "
+                   "correct the template",
+                   st->t->what, (unsigned)st->line, b->limit);
 }
 
-static segue_status put_text(struct sg_jinja *st, struct sg_buf *b, const char *s) { return sg_put(st, b, s, strlen(s)); }
+static segue_status put_text(struct sg_jinja *st, struct sg_buf *b, const char *s)
+{
+    return sg_put(st, b, s, strlen(s));
+}
 
 segue_status sg_put_char(struct sg_jinja *st, struct sg_buf *b, uint32_t c)
 {
@@ -33,8 +38,9 @@ segue_status sg_put_char(struct sg_jinja *st, struct sg_buf *b, uint32_t c)
 
 int sg_float_digits(char *out, size_t cap, char kind, int precision, double f)
 {
-    int n = kind == 'e' ? snprintf(out, cap, "%.*e", precision, f)
-          : kind == 'f' ? snprintf(out, cap, "%.*f", precision, f) : snprintf(out, cap, "%.*g", precision, f);
+    int n = kind == 'e'   ? snprintf(out, cap, "%.*e", precision, f)
+            : kind == 'f' ? snprintf(out, cap, "%.*f", precision, f)
+                          : snprintf(out, cap, "%.*g", precision, f);
     const char *point = localeconv()->decimal_point;
     char *at = n > 0 && strcmp(point, ".") != 0 ? strstr(out, point) : NULL;
     if (at) {
@@ -52,7 +58,8 @@ static double to_double(const char *digits)
     const char *point = localeconv()->decimal_point;
     size_t n = 0;
     for (const char *p = digits; *p && n + 9 < sizeof text; p++) {
-        if (*p != '.') text[n++] = *p;
+        if (*p != '.')
+            text[n++] = *p;
         else
             for (const char *q = point; *q && n + 9 < sizeof text; q++) text[n++] = *q;
     }
@@ -191,7 +198,8 @@ static segue_status repr_str(struct sg_jinja *st, struct sg_buf *b, const struct
     return sg_put(st, b, &quote, 1);
 }
 
-static segue_status repr_list(struct sg_jinja *st, struct sg_buf *b, const struct sg_list *l, const char *marks)
+static segue_status repr_list(struct sg_jinja *st, struct sg_buf *b, const struct sg_list *l,
+                              const char *marks)
 {
     SG_TRY(sg_put(st, b, marks, 1));
     for (size_t i = 0; i < l->n; i++) {
@@ -216,7 +224,10 @@ static segue_status repr_dict(struct sg_jinja *st, struct sg_buf *b, const struc
 
 static segue_status repr_view(struct sg_jinja *st, struct sg_buf *b, const struct sg_view *v)
 {
-    SG_TRY(put_text(st, b, v->which == 'k' ? "dict_keys([" : v->which == 'v' ? "dict_values([" : "dict_items(["));
+    SG_TRY(put_text(st, b,
+                    v->which == 'k'   ? "dict_keys(["
+                    : v->which == 'v' ? "dict_values(["
+                                      : "dict_items(["));
     for (size_t i = 0; i < v->dict->n; i++) {
         const struct sg_pair *p = &v->dict->pairs[i];
         if (i) SG_TRY(sg_put(st, b, ", ", 2));
@@ -232,8 +243,11 @@ static segue_status repr_view(struct sg_jinja *st, struct sg_buf *b, const struc
 static segue_status repr_range(struct sg_jinja *st, struct sg_buf *b, const struct sg_range *r)
 {
     char text[96];
-    if (r->step == 1) snprintf(text, sizeof text, "range(%lld, %lld)", (long long)r->start, (long long)r->stop);
-    else snprintf(text, sizeof text, "range(%lld, %lld, %lld)", (long long)r->start, (long long)r->stop, (long long)r->step);
+    if (r->step == 1)
+        snprintf(text, sizeof text, "range(%lld, %lld)", (long long)r->start, (long long)r->stop);
+    else
+        snprintf(text, sizeof text, "range(%lld, %lld, %lld)", (long long)r->start, (long long)r->stop,
+                 (long long)r->step);
     return put_text(st, b, text);
 }
 
@@ -266,7 +280,8 @@ static segue_status repr_inside(struct sg_jinja *st, struct sg_buf *b, struct sg
         snprintf(text, sizeof text, "<LoopContext %lld/%lld>", (long long)index.u.i, (long long)length.u.i);
         return put_text(st, b, text);
     default: /* Python prints an address here; none is given away */
-        snprintf(text, sizeof text, "<%s object>", v.kind == SG_V_ITER ? sg_v_seq(v)->name : sg_val_type(v.kind));
+        snprintf(text, sizeof text, "<%s object>",
+                 v.kind == SG_V_ITER ? sg_v_seq(v)->name : sg_val_type(v.kind));
         return put_text(st, b, text);
     }
 }
@@ -275,7 +290,8 @@ segue_status sg_put_repr(struct sg_jinja *st, struct sg_buf *b, struct sg_val v)
 {
     char text[32];
     switch (v.kind) {
-    case SG_V_MISSING: case SG_V_UNDEFINED: return put_text(st, b, "Undefined");
+    case SG_V_MISSING:
+    case SG_V_UNDEFINED: return put_text(st, b, "Undefined");
     case SG_V_NONE: return put_text(st, b, "None");
     case SG_V_BOOL: return put_text(st, b, v.u.i ? "True" : "False");
     case SG_V_INT: snprintf(text, sizeof text, "%lld", (long long)v.u.i); return put_text(st, b, text);
@@ -341,9 +357,11 @@ static segue_status json_char(struct sg_jinja *st, struct sg_buf *b, uint32_t c,
     }
     if (c >= 0x20 && (c < 0x7f || !ascii)) return sg_put_char(st, b, c);
     if (c == 0x7f) return sg_put_char(st, b, c);
-    if (c >= 0x10000) snprintf(text, sizeof text, "\\u%04x\\u%04x", (unsigned)(0xd800 + ((c - 0x10000) >> 10)),
-                               (unsigned)(0xdc00 + (c & 0x3ff)));
-    else snprintf(text, sizeof text, "\\u%04x", (unsigned)c);
+    if (c >= 0x10000)
+        snprintf(text, sizeof text, "\\u%04x\\u%04x", (unsigned)(0xd800 + ((c - 0x10000) >> 10)),
+                 (unsigned)(0xdc00 + (c & 0x3ff)));
+    else
+        snprintf(text, sizeof text, "\\u%04x", (unsigned)c);
     return put_text(st, b, text);
 }
 
@@ -352,14 +370,17 @@ static segue_status json_str(struct sg_jinja *st, struct sg_buf *b, const struct
     SG_TRY(sg_put(st, b, "\"", 1));
     for (const char *p = s->s, *e = p + s->n; p < e;) {
         const char *plain = p; /* copy runs that need no escape at once */
-        while (p < e && (unsigned char)*p >= 0x20 && *p != '"' && *p != '\\' && ((unsigned char)*p < 0x7f || !ascii)) p++;
+        while (p < e && (unsigned char)*p >= 0x20 && *p != '"' && *p != '\\' &&
+               ((unsigned char)*p < 0x7f || !ascii))
+            p++;
         if (p > plain) SG_TRY(sg_put(st, b, plain, (size_t)(p - plain)));
         if (p < e) SG_TRY(json_char(st, b, sg_char_get(&p), ascii));
     }
     return sg_put(st, b, "\"", 1);
 }
 
-static segue_status json_line(struct sg_jinja *st, struct sg_buf *b, const struct sg_json_style *style, size_t level)
+static segue_status json_line(struct sg_jinja *st, struct sg_buf *b, const struct sg_json_style *style,
+                              size_t level)
 {
     if (!style->indented) return SEGUE_OK;
     SG_TRY(sg_put(st, b, "\n", 1));
@@ -381,7 +402,8 @@ static segue_status json_list(struct sg_jinja *st, struct sg_buf *b, const struc
     return sg_put(st, b, "]", 1);
 }
 
-static segue_status json_key(struct sg_jinja *st, struct sg_buf *b, struct sg_val key, const struct sg_json_style *style)
+static segue_status json_key(struct sg_jinja *st, struct sg_buf *b, struct sg_val key,
+                             const struct sg_json_style *style)
 {
     if (key.kind == SG_V_STR) return json_str(st, b, sg_v_str(key), style->ascii);
     if (key.kind < SG_V_NONE || key.kind > SG_V_FLOAT)
@@ -424,8 +446,8 @@ static segue_status json_dict(struct sg_jinja *st, struct sg_buf *b, const struc
     return sg_put(st, b, "}", 1);
 }
 
-segue_status sg_put_json(struct sg_jinja *st, struct sg_buf *b, struct sg_val v, const struct sg_json_style *style,
-                         size_t level)
+segue_status sg_put_json(struct sg_jinja *st, struct sg_buf *b, struct sg_val v,
+                         const struct sg_json_style *style, size_t level)
 {
     segue_status s;
     switch (v.kind) {
@@ -436,11 +458,16 @@ segue_status sg_put_json(struct sg_jinja *st, struct sg_buf *b, struct sg_val v,
         if (isfinite(v.u.f)) return sg_put_float(st, b, v.u.f);
         return put_text(st, b, isnan(v.u.f) ? "NaN" : v.u.f < 0 ? "-Infinity" : "Infinity");
     case SG_V_STR: return json_str(st, b, sg_v_str(v), style->ascii);
-    case SG_V_LIST: case SG_V_TUPLE: case SG_V_DICT: break;
-    default: return sg_jinja_fail(st, "tojson: a value of type '%s' cannot be written as JSON", sg_val_type(v.kind));
+    case SG_V_LIST:
+    case SG_V_TUPLE:
+    case SG_V_DICT: break;
+    default:
+        return sg_jinja_fail(st, "tojson: a value of type '%s' cannot be written as JSON",
+                             sg_val_type(v.kind));
     }
     SG_TRY(sg_jinja_enter(st));
-    s = v.kind == SG_V_DICT ? json_dict(st, b, sg_v_dict(v), style, level) : json_list(st, b, sg_v_list(v), style, level);
+    s = v.kind == SG_V_DICT ? json_dict(st, b, sg_v_dict(v), style, level)
+                            : json_list(st, b, sg_v_list(v), style, level);
     st->level--;
     return s;
 }

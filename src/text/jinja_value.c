@@ -21,8 +21,10 @@ segue_status sg_jinja_fail(struct sg_jinja *st, const char *format, ...)
 
 static segue_status limit(struct sg_jinja *st, const char *what, double n)
 {
-    return sg_fail(st->err, SEGUE_ELIMIT, "template: %s line %u: more than %.0f %s; shorten the request or correct the "
-                   "template", st->t->what, (unsigned)st->line, n, what);
+    return sg_fail(st->err, SEGUE_ELIMIT,
+                   "template: %s line %u: more than %.0f %s; shorten the request or correct the "
+                   "template",
+                   st->t->what, (unsigned)st->line, n, what);
 }
 
 segue_status sg_jinja_steps_out(struct sg_jinja *st) { return limit(st, "steps", (double)st->limits.steps); }
@@ -122,16 +124,20 @@ static void mark_inside(struct sg_obj **gray, struct sg_obj *o)
     struct sg_frame *frame = self;
     switch (o->kind) {
     case SG_V_STR: mark_obj(gray, ((struct sg_str *)self)->parent); break;
-    case SG_V_LIST: case SG_V_TUPLE:
+    case SG_V_LIST:
+    case SG_V_TUPLE:
         for (size_t i = 0; i < list->n; i++) mark_val(gray, list->items[i]);
         break;
-    case SG_V_DICT: case SG_V_SPACE:
+    case SG_V_DICT:
+    case SG_V_SPACE:
         for (size_t i = 0; i < dict->n; i++) {
             mark_val(gray, dict->pairs[i].key);
             mark_val(gray, dict->pairs[i].value);
         }
         break;
-    case SG_V_ITER: case SG_V_CYCLER: case SG_V_JOINER: mark_obj(gray, &((struct sg_seq *)self)->list->o); break;
+    case SG_V_ITER:
+    case SG_V_CYCLER:
+    case SG_V_JOINER: mark_obj(gray, &((struct sg_seq *)self)->list->o); break;
     case SG_V_VIEW: mark_obj(gray, &((struct sg_view *)self)->dict->o); break;
     case SG_V_METHOD: mark_val(gray, ((struct sg_method *)self)->self); break;
     case SG_V_MACRO: mark_obj(gray, &((struct sg_macro *)self)->frame->o); break;
@@ -263,7 +269,8 @@ segue_status sg_list_make(struct sg_jinja *st, int kind, size_t cap, struct sg_l
     SG_TRY(sg_val_new(st, kind, sizeof **out, out));
     if (!cap) return SEGUE_OK;
     struct sg_list *l = *out;
-    if (cap > SIZE_MAX / sizeof *l->items) return limit(st, "bytes of values", (double)st->limits.value_bytes);
+    if (cap > SIZE_MAX / sizeof *l->items)
+        return limit(st, "bytes of values", (double)st->limits.value_bytes);
     SG_TRY(grow(st, &l->o, &l->items, 0, cap * sizeof *l->items, &l->items));
     l->cap = cap;
     return SEGUE_OK;
@@ -291,7 +298,8 @@ segue_status sg_pair_make(struct sg_jinja *st, struct sg_val a, struct sg_val b,
     return SEGUE_OK;
 }
 
-segue_status sg_seq_make(struct sg_jinja *st, int kind, struct sg_list *list, const char *name, struct sg_val *out)
+segue_status sg_seq_make(struct sg_jinja *st, int kind, struct sg_list *list, const char *name,
+                         struct sg_val *out)
 {
     struct sg_seq *s = NULL;
     SG_TRY(sg_val_new(st, kind, sizeof *s, &s));
@@ -310,7 +318,6 @@ segue_status sg_dict_make(struct sg_jinja *st, int kind, struct sg_dict **out)
     return SEGUE_OK;
 }
 
-
 static uint64_t number_hash(double f, int64_t i, int is_int)
 {
     if (!is_int && f >= -9e18 && f <= 9e18 && (double)(int64_t)f == f) {
@@ -327,10 +334,14 @@ segue_status sg_val_hash(struct sg_jinja *st, struct sg_val v, uint64_t *out, in
     *hashable = 1;
     *out = v.kind;
     switch (v.kind) {
-    case SG_V_STR: *out = XXH3_64bits_withSeed(sg_v_str(v)->s, sg_v_str(v)->n, st->seed); return sg_jinja_step(st, sg_v_str(v)->n / 256);
-    case SG_V_BOOL: case SG_V_INT: *out = number_hash(0, v.u.i, 1); return SEGUE_OK;
+    case SG_V_STR:
+        *out = XXH3_64bits_withSeed(sg_v_str(v)->s, sg_v_str(v)->n, st->seed);
+        return sg_jinja_step(st, sg_v_str(v)->n / 256);
+    case SG_V_BOOL:
+    case SG_V_INT: *out = number_hash(0, v.u.i, 1); return SEGUE_OK;
     case SG_V_FLOAT: *out = number_hash(v.u.f, 0, 0); return SEGUE_OK;
-    case SG_V_LIST: case SG_V_DICT: *hashable = 0; return SEGUE_OK;
+    case SG_V_LIST:
+    case SG_V_DICT: *hashable = 0; return SEGUE_OK;
     case SG_V_TUPLE: break;
     default:
         if (v.kind > SG_V_STR && v.kind != SG_V_FUNC) *out = (uint64_t)(uintptr_t)v.u.o >> 4;
@@ -376,7 +387,8 @@ static segue_status dict_grow(struct sg_jinja *st, struct sg_dict *d)
     SG_TRY(grow(st, &d->o, &d->pairs, d->cap * unit, cap * unit, &d->pairs));
     d->cap = cap;
     if (cap <= 8) return SEGUE_OK;
-    SG_TRY(grow(st, &d->o, &d->index, d->index_cap * sizeof *d->index, cap * 2 * sizeof *d->index, &d->index));
+    SG_TRY(
+        grow(st, &d->o, &d->index, d->index_cap * sizeof *d->index, cap * 2 * sizeof *d->index, &d->index));
     d->index_cap = cap * 2;
     memset(d->index, 0, d->index_cap * sizeof *d->index);
     for (size_t i = 0; i < d->n; i++) {
@@ -413,7 +425,8 @@ segue_status sg_dict_set(struct sg_jinja *st, struct sg_dict *d, struct sg_val k
     return dict_put(st, d, key, hash, value);
 }
 
-segue_status sg_dict_set_name(struct sg_jinja *st, struct sg_dict *d, const char *s, size_t n, struct sg_val value)
+segue_status sg_dict_set_name(struct sg_jinja *st, struct sg_dict *d, const char *s, size_t n,
+                              struct sg_val value)
 {
     struct sg_val key;
     SG_TRY(sg_str_borrow(st, s, n, &key));
@@ -453,7 +466,8 @@ segue_status sg_dict_merge(struct sg_jinja *st, struct sg_dict *d, struct sg_val
 {
     if (from.kind == SG_V_DICT || from.kind == SG_V_SPACE) {
         struct sg_dict *f = sg_v_dict(from);
-        for (size_t i = 0; i < f->n; i++) SG_TRY(dict_put(st, d, f->pairs[i].key, f->pairs[i].hash, f->pairs[i].value));
+        for (size_t i = 0; i < f->n; i++)
+            SG_TRY(dict_put(st, d, f->pairs[i].key, f->pairs[i].hash, f->pairs[i].value));
         return SEGUE_OK;
     }
     struct sg_iter it;
@@ -509,7 +523,8 @@ segue_status sg_val_of_json(struct sg_jinja *st, const json_t *json, struct sg_v
     case JSON_STRING: s = sg_str_borrow(st, json_string_value(json), json_string_length(json), out); break;
     case JSON_INTEGER: *out = sg_v_int(json_integer_value(json)); break;
     case JSON_REAL: *out = sg_v_float(json_real_value(json)); break;
-    case JSON_TRUE: case JSON_FALSE: *out = sg_v_bool(json_is_true(json)); break;
+    case JSON_TRUE:
+    case JSON_FALSE: *out = sg_v_bool(json_is_true(json)); break;
     default: *out = sg_v_none();
     }
     st->level--;

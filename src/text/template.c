@@ -56,7 +56,8 @@ segue_status sg_template_render(const struct sg_template *t, const json_t *vars,
                                 const struct sg_template_limits *limits, struct sg_buf *out, segue_error *err)
 {
     struct sg_buf text = {0};
-    struct sg_jinja st = {.t = t, .limits = fill_limits(limits), .now = now, .out = &text, .err = err, .line = 1};
+    struct sg_jinja st = {
+        .t = t, .limits = fill_limits(limits), .now = now, .out = &text, .err = err, .line = 1};
     if (!json_is_object(vars))
         return sg_fail(err, SEGUE_EARG, "template: %s: the variables are no JSON object; pass one", t->what);
     text.limit = st.limits.output_bytes;
@@ -66,8 +67,10 @@ segue_status sg_template_render(const struct sg_template *t, const json_t *vars,
     sg_val_free_all(&st);
     if (s == SEGUE_OK && text.len && sg_buf_add(out, text.data, text.len) != SEGUE_OK)
         s = out->failed == SEGUE_EMEMORY ? sg_no_memory("rendered text", text.len, err)
-                                         : sg_fail(err, SEGUE_ELIMIT, "template: %s: the rendered text has %zu bytes, "
-                                                   "more than may be; shorten the request", t->what, text.len);
+                                         : sg_fail(err, SEGUE_ELIMIT,
+                                                   "template: %s: the rendered text has %zu bytes, "
+                                                   "more than may be; shorten the request",
+                                                   t->what, text.len);
     sg_buf_free(&text);
     return s;
 }

@@ -15,7 +15,7 @@ segue_status sg_template_open(struct sg_template **out, const char *source, size
                               segue_error *err);
 void sg_template_close(struct sg_template *t);
 
-/* Limits of one rendering; zero fields mean: 10^7 steps, depth 200, 16 MB of output, 256 MB of values. */
+/* Limits of one rendering; zero fields mean: 10^7 steps, depth 200, 16 MB of output, 40 MB of values. */
 struct sg_template_limits {
     uint64_t steps;
     uint32_t depth;

@@ -8,14 +8,17 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const char conversation[] =
-    "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": "
-    "\"\\u00e9 x\"}]}, {\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"function\": {\"name\": \"f\", "
-    "\"arguments\": \"{\\\"a\\\": 1.5}\"}}]}], \"tools\": [{\"function\": {\"name\": \"f\"}}], \"n\": -3, \"l\": [1, true, null]}";
+static const char conversation[] = "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": "
+                                   "\"user\", \"content\": [{\"type\": \"text\", \"text\": "
+                                   "\"\\u00e9 x\"}]}, {\"role\": \"assistant\", \"content\": null, "
+                                   "\"tool_calls\": [{\"function\": {\"name\": \"f\", "
+                                   "\"arguments\": \"{\\\"a\\\": 1.5}\"}}]}], \"tools\": [{\"function\": "
+                                   "{\"name\": \"f\"}}], \"n\": -3, \"l\": [1, true, null]}";
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const struct sg_template_limits limits = {.steps = 50000, .depth = 20, .output_bytes = 1 << 16, .value_bytes = 1 << 20};
+    static const struct sg_template_limits limits = {
+        .steps = 50000, .depth = 20, .output_bytes = 1 << 16, .value_bytes = 1 << 20};
     const uint8_t *nul = size ? memchr(data, 0, size) : NULL;
     size_t len = nul ? (size_t)(nul - data) : size;
     const char *json = nul && len + 1 < size ? (const char *)nul + 1 : conversation;

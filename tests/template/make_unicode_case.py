@@ -35,7 +35,7 @@ def emit_runs(name, points):
 def emit_rows(rows):
     line = "   "
     for row in rows:
-        if len(line) + len(row) + 2 > 116:
+        if len(line) + len(row) + 2 > 108:
             print(line)
             line = "   "
         line += " " + row + ","

@@ -22,7 +22,8 @@ static void check(const char *source, size_t len, const json_t *vars, const json
     struct sg_buf out = {0};
     segue_error err = {0};
     segue_status s = sg_template_open(&t, source, len, "golden", &err);
-    if (s == SEGUE_OK) s = sg_template_render(t, vars, json_integer_value(json_object_get(golden, "now")), NULL, &out, &err);
+    if (s == SEGUE_OK)
+        s = sg_template_render(t, vars, json_integer_value(json_object_get(golden, "now")), NULL, &out, &err);
     const json_t *text = json_object_get(want, "text");
     if (!text && s != SEGUE_EFORMAT) fail_msg("should fail: %s -> %s", source, out.data ? out.data : "");
     if (text && s != SEGUE_OK) fail_msg("%s: %s", source, err.text);
@@ -41,7 +42,8 @@ static void small_templates(void **state)
     assert_true(json_array_size(cases) > 80);
     for (size_t i = 0; i < json_array_size(cases); i++) {
         const json_t *source = json_object_get(json_array_get(cases, i), "template");
-        check(json_string_value(source), json_string_length(source), json_object_get(golden, "vars"), json_array_get(cases, i));
+        check(json_string_value(source), json_string_length(source), json_object_get(golden, "vars"),
+              json_array_get(cases, i));
     }
 }
 
@@ -51,7 +53,8 @@ static void conversations(void **state)
     (void)state;
     assert_true(json_array_size(cases) > 60);
     for (size_t i = 0; i < json_array_size(cases); i++) {
-        json_t *item = json_array_get(cases, i), *request = json_copy(json_object_get(item, "vars")), *vars = NULL;
+        json_t *item = json_array_get(cases, i), *request = json_copy(json_object_get(item, "vars")),
+               *vars = NULL;
         segue_error err = {0};
         json_object_set(request, "messages", json_object_get(item, "messages"));
         if (sg_chat_request(request, NULL, NULL, &vars, &err) != SEGUE_OK) fail_msg("%s", err.text);
@@ -78,11 +81,13 @@ static const char *at(const json_t *v, const char *path)
 
 static void requests(void **state)
 {
-    static const char text[] =
-        "{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"thinking\": \"hm\", \"tool_calls\": [{\"function\": "
-        "{\"name\": \"f\", \"arguments\": \" {\\\"a\\\": [1, null]}\"}}, {\"name\": \"g\", \"arguments\": \"{\\\"b\\\": 2}\"}, "
-        "{\"function\": {\"name\": \"h\", \"arguments\": \"not json\"}}, {\"function\": {\"arguments\": \"[1]\"}}]}], "
-        "\"enable_thinking\": false, \"bos_token\": \"own\"}";
+    static const char text[] = "{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"thinking\": "
+                               "\"hm\", \"tool_calls\": [{\"function\": "
+                               "{\"name\": \"f\", \"arguments\": \" {\\\"a\\\": [1, null]}\"}}, {\"name\": "
+                               "\"g\", \"arguments\": \"{\\\"b\\\": 2}\"}, "
+                               "{\"function\": {\"name\": \"h\", \"arguments\": \"not json\"}}, "
+                               "{\"function\": {\"arguments\": \"[1]\"}}]}], "
+                               "\"enable_thinking\": false, \"bos_token\": \"own\"}";
     segue_error err = {0};
     json_t *request = json_loads(text, 0, NULL), *before = json_deep_copy(request), *vars = NULL;
     (void)state;
@@ -102,7 +107,8 @@ static void requests(void **state)
     json_decref(vars);
     json_decref(before);
     json_decref(request);
-    static const char *const bad[] = {"[]", "{}", "{\"messages\": {}}", "{\"messages\": [1]}", "{\"messages\": [{\"role\": 1}]}"};
+    static const char *const bad[] = {"[]", "{}", "{\"messages\": {}}", "{\"messages\": [1]}",
+                                      "{\"messages\": [{\"role\": 1}]}"};
     for (size_t i = 0; i < 5; i++) {
         request = json_loads(bad[i], 0, NULL);
         assert_int_equal(sg_chat_request(request, NULL, NULL, &vars, &err), SEGUE_EFORMAT);
@@ -119,7 +125,8 @@ int main(void)
     json_error_t je;
     golden = json_load_file("tests/golden/template/cases.json", 0, &je);
     if (!golden) return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(small_templates), cmocka_unit_test(conversations), cmocka_unit_test(requests)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(small_templates), cmocka_unit_test(conversations),
+                                       cmocka_unit_test(requests)};
     int bad = cmocka_run_group_tests(tests, NULL, NULL);
     json_decref(golden);
     return bad;

@@ -12,7 +12,8 @@
 
 #include "text/template.h"
 
-static segue_status run(const char *source, size_t len, const char *vars_text, segue_error *err, size_t *out_len)
+static segue_status run(const char *source, size_t len, const char *vars_text, segue_error *err,
+                        size_t *out_len)
 {
     struct sg_template *t = NULL;
     struct sg_buf out = {0};
@@ -32,21 +33,27 @@ static void refused(const char *source, segue_status want, const char *part)
 {
     segue_error err;
     segue_status s = run(source, strlen(source), "{\"s\": \"abc\", \"n\": 3, \"l\": [1, 2]}", &err, NULL);
-    if (s != want || !strstr(err.text, part)) fail_msg("%.80s: status %d, text '%s', wanted %d '%s'", source, s, err.text, want, part);
+    if (s != want || !strstr(err.text, part))
+        fail_msg("%.80s: status %d, text '%s', wanted %d '%s'", source, s, err.text, want, part);
 }
 
 static void loops(void **state)
 {
     (void)state;
     refused("{% for i in range(1000000000) %}x{% endfor %}", SEGUE_EFORMAT, "hostile line 1: range");
-    refused("{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}"
-            "{% endfor %}", SEGUE_ELIMIT, "steps");
-    refused("\n\n{% for a in range(99999) %}{% for b in range(99999) %}{{ 1 }}{% endfor %}{% endfor %}", SEGUE_ELIMIT,
-            "hostile line 3");
-    refused("{% set ns = namespace(x=[1]) %}{% for a in range(99999) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
-            "{{ ns.x }}", SEGUE_ELIMIT, "nesting");
+    refused("{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% "
+            "endfor %}"
+            "{% endfor %}",
+            SEGUE_ELIMIT, "steps");
+    refused("\n\n{% for a in range(99999) %}{% for b in range(99999) %}{{ 1 }}{% endfor %}{% endfor %}",
+            SEGUE_ELIMIT, "hostile line 3");
+    refused(
+        "{% set ns = namespace(x=[1]) %}{% for a in range(99999) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
+        "{{ ns.x }}",
+        SEGUE_ELIMIT, "nesting");
     refused("{% set ns = namespace(x=[1]) %}{% for a in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
-            "{{ ns.x|tojson }}", SEGUE_ELIMIT, "line 1");
+            "{{ ns.x|tojson }}",
+            SEGUE_ELIMIT, "line 1");
     refused("{{ range(99999)|map('string')|map('center', 9999)|join }}", SEGUE_ELIMIT, "line 1");
     refused("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}", SEGUE_ELIMIT, "nesting");
 }
@@ -55,8 +62,10 @@ static void recursion(void **state)
 {
     (void)state;
     refused("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", SEGUE_ELIMIT, "levels");
-    refused("{% macro m(x) %}{% for i in [1] %}{{ m([m(x)]) }}{% endfor %}{% endmacro %}{{ m(1) }}", SEGUE_ELIMIT, "levels");
-    refused("{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{{ m() }}", SEGUE_ELIMIT, "levels");
+    refused("{% macro m(x) %}{% for i in [1] %}{{ m([m(x)]) }}{% endfor %}{% endmacro %}{{ m(1) }}",
+            SEGUE_ELIMIT, "levels");
+    refused("{% macro m() %}{% call m() %}{{ caller() }}{% endcall %}{% endmacro %}{{ m() }}", SEGUE_ELIMIT,
+            "levels");
     refused("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", SEGUE_ELIMIT, "levels");
 }
 
@@ -68,12 +77,15 @@ static void growth(void **state)
     refused("{{ [1] * 1000000000 }}", SEGUE_ELIMIT, "line 1");
     refused("{{ ('a' * 100000)|replace('a', 'b' * 100000) }}", SEGUE_ELIMIT, "grows");
     refused("{{ ('a' * 1000000).replace('', 'b' * 1000) }}", SEGUE_ELIMIT, "grows");
-    refused("{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
-            SEGUE_ELIMIT, "bytes");
-    refused("{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
-            SEGUE_ELIMIT, "line 1");
+    refused(
+        "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+        SEGUE_ELIMIT, "bytes");
+    refused(
+        "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+        SEGUE_ELIMIT, "line 1");
     refused("{% for i in range(99999) %}{{ 'x' * 10000 }}{% endfor %}", SEGUE_ELIMIT, "grows");
-    refused("{% set x %}{% for i in range(99999) %}{{ 'x' * 10000 }}{% endfor %}{% endset %}", SEGUE_ELIMIT, "line 1");
+    refused("{% set x %}{% for i in range(99999) %}{{ 'x' * 10000 }}{% endfor %}{% endset %}", SEGUE_ELIMIT,
+            "line 1");
     refused("{{ '%1000000000d' % 1 }}", SEGUE_EFORMAT, "width");
     refused("{{ '{:1000000000}'.format(1) }}", SEGUE_EFORMAT, "line 1");
     refused("{{ s.center(100000000) }}", SEGUE_ELIMIT, "line 1");
@@ -105,14 +117,26 @@ static void nesting(void **state)
         size_t n;
         segue_status want; /* OK: any refusal or success that ends */
     } cases[] = {
-        {"{{ ((((((((((", "", 5000, SEGUE_EFORMAT}, {"{{", "", 524288, SEGUE_EFORMAT}, {"{{ [", "", 200000, SEGUE_EFORMAT},
-        {"{% if 1 %}", "", 50000, SEGUE_EFORMAT}, {"{% for x in y %}", "", 50000, SEGUE_EFORMAT},
-        {"{% macro m() %}", "", 50000, SEGUE_EFORMAT}, {"{% set x %}", "", 50000, SEGUE_EFORMAT},
-        {"{%", "", 500000, SEGUE_EFORMAT}, {"{#", "", 500000, SEGUE_EFORMAT}, {"{{ '", "", 200000, SEGUE_EFORMAT},
-        {"{% raw %}", "", 100000, SEGUE_EFORMAT}, {"{{ not not not not", "", 20000, SEGUE_EFORMAT},
-        {"{{ -------------", "", 20000, SEGUE_EFORMAT}, {"{{ a", "", 100000, SEGUE_EFORMAT},
-        {"{{ 1 }}", "", 149000, SEGUE_OK}, {"}}", "", 500000, SEGUE_OK}, {"{% set a = 1 %}", "", 60000, SEGUE_OK},
-        {"{", "", 1000000, SEGUE_OK}, {" ", "{% if %}", 1000000, SEGUE_EFORMAT}, {"x", "", 1048577, SEGUE_ELIMIT},
+        {"{{ ((((((((((", "", 5000, SEGUE_EFORMAT},
+        {"{{", "", 524288, SEGUE_EFORMAT},
+        {"{{ [", "", 200000, SEGUE_EFORMAT},
+        {"{% if 1 %}", "", 50000, SEGUE_EFORMAT},
+        {"{% for x in y %}", "", 50000, SEGUE_EFORMAT},
+        {"{% macro m() %}", "", 50000, SEGUE_EFORMAT},
+        {"{% set x %}", "", 50000, SEGUE_EFORMAT},
+        {"{%", "", 500000, SEGUE_EFORMAT},
+        {"{#", "", 500000, SEGUE_EFORMAT},
+        {"{{ '", "", 200000, SEGUE_EFORMAT},
+        {"{% raw %}", "", 100000, SEGUE_EFORMAT},
+        {"{{ not not not not", "", 20000, SEGUE_EFORMAT},
+        {"{{ -------------", "", 20000, SEGUE_EFORMAT},
+        {"{{ a", "", 100000, SEGUE_EFORMAT},
+        {"{{ 1 }}", "", 149000, SEGUE_OK},
+        {"}}", "", 500000, SEGUE_OK},
+        {"{% set a = 1 %}", "", 60000, SEGUE_OK},
+        {"{", "", 1000000, SEGUE_OK},
+        {" ", "{% if %}", 1000000, SEGUE_EFORMAT},
+        {"x", "", 1048577, SEGUE_ELIMIT},
     };
     segue_error err;
     (void)state;
@@ -120,12 +144,15 @@ static void nesting(void **state)
         size_t len;
         char *s = many(cases[i].part, cases[i].n, cases[i].tail, &len);
         segue_status got = run(s, len, "{}", &err, NULL);
-        if (cases[i].want != SEGUE_OK && got != cases[i].want) fail_msg("%s: status %d, '%s'", cases[i].part, got, err.text);
-        if (got != SEGUE_OK && !strstr(err.text, "hostile")) fail_msg("%s: no name in '%s'", cases[i].part, err.text);
+        if (cases[i].want != SEGUE_OK && got != cases[i].want)
+            fail_msg("%s: status %d, '%s'", cases[i].part, got, err.text);
+        if (got != SEGUE_OK && !strstr(err.text, "hostile"))
+            fail_msg("%s: no name in '%s'", cases[i].part, err.text);
         free(s);
     }
-    static const char *const chains[][2] = {{" + 1", "{{ 1"}, {".a", "{{ a"}, {"|upper", "{{ 'a'"}, {" if 1 else 2", "{{ 1"},
-                                            {" and 1", "{{ 1"}, {"[0]", "{{ a"}, {" is defined", "{{ a"}, {" ~ 1", "{{ 1"}};
+    static const char *const chains[][2] = {
+        {" + 1", "{{ 1"},   {".a", "{{ a"},  {"|upper", "{{ 'a'"},    {" if 1 else 2", "{{ 1"},
+        {" and 1", "{{ 1"}, {"[0]", "{{ a"}, {" is defined", "{{ a"}, {" ~ 1", "{{ 1"}};
     for (size_t i = 0; i < 8; i++) {
         size_t len;
         char *body = many(chains[i][0], 50000, " }}", &len), *s = malloc(len + 8);
@@ -141,7 +168,8 @@ static void nesting(void **state)
 
 static void broken(void **state)
 {
-    static const char nul[] = "a\0b{{ 1 }}\0", nul_tag[] = "{{ \0 }}", bad[] = "\xff\xfe{{ 1 }}", cut[] = "{{ '\xc3";
+    static const char nul[] = "a\0b{{ 1 }}\0", nul_tag[] = "{{ \0 }}", bad[] = "\xff\xfe{{ 1 }}",
+                      cut[] = "{{ '\xc3";
     segue_error err;
     size_t len = 0;
     (void)state;
@@ -172,8 +200,9 @@ static void broken(void **state)
 /* A text built piece by piece over a long conversation needs room for the text, not for every step. */
 static void swept(void **state)
 {
-    static const char source[] = "{% set ns = namespace(x='') %}{% for i in range(2000) %}{% set ns.x = ns.x + 'y' * 500 %}"
-                                 "{% endfor %}{{ ns.x|length }}";
+    static const char source[] =
+        "{% set ns = namespace(x='') %}{% for i in range(2000) %}{% set ns.x = ns.x + 'y' * 500 %}"
+        "{% endfor %}{{ ns.x|length }}";
     segue_error err;
     size_t len = 0;
     (void)state;
@@ -183,8 +212,10 @@ static void swept(void **state)
 
 static void own_limits(void **state)
 {
-    const struct sg_template_limits limits = {.steps = 1000, .depth = 5, .output_bytes = 100, .value_bytes = 20000};
-    static const char *const sources[] = {"{% for i in range(5000) %}{% endfor %}", "{{ 'x' * 101 }}", "{{ 'x' * 30000 }}",
+    const struct sg_template_limits limits = {
+        .steps = 1000, .depth = 5, .output_bytes = 100, .value_bytes = 20000};
+    static const char *const sources[] = {"{% for i in range(5000) %}{% endfor %}", "{{ 'x' * 101 }}",
+                                          "{{ 'x' * 30000 }}",
                                           "{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}"};
     (void)state;
     for (size_t i = 0; i < 4; i++) {
@@ -193,7 +224,8 @@ static void own_limits(void **state)
         segue_error err = {0};
         json_t *vars = json_object();
         assert_int_equal(sg_template_open(&t, sources[i], strlen(sources[i]), "t", &err), SEGUE_OK);
-        if (sg_template_render(t, vars, 0, &limits, &out, &err) != SEGUE_ELIMIT) fail_msg("%s: %s", sources[i], err.text);
+        if (sg_template_render(t, vars, 0, &limits, &out, &err) != SEGUE_ELIMIT)
+            fail_msg("%s: %s", sources[i], err.text);
         assert_int_equal(out.len, 0); /* nothing half-written */
         sg_template_close(t);
         json_decref(vars);
@@ -217,8 +249,9 @@ int main(void)
     struct rlimit space = {.rlim_cur = 128u << 20, .rlim_max = 128u << 20};
     setrlimit(RLIMIT_AS, &space);
 #endif
-    const struct CMUnitTest tests[] = {cmocka_unit_test(loops), cmocka_unit_test(recursion), cmocka_unit_test(growth),
-                                       cmocka_unit_test(nesting), cmocka_unit_test(broken), cmocka_unit_test(swept),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(loops),     cmocka_unit_test(recursion),
+                                       cmocka_unit_test(growth),    cmocka_unit_test(nesting),
+                                       cmocka_unit_test(broken),    cmocka_unit_test(swept),
                                        cmocka_unit_test(own_limits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,8 +16,11 @@ static segue_status run_case(const json_t *line, struct sg_buf *out, segue_error
     struct sg_template *t = NULL;
     json_t *request = NULL;
     segue_status s = sg_template_open(&t, json_string_value(source), json_string_length(source), "case", err);
-    if (s == SEGUE_OK && json_is_true(json_object_get(line, "request"))) s = sg_chat_request(vars, "<s>", "</s>", &request, err);
-    if (s == SEGUE_OK) s = sg_template_render(t, request ? request : vars, json_is_integer(now) ? json_integer_value(now) : 0, NULL, out, err);
+    if (s == SEGUE_OK && json_is_true(json_object_get(line, "request")))
+        s = sg_chat_request(vars, "<s>", "</s>", &request, err);
+    if (s == SEGUE_OK)
+        s = sg_template_render(t, request ? request : vars,
+                               json_is_integer(now) ? json_integer_value(now) : 0, NULL, out, err);
     json_decref(request);
     sg_template_close(t);
     return s;
@@ -35,8 +38,10 @@ int main(void)
         segue_error err = {0};
         segue_status s = item ? run_case(item, &out, &err) : SEGUE_EFORMAT;
         json_t *answer = json_object();
-        if (s == SEGUE_OK) json_object_set_new(answer, "text", json_stringn(out.data ? out.data : "", out.len));
-        else json_object_set_new(answer, "error", json_string_nocheck(item ? err.text : je.text));
+        if (s == SEGUE_OK)
+            json_object_set_new(answer, "text", json_stringn(out.data ? out.data : "", out.len));
+        else
+            json_object_set_new(answer, "error", json_string_nocheck(item ? err.text : je.text));
         char *text = json_dumps(answer, JSON_ENSURE_ASCII | JSON_COMPACT);
         puts(text ? text : "{\"error\": \"no text\"}");
         free(text);
