@@ -104,26 +104,26 @@ static segue_status check_number(const struct arg_def *def, const char *text, si
     return SEGUE_OK;
 }
 
+static segue_status check_numbers(const struct arg_def *def, const char *text, segue_error *err)
+{
+    for (const char *s = text;; s++) {
+        size_t len = strcspn(s, ",");
+        segue_status st = check_number(def, s, len, err);
+        if (st || !s[len]) return st;
+        s += len;
+    }
+}
+
 static segue_status check_value(const struct arg_def *def, const char *text, segue_error *err)
 {
-    switch (def->kind) {
-    case ARG_CHOICE:
-        if (!choice_has(def->meta, text))
-            return out_fail(err, SEGUE_EARG, "flag --%s: \"%.80s\": not a choice; give one of %s", def->name, text,
-                            def->meta);
-        break;
-    case ARG_COUNT:
-    case ARG_REAL: return check_number(def, text, strlen(text), err);
-    case ARG_COUNTS:
-        for (const char *s = text;; s += strcspn(s, ",") + 1) {
-            size_t len = strcspn(s, ",");
-            segue_status st = check_number(def, s, len, err);
-            if (st) return st;
-            if (!s[len]) break;
-        }
-        break;
-    default: break;
-    }
+    segue_status st = SEGUE_OK;
+    if (def->kind == ARG_CHOICE && !choice_has(def->meta, text))
+        st = out_fail(err, SEGUE_EARG, "flag --%s: \"%.80s\": not a choice; give one of %s", def->name, text, def->meta);
+    else if (def->kind == ARG_COUNT || def->kind == ARG_REAL)
+        st = check_number(def, text, strlen(text), err);
+    else if (def->kind == ARG_COUNTS)
+        st = check_numbers(def, text, err);
+    if (st) return st;
     if ((def->flags & ARG_LATER) && !(def->preset && !strcmp(text, def->preset)))
         return out_fail(err, SEGUE_EUNSUPPORTED, "option refused: --%s: not in this build; leave it out", def->name);
     return SEGUE_OK;

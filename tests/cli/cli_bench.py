@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""`segue bench`: rows, fields, forms of output. SPDX-License-Identifier: MIT"""
+import csv, io, sqlite3
+from clitest import *
+
+m = tiny_model()
+base = ["bench", "-m", m, "-r", "2"]
+code, out, err = run(*base, "-p", "16,8", "-n", "4", "-d", "0,8", "-t", "1,2", "-o", "json", "--unit", "cpu")
+rows = json.loads(out)
+expect("rows", [(r["n_threads"], r["n_depth"], r["n_prompt"], r["n_gen"]) for r in rows]
+       == [(t, d, p, n) for t in (1, 2) for d in (0, 8) for p, n in ((16, 0), (8, 0), (0, 4))], [list(r.items())[:12] for r in rows])
+FIELDS = """n_prompt n_gen n_depth n_threads avg_ns stddev_ns avg_ts stddev_ts samples_ns samples_ts model_filename model_type model_size
+ids_hash load_ms compile_ms peak_bytes weight_bytes state_bytes gb_s stream_gb_s roof_share machine unit seed model""".split()
+expect("fields", all(not set(FIELDS) - set(r) for r in rows), set(FIELDS) - set(rows[0]))
+for r in rows:
+    n = r["n_prompt"] + r["n_gen"]
+    ts = [n * 1e9 / x for x in r["samples_ns"]]
+    expect("figures", len(ts) == 2 and abs(r["avg_ts"] - sum(ts) / 2) < 1e-3 * r["avg_ts"] and abs(r["avg_ns"] - sum(r["samples_ns"]) / 2) <= 1, r)
+    expect("nulls have reasons", all(v is not None or r.get(k + "_reason") for k, v in r.items()), r)
+expect("generation counts bytes", all(r["gb_s"] and r["gb_s"] > 0 for r in rows if r["n_gen"]), [r["gb_s"] for r in rows])
+same = {(r["n_depth"], r["n_prompt"], r["n_gen"]): set() for r in rows}
+for r in rows: same[(r["n_depth"], r["n_prompt"], r["n_gen"])].add(r["ids_hash"])
+expect("equal work has an equal hash", all(len(v) == 1 for v in same.values()) and len(set().union(*same.values())) == 5, same)  # 8 after 8 are the 16
+again = json.loads(run(*base, "-p", "16", "-n", "0", "-o", "json", "--seed", "2")[1])
+expect("-n 0, another seed", len(again) == 1 and again[0]["ids_hash"] not in same[(0, 16, 0)], again)
+short = [*base, "-p", "8", "-n", "3"]
+lines = [json.loads(l) for l in run(*short, "-o", "jsonl")[1].strip().split("\n")]
+expect("jsonl", [l["n_gen"] for l in lines] == [0, 3])
+expect("--json is -o json", len(json.loads(run(*short, "--json")[1])) == 2)
+table = list(csv.reader(io.StringIO(run(*short, "-o", "csv")[1])))
+expect("csv", len(table) == 3 and len({len(r) for r in table}) == 1 and dict(zip(table[0], table[2]))["n_gen"] == "3", table)
+db = sqlite3.connect(":memory:")
+db.executescript(run(*short, "-o", "sql")[1])
+expect("sql", db.execute("SELECT n_prompt, n_gen FROM segue_bench").fetchall() == [(8, 0), (0, 3)])
+md = run(*short)[1]
+expect("md", md.count("\n") == 4 and "| pp8 " in md and "| tg3 " in md, md)
+many = json.loads(run(*base, "-p", "0", "-n", "4", "--sequences", "3", "-o", "json")[1])
+expect("--sequences", many[0]["n_sequences"] == 3 and abs(many[0]["avg_ts"] - sum(12e9 / x for x in many[0]["samples_ns"]) / 2) < 1e-3 * many[0]["avg_ts"], many)
+refused(2, [*base, "-p", "8,", "-n", "0"])
+refused(2, [*base, "-t", "0"], "range")
+refused(3, [*base, "--unit", "cuda:0"], "cuda")
+code, out, err = run(*base, "-p", "5000", "-n", "0")
+expect("more than the model's context", code in (0, 5) and err.count("\n") <= 1, (code, err))
+done()

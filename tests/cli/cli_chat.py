@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""`segue chat`: turns and commands on a pipe, line editing and ^C on a terminal. SPDX-License-Identifier: MIT"""
+import pty, select, signal, subprocess, time
+from clitest import *
+
+m = tiny_model()
+base = ["chat", "-m", m, "--greedy", "-n", "8"]
+
+
+def chat(lines, *args, **more): return run(*base, *args, stdin="".join(l + "\n" for l in lines), **more)
+
+
+def answer(messages, n=8):
+    path = write(top.name, "q.json", json.dumps(messages))
+    return json.loads(run("run", "-m", m, "--greedy", "-n", n, "--messages", path, "--json")[1])["text"]
+
+
+user = lambda t: {"role": "user", "content": t}
+said = lambda t: {"role": "assistant", "content": t}
+
+# Two turns: the second is answered as if the whole conversation were one prompt, and keeps what is there.
+code, out, err = chat(["hello", "", "and?"], "--json")
+o = json.loads(out)
+first = answer([user("hello")])
+expect("turns", code == 0 and [x["role"] for x in o["messages"]] == ["user", "assistant"] * 2, out[:300])
+expect("first turn", o["messages"][1]["content"] == first, (o["messages"], first))
+expect("second turn", o["messages"][3]["content"] == answer([user("hello"), said(first), user("and?")]), o["messages"])
+expect("reuse", o["turns"][0]["reuse_reason"] == "first-use" and o["turns"][1]["reused_tokens"] > 0, o["turns"][1]["reused_tokens"])
+code, out, err = chat(["hello"])
+expect("text", code == 0 and out == first + "\n", (out, first))
+code, out, err = chat([], "-p", "hello")
+expect("-p is the first turn", code == 0 and out == first + "\n", (out, first))
+
+# Commands.
+o = json.loads(chat(["hello", "/undo", "bye"], "--json")[1])
+expect("/undo", [x["content"] for x in o["messages"]] == ["bye", answer([user("bye")])], o["messages"])
+o = json.loads(chat(["hello", "/retry"], "--json")[1])
+expect("/retry", o["messages"] == [user("hello"), said(first)] and len(o["turns"]) == 2, o["messages"])
+o = json.loads(chat(["hello", "/clear", "bye"], "--json", "--system", "be")[1])
+expect("/clear keeps the system message", [x["role"] for x in o["messages"]] == ["system", "user", "assistant"], o["messages"])
+expect("/clear", o["messages"][2]["content"] == answer([{"role": "system", "content": "be"}, user("bye")]), o["messages"])
+o = json.loads(chat(["hello", "/system be brief", "x", "/system", "y"], "--json")[1])
+expect("/system", o["messages"][0] == user("hello") and len(o["messages"]) == 6, o["messages"])
+o = json.loads(chat(["/set tokens 3", "/set temp 0.7", "/set seed 5", "hello"], "--json")[1])
+expect("/set", o["turns"][0]["output_tokens"] <= 3 and o["turns"][0]["seed"] == 5, o["turns"][0]["seed"])
+code, out, err = chat(["hello", "/stats", "/help", "/set", "/exit", "never"])
+expect("/stats /help /exit", code == 0 and "prompt_tokens" in err and "/retry" in err and out == first + "\n", (out, err))
+for bad in ("/frob", "/undo", "/retry", "/save", "/load", "/lora", "/set frob 1", "/set temp hot", "/set model x", "/stats",
+            "/load /nowhere/x.json", "/save /nowhere/x.json", "/lora /nowhere"):
+    code, out, err = chat([bad, "hello"])
+    lines = [l for l in err.split("\n") if l]
+    expect(f"{bad}: one line, and the chat goes on", len(lines) == 1 and lines[0].startswith("segue: "), err)
+    expect(f"{bad}: exit code", code != 0, code)
+saved = os.path.join(top.name, "c.json")
+chat(["hello", "/save " + saved])
+expect("/save", json.load(open(saved)) == [user("hello"), said(first)] and os.stat(saved).st_mode & 0o77 == 0)
+o = json.loads(chat(["/load " + saved, "and?"], "--json")[1])
+expect("/load", o["messages"][3]["content"] == answer([user("hello"), said(first), user("and?")]), o["messages"])
+state = os.path.join(top.name, "c.state")
+chat(["hello", "/save " + state])
+o = json.loads(chat(["/load " + state, "and?"], "--json")[1])
+expect("/load of a state", o["turns"][0]["reused_tokens"] > 0 and o["messages"][3]["content"] == answer([user("hello"), said(first), user("and?")]), o["messages"])
+json.loads(chat(["hello"], "--session", "s", "--json")[1])
+o = json.loads(chat(["and?"], "--session", "s", "--json")[1])
+expect("--session", len(o["messages"]) == 4 and o["turns"][0]["reused_tokens"] > 0, o["messages"])
+expect("--session files", {f: os.stat(os.path.join(home, "data/sessions", f)).st_mode & 0o777 for f in os.listdir(os.path.join(home, "data/sessions"))}
+       == {"s.state": 0o600, "s.json": 0o600})
+code, out, err = chat(["hello " * 1000, "x"], "-c", 64)
+expect("a turn that does not fit", code == 5 and err.count("\n") == 1, (code, err))
+plain = tiny_model("plain", template=None)
+o = json.loads(run("chat", "-m", plain, "--greedy", "-n", 4, "--json", stdin="ab\ncd\n")[1])
+expect("without a template", bytes(o["turns"][0]["prompt_ids"]) == b"ab" and bytes(o["turns"][1]["prompt_ids"][:2]) == b"ab", o["turns"][1]["prompt_ids"])
+
+# A terminal: ^C stops the answer and the program goes on, ^C at the prompt drops the line, history is kept.
+if "libedit" in subprocess.run(["ldd", command], capture_output=True, text=True).stdout:
+    long = tiny_model("long", layers=4, width=128, context=200000)
+    master, slave = pty.openpty()
+    p = subprocess.Popen([command, "chat", "-m", long, "-n", "-1", "-c", "100000", "--ignore-eos", "--greedy"], stdin=slave, stdout=slave,
+                         stderr=slave, env={**environment, "TERM": "xterm"}, start_new_session=True)
+    os.close(slave)
+    seen = b""
+
+    def wait_for(words, seconds=60):
+        global seen
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if words(seen): return True
+            if select.select([master], [], [], 0.2)[0]:
+                try: seen += os.read(master, 65536)
+                except OSError: break
+        return words(seen)
+
+    expect("prompt", wait_for(lambda s: b"/help" in s and s.rstrip().endswith(b">")), seen)
+    os.write(master, b"hello\r")
+    before = len(seen)
+    expect("answer begins", wait_for(lambda s: len(s) > before + 100), seen)
+    p.send_signal(signal.SIGINT)
+    expect("the answer stops", wait_for(lambda s: b"tok/s" in s), seen[-300:])
+    seen = b""
+    os.write(master, b"some words\x03/stats\r")
+    expect("^C drops the line", wait_for(lambda s: b"output_tokens" in s), seen)
+    os.write(master, b"/exit\r")
+    try:
+        while os.read(master, 65536): pass
+    except OSError: pass
+    expect("ends well", p.wait(timeout=60) == 0, p.returncode)
+    history = os.path.join(home, "data/chat_history")
+    expect("history", "hello" in open(history).read() and os.stat(history).st_mode & 0o77 == 0)
+else:
+    print("SKIP cli_chat terminal: built without libedit")
+done()

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Help fits a screen and is as the golden says, man pages and completions are well formed, typing errors are met with one
+line. UPDATE_GOLDEN=1 writes the goldens anew. SPDX-License-Identifier: MIT"""
+import os, shutil, subprocess, sys
+from clitest import *
+
+golden = os.path.join(source, "tests", "golden", "help")
+code, out, err = run("--list")
+commands = out.split()
+expect("--list", code == 0 and "run" in commands and "pull" in commands, out)
+for c in ["", *commands]:
+    code, text, err = run(*([c] if c else []), "--help")
+    expect(f"{c} --help", code == 0 and err == "", (code, err))
+    lines = text.rstrip("\n").split("\n")
+    expect(f"{c} --help fits a screen", len(lines) <= 40 and max(map(len, lines)) <= 100, (len(lines), max(map(len, lines))))
+    expect(f"{c} --help has an example", lines[-1].startswith("example: "), lines[-1])
+    path = os.path.join(golden, (c or "segue") + ".txt")
+    if os.environ.get("UPDATE_GOLDEN"): write(golden, (c or "segue") + ".txt", text)
+    expect(f"{c} --help is the golden", os.path.exists(path) and open(path).read() == text,
+           f"differs from {path}; UPDATE_GOLDEN=1 writes it anew")
+    code, page, err = run("--man", c or "segue")
+    expect(f"--man {c}", code == 0 and page.startswith(".TH SEGUE") and ".SH NAME" in page, page[:80])
+    for tool in (["mandoc", "-Tlint", "-Wwarning"], ["groff", "-man", "-ww", "-z", "-Tutf8"]):
+        if not shutil.which(tool[0]): continue
+        r = subprocess.run(tool, input=page.encode(), capture_output=True)
+        expect(f"{tool[0]} on the page of {c}", not r.stderr and (tool[0] == "groff" or not r.stdout), (r.stdout[:300], r.stderr[:300]))
+for shell in ("bash", "zsh", "fish"):
+    code, script, err = run("--completion", shell)
+    expect(f"completion {shell}", code == 0 and all(c in script for c in commands), err)
+    if shutil.which(shell):
+        r = subprocess.run([shell, "-n"] + (["/dev/stdin"] if shell == "fish" else []), input=script.encode(), capture_output=True)
+        expect(f"{shell} -n", r.returncode == 0 and not r.stderr, r.stderr)
+if shutil.which("bash"):
+    script = run("--completion", "bash")[1] + """
+ask() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _segue; echo "${COMPREPLY[*]}"; }
+ask segue tok; ask segue run --top; ask segue run --kv b; ask segue run -"""
+    out = subprocess.run(["bash", "-c", script], capture_output=True, text=True).stdout.split("\n")
+    expect("bash completes", out[:3] == ["tokenize", "--top-k --top-p", "bf16"] and "--greedy" in out[3], out)
+
+code, out, err = run()
+expect("no command", code == 2 and out == "" and "usage" in err, (code, err))
+refused(2, ["frobnicate"], "frobnicate")
+refused(2, ["tokenise"], "segue tokenize")
+refused(2, ["run", "--tmep", "1"], "--temp")
+refused(2, ["run", "--temp"], "value missing")
+refused(2, ["run", "--temp", "hot"], "hot")
+refused(2, ["run", "--temp", "nan"], "nan")
+refused(2, ["run", "--temp=-1"], "out of range")
+refused(2, ["run", "-n", "1.5"], "whole")
+refused(2, ["run", "-n", "1" * 400], "number")
+refused(2, ["run", "--kv", "f64"], "f32|f16|bf16|q8")
+refused(2, ["run", "--greedy=1"], "takes no value")
+refused(2, ["run", "stray"], "stray")
+refused(2, ["bench", "-p", "1,x"], "x")
+refused(2, ["pull"], "missing")
+for later in ("plan", "calibrate", "state", "replay", "mil", "ane-probe", "serve", "train"):
+    if later not in commands: refused(3, [later], "not in this build")
+for flag in (["--pipeline", "gpu"], ["--verify", "8"], ["--record", "x"], ["--trace", "x"], ["--meter", "rapl"], ["--store", "on"],
+             ["--repair"], ["--keep", "4"], ["--storage", "fp8"]):
+    if flag[0] in run("run", "--help")[1].split("Not in this build")[1]: refused(3, ["run", "-p", "x", *flag], flag[0])
+for flag in (["--handoff"], ["--pipelines"], ["--beside", "4"], ["--predict"]):
+    if flag[0] in run("bench", "--help")[1].split("Not in this build")[1]: refused(3, ["bench", *flag], flag[0])
+code, out, err = run("version", "--json")
+version = json.loads(out)
+expect("version", set(version) >= {"version", "commit", "units", "cuda_targets"} and "cpu" in version["units"], out)
+with open("/dev/full", "w") as full:
+    r = subprocess.run([command, "--help"], stdout=full, stderr=subprocess.PIPE)
+    expect("help on a full disk", r.returncode == 1 and r.stderr.startswith(b"segue: "), r)
+done()
