@@ -50,6 +50,7 @@ static segue_status add_rows(struct dump *d, struct sg_state *state, uint32_t in
     uint64_t first = 0, end = 0;
     float *rows = NULL, *heads = NULL;
     ops->state_held(state, index, &first, &end);
+    if (slot->window && end - first >= slot->window) first = end - slot->window + 1; /* what the next row can see */
     size_t n = end - first, wide = (size_t)slot->heads * slot->width;
     SG_TRY(take(d, n, wide, sizeof(float), &rows, err));
     SG_TRY(take(d, n, wide, sizeof(float), &heads, err));
