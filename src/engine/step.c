@@ -89,13 +89,14 @@ static segue_status take_result(struct sg_step *t, uint32_t i, struct segue_sess
     return sg_session_accept(s, t->tokens[i], token);
 }
 
-/* All sessions of the list that wait on this stretch, in one run. */
+/* The sessions of the list that wait on this stretch, as many as the unit takes in one run; the caller comes again for
+ * the others. */
 static void step_together(segue_session *const *sessions, size_t n, const struct sg_stretch *stretch, struct sg_step *t,
                           int32_t *tokens, segue_status *each, segue_error *err)
 {
-    uint32_t spans = 0;
+    uint32_t spans = 0, most = stretch->unit->desc.rows_max ? stretch->unit->desc.rows_max : SESSIONS_MAX;
     uint64_t begun = sg_now_ns();
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n && spans < most; i++)
         if (each[i] == SEGUE_OK && atomic_load(&sessions[i]->busy) == 1 && shared_stretch(sessions[i]) == stretch)
             add_span(t, spans++, sessions[i], (uint32_t)i);
     struct sg_batch batch = {.spans = t->spans, .spans_n = spans, .inline_hint = 1};

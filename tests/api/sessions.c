@@ -449,6 +449,60 @@ static void stop_tokens_end(void **state)
     segue_engine_close(e);
 }
 
+/* A tokenizer smaller than the vocabulary: the rows beyond it are padding and are never chosen, however probable. And the
+ * breakers of DRY come from its texts: token 5 holds a newline. */
+static void the_tokenizer_bounds_the_choice(void **state)
+{
+    (void)state;
+    enum { TEXTS = 60 };
+    char folder[512], path[1024];
+    segue_model *m = NULL;
+    segue_engine *e = NULL;
+    segue_session *s = NULL;
+    int32_t token = -1;
+    tiny_folder(folder, sizeof folder, "sessions", tiny_models[0].name);
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fprintf(f, "{\"added_tokens\":[],\"normalizer\":null,\"post_processor\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\","
+               "\"add_prefix_space\":false,\"use_regex\":true},\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\","
+               "\"merges\":[],\"vocab\":{\"\\u010a\":5");
+    for (int i = 0; i < TEXTS; i++)
+        if (i != 5) fprintf(f, ",\"%c\":%d", 'A' + i + (i > 26), i); /* past the backslash */
+    fprintf(f, "}}}");
+    assert_int_equal(fclose(f), 0);
+    if (segue_model_open(&m, folder, NULL, &err) != SEGUE_OK) fail_msg("%s", err.text);
+    assert_int_equal(unlink(path), 0);
+    OK(segue_engine_open(&e, m, &all.units[0], 1, NULL, &err));
+    const struct segue_bias bias[2] = {{90, 500}, {41, 300}};
+    for (int hot = 0; hot < 2; hot++) {
+        segue_sampling p = SEGUE_INIT(segue_sampling);
+        p.bias = bias;
+        p.bias_n = 2;
+        p.temperature = (float)hot;
+        s = session(e, &p);
+        OK(segue_session_append(s, all.prompt, PROMPT, &err));
+        OK(segue_session_next(s, &token, &err));
+        assert_int_equal(token, 41);
+        segue_session_close(s);
+    }
+    for (int32_t breaker = 5; breaker < 7; breaker++) { /* x y z w x y z: w is penalised, unless y breaks */
+        const int32_t loop[7] = {10, breaker, 12, 13, 10, breaker, 12};
+        const struct segue_bias wish = {13, 100};
+        segue_sampling p = SEGUE_INIT(segue_sampling);
+        p.bias = &wish;
+        p.bias_n = 1;
+        p.dry_multiplier = 1000;
+        s = session(e, &p);
+        OK(segue_session_append(s, loop, 7, &err));
+        OK(segue_session_next(s, &token, &err));
+        assert_true((token == 13) == (breaker == 5));
+        segue_session_close(s);
+    }
+    segue_engine_close(e);
+    segue_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -457,7 +511,7 @@ int main(void)
         cmocka_unit_test(forks_do_not_disturb), cmocka_unit_test(saved_sessions_go_on),
         cmocka_unit_test(moved_sessions_go_on), cmocka_unit_test(layers_on_two_units), cmocka_unit_test(seeds_repeat),
         cmocka_unit_test(canceled_sessions_go_on), cmocka_unit_test(limits_name_both_numbers),
-        cmocka_unit_test(stop_tokens_end),
+        cmocka_unit_test(stop_tokens_end), cmocka_unit_test(the_tokenizer_bounds_the_choice),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
