@@ -50,6 +50,7 @@ static segue_status refuse(const struct reading *r, const char *name, const char
 
 /* --- finding pairs --- */
 
+/* A or B of one module under one prefix. The module's own ".weight" gives way to the habit's ending. */
 static const struct sg_tensor *find(const struct reading *r, const char *prefix, const char *module,
                                     uint32_t layer, int b)
 {
@@ -65,6 +66,7 @@ static const struct sg_tensor *find(const struct reading *r, const char *prefix,
     return sg_archive_find(r->ad->archive, name);
 }
 
+/* Adapters are named after the class that was trained, whose prefix need not be the model file's. */
 static void find_pair(const struct reading *r, const struct sg_tensor_row *row, uint32_t layer,
                       const struct sg_tensor *ab[2])
 {
@@ -111,6 +113,7 @@ static segue_status alpha_of(const struct reading *r, const struct sg_tensor *a,
     return SEGUE_OK;
 }
 
+/* alpha / rank, or what the habit has instead; the rank is the tensor's, so rank patterns need no reading. */
 static segue_status scale_of(const struct reading *r, const struct sg_tensor *a, uint32_t rank, double *scale)
 {
     double alpha = 0;
@@ -185,6 +188,7 @@ static void place(struct sg_lora_pair *pair, const struct reading *r, const floa
     pair->b = to_b;
 }
 
+/* Layouts are undone by the adapter's habit, not by the model's: a PEFT adapter fits a GGUF of its model. */
 static segue_status fill_pair(struct reading *r, struct sg_lora_pair *pair, const struct sg_tensor_row *row,
                               const struct sg_tensor *const ab[2])
 {
@@ -216,6 +220,7 @@ static segue_status fill_pair(struct reading *r, struct sg_lora_pair *pair, cons
     return s;
 }
 
+/* Marks what it uses, so that what is left over can be refused. */
 static segue_status take_row(struct reading *r, const struct sg_tensor_row *row, uint32_t layer)
 {
     const struct sg_tensor *ab[2], *base = sg_model_weight(r->m, layer, row->role)->weight;
@@ -328,6 +333,7 @@ static segue_status read_config(struct reading *r, const char *folder)
     return r->habit == HABIT_PEFT ? check_peft(r) : check_mlx(r);
 }
 
+/* A folder may hold an adapter of either habit; anything else is named as a file. */
 static segue_status open_weights(struct reading *r)
 {
     static const char *const names[] = {"adapter_model.safetensors", "adapters.safetensors"};

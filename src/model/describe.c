@@ -68,8 +68,8 @@ static json_t *numbers_of(const struct segue_model *m, int *failed)
     }
     put(o, "act", json_string(sg_act_name((enum sg_act)n->act)), failed);
     put(o, "layer_kinds", kinds_of(n, failed), failed);
-    if (m->family->rotates) put(o, "rope", rotary_of(&n->rotary[0], failed), failed);
-    if (m->family->rotates && n->window) put(o, "rope_sliding", rotary_of(&n->rotary[1], failed), failed);
+    if (!m->family->learnt) put(o, "rope", rotary_of(&n->rotary[0], failed), failed);
+    if (!m->family->learnt && n->window) put(o, "rope_sliding", rotary_of(&n->rotary[1], failed), failed);
     return o;
 }
 

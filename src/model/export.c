@@ -264,7 +264,7 @@ static void make_keys(struct sg_export *e)
         else if (r->kind == SG_NUMBER_COUNT)
             sg_gguf_key_count(&e->out, key, (uint32_t)v);
     }
-    if (f->rotates) rope_keys(e, arch);
+    if (!f->learnt) rope_keys(e, arch);
     if (f->sections) section_keys(e, arch);
 }
 

@@ -118,7 +118,7 @@ struct sg_family {
     const struct sg_tensor_row *tensors[3]; /* NULL-terminated */
     enum sg_norm_kind norm;
     unsigned interleaved; /* 1: GGUF files hold q and k rows for rotation of neighbouring pairs */
-    unsigned rotates;     /* 1: has rotary tables */
+    unsigned learnt;      /* 1: positions are a learnt table, nothing is rotated */
     unsigned sections;    /* 1: GGUF files say how rotary pairs are shared between directions of an image */
     double theta;         /* rotary base where the file does not say; 0 = 10000 */
     /* Numbers that follow from others; may be NULL. Runs after the table was read and before it is checked.

@@ -55,6 +55,7 @@ static const struct sg_tensor_row tensors[] = {
     {.role = SG_ROLE_NONE},
 };
 
+/* The scale of embeddings is no number of the file. */
 static segue_status derive(struct sg_numbers *n, unsigned gguf, segue_error *err)
 {
     (void)err;
@@ -64,6 +65,8 @@ static segue_status derive(struct sg_numbers *n, unsigned gguf, segue_error *err
     return SEGUE_OK;
 }
 
+/* The second norm of each half stands between it and the residual, so the addition is an operation of its
+ * own. */
 static int32_t layer(struct sg_layer *l, int32_t x)
 {
     int32_t a = sg_layer_attention(l, sg_layer_norm(l, x, SG_ATTN_NORM), -1);
@@ -79,8 +82,6 @@ const struct sg_family sg_family_gemma3 = {
     .gguf = (const char *const[]){"gemma3", NULL},
     .numbers = {sg_decoder_numbers, numbers},
     .tensors = {sg_decoder_tensors, tensors},
-    .norm = SG_NORM_RMS,
-    .rotates = 1,
     .theta = 1e6,
     .derive = derive,
     .layer = layer,

@@ -20,6 +20,7 @@ static const struct sg_number_row numbers[] = {
     {0},
 };
 
+/* Norms of weight and bias; every linear layer has a bias. */
 static const struct sg_tensor_row tensors[] = {
     {SG_TENSOR(SG_EMBED, 0, "wte.weight", "token_embd.weight", "vocab", "width")},
     {SG_TENSOR(SG_POSITIONS, 0, "wpe.weight", "position_embd.weight", "context", "width")},
@@ -47,6 +48,7 @@ static segue_status derive(struct sg_numbers *n, unsigned gguf, segue_error *err
     return SEGUE_OK;
 }
 
+/* One projection gives q, k and v; attention reads it through three windows. */
 static int32_t layer(struct sg_layer *l, int32_t x)
 {
     uint32_t width = l->n->width;
@@ -65,6 +67,7 @@ const struct sg_family sg_family_gpt2 = {
     .numbers = {numbers},
     .tensors = {tensors},
     .norm = SG_NORM_LAYER,
+    .learnt = 1,
     .derive = derive,
     .layer = layer,
 };

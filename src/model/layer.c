@@ -72,6 +72,7 @@ int32_t sg_layer_attend(struct sg_layer *l, struct sg_operand q, struct sg_opera
     return sg_attend(l->b, q, k, v, p, gate);
 }
 
+/* Absent head norms leave q and k as they are: Llama and Qwen3 are one phrase. */
 int32_t sg_layer_attention(struct sg_layer *l, int32_t h, int32_t residual)
 {
     const struct sg_numbers *n = l->n;
@@ -96,6 +97,7 @@ int32_t sg_layer_decoder(struct sg_layer *l, int32_t x)
     return sg_layer_mlp(l, sg_layer_norm(l, x, SG_FFN_NORM), x);
 }
 
+/* head_width and value_width of 0 are derived; kv_heads of 0 are as many as heads. */
 const struct sg_number_row sg_decoder_numbers[] = {
     {SG_COUNT(layers), .hf = {"num_hidden_layers"}, .gguf = "block_count", .need = 1, .least = 1,
      .most = 4096},
@@ -123,6 +125,7 @@ const struct sg_number_row sg_decoder_numbers[] = {
     {0},
 };
 
+/* Qwen files carry a window that is switched off. */
 const struct sg_number_row sg_window_numbers[] = {
     {SG_SWITCH(use_window), .hf = {"use_sliding_window"}},
     {SG_COUNT(window), .hf = {"sliding_window"}, .most = 1 << 30},
@@ -130,6 +133,7 @@ const struct sg_number_row sg_window_numbers[] = {
     {0},
 };
 
+/* q and k are marked for every family; only `interleaved` ones have them permuted in GGUF files. */
 const struct sg_tensor_row sg_decoder_tensors[] = {
     {SG_TENSOR(SG_EMBED, 0, "embed_tokens.weight", "token_embd.weight", "vocab", "width")},
     {SG_TENSOR(SG_FINAL_NORM, 0, "norm.weight", "output_norm.weight", NULL, "width")},

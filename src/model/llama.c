@@ -21,8 +21,6 @@ const struct sg_family sg_family_llama = {
     .gguf = (const char *const[]){"llama", NULL},
     .numbers = {sg_decoder_numbers, numbers},
     .tensors = {sg_decoder_tensors, tensors},
-    .norm = SG_NORM_RMS,
     .interleaved = 1,
-    .rotates = 1,
     .layer = sg_layer_decoder,
 };

@@ -44,6 +44,7 @@ static segue_status unknown_family(const struct opening *o, const char *what)
                    o->path, what);
 }
 
+/* model_type is the stronger word; architectures help where it is missing or is a wrapper's. */
 static segue_status find_json_family(struct opening *o)
 {
     const json_t *architectures = json_object_get(o->config, "architectures");
@@ -140,6 +141,7 @@ static segue_status read_announcement(struct opening *o)
 
 /* --- what follows --- */
 
+/* Llama 3's scaling in GGUF: f / divisor, whatever numbers made the divisors. */
 static segue_status apply_divisors(struct opening *o)
 {
     struct segue_model *m = o->m;
@@ -159,6 +161,7 @@ static segue_status apply_divisors(struct opening *o)
     return SEGUE_OK;
 }
 
+/* Scales lie apart from some storages' values, and are read with them. */
 static uint64_t stored_bytes(const struct sg_tensor *t)
 {
     uint64_t groups = t->affine.group ? t->rows * (t->cols / t->affine.group) : 0;
@@ -197,6 +200,9 @@ static segue_status sum_weights(struct segue_model *m, segue_error *err)
     return name_storage(m, weights, bits, err);
 }
 
+/* Only what a state depends on, in a form that no file format changes: the same model as GGUF and as
+ * safetensors has one shape id. Hence rounded reals, kinds instead of the rules that made them, and no
+ * context length. */
 static segue_status hash_shape(struct segue_model *m, segue_error *err)
 {
     const struct sg_numbers *n = m->numbers;
@@ -216,6 +222,8 @@ static segue_status hash_shape(struct segue_model *m, segue_error *err)
     return s == SEGUE_OK ? s : sg_no_memory("shape id", 1024, err);
 }
 
+/* What a state costs is asked of the graph, which alone knows the slots. Building it here also proves that it
+ * can be. */
 static segue_status sum_state(struct segue_model *m, segue_error *err)
 {
     struct sg_graph *g = NULL;
@@ -278,6 +286,7 @@ static char *folder_of(const char *path)
     return slash ? sg_strndup(path, slash == path ? 1 : (size_t)(slash - path)) : sg_strndup(".", 1);
 }
 
+/* From cheap to dear: a file of a wrong kind is refused before its tokenizer is read. */
 static segue_status open_parts(struct opening *o, const segue_model_opts *opts)
 {
     struct segue_model *m = o->m;
@@ -341,6 +350,7 @@ static int32_t begin(struct sg_layer *l, const struct sg_graph_wish *wish)
                     sg_layer_tensor(l, SG_POSITIONS), (float)l->n->embed_scale);
 }
 
+/* c * tanh(x / c): three plain operations, because only the head needs it. */
 static int32_t cap_logits(struct sg_builder *b, int32_t x, double cap)
 {
     if (!(cap > 0)) return x;
@@ -364,6 +374,7 @@ static void end(struct sg_layer *l, const struct sg_graph_wish *wish, int32_t x)
     sg_output(l->b, cap_logits(l->b, sg_layer_linear(l, x, SG_HEAD), n->final_softcap), "logits");
 }
 
+/* Rotary tables are added when the first layer of their kind needs them, so a range holds no unused one. */
 static void build(struct sg_builder *b, const struct segue_model *m, const struct sg_graph_wish *wish)
 {
     const struct sg_numbers *n = m->numbers;
@@ -379,7 +390,7 @@ static void build(struct sg_builder *b, const struct segue_model *m, const struc
         l.kind = (enum sg_layer_kind)n->kinds[l.i];
         size_t which = l.kind == SG_LAYER_SLIDING;
         const struct sg_rotary *r = &n->rotary[which];
-        if (m->family->rotates && l.kind != SG_LAYER_LINEAR && tables[which] < 0)
+        if (!m->family->learnt && l.kind != SG_LAYER_LINEAR && tables[which] < 0)
             tables[which] = sg_rope_table_add(b, r->pairs, r->inverse, r->mscale);
         l.rope = tables[which];
         b->layer = (int32_t)l.i;

@@ -12,6 +12,8 @@
 
 /* --- the table in force --- */
 
+/* Tables are searched to the end: a family's own row replaces the shared one of the same name. Names in size
+ * expressions are not NUL-terminated, hence len. */
 static const struct sg_number_row *last_of(const struct sg_family *f, const char *name, size_t len)
 {
     const struct sg_number_row *found = NULL;
@@ -37,6 +39,7 @@ const struct sg_number_row *sg_number_next(const struct sg_family *f, const stru
     return NULL;
 }
 
+/* Fields are reached by their offset, so through memcpy: the row alone knows their type. */
 double sg_number_value(const struct sg_numbers *n, const struct sg_number_row *row)
 {
     const char *at = (const char *)n + row->at;
@@ -87,6 +90,8 @@ static segue_status act_of(const char *text, const char *path, double *out, segu
                    text);
 }
 
+/* Wrappers of image-and-text models hold the text model's numbers inside; a few (tied embeddings) only
+ * outside. */
 static segue_status of_json(const struct sg_source *src, const struct sg_number_row *row, double *out,
                             int *found, segue_error *err)
 {
@@ -136,6 +141,7 @@ static segue_status of_array(const struct sg_meta *m, const char *path, double *
     return SEGUE_OK;
 }
 
+/* Integers of any width are read; the archive checks their kind. */
 static segue_status of_gguf(const struct sg_source *src, const struct sg_number_row *row, double *out,
                             int *found, segue_error *err)
 {
@@ -146,7 +152,9 @@ static segue_status of_gguf(const struct sg_source *src, const struct sg_number_
     snprintf(key, sizeof key, "%s.%s", src->arch, row->gguf);
     const struct sg_meta *m = sg_meta_find(src->archive, key);
     if (!m) return SEGUE_OK;
-    *found = 1;
+    *found =
+        m->type != SG_META_ARRAY || m->item != SG_META_BOOL; /* switches for each layer: see read_kinds */
+    if (!*found) return SEGUE_OK;
     if (m->type == SG_META_ARRAY) return of_array(m, src->path, out, err);
     if (row->kind == SG_NUMBER_REAL) return sg_meta_float(src->archive, key, 0, out, err);
     if (row->kind == SG_NUMBER_SWITCH) {
@@ -159,6 +167,7 @@ static segue_status of_gguf(const struct sg_source *src, const struct sg_number_
     return SEGUE_OK;
 }
 
+/* Names the key as the file spells it: that is what its owner can look up. */
 static segue_status refuse(const struct sg_source *src, const struct sg_number_row *row, double value,
                            segue_error *err)
 {
@@ -174,6 +183,7 @@ static segue_status refuse(const struct sg_source *src, const struct sg_number_r
         src->path, key, value, row->least, row->most);
 }
 
+/* Fallbacks are not held against the bounds: 0 may mean that derive fills the number in. */
 static segue_status read_row(struct sg_numbers *n, const struct sg_source *src,
                              const struct sg_number_row *row, segue_error *err)
 {
@@ -194,6 +204,7 @@ static segue_status read_row(struct sg_numbers *n, const struct sg_source *src,
 
 /* --- what follows from other numbers --- */
 
+/* Divisions come after the bounds have excluded zero. */
 static segue_status derive(struct sg_numbers *n, const struct sg_source *src, segue_error *err)
 {
     if (!n->kv_heads) n->kv_heads = n->heads;
@@ -220,6 +231,7 @@ static segue_status derive(struct sg_numbers *n, const struct sg_source *src, se
     return SEGUE_OK;
 }
 
+/* For files that give a rule instead of a list. The rules are exclusive in all families read so far. */
 static enum sg_layer_kind kind_by_rule(const struct sg_numbers *n, uint32_t i)
 {
     if (n->full_every) return (i + 1) % n->full_every ? SG_LAYER_LINEAR : SG_LAYER_FULL;
@@ -249,10 +261,35 @@ static segue_status kind_by_name(const struct sg_source *src, const json_t *name
         src->path, text);
 }
 
+/* GGUF may say for each layer whether it slides; NULL: it does not. */
+static const struct sg_meta *find_switches(const struct sg_numbers *n, const struct sg_source *src)
+{
+    char key[160];
+    snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", src->arch ? src->arch : "");
+    const struct sg_meta *m = src->inner ? NULL : sg_meta_find(src->archive, key);
+    return m && m->type == SG_META_ARRAY && m->item == SG_META_BOOL && m->v.a.n >= n->layers ? m : NULL;
+}
+
+/* A list may say anything; what the family's layer function cannot build must not reach it. */
+static segue_status check_kind(const struct sg_numbers *n, const struct sg_family *f,
+                               const struct sg_source *src, uint32_t i, segue_error *err)
+{
+    if (n->kinds[i] == SG_LAYER_SLIDING && !n->window)
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "open model: %s: layer %u slides but there is no window; correct or replace the file",
+                       src->path, i);
+    if (n->kinds[i] == SG_LAYER_LINEAR && !sg_number_find(f, "full_every"))
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "open model: %s: layer %u is linear, which family %s has not; use another model",
+                       src->path, i, f->name);
+    return SEGUE_OK;
+}
+
 static segue_status read_kinds(struct sg_numbers *n, const struct sg_family *f, const struct sg_source *src,
                                struct sg_arena *arena, segue_error *err)
 {
     const json_t *types = src->inner ? json_object_get(src->inner, "layer_types") : NULL;
+    const struct sg_meta *switches = n->window ? find_switches(n, src) : NULL;
     int used = json_is_array(types) && (n->window || n->full_every);
     if (used && json_array_size(types) != n->layers)
         return sg_fail(
@@ -262,20 +299,15 @@ static segue_status read_kinds(struct sg_numbers *n, const struct sg_family *f, 
     if (!(n->kinds = sg_arena_alloc(arena, n->layers))) return sg_no_memory("layer kinds", n->layers, err);
     for (uint32_t i = 0; i < n->layers; i++) {
         n->kinds[i] = (uint8_t)kind_by_rule(n, i);
+        if (switches) n->kinds[i] = sg_meta_item_int(switches, i) ? SG_LAYER_SLIDING : SG_LAYER_FULL;
         if (used) SG_TRY(kind_by_name(src, json_array_get(types, i), &n->kinds[i], err));
-        if (n->kinds[i] == SG_LAYER_SLIDING && !n->window)
-            return sg_fail(
-                err, SEGUE_EFORMAT,
-                "open model: %s: layer %u slides but there is no window; correct or replace the file",
-                src->path, i);
-        if (n->kinds[i] == SG_LAYER_LINEAR && !sg_number_find(f, "full_every"))
-            return sg_fail(err, SEGUE_EUNSUPPORTED,
-                           "open model: %s: layer %u is linear, which family %s has not; use another model",
-                           src->path, i, f->name);
+        SG_TRY(check_kind(n, f, src, i, err));
     }
     return SEGUE_OK;
 }
 
+/* The order matters: what a family derives may change what the general rules derive, and kinds need the
+ * window. */
 segue_status sg_numbers_read(struct sg_numbers *n, const struct sg_family *f, const struct sg_source *src,
                              struct sg_arena *arena, segue_error *err)
 {
@@ -291,7 +323,7 @@ segue_status sg_numbers_read(struct sg_numbers *n, const struct sg_family *f, co
     SG_TRY(derive(n, src, err));
     if (sg_number_find(f, "use_window") && !n->use_window) n->window = 0;
     SG_TRY(read_kinds(n, f, src, arena, err));
-    return f->rotates ? sg_rotary_read(n, f, src, arena, err) : SEGUE_OK;
+    return f->learnt ? SEGUE_OK : sg_rotary_read(n, f, src, arena, err);
 }
 
 /* --- size expressions --- */
@@ -321,6 +353,8 @@ static segue_status factor(const struct sg_family *f, const struct sg_numbers *n
     return SEGUE_OK;
 }
 
+/* Sums of products, without parentheses: enough for every tensor so far, and too little to hide a mistake in.
+ */
 segue_status sg_size_of(const struct sg_family *f, const struct sg_numbers *n, const char *expression,
                         uint32_t *out, segue_error *err)
 {

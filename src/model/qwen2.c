@@ -14,7 +14,5 @@ const struct sg_family sg_family_qwen2 = {
     .gguf = (const char *const[]){"qwen2", NULL},
     .numbers = {sg_decoder_numbers, sg_window_numbers, numbers},
     .tensors = {sg_decoder_tensors},
-    .norm = SG_NORM_RMS,
-    .rotates = 1,
     .layer = sg_layer_decoder,
 };

@@ -23,7 +23,5 @@ const struct sg_family sg_family_qwen3 = {
     .gguf = (const char *const[]){"qwen3", NULL},
     .numbers = {sg_decoder_numbers, sg_window_numbers, numbers},
     .tensors = {sg_decoder_tensors, tensors},
-    .norm = SG_NORM_RMS,
-    .rotates = 1,
     .layer = sg_layer_decoder,
 };

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "model/family.h"
 
+/* q, k and v pass the convolution side by side. */
 #define CHANNELS "2*key_heads*key_width+value_heads*delta_width"
 
 static const struct sg_number_row numbers[] = {
@@ -73,6 +74,7 @@ static const struct sg_tensor_row tensors[] = {
     {.role = SG_ROLE_NONE},
 };
 
+/* GGUF gives all value columns together, Hugging Face those of one head. */
 static segue_status derive(struct sg_numbers *n, unsigned gguf, segue_error *err)
 {
     (void)gguf;
@@ -99,6 +101,7 @@ static int32_t attention(struct sg_layer *l, int32_t h, int32_t residual)
     return sg_layer_linear_add(l, sg_layer_attend(l, q, k, v, gate), SG_O, residual);
 }
 
+/* The inner norm is gated by z, after its weight; z does not pass the convolution. */
 static int32_t delta(struct sg_layer *l, int32_t h, int32_t residual)
 {
     const struct sg_numbers *n = l->n;
@@ -130,6 +133,7 @@ static int32_t delta(struct sg_layer *l, int32_t h, int32_t residual)
                                residual);
 }
 
+/* Both kinds of layer end in the same MLP. */
 static int32_t layer(struct sg_layer *l, int32_t x)
 {
     int32_t h = sg_layer_norm(l, x, SG_ATTN_NORM);
@@ -144,8 +148,6 @@ const struct sg_family sg_family_qwen35 = {
     .gguf = (const char *const[]){"qwen35", NULL},
     .numbers = {sg_decoder_numbers, numbers},
     .tensors = {sg_decoder_tensors, tensors},
-    .norm = SG_NORM_RMS,
-    .rotates = 1,
     .sections = 1,
     .derive = derive,
     .layer = layer,

@@ -31,6 +31,7 @@ static segue_status scaling_of(const char *text, size_t len, const char *path, e
         path, (int)(len < 40 ? len : 40), text);
 }
 
+/* Absurd values would not crash: they would make tables of NaN, and answers of noise. */
 static segue_status check(const struct sg_rotary *r, const struct sg_numbers *n, const char *path,
                           segue_error *err)
 {
@@ -76,6 +77,7 @@ static double yarn_attention(double given, double factor, double mscale, double 
                                         : log_factor + 1;
 }
 
+/* One dictionary of either spelling. What it leaves out keeps the value that r has. */
 static segue_status of_dict(struct sg_rotary *r, const json_t *o, const struct sg_numbers *n,
                             const char *path, segue_error *err)
 {
@@ -102,6 +104,8 @@ static segue_status of_dict(struct sg_rotary *r, const json_t *o, const struct s
     return SEGUE_OK;
 }
 
+/* Three layouts in the wild: rope_theta beside rope_scaling (old), one rope_parameters, and one for each kind
+ * of attention inside it. The newest wins where two are there. */
 static segue_status of_config(struct sg_numbers *n, const struct sg_source *src, double base,
                               segue_error *err)
 {
@@ -142,6 +146,7 @@ static segue_status real_of(const struct sg_source *src, const char *key, double
     return sg_meta_float(src->archive, whole, fallback, out, err);
 }
 
+/* Sliding layers with a base of their own are never scaled; GGUF has keys for the full layers only. */
 static segue_status of_keys(struct sg_numbers *n, const struct sg_source *src, double base, segue_error *err)
 {
     struct sg_rotary *r = &n->rotary[0];
@@ -175,6 +180,8 @@ static segue_status of_keys(struct sg_numbers *n, const struct sg_source *src, d
 
 /* --- the tables --- */
 
+/* Long waves are stretched, short ones left, those between blended by how often they turn in the original
+ * length. */
 static double llama3(const struct sg_rotary *r, double f)
 {
     double wave = 2 * acos(-1.0) / f;
@@ -190,6 +197,7 @@ static double yarn_pair(const struct sg_rotary *r, double turns)
     return r->pairs * log(r->original / (turns * 2 * acos(-1.0))) / log(r->theta);
 }
 
+/* The same idea over pairs instead of waves: a ramp from `f` (below low) to `f / factor` (above high). */
 static double yarn(const struct sg_rotary *r, double f, uint32_t j)
 {
     double low = yarn_pair(r, r->beta_fast), high = yarn_pair(r, r->beta_slow);
@@ -201,6 +209,7 @@ static double yarn(const struct sg_rotary *r, double f, uint32_t j)
     return f / r->factor * ramp + f * (1 - ramp);
 }
 
+/* In double, rounded once: at position 1e5 an error of one fp32 step of the frequency is already visible. */
 void sg_rotary_make(struct sg_rotary *r, const float *divisors)
 {
     r->mscale = r->scaling == SG_SCALING_YARN ? (float)r->attention : 1.0f;

@@ -31,6 +31,7 @@ static segue_status read_beside(const struct reading *r, const char *name, size_
 
 /* --- tokenizer --- */
 
+/* The configuration says which tokens begin and end a text; the tokenizer file says the rest. */
 static segue_status tokenizer_of_folder(struct reading *r)
 {
     struct sg_buf text = {0};
@@ -91,6 +92,8 @@ static segue_status read_tokenizer(struct reading *r)
 
 /* --- template --- */
 
+/* The source is kept even if it cannot be parsed: `template` shows it, and the error says why it is not used.
+ */
 static segue_status keep_template(struct reading *r, const char *source, size_t len, const char *what)
 {
     struct segue_model *m = r->m;
@@ -143,6 +146,8 @@ static segue_status template_of_gguf(struct reading *r)
 
 /* --- stop tokens and sampling defaults --- */
 
+/* Ids outside the vocabulary are dropped: published files hold such leftovers, and they can never be chosen.
+ */
 static segue_status add_stop(struct segue_model *m, int64_t token, segue_error *err)
 {
     if (token < 0 || token >= m->numbers->vocab) return SEGUE_OK;
@@ -170,6 +175,7 @@ static segue_status add_eos(struct segue_model *m, const json_t *o, segue_error 
     return SEGUE_OK;
 }
 
+/* Absent or absurd: -1, not said. */
 static segue_status real_in(const json_t *o, const char *key, const char *what, float *out, segue_error *err)
 {
     double value;
@@ -178,6 +184,7 @@ static segue_status real_in(const json_t *o, const char *key, const char *what, 
     return SEGUE_OK;
 }
 
+/* do_sample false means greedy, whatever temperature stands beside it. */
 static segue_status sampling_of(segue_model_info *info, const json_t *o, const char *what, segue_error *err)
 {
     int64_t top_k;
@@ -208,6 +215,7 @@ static segue_status read_generation(struct reading *r)
     return s;
 }
 
+/* A union: config.json alone misses the end of a turn in several families (models stop late, or never). */
 static segue_status read_stops(struct reading *r, const json_t *outer, const json_t *inner)
 {
     struct segue_model *m = r->m;

@@ -117,6 +117,7 @@ static void find_convention(struct segue_model *m, const struct sg_family *f, co
     }
 }
 
+/* Within a head: pair j's two rows stand side by side in the file, half a head apart here. */
 static struct sg_perm halves(uint32_t head_width)
 {
     return (struct sg_perm){.a = 2, .b = head_width / 2, .w = 1};
@@ -140,6 +141,7 @@ segue_status sg_fix_perms(const struct sg_family *f, const struct sg_numbers *n,
 
 /* --- one tensor --- */
 
+/* Compares what the file has with what the numbers demand; the message shows both and the expression. */
 static segue_status check_shape(const struct binding *b, const struct sg_tensor *t,
                                 const struct sg_tensor_row *row, uint32_t rows, uint32_t cols, int vector)
 {
@@ -165,6 +167,7 @@ static segue_status check_shape(const struct binding *b, const struct sg_tensor 
                    vector && row->rows ? row->rows : row->cols, rows, cols);
 }
 
+/* Quantised rows cannot be read column by column, so only plain storages may be transposed. */
 static segue_status check_storage(const struct binding *b, const struct sg_tensor *t, int transposed)
 {
     const struct sg_storage_info *info = sg_storage_info(t->storage);
@@ -228,6 +231,7 @@ static segue_status take(const struct binding *b, const struct sg_tensor_row *ro
     return make_view(b, t, row, rows, cols, bias, out);
 }
 
+/* Binds the weight of a role and the bias that goes with it. */
 static segue_status bind_row(const struct binding *b, const struct sg_tensor_row *row, uint32_t layer)
 {
     const struct sg_numbers *n = b->n;
@@ -245,6 +249,7 @@ static segue_status bind_row(const struct binding *b, const struct sg_tensor_row
     return take(b, row, name, must, 1, &to->bias);
 }
 
+/* Role by role, so that the first message names what comes first in a model. */
 static segue_status bind_all(struct binding *b)
 {
     for (enum sg_role role = SG_ROLE_NONE + 1; role < SG_ROLE_N; role++) {
@@ -262,6 +267,7 @@ static segue_status bind_all(struct binding *b)
     return SEGUE_OK;
 }
 
+/* A q_norm in a Llama, a second MLP, ...: computing without it would give fluent nonsense. */
 static segue_status refuse_unclaimed(const struct binding *b)
 {
     const struct sg_archive *a = b->m->archive;

@@ -282,7 +282,7 @@ def add_rope_keys(w, c, arch, head):
         w.add_tensor("rope_freqs.weight", div.astype(np.float32))
 
 
-def add_keys(w, c, arch):
+def add_keys(w, c, arch, switches=False):
     w.add_name("tiny")
     w.add_block_count(c.num_hidden_layers)
     w.add_embedding_length(c.hidden_size)
@@ -301,7 +301,10 @@ def add_keys(w, c, arch):
     add_rope_keys(w, c, arch, head)
     if arch == "gemma3":
         w.add_sliding_window(c.sliding_window)
-        w.add_uint32("gemma3.attention.sliding_window_pattern", 3)
+        if switches:                     # one for each layer, as newer converters write it
+            w.add_array("gemma3.attention.sliding_window_pattern", [t == "sliding_attention" for t in c.layer_types])
+        else:
+            w.add_uint32("gemma3.attention.sliding_window_pattern", 3)
     if c.model_type == "mistral":
         w.add_sliding_window(c.sliding_window)
     if arch == "qwen35":
@@ -314,11 +317,11 @@ def add_keys(w, c, arch):
         w.add_ssm_inner_size(c.linear_num_value_heads * c.linear_value_head_dim)
 
 
-def write_gguf(case, path, q8=False):
+def write_gguf(case, path, q8=False, switches=False):
     """Returns the weights as a reader sees them, under Hugging Face's names."""
     c, arch, seen = case.config, arch_of(case.config), dict(case.weights)
     w = gguf.GGUFWriter(path, arch)
-    add_keys(w, c, arch)
+    add_keys(w, c, arch, switches)
     for name, t in case.weights.items():
         target = gguf_name(arch, c.num_hidden_layers, name)
         stored = gguf_tensor(arch, c, name, t)
@@ -574,6 +577,8 @@ def write_case(case, out):
     if case.name in ("gpt2", "llama", "qwen3_5"):
         seen = write_gguf(case, os.path.join(folder, "model-q8_0.gguf"), q8=True)
         golden_of(case, seen, os.path.join(folder, "model-q8_0.golden.safetensors"))
+    if case.name == "gemma3":
+        write_gguf(case, os.path.join(folder, "model-switches.gguf"), switches=True)
     if case.name == "llama_mha":
         write_bin(case, os.path.join(folder, "legacy.bin"), 0)
         write_bin(case, os.path.join(folder, "v1.bin"), 1)

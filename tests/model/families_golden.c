@@ -1,7 +1,7 @@
 /* families_golden.c: every family under every naming convention against what transformers computes, and for
  * each trap of published implementations the proof that these goldens catch it: the mistake is made on
- * purpose and must be seen. The goldens are made by tests/golden/make_tiny.py; SEGUE_TINY_SET names a folder with
- * larger ones.
+ * purpose and must be seen. The goldens are made by tests/golden/make_tiny.py; SEGUE_TINY_SET names a folder
+ * with larger ones.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <setjmp.h>
@@ -64,6 +64,7 @@ static const struct {
     {"gemma3", "gemma3/golden"},
     {"gemma3_wrapped", "gemma3/golden"},
     {"gemma3/model.gguf", "gemma3/golden"},
+    {"gemma3/model-switches.gguf", "gemma3/golden"}, /* sliding or not, said for each layer */
 };
 
 static segue_status run(const char *model, const char *golden, const struct tiny_wish *wish,
