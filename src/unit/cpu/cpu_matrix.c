@@ -6,7 +6,7 @@
 
 #include "unit/cpu/cpu_types.h"
 
-enum { ITEMS_PER_THREAD = 8, PANEL_MAX = 4, LINES = 64, TOKEN_BLOCK_BYTES = 1 << 20 };
+enum { ITEMS_PER_THREAD = 8, PANEL_MAX = 4, LINES = 64, TOKEN_BLOCK_BYTES = 1 << 20, DECODE_ROWS = 16 };
 
 /* Scratch of one thread. */
 struct room {
@@ -20,24 +20,52 @@ struct room {
 static size_t lines(size_t bytes) { return (bytes + LINES - 1) / LINES * LINES; }
 
 /* Bytes of n rows of a form. */
-static size_t form_bytes(const struct sg_stage *st, int form, size_t n)
+static size_t form_bytes(const struct sg_stage *st, enum sg_form form, size_t n)
 {
-    if (!(st->forms & (unsigned)form)) return 0;
-    return lines(form == SG_FORM_XF ? n * st->k * sizeof(float) : sg_tile_bytes(st->k, form == SG_FORM_X16 ? 16 : 32, n));
+    if (form == SG_FORM_XF) return n * st->k * sizeof(float);
+    return sg_tile_bytes(st->k, form == SG_FORM_X16 || form == SG_FORM_X16_FINE ? 16 : 32, form >= SG_FORM_X32_FINE, n);
 }
 
-/* Where a form of n rows begins: X32, X16, XF lie one after the other. */
-static size_t form_at(const struct sg_stage *st, int form, size_t n)
+/* The form that a part wants for a pass of so many rows. Up to DECODE_ROWS rows every product is fine: they are bound by
+ * reading weights, and drafts are checked with the arithmetic of single steps. */
+static enum sg_form form_of(const struct sg_part *part, const struct sg_packed *w, uint32_t rows)
 {
-    return (form > SG_FORM_X32 ? form_bytes(st, SG_FORM_X32, n) : 0) + (form > SG_FORM_X16 ? form_bytes(st, SG_FORM_X16, n) : 0);
+    if (w->kind >= SG_PACK_F32) return SG_FORM_XF;
+    int fine = part->fine || rows <= DECODE_ROWS;
+    return w->kind == SG_PACK_Q8H ? (fine ? SG_FORM_X16_FINE : SG_FORM_X16) : fine ? SG_FORM_X32_FINE : SG_FORM_X32;
+}
+
+static uint32_t forms_of(const struct sg_stage *st, uint32_t rows)
+{
+    uint32_t forms = 0;
+    for (uint32_t i = 0; i < st->parts_n; i++) {
+        forms |= 1u << form_of(&st->parts[i], st->parts[i].w, rows);
+        if (st->parts[i].up) forms |= 1u << form_of(&st->parts[i], st->parts[i].up, rows);
+    }
+    return forms;
+}
+
+/* Where a form of n rows begins: those that are wanted lie one after the other. */
+static size_t form_at(const struct sg_stage *st, uint32_t forms, enum sg_form form, size_t n)
+{
+    size_t at = 0;
+    for (unsigned f = 0; f < (unsigned)form; f++)
+        if (forms >> f & 1u) at += lines(form_bytes(st, (enum sg_form)f, n));
+    return at;
+}
+
+size_t sg_matrix_x_bytes(const struct sg_stage *st)
+{
+    size_t few = form_at(st, forms_of(st, 1), SG_FORM_N, 1), many = form_at(st, forms_of(st, UINT32_MAX), SG_FORM_N, 1);
+    return (few > many ? few : many) + LINES;
 }
 
 static size_t open_bytes(const struct sg_stage *st) { return lines((size_t)st->k * 24); }
 
 size_t sg_matrix_thread_bytes(const struct sg_stage *st)
 {
-    size_t x = form_at(st, SG_FORM_XF, SG_FEW) + form_bytes(st, SG_FORM_XF, SG_FEW);
-    return LINES + lines(SG_TILE * sizeof(float) * st->k) + x + 2 * open_bytes(st) + 2 * lines(SG_TILE * 16 * PANEL_MAX * sizeof(float));
+    return LINES + lines(SG_TILE * sizeof(float) * st->k) + SG_FEW * lines(sg_matrix_x_bytes(st)) + 2 * open_bytes(st) +
+           2 * lines(SG_TILE * 16 * PANEL_MAX * sizeof(float));
 }
 
 static struct room room_of(const struct sg_pass *a, const struct sg_stage *st, uint32_t thread)
@@ -48,7 +76,7 @@ static struct room room_of(const struct sg_pass *a, const struct sg_stage *st, u
     r.rows = (float *)(void *)p;
     p += lines(SG_TILE * sizeof(float) * st->k);
     r.x = p;
-    p += form_at(st, SG_FORM_XF, SG_FEW) + form_bytes(st, SG_FORM_XF, SG_FEW);
+    p += SG_FEW * lines(sg_matrix_x_bytes(st));
     for (int i = 0; i < 2; i++, p += open_bytes(st)) r.open[i] = p;
     for (int i = 0; i < 2; i++, p += lines(SG_TILE * 16 * PANEL_MAX * sizeof(float))) r.out[i] = (float *)(void *)p;
     return r;
@@ -67,23 +95,19 @@ static void prepare(const struct sg_pass *a, const struct sg_stage *st, uint32_t
         from = rows;
         stride = st->k;
     }
-    if (st->forms & SG_FORM_X32) k->quant(from, stride, n, st->k, 32, x + sg_tile_bytes(st->k, 32, t));
-    if (st->forms & SG_FORM_X16) k->quant(from, stride, n, st->k, 16, x + form_at(st, SG_FORM_X16, all) + sg_tile_bytes(st->k, 16, t));
-    if (st->forms & SG_FORM_XF)
-        k->spread(from, stride, n, st->k, (float *)(void *)(x + form_at(st, SG_FORM_XF, all)) + (size_t)t * st->k);
+    uint32_t forms = forms_of(st, all);
+    for (unsigned f = 0; f < SG_FORM_N; f++) {
+        if (!(forms >> f & 1u)) continue;
+        uint8_t *to = x + form_at(st, forms, (enum sg_form)f, all) + form_bytes(st, (enum sg_form)f, t);
+        if (f == SG_FORM_XF) k->spread(from, stride, n, st->k, (float *)(void *)to);
+        else k->quant(from, stride, n, st->k, f == SG_FORM_X16 || f == SG_FORM_X16_FINE ? 16 : 32, f >= SG_FORM_X32_FINE, to);
+    }
 }
 
-static int form_of(const struct sg_packed *w)
+/* The tile that begins at row t, in this form. */
+static const void *tile_at(const struct sg_stage *st, uint32_t forms, enum sg_form form, const uint8_t *x, uint32_t all, uint32_t t)
 {
-    return w->kind >= SG_PACK_F32 ? SG_FORM_XF : w->kind == SG_PACK_Q8H ? SG_FORM_X16 : SG_FORM_X32;
-}
-
-/* The tile that begins at row t, in the form that w wants. */
-static const void *tile_at(const struct sg_stage *st, const struct sg_packed *w, const uint8_t *x, uint32_t all, uint32_t t)
-{
-    int form = form_of(w);
-    return x + form_at(st, form, all) +
-           (form == SG_FORM_XF ? (size_t)t * st->k * sizeof(float) : sg_tile_bytes(st->k, form == SG_FORM_X16 ? 16 : 32, t));
+    return x + form_at(st, forms, form, all) + form_bytes(st, form, t);
 }
 
 /* --- finishing: bias, adapter, activation, pair, residual --- */
@@ -164,8 +188,10 @@ static void few_work(struct sg_pass *a, const struct sg_stage *st, const struct 
     for (int up = 0; up < (part->up ? 2 : 1); up++) {
         const struct sg_packed *w = up ? part->up : part->w;
         b.rows = w->rows - b.row < n * SG_GROUP ? w->rows - b.row : n * SG_GROUP;
-        k->few[w->kind](w->data + g * w->group_bytes, st->k, b.rows, tile_at(st, w, room.x, rows, 0), rows, room.out[up],
-                        PANEL_MAX * SG_GROUP);
+        enum sg_form form = form_of(part, w, rows);
+        const void *x = tile_at(st, forms_of(st, rows), form, room.x, rows, 0);
+        k->few[w->kind](w->data + g * w->group_bytes, st->k, b.rows, x, rows, form != SG_FORM_XF && form >= SG_FORM_X32_FINE,
+                        room.out[up], PANEL_MAX * SG_GROUP);
     }
     finish(a, part, &b, room.out[0], room.out[1], PANEL_MAX * SG_GROUP);
 }
@@ -178,11 +204,24 @@ static const uint8_t *opened(const struct sg_kernels *k, const struct sg_packed 
     return room;
 }
 
-static void tile_mm(const struct sg_kernels *k, const struct sg_packed *w, const uint8_t *open, const void *x, uint32_t nt, uint32_t rows,
-                    float *out)
+/* One side of a part: its weights for one group, and where its activations are. */
+struct side { const struct sg_packed *w; const uint8_t *open, *x; enum sg_form form; };
+
+static struct side side_of(const struct sg_pass *a, const struct sg_stage *st, const struct sg_part *part, const struct sg_packed *w,
+                           uint32_t g, uint8_t *room)
 {
-    if (w->kind >= SG_PACK_F32) k->few[w->kind](open, w->k, rows, x, nt, out, SG_GROUP);
-    else k->tile[w->kind == SG_PACK_Q8H](open, w->k, rows, x, nt, out, SG_GROUP);
+    uint32_t rows = sg_stage_rows(a, st);
+    struct side s = {.w = w, .form = form_of(part, w, rows)};
+    s.open = opened(sg_pass_kernels(a), w, g, room);
+    s.x = a->p->x_area + form_at(st, forms_of(st, rows), s.form, rows);
+    return s;
+}
+
+static void tile_mm(const struct sg_kernels *k, const struct sg_stage *st, const struct side *s, const struct block *b, float *out)
+{
+    const uint8_t *x = s->x + form_bytes(st, s->form, b->t);
+    if (s->form == SG_FORM_XF) k->few[s->w->kind](s->open, st->k, b->rows, x, b->nt, 0, out, SG_GROUP);
+    else k->tile[s->w->kind == SG_PACK_Q8H](s->open, st->k, b->rows, x, b->nt, s->form >= SG_FORM_X32_FINE, out, SG_GROUP);
 }
 
 /* Groups [g, g + n) of a part for many rows: blocks of tiles that stay in the second-level cache, a group at a time. */
@@ -190,20 +229,18 @@ static void many_work(struct sg_pass *a, const struct sg_stage *st, const struct
 {
     const struct sg_kernels *k = sg_pass_kernels(a);
     struct room room = room_of(a, st, thread);
-    uint32_t all = sg_stage_rows(a, st), many = TOKEN_BLOCK_BYTES / (st->k + 1) / SG_TILE * SG_TILE;
-    if (form_of(part->w) == SG_FORM_XF) many /= 4;
+    uint32_t all = sg_stage_rows(a, st), many = (uint32_t)(TOKEN_BLOCK_BYTES / (form_bytes(st, form_of(part, part->w, all), SG_TILE) + 1)) * SG_TILE;
     if (many < 8 * SG_TILE) many = 8 * SG_TILE;
-    many = many / SG_TILE * SG_TILE;
-    const uint8_t *x = a->p->x_area;
     for (uint32_t from = 0; from < all; from += many)
         for (uint32_t i = g; i < g + n; i++) {
             uint32_t left = part->w->rows - i * SG_GROUP;
             struct block b = {.row = i * SG_GROUP, .rows = left < SG_GROUP ? left : SG_GROUP};
-            const uint8_t *w = opened(k, part->w, i, room.open[0]), *up = part->up ? opened(k, part->up, i, room.open[1]) : NULL;
+            struct side w = side_of(a, st, part, part->w, i, room.open[0]), up = w;
+            if (part->up) up = side_of(a, st, part, part->up, i, room.open[1]);
             for (b.t = from; b.t < all && b.t < from + many; b.t += SG_TILE) {
                 b.nt = all - b.t < SG_TILE ? all - b.t : SG_TILE;
-                tile_mm(k, part->w, w, tile_at(st, part->w, x, all, b.t), b.nt, b.rows, room.out[0]);
-                if (up) tile_mm(k, part->up, up, tile_at(st, part->up, x, all, b.t), b.nt, b.rows, room.out[1]);
+                tile_mm(k, st, &w, &b, room.out[0]);
+                if (part->up) tile_mm(k, st, &up, &b, room.out[1]);
                 finish(a, part, &b, room.out[0], room.out[1], SG_GROUP);
             }
             if (a->cancel && atomic_load_explicit(a->cancel, memory_order_relaxed)) return;

@@ -140,8 +140,9 @@ enum sg_stage_kind {
     SG_ST_CONV, SG_ST_DELTA, SG_ST_GLU, SG_ST_ACT, SG_ST_ADD, SG_ST_SCALE, SG_ST_ROUTE, SG_ST_EXPERT_UP,
     SG_ST_EXPERT_DOWN, SG_ST_ROWS
 };
-/* Forms of activations that the parts of a matrix stage want. */
-enum { SG_FORM_X32 = 1, SG_FORM_X16 = 2, SG_FORM_XF = 4 };
+/* Forms of activations that the parts of a matrix stage want: quantised in blocks of 32 or 16, coarse (8 bits) or fine (16
+ * bits, two passes over the weight in registers); fp32. */
+enum sg_form { SG_FORM_X32, SG_FORM_X16, SG_FORM_X32_FINE, SG_FORM_X16_FINE, SG_FORM_XF, SG_FORM_N };
 
 struct sg_norm_use { const struct sg_op *op; const float *weight, *bias; };
 
@@ -154,6 +155,7 @@ struct sg_part {
     enum sg_act act;                 /* after bias, before residual; or of the pair */
     int32_t out;                     /* value */
     uint32_t lora, lora_up;          /* columns of the delta area */
+    int fine;                        /* 1: fine activations in long prompts too */
 };
 
 struct sg_stage {
@@ -163,7 +165,7 @@ struct sg_stage {
     /* MM, PREP, LORA */
     struct sg_operand x;
     struct sg_norm_use norm;         /* op NULL: none */
-    uint32_t k, forms;
+    uint32_t k;
     struct sg_part *parts;
     uint32_t parts_n;
     /* KEYS: what is fused before the append */
@@ -257,6 +259,7 @@ static inline const struct sg_kernels *sg_pass_kernels(const struct sg_pass *a)
 uint32_t sg_matrix_items(const struct sg_pass *a, const struct sg_stage *st);
 void sg_matrix_work(struct sg_pass *a, const struct sg_stage *st, uint32_t item, uint32_t thread);
 size_t sg_matrix_thread_bytes(const struct sg_stage *st);
+size_t sg_matrix_x_bytes(const struct sg_stage *st);         /* per row, of all forms that it may take */
 uint32_t sg_attend_items(const struct sg_pass *a, const struct sg_stage *st);
 void sg_attend_work(struct sg_pass *a, const struct sg_stage *st, uint32_t item, uint32_t thread);
 size_t sg_attend_thread_bytes(const struct sg_cpu_program *p, const struct sg_stage *st);

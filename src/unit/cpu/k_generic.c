@@ -23,7 +23,7 @@ static void block_read(enum sg_pack kind, const uint8_t *b, uint8_t q[16][32], f
 }
 
 static void mm_quant(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, uint32_t nt,
-                     float *out, size_t ldo)
+                     uint32_t fine, float *out, size_t ldo)
 {
     uint32_t block = sg_pack_block(kind);
     size_t blocks = k / block, step = sg_pack_block_bytes(kind);
@@ -33,13 +33,18 @@ static void mm_quant(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t row
             uint8_t q[16][32];
             float d[16], m[16];
             block_read(kind, w + b * step, q, d, m);
-            const uint8_t *xb = x + b * nt * (block + 8);
-            const float *xd = (const float *)(const void *)(xb + (size_t)nt * block), *xs = xd + nt;
+            size_t bytes = (size_t)nt * block;
+            const uint8_t *xb = x + b * (bytes * (1 + fine) + nt * (size_t)8);
+            const float *xd = (const float *)(const void *)(xb + bytes * (1 + fine)), *xs = xd + nt;
             for (uint32_t t = 0; t < nt; t++)
                 for (int r = 0; r < 16; r++) {
-                    int32_t sum = 0;
-                    for (uint32_t c = 0; c < block; c++)
-                        sum += (int32_t)q[r][c] * (int8_t)xb[((c / 4) * nt + t) * 4 + c % 4];
+                    int32_t sum = 0, rests = 0;
+                    for (uint32_t c = 0; c < block; c++) {
+                        size_t at = ((c / 4) * nt + t) * 4 + c % 4;
+                        sum += (int32_t)q[r][c] * (int8_t)xb[at];
+                        if (fine) rests += (int32_t)q[r][c] * (int8_t)xb[bytes + at];
+                    }
+                    if (fine) sum = sum * 256 + rests;
                     acc[t][r] = (float)sum * (d[r] * xd[t]) + acc[t][r];
                     acc[t][r] = m[r] * xs[t] + acc[t][r];
                 }
@@ -80,11 +85,11 @@ static void open_any(enum sg_pack kind, const uint8_t *w, size_t k, uint8_t *out
 }
 
 #define QUANT(name, kind) \
-    static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, float *out, size_t ldo) \
-    { mm_quant(kind, w, k, rows, x, nt, out, ldo); }
+    static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, float *out, size_t ldo) \
+    { mm_quant(kind, w, k, rows, x, nt, fine, out, ldo); }
 #define FLOAT(name, kind) \
-    static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, float *out, size_t ldo) \
-    { mm_float(kind, w, k, rows, x, nt, out, ldo); }
+    static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, float *out, size_t ldo) \
+    { (void)fine; mm_float(kind, w, k, rows, x, nt, out, ldo); }
 #define OPEN(name, kind) \
     static void name(const uint8_t *w, size_t k, uint8_t *out) { open_any(kind, w, k, out); }
 QUANT(mm_q4, SG_PACK_Q4)

@@ -242,24 +242,38 @@ static void plain_delta(float *s, uint32_t dk, uint32_t dv, const float *q, cons
     }
 }
 
-static void plain_quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint8_t *tile)
+/* To nearest even, |x| < 2^22. */
+static inline int32_t plain_round(float x)
 {
-    for (size_t at = 0; at < k; at += block, tile += (size_t)nt * (block + 8)) {
-        float *d = (float *)(void *)(tile + (size_t)nt * block), *s = d + nt;
+    volatile float kept = x;                 /* no fused multiply-add: a product must be rounded before it is added to */
+    return (int32_t)(sg_bits_of_f32(kept + 12582912.0f) - 0x4b400000u);
+}
+
+static void plain_quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine, uint8_t *tile)
+{
+    size_t bytes = (size_t)nt * block;
+    for (size_t at = 0; at < k; at += block, tile += bytes * (1 + fine) + nt * (size_t)8) {
+        float *d = (float *)(void *)(tile + bytes * (1 + fine)), *s = d + nt;
         for (uint32_t t = 0; t < nt; t++) {
             const float *v = x + t * ldx + at;
             float top = 0.0f;
             for (uint32_t i = 0; i < block; i++) top = fabsf(v[i]) > top ? fabsf(v[i]) : top;
             float inverse = top > 0.0f ? 127.0f / top : 0.0f;
-            int32_t sum = 0;
+            int32_t sum = 0, rests = 0;
             for (uint32_t i = 0; i < block; i++) {
-                float r = v[i] * inverse;
-                int32_t q = (int32_t)(sg_bits_of_f32(r + 12582912.0f) - 0x4b400000u); /* to nearest even */
-                tile[((i / 4) * nt + t) * 4 + i % 4] = (uint8_t)q;
+                volatile float y = v[i] * inverse;
+                int32_t q = plain_round(y), r = plain_round((y - (float)q) * 256.0f);
+                size_t to = ((i / 4) * nt + t) * 4 + i % 4;
+                if (r > 127) r = 127;
+                tile[to] = (uint8_t)q;
+                if (fine) tile[bytes + to] = (uint8_t)r;
                 sum += (int8_t)q;
+                rests += (int8_t)r;
             }
-            d[t] = top * (1.0f / 127.0f);
-            s[t] = d[t] * (float)sum;
+            float scale = top * (1.0f / 127.0f);
+            if (fine) scale *= 1.0f / 256.0f;
+            d[t] = scale;
+            s[t] = scale * (float)(fine ? sum * 256 + rests : sum);
         }
     }
 }

@@ -4,8 +4,9 @@
  *
  * Packed weights: groups of 16 rows. Quantised ones run in blocks of 32 (or 16) columns; a block holds scales d[16], for
  * some kinds offsets m[16], then vectors of 64 bytes: 16 rows x 4 columns (row r, column c at byte r*4 + c). Value = q*d + m.
- * Activations: a tile of nt <= SG_TILE rows. Quantised ("x32", "x16"): per block q[block/4][nt][4] s8, then d[nt] f32,
- * then s[nt] f32 = d * sum of q. Float ("xf"): [k][nt] f32.
+ * Activations: a tile of nt <= SG_TILE rows. Quantised: per block of 32 or 16 columns q[block/4][nt][4] s8, when fine also
+ * the rest r[block/4][nt][4] s8 (x = d * (q + r/256)), then d[nt] f32 (fine: d / 256), then s[nt] f32, the sum of what was
+ * kept of x. Float ("xf"): [k][nt] f32.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CPU_KERNELS_H
 #define SG_UNIT_CPU_KERNELS_H
@@ -42,10 +43,14 @@ static inline uint32_t sg_pack_block(enum sg_pack kind)
     return kind >= SG_PACK_F32 ? 1u : kind == SG_PACK_Q8H ? 16u : 32u;
 }
 /* Bytes of a quantised tile of nt rows and k columns. */
-static inline size_t sg_tile_bytes(size_t k, uint32_t block, size_t nt) { return k / block * nt * (block + 8); }
+static inline size_t sg_tile_bytes(size_t k, uint32_t block, uint32_t fine, size_t nt)
+{
+    return k / block * nt * (block * (1u + fine) + 8u);
+}
 
-/* out[t*ldo + r] for rows r < rows (any number; weights are padded to whole groups) and t < nt. */
-typedef void sg_mm_fn(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, float *out, size_t ldo);
+/* out[t*ldo + r] for rows r < rows (any number; weights are padded to whole groups) and t < nt. fine: 0 or 1, the form of
+ * x (float kinds: unused). */
+typedef void sg_mm_fn(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, float *out, size_t ldo);
 
 struct sg_kernels {
     const char *isa;
@@ -56,8 +61,9 @@ struct sg_kernels {
     sg_mm_fn *tile[2];               /* open weights of blocks of 32, of 16; nt <= SG_TILE. Bit-equal to `few` of that isa */
     /* One group -> open form (blocks of 32). NULL for kinds that are open or float. Exact. */
     void (*open[SG_PACK_N])(const uint8_t *w, size_t k, uint8_t *out);
-    /* nt rows of k columns (k multiple of block) -> tile. Exact: round to nearest even of x * (127 / max|x|). */
-    void (*quant)(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint8_t *tile);
+    /* nt rows of k columns (k multiple of block) -> tile. Exact: q = nearest even of y = x * (127 / max|x|), the rest
+     * nearest even of (y - q) * 256, at most 127. */
+    void (*quant)(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine, uint8_t *tile);
     void (*spread)(const float *x, size_t ldx, uint32_t nt, size_t k, float *tile);   /* -> "xf"; exact */
 
     /* --- rows. Any n, any alignment; tolerance 4 ulp of the largest term where a sum is involved. --- */
