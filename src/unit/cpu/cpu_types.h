@@ -155,7 +155,9 @@ struct sg_part {
     enum sg_act act;                 /* after bias, before residual; or of the pair */
     int32_t out;                     /* value */
     uint32_t lora, lora_up;          /* columns of the delta area */
-    int fine;                        /* 1: fine activations in long prompts too */
+    int fine;                        /* 1: fine activations in long prompts too: all but those that an activation follows,
+                                      * half the weights of most models (measured: SmolLM2-135M Q4_1 against fp32, 750
+                                      * tokens: divergence 3.4e-3 with none, 7.6e-4 so, 5e-7 with all) */
 };
 
 struct sg_stage {

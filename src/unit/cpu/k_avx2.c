@@ -1,11 +1,289 @@
-/* k_avx2.c: kernels for AVX2.
+/* k_avx2.c: kernels for AVX2 with FMA and F16C. There is no unsigned-by-signed dot product here that cannot overflow on 8-bit
+ * weights; so 128 is taken off each weight, |weight| meets sign(weight) * activation in vpmaddubsw, and the offset m grows by
+ * 128 d. Every kind goes this way, so that few rows and tiles give equal bits.
  * SPDX-License-Identifier: MIT */
 #if defined(__x86_64__)
+#include <immintrin.h>
+
 #include "unit/cpu/k_plain.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+INLINE __m256i bytes4(const uint8_t *p)
+{
+    int32_t four;
+    memcpy(&four, p, 4);
+    return _mm256_set1_epi32(four);
+}
+INLINE __m256 spread_one(const uint8_t *p)
+{
+    float f;
+    memcpy(&f, p, 4);
+    return _mm256_set1_ps(f);
+}
+INLINE __m256 halves8(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p)); }
+INLINE __m256 floats8(const uint8_t *p) { return _mm256_loadu_ps((const float *)(const void *)p); }
+
+INLINE void store_rows(float *out, uint32_t rows, __m256 v)
+{
+    if (rows >= 8) {
+        _mm256_storeu_ps(out, v);
+        return;
+    }
+    float room[8];
+    _mm256_storeu_ps(room, v);
+    memcpy(out, room, rows * sizeof *out);
+}
+
+/* --- quantised: 8 rows (half `h` of a group) x `n` tokens from token t0 of a tile of nt --- */
+
+INLINE __m256i sum_add(__m256i sum, __m256i size, __m256i sign, __m256i x)
+{
+    __m256i pairs = _mm256_maddubs_epi16(size, _mm256_sign_epi8(x, sign));
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+/* Bytes c*64 + h*32 of a block's vectors, nibbles apart. */
+INLINE __m256i weights_at(const uint8_t *v, const int nibbles, int c, uint32_t h)
+{
+    __m256i w = _mm256_loadu_si256((const __m256i *)(const void *)(v + 64 * (nibbles ? c % 4 : c) + 32 * h));
+    if (!nibbles) return w;
+    return _mm256_and_si256(c < 4 ? w : _mm256_srli_epi16(w, 4), _mm256_set1_epi8(15));
+}
+
+INLINE void half_body(const uint8_t *w, size_t blocks, uint32_t h, uint32_t rows, const uint8_t *x, uint32_t nt, uint32_t t0, const int n,
+                      const int fine, float *out, size_t ldo, const enum sg_pack kind)
+{
+    const int half = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q8;
+    const int nibbles = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q4F, chunks = kind == SG_PACK_Q8H ? 4 : 8;
+    const size_t step = sg_pack_block_bytes(kind), bytes = (size_t)nt * 4 * (size_t)chunks, xstep = bytes * (size_t)(1 + fine) + 8 * (size_t)nt;
+    __m256 acc[4];
+    UNROLL
+    for (int t = 0; t < n; t++) acc[t] = _mm256_setzero_ps();
+    for (size_t b = 0; b < blocks; b++, w += step, x += xstep) {
+        __m256i sum[4];
+        _mm_prefetch((const char *)w + 2048, _MM_HINT_T0);
+        _mm_prefetch((const char *)w + 2048 + 64, _MM_HINT_T0);
+        const uint8_t *v = w + (half ? (kind == SG_PACK_Q4M ? 64 : 32) : 128);
+        UNROLL
+        for (int t = 0; t < n; t++) sum[t] = _mm256_setzero_si256();
+        for (int pass = 0; pass < 1 + fine; pass++) {
+            UNROLL
+            for (int c = 0; c < chunks; c++) {
+                __m256i sign = _mm256_xor_si256(weights_at(v, nibbles, c, h), _mm256_set1_epi8(-128)), size = _mm256_abs_epi8(sign);
+                const uint8_t *xc = x + (size_t)pass * bytes + 4 * ((size_t)(unsigned)c * nt + t0);
+                UNROLL
+                for (int t = 0; t < n; t++) sum[t] = sum_add(sum[t], size, sign, bytes4(xc + 4 * t));
+            }
+            UNROLL
+            for (int t = 0; t < n; t++)
+                if (fine && !pass) sum[t] = _mm256_slli_epi32(sum[t], 8);
+        }
+        __m256 d = half ? halves8(w + 16 * h) : floats8(w + 32 * h), m;
+        if (kind == SG_PACK_Q4) m = _mm256_mul_ps(d, _mm256_set1_ps(120.0f));
+        else if (kind == SG_PACK_Q8) m = _mm256_setzero_ps();
+        else m = _mm256_fmadd_ps(d, _mm256_set1_ps(128.0f), kind == SG_PACK_Q4M ? halves8(w + 32 + 16 * h) : floats8(w + 64 + 32 * h));
+        const uint8_t *scales = x + bytes * (size_t)(1 + fine) + 4 * (size_t)t0;
+        UNROLL
+        for (int t = 0; t < n; t++) {
+            acc[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[t]), _mm256_mul_ps(d, spread_one(scales + 4 * t)), acc[t]);
+            acc[t] = _mm256_fmadd_ps(m, spread_one(scales + 4 * ((size_t)nt + (unsigned)t)), acc[t]);
+        }
+    }
+    UNROLL
+    for (int t = 0; t < n; t++) store_rows(out + (size_t)t * ldo, rows, acc[t]);
+}
+
+INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, uint32_t nt, const int fine, float *out, size_t ldo,
+                       const enum sg_pack kind)
+{
+    const size_t blocks = k / sg_pack_block(kind);
+    for (uint32_t g = 0; g < rows; g += 8) {
+        const uint8_t *group = w + g / 16 * blocks * sg_pack_block_bytes(kind);
+        uint32_t h = g / 8 % 2, left = rows - g, t = 0;
+        for (; t + 4 <= nt; t += 4) half_body(group, blocks, h, left, x, nt, t, 4, fine, out + t * ldo + g, ldo, kind);
+        switch (nt - t) {
+        case 3: half_body(group, blocks, h, left, x, nt, t, 3, fine, out + t * ldo + g, ldo, kind); break;
+        case 2: half_body(group, blocks, h, left, x, nt, t, 2, fine, out + t * ldo + g, ldo, kind); break;
+        case 1: half_body(group, blocks, h, left, x, nt, t, 1, fine, out + t * ldo + g, ldo, kind); break;
+        default: break;
+        }
+    }
+}
+
+#define MM(name) static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, float *out, size_t ldo)
+#define QUANT(name, kind)                                                \
+    MM(name)                                                             \
+    {                                                                    \
+        if (fine) quant_body(w, k, rows, x, nt, 1, out, ldo, kind);      \
+        else quant_body(w, k, rows, x, nt, 0, out, ldo, kind);           \
+    }
+QUANT(few_q4, SG_PACK_Q4)
+QUANT(few_q4m, SG_PACK_Q4M)
+QUANT(few_q8, SG_PACK_Q8)
+QUANT(few_q4f, SG_PACK_Q4F)
+QUANT(tile_32, SG_PACK_Q8F)
+QUANT(tile_16, SG_PACK_Q8H)
+
+/* --- opening: exact, as the generic one --- */
+
+INLINE void open_body(const uint8_t *w, size_t k, uint8_t *out, const enum sg_pack kind)
+{
+    const int nibbles = kind != SG_PACK_Q8;
+    for (size_t b = 0; b < k / 32; b++, w += sg_pack_block_bytes(kind), out += sg_pack_block_bytes(SG_PACK_Q8F)) {
+        for (uint32_t h = 0; h < 2; h++) {
+            __m256 d = kind == SG_PACK_Q4F ? floats8(w + 32 * h) : halves8(w + 16 * h), m;
+            if (kind == SG_PACK_Q4) m = _mm256_mul_ps(d, _mm256_set1_ps(-8.0f));
+            else if (kind == SG_PACK_Q8) m = _mm256_mul_ps(d, _mm256_set1_ps(-128.0f));
+            else m = kind == SG_PACK_Q4M ? halves8(w + 32 + 16 * h) : floats8(w + 64 + 32 * h);
+            _mm256_storeu_ps((float *)(void *)(out + 32 * h), d);
+            _mm256_storeu_ps((float *)(void *)(out + 64 + 32 * h), m);
+            const uint8_t *v = w + (kind == SG_PACK_Q4F ? 128 : kind == SG_PACK_Q4M ? 64 : 32);
+            UNROLL
+            for (int c = 0; c < 8; c++)
+                _mm256_storeu_si256((__m256i *)(void *)(out + 128 + 64 * c + 32 * h), weights_at(v, nibbles, c, h));
+        }
+    }
+}
+static void open_q4(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q4); }
+static void open_q4m(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q4M); }
+static void open_q8(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q8); }
+static void open_q4f(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q4F); }
+
+/* --- quantising --- */
+
+/* 8 numbers: q and rests as int32; returns 256 q + rest, or q. */
+INLINE __m256i quant_8(__m256 y, const int fine, __m256i *q, __m256i *rest)
+{
+    *q = _mm256_cvtps_epi32(y);
+    if (!fine) return *q;
+    __m256i r = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(y, _mm256_cvtepi32_ps(*q)), _mm256_set1_ps(256.0f)));
+    *rest = _mm256_max_epi32(_mm256_min_epi32(r, _mm256_set1_epi32(127)), _mm256_set1_epi32(-127));
+    return _mm256_add_epi32(_mm256_slli_epi32(*q, 8), *rest);
+}
+
+INLINE void bytes_put(__m256i v, uint8_t *tile, uint32_t nt)
+{
+    int32_t all[8];
+    _mm256_storeu_si256((__m256i *)(void *)all, v);
+    for (uint32_t i = 0; i < 8; i++) tile[i / 4 * nt * 4 + i % 4] = (uint8_t)all[i];
+}
+
+static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine, uint8_t *tile)
+{
+    const size_t bytes = (size_t)nt * block;
+    const __m256 positive = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    for (size_t at = 0; at < k; at += block, tile += bytes * (1 + fine) + (size_t)nt * 8) {
+        float *d = (float *)(void *)(tile + bytes * (1 + fine)), *s = d + nt;
+        for (uint32_t t = 0; t < nt; t++) {
+            const float *v = x + t * ldx + at;
+            __m256 most = _mm256_setzero_ps();
+            for (uint32_t i = 0; i < block; i += 8) most = _mm256_max_ps(most, _mm256_and_ps(_mm256_loadu_ps(v + i), positive));
+            float room[8], top = 0.0f;
+            _mm256_storeu_ps(room, most);
+            for (int i = 0; i < 8; i++) top = room[i] > top ? room[i] : top;
+            __m256 inverse = _mm256_set1_ps(top > 0.0f ? 127.0f / top : 0.0f);
+            __m256i sum = _mm256_setzero_si256();
+            for (uint32_t i = 0; i < block; i += 8) {
+                __m256i q, rest = sum;
+                sum = _mm256_add_epi32(sum, quant_8(_mm256_mul_ps(_mm256_loadu_ps(v + i), inverse), (int)fine, &q, &rest));
+                bytes_put(q, tile + (i / 4 * nt + t) * 4, nt);
+                if (fine) bytes_put(rest, tile + bytes + (i / 4 * nt + t) * 4, nt);
+            }
+            int32_t all[8], total = 0;
+            _mm256_storeu_si256((__m256i *)(void *)all, sum);
+            for (int i = 0; i < 8; i++) total += all[i];
+            float scale = top * (1.0f / 127.0f);
+            if (fine) scale *= 1.0f / 256.0f;
+            d[t] = scale;
+            s[t] = scale * (float)total;
+        }
+    }
+}
+
+/* --- float weights: 8 rows x n tokens --- */
+
+INLINE __m256 weights8(const uint8_t *w, const enum sg_pack kind)
+{
+    if (kind == SG_PACK_F32) return floats8(w);
+    if (kind == SG_PACK_F16) return halves8(w);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)w)), 16));
+}
+
+/* `halves` runs of 8 rows side by side. */
+INLINE void float_halves(const uint8_t *w, size_t k, uint32_t rows, const float *x, uint32_t nt, const int n, float *out, size_t ldo,
+                         const enum sg_pack kind)
+{
+    const size_t step = sg_pack_block_bytes(kind);
+    __m256 acc[2][4];
+    UNROLL
+    for (int t = 0; t < n; t++) acc[0][t] = acc[1][t] = _mm256_setzero_ps();
+    for (size_t i = 0; i < k; i++, x += nt, w += step) {
+        __m256 a = weights8(w, kind), b = weights8(w + step / 2, kind);
+        UNROLL
+        for (int t = 0; t < n; t++) {
+            __m256 y = _mm256_set1_ps(x[t]);
+            acc[0][t] = _mm256_fmadd_ps(a, y, acc[0][t]);
+            acc[1][t] = _mm256_fmadd_ps(b, y, acc[1][t]);
+        }
+    }
+    UNROLL
+    for (int t = 0; t < n; t++) {
+        store_rows(out + (size_t)t * ldo, rows, acc[0][t]);
+        if (rows > 8) store_rows(out + (size_t)t * ldo + 8, rows - 8, acc[1][t]);
+    }
+}
+
+INLINE void float_body(const uint8_t *w, size_t k, uint32_t rows, const float *x, uint32_t nt, float *out, size_t ldo, const enum sg_pack kind)
+{
+    for (uint32_t g = 0; g < rows; g += 16, w += k * sg_pack_block_bytes(kind)) {
+        uint32_t t = 0;
+        for (; t + 4 <= nt; t += 4) float_halves(w, k, rows - g, x + t, nt, 4, out + t * ldo + g, ldo, kind);
+        switch (nt - t) {
+        case 3: float_halves(w, k, rows - g, x + t, nt, 3, out + t * ldo + g, ldo, kind); break;
+        case 2: float_halves(w, k, rows - g, x + t, nt, 2, out + t * ldo + g, ldo, kind); break;
+        case 1: float_halves(w, k, rows - g, x + t, nt, 1, out + t * ldo + g, ldo, kind); break;
+        default: break;
+        }
+    }
+}
+MM(few_f32) { (void)fine; float_body(w, k, rows, x, nt, out, ldo, SG_PACK_F32); }
+MM(few_f16) { (void)fine; float_body(w, k, rows, x, nt, out, ldo, SG_PACK_F16); }
+MM(few_bf16) { (void)fine; float_body(w, k, rows, x, nt, out, ldo, SG_PACK_BF16); }
+
+static void to_f16(const float *x, size_t n, uint16_t *y)
+{
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) _mm_storeu_si128((__m128i *)(void *)(y + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
+    for (; i < n; i++) y[i] = sg_f16_of_f32(x[i]);
+}
+
+static void of_f16(const uint16_t *x, size_t n, float *y)
+{
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, halves8((const uint8_t *)(x + i)));
+    for (; i < n; i++) y[i] = sg_f32_of_f16(x[i]);
+}
 
 void sg_kernels_avx2(struct sg_kernels *k)
 {
-    k->isa = "avx2";
+    sg_mm_fn *const few[SG_PACK_N] = {few_q4, few_q4m, few_q8, few_q4f, tile_32, tile_16, few_f32, few_f16, few_bf16};
     plain_rows(k);
+    k->isa = "avx2";
+    memcpy(k->few, few, sizeof few);
+    k->tile[0] = tile_32;
+    k->tile[1] = tile_16;
+    k->open[SG_PACK_Q4] = open_q4;
+    k->open[SG_PACK_Q4M] = open_q4m;
+    k->open[SG_PACK_Q8] = open_q8;
+    k->open[SG_PACK_Q4F] = open_q4f;
+    k->quant = quant;
+    k->to_f16 = to_f16;
+    k->of_f16 = of_f16;
 }
 #endif

@@ -157,7 +157,7 @@ INLINE __m512i quant_16(__m512 y, const int fine, uint8_t *q, uint8_t *rest)
     _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtepi32_epi8(x));
     if (!fine) return x;
     __m512 r = _mm512_mul_ps(_mm512_sub_ps(y, _mm512_cvtepi32_ps(x)), _mm512_set1_ps(256.0f));
-    __m512i z = _mm512_min_epi32(_mm512_cvtps_epi32(r), _mm512_set1_epi32(127));
+    __m512i z = _mm512_max_epi32(_mm512_min_epi32(_mm512_cvtps_epi32(r), _mm512_set1_epi32(127)), _mm512_set1_epi32(-127));
     _mm_storeu_si128((__m128i *)(void *)rest, _mm512_cvtepi32_epi8(z));
     return _mm512_add_epi32(_mm512_slli_epi32(x, 8), z);
 }

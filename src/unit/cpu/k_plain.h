@@ -264,7 +264,7 @@ static void plain_quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint3
                 volatile float y = v[i] * inverse;
                 int32_t q = plain_round(y), r = plain_round((y - (float)q) * 256.0f);
                 size_t to = ((i / 4) * nt + t) * 4 + i % 4;
-                if (r > 127) r = 127;
+                r = r > 127 ? 127 : r < -127 ? -127 : r;
                 tile[to] = (uint8_t)q;
                 if (fine) tile[bytes + to] = (uint8_t)r;
                 sum += (int8_t)q;

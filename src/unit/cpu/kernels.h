@@ -62,7 +62,7 @@ struct sg_kernels {
     /* One group -> open form (blocks of 32). NULL for kinds that are open or float. Exact. */
     void (*open[SG_PACK_N])(const uint8_t *w, size_t k, uint8_t *out);
     /* nt rows of k columns (k multiple of block) -> tile. Exact: q = nearest even of y = x * (127 / max|x|), the rest
-     * nearest even of (y - q) * 256, at most 127. */
+     * nearest even of (y - q) * 256, within 127. */
     void (*quant)(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine, uint8_t *tile);
     void (*spread)(const float *x, size_t ldx, uint32_t nt, size_t k, float *tile);   /* -> "xf"; exact */
 

@@ -104,16 +104,6 @@ static int32_t only_reader(const struct match *m, int32_t value)
     return -1;
 }
 
-/* Where 8 bits of activation cost most accuracy and 16 cost little time: the head, and the values of attention (measured on
- * SmolLM2-135M Q4_1 against fp32: a third and a quarter of the divergence). */
-static int fine_always(const struct match *m, const struct sg_op *op)
-{
-    if (m->g->values[op->out].wanted) return 1;
-    for (uint32_t i = 0; i < m->g->ops_n; i++)
-        if (m->g->ops[i].code == SG_OP_ATTEND && m->g->ops[i].in[2].value == op->out) return 1;
-    return 0;
-}
-
 static struct sg_part *part_add(struct match *m, struct sg_stage *st, uint32_t i)
 {
     const struct sg_op *op = &m->g->ops[i];
@@ -125,7 +115,6 @@ static struct sg_part *part_add(struct match *m, struct sg_stage *st, uint32_t i
     part->residual = op->in[1];
     part->out = op->out;
     part->act = SG_ACT_NONE;
-    part->fine = fine_always(m, op);
     return part;
 }
 
@@ -177,6 +166,7 @@ static void parts_fill(struct match *m, struct sg_stage *st, uint32_t i)
         if (!joins(m, i, j) || (gates && !is_gate(m, j))) continue;
         struct sg_part *part = part_add(m, st, j);
         part_extend(m, part, j);
+        part->fine = part->act == SG_ACT_NONE && !part->up;
         part->lora = columns;
         columns += (part->op->u.linear.weight.rows + 15) / 16 * 16;
         part->lora_up = columns;
