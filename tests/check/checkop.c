@@ -107,8 +107,8 @@ static int32_t make_norm(struct maker *m)
     uint32_t group = between(m, 2, 90), width = p.groups * group;
     struct sg_operand x = reserve(m, width), gate = maybe_reserve(m, width);
     input(m, sometimes(m));
-    p.plus_one = (uint32_t)sometimes(m);
-    p.weight = maybe_vector(m, group, p.plus_one ? 0 : 1, 0.3f, "weight");
+    p.plus_one = m->index & 1;
+    p.weight = m->index % 6 == 5 ? weight(m, NULL) : vector(m, group, p.plus_one ? 0 : 1, 0.3f, "weight");
     p.bias = maybe_vector(m, group, 0, 0.3f, "bias");
     m->w->tolerance = 1e-5;
     m->floor = 1;

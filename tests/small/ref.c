@@ -240,6 +240,43 @@ static void canceled_runs_leave_no_rows(void **state)
     }
 }
 
+/* The last wanted row chooses, by the rule of sample.h, with the number of the position behind it. */
+static void choices_are_those_of_the_chooser(void **state)
+{
+    struct model *m = *state;
+    struct sg_chooser *chooser;
+    struct sg_sampler s = {.p = {.size = sizeof s.p, .temperature = 3}};
+    int32_t expected, chosen[1];
+    size_t n;
+    assert_int_equal(sg_chooser_new(&chooser, VOCAB, NULL), SEGUE_OK);
+    for (s.p.seed = 0; s.p.seed < 20; s.p.seed++) {
+        assert_int_equal(model_begin(m, "ref"), SEGUE_OK);
+        m->span.sampler = &s;
+        m->result.tokens = chosen;
+        assert_int_equal(run(m), SEGUE_OK);
+        assert_int_equal(sg_choose(chooser, &s, m->logits, ROWS, &expected, NULL, &n, NULL), SEGUE_OK);
+        assert_int_equal(chosen[0], expected);
+        model_end(m);
+    }
+    sg_chooser_free(chooser);
+}
+
+/* A mark beyond a cut would bring back rows that are gone. */
+static void cuts_forget_later_marks(void **state)
+{
+    struct model *m = *state;
+    uint32_t early, late;
+    assert_int_equal(model_begin(m, "ref"), SEGUE_OK);
+    assert_int_equal(ref->state_mark(m->state, &early, &m->err), SEGUE_OK);
+    assert_int_equal(run(m), SEGUE_OK);
+    assert_int_equal(ref->state_mark(m->state, &late, &m->err), SEGUE_OK);
+    assert_int_equal(ref->state_cut(m->state, ROWS - 1, &m->err), SEGUE_OK);
+    assert_int_equal(ref->state_back(m->state, late, &m->err), SEGUE_EARG);
+    assert_int_equal(ref->state_back(m->state, early, &m->err), SEGUE_OK);
+    assert_int_equal(rows_held(m), 0);
+    model_end(m);
+}
+
 static void steps_end_at_a_stop(void **state)
 {
     struct model *m = *state;
@@ -369,6 +406,8 @@ int main(void)
         cmocka_unit_test_prestate(wrong_states_are_named, &m),
         cmocka_unit_test_prestate(failed_choices_leave_no_rows, &m),
         cmocka_unit_test_prestate(canceled_runs_leave_no_rows, &m),
+        cmocka_unit_test_prestate(choices_are_those_of_the_chooser, &m),
+        cmocka_unit_test_prestate(cuts_forget_later_marks, &m),
         cmocka_unit_test_prestate(steps_end_at_a_stop, &m),
         cmocka_unit_test_prestate(readers_wait_for_rows, &m),
         cmocka_unit_test_prestate(threads_change_no_bit, &m),
