@@ -117,27 +117,39 @@ static int set_default(json_t *o, const char *key, json_t *value)
     return 1;
 }
 
+/* A text of the tokenizer as a variable, unless the request has its own. */
+static segue_status set_text(json_t *vars, const char *key, const char *text, segue_error *err)
+{
+    json_t *value = json_string(text ? text : "");
+    if (!value && text)
+        return sg_fail(err, SEGUE_EFORMAT, "chat request: %s: it is no UTF-8 text; the tokenizer is damaged", key);
+    return value && set_default(vars, key, value) ? SEGUE_OK : no_memory(err);
+}
+
+static segue_status fill(json_t *vars, const char *bos, const char *eos, segue_error *err)
+{
+    if (!set_default(vars, "tools", json_null()) || !set_default(vars, "documents", json_null()) ||
+        !set_default(vars, "add_generation_prompt", json_true()))
+        return no_memory(err);
+    SG_TRY(set_text(vars, "bos_token", bos, err));
+    return set_text(vars, "eos_token", eos, err);
+}
+
 segue_status sg_chat_request(const json_t *request, const char *bos, const char *eos, json_t **out,
                              segue_error *err)
 {
     json_t *messages = NULL;
     if (!request || !out)
-        return sg_fail(err, SEGUE_EARG,
-                       "chat request: NULL given; pass a request and a place for the result");
+        return sg_fail(err, SEGUE_EARG, "chat request: NULL given; pass a request and a place for the result");
     if (!json_is_object(request))
         return sg_fail(err, SEGUE_EFORMAT, "chat request: no JSON object; give {\"messages\": [...]}");
     SG_TRY(copy_messages(json_object_get(request, "messages"), &messages, err));
     json_t *vars = json_copy((json_t *)(uintptr_t)request); /* shallow; the request itself is not changed */
-    int ok = vars && json_object_set_new(vars, "messages", messages) == 0;
+    segue_status s = SEGUE_OK;
     if (!vars) json_decref(messages);
-    ok = ok && set_default(vars, "tools", json_null()) && set_default(vars, "documents", json_null()) &&
-         set_default(vars, "add_generation_prompt", json_true()) &&
-         set_default(vars, "bos_token", json_string(bos ? bos : "")) &&
-         set_default(vars, "eos_token", json_string(eos ? eos : ""));
-    if (!ok) {
-        json_decref(vars);
-        return no_memory(err);
-    }
-    *out = vars;
-    return SEGUE_OK;
+    if (!vars || json_object_set_new(vars, "messages", messages) != 0) s = no_memory(err);
+    if (s == SEGUE_OK) s = fill(vars, bos, eos, err);
+    if (s == SEGUE_OK) *out = vars;
+    else json_decref(vars);
+    return s;
 }
