@@ -9,6 +9,7 @@ struct reading {
     struct sg_tokenizer *t;
     const char *what;
     segue_error *err;
+    int lost_unknown; /* the unknown token is not in the vocabulary */
     int templates;    /* post-processors met that put tokens around a text */
     int byte_decoder; /* the decoder reads the byte alphabet; -1: the file names none */
 };
@@ -373,7 +374,7 @@ static segue_status read_model(struct reading *r, const json_t *model, const jso
         SG_TRY(read_merge(r, json_array_get(merges, i), (uint32_t)i));
     SG_TRY(sg_json_text(model, "unk_token", NULL, &text, r->what, r->err));
     t->unk = text ? sg_vocab_find_model(t, text, strlen(text)) : -1;
-    if (text && t->unk < 0) return malformed(r, "model.unk_token: its entry in model.vocab");
+    r->lost_unknown = text && *text && t->unk < 0;
     return SEGUE_OK;
 }
 
@@ -477,6 +478,8 @@ static segue_status read_json(struct reading *r, const json_t *root, const json_
     SG_TRY(each(r, json_object_get(root, "pre_tokenizer"), "pretokenizers", pre_tokenizer, 0));
     SG_TRY(each(r, json_object_get(root, "post_processor"), "processors", post_processor, 0));
     SG_TRY(each(r, json_object_get(root, "decoder"), "decoders", decoder, 0));
+    /* Bytes all have tokens, so byte-level files may name an unknown token that is none. */
+    if (r->lost_unknown && !t->byte_level) return malformed(r, "model.unk_token: its entry in model.vocab");
     if (r->byte_decoder >= 0 && r->byte_decoder != t->byte_level)
         return unsupported(r, "decoder",
                            t->byte_level ? "other than ByteLevel" : "ByteLevel without its pre_tokenizer");
@@ -485,7 +488,8 @@ static segue_status read_json(struct reading *r, const json_t *root, const json_
     t->info.kind = t->byte_level ? "bpe" : "spm";
     t->info.pre = pre_name(t);
     if (t->info.pre && strcmp(t->info.pre, "regex") == 0)
-        t->info.warning = "its split pattern is not one of the known; PCRE2 may class new characters differently";
+        t->info.warning =
+            "its split pattern is not one of the known; PCRE2 may class new characters differently";
     return sg_vocab_finish(t, 0, r->what, r->err);
 }
 

@@ -1,6 +1,7 @@
 /* tok_diff.c: the library's side of the comparison with the `tokenizers` library. Reads texts as JSON
  * strings, one a line, and writes a line for each: the ids, a tab, and the decoded text as a JSON string.
- * With "-q" the decoded text is left out. Driven by tok_diff.py. SPDX-License-Identifier: MIT */
+ * With "-q" the decoded text is left out. A line with a list of ids is decoded only. Driven by tok_diff.py.
+ * SPDX-License-Identifier: MIT */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,26 +34,38 @@ static int open_tokenizer(struct sg_tokenizer **t, const char *path, segue_error
     return s == SEGUE_OK;
 }
 
+static int32_t ids[1 << 20];
+static char text[1 << 22];
+
+static int print_decoded(const struct sg_tokenizer *t, size_t n, segue_error *err)
+{
+    size_t len;
+    if (sg_detokenize(t, ids, n, 0, text, sizeof text, &len, err) != SEGUE_OK) return 0;
+    json_t *out = json_stringn(text, len);
+    char *dumped = json_dumps(out, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
+    printf("\t%s", dumped ? dumped : "?");
+    free(dumped);
+    json_decref(out);
+    return 1;
+}
+
 static int one_line(const struct sg_tokenizer *t, const char *line, size_t len, int decode, segue_error *err)
 {
-    static int32_t ids[1 << 20];
-    static char text[1 << 22];
-    size_t n, text_n;
+    const size_t cap = sizeof ids / sizeof *ids;
+    size_t n = 0;
     json_t *v = json_loadb(line, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     if (!v) return 0;
-    segue_status s = sg_tokenize(t, json_string_value(v), json_string_length(v), SEGUE_TEXT_NO_BOS, ids,
-                                 sizeof ids / sizeof *ids, &n, err);
+    segue_status s = SEGUE_OK;
+    if (json_is_array(v)) {
+        for (; n < json_array_size(v) && n < cap; n++)
+            ids[n] = (int32_t)json_integer_value(json_array_get(v, n));
+    } else {
+        s = sg_tokenize(t, json_string_value(v), json_string_length(v), SEGUE_TEXT_NO_BOS, ids, cap, &n, err);
+    }
     json_decref(v);
     if (s != SEGUE_OK) return 0;
     for (size_t i = 0; i < n; i++) printf(i ? " %d" : "%d", (int)ids[i]);
-    if (decode) {
-        if (sg_detokenize(t, ids, n, 0, text, sizeof text, &text_n, err) != SEGUE_OK) return 0;
-        json_t *out = json_stringn(text, text_n);
-        char *dumped = json_dumps(out, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
-        printf("\t%s", dumped ? dumped : "?");
-        free(dumped);
-        json_decref(out);
-    }
+    if (decode && !print_decoded(t, n, err)) return 0;
     putchar('\n');
     return 1;
 }
