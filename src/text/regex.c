@@ -6,7 +6,7 @@
 
 #include "text/tokparts.h"
 
-enum { MATCH_STEPS = 200000, MATCH_DEPTH = 20000, MATCH_KIB = 16384, MOST_PATTERN = 16384 };
+enum { STEPS = 1 << 24, STEPS_PER_BYTE = 256, MATCH_KIB = 32768, MOST_PATTERN = 16384 };
 
 static void *memory(size_t n, void *unused)
 {
@@ -33,8 +33,9 @@ segue_status sg_regex_open(void **out, const char *pattern, size_t len, const ch
     PCRE2_SIZE at = 0;
     pcre2_code *regex = NULL;
     if (how)
-        regex = pcre2_compile((PCRE2_SPTR)pattern, len, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
-                              &code, &at, how);
+        regex = pcre2_compile((PCRE2_SPTR)pattern, len,
+                              PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | PCRE2_AUTO_CALLOUT, &code,
+                              &at, how);
     pcre2_compile_context_free(how);
     pcre2_general_context_free(own);
     if (!regex && (!how || code == PCRE2_ERROR_NOMEMORY || code == 121))
@@ -52,6 +53,19 @@ segue_status sg_regex_open(void **out, const char *pattern, size_t len, const ch
 
 void sg_regex_close(void *regex) { pcre2_code_free(regex); }
 
+/* Called before every item of the pattern is tried. A step costs as far as it went since the last one: an
+ * item such as a* reads on alone. */
+static int count_step(pcre2_callout_block *now, void *count)
+{
+    struct sg_regex_steps *steps = count;
+    uint64_t cost = 1 + (now->current_position > steps->at ? now->current_position - steps->at
+                                                           : steps->at - now->current_position);
+    steps->at = now->current_position;
+    if (steps->left < cost) return PCRE2_ERROR_MATCHLIMIT;
+    steps->left -= cost;
+    return 0;
+}
+
 static segue_status ready(struct sg_encoding *e)
 {
     if (e->regex_match) return SEGUE_OK;
@@ -59,9 +73,11 @@ static segue_status ready(struct sg_encoding *e)
     pcre2_match_context *limits = own ? pcre2_match_context_create(own) : NULL;
     e->regex_limits = limits;
     if (limits) {
-        pcre2_set_match_limit(limits, MATCH_STEPS);
-        pcre2_set_depth_limit(limits, MATCH_DEPTH);
+        pcre2_set_match_limit(limits, UINT32_MAX);
+        pcre2_set_depth_limit(limits, UINT32_MAX);
         pcre2_set_heap_limit(limits, MATCH_KIB);
+        e->regex_steps.left = STEPS + (uint64_t)e->text_len * STEPS_PER_BYTE;
+        pcre2_set_callout(limits, count_step, &e->regex_steps);
         e->regex_match = pcre2_match_data_create(1, own);
     }
     pcre2_general_context_free(own);
@@ -72,6 +88,7 @@ segue_status sg_regex_find(struct sg_encoding *e, const void *regex, const char 
                            size_t *start, size_t *end)
 {
     SG_TRY(ready(e));
+    e->regex_steps.at = from;
     int code = pcre2_match(regex, (PCRE2_SPTR)s, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, e->regex_match,
                            e->regex_limits);
     *end = 0;
@@ -80,8 +97,7 @@ segue_status sg_regex_find(struct sg_encoding *e, const void *regex, const char 
     if (code < 0)
         return sg_fail(
             e->err, SEGUE_ELIMIT,
-            "tokenize: the model's split pattern needs more than %d steps at byte %zu; shorten the text",
-            MATCH_STEPS, from);
+            "tokenize: the model's split pattern needs too many steps at byte %zu; shorten the text", from);
     const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(e->regex_match);
     /* \K and lookbehind can give odd spans; only a real step forward counts. */
     if (ends[1] <= from || ends[0] >= ends[1]) return SEGUE_OK;

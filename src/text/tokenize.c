@@ -95,6 +95,7 @@ static segue_status encode(struct cutting *c, const char *text, size_t len)
 {
     struct sg_encoding *e = c->e;
     const struct sg_tokenizer *t = e->t;
+    e->text_len = len;
     if (len >= SEEN_FROM) {
         uint32_t size = 256;
         while (size < len / 32 && size < 1 << 16) size *= 2;

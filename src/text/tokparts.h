@@ -188,6 +188,11 @@ struct sg_encoding {
     size_t symbols_cap, heap_n, heap_cap, links_n, links_cap;
     uint32_t links_free; /* index + 1 of the first free link */
     void *regex_match, *regex_limits;
+    size_t text_len; /* of the whole text */
+    struct sg_regex_steps {
+        uint64_t left; /* that patterns may still take */
+        size_t at;     /* where the last one was */
+    } regex_steps;
 };
 static inline void sg_encoding_put(struct sg_encoding *e, int32_t id)
 {

@@ -384,6 +384,31 @@ static void long_texts_stay_linear(void **state)
     free(ids);
 }
 
+/* A pattern that no scanner knows may be slow on purpose: it is stopped. */
+static void slow_patterns_are_stopped(void **state)
+{
+    static const char *const patterns[] = {"(?:a+)+b", "(?:a|a)*c", "a*a*a*d", "a*?a*?a*?e"};
+    (void)state;
+    size_t size = 100000, n;
+    char *text = malloc(size);
+    memset(text, 'a', size);
+    memcpy(text + size - 5, "xbcde", 5); /* or PCRE2 sees that the last letter is nowhere */
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        char json[512];
+        struct sg_tokenizer *t = NULL;
+        segue_error err = {0};
+        snprintf(
+            json, sizeof json,
+            "{" MODEL(AB, "[]") ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"%s\"}}}",
+            patterns[i]);
+        if (sg_tokenizer_of_json(&t, json, strlen(json), NULL, 0, "x", &err)) fail_msg("%s", err.text);
+        assert_int_equal(sg_tokenize(t, text, size, 0, NULL, 0, &n, &err), SEGUE_ELIMIT);
+        assert_non_null(strstr(err.text, "too many steps"));
+        sg_tokenizer_close(t);
+    }
+    free(text);
+}
+
 #ifdef SEGUE_FAULTS
 /* Opening, tokenizing and decoding with the n-th allocation failing, for every n. */
 static void every_allocation_may_fail(void **state)
@@ -422,6 +447,7 @@ int main(void)
         cmocka_unit_test(damaged_gguf_is_refused),
         cmocka_unit_test(missing_objects_are_refused),
         cmocka_unit_test(long_texts_stay_linear),
+        cmocka_unit_test(slow_patterns_are_stopped),
 #ifdef SEGUE_FAULTS
         cmocka_unit_test(every_allocation_may_fail),
 #endif
