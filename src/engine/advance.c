@@ -1,6 +1,6 @@
-/* advance.c: rows of one session through units: catching up with what waits, and choosing a token. After a session's
- * first token nothing here allocates. A run that fails leaves the session at the rows that were finished.
- * SPDX-License-Identifier: MIT */
+/* advance.c: rows of one session through units: catching up with what waits, and choosing a token. After a
+ * session's first token nothing here allocates. A run that fails leaves the session at the rows that were
+ * finished. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "base/clock.h"
@@ -8,8 +8,8 @@
 #include "engine/session.h"
 
 enum {
-    ROOM_ROWS = 512,   /* a new state expects this many rows beyond those that wait */
-    FEW_ROWS = 16      /* so many new rows are read where the session writes: a move would cost more */
+    ROOM_ROWS = 512, /* a new state expects this many rows beyond those that wait */
+    FEW_ROWS = 16    /* so many new rows are read where the session writes: a move would cost more */
 };
 
 static size_t waiting(const struct segue_session *s) { return s->tokens_n - s->computed; }
@@ -37,12 +37,14 @@ static void even_out(struct segue_session *s, uint32_t done)
     sg_session_cut(s, rows);
 }
 
+/* Bytes of weights are reported for writing alone: there they are the roof that speed is measured against. */
 static void count(struct segue_session *s, const struct sg_result *r, int writing)
 {
     s->stats.dispatches += r->dispatches;
     if (writing) s->stats.weight_bytes_read += r->weight_bytes;
 }
 
+/* A lost unit took the states along: the tokens are all here, so the next call computes them anew. */
 static segue_status fail_run(struct segue_session *s, segue_status status, uint32_t done)
 {
     if (status == SEGUE_ELOST) {
@@ -57,18 +59,25 @@ static segue_status fail_run(struct segue_session *s, segue_status status, uint3
 }
 
 /* One stage: tokens or rows in; rows out but for the last stage, which answers what was asked. */
-static segue_status run_stage(struct segue_session *s, uint32_t k, struct sg_ask *ask, uint32_t *done, segue_error *err)
+static segue_status run_stage(struct segue_session *s, uint32_t k, struct sg_ask *ask, uint32_t *done,
+                              segue_error *err)
 {
     struct sg_layout *l = &s->layouts[s->at];
     const struct sg_stretch *stretch = l->stages[k].stretch;
     int last = k + 1 == l->n;
     float *out_rows = s->rows[k % 2];
-    struct sg_span span = {.state = l->stages[k].state, .rows = ask->rows, .first = s->computed, .loras = s->loras,
-                           .loras_n = s->adapters_n, .steps = 1};
+    struct sg_span span = {.state = l->stages[k].state,
+                           .rows = ask->rows,
+                           .first = s->computed,
+                           .loras = s->loras,
+                           .loras_n = s->adapters_n,
+                           .steps = 1};
     struct sg_batch batch = {.spans = &span, .spans_n = 1, .inline_hint = 1, .cancel = &s->cancel};
     struct sg_result result = {.rows_done = done};
-    if (k == 0) span.tokens = s->tokens + s->computed;
-    else span.values = s->rows[(k - 1) % 2];
+    if (k == 0)
+        span.tokens = s->tokens + s->computed;
+    else
+        span.values = s->rows[(k - 1) % 2];
     if (last) {
         span.wanted = ask->wanted;
         span.wanted_n = ask->wanted_n;
@@ -109,7 +118,8 @@ segue_status sg_session_run(struct segue_session *s, struct sg_ask *ask, segue_e
 
 /* --- what waits --- */
 
-/* Remember this point where the states cannot simply be cut; the oldest point goes when there are too many. */
+/* Remember this point where the states cannot simply be cut; the oldest point goes when there are too many.
+ */
 static void mark(struct segue_session *s)
 {
     struct sg_layout *l = &s->layouts[s->at];
@@ -126,12 +136,13 @@ static void mark(struct segue_session *s)
 static segue_status canceled(struct segue_session *s, segue_error *err)
 {
     if (!atomic_exchange(&s->cancel, 0)) return SEGUE_OK;
-    return sg_fail(err, SEGUE_ECANCELED, "canceled: session of %zu tokens: on request; call again to go on", s->tokens_n);
+    return sg_fail(err, SEGUE_ECANCELED, "canceled: session of %zu tokens: on request; call again to go on",
+                   s->tokens_n);
 }
 
 /* One chunk; with_logits: of its last row. sampler (may be NULL) chooses *token from them. */
-static segue_status run_chunk(struct segue_session *s, size_t rows, int with_logits, const struct sg_sampler *sampler,
-                              int32_t *token, segue_error *err)
+static segue_status run_chunk(struct segue_session *s, size_t rows, int with_logits,
+                              const struct sg_sampler *sampler, int32_t *token, segue_error *err)
 {
     uint32_t wanted = (uint32_t)rows - 1;
     struct sg_ask ask = {.rows = (uint32_t)rows, .sampler = sampler, .token = -1};
@@ -159,14 +170,16 @@ static segue_status catch_up(struct segue_session *s, size_t keep, int with_logi
     return SEGUE_OK;
 }
 
-/* Where the waiting rows are read: the first ones and long ones on the reading layout, a few on the writing one. */
+/* Where the waiting rows are read: the first ones and long ones on the reading layout, a few on the writing
+ * one. */
 static segue_status bring_for_rows(struct segue_session *s, segue_error *err)
 {
     if (!s->split || s->computed == 0 || s->at == SG_READING || waiting(s) <= FEW_ROWS) return SEGUE_OK;
     return sg_session_bring(s, SG_READING, err);
 }
 
-/* States where the waiting rows are to be read. When nothing waits but the logits are unknown, one row is made to wait. */
+/* States where the waiting rows are to be read. When nothing waits but the logits are unknown, one row is
+ * made to wait. */
 static segue_status ready(struct segue_session *s, segue_error *err)
 {
     if (!waiting(s) && !s->logits_known && s->computed) sg_session_cut(s, s->computed - 1);
@@ -205,26 +218,32 @@ segue_status segue_session_prefill(segue_session *session, size_t max_rows, size
 /* --- choosing --- */
 
 /* From the logits that are here already, or where the unit leaves the choice to us. */
-static segue_status choose_here(struct segue_session *s, const struct sg_sampler *sampler, int32_t *token, segue_error *err)
+static segue_status choose_here(struct segue_session *s, const struct sg_sampler *sampler, int32_t *token,
+                                segue_error *err)
 {
     size_t vocab = s->engine->model->info.vocab;
     if (!s->chooser) SG_TRY(sg_chooser_new(&s->chooser, (uint32_t)vocab, err));
     if (!s->work) s->work = sg_alloc(vocab * sizeof *s->work);
     if (!s->work) return sg_no_memory("logits", vocab * sizeof *s->work, err);
     memcpy(s->work, s->logits, vocab * sizeof *s->work);
-    return sg_choose(s->chooser, sampler, s->work, s->tokens_n, token, s->stats.logprobs, &s->stats.logprobs_n, err);
+    return sg_choose(s->chooser, sampler, s->work, s->tokens_n, token, s->stats.logprobs,
+                     &s->stats.logprobs_n, err);
 }
 
 segue_status sg_session_may_choose(const struct segue_session *s, segue_error *err)
 {
     if (s->tokens_n == 0)
-        return sg_fail(err, SEGUE_EARG, "no token chosen: empty session: there is nothing to continue; append tokens first");
+        return sg_fail(err, SEGUE_EARG,
+                       "no token chosen: empty session: there is nothing to continue; append tokens first");
     if (s->tokens_n >= s->context)
-        return sg_fail(err, SEGUE_ELIMIT, "no token chosen: session of %zu tokens: its context of %zu is full; enlarge the"
-                       " context or start anew", s->tokens_n, s->context);
+        return sg_fail(err, SEGUE_ELIMIT,
+                       "no token chosen: session of %zu tokens: its context of %zu is full; enlarge the"
+                       " context or start anew",
+                       s->tokens_n, s->context);
     return SEGUE_OK;
 }
 
+/* The unit that ends the layout has the logits; it chooses if it can. */
 int sg_session_unit_samples(const struct segue_session *s)
 {
     const struct sg_layout *l = &s->layouts[s->at];

@@ -1,5 +1,5 @@
-/* api.c: the doors of segue.h to the house's models, adapters and text: arguments are checked here, work is done below.
- * SPDX-License-Identifier: MIT */
+/* api.c: the doors of segue.h to the house's models, adapters and text: arguments are checked here, work is
+ * done below. SPDX-License-Identifier: MIT */
 #include "engine/sized.h"
 #include "model/adapter.h"
 #include "model/model.h"
@@ -20,10 +20,12 @@ const char *segue_status_name(segue_status status)
 
 /* --- models --- */
 
-segue_status segue_model_open(segue_model **out, const char *path, const segue_model_opts *opts, segue_error *err)
+segue_status segue_model_open(segue_model **out, const char *path, const segue_model_opts *opts,
+                              segue_error *err)
 {
     segue_model_opts o;
-    if (!out || !path || !*path) return sg_fail(err, SEGUE_EARG, "model not opened: out or path missing; pass both");
+    if (!out || !path || !*path)
+        return sg_fail(err, SEGUE_EARG, "model not opened: out or path missing; pass both");
     SG_TRY(sg_sized_in(&o, sizeof o, opts, "model options", err));
     return sg_model_open(out, path, &o, err);
 }
@@ -41,26 +43,31 @@ segue_status segue_model_info_get(const segue_model *model, segue_model_info *ou
 
 static segue_status no_place(const char *what, segue_error *err)
 {
-    return sg_fail(err, SEGUE_EARG, "%s: an argument is NULL; pass the object, the input and places for the result", what);
+    return sg_fail(err, SEGUE_EARG,
+                   "%s: an argument is NULL; pass the object, the input and places for the result", what);
 }
 
 /* What a buffer holds, by the rule of segue.h; frees it. */
-static segue_status hand_out(struct sg_buf *b, segue_status status, char *text, size_t cap, size_t *len, const char *what,
-                             segue_error *err)
+static segue_status hand_out(struct sg_buf *b, segue_status status, char *text, size_t cap, size_t *len,
+                             const char *what, segue_error *err)
 {
-    if (status == SEGUE_OK && b->failed) status = sg_fail(err, b->failed, "%s: no room for the text; free memory", what);
+    if (status == SEGUE_OK && b->failed)
+        status = sg_fail(err, b->failed, "%s: no room for the text; free memory", what);
     if (status == SEGUE_OK) status = sg_text_out(b->data ? b->data : "", b->len, text, cap, len, what, err);
     sg_buf_free(b);
     return status;
 }
 
-segue_status segue_model_describe(const segue_model *model, int what, char *text, size_t cap, size_t *len, segue_error *err)
+segue_status segue_model_describe(const segue_model *model, int what, char *text, size_t cap, size_t *len,
+                                  segue_error *err)
 {
     struct sg_buf b = {0};
     if (!model || !len || (cap && !text)) return no_place("model not described", err);
     if (what < SEGUE_DESCRIBE_JSON || what > SEGUE_DESCRIBE_TEMPLATE)
-        return sg_fail(err, SEGUE_EARG, "model not described: form %d: no such form; use SEGUE_DESCRIBE_*", what);
-    return hand_out(&b, sg_model_describe(model, what, &b, err), text, cap, len, "description of a model", err);
+        return sg_fail(err, SEGUE_EARG, "model not described: form %d: no such form; use SEGUE_DESCRIBE_*",
+                       what);
+    return hand_out(&b, sg_model_describe(model, what, &b, err), text, cap, len, "description of a model",
+                    err);
 }
 
 /* --- adapters --- */
@@ -70,8 +77,8 @@ segue_status segue_adapter_open(segue_adapter **out, const segue_model *model, c
 {
     if (!out || !model || !path || !*path) return no_place("adapter not opened", err);
     if (!(scale > -1e6f && scale < 1e6f))
-        return sg_fail(err, SEGUE_EARG, "adapter not opened: %s: scale %g is out of range; take one near 1", path,
-                       (double)scale);
+        return sg_fail(err, SEGUE_EARG, "adapter not opened: %s: scale %g is out of range; take one near 1",
+                       path, (double)scale);
     return sg_adapter_open(out, model, path, scale, err);
 }
 
@@ -85,34 +92,37 @@ void segue_adapter_close(segue_adapter *adapter)
 static segue_status need_tokenizer(const segue_model *model, const char *what, segue_error *err)
 {
     if (model->tokenizer) return SEGUE_OK;
-    return sg_fail(err, SEGUE_EUNSUPPORTED, "%s: %s: it has no tokenizer; use token ids", what, model->info.path);
+    return sg_fail(err, SEGUE_EUNSUPPORTED, "%s: %s: it has no tokenizer; use token ids", what,
+                   model->info.path);
 }
 
-segue_status segue_tokenize(const segue_model *model, const char *text, size_t len, unsigned flags, int32_t *tokens,
-                            size_t cap, size_t *n, segue_error *err)
+segue_status segue_tokenize(const segue_model *model, const char *text, size_t len, unsigned flags,
+                            int32_t *tokens, size_t cap, size_t *n, segue_error *err)
 {
     if (!model || (len && !text) || (cap && !tokens) || !n) return no_place("text not tokenized", err);
     SG_TRY(need_tokenizer(model, "text not tokenized", err));
     return sg_tokenize(model->tokenizer, text ? text : "", len, flags, tokens, cap, n, err);
 }
 
-segue_status segue_detokenize(const segue_model *model, const int32_t *tokens, size_t n, unsigned flags, char *text,
-                              size_t cap, size_t *len, segue_error *err)
+segue_status segue_detokenize(const segue_model *model, const int32_t *tokens, size_t n, unsigned flags,
+                              char *text, size_t cap, size_t *len, segue_error *err)
 {
     if (!model || (n && !tokens) || (cap && !text) || !len) return no_place("tokens not detokenized", err);
     SG_TRY(need_tokenizer(model, "tokens not detokenized", err));
     return sg_detokenize(model->tokenizer, tokens, n, flags, text, cap, len, err);
 }
 
-segue_status segue_text_next(const segue_model *model, segue_text *state, int32_t token, char *text, size_t cap, size_t *len,
-                             segue_error *err)
+segue_status segue_text_next(const segue_model *model, segue_text *state, int32_t token, char *text,
+                             size_t cap, size_t *len, segue_error *err)
 {
     if (!model || !state || !text || !cap || !len || (state->stops_n && !state->stops))
         return no_place("token not turned into text", err);
     if (state->size < sizeof *state)
-        return sg_fail(err, SEGUE_EARG, "token not turned into text: size of the state is not set; use SEGUE_INIT");
+        return sg_fail(err, SEGUE_EARG,
+                       "token not turned into text: size of the state is not set; use SEGUE_INIT");
     if (state->priv.held > sizeof state->priv.bytes)
-        return sg_fail(err, SEGUE_EARG, "token not turned into text: the state is damaged; zero priv before the first call");
+        return sg_fail(err, SEGUE_EARG,
+                       "token not turned into text: the state is damaged; zero priv before the first call");
     SG_TRY(need_tokenizer(model, "token not turned into text", err));
     return sg_text_next(model->tokenizer, state, token, text, cap, len, err);
 }

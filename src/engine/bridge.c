@@ -1,6 +1,6 @@
-/* bridge.c: states from one unit to another, slot by slot in the canonical layout of docs/STATE.md, K and V in the storage
- * of the unit that goes on. Knows no unit; what a pair does faster it offers as state_pass, which must give the same bytes.
- * SPDX-License-Identifier: MIT */
+/* bridge.c: states from one unit to another, slot by slot in the canonical layout of docs/STATE.md, K and V
+ * in the storage of the unit that goes on. Knows no unit; what a pair does faster it offers as state_pass,
+ * which must give the same bytes. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "base/clock.h"
@@ -12,6 +12,7 @@ enum { PIECE_BYTES = 1 << 20 };
 /* Rows of a slot that fit in a piece, at least one. */
 static uint64_t piece_rows(size_t row_bytes) { return row_bytes < PIECE_BYTES ? PIECE_BYTES / row_bytes : 1; }
 
+/* One buffer for the whole move: a piece, or the largest thing that cannot be cut. */
 static size_t room_for(const struct sg_layout *to)
 {
     size_t room = PIECE_BYTES;
@@ -26,8 +27,10 @@ static size_t room_for(const struct sg_layout *to)
     return room;
 }
 
-static segue_status move_slot(struct sg_stage *from, uint32_t slot, struct sg_stage *to, uint32_t index, void *room,
-                              uint64_t *bytes, segue_error *err)
+/* Rows in pieces, in the storage that they will have: the unit that is left converts once, the other one
+ * copies. */
+static segue_status move_slot(struct sg_stage *from, uint32_t slot, struct sg_stage *to, uint32_t index,
+                              void *room, uint64_t *bytes, segue_error *err)
 {
     const struct sg_unit_ops *a = sg_ops_of(from->state), *b = sg_ops_of(to->state);
     const struct sg_slot *s = &to->stretch->graph->slots[index];
@@ -48,8 +51,8 @@ static segue_status move_slot(struct sg_stage *from, uint32_t slot, struct sg_st
     return SEGUE_OK;
 }
 
-static segue_status move_slots(struct sg_layout *from, struct sg_layout *to, uint64_t rows, void *room, uint64_t *bytes,
-                               segue_error *err)
+static segue_status move_slots(struct sg_layout *from, struct sg_layout *to, uint64_t rows, void *room,
+                               uint64_t *bytes, segue_error *err)
 {
     for (uint32_t i = 0; i < to->n; i++) {
         struct sg_stage *stage = &to->stages[i];
@@ -58,11 +61,13 @@ static segue_status move_slots(struct sg_layout *from, struct sg_layout *to, uin
             uint32_t slot = 0;
             struct sg_stage *source = sg_layout_slot(from, g->slots[k].kind, g->slots[k].layer, &slot);
             if (!source)
-                return sg_fail(err, SEGUE_EINTERNAL, "state not moved: slot of layer %u: it is nowhere; report this",
+                return sg_fail(err, SEGUE_EINTERNAL,
+                               "state not moved: slot of layer %u: it is nowhere; report this",
                                g->slots[k].layer);
             SG_TRY(move_slot(source, slot, stage, k, room, bytes, err));
         }
-        SG_TRY(sg_ops_of(stage->state)->state_put(stage->state, UINT32_MAX, rows, rows, stage->kv, NULL, err));
+        SG_TRY(
+            sg_ops_of(stage->state)->state_put(stage->state, UINT32_MAX, rows, rows, stage->kv, NULL, err));
     }
     return SEGUE_OK;
 }
@@ -76,7 +81,8 @@ static int passed(struct sg_layout *from, struct sg_layout *to)
     return ops->state_pass && ops->state_pass(b->state, a->state, NULL) == SEGUE_OK;
 }
 
-static segue_status by_pieces(struct sg_layout *from, struct sg_layout *to, uint64_t rows, uint64_t *bytes, segue_error *err)
+static segue_status by_pieces(struct sg_layout *from, struct sg_layout *to, uint64_t rows, uint64_t *bytes,
+                              segue_error *err)
 {
     size_t size = room_for(to);
     void *room = sg_alloc(size);
@@ -108,6 +114,7 @@ segue_status sg_bridge_move(struct sg_layout *from, struct sg_layout *to, uint64
     return SEGUE_OK;
 }
 
+/* A moved state expects about as much to come as a new one. */
 static uint64_t room_rows(const struct segue_session *s)
 {
     return s->context - s->tokens_n < 512 ? s->context : s->tokens_n + 512;
@@ -132,7 +139,8 @@ segue_status segue_session_move(segue_session *session, segue_unit *to, segue_er
     uint32_t place = 0;
     while (place < e->places_n && e->places[place].unit != to) place++;
     if (place == e->places_n)
-        return sg_fail(err, SEGUE_EARG, "state not moved: %s: the engine was not opened with this unit; open it with both",
+        return sg_fail(err, SEGUE_EARG,
+                       "state not moved: %s: the engine was not opened with this unit; open it with both",
                        to->desc.info.spec);
     SG_TRY(sg_layout_of_place(&layout, e, place, err));
     struct sg_layout *now = &session->layouts[session->at];

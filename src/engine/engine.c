@@ -1,6 +1,5 @@
-/* engine.c: placing a model on units. Holds programs and nothing of any sequence; what a session needs of a unit beyond
- * its programs is in layout.c.
- * SPDX-License-Identifier: MIT */
+/* engine.c: placing a model on units. Holds programs and nothing of any sequence; what a session needs of a
+ * unit beyond its programs is in layout.c. SPDX-License-Identifier: MIT */
 #include "engine/engine.h"
 
 #include <stdio.h>
@@ -21,6 +20,7 @@ static void stretch_free(struct sg_stretch *s)
     sg_free(s);
 }
 
+/* The unit's queue is entered for the compilation only: other sessions go on between two stretches. */
 static segue_status compile(struct segue_engine *e, struct sg_stretch *s, segue_error *err)
 {
     int whole = s->from == 0 && s->to == e->graph->layers;
@@ -33,7 +33,8 @@ static segue_status compile(struct segue_engine *e, struct sg_stretch *s, segue_
     snprintf(name, sizeof name, "hidden.%u", s->to);
     s->hidden = s->to < e->graph->layers ? sg_graph_output(s->graph, name) : -1;
     if (s->to < e->graph->layers && s->hidden < 0)
-        return sg_fail(err, SEGUE_EINTERNAL, "graph refused: layers %u to %u: no output %s; report this", s->from, s->to, name);
+        return sg_fail(err, SEGUE_EINTERNAL, "graph refused: layers %u to %u: no output %s; report this",
+                       s->from, s->to, name);
     SG_TRY(sg_unit_enter(s->unit, NULL, err));
     segue_status status = sg_ops_of(s->unit->unit)->compile(s->unit->unit, &s->graph, 1, &s->program, err);
     sg_unit_leave(s->unit);
@@ -41,8 +42,8 @@ static segue_status compile(struct segue_engine *e, struct sg_stretch *s, segue_
 }
 
 /* Under the engine's lock: two sessions that ask for the same stretch must get the same one. */
-static segue_status find_or_compile(struct segue_engine *e, struct segue_unit *unit, uint32_t from, uint32_t to,
-                                    const struct sg_stretch **out, segue_error *err)
+static segue_status find_or_compile(struct segue_engine *e, struct segue_unit *unit, uint32_t from,
+                                    uint32_t to, const struct sg_stretch **out, segue_error *err)
 {
     for (const struct sg_stretch *s = e->stretches; s; s = s->next)
         if (s->unit == unit && s->from == from && s->to == to) {
@@ -77,6 +78,7 @@ segue_status sg_engine_stretch(struct segue_engine *e, uint32_t place, uint32_t 
 
 /* --- what sampling needs of the vocabulary --- */
 
+/* One pass over the vocabulary; done when the first session turns DRY on, since few do. */
 static uint8_t *make_breakers(const struct sg_tokenizer *t, size_t n)
 {
     uint8_t *flags = sg_alloc(n);
@@ -108,29 +110,39 @@ segue_status sg_engine_breakers(struct segue_engine *e, const uint8_t **out, siz
 
 /* --- open, close --- */
 
+/* Half precision unless asked: decoding reads the whole cache for each token. The specification stays fp32.
+ */
 static enum sg_storage kv_storage(uint32_t wish, const struct sg_unit_desc *desc)
 {
     switch (wish) {
-    case SEGUE_KV_F32: return SG_F32;
-    case SEGUE_KV_F16: return SG_F16;
-    case SEGUE_KV_BF16: return SG_BF16;
-    case SEGUE_KV_Q8: return SG_Q8_0;
-    default: return desc->reference ? SG_F32 : SG_F16;
+    case SEGUE_KV_F32:
+        return SG_F32;
+    case SEGUE_KV_F16:
+        return SG_F16;
+    case SEGUE_KV_BF16:
+        return SG_BF16;
+    case SEGUE_KV_Q8:
+        return SG_Q8_0;
+    default:
+        return desc->reference ? SG_F32 : SG_F16;
     }
 }
 
 static segue_status check_opts(const segue_engine_opts *o, size_t n, segue_error *err)
 {
     if (n == 0) return sg_fail(err, SEGUE_EARG, "engine not opened: no unit given; open one and pass it");
-    if (n > 64) return sg_fail(err, SEGUE_EARG, "engine not opened: %zu units given: at most 64; pass fewer", n);
+    if (n > 64)
+        return sg_fail(err, SEGUE_EARG, "engine not opened: %zu units given: at most 64; pass fewer", n);
     if (o->kv > SEGUE_KV_Q8)
         return sg_fail(err, SEGUE_EARG, "engine not opened: kv %u: no such storage; use SEGUE_KV_*", o->kv);
     if (o->chunk_rows > CHUNK_ROWS_MAX)
-        return sg_fail(err, SEGUE_EARG, "engine not opened: chunk of %u rows: at most %d; ask for less", o->chunk_rows,
-                       CHUNK_ROWS_MAX);
+        return sg_fail(err, SEGUE_EARG, "engine not opened: chunk of %u rows: at most %d; ask for less",
+                       o->chunk_rows, CHUNK_ROWS_MAX);
     return SEGUE_OK;
 }
 
+/* What the graph and the tokenizer say about the ends of their tables: learned positions, padded
+ * vocabularies. */
 static void read_limits(struct segue_engine *e)
 {
     struct sg_tokenizer_info info;
@@ -144,13 +156,15 @@ static void read_limits(struct segue_engine *e)
     if (info.vocab < e->model->info.vocab) e->token_limit = info.vocab;
 }
 
-static segue_status place_units(struct segue_engine *e, segue_unit *const *units, size_t n, const segue_engine_opts *o,
-                                segue_error *err)
+/* places_n counts only units whose reference was taken, so that close gives back exactly those. */
+static segue_status place_units(struct segue_engine *e, segue_unit *const *units, size_t n,
+                                const segue_engine_opts *o, segue_error *err)
 {
     e->places = sg_alloc(n * sizeof *e->places);
     if (!e->places) return sg_no_memory("engine", n * sizeof *e->places, err);
     for (size_t i = 0; i < n; i++) {
-        if (!units[i]) return sg_fail(err, SEGUE_EARG, "engine not opened: unit %zu: it is NULL; open it first", i);
+        if (!units[i])
+            return sg_fail(err, SEGUE_EARG, "engine not opened: unit %zu: it is NULL; open it first", i);
         const struct sg_unit_desc *desc = &units[i]->desc;
         uint32_t rows = o->chunk_rows ? o->chunk_rows : CHUNK_ROWS;
         if (desc->rows_max && desc->rows_max < rows) rows = desc->rows_max;
@@ -164,8 +178,9 @@ static segue_status place_units(struct segue_engine *e, segue_unit *const *units
     return SEGUE_OK;
 }
 
-static segue_status fill(struct segue_engine *e, segue_unit *const *units, size_t n, const segue_engine_opts *o,
-                         segue_error *err)
+/* Everything that may fail; the caller closes what was made so far. */
+static segue_status fill(struct segue_engine *e, segue_unit *const *units, size_t n,
+                         const segue_engine_opts *o, segue_error *err)
 {
     struct sg_graph_wish wish = {.head = 1, .values = o->keep_values != 0};
     e->keep_values = o->keep_values != 0;

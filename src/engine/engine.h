@@ -1,6 +1,5 @@
-/* engine.h: a model placed on units: its graphs, compiled once for each unit and layer range, shared by all sessions.
- * Any thread; the list of programs only grows until close.
- * SPDX-License-Identifier: MIT */
+/* engine.h: a model placed on units: its graphs, compiled once for each unit and layer range, shared by all
+ * sessions. Any thread; the list of programs only grows until close. SPDX-License-Identifier: MIT */
 #ifndef SG_ENGINE_ENGINE_H
 #define SG_ENGINE_ENGINE_H
 
@@ -9,38 +8,39 @@
 
 /* Layers [from, to) as one unit runs them. */
 struct sg_stretch {
-    struct segue_unit *unit;         /* one of the engine's places */
+    struct segue_unit *unit; /* one of the engine's places */
     uint32_t from, to;
     const struct sg_graph *graph;
-    struct sg_graph *own;            /* freed with the stretch; NULL: the engine's whole graph */
+    struct sg_graph *own; /* freed with the stretch; NULL: the engine's whole graph */
     struct sg_program *program;
-    int32_t hidden;                  /* the output that the next stretch starts from; -1 behind the last layer */
+    int32_t hidden; /* the output that the next stretch starts from; -1 behind the last layer */
     struct sg_stretch *next;
 };
 
 struct sg_place {
-    struct segue_unit *unit;         /* a reference */
-    enum sg_storage kv;              /* storage of K and V in states here */
-    uint32_t chunk_rows;             /* rows of one prefill run */
+    struct segue_unit *unit; /* a reference */
+    enum sg_storage kv;      /* storage of K and V in states here */
+    uint32_t chunk_rows;     /* rows of one prefill run */
 };
 
 struct segue_engine {
     atomic_uint references;
-    struct segue_model *model;       /* a reference */
-    struct sg_place *places;         /* [places_n] */
+    struct segue_model *model; /* a reference */
+    struct sg_place *places;   /* [places_n] */
     uint32_t places_n;
     uint32_t keep_values;
-    struct sg_graph *graph;          /* all layers and the head */
-    uint64_t context_max;            /* rows that the graph can place (learned positions); 0 = no bound */
-    uint32_t token_limit;            /* tokens from here on are padding of the vocabulary; 0 = none are */
-    pthread_mutex_t lock;            /* of the fields below */
+    struct sg_graph *graph; /* all layers and the head */
+    uint64_t context_max;   /* rows that the graph can place (learned positions); 0 = no bound */
+    uint32_t token_limit;   /* tokens from here on are padding of the vocabulary; 0 = none are */
+    pthread_mutex_t lock;   /* of the fields below */
     struct sg_stretch *stretches;
     uint64_t compiles;
-    uint8_t *breakers;               /* [token_limit or vocab] DRY sequence breakers, made on first use */
+    uint8_t *breakers; /* [token_limit or vocab] DRY sequence breakers, made on first use */
     size_t breakers_n;
 };
 
-struct segue_engine *sg_engine_share(struct segue_engine *e);    /* one more reference; segue_engine_close gives it back */
+struct segue_engine *
+sg_engine_share(struct segue_engine *e); /* one more reference; segue_engine_close gives it back */
 
 /* Layers [from, to) on a place, compiled on first use. The stretch lives as long as the engine. */
 segue_status sg_engine_stretch(struct segue_engine *e, uint32_t place, uint32_t from, uint32_t to,

@@ -1,12 +1,12 @@
-/* layout.c: states over stretches: made, forked, cut, marked and run as one. Each call enters the unit's queue, so that
- * sessions of several threads never meet inside a unit.
- * SPDX-License-Identifier: MIT */
+/* layout.c: states over stretches: made, forked, cut, marked and run as one. Each call enters the unit's
+ * queue, so that sessions of several threads never meet inside a unit. SPDX-License-Identifier: MIT */
 #include "engine/layout.h"
 
 #include <string.h>
 
-static segue_status add_stage(struct sg_layout *l, struct segue_engine *e, uint32_t place, uint32_t from, uint32_t to,
-                              segue_error *err)
+/* A layout reads in chunks that its smallest place can take. */
+static segue_status add_stage(struct sg_layout *l, struct segue_engine *e, uint32_t place, uint32_t from,
+                              uint32_t to, segue_error *err)
 {
     struct sg_stage *stage = &l->stages[l->n];
     const struct sg_place *p = &e->places[place];
@@ -17,8 +17,8 @@ static segue_status add_stage(struct sg_layout *l, struct segue_engine *e, uint3
     return SEGUE_OK;
 }
 
-segue_status sg_layout_make(struct sg_layout *out, struct segue_engine *e, const segue_plan *plan, uint32_t phase,
-                            segue_error *err)
+segue_status sg_layout_make(struct sg_layout *out, struct segue_engine *e, const segue_plan *plan,
+                            uint32_t phase, segue_error *err)
 {
     memset(out, 0, sizeof *out);
     for (uint32_t i = 0; i < plan->parts_n; i++) {
@@ -28,12 +28,14 @@ segue_status sg_layout_make(struct sg_layout *out, struct segue_engine *e, const
     return SEGUE_OK;
 }
 
-segue_status sg_layout_of_place(struct sg_layout *out, struct segue_engine *e, uint32_t place, segue_error *err)
+segue_status sg_layout_of_place(struct sg_layout *out, struct segue_engine *e, uint32_t place,
+                                segue_error *err)
 {
     memset(out, 0, sizeof *out);
     return add_stage(out, e, place, 0, e->graph->layers, err);
 }
 
+/* Stretches are shared by all sessions of an engine, so equal work is the same pointer. */
 int sg_layout_same(const struct sg_layout *a, const struct sg_layout *b)
 {
     int same = a->n == b->n;
@@ -44,13 +46,15 @@ int sg_layout_same(const struct sg_layout *a, const struct sg_layout *b)
 
 /* --- states --- */
 
+/* Undo points are asked for at birth: units lay out their room by it. */
 static segue_status state_new(struct sg_stage *stage, uint64_t rows, segue_error *err)
 {
     const struct sg_graph *g = stage->stretch->graph;
     struct segue_unit *u = stage->stretch->unit;
     struct sg_state_opts o = {.kv = stage->kv, .rows = rows, .undo = SG_MARKS_MAX};
     SG_TRY(sg_unit_enter(u, NULL, err));
-    segue_status status = sg_ops_of(u->unit)->state_new(u->unit, g->slots, g->slots_n, &o, &stage->state, err);
+    segue_status status =
+        sg_ops_of(u->unit)->state_new(u->unit, g->slots, g->slots_n, &o, &stage->state, err);
     sg_unit_leave(u);
     return status;
 }
@@ -168,7 +172,8 @@ struct sg_stage *sg_layout_slot(struct sg_layout *l, enum sg_slot_kind kind, uin
 
 /* --- runs --- */
 
-segue_status sg_stretch_run(const struct sg_stretch *s, const struct sg_batch *b, struct sg_result *r, segue_error *err)
+segue_status sg_stretch_run(const struct sg_stretch *s, const struct sg_batch *b, struct sg_result *r,
+                            segue_error *err)
 {
     const struct sg_unit_ops *ops = sg_ops_of(s->program);
     struct sg_run *run = NULL;

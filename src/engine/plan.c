@@ -1,31 +1,37 @@
-/* plan.c: which unit does which part of a task. Pure: costs and a task in, a plan out; no unit is asked, nothing runs.
- * Until units are measured the plan is the order in which the caller named them: the first reads, the second writes.
- * SPDX-License-Identifier: MIT */
+/* plan.c: which unit does which part of a task. Pure: costs and a task in, a plan out; no unit is asked,
+ * nothing runs. Until units are measured the plan is the order in which the caller named them: the first
+ * reads, the second writes. SPDX-License-Identifier: MIT */
 #include "base/buf.h"
 #include "engine/engine.h"
 #include "engine/sized.h"
 
 enum { PARTS_MAX = sizeof(((segue_plan *)0)->parts) / sizeof(segue_part) };
 
+/* All layers on one unit; costs not known. */
 static segue_part whole(uint32_t unit, uint32_t phase, uint32_t layers)
 {
     return (segue_part){.unit = unit, .phase = phase, .from = 0, .to = layers, .expect_j = -1};
 }
 
-segue_status segue_plan_make(const segue_engine *engine, const segue_task *task, segue_plan *out, segue_error *err)
+segue_status segue_plan_make(const segue_engine *engine, const segue_task *task, segue_plan *out,
+                             segue_error *err)
 {
     segue_task t;
-    if (!engine || !out) return sg_fail(err, SEGUE_EARG, "plan not made: engine or result missing; pass both");
+    if (!engine || !out)
+        return sg_fail(err, SEGUE_EARG, "plan not made: engine or result missing; pass both");
     SG_TRY(sg_sized_in(&t, sizeof t, task, "task", err));
     if (t.objective > 2)
-        return sg_fail(err, SEGUE_EARG, "plan not made: objective %u: 0, 1 and 2 exist; take one", t.objective);
+        return sg_fail(err, SEGUE_EARG, "plan not made: objective %u: 0, 1 and 2 exist; take one",
+                       t.objective);
     segue_plan p = {.size = sizeof p, .parts_n = 2};
     p.parts[0] = whole(0, 0, engine->graph->layers);
     p.parts[1] = whole(engine->places_n > 1, 1, engine->graph->layers);
     return sg_sized_out(out, &p, sizeof p, "plan", err);
 }
 
-static segue_status check_phase(const struct segue_engine *e, const segue_plan *plan, uint32_t phase, segue_error *err)
+/* Layers of a phase come in order and without a hole: rows go from part to part. */
+static segue_status check_phase(const struct segue_engine *e, const segue_plan *plan, uint32_t phase,
+                                segue_error *err)
 {
     static const char *const names[2] = {"prefill", "decode"};
     uint32_t at = 0;
@@ -33,22 +39,26 @@ static segue_status check_phase(const struct segue_engine *e, const segue_plan *
         const segue_part *p = &plan->parts[i];
         if (p->phase != phase) continue;
         if (p->unit >= e->places_n)
-            return sg_fail(err, SEGUE_EARG, "plan refused: part %u: it wants unit %u of %u; name one that there is", i, p->unit,
-                           e->places_n);
+            return sg_fail(err, SEGUE_EARG,
+                           "plan refused: part %u: it wants unit %u of %u; name one that there is", i,
+                           p->unit, e->places_n);
         if (p->from != at || p->to <= p->from || p->to > e->graph->layers)
-            return sg_fail(err, SEGUE_EARG, "plan refused: part %u: layers %u to %u of %s do not follow layer %u of %u; cover"
-                           " every layer once, in order", i, p->from, p->to, names[phase], at, e->graph->layers);
+            return sg_fail(err, SEGUE_EARG,
+                           "plan refused: part %u: layers %u to %u of %s do not follow layer %u of %u; cover"
+                           " every layer once, in order",
+                           i, p->from, p->to, names[phase], at, e->graph->layers);
         at = p->to;
     }
     if (at == e->graph->layers) return SEGUE_OK;
-    return sg_fail(err, SEGUE_EARG, "plan refused: %s: layers from %u of %u are in no part; cover all", names[phase], at,
-                   e->graph->layers);
+    return sg_fail(err, SEGUE_EARG, "plan refused: %s: layers from %u of %u are in no part; cover all",
+                   names[phase], at, e->graph->layers);
 }
 
 segue_status sg_plan_check(const struct segue_engine *e, const segue_plan *plan, segue_error *err)
 {
     if (plan->parts_n > PARTS_MAX)
-        return sg_fail(err, SEGUE_EARG, "plan refused: %u parts: at most %d; join some", plan->parts_n, (int)PARTS_MAX);
+        return sg_fail(err, SEGUE_EARG, "plan refused: %u parts: at most %d; join some", plan->parts_n,
+                       (int)PARTS_MAX);
     for (uint32_t i = 0; i < plan->parts_n; i++)
         if (plan->parts[i].phase > 1)
             return sg_fail(err, SEGUE_EARG, "plan refused: part %u: phase %u: 0 and 1 exist; take one", i,
@@ -57,22 +67,24 @@ segue_status sg_plan_check(const struct segue_engine *e, const segue_plan *plan,
     return check_phase(e, plan, 1, err);
 }
 
+/* One line a part; expectations only where there are any. */
 static void part_text(struct sg_buf *b, const struct segue_engine *e, const segue_part *p)
 {
-    sg_buf_printf(b, "%-7s %s layers %u-%u", p->phase ? "decode" : "prefill", e->places[p->unit].unit->desc.info.spec,
-                  p->from, p->to - 1);
+    sg_buf_printf(b, "%-7s %s layers %u-%u", p->phase ? "decode" : "prefill",
+                  e->places[p->unit].unit->desc.info.spec, p->from, p->to - 1);
     if (p->expect_ns) sg_buf_printf(b, " %.3f ms", (double)p->expect_ns * 1e-6);
     if (p->expect_ns && p->expect_j >= 0) sg_buf_printf(b, " %.3f J", p->expect_j);
     sg_buf_puts(b, "\n");
 }
 
-segue_status segue_plan_text(const segue_engine *engine, const segue_plan *plan, char *text, size_t cap, size_t *len,
-                             segue_error *err)
+segue_status segue_plan_text(const segue_engine *engine, const segue_plan *plan, char *text, size_t cap,
+                             size_t *len, segue_error *err)
 {
     segue_plan p;
     struct sg_buf b = {0};
     if (!engine || !plan || !len || (cap && !text))
-        return sg_fail(err, SEGUE_EARG, "plan not written: engine, plan or place for the text missing; pass all");
+        return sg_fail(err, SEGUE_EARG,
+                       "plan not written: engine, plan or place for the text missing; pass all");
     SG_TRY(sg_sized_in(&p, sizeof p, plan, "plan", err));
     SG_TRY(sg_plan_check(engine, &p, err));
     for (uint32_t i = 0; i < p.parts_n; i++) part_text(&b, engine, &p.parts[i]);

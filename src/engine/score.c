@@ -1,6 +1,5 @@
-/* score.c: what the model thinks of given tokens: log-probabilities and logits, and the values of a dump. Rows go in chunks
- * whose logits fit in a bounded room.
- * SPDX-License-Identifier: MIT */
+/* score.c: what the model thinks of given tokens: log-probabilities and logits, and the values of a dump.
+ * Rows go in chunks whose logits fit in a bounded room. SPDX-License-Identifier: MIT */
 #include "engine/score.h"
 
 #include <math.h>
@@ -10,6 +9,7 @@
 
 enum { LOGITS_ROOM = 16 << 20 };
 
+/* In double: a sum over a whole vocabulary in fp32 would cost the fourth digit. */
 static float log_probability(const float *logits, size_t n, int32_t token)
 {
     double top = -INFINITY, sum = 0;
@@ -20,7 +20,8 @@ static float log_probability(const float *logits, size_t n, int32_t token)
 }
 
 /* Rows [at, at + rows) of the reading, just computed, whose logits stand in `logits`. */
-static void take_rows(struct segue_session *s, const struct sg_reading *r, size_t at, size_t rows, const float *logits)
+static void take_rows(struct segue_session *s, const struct sg_reading *r, size_t at, size_t rows,
+                      const float *logits)
 {
     size_t vocab = s->engine->model->info.vocab;
     const int32_t *tokens = s->tokens + (s->computed - rows);
@@ -32,6 +33,7 @@ static void take_rows(struct segue_session *s, const struct sg_reading *r, size_
     s->logits_known = 1;
 }
 
+/* Every row is wanted, so a chunk is bounded by the room for its logits, not by the unit. */
 static segue_status read_chunks(struct segue_session *s, const struct sg_reading *r, size_t n, size_t chunk,
                                 uint32_t *wanted, float *room, float **values, segue_error *err)
 {
@@ -41,8 +43,13 @@ static segue_status read_chunks(struct segue_session *s, const struct sg_reading
         rows = n - at < chunk ? n - at : chunk;
         float *logits = r->logits ? r->logits + at * vocab : room;
         for (uint32_t k = 0; k < r->outputs_n; k++) values[k] = r->values[k] + at * r->width;
-        struct sg_ask ask = {.rows = (uint32_t)rows, .wanted = wanted, .wanted_n = (uint32_t)rows, .logits = logits,
-                             .outputs = r->outputs, .outputs_n = r->outputs_n, .values = values};
+        struct sg_ask ask = {.rows = (uint32_t)rows,
+                             .wanted = wanted,
+                             .wanted_n = (uint32_t)rows,
+                             .logits = logits,
+                             .outputs = r->outputs,
+                             .outputs_n = r->outputs_n,
+                             .values = values};
         SG_TRY(sg_session_run(s, &ask, err));
         s->stats.tokens_in += rows;
         take_rows(s, r, at, rows, logits);
@@ -60,8 +67,9 @@ segue_status sg_session_read(struct segue_session *s, const struct sg_reading *r
     uint32_t *wanted = sg_alloc(chunk * sizeof *wanted);
     float *room = sg_alloc(r->logits ? 1 : chunk * vocab * sizeof *room);
     float **values = sg_alloc((r->outputs_n + 1) * sizeof(float *));
-    segue_status status = wanted && room && values ? sg_session_begin(s, err)
-                                                   : sg_no_memory("logits", chunk * vocab * sizeof(float), err);
+    segue_status status = wanted && room && values
+                              ? sg_session_begin(s, err)
+                              : sg_no_memory("logits", chunk * vocab * sizeof(float), err);
     if (status == SEGUE_OK) status = read_chunks(s, r, n, chunk, wanted, room, values, err);
     sg_free(wanted);
     sg_free(room);
@@ -69,31 +77,37 @@ segue_status sg_session_read(struct segue_session *s, const struct sg_reading *r
     return status;
 }
 
-segue_status segue_session_score(segue_session *session, const int32_t *tokens, size_t n, float *logprobs, float *logits,
-                                 segue_error *err)
+segue_status segue_session_score(segue_session *session, const int32_t *tokens, size_t n, float *logprobs,
+                                 float *logits, segue_error *err)
 {
     SG_TRY(sg_session_check(session, "tokens not scored", err));
-    if (!n || !tokens) return sg_fail(err, SEGUE_EARG, "tokens not scored: no tokens given; pass at least one");
+    if (!n || !tokens)
+        return sg_fail(err, SEGUE_EARG, "tokens not scored: no tokens given; pass at least one");
     if (session->tokens_n) SG_TRY(sg_session_settle(session, err));
     size_t before = session->tokens_n;
     SG_TRY(segue_session_append(session, tokens, n, err));
     struct sg_reading r = {.logprobs = logprobs, .logits = logits, .continues = before > 0};
-    segue_status status = logprobs || logits ? sg_session_read(session, &r, err) : sg_session_settle(session, err);
+    segue_status status =
+        logprobs || logits ? sg_session_read(session, &r, err) : sg_session_settle(session, err);
     if (status != SEGUE_OK) session->tokens_n = session->computed > before ? session->computed : before;
     return status;
 }
 
-segue_status segue_session_logits(const segue_session *session, float *out, size_t cap, size_t *n, segue_error *err)
+segue_status segue_session_logits(const segue_session *session, float *out, size_t cap, size_t *n,
+                                  segue_error *err)
 {
     SG_TRY(sg_session_check(session, "logits not read", err));
     size_t vocab = session->engine->model->info.vocab;
-    if (!n || (cap && !out)) return sg_fail(err, SEGUE_EARG, "logits not read: no place to write them; pass out and n");
+    if (!n || (cap && !out))
+        return sg_fail(err, SEGUE_EARG, "logits not read: no place to write them; pass out and n");
     if (!session->computed || !session->logits_known)
-        return sg_fail(err, SEGUE_EARG, "logits not read: session of %zu tokens: none is computed last; prefill first",
+        return sg_fail(err, SEGUE_EARG,
+                       "logits not read: session of %zu tokens: none is computed last; prefill first",
                        session->tokens_n);
     *n = vocab;
     if (cap < vocab)
-        return sg_fail(err, SEGUE_ELIMIT, "logits not read: place of %zu: there are %zu; enlarge it", cap, vocab);
+        return sg_fail(err, SEGUE_ELIMIT, "logits not read: place of %zu: there are %zu; enlarge it", cap,
+                       vocab);
     memcpy(out, session->logits, vocab * sizeof *out);
     return SEGUE_OK;
 }

@@ -6,12 +6,12 @@
 #include "engine/session.h"
 
 struct sg_reading {
-    float *logprobs;             /* [waiting] or NULL */
-    float *logits;               /* [waiting, vocab] or NULL */
-    uint32_t continues;          /* 1: the session's logits say what the first waiting token was worth */
-    const int32_t *outputs;      /* [outputs_n] of the graph */
+    float *logprobs;        /* [waiting] or NULL */
+    float *logits;          /* [waiting, vocab] or NULL */
+    uint32_t continues;     /* 1: the session's logits say what the first waiting token was worth */
+    const int32_t *outputs; /* [outputs_n] of the graph */
     uint32_t outputs_n;
-    float **values;              /* [outputs_n] each [waiting, width] */
+    float **values; /* [outputs_n] each [waiting, width] */
     size_t width;
 };
 /* All rows that wait, in chunks. */

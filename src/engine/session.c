@@ -18,35 +18,43 @@ segue_status sg_session_check(const struct segue_session *s, const char *what, s
 
 /* --- sampling --- */
 
+/* Refuse here what would make NaN later: a choice must never depend on a comparison with one. */
 static segue_status check_numbers(const segue_sampling *p, segue_error *err)
 {
-    const float numbers[] = {p->temperature, p->top_p, p->min_p, p->typical_p, p->repeat_penalty, p->presence_penalty,
+    const float numbers[] = {p->temperature,       p->top_p,          p->min_p,
+                             p->typical_p,         p->repeat_penalty, p->presence_penalty,
                              p->frequency_penalty, p->dry_multiplier, p->dry_base};
-    static const char *const names[] = {"temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty",
+    static const char *const names[] = {"temperature",       "top_p",          "min_p",
+                                        "typical_p",         "repeat_penalty", "presence_penalty",
                                         "frequency_penalty", "dry_multiplier", "dry_base"};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         int sign_free = i == 5 || i == 6; /* presence and frequency may reward */
         if (!isfinite(numbers[i]) || (!sign_free && numbers[i] < 0))
-            return sg_fail(err, SEGUE_EARG, "sampling refused: %s: %g is no value for it; take a finite one%s", names[i],
+            return sg_fail(err, SEGUE_EARG,
+                           "sampling refused: %s: %g is no value for it; take a finite one%s", names[i],
                            (double)numbers[i], sign_free ? "" : " from 0");
     }
     if (p->logprobs > 21)
-        return sg_fail(err, SEGUE_EARG, "sampling refused: logprobs: %u wanted: at most 20 beside the chosen; ask for less",
+        return sg_fail(err, SEGUE_EARG,
+                       "sampling refused: logprobs: %u wanted: at most 20 beside the chosen; ask for less",
                        p->logprobs - 1);
     return SEGUE_OK;
 }
 
 static segue_status check_bias(const struct segue_session *s, const segue_sampling *p, segue_error *err)
 {
-    if (p->bias_n && !p->bias) return sg_fail(err, SEGUE_EARG, "sampling refused: bias: bias_n without bias; pass both");
+    if (p->bias_n && !p->bias)
+        return sg_fail(err, SEGUE_EARG, "sampling refused: bias: bias_n without bias; pass both");
     for (size_t i = 0; i < p->bias_n; i++) {
         int32_t token = p->bias[i].token;
         float bias = p->bias[i].bias;
         if (token < 0 || (uint32_t)token >= s->engine->model->info.vocab)
-            return sg_fail(err, SEGUE_EARG, "sampling refused: bias of token %d: the vocabulary has %u; name one inside", token,
-                           s->engine->model->info.vocab);
+            return sg_fail(err, SEGUE_EARG,
+                           "sampling refused: bias of token %d: the vocabulary has %u; name one inside",
+                           token, s->engine->model->info.vocab);
         if (isnan(bias) || bias == INFINITY)
-            return sg_fail(err, SEGUE_EARG, "sampling refused: bias of token %d: %g is no bias; take a finite one or -inf",
+            return sg_fail(err, SEGUE_EARG,
+                           "sampling refused: bias of token %d: %g is no bias; take a finite one or -inf",
                            token, (double)bias);
     }
     return SEGUE_OK;
@@ -78,8 +86,13 @@ segue_status segue_session_sampling(segue_session *session, const segue_sampling
 void sg_session_sampler(const struct segue_session *s, struct sg_sampler *out)
 {
     const struct segue_model *m = s->engine->model;
-    *out = (struct sg_sampler){.p = s->sampling, .stops = m->stops, .stops_n = m->stops_n, .history = s->tokens,
-                               .history_n = s->tokens_n, .breakers = s->breakers, .breakers_n = s->breakers_n,
+    *out = (struct sg_sampler){.p = s->sampling,
+                               .stops = m->stops,
+                               .stops_n = m->stops_n,
+                               .history = s->tokens,
+                               .history_n = s->tokens_n,
+                               .breakers = s->breakers,
+                               .breakers_n = s->breakers_n,
                                .limit = s->engine->token_limit};
 }
 
@@ -90,29 +103,36 @@ static segue_status choose_context(struct segue_session *s, size_t wish, segue_e
     const struct segue_engine *e = s->engine;
     size_t own = e->model->info.context ? e->model->info.context : CONTEXT_DEFAULT;
     if (wish > CONTEXT_MAX)
-        return sg_fail(err, SEGUE_ELIMIT, "session not opened: context of %zu rows: at most %d; ask for less", wish,
-                       CONTEXT_MAX);
+        return sg_fail(err, SEGUE_ELIMIT, "session not opened: context of %zu rows: at most %d; ask for less",
+                       wish, CONTEXT_MAX);
     if (e->context_max && wish > e->context_max)
-        return sg_fail(err, SEGUE_ELIMIT, "session not opened: context of %zu rows: the model has positions for %llu; ask for"
-                       " less", wish, (unsigned long long)e->context_max);
+        return sg_fail(err, SEGUE_ELIMIT,
+                       "session not opened: context of %zu rows: the model has positions for %llu; ask for"
+                       " less",
+                       wish, (unsigned long long)e->context_max);
     s->context = wish ? wish : own < CONTEXT_DEFAULT ? own : CONTEXT_DEFAULT;
     if (e->context_max && s->context > e->context_max) s->context = e->context_max;
     return SEGUE_OK;
 }
 
+/* An adapter names tensors of the model it was opened for by address, so another model's cannot be bound. */
 static segue_status take_adapters(struct segue_session *s, const segue_session_opts *o, segue_error *err)
 {
     if (!o->adapters_n) return SEGUE_OK;
     if (!o->adapters || o->adapters_n > 1024)
-        return sg_fail(err, SEGUE_EARG, "session not opened: %zu adapters: a list of at most 1024 is wanted", o->adapters_n);
+        return sg_fail(err, SEGUE_EARG, "session not opened: %zu adapters: a list of at most 1024 is wanted",
+                       o->adapters_n);
     s->adapters = sg_alloc(o->adapters_n * sizeof(struct segue_adapter *));
     s->loras = sg_alloc(o->adapters_n * sizeof(struct sg_lora *));
     if (!s->adapters || !s->loras) return sg_no_memory("adapters of a session", o->adapters_n * 16, err);
     for (size_t i = 0; i < o->adapters_n; i++) {
-        if (!o->adapters[i]) return sg_fail(err, SEGUE_EARG, "session not opened: adapter %zu: it is NULL; open it first", i);
+        if (!o->adapters[i])
+            return sg_fail(err, SEGUE_EARG, "session not opened: adapter %zu: it is NULL; open it first", i);
         if (o->adapters[i]->model != s->engine->model)
-            return sg_fail(err, SEGUE_EARG, "session not opened: adapter %zu: it was opened for another model; open it with"
-                           " this one", i);
+            return sg_fail(err, SEGUE_EARG,
+                           "session not opened: adapter %zu: it was opened for another model; open it with"
+                           " this one",
+                           i);
         s->adapters[i] = sg_adapter_ref(o->adapters[i]);
         s->loras[i] = &s->adapters[i]->lora;
         s->adapters_n++;
@@ -120,6 +140,7 @@ static segue_status take_adapters(struct segue_session *s, const segue_session_o
     return SEGUE_OK;
 }
 
+/* When reading and writing happen in the same place, one layout serves and nothing is ever moved. */
 static segue_status lay_out(struct segue_session *s, const segue_plan *wish, segue_error *err)
 {
     segue_plan plan;
@@ -132,6 +153,7 @@ static segue_status lay_out(struct segue_session *s, const segue_plan *wish, seg
     return SEGUE_OK;
 }
 
+/* All tokens of the context at once: a list that grew would allocate between two tokens. */
 static segue_status make_room(struct segue_session *s, segue_error *err)
 {
     size_t vocab = s->engine->model->info.vocab;
@@ -153,11 +175,13 @@ static segue_status make_rows(struct segue_session *s, segue_error *err)
     return SEGUE_OK;
 }
 
+/* Recurrent memory and windows forget, so going back there needs marks. */
 static void read_slots(struct segue_session *s)
 {
     const struct sg_graph *g = s->engine->graph;
     for (uint32_t i = 0; i < g->slots_n; i++)
-        if (g->slots[i].kind == SG_SLOT_CONV || g->slots[i].kind == SG_SLOT_DELTA || g->slots[i].window) s->marking = 1;
+        if (g->slots[i].kind == SG_SLOT_CONV || g->slots[i].kind == SG_SLOT_DELTA || g->slots[i].window)
+            s->marking = 1;
 }
 
 static segue_status fill(struct segue_session *s, const segue_session_opts *o, segue_error *err)
@@ -171,10 +195,12 @@ static segue_status fill(struct segue_session *s, const segue_session_opts *o, s
     return segue_session_sampling(s, o->sampling, err);
 }
 
-segue_status segue_session_open(segue_session **out, segue_engine *engine, const segue_session_opts *opts, segue_error *err)
+segue_status segue_session_open(segue_session **out, segue_engine *engine, const segue_session_opts *opts,
+                                segue_error *err)
 {
     segue_session_opts o;
-    if (!out || !engine) return sg_fail(err, SEGUE_EARG, "session not opened: out or engine missing; pass both");
+    if (!out || !engine)
+        return sg_fail(err, SEGUE_EARG, "session not opened: out or engine missing; pass both");
     SG_TRY(sg_sized_in(&o, sizeof o, opts, "session options", err));
     struct segue_session *s = sg_alloc(sizeof *s);
     if (!s) return sg_no_memory("session", sizeof *s, err);
@@ -216,13 +242,17 @@ void segue_session_close(segue_session *s)
 segue_status segue_session_append(segue_session *session, const int32_t *tokens, size_t n, segue_error *err)
 {
     SG_TRY(sg_session_check(session, "tokens not appended", err));
-    if (n && !tokens) return sg_fail(err, SEGUE_EARG, "tokens not appended: %zu tokens: no list given; pass it", n);
+    if (n && !tokens)
+        return sg_fail(err, SEGUE_EARG, "tokens not appended: %zu tokens: no list given; pass it", n);
     if (n > session->context - session->tokens_n)
-        return sg_fail(err, SEGUE_ELIMIT, "tokens not appended: session of %zu tokens: %zu more exceed its context of %zu;"
-                       " shorten the text or enlarge the context", session->tokens_n, n, session->context);
+        return sg_fail(err, SEGUE_ELIMIT,
+                       "tokens not appended: session of %zu tokens: %zu more exceed its context of %zu;"
+                       " shorten the text or enlarge the context",
+                       session->tokens_n, n, session->context);
     for (size_t i = 0; i < n; i++)
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= session->engine->model->info.vocab)
-            return sg_fail(err, SEGUE_EARG, "tokens not appended: token %d at %zu: the vocabulary has %u; use its tokens",
+            return sg_fail(err, SEGUE_EARG,
+                           "tokens not appended: token %d at %zu: the vocabulary has %u; use its tokens",
                            tokens[i], i, session->engine->model->info.vocab);
     if (n) memcpy(session->tokens + session->tokens_n, tokens, n * sizeof *tokens);
     session->tokens_n += n;
@@ -268,6 +298,8 @@ static void start_over(struct segue_session *s)
     if (sg_layout_cut(&s->layouts[s->at], 0, NULL) != SEGUE_OK) sg_layout_drop_states(&s->layouts[s->at]);
 }
 
+/* The last mark that is early enough; the tokens between it and `rows` are computed again by the next call.
+ */
 static void back_to_mark(struct segue_session *s, uint64_t rows)
 {
     uint32_t n = s->marks_n;
@@ -299,8 +331,8 @@ segue_status segue_session_rewind(segue_session *session, size_t length, segue_e
 {
     SG_TRY(sg_session_check(session, "session not rewound", err));
     if (length > session->tokens_n)
-        return sg_fail(err, SEGUE_EARG, "session not rewound: to %zu tokens: it has only %zu; name fewer", length,
-                       session->tokens_n);
+        return sg_fail(err, SEGUE_EARG, "session not rewound: to %zu tokens: it has only %zu; name fewer",
+                       length, session->tokens_n);
     if (length == session->tokens_n) return SEGUE_OK;
     sg_session_cut(session, length);
     session->tokens_n = length;
@@ -336,8 +368,11 @@ segue_status segue_session_fork(segue_session **out, segue_session *session, seg
 {
     SG_TRY(sg_session_check(session, "session not forked", err));
     if (!out) return sg_fail(err, SEGUE_EARG, "session not forked: no place to write it; pass out");
-    segue_session_opts o = {.size = sizeof o, .context = session->context, .sampling = &session->sampling,
-                            .adapters = session->adapters, .adapters_n = session->adapters_n};
+    segue_session_opts o = {.size = sizeof o,
+                            .context = session->context,
+                            .sampling = &session->sampling,
+                            .adapters = session->adapters,
+                            .adapters_n = session->adapters_n};
     struct segue_session *fork;
     SG_TRY(segue_session_open(&fork, session->engine, &o, err));
     segue_status status = copy_into(fork, session, err);

@@ -6,60 +6,62 @@
 #include "engine/layout.h"
 #include "model/adapter.h"
 
-enum { SG_READING = 0, SG_WRITING = 1 };     /* the two layouts; also the phases of a plan */
+enum { SG_READING = 0, SG_WRITING = 1 }; /* the two layouts; also the phases of a plan */
 
 /* A point that the states can go back to. */
 struct sg_mark {
     uint64_t rows;
-    uint32_t marks[SG_STAGES_MAX];           /* [stages of the layout that holds the states] */
+    uint32_t marks[SG_STAGES_MAX]; /* [stages of the layout that holds the states] */
 };
 
 struct segue_session {
-    struct segue_engine *engine;             /* a reference */
-    struct segue_adapter **adapters;         /* [adapters_n] references */
-    const struct sg_lora **loras;            /* [adapters_n] */
+    struct segue_engine *engine;     /* a reference */
+    struct segue_adapter **adapters; /* [adapters_n] references */
+    const struct sg_lora **loras;    /* [adapters_n] */
     uint32_t adapters_n;
-    struct sg_layout layouts[2];             /* of reading, of writing */
-    uint32_t at;                             /* the layout that has the states, or will have them first */
-    uint32_t split;                          /* 1: the two differ */
-    uint32_t marking;                        /* 1: some slot cannot simply be cut, so points are marked */
-    int32_t *tokens;                         /* [context] tokens_n so far; the first `computed` are in the states */
+    struct sg_layout layouts[2]; /* of reading, of writing */
+    uint32_t at;                 /* the layout that has the states, or will have them first */
+    uint32_t split;              /* 1: the two differ */
+    uint32_t marking;            /* 1: some slot cannot simply be cut, so points are marked */
+    int32_t *tokens;             /* [context] tokens_n so far; the first `computed` are in the states */
     size_t tokens_n, computed, context;
-    float *logits;                           /* [vocab] after the last computed token, when logits_known */
+    float *logits; /* [vocab] after the last computed token, when logits_known */
     uint32_t logits_known;
-    float *rows[2];                          /* [chunk, width] between stages, in turn; NULL with one stage */
+    float *rows[2]; /* [chunk, width] between stages, in turn; NULL with one stage */
     segue_sampling sampling;
-    struct segue_bias *bias;                 /* [sampling.bias_n], owned */
-    const uint8_t *breakers;                 /* the engine's; only when DRY is on */
+    struct segue_bias *bias; /* [sampling.bias_n], owned */
+    const uint8_t *breakers; /* the engine's; only when DRY is on */
     size_t breakers_n;
-    struct sg_chooser *chooser;              /* made when a choice is due that no unit makes */
-    float *work;                             /* [vocab] logits that the chooser changes; made with it */
-    struct sg_mark marks[SG_MARKS_MAX];      /* [marks_n] rising rows */
+    struct sg_chooser *chooser;         /* made when a choice is due that no unit makes */
+    float *work;                        /* [vocab] logits that the chooser changes; made with it */
+    struct sg_mark marks[SG_MARKS_MAX]; /* [marks_n] rising rows */
     uint32_t marks_n;
     atomic_int cancel;
-    atomic_int busy;                         /* 1 while a step over several sessions holds it */
-    struct sg_step *step;                    /* room for steps over several sessions, kept by the first of them */
+    atomic_int busy;      /* 1 while a step over several sessions holds it */
+    struct sg_step *step; /* room for steps over several sessions, kept by the first of them */
     segue_stats stats;
 };
 
 /* What one run over the next rows of one session shall give. */
 struct sg_ask {
-    uint32_t rows;                           /* of those that wait */
-    const uint32_t *wanted;                  /* [wanted_n] rows whose logits are wanted */
+    uint32_t rows;          /* of those that wait */
+    const uint32_t *wanted; /* [wanted_n] rows whose logits are wanted */
     uint32_t wanted_n;
-    float *logits;                           /* [wanted_n, vocab] or NULL */
-    const struct sg_sampler *sampler;        /* or NULL */
-    int32_t token;                           /* the choice */
-    const int32_t *outputs;                  /* [outputs_n] of the graph; one stage only */
+    float *logits;                    /* [wanted_n, vocab] or NULL */
+    const struct sg_sampler *sampler; /* or NULL */
+    int32_t token;                    /* the choice */
+    const int32_t *outputs;           /* [outputs_n] of the graph; one stage only */
     uint32_t outputs_n;
     float **values;
 };
 
 /* --- session.c --- */
-segue_status sg_session_check(const struct segue_session *s, const char *what, segue_error *err);   /* EARG: NULL */
+segue_status sg_session_check(const struct segue_session *s, const char *what,
+                              segue_error *err); /* EARG: NULL */
 /* What the next choice depends on; points into the session. */
 void sg_session_sampler(const struct segue_session *s, struct sg_sampler *out);
-/* Keep the first rows of the states: cut, or back to a mark, or from the start; `computed` says how far it came. */
+/* Keep the first rows of the states: cut, or back to a mark, or from the start; `computed` says how far it
+ * came. */
 void sg_session_cut(struct segue_session *s, uint64_t rows);
 void sg_session_forget_marks(struct segue_session *s);
 

@@ -1,6 +1,5 @@
-/* sized.h: structs of the public header that begin with their size: read and filled by min(size, sizeof), so that a
- * caller built against an older or a newer header is served.
- * SPDX-License-Identifier: MIT */
+/* sized.h: structs of the public header that begin with their size: read and filled by min(size, sizeof), so
+ * that a caller built against an older or a newer header is served. SPDX-License-Identifier: MIT */
 #ifndef SG_ENGINE_SIZED_H
 #define SG_ENGINE_SIZED_H
 
@@ -9,7 +8,8 @@
 #include "base/err.h"
 
 /* The caller's options over zeroes. in == NULL: all zeroes. EARG: no size. */
-static inline segue_status sg_sized_in(void *own, size_t own_size, const void *in, const char *what, segue_error *err)
+static inline segue_status sg_sized_in(void *own, size_t own_size, const void *in, const char *what,
+                                       segue_error *err)
 {
     uint32_t size = 0, own32 = (uint32_t)own_size;
     memset(own, 0, own_size);
@@ -24,7 +24,8 @@ static inline segue_status sg_sized_in(void *own, size_t own_size, const void *i
 }
 
 /* Our info struct into the caller's, whose size field stays. */
-static inline segue_status sg_sized_out(void *out, const void *own, size_t own_size, const char *what, segue_error *err)
+static inline segue_status sg_sized_out(void *out, const void *own, size_t own_size, const char *what,
+                                        segue_error *err)
 {
     uint32_t size;
     if (!out) return sg_fail(err, SEGUE_EARG, "call refused: %s: no place to write it; pass a struct", what);

@@ -1,6 +1,6 @@
-/* statefile.c: a session as a file, in the format of docs/STATE.md: tokens, logits and every slot of the states, each with a
- * checksum. Written aside and renamed. Everything in a file is checked before a state is made of it: what does not fit this
- * model, or was changed anywhere, is refused by name and never continued.
+/* statefile.c: a session as a file, in the format of docs/STATE.md: tokens, logits and every slot of the
+ * states, each with a checksum. Written aside and renamed. Everything in a file is checked before a state is
+ * made of it: what does not fit this model, or was changed anywhere, is refused by name and never continued.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -10,11 +10,20 @@
 #include "base/num.h"
 #include "engine/session.h"
 
-enum { VERSION = 1, HEAD_BYTES = 320, SLOT_BYTES = 80, SUM_BYTES = 16, ALIGN = 64, PIECE = 1 << 20, SLOTS_MAX = 65536 };
+enum {
+    VERSION = 1,
+    HEAD_BYTES = 320,
+    SLOT_BYTES = 80,
+    SUM_BYTES = 16,
+    ALIGN = 64,
+    PIECE = 1 << 20,
+    SLOTS_MAX = 65536
+};
 static const char magic[16] = "segue\x1astate\n\0\0\0";
 
 _Static_assert(SG_F32 == 0 && SG_F16 == 1 && SG_BF16 == 2 && SG_Q8_0 == 7, "files hold these numbers");
-_Static_assert(SG_SLOT_K == 0 && SG_SLOT_V == 1 && SG_SLOT_CONV == 2 && SG_SLOT_DELTA == 3, "files hold these numbers");
+_Static_assert(SG_SLOT_K == 0 && SG_SLOT_V == 1 && SG_SLOT_CONV == 2 && SG_SLOT_DELTA == 3,
+               "files hold these numbers");
 
 struct head {
     uint64_t file_bytes, tokens_n, rows, tokens_at, logits_at, vocab;
@@ -31,7 +40,10 @@ struct slot {
 };
 
 /* Piece by piece, so that a writer need not hold a whole slot. */
-static void add_sum(struct sg_hash *sum, const void *bytes, size_t n) { *sum = sg_hash_join(*sum, sg_hash_bytes(bytes, n, 0)); }
+static void add_sum(struct sg_hash *sum, const void *bytes, size_t n)
+{
+    *sum = sg_hash_join(*sum, sg_hash_bytes(bytes, n, 0));
+}
 
 static struct sg_hash sum_of(const uint8_t *bytes, size_t n, size_t piece)
 {
@@ -47,6 +59,8 @@ static size_t piece_of(size_t row_bytes)
     return row_bytes < PIECE ? PIECE / row_bytes * row_bytes : row_bytes;
 }
 
+/* The matrices themselves, not their file: a state made with an adapter fits the same adapter from anywhere.
+ */
 static struct sg_hash adapters_id(const struct segue_session *s)
 {
     struct sg_hash id = {0};
@@ -73,17 +87,22 @@ struct walk {
 
 static void walk_bytes(struct walk *w, void *p, size_t n)
 {
-    if (w->writing) memcpy(w->at, p, n);
-    else memcpy(p, w->at, n);
+    if (w->writing)
+        memcpy(w->at, p, n);
+    else
+        memcpy(p, w->at, n);
     w->at += n;
 }
 
+/* Byte by byte: the file is little-endian on every machine. */
 static void walk_number(struct walk *w, uint64_t *x, size_t n)
 {
     uint64_t value = w->writing ? *x : 0;
     for (size_t i = 0; i < n; i++) {
-        if (w->writing) w->at[i] = (uint8_t)(value >> 8 * i);
-        else value |= (uint64_t)w->at[i] << 8 * i;
+        if (w->writing)
+            w->at[i] = (uint8_t)(value >> 8 * i);
+        else
+            value |= (uint64_t)w->at[i] << 8 * i;
     }
     if (!w->writing) *x = value;
     w->at += n;
@@ -145,15 +164,24 @@ static void walk_slot(struct walk *w, struct slot *s)
     walk_sum(w, &s->sum);
 }
 
-static uint64_t header_bytes(uint32_t slots_n) { return HEAD_BYTES + (uint64_t)slots_n * SLOT_BYTES + SUM_BYTES; }
+static uint64_t header_bytes(uint32_t slots_n)
+{
+    return HEAD_BYTES + (uint64_t)slots_n * SLOT_BYTES + SUM_BYTES;
+}
 static uint64_t aligned(uint64_t at) { return (at + ALIGN - 1) / ALIGN * ALIGN; }
 
 /* The numbers of the graph's slot i in its stage; row_bytes 0: a slot that is whole. */
 static void describe(struct slot *out, const struct sg_slot *s, enum sg_storage kv, size_t *row_bytes)
 {
     size_t fixed = sg_slot_fixed_bytes(s);
-    *out = (struct slot){.kind = s->kind, .layer = s->layer, .heads = s->heads, .width = s->width, .depth = s->depth,
-                         .window = s->window, .storage = fixed ? SG_F32 : kv, .bytes = fixed};
+    *out = (struct slot){.kind = s->kind,
+                         .layer = s->layer,
+                         .heads = s->heads,
+                         .width = s->width,
+                         .depth = s->depth,
+                         .window = s->window,
+                         .storage = fixed ? SG_F32 : kv,
+                         .bytes = fixed};
     *row_bytes = fixed ? 0 : sg_slot_row_bytes(s, kv);
 }
 
@@ -163,12 +191,13 @@ struct saving {
     struct segue_session *session;
     struct sg_layout *layout;
     struct sg_file_out file;
-    uint8_t *room;                   /* [room_n] one piece */
+    uint8_t *room; /* [room_n] one piece */
     size_t room_n;
     struct head head;
-    struct slot *slots;              /* [head.slots_n] */
+    struct slot *slots; /* [head.slots_n] */
 };
 
+/* State to file by pieces: no slot is ever whole in memory but those that cannot be cut. */
 static segue_status save_slot(struct saving *v, uint32_t i, uint64_t *end, segue_error *err)
 {
     const struct sg_slot *s = &v->session->engine->graph->slots[i];
@@ -201,6 +230,7 @@ static segue_status save_slot(struct saving *v, uint32_t i, uint64_t *end, segue
     return SEGUE_OK;
 }
 
+/* Last, when offsets and checksums are known; until then the file begins with zeroes and would be refused. */
 static segue_status save_header(struct saving *v, segue_error *err)
 {
     uint64_t n = header_bytes(v->head.slots_n);
@@ -251,7 +281,8 @@ static size_t room_bytes(const struct segue_session *s)
     size_t room = PIECE;
     const struct sg_graph *g = s->engine->graph;
     for (uint32_t i = 0; i < g->slots_n; i++) {
-        size_t fixed = sg_slot_fixed_bytes(&g->slots[i]), bytes = fixed ? fixed : sg_slot_row_bytes(&g->slots[i], SG_F32);
+        size_t fixed = sg_slot_fixed_bytes(&g->slots[i]),
+               bytes = fixed ? fixed : sg_slot_row_bytes(&g->slots[i], SG_F32);
         if (bytes > room) room = bytes;
     }
     return room;
@@ -264,7 +295,9 @@ segue_status segue_session_save(const segue_session *session, const char *path, 
     struct segue_session *s = (struct segue_session *)(uintptr_t)session; /* get only reads a state */
     struct saving v = {.session = s, .layout = &s->layouts[s->at]};
     if (!s->computed || !sg_layout_holds(v.layout))
-        return sg_fail(err, SEGUE_EARG, "state not saved: session of %zu tokens: none is computed; prefill first", s->tokens_n);
+        return sg_fail(err, SEGUE_EARG,
+                       "state not saved: session of %zu tokens: none is computed; prefill first",
+                       s->tokens_n);
     v.head.slots_n = s->engine->graph->slots_n;
     v.slots = sg_alloc(v.head.slots_n * sizeof *v.slots);
     v.room = sg_alloc(room_bytes(s));
@@ -286,31 +319,37 @@ struct loading {
     const char *path;
     struct sg_map map;
     struct head head;
-    struct slot *slots;              /* [head.slots_n] */
+    struct slot *slots; /* [head.slots_n] */
 };
 
 static segue_status damaged(const struct loading *v, const char *what, segue_error *err)
 {
-    return sg_fail(err, SEGUE_EFORMAT, "state not loaded: %s: %s; the file is damaged: compute the tokens anew", v->path, what);
+    return sg_fail(err, SEGUE_EFORMAT,
+                   "state not loaded: %s: %s; the file is damaged: compute the tokens anew", v->path, what);
 }
 
 static segue_status foreign(const struct loading *v, const char *what, segue_error *err)
 {
-    return sg_fail(err, SEGUE_EFORMAT, "state not loaded: %s: %s; load it with what made it, or compute anew", v->path, what);
+    return sg_fail(err, SEGUE_EFORMAT, "state not loaded: %s: %s; load it with what made it, or compute anew",
+                   v->path, what);
 }
 
+/* Nothing is believed before the checksum is right, and no size before it is held against the map. */
 static segue_status read_header(struct loading *v, segue_error *err)
 {
     uint32_t version = 0, library = 0;
     if (v->map.size < HEAD_BYTES + SUM_BYTES || memcmp(v->map.data, magic, sizeof magic) != 0)
-        return sg_fail(err, SEGUE_EFORMAT, "state not loaded: %s: it is no state file; name one that segue saved", v->path);
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "state not loaded: %s: it is no state file; name one that segue saved", v->path);
     uint8_t head[HEAD_BYTES];
     memcpy(head, v->map.data, sizeof head);
     struct walk w = {head, 0};
     walk_head(&w, &v->head, &version, &library);
     if (version != VERSION)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "state not loaded: %s: format %u, this library reads %d; use the one that saved"
-                       " it", v->path, version, VERSION);
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "state not loaded: %s: format %u, this library reads %d; use the one that saved"
+                       " it",
+                       v->path, version, VERSION);
     uint64_t n = header_bytes(v->head.slots_n);
     if (v->head.slots_n > SLOTS_MAX || n > v->map.size) return damaged(v, "its header is cut off", err);
     struct sg_hash sum = sg_hash_bytes(v->map.data, n - SUM_BYTES, VERSION);
@@ -329,7 +368,8 @@ static segue_status read_header(struct loading *v, segue_error *err)
 }
 
 /* A section that begins where the last one ended: in the file, only zeroes before it. */
-static segue_status check_section(const struct loading *v, uint64_t at, uint64_t bytes, uint64_t *end, segue_error *err)
+static segue_status check_section(const struct loading *v, uint64_t at, uint64_t bytes, uint64_t *end,
+                                  segue_error *err)
 {
     if (at != aligned(*end) || at > v->map.size || bytes > v->map.size - at)
         return damaged(v, "a section lies outside its place", err);
@@ -339,6 +379,7 @@ static segue_status check_section(const struct loading *v, uint64_t at, uint64_t
     return SEGUE_OK;
 }
 
+/* Against the graph of this model, field by field: what the file says is used only where the two agree. */
 static segue_status check_slot(const struct loading *v, uint32_t i, const struct sg_slot *want, uint64_t *end,
                                segue_error *err)
 {
@@ -355,17 +396,20 @@ static segue_status check_slot(const struct loading *v, uint32_t i, const struct
     if (row_bytes && (s->end != rows || s->first > most_first || s->bytes / row_bytes != s->end - s->first ||
                       s->bytes % row_bytes))
         return damaged(v, "a slot lacks rows", err);
-    if (!row_bytes && (s->first || s->end || s->bytes != own.bytes)) return damaged(v, "a slot has another size", err);
+    if (!row_bytes && (s->first || s->end || s->bytes != own.bytes))
+        return damaged(v, "a slot has another size", err);
     SG_TRY(check_section(v, s->at, s->bytes, end, err));
     if (!same(s->sum, sum_of(v->map.data + s->at, s->bytes, piece_of(row_bytes))))
         return damaged(v, "the checksum of a slot is wrong", err);
     return SEGUE_OK;
 }
 
+/* Counts bound what follows: rows never exceed tokens, tokens fit the context of some session. */
 static segue_status check_text(const struct loading *v, uint64_t *end, segue_error *err)
 {
     const struct head *h = &v->head;
-    if (h->tokens_n > INT32_MAX || !h->rows || h->rows > h->tokens_n) return damaged(v, "its token counts are absurd", err);
+    if (h->tokens_n > INT32_MAX || !h->rows || h->rows > h->tokens_n)
+        return damaged(v, "its token counts are absurd", err);
     SG_TRY(check_section(v, h->tokens_at, h->tokens_n * 4, end, err));
     if (!same(h->tokens_sum, sum_of(v->map.data + h->tokens_at, h->tokens_n * 4, PIECE)))
         return damaged(v, "the checksum of its tokens is wrong", err);
@@ -385,31 +429,36 @@ static segue_status check_all(const struct loading *v, const struct segue_sessio
     if (memcmp(v->head.weights_id, m->info.weights_id, 32) != 0)
         return foreign(v, "it is of a model with other weights", err);
     if (!same(v->head.adapters, adapters_id(s))) return foreign(v, "it was made with other adapters", err);
-    if (v->head.slots_n != g->slots_n) return foreign(v, "it has another number of slots than this model", err);
+    if (v->head.slots_n != g->slots_n)
+        return foreign(v, "it has another number of slots than this model", err);
     uint64_t end = header_bytes(v->head.slots_n);
     SG_TRY(check_text(v, &end, err));
     for (uint32_t i = 0; i < g->slots_n; i++) SG_TRY(check_slot(v, i, &g->slots[i], &end, err));
     return end == v->map.size ? SEGUE_OK : damaged(v, "bytes follow its last slot", err);
 }
 
-static segue_status put_slot(const struct loading *v, const struct slot *s, struct sg_layout *l, const struct sg_slot *want,
-                             segue_error *err)
+static segue_status put_slot(const struct loading *v, const struct slot *s, struct sg_layout *l,
+                             const struct sg_slot *want, segue_error *err)
 {
     uint32_t index = 0;
     struct sg_stage *stage = sg_layout_slot(l, want->kind, want->layer, &index);
-    return sg_ops_of(stage->state)->state_put(stage->state, index, s->first, s->end, (enum sg_storage)s->storage,
-                                              v->map.data + s->at, err);
+    return sg_ops_of(stage->state)
+        ->state_put(stage->state, index, s->first, s->end, (enum sg_storage)s->storage, v->map.data + s->at,
+                    err);
 }
 
+/* Everything was checked: from here on only memory can be short. */
 static segue_status put_all(const struct loading *v, struct segue_session *s, segue_error *err)
 {
     struct sg_layout *l = &s->layouts[s->at];
     uint64_t rows = v->head.rows;
     SG_TRY(sg_session_begin(s, err));
-    for (uint32_t i = 0; i < v->head.slots_n; i++) SG_TRY(put_slot(v, &v->slots[i], l, &s->engine->graph->slots[i], err));
+    for (uint32_t i = 0; i < v->head.slots_n; i++)
+        SG_TRY(put_slot(v, &v->slots[i], l, &s->engine->graph->slots[i], err));
     for (uint32_t i = 0; i < l->n; i++) {
         struct sg_stage *stage = &l->stages[i];
-        SG_TRY(sg_ops_of(stage->state)->state_put(stage->state, UINT32_MAX, rows, rows, stage->kv, NULL, err));
+        SG_TRY(
+            sg_ops_of(stage->state)->state_put(stage->state, UINT32_MAX, rows, rows, stage->kv, NULL, err));
     }
     s->computed = rows;
     s->logits_known = v->head.logits_at != 0;
@@ -423,13 +472,14 @@ static segue_status fill(struct loading *v, struct segue_session *s, segue_error
 {
     SG_TRY(read_header(v, err));
     SG_TRY(check_all(v, s, err));
-    SG_TRY(segue_session_append(s, (const int32_t *)(const void *)(v->map.data + v->head.tokens_at), v->head.tokens_n, err));
+    SG_TRY(segue_session_append(s, (const int32_t *)(const void *)(v->map.data + v->head.tokens_at),
+                                v->head.tokens_n, err));
     s->at = s->split ? SG_WRITING : SG_READING;
     return put_all(v, s, err);
 }
 
-segue_status segue_session_load(segue_session **out, segue_engine *engine, const segue_session_opts *opts, const char *path,
-                                segue_error *err)
+segue_status segue_session_load(segue_session **out, segue_engine *engine, const segue_session_opts *opts,
+                                const char *path, segue_error *err)
 {
     struct loading v = {.path = path};
     struct segue_session *s = NULL;

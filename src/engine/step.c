@@ -1,7 +1,7 @@
-/* step.c: one token for each of many sessions in one run. Sessions that are not at the same point (a prompt waits, the
- * states are elsewhere, the unit does not choose) take their step alone, by segue_session_next; the tokens are the same.
- * Its room belongs to the first session and is kept, so that the second step does not allocate.
- * SPDX-License-Identifier: MIT */
+/* step.c: one token for each of many sessions in one run. Sessions that are not at the same point (a prompt
+ * waits, the states are elsewhere, the unit does not choose) take their step alone, by segue_session_next;
+ * the tokens are the same. Its room belongs to the first session and is kept, so that the second step does
+ * not allocate. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "base/clock.h"
@@ -12,14 +12,14 @@ enum { LOGPROBS = 21, SESSIONS_MAX = 4096 };
 
 struct sg_step {
     size_t cap;
-    struct sg_span *spans;           /* [cap], as everything below */
+    struct sg_span *spans; /* [cap], as everything below */
     struct sg_sampler *samplers;
-    uint32_t *place;                 /* of the span's session in the caller's list */
+    uint32_t *place; /* of the span's session in the caller's list */
     uint32_t *done;
     int32_t *tokens;
     size_t *logprobs_n;
-    segue_logprob *logprobs;         /* [cap, LOGPROBS] */
-    float *logits;                   /* [cap, vocab] */
+    segue_logprob *logprobs; /* [cap, LOGPROBS] */
+    float *logits;           /* [cap, vocab] */
     struct sg_arena arena;
 };
 
@@ -30,6 +30,7 @@ void sg_step_free(struct sg_step *step)
     sg_free(step);
 }
 
+/* Kept for the largest number of sessions seen; a larger one replaces it. */
 static segue_status step_room(struct segue_session *s, size_t n, segue_error *err)
 {
     if (s->step && s->step->cap >= n) return SEGUE_OK;
@@ -45,7 +46,8 @@ static segue_status step_room(struct segue_session *s, size_t n, segue_error *er
     t->logprobs_n = sg_arena_alloc(&t->arena, n * sizeof *t->logprobs_n);
     t->logprobs = sg_arena_alloc(&t->arena, n * LOGPROBS * sizeof *t->logprobs);
     t->logits = sg_arena_alloc(&t->arena, n * vocab * sizeof *t->logits);
-    if (!t->spans || !t->samplers || !t->place || !t->done || !t->tokens || !t->logprobs_n || !t->logprobs || !t->logits) {
+    if (!t->spans || !t->samplers || !t->place || !t->done || !t->tokens || !t->logprobs_n || !t->logprobs ||
+        !t->logits) {
         sg_step_free(t);
         return sg_no_memory("step over sessions", n * vocab * sizeof(float), err);
     }
@@ -59,7 +61,8 @@ static const struct sg_stretch *shared_stretch(const struct segue_session *s)
 {
     const struct sg_layout *l = &s->layouts[s->at];
     int ready = s->computed && s->tokens_n - s->computed == 1 && l->n == 1 && sg_layout_holds(l);
-    return ready && !(s->split && s->at == SG_READING) && sg_session_unit_samples(s) ? l->stages[0].stretch : NULL;
+    return ready && !(s->split && s->at == SG_READING) && sg_session_unit_samples(s) ? l->stages[0].stretch
+                                                                                     : NULL;
 }
 
 static void add_span(struct sg_step *t, uint32_t i, struct segue_session *s, uint32_t place)
@@ -68,13 +71,21 @@ static void add_span(struct sg_step *t, uint32_t i, struct segue_session *s, uin
     t->place[i] = place;
     t->done[i] = 0;
     sg_session_sampler(s, &t->samplers[i]);
-    t->spans[i] = (struct sg_span){.state = s->layouts[s->at].stages[0].state, .rows = 1, .first = s->computed,
-                                   .tokens = s->tokens + s->computed, .wanted = &first_row, .wanted_n = 1, .loras = s->loras,
-                                   .loras_n = s->adapters_n, .sampler = &t->samplers[i], .steps = 1};
+    t->spans[i] = (struct sg_span){.state = s->layouts[s->at].stages[0].state,
+                                   .rows = 1,
+                                   .first = s->computed,
+                                   .tokens = s->tokens + s->computed,
+                                   .wanted = &first_row,
+                                   .wanted_n = 1,
+                                   .loras = s->loras,
+                                   .loras_n = s->adapters_n,
+                                   .sampler = &t->samplers[i],
+                                   .steps = 1};
 }
 
-static segue_status take_result(struct sg_step *t, uint32_t i, struct segue_session *s, const struct sg_result *r,
-                                uint32_t spans, uint64_t ns, int32_t *token)
+/* What segue_session_next does after its run, for one span of many. */
+static segue_status take_result(struct sg_step *t, uint32_t i, struct segue_session *s,
+                                const struct sg_result *r, uint32_t spans, uint64_t ns, int32_t *token)
 {
     size_t vocab = s->engine->model->info.vocab;
     s->computed++;
@@ -89,19 +100,23 @@ static segue_status take_result(struct sg_step *t, uint32_t i, struct segue_sess
     return sg_session_accept(s, t->tokens[i], token);
 }
 
-/* The sessions of the list that wait on this stretch, as many as the unit takes in one run; the caller comes again for
- * the others. */
-static void step_together(segue_session *const *sessions, size_t n, const struct sg_stretch *stretch, struct sg_step *t,
-                          int32_t *tokens, segue_status *each, segue_error *err)
+/* The sessions of the list that wait on this stretch, as many as the unit takes in one run; the caller comes
+ * again for the others. */
+static void step_together(segue_session *const *sessions, size_t n, const struct sg_stretch *stretch,
+                          struct sg_step *t, int32_t *tokens, segue_status *each, segue_error *err)
 {
     uint32_t spans = 0, most = stretch->unit->desc.rows_max ? stretch->unit->desc.rows_max : SESSIONS_MAX;
     uint64_t begun = sg_now_ns();
     for (size_t i = 0; i < n && spans < most; i++)
-        if (each[i] == SEGUE_OK && atomic_load(&sessions[i]->busy) == 1 && shared_stretch(sessions[i]) == stretch)
+        if (each[i] == SEGUE_OK && atomic_load(&sessions[i]->busy) == 1 &&
+            shared_stretch(sessions[i]) == stretch)
             add_span(t, spans++, sessions[i], (uint32_t)i);
     struct sg_batch batch = {.spans = t->spans, .spans_n = spans, .inline_hint = 1};
-    struct sg_result result = {.logits = t->logits, .tokens = t->tokens, .logprobs = t->logprobs,
-                               .logprobs_n = t->logprobs_n, .rows_done = t->done};
+    struct sg_result result = {.logits = t->logits,
+                               .tokens = t->tokens,
+                               .logprobs = t->logprobs,
+                               .logprobs_n = t->logprobs_n,
+                               .rows_done = t->done};
     segue_status status = sg_stretch_run(stretch, &batch, &result, err);
     uint64_t ns = sg_now_ns() - begun;
     for (uint32_t k = 0; k < spans; k++) {
@@ -115,18 +130,23 @@ static void step_together(segue_session *const *sessions, size_t n, const struct
             s->logits_known = 0;
             each[i] = status;
         } else {
-            each[i] = segue_session_next(s, &tokens[i], err); /* one session's trouble is not that of the others */
+            each[i] =
+                segue_session_next(s, &tokens[i], err); /* one session's trouble is not that of the others */
         }
     }
 }
 
+/* A session that stood in the list twice would be advanced twice by one row. */
 static segue_status claim(segue_session *const *sessions, size_t n, segue_error *err)
 {
     for (size_t i = 0; i < n; i++) {
         const char *why = NULL;
-        if (!sessions[i]) why = "it is NULL; open it first";
-        else if (sessions[i]->engine != sessions[0]->engine) why = "it is of another engine; step those apart";
-        else if (atomic_exchange(&sessions[i]->busy, 1)) why = "it is in the list twice; name it once";
+        if (!sessions[i])
+            why = "it is NULL; open it first";
+        else if (sessions[i]->engine != sessions[0]->engine)
+            why = "it is of another engine; step those apart";
+        else if (atomic_exchange(&sessions[i]->busy, 1))
+            why = "it is in the list twice; name it once";
         if (!why) continue;
         for (size_t k = 0; k < i; k++) atomic_store(&sessions[k]->busy, 0);
         return sg_fail(err, SEGUE_EARG, "no step taken: session %zu: %s", i, why);
@@ -134,7 +154,9 @@ static segue_status claim(segue_session *const *sessions, size_t n, segue_error 
     return SEGUE_OK;
 }
 
-static void step_all(segue_session *const *sessions, size_t n, int32_t *tokens, segue_status *each, segue_error *err)
+/* busy: 1 = its turn is still to come, 2 = served. The list is walked until all were. */
+static void step_all(segue_session *const *sessions, size_t n, int32_t *tokens, segue_status *each,
+                     segue_error *err)
 {
     struct sg_step *t = sessions[0]->step;
     for (size_t i = 0; i < n; i++) {
@@ -158,7 +180,8 @@ segue_status segue_session_step(segue_session *const *sessions, size_t n, int32_
                                 segue_error *err)
 {
     if (!sessions || !tokens || !each || n == 0 || n > SESSIONS_MAX)
-        return sg_fail(err, SEGUE_EARG, "no step taken: %zu sessions: 1 to %d, and places for tokens and statuses, are wanted",
+        return sg_fail(err, SEGUE_EARG,
+                       "no step taken: %zu sessions: 1 to %d, and places for tokens and statuses, are wanted",
                        n, SESSIONS_MAX);
     SG_TRY(claim(sessions, n, err));
     segue_status status = step_room(sessions[0], n, err);

@@ -1,6 +1,5 @@
-/* units.c: the table of the units that were built in, made from the generated list, and the public doors to it. The only
- * file that sees all units; it names none of them.
- * SPDX-License-Identifier: MIT */
+/* units.c: the table of the units that were built in, made from the generated list, and the public doors to
+ * it. The only file that sees all units; it names none of them. SPDX-License-Identifier: MIT */
 #include "engine/units.h"
 
 #include <string.h>
@@ -26,10 +25,12 @@ enum { ENTRIES_MAX = 32 }; /* entries of one kind, such as the cards of one host
 segue_status segue_unit_list(segue_unit_info *out, size_t cap, size_t *n, segue_error *err)
 {
     size_t total = 0, stride = 0;
-    if (!n || (cap && !out)) return sg_fail(err, SEGUE_EARG, "units not listed: no place to write them; pass out and n");
+    if (!n || (cap && !out))
+        return sg_fail(err, SEGUE_EARG, "units not listed: no place to write them; pass out and n");
     if (cap) stride = out[0].size;
     if (cap && stride < sizeof out->size)
-        return sg_fail(err, SEGUE_EARG, "units not listed: the size of the first entry is not set; use SEGUE_INIT");
+        return sg_fail(err, SEGUE_EARG,
+                       "units not listed: the size of the first entry is not set; use SEGUE_INIT");
     for (size_t i = 0; table[i]; i++) {
         struct sg_unit_desc desc[ENTRIES_MAX] = {0};
         size_t found = 0;
@@ -37,7 +38,8 @@ segue_status segue_unit_list(segue_unit_info *out, size_t cap, size_t *n, segue_
         if (found > ENTRIES_MAX) found = ENTRIES_MAX;
         for (size_t j = 0; j < found; j++, total++) {
             if (total >= cap) continue;
-            char *entry = (char *)out + total * stride; /* the caller's struct may be older and shorter than ours */
+            char *entry =
+                (char *)out + total * stride; /* the caller's struct may be older and shorter than ours */
             desc[j].info.size = (uint32_t)stride;
             memcpy(entry, &desc[j].info, stride < sizeof desc[j].info ? stride : sizeof desc[j].info);
         }
@@ -46,8 +48,8 @@ segue_status segue_unit_list(segue_unit_info *out, size_t cap, size_t *n, segue_
     return SEGUE_OK;
 }
 
-/* The fastest real unit that is present: the list stands in the order of last resort, so the last one that may be
- * chosen unnamed. */
+/* The fastest real unit that is present: the list stands in the order of last resort, so the last one that
+ * may be chosen unnamed. */
 static segue_status fastest(char *spec, size_t cap, segue_error *err)
 {
     spec[0] = 0;
@@ -65,11 +67,13 @@ static segue_status fastest(char *spec, size_t cap, segue_error *err)
         }
     }
     if (spec[0]) return SEGUE_OK;
-    return sg_fail(err, SEGUE_EUNIT, "unit not opened: none named: no real unit is present in this build; name one");
+    return sg_fail(err, SEGUE_EUNIT,
+                   "unit not opened: none named: no real unit is present in this build; name one");
 }
 
 /* --- open, close --- */
 
+/* Say which kinds there are: the list is generated, so the text is never stale. */
 static segue_status unknown(const struct sg_unit_spec *spec, segue_error *err)
 {
     char kinds[128] = "";
@@ -81,8 +85,8 @@ static segue_status unknown(const struct sg_unit_spec *spec, segue_error *err)
         memcpy(kinds + len, table[i]->kind, n + 1);
         len += n;
     }
-    return sg_fail(err, SEGUE_EUNIT, "unit not opened: %s: this build has no unit of kind '%s'; it has: %s", spec->text,
-                   spec->kind, kinds);
+    return sg_fail(err, SEGUE_EUNIT, "unit not opened: %s: this build has no unit of kind '%s'; it has: %s",
+                   spec->text, spec->kind, kinds);
 }
 
 static segue_status wrap(struct segue_unit **out, struct sg_unit *unit, segue_error *err)
@@ -149,10 +153,12 @@ segue_status segue_unit_info_get(const segue_unit *unit, segue_unit_info *out, s
 
 segue_status segue_unit_stream(segue_unit *unit, size_t bytes, double *gb_s, segue_error *err)
 {
-    if (!unit || !gb_s) return sg_fail(err, SEGUE_EARG, "bandwidth not measured: unit or result missing; pass both");
+    if (!unit || !gb_s)
+        return sg_fail(err, SEGUE_EARG, "bandwidth not measured: unit or result missing; pass both");
     const struct sg_unit_ops *ops = sg_ops_of(unit->unit);
     if (!ops->stream)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "bandwidth not measured: %s: this unit cannot measure it; take another",
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "bandwidth not measured: %s: this unit cannot measure it; take another",
                        unit->desc.info.spec);
     SG_TRY(sg_unit_enter(unit, NULL, err));
     segue_status status = ops->stream(unit->unit, bytes, gb_s, err);
@@ -164,7 +170,8 @@ segue_status segue_unit_stream(segue_unit *unit, size_t bytes, double *gb_s, seg
 
 static void wait_a_little(struct segue_unit *u)
 {
-    struct timespec until; /* a cancel comes from signal handlers, which cannot wake anybody: look again soon */
+    struct timespec
+        until; /* a cancel comes from signal handlers, which cannot wake anybody: look again soon */
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_nsec += 10000000;
     if (until.tv_nsec >= 1000000000) {
@@ -174,6 +181,7 @@ static void wait_a_little(struct segue_unit *u)
     pthread_cond_timedwait(&u->changed, &u->lock, &until);
 }
 
+/* Under the lock. The turn may stand anywhere: a canceled one leaves from the middle. */
 static void unlink_turn(struct segue_unit *u, struct sg_turn *turn)
 {
     struct sg_turn **at = &u->first;
@@ -197,7 +205,8 @@ segue_status sg_unit_enter(struct segue_unit *u, const atomic_int *cancel, segue
     pthread_cond_broadcast(&u->changed);
     pthread_mutex_unlock(&u->lock);
     if (!canceled) return SEGUE_OK;
-    return sg_fail(err, SEGUE_ECANCELED, "run not started: %s: canceled while it waited for the unit; call again to go on",
+    return sg_fail(err, SEGUE_ECANCELED,
+                   "run not started: %s: canceled while it waited for the unit; call again to go on",
                    u->desc.info.spec);
 }
 

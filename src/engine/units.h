@@ -1,5 +1,5 @@
-/* units.h: an opened unit as the engine holds it: counted references, and the order in which threads enter it.
- * SPDX-License-Identifier: MIT */
+/* units.h: an opened unit as the engine holds it: counted references, and the order in which threads enter
+ * it. SPDX-License-Identifier: MIT */
 #ifndef SG_ENGINE_UNITS_H
 #define SG_ENGINE_UNITS_H
 
@@ -8,22 +8,25 @@
 
 #include "unit/unit.h"
 
-struct sg_turn { struct sg_turn *next; };
+struct sg_turn {
+    struct sg_turn *next;
+};
 
 struct segue_unit {
     atomic_uint references;
     struct sg_unit *unit;
-    struct sg_unit_desc desc;        /* as opened */
-    pthread_mutex_t lock;            /* of the fields below */
+    struct sg_unit_desc desc; /* as opened */
+    pthread_mutex_t lock;     /* of the fields below */
     pthread_cond_t changed;
-    struct sg_turn *first;           /* who waits, first come first served; each node lives on its thread's stack */
-    uint32_t running;                /* lanes in use, <= desc.lanes */
+    struct sg_turn *first; /* who waits, first come first served; each node lives on its thread's stack */
+    uint32_t running;      /* lanes in use, <= desc.lanes */
 };
 
-struct segue_unit *sg_unit_share(struct segue_unit *u);   /* one more reference; segue_unit_close gives it back */
+struct segue_unit *
+sg_unit_share(struct segue_unit *u); /* one more reference; segue_unit_close gives it back */
 
-/* Wait for a lane; every call into the unit's table happens between enter and leave, but for get and put on a state. cancel
- * (may be NULL) is looked at while waiting: ECANCELED, and no lane is held. */
+/* Wait for a lane; every call into the unit's table happens between enter and leave, but for get and put on a
+ * state. cancel (may be NULL) is looked at while waiting: ECANCELED, and no lane is held. */
 segue_status sg_unit_enter(struct segue_unit *u, const atomic_int *cancel, segue_error *err);
 void sg_unit_leave(struct segue_unit *u);
 

@@ -1,7 +1,7 @@
-/* sample.c: the steps of sample.h, one function each. Everything that decides is either integer work or double arithmetic
- * in a stated order, with an exponential of its own, so that another compiler or another unit can repeat it bit for bit:
- * no libm call and no fused multiply-add may take part in a choice. Never allocates after sg_chooser_new.
- * SPDX-License-Identifier: MIT */
+/* sample.c: the steps of sample.h, one function each. Everything that decides is either integer work or
+ * double arithmetic in a stated order, with an exponential of its own, so that another compiler or another
+ * unit can repeat it bit for bit: no libm call and no fused multiply-add may take part in a choice. Never
+ * allocates after sg_chooser_new. SPDX-License-Identifier: MIT */
 #include "unit/sample.h"
 
 #include <float.h>
@@ -16,8 +16,8 @@
 #endif
 
 enum {
-    HEAP_MAX = 1024,   /* top-k up to here is selected, beyond it everything is sorted */
-    MATCH_MAX = 1024,  /* DRY: longer matches count as this long */
+    HEAP_MAX = 1024,  /* top-k up to here is selected, beyond it everything is sorted */
+    MATCH_MAX = 1024, /* DRY: longer matches count as this long */
     DIGIT_BITS = 11,
     DIGITS = 1 << DIGIT_BITS
 };
@@ -25,13 +25,13 @@ enum {
 /* A candidate is 64 bits: the logit's bits so that ascending integers are descending logits, then the id. */
 struct sg_chooser {
     uint32_t vocab;
-    uint32_t *counts;            /* [vocab] zero between calls */
-    float *raw;                  /* [vocab] the logits before any step, for log-probabilities */
-    uint64_t *order, *spare;     /* [vocab] what is being sorted, upper 32 bits first */
-    uint32_t *ids;               /* [vocab] survivors, best first, lowest id on ties ... */
-    float *values;               /* [vocab] ... and their logits */
-    double *weights;             /* [vocab] exp(logit - highest) of survivors; negative: dropped */
-    uint32_t match[MATCH_MAX];   /* DRY: length of the match at each place of the reversed history */
+    uint32_t *counts;          /* [vocab] zero between calls */
+    float *raw;                /* [vocab] the logits before any step, for log-probabilities */
+    uint64_t *order, *spare;   /* [vocab] what is being sorted, upper 32 bits first */
+    uint32_t *ids;             /* [vocab] survivors, best first, lowest id on ties ... */
+    float *values;             /* [vocab] ... and their logits */
+    double *weights;           /* [vocab] exp(logit - highest) of survivors; negative: dropped */
+    uint32_t match[MATCH_MAX]; /* DRY: length of the match at each place of the reversed history */
     uint32_t tally[DIGITS];
 };
 
@@ -71,6 +71,8 @@ void sg_chooser_free(struct sg_chooser *c)
 
 /* --- numbers --- */
 
+/* Ten rounds of two 32x32 multiplications each; the key is bumped by Weyl constants between rounds (Salmon et
+ * al., "Parallel random numbers: as easy as 1, 2, 3", 2011). */
 void sg_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
 {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0], k1 = key[1];
@@ -90,6 +92,7 @@ void sg_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]
     out[3] = c3;
 }
 
+/* 24 bits, so that every value is exact in fp32 and 1 never comes out. */
 float sg_uniform(uint64_t seed, uint64_t position)
 {
     uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), 0, 0}, word[4];
@@ -98,13 +101,24 @@ float sg_uniform(uint64_t seed, uint64_t position)
     return (float)(word[0] >> 8) * 0x1p-24f;
 }
 
-/* e^x for x <= 0, about 1e-15 relative: x = k ln 2 + r with |r| <= ln 2 / 2, a Taylor polynomial of r, times 2^k. */
+/* e^x for x <= 0, about 1e-15 relative: x = k ln 2 + r with |r| <= ln 2 / 2, a Taylor polynomial of r, times
+ * 2^k. */
 static double exp_of(double x)
 {
-    static const double inverse_factorial[] = {
-        1.0, 1.0, 0.5, 0x1.5555555555555p-3, 0x1.5555555555555p-5, 0x1.1111111111111p-7, 0x1.6c16c16c16c17p-10,
-        0x1.a01a01a01a01ap-13, 0x1.a01a01a01a01ap-16, 0x1.71de3a556c734p-19, 0x1.27e4fb7789f5cp-22,
-        0x1.ae64567f544e4p-26, 0x1.1eed8eff8d898p-29, 0x1.6124613a86d09p-33};
+    static const double inverse_factorial[] = {1.0,
+                                               1.0,
+                                               0.5,
+                                               0x1.5555555555555p-3,
+                                               0x1.5555555555555p-5,
+                                               0x1.1111111111111p-7,
+                                               0x1.6c16c16c16c17p-10,
+                                               0x1.a01a01a01a01ap-13,
+                                               0x1.a01a01a01a01ap-16,
+                                               0x1.71de3a556c734p-19,
+                                               0x1.27e4fb7789f5cp-22,
+                                               0x1.ae64567f544e4p-26,
+                                               0x1.1eed8eff8d898p-29,
+                                               0x1.6124613a86d09p-33};
     if (!(x > -700.0)) return 0.0;
     int k = (int)(x * 1.4426950408889634 - 0.5);
     double r = (x - (double)k * 0x1.62e42feep-1) - (double)k * 0x1.a39ef35793c76p-33;
@@ -116,6 +130,8 @@ static double exp_of(double x)
     return y * power;
 }
 
+/* Flipping the bits of a positive float, and only the sign's complement of a negative one, turns order of
+ * floats into order of integers; here reversed, so that ascending keys are descending logits. */
 static uint64_t candidate(float logit, uint32_t id)
 {
     uint32_t u = sg_bits_of_f32(logit + 0.0f); /* -0 becomes 0, so that the two tie */
@@ -131,13 +147,15 @@ static float logit_of(uint64_t c)
 
 /* --- steps that change logits --- */
 
+/* Finite inputs may overflow on the way; infinity minus infinity would poison every weight. */
 static float below_infinity(float x) { return x < FLT_MAX ? x : FLT_MAX; }
 
 static void step_bias(const struct sg_sampler *s, float *logits, uint32_t n)
 {
     for (size_t i = 0; i < s->p.bias_n; i++) {
         const struct segue_bias *b = &s->p.bias[i];
-        if (b->token >= 0 && (uint32_t)b->token < n) logits[b->token] = below_infinity(logits[b->token] + b->bias);
+        if (b->token >= 0 && (uint32_t)b->token < n)
+            logits[b->token] = below_infinity(logits[b->token] + b->bias);
     }
 }
 
@@ -148,6 +166,8 @@ static void step_stops(const struct sg_sampler *s, float *logits, uint32_t n)
         if (s->stops[i] >= 0 && (uint32_t)s->stops[i] < n) logits[s->stops[i]] = -INFINITY;
 }
 
+/* Every token of the window is met once: its count is taken and zeroed at its first occurrence, which also
+ * leaves the table clean for the next call. */
 static void step_penalties(struct sg_chooser *c, const struct sg_sampler *s, float *logits, uint32_t n)
 {
     float repeat = s->p.repeat_penalty, often = s->p.frequency_penalty, there = s->p.presence_penalty;
@@ -168,15 +188,18 @@ static void step_penalties(struct sg_chooser *c, const struct sg_sampler *s, flo
     }
 }
 
+/* 1: repetitions may not reach across this token. */
 static int breaks(const struct sg_sampler *s, int32_t token)
 {
     return s->breakers && token >= 0 && (size_t)token < s->breakers_n && s->breakers[token];
 }
 
-/* Longest match of the history's end (at most `most` tokens) with what ends `back` tokens earlier, for every `back`:
- * the Z function of the reversed history. A match is never longer than MATCH_MAX, so only that many values are kept. For
- * every match that is long enough the token that followed it gets the length in counts. */
-static void dry_matches(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n, uint32_t least, uint32_t most)
+/* Longest match of the history's end (at most `most` tokens) with what ends `back` tokens earlier, for every
+ * `back`: the Z function of the reversed history. A match is never longer than MATCH_MAX, so only that many
+ * values are kept. For every match that is long enough the token that followed it gets the length in counts.
+ */
+static void dry_matches(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n, uint32_t least,
+                        uint32_t most)
 {
     const int32_t *end = s->history + s->history_n - 1; /* reversed[i] = end[-i] */
     size_t left = 0, right = 0;
@@ -193,10 +216,13 @@ static void dry_matches(struct sg_chooser *c, const struct sg_sampler *s, uint32
         }
         if (back < MATCH_MAX) c->match[back] = (uint32_t)k;
         int32_t next = end[1 - (ptrdiff_t)back];
-        if (k >= least && next >= 0 && (uint32_t)next < n && c->counts[next] < k) c->counts[next] = (uint32_t)k;
+        if (k >= least && next >= 0 && (uint32_t)next < n && c->counts[next] < k)
+            c->counts[next] = (uint32_t)k;
     }
 }
 
+/* The penalty grows by multiplication up to a bound instead of by pow(), which would be a libm call in a
+ * choice. */
 static void step_dry(struct sg_chooser *c, const struct sg_sampler *s, float *logits, uint32_t n)
 {
     double base = s->p.dry_base > 0 ? (double)s->p.dry_base : 1.75;
@@ -220,16 +246,22 @@ static void step_dry(struct sg_chooser *c, const struct sg_sampler *s, float *lo
 
 static segue_status check_logits(const float *logits, uint32_t n, segue_error *err)
 {
+    int bad = 0;
     for (uint32_t i = 0; i < n; i++)
+        bad |= !(logits[i] < INFINITY); /* without a branch: this passes every logit */
+    for (uint32_t i = 0; bad && i < n; i++)
         if (!(logits[i] < INFINITY))
-            return sg_fail(err, SEGUE_EFORMAT, "token not chosen: logit of token %u: it is %s; the weights are damaged or the"
-                           " unit failed", i, logits[i] > 0 ? "infinite" : "not a number");
+            return sg_fail(err, SEGUE_EFORMAT,
+                           "token not chosen: logit of token %u: it is %s; the weights are damaged or the"
+                           " unit failed",
+                           i, logits[i] > 0 ? "infinite" : "not a number");
     return SEGUE_OK;
 }
 
 static segue_status nothing_left(segue_error *err)
 {
-    return sg_fail(err, SEGUE_EFORMAT, "token not chosen: every token is forbidden: biases or stop tokens leave none; allow"
+    return sg_fail(err, SEGUE_EFORMAT,
+                   "token not chosen: every token is forbidden: biases or stop tokens leave none; allow"
                    " at least one");
 }
 
@@ -245,6 +277,7 @@ static int32_t highest(const float *logits, uint32_t n)
     return best;
 }
 
+/* Restore the heap below `at`: the worst candidate stands on top, ready to be thrown out. */
 static void sift(uint64_t *heap, uint32_t n, uint32_t at)
 {
     uint64_t x = heap[at];
@@ -294,7 +327,8 @@ static void sort_all(struct sg_chooser *c, uint32_t n)
             c->tally[d] = at;
             at += count;
         }
-        for (uint32_t i = 0; i < n; i++) c->spare[c->tally[c->order[i] >> shift & (DIGITS - 1)]++] = c->order[i];
+        for (uint32_t i = 0; i < n; i++)
+            c->spare[c->tally[c->order[i] >> shift & (DIGITS - 1)]++] = c->order[i];
         uint64_t *other = c->order;
         c->order = c->spare;
         c->spare = other;
@@ -331,9 +365,9 @@ static double weigh(struct sg_chooser *c, uint32_t n, double temperature)
     return sum;
 }
 
-/* Keep the tokens whose surprise is nearest to the mean surprise until their mass reaches p. The logarithm of the sum
- * is in both and cancels: |-log p - H| = |mean - d| with d = logit - highest, mean = the expectation of d. Distances are
- * compared as fp32, equal ones keep their order. */
+/* Keep the tokens whose surprise is nearest to the mean surprise until their mass reaches p. The logarithm of
+ * the sum is in both and cancels: |-log p - H| = |mean - d| with d = logit - highest, mean = the expectation
+ * of d. Distances are compared as fp32, equal ones keep their order. */
 static uint32_t step_typical(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n)
 {
     double p = (double)s->p.typical_p;
@@ -369,6 +403,7 @@ static uint32_t step_top_p(struct sg_chooser *c, const struct sg_sampler *s, uin
     return n;
 }
 
+/* Weights are relative to the best already, so the test needs no sum. */
 static uint32_t step_min_p(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n)
 {
     double p = s->p.min_p < 1 ? (double)s->p.min_p : 1.0;
@@ -379,9 +414,11 @@ static uint32_t step_min_p(struct sg_chooser *c, const struct sg_sampler *s, uin
     return left;
 }
 
+/* The last survivor takes what rounding leaves over. */
 static int32_t draw(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n, uint64_t position)
 {
-    double sum = weigh(c, n, (double)s->p.temperature), at = (double)sg_uniform(s->p.seed, position) * sum, mass = 0;
+    double sum = weigh(c, n, (double)s->p.temperature), at = (double)sg_uniform(s->p.seed, position) * sum,
+           mass = 0;
     for (uint32_t i = 0; i + 1 < n; i++) {
         mass += c->weights[i];
         if (mass > at) return (int32_t)c->ids[i];
@@ -389,7 +426,9 @@ static int32_t draw(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n
     return (int32_t)c->ids[n - 1];
 }
 
-static int32_t choose(struct sg_chooser *c, const struct sg_sampler *s, float *logits, uint32_t n, uint64_t position)
+/* -1: nothing is left. */
+static int32_t choose(struct sg_chooser *c, const struct sg_sampler *s, float *logits, uint32_t n,
+                      uint64_t position)
 {
     step_bias(s, logits, n);
     step_stops(s, logits, n);
@@ -406,8 +445,8 @@ static int32_t choose(struct sg_chooser *c, const struct sg_sampler *s, float *l
 
 /* --- log-probabilities: reported, never part of a choice, so libm may help --- */
 
-static void report(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n, int32_t token, segue_logprob *out,
-                   size_t *out_n)
+static void report(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n, int32_t token,
+                   segue_logprob *out, size_t *out_n)
 {
     double sum = 0, top = -INFINITY;
     for (uint32_t i = 0; i < c->vocab; i++) top = fmax(top, (double)c->raw[i]);
@@ -432,8 +471,10 @@ segue_status sg_choose(struct sg_chooser *c, const struct sg_sampler *s, float *
     if (reported) memcpy(c->raw, logits, c->vocab * sizeof *c->raw);
     int32_t chosen = choose(c, s, logits, n, position);
     if (chosen < 0) return nothing_left(err);
-    if (reported) report(c, s, n, chosen, logprobs, logprobs_n);
-    else if (logprobs_n) *logprobs_n = 0;
+    if (reported)
+        report(c, s, n, chosen, logprobs, logprobs_n);
+    else if (logprobs_n)
+        *logprobs_n = 0;
     *token = chosen;
     return SEGUE_OK;
 }

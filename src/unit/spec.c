@@ -1,12 +1,13 @@
-/* spec.c: taking `KIND[:key=value,...]` apart. Knows no unit: which keys mean something is said by the unit itself.
- * SPDX-License-Identifier: MIT */
+/* spec.c: taking `KIND[:key=value,...]` apart. Knows no unit: which keys mean something is said by the unit
+ * itself. SPDX-License-Identifier: MIT */
 #include "unit/spec.h"
 
 #include <string.h>
 
 static segue_status bad(const char *text, size_t at, const char *why, segue_error *err)
 {
-    return sg_fail(err, SEGUE_EARG, "unit not opened: '%.80s': at character %zu: %s; write KIND or KIND:key=value,...", text,
+    return sg_fail(err, SEGUE_EARG,
+                   "unit not opened: '%.80s': at character %zu: %s; write KIND or KIND:key=value,...", text,
                    at + 1, why);
 }
 
@@ -18,12 +19,14 @@ static int is_word(const char *s, size_t n)
     return n > 0;
 }
 
-static segue_status parse_pair(struct sg_unit_spec *out, const char *text, size_t at, size_t n, segue_error *err)
+static segue_status parse_pair(struct sg_unit_spec *out, const char *text, size_t at, size_t n,
+                               segue_error *err)
 {
     const char *part = text + at, *equals = memchr(part, '=', n);
     size_t key_n = equals ? (size_t)(equals - part) : 0, from = equals ? key_n + 1 : 0;
     if (n == 0) return bad(text, at, "a key is missing", err);
-    if (equals && !is_word(part, key_n)) return bad(text, at, "a key is lower case letters, digits and _", err);
+    if (equals && !is_word(part, key_n))
+        return bad(text, at, "a key is lower case letters, digits and _", err);
     if (from == n) return bad(text, at + n, "a value is missing", err);
     if (out->pairs_n == sizeof out->pairs / sizeof out->pairs[0]) return bad(text, at, "too many keys", err);
     if (key_n >= sizeof out->pairs[0].key) return bad(text, at, "the key is too long", err);
@@ -69,8 +72,10 @@ segue_status sg_spec_only(const struct sg_unit_spec *s, const char *const *keys,
         while (keys[k] && strcmp(keys[k], s->pairs[i].key) != 0) k++;
         if (keys[k]) continue;
         if (s->pairs[i].key[0])
-            return sg_fail(err, SEGUE_EARG, "unit not opened: %s: it has no key '%s'; leave it out", s->text, s->pairs[i].key);
-        return sg_fail(err, SEGUE_EARG, "unit not opened: %s: '%s' is no key=value; leave it out", s->text, s->pairs[i].value);
+            return sg_fail(err, SEGUE_EARG, "unit not opened: %s: it has no key '%s'; leave it out", s->text,
+                           s->pairs[i].key);
+        return sg_fail(err, SEGUE_EARG, "unit not opened: %s: '%s' is no key=value; leave it out", s->text,
+                       s->pairs[i].value);
     }
     return SEGUE_OK;
 }

@@ -1,5 +1,5 @@
-/* arguments.c: every public function with NULL and zero arguments, sizes of structs of older and newer headers, names of
- * statuses, options that make no sense. Nothing may crash, write, or succeed by accident.
+/* arguments.c: every public function with NULL and zero arguments, sizes of structs of older and newer
+ * headers, names of statuses, options that make no sense. Nothing may crash, write, or succeed by accident.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -91,7 +91,8 @@ static void nothing_given(void **state)
     segue_adapter_close(NULL);
     segue_model_close(NULL);
     segue_unit_close(NULL);
-    assert_int_equal(segue_version(), SEGUE_VERSION_MAJOR << 16 | SEGUE_VERSION_MINOR << 8 | SEGUE_VERSION_PATCH);
+    assert_int_equal(segue_version(),
+                     SEGUE_VERSION_MAJOR << 16 | SEGUE_VERSION_MINOR << 8 | SEGUE_VERSION_PATCH);
     assert_int_equal(segue_unit_open(&unit, "no such", NULL), SEGUE_EARG); /* err may be NULL */
 }
 
@@ -125,7 +126,7 @@ static void half_given(void **state)
     EARG(segue_session_next(s, &token, &err));
     EARG(segue_session_score(s, NULL, 3, NULL, NULL, &err));
     EARG(segue_session_logits(s, NULL, 0, &n, &err));
-    EARG(segue_session_save(s, "/tmp/never", &err)); /* nothing computed */
+    EARG(segue_session_save(s, "/tmp/never", &err));            /* nothing computed */
     EARG(segue_session_dump(s, &token, 1, "/tmp/never", &err)); /* the engine keeps no values */
     EARG(segue_session_fork(NULL, s, &err));
     EARG(segue_session_move(s, NULL, &err));
@@ -134,14 +135,16 @@ static void half_given(void **state)
     EARG(segue_session_step(twice, 2, tokens, each, &err));
     twice[1] = NULL;
     EARG(segue_session_step(twice, 2, tokens, each, &err));
-    assert_int_equal(segue_session_step(&s, 1, tokens, each, &err), SEGUE_OK); /* the failed calls claimed nothing */
+    assert_int_equal(segue_session_step(&s, 1, tokens, each, &err),
+                     SEGUE_OK); /* the failed calls claimed nothing */
     assert_int_equal(each[0], SEGUE_EARG);
     assert_int_equal(segue_session_prefill(s, 0, &n, &err), SEGUE_OK);
     assert_int_equal(n, 0);
     segue_session_close(s);
 }
 
-/* A newer caller's struct is longer than ours, an older one's shorter: neither reads nor writes beyond itself. */
+/* A newer caller's struct is longer than ours, an older one's shorter: neither reads nor writes beyond
+ * itself. */
 static void sizes_older_and_newer(void **state)
 {
     (void)state;
@@ -247,9 +250,18 @@ static void senseless_options(void **state)
 static void units_by_spec(void **state)
 {
     (void)state;
-    static const char *const bad[] = {":", "REF", "ref:", "ref:,", "ref:a=", "ref:=1", "ref:a=1,a=2", "ref:no_such_key=1",
-                                      "re f", "a-kind-that-is-far-too-long-for-a-spec",
-                                      "ref:k=0123456789012345678901234567890123456789012345678901234567890123456789"};
+    static const char *const bad[] = {
+        ":",
+        "REF",
+        "ref:",
+        "ref:,",
+        "ref:a=",
+        "ref:=1",
+        "ref:a=1,a=2",
+        "ref:no_such_key=1",
+        "re f",
+        "a-kind-that-is-far-too-long-for-a-spec",
+        "ref:k=0123456789012345678901234567890123456789012345678901234567890123456789"};
     segue_unit *u = NULL;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) EARG(segue_unit_open(&u, bad[i], &err));
     assert_int_equal(segue_unit_open(&u, "nosuch:a=1", &err), SEGUE_EUNIT);
@@ -295,8 +307,9 @@ static void texts_say_their_length(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_given),     cmocka_unit_test(half_given),    cmocka_unit_test(sizes_older_and_newer),
-        cmocka_unit_test(senseless_options), cmocka_unit_test(units_by_spec), cmocka_unit_test(statuses_have_names),
+        cmocka_unit_test(nothing_given),          cmocka_unit_test(half_given),
+        cmocka_unit_test(sizes_older_and_newer),  cmocka_unit_test(senseless_options),
+        cmocka_unit_test(units_by_spec),          cmocka_unit_test(statuses_have_names),
         cmocka_unit_test(texts_say_their_length),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

@@ -1,6 +1,6 @@
-/* sessions.c: sessions on every unit that is present here, on three tiny models: whatever way a sequence takes (chunks,
- * steps with others, forks, cuts, files, moves, layers on two units), its tokens are those of the straight way.
- * SPDX-License-Identifier: MIT */
+/* sessions.c: sessions on every unit that is present here, on three tiny models: whatever way a sequence
+ * takes (chunks, steps with others, forks, cuts, files, moves, layers on two units), its tokens are those of
+ * the straight way. SPDX-License-Identifier: MIT */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,7 +35,8 @@ static int open_all(void **state)
     for (int i = 0; i < UNITS_MAX; i++) info[i] = SEGUE_INIT(segue_unit_info);
     if (segue_unit_list(info, UNITS_MAX, &n, &err) != SEGUE_OK) return -1;
     for (size_t i = 0; i < n && i < UNITS_MAX; i++)
-        if (info[i].present && segue_unit_open(&all.units[all.units_n], info[i].spec, &err) == SEGUE_OK) all.units_n++;
+        if (info[i].present && segue_unit_open(&all.units[all.units_n], info[i].spec, &err) == SEGUE_OK)
+            all.units_n++;
     for (int i = 0; i < TINY_MODELS; i++) {
         char folder[512];
         tiny_folder(folder, sizeof folder, "sessions", tiny_models[i].name);
@@ -101,10 +102,12 @@ static void same(const int32_t *a, const int32_t *b, int n, const char *what)
         if (a[i] != b[i]) fail_msg("%s: token %d: %d, not %d", what, i, a[i], b[i]);
 }
 
-#define EACH_UNIT_AND_MODEL(u, m) \
-    for (uint32_t u = 0; u < all.units_n; u++) for (int m = 0; m < TINY_MODELS; m++)
+#define EACH_UNIT_AND_MODEL(u, m)              \
+    for (uint32_t u = 0; u < all.units_n; u++) \
+        for (int m = 0; m < TINY_MODELS; m++)
 
-/* Greedy tokens are the highest logits of a whole reading, and their reported log-probabilities are those of a score. */
+/* Greedy tokens are the highest logits of a whole reading, and their reported log-probabilities are those of
+ * a score. */
 static void tokens_are_the_highest_logits(void **state)
 {
     (void)state;
@@ -187,7 +190,8 @@ static void steps_with_others_equal_steps_alone(void **state)
             OK(segue_session_step(many, N, got, each, &err));
             for (int i = 0; i < N; i++) {
                 assert_int_equal(each[i], SEGUE_OK);
-                if (got[i] != want[i][t]) fail_msg("session %d token %d: %d, not %d", i, t, got[i], want[i][t]);
+                if (got[i] != want[i][t])
+                    fail_msg("session %d token %d: %d, not %d", i, t, got[i], want[i][t]);
             }
         }
         for (int i = 0; i < N; i++) segue_session_close(many[i]);
@@ -277,8 +281,8 @@ static void saved_sessions_go_on(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
-/* Every pair of units, K and V in fp32: equal arithmetic is not promised, so tokens are compared where the pair is one
- * unit twice; elsewhere the log-probabilities stay near. */
+/* Every pair of units, K and V in fp32: equal arithmetic is not promised, so tokens are compared where the
+ * pair is one unit twice; elsewhere the log-probabilities stay near. */
 static void moved_sessions_go_on(void **state)
 {
     (void)state;
@@ -334,7 +338,8 @@ static void layers_on_two_units(void **state)
         plan.parts_n = 5; /* reading 0-1, 2; writing 0, 1, 2 */
         static const uint32_t cuts[5][3] = {{0, 0, 2}, {0, 2, 3}, {1, 0, 1}, {1, 1, 2}, {1, 2, 3}};
         for (int i = 0; i < 5; i++)
-            plan.parts[i] = (segue_part){.phase = cuts[i][0], .from = cuts[i][1], .to = cuts[i][2], .expect_j = -1};
+            plan.parts[i] =
+                (segue_part){.phase = cuts[i][0], .from = cuts[i][1], .to = cuts[i][2], .expect_j = -1};
         OK(segue_session_open(&s, e, &o, &err));
         OK(segue_session_append(s, all.prompt, PROMPT, &err));
         answer(s, got, ANSWER);
@@ -449,8 +454,8 @@ static void stop_tokens_end(void **state)
     segue_engine_close(e);
 }
 
-/* A tokenizer smaller than the vocabulary: the rows beyond it are padding and are never chosen, however probable. And the
- * breakers of DRY come from its texts: token 5 holds a newline. */
+/* A tokenizer smaller than the vocabulary: the rows beyond it are padding and are never chosen, however
+ * probable. And the breakers of DRY come from its texts: token 5 holds a newline. */
 static void the_tokenizer_bounds_the_choice(void **state)
 {
     (void)state;
@@ -464,8 +469,10 @@ static void the_tokenizer_bounds_the_choice(void **state)
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
     FILE *f = fopen(path, "w");
     assert_non_null(f);
-    fprintf(f, "{\"added_tokens\":[],\"normalizer\":null,\"post_processor\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\","
-               "\"add_prefix_space\":false,\"use_regex\":true},\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\","
+    fprintf(f, "{\"added_tokens\":[],\"normalizer\":null,\"post_processor\":null,\"pre_tokenizer\":{\"type\":"
+               "\"ByteLevel\","
+               "\"add_prefix_space\":false,\"use_regex\":true},\"decoder\":{\"type\":\"ByteLevel\"},"
+               "\"model\":{\"type\":\"BPE\","
                "\"merges\":[],\"vocab\":{\"\\u010a\":5");
     for (int i = 0; i < TEXTS; i++)
         if (i != 5) fprintf(f, ",\"%c\":%d", 'A' + i + (i > 26), i); /* past the backslash */
@@ -506,12 +513,19 @@ static void the_tokenizer_bounds_the_choice(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tokens_are_the_highest_logits), cmocka_unit_test(chunks_do_not_show),
-        cmocka_unit_test(steps_with_others_equal_steps_alone), cmocka_unit_test(rewound_sessions_go_the_straight_way),
-        cmocka_unit_test(forks_do_not_disturb), cmocka_unit_test(saved_sessions_go_on),
-        cmocka_unit_test(moved_sessions_go_on), cmocka_unit_test(layers_on_two_units), cmocka_unit_test(seeds_repeat),
-        cmocka_unit_test(canceled_sessions_go_on), cmocka_unit_test(limits_name_both_numbers),
-        cmocka_unit_test(stop_tokens_end), cmocka_unit_test(the_tokenizer_bounds_the_choice),
+        cmocka_unit_test(tokens_are_the_highest_logits),
+        cmocka_unit_test(chunks_do_not_show),
+        cmocka_unit_test(steps_with_others_equal_steps_alone),
+        cmocka_unit_test(rewound_sessions_go_the_straight_way),
+        cmocka_unit_test(forks_do_not_disturb),
+        cmocka_unit_test(saved_sessions_go_on),
+        cmocka_unit_test(moved_sessions_go_on),
+        cmocka_unit_test(layers_on_two_units),
+        cmocka_unit_test(seeds_repeat),
+        cmocka_unit_test(canceled_sessions_go_on),
+        cmocka_unit_test(limits_name_both_numbers),
+        cmocka_unit_test(stop_tokens_end),
+        cmocka_unit_test(the_tokenizer_bounds_the_choice),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -1,6 +1,6 @@
-/* statefiles.c: saved sessions on disk: damage anywhere is refused by name, other models and small contexts are refused, a
- * lying header with a right checksum does no harm, and what one unit saved another goes on with, byte for byte.
- * SPDX-License-Identifier: MIT */
+/* statefiles.c: saved sessions on disk: damage anywhere is refused by name, other models and small contexts
+ * are refused, a lying header with a right checksum does no harm, and what one unit saved another goes on
+ * with, byte for byte. SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -55,8 +55,10 @@ static segue_status load_one(segue_engine *e, segue_session **out)
 {
     segue_session *s = NULL;
     segue_status status = segue_session_load(&s, e, NULL, path, &err);
-    if (out) *out = s;
-    else segue_session_close(status == SEGUE_OK ? s : NULL);
+    if (out)
+        *out = s;
+    else
+        segue_session_close(status == SEGUE_OK ? s : NULL);
     return status;
 }
 
@@ -126,7 +128,8 @@ static void damage_is_refused(void **state)
             bytes[i] ^= (unsigned char)(1 << i % 8);
             write_file(bytes, n);
             segue_status s = load_one(e, NULL);
-            if (s != SEGUE_EFORMAT && !(s == SEGUE_EUNSUPPORTED && i >= 16 && i < 20)) fail_msg("bit of byte %zu: %d", i, s);
+            if (s != SEGUE_EFORMAT && !(s == SEGUE_EUNSUPPORTED && i >= 16 && i < 20))
+                fail_msg("bit of byte %zu: %d", i, s);
             bytes[i] ^= (unsigned char)(1 << i % 8);
         }
         unsigned char *longer = malloc(n + 1);
@@ -167,7 +170,8 @@ static void lies_do_no_harm(void **state)
             assert_non_null(copy);
             memcpy(copy, bytes, n);
             for (int i = 0; i < 4; i++) copy[at + (size_t)i] = (unsigned char)(lies[k] >> 8 * i);
-            size_t said = HEAD_BYTES + ((size_t)copy[312] | (size_t)copy[313] << 8 | (size_t)copy[314] << 16) * SLOT_BYTES;
+            size_t said = HEAD_BYTES +
+                          ((size_t)copy[312] | (size_t)copy[313] << 8 | (size_t)copy[314] << 16) * SLOT_BYTES;
             if (said + 16 > n) said = head;
             put_sum(copy + said, sg_hash_bytes(copy, said, 1));
             write_file(copy, n);
@@ -273,8 +277,8 @@ static void storages_are_converted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(damage_is_refused),     cmocka_unit_test(lies_do_no_harm),
-        cmocka_unit_test(strangers_are_refused), cmocka_unit_test(units_exchange_bytes),
+        cmocka_unit_test(damage_is_refused),      cmocka_unit_test(lies_do_no_harm),
+        cmocka_unit_test(strangers_are_refused),  cmocka_unit_test(units_exchange_bytes),
         cmocka_unit_test(storages_are_converted),
     };
     return cmocka_run_group_tests(tests, begin, end);

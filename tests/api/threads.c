@@ -1,6 +1,6 @@
-/* threads.c: sessions of several threads on one engine, and on two engines of one unit: each gets the tokens that it gets
- * alone, also when others are forked, closed and canceled beside it. For the thread sanitizer as much as for equality.
- * SPDX-License-Identifier: MIT */
+/* threads.c: sessions of several threads on one engine, and on two engines of one unit: each gets the tokens
+ * that it gets alone, also when others are forked, closed and canceled beside it. For the thread sanitizer as
+ * much as for equality. SPDX-License-Identifier: MIT */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -80,7 +80,8 @@ static void threads_do_not_disturb(void **state)
             static struct worker workers[THREADS];
             if (!info[u].present || segue_unit_open(&unit, info[u].spec, &err) != SEGUE_OK) continue;
             for (int i = 0; i < 2; i++)
-                if (segue_engine_open(&engines[i], model, &unit, 1, NULL, &err) != SEGUE_OK) fail_msg("%s", err.text);
+                if (segue_engine_open(&engines[i], model, &unit, 1, NULL, &err) != SEGUE_OK)
+                    fail_msg("%s", err.text);
             segue_unit_close(unit); /* the engines hold it */
             for (int i = 0; i < THREADS; i++) {
                 workers[i] = (struct worker){.engine = engines[i % 2]};

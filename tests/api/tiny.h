@@ -1,7 +1,6 @@
-/* tiny.h: folders with tiny models of random weights, written by the test itself: a plain attention model, one with a
- * window, and a hybrid with recurrent layers. No tokenizer: they take and give ids. For equality with itself only; what a
- * family computes is held by the goldens.
- * SPDX-License-Identifier: MIT */
+/* tiny.h: folders with tiny models of random weights, written by the test itself: a plain attention model,
+ * one with a window, and a hybrid with recurrent layers. No tokenizer: they take and give ids. For equality
+ * with itself only; what a family computes is held by the goldens. SPDX-License-Identifier: MIT */
 #ifndef SG_TESTS_TINY_H
 #define SG_TESTS_TINY_H
 
@@ -17,9 +16,9 @@
 enum { TINY_VOCAB = 96, TINY_ITEMS = 96, TINY_MODELS = 3 };
 
 struct tiny_part {
-    const char *name;            /* %d = layer */
+    const char *name; /* %d = layer */
     uint64_t shape[3];
-    unsigned layers;             /* bit i: layer i has it; 0: outside layers */
+    unsigned layers; /* bit i: layer i has it; 0: outside layers */
 };
 
 struct tiny_model {
@@ -29,9 +28,12 @@ struct tiny_model {
 
 static const struct tiny_model tiny_models[TINY_MODELS] = {
     {"llama",
-     "{\"model_type\":\"llama\",\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":96,\"hidden_size\":32,"
-     "\"intermediate_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":16,"
-     "\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"max_position_embeddings\":256,\"tie_word_embeddings\":true,"
+     "{\"model_type\":\"llama\",\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":96,\"hidden_size\":"
+     "32,"
+     "\"intermediate_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
+     "\"head_dim\":16,"
+     "\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"max_position_embeddings\":256,\"tie_word_embeddings\":"
+     "true,"
      "\"hidden_act\":\"silu\",\"bos_token_id\":1,\"eos_token_id\":2}",
      {{"model.embed_tokens.weight", {96, 32}, 0},
       {"model.norm.weight", {32}, 0},
@@ -45,10 +47,14 @@ static const struct tiny_model tiny_models[TINY_MODELS] = {
       {"model.layers.%d.mlp.up_proj.weight", {64, 32}, 7},
       {"model.layers.%d.mlp.down_proj.weight", {32, 64}, 7}}},
     {"gemma3",
-     "{\"model_type\":\"gemma3_text\",\"architectures\":[\"Gemma3ForCausalLM\"],\"vocab_size\":96,\"hidden_size\":32,"
-     "\"intermediate_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":16,"
-     "\"rms_norm_eps\":1e-6,\"max_position_embeddings\":256,\"tie_word_embeddings\":true,\"query_pre_attn_scalar\":16,"
-     "\"hidden_activation\":\"gelu_pytorch_tanh\",\"sliding_window\":8,\"layer_types\":[\"sliding_attention\","
+     "{\"model_type\":\"gemma3_text\",\"architectures\":[\"Gemma3ForCausalLM\"],\"vocab_size\":96,\"hidden_"
+     "size\":32,"
+     "\"intermediate_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
+     "\"head_dim\":16,"
+     "\"rms_norm_eps\":1e-6,\"max_position_embeddings\":256,\"tie_word_embeddings\":true,\"query_pre_attn_"
+     "scalar\":16,"
+     "\"hidden_activation\":\"gelu_pytorch_tanh\",\"sliding_window\":8,\"layer_types\":[\"sliding_"
+     "attention\","
      "\"sliding_attention\",\"full_attention\"],\"rope_theta\":1000000.0,\"rope_local_base_freq\":10000.0,"
      "\"bos_token_id\":1,\"eos_token_id\":2}",
      {{"model.embed_tokens.weight", {96, 32}, 0},
@@ -67,11 +73,16 @@ static const struct tiny_model tiny_models[TINY_MODELS] = {
       {"model.layers.%d.mlp.up_proj.weight", {64, 32}, 7},
       {"model.layers.%d.mlp.down_proj.weight", {32, 64}, 7}}},
     {"hybrid",
-     "{\"model_type\":\"qwen3_5_text\",\"architectures\":[\"Qwen3_5ForCausalLM\"],\"vocab_size\":96,\"hidden_size\":32,"
-     "\"intermediate_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":32,"
-     "\"layer_types\":[\"linear_attention\",\"linear_attention\",\"full_attention\"],\"linear_conv_kernel_dim\":4,"
-     "\"linear_key_head_dim\":16,\"linear_num_key_heads\":1,\"linear_num_value_heads\":2,\"linear_value_head_dim\":16,"
-     "\"rms_norm_eps\":1e-6,\"max_position_embeddings\":256,\"tie_word_embeddings\":true,\"hidden_act\":\"silu\","
+     "{\"model_type\":\"qwen3_5_text\",\"architectures\":[\"Qwen3_5ForCausalLM\"],\"vocab_size\":96,\"hidden_"
+     "size\":32,"
+     "\"intermediate_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
+     "\"head_dim\":32,"
+     "\"layer_types\":[\"linear_attention\",\"linear_attention\",\"full_attention\"],\"linear_conv_kernel_"
+     "dim\":4,"
+     "\"linear_key_head_dim\":16,\"linear_num_key_heads\":1,\"linear_num_value_heads\":2,\"linear_value_head_"
+     "dim\":16,"
+     "\"rms_norm_eps\":1e-6,\"max_position_embeddings\":256,\"tie_word_embeddings\":true,\"hidden_act\":"
+     "\"silu\","
      "\"rope_parameters\":{\"rope_theta\":10000.0,\"rope_type\":\"default\",\"partial_rotary_factor\":0.25,"
      "\"mrope_interleaved\":true,\"mrope_section\":[2,1,1]},\"eos_token_id\":2}",
      {{"model.embed_tokens.weight", {96, 32}, 0},
@@ -108,11 +119,14 @@ static void tiny_add(struct tiny_writer *w, const char *name, int layer, const u
     struct sg_st_item *item = &w->items[w->n];
     const char *number = strstr(name, "%d");
     if (number)
-        snprintf(w->names[w->n], sizeof w->names[0], "%.*s%d%s", (int)(number - name), name, layer, number + 2);
-    else snprintf(w->names[w->n], sizeof w->names[0], "%s", name);
+        snprintf(w->names[w->n], sizeof w->names[0], "%.*s%d%s", (int)(number - name), name, layer,
+                 number + 2);
+    else
+        snprintf(w->names[w->n], sizeof w->names[0], "%s", name);
     size_t count = 1;
     *item = (struct sg_st_item){.name = w->names[w->n], .storage = SG_F32};
-    for (; item->rank < 3 && shape[item->rank]; item->rank++) count *= item->shape[item->rank] = shape[item->rank];
+    for (; item->rank < 3 && shape[item->rank]; item->rank++)
+        count *= item->shape[item->rank] = shape[item->rank];
     float *data = malloc(count * sizeof *data), scale = 1.5f / sqrtf((float)item->shape[item->rank - 1]);
     if (!data) abort();
     for (size_t i = 0; i < count; i++) {
@@ -133,11 +147,13 @@ static int tiny_write(const struct tiny_model *m, const char *folder, uint32_t s
     for (const struct tiny_part *p = m->parts; p < m->parts + 20 && p->name; p++) {
         if (!p->layers) tiny_add(&w, p->name, 0, p->shape);
         for (int layer = 0; layer < 8; layer++) {
-            static const char *const mlp[3] = {"model.layers.%d.mlp.gate_proj.weight", "model.layers.%d.mlp.up_proj.weight",
+            static const char *const mlp[3] = {"model.layers.%d.mlp.gate_proj.weight",
+                                               "model.layers.%d.mlp.up_proj.weight",
                                                "model.layers.%d.mlp.down_proj.weight"};
             const uint64_t down[3] = {p->shape[1], p->shape[0], 0};
             if (!(p->layers >> layer & 1)) continue;
-            if (p->name[strlen(p->name) - 1] != '*') tiny_add(&w, p->name, layer, p->shape);
+            if (p->name[strlen(p->name) - 1] != '*')
+                tiny_add(&w, p->name, layer, p->shape);
             else
                 for (int i = 0; i < 3; i++) tiny_add(&w, mlp[i], layer, i < 2 ? p->shape : down);
         }
@@ -156,7 +172,8 @@ static int tiny_write(const struct tiny_model *m, const char *folder, uint32_t s
 
 static inline const char *tiny_folder(char *out, size_t cap, const char *test, const char *model)
 {
-    const char *base = getenv("TMPDIR"), *memory = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp"; /* syncs are slow */
+    const char *base = getenv("TMPDIR"),
+               *memory = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp"; /* syncs are slow */
     snprintf(out, cap, "%s/segue-%s-%ld/%s", base && *base ? base : memory, test, (long)getpid(), model);
     return out;
 }

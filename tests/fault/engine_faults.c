@@ -1,7 +1,7 @@
-/* engine_faults.c: every n-th allocation fails on the whole way from opening a model to closing it, for every n, unit and
- * tiny model: the call says EMEMORY (or gets by), everything closes, nothing leaks. Every n-th write fails while a session
- * is saved or dumped: the old file stays, nothing half-written is left. After the first token nothing allocates.
- * SPDX-License-Identifier: MIT */
+/* engine_faults.c: every n-th allocation fails on the whole way from opening a model to closing it, for every
+ * n, unit and tiny model: the call says EMEMORY (or gets by), everything closes, nothing leaks. Every n-th
+ * write fails while a session is saved or dumped: the old file stays, nothing half-written is left. After the
+ * first token nothing allocates. SPDX-License-Identifier: MIT */
 #include <dirent.h>
 #include <malloc.h>
 #include <setjmp.h>
@@ -30,7 +30,8 @@ static int begin(void **state)
     info[0] = SEGUE_INIT(segue_unit_info);
     if (segue_unit_list(info, UNITS_MAX, &n, NULL) != SEGUE_OK) return -1;
     for (size_t i = 0; i < n && i < UNITS_MAX; i++)
-        if (info[i].present) memcpy(specs[specs_n++], info[i].spec, sizeof info[i].spec);
+        if (info[i].present)
+            snprintf(specs[specs_n++], sizeof specs[0], "%s:threads=%d", info[i].kind, i ? 2 : 1);
     for (int i = 0; i < PROMPT; i++) prompt[i] = (i * 17 + 5) % 93 + 3;
     for (int i = 0; i < TINY_MODELS; i++) {
         tiny_folder(folders[i], sizeof folders[i], "faults", tiny_models[i].name);
@@ -116,13 +117,14 @@ static void every_allocation_may_fail(void **state)
                 size_t before = in_use();
                 sg_fault_alloc(n);
                 s = walk(&w, folders[m], specs[u]);
-                void *probe = s == SEGUE_OK ? sg_alloc(1) : NULL; /* NULL: the fault had not struck yet, and strikes here */
+                void *probe = s == SEGUE_OK ? sg_alloc(1)
+                                            : NULL; /* NULL: the fault had not struck yet, and strikes here */
                 int over = s == SEGUE_OK && !probe;
                 sg_free(probe);
                 sg_fault_alloc(0);
                 if (s != SEGUE_OK && s != SEGUE_EMEMORY)
-                    fail_msg("%s on %s: allocation %llu: %d: %s", tiny_models[m].name, specs[u], (unsigned long long)n, s,
-                             w.err.text);
+                    fail_msg("%s on %s: allocation %llu: %d: %s", tiny_models[m].name, specs[u],
+                             (unsigned long long)n, s, w.err.text);
                 if (s != SEGUE_OK) assert_true(w.err.status == s && w.err.text[0]);
                 failed += s != SEGUE_OK;
                 leave(&w);
@@ -155,10 +157,12 @@ static void tokens_do_not_allocate(void **state)
             sg_fault_alloc(1);
             for (int i = 0; i < TOKENS; i++) {
                 segue_status s = segue_session_next(w.session, tokens, &w.err);
-                if (s != SEGUE_OK) fail_msg("%s on %s: token %d: %s", tiny_models[m].name, specs[u], i, w.err.text);
+                if (s != SEGUE_OK)
+                    fail_msg("%s on %s: token %d: %s", tiny_models[m].name, specs[u], i, w.err.text);
                 assert_int_equal(segue_session_step(both, 2, tokens, each, &w.err), SEGUE_OK);
                 for (int k = 0; k < 2; k++)
-                    if (each[k] != SEGUE_OK) fail_msg("%s on %s: step %d: %s", tiny_models[m].name, specs[u], i, w.err.text);
+                    if (each[k] != SEGUE_OK)
+                        fail_msg("%s on %s: step %d: %s", tiny_models[m].name, specs[u], i, w.err.text);
             }
             void *probe = sg_alloc(1); /* the fault waited all the time */
             sg_fault_alloc(0);
@@ -200,7 +204,8 @@ static void half_a_file_is_never_left(void **state)
             segue_session *fresh = NULL;
             if (dump) assert_int_equal(segue_session_open(&fresh, keeping, NULL, &w.err), SEGUE_OK);
             sg_fault_write(n);
-            s = dump ? segue_session_dump(fresh, prompt, PROMPT, path, &w.err) : segue_session_save(w.session, path, &w.err);
+            s = dump ? segue_session_dump(fresh, prompt, PROMPT, path, &w.err)
+                     : segue_session_save(w.session, path, &w.err);
             sg_fault_write(0);
             segue_session_close(fresh);
             assert_int_equal(files_in(folders[2]), files);

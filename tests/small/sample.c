@@ -1,6 +1,6 @@
-/* sample.c: how a token is chosen: goldens of an independent restatement (tests/golden/sample), published vectors of the
- * generator, the distribution of many draws, ties, and the refusals.
- * SPDX-License-Identifier: MIT */
+/* sample.c: how a token is chosen: goldens of an independent restatement (tests/golden/sample), published
+ * vectors of the generator, the distribution of many draws, ties, and the refusals. SPDX-License-Identifier:
+ * MIT */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,8 +20,8 @@ static void philox_gives_the_published_words(void **state)
     static const uint32_t kat[3][10] = {
         {0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
         {~0u, ~0u, ~0u, ~0u, ~0u, ~0u, 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
-        {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09, 0x94fdcceb, 0x5001e420,
-         0x24126ea1}};
+        {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09, 0x94fdcceb,
+         0x5001e420, 0x24126ea1}};
     for (int i = 0; i < 3; i++) {
         uint32_t out[4];
         sg_philox(kat[i], kat[i] + 4, out);
@@ -46,7 +46,10 @@ struct golden {
     uint32_t vocab;
 };
 
-static float number_of(const json_t *object, const char *key) { return (float)json_number_value(json_object_get(object, key)); }
+static float number_of(const json_t *object, const char *key)
+{
+    return (float)json_number_value(json_object_get(object, key));
+}
 
 static int32_t int_of(const json_t *object, const char *key)
 {
@@ -58,7 +61,8 @@ static void read_golden(const json_t *c, struct golden *g)
     const json_t *p = json_object_get(c, "sampling"), *logits = json_object_get(c, "logits"), *bias;
     memset(g, 0, sizeof *g);
     g->vocab = (uint32_t)json_array_size(logits);
-    for (uint32_t i = 0; i < g->vocab; i++) g->logits[i] = (float)json_number_value(json_array_get(logits, i));
+    for (uint32_t i = 0; i < g->vocab; i++)
+        g->logits[i] = (float)json_number_value(json_array_get(logits, i));
     size_t breakers_n = ints_of(json_object_get(c, "breakers"), g->breakers);
     for (size_t i = 0; i < breakers_n; i++) g->flags[g->breakers[i]] = 1;
     bias = json_object_get(p, "bias");
@@ -67,21 +71,34 @@ static void read_golden(const json_t *c, struct golden *g)
         g->bias[i].token = (int32_t)json_integer_value(json_array_get(pair, 0));
         g->bias[i].bias = (float)json_number_value(json_array_get(pair, 1));
     }
-    g->sampler = (struct sg_sampler){
-        .p = {.size = sizeof(segue_sampling), .temperature = number_of(p, "temperature"), .top_k = int_of(p, "top_k"),
-              .top_p = number_of(p, "top_p"), .min_p = number_of(p, "min_p"), .typical_p = number_of(p, "typical_p"),
-              .repeat_penalty = number_of(p, "repeat_penalty"), .presence_penalty = number_of(p, "presence_penalty"),
-              .frequency_penalty = number_of(p, "frequency_penalty"), .repeat_last_n = int_of(p, "repeat_last_n"),
-              .dry_multiplier = number_of(p, "dry_multiplier"), .dry_base = number_of(p, "dry_base"),
-              .dry_allowed_length = int_of(p, "dry_allowed_length"), .bias = g->bias, .bias_n = json_array_size(bias),
-              .seed = (uint64_t)json_integer_value(json_object_get(p, "seed")),
-              .ignore_stops = (uint32_t)int_of(p, "ignore_stops"), .logprobs = 6},
-        .stops = g->stops, .stops_n = ints_of(json_object_get(c, "stops"), g->stops),
-        .history = g->history, .history_n = ints_of(json_object_get(c, "history"), g->history),
-        .breakers = g->flags, .breakers_n = g->vocab};
+    g->sampler = (struct sg_sampler){.p = {.size = sizeof(segue_sampling),
+                                           .temperature = number_of(p, "temperature"),
+                                           .top_k = int_of(p, "top_k"),
+                                           .top_p = number_of(p, "top_p"),
+                                           .min_p = number_of(p, "min_p"),
+                                           .typical_p = number_of(p, "typical_p"),
+                                           .repeat_penalty = number_of(p, "repeat_penalty"),
+                                           .presence_penalty = number_of(p, "presence_penalty"),
+                                           .frequency_penalty = number_of(p, "frequency_penalty"),
+                                           .repeat_last_n = int_of(p, "repeat_last_n"),
+                                           .dry_multiplier = number_of(p, "dry_multiplier"),
+                                           .dry_base = number_of(p, "dry_base"),
+                                           .dry_allowed_length = int_of(p, "dry_allowed_length"),
+                                           .bias = g->bias,
+                                           .bias_n = json_array_size(bias),
+                                           .seed = (uint64_t)json_integer_value(json_object_get(p, "seed")),
+                                           .ignore_stops = (uint32_t)int_of(p, "ignore_stops"),
+                                           .logprobs = 6},
+                                     .stops = g->stops,
+                                     .stops_n = ints_of(json_object_get(c, "stops"), g->stops),
+                                     .history = g->history,
+                                     .history_n = ints_of(json_object_get(c, "history"), g->history),
+                                     .breakers = g->flags,
+                                     .breakers_n = g->vocab};
 }
 
-static void check_logprobs(const json_t *c, const struct golden *g, int32_t token, const segue_logprob *got, size_t n)
+static void check_logprobs(const json_t *c, const struct golden *g, int32_t token, const segue_logprob *got,
+                           size_t n)
 {
     const json_t *want = json_object_get(c, "logprobs");
     assert_int_equal(n, g->vocab < 5 ? 1 + g->vocab : 6);
@@ -127,7 +144,8 @@ static void choices_equal_the_goldens(void **state)
             memcpy(g->work, g->logits, sizeof g->work);
             segue_status s = sg_choose(chooser, &g->sampler, g->work, at, &token, logprobs, &n, &err);
             if (s != SEGUE_OK || token != (int32_t)json_integer_value(json_array_get(want, at)))
-                fail_msg("%s at %zu: %d (%s)", json_string_value(json_object_get(c, "name")), at, token, err.text);
+                fail_msg("%s at %zu: %d (%s)", json_string_value(json_object_get(c, "name")), at, token,
+                         err.text);
             check_logprobs(c, g, token, logprobs, n);
         }
         sg_chooser_free(chooser);
@@ -137,7 +155,8 @@ static void choices_equal_the_goldens(void **state)
     json_decref(root);
 }
 
-/* 60,000 draws from known probabilities: chi-square with 7 degrees of freedom, fixed seed; 24.3 is its 99.9 % point. */
+/* 60,000 draws from known probabilities: chi-square with 7 degrees of freedom, fixed seed; 24.3 is its 99.9 %
+ * point. */
 static void draws_follow_the_probabilities(void **state)
 {
     (void)state;
@@ -181,7 +200,8 @@ static void bad_logits_are_refused(void **state)
     segue_status status;
     for (int warm = 0; warm < 2; warm++) {
         s.p.temperature = (float)warm;
-        const float nan[3] = {1, NAN, 2}, inf[3] = {1, INFINITY, 2}, none[3] = {-INFINITY, -INFINITY, -INFINITY};
+        const float nan[3] = {1, NAN, 2}, inf[3] = {1, INFINITY, 2},
+                    none[3] = {-INFINITY, -INFINITY, -INFINITY};
         choose(&s, nan, 3, &status);
         assert_int_equal(status, SEGUE_EFORMAT);
         choose(&s, inf, 3, &status);
@@ -218,10 +238,16 @@ static void extremes_stay_finite(void **state)
     (void)state;
     static const int32_t history[4] = {0, 1, 0, 1};
     struct segue_bias bias[1] = {{1, 3e38f}};
-    struct sg_sampler s = {.p = {.size = sizeof(segue_sampling), .temperature = 1e-30f, .repeat_penalty = 1e-30f,
-                                 .dry_multiplier = 1e30f, .dry_base = 1e30f, .dry_allowed_length = 1, .bias = bias,
+    struct sg_sampler s = {.p = {.size = sizeof(segue_sampling),
+                                 .temperature = 1e-30f,
+                                 .repeat_penalty = 1e-30f,
+                                 .dry_multiplier = 1e30f,
+                                 .dry_base = 1e30f,
+                                 .dry_allowed_length = 1,
+                                 .bias = bias,
                                  .bias_n = 1},
-                           .history = history, .history_n = 4};
+                           .history = history,
+                           .history_n = 4};
     const float logits[4] = {3e38f, 3e38f, 1, 2};
     segue_status status;
     int32_t token = choose(&s, logits, 4, &status);
