@@ -63,24 +63,22 @@ segue_status prompt_ids(const char *text, size_t vocab, struct prompt *out, segu
 segue_status prompt_tokenize(const segue_model *model, const char *text, size_t len, unsigned flags, size_t limit,
                              struct prompt *out, segue_error *err)
 {
-    size_t cap = len / 2 + 64, n = 0;
+    size_t cap = 0, n = 0;
     /* A beginning that alone is twice too long settles it, and spares the rest of a huge prompt. */
-    size_t head = limit < FILE_LIMIT / 16 ? limit * 16 + 65536 : len;
-    for (size_t part = head < len ? head : len;; part = len) {
-        if (cap > part + 64) cap = part + 64;
-        out->ids = out_realloc(out->ids, cap * sizeof *out->ids);
-        segue_status st = segue_tokenize(model, text, part, flags, out->ids, cap, &n, err);
-        if (st == SEGUE_ELIMIT && n > cap) {
-            cap = n;
-            out->ids = out_realloc(out->ids, cap * sizeof *out->ids);
-            st = segue_tokenize(model, text, part, flags, out->ids, cap, &n, err);
-        }
-        if (st) return st;
+    size_t part = limit < FILE_LIMIT / 16 ? limit * 16 + 65536 : len;
+    for (;; part *= 4) {
+        if (part > len) part = len;
+        size_t need = part / 2 + 64;
+        do {
+            if (need > cap) out->ids = out_realloc(out->ids, (cap = need) * sizeof *out->ids);
+            segue_status st = segue_tokenize(model, text, part, flags, out->ids, cap, &n, err);
+            if (st && !(st == SEGUE_ELIMIT && n > cap)) return st;
+            need = n;
+        } while (need > cap);
         if (part == len) break;
         if (n > 2 * limit)
             return out_fail(err, SEGUE_ELIMIT, "prompt: %zu bytes: more than %zu tokens, and the context holds %zu; shorten "
                                                "it or raise -c", len, n, limit);
-        cap = len / 2 + 64;
     }
     out->n = n;
     out->given = true;
