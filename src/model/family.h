@@ -170,7 +170,4 @@ extern const struct sg_number_row sg_decoder_numbers[];
 extern const struct sg_number_row sg_window_numbers[]; /* of families whose window is off unless said */
 extern const struct sg_tensor_row sg_decoder_tensors[];
 
-extern const struct sg_family sg_family_gpt2, sg_family_llama, sg_family_qwen2, sg_family_qwen3,
-    sg_family_qwen35, sg_family_gemma3;
-
 #endif

@@ -11,10 +11,13 @@
 #include "model/family.h"
 #include "model/textfiles.h"
 
-static const struct sg_family *const families[] = {
-    &sg_family_gpt2,  &sg_family_llama,  &sg_family_qwen2,
-    &sg_family_qwen3, &sg_family_qwen35, &sg_family_gemma3,
-};
+/* The list of families: a new one adds its name here. */
+#define SG_FAMILIES(F) F(gpt2) F(llama) F(qwen2) F(qwen3) F(qwen35) F(gemma3)
+#define SG_DECLARED(name) extern const struct sg_family sg_family_##name;
+#define SG_LISTED(name) &sg_family_##name,
+
+SG_FAMILIES(SG_DECLARED)
+static const struct sg_family *const families[] = {SG_FAMILIES(SG_LISTED)};
 enum { FAMILIES_N = sizeof families / sizeof *families, CONFIG_LIMIT = 16 << 20 };
 
 struct opening {
