@@ -1,6 +1,6 @@
-/* build.c: appending operations. A family calls these in the order of its paper; the first failure is remembered and
- * every later call does nothing, so that a family needs no error handling of its own. Shapes are judged by
- * graphcheck.c, op by op as they come.
+/* build.c: appending operations. A family calls these in the order of its paper; the first failure is
+ * remembered and every later call does nothing, so that a family needs no error handling of its own. Shapes
+ * are judged by graphcheck.c, op by op as they come.
  * SPDX-License-Identifier: MIT */
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,8 +12,8 @@ enum { FIRST_CAP = 64 };
 
 static int failed(const struct sg_builder *b) { return b->error.status != SEGUE_OK; }
 
-/* Room for one more entry: the array itself, or a moved one; the old copy stays in the arena until the graph goes.
- * NULL: failed. */
+/* Room for one more entry: the array itself, or a moved one; the old copy stays in the arena until the graph
+ * goes. NULL: failed. */
 static void *grow(struct sg_builder *b, void *array, uint32_t n, uint32_t *cap, size_t entry)
 {
     if (failed(b)) return NULL;
@@ -54,7 +54,8 @@ segue_status sg_builder_end(struct sg_builder *b, struct sg_graph **out, segue_e
 
 /* --- values, ports, weights, tables --- */
 
-static int32_t value_new(struct sg_builder *b, enum sg_value_kind kind, uint32_t width, uint32_t wanted, int32_t op)
+static int32_t value_new(struct sg_builder *b, enum sg_value_kind kind, uint32_t width, uint32_t wanted,
+                         int32_t op)
 {
     struct sg_graph *g = b->graph;
     struct sg_value *values = grow(b, g->values, g->values_n, &b->values_cap, sizeof *values);
@@ -79,7 +80,10 @@ static int32_t input_new(struct sg_builder *b, const char *name, enum sg_value_k
     return value;
 }
 
-int32_t sg_input_tokens(struct sg_builder *b) { return failed(b) ? -1 : input_new(b, "tokens", SG_VALUE_TOKENS, 1); }
+int32_t sg_input_tokens(struct sg_builder *b)
+{
+    return failed(b) ? -1 : input_new(b, "tokens", SG_VALUE_TOKENS, 1);
+}
 
 int32_t sg_input_rows(struct sg_builder *b, uint32_t width)
 {
@@ -91,7 +95,8 @@ void sg_output(struct sg_builder *b, int32_t value, const char *format, ...)
     char name[64];
     va_list args;
     struct sg_graph *g = b->graph;
-    struct sg_port *outputs = failed(b) ? NULL : grow(b, g->outputs, g->outputs_n, &b->ports_cap, sizeof *outputs);
+    struct sg_port *outputs =
+        failed(b) ? NULL : grow(b, g->outputs, g->outputs_n, &b->ports_cap, sizeof *outputs);
     if (!outputs) return;
     g->outputs = outputs;
     va_start(args, format);
@@ -129,8 +134,8 @@ struct sg_weight sg_weight_rows(struct sg_builder *b, const struct sg_tensor *t,
 struct sg_weight sg_weight_of(struct sg_builder *b, const struct sg_tensor *t)
 {
     if (t && t->rows > UINT32_MAX && !failed(b))
-        sg_fail(&b->error, SEGUE_EFORMAT, "build graph: %s: %llu rows are too many; the file is damaged", t->name,
-                (unsigned long long)t->rows);
+        sg_fail(&b->error, SEGUE_EFORMAT, "build graph: %s: %llu rows are too many; the file is damaged",
+                t->name, (unsigned long long)t->rows);
     return sg_weight_rows(b, t, 0, t ? (uint32_t)t->rows : 0);
 }
 
@@ -189,8 +194,8 @@ static struct sg_op op_of(enum sg_op_code code, struct sg_operand x)
     return op;
 }
 
-/* Append op with a result of `width` columns. A product of two 32-bit numbers comes as width64 and is refused when it
- * does not fit. The result has R rows behind `rows`, else as many as the first operand. */
+/* Append op with a result of `width` columns. A product of two 32-bit numbers comes as width64 and is refused
+ * when it does not fit. The result has R rows behind `rows`, else as many as the first operand. */
 static int32_t append(struct sg_builder *b, struct sg_op op, uint64_t width64)
 {
     struct sg_graph *g = b->graph;
@@ -202,8 +207,8 @@ static int32_t append(struct sg_builder *b, struct sg_op op, uint64_t width64)
     int known = x >= 0 && (uint32_t)x < g->values_n;
     uint32_t wanted = op.code == SG_OP_ROWS || (known && g->values[x].wanted);
     if (width64 > INT32_MAX) {
-        sg_fail(&b->error, SEGUE_EFORMAT, "build graph: op %u %s (layer %d): %llu columns are too many", g->ops_n,
-                sg_op_name(op.code), b->layer, (unsigned long long)width64);
+        sg_fail(&b->error, SEGUE_EFORMAT, "build graph: op %u %s (layer %d): %llu columns are too many",
+                g->ops_n, sg_op_name(op.code), b->layer, (unsigned long long)width64);
         return -1;
     }
     op.layer = b->layer;
@@ -214,8 +219,8 @@ static int32_t append(struct sg_builder *b, struct sg_op op, uint64_t width64)
     return op.out;
 }
 
-int32_t sg_embed(struct sg_builder *b, int32_t tokens, const struct sg_tensor *table, const struct sg_tensor *positions,
-                 float scale)
+int32_t sg_embed(struct sg_builder *b, int32_t tokens, const struct sg_tensor *table,
+                 const struct sg_tensor *positions, float scale)
 {
     struct sg_op op = op_of(SG_OP_EMBED, sg_whole(b, tokens));
     op.u.embed.table = sg_weight_of(b, table);
@@ -245,7 +250,8 @@ int32_t sg_linear(struct sg_builder *b, struct sg_operand x, struct sg_weight w,
 int32_t sg_rope(struct sg_builder *b, struct sg_operand x, uint32_t heads, int32_t table)
 {
     struct sg_op op = op_of(SG_OP_ROPE, x);
-    op.u.rope = (struct sg_rope){.heads = heads, .head_width = heads ? x.width / heads : 0, .table = table, .sign = 1};
+    op.u.rope = (struct sg_rope){
+        .heads = heads, .head_width = heads ? x.width / heads : 0, .table = table, .sign = 1};
     return append(b, op, x.width);
 }
 
@@ -257,8 +263,10 @@ int32_t sg_attend(struct sg_builder *b, struct sg_operand q, struct sg_operand k
     op.in[2] = v;
     op.in[3] = gate;
     if (failed(b)) return -1;
-    p.slot_k = slot_new(b, (struct sg_slot){.kind = SG_SLOT_K, .heads = p.kv_heads, .width = p.d, .window = p.window});
-    p.slot_v = slot_new(b, (struct sg_slot){.kind = SG_SLOT_V, .heads = p.kv_heads, .width = p.dv, .window = p.window});
+    p.slot_k = slot_new(
+        b, (struct sg_slot){.kind = SG_SLOT_K, .heads = p.kv_heads, .width = p.d, .window = p.window});
+    p.slot_v = slot_new(
+        b, (struct sg_slot){.kind = SG_SLOT_V, .heads = p.kv_heads, .width = p.dv, .window = p.window});
     op.u.attend = p;
     return append(b, op, (uint64_t)p.heads * p.dv);
 }
@@ -267,7 +275,8 @@ int32_t sg_conv(struct sg_builder *b, struct sg_operand x, struct sg_conv p)
 {
     struct sg_op op = op_of(SG_OP_CONV, x);
     if (failed(b)) return -1;
-    p.slot = slot_new(b, (struct sg_slot){.kind = SG_SLOT_CONV, .heads = p.taps ? p.taps - 1 : 0, .width = x.width});
+    p.slot = slot_new(
+        b, (struct sg_slot){.kind = SG_SLOT_CONV, .heads = p.taps ? p.taps - 1 : 0, .width = x.width});
     op.u.conv = p;
     return append(b, op, x.width);
 }
@@ -277,7 +286,8 @@ int32_t sg_delta(struct sg_builder *b, const struct sg_operand qkvab[5], struct 
     struct sg_op op = op_of(SG_OP_DELTA, qkvab[0]);
     for (int i = 1; i < 5; i++) op.in[i] = qkvab[i];
     if (failed(b)) return -1;
-    p.slot = slot_new(b, (struct sg_slot){.kind = SG_SLOT_DELTA, .heads = p.v_heads, .depth = p.dk, .width = p.dv});
+    p.slot = slot_new(
+        b, (struct sg_slot){.kind = SG_SLOT_DELTA, .heads = p.v_heads, .depth = p.dk, .width = p.dv});
     op.u.delta = p;
     return append(b, op, (uint64_t)p.v_heads * p.dv);
 }
@@ -326,4 +336,7 @@ int32_t sg_experts(struct sg_builder *b, struct sg_operand x, struct sg_operand 
     return append(b, op, p.experts ? p.down.rows / p.experts : 0);
 }
 
-int32_t sg_rows(struct sg_builder *b, struct sg_operand x) { return append(b, op_of(SG_OP_ROWS, x), x.width); }
+int32_t sg_rows(struct sg_builder *b, struct sg_operand x)
+{
+    return append(b, op_of(SG_OP_ROWS, x), x.width);
+}

@@ -1,17 +1,21 @@
-/* dump.c: a graph as text, one op a line, for people and for goldens. Stable: the same graph gives the same bytes.
+/* dump.c: a graph as text, one op a line, for people and for goldens. Stable: the same graph gives the same
+ * bytes.
  * SPDX-License-Identifier: MIT */
 #include "base/buf.h"
 #include "graph/graph.h"
 
-static void put_operand(const struct sg_graph *g, struct sg_buf *out, const char *label, const struct sg_operand *x)
+static void put_operand(const struct sg_graph *g, struct sg_buf *out, const char *label,
+                        const struct sg_operand *x)
 {
     if (x->value < 0) return;
     sg_buf_printf(out, " %s%%%d", label, x->value);
-    if (x->at || x->width != g->values[x->value].width) sg_buf_printf(out, "[%u:%u]", x->at, x->at + x->width);
+    if (x->at || x->width != g->values[x->value].width)
+        sg_buf_printf(out, "[%u:%u]", x->at, x->at + x->width);
 }
 
 /* `blk.0.attn_q.weight [576x576 q4_1]`, with [from:to] behind the name when it is a window. */
-static void put_weight(const struct sg_graph *g, struct sg_buf *out, const char *label, const struct sg_weight *w)
+static void put_weight(const struct sg_graph *g, struct sg_buf *out, const char *label,
+                       const struct sg_weight *w)
 {
     if (w->tensor < 0) return;
     const struct sg_tensor *t = g->tensors[w->tensor];
@@ -20,14 +24,16 @@ static void put_weight(const struct sg_graph *g, struct sg_buf *out, const char 
     if (t->rows == 1)
         sg_buf_printf(out, " [%llu %s]", (unsigned long long)t->cols, sg_storage_info(t->storage)->name);
     else
-        sg_buf_printf(out, " [%ux%llu %s]", w->rows, (unsigned long long)t->cols, sg_storage_info(t->storage)->name);
+        sg_buf_printf(out, " [%ux%llu %s]", w->rows, (unsigned long long)t->cols,
+                      sg_storage_info(t->storage)->name);
 }
 
 static void put_attend(const struct sg_graph *g, struct sg_buf *out, const struct sg_op *op)
 {
     const struct sg_attend *p = &op->u.attend;
     put_operand(g, out, "gate=", &op->in[3]);
-    sg_buf_printf(out, " heads=%u/%u d=%u/%u scale=%.9g", p->heads, p->kv_heads, p->d, p->dv, (double)p->scale);
+    sg_buf_printf(out, " heads=%u/%u d=%u/%u scale=%.9g", p->heads, p->kv_heads, p->d, p->dv,
+                  (double)p->scale);
     if (p->window) sg_buf_printf(out, " window=%u", p->window);
     if (p->softcap > 0) sg_buf_printf(out, " softcap=%.9g", (double)p->softcap);
     put_weight(g, out, "sinks=", &p->sinks);
@@ -82,7 +88,8 @@ static void put_rest(const struct sg_graph *g, struct sg_buf *out, const struct 
     case SG_OP_CONV:
         put_weight(g, out, "", &op->u.conv.weight);
         put_weight(g, out, "bias=", &op->u.conv.bias);
-        sg_buf_printf(out, " taps=%u %s slot=%d", op->u.conv.taps, sg_act_name(op->u.conv.act), op->u.conv.slot);
+        sg_buf_printf(out, " taps=%u %s slot=%d", op->u.conv.taps, sg_act_name(op->u.conv.act),
+                      op->u.conv.slot);
         break;
     case SG_OP_DELTA:
         put_operand(g, out, "", &op->in[1]);
@@ -101,8 +108,8 @@ static void put_rest(const struct sg_graph *g, struct sg_buf *out, const struct 
         break;
     case SG_OP_ROUTE:
         sg_buf_printf(out, " %u of %u %s%s scale=%.9g", op->u.route.k, op->u.route.experts,
-                      op->u.route.sigmoid ? "sigmoid" : "softmax", op->u.route.renormalise ? " renormalised" : "",
-                      (double)op->u.route.scale);
+                      op->u.route.sigmoid ? "sigmoid" : "softmax",
+                      op->u.route.renormalise ? " renormalised" : "", (double)op->u.route.scale);
         put_weight(g, out, "bias=", &op->u.route.bias);
         break;
     case SG_OP_EXPERTS:
@@ -110,7 +117,8 @@ static void put_rest(const struct sg_graph *g, struct sg_buf *out, const struct 
         put_weight(g, out, "", &op->u.experts.gate);
         put_weight(g, out, "", &op->u.experts.up);
         put_weight(g, out, "", &op->u.experts.down);
-        sg_buf_printf(out, " %u of %u %s", op->u.experts.k, op->u.experts.experts, sg_act_name(op->u.experts.act));
+        sg_buf_printf(out, " %u of %u %s", op->u.experts.k, op->u.experts.experts,
+                      sg_act_name(op->u.experts.act));
         break;
     default: break;
     }

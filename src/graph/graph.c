@@ -1,4 +1,5 @@
-/* graph.c: a finished graph: finding outputs, letting it go. Building is in build.c, the rules in graphcheck.c.
+/* graph.c: a finished graph: finding outputs, letting it go. Building is in build.c, the rules in
+ * graphcheck.c.
  * SPDX-License-Identifier: MIT */
 #include "graph/graph.h"
 

@@ -1,6 +1,7 @@
-/* graphcheck.c: the rules of a graph, one function per op. A graph that passes can be run by any unit without looking
- * again: every index is in range, every width fits, every tensor has the numbers that its op reads. Shapes come from
- * files, so a wrong tensor is EFORMAT; a wrong index is our own mistake and EINTERNAL. Must not change anything.
+/* graphcheck.c: the rules of a graph, one function per op. A graph that passes can be run by any unit without
+ * looking again: every index is in range, every width fits, every tensor has the numbers that its op reads.
+ * Shapes come from files, so a wrong tensor is EFORMAT; a wrong index is our own mistake and EINTERNAL. Must
+ * not change anything.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <stdarg.h>
@@ -17,7 +18,8 @@ struct judge {
     segue_error *err;
 };
 
-static segue_status wrong(const struct judge *j, segue_status status, const char *format, ...) SG_FORMAT(3, 4);
+static segue_status wrong(const struct judge *j, segue_status status, const char *format, ...)
+    SG_FORMAT(3, 4);
 static segue_status wrong(const struct judge *j, segue_status status, const char *format, ...)
 {
     char text[320];
@@ -25,12 +27,13 @@ static segue_status wrong(const struct judge *j, segue_status status, const char
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    return sg_fail(j->err, status, "check graph: op %u %s (layer %d): %s; %s", j->index, sg_op_name(j->op->code),
-                   j->op->layer, text,
+    return sg_fail(j->err, status, "check graph: op %u %s (layer %d): %s; %s", j->index,
+                   sg_op_name(j->op->code), j->op->layer, text,
                    status == SEGUE_EFORMAT ? "the file is damaged or of another family" : "report this");
 }
 
-/* Input i: rows, defined before this op, a window inside it, `width` columns (0 = any), as many rows as the result. */
+/* Input i: rows, defined before this op, a window inside it, `width` columns (0 = any), as many rows as the
+ * result. */
 static segue_status input(const struct judge *j, int i, const char *what, uint64_t width)
 {
     const struct sg_operand *x = &j->op->in[i];
@@ -40,14 +43,17 @@ static segue_status input(const struct judge *j, int i, const char *what, uint64
     const struct sg_value *v = &j->g->values[x->value];
     if (v->op >= 0 && (uint32_t)v->op >= j->index)
         return wrong(j, SEGUE_EINTERNAL, "%s: value %d is defined later, by op %d", what, x->value, v->op);
-    if (v->kind != SG_VALUE_ROWS) return wrong(j, SEGUE_EINTERNAL, "%s: value %d holds tokens", what, x->value);
+    if (v->kind != SG_VALUE_ROWS)
+        return wrong(j, SEGUE_EINTERNAL, "%s: value %d holds tokens", what, x->value);
     if (!x->width || x->at > v->width || x->width > v->width - x->at)
         return wrong(j, SEGUE_EINTERNAL, "%s: columns [%u, %llu) of value %d, which has %u", what, x->at,
                      (unsigned long long)x->at + x->width, x->value, v->width);
     if (width && x->width != width)
-        return wrong(j, SEGUE_EFORMAT, "%s has %u columns, wants %llu", what, x->width, (unsigned long long)width);
+        return wrong(j, SEGUE_EFORMAT, "%s has %u columns, wants %llu", what, x->width,
+                     (unsigned long long)width);
     if (j->op->code != SG_OP_ROWS && v->wanted != j->g->values[j->op->out].wanted)
-        return wrong(j, SEGUE_EINTERNAL, "%s: value %d has %s rows", what, x->value, v->wanted ? "wanted" : "all");
+        return wrong(j, SEGUE_EINTERNAL, "%s: value %d has %s rows", what, x->value,
+                     v->wanted ? "wanted" : "all");
     return SEGUE_OK;
 }
 
@@ -98,7 +104,8 @@ static segue_status vector(const struct judge *j, const struct sg_weight *w, con
     return SEGUE_OK;
 }
 
-static segue_status maybe_vector(const struct judge *j, const struct sg_weight *w, const char *what, uint64_t n)
+static segue_status maybe_vector(const struct judge *j, const struct sg_weight *w, const char *what,
+                                 uint64_t n)
 {
     return w->tensor < 0 ? SEGUE_OK : vector(j, w, what, n);
 }
@@ -110,7 +117,8 @@ static segue_status is_number(const struct judge *j, const char *what, float x)
 
 static segue_status activation(const struct judge *j, enum sg_act act)
 {
-    return (unsigned)act > SG_ACT_TANH ? wrong(j, SEGUE_EINTERNAL, "activation %d is unknown", (int)act) : SEGUE_OK;
+    return (unsigned)act > SG_ACT_TANH ? wrong(j, SEGUE_EINTERNAL, "activation %d is unknown", (int)act)
+                                       : SEGUE_OK;
 }
 
 /* The op owns this slot, and the slot says what the op needs. */
@@ -119,8 +127,9 @@ static segue_status slot(const struct judge *j, int32_t index, const struct sg_s
     if (index < 0 || (uint32_t)index >= j->g->slots_n)
         return wrong(j, SEGUE_EINTERNAL, "slot %d of %u", index, j->g->slots_n);
     const struct sg_slot *s = &j->g->slots[index];
-    if (s->kind != want->kind || s->heads != want->heads || s->width != want->width || s->depth != want->depth ||
-        s->window != want->window || j->op->layer < 0 || s->layer != (uint32_t)j->op->layer)
+    if (s->kind != want->kind || s->heads != want->heads || s->width != want->width ||
+        s->depth != want->depth || s->window != want->window || j->op->layer < 0 ||
+        s->layer != (uint32_t)j->op->layer)
         return wrong(j, SEGUE_EINTERNAL, "slot %d does not fit the op", index);
     if (j->g->values[j->op->out].wanted) return wrong(j, SEGUE_EINTERNAL, "state behind rows");
     return SEGUE_OK;
@@ -177,8 +186,8 @@ static segue_status check_rope(const struct judge *j, uint64_t *width)
     SG_TRY(input(j, 0, "x", 0));
     *width = j->op->in[0].width;
     if (!p->heads || (uint64_t)p->heads * p->head_width != *width)
-        return wrong(j, SEGUE_EFORMAT, "%llu columns are not %u heads of %u", (unsigned long long)*width, p->heads,
-                     p->head_width);
+        return wrong(j, SEGUE_EFORMAT, "%llu columns are not %u heads of %u", (unsigned long long)*width,
+                     p->heads, p->head_width);
     if (p->table < 0 || (uint32_t)p->table >= j->g->ropes_n)
         return wrong(j, SEGUE_EINTERNAL, "table %d of %u", p->table, j->g->ropes_n);
     const struct sg_rope_table *t = &j->g->ropes[p->table];
@@ -194,7 +203,8 @@ static segue_status check_attend(const struct judge *j, uint64_t *width)
 {
     const struct sg_attend *p = &j->op->u.attend;
     if (!p->kv_heads || !p->heads || p->heads % p->kv_heads || !p->d || !p->dv)
-        return wrong(j, SEGUE_EFORMAT, "%u heads, %u kv heads, widths %u and %u", p->heads, p->kv_heads, p->d, p->dv);
+        return wrong(j, SEGUE_EFORMAT, "%u heads, %u kv heads, widths %u and %u", p->heads, p->kv_heads, p->d,
+                     p->dv);
     *width = (uint64_t)p->heads * p->dv;
     SG_TRY(input(j, 0, "q", (uint64_t)p->heads * p->d));
     SG_TRY(input(j, 1, "k", (uint64_t)p->kv_heads * p->d));
@@ -228,8 +238,8 @@ static segue_status check_delta(const struct judge *j, uint64_t *width)
 {
     const struct sg_delta *p = &j->op->u.delta;
     if (!p->k_heads || !p->v_heads || p->v_heads % p->k_heads || !p->dk || !p->dv)
-        return wrong(j, SEGUE_EFORMAT, "%u key heads, %u value heads, widths %u and %u", p->k_heads, p->v_heads,
-                     p->dk, p->dv);
+        return wrong(j, SEGUE_EFORMAT, "%u key heads, %u value heads, widths %u and %u", p->k_heads,
+                     p->v_heads, p->dk, p->dv);
     *width = (uint64_t)p->v_heads * p->dv;
     SG_TRY(input(j, 0, "q", (uint64_t)p->k_heads * p->dk));
     SG_TRY(input(j, 1, "k", (uint64_t)p->k_heads * p->dk));
@@ -341,21 +351,23 @@ segue_status sg_op_check(const struct sg_graph *g, uint32_t index, segue_error *
 
 /* --- the whole --- */
 
-static segue_status check_ports(const struct sg_graph *g, const struct sg_port *ports, uint32_t n, const char *what,
-                                int inputs, segue_error *err)
+static segue_status check_ports(const struct sg_graph *g, const struct sg_port *ports, uint32_t n,
+                                const char *what, int inputs, segue_error *err)
 {
     for (uint32_t i = 0; i < n; i++) {
         const struct sg_port *p = &ports[i];
         if (!p->name || !*p->name || p->value < 0 || (uint32_t)p->value >= g->values_n)
-            return sg_fail(err, SEGUE_EINTERNAL, "check graph: %s %u: value %d is not defined; report this", what, i,
-                           p->value);
+            return sg_fail(err, SEGUE_EINTERNAL, "check graph: %s %u: value %d is not defined; report this",
+                           what, i, p->value);
         if ((inputs != 0) != (g->values[p->value].op < 0) ||
             (!inputs && g->values[p->value].kind != SG_VALUE_ROWS))
-            return sg_fail(err, SEGUE_EINTERNAL, "check graph: %s %s: value %d is of a wrong kind; report this", what,
-                           p->name, p->value);
+            return sg_fail(err, SEGUE_EINTERNAL,
+                           "check graph: %s %s: value %d is of a wrong kind; report this", what, p->name,
+                           p->value);
         for (uint32_t k = 0; k < i; k++)
             if (!strcmp(ports[k].name, p->name))
-                return sg_fail(err, SEGUE_EINTERNAL, "check graph: %s %s is named twice; report this", what, p->name);
+                return sg_fail(err, SEGUE_EINTERNAL, "check graph: %s %s is named twice; report this", what,
+                               p->name);
     }
     return SEGUE_OK;
 }
@@ -408,7 +420,7 @@ segue_status sg_graph_check(const struct sg_graph *g, segue_error *err)
     int32_t logits = sg_graph_output(g, "logits");
     uint32_t vocab = logits < 0 ? 0 : g->values[g->outputs[logits].value].width;
     if (vocab != g->vocab)
-        return sg_fail(err, SEGUE_EINTERNAL, "check graph: vocab is %u, logits have %u columns; report this", g->vocab,
-                       vocab);
+        return sg_fail(err, SEGUE_EINTERNAL, "check graph: vocab is %u, logits have %u columns; report this",
+                       g->vocab, vocab);
     return SEGUE_OK;
 }

@@ -1,5 +1,5 @@
-/* slot.c: what a slot of a state weighs, and K and V rows to and from their storage. This is the canonical layout that
- * units exchange; it must not know how a unit keeps its own rows.
+/* slot.c: what a slot of a state weighs, and K and V rows to and from their storage. This is the canonical
+ * layout that units exchange; it must not know how a unit keeps its own rows.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 
@@ -28,7 +28,8 @@ size_t sg_slot_fixed_bytes(const struct sg_slot *s)
     return 0;
 }
 
-/* One block: fp16 scale, then n int8. A number that is not finite makes the whole block NaN, so that it stays visible. */
+/* One block: fp16 scale, then n int8. A number that is not finite makes the whole block NaN, so that it stays
+ * visible. */
 static uint8_t *q8_encode(const float *x, uint32_t n, uint8_t *out)
 {
     float most = 0;
@@ -69,7 +70,8 @@ void sg_slot_encode(const struct sg_slot *s, enum sg_storage storage, const floa
     } else if (storage == SG_Q8_0) {
         for (uint32_t h = 0; h < s->heads; h++)
             for (uint32_t i = 0; i < s->width; i += Q8_BLOCK)
-                to = q8_encode(row + (size_t)h * s->width + i, s->width - i < Q8_BLOCK ? s->width - i : Q8_BLOCK, to);
+                to = q8_encode(row + (size_t)h * s->width + i,
+                               s->width - i < Q8_BLOCK ? s->width - i : Q8_BLOCK, to);
     } else {
         for (size_t i = 0; i < n; i++) {
             uint16_t half = storage == SG_F16 ? sg_f16_of_f32(row[i]) : sg_bf16_of_f32(row[i]);

@@ -1,6 +1,7 @@
-/* check.h: what the files of the program `check` share: a case and its report, random data, and small worlds: one graph,
- * its weights and the batches to run on it. Cases depend on the seed alone, never on the unit, the clock or each other.
- * A new kernel table registers its cases in check_kernel.c; ops are in checkop.c, states in checkhandoff.c.
+/* check.h: what the files of the program `check` share: a case and its report, random data, and small worlds:
+ * one graph, its weights and the batches to run on it. Cases depend on the seed alone, never on the unit, the
+ * clock or each other. A new kernel table registers its cases in check_kernel.c; ops are in checkop.c, states
+ * in checkhandoff.c.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_TESTS_CHECK_H
 #define SG_TESTS_CHECK_H
@@ -41,8 +42,8 @@ struct check_case {
     const char *skipped;             /* NULL: it ran; else why not */
     double ns, against_ns;           /* --bench; 0: not measured */
 };
-/* Print one line (or JSON object) and count it. ok is max_abs <= bound unless the case already failed (ok = -1); a NaN
- * fails. With --list only the name is printed: call check_wants before computing. */
+/* Print one line (or JSON object) and count it. ok is max_abs <= bound unless the case already failed (ok =
+ * -1); a NaN fails. With --list only the name is printed: call check_wants before computing. */
 void check_report(struct check *c, struct check_case *k);
 /* 0: only the list is wanted; the case was printed. */
 int check_wants(struct check *c, struct check_case *k);
@@ -65,24 +66,26 @@ float check_normal(struct check_rng *r);                         /* mean 0, devi
 enum check_data { CHECK_NORMAL, CHECK_OUTLIERS, CHECK_TINY, CHECK_ZEROS, CHECK_EQUAL, CHECK_DATA_N };
 void check_fill(struct check_rng *r, float *x, size_t n, enum check_data kind, float scale);
 
-/* Memory with guard bytes around [n bytes], begun `off` bytes behind a 64-byte border. check_guard_ok: untouched. */
+/* Memory with guard bytes around [n bytes], begun `off` bytes behind a 64-byte border. check_guard_ok:
+ * untouched. */
 struct check_guard { unsigned char *base; size_t n, off; };
 void *check_guard_new(struct check_guard *g, size_t n, size_t off);
 int check_guard_ok(const struct check_guard *g);
 void check_guard_free(struct check_guard *g);
 
-/* A random tensor [rows, cols] in a storage, with what files do to it: permuted rows, transposition, groups. Any
- * computable storage; cols must fit its block. Memory of the arena. */
-struct sg_tensor *check_tensor(struct sg_arena *arena, struct check_rng *r, enum sg_storage storage, uint32_t rows,
-                               uint32_t cols, float scale, const char *name);
-struct sg_tensor *check_vector(struct sg_arena *arena, struct check_rng *r, uint32_t n, float mean, float scale,
-                               const char *name);
+/* A random tensor [rows, cols] in a storage, with what files do to it: permuted rows, transposition, groups.
+ * Any computable storage; cols must fit its block. Memory of the arena. */
+struct sg_tensor *check_tensor(struct sg_arena *arena, struct check_rng *r, enum sg_storage storage,
+                               uint32_t rows, uint32_t cols, float scale, const char *name);
+struct sg_tensor *check_vector(struct sg_arena *arena, struct check_rng *r, uint32_t n, float mean,
+                               float scale, const char *name);
 
 /* --- worlds --- */
 
 enum { CHECK_SEQS = 4, CHECK_RUNS = 3, CHECK_LORAS = 2 };
 
-/* One graph from an input to the output "y", and the runs to do with it: in run r sequence s brings rows[r][s] rows. */
+/* One graph from an input to the output "y", and the runs to do with it: in run r sequence s brings
+ * rows[r][s] rows. */
 struct check_world {
     struct sg_arena arena;           /* weights and data */
     struct sg_graph *graph;
@@ -98,8 +101,9 @@ struct check_world {
     enum sg_storage kv;
     double tolerance;                /* of max |y|, see checkop.c */
 };
-uint32_t check_world_rows(const struct check_world *w, uint32_t run, uint32_t wanted);    /* T or R of a run */
-uint32_t check_world_first(const struct check_world *w, uint32_t run, uint32_t seq);      /* rows before this run */
+uint32_t check_world_rows(const struct check_world *w, uint32_t run, uint32_t wanted); /* T or R of a run */
+uint32_t check_world_first(const struct check_world *w, uint32_t run,
+                           uint32_t seq); /* rows before this run */
 void check_world_free(struct check_world *w);
 
 /* What running a world gives: y of all runs, one after the other, then every slot of every state as fp32. */
@@ -108,12 +112,13 @@ struct check_result {
     size_t y_n, slots_n;
     double ns;                       /* busy time of all runs */
 };
-segue_status check_world_run(const struct check_world *w, const struct check_unit *u, struct check_result *out,
-                             segue_error *err);
+segue_status check_world_run(const struct check_world *w, const struct check_unit *u,
+                             struct check_result *out, segue_error *err);
 /* The same y, by a restatement of each op in double that knows no state: a sequence is computed whole. */
 segue_status check_world_naive(const struct check_world *w, struct check_result *out, segue_error *err);
 void check_result_free(struct check_result *r);
-/* Largest |a - b|; INFINITY where only one of them is NaN or the lengths differ. *scale: largest finite |b|. */
+/* Largest |a - b|; INFINITY where only one of them is NaN or the lengths differ. *scale: largest finite |b|.
+ */
 double check_distance(const float *a, size_t a_n, const float *b, size_t b_n, double *scale);
 
 #endif

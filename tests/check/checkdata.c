@@ -1,5 +1,5 @@
-/* checkdata.c: random numbers, adversarial data, guarded memory, random tensors in every storage. The same seed gives the
- * same bytes on every machine.
+/* checkdata.c: random numbers, adversarial data, guarded memory, random tensors in every storage. The same
+ * seed gives the same bytes on every machine.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
@@ -22,7 +22,10 @@ uint64_t check_next(struct check_rng *r) /* splitmix64 */
     return z ^ z >> 31;
 }
 
-uint32_t check_below(struct check_rng *r, uint32_t n) { return n ? (uint32_t)((check_next(r) >> 32) * n >> 32) : 0; }
+uint32_t check_below(struct check_rng *r, uint32_t n)
+{
+    return n ? (uint32_t)((check_next(r) >> 32) * n >> 32) : 0;
+}
 
 uint32_t check_between(struct check_rng *r, uint32_t a, uint32_t b) { return a + check_below(r, b - a + 1); }
 
@@ -71,7 +74,8 @@ void check_guard_free(struct check_guard *g) { sg_free_aligned(g->base); }
 
 /* --- tensors --- */
 
-/* Where a block keeps fp16 scales; blocks whose bits mean something in any combination are filled with random bytes. */
+/* Where a block keeps fp16 scales; blocks whose bits mean something in any combination are filled with random
+ * bytes. */
 static const struct { enum sg_storage storage; uint32_t scales_n, scales[2]; } raw_blocks[] = {
     {SG_Q2_K, 2, {80, 82}}, {SG_Q3_K, 1, {108, 0}}, {SG_Q4_K, 2, {0, 2}},
     {SG_Q5_K, 2, {0, 2}},   {SG_Q6_K, 1, {208, 0}}, {SG_IQ4_NL, 1, {0, 0}},
@@ -133,7 +137,8 @@ static void fill_groups(struct sg_arena *arena, struct check_rng *r, struct sg_t
 
 static void fill_rows(struct sg_arena *arena, struct check_rng *r, struct sg_tensor *t, float scale)
 {
-    uint64_t stored_cols = t->transposed ? t->rows : t->cols, stored_rows = t->transposed ? t->cols : t->rows, row = 0;
+    uint64_t stored_cols = t->transposed ? t->rows : t->cols, stored_rows = t->transposed ? t->cols : t->rows,
+             row = 0;
     sg_storage_row_bytes(t->storage, stored_cols, &row, NULL);
     uint8_t *data = sg_arena_alloc(arena, stored_rows * row + 64);
     float *x = sg_arena_alloc(arena, stored_cols * sizeof *x);
@@ -148,8 +153,8 @@ static void fill_rows(struct sg_arena *arena, struct check_rng *r, struct sg_ten
     }
 }
 
-struct sg_tensor *check_tensor(struct sg_arena *arena, struct check_rng *r, enum sg_storage storage, uint32_t rows,
-                               uint32_t cols, float scale, const char *name)
+struct sg_tensor *check_tensor(struct sg_arena *arena, struct check_rng *r, enum sg_storage storage,
+                               uint32_t rows, uint32_t cols, float scale, const char *name)
 {
     struct sg_tensor *t = sg_arena_alloc(arena, sizeof *t);
     *t = (struct sg_tensor){.name = name, .storage = storage, .rank = 2, .shape = {rows, cols}, .rows = rows,
@@ -169,8 +174,8 @@ struct sg_tensor *check_tensor(struct sg_arena *arena, struct check_rng *r, enum
     return t;
 }
 
-struct sg_tensor *check_vector(struct sg_arena *arena, struct check_rng *r, uint32_t n, float mean, float scale,
-                               const char *name)
+struct sg_tensor *check_vector(struct sg_arena *arena, struct check_rng *r, uint32_t n, float mean,
+                               float scale, const char *name)
 {
     struct sg_tensor *t = sg_arena_alloc(arena, sizeof *t);
     float *x = sg_arena_alloc(arena, n * sizeof *x);

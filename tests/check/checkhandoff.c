@@ -1,18 +1,33 @@
-/* checkhandoff.c: level handoff: states. A small random model with attention, convolution, delta rule and a window runs on
- * one unit, its state moves to another, and the answer goes on as if nothing had happened. On each unit alone: forks,
- * marks, cuts, cancellation, several steps in one run.
+/* checkhandoff.c: level handoff: states. A small random model with attention, convolution, delta rule and a
+ * window runs on one unit, its state moves to another, and the answer goes on as if nothing had happened. On
+ * each unit alone: forks, marks, cuts, cancellation, several steps in one run.
  *
- * Bounds: what happens on one unit with the same calls is bit-equal (bound 0). Between units: a share of the largest
- * logit: 2e-5 for fp32 weights and fp32 K and V (both units round the same sums in other orders; seen: 2e-6), 1e-3 for K
- * and V in 16 bit (an fp32 difference may turn the rounding of a number, by one part in 256; seen: 6e-5), 2e-2 in q8.
+ * Bounds: what happens on one unit with the same calls is bit-equal (bound 0). Between units: a share of the
+ * largest logit: 2e-5 for fp32 weights and fp32 K and V (both units round the same sums in other orders;
+ * seen: 2e-6), 1e-3 for K and V in 16 bit (an fp32 difference may turn the rounding of a number, by one part
+ * in 256; seen: 6e-5), 2e-2 in q8.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
 
 #include "check.h"
 
-enum { VOCAB = 61, WIDTH = 48, HEADS = 4, KV = 2, D = 16, KEYS = 2, VALUES = 4, DK = 8, DV = 12, TAPS = 4, WINDOW = 70,
-       ROWS_MOST = 320, STEPS = 8, OTHER = 97 };
+enum {
+    VOCAB = 61,
+    WIDTH = 48,
+    HEADS = 4,
+    KV = 2,
+    D = 16,
+    KEYS = 2,
+    VALUES = 4,
+    DK = 8,
+    DV = 12,
+    TAPS = 4,
+    WINDOW = 70,
+    ROWS_MOST = 320,
+    STEPS = 8,
+    OTHER = 97
+};
 
 /* A model of four layers and one sequence of tokens for it. */
 struct tiny {
@@ -35,7 +50,8 @@ static int32_t linear(struct tiny *m, int32_t x, uint32_t k, uint32_t n, int32_t
 
 static int32_t norm(struct tiny *m, int32_t x, uint32_t width, uint32_t groups)
 {
-    struct sg_norm p = {.kind = SG_NORM_RMS, .eps = 1e-5f, .groups = groups, .bias = sg_weight_of(&m->b, NULL)};
+    struct sg_norm p = {
+        .kind = SG_NORM_RMS, .eps = 1e-5f, .groups = groups, .bias = sg_weight_of(&m->b, NULL)};
     p.weight = sg_weight_of(&m->b, check_vector(&m->arena, &m->rng, width / groups, 1, 0.1f, "norm"));
     return sg_norm(&m->b, sg_whole(&m->b, x), p, sg_absent());
 }
@@ -57,15 +73,18 @@ static int32_t recurrence(struct tiny *m, int32_t x)
 {
     struct sg_builder *b = &m->b;
     uint32_t keys = KEYS * DK, values = VALUES * DV, width = 2 * keys + values;
-    int32_t h = norm(m, x, WIDTH, 1), u = linear(m, h, WIDTH, width, -1), ab = linear(m, h, WIDTH, 2 * VALUES, -1);
+    int32_t h = norm(m, x, WIDTH, 1), u = linear(m, h, WIDTH, width, -1),
+            ab = linear(m, h, WIDTH, 2 * VALUES, -1);
     struct sg_conv c = {.taps = TAPS, .act = SG_ACT_SILU, .bias = sg_weight_of(b, NULL)};
     c.weight = sg_weight_of(b, check_vector(&m->arena, &m->rng, width * TAPS, 0.2f, 0.4f, "conv"));
     u = sg_conv(b, sg_whole(b, u), c);
-    struct sg_delta d = {.k_heads = KEYS, .v_heads = VALUES, .dk = DK, .dv = DV, .decay_is_log = 1, .l2_eps = 1e-6f};
+    struct sg_delta d = {
+        .k_heads = KEYS, .v_heads = VALUES, .dk = DK, .dv = DV, .decay_is_log = 1, .l2_eps = 1e-6f};
     d.decay = sg_weight_of(b, check_vector(&m->arena, &m->rng, VALUES, -1, 0.2f, "decay"));
     d.dt = sg_weight_of(b, check_vector(&m->arena, &m->rng, VALUES, 0, 0.5f, "dt"));
-    struct sg_operand in[5] = {sg_columns(b, u, 0, keys), sg_columns(b, u, keys, keys), sg_columns(b, u, 2 * keys, values),
-                               sg_columns(b, ab, 0, VALUES), sg_columns(b, ab, VALUES, VALUES)};
+    struct sg_operand in[5] = {sg_columns(b, u, 0, keys), sg_columns(b, u, keys, keys),
+                               sg_columns(b, u, 2 * keys, values), sg_columns(b, ab, 0, VALUES),
+                               sg_columns(b, ab, VALUES, VALUES)};
     int32_t y = norm(m, sg_delta(b, in, d), values, VALUES);
     return linear(m, y, values, WIDTH, x);
 }
@@ -117,8 +136,8 @@ static segue_status seat_state(struct seat *s)
     return s->u->ops->state_new(s->u->unit, s->m->graph->slots, s->m->graph->slots_n, &o, &s->state, s->err);
 }
 
-static segue_status seat_take(struct seat *s, const struct check_unit *u, const struct tiny *m, enum sg_storage kv,
-                              segue_error *err)
+static segue_status seat_take(struct seat *s, const struct check_unit *u, const struct tiny *m,
+                              enum sg_storage kv, segue_error *err)
 {
     const struct sg_graph *graphs[] = {m->graph};
     *s = (struct seat){.u = u, .m = m, .kv = kv, .err = err};
@@ -134,11 +153,17 @@ static void seat_leave(struct seat *s)
 }
 
 /* Rows [from, from + n) of the sequence, the last one wanted; logits [VOCAB] may be NULL. */
-static segue_status feed(struct seat *s, uint32_t from, uint32_t n, float *logits, const atomic_int *cancel, uint32_t *done)
+static segue_status feed(struct seat *s, uint32_t from, uint32_t n, float *logits, const atomic_int *cancel,
+                         uint32_t *done)
 {
     uint32_t wanted = n - 1;
-    struct sg_span span = {.state = s->state, .rows = n, .first = from, .tokens = s->m->tokens + from + s->other, .wanted = &wanted,
-                           .wanted_n = 1, .steps = 1};
+    struct sg_span span = {.state = s->state,
+                           .rows = n,
+                           .first = from,
+                           .tokens = s->m->tokens + from + s->other,
+                           .wanted = &wanted,
+                           .wanted_n = 1,
+                           .steps = 1};
     struct sg_batch batch = {.spans = &span, .spans_n = 1, .inline_hint = n % 2, .cancel = cancel};
     struct sg_result result = {.logits = logits, .rows_done = done};
     struct sg_run *run;
@@ -188,9 +213,11 @@ static segue_status move(struct seat *from, struct seat *to)
         if (!bytes) return sg_no_memory("check", row, from->err);
         uint64_t half = row ? first + (rows - first) / 2 : rows;
         segue_status status = from->u->ops->state_get(from->state, i, first, rows, storage, bytes, from->err);
-        if (status == SEGUE_OK) status = to->u->ops->state_put(to->state, i, first, half, storage, bytes, to->err);
+        if (status == SEGUE_OK)
+            status = to->u->ops->state_put(to->state, i, first, half, storage, bytes, to->err);
         if (status == SEGUE_OK && half < rows)
-            status = to->u->ops->state_put(to->state, i, half, rows, storage, bytes + row * (size_t)(half - first), to->err);
+            status = to->u->ops->state_put(to->state, i, half, rows, storage,
+                                           bytes + row * (size_t)(half - first), to->err);
         sg_free(bytes);
         SG_TRY(status);
     }
@@ -205,7 +232,8 @@ struct pairing {
     uint32_t rows;                   /* of the prompt */
 };
 
-/* The fork goes another way, in turn with its original, which writes the same rows of blocks that were shared. */
+/* The fork goes another way, in turn with its original, which writes the same rows of blocks that were
+ * shared. */
 static segue_status forked_ways(struct seat *s, struct sg_state *copy, uint32_t rows, float *logits)
 {
     struct sg_state *states[] = {copy, s->state};
@@ -286,7 +314,8 @@ static segue_status case_mark_far(struct pairing *p)
     return decode(&p->b, p->rows, p->want);
 }
 
-/* Attention alone: cut back to the prompt. Recurrent: cutting is refused, cutting to nothing starts afresh. */
+/* Attention alone: cut back to the prompt. Recurrent: cutting is refused, cutting to nothing starts afresh.
+ */
 static segue_status case_cut(struct pairing *p)
 {
     int recurrent = p->a.m->graph->slots_n > 4;
@@ -294,7 +323,8 @@ static segue_status case_cut(struct pairing *p)
     SG_TRY(feed(&p->a, p->rows, 7, NULL, NULL, NULL));
     segue_status status = p->a.u->ops->state_cut(p->a.state, p->rows, p->a.err);
     if (recurrent) {
-        if (status != SEGUE_EUNSUPPORTED) return sg_fail(p->a.err, SEGUE_EUNIT, "check: a recurrent slot was cut");
+        if (status != SEGUE_EUNSUPPORTED)
+            return sg_fail(p->a.err, SEGUE_EUNIT, "check: a recurrent slot was cut");
         SG_TRY(p->a.u->ops->state_cut(p->a.state, p->rows + 7, p->a.err));
         SG_TRY(p->a.u->ops->state_cut(p->a.state, 0, p->a.err));
         SG_TRY(feed(&p->a, 0, p->rows, NULL, NULL, NULL));
@@ -315,8 +345,8 @@ static segue_status case_cancel(struct pairing *p)
     segue_status status = feed(&p->a, p->rows, 5, NULL, &cancel, &done);
     p->a.u->ops->state_held(p->a.state, 0, &first, &rows);
     if (status != SEGUE_ECANCELED || done || rows != p->rows)
-        return sg_fail(p->a.err, SEGUE_EUNIT, "check: canceled run: status %d, %u rows done, %u held", (int)status, done,
-                       (unsigned)rows);
+        return sg_fail(p->a.err, SEGUE_EUNIT, "check: canceled run: status %d, %u rows done, %u held",
+                       (int)status, done, (unsigned)rows);
     SG_TRY(decode(&p->a, p->rows, p->got));
     SG_TRY(feed(&p->b, 0, p->rows, NULL, NULL, NULL));
     return decode(&p->b, p->rows, p->want);
@@ -329,17 +359,25 @@ static segue_status case_steps(struct pairing *p)
     struct sg_ring ring = {.tokens = ring_tokens, .cap = STEPS};
     struct sg_sampler sampler = {.history = history, .history_n = p->rows};
     uint32_t wanted = p->rows - 1, done = 0;
-    sampler.p = (segue_sampling){.size = sizeof sampler.p, .temperature = 0.9f, .top_k = 20, .repeat_penalty = 1.2f, .seed = 7};
+    sampler.p = (segue_sampling){
+        .size = sizeof sampler.p, .temperature = 0.9f, .top_k = 20, .repeat_penalty = 1.2f, .seed = 7};
     memcpy(history, p->a.m->tokens, p->rows * sizeof token);
-    struct sg_span span = {.state = p->a.state, .rows = p->rows, .tokens = p->a.m->tokens, .wanted = &wanted, .wanted_n = 1,
-                           .sampler = &sampler, .steps = STEPS, .ring = &ring};
+    struct sg_span span = {.state = p->a.state,
+                           .rows = p->rows,
+                           .tokens = p->a.m->tokens,
+                           .wanted = &wanted,
+                           .wanted_n = 1,
+                           .sampler = &sampler,
+                           .steps = STEPS,
+                           .ring = &ring};
     struct sg_batch batch = {.spans = &span, .spans_n = 1};
     struct sg_result result = {.rows_done = &done, .tokens = &token};
     struct sg_run *run;
     SG_TRY(p->a.u->ops->start(p->a.program, &batch, &result, &run, p->a.err));
     SG_TRY(p->a.u->ops->wait(run, UINT64_MAX, p->a.err));
     if (ring.written != STEPS || done != p->rows + STEPS - 1 || token != ring_tokens[STEPS - 1])
-        return sg_fail(p->a.err, SEGUE_EUNIT, "check: %u tokens, %u rows of %u steps", (unsigned)ring.written, done, STEPS);
+        return sg_fail(p->a.err, SEGUE_EUNIT, "check: %u tokens, %u rows of %u steps", (unsigned)ring.written,
+                       done, STEPS);
     span.state = p->b.state;
     span.steps = 1;
     span.ring = NULL;
@@ -409,22 +447,23 @@ static const struct kind {
     {"steps", case_steps, 0, 1},   {"to_and_fro", case_to_and_fro, 1, 0},     {"handoff", case_handoff, 1, 0},
 };
 
-static double bound_of(const struct kind *k, const struct check_unit *a, const struct check_unit *b, enum sg_storage kv)
+static double bound_of(const struct kind *k, const struct check_unit *a, const struct check_unit *b,
+                       enum sg_storage kv)
 {
     if (k->run != case_handoff || a == b) return 0;
     return kv == SG_F32 ? 2e-5 : kv == SG_Q8_0 ? 2e-2 : 1e-3;
 }
 
-static void one_case(struct check *c, const struct kind *k, const struct check_unit *a, const struct check_unit *b,
-                     const struct tiny *m, enum sg_storage kv, uint32_t rows)
+static void one_case(struct check *c, const struct kind *k, const struct check_unit *a,
+                     const struct check_unit *b, const struct tiny *m, enum sg_storage kv, uint32_t rows)
 {
     struct check_case line = {.level = "handoff", .unit = a->spec, .against = b->spec};
     struct pairing p = {.rows = rows};
     segue_error err = {0};
     double scale;
     const char *storage = kv == SG_Q8_0 ? "q8" : sg_storage_info(kv)->name;
-    snprintf(line.name, sizeof line.name, "%s.%s.%s.%u", k->name, m->graph->slots_n > 4 ? "hybrid" : "attention", storage,
-             rows);
+    snprintf(line.name, sizeof line.name, "%s.%s.%s.%u", k->name,
+             m->graph->slots_n > 4 ? "hybrid" : "attention", storage, rows);
     if (!check_wants(c, &line)) return;
     segue_status status = seat_take(&p.a, a, m, kv, &err);
     if (status == SEGUE_OK) status = seat_take(&p.b, b, m, kv, &err);
@@ -434,14 +473,16 @@ static void one_case(struct check *c, const struct kind *k, const struct check_u
         fprintf(stderr, "check: %s %s %s: %s\n", line.unit, line.against, line.name, err.text);
         line.ok = -1;
     }
-    line.max_abs = status == SEGUE_OK ? check_distance(p.got, STEPS * VOCAB, p.want, STEPS * VOCAB, &scale) : INFINITY;
+    line.max_abs =
+        status == SEGUE_OK ? check_distance(p.got, STEPS * VOCAB, p.want, STEPS * VOCAB, &scale) : INFINITY;
     line.bound = status == SEGUE_OK ? bound_of(k, a, b, kv) * scale : 0;
     check_report(c, &line);
     seat_leave(&p.a);
     seat_leave(&p.b);
 }
 
-static void cases_of(struct check *c, const struct tiny *m, const struct check_unit *a, const struct check_unit *b)
+static void cases_of(struct check *c, const struct tiny *m, const struct check_unit *a,
+                     const struct check_unit *b)
 {
     static const enum sg_storage storages[] = {SG_F32, SG_F16, SG_BF16, SG_Q8_0};
     static const uint32_t lengths[] = {1, 2, 3, 4, 63, 64, 65, 69, 70, 71, 200};
@@ -460,7 +501,8 @@ void check_handoffs(struct check *c)
         struct tiny m;
         segue_error err;
         if (tiny_make(&m, c->seed, recurrent, &err) != SEGUE_OK) {
-            struct check_case line = {.level = "handoff", .unit = "-", .against = "-", .name = "model", .ok = -1};
+            struct check_case line = {
+                .level = "handoff", .unit = "-", .against = "-", .name = "model", .ok = -1};
             fprintf(stderr, "check: %s\n", err.text);
             check_report(c, &line);
             continue;

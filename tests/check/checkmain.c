@@ -1,5 +1,5 @@
-/* checkmain.c: the program `check`: every unit against `ref`, `ref` against a naive restatement. Options, units, lines;
- * the cases are in the other files of this folder.
+/* checkmain.c: the program `check`: every unit against `ref`, `ref` against a naive restatement. Options,
+ * units, lines; the cases are in the other files of this folder.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +21,8 @@ static const struct { const char *name; void (*run)(struct check *c); } levels[]
 enum { LEVELS = sizeof levels / sizeof *levels };
 
 static const char help[] =
-    "check [--level kernel|op|gradient|handoff]... [--unit U]... [--seed S] [--list] [--json] [--bench] [--quick]\n"
+    "check [--level kernel|op|gradient|handoff]... [--unit U]... [--seed S] [--list] [--json] [--bench] "
+    "[--quick]\n"
     "Compares every op and every state on each unit with `ref`, and `ref` with a plain restatement.\n"
     "One line a case: level unit against case max_abs bound ok skipped. Exit 0, or 6 when a case failed.\n"
     "  --unit U    only this unit (default: every unit that is built and present, each instruction set)\n"
@@ -40,8 +41,8 @@ static void print_number(double x)
 
 static void print_json(const struct check *c, const struct check_case *k)
 {
-    printf("%s{\"level\":\"%s\",\"unit\":\"%s\",\"against\":\"%s\",\"case\":\"%s\"", c->cases_n ? ",\n" : "", k->level,
-           k->unit, k->against, k->name);
+    printf("%s{\"level\":\"%s\",\"unit\":\"%s\",\"against\":\"%s\",\"case\":\"%s\"", c->cases_n ? ",\n" : "",
+           k->level, k->unit, k->against, k->name);
     if (!c->list) {
         printf(",\"max_abs\":");
         print_number(k->max_abs);
@@ -100,8 +101,8 @@ static segue_status open_unit(struct check_unit *u, const char *spec, segue_erro
     return SEGUE_OK;
 }
 
-/* Every unit that is present, and its instruction sets where it has several. Absent ones are left out in silence: the
- * command `segue units` names them. */
+/* Every unit that is present, and its instruction sets where it has several. Absent ones are left out in
+ * silence: the command `segue units` names them. */
 static void open_all(struct check *c)
 {
     static const char *const sets[] = {"", ":isa=generic", ":isa=avx2", ":isa=avx512", ":isa=neon"};
@@ -112,7 +113,8 @@ static void open_all(struct check *c)
     for (size_t i = 0; i < CHECK_UNITS; i++) infos[i].size = sizeof infos[i];
     if (segue_unit_list(infos, CHECK_UNITS, &n, NULL) != SEGUE_OK) return;
     for (size_t i = 0; i < n && i < CHECK_UNITS; i++)
-        for (size_t k = 0; infos[i].present && k < sizeof sets / sizeof *sets && c->units_n < CHECK_UNITS; k++) {
+        for (size_t k = 0; infos[i].present && k < sizeof sets / sizeof *sets && c->units_n < CHECK_UNITS;
+             k++) {
             snprintf(spec, sizeof spec, "%.60s%s", k ? infos[i].kind : infos[i].spec, sets[k]);
             struct check_unit *u = &c->units[c->units_n];
             if (strlen(spec) < sizeof u->spec && open_unit(u, spec, NULL) == SEGUE_OK) c->units_n++;
@@ -195,8 +197,8 @@ static void run_levels(struct check *c, const struct options *o)
     if (c->json)
         printf("\n],\"failed\":%u,\"skipped\":%u}\n", c->failed_n, c->skipped_n);
     else if (!c->list)
-        fprintf(stderr, "check: %u cases, %u failed, %u skipped, seed %llu\n", c->cases_n, c->failed_n, c->skipped_n,
-                (unsigned long long)c->seed);
+        fprintf(stderr, "check: %u cases, %u failed, %u skipped, seed %llu\n", c->cases_n, c->failed_n,
+                c->skipped_n, (unsigned long long)c->seed);
 }
 
 int main(int argc, char **argv)

@@ -1,6 +1,7 @@
-/* checknaive.c: every op once more, in double, written from the comments of graph/op.h and from nothing in src/unit: a
- * whole sequence at a time, without state, without speed. It judges `ref`; if both are wrong, they are wrong in different
- * ways. Shares with the library only the reading of weights and the storage of K and V, which have goldens of their own.
+/* checknaive.c: every op once more, in double, written from the comments of graph/op.h and from nothing in
+ * src/unit: a whole sequence at a time, without state, without speed. It judges `ref`; if both are wrong,
+ * they are wrong in different ways. Shares with the library only the reading of weights and the storage of K
+ * and V, which have goldens of their own.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
@@ -166,7 +167,8 @@ static void attend(struct naive *n)
             }
             for (uint32_t c = 0; c < p->dv; c++) {
                 double out = 0;
-                for (uint32_t j = 0; j <= t; j++) out += score[j] / sum * v[((size_t)j * p->kv_heads + kv) * p->dv + c];
+                for (uint32_t j = 0; j <= t; j++)
+                    out += score[j] / sum * v[((size_t)j * p->kv_heads + kv) * p->dv + c];
                 if (n->op->in[3].value >= 0) out *= logistic(x(n, 3, t, h * p->dv + c));
                 y(n, t)[h * p->dv + c] = out;
             }
@@ -202,7 +204,8 @@ static void delta_head(struct naive *n, uint32_t h, double decay, double dt)
         double a = x(n, 3, t, h) + dt, beta = logistic(x(n, 4, t, h)), keep = exp(decay * log1p(exp(a)));
         for (uint32_t j = 0; j < p->dv; j++) {
             double old = 0, out = 0;
-            for (uint32_t i = 0; i < p->dk; i++) old += S[i * p->dv + j] * x(n, 1, t, kh * p->dk + i) / sqrt(kk);
+            for (uint32_t i = 0; i < p->dk; i++)
+                old += S[i * p->dv + j] * x(n, 1, t, kh * p->dk + i) / sqrt(kk);
             double change = beta * (x(n, 2, t, h * p->dv + j) - keep * old);
             for (uint32_t i = 0; i < p->dk; i++) {
                 double *s = &S[i * p->dv + j];
@@ -218,7 +221,8 @@ static void delta(struct naive *n)
 {
     const struct sg_delta *p = &n->op->u.delta;
     double *decay = numbers(n, &p->decay), *dt = numbers(n, &p->dt);
-    for (uint32_t h = 0; h < p->v_heads; h++) delta_head(n, h, p->decay_is_log ? -exp(decay[h]) : decay[h], dt[h]);
+    for (uint32_t h = 0; h < p->v_heads; h++)
+        delta_head(n, h, p->decay_is_log ? -exp(decay[h]) : decay[h], dt[h]);
 }
 
 static void elementwise(struct naive *n)
@@ -237,7 +241,8 @@ static void elementwise(struct naive *n)
         }
 }
 
-/* Expert e is chosen when fewer than k others come before it: a larger score, or an equal one with a lower index. */
+/* Expert e is chosen when fewer than k others come before it: a larger score, or an equal one with a lower
+ * index. */
 static void route(struct naive *n)
 {
     const struct sg_route *p = &n->op->u.route;
@@ -278,7 +283,8 @@ static void experts(struct naive *n)
                     u += up[(e * ff + f) * k + c] * x(n, 0, t, c);
                 }
                 for (uint32_t c = 0; c < n->width; c++)
-                    y(n, t)[c] += x(n, 1, t, p->k + i) * act(p->act, g) * u * down[(e * n->width + c) * ff + f];
+                    y(n, t)[c] +=
+                        x(n, 1, t, p->k + i) * act(p->act, g) * u * down[(e * n->width + c) * ff + f];
             }
         }
 }
@@ -309,7 +315,8 @@ static void scatter(const struct naive *n, struct check_result *out, uint32_t wa
             uint32_t many = !rows ? 0 : wanted ? n->w->wanted_n[r][s] : rows;
             for (uint32_t i = 0; s == n->seq && i < many; i++)
                 for (uint32_t c = 0; c < n->width; c++)
-                    out->y[(at + i) * n->width + c] = (float)y(n, first + (wanted ? n->w->wanted[r][s][i] : i))[c];
+                    out->y[(at + i) * n->width + c] =
+                        (float)y(n, first + (wanted ? n->w->wanted[r][s][i] : i))[c];
             at += many;
         }
 }
@@ -319,7 +326,8 @@ segue_status check_world_naive(const struct check_world *w, struct check_result 
     const struct sg_op *op = &w->graph->ops[w->graph->ops_n - 1];
     uint32_t wanted = w->graph->values[op->out].wanted;
     *out = (struct check_result){0};
-    for (uint32_t r = 0; r < w->runs; r++) out->y_n += (size_t)check_world_rows(w, r, wanted) * w->output_width;
+    for (uint32_t r = 0; r < w->runs; r++)
+        out->y_n += (size_t)check_world_rows(w, r, wanted) * w->output_width;
     out->y = sg_alloc(out->y_n * sizeof *out->y);
     if (!out->y) return sg_no_memory("check", out->y_n * sizeof *out->y, err);
     for (uint32_t s = 0; s < w->seqs; s++) {

@@ -1,13 +1,13 @@
-/* checkop.c: level op. Each op in random sizes, windows, storages, spans and continuations: on every unit against `ref`,
- * and on `ref` against the restatement of checknaive.c.
+/* checkop.c: level op. Each op in random sizes, windows, storages, spans and continuations: on every unit
+ * against `ref`, and on `ref` against the restatement of checknaive.c.
  *
- * Bounds are a share of the largest number that the result can be expected to have (w.tolerance, and its floor):
- *   2e-5  sums of up to 512 products in fp32, in any order; recurrences, whose errors feed back
- *   1e-5  elementwise ops and softmax (exp and tanh within a few ulp); 1e-6 where nothing but a product is rounded
- *   1e-4  angles in fp32 up to position 400
- *   3e-2  weights in blocks, on units other than ref: activations may be rounded to int8 per block of 32, whose step is
- *         1/254 of the block's largest number, with outliers a few per cent of a sum
- *   2e-2  K and V in q8: a unit may place blocks and round halves its own way, half a step of 1/127
+ * Bounds are a share of the largest number that the result can be expected to have (w.tolerance and a floor):
+ *   - 2e-5: sums of up to 512 products in fp32, in any order; recurrences, whose errors feed back
+ *   - 1e-5: elementwise ops and softmax (exp and tanh within a few ulp); 1e-6 where only a product is rounded
+ *   - 1e-4: angles in fp32 up to position 400
+ *   - 3e-2: weights in blocks, on units other than ref: activations may be rounded to int8 per block of 32,
+ *     whose step is 1/254 of the block's largest number; with outliers that is a few per cent of a sum
+ *   - 2e-2: K and V in q8: a unit may place blocks and round halves its own way, half a step of 1/127
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
@@ -103,7 +103,8 @@ static int32_t make_embed(struct maker *m)
 
 static int32_t make_norm(struct maker *m)
 {
-    struct sg_norm p = {.kind = sometimes(m) ? SG_NORM_RMS : SG_NORM_LAYER, .eps = 1e-5f, .groups = between(m, 1, 4)};
+    struct sg_norm p = {
+        .kind = sometimes(m) ? SG_NORM_RMS : SG_NORM_LAYER, .eps = 1e-5f, .groups = between(m, 1, 4)};
     uint32_t group = between(m, 2, 90), width = p.groups * group;
     struct sg_operand x = reserve(m, width), gate = maybe_reserve(m, width);
     input(m, sometimes(m));
@@ -124,7 +125,8 @@ static void add_loras(struct maker *m, const struct sg_tensor *t)
             struct sg_lora *l = sg_arena_alloc(arena, sizeof *l);
             struct sg_lora_pair *pair = sg_arena_alloc(arena, sizeof *pair);
             uint32_t rank = between(m, 1, 9);
-            float *a = sg_arena_alloc(arena, rank * t->cols * sizeof *a), *b = sg_arena_alloc(arena, rank * t->rows * 4);
+            float *a = sg_arena_alloc(arena, rank * t->cols * sizeof *a),
+                  *b = sg_arena_alloc(arena, rank * t->rows * 4);
             check_fill(&m->rng, a, rank * t->cols, CHECK_NORMAL, 1 / sqrtf((float)t->cols));
             check_fill(&m->rng, b, rank * t->rows, CHECK_NORMAL, 0.5f);
             *pair = (struct sg_lora_pair){.tensor = t, .rank = rank, .a = a, .b = b};
@@ -151,7 +153,8 @@ static int32_t make_linear(struct maker *m)
 
 static int32_t make_rope(struct maker *m)
 {
-    uint32_t heads = between(m, 1, 4), width = between(m, 2, 70), pairs = sometimes(m) ? width / 2 : between(m, 1, width / 2);
+    uint32_t heads = between(m, 1, 4), width = between(m, 2, 70),
+             pairs = sometimes(m) ? width / 2 : between(m, 1, width / 2);
     float inverse[35];
     struct sg_operand x = reserve(m, heads * width);
     input(m, 0);
@@ -171,7 +174,8 @@ static int32_t make_attend(struct maker *m)
     p.scale = 1 / sqrtf((float)p.d);
     p.window = sometimes(m) ? 0 : between(m, 1, 150);
     p.softcap = sometimes(m) ? 0 : 3;
-    struct sg_operand q = reserve(m, p.heads * p.d), k = reserve(m, p.kv_heads * p.d), v = reserve(m, p.kv_heads * p.dv);
+    struct sg_operand q = reserve(m, p.heads * p.d), k = reserve(m, p.kv_heads * p.d),
+                      v = reserve(m, p.kv_heads * p.dv);
     struct sg_operand gate = maybe_reserve(m, p.heads * p.dv);
     input(m, 0);
     p.sinks = maybe_vector(m, p.heads, 0, 1, "sinks");
@@ -195,11 +199,12 @@ static int32_t make_conv(struct maker *m)
 
 static int32_t make_delta(struct maker *m)
 {
-    struct sg_delta p = {.k_heads = between(m, 1, 3), .dk = between(m, 1, 40), .dv = between(m, 1, 40), .l2_eps = 1e-6f};
+    struct sg_delta p = {
+        .k_heads = between(m, 1, 3), .dk = between(m, 1, 40), .dv = between(m, 1, 40), .l2_eps = 1e-6f};
     p.v_heads = p.k_heads * between(m, 1, 3);
     if (m->index % 4 == 2) p.l2_eps = 0;
-    struct sg_operand in[5] = {reserve(m, p.k_heads * p.dk), reserve(m, p.k_heads * p.dk), reserve(m, p.v_heads * p.dv),
-                               reserve(m, p.v_heads), reserve(m, p.v_heads)};
+    struct sg_operand in[5] = {reserve(m, p.k_heads * p.dk), reserve(m, p.k_heads * p.dk),
+                               reserve(m, p.v_heads * p.dv), reserve(m, p.v_heads), reserve(m, p.v_heads)};
     input(m, 0);
     p.decay_is_log = (uint32_t)sometimes(m);
     p.decay = vector(m, p.v_heads, p.decay_is_log ? -1 : -0.5f, 0.1f, "decay");
@@ -319,7 +324,8 @@ static void plan_runs(struct maker *m, int heavy)
         }
 }
 
-/* Router logits on a grid of distinct numbers, with exact ties in some cases: no near-tie that rounding could turn. */
+/* Router logits on a grid of distinct numbers, with exact ties in some cases: no near-tie that rounding could
+ * turn. */
 static void grid_logits(struct maker *m, float *x, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) x[i] = ((float)i - (float)n / 2) * 0.2f;
@@ -366,8 +372,10 @@ static void fill_inputs(struct maker *m)
         for (size_t i = 0; i < n; i++)
             if (fabs((double)x[i]) > most) most = fabs((double)x[i]);
         for (size_t t = 0; t < rows; t++) {
-            if (op->code == SG_OP_ROUTE) grid_logits(m, x + t * w->input_width + op->in[0].at, op->in[0].width);
-            if (op->code == SG_OP_EXPERTS) fill_routing(m, x + t * w->input_width + op->in[1].at, &op->u.experts);
+            if (op->code == SG_OP_ROUTE)
+                grid_logits(m, x + t * w->input_width + op->in[0].at, op->in[0].width);
+            if (op->code == SG_OP_EXPERTS)
+                fill_routing(m, x + t * w->input_width + op->in[1].at, &op->u.experts);
             if (op->code == SG_OP_DELTA) shorten_keys(x + t * w->input_width, op);
         }
     }
@@ -422,6 +430,20 @@ static void fail_case(struct check *c, struct check_case *k, segue_status status
     check_report(c, k);
 }
 
+/* --bench: the shortest of five. */
+static segue_status timed_run(const struct check *c, const struct check_world *w, const struct check_unit *u,
+                              struct check_result *out, segue_error *err)
+{
+    SG_TRY(check_world_run(w, u, out, err));
+    for (int i = 0; c->bench && i < 4; i++) {
+        struct check_result again = {0};
+        SG_TRY(check_world_run(w, u, &again, err));
+        if (again.ns < out->ns) out->ns = again.ns;
+        check_result_free(&again);
+    }
+    return SEGUE_OK;
+}
+
 static void one_case(struct check *c, const struct check_unit *u, const struct kind *kind, struct maker *m,
                      struct check_case *k)
 {
@@ -430,9 +452,9 @@ static void one_case(struct check *c, const struct check_unit *u, const struct k
     segue_error err = {0};
     int is_ref = u->desc.reference != 0;
     segue_status status = make_world(m, kind, &w, &err);
-    if (status == SEGUE_OK) status = check_world_run(&w, u, &a, &err);
+    if (status == SEGUE_OK) status = timed_run(c, &w, u, &a, &err);
     if (status == SEGUE_OK)
-        status = is_ref ? check_world_naive(&w, &b, &err) : check_world_run(&w, &c->ref, &b, &err);
+        status = is_ref ? check_world_naive(&w, &b, &err) : timed_run(c, &w, &c->ref, &b, &err);
     if (status == SEGUE_OK) compare(c, k, &w, m, &a, &b, is_ref);
     else fail_case(c, k, status, &err);
     check_result_free(&a);
@@ -440,13 +462,16 @@ static void one_case(struct check *c, const struct check_unit *u, const struct k
     check_world_free(&w);
 }
 
-static void cases_of(struct check *c, const struct check_unit *u, const struct kind *kind, enum sg_storage storage)
+static void cases_of(struct check *c, const struct check_unit *u, const struct kind *kind,
+                     enum sg_storage storage)
 {
     int n = c->quick ? kind->quick : kind->cases;
     for (int i = 0; i < n; i++) {
-        struct check_case k = {.level = "op", .unit = u->spec, .against = u->desc.reference ? "naive" : "ref"};
+        struct check_case k = {
+            .level = "op", .unit = u->spec, .against = u->desc.reference ? "naive" : "ref"};
         struct maker m = {.index = (uint32_t)i, .storage = storage};
-        if (kind->by_storage) snprintf(k.name, sizeof k.name, "%s.%s.%d", kind->name, sg_storage_info(storage)->name, i);
+        if (kind->by_storage)
+            snprintf(k.name, sizeof k.name, "%s.%s.%d", kind->name, sg_storage_info(storage)->name, i);
         else snprintf(k.name, sizeof k.name, "%s.%d", kind->name, i);
         m.rng = check_rng_of(c->seed, k.name, (uint64_t)i);
         if (check_wants(c, &k)) one_case(c, u, kind, &m, &k);

@@ -1,5 +1,5 @@
-/* checkworld.c: running a world on a unit through the unit's table alone: compile, one state per sequence, every run by
- * start and wait, then all slots read back. What a unit gives is compared elsewhere.
+/* checkworld.c: running a world on a unit through the unit's table alone: compile, one state per sequence,
+ * every run by start and wait, then all slots read back. What a unit gives is compared elsewhere.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
@@ -62,13 +62,19 @@ static segue_status one_run(const struct check_world *w, const struct check_unit
         if (!w->rows[r][s]) continue;
         uint32_t first = check_world_first(w, r, s);
         struct sg_span *span = &spans[n++];
-        *span = (struct sg_span){.state = states[s], .rows = w->rows[r][s], .first = first, .wanted = w->wanted[r][s],
-                                 .wanted_n = w->wanted_n[r][s], .loras = w->loras[s], .loras_n = w->loras_n[s],
+        *span = (struct sg_span){.state = states[s],
+                                 .rows = w->rows[r][s],
+                                 .first = first,
+                                 .wanted = w->wanted[r][s],
+                                 .wanted_n = w->wanted_n[r][s],
+                                 .loras = w->loras[s],
+                                 .loras_n = w->loras_n[s],
                                  .steps = 1};
         if (w->tokens[s]) span->tokens = w->tokens[s] + first;
         if (w->values[s]) span->values = w->values[s] + (size_t)first * w->input_width;
     }
-    struct sg_batch batch = {.spans = spans, .spans_n = n, .inline_hint = r % 2, .outputs = &output, .outputs_n = 1};
+    struct sg_batch batch = {
+        .spans = spans, .spans_n = n, .inline_hint = r % 2, .outputs = &output, .outputs_n = 1};
     struct sg_result result = {.values = &y, .rows_done = done};
     struct sg_run *run;
     SG_TRY(u->ops->start(p, &batch, &result, &run, err));
@@ -81,8 +87,8 @@ static segue_status one_run(const struct check_world *w, const struct check_unit
 }
 
 /* Append every slot of a state, as fp32, to `out` (NULL: only count). */
-static segue_status read_slots(const struct check_unit *u, const struct sg_graph *g, struct sg_state *state, float *out,
-                               size_t *at, segue_error *err)
+static segue_status read_slots(const struct check_unit *u, const struct sg_graph *g, struct sg_state *state,
+                               float *out, size_t *at, segue_error *err)
 {
     for (uint32_t i = 0; i < g->slots_n; i++) {
         uint64_t first = 0, rows = 0;
@@ -97,8 +103,8 @@ static segue_status read_slots(const struct check_unit *u, const struct sg_graph
     return SEGUE_OK;
 }
 
-static segue_status all_slots(const struct check_world *w, const struct check_unit *u, struct sg_state **states,
-                              struct check_result *out, segue_error *err)
+static segue_status all_slots(const struct check_world *w, const struct check_unit *u,
+                              struct sg_state **states, struct check_result *out, segue_error *err)
 {
     size_t n = 0, at = 0;
     for (uint32_t s = 0; s < w->seqs; s++) SG_TRY(read_slots(u, w->graph, states[s], NULL, &n, err));
@@ -117,7 +123,8 @@ static segue_status with_states(const struct check_world *w, const struct check_
     size_t at = 0;
     for (uint32_t s = 0; s < w->seqs; s++)
         SG_TRY(u->ops->state_new(u->unit, w->graph->slots, w->graph->slots_n, &o, &states[s], err));
-    for (uint32_t r = 0; r < w->runs; r++) out->y_n += (size_t)check_world_rows(w, r, wanted) * w->output_width;
+    for (uint32_t r = 0; r < w->runs; r++)
+        out->y_n += (size_t)check_world_rows(w, r, wanted) * w->output_width;
     out->y = sg_alloc(out->y_n * sizeof *out->y);
     if (!out->y) return sg_no_memory("check", out->y_n * sizeof *out->y, err);
     for (uint32_t r = 0; r < w->runs; r++) {
@@ -127,8 +134,8 @@ static segue_status with_states(const struct check_world *w, const struct check_
     return all_slots(w, u, states, out, err);
 }
 
-segue_status check_world_run(const struct check_world *w, const struct check_unit *u, struct check_result *out,
-                             segue_error *err)
+segue_status check_world_run(const struct check_world *w, const struct check_unit *u,
+                             struct check_result *out, segue_error *err)
 {
     const struct sg_graph *graphs[] = {w->graph};
     struct sg_program *p = NULL;

@@ -59,8 +59,8 @@ static int32_t attention(struct fixture *f, int32_t x)
     int32_t v = sg_linear(b, sg_whole(b, x), sg_weight_of(b, &f->v), none, sg_absent());
     q = sg_rope(b, sg_whole(b, q), HEADS, table);
     k = sg_rope(b, sg_whole(b, k), KV, table);
-    struct sg_attend p = {.heads = HEADS, .kv_heads = f->kv_heads, .d = D, .dv = D, .scale = 0.5f, .window = 5,
-                          .sinks = none};
+    struct sg_attend p = {
+        .heads = HEADS, .kv_heads = f->kv_heads, .d = D, .dv = D, .scale = 0.5f, .window = 5, .sinks = none};
     int32_t a = sg_attend(b, sg_whole(b, q), sg_whole(b, k), sg_whole(b, v), p, sg_absent());
     return sg_linear(b, sg_whole(b, a), sg_weight_of(b, &f->o), none, sg_whole(b, x));
 }
@@ -73,8 +73,14 @@ static int32_t recurrence(struct fixture *f, int32_t x)
     int32_t y = sg_conv(b, sg_whole(b, x), c);
     struct sg_operand in[5] = {sg_columns(b, y, 0, 2), sg_columns(b, y, 2, 2), sg_columns(b, y, 4, 4),
                                sg_columns(b, x, 0, 2), sg_columns(b, x, 2, 2)};
-    struct sg_delta d = {.k_heads = 1, .v_heads = HEADS, .dk = 2, .dv = 2, .decay = sg_weight_of(b, &f->decay),
-                         .dt = sg_weight_of(b, &f->dt), .decay_is_log = 1, .l2_eps = 1e-6f};
+    struct sg_delta d = {.k_heads = 1,
+                         .v_heads = HEADS,
+                         .dk = 2,
+                         .dv = 2,
+                         .decay = sg_weight_of(b, &f->decay),
+                         .dt = sg_weight_of(b, &f->dt),
+                         .decay_is_log = 1,
+                         .l2_eps = 1e-6f};
     int32_t s = sg_delta(b, in, d);
     return sg_add(b, sg_columns(b, x, 0, 4), sg_whole(b, s));
 }
@@ -152,8 +158,10 @@ static void dump_is_stable(void **state)
     assert_int_equal(sg_graph_dump(g, &out), SEGUE_OK);
     assert_non_null(strstr(out.data, "%0 = input tokens -> 1\n%1 = embed %0 table [10x8 f32] -> 8\n"));
     assert_non_null(strstr(out.data, "%2 = linear %1 q [8x8 f32] -> 8   # layer 0\n"));
-    assert_non_null(strstr(out.data, "%7 = attend %5 %6 %4 heads=2/1 d=4/4 scale=0.5 window=5 slots=0,1 -> 8"));
-    assert_non_null(strstr(out.data, "%10 = delta %9[0:2] %9[2:4] %9[4:8] a=%8[0:2] b=%8[2:4] heads=1/2 d=2/2"));
+    assert_non_null(
+        strstr(out.data, "%7 = attend %5 %6 %4 heads=2/1 d=4/4 scale=0.5 window=5 slots=0,1 -> 8"));
+    assert_non_null(
+        strstr(out.data, "%10 = delta %9[0:2] %9[2:4] %9[4:8] a=%8[0:2] b=%8[2:4] heads=1/2 d=2/2"));
     assert_non_null(strstr(out.data, "output logits = %"));
     assert_non_null(strstr(out.data, "slot 3 = delta 2x2x2   # layer 1\n"));
     sg_buf_free(&out);
@@ -163,8 +171,9 @@ static void dump_is_stable(void **state)
 static void slots_weigh_what_they_hold(void **state)
 {
     (void)state;
-    struct sg_slot k = {.kind = SG_SLOT_K, .heads = 3, .width = 40}, delta = {.kind = SG_SLOT_DELTA, .heads = 2,
-                        .depth = 3, .width = 5}, conv = {.kind = SG_SLOT_CONV, .heads = 3, .width = 7};
+    struct sg_slot k = {.kind = SG_SLOT_K, .heads = 3, .width = 40},
+                   delta = {.kind = SG_SLOT_DELTA, .heads = 2, .depth = 3, .width = 5},
+                   conv = {.kind = SG_SLOT_CONV, .heads = 3, .width = 7};
     assert_int_equal(sg_slot_row_bytes(&k, SG_F32), 480);
     assert_int_equal(sg_slot_row_bytes(&k, SG_BF16), 240);
     assert_int_equal(sg_slot_row_bytes(&k, SG_Q8_0), 3 * (2 + 32 + 2 + 8));
@@ -175,7 +184,8 @@ static void slots_weigh_what_they_hold(void **state)
     assert_int_equal(sg_slot_row_bytes(&conv, SG_F32), 0);
 }
 
-/* What a storage keeps, it keeps for good: encode(decode(encode(x))) = encode(x), and x comes back within its step. */
+/* What a storage keeps, it keeps for good: encode(decode(encode(x))) = encode(x), and x comes back within its
+ * step. */
 static void storages_round_once(void **state)
 {
     (void)state;
@@ -219,12 +229,16 @@ static void wrong_tensors_are_named(void **state)
 {
     (void)state;
     struct fixture f;
-    static const struct { size_t at; uint64_t rows, cols; const char *op, *what; } cases[] = {
-        {offsetof(struct fixture, q), HEADS * D, WIDTH + 1, "op 1 linear (layer 0)", "weight q is 8 x 9, wants 8 x 8"},
-        {offsetof(struct fixture, q), HEADS * D - 1, WIDTH, "rope (layer 0)", "7 columns are not 2 heads of 3"},
+    static const struct { size_t at; uint64_t rows, cols; const char *op, *what;
+    } cases[] = {
+        {offsetof(struct fixture, q), HEADS * D, WIDTH + 1, "op 1 linear (layer 0)",
+         "weight q is 8 x 9, wants 8 x 8"},
+        {offsetof(struct fixture, q), HEADS * D - 1, WIDTH, "rope (layer 0)",
+         "7 columns are not 2 heads of 3"},
         {offsetof(struct fixture, v), 3, WIDTH, "attend (layer 0)", "v has 3 columns, wants 4"},
         {offsetof(struct fixture, norm), 1, WIDTH - 1, "norm", "weight norm has 1 x 7 numbers, wants 8"},
-        {offsetof(struct fixture, conv), WIDTH, 3, "conv (layer 1)", "weight conv has 8 x 3 numbers, wants 32"},
+        {offsetof(struct fixture, conv), WIDTH, 3, "conv (layer 1)",
+         "weight conv has 8 x 3 numbers, wants 32"},
         {offsetof(struct fixture, decay), 1, 3, "delta (layer 1)", "decay"},
         {offsetof(struct fixture, dt), 2, 2, "delta (layer 1)", "dt"},
         {offsetof(struct fixture, router), 3, WIDTH, "route (layer 1)", "logits has 3 columns, wants 4"},

@@ -1,5 +1,6 @@
-/* ref.c: the unit `ref` as its callers see it: what it refuses and how it says so, what a failed or canceled run leaves
- * behind, readers beside a run, and that threads change no bit. What the ops compute is checked by `check`.
+/* ref.c: the unit `ref` as its callers see it: what it refuses and how it says so, what a failed or canceled
+ * run leaves behind, readers beside a run, and that threads change no bit. What the ops compute is checked by
+ * `check`.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <pthread.h>
@@ -42,8 +43,14 @@ static struct sg_tensor fill(float *x, const char *name, uint64_t rows, uint32_t
         seed = seed * 1664525u + 1013904223u;
         x[i] = ((float)(seed >> 8) * 0x1p-24f - 0.5f) * 0.4f;
     }
-    return (struct sg_tensor){.name = name, .storage = SG_F32, .rank = 2, .shape = {rows, WIDTH}, .rows = rows, .cols = WIDTH,
-                              .data = (const uint8_t *)x, .bytes = rows * WIDTH * 4};
+    return (struct sg_tensor){.name = name,
+                              .storage = SG_F32,
+                              .rank = 2,
+                              .shape = {rows, WIDTH},
+                              .rows = rows,
+                              .cols = WIDTH,
+                              .data = (const uint8_t *)x,
+                              .bytes = rows * WIDTH * 4};
 }
 
 static segue_status open_ref(struct model *m, const char *spec)
@@ -86,8 +93,8 @@ static segue_status model_begin(struct model *m, const char *spec)
     SG_TRY(ref->compile(m->unit, graphs, 1, &m->program, &m->err));
     SG_TRY(ref->state_new(m->unit, m->graph->slots, m->graph->slots_n, &opts, &m->state, &m->err));
     m->wanted[0] = ROWS - 1;
-    m->span = (struct sg_span){.state = m->state, .rows = ROWS, .tokens = m->tokens, .wanted = m->wanted, .wanted_n = 1,
-                               .steps = 1};
+    m->span = (struct sg_span){
+        .state = m->state, .rows = ROWS, .tokens = m->tokens, .wanted = m->wanted, .wanted_n = 1, .steps = 1};
     m->batch = (struct sg_batch){.spans = &m->span, .spans_n = 1, .inline_hint = 1};
     m->result = (struct sg_result){.logits = m->logits, .rows_done = &m->done};
     return SEGUE_OK;
@@ -117,7 +124,8 @@ static uint64_t rows_held(const struct model *m)
 
 static void says(const struct model *m, segue_status status, segue_status wanted, const char *text)
 {
-    if (status != wanted || !strstr(m->err.text, text)) fail_msg("%d '%s' lacks '%s'", status, m->err.text, text);
+    if (status != wanted || !strstr(m->err.text, text))
+        fail_msg("%d '%s' lacks '%s'", status, m->err.text, text);
 }
 
 static void specs_are_refused_by_name(void **state)
@@ -188,7 +196,8 @@ static void wrong_states_are_named(void **state)
     says(m, ref->state_get(m->state, 0, 11, 13, SG_F32, row, &m->err), SEGUE_EARG, "[11, 13) of [0, 12)");
     says(m, ref->state_get(m->state, 0, 0, 1, SG_Q4_0, row, &m->err), SEGUE_EUNSUPPORTED, "take f32");
     says(m, ref->state_put(m->state, 0, 14, 15, SG_F32, row, &m->err), SEGUE_EARG, "leave no gap");
-    says(m, ref->state_put(m->state, UINT32_MAX, 13, 13, SG_F32, NULL, &m->err), SEGUE_EARG, "slot 0 lacks rows of 13");
+    says(m, ref->state_put(m->state, UINT32_MAX, 13, 13, SG_F32, NULL, &m->err), SEGUE_EARG,
+         "slot 0 lacks rows of 13");
     says(m, ref->state_cut(m->state, 13, &m->err), SEGUE_EARG, "13 rows of 12");
     says(m, ref->state_back(m->state, 77, &m->err), SEGUE_EARG, "mark 77");
     for (int i = 0; i < 8; i++) assert_int_equal(ref->state_mark(m->state, &mark, &m->err), SEGUE_OK);
@@ -373,7 +382,8 @@ static segue_status everything(struct model *m)
     return status;
 }
 
-/* Every n-th allocation fails once: out of memory is said, nothing leaks (the address sanitizer looks), the next try works. */
+/* Every n-th allocation fails once: out of memory is said, nothing leaks (the address sanitizer looks), the
+ * next try works. */
 static void every_allocation_may_fail(void **state)
 {
     struct model *m = *state;

@@ -1,5 +1,5 @@
-/* ref.c: the unit `ref`: its table, what it says of itself, and compiling, which here means looking when a value is read
- * for the last time. Everything that computes is in refops.c.
+/* ref.c: the unit `ref`: its table, what it says of itself, and compiling, which here means looking when a
+ * value is read for the last time. Everything that computes is in refops.c.
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 #include <stdio.h>
@@ -40,7 +40,8 @@ static segue_status threads_of(const struct sg_unit_spec *spec, uint32_t *thread
     char *end;
     unsigned long n = strtoul(text, &end, 10);
     if (*text < '0' || *text > '9' || *end || !n || n > THREADS_MOST)
-        return sg_fail(err, SEGUE_EARG, "open unit: %s: threads=%s; give 1 to %d", spec->text, text, THREADS_MOST);
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: threads=%s; give 1 to %d", spec->text, text,
+                       THREADS_MOST);
     *threads = (uint32_t)n;
     return SEGUE_OK;
 }
@@ -65,7 +66,8 @@ static void ref_close(struct sg_unit *u) { sg_free(u); }
 
 static void ref_describe(const struct sg_unit *u, struct sg_unit_desc *out) { *out = u->desc; }
 
-static segue_status ref_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op, segue_error *why)
+static segue_status ref_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op,
+                            segue_error *why)
 {
     (void)u;
     return sg_op_check(g, (uint32_t)(op - g->ops), why);
@@ -89,7 +91,8 @@ static uint64_t read_per_token(const struct sg_graph *g)
         if (op->code == SG_OP_LINEAR) bytes += weight_bytes(g, &op->u.linear.weight);
         if (op->code == SG_OP_EMBED) bytes += weight_bytes(g, &op->u.embed.table) / op->u.embed.table.rows;
         if (op->code == SG_OP_EXPERTS)
-            bytes += (weight_bytes(g, &e->gate) + weight_bytes(g, &e->up) + weight_bytes(g, &e->down)) / e->experts * e->k;
+            bytes += (weight_bytes(g, &e->gate) + weight_bytes(g, &e->up) + weight_bytes(g, &e->down)) /
+                     e->experts * e->k;
     }
     return bytes;
 }
@@ -121,7 +124,8 @@ static void ref_discard(struct sg_program *p)
     sg_free(p);
 }
 
-static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, struct sg_program **out, segue_error *err)
+static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, struct sg_program **out,
+                                segue_error *err)
 {
     SG_TRY(sg_graph_check(g, err));
     struct sg_program *p = sg_alloc(sizeof *p);

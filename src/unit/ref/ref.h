@@ -1,6 +1,6 @@
-/* ref.h: what the files of the unit `ref` share. ref is the specification of every op: fp32, plain loops, one row after
- * the other; no other unit may be called from here. ref.c has the table, refrun.c walks the graph, refops.c and
- * reflinear.c compute, refstate.c remembers.
+/* ref.h: what the files of the unit `ref` share. ref is the specification of every op: fp32, plain loops, one
+ * row after the other; no other unit may be called from here. ref.c has the table, refrun.c walks the graph,
+ * refops.c and reflinear.c compute, refstate.c remembers.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_REF_REF_H
 #define SG_UNIT_REF_REF_H
@@ -19,7 +19,7 @@ struct sg_unit {
 
 struct sg_program {
     struct sg_program_base base;
-    uint32_t *last_use;              /* [values_n] the last op that reads the value; UINT32_MAX: the run's end */
+    uint32_t *last_use; /* [values_n] the last op that reads the value; UINT32_MAX: the run's end */
     uint64_t read_per_token, widest; /* weight bytes of one token; columns alive at once, most */
 };
 
@@ -58,12 +58,13 @@ void *ref_scratch(struct ref_pass *p, size_t n, size_t entry);
 segue_status ref_vector(struct ref_pass *p, const struct sg_weight *w, const float **out);
 int ref_stopped(const struct ref_pass *p);
 
-/* Sum of a[i] * b[i]: 16 partial sums, number i % 16 takes term i, in rising order; then the halves are added: 8 and 8,
- * 4 and 4, 2 and 2, 1 and 1. The order depends on n alone. */
+/* Sum of a[i] * b[i]: 16 partial sums, number i % 16 takes term i, in rising order; then the halves are
+ * added: 8 and 8, 4 and 4, 2 and 2, 1 and 1. The order depends on n alone. */
 float ref_dot(const float *a, const float *b, size_t n);
 float ref_act(enum sg_act act, float x);
 
-/* Cut [0, n) into one piece per thread and do them side by side. Each index must be independent of the others. */
+/* Cut [0, n) into one piece per thread and do them side by side. Each index must be independent of the
+ * others. */
 typedef void (*ref_piece)(void *work, uint32_t from, uint32_t to);
 void ref_split(uint32_t threads, uint32_t n, ref_piece piece, void *work);
 
@@ -77,7 +78,7 @@ struct ref_block;                    /* REF_BLOCK_ROWS rows in storage, referenc
 struct ref_slot {
     struct sg_slot slot;
     size_t row_bytes;                /* K, V */
-    struct ref_block **blocks;       /* [blocks_cap], row r lies in blocks[r / REF_BLOCK_ROWS]; NULL: not held */
+    struct ref_block **blocks; /* [blocks_cap], row r lies in blocks[r / REF_BLOCK_ROWS]; NULL: not held */
     uint64_t blocks_cap;
     uint64_t first, end;             /* rows held; in a run, end grows when the op has appended */
     float *fixed, *next;             /* CONV, DELTA: as of `rows`, and as a run leaves it */
@@ -112,13 +113,14 @@ void ref_state_drop(struct sg_state *s, uint32_t mark);
 segue_status ref_state_cut(struct sg_state *s, uint64_t rows, segue_error *err);
 void ref_state_held(const struct sg_state *s, uint32_t slot, uint64_t *first, uint64_t *rows);
 uint64_t ref_state_bytes(const struct sg_state *s);
-segue_status ref_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
-                           void *out, segue_error *err);
-segue_status ref_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
-                           const void *in, segue_error *err);
+segue_status ref_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
+                           enum sg_storage storage, void *out, segue_error *err);
+segue_status ref_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
+                           enum sg_storage storage, const void *in, segue_error *err);
 
-/* For runs. begin: nobody else may run it; recurrent slots go to `next`. append: rows behind `end` of a K or V slot.
- * read: rows [from, to) as fp32. finish: keep (rows grows by `rows`) or forget everything since begin. */
+/* For runs. begin: nobody else may run it; recurrent slots go to `next`. append: rows behind `end` of a K or
+ * V slot. read: rows [from, to) as fp32. finish: keep (rows grows by `rows`) or forget everything since
+ * begin. */
 segue_status ref_state_begin(struct sg_state *s, segue_error *err);
 segue_status ref_state_append(struct sg_state *s, int32_t slot, const float *rows, size_t stride, uint32_t n,
                               segue_error *err);
@@ -128,8 +130,8 @@ void ref_state_release(struct sg_state *s);     /* no run is using it any more *
 
 /* --- runs --- */
 
-segue_status ref_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
-                       segue_error *err);
+segue_status ref_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r,
+                       struct sg_run **out, segue_error *err);
 segue_status ref_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* reflinear.c: the ops that read big weights: linear (with adapters) and experts; the dot product and the split over
- * threads that they rest on. A weight row is turned to fp32 once and meets every row of the run.
+/* reflinear.c: the ops that read big weights: linear (with adapters) and experts; the dot product and the
+ * split over threads that they rest on. A weight row is turned to fp32 once and meets every row of the run.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -46,7 +46,8 @@ void ref_split(uint32_t threads, uint32_t n, ref_piece run, void *work)
     for (uint32_t i = 0; i < threads; i++)
         pieces[i] = (struct piece){run, work, (uint32_t)((uint64_t)n * i / threads),
                                    (uint32_t)((uint64_t)n * (i + 1) / threads)};
-    while (started + 1 < threads && !pthread_create(&ids[started], NULL, piece_main, &pieces[started])) started++;
+    while (started + 1 < threads && !pthread_create(&ids[started], NULL, piece_main, &pieces[started]))
+        started++;
     for (uint32_t i = started; i < threads; i++) piece_main(&pieces[i]); /* this thread does the rest */
     for (uint32_t i = 0; i < started; i++) pthread_join(ids[i], NULL);
 }
@@ -72,7 +73,8 @@ static void linear_piece(void *arg, uint32_t from, uint32_t to)
     float *rows = w->rows + atomic_fetch_add(&w->next_buffer, 1u) * ROWS_AT_ONCE * k;
     for (uint32_t r = from; r < to && !ref_stopped(w->pass); r += ROWS_AT_ONCE) {
         uint32_t many = to - r < ROWS_AT_ONCE ? to - r : ROWS_AT_ONCE;
-        for (uint32_t i = 0; i < many; i++) sg_tensor_row(w->tensor, (uint64_t)w->at + r + i, 0, k, rows + i * k);
+        for (uint32_t i = 0; i < many; i++)
+            sg_tensor_row(w->tensor, (uint64_t)w->at + r + i, 0, k, rows + i * k);
         for (uint32_t t = 0; t < w->t_n; t++) {
             const float *x = ref_row(w->x, t);
             float *y = w->out + (size_t)t * w->n + r;
@@ -86,8 +88,8 @@ static void linear_piece(void *arg, uint32_t from, uint32_t to)
 }
 
 /* out[t] += B (A x[t]) for the rows [from, to) of one span */
-static segue_status add_adapter(struct ref_pass *p, const struct linear_work *w, const struct sg_lora_pair *pair,
-                                uint32_t from, uint32_t to)
+static segue_status add_adapter(struct ref_pass *p, const struct linear_work *w,
+                                const struct sg_lora_pair *pair, uint32_t from, uint32_t to)
 {
     float *low = ref_scratch(p, pair->rank, sizeof *low);
     if (!low) return SEGUE_EMEMORY;
@@ -95,7 +97,8 @@ static segue_status add_adapter(struct ref_pass *p, const struct linear_work *w,
         for (uint32_t r = 0; r < pair->rank; r++)
             low[r] = ref_dot(pair->a + (size_t)r * w->x.width, ref_row(w->x, t), w->x.width);
         for (uint32_t i = 0; i < w->n; i++)
-            w->out[(size_t)t * w->n + i] += ref_dot(pair->b + ((size_t)w->at + i) * pair->rank, low, pair->rank);
+            w->out[(size_t)t * w->n + i] +=
+                ref_dot(pair->b + ((size_t)w->at + i) * pair->rank, low, pair->rank);
     }
     return SEGUE_OK;
 }
@@ -103,7 +106,8 @@ static segue_status add_adapter(struct ref_pass *p, const struct linear_work *w,
 segue_status ref_linear(struct ref_pass *p, const struct sg_op *op, float *out)
 {
     const struct sg_linear *l = &op->u.linear;
-    struct linear_work w = {.pass = p, .tensor = p->graph->tensors[l->weight.tensor], .out = out, .at = l->weight.at};
+    struct linear_work w = {
+        .pass = p, .tensor = p->graph->tensors[l->weight.tensor], .out = out, .at = l->weight.at};
     uint32_t wanted = p->graph->values[op->out].wanted;
     w.t_n = p->rows_n[wanted];
     w.n = l->weight.rows;
@@ -136,7 +140,8 @@ struct experts_work {
 };
 
 /* Row r of a stacked weight, dotted with x. */
-static float expert_dot(const struct experts_work *w, const struct sg_weight *m, uint64_t r, const float *x, float *row)
+static float expert_dot(const struct experts_work *w, const struct sg_weight *m, uint64_t r, const float *x,
+                        float *row)
 {
     const struct sg_tensor *t = w->pass->graph->tensors[m->tensor];
     sg_tensor_row(t, m->at + r, 0, t->cols, row);
@@ -148,7 +153,8 @@ static void experts_piece(void *arg, uint32_t from, uint32_t to)
     struct experts_work *w = arg;
     const struct sg_experts *e = w->e;
     uint32_t widest = w->x.width > e->ff ? w->x.width : e->ff;
-    float *row = w->room + atomic_fetch_add(&w->next_buffer, 1u) * (size_t)(widest + e->ff), *hidden = row + widest;
+    float *row = w->room + atomic_fetch_add(&w->next_buffer, 1u) * (size_t)(widest + e->ff),
+          *hidden = row + widest;
     for (uint32_t t = from; t < to; t++)
         for (uint32_t i = 0; i < e->k && !ref_stopped(w->pass); i++) {
             uint64_t expert = (uint64_t)ref_row(w->routing, t)[i];
@@ -159,7 +165,8 @@ static void experts_piece(void *arg, uint32_t from, uint32_t to)
                 hidden[f] = ref_act(e->act, gate) * up;
             }
             for (uint32_t c = 0; c < w->d; c++)
-                w->out[(size_t)t * w->d + c] += weight * expert_dot(w, &e->down, expert * w->d + c, hidden, row);
+                w->out[(size_t)t * w->d + c] +=
+                    weight * expert_dot(w, &e->down, expert * w->d + c, hidden, row);
         }
 }
 
@@ -174,8 +181,9 @@ segue_status ref_experts(struct ref_pass *p, const struct sg_op *op, float *out)
         for (uint32_t i = 0; i < e->k; i++) {
             float expert = ref_row(w.routing, t)[i];
             if (!(expert >= 0 && expert < (float)e->experts))
-                return sg_fail(p->err, SEGUE_EINTERNAL, "run: op experts (layer %d): expert %g of %u; report this",
-                               op->layer, (double)expert, e->experts);
+                return sg_fail(p->err, SEGUE_EINTERNAL,
+                               "run: op experts (layer %d): expert %g of %u; report this", op->layer,
+                               (double)expert, e->experts);
         }
     uint32_t widest = w.x.width > e->ff ? w.x.width : e->ff;
     w.room = ref_scratch(p, (size_t)p->threads * (widest + e->ff), sizeof *w.room);

@@ -1,6 +1,6 @@
-/* refops.c: what each op computes, one function per op, to be read beside graph/op.h. fp32 values; sums inside norms,
- * softmax and l2 in double, so that the specification does not depend on their order; angles in double. linear and
- * experts are in reflinear.c.
+/* refops.c: what each op computes, one function per op, to be read beside graph/op.h. fp32 values; sums
+ * inside norms, softmax and l2 in double, so that the specification does not depend on their order; angles in
+ * double. linear and experts are in reflinear.c.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
@@ -42,7 +42,8 @@ float ref_act(enum sg_act act, float x)
     switch (act) {
     case SG_ACT_SILU: return x * sigmoid(x);
     case SG_ACT_GELU: return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
-    case SG_ACT_GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+    case SG_ACT_GELU_TANH:
+        return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
     case SG_ACT_GELU_QUICK: return x * sigmoid(1.702f * x);
     case SG_ACT_RELU: return x > 0 ? x : 0 * x; /* keeps NaN */
     case SG_ACT_RELU2: return x > 0 ? x * x : 0 * x;
@@ -57,13 +58,17 @@ static uint32_t rows_of(const struct ref_pass *p, const struct sg_op *op)
 {
     return p->rows_n[p->graph->values[op->out].wanted];
 }
-static uint32_t width_of(const struct ref_pass *p, const struct sg_op *op) { return p->graph->values[op->out].width; }
+static uint32_t width_of(const struct ref_pass *p, const struct sg_op *op)
+{
+    return p->graph->values[op->out].width;
+}
 
 static segue_status op_embed(struct ref_pass *p, const struct sg_op *op, float *out)
 {
     const struct sg_embed *e = &op->u.embed;
     const struct sg_tensor *table = p->graph->tensors[e->table.tensor];
-    const struct sg_tensor *positions = e->positions.tensor < 0 ? NULL : p->graph->tensors[e->positions.tensor];
+    const struct sg_tensor *positions =
+        e->positions.tensor < 0 ? NULL : p->graph->tensors[e->positions.tensor];
     const int32_t *tokens = p->values[op->in[0].value].tokens;
     uint32_t d = width_of(p, op);
     float *place = ref_scratch(p, d, sizeof *place);
@@ -127,7 +132,8 @@ static segue_status op_rope(struct ref_pass *p, const struct sg_op *op, float *o
             memcpy(y, ref_row(x, t), x.width * sizeof *y);
             for (uint32_t j = 0; j < table->pairs; j++) {
                 double angle = (double)(p->spans[s].first + i) * (double)table->inverse[j] * r->sign;
-                float c = (float)(cos(angle) * (double)table->mscale), sn = (float)(sin(angle) * (double)table->mscale);
+                float c = (float)(cos(angle) * (double)table->mscale),
+                      sn = (float)(sin(angle) * (double)table->mscale);
                 for (uint32_t h = 0; h < r->heads; h++) {
                     float *a = y + (size_t)h * r->head_width + j, *b = a + table->pairs;
                     float a0 = *a, b0 = *b;
@@ -154,7 +160,8 @@ struct attend_work {
 };
 
 /* Head h of one row: softmax of its scores over the rows [from, pos], then the weighted sum of v. */
-static void attend_head(const struct attend_work *w, const float *q, uint32_t h, uint64_t pos, float *scores, float *y)
+static void attend_head(const struct attend_work *w, const float *q, uint32_t h, uint64_t pos, float *scores,
+                        float *y)
 {
     const struct sg_attend *a = w->a;
     uint32_t kv = h / (a->heads / a->kv_heads);
@@ -222,7 +229,8 @@ static segue_status op_attend(struct ref_pass *p, const struct sg_op *op, float 
         w.v = held_v;
         atomic_store(&w.next_buffer, 0u);
         ref_split(p->threads, span->rows, attend_piece, &w);
-        p->state_bytes += rows * (span->state->slots[a->slot_k].row_bytes + span->state->slots[a->slot_v].row_bytes);
+        p->state_bytes +=
+            rows * (span->state->slots[a->slot_k].row_bytes + span->state->slots[a->slot_v].row_bytes);
     }
     return SEGUE_OK;
 }
@@ -237,7 +245,8 @@ static segue_status op_conv(struct ref_pass *p, const struct sg_op *op, float *o
     const float *weight, *bias;
     SG_TRY(ref_vector(p, &c->weight, &weight));
     SG_TRY(ref_vector(p, &c->bias, &bias));
-    float *current = ref_scratch(p, (size_t)c->taps * width, sizeof *current); /* [taps, width], oldest first */
+    float *current =
+        ref_scratch(p, (size_t)c->taps * width, sizeof *current); /* [taps, width], oldest first */
     if (!current) return SEGUE_EMEMORY;
     for (uint32_t s = 0; s < p->spans_n; s++) {
         float *memory = p->spans[s].state->slots[c->slot].next;
@@ -269,8 +278,8 @@ static void l2_scaled(const float *x, uint32_t n, float eps, double scale, float
 }
 
 /* One token of one value head: S <- e^g S; d = beta (v - S^T k); S <- S + k d^T; y = S^T q. S [dk, dv]. */
-static void delta_step(const struct sg_delta *p, const float *q, const float *k, const float *v, float g, float beta,
-                       float *S, float *d, float *y)
+static void delta_step(const struct sg_delta *p, const float *q, const float *k, const float *v, float g,
+                       float beta, float *S, float *d, float *y)
 {
     float decay = expf(g);
     for (uint32_t j = 0; j < p->dv; j++) d[j] = y[j] = 0;
@@ -329,7 +338,8 @@ static segue_status op_act(struct ref_pass *p, const struct sg_op *op, float *ou
 {
     struct ref_view x = ref_view_of(p, &op->in[0]);
     for (uint32_t t = 0; t < rows_of(p, op); t++)
-        for (uint32_t c = 0; c < x.width; c++) out[(size_t)t * x.width + c] = ref_act(op->u.act.act, ref_row(x, t)[c]);
+        for (uint32_t c = 0; c < x.width; c++)
+            out[(size_t)t * x.width + c] = ref_act(op->u.act.act, ref_row(x, t)[c]);
     return SEGUE_OK;
 }
 
@@ -337,7 +347,8 @@ static segue_status op_add(struct ref_pass *p, const struct sg_op *op, float *ou
 {
     struct ref_view x = ref_view_of(p, &op->in[0]), y = ref_view_of(p, &op->in[1]);
     for (uint32_t t = 0; t < rows_of(p, op); t++)
-        for (uint32_t c = 0; c < x.width; c++) out[(size_t)t * x.width + c] = ref_row(x, t)[c] + ref_row(y, t)[c];
+        for (uint32_t c = 0; c < x.width; c++)
+            out[(size_t)t * x.width + c] = ref_row(x, t)[c] + ref_row(y, t)[c];
     return SEGUE_OK;
 }
 
@@ -350,7 +361,8 @@ static segue_status op_scale(struct ref_pass *p, const struct sg_op *op, float *
     int one = weight && p->graph->tensors[w->tensor]->cols == 1 && p->graph->tensors[w->tensor]->rows == 1;
     for (uint32_t t = 0; t < rows_of(p, op); t++)
         for (uint32_t c = 0; c < x.width; c++)
-            out[(size_t)t * x.width + c] = ref_row(x, t)[c] * (weight ? weight[one ? 0 : c] : op->u.scale.value);
+            out[(size_t)t * x.width + c] =
+                ref_row(x, t)[c] * (weight ? weight[one ? 0 : c] : op->u.scale.value);
     return SEGUE_OK;
 }
 
@@ -386,7 +398,8 @@ static segue_status op_route(struct ref_pass *p, const struct sg_op *op, float *
             uint32_t best = UINT32_MAX;
             for (uint32_t e = 0; e < r->experts; e++) {
                 if (taken[e]) continue;
-                if (best == UINT32_MAX || scores[e] + (bias ? bias[e] : 0) > scores[best] + (bias ? bias[best] : 0))
+                if (best == UINT32_MAX ||
+                    scores[e] + (bias ? bias[e] : 0) > scores[best] + (bias ? bias[best] : 0))
                     best = e;
             }
             taken[best] = 1;
@@ -394,7 +407,8 @@ static segue_status op_route(struct ref_pass *p, const struct sg_op *op, float *
             weight[i] = scores[best];
             sum += scores[best];
         }
-        for (uint32_t i = 0; i < r->k; i++) weight[i] = (r->renormalise ? weight[i] / sum : weight[i]) * r->scale;
+        for (uint32_t i = 0; i < r->k; i++)
+            weight[i] = (r->renormalise ? weight[i] / sum : weight[i]) * r->scale;
     }
     return SEGUE_OK;
 }
@@ -404,8 +418,8 @@ static segue_status op_rows(struct ref_pass *p, const struct sg_op *op, float *o
     struct ref_view x = ref_view_of(p, &op->in[0]);
     for (uint32_t s = 0; s < p->spans_n; s++)
         for (uint32_t i = 0; i < p->spans[s].wanted_n; i++)
-            memcpy(out + (size_t)(p->from[1][s] + i) * x.width, ref_row(x, p->from[0][s] + p->spans[s].wanted[i]),
-                   x.width * sizeof *out);
+            memcpy(out + (size_t)(p->from[1][s] + i) * x.width,
+                   ref_row(x, p->from[0][s] + p->spans[s].wanted[i]), x.width * sizeof *out);
     return SEGUE_OK;
 }
 
@@ -426,6 +440,7 @@ segue_status ref_op(struct ref_pass *p, const struct sg_op *op, float *out)
     case SG_OP_ROUTE: return op_route(p, op, out);
     case SG_OP_EXPERTS: return ref_experts(p, op, out);
     case SG_OP_ROWS: return op_rows(p, op, out);
-    default: return sg_fail(p->err, SEGUE_EINTERNAL, "run: ref: op %d is unknown; report this", (int)op->code);
+    default:
+        return sg_fail(p->err, SEGUE_EINTERNAL, "run: ref: op %d is unknown; report this", (int)op->code);
     }
 }

@@ -1,6 +1,7 @@
-/* refrun.c: one batch from start to wait: is it sound, one pass over the graph per step, the choice of tokens, results
- * out. With inline_hint the caller's thread computes inside start; otherwise a thread of the run does. A pass is all or
- * nothing: states move on only when it ended well, so rows_done counts finished passes.
+/* refrun.c: one batch from start to wait: is it sound, one pass over the graph per step, the choice of
+ * tokens, results out. With inline_hint the caller's thread computes inside start; otherwise a thread of the
+ * run does. A pass is all or nothing: states move on only when it ended well, so rows_done counts finished
+ * passes.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 #include <time.h>
@@ -32,51 +33,64 @@ struct sg_run {
 
 /* --- is the batch sound --- */
 
-static segue_status check_state(const struct sg_program *p, const struct sg_span *s, uint32_t i, segue_error *err)
+static segue_status check_state(const struct sg_program *p, const struct sg_span *s, uint32_t i,
+                                segue_error *err)
 {
     const struct sg_graph *g = p->base.graph;
     if (!s->state || s->state->base.unit != p->base.unit || s->state->slots_n != g->slots_n)
-        return sg_fail(err, SEGUE_EARG, "run: ref: span %u: its state is of another unit or model; make one here", i);
+        return sg_fail(err, SEGUE_EARG,
+                       "run: ref: span %u: its state is of another unit or model; make one here", i);
     for (uint32_t k = 0; k < g->slots_n; k++)
         if (memcmp(&s->state->slots[k].slot, &g->slots[k], sizeof g->slots[k]))
-            return sg_fail(err, SEGUE_EARG, "run: ref: span %u: slot %u of its state is of another model; make one "
-                           "from this graph", i, k);
+            return sg_fail(err, SEGUE_EARG,
+                           "run: ref: span %u: slot %u of its state is of another model; make one "
+                           "from this graph",
+                           i, k);
     if (s->first != s->state->rows)
-        return sg_fail(err, SEGUE_EARG, "run: ref: span %u begins at %llu, its state holds %llu rows; continue there",
-                       i, (unsigned long long)s->first, (unsigned long long)s->state->rows);
+        return sg_fail(err, SEGUE_EARG,
+                       "run: ref: span %u begins at %llu, its state holds %llu rows; continue there", i,
+                       (unsigned long long)s->first, (unsigned long long)s->state->rows);
     return SEGUE_OK;
 }
 
-static segue_status check_tokens(const struct sg_graph *g, const struct sg_span *s, uint32_t i, segue_error *err)
+static segue_status check_tokens(const struct sg_graph *g, const struct sg_span *s, uint32_t i,
+                                 segue_error *err)
 {
     for (uint32_t o = 0; o < g->ops_n; o++) {
         if (g->ops[o].code != SG_OP_EMBED) continue;
         const struct sg_embed *e = &g->ops[o].u.embed;
         for (uint32_t t = 0; t < s->rows; t++)
             if (s->tokens[t] < 0 || (uint32_t)s->tokens[t] >= e->table.rows)
-                return sg_fail(err, SEGUE_EARG, "run: ref: span %u: token %d is outside of the vocabulary of %u", i,
+                return sg_fail(err, SEGUE_EARG,
+                               "run: ref: span %u: token %d is outside of the vocabulary of %u", i,
                                s->tokens[t], e->table.rows);
         uint64_t last = s->first + s->rows + (s->steps > 1 ? s->steps - 1 : 0);
         if (e->positions.tensor >= 0 && last > e->positions.rows)
-            return sg_fail(err, SEGUE_ELIMIT, "run: ref: span %u: position %llu of %u; the model goes no further", i,
+            return sg_fail(err, SEGUE_ELIMIT,
+                           "run: ref: span %u: position %llu of %u; the model goes no further", i,
                            (unsigned long long)last - 1, e->positions.rows);
     }
     return SEGUE_OK;
 }
 
-static segue_status check_choice(const struct sg_graph *g, const struct sg_span *s, uint32_t i, uint32_t spans_n,
-                                 segue_error *err)
+static segue_status check_choice(const struct sg_graph *g, const struct sg_span *s, uint32_t i,
+                                 uint32_t spans_n, segue_error *err)
 {
     if (s->sampler && (!s->wanted_n || !g->vocab))
-        return sg_fail(err, SEGUE_EARG, "run: ref: span %u: a sampler without logits; want a row of a whole model", i);
+        return sg_fail(err, SEGUE_EARG,
+                       "run: ref: span %u: a sampler without logits; want a row of a whole model", i);
     if (s->steps <= 1) return SEGUE_OK;
-    if (spans_n != 1 || !s->sampler || !s->ring || s->ring->cap < s->steps || s->wanted[s->wanted_n - 1] != s->rows - 1)
-        return sg_fail(err, SEGUE_EARG, "run: ref: span %u: %u steps want one span, a sampler, a ring with room, and its "
-                       "last row", i, s->steps);
+    if (spans_n != 1 || !s->sampler || !s->ring || s->ring->cap < s->steps ||
+        s->wanted[s->wanted_n - 1] != s->rows - 1)
+        return sg_fail(err, SEGUE_EARG,
+                       "run: ref: span %u: %u steps want one span, a sampler, a ring with room, and its "
+                       "last row",
+                       i, s->steps);
     return SEGUE_OK;
 }
 
-static segue_status check_span(const struct sg_program *p, const struct sg_batch *b, uint32_t i, segue_error *err)
+static segue_status check_span(const struct sg_program *p, const struct sg_batch *b, uint32_t i,
+                               segue_error *err)
 {
     const struct sg_span *s = &b->spans[i];
     const struct sg_graph *g = p->base.graph;
@@ -91,7 +105,8 @@ static segue_status check_span(const struct sg_program *p, const struct sg_batch
     }
     for (uint32_t k = 0; k < s->wanted_n; k++)
         if (s->wanted[k] >= s->rows || (k && s->wanted[k] <= s->wanted[k - 1]))
-            return sg_fail(err, SEGUE_EARG, "run: ref: span %u: wanted row %u of %u; give rising rows of the span", i,
+            return sg_fail(err, SEGUE_EARG,
+                           "run: ref: span %u: wanted row %u of %u; give rising rows of the span", i,
                            s->wanted[k], s->rows);
     return check_choice(g, s, i, b->spans_n, err);
 }
@@ -105,11 +120,12 @@ static segue_status check_batch(const struct sg_program *p, const struct sg_batc
         rows += b->spans[i].rows;
     }
     if (rows > INT32_MAX)
-        return sg_fail(err, SEGUE_ELIMIT, "run: ref: %llu rows in a run; give fewer", (unsigned long long)rows);
+        return sg_fail(err, SEGUE_ELIMIT, "run: ref: %llu rows in a run; give fewer",
+                       (unsigned long long)rows);
     for (uint32_t i = 0; i < b->outputs_n; i++)
         if (b->outputs[i] < 0 || (uint32_t)b->outputs[i] >= p->base.graph->outputs_n)
-            return sg_fail(err, SEGUE_EARG, "run: ref: output %d of %u; ask for one that is there", b->outputs[i],
-                           p->base.graph->outputs_n);
+            return sg_fail(err, SEGUE_EARG, "run: ref: output %d of %u; ask for one that is there",
+                           b->outputs[i], p->base.graph->outputs_n);
     return SEGUE_OK;
 }
 
@@ -199,7 +215,8 @@ static segue_status pass_run(struct sg_run *run, int first)
         p->ops++;
         if (first && !ref_stopped(p)) give_value(run, p, op->out);
         for (int k = 0; k < SG_OP_INPUTS; k++)
-            if (op->in[k].value >= 0 && last_use[op->in[k].value] == i) value_drop(p, (uint32_t)op->in[k].value);
+            if (op->in[k].value >= 0 && last_use[op->in[k].value] == i)
+                value_drop(p, (uint32_t)op->in[k].value);
         if (last_use[op->out] == i) value_drop(p, (uint32_t)op->out);
     }
     if (ref_stopped(p)) return sg_fail(p->err, SEGUE_ECANCELED, "run: ref: canceled by the caller");
@@ -216,8 +233,8 @@ static segue_status choose(struct sg_run *run, uint32_t s, const struct sg_sampl
     float *logits = run->pass.values[value].data + (size_t)(run->pass.from[1][s + 1] - 1) * g->vocab;
     segue_logprob *logprobs = run->result.logprobs ? run->result.logprobs + (size_t)s * LOGPROBS : NULL;
     size_t n = 0;
-    SG_TRY(sg_choose(run->chooser, sampler, logits, span->first + span->wanted[span->wanted_n - 1] + 1, token, logprobs,
-                     &n, run->pass.err));
+    SG_TRY(sg_choose(run->chooser, sampler, logits, span->first + span->wanted[span->wanted_n - 1] + 1, token,
+                     logprobs, &n, run->pass.err));
     if (run->result.logprobs_n) run->result.logprobs_n[s] = n;
     if (run->result.tokens) run->result.tokens[s] = *token;
     return SEGUE_OK;
@@ -250,8 +267,8 @@ static int is_stop(const struct sg_sampler *s, int32_t token)
     return 0;
 }
 
-/* steps > 1: the first pass reads the span, each later one the token just chosen. Ends early at a stop token, which is
- * published but not fed back. */
+/* steps > 1: the first pass reads the span, each later one the token just chosen. Ends early at a stop token,
+ * which is published but not fed back. */
 static segue_status run_steps(struct sg_run *run)
 {
     const uint32_t zero = 0;
@@ -313,7 +330,8 @@ static void run_free(struct sg_run *run)
 static segue_status run_fill(struct sg_run *run, const struct sg_batch *b, segue_error *err)
 {
     const struct sg_program *p = run->program;
-    size_t n = b->spans_n, history = b->spans[0].sampler ? b->spans[0].sampler->history_n + b->spans[0].steps : 0;
+    size_t n = b->spans_n,
+           history = b->spans[0].sampler ? b->spans[0].sampler->history_n + b->spans[0].steps : 0;
     int choosing = 0;
     run->spans = sg_alloc(n * sizeof *run->spans);
     run->rows_done = sg_alloc(n * sizeof *run->rows_done);
@@ -329,8 +347,8 @@ static segue_status run_fill(struct sg_run *run, const struct sg_batch *b, segue
     return choosing ? sg_chooser_new(&run->chooser, p->base.graph->vocab, err) : SEGUE_OK;
 }
 
-static segue_status run_new(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
-                            segue_error *err)
+static segue_status run_new(struct sg_program *p, const struct sg_batch *b, struct sg_result *r,
+                            struct sg_run **out, segue_error *err)
 {
     struct sg_run *run = sg_alloc(sizeof *run);
     if (!run) return sg_no_memory("a run of ref", sizeof *run, err);
@@ -368,8 +386,8 @@ static segue_status take_states(const struct sg_batch *b, segue_error *err)
     return SEGUE_OK;
 }
 
-segue_status ref_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
-                       segue_error *err)
+segue_status ref_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r,
+                       struct sg_run **out, segue_error *err)
 {
     struct sg_run *run = NULL;
     SG_TRY(check_batch(p, b, err));
@@ -392,7 +410,8 @@ static int run_over(struct sg_run *run, uint64_t timeout_ns)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    uint64_t limit = timeout_ns < UINT64_C(1000000000) * 1000000 ? timeout_ns : UINT64_C(1000000000) * 1000000;
+    uint64_t limit =
+        timeout_ns < UINT64_C(1000000000) * 1000000 ? timeout_ns : UINT64_C(1000000000) * 1000000;
     uint64_t ns = (uint64_t)until.tv_nsec + limit % 1000000000u;
     until.tv_sec += (time_t)(limit / 1000000000u + ns / 1000000000u);
     until.tv_nsec = (long)(ns % 1000000000u);

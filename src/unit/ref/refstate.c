@@ -1,7 +1,7 @@
-/* refstate.c: what ref remembers of a sequence. K and V rows lie in reference-counted blocks of 64 rows, in the storage
- * that was asked for; forks share blocks until one of them writes. Convolution and delta slots are fp32 and copied: a
- * run works on `next`, and only a run that ended well makes it `fixed`. So a failed run leaves nothing behind but rows
- * beyond `rows`, which nobody reads.
+/* refstate.c: what ref remembers of a sequence. K and V rows lie in reference-counted blocks of 64 rows, in
+ * the storage that was asked for; forks share blocks until one of them writes. Convolution and delta slots
+ * are fp32 and copied: a run works on `next`, and only a run that ended well makes it `fixed`. So a failed
+ * run leaves nothing behind but rows beyond `rows`, which nobody reads.
  * SPDX-License-Identifier: MIT */
 #include <stdatomic.h>
 #include <string.h>
@@ -13,7 +13,10 @@ struct ref_block {
     unsigned char bytes[];           /* [REF_BLOCK_ROWS][row_bytes] */
 };
 
-static int is_rows(const struct ref_slot *s) { return s->slot.kind == SG_SLOT_K || s->slot.kind == SG_SLOT_V; }
+static int is_rows(const struct ref_slot *s)
+{
+    return s->slot.kind == SG_SLOT_K || s->slot.kind == SG_SLOT_V;
+}
 
 /* The first row that the row at position `rows` may ask for. */
 static uint64_t first_needed(const struct ref_slot *s, uint64_t rows)
@@ -41,8 +44,8 @@ static unsigned char *row_at(const struct ref_slot *s, uint64_t row)
     return s->blocks[row / REF_BLOCK_ROWS]->bytes + row % REF_BLOCK_ROWS * s->row_bytes;
 }
 
-/* Make block `index` exist and belong to this state alone. The lock is taken for every change that a reader on another
- * thread could see. */
+/* Make block `index` exist and belong to this state alone. The lock is taken for every change that a reader
+ * on another thread could see. */
 static segue_status block_own(struct sg_state *st, struct ref_slot *s, uint64_t index, segue_error *err)
 {
     if (index >= s->blocks_cap) {
@@ -89,7 +92,8 @@ static void rows_keep(struct ref_slot *s, uint64_t first, uint64_t end)
 
 /* --- new, free, fork --- */
 
-static segue_status slot_begin(struct sg_state *st, struct ref_slot *s, const struct sg_slot *slot, segue_error *err)
+static segue_status slot_begin(struct sg_state *st, struct ref_slot *s, const struct sg_slot *slot,
+                               segue_error *err)
 {
     size_t bytes;
     s->slot = *slot;
@@ -121,7 +125,8 @@ segue_status ref_state_new(struct sg_unit *u, const struct sg_slot *slots, uint3
     enum sg_storage storage = o ? o->kv : SG_F32;
     if (storage != SG_F32 && storage != SG_F16 && storage != SG_BF16 && storage != SG_Q8_0)
         return sg_fail(err, SEGUE_EUNSUPPORTED, "new state: ref: K and V as %s; take f32, f16, bf16 or q8",
-                       (unsigned)storage < SG_STORAGE_N ? sg_storage_info(storage)->name : "an unknown storage");
+                       (unsigned)storage < SG_STORAGE_N ? sg_storage_info(storage)->name
+                                                        : "an unknown storage");
     struct sg_state *st = sg_alloc(sizeof *st);
     if (!st) return sg_no_memory("ref state", sizeof *st, err);
     st->base = (struct sg_state_base){u->base.ops, u};
@@ -212,7 +217,8 @@ static void fixed_copy(struct sg_state *s, float *copy, int restore)
 segue_status ref_state_mark(struct sg_state *s, uint32_t *mark, segue_error *err)
 {
     if (s->marks_n == s->marks_cap)
-        return sg_fail(err, SEGUE_ELIMIT, "mark state: ref: %u marks are alive; drop one, or open the state with more",
+        return sg_fail(err, SEGUE_ELIMIT,
+                       "mark state: ref: %u marks are alive; drop one, or open the state with more",
                        s->marks_n);
     float *copy = sg_alloc(s->fixed_bytes);
     if (!copy) return sg_no_memory("mark of a ref state", s->fixed_bytes, err);
@@ -232,7 +238,8 @@ static uint32_t mark_find(const struct sg_state *s, uint32_t number)
 segue_status ref_state_back(struct sg_state *s, uint32_t mark, segue_error *err)
 {
     uint32_t at = mark_find(s, mark);
-    if (at == s->marks_n) return sg_fail(err, SEGUE_EARG, "go back: ref: mark %u is not alive; use a newer one", mark);
+    if (at == s->marks_n)
+        return sg_fail(err, SEGUE_EARG, "go back: ref: mark %u is not alive; use a newer one", mark);
     marks_keep(s, at + 1);
     fixed_copy(s, s->marks[at].copy, 1);
     s->rows = s->marks[at].rows;
@@ -255,11 +262,15 @@ static segue_status may_cut(const struct sg_state *s, uint64_t rows, segue_error
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct ref_slot *slot = &s->slots[i];
         if (sg_slot_fixed_bytes(&slot->slot))
-            return sg_fail(err, SEGUE_EUNSUPPORTED, "cut state: ref: layer %u: its recurrent memory cannot be cut back; "
-                           "go back to a mark, or replay", slot->slot.layer);
+            return sg_fail(err, SEGUE_EUNSUPPORTED,
+                           "cut state: ref: layer %u: its recurrent memory cannot be cut back; "
+                           "go back to a mark, or replay",
+                           slot->slot.layer);
         if (is_rows(slot) && slot->first > first_needed(slot, rows))
-            return sg_fail(err, SEGUE_EUNSUPPORTED, "cut state: ref: layer %u: row %llu is gone, its window starts at "
-                           "%llu; replay", slot->slot.layer, (unsigned long long)first_needed(slot, rows),
+            return sg_fail(err, SEGUE_EUNSUPPORTED,
+                           "cut state: ref: layer %u: row %llu is gone, its window starts at "
+                           "%llu; replay",
+                           slot->slot.layer, (unsigned long long)first_needed(slot, rows),
                            (unsigned long long)slot->first);
     }
     return SEGUE_OK;
@@ -268,8 +279,8 @@ static segue_status may_cut(const struct sg_state *s, uint64_t rows, segue_error
 segue_status ref_state_cut(struct sg_state *s, uint64_t rows, segue_error *err)
 {
     if (rows > s->rows)
-        return sg_fail(err, SEGUE_EARG, "cut state: ref: to %llu rows of %llu; give fewer", (unsigned long long)rows,
-                       (unsigned long long)s->rows);
+        return sg_fail(err, SEGUE_EARG, "cut state: ref: to %llu rows of %llu; give fewer",
+                       (unsigned long long)rows, (unsigned long long)s->rows);
     if (rows && rows < s->rows) SG_TRY(may_cut(s, rows, err));
     uint32_t keep = 0;
     while (keep < s->marks_n && s->marks[keep].rows <= rows) keep++;
@@ -308,18 +319,20 @@ static segue_status slot_of(struct sg_state *s, uint32_t slot, enum sg_storage s
                             struct ref_slot **out, segue_error *err)
 {
     if (slot >= s->slots_n)
-        return sg_fail(err, SEGUE_EARG, "%s state: ref: slot %u of %u; give a smaller one", verb, slot, s->slots_n);
+        return sg_fail(err, SEGUE_EARG, "%s state: ref: slot %u of %u; give a smaller one", verb, slot,
+                       s->slots_n);
     *out = &s->slots[slot];
-    int known = is_rows(*out) ? sg_slot_row_bytes(&(*out)->slot, storage) || !(*out)->row_bytes : storage == SG_F32;
+    int known =
+        is_rows(*out) ? sg_slot_row_bytes(&(*out)->slot, storage) || !(*out)->row_bytes : storage == SG_F32;
     if (!known)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "%s state: ref: slot %u in storage %d; take f32%s", verb, slot,
-                       (int)storage, is_rows(*out) ? ", f16, bf16 or q8" : "");
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "%s state: ref: slot %u in storage %d; take f32%s", verb,
+                       slot, (int)storage, is_rows(*out) ? ", f16, bf16 or q8" : "");
     return SEGUE_OK;
 }
 
 /* One row from a storage to another, by way of fp32 unless they are the same. */
-static void row_move(const struct sg_slot *slot, const void *from, enum sg_storage a, void *to, enum sg_storage b,
-                     float *row)
+static void row_move(const struct sg_slot *slot, const void *from, enum sg_storage a, void *to,
+                     enum sg_storage b, float *row)
 {
     if (a == b) {
         memcpy(to, from, sg_slot_row_bytes(slot, a));
@@ -329,8 +342,8 @@ static void row_move(const struct sg_slot *slot, const void *from, enum sg_stora
     sg_slot_encode(slot, b, row, to);
 }
 
-segue_status ref_state_get(struct sg_state *st, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
-                           void *out, segue_error *err)
+segue_status ref_state_get(struct sg_state *st, uint32_t slot, uint64_t from, uint64_t to,
+                           enum sg_storage storage, void *out, segue_error *err)
 {
     struct ref_slot *s;
     SG_TRY(slot_of(st, slot, storage, "get", &s, err));
@@ -342,9 +355,11 @@ segue_status ref_state_get(struct sg_state *st, uint32_t slot, uint64_t from, ui
     if (!is_rows(s)) {
         memcpy(out, s->fixed, sg_slot_fixed_bytes(&s->slot));
     } else if (from > to || to > s->end || (from < to && from < s->first)) {
-        status = sg_fail(err, SEGUE_EARG, "get state: ref: slot %u: rows [%llu, %llu) of [%llu, %llu); ask for those "
-                         "that are held", slot, (unsigned long long)from, (unsigned long long)to,
-                         (unsigned long long)s->first, (unsigned long long)s->end);
+        status = sg_fail(err, SEGUE_EARG,
+                         "get state: ref: slot %u: rows [%llu, %llu) of [%llu, %llu); ask for those "
+                         "that are held",
+                         slot, (unsigned long long)from, (unsigned long long)to, (unsigned long long)s->first,
+                         (unsigned long long)s->end);
     } else {
         size_t bytes = sg_slot_row_bytes(&s->slot, storage);
         for (uint64_t r = from; r < to; r++)
@@ -387,7 +402,8 @@ static segue_status put_rows(struct sg_state *st, struct ref_slot *s, uint64_t f
     segue_status status = SEGUE_OK;
     for (uint64_t r = from; r < to && status == SEGUE_OK; r++) {
         status = block_own(st, s, r / REF_BLOCK_ROWS, err);
-        if (status == SEGUE_OK) row_move(&s->slot, in + (r - from) * bytes, storage, row_at(s, r), st->storage, row);
+        if (status == SEGUE_OK)
+            row_move(&s->slot, in + (r - from) * bytes, storage, row_at(s, r), st->storage, row);
     }
     sg_free(row);
     if (status != SEGUE_OK) return status;
@@ -396,8 +412,8 @@ static segue_status put_rows(struct sg_state *st, struct ref_slot *s, uint64_t f
     return SEGUE_OK;
 }
 
-segue_status ref_state_put(struct sg_state *st, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
-                           const void *in, segue_error *err)
+segue_status ref_state_put(struct sg_state *st, uint32_t slot, uint64_t from, uint64_t to,
+                           enum sg_storage storage, const void *in, segue_error *err)
 {
     struct ref_slot *s;
     if (st->busy) return sg_fail(err, SEGUE_EARG, "put state: ref: a run is using the state; wait for it");
@@ -441,11 +457,12 @@ void ref_state_read(struct sg_state *st, int32_t slot, uint64_t from, uint64_t t
 {
     const struct ref_slot *s = &st->slots[slot];
     size_t width = (size_t)s->slot.heads * s->slot.width;
-    for (uint64_t r = from; r < to; r++) sg_slot_decode(&s->slot, st->storage, row_at(s, r), out + (r - from) * width);
+    for (uint64_t r = from; r < to; r++)
+        sg_slot_decode(&s->slot, st->storage, row_at(s, r), out + (r - from) * width);
 }
 
-/* keep 0: as before the run; keep 1: what `next` and the appended rows say. Blocks that neither a row to come nor the
- * oldest mark can ask for are let go. */
+/* keep 0: as before the run; keep 1: what `next` and the appended rows say. Blocks that neither a row to come
+ * nor the oldest mark can ask for are let go. */
 void ref_state_finish(struct sg_state *st, int keep, uint32_t rows)
 {
     pthread_mutex_lock(&st->lock);
