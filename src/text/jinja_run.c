@@ -129,6 +129,22 @@ static segue_status emit_value(struct sg_jinja *st, struct sg_val v)
 
 /* --- loops --- */
 
+/* What was assigned to a target, as a value: a loop with a condition hands tuples on, whatever was unpacked. */
+static segue_status target_value(struct sg_jinja *st, struct sg_frame *f, const struct sg_node *t,
+                                 struct sg_val *out)
+{
+    struct sg_list *l = NULL;
+    if (t->kind == SG_N_NAME) return *out = *slot_of(f, t), SEGUE_OK;
+    SG_TRY(sg_list_make(st, SG_V_TUPLE, 0, &l));
+    for (const struct sg_node *i = t->a; i; i = i->next) {
+        struct sg_val v;
+        SG_TRY(target_value(st, f, i, &v));
+        SG_TRY(sg_list_add(st, l, v));
+    }
+    *out = sg_v_of(&l->o);
+    return SEGUE_OK;
+}
+
 /* The next item that passes the loop's condition; kind MISSING = none. */
 static segue_status loop_pull(struct sg_jinja *st, struct sg_loop *l, struct sg_val *out)
 {
@@ -145,7 +161,7 @@ static segue_status loop_pull(struct sg_jinja *st, struct sg_loop *l, struct sg_
         if (!n->e) return SEGUE_OK;
         SG_TRY(assign(st, l->test, n->a, *out));
         SG_TRY(sg_jinja_eval(st, l->test, n->e, &ok));
-        if (sg_val_true(ok)) return SEGUE_OK;
+        if (sg_val_true(ok)) return target_value(st, l->test, n->a, out);
     }
 }
 
