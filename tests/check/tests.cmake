@@ -6,6 +6,7 @@ set_target_properties(check PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY
 if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/check/check_kernel.c)
   target_compile_definitions(check PRIVATE CHECK_KERNEL)
 endif()
+segue_script(check_kernel "check;quick" $<TARGET_FILE:check> --level kernel --quick)
 segue_script(check_op "check;quick" $<TARGET_FILE:check> --level op --quick)
 segue_script(check_handoff "check;quick" $<TARGET_FILE:check> --level handoff --quick)
 segue_script(check_options "check;quick" ${CMAKE_CURRENT_SOURCE_DIR}/check/options.sh $<TARGET_FILE:check>)

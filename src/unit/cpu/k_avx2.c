@@ -174,6 +174,8 @@ INLINE void bytes_put(__m256i v, uint8_t *tile, uint32_t nt)
     for (uint32_t i = 0; i < 8; i++) tile[i / 4 * nt * 4 + i % 4] = (uint8_t)all[i];
 }
 
+static inline float fold8(const float *a) { return ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7])); }
+
 static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine, uint8_t *tile)
 {
     const size_t bytes = (size_t)nt * block;
@@ -187,21 +189,23 @@ static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t bl
             float room[8], top = 0.0f;
             _mm256_storeu_ps(room, most);
             for (int i = 0; i < 8; i++) top = room[i] > top ? room[i] : top;
-            __m256 inverse = _mm256_set1_ps(top > 0.0f ? 127.0f / top : 0.0f);
+            __m256 inverse = _mm256_set1_ps(top > TINY_BLOCK ? 127.0f / top : 0.0f), bad = _mm256_setzero_ps();
             __m256i sum = _mm256_setzero_si256();
             for (uint32_t i = 0; i < block; i += 8) {
                 __m256i q, rest = sum;
+                bad = _mm256_fmadd_ps(_mm256_loadu_ps(v + i), _mm256_setzero_ps(), bad);  /* NaN stays visible */
                 sum = _mm256_add_epi32(sum, quant_8(_mm256_mul_ps(_mm256_loadu_ps(v + i), inverse), (int)fine, &q, &rest));
                 bytes_put(q, tile + (i / 4 * nt + t) * 4, nt);
                 if (fine) bytes_put(rest, tile + bytes + (i / 4 * nt + t) * 4, nt);
             }
             int32_t all[8], total = 0;
             _mm256_storeu_si256((__m256i *)(void *)all, sum);
+            _mm256_storeu_ps(room, bad);
             for (int i = 0; i < 8; i++) total += all[i];
             float scale = top * (1.0f / 127.0f);
             if (fine) scale *= 1.0f / 256.0f;
             d[t] = scale;
-            s[t] = scale * (float)total;
+            s[t] = scale * (float)total + fold8(room);
         }
     }
 }

@@ -166,12 +166,14 @@ INLINE void quant_block(const float *v, const int block, const int fine, uint8_t
 {
     __m512 a = _mm512_loadu_ps(v), b = block == 32 ? _mm512_loadu_ps(v + 16) : a;
     float top = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
-    __m512 inverse = _mm512_set1_ps(top > 0.0f ? 127.0f / top : 0.0f);
+    __m512 inverse = _mm512_set1_ps(top > TINY_BLOCK ? 127.0f / top : 0.0f);
     __m512i sum = quant_16(_mm512_mul_ps(a, inverse), fine, q, rest);
     if (block == 32) sum = _mm512_add_epi32(sum, quant_16(_mm512_mul_ps(b, inverse), fine, q + 16, rest + 16));
     *d = top * (1.0f / 127.0f);
     if (fine) *d *= 1.0f / 256.0f;
-    *s = *d * (float)_mm512_reduce_add_epi32(sum);
+    const __m512 zero = _mm512_setzero_ps();
+    float bad = _mm512_reduce_add_ps(_mm512_fmadd_ps(a, zero, _mm512_mul_ps(b, zero)));  /* NaN stays visible */
+    *s = *d * (float)_mm512_reduce_add_epi32(sum) + bad;
 }
 
 INLINE void quant_rows(const float *x, size_t ldx, uint32_t nt, size_t k, const int block, const int fine, uint8_t *tile)

@@ -11,6 +11,8 @@
 #include "base/num.h"
 #include "unit/cpu/kernels.h"
 
+#define TINY_BLOCK 1e-36f /* a block below it is taken as zeros: 127 / top would overflow */
+
 static inline float fold16(const float *a)
 {
     float b[8], c[4];
@@ -258,10 +260,11 @@ static void plain_quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint3
             const float *v = x + t * ldx + at;
             float top = 0.0f;
             for (uint32_t i = 0; i < block; i++) top = fabsf(v[i]) > top ? fabsf(v[i]) : top;
-            float inverse = top > 0.0f ? 127.0f / top : 0.0f;
+            float inverse = top > TINY_BLOCK ? 127.0f / top : 0.0f, bad = 0.0f;
             int32_t sum = 0, rests = 0;
             for (uint32_t i = 0; i < block; i++) {
                 volatile float y = v[i] * inverse;
+                bad += v[i] * 0.0f;          /* NaN when a number is not finite: it must stay visible */
                 int32_t q = plain_round(y), r = plain_round((y - (float)q) * 256.0f);
                 size_t to = ((i / 4) * nt + t) * 4 + i % 4;
                 r = r > 127 ? 127 : r < -127 ? -127 : r;
@@ -273,7 +276,7 @@ static void plain_quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint3
             float scale = top * (1.0f / 127.0f);
             if (fine) scale *= 1.0f / 256.0f;
             d[t] = scale;
-            s[t] = scale * (float)(fine ? sum * 256 + rests : sum);
+            s[t] = scale * (float)(fine ? sum * 256 + rests : sum) + bad;
         }
     }
 }

@@ -1,0 +1,294 @@
+/* check_kernel.c: level kernel: every entry of the cpu unit's kernel table, for each instruction set that this machine has,
+ * against k_generic.c. Integer results (quantised activations, opened weights, half floats) are compared bit by bit; sums
+ * of fp32 within rounding. Widths have odd tails, data has outliers, zeros and equal numbers, results have guards around.
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/num.h"
+#include "check.h"
+#include "unit/cpu/dispatch.h"
+
+struct kernel_case {
+    struct check *c;
+    const struct sg_kernels *a, *b;          /* generic, and the one that is tested */
+    struct check_rng rng;
+    struct check_case k;
+    double spread;                           /* largest |expected| so far */
+};
+
+static const char *const pack_names[SG_PACK_N] = {"q4", "q4m", "q8", "q4f", "q8f", "q8h", "f32", "f16", "bf16"};
+
+static int begin(struct kernel_case *t, const char *name, uint64_t index)
+{
+    t->k = (struct check_case){.level = "kernel", .unit = t->b->isa, .against = "generic"};
+    snprintf(t->k.name, sizeof t->k.name, "%s.%u", name, (unsigned)index);
+    t->rng = check_rng_of(t->c->seed, name, index);
+    t->spread = 0;
+    return check_wants(t->c, &t->k);
+}
+
+static void bits(struct kernel_case *t, const void *want, const void *got, size_t n)
+{
+    const unsigned char *w = want, *g = got;
+    for (size_t i = 0; i < n; i++)
+        if (w[i] != g[i]) t->k.max_abs = 1 + abs(w[i] - g[i]);
+}
+
+static void floats(struct kernel_case *t, const float *want, const float *got, size_t n, double share)
+{
+    for (size_t i = 0; i < n; i++)
+        if (fabs((double)want[i]) > t->spread) t->spread = fabs((double)want[i]);
+    for (size_t i = 0; i < n; i++) {
+        double d = fabs((double)want[i] - (double)got[i]);
+        if (isnan(want[i]) != isnan(got[i])) d = INFINITY;
+        if (d > t->k.max_abs) t->k.max_abs = d;
+    }
+    t->k.bound = share * (t->spread > 1e-30 ? t->spread : 1e-30);
+}
+
+static void end(struct kernel_case *t, const struct check_guard *g)
+{
+    if (!check_guard_ok(g)) t->k.ok = -1;
+    check_report(t->c, &t->k);
+}
+
+static float *data(struct kernel_case *t, struct sg_arena *arena, size_t n)
+{
+    float *x = sg_arena_alloc(arena, n * sizeof *x);
+    if (x) check_fill(&t->rng, x, n, (enum check_data)check_below(&t->rng, CHECK_DATA_N), 1.0f);
+    return x;
+}
+
+/* Packed weights of random integers; scales and offsets that real files have. */
+static uint8_t *weights(struct kernel_case *t, struct sg_arena *arena, enum sg_pack kind, size_t k, uint32_t groups)
+{
+    size_t bytes = sg_pack_block_bytes(kind), n = k / sg_pack_block(kind) * groups;
+    uint8_t *w = sg_arena_alloc(arena, n * bytes + 64);
+    for (size_t i = 0; w && i < n * bytes; i++) w[i] = (uint8_t)check_below(&t->rng, 256);
+    for (size_t i = 0; w && i < n; i++)
+        for (int r = 0; r < 32; r++) {
+            float f = check_normal(&t->rng) * 0.01f;
+            uint16_t h = kind == SG_PACK_BF16 ? sg_bf16_of_f32(f) : sg_f16_of_f32(f);
+            int halves = kind == SG_PACK_Q4M ? 32 : 16, half = kind <= SG_PACK_Q8 || kind >= SG_PACK_F16;
+            if (half && r < halves) memcpy(w + i * bytes + 2 * r, &h, 2);
+            if (!half && (kind != SG_PACK_F32 || r < 16)) memcpy(w + i * bytes + 4 * r, &f, 4);
+        }
+    return w;
+}
+
+static void check_mm(struct kernel_case *t, enum sg_pack kind, uint64_t index)
+{
+    if (!begin(t, pack_names[kind], index)) return;
+    struct sg_arena arena = {0};
+    uint32_t block = sg_pack_block(kind), quant = kind < SG_PACK_F32, nt = check_between(&t->rng, 1, quant ? SG_FEW : SG_TILE);
+    uint32_t rows = check_between(&t->rng, 1, 90), groups = (rows + 15) / 16, fine = quant && check_below(&t->rng, 2);
+    size_t k = quant ? 32 * check_between(&t->rng, 1, 9) : check_between(&t->rng, 1, 70), ldo = rows + check_below(&t->rng, 5);
+    float *x = data(t, &arena, nt * k), *want = sg_arena_alloc(&arena, nt * ldo * sizeof *want);
+    uint8_t *w = weights(t, &arena, kind, k, groups), *tile = sg_arena_alloc(&arena, 8 * nt * k + 64);
+    struct check_guard g;
+    float *got = check_guard_new(&g, ((nt - 1) * ldo + rows) * sizeof *got, 4 * check_below(&t->rng, 4));
+    if (x && want && w && tile && got) {
+        if (quant) t->a->quant(x, k, nt, k, block, fine, tile);
+        else t->a->spread(x, k, nt, k, (float *)(void *)tile);
+        t->a->few[kind](w, k, rows, tile, nt, fine, want, ldo);
+        uint64_t from = sg_now_ns();
+        t->b->few[kind](w, k, rows, tile, nt, fine, got, ldo);
+        t->k.ns = (double)(sg_now_ns() - from);
+        for (uint32_t i = 0; i < nt; i++) floats(t, want + i * ldo, got + i * ldo, rows, 1e-5);
+    }
+    end(t, &g);
+    check_guard_free(&g);
+    sg_arena_free(&arena);
+}
+
+/* Opened weights are equal bits; a tile gives each row the bits that `few` gives it alone. */
+static void check_open(struct kernel_case *t, enum sg_pack kind, uint64_t index)
+{
+    char name[32];
+    snprintf(name, sizeof name, "open.%s", pack_names[kind]);
+    if (!begin(t, name, index)) return;
+    struct sg_arena arena = {0};
+    uint32_t block = sg_pack_block(kind), nt = check_between(&t->rng, 1, SG_TILE), fine = check_below(&t->rng, 2);
+    size_t k = 32 * check_between(&t->rng, 1, 9), open = k * 24;
+    uint8_t *w = weights(t, &arena, kind, k, 1), *want = sg_arena_alloc(&arena, open), *one = sg_arena_alloc(&arena, 4 * k);
+    uint8_t *tile = sg_arena_alloc(&arena, 8 * nt * k);
+    float *x = data(t, &arena, nt * k), *out = sg_arena_alloc(&arena, nt * 16 * sizeof *out), alone[16];
+    struct check_guard g;
+    uint8_t *got = check_guard_new(&g, open, 0);
+    if (w && want && one && tile && x && out && got) {
+        memset(got, 0, open);
+        if (t->a->open[kind]) {
+            t->a->open[kind](w, k, want);
+            t->b->open[kind](w, k, got);
+            bits(t, want, got, open);
+        }
+        t->b->quant(x, k, nt, k, block, fine, tile);
+        t->b->tile[kind == SG_PACK_Q8H](t->a->open[kind] ? got : w, k, 16, tile, nt, fine, out, 16);
+        for (uint32_t i = 0; i < nt; i++) {
+            t->b->quant(x + i * k, k, 1, k, block, fine, one);
+            t->b->few[kind](w, k, 16, one, 1, fine, alone, 16);
+            bits(t, alone, out + i * 16, sizeof alone);
+        }
+    }
+    end(t, &g);
+    check_guard_free(&g);
+    sg_arena_free(&arena);
+}
+
+static void check_quant(struct kernel_case *t, uint64_t index)
+{
+    if (!begin(t, "quant", index)) return;
+    struct sg_arena arena = {0};
+    uint32_t block = check_below(&t->rng, 2) ? 16 : 32, nt = check_between(&t->rng, 1, SG_TILE), fine = check_below(&t->rng, 2);
+    size_t k = block * check_between(&t->rng, 1, 12), ldx = k + check_below(&t->rng, 7), n = sg_tile_bytes(k, block, fine, nt);
+    float *x = data(t, &arena, nt * ldx);
+    uint8_t *want = sg_arena_alloc(&arena, n);
+    struct check_guard g;
+    uint8_t *got = check_guard_new(&g, n, 4 * check_below(&t->rng, 3));
+    if (x && want && got) {
+        t->a->quant(x, ldx, nt, k, block, fine, want);
+        t->b->quant(x, ldx, nt, k, block, fine, got);
+        bits(t, want, got, n);
+    }
+    end(t, &g);
+    check_guard_free(&g);
+    sg_arena_free(&arena);
+}
+
+/* Norms, activations, gated units, sums, halves, rotations: one row of odd width. */
+static void check_row(struct kernel_case *t, uint64_t index)
+{
+    if (!begin(t, "row", index)) return;
+    struct sg_arena arena = {0};
+    uint32_t n = check_between(&t->rng, 1, 200), what = (uint32_t)index % 8, pairs = n / 3;
+    float *x = data(t, &arena, n + 2), *y = data(t, &arena, n + 2), *want = sg_arena_alloc(&arena, n * sizeof *want);
+    struct sg_norm p = {.kind = what ? SG_NORM_LAYER : SG_NORM_RMS, .eps = 1e-5f, .groups = 1, .plus_one = check_below(&t->rng, 2)};
+    enum sg_act act = (enum sg_act)check_below(&t->rng, SG_ACT_TANH + 1);
+    struct check_guard g;
+    float *got = check_guard_new(&g, n * sizeof *got, 4 * check_below(&t->rng, 3));
+    if (!x || !y || !want || !got) what = 99;
+    for (int i = 0; i < 2 && what < 99; i++) {
+        const struct sg_kernels *k = i ? t->b : t->a;
+        float *out = i ? got : want;
+        memcpy(out, x, n * sizeof *out);
+        if (what < 2) k->norm(x, n, &p, y, index % 16 > 8 ? y : NULL, out);
+        else if (what == 2) k->act(act, x, n, out);
+        else if (what == 3) k->glu(act, x, y, n, out);
+        else if (what == 4) k->axpy(0.7f, y, n, out);
+        else if (what == 5) k->rope(x, pairs, n, y, -1.0f, out);
+        else if (what == 6) out[0] = k->dot(x, y, n);
+        else k->add(x, y, n, out);
+    }
+    if (what < 99) floats(t, want, got, n, 2e-6 * sqrt(n));
+    end(t, &g);
+    check_guard_free(&g);
+    sg_arena_free(&arena);
+}
+
+static void check_halves(struct kernel_case *t, uint64_t index)
+{
+    if (!begin(t, "halves", index)) return;
+    struct sg_arena arena = {0};
+    uint32_t n = check_between(&t->rng, 1, 70);
+    float *x = data(t, &arena, n), *back = sg_arena_alloc(&arena, 2 * n * sizeof *back);
+    uint16_t *want = sg_arena_alloc(&arena, n * sizeof *want);
+    struct check_guard g;
+    uint16_t *got = check_guard_new(&g, n * sizeof *got, 2);
+    if (x && back && want && got) {
+        if (index == 0) x[0] = 1e30f;
+        t->a->to_f16(x, n, want);
+        t->b->to_f16(x, n, got);
+        bits(t, want, got, n * sizeof *got);
+        t->a->of_f16(want, n, back);
+        t->b->of_f16(want, n, back + n);
+        bits(t, back, back + n, n * sizeof *back);
+        t->a->of_bf16(want, n, back);
+        t->b->of_bf16(want, n, back + n);
+        bits(t, back, back + n, n * sizeof *back);
+    }
+    end(t, &g);
+    check_guard_free(&g);
+    sg_arena_free(&arena);
+}
+
+/* One chunk of attention: scores, softmax with bounds, weighted sum. */
+static void check_attention(struct kernel_case *t, uint64_t index)
+{
+    if (!begin(t, "attention", index)) return;
+    struct sg_arena arena = {0};
+    uint32_t nq = check_between(&t->rng, 1, 6), d = check_between(&t->rng, 1, 80), keys = check_between(&t->rng, 1, SG_CHUNK);
+    uint32_t dvp = 16 * check_between(&t->rng, 1, 9), hi = check_between(&t->rng, 0, keys), lo = check_between(&t->rng, 0, hi);
+    float *q = data(t, &arena, nq * d), *kv = data(t, &arena, SG_CHUNK * d), *v = data(t, &arena, SG_CHUNK * dvp);
+    float *s = sg_arena_alloc(&arena, 2 * nq * SG_CHUNK * sizeof *s), *want = sg_arena_alloc(&arena, nq * dvp * sizeof *want);
+    float sums[2][2] = {{0}}, cap = check_below(&t->rng, 2) ? 20.0f : 0.0f;
+    struct check_guard g;
+    float *got = check_guard_new(&g, nq * dvp * sizeof *got, 0);
+    if (q && kv && v && s && want && got) {
+        for (int i = 0; i < 2; i++) {
+            const struct sg_kernels *k = i ? t->b : t->a;
+            float *si = s + i * (int)(nq * SG_CHUNK);
+            k->scores(q, nq, d, kv, keys, si);
+            for (uint32_t j = 0; j < nq; j++) k->soften(si + j * SG_CHUNK, lo, hi, keys, 0.1f, cap, &sums[i][0], &sums[i][1]);
+            k->weigh(si, nq, keys, v, dvp, i ? got : want);
+        }
+        floats(t, want, got, nq * dvp, 2e-5);
+        if (lo < hi) floats(t, sums[0], sums[1], 2, 2e-5);
+        else if (sums[1][0] != -INFINITY || sums[1][1] != 0.0f) t->k.ok = -1;
+    }
+    end(t, &g);
+    check_guard_free(&g);
+    sg_arena_free(&arena);
+}
+
+/* Three steps of the delta rule, and one of a convolution. */
+static void check_recurrent(struct kernel_case *t, uint64_t index)
+{
+    if (!begin(t, "recurrent", index)) return;
+    struct sg_arena arena = {0};
+    uint32_t dk = check_between(&t->rng, 1, 40), dv = check_between(&t->rng, 1, 70);
+    float *s = sg_arena_alloc(&arena, 2 * dk * dv * sizeof *s), *x = data(t, &arena, 3 * (2 * dk + dv)), *u = sg_arena_alloc(&arena, dv * sizeof *u);
+    float *want = sg_arena_alloc(&arena, dv * sizeof *want);
+    struct check_guard g;
+    float *got = check_guard_new(&g, dv * sizeof *got, 4);
+    if (s && x && u && want && got) {
+        for (uint32_t i = 0; i < 3 * (2 * dk + dv); i++) x[i] /= sqrtf((float)dk) * (1.0f + fabsf(x[i]));
+        for (int i = 0; i < 2; i++)
+            for (uint32_t n = 0; n < 3; n++) {
+                const float *q = x + n * (2 * dk + dv);
+                (i ? t->b : t->a)->delta(s + (size_t)i * dk * dv, dk, dv, q, q + dk, q + 2 * dk, 0.9f, 0.5f, u, i ? got : want);
+            }
+        floats(t, want, got, dv, 2e-5);
+        floats(t, s, s + dk * dv, dk * dv, 2e-5);
+        const float *taps[3] = {x, x + 1, x + 2};
+        uint32_t c = dk < dv ? dk : dv;
+        t->a->conv(taps, 3, x, 1, x, SG_ACT_SILU, c, want);
+        t->b->conv(taps, 3, x, 1, x, SG_ACT_SILU, c, got);
+        floats(t, want, got, c, 2e-5);
+    }
+    end(t, &g);
+    check_guard_free(&g);
+    sg_arena_free(&arena);
+}
+
+void check_kernels(struct check *c)
+{
+    struct sg_kernels generic, table;
+    if (sg_isa_choose("generic", &generic, NULL) != SEGUE_OK) return;
+    uint32_t n = c->quick ? 8 : 60;
+    for (int isa = SG_ISA_GENERIC; isa < SG_ISA_N; isa++) {
+        if (!sg_isa_present((enum sg_isa)isa) || sg_isa_choose(sg_isa_name((enum sg_isa)isa), &table, NULL) != SEGUE_OK) continue;
+        struct kernel_case t = {.c = c, .a = &generic, .b = &table};
+        for (uint32_t i = 0; i < n; i++) {
+            for (int kind = 0; kind < SG_PACK_N; kind++) check_mm(&t, (enum sg_pack)kind, i);
+            for (int kind = 0; kind < SG_PACK_F32; kind++) check_open(&t, (enum sg_pack)kind, i);
+            check_quant(&t, i);
+            check_row(&t, i);
+            check_halves(&t, i);
+            check_attention(&t, i);
+            check_recurrent(&t, i);
+        }
+    }
+}

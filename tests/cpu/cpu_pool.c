@@ -1,0 +1,69 @@
+/* cpu_pool.c: the pool does every item once and every stage after the one before, with fewer, as many and more threads than
+ * processors, over many jobs, after rests, and with stages of no items.
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "unit/cpu/pool.h"
+
+enum { STAGES = 5, MOST = 64 };
+
+struct work {
+    uint32_t items[STAGES];
+    atomic_uint done[STAGES][MOST];
+    atomic_uint stage_done[STAGES];
+    atomic_uint early;               /* items that ran before the stage before was over */
+};
+
+static void item(void *arg, uint32_t stage, uint32_t i, uint32_t thread)
+{
+    struct work *w = arg;
+    (void)thread;
+    if (stage && atomic_load(&w->stage_done[stage - 1]) != w->items[stage - 1]) atomic_fetch_add(&w->early, 1u);
+    atomic_fetch_add(&w->done[stage][i], 1u);
+    atomic_fetch_add(&w->stage_done[stage], 1u);
+}
+
+static void run_many(uint32_t threads, int jobs)
+{
+    static struct work w;
+    struct sg_pool *pool;
+    assert_int_equal(sg_pool_open(&pool, threads, NULL), SEGUE_OK);
+    assert_int_equal(sg_pool_threads(pool), threads);
+    for (int j = 0; j < jobs; j++) {
+        w = (struct work){.items = {1, 7, 0, MOST, (uint32_t)j % MOST}};
+        struct sg_job job = {.items = w.items, .stages = STAGES, .work = item, .arg = &w};
+        w.stage_done[2] = 0;
+        sg_pool_run(pool, &job);
+        assert_int_equal(atomic_load(&w.early), 0);
+        for (uint32_t s = 0; s < STAGES; s++)
+            for (uint32_t i = 0; i < MOST; i++) assert_int_equal(atomic_load(&w.done[s][i]), i < w.items[s]);
+        if (j % 16 == 5) sg_pool_rest(pool);
+    }
+    sg_pool_close(pool);
+}
+
+static void one_thread(void **state) { (void)state; run_many(1, 20); }
+static void two_threads(void **state) { (void)state; run_many(2, 200); }
+static void many_threads(void **state) { (void)state; run_many(9, 60); }
+
+static void close_unused(void **state)
+{
+    struct sg_pool *pool;
+    (void)state;
+    assert_int_equal(sg_pool_open(&pool, 3, NULL), SEGUE_OK);
+    sg_pool_close(pool);
+    sg_pool_close(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_thread), cmocka_unit_test(two_threads),
+                                       cmocka_unit_test(many_threads), cmocka_unit_test(close_unused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
