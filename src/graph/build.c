@@ -10,6 +10,7 @@
 
 enum { FIRST_CAP = 64 };
 
+/* Once failed, always failed: the first reason is the one worth reading. */
 static int failed(const struct sg_builder *b) { return b->error.status != SEGUE_OK; }
 
 /* Room for one more entry: the array itself, or a moved one; the old copy stays in the arena until the graph
@@ -40,6 +41,7 @@ segue_status sg_builder_begin(struct sg_builder *b, segue_error *err)
 segue_status sg_builder_end(struct sg_builder *b, struct sg_graph **out, segue_error *err)
 {
     struct sg_graph *g = b->graph;
+    /* The vocabulary is not said twice: it is the width of the logits. */
     int32_t logits = failed(b) ? -1 : sg_graph_output(g, "logits");
     if (logits >= 0) g->vocab = g->values[g->outputs[logits].value].width;
     segue_status status = failed(b) ? b->error.status : sg_graph_check(g, &b->error);
@@ -65,6 +67,7 @@ static int32_t value_new(struct sg_builder *b, enum sg_value_kind kind, uint32_t
     return (int32_t)g->values_n++;
 }
 
+/* Inputs are one or two, so their array grows by one. */
 static int32_t input_new(struct sg_builder *b, const char *name, enum sg_value_kind kind, uint32_t width)
 {
     struct sg_graph *g = b->graph;
@@ -114,6 +117,7 @@ void sg_output(struct sg_builder *b, int32_t value, const char *format, ...)
     g->outputs[g->outputs_n++] = (struct sg_port){.name = copy, .value = value};
 }
 
+/* Zero is a tensor's index; absent is -1. */
 static const struct sg_weight no_weight = {.tensor = -1};
 
 struct sg_weight sg_weight_rows(struct sg_builder *b, const struct sg_tensor *t, uint32_t at, uint32_t rows)
@@ -121,6 +125,7 @@ struct sg_weight sg_weight_rows(struct sg_builder *b, const struct sg_tensor *t,
     struct sg_graph *g = b->graph;
     uint32_t i = 0;
     if (!t || failed(b)) return no_weight;
+    /* A tensor that several ops use (a tied head) is one entry, and one copy on a unit. */
     while (i < g->tensors_n && g->tensors[i] != t) i++;
     if (i == g->tensors_n) {
         const struct sg_tensor **wider = grow(b, g->tensors, g->tensors_n, &b->tensors_cap, sizeof *wider);
@@ -172,6 +177,7 @@ int32_t sg_rope_table_add(struct sg_builder *b, uint32_t pairs, const float *inv
 
 /* --- operations --- */
 
+/* Slots are numbered in the order of the ops, which is the order in which a hand-off streams them. */
 static int32_t slot_new(struct sg_builder *b, struct sg_slot slot)
 {
     struct sg_graph *g = b->graph;
@@ -187,6 +193,7 @@ static int32_t slot_new(struct sg_builder *b, struct sg_slot slot)
     return (int32_t)g->slots_n++;
 }
 
+/* All inputs absent but the first. */
 static struct sg_op op_of(enum sg_op_code code, struct sg_operand x)
 {
     struct sg_op op = {.code = code, .layer = -1, .in = {x}};
@@ -215,6 +222,7 @@ static int32_t append(struct sg_builder *b, struct sg_op op, uint64_t width64)
     op.out = value_new(b, SG_VALUE_ROWS, (uint32_t)width64, wanted, (int32_t)g->ops_n);
     if (op.out < 0) return -1;
     g->ops[g->ops_n++] = op;
+    /* Judged at once, while the family's line that asked for it is known. */
     if (sg_op_check(g, g->ops_n - 1, &b->error) != SEGUE_OK) return -1;
     return op.out;
 }
@@ -234,6 +242,7 @@ int32_t sg_norm(struct sg_builder *b, struct sg_operand x, struct sg_norm p, str
     struct sg_op op = op_of(SG_OP_NORM, x);
     op.in[1] = gate;
     op.u.norm = p;
+    /* Left out means one group: the whole row. */
     if (!p.groups) op.u.norm.groups = 1;
     return append(b, op, x.width);
 }
@@ -271,6 +280,7 @@ int32_t sg_attend(struct sg_builder *b, struct sg_operand q, struct sg_operand k
     return append(b, op, (uint64_t)p.heads * p.dv);
 }
 
+/* The memory is the taps before the current one; taps == 0 is refused by the check. */
 int32_t sg_conv(struct sg_builder *b, struct sg_operand x, struct sg_conv p)
 {
     struct sg_op op = op_of(SG_OP_CONV, x);

@@ -4,6 +4,7 @@
 #include "base/buf.h"
 #include "graph/graph.h"
 
+/* `%9`, or `%9[0:64]` when it is a window. */
 static void put_operand(const struct sg_graph *g, struct sg_buf *out, const char *label,
                         const struct sg_operand *x)
 {
@@ -28,6 +29,7 @@ static void put_weight(const struct sg_graph *g, struct sg_buf *out, const char 
                       sg_storage_info(t->storage)->name);
 }
 
+/* heads=query/kv d=key/value width. */
 static void put_attend(const struct sg_graph *g, struct sg_buf *out, const struct sg_op *op)
 {
     const struct sg_attend *p = &op->u.attend;
@@ -40,6 +42,7 @@ static void put_attend(const struct sg_graph *g, struct sg_buf *out, const struc
     sg_buf_printf(out, " slots=%d,%d", p->slot_k, p->slot_v);
 }
 
+/* heads=key/value; decay=exp: the tensor holds a logarithm. */
 static void put_delta(const struct sg_graph *g, struct sg_buf *out, const struct sg_op *op)
 {
     const struct sg_delta *p = &op->u.delta;
@@ -51,6 +54,7 @@ static void put_delta(const struct sg_graph *g, struct sg_buf *out, const struct
     sg_buf_printf(out, " l2_eps=%.9g slot=%d", (double)p->l2_eps, p->slot);
 }
 
+/* 1+ before the weight: one is added to it. */
 static void put_norm(const struct sg_graph *g, struct sg_buf *out, const struct sg_op *op)
 {
     const struct sg_norm *p = &op->u.norm;
@@ -124,6 +128,7 @@ static void put_rest(const struct sg_graph *g, struct sg_buf *out, const struct 
     }
 }
 
+/* Slots are part of what a reader wants to know: they are the state. */
 static void put_slot(struct sg_buf *out, uint32_t i, const struct sg_slot *s)
 {
     static const char *const kinds[] = {"k", "v", "conv", "delta"};

@@ -51,12 +51,14 @@ static segue_status input(const struct judge *j, int i, const char *what, uint64
     if (width && x->width != width)
         return wrong(j, SEGUE_EFORMAT, "%s has %u columns, wants %llu", what, x->width,
                      (unsigned long long)width);
+    /* T and R rows do not mix: row 3 of one is not row 3 of the other. */
     if (j->op->code != SG_OP_ROWS && v->wanted != j->g->values[j->op->out].wanted)
         return wrong(j, SEGUE_EINTERNAL, "%s: value %d has %s rows", what, x->value,
                      v->wanted ? "wanted" : "all");
     return SEGUE_OK;
 }
 
+/* Absent is allowed. */
 static segue_status maybe_input(const struct judge *j, int i, const char *what, uint64_t width)
 {
     return j->op->in[i].value < 0 ? SEGUE_OK : input(j, i, what, width);
@@ -82,6 +84,7 @@ static segue_status tensor(const struct judge *j, const struct sg_weight *w, con
     return SEGUE_OK;
 }
 
+/* A window of rows, all columns: shapes as Hugging Face writes them, n x k. */
 static segue_status matrix(const struct judge *j, const struct sg_weight *w, const char *what, uint64_t rows,
                            uint64_t cols)
 {
@@ -110,6 +113,7 @@ static segue_status maybe_vector(const struct judge *j, const struct sg_weight *
     return w->tensor < 0 ? SEGUE_OK : vector(j, w, what, n);
 }
 
+/* Numbers of a model come from its file: NaN and infinity would be found much later. */
 static segue_status is_number(const struct judge *j, const char *what, float x)
 {
     return isfinite(x) ? SEGUE_OK : wrong(j, SEGUE_EFORMAT, "%s is not a finite number", what);
@@ -137,6 +141,7 @@ static segue_status slot(const struct judge *j, int32_t index, const struct sg_s
 
 /* --- one function per op; each returns the width of its result in *width --- */
 
+/* Table and positions of one width; which ids are in range is a matter of the run. */
 static segue_status check_embed(const struct judge *j, uint64_t *width)
 {
     const struct sg_embed *p = &j->op->u.embed;
@@ -155,6 +160,7 @@ static segue_status check_embed(const struct judge *j, uint64_t *width)
     return is_number(j, "scale", p->scale);
 }
 
+/* Weight and bias have the width of one group and serve all of them. */
 static segue_status check_norm(const struct judge *j, uint64_t *width)
 {
     const struct sg_norm *p = &j->op->u.norm;
@@ -170,6 +176,7 @@ static segue_status check_norm(const struct judge *j, uint64_t *width)
     return p->eps >= 0 ? is_number(j, "eps", p->eps) : wrong(j, SEGUE_EFORMAT, "eps is negative");
 }
 
+/* The weight is named first: it is the file that is wrong far more often than the graph. */
 static segue_status check_linear(const struct judge *j, uint64_t *width)
 {
     const struct sg_linear *p = &j->op->u.linear;
@@ -180,6 +187,7 @@ static segue_status check_linear(const struct judge *j, uint64_t *width)
     return maybe_input(j, 1, "residual", *width);
 }
 
+/* The rotated columns are the first 2 * pairs of each head. */
 static segue_status check_rope(const struct judge *j, uint64_t *width)
 {
     const struct sg_rope *p = &j->op->u.rope;
@@ -199,6 +207,7 @@ static segue_status check_rope(const struct judge *j, uint64_t *width)
     return is_number(j, "mscale", t->mscale);
 }
 
+/* Query heads share kv heads evenly; both slots have the window of the op. */
 static segue_status check_attend(const struct judge *j, uint64_t *width)
 {
     const struct sg_attend *p = &j->op->u.attend;
@@ -234,6 +243,7 @@ static segue_status check_conv(const struct judge *j, uint64_t *width)
     return slot(j, p->slot, &want);
 }
 
+/* Value heads share key heads evenly; one decay and one dt for each value head. */
 static segue_status check_delta(const struct judge *j, uint64_t *width)
 {
     const struct sg_delta *p = &j->op->u.delta;
@@ -272,6 +282,7 @@ static segue_status check_scale(const struct judge *j, uint64_t *width)
     return vector(j, &p->weight, "weight", t->rows == 1 && t->cols == 1 ? 1 : *width);
 }
 
+/* Indices travel as fp32, which counts exactly up to 2^24. */
 static segue_status check_route(const struct judge *j, uint64_t *width)
 {
     const struct sg_route *p = &j->op->u.route;
@@ -283,6 +294,7 @@ static segue_status check_route(const struct judge *j, uint64_t *width)
     return maybe_vector(j, &p->bias, "bias", p->experts);
 }
 
+/* Experts are stacked: expert e has rows [e * ff, (e + 1) * ff) of gate and up. */
 static segue_status check_experts(const struct judge *j, uint64_t *width)
 {
     const struct sg_experts *p = &j->op->u.experts;
@@ -331,6 +343,7 @@ static segue_status check_code(const struct judge *j, uint64_t *width)
 
 segue_status sg_op_check(const struct sg_graph *g, uint32_t index, segue_error *err)
 {
+    /* The result first: every rule below looks at its rows. */
     struct judge j = {.g = g, .op = &g->ops[index], .index = index, .err = err};
     uint64_t width = 0;
     int32_t out = j.op->out;
@@ -351,6 +364,7 @@ segue_status sg_op_check(const struct sg_graph *g, uint32_t index, segue_error *
 
 /* --- the whole --- */
 
+/* Inputs are defined by no op, outputs by one; names are what callers find them by. */
 static segue_status check_ports(const struct sg_graph *g, const struct sg_port *ports, uint32_t n,
                                 const char *what, int inputs, segue_error *err)
 {
@@ -372,6 +386,7 @@ static segue_status check_ports(const struct sg_graph *g, const struct sg_port *
     return SEGUE_OK;
 }
 
+/* A span brings tokens or rows, one of each at most: their names say which. */
 static segue_status check_inputs(const struct sg_graph *g, segue_error *err)
 {
     SG_TRY(check_ports(g, g->inputs, g->inputs_n, "input", 1, err));
@@ -402,6 +417,7 @@ static uint32_t slot_uses(const struct sg_graph *g, int32_t slot)
 segue_status sg_graph_check(const struct sg_graph *g, segue_error *err)
 {
     SG_TRY(check_inputs(g, err));
+    /* Every value has exactly one origin, or a unit would read memory that nothing wrote. */
     uint32_t defined = 0;
     for (uint32_t i = 0; i < g->values_n; i++) {
         if (g->values[i].op < 0 || (uint32_t)g->values[i].op >= g->ops_n) defined += g->values[i].op < 0;

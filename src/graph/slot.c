@@ -8,6 +8,7 @@
 
 enum { Q8_BLOCK = 32 };
 
+/* In q8 each head has blocks of its own, so that a head can be read by itself. */
 size_t sg_slot_row_bytes(const struct sg_slot *s, enum sg_storage storage)
 {
     if (s->kind != SG_SLOT_K && s->kind != SG_SLOT_V) return 0;
@@ -38,6 +39,7 @@ static uint8_t *q8_encode(const float *x, uint32_t n, uint8_t *out)
         if (!isfinite(x[i])) finite = 0;
         if (fabsf(x[i]) > most) most = fabsf(x[i]);
     }
+    /* The scale is used in fp32 and stored in fp16, as GGUF's Q8_0 does it. */
     float scale = finite ? most / 127.0f : NAN, inverse = finite && scale > 0 ? 1.0f / scale : 0.0f;
     if (isinf(inverse)) inverse = 0.0f;
     uint16_t half = sg_f16_of_f32(scale);
@@ -61,6 +63,7 @@ static const uint8_t *q8_decode(const uint8_t *in, uint32_t n, float *x)
     return in + 2 + n;
 }
 
+/* 16-bit numbers are in the machine's order, which is little-endian on everything that runs this. */
 void sg_slot_encode(const struct sg_slot *s, enum sg_storage storage, const float *row, void *out)
 {
     size_t n = (size_t)s->heads * s->width;

@@ -81,6 +81,7 @@ static const struct { enum sg_storage storage; uint32_t scales_n, scales[2]; } r
     {SG_Q5_K, 2, {0, 2}},   {SG_Q6_K, 1, {208, 0}}, {SG_IQ4_NL, 1, {0, 0}},
 };
 
+/* Little-endian, as in the files. */
 static void put_half(uint8_t *p, float x)
 {
     uint16_t h = sg_f16_of_f32(x);
@@ -88,6 +89,7 @@ static void put_half(uint8_t *p, float x)
     p[1] = (uint8_t)(h >> 8);
 }
 
+/* Random bits, then scales that keep the numbers near `scale`. */
 static void fill_raw(struct check_rng *r, enum sg_storage storage, uint8_t *data, size_t bytes, float scale)
 {
     size_t block = sg_storage_info(storage)->bytes;
@@ -100,6 +102,7 @@ static void fill_raw(struct check_rng *r, enum sg_storage storage, uint8_t *data
     }
 }
 
+/* MLX groups: bits from 2 to 8, offsets that centre the numbers. */
 static void fill_affine(struct sg_arena *arena, struct check_rng *r, struct sg_tensor *t, float scale)
 {
     static const uint32_t widths[] = {2, 3, 4, 5, 6, 8};
@@ -122,6 +125,7 @@ static void fill_affine(struct sg_arena *arena, struct check_rng *r, struct sg_t
     t->data = data;
 }
 
+/* llama2.c: int8 and one fp32 scale per 32. */
 static void fill_groups(struct sg_arena *arena, struct check_rng *r, struct sg_tensor *t, float scale)
 {
     size_t n = t->rows * t->cols;
@@ -135,6 +139,7 @@ static void fill_groups(struct sg_arena *arena, struct check_rng *r, struct sg_t
     t->data = data;
 }
 
+/* Quantised from normal numbers where the library can, else random blocks. */
 static void fill_rows(struct sg_arena *arena, struct check_rng *r, struct sg_tensor *t, float scale)
 {
     uint64_t stored_cols = t->transposed ? t->rows : t->cols, stored_rows = t->transposed ? t->cols : t->rows,

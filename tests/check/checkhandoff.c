@@ -136,6 +136,7 @@ static segue_status seat_state(struct seat *s)
     return s->u->ops->state_new(s->u->unit, s->m->graph->slots, s->m->graph->slots_n, &o, &s->state, s->err);
 }
 
+/* A program and a fresh state on one unit. */
 static segue_status seat_take(struct seat *s, const struct check_unit *u, const struct tiny *m,
                               enum sg_storage kv, segue_error *err)
 {
@@ -267,6 +268,7 @@ static segue_status case_fork(struct pairing *p)
     return SEGUE_OK;
 }
 
+/* The original is gone: blocks live on in the fork. */
 static segue_status case_fork_goes_on(struct pairing *p)
 {
     struct sg_state *copy = NULL;
@@ -336,6 +338,7 @@ static segue_status case_cut(struct pairing *p)
     return decode(&p->b, p->rows, p->want);
 }
 
+/* Canceled before it began: no row, and the answer goes on as if nothing had happened. */
 static segue_status case_cancel(struct pairing *p)
 {
     atomic_int cancel = 1;
@@ -454,6 +457,7 @@ static double bound_of(const struct kind *k, const struct check_unit *a, const s
     return kv == SG_F32 ? 2e-5 : kv == SG_Q8_0 ? 2e-2 : 1e-3;
 }
 
+/* One line: what a and b gave, compared. */
 static void one_case(struct check *c, const struct kind *k, const struct check_unit *a,
                      const struct check_unit *b, const struct tiny *m, enum sg_storage kv, uint32_t rows)
 {
@@ -481,6 +485,7 @@ static void one_case(struct check *c, const struct kind *k, const struct check_u
     seat_leave(&p.b);
 }
 
+/* Lengths around the taps of the convolution, blocks of 64 and the window of 70. */
 static void cases_of(struct check *c, const struct tiny *m, const struct check_unit *a,
                      const struct check_unit *b)
 {

@@ -33,6 +33,7 @@ static const char help[] =
 
 /* --- lines --- */
 
+/* JSON has no infinity. */
 static void print_number(double x)
 {
     if (isfinite(x)) printf("%.3g", x);
@@ -166,6 +167,7 @@ static int parse(struct check *c, struct options *o, int argc, char **argv)
     return 0;
 }
 
+/* `ref` is always there, as the other side of every comparison. */
 static int open_units(struct check *c, const struct options *o)
 {
     segue_error err;

@@ -66,6 +66,7 @@ static void embed(struct naive *n)
         }
 }
 
+/* Mean and power of the group are computed anew for each column: slow, and nothing to get wrong. */
 static void norm(struct naive *n)
 {
     const struct sg_norm *p = &n->op->u.norm;
@@ -108,6 +109,7 @@ static void linear(struct naive *n)
         }
 }
 
+/* Complex multiplication by e^(i angle), written per column. */
 static void rope(struct naive *n)
 {
     const struct sg_rope *p = &n->op->u.rope;
@@ -147,6 +149,7 @@ static double *stored_all(struct naive *n, int i, uint32_t heads, uint32_t width
     return all;
 }
 
+/* Keys outside of the window have weight 0; exp without a maximum taken off is safe in double here. */
 static void attend(struct naive *n)
 {
     const struct sg_attend *p = &n->op->u.attend;
@@ -175,6 +178,7 @@ static void attend(struct naive *n)
         }
 }
 
+/* From the whole sequence: rows before its start are left out. */
 static void conv(struct naive *n)
 {
     const struct sg_conv *p = &n->op->u.conv;
@@ -268,6 +272,7 @@ static void route(struct naive *n)
     }
 }
 
+/* Dense loops over one expert after the other. */
 static void experts(struct naive *n)
 {
     const struct sg_experts *p = &n->op->u.experts;

@@ -14,6 +14,7 @@
 
 #include "check.h"
 
+/* A case being made. */
 struct maker {
     struct check_world *w;
     struct check_rng rng;
@@ -89,6 +90,7 @@ static enum sg_act random_act(struct maker *m) { return (enum sg_act)between(m, 
 
 /* --- ops: each builds the graph and returns the value of y --- */
 
+/* Token ids are drawn below `columns`, which stands for the vocabulary here. */
 static int32_t make_embed(struct maker *m)
 {
     uint32_t d = width_for(m, 256), vocab = between(m, 1, 60);
@@ -101,6 +103,7 @@ static int32_t make_embed(struct maker *m)
     return sg_embed(&m->b, tokens, table, positions, sometimes(m) ? 1 : 3.5f);
 }
 
+/* Odd widths, and each of weight, bias, gate, +1 with and without. */
 static int32_t make_norm(struct maker *m)
 {
     struct sg_norm p = {
@@ -135,6 +138,7 @@ static void add_loras(struct maker *m, const struct sg_tensor *t)
         }
 }
 
+/* Row windows begin at rows that no group of 16 divides: packed layouts must cope. */
 static int32_t make_linear(struct maker *m)
 {
     uint32_t k = width_for(m, 512), n = between(m, 1, 70), before = sometimes(m) ? 0 : between(m, 1, 20);
@@ -166,6 +170,7 @@ static int32_t make_rope(struct maker *m)
     return y;
 }
 
+/* Each storage of K and V in turn; windows around the 64 rows of a block. */
 static int32_t make_attend(struct maker *m)
 {
     static const enum sg_storage storages[] = {SG_F32, SG_F16, SG_BF16, SG_Q8_0};
@@ -197,6 +202,7 @@ static int32_t make_conv(struct maker *m)
     return sg_conv(&m->b, at(m, x), p);
 }
 
+/* Decays between slow and fast; without l2 the keys are shortened (shorten_keys). */
 static int32_t make_delta(struct maker *m)
 {
     struct sg_delta p = {
@@ -240,6 +246,7 @@ static int32_t make_add(struct maker *m)
     return sg_add(&m->b, at(m, x), at(m, y));
 }
 
+/* In turn a constant, a vector, one number. */
 static int32_t make_scale(struct maker *m)
 {
     uint32_t width = between(m, 1, 200), kind = m->index % 3;
@@ -264,6 +271,7 @@ static int32_t make_route(struct maker *m)
     return sg_route(&m->b, at(m, x), p);
 }
 
+/* Few and small experts: the point is which rows of the stacks are read. */
 static int32_t make_experts(struct maker *m)
 {
     struct sg_experts p = {.experts = between(m, 1, 6), .ff = width_for(m, 64), .act = SG_ACT_SILU};
@@ -307,6 +315,7 @@ static const struct kind {
 
 /* --- runs and data --- */
 
+/* Case 0 is one sequence with one row a run: decode. The others mix lengths around 16, 64 and 100. */
 static void plan_runs(struct maker *m, int heavy)
 {
     static const uint32_t many[] = {1, 1, 2, 3, 5, 13, 17, 64, 65, 100};
@@ -339,6 +348,7 @@ static void grid_logits(struct maker *m, float *x, uint32_t n)
         for (uint32_t i = 0; i + 1 < n; i += 3) x[i] = x[i + 1];
 }
 
+/* Any expert may come twice: units must not assume that they differ. */
 static void fill_routing(struct maker *m, float *x, const struct sg_experts *e)
 {
     for (uint32_t i = 0; i < e->k; i++) {
@@ -382,6 +392,7 @@ static void fill_inputs(struct maker *m)
     if (!(m->floor > 0)) m->floor = most;
 }
 
+/* The op is the last one of its graph: checknaive.c relies on it. */
 static segue_status make_world(struct maker *m, const struct kind *k, struct check_world *w, segue_error *err)
 {
     *w = (struct check_world){0};
@@ -399,6 +410,7 @@ static segue_status make_world(struct maker *m, const struct kind *k, struct che
 
 /* --- comparing --- */
 
+/* y, and on units other than ref the slots too. */
 static void compare(struct check *c, struct check_case *k, const struct check_world *w, const struct maker *m,
                     const struct check_result *a, const struct check_result *b, int is_ref)
 {
@@ -416,6 +428,7 @@ static void compare(struct check *c, struct check_case *k, const struct check_wo
     check_report(c, &slots);
 }
 
+/* A unit that says EUNSUPPORTED is skipped with its reason; anything else has failed. */
 static void fail_case(struct check *c, struct check_case *k, segue_status status, const segue_error *err)
 {
     char why[sizeof err->text];

@@ -52,6 +52,7 @@ double check_distance(const float *a, size_t a_n, const float *b, size_t b_n, do
     return most;
 }
 
+/* Every second run is computed on the caller's thread, the others on the unit's own. */
 static segue_status one_run(const struct check_world *w, const struct check_unit *u, struct sg_program *p,
                             struct sg_state **states, uint32_t r, float *y, double *ns, segue_error *err)
 {
@@ -103,6 +104,7 @@ static segue_status read_slots(const struct check_unit *u, const struct sg_graph
     return SEGUE_OK;
 }
 
+/* Counted, then read. */
 static segue_status all_slots(const struct check_world *w, const struct check_unit *u,
                               struct sg_state **states, struct check_result *out, segue_error *err)
 {
@@ -134,6 +136,7 @@ static segue_status with_states(const struct check_world *w, const struct check_
     return all_slots(w, u, states, out, err);
 }
 
+/* The unit is asked first whether it can: its reason is the skip. */
 segue_status check_world_run(const struct check_world *w, const struct check_unit *u,
                              struct check_result *out, segue_error *err)
 {

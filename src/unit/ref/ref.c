@@ -31,6 +31,7 @@ static segue_status ref_list(struct sg_unit_desc *out, size_t cap, size_t *n, se
     return SEGUE_OK;
 }
 
+/* Two threads by default: enough for an oracle, and the machine stays usable beside it. */
 static segue_status threads_of(const struct sg_unit_spec *spec, uint32_t *threads, segue_error *err)
 {
     const char *text = sg_spec_value(spec, "threads");
@@ -66,6 +67,7 @@ static void ref_close(struct sg_unit *u) { sg_free(u); }
 
 static void ref_describe(const struct sg_unit *u, struct sg_unit_desc *out) { *out = u->desc; }
 
+/* Whatever is a sound op, ref computes: it is the definition. */
 static segue_status ref_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op,
                             segue_error *why)
 {
@@ -82,6 +84,7 @@ static uint64_t weight_bytes(const struct sg_graph *g, const struct sg_weight *w
     return t->bytes / t->rows * w->rows;
 }
 
+/* What one decoded token reads: each linear once, of the experts the chosen share. */
 static uint64_t read_per_token(const struct sg_graph *g)
 {
     uint64_t bytes = 0;
@@ -124,6 +127,7 @@ static void ref_discard(struct sg_program *p)
     sg_free(p);
 }
 
+/* Checked again: graphs may come from a wire, not only from the builder. */
 static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, struct sg_program **out,
                                 segue_error *err)
 {
@@ -155,6 +159,7 @@ static segue_status ref_compile(struct sg_unit *u, const struct sg_graph *const 
     return SEGUE_OK;
 }
 
+/* Weights stay in the mapped file; values are taken and given back during a run. */
 static void ref_footprint(const struct sg_program *p, uint64_t *own, uint64_t *read, uint64_t *scratch)
 {
     if (own) *own = 0;

@@ -19,6 +19,7 @@ float ref_dot(const float *a, const float *b, size_t n)
     return sums[0];
 }
 
+/* One thread's share of an op. */
 struct piece {
     ref_piece run;
     void *work;
@@ -46,6 +47,7 @@ void ref_split(uint32_t threads, uint32_t n, ref_piece run, void *work)
     for (uint32_t i = 0; i < threads; i++)
         pieces[i] = (struct piece){run, work, (uint32_t)((uint64_t)n * i / threads),
                                    (uint32_t)((uint64_t)n * (i + 1) / threads)};
+    /* A thread that cannot be started costs time, not the run. */
     while (started + 1 < threads && !pthread_create(&ids[started], NULL, piece_main, &pieces[started]))
         started++;
     for (uint32_t i = started; i < threads; i++) piece_main(&pieces[i]); /* this thread does the rest */
@@ -54,6 +56,7 @@ void ref_split(uint32_t threads, uint32_t n, ref_piece run, void *work)
 
 /* --- linear --- */
 
+/* What the threads of one linear share: read by all, `out` written in columns that are disjoint. */
 struct linear_work {
     const struct ref_pass *pass;
     const struct sg_tensor *tensor;
@@ -70,8 +73,10 @@ static void linear_piece(void *arg, uint32_t from, uint32_t to)
 {
     struct linear_work *w = arg;
     size_t k = w->x.width;
+    /* Each piece has its own buffer; which one it gets does not matter. */
     float *rows = w->rows + atomic_fetch_add(&w->next_buffer, 1u) * ROWS_AT_ONCE * k;
     for (uint32_t r = from; r < to && !ref_stopped(w->pass); r += ROWS_AT_ONCE) {
+        /* Eight weight rows at a time, so that a row of x is loaded once for all of them. */
         uint32_t many = to - r < ROWS_AT_ONCE ? to - r : ROWS_AT_ONCE;
         for (uint32_t i = 0; i < many; i++)
             sg_tensor_row(w->tensor, (uint64_t)w->at + r + i, 0, k, rows + i * k);
@@ -103,6 +108,8 @@ static segue_status add_adapter(struct ref_pass *p, const struct linear_work *w,
     return SEGUE_OK;
 }
 
+/* y = x W^T (+ bias) (+ residual), then the adapters of each span, in their order. No rows wanted (R = 0): no
+ * weight is read, which is why prefill chunks do not pay for the head. */
 segue_status ref_linear(struct ref_pass *p, const struct sg_op *op, float *out)
 {
     const struct sg_linear *l = &op->u.linear;
@@ -148,6 +155,7 @@ static float expert_dot(const struct experts_work *w, const struct sg_weight *m,
     return ref_dot(row, x, t->cols);
 }
 
+/* y_t = sum_i weight_i * down_e(act(gate_e x_t) * up_e x_t), experts in the order of the routing. */
 static void experts_piece(void *arg, uint32_t from, uint32_t to)
 {
     struct experts_work *w = arg;
@@ -177,6 +185,7 @@ segue_status ref_experts(struct ref_pass *p, const struct sg_op *op, float *out)
     uint32_t t_n = p->rows_n[p->graph->values[op->out].wanted];
     w.x = ref_view_of(p, &op->in[0]);
     w.routing = ref_view_of(p, &op->in[1]);
+    /* Indices come from a value, so they are looked at before they reach memory. */
     for (uint32_t t = 0; t < t_n; t++)
         for (uint32_t i = 0; i < e->k; i++) {
             float expert = ref_row(w.routing, t)[i];

@@ -35,6 +35,7 @@ segue_status ref_vector(struct ref_pass *p, const struct sg_weight *w, const flo
 
 int ref_stopped(const struct ref_pass *p) { return p->cancel && atomic_load(p->cancel); }
 
+/* For large negative x, exp overflows to infinity and the result is 0, as it should be. */
 static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 float ref_act(enum sg_act act, float x)
@@ -45,8 +46,8 @@ float ref_act(enum sg_act act, float x)
     case SG_ACT_GELU_TANH:
         return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
     case SG_ACT_GELU_QUICK: return x * sigmoid(1.702f * x);
-    case SG_ACT_RELU: return x > 0 ? x : 0 * x; /* keeps NaN */
-    case SG_ACT_RELU2: return x > 0 ? x * x : 0 * x;
+    case SG_ACT_RELU: return x > 0 || isnan(x) ? x : 0;
+    case SG_ACT_RELU2: return x > 0 || isnan(x) ? x * x : 0;
     case SG_ACT_SIGMOID: return sigmoid(x);
     case SG_ACT_TANH: return tanhf(x);
     default: return x;
@@ -63,6 +64,8 @@ static uint32_t width_of(const struct ref_pass *p, const struct sg_op *op)
     return p->graph->values[op->out].width;
 }
 
+/* y_t = scale * table[id_t] (+ positions[place of t in its sequence]). Positions are those of the sequence,
+ * not of the run: a span that continues a state begins at `first`. */
 static segue_status op_embed(struct ref_pass *p, const struct sg_op *op, float *out)
 {
     const struct sg_embed *e = &op->u.embed;
@@ -110,6 +113,7 @@ static segue_status op_norm(struct ref_pass *p, const struct sg_op *op, float *o
     SG_TRY(ref_vector(p, &n->bias, &bias));
     for (uint32_t t = 0; t < rows_of(p, op); t++) {
         float *y = out + (size_t)t * x.width;
+        /* Groups (heads) share weight and bias; the gate comes last, so that it is not normalised. */
         for (uint32_t c = 0; c < x.width; c += group) norm_group(n, ref_row(x, t) + c, group, y + c);
         for (uint32_t c = 0; c < x.width; c++) {
             if (weight) y[c] *= n->plus_one ? 1.0f + weight[c % group] : weight[c % group];
@@ -120,6 +124,8 @@ static segue_status op_norm(struct ref_pass *p, const struct sg_op *op, float *o
     return SEGUE_OK;
 }
 
+/* Pairs are halves: column j turns with column j + pairs, both within one head. Angles grow with the position
+ * in double: in fp32 a position beyond 10^5 is off by up to 0.004 radian; sign -1 turns back. */
 static segue_status op_rope(struct ref_pass *p, const struct sg_op *op, float *out)
 {
     const struct sg_rope *r = &op->u.rope;
@@ -159,13 +165,15 @@ struct attend_work {
     atomic_uint next_buffer;
 };
 
-/* Head h of one row: softmax of its scores over the rows [from, pos], then the weighted sum of v. */
+/* Head h of one row: softmax of its scores over the rows [from, pos], then the weighted sum of v. All scores,
+ * then their softmax, then the sum: a unit that does it in one pass must come to the same numbers. */
 static void attend_head(const struct attend_work *w, const float *q, uint32_t h, uint64_t pos, float *scores,
                         float *y)
 {
     const struct sg_attend *a = w->a;
     uint32_t kv = h / (a->heads / a->kv_heads);
     uint64_t from = a->window && pos + 1 > a->window ? pos + 1 - a->window : 0;
+    /* The largest score is taken off before exp, so that nothing overflows; a sink takes part in that. */
     float most = w->sinks ? w->sinks[h] : -INFINITY;
     for (uint64_t j = from; j <= pos; j++) {
         const float *k = w->k + ((j - w->lo) * a->kv_heads + kv) * a->d;
@@ -188,6 +196,8 @@ static void attend_head(const struct attend_work *w, const float *q, uint32_t h,
     }
 }
 
+/* Rows are shared between threads, never the keys of a row: a row is summed in one order whatever the number
+ * of threads. */
 static void attend_piece(void *arg, uint32_t from, uint32_t to)
 {
     struct attend_work *w = arg;
@@ -202,6 +212,8 @@ static void attend_piece(void *arg, uint32_t from, uint32_t to)
         }
 }
 
+/* Own rows are appended first and read back from the state, so that a row sees itself and its neighbours as
+ * stored (rounded to 16 bit or q8): one run of n rows then equals n runs of one. */
 static segue_status op_attend(struct ref_pass *p, const struct sg_op *op, float *out)
 {
     const struct sg_attend *a = &op->u.attend;
@@ -214,6 +226,7 @@ static segue_status op_attend(struct ref_pass *p, const struct sg_op *op, float 
         const struct sg_span *span = &p->spans[s];
         w.t0 = p->from[0][s];
         w.first = span->first;
+        /* Rows before the window of the first row are not read: they may be gone. */
         w.lo = a->window && w.first + 1 > a->window ? w.first + 1 - a->window : 0;
         w.end = w.first + span->rows;
         SG_TRY(ref_state_append(span->state, a->slot_k, ref_row(k, w.t0), k.stride, span->rows, p->err));
@@ -237,6 +250,8 @@ static segue_status op_attend(struct ref_pass *p, const struct sg_op *op, float 
 
 /* --- recurrent ops --- */
 
+/* y_t[c] = act(bias[c] + sum_j w[c][j] x_{t-taps+1+j}[c]); the last tap meets the current row. The slot holds
+ * the taps - 1 rows before it, oldest first, zeros at the start of a sequence. */
 static segue_status op_conv(struct ref_pass *p, const struct sg_op *op, float *out)
 {
     const struct sg_conv *c = &op->u.conv;
@@ -266,6 +281,7 @@ static segue_status op_conv(struct ref_pass *p, const struct sg_op *op, float *o
     return SEGUE_OK;
 }
 
+/* log(1 + e^x) without overflow on one side and without losing small numbers on the other. */
 static float softplus(float x) { return (x > 0 ? x : 0) + log1pf(expf(-fabsf(x))); }
 
 /* y = x * scale, scale / sqrt(sum x^2 + eps) when eps > 0. */
@@ -296,6 +312,8 @@ static void delta_step(const struct sg_delta *p, const float *q, const float *k,
         }
 }
 
+/* Token by token, value head by value head: the definition, of which chunked forms are rearrangements. Value
+ * head h reads key head h / (v_heads / k_heads). All of it in fp32, the memory too. */
 static segue_status op_delta(struct ref_pass *p, const struct sg_op *op, float *out)
 {
     const struct sg_delta *d = &op->u.delta;
@@ -325,6 +343,7 @@ static segue_status op_delta(struct ref_pass *p, const struct sg_op *op, float *
 
 /* --- elementwise ops and routing --- */
 
+/* y = act(gate) * up, column by column. */
 static segue_status op_glu(struct ref_pass *p, const struct sg_op *op, float *out)
 {
     struct ref_view gate = ref_view_of(p, &op->in[0]), up = ref_view_of(p, &op->in[1]);
@@ -352,6 +371,7 @@ static segue_status op_add(struct ref_pass *p, const struct sg_op *op, float *ou
     return SEGUE_OK;
 }
 
+/* A weight of one number scales every column by it. */
 static segue_status op_scale(struct ref_pass *p, const struct sg_op *op, float *out)
 {
     struct ref_view x = ref_view_of(p, &op->in[0]);
@@ -381,6 +401,8 @@ static void route_scores(const struct sg_route *r, const float *logits, float *s
         for (uint32_t e = 0; e < r->experts; e++) scores[e] = (float)(scores[e] / sum);
 }
 
+/* The k largest scores, one after the other; a later expert must be strictly larger to win, so ties go to the
+ * lowest index. The bias moves the choice and not the weight. */
 static segue_status op_route(struct ref_pass *p, const struct sg_op *op, float *out)
 {
     const struct sg_route *r = &op->u.route;
@@ -413,6 +435,7 @@ static segue_status op_route(struct ref_pass *p, const struct sg_op *op, float *
     return SEGUE_OK;
 }
 
+/* The wanted rows of each span, spans in order: from T rows to R. */
 static segue_status op_rows(struct ref_pass *p, const struct sg_op *op, float *out)
 {
     struct ref_view x = ref_view_of(p, &op->in[0]);
@@ -423,6 +446,7 @@ static segue_status op_rows(struct ref_pass *p, const struct sg_op *op, float *o
     return SEGUE_OK;
 }
 
+/* The whole list: an op that is missing here does not exist. */
 segue_status ref_op(struct ref_pass *p, const struct sg_op *op, float *out)
 {
     switch (op->code) {

@@ -33,6 +33,8 @@ struct sg_run {
 
 /* --- is the batch sound --- */
 
+/* Where a span goes on must be where its state ends: a caller who lost count would otherwise get an answer to
+ * another text. */
 static segue_status check_state(const struct sg_program *p, const struct sg_span *s, uint32_t i,
                                 segue_error *err)
 {
@@ -53,6 +55,7 @@ static segue_status check_state(const struct sg_program *p, const struct sg_span
     return SEGUE_OK;
 }
 
+/* Every embed has its own table: the smallest vocabulary and the last position decide. */
 static segue_status check_tokens(const struct sg_graph *g, const struct sg_span *s, uint32_t i,
                                  segue_error *err)
 {
@@ -73,6 +76,7 @@ static segue_status check_tokens(const struct sg_graph *g, const struct sg_span 
     return SEGUE_OK;
 }
 
+/* Several steps feed back to one sequence on its own, so they want a span alone, and its last row. */
 static segue_status check_choice(const struct sg_graph *g, const struct sg_span *s, uint32_t i,
                                  uint32_t spans_n, segue_error *err)
 {
@@ -142,6 +146,7 @@ static void pass_layout(struct ref_pass *p)
     p->rows_n[1] = p->from[1][p->spans_n];
 }
 
+/* A value lives from the op that defines it to its last use; sizes are T or R rows. */
 static segue_status value_room(struct ref_pass *p, int32_t value, float **out)
 {
     const struct sg_value *v = &p->graph->values[value];
@@ -151,6 +156,7 @@ static segue_status value_room(struct ref_pass *p, int32_t value, float **out)
     return *out ? SEGUE_OK : sg_no_memory("rows of a run", bytes, p->err);
 }
 
+/* Inputs are copied together: spans come from callers that do not know each other. */
 static segue_status pass_inputs(struct ref_pass *p)
 {
     for (uint32_t i = 0; i < p->graph->inputs_n; i++) {
@@ -180,6 +186,7 @@ static void value_drop(struct ref_pass *p, uint32_t i)
     p->values[i] = (struct ref_value){0};
 }
 
+/* Whatever is still alive, also after a failure in the middle. */
 static void pass_drop(struct ref_pass *p)
 {
     for (uint32_t i = 0; i < p->graph->values_n; i++) value_drop(p, i);
@@ -199,6 +206,8 @@ static void give_value(const struct sg_run *run, const struct ref_pass *p, int32
             memcpy(run->result.values[i], p->values[value].data, bytes);
 }
 
+/* Op by op in the order of the list. Cancel is looked at between ops, and inside long ones by themselves,
+ * whose half-done result is then thrown away with everything else. */
 static segue_status pass_run(struct sg_run *run, int first)
 {
     struct ref_pass *p = &run->pass;
@@ -225,6 +234,8 @@ static segue_status pass_run(struct sg_run *run, int first)
 
 /* --- choosing --- */
 
+/* The logits are the run's own copy: choosing changes them in place, after the caller got his. The token
+ * stands one position behind the row that chose it. */
 static segue_status choose(struct sg_run *run, uint32_t s, const struct sg_sampler *sampler, int32_t *token)
 {
     const struct sg_graph *g = run->pass.graph;
@@ -260,6 +271,7 @@ static segue_status step(struct sg_run *run, int first, const struct sg_sampler 
     return status;
 }
 
+/* A stop token that may be chosen at all ends the steps. */
 static int is_stop(const struct sg_sampler *s, int32_t token)
 {
     for (size_t i = 0; i < s->stops_n && !s->p.ignore_stops; i++)
@@ -291,6 +303,7 @@ static segue_status run_steps(struct sg_run *run)
     return SEGUE_OK;
 }
 
+/* States are released before the run is over, so that who waits finds them free. */
 static void work(struct sg_run *run)
 {
     uint64_t begin = sg_now_ns();
@@ -327,6 +340,7 @@ static void run_free(struct sg_run *run)
     sg_free(run);
 }
 
+/* Everything that a run needs is taken at start; later only values and scratch are. */
 static segue_status run_fill(struct sg_run *run, const struct sg_batch *b, segue_error *err)
 {
     const struct sg_program *p = run->program;
@@ -375,6 +389,7 @@ static segue_status run_new(struct sg_program *p, const struct sg_batch *b, stru
     return SEGUE_OK;
 }
 
+/* All states or none: two spans of one state would both append behind the same row. */
 static segue_status take_states(const struct sg_batch *b, segue_error *err)
 {
     for (uint32_t i = 0; i < b->spans_n; i++) {

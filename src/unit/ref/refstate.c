@@ -13,6 +13,7 @@ struct ref_block {
     unsigned char bytes[];           /* [REF_BLOCK_ROWS][row_bytes] */
 };
 
+/* K and V grow by rows; the other kinds have one size for good. */
 static int is_rows(const struct ref_slot *s)
 {
     return s->slot.kind == SG_SLOT_K || s->slot.kind == SG_SLOT_V;
@@ -27,6 +28,7 @@ static uint64_t first_needed(const struct ref_slot *s, uint64_t rows)
 
 /* --- blocks --- */
 
+/* The last holder frees. Forks on other threads may let go at the same time. */
 static void block_release(struct ref_block *b)
 {
     if (b && atomic_fetch_sub(&b->references, 1u) == 1) sg_free(b);
@@ -49,6 +51,7 @@ static unsigned char *row_at(const struct ref_slot *s, uint64_t row)
 static segue_status block_own(struct sg_state *st, struct ref_slot *s, uint64_t index, segue_error *err)
 {
     if (index >= s->blocks_cap) {
+        /* Doubled and a little: growing costs a copy of pointers only. */
         uint64_t cap = index + 16 + s->blocks_cap;
         struct ref_block **wider = sg_alloc(cap * sizeof *wider), **old = s->blocks;
         if (!wider) return sg_no_memory("ref state", cap * sizeof *wider, err);
@@ -60,6 +63,7 @@ static segue_status block_own(struct sg_state *st, struct ref_slot *s, uint64_t 
         sg_free(old);
     }
     struct ref_block *b = s->blocks[index];
+    /* Alone: nobody else can come to share it while its only owner is here. */
     if (b && atomic_load(&b->references) == 1) return SEGUE_OK;
     struct ref_block *own = block_new(s->row_bytes);
     if (!own) return sg_no_memory("ref state", REF_BLOCK_ROWS * s->row_bytes, err);
@@ -92,6 +96,8 @@ static void rows_keep(struct ref_slot *s, uint64_t first, uint64_t end)
 
 /* --- new, free, fork --- */
 
+/* Sizes come from a graph, whose numbers come from a file: every product is checked. `next` doubles the fixed
+ * slots, the price of runs that can fail without a trace. */
 static segue_status slot_begin(struct sg_state *st, struct ref_slot *s, const struct sg_slot *slot,
                                segue_error *err)
 {
@@ -163,6 +169,8 @@ void ref_state_free(struct sg_state *s)
     sg_free(s);
 }
 
+/* K and V by reference; recurrent memory is a few rows or matrices that every token rewrites, so sharing it
+ * would not last one step. */
 static segue_status slot_fork(const struct ref_slot *from, struct ref_slot *to, segue_error *err)
 {
     size_t bytes = sg_slot_fixed_bytes(&from->slot);
@@ -181,6 +189,7 @@ static segue_status slot_fork(const struct ref_slot *from, struct ref_slot *to, 
     return SEGUE_OK;
 }
 
+/* Marks stay with the original: they are places in its own past. */
 segue_status ref_state_fork(struct sg_state *s, struct sg_state **out, segue_error *err)
 {
     struct sg_state_opts o = {.kv = s->storage, .undo = s->marks_cap};
@@ -214,6 +223,8 @@ static void fixed_copy(struct sg_state *s, float *copy, int restore)
     }
 }
 
+/* K and V need no copy: rows up to here stay in their blocks until a run writes behind them, and window slots
+ * keep what the oldest mark can ask for (ref_state_finish). */
 segue_status ref_state_mark(struct sg_state *s, uint32_t *mark, segue_error *err)
 {
     if (s->marks_n == s->marks_cap)
@@ -235,6 +246,7 @@ static uint32_t mark_find(const struct sg_state *s, uint32_t number)
     return i;
 }
 
+/* The mark itself stays alive: drafts go back to the same place many times. */
 segue_status ref_state_back(struct sg_state *s, uint32_t mark, segue_error *err)
 {
     uint32_t at = mark_find(s, mark);
@@ -257,6 +269,7 @@ void ref_state_drop(struct sg_state *s, uint32_t mark)
     memmove(s->marks, s->marks + at + 1, s->marks_n * sizeof *s->marks);
 }
 
+/* What stands in the way of keeping only `rows` rows, named by layer. */
 static segue_status may_cut(const struct sg_state *s, uint64_t rows, segue_error *err)
 {
     for (uint32_t i = 0; i < s->slots_n; i++) {
@@ -276,6 +289,8 @@ static segue_status may_cut(const struct sg_state *s, uint64_t rows, segue_error
     return SEGUE_OK;
 }
 
+/* Marks beyond the cut are forgotten: the rows that they stand on will be overwritten. Cutting to nothing is
+ * always possible, it is a new state. */
 segue_status ref_state_cut(struct sg_state *s, uint64_t rows, segue_error *err)
 {
     if (rows > s->rows)
@@ -315,6 +330,7 @@ uint64_t ref_state_bytes(const struct sg_state *s)
 
 /* --- get and put --- */
 
+/* The slot exists, and the storage is one that it can be read or written in. */
 static segue_status slot_of(struct sg_state *s, uint32_t slot, enum sg_storage storage, const char *verb,
                             struct ref_slot **out, segue_error *err)
 {
@@ -351,6 +367,7 @@ segue_status ref_state_get(struct sg_state *st, uint32_t slot, uint64_t from, ui
     if (!row) return sg_no_memory("a row of state", s->row_bytes, err);
     segue_status status = SEGUE_OK;
     pthread_mutex_lock(&st->lock);
+    /* While a run works, rows appear op by op; recurrent memory is given only when it is over. */
     while (st->busy && (!is_rows(s) || s->end < to)) pthread_cond_wait(&st->moved, &st->lock);
     if (!is_rows(s)) {
         memcpy(out, s->fixed, sg_slot_fixed_bytes(&s->slot));
@@ -388,6 +405,8 @@ static segue_status seal(struct sg_state *s, uint64_t rows, segue_error *err)
     return SEGUE_OK;
 }
 
+/* Rows may be replaced, or joined at either end; a gap would be rows that nobody gave. The length of the
+ * sequence does not change before it is sealed. */
 static segue_status put_rows(struct sg_state *st, struct ref_slot *s, uint64_t from, uint64_t to,
                              enum sg_storage storage, const char *in, segue_error *err)
 {
@@ -438,6 +457,7 @@ segue_status ref_state_begin(struct sg_state *s, segue_error *err)
     return SEGUE_OK;
 }
 
+/* Encoded outside of the lock: readers do not look beyond `end`. */
 segue_status ref_state_append(struct sg_state *st, int32_t slot, const float *rows, size_t stride, uint32_t n,
                               segue_error *err)
 {
