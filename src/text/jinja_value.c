@@ -32,8 +32,8 @@ segue_status sg_jinja_steps_out(struct sg_jinja *st) { return limit(st, "steps",
 segue_status sg_jinja_enter(struct sg_jinja *st)
 {
     SG_TRY(sg_jinja_step(st, 1));
-    /* ten levels of nodes for each level of calls; the C stack is what this protects */
-    if (++st->level <= st->limits.depth * 10) return SEGUE_OK;
+    /* six levels of nodes for each level of calls; a C stack of 512 KB is what this protects */
+    if (++st->level <= st->limits.depth * 6) return SEGUE_OK;
     return limit(st, "levels of nesting", st->limits.depth);
 }
 
