@@ -392,7 +392,8 @@ static segue_status check_slot(const struct loading *v, uint32_t i, const struct
     if (s->kind != own.kind || s->layer != own.layer || s->heads != own.heads || s->width != own.width ||
         s->depth != own.depth || s->window != own.window || s->storage != own.storage)
         return foreign(v, "a slot has another shape than this model's", err);
-    uint64_t rows = v->head.rows, most_first = want->window && rows > want->window ? rows - want->window : 0;
+    uint64_t rows = v->head.rows,
+             most_first = want->window && rows >= want->window ? rows - want->window + 1 : 0;
     if (row_bytes && (s->end != rows || s->first > most_first || s->bytes / row_bytes != s->end - s->first ||
                       s->bytes % row_bytes))
         return damaged(v, "a slot lacks rows", err);
