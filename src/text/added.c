@@ -10,6 +10,7 @@
 /* A search looks at no more bytes than this from each place, which keeps it linear in the text. */
 enum { LONGEST_ADDED = 1024 };
 
+/* By text, and of equal texts the lowest id first: that one is kept. */
 static int compare_added(const void *pa, const void *pb)
 {
     const struct sg_added *a = pa, *b = pb;
@@ -58,6 +59,8 @@ static uint32_t lower_bound(const struct sg_added_set *set, uint32_t low, uint32
     return low;
 }
 
+/* The longest text that s begins with. A text that ends at depth d is the first of its range, as it sorts
+ * before all that go on. */
 static const struct sg_added *longest_at(const struct sg_added_set *set, const char *s, size_t n)
 {
     const struct sg_added *best = NULL;

@@ -48,6 +48,8 @@ static size_t first_symbols(const struct sg_tokenizer *t, const char *s, size_t 
     return n;
 }
 
+/* One symbol as ids. Merging by score leaves characters that no token spells: they go out as their bytes, and
+ * a byte without a token as the unknown one (sg_vocab_finish made sure that there is one or the other). */
 static void emit(struct sg_encoding *e, const char *s, const struct sg_symbol *a, size_t end)
 {
     const struct sg_tokenizer *t = e->t;
@@ -78,6 +80,7 @@ static segue_status whole(const struct sg_encoding *e, const char *s, size_t len
     return SEGUE_OK;
 }
 
+/* Room for n symbols, kept for the pieces to come. What stood there is lost. */
 static segue_status symbols_room(struct sg_encoding *e, size_t n)
 {
     if (n <= e->symbols_cap) return SEGUE_OK;
@@ -89,6 +92,7 @@ static segue_status symbols_room(struct sg_encoding *e, size_t n)
     return SEGUE_OK;
 }
 
+/* One piece, not seen before. Short ones work on the stack and never allocate. */
 static segue_status merge_piece(struct sg_encoding *e, const char *s, size_t len)
 {
     const struct sg_tokenizer *t = e->t;
@@ -135,6 +139,9 @@ static size_t word_end(const char *s, size_t len)
     return len;
 }
 
+/* Words repeat. The table belongs to the call, is as large as
+ * the text deserves and forgets by overwriting, so that there is nothing to share between threads and nothing
+ * to evict. */
 static segue_status seen_or_merged(struct sg_encoding *e, const char *s, size_t len)
 {
     if (!e->seen || len > SMALL_PIECE) return merge_piece(e, s, len);

@@ -19,6 +19,7 @@ struct flow {
     int stopped;
 };
 
+/* Counts on when the room is used up, so that the caller learns how much would do. */
 static void give(struct flow *f, const char *s, size_t n)
 {
     if (f->n < f->cap) memcpy(f->text + f->n, s, n < f->cap - f->n ? n : f->cap - f->n);
@@ -123,6 +124,7 @@ static segue_status known(const struct sg_tokenizer *t, int32_t token, segue_err
                    t->tokens_n - 1);
 }
 
+/* Control tokens vanish when the caller wants none; user tokens such as <think> stay. */
 static void feed_token(struct flow *f, const struct sg_tokenizer *t, int32_t token)
 {
     const struct sg_token *k = &t->tokens[token];
@@ -150,6 +152,7 @@ segue_status sg_detokenize(const struct sg_tokenizer *t, const int32_t *tokens, 
     return SEGUE_OK;
 }
 
+/* The struct is the caller's plain memory: nothing in it is trusted. */
 static segue_status check_state(const segue_text *state, segue_error *err)
 {
     if (state->size < sizeof *state)

@@ -33,6 +33,7 @@ static struct pair pair_of(const struct sg_tokenizer *t, const char *s, const st
     return (struct pair){~(bits & 0x80000000u ? ~bits : bits | 0x80000000u), (uint32_t)id, id};
 }
 
+/* So few symbols are scanned faster than a heap is kept, and nothing is allocated. */
 size_t sg_merge_few(const struct sg_tokenizer *t, const char *s, size_t len, struct sg_symbol *sym, size_t n)
 {
     struct pair pairs[SG_MERGE_FEW];

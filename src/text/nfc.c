@@ -30,6 +30,7 @@ static unsigned combining_class(uint32_t c)
     return unicode_ccc[low] & 255;
 }
 
+/* Code point and class travel together: ordering and composing both need the class again. */
 static segue_status add_point(struct points *p, uint32_t c)
 {
     if (p->n == p->cap) {
@@ -44,6 +45,7 @@ static segue_status add_point(struct points *p, uint32_t c)
     return SEGUE_OK;
 }
 
+/* Hangul syllables by arithmetic, all else from the table of full decompositions. */
 static segue_status decompose(struct points *p, uint32_t c)
 {
     if (c - HANGUL < HANGUL_N) {
@@ -129,6 +131,7 @@ static size_t compose(uint32_t *c, size_t n)
     return out;
 }
 
+/* Decompose, order each run of marks, compose, append. */
 static segue_status region(struct sg_buf *out, struct points *p, const char *s, size_t n)
 {
     p->n = 0;

@@ -5,6 +5,7 @@
 #include "text/tokparts.h"
 #include "text/unicode.h"
 
+/* All occurrences from left to right, none overlapping. */
 static segue_status replace(struct sg_buf *out, const struct sg_norm *step, const char *s, size_t n)
 {
     size_t kept = 0;
@@ -24,6 +25,7 @@ static segue_status replace(struct sg_buf *out, const struct sg_norm *step, cons
     return sg_buf_add(out, s + kept, n - kept);
 }
 
+/* Nothing moves: the ends come closer. */
 static void strip(const struct sg_norm *step, const char **s, size_t *n)
 {
     uint32_t c;

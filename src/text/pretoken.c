@@ -38,6 +38,7 @@ static size_t run_of_rest(const struct scan *x, size_t i)
     return i;
 }
 
+/* What the patterns write as [^\s\p{L}\p{N}]. */
 static int is_rest(const struct scan *x, size_t i)
 {
     size_t next;
@@ -71,6 +72,8 @@ static size_t spaces(const struct scan *x, size_t i)
     return last > i ? last : end;
 }
 
+/* The pattern's alternatives in their order; exactly one of letters, numbers, rest and spaces fits what
+ * follows. */
 static size_t scan_gpt2(const struct scan *x, size_t i)
 {
     size_t end = contraction(x, i, 0), next;
@@ -109,6 +112,7 @@ static size_t scan_modern(const struct scan *x, size_t i)
     return spaces(x, i);
 }
 
+/* A run of digits (or one), else everything up to the next digit. */
 static size_t scan_digits(const struct scan *x, size_t i, int single)
 {
     size_t next;
@@ -178,6 +182,7 @@ static segue_status ruled(struct splitting *p, size_t at, size_t *end, int *drop
 
 static segue_status step(struct sg_encoding *e, uint32_t i, const char *s, size_t n, int first);
 
+/* Walk over s with one splitter and hand each piece to the next step. */
 static segue_status pieces(struct sg_encoding *e, uint32_t i, const struct sg_split *split, const char *s,
                            size_t n, int first)
 {
@@ -237,6 +242,7 @@ static segue_status space_first(struct sg_encoding *e, uint32_t i, const char *s
     return step(e, i + 1, text->data, text->len, first);
 }
 
+/* Steps that change the text work on a copy, which lives as long as its pieces do. */
 static segue_status step(struct sg_encoding *e, uint32_t i, const char *s, size_t n, int first)
 {
     const struct sg_tokenizer *t = e->t;

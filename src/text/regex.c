@@ -8,6 +8,7 @@
 
 enum { STEPS = 1 << 24, STEPS_PER_BYTE = 256, MATCH_KIB = 32768, MOST_PATTERN = 16384 };
 
+/* PCRE2's memory is the house's, so that a failing allocation is tested here too. */
 static void *memory(size_t n, void *unused)
 {
     (void)unused;
@@ -66,6 +67,7 @@ static int count_step(pcre2_callout_block *now, void *count)
     return 0;
 }
 
+/* Working memory and limits, made when the first unknown pattern of a call is met. */
 static segue_status ready(struct sg_encoding *e)
 {
     if (e->regex_match) return SEGUE_OK;

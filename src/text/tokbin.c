@@ -12,6 +12,7 @@ struct bin {
     const char *what;
 };
 
+/* The one way in which such files are damaged most. */
 static segue_status too_short(const struct bin *b, const char *part, uint32_t id, segue_error *err)
 {
     return sg_fail(
@@ -54,6 +55,7 @@ static segue_status read_token(struct sg_tokenizer *t, struct bin *b, uint32_t i
     return put_spelt(t, id, s, len, id < 259 ? SG_TOKEN_BYTE : SG_TOKEN_NORMAL, score, b->what, err);
 }
 
+/* The file does not say how many tokens it has: the model does, and both must agree to the byte. */
 static segue_status read_bin(struct sg_tokenizer *t, struct bin *b, uint32_t vocab, segue_error *err)
 {
     if (b->n < 4) return too_short(b, "header", 0, err);

@@ -13,6 +13,7 @@ struct cutting {
     struct sg_buf normal[2];
 };
 
+/* \w of Rust's regex: letters, marks, digits and joiners. */
 static int word_at(const char *s, size_t at)
 {
     uint32_t c;
@@ -20,6 +21,7 @@ static int word_at(const char *s, size_t at)
     return (sg_char_class(c) & SG_CHAR_WORD) != 0;
 }
 
+/* For whole-word tokens: no word character touches it. */
 static int stands_alone(const char *s, size_t n, size_t start, size_t stop)
 {
     if (start && word_at(s, start - sg_utf8_back(s, start))) return 0;
@@ -84,6 +86,8 @@ static segue_status normal_piece(struct cutting *c, const char *s, size_t n, int
     return sg_pretoken(c->e, s, n, first);
 }
 
+/* Text between raw added tokens. Its bytes may move with every piece, so the pieces seen before are
+ * forgotten. */
 static segue_status raw_piece(struct cutting *c, const char *s, size_t n, int first)
 {
     c->e->epoch++;
@@ -91,6 +95,7 @@ static segue_status raw_piece(struct cutting *c, const char *s, size_t n, int fi
     return cut(c, &c->e->t->normal, s, n, first, normal_piece);
 }
 
+/* Valid UTF-8 from here on: everything below decodes characters without looking again. */
 static segue_status encode(struct cutting *c, const char *text, size_t len)
 {
     struct sg_encoding *e = c->e;

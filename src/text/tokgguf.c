@@ -37,6 +37,7 @@ static int text_is(const char *s, size_t n, const char *name)
     return strlen(name) == n && memcmp(s, name, n) == 0;
 }
 
+/* Texts, kinds and scores. Unknown kinds count as normal, as in the field. */
 static segue_status read_tokens(struct gguf *g)
 {
     uint64_t n = g->tokens->v.a.n;
@@ -58,6 +59,7 @@ static segue_status read_tokens(struct gguf *g)
     return sg_vocab_index(g->t, g->err);
 }
 
+/* A token may begin with a space, so the two are divided at the first space after the first byte. */
 static segue_status read_merges(struct gguf *g)
 {
     uint64_t n = g->merges->v.a.n;
@@ -138,6 +140,7 @@ static segue_status read_pre(struct gguf *g, int *add_bos)
                    (int)(len < 40 ? len : 40), name);
 }
 
+/* The unknown token plays no part here: every byte has a token of its own. */
 static segue_status read_bpe(struct gguf *g, int *add_bos)
 {
     if (!g->merges)
@@ -149,6 +152,8 @@ static segue_status read_bpe(struct gguf *g, int *add_bos)
     return read_merges(g);
 }
 
+/* A space goes in front of the text and of what follows a special token, as Prepend does it for each piece.
+ */
 static segue_status read_spm(struct gguf *g)
 {
     struct sg_tokenizer *t = g->t;
@@ -168,6 +173,7 @@ static segue_status read_spm(struct gguf *g)
     return SEGUE_OK;
 }
 
+/* The id under a key; -1 when absent or written as none. */
 static segue_status id_of(struct gguf *g, const char *key, int32_t *out)
 {
     int64_t id;
@@ -181,6 +187,7 @@ static segue_status id_of(struct gguf *g, const char *key, int32_t *out)
     return SEGUE_OK;
 }
 
+/* Of the three ids that can end an answer a file may name any; sg_vocab_finish drops the absent ones. */
 static segue_status read_ends(struct gguf *g, int add_bos)
 {
     struct sg_tokenizer *t = g->t;

@@ -14,12 +14,14 @@ struct reading {
     int byte_decoder; /* the decoder reads the byte alphabet; -1: the file names none */
 };
 
+/* A sound file that asks for something we do not do: the remedy is another model. */
 static segue_status unsupported(struct reading *r, const char *part, const char *name)
 {
     return sg_fail(r->err, SEGUE_EUNSUPPORTED,
                    "read tokenizer: %s: %s \"%s\" is not known; choose another model", r->what, part, name);
 }
 
+/* A damaged file. */
 static segue_status malformed(struct reading *r, const char *part)
 {
     return sg_fail(r->err, SEGUE_EFORMAT,
@@ -36,6 +38,7 @@ static const char *type_of(const json_t *o)
 
 static int is_type(const json_t *o, const char *type) { return strcmp(type_of(o), type) == 0; }
 
+/* A string that may hold NULs, kept as long as the tokenizer. */
 static segue_status copy_text(struct reading *r, const json_t *v, const char *part, const char **out,
                               size_t *len)
 {
@@ -62,6 +65,8 @@ static segue_status each(struct reading *r, const json_t *o, const char *list, s
 
 /* --- normalizers --- */
 
+/* One step. NFKC, Lowercase, StripAccents and the like belong to families that this house has none of; doing
+ * them almost right would be worse than a refusal. */
 static segue_status normalizer(struct reading *r, const json_t *o)
 {
     struct sg_tokenizer *t = r->t;
@@ -92,6 +97,7 @@ static segue_status normalizer(struct reading *r, const json_t *o)
 
 /* --- pre-tokenizers --- */
 
+/* ByteLevel turns text into the byte alphabet, so steps behind it would see other characters than here. */
 static segue_status add_split(struct reading *r, struct sg_split split)
 {
     struct sg_tokenizer *t = r->t;
@@ -104,6 +110,7 @@ static segue_status add_split(struct reading *r, struct sg_split split)
     return SEGUE_OK;
 }
 
+/* What happens to matches. Inverted, only keeping the matches and dropping the rest is in use. */
 static segue_status rule_of(struct reading *r, const json_t *o, enum sg_split_rule *rule)
 {
     static const char *const names[] = {"Isolated",           "Removed",        "",
@@ -156,6 +163,7 @@ static segue_status prepend_of(struct reading *r, const json_t *o, int *prepend)
                                                     : unsupported(r, "Metaspace prepend_scheme", scheme);
 }
 
+/* Newer Llama and Mistral files: spaces become U+2581 here instead of in a normalizer. */
 static segue_status metaspace(struct reading *r, const json_t *o)
 {
     struct sg_split split = {.kind = SG_SPLIT_META};
@@ -187,6 +195,7 @@ static segue_status pre_tokenizer(struct reading *r, const json_t *o)
     return SEGUE_OK;
 }
 
+/* The family's name for a chain of splitters, for people and for tests; the chain itself is what works. */
 static const char *pre_name(const struct sg_tokenizer *t)
 {
     static const char *const names[] = {"gpt2", "llama3", "qwen2", "qwen35"};
@@ -201,6 +210,8 @@ static const char *pre_name(const struct sg_tokenizer *t)
 
 /* --- decoders --- */
 
+/* Decoders are not run one after the other: every accepted chain comes down to the byte alphabet, or to
+ * U+2581 and <0xXX>, with or without one space less in front. Chains that do anything else are refused. */
 static segue_status decoder(struct reading *r, const json_t *o)
 {
     int64_t start, stop;
@@ -231,6 +242,7 @@ static segue_status decoder(struct reading *r, const json_t *o)
 
 /* --- post-processors --- */
 
+/* An id that stands before or after every text. */
 static segue_status add_end(struct reading *r, int after, int64_t id)
 {
     struct sg_tokenizer *t = r->t;
@@ -241,6 +253,8 @@ static segue_status add_end(struct reading *r, int after, int64_t id)
     return SEGUE_OK;
 }
 
+/* Of a template only the form for one text counts; its $A divides what stands before from what stands after.
+ */
 static segue_status post_processor(struct reading *r, const json_t *o)
 {
     if (is_type(o, "ByteLevel")) return SEGUE_OK; /* offsets only */
@@ -294,6 +308,7 @@ static segue_status ids_end(struct reading *r, const json_t *vocab, const json_t
     return SEGUE_OK;
 }
 
+/* The model's own tokens are indexed first, so that an added token of the same text finds its id. */
 static segue_status read_vocab(struct reading *r, const json_t *vocab, const json_t *added)
 {
     size_t n = 0;
@@ -345,6 +360,7 @@ static segue_status read_merge(struct reading *r, const json_t *m, uint32_t rank
     return sg_merges_put(r->t, left, left_len, right, right_len, rank, 1, r->what, r->err);
 }
 
+/* Settings that change the result and that no family uses are refused, not ignored. */
 static segue_status read_model(struct reading *r, const json_t *model, const json_t *added)
 {
     static const char *const must_be_empty[] = {"continuing_subword_prefix", "end_of_word_suffix"};
@@ -378,6 +394,7 @@ static segue_status read_model(struct reading *r, const json_t *model, const jso
     return SEGUE_OK;
 }
 
+/* Added tokens with `normalized` are looked for in normalized text, so they go through the same steps. */
 static segue_status normalized_text(struct reading *r, struct sg_added *a)
 {
     struct sg_buf out[2] = {{0}, {0}};
@@ -394,6 +411,7 @@ static segue_status normalized_text(struct reading *r, struct sg_added *a)
     return st;
 }
 
+/* One added token. A missing `normalized` means: unless it is special. */
 static segue_status read_added(struct reading *r, const json_t *a, struct sg_added *out, int *normalized)
 {
     const json_t *text = json_object_get(a, "content");
@@ -419,6 +437,7 @@ static segue_status read_added(struct reading *r, const json_t *a, struct sg_add
     return SEGUE_OK;
 }
 
+/* Two passes over a text need two sets: raw first, then what normalizing left. */
 static segue_status split_added(struct reading *r, const json_t *added)
 {
     size_t n = json_array_size(added), raw_n = 0, normal_n = 0;
@@ -467,6 +486,7 @@ static segue_status ends_of_config(struct reading *r, const json_t *config)
     return SEGUE_OK;
 }
 
+/* In this order: added tokens are normalized, ends name tokens, the tables follow from all of it. */
 static segue_status read_json(struct reading *r, const json_t *root, const json_t *config)
 {
     struct sg_tokenizer *t = r->t;

@@ -4,6 +4,7 @@
 
 #include "text/unicode_tables.h"
 
+/* A dozen steps at most; Latin text needs none. */
 unsigned sg_char_class(uint32_t c)
 {
     if (c < 256) return unicode_first[c];
@@ -42,6 +43,7 @@ enum sg_utf8 sg_utf8_step(const char *s, size_t n, size_t *len)
     return SG_UTF8_CHAR;
 }
 
+/* The lead byte tells the length; the text was checked, so nothing else is. */
 size_t sg_utf8_get(const char *s, uint32_t *c)
 {
     const unsigned char *b = (const unsigned char *)s;

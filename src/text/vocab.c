@@ -7,6 +7,8 @@
 
 enum { MOST_IDS = 1 << 24 };
 
+/* Not for hostile keys: a file that makes its tokens collide slows down its own opening only, within the
+ * bound on ids. */
 static uint32_t text_hash(const char *s, size_t n)
 {
     uint64_t h = 0x9e3779b97f4a7c15u ^ n;
@@ -107,6 +109,7 @@ int32_t sg_token_find(const struct sg_tokenizer *t, const char *text)
     return sg_vocab_find(t, text, strlen(text));
 }
 
+/* Fibonacci hashing of the two ids; the table's size is a power of two. */
 static uint32_t pair_hash(int32_t left, int32_t right)
 {
     uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9e3779b97f4a7c15u;
@@ -175,6 +178,7 @@ static uint32_t byte_point(unsigned b)
     return b <= 32 ? 256 + b : b <= 160 ? 256 + 33 + b - 127 : 256 + 67;
 }
 
+/* The inverse; -1: the code point stands for no byte. */
 static int point_byte(uint32_t c)
 {
     if (c < 256) return byte_point(c) == c ? (int)c : -1;
@@ -252,6 +256,7 @@ static segue_status set_bytes(struct sg_tokenizer *t, struct sg_token *k, int pl
     return SEGUE_OK;
 }
 
+/* A token such as "a U+2581 b" forbids cutting texts before U+2581. */
 static int has_inner_meta(const struct sg_token *k)
 {
     int other = 0;
@@ -264,6 +269,7 @@ static int has_inner_meta(const struct sg_token *k)
     return 0;
 }
 
+/* Control tokens that end an answer in the families we read, whatever the file calls them. */
 static int ends_turn(const struct sg_token *k)
 {
     static const char *const names[] = {"<|im_end|>",    "<|eot_id|>",    "<|eom_id|>",
