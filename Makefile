@@ -2,20 +2,22 @@
 # SPDX-License-Identifier: MIT
 PREFIX  ?= /usr/local
 DESTDIR ?=
-PROMPT  ?= Why is the sky blue? Answer in two sentences.
+PROMPT  ?= Why is the sky blue?
 MODEL   ?=
-ARGS    ?=
+ARGS    ?= --greedy
 T       ?= 20
 BUILD   := build
 CMAKE_FLAGS ?=
 generator := $(shell command -v ninja >/dev/null 2>&1 && echo "-G Ninja")
 
-.PHONY: all setup model run test quick fuzz fresh install uninstall clean help
+.PHONY: all configure setup model run test quick fuzz fresh install uninstall clean help
 
-all: setup                       ## build the library, the command and the check program
+all: configure                   ## build the library, the command, the check program and the tests
+	@cmake --build $(BUILD) --parallel
+
+configure: setup
 	@cmake $(generator) -S . -B $(BUILD) $(CMAKE_FLAGS) >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
 	@mkdir -p $(BUILD) && mv $(BUILD).log $(BUILD)/configure.log
-	@cmake --build $(BUILD) --parallel
 
 setup:                           ## install the packages that building and running need
 	@sh cmake/setup.sh run
@@ -23,7 +25,8 @@ setup:                           ## install the packages that building and runni
 model: setup                     ## fetch the default model into the data folder
 	@sh cmake/model.sh
 
-run: all                         ## answer PROMPT (MODEL=PATH, ARGS="...") with the default model
+run: configure                   ## answer PROMPT (MODEL=PATH, ARGS="...") with the default model
+	@cmake --build $(BUILD) --parallel --target segue >$(BUILD)/build.log 2>&1 || { tail -n 40 $(BUILD)/build.log; exit 1; }
 	@if [ -z "$(MODEL)" ]; then sh cmake/model.sh; fi
 	@$(BUILD)/segue run $(if $(MODEL),-m "$(MODEL)") -p "$(subst ",\",$(PROMPT))" $(ARGS)
 
