@@ -291,7 +291,7 @@ static void make_gguf(struct sg_buf *b, enum fault f)
 
 static void damaged_gguf_is_refused(void **state)
 {
-    static const char *const says[FAULTS] = {"",           "rwkv",         "viking", "\"ac\"", "merge 0",
+    static const char *const says[FAULTS] = {"",           "rwkv",         "viking", "",         "merge 0",
                                              "token_type", "bos_token_id", "tokens", "merges", "tokens"};
     (void)state;
     char path[] = "/tmp/segue-tok-XXXXXX";
@@ -308,7 +308,9 @@ static void damaged_gguf_is_refused(void **state)
         assert_int_equal(pwrite(fd, b.data, b.len, 0), (ssize_t)b.len);
         if (sg_archive_open(&a, path, &err)) fail_msg("%s", err.text);
         segue_status s = sg_tokenizer_of_gguf(&t, a, &err);
-        if (f) {
+        if (f == MERGE_UNKNOWN) { /* readers of this format pass over a merge that can never give a token */
+            assert_int_equal(s, SEGUE_OK);
+        } else if (f) {
             assert_true(s == SEGUE_EFORMAT || (s == SEGUE_EUNSUPPORTED && f <= BAD_PRE));
             if (!strstr(err.text, says[f])) fail_msg("fault %d: %s", f, err.text);
         } else {
