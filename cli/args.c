@@ -14,7 +14,8 @@ const struct arg_def *args_find(const struct command *command, const char *name,
     for (const struct arg_group *const *g = command->groups; *g; g++)
         for (const struct arg_def *d = (*g)->defs; d->name; d++) {
             size_t i = 0;
-            while (i < len && d->name[i] && (name[i] == d->name[i] || (name[i] == '_' && d->name[i] == '-'))) i++;
+            while (i < len && d->name[i] && (name[i] == d->name[i] || (name[i] == '_' && d->name[i] == '-')))
+                i++;
             if (i == len && !d->name[i]) return d;
         }
     return NULL;
@@ -74,8 +75,8 @@ static segue_status unknown_flag(const struct command *command, const char *type
         for (const struct arg_def *d = (*g)->defs; d->name && n < 128; d++) names[n++] = d->name;
     const char *near = word[0] == '-' && word[1] == '-' ? args_near(word + 2, names, n) : NULL;
     if (near) return out_fail(err, SEGUE_EARG, "unknown flag: %s: did you mean --%s?", word, near);
-    return out_fail(err, SEGUE_EARG, "unknown flag: %s: `segue %s` has no such flag; see segue %s --help", word,
-                    command->name, command->name);
+    return out_fail(err, SEGUE_EARG, "unknown flag: %s: `segue %s` has no such flag; see segue %s --help",
+                    word, command->name, command->name);
 }
 
 static bool choice_has(const char *choices, const char *text)
@@ -99,8 +100,8 @@ static segue_status check_number(const struct arg_def *def, const char *text, si
         return out_fail(err, SEGUE_EARG, "flag --%s: \"%s\": not a%s number; give %s", def->name, word,
                         def->kind == ARG_REAL ? "" : " whole", def->meta);
     if (v < low || v > high)
-        return out_fail(err, SEGUE_EARG, "flag --%s: %s: out of range; give a number from %g to %g", def->name, word,
-                        low, high);
+        return out_fail(err, SEGUE_EARG, "flag --%s: %s: out of range; give a number from %g to %g",
+                        def->name, word, low, high);
     return SEGUE_OK;
 }
 
@@ -118,14 +119,16 @@ static segue_status check_value(const struct arg_def *def, const char *text, seg
 {
     segue_status st = SEGUE_OK;
     if (def->kind == ARG_CHOICE && !choice_has(def->meta, text))
-        st = out_fail(err, SEGUE_EARG, "flag --%s: \"%.80s\": not a choice; give one of %s", def->name, text, def->meta);
+        st = out_fail(err, SEGUE_EARG, "flag --%s: \"%.80s\": not a choice; give one of %s", def->name, text,
+                      def->meta);
     else if (def->kind == ARG_COUNT || def->kind == ARG_REAL)
         st = check_number(def, text, strlen(text), err);
     else if (def->kind == ARG_COUNTS)
         st = check_numbers(def, text, err);
     if (st) return st;
     if ((def->flags & ARG_LATER) && !(def->preset && !strcmp(text, def->preset)))
-        return out_fail(err, SEGUE_EUNSUPPORTED, "option refused: --%s: not in this build; leave it out", def->name);
+        return out_fail(err, SEGUE_EUNSUPPORTED, "option refused: --%s: not in this build; leave it out",
+                        def->name);
     return SEGUE_OK;
 }
 
@@ -183,7 +186,8 @@ static segue_status parse_flag(struct args *args, int argc, char **argv, int *i,
     return put(args, def, value, err);
 }
 
-segue_status args_parse(struct args *args, const struct command *command, int argc, char **argv, segue_error *err)
+segue_status args_parse(struct args *args, const struct command *command, int argc, char **argv,
+                        segue_error *err)
 {
     *args = (struct args){.command = command};
     args->operands = out_alloc(((size_t)argc + 1) * sizeof *args->operands);
@@ -198,7 +202,8 @@ segue_status args_parse(struct args *args, const struct command *command, int ar
             args->operands[args->operands_n++] = argv[i];
     }
     if (args->operands_n > (size_t)command->operands_max)
-        return out_fail(err, SEGUE_EARG, "segue %s: \"%.80s\": not expected here; flags start with a dash, see --help",
+        return out_fail(err, SEGUE_EARG,
+                        "segue %s: \"%.80s\": not expected here; flags start with a dash, see --help",
                         command->name, args->operands[command->operands_max]);
     if (args->operands_n < (size_t)command->operands_min)
         return out_fail(err, SEGUE_EARG, "segue %s: %s missing; see segue %s --help", command->name,

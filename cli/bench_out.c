@@ -1,5 +1,5 @@
-/* bench_out.c: see bench_out.h. Columns of CSV and SQL are the fields of the first row, nested ones as JSON text.
- * SPDX-License-Identifier: MIT */
+/* bench_out.c: see bench_out.h. Columns of CSV and SQL are the fields of the first row, nested ones as JSON
+ * text. SPDX-License-Identifier: MIT */
 #include "bench_out.h"
 
 #include <stdlib.h>
@@ -7,21 +7,28 @@
 
 void bench_out_begin(struct bench_out *b, const char *form) { *b = (struct bench_out){form, json_array()}; }
 
-static double number(const json_t *row, const char *name) { return json_number_value(json_object_get(row, name)); }
+static double number(const json_t *row, const char *name)
+{
+    return json_number_value(json_object_get(row, name));
+}
 
 static void md_row(struct out_text *t, const json_t *row, bool first)
 {
     char test[64];
-    double p = number(row, "n_prompt"), n = number(row, "n_gen"), d = number(row, "n_depth"), s = number(row, "n_sequences");
+    double p = number(row, "n_prompt"), n = number(row, "n_gen"), d = number(row, "n_depth"),
+           s = number(row, "n_sequences");
     size_t at = (size_t)snprintf(test, sizeof test, p > 0 ? "pp%.0f" : "tg%.0f", p > 0 ? p : n);
     if (d > 0) at += (size_t)snprintf(test + at, sizeof test - at, " @ d%.0f", d);
     if (s > 1) snprintf(test + at, sizeof test - at, " x %.0f", s);
     if (first)
-        out_addf(t, "| %-24s | %10s | %-28s | %-14s | %18s | %6s | %6s |\n| %s | %s: | %s | %s | %s: | %s: | %s: |\n", "model",
-                 "size", "unit", "test", "t/s", "GB/s", "roof", "------------------------", "---------",
-                 "----------------------------", "--------------", "-----------------", "-----", "-----");
-    out_addf(t, "| %-24s | %7.2f MB | %-28s | %-14s | %9.2f ± %6.2f | ", json_string_value(json_object_get(row, "model_type")),
-             number(row, "model_size") / 1e6, json_string_value(json_object_get(row, "unit")), test, number(row, "avg_ts"),
+        out_addf(
+            t,
+            "| %-24s | %10s | %-28s | %-14s | %18s | %6s | %6s |\n| %s | %s: | %s | %s | %s: | %s: | %s: |\n",
+            "model", "size", "unit", "test", "t/s", "GB/s", "roof", "------------------------", "---------",
+            "----------------------------", "--------------", "-----------------", "-----", "-----");
+    out_addf(t, "| %-24s | %7.2f MB | %-28s | %-14s | %9.2f ± %6.2f | ",
+             json_string_value(json_object_get(row, "model_type")), number(row, "model_size") / 1e6,
+             json_string_value(json_object_get(row, "unit")), test, number(row, "avg_ts"),
              number(row, "stddev_ts"));
     if (number(row, "gb_s") > 0)
         out_addf(t, "%6.1f | ", number(row, "gb_s"));
@@ -81,7 +88,9 @@ static void sql_row(struct out_text *t, json_t *row, bool first)
         out_addf(t, "CREATE TABLE IF NOT EXISTS segue_bench (\n");
         json_object_foreach(row, name, v)
         {
-            const char *type = json_is_integer(v) ? "INTEGER" : json_is_real(v) || json_is_null(v) ? "REAL" : "TEXT";
+            const char *type = json_is_integer(v)                   ? "INTEGER"
+                               : json_is_real(v) || json_is_null(v) ? "REAL"
+                                                                    : "TEXT";
             if (!is_reason(name)) out_addf(t, "%s  %s %s", i++ ? ",\n" : "", name, type);
         }
         out_addf(t, "\n);\n");

@@ -6,7 +6,7 @@
 #include "out.h"
 
 struct bench_out {
-    const char *form;     /* "md" "csv" "json" "jsonl" "sql" */
+    const char *form; /* "md" "csv" "json" "jsonl" "sql" */
     json_t *rows;
 };
 void bench_out_begin(struct bench_out *b, const char *form);

@@ -8,15 +8,15 @@
 #include "prompt.h"
 
 struct chat {
-    struct args args;             /* changed by /set */
+    struct args args; /* changed by /set */
     struct place place;
     segue_session *session;
-    json_t *messages;             /* the conversation */
-    json_t *turns, *last;         /* figures of each answer, and of the last one */
+    json_t *messages;     /* the conversation */
+    json_t *turns, *last; /* figures of each answer, and of the last one */
     struct lines *lines;
-    bool edited;                  /* on a terminal */
+    bool edited; /* on a terminal */
     uint64_t seed;
-    segue_error failure;          /* status SEGUE_OK: none */
+    segue_error failure; /* status SEGUE_OK: none */
 };
 
 /* A line without its slash. *go_on becomes false when the conversation ends. */
@@ -24,9 +24,9 @@ segue_status chat_command(struct chat *c, const char *line, bool *go_on, segue_e
 /* Answer the conversation as it stands and append the answer. */
 segue_status chat_answer(struct chat *c, segue_error *err);
 void chat_add(struct chat *c, const char *role, const char *text);
-void chat_set_system(struct chat *c, const char *text);   /* NULL or "": none */
-segue_status chat_open_session(struct chat *c, segue_error *err);   /* a fresh one */
-segue_status chat_sampling(struct chat *c, segue_error *err);       /* after a flag changed */
+void chat_set_system(struct chat *c, const char *text);           /* NULL or "": none */
+segue_status chat_open_session(struct chat *c, segue_error *err); /* a fresh one */
+segue_status chat_sampling(struct chat *c, segue_error *err);     /* after a flag changed */
 segue_status chat_save_messages(const struct chat *c, const char *path, segue_error *err);
 segue_status chat_load_messages(struct chat *c, const char *path, segue_error *err);
 segue_status chat_load_state(struct chat *c, const char *path, segue_error *err);

@@ -18,7 +18,8 @@ static const struct verb verbs[12];
 static segue_status do_help(struct chat *c, const char *operand, bool *go_on, segue_error *err)
 {
     (void)c, (void)operand, (void)go_on, (void)err;
-    for (const struct verb *v = verbs; v->name; v++) fprintf(stderr, "  /%s%s%s\t%s\n", v->name, *v->operand ? " " : "", v->operand, v->help);
+    for (const struct verb *v = verbs; v->name; v++)
+        fprintf(stderr, "  /%s%s%s\t%s\n", v->name, *v->operand ? " " : "", v->operand, v->help);
     fprintf(stderr, "  a backslash at the end of a line continues it; ^C stops an answer\n");
     return SEGUE_OK;
 }
@@ -40,7 +41,8 @@ static segue_status do_clear(struct chat *c, const char *operand, bool *go_on, s
 {
     (void)operand, (void)go_on;
     size_t keep = json_array_size(c->messages) && !strcmp(role_at(c, 0), "system") ? 1 : 0;
-    while (json_array_size(c->messages) > keep) json_array_remove(c->messages, json_array_size(c->messages) - 1);
+    while (json_array_size(c->messages) > keep)
+        json_array_remove(c->messages, json_array_size(c->messages) - 1);
     return segue_session_rewind(c->session, 0, err);
 }
 
@@ -50,14 +52,16 @@ static bool drop_back_to(struct chat *c, const char *role)
     size_t n = json_array_size(c->messages), at = n;
     while (at > 0 && strcmp(role_at(c, at - 1), role) != 0) at--;
     if (at == 0) return false;
-    while (json_array_size(c->messages) >= at) json_array_remove(c->messages, json_array_size(c->messages) - 1);
+    while (json_array_size(c->messages) >= at)
+        json_array_remove(c->messages, json_array_size(c->messages) - 1);
     return true;
 }
 
 static segue_status do_undo(struct chat *c, const char *operand, bool *go_on, segue_error *err)
 {
     (void)operand, (void)go_on;
-    return drop_back_to(c, "user") ? SEGUE_OK : out_fail(err, SEGUE_EARG, "chat: /undo: no turn to take back");
+    return drop_back_to(c, "user") ? SEGUE_OK
+                                   : out_fail(err, SEGUE_EARG, "chat: /undo: no turn to take back");
 }
 
 static segue_status do_retry(struct chat *c, const char *operand, bool *go_on, segue_error *err)
@@ -68,7 +72,7 @@ static segue_status do_retry(struct chat *c, const char *operand, bool *go_on, s
     n = json_array_size(c->messages);
     if (n == 0 || strcmp(role_at(c, n - 1), "user") != 0)
         return out_fail(err, SEGUE_EARG, "chat: /retry: no turn to answer again");
-    if (!args_has(&c->args, "seed")) {   /* another answer, unless the user fixed the seed */
+    if (!args_has(&c->args, "seed")) { /* another answer, unless the user fixed the seed */
         c->seed++;
         char seed[24];
         snprintf(seed, sizeof seed, "%llu", (unsigned long long)c->seed);
@@ -87,7 +91,8 @@ static segue_status do_retry(struct chat *c, const char *operand, bool *go_on, s
 static segue_status do_system(struct chat *c, const char *operand, bool *go_on, segue_error *err)
 {
     (void)go_on;
-    if (!c->place.info.has_template) return out_fail(err, SEGUE_EARG, "chat: /system: this model has no chat template");
+    if (!c->place.info.has_template)
+        return out_fail(err, SEGUE_EARG, "chat: /system: this model has no chat template");
     chat_set_system(c, operand);
     return SEGUE_OK;
 }
@@ -131,7 +136,8 @@ segue_status chat_load_state(struct chat *c, const char *path, segue_error *err)
     return chat_sampling(c, err);
 }
 
-/* NAME.json is the conversation; any other name is the state, with the conversation in NAME.json beside it. */
+/* NAME.json is the conversation; any other name is the state, with the conversation in NAME.json beside it.
+ */
 static char *messages_path(const char *operand)
 {
     size_t n = strlen(operand);
@@ -141,7 +147,8 @@ static char *messages_path(const char *operand)
 static segue_status do_save(struct chat *c, const char *operand, bool *go_on, segue_error *err)
 {
     (void)go_on;
-    if (!*operand) return out_fail(err, SEGUE_EARG, "chat: /save: name missing; give FILE.json or FILE.state");
+    if (!*operand)
+        return out_fail(err, SEGUE_EARG, "chat: /save: name missing; give FILE.json or FILE.state");
     char *path = messages_path(operand);
     segue_status st = chat_save_messages(c, path, err);
     if (!st && strcmp(path, operand) != 0) st = sessions_save_to(c->session, operand, err);
@@ -152,7 +159,8 @@ static segue_status do_save(struct chat *c, const char *operand, bool *go_on, se
 static segue_status do_load(struct chat *c, const char *operand, bool *go_on, segue_error *err)
 {
     (void)go_on;
-    if (!*operand) return out_fail(err, SEGUE_EARG, "chat: /load: name missing; give FILE.json or FILE.state");
+    if (!*operand)
+        return out_fail(err, SEGUE_EARG, "chat: /load: name missing; give FILE.json or FILE.state");
     char *path = messages_path(operand);
     segue_status st = chat_load_messages(c, path, err);
     if (!st && strcmp(path, operand) != 0) st = chat_load_state(c, operand, err);
@@ -164,8 +172,9 @@ static segue_status do_load(struct chat *c, const char *operand, bool *go_on, se
 static segue_status do_set(struct chat *c, const char *operand, bool *go_on, segue_error *err)
 {
     (void)go_on;
-    static const char *const fixed[] = {"model", "unit", "prefill", "decode", "threads", "kv", "chunk", "context", "lora",
-                                        "session", "save", "load", "json", "messages", "prompt", "help"};
+    static const char *const fixed[] = {"model", "unit",     "prefill", "decode",  "threads", "kv",
+                                        "chunk", "context",  "lora",    "session", "save",    "load",
+                                        "json",  "messages", "prompt",  "help"};
     if (!*operand) {
         for (size_t i = 0; i < c->args.values_n; i++)
             fprintf(stderr, "  %s %s\n", c->args.values[i].def->name, c->args.values[i].text);
@@ -177,7 +186,8 @@ static segue_status do_set(struct chat *c, const char *operand, bool *go_on, seg
     segue_status st = SEGUE_OK;
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         if (!strcmp(name, fixed[i]))
-            st = out_fail(err, SEGUE_EARG, "chat: /set: %s cannot change while it runs; start again with --%s", name, name);
+            st = out_fail(err, SEGUE_EARG,
+                          "chat: /set: %s cannot change while it runs; start again with --%s", name, name);
     if (!st) st = args_set(&c->args, name, value, err);
     if (!st) st = chat_sampling(c, err);
     free(name);
@@ -194,7 +204,7 @@ static segue_status do_lora(struct chat *c, const char *operand, bool *go_on, se
         c->place.adapters_n = 0;
     else
         st = place_adapter(&c->place, operand, err);
-    if (!st) st = chat_open_session(c, err);   /* what was computed without it does not hold */
+    if (!st) st = chat_open_session(c, err); /* what was computed without it does not hold */
     if (!strcmp(operand, "none")) {
         for (size_t i = 0; i < before && !st; i++) segue_adapter_close(c->place.adapters[i]);
         if (st) c->place.adapters_n = before;
@@ -207,9 +217,9 @@ static segue_status do_stats(struct chat *c, const char *operand, bool *go_on, s
 {
     (void)operand, (void)go_on;
     if (!c->last) return out_fail(err, SEGUE_EARG, "chat: /stats: no answer yet");
-    static const char *const names[] = {"prompt_tokens", "reused_tokens", "reuse_reason", "output_tokens", "ttft_ms",
-                                        "prefill_tok_s", "decode_tok_s", "gb_s", "roof_share", "state_bytes", "peak_bytes",
-                                        "seed"};
+    static const char *const names[] = {"prompt_tokens", "reused_tokens", "reuse_reason", "output_tokens",
+                                        "ttft_ms",       "prefill_tok_s", "decode_tok_s", "gb_s",
+                                        "roof_share",    "state_bytes",   "peak_bytes",   "seed"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char *v = json_dumps(json_object_get(c->last, names[i]), JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
         fprintf(stderr, "  %-14s %s\n", names[i], v ? v : "-");

@@ -1,7 +1,6 @@
-/* cmd_bench.c: `segue bench`: tokens per second, in llama-bench's fields. Two rows per case: the prompt alone, and
- * generation alone from a depth. Loading, packing and warm-up stand outside the measured time; generation makes full
- * logits, chooses greedily and feeds the choice back.
- * SPDX-License-Identifier: MIT */
+/* cmd_bench.c: `segue bench`: tokens per second, in llama-bench's fields. Two rows per case: the prompt
+ * alone, and generation alone from a depth. Loading, packing and warm-up stand outside the measured time;
+ * generation makes full logits, chooses greedily and feeds the choice back. SPDX-License-Identifier: MIT */
 #include "commands.h"
 
 #include <math.h>
@@ -17,7 +16,7 @@
 #include "report.h"
 
 struct bench {
-    struct args args;            /* with one thread count */
+    struct args args; /* with one thread count */
     struct place place;
     struct bench_out *out;
     struct progress progress;
@@ -63,8 +62,8 @@ static segue_status open_sessions(struct bench *b, segue_session **sessions, siz
     return st;
 }
 
-static segue_status feed(struct bench *b, segue_session **sessions, size_t n, uint64_t *random, uint64_t *hash,
-                         segue_error *err)
+static segue_status feed(struct bench *b, segue_session **sessions, size_t n, uint64_t *random,
+                         uint64_t *hash, segue_error *err)
 {
     int32_t *ids = out_alloc((n + 1) * sizeof *ids);
     segue_status st = SEGUE_OK;
@@ -86,7 +85,8 @@ static segue_status prefill(struct bench *b, segue_session **sessions, segue_err
     return st;
 }
 
-static segue_status generate(struct bench *b, segue_session **sessions, size_t n, uint64_t *hash, segue_error *err)
+static segue_status generate(struct bench *b, segue_session **sessions, size_t n, uint64_t *hash,
+                             segue_error *err)
 {
     int32_t *tokens = out_alloc(b->sequences * sizeof *tokens);
     segue_status *each = out_alloc(b->sequences * sizeof *each), st = SEGUE_OK;
@@ -106,8 +106,8 @@ static segue_status generate(struct bench *b, segue_session **sessions, size_t n
 }
 
 /* One sample of a case: prompt > 0 reads, generated > 0 writes; depth tokens come before, unmeasured. */
-static segue_status measure(struct bench *b, size_t prompt, size_t generated, size_t depth, struct sample *out,
-                            uint64_t *hash, segue_error *err)
+static segue_status measure(struct bench *b, size_t prompt, size_t generated, size_t depth,
+                            struct sample *out, uint64_t *hash, segue_error *err)
 {
     segue_session **sessions = out_alloc(b->sequences * sizeof *sessions);
     uint64_t random = b->seed, begun = 0;
@@ -170,7 +170,8 @@ static void put_samples(json_t *o, const struct sample *samples, size_t n, doubl
 static void put_model(json_t *o, const struct bench *b)
 {
     const struct place *p = &b->place;
-    char *type = out_printf("%s %s", p->info.family ? p->info.family : "", p->info.storage ? p->info.storage : "");
+    char *type =
+        out_printf("%s %s", p->info.family ? p->info.family : "", p->info.storage ? p->info.storage : "");
     json_object_set_new(o, "build_commit", json_string(SEGUE_COMMIT));
     json_object_set_new(o, "model_filename", out_string(p->path, strlen(p->path)));
     json_object_set_new(o, "model_type", json_string(type));
@@ -181,8 +182,8 @@ static void put_model(json_t *o, const struct bench *b)
     free(type);
 }
 
-static json_t *row(struct bench *b, size_t prompt, size_t generated, size_t depth, const struct sample *samples,
-                   uint64_t hash)
+static json_t *row(struct bench *b, size_t prompt, size_t generated, size_t depth,
+                   const struct sample *samples, uint64_t hash)
 {
     json_t *o = json_object();
     char text[32];
@@ -218,7 +219,8 @@ static segue_status one_case(struct bench *b, size_t prompt, size_t generated, s
     struct sample *samples = out_alloc(b->repeats * sizeof *samples), warm;
     uint64_t basis = 0xcbf29ce484222325u, hash = basis;
     segue_status st = SEGUE_OK;
-    if (!args_has(&b->args, "no-warmup")) st = measure(b, prompt, generated > 2 ? 2 : generated, depth, &warm, &hash, err);
+    if (!args_has(&b->args, "no-warmup"))
+        st = measure(b, prompt, generated > 2 ? 2 : generated, depth, &warm, &hash, err);
     for (size_t i = 0; i < b->repeats && !st; i++) {
         hash = basis;
         st = measure(b, prompt, generated, depth, &samples[i], &hash, err);
@@ -235,7 +237,8 @@ static int cases(struct bench *b)
     static const long long preset_p = 512, preset_n = 128, preset_d = 0;
     segue_error err;
     size_t prompts_n, tokens_n, depths_n;
-    long long *prompts = args_counts(&b->args, "prompt", &prompts_n), *tokens = args_counts(&b->args, "tokens", &tokens_n);
+    long long *prompts = args_counts(&b->args, "prompt", &prompts_n),
+              *tokens = args_counts(&b->args, "tokens", &tokens_n);
     long long *depths = args_counts(&b->args, "depth", &depths_n);
     const long long *p = prompts_n ? prompts : &preset_p, *n = tokens_n ? tokens : &preset_n,
                     *d = depths_n ? depths : &preset_d;
@@ -299,17 +302,24 @@ static const struct arg_def own_defs[] = {
     {"threads", 't', ARG_COUNTS, 0, "N,..", "all cores", 1, 4096, "threads of cpu units"},
     {"prefill", 0, ARG_TEXT, ARG_MANY | ARG_MINOR, "U[@A-B]", NULL, 0, 0, "read the prompt on this unit"},
     {"decode", 0, ARG_TEXT, ARG_MANY | ARG_MINOR, "U[@A-B]", NULL, 0, 0, "write the answer on this unit"},
-    {"handoff", 0, ARG_SWITCH, ARG_LATER | ARG_MINOR, NULL, NULL, 0, 0, "measure the hand-off between two units"},
+    {"handoff", 0, ARG_SWITCH, ARG_LATER | ARG_MINOR, NULL, NULL, 0, 0,
+     "measure the hand-off between two units"},
     {"pipelines", 0, ARG_SWITCH, ARG_LATER | ARG_MINOR, NULL, NULL, 0, 0, "a row per pipeline"},
     {"beside", 0, ARG_COUNT, ARG_LATER | ARG_MINOR, "N", NULL, 0, 0, "decode beside a prefill of N tokens"},
-    {"predict", 0, ARG_SWITCH, ARG_LATER | ARG_MINOR, NULL, NULL, 0, 0, "compare the planner's prediction with the measurement"},
+    {"predict", 0, ARG_SWITCH, ARG_LATER | ARG_MINOR, NULL, NULL, 0, 0,
+     "compare the planner's prediction with the measurement"},
     {"grid", 0, ARG_FILE, ARG_LATER | ARG_MINOR, "FILE", NULL, 0, 0, "cases of --predict"},
     ARG_END};
 static const struct arg_group own = {"Measurement", own_defs};
 static const struct arg_group *const groups[] = {&own, &flags_model, &flags_engine, &flags_output, NULL};
-const struct command cmd_bench = {
-    .name = "bench", .summary = "measure tokens per second", .groups = groups,
-    .example = "segue bench -p 512 -n 64 -r 2 -o json", .run = run,
-    .about = "Measures reading a prompt and writing an answer apart, in the fields of llama-bench. The prompt's ids are random "
-             "by seed; generation makes full logits, chooses greedily and feeds the choice back; loading, packing and warm-up "
-             "stand outside. ids_hash is the FNV-1a hash of all ids of the last sample, so that equal work can be shown."};
+const struct command cmd_bench = {.name = "bench",
+                                  .summary = "measure tokens per second",
+                                  .groups = groups,
+                                  .example = "segue bench -p 512 -n 64 -r 2 -o json",
+                                  .run = run,
+                                  .about = "Measures reading a prompt and writing an answer apart, in the "
+                                           "fields of llama-bench. The prompt's ids are random "
+                                           "by seed; generation makes full logits, chooses greedily and "
+                                           "feeds the choice back; loading, packing and warm-up "
+                                           "stand outside. ids_hash is the FNV-1a hash of all ids of the "
+                                           "last sample, so that equal work can be shown."};

@@ -1,5 +1,5 @@
-/* cmd_cache.c: `segue cache [info|clear]`: packed weights, compiled programs, measurements; all safe to delete.
- * SPDX-License-Identifier: MIT */
+/* cmd_cache.c: `segue cache [info|clear]`: packed weights, compiled programs, measurements; all safe to
+ * delete. SPDX-License-Identifier: MIT */
 #include "commands.h"
 
 #include <stdlib.h>
@@ -28,7 +28,8 @@ static int run(struct args *args)
     json_object_set_new(o, "folder", out_string(folder, strlen(folder)));
     json_object_set_new(o, clear ? "cleared_bytes" : "bytes", json_integer((json_int_t)bytes));
     json_object_set_new(o, clear ? "cleared_files" : "files", json_integer((json_int_t)files));
-    if (!args_has(args, "json")) printf("%s: %zu files, %.1f MB%s\n", folder, files, (double)bytes / 1e6, clear ? " removed" : "");
+    if (!args_has(args, "json"))
+        printf("%s: %zu files, %.1f MB%s\n", folder, files, (double)bytes / 1e6, clear ? " removed" : "");
     free(folder);
     if (args_has(args, "json")) return out_json_exit(o);
     json_decref(o);
@@ -36,8 +37,14 @@ static int run(struct args *args)
 }
 
 static const struct arg_group *const groups[] = {&flags_output, NULL};
-const struct command cmd_cache = {
-    .name = "cache", .summary = "show or empty the cache folder", .operands = "[info|clear]", .operands_max = 1,
-    .groups = groups, .example = "segue cache info", .run = run,
-    .about = "The cache folder ($XDG_CACHE_HOME/segue, or $SEGUE_HOME/cache) holds packed weights, compiled programs and "
-             "measurements. Each entry is keyed by content, layout and version; everything in it may be deleted at any time."};
+const struct command cmd_cache = {.name = "cache",
+                                  .summary = "show or empty the cache folder",
+                                  .operands = "[info|clear]",
+                                  .operands_max = 1,
+                                  .groups = groups,
+                                  .example = "segue cache info",
+                                  .run = run,
+                                  .about = "The cache folder ($XDG_CACHE_HOME/segue, or $SEGUE_HOME/cache) "
+                                           "holds packed weights, compiled programs and "
+                                           "measurements. Each entry is keyed by content, layout and "
+                                           "version; everything in it may be deleted at any time."};

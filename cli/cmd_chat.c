@@ -1,5 +1,5 @@
-/* cmd_chat.c: `segue chat`: a conversation, one line a turn. Each turn renders the whole conversation again and keeps of
- * the session what did not change; the rest is computed. Commands are in chat_commands.c.
+/* cmd_chat.c: `segue chat`: a conversation, one line a turn. Each turn renders the whole conversation again
+ * and keeps of the session what did not change; the rest is computed. Commands are in chat_commands.c.
  * SPDX-License-Identifier: MIT */
 #include "chat.h"
 #include "commands.h"
@@ -60,8 +60,10 @@ static segue_status render(struct chat *c, struct prompt *out, segue_error *err)
     struct out_text text = {0};
     size_t i;
     json_t *m;
-    json_array_foreach(c->messages, i, m) out_addf(&text, "%s", json_string_value(json_object_get(m, "content")));
-    segue_status st = prompt_tokenize(c->place.model, text.data ? text.data : "", text.len, 0, SIZE_MAX / 64, out, err);
+    json_array_foreach(c->messages, i, m)
+        out_addf(&text, "%s", json_string_value(json_object_get(m, "content")));
+    segue_status st =
+        prompt_tokenize(c->place.model, text.data ? text.data : "", text.len, 0, SIZE_MAX / 64, out, err);
     free(text.data);
     return st;
 }
@@ -69,8 +71,8 @@ static segue_status render(struct chat *c, struct prompt *out, segue_error *err)
 static void keep_figures(struct chat *c, const struct answer *a, const struct prompt *prompt, size_t reused,
                          const char *reason)
 {
-    struct report r = {&c->place, a, prompt->ids, prompt->n, reused, reason, c->seed,
-                       a->finish && strcmp(a->finish, "cancel") != 0};
+    struct report r = {&c->place, a,      prompt->ids, prompt->n,
+                       reused,    reason, c->seed,     a->finish && strcmp(a->finish, "cancel") != 0};
     json_decref(c->last);
     c->last = report_json(&r);
     json_array_append(c->turns, c->last);
@@ -93,7 +95,8 @@ segue_status chat_answer(struct chat *c, segue_error *err)
         answer_begin(&a, &c->place, &c->args, c->session, begun, !args_has(&c->args, "json"));
         answer_run(&a);
         interrupt_unwatch(c->session);
-        if (a.text.len || a.finish) json_array_append_new(c->messages, prompt_message("assistant", a.text.data, a.text.len));
+        if (a.text.len || a.finish)
+            json_array_append_new(c->messages, prompt_message("assistant", a.text.data, a.text.len));
         st = a.finish ? SEGUE_OK : a.status;
         if (st) *err = a.err;
         if (st) err->status = st;
@@ -128,7 +131,8 @@ static segue_status resume(struct chat *c, segue_error *err)
         messages = sessions_file(args_text(&c->args, "session"), "json");
         if (folders_is_file(messages)) st = chat_load_messages(c, messages, err);
     }
-    if (!st && state && (args_has(&c->args, "load") || folders_is_file(state))) st = chat_load_state(c, state, err);
+    if (!st && state && (args_has(&c->args, "load") || folders_is_file(state)))
+        st = chat_load_state(c, state, err);
     free(messages);
     free(state);
     return st;
@@ -164,7 +168,8 @@ static bool turn(struct chat *c, const char *line, int *code)
     segue_status st = chat_answer(c, &err);
     if (!st) st = keep_session(c, &err);
     if (!st) return true;
-    while (json_array_size(c->messages) > before) json_array_remove(c->messages, json_array_size(c->messages) - 1);
+    while (json_array_size(c->messages) > before)
+        json_array_remove(c->messages, json_array_size(c->messages) - 1);
     int failure = out_exit_code(st, EXIT_NOT_HERE);
     fprintf(stderr, "segue: %s\n", err.text);
     if (c->edited && st != SEGUE_EIO && st != SEGUE_ELOST) return true;
@@ -188,16 +193,19 @@ static void close_all(struct chat *c)
 static segue_status begin(struct chat *c, segue_error *err)
 {
     if (!c->place.info.has_tokenizer)
-        return out_fail(err, SEGUE_EUNSUPPORTED, "chat: %.200s: the model has no tokenizer; use segue run --ids",
-                        c->place.path);
+        return out_fail(err, SEGUE_EUNSUPPORTED,
+                        "chat: %.200s: the model has no tokenizer; use segue run --ids", c->place.path);
     const char *system = args_text(&c->args, "system"), *session = args_text(&c->args, "session");
     if (system && (!c->place.info.has_template || args_has(&c->args, "raw")))
         return out_fail(err, SEGUE_EARG, "flag --system: needs a chat template; leave it out");
     if (session && !folders_plain_name(session))
-        return out_fail(err, SEGUE_EARG, "flag --session: \"%.80s\": no plain name; leave out slashes and leading dots", session);
+        return out_fail(err, SEGUE_EARG,
+                        "flag --session: \"%.80s\": no plain name; leave out slashes and leading dots",
+                        session);
     segue_status st = chat_open_session(c, err);
     if (!st) st = resume(c, err);
-    if (!st && args_has(&c->args, "messages")) st = chat_load_messages(c, args_text(&c->args, "messages"), err);
+    if (!st && args_has(&c->args, "messages"))
+        st = chat_load_messages(c, args_text(&c->args, "messages"), err);
     if (!st && system) chat_set_system(c, system);
     return st;
 }
@@ -223,8 +231,9 @@ static int run(struct args *args)
     free(history);
     free(data);
     c.edited = lines_edited(c.lines);
-    interrupt_hold(c.edited);   /* ^C stops the answer, not the program */
-    if (c.edited) out_note("%s on %s; /help lists commands, /exit or ^D ends", c.place.path, c.place.unit_info[0].spec);
+    interrupt_hold(c.edited); /* ^C stops the answer, not the program */
+    if (c.edited)
+        out_note("%s on %s; /help lists commands, /exit or ^D ends", c.place.path, c.place.unit_info[0].spec);
     const char *prompt = args_text(args, "prompt");
     bool go_on = !prompt || turn(&c, prompt, &code);
     while (go_on && (c.edited || !interrupt_seen())) {
@@ -250,16 +259,24 @@ static const struct arg_def own_defs[] = {
     {"prompt", 'p', ARG_TEXT, 0, "TEXT", NULL, 0, 0, "the first turn"},
     {"messages", 0, ARG_FILE, 0, "FILE", NULL, 0, 0, "go on from a conversation in OpenAI's JSON form"},
     {"system", 0, ARG_TEXT, 0, "TEXT", NULL, 0, 0, "the system message"},
-    {"think", 0, ARG_CHOICE, 0, "on|off", "the template's", 0, 0, "ask the template for thinking, or for none"},
-    {"raw", 0, ARG_SWITCH, ARG_MINOR, NULL, NULL, 0, 0, "take the turns as they are, without the chat template"},
+    {"think", 0, ARG_CHOICE, 0, "on|off", "the template's", 0, 0,
+     "ask the template for thinking, or for none"},
+    {"raw", 0, ARG_SWITCH, ARG_MINOR, NULL, NULL, 0, 0,
+     "take the turns as they are, without the chat template"},
     ARG_END};
 static const struct arg_group own = {"Conversation", own_defs};
-static const struct arg_group *const groups[] = {&own, &flags_generation, &flags_model, &flags_units, &flags_engine,
-                                                 &flags_state, &flags_reports, &flags_output, NULL};
-const struct command cmd_chat = {
-    .name = "chat", .summary = "talk with a model", .groups = groups,
-    .example = "printf 'Hi!\\nAnd in French?\\n' | segue chat --seed 1 -n 40", .run = run,
-    .about = "A conversation on the terminal, with line editing and history; on a pipe one line is one turn. Commands: /help "
-             "/exit /clear /undo /retry /system /save /load /set /lora /stats. ^C stops the answer, not the program. Each turn "
-             "keeps what the session already holds of the conversation. --session NAME also keeps the conversation in "
-             "NAME.json beside the state."};
+static const struct arg_group *const groups[] = {&own,           &flags_generation, &flags_model,
+                                                 &flags_units,   &flags_engine,     &flags_state,
+                                                 &flags_reports, &flags_output,     NULL};
+const struct command cmd_chat = {.name = "chat",
+                                 .summary = "talk with a model",
+                                 .groups = groups,
+                                 .example = "printf 'Hi!\\nAnd in French?\\n' | segue chat --seed 1 -n 40",
+                                 .run = run,
+                                 .about = "A conversation on the terminal, with line editing and history; on "
+                                          "a pipe one line is one turn. Commands: /help "
+                                          "/exit /clear /undo /retry /system /save /load /set /lora /stats. "
+                                          "^C stops the answer, not the program. Each turn "
+                                          "keeps what the session already holds of the conversation. "
+                                          "--session NAME also keeps the conversation in "
+                                          "NAME.json beside the state."};

@@ -1,7 +1,6 @@
-/* cmd_eval.c: `segue eval`: how likely a text is to a model, what every layer gave, how far two models are apart.
- * Long texts are cut into chunks of -c tokens as llama-perplexity does: each begins anew (with BOS where the model wants
- * one) and the second half of it counts.
- * SPDX-License-Identifier: MIT */
+/* cmd_eval.c: `segue eval`: how likely a text is to a model, what every layer gave, how far two models are
+ * apart. Long texts are cut into chunks of -c tokens as llama-perplexity does: each begins anew (with BOS
+ * where the model wants one) and the second half of it counts. SPDX-License-Identifier: MIT */
 #include "commands.h"
 
 #include <math.h>
@@ -14,18 +13,18 @@
 #include "prompt.h"
 #include "report.h"
 
-enum { PIECE = 32 };   /* rows whose logits are held at once */
+enum { PIECE = 32 }; /* rows whose logits are held at once */
 
 struct eval {
     const struct args *args;
     struct place place;
     struct prompt text;
-    size_t rows, chunks, first;     /* tokens of a chunk; the first row that counts */
+    size_t rows, chunks, first; /* tokens of a chunk; the first row that counts */
     struct klfile out, base;
     bool writes, compares;
     double nll;
     size_t scored, equal;
-    double *kl;                     /* [scored] */
+    double *kl; /* [scored] */
     struct progress progress;
 };
 
@@ -76,7 +75,8 @@ static segue_status chunk(struct eval *e, const int32_t *ids, size_t done, segue
         bool counts = at >= e->first && at < last;
         if (n > 256) n = 256;
         if (wants_logits && counts) n = last - at < PIECE ? last - at : PIECE;
-        st = segue_session_score(session, own + at, n, logprobs + at, counts && wants_logits ? logits : NULL, err);
+        st = segue_session_score(session, own + at, n, logprobs + at, counts && wants_logits ? logits : NULL,
+                                 err);
         if (!st && counts && wants_logits) {
             st = take_rows(e, logits, n, err);
             e->scored += n;
@@ -96,14 +96,16 @@ static segue_status chunk(struct eval *e, const int32_t *ids, size_t done, segue
 
 static segue_status read_text(struct eval *e, segue_error *err)
 {
-    const char *ids = args_text(e->args, "ids"), *file = args_text(e->args, "file"), *prompt = args_text(e->args, "prompt");
+    const char *ids = args_text(e->args, "ids"), *file = args_text(e->args, "file"),
+               *prompt = args_text(e->args, "prompt");
     struct out_text text = {0};
     if ((ids != NULL) + (file != NULL) + (prompt != NULL) > 1)
         return out_fail(err, SEGUE_EARG, "eval: more than one text given; give one of -f, -p and --ids");
     if (ids) return prompt_ids(ids, e->place.info.vocab, &e->text, err);
     if (!file && !prompt) return SEGUE_OK;
     if (!e->place.info.has_tokenizer)
-        return out_fail(err, SEGUE_EUNSUPPORTED, "eval: %.200s: the model has no tokenizer; give --ids", e->place.path);
+        return out_fail(err, SEGUE_EUNSUPPORTED, "eval: %.200s: the model has no tokenizer; give --ids",
+                        e->place.path);
     segue_status st = SEGUE_OK;
     if (file)
         st = prompt_file(file, &text, err);
@@ -126,7 +128,8 @@ static segue_status cut(struct eval *e, segue_error *err)
         e->compares = true;
         size_t all = (size_t)e->base.rows * (size_t)e->base.chunks;
         if (e->text.given && (n < all || memcmp(e->text.ids, e->base.tokens, all * sizeof *e->text.ids) != 0))
-            return out_fail(err, SEGUE_EFORMAT, "base logits: %.200s: made of another text; leave -f and --ids out", base);
+            return out_fail(err, SEGUE_EFORMAT,
+                            "base logits: %.200s: made of another text; leave -f and --ids out", base);
         e->text.ids = out_realloc(e->text.ids, all * sizeof *e->text.ids);
         memcpy(e->text.ids, e->base.tokens, all * sizeof *e->text.ids);
         e->rows = (size_t)e->base.rows;
@@ -137,7 +140,8 @@ static segue_status cut(struct eval *e, segue_error *err)
         e->rows = n < wanted ? n : wanted;
         e->chunks = n / e->rows;
     }
-    if (e->rows < 2) return out_fail(err, SEGUE_EARG, "eval: a chunk of %zu tokens says nothing; raise -c", e->rows);
+    if (e->rows < 2)
+        return out_fail(err, SEGUE_EARG, "eval: a chunk of %zu tokens says nothing; raise -c", e->rows);
     size_t most = (size_t)args_number(e->args, "limit", 0);
     if (most && most < e->chunks) e->chunks = most;
     e->writes = out != NULL;
@@ -152,7 +156,8 @@ static segue_status dump(struct eval *e, segue_error *err)
     const char *path = args_text(e->args, "dump");
     if (!path) return SEGUE_OK;
     if (e->chunks > 1)
-        return out_fail(err, SEGUE_EARG, "eval: --dump takes one chunk, the text has %zu tokens; raise -c or shorten it",
+        return out_fail(err, SEGUE_EARG,
+                        "eval: --dump takes one chunk, the text has %zu tokens; raise -c or shorten it",
                         e->text.n);
     segue_session *session = NULL;
     segue_status st = open_session(e, e->rows, &session, err);
@@ -175,7 +180,8 @@ static void put_kl(const struct eval *e, json_t *o)
     qsort(e->kl, e->scored, sizeof *e->kl, ascending);
     size_t below = (size_t)at, above = below + 1 < e->scored ? below + 1 : below;
     json_object_set_new(o, "kl_mean", out_real(sum / (double)e->scored));
-    json_object_set_new(o, "kl_p99", out_real(e->kl[below] + (at - (double)below) * (e->kl[above] - e->kl[below])));
+    json_object_set_new(o, "kl_p99",
+                        out_real(e->kl[below] + (at - (double)below) * (e->kl[above] - e->kl[below])));
     json_object_set_new(o, "kl_max", out_real(e->kl[e->scored - 1]));
     json_object_set_new(o, "same_top", out_real((double)e->equal / (double)e->scored));
 }
@@ -193,11 +199,12 @@ static int print(const struct eval *e)
     json_object_set_new(o, "model", report_model_json(&e->place));
     if (e->compares) put_kl(e, o);
     if (args_has(e->args, "json")) return out_json_exit(o);
-    printf("tokens     %zu of %zu, in %zu chunks of %zu\nnll        %.6f\nperplexity %.6f\n", e->scored, e->rows * e->chunks,
-           e->chunks, e->rows, nll, exp(nll));
+    printf("tokens     %zu of %zu, in %zu chunks of %zu\nnll        %.6f\nperplexity %.6f\n", e->scored,
+           e->rows * e->chunks, e->chunks, e->rows, nll, exp(nll));
     if (e->compares)
-        printf("kl_mean    %.6g\nkl_p99     %.6g\nsame_top   %.4f\n", json_real_value(json_object_get(o, "kl_mean")),
-               json_real_value(json_object_get(o, "kl_p99")), json_real_value(json_object_get(o, "same_top")));
+        printf("kl_mean    %.6g\nkl_p99     %.6g\nsame_top   %.4f\n",
+               json_real_value(json_object_get(o, "kl_mean")), json_real_value(json_object_get(o, "kl_p99")),
+               json_real_value(json_object_get(o, "same_top")));
     json_decref(o);
     return EXIT_DONE;
 }
@@ -206,7 +213,8 @@ static int run(struct args *args)
 {
     struct eval e = {.args = args};
     segue_error err;
-    int code = place_open(&e.place, args, args_has(args, "dump") ? PLACE_KEEP_VALUES : 0), unsupported = EXIT_REFUSED;
+    int code = place_open(&e.place, args, args_has(args, "dump") ? PLACE_KEEP_VALUES : 0),
+        unsupported = EXIT_REFUSED;
     if (code) return code;
     progress_begin(&e.progress, "eval: tokens", args_has(args, "quiet"));
     segue_status st = read_text(&e, &err);
@@ -237,11 +245,18 @@ static const struct arg_def own_defs[] = {
     {"quiet", 'q', ARG_SWITCH, 0, NULL, NULL, 0, 0, "no progress on stderr"},
     ARG_END};
 static const struct arg_group own = {"Text", own_defs};
-static const struct arg_group *const groups[] = {&own, &flags_model, &flags_units, &flags_engine, &flags_output, NULL};
-const struct command cmd_eval = {
-    .name = "eval", .summary = "perplexity of a text, divergence of two models, dumps of every layer", .groups = groups,
-    .example = "segue eval -f README.md -c 256 --limit 2", .run = run,
-    .about = "Scores a text: tokens that counted, mean negative log-likelihood (natural logarithm) and perplexity. A text of "
-             "at most -c tokens counts whole; a longer one, and one that is compared, is cut into chunks of which the second "
-             "half counts, as llama-perplexity does, so figures and files can be exchanged with it. No chat template is "
-             "applied."};
+static const struct arg_group *const groups[] = {&own,          &flags_model,  &flags_units,
+                                                 &flags_engine, &flags_output, NULL};
+const struct command cmd_eval = {.name = "eval",
+                                 .summary =
+                                     "perplexity of a text, divergence of two models, dumps of every layer",
+                                 .groups = groups,
+                                 .example = "segue eval -f README.md -c 256 --limit 2",
+                                 .run = run,
+                                 .about = "Scores a text: tokens that counted, mean negative log-likelihood "
+                                          "(natural logarithm) and perplexity. A text of "
+                                          "at most -c tokens counts whole; a longer one, and one that is "
+                                          "compared, is cut into chunks of which the second "
+                                          "half counts, as llama-perplexity does, so figures and files can "
+                                          "be exchanged with it. No chat template is "
+                                          "applied."};

@@ -25,12 +25,14 @@ static void add_storages(struct out_text *t, const json_t *tensors)
     json_t *counts = json_object();
     for (size_t i = 0; i < json_array_size(tensors); i++) {
         const char *storage = text_of(json_array_get(tensors, i), "storage");
-        json_object_set_new(counts, storage, json_integer(1 + json_integer_value(json_object_get(counts, storage))));
+        json_object_set_new(counts, storage,
+                            json_integer(1 + json_integer_value(json_object_get(counts, storage))));
     }
     const char *name;
     json_t *n;
     out_addf(t, "tensors    %zu:", json_array_size(tensors));
-    json_object_foreach(counts, name, n) out_addf(t, " %" JSON_INTEGER_FORMAT " %s", json_integer_value(n), name);
+    json_object_foreach(counts, name, n)
+        out_addf(t, " %" JSON_INTEGER_FORMAT " %s", json_integer_value(n), name);
     out_addf(t, "\n");
     json_decref(counts);
 }
@@ -38,8 +40,8 @@ static void add_storages(struct out_text *t, const json_t *tensors)
 static void summary(struct out_text *t, const json_t *o, const segue_model_info *info)
 {
     const json_t *numbers = json_object_get(o, "numbers"), *tokenizer = json_object_get(o, "tokenizer");
-    out_addf(t, "path       %s\nfamily     %s\nformat     %s, mostly %s\n", text_of(o, "path"), text_of(o, "family"),
-             text_of(o, "format"), info->storage ? info->storage : "-");
+    out_addf(t, "path       %s\nfamily     %s\nformat     %s, mostly %s\n", text_of(o, "path"),
+             text_of(o, "family"), text_of(o, "format"), info->storage ? info->storage : "-");
     out_addf(t, "shape_id   %s\nweights_id %s\nnumbers   ", info->shape_id, info->weights_id);
     const char *name;
     json_t *v;
@@ -57,12 +59,14 @@ static void summary(struct out_text *t, const json_t *o, const segue_model_info 
     out_addf(t, "\n");
     add_storages(t, json_object_get(o, "tensors"));
     if (json_is_object(tokenizer))
-        out_addf(t, "tokenizer  %s, %s, %u tokens, bos %d, eos %d, chat template %s\n", text_of(tokenizer, "kind"),
-                 text_of(tokenizer, "pre"), info->vocab, info->bos, info->eos, info->has_template ? "yes" : "no");
+        out_addf(t, "tokenizer  %s, %s, %u tokens, bos %d, eos %d, chat template %s\n",
+                 text_of(tokenizer, "kind"), text_of(tokenizer, "pre"), info->vocab, info->bos, info->eos,
+                 info->has_template ? "yes" : "no");
     else
         out_addf(t, "tokenizer  none: takes and gives ids only\n");
-    out_addf(t, "memory     weights %.1f MB, state %.1f MB + %.1f kB a token\n", (double)info->weight_bytes / 1e6,
-             (double)info->state_fixed_bytes / 1e6, (double)info->state_token_bytes / 1e3);
+    out_addf(t, "memory     weights %.1f MB, state %.1f MB + %.1f kB a token\n",
+             (double)info->weight_bytes / 1e6, (double)info->state_fixed_bytes / 1e6,
+             (double)info->state_token_bytes / 1e3);
 }
 
 static segue_status as_text(const struct place *p, bool tensors, struct out_text *out, segue_error *err)
@@ -72,7 +76,9 @@ static segue_status as_text(const struct place *p, bool tensors, struct out_text
     json_t *o = st ? NULL : json_loadb(json.data, json.len, 0, NULL);
     free(json.data);
     if (st) return st;
-    if (!o) return out_fail(err, SEGUE_EINTERNAL, "inspect: %.300s: the description is no JSON; report it", p->path);
+    if (!o)
+        return out_fail(err, SEGUE_EINTERNAL, "inspect: %.300s: the description is no JSON; report it",
+                        p->path);
     summary(out, o, &p->info);
     const json_t *list = json_object_get(o, "tensors");
     for (size_t i = 0; tensors && i < json_array_size(list); i++) {
@@ -92,7 +98,8 @@ static int run(struct args *args)
     struct out_text text = {0};
     int code = place_open_model(&p, args);
     if (code) return code;
-    bool json = args_has(args, "json"), graph = args_has(args, "graph"), template = args_has(args, "template");
+    bool json = args_has(args, "json"), graph = args_has(args, "graph"),
+         template = args_has(args, "template");
     segue_status st;
     if (graph || template) {
         st = describe(p.model, graph ? SEGUE_DESCRIBE_GRAPH : SEGUE_DESCRIBE_TEMPLATE, &text, &err);
@@ -123,8 +130,11 @@ static const struct arg_def own_defs[] = {
     ARG_END};
 static const struct arg_group own = {"What", own_defs};
 static const struct arg_group *const groups[] = {&own, &flags_model, &flags_output, NULL};
-const struct command cmd_inspect = {
-    .name = "inspect", .summary = "show what a model file says", .groups = groups, .example = "segue inspect --tensors",
-    .run = run,
-    .about = "Prints family, format, numbers, tensors, tokenizer and memory of a model, without running it. No tensor data "
-             "is read, so it is quick for files of any size."};
+const struct command cmd_inspect = {.name = "inspect",
+                                    .summary = "show what a model file says",
+                                    .groups = groups,
+                                    .example = "segue inspect --tensors",
+                                    .run = run,
+                                    .about = "Prints family, format, numbers, tensors, tokenizer and memory "
+                                             "of a model, without running it. No tensor data "
+                                             "is read, so it is quick for files of any size."};

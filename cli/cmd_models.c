@@ -79,7 +79,8 @@ static int rm(const struct args *args, const char *folder, const char *name)
     if (!plain.data || !folders_plain_name(plain.data))
         st = out_fail(&err, SEGUE_EARG, "models rm: \"%.100s\": no name of a model; see segue models", name);
     else if (lstat(path, &s))
-        st = out_fail(&err, SEGUE_EIO, "models rm: %.100s: no such model in %.200s; see segue models", name, folder);
+        st = out_fail(&err, SEGUE_EIO, "models rm: %.100s: no such model in %.200s; see segue models", name,
+                      folder);
     else
         st = folders_remove(path, true, &err);
     free(path);
@@ -112,7 +113,13 @@ static int run(struct args *args)
 
 static const struct arg_group *const groups[] = {&flags_output, NULL};
 const struct command cmd_models = {
-    .name = "models", .summary = "list the models that were fetched, or remove one", .operands = "[list|rm NAME]",
-    .operands_max = 2, .groups = groups, .example = "segue models list", .run = run,
-    .about = "Lists what lies in the models folder of the data folder; those names are what -m takes. rm removes one; a "
+    .name = "models",
+    .summary = "list the models that were fetched, or remove one",
+    .operands = "[list|rm NAME]",
+    .operands_max = 2,
+    .groups = groups,
+    .example = "segue models list",
+    .run = run,
+    .about = "Lists what lies in the models folder of the data folder; those names are what -m takes. rm "
+             "removes one; a "
              "model that is a link into another program's cache loses the link only."};

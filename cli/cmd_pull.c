@@ -1,6 +1,6 @@
 /* cmd_pull.c: `segue pull`: fetch a model by its Hugging Face id or by address into the models folder.
- * Must never do: write outside the target folder, whatever names a server sends, or leave a file that was not checked.
- * SPDX-License-Identifier: MIT */
+ * Must never do: write outside the target folder, whatever names a server sends, or leave a file that was not
+ * checked. SPDX-License-Identifier: MIT */
 #include "commands.h"
 
 #include <errno.h>
@@ -16,15 +16,15 @@
 #include "interrupt.h"
 
 struct item {
-    char *name, *url, *sha256;    /* sha256 "" = not known */
-    uint64_t bytes;               /* 0 = not known */
-    bool kept;                    /* it was there already */
+    char *name, *url, *sha256; /* sha256 "" = not known */
+    uint64_t bytes;            /* 0 = not known */
+    bool kept;                 /* it was there already */
 };
 
 struct pull {
     const struct args *args;
-    char *folder;                 /* where the files go */
-    char *result;                 /* what -m takes, when that is not the folder */
+    char *folder; /* where the files go */
+    char *result; /* what -m takes, when that is not the folder */
     char *note;
     struct item *items;
     size_t n;
@@ -74,15 +74,16 @@ static segue_status check(const struct item *item, const char *part, segue_error
     if (stat(part, &s)) return out_fail_errno(err, "fetching", part, NULL);
     if (item->bytes && (uint64_t)s.st_size != item->bytes) {
         unlink(part);
-        return out_fail(err, SEGUE_EFORMAT, "fetching: %.250s: %lld bytes came, %llu were announced; removed, try again", item->url,
-                        (long long)s.st_size, (unsigned long long)item->bytes);
+        return out_fail(err, SEGUE_EFORMAT,
+                        "fetching: %.250s: %lld bytes came, %llu were announced; removed, try again",
+                        item->url, (long long)s.st_size, (unsigned long long)item->bytes);
     }
     if (!*item->sha256) return SEGUE_OK;
     segue_status st = sha256_of(part, hex, err);
     if (!st && strcmp(hex, item->sha256) != 0) {
         unlink(part);
-        st = out_fail(err, SEGUE_EFORMAT, "fetching: %.150s: its SHA-256 is %s, not %s; removed, distrust it", item->url, hex,
-                      item->sha256);
+        st = out_fail(err, SEGUE_EFORMAT, "fetching: %.150s: its SHA-256 is %s, not %s; removed, distrust it",
+                      item->url, hex, item->sha256);
     }
     return st;
 }
@@ -132,7 +133,8 @@ static void add_item(struct pull *p, const char *name, const char *url, const ch
 /* Files that a folder model is made of. */
 static bool of_folder(const char *name)
 {
-    static const char *const ends[] = {".safetensors", ".json", ".jinja", "merges.txt", "vocab.txt", "tokenizer.model"};
+    static const char *const ends[] = {".safetensors", ".json",     ".jinja",
+                                       "merges.txt",   "vocab.txt", "tokenizer.model"};
     if (strchr(name, '/') || !strncmp(name, "consolidated", 12)) return false;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (ends_with(name, ends[i])) return true;
@@ -166,18 +168,22 @@ static const char *sibling(const json_t *list, size_t i)
 static segue_status no_choice(const json_t *list, const char *id, size_t ggufs, segue_error *err)
 {
     if (ggufs == 0)
-        return out_fail(err, SEGUE_EFORMAT, "pull: %.150s: no .safetensors and no .gguf in it; choose another, or name files "
-                                            "with --file", id);
+        return out_fail(err, SEGUE_EFORMAT,
+                        "pull: %.150s: no .safetensors and no .gguf in it; choose another, or name files "
+                        "with --file",
+                        id);
     struct out_text names = {0};
     for (size_t i = 0; i < json_array_size(list); i++)
         if (sibling(list, i) && ends_with(sibling(list, i), ".gguf") && names.len < 300)
             out_addf(&names, "%s%s", names.len ? ", " : "", sibling(list, i));
-    out_fail(err, SEGUE_EARG, "pull: %.100s: holds %zu GGUF files; name one with --file: %.330s", id, ggufs, names.data);
+    out_fail(err, SEGUE_EARG, "pull: %.100s: holds %zu GGUF files; name one with --file: %.330s", id, ggufs,
+             names.data);
     free(names.data);
     return SEGUE_EARG;
 }
 
-static segue_status choose(struct pull *p, const json_t *answer, const char *id, const char *revision, segue_error *err)
+static segue_status choose(struct pull *p, const json_t *answer, const char *id, const char *revision,
+                           segue_error *err)
 {
     const json_t *list = json_object_get(answer, "siblings");
     const char *gguf = NULL;
@@ -198,21 +204,25 @@ static segue_status choose(struct pull *p, const json_t *answer, const char *id,
         const json_t *entry = json_array_get(list, i), *lfs = json_object_get(entry, "lfs");
         const char *name = sibling(list, i), *sha = json_string_value(json_object_get(lfs, "sha256"));
         if (!name || !chosen(p, name, folder, gguf)) continue;
-        if (!folders_plain_path(name)) {   /* "../x", "/x": a hub that sends this is not to be trusted with anything */
+        if (!folders_plain_path(
+                name)) { /* "../x", "/x": a hub that sends this is not to be trusted with anything */
             free(safe_id);
             free(safe_revision);
-            return out_fail(err, SEGUE_EFORMAT, "pull: %.100s: \"%.100s\": a file name that leaves the folder; distrust it", id,
+            return out_fail(err, SEGUE_EFORMAT,
+                            "pull: %.100s: \"%.100s\": a file name that leaves the folder; distrust it", id,
                             name);
         }
         json_int_t bytes = json_integer_value(json_object_get(entry, "size"));
-        char *safe = http_escape(name), *url = out_printf("%s/%s/resolve/%s/%s", p->endpoint, safe_id, safe_revision, safe);
+        char *safe = http_escape(name),
+             *url = out_printf("%s/%s/resolve/%s/%s", p->endpoint, safe_id, safe_revision, safe);
         add_item(p, name, url, sha && is_sha256(sha) ? sha : "", bytes > 0 ? (uint64_t)bytes : 0);
         free(url);
         free(safe);
     }
     free(safe_id);
     free(safe_revision);
-    return p->n ? SEGUE_OK : out_fail(err, SEGUE_EARG, "pull: %.150s: no file of that name in it; see its page", id);
+    return p->n ? SEGUE_OK
+                : out_fail(err, SEGUE_EARG, "pull: %.150s: no file of that name in it; see its page", id);
 }
 
 /* --- a Hugging Face id --- */
@@ -265,8 +275,11 @@ static segue_status read_id(struct pull *p, const char *operand, segue_error *er
     if (at) *at = 0;
     slash = strchr(id, '/');
     segue_status st = SEGUE_OK;
-    if (!slash || strchr(slash + 1, '/') || !folders_plain_path(id) || (revision && !folders_plain_path(revision)))
-        st = out_fail(err, SEGUE_EARG, "pull: \"%.150s\": neither an id (OWNER/NAME[@REVISION]) nor an address; see --help", operand);
+    if (!slash || strchr(slash + 1, '/') || !folders_plain_path(id) ||
+        (revision && !folders_plain_path(revision)))
+        st = out_fail(err, SEGUE_EARG,
+                      "pull: \"%.150s\": neither an id (OWNER/NAME[@REVISION]) nor an address; see --help",
+                      operand);
     char *name = st ? NULL : out_printf("%.*s--%s", (int)(slash - id), id, slash + 1);
     if (!st && !p->folder) {
         char *models = folders_path("data", "models");
@@ -276,8 +289,8 @@ static segue_status read_id(struct pull *p, const char *operand, segue_error *er
     free(name);
     if (!st && !from_hub_cache(p, id, revision)) {
         char *safe = http_escape(id), *safe_revision = revision ? http_escape(revision) : NULL;
-        char *url = out_printf("%s/api/models/%s%s%s?blobs=true", p->endpoint, safe, revision ? "/revision/" : "",
-                               safe_revision ? safe_revision : "");
+        char *url = out_printf("%s/api/models/%s%s%s?blobs=true", p->endpoint, safe,
+                               revision ? "/revision/" : "", safe_revision ? safe_revision : "");
         struct http_request r = {url, getenv("HF_TOKEN"), p->timeout_s};
         struct out_text text = {0};
         long code;
@@ -285,8 +298,14 @@ static segue_status read_id(struct pull *p, const char *operand, segue_error *er
         json_t *answer = st ? NULL : json_loadb(text.data ? text.data : "", text.len, 0, NULL);
         const char *sha = json_string_value(json_object_get(answer, "sha"));
         if (!st && !json_is_array(json_object_get(answer, "siblings")))
-            st = out_fail(err, SEGUE_EFORMAT, "pull: %.250s: the answer lists no files; check HF_ENDPOINT", url);
-        if (!st) st = choose(p, answer, id, sha && folders_plain_name(sha) ? sha : revision ? revision : "main", err);
+            st = out_fail(err, SEGUE_EFORMAT, "pull: %.250s: the answer lists no files; check HF_ENDPOINT",
+                          url);
+        if (!st)
+            st = choose(p, answer, id,
+                        sha && folders_plain_name(sha) ? sha
+                        : revision                     ? revision
+                                                       : "main",
+                        err);
         json_decref(answer);
         free(text.data);
         free(url);
@@ -304,7 +323,8 @@ static segue_status read_url(struct pull *p, const char *url, segue_error *err)
     char *name = out_printf("%.*s", (int)(end - slash), slash);
     segue_status st = SEGUE_OK;
     if (!memchr(path, '/', (size_t)(end - path)) || !folders_plain_name(name) || strchr(name, '%'))
-        st = out_fail(err, SEGUE_EARG, "pull: %.250s: its last part is no plain file name; give the address of a file", url);
+        st = out_fail(err, SEGUE_EARG,
+                      "pull: %.250s: its last part is no plain file name; give the address of a file", url);
     if (!st && !p->folder) p->folder = folders_path("data", "models");
     if (!st) {
         p->result = out_printf("%s/%s", p->folder, name);
@@ -318,8 +338,11 @@ static segue_status set_sha256(struct pull *p, segue_error *err)
 {
     const char *sha = args_text(p->args, "sha256");
     if (!sha) return SEGUE_OK;
-    if (!is_sha256(sha)) return out_fail(err, SEGUE_EARG, "flag --sha256: \"%.80s\": not 64 hexadecimal digits", sha);
-    if (p->n != 1) return out_fail(err, SEGUE_EARG, "flag --sha256: %zu files to fetch; it fits one, name it with --file", p->n);
+    if (!is_sha256(sha))
+        return out_fail(err, SEGUE_EARG, "flag --sha256: \"%.80s\": not 64 hexadecimal digits", sha);
+    if (p->n != 1)
+        return out_fail(err, SEGUE_EARG,
+                        "flag --sha256: %zu files to fetch; it fits one, name it with --file", p->n);
     free(p->items[0].sha256);
     p->items[0].sha256 = out_strdup(sha);
     lower(p->items[0].sha256);
@@ -360,10 +383,12 @@ static int print(const struct pull *p)
 static int run(struct args *args)
 {
     struct pull p = {.args = args, .timeout_s = (long)args_number(args, "timeout", 30)};
-    const char *operand = args->operands[0], *endpoint = getenv("HF_ENDPOINT"), *scheme = strstr(operand, "://");
+    const char *operand = args->operands[0], *endpoint = getenv("HF_ENDPOINT"),
+               *scheme = strstr(operand, "://");
     segue_error err;
     segue_status st = SEGUE_OK;
-    snprintf(p.endpoint, sizeof p.endpoint, "%.500s", endpoint && *endpoint ? endpoint : "https://huggingface.co");
+    snprintf(p.endpoint, sizeof p.endpoint, "%.500s",
+             endpoint && *endpoint ? endpoint : "https://huggingface.co");
     while (ends_with(p.endpoint, "/")) p.endpoint[strlen(p.endpoint) - 1] = 0;
     if (args_has(args, "out")) p.folder = out_strdup(args_text(args, "out"));
     interrupt_hold(true);
@@ -372,7 +397,8 @@ static int run(struct args *args)
     else if (!strncmp(operand, "http://", 7) || !strncmp(operand, "https://", 8))
         st = read_url(&p, operand, &err);
     else
-        st = out_fail(&err, SEGUE_EARG, "pull: \"%.150s\": only http and https addresses are fetched", operand);
+        st = out_fail(&err, SEGUE_EARG, "pull: \"%.150s\": only http and https addresses are fetched",
+                      operand);
     if (!st && !p.note) st = set_sha256(&p, &err);
     for (size_t i = 0; i < p.n && !st; i++) st = fetch(&p, &p.items[i], &err);
     if (!st && !p.result && p.n == 1) p.result = out_printf("%s/%s", p.folder, p.items[0].name);
@@ -392,18 +418,27 @@ static int run(struct args *args)
 static const struct arg_def own_defs[] = {
     {"sha256", 0, ARG_TEXT, 0, "H", "the hub's", 0, 0, "refuse the file unless this is its SHA-256"},
     {"out", 'o', ARG_FOLDER, 0, "DIR", "the models folder", 0, 0, "put the files here"},
-    {"file", 0, ARG_TEXT, ARG_MANY, "NAME", NULL, 0, 0, "fetch these files of an id; * and ? stand for others"},
+    {"file", 0, ARG_TEXT, ARG_MANY, "NAME", NULL, 0, 0,
+     "fetch these files of an id; * and ? stand for others"},
     {"timeout", 0, ARG_COUNT, 0, "S", "30", 1, 86400, "give up when nothing comes for S seconds"},
     {"quiet", 'q', ARG_SWITCH, 0, NULL, NULL, 0, 0, "no progress on stderr"},
     ARG_END};
 static const struct arg_group own = {"Source", own_defs};
 static const struct arg_group *const groups[] = {&own, &flags_output, NULL};
-const struct command cmd_pull = {
-    .name = "pull", .summary = "fetch a model by Hugging Face id or address", .operands = "OWNER/NAME[@REVISION]|URL",
-    .operands_min = 1, .operands_max = 1, .groups = groups,
-    .example = "segue pull HuggingFaceTB/SmolLM2-135M-Instruct", .run = run,
-    .about = "Fetches the files a model is made of into the models folder: of an id the safetensors with their JSON files, or "
-             "the only GGUF, or what --file names. A download that was cut goes on where it stopped; each file is checked "
-             "against the hub's SHA-256 and takes its name only then. A model that already lies in a local Hugging Face cache "
-             "is linked, not fetched. HF_ENDPOINT names another hub, HF_TOKEN opens gated models. Prints the path of what "
-             "was fetched."};
+const struct command cmd_pull = {.name = "pull",
+                                 .summary = "fetch a model by Hugging Face id or address",
+                                 .operands = "OWNER/NAME[@REVISION]|URL",
+                                 .operands_min = 1,
+                                 .operands_max = 1,
+                                 .groups = groups,
+                                 .example = "segue pull HuggingFaceTB/SmolLM2-135M-Instruct",
+                                 .run = run,
+                                 .about = "Fetches the files a model is made of into the models folder: of "
+                                          "an id the safetensors with their JSON files, or "
+                                          "the only GGUF, or what --file names. A download that was cut goes "
+                                          "on where it stopped; each file is checked "
+                                          "against the hub's SHA-256 and takes its name only then. A model "
+                                          "that already lies in a local Hugging Face cache "
+                                          "is linked, not fetched. HF_ENDPOINT names another hub, HF_TOKEN "
+                                          "opens gated models. Prints the path of what "
+                                          "was fetched."};

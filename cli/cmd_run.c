@@ -31,8 +31,14 @@ static int finish(struct job *j)
     bool json = args_has(j->args, "json"), cancelled = a->finish && !strcmp(a->finish, "cancel");
     const int32_t *tokens;
     size_t n = segue_session_tokens(j->session, &tokens);
-    struct report r = {&j->place, a, j->prompt.ids, j->prompt.n, j->reused, j->reuse_reason,
-                       j->choice.sampling.seed, !cancelled && !args_has(j->args, "quiet")};
+    struct report r = {&j->place,
+                       a,
+                       j->prompt.ids,
+                       j->prompt.n,
+                       j->reused,
+                       j->reuse_reason,
+                       j->choice.sampling.seed,
+                       !cancelled && !args_has(j->args, "quiet")};
     if (json) r.measure_roof = !cancelled;
     if (!j->prompt.given && n >= a->ids_n) {
         r.prompt_ids = tokens;
@@ -94,8 +100,10 @@ static int answer(struct job *j)
 {
     segue_error err;
     int unsupported = EXIT_REFUSED;
-    bool json = args_has(j->args, "json"), goes_on = args_has(j->args, "load") || args_has(j->args, "session");
-    segue_status st = prompt_read(&j->prompt, j->args, &j->place, context_limit(j->args, &j->place.info), &err);
+    bool json = args_has(j->args, "json"),
+         goes_on = args_has(j->args, "load") || args_has(j->args, "session");
+    segue_status st =
+        prompt_read(&j->prompt, j->args, &j->place, context_limit(j->args, &j->place.info), &err);
     if (!st && !j->prompt.given && !goes_on)
         st = out_fail(&err, SEGUE_EARG, "run: no prompt: give -p TEXT, -f FILE, --ids or --messages");
     if (!st && j->prompt.given && j->prompt.n == 0)
@@ -123,7 +131,8 @@ static int run(struct args *args)
     struct job j = {.args = args};
     segue_error err;
     if (args_has(args, "session") && !folders_plain_name(args_text(args, "session"))) {
-        out_fail(&err, SEGUE_EARG, "flag --session: \"%.80s\": no plain name; leave out slashes and leading dots",
+        out_fail(&err, SEGUE_EARG,
+                 "flag --session: \"%.80s\": no plain name; leave out slashes and leading dots",
                  args_text(args, "session"));
         return out_error(&err, EXIT_NOT_HERE);
     }
@@ -146,12 +155,19 @@ static const struct arg_def own_defs[] = {
     {"parallel", 0, ARG_COUNT, ARG_MINOR, "N", "4", 1, 256, "requests worked on at once"},
     ARG_END};
 static const struct arg_group own = {"Requests", own_defs};
-static const struct arg_group *const groups[] = {&flags_prompt, &flags_generation, &flags_model, &flags_units,
-                                                 &flags_engine, &flags_state, &own, &flags_reports, &flags_output, NULL};
-const struct command cmd_run = {
-    .name = "run", .summary = "answer a prompt", .groups = groups,
-    .example = "segue run -p 'Why is the sky blue?' -n 64 --seed 1", .run = run,
-    .about = "Reads a prompt, applies the model's chat template, and writes the answer to standard output as it comes. The "
-             "closing line on standard error says how many tokens there were, the time to the first one, tokens per second "
-             "of each phase, memory traffic and its share of what this machine streams, memory taken, and the units that "
-             "ran. An interrupt stops the answer: exit 130, what was written stays, and --json still prints its object."};
+static const struct arg_group *const groups[] = {
+    &flags_prompt, &flags_generation, &flags_model,  &flags_units, &flags_engine, &flags_state,
+    &own,          &flags_reports,    &flags_output, NULL};
+const struct command cmd_run = {.name = "run",
+                                .summary = "answer a prompt",
+                                .groups = groups,
+                                .example = "segue run -p 'Why is the sky blue?' -n 64 --seed 1",
+                                .run = run,
+                                .about = "Reads a prompt, applies the model's chat template, and writes the "
+                                         "answer to standard output as it comes. The "
+                                         "closing line on standard error says how many tokens there were, "
+                                         "the time to the first one, tokens per second "
+                                         "of each phase, memory traffic and its share of what this machine "
+                                         "streams, memory taken, and the units that "
+                                         "ran. An interrupt stops the answer: exit 130, what was written "
+                                         "stays, and --json still prints its object."};

@@ -9,19 +9,21 @@
 #include "prompt.h"
 
 struct source {
-    struct place place;          /* with a model */
-    struct out_text text;        /* with --template FILE */
+    struct place place;   /* with a model */
+    struct out_text text; /* with --template FILE */
     const char *bos, *eos;
 };
 
-static segue_status render(const struct source *s, const json_t *request, struct out_text *out, segue_error *err)
+static segue_status render(const struct source *s, const json_t *request, struct out_text *out,
+                           segue_error *err)
 {
     if (s->place.model) return prompt_render(s->place.model, request, out, err);
     char *text = json_dumps(request, JSON_COMPACT | JSON_REAL_PRECISION(17));
     if (!text) return out_fail(err, SEGUE_EMEMORY, "chat template: request: out of memory; shorten it");
     segue_status st;
-    OUT_GROW(*out, st, segue_template_render(s->text.data, s->text.len, text, strlen(text), s->bos, s->eos, out->data,
-                                             out->cap, &out->len, err));
+    OUT_GROW(*out, st,
+             segue_template_render(s->text.data, s->text.len, text, strlen(text), s->bos, s->eos, out->data,
+                                   out->cap, &out->len, err));
     free(text);
     return st;
 }
@@ -45,8 +47,9 @@ static segue_status lines(const struct args *args, const struct source *s, segue
         if (len) {
             struct out_text text = {0};
             segue_status one = request ? render(s, request, &text, &why)
-                                       : out_fail(&why, SEGUE_EFORMAT, "template: a line of the input: not JSON; give "
-                                                                       "one request a line");
+                                       : out_fail(&why, SEGUE_EFORMAT,
+                                                  "template: a line of the input: not JSON; give "
+                                                  "one request a line");
             if (one && !worst) first = why;
             if (one && !worst) worst = one;
             st = out_json(one ? out_error_json(&why, EXIT_REFUSED) : out_string(text.data, text.len), 0, err);
@@ -109,7 +112,8 @@ static int run(struct args *args)
 }
 
 static const struct arg_def own_defs[] = {
-    {"template", 0, ARG_FILE, 0, "FILE", "the model's own", 0, 0, "a template in a file instead of a model's"},
+    {"template", 0, ARG_FILE, 0, "FILE", "the model's own", 0, 0,
+     "a template in a file instead of a model's"},
     {"messages", 0, ARG_FILE, 0, "FILE", "standard input", 0, 0,
      "the request: a list of messages, or an object with messages, tools and other variables"},
     {"jsonl", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "one request a line in, one JSON string a line out"},
@@ -119,8 +123,12 @@ static const struct arg_def own_defs[] = {
     ARG_END};
 static const struct arg_group own = {"Template", own_defs};
 static const struct arg_group *const groups[] = {&own, &flags_model, &flags_output, NULL};
-const struct command cmd_template = {
-    .name = "template", .summary = "show what a chat template makes of messages", .groups = groups,
-    .example = "echo '[{\"role\":\"user\",\"content\":\"Hi\"}]' | segue template", .run = run,
-    .about = "Renders a chat template with messages and prints the bytes. Bounds: 10000000 steps, depth 200, 16 MB of "
-             "output; beyond them the template is refused with exit 4."};
+const struct command cmd_template = {.name = "template",
+                                     .summary = "show what a chat template makes of messages",
+                                     .groups = groups,
+                                     .example =
+                                         "echo '[{\"role\":\"user\",\"content\":\"Hi\"}]' | segue template",
+                                     .run = run,
+                                     .about = "Renders a chat template with messages and prints the bytes. "
+                                              "Bounds: 10000000 steps, depth 200, 16 MB of "
+                                              "output; beyond them the template is refused with exit 4."};

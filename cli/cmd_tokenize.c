@@ -10,14 +10,16 @@
 
 static unsigned text_flags(const struct args *args)
 {
-    return (args_has(args, "no-bos") ? SEGUE_TEXT_NO_BOS : 0u) | (args_has(args, "no-special") ? SEGUE_TEXT_NO_SPECIAL : 0u);
+    return (args_has(args, "no-bos") ? SEGUE_TEXT_NO_BOS : 0u) |
+           (args_has(args, "no-special") ? SEGUE_TEXT_NO_SPECIAL : 0u);
 }
 
-static segue_status detokenize(const struct place *p, const struct prompt *ids, unsigned flags, struct out_text *text,
-                               segue_error *err)
+static segue_status detokenize(const struct place *p, const struct prompt *ids, unsigned flags,
+                               struct out_text *text, segue_error *err)
 {
     segue_status st;
-    OUT_GROW(*text, st, segue_detokenize(p->model, ids->ids, ids->n, flags, text->data, text->cap, &text->len, err));
+    OUT_GROW(*text, st,
+             segue_detokenize(p->model, ids->ids, ids->n, flags, text->data, text->cap, &text->len, err));
     return st;
 }
 
@@ -35,7 +37,8 @@ static json_t *pieces_json(const struct place *p, const struct prompt *ids)
     return list;
 }
 
-static segue_status print_ids(const struct args *args, const struct place *p, const struct prompt *ids, segue_error *err)
+static segue_status print_ids(const struct args *args, const struct place *p, const struct prompt *ids,
+                              segue_error *err)
 {
     json_t *pieces = args_has(args, "pieces") ? pieces_json(p, ids) : NULL;
     if (args_has(args, "json")) {
@@ -62,8 +65,8 @@ static segue_status print_ids(const struct args *args, const struct place *p, co
 }
 
 /* One JSON string a line in, one array a line out; or the other way with --detokenize. */
-static segue_status one_line(const struct args *args, const struct place *p, const char *line, size_t len, size_t number,
-                             segue_error *err)
+static segue_status one_line(const struct args *args, const struct place *p, const char *line, size_t len,
+                             size_t number, segue_error *err)
 {
     bool back = args_has(args, "detokenize");
     json_t *in = json_loadb(line, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL), *out = NULL;
@@ -83,7 +86,8 @@ static segue_status one_line(const struct args *args, const struct place *p, con
         if (!st) out = out_string(text.data, text.len);
         free(text.data);
     } else {
-        st = prompt_tokenize(p->model, json_string_value(in), json_string_length(in), text_flags(args), SIZE_MAX, &ids, err);
+        st = prompt_tokenize(p->model, json_string_value(in), json_string_length(in), text_flags(args),
+                             SIZE_MAX, &ids, err);
         if (!st) out = out_id_list(ids.ids, ids.n);
     }
     if (!st) {
@@ -167,7 +171,8 @@ static int run(struct args *args)
     if (code) return code;
     segue_status st;
     if (!p.info.has_tokenizer)
-        st = out_fail(&err, SEGUE_EUNSUPPORTED, "tokenize: %.300s: the model has no tokenizer; choose another", p.path);
+        st = out_fail(&err, SEGUE_EUNSUPPORTED,
+                      "tokenize: %.300s: the model has no tokenizer; choose another", p.path);
     else if (args_has(args, "jsonl"))
         st = lines(args, &p, &err);
     else
@@ -183,14 +188,19 @@ static const struct arg_def own_defs[] = {
     {"ids", 0, ARG_TEXT, 0, "1,2,3|@FILE", NULL, 0, 0, "the ids, with --detokenize"},
     {"jsonl", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "one JSON string a line in, one array of ids a line out"},
     {"pieces", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "show the text of each token"},
-    {"no-special", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "special tokens in the text are plain text; left out on the way back"},
+    {"no-special", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0,
+     "special tokens in the text are plain text; left out on the way back"},
     {"no-bos", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "do not add the tokens that begin or end a text"},
     {"detokenize", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "ids in, text out"},
     ARG_END};
 static const struct arg_group own = {"Text", own_defs};
 static const struct arg_group *const groups[] = {&own, &flags_model, &flags_output, NULL};
 const struct command cmd_tokenize = {
-    .name = "tokenize", .summary = "turn text into token ids, and back", .groups = groups,
-    .example = "segue tokenize -p 'Hello world' --pieces", .run = run,
-    .about = "Prints the ids of a text by the model's own tokenizer, with commas between; --json prints {ids, tokens}. With "
+    .name = "tokenize",
+    .summary = "turn text into token ids, and back",
+    .groups = groups,
+    .example = "segue tokenize -p 'Hello world' --pieces",
+    .run = run,
+    .about = "Prints the ids of a text by the model's own tokenizer, with commas between; --json prints "
+             "{ids, tokens}. With "
              "--jsonl it reads one JSON string a line and writes one array a line."};

@@ -71,9 +71,13 @@ static int run(struct args *args)
 }
 
 static const struct arg_group *const groups[] = {&flags_output, NULL};
-const struct command cmd_units = {
-    .name = "units", .summary = "list the compute units, and why one is absent", .groups = groups,
-    .example = "segue units --json", .run = run,
-    .about = "Lists every unit that this build knows: what --unit, --prefill and --decode take, the memory it may use, the "
-             "bytes per second that reading memory reaches with its own means (measured now), and its features; or why it "
-             "is absent."};
+const struct command cmd_units = {.name = "units",
+                                  .summary = "list the compute units, and why one is absent",
+                                  .groups = groups,
+                                  .example = "segue units --json",
+                                  .run = run,
+                                  .about = "Lists every unit that this build knows: what --unit, --prefill "
+                                           "and --decode take, the memory it may use, the "
+                                           "bytes per second that reading memory reaches with its own means "
+                                           "(measured now), and its features; or why it "
+                                           "is absent."};

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
-#include "commit.h"   /* generated: SEGUE_COMMIT */
+#include "commit.h" /* generated: SEGUE_COMMIT */
 #include <string.h>
 #include "flags.h"
 #include "out.h"
@@ -17,8 +17,11 @@ static json_t *built_units(void)
     if (segue_unit_list(infos, 32, &n, &ignored) < 0 && n == 0) return list;
     for (size_t i = 0; i < n && i < 32; i++) {
         size_t k = 0;
-        while (k < json_array_size(list) && strcmp(json_string_value(json_array_get(list, k)), infos[i].kind) != 0) k++;
-        if (infos[i].built && k == json_array_size(list)) json_array_append_new(list, json_string(infos[i].kind));
+        while (k < json_array_size(list) &&
+               strcmp(json_string_value(json_array_get(list, k)), infos[i].kind) != 0)
+            k++;
+        if (infos[i].built && k == json_array_size(list))
+            json_array_append_new(list, json_string(infos[i].kind));
     }
     return list;
 }
@@ -38,15 +41,19 @@ static int run(struct args *args)
         return out_json_exit(o);
     }
     printf("segue %s (%s), units:", version, SEGUE_COMMIT);
-    for (size_t i = 0; i < json_array_size(units); i++) printf(" %s", json_string_value(json_array_get(units, i)));
+    for (size_t i = 0; i < json_array_size(units); i++)
+        printf(" %s", json_string_value(json_array_get(units, i)));
     printf("\n");
     json_decref(units);
     return EXIT_DONE;
 }
 
 static const struct arg_group *const groups[] = {&flags_output, NULL};
-const struct command cmd_version = {
-    .name = "version", .summary = "print version, commit and the units of this build", .groups = groups,
-    .example = "segue version --json", .run = run,
-    .about = "Prints the version of the library that is linked, the commit it was built from, and the kinds of units "
-             "that this build holds."};
+const struct command cmd_version = {.name = "version",
+                                    .summary = "print version, commit and the units of this build",
+                                    .groups = groups,
+                                    .example = "segue version --json",
+                                    .run = run,
+                                    .about = "Prints the version of the library that is linked, the commit "
+                                             "it was built from, and the kinds of units "
+                                             "that this build holds."};

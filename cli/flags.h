@@ -5,15 +5,18 @@
 
 #include "args.h"
 
-extern const struct arg_group flags_output;      /* --json --help */
-extern const struct arg_group flags_model;       /* -m */
-extern const struct arg_group flags_units;       /* --unit --prefill --decode -t --pipeline */
-extern const struct arg_group flags_engine;      /* --kv --chunk --lora --storage */
-extern const struct arg_group flags_prompt;      /* -p -f --ids --messages --system --think --raw */
-extern const struct arg_group flags_generation;  /* -n -c --greedy --seed --temp ... */
-extern const struct arg_group flags_state;       /* --save --load --session ... */
-extern const struct arg_group flags_reports;     /* --verify --record --trace --meter */
+extern const struct arg_group flags_output;     /* --json --help */
+extern const struct arg_group flags_model;      /* -m */
+extern const struct arg_group flags_units;      /* --unit --prefill --decode -t --pipeline */
+extern const struct arg_group flags_engine;     /* --kv --chunk --lora --storage */
+extern const struct arg_group flags_prompt;     /* -p -f --ids --messages --system --think --raw */
+extern const struct arg_group flags_generation; /* -n -c --greedy --seed --temp ... */
+extern const struct arg_group flags_state;      /* --save --load --session ... */
+extern const struct arg_group flags_reports;    /* --verify --record --trace --meter */
 
-#define ARG_END {.name = NULL}
+#define ARG_END      \
+    {                \
+        .name = NULL \
+    }
 
 #endif

@@ -95,7 +95,8 @@ segue_status folders_remove(const char *path, bool whole, segue_error *err)
         free(inner);
     }
     if (dir) closedir(dir);
-    if (!st && whole && (folder ? rmdir(path) : unlink(path))) st = out_fail_errno(err, "removing", path, NULL);
+    if (!st && whole && (folder ? rmdir(path) : unlink(path)))
+        st = out_fail_errno(err, "removing", path, NULL);
     return st;
 }
 
@@ -134,8 +135,9 @@ char *folders_hub_snapshot(const char *id, const char *revision)
 {
     if (!folders_plain_path(id) || (revision && !folders_plain_path(revision))) return NULL;
     const char *cache = variable("HF_HUB_CACHE"), *hf = variable("HF_HOME"), *home = variable("HOME");
-    char *hub = cache ? out_strdup(cache) : hf ? out_printf("%s/hub", hf)
-                                               : out_printf("%s/.cache/huggingface/hub", home ? home : ".");
+    char *hub = cache ? out_strdup(cache)
+                : hf  ? out_printf("%s/hub", hf)
+                      : out_printf("%s/.cache/huggingface/hub", home ? home : ".");
     char *name = hub_name(id);
     char *ref = out_printf("%s/models--%s/refs/%s", hub, name, revision ? revision : "main");
     char hash[128] = "";
@@ -171,7 +173,8 @@ static char *inside(char *path)
         size_t len = strlen(e->d_name);
         const char *part = strstr(e->d_name, "-of-");
         bool later_part = part && part - e->d_name >= 6 && strncmp(part - 6, "-00001", 6) != 0;
-        if (len < 6 || strcmp(e->d_name + len - 5, ".gguf") != 0 || e->d_name[0] == '.' || later_part) continue;
+        if (len < 6 || strcmp(e->d_name + len - 5, ".gguf") != 0 || e->d_name[0] == '.' || later_part)
+            continue;
         if (n++ == 0) only = out_printf("%s/%s", path, e->d_name);
     }
     if (dir) closedir(dir);
@@ -209,11 +212,13 @@ segue_status folders_model(const struct args *args, char **path, segue_error *er
     struct stat s;
     char *found = !preset && !stat(name, &s) ? out_strdup(name) : named(name);
     if (!found && preset)
-        return out_fail(err, SEGUE_EARG,
-                        "model: none given and the default one is not here: name one with -m, or fetch it with make run");
+        return out_fail(
+            err, SEGUE_EARG,
+            "model: none given and the default one is not here: name one with -m, or fetch it with make run");
     if (!found)
         return out_fail(err, SEGUE_EIO,
-                        "model: %.300s: no such file or folder, and no model of that name; see segue models, or segue pull",
+                        "model: %.300s: no such file or folder, and no model of that name; see segue models, "
+                        "or segue pull",
                         name);
     *path = inside(found);
     return SEGUE_OK;

@@ -18,12 +18,13 @@ static uint64_t random_seed(void)
         if (fread(&seed, sizeof seed, 1, f) != 1) seed ^= seed >> 31;
         fclose(f);
     }
-    return seed & (((uint64_t)1 << 53) - 1);   /* a JSON number, and a --seed */
+    return seed & (((uint64_t)1 << 53) - 1); /* a JSON number, and a --seed */
 }
 
 static float said(float v, float otherwise) { return v >= 0 ? v : otherwise; }
 
-static segue_status read_bias(struct choice *c, const struct args *args, const segue_model_info *info, segue_error *err)
+static segue_status read_bias(struct choice *c, const struct args *args, const segue_model_info *info,
+                              segue_error *err)
 {
     const char *text;
     for (size_t i = 0; (text = args_each(args, "logit-bias", i)); i++) {
@@ -31,7 +32,8 @@ static segue_status read_bias(struct choice *c, const struct args *args, const s
         long id = strtol(text, &end, 10);
         float v = end != text && *end == '=' ? strtof(end + 1, &rest) : 0;
         if (!rest || rest == end + 1 || *rest || isnan(v) || id < 0 || (unsigned long)id >= info->vocab)
-            return out_fail(err, SEGUE_EARG, "flag --logit-bias: \"%.60s\": not ID=V; give a token of this model (0 to %u)",
+            return out_fail(err, SEGUE_EARG,
+                            "flag --logit-bias: \"%.60s\": not ID=V; give a token of this model (0 to %u)",
                             text, info->vocab - 1);
         c->bias = out_realloc(c->bias, (i + 1) * sizeof *c->bias);
         c->bias[i] = (struct segue_bias){(int32_t)id, v};
@@ -41,7 +43,8 @@ static segue_status read_bias(struct choice *c, const struct args *args, const s
     return SEGUE_OK;
 }
 
-segue_status choice_read(struct choice *c, const struct args *args, const segue_model_info *info, segue_error *err)
+segue_status choice_read(struct choice *c, const struct args *args, const segue_model_info *info,
+                         segue_error *err)
 {
     *c = (struct choice){.sampling = SEGUE_INIT(segue_sampling)};
     segue_sampling *s = &c->sampling;
@@ -58,7 +61,7 @@ segue_status choice_read(struct choice *c, const struct args *args, const segue_
     s->dry_multiplier = (float)args_number(args, "dry-multiplier", 0);
     s->dry_base = (float)args_number(args, "dry-base", 0);
     s->dry_allowed_length = (int32_t)args_number(args, "dry-allowed-length", 0);
-    if (args_has(args, "repeat-last-n") && s->repeat_last_n == 0)   /* 0 looks back at nothing: no penalty */
+    if (args_has(args, "repeat-last-n") && s->repeat_last_n == 0) /* 0 looks back at nothing: no penalty */
         s->repeat_penalty = s->presence_penalty = s->frequency_penalty = 0;
     const char *seed = args_text(args, "seed");
     s->seed = seed ? strtoull(seed, NULL, 10) : random_seed();
@@ -114,8 +117,9 @@ static segue_status next_piece(struct answer *a, int32_t token)
 {
     size_t len = 0;
     segue_status st;
-    while ((st = segue_text_next(a->model, &a->pieces, token, a->piece, a->piece_cap, &len, &a->err)) == SEGUE_ELIMIT
-           && a->piece_cap < ((size_t)1 << 26))
+    while ((st = segue_text_next(a->model, &a->pieces, token, a->piece, a->piece_cap, &len, &a->err)) ==
+               SEGUE_ELIMIT &&
+           a->piece_cap < ((size_t)1 << 26))
         a->piece = out_realloc(a->piece, a->piece_cap *= 2);
     if (st < 0) return st;
     segue_status shown = show(a, a->piece, len);
@@ -137,7 +141,8 @@ static json_t *logprob_json(const struct answer *a, const segue_logprob *l)
     segue_error ignored;
     json_t *o = json_object();
     json_object_set_new(o, "id", json_integer(l->token));
-    if (!a->piece || segue_detokenize(a->model, &l->token, 1, 0, text, sizeof text, &n, &ignored) || n >= sizeof text)
+    if (!a->piece || segue_detokenize(a->model, &l->token, 1, 0, text, sizeof text, &n, &ignored) ||
+        n >= sizeof text)
         out_null(o, "text", "no text for this token");
     else
         json_object_set_new(o, "text", out_string(text, n));
@@ -180,7 +185,8 @@ bool answer_take(struct answer *a, segue_status status, int32_t token, const seg
         a->err = *err;
         return end(a, NULL, status);
     }
-    if (a->ids_n == a->ids_cap) a->ids = out_realloc(a->ids, (a->ids_cap = a->ids_cap * 2 + 64) * sizeof *a->ids);
+    if (a->ids_n == a->ids_cap)
+        a->ids = out_realloc(a->ids, (a->ids_cap = a->ids_cap * 2 + 64) * sizeof *a->ids);
     a->ids[a->ids_n++] = token;
     take_logprobs(a);
     segue_status st = SEGUE_OK;
@@ -202,7 +208,11 @@ void answer_run(struct answer *a)
     if (a->limit == 0) {
         segue_status st = segue_session_prefill(a->session, 0, NULL, &err);
         if (st < 0) a->err = err;
-        end(a, st == SEGUE_ECANCELED ? "cancel" : st < 0 ? NULL : "length", st < 0 && st != SEGUE_ECANCELED ? st : SEGUE_OK);
+        end(a,
+            st == SEGUE_ECANCELED ? "cancel"
+            : st < 0              ? NULL
+                                  : "length",
+            st < 0 && st != SEGUE_ECANCELED ? st : SEGUE_OK);
         return;
     }
     for (;;) {

@@ -57,7 +57,7 @@ static void minor_defs(struct out_text *text, const struct command *command, boo
             if (!(d->flags & ARG_MINOR) || !(d->flags & ARG_LATER) == later) continue;
             def_usage(d, usage, sizeof usage);
             for (char *c = usage; *c; c++)
-                if (*c == ' ') *c = '\1';   /* a flag and its value stay on one line */
+                if (*c == ' ') *c = '\1'; /* a flag and its value stay on one line */
             if (later) usage[strcspn(usage, "\1")] = 0;
             out_addf(&list, "%s%s", list.len ? "  " : "", usage);
         }
@@ -88,13 +88,16 @@ void help_main(struct out_text *text, const struct command *const *commands)
 {
     out_addf(text, "segue: run a language model across the compute units of a machine\n"
                    "usage: segue COMMAND [flags]\n");
-    for (const struct command *const *c = commands; *c; c++) out_addf(text, "  %-10s %s\n", (*c)->name, (*c)->summary);
-    out_addf(text, "segue COMMAND --help: flags and an example\n"
-                   "segue --man [COMMAND], segue --completion bash|zsh|fish, segue --version\n"
-                   "exit codes: 0 done, 1 input or output, 2 usage, 3 not on this machine or build, 4 file or input\n"
-                   "  refused, 5 does not fit, 6 a check failed, 7 unit lost, 130 interrupted\n"
-                   "example: %s\n",
-             commands[0]->example);
+    for (const struct command *const *c = commands; *c; c++)
+        out_addf(text, "  %-10s %s\n", (*c)->name, (*c)->summary);
+    out_addf(
+        text,
+        "segue COMMAND --help: flags and an example\n"
+        "segue --man [COMMAND], segue --completion bash|zsh|fish, segue --version\n"
+        "exit codes: 0 done, 1 input or output, 2 usage, 3 not on this machine or build, 4 file or input\n"
+        "  refused, 5 does not fit, 6 a check failed, 7 unit lost, 130 interrupted\n"
+        "example: %s\n",
+        commands[0]->example);
 }
 
 /* --- man pages --- */
@@ -153,11 +156,14 @@ static void man_def(struct out_text *text, const struct arg_def *d)
 
 static void man_tail(struct out_text *text)
 {
-    out_addf(text, ".SH EXIT STATUS\n"
-                   "0 done; 1 input or output; 2 usage; 3 not available on this machine or in this build; 4 file or\n"
-                   "input refused; 5 does not fit; 6 a check failed; 7 a unit or peer was lost; 130 interrupted.\n"
-                   ".SH ENVIRONMENT\n"
-                   "SEGUE_HOME, SEGUE_MODEL, XDG_CACHE_HOME, XDG_DATA_HOME, HF_ENDPOINT, HF_TOKEN, HF_HOME, NO_COLOR.\n");
+    out_addf(
+        text,
+        ".SH EXIT STATUS\n"
+        "0 done; 1 input or output; 2 usage; 3 not available on this machine or in this build; 4 file or\n"
+        "input refused; 5 does not fit; 6 a check failed; 7 a unit or peer was lost; 130 interrupted.\n"
+        ".SH ENVIRONMENT\n"
+        "SEGUE_HOME, SEGUE_MODEL, XDG_CACHE_HOME, XDG_DATA_HOME, HF_ENDPOINT, HF_TOKEN, HF_HOME, "
+        "NO_COLOR.\n");
 }
 
 void help_man_command(struct out_text *text, const struct command *command)
@@ -187,10 +193,13 @@ void help_man_command(struct out_text *text, const struct command *command)
 void help_man_main(struct out_text *text, const struct command *const *commands)
 {
     man_head(text, "segue", "run a language model across the compute units of a machine");
-    out_addf(text, ".SH SYNOPSIS\n\\fBsegue\\fR \\fICOMMAND\\fR [flags]\n.SH DESCRIPTION\n"
-                   "segue reads the prompt on one compute unit, hands the state over, and writes the answer on another;\n"
-                   "or stays on one unit when that is better. The answer goes to standard output, everything else to\n"
-                   "standard error.\n.SH COMMANDS\n");
+    out_addf(
+        text,
+        ".SH SYNOPSIS\n\\fBsegue\\fR \\fICOMMAND\\fR [flags]\n.SH DESCRIPTION\n"
+        "segue reads the prompt on one compute unit, hands the state over, and writes the answer on "
+        "another;\n"
+        "or stays on one unit when that is better. The answer goes to standard output, everything else to\n"
+        "standard error.\n.SH COMMANDS\n");
     for (const struct command *const *c = commands; *c; c++) {
         out_addf(text, ".TP\n.BR segue\\-");
         roff(text, (*c)->name);
@@ -226,15 +235,18 @@ static void bash_choices(struct out_text *text, const struct command *command)
 
 static void completion_bash(struct out_text *text, const struct command *const *commands)
 {
-    out_addf(text, "# bash completion of segue, printed by `segue --completion bash`\n_segue()\n{\n"
-                   "    local word=${COMP_WORDS[COMP_CWORD]} last=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]}\n"
-                   "    COMPREPLY=()\n    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        COMPREPLY=($(compgen -W \"");
+    out_addf(
+        text,
+        "# bash completion of segue, printed by `segue --completion bash`\n_segue()\n{\n"
+        "    local word=${COMP_WORDS[COMP_CWORD]} last=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]}\n"
+        "    COMPREPLY=()\n    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        COMPREPLY=($(compgen -W \"");
     for (const struct command *const *c = commands; *c; c++) out_addf(text, "%s ", (*c)->name);
     out_addf(text, "--help --version --man --completion\" -- \"$word\")); return\n    fi\n"
                    "    case $command:$last in\n");
     for (const struct command *const *c = commands; *c; c++) bash_choices(text, *c);
-    out_addf(text, "    esac\n    case $word in -*) ;; *) COMPREPLY=($(compgen -f -- \"$word\")); return ;; esac\n"
-                   "    case $command in\n");
+    out_addf(text,
+             "    esac\n    case $word in -*) ;; *) COMPREPLY=($(compgen -f -- \"$word\")); return ;; esac\n"
+             "    case $command in\n");
     for (const struct command *const *c = commands; *c; c++) {
         out_addf(text, "        %s) COMPREPLY=($(compgen -W \"", (*c)->name);
         bash_words(text, *c);
@@ -276,8 +288,9 @@ static void zsh_def(struct out_text *text, const struct arg_def *d, const char *
 
 static void completion_zsh(struct out_text *text, const struct command *const *commands)
 {
-    out_addf(text, "#compdef segue\n# zsh completion of segue, printed by `segue --completion zsh`\n_segue() {\n"
-                   "    local -a commands\n    commands=(\n");
+    out_addf(text,
+             "#compdef segue\n# zsh completion of segue, printed by `segue --completion zsh`\n_segue() {\n"
+             "    local -a commands\n    commands=(\n");
     for (const struct command *const *c = commands; *c; c++) {
         out_addf(text, "        '%s:", (*c)->name);
         quoted(text, (*c)->summary, true);

@@ -40,12 +40,12 @@ struct transfer {
     size_t limit;
     FILE *file;
     const char *path;
-    uint64_t have, expected;     /* bytes in the file when it began; promised bytes, 0 = not known */
-    uint64_t range_from;         /* of Content-Range; UINT64_MAX = none */
+    uint64_t have, expected; /* bytes in the file when it began; promised bytes, 0 = not known */
+    uint64_t range_from;     /* of Content-Range; UINT64_MAX = none */
     char etag[256];
-    bool judged;                 /* the head was looked at */
+    bool judged; /* the head was looked at */
     struct progress *progress;
-    segue_status status;         /* of our own refusal */
+    segue_status status; /* of our own refusal */
     segue_error *err;
 };
 
@@ -75,20 +75,25 @@ static bool judge(struct transfer *t)
     curl_easy_getinfo(t->curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &more);
     t->judged = true;
     if (code == 206 && t->range_from != t->have)
-        t->status = out_fail(t->err, SEGUE_EIO, "fetching: %.250s: the server sent another range; remove it and try again", t->path);
-    else if (code == 200 && t->have) {   /* it does not resume: begin anew */
+        t->status =
+            out_fail(t->err, SEGUE_EIO,
+                     "fetching: %.250s: the server sent another range; remove it and try again", t->path);
+    else if (code == 200 && t->have) { /* it does not resume: begin anew */
         t->have = 0;
         if (fseeko(t->file, 0, SEEK_SET) || ftruncate(fileno(t->file), 0))
             t->status = out_fail_errno(t->err, "fetching", t->path, NULL);
     }
     if (!t->status && more > 0 && t->expected && t->have + (uint64_t)more != t->expected)
-        t->status = out_fail(t->err, SEGUE_EFORMAT, "fetching: %.250s: the server has %llu bytes, %llu were announced; try again "
-                                                    "later", t->path, (unsigned long long)(t->have + (uint64_t)more),
+        t->status = out_fail(t->err, SEGUE_EFORMAT,
+                             "fetching: %.250s: the server has %llu bytes, %llu were announced; try again "
+                             "later",
+                             t->path, (unsigned long long)(t->have + (uint64_t)more),
                              (unsigned long long)t->expected);
-    if (!t->status && more > 0 && fstatvfs(fileno(t->file), &disk) == 0
-        && (double)more > (double)disk.f_bavail * (double)disk.f_frsize)
-        t->status = out_fail(t->err, SEGUE_EIO, "fetching: %.250s: %.1f GB to come, %.1f GB free on this disk; make room",
-                             t->path, (double)more / 1e9, (double)disk.f_bavail * (double)disk.f_frsize / 1e9);
+    if (!t->status && more > 0 && fstatvfs(fileno(t->file), &disk) == 0 &&
+        (double)more > (double)disk.f_bavail * (double)disk.f_frsize)
+        t->status = out_fail(
+            t->err, SEGUE_EIO, "fetching: %.250s: %.1f GB to come, %.1f GB free on this disk; make room",
+            t->path, (double)more / 1e9, (double)disk.f_bavail * (double)disk.f_frsize / 1e9);
     return t->status == SEGUE_OK;
 }
 
@@ -98,10 +103,12 @@ static size_t on_body(char *bytes, size_t size, size_t n, void *user)
     size_t len = size * n;
     long code = 0;
     curl_easy_getinfo(t->curl, CURLINFO_RESPONSE_CODE, &code);
-    if (code != 200 && code != 206) return len;   /* an error page */
+    if (code != 200 && code != 206) return len; /* an error page */
     if (t->text) {
         if (t->text->len + len > t->limit)
-            t->status = out_fail(t->err, SEGUE_EFORMAT, "fetching: the server's answer is larger than %zu bytes; distrust it", t->limit);
+            t->status =
+                out_fail(t->err, SEGUE_EFORMAT,
+                         "fetching: the server's answer is larger than %zu bytes; distrust it", t->limit);
         else
             out_add(t->text, bytes, len);
         return t->status ? 0 : len;
@@ -120,7 +127,8 @@ static int on_progress(void *user, curl_off_t total, curl_off_t now, curl_off_t 
     struct transfer *t = user;
     (void)up_total, (void)up_now;
     if (t->progress && now > 0)
-        progress_step(t->progress, t->have + (uint64_t)now, total > 0 ? t->have + (uint64_t)total : t->expected, true);
+        progress_step(t->progress, t->have + (uint64_t)now,
+                      total > 0 ? t->have + (uint64_t)total : t->expected, true);
     return interrupt_seen();
 }
 
@@ -146,7 +154,7 @@ static CURL *prepare(const struct http_request *r, struct transfer *t, struct cu
     curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
     curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
     curl_easy_setopt(c, CURLOPT_XFERINFODATA, t);
-    if (r->token && *r->token) {   /* libcurl drops it when a redirect leaves the host */
+    if (r->token && *r->token) { /* libcurl drops it when a redirect leaves the host */
         char *line = out_printf("Authorization: Bearer %s", r->token);
         *headers = curl_slist_append(*headers, line);
         free(line);
@@ -154,25 +162,30 @@ static CURL *prepare(const struct http_request *r, struct transfer *t, struct cu
     return c;
 }
 
-static segue_status explain(const struct http_request *r, const struct transfer *t, CURLcode result, long code,
-                            segue_error *err)
+static segue_status explain(const struct http_request *r, const struct transfer *t, CURLcode result,
+                            long code, segue_error *err)
 {
     if (t->status) return t->status;
     if (result == CURLE_ABORTED_BY_CALLBACK)
         return out_fail(err, SEGUE_ECANCELED, "fetching: %.250s: interrupted; run it again to go on", r->url);
     if (result == CURLE_OPERATION_TIMEDOUT)
-        return out_fail(err, SEGUE_EIO, "fetching: %.250s: nothing came for %ld s; run it again to go on", r->url, r->timeout_s);
+        return out_fail(err, SEGUE_EIO, "fetching: %.250s: nothing came for %ld s; run it again to go on",
+                        r->url, r->timeout_s);
     if (result)
         return out_fail(err, SEGUE_EIO, "fetching: %.250s: %s; check the address and the network", r->url,
                         curl_easy_strerror(result));
     if (code == 401 || code == 403)
-        return out_fail(err, SEGUE_EIO, "fetching: %.250s: the server answers %ld; set HF_TOKEN, or ask for access", r->url, code);
+        return out_fail(err, SEGUE_EIO,
+                        "fetching: %.250s: the server answers %ld; set HF_TOKEN, or ask for access", r->url,
+                        code);
     if (code != 200 && code != 206)
-        return out_fail(err, SEGUE_EIO, "fetching: %.250s: the server answers %ld; check the name", r->url, code);
+        return out_fail(err, SEGUE_EIO, "fetching: %.250s: the server answers %ld; check the name", r->url,
+                        code);
     return SEGUE_OK;
 }
 
-segue_status http_text(const struct http_request *r, size_t limit, struct out_text *out, long *code, segue_error *err)
+segue_status http_text(const struct http_request *r, size_t limit, struct out_text *out, long *code,
+                       segue_error *err)
 {
     struct transfer t = {.text = out, .limit = limit, .err = err};
     struct curl_slist *headers = NULL;
@@ -187,7 +200,8 @@ segue_status http_text(const struct http_request *r, size_t limit, struct out_te
     return explain(r, &t, result, *code, err);
 }
 
-/* The validator of what PATH.part holds stands in PATH.part-etag, so that a file that changed is fetched anew. */
+/* The validator of what PATH.part holds stands in PATH.part-etag, so that a file that changed is fetched
+ * anew. */
 static void keep_etag(const char *part, const char *etag)
 {
     char *path = out_printf("%s-etag", part);
@@ -215,7 +229,11 @@ static char *kept_etag(const char *part)
 static segue_status once(const struct http_request *r, FILE *file, const char *part, uint64_t expected,
                          struct progress *progress, long *code, bool *again, segue_error *err)
 {
-    struct transfer t = {.file = file, .path = part, .expected = expected, .progress = progress, .err = err,
+    struct transfer t = {.file = file,
+                         .path = part,
+                         .expected = expected,
+                         .progress = progress,
+                         .err = err,
                          .range_from = UINT64_MAX};
     struct curl_slist *headers = NULL;
     char range[32];
@@ -247,7 +265,7 @@ static segue_status once(const struct http_request *r, FILE *file, const char *p
     curl_easy_cleanup(c);
     errno = 0;
     if (fflush(file) && !t.status) t.status = out_fail_errno(err, "fetching", part, "make room on the disk");
-    if (!t.status && *code == 416 && t.have) {   /* what we have is not the beginning of this file */
+    if (!t.status && *code == 416 && t.have) { /* what we have is not the beginning of this file */
         *again = ftruncate(fileno(file), 0) == 0;
         rewind(file);
     }
@@ -257,8 +275,8 @@ static segue_status once(const struct http_request *r, FILE *file, const char *p
     return explain(r, &t, result, *code, err);
 }
 
-segue_status http_file(const struct http_request *r, const char *part, uint64_t expected_bytes, struct progress *progress,
-                       long *code, segue_error *err)
+segue_status http_file(const struct http_request *r, const char *part, uint64_t expected_bytes,
+                       struct progress *progress, long *code, segue_error *err)
 {
     FILE *f = fopen(part, "ab");
     if (f) fclose(f);
@@ -287,18 +305,20 @@ segue_status http_file(const struct http_request *r, const char *part, uint64_t 
 
 static segue_status absent(const struct http_request *r, segue_error *err)
 {
-    return out_fail(err, SEGUE_EUNSUPPORTED, "fetching: %.250s: not in this build, which lacks libcurl; build with it", r->url);
+    return out_fail(err, SEGUE_EUNSUPPORTED,
+                    "fetching: %.250s: not in this build, which lacks libcurl; build with it", r->url);
 }
 
-segue_status http_text(const struct http_request *r, size_t limit, struct out_text *out, long *code, segue_error *err)
+segue_status http_text(const struct http_request *r, size_t limit, struct out_text *out, long *code,
+                       segue_error *err)
 {
     (void)limit, (void)out;
     *code = 0;
     return absent(r, err);
 }
 
-segue_status http_file(const struct http_request *r, const char *part, uint64_t expected_bytes, struct progress *progress,
-                       long *code, segue_error *err)
+segue_status http_file(const struct http_request *r, const char *part, uint64_t expected_bytes,
+                       struct progress *progress, long *code, segue_error *err)
 {
     (void)part, (void)expected_bytes, (void)progress;
     *code = 0;

@@ -22,8 +22,10 @@ static void on_signal(int signal_number)
             any = true;
         }
     if (!any) {
-        static const char line[] = "segue: interrupted: by a signal: nothing was under way that could be kept\n";
-        static const char object[] = "{\"error\":{\"code\":130,\"name\":\"canceled\",\"text\":\"interrupted\"}}\n";
+        static const char line[] =
+            "segue: interrupted: by a signal: nothing was under way that could be kept\n";
+        static const char object[] =
+            "{\"error\":{\"code\":130,\"name\":\"canceled\",\"text\":\"interrupted\"}}\n";
         ssize_t n = write(2, line, sizeof line - 1);
         if (json) n = write(1, object, sizeof object - 1);
         (void)n;

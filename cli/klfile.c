@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PREFIX = 4 };   /* uint16 cells of scale and smallest */
+enum { PREFIX = 4 }; /* uint16 cells of scale and smallest */
 
 static void make_row(struct klfile *k)
 {
@@ -20,7 +20,8 @@ static void make_row(struct klfile *k)
 static segue_status put(struct klfile *k, const void *bytes, size_t n, segue_error *err)
 {
     errno = 0;
-    return fwrite(bytes, 1, n, k->file) == n ? SEGUE_OK : out_fail_errno(err, "writing base logits", k->path, NULL);
+    return fwrite(bytes, 1, n, k->file) == n ? SEGUE_OK
+                                             : out_fail_errno(err, "writing base logits", k->path, NULL);
 }
 
 segue_status klfile_create(struct klfile *k, const char *path, int32_t rows, int32_t vocab, int32_t chunks,
@@ -59,7 +60,8 @@ segue_status klfile_put(struct klfile *k, const float *logits, segue_error *err)
     float pair[2] = {(high - low) / 65535.0f, (float)(low - sum)};
     memcpy(k->row, pair, sizeof pair);
     for (int32_t i = 0; i < k->vocab; i++)
-        k->row[PREFIX + i] = logits[i] > low && pair[0] > 0 ? (uint16_t)lrintf((logits[i] - low) / pair[0]) : 0;
+        k->row[PREFIX + i] =
+            logits[i] > low && pair[0] > 0 ? (uint16_t)lrintf((logits[i] - low) / pair[0]) : 0;
     return put(k, k->row, k->row_cells * sizeof *k->row, err);
 }
 
@@ -77,7 +79,8 @@ segue_status klfile_commit(struct klfile *k, segue_error *err)
 
 static segue_status damaged(const struct klfile *k, const char *why, segue_error *err)
 {
-    return out_fail(err, SEGUE_EFORMAT, "base logits: %.250s: %s; write it again with --kl-out", k->path, why);
+    return out_fail(err, SEGUE_EFORMAT, "base logits: %.250s: %s; write it again with --kl-out", k->path,
+                    why);
 }
 
 segue_status klfile_open(struct klfile *k, const char *path, int32_t vocab, segue_error *err)
@@ -86,15 +89,18 @@ segue_status klfile_open(struct klfile *k, const char *path, int32_t vocab, segu
     struct stat s;
     char magic[8];
     int32_t head[3];
-    if (!k->file || fstat(fileno(k->file), &s)) return out_fail_errno(err, "reading base logits", path, "check the path");
+    if (!k->file || fstat(fileno(k->file), &s))
+        return out_fail_errno(err, "reading base logits", path, "check the path");
     if (fread(magic, 8, 1, k->file) != 1 || memcmp(magic, "_logits_", 8) != 0)
         return damaged(k, "it does not begin with _logits_", err);
     if (fread(head, sizeof head, 1, k->file) != 1) return damaged(k, "its head is cut off", err);
     if (head[0] < 2 || head[0] > 1 << 24 || head[2] < 1 || head[2] > 1 << 24 || head[1] < 1)
         return damaged(k, "absurd numbers in its head", err);
     if (head[1] != vocab)
-        return out_fail(err, SEGUE_EFORMAT, "base logits: %.250s: made with %d tokens in the vocabulary, the model has %d; "
-                                            "use files of one model", path, head[1], vocab);
+        return out_fail(err, SEGUE_EFORMAT,
+                        "base logits: %.250s: made with %d tokens in the vocabulary, the model has %d; "
+                        "use files of one model",
+                        path, head[1], vocab);
     k->rows = head[0];
     k->vocab = head[1];
     k->chunks = head[2];
@@ -106,16 +112,20 @@ segue_status klfile_open(struct klfile *k, const char *path, int32_t vocab, segu
     k->tokens = out_alloc(n * sizeof *k->tokens);
     if (fread(k->tokens, sizeof *k->tokens, n, k->file) != n) return damaged(k, "it is cut off", err);
     for (size_t i = 0; i < n; i++)
-        if (k->tokens[i] < 0 || k->tokens[i] >= vocab) return damaged(k, "a token is outside the vocabulary", err);
+        if (k->tokens[i] < 0 || k->tokens[i] >= vocab)
+            return damaged(k, "a token is outside the vocabulary", err);
     return SEGUE_OK;
 }
 
-segue_status klfile_compare(struct klfile *k, const float *logits, double *kl, bool *same_top, segue_error *err)
+segue_status klfile_compare(struct klfile *k, const float *logits, double *kl, bool *same_top,
+                            segue_error *err)
 {
-    if (fread(k->row, sizeof *k->row, k->row_cells, k->file) != k->row_cells) return damaged(k, "it is cut off", err);
+    if (fread(k->row, sizeof *k->row, k->row_cells, k->file) != k->row_cells)
+        return damaged(k, "it is cut off", err);
     float pair[2];
     memcpy(pair, k->row, sizeof pair);
-    if (!isfinite(pair[0]) || !isfinite(pair[1]) || pair[0] < 0) return damaged(k, "a scale is no number", err);
+    if (!isfinite(pair[0]) || !isfinite(pair[1]) || pair[0] < 0)
+        return damaged(k, "a scale is no number", err);
     int32_t best, base_best = 0;
     double sum = log_sum(logits, k->vocab, &best), total = 0;
     for (int32_t i = 0; i < k->vocab; i++) {

@@ -17,7 +17,7 @@ static uint64_t start_ns, peak_bytes;
 void machine_begin(void)
 {
     struct timespec used;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);   /* spent by the loader before main */
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used); /* spent by the loader before main */
     start_ns = out_now_ns() - ((uint64_t)used.tv_sec * 1000000000u + (uint64_t)used.tv_nsec);
 }
 
@@ -73,7 +73,8 @@ static uint64_t bytes_now(void)
     FILE *f = fopen("/proc/self/smaps_rollup", "r");
     while (f && fgets(line, sizeof line, f))
         for (size_t i = 0; i < 3; i++)
-            if (!strncmp(line, keys[i], strlen(keys[i]))) sum += strtoull(line + strlen(keys[i]), NULL, 10) * 1024;
+            if (!strncmp(line, keys[i], strlen(keys[i])))
+                sum += strtoull(line + strlen(keys[i]), NULL, 10) * 1024;
     if (f) fclose(f);
     return sum;
 #endif

@@ -7,7 +7,7 @@
 
 /* cpu, cores, memory_bytes, os, kernel, gpu, driver, compiler. */
 json_t *machine_json(void);
-char *machine_cpu(void);    /* the name of the processor; memory of the caller */
+char *machine_cpu(void); /* the name of the processor; memory of the caller */
 size_t machine_cores(void);
 /* Private and shared-dirty bytes now, folded into the highest seen so far; 0 = not known here. */
 uint64_t machine_peak_bytes(void);

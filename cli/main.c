@@ -13,14 +13,13 @@
 #include "out.h"
 
 static const struct command *const commands[] = {
-    &cmd_run,    &cmd_chat, &cmd_eval,  &cmd_bench,    &cmd_units,    &cmd_inspect,  &cmd_models,
-    &cmd_pull,   &cmd_quantize, &cmd_cache, &cmd_tokenize, &cmd_template, &cmd_version,
-    NULL,
+    &cmd_run,  &cmd_chat,     &cmd_eval,  &cmd_bench,    &cmd_units,    &cmd_inspect, &cmd_models,
+    &cmd_pull, &cmd_quantize, &cmd_cache, &cmd_tokenize, &cmd_template, &cmd_version, NULL,
 };
 
 /* Commands of docs/INTERFACE.md that this build does not hold yet: refused by name. */
-static const char *const later[] = {"plan", "calibrate", "state", "replay",   "mil",
-                                    "ane-probe", "serve", "train", "check"};
+static const char *const later[] = {"plan",      "calibrate", "state", "replay", "mil",
+                                    "ane-probe", "serve",     "train", "check"};
 
 static const struct command *find(const char *name)
 {
@@ -71,7 +70,8 @@ static int pages(int argc, char **argv)
             help_man_main(&text, commands);
     } else if (!strcmp(what, "--completion")) {
         if (!name || !help_completion(&text, commands, name)) {
-            out_fail(&err, SEGUE_EARG, "flag --completion: %.40s: unknown shell; give bash, zsh or fish", name ? name : "");
+            out_fail(&err, SEGUE_EARG, "flag --completion: %.40s: unknown shell; give bash, zsh or fish",
+                     name ? name : "");
             return out_error(&err, EXIT_NOT_HERE);
         }
     } else
@@ -93,7 +93,8 @@ static int run_command(const struct command *command, int argc, char **argv)
         help_command(&text, command);
         return print(&text);
     }
-    int code = args_parse(&args, command, argc, argv, &err) ? out_error(&err, EXIT_NOT_HERE) : command->run(&args);
+    int code =
+        args_parse(&args, command, argc, argv, &err) ? out_error(&err, EXIT_NOT_HERE) : command->run(&args);
     args_free(&args);
     if (fflush(stdout) && code == EXIT_DONE) code = EXIT_INPUT_OUTPUT;
     return code;

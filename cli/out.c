@@ -91,17 +91,26 @@ int out_exit_code(segue_status status, int what_unsupported)
 {
     switch (status) {
     case SEGUE_OK:
-    case SEGUE_END: return EXIT_DONE;
-    case SEGUE_EARG: return EXIT_USAGE;
+    case SEGUE_END:
+        return EXIT_DONE;
+    case SEGUE_EARG:
+        return EXIT_USAGE;
     case SEGUE_EMEMORY:
-    case SEGUE_ELIMIT: return EXIT_NO_ROOM;
-    case SEGUE_EFORMAT: return EXIT_REFUSED;
-    case SEGUE_EUNSUPPORTED: return what_unsupported;
-    case SEGUE_EUNIT: return EXIT_NOT_HERE;
-    case SEGUE_ELOST: return EXIT_LOST;
-    case SEGUE_ECANCELED: return EXIT_INTERRUPTED;
+    case SEGUE_ELIMIT:
+        return EXIT_NO_ROOM;
+    case SEGUE_EFORMAT:
+        return EXIT_REFUSED;
+    case SEGUE_EUNSUPPORTED:
+        return what_unsupported;
+    case SEGUE_EUNIT:
+        return EXIT_NOT_HERE;
+    case SEGUE_ELOST:
+        return EXIT_LOST;
+    case SEGUE_ECANCELED:
+        return EXIT_INTERRUPTED;
     case SEGUE_EIO:
-    case SEGUE_EINTERNAL: break;
+    case SEGUE_EINTERNAL:
+        break;
     }
     return EXIT_INPUT_OUTPUT;
 }
@@ -171,7 +180,10 @@ int out_json_exit(json_t *value)
 static size_t utf8_length(const unsigned char *s, size_t n)
 {
     if (s[0] < 0x80) return 1;
-    size_t len = s[0] >= 0xf0 && s[0] <= 0xf4 ? 4 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3 : s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : 0;
+    size_t len = s[0] >= 0xf0 && s[0] <= 0xf4  ? 4
+                 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3
+                 : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
+                                               : 0;
     if (!len || len > n) return 0;
     for (size_t i = 1; i < len; i++)
         if ((s[i] & 0xc0) != 0x80) return 0;

@@ -1,6 +1,5 @@
-/* out.h: what leaves the program: JSON on stdout, the one error line on stderr, exit codes; and the program's memory,
- * which ends the program in good order when there is none.
- * SPDX-License-Identifier: MIT */
+/* out.h: what leaves the program: JSON on stdout, the one error line on stderr, exit codes; and the program's
+ * memory, which ends the program in good order when there is none. SPDX-License-Identifier: MIT */
 #ifndef SEGUE_CLI_OUT_H
 #define SEGUE_CLI_OUT_H
 
@@ -29,10 +28,10 @@ enum {
 };
 
 /* Memory of the program; never NULL: without memory the program says so and ends with exit 5. */
-void *out_alloc(size_t size);   /* zeroed */
+void *out_alloc(size_t size); /* zeroed */
 void *out_realloc(void *p, size_t size);
 char *out_strdup(const char *s);
-char *out_printf(const char *format, ...) OUT_FORMAT(1, 2);   /* a new string */
+char *out_printf(const char *format, ...) OUT_FORMAT(1, 2); /* a new string */
 
 /* A growing string. Zero-initialise; data is NULL until something was added, NUL-terminated after. */
 struct out_text {
@@ -66,7 +65,8 @@ segue_status out_json(json_t *value, int indent, segue_error *err);
 /* The usual end of a command: print value (which it takes) and give the exit code. */
 int out_json_exit(json_t *value);
 
-/* JSON values that cannot fail: bytes that are no UTF-8 become U+FFFD, numbers that are no number become null. */
+/* JSON values that cannot fail: bytes that are no UTF-8 become U+FFFD, numbers that are no number become
+ * null. */
 json_t *out_string(const char *bytes, size_t n);
 json_t *out_real(double v);
 json_t *out_id_list(const int32_t *ids, size_t n);
@@ -74,15 +74,15 @@ json_t *out_id_list(const int32_t *ids, size_t n);
 void out_null(json_t *object, const char *name, const char *reason);
 
 /* Call a library function that gives text by the rule of segue.h, with as much room as it asks for. */
-#define OUT_GROW(text, st, call)                                                        \
-    do {                                                                                \
-        size_t need_ = 4096;                                                            \
-        for (int round_ = 0; round_ < 3; round_++) {                                    \
-            (text).data = out_realloc((text).data, (text).cap = need_ + 1);             \
-            (st) = (call);                                                              \
-            if ((st) != SEGUE_ELIMIT || (text).len < (text).cap) break;                 \
-            need_ = (text).len;                                                         \
-        }                                                                               \
+#define OUT_GROW(text, st, call)                                            \
+    do {                                                                    \
+        size_t need_ = 4096;                                                \
+        for (int round_ = 0; round_ < 3; round_++) {                        \
+            (text).data = out_realloc((text).data, (text).cap = need_ + 1); \
+            (st) = (call);                                                  \
+            if ((st) != SEGUE_ELIMIT || (text).len < (text).cap) break;     \
+            need_ = (text).len;                                             \
+        }                                                                   \
     } while (0)
 
 uint64_t out_now_ns(void);

@@ -29,8 +29,10 @@ int place_open_model(struct place *p, const struct args *args)
 segue_status place_unit(segue_unit **out, const char *spec, unsigned threads, segue_error *err)
 {
     if (spec && strstr(spec, "model="))
-        return out_fail(err, SEGUE_EUNSUPPORTED, "unit: %.200s: another storage per unit (model=) is not in this build; "
-                                                 "leave it out", spec);
+        return out_fail(err, SEGUE_EUNSUPPORTED,
+                        "unit: %.200s: another storage per unit (model=) is not in this build; "
+                        "leave it out",
+                        spec);
     segue_unit_info info = SEGUE_INIT(segue_unit_info);
     segue_status st = segue_unit_open(out, spec, err);
     if (!st && !threads) return SEGUE_OK;
@@ -47,7 +49,8 @@ segue_status place_unit(segue_unit **out, const char *spec, unsigned threads, se
 }
 
 /* The place of a unit among p->units; opened when it is new. */
-static segue_status unit_index(struct place *p, const char *spec, unsigned threads, uint32_t *index, segue_error *err)
+static segue_status unit_index(struct place *p, const char *spec, unsigned threads, uint32_t *index,
+                               segue_error *err)
 {
     for (size_t i = 0; i < p->units_n; i++)
         if ((!spec && !p->specs[i]) || (spec && p->specs[i] && !strcmp(spec, p->specs[i]))) {
@@ -67,7 +70,8 @@ static segue_status unit_index(struct place *p, const char *spec, unsigned threa
 }
 
 /* "U@A-B" -> unit, layers [A, B + 1); without @: all layers. */
-static segue_status add_part(struct place *p, const char *text, uint32_t phase, unsigned threads, segue_error *err)
+static segue_status add_part(struct place *p, const char *text, uint32_t phase, unsigned threads,
+                             segue_error *err)
 {
     char *spec = out_strdup(text), *at = strrchr(spec, '@');
     segue_part part = {.phase = phase, .from = 0, .to = p->info.layers, .expect_j = -1};
@@ -77,7 +81,8 @@ static segue_status add_part(struct place *p, const char *text, uint32_t phase, 
         char rest;
         *at = 0;
         if (sscanf(at + 1, "%u-%u%c", &a, &b, &rest) != 2 || a > b || b >= p->info.layers)
-            st = out_fail(err, SEGUE_EARG, "layers: %.100s: give A-B with A <= B <= %u", text, p->info.layers - 1);
+            st = out_fail(err, SEGUE_EARG, "layers: %.100s: give A-B with A <= B <= %u", text,
+                          p->info.layers - 1);
         else {
             part.from = a;
             part.to = b + 1;
@@ -102,7 +107,8 @@ static segue_status open_units(struct place *p, const struct args *args, segue_e
     for (uint32_t phase = 0; phase < 2; phase++) {
         segue_status st = SEGUE_OK;
         size_t i = 0;
-        for (; !st && (text = args_each(args, phases[phase], i)); i++) st = add_part(p, text, phase, threads, err);
+        for (; !st && (text = args_each(args, phases[phase], i)); i++)
+            st = add_part(p, text, phase, threads, err);
         if (st) return st;
         if (i) continue;
         segue_part whole = {.phase = phase, .to = p->info.layers, .expect_j = -1};

@@ -14,12 +14,12 @@ struct place {
     segue_model *model;
     segue_model_info info;
     segue_unit *units[PLACE_UNITS];
-    char *specs[PLACE_UNITS];            /* as the user wrote them; NULL = the library's choice */
+    char *specs[PLACE_UNITS]; /* as the user wrote them; NULL = the library's choice */
     segue_unit_info unit_info[PLACE_UNITS];
     size_t units_n;
     segue_engine *engine;
     segue_plan plan;
-    bool planned;                        /* the plan comes from flags */
+    bool planned; /* the plan comes from flags */
     segue_adapter *adapters[PLACE_ADAPTERS];
     size_t adapters_n;
     uint64_t load_ns, compile_ns;

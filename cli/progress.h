@@ -14,6 +14,6 @@ struct progress {
 void progress_begin(struct progress *p, const char *what, bool quiet);
 /* of 0: the total is not known. bytes: print megabytes. */
 void progress_step(struct progress *p, uint64_t done, uint64_t of, bool bytes);
-void progress_end(struct progress *p);   /* clears the line */
+void progress_end(struct progress *p); /* clears the line */
 
 #endif

@@ -1,6 +1,5 @@
-/* prompt.c: see prompt.h. The template is applied when the model has one and --raw is not given; text that the template
- * rendered carries its own BOS, so none is added to it.
- * SPDX-License-Identifier: MIT */
+/* prompt.c: see prompt.h. The template is applied when the model has one and --raw is not given; text that
+ * the template rendered carries its own BOS, so none is added to it. SPDX-License-Identifier: MIT */
 #include "prompt.h"
 
 #include <errno.h>
@@ -19,7 +18,8 @@ segue_status prompt_file(const char *path, struct out_text *out, segue_error *er
     while (!st) {
         errno = 0;
         size_t n = fread(block, 1, 65536, f);
-        if (n == 0 && ferror(f)) st = out_fail_errno(err, "reading", standard ? "standard input" : path, NULL);
+        if (n == 0 && ferror(f))
+            st = out_fail_errno(err, "reading", standard ? "standard input" : path, NULL);
         if (n == 0) break;
         out_add(out, block, n);
         if (out->len > FILE_LIMIT)
@@ -47,7 +47,8 @@ segue_status prompt_ids(const char *text, size_t vocab, struct prompt *out, segu
         errno = 0;
         long long id = strtoll(s, &end, 10);
         if (end == s || errno || id < 0 || (size_t)id >= vocab) {
-            st = out_fail(err, SEGUE_EARG, "ids: %.200s: \"%.*s\" is no token of this model; give ids from 0 to %zu", where,
+            st = out_fail(err, SEGUE_EARG,
+                          "ids: %.200s: \"%.*s\" is no token of this model; give ids from 0 to %zu", where,
                           (int)(strcspn(s, ", \t\r\n[]") < 40 ? strcspn(s, ", \t\r\n[]") : 40), s, vocab - 1);
             break;
         }
@@ -60,8 +61,8 @@ segue_status prompt_ids(const char *text, size_t vocab, struct prompt *out, segu
     return st;
 }
 
-segue_status prompt_tokenize(const segue_model *model, const char *text, size_t len, unsigned flags, size_t limit,
-                             struct prompt *out, segue_error *err)
+segue_status prompt_tokenize(const segue_model *model, const char *text, size_t len, unsigned flags,
+                             size_t limit, struct prompt *out, segue_error *err)
 {
     size_t cap = 0, n = 0;
     /* A beginning that alone is twice too long settles it, and spares the rest of a huge prompt. */
@@ -77,8 +78,10 @@ segue_status prompt_tokenize(const segue_model *model, const char *text, size_t 
         } while (need > cap);
         if (part == len) break;
         if (n > 2 * limit)
-            return out_fail(err, SEGUE_ELIMIT, "prompt: %zu bytes: more than %zu tokens, and the context holds %zu; shorten "
-                                               "it or raise -c", len, n, limit);
+            return out_fail(err, SEGUE_ELIMIT,
+                            "prompt: %zu bytes: more than %zu tokens, and the context holds %zu; shorten "
+                            "it or raise -c",
+                            len, n, limit);
     }
     out->n = n;
     out->given = true;
@@ -102,7 +105,8 @@ segue_status prompt_messages(const char *path, json_t **request, segue_error *er
     free(file.data);
     if (st) return st;
     if (!value)
-        return out_fail(err, SEGUE_EFORMAT, "messages: %.200s: line %d: %.100s; give OpenAI's form", path, why.line, why.text);
+        return out_fail(err, SEGUE_EFORMAT, "messages: %.200s: line %d: %.100s; give OpenAI's form", path,
+                        why.line, why.text);
     if (json_is_array(value)) {
         json_t *object = json_object();
         json_object_set_new(object, "messages", value);
@@ -110,7 +114,8 @@ segue_status prompt_messages(const char *path, json_t **request, segue_error *er
     }
     if (!json_is_object(value) || !json_is_array(json_object_get(value, "messages"))) {
         json_decref(value);
-        return out_fail(err, SEGUE_EFORMAT, "messages: %.200s: no list of messages; give [{\"role\":..,\"content\":..}]", path);
+        return out_fail(err, SEGUE_EFORMAT,
+                        "messages: %.200s: no list of messages; give [{\"role\":..,\"content\":..}]", path);
     }
     *request = value;
     return SEGUE_OK;
@@ -122,7 +127,8 @@ void prompt_think(json_t *request, const struct args *args)
     if (think) json_object_set_new(request, "enable_thinking", json_boolean(!strcmp(think, "on")));
 }
 
-segue_status prompt_render(const segue_model *model, const json_t *request, struct out_text *out, segue_error *err)
+segue_status prompt_render(const segue_model *model, const json_t *request, struct out_text *out,
+                           segue_error *err)
 {
     char *text = json_dumps(request, JSON_COMPACT | JSON_REAL_PRECISION(17));
     if (!text) return out_fail(err, SEGUE_EMEMORY, "chat template: request: out of memory; shorten it");
@@ -142,9 +148,10 @@ segue_status prompt_chat(const segue_model *model, const json_t *request, size_t
     return st;
 }
 
-/* Refuse what is far too long before the template sees it: the longest tokens in the field stand for some hundred bytes,
- * the mean is about four. */
-static segue_status too_long(const struct place *p, const char *text, size_t len, size_t limit, segue_error *err)
+/* Refuse what is far too long before the template sees it: the longest tokens in the field stand for some
+ * hundred bytes, the mean is about four. */
+static segue_status too_long(const struct place *p, const char *text, size_t len, size_t limit,
+                             segue_error *err)
 {
     struct prompt head = {0};
     if (len / 16 <= limit + 4096) return SEGUE_OK;
@@ -153,11 +160,12 @@ static segue_status too_long(const struct place *p, const char *text, size_t len
     return st;
 }
 
-static segue_status from_text(struct prompt *out, const struct args *args, const struct place *p, const char *text,
-                              size_t len, size_t limit, segue_error *err)
+static segue_status from_text(struct prompt *out, const struct args *args, const struct place *p,
+                              const char *text, size_t len, size_t limit, segue_error *err)
 {
     if (!p->info.has_tokenizer)
-        return out_fail(err, SEGUE_EUNSUPPORTED, "prompt: %.200s: the model has no tokenizer; give --ids", p->path);
+        return out_fail(err, SEGUE_EUNSUPPORTED, "prompt: %.200s: the model has no tokenizer; give --ids",
+                        p->path);
     const char *system = args_text(args, "system");
     if (args_has(args, "raw") || !p->info.has_template) {
         if (system)
@@ -177,17 +185,19 @@ static segue_status from_text(struct prompt *out, const struct args *args, const
     return st;
 }
 
-static segue_status from_messages(struct prompt *out, const struct args *args, const struct place *p, size_t limit,
-                                  segue_error *err)
+static segue_status from_messages(struct prompt *out, const struct args *args, const struct place *p,
+                                  size_t limit, segue_error *err)
 {
     json_t *request = NULL;
     if (!p->info.has_tokenizer)
-        return out_fail(err, SEGUE_EUNSUPPORTED, "prompt: %.200s: the model has no tokenizer; give --ids", p->path);
+        return out_fail(err, SEGUE_EUNSUPPORTED, "prompt: %.200s: the model has no tokenizer; give --ids",
+                        p->path);
     segue_status st = prompt_messages(args_text(args, "messages"), &request, err);
     if (st) return st;
     const char *system = args_text(args, "system");
     if (system)
-        json_array_insert_new(json_object_get(request, "messages"), 0, prompt_message("system", system, strlen(system)));
+        json_array_insert_new(json_object_get(request, "messages"), 0,
+                              prompt_message("system", system, strlen(system)));
     prompt_think(request, args);
     st = prompt_chat(p->model, request, limit, out, err);
     json_decref(request);

@@ -28,10 +28,10 @@ size_t report_phase_unit(const struct place *p, uint32_t phase)
     return 0;
 }
 
-/* Rates of an answer. What came before the first token is reading, what came after it writing; so a prompt of one row
- * counts as read, though the unit wrote it like any other row. */
+/* Rates of an answer. What came before the first token is reading, what came after it writing; so a prompt of
+ * one row counts as read, though the unit wrote it like any other row. */
 struct rates {
-    segue_stats first;           /* at the first token, or at the end when none came */
+    segue_stats first; /* at the first token, or at the end when none came */
     double prefill_s, decode_s, prefill_tok_s, decode_tok_s, gb_s;
 };
 
@@ -49,7 +49,8 @@ static struct rates rates_of(const struct answer *a)
     r.decode_s = busy_s(&r.first, e);
     if (r.prefill_s > 0 && prefilled) r.prefill_tok_s = (double)prefilled / r.prefill_s;
     if (r.decode_s > 0 && decoded) r.decode_tok_s = (double)decoded / r.decode_s;
-    if (r.decode_s > 0) r.gb_s = (double)(e->weight_bytes_read - r.first.weight_bytes_read) / 1e9 / r.decode_s;
+    if (r.decode_s > 0)
+        r.gb_s = (double)(e->weight_bytes_read - r.first.weight_bytes_read) / 1e9 / r.decode_s;
     return r;
 }
 
@@ -97,15 +98,16 @@ static void put_times(json_t *o, const struct report *r, const struct rates *rat
     json_object_set_new(o, "prefill_ms", out_real(rates->prefill_s * 1e3));
     uint64_t handoff = a->at_end.handoff_ns - a->at_begin.handoff_ns;
     bool two = report_phase_unit(r->place, 0) != report_phase_unit(r->place, 1);
-    put_positive(o, "handoff_ms", (double)handoff / 1e6, two ? "the unit gave no time" : "one unit: no hand-off");
+    put_positive(o, "handoff_ms", (double)handoff / 1e6,
+                 two ? "the unit gave no time" : "one unit: no hand-off");
     out_null(o, "handoff_exposed_ms", two ? "not measured in this build" : "one unit: no hand-off");
     json_object_set_new(o, "decode_ms", out_real(rates->decode_s * 1e3));
     put_positive(o, "prefill_tok_s", rates->prefill_tok_s, "no prompt token was computed");
     put_positive(o, "decode_tok_s", rates->decode_tok_s, "fewer than two tokens came out");
 }
 
-/* {"linear": 210, ...}: the operations of layers [from, to), counted in the graph's listing (`%3 = linear ... # layer 0`);
- * those outside every layer belong to the first and last one. */
+/* {"linear": 210, ...}: the operations of layers [from, to), counted in the graph's listing (`%3 = linear ...
+ * # layer 0`); those outside every layer belong to the first and last one. */
 static json_t *ops_json(const struct place *p, const char *listing, uint32_t from, uint32_t to)
 {
     json_t *ops = json_object();
@@ -120,7 +122,9 @@ static json_t *ops_json(const struct place *p, const char *listing, uint32_t fro
         if (mark && sscanf(mark, "# layer %u", &layer) == 1) inside = layer >= from && layer < to;
         if (!mark && layer == 0 && from > 0) inside = inside && to == p->info.layers;
         const char *sign = memchr(line, '=', (size_t)end);
-        if (!inside || line[0] != '%' || !sign || sscanf(sign + 1, " %31[a-z_]", op) != 1 || !strcmp(op, "input")) continue;
+        if (!inside || line[0] != '%' || !sign || sscanf(sign + 1, " %31[a-z_]", op) != 1 ||
+            !strcmp(op, "input"))
+            continue;
         json_object_set_new(ops, op, json_integer(1 + json_integer_value(json_object_get(ops, op))));
     }
     return ops;
@@ -131,7 +135,9 @@ static void put_ops(json_t *o, const struct place *p, uint32_t from, uint32_t to
     struct out_text listing = {0};
     segue_status st;
     segue_error ignored;
-    OUT_GROW(listing, st, segue_model_describe(p->model, SEGUE_DESCRIBE_GRAPH, listing.data, listing.cap, &listing.len, &ignored));
+    OUT_GROW(listing, st,
+             segue_model_describe(p->model, SEGUE_DESCRIBE_GRAPH, listing.data, listing.cap, &listing.len,
+                                  &ignored));
     if (st)
         out_null(o, "ops", "the model gives no listing");
     else
@@ -217,7 +223,8 @@ json_t *report_json(const struct report *r)
     json_t *o = json_object();
     put_text(o, r);
     json_object_set_new(o, "model", report_model_json(r->place));
-    snprintf(version, sizeof version, "%u.%u.%u", segue_version() >> 16, segue_version() >> 8 & 255, segue_version() & 255);
+    snprintf(version, sizeof version, "%u.%u.%u", segue_version() >> 16, segue_version() >> 8 & 255,
+             segue_version() & 255);
     json_object_set_new(o, "version", json_string(version));
     put_times(o, r, &rates);
     report_memory(o, r->place, e->state_bytes);

@@ -11,9 +11,9 @@ struct report {
     const struct answer *answer;
     const int32_t *prompt_ids;
     size_t prompt_n, reused;
-    const char *reuse_reason;     /* NULL: what the session says */
+    const char *reuse_reason; /* NULL: what the session says */
     uint64_t seed;
-    bool measure_roof;            /* false after ^C: there is no time to measure */
+    bool measure_roof; /* false after ^C: there is no time to measure */
 };
 
 json_t *report_json(const struct report *r);

@@ -1,7 +1,6 @@
-/* requests.c: many prompts in one process. A line of the file is the command line in JSON; up to N of them are sessions
- * that take one token each per round (segue_session_step). Replies leave in the order of the lines.
- * Must never do: let one bad line end the others.
- * SPDX-License-Identifier: MIT */
+/* requests.c: many prompts in one process. A line of the file is the command line in JSON; up to N of them
+ * are sessions that take one token each per round (segue_session_step). Replies leave in the order of the
+ * lines. Must never do: let one bad line end the others. SPDX-License-Identifier: MIT */
 #include "requests.h"
 
 #include <stdlib.h>
@@ -17,18 +16,18 @@ struct request {
     struct answer answer;
     segue_session *session;
     bool live;
-    json_t *reply;              /* set when it is done */
+    json_t *reply; /* set when it is done */
 };
 
 struct batch {
     const struct args *args;
     struct place *place;
     struct out_text text;
-    char *at;                   /* the next line */
+    char *at; /* the next line */
     size_t line;
-    struct request **queue;     /* [n] started and not yet printed, in order */
+    struct request **queue; /* [n] started and not yet printed, in order */
     size_t n;
-    int code;                   /* the first failure's exit code */
+    int code; /* the first failure's exit code */
 };
 
 static segue_status set_value(struct args *args, const char *key, const json_t *v, segue_error *err)
@@ -41,7 +40,8 @@ static segue_status set_value(struct args *args, const char *key, const json_t *
         return SEGUE_OK;
     }
     if (json_is_false(v) || json_is_null(v)) return SEGUE_OK;
-    if (json_is_true(v) || json_is_string(v)) return args_set(args, key, json_is_true(v) ? "" : json_string_value(v), err);
+    if (json_is_true(v) || json_is_string(v))
+        return args_set(args, key, json_is_true(v) ? "" : json_string_value(v), err);
     char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
     segue_status st = args_set(args, key, text ? text : "", err);
     free(text);
@@ -51,20 +51,23 @@ static segue_status set_value(struct args *args, const char *key, const json_t *
 /* Flags that make sense for the whole process only. */
 static bool of_process(const char *key)
 {
-    static const char *const names[] = {"model", "unit", "prefill", "decode", "threads", "kv", "chunk", "lora", "requests",
-                                        "parallel", "json", "save", "load", "session", "quiet", "m", "t", "q"};
+    static const char *const names[] = {"model", "unit",    "prefill",  "decode",   "threads", "kv",
+                                        "chunk", "lora",    "requests", "parallel", "json",    "save",
+                                        "load",  "session", "quiet",    "m",        "t",       "q"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(key, names[i])) return true;
     return false;
 }
 
-static segue_status read_line(struct batch *b, struct request *q, const char *line, size_t len, segue_error *err)
+static segue_status read_line(struct batch *b, struct request *q, const char *line, size_t len,
+                              segue_error *err)
 {
     json_error_t why;
     json_t *o = json_loadb(line, len, JSON_REJECT_DUPLICATES, &why), *v;
     if (!json_is_object(o)) {
         json_decref(o);
-        return out_fail(err, SEGUE_EFORMAT, "requests: line %zu: not a JSON object; give one request a line", b->line);
+        return out_fail(err, SEGUE_EFORMAT, "requests: line %zu: not a JSON object; give one request a line",
+                        b->line);
     }
     q->id = json_incref(json_object_get(o, "id"));
     q->args = args_copy(b->args);
@@ -74,8 +77,10 @@ static segue_status read_line(struct batch *b, struct request *q, const char *li
     {
         if (st || !strcmp(key, "id")) continue;
         if (of_process(key))
-            st = out_fail(err, SEGUE_EARG, "requests: line %zu: \"%.40s\" holds for the whole process; put it on the command "
-                                           "line", b->line, key);
+            st = out_fail(err, SEGUE_EARG,
+                          "requests: line %zu: \"%.40s\" holds for the whole process; put it on the command "
+                          "line",
+                          b->line, key);
         else if (!strcmp(key, "messages") && json_is_array(v)) {
             json_t *request = json_object(), *copy = json_deep_copy(v);
             json_object_set_new(request, "messages", copy);
@@ -99,7 +104,8 @@ static segue_status start(struct batch *b, struct request *q, segue_error *err)
     segue_status st = SEGUE_OK;
     if (!q->prompt.given) st = prompt_read(&q->prompt, &q->args, b->place, SIZE_MAX / 64, err);
     if (!st && q->prompt.n == 0)
-        st = out_fail(err, SEGUE_EARG, "requests: line %zu: no prompt: give prompt, ids or messages", b->line);
+        st =
+            out_fail(err, SEGUE_EARG, "requests: line %zu: no prompt: give prompt, ids or messages", b->line);
     if (!st) st = choice_read(&q->choice, &q->args, &b->place->info, err);
     opts.context = (size_t)args_number(&q->args, "context", 0);
     opts.plan = place_plan(b->place);
@@ -124,8 +130,12 @@ static void settle(struct batch *b, struct request *q, const segue_error *failed
         q->reply = out_error_json(failed, EXIT_REFUSED);
         if (!b->code) b->code = out_exit_code(failed->status, EXIT_REFUSED);
     } else {
-        struct report r = {.place = b->place, .answer = &q->answer, .prompt_ids = q->prompt.ids, .prompt_n = q->prompt.n,
-                           .seed = q->choice.sampling.seed, .measure_roof = !interrupt_seen()};
+        struct report r = {.place = b->place,
+                           .answer = &q->answer,
+                           .prompt_ids = q->prompt.ids,
+                           .prompt_n = q->prompt.n,
+                           .seed = q->choice.sampling.seed,
+                           .measure_roof = !interrupt_seen()};
         q->reply = report_json(&r);
         if (!q->answer.finish) {
             err = q->answer.err;

@@ -51,7 +51,8 @@ segue_status roof_get(segue_unit *unit, const char *spec, double *gb_s, segue_er
 {
     char *path = folders_path("cache", "stream.json"), *key = key_of(spec);
     json_t *all = json_load_file(path, 0, NULL), *entry = json_object_get(all, key);
-    double kept = json_number_value(json_array_get(entry, 0)), when = json_number_value(json_array_get(entry, 1));
+    double kept = json_number_value(json_array_get(entry, 0)),
+           when = json_number_value(json_array_get(entry, 1));
     double age = (double)time(NULL) - when;
     json_decref(all);
     free(key);

@@ -22,7 +22,7 @@ char *sessions_path(const struct args *args)
 
 segue_status sessions_save_to(const segue_session *session, const char *path, segue_error *err)
 {
-    mode_t before = umask(077);   /* a state holds what was said */
+    mode_t before = umask(077); /* a state holds what was said */
     segue_status st = segue_session_save(session, path, err);
     umask(before);
     return st;
@@ -33,7 +33,8 @@ segue_status sessions_save(const struct args *args, const segue_session *session
     segue_status st = SEGUE_OK;
     if (args_has(args, "save")) st = sessions_save_to(session, args_text(args, "save"), err);
     if (st || !args_has(args, "session")) return st;
-    char *folder = folders_path("data", "sessions"), *path = sessions_file(args_text(args, "session"), "state");
+    char *folder = folders_path("data", "sessions"),
+         *path = sessions_file(args_text(args, "session"), "state");
     st = folders_make(folder, err);
     if (!st) st = sessions_save_to(session, path, err);
     free(path);
@@ -41,15 +42,15 @@ segue_status sessions_save(const struct args *args, const segue_session *session
     return st;
 }
 
-segue_status sessions_follow(segue_session *session, const int32_t *ids, size_t n, size_t *reused, const char **reason,
-                             segue_error *err)
+segue_status sessions_follow(segue_session *session, const int32_t *ids, size_t n, size_t *reused,
+                             const char **reason, segue_error *err)
 {
     const int32_t *held;
     segue_stats stats = SEGUE_INIT(segue_stats);
     size_t held_n = segue_session_tokens(session, &held), same = 0;
     while (same < held_n && same < n && held[same] == ids[same]) same++;
     *reason = held_n == 0 ? "first-use" : same < held_n ? "edited" : "all";
-    if (same && same == n) same--;   /* its logits may be gone: compute the last one again */
+    if (same && same == n) same--; /* its logits may be gone: compute the last one again */
     *reused = same;
     if (same < held_n) {
         segue_status st = segue_session_rewind(session, same, err);

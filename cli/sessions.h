@@ -13,9 +13,9 @@ char *sessions_file(const char *name, const char *ending);
 /* Write --save and the file of --session. */
 segue_status sessions_save(const struct args *args, const segue_session *session, segue_error *err);
 segue_status sessions_save_to(const segue_session *session, const char *path, segue_error *err);
-/* Make the session's tokens these: keep the longest common prefix, drop the rest, append what is new. At least one token
- * is left to compute. *reason: "all", "first-use" or "edited". */
-segue_status sessions_follow(segue_session *session, const int32_t *ids, size_t n, size_t *reused, const char **reason,
-                             segue_error *err);
+/* Make the session's tokens these: keep the longest common prefix, drop the rest, append what is new. At
+ * least one token is left to compute. *reason: "all", "first-use" or "edited". */
+segue_status sessions_follow(segue_session *session, const int32_t *ids, size_t n, size_t *reused,
+                             const char **reason, segue_error *err);
 
 #endif
