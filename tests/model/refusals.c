@@ -320,6 +320,89 @@ static void vocabularies(void **state)
     assert_int_equal(failures, 0);
 }
 
+/* A tokenizer.bin of 64 tokens: the first three, then one byte each. tokN.bin is nearer than tokenizer.bin.
+ */
+static void bin_tokenizer(void **state)
+{
+    (void)state;
+    uint8_t bytes[1024] = {1, 0, 0, 0};
+    size_t at = 4;
+    for (int i = 0; i < 64; i++) {
+        const char *text = i == 0   ? "<unk>"
+                           : i == 1 ? "\n<s>\n"
+                           : i == 2 ? "\n</s>\n"
+                                    : (char[2]){(char)(' ' + i), 0};
+        uint8_t len = (uint8_t)strlen(text);
+        bytes[at + 4] = len; /* the score before it is 0 */
+        memcpy(bytes + at + 8, text, len);
+        at += 8u + len;
+    }
+    char path[512];
+    segue_error err = {0};
+    lead("v1.bin", "llama_mha/v1.bin");
+    for (int k = 0; k < 2; k++) {
+        struct segue_model *m = NULL;
+        in_folder(path, sizeof path, k ? "tok64.bin" : "tokenizer.bin");
+        FILE *f = fopen(path, "wb");
+        assert_int_equal(fwrite(bytes, 1, at, f), at);
+        fclose(f);
+        if (k) put_text("tokenizer.bin", "rubbish that must not be read");
+        in_folder(path, sizeof path, "v1.bin");
+        if (sg_model_open(&m, path, NULL, &err) != SEGUE_OK) fail_msg("%s", err.text);
+        assert_int_equal(m->info.has_tokenizer, 1);
+        assert_string_equal(m->info.tokenizer_kind, "spm");
+        assert_int_equal(m->info.stops_n, 1);
+        sg_model_unref(m);
+    }
+    drop("tok64.bin");
+    struct segue_model *m = NULL;
+    segue_status s = sg_model_open(&m, path, NULL, &err);
+    expect(s, SEGUE_EFORMAT, &err, "tokenizer.bin", "a damaged tokenizer.bin");
+    segue_model_opts no_text = {.size = sizeof no_text, .no_text = 1};
+    assert_int_equal(sg_model_open(&m, path, &no_text, &err), SEGUE_OK);
+    assert_int_equal(m->info.has_tokenizer, 0);
+    sg_model_unref(m);
+    drop("v1.bin");
+    drop("tokenizer.bin");
+    assert_int_equal(failures, 0);
+}
+
+static void expect_template(const char *source)
+{
+    struct segue_model *m = NULL;
+    segue_error err = {0};
+    if (sg_model_open(&m, folder, NULL, &err) != SEGUE_OK) fail_msg("%s", err.text);
+    if (source) assert_string_equal(m->template_source, source);
+    if (!source) assert_null(m->template_source);
+    sg_model_unref(m);
+}
+
+/* The file before the configuration, of a list the default; one that cannot be parsed is kept with its error.
+ */
+static void templates(void **state)
+{
+    (void)state;
+    struct segue_model *m = NULL;
+    spoil_config("llama", "x", "1");
+    expect_template(NULL);
+    put_text("tokenizer_config.json", "{\"chat_template\":\"one\"}");
+    expect_template("one");
+    put_text("tokenizer_config.json", "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"t\"},"
+                                      "{\"name\":\"default\",\"template\":\"two\"}]}");
+    expect_template("two");
+    put_text("chat_template.jinja", "three");
+    expect_template("three");
+    put_text("chat_template.jinja", "{% if %}");
+    expect_template("{% if %}");
+    assert_int_equal(sg_model_open(&m, folder, NULL, NULL), SEGUE_OK);
+    assert_null(m->chat);
+    assert_int_equal(m->info.has_template, 0);
+    assert_int_equal(m->chat_error.status, SEGUE_EFORMAT);
+    sg_model_unref(m);
+    drop("chat_template.jinja");
+    drop("tokenizer_config.json");
+}
+
 /* What generation_config.json and config.json say about stopping and sampling. */
 static void defaults(void **state)
 {
@@ -596,10 +679,11 @@ int main(void)
 #ifdef SEGUE_FAULTS
         cmocka_unit_test(allocations),
 #endif
-        cmocka_unit_test(configurations),   cmocka_unit_test(folders),   cmocka_unit_test(gguf_keys),
-        cmocka_unit_test(vocabularies),     cmocka_unit_test(defaults),  cmocka_unit_test(old_spelling),
-        cmocka_unit_test(ranges_of_layers), cmocka_unit_test(old_gemma), cmocka_unit_test(odd_names),
-        cmocka_unit_test(descriptions),     cmocka_unit_test(adapters),
+        cmocka_unit_test(configurations),   cmocka_unit_test(folders),       cmocka_unit_test(gguf_keys),
+        cmocka_unit_test(vocabularies),     cmocka_unit_test(defaults),      cmocka_unit_test(old_spelling),
+        cmocka_unit_test(ranges_of_layers), cmocka_unit_test(bin_tokenizer), cmocka_unit_test(templates),
+        cmocka_unit_test(old_gemma),        cmocka_unit_test(odd_names),     cmocka_unit_test(descriptions),
+        cmocka_unit_test(adapters),
     };
     return cmocka_run_group_tests(tests, make_folder, drop_folder);
 }
