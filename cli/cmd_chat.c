@@ -93,6 +93,7 @@ segue_status chat_answer(struct chat *c, segue_error *err)
         interrupt_forget();
         interrupt_watch(c->session);
         answer_begin(&a, &c->place, &c->args, c->session, begun, !args_has(&c->args, "json"));
+        a.waiting = prompt.n - reused;
         answer_run(&a);
         interrupt_unwatch(c->session);
         if (a.text.len || a.finish)

@@ -115,6 +115,7 @@ static int answer(struct job *j)
     }
     if (st) return out_error(&err, unsupported);
     answer_begin(&j->answer, &j->place, j->args, j->session, j->begun_ns, !json);
+    if (j->prompt.given) j->answer.waiting = j->prompt.n - j->reused;
     answer_run(&j->answer);
     interrupt_hold(true);
     int code = finish(j);

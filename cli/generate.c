@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "interrupt.h"
+#include "progress.h"
 
 /* --- how tokens are chosen --- */
 
@@ -89,6 +90,8 @@ void answer_begin(struct answer *a, const struct place *p, const struct args *ar
         a->logprobs = 1 + (uint32_t)args_number(args, "logprobs", 0);
         a->logprob_list = json_array();
     }
+    a->quiet = args_has(args, "quiet");
+    a->chunk = (size_t)args_number(args, "chunk", 512);
     a->pieces = SEGUE_INIT(segue_text);
     a->pieces.flags = SEGUE_TEXT_NO_SPECIAL;
     const char *stop;
@@ -202,9 +205,31 @@ bool answer_take(struct answer *a, segue_status status, int32_t token, const seg
     return false;
 }
 
+/* Read a long prompt chunk by chunk, so that its progress can be shown; the last chunk is left to the first
+ * token. The cuts are those that the engine makes itself. */
+static segue_status read_prompt(struct answer *a, segue_error *err)
+{
+    struct progress progress;
+    size_t all = a->waiting, done = 0, more = 1;
+    segue_status st = SEGUE_OK;
+    progress_begin(&progress, "reading the prompt", a->quiet);
+    while (!st && more && progress.on && all - done > a->chunk) {
+        st = segue_session_prefill(a->session, a->chunk, &more, err);
+        done += more;
+        progress_step(&progress, done, all, false);
+    }
+    progress_end(&progress);
+    return st;
+}
+
 void answer_run(struct answer *a)
 {
     segue_error err;
+    segue_status read = read_prompt(a, &err);
+    if (read) {
+        answer_take(a, read, -1, &err);
+        return;
+    }
     if (a->limit == 0) {
         segue_status st = segue_session_prefill(a->session, 0, NULL, &err);
         if (st < 0) a->err = err;

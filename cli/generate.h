@@ -17,7 +17,8 @@ void choice_free(struct choice *c);
 struct answer {
     const segue_model *model;
     segue_session *session;
-    bool to_stdout;
+    bool to_stdout, quiet;
+    size_t waiting, chunk; /* prompt tokens to compute before the first one; how many at a time */
     segue_text pieces;
     const char **stops;
     char *piece;
@@ -34,7 +35,8 @@ struct answer {
     segue_stats at_begin, at_first, at_end;
 };
 
-/* begun_ns: when the request came in. The session is the caller's. */
+/* begun_ns: when the request came in. The session is the caller's. `waiting` may be set after it, for the
+ * progress of a long prompt. */
 void answer_begin(struct answer *a, const struct place *p, const struct args *args, segue_session *session,
                   uint64_t begun_ns, bool to_stdout);
 /* Take one token with the status that came with it; true when the answer has ended (finish or status says

@@ -3,7 +3,10 @@
 #include "progress.h"
 #include "out.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 void progress_begin(struct progress *p, const char *what, bool quiet)
@@ -33,4 +36,62 @@ void progress_end(struct progress *p)
 {
     if (p->shown) fprintf(stderr, "\r%78s\r", "");
     p->on = false;
+}
+
+struct progress_wait {
+    struct progress line;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool ended;
+};
+
+/* Sleeps until the work ends, and shows the line when that takes longer than a second. */
+static void *watch(void *of)
+{
+    struct progress_wait *w = of;
+    struct timespec when;
+    clock_gettime(CLOCK_REALTIME, &when);
+    when.tv_sec += 1;
+    pthread_mutex_lock(&w->lock);
+    while (!w->ended && pthread_cond_timedwait(&w->changed, &w->lock, &when) == 0) {}
+    if (!w->ended) {
+        fprintf(stderr, "\r%s ...", w->line.what);
+        fflush(stderr);
+        w->line.shown = true;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+struct progress_wait *progress_wait_begin(const char *what, bool quiet)
+{
+    if (quiet || !isatty(2)) return NULL;
+    struct progress_wait *w = out_alloc(sizeof *w);
+    sigset_t all, before;
+    w->line.what = what;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->changed, NULL);
+    /* Signals are the main thread's: a read that waits there must be woken by them. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool started = pthread_create(&w->thread, NULL, watch, w) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (started) return w;
+    free(w);
+    return NULL;
+}
+
+void progress_wait_end(struct progress_wait *w)
+{
+    if (!w) return;
+    pthread_mutex_lock(&w->lock);
+    w->ended = true;
+    pthread_cond_signal(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    pthread_join(w->thread, NULL);
+    pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->lock);
+    progress_end(&w->line);
+    free(w);
 }
