@@ -6,14 +6,14 @@
 
 #include "unit/cpu/cpu_types.h"
 
-enum { ITEMS_PER_THREAD = 8, PANEL_MAX = 4, LINES = 64, TOKEN_BLOCK_BYTES = 1 << 20, DECODE_ROWS = 16 };
+enum { ITEMS_PER_THREAD = 8, PANEL_MAX = 4, LINES = 64, TOKEN_BLOCK_BYTES = 1 << 20, DECODE_ROWS = 16, PAIR = 2 };
 
 /* Scratch of one thread. */
 struct room {
     uint64_t *stamp;                 /* pass and stage whose input lies in x */
     float *rows;                     /* [SG_TILE][k] */
     uint8_t *x;                      /* forms of up to SG_FEW rows */
-    uint8_t *open[2];                /* opened groups of a panel */
+    uint8_t *open[2];                /* PAIR opened groups each */
     float *out[2];                   /* [SG_TILE][16 * PANEL_MAX] */
 };
 
@@ -60,7 +60,7 @@ size_t sg_matrix_x_bytes(const struct sg_stage *st)
     return (few > many ? few : many) + LINES;
 }
 
-static size_t open_bytes(const struct sg_stage *st) { return lines((size_t)st->k * 24); }
+static size_t open_bytes(const struct sg_stage *st) { return PAIR * lines((size_t)st->k * 24); }
 
 size_t sg_matrix_thread_bytes(const struct sg_stage *st)
 {
@@ -153,8 +153,8 @@ static uint32_t item_groups(const struct sg_pass *a, const struct sg_stage *st)
     const struct sg_cpu_unit *u = (const struct sg_cpu_unit *)(const void *)a->p->base.unit;
     uint32_t all = 0, threads = sg_pool_threads(u->pool);
     for (uint32_t i = 0; i < st->parts_n; i++) all += st->parts[i].w->groups;
-    uint32_t n = all / (threads * ITEMS_PER_THREAD);
-    return n < 1 ? 1 : n > PANEL_MAX ? PANEL_MAX : n;
+    uint32_t n = all / (threads * ITEMS_PER_THREAD), least = sg_stage_rows(a, st) > SG_FEW ? PAIR : 1;
+    return n < least ? least : n > PANEL_MAX ? PANEL_MAX : n / least * least;
 }
 
 static uint32_t part_items(const struct sg_part *part, uint32_t each) { return (part->w->groups + each - 1) / each; }
@@ -196,11 +196,12 @@ static void few_work(struct sg_pass *a, const struct sg_stage *st, const struct 
     finish(a, part, &b, room.out[0], room.out[1], PANEL_MAX * SG_GROUP);
 }
 
-static const uint8_t *opened(const struct sg_kernels *k, const struct sg_packed *w, uint32_t g, uint8_t *room)
+/* Groups [g, g + n) in open form, one after the other. */
+static const uint8_t *opened(const struct sg_kernels *k, const struct sg_packed *w, uint32_t g, uint32_t n, uint8_t *room)
 {
     const uint8_t *data = w->data + g * w->group_bytes;
     if (!k->open[w->kind]) return data;
-    k->open[w->kind](data, w->k, room);
+    for (uint32_t i = 0; i < n; i++) k->open[w->kind](data + i * w->group_bytes, w->k, room + (size_t)i * w->k * 20);
     return room;
 }
 
@@ -208,11 +209,11 @@ static const uint8_t *opened(const struct sg_kernels *k, const struct sg_packed 
 struct side { const struct sg_packed *w; const uint8_t *open, *x; enum sg_form form; };
 
 static struct side side_of(const struct sg_pass *a, const struct sg_stage *st, const struct sg_part *part, const struct sg_packed *w,
-                           uint32_t g, uint8_t *room)
+                           uint32_t g, uint32_t n, uint8_t *room)
 {
     uint32_t rows = sg_stage_rows(a, st);
     struct side s = {.w = w, .form = form_of(part, w, rows)};
-    s.open = opened(sg_pass_kernels(a), w, g, room);
+    s.open = opened(sg_pass_kernels(a), w, g, n, room);
     s.x = a->p->x_area + form_at(st, forms_of(st, rows), s.form, rows);
     return s;
 }
@@ -220,11 +221,11 @@ static struct side side_of(const struct sg_pass *a, const struct sg_stage *st, c
 static void tile_mm(const struct sg_kernels *k, const struct sg_stage *st, const struct side *s, const struct block *b, float *out)
 {
     const uint8_t *x = s->x + form_bytes(st, s->form, b->t);
-    if (s->form == SG_FORM_XF) k->few[s->w->kind](s->open, st->k, b->rows, x, b->nt, 0, out, SG_GROUP);
-    else k->tile[s->w->kind == SG_PACK_Q8H](s->open, st->k, b->rows, x, b->nt, s->form >= SG_FORM_X32_FINE, out, SG_GROUP);
+    if (s->form == SG_FORM_XF) k->few[s->w->kind](s->open, st->k, b->rows, x, b->nt, 0, out, PAIR * SG_GROUP);
+    else k->tile[s->w->kind == SG_PACK_Q8H](s->open, st->k, b->rows, x, b->nt, s->form >= SG_FORM_X32_FINE, out, PAIR * SG_GROUP);
 }
 
-/* Groups [g, g + n) of a part for many rows: blocks of tiles that stay in the second-level cache, a group at a time. */
+/* Groups [g, g + n) of a part for many rows: blocks of tiles that stay in the second-level cache, a pair of groups at a time. */
 static void many_work(struct sg_pass *a, const struct sg_stage *st, const struct sg_part *part, uint32_t g, uint32_t n, uint32_t thread)
 {
     const struct sg_kernels *k = sg_pass_kernels(a);
@@ -232,16 +233,16 @@ static void many_work(struct sg_pass *a, const struct sg_stage *st, const struct
     uint32_t all = sg_stage_rows(a, st), many = (uint32_t)(TOKEN_BLOCK_BYTES / (form_bytes(st, form_of(part, part->w, all), SG_TILE) + 1)) * SG_TILE;
     if (many < 8 * SG_TILE) many = 8 * SG_TILE;
     for (uint32_t from = 0; from < all; from += many)
-        for (uint32_t i = g; i < g + n; i++) {
-            uint32_t left = part->w->rows - i * SG_GROUP;
-            struct block b = {.row = i * SG_GROUP, .rows = left < SG_GROUP ? left : SG_GROUP};
-            struct side w = side_of(a, st, part, part->w, i, room.open[0]), up = w;
-            if (part->up) up = side_of(a, st, part, part->up, i, room.open[1]);
+        for (uint32_t i = g; i < g + n; i += PAIR) {
+            uint32_t left = part->w->rows - i * SG_GROUP, groups = g + n - i < PAIR ? g + n - i : PAIR;
+            struct block b = {.row = i * SG_GROUP, .rows = left < groups * SG_GROUP ? left : groups * SG_GROUP};
+            struct side w = side_of(a, st, part, part->w, i, groups, room.open[0]), up = w;
+            if (part->up) up = side_of(a, st, part, part->up, i, groups, room.open[1]);
             for (b.t = from; b.t < all && b.t < from + many; b.t += SG_TILE) {
                 b.nt = all - b.t < SG_TILE ? all - b.t : SG_TILE;
                 tile_mm(k, st, &w, &b, room.out[0]);
                 if (part->up) tile_mm(k, st, &up, &b, room.out[1]);
-                finish(a, part, &b, room.out[0], room.out[1], SG_GROUP);
+                finish(a, part, &b, room.out[0], room.out[1], PAIR * SG_GROUP);
             }
             if (a->cancel && atomic_load_explicit(a->cancel, memory_order_relaxed)) return;
         }

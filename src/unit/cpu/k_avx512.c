@@ -105,6 +105,69 @@ INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
     }
 }
 
+/* Two groups x 6 tokens from token t0 of a tile of 12, open form: a third fewer loads per product than 16 rows x 12, in as many
+ * registers. */
+INLINE void pair_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, const int fine, float *out, size_t ldo, const enum sg_pack kind)
+{
+    const int nt = SG_TILE, n = SG_TILE / 2, chunks = kind == SG_PACK_Q8H ? 4 : 8;
+    const size_t step = sg_pack_block_bytes(kind), blocks = k / (size_t)(4 * chunks), xstep = (size_t)(nt * (4 * chunks * (1 + fine) + 8));
+    const uint8_t *w1 = w + blocks * step;
+    __m512 acc[2][6];
+    UNROLL
+    for (int t = 0; t < n; t++) acc[0][t] = acc[1][t] = _mm512_setzero_ps();
+    for (size_t b = 0; b < blocks; b++, w += step, w1 += step, x += xstep) {
+        __m512i sum[2][6];
+        UNROLL
+        for (int t = 0; t < n; t++) sum[0][t] = sum[1][t] = _mm512_setzero_si512();
+        UNROLL
+        for (int c = 0; c < chunks * (1 + fine); c++) {
+            if (fine && c == chunks) {
+                UNROLL
+                for (int t = 0; t < n; t++) {
+                    sum[0][t] = _mm512_slli_epi32(sum[0][t], 8);
+                    sum[1][t] = _mm512_slli_epi32(sum[1][t], 8);
+                }
+            }
+            __m512i v0 = _mm512_loadu_si512(w + 128 + 64 * (c % chunks)), v1 = _mm512_loadu_si512(w1 + 128 + 64 * (c % chunks));
+            UNROLL
+            for (int t = 0; t < n; t++) {
+                __m512i y = bytes4(x + 4 * (c * nt + t));
+                sum[0][t] = _mm512_dpbusd_epi32(sum[0][t], v0, y);
+                sum[1][t] = _mm512_dpbusd_epi32(sum[1][t], v1, y);
+            }
+        }
+        const uint8_t *scales = x + 4 * chunks * nt * (1 + fine);
+        const __m512 d0 = _mm512_loadu_ps(w), d1 = _mm512_loadu_ps(w1), m0 = _mm512_loadu_ps(w + 64), m1 = _mm512_loadu_ps(w1 + 64);
+        UNROLL
+        for (int t = 0; t < n; t++) {
+            __m512 d = _mm512_set1_ps(one(scales + 4 * t)), s = _mm512_set1_ps(one(scales + 4 * (nt + t)));
+            acc[0][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[0][t]), _mm512_mul_ps(d0, d), acc[0][t]);
+            acc[1][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[1][t]), _mm512_mul_ps(d1, d), acc[1][t]);
+            acc[0][t] = _mm512_fmadd_ps(m0, s, acc[0][t]);
+            acc[1][t] = _mm512_fmadd_ps(m1, s, acc[1][t]);
+        }
+    }
+    UNROLL
+    for (int t = 0; t < n; t++) {
+        _mm512_storeu_ps(out + (size_t)t * ldo, acc[0][t]);
+        _mm512_mask_storeu_ps(out + (size_t)t * ldo + 16, tail(rows - 16), acc[1][t]);
+    }
+}
+
+/* Groups in pairs, the tile in halves; returns the rows that are done. */
+INLINE uint32_t pairs_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, uint32_t fine, float *out, size_t ldo, const enum sg_pack kind)
+{
+    const size_t group = k / sg_pack_block(kind) * sg_pack_block_bytes(kind);
+    uint32_t g = 0;
+    for (; rows - g > 16; g += rows - g < 32 ? rows - g : 32, w += 2 * group)
+        for (int h = 0; h < 2; h++) {
+            /* d and s of the second half lie 6 floats further, as its chunks lie 24 bytes further */
+            if (fine) pair_body(w, k, rows - g, x + 24 * h, 1, out + (size_t)(6 * h) * ldo + g, ldo, kind);
+            else pair_body(w, k, rows - g, x + 24 * h, 0, out + (size_t)(6 * h) * ldo + g, ldo, kind);
+        }
+    return g;
+}
+
 #define MM(name) static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, float *out, size_t ldo)
 #define CASE(n) \
     case n: BODY(n); break
@@ -126,10 +189,30 @@ MM(few_q8) { switch (nt) { FOUR; } }
 MM(few_q4f) { switch (nt) { FOUR; } }
 #undef KIND
 #define KIND SG_PACK_Q8F
-MM(tile_32) { switch (nt) { TWELVE; } }
+MM(tile_32)
+{
+    if (nt == SG_TILE && rows > 16) {
+        uint32_t done = pairs_body(w, k, rows, x, fine, out, ldo, KIND);
+        if (done == rows) return;
+        w += k / 32 * sg_pack_block_bytes(KIND) * (done / 16);
+        rows -= done;
+        out += done;
+    }
+    switch (nt) { TWELVE; }
+}
 #undef KIND
 #define KIND SG_PACK_Q8H
-MM(tile_16) { switch (nt) { TWELVE; } }
+MM(tile_16)
+{
+    if (nt == SG_TILE && rows > 16) {
+        uint32_t done = pairs_body(w, k, rows, x, fine, out, ldo, KIND);
+        if (done == rows) return;
+        w += k / 16 * sg_pack_block_bytes(KIND) * (done / 16);
+        rows -= done;
+        out += done;
+    }
+    switch (nt) { TWELVE; }
+}
 #undef KIND
 #undef BODY
 
