@@ -177,7 +177,8 @@ static void check_row(struct kernel_case *t, uint64_t index)
         if (what < 2) k->norm(x, n, &p, y, index % 16 > 8 ? y : NULL, out);
         else if (what == 2) k->act(act, x, n, out);
         else if (what == 3) k->glu(act, x, y, n, out);
-        else if (what == 4) k->axpy(0.7f, y, n, out);
+        else if (what == 4 && index % 16 < 8) k->axpy(0.7f, y, n, out);
+        else if (what == 4) k->mix(0.3f, out, -1.7f, y, n);
         else if (what == 5) k->rope(x, pairs, n, y, -1.0f, out);
         else if (what == 6) out[0] = k->dot(x, y, n);
         else k->add(x, y, n, out);

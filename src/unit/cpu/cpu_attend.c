@@ -165,11 +165,16 @@ struct sums { float *m, *l, *o; };           /* of one query: maximum, sum, weig
 
 static void join(const struct sg_kernels *k, struct sums to, float m, float l, const float *o, uint32_t dv)
 {
-    (void)k;
     if (m == -INFINITY) return;
-    float top = *to.m > m ? *to.m : m, mine = *to.m == -INFINITY ? 0.0f : expf(*to.m - top), theirs = expf(m - top);
+    if (*to.m == -INFINITY) {                /* the first chunk: nothing to scale */
+        *to.m = m;
+        *to.l = l;
+        memcpy(to.o, o, dv * sizeof *o);
+        return;
+    }
+    float top = *to.m > m ? *to.m : m, mine = expf(*to.m - top), theirs = expf(m - top);
     *to.l = *to.l * mine + l * theirs;
-    for (uint32_t i = 0; i < dv; i++) to.o[i] = to.o[i] * mine + o[i] * theirs;
+    k->mix(mine, to.o, theirs, o, dv);
     *to.m = top;
 }
 

@@ -425,6 +425,51 @@ static void weigh(const float *p, uint32_t nq, uint32_t keys, const float *v, ui
     }
 }
 
+/* e^x as plain_exp, for x <= 0; 0 below -87. */
+INLINE __m512 exp16(__m512 x)
+{
+    __m512 y = _mm512_max_ps(_mm512_set1_ps(-87.0f), x);  /* NaN passes */
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(y, _mm512_set1_ps(1.44269504088896341f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), y);
+    r = _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4f), r);
+    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
+    __m512 e = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
+    return _mm512_mask_scalef_ps(_mm512_setzero_ps(), _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ), e, n);
+}
+
+static void soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap, float *max, float *sum)
+{
+    const __m512 least = _mm512_set1_ps(-INFINITY);
+    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    __m512 x[SG_CHUNK / 16], top = least, all = _mm512_setzero_ps();
+    if (softcap > 0.0f) {
+        plain_soften(s, lo, hi, keys, scale, softcap, max, sum);
+        return;
+    }
+    uint32_t n = (keys + 15) / 16;
+    for (uint32_t i = 0; i < n; i++) {
+        __m512i at = _mm512_add_epi32(lane, _mm512_set1_epi32((int)(16 * i)));
+        __mmask16 in = _mm512_cmpge_epi32_mask(at, _mm512_set1_epi32((int)lo)) & _mm512_cmplt_epi32_mask(at, _mm512_set1_epi32((int)hi));
+        x[i] = _mm512_mask_mul_ps(least, in, _mm512_loadu_ps(s + 16 * i), _mm512_set1_ps(scale));
+        top = _mm512_max_ps(x[i], top);      /* this order keeps NaN out of the maximum, as the generic one does */
+    }
+    *max = _mm512_reduce_max_ps(top);
+    __m512 base = _mm512_set1_ps(*max == -INFINITY ? 0.0f : *max);
+    for (uint32_t i = 0; i < n; i++) {
+        __m512 e = exp16(_mm512_sub_ps(x[i], base));
+        _mm512_storeu_ps(s + 16 * i, e);
+        all = _mm512_add_ps(all, e);
+    }
+    float lanes[16];
+    _mm512_storeu_ps(lanes, all);
+    *sum = fold16(lanes);
+}
+
 static void to_f16(const float *x, size_t n, uint16_t *y)
 {
     size_t i = 0;
@@ -454,6 +499,7 @@ void sg_kernels_avx512(struct sg_kernels *k)
     k->open[SG_PACK_Q4F] = open_q4f;
     k->quant = quant;
     k->scores = scores;
+    k->soften = soften;
     k->weigh = weigh;
     k->to_f16 = to_f16;
     k->of_f16 = of_f16;

@@ -111,6 +111,11 @@ static void plain_axpy(float a, const float *x, size_t n, float *y)
     for (size_t i = 0; i < n; i++) y[i] += a * x[i];
 }
 
+static void plain_mix(float a, float *y, float b, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) y[i] = a * y[i] + b * x[i];
+}
+
 static float plain_total(const float *x, size_t n)
 {
     float a[16] = {0};
@@ -306,6 +311,7 @@ static void plain_rows(struct sg_kernels *k)
     k->mul = plain_mul;
     k->dot = plain_dot;
     k->axpy = plain_axpy;
+    k->mix = plain_mix;
     k->to_f16 = plain_to_f16;
     k->of_f16 = plain_of_f16;
     k->of_bf16 = plain_of_bf16;

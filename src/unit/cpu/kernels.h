@@ -75,6 +75,7 @@ struct sg_kernels {
     void (*mul)(const float *x, const float *y, size_t n, float *out);
     float (*dot)(const float *x, const float *y, size_t n);
     void (*axpy)(float a, const float *x, size_t n, float *y);          /* y += a x */
+    void (*mix)(float a, float *y, float b, const float *x, size_t n);  /* y = a y + b x */
 
     /* --- attention over one chunk of at most SG_CHUNK keys. --- */
     void (*to_f16)(const float *x, size_t n, uint16_t *y);              /* exact rounding */
