@@ -1,6 +1,7 @@
 /* tok_diff.c: the library's side of the comparison with the `tokenizers` library. Reads texts as JSON
  * strings, one a line, and writes a line for each: the ids, a tab, and the decoded text as a JSON string.
- * With "-q" the decoded text is left out. A line with a list of ids is decoded only. Driven by tok_diff.py.
+ * With "-s" special tokens in the texts are plain text. A line with a list of ids is decoded only. Driven by
+ * tok_diff.py.
  * SPDX-License-Identifier: MIT */
 #include <jansson.h>
 #include <stdio.h>
@@ -49,7 +50,8 @@ static int print_decoded(const struct sg_tokenizer *t, size_t n, segue_error *er
     return 1;
 }
 
-static int one_line(const struct sg_tokenizer *t, const char *line, size_t len, int decode, segue_error *err)
+static int one_line(const struct sg_tokenizer *t, const char *line, size_t len, unsigned flags,
+                    segue_error *err)
 {
     const size_t cap = sizeof ids / sizeof *ids;
     size_t n = 0;
@@ -60,12 +62,13 @@ static int one_line(const struct sg_tokenizer *t, const char *line, size_t len, 
         for (; n < json_array_size(v) && n < cap; n++)
             ids[n] = (int32_t)json_integer_value(json_array_get(v, n));
     } else {
-        s = sg_tokenize(t, json_string_value(v), json_string_length(v), SEGUE_TEXT_NO_BOS, ids, cap, &n, err);
+        s = sg_tokenize(t, json_string_value(v), json_string_length(v), SEGUE_TEXT_NO_BOS | flags, ids, cap,
+                        &n, err);
     }
     json_decref(v);
     if (s != SEGUE_OK) return 0;
     for (size_t i = 0; i < n; i++) printf(i ? " %d" : "%d", (int)ids[i]);
-    if (decode && !print_decoded(t, n, err)) return 0;
+    if (!print_decoded(t, n, err)) return 0;
     putchar('\n');
     return 1;
 }
@@ -77,10 +80,11 @@ int main(int argc, char **argv)
     char *line = NULL;
     size_t cap = 0;
     ssize_t len;
-    int decode = argc < 3 || strcmp(argv[2], "-q") != 0, ok = 1;
+    unsigned flags = argc > 2 && strcmp(argv[2], "-s") == 0 ? SEGUE_TEXT_NO_SPECIAL : 0;
+    int ok = 1;
     if (argc < 2) return 2;
     if (!open_tokenizer(&t, argv[1], &err)) return failed(&err);
-    while (ok && (len = getline(&line, &cap, stdin)) > 0) ok = one_line(t, line, (size_t)len, decode, &err);
+    while (ok && (len = getline(&line, &cap, stdin)) > 0) ok = one_line(t, line, (size_t)len, flags, &err);
     free(line);
     sg_tokenizer_close(t);
     return ok ? 0 : failed(&err);

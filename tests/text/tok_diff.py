@@ -137,7 +137,8 @@ def merges_of_scores(tokens, scores):
     return [[a, b] for _, _, a, b in sorted(found, key=lambda x: x[0])]
 
 
-def compare(kind, library, path, program, strings, limit=5):
+def compare(kind, library, path, program, strings, limit=5, plain_specials=False):
+    library.encode_special_tokens = plain_specials
     start = time.time()
     wanted = [e.ids for e in library.encode_batch(strings, add_special_tokens=False)]
     # Any ids at all, too. Runs of byte tokens that are no UTF-8 are counted differently there; they are left out.
@@ -153,7 +154,7 @@ def compare(kind, library, path, program, strings, limit=5):
         f.flush()
         f.seek(0)
         start = time.time()
-        out = subprocess.run([program, path], stdin=f, stdout=subprocess.PIPE, check=False)
+        out = subprocess.run([program, path] + (["-s"] if plain_specials else []), stdin=f, stdout=subprocess.PIPE, check=False)
         ours = time.time() - start
     lines = out.stdout.decode().split("\n")[:-1]
     bad = 0
@@ -197,7 +198,10 @@ def main():
     for kind in kinds if not a.gguf else []:
         path = os.path.join(a.folder, kind, "tokenizer.json")
         some = strings if not kind.startswith("x_") else strings[:len(strings) // 5]
-        bad += compare(kind, tokenizers.Tokenizer.from_file(path), path, a.program, some)
+        library = tokenizers.Tokenizer.from_file(path)
+        bad += compare(kind, library, path, a.program, some)
+        if kind in ("qwen2", "spm_llama2", "x_flags", "x_flags_spm"):
+            bad += compare(kind + " -s", library, path, a.program, some[:len(some) // 4], plain_specials=True)
     return 1 if bad else 0
 
 
