@@ -95,20 +95,21 @@ static segue_status run_stage(struct segue_session *s, uint32_t k, struct sg_ask
         result.values = &out_rows;
     }
     segue_status status = sg_stretch_run(stretch, &batch, &result, err);
-    count(s, &result, s->at == SG_WRITING || ask->rows == 1);
+    count(s, &result, ask->rows == 1 && s->computed);
     return status;
 }
 
 segue_status sg_session_run(struct segue_session *s, struct sg_ask *ask, segue_error *err)
 {
     uint64_t begun = sg_now_ns();
+    int writing = ask->rows == 1 && s->computed; /* one row that follows others: a token of the answer */
     uint32_t done = 0;
     segue_status status = SEGUE_OK;
     for (uint32_t k = 0; k < s->layouts[s->at].n && status == SEGUE_OK; k++) {
         done = 0;
         status = run_stage(s, k, ask, &done, err);
     }
-    uint64_t *spent = ask->rows == 1 && ask->sampler ? &s->stats.decode_ns : &s->stats.prefill_ns;
+    uint64_t *spent = writing ? &s->stats.decode_ns : &s->stats.prefill_ns;
     *spent += sg_now_ns() - begun;
     if (status != SEGUE_OK) return fail_run(s, status, done);
     s->computed += ask->rows;
