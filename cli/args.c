@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* '_' stands for '-', so that the keys of --requests are names of flags as well. */
 const struct arg_def *args_find(const struct command *command, const char *name, size_t len)
 {
     for (const struct arg_group *const *g = command->groups; *g; g++)
@@ -65,6 +66,7 @@ const char *args_near(const char *typed, const char *const *names, size_t n)
     return best;
 }
 
+/* The nearest name is offered for long flags only: one letter is near to every other. */
 static segue_status unknown_flag(const struct command *command, const char *typed, segue_error *err)
 {
     const char *names[128];
@@ -79,6 +81,7 @@ static segue_status unknown_flag(const struct command *command, const char *type
                     word, command->name, command->name);
 }
 
+/* choices: "a|b|c". */
 static bool choice_has(const char *choices, const char *text)
 {
     size_t n = strlen(text);
@@ -87,6 +90,8 @@ static bool choice_has(const char *choices, const char *text)
     return false;
 }
 
+/* Whole numbers are read as doubles too: every bound here is below 2^53, where doubles are exact. NaN and
+ * infinity are refused in one place, so no command meets them. */
 static segue_status check_number(const struct arg_def *def, const char *text, size_t len, segue_error *err)
 {
     double low = def->low, high = def->high;
@@ -105,6 +110,7 @@ static segue_status check_number(const struct arg_def *def, const char *text, si
     return SEGUE_OK;
 }
 
+/* Every part of a comma list; an empty part is no number. */
 static segue_status check_numbers(const struct arg_def *def, const char *text, segue_error *err)
 {
     for (const char *s = text;; s++) {
@@ -115,6 +121,8 @@ static segue_status check_numbers(const struct arg_def *def, const char *text, s
     }
 }
 
+/* A value is looked at before the flag is refused as one of a later build: the user's mistake comes first.
+ * The preset of such a flag is accepted, since it asks for nothing. */
 static segue_status check_value(const struct arg_def *def, const char *text, segue_error *err)
 {
     segue_status st = SEGUE_OK;
@@ -132,6 +140,7 @@ static segue_status check_value(const struct arg_def *def, const char *text, seg
     return SEGUE_OK;
 }
 
+/* The last value of a flag counts, unless each does. */
 static segue_status put(struct args *args, const struct arg_def *def, const char *text, segue_error *err)
 {
     segue_status st = check_value(def, text, err);
@@ -148,6 +157,7 @@ static segue_status put(struct args *args, const struct arg_def *def, const char
     return SEGUE_OK;
 }
 
+/* For a value that comes from elsewhere than argv: a line of --requests, /set of chat. */
 segue_status args_set(struct args *args, const char *name, const char *text, segue_error *err)
 {
     const struct arg_def *def = args_find(args->command, name, strlen(name));
@@ -186,6 +196,7 @@ static segue_status parse_flag(struct args *args, int argc, char **argv, int *i,
     return put(args, def, value, err);
 }
 
+/* Flags and operands may be mixed; behind -- everything is an operand. */
 segue_status args_parse(struct args *args, const struct command *command, int argc, char **argv,
                         segue_error *err)
 {
@@ -239,12 +250,14 @@ const char *args_text(const struct args *args, const char *name) { return args_e
 
 bool args_has(const struct args *args, const char *name) { return args_text(args, name) != NULL; }
 
+/* The text was checked when it was put there. */
 double args_number(const struct args *args, const char *name, double otherwise)
 {
     const char *text = args_text(args, name);
     return text ? strtod(text, NULL) : otherwise;
 }
 
+/* At most one number per byte of text, so the list is never too small. */
 long long *args_counts(const struct args *args, const char *name, size_t *n)
 {
     const char *s = args_text(args, name);

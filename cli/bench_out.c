@@ -12,6 +12,8 @@ static double number(const json_t *row, const char *name)
     return json_number_value(json_object_get(row, name));
 }
 
+/* One line of the table, after its head when it is the first. pp: prompt, tg: generation, as llama-bench
+ * names them. */
 static void md_row(struct out_text *t, const json_t *row, bool first)
 {
     char test[64];
@@ -79,6 +81,7 @@ static void cells(struct out_text *t, json_t *row, bool names, char quote)
     }
 }
 
+/* null is a number that could not be measured, so its column is REAL. */
 static void sql_row(struct out_text *t, json_t *row, bool first)
 {
     const char *name;
@@ -102,6 +105,7 @@ static void sql_row(struct out_text *t, json_t *row, bool first)
     out_addf(t, ");\n");
 }
 
+/* JSON waits for the end; everything else goes out at once, so that a long measurement is not lost. */
 segue_status bench_out_row(struct bench_out *b, json_t *row, segue_error *err)
 {
     bool first = json_array_size(b->rows) == 0;

@@ -37,6 +37,7 @@ static const char *role_at(const struct chat *c, size_t i)
     return role ? role : "";
 }
 
+/* The session is emptied too: what it holds is of a conversation that is over. */
 static segue_status do_clear(struct chat *c, const char *operand, bool *go_on, segue_error *err)
 {
     (void)operand, (void)go_on;
@@ -57,6 +58,7 @@ static bool drop_back_to(struct chat *c, const char *role)
     return true;
 }
 
+/* The session keeps its tokens; the next turn finds the common part by itself. */
 static segue_status do_undo(struct chat *c, const char *operand, bool *go_on, segue_error *err)
 {
     (void)operand, (void)go_on;
@@ -64,6 +66,7 @@ static segue_status do_undo(struct chat *c, const char *operand, bool *go_on, se
                                    : out_fail(err, SEGUE_EARG, "chat: /undo: no turn to take back");
 }
 
+/* The same seed would give the same answer, so another one is taken, unless the user fixed it. */
 static segue_status do_retry(struct chat *c, const char *operand, bool *go_on, segue_error *err)
 {
     (void)operand, (void)go_on;
@@ -97,6 +100,7 @@ static segue_status do_system(struct chat *c, const char *operand, bool *go_on, 
     return SEGUE_OK;
 }
 
+/* Aside and renamed: a full disk leaves the older conversation. Mode 0600, as states have. */
 segue_status chat_save_messages(const struct chat *c, const char *path, segue_error *err)
 {
     char *aside = out_printf("%s.tmp-%ld", path, (long)getpid());
@@ -110,6 +114,7 @@ segue_status chat_save_messages(const struct chat *c, const char *path, segue_er
     return st;
 }
 
+/* The old conversation stays when the file is refused. */
 segue_status chat_load_messages(struct chat *c, const char *path, segue_error *err)
 {
     json_t *request = NULL;
@@ -121,6 +126,7 @@ segue_status chat_load_messages(struct chat *c, const char *path, segue_error *e
     return SEGUE_OK;
 }
 
+/* The choice of tokens is the user's, not the file's: it is set again. */
 segue_status chat_load_state(struct chat *c, const char *path, segue_error *err)
 {
     segue_session_opts opts = SEGUE_INIT(segue_session_opts);
@@ -156,6 +162,7 @@ static segue_status do_save(struct chat *c, const char *operand, bool *go_on, se
     return st;
 }
 
+/* The conversation is read first: without it the state would belong to nothing. */
 static segue_status do_load(struct chat *c, const char *operand, bool *go_on, segue_error *err)
 {
     (void)go_on;
@@ -194,6 +201,8 @@ static segue_status do_set(struct chat *c, const char *operand, bool *go_on, seg
     return st;
 }
 
+/* A changed adapter changes what was computed: a fresh session, and the adapters stay open until the old one
+ * is gone. */
 static segue_status do_lora(struct chat *c, const char *operand, bool *go_on, segue_error *err)
 {
     (void)go_on;
@@ -242,6 +251,7 @@ static const struct verb verbs[12] = {
     {"stats", "", "figures of the last answer", do_stats},
     {NULL, NULL, NULL, NULL}};
 
+/* The operand is the rest of the line. */
 segue_status chat_command(struct chat *c, const char *line, bool *go_on, segue_error *err)
 {
     size_t n = strcspn(line, " ");

@@ -39,11 +39,13 @@ static uint64_t next_random(uint64_t *state)
     return z ^ z >> 31;
 }
 
+/* FNV-1a over the four bytes of an id, lowest first. */
 static void fnv(uint64_t *hash, int32_t id)
 {
     for (int i = 0; i < 4; i++) *hash = (*hash ^ ((uint32_t)id >> 8 * i & 255)) * 0x100000001b3u;
 }
 
+/* Stop tokens are ignored, or random weights would end a measurement early. */
 static segue_status open_sessions(struct bench *b, segue_session **sessions, size_t context, segue_error *err)
 {
     segue_sampling greedy = SEGUE_INIT(segue_sampling);
@@ -62,6 +64,7 @@ static segue_status open_sessions(struct bench *b, segue_session **sessions, siz
     return st;
 }
 
+/* Queue n random ids on every session; the stream goes on from one session to the next. */
 static segue_status feed(struct bench *b, segue_session **sessions, size_t n, uint64_t *random,
                          uint64_t *hash, segue_error *err)
 {
@@ -78,6 +81,7 @@ static segue_status feed(struct bench *b, segue_session **sessions, size_t n, ui
     return st;
 }
 
+/* Sessions read one after the other, as a server would when they arrive together. */
 static segue_status prefill(struct bench *b, segue_session **sessions, segue_error *err)
 {
     segue_status st = SEGUE_OK;
@@ -85,6 +89,7 @@ static segue_status prefill(struct bench *b, segue_session **sessions, segue_err
     return st;
 }
 
+/* One token per session and round. Equal ids give an equal hash, whatever wrote them. */
 static segue_status generate(struct bench *b, segue_session **sessions, size_t n, uint64_t *hash,
                              segue_error *err)
 {
@@ -145,6 +150,7 @@ static void mean_of(const double *v, size_t n, double *mean, double *deviation)
     *deviation = n > 1 ? sqrt(squares / (double)(n - 1)) : 0;
 }
 
+/* tokens: how many one sample stands for. */
 static void put_samples(json_t *o, const struct sample *samples, size_t n, double tokens)
 {
     double *ns = out_alloc(n * sizeof *ns), *ts = out_alloc(n * sizeof *ts), mean, deviation;
@@ -182,6 +188,7 @@ static void put_model(json_t *o, const struct bench *b)
     free(type);
 }
 
+/* One case as an object, all of its fields present in every row. */
 static json_t *row(struct bench *b, size_t prompt, size_t generated, size_t depth,
                    const struct sample *samples, uint64_t hash)
 {
@@ -214,6 +221,7 @@ static json_t *row(struct bench *b, size_t prompt, size_t generated, size_t dept
     return o;
 }
 
+/* The unmeasured run before touches every page of weights and state that the measured ones will touch. */
 static segue_status one_case(struct bench *b, size_t prompt, size_t generated, size_t depth, segue_error *err)
 {
     struct sample *samples = out_alloc(b->repeats * sizeof *samples), warm;
@@ -261,6 +269,7 @@ static int cases(struct bench *b)
     return code;
 }
 
+/* A thread count is a property of the unit, so each needs units and an engine of its own. */
 static int run(struct args *args)
 {
     size_t threads_n;

@@ -7,6 +7,7 @@
 #include "flags.h"
 #include "folders.h"
 
+/* Clearing removes what lies in the folder and follows no link out of it. */
 static int run(struct args *args)
 {
     segue_error err;

@@ -13,6 +13,7 @@
 #include "report.h"
 #include "sessions.h"
 
+/* The old session stays when the new one cannot be opened. */
 segue_status chat_open_session(struct chat *c, segue_error *err)
 {
     struct choice choice;
@@ -34,6 +35,7 @@ segue_status chat_open_session(struct chat *c, segue_error *err)
     return st;
 }
 
+/* A seed that nobody named stays, so that /set of something else does not change the stream of choices. */
 segue_status chat_sampling(struct chat *c, segue_error *err)
 {
     struct choice choice;
@@ -68,6 +70,7 @@ static segue_status render(struct chat *c, struct prompt *out, segue_error *err)
     return st;
 }
 
+/* On a pipe only --json asks for them. */
 static void keep_figures(struct chat *c, const struct answer *a, const struct prompt *prompt, size_t reused,
                          const char *reason)
 {
@@ -79,6 +82,7 @@ static void keep_figures(struct chat *c, const struct answer *a, const struct pr
     if (c->edited && !args_has(&c->args, "quiet")) report_line(&r);
 }
 
+/* An interrupt ends the answer, not the turn: what was said stays in the conversation. */
 segue_status chat_answer(struct chat *c, segue_error *err)
 {
     struct prompt prompt = {0};
@@ -124,6 +128,7 @@ static segue_status keep_session(struct chat *c, segue_error *err)
     return st;
 }
 
+/* The conversation comes back with the state; a session without one starts with both empty. */
 static segue_status resume(struct chat *c, segue_error *err)
 {
     char *state = sessions_path(&c->args), *messages = NULL;
@@ -144,6 +149,7 @@ void chat_add(struct chat *c, const char *role, const char *text)
     json_array_append_new(c->messages, prompt_message(role, text, strlen(text)));
 }
 
+/* The system message is the first one, or there is none. */
 void chat_set_system(struct chat *c, const char *text)
 {
     json_t *first = json_array_get(c->messages, 0);
@@ -191,6 +197,7 @@ static void close_all(struct chat *c)
     args_free(&c->args);
 }
 
+/* What the flags ask for, before the first turn. The unit stands ready by now. */
 static segue_status begin(struct chat *c, segue_error *err)
 {
     if (!c->place.info.has_tokenizer)

@@ -28,6 +28,7 @@ struct eval {
     struct progress progress;
 };
 
+/* Each chunk is a sequence of its own. */
 static segue_status open_session(struct eval *e, size_t rows, segue_session **session, segue_error *err)
 {
     segue_session_opts opts = SEGUE_INIT(segue_session_opts);
@@ -94,6 +95,7 @@ static segue_status chunk(struct eval *e, const int32_t *ids, size_t done, segue
     return st;
 }
 
+/* Never through the chat template: a text is scored as it is. */
 static segue_status read_text(struct eval *e, segue_error *err)
 {
     const char *ids = args_text(e->args, "ids"), *file = args_text(e->args, "file"),
@@ -151,6 +153,9 @@ static segue_status cut(struct eval *e, segue_error *err)
     return SEGUE_OK;
 }
 
+/* In a session apart: the graphs of a dump give every value and are slower, but the engine has them either
+ * way.
+ * */
 static segue_status dump(struct eval *e, segue_error *err)
 {
     const char *path = args_text(e->args, "dump");
@@ -173,6 +178,7 @@ static int ascending(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* kl_p99 interpolates between neighbours, as llama-perplexity's percentile does. */
 static void put_kl(const struct eval *e, json_t *o)
 {
     double sum = 0, at = 0.99 * (double)(e->scored - 1);

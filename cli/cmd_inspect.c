@@ -20,6 +20,7 @@ static const char *text_of(const json_t *o, const char *name)
     return s ? s : "-";
 }
 
+/* How many tensors there are of each storage, in the order in which they appear in the file. */
 static void add_storages(struct out_text *t, const json_t *tensors)
 {
     json_t *counts = json_object();

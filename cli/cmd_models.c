@@ -13,6 +13,7 @@
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
+/* Bytes of a link are the link's own: what it points to belongs to another program. */
 static json_t *entry_json(const char *folder, const char *name)
 {
     char *path = out_printf("%s/%s", folder, name), target[4096];
@@ -30,6 +31,7 @@ static json_t *entry_json(const char *folder, const char *name)
     return o;
 }
 
+/* Names that begin with a dot are downloads under way. */
 static json_t *entries(const char *folder)
 {
     char **names = NULL;
@@ -68,6 +70,7 @@ static int list(const struct args *args, const char *folder)
     return EXIT_DONE;
 }
 
+/* OWNER/NAME and its folder's name OWNER--NAME are the same model. */
 static int rm(const struct args *args, const char *folder, const char *name)
 {
     segue_error err;

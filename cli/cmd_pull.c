@@ -40,6 +40,7 @@ static bool ends_with(const char *s, const char *end)
 
 /* --- checking --- */
 
+/* Of the file on the disk, not of the stream: a resumed download is checked whole. */
 static segue_status sha256_of(const char *path, char hex[65], segue_error *err)
 {
     unsigned char digest[crypto_hash_sha256_BYTES], *block = out_alloc(1 << 20);
@@ -67,6 +68,7 @@ static void lower(char *s)
 
 /* --- one file --- */
 
+/* What fails here is removed: a later pull must not go on from it. */
 static segue_status check(const struct item *item, const char *part, segue_error *err)
 {
     char hex[65];
@@ -88,12 +90,14 @@ static segue_status check(const struct item *item, const char *part, segue_error
     return st;
 }
 
+/* A file that is there and sound is kept. The token goes to the hub's own host only. */
 static segue_status fetch(struct pull *p, struct item *item, segue_error *err)
 {
     char *path = out_printf("%s/%s", p->folder, item->name), *slash = strrchr(path, '/');
     char *part = out_printf("%.*s/.%s.part", (int)(slash - path), path, slash + 1);
     const char *token = getenv("HF_TOKEN");
-    bool own_host = !strncmp(item->url, p->endpoint, strlen(p->endpoint));
+    size_t host = strlen(p->endpoint);
+    bool own_host = !strncmp(item->url, p->endpoint, host) && item->url[host] == '/';
     struct http_request r = {item->url, own_host ? token : NULL, p->timeout_s};
     struct progress progress;
     struct stat s;
@@ -148,6 +152,7 @@ static bool same_split(const char *a, const char *b)
     return x && y && x - a == y - b && x - a > 6 && !strncmp(a, b, (size_t)(x - a) - 5) && !strcmp(x, y);
 }
 
+/* --file names exactly; without it a folder's files, or the one GGUF with all its parts. */
 static bool chosen(const struct pull *p, const char *name, bool folder, const char *gguf)
 {
     const char *pattern;
@@ -165,6 +170,7 @@ static const char *sibling(const json_t *list, size_t i)
     return json_string_value(json_object_get(json_array_get(list, i), "rfilename"));
 }
 
+/* Several GGUFs are several storages of one model; which one is the user's to say. */
 static segue_status no_choice(const json_t *list, const char *id, size_t ggufs, segue_error *err)
 {
     if (ggufs == 0)
@@ -182,6 +188,7 @@ static segue_status no_choice(const json_t *list, const char *id, size_t ggufs, 
     return SEGUE_EARG;
 }
 
+/* Files are fetched by the commit that the hub names, so that a push in between does not mix two versions. */
 static segue_status choose(struct pull *p, const json_t *answer, const char *id, const char *revision,
                            segue_error *err)
 {
@@ -268,6 +275,7 @@ static bool from_hub_cache(struct pull *p, const char *id, const char *revision)
     return found;
 }
 
+/* OWNER/NAME[@REVISION]: the local cache of the hub's own programs first, then the hub. */
 static segue_status read_id(struct pull *p, const char *operand, segue_error *err)
 {
     char *id = out_strdup(operand), *at = strchr(id, '@');
@@ -316,6 +324,7 @@ static segue_status read_id(struct pull *p, const char *operand, segue_error *er
     return st;
 }
 
+/* The file's name is the last part of the path; escapes in it are refused rather than decoded. */
 static segue_status read_url(struct pull *p, const char *url, segue_error *err)
 {
     const char *path = strstr(url, "://") + 3, *end = path + strcspn(path, "?#"), *slash = end;
@@ -334,6 +343,7 @@ static segue_status read_url(struct pull *p, const char *url, segue_error *err)
     return st;
 }
 
+/* A sum that the user gives stands above the hub's. */
 static segue_status set_sha256(struct pull *p, segue_error *err)
 {
     const char *sha = args_text(p->args, "sha256");

@@ -69,6 +69,7 @@ static int finish(struct job *j)
     return code;
 }
 
+/* A named session that is not there yet starts empty; --load of a missing file fails. */
 static segue_status open_session(struct job *j, segue_error *err)
 {
     segue_session_opts opts = SEGUE_INIT(segue_session_opts);
@@ -90,12 +91,15 @@ static segue_status open_session(struct job *j, segue_error *err)
     return sessions_follow(j->session, j->prompt.ids, j->prompt.n, &j->reused, &j->reuse_reason, err);
 }
 
+/* What the library takes when no -c is given; here for refusing a huge prompt early. */
 static size_t context_limit(const struct args *args, const segue_model_info *info)
 {
     size_t most = info->context && info->context < 4096 ? info->context : 4096;
     return (size_t)args_number(args, "context", (double)most);
 }
 
+/* EUNSUPPORTED is about files (exit 4) until the session stands, and about this build (exit 3) from then on.
+ */
 static int answer(struct job *j)
 {
     segue_error err;

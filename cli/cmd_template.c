@@ -14,6 +14,7 @@ struct source {
     const char *bos, *eos;
 };
 
+/* By the model's own template with its BOS and EOS, or by the file's with those of the flags. */
 static segue_status render(const struct source *s, const json_t *request, struct out_text *out,
                            segue_error *err)
 {

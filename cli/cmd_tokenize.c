@@ -23,6 +23,7 @@ static segue_status detokenize(const struct place *p, const struct prompt *ids, 
     return st;
 }
 
+/* Half a character is shown as U+FFFD: a token need not be text of its own. */
 static json_t *pieces_json(const struct place *p, const struct prompt *ids)
 {
     json_t *list = json_array();
@@ -37,6 +38,7 @@ static json_t *pieces_json(const struct place *p, const struct prompt *ids)
     return list;
 }
 
+/* Pieces are quoted as JSON, so that blanks and line ends can be seen. */
 static segue_status print_ids(const struct args *args, const struct place *p, const struct prompt *ids,
                               segue_error *err)
 {

@@ -9,6 +9,7 @@
 
 enum { UNITS = 32 };
 
+/* Measuring needs the unit open; one that cannot be opened says why in the place of the figure. */
 static json_t *unit_json(const segue_unit_info *u)
 {
     json_t *o = json_object();

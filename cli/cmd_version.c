@@ -7,6 +7,7 @@
 #include "flags.h"
 #include "out.h"
 
+/* Each kind once: a machine with eight units of a kind was still built with one. */
 static json_t *built_units(void)
 {
     json_t *list = json_array();

@@ -10,12 +10,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Set and empty counts as not set, as the XDG specification has it. */
 static const char *variable(const char *name)
 {
     const char *v = getenv(name);
     return v && *v ? v : NULL;
 }
 
+/* Without HOME the current folder must do: a service may have none. */
 char *folders_home(const char *which)
 {
     bool data = !strcmp(which, "data");
@@ -34,6 +36,7 @@ char *folders_path(const char *which, const char *name)
     return path;
 }
 
+/* Walks the path and makes what is missing, ignoring what is there. */
 segue_status folders_make(const char *path, segue_error *err)
 {
     char *copy = out_strdup(path);
@@ -62,6 +65,7 @@ bool folders_is_folder(const char *path)
     return !stat(path, &s) && S_ISDIR(s.st_mode);
 }
 
+/* Unreadable parts count as nothing: this is for showing, not for deciding. */
 void folders_measure(const char *path, uint64_t *bytes, size_t *files)
 {
     struct stat s;
@@ -81,6 +85,7 @@ void folders_measure(const char *path, uint64_t *bytes, size_t *files)
     if (dir) closedir(dir);
 }
 
+/* lstat, so that a link is removed and not what it points to. */
 segue_status folders_remove(const char *path, bool whole, segue_error *err)
 {
     struct stat s;
@@ -100,6 +105,7 @@ segue_status folders_remove(const char *path, bool whole, segue_error *err)
     return st;
 }
 
+/* For names that come from users and servers, before they become part of a path. */
 bool folders_plain_name(const char *name)
 {
     size_t n = strlen(name);
@@ -131,6 +137,7 @@ static char *hub_name(const char *id)
     return t.data ? t.data : out_strdup("");
 }
 
+/* A branch is a file in refs/ that holds the commit; a commit is named directly. */
 char *folders_hub_snapshot(const char *id, const char *revision)
 {
     if (!folders_plain_path(id) || (revision && !folders_plain_path(revision))) return NULL;
@@ -186,6 +193,7 @@ static char *inside(char *path)
     return only;
 }
 
+/* The name as given, or without the ending that its file has. */
 static char *named(const char *name)
 {
     static const char *const ends[] = {"", ".gguf", ".Q4_1.gguf"};
@@ -203,6 +211,7 @@ static char *named(const char *name)
     return path;
 }
 
+/* A path that exists goes before a name in the models folder. */
 segue_status folders_model(const struct args *args, char **path, segue_error *err)
 {
     const char *name = args_text(args, "model");

@@ -11,6 +11,7 @@
 
 /* --- how tokens are chosen --- */
 
+/* 53 bits: JSON readers keep numbers as doubles, and the seed must come back whole. */
 static uint64_t random_seed(void)
 {
     uint64_t seed = out_now_ns() * 0x9e3779b97f4a7c15u;
@@ -22,8 +23,10 @@ static uint64_t random_seed(void)
     return seed & (((uint64_t)1 << 53) - 1); /* a JSON number, and a --seed */
 }
 
+/* A negative number is the model's way to say nothing. */
 static float said(float v, float otherwise) { return v >= 0 ? v : otherwise; }
 
+/* ID=V; the token must be one of the model's. */
 static segue_status read_bias(struct choice *c, const struct args *args, const segue_model_info *info,
                               segue_error *err)
 {
@@ -44,6 +47,7 @@ static segue_status read_bias(struct choice *c, const struct args *args, const s
     return SEGUE_OK;
 }
 
+/* A flag, else generation_config.json, else llama.cpp's default: 0.8, 40, 0.95, 0.05. */
 segue_status choice_read(struct choice *c, const struct args *args, const segue_model_info *info,
                          segue_error *err)
 {
@@ -79,6 +83,7 @@ void choice_free(struct choice *c)
 
 /* --- the answer --- */
 
+/* Special tokens are left out of the text: a stop token is no word of the answer. */
 void answer_begin(struct answer *a, const struct place *p, const struct args *args, segue_session *session,
                   uint64_t begun_ns, bool to_stdout)
 {
@@ -109,6 +114,7 @@ void answer_begin(struct answer *a, const struct place *p, const struct args *ar
     segue_session_stats_get(session, &a->at_begin, &ignored);
 }
 
+/* Kept and, when it goes to stdout, written at once: whoever reads it waits for each word. */
 static segue_status show(struct answer *a, const char *bytes, size_t n)
 {
     out_add(&a->text, bytes, n);
@@ -129,6 +135,7 @@ static segue_status next_piece(struct answer *a, int32_t token)
     return shown ? shown : st;
 }
 
+/* Models without a tokenizer: ids with commas between. */
 static segue_status show_id(struct answer *a, int32_t token)
 {
     char id[16];
@@ -137,6 +144,7 @@ static segue_status show_id(struct answer *a, int32_t token)
     return out_write(id, strlen(id), &a->err);
 }
 
+/* text of a token alone; it may be half a character. */
 static json_t *logprob_json(const struct answer *a, const segue_logprob *l)
 {
     char text[1024];
@@ -153,6 +161,7 @@ static json_t *logprob_json(const struct answer *a, const segue_logprob *l)
     return o;
 }
 
+/* The library keeps those of the last token only. */
 static void take_logprobs(struct answer *a)
 {
     segue_stats s = SEGUE_INIT(segue_stats);
@@ -165,6 +174,7 @@ static void take_logprobs(struct answer *a)
     json_array_append_new(a->logprob_list, o);
 }
 
+/* Called once, whatever ended the answer. */
 static bool end(struct answer *a, const char *finish, segue_status status)
 {
     segue_error ignored;

@@ -36,6 +36,7 @@ static void wrap(struct out_text *text, const char *s, size_t at, size_t indent)
     out_add(text, "\n", 1);
 }
 
+/* The flag, and its help beside or below it. */
 static void full_def(struct out_text *text, const struct arg_def *d)
 {
     char usage[96];
@@ -71,6 +72,7 @@ static void minor_defs(struct out_text *text, const struct command *command, boo
     free(list.data);
 }
 
+/* What is explained stands one a line; the rest is named, so that the text fits a screen. */
 void help_command(struct out_text *text, const struct command *command)
 {
     out_addf(text, "segue %s: %s\n", command->name, command->summary);
@@ -116,6 +118,7 @@ static void roff(struct out_text *text, const char *s)
     }
 }
 
+/* No date in it: the page must be the same whenever it is made. */
 static void man_head(struct out_text *text, const char *page, const char *summary)
 {
     char *upper = out_strdup(page);
@@ -233,6 +236,7 @@ static void bash_choices(struct out_text *text, const struct command *command)
         }
 }
 
+/* Values of choices first, then files unless the word begins with a dash, then the command's flags. */
 static void completion_bash(struct out_text *text, const struct command *const *commands)
 {
     out_addf(
@@ -286,6 +290,7 @@ static void zsh_def(struct out_text *text, const struct arg_def *d, const char *
     out_add(text, "'", 1);
 }
 
+/* _arguments wants a line per spelling of a flag. */
 static void completion_zsh(struct out_text *text, const struct command *const *commands)
 {
     out_addf(text,
@@ -329,6 +334,7 @@ static void fish_def(struct out_text *text, const struct command *command, const
     out_addf(text, "'\n");
 }
 
+/* Every flag is tied to its command by a condition. */
 static void completion_fish(struct out_text *text, const struct command *const *commands)
 {
     out_addf(text, "# fish completion of segue, printed by `segue --completion fish`\n");

@@ -49,6 +49,7 @@ struct transfer {
     segue_error *err;
 };
 
+/* Each answer of a chain of redirects has a head; only the last one counts. */
 static size_t on_header(char *line, size_t size, size_t n, void *user)
 {
     struct transfer *t = user;
@@ -97,6 +98,7 @@ static bool judge(struct transfer *t)
     return t->status == SEGUE_OK;
 }
 
+/* Text is bounded by its limit, a file by what the head promised and by the disk. */
 static size_t on_body(char *bytes, size_t size, size_t n, void *user)
 {
     struct transfer *t = user;
@@ -122,6 +124,7 @@ static size_t on_body(char *bytes, size_t size, size_t n, void *user)
     return len;
 }
 
+/* Called about once a second also when nothing comes, so an interrupt is seen then too. */
 static int on_progress(void *user, curl_off_t total, curl_off_t now, curl_off_t up_total, curl_off_t up_now)
 {
     struct transfer *t = user;
@@ -132,6 +135,7 @@ static int on_progress(void *user, curl_off_t total, curl_off_t now, curl_off_t 
     return interrupt_seen();
 }
 
+/* All that both kinds of request share. NULL: out of memory. */
 static CURL *prepare(const struct http_request *r, struct transfer *t, struct curl_slist **headers)
 {
     CURL *c = t->curl = curl_easy_init();
@@ -162,6 +166,7 @@ static CURL *prepare(const struct http_request *r, struct transfer *t, struct cu
     return c;
 }
 
+/* Our own refusal goes before libcurl's, which only says that writing failed. */
 static segue_status explain(const struct http_request *r, const struct transfer *t, CURLcode result,
                             long code, segue_error *err)
 {

@@ -11,6 +11,7 @@ enum { WATCHED = 256 };
 static segue_session *volatile watched[WATCHED];
 static volatile sig_atomic_t seen, held, json;
 
+/* Only calls that are safe in a signal: cancel sets a flag, write and _exit go to the system. */
 static void on_signal(int signal_number)
 {
     (void)signal_number;
@@ -33,6 +34,7 @@ static void on_signal(int signal_number)
     }
 }
 
+/* No SA_RESTART: a read of the terminal must end, too. */
 void interrupt_begin(void)
 {
     struct sigaction a;

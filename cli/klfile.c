@@ -24,6 +24,7 @@ static segue_status put(struct klfile *k, const void *bytes, size_t n, segue_err
                                              : out_fail_errno(err, "writing base logits", k->path, NULL);
 }
 
+/* The tokens are those of the text, also where a chunk was scored with BOS in the place of its first one. */
 segue_status klfile_create(struct klfile *k, const char *path, int32_t rows, int32_t vocab, int32_t chunks,
                            const int32_t *tokens, segue_error *err)
 {
@@ -49,6 +50,7 @@ static double log_sum(const float *logits, int32_t n, int32_t *best)
     return high + log(sum);
 }
 
+/* 16 bits between the highest log-probability and 16 below it; what lies deeper counts as that. */
 segue_status klfile_put(struct klfile *k, const float *logits, segue_error *err)
 {
     int32_t best;
@@ -83,6 +85,7 @@ static segue_status damaged(const struct klfile *k, const char *why, segue_error
                     why);
 }
 
+/* The sizes that the head implies are compared with the file as doubles, which cannot wrap. */
 segue_status klfile_open(struct klfile *k, const char *path, int32_t vocab, segue_error *err)
 {
     *k = (struct klfile){.path = out_strdup(path), .file = fopen(path, "rb")};
@@ -117,6 +120,7 @@ segue_status klfile_open(struct klfile *k, const char *path, int32_t vocab, segu
     return SEGUE_OK;
 }
 
+/* Tokens that the base gives less than e^-16 add nothing, as in llama-perplexity. */
 segue_status klfile_compare(struct klfile *k, const float *logits, double *kl, bool *same_top,
                             segue_error *err)
 {

@@ -43,6 +43,7 @@ static unsigned char drop_line(EditLine *edit, int key)
     return CC_REFRESH;
 }
 
+/* -isig: ^C is a key at the prompt, and a signal only while an answer is written. */
 static void open_editor(struct lines *l)
 {
     HistEvent event;
@@ -63,6 +64,7 @@ static void open_editor(struct lines *l)
     l->edited = true;
 }
 
+/* History keeps single lines only: a file of lines cannot hold others. */
 static char *edited_line(struct lines *l, const char *prompt)
 {
     HistEvent event;
@@ -83,6 +85,7 @@ static char *edited_line(struct lines *l, const char *prompt)
     return l->whole.data;
 }
 
+/* What was typed is the user's alone: mode 0600. */
 static void close_editor(struct lines *l)
 {
     HistEvent event;
@@ -106,6 +109,7 @@ struct lines *lines_open(const char *history_path)
 
 bool lines_edited(const struct lines *l) { return l->edited; }
 
+/* Without an editor a terminal still gets a prompt. */
 char *lines_next(struct lines *l, const char *prompt)
 {
 #ifdef SEGUE_EDIT

@@ -39,6 +39,7 @@ static char *line_value(const char *path, const char *key)
     return value;
 }
 
+/* ARM systems name an implementer instead of a model. */
 char *machine_cpu(void)
 {
 #ifdef __APPLE__
@@ -59,6 +60,7 @@ size_t machine_cores(void)
     return n > 0 ? (size_t)n : 1;
 }
 
+/* Mapped weights that only this process reads count: they are what it keeps in memory. */
 static uint64_t bytes_now(void)
 {
 #ifdef __APPLE__
@@ -80,6 +82,9 @@ static uint64_t bytes_now(void)
 #endif
 }
 
+/* There is no peak to ask for, so the moments at which memory is highest ask: after placing, after each
+ * answer.
+ * */
 uint64_t machine_peak_bytes(void)
 {
     uint64_t now = bytes_now();
@@ -108,6 +113,7 @@ static uint64_t memory_bytes(void)
 #endif
 }
 
+/* Built anew for each report; the figures do not change, and a report is rare. */
 json_t *machine_json(void)
 {
     json_t *m = json_object();

@@ -36,6 +36,7 @@ static int print(struct out_text *text)
     return st ? out_error(&err, EXIT_NOT_HERE) : EXIT_DONE;
 }
 
+/* A command of a later version is not a typing error: exit 3 says that it exists. */
 static int unknown(const char *name)
 {
     segue_error err;
@@ -79,6 +80,7 @@ static int pages(int argc, char **argv)
     return print(&text);
 }
 
+/* --help and --json are looked for before parsing, so that both work beside mistakes. */
 static int run_command(const struct command *command, int argc, char **argv)
 {
     struct args args;

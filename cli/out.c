@@ -12,6 +12,8 @@
 
 static bool json_errors;
 
+/* The library survives this; a command of one answer need not. Nothing is half-written: files are written
+ * aside. */
 static void *or_leave(void *p)
 {
     if (!p) {
@@ -67,6 +69,7 @@ void out_addf(struct out_text *text, const char *format, ...)
     free(s);
 }
 
+/* Control bytes of hostile names become '?': the error stays one line. */
 segue_status out_fail(segue_error *err, segue_status status, const char *format, ...)
 {
     va_list ap;
@@ -128,6 +131,7 @@ json_t *out_error_json(const segue_error *err, int what_unsupported)
     return object;
 }
 
+/* stdout may be closed by now; the line on stderr is printed either way. */
 int out_error(const segue_error *err, int what_unsupported)
 {
     if (json_errors) {
@@ -148,6 +152,7 @@ void out_note(const char *format, ...)
     va_end(ap);
 }
 
+/* Flushed each time: an answer is read while it is written. */
 segue_status out_write(const char *bytes, size_t n, segue_error *err)
 {
     errno = 0;
@@ -156,6 +161,7 @@ segue_status out_write(const char *bytes, size_t n, segue_error *err)
     return SEGUE_OK;
 }
 
+/* Nine digits: enough for every fp32 figure to come back as it was. */
 segue_status out_json(json_t *value, int indent, segue_error *err)
 {
     size_t flags = JSON_REAL_PRECISION(9) | JSON_ENCODE_ANY | (indent ? JSON_INDENT(indent) : JSON_COMPACT);
@@ -194,6 +200,7 @@ static size_t utf8_length(const unsigned char *s, size_t n)
     return len;
 }
 
+/* Text may end inside a character when an answer was cut. */
 json_t *out_string(const char *bytes, size_t n)
 {
     json_t *clean = json_stringn(bytes ? bytes : "", bytes ? n : 0);

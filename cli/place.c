@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* EUNSUPPORTED here is about the file, so exit 4. */
 int place_open_model(struct place *p, const struct args *args)
 {
     *p = (struct place){0};
@@ -26,6 +27,7 @@ int place_open_model(struct place *p, const struct args *args)
     return code;
 }
 
+/* Threads are a property of cpu units; a unit that is not one is left as it was opened. */
 segue_status place_unit(segue_unit **out, const char *spec, unsigned threads, segue_error *err)
 {
     if (spec && strstr(spec, "model="))
@@ -95,6 +97,7 @@ static segue_status add_part(struct place *p, const char *text, uint32_t phase, 
     return st;
 }
 
+/* Without --prefill and --decode one unit does both. A phase that was not named falls to --unit. */
 static segue_status open_units(struct place *p, const struct args *args, segue_error *err)
 {
     static const char *const phases[] = {"prefill", "decode"};
@@ -119,6 +122,7 @@ static segue_status open_units(struct place *p, const struct args *args, segue_e
     return SEGUE_OK;
 }
 
+/* A file whose name holds '=' is taken as it stands. */
 segue_status place_adapter(struct place *p, const char *text, segue_error *err)
 {
     if (p->adapters_n == PLACE_ADAPTERS)
@@ -146,6 +150,7 @@ static uint32_t kv_storage(const char *name)
     return SEGUE_KV_DEFAULT;
 }
 
+/* EUNSUPPORTED is about units and features (exit 3) but for adapters, which are files. */
 int place_open(struct place *p, const struct args *args, unsigned flags)
 {
     int code = place_open_model(p, args);
@@ -177,6 +182,7 @@ int place_open(struct place *p, const struct args *args, unsigned flags)
     return code;
 }
 
+/* Children before parents, though the library would keep the parents alive. */
 void place_close(struct place *p)
 {
     for (size_t i = 0; i < p->adapters_n; i++) segue_adapter_close(p->adapters[i]);

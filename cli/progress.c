@@ -14,6 +14,7 @@ void progress_begin(struct progress *p, const char *what, bool quiet)
     *p = (struct progress){.what = what, .begun_ns = out_now_ns(), .on = !quiet && isatty(2)};
 }
 
+/* The rest is guessed from the mean speed so far. */
 void progress_step(struct progress *p, uint64_t done, uint64_t of, bool bytes)
 {
     uint64_t now = out_now_ns();

@@ -16,8 +16,8 @@ void progress_begin(struct progress *p, const char *what, bool quiet);
 void progress_step(struct progress *p, uint64_t done, uint64_t of, bool bytes);
 void progress_end(struct progress *p); /* clears the line */
 
-/* For one call that gives no figures while it works: a line appears when it takes over a second. Every begin needs its
- * end. */
+/* For one call that gives no figures while it works: a line appears when it takes over a second. Every begin
+ * needs its end. */
 struct progress_wait;
 struct progress_wait *progress_wait_begin(const char *what, bool quiet); /* NULL: nothing will be shown */
 void progress_wait_end(struct progress_wait *w);

@@ -8,6 +8,7 @@
 
 #define FILE_LIMIT ((size_t)1 << 30)
 
+/* Read to its end: pipes do not tell their size. */
 segue_status prompt_file(const char *path, struct out_text *out, segue_error *err)
 {
     bool standard = !strcmp(path, "-");
@@ -30,6 +31,7 @@ segue_status prompt_file(const char *path, struct out_text *out, segue_error *er
     return st;
 }
 
+/* Brackets are skipped, so that a list out of JSON serves as it is. */
 segue_status prompt_ids(const char *text, size_t vocab, struct prompt *out, segue_error *err)
 {
     struct out_text file = {0};
@@ -96,6 +98,7 @@ json_t *prompt_message(const char *role, const char *text, size_t len)
     return m;
 }
 
+/* Duplicate keys are refused: two readers would see two conversations. */
 segue_status prompt_messages(const char *path, json_t **request, segue_error *err)
 {
     struct out_text file = {0};
@@ -127,6 +130,7 @@ void prompt_think(json_t *request, const struct args *args)
     if (think) json_object_set_new(request, "enable_thinking", json_boolean(!strcmp(think, "on")));
 }
 
+/* 17 digits, so that numbers in tool calls come back as they were. */
 segue_status prompt_render(const segue_model *model, const json_t *request, struct out_text *out,
                            segue_error *err)
 {
@@ -160,6 +164,7 @@ static segue_status too_long(const struct place *p, const char *text, size_t len
     return st;
 }
 
+/* A template wants messages; raw text and models without one take the prompt as it is, with BOS. */
 static segue_status from_text(struct prompt *out, const struct args *args, const struct place *p,
                               const char *text, size_t len, size_t limit, segue_error *err)
 {
@@ -185,6 +190,7 @@ static segue_status from_text(struct prompt *out, const struct args *args, const
     return st;
 }
 
+/* --system stands before what the file says. */
 static segue_status from_messages(struct prompt *out, const struct args *args, const struct place *p,
                                   size_t limit, segue_error *err)
 {
@@ -204,6 +210,7 @@ static segue_status from_messages(struct prompt *out, const struct args *args, c
     return st;
 }
 
+/* Two prompts are one too many, and silence about one of them would be worse. */
 segue_status prompt_read(struct prompt *out, const struct args *args, const struct place *p, size_t limit,
                          segue_error *err)
 {

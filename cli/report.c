@@ -54,6 +54,7 @@ static struct rates rates_of(const struct answer *a)
     return r;
 }
 
+/* 0 would be a measurement. */
 static void put_positive(json_t *o, const char *name, double v, const char *reason)
 {
     if (v > 0)
@@ -62,6 +63,7 @@ static void put_positive(json_t *o, const char *name, double v, const char *reas
         out_null(o, name, reason);
 }
 
+/* After an interrupt there is no time to measure. */
 double report_roof(json_t *o, const struct place *p, size_t unit, double gb_s, bool measure)
 {
     double roof = 0;
@@ -78,6 +80,7 @@ double report_roof(json_t *o, const struct place *p, size_t unit, double gb_s, b
     return roof;
 }
 
+/* State bytes are the session's; weights are counted as the file stores them. */
 void report_memory(json_t *o, const struct place *p, uint64_t state_bytes)
 {
     if (machine_peak_bytes())
@@ -145,6 +148,7 @@ static void put_ops(json_t *o, const struct place *p, uint32_t from, uint32_t to
     free(listing.data);
 }
 
+/* One unit in one phase: what it ran and how long. Nothing is refused once the engine stands. */
 static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, uint32_t from, uint32_t to)
 {
     const struct rates rates = rates_of(r->answer);
@@ -164,6 +168,7 @@ static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, ui
     return o;
 }
 
+/* Without a plan one unit does both phases. */
 static json_t *units_json(const struct report *r)
 {
     const struct place *p = r->place;
@@ -188,6 +193,7 @@ static void put_energy(json_t *o)
     json_object_set_new(o, "energy", e);
 }
 
+/* Reuse comes from the command when it followed a prompt, else from the session. */
 static void put_text(json_t *o, const struct report *r)
 {
     const struct answer *a = r->answer;
@@ -242,6 +248,7 @@ json_t *report_json(const struct report *r)
     return o;
 }
 
+/* Shares and figures that are not known are left out. */
 void report_line(const struct report *r)
 {
     const struct answer *a = r->answer;

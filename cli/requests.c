@@ -30,6 +30,7 @@ struct batch {
     int code; /* the first failure's exit code */
 };
 
+/* Lists are repeated flags; false and null are flags that are not given. */
 static segue_status set_value(struct args *args, const char *key, const json_t *v, segue_error *err)
 {
     if (json_is_array(v) && strcmp(key, "ids") != 0) {
@@ -59,6 +60,7 @@ static bool of_process(const char *key)
     return false;
 }
 
+/* A conversation and its tools are values here, files on the command line. */
 static segue_status read_line(struct batch *b, struct request *q, const char *line, size_t len,
                               segue_error *err)
 {
@@ -97,6 +99,7 @@ static segue_status read_line(struct batch *b, struct request *q, const char *li
     return st;
 }
 
+/* A request comes in when a place is free for it: until then its line is not read. */
 static segue_status start(struct batch *b, struct request *q, segue_error *err)
 {
     uint64_t begun = out_now_ns();

@@ -20,6 +20,7 @@ static char *key_of(const char *spec)
     return key;
 }
 
+/* Other machines may share the folder over a network: the key names processor and cores. */
 static void keep(const char *spec, double gb_s)
 {
     segue_error ignored;

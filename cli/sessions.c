@@ -28,6 +28,7 @@ segue_status sessions_save_to(const segue_session *session, const char *path, se
     return st;
 }
 
+/* --save and --session may both be given. */
 segue_status sessions_save(const struct args *args, const segue_session *session, segue_error *err)
 {
     segue_status st = SEGUE_OK;
@@ -42,6 +43,7 @@ segue_status sessions_save(const struct args *args, const segue_session *session
     return st;
 }
 
+/* Recurrent models cannot be cut anywhere: what the session really kept is asked, not assumed. */
 segue_status sessions_follow(segue_session *session, const int32_t *ids, size_t n, size_t *reused,
                              const char **reason, segue_error *err)
 {

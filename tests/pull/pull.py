@@ -182,6 +182,9 @@ with tempfile.TemporaryDirectory() as top:
     log.clear()
     code, out, err = pull(h, f"http://localhost:{server.server_port}/x/model.gguf", HF_TOKEN="letmein")
     expect("token for its own host only", code == 0 and log[0][2] is None, (code, err, log))
+    log.clear()
+    code, out, err = pull(h, base + "/x/other.gguf", HF_TOKEN="letmein", HF_ENDPOINT=base[:-1])
+    expect("a host whose name only begins like the hub's", code == 0 and log[0][2] is None, (code, err, log))
     code, out, err = pull(h, base + "/x/moved.gguf"); expect("redirect", code == 0, (code, err))
 
     h = home("id")
