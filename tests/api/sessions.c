@@ -34,9 +34,12 @@ static int open_all(void **state)
     size_t n = 0;
     for (int i = 0; i < UNITS_MAX; i++) info[i] = SEGUE_INIT(segue_unit_info);
     if (segue_unit_list(info, UNITS_MAX, &n, &err) != SEGUE_OK) return -1;
-    for (size_t i = 0; i < n && i < UNITS_MAX; i++)
-        if (info[i].present && segue_unit_open(&all.units[all.units_n], info[i].spec, &err) == SEGUE_OK)
+    for (size_t i = 0; i < n && i < UNITS_MAX; i++) {
+        char spec[64]; /* few threads: these models are too small to share out */
+        snprintf(spec, sizeof spec, "%s:threads=%d", info[i].kind, i ? 2 : 1);
+        if (info[i].present && segue_unit_open(&all.units[all.units_n], spec, &err) == SEGUE_OK)
             all.units_n++;
+    }
     for (int i = 0; i < TINY_MODELS; i++) {
         char folder[512];
         tiny_folder(folder, sizeof folder, "sessions", tiny_models[i].name);
