@@ -118,14 +118,14 @@ static void roff(struct out_text *text, const char *s)
     }
 }
 
-/* No date in it: the page must be the same whenever it is made. */
+/* The date is that of the version's tables, not of the day: the page must be the same whenever it is made. */
 static void man_head(struct out_text *text, const char *page, const char *summary)
 {
     char *upper = out_strdup(page);
     for (char *c = upper; *c; c++)
         if (*c >= 'a' && *c <= 'z') *c = (char)(*c - 32);
-    out_addf(text, ".TH %s 1 \"\" \"segue %d.%d.%d\" \"segue\"\n.SH NAME\n", upper, SEGUE_VERSION_MAJOR,
-             SEGUE_VERSION_MINOR, SEGUE_VERSION_PATCH);
+    out_addf(text, ".TH %s 1 \"2026-11-21\" \"segue %d.%d.%d\" \"segue\"\n.SH NAME\n", upper,
+             SEGUE_VERSION_MAJOR, SEGUE_VERSION_MINOR, SEGUE_VERSION_PATCH);
     roff(text, page);
     out_addf(text, " \\- ");
     roff(text, summary);

@@ -19,7 +19,7 @@ static const struct command *const commands[] = {
 
 /* Commands of docs/INTERFACE.md that this build does not hold yet: refused by name. */
 static const char *const later[] = {"plan",      "calibrate", "state", "replay", "mil",
-                                    "ane-probe", "serve",     "train", "check"};
+                                    "ane-probe", "serve",     "train"};
 
 static const struct command *find(const char *name)
 {
@@ -40,6 +40,10 @@ static int print(struct out_text *text)
 static int unknown(const char *name)
 {
     segue_error err;
+    if (!strcmp(name, "check")) {
+        out_fail(&err, SEGUE_EUNSUPPORTED, "command: check: a program of its own; run check, beside segue");
+        return out_error(&err, EXIT_NOT_HERE);
+    }
     const char *names[32];
     size_t n = 0;
     for (size_t i = 0; i < sizeof later / sizeof *later; i++)

@@ -24,6 +24,14 @@ for c in ["", *commands]:
         if not shutil.which(tool[0]): continue
         r = subprocess.run(tool, input=page.encode(), capture_output=True)
         expect(f"{tool[0]} on the page of {c}", not r.stderr and (tool[0] == "groff" or not r.stdout), (r.stdout[:300], r.stderr[:300]))
+# Every example is run, but those that need the network or write files.
+folder = tiny_model(context=8192)
+for c in commands:
+    example = run(c, "--help")[1].rstrip("\n").split("\n")[-1][len("example: "):]
+    if c in ("pull", "quantize"): continue
+    r = subprocess.run(["sh", "-c", example], capture_output=True, cwd=source, stdin=subprocess.DEVNULL,
+                       env={**environment, "SEGUE_MODEL": folder, "PATH": os.path.dirname(os.path.abspath(command)) + ":" + os.environ["PATH"]})
+    expect(f"example: {example}", r.returncode == 0 and r.stdout or c == "models", (r.returncode, r.stderr))
 for shell in ("bash", "zsh", "fish"):
     code, script, err = run("--completion", shell)
     expect(f"completion {shell}", code == 0 and all(c in script for c in commands), err)
