@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "interrupt.h"
 #include "progress.h"
 
@@ -96,6 +97,7 @@ void answer_begin(struct answer *a, const struct place *p, const struct args *ar
         a->logprob_list = json_array();
     }
     a->quiet = args_has(args, "quiet");
+    a->terminal = to_stdout && isatty(1);
     a->chunk = (size_t)args_number(args, "chunk", 512);
     a->pieces = SEGUE_INIT(segue_text);
     a->pieces.flags = SEGUE_TEXT_NO_SPECIAL;
@@ -118,7 +120,17 @@ void answer_begin(struct answer *a, const struct place *p, const struct args *ar
 static segue_status show(struct answer *a, const char *bytes, size_t n)
 {
     out_add(&a->text, bytes, n);
-    return a->to_stdout && n ? out_write(bytes, n, &a->err) : SEGUE_OK;
+    if (!a->to_stdout || !n) return SEGUE_OK;
+    if (!a->terminal) return out_write(bytes, n, &a->err);
+    /* Whatever a model was made to say, it does not steer the terminal. */
+    char *plain = out_alloc(n);
+    for (size_t i = 0; i < n; i++) {
+        bool control = ((unsigned char)bytes[i] < 32 && !strchr("\n\t", bytes[i])) || bytes[i] == 127;
+        plain[i] = control || !bytes[i] ? '?' : bytes[i];
+    }
+    segue_status st = out_write(plain, n, &a->err);
+    free(plain);
+    return st;
 }
 
 /* The text of one token, or of what is held (-1). SEGUE_END: a stop string was met. */
@@ -208,6 +220,7 @@ bool answer_take(struct answer *a, segue_status status, int32_t token, const seg
         a->first_ns = out_now_ns();
         segue_session_stats_get(a->session, &a->at_first, &ignored);
     }
+    if (st == SEGUE_ECANCELED) return end(a, "cancel", SEGUE_OK);
     if (st < 0) return end(a, NULL, st);
     if (status == SEGUE_END || st == SEGUE_END) return end(a, "stop", SEGUE_OK);
     if (a->ids_n >= a->limit) return end(a, "length", SEGUE_OK);

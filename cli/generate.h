@@ -17,7 +17,7 @@ void choice_free(struct choice *c);
 struct answer {
     const segue_model *model;
     segue_session *session;
-    bool to_stdout, quiet;
+    bool to_stdout, terminal, quiet;
     size_t waiting, chunk; /* prompt tokens to compute before the first one; how many at a time */
     segue_text pieces;
     const char **stops;

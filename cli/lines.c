@@ -1,6 +1,7 @@
 /* lines.c: see lines.h. libedit is optional; without it a terminal gives plain lines.
  * SPDX-License-Identifier: MIT */
 #include "lines.h"
+#include "interrupt.h"
 #include "out.h"
 
 #include <stdlib.h>
@@ -72,7 +73,10 @@ static char *edited_line(struct lines *l, const char *prompt)
     l->prompt = prompt;
     for (;;) {
         int n = 0;
+        interrupt_forget();
         const char *s = el_gets(l->edit, &n);
+        if ((!s || n <= 0) && interrupt_seen())
+            continue; /* a signal from outside, or just before the prompt */
         if (!s || n <= 0) return NULL;
         while (n > 0 && (s[n - 1] == '\n' || s[n - 1] == '\r')) n--;
         bool more = n > 0 && s[n - 1] == '\\';

@@ -18,8 +18,8 @@ static const struct command *const commands[] = {
 };
 
 /* Commands of docs/INTERFACE.md that this build does not hold yet: refused by name. */
-static const char *const later[] = {"plan",      "calibrate", "state", "replay", "mil",
-                                    "ane-probe", "serve",     "train"};
+static const char *const later[] = {"plan", "calibrate", "state", "replay",
+                                    "mil",  "ane-probe", "serve", "train"};
 
 static const struct command *find(const char *name)
 {
@@ -102,7 +102,10 @@ static int run_command(const struct command *command, int argc, char **argv)
     int code =
         args_parse(&args, command, argc, argv, &err) ? out_error(&err, EXIT_NOT_HERE) : command->run(&args);
     args_free(&args);
-    if (fflush(stdout) && code == EXIT_DONE) code = EXIT_INPUT_OUTPUT;
+    if (fflush(stdout) && code == EXIT_DONE) {
+        out_fail_errno(&err, "writing the answer", "standard output", NULL);
+        code = out_error(&err, EXIT_NOT_HERE);
+    }
     return code;
 }
 

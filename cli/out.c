@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,12 +153,27 @@ void out_note(const char *format, ...)
     va_end(ap);
 }
 
-/* Flushed each time: an answer is read while it is written. */
+/* Past stdio, which loses count of its bytes when a signal interrupts a write. A reader that does not read
+ * must not keep an interrupted program alive. */
 segue_status out_write(const char *bytes, size_t n, segue_error *err)
 {
     errno = 0;
-    if ((n && fwrite(bytes, 1, n, stdout) != n) || fflush(stdout))
-        return out_fail_errno(err, "writing the answer", "standard output", NULL);
+    if (fflush(stdout)) return out_fail_errno(err, "writing the answer", "standard output", NULL);
+    while (n) {
+        ssize_t done = write(1, bytes, n);
+        if (done >= 0) {
+            bytes += done;
+            n -= (size_t)done;
+            continue;
+        }
+        struct pollfd out = {.fd = 1, .events = POLLOUT};
+        if (errno != EINTR && errno != EAGAIN)
+            return out_fail_errno(err, "writing the answer", "standard output", NULL);
+        if (poll(&out, 1, errno == EINTR ? 50 : -1) == 0)
+            return out_fail(
+                err, SEGUE_ECANCELED,
+                "writing the answer: standard output: interrupted while nobody reads it; read it");
+    }
     return SEGUE_OK;
 }
 

@@ -72,6 +72,7 @@ code, out, err = run("version", "--json")
 version = json.loads(out)
 expect("version", set(version) >= {"version", "commit", "units", "cuda_targets"} and "cpu" in version["units"], out)
 with open("/dev/full", "w") as full:
-    r = subprocess.run([command, "--help"], stdout=full, stderr=subprocess.PIPE)
-    expect("help on a full disk", r.returncode == 1 and r.stderr.startswith(b"segue: "), r)
+    for args in (["--help"], ["version"], ["units"], ["version", "--json"]):
+        r = subprocess.run([command, *args], stdout=full, stderr=subprocess.PIPE, env=environment)
+        expect(f"{args} on a full disk", r.returncode == 1 and r.stderr.startswith(b"segue: ") and r.stderr.count(b"\n") == 1, r)
 done()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """`segue run`: prompts, figures, refusals, interrupts, batches, states. SPDX-License-Identifier: MIT"""
-import signal, subprocess
+import fcntl, select, signal, subprocess
 from clitest import *
 
 m = tiny_model(generation={"temperature": 0.5, "top_k": 7, "eos_token_id": 258})
@@ -136,6 +136,16 @@ for more in ([], ["--json"]):
     if more:
         o = json.loads(out)
         expect("interrupted, JSON", o.get("finish") == "cancel" and o["output_tokens"] > 0, out[:200])
+
+# A reader that does not read must not keep an interrupted run alive.
+reading, writing = os.pipe()
+fcntl.fcntl(writing, 1031, 4096)   # F_SETPIPE_SZ
+r = subprocess.Popen([command, "run", "-m", long, "-p", "hello", "-n", "-1", "-c", "190000", "--ignore-eos"], stdout=writing,
+                     stderr=subprocess.DEVNULL, env=environment)
+while select.select([], [writing], [], 0)[1]: pass   # until it takes no more
+r.send_signal(signal.SIGINT)
+expect("interrupted before a full pipe", r.wait(timeout=60) == 130, r.returncode)
+os.close(reading), os.close(writing)
 
 # Many requests in one process, in order; one bad line does not end the others.
 lines = [{"id": "a", "prompt": "hello", "n": 5, "greedy": True}, {"id": 2, "prompt": "x", "temp": "hot"},
