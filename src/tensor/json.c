@@ -1,6 +1,7 @@
 /* json.c: jansson with this house's errors: every text is parsed whole, duplicate keys are refused, and
  * members are taken by kind with a fallback. It must never trust a member's kind, and never touch jansson's
- * global hooks, which belong to the host program. SPDX-License-Identifier: MIT */
+ * global hooks, which belong to the host program.
+ * SPDX-License-Identifier: MIT */
 #include "tensor/json.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* added.c: added tokens: a sorted list of texts, searched by narrowing a range byte by byte, so that of the
- * texts that begin at a place the longest is found without looking at the others. SPDX-License-Identifier:
- * MIT */
+ * texts that begin at a place the longest is found without looking at the others.
+ * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 #include <string.h>
 

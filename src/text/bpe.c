@@ -1,6 +1,7 @@
 /* bpe.c: one piece of text to tokens: its first symbols, their merging (merge.c), what is left as ids. Texts
  * without a splitter are cut at words where no token reaches across; pieces met before in the same call are
- * copied. SPDX-License-Identifier: MIT */
+ * copied.
+ * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "text/tokparts.h"

@@ -1,6 +1,7 @@
 /* detok.c: tokens to text, whole or one by one. Both go through the same two gates: bytes become characters
  * (U+FFFD for what is none, nothing for what is not complete yet), characters wait while they may begin a
- * stop string. SPDX-License-Identifier: MIT */
+ * stop string.
+ * SPDX-License-Identifier: MIT */
 #include <assert.h>
 #include <string.h>
 

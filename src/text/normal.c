@@ -1,5 +1,6 @@
 /* normal.c: what is done to a piece of text before it is split: NFC, a prefix, literal replacements,
- * stripping. A step that changes nothing copies nothing. SPDX-License-Identifier: MIT */
+ * stripping. A step that changes nothing copies nothing.
+ * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "text/tokparts.h"

@@ -1,6 +1,7 @@
 /* pretoken.c: cutting a piece of text before merging. The patterns that models use are scanners written by
  * hand, equal to the regular expressions; any other pattern goes to regex.c. Each step gives its pieces one
- * by one to the next, so nothing is stored but text that a step changes. SPDX-License-Identifier: MIT */
+ * by one to the next, so nothing is stored but text that a step changes.
+ * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "text/tokparts.h"

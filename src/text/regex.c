@@ -1,6 +1,7 @@
 /* regex.c: pre-tokenizer patterns that have no scanner of their own, matched by PCRE2 under limits of steps
  * and memory. Its Unicode tables may be older than the field's, so tokenizers that need it say so in their
- * info. SPDX-License-Identifier: MIT */
+ * info.
+ * SPDX-License-Identifier: MIT */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 

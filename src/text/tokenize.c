@@ -1,5 +1,6 @@
 /* tokenize.c: one text to tokens: repaired, cut at added tokens, normalized, cut again, and what is left
- * split and merged. All working memory belongs to the call. SPDX-License-Identifier: MIT */
+ * split and merged. All working memory belongs to the call.
+ * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "text/tokparts.h"

@@ -1,5 +1,6 @@
 /* tokgguf.c: the tokenizer inside a GGUF file: "gpt2" (byte-level BPE by merges) and "llama" (by scores).
- * What the file does not say follows from the name of its pre-tokenizer. SPDX-License-Identifier: MIT */
+ * What the file does not say follows from the name of its pre-tokenizer.
+ * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "text/tokparts.h"
@@ -74,8 +75,8 @@ static segue_status read_merges(struct gguf *g)
                            "read tokenizer: %s: merge %llu is not two tokens; fetch the file again", g->what,
                            (unsigned long long)i);
         size_t left = (size_t)(space - text);
-        /* Writers of this format leave merges of tokens that they cut from the vocabulary: such a merge can never
-         * give a token, so it is left out. */
+        /* Writers of this format leave merges of tokens that they cut from the vocabulary: such a merge can
+         * never give a token, so it is left out. */
         segue_status s =
             sg_merges_put(g->t, text, left, space + 1, len - left - 1, (uint32_t)i, 0, g->what, NULL);
         if (s != SEGUE_OK && s != SEGUE_EFORMAT) return sg_no_memory("merges", len, g->err);

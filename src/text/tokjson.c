@@ -1,5 +1,6 @@
 /* tokjson.c: tokenizer.json and tokenizer_config.json. Every part of the pipeline that a file asks for is
- * either done exactly or refused by its name; nothing is skipped in silence. SPDX-License-Identifier: MIT */
+ * either done exactly or refused by its name; nothing is skipped in silence.
+ * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "tensor/json.h"

@@ -1,7 +1,7 @@
 /* tokparts.h: what a tokenizer is made of. The readers (tokjson.c, tokgguf.c, tokbin.c) fill it, everything
  * else reads it. The way of a text: added tokens cut it (added.c), the pieces in between are normalized
- * (normal.c), split (pretoken.c) and merged (bpe.c, merge.c) into ids (tokenize.c). SPDX-License-Identifier:
- * MIT */
+ * (normal.c), split (pretoken.c) and merged (bpe.c, merge.c) into ids (tokenize.c).
+ * SPDX-License-Identifier: MIT */
 #ifndef SG_TEXT_TOKPARTS_H
 #define SG_TEXT_TOKPARTS_H
 

@@ -1,5 +1,6 @@
 /* unicode.c: UTF-8 in both directions, and the class of a character from the generated ranges. Nothing here
- * depends on the locale or on the C library's idea of a character. SPDX-License-Identifier: MIT */
+ * depends on the locale or on the C library's idea of a character.
+ * SPDX-License-Identifier: MIT */
 #include "text/unicode.h"
 
 #include "text/unicode_tables.h"

@@ -1,5 +1,6 @@
 /* vocab.c: the tokens of a tokenizer by id and by text, its merges by pair, and the byte alphabet. Sizes come
- * from files: every one is bounded before it is used. SPDX-License-Identifier: MIT */
+ * from files: every one is bounded before it is used.
+ * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "text/tokparts.h"

@@ -291,7 +291,7 @@ static void make_gguf(struct sg_buf *b, enum fault f)
 
 static void damaged_gguf_is_refused(void **state)
 {
-    static const char *const says[FAULTS] = {"",           "rwkv",         "viking", "",         "merge 0",
+    static const char *const says[FAULTS] = {"",           "rwkv",         "viking", "",       "merge 0",
                                              "token_type", "bos_token_id", "tokens", "merges", "tokens"};
     (void)state;
     char path[] = "/tmp/segue-tok-XXXXXX";

@@ -1,5 +1,6 @@
 /* tok_stream.c: text that arrives token by token: whole characters only, stop strings across tokens, the
- * first space. SPDX-License-Identifier: MIT */
+ * first space.
+ * SPDX-License-Identifier: MIT */
 #include "golden_tokenizer.h"
 
 /* In the SentencePiece kinds byte b is token 3 + b. */
