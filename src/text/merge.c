@@ -156,6 +156,22 @@ static struct pair pair_at(const struct sg_encoding *e, const char *s, size_t le
     return pair_of(e->t, s, &sym[i], b, b->next == SG_NO_SYMBOL ? len : sym[b->next].at);
 }
 
+/* The same for a pair that had this order when it began to wait. By rank the merge itself says what it joins:
+ * places of one rank come in a row, so this costs no search. */
+static struct pair still_at(const struct sg_encoding *e, const char *s, size_t len, uint32_t i,
+                            uint32_t order)
+{
+    const struct sg_symbol *a = &e->symbols[i];
+    struct pair none = {NO_PAIR, NO_QUEUE, 0};
+    if (!e->t->merges) {
+        struct pair p = pair_at(e, s, len, i);
+        return p.order == order ? p : none;
+    }
+    const struct sg_merge *m = &e->t->merges[e->t->by_rank[order]];
+    if (a->id != m->left || a->next == SG_NO_SYMBOL || e->symbols[a->next].id != m->right) return none;
+    return (struct pair){order, order, m->made};
+}
+
 static segue_status queues_ready(struct sg_encoding *e)
 {
     size_t n = (size_t)(e->t->merges ? e->t->ranks : e->t->tokens_n) + 1;
@@ -177,8 +193,8 @@ segue_status sg_merge_many(struct sg_encoding *e, const char *s, size_t len, siz
     while (e->heap_n) {
         uint64_t key = take(e);
         uint32_t i = (uint32_t)key;
-        struct pair p = pair_at(e, s, len, i);
-        if (p.order == NO_PAIR || p.order != key >> 32) continue; /* the pair has changed since */
+        struct pair p = still_at(e, s, len, i, (uint32_t)(key >> 32));
+        if (p.order == NO_PAIR) continue; /* the pair has changed since */
         uint32_t gone = sym[i].next;
         sym[i].id = p.made;
         sym[i].next = sym[gone].next;

@@ -98,6 +98,7 @@ struct sg_tokenizer {
 
     struct sg_merge *merges;     /* [merges_mask + 1]; NULL: merge by score */
     uint32_t merges_mask, ranks; /* ranks: highest rank + 1 */
+    uint32_t *by_rank;           /* [ranks] where each rank is in merges */
     uint8_t byte_level;          /* symbols are bytes, spelt in the byte alphabet; else characters */
     uint8_t byte_fallback, fuse_unk, ignore_merges;
     uint8_t by_word;        /* no token holds a U+2581 after another character: texts may be cut before it */

@@ -127,6 +127,8 @@ segue_status sg_merges_room(struct sg_tokenizer *t, size_t n, segue_error *err)
     t->merges = sg_arena_alloc(&t->arena, ((size_t)mask + 1) * sizeof *t->merges);
     if (!t->merges) return sg_no_memory("tokenizer", ((size_t)mask + 1) * sizeof *t->merges, err);
     for (uint32_t i = 0; i <= mask; i++) t->merges[i].rank = UINT32_MAX;
+    t->by_rank = sg_arena_alloc(&t->arena, (n + 1) * sizeof *t->by_rank);
+    if (!t->by_rank) return sg_no_memory("tokenizer", (n + 1) * sizeof *t->by_rank, err);
     t->merges_mask = mask;
     t->ranks = (uint32_t)n;
     return SEGUE_OK;
@@ -159,7 +161,10 @@ segue_status sg_merges_put(struct sg_tokenizer *t, const char *left, size_t left
     uint32_t at = pair_hash(a, b) & t->merges_mask;
     while (t->merges[at].rank != UINT32_MAX && (t->merges[at].left != a || t->merges[at].right != b))
         at = (at + 1) & t->merges_mask;
-    if (t->merges[at].rank == UINT32_MAX || later) t->merges[at] = (struct sg_merge){a, b, made, rank};
+    if (t->merges[at].rank == UINT32_MAX || later) {
+        t->merges[at] = (struct sg_merge){a, b, made, rank};
+        t->by_rank[rank] = at;
+    }
     return SEGUE_OK;
 }
 

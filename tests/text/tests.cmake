@@ -13,3 +13,4 @@ segue_script(text_tok_diff "text;golden" ${CMAKE_CURRENT_LIST_DIR}/tok_diff.sh "
   ${PROJECT_BINARY_DIR}/tok)
 segue_script(text_tok_gguf "text;golden" ${CMAKE_CURRENT_LIST_DIR}/tok_diff.sh "${SEGUE_PYTHON}" $<TARGET_FILE:tok_diff>
   ${PROJECT_BINARY_DIR}/tok-gguf gguf)
+segue_script(text_unicode "text;golden" ${CMAKE_CURRENT_LIST_DIR}/unicode_tables.sh "${SEGUE_PYTHON}")
