@@ -441,9 +441,74 @@ static void the_stream_is_measured(void **state)
     place_close(&p);
 }
 
+#ifdef SEGUE_FAULTS
+/* Once a batch of this size was seen, a token needs no memory: were one byte asked for, the run would fail. */
+static void tokens_need_no_memory(void **state)
+{
+    struct place p = place_open(*state, "cpu:threads=2");
+    struct sg_state *s = state_open(&p, SG_F16);
+    static float ignored[ROWS * VOCAB];
+    feed(&p, s, 0, 3, 1, ignored);
+    feed(&p, s, 3, 1, 1, ignored);
+    sg_fault_alloc(1);
+    for (uint32_t i = 4; i < 64; i++) feed(&p, s, i, 1, 1, ignored);
+    sg_fault_alloc(0);
+    sg_unit_cpu.state_free(s);
+    place_close(&p);
+}
+
+/* Open, compile, prompt, fork, mark, one token: 1 when nothing failed; else the status was EMEMORY. */
+static int whole_life(const struct fixture *f)
+{
+    struct place p = {.f = f};
+    struct sg_unit_spec spec;
+    const struct sg_graph *graphs[1] = {f->graph};
+    struct sg_state *s = NULL, *fork = NULL;
+    struct sg_state_opts o = {.kv = SG_F16};
+    uint32_t mark;
+    static float ignored[ROWS * VOCAB];
+    assert_int_equal(sg_spec_parse(&spec, "cpu:threads=2", NULL), SEGUE_OK);
+    segue_status status = sg_unit_cpu.open(&p.unit, &spec, NULL);
+    if (status == SEGUE_OK) status = sg_unit_cpu.compile(p.unit, graphs, 1, &p.program, NULL);
+    if (status == SEGUE_OK) status = sg_unit_cpu.state_new(p.unit, f->graph->slots, f->graph->slots_n, &o, &s, NULL);
+    if (status == SEGUE_OK) {
+        struct sg_span span = {.state = s, .rows = 140, .tokens = f->tokens, .wanted = every_row(), .wanted_n = 2, .steps = 1};
+        struct sg_batch b = {.spans = &span, .spans_n = 1, .inline_hint = 1};
+        struct sg_result r = {.logits = ignored};
+        status = run_batch(&p, &b, &r);
+        if (status == SEGUE_OK) status = sg_unit_cpu.state_fork(s, &fork, NULL);
+        if (status == SEGUE_OK) status = sg_unit_cpu.state_mark(fork, &mark, NULL);
+        span = (struct sg_span){.state = fork, .rows = 1, .first = 140, .tokens = f->tokens, .wanted = every_row(), .wanted_n = 1, .steps = 1};
+        r.logits = NULL;
+        if (status == SEGUE_OK) status = run_batch(&p, &b, &r);
+    }
+    sg_fault_alloc(0);
+    if (status != SEGUE_OK) assert_int_equal(status, SEGUE_EMEMORY);
+    if (fork) sg_unit_cpu.state_free(fork);
+    if (s) sg_unit_cpu.state_free(s);
+    if (p.program) sg_unit_cpu.discard(p.program);
+    if (p.unit) sg_unit_cpu.close(p.unit);
+    return status == SEGUE_OK;
+}
+
+static void failing_allocations_are_survived(void **state)
+{
+    uint64_t n = 1;
+    for (int done = 0; !done; n++) {
+        sg_fault_alloc(n);
+        done = whole_life(*state);
+    }
+    assert_true(n > 40);
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+#ifdef SEGUE_FAULTS
+        cmocka_unit_test(tokens_need_no_memory),     cmocka_unit_test(failing_allocations_are_survived),
+#endif
+
         cmocka_unit_test(threads_change_no_bit),     cmocka_unit_test(a_row_ignores_its_neighbours),
         cmocka_unit_test(units_live_side_by_side),   cmocka_unit_test(pieces_of_a_prompt_agree),
         cmocka_unit_test(a_state_forks_and_goes_back), cmocka_unit_test(steps_equal_single_steps),
