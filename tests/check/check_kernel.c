@@ -84,7 +84,7 @@ static void check_mm(struct kernel_case *t, enum sg_pack kind, uint64_t index)
     if (!begin(t, pack_names[kind], index)) return;
     struct sg_arena arena = {0};
     uint32_t block = sg_pack_block(kind), quant = kind < SG_PACK_F32, nt = check_between(&t->rng, 1, quant ? SG_FEW : SG_TILE);
-    uint32_t rows = check_between(&t->rng, 1, 90), groups = (rows + 15) / 16, fine = quant && check_below(&t->rng, 2);
+    uint32_t rows = check_between(&t->rng, 1, 90), groups = (rows + 15) / 16, fine = quant ? check_below(&t->rng, 3) : 0;
     size_t k = quant ? 32 * check_between(&t->rng, 1, 9) : check_between(&t->rng, 1, 70), ldo = rows + check_below(&t->rng, 5);
     float *x = data(t, &arena, nt * k), *want = sg_arena_alloc(&arena, nt * ldo * sizeof *want);
     uint8_t *w = weights(t, &arena, kind, k, groups), *tile = sg_arena_alloc(&arena, 8 * nt * k + 64);
@@ -111,7 +111,7 @@ static void check_open(struct kernel_case *t, enum sg_pack kind, uint64_t index)
     snprintf(name, sizeof name, "open.%s", pack_names[kind]);
     if (!begin(t, name, index)) return;
     struct sg_arena arena = {0};
-    uint32_t block = sg_pack_block(kind), nt = check_between(&t->rng, 1, SG_TILE), fine = check_below(&t->rng, 2);
+    uint32_t block = sg_pack_block(kind), nt = check_between(&t->rng, 1, SG_TILE), fine = check_below(&t->rng, 3);
     size_t k = 32 * check_between(&t->rng, 1, 9), open = k * 24;
     uint8_t *w = weights(t, &arena, kind, k, 1), *want = sg_arena_alloc(&arena, open), *one = sg_arena_alloc(&arena, 4 * k);
     uint8_t *tile = sg_arena_alloc(&arena, 8 * nt * k);
@@ -142,7 +142,7 @@ static void check_quant(struct kernel_case *t, uint64_t index)
 {
     if (!begin(t, "quant", index)) return;
     struct sg_arena arena = {0};
-    uint32_t block = check_below(&t->rng, 2) ? 16 : 32, nt = check_between(&t->rng, 1, SG_TILE), fine = check_below(&t->rng, 2);
+    uint32_t block = check_below(&t->rng, 2) ? 16 : 32, nt = check_between(&t->rng, 1, SG_TILE), fine = check_below(&t->rng, 3);
     size_t k = block * check_between(&t->rng, 1, 12), ldx = k + check_below(&t->rng, 7), n = sg_tile_bytes(k, block, fine, nt);
     float *x = data(t, &arena, nt * ldx);
     uint8_t *want = sg_arena_alloc(&arena, n);

@@ -19,11 +19,13 @@ struct room {
 
 static size_t lines(size_t bytes) { return (bytes + LINES - 1) / LINES * LINES; }
 
+static uint32_t form_block(enum sg_form form) { return form == SG_FORM_X16_FINE || form == SG_FORM_X16_SPARSE ? 16 : 32; }
+static uint32_t form_fine(enum sg_form form) { return form <= SG_FORM_X16_FINE ? SG_FINE : SG_SPARSE; }
+
 /* Bytes of n rows of a form. */
 static size_t form_bytes(const struct sg_stage *st, enum sg_form form, size_t n)
 {
-    if (form == SG_FORM_XF) return n * st->k * sizeof(float);
-    return sg_tile_bytes(st->k, form == SG_FORM_X16 || form == SG_FORM_X16_FINE ? 16 : 32, form >= SG_FORM_X32_FINE, n);
+    return form == SG_FORM_XF ? n * st->k * sizeof(float) : sg_tile_bytes(st->k, form_block(form), form_fine(form), n);
 }
 
 /* The form that a part wants for a pass of so many rows. Up to DECODE_ROWS rows every product is fine: they are bound by
@@ -32,7 +34,7 @@ static enum sg_form form_of(const struct sg_part *part, const struct sg_packed *
 {
     if (w->kind >= SG_PACK_F32) return SG_FORM_XF;
     int fine = part->fine || rows <= DECODE_ROWS;
-    return w->kind == SG_PACK_Q8H ? (fine ? SG_FORM_X16_FINE : SG_FORM_X16) : fine ? SG_FORM_X32_FINE : SG_FORM_X32;
+    return w->kind == SG_PACK_Q8H ? (fine ? SG_FORM_X16_FINE : SG_FORM_X16_SPARSE) : fine ? SG_FORM_X32_FINE : SG_FORM_X32_SPARSE;
 }
 
 static uint32_t forms_of(const struct sg_stage *st, uint32_t rows)
@@ -100,7 +102,7 @@ static void prepare(const struct sg_pass *a, const struct sg_stage *st, uint32_t
         if (!(forms >> f & 1u)) continue;
         uint8_t *to = x + form_at(st, forms, (enum sg_form)f, all) + form_bytes(st, (enum sg_form)f, t);
         if (f == SG_FORM_XF) k->spread(from, stride, n, st->k, (float *)(void *)to);
-        else k->quant(from, stride, n, st->k, f == SG_FORM_X16 || f == SG_FORM_X16_FINE ? 16 : 32, f >= SG_FORM_X32_FINE, to);
+        else k->quant(from, stride, n, st->k, form_block((enum sg_form)f), form_fine((enum sg_form)f), to);
     }
 }
 
@@ -190,7 +192,7 @@ static void few_work(struct sg_pass *a, const struct sg_stage *st, const struct 
         b.rows = w->rows - b.row < n * SG_GROUP ? w->rows - b.row : n * SG_GROUP;
         enum sg_form form = form_of(part, w, rows);
         const void *x = tile_at(st, forms_of(st, rows), form, room.x, rows, 0);
-        k->few[w->kind](w->data + g * w->group_bytes, st->k, b.rows, x, rows, form != SG_FORM_XF && form >= SG_FORM_X32_FINE,
+        k->few[w->kind](w->data + g * w->group_bytes, st->k, b.rows, x, rows, form_fine(form),
                         room.out[up], PANEL_MAX * SG_GROUP);
     }
     finish(a, part, &b, room.out[0], room.out[1], PANEL_MAX * SG_GROUP);
@@ -222,7 +224,7 @@ static void tile_mm(const struct sg_kernels *k, const struct sg_stage *st, const
 {
     const uint8_t *x = s->x + form_bytes(st, s->form, b->t);
     if (s->form == SG_FORM_XF) k->few[s->w->kind](s->open, st->k, b->rows, x, b->nt, 0, out, PAIR * SG_GROUP);
-    else k->tile[s->w->kind == SG_PACK_Q8H](s->open, st->k, b->rows, x, b->nt, s->form >= SG_FORM_X32_FINE, out, PAIR * SG_GROUP);
+    else k->tile[s->w->kind == SG_PACK_Q8H](s->open, st->k, b->rows, x, b->nt, form_fine(s->form), out, PAIR * SG_GROUP);
 }
 
 /* Groups [g, g + n) of a part for many rows: blocks of tiles that stay in the second-level cache, a pair of groups at a time. */

@@ -140,9 +140,9 @@ enum sg_stage_kind {
     SG_ST_CONV, SG_ST_DELTA, SG_ST_GLU, SG_ST_ACT, SG_ST_ADD, SG_ST_SCALE, SG_ST_ROUTE, SG_ST_EXPERT_UP,
     SG_ST_EXPERT_DOWN, SG_ST_ROWS
 };
-/* Forms of activations that the parts of a matrix stage want: quantised in blocks of 32 or 16, coarse (8 bits) or fine (16
- * bits, two passes over the weight in registers); fp32. */
-enum sg_form { SG_FORM_X32, SG_FORM_X16, SG_FORM_X32_FINE, SG_FORM_X16_FINE, SG_FORM_XF, SG_FORM_N };
+/* Forms of activations that the parts of a matrix stage want: quantised in blocks of 32 or 16, fine (16 bits, two passes over
+ * the weight in registers) or sparse (the second pass only where a block stands out); fp32. */
+enum sg_form { SG_FORM_X32_FINE, SG_FORM_X16_FINE, SG_FORM_X32_SPARSE, SG_FORM_X16_SPARSE, SG_FORM_XF, SG_FORM_N };
 
 struct sg_norm_use { const struct sg_op *op; const float *weight, *bias; };
 

@@ -72,7 +72,9 @@ INLINE void half_body(const uint8_t *w, size_t blocks, uint32_t h, uint32_t rows
         const uint8_t *v = w + (half ? (kind == SG_PACK_Q4M ? 64 : 32) : 128);
         UNROLL
         for (int t = 0; t < n; t++) sum[t] = _mm256_setzero_si256();
-        for (int pass = 0; pass < 1 + fine; pass++) {
+        const uint8_t *scales = x + bytes * (size_t)(1 + fine);
+        const int passes = fine && !(scales[3] & 0x80) ? 2 : 1;      /* no rests where the first d is negative */
+        for (int pass = 0; pass < passes; pass++) {
             UNROLL
             for (int c = 0; c < chunks; c++) {
                 __m256i sign = _mm256_xor_si256(weights_at(v, nibbles, c, h), _mm256_set1_epi8(-128)), size = _mm256_abs_epi8(sign);
@@ -82,16 +84,16 @@ INLINE void half_body(const uint8_t *w, size_t blocks, uint32_t h, uint32_t rows
             }
             UNROLL
             for (int t = 0; t < n; t++)
-                if (fine && !pass) sum[t] = _mm256_slli_epi32(sum[t], 8);
+                if (passes == 2 && !pass) sum[t] = _mm256_slli_epi32(sum[t], 8);
         }
         __m256 d = half ? halves8(w + 16 * h) : floats8(w + 32 * h), m;
         if (kind == SG_PACK_Q4) m = _mm256_mul_ps(d, _mm256_set1_ps(120.0f));
         else if (kind == SG_PACK_Q8) m = _mm256_setzero_ps();
         else m = _mm256_fmadd_ps(d, _mm256_set1_ps(128.0f), kind == SG_PACK_Q4M ? halves8(w + 32 + 16 * h) : floats8(w + 64 + 32 * h));
-        const uint8_t *scales = x + bytes * (size_t)(1 + fine) + 4 * (size_t)t0;
+        scales += 4 * (size_t)t0;
         UNROLL
         for (int t = 0; t < n; t++) {
-            acc[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[t]), _mm256_mul_ps(d, spread_one(scales + 4 * t)), acc[t]);
+            acc[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[t]), _mm256_mul_ps(d, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), spread_one(scales + 4 * t))), acc[t]);
             acc[t] = _mm256_fmadd_ps(m, spread_one(scales + 4 * ((size_t)nt + (unsigned)t)), acc[t]);
         }
     }
@@ -157,56 +159,48 @@ static void open_q4f(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k,
 
 /* --- quantising --- */
 
-/* 8 numbers: q and rests as int32; returns 256 q + rest, or q. */
-INLINE __m256i quant_8(__m256 y, const int fine, __m256i *q, __m256i *rest)
+/* 8 numbers of a block -> q and rests at tile and tile + apart, 4 bytes every nt * 4; returns 256 q + rest, or q. */
+INLINE __m256i quant_8(const float *v, float inverse, uint32_t fine, int limit, uint8_t *tile, size_t apart, uint32_t nt)
 {
-    *q = _mm256_cvtps_epi32(y);
-    if (!fine) return *q;
-    __m256i r = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(y, _mm256_cvtepi32_ps(*q)), _mm256_set1_ps(256.0f)));
-    *rest = _mm256_max_epi32(_mm256_min_epi32(r, _mm256_set1_epi32(127)), _mm256_set1_epi32(-127));
-    return _mm256_add_epi32(_mm256_slli_epi32(*q, 8), *rest);
-}
-
-INLINE void bytes_put(__m256i v, uint8_t *tile, uint32_t nt)
-{
+    __m256 y = _mm256_mul_ps(_mm256_loadu_ps(v), _mm256_set1_ps(inverse));
+    __m256i q = _mm256_cvtps_epi32(y), sum = q;
     int32_t all[8];
-    _mm256_storeu_si256((__m256i *)(void *)all, v);
+    _mm256_storeu_si256((__m256i *)(void *)all, q);
     for (uint32_t i = 0; i < 8; i++) tile[i / 4 * nt * 4 + i % 4] = (uint8_t)all[i];
+    if (!fine) return sum;
+    __m256i r = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(y, _mm256_cvtepi32_ps(q)), _mm256_set1_ps(256.0f)));
+    r = _mm256_max_epi32(_mm256_min_epi32(r, _mm256_set1_epi32(limit)), _mm256_set1_epi32(-limit));
+    _mm256_storeu_si256((__m256i *)(void *)all, r);
+    for (uint32_t i = 0; i < 8; i++) tile[apart + i / 4 * nt * 4 + i % 4] = (uint8_t)all[i];
+    return _mm256_add_epi32(_mm256_slli_epi32(q, 8), r);
 }
-
-static inline float fold8(const float *a) { return ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7])); }
 
 static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine, uint8_t *tile)
 {
-    const size_t bytes = (size_t)nt * block;
-    const __m256 positive = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-    for (size_t at = 0; at < k; at += block, tile += bytes * (1 + fine) + (size_t)nt * 8) {
-        float *d = (float *)(void *)(tile + bytes * (1 + fine)), *s = d + nt;
+    const size_t bytes = (size_t)nt * block, both = bytes * (1 + (fine != SG_COARSE)), blocks = k / block;
+    double limit[SG_TILE] = {0};
+    for (uint32_t t = 0; t < nt && fine == SG_SPARSE; t++) {
+        for (size_t b = 0; b < blocks; b++) limit[t] += plain_square(plain_top(x + t * ldx + b * block, block));
+        limit[t] *= SG_STANDS_OUT / (double)blocks;
+    }
+    for (size_t at = 0; at < k; at += block, tile += both + (size_t)nt * 8) {
+        float *d = (float *)(void *)(tile + both), *s = d + nt;
+        int some = 0;
         for (uint32_t t = 0; t < nt; t++) {
             const float *v = x + t * ldx + at;
-            __m256 most = _mm256_setzero_ps();
-            for (uint32_t i = 0; i < block; i += 8) most = _mm256_max_ps(most, _mm256_and_ps(_mm256_loadu_ps(v + i), positive));
-            float room[8], top = 0.0f;
-            _mm256_storeu_ps(room, most);
-            for (int i = 0; i < 8; i++) top = room[i] > top ? room[i] : top;
-            __m256 inverse = _mm256_set1_ps(top > TINY_BLOCK ? 127.0f / top : 0.0f), bad = _mm256_setzero_ps();
+            uint32_t top = plain_top(v, block);
+            int keep = !(plain_square(top) < limit[t]);
             __m256i sum = _mm256_setzero_si256();
-            for (uint32_t i = 0; i < block; i += 8) {
-                __m256i q, rest = sum;
-                bad = _mm256_fmadd_ps(_mm256_loadu_ps(v + i), _mm256_setzero_ps(), bad);  /* NaN stays visible */
-                sum = _mm256_add_epi32(sum, quant_8(_mm256_mul_ps(_mm256_loadu_ps(v + i), inverse), (int)fine, &q, &rest));
-                bytes_put(q, tile + (i / 4 * nt + t) * 4, nt);
-                if (fine) bytes_put(rest, tile + bytes + (i / 4 * nt + t) * 4, nt);
-            }
+            some |= keep;
+            for (uint32_t i = 0; i < block; i += 8)
+                sum = _mm256_add_epi32(sum, quant_8(v + i, plain_inverse(top), fine, keep ? 127 : 0, tile + (i / 4 * nt + t) * 4, bytes, nt));
             int32_t all[8], total = 0;
             _mm256_storeu_si256((__m256i *)(void *)all, sum);
-            _mm256_storeu_ps(room, bad);
             for (int i = 0; i < 8; i++) total += all[i];
-            float scale = top * (1.0f / 127.0f);
-            if (fine) scale *= 1.0f / 256.0f;
-            d[t] = scale;
-            s[t] = scale * (float)total + fold8(room);
+            d[t] = plain_scale(top, fine);
+            s[t] = d[t] * (float)total;
         }
+        for (uint32_t t = 0; t < nt && fine == SG_SPARSE && !some; t++) d[t] *= t ? 256.0f : -256.0f;
     }
 }
 

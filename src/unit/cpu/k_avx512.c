@@ -84,7 +84,7 @@ INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
                 UNROLL
                 for (int t = 0; t < nt; t++) sum[t] = _mm512_dpbusd_epi32(sum[t], v[c], bytes4(xb + 4 * (c * nt + t)));
             }
-            if (fine) {                      /* the rests, a byte below */
+            if (fine && !(xb[4 * chunks * nt * 2 + 3] & 0x80)) {     /* the rests, a byte below; none where the first d is negative */
                 UNROLL
                 for (int t = 0; t < nt; t++) sum[t] = _mm512_slli_epi32(sum[t], 8);
                 UNROLL
@@ -96,7 +96,7 @@ INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
             const uint8_t *scales = xb + 4 * chunks * nt * (1 + fine);
             UNROLL
             for (int t = 0; t < nt; t++) {
-                acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[t]), _mm512_mul_ps(d, _mm512_set1_ps(one(scales + 4 * t))), acc[t]);
+                acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[t]), _mm512_mul_ps(d, _mm512_set1_ps(t ? one(scales + 4 * t) : fabsf(one(scales)))), acc[t]);
                 acc[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(one(scales + 4 * (nt + t))), acc[t]);
             }
         }
@@ -105,9 +105,10 @@ INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
     }
 }
 
-/* Two groups x 6 tokens from token t0 of a tile of 12, open form: a third fewer loads per product than 16 rows x 12, in as many
+/* Two groups x 6 tokens, half h of a tile of 12, open form: a third fewer loads per product than 16 rows x 12, in as many
  * registers. */
-INLINE void pair_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, const int fine, float *out, size_t ldo, const enum sg_pack kind)
+INLINE void pair_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, const int h, const int fine, float *out, size_t ldo,
+                      const enum sg_pack kind)
 {
     const int nt = SG_TILE, n = SG_TILE / 2, chunks = kind == SG_PACK_Q8H ? 4 : 8;
     const size_t step = sg_pack_block_bytes(kind), blocks = k / (size_t)(4 * chunks), xstep = (size_t)(nt * (4 * chunks * (1 + fine) + 8));
@@ -119,28 +120,40 @@ INLINE void pair_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *
         __m512i sum[2][6];
         UNROLL
         for (int t = 0; t < n; t++) sum[0][t] = sum[1][t] = _mm512_setzero_si512();
+        const uint8_t *y = x + 24 * h, *scales = x + 4 * chunks * nt * (1 + fine);
         UNROLL
-        for (int c = 0; c < chunks * (1 + fine); c++) {
-            if (fine && c == chunks) {
-                UNROLL
-                for (int t = 0; t < n; t++) {
-                    sum[0][t] = _mm512_slli_epi32(sum[0][t], 8);
-                    sum[1][t] = _mm512_slli_epi32(sum[1][t], 8);
-                }
-            }
-            __m512i v0 = _mm512_loadu_si512(w + 128 + 64 * (c % chunks)), v1 = _mm512_loadu_si512(w1 + 128 + 64 * (c % chunks));
+        for (int c = 0; c < chunks; c++) {
+            __m512i v0 = _mm512_loadu_si512(w + 128 + 64 * c), v1 = _mm512_loadu_si512(w1 + 128 + 64 * c);
             UNROLL
             for (int t = 0; t < n; t++) {
-                __m512i y = bytes4(x + 4 * (c * nt + t));
-                sum[0][t] = _mm512_dpbusd_epi32(sum[0][t], v0, y);
-                sum[1][t] = _mm512_dpbusd_epi32(sum[1][t], v1, y);
+                __m512i z = bytes4(y + 4 * (c * nt + t));
+                sum[0][t] = _mm512_dpbusd_epi32(sum[0][t], v0, z);
+                sum[1][t] = _mm512_dpbusd_epi32(sum[1][t], v1, z);
             }
         }
-        const uint8_t *scales = x + 4 * chunks * nt * (1 + fine);
+        if (fine && !(scales[3] & 0x80)) {   /* some row of the tile has rests here */
+            UNROLL
+            for (int t = 0; t < n; t++) {
+                sum[0][t] = _mm512_slli_epi32(sum[0][t], 8);
+                sum[1][t] = _mm512_slli_epi32(sum[1][t], 8);
+            }
+            y += 4 * chunks * nt;
+            UNROLL
+            for (int c = 0; c < chunks; c++) {
+                __m512i v0 = _mm512_loadu_si512(w + 128 + 64 * c), v1 = _mm512_loadu_si512(w1 + 128 + 64 * c);
+                UNROLL
+                for (int t = 0; t < n; t++) {
+                    __m512i z = bytes4(y + 4 * (c * nt + t));
+                    sum[0][t] = _mm512_dpbusd_epi32(sum[0][t], v0, z);
+                    sum[1][t] = _mm512_dpbusd_epi32(sum[1][t], v1, z);
+                }
+            }
+        }
+        scales += 24 * h;
         const __m512 d0 = _mm512_loadu_ps(w), d1 = _mm512_loadu_ps(w1), m0 = _mm512_loadu_ps(w + 64), m1 = _mm512_loadu_ps(w1 + 64);
         UNROLL
         for (int t = 0; t < n; t++) {
-            __m512 d = _mm512_set1_ps(one(scales + 4 * t)), s = _mm512_set1_ps(one(scales + 4 * (nt + t)));
+            __m512 d = _mm512_set1_ps(t || h ? one(scales + 4 * t) : fabsf(one(scales))), s = _mm512_set1_ps(one(scales + 4 * (nt + t)));
             acc[0][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[0][t]), _mm512_mul_ps(d0, d), acc[0][t]);
             acc[1][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[1][t]), _mm512_mul_ps(d1, d), acc[1][t]);
             acc[0][t] = _mm512_fmadd_ps(m0, s, acc[0][t]);
@@ -159,12 +172,15 @@ INLINE uint32_t pairs_body(const uint8_t *w, size_t k, uint32_t rows, const uint
 {
     const size_t group = k / sg_pack_block(kind) * sg_pack_block_bytes(kind);
     uint32_t g = 0;
-    for (; rows - g > 16; g += rows - g < 32 ? rows - g : 32, w += 2 * group)
-        for (int h = 0; h < 2; h++) {
-            /* d and s of the second half lie 6 floats further, as its chunks lie 24 bytes further */
-            if (fine) pair_body(w, k, rows - g, x + 24 * h, 1, out + (size_t)(6 * h) * ldo + g, ldo, kind);
-            else pair_body(w, k, rows - g, x + 24 * h, 0, out + (size_t)(6 * h) * ldo + g, ldo, kind);
+    for (; rows - g > 16; g += rows - g < 32 ? rows - g : 32, w += 2 * group) {
+        if (fine) {
+            pair_body(w, k, rows - g, x, 0, 1, out + g, ldo, kind);
+            pair_body(w, k, rows - g, x, 1, 1, out + 6 * ldo + g, ldo, kind);
+        } else {
+            pair_body(w, k, rows - g, x, 0, 0, out + g, ldo, kind);
+            pair_body(w, k, rows - g, x, 1, 0, out + 6 * ldo + g, ldo, kind);
         }
+    }
     return g;
 }
 
@@ -234,52 +250,78 @@ static void open_q8(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, 
 static void open_q4f(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q4F); }
 
 /* 16 numbers y = q + rest: q as bytes, the rests as bytes; returns 256 * sum of q + sum of rests, or the sum of q. */
-INLINE __m512i quant_16(__m512 y, const int fine, uint8_t *q, uint8_t *rest)
+INLINE __m512i quant_16(__m512 y, const int fine, __m512i limit, uint8_t *q, uint8_t *rest)
 {
     __m512i x = _mm512_cvtps_epi32(y);
     _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtepi32_epi8(x));
     if (!fine) return x;
     __m512 r = _mm512_mul_ps(_mm512_sub_ps(y, _mm512_cvtepi32_ps(x)), _mm512_set1_ps(256.0f));
-    __m512i z = _mm512_max_epi32(_mm512_min_epi32(_mm512_cvtps_epi32(r), _mm512_set1_epi32(127)), _mm512_set1_epi32(-127));
+    __m512i z = _mm512_max_epi32(_mm512_min_epi32(_mm512_cvtps_epi32(r), limit), _mm512_sub_epi32(_mm512_setzero_si512(), limit));
     _mm_storeu_si128((__m128i *)(void *)rest, _mm512_cvtepi32_epi8(z));
     return _mm512_add_epi32(_mm512_slli_epi32(x, 8), z);
 }
 
-INLINE void quant_block(const float *v, const int block, const int fine, uint8_t *q, uint8_t *rest, float *d, float *s)
+/* One block whose largest number is known; limit: 127, or 0 when its rests are not kept. */
+INLINE void quant_block(const float *v, const int block, const int fine, uint32_t top, int limit, uint8_t *q, uint8_t *rest, float *d, float *s)
 {
-    __m512 a = _mm512_loadu_ps(v), b = block == 32 ? _mm512_loadu_ps(v + 16) : a;
-    float top = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
-    __m512 inverse = _mm512_set1_ps(top > TINY_BLOCK ? 127.0f / top : 0.0f);
-    __m512i sum = quant_16(_mm512_mul_ps(a, inverse), fine, q, rest);
-    if (block == 32) sum = _mm512_add_epi32(sum, quant_16(_mm512_mul_ps(b, inverse), fine, q + 16, rest + 16));
-    *d = top * (1.0f / 127.0f);
-    if (fine) *d *= 1.0f / 256.0f;
-    const __m512 zero = _mm512_setzero_ps();
-    float bad = _mm512_reduce_add_ps(_mm512_fmadd_ps(a, zero, _mm512_mul_ps(b, zero)));  /* NaN stays visible */
-    *s = *d * (float)_mm512_reduce_add_epi32(sum) + bad;
+    const __m512 inverse = _mm512_set1_ps(plain_inverse(top));
+    const __m512i limits = _mm512_set1_epi32(limit);
+    __m512i sum = quant_16(_mm512_mul_ps(_mm512_loadu_ps(v), inverse), fine, limits, q, rest);
+    if (block == 32)
+        sum = _mm512_add_epi32(sum, quant_16(_mm512_mul_ps(_mm512_loadu_ps(v + 16), inverse), fine, limits, q + 16, rest + 16));
+    *d = plain_scale(top, (uint32_t)fine);
+    *s = *d * (float)_mm512_reduce_add_epi32(sum);
 }
+
+INLINE uint32_t top_of(const float *v, const int block)
+{
+    const __m512i most = _mm512_set1_epi32(0x7fffffff);
+    __m512i a = _mm512_and_si512(_mm512_loadu_si512(v), most);
+    if (block == 32) a = _mm512_max_epu32(a, _mm512_and_si512(_mm512_loadu_si512(v + 16), most));
+    return _mm512_reduce_max_epu32(a);
+}
+
+enum { BLOCKS_MAX = 1024 };          /* of one row; wider ones take the plain way */
 
 INLINE void quant_rows(const float *x, size_t ldx, uint32_t nt, size_t k, const int block, const int fine, uint8_t *tile)
 {
-    const size_t bytes = (size_t)nt * (size_t)block;
-    for (size_t at = 0; at < k; at += (size_t)block, tile += bytes * (size_t)(1 + fine) + (size_t)nt * 8) {
-        float *d = (float *)(void *)(tile + bytes * (size_t)(1 + fine)), *s = d + nt;
-        for (uint32_t t = 0; t < nt; t++) {
-            uint8_t q[32], r[32];
-            quant_block(x + t * ldx + at, block, fine, nt == 1 ? tile : q, nt == 1 ? tile + bytes : r, &d[t], &s[t]);
+    const size_t bytes = (size_t)nt * (size_t)block, both = bytes * (fine ? 2u : 1u), step = both + (size_t)nt * 8, blocks = k / (size_t)block;
+    uint32_t tops[BLOCKS_MAX];
+    uint8_t some[BLOCKS_MAX] = {0};
+    if (blocks > BLOCKS_MAX) {
+        plain_quant(x, ldx, nt, k, (uint32_t)block, (uint32_t)fine, tile);
+        return;
+    }
+    for (uint32_t t = 0; t < nt; t++, x += ldx) {
+        double limit = 0.0;
+        for (size_t b = 0; b < blocks; b++) tops[b] = top_of(x + b * (size_t)block, block);
+        for (size_t b = 0; b < blocks && fine == SG_SPARSE; b++) limit += plain_square(tops[b]);
+        limit *= SG_STANDS_OUT / (double)blocks;
+        for (size_t b = 0; b < blocks; b++) {
+            uint8_t q[32], r[32], *to = tile + b * step;
+            float *d = (float *)(void *)(to + both);
+            int keep = !(plain_square(tops[b]) < limit);
+            some[b] |= (uint8_t)keep;
+            quant_block(x + b * (size_t)block, block, fine, tops[b], keep ? 127 : 0, nt == 1 ? to : q, nt == 1 ? to + bytes : r, d + t, d + nt + t);
             for (uint32_t c = 0; nt > 1 && c < (uint32_t)block / 4; c++) {
-                memcpy(tile + (c * nt + t) * 4, q + 4 * c, 4);
-                if (fine) memcpy(tile + bytes + (c * nt + t) * 4, r + 4 * c, 4);
+                memcpy(to + (c * nt + t) * 4, q + 4 * c, 4);
+                if (fine) memcpy(to + bytes + (c * nt + t) * 4, r + 4 * c, 4);
             }
         }
+    }
+    for (size_t b = 0; b < blocks && fine == SG_SPARSE; b++) {
+        float *d = (float *)(void *)(tile + b * step + both);
+        for (uint32_t t = 0; t < nt && !some[b]; t++) d[t] *= t ? 256.0f : -256.0f;
     }
 }
 static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine, uint8_t *tile)
 {
-    if (block == 32 && fine) quant_rows(x, ldx, nt, k, 32, 1, tile);
-    else if (block == 32) quant_rows(x, ldx, nt, k, 32, 0, tile);
-    else if (fine) quant_rows(x, ldx, nt, k, 16, 1, tile);
-    else quant_rows(x, ldx, nt, k, 16, 0, tile);
+    if (block == 32 && fine == SG_SPARSE) quant_rows(x, ldx, nt, k, 32, SG_SPARSE, tile);
+    else if (block == 32 && fine) quant_rows(x, ldx, nt, k, 32, SG_FINE, tile);
+    else if (block == 32) quant_rows(x, ldx, nt, k, 32, SG_COARSE, tile);
+    else if (fine == SG_SPARSE) quant_rows(x, ldx, nt, k, 16, SG_SPARSE, tile);
+    else if (fine) quant_rows(x, ldx, nt, k, 16, SG_FINE, tile);
+    else quant_rows(x, ldx, nt, k, 16, SG_COARSE, tile);
 }
 
 /* --- float weights --- */

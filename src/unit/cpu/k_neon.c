@@ -51,21 +51,23 @@ INLINE void quarter_body(const uint8_t *w, size_t blocks, uint32_t h, uint32_t r
         const uint8_t *v = w + (half ? (kind == SG_PACK_Q4M ? 64 : 32) : 128);
         int32x4_t sum[4];
         for (int t = 0; t < n; t++) sum[t] = vdupq_n_s32(0);
-        for (int pass = 0; pass < 1 + fine; pass++) {
+        const uint8_t *scales = x + bytes * (size_t)(1 + fine);
+        const int passes = fine && !(scales[3] & 0x80) ? 2 : 1;      /* no rests where the first d is negative */
+        for (int pass = 0; pass < passes; pass++) {
             for (int c = 0; c < chunks; c++) {
                 int8x16_t q = weights_at(v, nibbles, c, h);
                 const uint8_t *xc = x + (size_t)pass * bytes + 4 * ((size_t)(unsigned)c * nt + t0);
                 for (int t = 0; t < n; t++) sum[t] = vdotq_s32(sum[t], q, bytes4(xc + 4 * t));
             }
-            for (int t = 0; t < n && fine && !pass; t++) sum[t] = vshlq_n_s32(sum[t], 8);
+            for (int t = 0; t < n && passes == 2 && !pass; t++) sum[t] = vshlq_n_s32(sum[t], 8);
         }
         float32x4_t d = half ? halves4(w + 8 * h) : floats4(w + 16 * h), m;
         if (kind == SG_PACK_Q4) m = vmulq_n_f32(d, 120.0f);
         else if (kind == SG_PACK_Q8) m = vdupq_n_f32(0.0f);
         else m = vfmaq_n_f32(kind == SG_PACK_Q4M ? halves4(w + 32 + 8 * h) : floats4(w + 64 + 16 * h), d, 128.0f);
-        const uint8_t *scales = x + bytes * (size_t)(1 + fine) + 4 * (size_t)t0;
+        scales += 4 * (size_t)t0;
         for (int t = 0; t < n; t++) {
-            acc[t] = vfmaq_f32(acc[t], vcvtq_f32_s32(sum[t]), vmulq_n_f32(d, one(scales + 4 * t)));
+            acc[t] = vfmaq_f32(acc[t], vcvtq_f32_s32(sum[t]), vmulq_n_f32(d, fabsf(one(scales + 4 * t))));
             acc[t] = vfmaq_n_f32(acc[t], m, one(scales + 4 * ((size_t)nt + (unsigned)t)));
         }
     }

@@ -256,33 +256,62 @@ static inline int32_t plain_round(float x)
     return (int32_t)(sg_bits_of_f32(kept + 12582912.0f) - 0x4b400000u);
 }
 
+/* Largest |v|, as bits: not finite numbers are larger than all others. */
+static inline uint32_t plain_top(const float *v, uint32_t n)
+{
+    uint32_t m[16] = {0}, top = 0, bits[16];
+    for (uint32_t i = 0; i < n; i += 16) {
+        memcpy(bits, v + i, sizeof bits);
+        for (int j = 0; j < 16; j++) m[j] = (bits[j] & 0x7fffffffu) > m[j] ? bits[j] & 0x7fffffffu : m[j];
+    }
+    for (int j = 0; j < 16; j++) top = m[j] > top ? m[j] : top;
+    return top;
+}
+
+/* Squares are exact in double: every kernel file decides alike which blocks keep their rests. */
+static inline double plain_square(uint32_t top) { return (double)sg_f32_of_bits(top) * (double)sg_f32_of_bits(top); }
+static inline float plain_inverse(uint32_t top)
+{
+    float f = sg_f32_of_bits(top);
+    return f > TINY_BLOCK && top < 0x7f800000u ? 127.0f / f : 0.0f;
+}
+/* d of a block: NaN when a number is not finite, so that it stays visible. */
+static inline float plain_scale(uint32_t top, uint32_t fine)
+{
+    float d = top < 0x7f800000u ? sg_f32_of_bits(top) * (1.0f / 127.0f) : NAN;
+    return fine ? d * (1.0f / 256.0f) : d;
+}
+
 static void plain_quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine, uint8_t *tile)
 {
-    size_t bytes = (size_t)nt * block;
-    for (size_t at = 0; at < k; at += block, tile += bytes * (1 + fine) + nt * (size_t)8) {
-        float *d = (float *)(void *)(tile + bytes * (1 + fine)), *s = d + nt;
+    size_t bytes = (size_t)nt * block, both = bytes * (1 + (fine != SG_COARSE)), blocks = k / block;
+    double limit[SG_TILE] = {0};
+    for (uint32_t t = 0; t < nt && fine == SG_SPARSE; t++) {
+        for (size_t b = 0; b < blocks; b++) limit[t] += plain_square(plain_top(x + t * ldx + b * block, block));
+        limit[t] *= SG_STANDS_OUT / (double)blocks;
+    }
+    for (size_t at = 0; at < k; at += block, tile += both + nt * (size_t)8) {
+        float *d = (float *)(void *)(tile + both), *s = d + nt;
+        int some = 0;
         for (uint32_t t = 0; t < nt; t++) {
             const float *v = x + t * ldx + at;
-            float top = 0.0f;
-            for (uint32_t i = 0; i < block; i++) top = fabsf(v[i]) > top ? fabsf(v[i]) : top;
-            float inverse = top > TINY_BLOCK ? 127.0f / top : 0.0f, bad = 0.0f;
-            int32_t sum = 0, rests = 0;
+            uint32_t top = plain_top(v, block);
+            float inverse = plain_inverse(top);
+            int32_t sum = 0, keep = !(plain_square(top) < limit[t]);
+            some |= keep;
             for (uint32_t i = 0; i < block; i++) {
                 volatile float y = v[i] * inverse;
-                bad += v[i] * 0.0f;          /* NaN when a number is not finite: it must stay visible */
                 int32_t q = plain_round(y), r = plain_round((y - (float)q) * 256.0f);
                 size_t to = ((i / 4) * nt + t) * 4 + i % 4;
-                r = r > 127 ? 127 : r < -127 ? -127 : r;
+                r = !keep ? 0 : r > 127 ? 127 : r < -127 ? -127 : r;
                 tile[to] = (uint8_t)q;
                 if (fine) tile[bytes + to] = (uint8_t)r;
-                sum += (int8_t)q;
-                rests += (int8_t)r;
+                sum += fine ? q * 256 + r : q;
             }
-            float scale = top * (1.0f / 127.0f);
-            if (fine) scale *= 1.0f / 256.0f;
-            d[t] = scale;
-            s[t] = scale * (float)(fine ? sum * 256 + rests : sum) + bad;
+            d[t] = plain_scale(top, fine);
+            s[t] = d[t] * (float)sum;
         }
+        for (uint32_t t = 0; t < nt && fine == SG_SPARSE && !some; t++) d[t] *= t ? 256.0f : -256.0f;
     }
 }
 

@@ -6,7 +6,8 @@
  * some kinds offsets m[16], then vectors of 64 bytes: 16 rows x 4 columns (row r, column c at byte r*4 + c). Value = q*d + m.
  * Activations: a tile of nt <= SG_TILE rows. Quantised: per block of 32 or 16 columns q[block/4][nt][4] s8, when fine also
  * the rest r[block/4][nt][4] s8 (x = d * (q + r/256)), then d[nt] f32 (fine: d / 256), then s[nt] f32, the sum of what was
- * kept of x. Float ("xf"): [k][nt] f32.
+ * kept of x. Sparse is fine, but rests are kept only in blocks whose largest number stands out of its row, where most of
+ * the error would be; where no row of the tile has rests, the sign of its first d is set and every d is that of q alone. Float ("xf"): [k][nt] f32.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CPU_KERNELS_H
 #define SG_UNIT_CPU_KERNELS_H
@@ -17,6 +18,10 @@
 #include "graph/op.h"
 
 enum { SG_GROUP = 16, SG_TILE = 12, SG_FEW = 4, SG_CHUNK = 128 };
+enum { SG_COARSE, SG_FINE, SG_SPARSE };      /* how exactly activations are quantised */
+
+/* Measured: see struct sg_part in cpu_types.h. */
+#define SG_STANDS_OUT 3.0
 
 enum sg_pack {
     SG_PACK_Q4,      /* d f16, 4 vectors of nibbles (low: columns 0-15, high: 16-31); m = -8 d */
@@ -45,11 +50,11 @@ static inline uint32_t sg_pack_block(enum sg_pack kind)
 /* Bytes of a quantised tile of nt rows and k columns. */
 static inline size_t sg_tile_bytes(size_t k, uint32_t block, uint32_t fine, size_t nt)
 {
-    return k / block * nt * (block * (1u + fine) + 8u);
+    return k / block * nt * (block * (1u + (fine != SG_COARSE)) + 8u);
 }
 
-/* out[t*ldo + r] for rows r < rows (any number; weights are padded to whole groups) and t < nt. fine: 0 or 1, the form of
- * x (float kinds: unused). */
+/* out[t*ldo + r] for rows r < rows (any number; weights are padded to whole groups) and t < nt. fine: the form of x
+ * (float kinds: unused). */
 typedef void sg_mm_fn(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, float *out, size_t ldo);
 
 struct sg_kernels {
@@ -62,7 +67,7 @@ struct sg_kernels {
     /* One group -> open form (blocks of 32). NULL for kinds that are open or float. Exact. */
     void (*open[SG_PACK_N])(const uint8_t *w, size_t k, uint8_t *out);
     /* nt rows of k columns (k multiple of block) -> tile. Exact: q = nearest even of y = x * (127 / max|x|), the rest
-     * nearest even of (y - q) * 256, within 127. */
+     * nearest even of (y - q) * 256, within 127. Sparse: rests where max|x|^2 >= SG_STANDS_OUT * its mean over the row. */
     void (*quant)(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine, uint8_t *tile);
     void (*spread)(const float *x, size_t ldx, uint32_t nt, size_t k, float *tile);   /* -> "xf"; exact */
 

@@ -166,7 +166,7 @@ static void parts_fill(struct match *m, struct sg_stage *st, uint32_t i)
         if (!joins(m, i, j) || (gates && !is_gate(m, j))) continue;
         struct sg_part *part = part_add(m, st, j);
         part_extend(m, part, j);
-        part->fine = part->act == SG_ACT_NONE && !part->up;
+        part->fine = st->wanted;             /* few rows, and a third of the divergence when it is not */
         part->lora = columns;
         columns += (part->op->u.linear.weight.rows + 15) / 16 * 16;
         part->lora_up = columns;
