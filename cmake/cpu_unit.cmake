@@ -1,6 +1,11 @@
 # The cpu unit's kernel files: each gets the flags of its instruction set; files of another architecture are left out.
 set(cpu ${PROJECT_SOURCE_DIR}/src/unit/cpu)
 set(kernel_flags "-O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math")
+# Unrolled kernels cost a compiler minutes under every sanitizer at full optimisation; addresses and threads are what
+# can go wrong in them.
+if(SEGUE_SANITIZE OR SEGUE_FUZZ)
+  set(kernel_flags "-O1 -g0 -fno-sanitize=undefined")
+endif()
 set_source_files_properties(${cpu}/k_generic.c PROPERTIES COMPILE_OPTIONS "-O3;-fno-trapping-math")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   separate_arguments(avx2_flags UNIX_COMMAND "${kernel_flags} -mavx2 -mfma -mf16c")
