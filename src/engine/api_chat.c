@@ -33,6 +33,8 @@ segue_status segue_chat_format(const segue_model *model, const char *request, si
     if (!model || !request || !len || (cap && !text))
         return sg_fail(err, SEGUE_EARG,
                        "chat not rendered: an argument is NULL; pass model, request and a place");
+    if (model->chat_error.status != SEGUE_OK)
+        return sg_fail(err, model->chat_error.status, "%s", model->chat_error.text);
     if (!model->chat)
         return sg_fail(err, SEGUE_EUNSUPPORTED,
                        "chat not rendered: %s: it has no chat template; give the prompt as it is",
