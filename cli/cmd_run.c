@@ -61,7 +61,7 @@ static int finish(struct job *j)
         if (out_json(o, 0, &err)) code = out_exit_code(err.status, EXIT_NOT_HERE);
     } else if (a->status != SEGUE_EIO && a->ids_n && (!a->text.len || a->text.data[a->text.len - 1] != '\n'))
         if (out_write("\n", 1, &err)) code = EXIT_INPUT_OUTPUT;
-    if (!args_has(j->args, "quiet") && a->status != SEGUE_EIO) report_line(&r);
+    if (!args_has(j->args, "quiet") && a->finish) report_line(&r); /* a failure is one line */
     if (!a->finish) {
         out_json_errors(false);
         out_error(&a->err, EXIT_NOT_HERE);
