@@ -184,7 +184,8 @@ static void put_model(json_t *o, const struct bench *b)
     json_object_set_new(o, "model_size", json_integer((json_int_t)p->info.weight_bytes));
     json_object_set_new(o, "model", report_model_json(p));
     json_object_set_new(o, "unit", json_string(p->unit_info[0].spec));
-    json_object_set_new(o, "n_threads", json_integer((json_int_t)b->threads));
+    const char *threads = strstr(p->unit_info[0].spec, "threads="); /* what the unit took */
+    json_object_set_new(o, "n_threads", json_integer(threads ? atoi(threads + 8) : (json_int_t)b->threads));
     free(type);
 }
 
