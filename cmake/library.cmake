@@ -3,6 +3,7 @@
 set(SEGUE_UNITS ref cpu)     # folders of src/unit that are built in, in the planner's order of last resort
 
 file(GLOB_RECURSE SEGUE_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c)
+include(cmake/cuda_unit.cmake)
 set(unit_lines "")
 foreach(unit IN LISTS SEGUE_UNITS)
   string(APPEND unit_lines "SG_UNIT(${unit})\n")

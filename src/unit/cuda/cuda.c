@@ -1,0 +1,419 @@
+/* cuda.c: the unit `cuda`: its table, which GPUs are here and why not, opening one, kernels, memory and copies through
+ * pinned staging. What a graph becomes is in fuse.c; nothing here knows an op.
+ * SPDX-License-Identifier: MIT */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "unit/cuda/cu.h"
+#include "unit/cuda/images.h"
+#include "unit/spec.h"
+
+enum { GPUS_MOST = 16 };
+
+extern const struct sg_unit_ops sg_unit_cuda;
+
+/* --- memory and copies --- */
+
+void cu_enter(struct sg_unit *u) { u->d.push(u->ctx); }
+
+void cu_leave(struct sg_unit *u)
+{
+    cu_ctx before;
+    u->d.pop(&before);
+}
+
+segue_status cu_room(struct sg_unit *u, size_t bytes, const char *what, cu_ptr *out, segue_error *err)
+{
+    *out = 0;
+    cu_enter(u);
+    cu_result r = u->d.alloc(out, bytes ? bytes : 16);
+    cu_leave(u);
+    if (r == CU_OUT_OF_MEMORY)
+        return sg_fail(err, SEGUE_EMEMORY, "unit cuda: %s: %zu MB do not fit into the GPU's memory; take a smaller storage or "
+                       "context, or end other programs on it", what, bytes >> 20);
+    return cu_check(&u->d, r, what, err);
+}
+
+void cu_room_free(struct sg_unit *u, cu_ptr *p)
+{
+    if (!*p) return;
+    cu_enter(u);
+    u->d.free(*p);
+    cu_leave(u);
+    *p = 0;
+}
+
+segue_status cu_grow(struct sg_unit *u, cu_ptr *p, size_t *have, size_t want, const char *what, segue_error *err)
+{
+    if (want <= *have) return SEGUE_OK;
+    cu_room_free(u, p);
+    *have = 0;
+    SG_TRY(cu_room(u, want, what, p, err));
+    *have = want;
+    return SEGUE_OK;
+}
+
+/* The pinned half number i % 2 is free to be used again. */
+static segue_status half_free(struct sg_unit *u, size_t i, segue_error *err)
+{
+    if (i < 2) return SEGUE_OK;
+    return cu_check(&u->d, u->d.event_wait(u->halves[i % 2]), "copy", err);
+}
+
+static segue_status send_pieces(struct sg_unit *u, cu_ptr to, const char *from, size_t n, segue_error *err)
+{
+    for (size_t i = 0, at = 0; at < n; i++, at += CU_STAGE) {
+        size_t piece = n - at < CU_STAGE ? n - at : CU_STAGE;
+        unsigned char *half = u->stage + i % 2 * CU_STAGE;
+        SG_TRY(half_free(u, i, err));
+        memcpy(half, from + at, piece);
+        SG_TRY(cu_check(&u->d, u->d.to_card(to + at, half, piece, u->copies), "copy to the GPU", err));
+        SG_TRY(cu_check(&u->d, u->d.event_record(u->halves[i % 2], u->copies), "copy to the GPU", err));
+    }
+    return cu_check(&u->d, u->d.stream_wait(u->copies), "copy to the GPU", err);
+}
+
+static segue_status fetch_pieces(struct sg_unit *u, char *to, cu_ptr from, size_t n, segue_error *err)
+{
+    size_t pieces = (n + CU_STAGE - 1) / CU_STAGE;
+    for (size_t i = 0; i < pieces + 1; i++) { /* piece i starts before piece i - 1 is taken out */
+        size_t at = i * (size_t)CU_STAGE, piece = i < pieces ? (n - at < CU_STAGE ? n - at : CU_STAGE) : 0;
+        if (piece) {
+            SG_TRY(cu_check(&u->d, u->d.to_host(u->stage + i % 2 * CU_STAGE, from + at, piece, u->copies), "copy from the GPU", err));
+            SG_TRY(cu_check(&u->d, u->d.event_record(u->halves[i % 2], u->copies), "copy from the GPU", err));
+        }
+        if (!i) continue;
+        size_t before = at - CU_STAGE, many = n - before < CU_STAGE ? n - before : CU_STAGE;
+        SG_TRY(cu_check(&u->d, u->d.event_wait(u->halves[(i - 1) % 2]), "copy from the GPU", err));
+        memcpy(to + before, u->stage + (i - 1) % 2 * CU_STAGE, many);
+    }
+    return SEGUE_OK;
+}
+
+segue_status cu_send(struct sg_unit *u, cu_ptr to, const void *from, size_t n, segue_error *err)
+{
+    pthread_mutex_lock(&u->copying);
+    cu_enter(u);
+    segue_status status = send_pieces(u, to, from, n, err);
+    cu_leave(u);
+    pthread_mutex_unlock(&u->copying);
+    return status;
+}
+
+segue_status cu_fetch(struct sg_unit *u, void *to, cu_ptr from, size_t n, segue_error *err)
+{
+    pthread_mutex_lock(&u->copying);
+    cu_enter(u);
+    segue_status status = fetch_pieces(u, to, from, n, err);
+    cu_leave(u);
+    pthread_mutex_unlock(&u->copying);
+    return status;
+}
+
+/* --- kernels --- */
+
+static segue_status find_kernel(struct sg_unit *u, const char *name, cu_fn *out, segue_error *err)
+{
+    for (uint32_t i = 0; i < u->modules_n; i++)
+        if (!u->d.function(out, u->modules[i], name)) return SEGUE_OK;
+    return sg_fail(err, SEGUE_EUNIT, "open unit: cuda: kernel %s is not in this build; build it anew", name);
+}
+
+static segue_status find_families(struct sg_unit *u, segue_error *err)
+{
+    static const char *const kinds[CK_KINDS] = {"F32", "F16", "BF16", "Q8", "Q4", "G8", "G4"};
+    static const char *const storages[4] = {"f32", "f16", "bf16", "q8"};
+    char name[32];
+    for (int k = 0; k < CK_KINDS; k++)
+        for (int b = 0; b < 5; b++) {
+            snprintf(name, sizeof name, "gemv_%s_%d", kinds[k], 1 << b);
+            SG_TRY(find_kernel(u, name, &u->k.gemv[k][b], err));
+            SG_TRY(cu_check(&u->d, u->d.function_set(u->k.gemv[k][b], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max), "open unit", err));
+        }
+    for (int s = 0; s < 4; s++) {
+        snprintf(name, sizeof name, "attend_part_%s", storages[s]);
+        SG_TRY(find_kernel(u, name, &u->k.attend_part[s], err));
+        snprintf(name, sizeof name, "attend_many_%s", storages[s]);
+        SG_TRY(find_kernel(u, name, &u->k.attend_many[s], err));
+        SG_TRY(cu_check(&u->d, u->d.function_set(u->k.attend_part[s], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max), "open unit", err));
+        SG_TRY(cu_check(&u->d, u->d.function_set(u->k.attend_many[s], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max), "open unit", err));
+    }
+    return SEGUE_OK;
+}
+
+segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
+{
+    for (size_t i = 0; cu_images[i]; i++) {
+        SG_TRY(cu_check(&u->d, u->d.module_load(&u->modules[i], cu_images[i]), "open unit: kernels do not load", err));
+        u->modules_n++;
+    }
+#define X(name) SG_TRY(find_kernel(u, #name, &u->k.name, err));
+    CU_KERNELS(X)
+#undef X
+    return find_families(u, err);
+}
+
+/* --- what is present --- */
+
+static void describe_absent(struct sg_unit_desc *d, const char *why)
+{
+    *d = (struct sg_unit_desc){.lanes = CU_LANES, .samples = 1};
+    d->info.size = sizeof d->info;
+    d->info.built = 1;
+    snprintf(d->info.spec, sizeof d->info.spec, "cuda");
+    snprintf(d->info.kind, sizeof d->info.kind, "cuda");
+    snprintf(d->info.why, sizeof d->info.why, "%s", why);
+}
+
+static cu_result describe_card(const struct cu_driver *d, int index, struct sg_unit_desc *out)
+{
+    cu_card card;
+    char name[64] = "";
+    int major = 0, minor = 0, sms = 0, version = 0;
+    size_t bytes = 0;
+    cu_result r = d->get(&card, index);
+    if (!r) r = d->name(name, sizeof name, card);
+    if (!r) r = d->total(&bytes, card);
+    if (!r) r = d->attribute(&major, CU_ATTR_MAJOR, card);
+    if (!r) r = d->attribute(&minor, CU_ATTR_MINOR, card);
+    if (!r) r = d->attribute(&sms, CU_ATTR_SMS, card);
+    if (!r) r = d->version(&version);
+    describe_absent(out, "");
+    snprintf(out->info.spec, sizeof out->info.spec, "cuda:%d", index);
+    if (r) return r;
+    snprintf(out->info.features, sizeof out->info.features, "%.40s, capability %d.%d, %d multiprocessors, driver API %d.%d", name,
+             major, minor, sms, version / 1000, version % 1000 / 10);
+    out->info.memory_bytes = bytes;
+    out->info.present = major >= 8;
+    if (major < 8) snprintf(out->info.why, sizeof out->info.why, "capability %d.%d; 8.0 is the least that serves", major, minor);
+    return 0;
+}
+
+static segue_status cu_list(struct sg_unit_desc *out, size_t cap, size_t *n, segue_error *err)
+{
+    struct cu_driver d;
+    segue_error why = {0};
+    int cards = 0;
+    (void)err;
+    *n = 1;
+    if (cu_driver_open(&d, &why) != SEGUE_OK) {
+        if (cap) describe_absent(out, why.text);
+        return SEGUE_OK;
+    }
+    if (d.count(&cards) || cards < 1) {
+        if (cap) describe_absent(out, "the NVIDIA driver sees no GPU here");
+    } else {
+        *n = (size_t)cards;
+        for (int i = 0; i < cards && (size_t)i < cap; i++)
+            if (describe_card(&d, i, &out[i])) snprintf(out[i].info.why, sizeof out[i].info.why, "the GPU does not answer");
+    }
+    cu_driver_close(&d);
+    return SEGUE_OK;
+}
+
+/* --- open and close --- */
+
+static void cu_close(struct sg_unit *u)
+{
+    if (!u) return;
+    if (u->ctx) {
+        cu_enter(u);
+        if (u->copies) u->d.stream_wait(u->copies);
+        cu_blas_close(&u->blas);
+        for (int i = 0; i < 2; i++)
+            if (u->halves[i]) u->d.event_free(u->halves[i]);
+        if (u->copies) u->d.stream_free(u->copies);
+        if (u->stage) u->d.host_free(u->stage);
+        while (u->modules_n) u->d.module_unload(u->modules[--u->modules_n]);
+        cu_leave(u);
+        u->d.release(u->card);
+    }
+    cu_driver_close(&u->d);
+    pthread_mutex_destroy(&u->copying);
+    sg_free(u);
+}
+
+static segue_status number_of(const struct sg_unit_spec *spec, const char *key, uint32_t most, uint32_t *out, segue_error *err)
+{
+    const char *text = sg_spec_value(spec, key);
+    char *end;
+    if (!text) return SEGUE_OK;
+    unsigned long n = strtoul(text, &end, 10);
+    if (*text < '0' || *text > '9' || n > most || (*end && *end != '-'))
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: %s%s is no number up to %u", spec->text, *key ? key : "the GPU ", text, most);
+    if (*end == '-')
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "open unit: %s: several GPUs as one unit are not built in; name one, cuda:%lu",
+                       spec->text, n);
+    *out = (uint32_t)n;
+    return SEGUE_OK;
+}
+
+static segue_status open_card(struct sg_unit *u, uint32_t index, segue_error *err)
+{
+    int cards = 0, value = 0;
+    if (u->d.count(&cards) || (int)index >= cards)
+        return sg_fail(err, SEGUE_EUNIT, "open unit: cuda:%u: there are %d GPUs here; `segue units` lists them", index, cards);
+    SG_TRY(cu_check(&u->d, u->d.get(&u->card, (int)index), "open unit", err));
+    SG_TRY(cu_check(&u->d, describe_card(&u->d, (int)index, &u->desc), "open unit", err));
+    if (!u->desc.info.present) return sg_fail(err, SEGUE_EUNIT, "open unit: cuda:%u: %s", index, u->desc.info.why);
+    u->d.attribute(&value, CU_ATTR_SMS, u->card);
+    u->sms = value > 0 ? (uint32_t)value : 1;
+    u->d.attribute(&value, CU_ATTR_MAJOR, u->card);
+    u->major = (uint32_t)value;
+    u->d.attribute(&value, CU_ATTR_SHARED_OPTIN, u->card);
+    u->shared_max = value > 65536 ? (uint32_t)value - 8192 : 40960; /* what is left beside static room */
+    if (u->major < 9) u->pdl = 0;
+    SG_TRY(cu_check(&u->d, u->d.retain(&u->ctx, u->card), "open unit", err));
+    cu_enter(u);
+    segue_status status = cu_check(&u->d, u->d.stream_new(&u->copies, CU_STREAM_NON_BLOCKING, 0), "open unit", err);
+    void *stage = NULL;
+    if (status == SEGUE_OK) status = cu_check(&u->d, u->d.host_alloc(&stage, 2 * (size_t)CU_STAGE, CU_HOST_MAPPED), "open unit", err);
+    u->stage = stage;
+    for (int i = 0; i < 2 && status == SEGUE_OK; i++)
+        status = cu_check(&u->d, u->d.event_new(&u->halves[i], 2), "open unit", err); /* 2: no timing */
+    if (status == SEGUE_OK) status = cu_kernels_load(u, err);
+    if (status == SEGUE_OK) cu_blas_open(&u->blas);
+    cu_leave(u);
+    return status;
+}
+
+static segue_status cu_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
+{
+    static const char *const keys[] = {"", "pdl", "waves", "graphs", NULL};
+    uint32_t index = 0;
+    struct sg_unit *u;
+    SG_TRY(sg_spec_only(spec, keys, err));
+    SG_TRY(number_of(spec, "", GPUS_MOST, &index, err));
+    u = sg_alloc(sizeof *u);
+    if (!u) return sg_no_memory("unit cuda", sizeof *u, err);
+    pthread_mutex_init(&u->copying, NULL);
+    u->base.ops = &sg_unit_cuda;
+    u->pdl = u->graphs = 1;
+    u->waves = 2;
+    segue_status status = number_of(spec, "pdl", 1, &u->pdl, err);
+    if (status == SEGUE_OK) status = number_of(spec, "waves", 8, &u->waves, err);
+    if (status == SEGUE_OK) status = number_of(spec, "graphs", 1, &u->graphs, err);
+    if (!u->waves) u->waves = 1;
+    if (status == SEGUE_OK) status = cu_driver_open(&u->d, err);
+    if (status == SEGUE_OK) status = open_card(u, index, err);
+    if (status != SEGUE_OK) {
+        if (status == SEGUE_ELOST && err) err->status = SEGUE_EUNIT;
+        cu_close(u);
+        return status == SEGUE_ELOST ? SEGUE_EUNIT : status;
+    }
+    snprintf(u->desc.info.spec, sizeof u->desc.info.spec, "%s", spec->text);
+    *out = u;
+    return SEGUE_OK;
+}
+
+static void cu_describe(const struct sg_unit *u, struct sg_unit_desc *out) { *out = u->desc; }
+
+static segue_status cu_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op, segue_error *why)
+{
+    (void)u;
+    SG_TRY(sg_op_check(g, (uint32_t)(op - g->ops), why));
+    const struct sg_attend *a = &op->u.attend;
+    if (op->code == SG_OP_DELTA && op->u.delta.dk > 256)
+        return sg_fail(why, SEGUE_EUNSUPPORTED, "unit cuda: delta (layer %d): keys of width %u; 256 at most", op->layer, op->u.delta.dk);
+    if (op->code == SG_OP_ATTEND && (a->d > 1024 || a->dv > 1024))
+        return sg_fail(why, SEGUE_EUNSUPPORTED, "unit cuda: attend (layer %d): heads of width %u and %u; 1024 at most", op->layer,
+                       a->d, a->dv);
+    return SEGUE_OK;
+}
+
+static void cu_footprint(const struct sg_program *p, uint64_t *own, uint64_t *read, uint64_t *scratch)
+{
+    if (own) *own = p->weights->bytes;
+    if (read) *read = p->read_per_token;
+    if (scratch) *scratch = ((uint64_t)p->columns[0] * CU_MANY + (uint64_t)p->columns[1] * CU_FEW) * sizeof(float);
+}
+
+/* --- measurements --- */
+
+static segue_status read_timed(struct sg_unit *u, cu_ptr p, uint64_t bytes, double *gb_s, segue_error *err)
+{
+    struct ck_read args = {.data = (const void *)(uintptr_t)p, .n = bytes / 16, .out = (uint32_t *)(uintptr_t)p};
+    struct cu_launch l = {u->sms * 8, 1, 1, 512, 1, 1, 0, u->copies, NULL, 0};
+    void *list[] = {&args};
+    double best = 0;
+    for (int i = 0; i < 4; i++) {
+        uint64_t begin = sg_now_ns();
+        SG_TRY(cu_check(&u->d, u->d.launch(&l, u->k.read_all, list, NULL), "measure", err));
+        SG_TRY(cu_check(&u->d, u->d.stream_wait(u->copies), "measure", err));
+        double rate = (double)bytes / (double)(sg_now_ns() - begin);
+        if (rate > best) best = rate;
+    }
+    *gb_s = best;
+    return SEGUE_OK;
+}
+
+static segue_status cu_stream_rate(struct sg_unit *u, uint64_t bytes, double *gb_s, segue_error *err)
+{
+    cu_ptr p;
+    if (bytes < 1 << 20) bytes = 1 << 20;
+    SG_TRY(cu_room(u, bytes, "measure", &p, err));
+    pthread_mutex_lock(&u->copying);
+    cu_enter(u);
+    segue_status status = cu_check(&u->d, u->d.fill(p, 7, bytes, u->copies), "measure", err);
+    if (status == SEGUE_OK) status = read_timed(u, p, bytes, gb_s, err);
+    cu_leave(u);
+    pthread_mutex_unlock(&u->copying);
+    cu_room_free(u, &p);
+    return status;
+}
+
+/* Energy since the driver was loaded, from NVML, which is opened for this one question. */
+static segue_status cu_meter(struct sg_unit *u, double *joules, segue_error *err)
+{
+    static const char *const names[] = {"nvmlInit_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetTotalEnergyConsumption", "nvmlShutdown"};
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL), *found[4] = {0}, *card = NULL;
+    int (*init)(void), (*get)(unsigned, void **), (*energy)(void *, unsigned long long *), (*stop)(void);
+    unsigned long long mj = 0;
+    int ok = library != NULL;
+    for (int i = 0; i < 4 && ok; i++) ok = (found[i] = dlsym(library, names[i])) != NULL;
+    if (ok) {
+        memcpy(&init, &found[0], sizeof init);
+        memcpy(&get, &found[1], sizeof get);
+        memcpy(&energy, &found[2], sizeof energy);
+        memcpy(&stop, &found[3], sizeof stop);
+        ok = !init();
+        if (ok) {
+            ok = !get((unsigned)u->card, &card) && !energy(card, &mj);
+            stop();
+        }
+    }
+    if (library) dlclose(library);
+    if (!ok) return sg_fail(err, SEGUE_EUNSUPPORTED, "energy not measured: unit cuda: NVML does not tell it here");
+    *joules = (double)mj * 1e-3;
+    return SEGUE_OK;
+}
+
+const struct sg_unit_ops sg_unit_cuda = {
+    .kind = "cuda",
+    .list = cu_list,
+    .open = cu_open,
+    .close = cu_close,
+    .describe = cu_describe,
+    .can = cu_can,
+    .compile = cu_compile,
+    .discard = cu_discard,
+    .footprint = cu_footprint,
+    .start = cu_start,
+    .wait = cu_wait,
+    .state_new = cu_state_new,
+    .state_free = cu_state_free,
+    .state_fork = cu_state_fork,
+    .state_mark = cu_state_mark,
+    .state_back = cu_state_back,
+    .state_drop = cu_state_drop,
+    .state_cut = cu_state_cut,
+    .state_held = cu_state_held,
+    .state_bytes = cu_state_bytes,
+    .state_get = cu_state_get,
+    .state_put = cu_state_put,
+    .stream = cu_stream_rate,
+    .meter = cu_meter,
+};

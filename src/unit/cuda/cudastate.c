@@ -1,0 +1,425 @@
+/* cudastate.c: what the unit remembers of a sequence, in GPU memory. K and V rows lie one after the other in the canonical
+ * layout and the storage that was asked for; a slot that grows moves to a larger piece. Convolution and delta slots are
+ * fp32 and changed in place: a pass is issued whole or not at all. Forks copy on the GPU (a gigabyte takes half a
+ * millisecond there), so two states never share memory. No row is ever let go before the state is.
+ * SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "unit/cuda/cu.h"
+
+enum { ROWS_LEAST = 256 };
+
+static int is_rows(const struct cu_slot *s) { return s->slot.kind == SG_SLOT_K || s->slot.kind == SG_SLOT_V; }
+
+enum ck_storage cu_storage_of(enum sg_storage s)
+{
+    return s == SG_F32 ? CK_KV_F32 : s == SG_F16 ? CK_KV_F16 : s == SG_BF16 ? CK_KV_BF16 : CK_KV_Q8;
+}
+
+static segue_status move_bytes(struct sg_unit *u, cu_ptr to, cu_ptr from, size_t n, segue_error *err)
+{
+    if (!n) return SEGUE_OK;
+    pthread_mutex_lock(&u->copying);
+    cu_enter(u);
+    cu_result r = u->d.copy(to, from, n, u->copies);
+    if (!r) r = u->d.stream_wait(u->copies);
+    cu_leave(u);
+    pthread_mutex_unlock(&u->copying);
+    return cu_check(&u->d, r, "copy state", err);
+}
+
+static segue_status clear_bytes(struct sg_unit *u, cu_ptr to, size_t n, segue_error *err)
+{
+    if (!n) return SEGUE_OK;
+    pthread_mutex_lock(&u->copying);
+    cu_enter(u);
+    cu_result r = u->d.fill(to, 0, n, u->copies);
+    if (!r) r = u->d.stream_wait(u->copies);
+    cu_leave(u);
+    pthread_mutex_unlock(&u->copying);
+    return cu_check(&u->d, r, "clear state", err);
+}
+
+/* Room for `rows` rows; those held are kept. */
+static segue_status slot_grow(struct sg_unit *u, struct cu_slot *s, uint64_t rows, segue_error *err)
+{
+    uint64_t room = s->room * 2 > rows ? s->room * 2 : rows;
+    size_t bytes;
+    cu_ptr wider;
+    if (rows <= s->room) return SEGUE_OK;
+    if (room < ROWS_LEAST) room = ROWS_LEAST;
+    room = (room + 63) / 64 * 64;
+    SG_TRY(sg_mul(room, s->row_bytes, &bytes, "state slot", err));
+    segue_status status = cu_room(u, bytes, "state", &wider, err);
+    if (status == SEGUE_EMEMORY && room > rows) { /* no room to double: what is needed alone may fit */
+        room = (rows + 63) / 64 * 64;
+        status = cu_room(u, room * s->row_bytes, "state", &wider, err);
+    }
+    if (status == SEGUE_OK) status = move_bytes(u, wider, s->memory, s->memory ? s->end * s->row_bytes : 0, err);
+    if (status != SEGUE_OK) {
+        cu_room_free(u, &wider);
+        return status;
+    }
+    cu_room_free(u, &s->memory);
+    s->memory = wider;
+    s->room = room;
+    return SEGUE_OK;
+}
+
+static segue_status slot_begin(struct sg_state *st, struct cu_slot *s, const struct sg_slot *slot, uint64_t rows, segue_error *err)
+{
+    s->slot = *slot;
+    s->row_bytes = sg_slot_row_bytes(slot, st->storage);
+    s->fixed_bytes = sg_slot_fixed_bytes(slot);
+    if (is_rows(s)) return slot_grow(st->base.unit, s, rows ? rows : 1, err);
+    SG_TRY(cu_room(st->base.unit, s->fixed_bytes, "state", &s->memory, err));
+    st->fixed_bytes += s->fixed_bytes;
+    return clear_bytes(st->base.unit, s->memory, s->fixed_bytes, err);
+}
+
+static segue_status state_fill(struct sg_state *st, const struct sg_slot *slots, uint32_t n, uint64_t rows, segue_error *err)
+{
+    st->slots = sg_alloc(n * sizeof *st->slots);
+    st->marks = sg_alloc(st->marks_cap * sizeof *st->marks);
+    if (!st->slots || !st->marks) return sg_no_memory("state", n * sizeof *st->slots, err);
+    st->slots_n = n;
+    for (uint32_t i = 0; i < n; i++) SG_TRY(slot_begin(st, &st->slots[i], &slots[i], rows, err));
+    return SEGUE_OK;
+}
+
+segue_status cu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n, const struct sg_state_opts *o,
+                          struct sg_state **out, segue_error *err)
+{
+    enum sg_storage storage = o ? o->kv : SG_F16;
+    if (storage != SG_F32 && storage != SG_F16 && storage != SG_BF16 && storage != SG_Q8_0)
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "new state: cuda: K and V as %s; take f32, f16, bf16 or q8",
+                       (unsigned)storage < SG_STORAGE_N ? sg_storage_info(storage)->name : "an unknown storage");
+    struct sg_state *st = sg_alloc(sizeof *st);
+    if (!st) return sg_no_memory("state", sizeof *st, err);
+    st->base = (struct sg_state_base){u->base.ops, u};
+    st->storage = storage;
+    st->marks_cap = o && o->undo ? o->undo : CU_MARKS;
+    pthread_mutex_init(&st->lock, NULL);
+    pthread_cond_init(&st->moved, NULL);
+    segue_status status = state_fill(st, slots, slots_n, o ? o->rows : 0, err);
+    if (status != SEGUE_OK) {
+        cu_state_free(st);
+        return status;
+    }
+    *out = st;
+    return SEGUE_OK;
+}
+
+static void marks_keep(struct sg_state *s, uint32_t n)
+{
+    while (s->marks_n > n) cu_room_free(s->base.unit, &s->marks[--s->marks_n].copy);
+}
+
+void cu_state_free(struct sg_state *s)
+{
+    if (!s) return;
+    marks_keep(s, 0);
+    for (uint32_t i = 0; i < s->slots_n; i++) cu_room_free(s->base.unit, &s->slots[i].memory);
+    sg_free(s->slots);
+    sg_free(s->marks);
+    pthread_cond_destroy(&s->moved);
+    pthread_mutex_destroy(&s->lock);
+    sg_free(s);
+}
+
+segue_status cu_state_fork(struct sg_state *s, struct sg_state **out, segue_error *err)
+{
+    struct sg_unit *u = s->base.unit;
+    struct sg_state_opts o = {.kv = s->storage, .rows = s->rows, .undo = s->marks_cap};
+    struct sg_state *copy = NULL;
+    struct sg_slot *slots = sg_alloc(s->slots_n * sizeof *slots);
+    if (!slots) return sg_no_memory("state", s->slots_n * sizeof *slots, err);
+    for (uint32_t i = 0; i < s->slots_n; i++) slots[i] = s->slots[i].slot;
+    segue_status status = cu_state_new(u, slots, s->slots_n, &o, &copy, err);
+    sg_free(slots);
+    for (uint32_t i = 0; status == SEGUE_OK && i < s->slots_n; i++) {
+        const struct cu_slot *from = &s->slots[i];
+        struct cu_slot *to = &copy->slots[i];
+        to->given = from->given;
+        to->first = from->first;
+        to->end = from->end;
+        status = is_rows(to) ? slot_grow(u, to, from->end, err) : SEGUE_OK;
+        if (status == SEGUE_OK) status = move_bytes(u, to->memory, from->memory, is_rows(to) ? from->end * from->row_bytes : from->fixed_bytes, err);
+    }
+    if (status != SEGUE_OK) {
+        cu_state_free(copy);
+        return status;
+    }
+    copy->rows = s->rows;
+    *out = copy;
+    return SEGUE_OK;
+}
+
+/* --- marks and cuts --- */
+
+/* All fixed slots <-> one piece of memory. */
+static segue_status fixed_move(struct sg_state *s, cu_ptr copy, int restore, segue_error *err)
+{
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        const struct cu_slot *slot = &s->slots[i];
+        if (!slot->fixed_bytes) continue;
+        SG_TRY(move_bytes(s->base.unit, restore ? slot->memory : copy, restore ? copy : slot->memory, slot->fixed_bytes, err));
+        copy += slot->fixed_bytes;
+    }
+    return SEGUE_OK;
+}
+
+segue_status cu_state_mark(struct sg_state *s, uint32_t *mark, segue_error *err)
+{
+    cu_ptr copy = 0;
+    if (s->marks_n == s->marks_cap)
+        return sg_fail(err, SEGUE_ELIMIT, "mark state: cuda: %u marks are alive; drop one, or open the state with more", s->marks_n);
+    if (s->fixed_bytes) SG_TRY(cu_room(s->base.unit, s->fixed_bytes, "mark of a state", &copy, err));
+    segue_status status = fixed_move(s, copy, 0, err);
+    if (status != SEGUE_OK) {
+        cu_room_free(s->base.unit, &copy);
+        return status;
+    }
+    s->marks[s->marks_n++] = (struct cu_mark){.number = s->marks_next, .rows = s->rows, .copy = copy};
+    *mark = s->marks_next++;
+    return SEGUE_OK;
+}
+
+static uint32_t mark_find(const struct sg_state *s, uint32_t number)
+{
+    uint32_t i = 0;
+    while (i < s->marks_n && s->marks[i].number != number) i++;
+    return i;
+}
+
+/* Keep the rows before `end`. */
+static void rows_keep(struct sg_state *s, uint64_t end)
+{
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        struct cu_slot *slot = &s->slots[i];
+        if (!is_rows(slot)) continue;
+        slot->end = end;
+        if (slot->first > end) slot->first = end;
+    }
+    s->rows = end;
+}
+
+segue_status cu_state_back(struct sg_state *s, uint32_t mark, segue_error *err)
+{
+    uint32_t at = mark_find(s, mark);
+    if (at == s->marks_n) return sg_fail(err, SEGUE_EARG, "go back: cuda: mark %u is not alive; use a newer one", mark);
+    marks_keep(s, at + 1);
+    SG_TRY(fixed_move(s, s->marks[at].copy, 1, err));
+    rows_keep(s, s->marks[at].rows);
+    return SEGUE_OK;
+}
+
+void cu_state_drop(struct sg_state *s, uint32_t mark)
+{
+    uint32_t at = mark_find(s, mark);
+    if (at == s->marks_n) return;
+    for (uint32_t i = 0; i <= at; i++) cu_room_free(s->base.unit, &s->marks[i].copy);
+    s->marks_n -= at + 1;
+    memmove(s->marks, s->marks + at + 1, s->marks_n * sizeof *s->marks);
+}
+
+/* The first row that the row at position `rows` may ask for. */
+static uint64_t first_needed(const struct cu_slot *s, uint64_t rows)
+{
+    uint32_t w = s->slot.window;
+    return w && rows + 1 > w ? rows + 1 - w : 0;
+}
+
+static segue_status may_cut(const struct sg_state *s, uint64_t rows, segue_error *err)
+{
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        const struct cu_slot *slot = &s->slots[i];
+        if (slot->fixed_bytes)
+            return sg_fail(err, SEGUE_EUNSUPPORTED, "cut state: cuda: layer %u: its recurrent memory cannot be cut back; go back to a "
+                           "mark, or replay", slot->slot.layer);
+        if (is_rows(slot) && slot->first > first_needed(slot, rows))
+            return sg_fail(err, SEGUE_EUNSUPPORTED, "cut state: cuda: layer %u: its window starts at row %llu; replay",
+                           slot->slot.layer, (unsigned long long)slot->first);
+    }
+    return SEGUE_OK;
+}
+
+segue_status cu_state_cut(struct sg_state *s, uint64_t rows, segue_error *err)
+{
+    uint32_t keep = 0;
+    if (rows > s->rows)
+        return sg_fail(err, SEGUE_EARG, "cut state: cuda: to %llu rows of %llu; give fewer", (unsigned long long)rows,
+                       (unsigned long long)s->rows);
+    if (rows && rows < s->rows) SG_TRY(may_cut(s, rows, err));
+    while (keep < s->marks_n && s->marks[keep].rows <= rows) keep++;
+    marks_keep(s, keep);
+    rows_keep(s, rows);
+    for (uint32_t i = 0; i < s->slots_n && !rows; i++) {
+        s->slots[i].first = 0;
+        s->slots[i].given = 0;
+        SG_TRY(clear_bytes(s->base.unit, s->slots[i].memory, s->slots[i].fixed_bytes, err));
+    }
+    return SEGUE_OK;
+}
+
+void cu_state_held(const struct sg_state *s, uint32_t slot, uint64_t *first, uint64_t *rows)
+{
+    *rows = s->rows;
+    *first = slot < s->slots_n && is_rows(&s->slots[slot]) ? s->slots[slot].first : 0;
+}
+
+uint64_t cu_state_bytes(const struct sg_state *s)
+{
+    uint64_t bytes = (uint64_t)s->fixed_bytes * (1 + s->marks_n);
+    for (uint32_t i = 0; i < s->slots_n; i++) bytes += s->slots[i].room * s->slots[i].row_bytes;
+    return bytes;
+}
+
+/* --- get and put --- */
+
+static segue_status slot_of(struct sg_state *s, uint32_t slot, enum sg_storage storage, const char *verb, struct cu_slot **out,
+                            segue_error *err)
+{
+    if (slot >= s->slots_n)
+        return sg_fail(err, SEGUE_EARG, "%s state: cuda: slot %u of %u; give a smaller one", verb, slot, s->slots_n);
+    *out = &s->slots[slot];
+    int known = is_rows(*out) ? sg_slot_row_bytes(&(*out)->slot, storage) || !(*out)->row_bytes : storage == SG_F32;
+    if (!known)
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "%s state: cuda: slot %u in storage %d; take f32%s", verb, slot, (int)storage,
+                       is_rows(*out) ? ", f16, bf16 or q8" : "");
+    return SEGUE_OK;
+}
+
+/* n rows from one storage to another on the host. */
+static segue_status convert(const struct sg_slot *slot, const char *from, enum sg_storage a, char *to, enum sg_storage b, uint64_t n,
+                            segue_error *err)
+{
+    size_t x = sg_slot_row_bytes(slot, a), y = sg_slot_row_bytes(slot, b);
+    float *row = sg_alloc((size_t)slot->heads * slot->width * sizeof *row);
+    if (!row) return sg_no_memory("a row of state", x, err);
+    for (uint64_t r = 0; r < n; r++) {
+        sg_slot_decode(slot, a, from + r * x, row);
+        sg_slot_encode(slot, b, row, to + r * y);
+    }
+    sg_free(row);
+    return SEGUE_OK;
+}
+
+static segue_status get_rows(struct sg_state *st, const struct cu_slot *s, uint64_t from, uint64_t to, enum sg_storage storage,
+                             void *out, segue_error *err)
+{
+    size_t bytes = (size_t)(to - from) * s->row_bytes;
+    cu_ptr at = s->memory + from * s->row_bytes;
+    if (storage == st->storage) return bytes ? cu_fetch(st->base.unit, out, at, bytes, err) : SEGUE_OK;
+    char *own = sg_alloc(bytes);
+    if (!own) return sg_no_memory("rows of state", bytes, err);
+    segue_status status = bytes ? cu_fetch(st->base.unit, own, at, bytes, err) : SEGUE_OK;
+    if (status == SEGUE_OK) status = convert(&s->slot, own, st->storage, out, storage, to - from, err);
+    sg_free(own);
+    return status;
+}
+
+segue_status cu_state_get(struct sg_state *st, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage, void *out,
+                          segue_error *err)
+{
+    struct cu_slot *s;
+    SG_TRY(slot_of(st, slot, storage, "get", &s, err));
+    pthread_mutex_lock(&st->lock);
+    while (st->busy && (!is_rows(s) || s->end < to)) pthread_cond_wait(&st->moved, &st->lock);
+    uint64_t first = s->first, end = s->end;
+    pthread_mutex_unlock(&st->lock);
+    if (!is_rows(s)) return cu_fetch(st->base.unit, out, s->memory, s->fixed_bytes, err);
+    if (from > to || to > end || (from < to && from < first))
+        return sg_fail(err, SEGUE_EARG, "get state: cuda: slot %u: rows [%llu, %llu) of [%llu, %llu); ask for those that are held",
+                       slot, (unsigned long long)from, (unsigned long long)to, (unsigned long long)first, (unsigned long long)end);
+    return get_rows(st, s, from, to, storage, out, err);
+}
+
+/* Every slot has what a sequence of that many rows may ask for. */
+static segue_status seal(struct sg_state *s, uint64_t rows, segue_error *err)
+{
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        const struct cu_slot *slot = &s->slots[i];
+        int fits = is_rows(slot) ? slot->end >= rows && slot->first <= first_needed(slot, rows)
+                                 : !rows || slot->given || !slot->fixed_bytes;
+        if (!fits)
+            return sg_fail(err, SEGUE_EARG, "seal state: cuda: slot %u lacks rows of %llu; put them first", i, (unsigned long long)rows);
+    }
+    marks_keep(s, 0);
+    rows_keep(s, rows);
+    return SEGUE_OK;
+}
+
+static segue_status put_rows(struct sg_state *st, struct cu_slot *s, uint64_t from, uint64_t to, enum sg_storage storage, const void *in,
+                             segue_error *err)
+{
+    struct sg_unit *u = st->base.unit;
+    if (s->first == s->end) s->first = s->end = from;
+    if (from > to || from > s->end || to < s->first)
+        return sg_fail(err, SEGUE_EARG, "put state: cuda: rows [%llu, %llu) beside [%llu, %llu); leave no gap", (unsigned long long)from,
+                       (unsigned long long)to, (unsigned long long)s->first, (unsigned long long)s->end);
+    SG_TRY(slot_grow(u, s, to, err));
+    size_t bytes = (size_t)(to - from) * s->row_bytes;
+    segue_status status = SEGUE_OK;
+    if (storage == st->storage) {
+        if (bytes) status = cu_send(u, s->memory + from * s->row_bytes, in, bytes, err);
+    } else {
+        char *own = sg_alloc(bytes);
+        status = own ? convert(&s->slot, in, storage, own, st->storage, to - from, err) : sg_no_memory("rows of state", bytes, err);
+        if (status == SEGUE_OK && bytes) status = cu_send(u, s->memory + from * s->row_bytes, own, bytes, err);
+        sg_free(own);
+    }
+    if (status != SEGUE_OK) return status;
+    if (from < s->first) s->first = from;
+    if (to > s->end) s->end = to;
+    return SEGUE_OK;
+}
+
+segue_status cu_state_put(struct sg_state *st, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage, const void *in,
+                          segue_error *err)
+{
+    struct cu_slot *s;
+    if (st->busy) return sg_fail(err, SEGUE_EARG, "put state: cuda: a run is using the state; wait for it");
+    if (slot == UINT32_MAX) return seal(st, to, err);
+    SG_TRY(slot_of(st, slot, storage, "put", &s, err));
+    if (is_rows(s)) return put_rows(st, s, from, to, storage, in, err);
+    SG_TRY(cu_send(st->base.unit, s->memory, in, s->fixed_bytes, err));
+    s->given = 1;
+    return SEGUE_OK;
+}
+
+/* --- for runs --- */
+
+segue_status cu_state_take(struct sg_state *s, uint64_t rows, segue_error *err)
+{
+    pthread_mutex_lock(&s->lock);
+    int busy = s->busy;
+    s->busy = 1;
+    pthread_mutex_unlock(&s->lock);
+    if (busy) return sg_fail(err, SEGUE_EARG, "run: cuda: two spans or runs share a state; fork it");
+    segue_status status = SEGUE_OK;
+    for (uint32_t i = 0; i < s->slots_n && status == SEGUE_OK; i++)
+        if (is_rows(&s->slots[i])) status = slot_grow(s->base.unit, &s->slots[i], s->rows + rows, err);
+    if (status != SEGUE_OK) cu_state_release(s);
+    return status;
+}
+
+void cu_state_moved(struct sg_state *s, uint64_t rows)
+{
+    pthread_mutex_lock(&s->lock);
+    s->rows += rows;
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        if (is_rows(&s->slots[i])) s->slots[i].end = s->rows;
+        else s->slots[i].given = 1;
+    }
+    pthread_cond_broadcast(&s->moved);
+    pthread_mutex_unlock(&s->lock);
+}
+
+void cu_state_release(struct sg_state *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->busy = 0;
+    pthread_cond_broadcast(&s->moved);
+    pthread_mutex_unlock(&s->lock);
+}

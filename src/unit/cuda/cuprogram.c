@@ -1,0 +1,187 @@
+/* cuprogram.c: compiling: weights, steps, and the lane: the memory, stream and pinned pieces that runs of a program use. It
+ * issues nothing.
+ * SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "unit/cuda/cu.h"
+
+static uint64_t weight_bytes(const struct sg_program *p, const struct sg_weight *w)
+{
+    if (w->tensor < 0) return 0;
+    const struct cu_tensor *t = cu_weight_of(p->weights, p->base.graph->tensors[w->tensor]);
+    return t->bytes / t->source->rows * w->rows;
+}
+
+static uint64_t read_per_token(const struct sg_program *p)
+{
+    const struct sg_graph *g = p->base.graph;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < g->ops_n; i++) {
+        const struct sg_op *op = &g->ops[i];
+        const struct sg_experts *e = &op->u.experts;
+        if (op->code == SG_OP_LINEAR) bytes += weight_bytes(p, &op->u.linear.weight);
+        if (op->code == SG_OP_EMBED) bytes += weight_bytes(p, &op->u.embed.table) / op->u.embed.table.rows;
+        if (op->code == SG_OP_EXPERTS)
+            bytes += (weight_bytes(p, &e->gate) + weight_bytes(p, &e->up) + weight_bytes(p, &e->down)) / e->experts * e->k;
+    }
+    return bytes;
+}
+
+/* --- the lane --- */
+
+static void lane_close(struct sg_unit *u, struct cu_lane *l)
+{
+    cu_ptr *const rooms[] = {&l->few.memory[0], &l->few.memory[1], &l->many.memory[0], &l->many.memory[1], &l->head, &l->scratch, &l->narrow,
+                             &l->wide, &l->parts, &l->workspace, &l->best_value, &l->best_index, &l->stops};
+    cu_enter(u);
+    if (l->stream) u->d.stream_wait(l->stream);
+    for (uint32_t i = 0; i < l->captured_n; i++) u->d.exec_free(l->captured[i].exec);
+    if (l->pinned) u->d.host_free(l->pinned);
+    if (l->ring) u->d.host_free(l->ring);
+    if (l->host_chosen) u->d.host_free(l->host_chosen);
+    if (l->host_logits) u->d.host_free(l->host_logits);
+    if (l->stream) u->d.stream_free(l->stream);
+    cu_leave(u);
+    for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) cu_room_free(u, rooms[i]);
+    for (uint32_t i = 0; i < l->loras_n; i++) cu_room_free(u, &l->loras[i].room);
+    sg_free(l->loras);
+}
+
+static segue_status pinned(struct sg_unit *u, size_t bytes, void *out, segue_error *err)
+{
+    void *p = NULL;
+    cu_enter(u);
+    cu_result r = u->d.host_alloc(&p, bytes ? bytes : 16, CU_HOST_MAPPED);
+    cu_leave(u);
+    SG_TRY(cu_check(&u->d, r, "compile: pinned memory", err));
+    memset(p, 0, bytes);
+    memcpy(out, &p, sizeof p);
+    return SEGUE_OK;
+}
+
+/* The arrays of a pass lie behind its head, in GPU memory as in pinned. */
+static segue_status lane_head(struct sg_unit *u, struct sg_program *p, segue_error *err)
+{
+    struct cu_lane *l = &p->lane;
+    size_t array = CU_MANY * sizeof(uint32_t), at = (sizeof(struct ck_head) + 255) / 256 * 256;
+    size_t slots = ((size_t)CK_SPANS * p->base.graph->slots_n * sizeof(void *) + 15) / 16 * 16;
+    l->head_bytes = at + slots + 4 * array;
+    SG_TRY(cu_room(u, l->head_bytes, "room of a run", &l->head, err));
+    l->slots = l->head + at;
+    l->tokens = l->slots + slots;
+    l->place = l->tokens + array;
+    l->span = l->place + array;
+    l->wanted = l->span + array;
+    return pinned(u, l->head_bytes, &l->pinned, err);
+}
+
+static segue_status lane_open(struct sg_unit *u, struct sg_program *p, segue_error *err)
+{
+    struct cu_lane *l = &p->lane;
+    int least = 0, greatest = 0;
+    cu_enter(u);
+    cu_result r = u->d.priorities(&least, &greatest);
+    if (!r) r = u->d.stream_new(&l->stream, CU_STREAM_NON_BLOCKING, greatest);
+    cu_leave(u);
+    SG_TRY(cu_check(&u->d, r, "compile", err));
+    SG_TRY(lane_head(u, p, err));
+    for (int i = 0; i < 2; i++) {
+        l->few.rows[i] = CU_EXACT;
+        SG_TRY(cu_room(u, (size_t)p->columns[i] * CU_EXACT * sizeof(float), "room of a run", &l->few.memory[i], err));
+    }
+    SG_TRY(cu_room(u, (size_t)CU_FEW * CU_BLOCKS * sizeof(float), "room of a run", &l->best_value, err));
+    SG_TRY(cu_room(u, (size_t)CU_FEW * CU_BLOCKS * sizeof(uint32_t), "room of a run", &l->best_index, err));
+    SG_TRY(cu_room(u, CU_STOPS * sizeof(int32_t), "room of a run", &l->stops, err));
+    SG_TRY(pinned(u, CU_RING * sizeof(int32_t) + 64, &l->ring, err));
+    l->written = (volatile uint32_t *)(void *)(l->ring + CU_RING);
+    return pinned(u, CU_FEW * sizeof(int32_t), &l->host_chosen, err);
+}
+
+/* --- a program --- */
+
+static segue_status send_ropes(struct sg_unit *u, struct sg_program *p, segue_error *err)
+{
+    const struct sg_graph *g = p->base.graph;
+    p->inverse = sg_alloc(g->ropes_n * sizeof *p->inverse);
+    if (!p->inverse) return sg_no_memory("program of cuda", g->ropes_n * sizeof *p->inverse, err);
+    for (uint32_t i = 0; i < g->ropes_n; i++) {
+        SG_TRY(cu_room(u, g->ropes[i].pairs * sizeof(float), "weights", &p->inverse[i], err));
+        SG_TRY(cu_send(u, p->inverse[i], g->ropes[i].inverse, g->ropes[i].pairs * sizeof(float), err));
+    }
+    return SEGUE_OK;
+}
+
+void cu_discard(struct sg_program *p)
+{
+    if (!p) return;
+    struct sg_unit *u = p->base.unit;
+    lane_close(u, &p->lane);
+    for (uint32_t i = 0; p->inverse && i < p->base.graph->ropes_n; i++) cu_room_free(u, &p->inverse[i]);
+    cu_weights_free(p->weights);
+    pthread_mutex_destroy(&p->lock);
+    sg_free(p->inverse);
+    sg_free(p->places);
+    sg_free(p->plain);
+    sg_free(p->fused);
+    sg_free(p);
+}
+
+static segue_status program_fill(struct sg_unit *u, struct sg_program *p, segue_error *err)
+{
+    const struct sg_graph *g = p->base.graph;
+    p->places = sg_alloc(g->values_n * sizeof *p->places);
+    p->plain = sg_alloc(g->ops_n * sizeof *p->plain);
+    p->fused = sg_alloc(g->ops_n * sizeof *p->fused);
+    if (!p->places || !p->plain || !p->fused) return sg_no_memory("program of cuda", g->ops_n * sizeof *p->plain, err);
+    SG_TRY(cu_fuse(p, err));
+    SG_TRY(send_ropes(u, p, err));
+    p->read_per_token = read_per_token(p);
+    return lane_open(u, p, err);
+}
+
+static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, struct cu_weights *w, struct sg_program **out, segue_error *err)
+{
+    struct sg_program *p = sg_alloc(sizeof *p);
+    if (!p) return sg_no_memory("program of cuda", sizeof *p, err);
+    p->base = (struct sg_program_base){u->base.ops, u, g};
+    p->weights = w;
+    w->references++;
+    pthread_mutex_init(&p->lock, NULL);
+    segue_status status = program_fill(u, p, err);
+    if (status != SEGUE_OK) {
+        cu_discard(p);
+        return status;
+    }
+    *out = p;
+    return SEGUE_OK;
+}
+
+/* What the card must hold beside states, before anything is sent: full cards are refused by number. */
+static segue_status check_memory(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, segue_error *err)
+{
+    size_t unused = 0, all = 0;
+    uint64_t bytes = 0;
+    cu_enter(u);
+    cu_result r = u->d.free_memory(&unused, &all);
+    cu_leave(u);
+    SG_TRY(cu_check(&u->d, r, "compile", err));
+    for (uint32_t k = 0; n && k < graphs[0]->tensors_n; k++) bytes += graphs[0]->tensors[k]->bytes;
+    if (bytes <= unused) return SEGUE_OK;
+    return sg_fail(err, SEGUE_EMEMORY, "load weights: unit cuda: %llu MB of weights, %zu MB free of %zu on the GPU; quantise the model to %s",
+                   (unsigned long long)(bytes >> 20), unused >> 20, all >> 20, bytes / 2 <= unused ? "q8_0" : "q4_0");
+}
+
+segue_status cu_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, struct sg_program **programs, segue_error *err)
+{
+    struct cu_weights *w = NULL;
+    for (uint32_t i = 0; i < n; i++) SG_TRY(sg_graph_check(graphs[i], err));
+    SG_TRY(check_memory(u, graphs, n, err));
+    SG_TRY(cu_weights_new(u, graphs, n, &w, err));
+    segue_status status = SEGUE_OK;
+    uint32_t i = 0;
+    for (; i < n && status == SEGUE_OK; i++) status = compile_one(u, graphs[i], w, &programs[i], err);
+    if (status != SEGUE_OK)
+        for (i--; i > 0;) cu_discard(programs[--i]);
+    cu_weights_free(w);
+    return status;
+}

@@ -1,0 +1,100 @@
+/* driver.h: the CUDA driver as this unit knows it: the few types and functions that it needs, declared here and looked up
+ * at run time, so that a program starts where there is no driver. Nothing else in the house names the driver's library.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_CUDA_DRIVER_H
+#define SG_UNIT_CUDA_DRIVER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+typedef int cu_result;               /* 0: fine */
+typedef int cu_card;                 /* ordinal of a GPU in the driver's own numbering */
+typedef uint64_t cu_ptr;             /* an address in GPU memory */
+typedef struct cu_ctx_s *cu_ctx;
+typedef struct cu_mod_s *cu_mod;
+typedef struct cu_fn_s *cu_fn;
+typedef struct cu_stream_s *cu_stream;
+typedef struct cu_event_s *cu_event;
+typedef struct cu_graph_s *cu_graph;
+typedef struct cu_exec_s *cu_exec;
+
+enum { CU_OUT_OF_MEMORY = 2, CU_NOT_READY = 600, CU_OLD_DRIVER = 803 };
+enum { CU_ATTR_SMS = 16, CU_ATTR_MAJOR = 75, CU_ATTR_MINOR = 76, CU_ATTR_SHARED_OPTIN = 97 };
+enum { CU_FN_MAX_DYNAMIC_SHARED = 8, CU_LAUNCH_PROGRAMMATIC = 6, CU_HOST_MAPPED = 3, CU_STREAM_NON_BLOCKING = 1 };
+enum { CU_OLDEST = 12000 };          /* driver API version that this unit was written for */
+
+struct cu_launch_attr {
+    int id;
+    int pad;
+    union { int allowed; unsigned char room[64]; } value;
+};
+struct cu_launch {
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared;
+    cu_stream stream;
+    struct cu_launch_attr *attrs;
+    unsigned attrs_n;
+};
+
+/* X(name in this file, the driver's symbol, arguments) */
+#define CU_FUNCTIONS(X)                                                                    \
+    X(init, "cuInit", (unsigned flags))                                                    \
+    X(version, "cuDriverGetVersion", (int *version))                                       \
+    X(count, "cuDeviceGetCount", (int *n))                                                 \
+    X(get, "cuDeviceGet", (cu_card *card, int index))                                      \
+    X(name, "cuDeviceGetName", (char *name, int cap, cu_card card))                        \
+    X(total, "cuDeviceTotalMem_v2", (size_t *bytes, cu_card card))                         \
+    X(attribute, "cuDeviceGetAttribute", (int *value, int which, cu_card card))            \
+    X(retain, "cuDevicePrimaryCtxRetain", (cu_ctx *ctx, cu_card card))                     \
+    X(release, "cuDevicePrimaryCtxRelease_v2", (cu_card card))                             \
+    X(push, "cuCtxPushCurrent_v2", (cu_ctx ctx))                                           \
+    X(pop, "cuCtxPopCurrent_v2", (cu_ctx *ctx))                                            \
+    X(module_load, "cuModuleLoadData", (cu_mod *module, const void *image))                \
+    X(module_unload, "cuModuleUnload", (cu_mod module))                                    \
+    X(function, "cuModuleGetFunction", (cu_fn *fn, cu_mod module, const char *name))       \
+    X(function_set, "cuFuncSetAttribute", (cu_fn fn, int which, int value))                \
+    X(free_memory, "cuMemGetInfo_v2", (size_t *unused, size_t *all))                       \
+    X(alloc, "cuMemAlloc_v2", (cu_ptr *p, size_t bytes))                                   \
+    X(free, "cuMemFree_v2", (cu_ptr p))                                                    \
+    X(host_alloc, "cuMemHostAlloc", (void **p, size_t bytes, unsigned flags))              \
+    X(host_free, "cuMemFreeHost", (void *p))                                               \
+    X(host_ptr, "cuMemHostGetDevicePointer_v2", (cu_ptr *p, void *host, unsigned flags))   \
+    X(to_card, "cuMemcpyHtoDAsync_v2", (cu_ptr to, const void *from, size_t n, cu_stream s)) \
+    X(to_host, "cuMemcpyDtoHAsync_v2", (void *to, cu_ptr from, size_t n, cu_stream s))     \
+    X(copy, "cuMemcpyDtoDAsync_v2", (cu_ptr to, cu_ptr from, size_t n, cu_stream s))       \
+    X(fill, "cuMemsetD8Async", (cu_ptr to, unsigned char value, size_t n, cu_stream s))    \
+    X(stream_new, "cuStreamCreateWithPriority", (cu_stream *s, unsigned flags, int priority)) \
+    X(stream_free, "cuStreamDestroy_v2", (cu_stream s))                                    \
+    X(stream_wait, "cuStreamSynchronize", (cu_stream s))                                   \
+    X(stream_ask, "cuStreamQuery", (cu_stream s))                                          \
+    X(priorities, "cuCtxGetStreamPriorityRange", (int *least, int *greatest))              \
+    X(event_new, "cuEventCreate", (cu_event *e, unsigned flags))                           \
+    X(event_free, "cuEventDestroy_v2", (cu_event e))                                       \
+    X(event_record, "cuEventRecord", (cu_event e, cu_stream s))                            \
+    X(event_wait, "cuEventSynchronize", (cu_event e))                                      \
+    X(event_between, "cuEventElapsedTime", (float *ms, cu_event a, cu_event b))            \
+    X(capture, "cuStreamBeginCapture_v2", (cu_stream s, int mode))                         \
+    X(capture_end, "cuStreamEndCapture", (cu_stream s, cu_graph *graph))                   \
+    X(graph_make, "cuGraphInstantiateWithFlags", (cu_exec *exec, cu_graph graph, unsigned long long flags)) \
+    X(graph_free, "cuGraphDestroy", (cu_graph graph))                                      \
+    X(exec_free, "cuGraphExecDestroy", (cu_exec exec))                                     \
+    X(exec_run, "cuGraphLaunch", (cu_exec exec, cu_stream s))                              \
+    X(launch, "cuLaunchKernelEx", (const struct cu_launch *l, cu_fn fn, void **args, void **extra)) \
+    X(error_name, "cuGetErrorName", (cu_result r, const char **text))
+
+struct cu_driver {
+    void *library;
+#define X(name, symbol, args) cu_result (*name) args;
+    CU_FUNCTIONS(X)
+#undef X
+};
+
+/* Opens the library, finds every function, calls init. EUNIT says what is missing; nothing stays open then. */
+segue_status cu_driver_open(struct cu_driver *d, segue_error *err);
+void cu_driver_close(struct cu_driver *d);
+
+/* OK for 0. EMEMORY when the card is full, else ELOST: after that nothing on this card can be trusted. */
+segue_status cu_check(const struct cu_driver *d, cu_result r, const char *what, segue_error *err);
+
+#endif

@@ -1,0 +1,8 @@
+/* images.h: the kernels as the build made them: fat binaries, one per file of kernels, NULL at the end.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_CUDA_IMAGES_H
+#define SG_UNIT_CUDA_IMAGES_H
+
+extern const void *const cu_images[];
+
+#endif

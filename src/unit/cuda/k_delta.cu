@@ -1,0 +1,240 @@
+/* k_delta.cu: what linear layers remember: the short convolution and the gated delta rule.
+ *
+ * delta: a warp owns 4 columns of one head's S [dk][dv] and keeps them in registers over all rows of its span: lane l
+ * holds rows l, l + 32, ... With S' = e^g S the new output is S'^T q + (k . q) d, so both products with the old state are
+ * reduced together: one butterfly of 6 exchanges per token, which bounds a token at about 0.15 us in prefill. Decoding
+ * moves 2 * 4 * dk * dv bytes a head, mostly through L2.
+ * SPDX-License-Identifier: MIT */
+#include "k_common.cuh"
+
+enum { TAPS = 8 };
+
+/* A thread per channel and span; rows in order. For few rows and up to TAPS taps; entry m is m rows back. */
+extern "C" __global__ void conv_step(const __grid_constant__ ck_conv a)
+{
+    dependents_may_start();
+    uint32_t c = blockIdx.x * blockDim.x + threadIdx.x, s = blockIdx.y, past = a.taps - 1, width = a.x.width;
+    float *memory = static_cast<float *>(a.pass.slots[s * a.pass.slots_n + a.slot]);
+    float w[TAPS], x[TAPS];
+#pragma unroll
+    for (int m = 0; m < TAPS; m++) w[m] = c < width && m < a.taps ? a.weight[(size_t)c * a.taps + past - m] : 0;
+    float bias = a.bias && c < width ? a.bias[c] : 0;
+    wait_for_inputs();
+    if (c >= width || a.pass.head->stopped) return;
+#pragma unroll
+    for (int m = 1; m < TAPS; m++) x[m] = m <= past ? memory[(size_t)(past - m) * width + c] : 0;
+    for (uint32_t t = a.pass.head->from[s]; t < a.pass.head->from[s + 1]; t++) {
+        float sum = bias;
+        x[0] = a.x.p[(size_t)t * a.x.stride + c];
+#pragma unroll
+        for (int m = TAPS - 1; m >= 0; m--)
+            if (m < a.taps) sum += w[m] * x[m];
+        a.y.p[(size_t)t * a.y.stride + c] = activate(a.act, sum);
+#pragma unroll
+        for (int m = TAPS - 1; m > 0; m--) x[m] = x[m - 1];
+    }
+#pragma unroll
+    for (int m = 1; m < TAPS; m++)
+        if (m <= past) memory[(size_t)(past - m) * width + c] = x[m];
+}
+
+/* One span of many rows: a thread per channel and row, any number of taps; conv_keep moves the memory on afterwards. */
+extern "C" __global__ void conv_many(const __grid_constant__ ck_conv a)
+{
+    dependents_may_start();
+    wait_for_inputs();
+    uint32_t c = blockIdx.y * blockDim.x + threadIdx.x, t = blockIdx.x, past = a.taps - 1, width = a.x.width;
+    if (c >= width) return;
+    uint32_t s = a.pass.span[t], t0 = a.pass.head->from[s];
+    const float *memory = static_cast<const float *>(a.pass.slots[s * a.pass.slots_n + a.slot]);
+    float sum = a.bias ? a.bias[c] : 0;
+    for (uint32_t j = 0; j < a.taps; j++) {
+        int32_t at = (int32_t)(t - t0 + j) - (int32_t)past; /* row of the span */
+        float x = at < 0 ? memory[(size_t)(at + (int32_t)past) * width + c] : a.x.p[(size_t)(t0 + at) * a.x.stride + c];
+        sum += a.weight[(size_t)c * a.taps + j] * x;
+    }
+    a.y.p[(size_t)t * a.y.stride + c] = activate(a.act, sum);
+}
+
+extern "C" __global__ void conv_keep(const __grid_constant__ ck_conv a)
+{
+    dependents_may_start();
+    wait_for_inputs();
+    uint32_t c = blockIdx.x * blockDim.x + threadIdx.x, s = blockIdx.y, past = a.taps - 1, width = a.x.width;
+    if (c >= width || a.pass.head->stopped) return;
+    float *memory = static_cast<float *>(a.pass.slots[s * a.pass.slots_n + a.slot]);
+    uint32_t t0 = a.pass.head->from[s], n = a.pass.head->from[s + 1] - t0;
+    for (uint32_t j = 0; j < past; j++) { /* rising: an entry is read before it is overwritten */
+        uint32_t at = n + j;
+        memory[(size_t)j * width + c] = at < past ? memory[(size_t)at * width + c] : a.x.p[(size_t)(t0 + at - past) * a.x.stride + c];
+    }
+}
+
+__device__ __forceinline__ float softplus(float x) { return (x > 0 ? x : 0) + log1pf(expf(-fabsf(x))); }
+
+/* Four sums over a warp at once: lane l gets the sum of column (l >> 3) & 3. */
+__device__ __forceinline__ float four_sums(float a, float b, float c, float d)
+{
+    uint32_t lane = threadIdx.x & 31;
+    bool high = lane & 16;
+    float x = high ? c : a, y = high ? d : b;
+    x += __shfl_xor_sync(0xffffffffu, high ? a : c, 16);
+    y += __shfl_xor_sync(0xffffffffu, high ? b : d, 16);
+    high = lane & 8;
+    float z = high ? y : x;
+    z += __shfl_xor_sync(0xffffffffu, high ? x : y, 8);
+    z += __shfl_xor_sync(0xffffffffu, z, 4);
+    z += __shfl_xor_sync(0xffffffffu, z, 2);
+    z += __shfl_xor_sync(0xffffffffu, z, 1);
+    return z;
+}
+
+struct numbers_of { float decay, beta, kq; };
+
+/* q and k of a row and head: lane's rows, normalised; all lanes get the row's numbers. */
+template <int R>
+__device__ __forceinline__ numbers_of bring_row(const ck_delta &a, uint32_t t, uint32_t h, float rate, float dt, float (&q)[R], float (&k)[R])
+{
+    uint32_t lane = threadIdx.x & 31, key = h / (a.v_heads / a.k_heads) * a.dk;
+    const float *x = a.in[0].p + (size_t)t * a.in[0].stride + key, *y = a.in[1].p + (size_t)t * a.in[1].stride + key;
+    float qq = 0, kk = 0, kq = 0;
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        uint32_t i = lane + 32 * r;
+        q[r] = i < a.dk ? x[i] : 0;
+        k[r] = i < a.dk ? y[i] : 0;
+        qq = fmaf(q[r], q[r], qq);
+        kk = fmaf(k[r], k[r], kk);
+    }
+    float qs = rsqrtf((float)a.dk), ks = 1;
+    if (a.l2_eps > 0) {
+        qs *= rsqrtf(warp_sum(qq) + a.l2_eps);
+        ks = rsqrtf(warp_sum(kk) + a.l2_eps);
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        q[r] *= qs;
+        k[r] *= ks;
+        kq = fmaf(k[r], q[r], kq);
+    }
+    numbers_of n;
+    n.decay = expf(rate * softplus(a.in[3].p[(size_t)t * a.in[3].stride + h] + dt));
+    n.beta = sigmoid(a.in[4].p[(size_t)t * a.in[4].stride + h]);
+    n.kq = warp_sum(kq);
+    return n;
+}
+
+/* Where the rows of q and k made ready lie: [t][key head][2 * dk], then [t][v head][decay, beta, kq, 0]. */
+template <int R> __device__ __forceinline__ void make_ready(const ck_delta &a)
+{
+    uint32_t t = blockIdx.x, h = blockIdx.y * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
+    if (h >= a.v_heads) return;
+    float q[R], k[R], rate = a.is_log ? -expf(a.decay[h]) : a.decay[h];
+    numbers_of n = bring_row<R>(a, t, h, rate, a.dt[h], q, k);
+    uint32_t share = a.v_heads / a.k_heads;
+    float *to = a.ready + ((size_t)t * a.k_heads + h / share) * 2 * a.dk;
+    if (h % share == 0)
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            uint32_t i = lane + 32 * r;
+            if (i >= a.dk) continue;
+            to[i] = q[r];
+            to[a.dk + i] = k[r];
+        }
+    if (lane == 0)
+        reinterpret_cast<float4 *>(a.ready + (size_t)a.rows * a.k_heads * 2 * a.dk)[(size_t)t * a.v_heads + h] =
+            make_float4(n.decay, n.beta, n.kq, 0);
+}
+
+template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
+{
+    uint32_t lane = threadIdx.x & 31, per = (a.dv + CK_DELTA_COLUMNS - 1) / CK_DELTA_COLUMNS;
+    uint32_t unit = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), h = unit / per, j0 = unit % per * CK_DELTA_COLUMNS, s = blockIdx.y;
+    dependents_may_start();
+    if (h >= a.v_heads) {
+        wait_for_inputs();
+        return;
+    }
+    float *memory = static_cast<float *>(a.pass.slots[s * a.pass.slots_n + a.slot]) + (size_t)h * a.dk * a.dv + j0;
+    uint32_t cols = a.dv - j0 < CK_DELTA_COLUMNS ? a.dv - j0 : CK_DELTA_COLUMNS;
+    bool whole = cols == 4 && a.dv % 4 == 0;
+    float rate = a.is_log ? -expf(a.decay[h]) : a.decay[h], dt = a.dt[h];
+    float4 S[R];
+    wait_for_inputs();
+    if (a.pass.head->stopped) return;
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        uint32_t i = lane + 32 * r;
+        const float *p = memory + (size_t)i * a.dv;
+        S[r] = make_float4(0, 0, 0, 0);
+        if (i >= a.dk) continue;
+        if (whole) S[r] = *reinterpret_cast<const float4 *>(p);
+        else S[r] = make_float4(p[0], cols > 1 ? p[1] : 0, cols > 2 ? p[2] : 0, cols > 3 ? p[3] : 0);
+    }
+    uint32_t t0 = a.pass.head->from[s], end = a.pass.head->from[s + 1], own = lane >> 3;
+    for (uint32_t t = t0; t < end; t++) {
+        float q[R], k[R];
+        numbers_of n;
+        if (a.ready) {
+            const float *x = a.ready + ((size_t)t * a.k_heads + h / (a.v_heads / a.k_heads)) * 2 * a.dk;
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                uint32_t i = lane + 32 * r;
+                q[r] = i < a.dk ? x[i] : 0;
+                k[r] = i < a.dk ? x[a.dk + i] : 0;
+            }
+            float4 v = reinterpret_cast<const float4 *>(a.ready + (size_t)a.rows * a.k_heads * 2 * a.dk)[(size_t)t * a.v_heads + h];
+            n.decay = v.x;
+            n.beta = v.y;
+            n.kq = v.z;
+        } else {
+            n = bring_row<R>(a, t, h, rate, dt, q, k);
+        }
+        float v = own < cols ? a.in[2].p[(size_t)t * a.in[2].stride + (size_t)h * a.dv + j0 + own] : 0;
+        float4 sk = make_float4(0, 0, 0, 0), sq = sk;
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            S[r].x *= n.decay, S[r].y *= n.decay, S[r].z *= n.decay, S[r].w *= n.decay;
+            sk.x = fmaf(S[r].x, k[r], sk.x), sk.y = fmaf(S[r].y, k[r], sk.y);
+            sk.z = fmaf(S[r].z, k[r], sk.z), sk.w = fmaf(S[r].w, k[r], sk.w);
+            sq.x = fmaf(S[r].x, q[r], sq.x), sq.y = fmaf(S[r].y, q[r], sq.y);
+            sq.z = fmaf(S[r].z, q[r], sq.z), sq.w = fmaf(S[r].w, q[r], sq.w);
+        }
+        float mine = four_sums(sk.x, sk.y, sk.z, sk.w), out = four_sums(sq.x, sq.y, sq.z, sq.w);
+        float d = n.beta * (v - mine);
+        float d0 = __shfl_sync(0xffffffffu, d, 0), d1 = __shfl_sync(0xffffffffu, d, 8);
+        float d2 = __shfl_sync(0xffffffffu, d, 16), d3 = __shfl_sync(0xffffffffu, d, 24);
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            S[r].x = fmaf(k[r], d0, S[r].x), S[r].y = fmaf(k[r], d1, S[r].y);
+            S[r].z = fmaf(k[r], d2, S[r].z), S[r].w = fmaf(k[r], d3, S[r].w);
+        }
+        if ((lane & 7) == 0 && own < cols)
+            a.y.p[(size_t)t * a.y.stride + (size_t)h * a.dv + j0 + own] = fmaf(n.kq, d, out);
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        uint32_t i = lane + 32 * r;
+        float *p = memory + (size_t)i * a.dv;
+        if (i >= a.dk) continue;
+        if (whole) {
+            *reinterpret_cast<float4 *>(p) = S[r];
+            continue;
+        }
+        p[0] = S[r].x;
+        if (cols > 1) p[1] = S[r].y;
+        if (cols > 2) p[2] = S[r].z;
+        if (cols > 3) p[3] = S[r].w;
+    }
+}
+
+#define DELTA(R)                                                                                                     \
+    extern "C" __global__ void __launch_bounds__(128) delta_##R(const __grid_constant__ ck_delta a) { delta<R>(a); } \
+    extern "C" __global__ void __launch_bounds__(128) delta_ready_##R(const __grid_constant__ ck_delta a)            \
+    {                                                                                                              \
+        dependents_may_start();                                                                                      \
+        wait_for_inputs();                                                                                           \
+        make_ready<R>(a);                                                                                            \
+    }
+DELTA(4)
+DELTA(8)

@@ -1,0 +1,405 @@
+/* k_gemv.cu: products of weights with 1 to 16 rows: y = W x (+ bias) (+ residual), for several weights that share x, with
+ * the norm of x before and the gate's activation or the best row behind. Decoding lives here, and it is bound by how
+ * fast weights arrive: bytes / 4.5 TB/s.
+ *
+ * A team of `split` warps owns a pair of rows. Lane l of warp p reads the 16-byte pieces (i * split + p) * 32 + l of both,
+ * four of each before the first is used; the first ones before the inputs are waited for, so that weights flow while the
+ * kernel before still runs. x lies in shared memory as fp32, number j of piece c in plane j / 4: lanes read 16 bytes each
+ * without a bank conflict. Sums are fp32: a lane's pieces in rising order, then a butterfly, then the warps of the team in
+ * order. None of this depends on how many rows x has, so a row alone equals the row in a batch, bit for bit.
+ * SPDX-License-Identifier: MIT */
+#include "k_common.cuh"
+
+enum { U = 4, WARPS = CK_GEMV_THREADS / 32 };
+
+struct pair_of {                     /* where a pair of rows lies */
+    const ck_segment *a, *b;
+    uint32_t row_a, row_b, two;
+};
+
+__device__ __forceinline__ pair_of find_pair(const ck_gemv &g, uint32_t pair)
+{
+    pair_of p;
+    if (g.glu) {
+        p.a = &g.segment[0];
+        p.b = &g.segment[1];
+        p.row_a = p.row_b = pair;
+        p.two = 1;
+        return p;
+    }
+    uint32_t s = 0;
+#pragma unroll
+    for (int i = 0; i < CK_SEGMENTS - 1; i++) {
+        uint32_t many = (g.segment[s].n + 1) / 2;
+        if (s + 1 < g.segments && pair >= many) {
+            pair -= many;
+            s++;
+        }
+    }
+    p.a = p.b = &g.segment[s];
+    p.row_a = 2 * pair;
+    p.two = p.row_a + 1 < p.a->n;
+    p.row_b = p.two ? p.row_a + 1 : p.row_a;
+    return p;
+}
+
+__device__ __forceinline__ uint4 load_stream(const uint4 *p)
+{
+    uint4 v;
+    asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+template <int KIND> struct pieces {
+    uint4 a[U], b[U];
+    float2 sa[Kind<KIND>::SCALES ? U : 1], sb[Kind<KIND>::SCALES ? U : 1];
+};
+
+template <int KIND> __device__ __forceinline__ void load_pieces(pieces<KIND> &w, const ck_gemv &g, const pair_of &p, uint32_t c0,
+                                                                uint32_t step, uint32_t nc)
+{
+    const uint4 *a = reinterpret_cast<const uint4 *>(static_cast<const unsigned char *>(p.a->data) +
+                                                     (size_t)(p.a->at + p.row_a) * g.pitch);
+    const uint4 *b = reinterpret_cast<const uint4 *>(static_cast<const unsigned char *>(p.b->data) +
+                                                     (size_t)(p.b->at + p.row_b) * g.pitch);
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        uint32_t c = c0 + u * step;
+        w.a[u] = w.b[u] = make_uint4(0, 0, 0, 0);
+        if (c < nc) {
+            w.a[u] = load_stream(a + c);
+            w.b[u] = load_stream(b + c);
+        }
+        if (Kind<KIND>::SCALES) {
+            w.sa[u] = w.sb[u] = make_float2(0, 0);
+            if (c < nc) {
+                w.sa[u] = piece_scale<KIND>(p.a->scales, p.a->at + p.row_a, g.scale_pitch, g.group, c);
+                w.sb[u] = piece_scale<KIND>(p.b->scales, p.b->at + p.row_b, g.scale_pitch, g.group, c);
+            }
+        }
+    }
+}
+
+/* x (normalised when asked) into shared memory, planes of pieces; behind it the sums of pieces for kinds with offsets. */
+template <int KIND, int B> __device__ void bring_x(const ck_gemv &g, uint32_t nc, float *xs, float *room)
+{
+    enum { N = Kind<KIND>::N };
+    uint32_t padded = nc * N, k = g.k;
+    for (uint32_t b = 0; b < B; b++) {
+        const float *x = g.x.p + (size_t)b * g.x.stride;
+        float *to = xs + (size_t)b * padded;
+        float mean = 0, inverse = 1;
+        uint32_t group = g.norm.present ? k / g.norm.groups : k;
+        if (b >= g.rows) {
+            for (uint32_t e = threadIdx.x; e < padded; e += CK_GEMV_THREADS) to[e] = 0;
+            continue;
+        }
+        if (g.norm.present && g.norm.groups == 1) {
+            float sum = 0, squares = 0;
+            if (g.norm.layer) {
+                for (uint32_t e = threadIdx.x; e < k; e += CK_GEMV_THREADS) sum += x[e];
+                mean = block_sum(sum, room) / k;
+            }
+            for (uint32_t e = threadIdx.x; e < k; e += CK_GEMV_THREADS) squares += (x[e] - mean) * (x[e] - mean);
+            inverse = rsqrtf(block_sum(squares, room) / k + g.norm.eps);
+        }
+        if (g.norm.present && g.norm.groups > 1) { /* a warp for each group; its number goes behind x */
+            float *numbers = room + 32;
+            for (uint32_t h = threadIdx.x >> 5; h < g.norm.groups; h += WARPS) {
+                float squares = 0;
+                for (uint32_t e = threadIdx.x & 31; e < group; e += 32) squares += x[h * group + e] * x[h * group + e];
+                squares = warp_sum(squares);
+                if ((threadIdx.x & 31) == 0) numbers[h] = rsqrtf(squares / group + g.norm.eps);
+            }
+            __syncthreads();
+        }
+        for (uint32_t e = threadIdx.x; e < padded; e += CK_GEMV_THREADS) {
+            float v = 0;
+            if (e < k) {
+                uint32_t i = g.norm.groups > 1 ? e % group : e;
+                v = x[e];
+                if (g.norm.present) {
+                    v = (v - mean) * (g.norm.groups > 1 ? room[32 + e / group] : inverse);
+                    if (g.norm.weight) v *= g.norm.plus_one ? 1.0f + g.norm.weight[i] : g.norm.weight[i];
+                    if (g.norm.bias) v += g.norm.bias[i];
+                    if (g.norm.gate.p) v *= activate(ACT_SILU, g.norm.gate.p[(size_t)b * g.norm.gate.stride + e]);
+                }
+            }
+            uint32_t c = e / N, j = e % N;
+            to[(j / 4 * nc + c) * 4 + (j & 3)] = v;
+        }
+        if (g.norm.groups > 1) __syncthreads();
+    }
+    __syncthreads();
+    if (!Kind<KIND>::OFFSETS) return;
+    float *sums = xs + (size_t)B * padded;
+    for (uint32_t i = threadIdx.x; i < B * nc; i += CK_GEMV_THREADS) {
+        const float *x = xs + (size_t)(i / nc) * padded;
+        float s = 0;
+        for (int pl = 0; pl < N / 4; pl++)
+            for (int j = 0; j < 4; j++) s += x[(pl * nc + i % nc) * 4 + j];
+        sums[i] = s;
+    }
+    __syncthreads();
+}
+
+template <int KIND, int B>
+__device__ __forceinline__ void multiply(const pieces<KIND> &w, uint32_t c0, uint32_t step, uint32_t nc, const float *xs,
+                                         float (&acc)[2][B])
+{
+    enum { N = Kind<KIND>::N };
+    const float *sums = xs + (size_t)B * nc * N;
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        uint32_t c = c0 + u * step;
+        if (c >= nc) continue;
+        float part[2][B];
+#pragma unroll
+        for (int b = 0; b < B; b++) part[0][b] = part[1][b] = 0;
+#pragma unroll
+        for (int pl = 0; pl < N / 4; pl++) {
+            float4 a = piece_plane<KIND>(w.a[u], pl), d = piece_plane<KIND>(w.b[u], pl);
+#pragma unroll
+            for (int b = 0; b < B; b++) {
+                float4 x = *reinterpret_cast<const float4 *>(xs + ((size_t)b * (N / 4) * nc + (size_t)pl * nc + c) * 4);
+                part[0][b] = fmaf(a.w, x.w, fmaf(a.z, x.z, fmaf(a.y, x.y, fmaf(a.x, x.x, part[0][b]))));
+                part[1][b] = fmaf(d.w, x.w, fmaf(d.z, x.z, fmaf(d.y, x.y, fmaf(d.x, x.x, part[1][b]))));
+            }
+        }
+#pragma unroll
+        for (int b = 0; b < B; b++) {
+            if (Kind<KIND>::OFFSETS) {
+                float s = sums[b * nc + c];
+                acc[0][b] = fmaf(w.sa[u].x, part[0][b], fmaf(w.sa[u].y, s, acc[0][b]));
+                acc[1][b] = fmaf(w.sb[u].x, part[1][b], fmaf(w.sb[u].y, s, acc[1][b]));
+            } else if (Kind<KIND>::SCALES) {
+                acc[0][b] = fmaf(w.sa[u].x, part[0][b], acc[0][b]);
+                acc[1][b] = fmaf(w.sb[u].x, part[1][b], acc[1][b]);
+            } else {
+                acc[0][b] += part[0][b];
+                acc[1][b] += part[1][b];
+            }
+        }
+    }
+}
+
+__device__ __forceinline__ float finish(const ck_segment *s, uint32_t row, uint32_t b, float v)
+{
+    if (s->bias) v += s->bias[row];
+    if (s->residual.p) v += s->residual.p[(size_t)b * s->residual.stride + row];
+    return v;
+}
+
+__device__ __forceinline__ void keep_best(float v, uint32_t row, float &best, uint32_t &index)
+{
+    if (v != v) {
+        best = CUDART_INF_F;
+        index = 0xffffffffu;
+    } else if (index != 0xffffffffu && (v > best || (v == best && row < index))) {
+        best = v;
+        index = row;
+    }
+}
+
+/* Lane b < B of the team's first warp writes row b of both outputs. */
+template <int B>
+__device__ __forceinline__ void write_pair(const ck_gemv &g, const pair_of &p, const float (&acc)[2][B], float &best, uint32_t &index)
+{
+    uint32_t lane = threadIdx.x & 31;
+    float a = 0, d = 0;
+#pragma unroll
+    for (int b = 0; b < B; b++)
+        if (lane == b) {
+            a = acc[0][b];
+            d = acc[1][b];
+        }
+    if (lane >= g.rows) return;
+    a = finish(p.a, p.row_a, lane, a);
+    if (g.glu) {
+        d = finish(p.b, p.row_b, lane, d);
+        p.a->y.p[(size_t)lane * p.a->y.stride + p.row_a] = activate(g.act, a) * d;
+        return;
+    }
+    if (p.two) d = finish(p.b, p.row_b, lane, d);
+    if (p.a->y.p) {
+        p.a->y.p[(size_t)lane * p.a->y.stride + p.row_a] = a;
+        if (p.two) p.a->y.p[(size_t)lane * p.a->y.stride + p.row_b] = d;
+    }
+    if (g.best) {
+        if (p.row_a < g.limit) keep_best(a, p.row_a, best, index);
+        if (p.two && p.row_b < g.limit) keep_best(d, p.row_b, best, index);
+    }
+}
+
+template <int KIND, int B> __device__ __forceinline__ void gemv(const ck_gemv &g)
+{
+    extern __shared__ float4 shared4[];
+    __shared__ float partial[WARPS][2][B];
+    __shared__ float best_value[WARPS][B];
+    __shared__ uint32_t best_index[WARPS][B];
+    float *room = reinterpret_cast<float *>(shared4), *xs = room + 32 + 256;
+    uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, nc = g.pitch / 16, split = g.split;
+    uint32_t teams = gridDim.x * WARPS / split, team = (blockIdx.x * WARPS + warp) / split, part = warp % split;
+    uint32_t step = 32 * split, turns = (g.pairs + teams - 1) / teams;
+    pieces<KIND> w;
+    float best = -CUDART_INF_F;
+    uint32_t index = 0xfffffffeu;
+    dependents_may_start();
+    pair_of p = find_pair(g, team < g.pairs ? team : 0);
+    load_pieces<KIND>(w, g, p, part * 32 + lane, step, team < g.pairs ? nc : 0);
+    wait_for_inputs();
+    bring_x<KIND, B>(g, nc, xs, room);
+    for (uint32_t turn = 0; turn < turns; turn++) {
+        uint32_t pair = team + turn * teams;
+        float acc[2][B];
+#pragma unroll
+        for (int b = 0; b < B; b++) acc[0][b] = acc[1][b] = 0;
+        if (pair < g.pairs) {
+            if (turn) p = find_pair(g, pair);
+            for (uint32_t c = part * 32 + lane; c - lane < nc; c += U * step) {
+                if (turn || c != part * 32 + lane) load_pieces<KIND>(w, g, p, c, step, nc);
+                multiply<KIND, B>(w, c, step, nc, xs, acc);
+            }
+#pragma unroll
+            for (int b = 0; b < B; b++) {
+                acc[0][b] = warp_sum(acc[0][b]);
+                acc[1][b] = warp_sum(acc[1][b]);
+            }
+        }
+        if (split > 1) {
+            __syncthreads();
+            if (lane == 0)
+#pragma unroll
+                for (int b = 0; b < B; b++) {
+                    partial[warp][0][b] = acc[0][b];
+                    partial[warp][1][b] = acc[1][b];
+                }
+            __syncthreads();
+            if (part == 0)
+                for (uint32_t q = 1; q < split; q++)
+#pragma unroll
+                    for (int b = 0; b < B; b++) {
+                        acc[0][b] += partial[warp + q][0][b];
+                        acc[1][b] += partial[warp + q][1][b];
+                    }
+        }
+        if (part == 0 && pair < g.pairs) write_pair<B>(g, p, acc, best, index);
+    }
+    if (!g.best) return;
+    if (lane < B) {
+        best_value[warp][lane] = best;
+        best_index[warp][lane] = index;
+    }
+    __syncthreads();
+    if (threadIdx.x >= B || threadIdx.x >= g.rows) return;
+    for (int q = 1; q < WARPS; q++) {
+        float v = best_value[q][threadIdx.x];
+        uint32_t i = best_index[q][threadIdx.x];
+        if (i == 0xfffffffeu) continue;
+        if (i == 0xffffffffu) index = i;
+        else if (index != 0xffffffffu && (index == 0xfffffffeu || v > best || (v == best && i < index))) best = v, index = i;
+    }
+    g.best_value[(size_t)threadIdx.x * gridDim.x + blockIdx.x] = best;
+    g.best_index[(size_t)threadIdx.x * gridDim.x + blockIdx.x] = index;
+}
+
+#define GEMV(KIND, B, BLOCKS)                                                                              \
+    extern "C" __global__ void __launch_bounds__(CK_GEMV_THREADS, BLOCKS) gemv_##KIND##_##B(const __grid_constant__ ck_gemv g) \
+    {                                                                                                    \
+        gemv<CK_##KIND, B>(g);                                                                             \
+    }
+#define GEMV_KIND(KIND) GEMV(KIND, 1, 3) GEMV(KIND, 2, 2) GEMV(KIND, 4, 2) GEMV(KIND, 8, 1) GEMV(KIND, 16, 1)
+GEMV_KIND(F32)
+GEMV_KIND(F16)
+GEMV_KIND(BF16)
+GEMV_KIND(Q8)
+GEMV_KIND(Q4)
+GEMV_KIND(G8)
+GEMV_KIND(G4)
+
+/* The best row of logits that lie in memory (split as gemv's blocks are), where the head was not fused. */
+extern "C" __global__ void argmax_rows(const __grid_constant__ ck_argmax a)
+{
+    __shared__ float values[32];
+    __shared__ uint32_t indices[32];
+    dependents_may_start();
+    wait_for_inputs();
+    const float *x = a.x.p + (size_t)blockIdx.y * a.x.stride;
+    float best = -CUDART_INF_F;
+    uint32_t index = 0xfffffffeu, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < a.limit; i += gridDim.x * blockDim.x) keep_best(x[i], i, best, index);
+    for (int m = 16; m; m >>= 1) {
+        float v = __shfl_xor_sync(0xffffffffu, best, m);
+        uint32_t i = __shfl_xor_sync(0xffffffffu, index, m);
+        if (i == 0xffffffffu || index == 0xffffffffu) index = 0xffffffffu;
+        else if (i != 0xfffffffeu && (index == 0xfffffffeu || v > best || (v == best && i < index))) best = v, index = i;
+    }
+    if (lane == 0) {
+        values[warp] = best;
+        indices[warp] = index;
+    }
+    __syncthreads();
+    if (threadIdx.x) return;
+    for (uint32_t q = 1; q < blockDim.x / 32; q++) {
+        if (indices[q] == 0xfffffffeu) continue;
+        if (indices[q] == 0xffffffffu) index = 0xffffffffu;
+        else if (index != 0xffffffffu && (index == 0xfffffffeu || values[q] > best || (values[q] == best && indices[q] < index)))
+            best = values[q], index = indices[q];
+    }
+    a.best_value[(size_t)blockIdx.y * gridDim.x + blockIdx.x] = best;
+    a.best_index[(size_t)blockIdx.y * gridDim.x + blockIdx.x] = index;
+}
+
+/* The best of all blocks' best; with advance: the token becomes the next input, positions move on, the host's ring gets
+ * it, and a stop token ends what follows. One block of 256 threads per row. */
+extern "C" __global__ void choose_best(const __grid_constant__ ck_choose c)
+{
+    __shared__ float values[256];
+    __shared__ uint32_t indices[256];
+    dependents_may_start();
+    wait_for_inputs();
+    uint32_t row = blockIdx.x, t = threadIdx.x, index = 0xfffffffeu;
+    float best = -CUDART_INF_F;
+    for (uint32_t i = t; i < c.blocks; i += 256) {
+        float v = c.best_value[(size_t)row * c.blocks + i];
+        uint32_t j = c.best_index[(size_t)row * c.blocks + i];
+        if (j == 0xfffffffeu || index == 0xffffffffu) continue;
+        if (j == 0xffffffffu) index = j;
+        else if (index == 0xfffffffeu || v > best || (v == best && j < index)) best = v, index = j;
+    }
+    values[t] = best;
+    indices[t] = index;
+    __syncthreads();
+    for (uint32_t half = 128; half; half >>= 1) {
+        if (t < half) {
+            uint32_t a = indices[t], b = indices[t + half];
+            if (a == 0xffffffffu || b == 0xffffffffu) indices[t] = 0xffffffffu;
+            else if (b != 0xfffffffeu &&
+                     (a == 0xfffffffeu || values[t + half] > values[t] || (values[t + half] == values[t] && b < a))) {
+                values[t] = values[t + half];
+                indices[t] = b;
+            }
+        }
+        __syncthreads();
+    }
+    if (t) return;
+    ck_head *h = c.pass.head;
+    uint32_t token = indices[0];
+    if (c.chosen) c.chosen[row] = token >= 0xfffffffeu ? -1 : (int32_t)token;
+    if (!c.advance || h->stopped) return;
+    if (token >= 0xfffffffeu) {
+        h->failed = h->stopped = 1;
+        token = 0xffffffffu;
+    }
+    if (h->published < c.ring_cap) c.ring[h->published] = (int32_t)token;
+    h->published++;
+    for (uint32_t i = 0; i < c.stops_n; i++)
+        if (c.stops[i] == (int32_t)token) h->stopped = 1;
+    if (h->published >= h->steps) h->stopped = 1;
+    c.pass.tokens[0] = (int32_t)token;
+    c.pass.place[0] += h->rows;
+    h->first[0] += h->rows;
+    __threadfence_system();
+    *c.ring_written = h->published;
+}
