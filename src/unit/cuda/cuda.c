@@ -165,7 +165,7 @@ static void describe_absent(struct sg_unit_desc *d, const char *why)
     d->info.built = 1;
     snprintf(d->info.spec, sizeof d->info.spec, "cuda");
     snprintf(d->info.kind, sizeof d->info.kind, "cuda");
-    snprintf(d->info.why, sizeof d->info.why, "%s", why);
+    snprintf(d->info.why, sizeof d->info.why, "%.255s", why);
 }
 
 static cu_result describe_card(const struct cu_driver *d, int index, struct sg_unit_desc *out)

@@ -1,0 +1,145 @@
+/* cuda_stub.c: the host side of the unit cuda on days without a sound GPU, over the stub driver that LD_LIBRARY_PATH leads to: what
+ * is said, which status comes back, and that nothing stays allocated. No kernel is executed, so no number is compared.
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "graph/graph.h"
+#include "unit/spec.h"
+#include "unit/unit.h"
+
+extern const struct sg_unit_ops sg_unit_cuda;
+
+static const float numbers[64 * 8];
+static const struct sg_tensor matrix = {.name = "weight", .stored_as = "F32", .storage = SG_F32, .rank = 2, .shape = {64, 8}, .rows = 64,
+                                        .cols = 8, .data = (const uint8_t *)numbers, .bytes = sizeof numbers};
+
+static int alive(void)
+{
+    void *stub = dlopen("libcuda.so.1", RTLD_NOW), *found = stub ? dlsym(stub, "stub_alive") : NULL;
+    int (*count)(void), n = -1;
+    if (found) {
+        memcpy(&count, &found, sizeof count);
+        n = count();
+    }
+    if (stub) dlclose(stub);
+    return n;
+}
+
+static void stub(const char *mode) { assert_int_equal(setenv("SEGUE_STUB", mode, 1), 0); }
+
+static segue_status open_unit(struct sg_unit **u, const char *text, segue_error *err)
+{
+    struct sg_unit_spec spec;
+    assert_int_equal(sg_spec_parse(&spec, text, err), SEGUE_OK);
+    return sg_unit_cuda.open(u, &spec, err);
+}
+
+static struct sg_graph *make_graph(void)
+{
+    struct sg_builder b;
+    struct sg_graph *g = NULL;
+    segue_error err;
+    assert_int_equal(sg_builder_begin(&b, &err), SEGUE_OK);
+    int32_t x = sg_input_rows(&b, 8);
+    sg_output(&b, sg_linear(&b, sg_whole(&b, x), sg_weight_of(&b, &matrix), sg_weight_of(&b, NULL), sg_absent()), "y");
+    assert_int_equal(sg_builder_end(&b, &g, &err), SEGUE_OK);
+    return g;
+}
+
+/* Open, compile, one run; the first failure's status. */
+static segue_status whole_life(const char *mode, segue_error *err)
+{
+    const float x[8] = {1};
+    float y[64], *values[] = {y};
+    int32_t output = 0;
+    struct sg_unit *u = NULL;
+    struct sg_program *p = NULL;
+    struct sg_state *s = NULL;
+    struct sg_run *run;
+    struct sg_graph *g = make_graph();
+    const struct sg_graph *graphs[] = {g};
+    segue_status status = open_unit(&u, "cuda:0", err);
+    if (status == SEGUE_OK) stub(mode);
+    if (status == SEGUE_OK) status = sg_unit_cuda.compile(u, graphs, 1, &p, err);
+    if (status == SEGUE_OK) status = sg_unit_cuda.state_new(u, g->slots, g->slots_n, NULL, &s, err);
+    if (status == SEGUE_OK) {
+        struct sg_span span = {.state = s, .rows = 1, .values = x, .steps = 1};
+        struct sg_batch batch = {.spans = &span, .spans_n = 1, .inline_hint = 1, .outputs = &output, .outputs_n = 1};
+        struct sg_result result = {.values = values};
+        status = sg_unit_cuda.start(p, &batch, &result, &run, err);
+        if (status == SEGUE_OK) status = sg_unit_cuda.wait(run, UINT64_MAX, err);
+    }
+    stub("");
+    sg_unit_cuda.state_free(s);
+    sg_unit_cuda.discard(p);
+    sg_unit_cuda.close(u);
+    sg_graph_free(g);
+    return status;
+}
+
+static void check_list(const char *mode, const char *why)
+{
+    struct sg_unit_desc d[2] = {0};
+    size_t n = 0;
+    segue_error err;
+    stub(mode);
+    assert_int_equal(sg_unit_cuda.list(d, 2, &n, &err), SEGUE_OK);
+    assert_int_equal(n, 1);
+    assert_int_equal(d[0].info.present, why == NULL);
+    if (why) assert_non_null(strstr(d[0].info.why, why));
+    stub("");
+}
+
+static void lists_and_says_why(void **state)
+{
+    (void)state;
+    check_list("", getenv("SEGUE_STUB_SHORT") ? "cuGetErrorName" : NULL);
+    if (getenv("SEGUE_STUB_SHORT")) return;
+    check_list("old", "too old");
+    check_list("none", "no GPU");
+}
+
+static void refuses_to_open(void **state)
+{
+    static const struct { const char *mode, *spec; segue_status status; } cases[] = {
+        {"old", "cuda:0", SEGUE_EUNIT}, {"none", "cuda:0", SEGUE_EUNIT}, {"", "cuda:7", SEGUE_EUNIT},
+        {"", "cuda:0-1", SEGUE_EUNSUPPORTED}, {"", "cuda:x", SEGUE_EARG}, {"", "cuda:0,depth=3", SEGUE_EARG}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct sg_unit *u = NULL;
+        segue_error err = {0};
+        segue_status want = getenv("SEGUE_STUB_SHORT") && cases[i].status != SEGUE_EARG && cases[i].status != SEGUE_EUNSUPPORTED ? SEGUE_EUNIT : cases[i].status;
+        stub(cases[i].mode);
+        assert_int_equal(open_unit(&u, cases[i].spec, &err), want);
+        assert_null(u);
+        assert_true(strlen(err.text) > 20);
+        stub("");
+        assert_int_equal(alive(), 0);
+    }
+}
+
+static void survives(void **state)
+{
+    static const struct { const char *mode; segue_status status; } cases[] = {
+        {"", SEGUE_OK}, {"memory", SEGUE_EMEMORY}, {"launch", SEGUE_ELOST}, {"lost", SEGUE_ELOST}};
+    (void)state;
+    if (getenv("SEGUE_STUB_SHORT")) skip();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        segue_error err = {0};
+        assert_int_equal(whole_life(cases[i].mode, &err), cases[i].status);
+        assert_int_equal(alive(), 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(lists_and_says_why), cmocka_unit_test(refuses_to_open), cmocka_unit_test(survives)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
