@@ -11,23 +11,19 @@ enum { CHUNK = CK_CHUNK, HEADS = CK_GROUP_HEADS, THREADS = 256 };
 
 __device__ void store_kv(uint32_t storage, unsigned char *head, const float *x, uint32_t width, uint32_t at, uint32_t step)
 {
-    if (storage == CK_KV_Q8) { /* as graph/slot.c: scale = largest / 127 as fp16, values by the exact scale */
-        for (uint32_t b = at; b < (width + 31) / 32; b += step) {
-            uint32_t n = width - b * 32 < 32 ? width - b * 32 : 32;
-            float most = 0;
-            bool finite = true;
-            for (uint32_t i = 0; i < n; i++) {
-                float v = x[b * 32 + i];
-                finite = finite && isfinite(v);
-                most = fmaxf(most, fabsf(v));
-            }
+    if (storage == CK_KV_Q8) { /* a warp per block; as graph/slot.c: scale = largest / 127 as fp16, values by the exact scale */
+        uint32_t lane = threadIdx.x & 31;
+        for (uint32_t b = at / 32; b * 32 < width; b += step / 32) {
+            uint32_t c = b * 32 + lane;
+            float v = c < width ? x[c] : 0, most = warp_max(fabsf(v));
+            bool finite = __all_sync(0xffffffffu, isfinite(v));
             float scale = finite ? most / 127.0f : CUDART_NAN_F, inverse = finite && scale > 0 ? 1.0f / scale : 0.0f;
             if (isinf(inverse)) inverse = 0;
             unsigned short bits = __half_as_ushort(__float2half_rn(scale));
             unsigned char *to = head + (size_t)b * 34;
-            to[0] = bits & 255;
-            to[1] = bits >> 8;
-            for (uint32_t i = 0; i < n; i++) to[2 + i] = (unsigned char)(signed char)(finite ? roundf(x[b * 32 + i] * inverse) : 1.0f);
+            if (lane < 2) to[lane] = (unsigned char)(bits >> (8 * lane));
+            int q = finite ? (int)roundf(v * inverse) : 1;
+            if (c < width) to[2 + lane] = (unsigned char)q;
         }
         return;
     }

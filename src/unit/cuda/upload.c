@@ -1,6 +1,6 @@
 /* upload.c: weights into GPU memory, each tensor once, rows and columns in the house's order, in the nearest of the forms that
- * kernels read (kparams.h). F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5, Q4_K, Q6_K and MLX 4 and 8 bits keep their own
- * numbers; every other storage, and blocks whose columns a permutation cuts, become F16 here.
+ * kernels read (kparams.h). F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5, Q4_K, Q5_K, Q6_K and MLX 4 and 8 bits keep their own
+ * numbers; every other storage, and blocks whose columns a permutation cuts, become F32 here: exact, and rare.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
@@ -18,24 +18,26 @@ static uint32_t affine_kind(const struct sg_affine *a)
 {
     if (a->bits == 4 && a->group % 32 == 0) return CK_G4;
     if (a->bits == 8 && a->group % 16 == 0) return CK_G8;
-    return CK_F16;
+    return CK_F32;
 }
 
 static uint32_t kind_of(const struct sg_tensor *t)
 {
     if (t->storage == SG_F32) return CK_F32;
     if (t->storage == SG_BF16) return CK_BF16;
-    if (permuted(&t->col_perm) && (t->col_perm.w % 32 || t->col_perm.first % 32) && t->storage != SG_F16) return CK_F16;
+    if (permuted(&t->col_perm) && (t->col_perm.w % 32 || t->col_perm.first % 32) && t->storage != SG_F16) return CK_F32;
     switch (t->storage) {
     case SG_Q8_0: return CK_Q8;
     case SG_Q4_0:
     case SG_Q4_1: return CK_Q4;
     case SG_Q5_0:
     case SG_Q5_1:
-    case SG_Q6_K: return permuted(&t->col_perm) && t->storage == SG_Q6_K ? CK_F16 : CK_G8;
-    case SG_Q4_K: return permuted(&t->col_perm) ? CK_F16 : CK_G4;
-    case SG_AFFINE: return permuted(&t->col_perm) ? CK_F16 : affine_kind(&t->affine);
-    default: return CK_F16;
+    case SG_Q6_K: return permuted(&t->col_perm) && t->storage == SG_Q6_K ? CK_F32 : CK_G8;
+    case SG_Q4_K: return permuted(&t->col_perm) ? CK_F32 : CK_G4;
+    case SG_AFFINE: return permuted(&t->col_perm) ? CK_F32 : affine_kind(&t->affine);
+    case SG_Q5_K: return permuted(&t->col_perm) ? CK_F32 : CK_G8;
+    case SG_F16: return CK_F16;
+    default: return CK_F32;
     }
 }
 
@@ -103,6 +105,19 @@ static void block_q4k(const uint8_t *b, uint8_t *data, uint8_t *scales)
     }
 }
 
+static void block_q5k(const uint8_t *b, uint8_t *data, uint8_t *scales)
+{
+    float d = sg_f32_of_f16(sg_le16(b)), m = sg_f32_of_f16(sg_le16(b + 2));
+    for (int g = 0; g < 8; g++) {
+        uint8_t s, n;
+        const uint8_t *q = b + 48 + g / 2 * 32, *high = b + 16;
+        int shift = g % 2 * 4;
+        scale_q4k(b + 4, g, &s, &n);
+        put_pair(scales + g * 8, d * s, -m * n);
+        for (int j = 0; j < 32; j++) data[g * 32 + j] = (uint8_t)((q[j] >> shift & 15) | (high[j] >> g & 1) << 4);
+    }
+}
+
 static void block_q6k(const uint8_t *b, uint8_t *data, uint8_t *scales)
 {
     float d = sg_f32_of_f16(sg_le16(b + 208));
@@ -143,6 +158,7 @@ static void put_block(const struct sg_tensor *t, const uint8_t *b, size_t at, ui
     case SG_Q5_0: block_q5(b, 0, data + at, scales + at / 32 * 8); break;
     case SG_Q5_1: block_q5(b, 1, data + at, scales + at / 32 * 8); break;
     case SG_Q4_K: block_q4k(b, data + at / 2, scales + at / 32 * 8); break;
+    case SG_Q5_K: block_q5k(b, data + at, scales + at / 32 * 8); break;
     default: block_q6k(b, data + at, scales + at / 16 * 8); break;
     }
 }
