@@ -141,6 +141,12 @@ static segue_status find_families(struct sg_unit *u, segue_error *err)
         SG_TRY(cu_check(&u->d, u->d.function_set(u->k.attend_part[s], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max), "open unit", err));
         SG_TRY(cu_check(&u->d, u->d.function_set(u->k.attend_many[s], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max), "open unit", err));
     }
+    for (int s = 0; s < 2; s++)
+        for (int w = 0; w < 3; w++) {
+            snprintf(name, sizeof name, "flash_%s_%d", storages[s + 1], 64 << w);
+            SG_TRY(find_kernel(u, name, &u->k.flash[s][w], err));
+            SG_TRY(cu_check(&u->d, u->d.function_set(u->k.flash[s][w], CU_FN_MAX_DYNAMIC_SHARED, 128 * ((64 << w) + 8) * 2), "open unit", err));
+        }
     return SEGUE_OK;
 }
 

@@ -212,6 +212,10 @@ static segue_status do_attend(struct cu_pass *p, const struct sg_op *op)
                              .window = a->window, .slot_k = (uint32_t)a->slot_k, .slot_v = (uint32_t)a->slot_v, .storage = storage,
                              .rows = p->rows_n[0], .chunks = p->chunks, .scale = a->scale, .softcap = a->softcap};
     size_t shared = (size_t)CK_GROUP_HEADS * a->d * sizeof(float);
+    int width = a->d == 64 ? 0 : a->d == 128 ? 1 : a->d == 256 ? 2 : -1;
+    if (args.rows > CU_EXACT && width >= 0 && a->d == a->dv && (storage == CK_KV_F16 || storage == CK_KV_BF16))
+        return cu_launch(p, k->flash[storage == CK_KV_BF16][width], pieces(args.rows, 64), a->heads, 1, 128,
+                         (size_t)128 * (a->d + 8) * 2, &args);
     if (args.rows > CU_FEW)
         return cu_launch(p, k->attend_many[storage], args.rows, groups, 1, 256, shared + (size_t)CK_GROUP_HEADS * a->dv * sizeof(float), &args);
     SG_TRY(need(p, &p->lane->parts, &p->lane->parts_n, (size_t)CU_FEW * a->heads * p->chunks * (a->dv + 2) * sizeof(float)));

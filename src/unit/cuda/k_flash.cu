@@ -1,0 +1,168 @@
+/* k_flash.cu: attention of many new rows on tensor cores, for K and V in 16 bits and heads of 64, 128 or 256.
+ *
+ * A block of 4 warps takes 64 rows of one query head; K and V come in tiles of 32 rows into shared memory (rows padded by 16
+ * bytes: no bank conflict), scores and sums are fp32 in registers, softmax is online. Heavy blocks, those of late
+ * rows, start first. Products: 4 * d per pair of a row and a row it sees. Shared memory: (64 + 2 * 32) * (d + 8) * 2 bytes.
+ * SPDX-License-Identifier: MIT */
+#include "k_common.cuh"
+
+enum { ROWS = 64, KEYS = 32, THREADS = 128 };
+
+__device__ __forceinline__ uint32_t shared_at(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+__device__ __forceinline__ void load4(uint32_t (&r)[4], const uint16_t *p)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_at(p)));
+}
+
+__device__ __forceinline__ void load4_turned(uint32_t (&r)[4], const uint16_t *p)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_at(p)));
+}
+
+template <int BF16> __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    if (BF16)
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <int BF16> __device__ __forceinline__ uint32_t pack(float lo, float hi)
+{
+    if (BF16) {
+        __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
+        return *reinterpret_cast<uint32_t *>(&v);
+    }
+    __half2 v = __floats2half2_rn(lo, hi);
+    return *reinterpret_cast<uint32_t *>(&v);
+}
+
+template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend &a)
+{
+    enum { PITCH = D + 8 };
+    extern __shared__ float4 shared4[];
+    uint16_t *qs = reinterpret_cast<uint16_t *>(shared4), *ks = qs + ROWS * PITCH, *vs = ks + KEYS * PITCH;
+    uint32_t tile = gridDim.x - 1 - blockIdx.x, h = blockIdx.y, kv = h / (a.heads / a.kv_heads), t0 = tile * ROWS;
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = lane >> 2, pair = (lane & 3) * 2;
+    dependents_may_start();
+    wait_for_inputs();
+    uint32_t first = a.pass.head->first[0] + t0, rows = a.rows - t0 < ROWS ? a.rows - t0 : ROWS;
+    size_t row_bytes = 2ull * D * a.kv_heads;
+    const unsigned char *k = static_cast<const unsigned char *>(a.pass.slots[a.slot_k]) + kv * 2ull * D;
+    const unsigned char *v = static_cast<const unsigned char *>(a.pass.slots[a.slot_v]) + kv * 2ull * D;
+    for (uint32_t i = threadIdx.x; i < ROWS * D / 2; i += THREADS) {
+        uint32_t r = i / (D / 2), c = i % (D / 2) * 2;
+        float x = 0, y = 0;
+        if (r < rows) {
+            const float *q = a.q.p + (size_t)(t0 + r) * a.q.stride + h * D + c;
+            x = q[0] * a.scale;
+            y = q[1] * a.scale;
+        }
+        *reinterpret_cast<uint32_t *>(qs + r * PITCH + c) = pack<BF16>(x, y);
+    }
+    float out[D / 8][4], most[2], sum[2];
+#pragma unroll
+    for (int n = 0; n < D / 8; n++) out[n][0] = out[n][1] = out[n][2] = out[n][3] = 0;
+    most[0] = most[1] = a.sinks ? a.sinks[h] : -CUDART_INF_F;
+    sum[0] = sum[1] = a.sinks && (lane & 3) == 0 ? 1 : 0;
+    uint32_t row0 = warp * 16 + group, place[2] = {first + row0, first + row0 + 8};
+    uint32_t begin = a.window && first + 1 > a.window ? (first + 1 - a.window) / KEYS * KEYS : 0, end = first + rows;
+    for (uint32_t j0 = begin; j0 < end; j0 += KEYS) {
+        __syncthreads();
+        for (uint32_t i = threadIdx.x; i < KEYS * D / 8; i += THREADS) {
+            uint32_t r = i / (D / 8), c = i % (D / 8) * 8;
+            uint4 x = make_uint4(0, 0, 0, 0), y = x;
+            if (j0 + r < end) {
+                x = *reinterpret_cast<const uint4 *>(k + (size_t)(j0 + r) * row_bytes + 2 * c);
+                y = *reinterpret_cast<const uint4 *>(v + (size_t)(j0 + r) * row_bytes + 2 * c);
+            }
+            *reinterpret_cast<uint4 *>(ks + r * PITCH + c) = x;
+            *reinterpret_cast<uint4 *>(vs + r * PITCH + c) = y;
+        }
+        __syncthreads();
+        float s[KEYS / 8][4] = {};
+#pragma unroll
+        for (int kk = 0; kk < D; kk += 16) {
+            uint32_t fa[4], fb[4];
+            load4(fa, qs + (warp * 16 + (lane & 15)) * PITCH + kk + (lane >> 4) * 8);
+#pragma unroll
+            for (int n = 0; n < KEYS / 16; n++) {
+                load4(fb, ks + (n * 16 + (lane & 7) + (lane >> 4) * 8) * PITCH + kk + (lane >> 3 & 1) * 8);
+                mma<BF16>(s[2 * n], fa, fb[0], fb[1]);
+                mma<BF16>(s[2 * n + 1], fa, fb[2], fb[3]);
+            }
+        }
+        float top[2] = {most[0], most[1]};
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t j = j0 + n * 8 + pair + (i & 1), at = place[i >> 1];
+                float x = s[n][i];
+                if (a.softcap > 0) x = a.softcap * tanhf(x / a.softcap);
+                if (j > at || (a.window && j + a.window <= at)) x = -CUDART_INF_F;
+                s[n][i] = x;
+                top[i >> 1] = fmaxf(top[i >> 1], x);
+            }
+        float fix[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            top[i] = fmaxf(top[i], __shfl_xor_sync(0xffffffffu, top[i], 1));
+            top[i] = fmaxf(top[i], __shfl_xor_sync(0xffffffffu, top[i], 2));
+            fix[i] = top[i] > -CUDART_INF_F ? __expf(most[i] - top[i]) : 1;
+            most[i] = top[i];
+            sum[i] *= fix[i];
+        }
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float e = s[n][i] > -CUDART_INF_F ? __expf(s[n][i] - most[i >> 1]) : (s[n][i] != s[n][i] ? s[n][i] : 0);
+                s[n][i] = e;
+                sum[i >> 1] += e;
+            }
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+            out[n][0] *= fix[0], out[n][1] *= fix[0];
+            out[n][2] *= fix[1], out[n][3] *= fix[1];
+        }
+#pragma unroll
+        for (int kk = 0; kk < KEYS / 16; kk++) {
+            uint32_t fa[4] = {pack<BF16>(s[2 * kk][0], s[2 * kk][1]), pack<BF16>(s[2 * kk][2], s[2 * kk][3]),
+                              pack<BF16>(s[2 * kk + 1][0], s[2 * kk + 1][1]), pack<BF16>(s[2 * kk + 1][2], s[2 * kk + 1][3])}, fb[4];
+#pragma unroll
+            for (int n = 0; n < D / 16; n++) {
+                load4_turned(fb, vs + (kk * 16 + (lane & 15)) * PITCH + n * 16 + (lane >> 4) * 8);
+                mma<BF16>(out[2 * n], fa, fb[0], fb[1]);
+                mma<BF16>(out[2 * n + 1], fa, fb[2], fb[3]);
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 1);
+        sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 2);
+    }
+#pragma unroll
+    for (int n = 0; n < D / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t r = row0 + (i >> 1) * 8, c = h * D + n * 8 + pair + (i & 1);
+            if (r >= rows) continue;
+            float y = out[n][i] / sum[i >> 1];
+            if (a.gate.p) y *= sigmoid(a.gate.p[(size_t)(t0 + r) * a.gate.stride + c]);
+            a.y.p[(size_t)(t0 + r) * a.y.stride + c] = y;
+        }
+}
+
+#define FLASH(NAME, BF16, D) \
+    extern "C" __global__ void __launch_bounds__(THREADS) flash_##NAME##_##D(const __grid_constant__ ck_attend a) { flash<BF16, D>(a); }
+FLASH(f16, 0, 64)
+FLASH(f16, 0, 128)
+FLASH(f16, 0, 256)
+FLASH(bf16, 1, 64)
+FLASH(bf16, 1, 128)
+FLASH(bf16, 1, 256)
