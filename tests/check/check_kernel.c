@@ -1,6 +1,7 @@
-/* check_kernel.c: level kernel: every entry of the cpu unit's kernel table, for each instruction set that this machine has,
- * against k_generic.c. Integer results (quantised activations, opened weights, half floats) are compared bit by bit; sums
- * of fp32 within rounding. Widths have odd tails, data has outliers, zeros and equal numbers, results have guards around.
+/* check_kernel.c: level kernel: every entry of the cpu unit's kernel table, for each instruction set that
+ * this machine has, against k_generic.c. Integer results (quantised activations, opened weights, half floats)
+ * are compared bit by bit; sums of fp32 within rounding. Widths have odd tails, data has outliers, zeros and
+ * equal numbers, results have guards around.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <stdlib.h>
@@ -19,7 +20,8 @@ struct kernel_case {
     double spread;                           /* largest |expected| so far */
 };
 
-static const char *const pack_names[SG_PACK_N] = {"q4", "q4m", "q8", "q4f", "q8f", "q8h", "f32", "f16", "bf16"};
+static const char *const pack_names[SG_PACK_N] = {"q4",  "q4m", "q8",  "q4f", "q8f",
+                                                  "q8h", "f32", "f16", "bf16"};
 
 static int begin(struct kernel_case *t, const char *name, uint64_t index)
 {
@@ -63,7 +65,8 @@ static float *data(struct kernel_case *t, struct sg_arena *arena, size_t n)
 }
 
 /* Packed weights of random integers; scales and offsets that real files have. */
-static uint8_t *weights(struct kernel_case *t, struct sg_arena *arena, enum sg_pack kind, size_t k, uint32_t groups)
+static uint8_t *weights(struct kernel_case *t, struct sg_arena *arena, enum sg_pack kind, size_t k,
+                        uint32_t groups)
 {
     size_t bytes = sg_pack_block_bytes(kind), n = k / sg_pack_block(kind) * groups;
     uint8_t *w = sg_arena_alloc(arena, n * bytes + 64);
@@ -83,9 +86,12 @@ static void check_mm(struct kernel_case *t, enum sg_pack kind, uint64_t index)
 {
     if (!begin(t, pack_names[kind], index)) return;
     struct sg_arena arena = {0};
-    uint32_t block = sg_pack_block(kind), quant = kind < SG_PACK_F32, nt = check_between(&t->rng, 1, quant ? SG_FEW : SG_TILE);
-    uint32_t rows = check_between(&t->rng, 1, 90), groups = (rows + 15) / 16, fine = quant ? check_below(&t->rng, 3) : 0;
-    size_t k = quant ? 32 * check_between(&t->rng, 1, 9) : check_between(&t->rng, 1, 70), ldo = rows + check_below(&t->rng, 5);
+    uint32_t block = sg_pack_block(kind), quant = kind < SG_PACK_F32,
+             nt = check_between(&t->rng, 1, quant ? SG_FEW : SG_TILE);
+    uint32_t rows = check_between(&t->rng, 1, 90), groups = (rows + 15) / 16,
+             fine = quant ? check_below(&t->rng, 3) : 0;
+    size_t k = quant ? 32 * check_between(&t->rng, 1, 9) : check_between(&t->rng, 1, 70),
+           ldo = rows + check_below(&t->rng, 5);
     float *x = data(t, &arena, nt * k), *want = sg_arena_alloc(&arena, nt * ldo * sizeof *want);
     uint8_t *w = weights(t, &arena, kind, k, groups), *tile = sg_arena_alloc(&arena, 8 * nt * k + 64);
     struct check_guard g;
@@ -111,9 +117,11 @@ static void check_open(struct kernel_case *t, enum sg_pack kind, uint64_t index)
     snprintf(name, sizeof name, "open.%s", pack_names[kind]);
     if (!begin(t, name, index)) return;
     struct sg_arena arena = {0};
-    uint32_t block = sg_pack_block(kind), nt = check_between(&t->rng, 1, SG_TILE), fine = check_below(&t->rng, 3);
+    uint32_t block = sg_pack_block(kind), nt = check_between(&t->rng, 1, SG_TILE),
+             fine = check_below(&t->rng, 3);
     size_t k = 32 * check_between(&t->rng, 1, 9), open = k * 24;
-    uint8_t *w = weights(t, &arena, kind, k, 1), *want = sg_arena_alloc(&arena, open), *one = sg_arena_alloc(&arena, 4 * k);
+    uint8_t *w = weights(t, &arena, kind, k, 1), *want = sg_arena_alloc(&arena, open),
+            *one = sg_arena_alloc(&arena, 4 * k);
     uint8_t *tile = sg_arena_alloc(&arena, 8 * nt * k);
     float *x = data(t, &arena, nt * k), *out = sg_arena_alloc(&arena, nt * 16 * sizeof *out), alone[16];
     struct check_guard g;
@@ -142,8 +150,10 @@ static void check_quant(struct kernel_case *t, uint64_t index)
 {
     if (!begin(t, "quant", index)) return;
     struct sg_arena arena = {0};
-    uint32_t block = check_below(&t->rng, 2) ? 16 : 32, nt = check_between(&t->rng, 1, SG_TILE), fine = check_below(&t->rng, 3);
-    size_t k = block * check_between(&t->rng, 1, 12), ldx = k + check_below(&t->rng, 7), n = sg_tile_bytes(k, block, fine, nt);
+    uint32_t block = check_below(&t->rng, 2) ? 16 : 32, nt = check_between(&t->rng, 1, SG_TILE),
+             fine = check_below(&t->rng, 3);
+    size_t k = block * check_between(&t->rng, 1, 12), ldx = k + check_below(&t->rng, 7),
+           n = sg_tile_bytes(k, block, fine, nt);
     float *x = data(t, &arena, nt * ldx);
     uint8_t *want = sg_arena_alloc(&arena, n);
     struct check_guard g;
@@ -164,8 +174,12 @@ static void check_row(struct kernel_case *t, uint64_t index)
     if (!begin(t, "row", index)) return;
     struct sg_arena arena = {0};
     uint32_t n = check_between(&t->rng, 1, 200), what = (uint32_t)index % 8, pairs = n / 3;
-    float *x = data(t, &arena, n + 2), *y = data(t, &arena, n + 2), *want = sg_arena_alloc(&arena, n * sizeof *want);
-    struct sg_norm p = {.kind = what ? SG_NORM_LAYER : SG_NORM_RMS, .eps = 1e-5f, .groups = 1, .plus_one = check_below(&t->rng, 2)};
+    float *x = data(t, &arena, n + 2), *y = data(t, &arena, n + 2),
+          *want = sg_arena_alloc(&arena, n * sizeof *want);
+    struct sg_norm p = {.kind = what ? SG_NORM_LAYER : SG_NORM_RMS,
+                        .eps = 1e-5f,
+                        .groups = 1,
+                        .plus_one = check_below(&t->rng, 2)};
     enum sg_act act = (enum sg_act)check_below(&t->rng, SG_ACT_TANH + 1);
     struct check_guard g;
     float *got = check_guard_new(&g, n * sizeof *got, 4 * check_below(&t->rng, 3));
@@ -220,10 +234,14 @@ static void check_attention(struct kernel_case *t, uint64_t index)
 {
     if (!begin(t, "attention", index)) return;
     struct sg_arena arena = {0};
-    uint32_t nq = check_between(&t->rng, 1, 6), d = check_between(&t->rng, 1, 80), keys = check_between(&t->rng, 1, SG_CHUNK);
-    uint32_t dvp = 16 * check_between(&t->rng, 1, 9), hi = check_between(&t->rng, 0, keys), lo = check_between(&t->rng, 0, hi);
-    float *q = data(t, &arena, nq * d), *kv = data(t, &arena, SG_CHUNK * d), *v = data(t, &arena, SG_CHUNK * dvp);
-    float *s = sg_arena_alloc(&arena, 2 * nq * SG_CHUNK * sizeof *s), *want = sg_arena_alloc(&arena, nq * dvp * sizeof *want);
+    uint32_t nq = check_between(&t->rng, 1, 6), d = check_between(&t->rng, 1, 80),
+             keys = check_between(&t->rng, 1, SG_CHUNK);
+    uint32_t dvp = 16 * check_between(&t->rng, 1, 9), hi = check_between(&t->rng, 0, keys),
+             lo = check_between(&t->rng, 0, hi);
+    float *q = data(t, &arena, nq * d), *kv = data(t, &arena, SG_CHUNK * d),
+          *v = data(t, &arena, SG_CHUNK * dvp);
+    float *s = sg_arena_alloc(&arena, 2 * nq * SG_CHUNK * sizeof *s),
+          *want = sg_arena_alloc(&arena, nq * dvp * sizeof *want);
     float sums[2][2] = {{0}}, cap = check_below(&t->rng, 2) ? 20.0f : 0.0f;
     struct check_guard g;
     float *got = check_guard_new(&g, nq * dvp * sizeof *got, 0);
@@ -232,7 +250,8 @@ static void check_attention(struct kernel_case *t, uint64_t index)
             const struct sg_kernels *k = i ? t->b : t->a;
             float *si = s + i * (int)(nq * SG_CHUNK);
             k->scores(q, nq, d, kv, keys, si);
-            for (uint32_t j = 0; j < nq; j++) k->soften(si + j * SG_CHUNK, lo, hi, keys, 0.1f, cap, &sums[i][0], &sums[i][1]);
+            for (uint32_t j = 0; j < nq; j++)
+                k->soften(si + j * SG_CHUNK, lo, hi, keys, 0.1f, cap, &sums[i][0], &sums[i][1]);
             k->weigh(si, nq, keys, v, dvp, i ? got : want);
         }
         floats(t, want, got, nq * dvp, 2e-5);
@@ -250,7 +269,8 @@ static void check_recurrent(struct kernel_case *t, uint64_t index)
     if (!begin(t, "recurrent", index)) return;
     struct sg_arena arena = {0};
     uint32_t dk = check_between(&t->rng, 1, 40), dv = check_between(&t->rng, 1, 70);
-    float *s = sg_arena_alloc(&arena, 2 * dk * dv * sizeof *s), *x = data(t, &arena, 3 * (2 * dk + dv)), *u = sg_arena_alloc(&arena, dv * sizeof *u);
+    float *s = sg_arena_alloc(&arena, 2 * dk * dv * sizeof *s), *x = data(t, &arena, 3 * (2 * dk + dv)),
+          *u = sg_arena_alloc(&arena, dv * sizeof *u);
     float *want = sg_arena_alloc(&arena, dv * sizeof *want);
     struct check_guard g;
     float *got = check_guard_new(&g, dv * sizeof *got, 4);
@@ -259,7 +279,9 @@ static void check_recurrent(struct kernel_case *t, uint64_t index)
         for (int i = 0; i < 2; i++)
             for (uint32_t n = 0; n < 3; n++) {
                 const float *q = x + n * (2 * dk + dv);
-                (i ? t->b : t->a)->delta(s + (size_t)i * dk * dv, dk, dv, q, q + dk, q + 2 * dk, 0.9f, 0.5f, u, i ? got : want);
+                (i ? t->b : t->a)
+                    ->delta(s + (size_t)i * dk * dv, dk, dv, q, q + dk, q + 2 * dk, 0.9f, 0.5f, u,
+                            i ? got : want);
             }
         floats(t, want, got, dv, 2e-5);
         floats(t, s, s + dk * dv, dk * dv, 2e-5);
@@ -280,7 +302,9 @@ void check_kernels(struct check *c)
     if (sg_isa_choose("generic", &generic, NULL) != SEGUE_OK) return;
     uint32_t n = c->quick ? 8 : 60;
     for (int isa = SG_ISA_GENERIC; isa < SG_ISA_N; isa++) {
-        if (!sg_isa_present((enum sg_isa)isa) || sg_isa_choose(sg_isa_name((enum sg_isa)isa), &table, NULL) != SEGUE_OK) continue;
+        if (!sg_isa_present((enum sg_isa)isa) ||
+            sg_isa_choose(sg_isa_name((enum sg_isa)isa), &table, NULL) != SEGUE_OK)
+            continue;
         struct kernel_case t = {.c = c, .a = &generic, .b = &table};
         for (uint32_t i = 0; i < n; i++) {
             for (int kind = 0; kind < SG_PACK_N; kind++) check_mm(&t, (enum sg_pack)kind, i);

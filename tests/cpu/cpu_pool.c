@@ -1,5 +1,5 @@
-/* cpu_pool.c: the pool does every item once and every stage after the one before, with fewer, as many and more threads than
- * processors, over many jobs, after rests, and with stages of no items.
+/* cpu_pool.c: the pool does every item once and every stage after the one before, with fewer, as many and
+ * more threads than processors, over many jobs, after rests, and with stages of no items.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,8 @@ static void item(void *arg, uint32_t stage, uint32_t i, uint32_t thread)
 {
     struct work *w = arg;
     (void)thread;
-    if (stage && atomic_load(&w->stage_done[stage - 1]) != w->items[stage - 1]) atomic_fetch_add(&w->early, 1u);
+    if (stage && atomic_load(&w->stage_done[stage - 1]) != w->items[stage - 1])
+        atomic_fetch_add(&w->early, 1u);
     atomic_fetch_add(&w->done[stage][i], 1u);
     atomic_fetch_add(&w->stage_done[stage], 1u);
 }

@@ -1,6 +1,7 @@
-/* cpu_unit.c: what the cpu unit promises beyond the right numbers: the number of threads changes no bit, nor do a row's
- * neighbours in a short batch; two units of different instruction sets live side by side; chunks of a prompt agree; states fork,
- * mark and go back; runs of several steps equal single steps; a cancelled run leaves the state as it was.
+/* cpu_unit.c: what the cpu unit promises beyond the right numbers: the number of threads changes no bit, nor
+ * do a row's neighbours in a short batch; two units of different instruction sets live side by side; chunks
+ * of a prompt agree; states fork, mark and go back; runs of several steps equal single steps; a cancelled run
+ * leaves the state as it was.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <setjmp.h>
@@ -36,7 +37,8 @@ static float noise(struct fixture *f)
     return ((float)(f->seed >> 8) / 8388608.0f - 1.0f) * 0.3f;
 }
 
-static const struct sg_tensor *tensor(struct fixture *f, enum sg_storage storage, uint32_t rows, uint32_t cols)
+static const struct sg_tensor *tensor(struct fixture *f, enum sg_storage storage, uint32_t rows,
+                                      uint32_t cols)
 {
     struct sg_tensor *t = sg_arena_alloc(&f->arena, sizeof *t);
     uint64_t bytes;
@@ -47,12 +49,19 @@ static const struct sg_tensor *tensor(struct fixture *f, enum sg_storage storage
         for (uint32_t c = 0; c < cols; c++) row[c] = noise(f);
         assert_int_equal(sg_quant_row(storage, row, cols, data + r * bytes, NULL), SEGUE_OK);
     }
-    *t = (struct sg_tensor){.name = "t", .storage = storage, .rank = 2, .shape = {rows, cols}, .rows = rows, .cols = cols,
-                            .data = data, .bytes = rows * bytes};
+    *t = (struct sg_tensor){.name = "t",
+                            .storage = storage,
+                            .rank = 2,
+                            .shape = {rows, cols},
+                            .rows = rows,
+                            .cols = cols,
+                            .data = data,
+                            .bytes = rows * bytes};
     return t;
 }
 
-static int32_t linear(struct fixture *f, int32_t x, enum sg_storage s, uint32_t n, uint32_t k, int32_t residual)
+static int32_t linear(struct fixture *f, int32_t x, enum sg_storage s, uint32_t n, uint32_t k,
+                      int32_t residual)
 {
     struct sg_builder *b = &f->b;
     struct sg_operand none = sg_absent(), r = residual < 0 ? none : sg_whole(b, residual);
@@ -69,7 +78,8 @@ static int32_t norm(struct fixture *f, int32_t x)
 
 static int32_t mlp(struct fixture *f, int32_t x)
 {
-    int32_t h = norm(f, x), gate = linear(f, h, SG_Q4_1, FF, WIDTH, -1), up = linear(f, h, SG_Q4_1, FF, WIDTH, -1);
+    int32_t h = norm(f, x), gate = linear(f, h, SG_Q4_1, FF, WIDTH, -1),
+            up = linear(f, h, SG_Q4_1, FF, WIDTH, -1);
     h = sg_glu(&f->b, sg_whole(&f->b, gate), sg_whole(&f->b, up), SG_ACT_SILU);
     return linear(f, h, SG_Q8_0, WIDTH, FF, x);
 }
@@ -77,7 +87,8 @@ static int32_t mlp(struct fixture *f, int32_t x)
 static int32_t attention(struct fixture *f, int32_t x, int32_t table, uint32_t window)
 {
     struct sg_builder *b = &f->b;
-    int32_t h = norm(f, x), q = linear(f, h, SG_Q4_0, HEADS * D, WIDTH, -1), k = linear(f, h, SG_Q4_0, KV * D, WIDTH, -1);
+    int32_t h = norm(f, x), q = linear(f, h, SG_Q4_0, HEADS * D, WIDTH, -1),
+            k = linear(f, h, SG_Q4_0, KV * D, WIDTH, -1);
     int32_t v = linear(f, h, SG_F16, KV * D, WIDTH, -1);
     q = sg_rope(b, sg_whole(b, q), HEADS, table);
     k = sg_rope(b, sg_whole(b, k), KV, table);
@@ -90,15 +101,19 @@ static int32_t attention(struct fixture *f, int32_t x, int32_t table, uint32_t w
 static int32_t recurrence(struct fixture *f, int32_t x)
 {
     struct sg_builder *b = &f->b;
-    int32_t h = norm(f, x), qkv = linear(f, h, SG_Q8_0, 4 * DK, WIDTH, -1), ab = linear(f, h, SG_F32, 4, WIDTH, -1);
-    struct sg_conv c = {.weight = sg_weight_of(b, tensor(f, SG_F32, 4 * DK, 4)), .bias = sg_weight_of(b, NULL), .taps = 4,
+    int32_t h = norm(f, x), qkv = linear(f, h, SG_Q8_0, 4 * DK, WIDTH, -1),
+            ab = linear(f, h, SG_F32, 4, WIDTH, -1);
+    struct sg_conv c = {.weight = sg_weight_of(b, tensor(f, SG_F32, 4 * DK, 4)),
+                        .bias = sg_weight_of(b, NULL),
+                        .taps = 4,
                         .act = SG_ACT_SILU};
     qkv = sg_conv(b, sg_whole(b, qkv), c);
     struct sg_delta d = {.k_heads = 1, .v_heads = 2, .dk = DK, .dv = DK, .decay_is_log = 1, .l2_eps = 1e-6f};
     d.decay = sg_weight_of(b, tensor(f, SG_F32, 1, 2));
     d.dt = sg_weight_of(b, tensor(f, SG_F32, 1, 2));
-    const struct sg_operand in[5] = {sg_columns(b, qkv, 0, DK), sg_columns(b, qkv, DK, DK), sg_columns(b, qkv, 2 * DK, 2 * DK),
-                                     sg_columns(b, ab, 0, 2), sg_columns(b, ab, 2, 2)};
+    const struct sg_operand in[5] = {sg_columns(b, qkv, 0, DK), sg_columns(b, qkv, DK, DK),
+                                     sg_columns(b, qkv, 2 * DK, 2 * DK), sg_columns(b, ab, 0, 2),
+                                     sg_columns(b, ab, 2, 2)};
     return linear(f, sg_delta(b, in, d), SG_F32, WIDTH, 2 * DK, x);
 }
 
@@ -160,7 +175,8 @@ static struct sg_state *state_open(const struct place *p, enum sg_storage kv)
 {
     struct sg_state *s = NULL;
     struct sg_state_opts o = {.kv = kv, .rows = 64};
-    assert_int_equal(sg_unit_cpu.state_new(p->unit, p->f->graph->slots, p->f->graph->slots_n, &o, &s, NULL), SEGUE_OK);
+    assert_int_equal(sg_unit_cpu.state_new(p->unit, p->f->graph->slots, p->f->graph->slots_n, &o, &s, NULL),
+                     SEGUE_OK);
     return s;
 }
 
@@ -188,9 +204,15 @@ static const uint32_t *every_row(void)
 }
 
 /* Tokens [at, at + n) of the fixture behind what s holds; logits [n, VOCAB]. */
-static void feed(const struct place *p, struct sg_state *s, uint32_t at, uint32_t n, uint32_t hint, float *logits)
+static void feed(const struct place *p, struct sg_state *s, uint32_t at, uint32_t n, uint32_t hint,
+                 float *logits)
 {
-    struct sg_span span = {.state = s, .rows = n, .first = held(s), .tokens = p->f->tokens + at, .wanted = every_row(), .wanted_n = n,
+    struct sg_span span = {.state = s,
+                           .rows = n,
+                           .first = held(s),
+                           .tokens = p->f->tokens + at,
+                           .wanted = every_row(),
+                           .wanted_n = n,
                            .steps = 1};
     struct sg_batch b = {.spans = &span, .spans_n = 1, .inline_hint = hint};
     struct sg_result r = {.logits = logits};
@@ -250,10 +272,16 @@ static void a_row_ignores_its_neighbours(void **state)
             struct sg_state *s = state_open(&p, SG_BF16), *fork = NULL;
             if (before[i]) feed(&p, s, 0, before[i], 1, ignored);
             assert_int_equal(sg_unit_cpu.state_fork(s, &fork, NULL), SEGUE_OK);
-            for (uint32_t n = 0; n < rows[i]; n++) feed(&p, fork, before[i] + n, 1, 1, alone + (size_t)(at + n) * VOCAB);
+            for (uint32_t n = 0; n < rows[i]; n++)
+                feed(&p, fork, before[i] + n, 1, 1, alone + (size_t)(at + n) * VOCAB);
             sg_unit_cpu.state_free(fork);
-            spans[i] = (struct sg_span){.state = s, .rows = rows[i], .first = before[i], .tokens = p.f->tokens + before[i],
-                                        .wanted = every_row(), .wanted_n = rows[i], .steps = 1};
+            spans[i] = (struct sg_span){.state = s,
+                                        .rows = rows[i],
+                                        .first = before[i],
+                                        .tokens = p.f->tokens + before[i],
+                                        .wanted = every_row(),
+                                        .wanted_n = rows[i],
+                                        .steps = 1};
             at += rows[i];
         }
         struct sg_batch b = {.spans = spans, .spans_n = 3, .inline_hint = 1};
@@ -301,7 +329,8 @@ static void pieces_of_a_prompt_agree(void **state)
         for (int i = 0; i < 4; i++) {
             s = state_open(&p, kinds[k]);
             float *got = prompt(&p, s, pieces[i]);
-            assert_near(got, whole, (size_t)ROWS * VOCAB, 0.15f);    /* 8 bits of activation in long pieces, 16 in short */
+            assert_near(got, whole, (size_t)ROWS * VOCAB,
+                        0.15f); /* 8 bits of activation in long pieces, 16 in short */
             free(got);
             sg_unit_cpu.state_free(s);
         }
@@ -330,7 +359,8 @@ static void a_state_forks_and_goes_back(void **state)
     assert_int_equal(sg_unit_cpu.state_back(s, mark, NULL), SEGUE_OK);
     feed(&p, s, 125, 10, 0, again);
     assert_memory_equal(first, again, sizeof first);
-    assert_int_equal(sg_unit_cpu.state_cut(s, 100, NULL), SEGUE_EUNSUPPORTED);   /* the recurrent layer forbids it */
+    assert_int_equal(sg_unit_cpu.state_cut(s, 100, NULL),
+                     SEGUE_EUNSUPPORTED); /* the recurrent layer forbids it */
     assert_int_equal(sg_unit_cpu.state_cut(s, 0, NULL), SEGUE_OK);
     feed(&p, s, 0, 4, 1, ignored);
     assert_int_equal(held(s), 4);
@@ -347,7 +377,13 @@ static void steps_equal_single_steps(void **state)
     int32_t ring_tokens[12], token = -1, fed = p.f->tokens[0];
     struct sg_ring ring = {.tokens = ring_tokens, .cap = 12};
     static const uint32_t last[1] = {0};
-    struct sg_span span = {.state = many, .rows = 1, .tokens = &fed, .wanted = last, .wanted_n = 1, .sampler = &sampler, .steps = 12,
+    struct sg_span span = {.state = many,
+                           .rows = 1,
+                           .tokens = &fed,
+                           .wanted = last,
+                           .wanted_n = 1,
+                           .sampler = &sampler,
+                           .steps = 12,
                            .ring = &ring};
     struct sg_batch b = {.spans = &span, .spans_n = 1, .inline_hint = 1};
     uint32_t rows = 0;
@@ -357,7 +393,13 @@ static void steps_equal_single_steps(void **state)
     assert_int_equal(atomic_load(&ring.written), 12);
     assert_int_equal(held(many), 12);
     for (uint32_t i = 0; i < 12; i++) {
-        span = (struct sg_span){.state = one, .rows = 1, .first = i, .tokens = &fed, .wanted = last, .wanted_n = 1, .sampler = &sampler,
+        span = (struct sg_span){.state = one,
+                                .rows = 1,
+                                .first = i,
+                                .tokens = &fed,
+                                .wanted = last,
+                                .wanted_n = 1,
+                                .sampler = &sampler,
                                 .steps = 1};
         assert_int_equal(run_batch(&p, &b, &r), SEGUE_OK);
         assert_int_equal(token, ring_tokens[i]);
@@ -421,8 +463,11 @@ static void wrong_batches_are_refused(void **state)
 
 static void specs_are_read(void **state)
 {
-    static const struct { const char *spec; segue_status status; } cases[] = {
-        {"cpu:threads=0", SEGUE_EARG}, {"cpu:threads=x", SEGUE_EARG}, {"cpu:isa=mmx", SEGUE_EARG}, {"cpu:speed=1", SEGUE_EARG}};
+    static const struct { const char *spec; segue_status status;
+    } cases[] = {{"cpu:threads=0", SEGUE_EARG},
+                 {"cpu:threads=x", SEGUE_EARG},
+                 {"cpu:isa=mmx", SEGUE_EARG},
+                 {"cpu:speed=1", SEGUE_EARG}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct sg_unit_spec s;
@@ -442,7 +487,8 @@ static void the_stream_is_measured(void **state)
 }
 
 #ifdef SEGUE_FAULTS
-/* Once a batch of this size was seen, a token needs no memory: were one byte asked for, the run would fail. */
+/* Once a batch of this size was seen, a token needs no memory: were one byte asked for, the run would fail.
+ */
 static void tokens_need_no_memory(void **state)
 {
     struct place p = place_open(*state, "cpu:threads=2");
@@ -470,15 +516,23 @@ static int whole_life(const struct fixture *f)
     assert_int_equal(sg_spec_parse(&spec, "cpu:threads=2", NULL), SEGUE_OK);
     segue_status status = sg_unit_cpu.open(&p.unit, &spec, NULL);
     if (status == SEGUE_OK) status = sg_unit_cpu.compile(p.unit, graphs, 1, &p.program, NULL);
-    if (status == SEGUE_OK) status = sg_unit_cpu.state_new(p.unit, f->graph->slots, f->graph->slots_n, &o, &s, NULL);
+    if (status == SEGUE_OK)
+        status = sg_unit_cpu.state_new(p.unit, f->graph->slots, f->graph->slots_n, &o, &s, NULL);
     if (status == SEGUE_OK) {
-        struct sg_span span = {.state = s, .rows = 140, .tokens = f->tokens, .wanted = every_row(), .wanted_n = 2, .steps = 1};
+        struct sg_span span = {
+            .state = s, .rows = 140, .tokens = f->tokens, .wanted = every_row(), .wanted_n = 2, .steps = 1};
         struct sg_batch b = {.spans = &span, .spans_n = 1, .inline_hint = 1};
         struct sg_result r = {.logits = ignored};
         status = run_batch(&p, &b, &r);
         if (status == SEGUE_OK) status = sg_unit_cpu.state_fork(s, &fork, NULL);
         if (status == SEGUE_OK) status = sg_unit_cpu.state_mark(fork, &mark, NULL);
-        span = (struct sg_span){.state = fork, .rows = 1, .first = 140, .tokens = f->tokens, .wanted = every_row(), .wanted_n = 1, .steps = 1};
+        span = (struct sg_span){.state = fork,
+                                .rows = 1,
+                                .first = 140,
+                                .tokens = f->tokens,
+                                .wanted = every_row(),
+                                .wanted_n = 1,
+                                .steps = 1};
         r.logits = NULL;
         if (status == SEGUE_OK) status = run_batch(&p, &b, &r);
     }

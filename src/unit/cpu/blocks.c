@@ -41,8 +41,8 @@ static void read_table(const uint8_t *qs, const int8_t *table, uint8_t add, uint
     for (int i = 0; i < 32; i++) q[i] = (uint8_t)(table[q[i]] + add);
 }
 
-/* 6-bit scale and minimum number j of Q4_K and Q5_K: the first four lie whole in bytes 0-7, the upper bits of the
- * last four in the top bits of those. */
+/* 6-bit scale and minimum number j of Q4_K and Q5_K: the first four lie whole in bytes 0-7, the upper bits of
+ * the last four in the top bits of those. */
 static void k_scale(const uint8_t *s, uint32_t j, uint32_t *scale, uint32_t *min)
 {
     if (j < 4) {
@@ -95,7 +95,8 @@ static void read_q3_k(const uint8_t *b, uint32_t at, struct sg_block32 *o)
     const uint8_t *mask = b, *qs = b + 32 + at / 4 * 32, *s = b + 96;
     for (int i = 0; i < 32; i++) o->q[i] = (uint8_t)((qs[i] >> 2 * (at % 4) & 3) | (mask[i] >> at & 1) << 2);
     for (uint32_t h = 0; h < 2; h++) {
-        uint32_t j = at * 2 + h, low = j < 8 ? s[j] & 15u : s[j - 8] >> 4, high = s[8 + j % 4] >> 2 * (j / 4) & 3u;
+        uint32_t j = at * 2 + h, low = j < 8 ? s[j] & 15u : s[j - 8] >> 4,
+                 high = s[8 + j % 4] >> 2 * (j / 4) & 3u;
         o->d[h] = f16_at(b + 108) * (float)((int)(low | high << 4) - 32);
         o->m[h] = -4.0f * o->d[h];
     }
@@ -111,14 +112,17 @@ static float e8m0_half(uint8_t e)
 static float plain_number(const void *base, enum sg_storage s, uint64_t i)
 {
     const uint8_t *p = base;
-    return s == SG_F32 ? sg_f32_of_bits(sg_le32(p + 4 * i)) : s == SG_F16 ? f16_at(p + 2 * i) : sg_f32_of_bf16(sg_le16(p + 2 * i));
+    return s == SG_F32   ? sg_f32_of_bits(sg_le32(p + 4 * i))
+           : s == SG_F16 ? f16_at(p + 2 * i)
+                         : sg_f32_of_bf16(sg_le16(p + 2 * i));
 }
 
 static void read_affine(const struct sg_tensor *t, uint64_t row, uint64_t at, struct sg_block32 *o)
 {
     const struct sg_affine *a = &t->affine;
-    uint64_t row_bytes = t->cols * a->bits / 8, bit = at * 32 * a->bits, group = row * (t->cols / a->group) + at * 32 / a->group;
-    const uint8_t *p = t->data + row * row_bytes + bit / 8;       /* 32 numbers begin on a byte at any width */
+    uint64_t row_bytes = t->cols * a->bits / 8, bit = at * 32 * a->bits,
+             group = row * (t->cols / a->group) + at * 32 / a->group;
+    const uint8_t *p = t->data + row * row_bytes + bit / 8; /* 32 numbers begin on a byte at any width */
     for (uint32_t i = 0; i < 32; i++) {
         uint32_t from = i * a->bits, word = p[from / 8];
         if (from % 8 + a->bits > 8) word |= (uint32_t)p[from / 8 + 1] << 8;
@@ -144,7 +148,10 @@ enum sg_pack sg_block_kind(const struct sg_tensor *t)
     case SG_Q2_K:
     case SG_Q3_K:
     case SG_Q6_K: return SG_PACK_Q8H;
-    case SG_AFFINE: return t->affine.group % 32 || t->cols % 32 ? SG_PACK_F32 : t->affine.bits <= 4 ? SG_PACK_Q4F : SG_PACK_Q8F;
+    case SG_AFFINE:
+        return t->affine.group % 32 || t->cols % 32 ? SG_PACK_F32
+               : t->affine.bits <= 4                ? SG_PACK_Q4F
+                                                    : SG_PACK_Q8F;
     case SG_Q8_GROUP: return t->affine.group % 32 || t->cols % 32 ? SG_PACK_F32 : SG_PACK_Q8F;
     default: return SG_PACK_F32;
     }

@@ -1,5 +1,5 @@
-/* blocks.h: one run of 32 columns of a stored row as unsigned numbers with scale and offset: the integers of the file
- * itself, never rounded again.
+/* blocks.h: one run of 32 columns of a stored row as unsigned numbers with scale and offset: the integers of
+ * the file itself, never rounded again.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CPU_BLOCKS_H
 #define SG_UNIT_CPU_BLOCKS_H
@@ -7,8 +7,8 @@
 #include "tensor/tensor.h"
 #include "unit/cpu/kernels.h"
 
-/* Value = q*d + m; halves: d and m of columns 0-15 and of 16-31. half_d, half_m: the file's fp16 bits where the packed kind
- * keeps them. */
+/* Value = q*d + m; halves: d and m of columns 0-15 and of 16-31. half_d, half_m: the file's fp16 bits where
+ * the packed kind keeps them. */
 struct sg_block32 {
     uint8_t q[32];
     float d[2], m[2];

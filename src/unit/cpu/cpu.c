@@ -1,5 +1,5 @@
-/* cpu.c: the cpu unit's table: open, describe, can, compile, start, wait. What runs is in cpurun.c, what is remembered in
- * cpustate.c.
+/* cpu.c: the cpu unit's table: open, describe, can, compile, start, wait. What runs is in cpurun.c, what is
+ * remembered in cpustate.c.
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,8 @@ static void desc_fill(struct sg_unit_desc *d, enum sg_isa isa, uint32_t threads)
     for (int i = SG_ISA_GENERIC; i < SG_ISA_N; i++)
         if (sg_isa_present((enum sg_isa)i)) {
             size_t n = strlen(d->info.features);
-            snprintf(d->info.features + n, sizeof d->info.features - n, "%s%s", n ? " " : "", sg_isa_name((enum sg_isa)i));
+            snprintf(d->info.features + n, sizeof d->info.features - n, "%s%s", n ? " " : "",
+                     sg_isa_name((enum sg_isa)i));
         }
     d->info.built = d->info.present = 1;
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
@@ -130,22 +131,26 @@ static void cpu_describe(const struct sg_unit *unit, struct sg_unit_desc *out)
 
 /* --- can --- */
 
-static segue_status refuse(segue_error *why, const struct sg_op *op, const char *what, uint32_t is, uint32_t most)
+static segue_status refuse(segue_error *why, const struct sg_op *op, const char *what, uint32_t is,
+                           uint32_t most)
 {
-    return sg_fail(why, SEGUE_EUNSUPPORTED, "cpu unit: %s of layer %d: %s is %u, at most %u; use another unit", sg_op_name(op->code),
+    return sg_fail(why, SEGUE_EUNSUPPORTED,
+                   "cpu unit: %s of layer %d: %s is %u, at most %u; use another unit", sg_op_name(op->code),
                    op->layer, what, is, most);
 }
 
-static segue_status computable(const struct sg_graph *g, const struct sg_op *op, const struct sg_weight *w, segue_error *why)
+static segue_status computable(const struct sg_graph *g, const struct sg_op *op, const struct sg_weight *w,
+                               segue_error *why)
 {
     if (w->tensor < 0) return SEGUE_OK;
     const struct sg_tensor *t = g->tensors[w->tensor];
     if (sg_storage_info(t->storage)->computable && t->cols <= UINT32_MAX / 64) return SEGUE_OK;
-    return sg_fail(why, SEGUE_EUNSUPPORTED, "cpu unit: %s of layer %d: %s is stored as %s; convert it first", sg_op_name(op->code),
-                   op->layer, t->name, sg_storage_info(t->storage)->name);
+    return sg_fail(why, SEGUE_EUNSUPPORTED, "cpu unit: %s of layer %d: %s is stored as %s; convert it first",
+                   sg_op_name(op->code), op->layer, t->name, sg_storage_info(t->storage)->name);
 }
 
-segue_status sg_cpu_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op, segue_error *why)
+segue_status sg_cpu_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op,
+                        segue_error *why)
 {
     (void)u;
     switch (op->code) {
@@ -166,7 +171,8 @@ segue_status sg_cpu_can(const struct sg_unit *u, const struct sg_graph *g, const
         return SEGUE_OK;
     default:
         if ((unsigned)op->code < SG_OP_N) return SEGUE_OK;
-        return sg_fail(why, SEGUE_EUNSUPPORTED, "cpu unit: op %d of layer %d: unknown; use another unit", (int)op->code, op->layer);
+        return sg_fail(why, SEGUE_EUNSUPPORTED, "cpu unit: op %d of layer %d: unknown; use another unit",
+                       (int)op->code, op->layer);
     }
 }
 
@@ -182,22 +188,24 @@ static void cpu_discard(struct sg_program *program)
     sg_free(p);
 }
 
-static segue_status program_make(struct sg_cpu_unit *u, const struct sg_graph *g, struct sg_pack_set *set, struct sg_cpu_program **out,
-                                 segue_error *err)
+static segue_status program_make(struct sg_cpu_unit *u, const struct sg_graph *g, struct sg_pack_set *set,
+                                 struct sg_cpu_program **out, segue_error *err)
 {
-    for (uint32_t i = 0; i < g->ops_n; i++) SG_TRY(sg_cpu_can((struct sg_unit *)(void *)u, g, &g->ops[i], err));
+    for (uint32_t i = 0; i < g->ops_n; i++)
+        SG_TRY(sg_cpu_can((struct sg_unit *)(void *)u, g, &g->ops[i], err));
     struct sg_cpu_program *p = sg_alloc(sizeof *p);
     if (!p) return sg_no_memory("cpu program", sizeof *p, err);
     p->base = (struct sg_program_base){&sg_unit_cpu, (struct sg_unit *)(void *)u, g};
     p->set = set;
     atomic_fetch_add(&set->refs, 1u);
-    for (uint32_t i = 0; i < g->slots_n; i++) p->recurrent |= g->slots[i].kind == SG_SLOT_CONV || g->slots[i].kind == SG_SLOT_DELTA;
+    for (uint32_t i = 0; i < g->slots_n; i++)
+        p->recurrent |= g->slots[i].kind == SG_SLOT_CONV || g->slots[i].kind == SG_SLOT_DELTA;
     *out = p;                                /* freed by the caller, also when this fails */
     return sg_cpu_match(p, err);
 }
 
-static segue_status cpu_compile(struct sg_unit *unit, const struct sg_graph *const *graphs, uint32_t n, struct sg_program **programs,
-                                segue_error *err)
+static segue_status cpu_compile(struct sg_unit *unit, const struct sg_graph *const *graphs, uint32_t n,
+                                struct sg_program **programs, segue_error *err)
 {
     struct sg_cpu_unit *u = own(unit);
     struct sg_pack_set *set = sg_alloc(sizeof *set);
@@ -223,7 +231,8 @@ static segue_status cpu_compile(struct sg_unit *unit, const struct sg_graph *con
     return status;
 }
 
-static void cpu_footprint(const struct sg_program *program, uint64_t *weights, uint64_t *read, uint64_t *scratch)
+static void cpu_footprint(const struct sg_program *program, uint64_t *weights, uint64_t *read,
+                          uint64_t *scratch)
 {
     const struct sg_cpu_program *p = (const struct sg_cpu_program *)(const void *)program;
     *weights = p->set->bytes;
@@ -261,7 +270,8 @@ static void *runner_main(void *arg)
     return NULL;
 }
 
-static segue_status run_take(struct sg_cpu_unit *u, uint32_t spans_n, struct sg_cpu_run **out, segue_error *err)
+static segue_status run_take(struct sg_cpu_unit *u, uint32_t spans_n, struct sg_cpu_run **out,
+                             segue_error *err)
 {
     pthread_mutex_lock(&u->lock);
     struct sg_cpu_run *run = u->idle;
@@ -306,8 +316,8 @@ static segue_status run_queue(struct sg_cpu_unit *u, struct sg_cpu_run *run, seg
     return SEGUE_OK;
 }
 
-static segue_status cpu_start(struct sg_program *program, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
-                              segue_error *err)
+static segue_status cpu_start(struct sg_program *program, const struct sg_batch *b, struct sg_result *r,
+                              struct sg_run **out, segue_error *err)
 {
     struct sg_cpu_program *p = (struct sg_cpu_program *)(void *)program;
     struct sg_cpu_unit *u = own(p->base.unit);
@@ -342,7 +352,8 @@ static segue_status cpu_wait(struct sg_run *handle, uint64_t timeout_ns, segue_e
     struct sg_cpu_unit *u = run->unit;
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    uint64_t most = (uint64_t)365 * 86400 * 1000000000u, ns = (timeout_ns > most ? most : timeout_ns) + (uint64_t)until.tv_nsec;
+    uint64_t most = (uint64_t)365 * 86400 * 1000000000u,
+             ns = (timeout_ns > most ? most : timeout_ns) + (uint64_t)until.tv_nsec;
     until.tv_sec += (time_t)(ns / 1000000000u);
     until.tv_nsec = (long)(ns % 1000000000u);
     pthread_mutex_lock(&u->lock);
@@ -367,7 +378,8 @@ static void stream_work(void *arg, uint32_t stage, uint32_t item, uint32_t threa
     struct stream *s = arg;
     (void)stage;
     (void)thread;
-    size_t from = (size_t)item * STREAM_WORDS, n = s->words - from < STREAM_WORDS ? s->words - from : STREAM_WORDS;
+    size_t from = (size_t)item * STREAM_WORDS,
+           n = s->words - from < STREAM_WORDS ? s->words - from : STREAM_WORDS;
     atomic_fetch_add_explicit(&s->sum, s->u->k.sum(s->data + from, n), memory_order_relaxed);
 }
 

@@ -1,7 +1,7 @@
-/* cpu_attend.c: attention. Keys and values lie in chunks of SG_CHUNK positions, counted from the sequence's start; each query
- * takes the chunks one by one (maximum, sum, weighted values of the chunk) and joins them in rising order. So a row's
- * result depends on its position alone: not on the batch, the prompt's chunking or the threads. Few rows are split over
- * the chunks, and whoever finishes a row's last chunk joins them.
+/* cpu_attend.c: attention. Keys and values lie in chunks of SG_CHUNK positions, counted from the sequence's
+ * start; each query takes the chunks one by one (maximum, sum, weighted values of the chunk) and joins them
+ * in rising order. So a row's result depends on its position alone: not on the batch, the prompt's chunking
+ * or the threads. Few rows are split over the chunks, and whoever finishes a row's last chunk joins them.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
@@ -31,8 +31,8 @@ struct room {
 static size_t floats_of(const struct sg_cpu_program *p, const struct sg_attend *at)
 {
     size_t queries = (size_t)tile_rows(p) * (at->heads / at->kv_heads), dvp = pad16(at->dv);
-    return (queries + BATCH) * at->d + SG_CHUNK * (size_t)at->d + SG_CHUNK * dvp + BATCH * SG_CHUNK + BATCH * dvp +
-           queries * (dvp + 2) + 9 * 16;
+    return (queries + BATCH) * at->d + SG_CHUNK * (size_t)at->d + SG_CHUNK * dvp + BATCH * SG_CHUNK +
+           BATCH * dvp + queries * (dvp + 2) + 9 * 16;
 }
 
 size_t sg_attend_thread_bytes(const struct sg_cpu_program *p, const struct sg_stage *st)
@@ -81,13 +81,18 @@ segue_status sg_attend_plan(struct sg_pass *a, segue_error *err)
         uint32_t held = (uint32_t)((span->first + span->rows - 1) / SG_CHUNK + 1);
         int split = span->rows <= SG_FEW;
         if (split) {
-            uint32_t room = state->capacity > held && state->capacity <= 4 * held + 64 ? state->capacity : held;
+            uint32_t room =
+                state->capacity > held && state->capacity <= 4 * held + 64 ? state->capacity : held;
             if (room > chunks) chunks = room;
         }
         for (uint32_t i = 0; i < span->rows; i += split ? span->rows : each) {
             uint32_t n = split ? span->rows : span->rows - i < each ? span->rows - i : each;
-            p->tiles[p->tiles_n++] = (struct sg_att_tile){.span = s, .row = row + i, .rows = n, .base = p->units_n,
-                                                         .units = split ? held : 1, .split_row = split ? split_rows : UINT32_MAX};
+            p->tiles[p->tiles_n++] = (struct sg_att_tile){.span = s,
+                                                          .row = row + i,
+                                                          .rows = n,
+                                                          .base = p->units_n,
+                                                          .units = split ? held : 1,
+                                                          .split_row = split ? split_rows : UINT32_MAX};
             p->units_n += split ? held : 1;
             if (split) split_rows += n;
         }
@@ -122,15 +127,16 @@ static const float *angles_of(const struct sg_pass *a, const struct sg_op *rope,
     return a->p->angles + (size_t)row * a->p->angle_columns + a->p->angle_at[rope->u.rope.table];
 }
 
-static void head_turn(const struct sg_pass *a, const struct sg_norm_use *norm, const struct sg_op *rope, uint32_t row, const float *x,
-                      uint32_t d, float *room, float *y)
+static void head_turn(const struct sg_pass *a, const struct sg_norm_use *norm, const struct sg_op *rope,
+                      uint32_t row, const float *x, uint32_t d, float *room, float *y)
 {
     const struct sg_kernels *k = sg_pass_kernels(a);
     if (norm->op) {
         k->norm(x, d, &norm->op->u.norm, norm->weight, norm->bias, room);
         x = room;
     }
-    k->rope(x, a->p->base.graph->ropes[rope->u.rope.table].pairs, d, angles_of(a, rope, row), (float)rope->u.rope.sign, y);
+    k->rope(x, a->p->base.graph->ropes[rope->u.rope.table].pairs, d, angles_of(a, rope, row),
+            (float)rope->u.rope.sign, y);
 }
 
 static void keys_work(struct sg_pass *a, const struct sg_stage *st, uint32_t item, uint32_t thread)
@@ -148,7 +154,8 @@ static void keys_work(struct sg_pass *a, const struct sg_stage *st, uint32_t ite
         const float *q = sg_cpu_rows(a, st->q, row, &stride);
         float *out = sg_cpu_rows(a, (struct sg_operand){st->q_out, 0, 0}, row, &stride);
         for (uint32_t g = h * group; g < (h + 1) * group; g++)
-            head_turn(a, &st->norm_q, st->rope_q, row, q + (size_t)g * at->d, at->d, room, out + (size_t)g * at->d);
+            head_turn(a, &st->norm_q, st->rope_q, row, q + (size_t)g * at->d, at->d, room,
+                      out + (size_t)g * at->d);
     }
     const float *key = sg_cpu_rows(a, st->key, row, &stride) + (size_t)h * at->d;
     if (st->rope_k) {
@@ -156,7 +163,8 @@ static void keys_work(struct sg_pass *a, const struct sg_stage *st, uint32_t ite
         key = turned;
     }
     sg_kv_store(k, state, (uint32_t)at->slot_k, pos, h, key);
-    sg_kv_store(k, state, (uint32_t)at->slot_v, pos, h, sg_cpu_rows(a, st->value, row, &stride) + (size_t)h * at->dv);
+    sg_kv_store(k, state, (uint32_t)at->slot_v, pos, h,
+                sg_cpu_rows(a, st->value, row, &stride) + (size_t)h * at->dv);
 }
 
 /* --- joining chunks --- */
@@ -178,12 +186,14 @@ static void join(const struct sg_kernels *k, struct sums to, float m, float l, c
     *to.m = top;
 }
 
-static void conclude(const struct sg_pass *a, const struct sg_stage *st, struct sums q, uint32_t row, uint32_t head)
+static void conclude(const struct sg_pass *a, const struct sg_stage *st, struct sums q, uint32_t row,
+                     uint32_t head)
 {
     const struct sg_kernels *k = sg_pass_kernels(a);
     const struct sg_attend *at = &st->op->u.attend;
     size_t stride;
-    float *y = sg_cpu_rows(a, (struct sg_operand){st->op->out, 0, 0}, row, &stride) + (size_t)head * at->dv, mine = 1.0f, sum = *q.l;
+    float *y = sg_cpu_rows(a, (struct sg_operand){st->op->out, 0, 0}, row, &stride) + (size_t)head * at->dv,
+          mine = 1.0f, sum = *q.l;
     if (st->w0) {
         float sink = st->w0[head], top = *q.m > sink ? *q.m : sink;
         mine = *q.m == -INFINITY ? 0.0f : expf(*q.m - top);
@@ -217,7 +227,8 @@ struct work {
 static void seen(const struct work *w, uint32_t r, uint64_t chunk, uint32_t *lo, uint32_t *hi)
 {
     const struct sg_attend *at = &w->st->op->u.attend;
-    uint64_t end = w->pos + r + 1, from = at->window && end > at->window ? end - at->window : 0, base = chunk * SG_CHUNK;
+    uint64_t end = w->pos + r + 1, from = at->window && end > at->window ? end - at->window : 0,
+             base = chunk * SG_CHUNK;
     *lo = from <= base ? 0 : from - base < SG_CHUNK ? (uint32_t)(from - base) : SG_CHUNK;
     *hi = end <= base ? 0 : end - base < SG_CHUNK ? (uint32_t)(end - base) : SG_CHUNK;
     if (*lo >= *hi) *lo = *hi = 0;
@@ -238,8 +249,8 @@ static void queries_load(struct work *w)
     }
 }
 
-/* One batch of queries over the chunk that lies in room.k and room.v: m, l and o of the chunk. Returns 0 when none of them
- * sees a key. */
+/* One batch of queries over the chunk that lies in room.k and room.v: m, l and o of the chunk. Returns 0 when
+ * none of them sees a key. */
 static int batch_chunk(struct work *w, uint32_t from, uint32_t nq, uint64_t chunk, float *m, float *l)
 {
     const struct sg_kernels *k = sg_pass_kernels(w->a);
@@ -290,13 +301,15 @@ static void whole_tile(struct work *w)
             float m[BATCH], l[BATCH];
             if (!batch_chunk(w, from, nq, c, m, l)) continue;
             for (uint32_t i = 0; i < nq; i++)
-                join(k, (struct sums){&w->room.m[from + i], &w->room.l[from + i], w->room.o + (size_t)(from + i) * w->dvp}, m[i],
-                     l[i], w->room.part + (size_t)i * w->dvp, at->dv);
+                join(k,
+                     (struct sums){&w->room.m[from + i], &w->room.l[from + i],
+                                   w->room.o + (size_t)(from + i) * w->dvp},
+                     m[i], l[i], w->room.part + (size_t)i * w->dvp, at->dv);
         }
     }
     for (uint32_t i = 0; i < all; i++)
-        conclude(w->a, w->st, (struct sums){&w->room.m[i], &w->room.l[i], w->room.o + (size_t)i * w->dvp}, w->tile->row + i / w->group,
-                 w->kv_head * w->group + i % w->group);
+        conclude(w->a, w->st, (struct sums){&w->room.m[i], &w->room.l[i], w->room.o + (size_t)i * w->dvp},
+                 w->tile->row + i / w->group, w->kv_head * w->group + i % w->group);
 }
 
 /* m, l and o of query i of a split tile in chunk c. */

@@ -1,12 +1,20 @@
-/* cpu_matrix.c: matrix stages. For few rows every thread prepares the whole input itself (normalise, quantise: cheaper than
- * a barrier) and streams its share of the weights; for more rows a stage of its own prepares tiles, and each item opens
- * a panel of weights once and multiplies it with all tiles. Both run the same sums in the same order for every row.
+/* cpu_matrix.c: matrix stages. For few rows every thread prepares the whole input itself (normalise,
+ * quantise: cheaper than a barrier) and streams its share of the weights; for more rows a stage of its own
+ * prepares tiles, and each item opens a panel of weights once and multiplies it with all tiles. Both run the
+ * same sums in the same order for every row.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "unit/cpu/cpu_types.h"
 
-enum { ITEMS_PER_THREAD = 8, PANEL_MAX = 4, LINES = 64, TOKEN_BLOCK_BYTES = 1 << 20, DECODE_ROWS = 16, PAIR = 2 };
+enum {
+    ITEMS_PER_THREAD = 8,
+    PANEL_MAX = 4,
+    LINES = 64,
+    TOKEN_BLOCK_BYTES = 1 << 20,
+    DECODE_ROWS = 16,
+    PAIR = 2
+};
 
 /* Scratch of one thread. */
 struct room {
@@ -19,22 +27,28 @@ struct room {
 
 static size_t lines(size_t bytes) { return (bytes + LINES - 1) / LINES * LINES; }
 
-static uint32_t form_block(enum sg_form form) { return form == SG_FORM_X16_FINE || form == SG_FORM_X16_SPARSE ? 16 : 32; }
+static uint32_t form_block(enum sg_form form)
+{
+    return form == SG_FORM_X16_FINE || form == SG_FORM_X16_SPARSE ? 16 : 32;
+}
 static uint32_t form_fine(enum sg_form form) { return form <= SG_FORM_X16_FINE ? SG_FINE : SG_SPARSE; }
 
 /* Bytes of n rows of a form. */
 static size_t form_bytes(const struct sg_stage *st, enum sg_form form, size_t n)
 {
-    return form == SG_FORM_XF ? n * st->k * sizeof(float) : sg_tile_bytes(st->k, form_block(form), form_fine(form), n);
+    return form == SG_FORM_XF ? n * st->k * sizeof(float)
+                              : sg_tile_bytes(st->k, form_block(form), form_fine(form), n);
 }
 
-/* The form that a part wants for a pass of so many rows. Up to DECODE_ROWS rows every product is fine: they are bound by
- * reading weights, and drafts are checked with the arithmetic of single steps. */
+/* The form that a part wants for a pass of so many rows. Up to DECODE_ROWS rows every product is fine: they
+ * are bound by reading weights, and drafts are checked with the arithmetic of single steps. */
 static enum sg_form form_of(const struct sg_part *part, const struct sg_packed *w, uint32_t rows)
 {
     if (w->kind >= SG_PACK_F32) return SG_FORM_XF;
     int fine = part->fine || rows <= DECODE_ROWS;
-    return w->kind == SG_PACK_Q8H ? (fine ? SG_FORM_X16_FINE : SG_FORM_X16_SPARSE) : fine ? SG_FORM_X32_FINE : SG_FORM_X32_SPARSE;
+    return w->kind == SG_PACK_Q8H ? (fine ? SG_FORM_X16_FINE : SG_FORM_X16_SPARSE)
+           : fine                 ? SG_FORM_X32_FINE
+                                  : SG_FORM_X32_SPARSE;
 }
 
 static uint32_t forms_of(const struct sg_stage *st, uint32_t rows)
@@ -58,7 +72,8 @@ static size_t form_at(const struct sg_stage *st, uint32_t forms, enum sg_form fo
 
 size_t sg_matrix_x_bytes(const struct sg_stage *st)
 {
-    size_t few = form_at(st, forms_of(st, 1), SG_FORM_N, 1), many = form_at(st, forms_of(st, UINT32_MAX), SG_FORM_N, 1);
+    size_t few = form_at(st, forms_of(st, 1), SG_FORM_N, 1),
+           many = form_at(st, forms_of(st, UINT32_MAX), SG_FORM_N, 1);
     return (few > many ? few : many) + LINES;
 }
 
@@ -66,8 +81,8 @@ static size_t open_bytes(const struct sg_stage *st) { return PAIR * lines((size_
 
 size_t sg_matrix_thread_bytes(const struct sg_stage *st)
 {
-    return LINES + lines(SG_TILE * sizeof(float) * st->k) + SG_FEW * lines(sg_matrix_x_bytes(st)) + 2 * open_bytes(st) +
-           2 * lines(SG_TILE * 16 * PANEL_MAX * sizeof(float));
+    return LINES + lines(SG_TILE * sizeof(float) * st->k) + SG_FEW * lines(sg_matrix_x_bytes(st)) +
+           2 * open_bytes(st) + 2 * lines(SG_TILE * 16 * PANEL_MAX * sizeof(float));
 }
 
 static struct room room_of(const struct sg_pass *a, const struct sg_stage *st, uint32_t thread)
@@ -80,20 +95,23 @@ static struct room room_of(const struct sg_pass *a, const struct sg_stage *st, u
     r.x = p;
     p += SG_FEW * lines(sg_matrix_x_bytes(st));
     for (int i = 0; i < 2; i++, p += open_bytes(st)) r.open[i] = p;
-    for (int i = 0; i < 2; i++, p += lines(SG_TILE * 16 * PANEL_MAX * sizeof(float))) r.out[i] = (float *)(void *)p;
+    for (int i = 0; i < 2; i++, p += lines(SG_TILE * 16 * PANEL_MAX * sizeof(float)))
+        r.out[i] = (float *)(void *)p;
     return r;
 }
 
 /* --- preparing --- */
 
 /* Rows [t, t + n) in every form, for a tile that begins at row t of `all` rows. */
-static void prepare(const struct sg_pass *a, const struct sg_stage *st, uint32_t t, uint32_t n, uint32_t all, float *rows, uint8_t *x)
+static void prepare(const struct sg_pass *a, const struct sg_stage *st, uint32_t t, uint32_t n, uint32_t all,
+                    float *rows, uint8_t *x)
 {
     const struct sg_kernels *k = sg_pass_kernels(a);
     size_t stride;
     const float *from = sg_cpu_rows(a, st->x, t, &stride);
     if (st->norm.op) {
-        for (uint32_t i = 0; i < n; i++) sg_row_norm(k, &st->norm, from + i * stride, NULL, st->k, rows + (size_t)i * st->k);
+        for (uint32_t i = 0; i < n; i++)
+            sg_row_norm(k, &st->norm, from + i * stride, NULL, st->k, rows + (size_t)i * st->k);
         from = rows;
         stride = st->k;
     }
@@ -107,7 +125,8 @@ static void prepare(const struct sg_pass *a, const struct sg_stage *st, uint32_t
 }
 
 /* The tile that begins at row t, in this form. */
-static const void *tile_at(const struct sg_stage *st, uint32_t forms, enum sg_form form, const uint8_t *x, uint32_t all, uint32_t t)
+static const void *tile_at(const struct sg_stage *st, uint32_t forms, enum sg_form form, const uint8_t *x,
+                           uint32_t all, uint32_t t)
 {
     return x + form_at(st, forms, form, all) + form_bytes(st, form, t);
 }
@@ -116,7 +135,8 @@ static const void *tile_at(const struct sg_stage *st, uint32_t forms, enum sg_fo
 
 struct block { uint32_t t, nt, row, rows; };     /* of the result: rows of the batch, rows of the weight */
 
-static void side_add(const struct sg_pass *a, const struct sg_part *part, int up, const struct block *b, float *out, size_t ld)
+static void side_add(const struct sg_pass *a, const struct sg_part *part, int up, const struct block *b,
+                     float *out, size_t ld)
 {
     const struct sg_kernels *k = sg_pass_kernels(a);
     const float *bias = up ? part->bias_up : part->bias;
@@ -127,12 +147,14 @@ static void side_add(const struct sg_pass *a, const struct sg_part *part, int up
         k->add(out + i * ld, delta + (size_t)(b->t + i) * a->p->lora_columns, b->rows, out + i * ld);
 }
 
-static void finish(const struct sg_pass *a, const struct sg_part *part, const struct block *b, float *out, float *up, size_t ld)
+static void finish(const struct sg_pass *a, const struct sg_part *part, const struct block *b, float *out,
+                   float *up, size_t ld)
 {
     const struct sg_kernels *k = sg_pass_kernels(a);
     size_t to_stride, res_stride = 0;
     float *to = sg_cpu_rows(a, (struct sg_operand){part->out, 0, 0}, b->t, &to_stride) + b->row;
-    const float *res = part->residual.value >= 0 ? sg_cpu_rows(a, part->residual, b->t, &res_stride) + b->row : NULL;
+    const float *res =
+        part->residual.value >= 0 ? sg_cpu_rows(a, part->residual, b->t, &res_stride) + b->row : NULL;
     side_add(a, part, 0, b, out, ld);
     if (part->up) side_add(a, part, 1, b, up, ld);
     for (uint32_t i = 0; i < b->nt; i++) {
@@ -159,7 +181,10 @@ static uint32_t item_groups(const struct sg_pass *a, const struct sg_stage *st)
     return n < least ? least : n > PANEL_MAX ? PANEL_MAX : n / least * least;
 }
 
-static uint32_t part_items(const struct sg_part *part, uint32_t each) { return (part->w->groups + each - 1) / each; }
+static uint32_t part_items(const struct sg_part *part, uint32_t each)
+{
+    return (part->w->groups + each - 1) / each;
+}
 
 uint32_t sg_matrix_items(const struct sg_pass *a, const struct sg_stage *st)
 {
@@ -176,7 +201,8 @@ uint32_t sg_matrix_items(const struct sg_pass *a, const struct sg_stage *st)
 }
 
 /* Groups [g, g + n) of a part for few rows. */
-static void few_work(struct sg_pass *a, const struct sg_stage *st, const struct sg_part *part, uint32_t g, uint32_t n, uint32_t thread)
+static void few_work(struct sg_pass *a, const struct sg_stage *st, const struct sg_part *part, uint32_t g,
+                     uint32_t n, uint32_t thread)
 {
     const struct sg_kernels *k = sg_pass_kernels(a);
     struct room room = room_of(a, st, thread);
@@ -199,19 +225,21 @@ static void few_work(struct sg_pass *a, const struct sg_stage *st, const struct 
 }
 
 /* Groups [g, g + n) in open form, one after the other. */
-static const uint8_t *opened(const struct sg_kernels *k, const struct sg_packed *w, uint32_t g, uint32_t n, uint8_t *room)
+static const uint8_t *opened(const struct sg_kernels *k, const struct sg_packed *w, uint32_t g, uint32_t n,
+                             uint8_t *room)
 {
     const uint8_t *data = w->data + g * w->group_bytes;
     if (!k->open[w->kind]) return data;
-    for (uint32_t i = 0; i < n; i++) k->open[w->kind](data + i * w->group_bytes, w->k, room + (size_t)i * w->k * 20);
+    for (uint32_t i = 0; i < n; i++)
+        k->open[w->kind](data + i * w->group_bytes, w->k, room + (size_t)i * w->k * 20);
     return room;
 }
 
 /* One side of a part: its weights for one group, and where its activations are. */
 struct side { const struct sg_packed *w; const uint8_t *open, *x; enum sg_form form; };
 
-static struct side side_of(const struct sg_pass *a, const struct sg_stage *st, const struct sg_part *part, const struct sg_packed *w,
-                           uint32_t g, uint32_t n, uint8_t *room)
+static struct side side_of(const struct sg_pass *a, const struct sg_stage *st, const struct sg_part *part,
+                           const struct sg_packed *w, uint32_t g, uint32_t n, uint8_t *room)
 {
     uint32_t rows = sg_stage_rows(a, st);
     struct side s = {.w = w, .form = form_of(part, w, rows)};
@@ -220,24 +248,33 @@ static struct side side_of(const struct sg_pass *a, const struct sg_stage *st, c
     return s;
 }
 
-static void tile_mm(const struct sg_kernels *k, const struct sg_stage *st, const struct side *s, const struct block *b, float *out)
+static void tile_mm(const struct sg_kernels *k, const struct sg_stage *st, const struct side *s,
+                    const struct block *b, float *out)
 {
     const uint8_t *x = s->x + form_bytes(st, s->form, b->t);
     if (s->form == SG_FORM_XF) k->few[s->w->kind](s->open, st->k, b->rows, x, b->nt, 0, out, PAIR * SG_GROUP);
-    else k->tile[s->w->kind == SG_PACK_Q8H](s->open, st->k, b->rows, x, b->nt, form_fine(s->form), out, PAIR * SG_GROUP);
+    else
+        k->tile[s->w->kind == SG_PACK_Q8H](s->open, st->k, b->rows, x, b->nt, form_fine(s->form), out,
+                                           PAIR * SG_GROUP);
 }
 
-/* Groups [g, g + n) of a part for many rows: blocks of tiles that stay in the second-level cache, a pair of groups at a time. */
-static void many_work(struct sg_pass *a, const struct sg_stage *st, const struct sg_part *part, uint32_t g, uint32_t n, uint32_t thread)
+/* Groups [g, g + n) of a part for many rows: blocks of tiles that stay in the second-level cache, a pair of
+ * groups at a time. */
+static void many_work(struct sg_pass *a, const struct sg_stage *st, const struct sg_part *part, uint32_t g,
+                      uint32_t n, uint32_t thread)
 {
     const struct sg_kernels *k = sg_pass_kernels(a);
     struct room room = room_of(a, st, thread);
-    uint32_t all = sg_stage_rows(a, st), many = (uint32_t)(TOKEN_BLOCK_BYTES / (form_bytes(st, form_of(part, part->w, all), SG_TILE) + 1)) * SG_TILE;
+    uint32_t all = sg_stage_rows(a, st),
+             many =
+                 (uint32_t)(TOKEN_BLOCK_BYTES / (form_bytes(st, form_of(part, part->w, all), SG_TILE) + 1)) *
+                 SG_TILE;
     if (many < 8 * SG_TILE) many = 8 * SG_TILE;
     for (uint32_t from = 0; from < all; from += many)
         for (uint32_t i = g; i < g + n; i += PAIR) {
             uint32_t left = part->w->rows - i * SG_GROUP, groups = g + n - i < PAIR ? g + n - i : PAIR;
-            struct block b = {.row = i * SG_GROUP, .rows = left < groups * SG_GROUP ? left : groups * SG_GROUP};
+            struct block b = {.row = i * SG_GROUP,
+                              .rows = left < groups * SG_GROUP ? left : groups * SG_GROUP};
             struct side w = side_of(a, st, part, part->w, i, groups, room.open[0]), up = w;
             if (part->up) up = side_of(a, st, part, part->up, i, groups, room.open[1]);
             for (b.t = from; b.t < all && b.t < from + many; b.t += SG_TILE) {
@@ -252,8 +289,8 @@ static void many_work(struct sg_pass *a, const struct sg_stage *st, const struct
 
 /* --- adapters: delta = (x A^T) B^T of every part, fp32 --- */
 
-static void lora_side(const struct sg_pass *a, const struct sg_op *op, const struct sg_span *span, const float *x, uint32_t k_n,
-                      float *low, uint32_t low_n, float *delta)
+static void lora_side(const struct sg_pass *a, const struct sg_op *op, const struct sg_span *span,
+                      const float *x, uint32_t k_n, float *low, uint32_t low_n, float *delta)
 {
     const struct sg_kernels *k = sg_pass_kernels(a);
     const struct sg_weight *w = &op->u.linear.weight;
@@ -284,7 +321,9 @@ static void lora_work(struct sg_pass *a, const struct sg_stage *st, uint32_t row
         const struct sg_part *part = &st->parts[i];
         float *delta = a->p->lora_area + (size_t)row * a->p->lora_columns;
         lora_side(a, part->op, span, x, st->k, room.out[0], SG_TILE * 16 * PANEL_MAX, delta + part->lora);
-        if (part->op_up) lora_side(a, part->op_up, span, x, st->k, room.out[0], SG_TILE * 16 * PANEL_MAX, delta + part->lora_up);
+        if (part->op_up)
+            lora_side(a, part->op_up, span, x, st->k, room.out[0], SG_TILE * 16 * PANEL_MAX,
+                      delta + part->lora_up);
     }
 }
 

@@ -1,5 +1,5 @@
-/* cpu_rows.c: the stages that work row by row or slot by slot: angles, embedding, norms, rotation, convolution, delta rule,
- * elementwise ops, routing, experts, choice of rows.
+/* cpu_rows.c: the stages that work row by row or slot by slot: angles, embedding, norms, rotation,
+ * convolution, delta rule, elementwise ops, routing, experts, choice of rows.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
@@ -16,7 +16,8 @@ size_t sg_rows_thread_bytes(const struct sg_cpu_program *p, const struct sg_stag
     if (!st->op) return LINES;
     uint32_t width = g->values[st->op->out].width;
     switch (st->kind) {
-    case SG_ST_DELTA: return LINES + (2 * (size_t)st->op->u.delta.dk + st->op->u.delta.dv + 48) * sizeof(float);
+    case SG_ST_DELTA:
+        return LINES + (2 * (size_t)st->op->u.delta.dk + st->op->u.delta.dv + 48) * sizeof(float);
     case SG_ST_ROUTE: return LINES + 2 * (size_t)st->op->u.route.experts * sizeof(float);
     case SG_ST_EXPERT_UP:
     case SG_ST_EXPERT_DOWN: {
@@ -47,7 +48,8 @@ static float *out_row(const struct sg_pass *a, const struct sg_stage *st, uint32
 
 /* --- row by row --- */
 
-void sg_row_norm(const struct sg_kernels *k, const struct sg_norm_use *use, const float *x, const float *gate, uint32_t width, float *y)
+void sg_row_norm(const struct sg_kernels *k, const struct sg_norm_use *use, const float *x, const float *gate,
+                 uint32_t width, float *y)
 {
     const struct sg_norm *n = &use->op->u.norm;
     uint32_t groups = n->groups ? n->groups : 1, each = width / groups;
@@ -86,11 +88,12 @@ static void embed_row(const struct sg_pass *a, const struct sg_stage *st, uint32
 static void rope_row(const struct sg_pass *a, const struct sg_stage *st, uint32_t row)
 {
     const struct sg_rope *r = &st->op->u.rope;
-    const float *x = in_row(a, st, 0, row), *cs = a->p->angles + (size_t)row * a->p->angle_columns + a->p->angle_at[r->table];
+    const float *x = in_row(a, st, 0, row),
+                *cs = a->p->angles + (size_t)row * a->p->angle_columns + a->p->angle_at[r->table];
     float *y = out_row(a, st, row);
     for (uint32_t h = 0; h < r->heads; h++)
-        sg_pass_kernels(a)->rope(x + (size_t)h * r->head_width, a->p->base.graph->ropes[r->table].pairs, r->head_width, cs,
-                                 (float)r->sign, y + (size_t)h * r->head_width);
+        sg_pass_kernels(a)->rope(x + (size_t)h * r->head_width, a->p->base.graph->ropes[r->table].pairs,
+                                 r->head_width, cs, (float)r->sign, y + (size_t)h * r->head_width);
 }
 
 static void scale_row(const struct sg_stage *st, const float *x, uint32_t width, float *y)
@@ -164,21 +167,27 @@ static struct sg_slot_memory *slot_of(const struct sg_pass *a, uint32_t span, in
 static void conv_work(struct sg_pass *a, const struct sg_stage *st, uint32_t span, uint32_t from, uint32_t n)
 {
     const struct sg_conv *c = &st->op->u.conv;
-    uint32_t width = a->p->base.graph->values[st->op->out].width, past = c->taps - 1, first = span_row(a, span), rows = a->spans[span].rows;
+    uint32_t width = a->p->base.graph->values[st->op->out].width, past = c->taps - 1,
+             first = span_row(a, span), rows = a->spans[span].rows;
     float *slot = slot_of(a, span, c->slot)->fixed + from;
     const float *x[16];
     for (uint32_t t = 0; t < rows; t++) {
         for (uint32_t j = 0; j < c->taps; j++)
-            x[j] = t + j < past ? slot + (size_t)(t + j) * width : in_row(a, st, 0, first + t + j - past) + from;
-        sg_pass_kernels(a)->conv(x, c->taps, st->w0 + from, width, st->w1 ? st->w1 + from : NULL, c->act, n, out_row(a, st, first + t) + from);
+            x[j] =
+                t + j < past ? slot + (size_t)(t + j) * width : in_row(a, st, 0, first + t + j - past) + from;
+        sg_pass_kernels(a)->conv(x, c->taps, st->w0 + from, width, st->w1 ? st->w1 + from : NULL, c->act, n,
+                                 out_row(a, st, first + t) + from);
     }
-    for (uint32_t i = 0; i < past; i++) {        /* the last `past` inputs; rising order reads before it overwrites */
-        const float *last = rows + i < past ? slot + (size_t)(rows + i) * width : in_row(a, st, 0, first + rows + i - past) + from;
+    for (uint32_t i = 0; i < past;
+         i++) { /* the last `past` inputs; rising order reads before it overwrites */
+        const float *last = rows + i < past ? slot + (size_t)(rows + i) * width
+                                            : in_row(a, st, 0, first + rows + i - past) + from;
         memcpy(slot + (size_t)i * width, last, n * sizeof *slot);
     }
 }
 
-static void unit_length(const struct sg_kernels *k, const float *x, uint32_t n, float eps, float scale, float *y)
+static void unit_length(const struct sg_kernels *k, const float *x, uint32_t n, float eps, float scale,
+                        float *y)
 {
     if (eps > 0.0f) scale /= sqrtf(k->dot(x, x, n) + eps);
     for (uint32_t i = 0; i < n; i++) y[i] = x[i] * scale;
@@ -201,13 +210,15 @@ static void delta_work(struct sg_pass *a, const struct sg_stage *st, uint32_t sp
         unit_length(k, in_row(a, st, 1, t) + key, d->dk, d->l2_eps, 1.0f, kk);
         float g = rate * softplus(in_row(a, st, 3, t)[h] + (st->w1 ? st->w1[h] : 0.0f));
         float beta = 1.0f / (1.0f + expf(-in_row(a, st, 4, t)[h]));
-        k->delta(s, d->dk, d->dv, q, kk, in_row(a, st, 2, t) + value, expf(g), beta, u, out_row(a, st, t) + value);
+        k->delta(s, d->dk, d->dv, q, kk, in_row(a, st, 2, t) + value, expf(g), beta, u,
+                 out_row(a, st, t) + value);
     }
 }
 
 /* --- experts: one row and one expert at a time --- */
 
-static void one_row_mm(const struct sg_kernels *k, const struct sg_packed *w, const float *x, uint8_t *room, uint32_t from, uint32_t rows, float *out)
+static void one_row_mm(const struct sg_kernels *k, const struct sg_packed *w, const float *x, uint8_t *room,
+                       uint32_t from, uint32_t rows, float *out)
 {
     const void *tile = x;
     if (w->kind < SG_PACK_F32) {
@@ -235,12 +246,14 @@ static void expert_up(struct sg_pass *a, const struct sg_stage *st, uint32_t ite
     }
 }
 
-static void expert_down(struct sg_pass *a, const struct sg_stage *st, uint32_t row, uint32_t from, uint32_t n, float *room)
+static void expert_down(struct sg_pass *a, const struct sg_stage *st, uint32_t row, uint32_t from, uint32_t n,
+                        float *room)
 {
     const struct sg_kernels *k = sg_pass_kernels(a);
     const struct sg_experts *e = &st->op->u.experts;
     size_t stride, ffp = (e->ff + 15) / 16 * 16;
-    const float *h = sg_cpu_rows(a, (struct sg_operand){st->hidden, 0, 0}, row, &stride), *routing = in_row(a, st, 1, row);
+    const float *h = sg_cpu_rows(a, (struct sg_operand){st->hidden, 0, 0}, row, &stride),
+                *routing = in_row(a, st, 1, row);
     uint32_t widest = st->op->in[0].width > e->ff ? st->op->in[0].width : e->ff;
     float *part = room + lines((size_t)widest * 16) / sizeof *room, *y = out_row(a, st, row) + from;
     memset(y, 0, n * sizeof *y);
@@ -286,7 +299,8 @@ void sg_rows_work(struct sg_pass *a, const struct sg_stage *st, uint32_t item, u
     case SG_ST_EXPERT_UP: expert_up(a, st, item, room_of(a, thread)); break;
     case SG_ST_EXPERT_DOWN: {
         uint32_t n = pieces(width, EXPERT_ROWS), from = item % n * EXPERT_ROWS;
-        expert_down(a, st, item / n, from, width - from < EXPERT_ROWS ? width - from : EXPERT_ROWS, room_of(a, thread));
+        expert_down(a, st, item / n, from, width - from < EXPERT_ROWS ? width - from : EXPERT_ROWS,
+                    room_of(a, thread));
         break;
     }
     default: simple_row(a, st, item, thread);

@@ -1,5 +1,6 @@
-/* cpu_types.h: what the files of the cpu unit share: the unit, packed weights, states, stages, programs, one pass of a run.
- * A program is read-only while it runs, except its scratch, which belongs to the one run of the unit at a time.
+/* cpu_types.h: what the files of the cpu unit share: the unit, packed weights, states, stages, programs, one
+ * pass of a run. A program is read-only while it runs, except its scratch, which belongs to the one run of
+ * the unit at a time.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CPU_CPU_TYPES_H
 #define SG_UNIT_CPU_CPU_TYPES_H
@@ -33,7 +34,8 @@ struct sg_pack_set {
 };
 struct sg_cpu_unit;
 /* The packed form of this window, once per set: filled in by sg_pack_fill. NULL: out of memory. */
-struct sg_packed *sg_pack_want(struct sg_pack_set *set, const struct sg_tensor *t, uint32_t at, uint32_t rows);
+struct sg_packed *sg_pack_want(struct sg_pack_set *set, const struct sg_tensor *t, uint32_t at,
+                               uint32_t rows);
 /* A tensor of few numbers as fp32 in the set's arena; NULL: out of memory. */
 const float *sg_pack_vector(struct sg_pack_set *set, const struct sg_tensor *t);
 segue_status sg_pack_fill(struct sg_pack_set *set, struct sg_cpu_unit *u, segue_error *err);
@@ -71,8 +73,8 @@ struct sg_cpu_unit {
 /* --- states (cpustate.c) --- */
 
 struct sg_kv_slab { atomic_uint refs; void *memory; };
-/* SG_CHUNK rows of one K or V slot. K: per head [SG_CHUNK/16][width][16]; V: per head [SG_CHUNK][width]; q8: int8 in that
- * order, then f16 scales [SG_CHUNK/16][blocks][16] or [SG_CHUNK][blocks]. */
+/* SG_CHUNK rows of one K or V slot. K: per head [SG_CHUNK/16][width][16]; V: per head [SG_CHUNK][width]; q8:
+ * int8 in that order, then f16 scales [SG_CHUNK/16][blocks][16] or [SG_CHUNK][blocks]. */
 struct sg_kv_block {
     atomic_uint refs;
     struct sg_kv_slab *slab;
@@ -108,8 +110,8 @@ struct sg_cpu_state {
     uint32_t marks_n, marks_cap, next_mark;
     int recurrent;
 };
-segue_status sg_cpu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t n, const struct sg_state_opts *o,
-                              struct sg_state **out, segue_error *err);
+segue_status sg_cpu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t n,
+                              const struct sg_state_opts *o, struct sg_state **out, segue_error *err);
 void sg_cpu_state_free(struct sg_state *s);
 segue_status sg_cpu_state_fork(struct sg_state *s, struct sg_state **out, segue_error *err);
 segue_status sg_cpu_state_mark(struct sg_state *s, uint32_t *mark, segue_error *err);
@@ -118,31 +120,55 @@ void sg_cpu_state_drop(struct sg_state *s, uint32_t mark);
 segue_status sg_cpu_state_cut(struct sg_state *s, uint64_t rows, segue_error *err);
 void sg_cpu_state_held(const struct sg_state *s, uint32_t slot, uint64_t *first, uint64_t *rows);
 uint64_t sg_cpu_state_bytes(const struct sg_state *s);
-segue_status sg_cpu_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
-                              void *out, segue_error *err);
-segue_status sg_cpu_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
-                              const void *in, segue_error *err);
+segue_status sg_cpu_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
+                              enum sg_storage storage, void *out, segue_error *err);
+segue_status sg_cpu_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
+                              enum sg_storage storage, const void *in, segue_error *err);
 /* Before a pass: blocks for `more` rows, unshared; keep_before: a copy of the recurrent slots for undoing. */
 segue_status sg_cpu_state_reserve(struct sg_cpu_state *s, uint64_t more, int keep_before, segue_error *err);
 void sg_cpu_state_commit(struct sg_cpu_state *s, uint64_t rows);
-void sg_cpu_state_undo(struct sg_cpu_state *s);      /* recurrent slots as they were at reserve(keep_before) */
+void sg_cpu_state_undo(struct sg_cpu_state *s); /* recurrent slots as they were at reserve(keep_before) */
 /* One head's row, fp32 -> the state's storage. Only where a pass reserved. */
-void sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t row, uint32_t head,
-                 const float *x);
+void sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t row,
+                 uint32_t head, const float *x);
 /* One head's chunk as fp32: K [keys/16][d][16], V [keys][dvp]. */
-void sg_kv_load(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t chunk, uint32_t head,
-                uint32_t keys, float *out);
+void sg_kv_load(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t chunk,
+                uint32_t head, uint32_t keys, float *out);
 
 /* --- programs (match.c) --- */
 
 enum sg_stage_kind {
-    SG_ST_ANGLES, SG_ST_EMBED, SG_ST_NORM, SG_ST_LORA, SG_ST_PREP, SG_ST_MM, SG_ST_ROPE, SG_ST_KEYS, SG_ST_ATTEND,
-    SG_ST_CONV, SG_ST_DELTA, SG_ST_GLU, SG_ST_ACT, SG_ST_ADD, SG_ST_SCALE, SG_ST_ROUTE, SG_ST_EXPERT_UP,
-    SG_ST_EXPERT_DOWN, SG_ST_ROWS
+    SG_ST_ANGLES,
+    SG_ST_EMBED,
+    SG_ST_NORM,
+    SG_ST_LORA,
+    SG_ST_PREP,
+    SG_ST_MM,
+    SG_ST_ROPE,
+    SG_ST_KEYS,
+    SG_ST_ATTEND,
+    SG_ST_CONV,
+    SG_ST_DELTA,
+    SG_ST_GLU,
+    SG_ST_ACT,
+    SG_ST_ADD,
+    SG_ST_SCALE,
+    SG_ST_ROUTE,
+    SG_ST_EXPERT_UP,
+    SG_ST_EXPERT_DOWN,
+    SG_ST_ROWS
 };
-/* Forms of activations that the parts of a matrix stage want: quantised in blocks of 32 or 16, fine (16 bits, two passes over
- * the weight in registers) or sparse (the second pass only where a block stands out); fp32. */
-enum sg_form { SG_FORM_X32_FINE, SG_FORM_X16_FINE, SG_FORM_X32_SPARSE, SG_FORM_X16_SPARSE, SG_FORM_XF, SG_FORM_N };
+/* Forms of activations that the parts of a matrix stage want: quantised in blocks of 32 or 16, fine (16 bits,
+ * two passes over the weight in registers) or sparse (the second pass only where a block stands out); fp32.
+ */
+enum sg_form {
+    SG_FORM_X32_FINE,
+    SG_FORM_X16_FINE,
+    SG_FORM_X32_SPARSE,
+    SG_FORM_X16_SPARSE,
+    SG_FORM_XF,
+    SG_FORM_N
+};
 
 struct sg_norm_use { const struct sg_op *op; const float *weight, *bias; };
 
@@ -155,9 +181,11 @@ struct sg_part {
     enum sg_act act;                 /* after bias, before residual; or of the pair */
     int32_t out;                     /* value */
     uint32_t lora, lora_up;          /* columns of the delta area */
-    int fine;                        /* 1: fine activations in long prompts too: all but those that an activation follows,
-                                      * half the weights of most models (measured: SmolLM2-135M Q4_1 against fp32, 750
-                                      * tokens: divergence 3.4e-3 with none, 7.6e-4 so, 5e-7 with all) */
+    /* 1: fine activations in long prompts too. Measured on SmolLM2-135M Q4_1 against fp32, 900 tokens of two
+     * texts, mean divergence: 8 bits everywhere 3.4e-3; sparse but for the head 7.4e-4 and 7.9e-4 with
+     * SG_STANDS_OUT 4, 4.9e-4 and 5.3e-4 with 2; fine everywhere 5e-7. A fifth to two fifths of the blocks
+     * then have rests. */
+    int fine;
 };
 
 struct sg_stage {
@@ -175,7 +203,7 @@ struct sg_stage {
     const struct sg_op *rope_q, *rope_k;
     struct sg_operand q, key, value;
     int32_t q_out;                   /* value that holds the finished queries; -1: q is used as it is */
-    const float *w0, *w1;            /* vectors: sinks; conv weight [taps][C], bias; decay, dt; scale; route bias */
+    const float *w0, *w1; /* vectors: sinks; conv weight [taps][C], bias; decay, dt; scale; route bias */
     uint32_t scale_n;
     struct sg_packed **experts[3];   /* [experts] each: gate, up, down */
     int32_t hidden;                  /* value: [k * ff] rows between EXPERT_UP and EXPERT_DOWN */
@@ -241,18 +269,24 @@ struct sg_cpu_program {
     uint64_t scratch_bytes;
 };
 
-segue_status sg_cpu_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op, segue_error *why);
-segue_status sg_cpu_match(struct sg_cpu_program *p, segue_error *err);       /* ops -> stages, places; wants packed weights */
+segue_status sg_cpu_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op,
+                        segue_error *why);
+segue_status sg_cpu_match(struct sg_cpu_program *p,
+                          segue_error *err); /* ops -> stages, places; wants packed weights */
 
 /* --- running --- */
 segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err);       /* cpurun.c */
-segue_status sg_cpu_scratch(struct sg_cpu_program *p, uint32_t t, uint32_t r, int own_logits, segue_error *err);
+segue_status sg_cpu_scratch(struct sg_cpu_program *p, uint32_t t, uint32_t r, int own_logits,
+                            segue_error *err);
 void sg_cpu_scratch_free(struct sg_cpu_program *p);
 
 /* Row `row` of an operand; rows lie *stride floats apart. */
 float *sg_cpu_rows(const struct sg_pass *a, struct sg_operand x, uint32_t row, size_t *stride);
 
-static inline uint32_t sg_stage_rows(const struct sg_pass *a, const struct sg_stage *st) { return st->wanted ? a->r : a->t; }
+static inline uint32_t sg_stage_rows(const struct sg_pass *a, const struct sg_stage *st)
+{
+    return st->wanted ? a->r : a->t;
+}
 static inline const struct sg_kernels *sg_pass_kernels(const struct sg_pass *a)
 {
     return &((const struct sg_cpu_unit *)(const void *)a->p->base.unit)->k;
@@ -265,11 +299,12 @@ size_t sg_matrix_x_bytes(const struct sg_stage *st);         /* per row, of all 
 uint32_t sg_attend_items(const struct sg_pass *a, const struct sg_stage *st);
 void sg_attend_work(struct sg_pass *a, const struct sg_stage *st, uint32_t item, uint32_t thread);
 size_t sg_attend_thread_bytes(const struct sg_cpu_program *p, const struct sg_stage *st);
-segue_status sg_attend_plan(struct sg_pass *a, segue_error *err);     /* tiles of this pass into the program's scratch */
+segue_status sg_attend_plan(struct sg_pass *a,
+                            segue_error *err); /* tiles of this pass into the program's scratch */
 uint32_t sg_rows_items(const struct sg_pass *a, const struct sg_stage *st);
 /* Norm of one row as the op says, groups and gate included; gate NULL: none. */
-void sg_row_norm(const struct sg_kernels *k, const struct sg_norm_use *use, const float *x, const float *gate, uint32_t width,
-                 float *y);
+void sg_row_norm(const struct sg_kernels *k, const struct sg_norm_use *use, const float *x, const float *gate,
+                 uint32_t width, float *y);
 void sg_rows_work(struct sg_pass *a, const struct sg_stage *st, uint32_t item, uint32_t thread);
 size_t sg_rows_thread_bytes(const struct sg_cpu_program *p, const struct sg_stage *st);
 

@@ -1,5 +1,5 @@
-/* cpurun.c: one run: check the batch, make room, let the pool do the stages, commit the rows, choose tokens, repeat for runs
- * of several steps. Nothing is allocated once the scratch has seen a batch of this size.
+/* cpurun.c: one run: check the batch, make room, let the pool do the stages, commit the rows, choose tokens,
+ * repeat for runs of several steps. Nothing is allocated once the scratch has seen a batch of this size.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -52,12 +52,14 @@ static segue_status rows_grow(struct sg_cpu_program *p, uint32_t t, segue_error 
     return SEGUE_OK;
 }
 
-segue_status sg_cpu_scratch(struct sg_cpu_program *p, uint32_t t, uint32_t r, int own_logits, segue_error *err)
+segue_status sg_cpu_scratch(struct sg_cpu_program *p, uint32_t t, uint32_t r, int own_logits,
+                            segue_error *err)
 {
     const struct sg_cpu_unit *u = (const struct sg_cpu_unit *)(const void *)p->base.unit;
     uint32_t threads = sg_pool_threads(u->pool);
     if (!p->threads) {
-        uint8_t **list = sg_alloc(threads * sizeof(uint8_t *)), *room = sg_alloc_aligned(threads * (p->thread_bytes + 64));
+        uint8_t **list = sg_alloc(threads * sizeof(uint8_t *)),
+                *room = sg_alloc_aligned(threads * (p->thread_bytes + 64));
         if (!list || !room) {
             sg_free(list);
             sg_free_aligned(room);
@@ -84,8 +86,9 @@ segue_status sg_cpu_scratch(struct sg_cpu_program *p, uint32_t t, uint32_t r, in
 
 void sg_cpu_scratch_free(struct sg_cpu_program *p)
 {
-    void *aligned[] = {p->t_area, p->r_area, p->logits_area, p->angles, p->lora_area, p->x_area,
-                       p->row_span, p->wanted, p->row_pos, p->tokens, p->tiles, p->threads ? p->threads[0] : NULL};
+    void *aligned[] = {p->t_area,    p->r_area, p->logits_area, p->angles,
+                       p->lora_area, p->x_area, p->row_span,    p->wanted,
+                       p->row_pos,   p->tokens, p->tiles,       p->threads ? p->threads[0] : NULL};
     for (size_t i = 0; i < sizeof aligned / sizeof aligned[0]; i++) sg_free_aligned(aligned[i]);
     sg_free(p->threads);
     sg_free(p->items);
@@ -103,11 +106,16 @@ static const struct sg_port *input_of(const struct sg_graph *g) { return &g->inp
 static segue_status state_fits(const struct sg_graph *g, const struct sg_cpu_state *s, segue_error *err)
 {
     if (s->slots_n != g->slots_n)
-        return sg_fail(err, SEGUE_EARG, "run: cpu: a state of %u slots for a graph of %u; make it for this graph", s->slots_n, g->slots_n);
+        return sg_fail(err, SEGUE_EARG,
+                       "run: cpu: a state of %u slots for a graph of %u; make it for this graph", s->slots_n,
+                       g->slots_n);
     for (uint32_t i = 0; i < g->slots_n; i++) {
         const struct sg_slot *a = &s->slots[i].slot, *b = &g->slots[i];
         if (a->kind != b->kind || a->heads != b->heads || a->width != b->width || a->depth != b->depth)
-            return sg_fail(err, SEGUE_EARG, "run: cpu: slot %u of the state has another shape than the graph's; make it for this graph", i);
+            return sg_fail(
+                err, SEGUE_EARG,
+                "run: cpu: slot %u of the state has another shape than the graph's; make it for this graph",
+                i);
     }
     return SEGUE_OK;
 }
@@ -120,10 +128,12 @@ static segue_status tokens_fit(const struct sg_graph *g, const struct sg_span *s
     const struct sg_embed *e = &op->u.embed;
     for (uint32_t i = 0; i < s->rows; i++)
         if (s->tokens[i] < 0 || (uint32_t)s->tokens[i] >= e->table.rows)
-            return sg_fail(err, SEGUE_EARG, "run: cpu: token %d of %u; give ids of this vocabulary", s->tokens[i], e->table.rows);
+            return sg_fail(err, SEGUE_EARG, "run: cpu: token %d of %u; give ids of this vocabulary",
+                           s->tokens[i], e->table.rows);
     uint64_t end = s->first + s->rows + (s->steps > 1 ? s->steps - 1 : 0);
     if (e->positions.tensor >= 0 && end > e->positions.rows)
-        return sg_fail(err, SEGUE_ELIMIT, "run: cpu: row %llu of a model with %u positions; shorten the sequence",
+        return sg_fail(err, SEGUE_ELIMIT,
+                       "run: cpu: row %llu of a model with %u positions; shorten the sequence",
                        (unsigned long long)end - 1, e->positions.rows);
     return SEGUE_OK;
 }
@@ -134,20 +144,26 @@ static segue_status span_fits(const struct sg_cpu_run *run, const struct sg_span
     int tokens = g->values[input_of(g)->value].kind == SG_VALUE_TOKENS;
     const struct sg_cpu_state *state = (const struct sg_cpu_state *)(const void *)s->state;
     if (!s->rows || (tokens ? !s->tokens : !s->values) || (!state && g->slots_n))
-        return sg_fail(err, SEGUE_EARG, "run: cpu: a span without rows, %s or state; fill it in", tokens ? "tokens" : "values");
+        return sg_fail(err, SEGUE_EARG, "run: cpu: a span without rows, %s or state; fill it in",
+                       tokens ? "tokens" : "values");
     if (state) {
         SG_TRY(state_fits(g, state, err));
         if (s->first != state->rows)
-            return sg_fail(err, SEGUE_EARG, "run: cpu: rows begin at %llu, the state holds %llu; continue there",
+            return sg_fail(err, SEGUE_EARG,
+                           "run: cpu: rows begin at %llu, the state holds %llu; continue there",
                            (unsigned long long)s->first, (unsigned long long)state->rows);
     }
     for (uint32_t i = 0; i < s->wanted_n; i++)
         if (s->wanted[i] >= s->rows || (i && s->wanted[i] <= s->wanted[i - 1]))
-            return sg_fail(err, SEGUE_EARG, "run: cpu: wanted row %u of %u; give them rising", s->wanted[i], s->rows);
+            return sg_fail(err, SEGUE_EARG, "run: cpu: wanted row %u of %u; give them rising", s->wanted[i],
+                           s->rows);
     if (s->sampler && (!s->wanted_n || !g->vocab))
-        return sg_fail(err, SEGUE_EARG, "run: cpu: a sampler without a wanted row or without logits; want the last row");
-    if (s->steps > 1 && (run->batch.spans_n != 1 || !s->sampler || !s->ring || s->ring->cap < s->steps || !tokens))
-        return sg_fail(err, SEGUE_EARG, "run: cpu: %u steps need one span, a sampler and a ring of as many tokens", s->steps);
+        return sg_fail(err, SEGUE_EARG,
+                       "run: cpu: a sampler without a wanted row or without logits; want the last row");
+    if (s->steps > 1 &&
+        (run->batch.spans_n != 1 || !s->sampler || !s->ring || s->ring->cap < s->steps || !tokens))
+        return sg_fail(err, SEGUE_EARG,
+                       "run: cpu: %u steps need one span, a sampler and a ring of as many tokens", s->steps);
     return tokens ? tokens_fit(g, s, err) : SEGUE_OK;
 }
 
@@ -162,12 +178,13 @@ static segue_status batch_fits(const struct sg_cpu_run *run, segue_error *err)
                 return sg_fail(err, SEGUE_EARG, "run: cpu: two spans share a state; fork it");
     }
     if (rows > run->unit->desc.rows_max)
-        return sg_fail(err, SEGUE_ELIMIT, "run: cpu: %llu rows at once, at most %u; give them in pieces", (unsigned long long)rows,
-                       run->unit->desc.rows_max);
+        return sg_fail(err, SEGUE_ELIMIT, "run: cpu: %llu rows at once, at most %u; give them in pieces",
+                       (unsigned long long)rows, run->unit->desc.rows_max);
     for (uint32_t i = 0; i < run->batch.outputs_n; i++)
-        if (run->batch.outputs[i] < 0 || (uint32_t)run->batch.outputs[i] >= run->program->base.graph->outputs_n)
-            return sg_fail(err, SEGUE_EARG, "run: cpu: output %d of %u; name one of the graph", run->batch.outputs[i],
-                           run->program->base.graph->outputs_n);
+        if (run->batch.outputs[i] < 0 ||
+            (uint32_t)run->batch.outputs[i] >= run->program->base.graph->outputs_n)
+            return sg_fail(err, SEGUE_EARG, "run: cpu: output %d of %u; name one of the graph",
+                           run->batch.outputs[i], run->program->base.graph->outputs_n);
     return rows ? SEGUE_OK : sg_fail(err, SEGUE_EARG, "run: cpu: no spans; give at least one");
 }
 
@@ -221,7 +238,8 @@ static void rows_lay(struct sg_pass *a)
                 p->tokens[t] = span->tokens[i];
             } else {
                 size_t stride, width = g->values[in->value].width;
-                memcpy(sg_cpu_rows(a, (struct sg_operand){in->value, 0, 0}, t, &stride), span->values + i * width, width * sizeof(float));
+                memcpy(sg_cpu_rows(a, (struct sg_operand){in->value, 0, 0}, t, &stride),
+                       span->values + i * width, width * sizeof(float));
             }
         }
     }
@@ -232,7 +250,8 @@ static segue_status states_reserve(struct sg_pass *a, segue_error *err)
 {
     for (uint32_t s = 0; s < a->spans_n; s++)
         if (a->spans[s].state)
-            SG_TRY(sg_cpu_state_reserve((struct sg_cpu_state *)(void *)a->spans[s].state, a->spans[s].rows, a->t > LONG_PASS, err));
+            SG_TRY(sg_cpu_state_reserve((struct sg_cpu_state *)(void *)a->spans[s].state, a->spans[s].rows,
+                                        a->t > LONG_PASS, err));
     return SEGUE_OK;
 }
 
@@ -247,7 +266,8 @@ static segue_status pass_run(struct sg_cpu_run *run, struct sg_pass *a, segue_er
 {
     struct sg_cpu_program *p = a->p;
     SG_TRY(sg_cpu_scratch(p, a->t, a->r, !a->logits && p->base.graph->vocab, err));
-    if (a->loras && !p->lora_area) SG_TRY(area_new(&p->lora_area, (size_t)p->lora_columns * p->t_cap, &p->scratch_bytes, err));
+    if (a->loras && !p->lora_area)
+        SG_TRY(area_new(&p->lora_area, (size_t)p->lora_columns * p->t_cap, &p->scratch_bytes, err));
     if (!a->logits) a->logits = p->logits_area;
     SG_TRY(states_reserve(a, err));
     SG_TRY(sg_attend_plan(a, err));
@@ -302,20 +322,23 @@ static segue_status chooser_ready(struct sg_cpu_program *p, segue_error *err)
     uint32_t vocab = p->base.graph->vocab;
     if (!p->chooser) SG_TRY(sg_chooser_new(&p->chooser, vocab, err));
     if (!p->sample_row) p->sample_row = sg_alloc(vocab * sizeof *p->sample_row);
-    return p->sample_row ? SEGUE_OK : sg_no_memory("sampling of a cpu program", vocab * sizeof *p->sample_row, err);
+    return p->sample_row ? SEGUE_OK
+                         : sg_no_memory("sampling of a cpu program", vocab * sizeof *p->sample_row, err);
 }
 
 /* The token of span s, whose last wanted row is row `row` of the logits. */
-static segue_status choose(struct sg_cpu_run *run, struct sg_pass *a, uint32_t s, uint32_t row, const struct sg_sampler *sampler,
-                           int32_t *token, segue_error *err)
+static segue_status choose(struct sg_cpu_run *run, struct sg_pass *a, uint32_t s, uint32_t row,
+                           const struct sg_sampler *sampler, int32_t *token, segue_error *err)
 {
     struct sg_cpu_program *p = a->p;
     const struct sg_span *span = &a->spans[s];
     struct sg_result *r = run->result;
     size_t n = 0;
-    memcpy(p->sample_row, a->logits + (size_t)row * p->base.graph->vocab, p->base.graph->vocab * sizeof *p->sample_row);
-    SG_TRY(sg_choose(p->chooser, sampler, p->sample_row, span->first + span->wanted[span->wanted_n - 1] + 1, token,
-                     r->logprobs ? r->logprobs + (size_t)s * 21 : NULL, r->logprobs_n ? &r->logprobs_n[s] : &n, err));
+    memcpy(p->sample_row, a->logits + (size_t)row * p->base.graph->vocab,
+           p->base.graph->vocab * sizeof *p->sample_row);
+    SG_TRY(sg_choose(p->chooser, sampler, p->sample_row, span->first + span->wanted[span->wanted_n - 1] + 1,
+                     token, r->logprobs ? r->logprobs + (size_t)s * 21 : NULL,
+                     r->logprobs_n ? &r->logprobs_n[s] : &n, err));
     if (r->tokens) r->tokens[s] = *token;
     return SEGUE_OK;
 }
@@ -343,7 +366,8 @@ static int is_stop(const struct sg_sampler *s, int32_t token)
 }
 
 /* The sampler's history with room for the tokens of this run. */
-static segue_status history_begin(struct sg_cpu_program *p, struct sg_sampler *s, uint32_t steps, segue_error *err)
+static segue_status history_begin(struct sg_cpu_program *p, struct sg_sampler *s, uint32_t steps,
+                                  segue_error *err)
 {
     size_t n = s->history_n + steps;
     if (n > p->history_cap) {
@@ -399,7 +423,10 @@ segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err)
     for (uint32_t s = 0; result->rows_done && s < run->batch.spans_n; s++) result->rows_done[s] = 0;
     SG_TRY(batch_fits(run, err));
     struct sg_pass *a = &run->program->pass;
-    *a = (struct sg_pass){.p = run->program, .spans = run->spans, .spans_n = run->batch.spans_n, .cancel = run->batch.cancel,
+    *a = (struct sg_pass){.p = run->program,
+                          .spans = run->spans,
+                          .spans_n = run->batch.spans_n,
+                          .cancel = run->batch.cancel,
                           .logits = result->logits};
     for (uint32_t s = 0; s < a->spans_n; s++) {
         a->t += run->spans[s].rows;
@@ -411,7 +438,8 @@ segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err)
     states_busy(a, 0);
     if (status == SEGUE_OK) {
         traffic(run, a);
-        for (uint32_t s = 0; result->rows_done && s < a->spans_n; s++) result->rows_done[s] = run->spans[s].rows;
+        for (uint32_t s = 0; result->rows_done && s < a->spans_n; s++)
+            result->rows_done[s] = run->spans[s].rows;
         values_give(run, a);
         status = tokens_choose(run, a, err);
     }

@@ -1,7 +1,8 @@
-/* cpustate.c: what the cpu unit remembers of a sequence. K and V lie in reference-counted blocks of SG_CHUNK rows in the order
- * that attention reads; forks share blocks until one of them writes. Recurrent slots are fp32 and are copied. A pass writes
- * rows beyond `rows`, which nobody reads until it is committed; recurrent slots that a stopped pass has touched are put
- * back from `before`. The canonical layout (docs/STATE.md) exists only in get and put.
+/* cpustate.c: what the cpu unit remembers of a sequence. K and V lie in reference-counted blocks of SG_CHUNK
+ * rows in the order that attention reads; forks share blocks until one of them writes. Recurrent slots are
+ * fp32 and are copied. A pass writes rows beyond `rows`, which nobody reads until it is committed; recurrent
+ * slots that a stopped pass has touched are put back from `before`. The canonical layout (docs/STATE.md)
+ * exists only in get and put.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -10,14 +11,18 @@
 #include "unit/cpu/cpu_types.h"
 
 enum { MARKS = 8, Q8 = 32, GROW = 4, TABLE = 16 };
-static const uint64_t RESERVE_BYTES = (uint64_t)512 << 20;   /* at most set aside when a state is made; it grows later */
+static const uint64_t RESERVE_BYTES = (uint64_t)512
+                                      << 20; /* at most set aside when a state is made; it grows later */
 
 static struct sg_cpu_state *own(struct sg_state *s) { return (struct sg_cpu_state *)(void *)s; }
 static const struct sg_cpu_state *own_const(const struct sg_state *s)
 {
     return (const struct sg_cpu_state *)(const void *)s;
 }
-static int is_rows(const struct sg_slot_memory *m) { return m->slot.kind == SG_SLOT_K || m->slot.kind == SG_SLOT_V; }
+static int is_rows(const struct sg_slot_memory *m)
+{
+    return m->slot.kind == SG_SLOT_K || m->slot.kind == SG_SLOT_V;
+}
 
 static uint64_t first_needed(const struct sg_slot_memory *m, uint64_t rows)
 {
@@ -43,7 +48,8 @@ static void block_release(struct sg_slot_memory *m, struct sg_kv_block *b)
     m->spare = b;
 }
 
-/* `count` more spare blocks for every K and V slot, in one allocation that the system fills on first touch. */
+/* `count` more spare blocks for every K and V slot, in one allocation that the system fills on first touch.
+ */
 static segue_status slab_add(struct sg_cpu_state *s, uint32_t count, segue_error *err)
 {
     size_t each = 0, slots = 0, bytes;
@@ -79,10 +85,12 @@ static segue_status slab_add(struct sg_cpu_state *s, uint32_t count, segue_error
     return SEGUE_OK;
 }
 
-static segue_status table_grow(struct sg_cpu_state *s, struct sg_slot_memory *m, uint64_t index, segue_error *err)
+static segue_status table_grow(struct sg_cpu_state *s, struct sg_slot_memory *m, uint64_t index,
+                               segue_error *err)
 {
     if (index < m->blocks_cap) return SEGUE_OK;
-    if (index > UINT32_MAX / 4) return sg_fail(err, SEGUE_ELIMIT, "cpu state: row %llu: too long", (unsigned long long)index);
+    if (index > UINT32_MAX / 4)
+        return sg_fail(err, SEGUE_ELIMIT, "cpu state: row %llu: too long", (unsigned long long)index);
     uint32_t cap = (uint32_t)index + m->blocks_cap + TABLE;
     struct sg_kv_block **wider = sg_alloc(cap * sizeof(struct sg_kv_block *)), **old = m->blocks;
     if (!wider) return sg_no_memory("block table of a cpu state", cap * sizeof(struct sg_kv_block *), err);
@@ -96,7 +104,8 @@ static segue_status table_grow(struct sg_cpu_state *s, struct sg_slot_memory *m,
 }
 
 /* Block `index` exists and is this state's alone. */
-static segue_status block_own(struct sg_cpu_state *s, struct sg_slot_memory *m, uint64_t index, segue_error *err)
+static segue_status block_own(struct sg_cpu_state *s, struct sg_slot_memory *m, uint64_t index,
+                              segue_error *err)
 {
     SG_TRY(table_grow(s, m, index, err));
     struct sg_kv_block *b = m->blocks[index];
@@ -133,7 +142,8 @@ static void rows_keep(struct sg_slot_memory *m, uint64_t first, uint64_t end)
 
 /* --- new, free, fork --- */
 
-static segue_status slot_begin(struct sg_cpu_state *s, struct sg_slot_memory *m, const struct sg_slot *slot, segue_error *err)
+static segue_status slot_begin(struct sg_cpu_state *s, struct sg_slot_memory *m, const struct sg_slot *slot,
+                               segue_error *err)
 {
     m->slot = *slot;
     if (is_rows(m)) {
@@ -165,8 +175,8 @@ static segue_status reserve_at_start(struct sg_cpu_state *s, uint64_t rows, segu
     return slab_add(s, (uint32_t)count, err);
 }
 
-segue_status sg_cpu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t n, const struct sg_state_opts *o,
-                              struct sg_state **out, segue_error *err)
+segue_status sg_cpu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t n,
+                              const struct sg_state_opts *o, struct sg_state **out, segue_error *err)
 {
     enum sg_storage kv = o ? o->kv : SG_F16;
     if (kv != SG_F32 && kv != SG_F16 && kv != SG_BF16 && kv != SG_Q8_0)
@@ -180,7 +190,8 @@ segue_status sg_cpu_state_new(struct sg_unit *u, const struct sg_slot *slots, ui
     pthread_mutex_init(&s->lock, NULL);
     s->slots = sg_alloc(n * sizeof *s->slots);
     s->marks = sg_alloc(s->marks_cap * sizeof *s->marks);
-    segue_status status = s->slots && s->marks ? SEGUE_OK : sg_no_memory("cpu state", n * sizeof *s->slots, err);
+    segue_status status =
+        s->slots && s->marks ? SEGUE_OK : sg_no_memory("cpu state", n * sizeof *s->slots, err);
     for (; status == SEGUE_OK && s->slots_n < n; s->slots_n++)
         status = slot_begin(s, &s->slots[s->slots_n], &slots[s->slots_n], err);
     if (status == SEGUE_OK) status = reserve_at_start(s, o ? o->rows : 0, err);
@@ -220,7 +231,8 @@ void sg_cpu_state_free(struct sg_state *state)
     sg_free(s);
 }
 
-static segue_status slot_fork(const struct sg_slot_memory *from, struct sg_cpu_state *s, struct sg_slot_memory *to, segue_error *err)
+static segue_status slot_fork(const struct sg_slot_memory *from, struct sg_cpu_state *s,
+                              struct sg_slot_memory *to, segue_error *err)
 {
     to->first = from->first;
     to->end = from->end;
@@ -263,7 +275,8 @@ static void fixed_copy(struct sg_cpu_state *s, float *copy, int restore)
 {
     for (uint32_t i = 0; i < s->slots_n; i++) {
         struct sg_slot_memory *m = &s->slots[i];
-        if (m->fixed_n) memcpy(restore ? m->fixed : copy, restore ? copy : m->fixed, m->fixed_n * sizeof(float));
+        if (m->fixed_n)
+            memcpy(restore ? m->fixed : copy, restore ? copy : m->fixed, m->fixed_n * sizeof(float));
         copy += m->fixed_n;
     }
 }
@@ -272,7 +285,9 @@ segue_status sg_cpu_state_mark(struct sg_state *state, uint32_t *mark, segue_err
 {
     struct sg_cpu_state *s = own(state);
     if (s->marks_n == s->marks_cap)
-        return sg_fail(err, SEGUE_ELIMIT, "mark state: cpu: %u marks are alive; drop one, or open the state with more", s->marks_n);
+        return sg_fail(err, SEGUE_ELIMIT,
+                       "mark state: cpu: %u marks are alive; drop one, or open the state with more",
+                       s->marks_n);
     size_t n = 0;
     for (uint32_t i = 0; i < s->slots_n; i++) n += s->slots[i].fixed_n;
     struct sg_mark *m = &s->marks[s->marks_n];
@@ -304,7 +319,8 @@ segue_status sg_cpu_state_back(struct sg_state *state, uint32_t mark, segue_erro
 {
     struct sg_cpu_state *s = own(state);
     uint32_t at = mark_find(s, mark);
-    if (at == s->marks_n) return sg_fail(err, SEGUE_EARG, "go back: cpu: mark %u is not alive; use a newer one", mark);
+    if (at == s->marks_n)
+        return sg_fail(err, SEGUE_EARG, "go back: cpu: mark %u is not alive; use a newer one", mark);
     marks_keep(s, at + 1);
     if (s->marks[at].fixed) fixed_copy(s, s->marks[at].fixed, 1);
     rows_set(s, s->marks[at].rows);
@@ -329,11 +345,16 @@ static segue_status may_cut(const struct sg_cpu_state *s, uint64_t rows, segue_e
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct sg_slot_memory *m = &s->slots[i];
         if (m->fixed_n)
-            return sg_fail(err, SEGUE_EUNSUPPORTED, "cut state: cpu: layer %u: its recurrent memory cannot be cut back; "
-                           "go back to a mark, or replay", m->slot.layer);
+            return sg_fail(err, SEGUE_EUNSUPPORTED,
+                           "cut state: cpu: layer %u: its recurrent memory cannot be cut back; "
+                           "go back to a mark, or replay",
+                           m->slot.layer);
         if (is_rows(m) && m->first > first_needed(m, rows))
-            return sg_fail(err, SEGUE_EUNSUPPORTED, "cut state: cpu: layer %u: row %llu is gone, its rows begin at %llu; "
-                           "replay", m->slot.layer, (unsigned long long)first_needed(m, rows), (unsigned long long)m->first);
+            return sg_fail(err, SEGUE_EUNSUPPORTED,
+                           "cut state: cpu: layer %u: row %llu is gone, its rows begin at %llu; "
+                           "replay",
+                           m->slot.layer, (unsigned long long)first_needed(m, rows),
+                           (unsigned long long)m->first);
     }
     return SEGUE_OK;
 }
@@ -342,8 +363,8 @@ segue_status sg_cpu_state_cut(struct sg_state *state, uint64_t rows, segue_error
 {
     struct sg_cpu_state *s = own(state);
     if (rows > s->rows)
-        return sg_fail(err, SEGUE_EARG, "cut state: cpu: to %llu rows of %llu; give fewer", (unsigned long long)rows,
-                       (unsigned long long)s->rows);
+        return sg_fail(err, SEGUE_EARG, "cut state: cpu: to %llu rows of %llu; give fewer",
+                       (unsigned long long)rows, (unsigned long long)s->rows);
     if (rows && rows < s->rows) SG_TRY(may_cut(s, rows, err));
     uint32_t keep = 0;
     while (keep < s->marks_n && s->marks[keep].rows <= rows) keep++;
@@ -486,7 +507,8 @@ static void half_row(const struct sg_slot_memory *m, uint64_t row, uint32_t head
 }
 
 /* A canonical row of the state's own storage, one head <-> the block. */
-static void row_move(const struct sg_cpu_state *s, const struct sg_slot_memory *m, uint64_t row, uint32_t head, void *x, int store)
+static void row_move(const struct sg_cpu_state *s, const struct sg_slot_memory *m, uint64_t row,
+                     uint32_t head, void *x, int store)
 {
     if (s->kv == SG_Q8_0) q8_row(m, row, head, x, store);
     else if (s->kv == SG_F32) f32_row(m, row, head, x, store);
@@ -495,7 +517,8 @@ static void row_move(const struct sg_cpu_state *s, const struct sg_slot_memory *
 
 enum { ROW_PIECE = 512 };
 
-void sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t row, uint32_t head, const float *x)
+void sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t row,
+                 uint32_t head, const float *x)
 {
     const struct sg_slot_memory *m = &s->slots[slot];
     uint32_t width = m->slot.width;
@@ -517,7 +540,8 @@ void sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint3
     row_move(s, m, row, head, room, 1);
 }
 
-static void load_q8(const struct sg_slot_memory *m, const uint8_t *data, uint32_t keys, uint32_t step, float *out)
+static void load_q8(const struct sg_slot_memory *m, const uint8_t *data, uint32_t keys, uint32_t step,
+                    float *out)
 {
     uint32_t width = m->slot.width, blocks = (width + Q8 - 1) / Q8;
     const uint8_t *scales = data + (size_t)SG_CHUNK * width;
@@ -530,11 +554,12 @@ static void load_q8(const struct sg_slot_memory *m, const uint8_t *data, uint32_
         }
 }
 
-void sg_kv_load(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t chunk, uint32_t head,
-                uint32_t keys, float *out)
+void sg_kv_load(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t chunk,
+                uint32_t head, uint32_t keys, float *out)
 {
     const struct sg_slot_memory *m = &s->slots[slot];
-    uint32_t width = m->slot.width, key = m->slot.kind == SG_SLOT_K, step = key ? width : (width + 15) / 16 * 16;
+    uint32_t width = m->slot.width, key = m->slot.kind == SG_SLOT_K,
+             step = key ? width : (width + 15) / 16 * 16;
     const uint8_t *data = m->blocks[chunk]->data + head * m->head_bytes;
     if (s->kv == SG_Q8_0) {
         load_q8(m, data, keys, step, out);
@@ -558,17 +583,18 @@ static segue_status slot_of(struct sg_cpu_state *s, uint32_t slot, enum sg_stora
                             struct sg_slot_memory **out, segue_error *err)
 {
     if (slot >= s->slots_n)
-        return sg_fail(err, SEGUE_EARG, "%s state: cpu: slot %u of %u; give a smaller one", verb, slot, s->slots_n);
+        return sg_fail(err, SEGUE_EARG, "%s state: cpu: slot %u of %u; give a smaller one", verb, slot,
+                       s->slots_n);
     *out = &s->slots[slot];
     if (is_rows(*out) ? sg_slot_row_bytes(&(*out)->slot, storage) == 0 : storage != SG_F32)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "%s state: cpu: slot %u in storage %d; take f32%s", verb, slot, (int)storage,
-                       is_rows(*out) ? ", f16, bf16 or q8" : "");
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "%s state: cpu: slot %u in storage %d; take f32%s", verb,
+                       slot, (int)storage, is_rows(*out) ? ", f16, bf16 or q8" : "");
     return SEGUE_OK;
 }
 
 /* All heads of one row, canonical in `storage` <-> the block. wide and own_row: room for one row. */
-static void row_pass(const struct sg_cpu_state *s, const struct sg_slot_memory *m, uint64_t row, enum sg_storage storage,
-                     uint8_t *canonical, float *wide, uint8_t *own_row, int store)
+static void row_pass(const struct sg_cpu_state *s, const struct sg_slot_memory *m, uint64_t row,
+                     enum sg_storage storage, uint8_t *canonical, float *wide, uint8_t *own_row, int store)
 {
     struct sg_slot one = m->slot;
     one.heads = 1;
@@ -607,8 +633,8 @@ static segue_status rows_pass(struct sg_cpu_state *s, struct sg_slot_memory *m, 
     return status;
 }
 
-segue_status sg_cpu_state_get(struct sg_state *state, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
-                              void *out, segue_error *err)
+segue_status sg_cpu_state_get(struct sg_state *state, uint32_t slot, uint64_t from, uint64_t to,
+                              enum sg_storage storage, void *out, segue_error *err)
 {
     struct sg_cpu_state *s = own(state);
     struct sg_slot_memory *m = NULL;
@@ -623,8 +649,10 @@ segue_status sg_cpu_state_get(struct sg_state *state, uint32_t slot, uint64_t fr
     if (!is_rows(m))
         memcpy(out, m->fixed, m->fixed_n * sizeof(float));
     else if (from > to || to > m->end || (from < to && from < m->first))
-        status = sg_fail(err, SEGUE_EARG, "get state: cpu: slot %u: rows [%llu, %llu) of [%llu, %llu); ask for those that "
-                         "are held", slot, (unsigned long long)from, (unsigned long long)to, (unsigned long long)m->first,
+        status = sg_fail(err, SEGUE_EARG,
+                         "get state: cpu: slot %u: rows [%llu, %llu) of [%llu, %llu); ask for those that "
+                         "are held",
+                         slot, (unsigned long long)from, (unsigned long long)to, (unsigned long long)m->first,
                          (unsigned long long)m->end);
     else
         status = rows_pass(s, m, from, to, storage, out, 0, err);
@@ -636,7 +664,8 @@ static segue_status seal(struct sg_cpu_state *s, uint64_t rows, segue_error *err
 {
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct sg_slot_memory *m = &s->slots[i];
-        int fits = is_rows(m) ? m->end >= rows && m->first <= first_needed(m, rows) : !rows || m->given || !m->fixed_n;
+        int fits = is_rows(m) ? m->end >= rows && m->first <= first_needed(m, rows)
+                              : !rows || m->given || !m->fixed_n;
         if (!fits)
             return sg_fail(err, SEGUE_EARG, "seal state: cpu: slot %u lacks rows of %llu; put them first", i,
                            (unsigned long long)rows);
@@ -646,12 +675,13 @@ static segue_status seal(struct sg_cpu_state *s, uint64_t rows, segue_error *err
     return SEGUE_OK;
 }
 
-segue_status sg_cpu_state_put(struct sg_state *state, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
-                              const void *in, segue_error *err)
+segue_status sg_cpu_state_put(struct sg_state *state, uint32_t slot, uint64_t from, uint64_t to,
+                              enum sg_storage storage, const void *in, segue_error *err)
 {
     struct sg_cpu_state *s = own(state);
     struct sg_slot_memory *m = NULL;
-    if (atomic_load(&s->busy)) return sg_fail(err, SEGUE_EARG, "put state: cpu: a run is using the state; wait for it");
+    if (atomic_load(&s->busy))
+        return sg_fail(err, SEGUE_EARG, "put state: cpu: a run is using the state; wait for it");
     if (slot == UINT32_MAX) return seal(s, to, err);
     SG_TRY(slot_of(s, slot, storage, "put", &m, err));
     if (!is_rows(m)) {
@@ -662,7 +692,8 @@ segue_status sg_cpu_state_put(struct sg_state *state, uint32_t slot, uint64_t fr
     if (m->first == m->end) m->first = m->end = from;
     if (from > to || from > m->end || to < m->first)
         return sg_fail(err, SEGUE_EARG, "put state: cpu: rows [%llu, %llu) beside [%llu, %llu); leave no gap",
-                       (unsigned long long)from, (unsigned long long)to, (unsigned long long)m->first, (unsigned long long)m->end);
+                       (unsigned long long)from, (unsigned long long)to, (unsigned long long)m->first,
+                       (unsigned long long)m->end);
     union { const void *in; uint8_t *row; } caller = {in};   /* read only when storing */
     SG_TRY(rows_pass(s, m, from, to, storage, caller.row, 1, err));
     if (from < m->first) m->first = from;

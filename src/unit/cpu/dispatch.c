@@ -15,9 +15,9 @@ int sg_isa_present(enum sg_isa isa)
     if (isa == SG_ISA_AVX2)
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (isa == SG_ISA_AVX512)
-        return sg_isa_present(SG_ISA_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-               __builtin_cpu_supports("avx512vnni");
+        return sg_isa_present(SG_ISA_AVX2) && __builtin_cpu_supports("avx512f") &&
+               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
 #elif defined(SEGUE_NEON)
     if (isa == SG_ISA_NEON) return 1;
 #endif
@@ -32,7 +32,8 @@ segue_status sg_isa_choose(const char *name, struct sg_kernels *out, segue_error
     if (name && want < 0)
         return sg_fail(err, SEGUE_EARG, "cpu unit: isa=%s: unknown; use generic, avx2, avx512 or neon", name);
     if (name && !sg_isa_present((enum sg_isa)want))
-        return sg_fail(err, SEGUE_EUNIT, "cpu unit: isa=%s: this processor or build does not have it; leave isa out", name);
+        return sg_fail(err, SEGUE_EUNIT,
+                       "cpu unit: isa=%s: this processor or build does not have it; leave isa out", name);
     sg_kernels_generic(out);
     if (name && want == SG_ISA_GENERIC) return SEGUE_OK;
 #if defined(__x86_64__)

@@ -1,6 +1,7 @@
-/* k_avx2.c: kernels for AVX2 with FMA and F16C. There is no unsigned-by-signed dot product here that cannot overflow on 8-bit
- * weights; so 128 is taken off each weight, |weight| meets sign(weight) * activation in vpmaddubsw, and the offset m grows by
- * 128 d. Every kind goes this way, so that few rows and tiles give equal bits.
+/* k_avx2.c: kernels for AVX2 with FMA and F16C. There is no unsigned-by-signed dot product here that cannot
+ * overflow on 8-bit weights; so 128 is taken off each weight, |weight| meets sign(weight) * activation in
+ * vpmaddubsw, and the offset m grows by 128 d. Every kind goes this way, so that few rows and tiles give
+ * equal bits.
  * SPDX-License-Identifier: MIT */
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -26,7 +27,10 @@ INLINE __m256 spread_one(const uint8_t *p)
     memcpy(&f, p, 4);
     return _mm256_set1_ps(f);
 }
-INLINE __m256 halves8(const uint8_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p)); }
+INLINE __m256 halves8(const uint8_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
 INLINE __m256 floats8(const uint8_t *p) { return _mm256_loadu_ps((const float *)(const void *)p); }
 
 INLINE void store_rows(float *out, uint32_t rows, __m256 v)
@@ -56,12 +60,15 @@ INLINE __m256i weights_at(const uint8_t *v, const int nibbles, int c, uint32_t h
     return _mm256_and_si256(c < 4 ? w : _mm256_srli_epi16(w, 4), _mm256_set1_epi8(15));
 }
 
-INLINE void half_body(const uint8_t *w, size_t blocks, uint32_t h, uint32_t rows, const uint8_t *x, uint32_t nt, uint32_t t0, const int n,
-                      const int fine, float *out, size_t ldo, const enum sg_pack kind)
+INLINE void half_body(const uint8_t *w, size_t blocks, uint32_t h, uint32_t rows, const uint8_t *x,
+                      uint32_t nt, uint32_t t0, const int n, const int fine, float *out, size_t ldo,
+                      const enum sg_pack kind)
 {
     const int half = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q8;
-    const int nibbles = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q4F, chunks = kind == SG_PACK_Q8H ? 4 : 8;
-    const size_t step = sg_pack_block_bytes(kind), bytes = (size_t)nt * 4 * (size_t)chunks, xstep = bytes * (size_t)(1 + fine) + 8 * (size_t)nt;
+    const int nibbles = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q4F,
+              chunks = kind == SG_PACK_Q8H ? 4 : 8;
+    const size_t step = sg_pack_block_bytes(kind), bytes = (size_t)nt * 4 * (size_t)chunks,
+                 xstep = bytes * (size_t)(1 + fine) + 8 * (size_t)nt;
     __m256 acc[4];
     UNROLL
     for (int t = 0; t < n; t++) acc[t] = _mm256_setzero_ps();
@@ -73,11 +80,12 @@ INLINE void half_body(const uint8_t *w, size_t blocks, uint32_t h, uint32_t rows
         UNROLL
         for (int t = 0; t < n; t++) sum[t] = _mm256_setzero_si256();
         const uint8_t *scales = x + bytes * (size_t)(1 + fine);
-        const int passes = fine && !(scales[3] & 0x80) ? 2 : 1;      /* no rests where the first d is negative */
+        const int passes = fine && !(scales[3] & 0x80) ? 2 : 1; /* no rests where the first d is negative */
         for (int pass = 0; pass < passes; pass++) {
             UNROLL
             for (int c = 0; c < chunks; c++) {
-                __m256i sign = _mm256_xor_si256(weights_at(v, nibbles, c, h), _mm256_set1_epi8(-128)), size = _mm256_abs_epi8(sign);
+                __m256i sign = _mm256_xor_si256(weights_at(v, nibbles, c, h), _mm256_set1_epi8(-128)),
+                        size = _mm256_abs_epi8(sign);
                 const uint8_t *xc = x + (size_t)pass * bytes + 4 * ((size_t)(unsigned)c * nt + t0);
                 UNROLL
                 for (int t = 0; t < n; t++) sum[t] = sum_add(sum[t], size, sign, bytes4(xc + 4 * t));
@@ -89,11 +97,16 @@ INLINE void half_body(const uint8_t *w, size_t blocks, uint32_t h, uint32_t rows
         __m256 d = half ? halves8(w + 16 * h) : floats8(w + 32 * h), m;
         if (kind == SG_PACK_Q4) m = _mm256_mul_ps(d, _mm256_set1_ps(120.0f));
         else if (kind == SG_PACK_Q8) m = _mm256_setzero_ps();
-        else m = _mm256_fmadd_ps(d, _mm256_set1_ps(128.0f), kind == SG_PACK_Q4M ? halves8(w + 32 + 16 * h) : floats8(w + 64 + 32 * h));
+        else
+            m = _mm256_fmadd_ps(d, _mm256_set1_ps(128.0f),
+                                kind == SG_PACK_Q4M ? halves8(w + 32 + 16 * h) : floats8(w + 64 + 32 * h));
         scales += 4 * (size_t)t0;
         UNROLL
         for (int t = 0; t < n; t++) {
-            acc[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[t]), _mm256_mul_ps(d, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), spread_one(scales + 4 * t))), acc[t]);
+            acc[t] = _mm256_fmadd_ps(
+                _mm256_cvtepi32_ps(sum[t]),
+                _mm256_mul_ps(d, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), spread_one(scales + 4 * t))),
+                acc[t]);
             acc[t] = _mm256_fmadd_ps(m, spread_one(scales + 4 * ((size_t)nt + (unsigned)t)), acc[t]);
         }
     }
@@ -101,14 +114,15 @@ INLINE void half_body(const uint8_t *w, size_t blocks, uint32_t h, uint32_t rows
     for (int t = 0; t < n; t++) store_rows(out + (size_t)t * ldo, rows, acc[t]);
 }
 
-INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, uint32_t nt, const int fine, float *out, size_t ldo,
-                       const enum sg_pack kind)
+INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, uint32_t nt,
+                       const int fine, float *out, size_t ldo, const enum sg_pack kind)
 {
     const size_t blocks = k / sg_pack_block(kind);
     for (uint32_t g = 0; g < rows; g += 8) {
         const uint8_t *group = w + g / 16 * blocks * sg_pack_block_bytes(kind);
         uint32_t h = g / 8 % 2, left = rows - g, t = 0;
-        for (; t + 4 <= nt; t += 4) half_body(group, blocks, h, left, x, nt, t, 4, fine, out + t * ldo + g, ldo, kind);
+        for (; t + 4 <= nt; t += 4)
+            half_body(group, blocks, h, left, x, nt, t, 4, fine, out + t * ldo + g, ldo, kind);
         switch (nt - t) {
         case 3: half_body(group, blocks, h, left, x, nt, t, 3, fine, out + t * ldo + g, ldo, kind); break;
         case 2: half_body(group, blocks, h, left, x, nt, t, 2, fine, out + t * ldo + g, ldo, kind); break;
@@ -118,7 +132,9 @@ INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
     }
 }
 
-#define MM(name) static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, float *out, size_t ldo)
+#define MM(name)                                                                                           \
+    static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, \
+                     float *out, size_t ldo)
 #define QUANT(name, kind)                                                \
     MM(name)                                                             \
     {                                                                    \
@@ -137,7 +153,8 @@ QUANT(tile_16, SG_PACK_Q8H)
 INLINE void open_body(const uint8_t *w, size_t k, uint8_t *out, const enum sg_pack kind)
 {
     const int nibbles = kind != SG_PACK_Q8;
-    for (size_t b = 0; b < k / 32; b++, w += sg_pack_block_bytes(kind), out += sg_pack_block_bytes(SG_PACK_Q8F)) {
+    for (size_t b = 0; b < k / 32;
+         b++, w += sg_pack_block_bytes(kind), out += sg_pack_block_bytes(SG_PACK_Q8F)) {
         for (uint32_t h = 0; h < 2; h++) {
             __m256 d = kind == SG_PACK_Q4F ? floats8(w + 32 * h) : halves8(w + 16 * h), m;
             if (kind == SG_PACK_Q4) m = _mm256_mul_ps(d, _mm256_set1_ps(-8.0f));
@@ -148,7 +165,8 @@ INLINE void open_body(const uint8_t *w, size_t k, uint8_t *out, const enum sg_pa
             const uint8_t *v = w + (kind == SG_PACK_Q4F ? 128 : kind == SG_PACK_Q4M ? 64 : 32);
             UNROLL
             for (int c = 0; c < 8; c++)
-                _mm256_storeu_si256((__m256i *)(void *)(out + 128 + 64 * c + 32 * h), weights_at(v, nibbles, c, h));
+                _mm256_storeu_si256((__m256i *)(void *)(out + 128 + 64 * c + 32 * h),
+                                    weights_at(v, nibbles, c, h));
         }
     }
 }
@@ -159,8 +177,10 @@ static void open_q4f(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k,
 
 /* --- quantising --- */
 
-/* 8 numbers of a block -> q and rests at tile and tile + apart, 4 bytes every nt * 4; returns 256 q + rest, or q. */
-INLINE __m256i quant_8(const float *v, float inverse, uint32_t fine, int limit, uint8_t *tile, size_t apart, uint32_t nt)
+/* 8 numbers of a block -> q and rests at tile and tile + apart, 4 bytes every nt * 4; returns 256 q + rest,
+ * or q. */
+INLINE __m256i quant_8(const float *v, float inverse, uint32_t fine, int limit, uint8_t *tile, size_t apart,
+                       uint32_t nt)
 {
     __m256 y = _mm256_mul_ps(_mm256_loadu_ps(v), _mm256_set1_ps(inverse));
     __m256i q = _mm256_cvtps_epi32(y), sum = q;
@@ -168,19 +188,22 @@ INLINE __m256i quant_8(const float *v, float inverse, uint32_t fine, int limit, 
     _mm256_storeu_si256((__m256i *)(void *)all, q);
     for (uint32_t i = 0; i < 8; i++) tile[i / 4 * nt * 4 + i % 4] = (uint8_t)all[i];
     if (!fine) return sum;
-    __m256i r = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(y, _mm256_cvtepi32_ps(q)), _mm256_set1_ps(256.0f)));
+    __m256i r =
+        _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(y, _mm256_cvtepi32_ps(q)), _mm256_set1_ps(256.0f)));
     r = _mm256_max_epi32(_mm256_min_epi32(r, _mm256_set1_epi32(limit)), _mm256_set1_epi32(-limit));
     _mm256_storeu_si256((__m256i *)(void *)all, r);
     for (uint32_t i = 0; i < 8; i++) tile[apart + i / 4 * nt * 4 + i % 4] = (uint8_t)all[i];
     return _mm256_add_epi32(_mm256_slli_epi32(q, 8), r);
 }
 
-static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine, uint8_t *tile)
+static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine,
+                  uint8_t *tile)
 {
     const size_t bytes = (size_t)nt * block, both = bytes * (1 + (fine != SG_COARSE)), blocks = k / block;
     double limit[SG_TILE] = {0};
     for (uint32_t t = 0; t < nt && fine == SG_SPARSE; t++) {
-        for (size_t b = 0; b < blocks; b++) limit[t] += plain_square(plain_top(x + t * ldx + b * block, block));
+        for (size_t b = 0; b < blocks; b++)
+            limit[t] += plain_square(plain_top(x + t * ldx + b * block, block));
         limit[t] *= SG_STANDS_OUT / (double)blocks;
     }
     for (size_t at = 0; at < k; at += block, tile += both + (size_t)nt * 8) {
@@ -193,7 +216,8 @@ static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t bl
             __m256i sum = _mm256_setzero_si256();
             some |= keep;
             for (uint32_t i = 0; i < block; i += 8)
-                sum = _mm256_add_epi32(sum, quant_8(v + i, plain_inverse(top), fine, keep ? 127 : 0, tile + (i / 4 * nt + t) * 4, bytes, nt));
+                sum = _mm256_add_epi32(sum, quant_8(v + i, plain_inverse(top), fine, keep ? 127 : 0,
+                                                    tile + (i / 4 * nt + t) * 4, bytes, nt));
             int32_t all[8], total = 0;
             _mm256_storeu_si256((__m256i *)(void *)all, sum);
             for (int i = 0; i < 8; i++) total += all[i];
@@ -210,12 +234,13 @@ INLINE __m256 weights8(const uint8_t *w, const enum sg_pack kind)
 {
     if (kind == SG_PACK_F32) return floats8(w);
     if (kind == SG_PACK_F16) return halves8(w);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)w)), 16));
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)w)), 16));
 }
 
 /* `halves` runs of 8 rows side by side. */
-INLINE void float_halves(const uint8_t *w, size_t k, uint32_t rows, const float *x, uint32_t nt, const int n, float *out, size_t ldo,
-                         const enum sg_pack kind)
+INLINE void float_halves(const uint8_t *w, size_t k, uint32_t rows, const float *x, uint32_t nt, const int n,
+                         float *out, size_t ldo, const enum sg_pack kind)
 {
     const size_t step = sg_pack_block_bytes(kind);
     __m256 acc[2][4];
@@ -237,7 +262,8 @@ INLINE void float_halves(const uint8_t *w, size_t k, uint32_t rows, const float 
     }
 }
 
-INLINE void float_body(const uint8_t *w, size_t k, uint32_t rows, const float *x, uint32_t nt, float *out, size_t ldo, const enum sg_pack kind)
+INLINE void float_body(const uint8_t *w, size_t k, uint32_t rows, const float *x, uint32_t nt, float *out,
+                       size_t ldo, const enum sg_pack kind)
 {
     for (uint32_t g = 0; g < rows; g += 16, w += k * sg_pack_block_bytes(kind)) {
         uint32_t t = 0;
@@ -257,7 +283,9 @@ MM(few_bf16) { (void)fine; float_body(w, k, rows, x, nt, out, ldo, SG_PACK_BF16)
 static void to_f16(const float *x, size_t n, uint16_t *y)
 {
     size_t i = 0;
-    for (; i + 8 <= n; i += 8) _mm_storeu_si128((__m128i *)(void *)(y + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((__m128i *)(void *)(y + i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
     for (; i < n; i++) y[i] = sg_f16_of_f32(x[i]);
 }
 
@@ -270,7 +298,8 @@ static void of_f16(const uint16_t *x, size_t n, float *y)
 
 void sg_kernels_avx2(struct sg_kernels *k)
 {
-    sg_mm_fn *const few[SG_PACK_N] = {few_q4, few_q4m, few_q8, few_q4f, tile_32, tile_16, few_f32, few_f16, few_bf16};
+    sg_mm_fn *const few[SG_PACK_N] = {few_q4,  few_q4m, few_q8,  few_q4f, tile_32,
+                                      tile_16, few_f32, few_f16, few_bf16};
     plain_rows(k);
     k->isa = "avx2";
     memcpy(k->few, few, sizeof few);

@@ -1,6 +1,7 @@
-/* k_avx512.c: kernels for AVX-512 with VNNI. One vector holds 16 rows x 4 columns of weights; vpdpbusd multiplies it by four
- * broadcast activations, so no sum is ever taken across a vector. Every row and token has one chain of additions, block after
- * block, in every tile width: that is what makes a row independent of its neighbours. Bodies are inlined per width.
+/* k_avx512.c: kernels for AVX-512 with VNNI. One vector holds 16 rows x 4 columns of weights; vpdpbusd
+ * multiplies it by four broadcast activations, so no sum is ever taken across a vector. Every row and token
+ * has one chain of additions, block after block, in every tile width: that is what makes a row independent of
+ * its neighbours. Bodies are inlined per width.
  * SPDX-License-Identifier: MIT */
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -28,7 +29,10 @@ INLINE float one(const uint8_t *p)
     memcpy(&f, p, 4);
     return f;
 }
-INLINE __mmask16 tail(uint32_t rows) { return rows >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << rows) - 1u); }
+INLINE __mmask16 tail(uint32_t rows)
+{
+    return rows >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << rows) - 1u);
+}
 
 /* --- quantised --- */
 
@@ -42,7 +46,8 @@ INLINE void block_open(const uint8_t *w, const enum sg_pack kind, __m512 *d, __m
     else *d = _mm512_loadu_ps(w);
     if (kind == SG_PACK_Q4) *m = _mm512_mul_ps(*d, _mm512_set1_ps(-8.0f));
     else if (kind == SG_PACK_Q8) *m = _mm512_mul_ps(*d, _mm512_set1_ps(-128.0f));
-    else if (kind == SG_PACK_Q4M) *m = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(w + 32)));
+    else if (kind == SG_PACK_Q4M)
+        *m = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(w + 32)));
     else *m = _mm512_loadu_ps(w + 64);
     const uint8_t *p = w + (half ? (kind == SG_PACK_Q4M ? 64 : 32) : 128);
     if (nibbles) {
@@ -59,11 +64,12 @@ INLINE void block_open(const uint8_t *w, const enum sg_pack kind, __m512 *d, __m
     }
 }
 
-INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, const int nt, const int fine, float *out, size_t ldo,
-                       const enum sg_pack kind)
+INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, const int nt,
+                       const int fine, float *out, size_t ldo, const enum sg_pack kind)
 {
     const int chunks = kind == SG_PACK_Q8H ? 4 : 8;
-    const size_t step = sg_pack_block_bytes(kind), blocks = k / (size_t)(4 * chunks), xstep = (size_t)(nt * (4 * chunks * (1 + fine) + 8));
+    const size_t step = sg_pack_block_bytes(kind), blocks = k / (size_t)(4 * chunks),
+                 xstep = (size_t)(nt * (4 * chunks * (1 + fine) + 8));
     for (uint32_t g = 0; g < rows; g += 16) {
         __m512 acc[SG_TILE];
         const uint8_t *xb = x;
@@ -82,21 +88,26 @@ INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
             UNROLL
             for (int c = 0; c < chunks; c++) {
                 UNROLL
-                for (int t = 0; t < nt; t++) sum[t] = _mm512_dpbusd_epi32(sum[t], v[c], bytes4(xb + 4 * (c * nt + t)));
+                for (int t = 0; t < nt; t++)
+                    sum[t] = _mm512_dpbusd_epi32(sum[t], v[c], bytes4(xb + 4 * (c * nt + t)));
             }
-            if (fine && !(xb[4 * chunks * nt * 2 + 3] & 0x80)) {     /* the rests, a byte below; none where the first d is negative */
+            if (fine && !(xb[4 * chunks * nt * 2 + 3] &
+                          0x80)) { /* the rests, a byte below; none where the first d is negative */
                 UNROLL
                 for (int t = 0; t < nt; t++) sum[t] = _mm512_slli_epi32(sum[t], 8);
                 UNROLL
                 for (int c = 0; c < chunks; c++) {
                     UNROLL
-                    for (int t = 0; t < nt; t++) sum[t] = _mm512_dpbusd_epi32(sum[t], v[c], bytes4(xb + 4 * ((chunks + c) * nt + t)));
+                    for (int t = 0; t < nt; t++)
+                        sum[t] = _mm512_dpbusd_epi32(sum[t], v[c], bytes4(xb + 4 * ((chunks + c) * nt + t)));
                 }
             }
             const uint8_t *scales = xb + 4 * chunks * nt * (1 + fine);
             UNROLL
             for (int t = 0; t < nt; t++) {
-                acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[t]), _mm512_mul_ps(d, _mm512_set1_ps(t ? one(scales + 4 * t) : fabsf(one(scales)))), acc[t]);
+                acc[t] = _mm512_fmadd_ps(
+                    _mm512_cvtepi32_ps(sum[t]),
+                    _mm512_mul_ps(d, _mm512_set1_ps(t ? one(scales + 4 * t) : fabsf(one(scales)))), acc[t]);
                 acc[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(one(scales + 4 * (nt + t))), acc[t]);
             }
         }
@@ -105,13 +116,14 @@ INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
     }
 }
 
-/* Two groups x 6 tokens, half h of a tile of 12, open form: a third fewer loads per product than 16 rows x 12, in as many
- * registers. */
-INLINE void pair_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, const int h, const int fine, float *out, size_t ldo,
-                      const enum sg_pack kind)
+/* Two groups x 6 tokens, half h of a tile of 12, open form: a third fewer loads per product than 16 rows x
+ * 12, in as many registers. */
+INLINE void pair_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, const int h,
+                      const int fine, float *out, size_t ldo, const enum sg_pack kind)
 {
     const int nt = SG_TILE, n = SG_TILE / 2, chunks = kind == SG_PACK_Q8H ? 4 : 8;
-    const size_t step = sg_pack_block_bytes(kind), blocks = k / (size_t)(4 * chunks), xstep = (size_t)(nt * (4 * chunks * (1 + fine) + 8));
+    const size_t step = sg_pack_block_bytes(kind), blocks = k / (size_t)(4 * chunks),
+                 xstep = (size_t)(nt * (4 * chunks * (1 + fine) + 8));
     const uint8_t *w1 = w + blocks * step;
     __m512 acc[2][6];
     UNROLL
@@ -150,10 +162,12 @@ INLINE void pair_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *
             }
         }
         scales += 24 * h;
-        const __m512 d0 = _mm512_loadu_ps(w), d1 = _mm512_loadu_ps(w1), m0 = _mm512_loadu_ps(w + 64), m1 = _mm512_loadu_ps(w1 + 64);
+        const __m512 d0 = _mm512_loadu_ps(w), d1 = _mm512_loadu_ps(w1), m0 = _mm512_loadu_ps(w + 64),
+                     m1 = _mm512_loadu_ps(w1 + 64);
         UNROLL
         for (int t = 0; t < n; t++) {
-            __m512 d = _mm512_set1_ps(t || h ? one(scales + 4 * t) : fabsf(one(scales))), s = _mm512_set1_ps(one(scales + 4 * (nt + t)));
+            __m512 d = _mm512_set1_ps(t || h ? one(scales + 4 * t) : fabsf(one(scales))),
+                   s = _mm512_set1_ps(one(scales + 4 * (nt + t)));
             acc[0][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[0][t]), _mm512_mul_ps(d0, d), acc[0][t]);
             acc[1][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[1][t]), _mm512_mul_ps(d1, d), acc[1][t]);
             acc[0][t] = _mm512_fmadd_ps(m0, s, acc[0][t]);
@@ -168,7 +182,8 @@ INLINE void pair_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *
 }
 
 /* Groups in pairs, the tile in halves; returns the rows that are done. */
-INLINE uint32_t pairs_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, uint32_t fine, float *out, size_t ldo, const enum sg_pack kind)
+INLINE uint32_t pairs_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, uint32_t fine,
+                           float *out, size_t ldo, const enum sg_pack kind)
 {
     const size_t group = k / sg_pack_block(kind) * sg_pack_block_bytes(kind);
     uint32_t g = 0;
@@ -184,14 +199,29 @@ INLINE uint32_t pairs_body(const uint8_t *w, size_t k, uint32_t rows, const uint
     return g;
 }
 
-#define MM(name) static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, float *out, size_t ldo)
+#define MM(name)                                                                                           \
+    static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, \
+                     float *out, size_t ldo)
 #define CASE(n) \
     case n: BODY(n); break
 #define FOUR CASE(1); CASE(2); CASE(3); default: BODY(4)
 #define TWELVE \
-    CASE(1); CASE(2); CASE(3); CASE(4); CASE(5); CASE(6); CASE(7); CASE(8); CASE(9); CASE(10); CASE(11); default: BODY(12)
+    CASE(1);   \
+    CASE(2);   \
+    CASE(3);   \
+    CASE(4);   \
+    CASE(5);   \
+    CASE(6);   \
+    CASE(7);   \
+    CASE(8);   \
+    CASE(9);   \
+    CASE(10);  \
+    CASE(11);  \
+    default:   \
+        BODY(12)
 
-#define BODY(n) (fine ? quant_body(w, k, rows, x, n, 1, out, ldo, KIND) : quant_body(w, k, rows, x, n, 0, out, ldo, KIND))
+#define BODY(n) \
+    (fine ? quant_body(w, k, rows, x, n, 1, out, ldo, KIND) : quant_body(w, k, rows, x, n, 0, out, ldo, KIND))
 #define KIND SG_PACK_Q4
 MM(few_q4) { switch (nt) { FOUR; } }
 #undef KIND
@@ -234,7 +264,8 @@ MM(tile_16)
 
 INLINE void open_body(const uint8_t *w, size_t k, uint8_t *out, const enum sg_pack kind)
 {
-    for (size_t b = 0; b < k / 32; b++, w += sg_pack_block_bytes(kind), out += sg_pack_block_bytes(SG_PACK_Q8F)) {
+    for (size_t b = 0; b < k / 32;
+         b++, w += sg_pack_block_bytes(kind), out += sg_pack_block_bytes(SG_PACK_Q8F)) {
         __m512 d, m;
         __m512i v[8];
         block_open(w, kind, &d, &m, v);
@@ -249,26 +280,30 @@ static void open_q4m(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k,
 static void open_q8(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q8); }
 static void open_q4f(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q4F); }
 
-/* 16 numbers y = q + rest: q as bytes, the rests as bytes; returns 256 * sum of q + sum of rests, or the sum of q. */
+/* 16 numbers y = q + rest: q as bytes, the rests as bytes; returns 256 * sum of q + sum of rests, or the sum
+ * of q. */
 INLINE __m512i quant_16(__m512 y, const int fine, __m512i limit, uint8_t *q, uint8_t *rest)
 {
     __m512i x = _mm512_cvtps_epi32(y);
     _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtepi32_epi8(x));
     if (!fine) return x;
     __m512 r = _mm512_mul_ps(_mm512_sub_ps(y, _mm512_cvtepi32_ps(x)), _mm512_set1_ps(256.0f));
-    __m512i z = _mm512_max_epi32(_mm512_min_epi32(_mm512_cvtps_epi32(r), limit), _mm512_sub_epi32(_mm512_setzero_si512(), limit));
+    __m512i z = _mm512_max_epi32(_mm512_min_epi32(_mm512_cvtps_epi32(r), limit),
+                                 _mm512_sub_epi32(_mm512_setzero_si512(), limit));
     _mm_storeu_si128((__m128i *)(void *)rest, _mm512_cvtepi32_epi8(z));
     return _mm512_add_epi32(_mm512_slli_epi32(x, 8), z);
 }
 
 /* One block whose largest number is known; limit: 127, or 0 when its rests are not kept. */
-INLINE void quant_block(const float *v, const int block, const int fine, uint32_t top, int limit, uint8_t *q, uint8_t *rest, float *d, float *s)
+INLINE void quant_block(const float *v, const int block, const int fine, uint32_t top, int limit, uint8_t *q,
+                        uint8_t *rest, float *d, float *s)
 {
     const __m512 inverse = _mm512_set1_ps(plain_inverse(top));
     const __m512i limits = _mm512_set1_epi32(limit);
     __m512i sum = quant_16(_mm512_mul_ps(_mm512_loadu_ps(v), inverse), fine, limits, q, rest);
     if (block == 32)
-        sum = _mm512_add_epi32(sum, quant_16(_mm512_mul_ps(_mm512_loadu_ps(v + 16), inverse), fine, limits, q + 16, rest + 16));
+        sum = _mm512_add_epi32(
+            sum, quant_16(_mm512_mul_ps(_mm512_loadu_ps(v + 16), inverse), fine, limits, q + 16, rest + 16));
     *d = plain_scale(top, (uint32_t)fine);
     *s = *d * (float)_mm512_reduce_add_epi32(sum);
 }
@@ -283,9 +318,11 @@ INLINE uint32_t top_of(const float *v, const int block)
 
 enum { BLOCKS_MAX = 1024 };          /* of one row; wider ones take the plain way */
 
-INLINE void quant_rows(const float *x, size_t ldx, uint32_t nt, size_t k, const int block, const int fine, uint8_t *tile)
+INLINE void quant_rows(const float *x, size_t ldx, uint32_t nt, size_t k, const int block, const int fine,
+                       uint8_t *tile)
 {
-    const size_t bytes = (size_t)nt * (size_t)block, both = bytes * (fine ? 2u : 1u), step = both + (size_t)nt * 8, blocks = k / (size_t)block;
+    const size_t bytes = (size_t)nt * (size_t)block, both = bytes * (fine ? 2u : 1u),
+                 step = both + (size_t)nt * 8, blocks = k / (size_t)block;
     uint32_t tops[BLOCKS_MAX];
     uint8_t some[BLOCKS_MAX] = {0};
     if (blocks > BLOCKS_MAX) {
@@ -302,7 +339,8 @@ INLINE void quant_rows(const float *x, size_t ldx, uint32_t nt, size_t k, const 
             float *d = (float *)(void *)(to + both);
             int keep = !(plain_square(tops[b]) < limit);
             some[b] |= (uint8_t)keep;
-            quant_block(x + b * (size_t)block, block, fine, tops[b], keep ? 127 : 0, nt == 1 ? to : q, nt == 1 ? to + bytes : r, d + t, d + nt + t);
+            quant_block(x + b * (size_t)block, block, fine, tops[b], keep ? 127 : 0, nt == 1 ? to : q,
+                        nt == 1 ? to + bytes : r, d + t, d + nt + t);
             for (uint32_t c = 0; nt > 1 && c < (uint32_t)block / 4; c++) {
                 memcpy(to + (c * nt + t) * 4, q + 4 * c, 4);
                 if (fine) memcpy(to + bytes + (c * nt + t) * 4, r + 4 * c, 4);
@@ -314,7 +352,8 @@ INLINE void quant_rows(const float *x, size_t ldx, uint32_t nt, size_t k, const 
         for (uint32_t t = 0; t < nt && !some[b]; t++) d[t] *= t ? 256.0f : -256.0f;
     }
 }
-static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine, uint8_t *tile)
+static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine,
+                  uint8_t *tile)
 {
     if (block == 32 && fine == SG_SPARSE) quant_rows(x, ldx, nt, k, 32, SG_SPARSE, tile);
     else if (block == 32 && fine) quant_rows(x, ldx, nt, k, 32, SG_FINE, tile);
@@ -335,8 +374,8 @@ INLINE __m512 weights16(const uint8_t *w, const enum sg_pack kind)
 }
 
 /* `groups` groups of 16 rows side by side: enough chains to hide the latency of the additions. */
-INLINE void float_groups(const uint8_t *w, size_t k, uint32_t rows, const float *x, const int nt, float *out, size_t ldo,
-                         const enum sg_pack kind, const int groups)
+INLINE void float_groups(const uint8_t *w, size_t k, uint32_t rows, const float *x, const int nt, float *out,
+                         size_t ldo, const enum sg_pack kind, const int groups)
 {
     const size_t step = sg_pack_block_bytes(kind);
     __m512 acc[4][SG_TILE];
@@ -357,11 +396,13 @@ INLINE void float_groups(const uint8_t *w, size_t k, uint32_t rows, const float 
     UNROLL
     for (int g = 0; g < groups; g++) {
         UNROLL
-        for (int t = 0; t < nt; t++) _mm512_mask_storeu_ps(out + (size_t)t * ldo + 16 * g, tail(rows - 16u * (uint32_t)g), acc[g][t]);
+        for (int t = 0; t < nt; t++)
+            _mm512_mask_storeu_ps(out + (size_t)t * ldo + 16 * g, tail(rows - 16u * (uint32_t)g), acc[g][t]);
     }
 }
 
-INLINE void float_body(const uint8_t *w, size_t k, uint32_t rows, const float *x, const int nt, float *out, size_t ldo, const enum sg_pack kind)
+INLINE void float_body(const uint8_t *w, size_t k, uint32_t rows, const float *x, const int nt, float *out,
+                       size_t ldo, const enum sg_pack kind)
 {
     const size_t step = k * sg_pack_block_bytes(kind);
     uint32_t g = 0;
@@ -398,7 +439,9 @@ INLINE void scores_body(const float *q, const int nq, uint32_t d, const float *k
             for (int b = 0; b < 4; b++) {
                 __m512 v = _mm512_loadu_ps(kb + ((size_t)(unsigned)b * d + j) * 16);
                 UNROLL
-                for (int i = 0; i < nq; i++) acc[b][i] = _mm512_fmadd_ps(v, _mm512_set1_ps(q[j * (unsigned)nq + (unsigned)i]), acc[b][i]);
+                for (int i = 0; i < nq; i++)
+                    acc[b][i] =
+                        _mm512_fmadd_ps(v, _mm512_set1_ps(q[j * (unsigned)nq + (unsigned)i]), acc[b][i]);
             }
         }
         UNROLL
@@ -422,7 +465,8 @@ static void scores(const float *q, uint32_t nq, uint32_t d, const float *k, uint
 }
 
 /* Columns [0, 16 * wide) of the weighted sum. */
-INLINE void weigh_columns(const float *p, const int nq, uint32_t keys, const float *v, uint32_t dvp, const int wide, float *o)
+INLINE void weigh_columns(const float *p, const int nq, uint32_t keys, const float *v, uint32_t dvp,
+                          const int wide, float *o)
 {
     __m512 acc[6][4];
     UNROLL
@@ -471,7 +515,8 @@ static void weigh(const float *p, uint32_t nq, uint32_t keys, const float *v, ui
 INLINE __m512 exp16(__m512 x)
 {
     __m512 y = _mm512_max_ps(_mm512_set1_ps(-87.0f), x);  /* NaN passes */
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(y, _mm512_set1_ps(1.44269504088896341f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(y, _mm512_set1_ps(1.44269504088896341f)),
+                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), y);
     r = _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4f), r);
     __m512 p = _mm512_set1_ps(1.9875691500e-4f);
@@ -481,10 +526,12 @@ INLINE __m512 exp16(__m512 x)
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
     p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
     __m512 e = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
-    return _mm512_mask_scalef_ps(_mm512_setzero_ps(), _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ), e, n);
+    return _mm512_mask_scalef_ps(_mm512_setzero_ps(),
+                                 _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ), e, n);
 }
 
-static void soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap, float *max, float *sum)
+static void soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap, float *max,
+                   float *sum)
 {
     const __m512 least = _mm512_set1_ps(-INFINITY);
     const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
@@ -496,9 +543,10 @@ static void soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scal
     uint32_t n = (keys + 15) / 16;
     for (uint32_t i = 0; i < n; i++) {
         __m512i at = _mm512_add_epi32(lane, _mm512_set1_epi32((int)(16 * i)));
-        __mmask16 in = _mm512_cmpge_epi32_mask(at, _mm512_set1_epi32((int)lo)) & _mm512_cmplt_epi32_mask(at, _mm512_set1_epi32((int)hi));
+        __mmask16 in = _mm512_cmpge_epi32_mask(at, _mm512_set1_epi32((int)lo)) &
+                       _mm512_cmplt_epi32_mask(at, _mm512_set1_epi32((int)hi));
         x[i] = _mm512_mask_mul_ps(least, in, _mm512_loadu_ps(s + 16 * i), _mm512_set1_ps(scale));
-        top = _mm512_max_ps(x[i], top);      /* this order keeps NaN out of the maximum, as the generic one does */
+        top = _mm512_max_ps(x[i], top); /* this order keeps NaN out of the maximum, as the generic one does */
     }
     *max = _mm512_reduce_max_ps(top);
     __m512 base = _mm512_set1_ps(*max == -INFINITY ? 0.0f : *max);
@@ -516,20 +564,24 @@ static void to_f16(const float *x, size_t n, uint16_t *y)
 {
     size_t i = 0;
     for (; i + 16 <= n; i += 16)
-        _mm256_storeu_si256((__m256i *)(void *)(y + i), _mm512_cvtps_ph(_mm512_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+        _mm256_storeu_si256(
+            (__m256i *)(void *)(y + i),
+            _mm512_cvtps_ph(_mm512_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
     for (; i < n; i++) y[i] = sg_f16_of_f32(x[i]);
 }
 
 static void of_f16(const uint16_t *x, size_t n, float *y)
 {
     size_t i = 0;
-    for (; i + 16 <= n; i += 16) _mm512_storeu_ps(y + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(x + i))));
+    for (; i + 16 <= n; i += 16)
+        _mm512_storeu_ps(y + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(x + i))));
     for (; i < n; i++) y[i] = sg_f32_of_f16(x[i]);
 }
 
 void sg_kernels_avx512(struct sg_kernels *k)
 {
-    sg_mm_fn *const few[SG_PACK_N] = {few_q4, few_q4m, few_q8, few_q4f, tile_32, tile_16, few_f32, few_f16, few_bf16};
+    sg_mm_fn *const few[SG_PACK_N] = {few_q4,  few_q4m, few_q8,  few_q4f, tile_32,
+                                      tile_16, few_f32, few_f16, few_bf16};
     plain_rows(k);
     k->isa = "avx512";
     memcpy(k->few, few, sizeof few);

@@ -1,8 +1,10 @@
-/* k_generic.c: every kernel in plain C: the specification that the other kernel files are tested against. Always built.
+/* k_generic.c: every kernel in plain C: the specification that the other kernel files are tested against.
+ * Always built.
  * SPDX-License-Identifier: MIT */
 #include "unit/cpu/k_plain.h"
 
-/* One block of a group as 16 x 32 unsigned numbers q [row][column], d and m: the only reader of packed layouts here. */
+/* One block of a group as 16 x 32 unsigned numbers q [row][column], d and m: the only reader of packed
+ * layouts here. */
 static void block_read(enum sg_pack kind, const uint8_t *b, uint8_t q[16][32], float *d, float *m)
 {
     int half = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q8;
@@ -22,8 +24,8 @@ static void block_read(enum sg_pack kind, const uint8_t *b, uint8_t q[16][32], f
         }
 }
 
-static void mm_quant(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, uint32_t nt,
-                     uint32_t fine, float *out, size_t ldo)
+static void mm_quant(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x,
+                     uint32_t nt, uint32_t fine, float *out, size_t ldo)
 {
     uint32_t block = sg_pack_block(kind);
     size_t blocks = k / block, step = sg_pack_block_bytes(kind);
@@ -49,12 +51,13 @@ static void mm_quant(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t row
                     acc[t][r] = m[r] * xs[t] + acc[t][r];
                 }
         }
-        for (uint32_t t = 0; t < nt; t++) memcpy(out + t * ldo + g, acc[t], sizeof(float) * (rows - g < 16 ? rows - g : 16));
+        for (uint32_t t = 0; t < nt; t++)
+            memcpy(out + t * ldo + g, acc[t], sizeof(float) * (rows - g < 16 ? rows - g : 16));
     }
 }
 
-static void mm_float(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t rows, const float *x, uint32_t nt,
-                     float *out, size_t ldo)
+static void mm_float(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t rows, const float *x,
+                     uint32_t nt, float *out, size_t ldo)
 {
     size_t step = sg_pack_block_bytes(kind);
     for (uint32_t g = 0; g < rows; g += 16, w += k * step) {
@@ -68,13 +71,15 @@ static void mm_float(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t row
             for (uint32_t t = 0; t < nt; t++)
                 for (int r = 0; r < 16; r++) acc[t][r] += v[r] * x[i * nt + t];
         }
-        for (uint32_t t = 0; t < nt; t++) memcpy(out + t * ldo + g, acc[t], sizeof(float) * (rows - g < 16 ? rows - g : 16));
+        for (uint32_t t = 0; t < nt; t++)
+            memcpy(out + t * ldo + g, acc[t], sizeof(float) * (rows - g < 16 ? rows - g : 16));
     }
 }
 
 static void open_any(enum sg_pack kind, const uint8_t *w, size_t k, uint8_t *out)
 {
-    for (size_t b = 0; b < k / 32; b++, w += sg_pack_block_bytes(kind), out += sg_pack_block_bytes(SG_PACK_Q8F)) {
+    for (size_t b = 0; b < k / 32;
+         b++, w += sg_pack_block_bytes(kind), out += sg_pack_block_bytes(SG_PACK_Q8F)) {
         uint8_t q[16][32];
         float dm[32];
         block_read(kind, w, q, dm, dm + 16);
@@ -84,12 +89,19 @@ static void open_any(enum sg_pack kind, const uint8_t *w, size_t k, uint8_t *out
     }
 }
 
-#define QUANT(name, kind) \
-    static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, float *out, size_t ldo) \
-    { mm_quant(kind, w, k, rows, x, nt, fine, out, ldo); }
-#define FLOAT(name, kind) \
-    static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, float *out, size_t ldo) \
-    { (void)fine; mm_float(kind, w, k, rows, x, nt, out, ldo); }
+#define QUANT(name, kind)                                                                                  \
+    static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, \
+                     float *out, size_t ldo)                                                               \
+    {                                                                                                      \
+        mm_quant(kind, w, k, rows, x, nt, fine, out, ldo);                                                 \
+    }
+#define FLOAT(name, kind)                                                                                  \
+    static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, \
+                     float *out, size_t ldo)                                                               \
+    {                                                                                                      \
+        (void)fine;                                                                                        \
+        mm_float(kind, w, k, rows, x, nt, out, ldo);                                                       \
+    }
 #define OPEN(name, kind) \
     static void name(const uint8_t *w, size_t k, uint8_t *out) { open_any(kind, w, k, out); }
 QUANT(mm_q4, SG_PACK_Q4)

@@ -1,5 +1,6 @@
-/* k_neon.c: kernels for 64-bit Arm with the signed dot product. 128 is taken off each weight, the offset m grows by 128 d, as in
- * k_avx2.c; one register holds 4 rows x 4 columns, a group is four of them. Few rows and tiles share one body.
+/* k_neon.c: kernels for 64-bit Arm with the signed dot product. 128 is taken off each weight, the offset m
+ * grows by 128 d, as in k_avx2.c; one register holds 4 rows x 4 columns, a group is four of them. Few rows
+ * and tiles share one body.
  * SPDX-License-Identifier: MIT */
 #if defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
 #include <arm_neon.h>
@@ -39,12 +40,15 @@ INLINE int8x16_t weights_at(const uint8_t *v, const int nibbles, int c, uint32_t
 }
 
 /* 4 rows (quarter h of a group) x n tokens from token t0 of a tile of nt. */
-INLINE void quarter_body(const uint8_t *w, size_t blocks, uint32_t h, uint32_t rows, const uint8_t *x, uint32_t nt, uint32_t t0, const int n,
-                         const int fine, float *out, size_t ldo, const enum sg_pack kind)
+INLINE void quarter_body(const uint8_t *w, size_t blocks, uint32_t h, uint32_t rows, const uint8_t *x,
+                         uint32_t nt, uint32_t t0, const int n, const int fine, float *out, size_t ldo,
+                         const enum sg_pack kind)
 {
     const int half = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q8;
-    const int nibbles = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q4F, chunks = kind == SG_PACK_Q8H ? 4 : 8;
-    const size_t step = sg_pack_block_bytes(kind), bytes = (size_t)nt * 4 * (size_t)chunks, xstep = bytes * (size_t)(1 + fine) + 8 * (size_t)nt;
+    const int nibbles = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q4F,
+              chunks = kind == SG_PACK_Q8H ? 4 : 8;
+    const size_t step = sg_pack_block_bytes(kind), bytes = (size_t)nt * 4 * (size_t)chunks,
+                 xstep = bytes * (size_t)(1 + fine) + 8 * (size_t)nt;
     float32x4_t acc[4];
     for (int t = 0; t < n; t++) acc[t] = vdupq_n_f32(0.0f);
     for (size_t b = 0; b < blocks; b++, w += step, x += xstep) {
@@ -52,7 +56,7 @@ INLINE void quarter_body(const uint8_t *w, size_t blocks, uint32_t h, uint32_t r
         int32x4_t sum[4];
         for (int t = 0; t < n; t++) sum[t] = vdupq_n_s32(0);
         const uint8_t *scales = x + bytes * (size_t)(1 + fine);
-        const int passes = fine && !(scales[3] & 0x80) ? 2 : 1;      /* no rests where the first d is negative */
+        const int passes = fine && !(scales[3] & 0x80) ? 2 : 1; /* no rests where the first d is negative */
         for (int pass = 0; pass < passes; pass++) {
             for (int c = 0; c < chunks; c++) {
                 int8x16_t q = weights_at(v, nibbles, c, h);
@@ -64,7 +68,9 @@ INLINE void quarter_body(const uint8_t *w, size_t blocks, uint32_t h, uint32_t r
         float32x4_t d = half ? halves4(w + 8 * h) : floats4(w + 16 * h), m;
         if (kind == SG_PACK_Q4) m = vmulq_n_f32(d, 120.0f);
         else if (kind == SG_PACK_Q8) m = vdupq_n_f32(0.0f);
-        else m = vfmaq_n_f32(kind == SG_PACK_Q4M ? halves4(w + 32 + 8 * h) : floats4(w + 64 + 16 * h), d, 128.0f);
+        else
+            m = vfmaq_n_f32(kind == SG_PACK_Q4M ? halves4(w + 32 + 8 * h) : floats4(w + 64 + 16 * h), d,
+                            128.0f);
         scales += 4 * (size_t)t0;
         for (int t = 0; t < n; t++) {
             acc[t] = vfmaq_f32(acc[t], vcvtq_f32_s32(sum[t]), vmulq_n_f32(d, fabsf(one(scales + 4 * t))));
@@ -74,19 +80,23 @@ INLINE void quarter_body(const uint8_t *w, size_t blocks, uint32_t h, uint32_t r
     for (int t = 0; t < n; t++) store_rows(out + (size_t)t * ldo, rows, acc[t]);
 }
 
-INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, uint32_t nt, const int fine, float *out, size_t ldo,
-                       const enum sg_pack kind)
+INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, uint32_t nt,
+                       const int fine, float *out, size_t ldo, const enum sg_pack kind)
 {
     const size_t blocks = k / sg_pack_block(kind);
     for (uint32_t g = 0; g < rows; g += 4) {
         const uint8_t *group = w + g / 16 * blocks * sg_pack_block_bytes(kind);
         uint32_t h = g / 4 % 4, t = 0;
-        for (; t + 4 <= nt; t += 4) quarter_body(group, blocks, h, rows - g, x, nt, t, 4, fine, out + t * ldo + g, ldo, kind);
-        for (; t < nt; t++) quarter_body(group, blocks, h, rows - g, x, nt, t, 1, fine, out + t * ldo + g, ldo, kind);
+        for (; t + 4 <= nt; t += 4)
+            quarter_body(group, blocks, h, rows - g, x, nt, t, 4, fine, out + t * ldo + g, ldo, kind);
+        for (; t < nt; t++)
+            quarter_body(group, blocks, h, rows - g, x, nt, t, 1, fine, out + t * ldo + g, ldo, kind);
     }
 }
 
-#define MM(name) static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, float *out, size_t ldo)
+#define MM(name)                                                                                           \
+    static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, \
+                     float *out, size_t ldo)
 #define QUANT(name, kind)                                                \
     MM(name)                                                             \
     {                                                                    \
@@ -109,8 +119,8 @@ INLINE float32x4_t weights4(const uint8_t *w, const enum sg_pack kind)
     return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(w)), 16));
 }
 
-INLINE void float_group(const uint8_t *w, size_t k, uint32_t rows, const float *x, uint32_t nt, const int n, float *out, size_t ldo,
-                        const enum sg_pack kind)
+INLINE void float_group(const uint8_t *w, size_t k, uint32_t rows, const float *x, uint32_t nt, const int n,
+                        float *out, size_t ldo, const enum sg_pack kind)
 {
     const size_t step = sg_pack_block_bytes(kind);
     float32x4_t acc[4][4];
@@ -122,10 +132,12 @@ INLINE void float_group(const uint8_t *w, size_t k, uint32_t rows, const float *
             for (int t = 0; t < n; t++) acc[t][h] = vfmaq_n_f32(acc[t][h], v, x[t]);
         }
     for (int t = 0; t < n; t++)
-        for (uint32_t h = 0; h < 4 && 4 * h < rows; h++) store_rows(out + (size_t)t * ldo + 4 * h, rows - 4 * h, acc[t][h]);
+        for (uint32_t h = 0; h < 4 && 4 * h < rows; h++)
+            store_rows(out + (size_t)t * ldo + 4 * h, rows - 4 * h, acc[t][h]);
 }
 
-INLINE void float_body(const uint8_t *w, size_t k, uint32_t rows, const float *x, uint32_t nt, float *out, size_t ldo, const enum sg_pack kind)
+INLINE void float_body(const uint8_t *w, size_t k, uint32_t rows, const float *x, uint32_t nt, float *out,
+                       size_t ldo, const enum sg_pack kind)
 {
     for (uint32_t g = 0; g < rows; g += 16, w += k * sg_pack_block_bytes(kind)) {
         uint32_t t = 0;
@@ -139,7 +151,8 @@ MM(few_bf16) { (void)fine; float_body(w, k, rows, x, nt, out, ldo, SG_PACK_BF16)
 
 void sg_kernels_neon(struct sg_kernels *k)
 {
-    sg_mm_fn *const few[SG_PACK_N] = {few_q4, few_q4m, few_q8, few_q4f, tile_32, tile_16, few_f32, few_f16, few_bf16};
+    sg_mm_fn *const few[SG_PACK_N] = {few_q4,  few_q4m, few_q8,  few_q4f, tile_32,
+                                      tile_16, few_f32, few_f16, few_bf16};
     plain_rows(k);
     k->isa = "neon";
     memcpy(k->few, few, sizeof few);

@@ -1,6 +1,7 @@
-/* k_plain.h: kernels in plain C, written in lanes of 16 so that every compiler vectorises them under the flags of the
- * file that includes this one: k_generic.c for every processor, k_avx2.c and k_avx512.c for theirs. Sums run in 16 lanes and
- * are folded in one order, so that all copies add in the same order. Included once per kernel file, nowhere else.
+/* k_plain.h: kernels in plain C, written in lanes of 16 so that every compiler vectorises them under the
+ * flags of the file that includes this one: k_generic.c for every processor, k_avx2.c and k_avx512.c for
+ * theirs. Sums run in 16 lanes and are folded in one order, so that all copies add in the same order.
+ * Included once per kernel file, nowhere else.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CPU_K_PLAIN_H
 #define SG_UNIT_CPU_K_PLAIN_H
@@ -126,7 +127,8 @@ static float plain_total(const float *x, size_t n)
     return fold16(a);
 }
 
-static void plain_norm(const float *x, size_t n, const struct sg_norm *p, const float *w, const float *bias, float *y)
+static void plain_norm(const float *x, size_t n, const struct sg_norm *p, const float *w, const float *bias,
+                       float *y)
 {
     float mean = 0.0f, square;
     if (p->kind == SG_NORM_LAYER) {
@@ -186,7 +188,8 @@ static void plain_scores(const float *q, uint32_t nq, uint32_t d, const float *k
         }
 }
 
-static void plain_soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap, float *max, float *sum)
+static void plain_soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap,
+                         float *max, float *sum)
 {
     float m[16], a[16] = {0};
     for (int j = 0; j < 16; j++) m[j] = -INFINITY;
@@ -213,7 +216,8 @@ static void plain_weigh(const float *p, uint32_t nq, uint32_t keys, const float 
 {
     memset(o, 0, sizeof(float) * nq * dvp);
     for (uint32_t i = 0; i < nq; i++)
-        for (uint32_t t = 0; t < keys; t++) plain_axpy(p[i * SG_CHUNK + t], v + (size_t)t * dvp, dvp, o + (size_t)i * dvp);
+        for (uint32_t t = 0; t < keys; t++)
+            plain_axpy(p[i * SG_CHUNK + t], v + (size_t)t * dvp, dvp, o + (size_t)i * dvp);
 }
 
 static void plain_conv(const float *const *x, uint32_t taps, const float *w, size_t ldw, const float *bias,
@@ -225,8 +229,8 @@ static void plain_conv(const float *const *x, uint32_t taps, const float *w, siz
     if (act != SG_ACT_NONE) plain_act(act, y, n, y);
 }
 
-static void plain_delta(float *s, uint32_t dk, uint32_t dv, const float *q, const float *k, const float *v, float decay,
-                        float beta, float *u, float *o)
+static void plain_delta(float *s, uint32_t dk, uint32_t dv, const float *q, const float *k, const float *v,
+                        float decay, float beta, float *u, float *o)
 {
     for (uint32_t j = 0; j < dv; j++) u[j] = 0.0f;
     for (uint32_t i = 0; i < dk; i++) {
@@ -252,7 +256,7 @@ static void plain_delta(float *s, uint32_t dk, uint32_t dv, const float *q, cons
 /* To nearest even, |x| < 2^22. */
 static inline int32_t plain_round(float x)
 {
-    volatile float kept = x;                 /* no fused multiply-add: a product must be rounded before it is added to */
+    volatile float kept = x; /* no fused multiply-add: a product must be rounded before it is added to */
     return (int32_t)(sg_bits_of_f32(kept + 12582912.0f) - 0x4b400000u);
 }
 
@@ -269,7 +273,10 @@ static inline uint32_t plain_top(const float *v, uint32_t n)
 }
 
 /* Squares are exact in double: every kernel file decides alike which blocks keep their rests. */
-static inline double plain_square(uint32_t top) { return (double)sg_f32_of_bits(top) * (double)sg_f32_of_bits(top); }
+static inline double plain_square(uint32_t top)
+{
+    return (double)sg_f32_of_bits(top) * (double)sg_f32_of_bits(top);
+}
 static inline float plain_inverse(uint32_t top)
 {
     float f = sg_f32_of_bits(top);
@@ -282,12 +289,14 @@ static inline float plain_scale(uint32_t top, uint32_t fine)
     return fine ? d * (1.0f / 256.0f) : d;
 }
 
-static void plain_quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine, uint8_t *tile)
+static void plain_quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine,
+                        uint8_t *tile)
 {
     size_t bytes = (size_t)nt * block, both = bytes * (1 + (fine != SG_COARSE)), blocks = k / block;
     double limit[SG_TILE] = {0};
     for (uint32_t t = 0; t < nt && fine == SG_SPARSE; t++) {
-        for (size_t b = 0; b < blocks; b++) limit[t] += plain_square(plain_top(x + t * ldx + b * block, block));
+        for (size_t b = 0; b < blocks; b++)
+            limit[t] += plain_square(plain_top(x + t * ldx + b * block, block));
         limit[t] *= SG_STANDS_OUT / (double)blocks;
     }
     for (size_t at = 0; at < k; at += block, tile += both + nt * (size_t)8) {

@@ -1,13 +1,16 @@
-/* kernels.h: the table of functions below the cpu unit. k_generic.c is the specification of every entry; k_avx2.c,
- * k_avx512.c and k_neon.c overwrite what they do faster. Whoever calls must keep each contract; whoever implements must keep
- * every output row independent of the number of rows in the call (equal reduction order for 1 and for 12).
+/* kernels.h: the table of functions below the cpu unit. k_generic.c is the specification of every entry;
+ * k_avx2.c, k_avx512.c and k_neon.c overwrite what they do faster. Whoever calls must keep each contract;
+ * whoever implements must keep every output row independent of the number of rows in the call (equal
+ * reduction order for 1 and for 12).
  *
- * Packed weights: groups of 16 rows. Quantised ones run in blocks of 32 (or 16) columns; a block holds scales d[16], for
- * some kinds offsets m[16], then vectors of 64 bytes: 16 rows x 4 columns (row r, column c at byte r*4 + c). Value = q*d + m.
- * Activations: a tile of nt <= SG_TILE rows. Quantised: per block of 32 or 16 columns q[block/4][nt][4] s8, when fine also
- * the rest r[block/4][nt][4] s8 (x = d * (q + r/256)), then d[nt] f32 (fine: d / 256), then s[nt] f32, the sum of what was
- * kept of x. Sparse is fine, but rests are kept only in blocks whose largest number stands out of its row, where most of
- * the error would be; where no row of the tile has rests, the sign of its first d is set and every d is that of q alone. Float ("xf"): [k][nt] f32.
+ * Packed weights: groups of 16 rows. Quantised ones run in blocks of 32 (or 16) columns; a block holds scales
+ * d[16], for some kinds offsets m[16], then vectors of 64 bytes: 16 rows x 4 columns (row r, column c at byte
+ * r*4 + c). Value = q*d + m. Activations: a tile of nt <= SG_TILE rows. Quantised: per block of 32 or 16
+ * columns q[block/4][nt][4] s8, when fine also the rest r[block/4][nt][4] s8 (x = d * (q + r/256)), then
+ * d[nt] f32 (fine: d / 256), then s[nt] f32, the sum of what was kept of x. Sparse is fine, but rests are
+ * kept only in blocks whose largest number stands out of its row, where most of the error would be; where no
+ * row of the tile has rests, the sign of its first d is set and every d is that of q alone. Float ("xf"):
+ * [k][nt] f32.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CPU_KERNELS_H
 #define SG_UNIT_CPU_KERNELS_H
@@ -39,7 +42,8 @@ enum sg_pack {
 /* Bytes of one block of a quantised kind, or of one column of a float kind. */
 static inline size_t sg_pack_block_bytes(enum sg_pack kind)
 {
-    static const uint16_t bytes[SG_PACK_N] = {32 + 256, 64 + 256, 32 + 512, 128 + 256, 128 + 512, 128 + 256, 64, 32, 32};
+    static const uint16_t bytes[SG_PACK_N] = {32 + 256,  64 + 256, 32 + 512, 128 + 256, 128 + 512,
+                                              128 + 256, 64,       32,       32};
     return bytes[kind];
 }
 /* Columns of one block; 1 for float kinds. */
@@ -53,9 +57,10 @@ static inline size_t sg_tile_bytes(size_t k, uint32_t block, uint32_t fine, size
     return k / block * nt * (block * (1u + (fine != SG_COARSE)) + 8u);
 }
 
-/* out[t*ldo + r] for rows r < rows (any number; weights are padded to whole groups) and t < nt. fine: the form of x
- * (float kinds: unused). */
-typedef void sg_mm_fn(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, float *out, size_t ldo);
+/* out[t*ldo + r] for rows r < rows (any number; weights are padded to whole groups) and t < nt. fine: the
+ * form of x (float kinds: unused). */
+typedef void sg_mm_fn(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine,
+                      float *out, size_t ldo);
 
 struct sg_kernels {
     const char *isa;
@@ -63,17 +68,22 @@ struct sg_kernels {
 
     /* --- matrices. Tolerance: fp32 rounding of the same sums; the integer sums inside are exact. --- */
     sg_mm_fn *few[SG_PACK_N];        /* packed weights, nt <= SG_FEW (float kinds: <= SG_TILE) */
-    sg_mm_fn *tile[2];               /* open weights of blocks of 32, of 16; nt <= SG_TILE. Bit-equal to `few` of that isa */
+    sg_mm_fn
+        *tile[2]; /* open weights of blocks of 32, of 16; nt <= SG_TILE. Bit-equal to `few` of that isa */
     /* One group -> open form (blocks of 32). NULL for kinds that are open or float. Exact. */
     void (*open[SG_PACK_N])(const uint8_t *w, size_t k, uint8_t *out);
-    /* nt rows of k columns (k multiple of block) -> tile. Exact: q = nearest even of y = x * (127 / max|x|), the rest
-     * nearest even of (y - q) * 256, within 127. Sparse: rests where max|x|^2 >= SG_STANDS_OUT * its mean over the row. */
-    void (*quant)(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine, uint8_t *tile);
+    /* nt rows of k columns (k multiple of block) -> tile. Exact: q = nearest even of y = x * (127 / max|x|),
+     * the rest nearest even of (y - q) * 256, within 127. Sparse: rests where max|x|^2 >= SG_STANDS_OUT * its
+     * mean over the row. */
+    void (*quant)(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine,
+                  uint8_t *tile);
     void (*spread)(const float *x, size_t ldx, uint32_t nt, size_t k, float *tile);   /* -> "xf"; exact */
 
     /* --- rows. Any n, any alignment; tolerance 4 ulp of the largest term where a sum is involved. --- */
-    void (*norm)(const float *x, size_t n, const struct sg_norm *p, const float *w, const float *bias, float *y);
-    void (*rope)(const float *x, uint32_t pairs, uint32_t width, const float *cs, float sign, float *y); /* one head; cs [pairs][2] */
+    void (*norm)(const float *x, size_t n, const struct sg_norm *p, const float *w, const float *bias,
+                 float *y);
+    void (*rope)(const float *x, uint32_t pairs, uint32_t width, const float *cs, float sign,
+                 float *y); /* one head; cs [pairs][2] */
     void (*act)(enum sg_act act, const float *x, size_t n, float *y);
     void (*glu)(enum sg_act act, const float *gate, const float *up, size_t n, float *y);
     void (*add)(const float *x, const float *y, size_t n, float *out);
@@ -88,19 +98,21 @@ struct sg_kernels {
     void (*of_bf16)(const uint16_t *x, size_t n, float *y);             /* exact */
     /* q [d][nq] (nq <= 6, transposed), k [keys/16][d][16], s [nq][SG_CHUNK]; keys is rounded up to 64. */
     void (*scores)(const float *q, uint32_t nq, uint32_t d, const float *k, uint32_t keys, float *s);
-    /* s -> exp(s - max) over keys [lo, hi), 0 elsewhere below keys; max and sum out. Empty: max = -inf, sum = 0.
-     * Before: s * scale, then softcap * tanh(s / softcap) when softcap > 0. */
-    void (*soften)(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap, float *max, float *sum);
+    /* s -> exp(s - max) over keys [lo, hi), 0 elsewhere below keys; max and sum out. Empty: max = -inf, sum =
+     * 0. Before: s * scale, then softcap * tanh(s / softcap) when softcap > 0. */
+    void (*soften)(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap, float *max,
+                   float *sum);
     /* o [nq][dvp] = p [nq][SG_CHUNK] x v [keys][dvp]; dvp multiple of 16, nq <= 6. */
     void (*weigh)(const float *p, uint32_t nq, uint32_t keys, const float *v, uint32_t dvp, float *o);
 
     /* --- recurrences --- */
-    /* y[c] = act(bias[c] + sum_j w[j*ldw + c] * x[j][c]) for n channels; x: taps pointers. bias may be NULL. */
-    void (*conv)(const float *const *x, uint32_t taps, const float *w, size_t ldw, const float *bias, enum sg_act act,
-                 size_t n, float *y);
+    /* y[c] = act(bias[c] + sum_j w[j*ldw + c] * x[j][c]) for n channels; x: taps pointers. bias may be NULL.
+     */
+    void (*conv)(const float *const *x, uint32_t taps, const float *w, size_t ldw, const float *bias,
+                 enum sg_act act, size_t n, float *y);
     /* s [dk][dv]: s *= decay; u = beta * (v - s^T k); s += k u^T; o = s^T q. u is room for dv floats. */
-    void (*delta)(float *s, uint32_t dk, uint32_t dv, const float *q, const float *k, const float *v, float decay,
-                  float beta, float *u, float *o);
+    void (*delta)(float *s, uint32_t dk, uint32_t dv, const float *q, const float *k, const float *v,
+                  float decay, float beta, float *u, float *o);
 
     uint64_t (*sum)(const uint64_t *x, size_t n);                       /* reads memory as fast as it can */
 };

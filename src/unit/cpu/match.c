@@ -1,8 +1,8 @@
 /* match.c: the list of ops -> stages, each one parallel region. Windows that become one stage:
  *   norm, linear x k over the same input; linear, linear, glu; linear, act      -> matrix stage
  *   norm (heads), rope, attend's append                                        -> keys stage
- * Then every value that is still stored gets its columns, reused once nobody reads it any more. No op is refused here:
- * sg_cpu_can did that.
+ * Then every value that is still stored gets its columns, reused once nobody reads it any more. No op is
+ * refused here: sg_cpu_can did that.
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static void writes(struct match *m, int32_t value)
 
 static struct sg_stage *stage_add(struct match *m, enum sg_stage_kind kind, const struct sg_op *op)
 {
-    struct sg_stage *st = &m->p->stages[m->p->stages_n++];       /* room was made for three per op and two more */
+    struct sg_stage *st = &m->p->stages[m->p->stages_n++]; /* room was made for three per op and two more */
     st->kind = kind;
     st->op = op;
     st->q_out = st->hidden = -1;
@@ -222,7 +222,8 @@ static int rope_for_attend(const struct match *m, const struct sg_op *op)
     if (r < 0 || m->g->ops[r].code != SG_OP_ATTEND) return 0;
     const struct sg_op *attend = &m->g->ops[r];
     int query = attend->in[0].value == op->out, key = attend->in[1].value == op->out;
-    return (query && op->u.rope.heads == attend->u.attend.heads) || (key && op->u.rope.heads == attend->u.attend.kv_heads);
+    return (query && op->u.rope.heads == attend->u.attend.heads) ||
+           (key && op->u.rope.heads == attend->u.attend.kv_heads);
 }
 
 static int norm_for_rope(const struct match *m, const struct sg_op *op)
@@ -235,8 +236,8 @@ static int norm_for_rope(const struct match *m, const struct sg_op *op)
 
 /* --- the other stages --- */
 
-static void keys_side(struct match *m, const struct sg_operand *in, const struct sg_op **rope, struct sg_norm_use *norm,
-                      struct sg_operand *source)
+static void keys_side(struct match *m, const struct sg_operand *in, const struct sg_op **rope,
+                      struct sg_norm_use *norm, struct sg_operand *source)
 {
     *source = *in;
     *rope = deferred(m, in, SG_OP_ROPE);
@@ -293,7 +294,8 @@ static void experts_stages(struct match *m, const struct sg_op *op)
     for (int n = 0; n < 3; n++) {
         up->experts[n] = sg_arena_alloc(&m->p->arena, e->experts * sizeof(struct sg_packed *));
         if (!up->experts[n]) m->failed = 1;
-        for (uint32_t x = 0; x < e->experts && !m->failed; x++) up->experts[n][x] = packed(m, from[n], x * rows[n], rows[n]);
+        for (uint32_t x = 0; x < e->experts && !m->failed; x++)
+            up->experts[n][x] = packed(m, from[n], x * rows[n], rows[n]);
     }
     m->p->read_per_token = before + (m->p->read_per_token - before) * e->k / e->experts;
     up->hidden = (int32_t)m->places_n++;
@@ -312,9 +314,10 @@ static void experts_stages(struct match *m, const struct sg_op *op)
 static void plain_stage(struct match *m, const struct sg_op *op)
 {
     static const enum sg_stage_kind kinds[SG_OP_N] = {
-        [SG_OP_EMBED] = SG_ST_EMBED, [SG_OP_NORM] = SG_ST_NORM, [SG_OP_ROPE] = SG_ST_ROPE, [SG_OP_CONV] = SG_ST_CONV,
-        [SG_OP_DELTA] = SG_ST_DELTA, [SG_OP_GLU] = SG_ST_GLU,   [SG_OP_ACT] = SG_ST_ACT,   [SG_OP_ADD] = SG_ST_ADD,
-        [SG_OP_SCALE] = SG_ST_SCALE, [SG_OP_ROUTE] = SG_ST_ROUTE, [SG_OP_ROWS] = SG_ST_ROWS};
+        [SG_OP_EMBED] = SG_ST_EMBED, [SG_OP_NORM] = SG_ST_NORM,   [SG_OP_ROPE] = SG_ST_ROPE,
+        [SG_OP_CONV] = SG_ST_CONV,   [SG_OP_DELTA] = SG_ST_DELTA, [SG_OP_GLU] = SG_ST_GLU,
+        [SG_OP_ACT] = SG_ST_ACT,     [SG_OP_ADD] = SG_ST_ADD,     [SG_OP_SCALE] = SG_ST_SCALE,
+        [SG_OP_ROUTE] = SG_ST_ROUTE, [SG_OP_ROWS] = SG_ST_ROWS};
     struct sg_stage *st = stage_add(m, kinds[op->code], op);
     for (int k = 0; k < SG_OP_INPUTS; k++) reads(m, &op->in[k]);
     writes(m, op->out);
@@ -370,7 +373,8 @@ static int logits_value(const struct match *m)
 }
 
 /* Take the tightest region of this area that is free from stage `born` on, or a new one. */
-static uint32_t region_take(struct region *r, uint32_t *n, int area, uint32_t width, uint32_t born, uint32_t last)
+static uint32_t region_take(struct region *r, uint32_t *n, int area, uint32_t width, uint32_t born,
+                            uint32_t last)
 {
     uint32_t best = UINT32_MAX;
     for (uint32_t i = 0; i < *n; i++) {
@@ -395,7 +399,9 @@ static void places_fill(struct match *m, struct region *regions, uint32_t *of)
             if (m->born[v] != s) continue;
             int area = v < m->g->values_n && m->g->values[v].wanted;
             if (v >= m->g->values_n) area = p->stages[s].wanted;
-            else p->places[v].stride = (int)v == logits ? m->g->values[v].width : (m->g->values[v].width + 15) / 16 * 16;
+            else
+                p->places[v].stride =
+                    (int)v == logits ? m->g->values[v].width : (m->g->values[v].width + 15) / 16 * 16;
             p->places[v].area = (int)v == logits ? 2 : area;
             if ((int)v != logits) of[v] = region_take(regions, &n, area, p->places[v].stride, s, m->last[v]);
         }
@@ -425,8 +431,9 @@ static void thread_bytes(struct sg_cpu_program *p)
     for (uint32_t s = 0; s < p->stages_n; s++) {
         const struct sg_stage *st = &p->stages[s];
         size_t n = st->kind == SG_ST_ATTEND || st->kind == SG_ST_KEYS ? sg_attend_thread_bytes(p, st)
-                   : st->kind == SG_ST_LORA || st->kind == SG_ST_PREP || st->kind == SG_ST_MM ? sg_matrix_thread_bytes(st)
-                                                                                             : sg_rows_thread_bytes(p, st);
+                   : st->kind == SG_ST_LORA || st->kind == SG_ST_PREP || st->kind == SG_ST_MM
+                       ? sg_matrix_thread_bytes(st)
+                       : sg_rows_thread_bytes(p, st);
         if (n > p->thread_bytes) p->thread_bytes = n;
     }
     p->thread_bytes = (p->thread_bytes + 128 + 63) / 64 * 64;
@@ -447,7 +454,8 @@ segue_status sg_cpu_match(struct sg_cpu_program *p, segue_error *err)
     m.done = sg_arena_alloc(&arena, g->ops_n + 1);
     struct region *regions = sg_arena_alloc(&arena, m.cap * sizeof *regions);
     uint32_t *of = sg_arena_alloc(&arena, m.cap * sizeof *of);
-    m.failed = !p->stages || !p->places || !p->angle_at || !m.uses || !m.born || !m.last || !m.done || !regions || !of;
+    m.failed = !p->stages || !p->places || !p->angle_at || !m.uses || !m.born || !m.last || !m.done ||
+               !regions || !of;
     if (!m.failed) {
         for (uint32_t v = 0; v < m.cap; v++) {
             p->places[v].area = -1;

@@ -1,6 +1,6 @@
-/* pack.c: weights from the mapped file into the layouts of kernels.h, once per program set, by all threads. Integers,
- * scales and offsets are the file's own: nothing is rounded a second time, except where a column order cuts through
- * blocks; such a tensor is kept in fp32.
+/* pack.c: weights from the mapped file into the layouts of kernels.h, once per program set, by all threads.
+ * Integers, scales and offsets are the file's own: nothing is rounded a second time, except where a column
+ * order cuts through blocks; such a tensor is kept in fp32.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 #include <sys/mman.h>
@@ -27,7 +27,8 @@ static enum sg_pack kind_of(const struct sg_tensor *t)
 struct sg_packed *sg_pack_want(struct sg_pack_set *set, const struct sg_tensor *t, uint32_t at, uint32_t rows)
 {
     for (uint32_t i = 0; i < set->items_n; i++)
-        if (set->items[i]->tensor == t && set->items[i]->at == at && set->items[i]->rows == rows) return set->items[i];
+        if (set->items[i]->tensor == t && set->items[i]->at == at && set->items[i]->rows == rows)
+            return set->items[i];
     if (set->items_n == set->items_cap) {
         uint32_t cap = set->items_cap ? 2 * set->items_cap : 256;
         struct sg_packed **wider = sg_realloc(set->items, cap * sizeof(struct sg_packed *));
@@ -66,7 +67,8 @@ static void put_f32(uint8_t *p, float x) { memcpy(p, &x, 4); }
 static void put_u16(uint8_t *p, uint16_t x) { memcpy(p, &x, 2); }
 
 /* Columns [32*b, ...) of row r of a group. */
-static void place(const struct sg_packed *w, uint8_t *group, uint32_t r, uint64_t b, const struct sg_block32 *in)
+static void place(const struct sg_packed *w, uint8_t *group, uint32_t r, uint64_t b,
+                  const struct sg_block32 *in)
 {
     size_t bytes = sg_pack_block_bytes(w->kind);
     if (w->kind == SG_PACK_Q8H) {
@@ -90,7 +92,8 @@ static void place(const struct sg_packed *w, uint8_t *group, uint32_t r, uint64_
     if (w->kind == SG_PACK_Q8 || w->kind == SG_PACK_Q8F)
         for (uint32_t c = 0; c < 32; c++) v[c / 4 * 64 + r * 4 + c % 4] = in->q[c];
     else
-        for (uint32_t c = 0; c < 16; c++) v[c / 4 * 64 + r * 4 + c % 4] = (uint8_t)(in->q[c] | in->q[c + 16] << 4);
+        for (uint32_t c = 0; c < 16; c++)
+            v[c / 4 * 64 + r * 4 + c % 4] = (uint8_t)(in->q[c] | in->q[c + 16] << 4);
 }
 
 static void fill_group(const struct sg_packed *w, uint32_t g, float *room)
@@ -112,7 +115,9 @@ static void fill_group(const struct sg_packed *w, uint32_t g, float *room)
         for (uint32_t c = 0; c < w->k; c++) {
             size_t at = (size_t)c * SG_GROUP + r;
             if (w->kind == SG_PACK_F32) put_f32(group + 4 * at, room[c]);
-            else put_u16(group + 2 * at, w->kind == SG_PACK_F16 ? sg_f16_of_f32(room[c]) : sg_bf16_of_f32(room[c]));
+            else
+                put_u16(group + 2 * at,
+                        w->kind == SG_PACK_F16 ? sg_f16_of_f32(room[c]) : sg_bf16_of_f32(room[c]));
         }
     }
 }
@@ -123,7 +128,8 @@ static void fill_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
 {
     struct fill *f = arg;
     (void)stage;
-    for (uint64_t n = (uint64_t)item * PIECE; n < ((uint64_t)item + 1) * PIECE && n < f->before[f->set->items_n]; n++) {
+    for (uint64_t n = (uint64_t)item * PIECE;
+         n < ((uint64_t)item + 1) * PIECE && n < f->before[f->set->items_n]; n++) {
         uint32_t lo = 0, hi = f->set->items_n;
         while (hi - lo > 1) {
             uint32_t mid = (lo + hi) / 2;

@@ -1,9 +1,10 @@
-/* pool.c: see pool.h. Each thread owns an equal range of a stage's items and takes them in order; a thread that runs out
- * takes from the others' ranges. A stage is over when the count of finished items says so: nobody waits for a thread that
- * came late and took nothing, so a stolen or oversubscribed processor costs its share and no more.
+/* pool.c: see pool.h. Each thread owns an equal range of a stage's items and takes them in order; a thread
+ * that runs out takes from the others' ranges. A stage is over when the count of finished items says so:
+ * nobody waits for a thread that came late and took nothing, so a stolen or oversubscribed processor costs
+ * its share and no more.
  *
- * The door: odd = a job is open. A thread declares itself inside before it looks at the door again; whoever closes the door
- * waits until nobody is inside. That is the only moment at which the job may change.
+ * The door: odd = a job is open. A thread declares itself inside before it looks at the door again; whoever
+ * closes the door waits until nobody is inside. That is the only moment at which the job may change.
  * SPDX-License-Identifier: MIT */
 #ifdef __linux__
 #define _GNU_SOURCE /* pinning */
@@ -58,8 +59,8 @@ static inline void relax(uint32_t turn)
     }
 }
 
-/* Take one item of seat j's range [from, to) in the stage `number`; -1 when it is empty. A cursor left at an older stage
- * counts as untouched, so nobody has to reset it. */
+/* Take one item of seat j's range [from, to) in the stage `number`; -1 when it is empty. A cursor left at an
+ * older stage counts as untouched, so nobody has to reset it. */
 static int64_t take(struct seat *seat, uint32_t number, uint32_t from, uint32_t to)
 {
     unsigned long long seen = atomic_load_explicit(&seat->cursor, memory_order_relaxed);
@@ -68,7 +69,8 @@ static int64_t take(struct seat *seat, uint32_t number, uint32_t from, uint32_t 
         uint32_t taken = age < 0 ? 0 : (uint32_t)seen;
         if (age > 0 || taken >= to - from) return -1;
         unsigned long long next = (unsigned long long)number << 32 | (taken + 1);
-        if (atomic_compare_exchange_weak_explicit(&seat->cursor, &seen, next, memory_order_relaxed, memory_order_relaxed))
+        if (atomic_compare_exchange_weak_explicit(&seat->cursor, &seen, next, memory_order_relaxed,
+                                                  memory_order_relaxed))
             return from + taken;
     }
 }
@@ -84,12 +86,14 @@ static void job_run(struct sg_pool *pool, uint32_t self)
         target += items;
         for (uint32_t j = 0; j < n; j++) {
             uint32_t seat = (self + j) % n;
-            uint32_t from = (uint32_t)((uint64_t)items * seat / n), to = (uint32_t)((uint64_t)items * (seat + 1) / n);
+            uint32_t from = (uint32_t)((uint64_t)items * seat / n),
+                     to = (uint32_t)((uint64_t)items * (seat + 1) / n);
             for (int64_t i; (i = take(&pool->seats[seat], number, from, to)) >= 0; mine++)
                 job->work(job->arg, s, (uint32_t)i, self);
         }
         if (mine) atomic_fetch_add_explicit(&pool->done, mine, memory_order_acq_rel);
-        for (uint32_t turn = 0; (long long)(atomic_load_explicit(&pool->done, memory_order_acquire) - target) < 0; turn++)
+        for (uint32_t turn = 0;
+             (long long)(atomic_load_explicit(&pool->done, memory_order_acquire) - target) < 0; turn++)
             relax(turn);
     }
 }
@@ -99,7 +103,8 @@ static unsigned door_wait(struct sg_pool *pool, unsigned seen)
 {
     for (uint32_t turn = 0; turn < SPINS + YIELDS; turn++) {
         unsigned door = atomic_load(&pool->door);
-        if (atomic_load_explicit(&pool->stop, memory_order_relaxed) || ((door & 1u) && door != seen)) return door;
+        if (atomic_load_explicit(&pool->stop, memory_order_relaxed) || ((door & 1u) && door != seen))
+            return door;
         if (atomic_load_explicit(&pool->rest, memory_order_relaxed)) break;
         relax(turn);
     }
@@ -211,7 +216,8 @@ segue_status sg_pool_open(struct sg_pool **out, uint32_t threads, segue_error *e
     for (uint32_t j = 1; j < threads; j++, pool->started++)
         if (pthread_create(&seats[j].thread, NULL, thread_main, &seats[j])) {
             sg_pool_close(pool);
-            return sg_fail(err, SEGUE_EUNIT, "cpu unit: thread %u of %u: cannot be started; use fewer threads", j + 1, threads);
+            return sg_fail(err, SEGUE_EUNIT,
+                           "cpu unit: thread %u of %u: cannot be started; use fewer threads", j + 1, threads);
         }
     *out = pool;
     return SEGUE_OK;
