@@ -6,6 +6,7 @@
 #define SG_UNIT_CUDA_CU_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "unit/cuda/blas.h"
 #include "unit/cuda/driver.h"
@@ -21,6 +22,7 @@ enum {
     CU_MARKS = 8,
     CU_STAGE = 4 << 20,              /* bytes of a pinned staging half */
     CU_AHEAD = 4,                    /* steps in flight */
+    CU_STEP_TAPS = 8,                /* taps of a convolution that decode kernels take */
 };
 
 /* X(name): every kernel that is looked up by one name. */
@@ -51,6 +53,7 @@ struct sg_unit {
     cu_mod modules[8];
     uint32_t modules_n;
     struct cu_kernels k;
+    atomic_uint_fast64_t states;     /* numbers given to states */
     cu_stream copies;                /* states in and out */
     pthread_mutex_t copying;         /* guards copies and stage */
     unsigned char *stage;            /* pinned, two halves of CU_STAGE */
@@ -110,19 +113,30 @@ struct cu_room_pair {                /* memory of values for up to rows[0] rows 
     uint32_t rows[2];
 };
 
-struct cu_graph_key { uint32_t rows, chunks, best, advance, storage, limit, stops; };
+struct cu_graph_key { uint32_t rows, chunks, best, advance, storage, limit, stops, heading; };
 struct cu_captured { struct cu_graph_key key; cu_exec exec; };
 enum { CU_CAPTURED = 24 };
 
+/* The arrays of struct ck_pass, for CU_MANY rows, in one piece that begins with `head`; and the same in pinned memory. */
+struct cu_heading {
+    cu_ptr head, tokens, place, span, wanted, slots, slots_out;
+    unsigned char *pinned;
+};
+/* A step that was issued before it was asked for: its token is the one that the last run chose. */
+struct cu_ahead {
+    int active;
+    uint64_t state, version, first;  /* of which state, at which position */
+    uint32_t heading, limit;
+    int32_t token;
+};
 struct cu_lora { uint64_t id; const struct sg_lora_pair *pair; cu_ptr room; };
 
 /* What one pass needs beside weights and states. One run at a time uses it. */
 struct cu_lane {
     cu_stream stream;
     cu_event begin, end;
-    struct cu_room_pair few, many;
-    cu_ptr head, tokens, place, span, wanted, slots;  /* of struct ck_pass, for CU_MANY rows */
-    unsigned char *pinned;           /* all of the above in one piece, as they lie behind `head` */
+    struct cu_room_pair few[2], many;    /* few[1]: the same but for its own wanted rows */
+    struct cu_heading headings[2];   /* passes use the first one; a step ahead alternates */
     size_t head_bytes;
     cu_ptr scratch, narrow, wide, parts, workspace;   /* grown on demand */
     size_t scratch_n, narrow_n, wide_n, parts_n;
@@ -130,7 +144,10 @@ struct cu_lane {
     int32_t *host_chosen;            /* pinned [CU_FEW] */
     int32_t *ring;                   /* pinned and mapped [CU_RING] */
     volatile uint32_t *written;      /* behind it */
-    float *host_logits;              /* pinned [vocab], made on demand */
+    float *host_logits;              /* pinned [CK_SPANS][vocab], made on demand */
+    struct cu_ahead ahead;
+    cu_stream gives;                 /* logits of one step go out while the next one runs */
+    cu_event done[2], given[2];
     struct cu_captured captured[CU_CAPTURED];
     uint32_t captured_n, captured_next;
     struct cu_lora *loras;           /* adapters that were sent */
@@ -144,6 +161,7 @@ struct sg_program {
     cu_ptr *inverse;                 /* [ropes_n] */
     struct cu_place *places;         /* [values_n], fused and unfused alike */
     uint32_t columns[2];             /* T and R columns of one row of all values alive at once */
+    int may_lead;                    /* 1: a step ahead keeps its hands off what it reads */
     struct cu_step *plain, *fused;   /* one per op; windows */
     uint32_t plain_n, fused_n;
     uint64_t read_per_token;
@@ -162,6 +180,7 @@ struct cu_slot {
     struct sg_slot slot;
     size_t row_bytes, fixed_bytes;   /* one of them is 0 */
     cu_ptr memory;
+    cu_ptr other;                    /* fixed slots: where a step ahead writes; 0: not made */
     uint64_t room;                   /* rows that fit */
     uint64_t first, end;             /* rows held */
     int given;
@@ -178,7 +197,11 @@ struct sg_state {
     struct cu_slot *slots;
     struct cu_mark *marks;
     size_t fixed_bytes;
+    uint64_t id, version;            /* unlike any other of this unit; grows when rows are changed from outside of runs */
+    int ahead;                       /* 1: a step ahead may still be running on it */
 };
+/* Fixed slots have their other copies. */
+segue_status cu_state_others(struct sg_state *s, segue_error *err);
 segue_status cu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n, const struct sg_state_opts *o,
                           struct sg_state **out, segue_error *err);
 void cu_state_free(struct sg_state *s);
@@ -209,7 +232,7 @@ struct cu_pass {
     uint32_t rows_n[2];              /* T, R */
     uint32_t spans_n, chunks;        /* chunks: of attention, for the furthest row */
     const struct sg_span *const *spans;  /* [spans_n] whose adapters apply; NULL: none has any */
-    uint32_t from[2][CK_SPANS + 1];
+    uint32_t from[2][CK_SPANS + 1], heading;
     enum sg_storage kv;
     uint32_t best;                   /* 1: the best logit of each wanted row is wanted */
     uint32_t best_limit, best_blocks, best_done;

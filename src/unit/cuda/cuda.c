@@ -279,7 +279,7 @@ static segue_status open_card(struct sg_unit *u, uint32_t index, segue_error *er
     if (status == SEGUE_OK) status = cu_check(&u->d, u->d.host_alloc(&stage, 2 * (size_t)CU_STAGE, CU_HOST_MAPPED), "open unit", err);
     u->stage = stage;
     for (int i = 0; i < 2 && status == SEGUE_OK; i++)
-        status = cu_check(&u->d, u->d.event_new(&u->halves[i], 2), "open unit", err); /* 2: no timing */
+        status = cu_check(&u->d, u->d.event_new(&u->halves[i], CU_EVENT_UNTIMED), "open unit", err);
     if (status == SEGUE_OK) status = cu_kernels_load(u, err);
     if (status == SEGUE_OK) cu_blas_open(&u->blas);
     cu_leave(u);

@@ -40,6 +40,24 @@ static segue_status clear_bytes(struct sg_unit *u, cu_ptr to, size_t n, segue_er
     return cu_check(&u->d, r, "clear state", err);
 }
 
+/* A step ahead only reads what is held, but what changes or frees memory has to wait for it; it is dropped then. */
+static void settle(struct sg_state *s)
+{
+    s->version++;
+    if (!s->ahead) return;
+    cu_enter(s->base.unit);
+    s->base.unit->d.wait_all();
+    cu_leave(s->base.unit);
+    s->ahead = 0;
+}
+
+segue_status cu_state_others(struct sg_state *s, segue_error *err)
+{
+    for (uint32_t i = 0; i < s->slots_n; i++)
+        if (s->slots[i].fixed_bytes && !s->slots[i].other) SG_TRY(cu_room(s->base.unit, s->slots[i].fixed_bytes, "state", &s->slots[i].other, err));
+    return SEGUE_OK;
+}
+
 /* Room for `rows` rows; those held are kept. */
 static segue_status slot_grow(struct sg_unit *u, struct cu_slot *s, uint64_t rows, segue_error *err)
 {
@@ -98,6 +116,7 @@ segue_status cu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32
     if (!st) return sg_no_memory("state", sizeof *st, err);
     st->base = (struct sg_state_base){u->base.ops, u};
     st->storage = storage;
+    st->id = atomic_fetch_add(&u->states, 1u) + 1;
     st->marks_cap = o && o->undo ? o->undo : CU_MARKS;
     pthread_mutex_init(&st->lock, NULL);
     pthread_cond_init(&st->moved, NULL);
@@ -118,8 +137,12 @@ static void marks_keep(struct sg_state *s, uint32_t n)
 void cu_state_free(struct sg_state *s)
 {
     if (!s) return;
+    settle(s);
     marks_keep(s, 0);
-    for (uint32_t i = 0; i < s->slots_n; i++) cu_room_free(s->base.unit, &s->slots[i].memory);
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        cu_room_free(s->base.unit, &s->slots[i].memory);
+        cu_room_free(s->base.unit, &s->slots[i].other);
+    }
     sg_free(s->slots);
     sg_free(s->marks);
     pthread_cond_destroy(&s->moved);
@@ -208,6 +231,7 @@ segue_status cu_state_back(struct sg_state *s, uint32_t mark, segue_error *err)
 {
     uint32_t at = mark_find(s, mark);
     if (at == s->marks_n) return sg_fail(err, SEGUE_EARG, "go back: cuda: mark %u is not alive; use a newer one", mark);
+    settle(s);
     marks_keep(s, at + 1);
     SG_TRY(fixed_move(s, s->marks[at].copy, 1, err));
     rows_keep(s, s->marks[at].rows);
@@ -251,6 +275,7 @@ segue_status cu_state_cut(struct sg_state *s, uint64_t rows, segue_error *err)
         return sg_fail(err, SEGUE_EARG, "cut state: cuda: to %llu rows of %llu; give fewer", (unsigned long long)rows,
                        (unsigned long long)s->rows);
     if (rows && rows < s->rows) SG_TRY(may_cut(s, rows, err));
+    settle(s);
     while (keep < s->marks_n && s->marks[keep].rows <= rows) keep++;
     marks_keep(s, keep);
     rows_keep(s, rows);
@@ -270,7 +295,7 @@ void cu_state_held(const struct sg_state *s, uint32_t slot, uint64_t *first, uin
 
 uint64_t cu_state_bytes(const struct sg_state *s)
 {
-    uint64_t bytes = (uint64_t)s->fixed_bytes * (1 + s->marks_n);
+    uint64_t bytes = (uint64_t)s->fixed_bytes * (2 + s->marks_n);
     for (uint32_t i = 0; i < s->slots_n; i++) bytes += s->slots[i].room * s->slots[i].row_bytes;
     return bytes;
 }
@@ -380,6 +405,7 @@ segue_status cu_state_put(struct sg_state *st, uint32_t slot, uint64_t from, uin
 {
     struct cu_slot *s;
     if (st->busy) return sg_fail(err, SEGUE_EARG, "put state: cuda: a run is using the state; wait for it");
+    settle(st);
     if (slot == UINT32_MAX) return seal(st, to, err);
     SG_TRY(slot_of(st, slot, storage, "put", &s, err));
     if (is_rows(s)) return put_rows(st, s, from, to, storage, in, err);
@@ -398,6 +424,8 @@ segue_status cu_state_take(struct sg_state *s, uint64_t rows, segue_error *err)
     pthread_mutex_unlock(&s->lock);
     if (busy) return sg_fail(err, SEGUE_EARG, "run: cuda: two spans or runs share a state; fork it");
     segue_status status = SEGUE_OK;
+    for (uint32_t i = 0; i < s->slots_n && status == SEGUE_OK; i++)
+        if (is_rows(&s->slots[i]) && s->rows + rows > s->slots[i].room) settle(s);
     for (uint32_t i = 0; i < s->slots_n && status == SEGUE_OK; i++)
         if (is_rows(&s->slots[i])) status = slot_grow(s->base.unit, &s->slots[i], s->rows + rows, err);
     if (status != SEGUE_OK) cu_state_release(s);

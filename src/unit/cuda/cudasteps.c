@@ -2,6 +2,7 @@
  * what was asked for. Passes of one row per sequence are captured the second time they come and launched as a graph from
  * then on. Greedy generation never comes back to the host between tokens: the choice kernel moves the head on, and tokens
  * arrive through a ring in pinned memory; up to four steps are in flight. Other samplers choose on the host, a step at a time.
+ * A run of one greedy row leaves the next one running behind it (run_leading).
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -24,17 +25,17 @@ static segue_status check(struct sg_run *run, cu_result r) { return cu_check(&ru
 
 /* --- the head --- */
 
-static void *pinned_of(const struct cu_lane *l, cu_ptr p) { return l->pinned + (p - l->head); }
+static void *pinned_of(const struct cu_heading *h, cu_ptr p) { return h->pinned + (p - h->head); }
 
 static void fill_part(const struct sg_run *run, struct trip *trip, struct cu_pass *p, uint32_t i)
 {
-    const struct cu_lane *l = p->lane;
+    const struct cu_heading *l = &p->lane->headings[p->heading];
     const struct part *part = &trip->parts[i];
     const struct sg_span *s = &run->spans[part->span];
     struct ck_head *h = pinned_of(l, l->head);
     int32_t *tokens = pinned_of(l, l->tokens);
     uint32_t *place = pinned_of(l, l->place), *span = pinned_of(l, l->span), *wanted = pinned_of(l, l->wanted);
-    cu_ptr *slots = pinned_of(l, l->slots);
+    cu_ptr *slots = pinned_of(l, l->slots), *slots_out = pinned_of(l, l->slots_out);
     uint32_t t = p->from[0][i], r = p->from[1][i];
     h->first[i] = (uint32_t)s->first + part->from;
     h->from[i] = t;
@@ -45,7 +46,12 @@ static void fill_part(const struct sg_run *run, struct trip *trip, struct cu_pas
         span[t + k] = i;
     }
     for (uint32_t k = 0; k < p->from[1][i + 1] - r; k++) wanted[r + k] = t + s->wanted[trip->wanted_from[i] + k] - part->from;
-    for (uint32_t k = 0; k < s->state->slots_n; k++) slots[i * s->state->slots_n + k] = s->state->slots[k].memory;
+    for (uint32_t k = 0; k < s->state->slots_n; k++) {
+        const struct cu_slot *slot = &s->state->slots[k];
+        cu_ptr in = trip->advance == 2 && slot->other && p->heading ? slot->other : slot->memory;
+        slots[i * s->state->slots_n + k] = in;
+        slots_out[i * s->state->slots_n + k] = trip->advance == 2 && slot->other ? (p->heading ? slot->memory : slot->other) : in;
+    }
 }
 
 /* Which wanted rows of its span lie in a part. */
@@ -60,7 +66,7 @@ static uint32_t find_wanted(const struct sg_span *s, const struct part *part, ui
 
 static segue_status fill_head(const struct sg_run *run, struct trip *trip, struct cu_pass *p)
 {
-    struct ck_head *h = pinned_of(p->lane, p->lane->head);
+    struct ck_head *h = pinned_of(&p->lane->headings[p->heading], p->lane->headings[p->heading].head);
     uint64_t furthest = 0;
     p->spans_n = trip->parts_n;
     for (uint32_t i = 0; i < trip->parts_n; i++) {
@@ -86,7 +92,7 @@ static segue_status fill_head(const struct sg_run *run, struct trip *trip, struc
 static segue_status find_room(struct sg_run *run, struct cu_pass *p)
 {
     struct cu_lane *l = p->lane;
-    p->room = &l->few;
+    p->room = &l->few[p->heading];
     if (p->rows_n[0] <= CU_EXACT) return SEGUE_OK;
     p->room = &l->many;
     for (int k = 0; k < 2; k++) {
@@ -217,7 +223,7 @@ static segue_status issue_captured(struct sg_run *run, struct trip *trip, struct
 {
     struct sg_unit *u = p->program->base.unit;
     struct cu_lane *l = p->lane;
-    struct cu_graph_key key = {p->rows_n[0], p->chunks, trip->best, trip->advance, cu_storage_of(p->kv), trip->limit, trip->stops_n};
+    struct cu_graph_key key = {p->rows_n[0], p->chunks, trip->best, trip->advance, cu_storage_of(p->kv), trip->limit, trip->stops_n, p->heading};
     int is_new;
     struct cu_captured *c = captured_of(l, &key, &is_new);
     if (is_new) {
@@ -265,6 +271,51 @@ static void pass_over(struct sg_run *run, const struct trip *trip)
     }
 }
 
+/* The counts of a pass of one row. */
+static segue_status fill_counts(struct cu_pass *p)
+{
+    p->spans_n = p->rows_n[0] = p->rows_n[1] = p->from[0][1] = p->from[1][1] = 1;
+    return SEGUE_OK;
+}
+
+static segue_status send_head(struct sg_run *run, const struct cu_pass *p)
+{
+    const struct cu_heading *h = &p->lane->headings[p->heading];
+    return check(run, run->program->base.unit->d.to_card(h->head, h->pinned, p->lane->head_bytes, p->lane->stream));
+}
+
+static segue_status host_logits(struct sg_run *run, float **out)
+{
+    struct cu_lane *l = &run->program->lane;
+    if (!l->host_logits) {
+        void *p = NULL;
+        SG_TRY(check(run, run->program->base.unit->d.host_alloc(&p, (size_t)run->program->base.graph->vocab * CK_SPANS * sizeof(float), CU_HOST_MAPPED)));
+        l->host_logits = p;
+    }
+    *out = l->host_logits;
+    return SEGUE_OK;
+}
+
+/* All wanted rows' logits into pinned memory, in one copy; then to where the caller wants them. */
+static segue_status fetch_logits(struct sg_run *run, struct cu_pass *p, int32_t logits)
+{
+    uint32_t vocab = run->program->base.graph->vocab;
+    struct sg_operand whole = {.value = logits, .width = vocab};
+    float *to;
+    SG_TRY(host_logits(run, &to));
+    return check(run, run->program->base.unit->d.to_host(to, (cu_ptr)(uintptr_t)cu_view_of(p, &whole).p, (size_t)p->rows_n[1] * vocab * sizeof(float), p->lane->stream));
+}
+
+static void spread_logits(struct sg_run *run, const struct trip *trip, const struct cu_pass *p)
+{
+    size_t vocab = run->program->base.graph->vocab;
+    for (uint32_t k = 0; k < trip->parts_n; k++) {
+        uint32_t from = p->from[1][k], n = p->from[1][k + 1] - from;
+        size_t at = rows_before(run, trip->parts[k].span, 1) + trip->wanted_from[k];
+        memcpy(run->result.logits + at * vocab, p->lane->host_logits + from * vocab, n * vocab * sizeof(float));
+    }
+}
+
 /* Issues a pass and waits for it. want_logits: a room for the last wanted row's logits of each part, or NULL. */
 static segue_status one_pass(struct sg_run *run, struct trip *trip, int give_logits, float *last_logits)
 {
@@ -274,13 +325,16 @@ static segue_status one_pass(struct sg_run *run, struct trip *trip, int give_log
     struct cu_pass p;
     if (stopped(run)) return sg_fail(&run->error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
     begin_pass(run, trip, &p, spans);
+    p.lane->ahead.active = 0;
     SG_TRY(fill_head(run, trip, &p));
     SG_TRY(find_room(run, &p));
-    SG_TRY(check(run, u->d.to_card(p.lane->head, p.lane->pinned, p.lane->head_bytes, p.lane->stream)));
+    SG_TRY(send_head(run, &p));
     SG_TRY(send_inputs(run, trip, &p));
     SG_TRY(issue(run, trip, &p));
     int32_t logits = g->vocab ? g->outputs[sg_graph_output(g, "logits")].value : -1;
-    if (logits >= 0 && give_logits && run->result.logits) SG_TRY(give_rows(run, trip, &p, logits, run->result.logits));
+    int give = logits >= 0 && give_logits && run->result.logits, pinned = give && !last_logits && p.rows_n[1] <= CK_SPANS && p.rows_n[1];
+    if (pinned) SG_TRY(fetch_logits(run, &p, logits));
+    else if (give) SG_TRY(give_rows(run, trip, &p, logits, run->result.logits));
     for (uint32_t i = 0; i < trip->parts_n && last_logits; i++) {
         struct sg_operand whole = {.value = logits, .width = g->vocab};
         if (p.from[1][i + 1] == p.from[1][i]) continue;
@@ -288,6 +342,7 @@ static segue_status one_pass(struct sg_run *run, struct trip *trip, int give_log
         SG_TRY(check(run, u->d.to_host(last_logits + (size_t)i * g->vocab, (cu_ptr)(uintptr_t)row, g->vocab * sizeof(float), p.lane->stream)));
     }
     SG_TRY(check(run, u->d.stream_wait(p.lane->stream)));
+    if (pinned) spread_logits(run, trip, &p);
     pass_over(run, trip);
     return SEGUE_OK;
 }
@@ -319,18 +374,6 @@ static int all_greedy(const struct sg_run *run, const struct trip *trip, uint32_
         *limit = limit_of(run, s);
     }
     return *limit != 0;
-}
-
-static segue_status host_logits(struct sg_run *run, float **out)
-{
-    struct cu_lane *l = &run->program->lane;
-    if (!l->host_logits) {
-        void *p = NULL;
-        SG_TRY(check(run, run->program->base.unit->d.host_alloc(&p, (size_t)run->program->base.graph->vocab * CK_SPANS * sizeof(float), CU_HOST_MAPPED)));
-        l->host_logits = p;
-    }
-    *out = l->host_logits;
-    return SEGUE_OK;
 }
 
 static segue_status nothing_to_choose(struct sg_run *run)
@@ -481,10 +524,11 @@ static segue_status run_ahead(struct sg_run *run, int32_t token, uint32_t steps,
     begin_pass(run, &trip, &p, spans);
     SG_TRY(fill_head(run, &trip, &p));
     SG_TRY(find_room(run, &p));
-    ((struct ck_head *)pinned_of(l, l->head))->steps = steps;
+    ((struct ck_head *)pinned_of(&l->headings[0], l->headings[0].head))->steps = steps;
+    l->ahead.active = 0;
     *l->written = 0;
     if (trip.stops_n) SG_TRY(check(run, u->d.to_card(l->stops, span->sampler->stops, trip.stops_n * sizeof(int32_t), l->stream)));
-    SG_TRY(check(run, u->d.to_card(l->head, l->pinned, l->head_bytes, l->stream)));
+    SG_TRY(send_head(run, &p));
     segue_status status = SEGUE_OK;
     for (uint32_t i = 0; i < steps && status == SEGUE_OK && !stopped(run); i++) {
         for (p.chunks = CHUNKS_LEAST; (uint64_t)p.chunks * CK_CHUNK < span->first + i + 1; p.chunks *= 2) {}
@@ -556,8 +600,124 @@ static segue_status run_steps(struct sg_run *run)
     return SEGUE_OK;
 }
 
+/* --- a step ahead --- */
+
+/* One row of one sequence, greedy: the kind of run that comes again with the token it chose. */
+static int may_lead(const struct sg_run *run)
+{
+    const struct sg_span *s = &run->spans[0];
+    return run->batch.spans_n == 1 && s->rows == 1 && s->steps <= 1 && s->wanted_n == 1 && s->sampler && is_greedy(s->sampler) &&
+           run->program->may_lead && run->program->base.unit->graphs && !has_loras(run) && !run->batch.outputs_n;
+}
+
+static int is_expected(const struct sg_run *run)
+{
+    const struct cu_ahead *a = &run->program->lane.ahead;
+    const struct sg_span *s = &run->spans[0];
+    return a->active && a->state == s->state->id && a->version == s->state->version && a->first == s->first && a->token == s->tokens[0] &&
+           a->limit == limit_of(run, s->sampler);
+}
+
+/* The row after this one has a place: in every K and V slot, and in the table of positions. */
+static int has_next(const struct sg_run *run)
+{
+    const struct sg_span *s = &run->spans[0];
+    const struct sg_graph *g = run->program->base.graph;
+    for (uint32_t k = 0; k < s->state->slots_n; k++)
+        if (s->state->slots[k].row_bytes && s->first + 2 > s->state->slots[k].room) return 0;
+    for (uint32_t i = 0; i < g->ops_n; i++)
+        if (g->ops[i].code == SG_OP_EMBED && g->ops[i].u.embed.positions.tensor >= 0 && s->first + 2 > g->ops[i].u.embed.positions.rows) return 0;
+    return 1;
+}
+
+/* Issues the pass of a heading for a row at `place`; heads lie on the GPU. */
+static segue_status lead(struct sg_run *run, struct trip *trip, struct cu_pass *p, uint32_t heading, uint64_t place)
+{
+    p->heading = heading;
+    p->best_done = 0;
+    p->room = &p->lane->few[heading];
+    for (p->chunks = CHUNKS_LEAST; (uint64_t)p->chunks * CK_CHUNK < place + 1; p->chunks *= 2) {}
+    SG_TRY(issue(run, trip, p));
+    return check(run, run->program->base.unit->d.event_record(p->lane->done[heading], p->lane->stream));
+}
+
+static segue_status give_led(struct sg_run *run, struct cu_pass *p, uint32_t heading)
+{
+    const struct sg_graph *g = run->program->base.graph;
+    struct sg_unit *u = run->program->base.unit;
+    struct cu_lane *l = p->lane;
+    struct sg_operand whole = {.value = g->outputs[sg_graph_output(g, "logits")].value, .width = g->vocab};
+    float *to;
+    if (!run->result.logits) return SEGUE_OK;
+    SG_TRY(host_logits(run, &to));
+    p->heading = heading;
+    p->room = &l->few[heading];
+    SG_TRY(check(run, u->d.stream_after(l->gives, l->done[heading], 0)));
+    SG_TRY(check(run, u->d.to_host(to + (size_t)heading * g->vocab, (cu_ptr)(uintptr_t)cu_view_of(p, &whole).p, g->vocab * sizeof(float), l->gives)));
+    return check(run, u->d.event_record(l->given[heading], l->gives));
+}
+
+/* What was read becomes what is written next, and the other way round. */
+static void exchange(struct sg_state *s)
+{
+    for (uint32_t k = 0; k < s->slots_n; k++) {
+        struct cu_slot *slot = &s->slots[k];
+        if (!slot->fixed_bytes) continue;
+        cu_ptr before = slot->memory;
+        slot->memory = slot->other;
+        slot->other = before;
+    }
+}
+
+/* This step (which may be running already), and behind it the one that will most likely be asked for next: it reads what
+ * this one leaves and writes elsewhere, so that it can be dropped without a trace. */
+static segue_status run_leading(struct sg_run *run)
+{
+    const struct sg_span *spans[CK_SPANS];
+    struct sg_span *s = &run->spans[0];
+    struct sg_unit *u = run->program->base.unit;
+    struct cu_lane *l = &run->program->lane;
+    struct trip trip = {.parts = {{0, 0, 1}}, .parts_n = 1, .best = 1, .advance = 2, .limit = limit_of(run, s->sampler)};
+    struct cu_pass p;
+    uint32_t q = 0;
+    if (stopped(run)) return sg_fail(&run->error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
+    int expected = is_expected(run);
+    SG_TRY(cu_state_others(s->state, &run->error));
+    begin_pass(run, &trip, &p, spans);
+    SG_TRY(fill_counts(&p));
+    if (expected) {
+        q = l->ahead.heading;
+    } else {
+        if (l->ahead.active) SG_TRY(check(run, u->d.stream_wait(l->stream)));
+        for (uint32_t heading = 0; heading < 2; heading++) {
+            begin_pass(run, &trip, &p, spans);
+            p.heading = heading;
+            SG_TRY(fill_head(run, &trip, &p));
+            SG_TRY(send_head(run, &p));
+        }
+        SG_TRY(lead(run, &trip, &p, 0, s->first));
+    }
+    l->ahead.active = 0;
+    SG_TRY(give_led(run, &p, q));
+    int next = has_next(run);
+    s->state->ahead |= next;
+    if (next) SG_TRY(lead(run, &trip, &p, !q, s->first + 1));
+    SG_TRY(check(run, u->d.event_wait(run->result.logits ? l->given[q] : l->done[q])));
+    int32_t token = l->host_chosen[q * CU_FEW];
+    if (run->result.logits)
+        memcpy(run->result.logits, l->host_logits + (size_t)q * run->program->base.graph->vocab, run->program->base.graph->vocab * sizeof(float));
+    exchange(s->state);
+    pass_over(run, &trip);
+    if (token < 0) return nothing_to_choose(run);
+    if (run->result.tokens) run->result.tokens[0] = token;
+    l->ahead = (struct cu_ahead){.active = next, .state = s->state->id, .version = s->state->version, .first = s->first + 1, .heading = !q,
+                                 .limit = trip.limit, .token = token};
+    return SEGUE_OK;
+}
+
 segue_status cu_run_all(struct sg_run *run)
 {
+    if (may_lead(run)) return run_leading(run);
     if (run->batch.spans_n == 1 && run->spans[0].steps > 1) return run_steps(run);
     return run_spans(run);
 }

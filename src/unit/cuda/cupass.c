@@ -27,7 +27,7 @@ segue_status cu_launch(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32_t gy, ui
 {
     struct sg_unit *u = p->program->base.unit;
     struct cu_launch_attr early = {.id = CU_LAUNCH_PROGRAMMATIC, .value = {.allowed = 1}};
-    struct cu_launch l = {gx, gy, gz, threads, 1, 1, (unsigned)shared, p->lane->stream, u->pdl ? &early : NULL, u->pdl};
+    struct cu_launch l = {gx, gy, gz, threads, 1, 1, (unsigned)shared, p->lane->stream, &early, u->pdl && p->launches}; /* the first of a pass waits for all before it */
     void *list[] = {(void *)(uintptr_t)args};
     if (!gx || !gy || !gz) return SEGUE_OK;
     p->launches++;
@@ -36,10 +36,10 @@ segue_status cu_launch(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32_t gy, ui
 
 struct ck_pass cu_kernel_pass(const struct cu_pass *p)
 {
-    const struct cu_lane *l = p->lane;
+    const struct cu_heading *l = &p->lane->headings[p->heading];
     return (struct ck_pass){.head = (void *)(uintptr_t)l->head, .tokens = (void *)(uintptr_t)l->tokens, .place = (void *)(uintptr_t)l->place,
                             .span = (void *)(uintptr_t)l->span, .wanted = (void *)(uintptr_t)l->wanted,
-                            .slots = (void *)(uintptr_t)l->slots, .slots_n = p->program->base.graph->slots_n};
+                            .slots = (void *)(uintptr_t)l->slots, .slots_out = (void *)(uintptr_t)l->slots_out, .slots_n = p->program->base.graph->slots_n};
 }
 
 static const struct cu_tensor *tensor(const struct cu_pass *p, const struct sg_weight *w)
@@ -153,7 +153,7 @@ static segue_status do_conv(struct cu_pass *p, const struct sg_op *op)
     const struct cu_kernels *k = &p->program->base.unit->k;
     struct ck_conv a = {.pass = cu_kernel_pass(p), .x = cu_view_of(p, &op->in[0]), .y = out_of(p, op), .weight = vector(p, &c->weight),
                         .bias = vector(p, &c->bias), .taps = c->taps, .act = c->act, .slot = (uint32_t)c->slot, .rows = rows_of(p, op)};
-    if (a.rows <= CU_FEW && a.taps <= 8) return cu_launch(p, k->conv_step, pieces(a.x.width, 128), p->spans_n, 1, 128, 0, &a);
+    if (a.rows <= CU_FEW && a.taps <= CU_STEP_TAPS) return cu_launch(p, k->conv_step, pieces(a.x.width, 128), p->spans_n, 1, 128, 0, &a);
     SG_TRY(cu_launch(p, k->conv_many, a.rows, pieces(a.x.width, 256), 1, 256, 0, &a));
     return cu_launch(p, k->conv_keep, pieces(a.x.width, 128), p->spans_n, 1, 128, 0, &a);
 }
@@ -274,10 +274,12 @@ segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops
     cu_ptr ring = 0, chosen = 0;
     SG_TRY(cu_check(&u->d, u->d.host_ptr(&ring, l->ring, 0), "run", p->err));
     SG_TRY(cu_check(&u->d, u->d.host_ptr(&chosen, l->host_chosen, 0), "run", p->err));
-    struct ck_choose c = {.pass = cu_kernel_pass(p), .best_value = address(l->best_value), .best_index = best_index, .blocks = p->best_blocks,
+    struct cu_pass other = *p;
+    other.heading = !p->heading;
+    struct ck_choose c = {.pass = cu_kernel_pass(p), .next = cu_kernel_pass(&other), .best_value = address(l->best_value), .best_index = best_index, .blocks = p->best_blocks,
                           .rows = p->rows_n[1], .advance = advance, .stops_n = stops_n, .stops = (int32_t *)(uintptr_t)l->stops,
                           .ring = (int32_t *)(uintptr_t)ring, .ring_cap = CU_RING,
                           .ring_written = (uint32_t *)(uintptr_t)(ring + CU_RING * sizeof(int32_t)),
-                          .chosen = advance ? NULL : (int32_t *)(uintptr_t)chosen};
+                          .chosen = advance == 1 ? NULL : (int32_t *)(uintptr_t)chosen + p->heading * CU_FEW};
     return cu_launch(p, u->k.choose_best, c.rows, 1, 1, 256, 0, &c);
 }

@@ -69,7 +69,7 @@ static segue_status few(struct cu_pass *p, const struct cu_step *s, const struct
     size_t shared;
     for (;; rows = rows / 2 + rows % 2) { /* as many rows as shared memory takes */
         for (b = 0; (1u << b) < rows; b++) {}
-        shared = (288 + ((size_t)chunks * numbers[t->w.kind] + chunks) * (1u << b)) * sizeof(float);
+        shared = (32 + ((size_t)chunks * numbers[t->w.kind] + chunks) * (1u << b)) * sizeof(float);
         if (shared <= u->shared_max || rows == 1) break;
     }
     if (shared > u->shared_max)
@@ -98,7 +98,7 @@ static uint32_t few_at_once(const struct cu_pass *p, const struct cu_step *s, ui
     uint32_t chunks = w->pitch / 16, at_once = rows < CU_FEW ? rows : CU_FEW, b;
     for (;; at_once = at_once / 2 + at_once % 2) {
         for (b = 1; b < at_once; b *= 2) {}
-        if (at_once == 1 || (288 + ((size_t)chunks * numbers[w->kind] + chunks) * b) * sizeof(float) <= p->program->base.unit->shared_max) return at_once;
+        if (at_once == 1 || (32 + ((size_t)chunks * numbers[w->kind] + chunks) * b) * sizeof(float) <= p->program->base.unit->shared_max) return at_once;
     }
 }
 

@@ -31,15 +31,23 @@ static uint64_t read_per_token(const struct sg_program *p)
 
 static void lane_close(struct sg_unit *u, struct cu_lane *l)
 {
-    cu_ptr *const rooms[] = {&l->few.memory[0], &l->few.memory[1], &l->many.memory[0], &l->many.memory[1], &l->head, &l->scratch, &l->narrow,
+    cu_ptr *const rooms[] = {&l->few[0].memory[0], &l->few[0].memory[1], &l->few[1].memory[1], &l->many.memory[0], &l->many.memory[1], &l->headings[0].head,
+                             &l->headings[1].head, &l->scratch, &l->narrow,
                              &l->wide, &l->parts, &l->workspace, &l->best_value, &l->best_index, &l->stops};
     cu_enter(u);
     if (l->stream) u->d.stream_wait(l->stream);
-    for (uint32_t i = 0; i < l->captured_n; i++) u->d.exec_free(l->captured[i].exec);
-    if (l->pinned) u->d.host_free(l->pinned);
+    if (l->gives) u->d.stream_wait(l->gives);
+    for (uint32_t i = 0; i < l->captured_n; i++)
+        if (l->captured[i].exec) u->d.exec_free(l->captured[i].exec);
+    for (int i = 0; i < 2; i++) {
+        if (l->headings[i].pinned) u->d.host_free(l->headings[i].pinned);
+        if (l->done[i]) u->d.event_free(l->done[i]);
+        if (l->given[i]) u->d.event_free(l->given[i]);
+    }
     if (l->ring) u->d.host_free(l->ring);
     if (l->host_chosen) u->d.host_free(l->host_chosen);
     if (l->host_logits) u->d.host_free(l->host_logits);
+    if (l->gives) u->d.stream_free(l->gives);
     if (l->stream) u->d.stream_free(l->stream);
     cu_leave(u);
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) cu_room_free(u, rooms[i]);
@@ -59,20 +67,19 @@ static segue_status pinned(struct sg_unit *u, size_t bytes, void *out, segue_err
     return SEGUE_OK;
 }
 
-/* The arrays of a pass lie behind its head, in GPU memory as in pinned. */
-static segue_status lane_head(struct sg_unit *u, struct sg_program *p, segue_error *err)
+static segue_status lane_heading(struct sg_unit *u, struct sg_program *p, struct cu_heading *h, segue_error *err)
 {
-    struct cu_lane *l = &p->lane;
     size_t array = CU_MANY * sizeof(uint32_t), at = (sizeof(struct ck_head) + 255) / 256 * 256;
     size_t slots = ((size_t)CK_SPANS * p->base.graph->slots_n * sizeof(void *) + 15) / 16 * 16;
-    l->head_bytes = at + slots + 4 * array;
-    SG_TRY(cu_room(u, l->head_bytes, "room of a run", &l->head, err));
-    l->slots = l->head + at;
-    l->tokens = l->slots + slots;
-    l->place = l->tokens + array;
-    l->span = l->place + array;
-    l->wanted = l->span + array;
-    return pinned(u, l->head_bytes, &l->pinned, err);
+    p->lane.head_bytes = at + 2 * slots + 4 * array;
+    SG_TRY(cu_room(u, p->lane.head_bytes, "room of a run", &h->head, err));
+    h->slots = h->head + at;
+    h->slots_out = h->slots + slots;
+    h->tokens = h->slots_out + slots;
+    h->place = h->tokens + array;
+    h->span = h->place + array;
+    h->wanted = h->span + array;
+    return pinned(u, p->lane.head_bytes, &h->pinned, err);
 }
 
 static segue_status lane_open(struct sg_unit *u, struct sg_program *p, segue_error *err)
@@ -82,19 +89,24 @@ static segue_status lane_open(struct sg_unit *u, struct sg_program *p, segue_err
     cu_enter(u);
     cu_result r = u->d.priorities(&least, &greatest);
     if (!r) r = u->d.stream_new(&l->stream, CU_STREAM_NON_BLOCKING, greatest);
+    if (!r) r = u->d.stream_new(&l->gives, CU_STREAM_NON_BLOCKING, greatest);
+    for (int i = 0; i < 2 && !r; i++) r = u->d.event_new(&l->done[i], CU_EVENT_UNTIMED);
+    for (int i = 0; i < 2 && !r; i++) r = u->d.event_new(&l->given[i], CU_EVENT_UNTIMED);
     cu_leave(u);
     SG_TRY(cu_check(&u->d, r, "compile", err));
-    SG_TRY(lane_head(u, p, err));
     for (int i = 0; i < 2; i++) {
-        l->few.rows[i] = CU_EXACT;
-        SG_TRY(cu_room(u, (size_t)p->columns[i] * CU_EXACT * sizeof(float), "room of a run", &l->few.memory[i], err));
+        l->few[0].rows[i] = l->few[1].rows[i] = CU_EXACT;
+        SG_TRY(lane_heading(u, p, &l->headings[i], err));
+        SG_TRY(cu_room(u, (size_t)p->columns[i] * CU_EXACT * sizeof(float), "room of a run", &l->few[0].memory[i], err));
     }
+    l->few[1].memory[0] = l->few[0].memory[0];
+    SG_TRY(cu_room(u, (size_t)p->columns[1] * CU_EXACT * sizeof(float), "room of a run", &l->few[1].memory[1], err));
     SG_TRY(cu_room(u, (size_t)CU_FEW * CU_BLOCKS * sizeof(float), "room of a run", &l->best_value, err));
     SG_TRY(cu_room(u, (size_t)CU_FEW * CU_BLOCKS * sizeof(uint32_t), "room of a run", &l->best_index, err));
     SG_TRY(cu_room(u, CU_STOPS * sizeof(int32_t), "room of a run", &l->stops, err));
     SG_TRY(pinned(u, CU_RING * sizeof(int32_t) + 64, &l->ring, err));
     l->written = (volatile uint32_t *)(void *)(l->ring + CU_RING);
-    return pinned(u, CU_FEW * sizeof(int32_t), &l->host_chosen, err);
+    return pinned(u, 2 * CU_FEW * sizeof(int32_t), &l->host_chosen, err);
 }
 
 /* --- a program --- */
@@ -136,6 +148,9 @@ static segue_status program_fill(struct sg_unit *u, struct sg_program *p, segue_
     SG_TRY(cu_fuse(p, err));
     SG_TRY(send_ropes(u, p, err));
     p->read_per_token = read_per_token(p);
+    p->may_lead = g->vocab != 0 && g->inputs_n == 1 && g->values[g->inputs[0].value].kind == SG_VALUE_TOKENS;
+    for (uint32_t i = 0; i < g->ops_n; i++)
+        if (g->ops[i].code == SG_OP_CONV && g->ops[i].u.conv.taps > CU_STEP_TAPS) p->may_lead = 0;
     return lane_open(u, p, err);
 }
 

@@ -22,7 +22,7 @@ typedef struct cu_exec_s *cu_exec;
 
 enum { CU_OUT_OF_MEMORY = 2, CU_NOT_READY = 600, CU_OLD_DRIVER = 803 };
 enum { CU_ATTR_SMS = 16, CU_ATTR_MAJOR = 75, CU_ATTR_MINOR = 76, CU_ATTR_SHARED_OPTIN = 97 };
-enum { CU_FN_MAX_DYNAMIC_SHARED = 8, CU_LAUNCH_PROGRAMMATIC = 6, CU_HOST_MAPPED = 3, CU_STREAM_NON_BLOCKING = 1 };
+enum { CU_FN_MAX_DYNAMIC_SHARED = 8, CU_LAUNCH_PROGRAMMATIC = 6, CU_HOST_MAPPED = 3, CU_STREAM_NON_BLOCKING = 1, CU_EVENT_UNTIMED = 2 };
 enum { CU_OLDEST = 12000 };          /* driver API version that this unit was written for */
 
 struct cu_launch_attr {
@@ -73,6 +73,9 @@ struct cu_launch {
     X(event_free, "cuEventDestroy_v2", (cu_event e))                                       \
     X(event_record, "cuEventRecord", (cu_event e, cu_stream s))                            \
     X(event_wait, "cuEventSynchronize", (cu_event e))                                      \
+    X(event_ask, "cuEventQuery", (cu_event e))                                             \
+    X(stream_after, "cuStreamWaitEvent", (cu_stream s, cu_event e, unsigned flags))        \
+    X(wait_all, "cuCtxSynchronize", (void))                                                \
     X(event_between, "cuEventElapsedTime", (float *ms, cu_event a, cu_event b))            \
     X(capture, "cuStreamBeginCapture_v2", (cu_stream s, int mode))                         \
     X(capture_end, "cuStreamEndCapture", (cu_stream s, cu_graph *graph))                   \

@@ -8,6 +8,8 @@
 
 #include "unit/cuda/cu.h"
 
+enum { NORM_MOST = 4096 };           /* columns of a norm that a product does itself: as k_gemv.cu holds */
+
 struct plan {
     const struct sg_graph *g;
     struct sg_program *p;
@@ -77,7 +79,10 @@ static int norm_fits(const struct plan *f, const struct sg_op *op)
 {
     const struct sg_norm *n = &op->u.norm;
     uint32_t linears = 0;
-    if (f->kept[op->out] || n->groups > 128 || (n->groups > 1 && n->kind != SG_NORM_RMS)) return 0;
+    uint32_t width = op->in[0].width;
+    int whole = n->groups == 1 && width <= NORM_MOST && op->in[1].value < 0;
+    int grouped = n->groups > 1 && n->kind == SG_NORM_RMS && n->bias.tensor < 0;
+    if (f->kept[op->out] || (!whole && !grouped)) return 0;
     for (uint32_t i = index_of(f, op) + 1; i < f->g->ops_n; i++)
         if (f->g->ops[i].code == SG_OP_LINEAR && f->g->ops[i].in[0].value == op->out) linears += is_whole(f, &f->g->ops[i].in[0]);
     return linears && linears == f->readers[op->out];

@@ -14,16 +14,19 @@ extern "C" __global__ void conv_step(const __grid_constant__ ck_conv a)
 {
     dependents_may_start();
     uint32_t c = blockIdx.x * blockDim.x + threadIdx.x, s = blockIdx.y, past = a.taps - 1, width = a.x.width;
-    float *memory = static_cast<float *>(a.pass.slots[s * a.pass.slots_n + a.slot]);
+    const float *memory = static_cast<const float *>(a.pass.slots[s * a.pass.slots_n + a.slot]);
+    float *after = static_cast<float *>(a.pass.slots_out[s * a.pass.slots_n + a.slot]);
     float w[TAPS], x[TAPS];
 #pragma unroll
     for (int m = 0; m < TAPS; m++) w[m] = c < width && m < a.taps ? a.weight[(size_t)c * a.taps + past - m] : 0;
     float bias = a.bias && c < width ? a.bias[c] : 0;
-    wait_for_inputs();
-    if (c >= width || a.pass.head->stopped) return;
+    bool stopped = a.pass.head->stopped; /* this and the memory were written by earlier passes: no need to wait */
+    uint32_t begin = a.pass.head->from[s], end = a.pass.head->from[s + 1];
 #pragma unroll
-    for (int m = 1; m < TAPS; m++) x[m] = m <= past ? memory[(size_t)(past - m) * width + c] : 0;
-    for (uint32_t t = a.pass.head->from[s]; t < a.pass.head->from[s + 1]; t++) {
+    for (int m = 1; m < TAPS; m++) x[m] = c < width && m <= past ? memory[(size_t)(past - m) * width + c] : 0;
+    wait_for_inputs();
+    if (c >= width || stopped) return;
+    for (uint32_t t = begin; t < end; t++) {
         float sum = bias;
         x[0] = a.x.p[(size_t)t * a.x.stride + c];
 #pragma unroll
@@ -35,7 +38,7 @@ extern "C" __global__ void conv_step(const __grid_constant__ ck_conv a)
     }
 #pragma unroll
     for (int m = 1; m < TAPS; m++)
-        if (m <= past) memory[(size_t)(past - m) * width + c] = x[m];
+        if (m <= past) after[(size_t)(past - m) * width + c] = x[m];
 }
 
 /* One span of many rows: a thread per channel and row, any number of taps; conv_keep moves the memory on afterwards. */
@@ -155,13 +158,14 @@ template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
         wait_for_inputs();
         return;
     }
-    float *memory = static_cast<float *>(a.pass.slots[s * a.pass.slots_n + a.slot]) + (size_t)h * a.dk * a.dv + j0;
+    size_t at = (size_t)h * a.dk * a.dv + j0;
+    const float *memory = static_cast<const float *>(a.pass.slots[s * a.pass.slots_n + a.slot]) + at;
+    float *after = static_cast<float *>(a.pass.slots_out[s * a.pass.slots_n + a.slot]) + at;
     uint32_t cols = a.dv - j0 < CK_DELTA_COLUMNS ? a.dv - j0 : CK_DELTA_COLUMNS;
     bool whole = cols == 4 && a.dv % 4 == 0;
     float rate = a.is_log ? -expf(a.decay[h]) : a.decay[h], dt = a.dt[h];
     float4 S[R];
-    wait_for_inputs();
-    if (a.pass.head->stopped) return;
+    bool stopped = a.pass.head->stopped; /* this and S were written by earlier passes: no need to wait */
 #pragma unroll
     for (int r = 0; r < R; r++) {
         uint32_t i = lane + 32 * r;
@@ -172,6 +176,8 @@ template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
         else S[r] = make_float4(p[0], cols > 1 ? p[1] : 0, cols > 2 ? p[2] : 0, cols > 3 ? p[3] : 0);
     }
     uint32_t t0 = a.pass.head->from[s], end = a.pass.head->from[s + 1], own = lane >> 3;
+    wait_for_inputs();
+    if (stopped) return;
     for (uint32_t t = t0; t < end; t++) {
         float q[R], k[R];
         numbers_of n;
@@ -215,7 +221,7 @@ template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
 #pragma unroll
     for (int r = 0; r < R; r++) {
         uint32_t i = lane + 32 * r;
-        float *p = memory + (size_t)i * a.dv;
+        float *p = after + (size_t)i * a.dv;
         if (i >= a.dk) continue;
         if (whole) {
             *reinterpret_cast<float4 *>(p) = S[r];

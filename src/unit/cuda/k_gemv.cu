@@ -81,55 +81,87 @@ template <int KIND> __device__ __forceinline__ void load_pieces(pieces<KIND> &w,
     }
 }
 
+/* Where number e of x lies in shared memory. */
+template <int KIND> __device__ __forceinline__ uint32_t place_of(uint32_t nc, uint32_t e)
+{
+    enum { N = Kind<KIND>::N };
+    return (e % N / 4 * nc + e / N) * 4 + (e & 3);
+}
+template <int KIND> __device__ __forceinline__ void put_x(float *to, uint32_t nc, uint32_t e, float v) { to[place_of<KIND>(nc, e)] = v; }
+
+enum { HELD = 16 };                  /* norm weights that a thread holds in registers */
+
+/* One row of x, normalised as a whole: x goes to its place as it is, is summed, and scaled there by the thread that put it. Weights
+ * of the norm are loaded beside x, so that their latency is met once. */
+template <int KIND> __device__ __forceinline__ void bring_normed(const ck_gemv &g, const float *x, uint32_t nc, float *to, float *room)
+{
+    float w[HELD], sum = 0, squares = 0, mean = 0;
+    uint32_t k = g.k;
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        uint32_t e = threadIdx.x + i * CK_GEMV_THREADS;
+        if (e >= k) break;
+        float v = x[e];
+        w[i] = g.norm.weight ? g.norm.weight[e] : 1;
+        to[place_of<KIND>(nc, e)] = v;
+        sum += v;
+        squares += v * v;
+    }
+    if (g.norm.layer) {
+        mean = block_sum(sum, room) / k;
+        squares = 0;
+        for (uint32_t e = threadIdx.x; e < k; e += CK_GEMV_THREADS) {
+            float v = to[place_of<KIND>(nc, e)] - mean;
+            squares += v * v;
+        }
+    }
+    float inverse = rsqrtf(block_sum(squares, room) / k + g.norm.eps), plus = g.norm.plus_one && g.norm.weight ? 1.0f : 0.0f;
+#pragma unroll
+    for (int i = 0; i < HELD; i++) {
+        uint32_t e = threadIdx.x + i * CK_GEMV_THREADS;
+        if (e >= k) break;
+        float y = (to[place_of<KIND>(nc, e)] - mean) * inverse * (plus + w[i]);
+        if (g.norm.bias) y += g.norm.bias[e];
+        put_x<KIND>(to, nc, e, y);
+    }
+}
+
+/* One row of x, normalised by groups with an optional gate: a warp per group. */
+template <int KIND> __device__ __forceinline__ void bring_grouped(const ck_gemv &g, const float *x, const float *gate, uint32_t nc, float *to)
+{
+    uint32_t group = g.k / g.norm.groups, lane = threadIdx.x & 31;
+    for (uint32_t h = threadIdx.x >> 5; h < g.norm.groups; h += WARPS) {
+        float squares = 0;
+#pragma unroll 4
+        for (uint32_t e = lane; e < group; e += 32) squares += x[h * group + e] * x[h * group + e];
+        float inverse = rsqrtf(warp_sum(squares) / group + g.norm.eps);
+#pragma unroll 4
+        for (uint32_t e = lane; e < group; e += 32) {
+            float y = x[h * group + e] * inverse;
+            if (g.norm.weight) y *= g.norm.plus_one ? 1.0f + g.norm.weight[e] : g.norm.weight[e];
+            if (gate) y *= activate(ACT_SILU, gate[h * group + e]);
+            put_x<KIND>(to, nc, h * group + e, y);
+        }
+    }
+}
+
 /* x (normalised when asked) into shared memory, planes of pieces; behind it the sums of pieces for kinds with offsets. */
-template <int KIND, int B> __device__ void bring_x(const ck_gemv &g, uint32_t nc, float *xs, float *room)
+template <int KIND, int B> __device__ __forceinline__ void bring_x(const ck_gemv &g, uint32_t nc, float *xs, float *room)
 {
     enum { N = Kind<KIND>::N };
     uint32_t padded = nc * N, k = g.k;
     for (uint32_t b = 0; b < B; b++) {
         const float *x = g.x.p + (size_t)b * g.x.stride;
         float *to = xs + (size_t)b * padded;
-        float mean = 0, inverse = 1;
-        uint32_t group = g.norm.present ? k / g.norm.groups : k;
-        if (b >= g.rows) {
-            for (uint32_t e = threadIdx.x; e < padded; e += CK_GEMV_THREADS) to[e] = 0;
-            continue;
-        }
-        if (g.norm.present && g.norm.groups == 1) {
-            float sum = 0, squares = 0;
-            if (g.norm.layer) {
-                for (uint32_t e = threadIdx.x; e < k; e += CK_GEMV_THREADS) sum += x[e];
-                mean = block_sum(sum, room) / k;
-            }
-            for (uint32_t e = threadIdx.x; e < k; e += CK_GEMV_THREADS) squares += (x[e] - mean) * (x[e] - mean);
-            inverse = rsqrtf(block_sum(squares, room) / k + g.norm.eps);
-        }
-        if (g.norm.present && g.norm.groups > 1) { /* a warp for each group; its number goes behind x */
-            float *numbers = room + 32;
-            for (uint32_t h = threadIdx.x >> 5; h < g.norm.groups; h += WARPS) {
-                float squares = 0;
-                for (uint32_t e = threadIdx.x & 31; e < group; e += 32) squares += x[h * group + e] * x[h * group + e];
-                squares = warp_sum(squares);
-                if ((threadIdx.x & 31) == 0) numbers[h] = rsqrtf(squares / group + g.norm.eps);
-            }
-            __syncthreads();
-        }
-        for (uint32_t e = threadIdx.x; e < padded; e += CK_GEMV_THREADS) {
-            float v = 0;
-            if (e < k) {
-                uint32_t i = g.norm.groups > 1 ? e % group : e;
-                v = x[e];
-                if (g.norm.present) {
-                    v = (v - mean) * (g.norm.groups > 1 ? room[32 + e / group] : inverse);
-                    if (g.norm.weight) v *= g.norm.plus_one ? 1.0f + g.norm.weight[i] : g.norm.weight[i];
-                    if (g.norm.bias) v += g.norm.bias[i];
-                    if (g.norm.gate.p) v *= activate(ACT_SILU, g.norm.gate.p[(size_t)b * g.norm.gate.stride + e]);
-                }
-            }
-            uint32_t c = e / N, j = e % N;
-            to[(j / 4 * nc + c) * 4 + (j & 3)] = v;
-        }
-        if (g.norm.groups > 1) __syncthreads();
+        for (uint32_t e = (b < g.rows ? k : 0) + threadIdx.x; e < padded; e += CK_GEMV_THREADS) put_x<KIND>(to, nc, e, 0);
+        if (b >= g.rows) continue;
+        if (!g.norm.present)
+#pragma unroll 4
+            for (uint32_t e = threadIdx.x; e < k; e += CK_GEMV_THREADS) put_x<KIND>(to, nc, e, x[e]);
+        else if (g.norm.groups > 1)
+            bring_grouped<KIND>(g, x, g.norm.gate.p ? g.norm.gate.p + (size_t)b * g.norm.gate.stride : NULL, nc, to);
+        else
+            bring_normed<KIND>(g, x, nc, to, room);
     }
     __syncthreads();
     if (!Kind<KIND>::OFFSETS) return;
@@ -238,7 +270,7 @@ template <int KIND, int B> __device__ __forceinline__ void gemv(const ck_gemv &g
     __shared__ float partial[WARPS][2][B];
     __shared__ float best_value[WARPS][B];
     __shared__ uint32_t best_index[WARPS][B];
-    float *room = reinterpret_cast<float *>(shared4), *xs = room + 32 + 256;
+    float *room = reinterpret_cast<float *>(shared4), *xs = room + 32;
     uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, nc = g.pitch / 16, split = g.split;
     uint32_t teams = gridDim.x * WARPS / split, team = (blockIdx.x * WARPS + warp) / split, part = warp % split;
     uint32_t step = 32 * split, turns = (g.pairs + teams - 1) / teams;
@@ -387,6 +419,12 @@ extern "C" __global__ void choose_best(const __grid_constant__ ck_choose c)
     ck_head *h = c.pass.head;
     uint32_t token = indices[0];
     if (c.chosen) c.chosen[row] = token >= 0xfffffffeu ? -1 : (int32_t)token;
+    if (c.advance == 2) {
+        c.next.tokens[0] = (int32_t)token; /* not a token when none was found: embed takes 0 for it, and the host drops that pass */
+        c.next.place[0] = c.pass.place[0] + 1;
+        c.next.head->first[0] = h->first[0] + 1;
+        return;
+    }
     if (!c.advance || h->stopped) return;
     if (token >= 0xfffffffeu) {
         h->failed = h->stopped = 1;

@@ -45,7 +45,8 @@ struct ck_pass {
     int32_t *tokens;             /* [rows] */
     uint32_t *place, *span;      /* [rows] position and span of each row */
     uint32_t *wanted;            /* [wanted] row that each wanted row copies */
-    void **slots;                /* [spans][slots] memory of each slot */
+    void **slots;                /* [spans][slots] memory of each slot ... */
+    void **slots_out;            /* ... and where convolution and delta slots are written: the same, or the state's other copy */
     uint32_t slots_n;
 };
 
@@ -89,7 +90,8 @@ struct ck_gemv {
     uint32_t *best_index;
     struct ck_segment segment[CK_SEGMENTS];
 };
-struct ck_choose { struct ck_pass pass; const float *best_value; const uint32_t *best_index; uint32_t blocks, rows, advance, stops_n;
+/* advance 1: the token is the next input of this head, and goes into the ring; 2: it is the input of `next`. */
+struct ck_choose { struct ck_pass pass, next; const float *best_value; const uint32_t *best_index; uint32_t blocks, rows, advance, stops_n;
                    const int32_t *stops; int32_t *ring; uint32_t ring_cap; volatile uint32_t *ring_written; int32_t *chosen; };
 struct ck_argmax { struct ck_view x; float *best_value; uint32_t *best_index; uint32_t limit, blocks, rows; };
 struct ck_lora { struct ck_view x, y; const float *a, *b; float *low; uint32_t rank, from, to, k, n, at; };
