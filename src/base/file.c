@@ -12,20 +12,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/countdown.h"
 #include "base/mem.h"
 
 #ifdef SEGUE_FAULTS
-#include <stdatomic.h>
 static atomic_ullong fault_countdown; /* development builds only: writes until the one that fails */
 
 void sg_fault_write(uint64_t nth) { atomic_store(&fault_countdown, nth); }
 
-static int fault_now(void)
-{
-    unsigned long long left = atomic_load(&fault_countdown);
-    while (left && !atomic_compare_exchange_weak(&fault_countdown, &left, left - 1)) {}
-    return left == 1;
-}
+static int fault_now(void) { return sg_countdown(&fault_countdown); }
 #else
 static int fault_now(void) { return 0; }
 #endif

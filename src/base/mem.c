@@ -7,18 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/countdown.h"
+
 #ifdef SEGUE_FAULTS
-#include <stdatomic.h>
 static atomic_ullong fault_countdown; /* development builds only: allocations until the one that fails */
 
 void sg_fault_alloc(uint64_t nth) { atomic_store(&fault_countdown, nth); }
 
-static int fault_now(void)
-{
-    unsigned long long left = atomic_load(&fault_countdown);
-    while (left && !atomic_compare_exchange_weak(&fault_countdown, &left, left - 1)) {}
-    return left == 1;
-}
+static int fault_now(void) { return sg_countdown(&fault_countdown); }
 #else
 static int fault_now(void) { return 0; }
 #endif
