@@ -21,6 +21,7 @@ int place_open_model(struct place *p, const struct args *args)
         st = segue_model_info_get(p->model, &p->info, &err);
     }
     p->load_ns = out_now_ns() - begun;
+    if (!st && p->info.warning) out_note("%s: tokenizer: %s", p->path, p->info.warning);
     if (!st) return EXIT_DONE;
     int code = out_error(&err, EXIT_REFUSED);
     place_close(p);

@@ -134,6 +134,7 @@ typedef struct segue_model_info {
     const char *tokenizer_kind, *tokenizer_pre;   /* "bpe" | "spm" | NULL; "smollm", ... | NULL */
     float temperature, top_p, min_p, repeat_penalty;  /* generation_config.json; negative = not said */
     int32_t top_k;                                    /* negative = not said */
+    const char *warning;         /* why texts may be read a little differently from the original; NULL = no doubt */
 } segue_model_info;
 
 /* path: a file (.gguf, .safetensors, .bin) or a folder as downloaded. Maps it; reads no tensor data.

@@ -87,6 +87,7 @@ static segue_status read_tokenizer(struct reading *r)
     m->info.add_bos = info.add_bos != 0;
     m->info.tokenizer_kind = info.kind;
     m->info.tokenizer_pre = info.pre;
+    m->info.warning = info.warning;
     return SEGUE_OK;
 }
 
