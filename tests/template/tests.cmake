@@ -7,4 +7,6 @@ segue_script(template_diff "text;golden" ${CMAKE_CURRENT_LIST_DIR}/template_diff
   $<TARGET_FILE:template_render>)
 segue_test(template_limits "text;quick" ${CMAKE_CURRENT_LIST_DIR}/template_limits.c)
 segue_test(template_golden "text;golden;quick" ${CMAKE_CURRENT_LIST_DIR}/template_golden.c)
-segue_test(template_faults "fault" ${CMAKE_CURRENT_LIST_DIR}/template_faults.c)
+if(SEGUE_FAULTS)
+  segue_test(template_faults "fault" ${CMAKE_CURRENT_LIST_DIR}/template_faults.c)
+endif()

@@ -3,4 +3,6 @@
 segue_test(tensor_blocks "golden;quick" tensor/blocks_golden.c)
 segue_test(tensor_archives "golden;quick" tensor/archive_golden.c)
 segue_test(tensor_hostile "golden;quick" tensor/archive_hostile.c)
-segue_test(tensor_faults "fault" tensor/archive_faults.c)
+if(SEGUE_FAULTS)
+  segue_test(tensor_faults "fault" tensor/archive_faults.c)
+endif()
