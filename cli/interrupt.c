@@ -34,6 +34,19 @@ static void on_signal(int signal_number)
     }
 }
 
+/* A mapped file that another program cut short: its pages are gone, and nothing can go on. */
+static void on_vanished_page(int signal_number)
+{
+    (void)signal_number;
+    static const char line[] =
+        "segue: read: a mapped file: it became shorter while it was in use; restore the file and start again\n";
+    static const char object[] = "{\"error\":{\"code\":1,\"name\":\"io\",\"text\":\"a mapped file became shorter\"}}\n";
+    ssize_t n = write(2, line, sizeof line - 1);
+    if (json) n = write(1, object, sizeof object - 1);
+    (void)n;
+    _exit(EXIT_INPUT_OUTPUT);
+}
+
 /* No SA_RESTART: a read of the terminal must end, too. */
 void interrupt_begin(void)
 {
@@ -44,6 +57,8 @@ void interrupt_begin(void)
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
     sigaction(SIGHUP, &a, NULL);
+    a.sa_handler = on_vanished_page;
+    sigaction(SIGBUS, &a, NULL);
     a.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &a, NULL);
 }

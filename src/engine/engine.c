@@ -178,6 +178,19 @@ static segue_status place_units(struct segue_engine *e, segue_unit *const *units
     return SEGUE_OK;
 }
 
+/* A weight that is no number would spoil every answer without a word. Quantised weights are known by their scales. */
+static segue_status check_weights(const struct segue_engine *e, segue_error *err)
+{
+    uint64_t row;
+    for (uint32_t i = 0; i < e->graph->tensors_n; i++)
+        if (!sg_tensor_finite(e->graph->tensors[i], &row))
+            return sg_fail(err, SEGUE_EFORMAT,
+                           "engine not opened: %s: row %llu holds a weight or scale that is not finite; the "
+                           "file is damaged, fetch it again",
+                           e->graph->tensors[i]->name, (unsigned long long)row);
+    return SEGUE_OK;
+}
+
 /* Everything that may fail; the caller closes what was made so far. */
 static segue_status fill(struct segue_engine *e, segue_unit *const *units, size_t n,
                          const segue_engine_opts *o, segue_error *err)
@@ -185,6 +198,7 @@ static segue_status fill(struct segue_engine *e, segue_unit *const *units, size_
     struct sg_graph_wish wish = {.head = 1, .values = o->keep_values != 0};
     e->keep_values = o->keep_values != 0;
     SG_TRY(sg_model_graph(e->model, &wish, &e->graph, err));
+    SG_TRY(check_weights(e, err));
     read_limits(e);
     return place_units(e, units, n, o, err);
 }
