@@ -24,7 +24,7 @@ enum { SG_GROUP = 16, SG_TILE = 12, SG_FEW = 4, SG_CHUNK = 128 };
 enum { SG_COARSE, SG_FINE, SG_SPARSE };      /* how exactly activations are quantised */
 
 /* Measured: see struct sg_part in cpu_types.h. */
-#define SG_STANDS_OUT 3.0
+#define SG_STANDS_OUT 1.0
 
 enum sg_pack {
     SG_PACK_Q4,      /* d f16, 4 vectors of nibbles (low: columns 0-15, high: 16-31); m = -8 d */
