@@ -38,7 +38,8 @@ want ca-certificates ca-certificates certificates
 if [ "$what" = test ]; then
     want libcmocka-dev cmocka lib cmocka
     want g++ - compiles_cxx
-    want clang llvm fuzzes
+    want clang llvm has clang
+    want libclang-rt-dev llvm fuzzes
     want python3-venv python3 venvs
     if [ "$(uname)" != Darwin ]; then
         want zsh - has zsh
