@@ -30,7 +30,7 @@ enum {
     X(embed) X(norm_rows) X(rope) X(glu) X(act) X(add) X(scale) X(rows) X(route) X(experts_in) X(experts_out)    \
     X(lora_low) X(lora_add) X(read_all) X(conv_step) X(conv_many) X(conv_keep) X(append) X(prepare)              \
     X(attend_join) X(narrow) X(widen) X(gemm_f16) X(gemm_bf16) X(argmax_rows) X(choose_best) X(delta_4) X(delta_8) \
-    X(delta_ready_4) X(delta_ready_8)
+    X(delta_ready_4) X(delta_ready_8) X(delta_tiles_4) X(conv_tiles)
 
 struct cu_kernels {
 #define X(name) cu_fn name;
@@ -113,7 +113,7 @@ struct cu_room_pair {                /* memory of values for up to rows[0] rows 
     uint32_t rows[2];
 };
 
-struct cu_graph_key { uint32_t rows, chunks, best, advance, storage, limit, stops, heading; };
+struct cu_graph_key { uint32_t rows, chunks, best, advance, storage, stops, heading; struct ck_banned banned; };
 struct cu_captured { struct cu_graph_key key; cu_exec exec; };
 enum { CU_CAPTURED = 24 };
 
@@ -126,8 +126,9 @@ struct cu_heading {
 struct cu_ahead {
     int active;
     uint64_t state, version, first;  /* of which state, at which position */
-    uint32_t heading, limit;
+    uint32_t heading;
     int32_t token;
+    struct ck_banned banned;
 };
 struct cu_lora { uint64_t id; const struct sg_lora_pair *pair; cu_ptr room; };
 
@@ -235,7 +236,8 @@ struct cu_pass {
     uint32_t from[2][CK_SPANS + 1], heading;
     enum sg_storage kv;
     uint32_t best;                   /* 1: the best logit of each wanted row is wanted */
-    uint32_t best_limit, best_blocks, best_done;
+    struct ck_banned banned;
+    uint32_t best_blocks, best_done;
     const void *narrowed;            /* the x whose 16-bit copy lies in lane->narrow, and its form */
     const struct sg_op *narrowed_norm;
     uint32_t narrowed_bf16;

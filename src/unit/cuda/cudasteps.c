@@ -15,7 +15,8 @@ struct part { uint32_t span, from, rows; };     /* rows [from, from + rows) of a
 
 struct trip {                        /* one pass of a run */
     struct part parts[CK_SPANS];
-    uint32_t parts_n, best, advance, stops_n, limit;
+    uint32_t parts_n, best, advance, stops_n;
+    struct ck_banned banned;         /* what the best row must not be */
     uint32_t wanted_from[CK_SPANS];  /* first wanted row of the span that lies in its part */
 };
 
@@ -223,7 +224,7 @@ static segue_status issue_captured(struct sg_run *run, struct trip *trip, struct
 {
     struct sg_unit *u = p->program->base.unit;
     struct cu_lane *l = p->lane;
-    struct cu_graph_key key = {p->rows_n[0], p->chunks, trip->best, trip->advance, cu_storage_of(p->kv), trip->limit, trip->stops_n, p->heading};
+    struct cu_graph_key key = {p->rows_n[0], p->chunks, trip->best, trip->advance, cu_storage_of(p->kv), trip->stops_n, p->heading, trip->banned};
     int is_new;
     struct cu_captured *c = captured_of(l, &key, &is_new);
     if (is_new) {
@@ -253,7 +254,7 @@ static segue_status issue(struct sg_run *run, struct trip *trip, struct cu_pass 
 
 static void begin_pass(struct sg_run *run, const struct trip *trip, struct cu_pass *p, const struct sg_span **spans)
 {
-    *p = (struct cu_pass){.program = run->program, .lane = &run->program->lane, .best = trip->best, .best_limit = trip->limit,
+    *p = (struct cu_pass){.program = run->program, .lane = &run->program->lane, .best = trip->best, .banned = trip->banned,
                           .kv = run->spans[trip->parts[0].span].state->storage, .err = &run->error, .narrowed_by = -1};
     for (uint32_t i = 0; i < trip->parts_n; i++) spans[i] = &run->spans[trip->parts[i].span];
     p->spans = has_loras(run) ? spans : NULL;
@@ -354,26 +355,31 @@ static int is_greedy(const struct sg_sampler *s)
     const segue_sampling *p = &s->p;
     return p->temperature <= 0 && !p->bias_n && (p->repeat_penalty <= 0 || (p->repeat_penalty >= 1 && p->repeat_penalty <= 1)) &&
            !(p->presence_penalty > 0 || p->presence_penalty < 0) && !(p->frequency_penalty > 0 || p->frequency_penalty < 0) &&
-           !(p->dry_multiplier > 0 || p->dry_multiplier < 0) && !(p->ignore_stops && s->stops_n) && !p->logprobs && s->stops_n <= CU_STOPS;
+           !(p->dry_multiplier > 0 || p->dry_multiplier < 0) && !(p->ignore_stops && s->stops_n > CK_BANNED) && !p->logprobs && s->stops_n <= CU_STOPS;
 }
 
-static uint32_t limit_of(const struct sg_run *run, const struct sg_sampler *s)
+static struct ck_banned banned_of(const struct sg_run *run, const struct sg_sampler *s)
 {
     uint32_t vocab = run->program->base.graph->vocab;
-    return s->limit && s->limit < vocab ? s->limit : vocab;
+    struct ck_banned b = {.limit = s->limit && s->limit < vocab ? s->limit : vocab};
+    if (s->p.ignore_stops)
+        for (; b.n < s->stops_n; b.n++) b.rows[b.n] = s->stops[b.n];
+    return b;
 }
 
-/* The parts' spans all choose the highest logit below the same limit. */
-static int all_greedy(const struct sg_run *run, const struct trip *trip, uint32_t *limit)
+/* The parts' spans all choose the highest logit of the same rows. */
+static int all_greedy(const struct sg_run *run, const struct trip *trip, struct ck_banned *banned)
 {
-    *limit = 0;
+    int any = 0;
     for (uint32_t i = 0; i < trip->parts_n; i++) {
         const struct sg_sampler *s = run->spans[trip->parts[i].span].sampler;
         if (!s) continue;
-        if (!is_greedy(s) || (*limit && *limit != limit_of(run, s))) return 0;
-        *limit = limit_of(run, s);
+        if (!is_greedy(s)) return 0;
+        struct ck_banned own = banned_of(run, s);
+        if (any++ && memcmp(banned, &own, sizeof own)) return 0;
+        *banned = own;
     }
-    return *limit != 0;
+    return any;
 }
 
 static segue_status nothing_to_choose(struct sg_run *run)
@@ -417,7 +423,7 @@ static segue_status pass_and_choose(struct sg_run *run, struct trip *trip, int f
         wanted += n;
         choosing |= s->sampler && n && at + n == s->wanted_n;
     }
-    if (choosing) trip->best = (uint32_t)all_greedy(run, trip, &trip->limit) && wanted <= CU_FEW;
+    if (choosing) trip->best = all_greedy(run, trip, &trip->banned) && wanted <= CU_FEW;
     if (choosing && !trip->best) SG_TRY(host_logits(run, &logits));
     SG_TRY(one_pass(run, trip, first, logits));
     return choosing ? choose_parts(run, trip, logits, one, token) : SEGUE_OK;
@@ -512,8 +518,8 @@ static segue_status run_ahead(struct sg_run *run, int32_t token, uint32_t steps,
     struct sg_unit *u = run->program->base.unit;
     struct cu_lane *l = &run->program->lane;
     const struct sg_span *spans[CK_SPANS];
-    struct trip trip = {.parts = {{0, 0, 1}}, .parts_n = 1, .best = 1, .advance = 1, .limit = limit_of(run, span->sampler),
-                        .stops_n = (uint32_t)span->sampler->stops_n};
+    struct trip trip = {.parts = {{0, 0, 1}}, .parts_n = 1, .best = 1, .advance = 1, .banned = banned_of(run, span->sampler),
+                        .stops_n = span->sampler->p.ignore_stops ? 0 : (uint32_t)span->sampler->stops_n};
     struct cu_pass p;
     uint32_t before = *published, written = 0;
     const uint32_t zero = 0;
@@ -614,8 +620,9 @@ static int is_expected(const struct sg_run *run)
 {
     const struct cu_ahead *a = &run->program->lane.ahead;
     const struct sg_span *s = &run->spans[0];
+    struct ck_banned banned = banned_of(run, s->sampler);
     return a->active && a->state == s->state->id && a->version == s->state->version && a->first == s->first && a->token == s->tokens[0] &&
-           a->limit == limit_of(run, s->sampler);
+           !memcmp(&a->banned, &banned, sizeof banned);
 }
 
 /* The row after this one has a place: in every K and V slot, and in the table of positions. */
@@ -677,7 +684,7 @@ static segue_status run_leading(struct sg_run *run)
     struct sg_span *s = &run->spans[0];
     struct sg_unit *u = run->program->base.unit;
     struct cu_lane *l = &run->program->lane;
-    struct trip trip = {.parts = {{0, 0, 1}}, .parts_n = 1, .best = 1, .advance = 2, .limit = limit_of(run, s->sampler)};
+    struct trip trip = {.parts = {{0, 0, 1}}, .parts_n = 1, .best = 1, .advance = 2, .banned = banned_of(run, s->sampler)};
     struct cu_pass p;
     uint32_t q = 0;
     if (stopped(run)) return sg_fail(&run->error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
@@ -711,7 +718,7 @@ static segue_status run_leading(struct sg_run *run)
     if (token < 0) return nothing_to_choose(run);
     if (run->result.tokens) run->result.tokens[0] = token;
     l->ahead = (struct cu_ahead){.active = next, .state = s->state->id, .version = s->state->version, .first = s->first + 1, .heading = !q,
-                                 .limit = trip.limit, .token = token};
+                                 .banned = trip.banned, .token = token};
     return SEGUE_OK;
 }
 

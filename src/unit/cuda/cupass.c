@@ -154,7 +154,8 @@ static segue_status do_conv(struct cu_pass *p, const struct sg_op *op)
     struct ck_conv a = {.pass = cu_kernel_pass(p), .x = cu_view_of(p, &op->in[0]), .y = out_of(p, op), .weight = vector(p, &c->weight),
                         .bias = vector(p, &c->bias), .taps = c->taps, .act = c->act, .slot = (uint32_t)c->slot, .rows = rows_of(p, op)};
     if (a.rows <= CU_FEW && a.taps <= CU_STEP_TAPS) return cu_launch(p, k->conv_step, pieces(a.x.width, 128), p->spans_n, 1, 128, 0, &a);
-    SG_TRY(cu_launch(p, k->conv_many, a.rows, pieces(a.x.width, 256), 1, 256, 0, &a));
+    if (a.taps <= CU_STEP_TAPS && p->spans_n == 1) SG_TRY(cu_launch(p, k->conv_tiles, pieces(a.rows, 16), pieces(a.x.width, 128), 1, 128, 0, &a));
+    else SG_TRY(cu_launch(p, k->conv_many, a.rows, pieces(a.x.width, 256), 1, 256, 0, &a));
     return cu_launch(p, k->conv_keep, pieces(a.x.width, 128), p->spans_n, 1, 128, 0, &a);
 }
 
@@ -172,6 +173,7 @@ static segue_status do_delta(struct cu_pass *p, const struct sg_op *op)
         SG_TRY(need(p, &p->lane->scratch, &p->lane->scratch_n, (ready + (size_t)a.rows * d->v_heads * 4) * sizeof(float)));
         a.ready = address(p->lane->scratch);
         SG_TRY(cu_launch(p, d->dk <= 128 ? k->delta_ready_4 : k->delta_ready_8, a.rows, pieces(d->v_heads, 4), 1, 128, 0, &a));
+        if (d->dk == 128 && d->dv % 16 == 0) return cu_launch(p, k->delta_tiles_4, d->v_heads * (d->dv / 16), p->spans_n, 1, 128, 0, &a);
     }
     return cu_launch(p, d->dk <= 128 ? k->delta_4 : k->delta_8, pieces(units, 4), p->spans_n, 1, 128, 0, &a);
 }
@@ -266,7 +268,7 @@ segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops
     if (!p->best_done) {
         int32_t value = g->outputs[sg_graph_output(g, "logits")].value;
         struct sg_operand whole = {.value = value, .width = g->vocab};
-        struct ck_argmax a = {.x = cu_view_of(p, &whole), .best_value = address(l->best_value), .best_index = best_index, .limit = p->best_limit,
+        struct ck_argmax a = {.x = cu_view_of(p, &whole), .best_value = address(l->best_value), .best_index = best_index, .banned = p->banned,
                               .blocks = 64, .rows = p->rows_n[1]};
         p->best_blocks = a.blocks;
         SG_TRY(cu_launch(p, u->k.argmax_rows, a.blocks, a.rows, 1, 256, 0, &a));

@@ -121,7 +121,7 @@ static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint
     a.split = split_of(p->program->base.unit, w->pitch / 16, a.pairs);
     uint32_t at_once = few_at_once(p, s, rows);
     a.best = p->best && s->parts_n == 1 && !s->glu && logits >= 0 && g->outputs[logits].value == s->op->out && rows <= at_once;
-    a.limit = p->best_limit;
+    a.banned = p->banned;
     p->best_done |= a.best;
     for (uint32_t t = 0; t < rows; t += at_once) SG_TRY(few(p, s, &a, t, rows - t < at_once ? rows - t : at_once));
     return SEGUE_OK;

@@ -59,6 +59,39 @@ extern "C" __global__ void conv_many(const __grid_constant__ ck_conv a)
     a.y.p[(size_t)t * a.y.stride + c] = activate(a.act, sum);
 }
 
+/* As conv_many for up to TAPS taps: a thread takes a channel and CONV_ROWS rows, so weights and most rows are read once. */
+enum { CONV_ROWS = 16 };
+extern "C" __global__ void conv_tiles(const __grid_constant__ ck_conv a)
+{
+    dependents_may_start();
+    uint32_t c = blockIdx.y * blockDim.x + threadIdx.x, past = a.taps - 1, width = a.x.width, t0 = blockIdx.x * CONV_ROWS;
+    float w[TAPS], x[TAPS];
+#pragma unroll
+    for (int m = 0; m < TAPS; m++) w[m] = c < width && m < a.taps ? a.weight[(size_t)c * a.taps + past - m] : 0;
+    float bias = a.bias && c < width ? a.bias[c] : 0;
+    wait_for_inputs();
+    if (c >= width) return;
+    const float *memory = static_cast<const float *>(a.pass.slots[a.slot]);
+#pragma unroll
+    for (int m = 1; m < TAPS; m++) {
+        x[m] = 0;
+        if (m > past) continue;
+        x[m] = t0 >= m ? a.x.p[(size_t)(t0 - m) * a.x.stride + c] : memory[(size_t)(past + t0 - m) * width + c];
+    }
+#pragma unroll
+    for (int i = 0; i < CONV_ROWS; i++) {
+        if (t0 + i >= a.rows) break;
+        float sum = bias;
+        x[0] = a.x.p[(size_t)(t0 + i) * a.x.stride + c];
+#pragma unroll
+        for (int m = TAPS - 1; m >= 0; m--)
+            if (m < a.taps) sum += w[m] * x[m];
+        a.y.p[(size_t)(t0 + i) * a.y.stride + c] = activate(a.act, sum);
+#pragma unroll
+        for (int m = TAPS - 1; m > 0; m--) x[m] = x[m - 1];
+    }
+}
+
 extern "C" __global__ void conv_keep(const __grid_constant__ ck_conv a)
 {
     dependents_may_start();
@@ -90,6 +123,16 @@ __device__ __forceinline__ float four_sums(float a, float b, float c, float d)
     z += __shfl_xor_sync(0xffffffffu, z, 2);
     z += __shfl_xor_sync(0xffffffffu, z, 1);
     return z;
+}
+
+/* 16 or 4 bytes into shared memory, while the thread goes on. */
+__device__ __forceinline__ void copy_later(void *to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy_later4(void *to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
 }
 
 struct numbers_of { float decay, beta, kq; };
@@ -233,6 +276,79 @@ template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
         if (cols > 3) p[3] = S[r].w;
     }
 }
+
+enum { TILE = 16, WARPS = 4 };
+
+/* Many rows of one head of width 128 or less, made ready: the block's 4 warps share q and k, which come into shared memory 16 rows
+ * at a time while the 16 before are worked on. Same numbers as delta. */
+template <int R> __device__ __forceinline__ void delta_tiles(const ck_delta &a)
+{
+    __shared__ __align__(16) float qk[2][TILE][64 * R], vs[2][TILE][WARPS * CK_DELTA_COLUMNS], numbers[2][TILE][4];
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, per = a.dv / (WARPS * CK_DELTA_COLUMNS);
+    uint32_t h = blockIdx.x / per, j0 = blockIdx.x % per * WARPS * CK_DELTA_COLUMNS, s = blockIdx.y, own = lane >> 3;
+    uint32_t width = 2 * a.dk, key = h / (a.v_heads / a.k_heads);
+    size_t at = (size_t)h * a.dk * a.dv + j0 + warp * CK_DELTA_COLUMNS;
+    const float *memory = static_cast<const float *>(a.pass.slots[s * a.pass.slots_n + a.slot]) + at;
+    float *after = static_cast<float *>(a.pass.slots_out[s * a.pass.slots_n + a.slot]) + at;
+    const float *scalars = a.ready + (size_t)a.rows * a.k_heads * width;
+    float4 S[R];
+    dependents_may_start();
+    wait_for_inputs();
+#pragma unroll
+    for (int r = 0; r < R; r++) S[r] = *reinterpret_cast<const float4 *>(memory + (size_t)(lane + 32 * r) * a.dv);
+    uint32_t t0 = a.pass.head->from[s], n = a.pass.head->from[s + 1] - t0;
+    auto bring = [&](uint32_t tile, uint32_t to) {
+        for (uint32_t i = threadIdx.x; i < TILE * width / 4; i += 128) {
+            uint32_t r = i / (width / 4), c = i % (width / 4) * 4, t = tile * TILE + r;
+            if (t < n) copy_later(&qk[to][r][c], a.ready + ((size_t)(t0 + t) * a.k_heads + key) * width + c);
+        }
+        for (uint32_t i = threadIdx.x; i < TILE * (WARPS * CK_DELTA_COLUMNS + 4); i += 128) {
+            uint32_t r = i / (WARPS * CK_DELTA_COLUMNS + 4), c = i % (WARPS * CK_DELTA_COLUMNS + 4), t = tile * TILE + r;
+            if (t >= n) continue;
+            if (c < 4) copy_later4(&numbers[to][r][c], scalars + ((size_t)(t0 + t) * a.v_heads + h) * 4 + c);
+            else copy_later4(&vs[to][r][c - 4], a.in[2].p + (size_t)(t0 + t) * a.in[2].stride + (size_t)h * a.dv + j0 + c - 4);
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+    bring(0, 0);
+    for (uint32_t tile = 0; tile * TILE < n; tile++) {
+        bring(tile + 1, (tile + 1) & 1);
+        asm volatile("cp.async.wait_group 1;" ::: "memory");
+        __syncthreads();
+        uint32_t in = tile & 1, many = n - tile * TILE < TILE ? n - tile * TILE : TILE;
+#pragma unroll 2
+        for (uint32_t r0 = 0; r0 < many; r0++) {
+            float q[R], k[R], decay = numbers[in][r0][0], beta = numbers[in][r0][1], kq = numbers[in][r0][2];
+            float v = vs[in][r0][warp * CK_DELTA_COLUMNS + own];
+            float4 sk = make_float4(0, 0, 0, 0), sq = sk;
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                q[r] = qk[in][r0][lane + 32 * r];
+                k[r] = qk[in][r0][a.dk + lane + 32 * r];
+                S[r].x *= decay, S[r].y *= decay, S[r].z *= decay, S[r].w *= decay;
+                sk.x = fmaf(S[r].x, k[r], sk.x), sk.y = fmaf(S[r].y, k[r], sk.y);
+                sk.z = fmaf(S[r].z, k[r], sk.z), sk.w = fmaf(S[r].w, k[r], sk.w);
+                sq.x = fmaf(S[r].x, q[r], sq.x), sq.y = fmaf(S[r].y, q[r], sq.y);
+                sq.z = fmaf(S[r].z, q[r], sq.z), sq.w = fmaf(S[r].w, q[r], sq.w);
+            }
+            float mine = four_sums(sk.x, sk.y, sk.z, sk.w), out = four_sums(sq.x, sq.y, sq.z, sq.w), d = beta * (v - mine);
+            float d0 = __shfl_sync(0xffffffffu, d, 0), d1 = __shfl_sync(0xffffffffu, d, 8);
+            float d2 = __shfl_sync(0xffffffffu, d, 16), d3 = __shfl_sync(0xffffffffu, d, 24);
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                S[r].x = fmaf(k[r], d0, S[r].x), S[r].y = fmaf(k[r], d1, S[r].y);
+                S[r].z = fmaf(k[r], d2, S[r].z), S[r].w = fmaf(k[r], d3, S[r].w);
+            }
+            if ((lane & 7) == 0)
+                a.y.p[(size_t)(t0 + tile * TILE + r0) * a.y.stride + (size_t)h * a.dv + j0 + warp * CK_DELTA_COLUMNS + own] = fmaf(kq, d, out);
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++) *reinterpret_cast<float4 *>(after + (size_t)(lane + 32 * r) * a.dv) = S[r];
+}
+
+extern "C" __global__ void __launch_bounds__(128) delta_tiles_4(const __grid_constant__ ck_delta a) { delta_tiles<4>(a); }
 
 #define DELTA(R)                                                                                                     \
     extern "C" __global__ void __launch_bounds__(128) delta_##R(const __grid_constant__ ck_delta a) { delta<R>(a); } \

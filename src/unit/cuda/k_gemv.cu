@@ -223,8 +223,11 @@ __device__ __forceinline__ float finish(const ck_segment *s, uint32_t row, uint3
     return v;
 }
 
-__device__ __forceinline__ void keep_best(float v, uint32_t row, float &best, uint32_t &index)
+__device__ __forceinline__ void keep_best(const ck_banned &banned, float v, uint32_t row, float &best, uint32_t &index)
 {
+    if (row >= banned.limit || v < best) return; /* a NaN goes on */
+    for (uint32_t i = 0; i < banned.n; i++)
+        if (banned.rows[i] == (int32_t)row) return;
     if (v != v) {
         best = CUDART_INF_F;
         index = 0xffffffffu;
@@ -259,8 +262,8 @@ __device__ __forceinline__ void write_pair(const ck_gemv &g, const pair_of &p, c
         if (p.two) p.a->y.p[(size_t)lane * p.a->y.stride + p.row_b] = d;
     }
     if (g.best) {
-        if (p.row_a < g.limit) keep_best(a, p.row_a, best, index);
-        if (p.two && p.row_b < g.limit) keep_best(d, p.row_b, best, index);
+        keep_best(g.banned, a, p.row_a, best, index);
+        if (p.two) keep_best(g.banned, d, p.row_b, best, index);
     }
 }
 
@@ -360,7 +363,8 @@ extern "C" __global__ void argmax_rows(const __grid_constant__ ck_argmax a)
     const float *x = a.x.p + (size_t)blockIdx.y * a.x.stride;
     float best = -CUDART_INF_F;
     uint32_t index = 0xfffffffeu, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < a.limit; i += gridDim.x * blockDim.x) keep_best(x[i], i, best, index);
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < a.banned.limit; i += gridDim.x * blockDim.x)
+        keep_best(a.banned, x[i], i, best, index);
     for (int m = 16; m; m >>= 1) {
         float v = __shfl_xor_sync(0xffffffffu, best, m);
         uint32_t i = __shfl_xor_sync(0xffffffffu, index, m);

@@ -76,6 +76,9 @@ struct ck_attend { struct ck_pass pass; struct ck_view q, gate, y; const float *
 struct ck_prepare { struct ck_pass pass; struct ck_view q, k, v, q_out; struct ck_norm q_norm, k_norm; const float *inverse;
                     uint32_t heads, kv_heads, d, dv, pairs, slot_k, slot_v, storage, rows; float mscale; };
 
+/* Rows that are never the best one: below limit, and not among these. */
+enum { CK_BANNED = 8 };
+struct ck_banned { uint32_t limit, n; int32_t rows[CK_BANNED]; };
 struct ck_segment { const void *data; const void *scales; const float *bias; struct ck_view residual, y; uint32_t n, at; };
 struct ck_gemv {
     struct ck_view x;
@@ -85,7 +88,8 @@ struct ck_gemv {
     uint32_t segments, pairs;    /* pairs of rows in all segments together */
     uint32_t split;              /* warps that share one pair of rows along k */
     uint32_t glu, act;           /* 1: segment 0 is the gate, 1 the up of the same row */
-    uint32_t best, limit;        /* 1: keep the best row below limit of each block */
+    uint32_t best;               /* 1: keep the best row of each block */
+    struct ck_banned banned;
     float *best_value;           /* [rows][blocks] */
     uint32_t *best_index;
     struct ck_segment segment[CK_SEGMENTS];
@@ -93,7 +97,7 @@ struct ck_gemv {
 /* advance 1: the token is the next input of this head, and goes into the ring; 2: it is the input of `next`. */
 struct ck_choose { struct ck_pass pass, next; const float *best_value; const uint32_t *best_index; uint32_t blocks, rows, advance, stops_n;
                    const int32_t *stops; int32_t *ring; uint32_t ring_cap; volatile uint32_t *ring_written; int32_t *chosen; };
-struct ck_argmax { struct ck_view x; float *best_value; uint32_t *best_index; uint32_t limit, blocks, rows; };
+struct ck_argmax { struct ck_view x; float *best_value; uint32_t *best_index; struct ck_banned banned; uint32_t blocks, rows; };
 struct ck_lora { struct ck_view x, y; const float *a, *b; float *low; uint32_t rank, from, to, k, n, at; };
 struct ck_narrow { struct ck_view x; void *y; uint32_t rows, k, bf16; struct ck_norm norm; };
 struct ck_widen { struct ck_weight w; uint32_t at, rows; void *y; uint32_t bf16; };
