@@ -8,7 +8,6 @@
 
 #include "unit/cuda/cu.h"
 
-enum { NORM_MOST = 4096 };           /* columns of a norm that a product does itself: as k_gemv.cu holds */
 
 struct plan {
     const struct sg_graph *g;
@@ -79,8 +78,7 @@ static int norm_fits(const struct plan *f, const struct sg_op *op)
 {
     const struct sg_norm *n = &op->u.norm;
     uint32_t linears = 0;
-    uint32_t width = op->in[0].width;
-    int whole = n->groups == 1 && width <= NORM_MOST && op->in[1].value < 0;
+    int whole = n->groups == 1 && op->in[1].value < 0;
     int grouped = n->groups > 1 && n->kind == SG_NORM_RMS && n->bias.tensor < 0;
     if (f->kept[op->out] || (!whole && !grouped)) return 0;
     for (uint32_t i = index_of(f, op) + 1; i < f->g->ops_n; i++)

@@ -89,20 +89,14 @@ template <int KIND> __device__ __forceinline__ uint32_t place_of(uint32_t nc, ui
 }
 template <int KIND> __device__ __forceinline__ void put_x(float *to, uint32_t nc, uint32_t e, float v) { to[place_of<KIND>(nc, e)] = v; }
 
-enum { HELD = 16 };                  /* norm weights that a thread holds in registers */
-
-/* One row of x, normalised as a whole: x goes to its place as it is, is summed, and scaled there by the thread that put it. Weights
- * of the norm are loaded beside x, so that their latency is met once. */
+/* One row of x, normalised as a whole: x goes to its place as it is, is summed, and scaled there by the thread that put it. */
 template <int KIND> __device__ __forceinline__ void bring_normed(const ck_gemv &g, const float *x, uint32_t nc, float *to, float *room)
 {
-    float w[HELD], sum = 0, squares = 0, mean = 0;
+    float sum = 0, squares = 0, mean = 0;
     uint32_t k = g.k;
-#pragma unroll
-    for (int i = 0; i < HELD; i++) {
-        uint32_t e = threadIdx.x + i * CK_GEMV_THREADS;
-        if (e >= k) break;
+#pragma unroll 4
+    for (uint32_t e = threadIdx.x; e < k; e += CK_GEMV_THREADS) {
         float v = x[e];
-        w[i] = g.norm.weight ? g.norm.weight[e] : 1;
         to[place_of<KIND>(nc, e)] = v;
         sum += v;
         squares += v * v;
@@ -116,11 +110,9 @@ template <int KIND> __device__ __forceinline__ void bring_normed(const ck_gemv &
         }
     }
     float inverse = rsqrtf(block_sum(squares, room) / k + g.norm.eps), plus = g.norm.plus_one && g.norm.weight ? 1.0f : 0.0f;
-#pragma unroll
-    for (int i = 0; i < HELD; i++) {
-        uint32_t e = threadIdx.x + i * CK_GEMV_THREADS;
-        if (e >= k) break;
-        float y = (to[place_of<KIND>(nc, e)] - mean) * inverse * (plus + w[i]);
+#pragma unroll 4
+    for (uint32_t e = threadIdx.x; e < k; e += CK_GEMV_THREADS) {
+        float y = (to[place_of<KIND>(nc, e)] - mean) * inverse * (plus + (g.norm.weight ? g.norm.weight[e] : 1));
         if (g.norm.bias) y += g.norm.bias[e];
         put_x<KIND>(to, nc, e, y);
     }
@@ -344,14 +336,15 @@ template <int KIND, int B> __device__ __forceinline__ void gemv(const ck_gemv &g
     {                                                                                                    \
         gemv<CK_##KIND, B>(g);                                                                             \
     }
-#define GEMV_KIND(KIND) GEMV(KIND, 1, 3) GEMV(KIND, 2, 2) GEMV(KIND, 4, 2) GEMV(KIND, 8, 1) GEMV(KIND, 16, 1)
-GEMV_KIND(F32)
-GEMV_KIND(F16)
-GEMV_KIND(BF16)
-GEMV_KIND(Q8)
-GEMV_KIND(Q4)
-GEMV_KIND(G8)
-GEMV_KIND(G4)
+/* Blocks that must fit on a multiprocessor: what registers allow without spilling. */
+#define GEMV_KIND(KIND, BLOCKS) GEMV(KIND, 1, BLOCKS) GEMV(KIND, 2, 2) GEMV(KIND, 4, 2) GEMV(KIND, 8, 1) GEMV(KIND, 16, 1)
+GEMV_KIND(F32, 4)
+GEMV_KIND(F16, 4)
+GEMV_KIND(BF16, 4)
+GEMV_KIND(Q8, 3)
+GEMV_KIND(Q4, 3)
+GEMV_KIND(G8, 3)
+GEMV_KIND(G4, 3)
 
 /* The best row of logits that lie in memory (split as gemv's blocks are), where the head was not fused. */
 extern "C" __global__ void argmax_rows(const __grid_constant__ ck_argmax a)
