@@ -22,6 +22,8 @@ enum {
     CU_MARKS = 8,
     CU_STAGE = 4 << 20,              /* bytes of a pinned staging half */
     CU_AHEAD = 4,                    /* steps in flight */
+    CU_POOL = 512,                   /* pieces kept ... */
+    CU_POOL_MB = 2048,               /* ... and their sum */
     CU_STEP_TAPS = 8,                /* taps of a convolution that decode kernels take */
 };
 
@@ -54,6 +56,10 @@ struct sg_unit {
     uint32_t modules_n;
     struct cu_kernels k;
     atomic_uint_fast64_t states;     /* numbers given to states */
+    pthread_mutex_t pooling;         /* guards pool: memory of states that were freed, for the next ones of their sizes */
+    struct cu_piece { cu_ptr p; size_t bytes; } pool[CU_POOL];
+    uint32_t pool_n;
+    size_t pool_bytes;
     cu_stream copies;                /* states in and out */
     pthread_mutex_t copying;         /* guards copies and stage */
     unsigned char *stage;            /* pinned, two halves of CU_STAGE */
@@ -65,6 +71,9 @@ void cu_enter(struct sg_unit *u);
 void cu_leave(struct sg_unit *u);
 segue_status cu_room(struct sg_unit *u, size_t bytes, const char *what, cu_ptr *out, segue_error *err);
 void cu_room_free(struct sg_unit *u, cu_ptr *p);
+/* Memory of states: kept when it is let go, because the driver takes its time. Nothing may be running on it. */
+segue_status cu_piece_take(struct sg_unit *u, size_t bytes, cu_ptr *out, segue_error *err);
+void cu_piece_leave(struct sg_unit *u, cu_ptr *p, size_t bytes);
 /* Through pinned memory, in order with `copies`; to_host waits. */
 segue_status cu_send(struct sg_unit *u, cu_ptr to, const void *from, size_t n, segue_error *err);
 segue_status cu_fetch(struct sg_unit *u, void *to, cu_ptr from, size_t n, segue_error *err);

@@ -46,6 +46,45 @@ void cu_room_free(struct sg_unit *u, cu_ptr *p)
     *p = 0;
 }
 
+static void pool_empty(struct sg_unit *u)
+{
+    pthread_mutex_lock(&u->pooling);
+    while (u->pool_n) cu_room_free(u, &u->pool[--u->pool_n].p);
+    u->pool_bytes = 0;
+    pthread_mutex_unlock(&u->pooling);
+}
+
+segue_status cu_piece_take(struct sg_unit *u, size_t bytes, cu_ptr *out, segue_error *err)
+{
+    *out = 0;
+    pthread_mutex_lock(&u->pooling);
+    for (uint32_t i = 0; i < u->pool_n && !*out; i++)
+        if (u->pool[i].bytes == bytes) {
+            *out = u->pool[i].p;
+            u->pool[i] = u->pool[--u->pool_n];
+            u->pool_bytes -= bytes;
+        }
+    pthread_mutex_unlock(&u->pooling);
+    if (*out) return SEGUE_OK;
+    segue_status status = cu_room(u, bytes, "state", out, err);
+    if (status != SEGUE_EMEMORY || !u->pool_n) return status;
+    pool_empty(u); /* what is kept may be what is missing */
+    return cu_room(u, bytes, "state", out, err);
+}
+
+void cu_piece_leave(struct sg_unit *u, cu_ptr *p, size_t bytes)
+{
+    if (!*p) return;
+    pthread_mutex_lock(&u->pooling);
+    if (u->pool_n < CU_POOL && u->pool_bytes + bytes <= (size_t)CU_POOL_MB << 20) {
+        u->pool[u->pool_n++] = (struct cu_piece){*p, bytes};
+        u->pool_bytes += bytes;
+        *p = 0;
+    }
+    pthread_mutex_unlock(&u->pooling);
+    cu_room_free(u, p);
+}
+
 segue_status cu_grow(struct sg_unit *u, cu_ptr *p, size_t *have, size_t want, const char *what, segue_error *err)
 {
     if (want <= *have) return SEGUE_OK;
@@ -226,6 +265,7 @@ static void cu_close(struct sg_unit *u)
 {
     if (!u) return;
     if (u->ctx) {
+        pool_empty(u);
         cu_enter(u);
         if (u->copies) u->d.stream_wait(u->copies);
         cu_blas_close(&u->blas);
@@ -239,6 +279,7 @@ static void cu_close(struct sg_unit *u)
     }
     cu_driver_close(&u->d);
     pthread_mutex_destroy(&u->copying);
+    pthread_mutex_destroy(&u->pooling);
     sg_free(u);
 }
 
@@ -296,6 +337,7 @@ static segue_status cu_open(struct sg_unit **out, const struct sg_unit_spec *spe
     u = sg_alloc(sizeof *u);
     if (!u) return sg_no_memory("unit cuda", sizeof *u, err);
     pthread_mutex_init(&u->copying, NULL);
+    pthread_mutex_init(&u->pooling, NULL);
     u->base.ops = &sg_unit_cuda;
     u->pdl = u->graphs = 1;
     u->waves = 2;

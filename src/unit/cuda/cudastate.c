@@ -16,13 +16,21 @@ enum ck_storage cu_storage_of(enum sg_storage s)
     return s == SG_F32 ? CK_KV_F32 : s == SG_F16 ? CK_KV_F16 : s == SG_BF16 ? CK_KV_BF16 : CK_KV_Q8;
 }
 
+/* What move_bytes and clear_bytes began is over. */
+static segue_status moved_all(struct sg_unit *u, segue_error *err)
+{
+    cu_enter(u);
+    cu_result r = u->d.stream_wait(u->copies);
+    cu_leave(u);
+    return cu_check(&u->d, r, "copy state", err);
+}
+
 static segue_status move_bytes(struct sg_unit *u, cu_ptr to, cu_ptr from, size_t n, segue_error *err)
 {
     if (!n) return SEGUE_OK;
     pthread_mutex_lock(&u->copying);
     cu_enter(u);
     cu_result r = u->d.copy(to, from, n, u->copies);
-    if (!r) r = u->d.stream_wait(u->copies);
     cu_leave(u);
     pthread_mutex_unlock(&u->copying);
     return cu_check(&u->d, r, "copy state", err);
@@ -34,7 +42,6 @@ static segue_status clear_bytes(struct sg_unit *u, cu_ptr to, size_t n, segue_er
     pthread_mutex_lock(&u->copying);
     cu_enter(u);
     cu_result r = u->d.fill(to, 0, n, u->copies);
-    if (!r) r = u->d.stream_wait(u->copies);
     cu_leave(u);
     pthread_mutex_unlock(&u->copying);
     return cu_check(&u->d, r, "clear state", err);
@@ -54,7 +61,7 @@ static void settle(struct sg_state *s)
 segue_status cu_state_others(struct sg_state *s, segue_error *err)
 {
     for (uint32_t i = 0; i < s->slots_n; i++)
-        if (s->slots[i].fixed_bytes && !s->slots[i].other) SG_TRY(cu_room(s->base.unit, s->slots[i].fixed_bytes, "state", &s->slots[i].other, err));
+        if (s->slots[i].fixed_bytes && !s->slots[i].other) SG_TRY(cu_piece_take(s->base.unit, s->slots[i].fixed_bytes, &s->slots[i].other, err));
     return SEGUE_OK;
 }
 
@@ -68,17 +75,19 @@ static segue_status slot_grow(struct sg_unit *u, struct cu_slot *s, uint64_t row
     if (room < ROWS_LEAST) room = ROWS_LEAST;
     room = (room + 63) / 64 * 64;
     SG_TRY(sg_mul(room, s->row_bytes, &bytes, "state slot", err));
-    segue_status status = cu_room(u, bytes, "state", &wider, err);
+    segue_status status = cu_piece_take(u, bytes, &wider, err);
     if (status == SEGUE_EMEMORY && room > rows) { /* no room to double: what is needed alone may fit */
         room = (rows + 63) / 64 * 64;
-        status = cu_room(u, room * s->row_bytes, "state", &wider, err);
+        bytes = (size_t)room * s->row_bytes;
+        status = cu_piece_take(u, bytes, &wider, err);
     }
     if (status == SEGUE_OK) status = move_bytes(u, wider, s->memory, s->memory ? s->end * s->row_bytes : 0, err);
+    if (status == SEGUE_OK && s->memory) status = moved_all(u, err);
     if (status != SEGUE_OK) {
         cu_room_free(u, &wider);
         return status;
     }
-    cu_room_free(u, &s->memory);
+    cu_piece_leave(u, &s->memory, (size_t)s->room * s->row_bytes);
     s->memory = wider;
     s->room = room;
     return SEGUE_OK;
@@ -90,7 +99,7 @@ static segue_status slot_begin(struct sg_state *st, struct cu_slot *s, const str
     s->row_bytes = sg_slot_row_bytes(slot, st->storage);
     s->fixed_bytes = sg_slot_fixed_bytes(slot);
     if (is_rows(s)) return slot_grow(st->base.unit, s, rows ? rows : 1, err);
-    SG_TRY(cu_room(st->base.unit, s->fixed_bytes, "state", &s->memory, err));
+    SG_TRY(cu_piece_take(st->base.unit, s->fixed_bytes, &s->memory, err));
     st->fixed_bytes += s->fixed_bytes;
     return clear_bytes(st->base.unit, s->memory, s->fixed_bytes, err);
 }
@@ -102,7 +111,7 @@ static segue_status state_fill(struct sg_state *st, const struct sg_slot *slots,
     if (!st->slots || !st->marks) return sg_no_memory("state", n * sizeof *st->slots, err);
     st->slots_n = n;
     for (uint32_t i = 0; i < n; i++) SG_TRY(slot_begin(st, &st->slots[i], &slots[i], rows, err));
-    return SEGUE_OK;
+    return moved_all(st->base.unit, err);
 }
 
 segue_status cu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n, const struct sg_state_opts *o,
@@ -131,7 +140,7 @@ segue_status cu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32
 
 static void marks_keep(struct sg_state *s, uint32_t n)
 {
-    while (s->marks_n > n) cu_room_free(s->base.unit, &s->marks[--s->marks_n].copy);
+    while (s->marks_n > n) cu_piece_leave(s->base.unit, &s->marks[--s->marks_n].copy, s->fixed_bytes);
 }
 
 void cu_state_free(struct sg_state *s)
@@ -140,8 +149,9 @@ void cu_state_free(struct sg_state *s)
     settle(s);
     marks_keep(s, 0);
     for (uint32_t i = 0; i < s->slots_n; i++) {
-        cu_room_free(s->base.unit, &s->slots[i].memory);
-        cu_room_free(s->base.unit, &s->slots[i].other);
+        const struct cu_slot *slot = &s->slots[i];
+        cu_piece_leave(s->base.unit, &s->slots[i].memory, slot->fixed_bytes ? slot->fixed_bytes : (size_t)slot->room * slot->row_bytes);
+        cu_piece_leave(s->base.unit, &s->slots[i].other, slot->fixed_bytes);
     }
     sg_free(s->slots);
     sg_free(s->marks);
@@ -169,6 +179,7 @@ segue_status cu_state_fork(struct sg_state *s, struct sg_state **out, segue_erro
         status = is_rows(to) ? slot_grow(u, to, from->end, err) : SEGUE_OK;
         if (status == SEGUE_OK) status = move_bytes(u, to->memory, from->memory, is_rows(to) ? from->end * from->row_bytes : from->fixed_bytes, err);
     }
+    if (status == SEGUE_OK) status = moved_all(u, err);
     if (status != SEGUE_OK) {
         cu_state_free(copy);
         return status;
@@ -189,7 +200,7 @@ static segue_status fixed_move(struct sg_state *s, cu_ptr copy, int restore, seg
         SG_TRY(move_bytes(s->base.unit, restore ? slot->memory : copy, restore ? copy : slot->memory, slot->fixed_bytes, err));
         copy += slot->fixed_bytes;
     }
-    return SEGUE_OK;
+    return moved_all(s->base.unit, err);
 }
 
 segue_status cu_state_mark(struct sg_state *s, uint32_t *mark, segue_error *err)
@@ -197,7 +208,7 @@ segue_status cu_state_mark(struct sg_state *s, uint32_t *mark, segue_error *err)
     cu_ptr copy = 0;
     if (s->marks_n == s->marks_cap)
         return sg_fail(err, SEGUE_ELIMIT, "mark state: cuda: %u marks are alive; drop one, or open the state with more", s->marks_n);
-    if (s->fixed_bytes) SG_TRY(cu_room(s->base.unit, s->fixed_bytes, "mark of a state", &copy, err));
+    if (s->fixed_bytes) SG_TRY(cu_piece_take(s->base.unit, s->fixed_bytes, &copy, err));
     segue_status status = fixed_move(s, copy, 0, err);
     if (status != SEGUE_OK) {
         cu_room_free(s->base.unit, &copy);
@@ -242,7 +253,7 @@ void cu_state_drop(struct sg_state *s, uint32_t mark)
 {
     uint32_t at = mark_find(s, mark);
     if (at == s->marks_n) return;
-    for (uint32_t i = 0; i <= at; i++) cu_room_free(s->base.unit, &s->marks[i].copy);
+    for (uint32_t i = 0; i <= at; i++) cu_piece_leave(s->base.unit, &s->marks[i].copy, s->fixed_bytes);
     s->marks_n -= at + 1;
     memmove(s->marks, s->marks + at + 1, s->marks_n * sizeof *s->marks);
 }
@@ -284,7 +295,7 @@ segue_status cu_state_cut(struct sg_state *s, uint64_t rows, segue_error *err)
         s->slots[i].given = 0;
         SG_TRY(clear_bytes(s->base.unit, s->slots[i].memory, s->slots[i].fixed_bytes, err));
     }
-    return SEGUE_OK;
+    return moved_all(s->base.unit, err);
 }
 
 void cu_state_held(const struct sg_state *s, uint32_t slot, uint64_t *first, uint64_t *rows)

@@ -80,9 +80,10 @@ extern "C" __global__ void __launch_bounds__(128) prepare(const __grid_constant_
     }
     __syncthreads();
     for (uint32_t j = threadIdx.x; j < a.pairs; j += 128) {
-        double s, k;
-        sincos((double)place * (double)a.inverse[j], &s, &k);
-        float co = (float)(k * (double)a.mscale), si = (float)(s * (double)a.mscale), x0 = x[j], x1 = x[j + a.pairs];
+        float co, si, x0 = x[j], x1 = x[j + a.pairs];
+        turn_of(place, a.inverse[j], si, co);
+        co *= a.mscale;
+        si *= a.mscale;
         x[j] = x0 * co - x1 * si;
         x[j + a.pairs] = x1 * co + x0 * si;
     }
@@ -157,6 +158,48 @@ __device__ void chunk_scores(const ck_attend &a, const unsigned char *k_base, si
     __syncthreads();
 }
 
+/* sum over the chunk's rows of p * v, for 16-bit V whose width divides 2,048: a thread takes 8 columns of every n-th row, then the
+ * n sums of a column are added in order. room: 2,048 floats. */
+template <int STORAGE>
+__device__ void chunk_values(const unsigned char *v, size_t row_bytes, uint32_t lo, uint32_t n, uint32_t dv, uint32_t heads,
+                             const float (*p)[CHUNK], float *room, float *out, size_t out_step)
+{
+    uint32_t lanes = dv / 8, groups = THREADS / lanes, group = threadIdx.x / lanes, c = threadIdx.x % lanes * 8;
+    float acc[HEADS][8];
+#pragma unroll
+    for (int g = 0; g < HEADS; g++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) acc[g][i] = 0;
+#pragma unroll 4
+    for (uint32_t r = group; r < n; r += groups) {
+        uint4 x = *reinterpret_cast<const uint4 *>(v + (size_t)(lo + r) * row_bytes + 2 * c);
+        float4 a = STORAGE == CK_KV_F16 ? piece_plane<CK_F16>(x, 0) : piece_plane<CK_BF16>(x, 0);
+        float4 b = STORAGE == CK_KV_F16 ? piece_plane<CK_F16>(x, 1) : piece_plane<CK_BF16>(x, 1);
+#pragma unroll
+        for (int g = 0; g < HEADS; g++) {
+            if (g >= heads) break;
+            float w = p[g][r];
+            acc[g][0] = fmaf(w, a.x, acc[g][0]), acc[g][1] = fmaf(w, a.y, acc[g][1]);
+            acc[g][2] = fmaf(w, a.z, acc[g][2]), acc[g][3] = fmaf(w, a.w, acc[g][3]);
+            acc[g][4] = fmaf(w, b.x, acc[g][4]), acc[g][5] = fmaf(w, b.y, acc[g][5]);
+            acc[g][6] = fmaf(w, b.z, acc[g][6]), acc[g][7] = fmaf(w, b.w, acc[g][7]);
+        }
+    }
+#pragma unroll
+    for (int g = 0; g < HEADS; g++) {
+        if (g >= heads) break;
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < 8; i++) room[group * dv + c + i] = acc[g][i];
+        __syncthreads();
+        if (threadIdx.x < dv) {
+            float sum = 0;
+            for (uint32_t k = 0; k < groups; k++) sum += room[k * dv + threadIdx.x];
+            out[g * out_step + threadIdx.x] = sum;
+        }
+    }
+}
+
 /* Where the part of (row, head, chunk) lies: dv sums, most, sum. */
 __device__ __forceinline__ float *part_of(const ck_attend &a, uint32_t t, uint32_t head, uint32_t chunk)
 {
@@ -166,7 +209,7 @@ __device__ __forceinline__ float *part_of(const ck_attend &a, uint32_t t, uint32
 template <int STORAGE> __device__ __forceinline__ void attend_part(const ck_attend &a)
 {
     extern __shared__ float4 shared4[];
-    __shared__ float p[HEADS][CHUNK], most[HEADS], sum[HEADS];
+    __shared__ float p[HEADS][CHUNK], most[HEADS], sum[HEADS], room[2048];
     float *q = reinterpret_cast<float *>(shared4);
     uint32_t t = blockIdx.z, chunk = blockIdx.x, share = a.heads / a.kv_heads, groups = (share + HEADS - 1) / HEADS;
     uint32_t kv = blockIdx.y / groups, first = blockIdx.y % groups * HEADS, heads = share - first < HEADS ? share - first : HEADS;
@@ -184,7 +227,10 @@ template <int STORAGE> __device__ __forceinline__ void attend_part(const ck_atte
     for (uint32_t i = threadIdx.x; i < heads * a.d; i += THREADS) q[i] = a.q.p[(size_t)t * a.q.stride + head0 * a.d + i];
     __syncthreads();
     chunk_scores<STORAGE>(a, k, k_head * a.kv_heads, lo, hi, heads, q, p, most, sum);
-    for (uint32_t c = threadIdx.x; c < a.dv; c += THREADS) {
+    bool wide = (STORAGE == CK_KV_F16 || STORAGE == CK_KV_BF16) && (a.dv == 64 || a.dv == 128 || a.dv == 256);
+    if (wide)
+        chunk_values<STORAGE>(v, v_head * a.kv_heads, lo, hi - lo, a.dv, heads, p, room, part_of(a, t, head0, chunk), (size_t)a.chunks * (a.dv + 2));
+    for (uint32_t c = threadIdx.x; c < a.dv && !wide; c += THREADS) {
         float acc[HEADS];
 #pragma unroll
         for (int g = 0; g < HEADS; g++) acc[g] = 0;

@@ -149,6 +149,13 @@ __device__ __forceinline__ float weight_at(const ck_weight &w, size_t row, uint3
     }
 }
 
+/* cos and sin of place * inverse: the angle is reduced in fp64, what is left is small enough for fp32. */
+__device__ __forceinline__ void turn_of(uint32_t place, float inverse, float &s, float &c)
+{
+    double angle = (double)place * (double)inverse;
+    sincosf((float)(angle - 6.283185307179586477 * rint(angle * 0.15915494309189533577)), &s, &c);
+}
+
 /* Row of a K or V slot: the canonical layout [head][width] in its storage. */
 __device__ __forceinline__ size_t kv_head_bytes(uint32_t storage, uint32_t width)
 {
