@@ -1,6 +1,6 @@
-/* cuda_stub.c: the host side of the unit cuda on days without a sound GPU, over the stub driver that LD_LIBRARY_PATH leads to: what
- * is said, which status comes back, and that nothing stays allocated. No kernel is executed, so no number is compared.
- * SPDX-License-Identifier: MIT */
+/* cuda_stub.c: the host side of the unit cuda on days without a sound GPU, over the stub driver that
+ * LD_LIBRARY_PATH leads to: what is said, which status comes back, and that nothing stays allocated. No
+ * kernel is executed, so no number is compared. SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,8 +17,15 @@
 extern const struct sg_unit_ops sg_unit_cuda;
 
 static const float numbers[64 * 8];
-static const struct sg_tensor matrix = {.name = "weight", .stored_as = "F32", .storage = SG_F32, .rank = 2, .shape = {64, 8}, .rows = 64,
-                                        .cols = 8, .data = (const uint8_t *)numbers, .bytes = sizeof numbers};
+static const struct sg_tensor matrix = {.name = "weight",
+                                        .stored_as = "F32",
+                                        .storage = SG_F32,
+                                        .rank = 2,
+                                        .shape = {64, 8},
+                                        .rows = 64,
+                                        .cols = 8,
+                                        .data = (const uint8_t *)numbers,
+                                        .bytes = sizeof numbers};
 
 static int alive(void)
 {
@@ -48,7 +55,9 @@ static struct sg_graph *make_graph(void)
     segue_error err;
     assert_int_equal(sg_builder_begin(&b, &err), SEGUE_OK);
     int32_t x = sg_input_rows(&b, 8);
-    sg_output(&b, sg_linear(&b, sg_whole(&b, x), sg_weight_of(&b, &matrix), sg_weight_of(&b, NULL), sg_absent()), "y");
+    sg_output(&b,
+              sg_linear(&b, sg_whole(&b, x), sg_weight_of(&b, &matrix), sg_weight_of(&b, NULL), sg_absent()),
+              "y");
     assert_int_equal(sg_builder_end(&b, &g, &err), SEGUE_OK);
     return g;
 }
@@ -71,7 +80,8 @@ static segue_status whole_life(const char *mode, segue_error *err)
     if (status == SEGUE_OK) status = sg_unit_cuda.state_new(u, g->slots, g->slots_n, NULL, &s, err);
     if (status == SEGUE_OK) {
         struct sg_span span = {.state = s, .rows = 1, .values = x, .steps = 1};
-        struct sg_batch batch = {.spans = &span, .spans_n = 1, .inline_hint = 1, .outputs = &output, .outputs_n = 1};
+        struct sg_batch batch = {
+            .spans = &span, .spans_n = 1, .inline_hint = 1, .outputs = &output, .outputs_n = 1};
         struct sg_result result = {.values = values};
         status = sg_unit_cuda.start(p, &batch, &result, &run, err);
         if (status == SEGUE_OK) status = sg_unit_cuda.wait(run, UINT64_MAX, err);
@@ -108,14 +118,20 @@ static void lists_and_says_why(void **state)
 
 static void refuses_to_open(void **state)
 {
-    static const struct { const char *mode, *spec; segue_status status; } cases[] = {
-        {"old", "cuda:0", SEGUE_EUNIT}, {"none", "cuda:0", SEGUE_EUNIT}, {"", "cuda:7", SEGUE_EUNIT},
-        {"", "cuda:0-1", SEGUE_EUNSUPPORTED}, {"", "cuda:x", SEGUE_EARG}, {"", "cuda:0,depth=3", SEGUE_EARG}};
+    static const struct {
+        const char *mode, *spec;
+        segue_status status;
+    } cases[] = {{"old", "cuda:0", SEGUE_EUNIT}, {"none", "cuda:0", SEGUE_EUNIT},
+                 {"", "cuda:7", SEGUE_EUNIT},    {"", "cuda:0-1", SEGUE_EUNSUPPORTED},
+                 {"", "cuda:x", SEGUE_EARG},     {"", "cuda:0,depth=3", SEGUE_EARG}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct sg_unit *u = NULL;
         segue_error err = {0};
-        segue_status want = getenv("SEGUE_STUB_SHORT") && cases[i].status != SEGUE_EARG && cases[i].status != SEGUE_EUNSUPPORTED ? SEGUE_EUNIT : cases[i].status;
+        segue_status want = getenv("SEGUE_STUB_SHORT") && cases[i].status != SEGUE_EARG &&
+                                    cases[i].status != SEGUE_EUNSUPPORTED
+                                ? SEGUE_EUNIT
+                                : cases[i].status;
         stub(cases[i].mode);
         assert_int_equal(open_unit(&u, cases[i].spec, &err), want);
         assert_null(u);
@@ -127,8 +143,10 @@ static void refuses_to_open(void **state)
 
 static void survives(void **state)
 {
-    static const struct { const char *mode; segue_status status; } cases[] = {
-        {"", SEGUE_OK}, {"memory", SEGUE_EMEMORY}, {"launch", SEGUE_ELOST}, {"lost", SEGUE_ELOST}};
+    static const struct {
+        const char *mode;
+        segue_status status;
+    } cases[] = {{"", SEGUE_OK}, {"memory", SEGUE_EMEMORY}, {"launch", SEGUE_ELOST}, {"lost", SEGUE_ELOST}};
     (void)state;
     if (getenv("SEGUE_STUB_SHORT")) skip();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -140,6 +158,7 @@ static void survives(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(lists_and_says_why), cmocka_unit_test(refuses_to_open), cmocka_unit_test(survives)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(lists_and_says_why),
+                                       cmocka_unit_test(refuses_to_open), cmocka_unit_test(survives)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-# The unit cuda without a GPU: over a stub driver, which is a libcuda.so.1 of our own; and what the kernels were compiled for.
+# The unit cuda without a GPU: over a stub driver, which is a libcuda.so.1 of our own; and what the kernels were
+# compiled for.
 if(cuda IN_LIST SEGUE_UNITS)
   set(cuda_stubs "")
   foreach(kind whole short)
@@ -10,10 +11,13 @@ if(cuda IN_LIST SEGUE_UNITS)
   segue_test(cuda_stub "small;fault;quick" ${CMAKE_CURRENT_LIST_DIR}/cuda_stub.c)
   add_dependencies(cuda_stub cuda_stub_whole cuda_stub_short)
   segue_script(cuda_stub_lacks_one "small;fault;quick" $<TARGET_FILE:cuda_stub>)
-  set_property(TEST cuda_stub APPEND PROPERTY ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/stub_whole")
-  set_property(TEST cuda_stub_lacks_one APPEND PROPERTY ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/stub_short" "SEGUE_STUB_SHORT=1")
+  set_property(TEST cuda_stub APPEND PROPERTY ENVIRONMENT
+    "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/stub_whole")
+  set_property(TEST cuda_stub_lacks_one APPEND PROPERTY ENVIRONMENT
+    "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/stub_short" "SEGUE_STUB_SHORT=1")
   get_filename_component(nvcc_folder ${SEGUE_NVCC} DIRECTORY)
-  segue_script(cuda_images "small;quick" sh ${CMAKE_CURRENT_LIST_DIR}/images.sh ${nvcc_folder}/cuobjdump ${PROJECT_BINARY_DIR}/generated/unit/cuda)
+  segue_script(cuda_images "small;quick" sh ${CMAKE_CURRENT_LIST_DIR}/images.sh ${nvcc_folder}/cuobjdump
+    ${PROJECT_BINARY_DIR}/generated/unit/cuda)
   if(TARGET segue)
     segue_script(cuda_absent "small;quick" sh ${CMAKE_CURRENT_LIST_DIR}/absent.sh $<TARGET_FILE:segue>)
   endif()

@@ -1,6 +1,6 @@
-/* blas.c: cuBLASLt by dlopen: its algorithm for each shape is asked for once and kept. Row-major products are column-major
- * ones with both sides exchanged. It must never fail a run: where it cannot, the caller's own kernel does it.
- * SPDX-License-Identifier: MIT */
+/* blas.c: cuBLASLt by dlopen: its algorithm for each shape is asked for once and kept. Row-major products are
+ * column-major ones with both sides exchanged. It must never fail a run: where it cannot, the caller's own
+ * kernel does it. SPDX-License-Identifier: MIT */
 #include "unit/cuda/blas.h"
 
 #include <dlfcn.h>
@@ -9,7 +9,7 @@
 enum { COMPUTE_F32 = 68, TYPE_F32 = 0, TYPE_F16 = 2, TYPE_BF16 = 14 };
 enum { DESC_TRANSPOSE_A = 3, DESC_EPILOGUE = 7, DESC_BIAS = 8, EPILOGUE_BIAS = 4, WISH_WORKSPACE = 1 };
 
-struct found {                       /* cublasLtMatmulHeuristicResult_t */
+struct found { /* cublasLtMatmulHeuristicResult_t */
     uint64_t algo[8];
     size_t workspace;
     int state;
@@ -19,7 +19,10 @@ struct found {                       /* cublasLtMatmulHeuristicResult_t */
 
 static int find_all(struct cu_blas *b)
 {
-    const struct { const char *name; void *to; } wanted[] = {
+    const struct {
+        const char *name;
+        void *to;
+    } wanted[] = {
         {"cublasLtCreate", &b->create},
         {"cublasLtDestroy", &b->destroy},
         {"cublasLtMatmulDescCreate", &b->desc_new},
@@ -46,7 +49,8 @@ void cu_blas_open(struct cu_blas *b)
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so",
                                         "/usr/local/cuda/lib64/libcublasLt.so"};
     memset(b, 0, sizeof *b);
-    for (size_t i = 0; i < sizeof names / sizeof *names && !b->library; i++) b->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < sizeof names / sizeof *names && !b->library; i++)
+        b->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     if (!b->library) return;
     if (!find_all(b) || b->create(&b->handle)) {
         b->handle = NULL;
@@ -85,7 +89,8 @@ static int shape_find(struct cu_blas *b, struct cu_blas_shape *s)
                     b->desc_set(s->desc, DESC_BIAS, &bias, sizeof bias)))
         return 0;
     if (b->layout_new(&s->w, type, s->k, s->n, s->pitch) || b->layout_new(&s->x, type, s->k, s->t, s->k) ||
-        b->layout_new(&s->c, TYPE_F32, s->n, s->t, s->add) || b->layout_new(&s->y, TYPE_F32, s->n, s->t, s->out))
+        b->layout_new(&s->c, TYPE_F32, s->n, s->t, s->add) ||
+        b->layout_new(&s->y, TYPE_F32, s->n, s->t, s->out))
         return 0;
     if (b->wish_new(&wish)) return 0;
     int bad = b->wish_set(wish, WISH_WORKSPACE, &workspace, sizeof workspace) ||
@@ -97,9 +102,15 @@ static int shape_find(struct cu_blas *b, struct cu_blas_shape *s)
 
 static struct cu_blas_shape *shape_of(struct cu_blas *b, const struct cu_blas_product *p)
 {
-    struct cu_blas_shape want = {.t = p->t, .n = p->n, .k = p->k, .pitch = p->pitch, .out = p->out_stride,
-                                 .add = p->residual ? p->residual_stride : p->out_stride, .bf16 = p->bf16,
-                                 .residual = p->residual != 0, .bias = p->bias != 0};
+    struct cu_blas_shape want = {.t = p->t,
+                                 .n = p->n,
+                                 .k = p->k,
+                                 .pitch = p->pitch,
+                                 .out = p->out_stride,
+                                 .add = p->residual ? p->residual_stride : p->out_stride,
+                                 .bf16 = p->bf16,
+                                 .residual = p->residual != 0,
+                                 .bias = p->bias != 0};
     size_t key = offsetof(struct cu_blas_shape, desc);
     for (uint32_t i = 0; i < b->shapes_n; i++)
         if (!memcmp(&b->shapes[i], &want, key)) return &b->shapes[i];
@@ -120,7 +131,8 @@ int cu_blas_multiply(struct cu_blas *b, const struct cu_blas_product *p)
     if (!s) return 0;
     if (p->bias && b->desc_set(s->desc, DESC_BIAS, &p->bias, sizeof p->bias)) return 0;
     uint64_t c = p->residual ? p->residual : p->y;
-    return !b->multiply(b->handle, s->desc, &one, (const void *)(uintptr_t)p->w, s->w, (const void *)(uintptr_t)p->x, s->x, &beta,
-                        (const void *)(uintptr_t)c, s->c, (void *)(uintptr_t)p->y, s->y, s->algo,
-                        (void *)(uintptr_t)p->workspace, CU_BLAS_WORKSPACE, p->stream);
+    return !b->multiply(b->handle, s->desc, &one, (const void *)(uintptr_t)p->w, s->w,
+                        (const void *)(uintptr_t)p->x, s->x, &beta, (const void *)(uintptr_t)c, s->c,
+                        (void *)(uintptr_t)p->y, s->y, s->algo, (void *)(uintptr_t)p->workspace,
+                        CU_BLAS_WORKSPACE, p->stream);
 }

@@ -28,8 +28,8 @@ struct cu_blas {
     int (*wish_free)(void *);
     int (*wish_set)(void *, int what, const void *value, size_t bytes);
     int (*find)(void *, void *, void *, void *, void *, void *, void *, int wanted, void *results, int *n);
-    int (*multiply)(void *, void *, const void *, const void *, void *, const void *, void *, const void *, const void *,
-                    void *, void *, void *, const void *, void *, size_t, void *stream);
+    int (*multiply)(void *, void *, const void *, const void *, void *, const void *, void *, const void *,
+                    const void *, void *, void *, void *, const void *, void *, size_t, void *stream);
     struct cu_blas_shape shapes[CU_BLAS_SHAPES];
     uint32_t shapes_n;
 };
@@ -38,8 +38,8 @@ struct cu_blas {
 void cu_blas_open(struct cu_blas *b);
 void cu_blas_close(struct cu_blas *b);
 
-/* y [t, n] fp32 = x [t, k] . w [n, k] (16 bits, bf16 or fp16; rows of w `pitch` numbers apart) (+ residual) (+ bias). 0: this
- * library cannot, and nothing was started. */
+/* y [t, n] fp32 = x [t, k] . w [n, k] (16 bits, bf16 or fp16; rows of w `pitch` numbers apart) (+ residual)
+ * (+ bias). 0: this library cannot, and nothing was started. */
 struct cu_blas_product {
     uint32_t t, n, k, pitch, out_stride, residual_stride, bf16;
     uint64_t x, w, y, residual, bias, workspace;

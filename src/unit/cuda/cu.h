@@ -1,7 +1,7 @@
-/* cu.h: what the files of the unit `cuda` share. cuda.c has the table, driver.c the driver, upload.c weights, fuse.c turns
- * a graph into steps, cupass.c issues one pass of steps, cudarun.c runs batches, cudastate.c remembers, blas.c is the door to
- * cuBLASLt. Everything belongs to a unit, program, state or run; two units never share a byte.
- * SPDX-License-Identifier: MIT */
+/* cu.h: what the files of the unit `cuda` share. cuda.c has the table, driver.c the driver, upload.c weights,
+ * fuse.c turns a graph into steps, cupass.c issues one pass of steps, cudarun.c runs batches, cudastate.c
+ * remembers, blas.c is the door to cuBLASLt. Everything belongs to a unit, program, state or run; two units
+ * never share a byte. SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_CU_H
 #define SG_UNIT_CUDA_CU_H
 
@@ -14,55 +14,60 @@
 #include "unit/unit.h"
 
 enum {
-    CU_FEW = 16,                     /* rows of a pass that the decode kernels take */
-    CU_EXACT = 32,                   /* rows up to which products are made by them, 16 at a time */
-    CU_MANY = 2048,                  /* rows of a pass at most */
-    CU_LOGITS = 256,                 /* wanted rows of a pass at most */
+    CU_FEW = 16,     /* rows of a pass that the decode kernels take */
+    CU_EXACT = 32,   /* rows up to which products are made by them, 16 at a time */
+    CU_MANY = 2048,  /* rows of a pass at most */
+    CU_LOGITS = 256, /* wanted rows of a pass at most */
     CU_LANES = 1,
     CU_MARKS = 8,
-    CU_STAGE = 4 << 20,              /* bytes of a pinned staging half */
-    CU_AHEAD = 4,                    /* steps in flight */
-    CU_POOL = 512,                   /* pieces kept ... */
-    CU_POOL_MB = 2048,               /* ... and their sum */
-    CU_STEP_TAPS = 8,                /* taps of a convolution that decode kernels take */
+    CU_STAGE = 4 << 20, /* bytes of a pinned staging half */
+    CU_AHEAD = 4,       /* steps in flight */
+    CU_POOL = 512,      /* pieces kept ... */
+    CU_POOL_MB = 2048,  /* ... and their sum */
+    CU_STEP_TAPS = 8,   /* taps of a convolution that decode kernels take */
 };
 
 /* X(name): every kernel that is looked up by one name. */
-#define CU_KERNELS(X)                                                                                            \
-    X(embed) X(norm_rows) X(rope) X(glu) X(act) X(add) X(scale) X(rows) X(route) X(experts_in) X(experts_out)    \
-    X(lora_low) X(lora_add) X(read_all) X(conv_step) X(conv_many) X(conv_keep) X(append) X(prepare)              \
-    X(attend_join) X(narrow) X(widen) X(gemm_f16) X(gemm_bf16) X(argmax_rows) X(choose_best) X(delta_4) X(delta_8) \
-    X(delta_ready_4) X(delta_ready_8) X(delta_tiles_4) X(conv_tiles)
+#define CU_KERNELS(X)                                                                                   \
+    X(embed)                                                                                            \
+    X(norm_rows) X(rope) X(glu) X(act) X(add) X(scale) X(rows) X(route) X(experts_in) X(experts_out)    \
+        X(lora_low) X(lora_add) X(read_all) X(conv_step) X(conv_many) X(conv_keep) X(append) X(prepare) \
+            X(attend_join) X(narrow) X(widen) X(gemm_f16) X(gemm_bf16) X(argmax_rows) X(choose_best)    \
+                X(delta_4) X(delta_8) X(delta_ready_4) X(delta_ready_8) X(delta_tiles_4) X(conv_tiles)
 
 struct cu_kernels {
 #define X(name) cu_fn name;
     CU_KERNELS(X)
 #undef X
-    cu_fn gemv[CK_KINDS][5];         /* for 1, 2, 4, 8, 16 rows */
+    cu_fn gemv[CK_KINDS][5]; /* for 1, 2, 4, 8, 16 rows */
     cu_fn attend_part[4], attend_many[4];
-    cu_fn flash[2][3];               /* fp16, bf16; heads of 64, 128, 256; NULL: none */
+    cu_fn flash[2][3]; /* fp16, bf16; heads of 64, 128, 256; NULL: none */
 };
 
 struct sg_unit {
     struct sg_unit_base base;
     struct sg_unit_desc desc;
     struct cu_driver d;
-    struct cu_blas blas;             /* .handle NULL: not installed */
+    struct cu_blas blas; /* .handle NULL: not installed */
     cu_card card;
     cu_ctx ctx;
     uint32_t sms, major, shared_max; /* bytes of shared memory that a block may ask for */
-    uint32_t pdl, waves, graphs;     /* tuning: programmatic launch, blocks per multiprocessor, captured steps */
+    uint32_t pdl, waves, graphs; /* tuning: programmatic launch, blocks per multiprocessor, captured steps */
     cu_mod modules[8];
     uint32_t modules_n;
     struct cu_kernels k;
-    atomic_uint_fast64_t states;     /* numbers given to states */
-    pthread_mutex_t pooling;         /* guards pool: memory of states that were freed, for the next ones of their sizes */
-    struct cu_piece { cu_ptr p; size_t bytes; } pool[CU_POOL];
+    atomic_uint_fast64_t states; /* numbers given to states */
+    pthread_mutex_t
+        pooling; /* guards pool: memory of states that were freed, for the next ones of their sizes */
+    struct cu_piece {
+        cu_ptr p;
+        size_t bytes;
+    } pool[CU_POOL];
     uint32_t pool_n;
     size_t pool_bytes;
-    cu_stream copies;                /* states in and out */
-    pthread_mutex_t copying;         /* guards copies and stage */
-    unsigned char *stage;            /* pinned, two halves of CU_STAGE */
+    cu_stream copies;        /* states in and out */
+    pthread_mutex_t copying; /* guards copies and stage */
+    unsigned char *stage;    /* pinned, two halves of CU_STAGE */
     cu_event halves[2];
 };
 
@@ -71,7 +76,8 @@ void cu_enter(struct sg_unit *u);
 void cu_leave(struct sg_unit *u);
 segue_status cu_room(struct sg_unit *u, size_t bytes, const char *what, cu_ptr *out, segue_error *err);
 void cu_room_free(struct sg_unit *u, cu_ptr *p);
-/* Memory of states: kept when it is let go, because the driver takes its time. Nothing may be running on it. */
+/* Memory of states: kept when it is let go, because the driver takes its time. Nothing may be running on it.
+ */
 segue_status cu_piece_take(struct sg_unit *u, size_t bytes, cu_ptr *out, segue_error *err);
 void cu_piece_leave(struct sg_unit *u, cu_ptr *p, size_t bytes);
 /* Through pinned memory, in order with `copies`; to_host waits. */
@@ -84,20 +90,20 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err);
 struct cu_tensor {
     const struct sg_tensor *source;
     struct ck_weight w;
-    cu_ptr memory;                   /* data and scales in one */
+    cu_ptr memory; /* data and scales in one */
     size_t bytes;
-    cu_ptr vector;                   /* the same as fp32, for norms, biases and other small ones; 0: not made */
+    cu_ptr vector; /* the same as fp32, for norms, biases and other small ones; 0: not made */
 };
 /* The tensors of all programs of one compile; reference-counted. */
 struct cu_weights {
     struct sg_unit *unit;
-    uint32_t references;             /* changed only by compile and discard, which do not overlap */
+    uint32_t references; /* changed only by compile and discard, which do not overlap */
     struct cu_tensor *tensors;
     uint32_t n;
     uint64_t bytes;
 };
-segue_status cu_weights_new(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t graphs_n, struct cu_weights **out,
-                            segue_error *err);
+segue_status cu_weights_new(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t graphs_n,
+                            struct cu_weights **out, segue_error *err);
 void cu_weights_free(struct cu_weights *w);
 const struct cu_tensor *cu_weight_of(const struct cu_weights *w, const struct sg_tensor *t);
 
@@ -107,26 +113,35 @@ enum cu_step_kind { CU_STEP_OP, CU_STEP_PRODUCT, CU_STEP_PREPARE, CU_STEP_NOTHIN
 /* What is issued at once: an op as it stands, or a window of ops that one launch does. */
 struct cu_step {
     enum cu_step_kind kind;
-    const struct sg_op *op;          /* the op; of a window: the one that it is named after */
-    const struct sg_op *norm;        /* product: norm of x before it, or NULL */
-    const struct sg_op *parts[CK_SEGMENTS];  /* product: linears of one x. With glu: gate and up */
+    const struct sg_op *op;                 /* the op; of a window: the one that it is named after */
+    const struct sg_op *norm;               /* product: norm of x before it, or NULL */
+    const struct sg_op *parts[CK_SEGMENTS]; /* product: linears of one x. With glu: gate and up */
     uint32_t parts_n;
-    const struct sg_op *glu;         /* product: what is done with both */
-    const struct sg_op *q_norm, *k_norm, *q_rope, *k_rope, *attend;  /* prepare */
+    const struct sg_op *glu;                                        /* product: what is done with both */
+    const struct sg_op *q_norm, *k_norm, *q_rope, *k_rope, *attend; /* prepare */
 };
 
-struct cu_place { uint32_t at, wanted; };    /* of a value: first column in the room of T or R rows */
+struct cu_place {
+    uint32_t at, wanted;
+}; /* of a value: first column in the room of T or R rows */
 
-struct cu_room_pair {                /* memory of values for up to rows[0] rows and rows[1] wanted ones */
+struct cu_room_pair { /* memory of values for up to rows[0] rows and rows[1] wanted ones */
     cu_ptr memory[2];
     uint32_t rows[2];
 };
 
-struct cu_graph_key { uint32_t rows, chunks, best, advance, storage, stops, heading; struct ck_banned banned; };
-struct cu_captured { struct cu_graph_key key; cu_exec exec; };
+struct cu_graph_key {
+    uint32_t rows, chunks, best, advance, storage, stops, heading;
+    struct ck_banned banned;
+};
+struct cu_captured {
+    struct cu_graph_key key;
+    cu_exec exec;
+};
 enum { CU_CAPTURED = 24 };
 
-/* The arrays of struct ck_pass, for CU_MANY rows, in one piece that begins with `head`; and the same in pinned memory. */
+/* The arrays of struct ck_pass, for CU_MANY rows, in one piece that begins with `head`; and the same in
+ * pinned memory. */
 struct cu_heading {
     cu_ptr head, tokens, place, span, wanted, slots, slots_out;
     unsigned char *pinned;
@@ -134,33 +149,37 @@ struct cu_heading {
 /* A step that was issued before it was asked for: its token is the one that the last run chose. */
 struct cu_ahead {
     int active;
-    uint64_t state, version, first;  /* of which state, at which position */
+    uint64_t state, version, first; /* of which state, at which position */
     uint32_t heading;
     int32_t token;
     struct ck_banned banned;
 };
-struct cu_lora { uint64_t id; const struct sg_lora_pair *pair; cu_ptr room; };
+struct cu_lora {
+    uint64_t id;
+    const struct sg_lora_pair *pair;
+    cu_ptr room;
+};
 
 /* What one pass needs beside weights and states. One run at a time uses it. */
 struct cu_lane {
     cu_stream stream;
     cu_event begin, end;
-    struct cu_room_pair few[2], many;    /* few[1]: the same but for its own wanted rows */
-    struct cu_heading headings[2];   /* passes use the first one; a step ahead alternates */
+    struct cu_room_pair few[2], many; /* few[1]: the same but for its own wanted rows */
+    struct cu_heading headings[2];    /* passes use the first one; a step ahead alternates */
     size_t head_bytes;
-    cu_ptr scratch, narrow, wide, parts, workspace;   /* grown on demand */
+    cu_ptr scratch, narrow, wide, parts, workspace; /* grown on demand */
     size_t scratch_n, narrow_n, wide_n, parts_n;
     cu_ptr best_value, best_index, chosen, stops;
-    int32_t *host_chosen;            /* pinned [CU_FEW] */
-    int32_t *ring;                   /* pinned and mapped [CU_RING] */
-    volatile uint32_t *written;      /* behind it */
-    float *host_logits;              /* pinned [CK_SPANS][vocab], made on demand */
+    int32_t *host_chosen;       /* pinned [CU_FEW] */
+    int32_t *ring;              /* pinned and mapped [CU_RING] */
+    volatile uint32_t *written; /* behind it */
+    float *host_logits;         /* pinned [CK_SPANS][vocab], made on demand */
     struct cu_ahead ahead;
-    cu_stream gives;                 /* logits of one step go out while the next one runs */
+    cu_stream gives; /* logits of one step go out while the next one runs */
     cu_event done[2], given[2];
     struct cu_captured captured[CU_CAPTURED];
     uint32_t captured_n, captured_next;
-    struct cu_lora *loras;           /* adapters that were sent */
+    struct cu_lora *loras; /* adapters that were sent */
     uint32_t loras_n, loras_cap;
 };
 enum { CU_RING = 65536, CU_STOPS = 1024, CU_BLOCKS = 2048 };
@@ -168,18 +187,18 @@ enum { CU_RING = 65536, CU_STOPS = 1024, CU_BLOCKS = 2048 };
 struct sg_program {
     struct sg_program_base base;
     struct cu_weights *weights;
-    cu_ptr *inverse;                 /* [ropes_n] */
-    struct cu_place *places;         /* [values_n], fused and unfused alike */
-    uint32_t columns[2];             /* T and R columns of one row of all values alive at once */
-    int may_lead;                    /* 1: a step ahead keeps its hands off what it reads */
-    struct cu_step *plain, *fused;   /* one per op; windows */
+    cu_ptr *inverse;               /* [ropes_n] */
+    struct cu_place *places;       /* [values_n], fused and unfused alike */
+    uint32_t columns[2];           /* T and R columns of one row of all values alive at once */
+    int may_lead;                  /* 1: a step ahead keeps its hands off what it reads */
+    struct cu_step *plain, *fused; /* one per op; windows */
     uint32_t plain_n, fused_n;
     uint64_t read_per_token;
     struct cu_lane lane;
-    pthread_mutex_t lock;            /* one run at a time uses the lane */
+    pthread_mutex_t lock; /* one run at a time uses the lane */
 };
-segue_status cu_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, struct sg_program **programs,
-                        segue_error *err);
+segue_status cu_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n,
+                        struct sg_program **programs, segue_error *err);
 void cu_discard(struct sg_program *p);
 /* Windows of ops -> steps; both lists are written into the program. */
 segue_status cu_fuse(struct sg_program *p, segue_error *err);
@@ -188,17 +207,21 @@ segue_status cu_fuse(struct sg_program *p, segue_error *err);
 
 struct cu_slot {
     struct sg_slot slot;
-    size_t row_bytes, fixed_bytes;   /* one of them is 0 */
+    size_t row_bytes, fixed_bytes; /* one of them is 0 */
     cu_ptr memory;
-    cu_ptr other;                    /* fixed slots: where a step ahead writes; 0: not made */
-    uint64_t room;                   /* rows that fit */
-    uint64_t first, end;             /* rows held */
+    cu_ptr other;        /* fixed slots: where a step ahead writes; 0: not made */
+    uint64_t room;       /* rows that fit */
+    uint64_t first, end; /* rows held */
     int given;
 };
-struct cu_mark { uint32_t number; uint64_t rows; cu_ptr copy; };
+struct cu_mark {
+    uint32_t number;
+    uint64_t rows;
+    cu_ptr copy;
+};
 struct sg_state {
     struct sg_state_base base;
-    pthread_mutex_t lock;            /* guards busy, rows and what slots hold */
+    pthread_mutex_t lock; /* guards busy, rows and what slots hold */
     pthread_cond_t moved;
     int busy;
     enum sg_storage storage;
@@ -207,13 +230,14 @@ struct sg_state {
     struct cu_slot *slots;
     struct cu_mark *marks;
     size_t fixed_bytes;
-    uint64_t id, version;            /* unlike any other of this unit; grows when rows are changed from outside of runs */
-    int ahead;                       /* 1: a step ahead may still be running on it */
+    uint64_t id,
+        version; /* unlike any other of this unit; grows when rows are changed from outside of runs */
+    int ahead;   /* 1: a step ahead may still be running on it */
 };
 /* Fixed slots have their other copies. */
 segue_status cu_state_others(struct sg_state *s, segue_error *err);
-segue_status cu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n, const struct sg_state_opts *o,
-                          struct sg_state **out, segue_error *err);
+segue_status cu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n,
+                          const struct sg_state_opts *o, struct sg_state **out, segue_error *err);
 void cu_state_free(struct sg_state *s);
 segue_status cu_state_fork(struct sg_state *s, struct sg_state **out, segue_error *err);
 segue_status cu_state_mark(struct sg_state *s, uint32_t *mark, segue_error *err);
@@ -222,10 +246,10 @@ void cu_state_drop(struct sg_state *s, uint32_t mark);
 segue_status cu_state_cut(struct sg_state *s, uint64_t rows, segue_error *err);
 void cu_state_held(const struct sg_state *s, uint32_t slot, uint64_t *first, uint64_t *rows);
 uint64_t cu_state_bytes(const struct sg_state *s);
-segue_status cu_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage, void *out,
-                          segue_error *err);
-segue_status cu_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage, const void *in,
-                          segue_error *err);
+segue_status cu_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
+                          enum sg_storage storage, void *out, segue_error *err);
+segue_status cu_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
+                          enum sg_storage storage, const void *in, segue_error *err);
 /* For runs: take (refused when busy), make room for rows in all, move on, give back. */
 segue_status cu_state_take(struct sg_state *s, uint64_t rows, segue_error *err);
 void cu_state_moved(struct sg_state *s, uint64_t rows);
@@ -239,15 +263,15 @@ struct cu_pass {
     struct sg_program *program;
     struct cu_lane *lane;
     const struct cu_room_pair *room;
-    uint32_t rows_n[2];              /* T, R */
-    uint32_t spans_n, chunks;        /* chunks: of attention, for the furthest row */
-    const struct sg_span *const *spans;  /* [spans_n] whose adapters apply; NULL: none has any */
+    uint32_t rows_n[2];                 /* T, R */
+    uint32_t spans_n, chunks;           /* chunks: of attention, for the furthest row */
+    const struct sg_span *const *spans; /* [spans_n] whose adapters apply; NULL: none has any */
     uint32_t from[2][CK_SPANS + 1], heading;
     enum sg_storage kv;
-    uint32_t best;                   /* 1: the best logit of each wanted row is wanted */
+    uint32_t best; /* 1: the best logit of each wanted row is wanted */
     struct ck_banned banned;
     uint32_t best_blocks, best_done;
-    const void *narrowed;            /* the x whose 16-bit copy lies in lane->narrow, and its form */
+    const void *narrowed; /* the x whose 16-bit copy lies in lane->narrow, and its form */
     const struct sg_op *narrowed_norm;
     uint32_t narrowed_bf16;
     int32_t narrowed_by;
@@ -255,18 +279,20 @@ struct cu_pass {
     segue_error *err;
 };
 struct ck_view cu_view_of(const struct cu_pass *p, const struct sg_operand *x);
-segue_status cu_launch(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t threads, size_t shared,
-                       const void *args);
+segue_status cu_launch(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t threads,
+                       size_t shared, const void *args);
 struct ck_pass cu_kernel_pass(const struct cu_pass *p);
 segue_status cu_issue(struct cu_pass *p, const struct cu_step *s);
 /* The best of each wanted row, and with advance the step to the next token. */
 segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops_n);
-segue_status cu_product(struct cu_pass *p, const struct cu_step *s);       /* cuproduct.c */
-segue_status cu_grow(struct sg_unit *u, cu_ptr *p, size_t *have, size_t want, const char *what, segue_error *err);
+segue_status cu_product(struct cu_pass *p, const struct cu_step *s); /* cuproduct.c */
+segue_status cu_grow(struct sg_unit *u, cu_ptr *p, size_t *have, size_t want, const char *what,
+                     segue_error *err);
 
 /* --- runs (cudarun.c) --- */
 
-segue_status cu_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out, segue_error *err);
+segue_status cu_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r,
+                      struct sg_run **out, segue_error *err);
 segue_status cu_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err);
 
 #endif

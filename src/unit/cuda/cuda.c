@@ -1,5 +1,5 @@
-/* cuda.c: the unit `cuda`: its table, which GPUs are here and why not, opening one, kernels, memory and copies through
- * pinned staging. What a graph becomes is in fuse.c; nothing here knows an op.
+/* cuda.c: the unit `cuda`: its table, which GPUs are here and why not, opening one, kernels, memory and
+ * copies through pinned staging. What a graph becomes is in fuse.c; nothing here knows an op.
  * SPDX-License-Identifier: MIT */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -32,8 +32,10 @@ segue_status cu_room(struct sg_unit *u, size_t bytes, const char *what, cu_ptr *
     cu_result r = u->d.alloc(out, bytes ? bytes : 16);
     cu_leave(u);
     if (r == CU_OUT_OF_MEMORY)
-        return sg_fail(err, SEGUE_EMEMORY, "unit cuda: %s: %zu MB do not fit into the GPU's memory; take a smaller storage or "
-                       "context, or end other programs on it", what, bytes >> 20);
+        return sg_fail(err, SEGUE_EMEMORY,
+                       "unit cuda: %s: %zu MB do not fit into the GPU's memory; take a smaller storage or "
+                       "context, or end other programs on it",
+                       what, bytes >> 20);
     return cu_check(&u->d, r, what, err);
 }
 
@@ -85,7 +87,8 @@ void cu_piece_leave(struct sg_unit *u, cu_ptr *p, size_t bytes)
     cu_room_free(u, p);
 }
 
-segue_status cu_grow(struct sg_unit *u, cu_ptr *p, size_t *have, size_t want, const char *what, segue_error *err)
+segue_status cu_grow(struct sg_unit *u, cu_ptr *p, size_t *have, size_t want, const char *what,
+                     segue_error *err)
 {
     if (want <= *have) return SEGUE_OK;
     cu_room_free(u, p);
@@ -121,7 +124,8 @@ static segue_status fetch_pieces(struct sg_unit *u, char *to, cu_ptr from, size_
     for (size_t i = 0; i < pieces + 1; i++) { /* piece i starts before piece i - 1 is taken out */
         size_t at = i * (size_t)CU_STAGE, piece = i < pieces ? (n - at < CU_STAGE ? n - at : CU_STAGE) : 0;
         if (piece) {
-            SG_TRY(cu_check(&u->d, u->d.to_host(u->stage + i % 2 * CU_STAGE, from + at, piece, u->copies), "copy from the GPU", err));
+            SG_TRY(cu_check(&u->d, u->d.to_host(u->stage + i % 2 * CU_STAGE, from + at, piece, u->copies),
+                            "copy from the GPU", err));
             SG_TRY(cu_check(&u->d, u->d.event_record(u->halves[i % 2], u->copies), "copy from the GPU", err));
         }
         if (!i) continue;
@@ -170,21 +174,30 @@ static segue_status find_families(struct sg_unit *u, segue_error *err)
         for (int b = 0; b < 5; b++) {
             snprintf(name, sizeof name, "gemv_%s_%d", kinds[k], 1 << b);
             SG_TRY(find_kernel(u, name, &u->k.gemv[k][b], err));
-            SG_TRY(cu_check(&u->d, u->d.function_set(u->k.gemv[k][b], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max), "open unit", err));
+            SG_TRY(cu_check(&u->d,
+                            u->d.function_set(u->k.gemv[k][b], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max),
+                            "open unit", err));
         }
     for (int s = 0; s < 4; s++) {
         snprintf(name, sizeof name, "attend_part_%s", storages[s]);
         SG_TRY(find_kernel(u, name, &u->k.attend_part[s], err));
         snprintf(name, sizeof name, "attend_many_%s", storages[s]);
         SG_TRY(find_kernel(u, name, &u->k.attend_many[s], err));
-        SG_TRY(cu_check(&u->d, u->d.function_set(u->k.attend_part[s], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max), "open unit", err));
-        SG_TRY(cu_check(&u->d, u->d.function_set(u->k.attend_many[s], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max), "open unit", err));
+        SG_TRY(cu_check(&u->d,
+                        u->d.function_set(u->k.attend_part[s], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max),
+                        "open unit", err));
+        SG_TRY(cu_check(&u->d,
+                        u->d.function_set(u->k.attend_many[s], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max),
+                        "open unit", err));
     }
     for (int s = 0; s < 2; s++)
         for (int w = 0; w < 3; w++) {
             snprintf(name, sizeof name, "flash_%s_%d", storages[s + 1], 64 << w);
             SG_TRY(find_kernel(u, name, &u->k.flash[s][w], err));
-            SG_TRY(cu_check(&u->d, u->d.function_set(u->k.flash[s][w], CU_FN_MAX_DYNAMIC_SHARED, 128 * ((64 << w) + 8) * 2), "open unit", err));
+            SG_TRY(cu_check(
+                &u->d,
+                u->d.function_set(u->k.flash[s][w], CU_FN_MAX_DYNAMIC_SHARED, 128 * ((64 << w) + 8) * 2),
+                "open unit", err));
         }
     return SEGUE_OK;
 }
@@ -192,7 +205,8 @@ static segue_status find_families(struct sg_unit *u, segue_error *err)
 segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
 {
     for (size_t i = 0; cu_images[i]; i++) {
-        SG_TRY(cu_check(&u->d, u->d.module_load(&u->modules[i], cu_images[i]), "open unit: kernels do not load", err));
+        SG_TRY(cu_check(&u->d, u->d.module_load(&u->modules[i], cu_images[i]),
+                        "open unit: kernels do not load", err));
         u->modules_n++;
     }
 #define X(name) SG_TRY(find_kernel(u, #name, &u->k.name, err));
@@ -229,11 +243,14 @@ static cu_result describe_card(const struct cu_driver *d, int index, struct sg_u
     describe_absent(out, "");
     snprintf(out->info.spec, sizeof out->info.spec, "cuda:%d", index);
     if (r) return r;
-    snprintf(out->info.features, sizeof out->info.features, "%.40s, capability %d.%d, %d multiprocessors, driver API %d.%d", name,
-             major, minor, sms, version / 1000, version % 1000 / 10);
+    snprintf(out->info.features, sizeof out->info.features,
+             "%.40s, capability %d.%d, %d multiprocessors, driver API %d.%d", name, major, minor, sms,
+             version / 1000, version % 1000 / 10);
     out->info.memory_bytes = bytes;
     out->info.present = major >= 8;
-    if (major < 8) snprintf(out->info.why, sizeof out->info.why, "capability %d.%d; 8.0 is the least that serves", major, minor);
+    if (major < 8)
+        snprintf(out->info.why, sizeof out->info.why, "capability %d.%d; 8.0 is the least that serves", major,
+                 minor);
     return 0;
 }
 
@@ -253,7 +270,8 @@ static segue_status cu_list(struct sg_unit_desc *out, size_t cap, size_t *n, seg
     } else {
         *n = (size_t)cards;
         for (int i = 0; i < cards && (size_t)i < cap; i++)
-            if (describe_card(&d, i, &out[i])) snprintf(out[i].info.why, sizeof out[i].info.why, "the GPU does not answer");
+            if (describe_card(&d, i, &out[i]))
+                snprintf(out[i].info.why, sizeof out[i].info.why, "the GPU does not answer");
     }
     cu_driver_close(&d);
     return SEGUE_OK;
@@ -283,16 +301,19 @@ static void cu_close(struct sg_unit *u)
     sg_free(u);
 }
 
-static segue_status number_of(const struct sg_unit_spec *spec, const char *key, uint32_t most, uint32_t *out, segue_error *err)
+static segue_status number_of(const struct sg_unit_spec *spec, const char *key, uint32_t most, uint32_t *out,
+                              segue_error *err)
 {
     const char *text = sg_spec_value(spec, key);
     char *end;
     if (!text) return SEGUE_OK;
     unsigned long n = strtoul(text, &end, 10);
     if (*text < '0' || *text > '9' || n > most || (*end && *end != '-'))
-        return sg_fail(err, SEGUE_EARG, "open unit: %s: %s%s is no number up to %u", spec->text, *key ? key : "the GPU ", text, most);
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: %s%s is no number up to %u", spec->text,
+                       *key ? key : "the GPU ", text, most);
     if (*end == '-')
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "open unit: %s: several GPUs as one unit are not built in; name one, cuda:%lu",
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "open unit: %s: several GPUs as one unit are not built in; name one, cuda:%lu",
                        spec->text, n);
     *out = (uint32_t)n;
     return SEGUE_OK;
@@ -302,10 +323,12 @@ static segue_status open_card(struct sg_unit *u, uint32_t index, segue_error *er
 {
     int cards = 0, value = 0;
     if (u->d.count(&cards) || (int)index >= cards)
-        return sg_fail(err, SEGUE_EUNIT, "open unit: cuda:%u: there are %d GPUs here; `segue units` lists them", index, cards);
+        return sg_fail(err, SEGUE_EUNIT,
+                       "open unit: cuda:%u: there are %d GPUs here; `segue units` lists them", index, cards);
     SG_TRY(cu_check(&u->d, u->d.get(&u->card, (int)index), "open unit", err));
     SG_TRY(cu_check(&u->d, describe_card(&u->d, (int)index, &u->desc), "open unit", err));
-    if (!u->desc.info.present) return sg_fail(err, SEGUE_EUNIT, "open unit: cuda:%u: %s", index, u->desc.info.why);
+    if (!u->desc.info.present)
+        return sg_fail(err, SEGUE_EUNIT, "open unit: cuda:%u: %s", index, u->desc.info.why);
     u->d.attribute(&value, CU_ATTR_SMS, u->card);
     u->sms = value > 0 ? (uint32_t)value : 1;
     u->d.attribute(&value, CU_ATTR_MAJOR, u->card);
@@ -315,9 +338,12 @@ static segue_status open_card(struct sg_unit *u, uint32_t index, segue_error *er
     if (u->major < 9) u->pdl = 0;
     SG_TRY(cu_check(&u->d, u->d.retain(&u->ctx, u->card), "open unit", err));
     cu_enter(u);
-    segue_status status = cu_check(&u->d, u->d.stream_new(&u->copies, CU_STREAM_NON_BLOCKING, 0), "open unit", err);
+    segue_status status =
+        cu_check(&u->d, u->d.stream_new(&u->copies, CU_STREAM_NON_BLOCKING, 0), "open unit", err);
     void *stage = NULL;
-    if (status == SEGUE_OK) status = cu_check(&u->d, u->d.host_alloc(&stage, 2 * (size_t)CU_STAGE, CU_HOST_MAPPED), "open unit", err);
+    if (status == SEGUE_OK)
+        status =
+            cu_check(&u->d, u->d.host_alloc(&stage, 2 * (size_t)CU_STAGE, CU_HOST_MAPPED), "open unit", err);
     u->stage = stage;
     for (int i = 0; i < 2 && status == SEGUE_OK; i++)
         status = cu_check(&u->d, u->d.event_new(&u->halves[i], CU_EVENT_UNTIMED), "open unit", err);
@@ -359,15 +385,18 @@ static segue_status cu_open(struct sg_unit **out, const struct sg_unit_spec *spe
 
 static void cu_describe(const struct sg_unit *u, struct sg_unit_desc *out) { *out = u->desc; }
 
-static segue_status cu_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op, segue_error *why)
+static segue_status cu_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op,
+                           segue_error *why)
 {
     (void)u;
     SG_TRY(sg_op_check(g, (uint32_t)(op - g->ops), why));
     const struct sg_attend *a = &op->u.attend;
     if (op->code == SG_OP_DELTA && op->u.delta.dk > 256)
-        return sg_fail(why, SEGUE_EUNSUPPORTED, "unit cuda: delta (layer %d): keys of width %u; 256 at most", op->layer, op->u.delta.dk);
+        return sg_fail(why, SEGUE_EUNSUPPORTED, "unit cuda: delta (layer %d): keys of width %u; 256 at most",
+                       op->layer, op->u.delta.dk);
     if (op->code == SG_OP_ATTEND && (a->d > 1024 || a->dv > 1024))
-        return sg_fail(why, SEGUE_EUNSUPPORTED, "unit cuda: attend (layer %d): heads of width %u and %u; 1024 at most", op->layer,
+        return sg_fail(why, SEGUE_EUNSUPPORTED,
+                       "unit cuda: attend (layer %d): heads of width %u and %u; 1024 at most", op->layer,
                        a->d, a->dv);
     return SEGUE_OK;
 }
@@ -376,14 +405,16 @@ static void cu_footprint(const struct sg_program *p, uint64_t *own, uint64_t *re
 {
     if (own) *own = p->weights->bytes;
     if (read) *read = p->read_per_token;
-    if (scratch) *scratch = ((uint64_t)p->columns[0] * CU_MANY + (uint64_t)p->columns[1] * CU_FEW) * sizeof(float);
+    if (scratch)
+        *scratch = ((uint64_t)p->columns[0] * CU_MANY + (uint64_t)p->columns[1] * CU_FEW) * sizeof(float);
 }
 
 /* --- measurements --- */
 
 static segue_status read_timed(struct sg_unit *u, cu_ptr p, uint64_t bytes, double *gb_s, segue_error *err)
 {
-    struct ck_read args = {.data = (const void *)(uintptr_t)p, .n = bytes / 16, .out = (uint32_t *)(uintptr_t)p};
+    struct ck_read args = {
+        .data = (const void *)(uintptr_t)p, .n = bytes / 16, .out = (uint32_t *)(uintptr_t)p};
     struct cu_launch l = {u->sms * 8, 1, 1, 512, 1, 1, 0, u->copies, NULL, 0};
     void *list[] = {&args};
     double best = 0;
@@ -416,7 +447,8 @@ static segue_status cu_stream_rate(struct sg_unit *u, uint64_t bytes, double *gb
 /* Energy since the driver was loaded, from NVML, which is opened for this one question. */
 static segue_status cu_meter(struct sg_unit *u, double *joules, segue_error *err)
 {
-    static const char *const names[] = {"nvmlInit_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetTotalEnergyConsumption", "nvmlShutdown"};
+    static const char *const names[] = {"nvmlInit_v2", "nvmlDeviceGetHandleByIndex_v2",
+                                        "nvmlDeviceGetTotalEnergyConsumption", "nvmlShutdown"};
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL), *found[4] = {0}, *card = NULL;
     int (*init)(void), (*get)(unsigned, void **), (*energy)(void *, unsigned long long *), (*stop)(void);
     unsigned long long mj = 0;
@@ -434,7 +466,8 @@ static segue_status cu_meter(struct sg_unit *u, double *joules, segue_error *err
         }
     }
     if (library) dlclose(library);
-    if (!ok) return sg_fail(err, SEGUE_EUNSUPPORTED, "energy not measured: unit cuda: NVML does not tell it here");
+    if (!ok)
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "energy not measured: unit cuda: NVML does not tell it here");
     *joules = (double)mj * 1e-3;
     return SEGUE_OK;
 }

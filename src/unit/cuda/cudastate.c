@@ -1,8 +1,8 @@
-/* cudastate.c: what the unit remembers of a sequence, in GPU memory. K and V rows lie one after the other in the canonical
- * layout and the storage that was asked for; a slot that grows moves to a larger piece. Convolution and delta slots are
- * fp32 and changed in place: a pass is issued whole or not at all. Forks copy on the GPU (a gigabyte takes half a
- * millisecond there), so two states never share memory. No row is ever let go before the state is.
- * SPDX-License-Identifier: MIT */
+/* cudastate.c: what the unit remembers of a sequence, in GPU memory. K and V rows lie one after the other in
+ * the canonical layout and the storage that was asked for; a slot that grows moves to a larger piece.
+ * Convolution and delta slots are fp32 and changed in place: a pass is issued whole or not at all. Forks copy
+ * on the GPU (a gigabyte takes half a millisecond there), so two states never share memory. No row is ever
+ * let go before the state is. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "unit/cuda/cu.h"
@@ -47,7 +47,8 @@ static segue_status clear_bytes(struct sg_unit *u, cu_ptr to, size_t n, segue_er
     return cu_check(&u->d, r, "clear state", err);
 }
 
-/* A step ahead only reads what is held, but what changes or frees memory has to wait for it; it is dropped then. */
+/* A step ahead only reads what is held, but what changes or frees memory has to wait for it; it is dropped
+ * then. */
 static void settle(struct sg_state *s)
 {
     s->version++;
@@ -61,7 +62,8 @@ static void settle(struct sg_state *s)
 segue_status cu_state_others(struct sg_state *s, segue_error *err)
 {
     for (uint32_t i = 0; i < s->slots_n; i++)
-        if (s->slots[i].fixed_bytes && !s->slots[i].other) SG_TRY(cu_piece_take(s->base.unit, s->slots[i].fixed_bytes, &s->slots[i].other, err));
+        if (s->slots[i].fixed_bytes && !s->slots[i].other)
+            SG_TRY(cu_piece_take(s->base.unit, s->slots[i].fixed_bytes, &s->slots[i].other, err));
     return SEGUE_OK;
 }
 
@@ -81,7 +83,8 @@ static segue_status slot_grow(struct sg_unit *u, struct cu_slot *s, uint64_t row
         bytes = (size_t)room * s->row_bytes;
         status = cu_piece_take(u, bytes, &wider, err);
     }
-    if (status == SEGUE_OK) status = move_bytes(u, wider, s->memory, s->memory ? s->end * s->row_bytes : 0, err);
+    if (status == SEGUE_OK)
+        status = move_bytes(u, wider, s->memory, s->memory ? s->end * s->row_bytes : 0, err);
     if (status == SEGUE_OK && s->memory) status = moved_all(u, err);
     if (status != SEGUE_OK) {
         cu_room_free(u, &wider);
@@ -93,7 +96,8 @@ static segue_status slot_grow(struct sg_unit *u, struct cu_slot *s, uint64_t row
     return SEGUE_OK;
 }
 
-static segue_status slot_begin(struct sg_state *st, struct cu_slot *s, const struct sg_slot *slot, uint64_t rows, segue_error *err)
+static segue_status slot_begin(struct sg_state *st, struct cu_slot *s, const struct sg_slot *slot,
+                               uint64_t rows, segue_error *err)
 {
     s->slot = *slot;
     s->row_bytes = sg_slot_row_bytes(slot, st->storage);
@@ -104,7 +108,8 @@ static segue_status slot_begin(struct sg_state *st, struct cu_slot *s, const str
     return clear_bytes(st->base.unit, s->memory, s->fixed_bytes, err);
 }
 
-static segue_status state_fill(struct sg_state *st, const struct sg_slot *slots, uint32_t n, uint64_t rows, segue_error *err)
+static segue_status state_fill(struct sg_state *st, const struct sg_slot *slots, uint32_t n, uint64_t rows,
+                               segue_error *err)
 {
     st->slots = sg_alloc(n * sizeof *st->slots);
     st->marks = sg_alloc(st->marks_cap * sizeof *st->marks);
@@ -114,13 +119,14 @@ static segue_status state_fill(struct sg_state *st, const struct sg_slot *slots,
     return moved_all(st->base.unit, err);
 }
 
-segue_status cu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n, const struct sg_state_opts *o,
-                          struct sg_state **out, segue_error *err)
+segue_status cu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n,
+                          const struct sg_state_opts *o, struct sg_state **out, segue_error *err)
 {
     enum sg_storage storage = o ? o->kv : SG_F16;
     if (storage != SG_F32 && storage != SG_F16 && storage != SG_BF16 && storage != SG_Q8_0)
         return sg_fail(err, SEGUE_EUNSUPPORTED, "new state: cuda: K and V as %s; take f32, f16, bf16 or q8",
-                       (unsigned)storage < SG_STORAGE_N ? sg_storage_info(storage)->name : "an unknown storage");
+                       (unsigned)storage < SG_STORAGE_N ? sg_storage_info(storage)->name
+                                                        : "an unknown storage");
     struct sg_state *st = sg_alloc(sizeof *st);
     if (!st) return sg_no_memory("state", sizeof *st, err);
     st->base = (struct sg_state_base){u->base.ops, u};
@@ -150,7 +156,8 @@ void cu_state_free(struct sg_state *s)
     marks_keep(s, 0);
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct cu_slot *slot = &s->slots[i];
-        cu_piece_leave(s->base.unit, &s->slots[i].memory, slot->fixed_bytes ? slot->fixed_bytes : (size_t)slot->room * slot->row_bytes);
+        cu_piece_leave(s->base.unit, &s->slots[i].memory,
+                       slot->fixed_bytes ? slot->fixed_bytes : (size_t)slot->room * slot->row_bytes);
         cu_piece_leave(s->base.unit, &s->slots[i].other, slot->fixed_bytes);
     }
     sg_free(s->slots);
@@ -177,7 +184,9 @@ segue_status cu_state_fork(struct sg_state *s, struct sg_state **out, segue_erro
         to->first = from->first;
         to->end = from->end;
         status = is_rows(to) ? slot_grow(u, to, from->end, err) : SEGUE_OK;
-        if (status == SEGUE_OK) status = move_bytes(u, to->memory, from->memory, is_rows(to) ? from->end * from->row_bytes : from->fixed_bytes, err);
+        if (status == SEGUE_OK)
+            status = move_bytes(u, to->memory, from->memory,
+                                is_rows(to) ? from->end * from->row_bytes : from->fixed_bytes, err);
     }
     if (status == SEGUE_OK) status = moved_all(u, err);
     if (status != SEGUE_OK) {
@@ -197,7 +206,8 @@ static segue_status fixed_move(struct sg_state *s, cu_ptr copy, int restore, seg
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct cu_slot *slot = &s->slots[i];
         if (!slot->fixed_bytes) continue;
-        SG_TRY(move_bytes(s->base.unit, restore ? slot->memory : copy, restore ? copy : slot->memory, slot->fixed_bytes, err));
+        SG_TRY(move_bytes(s->base.unit, restore ? slot->memory : copy, restore ? copy : slot->memory,
+                          slot->fixed_bytes, err));
         copy += slot->fixed_bytes;
     }
     return moved_all(s->base.unit, err);
@@ -207,7 +217,9 @@ segue_status cu_state_mark(struct sg_state *s, uint32_t *mark, segue_error *err)
 {
     cu_ptr copy = 0;
     if (s->marks_n == s->marks_cap)
-        return sg_fail(err, SEGUE_ELIMIT, "mark state: cuda: %u marks are alive; drop one, or open the state with more", s->marks_n);
+        return sg_fail(err, SEGUE_ELIMIT,
+                       "mark state: cuda: %u marks are alive; drop one, or open the state with more",
+                       s->marks_n);
     if (s->fixed_bytes) SG_TRY(cu_piece_take(s->base.unit, s->fixed_bytes, &copy, err));
     segue_status status = fixed_move(s, copy, 0, err);
     if (status != SEGUE_OK) {
@@ -241,7 +253,8 @@ static void rows_keep(struct sg_state *s, uint64_t end)
 segue_status cu_state_back(struct sg_state *s, uint32_t mark, segue_error *err)
 {
     uint32_t at = mark_find(s, mark);
-    if (at == s->marks_n) return sg_fail(err, SEGUE_EARG, "go back: cuda: mark %u is not alive; use a newer one", mark);
+    if (at == s->marks_n)
+        return sg_fail(err, SEGUE_EARG, "go back: cuda: mark %u is not alive; use a newer one", mark);
     settle(s);
     marks_keep(s, at + 1);
     SG_TRY(fixed_move(s, s->marks[at].copy, 1, err));
@@ -270,10 +283,13 @@ static segue_status may_cut(const struct sg_state *s, uint64_t rows, segue_error
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct cu_slot *slot = &s->slots[i];
         if (slot->fixed_bytes)
-            return sg_fail(err, SEGUE_EUNSUPPORTED, "cut state: cuda: layer %u: its recurrent memory cannot be cut back; go back to a "
-                           "mark, or replay", slot->slot.layer);
+            return sg_fail(err, SEGUE_EUNSUPPORTED,
+                           "cut state: cuda: layer %u: its recurrent memory cannot be cut back; go back to a "
+                           "mark, or replay",
+                           slot->slot.layer);
         if (is_rows(slot) && slot->first > first_needed(slot, rows))
-            return sg_fail(err, SEGUE_EUNSUPPORTED, "cut state: cuda: layer %u: its window starts at row %llu; replay",
+            return sg_fail(err, SEGUE_EUNSUPPORTED,
+                           "cut state: cuda: layer %u: its window starts at row %llu; replay",
                            slot->slot.layer, (unsigned long long)slot->first);
     }
     return SEGUE_OK;
@@ -283,8 +299,8 @@ segue_status cu_state_cut(struct sg_state *s, uint64_t rows, segue_error *err)
 {
     uint32_t keep = 0;
     if (rows > s->rows)
-        return sg_fail(err, SEGUE_EARG, "cut state: cuda: to %llu rows of %llu; give fewer", (unsigned long long)rows,
-                       (unsigned long long)s->rows);
+        return sg_fail(err, SEGUE_EARG, "cut state: cuda: to %llu rows of %llu; give fewer",
+                       (unsigned long long)rows, (unsigned long long)s->rows);
     if (rows && rows < s->rows) SG_TRY(may_cut(s, rows, err));
     settle(s);
     while (keep < s->marks_n && s->marks[keep].rows <= rows) keep++;
@@ -313,22 +329,24 @@ uint64_t cu_state_bytes(const struct sg_state *s)
 
 /* --- get and put --- */
 
-static segue_status slot_of(struct sg_state *s, uint32_t slot, enum sg_storage storage, const char *verb, struct cu_slot **out,
-                            segue_error *err)
+static segue_status slot_of(struct sg_state *s, uint32_t slot, enum sg_storage storage, const char *verb,
+                            struct cu_slot **out, segue_error *err)
 {
     if (slot >= s->slots_n)
-        return sg_fail(err, SEGUE_EARG, "%s state: cuda: slot %u of %u; give a smaller one", verb, slot, s->slots_n);
+        return sg_fail(err, SEGUE_EARG, "%s state: cuda: slot %u of %u; give a smaller one", verb, slot,
+                       s->slots_n);
     *out = &s->slots[slot];
-    int known = is_rows(*out) ? sg_slot_row_bytes(&(*out)->slot, storage) || !(*out)->row_bytes : storage == SG_F32;
+    int known =
+        is_rows(*out) ? sg_slot_row_bytes(&(*out)->slot, storage) || !(*out)->row_bytes : storage == SG_F32;
     if (!known)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "%s state: cuda: slot %u in storage %d; take f32%s", verb, slot, (int)storage,
-                       is_rows(*out) ? ", f16, bf16 or q8" : "");
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "%s state: cuda: slot %u in storage %d; take f32%s", verb,
+                       slot, (int)storage, is_rows(*out) ? ", f16, bf16 or q8" : "");
     return SEGUE_OK;
 }
 
 /* n rows from one storage to another on the host. */
-static segue_status convert(const struct sg_slot *slot, const char *from, enum sg_storage a, char *to, enum sg_storage b, uint64_t n,
-                            segue_error *err)
+static segue_status convert(const struct sg_slot *slot, const char *from, enum sg_storage a, char *to,
+                            enum sg_storage b, uint64_t n, segue_error *err)
 {
     size_t x = sg_slot_row_bytes(slot, a), y = sg_slot_row_bytes(slot, b);
     float *row = sg_alloc((size_t)slot->heads * slot->width * sizeof *row);
@@ -341,8 +359,8 @@ static segue_status convert(const struct sg_slot *slot, const char *from, enum s
     return SEGUE_OK;
 }
 
-static segue_status get_rows(struct sg_state *st, const struct cu_slot *s, uint64_t from, uint64_t to, enum sg_storage storage,
-                             void *out, segue_error *err)
+static segue_status get_rows(struct sg_state *st, const struct cu_slot *s, uint64_t from, uint64_t to,
+                             enum sg_storage storage, void *out, segue_error *err)
 {
     size_t bytes = (size_t)(to - from) * s->row_bytes;
     cu_ptr at = s->memory + from * s->row_bytes;
@@ -355,8 +373,8 @@ static segue_status get_rows(struct sg_state *st, const struct cu_slot *s, uint6
     return status;
 }
 
-segue_status cu_state_get(struct sg_state *st, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage, void *out,
-                          segue_error *err)
+segue_status cu_state_get(struct sg_state *st, uint32_t slot, uint64_t from, uint64_t to,
+                          enum sg_storage storage, void *out, segue_error *err)
 {
     struct cu_slot *s;
     SG_TRY(slot_of(st, slot, storage, "get", &s, err));
@@ -366,8 +384,11 @@ segue_status cu_state_get(struct sg_state *st, uint32_t slot, uint64_t from, uin
     pthread_mutex_unlock(&st->lock);
     if (!is_rows(s)) return cu_fetch(st->base.unit, out, s->memory, s->fixed_bytes, err);
     if (from > to || to > end || (from < to && from < first))
-        return sg_fail(err, SEGUE_EARG, "get state: cuda: slot %u: rows [%llu, %llu) of [%llu, %llu); ask for those that are held",
-                       slot, (unsigned long long)from, (unsigned long long)to, (unsigned long long)first, (unsigned long long)end);
+        return sg_fail(
+            err, SEGUE_EARG,
+            "get state: cuda: slot %u: rows [%llu, %llu) of [%llu, %llu); ask for those that are held", slot,
+            (unsigned long long)from, (unsigned long long)to, (unsigned long long)first,
+            (unsigned long long)end);
     return get_rows(st, s, from, to, storage, out, err);
 }
 
@@ -379,21 +400,24 @@ static segue_status seal(struct sg_state *s, uint64_t rows, segue_error *err)
         int fits = is_rows(slot) ? slot->end >= rows && slot->first <= first_needed(slot, rows)
                                  : !rows || slot->given || !slot->fixed_bytes;
         if (!fits)
-            return sg_fail(err, SEGUE_EARG, "seal state: cuda: slot %u lacks rows of %llu; put them first", i, (unsigned long long)rows);
+            return sg_fail(err, SEGUE_EARG, "seal state: cuda: slot %u lacks rows of %llu; put them first", i,
+                           (unsigned long long)rows);
     }
     marks_keep(s, 0);
     rows_keep(s, rows);
     return SEGUE_OK;
 }
 
-static segue_status put_rows(struct sg_state *st, struct cu_slot *s, uint64_t from, uint64_t to, enum sg_storage storage, const void *in,
-                             segue_error *err)
+static segue_status put_rows(struct sg_state *st, struct cu_slot *s, uint64_t from, uint64_t to,
+                             enum sg_storage storage, const void *in, segue_error *err)
 {
     struct sg_unit *u = st->base.unit;
     if (s->first == s->end) s->first = s->end = from;
     if (from > to || from > s->end || to < s->first)
-        return sg_fail(err, SEGUE_EARG, "put state: cuda: rows [%llu, %llu) beside [%llu, %llu); leave no gap", (unsigned long long)from,
-                       (unsigned long long)to, (unsigned long long)s->first, (unsigned long long)s->end);
+        return sg_fail(err, SEGUE_EARG,
+                       "put state: cuda: rows [%llu, %llu) beside [%llu, %llu); leave no gap",
+                       (unsigned long long)from, (unsigned long long)to, (unsigned long long)s->first,
+                       (unsigned long long)s->end);
     SG_TRY(slot_grow(u, s, to, err));
     size_t bytes = (size_t)(to - from) * s->row_bytes;
     segue_status status = SEGUE_OK;
@@ -401,8 +425,10 @@ static segue_status put_rows(struct sg_state *st, struct cu_slot *s, uint64_t fr
         if (bytes) status = cu_send(u, s->memory + from * s->row_bytes, in, bytes, err);
     } else {
         char *own = sg_alloc(bytes);
-        status = own ? convert(&s->slot, in, storage, own, st->storage, to - from, err) : sg_no_memory("rows of state", bytes, err);
-        if (status == SEGUE_OK && bytes) status = cu_send(u, s->memory + from * s->row_bytes, own, bytes, err);
+        status = own ? convert(&s->slot, in, storage, own, st->storage, to - from, err)
+                     : sg_no_memory("rows of state", bytes, err);
+        if (status == SEGUE_OK && bytes)
+            status = cu_send(u, s->memory + from * s->row_bytes, own, bytes, err);
         sg_free(own);
     }
     if (status != SEGUE_OK) return status;
@@ -411,8 +437,8 @@ static segue_status put_rows(struct sg_state *st, struct cu_slot *s, uint64_t fr
     return SEGUE_OK;
 }
 
-segue_status cu_state_put(struct sg_state *st, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage, const void *in,
-                          segue_error *err)
+segue_status cu_state_put(struct sg_state *st, uint32_t slot, uint64_t from, uint64_t to,
+                          enum sg_storage storage, const void *in, segue_error *err)
 {
     struct cu_slot *s;
     if (st->busy) return sg_fail(err, SEGUE_EARG, "put state: cuda: a run is using the state; wait for it");
@@ -448,8 +474,10 @@ void cu_state_moved(struct sg_state *s, uint64_t rows)
     pthread_mutex_lock(&s->lock);
     s->rows += rows;
     for (uint32_t i = 0; i < s->slots_n; i++) {
-        if (is_rows(&s->slots[i])) s->slots[i].end = s->rows;
-        else s->slots[i].given = 1;
+        if (is_rows(&s->slots[i]))
+            s->slots[i].end = s->rows;
+        else
+            s->slots[i].given = 1;
     }
     pthread_cond_broadcast(&s->moved);
     pthread_mutex_unlock(&s->lock);

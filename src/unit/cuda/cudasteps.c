@@ -1,9 +1,9 @@
-/* cudasteps.c: passes and generation. A pass fills the head (whose rows, where, which slots), issues the steps, takes out
- * what was asked for. Passes of one row per sequence are captured the second time they come and launched as a graph from
- * then on. Greedy generation never comes back to the host between tokens: the choice kernel moves the head on, and tokens
- * arrive through a ring in pinned memory; up to four steps are in flight. Other samplers choose on the host, a step at a time.
- * A run of one greedy row leaves the next one running behind it (run_leading).
- * SPDX-License-Identifier: MIT */
+/* cudasteps.c: passes and generation. A pass fills the head (whose rows, where, which slots), issues the
+ * steps, takes out what was asked for. Passes of one row per sequence are captured the second time they come
+ * and launched as a graph from then on. Greedy generation never comes back to the host between tokens: the
+ * choice kernel moves the head on, and tokens arrive through a ring in pinned memory; up to four steps are in
+ * flight. Other samplers choose on the host, a step at a time. A run of one greedy row leaves the next one
+ * running behind it (run_leading). SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "base/clock.h"
@@ -11,18 +11,23 @@
 
 enum { SPIN = 4000, NAP_NS = 20000, CHUNKS_LEAST = 4, LOGPROBS = 21 };
 
-struct part { uint32_t span, from, rows; };     /* rows [from, from + rows) of a span */
+struct part {
+    uint32_t span, from, rows;
+}; /* rows [from, from + rows) of a span */
 
-struct trip {                        /* one pass of a run */
+struct trip { /* one pass of a run */
     struct part parts[CK_SPANS];
     uint32_t parts_n, best, advance, stops_n;
-    struct ck_banned banned;         /* what the best row must not be */
-    uint32_t wanted_from[CK_SPANS];  /* first wanted row of the span that lies in its part */
+    struct ck_banned banned;        /* what the best row must not be */
+    uint32_t wanted_from[CK_SPANS]; /* first wanted row of the span that lies in its part */
 };
 
 static int stopped(const struct sg_run *run) { return run->batch.cancel && atomic_load(run->batch.cancel); }
 
-static segue_status check(struct sg_run *run, cu_result r) { return cu_check(&run->program->base.unit->d, r, "run", &run->error); }
+static segue_status check(struct sg_run *run, cu_result r)
+{
+    return cu_check(&run->program->base.unit->d, r, "run", &run->error);
+}
 
 /* --- the head --- */
 
@@ -35,7 +40,8 @@ static void fill_part(const struct sg_run *run, struct trip *trip, struct cu_pas
     const struct sg_span *s = &run->spans[part->span];
     struct ck_head *h = pinned_of(l, l->head);
     int32_t *tokens = pinned_of(l, l->tokens);
-    uint32_t *place = pinned_of(l, l->place), *span = pinned_of(l, l->span), *wanted = pinned_of(l, l->wanted);
+    uint32_t *place = pinned_of(l, l->place), *span = pinned_of(l, l->span),
+             *wanted = pinned_of(l, l->wanted);
     cu_ptr *slots = pinned_of(l, l->slots), *slots_out = pinned_of(l, l->slots_out);
     uint32_t t = p->from[0][i], r = p->from[1][i];
     h->first[i] = (uint32_t)s->first + part->from;
@@ -46,12 +52,14 @@ static void fill_part(const struct sg_run *run, struct trip *trip, struct cu_pas
         place[t + k] = h->first[i] + k;
         span[t + k] = i;
     }
-    for (uint32_t k = 0; k < p->from[1][i + 1] - r; k++) wanted[r + k] = t + s->wanted[trip->wanted_from[i] + k] - part->from;
+    for (uint32_t k = 0; k < p->from[1][i + 1] - r; k++)
+        wanted[r + k] = t + s->wanted[trip->wanted_from[i] + k] - part->from;
     for (uint32_t k = 0; k < s->state->slots_n; k++) {
         const struct cu_slot *slot = &s->state->slots[k];
         cu_ptr in = trip->advance == 2 && slot->other && p->heading ? slot->other : slot->memory;
         slots[i * s->state->slots_n + k] = in;
-        slots_out[i * s->state->slots_n + k] = trip->advance == 2 && slot->other ? (p->heading ? slot->memory : slot->other) : in;
+        slots_out[i * s->state->slots_n + k] =
+            trip->advance == 2 && slot->other ? (p->heading ? slot->memory : slot->other) : in;
     }
 }
 
@@ -101,7 +109,8 @@ static segue_status find_room(struct sg_run *run, struct cu_pass *p)
         if (rows <= l->many.rows[k] && l->many.memory[k]) continue;
         cu_room_free(p->program->base.unit, &l->many.memory[k]);
         l->many.rows[k] = 0;
-        SG_TRY(cu_room(p->program->base.unit, (size_t)(rows ? rows : 1) * p->program->columns[k] * sizeof(float), "room of a run",
+        SG_TRY(cu_room(p->program->base.unit,
+                       (size_t)(rows ? rows : 1) * p->program->columns[k] * sizeof(float), "room of a run",
                        &l->many.memory[k], &run->error));
         l->many.rows[k] = rows ? rows : 1;
     }
@@ -139,7 +148,8 @@ static size_t rows_before(const struct sg_run *run, uint32_t span, int wanted)
 }
 
 /* A value's rows to the caller's memory, which holds all spans' rows. */
-static segue_status give_rows(struct sg_run *run, const struct trip *trip, struct cu_pass *p, int32_t value, float *out)
+static segue_status give_rows(struct sg_run *run, const struct trip *trip, struct cu_pass *p, int32_t value,
+                              float *out)
 {
     const struct sg_value *v = &p->program->base.graph->values[value];
     struct sg_unit *u = p->program->base.unit;
@@ -147,16 +157,19 @@ static segue_status give_rows(struct sg_run *run, const struct trip *trip, struc
     struct ck_view x = cu_view_of(p, &whole);
     for (uint32_t k = 0; k < trip->parts_n; k++) {
         const struct part *part = &trip->parts[k];
-        size_t at = rows_before(run, part->span, (int)v->wanted) + (v->wanted ? trip->wanted_from[k] : part->from);
+        size_t at =
+            rows_before(run, part->span, (int)v->wanted) + (v->wanted ? trip->wanted_from[k] : part->from);
         uint32_t from = p->from[v->wanted][k], n = p->from[v->wanted][k + 1] - from;
         if (!n) continue;
-        SG_TRY(check(run, u->d.to_host(out + at * v->width, (cu_ptr)(uintptr_t)(x.p + (size_t)from * v->width),
-                                       (size_t)n * v->width * sizeof(float), p->lane->stream)));
+        SG_TRY(
+            check(run, u->d.to_host(out + at * v->width, (cu_ptr)(uintptr_t)(x.p + (size_t)from * v->width),
+                                    (size_t)n * v->width * sizeof(float), p->lane->stream)));
     }
     return SEGUE_OK;
 }
 
-static segue_status give_outputs(struct sg_run *run, const struct trip *trip, struct cu_pass *p, int32_t value)
+static segue_status give_outputs(struct sg_run *run, const struct trip *trip, struct cu_pass *p,
+                                 int32_t value)
 {
     const struct sg_graph *g = p->program->base.graph;
     for (uint32_t i = 0; i < run->batch.outputs_n; i++)
@@ -224,7 +237,8 @@ static segue_status issue_captured(struct sg_run *run, struct trip *trip, struct
 {
     struct sg_unit *u = p->program->base.unit;
     struct cu_lane *l = p->lane;
-    struct cu_graph_key key = {p->rows_n[0], p->chunks, trip->best, trip->advance, cu_storage_of(p->kv), trip->stops_n, p->heading, trip->banned};
+    struct cu_graph_key key = {p->rows_n[0],         p->chunks,     trip->best, trip->advance,
+                               cu_storage_of(p->kv), trip->stops_n, p->heading, trip->banned};
     int is_new;
     struct cu_captured *c = captured_of(l, &key, &is_new);
     if (is_new) {
@@ -243,7 +257,8 @@ static segue_status issue_captured(struct sg_run *run, struct trip *trip, struct
 static segue_status issue(struct sg_run *run, struct trip *trip, struct cu_pass *p)
 {
     int few = p->rows_n[0] <= CU_FEW && p->rows_n[0] == p->rows_n[1] && p->rows_n[0] == p->spans_n;
-    int same = few && p->program->base.unit->graphs && !p->spans && !run->batch.outputs_n && p->program->base.graph->vocab;
+    int same = few && p->program->base.unit->graphs && !p->spans && !run->batch.outputs_n &&
+               p->program->base.graph->vocab;
     segue_status status = same ? issue_captured(run, trip, p) : issue_all(run, trip, p);
     run->launches += p->launches;
     p->launches = 0;
@@ -252,10 +267,16 @@ static segue_status issue(struct sg_run *run, struct trip *trip, struct cu_pass 
 
 /* --- one pass --- */
 
-static void begin_pass(struct sg_run *run, const struct trip *trip, struct cu_pass *p, const struct sg_span **spans)
+static void begin_pass(struct sg_run *run, const struct trip *trip, struct cu_pass *p,
+                       const struct sg_span **spans)
 {
-    *p = (struct cu_pass){.program = run->program, .lane = &run->program->lane, .best = trip->best, .banned = trip->banned,
-                          .kv = run->spans[trip->parts[0].span].state->storage, .err = &run->error, .narrowed_by = -1};
+    *p = (struct cu_pass){.program = run->program,
+                          .lane = &run->program->lane,
+                          .best = trip->best,
+                          .banned = trip->banned,
+                          .kv = run->spans[trip->parts[0].span].state->storage,
+                          .err = &run->error,
+                          .narrowed_by = -1};
     for (uint32_t i = 0; i < trip->parts_n; i++) spans[i] = &run->spans[trip->parts[i].span];
     p->spans = has_loras(run) ? spans : NULL;
 }
@@ -267,7 +288,9 @@ static void pass_over(struct sg_run *run, const struct trip *trip)
         const struct sg_span *s = &run->spans[trip->parts[i].span];
         run->rows_done[trip->parts[i].span] += trip->parts[i].rows;
         for (uint32_t k = 0; k < s->state->slots_n; k++)
-            run->state_bytes += s->state->slots[k].fixed_bytes * 2 + s->state->slots[k].row_bytes * (s->first + trip->parts[i].from + trip->parts[i].rows);
+            run->state_bytes +=
+                s->state->slots[k].fixed_bytes * 2 +
+                s->state->slots[k].row_bytes * (s->first + trip->parts[i].from + trip->parts[i].rows);
         cu_state_moved(s->state, trip->parts[i].rows);
     }
 }
@@ -282,7 +305,8 @@ static segue_status fill_counts(struct cu_pass *p)
 static segue_status send_head(struct sg_run *run, const struct cu_pass *p)
 {
     const struct cu_heading *h = &p->lane->headings[p->heading];
-    return check(run, run->program->base.unit->d.to_card(h->head, h->pinned, p->lane->head_bytes, p->lane->stream));
+    return check(
+        run, run->program->base.unit->d.to_card(h->head, h->pinned, p->lane->head_bytes, p->lane->stream));
 }
 
 static segue_status host_logits(struct sg_run *run, float **out)
@@ -290,7 +314,9 @@ static segue_status host_logits(struct sg_run *run, float **out)
     struct cu_lane *l = &run->program->lane;
     if (!l->host_logits) {
         void *p = NULL;
-        SG_TRY(check(run, run->program->base.unit->d.host_alloc(&p, (size_t)run->program->base.graph->vocab * CK_SPANS * sizeof(float), CU_HOST_MAPPED)));
+        SG_TRY(check(run, run->program->base.unit->d.host_alloc(
+                              &p, (size_t)run->program->base.graph->vocab * CK_SPANS * sizeof(float),
+                              CU_HOST_MAPPED)));
         l->host_logits = p;
     }
     *out = l->host_logits;
@@ -304,7 +330,9 @@ static segue_status fetch_logits(struct sg_run *run, struct cu_pass *p, int32_t 
     struct sg_operand whole = {.value = logits, .width = vocab};
     float *to;
     SG_TRY(host_logits(run, &to));
-    return check(run, run->program->base.unit->d.to_host(to, (cu_ptr)(uintptr_t)cu_view_of(p, &whole).p, (size_t)p->rows_n[1] * vocab * sizeof(float), p->lane->stream));
+    return check(run, run->program->base.unit->d.to_host(to, (cu_ptr)(uintptr_t)cu_view_of(p, &whole).p,
+                                                         (size_t)p->rows_n[1] * vocab * sizeof(float),
+                                                         p->lane->stream));
 }
 
 static void spread_logits(struct sg_run *run, const struct trip *trip, const struct cu_pass *p)
@@ -313,11 +341,13 @@ static void spread_logits(struct sg_run *run, const struct trip *trip, const str
     for (uint32_t k = 0; k < trip->parts_n; k++) {
         uint32_t from = p->from[1][k], n = p->from[1][k + 1] - from;
         size_t at = rows_before(run, trip->parts[k].span, 1) + trip->wanted_from[k];
-        memcpy(run->result.logits + at * vocab, p->lane->host_logits + from * vocab, n * vocab * sizeof(float));
+        memcpy(run->result.logits + at * vocab, p->lane->host_logits + from * vocab,
+               n * vocab * sizeof(float));
     }
 }
 
-/* Issues a pass and waits for it. want_logits: a room for the last wanted row's logits of each part, or NULL. */
+/* Issues a pass and waits for it. want_logits: a room for the last wanted row's logits of each part, or NULL.
+ */
 static segue_status one_pass(struct sg_run *run, struct trip *trip, int give_logits, float *last_logits)
 {
     const struct sg_span *spans[CK_SPANS];
@@ -333,14 +363,18 @@ static segue_status one_pass(struct sg_run *run, struct trip *trip, int give_log
     SG_TRY(send_inputs(run, trip, &p));
     SG_TRY(issue(run, trip, &p));
     int32_t logits = g->vocab ? g->outputs[sg_graph_output(g, "logits")].value : -1;
-    int give = logits >= 0 && give_logits && run->result.logits, pinned = give && !last_logits && p.rows_n[1] <= CK_SPANS && p.rows_n[1];
-    if (pinned) SG_TRY(fetch_logits(run, &p, logits));
-    else if (give) SG_TRY(give_rows(run, trip, &p, logits, run->result.logits));
+    int give = logits >= 0 && give_logits && run->result.logits,
+        pinned = give && !last_logits && p.rows_n[1] <= CK_SPANS && p.rows_n[1];
+    if (pinned)
+        SG_TRY(fetch_logits(run, &p, logits));
+    else if (give)
+        SG_TRY(give_rows(run, trip, &p, logits, run->result.logits));
     for (uint32_t i = 0; i < trip->parts_n && last_logits; i++) {
         struct sg_operand whole = {.value = logits, .width = g->vocab};
         if (p.from[1][i + 1] == p.from[1][i]) continue;
         const float *row = cu_view_of(&p, &whole).p + (size_t)(p.from[1][i + 1] - 1) * g->vocab;
-        SG_TRY(check(run, u->d.to_host(last_logits + (size_t)i * g->vocab, (cu_ptr)(uintptr_t)row, g->vocab * sizeof(float), p.lane->stream)));
+        SG_TRY(check(run, u->d.to_host(last_logits + (size_t)i * g->vocab, (cu_ptr)(uintptr_t)row,
+                                       g->vocab * sizeof(float), p.lane->stream)));
     }
     SG_TRY(check(run, u->d.stream_wait(p.lane->stream)));
     if (pinned) spread_logits(run, trip, &p);
@@ -353,9 +387,12 @@ static segue_status one_pass(struct sg_run *run, struct trip *trip, int give_log
 static int is_greedy(const struct sg_sampler *s)
 {
     const segue_sampling *p = &s->p;
-    return p->temperature <= 0 && !p->bias_n && (p->repeat_penalty <= 0 || (p->repeat_penalty >= 1 && p->repeat_penalty <= 1)) &&
-           !(p->presence_penalty > 0 || p->presence_penalty < 0) && !(p->frequency_penalty > 0 || p->frequency_penalty < 0) &&
-           !(p->dry_multiplier > 0 || p->dry_multiplier < 0) && !(p->ignore_stops && s->stops_n > CK_BANNED) && !p->logprobs && s->stops_n <= CU_STOPS;
+    return p->temperature <= 0 && !p->bias_n &&
+           (p->repeat_penalty <= 0 || (p->repeat_penalty >= 1 && p->repeat_penalty <= 1)) &&
+           !(p->presence_penalty > 0 || p->presence_penalty < 0) &&
+           !(p->frequency_penalty > 0 || p->frequency_penalty < 0) &&
+           !(p->dry_multiplier > 0 || p->dry_multiplier < 0) &&
+           !(p->ignore_stops && s->stops_n > CK_BANNED) && !p->logprobs && s->stops_n <= CU_STOPS;
 }
 
 static struct ck_banned banned_of(const struct sg_run *run, const struct sg_sampler *s)
@@ -384,11 +421,13 @@ static int all_greedy(const struct sg_run *run, const struct trip *trip, struct 
 
 static segue_status nothing_to_choose(struct sg_run *run)
 {
-    return sg_fail(&run->error, SEGUE_EFORMAT, "choose a token: cuda: a logit is not a number; the model or its file is damaged");
+    return sg_fail(&run->error, SEGUE_EFORMAT,
+                   "choose a token: cuda: a logit is not a number; the model or its file is damaged");
 }
 
 /* Each part's last wanted row chooses when it is its span's last one. */
-static segue_status choose_parts(struct sg_run *run, const struct trip *trip, float *logits, const struct sg_sampler *one, int32_t *token)
+static segue_status choose_parts(struct sg_run *run, const struct trip *trip, float *logits,
+                                 const struct sg_sampler *one, int32_t *token)
 {
     uint32_t row = 0;
     for (uint32_t i = 0; i < trip->parts_n; i++) {
@@ -403,8 +442,10 @@ static segue_status choose_parts(struct sg_run *run, const struct trip *trip, fl
             *token = run->program->lane.host_chosen[row - 1];
             if (*token < 0) return nothing_to_choose(run);
         } else {
-            SG_TRY(sg_choose(run->chooser, one ? one : span->sampler, logits + (size_t)i * run->program->base.graph->vocab,
-                             span->first + span->wanted[span->wanted_n - 1] + 1, token, logprobs, &logprobs_n, &run->error));
+            SG_TRY(sg_choose(run->chooser, one ? one : span->sampler,
+                             logits + (size_t)i * run->program->base.graph->vocab,
+                             span->first + span->wanted[span->wanted_n - 1] + 1, token, logprobs, &logprobs_n,
+                             &run->error));
         }
         if (run->result.logprobs_n) run->result.logprobs_n[s] = logprobs_n;
         if (run->result.tokens) run->result.tokens[s] = *token;
@@ -412,7 +453,8 @@ static segue_status choose_parts(struct sg_run *run, const struct trip *trip, fl
     return SEGUE_OK;
 }
 
-static segue_status pass_and_choose(struct sg_run *run, struct trip *trip, int first, const struct sg_sampler *one, int32_t *token)
+static segue_status pass_and_choose(struct sg_run *run, struct trip *trip, int first,
+                                    const struct sg_sampler *one, int32_t *token)
 {
     float *logits = NULL;
     int choosing = 0;
@@ -438,7 +480,8 @@ static segue_status run_long(struct sg_run *run, uint32_t s, int32_t *token)
     for (uint32_t at = 0, w = 0; at < span->rows;) {
         uint32_t rows = span->rows - at < CU_MANY ? span->rows - at : CU_MANY, end = w;
         while (end < span->wanted_n && end < w + CU_LOGITS && span->wanted[end] < at + rows) end++;
-        if (end < span->wanted_n && end == w + CU_LOGITS && span->wanted[end] < at + rows) rows = span->wanted[end] - at;
+        if (end < span->wanted_n && end == w + CU_LOGITS && span->wanted[end] < at + rows)
+            rows = span->wanted[end] - at;
         struct trip trip = {.parts = {{s, at, rows}}, .parts_n = 1};
         SG_TRY(pass_and_choose(run, &trip, 1, NULL, token));
         at += rows;
@@ -458,7 +501,9 @@ static segue_status run_spans(struct sg_run *run)
             continue;
         }
         enum sg_storage kv = run->spans[s].state->storage;
-        for (; s < run->batch.spans_n && trip.parts_n < CK_SPANS && rows + run->spans[s].rows <= CU_FEW && run->spans[s].state->storage == kv; s++) {
+        for (; s < run->batch.spans_n && trip.parts_n < CK_SPANS && rows + run->spans[s].rows <= CU_FEW &&
+               run->spans[s].state->storage == kv;
+             s++) {
             trip.parts[trip.parts_n++] = (struct part){s, 0, run->spans[s].rows};
             rows += run->spans[s].rows;
         }
@@ -483,7 +528,8 @@ static void publish(struct sg_span *span, uint32_t *published, int32_t token)
 }
 
 /* Tokens that arrived since; returns how many are there. */
-static uint32_t take_arrived(const struct sg_run *run, struct sg_span *span, uint32_t *published, uint32_t before)
+static uint32_t take_arrived(const struct sg_run *run, struct sg_span *span, uint32_t *published,
+                             uint32_t before)
 {
     const struct cu_lane *l = &run->program->lane;
     uint32_t written = *l->written;
@@ -496,7 +542,8 @@ static uint32_t take_arrived(const struct sg_run *run, struct sg_span *span, uin
     return written;
 }
 
-static segue_status wait_for(struct sg_run *run, struct sg_span *span, uint32_t *published, uint32_t before, uint32_t target)
+static segue_status wait_for(struct sg_run *run, struct sg_span *span, uint32_t *published, uint32_t before,
+                             uint32_t target)
 {
     struct sg_unit *u = run->program->base.unit;
     for (uint32_t spins = 0; take_arrived(run, span, published, before) < target; spins++) {
@@ -518,7 +565,11 @@ static segue_status run_ahead(struct sg_run *run, int32_t token, uint32_t steps,
     struct sg_unit *u = run->program->base.unit;
     struct cu_lane *l = &run->program->lane;
     const struct sg_span *spans[CK_SPANS];
-    struct trip trip = {.parts = {{0, 0, 1}}, .parts_n = 1, .best = 1, .advance = 1, .banned = banned_of(run, span->sampler),
+    struct trip trip = {.parts = {{0, 0, 1}},
+                        .parts_n = 1,
+                        .best = 1,
+                        .advance = 1,
+                        .banned = banned_of(run, span->sampler),
                         .stops_n = span->sampler->p.ignore_stops ? 0 : (uint32_t)span->sampler->stops_n};
     struct cu_pass p;
     uint32_t before = *published, written = 0;
@@ -533,7 +584,9 @@ static segue_status run_ahead(struct sg_run *run, int32_t token, uint32_t steps,
     ((struct ck_head *)pinned_of(&l->headings[0], l->headings[0].head))->steps = steps;
     l->ahead.active = 0;
     *l->written = 0;
-    if (trip.stops_n) SG_TRY(check(run, u->d.to_card(l->stops, span->sampler->stops, trip.stops_n * sizeof(int32_t), l->stream)));
+    if (trip.stops_n)
+        SG_TRY(check(
+            run, u->d.to_card(l->stops, span->sampler->stops, trip.stops_n * sizeof(int32_t), l->stream)));
     SG_TRY(send_head(run, &p));
     segue_status status = SEGUE_OK;
     for (uint32_t i = 0; i < steps && status == SEGUE_OK && !stopped(run); i++) {
@@ -541,7 +594,8 @@ static segue_status run_ahead(struct sg_run *run, int32_t token, uint32_t steps,
         status = issue(run, &trip, &p);
         p.best_done = 0;
         run->passes++;
-        if (status == SEGUE_OK && i + 1 >= CU_AHEAD) status = wait_for(run, span, published, before, i + 2 - CU_AHEAD);
+        if (status == SEGUE_OK && i + 1 >= CU_AHEAD)
+            status = wait_for(run, span, published, before, i + 2 - CU_AHEAD);
         if (*published > before && is_stop(span->sampler, span->ring->tokens[*published - 1])) break;
     }
     cu_result r = u->d.stream_wait(l->stream);
@@ -551,12 +605,14 @@ static segue_status run_ahead(struct sg_run *run, int32_t token, uint32_t steps,
     cu_state_moved(span->state, written);
     for (uint32_t i = 0; i < written; i++) run->history[span->sampler->history_n + before + i] = l->ring[i];
     if (status == SEGUE_OK && written > *published - before) status = nothing_to_choose(run);
-    if (status == SEGUE_OK && stopped(run)) status = sg_fail(&run->error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
+    if (status == SEGUE_OK && stopped(run))
+        status = sg_fail(&run->error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
     return status;
 }
 
 /* Choosing on the host, a step at a time. */
-static segue_status run_by_step(struct sg_run *run, struct sg_sampler *sampler, int32_t token, uint32_t steps, uint32_t *published)
+static segue_status run_by_step(struct sg_run *run, struct sg_sampler *sampler, int32_t token, uint32_t steps,
+                                uint32_t *published)
 {
     struct sg_span *span = &run->spans[0];
     const uint32_t zero = 0;
@@ -612,8 +668,9 @@ static segue_status run_steps(struct sg_run *run)
 static int may_lead(const struct sg_run *run)
 {
     const struct sg_span *s = &run->spans[0];
-    return run->batch.spans_n == 1 && s->rows == 1 && s->steps <= 1 && s->wanted_n == 1 && s->sampler && is_greedy(s->sampler) &&
-           run->program->may_lead && run->program->base.unit->graphs && !has_loras(run) && !run->batch.outputs_n;
+    return run->batch.spans_n == 1 && s->rows == 1 && s->steps <= 1 && s->wanted_n == 1 && s->sampler &&
+           is_greedy(s->sampler) && run->program->may_lead && run->program->base.unit->graphs &&
+           !has_loras(run) && !run->batch.outputs_n;
 }
 
 static int is_expected(const struct sg_run *run)
@@ -621,8 +678,8 @@ static int is_expected(const struct sg_run *run)
     const struct cu_ahead *a = &run->program->lane.ahead;
     const struct sg_span *s = &run->spans[0];
     struct ck_banned banned = banned_of(run, s->sampler);
-    return a->active && a->state == s->state->id && a->version == s->state->version && a->first == s->first && a->token == s->tokens[0] &&
-           !memcmp(&a->banned, &banned, sizeof banned);
+    return a->active && a->state == s->state->id && a->version == s->state->version && a->first == s->first &&
+           a->token == s->tokens[0] && !memcmp(&a->banned, &banned, sizeof banned);
 }
 
 /* The row after this one has a place: in every K and V slot, and in the table of positions. */
@@ -633,12 +690,15 @@ static int has_next(const struct sg_run *run)
     for (uint32_t k = 0; k < s->state->slots_n; k++)
         if (s->state->slots[k].row_bytes && s->first + 2 > s->state->slots[k].room) return 0;
     for (uint32_t i = 0; i < g->ops_n; i++)
-        if (g->ops[i].code == SG_OP_EMBED && g->ops[i].u.embed.positions.tensor >= 0 && s->first + 2 > g->ops[i].u.embed.positions.rows) return 0;
+        if (g->ops[i].code == SG_OP_EMBED && g->ops[i].u.embed.positions.tensor >= 0 &&
+            s->first + 2 > g->ops[i].u.embed.positions.rows)
+            return 0;
     return 1;
 }
 
 /* Issues the pass of a heading for a row at `place`; heads lie on the GPU. */
-static segue_status lead(struct sg_run *run, struct trip *trip, struct cu_pass *p, uint32_t heading, uint64_t place)
+static segue_status lead(struct sg_run *run, struct trip *trip, struct cu_pass *p, uint32_t heading,
+                         uint64_t place)
 {
     p->heading = heading;
     p->best_done = 0;
@@ -660,7 +720,9 @@ static segue_status give_led(struct sg_run *run, struct cu_pass *p, uint32_t hea
     p->heading = heading;
     p->room = &l->few[heading];
     SG_TRY(check(run, u->d.stream_after(l->gives, l->done[heading], 0)));
-    SG_TRY(check(run, u->d.to_host(to + (size_t)heading * g->vocab, (cu_ptr)(uintptr_t)cu_view_of(p, &whole).p, g->vocab * sizeof(float), l->gives)));
+    SG_TRY(
+        check(run, u->d.to_host(to + (size_t)heading * g->vocab, (cu_ptr)(uintptr_t)cu_view_of(p, &whole).p,
+                                g->vocab * sizeof(float), l->gives)));
     return check(run, u->d.event_record(l->given[heading], l->gives));
 }
 
@@ -676,15 +738,16 @@ static void exchange(struct sg_state *s)
     }
 }
 
-/* This step (which may be running already), and behind it the one that will most likely be asked for next: it reads what
- * this one leaves and writes elsewhere, so that it can be dropped without a trace. */
+/* This step (which may be running already), and behind it the one that will most likely be asked for next: it
+ * reads what this one leaves and writes elsewhere, so that it can be dropped without a trace. */
 static segue_status run_leading(struct sg_run *run)
 {
     const struct sg_span *spans[CK_SPANS];
     struct sg_span *s = &run->spans[0];
     struct sg_unit *u = run->program->base.unit;
     struct cu_lane *l = &run->program->lane;
-    struct trip trip = {.parts = {{0, 0, 1}}, .parts_n = 1, .best = 1, .advance = 2, .banned = banned_of(run, s->sampler)};
+    struct trip trip = {
+        .parts = {{0, 0, 1}}, .parts_n = 1, .best = 1, .advance = 2, .banned = banned_of(run, s->sampler)};
     struct cu_pass p;
     uint32_t q = 0;
     if (stopped(run)) return sg_fail(&run->error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
@@ -712,13 +775,19 @@ static segue_status run_leading(struct sg_run *run)
     SG_TRY(check(run, u->d.event_wait(run->result.logits ? l->given[q] : l->done[q])));
     int32_t token = l->host_chosen[q * CU_FEW];
     if (run->result.logits)
-        memcpy(run->result.logits, l->host_logits + (size_t)q * run->program->base.graph->vocab, run->program->base.graph->vocab * sizeof(float));
+        memcpy(run->result.logits, l->host_logits + (size_t)q * run->program->base.graph->vocab,
+               run->program->base.graph->vocab * sizeof(float));
     exchange(s->state);
     pass_over(run, &trip);
     if (token < 0) return nothing_to_choose(run);
     if (run->result.tokens) run->result.tokens[0] = token;
-    l->ahead = (struct cu_ahead){.active = next, .state = s->state->id, .version = s->state->version, .first = s->first + 1, .heading = !q,
-                                 .banned = trip.banned, .token = token};
+    l->ahead = (struct cu_ahead){.active = next,
+                                 .state = s->state->id,
+                                 .version = s->state->version,
+                                 .first = s->first + 1,
+                                 .heading = !q,
+                                 .banned = trip.banned,
+                                 .token = token};
     return SEGUE_OK;
 }
 

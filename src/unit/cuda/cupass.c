@@ -1,6 +1,6 @@
-/* cupass.c: issuing the steps of one pass: where values lie, what each kernel is told, the launch itself. Everything is
- * asynchronous; a pass may be captured. Products are in cuproduct.c.
- * SPDX-License-Identifier: MIT */
+/* cupass.c: issuing the steps of one pass: where values lie, what each kernel is told, the launch itself.
+ * Everything is asynchronous; a pass may be captured. Products are in cuproduct.c. SPDX-License-Identifier:
+ * MIT */
 #include <math.h>
 
 #include "unit/cuda/cu.h"
@@ -12,7 +12,8 @@ struct ck_view cu_view_of(const struct cu_pass *p, const struct sg_operand *x)
     if (x->value < 0) return (struct ck_view){0};
     const struct cu_place *place = &p->program->places[x->value];
     uint32_t width = p->program->base.graph->values[x->value].width;
-    cu_ptr base = p->room->memory[place->wanted] + (cu_ptr)place->at * p->room->rows[place->wanted] * sizeof(float);
+    cu_ptr base =
+        p->room->memory[place->wanted] + (cu_ptr)place->at * p->room->rows[place->wanted] * sizeof(float);
     return (struct ck_view){.p = address(base) + x->at, .stride = width, .width = x->width};
 }
 
@@ -22,12 +23,21 @@ static struct ck_view out_of(const struct cu_pass *p, const struct sg_op *op)
     return cu_view_of(p, &whole);
 }
 
-segue_status cu_launch(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t threads, size_t shared,
-                       const void *args)
+segue_status cu_launch(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t threads,
+                       size_t shared, const void *args)
 {
     struct sg_unit *u = p->program->base.unit;
     struct cu_launch_attr early = {.id = CU_LAUNCH_PROGRAMMATIC, .value = {.allowed = 1}};
-    struct cu_launch l = {gx, gy, gz, threads, 1, 1, (unsigned)shared, p->lane->stream, &early, u->pdl && p->launches}; /* the first of a pass waits for all before it */
+    struct cu_launch l = {gx,
+                          gy,
+                          gz,
+                          threads,
+                          1,
+                          1,
+                          (unsigned)shared,
+                          p->lane->stream,
+                          &early,
+                          u->pdl && p->launches}; /* the first of a pass waits for all before it */
     void *list[] = {(void *)(uintptr_t)args};
     if (!gx || !gy || !gz) return SEGUE_OK;
     p->launches++;
@@ -37,14 +47,20 @@ segue_status cu_launch(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32_t gy, ui
 struct ck_pass cu_kernel_pass(const struct cu_pass *p)
 {
     const struct cu_heading *l = &p->lane->headings[p->heading];
-    return (struct ck_pass){.head = (void *)(uintptr_t)l->head, .tokens = (void *)(uintptr_t)l->tokens, .place = (void *)(uintptr_t)l->place,
-                            .span = (void *)(uintptr_t)l->span, .wanted = (void *)(uintptr_t)l->wanted,
-                            .slots = (void *)(uintptr_t)l->slots, .slots_out = (void *)(uintptr_t)l->slots_out, .slots_n = p->program->base.graph->slots_n};
+    return (struct ck_pass){.head = (void *)(uintptr_t)l->head,
+                            .tokens = (void *)(uintptr_t)l->tokens,
+                            .place = (void *)(uintptr_t)l->place,
+                            .span = (void *)(uintptr_t)l->span,
+                            .wanted = (void *)(uintptr_t)l->wanted,
+                            .slots = (void *)(uintptr_t)l->slots,
+                            .slots_out = (void *)(uintptr_t)l->slots_out,
+                            .slots_n = p->program->base.graph->slots_n};
 }
 
 static const struct cu_tensor *tensor(const struct cu_pass *p, const struct sg_weight *w)
 {
-    return w->tensor < 0 ? NULL : cu_weight_of(p->program->weights, p->program->base.graph->tensors[w->tensor]);
+    return w->tensor < 0 ? NULL
+                         : cu_weight_of(p->program->weights, p->program->base.graph->tensors[w->tensor]);
 }
 
 static const float *vector(const struct cu_pass *p, const struct sg_weight *w)
@@ -71,8 +87,13 @@ static segue_status do_embed(struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_embed *e = &op->u.embed;
     const struct cu_tensor *places = tensor(p, &e->positions);
-    struct ck_embed a = {.pass = cu_kernel_pass(p), .table = tensor(p, &e->table)->w, .at = e->table.at, .places_at = e->positions.at,
-                         .rows = rows_of(p, op), .scale = e->scale, .y = out_of(p, op)};
+    struct ck_embed a = {.pass = cu_kernel_pass(p),
+                         .table = tensor(p, &e->table)->w,
+                         .at = e->table.at,
+                         .places_at = e->positions.at,
+                         .rows = rows_of(p, op),
+                         .scale = e->scale,
+                         .y = out_of(p, op)};
     if (places) a.places = places->w;
     return cu_launch(p, p->program->base.unit->k.embed, a.rows, pieces(a.y.width, 256), 1, 256, 0, &a);
 }
@@ -81,13 +102,20 @@ static struct ck_norm norm_of(const struct cu_pass *p, const struct sg_op *op)
 {
     if (!op) return (struct ck_norm){.groups = 1};
     const struct sg_norm *n = &op->u.norm;
-    return (struct ck_norm){.weight = vector(p, &n->weight), .bias = vector(p, &n->bias), .gate = cu_view_of(p, &op->in[1]),
-                            .eps = n->eps, .layer = n->kind == SG_NORM_LAYER, .groups = n->groups, .plus_one = n->plus_one, .present = 1};
+    return (struct ck_norm){.weight = vector(p, &n->weight),
+                            .bias = vector(p, &n->bias),
+                            .gate = cu_view_of(p, &op->in[1]),
+                            .eps = n->eps,
+                            .layer = n->kind == SG_NORM_LAYER,
+                            .groups = n->groups,
+                            .plus_one = n->plus_one,
+                            .present = 1};
 }
 
 static segue_status do_norm(struct cu_pass *p, const struct sg_op *op)
 {
-    struct ck_norm_args a = {.x = cu_view_of(p, &op->in[0]), .y = out_of(p, op), .norm = norm_of(p, op), .rows = rows_of(p, op)};
+    struct ck_norm_args a = {
+        .x = cu_view_of(p, &op->in[0]), .y = out_of(p, op), .norm = norm_of(p, op), .rows = rows_of(p, op)};
     uint32_t group = a.x.width / a.norm.groups, threads = group > 512 ? 256 : group > 128 ? 128 : 64;
     return cu_launch(p, p->program->base.unit->k.norm_rows, a.rows, a.norm.groups, 1, threads, 0, &a);
 }
@@ -96,15 +124,25 @@ static segue_status do_rope(struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_rope *r = &op->u.rope;
     const struct sg_rope_table *t = &p->program->base.graph->ropes[r->table];
-    struct ck_rope a = {.pass = cu_kernel_pass(p), .x = cu_view_of(p, &op->in[0]), .y = out_of(p, op),
-                        .inverse = address(p->program->inverse[r->table]), .heads = r->heads, .head_width = r->head_width,
-                        .pairs = t->pairs, .rows = rows_of(p, op), .mscale = t->mscale, .sign = r->sign};
+    struct ck_rope a = {.pass = cu_kernel_pass(p),
+                        .x = cu_view_of(p, &op->in[0]),
+                        .y = out_of(p, op),
+                        .inverse = address(p->program->inverse[r->table]),
+                        .heads = r->heads,
+                        .head_width = r->head_width,
+                        .pairs = t->pairs,
+                        .rows = rows_of(p, op),
+                        .mscale = t->mscale,
+                        .sign = r->sign};
     return cu_launch(p, p->program->base.unit->k.rope, a.rows, pieces(a.x.width, 128), 1, 128, 0, &a);
 }
 
 static segue_status do_map(struct cu_pass *p, const struct sg_op *op, cu_fn fn)
 {
-    struct ck_map a = {.x = cu_view_of(p, &op->in[0]), .x2 = cu_view_of(p, &op->in[1]), .y = out_of(p, op), .rows = rows_of(p, op)};
+    struct ck_map a = {.x = cu_view_of(p, &op->in[0]),
+                       .x2 = cu_view_of(p, &op->in[1]),
+                       .y = out_of(p, op),
+                       .rows = rows_of(p, op)};
     if (op->code == SG_OP_GLU) a.act = op->u.glu.act;
     if (op->code == SG_OP_ACT) a.act = op->u.act.act;
     if (op->code == SG_OP_SCALE) {
@@ -118,15 +156,25 @@ static segue_status do_map(struct cu_pass *p, const struct sg_op *op, cu_fn fn)
 
 static segue_status do_rows(struct cu_pass *p, const struct sg_op *op)
 {
-    struct ck_rows a = {.pass = cu_kernel_pass(p), .x = cu_view_of(p, &op->in[0]), .y = out_of(p, op), .rows = rows_of(p, op)};
+    struct ck_rows a = {.pass = cu_kernel_pass(p),
+                        .x = cu_view_of(p, &op->in[0]),
+                        .y = out_of(p, op),
+                        .rows = rows_of(p, op)};
     return cu_launch(p, p->program->base.unit->k.rows, a.rows, pieces(a.x.width, 256), 1, 256, 0, &a);
 }
 
 static segue_status do_route(struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_route *r = &op->u.route;
-    struct ck_route a = {.x = cu_view_of(p, &op->in[0]), .y = out_of(p, op), .bias = vector(p, &r->bias), .experts = r->experts, .k = r->k,
-                         .sigmoid = r->sigmoid, .renormalise = r->renormalise, .rows = rows_of(p, op), .scale = r->scale};
+    struct ck_route a = {.x = cu_view_of(p, &op->in[0]),
+                         .y = out_of(p, op),
+                         .bias = vector(p, &r->bias),
+                         .experts = r->experts,
+                         .k = r->k,
+                         .sigmoid = r->sigmoid,
+                         .renormalise = r->renormalise,
+                         .rows = rows_of(p, op),
+                         .scale = r->scale};
     return cu_launch(p, p->program->base.unit->k.route, pieces(a.rows, 32), 1, 1, 32, 0, &a);
 }
 
@@ -134,10 +182,20 @@ static segue_status do_experts(struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_experts *e = &op->u.experts;
     struct sg_unit *u = p->program->base.unit;
-    struct ck_experts a = {.x = cu_view_of(p, &op->in[0]), .routing = cu_view_of(p, &op->in[1]), .y = out_of(p, op),
-                           .gate = tensor(p, &e->gate)->w, .up = tensor(p, &e->up)->w, .down = tensor(p, &e->down)->w,
-                           .gate_at = e->gate.at, .up_at = e->up.at, .down_at = e->down.at, .experts = e->experts, .k = e->k, .ff = e->ff,
-                           .act = e->act, .rows = rows_of(p, op)};
+    struct ck_experts a = {.x = cu_view_of(p, &op->in[0]),
+                           .routing = cu_view_of(p, &op->in[1]),
+                           .y = out_of(p, op),
+                           .gate = tensor(p, &e->gate)->w,
+                           .up = tensor(p, &e->up)->w,
+                           .down = tensor(p, &e->down)->w,
+                           .gate_at = e->gate.at,
+                           .up_at = e->up.at,
+                           .down_at = e->down.at,
+                           .experts = e->experts,
+                           .k = e->k,
+                           .ff = e->ff,
+                           .act = e->act,
+                           .rows = rows_of(p, op)};
     a.d = a.y.width;
     SG_TRY(need(p, &p->lane->scratch, &p->lane->scratch_n, (size_t)a.rows * a.k * a.ff * sizeof(float)));
     a.hidden = address(p->lane->scratch);
@@ -151,11 +209,21 @@ static segue_status do_conv(struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_conv *c = &op->u.conv;
     const struct cu_kernels *k = &p->program->base.unit->k;
-    struct ck_conv a = {.pass = cu_kernel_pass(p), .x = cu_view_of(p, &op->in[0]), .y = out_of(p, op), .weight = vector(p, &c->weight),
-                        .bias = vector(p, &c->bias), .taps = c->taps, .act = c->act, .slot = (uint32_t)c->slot, .rows = rows_of(p, op)};
-    if (a.rows <= CU_FEW && a.taps <= CU_STEP_TAPS) return cu_launch(p, k->conv_step, pieces(a.x.width, 128), p->spans_n, 1, 128, 0, &a);
-    if (a.taps <= CU_STEP_TAPS && p->spans_n == 1) SG_TRY(cu_launch(p, k->conv_tiles, pieces(a.rows, 16), pieces(a.x.width, 128), 1, 128, 0, &a));
-    else SG_TRY(cu_launch(p, k->conv_many, a.rows, pieces(a.x.width, 256), 1, 256, 0, &a));
+    struct ck_conv a = {.pass = cu_kernel_pass(p),
+                        .x = cu_view_of(p, &op->in[0]),
+                        .y = out_of(p, op),
+                        .weight = vector(p, &c->weight),
+                        .bias = vector(p, &c->bias),
+                        .taps = c->taps,
+                        .act = c->act,
+                        .slot = (uint32_t)c->slot,
+                        .rows = rows_of(p, op)};
+    if (a.rows <= CU_FEW && a.taps <= CU_STEP_TAPS)
+        return cu_launch(p, k->conv_step, pieces(a.x.width, 128), p->spans_n, 1, 128, 0, &a);
+    if (a.taps <= CU_STEP_TAPS && p->spans_n == 1)
+        SG_TRY(cu_launch(p, k->conv_tiles, pieces(a.rows, 16), pieces(a.x.width, 128), 1, 128, 0, &a));
+    else
+        SG_TRY(cu_launch(p, k->conv_many, a.rows, pieces(a.x.width, 256), 1, 256, 0, &a));
     return cu_launch(p, k->conv_keep, pieces(a.x.width, 128), p->spans_n, 1, 128, 0, &a);
 }
 
@@ -163,17 +231,29 @@ static segue_status do_delta(struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_delta *d = &op->u.delta;
     const struct cu_kernels *k = &p->program->base.unit->k;
-    struct ck_delta a = {.pass = cu_kernel_pass(p), .y = out_of(p, op), .decay = vector(p, &d->decay), .dt = vector(p, &d->dt),
-                         .k_heads = d->k_heads, .v_heads = d->v_heads, .dk = d->dk, .dv = d->dv, .is_log = d->decay_is_log,
-                         .slot = (uint32_t)d->slot, .rows = rows_of(p, op), .l2_eps = d->l2_eps};
+    struct ck_delta a = {.pass = cu_kernel_pass(p),
+                         .y = out_of(p, op),
+                         .decay = vector(p, &d->decay),
+                         .dt = vector(p, &d->dt),
+                         .k_heads = d->k_heads,
+                         .v_heads = d->v_heads,
+                         .dk = d->dk,
+                         .dv = d->dv,
+                         .is_log = d->decay_is_log,
+                         .slot = (uint32_t)d->slot,
+                         .rows = rows_of(p, op),
+                         .l2_eps = d->l2_eps};
     for (int i = 0; i < 5; i++) a.in[i] = cu_view_of(p, &op->in[i]);
     uint32_t units = d->v_heads * pieces(d->dv, CK_DELTA_COLUMNS);
     size_t ready = (size_t)a.rows * d->k_heads * 2 * d->dk;
     if (a.rows > CU_FEW && ready % 4 == 0) {
-        SG_TRY(need(p, &p->lane->scratch, &p->lane->scratch_n, (ready + (size_t)a.rows * d->v_heads * 4) * sizeof(float)));
+        SG_TRY(need(p, &p->lane->scratch, &p->lane->scratch_n,
+                    (ready + (size_t)a.rows * d->v_heads * 4) * sizeof(float)));
         a.ready = address(p->lane->scratch);
-        SG_TRY(cu_launch(p, d->dk <= 128 ? k->delta_ready_4 : k->delta_ready_8, a.rows, pieces(d->v_heads, 4), 1, 128, 0, &a));
-        if (d->dk == 128 && d->dv % 16 == 0) return cu_launch(p, k->delta_tiles_4, d->v_heads * (d->dv / 16), p->spans_n, 1, 128, 0, &a);
+        SG_TRY(cu_launch(p, d->dk <= 128 ? k->delta_ready_4 : k->delta_ready_8, a.rows, pieces(d->v_heads, 4),
+                         1, 128, 0, &a));
+        if (d->dk == 128 && d->dv % 16 == 0)
+            return cu_launch(p, k->delta_tiles_4, d->v_heads * (d->dv / 16), p->spans_n, 1, 128, 0, &a);
     }
     return cu_launch(p, d->dk <= 128 ? k->delta_4 : k->delta_8, pieces(units, 4), p->spans_n, 1, 128, 0, &a);
 }
@@ -183,23 +263,43 @@ static segue_status do_prepare(struct cu_pass *p, const struct cu_step *s)
     const struct sg_attend *a = &s->attend->u.attend;
     const struct sg_op *raw_q = s->q_norm ? s->q_norm : s->q_rope, *raw_k = s->k_norm ? s->k_norm : s->k_rope;
     const struct sg_rope_table *t = &p->program->base.graph->ropes[s->q_rope->u.rope.table];
-    struct ck_prepare args = {.pass = cu_kernel_pass(p), .q = cu_view_of(p, &raw_q->in[0]), .k = cu_view_of(p, &raw_k->in[0]),
-                              .v = cu_view_of(p, &s->attend->in[2]), .q_out = out_of(p, s->q_rope), .q_norm = norm_of(p, s->q_norm),
-                              .k_norm = norm_of(p, s->k_norm), .inverse = address(p->program->inverse[s->q_rope->u.rope.table]),
-                              .heads = a->heads, .kv_heads = a->kv_heads, .d = a->d, .dv = a->dv, .pairs = t->pairs,
-                              .slot_k = (uint32_t)a->slot_k, .slot_v = (uint32_t)a->slot_v, .storage = cu_storage_of(p->kv),
-                              .rows = p->rows_n[0], .mscale = t->mscale};
+    struct ck_prepare args = {.pass = cu_kernel_pass(p),
+                              .q = cu_view_of(p, &raw_q->in[0]),
+                              .k = cu_view_of(p, &raw_k->in[0]),
+                              .v = cu_view_of(p, &s->attend->in[2]),
+                              .q_out = out_of(p, s->q_rope),
+                              .q_norm = norm_of(p, s->q_norm),
+                              .k_norm = norm_of(p, s->k_norm),
+                              .inverse = address(p->program->inverse[s->q_rope->u.rope.table]),
+                              .heads = a->heads,
+                              .kv_heads = a->kv_heads,
+                              .d = a->d,
+                              .dv = a->dv,
+                              .pairs = t->pairs,
+                              .slot_k = (uint32_t)a->slot_k,
+                              .slot_v = (uint32_t)a->slot_v,
+                              .storage = cu_storage_of(p->kv),
+                              .rows = p->rows_n[0],
+                              .mscale = t->mscale};
     args.q_norm.present = s->q_norm != NULL;
     args.k_norm.present = s->k_norm != NULL;
-    return cu_launch(p, p->program->base.unit->k.prepare, args.rows, a->heads + a->kv_heads, 1, 128, 0, &args);
+    return cu_launch(p, p->program->base.unit->k.prepare, args.rows, a->heads + a->kv_heads, 1, 128, 0,
+                     &args);
 }
 
 static segue_status do_append(struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_attend *a = &op->u.attend;
-    struct ck_append args = {.pass = cu_kernel_pass(p), .k = cu_view_of(p, &op->in[1]), .v = cu_view_of(p, &op->in[2]), .heads = a->kv_heads,
-                             .d = a->d, .dv = a->dv, .slot_k = (uint32_t)a->slot_k, .slot_v = (uint32_t)a->slot_v,
-                             .storage = cu_storage_of(p->kv), .rows = p->rows_n[0]};
+    struct ck_append args = {.pass = cu_kernel_pass(p),
+                             .k = cu_view_of(p, &op->in[1]),
+                             .v = cu_view_of(p, &op->in[2]),
+                             .heads = a->kv_heads,
+                             .d = a->d,
+                             .dv = a->dv,
+                             .slot_k = (uint32_t)a->slot_k,
+                             .slot_v = (uint32_t)a->slot_v,
+                             .storage = cu_storage_of(p->kv),
+                             .rows = p->rows_n[0]};
     return cu_launch(p, p->program->base.unit->k.append, args.rows, a->kv_heads, 1, 64, 0, &args);
 }
 
@@ -209,18 +309,34 @@ static segue_status do_attend(struct cu_pass *p, const struct sg_op *op)
     const struct cu_kernels *k = &p->program->base.unit->k;
     enum ck_storage storage = cu_storage_of(p->kv);
     uint32_t groups = a->kv_heads * pieces(a->heads / a->kv_heads, CK_GROUP_HEADS);
-    struct ck_attend args = {.pass = cu_kernel_pass(p), .q = cu_view_of(p, &op->in[0]), .gate = cu_view_of(p, &op->in[3]), .y = out_of(p, op),
-                             .sinks = vector(p, &a->sinks), .heads = a->heads, .kv_heads = a->kv_heads, .d = a->d, .dv = a->dv,
-                             .window = a->window, .slot_k = (uint32_t)a->slot_k, .slot_v = (uint32_t)a->slot_v, .storage = storage,
-                             .rows = p->rows_n[0], .chunks = p->chunks, .scale = a->scale, .softcap = a->softcap};
+    struct ck_attend args = {.pass = cu_kernel_pass(p),
+                             .q = cu_view_of(p, &op->in[0]),
+                             .gate = cu_view_of(p, &op->in[3]),
+                             .y = out_of(p, op),
+                             .sinks = vector(p, &a->sinks),
+                             .heads = a->heads,
+                             .kv_heads = a->kv_heads,
+                             .d = a->d,
+                             .dv = a->dv,
+                             .window = a->window,
+                             .slot_k = (uint32_t)a->slot_k,
+                             .slot_v = (uint32_t)a->slot_v,
+                             .storage = storage,
+                             .rows = p->rows_n[0],
+                             .chunks = p->chunks,
+                             .scale = a->scale,
+                             .softcap = a->softcap};
     size_t shared = (size_t)CK_GROUP_HEADS * a->d * sizeof(float);
     int width = a->d == 64 ? 0 : a->d == 128 ? 1 : a->d == 256 ? 2 : -1;
-    if (args.rows > CU_EXACT && width >= 0 && a->d == a->dv && (storage == CK_KV_F16 || storage == CK_KV_BF16))
+    if (args.rows > CU_EXACT && width >= 0 && a->d == a->dv &&
+        (storage == CK_KV_F16 || storage == CK_KV_BF16))
         return cu_launch(p, k->flash[storage == CK_KV_BF16][width], pieces(args.rows, 64), a->heads, 1, 128,
                          (size_t)128 * (a->d + 8) * 2, &args);
     if (args.rows > CU_FEW)
-        return cu_launch(p, k->attend_many[storage], args.rows, groups, 1, 256, shared + (size_t)CK_GROUP_HEADS * a->dv * sizeof(float), &args);
-    SG_TRY(need(p, &p->lane->parts, &p->lane->parts_n, (size_t)CU_FEW * a->heads * p->chunks * (a->dv + 2) * sizeof(float)));
+        return cu_launch(p, k->attend_many[storage], args.rows, groups, 1, 256,
+                         shared + (size_t)CK_GROUP_HEADS * a->dv * sizeof(float), &args);
+    SG_TRY(need(p, &p->lane->parts, &p->lane->parts_n,
+                (size_t)CU_FEW * a->heads * p->chunks * (a->dv + 2) * sizeof(float)));
     args.parts = address(p->lane->parts);
     SG_TRY(cu_launch(p, k->attend_part[storage], p->chunks, groups, args.rows, 256, shared, &args));
     return cu_launch(p, k->attend_join, args.rows, a->heads, 1, a->dv > 64 ? 128 : 64, 0, &args);
@@ -232,20 +348,35 @@ static segue_status do_op(struct cu_pass *p, const struct sg_op *op)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
     switch (op->code) {
-    case SG_OP_EMBED: return do_embed(p, op);
-    case SG_OP_NORM: return do_norm(p, op);
-    case SG_OP_ROPE: return do_rope(p, op);
-    case SG_OP_ATTEND: SG_TRY(do_append(p, op)); return do_attend(p, op);
-    case SG_OP_CONV: return do_conv(p, op);
-    case SG_OP_DELTA: return do_delta(p, op);
-    case SG_OP_GLU: return do_map(p, op, k->glu);
-    case SG_OP_ACT: return do_map(p, op, k->act);
-    case SG_OP_ADD: return do_map(p, op, k->add);
-    case SG_OP_SCALE: return do_map(p, op, k->scale);
-    case SG_OP_ROUTE: return do_route(p, op);
-    case SG_OP_EXPERTS: return do_experts(p, op);
-    case SG_OP_ROWS: return do_rows(p, op);
-    default: return sg_fail(p->err, SEGUE_EINTERNAL, "run: cuda: op %d is unknown; report this", (int)op->code);
+    case SG_OP_EMBED:
+        return do_embed(p, op);
+    case SG_OP_NORM:
+        return do_norm(p, op);
+    case SG_OP_ROPE:
+        return do_rope(p, op);
+    case SG_OP_ATTEND:
+        SG_TRY(do_append(p, op));
+        return do_attend(p, op);
+    case SG_OP_CONV:
+        return do_conv(p, op);
+    case SG_OP_DELTA:
+        return do_delta(p, op);
+    case SG_OP_GLU:
+        return do_map(p, op, k->glu);
+    case SG_OP_ACT:
+        return do_map(p, op, k->act);
+    case SG_OP_ADD:
+        return do_map(p, op, k->add);
+    case SG_OP_SCALE:
+        return do_map(p, op, k->scale);
+    case SG_OP_ROUTE:
+        return do_route(p, op);
+    case SG_OP_EXPERTS:
+        return do_experts(p, op);
+    case SG_OP_ROWS:
+        return do_rows(p, op);
+    default:
+        return sg_fail(p->err, SEGUE_EINTERNAL, "run: cuda: op %d is unknown; report this", (int)op->code);
     }
 }
 
@@ -268,8 +399,12 @@ segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops
     if (!p->best_done) {
         int32_t value = g->outputs[sg_graph_output(g, "logits")].value;
         struct sg_operand whole = {.value = value, .width = g->vocab};
-        struct ck_argmax a = {.x = cu_view_of(p, &whole), .best_value = address(l->best_value), .best_index = best_index, .banned = p->banned,
-                              .blocks = 64, .rows = p->rows_n[1]};
+        struct ck_argmax a = {.x = cu_view_of(p, &whole),
+                              .best_value = address(l->best_value),
+                              .best_index = best_index,
+                              .banned = p->banned,
+                              .blocks = 64,
+                              .rows = p->rows_n[1]};
         p->best_blocks = a.blocks;
         SG_TRY(cu_launch(p, u->k.argmax_rows, a.blocks, a.rows, 1, 256, 0, &a));
     }
@@ -278,9 +413,17 @@ segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops
     SG_TRY(cu_check(&u->d, u->d.host_ptr(&chosen, l->host_chosen, 0), "run", p->err));
     struct cu_pass other = *p;
     other.heading = !p->heading;
-    struct ck_choose c = {.pass = cu_kernel_pass(p), .next = cu_kernel_pass(&other), .best_value = address(l->best_value), .best_index = best_index, .blocks = p->best_blocks,
-                          .rows = p->rows_n[1], .advance = advance, .stops_n = stops_n, .stops = (int32_t *)(uintptr_t)l->stops,
-                          .ring = (int32_t *)(uintptr_t)ring, .ring_cap = CU_RING,
+    struct ck_choose c = {.pass = cu_kernel_pass(p),
+                          .next = cu_kernel_pass(&other),
+                          .best_value = address(l->best_value),
+                          .best_index = best_index,
+                          .blocks = p->best_blocks,
+                          .rows = p->rows_n[1],
+                          .advance = advance,
+                          .stops_n = stops_n,
+                          .stops = (int32_t *)(uintptr_t)l->stops,
+                          .ring = (int32_t *)(uintptr_t)ring,
+                          .ring_cap = CU_RING,
                           .ring_written = (uint32_t *)(uintptr_t)(ring + CU_RING * sizeof(int32_t)),
                           .chosen = advance == 1 ? NULL : (int32_t *)(uintptr_t)chosen + p->heading * CU_FEW};
     return cu_launch(p, u->k.choose_best, c.rows, 1, 1, 256, 0, &c);

@@ -1,7 +1,7 @@
-/* cuproduct.c: products of weights with rows. Up to 32 rows go through the decode kernels, 16 at a time, with norm, gate
- * and best logit in the same launch. More rows go through cuBLASLt, or the unit's own tensor-core kernel, with activations
- * narrowed to 16 bits and quantised weights widened into scratch. fp32 weights always take the decode kernels.
- * SPDX-License-Identifier: MIT */
+/* cuproduct.c: products of weights with rows. Up to 32 rows go through the decode kernels, 16 at a time, with
+ * norm, gate and best logit in the same launch. More rows go through cuBLASLt, or the unit's own tensor-core
+ * kernel, with activations narrowed to 16 bits and quantised weights widened into scratch. fp32 weights
+ * always take the decode kernels. SPDX-License-Identifier: MIT */
 #include "unit/cuda/cu.h"
 
 static const struct cu_tensor *weight(const struct cu_pass *p, const struct sg_op *op)
@@ -13,21 +13,31 @@ static const float *bias_of(const struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_weight *b = &op->u.linear.bias;
     if (b->tensor < 0) return NULL;
-    return (const float *)(uintptr_t)cu_weight_of(p->program->weights, p->program->base.graph->tensors[b->tensor])->vector;
+    return (const float *)(uintptr_t)cu_weight_of(p->program->weights,
+                                                  p->program->base.graph->tensors[b->tensor])
+        ->vector;
 }
 
 static const float *numbers_of(const struct cu_pass *p, const struct sg_weight *w)
 {
     if (w->tensor < 0) return NULL;
-    return (const float *)(uintptr_t)cu_weight_of(p->program->weights, p->program->base.graph->tensors[w->tensor])->vector;
+    return (const float *)(uintptr_t)cu_weight_of(p->program->weights,
+                                                  p->program->base.graph->tensors[w->tensor])
+        ->vector;
 }
 
 static struct ck_norm norm_of(const struct cu_pass *p, const struct sg_op *op)
 {
     if (!op) return (struct ck_norm){.groups = 1};
     const struct sg_norm *n = &op->u.norm;
-    return (struct ck_norm){.weight = numbers_of(p, &n->weight), .bias = numbers_of(p, &n->bias), .gate = cu_view_of(p, &op->in[1]),
-                            .eps = n->eps, .layer = n->kind == SG_NORM_LAYER, .groups = n->groups, .plus_one = n->plus_one, .present = 1};
+    return (struct ck_norm){.weight = numbers_of(p, &n->weight),
+                            .bias = numbers_of(p, &n->bias),
+                            .gate = cu_view_of(p, &op->in[1]),
+                            .eps = n->eps,
+                            .layer = n->kind == SG_NORM_LAYER,
+                            .groups = n->groups,
+                            .plus_one = n->plus_one,
+                            .present = 1};
 }
 
 static struct ck_view out_of(const struct cu_pass *p, const struct sg_op *op)
@@ -39,8 +49,13 @@ static struct ck_view out_of(const struct cu_pass *p, const struct sg_op *op)
 static struct ck_segment segment_of(const struct cu_pass *p, const struct sg_op *op)
 {
     const struct cu_tensor *t = weight(p, op);
-    return (struct ck_segment){.data = t->w.data, .scales = t->w.scales, .bias = bias_of(p, op), .residual = cu_view_of(p, &op->in[1]),
-                               .y = out_of(p, op), .n = op->u.linear.weight.rows, .at = op->u.linear.weight.at};
+    return (struct ck_segment){.data = t->w.data,
+                               .scales = t->w.scales,
+                               .bias = bias_of(p, op),
+                               .residual = cu_view_of(p, &op->in[1]),
+                               .y = out_of(p, op),
+                               .n = op->u.linear.weight.rows,
+                               .at = op->u.linear.weight.at};
 }
 
 static void skip_rows(struct ck_view *v, uint32_t rows)
@@ -50,16 +65,18 @@ static void skip_rows(struct ck_view *v, uint32_t rows)
 
 /* --- few rows --- */
 
-/* Warps that share a pair of rows: more while there are too few pairs to fill the card and each still has 3 pieces a lane.
- * Shape alone decides, so that a row does not depend on its batch. */
+/* Warps that share a pair of rows: more while there are too few pairs to fill the card and each still has 3
+ * pieces a lane. Shape alone decides, so that a row does not depend on its batch. */
 static uint32_t split_of(const struct sg_unit *u, uint32_t pieces, uint32_t pairs)
 {
     uint32_t split = 1;
-    while (split < 8 && (uint64_t)pairs * split < (uint64_t)u->sms * 12 && pieces >= 96 * split * 2) split *= 2;
+    while (split < 8 && (uint64_t)pairs * split < (uint64_t)u->sms * 12 && pieces >= 96 * split * 2)
+        split *= 2;
     return split;
 }
 
-static segue_status few(struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *whole, uint32_t from, uint32_t rows)
+static segue_status few(struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *whole,
+                        uint32_t from, uint32_t rows)
 {
     static const uint32_t numbers[CK_KINDS] = {4, 8, 8, 16, 32, 16, 32};
     struct sg_unit *u = p->program->base.unit;
@@ -73,7 +90,8 @@ static segue_status few(struct cu_pass *p, const struct cu_step *s, const struct
         if (shared <= u->shared_max || rows == 1) break;
     }
     if (shared > u->shared_max)
-        return sg_fail(p->err, SEGUE_EUNSUPPORTED, "run: cuda: rows of %u weights do not fit into shared memory", g.k);
+        return sg_fail(p->err, SEGUE_EUNSUPPORTED,
+                       "run: cuda: rows of %u weights do not fit into shared memory", g.k);
     g.rows = rows;
     skip_rows(&g.x, from);
     skip_rows(&g.norm.gate, from);
@@ -98,7 +116,9 @@ static uint32_t few_at_once(const struct cu_pass *p, const struct cu_step *s, ui
     uint32_t chunks = w->pitch / 16, at_once = rows < CU_FEW ? rows : CU_FEW, b;
     for (;; at_once = at_once / 2 + at_once % 2) {
         for (b = 1; b < at_once; b *= 2) {}
-        if (at_once == 1 || (32 + ((size_t)chunks * numbers[w->kind] + chunks) * b) * sizeof(float) <= p->program->base.unit->shared_max) return at_once;
+        if (at_once == 1 || (32 + ((size_t)chunks * numbers[w->kind] + chunks) * b) * sizeof(float) <=
+                                p->program->base.unit->shared_max)
+            return at_once;
     }
 }
 
@@ -107,8 +127,13 @@ static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint
     const struct sg_graph *g = p->program->base.graph;
     const struct ck_weight *w = &weight(p, s->parts[0])->w;
     int32_t logits = g->vocab ? sg_graph_output(g, "logits") : -1;
-    struct ck_gemv a = {.x = cu_view_of(p, s->norm ? &s->norm->in[0] : &s->op->in[0]), .norm = norm_of(p, s->norm), .k = w->cols, .pitch = w->pitch,
-                        .scale_pitch = w->scale_pitch, .group = w->group, .segments = s->parts_n};
+    struct ck_gemv a = {.x = cu_view_of(p, s->norm ? &s->norm->in[0] : &s->op->in[0]),
+                        .norm = norm_of(p, s->norm),
+                        .k = w->cols,
+                        .pitch = w->pitch,
+                        .scale_pitch = w->scale_pitch,
+                        .group = w->group,
+                        .segments = s->parts_n};
     for (uint32_t i = 0; i < s->parts_n; i++) {
         a.segment[i] = segment_of(p, s->parts[i]);
         a.pairs += s->glu ? (i == 0 ? a.segment[i].n : 0) : (a.segment[i].n + 1) / 2;
@@ -120,10 +145,12 @@ static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint
     }
     a.split = split_of(p->program->base.unit, w->pitch / 16, a.pairs);
     uint32_t at_once = few_at_once(p, s, rows);
-    a.best = p->best && s->parts_n == 1 && !s->glu && logits >= 0 && g->outputs[logits].value == s->op->out && rows <= at_once;
+    a.best = p->best && s->parts_n == 1 && !s->glu && logits >= 0 && g->outputs[logits].value == s->op->out &&
+             rows <= at_once;
     a.banned = p->banned;
     p->best_done |= a.best;
-    for (uint32_t t = 0; t < rows; t += at_once) SG_TRY(few(p, s, &a, t, rows - t < at_once ? rows - t : at_once));
+    for (uint32_t t = 0; t < rows; t += at_once)
+        SG_TRY(few(p, s, &a, t, rows - t < at_once ? rows - t : at_once));
     return SEGUE_OK;
 }
 
@@ -132,15 +159,22 @@ static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint
 static segue_status narrow_x(struct cu_pass *p, const struct cu_step *s, uint32_t rows, uint32_t bf16)
 {
     struct sg_unit *u = p->program->base.unit;
-    const struct sg_op *norm = s->norm && s->norm->u.norm.groups == 1 && s->norm->in[1].value < 0 ? s->norm : NULL;
+    const struct sg_op *norm =
+        s->norm && s->norm->u.norm.groups == 1 && s->norm->in[1].value < 0 ? s->norm : NULL;
     if (s->norm && !norm) { /* by heads or with a gate: into its own value first */
         struct cu_step apart = {.kind = CU_STEP_OP, .op = s->norm};
         SG_TRY(cu_issue(p, &apart));
     }
-    struct ck_narrow a = {.x = cu_view_of(p, norm ? &norm->in[0] : &s->op->in[0]), .rows = rows, .bf16 = bf16, .norm = norm_of(p, norm)};
+    struct ck_narrow a = {.x = cu_view_of(p, norm ? &norm->in[0] : &s->op->in[0]),
+                          .rows = rows,
+                          .bf16 = bf16,
+                          .norm = norm_of(p, norm)};
     a.k = a.x.width;
-    if (p->narrowed == a.x.p && p->narrowed_norm == norm && p->narrowed_bf16 == bf16 && p->narrowed_by == s->op->in[0].value) return SEGUE_OK;
-    SG_TRY(cu_grow(u, &p->lane->narrow, &p->lane->narrow_n, (size_t)rows * a.k * 2 + 256, "room of a run", p->err));
+    if (p->narrowed == a.x.p && p->narrowed_norm == norm && p->narrowed_bf16 == bf16 &&
+        p->narrowed_by == s->op->in[0].value)
+        return SEGUE_OK;
+    SG_TRY(cu_grow(u, &p->lane->narrow, &p->lane->narrow_n, (size_t)rows * a.k * 2 + 256, "room of a run",
+                   p->err));
     a.y = (void *)(uintptr_t)p->lane->narrow;
     p->narrowed = a.x.p;
     p->narrowed_norm = norm;
@@ -149,7 +183,8 @@ static segue_status narrow_x(struct cu_pass *p, const struct cu_step *s, uint32_
     return cu_launch(p, u->k.narrow, rows, 1, 1, 256, 0, &a);
 }
 
-static segue_status widen_rows(struct cu_pass *p, const struct cu_tensor *t, uint32_t at, uint32_t n, uint32_t bf16)
+static segue_status widen_rows(struct cu_pass *p, const struct cu_tensor *t, uint32_t at, uint32_t n,
+                               uint32_t bf16)
 {
     struct sg_unit *u = p->program->base.unit;
     SG_TRY(cu_grow(u, &p->lane->wide, &p->lane->wide_n, (size_t)n * t->w.cols * 2, "room of a run", p->err));
@@ -170,15 +205,30 @@ static segue_status multiply_many(struct cu_pass *p, const struct sg_op *op, uin
         segment.at = 0;
         pitch = t->w.cols * 2;
     }
-    struct cu_blas_product b = {.t = rows, .n = segment.n, .k = t->w.cols, .pitch = pitch / 2, .out_stride = segment.y.stride,
-                                .residual_stride = segment.residual.stride, .bf16 = bf16, .x = p->lane->narrow,
+    struct cu_blas_product b = {.t = rows,
+                                .n = segment.n,
+                                .k = t->w.cols,
+                                .pitch = pitch / 2,
+                                .out_stride = segment.y.stride,
+                                .residual_stride = segment.residual.stride,
+                                .bf16 = bf16,
+                                .x = p->lane->narrow,
                                 .w = (uint64_t)(uintptr_t)segment.data + (uint64_t)segment.at * pitch,
-                                .y = (uint64_t)(uintptr_t)segment.y.p, .residual = (uint64_t)(uintptr_t)segment.residual.p,
-                                .bias = (uint64_t)(uintptr_t)segment.bias, .workspace = p->lane->workspace, .stream = p->lane->stream};
+                                .y = (uint64_t)(uintptr_t)segment.y.p,
+                                .residual = (uint64_t)(uintptr_t)segment.residual.p,
+                                .bias = (uint64_t)(uintptr_t)segment.bias,
+                                .workspace = p->lane->workspace,
+                                .stream = p->lane->stream};
     p->launches++;
     if (p->lane->workspace && cu_blas_multiply(&u->blas, &b)) return SEGUE_OK;
-    struct ck_gemm g = {.x = (const void *)(uintptr_t)p->lane->narrow, .segment = segment, .rows = rows, .k = t->w.cols, .bf16 = bf16, .pitch = pitch};
-    return cu_launch(p, bf16 ? u->k.gemm_bf16 : u->k.gemm_f16, (segment.n + 63) / 64, (rows + 63) / 64, 1, 128, 0, &g);
+    struct ck_gemm g = {.x = (const void *)(uintptr_t)p->lane->narrow,
+                        .segment = segment,
+                        .rows = rows,
+                        .k = t->w.cols,
+                        .bf16 = bf16,
+                        .pitch = pitch};
+    return cu_launch(p, bf16 ? u->k.gemm_bf16 : u->k.gemm_f16, (segment.n + 63) / 64, (rows + 63) / 64, 1,
+                     128, 0, &g);
 }
 
 static segue_status product_many(struct cu_pass *p, const struct cu_step *s, uint32_t rows)
@@ -197,7 +247,8 @@ static segue_status product_many(struct cu_pass *p, const struct cu_step *s, uin
 static segue_status lora_room(struct cu_pass *p, uint64_t id, const struct sg_lora_pair *pair, cu_ptr *out)
 {
     struct cu_lane *l = p->lane;
-    size_t a_bytes = (size_t)pair->rank * pair->tensor->cols * sizeof(float), b_bytes = (size_t)pair->rank * pair->tensor->rows * sizeof(float);
+    size_t a_bytes = (size_t)pair->rank * pair->tensor->cols * sizeof(float),
+           b_bytes = (size_t)pair->rank * pair->tensor->rows * sizeof(float);
     for (uint32_t i = 0; i < l->loras_n; i++)
         if (l->loras[i].id == id && l->loras[i].pair == pair) {
             *out = l->loras[i].room;
@@ -217,18 +268,27 @@ static segue_status lora_room(struct cu_pass *p, uint64_t id, const struct sg_lo
 }
 
 /* One adapter on the rows [from, to). */
-static segue_status add_lora(struct cu_pass *p, const struct sg_op *op, uint64_t id, const struct sg_lora_pair *pair, uint32_t from, uint32_t to)
+static segue_status add_lora(struct cu_pass *p, const struct sg_op *op, uint64_t id,
+                             const struct sg_lora_pair *pair, uint32_t from, uint32_t to)
 {
     struct sg_unit *u = p->program->base.unit;
     const struct sg_tensor *t = pair->tensor;
     cu_ptr room;
     if (from == to) return SEGUE_OK;
     SG_TRY(lora_room(p, id, pair, &room));
-    SG_TRY(cu_grow(u, &p->lane->scratch, &p->lane->scratch_n, (size_t)(to - from) * pair->rank * sizeof(float), "room of a run", p->err));
-    struct ck_lora a = {.x = cu_view_of(p, &op->in[0]), .y = out_of(p, op), .a = (const float *)(uintptr_t)room,
+    SG_TRY(cu_grow(u, &p->lane->scratch, &p->lane->scratch_n,
+                   (size_t)(to - from) * pair->rank * sizeof(float), "room of a run", p->err));
+    struct ck_lora a = {.x = cu_view_of(p, &op->in[0]),
+                        .y = out_of(p, op),
+                        .a = (const float *)(uintptr_t)room,
                         .b = (const float *)(uintptr_t)(room + (size_t)pair->rank * t->cols * sizeof(float)),
-                        .low = (float *)(uintptr_t)p->lane->scratch, .rank = pair->rank, .from = from, .to = to, .k = (uint32_t)t->cols,
-                        .n = op->u.linear.weight.rows, .at = op->u.linear.weight.at};
+                        .low = (float *)(uintptr_t)p->lane->scratch,
+                        .rank = pair->rank,
+                        .from = from,
+                        .to = to,
+                        .k = (uint32_t)t->cols,
+                        .n = op->u.linear.weight.rows,
+                        .at = op->u.linear.weight.at};
     SG_TRY(cu_launch(p, u->k.lora_low, (pair->rank + 7) / 8, to - from, 1, 256, 0, &a));
     return cu_launch(p, u->k.lora_add, (a.n + 255) / 256, to - from, 1, 256, 0, &a);
 }
@@ -240,7 +300,9 @@ static segue_status add_loras(struct cu_pass *p, const struct sg_op *op)
     for (uint32_t s = 0; s < p->spans_n; s++)
         for (uint32_t i = 0; i < p->spans[s]->loras_n; i++) {
             const struct sg_lora_pair *pair = sg_lora_find(p->spans[s]->loras[i], t);
-            if (pair) SG_TRY(add_lora(p, op, p->spans[s]->loras[i]->id, pair, p->from[wanted][s], p->from[wanted][s + 1]));
+            if (pair)
+                SG_TRY(add_lora(p, op, p->spans[s]->loras[i]->id, pair, p->from[wanted][s],
+                                p->from[wanted][s + 1]));
         }
     return SEGUE_OK;
 }

@@ -1,6 +1,5 @@
-/* cuprogram.c: compiling: weights, steps, and the lane: the memory, stream and pinned pieces that runs of a program use. It
- * issues nothing.
- * SPDX-License-Identifier: MIT */
+/* cuprogram.c: compiling: weights, steps, and the lane: the memory, stream and pinned pieces that runs of a
+ * program use. It issues nothing. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "unit/cuda/cu.h"
@@ -22,7 +21,8 @@ static uint64_t read_per_token(const struct sg_program *p)
         if (op->code == SG_OP_LINEAR) bytes += weight_bytes(p, &op->u.linear.weight);
         if (op->code == SG_OP_EMBED) bytes += weight_bytes(p, &op->u.embed.table) / op->u.embed.table.rows;
         if (op->code == SG_OP_EXPERTS)
-            bytes += (weight_bytes(p, &e->gate) + weight_bytes(p, &e->up) + weight_bytes(p, &e->down)) / e->experts * e->k;
+            bytes += (weight_bytes(p, &e->gate) + weight_bytes(p, &e->up) + weight_bytes(p, &e->down)) /
+                     e->experts * e->k;
     }
     return bytes;
 }
@@ -31,9 +31,21 @@ static uint64_t read_per_token(const struct sg_program *p)
 
 static void lane_close(struct sg_unit *u, struct cu_lane *l)
 {
-    cu_ptr *const rooms[] = {&l->few[0].memory[0], &l->few[0].memory[1], &l->few[1].memory[1], &l->many.memory[0], &l->many.memory[1], &l->headings[0].head,
-                             &l->headings[1].head, &l->scratch, &l->narrow,
-                             &l->wide, &l->parts, &l->workspace, &l->best_value, &l->best_index, &l->stops};
+    cu_ptr *const rooms[] = {&l->few[0].memory[0],
+                             &l->few[0].memory[1],
+                             &l->few[1].memory[1],
+                             &l->many.memory[0],
+                             &l->many.memory[1],
+                             &l->headings[0].head,
+                             &l->headings[1].head,
+                             &l->scratch,
+                             &l->narrow,
+                             &l->wide,
+                             &l->parts,
+                             &l->workspace,
+                             &l->best_value,
+                             &l->best_index,
+                             &l->stops};
     cu_enter(u);
     if (l->stream) u->d.stream_wait(l->stream);
     if (l->gives) u->d.stream_wait(l->gives);
@@ -67,7 +79,8 @@ static segue_status pinned(struct sg_unit *u, size_t bytes, void *out, segue_err
     return SEGUE_OK;
 }
 
-static segue_status lane_heading(struct sg_unit *u, struct sg_program *p, struct cu_heading *h, segue_error *err)
+static segue_status lane_heading(struct sg_unit *u, struct sg_program *p, struct cu_heading *h,
+                                 segue_error *err)
 {
     size_t array = CU_MANY * sizeof(uint32_t), at = (sizeof(struct ck_head) + 255) / 256 * 256;
     size_t slots = ((size_t)CK_SPANS * p->base.graph->slots_n * sizeof(void *) + 15) / 16 * 16;
@@ -97,10 +110,12 @@ static segue_status lane_open(struct sg_unit *u, struct sg_program *p, segue_err
     for (int i = 0; i < 2; i++) {
         l->few[0].rows[i] = l->few[1].rows[i] = CU_EXACT;
         SG_TRY(lane_heading(u, p, &l->headings[i], err));
-        SG_TRY(cu_room(u, (size_t)p->columns[i] * CU_EXACT * sizeof(float), "room of a run", &l->few[0].memory[i], err));
+        SG_TRY(cu_room(u, (size_t)p->columns[i] * CU_EXACT * sizeof(float), "room of a run",
+                       &l->few[0].memory[i], err));
     }
     l->few[1].memory[0] = l->few[0].memory[0];
-    SG_TRY(cu_room(u, (size_t)p->columns[1] * CU_EXACT * sizeof(float), "room of a run", &l->few[1].memory[1], err));
+    SG_TRY(cu_room(u, (size_t)p->columns[1] * CU_EXACT * sizeof(float), "room of a run", &l->few[1].memory[1],
+                   err));
     SG_TRY(cu_room(u, (size_t)CU_FEW * CU_BLOCKS * sizeof(float), "room of a run", &l->best_value, err));
     SG_TRY(cu_room(u, (size_t)CU_FEW * CU_BLOCKS * sizeof(uint32_t), "room of a run", &l->best_index, err));
     SG_TRY(cu_room(u, CU_STOPS * sizeof(int32_t), "room of a run", &l->stops, err));
@@ -144,7 +159,8 @@ static segue_status program_fill(struct sg_unit *u, struct sg_program *p, segue_
     p->places = sg_alloc(g->values_n * sizeof *p->places);
     p->plain = sg_alloc(g->ops_n * sizeof *p->plain);
     p->fused = sg_alloc(g->ops_n * sizeof *p->fused);
-    if (!p->places || !p->plain || !p->fused) return sg_no_memory("program of cuda", g->ops_n * sizeof *p->plain, err);
+    if (!p->places || !p->plain || !p->fused)
+        return sg_no_memory("program of cuda", g->ops_n * sizeof *p->plain, err);
     SG_TRY(cu_fuse(p, err));
     SG_TRY(send_ropes(u, p, err));
     p->read_per_token = read_per_token(p);
@@ -154,7 +170,8 @@ static segue_status program_fill(struct sg_unit *u, struct sg_program *p, segue_
     return lane_open(u, p, err);
 }
 
-static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, struct cu_weights *w, struct sg_program **out, segue_error *err)
+static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, struct cu_weights *w,
+                                struct sg_program **out, segue_error *err)
 {
     struct sg_program *p = sg_alloc(sizeof *p);
     if (!p) return sg_no_memory("program of cuda", sizeof *p, err);
@@ -172,7 +189,8 @@ static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, str
 }
 
 /* What the card must hold beside states, before anything is sent: full cards are refused by number. */
-static segue_status check_memory(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, segue_error *err)
+static segue_status check_memory(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n,
+                                 segue_error *err)
 {
     size_t unused = 0, all = 0;
     uint64_t bytes = 0;
@@ -182,11 +200,15 @@ static segue_status check_memory(struct sg_unit *u, const struct sg_graph *const
     SG_TRY(cu_check(&u->d, r, "compile", err));
     for (uint32_t k = 0; n && k < graphs[0]->tensors_n; k++) bytes += graphs[0]->tensors[k]->bytes;
     if (bytes <= unused) return SEGUE_OK;
-    return sg_fail(err, SEGUE_EMEMORY, "load weights: unit cuda: %llu MB of weights, %zu MB free of %zu on the GPU; quantise the model to %s",
-                   (unsigned long long)(bytes >> 20), unused >> 20, all >> 20, bytes / 2 <= unused ? "q8_0" : "q4_0");
+    return sg_fail(err, SEGUE_EMEMORY,
+                   "load weights: unit cuda: %llu MB of weights, %zu MB free of %zu on the GPU; quantise the "
+                   "model to %s",
+                   (unsigned long long)(bytes >> 20), unused >> 20, all >> 20,
+                   bytes / 2 <= unused ? "q8_0" : "q4_0");
 }
 
-segue_status cu_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, struct sg_program **programs, segue_error *err)
+segue_status cu_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n,
+                        struct sg_program **programs, segue_error *err)
 {
     struct cu_weights *w = NULL;
     for (uint32_t i = 0; i < n; i++) SG_TRY(sg_graph_check(graphs[i], err));

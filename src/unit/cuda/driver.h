@@ -64,7 +64,7 @@ struct cu_launch {
     X(to_host, "cuMemcpyDtoHAsync_v2", (void *to, cu_ptr from, size_t n, cu_stream s))     \
     X(copy, "cuMemcpyDtoDAsync_v2", (cu_ptr to, cu_ptr from, size_t n, cu_stream s))       \
     X(fill, "cuMemsetD8Async", (cu_ptr to, unsigned char value, size_t n, cu_stream s))    \
-    X(stream_new, "cuStreamCreateWithPriority", (cu_stream *s, unsigned flags, int priority)) \
+    X(stream_new, "cuStreamCreateWithPriority", (cu_stream * s, unsigned flags, int priority)) \
     X(stream_free, "cuStreamDestroy_v2", (cu_stream s))                                    \
     X(stream_wait, "cuStreamSynchronize", (cu_stream s))                                   \
     X(stream_ask, "cuStreamQuery", (cu_stream s))                                          \
@@ -79,7 +79,7 @@ struct cu_launch {
     X(event_between, "cuEventElapsedTime", (float *ms, cu_event a, cu_event b))            \
     X(capture, "cuStreamBeginCapture_v2", (cu_stream s, int mode))                         \
     X(capture_end, "cuStreamEndCapture", (cu_stream s, cu_graph *graph))                   \
-    X(graph_make, "cuGraphInstantiateWithFlags", (cu_exec *exec, cu_graph graph, unsigned long long flags)) \
+    X(graph_make, "cuGraphInstantiateWithFlags", (cu_exec *exec, cu_graph graph, uint64_t flags)) \
     X(graph_free, "cuGraphDestroy", (cu_graph graph))                                      \
     X(exec_free, "cuGraphExecDestroy", (cu_exec exec))                                     \
     X(exec_run, "cuGraphLaunch", (cu_exec exec, cu_stream s))                              \

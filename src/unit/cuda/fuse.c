@@ -1,13 +1,12 @@
-/* fuse.c: a graph becomes two lists of steps: `plain`, an op each, and `fused`, windows of ops that one launch does:
- *   norm -> linear, linear, ... of the same x (-> gate * up): one product with the norm before and the gate behind
- *   norm, rope of q and k -> attend: one launch that also stores K and V
- * and the place of every value: columns of one room that values share when they are not alive together. A window runs
- * at the place of its first product, so what it reads and writes is alive over all of it. Memory and launches are elsewhere.
- * SPDX-License-Identifier: MIT */
+/* fuse.c: a graph becomes two lists of steps: `plain`, an op each, and `fused`, windows of ops that one
+ * launch does: norm -> linear, linear, ... of the same x (-> gate * up): one product with the norm before and
+ * the gate behind norm, rope of q and k -> attend: one launch that also stores K and V and the place of every
+ * value: columns of one room that values share when they are not alive together. A window runs at the place
+ * of its first product, so what it reads and writes is alive over all of it. Memory and launches are
+ * elsewhere. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "unit/cuda/cu.h"
-
 
 struct plan {
     const struct sg_graph *g;
@@ -82,7 +81,8 @@ static int norm_fits(const struct plan *f, const struct sg_op *op)
     int grouped = n->groups > 1 && n->kind == SG_NORM_RMS && n->bias.tensor < 0;
     if (f->kept[op->out] || (!whole && !grouped)) return 0;
     for (uint32_t i = index_of(f, op) + 1; i < f->g->ops_n; i++)
-        if (f->g->ops[i].code == SG_OP_LINEAR && f->g->ops[i].in[0].value == op->out) linears += is_whole(f, &f->g->ops[i].in[0]);
+        if (f->g->ops[i].code == SG_OP_LINEAR && f->g->ops[i].in[0].value == op->out)
+            linears += is_whole(f, &f->g->ops[i].in[0]);
     return linears && linears == f->readers[op->out];
 }
 
@@ -91,9 +91,11 @@ static int may_join(const struct plan *f, const struct sg_op *first, const struc
 {
     const struct cu_tensor *a = weight(f, first), *b = weight(f, op);
     const struct sg_op *added = maker(f, op->in[1].value);
-    if (op->code != SG_OP_LINEAR || f->done[index_of(f, op)] || !same_operand(&first->in[0], &op->in[0])) return 0;
+    if (op->code != SG_OP_LINEAR || f->done[index_of(f, op)] || !same_operand(&first->in[0], &op->in[0]))
+        return 0;
     if (added && index_of(f, added) >= at) return 0;
-    return a->w.kind == b->w.kind && a->w.pitch == b->w.pitch && a->w.scale_pitch == b->w.scale_pitch && a->w.group == b->w.group;
+    return a->w.kind == b->w.kind && a->w.pitch == b->w.pitch && a->w.scale_pitch == b->w.scale_pitch &&
+           a->w.group == b->w.group;
 }
 
 /* The gate's activation that alone reads both linears, or NULL. */
@@ -106,9 +108,10 @@ static const struct sg_op *find_glu(const struct plan *f, const struct sg_op *fi
         up = maker(f, op->in[1].value);
         if (!gate || !up || gate == up || (gate != first && up != first)) continue;
         const struct sg_op *other = gate == first ? up : gate;
-        int fits = other->code == SG_OP_LINEAR && gate->in[1].value < 0 && up->in[1].value < 0 && is_whole(f, &op->in[0]) &&
-                   is_whole(f, &op->in[1]) && f->readers[gate->out] == 1 && f->readers[up->out] == 1 && !f->kept[gate->out] &&
-                   !f->kept[up->out] && may_join(f, first, other, index_of(f, first));
+        int fits = other->code == SG_OP_LINEAR && gate->in[1].value < 0 && up->in[1].value < 0 &&
+                   is_whole(f, &op->in[0]) && is_whole(f, &op->in[1]) && f->readers[gate->out] == 1 &&
+                   f->readers[up->out] == 1 && !f->kept[gate->out] && !f->kept[up->out] &&
+                   may_join(f, first, other, index_of(f, first));
         return fits ? op : NULL;
     }
     return NULL;
@@ -129,7 +132,8 @@ static void add_product(struct plan *f, struct cu_step *s, const struct sg_op *f
     }
     for (uint32_t i = at + 1; i < f->g->ops_n && !s->glu && s->parts_n < CK_SEGMENTS; i++) {
         const struct sg_op *op = &f->g->ops[i];
-        if (op->code == SG_OP_LINEAR && may_join(f, first, op, at) && !find_glu(f, op)) s->parts[s->parts_n++] = op;
+        if (op->code == SG_OP_LINEAR && may_join(f, first, op, at) && !find_glu(f, op))
+            s->parts[s->parts_n++] = op;
     }
     for (uint32_t k = 0; k < s->parts_n; k++) {
         f->done[index_of(f, s->parts[k])] = 1;
@@ -142,16 +146,19 @@ static void add_product(struct plan *f, struct cu_step *s, const struct sg_op *f
 }
 
 /* The rotation that alone makes this operand, and the norm of heads before it. */
-static int find_turn(const struct plan *f, const struct sg_operand *x, const struct sg_op **rope, const struct sg_op **norm)
+static int find_turn(const struct plan *f, const struct sg_operand *x, const struct sg_op **rope,
+                     const struct sg_op **norm)
 {
     const struct sg_op *op = maker(f, x->value);
-    if (!op || op->code != SG_OP_ROPE || !is_whole(f, x) || f->readers[op->out] != 1 || f->kept[op->out] || op->u.rope.sign != 1) return 0;
+    if (!op || op->code != SG_OP_ROPE || !is_whole(f, x) || f->readers[op->out] != 1 || f->kept[op->out] ||
+        op->u.rope.sign != 1)
+        return 0;
     *rope = op;
     const struct sg_op *before = maker(f, op->in[0].value);
     *norm = NULL;
-    if (before && before->code == SG_OP_NORM && is_whole(f, &op->in[0]) && f->readers[before->out] == 1 && !f->kept[before->out] &&
-        before->u.norm.groups == op->u.rope.heads && before->u.norm.kind == SG_NORM_RMS && before->u.norm.bias.tensor < 0 &&
-        before->in[1].value < 0)
+    if (before && before->code == SG_OP_NORM && is_whole(f, &op->in[0]) && f->readers[before->out] == 1 &&
+        !f->kept[before->out] && before->u.norm.groups == op->u.rope.heads &&
+        before->u.norm.kind == SG_NORM_RMS && before->u.norm.bias.tensor < 0 && before->in[1].value < 0)
         *norm = before;
     return 1;
 }
@@ -161,8 +168,10 @@ static void add_attend(struct plan *f, struct cu_step *s, const struct sg_op *op
     uint32_t at = index_of(f, op);
     *s = (struct cu_step){.kind = CU_STEP_OP, .op = op};
     const struct sg_attend *a = &op->u.attend;
-    if (a->d > 512 || !find_turn(f, &op->in[0], &s->q_rope, &s->q_norm) || !find_turn(f, &op->in[1], &s->k_rope, &s->k_norm) ||
-        s->q_rope->u.rope.table != s->k_rope->u.rope.table || s->q_rope->u.rope.head_width != a->d || s->k_rope->u.rope.head_width != a->d)
+    if (a->d > 512 || !find_turn(f, &op->in[0], &s->q_rope, &s->q_norm) ||
+        !find_turn(f, &op->in[1], &s->k_rope, &s->k_norm) ||
+        s->q_rope->u.rope.table != s->k_rope->u.rope.table || s->q_rope->u.rope.head_width != a->d ||
+        s->k_rope->u.rope.head_width != a->d)
         return;
     s->kind = CU_STEP_PREPARE;
     s->attend = op;
@@ -197,12 +206,19 @@ static void find_steps(struct plan *f)
     find_swallowed(f);
     for (uint32_t i = 0; i < f->g->ops_n; i++) {
         const struct sg_op *op = &f->g->ops[i];
-        p->plain[p->plain_n++] = (struct cu_step){.kind = op->code == SG_OP_LINEAR ? CU_STEP_PRODUCT : CU_STEP_OP, .op = op, .parts = {op}, .parts_n = 1};
+        p->plain[p->plain_n++] =
+            (struct cu_step){.kind = op->code == SG_OP_LINEAR ? CU_STEP_PRODUCT : CU_STEP_OP,
+                             .op = op,
+                             .parts = {op},
+                             .parts_n = 1};
         if (f->done[i]) continue;
         struct cu_step *s = &p->fused[p->fused_n++];
-        if (op->code == SG_OP_LINEAR) add_product(f, s, op);
-        else if (op->code == SG_OP_ATTEND) add_attend(f, s, op);
-        else *s = (struct cu_step){.kind = CU_STEP_OP, .op = op};
+        if (op->code == SG_OP_LINEAR)
+            add_product(f, s, op);
+        else if (op->code == SG_OP_ATTEND)
+            add_attend(f, s, op);
+        else
+            *s = (struct cu_step){.kind = CU_STEP_OP, .op = op};
     }
 }
 
@@ -217,7 +233,9 @@ static uint32_t find_place(const struct plan *f, uint32_t v)
         moved = 0;
         for (uint32_t o = 0; o < v; o++) {
             uint32_t other = (f->g->values[o].width + 31) / 32 * 32;
-            if (f->g->values[o].wanted != f->g->values[v].wanted || f->begin[o] > f->end[v] || f->end[o] < f->begin[v]) continue;
+            if (f->g->values[o].wanted != f->g->values[v].wanted || f->begin[o] > f->end[v] ||
+                f->end[o] < f->begin[v])
+                continue;
             if (places[o].at >= at + width || places[o].at + other <= at) continue;
             at = places[o].at + other;
             moved = 1;
@@ -231,7 +249,8 @@ static void find_places(struct plan *f)
     for (uint32_t v = 0; v < f->g->values_n; v++) {
         uint32_t wanted = f->g->values[v].wanted, width = (f->g->values[v].width + 31) / 32 * 32;
         f->p->places[v] = (struct cu_place){find_place(f, v), wanted};
-        if (f->p->places[v].at + width > f->p->columns[wanted]) f->p->columns[wanted] = f->p->places[v].at + width;
+        if (f->p->places[v].at + width > f->p->columns[wanted])
+            f->p->columns[wanted] = f->p->places[v].at + width;
     }
 }
 

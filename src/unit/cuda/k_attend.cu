@@ -1,23 +1,27 @@
-/* k_attend.cu: attention over the K and V rows that a state holds, and what comes before it in a decoder layer.
+/* k_attend.cu: attention over the K and V rows that a state holds, and what comes before it in a decoder
+ * layer.
  *
- * Few rows: a block per (chunk of 64 held rows, K/V head and up to 8 of its query heads, row): scores with 8 lanes a
- * row, softmax of the chunk, a thread per column for the sum; a second kernel joins the chunks of a head in order. Chunks are
- * cut by position alone, so a row's result does not depend on its batch. K and V are read once: 2 * d * 2 bytes a row.
- * Many rows: attend_many, a block per row and head, online over chunks; the tensor-core kernel is in k_flash.cu.
- * SPDX-License-Identifier: MIT */
+ * Few rows: a block per (chunk of 64 held rows, K/V head and up to 8 of its query heads, row): scores with 8
+ * lanes a row, softmax of the chunk, a thread per column for the sum; a second kernel joins the chunks of a
+ * head in order. Chunks are cut by position alone, so a row's result does not depend on its batch. K and V
+ * are read once: 2 * d * 2 bytes a row. Many rows: attend_many, a block per row and head, online over chunks;
+ * the tensor-core kernel is in k_flash.cu. SPDX-License-Identifier: MIT */
 #include "k_common.cuh"
 
 enum { CHUNK = CK_CHUNK, HEADS = CK_GROUP_HEADS, THREADS = 256 };
 
-__device__ void store_kv(uint32_t storage, unsigned char *head, const float *x, uint32_t width, uint32_t at, uint32_t step)
+__device__ void store_kv(uint32_t storage, unsigned char *head, const float *x, uint32_t width, uint32_t at,
+                         uint32_t step)
 {
-    if (storage == CK_KV_Q8) { /* a warp per block; as graph/slot.c: scale = largest / 127 as fp16, values by the exact scale */
+    if (storage == CK_KV_Q8) { /* a warp per block; as graph/slot.c: scale = largest / 127 as fp16, values by
+                                  the exact scale */
         uint32_t lane = threadIdx.x & 31;
         for (uint32_t b = at / 32; b * 32 < width; b += step / 32) {
             uint32_t c = b * 32 + lane;
             float v = c < width ? x[c] : 0, most = warp_max(fabsf(v));
             bool finite = __all_sync(0xffffffffu, isfinite(v));
-            float scale = finite ? most / 127.0f : CUDART_NAN_F, inverse = finite && scale > 0 ? 1.0f / scale : 0.0f;
+            float scale = finite ? most / 127.0f : CUDART_NAN_F,
+                  inverse = finite && scale > 0 ? 1.0f / scale : 0.0f;
             if (isinf(inverse)) inverse = 0;
             unsigned short bits = __half_as_ushort(__float2half_rn(scale));
             unsigned char *to = head + (size_t)b * 34;
@@ -28,17 +32,22 @@ __device__ void store_kv(uint32_t storage, unsigned char *head, const float *x, 
         return;
     }
     for (uint32_t c = at; c < width; c += step) {
-        if (storage == CK_KV_F32) reinterpret_cast<float *>(head)[c] = x[c];
-        else if (storage == CK_KV_F16) reinterpret_cast<__half *>(head)[c] = __float2half_rn(x[c]);
-        else reinterpret_cast<__nv_bfloat16 *>(head)[c] = __float2bfloat16_rn(x[c]);
+        if (storage == CK_KV_F32)
+            reinterpret_cast<float *>(head)[c] = x[c];
+        else if (storage == CK_KV_F16)
+            reinterpret_cast<__half *>(head)[c] = __float2half_rn(x[c]);
+        else
+            reinterpret_cast<__nv_bfloat16 *>(head)[c] = __float2bfloat16_rn(x[c]);
     }
 }
 
-__device__ __forceinline__ unsigned char *kv_row(const ck_pass &p, uint32_t span, uint32_t slot, uint32_t place, uint32_t heads,
-                                                 uint32_t head, uint32_t storage, uint32_t width)
+__device__ __forceinline__ unsigned char *kv_row(const ck_pass &p, uint32_t span, uint32_t slot,
+                                                 uint32_t place, uint32_t heads, uint32_t head,
+                                                 uint32_t storage, uint32_t width)
 {
     size_t bytes = kv_head_bytes(storage, width);
-    return static_cast<unsigned char *>(p.slots[span * p.slots_n + slot]) + ((size_t)place * heads + head) * bytes;
+    return static_cast<unsigned char *>(p.slots[span * p.slots_n + slot]) +
+           ((size_t)place * heads + head) * bytes;
 }
 
 /* A block of 64 threads per row and K/V head. */
@@ -53,14 +62,15 @@ extern "C" __global__ void append(const __grid_constant__ ck_append a)
              a.v.p + (size_t)t * a.v.stride + h * a.dv, a.dv, threadIdx.x, blockDim.x);
 }
 
-/* norm and rotation of one head of q or k, and K and V into the state: a block of 128 threads per row and head; heads first q,
- * then k. Width up to 512. */
+/* norm and rotation of one head of q or k, and K and V into the state: a block of 128 threads per row and
+ * head; heads first q, then k. Width up to 512. */
 extern "C" __global__ void __launch_bounds__(128) prepare(const __grid_constant__ ck_prepare a)
 {
     __shared__ float room[32], x[512];
     dependents_may_start();
     wait_for_inputs();
-    uint32_t t = blockIdx.x, h = blockIdx.y, is_k = h >= a.heads, place = a.pass.place[t], span = a.pass.span[t];
+    uint32_t t = blockIdx.x, h = blockIdx.y, is_k = h >= a.heads, place = a.pass.place[t],
+             span = a.pass.span[t];
     if (is_k) h -= a.heads;
     const ck_norm &n = is_k ? a.k_norm : a.q_norm;
     const float *from = (is_k ? a.k.p + (size_t)t * a.k.stride : a.q.p + (size_t)t * a.q.stride) + h * a.d;
@@ -89,18 +99,22 @@ extern "C" __global__ void __launch_bounds__(128) prepare(const __grid_constant_
     }
     __syncthreads();
     if (!is_k) {
-        for (uint32_t c = threadIdx.x; c < a.d; c += 128) a.q_out.p[(size_t)t * a.q_out.stride + h * a.d + c] = x[c];
+        for (uint32_t c = threadIdx.x; c < a.d; c += 128)
+            a.q_out.p[(size_t)t * a.q_out.stride + h * a.d + c] = x[c];
         return;
     }
-    store_kv(a.storage, kv_row(a.pass, span, a.slot_k, place, a.kv_heads, h, a.storage, a.d), x, a.d, threadIdx.x, 128);
+    store_kv(a.storage, kv_row(a.pass, span, a.slot_k, place, a.kv_heads, h, a.storage, a.d), x, a.d,
+             threadIdx.x, 128);
     store_kv(a.storage, kv_row(a.pass, span, a.slot_v, place, a.kv_heads, h, a.storage, a.dv),
              a.v.p + (size_t)t * a.v.stride + h * a.dv, a.dv, threadIdx.x, 128);
 }
 
-/* Scores of the chunk's rows for up to HEADS query heads, exponentials in place; per head most and sum. Returns rows. */
+/* Scores of the chunk's rows for up to HEADS query heads, exponentials in place; per head most and sum.
+ * Returns rows. */
 template <int STORAGE>
-__device__ void chunk_scores(const ck_attend &a, const unsigned char *k_base, size_t row_bytes, uint32_t lo, uint32_t hi, uint32_t heads,
-                             const float *q, float (*p)[CHUNK], float *most, float *sum)
+__device__ void chunk_scores(const ck_attend &a, const unsigned char *k_base, size_t row_bytes, uint32_t lo,
+                             uint32_t hi, uint32_t heads, const float *q, float (*p)[CHUNK], float *most,
+                             float *sum)
 {
     uint32_t lane = threadIdx.x & 31, sub = lane & 7, n = hi - lo;
     for (uint32_t r0 = 0; r0 < CHUNK; r0 += THREADS / 8) {
@@ -119,7 +133,8 @@ __device__ void chunk_scores(const ck_attend &a, const unsigned char *k_base, si
                     for (int g = 0; g < HEADS; g++) {
                         if (g >= heads) break;
                         const float *z = q + g * a.d + c;
-                        s[g] += x.x * z[0] + x.y * z[1] + x.z * z[2] + x.w * z[3] + y.x * z[4] + y.y * z[5] + y.z * z[6] + y.w * z[7];
+                        s[g] += x.x * z[0] + x.y * z[1] + x.z * z[2] + x.w * z[3] + y.x * z[4] + y.y * z[5] +
+                                y.z * z[6] + y.w * z[7];
                     }
                 }
             } else {
@@ -158,13 +173,15 @@ __device__ void chunk_scores(const ck_attend &a, const unsigned char *k_base, si
     __syncthreads();
 }
 
-/* sum over the chunk's rows of p * v, for 16-bit V whose width divides 2,048: a thread takes 8 columns of every n-th row, then the
- * n sums of a column are added in order. room: 2,048 floats. */
+/* sum over the chunk's rows of p * v, for 16-bit V whose width divides 2,048: a thread takes 8 columns of
+ * every n-th row, then the n sums of a column are added in order. room: 2,048 floats. */
 template <int STORAGE>
-__device__ void chunk_values(const unsigned char *v, size_t row_bytes, uint32_t lo, uint32_t n, uint32_t dv, uint32_t heads,
-                             const float (*p)[CHUNK], float *room, float *out, size_t out_step)
+__device__ void chunk_values(const unsigned char *v, size_t row_bytes, uint32_t lo, uint32_t n, uint32_t dv,
+                             uint32_t heads, const float (*p)[CHUNK], float *room, float *out,
+                             size_t out_step)
 {
-    uint32_t lanes = dv / 8, groups = THREADS / lanes, group = threadIdx.x / lanes, c = threadIdx.x % lanes * 8;
+    uint32_t lanes = dv / 8, groups = THREADS / lanes, group = threadIdx.x / lanes,
+             c = threadIdx.x % lanes * 8;
     float acc[HEADS][8];
 #pragma unroll
     for (int g = 0; g < HEADS; g++)
@@ -211,8 +228,10 @@ template <int STORAGE> __device__ __forceinline__ void attend_part(const ck_atte
     extern __shared__ float4 shared4[];
     __shared__ float p[HEADS][CHUNK], most[HEADS], sum[HEADS], room[2048];
     float *q = reinterpret_cast<float *>(shared4);
-    uint32_t t = blockIdx.z, chunk = blockIdx.x, share = a.heads / a.kv_heads, groups = (share + HEADS - 1) / HEADS;
-    uint32_t kv = blockIdx.y / groups, first = blockIdx.y % groups * HEADS, heads = share - first < HEADS ? share - first : HEADS;
+    uint32_t t = blockIdx.z, chunk = blockIdx.x, share = a.heads / a.kv_heads,
+             groups = (share + HEADS - 1) / HEADS;
+    uint32_t kv = blockIdx.y / groups, first = blockIdx.y % groups * HEADS,
+             heads = share - first < HEADS ? share - first : HEADS;
     dependents_may_start();
     wait_for_inputs();
     uint32_t place = a.pass.place[t], span = a.pass.span[t], lo = chunk * CHUNK, hi = lo + CHUNK;
@@ -222,14 +241,18 @@ template <int STORAGE> __device__ __forceinline__ void attend_part(const ck_atte
     if (lo >= hi) return;
     uint32_t head0 = kv * share + first;
     size_t k_head = kv_head_bytes(STORAGE, a.d), v_head = kv_head_bytes(STORAGE, a.dv);
-    const unsigned char *k = static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_k]) + kv * k_head;
-    const unsigned char *v = static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_v]) + kv * v_head;
-    for (uint32_t i = threadIdx.x; i < heads * a.d; i += THREADS) q[i] = a.q.p[(size_t)t * a.q.stride + head0 * a.d + i];
+    const unsigned char *k =
+        static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_k]) + kv * k_head;
+    const unsigned char *v =
+        static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_v]) + kv * v_head;
+    for (uint32_t i = threadIdx.x; i < heads * a.d; i += THREADS)
+        q[i] = a.q.p[(size_t)t * a.q.stride + head0 * a.d + i];
     __syncthreads();
     chunk_scores<STORAGE>(a, k, k_head * a.kv_heads, lo, hi, heads, q, p, most, sum);
     bool wide = (STORAGE == CK_KV_F16 || STORAGE == CK_KV_BF16) && (a.dv == 64 || a.dv == 128 || a.dv == 256);
     if (wide)
-        chunk_values<STORAGE>(v, v_head * a.kv_heads, lo, hi - lo, a.dv, heads, p, room, part_of(a, t, head0, chunk), (size_t)a.chunks * (a.dv + 2));
+        chunk_values<STORAGE>(v, v_head * a.kv_heads, lo, hi - lo, a.dv, heads, p, room,
+                              part_of(a, t, head0, chunk), (size_t)a.chunks * (a.dv + 2));
     for (uint32_t c = threadIdx.x; c < a.dv && !wide; c += THREADS) {
         float acc[HEADS];
 #pragma unroll
@@ -258,7 +281,8 @@ extern "C" __global__ void attend_join(const __grid_constant__ ck_attend a)
     dependents_may_start();
     wait_for_inputs();
     uint32_t t = blockIdx.x, h = blockIdx.y, place = a.pass.place[t];
-    uint32_t from = a.window && place + 1 > a.window ? place + 1 - a.window : 0, c0 = from / CHUNK, c1 = place / CHUNK;
+    uint32_t from = a.window && place + 1 > a.window ? place + 1 - a.window : 0, c0 = from / CHUNK,
+             c1 = place / CHUNK;
     float most = a.sinks ? a.sinks[h] : -CUDART_INF_F;
     bool bad = false;
     for (uint32_t c = c0; c <= c1; c++) {
@@ -290,15 +314,19 @@ template <int STORAGE> __device__ __forceinline__ void attend_many(const ck_atte
     __shared__ float p[HEADS][CHUNK], most[HEADS], sum[HEADS], run_most[HEADS], run_sum[HEADS], fix[HEADS];
     float *q = reinterpret_cast<float *>(shared4), *out = q + HEADS * a.d;
     uint32_t t = blockIdx.x, share = a.heads / a.kv_heads, groups = (share + HEADS - 1) / HEADS;
-    uint32_t kv = blockIdx.y / groups, first = blockIdx.y % groups * HEADS, heads = share - first < HEADS ? share - first : HEADS;
+    uint32_t kv = blockIdx.y / groups, first = blockIdx.y % groups * HEADS,
+             heads = share - first < HEADS ? share - first : HEADS;
     dependents_may_start();
     wait_for_inputs();
     uint32_t place = a.pass.place[t], span = a.pass.span[t], head0 = kv * share + first;
     uint32_t from = a.window && place + 1 > a.window ? place + 1 - a.window : 0;
     size_t k_head = kv_head_bytes(STORAGE, a.d), v_head = kv_head_bytes(STORAGE, a.dv);
-    const unsigned char *k = static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_k]) + kv * k_head;
-    const unsigned char *v = static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_v]) + kv * v_head;
-    for (uint32_t i = threadIdx.x; i < heads * a.d; i += THREADS) q[i] = a.q.p[(size_t)t * a.q.stride + head0 * a.d + i];
+    const unsigned char *k =
+        static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_k]) + kv * k_head;
+    const unsigned char *v =
+        static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_v]) + kv * v_head;
+    for (uint32_t i = threadIdx.x; i < heads * a.d; i += THREADS)
+        q[i] = a.q.p[(size_t)t * a.q.stride + head0 * a.d + i];
     for (uint32_t i = threadIdx.x; i < HEADS * a.dv; i += THREADS) out[i] = 0;
     if (threadIdx.x < heads) {
         run_most[threadIdx.x] = a.sinks ? a.sinks[head0 + threadIdx.x] : -CUDART_INF_F;
@@ -306,13 +334,17 @@ template <int STORAGE> __device__ __forceinline__ void attend_many(const ck_atte
     }
     __syncthreads();
     for (uint32_t chunk = from / CHUNK; chunk <= place / CHUNK; chunk++) {
-        uint32_t lo = chunk * CHUNK < from ? from : chunk * CHUNK, hi = chunk * CHUNK + CHUNK > place + 1 ? place + 1 : chunk * CHUNK + CHUNK;
+        uint32_t lo = chunk * CHUNK < from ? from : chunk * CHUNK,
+                 hi = chunk * CHUNK + CHUNK > place + 1 ? place + 1 : chunk * CHUNK + CHUNK;
         chunk_scores<STORAGE>(a, k, k_head * a.kv_heads, lo, hi, heads, q, p, most, sum);
         if (threadIdx.x < heads) {
-            float m = most[threadIdx.x] != most[threadIdx.x] ? CUDART_NAN_F : fmaxf(run_most[threadIdx.x], most[threadIdx.x]);
+            float m = most[threadIdx.x] != most[threadIdx.x]
+                          ? CUDART_NAN_F
+                          : fmaxf(run_most[threadIdx.x], most[threadIdx.x]);
             fix[threadIdx.x] = expf(run_most[threadIdx.x] - m);
             most[threadIdx.x] = expf(most[threadIdx.x] - m);
-            run_sum[threadIdx.x] = run_sum[threadIdx.x] * fix[threadIdx.x] + sum[threadIdx.x] * most[threadIdx.x];
+            run_sum[threadIdx.x] =
+                run_sum[threadIdx.x] * fix[threadIdx.x] + sum[threadIdx.x] * most[threadIdx.x];
             run_most[threadIdx.x] = m;
         }
         __syncthreads();
@@ -341,9 +373,17 @@ template <int STORAGE> __device__ __forceinline__ void attend_many(const ck_atte
     }
 }
 
-#define ATTEND(NAME, STORAGE)                                                                                                 \
-    extern "C" __global__ void __launch_bounds__(THREADS) attend_part_##NAME(const __grid_constant__ ck_attend a) { attend_part<STORAGE>(a); } \
-    extern "C" __global__ void __launch_bounds__(THREADS) attend_many_##NAME(const __grid_constant__ ck_attend a) { attend_many<STORAGE>(a); }
+#define ATTEND(NAME, STORAGE)                                   \
+    extern "C" __global__ void __launch_bounds__(THREADS)       \
+        attend_part_##NAME(const __grid_constant__ ck_attend a) \
+    {                                                           \
+        attend_part<STORAGE>(a);                                \
+    }                                                           \
+    extern "C" __global__ void __launch_bounds__(THREADS)       \
+        attend_many_##NAME(const __grid_constant__ ck_attend a) \
+    {                                                           \
+        attend_many<STORAGE>(a);                                \
+    }
 ATTEND(f32, CK_KV_F32)
 ATTEND(f16, CK_KV_F16)
 ATTEND(bf16, CK_KV_BF16)

@@ -1,5 +1,5 @@
-/* k_common.cuh: what several kernels need: reading weights of every kind, activations, sums over a warp or a block in one
- * fixed order, and the two instructions of programmatic dependent launch. No kernel is in here.
+/* k_common.cuh: what several kernels need: reading weights of every kind, activations, sums over a warp or a
+ * block in one fixed order, and the two instructions of programmatic dependent launch. No kernel is in here.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_COMMON_CUH
 #define SG_UNIT_CUDA_K_COMMON_CUH
@@ -11,7 +11,17 @@
 #include "kparams.h"
 
 /* ACT values as in graph/op.h; restated because that header is for C. */
-enum { ACT_NONE, ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_GELU_QUICK, ACT_RELU, ACT_RELU2, ACT_SIGMOID, ACT_TANH };
+enum {
+    ACT_NONE,
+    ACT_SILU,
+    ACT_GELU,
+    ACT_GELU_TANH,
+    ACT_GELU_QUICK,
+    ACT_RELU,
+    ACT_RELU2,
+    ACT_SIGMOID,
+    ACT_TANH
+};
 
 __device__ __forceinline__ void dependents_may_start()
 {
@@ -32,15 +42,24 @@ __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-
 __device__ __forceinline__ float activate(uint32_t act, float x)
 {
     switch (act) {
-    case ACT_SILU: return x * sigmoid(x);
-    case ACT_GELU: return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
-    case ACT_GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
-    case ACT_GELU_QUICK: return x * sigmoid(1.702f * x);
-    case ACT_RELU: return x > 0 ? x : 0 * x;
-    case ACT_RELU2: return x > 0 ? x * x : 0 * x;
-    case ACT_SIGMOID: return sigmoid(x);
-    case ACT_TANH: return tanhf(x);
-    default: return x;
+    case ACT_SILU:
+        return x * sigmoid(x);
+    case ACT_GELU:
+        return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
+    case ACT_GELU_TANH:
+        return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+    case ACT_GELU_QUICK:
+        return x * sigmoid(1.702f * x);
+    case ACT_RELU:
+        return x > 0 ? x : 0 * x;
+    case ACT_RELU2:
+        return x > 0 ? x * x : 0 * x;
+    case ACT_SIGMOID:
+        return sigmoid(x);
+    case ACT_TANH:
+        return tanhf(x);
+    default:
+        return x;
     }
 }
 
@@ -75,14 +94,28 @@ __device__ __forceinline__ float byte_float(uint32_t word, int i)
     return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440u | i)) - 8388608.0f;
 }
 
-template <int KIND> struct Kind;     /* numbers in 16 bytes; has offsets */
-template <> struct Kind<CK_F32> { enum { N = 4, SCALES = 0, OFFSETS = 0 }; };
-template <> struct Kind<CK_F16> { enum { N = 8, SCALES = 0, OFFSETS = 0 }; };
-template <> struct Kind<CK_BF16> { enum { N = 8, SCALES = 0, OFFSETS = 0 }; };
-template <> struct Kind<CK_Q8> { enum { N = 16, SCALES = 1, OFFSETS = 0 }; };
-template <> struct Kind<CK_Q4> { enum { N = 32, SCALES = 1, OFFSETS = 1 }; };
-template <> struct Kind<CK_G8> { enum { N = 16, SCALES = 1, OFFSETS = 1 }; };
-template <> struct Kind<CK_G4> { enum { N = 32, SCALES = 1, OFFSETS = 1 }; };
+template <int KIND> struct Kind; /* numbers in 16 bytes; has offsets */
+template <> struct Kind<CK_F32> {
+    enum { N = 4, SCALES = 0, OFFSETS = 0 };
+};
+template <> struct Kind<CK_F16> {
+    enum { N = 8, SCALES = 0, OFFSETS = 0 };
+};
+template <> struct Kind<CK_BF16> {
+    enum { N = 8, SCALES = 0, OFFSETS = 0 };
+};
+template <> struct Kind<CK_Q8> {
+    enum { N = 16, SCALES = 1, OFFSETS = 0 };
+};
+template <> struct Kind<CK_Q4> {
+    enum { N = 32, SCALES = 1, OFFSETS = 1 };
+};
+template <> struct Kind<CK_G8> {
+    enum { N = 16, SCALES = 1, OFFSETS = 1 };
+};
+template <> struct Kind<CK_G4> {
+    enum { N = 32, SCALES = 1, OFFSETS = 1 };
+};
 
 __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i)
 {
@@ -94,7 +127,8 @@ template <int KIND> __device__ __forceinline__ float4 piece_plane(const uint4 &v
 {
     float4 f;
     if (KIND == CK_F32) {
-        f = make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
+        f = make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
+                        __uint_as_float(v.w));
     } else if (KIND == CK_BF16) {
         uint32_t a = word_of(v, 2 * plane), b = word_of(v, 2 * plane + 1);
         f = make_float4(__uint_as_float(a << 16), __uint_as_float(a & 0xffff0000u), __uint_as_float(b << 16),
@@ -106,9 +140,12 @@ template <int KIND> __device__ __forceinline__ float4 piece_plane(const uint4 &v
         f = make_float4(lo.x, lo.y, hi.x, hi.y);
     } else {
         uint32_t w;
-        if (KIND == CK_Q4 || KIND == CK_G4) w = (plane < 4 ? word_of(v, plane) : word_of(v, plane - 4) >> 4) & 0x0f0f0f0fu;
-        else if (KIND == CK_Q8) w = word_of(v, plane) ^ 0x80808080u;
-        else w = word_of(v, plane);
+        if (KIND == CK_Q4 || KIND == CK_G4)
+            w = (plane < 4 ? word_of(v, plane) : word_of(v, plane - 4) >> 4) & 0x0f0f0f0fu;
+        else if (KIND == CK_Q8)
+            w = word_of(v, plane) ^ 0x80808080u;
+        else
+            w = word_of(v, plane);
         f = make_float4(byte_float(w, 0), byte_float(w, 1), byte_float(w, 2), byte_float(w, 3));
         if (KIND == CK_Q8) f = make_float4(f.x - 128, f.y - 128, f.z - 128, f.w - 128);
     }
@@ -116,10 +153,12 @@ template <int KIND> __device__ __forceinline__ float4 piece_plane(const uint4 &v
 }
 
 /* {scale, offset} of the piece `c` of a row. */
-template <int KIND> __device__ __forceinline__ float2 piece_scale(const void *scales, size_t row, uint32_t pitch,
-                                                                  uint32_t group, uint32_t c)
+template <int KIND>
+__device__ __forceinline__ float2 piece_scale(const void *scales, size_t row, uint32_t pitch, uint32_t group,
+                                              uint32_t c)
 {
-    if (KIND == CK_Q8) return make_float2(__half2float(static_cast<const __half *>(scales)[row * pitch + c / 2]), 0);
+    if (KIND == CK_Q8)
+        return make_float2(__half2float(static_cast<const __half *>(scales)[row * pitch + c / 2]), 0);
     if (KIND == CK_Q4) return __half22float2(static_cast<const __half2 *>(scales)[row * pitch + c]);
     if (KIND == CK_G8 || KIND == CK_G4)
         return static_cast<const float2 *>(scales)[row * pitch + c * Kind<KIND>::N / group];
@@ -131,19 +170,25 @@ __device__ __forceinline__ float weight_at(const ck_weight &w, size_t row, uint3
 {
     const unsigned char *data = static_cast<const unsigned char *>(w.data) + row * w.pitch;
     switch (w.kind) {
-    case CK_F32: return reinterpret_cast<const float *>(data)[col];
-    case CK_F16: return __half2float(reinterpret_cast<const __half *>(data)[col]);
-    case CK_BF16: return __uint_as_float((uint32_t)reinterpret_cast<const uint16_t *>(data)[col] << 16);
+    case CK_F32:
+        return reinterpret_cast<const float *>(data)[col];
+    case CK_F16:
+        return __half2float(reinterpret_cast<const __half *>(data)[col]);
+    case CK_BF16:
+        return __uint_as_float((uint32_t) reinterpret_cast<const uint16_t *>(data)[col] << 16);
     case CK_Q8:
-        return (float)(signed char)data[col] * __half2float(static_cast<const __half *>(w.scales)[row * w.scale_pitch + col / 32]);
+        return (float)(signed char)data[col] *
+               __half2float(static_cast<const __half *>(w.scales)[row * w.scale_pitch + col / 32]);
     case CK_G8: {
         float2 s = static_cast<const float2 *>(w.scales)[row * w.scale_pitch + col / w.group];
         return fmaf((float)data[col], s.x, s.y);
     }
     default: {
         uint32_t b = data[col / 32 * 16 + col % 16], q = col % 32 < 16 ? b & 15u : b >> 4;
-        float2 s = w.kind == CK_Q4 ? __half22float2(static_cast<const __half2 *>(w.scales)[row * w.scale_pitch + col / 32])
-                                   : static_cast<const float2 *>(w.scales)[row * w.scale_pitch + col / w.group];
+        float2 s =
+            w.kind == CK_Q4
+                ? __half22float2(static_cast<const __half2 *>(w.scales)[row * w.scale_pitch + col / 32])
+                : static_cast<const float2 *>(w.scales)[row * w.scale_pitch + col / w.group];
         return fmaf((float)q, s.x, s.y);
     }
     }
@@ -159,14 +204,17 @@ __device__ __forceinline__ void turn_of(uint32_t place, float inverse, float &s,
 /* Row of a K or V slot: the canonical layout [head][width] in its storage. */
 __device__ __forceinline__ size_t kv_head_bytes(uint32_t storage, uint32_t width)
 {
-    return storage == CK_KV_F32 ? 4ull * width : storage == CK_KV_Q8 ? width + 2ull * ((width + 31) / 32) : 2ull * width;
+    return storage == CK_KV_F32  ? 4ull * width
+           : storage == CK_KV_Q8 ? width + 2ull * ((width + 31) / 32)
+                                 : 2ull * width;
 }
 
 template <int STORAGE> __device__ __forceinline__ float kv_at(const unsigned char *head, uint32_t c)
 {
     if (STORAGE == CK_KV_F32) return reinterpret_cast<const float *>(head)[c];
     if (STORAGE == CK_KV_F16) return __half2float(reinterpret_cast<const __half *>(head)[c]);
-    if (STORAGE == CK_KV_BF16) return __uint_as_float((uint32_t)reinterpret_cast<const uint16_t *>(head)[c] << 16);
+    if (STORAGE == CK_KV_BF16)
+        return __uint_as_float((uint32_t) reinterpret_cast<const uint16_t *>(head)[c] << 16);
     const unsigned char *block = head + (size_t)(c / 32) * 34;
     __half_raw scale;
     scale.x = (unsigned short)(block[0] | block[1] << 8);

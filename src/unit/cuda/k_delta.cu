@@ -1,9 +1,9 @@
 /* k_delta.cu: what linear layers remember: the short convolution and the gated delta rule.
  *
- * delta: a warp owns 4 columns of one head's S [dk][dv] and keeps them in registers over all rows of its span: lane l
- * holds rows l, l + 32, ... With S' = e^g S the new output is S'^T q + (k . q) d, so both products with the old state are
- * reduced together: one butterfly of 6 exchanges per token, which bounds a token at about 0.15 us in prefill. Decoding
- * moves 2 * 4 * dk * dv bytes a head, mostly through L2.
+ * delta: a warp owns 4 columns of one head's S [dk][dv] and keeps them in registers over all rows of its
+ * span: lane l holds rows l, l + 32, ... With S' = e^g S the new output is S'^T q + (k . q) d, so both
+ * products with the old state are reduced together: one butterfly of 6 exchanges per token, which bounds a
+ * token at about 0.15 us in prefill. Decoding moves 2 * 4 * dk * dv bytes a head, mostly through L2.
  * SPDX-License-Identifier: MIT */
 #include "k_common.cuh"
 
@@ -18,9 +18,11 @@ extern "C" __global__ void conv_step(const __grid_constant__ ck_conv a)
     float *after = static_cast<float *>(a.pass.slots_out[s * a.pass.slots_n + a.slot]);
     float w[TAPS], x[TAPS];
 #pragma unroll
-    for (int m = 0; m < TAPS; m++) w[m] = c < width && m < a.taps ? a.weight[(size_t)c * a.taps + past - m] : 0;
+    for (int m = 0; m < TAPS; m++)
+        w[m] = c < width && m < a.taps ? a.weight[(size_t)c * a.taps + past - m] : 0;
     float bias = a.bias && c < width ? a.bias[c] : 0;
-    bool stopped = a.pass.head->stopped; /* this and the memory were written by earlier passes: no need to wait */
+    bool stopped =
+        a.pass.head->stopped; /* this and the memory were written by earlier passes: no need to wait */
     uint32_t begin = a.pass.head->from[s], end = a.pass.head->from[s + 1];
 #pragma unroll
     for (int m = 1; m < TAPS; m++) x[m] = c < width && m <= past ? memory[(size_t)(past - m) * width + c] : 0;
@@ -41,7 +43,8 @@ extern "C" __global__ void conv_step(const __grid_constant__ ck_conv a)
         if (m <= past) after[(size_t)(past - m) * width + c] = x[m];
 }
 
-/* One span of many rows: a thread per channel and row, any number of taps; conv_keep moves the memory on afterwards. */
+/* One span of many rows: a thread per channel and row, any number of taps; conv_keep moves the memory on
+ * afterwards. */
 extern "C" __global__ void conv_many(const __grid_constant__ ck_conv a)
 {
     dependents_may_start();
@@ -53,21 +56,25 @@ extern "C" __global__ void conv_many(const __grid_constant__ ck_conv a)
     float sum = a.bias ? a.bias[c] : 0;
     for (uint32_t j = 0; j < a.taps; j++) {
         int32_t at = (int32_t)(t - t0 + j) - (int32_t)past; /* row of the span */
-        float x = at < 0 ? memory[(size_t)(at + (int32_t)past) * width + c] : a.x.p[(size_t)(t0 + at) * a.x.stride + c];
+        float x = at < 0 ? memory[(size_t)(at + (int32_t)past) * width + c]
+                         : a.x.p[(size_t)(t0 + at) * a.x.stride + c];
         sum += a.weight[(size_t)c * a.taps + j] * x;
     }
     a.y.p[(size_t)t * a.y.stride + c] = activate(a.act, sum);
 }
 
-/* As conv_many for up to TAPS taps: a thread takes a channel and CONV_ROWS rows, so weights and most rows are read once. */
+/* As conv_many for up to TAPS taps: a thread takes a channel and CONV_ROWS rows, so weights and most rows are
+ * read once. */
 enum { CONV_ROWS = 16 };
 extern "C" __global__ void conv_tiles(const __grid_constant__ ck_conv a)
 {
     dependents_may_start();
-    uint32_t c = blockIdx.y * blockDim.x + threadIdx.x, past = a.taps - 1, width = a.x.width, t0 = blockIdx.x * CONV_ROWS;
+    uint32_t c = blockIdx.y * blockDim.x + threadIdx.x, past = a.taps - 1, width = a.x.width,
+             t0 = blockIdx.x * CONV_ROWS;
     float w[TAPS], x[TAPS];
 #pragma unroll
-    for (int m = 0; m < TAPS; m++) w[m] = c < width && m < a.taps ? a.weight[(size_t)c * a.taps + past - m] : 0;
+    for (int m = 0; m < TAPS; m++)
+        w[m] = c < width && m < a.taps ? a.weight[(size_t)c * a.taps + past - m] : 0;
     float bias = a.bias && c < width ? a.bias[c] : 0;
     wait_for_inputs();
     if (c >= width) return;
@@ -76,7 +83,8 @@ extern "C" __global__ void conv_tiles(const __grid_constant__ ck_conv a)
     for (int m = 1; m < TAPS; m++) {
         x[m] = 0;
         if (m > past) continue;
-        x[m] = t0 >= m ? a.x.p[(size_t)(t0 - m) * a.x.stride + c] : memory[(size_t)(past + t0 - m) * width + c];
+        x[m] =
+            t0 >= m ? a.x.p[(size_t)(t0 - m) * a.x.stride + c] : memory[(size_t)(past + t0 - m) * width + c];
     }
 #pragma unroll
     for (int i = 0; i < CONV_ROWS; i++) {
@@ -102,7 +110,8 @@ extern "C" __global__ void conv_keep(const __grid_constant__ ck_conv a)
     uint32_t t0 = a.pass.head->from[s], n = a.pass.head->from[s + 1] - t0;
     for (uint32_t j = 0; j < past; j++) { /* rising: an entry is read before it is overwritten */
         uint32_t at = n + j;
-        memory[(size_t)j * width + c] = at < past ? memory[(size_t)at * width + c] : a.x.p[(size_t)(t0 + at - past) * a.x.stride + c];
+        memory[(size_t)j * width + c] =
+            at < past ? memory[(size_t)at * width + c] : a.x.p[(size_t)(t0 + at - past) * a.x.stride + c];
     }
 }
 
@@ -128,21 +137,29 @@ __device__ __forceinline__ float four_sums(float a, float b, float c, float d)
 /* 16 or 4 bytes into shared memory, while the thread goes on. */
 __device__ __forceinline__ void copy_later(void *to, const void *from)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from)
+                 : "memory");
 }
 __device__ __forceinline__ void copy_later4(void *to, const void *from)
 {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from)
+                 : "memory");
 }
 
-struct numbers_of { float decay, beta, kq; };
+struct numbers_of {
+    float decay, beta, kq;
+};
 
 /* q and k of a row and head: lane's rows, normalised; all lanes get the row's numbers. */
 template <int R>
-__device__ __forceinline__ numbers_of bring_row(const ck_delta &a, uint32_t t, uint32_t h, float rate, float dt, float (&q)[R], float (&k)[R])
+__device__ __forceinline__ numbers_of bring_row(const ck_delta &a, uint32_t t, uint32_t h, float rate,
+                                                float dt, float (&q)[R], float (&k)[R])
 {
     uint32_t lane = threadIdx.x & 31, key = h / (a.v_heads / a.k_heads) * a.dk;
-    const float *x = a.in[0].p + (size_t)t * a.in[0].stride + key, *y = a.in[1].p + (size_t)t * a.in[1].stride + key;
+    const float *x = a.in[0].p + (size_t)t * a.in[0].stride + key,
+                *y = a.in[1].p + (size_t)t * a.in[1].stride + key;
     float qq = 0, kk = 0, kq = 0;
 #pragma unroll
     for (int r = 0; r < R; r++) {
@@ -188,14 +205,16 @@ template <int R> __device__ __forceinline__ void make_ready(const ck_delta &a)
             to[a.dk + i] = k[r];
         }
     if (lane == 0)
-        reinterpret_cast<float4 *>(a.ready + (size_t)a.rows * a.k_heads * 2 * a.dk)[(size_t)t * a.v_heads + h] =
+        reinterpret_cast<float4 *>(a.ready +
+                                   (size_t)a.rows * a.k_heads * 2 * a.dk)[(size_t)t * a.v_heads + h] =
             make_float4(n.decay, n.beta, n.kq, 0);
 }
 
 template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
 {
     uint32_t lane = threadIdx.x & 31, per = (a.dv + CK_DELTA_COLUMNS - 1) / CK_DELTA_COLUMNS;
-    uint32_t unit = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), h = unit / per, j0 = unit % per * CK_DELTA_COLUMNS, s = blockIdx.y;
+    uint32_t unit = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), h = unit / per,
+             j0 = unit % per * CK_DELTA_COLUMNS, s = blockIdx.y;
     dependents_may_start();
     if (h >= a.v_heads) {
         wait_for_inputs();
@@ -215,8 +234,10 @@ template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
         const float *p = memory + (size_t)i * a.dv;
         S[r] = make_float4(0, 0, 0, 0);
         if (i >= a.dk) continue;
-        if (whole) S[r] = *reinterpret_cast<const float4 *>(p);
-        else S[r] = make_float4(p[0], cols > 1 ? p[1] : 0, cols > 2 ? p[2] : 0, cols > 3 ? p[3] : 0);
+        if (whole)
+            S[r] = *reinterpret_cast<const float4 *>(p);
+        else
+            S[r] = make_float4(p[0], cols > 1 ? p[1] : 0, cols > 2 ? p[2] : 0, cols > 3 ? p[3] : 0);
     }
     uint32_t t0 = a.pass.head->from[s], end = a.pass.head->from[s + 1], own = lane >> 3;
     wait_for_inputs();
@@ -232,7 +253,8 @@ template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
                 q[r] = i < a.dk ? x[i] : 0;
                 k[r] = i < a.dk ? x[a.dk + i] : 0;
             }
-            float4 v = reinterpret_cast<const float4 *>(a.ready + (size_t)a.rows * a.k_heads * 2 * a.dk)[(size_t)t * a.v_heads + h];
+            float4 v = reinterpret_cast<const float4 *>(a.ready + (size_t)a.rows * a.k_heads * 2 *
+                                                                      a.dk)[(size_t)t * a.v_heads + h];
             n.decay = v.x;
             n.beta = v.y;
             n.kq = v.z;
@@ -279,13 +301,15 @@ template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
 
 enum { TILE = 16, WARPS = 4 };
 
-/* Many rows of one head of width 128 or less, made ready: the block's 4 warps share q and k, which come into shared memory 16 rows
- * at a time while the 16 before are worked on. Same numbers as delta. */
+/* Many rows of one head of width 128 or less, made ready: the block's 4 warps share q and k, which come into
+ * shared memory 16 rows at a time while the 16 before are worked on. Same numbers as delta. */
 template <int R> __device__ __forceinline__ void delta_tiles(const ck_delta &a)
 {
-    __shared__ __align__(16) float qk[2][TILE][64 * R], vs[2][TILE][WARPS * CK_DELTA_COLUMNS], numbers[2][TILE][4];
+    __shared__ __align__(16) float qk[2][TILE][64 * R], vs[2][TILE][WARPS * CK_DELTA_COLUMNS],
+        numbers[2][TILE][4];
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, per = a.dv / (WARPS * CK_DELTA_COLUMNS);
-    uint32_t h = blockIdx.x / per, j0 = blockIdx.x % per * WARPS * CK_DELTA_COLUMNS, s = blockIdx.y, own = lane >> 3;
+    uint32_t h = blockIdx.x / per, j0 = blockIdx.x % per * WARPS * CK_DELTA_COLUMNS, s = blockIdx.y,
+             own = lane >> 3;
     uint32_t width = 2 * a.dk, key = h / (a.v_heads / a.k_heads);
     size_t at = (size_t)h * a.dk * a.dv + j0 + warp * CK_DELTA_COLUMNS;
     const float *memory = static_cast<const float *>(a.pass.slots[s * a.pass.slots_n + a.slot]) + at;
@@ -295,7 +319,8 @@ template <int R> __device__ __forceinline__ void delta_tiles(const ck_delta &a)
     dependents_may_start();
     wait_for_inputs();
 #pragma unroll
-    for (int r = 0; r < R; r++) S[r] = *reinterpret_cast<const float4 *>(memory + (size_t)(lane + 32 * r) * a.dv);
+    for (int r = 0; r < R; r++)
+        S[r] = *reinterpret_cast<const float4 *>(memory + (size_t)(lane + 32 * r) * a.dv);
     uint32_t t0 = a.pass.head->from[s], n = a.pass.head->from[s + 1] - t0;
     auto bring = [&](uint32_t tile, uint32_t to) {
         for (uint32_t i = threadIdx.x; i < TILE * width / 4; i += 128) {
@@ -303,10 +328,14 @@ template <int R> __device__ __forceinline__ void delta_tiles(const ck_delta &a)
             if (t < n) copy_later(&qk[to][r][c], a.ready + ((size_t)(t0 + t) * a.k_heads + key) * width + c);
         }
         for (uint32_t i = threadIdx.x; i < TILE * (WARPS * CK_DELTA_COLUMNS + 4); i += 128) {
-            uint32_t r = i / (WARPS * CK_DELTA_COLUMNS + 4), c = i % (WARPS * CK_DELTA_COLUMNS + 4), t = tile * TILE + r;
+            uint32_t r = i / (WARPS * CK_DELTA_COLUMNS + 4), c = i % (WARPS * CK_DELTA_COLUMNS + 4),
+                     t = tile * TILE + r;
             if (t >= n) continue;
-            if (c < 4) copy_later4(&numbers[to][r][c], scalars + ((size_t)(t0 + t) * a.v_heads + h) * 4 + c);
-            else copy_later4(&vs[to][r][c - 4], a.in[2].p + (size_t)(t0 + t) * a.in[2].stride + (size_t)h * a.dv + j0 + c - 4);
+            if (c < 4)
+                copy_later4(&numbers[to][r][c], scalars + ((size_t)(t0 + t) * a.v_heads + h) * 4 + c);
+            else
+                copy_later4(&vs[to][r][c - 4],
+                            a.in[2].p + (size_t)(t0 + t) * a.in[2].stride + (size_t)h * a.dv + j0 + c - 4);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
@@ -331,7 +360,8 @@ template <int R> __device__ __forceinline__ void delta_tiles(const ck_delta &a)
                 sq.x = fmaf(S[r].x, q[r], sq.x), sq.y = fmaf(S[r].y, q[r], sq.y);
                 sq.z = fmaf(S[r].z, q[r], sq.z), sq.w = fmaf(S[r].w, q[r], sq.w);
             }
-            float mine = four_sums(sk.x, sk.y, sk.z, sk.w), out = four_sums(sq.x, sq.y, sq.z, sq.w), d = beta * (v - mine);
+            float mine = four_sums(sk.x, sk.y, sk.z, sk.w), out = four_sums(sq.x, sq.y, sq.z, sq.w),
+                  d = beta * (v - mine);
             float d0 = __shfl_sync(0xffffffffu, d, 0), d1 = __shfl_sync(0xffffffffu, d, 8);
             float d2 = __shfl_sync(0xffffffffu, d, 16), d3 = __shfl_sync(0xffffffffu, d, 24);
 #pragma unroll
@@ -340,7 +370,8 @@ template <int R> __device__ __forceinline__ void delta_tiles(const ck_delta &a)
                 S[r].z = fmaf(k[r], d2, S[r].z), S[r].w = fmaf(k[r], d3, S[r].w);
             }
             if ((lane & 7) == 0)
-                a.y.p[(size_t)(t0 + tile * TILE + r0) * a.y.stride + (size_t)h * a.dv + j0 + warp * CK_DELTA_COLUMNS + own] = fmaf(kq, d, out);
+                a.y.p[(size_t)(t0 + tile * TILE + r0) * a.y.stride + (size_t)h * a.dv + j0 +
+                      warp * CK_DELTA_COLUMNS + own] = fmaf(kq, d, out);
         }
         __syncthreads();
     }
@@ -348,15 +379,21 @@ template <int R> __device__ __forceinline__ void delta_tiles(const ck_delta &a)
     for (int r = 0; r < R; r++) *reinterpret_cast<float4 *>(after + (size_t)(lane + 32 * r) * a.dv) = S[r];
 }
 
-extern "C" __global__ void __launch_bounds__(128) delta_tiles_4(const __grid_constant__ ck_delta a) { delta_tiles<4>(a); }
+extern "C" __global__ void __launch_bounds__(128) delta_tiles_4(const __grid_constant__ ck_delta a)
+{
+    delta_tiles<4>(a);
+}
 
-#define DELTA(R)                                                                                                     \
-    extern "C" __global__ void __launch_bounds__(128) delta_##R(const __grid_constant__ ck_delta a) { delta<R>(a); } \
-    extern "C" __global__ void __launch_bounds__(128) delta_ready_##R(const __grid_constant__ ck_delta a)            \
-    {                                                                                                              \
-        dependents_may_start();                                                                                      \
-        wait_for_inputs();                                                                                           \
-        make_ready<R>(a);                                                                                            \
+#define DELTA(R)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(128) delta_##R(const __grid_constant__ ck_delta a)       \
+    {                                                                                                     \
+        delta<R>(a);                                                                                      \
+    }                                                                                                     \
+    extern "C" __global__ void __launch_bounds__(128) delta_ready_##R(const __grid_constant__ ck_delta a) \
+    {                                                                                                     \
+        dependents_may_start();                                                                           \
+        wait_for_inputs();                                                                                \
+        make_ready<R>(a);                                                                                 \
     }
 DELTA(4)
 DELTA(8)

@@ -1,9 +1,9 @@
 /* k_flash.cu: attention of many new rows on tensor cores, for K and V in 16 bits and heads of 64, 128 or 256.
  *
- * A block of 4 warps takes 64 rows of one query head; K and V come in tiles of 32 rows into shared memory (rows padded by 16
- * bytes: no bank conflict), scores and sums are fp32 in registers, softmax is online. Heavy blocks, those of late
- * rows, start first. Products: 4 * d per pair of a row and a row it sees. Shared memory: (64 + 2 * 32) * (d + 8) * 2 bytes.
- * SPDX-License-Identifier: MIT */
+ * A block of 4 warps takes 64 rows of one query head; K and V come in tiles of 32 rows into shared memory
+ * (rows padded by 16 bytes: no bank conflict), scores and sums are fp32 in registers, softmax is online.
+ * Heavy blocks, those of late rows, start first. Products: 4 * d per pair of a row and a row it sees. Shared
+ * memory: (64 + 2 * 32) * (d + 8) * 2 bytes. SPDX-License-Identifier: MIT */
 #include "k_common.cuh"
 
 enum { ROWS = 64, KEYS = 32, THREADS = 128 };
@@ -12,22 +12,31 @@ __device__ __forceinline__ uint32_t shared_at(const void *p) { return (uint32_t)
 
 __device__ __forceinline__ void load4(uint32_t (&r)[4], const uint16_t *p)
 {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_at(p)));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_at(p)));
 }
 
 __device__ __forceinline__ void load4_turned(uint32_t (&r)[4], const uint16_t *p)
 {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_at(p)));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_at(p)));
 }
 
-template <int BF16> __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+template <int BF16>
+__device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     if (BF16)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                     "{%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                     "{%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 template <int BF16> __device__ __forceinline__ uint32_t pack(float lo, float hi)
@@ -45,7 +54,8 @@ template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend
     enum { PITCH = D + 8 };
     extern __shared__ float4 shared4[];
     uint16_t *qs = reinterpret_cast<uint16_t *>(shared4), *ks = qs + ROWS * PITCH, *vs = ks + KEYS * PITCH;
-    uint32_t tile = gridDim.x - 1 - blockIdx.x, h = blockIdx.y, kv = h / (a.heads / a.kv_heads), t0 = tile * ROWS;
+    uint32_t tile = gridDim.x - 1 - blockIdx.x, h = blockIdx.y, kv = h / (a.heads / a.kv_heads),
+             t0 = tile * ROWS;
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = lane >> 2, pair = (lane & 3) * 2;
     dependents_may_start();
     wait_for_inputs();
@@ -69,7 +79,8 @@ template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend
     most[0] = most[1] = a.sinks ? a.sinks[h] : -CUDART_INF_F;
     sum[0] = sum[1] = a.sinks && (lane & 3) == 0 ? 1 : 0;
     uint32_t row0 = warp * 16 + group, place[2] = {first + row0, first + row0 + 8};
-    uint32_t begin = a.window && first + 1 > a.window ? (first + 1 - a.window) / KEYS * KEYS : 0, end = first + rows;
+    uint32_t begin = a.window && first + 1 > a.window ? (first + 1 - a.window) / KEYS * KEYS : 0,
+             end = first + rows;
     for (uint32_t j0 = begin; j0 < end; j0 += KEYS) {
         __syncthreads();
         for (uint32_t i = threadIdx.x; i < KEYS * D / 8; i += THREADS) {
@@ -120,7 +131,8 @@ template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                float e = s[n][i] > -CUDART_INF_F ? __expf(s[n][i] - most[i >> 1]) : (s[n][i] != s[n][i] ? s[n][i] : 0);
+                float e = s[n][i] > -CUDART_INF_F ? __expf(s[n][i] - most[i >> 1])
+                                                  : (s[n][i] != s[n][i] ? s[n][i] : 0);
                 s[n][i] = e;
                 sum[i >> 1] += e;
             }
@@ -132,7 +144,9 @@ template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend
 #pragma unroll
         for (int kk = 0; kk < KEYS / 16; kk++) {
             uint32_t fa[4] = {pack<BF16>(s[2 * kk][0], s[2 * kk][1]), pack<BF16>(s[2 * kk][2], s[2 * kk][3]),
-                              pack<BF16>(s[2 * kk + 1][0], s[2 * kk + 1][1]), pack<BF16>(s[2 * kk + 1][2], s[2 * kk + 1][3])}, fb[4];
+                              pack<BF16>(s[2 * kk + 1][0], s[2 * kk + 1][1]),
+                              pack<BF16>(s[2 * kk + 1][2], s[2 * kk + 1][3])},
+                     fb[4];
 #pragma unroll
             for (int n = 0; n < D / 16; n++) {
                 load4_turned(fb, vs + (kk * 16 + (lane & 15)) * PITCH + n * 16 + (lane >> 4) * 8);
@@ -158,8 +172,12 @@ template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend
         }
 }
 
-#define FLASH(NAME, BF16, D) \
-    extern "C" __global__ void __launch_bounds__(THREADS) flash_##NAME##_##D(const __grid_constant__ ck_attend a) { flash<BF16, D>(a); }
+#define FLASH(NAME, BF16, D)                                    \
+    extern "C" __global__ void __launch_bounds__(THREADS)       \
+        flash_##NAME##_##D(const __grid_constant__ ck_attend a) \
+    {                                                           \
+        flash<BF16, D>(a);                                      \
+    }
 FLASH(f16, 0, 64)
 FLASH(f16, 0, 128)
 FLASH(f16, 0, 256)

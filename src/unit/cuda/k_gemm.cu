@@ -1,13 +1,15 @@
-/* k_gemm.cu: what prefill needs around its matrix products: activations narrowed to 16 bits (with the norm before, when
- * one is fused), quantised weights widened to 16 bits for one layer at a time, and a tensor-core product for where
- * cuBLASLt is not installed: 64 x 64 tiles, fp32 sums, weights as stored.
+/* k_gemm.cu: what prefill needs around its matrix products: activations narrowed to 16 bits (with the norm
+ * before, when one is fused), quantised weights widened to 16 bits for one layer at a time, and a tensor-core
+ * product for where cuBLASLt is not installed: 64 x 64 tiles, fp32 sums, weights as stored.
  * SPDX-License-Identifier: MIT */
 #include "k_common.cuh"
 
 __device__ __forceinline__ void put16(void *y, size_t i, float v, uint32_t bf16)
 {
-    if (bf16) static_cast<__nv_bfloat16 *>(y)[i] = __float2bfloat16_rn(v);
-    else static_cast<__half *>(y)[i] = __float2half_rn(v);
+    if (bf16)
+        static_cast<__nv_bfloat16 *>(y)[i] = __float2bfloat16_rn(v);
+    else
+        static_cast<__half *>(y)[i] = __float2half_rn(v);
 }
 
 /* A block per row: x (normalised when asked) -> 16 bits, dense. */
@@ -44,19 +46,25 @@ extern "C" __global__ void widen(const __grid_constant__ ck_widen a)
     dependents_may_start();
     wait_for_inputs();
     uint32_t c = blockIdx.y * blockDim.x + threadIdx.x;
-    if (c < a.w.cols) put16(a.y, (size_t)blockIdx.x * a.w.cols + c, weight_at(a.w, (size_t)a.at + blockIdx.x, c), a.bf16);
+    if (c < a.w.cols)
+        put16(a.y, (size_t)blockIdx.x * a.w.cols + c, weight_at(a.w, (size_t)a.at + blockIdx.x, c), a.bf16);
 }
 
 enum { TM = 64, TN = 64, TK = 32, PAD = 8 };
 
-template <int BF16> __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+template <int BF16>
+__device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
     if (BF16)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                     "{%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
     else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+                     "{%8,%9}, {%0,%1,%2,%3};"
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 /* y[t][n] = x[t] . w[n]; blocks of 128 threads, 4 warps of 32 x 32. x dense [rows][k], 16 bits. */
@@ -72,8 +80,11 @@ template <int BF16> __device__ __forceinline__ void gemm(const ck_gemm &a)
         __syncthreads();
         for (uint32_t i = threadIdx.x; i < TM * TK; i += 128) {
             uint32_t r = i / TK, c = i % TK, k = k0 + c;
-            xs[r][c] = t0 + r < a.rows && k < a.k ? static_cast<const uint16_t *>(a.x)[(size_t)(t0 + r) * a.k + k] : 0;
-            const unsigned char *row = static_cast<const unsigned char *>(a.segment.data) + (size_t)(a.segment.at + n0 + r) * a.pitch;
+            xs[r][c] = t0 + r < a.rows && k < a.k
+                           ? static_cast<const uint16_t *>(a.x)[(size_t)(t0 + r) * a.k + k]
+                           : 0;
+            const unsigned char *row = static_cast<const unsigned char *>(a.segment.data) +
+                                       (size_t)(a.segment.at + n0 + r) * a.pitch;
             ws[r][c] = n0 + r < a.segment.n && k < a.k ? reinterpret_cast<const uint16_t *>(row)[k] : 0;
         }
         __syncthreads();
@@ -82,7 +93,8 @@ template <int BF16> __device__ __forceinline__ void gemm(const ck_gemm &a)
             uint32_t fa[2][4], fb[4][2];
 #pragma unroll
             for (int m = 0; m < 2; m++) {
-                const uint16_t *lo = &xs[wm + m * 16 + group][kk + pair], *hi = &xs[wm + m * 16 + group + 8][kk + pair];
+                const uint16_t *lo = &xs[wm + m * 16 + group][kk + pair],
+                               *hi = &xs[wm + m * 16 + group + 8][kk + pair];
                 fa[m][0] = *reinterpret_cast<const uint32_t *>(lo);
                 fa[m][1] = *reinterpret_cast<const uint32_t *>(hi);
                 fa[m][2] = *reinterpret_cast<const uint32_t *>(lo + 8);
@@ -110,7 +122,8 @@ template <int BF16> __device__ __forceinline__ void gemm(const ck_gemm &a)
                 if (t >= a.rows || row >= a.segment.n) continue;
                 float v = acc[m][n][i];
                 if (a.segment.bias) v += a.segment.bias[row];
-                if (a.segment.residual.p) v += a.segment.residual.p[(size_t)t * a.segment.residual.stride + row];
+                if (a.segment.residual.p)
+                    v += a.segment.residual.p[(size_t)t * a.segment.residual.stride + row];
                 a.segment.y.p[(size_t)t * a.segment.y.stride + row] = v;
             }
 }

@@ -1,18 +1,18 @@
-/* k_gemv.cu: products of weights with 1 to 16 rows: y = W x (+ bias) (+ residual), for several weights that share x, with
- * the norm of x before and the gate's activation or the best row behind. Decoding lives here, and it is bound by how
- * fast weights arrive: bytes / 4.5 TB/s.
+/* k_gemv.cu: products of weights with 1 to 16 rows: y = W x (+ bias) (+ residual), for several weights that
+ * share x, with the norm of x before and the gate's activation or the best row behind. Decoding lives here,
+ * and it is bound by how fast weights arrive: bytes / 4.5 TB/s.
  *
- * A team of `split` warps owns a pair of rows. Lane l of warp p reads the 16-byte pieces (i * split + p) * 32 + l of both,
- * four of each before the first is used; the first ones before the inputs are waited for, so that weights flow while the
- * kernel before still runs. x lies in shared memory as fp32, number j of piece c in plane j / 4: lanes read 16 bytes each
- * without a bank conflict. Sums are fp32: a lane's pieces in rising order, then a butterfly, then the warps of the team in
- * order. None of this depends on how many rows x has, so a row alone equals the row in a batch, bit for bit.
- * SPDX-License-Identifier: MIT */
+ * A team of `split` warps owns a pair of rows. Lane l of warp p reads the 16-byte pieces (i * split + p) * 32
+ * + l of both, four of each before the first is used; the first ones before the inputs are waited for, so
+ * that weights flow while the kernel before still runs. x lies in shared memory as fp32, number j of piece c
+ * in plane j / 4: lanes read 16 bytes each without a bank conflict. Sums are fp32: a lane's pieces in rising
+ * order, then a butterfly, then the warps of the team in order. None of this depends on how many rows x has,
+ * so a row alone equals the row in a batch, bit for bit. SPDX-License-Identifier: MIT */
 #include "k_common.cuh"
 
 enum { U = 4, WARPS = CK_GEMV_THREADS / 32 };
 
-struct pair_of {                     /* where a pair of rows lies */
+struct pair_of { /* where a pair of rows lies */
     const ck_segment *a, *b;
     uint32_t row_a, row_b, two;
 };
@@ -47,7 +47,8 @@ __device__ __forceinline__ uint4 load_stream(const uint4 *p)
 {
     uint4 v;
     asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
     return v;
 }
 
@@ -56,8 +57,9 @@ template <int KIND> struct pieces {
     float2 sa[Kind<KIND>::SCALES ? U : 1], sb[Kind<KIND>::SCALES ? U : 1];
 };
 
-template <int KIND> __device__ __forceinline__ void load_pieces(pieces<KIND> &w, const ck_gemv &g, const pair_of &p, uint32_t c0,
-                                                                uint32_t step, uint32_t nc)
+template <int KIND>
+__device__ __forceinline__ void load_pieces(pieces<KIND> &w, const ck_gemv &g, const pair_of &p, uint32_t c0,
+                                            uint32_t step, uint32_t nc)
 {
     const uint4 *a = reinterpret_cast<const uint4 *>(static_cast<const unsigned char *>(p.a->data) +
                                                      (size_t)(p.a->at + p.row_a) * g.pitch);
@@ -87,10 +89,16 @@ template <int KIND> __device__ __forceinline__ uint32_t place_of(uint32_t nc, ui
     enum { N = Kind<KIND>::N };
     return (e % N / 4 * nc + e / N) * 4 + (e & 3);
 }
-template <int KIND> __device__ __forceinline__ void put_x(float *to, uint32_t nc, uint32_t e, float v) { to[place_of<KIND>(nc, e)] = v; }
+template <int KIND> __device__ __forceinline__ void put_x(float *to, uint32_t nc, uint32_t e, float v)
+{
+    to[place_of<KIND>(nc, e)] = v;
+}
 
-/* One row of x, normalised as a whole: x goes to its place as it is, is summed, and scaled there by the thread that put it. */
-template <int KIND> __device__ __forceinline__ void bring_normed(const ck_gemv &g, const float *x, uint32_t nc, float *to, float *room)
+/* One row of x, normalised as a whole: x goes to its place as it is, is summed, and scaled there by the
+ * thread that put it. */
+template <int KIND>
+__device__ __forceinline__ void bring_normed(const ck_gemv &g, const float *x, uint32_t nc, float *to,
+                                             float *room)
 {
     float sum = 0, squares = 0, mean = 0;
     uint32_t k = g.k;
@@ -109,17 +117,21 @@ template <int KIND> __device__ __forceinline__ void bring_normed(const ck_gemv &
             squares += v * v;
         }
     }
-    float inverse = rsqrtf(block_sum(squares, room) / k + g.norm.eps), plus = g.norm.plus_one && g.norm.weight ? 1.0f : 0.0f;
+    float inverse = rsqrtf(block_sum(squares, room) / k + g.norm.eps),
+          plus = g.norm.plus_one && g.norm.weight ? 1.0f : 0.0f;
 #pragma unroll 4
     for (uint32_t e = threadIdx.x; e < k; e += CK_GEMV_THREADS) {
-        float y = (to[place_of<KIND>(nc, e)] - mean) * inverse * (plus + (g.norm.weight ? g.norm.weight[e] : 1));
+        float y =
+            (to[place_of<KIND>(nc, e)] - mean) * inverse * (plus + (g.norm.weight ? g.norm.weight[e] : 1));
         if (g.norm.bias) y += g.norm.bias[e];
         put_x<KIND>(to, nc, e, y);
     }
 }
 
 /* One row of x, normalised by groups with an optional gate: a warp per group. */
-template <int KIND> __device__ __forceinline__ void bring_grouped(const ck_gemv &g, const float *x, const float *gate, uint32_t nc, float *to)
+template <int KIND>
+__device__ __forceinline__ void bring_grouped(const ck_gemv &g, const float *x, const float *gate,
+                                              uint32_t nc, float *to)
 {
     uint32_t group = g.k / g.norm.groups, lane = threadIdx.x & 31;
     for (uint32_t h = threadIdx.x >> 5; h < g.norm.groups; h += WARPS) {
@@ -137,21 +149,25 @@ template <int KIND> __device__ __forceinline__ void bring_grouped(const ck_gemv 
     }
 }
 
-/* x (normalised when asked) into shared memory, planes of pieces; behind it the sums of pieces for kinds with offsets. */
-template <int KIND, int B> __device__ __forceinline__ void bring_x(const ck_gemv &g, uint32_t nc, float *xs, float *room)
+/* x (normalised when asked) into shared memory, planes of pieces; behind it the sums of pieces for kinds with
+ * offsets. */
+template <int KIND, int B>
+__device__ __forceinline__ void bring_x(const ck_gemv &g, uint32_t nc, float *xs, float *room)
 {
     enum { N = Kind<KIND>::N };
     uint32_t padded = nc * N, k = g.k;
     for (uint32_t b = 0; b < B; b++) {
         const float *x = g.x.p + (size_t)b * g.x.stride;
         float *to = xs + (size_t)b * padded;
-        for (uint32_t e = (b < g.rows ? k : 0) + threadIdx.x; e < padded; e += CK_GEMV_THREADS) put_x<KIND>(to, nc, e, 0);
+        for (uint32_t e = (b < g.rows ? k : 0) + threadIdx.x; e < padded; e += CK_GEMV_THREADS)
+            put_x<KIND>(to, nc, e, 0);
         if (b >= g.rows) continue;
         if (!g.norm.present)
 #pragma unroll 4
             for (uint32_t e = threadIdx.x; e < k; e += CK_GEMV_THREADS) put_x<KIND>(to, nc, e, x[e]);
         else if (g.norm.groups > 1)
-            bring_grouped<KIND>(g, x, g.norm.gate.p ? g.norm.gate.p + (size_t)b * g.norm.gate.stride : NULL, nc, to);
+            bring_grouped<KIND>(g, x, g.norm.gate.p ? g.norm.gate.p + (size_t)b * g.norm.gate.stride : NULL,
+                                nc, to);
         else
             bring_normed<KIND>(g, x, nc, to, room);
     }
@@ -169,8 +185,8 @@ template <int KIND, int B> __device__ __forceinline__ void bring_x(const ck_gemv
 }
 
 template <int KIND, int B>
-__device__ __forceinline__ void multiply(const pieces<KIND> &w, uint32_t c0, uint32_t step, uint32_t nc, const float *xs,
-                                         float (&acc)[2][B])
+__device__ __forceinline__ void multiply(const pieces<KIND> &w, uint32_t c0, uint32_t step, uint32_t nc,
+                                         const float *xs, float (&acc)[2][B])
 {
     enum { N = Kind<KIND>::N };
     const float *sums = xs + (size_t)B * nc * N;
@@ -186,7 +202,8 @@ __device__ __forceinline__ void multiply(const pieces<KIND> &w, uint32_t c0, uin
             float4 a = piece_plane<KIND>(w.a[u], pl), d = piece_plane<KIND>(w.b[u], pl);
 #pragma unroll
             for (int b = 0; b < B; b++) {
-                float4 x = *reinterpret_cast<const float4 *>(xs + ((size_t)b * (N / 4) * nc + (size_t)pl * nc + c) * 4);
+                float4 x = *reinterpret_cast<const float4 *>(
+                    xs + ((size_t)b * (N / 4) * nc + (size_t)pl * nc + c) * 4);
                 part[0][b] = fmaf(a.w, x.w, fmaf(a.z, x.z, fmaf(a.y, x.y, fmaf(a.x, x.x, part[0][b]))));
                 part[1][b] = fmaf(d.w, x.w, fmaf(d.z, x.z, fmaf(d.y, x.y, fmaf(d.x, x.x, part[1][b]))));
             }
@@ -215,7 +232,8 @@ __device__ __forceinline__ float finish(const ck_segment *s, uint32_t row, uint3
     return v;
 }
 
-__device__ __forceinline__ void keep_best(const ck_banned &banned, float v, uint32_t row, float &best, uint32_t &index)
+__device__ __forceinline__ void keep_best(const ck_banned &banned, float v, uint32_t row, float &best,
+                                          uint32_t &index)
 {
     if (row >= banned.limit || v < best) return; /* a NaN goes on */
     for (uint32_t i = 0; i < banned.n; i++)
@@ -231,7 +249,8 @@ __device__ __forceinline__ void keep_best(const ck_banned &banned, float v, uint
 
 /* Lane b < B of the team's first warp writes row b of both outputs. */
 template <int B>
-__device__ __forceinline__ void write_pair(const ck_gemv &g, const pair_of &p, const float (&acc)[2][B], float &best, uint32_t &index)
+__device__ __forceinline__ void write_pair(const ck_gemv &g, const pair_of &p, const float (&acc)[2][B],
+                                           float &best, uint32_t &index)
 {
     uint32_t lane = threadIdx.x & 31;
     float a = 0, d = 0;
@@ -267,7 +286,8 @@ template <int KIND, int B> __device__ __forceinline__ void gemv(const ck_gemv &g
     __shared__ uint32_t best_index[WARPS][B];
     float *room = reinterpret_cast<float *>(shared4), *xs = room + 32;
     uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, nc = g.pitch / 16, split = g.split;
-    uint32_t teams = gridDim.x * WARPS / split, team = (blockIdx.x * WARPS + warp) / split, part = warp % split;
+    uint32_t teams = gridDim.x * WARPS / split, team = (blockIdx.x * WARPS + warp) / split,
+             part = warp % split;
     uint32_t step = 32 * split, turns = (g.pairs + teams - 1) / teams;
     pieces<KIND> w;
     float best = -CUDART_INF_F;
@@ -324,20 +344,24 @@ template <int KIND, int B> __device__ __forceinline__ void gemv(const ck_gemv &g
         float v = best_value[q][threadIdx.x];
         uint32_t i = best_index[q][threadIdx.x];
         if (i == 0xfffffffeu) continue;
-        if (i == 0xffffffffu) index = i;
-        else if (index != 0xffffffffu && (index == 0xfffffffeu || v > best || (v == best && i < index))) best = v, index = i;
+        if (i == 0xffffffffu)
+            index = i;
+        else if (index != 0xffffffffu && (index == 0xfffffffeu || v > best || (v == best && i < index)))
+            best = v, index = i;
     }
     g.best_value[(size_t)threadIdx.x * gridDim.x + blockIdx.x] = best;
     g.best_index[(size_t)threadIdx.x * gridDim.x + blockIdx.x] = index;
 }
 
-#define GEMV(KIND, B, BLOCKS)                                                                              \
-    extern "C" __global__ void __launch_bounds__(CK_GEMV_THREADS, BLOCKS) gemv_##KIND##_##B(const __grid_constant__ ck_gemv g) \
-    {                                                                                                    \
-        gemv<CK_##KIND, B>(g);                                                                             \
+#define GEMV(KIND, B, BLOCKS)                                             \
+    extern "C" __global__ void __launch_bounds__(CK_GEMV_THREADS, BLOCKS) \
+        gemv_##KIND##_##B(const __grid_constant__ ck_gemv g)              \
+    {                                                                     \
+        gemv<CK_##KIND, B>(g);                                            \
     }
 /* Blocks that must fit on a multiprocessor: what registers allow without spilling. */
-#define GEMV_KIND(KIND, BLOCKS) GEMV(KIND, 1, BLOCKS) GEMV(KIND, 2, 2) GEMV(KIND, 4, 2) GEMV(KIND, 8, 1) GEMV(KIND, 16, 1)
+#define GEMV_KIND(KIND, BLOCKS) \
+    GEMV(KIND, 1, BLOCKS) GEMV(KIND, 2, 2) GEMV(KIND, 4, 2) GEMV(KIND, 8, 1) GEMV(KIND, 16, 1)
 GEMV_KIND(F32, 4)
 GEMV_KIND(F16, 4)
 GEMV_KIND(BF16, 4)
@@ -361,8 +385,10 @@ extern "C" __global__ void argmax_rows(const __grid_constant__ ck_argmax a)
     for (int m = 16; m; m >>= 1) {
         float v = __shfl_xor_sync(0xffffffffu, best, m);
         uint32_t i = __shfl_xor_sync(0xffffffffu, index, m);
-        if (i == 0xffffffffu || index == 0xffffffffu) index = 0xffffffffu;
-        else if (i != 0xfffffffeu && (index == 0xfffffffeu || v > best || (v == best && i < index))) best = v, index = i;
+        if (i == 0xffffffffu || index == 0xffffffffu)
+            index = 0xffffffffu;
+        else if (i != 0xfffffffeu && (index == 0xfffffffeu || v > best || (v == best && i < index)))
+            best = v, index = i;
     }
     if (lane == 0) {
         values[warp] = best;
@@ -372,16 +398,18 @@ extern "C" __global__ void argmax_rows(const __grid_constant__ ck_argmax a)
     if (threadIdx.x) return;
     for (uint32_t q = 1; q < blockDim.x / 32; q++) {
         if (indices[q] == 0xfffffffeu) continue;
-        if (indices[q] == 0xffffffffu) index = 0xffffffffu;
-        else if (index != 0xffffffffu && (index == 0xfffffffeu || values[q] > best || (values[q] == best && indices[q] < index)))
+        if (indices[q] == 0xffffffffu)
+            index = 0xffffffffu;
+        else if (index != 0xffffffffu &&
+                 (index == 0xfffffffeu || values[q] > best || (values[q] == best && indices[q] < index)))
             best = values[q], index = indices[q];
     }
     a.best_value[(size_t)blockIdx.y * gridDim.x + blockIdx.x] = best;
     a.best_index[(size_t)blockIdx.y * gridDim.x + blockIdx.x] = index;
 }
 
-/* The best of all blocks' best; with advance: the token becomes the next input, positions move on, the host's ring gets
- * it, and a stop token ends what follows. One block of 256 threads per row. */
+/* The best of all blocks' best; with advance: the token becomes the next input, positions move on, the host's
+ * ring gets it, and a stop token ends what follows. One block of 256 threads per row. */
 extern "C" __global__ void choose_best(const __grid_constant__ ck_choose c)
 {
     __shared__ float values[256];
@@ -394,8 +422,10 @@ extern "C" __global__ void choose_best(const __grid_constant__ ck_choose c)
         float v = c.best_value[(size_t)row * c.blocks + i];
         uint32_t j = c.best_index[(size_t)row * c.blocks + i];
         if (j == 0xfffffffeu || index == 0xffffffffu) continue;
-        if (j == 0xffffffffu) index = j;
-        else if (index == 0xfffffffeu || v > best || (v == best && j < index)) best = v, index = j;
+        if (j == 0xffffffffu)
+            index = j;
+        else if (index == 0xfffffffeu || v > best || (v == best && j < index))
+            best = v, index = j;
     }
     values[t] = best;
     indices[t] = index;
@@ -403,9 +433,10 @@ extern "C" __global__ void choose_best(const __grid_constant__ ck_choose c)
     for (uint32_t half = 128; half; half >>= 1) {
         if (t < half) {
             uint32_t a = indices[t], b = indices[t + half];
-            if (a == 0xffffffffu || b == 0xffffffffu) indices[t] = 0xffffffffu;
-            else if (b != 0xfffffffeu &&
-                     (a == 0xfffffffeu || values[t + half] > values[t] || (values[t + half] == values[t] && b < a))) {
+            if (a == 0xffffffffu || b == 0xffffffffu)
+                indices[t] = 0xffffffffu;
+            else if (b != 0xfffffffeu && (a == 0xfffffffeu || values[t + half] > values[t] ||
+                                          (values[t + half] == values[t] && b < a))) {
                 values[t] = values[t + half];
                 indices[t] = b;
             }
@@ -417,7 +448,8 @@ extern "C" __global__ void choose_best(const __grid_constant__ ck_choose c)
     uint32_t token = indices[0];
     if (c.chosen) c.chosen[row] = token >= 0xfffffffeu ? -1 : (int32_t)token;
     if (c.advance == 2) {
-        c.next.tokens[0] = (int32_t)token; /* not a token when none was found: embed takes 0 for it, and the host drops that pass */
+        c.next.tokens[0] = (int32_t)
+            token; /* not a token when none was found: embed takes 0 for it, and the host drops that pass */
         c.next.place[0] = c.pass.place[0] + 1;
         c.next.head->first[0] = h->first[0] + 1;
         return;

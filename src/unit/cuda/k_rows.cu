@@ -1,5 +1,5 @@
-/* k_rows.cu: the ops that are small or rare, one kernel each and plain: embed, norm, rope, glu, act, add, scale, rows,
- * route, experts, adapters. What is fused elsewhere must compute the same.
+/* k_rows.cu: the ops that are small or rare, one kernel each and plain: embed, norm, rope, glu, act, add,
+ * scale, rows, route, experts, adapters. What is fused elsewhere must compute the same.
  * SPDX-License-Identifier: MIT */
 #include "k_common.cuh"
 
@@ -61,20 +61,20 @@ extern "C" __global__ void rope(const __grid_constant__ ck_rope a)
     a.y.p[(size_t)t * a.y.stride + c] = v;
 }
 
-#define MAP(NAME, VALUE)                                                                   \
-    extern "C" __global__ void NAME(const __grid_constant__ ck_map a)                    \
-    {                                                                                    \
-        dependents_may_start();                                                            \
-        wait_for_inputs();                                                                 \
-        uint32_t t = blockIdx.x, c = blockIdx.y * blockDim.x + threadIdx.x;                \
-        if (c >= a.y.width) return;                                                        \
-        float x = a.x.p[(size_t)t * a.x.stride + c];                                       \
-        a.y.p[(size_t)t * a.y.stride + c] = (VALUE);                                       \
+#define MAP(NAME, VALUE)                                                    \
+    extern "C" __global__ void NAME(const __grid_constant__ ck_map a)       \
+    {                                                                       \
+        dependents_may_start();                                             \
+        wait_for_inputs();                                                  \
+        uint32_t t = blockIdx.x, c = blockIdx.y * blockDim.x + threadIdx.x; \
+        if (c >= a.y.width) return;                                         \
+        float x = a.x.p[(size_t)t * a.x.stride + c];                        \
+        a.y.p[(size_t)t * a.y.stride + c] = (VALUE);                        \
     }
 MAP(glu, activate(a.act, x) * a.x2.p[(size_t)t * a.x2.stride + c])
 MAP(act, activate(a.act, x))
 MAP(add, x + a.x2.p[(size_t)t * a.x2.stride + c])
-MAP(scale, x * (a.weight ? a.weight[a.one ? 0 : c] : a.value))
+MAP(scale, x *(a.weight ? a.weight[a.one ? 0 : c] : a.value))
 
 extern "C" __global__ void rows(const __grid_constant__ ck_rows a)
 {
@@ -104,7 +104,8 @@ extern "C" __global__ void route(const __grid_constant__ ck_route a)
             int taken = 0;
             for (uint32_t q = 0; q < i; q++) taken |= index[q] == (float)e;
             if (taken) continue;
-            float score = a.sigmoid ? sigmoid(x[e]) : (float)(expf(x[e] - most) / all), key = score + (a.bias ? a.bias[e] : 0);
+            float score = a.sigmoid ? sigmoid(x[e]) : (float)(expf(x[e] - most) / all),
+                  key = score + (a.bias ? a.bias[e] : 0);
             if (best == 0xffffffffu || key > best_key) {
                 best = e;
                 best_key = key;
@@ -130,7 +131,8 @@ extern "C" __global__ void experts_in(const __grid_constant__ ck_experts a)
 {
     dependents_may_start();
     wait_for_inputs();
-    uint32_t f = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), t = blockIdx.y / a.k, i = blockIdx.y % a.k;
+    uint32_t f = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), t = blockIdx.y / a.k,
+             i = blockIdx.y % a.k;
     if (f >= a.ff) return;
     uint32_t expert = (uint32_t)a.routing.p[(size_t)t * a.routing.stride + i];
     if (expert >= a.experts) expert = 0;
@@ -151,7 +153,8 @@ extern "C" __global__ void experts_out(const __grid_constant__ ck_experts a)
         uint32_t expert = (uint32_t)a.routing.p[(size_t)t * a.routing.stride + i];
         if (expert >= a.experts) expert = 0;
         float weight = a.routing.p[(size_t)t * a.routing.stride + a.k + i];
-        sum += weight * row_dot(a.down, (size_t)a.down_at + (size_t)expert * a.d + d, a.hidden + ((size_t)t * a.k + i) * a.ff);
+        sum += weight * row_dot(a.down, (size_t)a.down_at + (size_t)expert * a.d + d,
+                                a.hidden + ((size_t)t * a.k + i) * a.ff);
     }
     if ((threadIdx.x & 31) == 0) a.y.p[(size_t)t * a.y.stride + d] = sum;
 }
@@ -177,7 +180,8 @@ extern "C" __global__ void lora_add(const __grid_constant__ ck_lora a)
     uint32_t n = blockIdx.x * blockDim.x + threadIdx.x, t = a.from + blockIdx.y;
     if (n >= a.n) return;
     float s = 0;
-    for (uint32_t r = 0; r < a.rank; r++) s = fmaf(a.b[((size_t)a.at + n) * a.rank + r], a.low[(size_t)blockIdx.y * a.rank + r], s);
+    for (uint32_t r = 0; r < a.rank; r++)
+        s = fmaf(a.b[((size_t)a.at + n) * a.rank + r], a.low[(size_t)blockIdx.y * a.rank + r], s);
     a.y.p[(size_t)t * a.y.stride + n] += s;
 }
 

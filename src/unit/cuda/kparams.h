@@ -1,6 +1,5 @@
-/* kparams.h: what host and kernels agree on: the arguments of every kernel, as plain structs passed by value. Included by C
- * and by CUDA; it must never name a function.
- * SPDX-License-Identifier: MIT */
+/* kparams.h: what host and kernels agree on: the arguments of every kernel, as plain structs passed by value.
+ * Included by C and by CUDA; it must never name a function. SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_KPARAMS_H
 #define SG_UNIT_CUDA_KPARAMS_H
 
@@ -8,32 +7,43 @@
 
 /* How a weight lies in GPU memory: rows of `pitch` bytes, a multiple of 16, zero behind the last column. */
 enum ck_kind {
-    CK_F32, CK_F16, CK_BF16,
-    CK_Q8,      /* int8, fp16 scale per 32: scales [row][blocks] */
-    CK_Q4,      /* nibbles per 32 (byte j: j low, j + 16 high), fp16 pairs {scale, offset}: w = scale * q + offset */
-    CK_G8,      /* uint8, fp32 pairs {scale, offset} per group of 16 to 128 */
-    CK_G4,      /* nibbles as CK_Q4, fp32 pairs per group of 32 to 128 */
+    CK_F32,
+    CK_F16,
+    CK_BF16,
+    CK_Q8, /* int8, fp16 scale per 32: scales [row][blocks] */
+    CK_Q4, /* nibbles per 32 (byte j: j low, j + 16 high), fp16 pairs {scale, offset}: w = scale * q + offset
+            */
+    CK_G8, /* uint8, fp32 pairs {scale, offset} per group of 16 to 128 */
+    CK_G4, /* nibbles as CK_Q4, fp32 pairs per group of 32 to 128 */
     CK_KINDS
 };
 
-enum { CK_SPANS = 16, CK_SEGMENTS = 6, CK_CHUNK = 64, CK_GEMV_THREADS = 256, CK_DELTA_COLUMNS = 4, CK_GROUP_HEADS = 8 };
+enum {
+    CK_SPANS = 16,
+    CK_SEGMENTS = 6,
+    CK_CHUNK = 64,
+    CK_GEMV_THREADS = 256,
+    CK_DELTA_COLUMNS = 4,
+    CK_GROUP_HEADS = 8
+};
 enum ck_storage { CK_KV_F32, CK_KV_F16, CK_KV_BF16, CK_KV_Q8 };
 
 struct ck_weight {
     const void *data;
     const void *scales;
-    uint32_t kind, pitch;        /* bytes of a row of data */
-    uint32_t scale_pitch;        /* scales (or pairs) of a row */
-    uint32_t group;              /* weights per scale */
+    uint32_t kind, pitch; /* bytes of a row of data */
+    uint32_t scale_pitch; /* scales (or pairs) of a row */
+    uint32_t group;       /* weights per scale */
     uint32_t rows, cols;
 };
 
-struct ck_view {                 /* row t, column c is p[t * stride + c]; p NULL: absent */
+struct ck_view { /* row t, column c is p[t * stride + c]; p NULL: absent */
     float *p;
     uint32_t stride, width;
 };
 
-/* A pass as the kernels see it. In GPU memory, written by the host before a pass and moved on by the step kernel. */
+/* A pass as the kernels see it. In GPU memory, written by the host before a pass and moved on by the step
+ * kernel. */
 struct ck_head {
     uint32_t spans, rows, wanted, stopped;
     uint32_t published, steps, failed, pad;
@@ -42,66 +52,179 @@ struct ck_head {
 };
 struct ck_pass {
     struct ck_head *head;
-    int32_t *tokens;             /* [rows] */
-    uint32_t *place, *span;      /* [rows] position and span of each row */
-    uint32_t *wanted;            /* [wanted] row that each wanted row copies */
-    void **slots;                /* [spans][slots] memory of each slot ... */
-    void **slots_out;            /* ... and where convolution and delta slots are written: the same, or the state's other copy */
+    int32_t *tokens;        /* [rows] */
+    uint32_t *place, *span; /* [rows] position and span of each row */
+    uint32_t *wanted;       /* [wanted] row that each wanted row copies */
+    void **slots;           /* [spans][slots] memory of each slot ... */
+    void **slots_out; /* ... and where convolution and delta slots are written: the same, or the state's other
+                         copy */
     uint32_t slots_n;
 };
 
 struct ck_norm {
-    const float *weight, *bias;  /* [group] or NULL */
+    const float *weight, *bias; /* [group] or NULL */
     struct ck_view gate;
     float eps;
     uint32_t layer, groups, plus_one, present;
 };
 
-struct ck_embed { struct ck_pass pass; struct ck_weight table, places; uint32_t at, places_at, rows; float scale; struct ck_view y; };
-struct ck_norm_args { struct ck_view x, y; struct ck_norm norm; uint32_t rows; };
-struct ck_rope { struct ck_pass pass; struct ck_view x, y; const float *inverse; uint32_t heads, head_width, pairs, rows; float mscale; int32_t sign; };
+struct ck_embed {
+    struct ck_pass pass;
+    struct ck_weight table, places;
+    uint32_t at, places_at, rows;
+    float scale;
+    struct ck_view y;
+};
+struct ck_norm_args {
+    struct ck_view x, y;
+    struct ck_norm norm;
+    uint32_t rows;
+};
+struct ck_rope {
+    struct ck_pass pass;
+    struct ck_view x, y;
+    const float *inverse;
+    uint32_t heads, head_width, pairs, rows;
+    float mscale;
+    int32_t sign;
+};
 /* glu, act, add, scale */
-struct ck_map { struct ck_view x, x2, y; const float *weight; float value; uint32_t act, one, rows; };
-struct ck_rows { struct ck_pass pass; struct ck_view x, y; uint32_t rows; };
-struct ck_route { struct ck_view x, y; const float *bias; uint32_t experts, k, sigmoid, renormalise, rows; float scale; };
-struct ck_experts { struct ck_view x, routing, y; struct ck_weight gate, up, down; uint32_t gate_at, up_at, down_at; float *hidden;
-                    uint32_t experts, k, ff, act, d, rows; };
-struct ck_conv { struct ck_pass pass; struct ck_view x, y; const float *weight, *bias; uint32_t taps, act, slot, rows; };
-struct ck_delta { struct ck_pass pass; struct ck_view in[5], y; const float *decay, *dt; float *ready; /* [rows][...] or NULL */
-                  uint32_t k_heads, v_heads, dk, dv, is_log, slot, rows; float l2_eps; };
-struct ck_append { struct ck_pass pass; struct ck_view k, v; uint32_t heads, d, dv, slot_k, slot_v, storage, rows; };
-struct ck_attend { struct ck_pass pass; struct ck_view q, gate, y; const float *sinks; float *parts; uint32_t heads, kv_heads, d, dv;
-                   uint32_t window, slot_k, slot_v, storage, rows, chunks; float scale, softcap; };
+struct ck_map {
+    struct ck_view x, x2, y;
+    const float *weight;
+    float value;
+    uint32_t act, one, rows;
+};
+struct ck_rows {
+    struct ck_pass pass;
+    struct ck_view x, y;
+    uint32_t rows;
+};
+struct ck_route {
+    struct ck_view x, y;
+    const float *bias;
+    uint32_t experts, k, sigmoid, renormalise, rows;
+    float scale;
+};
+struct ck_experts {
+    struct ck_view x, routing, y;
+    struct ck_weight gate, up, down;
+    uint32_t gate_at, up_at, down_at;
+    float *hidden;
+    uint32_t experts, k, ff, act, d, rows;
+};
+struct ck_conv {
+    struct ck_pass pass;
+    struct ck_view x, y;
+    const float *weight, *bias;
+    uint32_t taps, act, slot, rows;
+};
+struct ck_delta {
+    struct ck_pass pass;
+    struct ck_view in[5], y;
+    const float *decay, *dt;
+    float *ready; /* [rows][...] or NULL */
+    uint32_t k_heads, v_heads, dk, dv, is_log, slot, rows;
+    float l2_eps;
+};
+struct ck_append {
+    struct ck_pass pass;
+    struct ck_view k, v;
+    uint32_t heads, d, dv, slot_k, slot_v, storage, rows;
+};
+struct ck_attend {
+    struct ck_pass pass;
+    struct ck_view q, gate, y;
+    const float *sinks;
+    float *parts;
+    uint32_t heads, kv_heads, d, dv;
+    uint32_t window, slot_k, slot_v, storage, rows, chunks;
+    float scale, softcap;
+};
 /* q and k normalised, rotated, k and v stored; one launch for what a layer does before attention. */
-struct ck_prepare { struct ck_pass pass; struct ck_view q, k, v, q_out; struct ck_norm q_norm, k_norm; const float *inverse;
-                    uint32_t heads, kv_heads, d, dv, pairs, slot_k, slot_v, storage, rows; float mscale; };
+struct ck_prepare {
+    struct ck_pass pass;
+    struct ck_view q, k, v, q_out;
+    struct ck_norm q_norm, k_norm;
+    const float *inverse;
+    uint32_t heads, kv_heads, d, dv, pairs, slot_k, slot_v, storage, rows;
+    float mscale;
+};
 
 /* Rows that are never the best one: below limit, and not among these. */
 enum { CK_BANNED = 8 };
-struct ck_banned { uint32_t limit, n; int32_t rows[CK_BANNED]; };
-struct ck_segment { const void *data; const void *scales; const float *bias; struct ck_view residual, y; uint32_t n, at; };
+struct ck_banned {
+    uint32_t limit, n;
+    int32_t rows[CK_BANNED];
+};
+struct ck_segment {
+    const void *data;
+    const void *scales;
+    const float *bias;
+    struct ck_view residual, y;
+    uint32_t n, at;
+};
 struct ck_gemv {
     struct ck_view x;
-    struct ck_norm norm;         /* of x, before the product, when present */
-    uint32_t k, rows;            /* columns of the weights; rows of x */
+    struct ck_norm norm; /* of x, before the product, when present */
+    uint32_t k, rows;    /* columns of the weights; rows of x */
     uint32_t pitch, scale_pitch, group;
-    uint32_t segments, pairs;    /* pairs of rows in all segments together */
-    uint32_t split;              /* warps that share one pair of rows along k */
-    uint32_t glu, act;           /* 1: segment 0 is the gate, 1 the up of the same row */
-    uint32_t best;               /* 1: keep the best row of each block */
+    uint32_t segments, pairs; /* pairs of rows in all segments together */
+    uint32_t split;           /* warps that share one pair of rows along k */
+    uint32_t glu, act;        /* 1: segment 0 is the gate, 1 the up of the same row */
+    uint32_t best;            /* 1: keep the best row of each block */
     struct ck_banned banned;
-    float *best_value;           /* [rows][blocks] */
+    float *best_value; /* [rows][blocks] */
     uint32_t *best_index;
     struct ck_segment segment[CK_SEGMENTS];
 };
-/* advance 1: the token is the next input of this head, and goes into the ring; 2: it is the input of `next`. */
-struct ck_choose { struct ck_pass pass, next; const float *best_value; const uint32_t *best_index; uint32_t blocks, rows, advance, stops_n;
-                   const int32_t *stops; int32_t *ring; uint32_t ring_cap; volatile uint32_t *ring_written; int32_t *chosen; };
-struct ck_argmax { struct ck_view x; float *best_value; uint32_t *best_index; struct ck_banned banned; uint32_t blocks, rows; };
-struct ck_lora { struct ck_view x, y; const float *a, *b; float *low; uint32_t rank, from, to, k, n, at; };
-struct ck_narrow { struct ck_view x; void *y; uint32_t rows, k, bf16; struct ck_norm norm; };
-struct ck_widen { struct ck_weight w; uint32_t at, rows; void *y; uint32_t bf16; };
-struct ck_gemm { const void *x; struct ck_segment segment; uint32_t rows, k, bf16, pitch; };
-struct ck_read { const void *data; uint64_t n; uint32_t *out; };
+/* advance 1: the token is the next input of this head, and goes into the ring; 2: it is the input of `next`.
+ */
+struct ck_choose {
+    struct ck_pass pass, next;
+    const float *best_value;
+    const uint32_t *best_index;
+    uint32_t blocks, rows, advance, stops_n;
+    const int32_t *stops;
+    int32_t *ring;
+    uint32_t ring_cap;
+    volatile uint32_t *ring_written;
+    int32_t *chosen;
+};
+struct ck_argmax {
+    struct ck_view x;
+    float *best_value;
+    uint32_t *best_index;
+    struct ck_banned banned;
+    uint32_t blocks, rows;
+};
+struct ck_lora {
+    struct ck_view x, y;
+    const float *a, *b;
+    float *low;
+    uint32_t rank, from, to, k, n, at;
+};
+struct ck_narrow {
+    struct ck_view x;
+    void *y;
+    uint32_t rows, k, bf16;
+    struct ck_norm norm;
+};
+struct ck_widen {
+    struct ck_weight w;
+    uint32_t at, rows;
+    void *y;
+    uint32_t bf16;
+};
+struct ck_gemm {
+    const void *x;
+    struct ck_segment segment;
+    uint32_t rows, k, bf16, pitch;
+};
+struct ck_read {
+    const void *data;
+    uint64_t n;
+    uint32_t *out;
+};
 
 #endif

@@ -1,7 +1,7 @@
-/* upload.c: weights into GPU memory, each tensor once, rows and columns in the house's order, in the nearest of the forms that
- * kernels read (kparams.h). F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5, Q4_K, Q5_K, Q6_K and MLX 4 and 8 bits keep their own
- * numbers; every other storage, and blocks whose columns a permutation cuts, become F32 here: exact, and rare.
- * SPDX-License-Identifier: MIT */
+/* upload.c: weights into GPU memory, each tensor once, rows and columns in the house's order, in the nearest
+ * of the forms that kernels read (kparams.h). F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5, Q4_K, Q5_K, Q6_K and MLX
+ * 4 and 8 bits keep their own numbers; every other storage, and blocks whose columns a permutation cuts,
+ * become F32 here: exact, and rare. SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
 
@@ -25,19 +25,28 @@ static uint32_t kind_of(const struct sg_tensor *t)
 {
     if (t->storage == SG_F32) return CK_F32;
     if (t->storage == SG_BF16) return CK_BF16;
-    if (permuted(&t->col_perm) && (t->col_perm.w % 32 || t->col_perm.first % 32) && t->storage != SG_F16) return CK_F32;
+    if (permuted(&t->col_perm) && (t->col_perm.w % 32 || t->col_perm.first % 32) && t->storage != SG_F16)
+        return CK_F32;
     switch (t->storage) {
-    case SG_Q8_0: return CK_Q8;
+    case SG_Q8_0:
+        return CK_Q8;
     case SG_Q4_0:
-    case SG_Q4_1: return CK_Q4;
+    case SG_Q4_1:
+        return CK_Q4;
     case SG_Q5_0:
     case SG_Q5_1:
-    case SG_Q6_K: return permuted(&t->col_perm) && t->storage == SG_Q6_K ? CK_F32 : CK_G8;
-    case SG_Q4_K: return permuted(&t->col_perm) ? CK_F32 : CK_G4;
-    case SG_AFFINE: return permuted(&t->col_perm) ? CK_F32 : affine_kind(&t->affine);
-    case SG_Q5_K: return permuted(&t->col_perm) ? CK_F32 : CK_G8;
-    case SG_F16: return CK_F16;
-    default: return CK_F32;
+    case SG_Q6_K:
+        return permuted(&t->col_perm) && t->storage == SG_Q6_K ? CK_F32 : CK_G8;
+    case SG_Q4_K:
+        return permuted(&t->col_perm) ? CK_F32 : CK_G4;
+    case SG_AFFINE:
+        return permuted(&t->col_perm) ? CK_F32 : affine_kind(&t->affine);
+    case SG_Q5_K:
+        return permuted(&t->col_perm) ? CK_F32 : CK_G8;
+    case SG_F16:
+        return CK_F16;
+    default:
+        return CK_F32;
     }
 }
 
@@ -45,7 +54,8 @@ static uint32_t round_up(uint64_t n, uint32_t to) { return (uint32_t)((n + to - 
 
 static void shape_of(const struct sg_tensor *t, struct ck_weight *w)
 {
-    static const uint32_t bits[] = {[CK_F32] = 32, [CK_F16] = 16, [CK_BF16] = 16, [CK_Q8] = 8, [CK_Q4] = 4, [CK_G8] = 8, [CK_G4] = 4};
+    static const uint32_t bits[] = {
+        [CK_F32] = 32, [CK_F16] = 16, [CK_BF16] = 16, [CK_Q8] = 8, [CK_Q4] = 4, [CK_G8] = 8, [CK_G4] = 4};
     w->kind = kind_of(t);
     w->rows = (uint32_t)t->rows;
     w->cols = (uint32_t)t->cols;
@@ -101,7 +111,8 @@ static void block_q4k(const uint8_t *b, uint8_t *data, uint8_t *scales)
         int shift = g % 2 * 4;
         scale_q4k(b + 4, g, &s, &n);
         put_pair(scales + g * 8, d * s, -m * n);
-        for (int j = 0; j < 16; j++) data[g * 16 + j] = (uint8_t)((q[j] >> shift & 15) | (q[j + 16] >> shift & 15) << 4);
+        for (int j = 0; j < 16; j++)
+            data[g * 16 + j] = (uint8_t)((q[j] >> shift & 15) | (q[j + 16] >> shift & 15) << 4);
     }
 }
 
@@ -114,7 +125,8 @@ static void block_q5k(const uint8_t *b, uint8_t *data, uint8_t *scales)
         int shift = g % 2 * 4;
         scale_q4k(b + 4, g, &s, &n);
         put_pair(scales + g * 8, d * s, -m * n);
-        for (int j = 0; j < 32; j++) data[g * 32 + j] = (uint8_t)((q[j] >> shift & 15) | (high[j] >> g & 1) << 4);
+        for (int j = 0; j < 32; j++)
+            data[g * 32 + j] = (uint8_t)((q[j] >> shift & 15) | (high[j] >> g & 1) << 4);
     }
 }
 
@@ -155,11 +167,21 @@ static void put_block(const struct sg_tensor *t, const uint8_t *b, size_t at, ui
         memcpy(data + at / 2, b + 4, 16);
         memcpy(scales + at / 32 * 4, b, 4);
         break;
-    case SG_Q5_0: block_q5(b, 0, data + at, scales + at / 32 * 8); break;
-    case SG_Q5_1: block_q5(b, 1, data + at, scales + at / 32 * 8); break;
-    case SG_Q4_K: block_q4k(b, data + at / 2, scales + at / 32 * 8); break;
-    case SG_Q5_K: block_q5k(b, data + at, scales + at / 32 * 8); break;
-    default: block_q6k(b, data + at, scales + at / 16 * 8); break;
+    case SG_Q5_0:
+        block_q5(b, 0, data + at, scales + at / 32 * 8);
+        break;
+    case SG_Q5_1:
+        block_q5(b, 1, data + at, scales + at / 32 * 8);
+        break;
+    case SG_Q4_K:
+        block_q4k(b, data + at / 2, scales + at / 32 * 8);
+        break;
+    case SG_Q5_K:
+        block_q5k(b, data + at, scales + at / 32 * 8);
+        break;
+    default:
+        block_q6k(b, data + at, scales + at / 16 * 8);
+        break;
     }
 }
 
@@ -170,13 +192,15 @@ static float affine_number(const struct sg_affine *a, const void *from, size_t i
     return a->storage == SG_F16 ? sg_f32_of_f16(sg_le16(p)) : sg_f32_of_bf16(sg_le16(p));
 }
 
-static void row_affine(const struct sg_tensor *t, const struct ck_weight *w, uint64_t stored, uint8_t *data, uint8_t *scales)
+static void row_affine(const struct sg_tensor *t, const struct ck_weight *w, uint64_t stored, uint8_t *data,
+                       uint8_t *scales)
 {
     const struct sg_affine *a = &t->affine;
     const uint8_t *from = t->data + stored * (t->cols * a->bits / 8);
     size_t groups = t->cols / a->group;
     for (size_t g = 0; g < groups; g++)
-        put_pair(scales + g * 8, affine_number(a, a->scales, stored * groups + g), affine_number(a, a->biases, stored * groups + g));
+        put_pair(scales + g * 8, affine_number(a, a->scales, stored * groups + g),
+                 affine_number(a, a->biases, stored * groups + g));
     if (w->kind == CK_G8) {
         memcpy(data, from, t->cols);
         return;
@@ -198,10 +222,12 @@ static void row_blocks(const struct sg_tensor *t, uint64_t stored, uint8_t *data
     }
 }
 
-static void row_plain(const struct sg_tensor *t, const struct ck_weight *w, uint64_t row, float *numbers, uint8_t *data)
+static void row_plain(const struct sg_tensor *t, const struct ck_weight *w, uint64_t row, float *numbers,
+                      uint8_t *data)
 {
     uint32_t bytes = w->kind == CK_F32 ? 4 : 2;
-    int same = (t->storage == SG_F32 || t->storage == SG_F16 || t->storage == SG_BF16) && !t->transposed && !permuted(&t->col_perm);
+    int same = (t->storage == SG_F32 || t->storage == SG_F16 || t->storage == SG_BF16) && !t->transposed &&
+               !permuted(&t->col_perm);
     if (same) {
         uint64_t stored = permuted(&t->row_perm) ? sg_perm_stored(&t->row_perm, row) : row;
         memcpy(data, t->data + stored * t->cols * bytes, t->cols * bytes);
@@ -210,13 +236,16 @@ static void row_plain(const struct sg_tensor *t, const struct ck_weight *w, uint
     sg_tensor_row(t, row, 0, t->cols, numbers);
     for (size_t c = 0; c < t->cols; c++) {
         uint16_t half = w->kind == CK_BF16 ? sg_bf16_of_f32(numbers[c]) : sg_f16_of_f32(numbers[c]);
-        if (w->kind == CK_F32) memcpy(data + 4 * c, &numbers[c], 4);
-        else memcpy(data + 2 * c, &half, 2);
+        if (w->kind == CK_F32)
+            memcpy(data + 4 * c, &numbers[c], 4);
+        else
+            memcpy(data + 2 * c, &half, 2);
     }
 }
 
 /* Rows of a transposed tensor are read in bands: a stored row holds one number of each. */
-static void rows_transposed(const struct sg_tensor *t, const struct ck_weight *w, uint64_t from, uint64_t to, uint8_t *data)
+static void rows_transposed(const struct sg_tensor *t, const struct ck_weight *w, uint64_t from, uint64_t to,
+                            uint8_t *data)
 {
     uint32_t bytes = w->kind == CK_F32 ? 4 : 2;
     for (uint64_t c = 0; c < t->cols; c++)
@@ -224,8 +253,8 @@ static void rows_transposed(const struct sg_tensor *t, const struct ck_weight *w
             memcpy(data + (r - from) * w->pitch + c * bytes, t->data + (c * t->rows + r) * bytes, bytes);
 }
 
-static void put_rows(const struct sg_tensor *t, const struct ck_weight *w, uint64_t from, uint64_t to, float *numbers, uint8_t *data,
-                     uint8_t *scales)
+static void put_rows(const struct sg_tensor *t, const struct ck_weight *w, uint64_t from, uint64_t to,
+                     float *numbers, uint8_t *data, uint8_t *scales)
 {
     size_t scale_row = w->scale_pitch * scale_bytes(w);
     int straight = t->transposed && !permuted(&t->row_perm) && !permuted(&t->col_perm);
@@ -235,9 +264,12 @@ static void put_rows(const struct sg_tensor *t, const struct ck_weight *w, uint6
     }
     for (uint64_t r = from; r < to; r++, data += w->pitch, scales += scale_row) {
         uint64_t stored = permuted(&t->row_perm) ? sg_perm_stored(&t->row_perm, r) : r;
-        if (w->kind < CK_Q8) row_plain(t, w, r, numbers, data);
-        else if (t->storage == SG_AFFINE) row_affine(t, w, stored, data, scales);
-        else row_blocks(t, stored, data, scales);
+        if (w->kind < CK_Q8)
+            row_plain(t, w, r, numbers, data);
+        else if (t->storage == SG_AFFINE)
+            row_affine(t, w, stored, data, scales);
+        else
+            row_blocks(t, stored, data, scales);
     }
 }
 
@@ -245,7 +277,8 @@ static void put_rows(const struct sg_tensor *t, const struct ck_weight *w, uint6
 
 static size_t data_bytes(const struct ck_weight *w) { return ((size_t)w->pitch * w->rows + 255) / 256 * 256; }
 
-static segue_status send_rows(struct sg_unit *u, struct cu_tensor *t, float *numbers, uint8_t *band, segue_error *err)
+static segue_status send_rows(struct sg_unit *u, struct cu_tensor *t, float *numbers, uint8_t *band,
+                              segue_error *err)
 {
     struct ck_weight *w = &t->w;
     size_t scale_row = w->scale_pitch * scale_bytes(w);
@@ -255,7 +288,8 @@ static segue_status send_rows(struct sg_unit *u, struct cu_tensor *t, float *num
         put_rows(t->source, w, r, end, numbers, band, scales);
         SG_TRY(cu_send(u, t->memory + r * w->pitch, band, (size_t)(end - r) * w->pitch, err));
         if (scale_row)
-            SG_TRY(cu_send(u, t->memory + data_bytes(w) + r * scale_row, scales, (size_t)(end - r) * scale_row, err));
+            SG_TRY(cu_send(u, t->memory + data_bytes(w) + r * scale_row, scales,
+                           (size_t)(end - r) * scale_row, err));
     }
     return SEGUE_OK;
 }
@@ -279,7 +313,8 @@ static segue_status send_matrix(struct sg_unit *u, struct cu_tensor *t, segue_er
     SG_TRY(cu_room(u, t->bytes, t->source->name ? t->source->name : "weights", &t->memory, err));
     float *numbers = sg_alloc(t->source->cols * sizeof *numbers);
     uint8_t *band = sg_alloc(ROWS_AT_ONCE * (w->pitch + (size_t)w->scale_pitch * scale_bytes(w)));
-    segue_status status = numbers && band ? send_rows(u, t, numbers, band, err) : sg_no_memory("rows of weights", w->pitch, err);
+    segue_status status = numbers && band ? send_rows(u, t, numbers, band, err)
+                                          : sg_no_memory("rows of weights", w->pitch, err);
     sg_free(numbers);
     sg_free(band);
     w->data = (const void *)(uintptr_t)t->memory;
@@ -295,18 +330,36 @@ static uint32_t uses_of(const struct sg_graph *g, uint32_t tensor)
     for (uint32_t i = 0; i < g->ops_n; i++) {
         const struct sg_op *op = &g->ops[i];
         switch (op->code) {
-        case SG_OP_EMBED: uses |= op->u.embed.table.tensor == n || op->u.embed.positions.tensor == n; break;
-        case SG_OP_LINEAR: uses |= (op->u.linear.weight.tensor == n) | (op->u.linear.bias.tensor == n) << 1; break;
-        case SG_OP_NORM: uses |= (uint32_t)(op->u.norm.weight.tensor == n || op->u.norm.bias.tensor == n) << 1; break;
-        case SG_OP_ATTEND: uses |= (uint32_t)(op->u.attend.sinks.tensor == n) << 1; break;
-        case SG_OP_CONV: uses |= (uint32_t)(op->u.conv.weight.tensor == n || op->u.conv.bias.tensor == n) << 1; break;
-        case SG_OP_DELTA: uses |= (uint32_t)(op->u.delta.decay.tensor == n || op->u.delta.dt.tensor == n) << 1; break;
-        case SG_OP_SCALE: uses |= (uint32_t)(op->u.scale.weight.tensor == n) << 1; break;
-        case SG_OP_ROUTE: uses |= (uint32_t)(op->u.route.bias.tensor == n) << 1; break;
-        case SG_OP_EXPERTS:
-            uses |= op->u.experts.gate.tensor == n || op->u.experts.up.tensor == n || op->u.experts.down.tensor == n;
+        case SG_OP_EMBED:
+            uses |= op->u.embed.table.tensor == n || op->u.embed.positions.tensor == n;
             break;
-        default: break;
+        case SG_OP_LINEAR:
+            uses |= (op->u.linear.weight.tensor == n) | (op->u.linear.bias.tensor == n) << 1;
+            break;
+        case SG_OP_NORM:
+            uses |= (uint32_t)(op->u.norm.weight.tensor == n || op->u.norm.bias.tensor == n) << 1;
+            break;
+        case SG_OP_ATTEND:
+            uses |= (uint32_t)(op->u.attend.sinks.tensor == n) << 1;
+            break;
+        case SG_OP_CONV:
+            uses |= (uint32_t)(op->u.conv.weight.tensor == n || op->u.conv.bias.tensor == n) << 1;
+            break;
+        case SG_OP_DELTA:
+            uses |= (uint32_t)(op->u.delta.decay.tensor == n || op->u.delta.dt.tensor == n) << 1;
+            break;
+        case SG_OP_SCALE:
+            uses |= (uint32_t)(op->u.scale.weight.tensor == n) << 1;
+            break;
+        case SG_OP_ROUTE:
+            uses |= (uint32_t)(op->u.route.bias.tensor == n) << 1;
+            break;
+        case SG_OP_EXPERTS:
+            uses |= op->u.experts.gate.tensor == n || op->u.experts.up.tensor == n ||
+                    op->u.experts.down.tensor == n;
+            break;
+        default:
+            break;
         }
     }
     return uses;
@@ -326,13 +379,15 @@ const struct cu_tensor *cu_weight_of(const struct cu_weights *w, const struct sg
     return NULL;
 }
 
-static segue_status bring(struct cu_weights *w, const struct sg_tensor *source, uint32_t uses, segue_error *err)
+static segue_status bring(struct cu_weights *w, const struct sg_tensor *source, uint32_t uses,
+                          segue_error *err)
 {
     struct cu_tensor *t = tensor_of(w, source);
     if (!t) {
         SG_TRY(sg_tensor_computable(source, err));
         if (source->rows > INT32_MAX || source->cols > INT32_MAX / 8)
-            return sg_fail(err, SEGUE_ELIMIT, "load weights: unit cuda: %s is too large for it", source->name);
+            return sg_fail(err, SEGUE_ELIMIT, "load weights: unit cuda: %s is too large for it",
+                           source->name);
         t = &w->tensors[w->n++];
         t->source = source;
         shape_of(source, &t->w);
@@ -345,7 +400,8 @@ static segue_status bring(struct cu_weights *w, const struct sg_tensor *source, 
     return SEGUE_OK;
 }
 
-static segue_status bring_all(struct cu_weights *w, const struct sg_graph *const *graphs, uint32_t graphs_n, segue_error *err)
+static segue_status bring_all(struct cu_weights *w, const struct sg_graph *const *graphs, uint32_t graphs_n,
+                              segue_error *err)
 {
     for (uint32_t i = 0; i < graphs_n; i++)
         for (uint32_t k = 0; k < graphs[i]->tensors_n; k++)
@@ -365,8 +421,8 @@ void cu_weights_free(struct cu_weights *w)
     sg_free(w);
 }
 
-segue_status cu_weights_new(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t graphs_n, struct cu_weights **out,
-                            segue_error *err)
+segue_status cu_weights_new(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t graphs_n,
+                            struct cu_weights **out, segue_error *err)
 {
     struct cu_weights *w = sg_alloc(sizeof *w);
     size_t n = 0;
