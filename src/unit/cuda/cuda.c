@@ -11,7 +11,7 @@
 #include "unit/cuda/images.h"
 #include "unit/spec.h"
 
-enum { GPUS_MOST = 16 };
+enum { GPUS_MOST = 16, ATTEND_STATIC = 16384 }; /* shared memory that attention has by itself */
 
 extern const struct sg_unit_ops sg_unit_cuda;
 
@@ -184,10 +184,10 @@ static segue_status find_families(struct sg_unit *u, segue_error *err)
         snprintf(name, sizeof name, "attend_many_%s", storages[s]);
         SG_TRY(find_kernel(u, name, &u->k.attend_many[s], err));
         SG_TRY(cu_check(&u->d,
-                        u->d.function_set(u->k.attend_part[s], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max),
+                        u->d.function_set(u->k.attend_part[s], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max - ATTEND_STATIC),
                         "open unit", err));
         SG_TRY(cu_check(&u->d,
-                        u->d.function_set(u->k.attend_many[s], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max),
+                        u->d.function_set(u->k.attend_many[s], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max - ATTEND_STATIC),
                         "open unit", err));
     }
     for (int s = 0; s < 2; s++)

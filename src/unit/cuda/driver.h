@@ -1,5 +1,6 @@
-/* driver.h: the CUDA driver as this unit knows it: the few types and functions that it needs, declared here and looked up
- * at run time, so that a program starts where there is no driver. Nothing else in the house names the driver's library.
+/* driver.h: the CUDA driver as this unit knows it: the few types and functions that it needs, declared here and
+ * looked up at run time, so that a program starts where there is no driver. Nothing else in the house names the
+ * driver's library.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_DRIVER_H
 #define SG_UNIT_CUDA_DRIVER_H
