@@ -366,7 +366,7 @@ static segue_status cu_open(struct sg_unit **out, const struct sg_unit_spec *spe
     pthread_mutex_init(&u->pooling, NULL);
     u->base.ops = &sg_unit_cuda;
     u->pdl = u->graphs = 1;
-    u->waves = 2;
+    u->waves = 3;
     segue_status status = number_of(spec, "pdl", 1, &u->pdl, err);
     if (status == SEGUE_OK) status = number_of(spec, "waves", 8, &u->waves, err);
     if (status == SEGUE_OK) status = number_of(spec, "graphs", 1, &u->graphs, err);
