@@ -27,16 +27,19 @@ enum {
     CU_STEP_TAPS = 8,   /* taps of a convolution that decode kernels take */
 };
 
-/* X(name): every kernel that is looked up by one name. */
-#define CU_KERNELS(X)                                                                                   \
-    X(embed)                                                                                            \
-    X(norm_rows) X(rope) X(glu) X(act) X(add) X(scale) X(rows) X(route) X(experts_in) X(experts_out)    \
-        X(lora_low) X(lora_add) X(read_all) X(conv_step) X(conv_many) X(conv_keep) X(append) X(prepare) \
-            X(attend_join) X(narrow) X(widen) X(gemm_f16) X(gemm_bf16) X(argmax_rows) X(choose_best)    \
-                X(delta_4) X(delta_8) X(delta_ready_4) X(delta_ready_8) X(delta_tiles_4) X(conv_tiles)
+/* X(file, name): every kernel that is looked up by one name, and the k_FILE.cu that it is in. */
+#define CU_KERNELS(X)                                                                                  \
+    X(rows, embed) X(rows, norm_rows) X(rows, rope) X(rows, glu) X(rows, act) X(rows, add)             \
+    X(rows, scale) X(rows, rows) X(rows, route) X(rows, experts_in) X(rows, experts_out)               \
+    X(rows, lora_low) X(rows, lora_add) X(rows, read_all)                                              \
+    X(delta, conv_step) X(delta, conv_many) X(delta, conv_keep) X(delta, conv_tiles) X(delta, delta_4) \
+    X(delta, delta_8) X(delta, delta_ready_4) X(delta, delta_ready_8) X(delta, delta_tiles_4)          \
+    X(attend, append) X(attend, prepare) X(attend, attend_join)                                        \
+    X(gemm, narrow) X(gemm, widen) X(gemm, gemm_f16) X(gemm, gemm_bf16)                                \
+    X(gemv, argmax_rows) X(gemv, choose_best)
 
 struct cu_kernels {
-#define X(name) cu_fn name;
+#define X(file, name) cu_fn name;
     CU_KERNELS(X)
 #undef X
     cu_fn gemv[CK_KINDS][5]; /* for 1, 2, 4, 8, 16 rows */

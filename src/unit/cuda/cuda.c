@@ -158,10 +158,11 @@ segue_status cu_fetch(struct sg_unit *u, void *to, cu_ptr from, size_t n, segue_
 
 /* --- kernels --- */
 
-static segue_status find_kernel(struct sg_unit *u, const char *name, cu_fn *out, segue_error *err)
+static segue_status find_kernel(struct sg_unit *u, const char *file, const char *name, cu_fn *out,
+                                segue_error *err)
 {
     for (uint32_t i = 0; i < u->modules_n; i++)
-        if (!u->d.function(out, u->modules[i], name)) return SEGUE_OK;
+        if (!strcmp(cu_image_names[i], file) && !u->d.function(out, u->modules[i], name)) return SEGUE_OK;
     return sg_fail(err, SEGUE_EUNIT, "open unit: cuda: kernel %s is not in this build; build it anew", name);
 }
 
@@ -173,27 +174,29 @@ static segue_status find_families(struct sg_unit *u, segue_error *err)
     for (int k = 0; k < CK_KINDS; k++)
         for (int b = 0; b < 5; b++) {
             snprintf(name, sizeof name, "gemv_%s_%d", kinds[k], 1 << b);
-            SG_TRY(find_kernel(u, name, &u->k.gemv[k][b], err));
+            SG_TRY(find_kernel(u, "k_gemv", name, &u->k.gemv[k][b], err));
             SG_TRY(cu_check(&u->d,
                             u->d.function_set(u->k.gemv[k][b], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max),
                             "open unit", err));
         }
     for (int s = 0; s < 4; s++) {
         snprintf(name, sizeof name, "attend_part_%s", storages[s]);
-        SG_TRY(find_kernel(u, name, &u->k.attend_part[s], err));
+        SG_TRY(find_kernel(u, "k_attend", name, &u->k.attend_part[s], err));
         snprintf(name, sizeof name, "attend_many_%s", storages[s]);
-        SG_TRY(find_kernel(u, name, &u->k.attend_many[s], err));
+        SG_TRY(find_kernel(u, "k_attend", name, &u->k.attend_many[s], err));
         SG_TRY(cu_check(&u->d,
-                        u->d.function_set(u->k.attend_part[s], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max - ATTEND_STATIC),
+                        u->d.function_set(u->k.attend_part[s], CU_FN_MAX_DYNAMIC_SHARED,
+                                          (int)u->shared_max - ATTEND_STATIC),
                         "open unit", err));
         SG_TRY(cu_check(&u->d,
-                        u->d.function_set(u->k.attend_many[s], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max - ATTEND_STATIC),
+                        u->d.function_set(u->k.attend_many[s], CU_FN_MAX_DYNAMIC_SHARED,
+                                          (int)u->shared_max - ATTEND_STATIC),
                         "open unit", err));
     }
     for (int s = 0; s < 2; s++)
         for (int w = 0; w < 3; w++) {
             snprintf(name, sizeof name, "flash_%s_%d", storages[s + 1], 64 << w);
-            SG_TRY(find_kernel(u, name, &u->k.flash[s][w], err));
+            SG_TRY(find_kernel(u, "k_flash", name, &u->k.flash[s][w], err));
             SG_TRY(cu_check(
                 &u->d,
                 u->d.function_set(u->k.flash[s][w], CU_FN_MAX_DYNAMIC_SHARED, 128 * ((64 << w) + 8) * 2),
@@ -209,7 +212,7 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
                         "open unit: kernels do not load", err));
         u->modules_n++;
     }
-#define X(name) SG_TRY(find_kernel(u, #name, &u->k.name, err));
+#define X(file, name) SG_TRY(find_kernel(u, "k_" #file, #name, &u->k.name, err));
     CU_KERNELS(X)
 #undef X
     return find_families(u, err);
@@ -366,7 +369,7 @@ static segue_status cu_open(struct sg_unit **out, const struct sg_unit_spec *spe
     pthread_mutex_init(&u->pooling, NULL);
     u->base.ops = &sg_unit_cuda;
     u->pdl = u->graphs = 1;
-    u->waves = 3;
+    u->waves = 4;
     segue_status status = number_of(spec, "pdl", 1, &u->pdl, err);
     if (status == SEGUE_OK) status = number_of(spec, "waves", 8, &u->waves, err);
     if (status == SEGUE_OK) status = number_of(spec, "graphs", 1, &u->graphs, err);
