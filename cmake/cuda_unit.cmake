@@ -1,5 +1,6 @@
-# The unit cuda: where nvcc is found its kernels are compiled, one fat binary per file of kernels (sm_80, sm_90a and PTX), and
-# laid into the library as bytes; elsewhere the unit is left out. Only the CUDA compiler is needed, no library of CUDA.
+# The unit cuda: where nvcc is found its kernels are compiled, one fat binary per file of kernels (sm_80, sm_90a
+# and PTX), and laid into the library as bytes; elsewhere the unit is left out. Only the CUDA compiler is needed,
+# no library of CUDA.
 option(SEGUE_CUDA "Build the unit cuda where nvcc is found" ON)
 find_program(SEGUE_NVCC nvcc HINTS /usr/local/cuda/bin /opt/cuda/bin)
 find_program(SEGUE_BIN2C bin2c HINTS /usr/local/cuda/bin /opt/cuda/bin)
@@ -19,8 +20,10 @@ if(SEGUE_CUDA AND SEGUE_NVCC AND SEGUE_BIN2C AND NOT SEGUE_FUZZ)
   foreach(source IN LISTS cuda_kernels)
     get_filename_component(name ${source} NAME_WE)
     add_custom_command(OUTPUT ${cuda_out}/${name}.inc
-      COMMAND ${SEGUE_NVCC} -std=c++17 -O3 --fatbin ${SEGUE_CUDA_TARGETS} -I ${cuda_dir} ${source} -o ${cuda_out}/${name}.fatbin
-      COMMAND ${SEGUE_BIN2C} --const --padd 0 --name cu_image_${name} ${cuda_out}/${name}.fatbin > ${cuda_out}/${name}.inc
+      COMMAND ${SEGUE_NVCC} -std=c++17 -O3 --fatbin ${SEGUE_CUDA_TARGETS} -I ${cuda_dir} ${source}
+        -o ${cuda_out}/${name}.fatbin
+      COMMAND ${SEGUE_BIN2C} --const --padd 0 --name cu_image_${name} ${cuda_out}/${name}.fatbin
+        > ${cuda_out}/${name}.inc
       DEPENDS ${source} ${cuda_headers} ${cuda_dir}/kparams.h VERBATIM COMMENT "Compiling kernels ${name}.cu")
     list(APPEND cuda_incs ${cuda_out}/${name}.inc)
     string(APPEND cuda_images "#include \"${name}.inc\"\n")

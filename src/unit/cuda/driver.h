@@ -1,6 +1,6 @@
-/* driver.h: the CUDA driver as this unit knows it: the few types and functions that it needs, declared here and
- * looked up at run time, so that a program starts where there is no driver. Nothing else in the house names the
- * driver's library.
+/* driver.h: the CUDA driver as this unit knows it: the few types and functions that it needs, declared here
+ * and looked up at run time, so that a program starts where there is no driver. Nothing else in the house
+ * names the driver's library.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_DRIVER_H
 #define SG_UNIT_CUDA_DRIVER_H
@@ -23,7 +23,8 @@ typedef struct cu_exec_s *cu_exec;
 
 enum { CU_OUT_OF_MEMORY = 2, CU_NOT_READY = 600, CU_OLD_DRIVER = 803 };
 enum { CU_ATTR_SMS = 16, CU_ATTR_MAJOR = 75, CU_ATTR_MINOR = 76, CU_ATTR_SHARED_OPTIN = 97 };
-enum { CU_FN_MAX_DYNAMIC_SHARED = 8, CU_LAUNCH_PROGRAMMATIC = 6, CU_HOST_MAPPED = 3, CU_STREAM_NON_BLOCKING = 1, CU_EVENT_UNTIMED = 2 };
+enum { CU_FN_MAX_DYNAMIC_SHARED = 8, CU_LAUNCH_PROGRAMMATIC = 6 };
+enum { CU_HOST_MAPPED = 3, CU_STREAM_NON_BLOCKING = 1, CU_EVENT_UNTIMED = 2 };
 enum { CU_OLDEST = 12000 };          /* driver API version that this unit was written for */
 
 struct cu_launch_attr {
@@ -94,7 +95,8 @@ struct cu_driver {
 #undef X
 };
 
-/* Opens the library, finds every function, calls init. EUNIT says what is missing; nothing stays open then. */
+/* Opens the library, finds every function, calls init. EUNIT says what is missing; nothing stays open
+ * then. */
 segue_status cu_driver_open(struct cu_driver *d, segue_error *err);
 void cu_driver_close(struct cu_driver *d);
 
