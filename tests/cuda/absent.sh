@@ -1,6 +1,6 @@
 #!/bin/sh
 # Without a driver: `units` lists the unit, says why it is absent and exits 0; `run --unit cuda` exits 3.
-# absent.sh SEGUE
+# absent.sh SEGUE MODEL
 # SPDX-License-Identifier: MIT
 set -u
 text=$("$1" units) || { echo "units exits $?"; exit 1; }
@@ -9,8 +9,6 @@ case $line in
 *absent:*) ;;
 *) echo "SKIP cuda_absent: a GPU is here"; exit 77 ;;
 esac
-model=${SEGUE_TINY:-}/llama/model-f32.gguf
-[ -e "$model" ] || { echo "SKIP cuda_absent: SEGUE_TINY names no folder with llama/model-f32.gguf"; exit 77; }
-"$1" run --unit cuda -m "$model" -p hello -n 1 >/dev/null 2>&1
+"$1" run --unit cuda -m "$2" --ids 1,2 -n 1 >/dev/null 2>&1
 status=$?
 [ $status = 3 ] || { echo "run --unit cuda exits $status"; exit 1; }
