@@ -15,15 +15,6 @@ struct binding {
     segue_error *err;
 };
 
-const struct sg_tensor_row *sg_tensor_find(const struct sg_family *f, enum sg_role role)
-{
-    const struct sg_tensor_row *found = NULL;
-    for (size_t t = 0; f->tensors[t]; t++)
-        for (const struct sg_tensor_row *r = f->tensors[t]; r->role != SG_ROLE_NONE; r++)
-            if (r->role == role) found = r;
-    return found;
-}
-
 const struct sg_bound *sg_model_weight(const struct segue_model *m, uint32_t layer, uint32_t role)
 {
     const struct sg_tensor_row *row = sg_tensor_find(m->family, (enum sg_role)role);
