@@ -61,7 +61,7 @@ struct sg_attend { uint32_t heads, kv_heads, d, dv; float scale; uint32_t window
  * multiplies the current row. weight [C, taps] whatever rank the file gives it. Slot: the last taps-1 inputs. */
 struct sg_conv { struct sg_weight weight, bias; uint32_t taps; enum sg_act act; int32_t slot; };
 
-/* Gated delta rule (models.md 2). in: q [k_heads*dk], k [k_heads*dk], v [v_heads*dv], a [v_heads], b [v_heads]
+/* Gated delta rule. in: q [k_heads*dk], k [k_heads*dk], v [v_heads*dv], a [v_heads], b [v_heads]
  * -> v_heads*dv. q and k l2-normalised per head (x / sqrt(sum x^2 + l2_eps)) when l2_eps > 0, q times dk^-1/2.
  * beta = sigmoid(b); g = A * softplus(a + dt), A = decay_is_log ? -exp(decay) : decay. Value head h uses key head
  * h / (v_heads / k_heads). S <- e^g S; d = beta (v - S^T k); S <- S + k d^T; out = S^T q. Slot: S [v_heads, dk, dv]. */

@@ -1,4 +1,4 @@
-/* template.h: chat templates: an interpreter for the part of Jinja that models use (models.md section 5), rendering
+/* template.h: chat templates: an interpreter for the part of Jinja that models use, rendering
  * exactly as Python's jinja2 does in transformers' environment. Hostile templates are bounded: steps, depth, output.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_TEXT_TEMPLATE_H

@@ -25,7 +25,7 @@ struct sg_tokenizer_info {
     int32_t bos, eos;       /* -1 = none */
     const char *bos_text, *eos_text; /* "" = none; for templates */
     int add_bos, add_eos;
-    const int32_t *stops; /* eos, eot, eom and control tokens that end a turn (models.md 4.2) */
+    const int32_t *stops; /* eos, eot, eom and control tokens that end a turn */
     size_t stops_n;
     const char *warning; /* NULL, or why texts may come out a little differently: for a line on stderr */
 };

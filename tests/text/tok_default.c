@@ -1,5 +1,5 @@
 /* tok_default.c: the default model's own tokenizer, when the model is in the data folder: encodings that
- * other programs publish for SmolLM2 (models.md 4.1), and its ends.
+ * other programs publish for SmolLM2, and its ends.
  * SPDX-License-Identifier: MIT */
 #include "golden_tokenizer.h"
 
