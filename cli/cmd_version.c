@@ -27,6 +27,18 @@ static json_t *built_units(void)
     return list;
 }
 
+/* What the embedded device kernels were compiled for, as the build wrote it: "sm_80 sm_90a"; empty: there are none. */
+static json_t *targets(void)
+{
+    json_t *list = json_array();
+    for (const char *p = SEGUE_DEVICE_TARGETS; *p;) {
+        size_t n = strcspn(p, " ");
+        json_array_append_new(list, out_string(p, n));
+        p += n + (p[n] == ' ');
+    }
+    return list;
+}
+
 static int run(struct args *args)
 {
     uint32_t v = segue_version();
@@ -38,7 +50,7 @@ static int run(struct args *args)
         json_object_set_new(o, "version", json_string(version));
         json_object_set_new(o, "commit", json_string(SEGUE_COMMIT));
         json_object_set_new(o, "units", units);
-        json_object_set_new(o, "cuda_targets", json_array());
+        json_object_set_new(o, "cuda_targets", targets());
         return out_json_exit(o);
     }
     printf("segue %s (%s), units:", version, SEGUE_COMMIT);

@@ -131,7 +131,7 @@ json_t *machine_json(void)
     put_text(m, "os", os ? os : u.sysname, "the system does not say");
     put_text(m, "kernel", u.release, "the system does not say");
     char *driver = line_value("/proc/driver/nvidia/version", "NVRM version");
-    out_null(m, "gpu", "this build has no unit for one");
+    out_null(m, "gpu", "not read here; see segue units");
     put_text(m, "driver", driver, "no driver is loaded");
 #ifdef __VERSION__
     json_object_set_new(m, "compiler", json_string(__VERSION__));
