@@ -14,6 +14,7 @@
 #include "machine.h"
 #include "progress.h"
 #include "report.h"
+#include "roof.h"
 
 struct bench {
     struct args args; /* with one thread count */
@@ -26,8 +27,8 @@ struct bench {
 
 struct sample {
     uint64_t ns;
-    uint64_t weight_bytes, state_bytes;
-    segue_stats stats;
+    uint64_t weight_bytes, state_bytes; /* read by the measured part; held by all sessions */
+    double stream_gb_s;                 /* measured right after; 0: could not be */
 };
 
 /* SplitMix64: a stream of ids that every program can make again. */
@@ -110,27 +111,40 @@ static segue_status generate(struct bench *b, segue_session **sessions, size_t n
     return st < 0 ? st : SEGUE_OK;
 }
 
+/* Sums over the sessions; a reading of weights that served several is shared out among them. */
+static segue_status totals(const struct bench *b, segue_session **sessions, uint64_t *weights,
+                           uint64_t *states, segue_error *err)
+{
+    segue_status st = SEGUE_OK;
+    *weights = *states = 0;
+    for (size_t s = 0; s < b->sequences && !st; s++) {
+        segue_stats stats = SEGUE_INIT(segue_stats);
+        st = segue_session_stats_get(sessions[s], &stats, err);
+        *weights += stats.weight_bytes_read;
+        *states += stats.state_bytes;
+    }
+    return st;
+}
+
 /* One sample of a case: prompt > 0 reads, generated > 0 writes; depth tokens come before, unmeasured. */
 static segue_status measure(struct bench *b, size_t prompt, size_t generated, size_t depth,
                             struct sample *out, uint64_t *hash, segue_error *err)
 {
     segue_session **sessions = out_alloc(b->sequences * sizeof *sessions);
     uint64_t random = b->seed, begun = 0;
-    segue_stats before = SEGUE_INIT(segue_stats);
+    uint64_t before = 0, after = 0;
     /* Generation needs one token to start from; llama-bench feeds one, too. */
     size_t first = generated ? 1 : 0;
     segue_status st = open_sessions(b, sessions, depth + prompt + generated + first, err);
     if (!st && depth) st = feed(b, sessions, depth, &random, hash, err);
     if (!st && depth) st = prefill(b, sessions, err);
     if (!st) st = feed(b, sessions, prompt + first, &random, hash, err);
-    if (!st) st = segue_session_stats_get(sessions[0], &before, err);
+    if (!st) st = totals(b, sessions, &before, &out->state_bytes, err);
     begun = out_now_ns();
     if (!st) st = generated ? generate(b, sessions, generated, hash, err) : prefill(b, sessions, err);
     out->ns = out_now_ns() - begun;
-    out->stats = SEGUE_INIT(segue_stats);
-    if (!st) st = segue_session_stats_get(sessions[0], &out->stats, err);
-    out->weight_bytes = out->stats.weight_bytes_read - before.weight_bytes_read;
-    out->state_bytes = out->stats.state_bytes * b->sequences;
+    if (!st) st = totals(b, sessions, &after, &out->state_bytes, err);
+    out->weight_bytes = after - before;
     machine_peak_bytes();
     for (size_t s = 0; s < b->sequences; s++) {
         if (sessions[s]) interrupt_unwatch(sessions[s]);
@@ -189,6 +203,54 @@ static void put_model(json_t *o, const struct bench *b)
     free(type);
 }
 
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts v. */
+static double median_of(double *v, size_t n)
+{
+    qsort(v, n, sizeof *v, ascending);
+    return n ? (v[(n - 1) / 2] + v[n / 2]) / 2 : 0;
+}
+
+/* Medians over the samples: the rate of weights, the stream beside it, and the share of each sample in the
+ * streams measured right before and after it, which no drift of the machine can favour. */
+static void put_roof(json_t *o, const struct sample *samples, size_t n, bool generated)
+{
+    double *rate = out_alloc(n * sizeof *rate), *stream = out_alloc(n * sizeof *stream),
+           *share = out_alloc(n * sizeof *share);
+    json_t *list = json_array();
+    const char *why = generated ? "the unit counted no bytes" : "counted in generation only";
+    for (size_t i = 0; i < n; i++) {
+        double beside = samples[i].stream_gb_s, before = i ? samples[i - 1].stream_gb_s : beside;
+        rate[i] = generated ? (double)samples[i].weight_bytes / (double)samples[i].ns : 0;
+        stream[i] = beside;
+        share[i] = beside + before > 0 ? 2 * rate[i] / (beside + before) : 0;
+        json_array_append_new(list, out_real(stream[i]));
+    }
+    report_positive(o, "gb_s", median_of(rate, n), why);
+    report_positive(o, "stream_gb_s", median_of(stream, n), "the unit cannot measure it");
+    json_object_set_new(o, "samples_stream_gb_s", list);
+    report_positive(o, "roof_share", median_of(share, n), why);
+    free(share);
+    free(stream);
+    free(rate);
+}
+
+/* The stream at the working set of one step of this sample: the weights it reads and all states. */
+static void stream_beside(struct bench *b, size_t generated, struct sample *s)
+{
+    segue_error ignored;
+    uint64_t weights =
+        generated && s->weight_bytes ? s->weight_bytes / generated : b->place.info.weight_bytes;
+    if (roof_measure(b->place.units[report_phase_unit(&b->place, 1)], weights + s->state_bytes,
+                     &s->stream_gb_s, &ignored))
+        s->stream_gb_s = 0;
+}
+
 /* One case as an object, all of its fields present in every row. */
 static json_t *row(struct bench *b, size_t prompt, size_t generated, size_t depth,
                    const struct sample *samples, uint64_t hash)
@@ -209,12 +271,7 @@ static json_t *row(struct bench *b, size_t prompt, size_t generated, size_t dept
     json_object_set_new(o, "compile_ms", out_real((double)b->place.compile_ns / 1e6));
     const struct sample *last = &samples[b->repeats - 1];
     report_memory(o, &b->place, last->state_bytes);
-    double gb_s = generated ? (double)last->weight_bytes / (double)last->ns : 0;
-    if (gb_s > 0)
-        json_object_set_new(o, "gb_s", out_real(gb_s));
-    else
-        out_null(o, "gb_s", generated ? "the unit counted no bytes" : "counted in generation only");
-    report_roof(o, &b->place, report_phase_unit(&b->place, 1), gb_s, true);
+    put_roof(o, samples, b->repeats, generated > 0);
     json_object_set_new(o, "machine", machine_json());
     json_object_set_new(o, "seed", json_integer((json_int_t)b->seed));
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
@@ -233,6 +290,7 @@ static segue_status one_case(struct bench *b, size_t prompt, size_t generated, s
     for (size_t i = 0; i < b->repeats && !st; i++) {
         hash = basis;
         st = measure(b, prompt, generated, depth, &samples[i], &hash, err);
+        if (!st) stream_beside(b, generated, &samples[i]);
         progress_step(&b->progress, i + 1, b->repeats, false);
     }
     if (!st) st = bench_out_row(b->out, row(b, prompt, generated, depth, samples, hash), err);
@@ -332,4 +390,8 @@ const struct command cmd_bench = {.name = "bench",
                                            "by seed; generation makes full logits, chooses greedily and "
                                            "feeds the choice back; loading, packing and warm-up "
                                            "stand outside. ids_hash is the FNV-1a hash of all ids of the "
-                                           "last sample, so that equal work can be shown."};
+                                           "last sample, so that equal work can be shown. stream_gb_s is "
+                                           "what reading memory reaches with the same threads at the size "
+                                           "of the row's working set (weights of a step and states), "
+                                           "measured after each sample; roof_share is the median share "
+                                           "of a sample in the streams on both sides of it."};

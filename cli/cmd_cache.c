@@ -1,4 +1,4 @@
-/* cmd_cache.c: `segue cache [info|clear]`: packed weights, compiled programs, measurements; all safe to
+/* cmd_cache.c: `segue cache [info|clear]`: packed weights, compiled programs; all safe to
  * delete. SPDX-License-Identifier: MIT */
 #include "commands.h"
 
@@ -46,6 +46,6 @@ const struct command cmd_cache = {.name = "cache",
                                   .example = "segue cache info",
                                   .run = run,
                                   .about = "The cache folder ($XDG_CACHE_HOME/segue, or $SEGUE_HOME/cache) "
-                                           "holds packed weights, compiled programs and "
-                                           "measurements. Each entry is keyed by content, layout and "
+                                           "holds packed weights and compiled programs. "
+                                           "Each entry is keyed by content, layout and "
                                            "version; everything in it may be deleted at any time."};

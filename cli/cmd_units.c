@@ -28,7 +28,7 @@ static json_t *unit_json(const segue_unit_info *u)
     segue_unit *unit = NULL;
     if (!u->present)
         out_null(o, "stream_gb_s", "the unit is not here");
-    else if (segue_unit_open(&unit, u->spec, &err) || roof_measure(unit, u->spec, &gb_s, &err))
+    else if (segue_unit_open(&unit, u->spec, &err) || roof_measure(unit, 0, &gb_s, &err))
         out_null(o, "stream_gb_s", err.text);
     else
         json_object_set_new(o, "stream_gb_s", out_real(gb_s));

@@ -23,6 +23,7 @@ struct place {
     segue_adapter *adapters[PLACE_ADAPTERS];
     size_t adapters_n;
     uint64_t load_ns, compile_ns;
+    double stream_gb_s; /* 0 until the first report of this process measured it */
 };
 
 /* Each prints its error and gives an exit code; 0 = done. A failed open leaves nothing open. */

@@ -33,6 +33,7 @@ size_t report_phase_unit(const struct place *p, uint32_t phase)
 struct rates {
     segue_stats first; /* at the first token, or at the end when none came */
     double prefill_s, decode_s, prefill_tok_s, decode_tok_s, gb_s;
+    uint64_t token_bytes; /* of weights, per token written */
 };
 
 static double busy_s(const segue_stats *from, const segue_stats *to)
@@ -49,13 +50,14 @@ static struct rates rates_of(const struct answer *a)
     r.decode_s = busy_s(&r.first, e);
     if (r.prefill_s > 0 && prefilled) r.prefill_tok_s = (double)prefilled / r.prefill_s;
     if (r.decode_s > 0 && decoded) r.decode_tok_s = (double)decoded / r.decode_s;
-    if (r.decode_s > 0)
-        r.gb_s = (double)(e->weight_bytes_read - r.first.weight_bytes_read) / 1e9 / r.decode_s;
+    uint64_t read = e->weight_bytes_read - r.first.weight_bytes_read;
+    if (r.decode_s > 0) r.gb_s = (double)read / 1e9 / r.decode_s;
+    if (decoded) r.token_bytes = read / decoded;
     return r;
 }
 
 /* 0 would be a measurement. */
-static void put_positive(json_t *o, const char *name, double v, const char *reason)
+void report_positive(json_t *o, const char *name, double v, const char *reason)
 {
     if (v > 0)
         json_object_set_new(o, name, out_real(v));
@@ -63,21 +65,27 @@ static void put_positive(json_t *o, const char *name, double v, const char *reas
         out_null(o, name, reason);
 }
 
-/* After an interrupt there is no time to measure. */
-double report_roof(json_t *o, const struct place *p, size_t unit, double gb_s, bool measure)
+/* The stream at the size of the answer's own working set, once per process: turns of a chat shall not wait.
+ * After an interrupt there is no time to measure. */
+static segue_status stream_of(const struct report *r, const struct rates *rates, segue_error *err)
 {
-    double roof = 0;
+    struct place *p = r->place;
+    if (p->stream_gb_s > 0) return SEGUE_OK;
+    err->status = SEGUE_ECANCELED;
+    snprintf(err->text, sizeof err->text, "not measured: the run was interrupted");
+    if (!r->measure_roof) return SEGUE_ECANCELED;
+    uint64_t weights = rates->token_bytes ? rates->token_bytes : p->info.weight_bytes;
+    return roof_measure(p->units[report_phase_unit(p, 1)], weights + r->answer->at_end.state_bytes,
+                        &p->stream_gb_s, err);
+}
+
+static void put_roof(json_t *o, const struct report *r, const struct rates *rates)
+{
     segue_error err;
-    const char *why = "not measured: the run was interrupted";
-    if (measure && roof_get(p->units[unit], p->unit_info[unit].spec, &roof, &err)) {
-        why = err.text;
-        roof = 0;
-    }
-    if (o) {
-        put_positive(o, "stream_gb_s", roof, why);
-        put_positive(o, "roof_share", roof > 0 ? gb_s / roof : 0, roof > 0 ? "no bytes were counted" : why);
-    }
-    return roof;
+    double roof = stream_of(r, rates, &err) ? 0 : r->place->stream_gb_s;
+    report_positive(o, "stream_gb_s", roof, err.text);
+    report_positive(o, "roof_share", roof > 0 ? rates->gb_s / roof : 0,
+                    roof > 0 ? "no bytes were counted" : err.text);
 }
 
 /* State bytes are the session's; weights are counted as the file stores them. */
@@ -96,17 +104,18 @@ static void put_times(json_t *o, const struct report *r, const struct rates *rat
     const struct answer *a = r->answer;
     json_object_set_new(o, "load_ms", out_real((double)r->place->load_ns / 1e6));
     json_object_set_new(o, "compile_ms", out_real((double)r->place->compile_ns / 1e6));
-    put_positive(o, "ttft_ms", a->first_ns ? ms(a->begun_ns, a->first_ns) : 0, "no token came out");
-    put_positive(o, "start_ms", a->first_ns ? ms(machine_start_ns(), a->first_ns) : 0, "no token came out");
+    report_positive(o, "ttft_ms", a->first_ns ? ms(a->begun_ns, a->first_ns) : 0, "no token came out");
+    report_positive(o, "start_ms", a->first_ns ? ms(machine_start_ns(), a->first_ns) : 0,
+                    "no token came out");
     json_object_set_new(o, "prefill_ms", out_real(rates->prefill_s * 1e3));
     uint64_t handoff = a->at_end.handoff_ns - a->at_begin.handoff_ns;
     bool two = report_phase_unit(r->place, 0) != report_phase_unit(r->place, 1);
-    put_positive(o, "handoff_ms", (double)handoff / 1e6,
-                 two ? "the unit gave no time" : "one unit: no hand-off");
+    report_positive(o, "handoff_ms", (double)handoff / 1e6,
+                    two ? "the unit gave no time" : "one unit: no hand-off");
     out_null(o, "handoff_exposed_ms", two ? "not measured in this build" : "one unit: no hand-off");
     json_object_set_new(o, "decode_ms", out_real(rates->decode_s * 1e3));
-    put_positive(o, "prefill_tok_s", rates->prefill_tok_s, "no prompt token was computed");
-    put_positive(o, "decode_tok_s", rates->decode_tok_s, "fewer than two tokens came out");
+    report_positive(o, "prefill_tok_s", rates->prefill_tok_s, "no prompt token was computed");
+    report_positive(o, "decode_tok_s", rates->decode_tok_s, "fewer than two tokens came out");
 }
 
 /* {"linear": 210, ...}: the operations of layers [from, to), counted in the graph's listing (`%3 = linear ...
@@ -236,8 +245,8 @@ json_t *report_json(const struct report *r)
     report_memory(o, r->place, e->state_bytes);
     json_object_set_new(o, "handoff_bytes", json_integer((json_int_t)(e->handoff_bytes - b->handoff_bytes)));
     json_object_set_new(o, "copied_bytes", json_integer((json_int_t)(e->copied_bytes - b->copied_bytes)));
-    put_positive(o, "gb_s", rates.gb_s, "fewer than two tokens came out");
-    report_roof(o, r->place, report_phase_unit(r->place, 1), rates.gb_s, r->measure_roof);
+    report_positive(o, "gb_s", rates.gb_s, "fewer than two tokens came out");
+    put_roof(o, r, &rates);
     json_object_set_new(o, "machine", machine_json());
     json_object_set_new(o, "compiles", json_integer((json_int_t)e->compiles));
     json_object_set_new(o, "dispatches", json_integer((json_int_t)(e->dispatches - b->dispatches)));
@@ -254,7 +263,8 @@ void report_line(const struct report *r)
     const struct answer *a = r->answer;
     struct rates rates = rates_of(a);
     size_t unit = report_phase_unit(r->place, 1), other = report_phase_unit(r->place, 0);
-    double roof = r->measure_roof && rates.gb_s > 0 ? report_roof(NULL, r->place, unit, rates.gb_s, true) : 0;
+    segue_error ignored;
+    double roof = rates.gb_s > 0 && !stream_of(r, &rates, &ignored) ? r->place->stream_gb_s : 0;
     struct out_text t = {0};
     out_addf(&t, "%zu + %zu tokens", r->prompt_n, a->ids_n);
     if (a->first_ns) out_addf(&t, ", first after %.0f ms", ms(a->begun_ns, a->first_ns));

@@ -7,7 +7,7 @@
 #include "prompt.h"
 
 struct report {
-    const struct place *place;
+    struct place *place;
     const struct answer *answer;
     const int32_t *prompt_ids;
     size_t prompt_n, reused;
@@ -21,8 +21,8 @@ void report_line(const struct report *r);
 
 /* Pieces shared with bench. */
 json_t *report_model_json(const struct place *p);
-/* stream_gb_s and roof_share into o; gb_s <= 0: not known. 0 = no figure. */
-double report_roof(json_t *o, const struct place *p, size_t unit, double gb_s, bool measure);
+/* A figure that is above 0, or null and the reason. */
+void report_positive(json_t *o, const char *name, double v, const char *reason);
 /* The unit of a phase (0 prefill, 1 decode). */
 size_t report_phase_unit(const struct place *p, uint32_t phase);
 void report_memory(json_t *o, const struct place *p, uint64_t state_bytes);
