@@ -4,65 +4,10 @@
  * its neighbours. Bodies are inlined per width.
  * SPDX-License-Identifier: MIT */
 #if defined(__x86_64__)
-#include <immintrin.h>
-
+#include "unit/cpu/k_avx512.h"
 #include "unit/cpu/k_plain.h"
 
-#define INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
-enum { AHEAD = 4096 };               /* bytes fetched early; 4 to 8 KB measured alike */
-
-INLINE __m512i bytes4(const uint8_t *p)
-{
-    int32_t four;
-    memcpy(&four, p, 4);
-    return _mm512_set1_epi32(four);
-}
-INLINE float one(const uint8_t *p)
-{
-    float f;
-    memcpy(&f, p, 4);
-    return f;
-}
-INLINE __mmask16 tail(uint32_t rows)
-{
-    return rows >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << rows) - 1u);
-}
-
-/* --- quantised --- */
-
-/* Scales, offsets and vectors of one block of a kind. `v` has `chunks` entries. */
-INLINE void block_open(const uint8_t *w, const enum sg_pack kind, __m512 *d, __m512 *m, __m512i *v)
-{
-    const __m512i low = _mm512_set1_epi8(15);
-    const int half = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q8;
-    const int nibbles = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q4F;
-    if (half) *d = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)w));
-    else *d = _mm512_loadu_ps(w);
-    if (kind == SG_PACK_Q4) *m = _mm512_mul_ps(*d, _mm512_set1_ps(-8.0f));
-    else if (kind == SG_PACK_Q8) *m = _mm512_mul_ps(*d, _mm512_set1_ps(-128.0f));
-    else if (kind == SG_PACK_Q4M)
-        *m = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(w + 32)));
-    else *m = _mm512_loadu_ps(w + 64);
-    const uint8_t *p = w + (half ? (kind == SG_PACK_Q4M ? 64 : 32) : 128);
-    if (nibbles) {
-        UNROLL
-        for (int c = 0; c < 4; c++) {
-            __m512i x = _mm512_loadu_si512(p + 64 * c);
-            v[c] = _mm512_and_si512(x, low);
-            v[c + 4] = _mm512_and_si512(_mm512_srli_epi16(x, 4), low);
-        }
-    } else {
-        const int n = kind == SG_PACK_Q8H ? 4 : 8;
-        UNROLL
-        for (int c = 0; c < n; c++) v[c] = _mm512_loadu_si512(p + 64 * c);
-    }
-}
+/* --- quantised: tiles --- */
 
 INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, const int nt,
                        const int fine, float *out, size_t ldo, const enum sg_pack kind)
@@ -78,10 +23,6 @@ INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
         for (size_t b = 0; b < blocks; b++, w += step, xb += xstep) {
             __m512 d, m;
             __m512i v[8], sum[SG_TILE];
-            if (nt <= SG_FEW) {
-                UNROLL
-                for (size_t l = 0; l < step; l += 64) _mm_prefetch((const char *)w + AHEAD + l, _MM_HINT_T0);
-            }
             block_open(w, kind, &d, &m, v);
             UNROLL
             for (int t = 0; t < nt; t++) sum[t] = _mm512_setzero_si512();
@@ -199,41 +140,8 @@ INLINE uint32_t pairs_body(const uint8_t *w, size_t k, uint32_t rows, const uint
     return g;
 }
 
-#define MM(name)                                                                                           \
-    static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, \
-                     float *out, size_t ldo)
-#define CASE(n) \
-    case n: BODY(n); break
-#define FOUR CASE(1); CASE(2); CASE(3); default: BODY(4)
-#define TWELVE \
-    CASE(1);   \
-    CASE(2);   \
-    CASE(3);   \
-    CASE(4);   \
-    CASE(5);   \
-    CASE(6);   \
-    CASE(7);   \
-    CASE(8);   \
-    CASE(9);   \
-    CASE(10);  \
-    CASE(11);  \
-    default:   \
-        BODY(12)
-
 #define BODY(n) \
     (fine ? quant_body(w, k, rows, x, n, 1, out, ldo, KIND) : quant_body(w, k, rows, x, n, 0, out, ldo, KIND))
-#define KIND SG_PACK_Q4
-MM(few_q4) { switch (nt) { FOUR; } }
-#undef KIND
-#define KIND SG_PACK_Q4M
-MM(few_q4m) { switch (nt) { FOUR; } }
-#undef KIND
-#define KIND SG_PACK_Q8
-MM(few_q8) { switch (nt) { FOUR; } }
-#undef KIND
-#define KIND SG_PACK_Q4F
-MM(few_q4f) { switch (nt) { FOUR; } }
-#undef KIND
 #define KIND SG_PACK_Q8F
 MM(tile_32)
 {
@@ -362,65 +270,6 @@ static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t bl
     else if (fine) quant_rows(x, ldx, nt, k, 16, SG_FINE, tile);
     else quant_rows(x, ldx, nt, k, 16, SG_COARSE, tile);
 }
-
-/* --- float weights --- */
-
-INLINE __m512 weights16(const uint8_t *w, const enum sg_pack kind)
-{
-    if (kind == SG_PACK_F32) return _mm512_loadu_ps(w);
-    __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)w);
-    if (kind == SG_PACK_F16) return _mm512_cvtph_ps(h);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
-}
-
-/* `groups` groups of 16 rows side by side: enough chains to hide the latency of the additions. */
-INLINE void float_groups(const uint8_t *w, size_t k, uint32_t rows, const float *x, const int nt, float *out,
-                         size_t ldo, const enum sg_pack kind, const int groups)
-{
-    const size_t step = sg_pack_block_bytes(kind);
-    __m512 acc[4][SG_TILE];
-    UNROLL
-    for (int g = 0; g < groups; g++) {
-        UNROLL
-        for (int t = 0; t < nt; t++) acc[g][t] = _mm512_setzero_ps();
-    }
-    for (size_t i = 0; i < k; i++, x += nt, w += step) {
-        UNROLL
-        for (int g = 0; g < groups; g++) {
-            if (nt <= SG_FEW) _mm_prefetch((const char *)w + (size_t)g * k * step + AHEAD / 2, _MM_HINT_T0);
-            __m512 v = weights16(w + (size_t)g * k * step, kind);
-            UNROLL
-            for (int t = 0; t < nt; t++) acc[g][t] = _mm512_fmadd_ps(v, _mm512_set1_ps(x[t]), acc[g][t]);
-        }
-    }
-    UNROLL
-    for (int g = 0; g < groups; g++) {
-        UNROLL
-        for (int t = 0; t < nt; t++)
-            _mm512_mask_storeu_ps(out + (size_t)t * ldo + 16 * g, tail(rows - 16u * (uint32_t)g), acc[g][t]);
-    }
-}
-
-INLINE void float_body(const uint8_t *w, size_t k, uint32_t rows, const float *x, const int nt, float *out,
-                       size_t ldo, const enum sg_pack kind)
-{
-    const size_t step = k * sg_pack_block_bytes(kind);
-    uint32_t g = 0;
-    for (; nt <= SG_FEW && rows - g > 48; g += rows - g < 64 ? rows - g : 64)
-        float_groups(w + g / 16 * step, k, rows - g, x, nt, out + g, ldo, kind, 4);
-    for (; g < rows; g += 16) float_groups(w + g / 16 * step, k, rows - g, x, nt, out + g, ldo, kind, 1);
-}
-#define BODY(n) ((void)fine, float_body(w, k, rows, x, n, out, ldo, KIND))
-#define KIND SG_PACK_F32
-MM(few_f32) { switch (nt) { TWELVE; } }
-#undef KIND
-#define KIND SG_PACK_F16
-MM(few_f16) { switch (nt) { TWELVE; } }
-#undef KIND
-#define KIND SG_PACK_BF16
-MM(few_bf16) { switch (nt) { TWELVE; } }
-#undef KIND
-#undef BODY
 
 /* --- attention --- */
 
@@ -580,11 +429,9 @@ static void of_f16(const uint16_t *x, size_t n, float *y)
 
 void sg_kernels_avx512(struct sg_kernels *k)
 {
-    sg_mm_fn *const few[SG_PACK_N] = {few_q4,  few_q4m, few_q8,  few_q4f, tile_32,
-                                      tile_16, few_f32, few_f16, few_bf16};
     plain_rows(k);
     k->isa = "avx512";
-    memcpy(k->few, few, sizeof few);
+    sg_kernels_avx512_few(k);
     k->tile[0] = tile_32;
     k->tile[1] = tile_16;
     k->open[SG_PACK_Q4] = open_q4;

@@ -1,0 +1,93 @@
+/* k_avx512.h: what the kernel files for AVX-512 share: one block of packed weights in registers. One vector
+ * holds 16 rows x 4 columns; vpdpbusd multiplies it by four broadcast activations, so no sum is ever taken
+ * across a vector. Every row and token has one chain of additions, block after block, in every tile width:
+ * that is what makes a row independent of its neighbours.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_CPU_K_AVX512_H
+#define SG_UNIT_CPU_K_AVX512_H
+
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#include "unit/cpu/kernels.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+INLINE __m512i bytes4(const uint8_t *p)
+{
+    int32_t four;
+    memcpy(&four, p, 4);
+    return _mm512_set1_epi32(four);
+}
+INLINE float one(const uint8_t *p)
+{
+    float f;
+    memcpy(&f, p, 4);
+    return f;
+}
+INLINE __mmask16 tail(uint32_t rows)
+{
+    return rows >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << rows) - 1u);
+}
+
+/* --- quantised --- */
+
+/* Scales, offsets and vectors of one block of a kind. `v` has `chunks` entries. */
+INLINE void block_open(const uint8_t *w, const enum sg_pack kind, __m512 *d, __m512 *m, __m512i *v)
+{
+    const __m512i low = _mm512_set1_epi8(15);
+    const int half = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q8;
+    const int nibbles = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q4F;
+    if (half) *d = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)w));
+    else *d = _mm512_loadu_ps(w);
+    if (kind == SG_PACK_Q4) *m = _mm512_mul_ps(*d, _mm512_set1_ps(-8.0f));
+    else if (kind == SG_PACK_Q8) *m = _mm512_mul_ps(*d, _mm512_set1_ps(-128.0f));
+    else if (kind == SG_PACK_Q4M)
+        *m = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(w + 32)));
+    else *m = _mm512_loadu_ps(w + 64);
+    const uint8_t *p = w + (half ? (kind == SG_PACK_Q4M ? 64 : 32) : 128);
+    if (nibbles) {
+        UNROLL
+        for (int c = 0; c < 4; c++) {
+            __m512i x = _mm512_loadu_si512(p + 64 * c);
+            v[c] = _mm512_and_si512(x, low);
+            v[c + 4] = _mm512_and_si512(_mm512_srli_epi16(x, 4), low);
+        }
+    } else {
+        const int n = kind == SG_PACK_Q8H ? 4 : 8;
+        UNROLL
+        for (int c = 0; c < n; c++) v[c] = _mm512_loadu_si512(p + 64 * c);
+    }
+}
+
+/* The kernels of k_avx512_few.c into a table. */
+void sg_kernels_avx512_few(struct sg_kernels *k);
+
+#define MM(name)                                                                                           \
+    static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, \
+                     float *out, size_t ldo)
+#define CASE(n) \
+    case n: BODY(n); break
+#define FOUR CASE(1); CASE(2); CASE(3); default: BODY(4)
+#define TWELVE \
+    CASE(1);   \
+    CASE(2);   \
+    CASE(3);   \
+    CASE(4);   \
+    CASE(5);   \
+    CASE(6);   \
+    CASE(7);   \
+    CASE(8);   \
+    CASE(9);   \
+    CASE(10);  \
+    CASE(11);  \
+    default:   \
+        BODY(12)
+
+#endif
