@@ -135,6 +135,7 @@ segue_status chat_load_state(struct chat *c, const char *path, segue_error *err)
     opts.plan = place_plan(&c->place);
     opts.adapters = c->place.adapters;
     opts.adapters_n = c->place.adapters_n;
+    opts.checkpoint_bytes = sessions_checkpoints(&c->args);
     segue_status st = segue_session_load(&loaded, c->place.engine, &opts, path, err);
     if (st) return st;
     segue_session_close(c->session);

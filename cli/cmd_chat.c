@@ -24,6 +24,7 @@ segue_status chat_open_session(struct chat *c, segue_error *err)
     opts.sampling = &choice.sampling;
     opts.adapters = c->place.adapters;
     opts.adapters_n = c->place.adapters_n;
+    opts.checkpoint_bytes = sessions_checkpoints(&c->args);
     segue_session *fresh = NULL;
     if (!st) st = segue_session_open(&fresh, c->place.engine, &opts, err);
     if (!st) {
@@ -71,11 +72,14 @@ static segue_status render(struct chat *c, struct prompt *out, segue_error *err)
 }
 
 /* On a pipe only --json asks for them. */
-static void keep_figures(struct chat *c, const struct answer *a, const struct prompt *prompt, size_t reused,
-                         const char *reason)
+static void keep_figures(struct chat *c, const struct answer *a, const struct prompt *prompt)
 {
-    struct report r = {&c->place, a,      prompt->ids, prompt->n,
-                       reused,    reason, c->seed,     a->finish && strcmp(a->finish, "cancel") != 0};
+    struct report r = {.place = &c->place,
+                       .answer = a,
+                       .prompt_ids = prompt->ids,
+                       .prompt_n = prompt->n,
+                       .seed = c->seed,
+                       .measure_roof = a->finish && strcmp(a->finish, "cancel") != 0};
     json_decref(c->last);
     c->last = report_json(&r);
     json_array_append(c->turns, c->last);
@@ -87,17 +91,15 @@ segue_status chat_answer(struct chat *c, segue_error *err)
 {
     struct prompt prompt = {0};
     struct answer a = {0};
-    size_t reused = 0;
-    const char *reason = NULL;
     uint64_t begun = out_now_ns();
     segue_status st = render(c, &prompt, err);
     if (!st && prompt.n == 0) st = out_fail(err, SEGUE_EARG, "chat: the prompt is empty; write something");
-    if (!st) st = sessions_follow(c->session, prompt.ids, prompt.n, &reused, &reason, err);
+    if (!st) st = sessions_follow(c->session, prompt.ids, prompt.n, err);
     if (!st) {
         interrupt_forget();
         interrupt_watch(c->session);
         answer_begin(&a, &c->place, &c->args, c->session, begun, !args_has(&c->args, "json"));
-        a.waiting = prompt.n - reused;
+        a.waiting = sessions_waiting(c->session);
         answer_run(&a);
         interrupt_unwatch(c->session);
         if (a.text.len || a.finish)
@@ -110,7 +112,7 @@ segue_status chat_answer(struct chat *c, segue_error *err)
             *err = lost;
             st = lost.status;
         }
-        keep_figures(c, &a, &prompt, reused, reason);
+        keep_figures(c, &a, &prompt);
     }
     answer_free(&a);
     prompt_free(&prompt);

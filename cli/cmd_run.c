@@ -19,8 +19,6 @@ struct job {
     struct prompt prompt;
     struct answer answer;
     segue_session *session;
-    const char *reuse_reason;
-    size_t reused;
     uint64_t begun_ns;
 };
 
@@ -35,8 +33,7 @@ static int finish(struct job *j)
                        a,
                        j->prompt.ids,
                        j->prompt.n,
-                       j->reused,
-                       j->reuse_reason,
+                       NULL,
                        j->choice.sampling.seed,
                        !cancelled && !args_has(j->args, "quiet")};
     if (json) r.measure_roof = !cancelled;
@@ -78,6 +75,7 @@ static segue_status open_session(struct job *j, segue_error *err)
     opts.sampling = &j->choice.sampling;
     opts.adapters = j->place.adapters;
     opts.adapters_n = j->place.adapters_n;
+    opts.checkpoint_bytes = sessions_checkpoints(j->args);
     char *path = sessions_path(j->args);
     segue_status st;
     if (path && (args_has(j->args, "load") || folders_is_file(path)))
@@ -88,7 +86,7 @@ static segue_status open_session(struct job *j, segue_error *err)
     if (st) return st;
     interrupt_watch(j->session);
     if (!j->prompt.given) return SEGUE_OK;
-    return sessions_follow(j->session, j->prompt.ids, j->prompt.n, &j->reused, &j->reuse_reason, err);
+    return sessions_follow(j->session, j->prompt.ids, j->prompt.n, err);
 }
 
 /* What the library takes when no -c is given; here for refusing a huge prompt early. */
@@ -119,7 +117,7 @@ static int answer(struct job *j)
     }
     if (st) return out_error(&err, unsupported);
     answer_begin(&j->answer, &j->place, j->args, j->session, j->begun_ns, !json);
-    if (j->prompt.given) j->answer.waiting = j->prompt.n - j->reused;
+    if (j->prompt.given) j->answer.waiting = sessions_waiting(j->session);
     answer_run(&j->answer);
     interrupt_hold(true);
     int code = finish(j);

@@ -88,6 +88,8 @@ static const struct arg_def state_defs[] = {
      "start from a state: with a prompt its longest common prefix is kept, without one it goes on"},
     {"session", 0, ARG_TEXT, ARG_MINOR, "NAME", NULL, 0, 0,
      "load and save sessions/NAME.state in the data folder"},
+    {"checkpoints", 0, ARG_COUNT, ARG_MINOR, "MB", "256", 0, 1 << 30,
+     "memory for points to go back to, for models whose memory cannot be cut; 0: none"},
     {"repair", 0, ARG_SWITCH, ARG_LATER | ARG_MINOR, NULL, NULL, 0, 0,
      "recompute what of a state does not fit"},
     {"store", 0, ARG_CHOICE, ARG_LATER | ARG_MINOR, "on|off", "off", 0, 0, "keep and reuse prefixes"},

@@ -202,7 +202,6 @@ static void put_energy(json_t *o)
     json_object_set_new(o, "energy", e);
 }
 
-/* Reuse comes from the command when it followed a prompt, else from the session. */
 static void put_text(json_t *o, const struct report *r)
 {
     const struct answer *a = r->answer;
@@ -218,10 +217,10 @@ static void put_text(json_t *o, const struct report *r)
         out_null(o, "finish", "the run failed");
     json_object_set_new(o, "prompt_tokens", json_integer((json_int_t)r->prompt_n));
     json_object_set_new(o, "output_tokens", json_integer((json_int_t)a->ids_n));
-    size_t reused = r->reuse_reason ? r->reused : a->at_end.tokens_reused;
-    const char *reason = r->reuse_reason ? r->reuse_reason : a->at_end.reuse_reason;
-    json_object_set_new(o, "reused_tokens", json_integer((json_int_t)reused));
-    json_object_set_new(o, "reuse_reason", json_string(reason ? reason : "first-use"));
+    const char *reason = a->at_end.reuse_reason ? a->at_end.reuse_reason : "first-use";
+    if (r->reuse_reason && !strcmp(reason, "first-use")) reason = r->reuse_reason;
+    json_object_set_new(o, "reused_tokens", json_integer((json_int_t)a->at_end.tokens_reused));
+    json_object_set_new(o, "reuse_reason", json_string(reason));
     json_object_set_new(o, "seed", json_integer((json_int_t)r->seed));
     if (a->logprob_list)
         json_object_set(o, "logprobs", a->logprob_list);

@@ -10,8 +10,8 @@ struct report {
     struct place *place;
     const struct answer *answer;
     const int32_t *prompt_ids;
-    size_t prompt_n, reused;
-    const char *reuse_reason; /* NULL: what the session says */
+    size_t prompt_n;
+    const char *reuse_reason; /* instead of the session's first-use; NULL: there is no better one */
     uint64_t seed;
     bool measure_roof; /* false after ^C: there is no time to measure */
 };

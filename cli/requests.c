@@ -7,6 +7,7 @@
 #include <string.h>
 #include "interrupt.h"
 #include "report.h"
+#include "sessions.h"
 
 struct request {
     json_t *id;
@@ -115,6 +116,7 @@ static segue_status start(struct batch *b, struct request *q, segue_error *err)
     opts.sampling = &q->choice.sampling;
     opts.adapters = b->place->adapters;
     opts.adapters_n = b->place->adapters_n;
+    opts.checkpoint_bytes = sessions_checkpoints(&q->args);
     if (!st) st = segue_session_open(&q->session, b->place->engine, &opts, err);
     if (!st) st = segue_session_append(q->session, q->prompt.ids, q->prompt.n, err);
     if (st) return st;

@@ -44,24 +44,26 @@ segue_status sessions_save(const struct args *args, const segue_session *session
 }
 
 /* Recurrent models cannot be cut anywhere: what the session really kept is asked, not assumed. */
-segue_status sessions_follow(segue_session *session, const int32_t *ids, size_t n, size_t *reused,
-                             const char **reason, segue_error *err)
+segue_status sessions_follow(segue_session *session, const int32_t *ids, size_t n, segue_error *err)
 {
     const int32_t *held;
-    segue_stats stats = SEGUE_INIT(segue_stats);
     size_t held_n = segue_session_tokens(session, &held), same = 0;
     while (same < held_n && same < n && held[same] == ids[same]) same++;
-    *reason = held_n == 0 ? "first-use" : same < held_n ? "edited" : "all";
-    if (same && same == n) same--; /* its logits may be gone: compute the last one again */
-    *reused = same;
-    if (same < held_n) {
-        segue_status st = segue_session_rewind(session, same, err);
-        if (!st) st = segue_session_stats_get(session, &stats, err);
-        if (st) return st;
-        if (stats.reuse_reason && !strcmp(stats.reuse_reason, "no-checkpoint")) {
-            *reason = "no-checkpoint";
-            *reused = stats.tokens_reused;
-        }
-    }
-    return segue_session_append(session, ids + same, n - same, err);
+    segue_status st = segue_session_rewind(session, same, err);
+    return st ? st : segue_session_append(session, ids + same, n - same, err);
+}
+
+size_t sessions_waiting(const segue_session *session)
+{
+    segue_stats stats = SEGUE_INIT(segue_stats);
+    segue_error ignored;
+    size_t n = segue_session_tokens(session, NULL);
+    return segue_session_stats_get(session, &stats, &ignored) || stats.tokens_reused > n ? n : n - stats.tokens_reused;
+}
+
+uint64_t sessions_checkpoints(const struct args *args)
+{
+    if (!args_has(args, "checkpoints")) return 0;
+    uint64_t mb = (uint64_t)args_number(args, "checkpoints", 0);
+    return mb ? mb << 20 : SEGUE_NO_CHECKPOINTS;
 }

@@ -13,9 +13,12 @@ char *sessions_file(const char *name, const char *ending);
 /* Write --save and the file of --session. */
 segue_status sessions_save(const struct args *args, const segue_session *session, segue_error *err);
 segue_status sessions_save_to(const segue_session *session, const char *path, segue_error *err);
-/* Make the session's tokens these: keep the longest common prefix, drop the rest, append what is new. At
- * least one token is left to compute. *reason: "all", "first-use" or "edited". */
-segue_status sessions_follow(segue_session *session, const int32_t *ids, size_t n, size_t *reused,
-                             const char **reason, segue_error *err);
+/* Make the session's tokens these: keep the longest common prefix, drop the rest, append what is new. The
+ * session's figures say how much it kept, and why not more. */
+segue_status sessions_follow(segue_session *session, const int32_t *ids, size_t n, segue_error *err);
+/* --checkpoints as the library takes it. */
+uint64_t sessions_checkpoints(const struct args *args);
+/* Tokens that are yet to be read. */
+size_t sessions_waiting(const segue_session *session);
 
 #endif

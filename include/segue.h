@@ -275,7 +275,11 @@ typedef struct segue_session_opts {
     const segue_sampling *sampling;   /* NULL = greedy */
     segue_adapter *const *adapters;   /* [adapters_n], held until close */
     size_t adapters_n;
+    uint64_t checkpoint_bytes;   /* memory for points to go back to, where a model's memory cannot be cut: taken where
+                                  * text begins and ends and after each chunk; 0 = 256 MiB */
 } segue_session_opts;
+
+#define SEGUE_NO_CHECKPOINTS UINT64_MAX   /* checkpoint_bytes: none at all */
 
 typedef struct segue_logprob {
     int32_t token;

@@ -22,7 +22,6 @@ segue_status sg_session_begin(struct segue_session *s, segue_error *err)
     if (sg_layout_holds(l)) return SEGUE_OK;
     uint64_t rows = s->context - s->tokens_n < ROOM_ROWS ? s->context : s->tokens_n + ROOM_ROWS;
     s->computed = 0;
-    s->marks_n = 0;
     return sg_layout_states(l, rows, err);
 }
 
@@ -44,13 +43,15 @@ static void count(struct segue_session *s, const struct sg_result *r, int writin
     if (writing) s->stats.weight_bytes_read += r->weight_bytes;
 }
 
-/* A lost unit took the states along: the tokens are all here, so the next call computes them anew. */
+/* A lost unit took the states along: the next call goes on from a point on another unit, or computes the tokens
+ * anew. */
 static segue_status fail_run(struct segue_session *s, segue_status status, uint32_t done)
 {
     if (status == SEGUE_ELOST) {
+        struct sg_layout lost = s->layouts[s->at];
         sg_layout_drop_states(&s->layouts[s->at]);
-        s->marks_n = 0;
-        s->computed = 0;
+        sg_session_lose_points(s, &lost);
+        if (!sg_session_to_point(s, s->computed)) s->computed = 0;
     } else {
         even_out(s, done);
     }
@@ -119,21 +120,6 @@ segue_status sg_session_run(struct segue_session *s, struct sg_ask *ask, segue_e
 
 /* --- what waits --- */
 
-/* Remember this point where the states cannot simply be cut; the oldest point goes when there are too many.
- */
-static void mark(struct segue_session *s)
-{
-    struct sg_layout *l = &s->layouts[s->at];
-    if (!s->marking || !s->computed || (s->marks_n && s->marks[s->marks_n - 1].rows == s->computed)) return;
-    if (s->marks_n == SG_MARKS_MAX) {
-        sg_layout_forget(l, s->marks[0].marks);
-        memmove(s->marks, s->marks + 1, --s->marks_n * sizeof *s->marks);
-    }
-    struct sg_mark *m = &s->marks[s->marks_n];
-    m->rows = s->computed;
-    if (sg_layout_mark(l, m->marks, NULL) == SEGUE_OK) s->marks_n++;
-}
-
 static segue_status canceled(struct segue_session *s, segue_error *err)
 {
     if (!atomic_exchange(&s->cancel, 0)) return SEGUE_OK;
@@ -153,10 +139,12 @@ static segue_status run_chunk(struct segue_session *s, size_t rows, int with_log
         ask.logits = s->logits;
     }
     SG_TRY(canceled(s, err));
+    if (s->point_due) sg_session_point(s, 0);
     SG_TRY(sg_session_run(s, &ask, err));
     s->logits_known = with_logits != 0;
     s->stats.tokens_in += rows;
-    if (rows > 1) mark(s);
+    s->rewound = 0;
+    s->point_due = s->computed <= s->given_n; /* taken by the next run, off the way to the first token */
     if (token) *token = ask.token;
     return SEGUE_OK;
 }
@@ -183,11 +171,15 @@ static segue_status bring_for_rows(struct segue_session *s, segue_error *err)
  * made to wait. */
 static segue_status ready(struct segue_session *s, segue_error *err)
 {
-    if (!waiting(s) && !s->logits_known && s->computed) sg_session_cut(s, s->computed - 1);
+    if (!waiting(s) && !s->logits_known && s->computed) {
+        sg_session_cut(s, s->computed - 1);
+        if (s->stats.tokens_reused > s->computed) s->stats.tokens_reused = s->computed;
+    }
+    if (s->point_due && waiting(s)) sg_session_point(s, 0);
     SG_TRY(bring_for_rows(s, err));
     if (!waiting(s)) return SEGUE_OK;
     SG_TRY(sg_session_begin(s, err));
-    if (waiting(s) > 1) mark(s);
+    if (waiting(s) > 1) sg_session_point(s, 1);
     return SEGUE_OK;
 }
 

@@ -125,7 +125,6 @@ segue_status sg_session_bring(struct segue_session *s, uint32_t to, segue_error 
     if (s->at == to) return SEGUE_OK;
     if (sg_layout_holds(&s->layouts[s->at]))
         SG_TRY(sg_bridge_move(&s->layouts[s->at], &s->layouts[to], room_rows(s), &s->stats, err));
-    s->marks_n = 0; /* marks stay behind with the state that was left */
     s->at = to;
     return SEGUE_OK;
 }
@@ -148,7 +147,6 @@ segue_status segue_session_move(segue_session *session, segue_unit *to, segue_er
         layout = *now;
     } else if (sg_layout_holds(now)) {
         SG_TRY(sg_bridge_move(now, &layout, room_rows(session), &session->stats, err));
-        session->marks_n = 0;
     }
     session->layouts[0] = session->layouts[1] = layout;
     for (uint32_t i = 0; i < layout.n; i++) session->layouts[SG_WRITING].stages[i].state = NULL;

@@ -115,40 +115,6 @@ segue_status sg_layout_cut(struct sg_layout *l, uint64_t rows, segue_error *err)
     return SEGUE_OK;
 }
 
-segue_status sg_layout_mark(struct sg_layout *l, uint32_t marks[SG_STAGES_MAX], segue_error *err)
-{
-    for (uint32_t i = 0; i < l->n; i++) {
-        struct sg_stage *stage = &l->stages[i];
-        SG_TRY(sg_unit_enter(stage->stretch->unit, NULL, err));
-        segue_status status = sg_ops_of(stage->state)->state_mark(stage->state, &marks[i], err);
-        sg_unit_leave(stage->stretch->unit);
-        if (status != SEGUE_OK) return status;
-    }
-    return SEGUE_OK;
-}
-
-segue_status sg_layout_back(struct sg_layout *l, const uint32_t marks[SG_STAGES_MAX], segue_error *err)
-{
-    for (uint32_t i = 0; i < l->n; i++) {
-        struct sg_stage *stage = &l->stages[i];
-        SG_TRY(sg_unit_enter(stage->stretch->unit, NULL, err));
-        segue_status status = sg_ops_of(stage->state)->state_back(stage->state, marks[i], err);
-        sg_unit_leave(stage->stretch->unit);
-        if (status != SEGUE_OK) return status;
-    }
-    return SEGUE_OK;
-}
-
-void sg_layout_forget(struct sg_layout *l, const uint32_t marks[SG_STAGES_MAX])
-{
-    for (uint32_t i = 0; i < l->n; i++) {
-        struct sg_stage *stage = &l->stages[i];
-        sg_unit_enter(stage->stretch->unit, NULL, NULL);
-        sg_ops_of(stage->state)->state_drop(stage->state, marks[i]);
-        sg_unit_leave(stage->stretch->unit);
-    }
-}
-
 uint64_t sg_layout_bytes(const struct sg_layout *l)
 {
     uint64_t bytes = 0;

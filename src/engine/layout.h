@@ -36,9 +36,6 @@ int sg_layout_holds(const struct sg_layout *l); /* 1: the states are here */
 segue_status sg_layout_fork(const struct sg_layout *from, struct sg_layout *to, segue_error *err);
 /* All stages, or EUNSUPPORTED; rows 0 always works. */
 segue_status sg_layout_cut(struct sg_layout *l, uint64_t rows, segue_error *err);
-segue_status sg_layout_mark(struct sg_layout *l, uint32_t marks[SG_STAGES_MAX], segue_error *err);
-segue_status sg_layout_back(struct sg_layout *l, const uint32_t marks[SG_STAGES_MAX], segue_error *err);
-void sg_layout_forget(struct sg_layout *l, const uint32_t marks[SG_STAGES_MAX]);
 uint64_t sg_layout_bytes(const struct sg_layout *l);
 
 /* The slot of a kind and layer of the model: its stage, and its index there. NULL: there is none. */

@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "engine/sized.h"
 
-enum { CONTEXT_DEFAULT = 4096, CONTEXT_MAX = INT32_MAX };
+enum { CONTEXT_DEFAULT = 4096, CONTEXT_MAX = INT32_MAX, CHECKPOINT_BYTES = 256 << 20 };
 
 segue_status sg_session_check(const struct segue_session *s, const char *what, segue_error *err)
 {
@@ -189,6 +189,9 @@ static segue_status fill(struct segue_session *s, const segue_session_opts *o, s
     SG_TRY(choose_context(s, o->context, err));
     SG_TRY(take_adapters(s, o, err));
     SG_TRY(lay_out(s, o->plan, err));
+    s->points_budget = o->checkpoint_bytes == SEGUE_NO_CHECKPOINTS ? 0
+                       : o->checkpoint_bytes                       ? o->checkpoint_bytes
+                                                                   : CHECKPOINT_BYTES;
     SG_TRY(make_room(s, err));
     SG_TRY(make_rows(s, err));
     read_slots(s);
@@ -222,6 +225,7 @@ void segue_session_close(segue_session *s)
     if (!s) return;
     sg_layout_drop_states(&s->layouts[0]);
     sg_layout_drop_states(&s->layouts[1]);
+    sg_session_forget_points(s, 0);
     for (uint32_t i = 0; i < s->adapters_n; i++) sg_adapter_unref(s->adapters[i]);
     sg_free(s->adapters);
     sg_free(s->loras);
@@ -254,8 +258,13 @@ segue_status segue_session_append(segue_session *session, const int32_t *tokens,
             return sg_fail(err, SEGUE_EARG,
                            "tokens not appended: token %d at %zu: the vocabulary has %u; use its tokens",
                            tokens[i], i, session->engine->model->info.vocab);
-    if (n) memcpy(session->tokens + session->tokens_n, tokens, n * sizeof *tokens);
+    if (!n) return SEGUE_OK;
+    memcpy(session->tokens + session->tokens_n, tokens, n * sizeof *tokens);
     session->tokens_n += n;
+    session->given_n = session->tokens_n;
+    if (session->rewound) return SEGUE_OK; /* what was kept, and why not more, is known */
+    session->stats.tokens_reused = session->computed;
+    session->stats.reuse_reason = session->computed ? "all" : "first-use";
     return SEGUE_OK;
 }
 
@@ -277,39 +286,19 @@ segue_status segue_session_stats_get(const segue_session *session, segue_stats *
     pthread_mutex_lock(&session->engine->lock);
     stats.compiles = session->engine->compiles;
     pthread_mutex_unlock(&session->engine->lock);
-    stats.state_bytes = sg_layout_bytes(&session->layouts[0]) + sg_layout_bytes(&session->layouts[1]);
+    stats.state_bytes = sg_layout_bytes(&session->layouts[0]) + sg_layout_bytes(&session->layouts[1]) +
+                        sg_session_points_bytes(session);
     return sg_sized_out(out, &stats, sizeof stats, "statistics", err);
 }
 
 /* --- back --- */
 
-void sg_session_forget_marks(struct segue_session *s)
-{
-    struct sg_layout *l = &s->layouts[s->at];
-    if (s->marks_n && sg_layout_holds(l)) sg_layout_forget(l, s->marks[s->marks_n - 1].marks);
-    s->marks_n = 0;
-}
-
 /* Nothing of the states can be kept: the next run computes from the first token. */
 static void start_over(struct segue_session *s)
 {
-    sg_session_forget_marks(s);
     s->computed = 0;
+    if (!sg_layout_holds(&s->layouts[s->at])) return;
     if (sg_layout_cut(&s->layouts[s->at], 0, NULL) != SEGUE_OK) sg_layout_drop_states(&s->layouts[s->at]);
-}
-
-/* The last mark that is early enough; the tokens between it and `rows` are computed again by the next call.
- */
-static void back_to_mark(struct segue_session *s, uint64_t rows)
-{
-    uint32_t n = s->marks_n;
-    while (n && s->marks[n - 1].rows > rows) n--;
-    if (!n || sg_layout_back(&s->layouts[s->at], s->marks[n - 1].marks, NULL) != SEGUE_OK) {
-        start_over(s);
-        return;
-    }
-    s->marks_n = n; /* going back forgot the later ones */
-    s->computed = s->marks[n - 1].rows;
 }
 
 void sg_session_cut(struct segue_session *s, uint64_t rows)
@@ -317,14 +306,20 @@ void sg_session_cut(struct segue_session *s, uint64_t rows)
     struct sg_layout *l = &s->layouts[s->at];
     if (rows >= s->computed) return;
     s->logits_known = 0;
-    if (!sg_layout_holds(l)) {
-        s->computed = 0;
-    } else if (sg_layout_cut(l, rows, NULL) == SEGUE_OK) {
-        if (s->marks_n && s->marks[s->marks_n - 1].rows > rows) sg_session_forget_marks(s);
+    if (sg_layout_holds(l) && sg_layout_cut(l, rows, NULL) == SEGUE_OK) {
+        sg_session_forget_points(s, rows);
         s->computed = rows;
-    } else {
-        back_to_mark(s, rows);
+    } else if (!sg_session_to_point(s, rows)) {
+        start_over(s);
     }
+}
+
+/* Why no more than `computed` of the first `length` tokens are kept. */
+static const char *rewind_reason(const struct segue_session *s, size_t length)
+{
+    if (s->computed >= length) return "edited";
+    int dropped = s->evicted_from && s->evicted_from <= length && s->evicted_to > s->computed;
+    return dropped ? "evicted" : "no-checkpoint";
 }
 
 segue_status segue_session_rewind(segue_session *session, size_t length, segue_error *err)
@@ -333,11 +328,13 @@ segue_status segue_session_rewind(segue_session *session, size_t length, segue_e
     if (length > session->tokens_n)
         return sg_fail(err, SEGUE_EARG, "session not rewound: to %zu tokens: it has only %zu; name fewer",
                        length, session->tokens_n);
-    if (length == session->tokens_n) return SEGUE_OK;
+    if (length == session->tokens_n) return SEGUE_OK; /* what append says holds */
     sg_session_cut(session, length);
     session->tokens_n = length;
+    if (session->given_n > length) session->given_n = length;
+    session->rewound = 1;
     session->stats.tokens_reused = session->computed;
-    session->stats.reuse_reason = session->computed == length ? "edited" : "no-checkpoint";
+    session->stats.reuse_reason = rewind_reason(session, length);
     return SEGUE_OK;
 }
 
@@ -359,6 +356,12 @@ static segue_status copy_into(struct segue_session *to, const struct segue_sessi
     if (!to->rows[0]) SG_TRY(make_rows(to, err));
     SG_TRY(sg_layout_fork(&from->layouts[from->at], &to->layouts[from->at], err));
     to->computed = from->computed;
+    to->given_n = from->given_n;
+    to->point_due = from->point_due;
+    for (; to->points_n < from->points_n; to->points_n++) {
+        to->points[to->points_n] = from->points[to->points_n];
+        sg_point_share(to->points[to->points_n].point);
+    }
     to->stats.tokens_reused = from->computed;
     to->stats.reuse_reason = "all";
     return SEGUE_OK;
@@ -372,7 +375,9 @@ segue_status segue_session_fork(segue_session **out, segue_session *session, seg
                             .context = session->context,
                             .sampling = &session->sampling,
                             .adapters = session->adapters,
-                            .adapters_n = session->adapters_n};
+                            .adapters_n = session->adapters_n,
+                            .checkpoint_bytes =
+                                session->points_budget ? session->points_budget : SEGUE_NO_CHECKPOINTS};
     struct segue_session *fork;
     SG_TRY(segue_session_open(&fork, session->engine, &o, err));
     segue_status status = copy_into(fork, session, err);

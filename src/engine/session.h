@@ -3,15 +3,17 @@
 #ifndef SG_ENGINE_SESSION_H
 #define SG_ENGINE_SESSION_H
 
-#include "engine/layout.h"
+#include "engine/point.h"
 #include "model/adapter.h"
 
 enum { SG_READING = 0, SG_WRITING = 1 }; /* the two layouts; also the phases of a plan */
 
-/* A point that the states can go back to. */
+enum { SG_POINTS_MAX = 64 };
+
+/* A point that the session can go back to. */
 struct sg_mark {
-    uint64_t rows;
-    uint32_t marks[SG_STAGES_MAX]; /* [stages of the layout that holds the states] */
+    struct sg_point *point; /* a reference */
+    uint32_t begins;        /* 1: a stretch of new text begins here */
 };
 
 struct segue_session {
@@ -22,7 +24,7 @@ struct segue_session {
     struct sg_layout layouts[2]; /* of reading, of writing */
     uint32_t at;                 /* the layout that has the states, or will have them first */
     uint32_t split;              /* 1: the two differ */
-    uint32_t marking;            /* 1: some slot cannot simply be cut, so points are marked */
+    uint32_t marking;            /* 1: some slot cannot simply be cut, so points are kept */
     int32_t *tokens;             /* [context] tokens_n so far; the first `computed` are in the states */
     size_t tokens_n, computed, context;
     float *logits; /* [vocab] after the last computed token, when logits_known */
@@ -34,8 +36,13 @@ struct segue_session {
     size_t breakers_n;
     struct sg_chooser *chooser;         /* made when a choice is due that no unit makes */
     float *work;                        /* [vocab] logits that the chooser changes; made with it */
-    struct sg_mark marks[SG_MARKS_MAX]; /* [marks_n] rising rows */
-    uint32_t marks_n;
+    struct sg_mark points[SG_POINTS_MAX]; /* [points_n] rising rows */
+    uint32_t points_n;
+    uint32_t point_due;     /* 1: the rows computed last end a stretch; kept before the next run */
+    uint64_t points_budget; /* bytes */
+    size_t given_n;         /* tokens up to here were given, not chosen */
+    uint64_t evicted_from, evicted_to; /* the first and last point that the budget cost; 0: none */
+    uint32_t rewound;       /* 1: since the last run */
     atomic_int cancel;
     atomic_int busy;      /* 1 while a step over several sessions holds it */
     struct sg_step *step; /* room for steps over several sessions, kept by the first of them */
@@ -63,7 +70,19 @@ void sg_session_sampler(const struct segue_session *s, struct sg_sampler *out);
 /* Keep the first rows of the states: cut, or back to a mark, or from the start; `computed` says how far it
  * came. */
 void sg_session_cut(struct segue_session *s, uint64_t rows);
-void sg_session_forget_marks(struct segue_session *s);
+
+/* --- checkpoints.c --- */
+/* Keep the states as they are, within the budget, unless a point is near. begins: new text follows. */
+void sg_session_point(struct segue_session *s, int begins);
+/* Forget points behind `rows`. */
+void sg_session_forget_points(struct segue_session *s, uint64_t rows);
+/* Forget points on units of a layout that is lost. */
+void sg_session_lose_points(struct segue_session *s, const struct sg_layout *lost);
+uint64_t sg_session_points_bytes(const struct segue_session *s);
+/* Go on from a fork of the point, whose tokens are the session's. On failure the session may have no states. */
+segue_status sg_session_adopt(struct segue_session *s, const struct sg_point *p);
+/* Back to the last point of at most `rows` rows; 0: there is none. */
+int sg_session_to_point(struct segue_session *s, uint64_t rows);
 
 /* --- advance.c --- */
 /* Make sure that there are states to continue. */

@@ -60,7 +60,8 @@ static segue_status step_room(struct segue_session *s, size_t n, segue_error *er
 static const struct sg_stretch *shared_stretch(const struct segue_session *s)
 {
     const struct sg_layout *l = &s->layouts[s->at];
-    int ready = s->computed && s->tokens_n - s->computed == 1 && l->n == 1 && sg_layout_holds(l);
+    int ready =
+        s->computed && s->tokens_n - s->computed == 1 && !s->point_due && l->n == 1 && sg_layout_holds(l);
     return ready && !(s->split && s->at == SG_READING) && sg_session_unit_samples(s) ? l->stages[0].stretch
                                                                                      : NULL;
 }

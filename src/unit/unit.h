@@ -135,7 +135,7 @@ struct sg_unit_ops {
     segue_status (*state_cut)(struct sg_state *s, uint64_t rows, segue_error *err);
     /* Rows held: of the sequence (*rows) and the first row that slot still has (*first). */
     void (*state_held)(const struct sg_state *s, uint32_t slot, uint64_t *first, uint64_t *rows);
-    uint64_t (*state_bytes)(const struct sg_state *s);
+    uint64_t (*state_bytes)(const struct sg_state *s);     /* what forks share is counted by each one's share */
     /* Canonical layout (docs/STATE.md): K and V rows [from, to) of one slot as [row][head][width] in `storage`; CONV
      * [row][channel] and DELTA [head][key][value] whole, fp32 (from and to ignored). put appends or replaces rows; rows that
      * no put gave are not held. seal (put of slot UINT32_MAX, from = to = rows) sets the sequence's length once all slots

@@ -395,7 +395,7 @@ uint64_t sg_cpu_state_bytes(const struct sg_state *state)
         const struct sg_slot_memory *m = &s->slots[i];
         bytes += m->fixed_n * sizeof(float) * ((m->before ? 2u : 1u) + s->marks_n);
         for (uint32_t b = 0; b < m->blocks_cap; b++)
-            if (m->blocks[b]) bytes += m->block_bytes;
+            if (m->blocks[b]) bytes += m->block_bytes / atomic_load(&m->blocks[b]->refs);
     }
     return bytes;
 }

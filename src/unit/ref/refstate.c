@@ -324,7 +324,9 @@ uint64_t ref_state_bytes(const struct sg_state *s)
     uint64_t bytes = (uint64_t)s->fixed_bytes * (2 + s->marks_n);
     for (uint32_t i = 0; i < s->slots_n; i++)
         for (uint64_t b = 0; b < s->slots[i].blocks_cap; b++)
-            if (s->slots[i].blocks[b]) bytes += REF_BLOCK_ROWS * s->slots[i].row_bytes;
+            if (s->slots[i].blocks[b])
+                bytes += REF_BLOCK_ROWS * s->slots[i].row_bytes /
+                         atomic_load(&s->slots[i].blocks[b]->references);
     return bytes;
 }
 

@@ -1,0 +1,160 @@
+/* checkpoints.c: the points that a session can go back to. Recurrent memory cannot be run backwards and a window
+ * forgets, so states are kept where text begins and ends and after each chunk, within a budget of bytes: dense
+ * near the end, where edits happen, thin far back. SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "engine/session.h"
+
+enum { GAP_ROWS = 16 }; /* fewer rows than these are computed again rather than kept */
+
+/* Bytes that the session's own states would have if they shared nothing. */
+static uint64_t whole_bytes(const struct segue_session *s)
+{
+    uint64_t bytes = 0;
+    const struct sg_layout *l = &s->layouts[s->at];
+    for (uint32_t i = 0; i < l->n; i++) {
+        const struct sg_graph *g = l->stages[i].stretch->graph;
+        for (uint32_t k = 0; k < g->slots_n; k++) {
+            uint64_t window = g->slots[k].window, rows = window && window < s->computed ? window : s->computed;
+            bytes += sg_slot_fixed_bytes(&g->slots[k]) + rows * sg_slot_row_bytes(&g->slots[k], l->stages[i].kv);
+        }
+    }
+    return bytes;
+}
+
+/* What the points cost beside the session's own states, with which they share K and V until a move. */
+static uint64_t cost_of(const struct segue_session *s)
+{
+    size_t vocab = s->engine->model->info.vocab;
+    uint64_t bytes = 0, whole = whole_bytes(s), own = sg_layout_bytes(&s->layouts[s->at]);
+    for (uint32_t i = 0; i < s->points_n; i++) bytes += sg_point_bytes(s->points[i].point, vocab);
+    uint64_t shared = whole > own ? whole - own : 0;
+    return bytes > shared ? bytes - shared : 0;
+}
+
+/* Points that forks hold too are counted by each one's share, as the states themselves are. */
+uint64_t sg_session_points_bytes(const struct segue_session *s)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->points_n; i++)
+        bytes += sg_point_bytes(s->points[i].point, s->engine->model->info.vocab) /
+                 atomic_load(&s->points[i].point->references);
+    return bytes;
+}
+
+static void drop(struct segue_session *s, uint32_t i)
+{
+    sg_point_release(s->points[i].point);
+    memmove(s->points + i, s->points + i + 1, (--s->points_n - i) * sizeof *s->points);
+}
+
+/* The one whose loss costs least: few rows to its neighbours, far from the end. The newest stays, and the newest
+ * that begins a stretch of text: there the last turn is edited. */
+static uint32_t least(const struct segue_session *s)
+{
+    uint32_t best = 0, keep = UINT32_MAX, n = s->points_n;
+    uint64_t end = s->points[n - 1].point->rows;
+    double best_cost = -1;
+    for (uint32_t i = 0; n > 2 && i + 1 < n; i++)
+        if (s->points[i].begins) keep = i;
+    for (uint32_t i = 0; i + 1 < n; i++) {
+        uint64_t before = i ? s->points[i - 1].point->rows : 0, rows = s->points[i].point->rows;
+        double cost = (double)(s->points[i + 1].point->rows - before) / (double)(end - rows + GAP_ROWS);
+        if (i != keep && (best_cost < 0 || cost < best_cost)) {
+            best_cost = cost;
+            best = i;
+        }
+    }
+    return best;
+}
+
+static void make_room(struct segue_session *s)
+{
+    while (s->points_n && (s->points_n == SG_POINTS_MAX || cost_of(s) > s->points_budget)) {
+        uint32_t i = least(s);
+        uint64_t rows = s->points[i].point->rows;
+        if (!s->evicted_from || rows < s->evicted_from) s->evicted_from = rows;
+        if (rows > s->evicted_to) s->evicted_to = rows;
+        drop(s, i);
+    }
+}
+
+void sg_session_point(struct segue_session *s, int begins)
+{
+    struct sg_layout *l = &s->layouts[s->at];
+    struct sg_mark *last = s->points_n ? &s->points[s->points_n - 1] : NULL;
+    uint64_t gap = l->chunk_rows < GAP_ROWS ? l->chunk_rows : GAP_ROWS;
+    s->point_due = 0;
+    if (!s->marking || !s->points_budget || !s->computed || !sg_layout_holds(l)) return;
+    if (last && last->point->rows == s->computed) {
+        last->begins |= begins != 0;
+        return;
+    }
+    if (last && s->computed < last->point->rows + gap) return;
+    if (s->points_n == SG_POINTS_MAX) make_room(s);
+    struct sg_mark *m = &s->points[s->points_n];
+    *m = (struct sg_mark){.begins = begins != 0};
+    if (sg_point_take(&m->point, l, s->computed, s->logits_known ? s->logits : NULL,
+                      s->engine->model->info.vocab, NULL) != SEGUE_OK)
+        return; /* no memory for it: later the tokens are computed again, and the report says so */
+    s->points_n++;
+    make_room(s);
+}
+
+void sg_session_forget_points(struct segue_session *s, uint64_t rows)
+{
+    s->point_due = 0;
+    while (s->points_n && s->points[s->points_n - 1].point->rows > rows) drop(s, s->points_n - 1);
+}
+
+void sg_session_lose_points(struct segue_session *s, const struct sg_layout *lost)
+{
+    for (uint32_t i = s->points_n; i-- > 0;) {
+        int gone = 0;
+        const struct sg_layout *l = &s->points[i].point->layout;
+        for (uint32_t a = 0; a < l->n; a++)
+            for (uint32_t b = 0; b < lost->n; b++)
+                gone |= l->stages[a].stretch->unit == lost->stages[b].stretch->unit;
+        if (gone) drop(s, i);
+    }
+    s->point_due = 0;
+}
+
+/* Where the point's states are, there the session goes on; a layout that it no longer has is left by a move. */
+static segue_status adopt(struct segue_session *s, struct sg_layout *states)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        if (!sg_layout_same(&s->layouts[i], states)) continue;
+        sg_layout_drop_states(&s->layouts[s->at]);
+        s->layouts[i] = *states;
+        s->at = i;
+        return SEGUE_OK;
+    }
+    sg_layout_drop_states(&s->layouts[s->at]);
+    s->at = SG_READING;
+    segue_status status =
+        sg_bridge_move(states, &s->layouts[SG_READING], s->context, &s->stats, NULL);
+    if (status != SEGUE_OK) sg_layout_drop_states(states);
+    return status;
+}
+
+segue_status sg_session_adopt(struct segue_session *s, const struct sg_point *p)
+{
+    struct sg_layout states;
+    SG_TRY(sg_layout_fork(&p->layout, &states, NULL));
+    SG_TRY(adopt(s, &states));
+    s->computed = p->rows;
+    s->logits_known = p->logits != NULL;
+    if (p->logits) memcpy(s->logits, p->logits, s->engine->model->info.vocab * sizeof *p->logits);
+    return SEGUE_OK;
+}
+
+int sg_session_to_point(struct segue_session *s, uint64_t rows)
+{
+    sg_session_forget_points(s, rows);
+    while (s->points_n) {
+        if (sg_session_adopt(s, s->points[s->points_n - 1].point) == SEGUE_OK) return 1;
+        drop(s, s->points_n - 1);
+    }
+    return 0;
+}
