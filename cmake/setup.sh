@@ -45,6 +45,11 @@ if [ "$what" = test ]; then
         want zsh - has zsh
         want fish - has fish
         want man-db - has man
+        if [ "$(uname -m)" = x86_64 ]; then # the kernels for Arm, under an emulator
+            want gcc-aarch64-linux-gnu - has aarch64-linux-gnu-gcc
+            want libc6-dev-arm64-cross - [ -e /usr/aarch64-linux-gnu/lib/libc.a ]
+            want qemu-user - has qemu-aarch64
+        fi
     fi
 fi
 

@@ -48,6 +48,10 @@ void check_report(struct check *c, struct check_case *k);
 /* 0: only the list is wanted; the case was printed. */
 int check_wants(struct check *c, struct check_case *k);
 
+/* The units of these specs, or every one that is here, and `ref`. An exit code; its line is printed. */
+int check_open_units(struct check *c, const char *const *specs, uint32_t n);
+void check_close_units(struct check *c);
+
 void check_kernels(struct check *c);     /* check_kernel.c, of the unit cpu */
 void check_ops(struct check *c);
 void check_handoffs(struct check *c);

@@ -11,3 +11,7 @@ segue_script(check_op "check;quick" $<TARGET_FILE:check> --level op --quick)
 segue_script(check_handoff "check;quick" $<TARGET_FILE:check> --level handoff --quick)
 segue_script(check_options "check;quick" ${CMAKE_CURRENT_SOURCE_DIR}/check/options.sh $<TARGET_FILE:check>)
 segue_script(check_all "check" $<TARGET_FILE:check> --seed 2)
+# Natively on Arm, check_kernel covers neon.
+if(CMAKE_SYSTEM_NAME STREQUAL Linux AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT SEGUE_SANITIZE)
+  segue_script(check_neon "check;quick" sh ${CMAKE_CURRENT_SOURCE_DIR}/check/neon.sh ${PROJECT_BINARY_DIR})
+endif()
