@@ -21,6 +21,9 @@ static int run(struct args *args)
     uint64_t bytes = 0;
     size_t files = 0;
     folders_measure(folder, &bytes, &files);
+    uint64_t packed_bytes = 0;
+    size_t packed_files = 0;
+    folders_measure_ending(folder, ".pack", &packed_bytes, &packed_files);
     if (clear && folders_remove(folder, false, &err)) {
         free(folder);
         return out_error(&err, EXIT_NOT_HERE);
@@ -29,8 +32,16 @@ static int run(struct args *args)
     json_object_set_new(o, "folder", out_string(folder, strlen(folder)));
     json_object_set_new(o, clear ? "cleared_bytes" : "bytes", json_integer((json_int_t)bytes));
     json_object_set_new(o, clear ? "cleared_files" : "files", json_integer((json_int_t)files));
-    if (!args_has(args, "json"))
+    if (!clear) {
+        json_object_set_new(o, "packed_bytes", json_integer((json_int_t)packed_bytes));
+        json_object_set_new(o, "packed_files", json_integer((json_int_t)packed_files));
+    }
+    if (!args_has(args, "json")) {
         printf("%s: %zu files, %.1f MB%s\n", folder, files, (double)bytes / 1e6, clear ? " removed" : "");
+        if (!clear && packed_files)
+            printf("packed weights: %zu, %.1f MB; at most 16 GiB, the longest unused go first\n", packed_files,
+                   (double)packed_bytes / 1e6);
+    }
     free(folder);
     if (args_has(args, "json")) return out_json_exit(o);
     json_decref(o);

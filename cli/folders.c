@@ -66,11 +66,13 @@ bool folders_is_folder(const char *path)
 }
 
 /* Unreadable parts count as nothing: this is for showing, not for deciding. */
-void folders_measure(const char *path, uint64_t *bytes, size_t *files)
+void folders_measure_ending(const char *path, const char *ending, uint64_t *bytes, size_t *files)
 {
     struct stat s;
     if (lstat(path, &s)) return;
+    size_t n = strlen(path), m = strlen(ending);
     if (!S_ISDIR(s.st_mode)) {
+        if (n < m || strcmp(path + n - m, ending) != 0) return;
         *bytes += (uint64_t)s.st_size;
         *files += 1;
         return;
@@ -79,10 +81,15 @@ void folders_measure(const char *path, uint64_t *bytes, size_t *files)
     for (struct dirent *e; dir && (e = readdir(dir));) {
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
         char *inner = out_printf("%s/%s", path, e->d_name);
-        folders_measure(inner, bytes, files);
+        folders_measure_ending(inner, ending, bytes, files);
         free(inner);
     }
     if (dir) closedir(dir);
+}
+
+void folders_measure(const char *path, uint64_t *bytes, size_t *files)
+{
+    folders_measure_ending(path, "", bytes, files);
 }
 
 /* lstat, so that a link is removed and not what it points to. */

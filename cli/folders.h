@@ -18,6 +18,8 @@ bool folders_is_file(const char *path);
 bool folders_is_folder(const char *path);
 /* Bytes and files below path; symbolic links are not followed. */
 void folders_measure(const char *path, uint64_t *bytes, size_t *files);
+/* Only files whose name ends so. */
+void folders_measure_ending(const char *path, const char *ending, uint64_t *bytes, size_t *files);
 /* Remove what lies below path, and path itself when whole; links are removed, never followed. */
 segue_status folders_remove(const char *path, bool whole, segue_error *err);
 /* One folder or file name: no slash, no leading dot, no control bytes. */

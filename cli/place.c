@@ -170,10 +170,13 @@ int place_open(struct place *p, const struct args *args, unsigned flags)
         opts.kv = kv_storage(args_text(args, "kv"));
         opts.chunk_rows = (uint32_t)args_number(args, "chunk", 0);
         opts.keep_values = flags & PLACE_KEEP_VALUES ? 1 : 0;
+        char *cache = folders_home("cache");
+        opts.cache = cache;
         bool quiet = args_find(args->command, "quiet", 5) && args_has(args, "quiet");
         struct progress_wait *wait = progress_wait_begin("placing the weights", quiet);
         st = segue_engine_open(&p->engine, p->model, p->units, p->units_n, &opts, &err);
         progress_wait_end(wait);
+        free(cache);
     }
     p->compile_ns = out_now_ns() - begun;
     machine_peak_bytes();

@@ -99,6 +99,16 @@ void report_memory(json_t *o, const struct place *p, uint64_t state_bytes)
     json_object_set_new(o, "state_bytes", json_integer((json_int_t)state_bytes));
 }
 
+static void put_packed(json_t *o, const segue_stats *s)
+{
+    const char *why = s->packed_why ? s->packed_why : "this unit repacks nothing";
+    if (!s->packed)
+        out_null(o, "packed", why);
+    else
+        json_object_set_new(o, "packed", json_string(s->packed));
+    if (s->packed && s->packed_why) json_object_set_new(o, "packed_reason", json_string(why));
+}
+
 static void put_times(json_t *o, const struct report *r, const struct rates *rates)
 {
     const struct answer *a = r->answer;
@@ -242,6 +252,7 @@ json_t *report_json(const struct report *r)
     json_object_set_new(o, "version", json_string(version));
     put_times(o, r, &rates);
     report_memory(o, r->place, e->state_bytes);
+    put_packed(o, e);
     json_object_set_new(o, "handoff_bytes", json_integer((json_int_t)(e->handoff_bytes - b->handoff_bytes)));
     json_object_set_new(o, "copied_bytes", json_integer((json_int_t)(e->copied_bytes - b->copied_bytes)));
     report_positive(o, "gb_s", rates.gb_s, "fewer than two tokens came out");
@@ -272,6 +283,7 @@ void report_line(const struct report *r)
     if (rates.gb_s > 0) out_addf(&t, " at %.1f GB/s", rates.gb_s);
     if (roof > 0) out_addf(&t, " (%.0f %% of the %.1f this machine streams)", 100 * rates.gb_s / roof, roof);
     out_addf(&t, ", %.0f MB", (double)machine_peak_bytes() / 1e6);
+    if (!a->at_end.packed && a->at_end.packed_why) out_addf(&t, ", packed weights not kept (why: --json)");
     out_addf(&t, ", %s", r->place->unit_info[other].spec);
     if (other != unit) out_addf(&t, " -> %s", r->place->unit_info[unit].spec);
     out_note("%s", t.data);

@@ -7,7 +7,8 @@
  *   session  one sequence of tokens that grows.
  *
  * Caveats, before anything else:
- *   - Opening an engine places weights: the first start may repack them, later ones read the cache folder.
+ *   - Opening an engine places weights: the first start may repack them, later ones map what it left in the cache
+ *     folder, when segue_engine_opts names one.
  *   - A unit named in a spec is used or refused. Nothing falls back in silence.
  *   - `ref` is the specification: fp32, slow, for checking.
  *   - Two units never agree to the last bit; docs/STATE.md says which hand-offs are exact and which round.
@@ -208,6 +209,8 @@ typedef struct segue_engine_opts {
     uint32_t kv;             /* SEGUE_KV_*: storage of K and V; default f16, on ref f32 */
     uint32_t chunk_rows;     /* rows per prefill run; 0 = 512 */
     uint32_t keep_values;    /* 1: the graphs give every layer's output (for segue_session_dump); slower */
+    const char *cache;       /* folder that may be emptied at any time, for repacked weights; NULL = keep none */
+    uint64_t cache_bytes;    /* what that folder may hold; the entries used longest ago go; 0 = 16 GiB */
 } segue_engine_opts;
 
 typedef struct segue_part {
@@ -296,6 +299,10 @@ typedef struct segue_stats {
     uint64_t dispatches, compiles;
     size_t logprobs_n;                 /* of the last token: the chosen first, then the best */
     segue_logprob logprobs[21];
+    const char *packed;                /* repacked weights of the decoding unit: "mapped" from the cache folder, "written"
+                                        * there, "anew" (too little to keep), or NULL: not kept, or nothing to repack;
+                                        * lives as long as the session */
+    const char *packed_why;            /* why not, or why an entry was replaced; NULL = nothing to say */
 } segue_stats;
 
 SEGUE_API segue_status segue_session_open(segue_session **out, segue_engine *engine, const segue_session_opts *opts,

@@ -10,7 +10,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <sys/vfs.h>
+#endif
 
 #include "base/countdown.h"
 #include "base/mem.h"
@@ -35,8 +39,42 @@ static segue_status io_failed(const char *what, const char *path, int code, segu
     return sg_fail(err, code == ENOMEM ? SEGUE_EMEMORY : SEGUE_EIO, "%s: %s: %s; %s", what, path, strerror(code), remedy);
 }
 
+/* Left out on purpose: network and memory file systems, where writes through a mapping or by another host are not dated. */
+int sg_stamp_firm(uint64_t kind, uint64_t changed_ns, uint64_t now_ns)
+{
+    static const uint64_t dated[] = {0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x2FC12FC1, 0x794C7630};
+    int known = 0;                /* ext, xfs, btrfs, f2fs, zfs, overlay */
+    for (size_t i = 0; i < sizeof dated / sizeof dated[0]; i++) known |= kind == dated[i];
+    return known && changed_ns <= now_ns && now_ns - changed_ns >= SG_STAMP_SETTLES_S * UINT64_C(1000000000);
+}
+
+static uint64_t ns_of(struct timespec t) { return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec; }
+
+static struct sg_stamp stamp_of(int fd, const struct stat *st)
+{
+    struct sg_stamp s = {.device = (uint64_t)st->st_dev,
+                         .inode = (uint64_t)st->st_ino,
+                         .size = (uint64_t)st->st_size,
+                         .owner = (uint32_t)st->st_uid};
+#ifdef __APPLE__
+    s.modified_ns = ns_of(st->st_mtimespec);
+    s.changed_ns = ns_of(st->st_ctimespec);
+    (void)fd;
+#else
+    s.modified_ns = ns_of(st->st_mtim);
+    s.changed_ns = ns_of(st->st_ctim);
+#endif
+#ifdef __linux__
+    struct statfs fs;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (!fstatfs(fd, &fs)) s.firm = sg_stamp_firm((uint64_t)fs.f_type & 0xffffffffu, s.changed_ns, ns_of(now)) != 0;
+#endif
+    return s;
+}
+
 /* Opens a regular file and says how large it is. */
-static segue_status open_regular(const char *path, int *fd, size_t *size, segue_error *err)
+static segue_status open_regular(const char *path, int *fd, size_t *size, struct sg_stamp *stamp, segue_error *err)
 {
     struct stat st;
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -44,6 +82,7 @@ static segue_status open_regular(const char *path, int *fd, size_t *size, segue_
     int code = fstat(*fd, &st) ? errno : S_ISDIR(st.st_mode) ? EISDIR : 0;
     if (!code && S_ISREG(st.st_mode)) {
         *size = (size_t)st.st_size;
+        if (stamp) *stamp = stamp_of(*fd, &st);
         return SEGUE_OK;
     }
     close(*fd);
@@ -55,18 +94,40 @@ segue_status sg_map_open(struct sg_map *out, const char *path, segue_error *err)
 {
     int fd;
     size_t size = 0;
-    SG_TRY(open_regular(path, &fd, &size, err));
+    struct sg_stamp stamp;
+    SG_TRY(open_regular(path, &fd, &size, &stamp, err));
     if (!size) {
         close(fd);
-        *out = (struct sg_map){(const uint8_t *)"", 0};
+        *out = (struct sg_map){.data = (const uint8_t *)""};
         return SEGUE_OK;
     }
     void *p = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
     int code = errno;
     close(fd);
     if (p == MAP_FAILED) return io_failed("map", path, code, err);
-    *out = (struct sg_map){p, size};
+    *out = (struct sg_map){p, size, stamp};
     return SEGUE_OK;
+}
+
+/* Whole pages around the bytes. */
+static void advise(const void *bytes, size_t n, int advice)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)bytes / page * page,
+              to = ((uintptr_t)bytes + n + page - 1) / page * page;
+    if (n) (void)madvise((void *)from, to - from, advice);
+}
+
+void sg_map_forget(const void *p, size_t n) { advise(p, n, MADV_DONTNEED); }
+
+void sg_map_want(const void *p, size_t n)
+{
+#ifdef MADV_HUGEPAGE
+    advise(p, n, MADV_HUGEPAGE);
+#endif
+    advise(p, n, MADV_WILLNEED);
+#ifdef MADV_POPULATE_READ
+    advise(p, n, MADV_POPULATE_READ);
+#endif
 }
 
 void sg_map_close(struct sg_map *map)
@@ -83,7 +144,7 @@ segue_status sg_file_read(struct sg_buf *out, const char *path, size_t limit, se
 {
     int fd;
     size_t size = 0;
-    SG_TRY(open_regular(path, &fd, &size, err));
+    SG_TRY(open_regular(path, &fd, &size, NULL, err));
     segue_status s = SEGUE_OK;
     out->len = 0;
     if (size > limit)

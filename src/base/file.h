@@ -5,13 +5,30 @@
 
 #include "base/buf.h"
 
+/* Which bytes a file held when it was opened: of one file, two equal stamps that are firm mean the same bytes. firm: the
+ * file system dates every change (a date that no program can set back), and the last one lies SG_STAMP_SETTLES_S behind,
+ * so that no writer hides behind the same date, not even one that writes through a mapping. */
+enum { SG_STAMP_SETTLES_S = 60 };
+struct sg_stamp {
+    uint64_t device, inode, size, modified_ns, changed_ns;
+    uint32_t owner;              /* user id */
+    uint32_t firm;
+};
+/* 1: a file system of this kind (statfs) and a change that long ago are enough for a firm stamp. */
+int sg_stamp_firm(uint64_t kind, uint64_t changed_ns, uint64_t now_ns);
+
 /* A file mapped read-only. Zero-size files map as data = "" and size 0. */
 struct sg_map {
     const uint8_t *data;
     size_t size;
+    struct sg_stamp stamp;       /* zero: memory that is no file */
 };
 segue_status sg_map_open(struct sg_map *out, const char *path, segue_error *err);   /* EIO names path and reason */
 void sg_map_close(struct sg_map *map);
+/* Bytes [p, p + n) of a mapped file are not needed for now: their memory may go; they are read again when touched. */
+void sg_map_forget(const void *p, size_t n);
+/* They are needed at once: map them in one go, in large pages where the system can. */
+void sg_map_want(const void *p, size_t n);
 
 /* Read a whole file of at most limit bytes. EIO; ELIMIT when it is larger. Replaces the buffer's content. */
 segue_status sg_file_read(struct sg_buf *out, const char *path, size_t limit, segue_error *err);

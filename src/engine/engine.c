@@ -9,6 +9,7 @@
 #include "engine/sized.h"
 
 enum { CHUNK_ROWS = 512, CHUNK_ROWS_MAX = 1 << 20 };
+static const uint64_t CACHE_BYTES = UINT64_C(16) << 30;
 
 /* --- programs --- */
 
@@ -36,7 +37,8 @@ static segue_status compile(struct segue_engine *e, struct sg_stretch *s, segue_
         return sg_fail(err, SEGUE_EINTERNAL, "graph refused: layers %u to %u: no output %s; report this",
                        s->from, s->to, name);
     SG_TRY(sg_unit_enter(s->unit, NULL, err));
-    segue_status status = sg_ops_of(s->unit->unit)->compile(s->unit->unit, &s->graph, 1, &s->program, err);
+    segue_status status = sg_ops_of(s->unit->unit)->compile(s->unit->unit, &s->graph, 1, e->cache ? &e->keep : NULL,
+                                                          &s->program, err);
     sg_unit_leave(s->unit);
     return status;
 }
@@ -178,16 +180,16 @@ static segue_status place_units(struct segue_engine *e, segue_unit *const *units
     return SEGUE_OK;
 }
 
-/* A weight that is no number would spoil every answer without a word. Quantised weights are known by their scales. */
-static segue_status check_weights(const struct segue_engine *e, segue_error *err)
+/* What is kept is named by the weights' content, so that a copied model is the same model. */
+static segue_status name_cache(struct segue_engine *e, const segue_engine_opts *o, segue_error *err)
 {
-    uint64_t row;
-    for (uint32_t i = 0; i < e->graph->tensors_n; i++)
-        if (!sg_tensor_finite(e->graph->tensors[i], &row))
-            return sg_fail(err, SEGUE_EFORMAT,
-                           "engine not opened: %s: row %llu holds a weight or scale that is not finite; the "
-                           "file is damaged, fetch it again",
-                           e->graph->tensors[i]->name, (unsigned long long)row);
+    if (!o->cache || !*o->cache) return SEGUE_OK;
+    e->cache = sg_strndup(o->cache, strlen(o->cache));
+    if (!e->cache) return sg_no_memory("name of the cache folder", strlen(o->cache), err);
+    e->keep.folder = e->cache;
+    e->keep.most = o->cache_bytes ? o->cache_bytes : CACHE_BYTES;
+    e->keep.weights = e->model->weights_hash;
+    e->keep.firm = sg_archive_stamp(e->model->archive, &e->keep.stamp);
     return SEGUE_OK;
 }
 
@@ -198,7 +200,7 @@ static segue_status fill(struct segue_engine *e, segue_unit *const *units, size_
     struct sg_graph_wish wish = {.head = 1, .values = o->keep_values != 0};
     e->keep_values = o->keep_values != 0;
     SG_TRY(sg_model_graph(e->model, &wish, &e->graph, err));
-    SG_TRY(check_weights(e, err));
+    SG_TRY(name_cache(e, o, err));
     read_limits(e);
     return place_units(e, units, n, o, err);
 }
@@ -245,6 +247,7 @@ void segue_engine_close(segue_engine *e)
     sg_free(e->places);
     if (e->graph) sg_graph_free(e->graph);
     sg_free(e->breakers);
+    sg_free(e->cache);
     sg_model_unref(e->model);
     pthread_mutex_destroy(&e->lock);
     sg_free(e);

@@ -29,6 +29,8 @@ struct segue_engine {
     struct sg_place *places;   /* [places_n] */
     uint32_t places_n;
     uint32_t keep_values;
+    char *cache;            /* folder for what units make of the weights; NULL: nothing is kept */
+    struct sg_keep keep;    /* of that folder and this model */
     struct sg_graph *graph; /* all layers and the head */
     uint64_t context_max;   /* rows that the graph can place (learned positions); 0 = no bound */
     uint32_t token_limit;   /* tokens from here on are padding of the vocabulary; 0 = none are */

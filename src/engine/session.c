@@ -288,6 +288,9 @@ segue_status segue_session_stats_get(const segue_session *session, segue_stats *
     pthread_mutex_unlock(&session->engine->lock);
     stats.state_bytes = sg_layout_bytes(&session->layouts[0]) + sg_layout_bytes(&session->layouts[1]) +
                         sg_session_points_bytes(session);
+    const struct sg_layout *writing = &session->layouts[SG_WRITING];
+    const struct sg_program *program = writing->n ? writing->stages[0].stretch->program : NULL;
+    if (program && sg_ops_of(program)->kept) stats.packed = sg_ops_of(program)->kept(program, &stats.packed_why);
     return sg_sized_out(out, &stats, sizeof stats, "statistics", err);
 }
 

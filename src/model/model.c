@@ -274,7 +274,8 @@ static segue_status fill_info(struct opening *o)
     info->eos = m->eos;
     info->stops = m->stops;
     info->stops_n = m->stops_n;
-    sg_hash_hex(sg_archive_hash(m->archive), info->weights_id);
+    m->weights_hash = sg_archive_hash(m->archive);
+    sg_hash_hex(m->weights_hash, info->weights_id);
     SG_TRY(sum_weights(m, o->err));
     SG_TRY(hash_shape(m, o->err));
     return sum_state(m, o->err);

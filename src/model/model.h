@@ -44,6 +44,7 @@ struct segue_model {
     int32_t *stops; /* tokenizer's, generation_config's, without duplicates */
     size_t stops_n;
     segue_model_info info; /* filled at open */
+    struct sg_hash weights_hash; /* info.weights_id */
     struct sg_arena arena;
 };
 

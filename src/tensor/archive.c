@@ -291,7 +291,7 @@ segue_status sg_archive_open_memory(struct sg_archive **out, const uint8_t *byte
     }
     b.a->files_n = 1;
     b.a->files[0] = copy;
-    b.a->maps[0] = (struct sg_map){bytes, n};
+    b.a->maps[0] = (struct sg_map){.data = bytes, .size = n};
     return finish_open(out, &b, add_file(&b, 0, err), err);
 }
 
@@ -414,6 +414,20 @@ static struct sg_hash add_tensor(struct sg_hash h, const struct sg_tensor *t)
     h = add_sample(add_bytes(h, &t->bytes, sizeof t->bytes), t->data, t->bytes);
     if (groups) h = add_sample(h, t->affine.scales, groups * size);
     return groups && t->affine.biases ? add_sample(h, t->affine.biases, groups * size) : h;
+}
+
+/* Of all parts; 1 when every one is firm. */
+int sg_archive_stamp(const struct sg_archive *a, struct sg_hash *out)
+{
+    int firm = a->files_n > 0;
+    *out = (struct sg_hash){a->files_n, 0};
+    for (uint32_t i = 0; i < a->files_n; i++) {
+        const struct sg_stamp *s = &a->maps[i].stamp;
+        const uint64_t words[5] = {s->device, s->inode, s->size, s->modified_ns, s->changed_ns};
+        *out = add_bytes(*out, words, sizeof words);
+        firm &= s->firm != 0;
+    }
+    return firm;
 }
 
 /* Small archives: all bytes of all files. Large ones: of each file what lies before its first tensor (names,

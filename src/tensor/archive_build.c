@@ -170,6 +170,7 @@ segue_status sg_build_place(struct sg_build *b, struct sg_tensor *t, segue_error
             b->a->files[t->file], t->name, (unsigned long long)t->offset, (unsigned long long)t->offset,
             (unsigned long long)t->bytes, map->size);
     t->data = map->data + t->offset;
+    t->mapped = map->stamp.size != 0;
     return SEGUE_OK;
 }
 

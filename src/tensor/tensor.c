@@ -244,15 +244,46 @@ static int row_finite(const struct sg_tensor *t, uint64_t row, uint64_t rows, ui
                             : blocks_finite(t->storage, p, cols / info->block);
 }
 
-/* Rows are counted as stored; a block's own numbers are integers and cannot be bad. */
-int sg_tensor_finite(const struct sg_tensor *t, uint64_t *bad_row)
+uint64_t sg_tensor_stored_rows(const struct sg_tensor *t)
 {
     uint64_t rows = t->transposed ? t->cols : t->rows, cols = t->transposed ? t->rows : t->cols;
+    return cols ? rows : 0; /* an empty tensor may claim any number of rows */
+}
+
+/* A block's own numbers are integers and cannot be bad. */
+int sg_tensor_finite_rows(const struct sg_tensor *t, uint64_t from, uint64_t to, uint64_t *bad_row)
+{
+    uint64_t rows = sg_tensor_stored_rows(t), cols = t->transposed ? t->rows : t->cols;
     if (!sg_storage_info(t->storage)->computable) return 1;
-    for (uint64_t row = 0; cols && row < rows; row++) { /* an empty tensor may claim any number of rows */
+    for (uint64_t row = from; row < to; row++) {
         if (row_finite(t, row, rows, cols)) continue;
         if (bad_row) *bad_row = row;
         return 0;
     }
     return 1;
+}
+
+int sg_tensor_finite(const struct sg_tensor *t, uint64_t *bad_row)
+{
+    return sg_tensor_finite_rows(t, 0, sg_tensor_stored_rows(t), bad_row);
+}
+
+segue_status sg_tensor_not_finite(const struct sg_tensor *t, uint64_t row, segue_error *err)
+{
+    return sg_fail(err, SEGUE_EFORMAT,
+                   "engine not opened: %s: row %llu holds a weight or scale that is not finite; the file is damaged, "
+                   "fetch it again",
+                   t->name, (unsigned long long)row);
+}
+
+uint32_t sg_tensor_regions(const struct sg_tensor *t, struct sg_region out[3])
+{
+    int affine = t->storage == SG_AFFINE, grouped = t->storage == SG_Q8_GROUP;
+    uint64_t groups = t->affine.group ? t->rows * t->cols / t->affine.group : 0;
+    uint64_t bytes = groups * (affine ? plain_size(t->affine.storage) : sizeof(float));
+    uint32_t n = 1;
+    out[0] = (struct sg_region){t->data, t->bytes};
+    if ((affine || grouped) && t->affine.scales) out[n++] = (struct sg_region){t->affine.scales, bytes};
+    if (affine && t->affine.biases) out[n++] = (struct sg_region){t->affine.biases, bytes};
+    return n;
 }

@@ -50,6 +50,7 @@ struct sg_tensor {
     const uint8_t *data;         /* in the map; may be unaligned */
     uint64_t bytes, offset;      /* offset: in its file */
     uint32_t file;               /* index of the file in its archive */
+    uint32_t mapped;             /* 1: data (and affine) lie in a mapped file, whose pages may be given back */
     uint32_t transposed;         /* 1: stored [cols, rows] (GPT-2's Conv1D); plain storages only */
     struct sg_perm row_perm, col_perm;
     struct sg_affine affine;     /* SG_AFFINE; for SG_Q8_GROUP: scales (fp32) and group */
@@ -88,5 +89,16 @@ segue_status sg_quant_row(enum sg_storage s, const float *src, uint64_t n, void 
 /* 1 when no scale or value of the tensor is NaN or infinite; looks at the numbers only on F32/F16/BF16 and at
  * scales elsewhere. Reads all of it. */
 int sg_tensor_finite(const struct sg_tensor *t, uint64_t *bad_row);
+/* The same for stored rows [from, to), to <= sg_tensor_stored_rows. */
+int sg_tensor_finite_rows(const struct sg_tensor *t, uint64_t from, uint64_t to, uint64_t *bad_row);
+uint64_t sg_tensor_stored_rows(const struct sg_tensor *t);   /* 0 for empty tensors */
+/* The pieces of memory that a tensor's numbers lie in: codes, then scales and biases that lie apart. Returns how many. */
+struct sg_region {
+    const uint8_t *data;
+    uint64_t bytes;
+};
+uint32_t sg_tensor_regions(const struct sg_tensor *t, struct sg_region out[3]);
+/* EFORMAT names the tensor and row when a number or scale of it is not finite. */
+segue_status sg_tensor_not_finite(const struct sg_tensor *t, uint64_t row, segue_error *err);
 
 #endif

@@ -13,6 +13,7 @@
 
 #include <stdatomic.h>
 
+#include "base/hash.h"
 #include "graph/graph.h"
 #include "graph/lora.h"
 #include "unit/sample.h"
@@ -94,6 +95,16 @@ struct sg_state_opts {
     uint32_t undo;                   /* marks that can be alive at once; 0 = 8 */
 };
 
+/* Where a unit may keep what it makes of the weights, for the next start. Whatever is found there is checked before it is
+ * used; what cannot be kept is no failure. */
+struct sg_keep {
+    const char *folder;              /* made when missing */
+    uint64_t most;                   /* bytes of all entries in it; those used longest ago go */
+    struct sg_hash weights;          /* of names, shapes and samples (sg_archive_hash): names an entry, proves nothing */
+    struct sg_hash stamp;            /* of the files (sg_archive_stamp) ... */
+    int firm;                        /* ... 1: equal stamps prove equal bytes */
+};
+
 struct sg_unit_ops {
     const char *kind;                /* what a spec begins with */
 
@@ -106,9 +117,10 @@ struct sg_unit_ops {
     segue_status (*can)(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op, segue_error *why);
 
     /* All graphs of a model at once: the same tensor pointer in two graphs is one copy on the unit. Graphs and tensors
-     * outlive the program. programs[i] belongs to graphs[i]; all n or none. */
+     * outlive the program. programs[i] belongs to graphs[i]; all n or none. keep NULL: nothing is kept. EFORMAT: a weight
+     * that is not finite (unit/weights.h); a unit that finds kept weights may take that as done. */
     segue_status (*compile)(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n,
-                            struct sg_program **programs, segue_error *err);
+                            const struct sg_keep *keep, struct sg_program **programs, segue_error *err);
     void (*discard)(struct sg_program *p);
     /* Bytes of weights in memory of this unit's own (not mapped files), of weights read per decoded token, and of scratch. */
     void (*footprint)(const struct sg_program *p, uint64_t *own, uint64_t *read_per_token, uint64_t *scratch);
@@ -150,6 +162,8 @@ struct sg_unit_ops {
     segue_status (*weight_get)(struct sg_program *p, uint32_t tensor, float *out, segue_error *err);
     segue_status (*weight_put)(struct sg_program *p, uint32_t tensor, const float *in, segue_error *err);
     segue_status (*stream)(struct sg_unit *u, uint64_t bytes, double *gb_s, segue_error *err); /* read bandwidth, measured now */
+    /* What became of keeping: "mapped", "written", "anew" (made faster than kept), or NULL; *why: NULL or the reason. Lives with the program. */
+    const char *(*kept)(const struct sg_program *p, const char **why);
     segue_status (*meter)(struct sg_unit *u, double *joules, segue_error *err);
 };
 

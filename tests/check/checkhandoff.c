@@ -142,7 +142,7 @@ static segue_status seat_take(struct seat *s, const struct check_unit *u, const 
 {
     const struct sg_graph *graphs[] = {m->graph};
     *s = (struct seat){.u = u, .m = m, .kv = kv, .err = err};
-    SG_TRY(u->ops->compile(u->unit, graphs, 1, &s->program, err));
+    SG_TRY(u->ops->compile(u->unit, graphs, 1, NULL, &s->program, err));
     return seat_state(s);
 }
 

@@ -146,7 +146,7 @@ segue_status check_world_run(const struct check_world *w, const struct check_uni
     *out = (struct check_result){0};
     for (uint32_t i = 0; i < w->graph->ops_n; i++)
         SG_TRY(u->ops->can(u->unit, w->graph, &w->graph->ops[i], err));
-    SG_TRY(u->ops->compile(u->unit, graphs, 1, &p, err));
+    SG_TRY(u->ops->compile(u->unit, graphs, 1, NULL, &p, err));
     segue_status status = with_states(w, u, p, states, out, err);
     for (uint32_t s = 0; s < w->seqs; s++)
         if (states[s]) u->ops->state_free(states[s]);

@@ -161,7 +161,7 @@ static struct place place_open(const struct fixture *f, const char *spec)
     const struct sg_graph *graphs[1] = {f->graph};
     assert_int_equal(sg_spec_parse(&s, spec, NULL), SEGUE_OK);
     if (sg_unit_cpu.open(&p.unit, &s, &err) != SEGUE_OK) fail_msg("%s", err.text);
-    if (sg_unit_cpu.compile(p.unit, graphs, 1, &p.program, &err) != SEGUE_OK) fail_msg("%s", err.text);
+    if (sg_unit_cpu.compile(p.unit, graphs, 1, NULL, &p.program, &err) != SEGUE_OK) fail_msg("%s", err.text);
     return p;
 }
 
@@ -515,7 +515,7 @@ static int whole_life(const struct fixture *f)
     static float ignored[ROWS * VOCAB];
     assert_int_equal(sg_spec_parse(&spec, "cpu:threads=2", NULL), SEGUE_OK);
     segue_status status = sg_unit_cpu.open(&p.unit, &spec, NULL);
-    if (status == SEGUE_OK) status = sg_unit_cpu.compile(p.unit, graphs, 1, &p.program, NULL);
+    if (status == SEGUE_OK) status = sg_unit_cpu.compile(p.unit, graphs, 1, NULL, &p.program, NULL);
     if (status == SEGUE_OK)
         status = sg_unit_cpu.state_new(p.unit, f->graph->slots, f->graph->slots_n, &o, &s, NULL);
     if (status == SEGUE_OK) {

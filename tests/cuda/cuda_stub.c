@@ -76,7 +76,7 @@ static segue_status whole_life(const char *mode, segue_error *err)
     const struct sg_graph *graphs[] = {g};
     segue_status status = open_unit(&u, "cuda:0", err);
     if (status == SEGUE_OK) stub(mode);
-    if (status == SEGUE_OK) status = sg_unit_cuda.compile(u, graphs, 1, &p, err);
+    if (status == SEGUE_OK) status = sg_unit_cuda.compile(u, graphs, 1, NULL, &p, err);
     if (status == SEGUE_OK) status = sg_unit_cuda.state_new(u, g->slots, g->slots_n, NULL, &s, err);
     if (status == SEGUE_OK) {
         struct sg_span span = {.state = s, .rows = 1, .values = x, .steps = 1};

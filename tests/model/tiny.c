@@ -260,7 +260,7 @@ static segue_status prepare(struct bench *b)
     snprintf(spec.text, sizeof spec.text, "%s", b->ops->kind);
     SG_TRY(b->ops->open(&b->unit, &spec, b->err));
     const struct sg_graph *graph = b->graph;
-    SG_TRY(b->ops->compile(b->unit, &graph, 1, &b->program, b->err));
+    SG_TRY(b->ops->compile(b->unit, &graph, 1, NULL, &b->program, b->err));
     struct sg_state_opts opts = {.kv = b->wish->kv, .rows = b->prompt_n + 64};
     return b->ops->state_new(b->unit, b->graph->slots, b->graph->slots_n, &opts, &b->state, b->err);
 }

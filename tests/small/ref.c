@@ -90,7 +90,7 @@ static segue_status model_begin(struct model *m, const char *spec)
     SG_TRY(open_ref(m, spec));
     SG_TRY(build(m));
     const struct sg_graph *graphs[] = {m->graph};
-    SG_TRY(ref->compile(m->unit, graphs, 1, &m->program, &m->err));
+    SG_TRY(ref->compile(m->unit, graphs, 1, NULL, &m->program, &m->err));
     SG_TRY(ref->state_new(m->unit, m->graph->slots, m->graph->slots_n, &opts, &m->state, &m->err));
     m->wanted[0] = ROWS - 1;
     m->span = (struct sg_span){

@@ -205,7 +205,7 @@ static segue_status program_make(struct sg_cpu_unit *u, const struct sg_graph *g
 }
 
 static segue_status cpu_compile(struct sg_unit *unit, const struct sg_graph *const *graphs, uint32_t n,
-                                struct sg_program **programs, segue_error *err)
+                                const struct sg_keep *keep, struct sg_program **programs, segue_error *err)
 {
     struct sg_cpu_unit *u = own(unit);
     struct sg_pack_set *set = sg_alloc(sizeof *set);
@@ -220,7 +220,7 @@ static segue_status cpu_compile(struct sg_unit *unit, const struct sg_graph *con
     }
     if (status == SEGUE_OK) {
         pthread_mutex_lock(&u->work);
-        status = sg_pack_fill(set, u, err);
+        status = sg_pack_fill(set, u, graphs, n, keep, err);
         pthread_mutex_unlock(&u->work);
     }
     for (uint32_t i = 0; i < n && status != SEGUE_OK; i++) {
@@ -238,6 +238,13 @@ static void cpu_footprint(const struct sg_program *program, uint64_t *weights, u
     *weights = p->set->bytes;
     *read = p->read_per_token;
     *scratch = p->scratch_bytes;
+}
+
+static const char *cpu_kept(const struct sg_program *program, const char **why)
+{
+    const struct sg_pack_set *set = ((const struct sg_cpu_program *)(const void *)program)->set;
+    *why = set->kept_why.text[0] ? set->kept_why.text : NULL;
+    return set->kept;
 }
 
 /* --- runs --- */
@@ -432,4 +439,5 @@ const struct sg_unit_ops sg_unit_cpu = {
     .state_get = sg_cpu_state_get,
     .state_put = sg_cpu_state_put,
     .stream = cpu_stream,
+    .kept = cpu_kept,
 };

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/file.h"
 #include "unit/cpu/kernels.h"
 #include "unit/cpu/pool.h"
 #include "unit/unit.h"
@@ -29,8 +30,11 @@ struct sg_pack_set {
     struct sg_packed **items;
     uint32_t items_n, items_cap;
     struct sg_arena arena;           /* items, vectors */
-    void *memory;                    /* all packed data */
-    uint64_t bytes;                  /* of memory and arena */
+    void *memory;                    /* all packed data, or ... */
+    struct sg_map map;               /* ... the kept entry that holds it */
+    uint64_t bytes;                  /* of memory and arena; a mapped entry is not counted */
+    const char *kept;                /* see sg_unit_ops.kept */
+    segue_error kept_why;
 };
 struct sg_cpu_unit;
 /* The packed form of this window, once per set: filled in by sg_pack_fill. NULL: out of memory. */
@@ -38,7 +42,10 @@ struct sg_packed *sg_pack_want(struct sg_pack_set *set, const struct sg_tensor *
                                uint32_t rows);
 /* A tensor of few numbers as fp32 in the set's arena; NULL: out of memory. */
 const float *sg_pack_vector(struct sg_pack_set *set, const struct sg_tensor *t);
-segue_status sg_pack_fill(struct sg_pack_set *set, struct sg_cpu_unit *u, segue_error *err);
+/* Packs what is wanted and checks that all weights of the graphs are finite, or maps what an earlier start kept. The
+ * pages of each tensor are given back as soon as it is packed. keep may be NULL. */
+segue_status sg_pack_fill(struct sg_pack_set *set, struct sg_cpu_unit *u, const struct sg_graph *const *graphs,
+                          uint32_t n, const struct sg_keep *keep, segue_error *err);
 void sg_pack_unref(struct sg_pack_set *set);
 
 /* --- the unit --- */

@@ -201,7 +201,7 @@ struct sg_program {
     pthread_mutex_t lock; /* one run at a time uses the lane */
 };
 segue_status cu_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n,
-                        struct sg_program **programs, segue_error *err);
+                        const struct sg_keep *keep, struct sg_program **programs, segue_error *err);
 void cu_discard(struct sg_program *p);
 /* Windows of ops -> steps; both lists are written into the program. */
 segue_status cu_fuse(struct sg_program *p, segue_error *err);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "unit/ref/ref.h"
+#include "unit/weights.h"
 #include "unit/spec.h"
 
 enum { THREADS = 2, THREADS_MOST = 64, LIKELY_ROWS = 512 };
@@ -147,11 +148,14 @@ static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, str
     return SEGUE_OK;
 }
 
+/* Nothing is made of the weights, so there is nothing to keep. */
 static segue_status ref_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n,
-                                struct sg_program **programs, segue_error *err)
+                                const struct sg_keep *keep, struct sg_program **programs, segue_error *err)
 {
+    (void)keep;
     for (uint32_t i = 0; i < n; i++) {
-        segue_status status = compile_one(u, graphs[i], &programs[i], err);
+        segue_status status = sg_weights_check(graphs[i], err);
+        if (status == SEGUE_OK) status = compile_one(u, graphs[i], &programs[i], err);
         if (status == SEGUE_OK) continue;
         while (i) ref_discard(programs[--i]);
         return status;
