@@ -118,7 +118,7 @@ struct sg_unit_ops {
 
     /* All graphs of a model at once: the same tensor pointer in two graphs is one copy on the unit. Graphs and tensors
      * outlive the program. programs[i] belongs to graphs[i]; all n or none. keep NULL: nothing is kept. EFORMAT: a weight
-     * that is not finite (unit/weights.h); a unit that finds kept weights may take that as done. */
+     * that is not finite (unit/finite.h); a unit that finds kept weights may take that as done. */
     segue_status (*compile)(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n,
                             const struct sg_keep *keep, struct sg_program **programs, segue_error *err);
     void (*discard)(struct sg_program *p);

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "unit/cuda/cu.h"
-#include "unit/weights.h"
+#include "unit/finite.h"
 
 static uint64_t weight_bytes(const struct sg_program *p, const struct sg_weight *w)
 {
@@ -214,7 +214,7 @@ segue_status cu_compile(struct sg_unit *u, const struct sg_graph *const *graphs,
     struct cu_weights *w = NULL;
     (void)keep; /* weights are laid out on the card as they are copied there */
     for (uint32_t i = 0; i < n; i++) SG_TRY(sg_graph_check(graphs[i], err));
-    for (uint32_t i = 0; i < n; i++) SG_TRY(sg_weights_check(graphs[i], err));
+    for (uint32_t i = 0; i < n; i++) SG_TRY(sg_weights_finite(graphs[i], err));
     SG_TRY(check_memory(u, graphs, n, err));
     SG_TRY(cu_weights_new(u, graphs, n, &w, err));
     segue_status status = SEGUE_OK;

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "unit/ref/ref.h"
-#include "unit/weights.h"
+#include "unit/finite.h"
 #include "unit/spec.h"
 
 enum { THREADS = 2, THREADS_MOST = 64, LIKELY_ROWS = 512 };
@@ -154,7 +154,7 @@ static segue_status ref_compile(struct sg_unit *u, const struct sg_graph *const 
 {
     (void)keep;
     for (uint32_t i = 0; i < n; i++) {
-        segue_status status = sg_weights_check(graphs[i], err);
+        segue_status status = sg_weights_finite(graphs[i], err);
         if (status == SEGUE_OK) status = compile_one(u, graphs[i], &programs[i], err);
         if (status == SEGUE_OK) continue;
         while (i) ref_discard(programs[--i]);

@@ -1,8 +1,8 @@
-/* weights.c: see weights.h.
+/* finite.c: see finite.h.
  * SPDX-License-Identifier: MIT */
-#include "unit/weights.h"
+#include "unit/finite.h"
 
-segue_status sg_weights_check(const struct sg_graph *g, segue_error *err)
+segue_status sg_weights_finite(const struct sg_graph *g, segue_error *err)
 {
     uint64_t row;
     for (uint32_t i = 0; i < g->tensors_n; i++)
