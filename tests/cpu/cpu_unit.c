@@ -293,26 +293,43 @@ static void a_row_ignores_its_neighbours(void **state)
     }
 }
 
-/* All instruction sets at once on one graph: alike within rounding. */
+/* All instruction sets on one graph: each alone, alike within rounding; then all at the same time, every bit as alone. */
 static void units_live_side_by_side(void **state)
 {
     struct place p[SG_ISA_N];
-    float *logits[SG_ISA_N];
+    struct sg_state *s[SG_ISA_N];
+    struct sg_span spans[SG_ISA_N];
+    struct sg_result r[SG_ISA_N];
+    struct sg_run *runs[SG_ISA_N];
+    float *alone[SG_ISA_N], *beside[SG_ISA_N];
     int n = 0;
     for (int isa = SG_ISA_GENERIC; isa < SG_ISA_N; isa++) {
         if (!sg_isa_present((enum sg_isa)isa)) continue;
-        char spec[48] = "cpu:isa=";
+        char spec[48] = "cpu:threads=2,isa=";
         strcat(spec, sg_isa_name((enum sg_isa)isa));
         p[n++] = place_open(*state, spec);
     }
     for (int i = 0; i < n; i++) {
-        struct sg_state *s = state_open(&p[i], SG_F32);
-        logits[i] = prompt(&p[i], s, 16);
-        sg_unit_cpu.state_free(s);
-        if (i) assert_near(logits[i], logits[0], (size_t)ROWS * VOCAB, 2e-3f);
+        s[i] = state_open(&p[i], SG_F32);
+        alone[i] = prompt(&p[i], s[i], ROWS);
+        sg_unit_cpu.state_free(s[i]);
+        if (i) assert_near(alone[i], alone[0], (size_t)ROWS * VOCAB, 2e-3f);
     }
     for (int i = 0; i < n; i++) {
-        free(logits[i]);
+        s[i] = state_open(&p[i], SG_F32);
+        beside[i] = malloc(sizeof **beside * ROWS * VOCAB);
+        spans[i] = (struct sg_span){.state = s[i], .rows = ROWS, .tokens = p[i].f->tokens, .steps = 1,
+                                    .wanted = every_row(), .wanted_n = ROWS};
+        r[i] = (struct sg_result){.logits = beside[i]};
+        struct sg_batch b = {.spans = &spans[i], .spans_n = 1};
+        assert_int_equal(sg_unit_cpu.start(p[i].program, &b, &r[i], &runs[i], NULL), SEGUE_OK);
+    }
+    for (int i = 0; i < n; i++) {
+        while (sg_unit_cpu.wait(runs[i], 1000000000u, NULL) == SEGUE_END) continue;
+        assert_memory_equal(alone[i], beside[i], sizeof **beside * ROWS * VOCAB);
+        sg_unit_cpu.state_free(s[i]);
+        free(alone[i]);
+        free(beside[i]);
         place_close(&p[i]);
     }
 }
