@@ -1,0 +1,2 @@
+# MIL text, weight blobs, rules, the software engine, the private interface against a double.
+segue_test(ane_mil_text "small;quick" ane/mil_text.c)
