@@ -141,7 +141,7 @@ static void tiny_add(struct tiny_writer *w, const char *name, int layer, const u
 static int tiny_write(const struct tiny_model *m, const char *folder, uint32_t seed)
 {
     static struct tiny_writer w;
-    char path[1024];
+    char path[2048];
     w.n = 0;
     w.random = seed;
     for (const struct tiny_part *p = m->parts; p < m->parts + 20 && p->name; p++) {
@@ -180,7 +180,7 @@ static inline const char *tiny_folder(char *out, size_t cap, const char *test, c
 
 static inline void tiny_remove(const char *test)
 {
-    char path[1024], folder[512];
+    char path[2048], folder[512];
     for (int i = 0; i < TINY_MODELS; i++) {
         tiny_folder(folder, sizeof folder, test, tiny_models[i].name);
         snprintf(path, sizeof path, "%s/config.json", folder);

@@ -26,6 +26,10 @@ enum { SG_COARSE, SG_FINE, SG_SPARSE };      /* how exactly activations are quan
 /* Measured: see struct sg_part in cpu_types.h. */
 #define SG_STANDS_OUT 1.0
 
+/* Raise it whenever a byte of a packed layout changes its place or meaning: packs that an earlier version kept are then
+ * refused. tests/cpu/cpu_pack.c holds every layout against it. */
+enum { SG_PACK_LAYOUT = 1 };
+
 enum sg_pack {
     SG_PACK_Q4,      /* d f16, 4 vectors of nibbles (low: columns 0-15, high: 16-31); m = -8 d */
     SG_PACK_Q4M,     /* d f16, m f16, 4 vectors of nibbles */

@@ -13,10 +13,6 @@
 
 #include "unit/cpu/cpu_types.h"
 
-/* Raise it whenever a byte of any packed layout (kernels.h, pack.c) changes its place or meaning; tests/cpu/cpu_pack.c
- * holds the layouts against it. */
-enum { SG_PACK_LAYOUT = 1 };
-
 /* A run of bytes that is hashed at once, by one thread. */
 struct sg_piece { const uint8_t *data; size_t bytes; };
 enum { SG_PIECE_BYTES = 1 << 20 };
