@@ -39,6 +39,14 @@ static void bits(struct kernel_case *t, const void *want, const void *got, size_
         if (w[i] != g[i]) t->k.max_abs = 1 + abs(w[i] - g[i]);
 }
 
+/* Equal bits; what was below the normal range before rounding may be zero. */
+static void bf16_bits(struct kernel_case *t, const uint16_t *want, const uint16_t *got, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (want[i] != got[i] && ((want[i] & 0x7fff) > 0x80 || (got[i] & 0x7fff) > 0x80))
+            t->k.max_abs = 1 + abs(want[i] - got[i]);
+}
+
 static void floats(struct kernel_case *t, const float *want, const float *got, size_t n, double share)
 {
     for (size_t i = 0; i < n; i++)
@@ -139,6 +147,56 @@ static void check_open(struct kernel_case *t, enum sg_pack kind, uint64_t index)
             t->b->quant(x + i * k, k, 1, k, block, fine, one);
             t->b->few[kind](w, k, 16, one, 1, fine, alone, 16);
             bits(t, alone, out + i * 16, sizeof alone);
+        }
+    }
+    end(t, &g);
+    check_guard_free(&g);
+    sg_arena_free(&arena);
+}
+
+/* Opened weights and rows are equal bits; products agree, and each row is that of a tile of its own. */
+static void check_wide(struct kernel_case *t, enum sg_pack kind, uint64_t index)
+{
+    char name[32];
+    snprintf(name, sizeof name, "wide.%s", pack_names[kind]);
+    if (!begin(t, name, index)) return;
+    struct sg_arena arena = {0};
+    uint32_t terms = check_between(&t->rng, 1, 2), x_terms = check_between(&t->rng, 1, 2),
+             groups = check_between(&t->rng, 1, 5), nt = check_between(&t->rng, 1, 70),
+             tiles = (nt + 15) / 16;
+    size_t k = kind < SG_PACK_F32 ? 32 * check_between(&t->rng, 1, 9) : check_between(&t->rng, 1, 90),
+           each = sg_wide_size(k, terms), x_each = sg_wide_size(k, x_terms),
+           ldo = 16 * groups + check_below(&t->rng, 5), step = sg_pack_block_bytes(kind);
+    uint8_t *w = weights(t, &arena, kind, k, groups);
+    float *x = data(t, &arena, nt * k), *want = sg_arena_alloc(&arena, tiles * 16 * ldo * sizeof *want);
+    uint16_t *open[2], *rows[2];
+    for (int i = 0; i < 2; i++) {
+        open[i] = sg_arena_alloc(&arena, groups * each * sizeof *open[i]);
+        rows[i] = sg_arena_alloc(&arena, tiles * x_each * sizeof *rows[i]);
+    }
+    struct check_guard g;
+    float *got = check_guard_new(&g, ((tiles * 16 - 1) * ldo + groups * 16) * sizeof *got, 0);
+    if (w && x && want && open[0] && open[1] && rows[0] && rows[1] && got) {
+        for (int i = 0; i < 2; i++) {
+            const struct sg_kernels *kernels = i ? t->b : t->a;
+            for (uint32_t n = 0; n < groups; n++)
+                kernels->wide_open[kind](w + n * (k / sg_pack_block(kind) * step), k, terms,
+                                         open[i] + n * each);
+            for (uint32_t n = 0; n < nt; n += 16)
+                kernels->wide_rows(x + n * k, k, nt - n < 16 ? nt - n : 16, k, x_terms,
+                                   rows[i] + n / 16 * x_each);
+        }
+        bf16_bits(t, open[0], open[1], groups * each);
+        bf16_bits(t, rows[0], rows[1], tiles * x_each);
+        struct sg_wide m = {k, groups, tiles, terms, x_terms}, alone = {k, 1, 1, terms, x_terms};
+        t->a->wide_mm(&m, open[0], rows[0], want, ldo);
+        t->b->wide_mm(&m, open[0], rows[0], got, ldo);
+        for (uint32_t i = 0; i < nt; i++) floats(t, want + i * ldo, got + i * ldo, 16 * groups, 1e-5);
+        for (uint32_t n = 0; n < tiles * groups; n++) {
+            float *own = want + n / groups * 16 * ldo + n % groups * 16;
+            t->b->wide_mm(&alone, open[0] + n % groups * each, rows[0] + n / groups * x_each, own, ldo);
+            for (uint32_t i = 0; i < 16; i++)
+                bits(t, own + i * ldo, got + (n / groups * 16 + i) * ldo + n % groups * 16, 64);
         }
     }
     end(t, &g);
@@ -309,6 +367,7 @@ void check_kernels(struct check *c)
         for (uint32_t i = 0; i < n; i++) {
             for (int kind = 0; kind < SG_PACK_N; kind++) check_mm(&t, (enum sg_pack)kind, i);
             for (int kind = 0; kind < SG_PACK_F32; kind++) check_open(&t, (enum sg_pack)kind, i);
+            for (int kind = 0; kind < SG_PACK_N; kind++) check_wide(&t, (enum sg_pack)kind, i);
             check_quant(&t, i);
             check_row(&t, i);
             check_halves(&t, i);

@@ -20,7 +20,8 @@ static segue_status open_unit(struct check_unit *u, const char *spec, segue_erro
  * silence: the command `segue units` names them. */
 static void open_all(struct check *c)
 {
-    static const char *const sets[] = {"", ":isa=generic", ":isa=avx2", ":isa=avx512", ":isa=neon"};
+    static const char *const sets[] = {"",            ":isa=generic", ":isa=avx2",
+                                       ":isa=avx512", ":isa=amx",     ":isa=neon"};
     segue_unit_info infos[CHECK_UNITS];
     size_t n = 0;
     char spec[128];

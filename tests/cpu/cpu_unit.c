@@ -151,11 +151,12 @@ static int teardown(void **state)
 
 /* --- a unit with the model on it --- */
 
-struct place { const struct fixture *f; struct sg_unit *unit; struct sg_program *program; };
+struct place { const struct fixture *f; struct sg_unit *unit; struct sg_program *program; char spec[48]; };
 
 static struct place place_open(const struct fixture *f, const char *spec)
 {
     struct place p = {.f = f};
+    strncat(p.spec, spec, sizeof p.spec - 1);
     struct sg_unit_spec s;
     segue_error err = {0};
     const struct sg_graph *graphs[1] = {f->graph};
@@ -313,7 +314,9 @@ static void units_live_side_by_side(void **state)
         s[i] = state_open(&p[i], SG_F32);
         alone[i] = prompt(&p[i], s[i], ROWS);
         sg_unit_cpu.state_free(s[i]);
-        if (i) assert_near(alone[i], alone[0], (size_t)ROWS * VOCAB, 2e-3f);
+        /* long pieces: activations in bf16 instead of 8 bits of a block */
+        float most = strstr(p[i].spec, "amx") ? 0.15f : 2e-3f;
+        assert_near(alone[i], alone[0], (size_t)ROWS * VOCAB, most);
     }
     for (int i = 0; i < n; i++) {
         s[i] = state_open(&p[i], SG_F32);

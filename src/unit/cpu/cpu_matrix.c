@@ -1,7 +1,8 @@
 /* cpu_matrix.c: matrix stages. For few rows every thread prepares the whole input itself (normalise,
  * quantise: cheaper than a barrier) and streams its share of the weights; for more rows a stage of its own
  * prepares tiles, and each item opens a panel of weights once and multiplies it with all tiles. Both run the
- * same sums in the same order for every row.
+ * same sums in the same order for every row. Where the kernels have a wide form, passes of more than
+ * DECODE_ROWS rows take it: products of bf16, opened panel by panel, with nothing to do per block.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -13,16 +14,20 @@ enum {
     LINES = 64,
     TOKEN_BLOCK_BYTES = 1 << 20,
     DECODE_ROWS = 16,
-    PAIR = 2
+    PAIR = 2,
+    WIDE_PANEL = 8,             /* groups */
+    WIDE_PANEL_BYTES = 3 << 18, /* of them: in the second-level cache beside a tile */
+    WIDE_STEP = 2 * SG_WIDE,    /* rows */
+    WIDE_PREPARE = 48           /* rows: whole tiles of both forms */
 };
 
 /* Scratch of one thread. */
 struct room {
     uint64_t *stamp;                 /* pass and stage whose input lies in x */
-    float *rows;                     /* [SG_TILE][k] */
+    float *rows;      /* [SG_WIDE][k] */
     uint8_t *x;                      /* forms of up to SG_FEW rows */
-    uint8_t *open[2];                /* PAIR opened groups each */
-    float *out[2];                   /* [SG_TILE][16 * PANEL_MAX] */
+    uint8_t *open[2]; /* PAIR opened groups each, or a wide panel */
+    float *out[2];    /* [SG_TILE][16 * PANEL_MAX], or [WIDE_STEP][16 * WIDE_PANEL] */
 };
 
 static size_t lines(size_t bytes) { return (bytes + LINES - 1) / LINES * LINES; }
@@ -31,32 +36,48 @@ static uint32_t form_block(enum sg_form form)
 {
     return form == SG_FORM_X16_FINE || form == SG_FORM_X16_SPARSE ? 16 : 32;
 }
+static int is_wide(enum sg_form form) { return form >= SG_FORM_W1; }
+static uint32_t form_terms(enum sg_form form) { return form == SG_FORM_W2 ? 2 : 1; }
 static uint32_t form_fine(enum sg_form form) { return form <= SG_FORM_X16_FINE ? SG_FINE : SG_SPARSE; }
 
-/* Bytes of n rows of a form. */
+/* Bytes of n rows of a form; wide: of the tiles that hold them. */
 static size_t form_bytes(const struct sg_stage *st, enum sg_form form, size_t n)
 {
+    if (is_wide(form))
+        return (n + SG_WIDE - 1) / SG_WIDE * sg_wide_size(st->k, form_terms(form)) * sizeof(uint16_t);
     return form == SG_FORM_XF ? n * st->k * sizeof(float)
                               : sg_tile_bytes(st->k, form_block(form), form_fine(form), n);
 }
 
-/* The form that a part wants for a pass of so many rows. Up to DECODE_ROWS rows every product is fine: they
- * are bound by reading weights, and drafts are checked with the arithmetic of single steps. */
-static enum sg_form form_of(const struct sg_part *part, const struct sg_packed *w, uint32_t rows)
+/* Terms of a weight in wide form. */
+static uint32_t wide_terms(const struct sg_packed *w) { return w->kind == SG_PACK_F16 ? 2 : 1; }
+
+static int may_widen(const struct sg_part *part, const struct sg_packed *w)
 {
-    if (w->kind >= SG_PACK_F32) return SG_FORM_XF;
+    return w->kind > SG_PACK_F32 || (w->kind < SG_PACK_F32 && !part->fine);
+}
+
+/* The form that a part wants for a pass of so many rows. Up to DECODE_ROWS rows every product is fine: they
+ * are bound by reading weights, and drafts are checked with the arithmetic of single steps. Wide: bf16 holds
+ * 8 bits, so F16 takes two terms to lose nothing, and the few products that must be fine stay in tiles. */
+static enum sg_form form_of(const struct sg_kernels *k, const struct sg_part *part, const struct sg_packed *w,
+                            uint32_t rows)
+{
     int fine = part->fine || rows <= DECODE_ROWS;
+    if (k->wide && rows > DECODE_ROWS && may_widen(part, part->w) && (!part->up || may_widen(part, part->up)))
+        return w->kind > SG_PACK_F32 ? SG_FORM_W2 : SG_FORM_W1;
+    if (w->kind >= SG_PACK_F32) return SG_FORM_XF;
     return w->kind == SG_PACK_Q8H ? (fine ? SG_FORM_X16_FINE : SG_FORM_X16_SPARSE)
            : fine                 ? SG_FORM_X32_FINE
                                   : SG_FORM_X32_SPARSE;
 }
 
-static uint32_t forms_of(const struct sg_stage *st, uint32_t rows)
+static uint32_t forms_of(const struct sg_kernels *k, const struct sg_stage *st, uint32_t rows)
 {
     uint32_t forms = 0;
     for (uint32_t i = 0; i < st->parts_n; i++) {
-        forms |= 1u << form_of(&st->parts[i], st->parts[i].w, rows);
-        if (st->parts[i].up) forms |= 1u << form_of(&st->parts[i], st->parts[i].up, rows);
+        forms |= 1u << form_of(k, &st->parts[i], st->parts[i].w, rows);
+        if (st->parts[i].up) forms |= 1u << form_of(k, &st->parts[i], st->parts[i].up, rows);
     }
     return forms;
 }
@@ -70,19 +91,40 @@ static size_t form_at(const struct sg_stage *st, uint32_t forms, enum sg_form fo
     return at;
 }
 
-size_t sg_matrix_x_bytes(const struct sg_stage *st)
+/* Rows are counted in whole wide tiles: the area has room for a multiple of them. */
+size_t sg_matrix_x_bytes(const struct sg_cpu_program *p, const struct sg_stage *st)
 {
-    size_t few = form_at(st, forms_of(st, 1), SG_FORM_N, 1),
-           many = form_at(st, forms_of(st, UINT32_MAX), SG_FORM_N, 1);
+    const struct sg_kernels *k = sg_program_kernels(p);
+    size_t few = form_at(st, forms_of(k, st, 1), SG_FORM_N, 1),
+           many = form_at(st, forms_of(k, st, UINT32_MAX), SG_FORM_N, SG_WIDE) / SG_WIDE + 1;
     return (few > many ? few : many) + LINES;
 }
 
-static size_t open_bytes(const struct sg_stage *st) { return PAIR * lines((size_t)st->k * 24); }
-
-size_t sg_matrix_thread_bytes(const struct sg_stage *st)
+/* Groups of a wide panel. */
+static uint32_t wide_groups(const struct sg_stage *st)
 {
-    return LINES + lines(SG_TILE * sizeof(float) * st->k) + SG_FEW * lines(sg_matrix_x_bytes(st)) +
-           2 * open_bytes(st) + 2 * lines(SG_TILE * 16 * PANEL_MAX * sizeof(float));
+    size_t n = WIDE_PANEL_BYTES / (sg_wide_size(st->k, SG_WIDE_TERMS) * sizeof(uint16_t));
+    return n < PAIR ? PAIR : n > WIDE_PANEL ? WIDE_PANEL : (uint32_t)(n / PAIR * PAIR);
+}
+
+static size_t open_bytes(const struct sg_cpu_program *p, const struct sg_stage *st)
+{
+    size_t tiles = PAIR * lines((size_t)st->k * 24),
+           wide = wide_groups(st) * sg_wide_size(st->k, SG_WIDE_TERMS) * sizeof(uint16_t);
+    return sg_program_kernels(p)->wide && wide > tiles ? wide : tiles;
+}
+
+static size_t out_bytes(void)
+{
+    return lines(
+        (SG_TILE * PANEL_MAX > WIDE_STEP * WIDE_PANEL ? SG_TILE * PANEL_MAX : WIDE_STEP * WIDE_PANEL) *
+        SG_GROUP * sizeof(float));
+}
+
+size_t sg_matrix_thread_bytes(const struct sg_cpu_program *p, const struct sg_stage *st)
+{
+    return LINES + lines(SG_WIDE * sizeof(float) * st->k) + SG_FEW * lines(sg_matrix_x_bytes(p, st)) +
+           2 * open_bytes(p, st) + 2 * out_bytes();
 }
 
 static struct room room_of(const struct sg_pass *a, const struct sg_stage *st, uint32_t thread)
@@ -91,20 +133,29 @@ static struct room room_of(const struct sg_pass *a, const struct sg_stage *st, u
     struct room r = {.stamp = (uint64_t *)(void *)p};
     p += LINES;
     r.rows = (float *)(void *)p;
-    p += lines(SG_TILE * sizeof(float) * st->k);
+    p += lines(SG_WIDE * sizeof(float) * st->k);
     r.x = p;
-    p += SG_FEW * lines(sg_matrix_x_bytes(st));
-    for (int i = 0; i < 2; i++, p += open_bytes(st)) r.open[i] = p;
-    for (int i = 0; i < 2; i++, p += lines(SG_TILE * 16 * PANEL_MAX * sizeof(float)))
-        r.out[i] = (float *)(void *)p;
+    p += SG_FEW * lines(sg_matrix_x_bytes(a->p, st));
+    for (int i = 0; i < 2; i++, p += open_bytes(a->p, st)) r.open[i] = p;
+    for (int i = 0; i < 2; i++, p += out_bytes()) r.out[i] = (float *)(void *)p;
     return r;
 }
 
 /* --- preparing --- */
 
-/* Rows [t, t + n) in every form, for a tile that begins at row t of `all` rows. */
-static void prepare(const struct sg_pass *a, const struct sg_stage *st, uint32_t t, uint32_t n, uint32_t all,
-                    float *rows, uint8_t *x)
+/* Rows of one tile of a form. */
+static uint32_t form_tile(enum sg_form form) { return is_wide(form) ? SG_WIDE : SG_TILE; }
+
+/* Rows that one item prepares: whole tiles of every form. */
+static uint32_t prepare_rows(const struct sg_pass *a, const struct sg_stage *st)
+{
+    uint32_t forms = forms_of(sg_pass_kernels(a), st, sg_stage_rows(a, st)), wide = 3u << SG_FORM_W1;
+    return !(forms & wide) ? SG_TILE : forms & ~wide ? WIDE_PREPARE : SG_WIDE;
+}
+
+/* Rows [t, t + n), at most one tile, in one form. */
+static void prepare_tile(const struct sg_pass *a, const struct sg_stage *st, enum sg_form form, uint32_t t,
+                         uint32_t n, float *rows, uint8_t *to)
 {
     const struct sg_kernels *k = sg_pass_kernels(a);
     size_t stride;
@@ -115,12 +166,25 @@ static void prepare(const struct sg_pass *a, const struct sg_stage *st, uint32_t
         from = rows;
         stride = st->k;
     }
-    uint32_t forms = forms_of(st, all);
+    if (is_wide(form))
+        k->wide_rows(from, stride, n, st->k, form_terms(form), (uint16_t *)(void *)to);
+    else if (form == SG_FORM_XF)
+        k->spread(from, stride, n, st->k, (float *)(void *)to);
+    else
+        k->quant(from, stride, n, st->k, form_block(form), form_fine(form), to);
+}
+
+/* Rows [t, t + n) in every form, of `all` rows; t begins a tile of each. */
+static void prepare(const struct sg_pass *a, const struct sg_stage *st, uint32_t t, uint32_t n, uint32_t all,
+                    float *rows, uint8_t *x)
+{
+    uint32_t forms = forms_of(sg_pass_kernels(a), st, all);
     for (unsigned f = 0; f < SG_FORM_N; f++) {
-        if (!(forms >> f & 1u)) continue;
-        uint8_t *to = x + form_at(st, forms, (enum sg_form)f, all) + form_bytes(st, (enum sg_form)f, t);
-        if (f == SG_FORM_XF) k->spread(from, stride, n, st->k, (float *)(void *)to);
-        else k->quant(from, stride, n, st->k, form_block((enum sg_form)f), form_fine((enum sg_form)f), to);
+        enum sg_form form = (enum sg_form)f;
+        uint8_t *to = x + form_at(st, forms, form, all);
+        for (uint32_t i = t, each = form_tile(form); forms >> f & 1u && i < t + n; i += each)
+            prepare_tile(a, st, form, i, t + n - i < each ? t + n - i : each, rows,
+                         to + form_bytes(st, form, i));
     }
 }
 
@@ -177,8 +241,10 @@ static uint32_t item_groups(const struct sg_pass *a, const struct sg_stage *st)
     const struct sg_cpu_unit *u = (const struct sg_cpu_unit *)(const void *)a->p->base.unit;
     uint32_t all = 0, threads = sg_pool_threads(u->pool);
     for (uint32_t i = 0; i < st->parts_n; i++) all += st->parts[i].w->groups;
-    uint32_t n = all / (threads * ITEMS_PER_THREAD), least = sg_stage_rows(a, st) > SG_FEW ? PAIR : 1;
-    return n < least ? least : n > PANEL_MAX ? PANEL_MAX : n / least * least;
+    uint32_t n = all / (threads * ITEMS_PER_THREAD), rows = sg_stage_rows(a, st),
+             least = rows > SG_FEW ? PAIR : 1,
+             most = sg_pass_kernels(a)->wide && rows > DECODE_ROWS ? wide_groups(st) : PANEL_MAX;
+    return n < least ? least : n > most ? most : n / least * least;
 }
 
 static uint32_t part_items(const struct sg_part *part, uint32_t each)
@@ -191,8 +257,11 @@ uint32_t sg_matrix_items(const struct sg_pass *a, const struct sg_stage *st)
     uint32_t rows = sg_stage_rows(a, st), n = 0, each;
     if (!rows) return 0;
     switch (st->kind) {
-    case SG_ST_LORA: return a->loras ? rows : 0;
-    case SG_ST_PREP: return rows <= SG_FEW ? 0 : (rows + SG_TILE - 1) / SG_TILE;
+    case SG_ST_LORA:
+        return a->loras ? rows : 0;
+    case SG_ST_PREP:
+        each = prepare_rows(a, st);
+        return rows <= SG_FEW ? 0 : (rows + each - 1) / each;
     default:
         each = item_groups(a, st);
         for (uint32_t i = 0; i < st->parts_n; i++) n += part_items(&st->parts[i], each);
@@ -216,10 +285,10 @@ static void few_work(struct sg_pass *a, const struct sg_stage *st, const struct 
     for (int up = 0; up < (part->up ? 2 : 1); up++) {
         const struct sg_packed *w = up ? part->up : part->w;
         b.rows = w->rows - b.row < n * SG_GROUP ? w->rows - b.row : n * SG_GROUP;
-        enum sg_form form = form_of(part, w, rows);
-        const void *x = tile_at(st, forms_of(st, rows), form, room.x, rows, 0);
-        k->few[w->kind](w->data + g * w->group_bytes, st->k, b.rows, x, rows, form_fine(form),
-                        room.out[up], PANEL_MAX * SG_GROUP);
+        enum sg_form form = form_of(k, part, w, rows);
+        const void *x = tile_at(st, forms_of(k, st, rows), form, room.x, rows, 0);
+        k->few[w->kind](w->data + g * w->group_bytes, st->k, b.rows, x, rows, form_fine(form), room.out[up],
+                        PANEL_MAX * SG_GROUP);
     }
     finish(a, part, &b, room.out[0], room.out[1], PANEL_MAX * SG_GROUP);
 }
@@ -235,16 +304,28 @@ static const uint8_t *opened(const struct sg_kernels *k, const struct sg_packed 
     return room;
 }
 
+static const uint8_t *wide_opened(const struct sg_kernels *k, const struct sg_packed *w, uint32_t g,
+                                  uint32_t n, uint8_t *room)
+{
+    uint32_t terms = wide_terms(w);
+    size_t each = sg_wide_size(w->k, terms);
+    for (uint32_t i = 0; i < n; i++)
+        k->wide_open[w->kind](w->data + (g + i) * w->group_bytes, w->k, terms,
+                              (uint16_t *)(void *)room + i * each);
+    return room;
+}
+
 /* One side of a part: its weights for one group, and where its activations are. */
 struct side { const struct sg_packed *w; const uint8_t *open, *x; enum sg_form form; };
 
 static struct side side_of(const struct sg_pass *a, const struct sg_stage *st, const struct sg_part *part,
                            const struct sg_packed *w, uint32_t g, uint32_t n, uint8_t *room)
 {
+    const struct sg_kernels *k = sg_pass_kernels(a);
     uint32_t rows = sg_stage_rows(a, st);
-    struct side s = {.w = w, .form = form_of(part, w, rows)};
-    s.open = opened(sg_pass_kernels(a), w, g, n, room);
-    s.x = a->p->x_area + form_at(st, forms_of(st, rows), s.form, rows);
+    struct side s = {.w = w, .form = form_of(k, part, w, rows)};
+    s.open = is_wide(s.form) ? wide_opened(k, w, g, n, room) : opened(k, w, g, n, room);
+    s.x = a->p->x_area + form_at(st, forms_of(k, st, rows), s.form, rows);
     return s;
 }
 
@@ -266,8 +347,8 @@ static void many_work(struct sg_pass *a, const struct sg_stage *st, const struct
     const struct sg_kernels *k = sg_pass_kernels(a);
     struct room room = room_of(a, st, thread);
     uint32_t all = sg_stage_rows(a, st),
-             many =
-                 (uint32_t)(TOKEN_BLOCK_BYTES / (form_bytes(st, form_of(part, part->w, all), SG_TILE) + 1)) *
+             many = (uint32_t)(TOKEN_BLOCK_BYTES /
+                               (form_bytes(st, form_of(k, part, part->w, all), SG_TILE) + 1)) *
                  SG_TILE;
     if (many < 8 * SG_TILE) many = 8 * SG_TILE;
     for (uint32_t from = 0; from < all; from += many)
@@ -283,6 +364,39 @@ static void many_work(struct sg_pass *a, const struct sg_stage *st, const struct
                 if (part->up) tile_mm(k, st, &up, &b, room.out[1]);
                 finish(a, part, &b, room.out[0], room.out[1], PAIR * SG_GROUP);
             }
+            if (a->cancel && atomic_load_explicit(a->cancel, memory_order_relaxed)) return;
+        }
+}
+
+static void wide_mm(const struct sg_kernels *k, const struct sg_stage *st, const struct side *s,
+                    uint32_t groups, const struct block *b, float *out)
+{
+    struct sg_wide m = {.k = st->k,
+                        .groups = groups,
+                        .tiles = (b->nt + SG_WIDE - 1) / SG_WIDE,
+                        .w_terms = wide_terms(s->w),
+                        .x_terms = form_terms(s->form)};
+    k->wide_mm(&m, (const uint16_t *)(const void *)s->open,
+               (const uint16_t *)(const void *)(s->x + form_bytes(st, s->form, b->t)), out,
+               WIDE_PANEL * SG_GROUP);
+}
+
+/* Groups [g, g + n) of a part for many rows in wide form: the panel stays in the second-level cache, tiles of
+ * activations pass by. */
+static void wide_work(struct sg_pass *a, const struct sg_stage *st, const struct sg_part *part, uint32_t g,
+                      uint32_t n, uint32_t thread)
+{
+    const struct sg_kernels *k = sg_pass_kernels(a);
+    struct room room = room_of(a, st, thread);
+    uint32_t all = sg_stage_rows(a, st), left = part->w->rows - g * SG_GROUP;
+    struct block b = {.row = g * SG_GROUP, .rows = left < n * SG_GROUP ? left : n * SG_GROUP};
+    struct side w = side_of(a, st, part, part->w, g, n, room.open[0]), up = w;
+    if (part->up) up = side_of(a, st, part, part->up, g, n, room.open[1]);
+    for (; b.t < all; b.t += WIDE_STEP) {
+        b.nt = all - b.t < WIDE_STEP ? all - b.t : WIDE_STEP;
+        wide_mm(k, st, &w, n, &b, room.out[0]);
+        if (part->up) wide_mm(k, st, &up, n, &b, room.out[1]);
+        finish(a, part, &b, room.out[0], room.out[1], WIDE_PANEL * SG_GROUP);
             if (a->cancel && atomic_load_explicit(a->cancel, memory_order_relaxed)) return;
         }
 }
@@ -336,14 +450,19 @@ void sg_matrix_work(struct sg_pass *a, const struct sg_stage *st, uint32_t item,
     }
     if (st->kind == SG_ST_PREP) {
         struct room room = room_of(a, st, thread);
-        uint32_t t = item * SG_TILE;
+        uint32_t n = prepare_rows(a, st), t = item * n;
         *room.stamp = 0;
-        prepare(a, st, t, rows - t < SG_TILE ? rows - t : SG_TILE, rows, room.rows, a->p->x_area);
+        prepare(a, st, t, rows - t < n ? rows - t : n, rows, room.rows, a->p->x_area);
         return;
     }
     uint32_t each = item_groups(a, st), i = 0;
     while (item >= part_items(&st->parts[i], each)) item -= part_items(&st->parts[i++], each);
     uint32_t g = item * each, left = st->parts[i].w->groups - g;
-    if (rows <= SG_FEW) few_work(a, st, &st->parts[i], g, left < each ? left : each, thread);
-    else many_work(a, st, &st->parts[i], g, left < each ? left : each, thread);
+    const struct sg_part *part = &st->parts[i];
+    if (rows <= SG_FEW)
+        few_work(a, st, part, g, left < each ? left : each, thread);
+    else if (is_wide(form_of(sg_pass_kernels(a), part, part->w, rows)))
+        wide_work(a, st, part, g, left < each ? left : each, thread);
+    else
+        many_work(a, st, part, g, left < each ? left : each, thread);
 }

@@ -166,14 +166,16 @@ enum sg_stage_kind {
     SG_ST_ROWS
 };
 /* Forms of activations that the parts of a matrix stage want: quantised in blocks of 32 or 16, fine (16 bits,
- * two passes over the weight in registers) or sparse (the second pass only where a block stands out); fp32.
- */
+ * two passes over the weight in registers) or sparse (the second pass only where a block stands out); fp32;
+ * wide in one term or two. */
 enum sg_form {
     SG_FORM_X32_FINE,
     SG_FORM_X16_FINE,
     SG_FORM_X32_SPARSE,
     SG_FORM_X16_SPARSE,
     SG_FORM_XF,
+    SG_FORM_W1,
+    SG_FORM_W2,
     SG_FORM_N
 };
 
@@ -294,15 +296,20 @@ static inline uint32_t sg_stage_rows(const struct sg_pass *a, const struct sg_st
 {
     return st->wanted ? a->r : a->t;
 }
+static inline const struct sg_kernels *sg_program_kernels(const struct sg_cpu_program *p)
+{
+    return &((const struct sg_cpu_unit *)(const void *)p->base.unit)->k;
+}
 static inline const struct sg_kernels *sg_pass_kernels(const struct sg_pass *a)
 {
-    return &((const struct sg_cpu_unit *)(const void *)a->p->base.unit)->k;
+    return sg_program_kernels(a->p);
 }
 /* Items and work of a stage, by file: cpu_matrix.c, cpu_attend.c, cpu_rows.c */
 uint32_t sg_matrix_items(const struct sg_pass *a, const struct sg_stage *st);
 void sg_matrix_work(struct sg_pass *a, const struct sg_stage *st, uint32_t item, uint32_t thread);
-size_t sg_matrix_thread_bytes(const struct sg_stage *st);
-size_t sg_matrix_x_bytes(const struct sg_stage *st);         /* per row, of all forms that it may take */
+size_t sg_matrix_thread_bytes(const struct sg_cpu_program *p, const struct sg_stage *st);
+/* Per row, of all forms that it may take. */
+size_t sg_matrix_x_bytes(const struct sg_cpu_program *p, const struct sg_stage *st);
 uint32_t sg_attend_items(const struct sg_pass *a, const struct sg_stage *st);
 void sg_attend_work(struct sg_pass *a, const struct sg_stage *st, uint32_t item, uint32_t thread);
 size_t sg_attend_thread_bytes(const struct sg_cpu_program *p, const struct sg_stage *st);

@@ -6,10 +6,11 @@
 #include "base/err.h"
 #include "unit/cpu/kernels.h"
 
-enum sg_isa { SG_ISA_GENERIC, SG_ISA_AVX2, SG_ISA_AVX512, SG_ISA_NEON, SG_ISA_N };
+enum sg_isa { SG_ISA_GENERIC, SG_ISA_AVX2, SG_ISA_AVX512, SG_ISA_AMX, SG_ISA_NEON, SG_ISA_N };
 
 const char *sg_isa_name(enum sg_isa isa);
-int sg_isa_present(enum sg_isa isa);         /* built in and supported here */
+/* Built in and supported here. AMX: asks Linux for it, which lasts as long as the process. */
+int sg_isa_present(enum sg_isa isa);
 /* name: NULL = the best present. EARG: unknown name; EUNIT: not on this machine. */
 segue_status sg_isa_choose(const char *name, struct sg_kernels *out, segue_error *err);
 

@@ -89,6 +89,67 @@ static void open_any(enum sg_pack kind, const uint8_t *w, size_t k, uint8_t *out
     }
 }
 
+/* fp32 values of columns [from, from + 32) of a group, 0 behind the last. */
+static void wide_values(enum sg_pack kind, const uint8_t *w, size_t k, size_t from, float v[16][32])
+{
+    uint32_t block = sg_pack_block(kind);
+    size_t step = sg_pack_block_bytes(kind);
+    memset(v, 0, 16 * sizeof v[0]);
+    for (size_t c = from; c < from + 32 && c < k; c += block) {
+        const uint8_t *b = w + c / block * step;
+        uint8_t q[16][32];
+        float d[16], m[16];
+        if (kind < SG_PACK_F32) block_read(kind, b, q, d, m);
+        for (int r = 0; r < 16; r++)
+            for (uint32_t i = 0; i < block; i++)
+                v[r][c - from + i] = kind < SG_PACK_F32    ? fmaf((float)q[r][i], d[r], m[r])
+                                     : kind == SG_PACK_F32 ? sg_f32_of_bits(sg_le32(b + 4 * r))
+                                     : kind == SG_PACK_F16 ? sg_f32_of_f16(sg_le16(b + 2 * r))
+                                                           : sg_f32_of_bf16(sg_le16(b + 2 * r));
+    }
+}
+
+static void wide_open_any(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t terms, uint16_t *out)
+{
+    float v[16][32];
+    for (size_t from = 0; from < k; from += 32) {
+        wide_values(kind, w, k, from, v);
+        for (uint32_t term = 0; term < terms; term++)
+            for (int pair = 0; pair < 16; pair++)
+                for (int r = 0; r < 16; r++, out += 2) {
+                    out[0] = plain_term(v[r][2 * pair], term);
+                    out[1] = plain_term(v[r][2 * pair + 1], term);
+                }
+    }
+}
+
+/* One term of the weights times one of the activations, 32 columns. */
+static void wide_products(const uint16_t *w, const uint16_t *x, float acc[16][16])
+{
+    for (int t = 0; t < 16; t++)
+        for (int c = 0; c < 32; c++)
+            for (int r = 0; r < 16; r++)
+                acc[t][r] += sg_f32_of_bf16(x[t * 32 + c]) * sg_f32_of_bf16(w[c / 2 * 32 + r * 2 + c % 2]);
+}
+
+static void wide_mm(const struct sg_wide *m, const uint16_t *w, const uint16_t *x, float *out, size_t ldo)
+{
+    size_t w_each = sg_wide_size(m->k, m->w_terms), x_each = sg_wide_size(m->k, m->x_terms),
+           steps = sg_wide_size(m->k, 1) / 512;
+    for (uint32_t tile = 0; tile < m->tiles; tile++)
+        for (uint32_t g = 0; g < m->groups; g++) {
+            float acc[16][16] = {{0}};
+            const uint16_t *ws = w + g * w_each, *xs = x + tile * x_each;
+            for (size_t i = 0; i < steps; i++, ws += 512 * m->w_terms, xs += 512 * m->x_terms) {
+                wide_products(ws, xs, acc);
+                if (m->w_terms > 1) wide_products(ws + 512, xs, acc);
+                if (m->x_terms > 1) wide_products(ws, xs + 512, acc);
+            }
+            for (int t = 0; t < 16; t++)
+                memcpy(out + (tile * 16 + (size_t)t) * ldo + g * 16, acc[t], sizeof acc[t]);
+        }
+}
+
 #define QUANT(name, kind)                                                                                  \
     static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, \
                      float *out, size_t ldo)                                                               \
@@ -104,6 +165,11 @@ static void open_any(enum sg_pack kind, const uint8_t *w, size_t k, uint8_t *out
     }
 #define OPEN(name, kind) \
     static void name(const uint8_t *w, size_t k, uint8_t *out) { open_any(kind, w, k, out); }
+#define WIDE(name, kind)                                                        \
+    static void name(const uint8_t *w, size_t k, uint32_t terms, uint16_t *out) \
+    {                                                                           \
+        wide_open_any(kind, w, k, terms, out);                                  \
+    }
 QUANT(mm_q4, SG_PACK_Q4)
 QUANT(mm_q4m, SG_PACK_Q4M)
 QUANT(mm_q8, SG_PACK_Q8)
@@ -117,10 +183,21 @@ OPEN(open_q4, SG_PACK_Q4)
 OPEN(open_q4m, SG_PACK_Q4M)
 OPEN(open_q8, SG_PACK_Q8)
 OPEN(open_q4f, SG_PACK_Q4F)
+WIDE(wide_q4, SG_PACK_Q4)
+WIDE(wide_q4m, SG_PACK_Q4M)
+WIDE(wide_q8, SG_PACK_Q8)
+WIDE(wide_q4f, SG_PACK_Q4F)
+WIDE(wide_q8f, SG_PACK_Q8F)
+WIDE(wide_q8h, SG_PACK_Q8H)
+WIDE(wide_f32, SG_PACK_F32)
+WIDE(wide_f16, SG_PACK_F16)
+WIDE(wide_bf16, SG_PACK_BF16)
 
 void sg_kernels_generic(struct sg_kernels *k)
 {
     sg_mm_fn *const few[SG_PACK_N] = {mm_q4, mm_q4m, mm_q8, mm_q4f, mm_q8f, mm_q8h, mm_f32, mm_f16, mm_bf16};
+    void (*const wide[SG_PACK_N])(const uint8_t *, size_t, uint32_t, uint16_t *) = {
+        wide_q4, wide_q4m, wide_q8, wide_q4f, wide_q8f, wide_q8h, wide_f32, wide_f16, wide_bf16};
     memset(k, 0, sizeof *k);
     k->isa = "generic";
     memcpy(k->few, few, sizeof few);
@@ -130,5 +207,7 @@ void sg_kernels_generic(struct sg_kernels *k)
     k->open[SG_PACK_Q4M] = open_q4m;
     k->open[SG_PACK_Q8] = open_q8;
     k->open[SG_PACK_Q4F] = open_q4f;
+    memcpy(k->wide_open, wide, sizeof wide);
+    k->wide_mm = wide_mm;
     plain_rows(k);
 }

@@ -330,6 +330,22 @@ static void plain_spread(const float *x, size_t ldx, uint32_t nt, size_t k, floa
         for (size_t i = 0; i < k; i++) tile[i * nt + t] = x[t * ldx + i];
 }
 
+/* Term `term` of x. */
+static inline uint16_t plain_term(float x, uint32_t term)
+{
+    uint16_t high = sg_bf16_of_f32(x);
+    return term ? sg_bf16_of_f32(x - sg_f32_of_bf16(high)) : high;
+}
+
+static void plain_wide_rows(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t terms, uint16_t *out)
+{
+    for (size_t from = 0; from < k; from += SG_WIDE_COLUMNS)
+        for (uint32_t term = 0; term < terms; term++)
+            for (uint32_t t = 0; t < SG_WIDE; t++)
+                for (size_t c = from; c < from + SG_WIDE_COLUMNS; c++)
+                    *out++ = t < nt && c < k ? plain_term(x[t * ldx + c], term) : 0;
+}
+
 static uint64_t plain_sum(const uint64_t *x, size_t n)
 {
     uint64_t a[16] = {0}, all = 0;
@@ -360,6 +376,7 @@ static void plain_rows(struct sg_kernels *k)
     k->delta = plain_delta;
     k->quant = plain_quant;
     k->spread = plain_spread;
+    k->wide_rows = plain_wide_rows;
     k->sum = plain_sum;
 }
 

@@ -11,6 +11,11 @@
  * kept only in blocks whose largest number stands out of its row, where most of the error would be; where no
  * row of the tile has rests, the sign of its first d is set and every d is that of q alone. Float ("xf"):
  * [k][nt] f32.
+ *
+ * Wide: products of bf16, sums in fp32, for many rows. A number is rounded to one term, or to two: the second
+ * is what the first leaves, rounded too. Weights of a group: per 32 columns, per term, 16 pairs of columns x
+ * 16 rows x 2. Activations of 16 rows: per 32 columns, per term, 16 rows x 32. Both are filled up with zeros;
+ * numbers below the normal range may become zero.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CPU_KERNELS_H
 #define SG_UNIT_CPU_KERNELS_H
@@ -22,6 +27,7 @@
 
 enum { SG_GROUP = 16, SG_TILE = 12, SG_FEW = 4, SG_CHUNK = 128 };
 enum { SG_COARSE, SG_FINE, SG_SPARSE };      /* how exactly activations are quantised */
+enum { SG_WIDE = 16, SG_WIDE_COLUMNS = 32, SG_WIDE_TERMS = 2 }; /* a wide tile: rows, columns */
 
 /* Measured: see struct sg_part in cpu_types.h. */
 #define SG_STANDS_OUT 1.0
@@ -61,10 +67,22 @@ static inline size_t sg_tile_bytes(size_t k, uint32_t block, uint32_t fine, size
     return k / block * nt * (block * (1u + (fine != SG_COARSE)) + 8u);
 }
 
+/* Numbers of one group, or of 16 rows, in wide form. */
+static inline size_t sg_wide_size(size_t k, uint32_t terms)
+{
+    return (k + SG_WIDE_COLUMNS - 1) / SG_WIDE_COLUMNS * SG_WIDE_COLUMNS * SG_WIDE * terms;
+}
+
 /* out[t*ldo + r] for rows r < rows (any number; weights are padded to whole groups) and t < nt. fine: the
  * form of x (float kinds: unused). */
 typedef void sg_mm_fn(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine,
                       float *out, size_t ldo);
+
+/* A wide product: columns, groups of weights, tiles of 16 rows, terms of either. */
+struct sg_wide {
+    size_t k;
+    uint32_t groups, tiles, w_terms, x_terms;
+};
 
 struct sg_kernels {
     const char *isa;
@@ -82,6 +100,16 @@ struct sg_kernels {
     void (*quant)(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine,
                   uint8_t *tile);
     void (*spread)(const float *x, size_t ldx, uint32_t nt, size_t k, float *tile);   /* -> "xf"; exact */
+
+    /* --- wide. Every output row is independent of its neighbours. --- */
+    uint32_t wide; /* 1: faster than tiles here; the entries below exist either way */
+    /* One group of a kind, fp32 fma(q, d, m) or the number itself, in terms. */
+    void (*wide_open[SG_PACK_N])(const uint8_t *w, size_t k, uint32_t terms, uint16_t *out);
+    /* nt <= SG_WIDE rows of k columns in terms. */
+    void (*wide_rows)(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t terms, uint16_t *out);
+    /* out[t*ldo + r] = x w: all 16 rows of every tile and group are written. The product of both second
+     * terms is left out. Tolerance: fp32 rounding. */
+    void (*wide_mm)(const struct sg_wide *m, const uint16_t *w, const uint16_t *x, float *out, size_t ldo);
 
     /* --- rows. Any n, any alignment; tolerance 4 ulp of the largest term where a sum is involved. --- */
     void (*norm)(const float *x, size_t n, const struct sg_norm *p, const float *w, const float *bias,
@@ -125,6 +153,7 @@ struct sg_kernels {
 void sg_kernels_generic(struct sg_kernels *k);
 void sg_kernels_avx2(struct sg_kernels *k);
 void sg_kernels_avx512(struct sg_kernels *k);
+void sg_kernels_amx(struct sg_kernels *k);
 void sg_kernels_neon(struct sg_kernels *k);
 
 #endif

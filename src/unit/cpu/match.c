@@ -184,7 +184,7 @@ static void matrix_stage(struct match *m, uint32_t i)
     if (norm) full.norm = norm_use(m, norm);
     parts_fill(m, &full, i);
     if (m->failed) return;
-    size_t bytes = sg_matrix_x_bytes(&full);
+    size_t bytes = sg_matrix_x_bytes(m->p, &full);
     if (bytes > m->p->x_row_bytes) m->p->x_row_bytes = bytes;
     static const enum sg_stage_kind kinds[3] = {SG_ST_LORA, SG_ST_PREP, SG_ST_MM};
     for (int n = 0; n < 3; n++) {
@@ -432,7 +432,7 @@ static void thread_bytes(struct sg_cpu_program *p)
         const struct sg_stage *st = &p->stages[s];
         size_t n = st->kind == SG_ST_ATTEND || st->kind == SG_ST_KEYS ? sg_attend_thread_bytes(p, st)
                    : st->kind == SG_ST_LORA || st->kind == SG_ST_PREP || st->kind == SG_ST_MM
-                       ? sg_matrix_thread_bytes(st)
+                       ? sg_matrix_thread_bytes(p, st)
                        : sg_rows_thread_bytes(p, st);
         if (n > p->thread_bytes) p->thread_bytes = n;
     }
