@@ -41,6 +41,8 @@ struct check_case {
     int ok;
     const char *skipped;             /* NULL: it ran; else why not */
     double ns, against_ns;           /* --bench; 0: not measured */
+    double rate, roof;               /* --bench of kernels, in rate_unit; roof 0: not known */
+    const char *rate_unit;
 };
 /* Print one line (or JSON object) and count it. ok is max_abs <= bound unless the case already failed (ok =
  * -1); a NaN fails. With --list only the name is printed: call check_wants before computing. */

@@ -7,9 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/num.h"
-#include "check.h"
+#include "checkkernel.h"
 #include "unit/cpu/dispatch.h"
 
 struct kernel_case {
@@ -90,6 +89,15 @@ static uint8_t *weights(struct kernel_case *t, struct sg_arena *arena, enum sg_p
     return w;
 }
 
+const char *check_pack_name(enum sg_pack kind) { return pack_names[kind]; }
+
+uint8_t *check_pack_weights(struct check_rng *rng, struct sg_arena *arena, enum sg_pack kind, size_t k,
+                            uint32_t groups)
+{
+    struct kernel_case t = {.rng = *rng};
+    return weights(&t, arena, kind, k, groups);
+}
+
 static void check_mm(struct kernel_case *t, enum sg_pack kind, uint64_t index)
 {
     if (!begin(t, pack_names[kind], index)) return;
@@ -108,9 +116,7 @@ static void check_mm(struct kernel_case *t, enum sg_pack kind, uint64_t index)
         if (quant) t->a->quant(x, k, nt, k, block, fine, tile);
         else t->a->spread(x, k, nt, k, (float *)(void *)tile);
         t->a->few[kind](w, k, rows, tile, nt, fine, want, ldo);
-        uint64_t from = sg_now_ns();
         t->b->few[kind](w, k, rows, tile, nt, fine, got, ldo);
-        t->k.ns = (double)(sg_now_ns() - from);
         for (uint32_t i = 0; i < nt; i++) floats(t, want + i * ldo, got + i * ldo, rows, 1e-5);
     }
     end(t, &g);
@@ -374,5 +380,6 @@ void check_kernels(struct check *c)
             check_attention(&t, i);
             check_recurrent(&t, i);
         }
+        if (c->bench) check_bench_kernels(c, &generic, &table);
     }
 }

@@ -40,7 +40,8 @@ static const char help[] =
     "  --unit U    only this unit (default: every unit that is built and present, each instruction set)\n"
     "  --seed S    other random cases (default 1); equal seeds give equal cases\n"
     "  --quick     a few cases of each kind\n"
-    "  --bench     busy time of each case beside `against`\n"
+    "  --bench     busy time of each case beside `against`; kernels also at a model's sizes, with their rate and\n"
+    "              the roof of one thread measured beside it: reading as many bytes, or the instruction set's peak\n"
     "example: check --level op --unit cpu --seed 7\n";
 
 /* --- lines --- */
@@ -70,6 +71,10 @@ static void print_json(const struct check *c, const struct check_case *k)
             printf("null");
         }
         if (c->bench) printf(",\"ns\":%.0f,\"against_ns\":%.0f", k->ns, k->against_ns);
+        if (c->bench && k->ns > 0 && k->against_ns > 0) printf(",\"ratio\":%.4g", k->against_ns / k->ns);
+        if (k->rate_unit) printf(",\"rate\":%.4g,\"rate_unit\":\"%s\"", k->rate, k->rate_unit);
+        if (k->rate_unit && k->roof > 0)
+            printf(",\"roof\":%.4g,\"roof_share\":%.4g", k->roof, k->rate / k->roof);
     }
     printf("}");
 }
@@ -80,7 +85,9 @@ static void print_line(const struct check *c, const struct check_case *k)
     if (!c->list) {
         printf(" %9.3g %9.3g %-4s %s", k->max_abs, k->bound, k->skipped ? "-" : k->ok ? "ok" : "FAIL",
                k->skipped ? k->skipped : "-");
-        if (c->bench) printf(" %.0f ns, %.2f times", k->ns, k->ns > 0 ? k->against_ns / k->ns : 0);
+        if (c->bench && k->ns > 0) printf(" %.0f ns, %.2f times", k->ns, k->against_ns / k->ns);
+        if (k->rate_unit) printf(", %.1f %s", k->rate, k->rate_unit);
+        if (k->rate_unit && k->roof > 0) printf(", %.0f %% of %.1f", 100 * k->rate / k->roof, k->roof);
     }
     printf("\n");
 }
