@@ -84,6 +84,18 @@ void choice_free(struct choice *c)
 
 /* --- the answer --- */
 
+enum { TOKEN_BYTES = 16, TOKENS_MOST = 1 << 16 };
+
+/* Room for the whole answer at once, as far as it can be known: nothing is allocated between two tokens. */
+static void reserve(struct answer *a)
+{
+    a->ids_cap = a->limit < TOKENS_MOST ? a->limit + 1 : TOKENS_MOST;
+    a->ids = out_alloc(a->ids_cap * sizeof *a->ids);
+    if (!a->text.data) return;
+    a->text.cap = a->ids_cap * TOKEN_BYTES;
+    a->text.data = out_realloc(a->text.data, a->text.cap);
+}
+
 /* Special tokens are left out of the text: a stop token is no word of the answer. */
 void answer_begin(struct answer *a, const struct place *p, const struct args *args, segue_session *session,
                   uint64_t begun_ns, bool to_stdout)
@@ -112,6 +124,7 @@ void answer_begin(struct answer *a, const struct place *p, const struct args *ar
         a->piece = out_alloc(a->piece_cap = 4096);
         out_add(&a->text, "", 0);
     }
+    reserve(a);
     a->at_begin = a->at_first = a->at_end = SEGUE_INIT(segue_stats);
     segue_session_stats_get(session, &a->at_begin, &ignored);
 }
@@ -123,13 +136,18 @@ static segue_status show(struct answer *a, const char *bytes, size_t n)
     if (!a->to_stdout || !n) return SEGUE_OK;
     if (!a->terminal) return out_write(bytes, n, &a->err);
     /* Whatever a model was made to say, it does not steer the terminal. */
-    char *plain = out_alloc(n);
-    for (size_t i = 0; i < n; i++) {
-        bool control = ((unsigned char)bytes[i] < 32 && !strchr("\n\t", bytes[i])) || bytes[i] == 127;
-        plain[i] = control || !bytes[i] ? '?' : bytes[i];
+    segue_status st = SEGUE_OK;
+    for (size_t from = 0; from < n && !st;) {
+        char plain[256];
+        size_t part = n - from < sizeof plain ? n - from : sizeof plain;
+        for (size_t i = 0; i < part; i++) {
+            char c = bytes[from + i];
+            bool control = ((unsigned char)c < 32 && !strchr("\n\t", c)) || c == 127;
+            plain[i] = control || !c ? '?' : c;
+        }
+        st = out_write(plain, part, &a->err);
+        from += part;
     }
-    segue_status st = out_write(plain, n, &a->err);
-    free(plain);
     return st;
 }
 
