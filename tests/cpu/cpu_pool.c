@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "unit/cpu/pool.h"
+#include "unit/pool.h"
 
 enum { STAGES = 5, MOST = 64 };
 

@@ -10,7 +10,7 @@
 
 #include "base/file.h"
 #include "unit/cpu/kernels.h"
-#include "unit/cpu/pool.h"
+#include "unit/pool.h"
 #include "unit/unit.h"
 
 /* --- packed weights (pack.c) --- */

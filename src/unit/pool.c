@@ -9,7 +9,7 @@
 #ifdef __linux__
 #define _GNU_SOURCE /* pinning */
 #endif
-#include "unit/cpu/pool.h"
+#include "unit/pool.h"
 
 #include <pthread.h>
 #include <sched.h>
