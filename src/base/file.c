@@ -119,14 +119,21 @@ static void advise(const void *bytes, size_t n, int advice)
 
 void sg_map_forget(const void *p, size_t n) { advise(p, n, MADV_DONTNEED); }
 
-void sg_map_want(const void *p, size_t n)
+void sg_map_want(const struct sg_map *map)
 {
 #ifdef MADV_HUGEPAGE
-    advise(p, n, MADV_HUGEPAGE);
+    advise(map->data, map->size, MADV_HUGEPAGE);
 #endif
-    advise(p, n, MADV_WILLNEED);
+    advise(map->data, map->size, MADV_WILLNEED);
+}
+
+void sg_map_touch(const void *p, size_t n)
+{
 #ifdef MADV_POPULATE_READ
     advise(p, n, MADV_POPULATE_READ);
+#else
+    (void)p;
+    (void)n;
 #endif
 }
 

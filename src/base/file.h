@@ -27,8 +27,10 @@ segue_status sg_map_open(struct sg_map *out, const char *path, segue_error *err)
 void sg_map_close(struct sg_map *map);
 /* Bytes [p, p + n) of a mapped file are not needed for now: their memory may go; they are read again when touched. */
 void sg_map_forget(const void *p, size_t n);
-/* They are needed at once: map them in one go, in large pages where the system can. */
-void sg_map_want(const void *p, size_t n);
+/* All of a map is wanted soon: read it ahead, in large pages where the system can. */
+void sg_map_want(const struct sg_map *map);
+/* Bytes [p, p + n) are touched next: map their pages in one go. */
+void sg_map_touch(const void *p, size_t n);
 
 /* Read a whole file of at most limit bytes. EIO; ELIMIT when it is larger. Replaces the buffer's content. */
 segue_status sg_file_read(struct sg_buf *out, const char *path, size_t limit, segue_error *err);

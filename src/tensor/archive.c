@@ -445,5 +445,7 @@ struct sg_hash sg_archive_hash(const struct sg_archive *a)
         h = add_bytes(h, a->maps[i].data, header);
     }
     for (uint32_t k = 0; k < a->tensors_n && total > HASH_ALL_BELOW; k++) h = add_tensor(h, &a->tensors[k]);
+    for (uint32_t k = 0; k < a->tensors_n; k++) /* the system maps many pages around each that was looked at */
+        if (a->tensors[k].mapped) sg_map_forget(a->tensors[k].data, a->tensors[k].bytes);
     return h;
 }

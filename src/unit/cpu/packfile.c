@@ -93,7 +93,7 @@ static void hash_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
     const struct sg_piece *p = &h->pieces[item];
     (void)stage;
     (void)thread;
-    if (h->want) sg_map_want(p->data, p->bytes);
+    if (h->want) sg_map_touch(p->data, p->bytes);
     h->out[item] = sg_hash_bytes(p->data, p->bytes, p->bytes);
     if (h->forget) sg_map_forget(p->data, p->bytes);
 }
@@ -203,6 +203,7 @@ static segue_status data_check(struct sg_cpu_unit *u, const struct sg_map *map, 
     struct sg_hash *found = sg_alloc(n * sizeof *found);
     segue_status s = SEGUE_OK;
     if (pieces && found) {
+        sg_map_want(map);
         sg_pieces_cut(map->data + h->data_at, h->data_bytes, pieces);
         struct hashing work = {pieces, found, 1, 0};
         hash_all(u, &work, (uint32_t)n);
