@@ -16,6 +16,7 @@ struct chat {
     struct lines *lines;
     bool edited; /* on a terminal */
     uint64_t seed;
+    const char *reuse_reason; /* of the next answer, when the session knows no better one than first-use */
     segue_error failure; /* status SEGUE_OK: none */
 };
 

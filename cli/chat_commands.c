@@ -136,7 +136,8 @@ segue_status chat_load_state(struct chat *c, const char *path, segue_error *err)
     opts.adapters = c->place.adapters;
     opts.adapters_n = c->place.adapters_n;
     opts.checkpoint_bytes = sessions_checkpoints(&c->args);
-    segue_status st = segue_session_load(&loaded, c->place.engine, &opts, path, err);
+    segue_status st =
+        sessions_load(&loaded, c->place.engine, &opts, &c->args, path, true, &c->reuse_reason, err);
     if (st) return st;
     segue_session_close(c->session);
     c->session = loaded;
@@ -215,6 +216,7 @@ static segue_status do_lora(struct chat *c, const char *operand, bool *go_on, se
     else
         st = place_adapter(&c->place, operand, err);
     if (!st) st = chat_open_session(c, err); /* what was computed without it does not hold */
+    if (!st) c->reuse_reason = "model-changed";
     if (!strcmp(operand, "none")) {
         for (size_t i = 0; i < before && !st; i++) segue_adapter_close(c->place.adapters[i]);
         if (st) c->place.adapters_n = before;

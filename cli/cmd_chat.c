@@ -78,11 +78,13 @@ static void keep_figures(struct chat *c, const struct answer *a, const struct pr
                        .answer = a,
                        .prompt_ids = prompt->ids,
                        .prompt_n = prompt->n,
+                       .reuse_reason = c->reuse_reason,
                        .seed = c->seed,
                        .measure_roof = a->finish && strcmp(a->finish, "cancel") != 0};
     json_decref(c->last);
     c->last = report_json(&r);
     json_array_append(c->turns, c->last);
+    c->reuse_reason = NULL;
     if (c->edited && !args_has(&c->args, "quiet")) report_line(&r);
 }
 

@@ -19,6 +19,7 @@ struct job {
     struct prompt prompt;
     struct answer answer;
     segue_session *session;
+    const char *reuse_reason; /* when the session knows no better one than first-use */
     uint64_t begun_ns;
 };
 
@@ -33,7 +34,7 @@ static int finish(struct job *j)
                        a,
                        j->prompt.ids,
                        j->prompt.n,
-                       NULL,
+                       j->reuse_reason,
                        j->choice.sampling.seed,
                        !cancelled && !args_has(j->args, "quiet")};
     if (json) r.measure_roof = !cancelled;
@@ -79,7 +80,7 @@ static segue_status open_session(struct job *j, segue_error *err)
     char *path = sessions_path(j->args);
     segue_status st;
     if (path && (args_has(j->args, "load") || folders_is_file(path)))
-        st = segue_session_load(&j->session, j->place.engine, &opts, path, err);
+        st = sessions_load(&j->session, j->place.engine, &opts, j->args, path, j->prompt.given, &j->reuse_reason, err);
     else
         st = segue_session_open(&j->session, j->place.engine, &opts, err);
     free(path);

@@ -14,6 +14,7 @@ extern const struct command cmd_template;
 extern const struct command cmd_inspect;
 extern const struct command cmd_units;
 extern const struct command cmd_models;
+extern const struct command cmd_state;
 extern const struct command cmd_cache;
 extern const struct command cmd_pull;
 extern const struct command cmd_quantize;

@@ -90,8 +90,8 @@ static const struct arg_def state_defs[] = {
      "load and save sessions/NAME.state in the data folder"},
     {"checkpoints", 0, ARG_COUNT, ARG_MINOR, "MB", "256", 0, 1 << 30,
      "memory for points to go back to, for models whose memory cannot be cut; 0: none"},
-    {"repair", 0, ARG_SWITCH, ARG_LATER | ARG_MINOR, NULL, NULL, 0, 0,
-     "recompute what of a state does not fit"},
+    {"repair", 0, ARG_SWITCH, ARG_MINOR, NULL, NULL, 0, 0,
+     "compute anew what of a state does not fit, instead of exit 4"},
     {"store", 0, ARG_CHOICE, ARG_LATER | ARG_MINOR, "on|off", "off", 0, 0, "keep and reuse prefixes"},
     ARG_END};
 const struct arg_group flags_state = {"State", state_defs};

@@ -58,7 +58,9 @@ size_t sessions_waiting(const segue_session *session)
     segue_stats stats = SEGUE_INIT(segue_stats);
     segue_error ignored;
     size_t n = segue_session_tokens(session, NULL);
-    return segue_session_stats_get(session, &stats, &ignored) || stats.tokens_reused > n ? n : n - stats.tokens_reused;
+    return segue_session_stats_get(session, &stats, &ignored) || stats.tokens_reused > n
+               ? n
+               : n - stats.tokens_reused;
 }
 
 uint64_t sessions_checkpoints(const struct args *args)
@@ -66,4 +68,16 @@ uint64_t sessions_checkpoints(const struct args *args)
     if (!args_has(args, "checkpoints")) return 0;
     uint64_t mb = (uint64_t)args_number(args, "checkpoints", 0);
     return mb ? mb << 20 : SEGUE_NO_CHECKPOINTS;
+}
+
+segue_status sessions_load(segue_session **out, segue_engine *engine, segue_session_opts *opts,
+                           const struct args *args, const char *path, bool may_be_new, const char **reason,
+                           segue_error *err)
+{
+    opts->repair = args_has(args, "repair");
+    segue_status st = segue_session_load(out, engine, opts, path, err);
+    if (!opts->repair || !may_be_new || (st != SEGUE_EFORMAT && st != SEGUE_EUNSUPPORTED)) return st;
+    *reason = st == SEGUE_EUNSUPPORTED ? "version" : "model-changed";
+    out_note("%s", err->text);
+    return segue_session_open(out, engine, opts, err);
 }

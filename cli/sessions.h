@@ -16,6 +16,12 @@ segue_status sessions_save_to(const segue_session *session, const char *path, se
 /* Make the session's tokens these: keep the longest common prefix, drop the rest, append what is new. The
  * session's figures say how much it kept, and why not more. */
 segue_status sessions_follow(segue_session *session, const int32_t *ids, size_t n, segue_error *err);
+/* Load a state; with --repair what of it does not fit is computed anew, and a file that gives not even its
+ * tokens is left (with a note) for a new session, if `may_be_new`. *reason: why nothing of it was reused, or
+ * as it was. */
+segue_status sessions_load(segue_session **out, segue_engine *engine, segue_session_opts *opts,
+                           const struct args *args, const char *path, bool may_be_new, const char **reason,
+                           segue_error *err);
 /* --checkpoints as the library takes it. */
 uint64_t sessions_checkpoints(const struct args *args);
 /* Tokens that are yet to be read. */

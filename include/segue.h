@@ -280,6 +280,8 @@ typedef struct segue_session_opts {
     size_t adapters_n;
     uint64_t checkpoint_bytes;   /* memory for points to go back to, where a model's memory cannot be cut: taken where
                                   * text begins and ends and after each chunk; 0 = 256 MiB */
+    uint32_t repair;             /* load: 1 = a file that does not fit gives its tokens, to be computed anew by the
+                                  * next call, where those are sound and of this vocabulary */
 } segue_session_opts;
 
 #define SEGUE_NO_CHECKPOINTS UINT64_MAX   /* checkpoint_bytes: none at all */

@@ -111,8 +111,13 @@ segue_status sg_session_run(struct segue_session *s, struct sg_ask *ask, segue_e
         status = run_stage(s, k, ask, &done, err);
     }
     uint64_t *spent = writing ? &s->stats.decode_ns : &s->stats.prefill_ns;
-    *spent += sg_now_ns() - begun;
+    uint64_t ns = sg_now_ns() - begun;
+    *spent += ns;
     if (status != SEGUE_OK) return fail_run(s, status, done);
+    if (!writing) {
+        s->read_ns += ns;
+        s->read_rows += ask->rows;
+    }
     s->computed += ask->rows;
     s->logits_known = 0;
     return SEGUE_OK;

@@ -1,6 +1,6 @@
-/* checkpoints.c: the points that a session can go back to. Recurrent memory cannot be run backwards and a window
- * forgets, so states are kept where text begins and ends and after each chunk, within a budget of bytes: dense
- * near the end, where edits happen, thin far back. SPDX-License-Identifier: MIT */
+/* checkpoints.c: the points that a session can go back to. Recurrent memory cannot be run backwards and a
+ * window forgets, so states are kept where text begins and ends and after each chunk, within a budget of
+ * bytes: dense near the end, where edits happen, thin far back. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "engine/session.h"
@@ -15,8 +15,10 @@ static uint64_t whole_bytes(const struct segue_session *s)
     for (uint32_t i = 0; i < l->n; i++) {
         const struct sg_graph *g = l->stages[i].stretch->graph;
         for (uint32_t k = 0; k < g->slots_n; k++) {
-            uint64_t window = g->slots[k].window, rows = window && window < s->computed ? window : s->computed;
-            bytes += sg_slot_fixed_bytes(&g->slots[k]) + rows * sg_slot_row_bytes(&g->slots[k], l->stages[i].kv);
+            uint64_t window = g->slots[k].window,
+                     rows = window && window < s->computed ? window : s->computed;
+            bytes +=
+                sg_slot_fixed_bytes(&g->slots[k]) + rows * sg_slot_row_bytes(&g->slots[k], l->stages[i].kv);
         }
     }
     return bytes;
@@ -48,8 +50,8 @@ static void drop(struct segue_session *s, uint32_t i)
     memmove(s->points + i, s->points + i + 1, (--s->points_n - i) * sizeof *s->points);
 }
 
-/* The one whose loss costs least: few rows to its neighbours, far from the end. The newest stays, and the newest
- * that begins a stretch of text: there the last turn is edited. */
+/* The one whose loss costs least: few rows to its neighbours, far from the end. The newest stays, and the
+ * newest that begins a stretch of text: there the last turn is edited. */
 static uint32_t least(const struct segue_session *s)
 {
     uint32_t best = 0, keep = UINT32_MAX, n = s->points_n;
@@ -120,7 +122,8 @@ void sg_session_lose_points(struct segue_session *s, const struct sg_layout *los
     s->point_due = 0;
 }
 
-/* Where the point's states are, there the session goes on; a layout that it no longer has is left by a move. */
+/* Where the point's states are, there the session goes on; a layout that it no longer has is left by a move.
+ */
 static segue_status adopt(struct segue_session *s, struct sg_layout *states)
 {
     for (uint32_t i = 0; i < 2; i++) {
@@ -132,8 +135,7 @@ static segue_status adopt(struct segue_session *s, struct sg_layout *states)
     }
     sg_layout_drop_states(&s->layouts[s->at]);
     s->at = SG_READING;
-    segue_status status =
-        sg_bridge_move(states, &s->layouts[SG_READING], s->context, &s->stats, NULL);
+    segue_status status = sg_bridge_move(states, &s->layouts[SG_READING], s->context, &s->stats, NULL);
     if (status != SEGUE_OK) sg_layout_drop_states(states);
     return status;
 }

@@ -1,5 +1,5 @@
-/* point.h: the states of a sequence at one of its rows, kept to go back to and to share. A point is a fork: it
- * shares K and V with the states it was taken from until those go on, and is never run itself, only forked
+/* point.h: the states of a sequence at one of its rows, kept to go back to and to share. A point is a fork:
+ * it shares K and V with the states it was taken from until those go on, and is never run itself, only forked
  * again. Counted references, any thread; the engine outlives its points. SPDX-License-Identifier: MIT */
 #ifndef SG_ENGINE_POINT_H
 #define SG_ENGINE_POINT_H

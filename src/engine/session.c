@@ -294,6 +294,11 @@ segue_status segue_session_stats_get(const segue_session *session, segue_stats *
     return sg_sized_out(out, &stats, sizeof stats, "statistics", err);
 }
 
+uint64_t sg_session_read_ns(const struct segue_session *s, uint64_t rows)
+{
+    return s->read_rows ? (uint64_t)((double)s->read_ns / (double)s->read_rows * (double)rows) : 0;
+}
+
 /* --- back --- */
 
 /* Nothing of the states can be kept: the next run computes from the first token. */
@@ -332,12 +337,13 @@ segue_status segue_session_rewind(segue_session *session, size_t length, segue_e
         return sg_fail(err, SEGUE_EARG, "session not rewound: to %zu tokens: it has only %zu; name fewer",
                        length, session->tokens_n);
     if (length == session->tokens_n) return SEGUE_OK; /* what append says holds */
+    size_t before = session->computed;
     sg_session_cut(session, length);
     session->tokens_n = length;
     if (session->given_n > length) session->given_n = length;
     session->rewound = 1;
     session->stats.tokens_reused = session->computed;
-    session->stats.reuse_reason = rewind_reason(session, length);
+    if (before) session->stats.reuse_reason = rewind_reason(session, length);
     return SEGUE_OK;
 }
 

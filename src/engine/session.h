@@ -43,6 +43,7 @@ struct segue_session {
     size_t given_n;         /* tokens up to here were given, not chosen */
     uint64_t evicted_from, evicted_to; /* the first and last point that the budget cost; 0: none */
     uint32_t rewound;       /* 1: since the last run */
+    uint64_t read_ns, read_rows; /* in runs of several rows: what reading costs */
     atomic_int cancel;
     atomic_int busy;      /* 1 while a step over several sessions holds it */
     struct sg_step *step; /* room for steps over several sessions, kept by the first of them */
@@ -70,6 +71,9 @@ void sg_session_sampler(const struct segue_session *s, struct sg_sampler *out);
 /* Keep the first rows of the states: cut, or back to a mark, or from the start; `computed` says how far it
  * came. */
 void sg_session_cut(struct segue_session *s, uint64_t rows);
+
+/* What computing so many rows costs here, by what reading took so far; 0: not known. */
+uint64_t sg_session_read_ns(const struct segue_session *s, uint64_t rows);
 
 /* --- checkpoints.c --- */
 /* Keep the states as they are, within the budget, unless a point is near. begins: new text follows. */

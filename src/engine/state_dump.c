@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "engine/score.h"
+#include "engine/statefile.h"
 #include "tensor/archive.h"
 
 struct dump {
@@ -44,7 +45,22 @@ static segue_status add(struct dump *d, const char *kind, int layer, enum sg_sto
     return SEGUE_OK;
 }
 
-/* [row][head][width] -> [head][row][width], from row `first` on. */
+void sg_dump_heads(const struct sg_slot *slot, size_t n, const float *rows, float *heads)
+{
+    size_t wide = (size_t)slot->heads * slot->width;
+    for (size_t h = 0; h < slot->heads; h++)
+        for (size_t t = 0; t < n; t++)
+            memcpy(heads + (h * n + t) * slot->width, rows + t * wide + h * slot->width,
+                   slot->width * sizeof(float));
+}
+
+void sg_dump_turned(const struct sg_slot *slot, const float *rows, float *turned)
+{
+    for (size_t t = 0; t < slot->heads; t++)
+        for (size_t c = 0; c < slot->width; c++) turned[c * slot->heads + t] = rows[t * slot->width + c];
+}
+
+/* K or V from row `first` on. */
 static segue_status add_rows(struct dump *d, struct sg_state *state, uint32_t index,
                              const struct sg_slot *slot, segue_error *err)
 {
@@ -58,15 +74,12 @@ static segue_status add_rows(struct dump *d, struct sg_state *state, uint32_t in
     SG_TRY(take(d, n, wide, sizeof(float), &rows, err));
     SG_TRY(take(d, n, wide, sizeof(float), &heads, err));
     SG_TRY(ops->state_get(state, index, first, end, SG_F32, rows, err));
-    for (size_t h = 0; h < slot->heads; h++)
-        for (size_t t = 0; t < n; t++)
-            memcpy(heads + (h * n + t) * slot->width, rows + t * wide + h * slot->width,
-                   slot->width * sizeof(float));
+    sg_dump_heads(slot, n, rows, heads);
     const uint64_t shape[3] = {slot->heads, n, slot->width};
     return add(d, slot->kind == SG_SLOT_K ? "k" : "v", (int)slot->layer, SG_F32, shape, heads, err);
 }
 
-/* [row][channel] -> [channel][row]; rec as it is. */
+/* rec stays as it is. */
 static segue_status add_fixed(struct dump *d, struct sg_state *state, uint32_t index,
                               const struct sg_slot *slot, segue_error *err)
 {
@@ -78,8 +91,7 @@ static segue_status add_fixed(struct dump *d, struct sg_state *state, uint32_t i
         return add(d, "rec", (int)slot->layer, SG_F32, shape, whole, err);
     }
     SG_TRY(take(d, slot->heads, slot->width, sizeof(float), &turned, err));
-    for (size_t t = 0; t < slot->heads; t++)
-        for (size_t c = 0; c < slot->width; c++) turned[c * slot->heads + t] = whole[t * slot->width + c];
+    sg_dump_turned(slot, whole, turned);
     const uint64_t shape[3] = {slot->width, slot->heads, 0};
     return add(d, "conv", (int)slot->layer, SG_F32, shape, turned, err);
 }

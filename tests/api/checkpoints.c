@@ -1,6 +1,6 @@
-/* checkpoints.c: going back in long sessions of a hybrid model, whose memory cannot be run backwards: after an edit
- * of the last turn of 4,000 tokens at most a chunk and the new words are computed, on one unit and after a
- * hand-off; the way is the straight one, bit for bit; budgets hold; forks share memory and points.
+/* checkpoints.c: going back in long sessions of a hybrid model, whose memory cannot be run backwards: after
+ * an edit of the last turn of 4,000 tokens at most a chunk and the new words are computed, on one unit and
+ * after a hand-off; the way is the straight one, bit for bit; budgets hold; forks share memory and points.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,8 +13,8 @@
 #include "tiny.h"
 
 enum { TURNS = 8, TURN = 500, LENGTH = TURNS * TURN, CHUNK = 64, NEW = 9, UNITS_MAX = 8, HYBRID = 2 };
-#define OK(expr)                                         \
-    do {                                                 \
+#define OK(expr)                                          \
+    do {                                                  \
         if ((expr) != SEGUE_OK) fail_msg("%s", err.text); \
     } while (0)
 

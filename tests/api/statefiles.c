@@ -12,7 +12,7 @@
 #include "segue.h"
 #include "tiny.h"
 
-enum { PROMPT = 21, UNITS_MAX = 8, HEAD_BYTES = 320, SLOT_BYTES = 80 };
+enum { PROMPT = 21, UNITS_MAX = 8, HEAD_BYTES = 448, SLOT_BYTES = 80, POINT_BYTES = 32, SLOTS_AT = 392, POINTS_AT = 396 };
 
 static segue_error err;
 static segue_unit *units[UNITS_MAX];
@@ -145,6 +145,13 @@ static void damage_is_refused(void **state)
     }
 }
 
+/* Bytes of the header but for its checksum. */
+static size_t header(const unsigned char *b)
+{
+    size_t slots = (size_t)b[SLOTS_AT] | (size_t)b[SLOTS_AT + 1] << 8 | (size_t)b[SLOTS_AT + 2] << 16;
+    return HEAD_BYTES + slots * SLOT_BYTES + (size_t)b[POINTS_AT] * POINT_BYTES;
+}
+
 static void put_sum(unsigned char *at, struct sg_hash sum)
 {
     for (int i = 0; i < 8; i++) {
@@ -162,7 +169,7 @@ static void lies_do_no_harm(void **state)
     segue_engine *e = engine_of(model, 0, 0);
     unsigned char *bytes;
     save_one(e, 2);
-    size_t n = read_file(&bytes), slots = bytes[312], head = HEAD_BYTES + slots * SLOT_BYTES;
+    size_t n = read_file(&bytes), head = header(bytes);
     size_t taken = 0, tried = 0;
     for (size_t at = 16; at + 4 <= head; at += 4)
         for (size_t k = 0; k < sizeof lies / sizeof *lies; k++) {
@@ -170,10 +177,9 @@ static void lies_do_no_harm(void **state)
             assert_non_null(copy);
             memcpy(copy, bytes, n);
             for (int i = 0; i < 4; i++) copy[at + (size_t)i] = (unsigned char)(lies[k] >> 8 * i);
-            size_t said = HEAD_BYTES +
-                          ((size_t)copy[312] | (size_t)copy[313] << 8 | (size_t)copy[314] << 16) * SLOT_BYTES;
+            size_t said = header(copy);
             if (said + 16 > n) said = head;
-            put_sum(copy + said, sg_hash_bytes(copy, said, 1));
+            put_sum(copy + said, sg_hash_bytes(copy, said, 2));
             write_file(copy, n);
             segue_session *s = NULL;
             segue_status status = load_one(e, &s);
@@ -241,7 +247,7 @@ static void units_exchange_bytes(void **state)
                     if (load_one(eb, &s) != SEGUE_OK) fail_msg("%s", err.text);
                     assert_int_equal(segue_session_save(s, path, &err), SEGUE_OK);
                     assert_int_equal(read_file(&second), n);
-                    size_t body = HEAD_BYTES + (size_t)first[312] * SLOT_BYTES + 16;
+                    size_t body = header(first) + 16;
                     assert_memory_equal(first + body, second + body, n - body);
                     segue_session_close(s);
                     free(first);
