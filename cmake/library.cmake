@@ -11,6 +11,7 @@ endforeach()
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/unit_list.h CONTENT "${unit_lines}" @ONLY)
 
 include(cmake/cpu_unit.cmake)
+include(cmake/ane_unit.cmake)
 add_library(segue_objects OBJECT ${SEGUE_SOURCES})
 set_target_properties(segue_objects PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
 target_include_directories(segue_objects PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src

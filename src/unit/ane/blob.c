@@ -14,45 +14,64 @@ static uint64_t aligned(uint64_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
 static segue_status check_header(const uint8_t *file, size_t n, const char *name, segue_error *err)
 {
     if (n < HEADER)
-        return sg_fail(err, SEGUE_EFORMAT, "blob file: %.80s: %zu bytes, less than a header of %d; write it again", name, n, HEADER);
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "blob file: %.80s: %zu bytes, less than a header of %d; write it again", name, n,
+                       HEADER);
     if (sg_le32(file + 4) != VERSION)
-        return sg_fail(err, SEGUE_EFORMAT, "blob file: %.80s: offset 4: version %u, not %d; it is another format", name,
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "blob file: %.80s: offset 4: version %u, not %d; it is another format", name,
                        sg_le32(file + 4), VERSION);
     return SEGUE_OK;
 }
 
-segue_status sg_blob_at(struct sg_blob *out, const uint8_t *file, size_t n, uint64_t record, const char *name, segue_error *err)
+segue_status sg_blob_at(struct sg_blob *out, const uint8_t *file, size_t n, uint64_t record, const char *name,
+                        segue_error *err)
 {
     SG_TRY(check_header(file, n, name, err));
     unsigned long long at = record;
     if (record % ALIGN)
-        return sg_fail(err, SEGUE_EFORMAT, "blob file: %.80s: offset %llu: not a multiple of %d; give the place of the record", name, at, ALIGN);
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "blob file: %.80s: offset %llu: not a multiple of %d; give the place of the record",
+                       name, at, ALIGN);
     if (record < HEADER || record > n || n - record < RECORD)
-        return sg_fail(err, SEGUE_EFORMAT, "blob file: %.80s: offset %llu: no record of %d bytes fits there in %zu; give the place of the "
-                       "record, 64 for the first", name, at, RECORD, n);
+        return sg_fail(
+            err, SEGUE_EFORMAT,
+            "blob file: %.80s: offset %llu: no record of %d bytes fits there in %zu; give the place of the "
+            "record, 64 for the first",
+            name, at, RECORD, n);
     const uint8_t *r = file + record;
     if (sg_le32(r) != sentinel)
-        return sg_fail(err, SEGUE_EFORMAT, "blob file: %.80s: offset %llu: 0x%08x where the sentinel 0xdeadbeef should stand; the offset must "
-                       "name a record, not its data", name, at, sg_le32(r));
-    struct sg_blob b = {.dtype = sg_mil_dtype_of_blob(sg_le32(r + 4)), .record = record, .bytes = sg_le64(r + 8),
-                        .offset = sg_le64(r + 16), .padding_bits = sg_le64(r + 24)};
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "blob file: %.80s: offset %llu: 0x%08x where the sentinel 0xdeadbeef should stand; "
+                       "the offset must "
+                       "name a record, not its data",
+                       name, at, sg_le32(r));
+    struct sg_blob b = {.dtype = sg_mil_dtype_of_blob(sg_le32(r + 4)),
+                        .record = record,
+                        .bytes = sg_le64(r + 8),
+                        .offset = sg_le64(r + 16),
+                        .padding_bits = sg_le64(r + 24)};
     if (b.dtype == SG_MIL_DTYPES)
-        return sg_fail(err, SEGUE_EFORMAT, "blob file: %.80s: offset %llu: data type code %u is not known", name, at + 4, sg_le32(r + 4));
+        return sg_fail(err, SEGUE_EFORMAT, "blob file: %.80s: offset %llu: data type code %u is not known",
+                       name, at + 4, sg_le32(r + 4));
     if (b.offset % ALIGN || b.offset < HEADER || b.offset > n || b.bytes > n - b.offset)
-        return sg_fail(err, SEGUE_EFORMAT, "blob file: %.80s: offset %llu: data of %llu bytes at %llu, in a file of %zu; unaligned or outside",
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "blob file: %.80s: offset %llu: data of %llu bytes at %llu, in a file of %zu; "
+                       "unaligned or outside",
                        name, at + 8, (unsigned long long)b.bytes, (unsigned long long)b.offset, n);
     if (b.offset < record + RECORD && b.offset + b.bytes > record)
-        return sg_fail(err, SEGUE_EFORMAT, "blob file: %.80s: offset %llu: its data lie on top of the record", name, at + 16);
+        return sg_fail(err, SEGUE_EFORMAT, "blob file: %.80s: offset %llu: its data lie on top of the record",
+                       name, at + 16);
     if (b.padding_bits > 7)
-        return sg_fail(err, SEGUE_EFORMAT, "blob file: %.80s: offset %llu: %llu padding bits; at most 7", name, at + 24,
-                       (unsigned long long)b.padding_bits);
+        return sg_fail(err, SEGUE_EFORMAT, "blob file: %.80s: offset %llu: %llu padding bits; at most 7",
+                       name, at + 24, (unsigned long long)b.padding_bits);
     b.data = file + b.offset;
     *out = b;
     return SEGUE_OK;
 }
 
-segue_status sg_blob_next(struct sg_blob *out, const uint8_t *file, size_t n, uint32_t *i, uint64_t *record, const char *name,
-                          segue_error *err)
+segue_status sg_blob_next(struct sg_blob *out, const uint8_t *file, size_t n, uint32_t *i, uint64_t *record,
+                          const char *name, segue_error *err)
 {
     if (!*record) {
         SG_TRY(check_header(file, n, name, err));
@@ -79,8 +98,9 @@ static void put64(uint8_t *p, uint64_t v)
 
 static segue_status blob_failed(const struct sg_buf *file, segue_error *err)
 {
-    return sg_fail(err, file->failed, "blob file: writing: %s", file->failed == SEGUE_ELIMIT ? "longer than allowed; cut the program"
-                                                                                        : "out of memory; free some");
+    return sg_fail(err, file->failed, "blob file: writing: %s",
+                   file->failed == SEGUE_ELIMIT ? "longer than allowed; cut the program"
+                                                : "out of memory; free some");
 }
 
 segue_status sg_blob_begin(struct sg_buf *file, segue_error *err)
@@ -91,8 +111,8 @@ segue_status sg_blob_begin(struct sg_buf *file, segue_error *err)
     return file->failed ? blob_failed(file, err) : SEGUE_OK;
 }
 
-segue_status sg_blob_add(struct sg_buf *file, enum sg_mil_dtype d, const void *data, uint64_t bytes, uint64_t padding_bits,
-                         uint64_t *record, segue_error *err)
+segue_status sg_blob_add(struct sg_buf *file, enum sg_mil_dtype d, const void *data, uint64_t bytes,
+                         uint64_t padding_bits, uint64_t *record, segue_error *err)
 {
     static const uint8_t zeros[ALIGN];
     uint8_t r[RECORD] = {0};

@@ -46,7 +46,7 @@ void sg_compress_int8(const float *in, uint64_t rows, uint64_t cols, int8_t *out
             if (isfinite(row[i]) && fabsf(row[i]) > most) most = fabsf(row[i]);
         scale[r] = sg_f16_of_f32(most / 127);
         if ((scale[r] & 0x7fff) == 0x7c00) scale[r] = 0x7bff;
-        float step = sg_f32_of_f16(scale[r]);              /* as the engine will multiply it */
+        float step = sg_f32_of_f16(scale[r]); /* as the engine will multiply it */
         for (uint64_t i = 0; i < cols; i++) {
             float q = step > 0 && isfinite(row[i]) ? nearbyintf(row[i] / step) : 0;
             out[r * cols + i] = (int8_t)(q > 127 ? 127 : q < -127 ? -127 : q);
@@ -73,13 +73,14 @@ static uint64_t first_above(const float *sorted, uint64_t n, double bound)
     return low;
 }
 
-/* Lloyd's iteration on sorted numbers; sums[i] is the sum of the first i. Begins between the extremes and the quantiles: near the
- * density's cube root, where the optimum lies. */
+/* Lloyd's iteration on sorted numbers; sums[i] is the sum of the first i. Begins between the extremes and the
+ * quantiles: near the density's cube root, where the optimum lies. */
 static void table_of(const float *sorted, const double *sums, uint64_t n, uint32_t entries, double *centre)
 {
     for (uint32_t k = 0; k < entries; k++) {
         double share = (k + 0.5) / entries;
-        centre[k] = 0.5 * (double)sorted[(uint64_t)(share * (double)n)] + 0.5 * (sorted[0] + share * ((double)sorted[n - 1] - sorted[0]));
+        centre[k] = 0.5 * (double)sorted[(uint64_t)(share * (double)n)] +
+                    0.5 * (sorted[0] + share * ((double)sorted[n - 1] - sorted[0]));
     }
     for (int round = 0; round < ROUNDS; round++) {
         double moved = 0;
@@ -101,7 +102,8 @@ static void assign(const float *in, uint64_t n, uint32_t bits, const uint16_t *t
 {
     float bound[64];
     uint32_t entries = 1u << bits;
-    for (uint32_t k = 0; k + 1 < entries; k++) bound[k] = (sg_f32_of_f16(table[k]) + sg_f32_of_f16(table[k + 1])) / 2;
+    for (uint32_t k = 0; k + 1 < entries; k++)
+        bound[k] = (sg_f32_of_f16(table[k]) + sg_f32_of_f16(table[k + 1])) / 2;
     memset(packed, 0, (size_t)((n * bits + 7) / 8));
     for (uint64_t i = 0; i < n; i++) {
         float v = isfinite(in[i]) ? in[i] : 0;
@@ -115,7 +117,8 @@ static void assign(const float *in, uint64_t n, uint32_t bits, const uint16_t *t
     }
 }
 
-segue_status sg_compress_palette(const float *in, uint64_t n, uint32_t bits, uint16_t *table, uint8_t *packed, segue_error *err)
+segue_status sg_compress_palette(const float *in, uint64_t n, uint32_t bits, uint16_t *table, uint8_t *packed,
+                                 segue_error *err)
 {
     uint64_t step = (n + SAMPLE_MAX - 1) / SAMPLE_MAX, m = 0;
     float *sorted = sg_alloc((SAMPLE_MAX + 1) * sizeof *sorted);

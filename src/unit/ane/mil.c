@@ -10,15 +10,15 @@
 /* --- types --- */
 
 static const struct sg_mil_dtype_info dtypes[SG_MIL_DTYPES] = {
-    [SG_MIL_FP16] = {"fp16", 16, 1, SG_MIL_REAL},       [SG_MIL_FP32] = {"fp32", 32, 2, SG_MIL_REAL},
-    [SG_MIL_BF16] = {"bf16", 16, 5, SG_MIL_REAL},       [SG_MIL_INT8] = {"int8", 8, 4, SG_MIL_SIGNED},
-    [SG_MIL_UINT8] = {"uint8", 8, 3, SG_MIL_UNSIGNED},  [SG_MIL_INT16] = {"int16", 16, 6, SG_MIL_SIGNED},
-    [SG_MIL_UINT16] = {"uint16", 16, 7, SG_MIL_UNSIGNED}, [SG_MIL_INT32] = {"int32", 32, 14, SG_MIL_SIGNED},
+    [SG_MIL_FP16] = {"fp16", 16, 1, SG_MIL_REAL},          [SG_MIL_FP32] = {"fp32", 32, 2, SG_MIL_REAL},
+    [SG_MIL_BF16] = {"bf16", 16, 5, SG_MIL_REAL},          [SG_MIL_INT8] = {"int8", 8, 4, SG_MIL_SIGNED},
+    [SG_MIL_UINT8] = {"uint8", 8, 3, SG_MIL_UNSIGNED},     [SG_MIL_INT16] = {"int16", 16, 6, SG_MIL_SIGNED},
+    [SG_MIL_UINT16] = {"uint16", 16, 7, SG_MIL_UNSIGNED},  [SG_MIL_INT32] = {"int32", 32, 14, SG_MIL_SIGNED},
     [SG_MIL_UINT32] = {"uint32", 32, 15, SG_MIL_UNSIGNED}, [SG_MIL_INT64] = {"int64", 64, 0, SG_MIL_SIGNED},
-    [SG_MIL_UINT64] = {"uint64", 64, 0, SG_MIL_UNSIGNED}, [SG_MIL_INT4] = {"int4", 4, 8, SG_MIL_SIGNED},
-    [SG_MIL_UINT4] = {"uint4", 4, 11, SG_MIL_UNSIGNED}, [SG_MIL_UINT1] = {"uint1", 1, 9, SG_MIL_UNSIGNED},
-    [SG_MIL_UINT2] = {"uint2", 2, 10, SG_MIL_UNSIGNED}, [SG_MIL_UINT3] = {"uint3", 3, 12, SG_MIL_UNSIGNED},
-    [SG_MIL_UINT6] = {"uint6", 6, 13, SG_MIL_UNSIGNED}, [SG_MIL_BOOL] = {"bool", 8, 0, SG_MIL_TRUTH},
+    [SG_MIL_UINT64] = {"uint64", 64, 0, SG_MIL_UNSIGNED},  [SG_MIL_INT4] = {"int4", 4, 8, SG_MIL_SIGNED},
+    [SG_MIL_UINT4] = {"uint4", 4, 11, SG_MIL_UNSIGNED},    [SG_MIL_UINT1] = {"uint1", 1, 9, SG_MIL_UNSIGNED},
+    [SG_MIL_UINT2] = {"uint2", 2, 10, SG_MIL_UNSIGNED},    [SG_MIL_UINT3] = {"uint3", 3, 12, SG_MIL_UNSIGNED},
+    [SG_MIL_UINT6] = {"uint6", 6, 13, SG_MIL_UNSIGNED},    [SG_MIL_BOOL] = {"bool", 8, 0, SG_MIL_TRUTH},
     [SG_MIL_STRING] = {"string", 0, 0, SG_MIL_CHARACTERS},
 };
 
@@ -43,7 +43,8 @@ struct sg_mil_type sg_mil_scalar(enum sg_mil_dtype d) { return (struct sg_mil_ty
 struct sg_mil_type sg_mil_tensor(enum sg_mil_dtype d, uint32_t rank, const int64_t *dim)
 {
     struct sg_mil_type t = {.dtype = (uint8_t)d, .rank = (uint8_t)rank};
-    for (uint32_t i = 0; i < rank; i++) t.dim[i] = dim[i] > INT32_MAX || dim[i] < 0 ? SG_MIL_UNKNOWN : (int32_t)dim[i];
+    for (uint32_t i = 0; i < rank; i++)
+        t.dim[i] = dim[i] > INT32_MAX || dim[i] < 0 ? SG_MIL_UNKNOWN : (int32_t)dim[i];
     return t;
 }
 
@@ -60,17 +61,21 @@ uint64_t sg_mil_elements(const struct sg_mil_type *t)
     return n;
 }
 
-segue_status sg_mil_type_size(const struct sg_mil_type *t, uint64_t *elements, uint64_t *bytes, segue_error *err)
+segue_status sg_mil_type_size(const struct sg_mil_type *t, uint64_t *elements, uint64_t *bytes,
+                              segue_error *err)
 {
     uint64_t n = 1, most = (uint64_t)1 << 40;
     char text[96];
     for (uint32_t i = 0; i < t->rank; i++) {
         if (t->dim[i] < 1)
-            return sg_fail(err, SEGUE_EFORMAT, "type: %s: a dimension is not known or not positive; give every dimension as "
-                           "a number above 0", sg_mil_type_text(t, text));
-        n *= (uint64_t)t->dim[i];      /* both factors are below 2^41 and 2^31: no overflow before the test */
+            return sg_fail(err, SEGUE_EFORMAT,
+                           "type: %s: a dimension is not known or not positive; give every dimension as "
+                           "a number above 0",
+                           sg_mil_type_text(t, text));
+        n *= (uint64_t)t->dim[i]; /* both factors are below 2^41 and 2^31: no overflow before the test */
         if (n > most)
-            return sg_fail(err, SEGUE_EFORMAT, "type: %s: more than 2^40 elements; make it smaller", sg_mil_type_text(t, text));
+            return sg_fail(err, SEGUE_EFORMAT, "type: %s: more than 2^40 elements; make it smaller",
+                           sg_mil_type_text(t, text));
     }
     if (elements) *elements = n;
     if (bytes) *bytes = (n * dtypes[t->dtype].bits + 7) / 8;
@@ -90,7 +95,7 @@ const char *sg_mil_type_text(const struct sg_mil_type *t, char out[96])
 /* --- names: open addressing, at most half full --- */
 
 struct sg_mil_names {
-    uint32_t *slots;                 /* [cap] value + 1; 0 = free */
+    uint32_t *slots; /* [cap] value + 1; 0 = free */
     uint32_t cap, used;
 };
 
@@ -118,7 +123,8 @@ static int names_grow(struct sg_mil_function *f)
     t->slots = slots;
     t->cap = cap;
     for (uint32_t i = 0; i < old_cap; i++)
-        if (old[i]) t->slots[slot_of(f, f->values[old[i] - 1].name, strlen(f->values[old[i] - 1].name))] = old[i];
+        if (old[i])
+            t->slots[slot_of(f, f->values[old[i] - 1].name, strlen(f->values[old[i] - 1].name))] = old[i];
     sg_free(old);
     return 1;
 }
@@ -186,7 +192,8 @@ static void *grown(void *list, uint32_t n, uint32_t *cap, size_t each)
     return p;
 }
 
-uint32_t sg_mil_value_add(struct sg_mil_function *f, const char *name, const struct sg_mil_type *type, uint32_t op, int *taken)
+uint32_t sg_mil_value_add(struct sg_mil_function *f, const char *name, const struct sg_mil_type *type,
+                          uint32_t op, int *taken)
 {
     if (taken) *taken = 0;
     void *values = grown(f->values, f->values_n, &f->values_cap, sizeof *f->values);
@@ -232,7 +239,8 @@ const struct sg_mil_literal *sg_mil_attr_find(const struct sg_mil_op *op, const 
 const struct sg_mil_literal *sg_mil_value_literal(const struct sg_mil_function *f, uint32_t value)
 {
     uint32_t op = f->values[value].op;
-    return op == SG_MIL_NONE || strcmp(f->ops[op].kind, "const") != 0 ? NULL : sg_mil_attr_find(&f->ops[op], "val");
+    return op == SG_MIL_NONE || strcmp(f->ops[op].kind, "const") != 0 ? NULL
+                                                                      : sg_mil_attr_find(&f->ops[op], "val");
 }
 
 const struct sg_mil_literal *sg_mil_arg_literal(const struct sg_mil_function *f, const struct sg_mil_arg *a)
@@ -254,7 +262,9 @@ double sg_mil_literal_real(const struct sg_mil_literal *l, uint64_t i)
     if (!l || l->kind != SG_MIL_NUMBERS || !l->n) return 0;
     if (l->n == 1) i = 0;
     if (i >= l->n) return 0;
-    return is_real(l) ? l->v.real[i] : l->type.dtype == SG_MIL_UINT64 ? (double)(uint64_t)l->v.whole[i] : (double)l->v.whole[i];
+    return is_real(l)                       ? l->v.real[i]
+           : l->type.dtype == SG_MIL_UINT64 ? (double)(uint64_t)l->v.whole[i]
+                                            : (double)l->v.whole[i];
 }
 
 int64_t sg_mil_literal_whole(const struct sg_mil_literal *l, uint64_t i)

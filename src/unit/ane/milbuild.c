@@ -8,9 +8,15 @@
 #include "unit/ane/milinfer.h"
 #include "unit/ane/milops.h"
 
-struct sg_mil_shared { struct sg_hash hash; uint32_t value; };
+struct sg_mil_shared {
+    struct sg_hash hash;
+    uint32_t value;
+};
 
-static struct sg_mil_function *function_of(const struct sg_mil_builder *b) { return &b->program->functions[b->function]; }
+static struct sg_mil_function *function_of(const struct sg_mil_builder *b)
+{
+    return &b->program->functions[b->function];
+}
 
 static uint32_t starve(struct sg_mil_builder *b)
 {
@@ -28,14 +34,16 @@ static void *kept(struct sg_mil_builder *b, const void *bytes, size_t n)
 
 static const char *kept_text(struct sg_mil_builder *b, const char *s) { return kept(b, s, strlen(s) + 1); }
 
-void sg_mil_build_begin(struct sg_mil_builder *b, struct sg_mil_program *p, const char *function, const char *target)
+void sg_mil_build_begin(struct sg_mil_builder *b, struct sg_mil_program *p, const char *function,
+                        const char *target)
 {
     *b = (struct sg_mil_builder){.program = p, .function = p->functions_n};
     const char *usual = p->dialect == SG_MIL_VERBOSE ? "ios16" : "ios18";
     const char *name = kept_text(b, function), *kept_target = kept_text(b, target ? target : usual);
     if (b->status) return;
     if (sg_mil_function_find(p, name))
-        b->status = sg_fail(&b->err, SEGUE_EARG, "MIL program: two functions are named %.60s; name one otherwise", name);
+        b->status = sg_fail(&b->err, SEGUE_EARG,
+                            "MIL program: two functions are named %.60s; name one otherwise", name);
     else if (!sg_mil_function_add(p, name, kept_target))
         starve(b);
 }
@@ -44,7 +52,8 @@ segue_status sg_mil_build_end(struct sg_mil_builder *b, const uint32_t *returns,
 {
     sg_free(b->shared);
     b->shared = NULL;
-    if (!b->status && !n) b->status = sg_fail(&b->err, SEGUE_EARG, "MIL program: %.60s returns nothing", function_of(b)->name);
+    if (!b->status && !n)
+        b->status = sg_fail(&b->err, SEGUE_EARG, "MIL program: %.60s returns nothing", function_of(b)->name);
     if (!b->status) {
         struct sg_mil_function *f = function_of(b);
         f->returns = sg_alloc(n * sizeof *returns);
@@ -65,7 +74,8 @@ const struct sg_mil_type *sg_mil_build_type(const struct sg_mil_builder *b, uint
 
 void sg_mil_build_name(struct sg_mil_builder *b, const char *name) { b->next_name = name; }
 
-uint32_t sg_mil_build_input(struct sg_mil_builder *b, const char *name, enum sg_mil_dtype d, uint32_t rank, const int64_t *dim)
+uint32_t sg_mil_build_input(struct sg_mil_builder *b, const char *name, enum sg_mil_dtype d, uint32_t rank,
+                            const int64_t *dim)
 {
     const char *own = kept_text(b, name);
     if (b->status) return 0;
@@ -75,7 +85,8 @@ uint32_t sg_mil_build_input(struct sg_mil_builder *b, const char *name, enum sg_
     uint32_t value = f->ops_n ? SG_MIL_NONE : sg_mil_value_add(f, own, &t, SG_MIL_NONE, &taken);
     if (value == SG_MIL_NONE) {
         if (f->ops_n || taken)
-            b->status = sg_fail(&b->err, SEGUE_EARG, "MIL program: input %.60s: %s", name, f->ops_n ? "after operations" : "twice");
+            b->status = sg_fail(&b->err, SEGUE_EARG, "MIL program: input %.60s: %s", name,
+                                f->ops_n ? "after operations" : "twice");
         return starve(b);
     }
     f->params_n = f->values_n;
@@ -102,19 +113,22 @@ static uint32_t append(struct sg_mil_builder *b, struct sg_mil_op *op, const cha
         const char *own = i ? sg_arena_printf(&b->program->arena, "%s_%u", name, i) : name;
         uint32_t value = own ? sg_mil_value_add(f, own, &types[i], index, &taken) : SG_MIL_NONE;
         if (value == SG_MIL_NONE && own && taken)
-            b->status = sg_fail(&b->err, SEGUE_EARG, "MIL program: the name %.60s is taken; choose another", own);
+            b->status =
+                sg_fail(&b->err, SEGUE_EARG, "MIL program: the name %.60s is taken; choose another", own);
         if (value == SG_MIL_NONE) return starve(b);
     }
     return op->first;
 }
 
-uint32_t sg_mil_build_op(struct sg_mil_builder *b, const char *kind, const struct sg_mil_operand *operands, uint32_t n, uint32_t outputs)
+uint32_t sg_mil_build_op(struct sg_mil_builder *b, const char *kind, const struct sg_mil_operand *operands,
+                         uint32_t n, uint32_t outputs)
 {
     if (b->status) return 0;
     struct sg_mil_op op = {.info = sg_mil_op_named(kind, strlen(kind)), .args_n = n, .outputs = outputs};
     op.kind = op.info ? op.info->kind : kept_text(b, kind);
     op.args = sg_arena_alloc(&b->program->arena, n * sizeof *op.args);
-    const char *name = b->next_name ? kept_text(b, b->next_name) : sg_arena_printf(&b->program->arena, "v%u", b->values++);
+    const char *name =
+        b->next_name ? kept_text(b, b->next_name) : sg_arena_printf(&b->program->arena, "v%u", b->values++);
     b->next_name = NULL;
     if (!op.args || !name) return starve(b);
     for (uint32_t i = 0; i < n; i++) {
@@ -169,7 +183,8 @@ static uint32_t shared_const(struct sg_mil_builder *b, struct sg_mil_literal *l,
         b->status = sg_fail(&b->err, SEGUE_EARG, "MIL program: a constant: %s", why.text);
         return 0;
     }
-    struct sg_hash h = sg_hash_join(sg_hash_bytes(&l->type.dtype, 2, 1), sg_hash_bytes(l->type.dim, l->type.rank * sizeof *l->type.dim, 2));
+    struct sg_hash h = sg_hash_join(sg_hash_bytes(&l->type.dtype, 2, 1),
+                                    sg_hash_bytes(l->type.dim, l->type.rank * sizeof *l->type.dim, 2));
     h = sg_hash_join(h, sg_hash_bytes(bytes, n, l->kind));
     if (!shared_grow(b)) return starve(b);
     uint32_t at = (uint32_t)h.lo & (b->shared_cap - 1);
@@ -189,20 +204,28 @@ static uint32_t shared_const(struct sg_mil_builder *b, struct sg_mil_literal *l,
     return value;
 }
 
-uint32_t sg_mil_build_reals(struct sg_mil_builder *b, enum sg_mil_dtype d, uint32_t rank, const int64_t *dim, const double *v, uint64_t n)
+uint32_t sg_mil_build_reals(struct sg_mil_builder *b, enum sg_mil_dtype d, uint32_t rank, const int64_t *dim,
+                            const double *v, uint64_t n)
 {
     struct sg_mil_literal l = {.type = sg_mil_tensor(d, rank, dim), .kind = SG_MIL_NUMBERS, .n = n};
     return shared_const(b, &l, v, n * sizeof *v);
 }
 
-uint32_t sg_mil_build_wholes(struct sg_mil_builder *b, enum sg_mil_dtype d, uint32_t rank, const int64_t *dim, const int64_t *v, uint64_t n)
+uint32_t sg_mil_build_wholes(struct sg_mil_builder *b, enum sg_mil_dtype d, uint32_t rank, const int64_t *dim,
+                             const int64_t *v, uint64_t n)
 {
     struct sg_mil_literal l = {.type = sg_mil_tensor(d, rank, dim), .kind = SG_MIL_NUMBERS, .n = n};
     return shared_const(b, &l, v, n * sizeof *v);
 }
 
-uint32_t sg_mil_build_real(struct sg_mil_builder *b, double v) { return sg_mil_build_reals(b, SG_MIL_FP16, 0, NULL, &v, 1); }
-uint32_t sg_mil_build_int(struct sg_mil_builder *b, int64_t v) { return sg_mil_build_wholes(b, SG_MIL_INT32, 0, NULL, &v, 1); }
+uint32_t sg_mil_build_real(struct sg_mil_builder *b, double v)
+{
+    return sg_mil_build_reals(b, SG_MIL_FP16, 0, NULL, &v, 1);
+}
+uint32_t sg_mil_build_int(struct sg_mil_builder *b, int64_t v)
+{
+    return sg_mil_build_wholes(b, SG_MIL_INT32, 0, NULL, &v, 1);
+}
 
 uint32_t sg_mil_build_ints(struct sg_mil_builder *b, const int64_t *v, uint32_t n)
 {
@@ -222,8 +245,8 @@ uint32_t sg_mil_build_word(struct sg_mil_builder *b, const char *v)
     return shared_const(b, &l, v, strlen(v) + 1);
 }
 
-uint32_t sg_mil_build_blob(struct sg_mil_builder *b, const char *name, enum sg_mil_dtype d, uint32_t rank, const int64_t *dim,
-                           const char *path, uint64_t offset)
+uint32_t sg_mil_build_blob(struct sg_mil_builder *b, const char *name, enum sg_mil_dtype d, uint32_t rank,
+                           const int64_t *dim, const char *path, uint64_t offset)
 {
     if (b->status) return 0;
     struct sg_mil_literal l = {.type = sg_mil_tensor(d, rank, dim), .kind = SG_MIL_BLOB};
@@ -235,29 +258,43 @@ uint32_t sg_mil_build_blob(struct sg_mil_builder *b, const char *name, enum sg_m
 
 /* --- common operations --- */
 
-#define OP(kind, ...) \
-    sg_mil_build_op(b, kind, (struct sg_mil_operand[]){__VA_ARGS__}, sizeof((struct sg_mil_operand[]){__VA_ARGS__}) / sizeof(struct sg_mil_operand), 1)
-#define ARG(n, v) {.name = n, .value = v}
+#define OP(kind, ...)                                                \
+    sg_mil_build_op(b, kind, (struct sg_mil_operand[]){__VA_ARGS__}, \
+                    sizeof((struct sg_mil_operand[]){__VA_ARGS__}) / sizeof(struct sg_mil_operand), 1)
+#define ARG(n, v)             \
+    {                         \
+        .name = n, .value = v \
+    }
 
-uint32_t sg_mil_build_unary(struct sg_mil_builder *b, const char *kind, uint32_t x) { return OP(kind, ARG("x", x)); }
-uint32_t sg_mil_build_binary(struct sg_mil_builder *b, const char *kind, uint32_t x, uint32_t y) { return OP(kind, ARG("x", x), ARG("y", y)); }
+uint32_t sg_mil_build_unary(struct sg_mil_builder *b, const char *kind, uint32_t x)
+{
+    return OP(kind, ARG("x", x));
+}
+uint32_t sg_mil_build_binary(struct sg_mil_builder *b, const char *kind, uint32_t x, uint32_t y)
+{
+    return OP(kind, ARG("x", x), ARG("y", y));
+}
 
 /* A name given before is for the operation, not for its constants, which are made first. */
-#define KEEP_NAME(b) const char *name_ = (b)->next_name; (b)->next_name = NULL
+#define KEEP_NAME(b)                    \
+    const char *name_ = (b)->next_name; \
+    (b)->next_name = NULL
 #define USE_NAME(b) (b)->next_name = name_
 
 uint32_t sg_mil_build_conv(struct sg_mil_builder *b, uint32_t x, uint32_t weight, int64_t groups)
 {
     static const int64_t ones[2] = {1, 1}, zeros[4] = {0, 0, 0, 0};
     KEEP_NAME(b);
-    uint32_t kind = sg_mil_build_word(b, "valid"), one = sg_mil_build_ints(b, ones, 2), pad = sg_mil_build_ints(b, zeros, 4);
+    uint32_t kind = sg_mil_build_word(b, "valid"), one = sg_mil_build_ints(b, ones, 2),
+             pad = sg_mil_build_ints(b, zeros, 4);
     uint32_t group = sg_mil_build_int(b, groups);
     USE_NAME(b);
-    return OP("conv", ARG("dilations", one), ARG("groups", group), ARG("pad", pad), ARG("pad_type", kind), ARG("strides", one),
-              ARG("weight", weight), ARG("x", x));
+    return OP("conv", ARG("dilations", one), ARG("groups", group), ARG("pad", pad), ARG("pad_type", kind),
+              ARG("strides", one), ARG("weight", weight), ARG("x", x));
 }
 
-uint32_t sg_mil_build_matmul(struct sg_mil_builder *b, uint32_t x, uint32_t y, int transpose_x, int transpose_y)
+uint32_t sg_mil_build_matmul(struct sg_mil_builder *b, uint32_t x, uint32_t y, int transpose_x,
+                             int transpose_y)
 {
     KEEP_NAME(b);
     uint32_t tx = sg_mil_build_bool(b, transpose_x), ty = sg_mil_build_bool(b, transpose_y);
@@ -281,7 +318,8 @@ uint32_t sg_mil_build_transpose(struct sg_mil_builder *b, uint32_t x, uint32_t r
     return OP("transpose", ARG("perm", order), ARG("x", x));
 }
 
-uint32_t sg_mil_build_slice(struct sg_mil_builder *b, uint32_t x, uint32_t rank, const int64_t *begin, const int64_t *size)
+uint32_t sg_mil_build_slice(struct sg_mil_builder *b, uint32_t x, uint32_t rank, const int64_t *begin,
+                            const int64_t *size)
 {
     KEEP_NAME(b);
     uint32_t from = sg_mil_build_ints(b, begin, rank), n = sg_mil_build_ints(b, size, rank);
@@ -294,7 +332,8 @@ uint32_t sg_mil_build_concat(struct sg_mil_builder *b, const uint32_t *values, u
     KEEP_NAME(b);
     uint32_t at = sg_mil_build_int(b, axis), interleave = sg_mil_build_bool(b, 0);
     USE_NAME(b);
-    return OP("concat", ARG("axis", at), ARG("interleave", interleave), {.name = "values", .list = values, .n = n});
+    return OP("concat", ARG("axis", at), ARG("interleave", interleave),
+              {.name = "values", .list = values, .n = n});
 }
 
 uint32_t sg_mil_build_softmax(struct sg_mil_builder *b, uint32_t x, int64_t axis)

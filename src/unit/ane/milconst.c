@@ -4,13 +4,15 @@
 
 #include <string.h>
 
-const struct sg_mil_literal *sg_mil_constant(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name)
+const struct sg_mil_literal *sg_mil_constant(const struct sg_mil_function *f, const struct sg_mil_op *op,
+                                             const char *name)
 {
     const struct sg_mil_arg *a = sg_mil_arg_find(op, name);
     return a ? sg_mil_arg_literal(f, a) : sg_mil_attr_find(op, name);
 }
 
-int sg_mil_wholes(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name, int64_t *out, uint32_t *n)
+int sg_mil_wholes(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name, int64_t *out,
+                  uint32_t *n)
 {
     const struct sg_mil_literal *l = sg_mil_constant(f, op, name);
     *n = 0;
@@ -21,7 +23,8 @@ int sg_mil_wholes(const struct sg_mil_function *f, const struct sg_mil_op *op, c
     return 1;
 }
 
-int64_t sg_mil_whole(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name, int64_t otherwise)
+int64_t sg_mil_whole(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name,
+                     int64_t otherwise)
 {
     int64_t v[2 * SG_MIL_DIMS];
     uint32_t n;
@@ -48,20 +51,23 @@ uint32_t sg_mil_axes(const struct sg_mil_function *f, const struct sg_mil_op *op
 }
 
 /* A mask argument's bit of one axis. */
-static int masked(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name, uint32_t axis)
+static int masked(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name,
+                  uint32_t axis)
 {
     int64_t v[2 * SG_MIL_DIMS];
     uint32_t n;
     return sg_mil_wholes(f, op, name, v, &n) && (n == 1 ? v[0] != 0 : axis < n && v[axis] != 0);
 }
 
-int sg_mil_slice(const struct sg_mil_function *f, const struct sg_mil_op *op, const struct sg_mil_type *x, int64_t *begin,
-                 int64_t *count, int64_t *step, uint32_t *squeezed)
+int sg_mil_slice(const struct sg_mil_function *f, const struct sg_mil_op *op, const struct sg_mil_type *x,
+                 int64_t *begin, int64_t *count, int64_t *step, uint32_t *squeezed)
 {
     int64_t b[2 * SG_MIL_DIMS], e[2 * SG_MIL_DIMS], s[2 * SG_MIL_DIMS];
     uint32_t nb, ne, ns;
     *squeezed = 0;
-    if (!sg_mil_wholes(f, op, "begin", b, &nb) || !sg_mil_wholes(f, op, "end", e, &ne) || nb != x->rank || ne != x->rank) return 0;
+    if (!sg_mil_wholes(f, op, "begin", b, &nb) || !sg_mil_wholes(f, op, "end", e, &ne) || nb != x->rank ||
+        ne != x->rank)
+        return 0;
     if (!sg_mil_wholes(f, op, "stride", s, &ns)) {
         if (sg_mil_arg_find(op, "stride")) return 0;
         for (ns = 0; ns < x->rank; ns++) s[ns] = 1;
@@ -89,7 +95,8 @@ int sg_mil_slice(const struct sg_mil_function *f, const struct sg_mil_op *op, co
 }
 
 /* Two whole numbers with one for both allowed; 0: something else stands there. */
-static int pair_of(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name, int64_t out[2])
+static int pair_of(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name,
+                   int64_t out[2])
 {
     int64_t v[2 * SG_MIL_DIMS];
     uint32_t n;
@@ -101,7 +108,8 @@ static int pair_of(const struct sg_mil_function *f, const struct sg_mil_op *op, 
     return v[0] >= 1 && v[0] <= 65536 && v[1] >= 1 && v[1] <= 65536;
 }
 
-segue_status sg_mil_conv_of(const struct sg_mil_function *f, const struct sg_mil_op *op, struct sg_mil_conv *c, segue_error *err)
+segue_status sg_mil_conv_of(const struct sg_mil_function *f, const struct sg_mil_op *op,
+                            struct sg_mil_conv *c, segue_error *err)
 {
     const struct sg_mil_type *x = sg_mil_arg_type(f, sg_mil_arg_find(op, "x"));
     const struct sg_mil_type *w = sg_mil_arg_type(f, sg_mil_arg_find(op, "weight"));
@@ -110,11 +118,12 @@ segue_status sg_mil_conv_of(const struct sg_mil_function *f, const struct sg_mil
     if (!x || !w || x->rank != 4 || w->rank != 4)
         return sg_fail(err, SEGUE_EFORMAT, "conv reads x [N, C, H, W] and weight [O, I, h, w]");
     if (!pair_of(f, op, "strides", c->stride) || !pair_of(f, op, "dilations", c->dilation))
-        return sg_fail(err, SEGUE_EFORMAT, "strides and dilations must be two constants from 1 to 65536 each");
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "strides and dilations must be two constants from 1 to 65536 each");
     c->groups = sg_mil_whole(f, op, "groups", 1);
     if (c->groups < 1 || x->dim[1] % c->groups || w->dim[0] % c->groups || w->dim[1] != x->dim[1] / c->groups)
-        return sg_fail(err, SEGUE_EFORMAT, "%d input channels and a weight for %d in %lld groups do not fit", (int)x->dim[1],
-                       (int)w->dim[1], (long long)c->groups);
+        return sg_fail(err, SEGUE_EFORMAT, "%d input channels and a weight for %d in %lld groups do not fit",
+                       (int)x->dim[1], (int)w->dim[1], (long long)c->groups);
     const char *kind = sg_mil_word_of(f, op, "pad_type");
     if (!kind) kind = "valid";
     int same = !strcmp(kind, "same") || !strcmp(kind, "same_lower"), custom = !strcmp(kind, "custom");
@@ -134,8 +143,9 @@ segue_status sg_mil_conv_of(const struct sg_mil_function *f, const struct sg_mil
         } else if (!custom)
             before = after = 0;
         if (before < 0 || after < 0 || before > 65536 || after > 65536 || in + before + after < reach)
-            return sg_fail(err, SEGUE_EFORMAT, "a kernel that reaches over %lld does not fit %lld padded places", (long long)reach,
-                           (long long)(in + before + after));
+            return sg_fail(err, SEGUE_EFORMAT,
+                           "a kernel that reaches over %lld does not fit %lld padded places",
+                           (long long)reach, (long long)(in + before + after));
         c->before[i] = before;
         c->out[i] = (in + before + after - reach) / c->stride[i] + 1;
     }

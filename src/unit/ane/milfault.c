@@ -30,7 +30,8 @@ void sg_mil_fault_add(struct sg_mil_faults *faults, const struct sg_mil_place *a
         faults->dropped++;
         return;
     }
-    *f = (struct sg_mil_fault){.line = at->line, .column = at->column, .constraint = at->constraint, .advice = at->advice};
+    *f = (struct sg_mil_fault){
+        .line = at->line, .column = at->column, .constraint = at->constraint, .advice = at->advice};
     snprintf(f->op, sizeof f->op, "%s", at->op ? at->op : "");
     va_list args;
     va_start(args, format);
@@ -52,8 +53,10 @@ segue_status sg_mil_faults_fail(const struct sg_mil_faults *faults, const char *
     for (uint32_t i = 0; i < faults->n; i++) {
         const struct sg_mil_fault *f = &faults->list[i];
         if (f->advice) continue;
-        return sg_fail(err, f->constraint ? SEGUE_EUNSUPPORTED : SEGUE_EFORMAT, "MIL text: %.80s:%u:%u: constraint %u (op %s): %s",
-                       name, f->line, f->column, f->constraint, f->op[0] ? f->op : "-", f->text);
+        return sg_fail(err, f->constraint ? SEGUE_EUNSUPPORTED : SEGUE_EFORMAT,
+                       "MIL text: %.80s:%u:%u: constraint %u (op %s): %s", name, f->line, f->column,
+                       f->constraint, f->op[0] ? f->op : "-", f->text);
     }
-    return sg_fail(err, SEGUE_EMEMORY, "MIL text: %.80s: out of memory while its faults were listed; free some", name);
+    return sg_fail(err, SEGUE_EMEMORY,
+                   "MIL text: %.80s: out of memory while its faults were listed; free some", name);
 }

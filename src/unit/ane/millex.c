@@ -14,7 +14,10 @@ void sg_mil_lexer_init(struct sg_mil_lexer *lx, const char *text, size_t n)
 }
 
 static int is_digit(char c) { return c >= '0' && c <= '9'; }
-static int is_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || is_digit(c); }
+static int is_name(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || is_digit(c);
+}
 
 static void skip_space(struct sg_mil_lexer *lx)
 {
@@ -54,7 +57,9 @@ static struct sg_mil_word quoted(struct sg_mil_lexer *lx, struct sg_mil_word w)
 struct sg_mil_word sg_mil_lexer_next(struct sg_mil_lexer *lx)
 {
     skip_space(lx);
-    struct sg_mil_word w = {.kind = SG_MIL_END, .at = lx->text, .line = lx->line,
+    struct sg_mil_word w = {.kind = SG_MIL_END,
+                            .at = lx->text,
+                            .line = lx->line,
                             .column = (uint32_t)(lx->text - lx->line_start) + 1};
     if (lx->text >= lx->end) return w;
     char c = *lx->text;
@@ -83,7 +88,10 @@ struct sg_mil_word sg_mil_lexer_next(struct sg_mil_lexer *lx)
 
 static int hex_of(char c)
 {
-    return is_digit(c) ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    return is_digit(c)            ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
 }
 
 /* 0x1.8p-3: bits beyond the 60th are refused, so nothing is lost. */

@@ -1,6 +1,5 @@
-/* milparse.c: see milparse.h: statements, functions and the program, by recursive descent without recursion: nothing in the grammar
- * nests without bound.
- * SPDX-License-Identifier: MIT */
+/* milparse.c: see milparse.h: statements, functions and the program, by recursive descent without recursion:
+ * nothing in the grammar nests without bound. SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,8 +16,9 @@ static uint32_t reference(struct sg_mil_parser *p)
     }
     uint32_t value = sg_mil_value_find(p->f, p->word.at, p->word.n);
     if (value == SG_MIL_NONE)
-        sg_mil_refuse(p, &p->word, 0, "\"%.*s\" is not defined above; operations read what stands before them",
-               (int)(p->word.n < 60 ? p->word.n : 60), p->word.at);
+        sg_mil_refuse(p, &p->word, 0,
+                      "\"%.*s\" is not defined above; operations read what stands before them",
+                      (int)(p->word.n < 60 ? p->word.n : 60), p->word.at);
     sg_mil_step(p);
     return value;
 }
@@ -27,7 +27,7 @@ static int literal_ahead(const struct sg_mil_parser *p)
 {
     if (sg_mil_is_name(p, "tensor")) return 1;
     if (p->word.kind != SG_MIL_NAME || sg_mil_dtype_named(p->word.at, p->word.n) == SG_MIL_DTYPES) return 0;
-    struct sg_mil_lexer ahead = p->lexer;      /* `bool` may be a variable as well */
+    struct sg_mil_lexer ahead = p->lexer; /* `bool` may be a variable as well */
     struct sg_mil_word next = sg_mil_lexer_next(&ahead);
     return next.kind == SG_MIL_MARK && next.mark == '(';
 }
@@ -37,7 +37,8 @@ static void arg_value(struct sg_mil_parser *p, struct sg_mil_arg *a)
     if (sg_mil_mark_if(p, '(')) {
         a->kind = SG_MIL_LIST;
         while (!p->bad && !sg_mil_is_mark(p, ')')) {
-            if (a->n == SG_MIL_LIST_MAX) sg_mil_refuse(p, &p->word, 0, "more than %d values in a list", SG_MIL_LIST_MAX);
+            if (a->n == SG_MIL_LIST_MAX)
+                sg_mil_refuse(p, &p->word, 0, "more than %d values in a list", SG_MIL_LIST_MAX);
             if (!p->bad) p->refs[a->n++] = reference(p);
             if (!sg_mil_mark_if(p, ',')) break;
         }
@@ -63,9 +64,11 @@ static void arguments(struct sg_mil_parser *p, struct sg_mil_op *op)
         }
         struct sg_mil_word at = p->word;
         struct sg_mil_arg *a = &p->args[n];
-        *a = (struct sg_mil_arg){.name = sg_mil_name(p, "an argument's name"), .line = at.line, .column = at.column};
+        *a = (struct sg_mil_arg){
+            .name = sg_mil_name(p, "an argument's name"), .line = at.line, .column = at.column};
         for (uint32_t i = 0; i < n; i++)
-            if (!strcmp(p->args[i].name, a->name)) sg_mil_refuse(p, &at, 0, "argument %.60s is given twice", a->name);
+            if (!strcmp(p->args[i].name, a->name))
+                sg_mil_refuse(p, &at, 0, "argument %.60s is given twice", a->name);
         sg_mil_mark(p, '=');
         arg_value(p, a);
         n++;
@@ -88,7 +91,8 @@ static void attributes(struct sg_mil_parser *p, struct sg_mil_op *op)
         struct sg_mil_word at = p->word;
         p->attrs[n].name = sg_mil_name(p, "an attribute's name");
         for (uint32_t i = 0; i < n; i++)
-            if (!strcmp(p->attrs[i].name, p->attrs[n].name)) sg_mil_refuse(p, &at, 0, "attribute %.60s is given twice", p->attrs[n].name);
+            if (!strcmp(p->attrs[i].name, p->attrs[n].name))
+                sg_mil_refuse(p, &at, 0, "attribute %.60s is given twice", p->attrs[n].name);
         sg_mil_mark(p, '=');
         p->attrs[n++].literal = sg_mil_read_literal(p);
         if (!sg_mil_mark_if(p, ',')) break;
@@ -99,12 +103,14 @@ static void attributes(struct sg_mil_parser *p, struct sg_mil_op *op)
 }
 
 /* Define the name at the word before; duplicates are constraint 17. */
-static void define(struct sg_mil_parser *p, const struct sg_mil_word *at, const char *id, const struct sg_mil_type *t, uint32_t op)
+static void define(struct sg_mil_parser *p, const struct sg_mil_word *at, const char *id,
+                   const struct sg_mil_type *t, uint32_t op)
 {
     int taken = 0;
     if (p->bad) return;
     uint32_t value = sg_mil_value_add(p->f, id, t, op, &taken);
-    if (taken) sg_mil_refuse(p, at, 17, "the name %.60s is taken; every name of a function must be its own", id);
+    if (taken)
+        sg_mil_refuse(p, at, 17, "the name %.60s is taken; every name of a function must be its own", id);
     if (value == SG_MIL_NONE && !taken) {
         sg_mil_starved(p);
     }
@@ -213,7 +219,8 @@ static void function(struct sg_mil_parser *p)
     sg_mil_mark(p, '<');
     const char *target = sg_mil_name(p, "a target");
     sg_mil_mark(p, '>');
-    if (!p->bad && sg_mil_function_find(p->program, id)) sg_mil_refuse(p, &at, 17, "two functions are named %.60s", id);
+    if (!p->bad && sg_mil_function_find(p->program, id))
+        sg_mil_refuse(p, &at, 17, "two functions are named %.60s", id);
     if (!p->bad && p->program->functions_n >= 256) sg_mil_refuse(p, &at, 0, "more than 256 functions");
     if (p->bad) return;
     p->f = sg_mil_function_add(p->program, id, target);
@@ -249,7 +256,8 @@ static void build_info(struct sg_mil_parser *p)
     sg_mil_mark(p, '(');
     sg_mil_mark(p, '{');
     while (!p->bad && !sg_mil_is_mark(p, '}')) {
-        if (n == sizeof pairs / sizeof *pairs) sg_mil_refuse(p, &p->word, 0, "more than 64 entries of buildInfo");
+        if (n == sizeof pairs / sizeof *pairs)
+            sg_mil_refuse(p, &p->word, 0, "more than 64 entries of buildInfo");
         sg_mil_mark(p, '{');
         if (p->bad) break;
         pairs[n].key = sg_mil_read_text(p, &len);
@@ -274,8 +282,10 @@ static void version(struct sg_mil_parser *p)
     char copy[16] = "";
     int used = 0;
     if (p->word.kind == SG_MIL_NUMBER && p->word.n < sizeof copy) memcpy(copy, p->word.at, p->word.n);
-    if (sscanf(copy, "%4u.%4u%n", &v[0], &v[1], &used) != 2 || copy[used]) sg_mil_unexpected(p, "a version such as 1.0");
-    if (!p->bad && v[0] != 1) sg_mil_refuse(p, &p->word, 0, "program version %u.%u; 1.x is known", v[0], v[1]);
+    if (sscanf(copy, "%4u.%4u%n", &v[0], &v[1], &used) != 2 || copy[used])
+        sg_mil_unexpected(p, "a version such as 1.0");
+    if (!p->bad && v[0] != 1)
+        sg_mil_refuse(p, &p->word, 0, "program version %u.%u; 1.x is known", v[0], v[1]);
     p->program->major = v[0];
     p->program->minor = v[1];
     sg_mil_step(p);
@@ -301,8 +311,8 @@ segue_status sg_mil_parse(struct sg_mil_program **out, const char *text, size_t 
 {
     struct sg_mil_fault own;
     if (n > SG_MIL_TEXT_MAX)
-        return sg_fail(err, SEGUE_ELIMIT, "MIL text: %.80s: %zu bytes, more than %d; cut the program", name_of_text, n,
-                       SG_MIL_TEXT_MAX);
+        return sg_fail(err, SEGUE_ELIMIT, "MIL text: %.80s: %zu bytes, more than %d; cut the program",
+                       name_of_text, n, SG_MIL_TEXT_MAX);
     struct sg_mil_parser *p = sg_alloc(sizeof *p);
     if (!p || !(p->program = sg_mil_program_new(SG_MIL_VERBOSE))) {
         sg_free(p);
@@ -316,7 +326,8 @@ segue_status sg_mil_parse(struct sg_mil_program **out, const char *text, size_t 
     if (status == SEGUE_OK)
         *out = p->program;
     else {
-        sg_fail(err, status, "MIL text: %.80s:%u:%u: %s", name_of_text, p->fault->line, p->fault->column, p->fault->text);
+        sg_fail(err, status, "MIL text: %.80s:%u:%u: %s", name_of_text, p->fault->line, p->fault->column,
+                p->fault->text);
         sg_mil_program_free(p->program);
     }
     sg_free(p->reals);

@@ -8,7 +8,7 @@
 
 #include "unit/ane/milops.h"
 
-enum { INLINE_MAX = 16 };            /* numbers of a constant that the buffer dialect writes at its use */
+enum { INLINE_MAX = 16 }; /* numbers of a constant that the buffer dialect writes at its use */
 
 struct printer {
     const struct sg_mil_program *program;
@@ -24,8 +24,8 @@ static void print_hex(struct sg_buf *out, double v)
 {
     char digits[16];
     int exponent, n = 0;
-    double m = frexp(fabs(v), &exponent);              /* m in [0.5, 1) */
-    uint64_t bits = (uint64_t)ldexp(m, 53);            /* the leading one and 52 below it */
+    double m = frexp(fabs(v), &exponent);   /* m in [0.5, 1) */
+    uint64_t bits = (uint64_t)ldexp(m, 53); /* the leading one and 52 below it */
     bits &= ((uint64_t)1 << 52) - 1;
     for (int i = 0; i < 13; i++) {
         digits[i] = "0123456789abcdef"[bits >> (48 - 4 * i) & 15];
@@ -147,14 +147,17 @@ static void print_literal(struct printer *p, const struct sg_mil_literal *l)
 
 static int stands_inline(const struct printer *p, const struct sg_mil_literal *l)
 {
-    return p->dialect == SG_MIL_BUFFER && l && l->kind != SG_MIL_BLOB && (l->kind == SG_MIL_TEXT || l->n <= INLINE_MAX);
+    return p->dialect == SG_MIL_BUFFER && l && l->kind != SG_MIL_BLOB &&
+           (l->kind == SG_MIL_TEXT || l->n <= INLINE_MAX);
 }
 
-static const char *hoisted_name(const struct printer *p, const struct sg_mil_op *op, uint32_t arg, char out[SG_MIL_DIMS * 48])
+static const char *hoisted_name(const struct printer *p, const struct sg_mil_op *op, uint32_t arg,
+                                char out[SG_MIL_DIMS * 48])
 {
     struct sg_buf name = {0};
     sg_buf_printf(&name, "%.200s_%.80s", p->f->values[op->first].name, op->args[arg].name);
-    while (!name.failed && sg_mil_value_find(p->f, name.data, name.len) != SG_MIL_NONE) sg_buf_puts(&name, "_");
+    while (!name.failed && sg_mil_value_find(p->f, name.data, name.len) != SG_MIL_NONE)
+        sg_buf_puts(&name, "_");
     if (name.failed || name.len >= SG_MIL_DIMS * 48) {
         if (!p->out->failed) p->out->failed = SEGUE_EMEMORY;
         out[0] = 0;
@@ -183,12 +186,14 @@ static void print_arg(struct printer *p, const struct sg_mil_op *op, uint32_t i)
     const struct sg_mil_literal *l = sg_mil_arg_literal(p->f, a);
     if (a->kind == SG_MIL_LIST) {
         sg_buf_puts(p->out, "(");
-        for (uint32_t r = 0; r < a->n; r++) sg_buf_printf(p->out, "%s%s", r ? ", " : "", p->f->values[a->v.refs[r]].name);
+        for (uint32_t r = 0; r < a->n; r++)
+            sg_buf_printf(p->out, "%s%s", r ? ", " : "", p->f->values[a->v.refs[r]].name);
         sg_buf_puts(p->out, ")");
     } else if (l && (stands_inline(p, l) || (a->kind == SG_MIL_LITERAL && p->dialect == SG_MIL_BUFFER)))
         print_literal(p, l);
     else
-        sg_buf_puts(p->out, a->kind == SG_MIL_REF ? p->f->values[a->v.ref].name : hoisted_name(p, op, i, name));
+        sg_buf_puts(p->out,
+                    a->kind == SG_MIL_REF ? p->f->values[a->v.ref].name : hoisted_name(p, op, i, name));
 }
 
 /* A const that the buffer dialect writes at its uses: nothing that is a list or a result may name it. */
@@ -201,7 +206,8 @@ static void print_op(struct printer *p, const struct sg_mil_op *op)
 {
     char name[SG_MIL_DIMS * 48];
     for (uint32_t i = 0; p->dialect != SG_MIL_BUFFER && i < op->args_n; i++)
-        if (op->args[i].kind == SG_MIL_LITERAL) print_const(p, hoisted_name(p, op, i, name), op->args[i].v.literal);
+        if (op->args[i].kind == SG_MIL_LITERAL)
+            print_const(p, hoisted_name(p, op, i, name), op->args[i].v.literal);
     sg_buf_puts(p->out, "        ");
     for (uint32_t i = 0; i < op->outputs; i++) {
         if (i) sg_buf_puts(p->out, ", ");
@@ -217,7 +223,8 @@ static void print_op(struct printer *p, const struct sg_mil_op *op)
     int with_name = p->dialect != SG_MIL_BUFFER || !strcmp(op->kind, "const"), n = 0;
     if (with_name) {
         sg_buf_puts(p->out, "[name = ");
-        print_typed_string(p, given && given->kind == SG_MIL_TEXT ? given->v.text : p->f->values[op->first].name);
+        print_typed_string(p, given && given->kind == SG_MIL_TEXT ? given->v.text
+                                                                  : p->f->values[op->first].name);
     }
     for (uint32_t i = 0; i < op->attrs_n; i++) {
         if (!strcmp(op->attrs[i].name, "name")) continue;
@@ -245,7 +252,9 @@ static segue_status print_function(struct printer *p, segue_error *err)
     uint8_t *named = sg_alloc(f->values_n + 1);
     if (!named) return sg_no_memory("MIL text", f->values_n, err);
     mark_named(f, named);
-    const char *target = p->dialect == p->program->dialect && f->target ? f->target : p->dialect == SG_MIL_VERBOSE ? "ios16" : "ios18";
+    const char *target = p->dialect == p->program->dialect && f->target ? f->target
+                         : p->dialect == SG_MIL_VERBOSE                 ? "ios16"
+                                                                        : "ios18";
     sg_buf_printf(p->out, "    func %s<%s>(", f->name, target);
     for (uint32_t i = 0; i < f->params_n; i++) {
         if (i) sg_buf_puts(p->out, ", ");
@@ -256,7 +265,8 @@ static segue_status print_function(struct printer *p, segue_error *err)
     for (uint32_t o = 0; o < f->ops_n && !p->out->failed; o++)
         if (!only_inline(p, named, &f->ops[o])) print_op(p, &f->ops[o]);
     sg_buf_puts(p->out, "    } -> (");
-    for (uint32_t r = 0; r < f->returns_n; r++) sg_buf_printf(p->out, "%s%s", r ? ", " : "", f->values[f->returns[r]].name);
+    for (uint32_t r = 0; r < f->returns_n; r++)
+        sg_buf_printf(p->out, "%s%s", r ? ", " : "", f->values[f->returns[r]].name);
     sg_buf_puts(p->out, ");\n");
     sg_free(named);
     return SEGUE_OK;
@@ -264,8 +274,10 @@ static segue_status print_function(struct printer *p, segue_error *err)
 
 static void print_info(struct printer *p)
 {
-    static const struct sg_mil_pair usual[] = {{"coremlc-component-MIL", "3510.2.1"}, {"coremlc-version", "3505.4.1"},
-                                               {"coremltools-component-milinternal", ""}, {"coremltools-version", "9.0"}};
+    static const struct sg_mil_pair usual[] = {{"coremlc-component-MIL", "3510.2.1"},
+                                               {"coremlc-version", "3505.4.1"},
+                                               {"coremltools-component-milinternal", ""},
+                                               {"coremltools-version", "9.0"}};
     int verbose = p->dialect == SG_MIL_VERBOSE;
     const struct sg_mil_pair *info = p->program->info_n ? p->program->info : verbose ? usual + 1 : usual;
     uint32_t n = p->program->info_n ? p->program->info_n : verbose ? 1 : 4;
@@ -281,7 +293,8 @@ static void print_info(struct printer *p)
     sg_buf_puts(p->out, "})]\n");
 }
 
-segue_status sg_mil_print(const struct sg_mil_program *program, enum sg_mil_dialect dialect, struct sg_buf *out, segue_error *err)
+segue_status sg_mil_print(const struct sg_mil_program *program, enum sg_mil_dialect dialect,
+                          struct sg_buf *out, segue_error *err)
 {
     struct printer p = {program, NULL, dialect, out};
     uint32_t minor = dialect == program->dialect ? program->minor : dialect == SG_MIL_VERBOSE ? 0 : 3;
@@ -294,6 +307,6 @@ segue_status sg_mil_print(const struct sg_mil_program *program, enum sg_mil_dial
     }
     sg_buf_puts(out, "}\n");
     if (!out->failed) return SEGUE_OK;
-    return sg_fail(err, out->failed, "MIL text: printing a program: %s", out->failed == SEGUE_ELIMIT ? "longer than allowed; cut it"
-                                                                                                    : "out of memory; free some");
+    return sg_fail(err, out->failed, "MIL text: printing a program: %s",
+                   out->failed == SEGUE_ELIMIT ? "longer than allowed; cut it" : "out of memory; free some");
 }

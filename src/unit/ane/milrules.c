@@ -11,7 +11,8 @@ const struct sg_mil_type *sg_mil_work_type(struct sg_mil_work *w, const char *na
     return l ? &l->type : sg_mil_arg_type(w->f, a);
 }
 
-uint32_t sg_mil_work_list(struct sg_mil_work *w, const char *name, const struct sg_mil_type **types, uint32_t most)
+uint32_t sg_mil_work_list(struct sg_mil_work *w, const char *name, const struct sg_mil_type **types,
+                          uint32_t most)
 {
     const struct sg_mil_arg *a = sg_mil_arg_find(w->op, name);
     uint32_t n = a && a->kind == SG_MIL_LIST ? a->n : a && a->kind == SG_MIL_REF ? 1 : 0;
@@ -19,7 +20,8 @@ uint32_t sg_mil_work_list(struct sg_mil_work *w, const char *name, const struct 
         SG_MIL_WRONG("%s must be a list of 1 to %u values", name, most);
         return 0;
     }
-    for (uint32_t i = 0; i < n; i++) types[i] = &w->f->values[a->kind == SG_MIL_REF ? a->v.ref : a->v.refs[i]].type;
+    for (uint32_t i = 0; i < n; i++)
+        types[i] = &w->f->values[a->kind == SG_MIL_REF ? a->v.ref : a->v.refs[i]].type;
     return n;
 }
 
@@ -36,7 +38,8 @@ segue_status sg_mil_work_vector(struct sg_mil_work *w, const char *name, uint64_
 {
     const struct sg_mil_type *t = sg_mil_work_type(w, name);
     if (t && sg_mil_elements(t) != elements)
-        return SG_MIL_WRONG("%s has %llu numbers, %llu are needed", name, (unsigned long long)sg_mil_elements(t), (unsigned long long)elements);
+        return SG_MIL_WRONG("%s has %llu numbers, %llu are needed", name,
+                            (unsigned long long)sg_mil_elements(t), (unsigned long long)elements);
     return SEGUE_OK;
 }
 

@@ -1,5 +1,5 @@
-/* milrules.h: the rules of types, a function each, and what they share. Inside the inference only: milinfer.c calls them.
- * SPDX-License-Identifier: MIT */
+/* milrules.h: the rules of types, a function each, and what they share. Inside the inference only: milinfer.c
+ * calls them. SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_MILRULES_H
 #define SG_UNIT_ANE_MILRULES_H
 
@@ -9,8 +9,8 @@
 struct sg_mil_work {
     const struct sg_mil_function *f;
     const struct sg_mil_op *op;
-    struct sg_mil_type *out;         /* [op->outputs] */
-    const struct sg_mil_type *x;     /* of the first argument "x", "input" or "query"; NULL */
+    struct sg_mil_type *out;     /* [op->outputs] */
+    const struct sg_mil_type *x; /* of the first argument "x", "input" or "query"; NULL */
     segue_error *err;
 };
 
@@ -18,8 +18,10 @@ struct sg_mil_work {
 
 /* The type of an argument or attribute; NULL: not given, or a list. */
 const struct sg_mil_type *sg_mil_work_type(struct sg_mil_work *w, const char *name);
-/* The types of a list argument: types[i] for i < returned count; 0 with the error set when it is no list or empty. */
-uint32_t sg_mil_work_list(struct sg_mil_work *w, const char *name, const struct sg_mil_type **types, uint32_t most);
+/* The types of a list argument: types[i] for i < returned count; 0 with the error set when it is no list or
+ * empty. */
+uint32_t sg_mil_work_list(struct sg_mil_work *w, const char *name, const struct sg_mil_type **types,
+                          uint32_t most);
 /* An axis argument within the rank; SG_MIL_DIMS with the error set when it is not. */
 uint32_t sg_mil_work_axis(struct sg_mil_work *w, const char *name, int64_t otherwise, uint32_t rank);
 /* OK when the vector is absent or has so many numbers. */

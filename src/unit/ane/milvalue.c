@@ -7,7 +7,8 @@
 #include <string.h>
 
 SG_FORMAT(4, 5)
-void sg_mil_refuse(struct sg_mil_parser *p, const struct sg_mil_word *at, uint32_t constraint, const char *format, ...)
+void sg_mil_refuse(struct sg_mil_parser *p, const struct sg_mil_word *at, uint32_t constraint,
+                   const char *format, ...)
 {
     if (p->bad) return;
     p->bad = 1;
@@ -50,7 +51,10 @@ void sg_mil_step(struct sg_mil_parser *p)
     if (!p->bad) p->word = sg_mil_lexer_next(&p->lexer);
 }
 
-int sg_mil_is_mark(const struct sg_mil_parser *p, char c) { return p->word.kind == SG_MIL_MARK && p->word.mark == c; }
+int sg_mil_is_mark(const struct sg_mil_parser *p, char c)
+{
+    return p->word.kind == SG_MIL_MARK && p->word.mark == c;
+}
 int sg_mil_is_name(const struct sg_mil_parser *p, const char *name)
 {
     return p->word.kind == SG_MIL_NAME && p->word.n == strlen(name) && !memcmp(p->word.at, name, p->word.n);
@@ -61,7 +65,9 @@ void sg_mil_unexpected(struct sg_mil_parser *p, const char *wanted)
     const struct sg_mil_word *w = &p->word;
     unsigned char c = (unsigned char)w->mark;
     if (w->kind == SG_MIL_END)
-        sg_mil_refuse(p, w, 0, "the text ends where %s should stand; it is cut off, or a bracket is not closed", wanted);
+        sg_mil_refuse(p, w, 0,
+                      "the text ends where %s should stand; it is cut off, or a bracket is not closed",
+                      wanted);
     else if (w->kind == SG_MIL_BAD && c == '"')
         sg_mil_refuse(p, w, 0, "a string is not closed on its line; close it with a quote");
     else if (w->kind == SG_MIL_BAD)
@@ -98,7 +104,8 @@ const char *sg_mil_name(struct sg_mil_parser *p, const char *what)
         return "";
     }
     if (p->word.n > SG_MIL_NAME_MAX)
-        sg_mil_refuse(p, &p->word, 0, "a name of %zu bytes; at most %d are allowed", p->word.n, SG_MIL_NAME_MAX);
+        sg_mil_refuse(p, &p->word, 0, "a name of %zu bytes; at most %d are allowed", p->word.n,
+                      SG_MIL_NAME_MAX);
     const char *kept_name = sg_mil_kept_text(p, p->word.at, p->word.n);
     sg_mil_step(p);
     return kept_name ? kept_name : "";
@@ -112,7 +119,8 @@ static int64_t whole_number(struct sg_mil_parser *p, const char *what)
     if (p->word.kind != SG_MIL_NUMBER)
         sg_mil_unexpected(p, what);
     else if (!sg_mil_number(&p->word, &real, &whole, &v) || !whole)
-        sg_mil_refuse(p, &p->word, 0, "\"%.*s\" is not %s", (int)(p->word.n < 40 ? p->word.n : 40), p->word.at, what);
+        sg_mil_refuse(p, &p->word, 0, "\"%.*s\" is not %s", (int)(p->word.n < 40 ? p->word.n : 40),
+                      p->word.at, what);
     sg_mil_step(p);
     return v;
 }
@@ -121,7 +129,8 @@ static int64_t whole_number(struct sg_mil_parser *p, const char *what)
 
 static enum sg_mil_dtype dtype(struct sg_mil_parser *p)
 {
-    enum sg_mil_dtype d = p->word.kind == SG_MIL_NAME ? sg_mil_dtype_named(p->word.at, p->word.n) : SG_MIL_DTYPES;
+    enum sg_mil_dtype d =
+        p->word.kind == SG_MIL_NAME ? sg_mil_dtype_named(p->word.at, p->word.n) : SG_MIL_DTYPES;
     if (d == SG_MIL_DTYPES) {
         sg_mil_unexpected(p, "a data type");
         return SG_MIL_FP16;
@@ -143,7 +152,8 @@ static uint32_t whole_list(struct sg_mil_parser *p, int64_t *out, int unknown, c
         }
         struct sg_mil_word at = p->word;
         int64_t v = unknown && sg_mil_mark_if(p, '?') ? SG_MIL_UNKNOWN : whole_number(p, what);
-        if (v < SG_MIL_UNKNOWN || v > INT32_MAX) sg_mil_refuse(p, &at, 27, "a dimension of %lld; at most 65536 compiles", (long long)v);
+        if (v < SG_MIL_UNKNOWN || v > INT32_MAX)
+            sg_mil_refuse(p, &at, 27, "a dimension of %lld; at most 65536 compiles", (long long)v);
         out[n++] = v;
         if (!sg_mil_mark_if(p, ',')) break;
     }
@@ -171,7 +181,8 @@ static const struct sg_mil_layout *buffer_layout(struct sg_mil_parser *p, struct
         factors = whole_list(p, layout.interleave, 0, "an interleave factor");
     }
     if (strides != n || factors != n)
-        sg_mil_refuse(p, &at, 0, "%u dimensions, %u strides, %u interleave factors; give as many of each", n, strides, factors);
+        sg_mil_refuse(p, &at, 0, "%u dimensions, %u strides, %u interleave factors; give as many of each", n,
+                      strides, factors);
     *t = sg_mil_tensor((enum sg_mil_dtype)t->dtype, n, shape);
     return sg_mil_kept(p, &layout, sizeof layout);
 }
@@ -240,9 +251,11 @@ static void scalar(struct sg_mil_parser *p, const struct sg_mil_dtype_info *info
     } else if (w.kind != SG_MIL_NUMBER && !sg_mil_is_name(p, "inf") && !sg_mil_is_name(p, "nan")) {
         sg_mil_unexpected(p, "a number");
     } else if (!sg_mil_number(&w, &p->reals[n], &whole, &p->wholes[n])) {
-        sg_mil_refuse(p, &w, 0, "\"%.*s\" is not a number, or out of every range", (int)(w.n < 40 ? w.n : 40), w.at);
+        sg_mil_refuse(p, &w, 0, "\"%.*s\" is not a number, or out of every range", (int)(w.n < 40 ? w.n : 40),
+                      w.at);
     } else if (info->class != SG_MIL_REAL && (!whole || !in_range(info, &w, p->wholes[n])))
-        sg_mil_refuse(p, &w, 0, "\"%.*s\" is not a value of %s", (int)(w.n < 40 ? w.n : 40), w.at, info->name);
+        sg_mil_refuse(p, &w, 0, "\"%.*s\" is not a value of %s", (int)(w.n < 40 ? w.n : 40), w.at,
+                      info->name);
     sg_mil_step(p);
 }
 
@@ -253,7 +266,8 @@ const char *sg_mil_read_text(struct sg_mil_parser *p, uint64_t *n)
     if (wrapped) {
         struct sg_mil_word at = p->word;
         struct sg_mil_type t = sg_mil_read_type(p);
-        if (t.dtype != SG_MIL_STRING || t.rank) sg_mil_refuse(p, &at, 0, "not a string where one should stand");
+        if (t.dtype != SG_MIL_STRING || t.rank)
+            sg_mil_refuse(p, &at, 0, "not a string where one should stand");
         sg_mil_mark(p, '(');
     }
     if (p->word.kind != SG_MIL_QUOTED) sg_mil_unexpected(p, "a string");
@@ -278,13 +292,16 @@ static void check_path(struct sg_mil_parser *p, const struct sg_mil_word *at, co
     static const char prefix[] = "@model_path/";
     const char *s = path;
     if (strncmp(s, prefix, sizeof prefix - 1) != 0) {
-        sg_mil_refuse(p, at, 0, "blob path \"%.80s\" does not begin with %s; blobs lie beside the program", path, prefix);
+        sg_mil_refuse(p, at, 0, "blob path \"%.80s\" does not begin with %s; blobs lie beside the program",
+                      path, prefix);
         return;
     }
     for (s += sizeof prefix - 1;; s++) {
         size_t n = strcspn(s, "/");
         if (!n || (n == 1 && s[0] == '.') || (n == 2 && s[0] == '.' && s[1] == '.') || strcspn(s, "\\") < n) {
-            sg_mil_refuse(p, at, 0, "blob path \"%.80s\" leaves the model's folder or has an empty part; use plain names", path);
+            sg_mil_refuse(
+                p, at, 0,
+                "blob path \"%.80s\" leaves the model's folder or has an empty part; use plain names", path);
             return;
         }
         s += n;
@@ -314,27 +331,32 @@ static void blob(struct sg_mil_parser *p, struct sg_mil_literal *l)
         sg_mil_mark(p, '(');
     }
     int64_t offset = whole_number(p, "an offset");
-    if (t.dtype != SG_MIL_UINT64 || t.rank || offset < 0) sg_mil_refuse(p, &at, 0, "a blob's offset must be a uint64 below 2^63");
+    if (t.dtype != SG_MIL_UINT64 || t.rank || offset < 0)
+        sg_mil_refuse(p, &at, 0, "a blob's offset must be a uint64 below 2^63");
     if (wrapped) sg_mil_mark(p, ')');
     l->v.blob.offset = (uint64_t)offset;
     l->kind = SG_MIL_BLOB;
     sg_mil_mark(p, ')');
 }
 
-static void numbers(struct sg_mil_parser *p, struct sg_mil_literal *l, const struct sg_mil_word *at, uint64_t elements)
+static void numbers(struct sg_mil_parser *p, struct sg_mil_literal *l, const struct sg_mil_word *at,
+                    uint64_t elements)
 {
     const struct sg_mil_dtype_info *info = sg_mil_dtype_info((enum sg_mil_dtype)l->type.dtype);
     uint64_t n = 0;
     l->kind = SG_MIL_NUMBERS;
     if (sg_mil_mark_if(p, '[')) {
         while (!p->bad && !sg_mil_is_mark(p, ']')) {
-            if (n == elements) sg_mil_refuse(p, &p->word, 0, "more numbers than the type's %llu", (unsigned long long)elements);
+            if (n == elements)
+                sg_mil_refuse(p, &p->word, 0, "more numbers than the type's %llu",
+                              (unsigned long long)elements);
             scalar(p, info, n++);
             if (!sg_mil_mark_if(p, ',')) break;
         }
         sg_mil_mark(p, ']');
         if (n != elements)
-            sg_mil_refuse(p, at, 0, "%llu numbers for a type of %llu", (unsigned long long)n, (unsigned long long)elements);
+            sg_mil_refuse(p, at, 0, "%llu numbers for a type of %llu", (unsigned long long)n,
+                          (unsigned long long)elements);
     } else {
         scalar(p, info, n++);
     }

@@ -11,8 +11,8 @@ struct sg_ane_check {
     const struct sg_mil_function *f;
     const struct sg_ane_profile *profile;
     struct sg_mil_faults *faults;
-    int target;                      /* of the function: 16, 17, 18 */
-    uint32_t has;                    /* what stands beside it in the function */
+    int target;   /* of the function: 16, 17, 18 */
+    uint32_t has; /* what stands beside it in the function */
 };
 void sg_ane_check_op(struct sg_ane_check *c, const struct sg_mil_op *op);
 

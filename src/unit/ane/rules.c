@@ -1,5 +1,5 @@
-/* rules.c: see rules.h: the table, blobs, and the walk over a program. What operations must hold stands in oprules.c.
- * SPDX-License-Identifier: MIT */
+/* rules.c: see rules.h: the table, blobs, and the walk over a program. What operations must hold stands in
+ * oprules.c. SPDX-License-Identifier: MIT */
 #include "unit/ane/rules.h"
 
 #include <stdlib.h>
@@ -10,8 +10,10 @@
 #include "unit/ane/oprules.h"
 
 static const struct sg_ane_rule rules[] = {
-    {1, SG_ANE_FAILS, 's', "a surface holds channels x padded rows, at least 16 KiB; rows of inputs and outputs are whole 64 bytes"},
-    {2, SG_ANE_FAILS, 't', "all inputs have one size, all outputs have one size"},
+    {1, SG_ANE_FAILS, 's',
+     "a surface holds channels x padded rows, at least 16 KiB; rows of inputs and outputs are whole 64 "
+     "bytes"},
+    {2, SG_ANE_FAILS, 's', "surfaces of all inputs have one size, those of all outputs too"},
     {3, SG_ANE_PERMUTES, 't', "inputs and outputs are declared in the alphabetical order of their names"},
     {4, SG_ANE_ZEROS, 't', "inputs rise in size, outputs fall"},
     {5, SG_ANE_REFUSES, 'p', "compiles of a process are counted"},
@@ -21,13 +23,16 @@ static const struct sg_ane_rule rules[] = {
     {10, SG_ANE_REFUSES, 't', "the operation has a path to the engine"},
     {11, SG_ANE_REFUSES, 't', "rsqrt, log and inverse have epsilon"},
     {12, SG_ANE_REFUSES, 't', "conv has no bias"},
-    {13, SG_ANE_REFUSES, 't', "constants of matmul, softmax, reduce_sum, reduce_mean and norms are named; small whole numbers stand in the text"},
+    {13, SG_ANE_REFUSES, 't',
+     "constants of matmul, softmax, reduce_sum, reduce_mean and norms are named; small whole numbers stand "
+     "in the text"},
     {14, SG_ANE_IGNORES_MASK, 't', "scaled_dot_product_attention has no mask"},
     {15, SG_ANE_DISTORTS, 'b', "a blob's offset names its record, and the record is whole"},
     {16, SG_ANE_REFUSES, 'p', "text goes as data, weights as a dictionary"},
     {17, SG_ANE_REFUSES, 't', "results are made by operations, names are unique"},
     {20, SG_ANE_SLOW, 't', "what an operation reads and writes fits the engine's memory"},
-    {23, SG_ANE_REFUSES, 't', "numbers are fp16; fp32 crosses the border through casts where the compiler lets it"},
+    {23, SG_ANE_REFUSES, 't',
+     "numbers are fp16; fp32 crosses the border through casts where the compiler lets it"},
     {24, SG_ANE_REFUSES, 't', "inputs and outputs are fp16, fp32 or bool; int8 in buffers"},
     {25, SG_ANE_REFUSES, 't', "4-bit numbers stand in compressed constants only"},
     {26, SG_ANE_ZEROS, 't', "channels of inputs and outputs are a multiple of 32"},
@@ -60,24 +65,28 @@ const struct sg_ane_rule *sg_ane_rule_numbered(uint32_t number)
 
 static uint64_t rounded(uint64_t n, uint64_t to) { return to ? (n + to - 1) / to * to : n; }
 
-void sg_ane_port_sizes(const struct sg_mil_type *t, const struct sg_ane_profile *profile, uint64_t *row_bytes, uint64_t *surface_bytes)
+void sg_ane_port_sizes(const struct sg_mil_type *t, const struct sg_ane_profile *profile, uint64_t *row_bytes,
+                       uint64_t *surface_bytes)
 {
     uint64_t each = sg_mil_dtype_info((enum sg_mil_dtype)t->dtype)->bits / 8u, rows = 1;
     uint64_t last = t->rank ? (uint64_t)t->dim[t->rank - 1] : 1;
     for (uint32_t i = 0; i + 1 < t->rank; i++) rows *= (uint64_t)t->dim[i];
-    *row_bytes = t->buffer && t->rank > 1 ? (uint64_t)t->buffer->stride[t->rank - 2] * each : rounded(last * (each ? each : 1), profile->row_bytes);
+    *row_bytes = t->buffer && t->rank > 1 ? (uint64_t)t->buffer->stride[t->rank - 2] * each
+                                          : rounded(last * (each ? each : 1), profile->row_bytes);
     *surface_bytes = rounded(rows * *row_bytes, profile->surface_bytes);
 }
 
 int sg_ane_is_weight(const struct sg_mil_function *f, uint32_t value)
 {
     uint32_t op = f->values[value].op;
-    return op != SG_MIL_NONE && (!strcmp(f->ops[op].kind, "const") || !strncmp(f->ops[op].kind, "constexpr_", 10));
+    return op != SG_MIL_NONE &&
+           (!strcmp(f->ops[op].kind, "const") || !strncmp(f->ops[op].kind, "constexpr_", 10));
 }
 
 /* --- blobs --- */
 
-const struct sg_ane_file *sg_ane_file_of(const struct sg_ane_file *files, uint32_t files_n, const char *mil_path)
+const struct sg_ane_file *sg_ane_file_of(const struct sg_ane_file *files, uint32_t files_n,
+                                         const char *mil_path)
 {
     static const char prefix[] = "@model_path/";
     if (!strncmp(mil_path, prefix, sizeof prefix - 1)) mil_path += sizeof prefix - 1;
@@ -86,8 +95,8 @@ const struct sg_ane_file *sg_ane_file_of(const struct sg_ane_file *files, uint32
     return NULL;
 }
 
-static void check_blob(const struct sg_mil_literal *l, const char *op, const struct sg_ane_file *files, uint32_t files_n,
-                       struct sg_mil_faults *faults)
+static void check_blob(const struct sg_mil_literal *l, const char *op, const struct sg_ane_file *files,
+                       uint32_t files_n, struct sg_mil_faults *faults)
 {
     struct sg_mil_place at = {.line = l->line, .column = l->column, .constraint = 15, .op = op};
     const struct sg_ane_file *file = sg_ane_file_of(files, files_n, l->v.blob.path);
@@ -98,14 +107,17 @@ static void check_blob(const struct sg_mil_literal *l, const char *op, const str
         sg_mil_fault_add(faults, &at, "%s: no such blob file", l->v.blob.path);
     else if (sg_blob_at(&b, file->data, file->bytes, l->v.blob.offset, file->path, &err))
         sg_mil_fault_add(faults, &at, "%s", err.text);
-    else if (sg_mil_type_size(&l->type, NULL, &bytes, &err) == SEGUE_OK && (b.dtype != l->type.dtype || b.bytes != bytes)) {
+    else if (sg_mil_type_size(&l->type, NULL, &bytes, &err) == SEGUE_OK &&
+             (b.dtype != l->type.dtype || b.bytes != bytes)) {
         char text[96];
-        sg_mil_fault_add(faults, &at, "declared as %s, %llu bytes; the record says %s, %llu bytes", sg_mil_type_text(&l->type, text),
-                         (unsigned long long)bytes, sg_mil_dtype_info(b.dtype)->name, (unsigned long long)b.bytes);
+        sg_mil_fault_add(faults, &at, "declared as %s, %llu bytes; the record says %s, %llu bytes",
+                         sg_mil_type_text(&l->type, text), (unsigned long long)bytes,
+                         sg_mil_dtype_info(b.dtype)->name, (unsigned long long)b.bytes);
     }
 }
 
-void sg_ane_check_blobs(const struct sg_mil_program *p, const struct sg_ane_file *files, uint32_t files_n, struct sg_mil_faults *faults)
+void sg_ane_check_blobs(const struct sg_mil_program *p, const struct sg_ane_file *files, uint32_t files_n,
+                        struct sg_mil_faults *faults)
 {
     for (uint32_t i = 0; i < p->functions_n; i++) {
         const struct sg_mil_function *f = &p->functions[i];
@@ -113,7 +125,8 @@ void sg_ane_check_blobs(const struct sg_mil_program *p, const struct sg_ane_file
             const struct sg_mil_op *op = &f->ops[o];
             const char *name = f->values[op->first].name;
             for (uint32_t a = 0; a < op->attrs_n; a++)
-                if (op->attrs[a].literal->kind == SG_MIL_BLOB) check_blob(op->attrs[a].literal, name, files, files_n, faults);
+                if (op->attrs[a].literal->kind == SG_MIL_BLOB)
+                    check_blob(op->attrs[a].literal, name, files, files_n, faults);
             for (uint32_t a = 0; a < op->args_n; a++)
                 if (op->args[a].kind == SG_MIL_LITERAL && op->args[a].v.literal->kind == SG_MIL_BLOB)
                     check_blob(op->args[a].v.literal, name, files, files_n, faults);
@@ -123,31 +136,44 @@ void sg_ane_check_blobs(const struct sg_mil_program *p, const struct sg_ane_file
 
 /* --- inputs and outputs --- */
 
-struct border { struct sg_ane_check *c; const uint32_t *values; uint32_t n; int out; };
+struct border {
+    struct sg_ane_check *c;
+    const uint32_t *values;
+    uint32_t n;
+    int out;
+};
 
 static uint32_t value_of(const struct border *b, uint32_t i) { return b->values ? b->values[i] : i; }
 
 static struct sg_mil_place place_of(const struct border *b, uint32_t i, uint32_t constraint)
 {
     const struct sg_mil_value *v = &b->c->f->values[value_of(b, i)];
-    return (struct sg_mil_place){.line = v->line, .column = v->column, .constraint = constraint, .op = v->name};
+    return (struct sg_mil_place){
+        .line = v->line, .column = v->column, .constraint = constraint, .op = v->name};
 }
 
 static void check_port_type(const struct border *b, uint32_t i)
 {
     const struct sg_ane_profile *profile = b->c->profile;
     const struct sg_mil_type *t = &b->c->f->values[value_of(b, i)].type;
-    const char *what = b->out ? "output" : "input", *dtype = sg_mil_dtype_info((enum sg_mil_dtype)t->dtype)->name;
+    const char *what = b->out ? "output" : "input",
+               *dtype = sg_mil_dtype_info((enum sg_mil_dtype)t->dtype)->name;
     struct sg_mil_place at = place_of(b, i, 24);
     if (t->buffer && !profile->buffers)
-        sg_mil_fault_add(b->c->faults, &at, "%s is a tensor_buffer, which the compiler of %s does not know; declare a tensor", what, profile->name);
+        sg_mil_fault_add(b->c->faults, &at,
+                         "%s is a tensor_buffer, which the compiler of %s does not know; declare a tensor",
+                         what, profile->name);
     if (t->dtype == SG_MIL_FP16 || t->dtype == SG_MIL_BOOL) return;
-    if (t->dtype == SG_MIL_INT4 || t->dtype == SG_MIL_UINT4 || t->dtype == SG_MIL_BF16) return;    /* 25 and 23 name them */
-    if (t->dtype == SG_MIL_INT8 && !b->out && (t->buffer ? profile->buffers : !profile->doubted_refused)) return;
+    if (t->dtype == SG_MIL_INT4 || t->dtype == SG_MIL_UINT4 || t->dtype == SG_MIL_BF16)
+        return; /* 25 and 23 name them */
+    if (t->dtype == SG_MIL_INT8 && !b->out && (t->buffer ? profile->buffers : !profile->doubted_refused))
+        return;
     if (t->dtype == SG_MIL_FP32) {
         at.constraint = 23;
         if (profile->fp32_refused)
-            sg_mil_fault_add(b->c->faults, &at, "%s is fp32, and casts to fp16 fail on some engines; convert outside and declare fp16", what);
+            sg_mil_fault_add(
+                b->c->faults, &at,
+                "%s is fp32, and casts to fp16 fail on some engines; convert outside and declare fp16", what);
         return;
     }
     sg_mil_fault_add(b->c->faults, &at, "%s is %s; declare fp16", what, dtype);
@@ -163,18 +189,28 @@ static void check_port(const struct border *b, uint32_t i)
     uint64_t last = (uint64_t)t->dim[t->rank - 1] * each;
     struct sg_mil_place at = place_of(b, i, 1);
     if (!t->buffer && last % profile->row_bytes)
-        sg_mil_fault_add(b->c->faults, &at, "rows of %llu bytes; pad the last dimension to a multiple of %u, so that packed and padded rows are "
-                         "the same", (unsigned long long)last, (unsigned)(profile->row_bytes / each));
+        sg_mil_fault_add(b->c->faults, &at,
+                         "rows of %llu bytes; pad the last dimension to a multiple of %u, so that packed and "
+                         "padded rows are "
+                         "the same",
+                         (unsigned long long)last, (unsigned)(profile->row_bytes / each));
     at.constraint = 43;
-    if (t->buffer && t->rank > 1 && ((uint64_t)t->buffer->stride[t->rank - 2] * each % 64 || t->buffer->stride[t->rank - 1] != 1))
-        sg_mil_fault_add(b->c->faults, &at, "rows of %lld elements apart, %lld between elements; rows must be whole 64 bytes, elements side by side",
-                         (long long)t->buffer->stride[t->rank - 2], (long long)t->buffer->stride[t->rank - 1]);
+    if (t->buffer && t->rank > 1 &&
+        ((uint64_t)t->buffer->stride[t->rank - 2] * each % 64 || t->buffer->stride[t->rank - 1] != 1))
+        sg_mil_fault_add(b->c->faults, &at,
+                         "rows of %lld elements apart, %lld between elements; rows must be whole 64 bytes, "
+                         "elements side by side",
+                         (long long)t->buffer->stride[t->rank - 2],
+                         (long long)t->buffer->stride[t->rank - 1]);
     at.constraint = 26;
     if (t->rank == 4 && t->dim[1] % (int32_t)profile->channels)
-        sg_mil_fault_add(b->c->faults, &at, "%d channels; pad them to a multiple of %u", (int)t->dim[1], profile->channels);
+        sg_mil_fault_add(b->c->faults, &at, "%d channels; pad them to a multiple of %u", (int)t->dim[1],
+                         profile->channels);
     at.constraint = 27;
     at.advice = 1;
-    if (t->rank != 4) sg_mil_fault_add(b->c->faults, &at, "rank %u at the border; only rank 4 is known to work everywhere", t->rank);
+    if (t->rank != 4)
+        sg_mil_fault_add(b->c->faults, &at, "rank %u at the border; only rank 4 is known to work everywhere",
+                         t->rank);
 }
 
 static void check_border(const struct border *b)
@@ -187,16 +223,21 @@ static void check_border(const struct border *b)
         sg_ane_port_sizes(&v->type, &(struct sg_ane_profile){.row_bytes = profile->row_bytes}, &row, &bytes);
         struct sg_mil_place at = place_of(b, i, 2);
         const char *what = b->out ? "outputs" : "inputs";
+        at.advice = 1;
         if (i && profile->equal_sizes && bytes != before)
-            sg_mil_fault_add(b->c->faults, &at, "%llu bytes beside %llu; pack them into one, or make all %s equal", (unsigned long long)bytes,
-                             (unsigned long long)before, what);
+            sg_mil_fault_add(b->c->faults, &at,
+                             "%llu bytes beside %llu; give all %s surfaces of the largest size",
+                             (unsigned long long)bytes, (unsigned long long)before, what);
+        at.advice = 0;
         at.constraint = 4;
         if (i && profile->size_order && (b->out ? bytes > before : bytes < before))
-            sg_mil_fault_add(b->c->faults, &at, "%llu bytes after %llu; %s must %s in size", (unsigned long long)bytes, (unsigned long long)before,
-                             what, b->out ? "fall" : "rise");
+            sg_mil_fault_add(b->c->faults, &at, "%llu bytes after %llu; %s must %s in size",
+                             (unsigned long long)bytes, (unsigned long long)before, what,
+                             b->out ? "fall" : "rise");
         at.constraint = 3;
         if (i && profile->sorted_names && strcmp(b->c->f->values[value_of(b, i - 1)].name, v->name) >= 0)
-            sg_mil_fault_add(b->c->faults, &at, "declared after %.60s; declare %s in alphabetical order", b->c->f->values[value_of(b, i - 1)].name, what);
+            sg_mil_fault_add(b->c->faults, &at, "declared after %.60s; declare %s in alphabetical order",
+                             b->c->f->values[value_of(b, i - 1)].name, what);
         before = bytes;
     }
 }
@@ -208,11 +249,13 @@ static void check_returns(struct sg_ane_check *c)
         const struct sg_mil_value *v = &f->values[f->returns[i]];
         struct sg_mil_place at = {.line = v->line, .column = v->column, .constraint = 17, .op = v->name};
         if (v->op == SG_MIL_NONE || sg_ane_is_weight(f, f->returns[i]))
-            sg_mil_fault_add(c->faults, &at, "the result is an input or a constant; pass it through identity");
+            sg_mil_fault_add(c->faults, &at,
+                             "the result is an input or a constant; pass it through identity");
     }
     struct sg_mil_place at = {.line = f->line, .column = f->column, .constraint = 31, .op = f->name};
     if (c->profile->outputs && f->returns_n > c->profile->outputs)
-        sg_mil_fault_add(c->faults, &at, "%u outputs, more than %u; pack them into one", f->returns_n, c->profile->outputs);
+        sg_mil_fault_add(c->faults, &at, "%u outputs, more than %u; pack them into one", f->returns_n,
+                         c->profile->outputs);
 }
 
 /* --- the walk --- */
@@ -225,28 +268,34 @@ static void check_value(struct sg_ane_check *c, const struct sg_mil_value *v, in
     for (uint32_t i = 0; i < t->rank && !constant; i++) {
         uint32_t most = t->rank >= 3 && i + 2 >= t->rank ? c->profile->dim_w : c->profile->dim_c;
         if ((uint32_t)t->dim[i] > most) {
-            sg_mil_fault_add(c->faults, &at, "dimension %u is %d, more than %u; cut it", i, (int)t->dim[i], most);
+            sg_mil_fault_add(c->faults, &at, "dimension %u is %d, more than %u; cut it", i, (int)t->dim[i],
+                             most);
             break;
         }
     }
     at.constraint = 23;
-    if (t->dtype == SG_MIL_BF16) sg_mil_fault_add(c->faults, &at, "bf16 does not reach the engine; convert to fp16");
+    if (t->dtype == SG_MIL_BF16)
+        sg_mil_fault_add(c->faults, &at, "bf16 does not reach the engine; convert to fp16");
     at.constraint = 25;
     if ((t->dtype == SG_MIL_INT4 || t->dtype == SG_MIL_UINT4) && !constant)
-        sg_mil_fault_add(c->faults, &at, "a computed or given tensor of 4 bits; only compressed constants have them");
+        sg_mil_fault_add(c->faults, &at,
+                         "a computed or given tensor of 4 bits; only compressed constants have them");
 }
 
-void sg_ane_check_rules(const struct sg_mil_program *p, const struct sg_ane_profile *profile, struct sg_mil_faults *faults)
+void sg_ane_check_rules(const struct sg_mil_program *p, const struct sg_ane_profile *profile,
+                        struct sg_mil_faults *faults)
 {
     for (uint32_t i = 0; i < p->functions_n; i++) {
         const struct sg_mil_function *f = &p->functions[i];
-        struct sg_ane_check c = {p, f, profile, faults, f->target && !strncmp(f->target, "ios", 3) ? atoi(f->target + 3) : 16, 0};
+        struct sg_ane_check c = {
+            p, f, profile, faults, f->target && !strncmp(f->target, "ios", 3) ? atoi(f->target + 3) : 16, 0};
         for (uint32_t o = 0; o < f->ops_n; o++) {
             if (!strcmp(f->ops[o].kind, "matmul")) c.has |= SG_ANE_HAS_MATMUL;
             if (!strcmp(f->ops[o].kind, "softmax")) c.has |= SG_ANE_HAS_SOFTMAX;
         }
         for (uint32_t v = 0; v < f->values_n; v++)
-            check_value(&c, &f->values[v], f->values[v].op != SG_MIL_NONE && !strcmp(f->ops[f->values[v].op].kind, "const"));
+            check_value(&c, &f->values[v],
+                        f->values[v].op != SG_MIL_NONE && !strcmp(f->ops[f->values[v].op].kind, "const"));
         for (uint32_t o = 0; o < f->ops_n; o++) sg_ane_check_op(&c, &f->ops[o]);
         check_border(&(struct border){&c, NULL, f->params_n, 0});
         check_border(&(struct border){&c, f->returns, f->returns_n, 1});
@@ -254,11 +303,11 @@ void sg_ane_check_rules(const struct sg_mil_program *p, const struct sg_ane_prof
     }
 }
 
-void sg_ane_check(const struct sg_mil_program *p, const struct sg_ane_profile *profile, const struct sg_ane_file *files,
-                  uint32_t files_n, struct sg_mil_faults *faults)
+void sg_ane_check(const struct sg_mil_program *p, const struct sg_ane_profile *profile,
+                  const struct sg_ane_file *files, uint32_t files_n, struct sg_mil_faults *faults)
 {
     sg_mil_check_types(p, faults);
-    if (faults->refusals) return;        /* rules read shapes, which must be right */
+    if (faults->refusals) return; /* rules read shapes, which must be right */
     sg_ane_check_rules(p, profile, faults);
     if (files) sg_ane_check_blobs(p, files, files_n, faults);
 }
