@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "unit/batch.h"
 #include "unit/cpu/cpu_types.h"
 #include "unit/cpu/dispatch.h"
 #include "unit/spec.h"
@@ -357,18 +358,7 @@ static segue_status cpu_wait(struct sg_run *handle, uint64_t timeout_ns, segue_e
 {
     struct sg_cpu_run *run = (struct sg_cpu_run *)(void *)handle;
     struct sg_cpu_unit *u = run->unit;
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    uint64_t most = (uint64_t)365 * 86400 * 1000000000u,
-             ns = (timeout_ns > most ? most : timeout_ns) + (uint64_t)until.tv_nsec;
-    until.tv_sec += (time_t)(ns / 1000000000u);
-    until.tv_nsec = (long)(ns % 1000000000u);
-    pthread_mutex_lock(&u->lock);
-    int late = timeout_ns == 0;
-    while (!run->done && !late) late = pthread_cond_timedwait(&u->changed, &u->lock, &until) != 0;
-    int done = run->done;
-    pthread_mutex_unlock(&u->lock);
-    if (!done) return SEGUE_END;
+    if (!sg_wait_done(&u->lock, &u->changed, &run->done, timeout_ns)) return SEGUE_END;
     segue_status status = run->status;
     if (status != SEGUE_OK && err) *err = run->error;
     run_give(run);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "unit/batch.h"
 #include "unit/cpu/cpu_types.h"
 
 enum { LONG_PASS = 16 };             /* rows from which a pass may be stopped in the middle */
@@ -103,89 +104,24 @@ void sg_cpu_scratch_free(struct sg_cpu_program *p)
 
 static const struct sg_port *input_of(const struct sg_graph *g) { return &g->inputs[0]; }
 
-static segue_status state_fits(const struct sg_graph *g, const struct sg_cpu_state *s, segue_error *err)
+static uint64_t state_rows(const struct sg_state *s)
 {
-    if (s->slots_n != g->slots_n)
-        return sg_fail(err, SEGUE_EARG,
-                       "run: cpu: a state of %u slots for a graph of %u; make it for this graph", s->slots_n,
-                       g->slots_n);
-    for (uint32_t i = 0; i < g->slots_n; i++) {
-        const struct sg_slot *a = &s->slots[i].slot, *b = &g->slots[i];
-        if (a->kind != b->kind || a->heads != b->heads || a->width != b->width || a->depth != b->depth)
-            return sg_fail(
-                err, SEGUE_EARG,
-                "run: cpu: slot %u of the state has another shape than the graph's; make it for this graph",
-                i);
-    }
-    return SEGUE_OK;
+    return ((const struct sg_cpu_state *)(const void *)s)->rows;
 }
-
-static segue_status tokens_fit(const struct sg_graph *g, const struct sg_span *s, segue_error *err)
+static const struct sg_slot *state_slot(const struct sg_state *state, uint32_t i)
 {
-    const struct sg_op *op = &g->ops[0];
-    for (uint32_t i = 0; i < g->ops_n && op->code != SG_OP_EMBED; i++) op = &g->ops[i];
-    if (op->code != SG_OP_EMBED) return SEGUE_OK;
-    const struct sg_embed *e = &op->u.embed;
-    for (uint32_t i = 0; i < s->rows; i++)
-        if (s->tokens[i] < 0 || (uint32_t)s->tokens[i] >= e->table.rows)
-            return sg_fail(err, SEGUE_EARG, "run: cpu: token %d of %u; give ids of this vocabulary",
-                           s->tokens[i], e->table.rows);
-    uint64_t end = s->first + s->rows + (s->steps > 1 ? s->steps - 1 : 0);
-    if (e->positions.tensor >= 0 && end > e->positions.rows)
-        return sg_fail(err, SEGUE_ELIMIT,
-                       "run: cpu: row %llu of a model with %u positions; shorten the sequence",
-                       (unsigned long long)end - 1, e->positions.rows);
-    return SEGUE_OK;
-}
-
-static segue_status span_fits(const struct sg_cpu_run *run, const struct sg_span *s, segue_error *err)
-{
-    const struct sg_graph *g = run->program->base.graph;
-    int tokens = g->values[input_of(g)->value].kind == SG_VALUE_TOKENS;
-    const struct sg_cpu_state *state = (const struct sg_cpu_state *)(const void *)s->state;
-    if (!s->rows || (tokens ? !s->tokens : !s->values) || (!state && g->slots_n))
-        return sg_fail(err, SEGUE_EARG, "run: cpu: a span without rows, %s or state; fill it in",
-                       tokens ? "tokens" : "values");
-    if (state) {
-        SG_TRY(state_fits(g, state, err));
-        if (s->first != state->rows)
-            return sg_fail(err, SEGUE_EARG,
-                           "run: cpu: rows begin at %llu, the state holds %llu; continue there",
-                           (unsigned long long)s->first, (unsigned long long)state->rows);
-    }
-    for (uint32_t i = 0; i < s->wanted_n; i++)
-        if (s->wanted[i] >= s->rows || (i && s->wanted[i] <= s->wanted[i - 1]))
-            return sg_fail(err, SEGUE_EARG, "run: cpu: wanted row %u of %u; give them rising", s->wanted[i],
-                           s->rows);
-    if (s->sampler && (!s->wanted_n || !g->vocab))
-        return sg_fail(err, SEGUE_EARG,
-                       "run: cpu: a sampler without a wanted row or without logits; want the last row");
-    if (s->steps > 1 &&
-        (run->batch.spans_n != 1 || !s->sampler || !s->ring || s->ring->cap < s->steps || !tokens))
-        return sg_fail(err, SEGUE_EARG,
-                       "run: cpu: %u steps need one span, a sampler and a ring of as many tokens", s->steps);
-    return tokens ? tokens_fit(g, s, err) : SEGUE_OK;
+    const struct sg_cpu_state *s = (const struct sg_cpu_state *)(const void *)state;
+    return i < s->slots_n ? &s->slots[i].slot : NULL;
 }
 
 static segue_status batch_fits(const struct sg_cpu_run *run, segue_error *err)
 {
-    uint64_t rows = 0;
-    for (uint32_t i = 0; i < run->batch.spans_n; i++) {
-        SG_TRY(span_fits(run, &run->spans[i], err));
-        rows += run->spans[i].rows;
-        for (uint32_t j = 0; j < i; j++)
-            if (run->spans[i].state && run->spans[i].state == run->spans[j].state)
-                return sg_fail(err, SEGUE_EARG, "run: cpu: two spans share a state; fork it");
-    }
-    if (rows > run->unit->desc.rows_max)
-        return sg_fail(err, SEGUE_ELIMIT, "run: cpu: %llu rows at once, at most %u; give them in pieces",
-                       (unsigned long long)rows, run->unit->desc.rows_max);
-    for (uint32_t i = 0; i < run->batch.outputs_n; i++)
-        if (run->batch.outputs[i] < 0 ||
-            (uint32_t)run->batch.outputs[i] >= run->program->base.graph->outputs_n)
-            return sg_fail(err, SEGUE_EARG, "run: cpu: output %d of %u; name one of the graph",
-                           run->batch.outputs[i], run->program->base.graph->outputs_n);
-    return rows ? SEGUE_OK : sg_fail(err, SEGUE_EARG, "run: cpu: no spans; give at least one");
+    const struct sg_batch_rules rules = {.unit = "cpu",
+                                         .rows_max = run->unit->desc.rows_max,
+                                         .stateless = 1,
+                                         .rows = state_rows,
+                                         .slot = state_slot};
+    return sg_batch_check(&rules, &run->program->base, &run->batch, err);
 }
 
 /* --- one pass --- */

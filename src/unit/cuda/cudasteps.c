@@ -22,11 +22,11 @@ struct trip { /* one pass of a run */
     uint32_t wanted_from[CK_SPANS]; /* first wanted row of the span that lies in its part */
 };
 
-static int stopped(const struct sg_run *run) { return run->batch.cancel && atomic_load(run->batch.cancel); }
+static int stopped(const struct sg_run *run) { return run->own.batch.cancel && atomic_load(run->own.batch.cancel); }
 
 static segue_status check(struct sg_run *run, cu_result r)
 {
-    return cu_check(&run->program->base.unit->d, r, "run", &run->error);
+    return cu_check(&run->program->base.unit->d, r, "run", &run->own.error);
 }
 
 /* --- the head --- */
@@ -37,7 +37,7 @@ static void fill_part(const struct sg_run *run, struct trip *trip, struct cu_pas
 {
     const struct cu_heading *l = &p->lane->headings[p->heading];
     const struct part *part = &trip->parts[i];
-    const struct sg_span *s = &run->spans[part->span];
+    const struct sg_span *s = &run->own.spans[part->span];
     struct ck_head *h = pinned_of(l, l->head);
     int32_t *tokens = pinned_of(l, l->tokens);
     uint32_t *place = pinned_of(l, l->place), *span = pinned_of(l, l->span),
@@ -80,7 +80,7 @@ static segue_status fill_head(const struct sg_run *run, struct trip *trip, struc
     p->spans_n = trip->parts_n;
     for (uint32_t i = 0; i < trip->parts_n; i++) {
         const struct part *part = &trip->parts[i];
-        const struct sg_span *s = &run->spans[part->span];
+        const struct sg_span *s = &run->own.spans[part->span];
         p->from[0][i + 1] = p->from[0][i] + part->rows;
         p->from[1][i + 1] = p->from[1][i] + find_wanted(s, part, &trip->wanted_from[i]);
         if (s->first + part->from + part->rows > furthest) furthest = s->first + part->from + part->rows;
@@ -111,11 +111,11 @@ static segue_status find_room(struct sg_run *run, struct cu_pass *p)
         l->many.rows[k] = 0;
         SG_TRY(cu_room(p->program->base.unit,
                        (size_t)(rows ? rows : 1) * p->program->columns[k] * sizeof(float), "room of a run",
-                       &l->many.memory[k], &run->error));
+                       &l->many.memory[k], &run->own.error));
         l->many.rows[k] = rows ? rows : 1;
     }
     if (l->workspace || !p->program->base.unit->blas.handle) return SEGUE_OK;
-    return cu_room(p->program->base.unit, CU_BLAS_WORKSPACE, "room of a run", &l->workspace, &run->error);
+    return cu_room(p->program->base.unit, CU_BLAS_WORKSPACE, "room of a run", &l->workspace, &run->own.error);
 }
 
 static segue_status send_inputs(struct sg_run *run, const struct trip *trip, struct cu_pass *p)
@@ -129,7 +129,7 @@ static segue_status send_inputs(struct sg_run *run, const struct trip *trip, str
         struct ck_view x = cu_view_of(p, &whole);
         for (uint32_t k = 0; k < trip->parts_n; k++) {
             const struct part *part = &trip->parts[k];
-            const float *from = run->spans[part->span].values + (size_t)part->from * v->width;
+            const float *from = run->own.spans[part->span].values + (size_t)part->from * v->width;
             SG_TRY(check(run, u->d.to_card((cu_ptr)(uintptr_t)(x.p + (size_t)p->from[0][k] * v->width), from,
                                            (size_t)part->rows * v->width * sizeof(float), p->lane->stream)));
         }
@@ -143,7 +143,7 @@ static segue_status send_inputs(struct sg_run *run, const struct trip *trip, str
 static size_t rows_before(const struct sg_run *run, uint32_t span, int wanted)
 {
     size_t n = 0;
-    for (uint32_t s = 0; s < span; s++) n += wanted ? run->batch.spans[s].wanted_n : run->batch.spans[s].rows;
+    for (uint32_t s = 0; s < span; s++) n += wanted ? run->own.batch.spans[s].wanted_n : run->own.batch.spans[s].rows;
     return n;
 }
 
@@ -172,9 +172,9 @@ static segue_status give_outputs(struct sg_run *run, const struct trip *trip, st
                                  int32_t value)
 {
     const struct sg_graph *g = p->program->base.graph;
-    for (uint32_t i = 0; i < run->batch.outputs_n; i++)
-        if (g->outputs[run->batch.outputs[i]].value == value && run->result.values && run->result.values[i])
-            SG_TRY(give_rows(run, trip, p, value, run->result.values[i]));
+    for (uint32_t i = 0; i < run->own.batch.outputs_n; i++)
+        if (g->outputs[run->own.batch.outputs[i]].value == value && run->own.result.values && run->own.result.values[i])
+            SG_TRY(give_rows(run, trip, p, value, run->own.result.values[i]));
     return SEGUE_OK;
 }
 
@@ -182,15 +182,15 @@ static segue_status give_outputs(struct sg_run *run, const struct trip *trip, st
 
 static int has_loras(const struct sg_run *run)
 {
-    for (uint32_t s = 0; s < run->batch.spans_n; s++)
-        if (run->spans[s].loras_n) return 1;
+    for (uint32_t s = 0; s < run->own.batch.spans_n; s++)
+        if (run->own.spans[s].loras_n) return 1;
     return 0;
 }
 
 static segue_status issue_all(struct sg_run *run, struct trip *trip, struct cu_pass *p)
 {
     struct sg_program *program = p->program;
-    int plain = p->spans != NULL || run->batch.outputs_n;
+    int plain = p->spans != NULL || run->own.batch.outputs_n;
     const struct cu_step *steps = plain ? program->plain : program->fused;
     uint32_t n = plain ? program->plain_n : program->fused_n;
     for (uint32_t i = 0; plain && i < program->base.graph->inputs_n; i++)
@@ -257,7 +257,7 @@ static segue_status issue_captured(struct sg_run *run, struct trip *trip, struct
 static segue_status issue(struct sg_run *run, struct trip *trip, struct cu_pass *p)
 {
     int few = p->rows_n[0] <= CU_FEW && p->rows_n[0] == p->rows_n[1] && p->rows_n[0] == p->spans_n;
-    int same = few && p->program->base.unit->graphs && !p->spans && !run->batch.outputs_n &&
+    int same = few && p->program->base.unit->graphs && !p->spans && !run->own.batch.outputs_n &&
                p->program->base.graph->vocab;
     segue_status status = same ? issue_captured(run, trip, p) : issue_all(run, trip, p);
     run->launches += p->launches;
@@ -274,10 +274,10 @@ static void begin_pass(struct sg_run *run, const struct trip *trip, struct cu_pa
                           .lane = &run->program->lane,
                           .best = trip->best,
                           .banned = trip->banned,
-                          .kv = run->spans[trip->parts[0].span].state->storage,
-                          .err = &run->error,
+                          .kv = run->own.spans[trip->parts[0].span].state->storage,
+                          .err = &run->own.error,
                           .narrowed_by = -1};
-    for (uint32_t i = 0; i < trip->parts_n; i++) spans[i] = &run->spans[trip->parts[i].span];
+    for (uint32_t i = 0; i < trip->parts_n; i++) spans[i] = &run->own.spans[trip->parts[i].span];
     p->spans = has_loras(run) ? spans : NULL;
 }
 
@@ -285,8 +285,8 @@ static void pass_over(struct sg_run *run, const struct trip *trip)
 {
     run->passes++;
     for (uint32_t i = 0; i < trip->parts_n; i++) {
-        const struct sg_span *s = &run->spans[trip->parts[i].span];
-        run->rows_done[trip->parts[i].span] += trip->parts[i].rows;
+        const struct sg_span *s = &run->own.spans[trip->parts[i].span];
+        run->own.rows_done[trip->parts[i].span] += trip->parts[i].rows;
         for (uint32_t k = 0; k < s->state->slots_n; k++)
             run->state_bytes +=
                 s->state->slots[k].fixed_bytes * 2 +
@@ -341,7 +341,7 @@ static void spread_logits(struct sg_run *run, const struct trip *trip, const str
     for (uint32_t k = 0; k < trip->parts_n; k++) {
         uint32_t from = p->from[1][k], n = p->from[1][k + 1] - from;
         size_t at = rows_before(run, trip->parts[k].span, 1) + trip->wanted_from[k];
-        memcpy(run->result.logits + at * vocab, p->lane->host_logits + from * vocab,
+        memcpy(run->own.result.logits + at * vocab, p->lane->host_logits + from * vocab,
                n * vocab * sizeof(float));
     }
 }
@@ -354,7 +354,7 @@ static segue_status one_pass(struct sg_run *run, struct trip *trip, int give_log
     const struct sg_graph *g = run->program->base.graph;
     struct sg_unit *u = run->program->base.unit;
     struct cu_pass p;
-    if (stopped(run)) return sg_fail(&run->error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
+    if (stopped(run)) return sg_fail(&run->own.error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
     begin_pass(run, trip, &p, spans);
     p.lane->ahead.active = 0;
     SG_TRY(fill_head(run, trip, &p));
@@ -363,12 +363,12 @@ static segue_status one_pass(struct sg_run *run, struct trip *trip, int give_log
     SG_TRY(send_inputs(run, trip, &p));
     SG_TRY(issue(run, trip, &p));
     int32_t logits = g->vocab ? g->outputs[sg_graph_output(g, "logits")].value : -1;
-    int give = logits >= 0 && give_logits && run->result.logits,
+    int give = logits >= 0 && give_logits && run->own.result.logits,
         pinned = give && !last_logits && p.rows_n[1] <= CK_SPANS && p.rows_n[1];
     if (pinned)
         SG_TRY(fetch_logits(run, &p, logits));
     else if (give)
-        SG_TRY(give_rows(run, trip, &p, logits, run->result.logits));
+        SG_TRY(give_rows(run, trip, &p, logits, run->own.result.logits));
     for (uint32_t i = 0; i < trip->parts_n && last_logits; i++) {
         struct sg_operand whole = {.value = logits, .width = g->vocab};
         if (p.from[1][i + 1] == p.from[1][i]) continue;
@@ -409,7 +409,7 @@ static int all_greedy(const struct sg_run *run, const struct trip *trip, struct 
 {
     int any = 0;
     for (uint32_t i = 0; i < trip->parts_n; i++) {
-        const struct sg_sampler *s = run->spans[trip->parts[i].span].sampler;
+        const struct sg_sampler *s = run->own.spans[trip->parts[i].span].sampler;
         if (!s) continue;
         if (!is_greedy(s)) return 0;
         struct ck_banned own = banned_of(run, s);
@@ -421,7 +421,7 @@ static int all_greedy(const struct sg_run *run, const struct trip *trip, struct 
 
 static segue_status nothing_to_choose(struct sg_run *run)
 {
-    return sg_fail(&run->error, SEGUE_EFORMAT,
+    return sg_fail(&run->own.error, SEGUE_EFORMAT,
                    "choose a token: cuda: a logit is not a number; the model or its file is damaged");
 }
 
@@ -432,23 +432,23 @@ static segue_status choose_parts(struct sg_run *run, const struct trip *trip, fl
     uint32_t row = 0;
     for (uint32_t i = 0; i < trip->parts_n; i++) {
         uint32_t s = trip->parts[i].span, first;
-        const struct sg_span *span = &run->spans[s];
+        const struct sg_span *span = &run->own.spans[s];
         uint32_t n = find_wanted(span, &trip->parts[i], &first);
         row += n;
         if (!span->sampler || !n || first + n != span->wanted_n) continue;
-        segue_logprob *logprobs = run->result.logprobs ? run->result.logprobs + (size_t)s * LOGPROBS : NULL;
+        segue_logprob *logprobs = run->own.result.logprobs ? run->own.result.logprobs + (size_t)s * LOGPROBS : NULL;
         size_t logprobs_n = 0;
         if (trip->best) {
             *token = run->program->lane.host_chosen[row - 1];
             if (*token < 0) return nothing_to_choose(run);
         } else {
-            SG_TRY(sg_choose(run->chooser, one ? one : span->sampler,
+            SG_TRY(sg_choose(run->own.chooser, one ? one : span->sampler,
                              logits + (size_t)i * run->program->base.graph->vocab,
                              span->first + span->wanted[span->wanted_n - 1] + 1, token, logprobs, &logprobs_n,
-                             &run->error));
+                             &run->own.error));
         }
-        if (run->result.logprobs_n) run->result.logprobs_n[s] = logprobs_n;
-        if (run->result.tokens) run->result.tokens[s] = *token;
+        if (run->own.result.logprobs_n) run->own.result.logprobs_n[s] = logprobs_n;
+        if (run->own.result.tokens) run->own.result.tokens[s] = *token;
     }
     return SEGUE_OK;
 }
@@ -460,7 +460,7 @@ static segue_status pass_and_choose(struct sg_run *run, struct trip *trip, int f
     int choosing = 0;
     uint32_t wanted = 0, at;
     for (uint32_t i = 0; i < trip->parts_n; i++) {
-        const struct sg_span *s = &run->spans[trip->parts[i].span];
+        const struct sg_span *s = &run->own.spans[trip->parts[i].span];
         uint32_t n = find_wanted(s, &trip->parts[i], &at);
         wanted += n;
         choosing |= s->sampler && n && at + n == s->wanted_n;
@@ -476,7 +476,7 @@ static segue_status pass_and_choose(struct sg_run *run, struct trip *trip, int f
 /* A long span: pieces of up to 2,048 rows of which up to 256 are wanted. */
 static segue_status run_long(struct sg_run *run, uint32_t s, int32_t *token)
 {
-    const struct sg_span *span = &run->spans[s];
+    const struct sg_span *span = &run->own.spans[s];
     for (uint32_t at = 0, w = 0; at < span->rows;) {
         uint32_t rows = span->rows - at < CU_MANY ? span->rows - at : CU_MANY, end = w;
         while (end < span->wanted_n && end < w + CU_LOGITS && span->wanted[end] < at + rows) end++;
@@ -493,19 +493,19 @@ static segue_status run_long(struct sg_run *run, uint32_t s, int32_t *token)
 static segue_status run_spans(struct sg_run *run)
 {
     int32_t token;
-    for (uint32_t s = 0; s < run->batch.spans_n;) {
+    for (uint32_t s = 0; s < run->own.batch.spans_n;) {
         struct trip trip = {0};
         uint32_t rows = 0;
-        if (run->spans[s].rows > CU_FEW) {
+        if (run->own.spans[s].rows > CU_FEW) {
             SG_TRY(run_long(run, s++, &token));
             continue;
         }
-        enum sg_storage kv = run->spans[s].state->storage;
-        for (; s < run->batch.spans_n && trip.parts_n < CK_SPANS && rows + run->spans[s].rows <= CU_FEW &&
-               run->spans[s].state->storage == kv;
+        enum sg_storage kv = run->own.spans[s].state->storage;
+        for (; s < run->own.batch.spans_n && trip.parts_n < CK_SPANS && rows + run->own.spans[s].rows <= CU_FEW &&
+               run->own.spans[s].state->storage == kv;
              s++) {
-            trip.parts[trip.parts_n++] = (struct part){s, 0, run->spans[s].rows};
-            rows += run->spans[s].rows;
+            trip.parts[trip.parts_n++] = (struct part){s, 0, run->own.spans[s].rows};
+            rows += run->own.spans[s].rows;
         }
         SG_TRY(pass_and_choose(run, &trip, 1, NULL, &token));
     }
@@ -561,7 +561,7 @@ static segue_status wait_for(struct sg_run *run, struct sg_span *span, uint32_t 
 /* From `token` on, all on the GPU: one row per step. */
 static segue_status run_ahead(struct sg_run *run, int32_t token, uint32_t steps, uint32_t *published)
 {
-    struct sg_span *span = &run->spans[0];
+    struct sg_span *span = &run->own.spans[0];
     struct sg_unit *u = run->program->base.unit;
     struct cu_lane *l = &run->program->lane;
     const struct sg_span *spans[CK_SPANS];
@@ -601,12 +601,12 @@ static segue_status run_ahead(struct sg_run *run, int32_t token, uint32_t steps,
     cu_result r = u->d.stream_wait(l->stream);
     if (status == SEGUE_OK) status = check(run, r);
     if (!r) written = take_arrived(run, span, published, before);
-    run->rows_done[0] += written;
+    run->own.rows_done[0] += written;
     cu_state_moved(span->state, written);
-    for (uint32_t i = 0; i < written; i++) run->history[span->sampler->history_n + before + i] = l->ring[i];
+    for (uint32_t i = 0; i < written; i++) run->own.history[span->sampler->history_n + before + i] = l->ring[i];
     if (status == SEGUE_OK && written > *published - before) status = nothing_to_choose(run);
     if (status == SEGUE_OK && stopped(run))
-        status = sg_fail(&run->error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
+        status = sg_fail(&run->own.error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
     return status;
 }
 
@@ -614,7 +614,7 @@ static segue_status run_ahead(struct sg_run *run, int32_t token, uint32_t steps,
 static segue_status run_by_step(struct sg_run *run, struct sg_sampler *sampler, int32_t token, uint32_t steps,
                                 uint32_t *published)
 {
-    struct sg_span *span = &run->spans[0];
+    struct sg_span *span = &run->own.spans[0];
     const uint32_t zero = 0;
     for (uint32_t i = 0; i < steps; i++) {
         struct trip trip = {.parts = {{0, 0, 1}}, .parts_n = 1};
@@ -623,7 +623,7 @@ static segue_status run_by_step(struct sg_run *run, struct sg_sampler *sampler, 
         span->tokens = &token;
         span->wanted = &zero;
         SG_TRY(pass_and_choose(run, &trip, 0, sampler, &token));
-        run->history[sampler->history_n++] = token;
+        run->own.history[sampler->history_n++] = token;
         publish(span, published, token);
         if (is_stop(sampler, token)) break;
     }
@@ -632,12 +632,12 @@ static segue_status run_by_step(struct sg_run *run, struct sg_sampler *sampler, 
 
 static segue_status run_steps(struct sg_run *run)
 {
-    struct sg_span *span = &run->spans[0];
+    struct sg_span *span = &run->own.spans[0];
     struct sg_sampler sampler = *span->sampler;
     uint32_t published = 0, steps = span->steps;
     int32_t token = -1;
-    if (sampler.history_n) memcpy(run->history, sampler.history, sampler.history_n * sizeof token);
-    sampler.history = run->history;
+    if (sampler.history_n) memcpy(run->own.history, sampler.history, sampler.history_n * sizeof token);
+    sampler.history = run->own.history;
     span->sampler = &sampler;
     if (span->rows > CU_FEW) {
         SG_TRY(run_long(run, 0, &token));
@@ -645,10 +645,10 @@ static segue_status run_steps(struct sg_run *run)
         struct trip trip = {.parts = {{0, 0, span->rows}}, .parts_n = 1};
         SG_TRY(pass_and_choose(run, &trip, 1, &sampler, &token));
     }
-    run->history[sampler.history_n] = token;
+    run->own.history[sampler.history_n] = token;
     publish(span, &published, token);
     if (is_stop(&sampler, token)) return SEGUE_OK;
-    int ahead = is_greedy(&sampler) && !has_loras(run) && !run->batch.outputs_n;
+    int ahead = is_greedy(&sampler) && !has_loras(run) && !run->own.batch.outputs_n;
     if (!ahead) {
         sampler.history_n++;
         return run_by_step(run, &sampler, token, steps - 1, &published);
@@ -667,16 +667,16 @@ static segue_status run_steps(struct sg_run *run)
 /* One row of one sequence, greedy: the kind of run that comes again with the token it chose. */
 static int may_lead(const struct sg_run *run)
 {
-    const struct sg_span *s = &run->spans[0];
-    return run->batch.spans_n == 1 && s->rows == 1 && s->steps <= 1 && s->wanted_n == 1 && s->sampler &&
+    const struct sg_span *s = &run->own.spans[0];
+    return run->own.batch.spans_n == 1 && s->rows == 1 && s->steps <= 1 && s->wanted_n == 1 && s->sampler &&
            is_greedy(s->sampler) && run->program->may_lead && run->program->base.unit->graphs &&
-           !has_loras(run) && !run->batch.outputs_n;
+           !has_loras(run) && !run->own.batch.outputs_n;
 }
 
 static int is_expected(const struct sg_run *run)
 {
     const struct cu_ahead *a = &run->program->lane.ahead;
-    const struct sg_span *s = &run->spans[0];
+    const struct sg_span *s = &run->own.spans[0];
     struct ck_banned banned = banned_of(run, s->sampler);
     return a->active && a->state == s->state->id && a->version == s->state->version && a->first == s->first &&
            a->token == s->tokens[0] && !memcmp(&a->banned, &banned, sizeof banned);
@@ -685,7 +685,7 @@ static int is_expected(const struct sg_run *run)
 /* The row after this one has a place: in every K and V slot, and in the table of positions. */
 static int has_next(const struct sg_run *run)
 {
-    const struct sg_span *s = &run->spans[0];
+    const struct sg_span *s = &run->own.spans[0];
     const struct sg_graph *g = run->program->base.graph;
     for (uint32_t k = 0; k < s->state->slots_n; k++)
         if (s->state->slots[k].row_bytes && s->first + 2 > s->state->slots[k].room) return 0;
@@ -715,7 +715,7 @@ static segue_status give_led(struct sg_run *run, struct cu_pass *p, uint32_t hea
     struct cu_lane *l = p->lane;
     struct sg_operand whole = {.value = g->outputs[sg_graph_output(g, "logits")].value, .width = g->vocab};
     float *to;
-    if (!run->result.logits) return SEGUE_OK;
+    if (!run->own.result.logits) return SEGUE_OK;
     SG_TRY(host_logits(run, &to));
     p->heading = heading;
     p->room = &l->few[heading];
@@ -743,16 +743,16 @@ static void exchange(struct sg_state *s)
 static segue_status run_leading(struct sg_run *run)
 {
     const struct sg_span *spans[CK_SPANS];
-    struct sg_span *s = &run->spans[0];
+    struct sg_span *s = &run->own.spans[0];
     struct sg_unit *u = run->program->base.unit;
     struct cu_lane *l = &run->program->lane;
     struct trip trip = {
         .parts = {{0, 0, 1}}, .parts_n = 1, .best = 1, .advance = 2, .banned = banned_of(run, s->sampler)};
     struct cu_pass p;
     uint32_t q = 0;
-    if (stopped(run)) return sg_fail(&run->error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
+    if (stopped(run)) return sg_fail(&run->own.error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
     int expected = is_expected(run);
-    SG_TRY(cu_state_others(s->state, &run->error));
+    SG_TRY(cu_state_others(s->state, &run->own.error));
     begin_pass(run, &trip, &p, spans);
     SG_TRY(fill_counts(&p));
     if (expected) {
@@ -772,15 +772,15 @@ static segue_status run_leading(struct sg_run *run)
     int next = has_next(run);
     s->state->ahead |= next;
     if (next) SG_TRY(lead(run, &trip, &p, !q, s->first + 1));
-    SG_TRY(check(run, u->d.event_wait(run->result.logits ? l->given[q] : l->done[q])));
+    SG_TRY(check(run, u->d.event_wait(run->own.result.logits ? l->given[q] : l->done[q])));
     int32_t token = l->host_chosen[q * CU_FEW];
-    if (run->result.logits)
-        memcpy(run->result.logits, l->host_logits + (size_t)q * run->program->base.graph->vocab,
+    if (run->own.result.logits)
+        memcpy(run->own.result.logits, l->host_logits + (size_t)q * run->program->base.graph->vocab,
                run->program->base.graph->vocab * sizeof(float));
     exchange(s->state);
     pass_over(run, &trip);
     if (token < 0) return nothing_to_choose(run);
-    if (run->result.tokens) run->result.tokens[0] = token;
+    if (run->own.result.tokens) run->own.result.tokens[0] = token;
     l->ahead = (struct cu_ahead){.active = next,
                                  .state = s->state->id,
                                  .version = s->state->version,
@@ -794,6 +794,6 @@ static segue_status run_leading(struct sg_run *run)
 segue_status cu_run_all(struct sg_run *run)
 {
     if (may_lead(run)) return run_leading(run);
-    if (run->batch.spans_n == 1 && run->spans[0].steps > 1) return run_steps(run);
+    if (run->own.batch.spans_n == 1 && run->own.spans[0].steps > 1) return run_steps(run);
     return run_spans(run);
 }

@@ -3,25 +3,13 @@
 #ifndef SG_UNIT_CUDA_CURUN_H
 #define SG_UNIT_CUDA_CURUN_H
 
+#include "unit/batch.h"
 #include "unit/cuda/cu.h"
 
 struct sg_run {
-    struct sg_run_base base;
+    struct sg_own_run own;
     struct sg_program *program;
-    struct sg_batch batch; /* its spans are our copy */
-    struct sg_span *spans;
-    struct sg_result result;    /* the caller's pointers */
-    struct sg_result *report;   /* the caller's struct, filled by wait */
-    struct sg_chooser *chooser; /* NULL: no span has a sampler */
-    int32_t *history;           /* steps > 1: the sampler's history and what was chosen since */
-    uint32_t *rows_done;        /* [spans_n] */
-    uint64_t ns, launches, passes, state_bytes;
-    segue_status status;
-    segue_error error;
-    pthread_t thread;
-    int threaded, done;
-    pthread_mutex_t lock; /* guards done */
-    pthread_cond_t finished;
+    uint64_t launches, passes, state_bytes;
 };
 
 /* The whole batch. The GPU is current, the program's lane is ours. */

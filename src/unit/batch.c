@@ -1,0 +1,198 @@
+/* batch.c: see batch.h.
+ * SPDX-License-Identifier: MIT */
+#include "unit/batch.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+
+/* --- is the batch sound --- */
+
+static int same_slot(const struct sg_slot *a, const struct sg_slot *b)
+{
+    return a && a->kind == b->kind && a->layer == b->layer && a->heads == b->heads && a->width == b->width &&
+           a->depth == b->depth && a->window == b->window;
+}
+
+/* Where a span goes on must be where its state ends: a caller who lost count would otherwise get an answer to another
+ * text. */
+static segue_status check_state(const struct sg_batch_rules *r, const struct sg_program_base *p, const struct sg_span *s,
+                                uint32_t i, segue_error *err)
+{
+    const struct sg_graph *g = p->graph;
+    if (!s->state && r->stateless && !g->slots_n) return SEGUE_OK;
+    if (!s->state || ((const struct sg_state_base *)(const void *)s->state)->unit != p->unit || r->slot(s->state, g->slots_n))
+        return sg_fail(err, SEGUE_EARG, "run: %s: span %u: its state is of another unit or model; make one here", r->unit, i);
+    for (uint32_t k = 0; k < g->slots_n; k++)
+        if (!same_slot(r->slot(s->state, k), &g->slots[k]))
+            return sg_fail(err, SEGUE_EARG,
+                           "run: %s: span %u: slot %u of its state is of another model; make one from this graph", r->unit,
+                           i, k);
+    uint64_t rows = r->rows(s->state);
+    if (s->first == rows) return SEGUE_OK;
+    return sg_fail(err, SEGUE_EARG, "run: %s: span %u begins at %llu, its state holds %llu rows; continue there", r->unit, i,
+                   (unsigned long long)s->first, (unsigned long long)rows);
+}
+
+/* Every embed has its own table: the smallest vocabulary and the last position decide. */
+static segue_status check_tokens(const char *unit, const struct sg_graph *g, const struct sg_span *s, uint32_t i,
+                                 segue_error *err)
+{
+    for (uint32_t o = 0; o < g->ops_n; o++) {
+        if (g->ops[o].code != SG_OP_EMBED) continue;
+        const struct sg_embed *e = &g->ops[o].u.embed;
+        for (uint32_t t = 0; t < s->rows; t++)
+            if (s->tokens[t] < 0 || (uint32_t)s->tokens[t] >= e->table.rows)
+                return sg_fail(err, SEGUE_EARG, "run: %s: span %u: token %d is outside of the vocabulary of %u", unit, i,
+                               s->tokens[t], e->table.rows);
+        uint64_t last = s->first + s->rows + (s->steps > 1 ? s->steps - 1 : 0);
+        if (e->positions.tensor >= 0 && last > e->positions.rows)
+            return sg_fail(err, SEGUE_ELIMIT, "run: %s: span %u: position %llu of %u; the model goes no further", unit, i,
+                           (unsigned long long)last - 1, e->positions.rows);
+    }
+    return SEGUE_OK;
+}
+
+/* Several steps feed back to one sequence on its own, so they want a span alone, and its last row. */
+static segue_status check_choice(const char *unit, const struct sg_graph *g, const struct sg_span *s, uint32_t i,
+                                 uint32_t spans_n, segue_error *err)
+{
+    if (s->sampler && (!s->wanted_n || !g->vocab))
+        return sg_fail(err, SEGUE_EARG, "run: %s: span %u: a sampler without logits; want a row of a whole model", unit, i);
+    if (s->steps <= 1) return SEGUE_OK;
+    if (spans_n == 1 && s->sampler && s->ring && s->ring->cap >= s->steps && s->wanted[s->wanted_n - 1] == s->rows - 1)
+        return SEGUE_OK;
+    return sg_fail(err, SEGUE_EARG, "run: %s: span %u: %u steps want one span, a sampler, a ring with room, and its last row",
+                   unit, i, s->steps);
+}
+
+static segue_status check_span(const struct sg_batch_rules *r, const struct sg_program_base *p, const struct sg_batch *b,
+                               uint32_t i, segue_error *err)
+{
+    const struct sg_span *s = &b->spans[i];
+    const struct sg_graph *g = p->graph;
+    if (!s->rows) return sg_fail(err, SEGUE_EARG, "run: %s: span %u has no rows; leave it out", r->unit, i);
+    SG_TRY(check_state(r, p, s, i, err));
+    if (s->first + s->rows + s->steps > UINT32_MAX / 2)
+        return sg_fail(err, SEGUE_ELIMIT, "run: %s: span %u: position %llu; too far", r->unit, i,
+                       (unsigned long long)s->first);
+    for (uint32_t k = 0; k < g->inputs_n; k++) {
+        int tokens = g->values[g->inputs[k].value].kind == SG_VALUE_TOKENS;
+        if (tokens ? !s->tokens : !s->values)
+            return sg_fail(err, SEGUE_EARG, "run: %s: span %u gives no %s; the graph reads them", r->unit, i,
+                           g->inputs[k].name);
+        if (tokens) SG_TRY(check_tokens(r->unit, g, s, i, err));
+    }
+    for (uint32_t k = 0; k < s->wanted_n; k++)
+        if (s->wanted[k] >= s->rows || (k && s->wanted[k] <= s->wanted[k - 1]))
+            return sg_fail(err, SEGUE_EARG, "run: %s: span %u: wanted row %u of %u; give rising rows of the span", r->unit, i,
+                           s->wanted[k], s->rows);
+    for (uint32_t k = 0; k < i; k++)
+        if (s->state && s->state == b->spans[k].state)
+            return sg_fail(err, SEGUE_EARG, "run: %s: spans %u and %u share a state; fork it", r->unit, k, i);
+    return check_choice(r->unit, g, s, i, b->spans_n, err);
+}
+
+segue_status sg_batch_check(const struct sg_batch_rules *r, const struct sg_program_base *p, const struct sg_batch *b,
+                            segue_error *err)
+{
+    uint64_t rows = 0, most = r->rows_max ? r->rows_max : UINT32_MAX / 2;
+    if (!b->spans_n) return sg_fail(err, SEGUE_EARG, "run: %s: a batch without spans; give one", r->unit);
+    for (uint32_t i = 0; i < b->spans_n; i++) {
+        SG_TRY(check_span(r, p, b, i, err));
+        rows += b->spans[i].rows;
+    }
+    if (rows > most)
+        return sg_fail(err, SEGUE_ELIMIT, "run: %s: %llu rows at once, at most %llu; give them in pieces", r->unit,
+                       (unsigned long long)rows, (unsigned long long)most);
+    for (uint32_t i = 0; i < b->outputs_n; i++)
+        if (b->outputs[i] < 0 || (uint32_t)b->outputs[i] >= p->graph->outputs_n)
+            return sg_fail(err, SEGUE_EARG, "run: %s: output %d of %u; ask for one that is there", r->unit, b->outputs[i],
+                           p->graph->outputs_n);
+    return SEGUE_OK;
+}
+
+/* --- waiting --- */
+
+int sg_wait_done(pthread_mutex_t *lock, pthread_cond_t *changed, const int *done, uint64_t timeout_ns)
+{
+    const uint64_t second = 1000000000u, most = 365 * 86400 * second;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    uint64_t ns = (timeout_ns < most ? timeout_ns : most) + (uint64_t)until.tv_nsec;
+    until.tv_sec += (time_t)(ns / second);
+    until.tv_nsec = (long)(ns % second);
+    pthread_mutex_lock(lock);
+    int late = !timeout_ns;
+    while (!*done && !late) late = pthread_cond_timedwait(changed, lock, &until) != 0;
+    int over = *done;
+    pthread_mutex_unlock(lock);
+    return over;
+}
+
+/* --- runs of their own --- */
+
+segue_status sg_own_run_begin(struct sg_own_run *run, const struct sg_program_base *p, const struct sg_batch *b,
+                              struct sg_result *r, void (*work)(struct sg_own_run *run), segue_error *err)
+{
+    size_t n = b->spans_n, history = b->spans[0].sampler ? b->spans[0].sampler->history_n + b->spans[0].steps : 0;
+    int choosing = 0;
+    run->base.ops = p->ops;
+    run->batch = *b;
+    run->result = *r;
+    run->report = r;
+    run->work = work;
+    pthread_mutex_init(&run->lock, NULL);
+    pthread_cond_init(&run->finished, NULL);
+    run->spans = sg_alloc(n * sizeof *run->spans);
+    run->rows_done = sg_alloc(n * sizeof *run->rows_done);
+    run->history = sg_alloc(history * sizeof *run->history);
+    if (!run->spans || !run->rows_done || !run->history) return sg_no_memory("a run", n * sizeof *run->spans, err);
+    memcpy(run->spans, b->spans, n * sizeof *run->spans);
+    run->batch.spans = run->spans;
+    for (size_t i = 0; i < n; i++) choosing |= b->spans[i].sampler != NULL;
+    return choosing ? sg_chooser_new(&run->chooser, p->graph->vocab, err) : SEGUE_OK;
+}
+
+static void *run_main(void *arg)
+{
+    struct sg_own_run *run = arg;
+    uint64_t begin = sg_now_ns();
+    run->work(run);
+    run->ns = sg_now_ns() - begin;
+    pthread_mutex_lock(&run->lock);
+    run->done = 1;
+    pthread_cond_broadcast(&run->finished);
+    pthread_mutex_unlock(&run->lock);
+    return NULL;
+}
+
+void sg_own_run_go(struct sg_own_run *run)
+{
+    const struct sg_result *r = &run->result;
+    for (uint32_t i = 0; r->tokens && i < run->batch.spans_n; i++) r->tokens[i] = -1;
+    for (uint32_t i = 0; r->logprobs_n && i < run->batch.spans_n; i++) r->logprobs_n[i] = 0;
+    run->threaded = !run->batch.inline_hint && !pthread_create(&run->thread, NULL, run_main, run);
+    if (!run->threaded) run_main(run);
+}
+
+int sg_own_run_over(struct sg_own_run *run, uint64_t timeout_ns)
+{
+    if (!sg_wait_done(&run->lock, &run->finished, &run->done, timeout_ns)) return 0;
+    if (run->threaded) pthread_join(run->thread, NULL);
+    if (run->result.rows_done)
+        memcpy(run->result.rows_done, run->rows_done, run->batch.spans_n * sizeof *run->rows_done);
+    run->report->ns = run->ns;
+    return 1;
+}
+
+void sg_own_run_end(struct sg_own_run *run)
+{
+    sg_chooser_free(run->chooser);
+    pthread_cond_destroy(&run->finished);
+    pthread_mutex_destroy(&run->lock);
+    sg_free(run->spans);
+    sg_free(run->history);
+    sg_free(run->rows_done);
+}
