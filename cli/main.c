@@ -11,6 +11,7 @@
 #include "interrupt.h"
 #include "machine.h"
 #include "out.h"
+#include "serve_unit.h"
 
 static const struct command *const commands[] = {
     &cmd_run,  &cmd_chat,     &cmd_eval,  &cmd_bench,    &cmd_units,    &cmd_inspect, &cmd_models,
@@ -112,6 +113,7 @@ static int run_command(const struct command *command, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    if (argc == 2 && !strcmp(argv[1], "--serve-unit")) return serve_unit();
     machine_begin();
     interrupt_begin();
     if (!faults_begin()) return EXIT_USAGE;

@@ -182,7 +182,9 @@ static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, ui
     uint64_t n = phase ? e->dispatches - f->dispatches : f->dispatches - b->dispatches;
     json_object_set_new(o, "dispatches", json_integer((json_int_t)n));
     json_object_set_new(o, "ms", out_real(1e3 * (phase ? rates.decode_s : rates.prefill_s)));
-    json_object_set_new(o, "pid", json_integer((json_int_t)getpid()));
+    segue_unit_info now = SEGUE_INIT(segue_unit_info); /* a unit that was lost may be another process by now */
+    bool apart = segue_unit_info_get(r->place->units[unit], &now, NULL) == SEGUE_OK && now.pid;
+    json_object_set_new(o, "pid", json_integer(apart ? (json_int_t)now.pid : (json_int_t)getpid()));
     json_object_set_new(o, "refused", json_array());
     return o;
 }

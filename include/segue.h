@@ -102,6 +102,7 @@ typedef struct segue_unit_info {
     uint32_t present;        /* 1: it can be opened here */
     uint32_t simulated;      /* 1: stands in for hardware that is not here; never chosen unless named */
     uint64_t memory_bytes;   /* that states and weights may use; 0 = not known */
+    uint32_t pid;            /* the process that computes; 0 = this one */
 } segue_unit_info;
 
 /* Every unit that this build knows or could know. Writes at most cap entries, *n = how many there are. */

@@ -98,14 +98,16 @@ segue_status sg_map_open(struct sg_map *out, const char *path, segue_error *err)
     SG_TRY(open_regular(path, &fd, &size, &stamp, err));
     if (!size) {
         close(fd);
-        *out = (struct sg_map){.data = (const uint8_t *)""};
+        *out = (struct sg_map){.data = (const uint8_t *)"", .fd = -1};
         return SEGUE_OK;
     }
     void *p = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
     int code = errno;
-    close(fd);
-    if (p == MAP_FAILED) return io_failed("map", path, code, err);
-    *out = (struct sg_map){p, size, stamp};
+    if (p == MAP_FAILED) {
+        close(fd);
+        return io_failed("map", path, code, err);
+    }
+    *out = (struct sg_map){p, size, stamp, fd};
     return SEGUE_OK;
 }
 
@@ -143,8 +145,9 @@ void sg_map_close(struct sg_map *map)
         void *p;
         memcpy(&p, &map->data, sizeof p);
         munmap(p, map->size);
+        close(map->fd);
     }
-    *map = (struct sg_map){0};
+    *map = (struct sg_map){.fd = -1};
 }
 
 segue_status sg_file_read(struct sg_buf *out, const char *path, size_t limit, segue_error *err)

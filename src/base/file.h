@@ -22,6 +22,7 @@ struct sg_map {
     const uint8_t *data;
     size_t size;
     struct sg_stamp stamp;       /* zero: memory that is no file */
+    int fd;                  /* open for as long as the map, so that another process can be lent the file; -1: none */
 };
 segue_status sg_map_open(struct sg_map *out, const char *path, segue_error *err);   /* EIO names path and reason */
 void sg_map_close(struct sg_map *map);

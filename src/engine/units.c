@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "engine/sized.h"
+#include "unit/serve.h"
 #include "unit/spec.h"
 
 #define SG_UNIT(name) extern const struct sg_unit_ops sg_unit_##name;
@@ -110,25 +111,31 @@ static segue_status wrap(struct segue_unit **out, struct sg_unit *unit, segue_er
     return SEGUE_OK;
 }
 
+static segue_status open_bare(struct sg_unit **out, const char *text, segue_error *err)
+{
+    struct sg_unit_spec spec;
+    SG_TRY(sg_spec_parse(&spec, text, err));
+    size_t i = 0;
+    while (table[i] && strcmp(table[i]->kind, spec.kind) != 0) i++;
+    return table[i] ? table[i]->open(out, &spec, err) : unknown(&spec, err);
+}
+
 segue_status segue_unit_open(segue_unit **out, const char *spec_text, segue_error *err)
 {
     char chosen[64];
-    struct sg_unit_spec spec;
+    struct sg_unit *unit = NULL;
     if (!out) return sg_fail(err, SEGUE_EARG, "unit not opened: no place to write it; pass out");
     if (!spec_text || !*spec_text) {
         SG_TRY(fastest(chosen, sizeof chosen, err));
         spec_text = chosen;
     }
-    SG_TRY(sg_spec_parse(&spec, spec_text, err));
-    size_t i = 0;
-    while (table[i] && strcmp(table[i]->kind, spec.kind) != 0) i++;
-    if (!table[i]) return unknown(&spec, err);
-    struct sg_unit *unit = NULL;
-    SG_TRY(table[i]->open(&unit, &spec, err));
+    SG_TRY(open_bare(&unit, spec_text, err));
     segue_status status = wrap(out, unit, err);
-    if (status != SEGUE_OK) table[i]->close(unit);
+    if (status != SEGUE_OK) sg_ops_of(unit)->close(unit);
     return status;
 }
+
+segue_status sg_unit_serve(int fd, segue_error *err) { return sg_serve(fd, open_bare, err); }
 
 struct segue_unit *sg_unit_share(struct segue_unit *u)
 {
@@ -147,8 +154,10 @@ void segue_unit_close(segue_unit *u)
 
 segue_status segue_unit_info_get(const segue_unit *unit, segue_unit_info *out, segue_error *err)
 {
+    struct sg_unit_desc now; /* a restarted unit may be another process */
     if (!unit) return sg_fail(err, SEGUE_EARG, "unit not described: no unit given; open one");
-    return sg_sized_out(out, &unit->desc.info, sizeof unit->desc.info, "unit info", err);
+    sg_ops_of(unit->unit)->describe(unit->unit, &now);
+    return sg_sized_out(out, &now.info, sizeof now.info, "unit info", err);
 }
 
 segue_status segue_unit_stream(segue_unit *unit, size_t bytes, double *gb_s, segue_error *err)

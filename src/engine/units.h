@@ -25,6 +25,9 @@ struct segue_unit {
 struct segue_unit *
 sg_unit_share(struct segue_unit *u); /* one more reference; segue_unit_close gives it back */
 
+/* Serve the unit that the other side names to it, until it closes. fd, a connected local socket, is taken over. */
+segue_status sg_unit_serve(int fd, segue_error *err);
+
 /* Wait for a lane; every call into the unit's table happens between enter and leave, but for get and put on a
  * state. cancel (may be NULL) is looked at while waiting: ECANCELED, and no lane is held. */
 segue_status sg_unit_enter(struct segue_unit *u, const atomic_int *cancel, segue_error *err);

@@ -291,7 +291,7 @@ segue_status sg_archive_open_memory(struct sg_archive **out, const uint8_t *byte
     }
     b.a->files_n = 1;
     b.a->files[0] = copy;
-    b.a->maps[0] = (struct sg_map){.data = bytes, .size = n};
+    b.a->maps[0] = (struct sg_map){.data = bytes, .size = n, .fd = -1};
     return finish_open(out, &b, add_file(&b, 0, err), err);
 }
 

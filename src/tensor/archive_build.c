@@ -252,7 +252,11 @@ segue_status sg_build_finish(struct sg_build *b, segue_error *err)
         sg_free(keys);
         return sg_no_memory(a->path, most * sizeof *keys, err);
     }
-    for (uint32_t i = 0; i < a->tensors_n; i++) keys[i] = (struct by_name){a->tensors[i].name, i};
+    for (uint32_t i = 0; i < a->tensors_n; i++) {
+        keys[i] = (struct by_name){a->tensors[i].name, i};
+        a->tensors[i].maps = a->maps;
+        a->tensors[i].maps_n = a->files_n;
+    }
     segue_status s = sort_names(keys, a->tensors_n, a->by_name, "tensor", a->path, err);
     for (uint32_t i = 0; i < a->meta_n; i++) keys[i] = (struct by_name){a->meta[i].key, i};
     if (s == SEGUE_OK) s = sort_names(keys, a->meta_n, a->meta_by_key, "key", a->path, err);

@@ -7,6 +7,8 @@
 
 #include "base/err.h"
 
+struct sg_map;
+
 /* How numbers are stored. The order is ours and is part of no file. */
 enum sg_storage {
     SG_F32, SG_F16, SG_BF16,
@@ -54,6 +56,8 @@ struct sg_tensor {
     uint32_t transposed;         /* 1: stored [cols, rows] (GPT-2's Conv1D); plain storages only */
     struct sg_perm row_perm, col_perm;
     struct sg_affine affine;     /* SG_AFFINE; for SG_Q8_GROUP: scales (fp32) and group */
+    const struct sg_map *maps;   /* [maps_n] the files that the pointers above point into; 0: plain memory */
+    uint32_t maps_n;
 };
 
 struct sg_storage_info {

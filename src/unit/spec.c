@@ -40,6 +40,14 @@ static segue_status parse_pair(struct sg_unit_spec *out, const char *text, size_
     return SEGUE_OK;
 }
 
+static segue_status parse_nested(struct sg_unit_spec *out, const char *text, size_t at, size_t n, segue_error *err)
+{
+    if (out->pairs_n) return bad(text, at, "a unit in a unit stands alone", err);
+    memcpy(out->pairs[0].value, text + at, n); /* n < sizeof text */
+    out->pairs_n = 1;
+    return SEGUE_OK;
+}
+
 segue_status sg_spec_parse(struct sg_unit_spec *out, const char *text, segue_error *err)
 {
     struct sg_unit_spec spec = {0};
@@ -50,7 +58,13 @@ segue_status sg_spec_parse(struct sg_unit_spec *out, const char *text, segue_err
     memcpy(spec.text, text, n);
     memcpy(spec.kind, text, kind_n);
     for (size_t at = kind_n + 1; kind_n < n && at <= n;) {
+        /* KIND:SPEC, a spec in a spec: all that follows is one value. */
+        size_t word = strcspn(text + at, ":=,"), nested = text[at + word] == ':';
         size_t part_n = strcspn(text + at, ",");
+        if (nested) {
+            SG_TRY(parse_nested(&spec, text, at, n - at, err));
+            break;
+        }
         SG_TRY(parse_pair(&spec, text, at, part_n, err));
         at += part_n + 1;
     }

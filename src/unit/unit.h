@@ -28,7 +28,7 @@ struct sg_unit_spec {
     char kind[16];
     char text[64];                   /* the whole spec */
     uint32_t pairs_n;
-    struct { char key[16]; char value[48]; } pairs[8];
+    struct { char key[16]; char value[64]; } pairs[8];
 };
 
 struct sg_unit_desc {
@@ -37,6 +37,7 @@ struct sg_unit_desc {
     uint32_t rows_max;               /* rows of one run; 0 = no bound */
     uint32_t samples;                /* 1: steps > 1 and samplers are accepted */
     uint32_t reference;              /* 1: slow on purpose: states are fp32 by default, never chosen unless named */
+    uint32_t losable;                /* 1: it may vanish with its states (ELOST) while this process goes on */
 };
 
 /* --- batches --- */
@@ -165,6 +166,9 @@ struct sg_unit_ops {
     /* What became of keeping: "mapped", "written", "anew" (made faster than kept), or NULL; *why: NULL or the reason. Lives with the program. */
     const char *(*kept)(const struct sg_program *p, const char **why);
     segue_status (*meter)(struct sg_unit *u, double *joules, segue_error *err);
+    /* After ELOST: bring the unit back; nothing else runs on it. Programs are valid again, states and runs of before stay
+     * lost. OK also when it was not lost. */
+    segue_status (*restart)(struct sg_unit *u, segue_error *err);
 };
 
 /* The first member of every unit's own struct. A program, state and run likewise begin with their base, so that the engine finds

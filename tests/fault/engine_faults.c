@@ -31,7 +31,8 @@ static int begin(void **state)
     if (segue_unit_list(info, UNITS_MAX, &n, NULL) != SEGUE_OK) return -1;
     for (size_t i = 0; i < n && i < UNITS_MAX; i++)
         if (info[i].present)
-            snprintf(specs[specs_n++], sizeof specs[0], "%s:threads=%d", info[i].kind, i ? 2 : 1);
+            snprintf(specs[specs_n++], sizeof specs[0], "%s:threads=%d",
+                     strcmp(info[i].kind, "proc") ? info[i].kind : info[i].spec, i ? 2 : 1);
     for (int i = 0; i < PROMPT; i++) prompt[i] = (i * 17 + 5) % 93 + 3;
     for (int i = 0; i < TINY_MODELS; i++) {
         tiny_folder(folders[i], sizeof folders[i], "faults", tiny_models[i].name);

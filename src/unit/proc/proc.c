@@ -1,0 +1,189 @@
+/* proc.c: the unit `proc`: its table, opening, closing, restarting. SPDX-License-Identifier: MIT */
+#include "unit/proc/proc.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "unit/spec.h"
+
+enum { PATIENCE_MS = 10000, PATIENCE_MS_MOST = 3600000 };
+
+extern const struct sg_unit_ops sg_unit_proc;
+
+/* One entry that can be opened as it stands; any other unit of the list may stand behind the colon. It is marked as one
+ * that is used only when named. */
+static segue_status proc_list(struct sg_unit_desc *out, size_t cap, size_t *n, segue_error *err)
+{
+    (void)err;
+    *n = 1;
+    if (!cap) return SEGUE_OK;
+    *out = (struct sg_unit_desc){.lanes = 1, .samples = 1, .reference = 1, .losable = 1};
+    out->info.size = sizeof out->info;
+    out->info.built = out->info.present = 1;
+    snprintf(out->info.spec, sizeof out->info.spec, "proc:ref");
+    snprintf(out->info.kind, sizeof out->info.kind, "proc");
+    snprintf(out->info.features, sizeof out->info.features, "proc:U: any unit U of this list in a process of its own");
+    return SEGUE_OK;
+}
+
+static void free_unit(struct sg_unit *u)
+{
+    proc_end(&u->child);
+    proc_lend_free(u);
+    sg_chooser_free(u->chooser);
+    sg_free(u->row);
+    sg_free(u->run.spans);
+    sg_free(u->run.rows_done);
+    sg_free(u->run.values_at);
+    sg_free(u->run.history);
+    sg_free(u->state_ids);
+    for (int i = 0; i < 2; i++) sg_buf_free(&u->out[i]);
+    pthread_cond_destroy(&u->changed);
+    pthread_mutex_destroy(&u->lock);
+    sg_free(u);
+}
+
+/* How long a process may be silent: $SEGUE_UNIT_WAIT_MS, for slow machines and for tests. */
+static uint64_t patience(void)
+{
+    const char *text = getenv("SEGUE_UNIT_WAIT_MS");
+    char *end = NULL;
+    long ms = text && *text ? strtol(text, &end, 10) : 0;
+    if (ms < 1 || ms > PATIENCE_MS_MOST || *end) ms = PATIENCE_MS;
+    return (uint64_t)ms * 1000000u;
+}
+
+/* What stands behind `proc:` as it was written. */
+static segue_status inner_of(struct sg_unit *u, const struct sg_unit_spec *spec, segue_error *err)
+{
+    const char *inner = spec->pairs_n == 1 && !spec->pairs[0].key[0] ? spec->pairs[0].value : "";
+    size_t n = strlen(inner);
+    if (!n || n >= sizeof u->inner || !strncmp(inner, spec->kind, strlen(spec->kind)))
+        return sg_fail(err, SEGUE_EARG, "unit not opened: %s: a unit is to stand behind the colon; write proc:U", spec->text);
+    memcpy(u->inner, inner, n + 1);
+    return SEGUE_OK;
+}
+
+static segue_status unit_new(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
+{
+    struct sg_unit *u = sg_alloc(sizeof *u);
+    if (!u) return sg_no_memory("unit proc", sizeof *u, err);
+    if (pthread_mutex_init(&u->lock, NULL)) {
+        sg_free(u);
+        return sg_no_memory("lock of a unit", sizeof u->lock, err);
+    }
+    if (pthread_cond_init(&u->changed, NULL)) {
+        pthread_mutex_destroy(&u->lock);
+        sg_free(u);
+        return sg_no_memory("queue of a unit", sizeof u->changed, err);
+    }
+    u->base.ops = &sg_unit_proc;
+    u->patience_ns = patience();
+    u->child.page.fd = u->child.areas[0].fd = u->child.areas[1].fd = -1;
+    u->child.channels[0].fd = u->child.channels[1].fd = -1;
+    atomic_init(&u->lost, 1);
+    snprintf(u->why, sizeof u->why, "its process was not started");
+    snprintf(u->desc.info.spec, sizeof u->desc.info.spec, "%s", spec->text);
+    snprintf(u->desc.info.kind, sizeof u->desc.info.kind, "proc");
+    *out = u;
+    return SEGUE_OK;
+}
+
+/* A process that dies in its first moments is a unit that could not be had, not one that was lost. */
+static segue_status proc_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
+{
+    struct sg_unit *u = NULL;
+    segue_error why = {.text = ""};
+    SG_TRY(unit_new(&u, spec, err));
+    segue_status status = inner_of(u, spec, &why);
+    if (status == SEGUE_OK) status = proc_greet(u, &why);
+    if (status != SEGUE_OK) {
+        free_unit(u);
+        if (status == SEGUE_ELOST) return sg_fail(err, SEGUE_EUNIT, "unit not opened: %s: %.300s", spec->text, why.text);
+        return sg_fail(err, status, "%s", why.text);
+    }
+    *out = u;
+    return SEGUE_OK;
+}
+
+static void proc_close(struct sg_unit *u)
+{
+    if (u) free_unit(u);
+}
+
+static void proc_describe(const struct sg_unit *u, struct sg_unit_desc *out)
+{
+    union { const pthread_mutex_t *in; pthread_mutex_t *out; } lock = {&u->lock};
+    pthread_mutex_lock(lock.out);
+    *out = u->desc;
+    pthread_mutex_unlock(lock.out);
+}
+
+/* --- after a loss --- */
+
+static segue_status again(struct sg_unit *u, segue_error *err)
+{
+    segue_error why = {.text = ""};
+    if (!atomic_load(&u->lost)) return SEGUE_OK;
+    proc_end(&u->child);
+    if (u->state_ids_n) memset(u->state_ids, 0, u->state_ids_n);
+    segue_status status = proc_greet(u, &why);
+    if (status == SEGUE_OK) status = proc_lend_again(u, &why);
+    if (status == SEGUE_OK) return SEGUE_OK;
+    if (status != SEGUE_ELOST) proc_lose(u, why.text, NULL); /* half a unit is none */
+    return sg_fail(err, SEGUE_ELOST, "unit not restarted: %s: %.300s", u->desc.info.spec, why.text);
+}
+
+static segue_status proc_restart(struct sg_unit *u, segue_error *err)
+{
+    proc_enter(u, PROC_FIRST);
+    proc_enter(u, PROC_SECOND);
+    segue_status status = again(u, err);
+    proc_leave(u, PROC_SECOND);
+    proc_leave(u, PROC_FIRST);
+    return status;
+}
+
+static segue_status proc_stream(struct sg_unit *u, uint64_t bytes, double *gb_s, segue_error *err)
+{
+    struct sg_reader in;
+    uint64_t bits = 0;
+    proc_enter(u, PROC_FIRST);
+    sg_put_u64(proc_request(u, PROC_FIRST), bytes);
+    segue_status status = proc_ask(u, PROC_FIRST, SG_WIRE_STREAM, -1, 0, &in, err);
+    if (status == SEGUE_OK) bits = sg_take_u64(&in);
+    if (status == SEGUE_OK && !sg_reader_done(&in)) status = proc_lose(u, "it answered nonsense", err);
+    proc_leave(u, PROC_FIRST);
+    if (status != SEGUE_OK) return status;
+    memcpy(gb_s, &bits, sizeof bits);
+    return *gb_s > 0 && *gb_s < 1e9 ? SEGUE_OK : proc_lose(u, "it measured nonsense", err);
+}
+
+const struct sg_unit_ops sg_unit_proc = {
+    .kind = "proc",
+    .list = proc_list,
+    .open = proc_open,
+    .close = proc_close,
+    .describe = proc_describe,
+    .can = proc_can,
+    .compile = proc_compile,
+    .discard = proc_discard,
+    .footprint = proc_footprint,
+    .start = proc_start,
+    .wait = proc_wait,
+    .state_new = proc_state_new,
+    .state_free = proc_state_free,
+    .state_fork = proc_state_fork,
+    .state_mark = proc_state_mark,
+    .state_back = proc_state_back,
+    .state_drop = proc_state_drop,
+    .state_cut = proc_state_cut,
+    .state_held = proc_state_held,
+    .state_bytes = proc_state_bytes,
+    .state_get = proc_state_get,
+    .state_put = proc_state_put,
+    .stream = proc_stream,
+    .kept = proc_kept,
+    .restart = proc_restart,
+};
