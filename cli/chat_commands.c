@@ -183,7 +183,8 @@ static segue_status do_set(struct chat *c, const char *operand, bool *go_on, seg
     (void)go_on;
     static const char *const fixed[] = {"model", "unit",     "prefill", "decode",  "threads", "kv",
                                         "chunk", "context",  "lora",    "session", "save",    "load",
-                                        "json",  "messages", "prompt",  "help"};
+                                        "json",  "messages", "prompt",  "help",
+                                        "store", "store-memory", "store-disk", "checkpoints"};
     if (!*operand) {
         for (size_t i = 0; i < c->args.values_n; i++)
             fprintf(stderr, "  %s %s\n", c->args.values[i].def->name, c->args.values[i].text);

@@ -78,7 +78,7 @@ static void keep_figures(struct chat *c, const struct answer *a, const struct pr
                        .answer = a,
                        .prompt_ids = prompt->ids,
                        .prompt_n = prompt->n,
-                       .reuse_reason = c->reuse_reason,
+                       .reuse_reason = c->reuse_reason ? c->reuse_reason : sessions_reason(&c->args),
                        .seed = c->seed,
                        .measure_roof = a->finish && strcmp(a->finish, "cancel") != 0};
     json_decref(c->last);

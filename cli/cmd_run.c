@@ -34,7 +34,7 @@ static int finish(struct job *j)
                        a,
                        j->prompt.ids,
                        j->prompt.n,
-                       j->reuse_reason,
+                       j->reuse_reason ? j->reuse_reason : sessions_reason(j->args),
                        j->choice.sampling.seed,
                        !cancelled && !args_has(j->args, "quiet")};
     if (json) r.measure_roof = !cancelled;

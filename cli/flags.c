@@ -92,7 +92,10 @@ static const struct arg_def state_defs[] = {
      "memory for points to go back to, for models whose memory cannot be cut; 0: none"},
     {"repair", 0, ARG_SWITCH, ARG_MINOR, NULL, NULL, 0, 0,
      "compute anew what of a state does not fit, instead of exit 4"},
-    {"store", 0, ARG_CHOICE, ARG_LATER | ARG_MINOR, "on|off", "off", 0, 0, "keep and reuse prefixes"},
+    {"store", 0, ARG_CHOICE, ARG_MINOR, "on|off", "on in chat, else off", 0, 0,
+     "keep what was computed, for texts that begin alike; in memory, and in the cache folder"},
+    {"store-memory", 0, ARG_COUNT, ARG_MINOR, "MB", "512", 1, 1 << 30, "memory of the store"},
+    {"store-disk", 0, ARG_COUNT, ARG_MINOR, "MB", "4096", 1, 1 << 30, "disk of the store, all models together"},
     ARG_END};
 const struct arg_group flags_state = {"State", state_defs};
 

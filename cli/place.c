@@ -151,6 +151,26 @@ static uint32_t kv_storage(const char *name)
     return SEGUE_KV_DEFAULT;
 }
 
+static uint64_t megabytes(const struct args *args, const char *name)
+{
+    return args_find(args->command, name, strlen(name)) ? (uint64_t)args_number(args, name, 0) << 20 : 0;
+}
+
+/* The prefix store: on when asked for, and in chat unless told otherwise; there a folder that cannot be made
+ * costs the store, not the conversation. NULL: off. */
+static char *store_folder(const struct args *args)
+{
+    segue_error err;
+    const char *wish = args_find(args->command, "store", 5) ? args_text(args, "store") : "off";
+    if (!wish) wish = strcmp(args->command->name, "chat") != 0 ? "off" : "auto";
+    if (!strcmp(wish, "off")) return NULL;
+    char *folder = folders_path("cache", "prefixes");
+    if (!strcmp(wish, "on") || folders_make(folder, &err) == SEGUE_OK) return folder;
+    out_note("%s; going on without the prefix store", err.text);
+    free(folder);
+    return NULL;
+}
+
 /* EUNSUPPORTED is about units and features (exit 3) but for adapters, which are files. */
 int place_open(struct place *p, const struct args *args, unsigned flags)
 {
@@ -170,13 +190,17 @@ int place_open(struct place *p, const struct args *args, unsigned flags)
         opts.kv = kv_storage(args_text(args, "kv"));
         opts.chunk_rows = (uint32_t)args_number(args, "chunk", 0);
         opts.keep_values = flags & PLACE_KEEP_VALUES ? 1 : 0;
-        char *cache = folders_home("cache");
+        char *cache = folders_home("cache"), *store = store_folder(args);
+        opts.store = store;
+        opts.store_memory_bytes = megabytes(args, "store-memory");
+        opts.store_disk_bytes = megabytes(args, "store-disk");
         opts.cache = cache;
         bool quiet = args_find(args->command, "quiet", 5) && args_has(args, "quiet");
         struct progress_wait *wait = progress_wait_begin("placing the weights", quiet);
         st = segue_engine_open(&p->engine, p->model, p->units, p->units_n, &opts, &err);
         progress_wait_end(wait);
         free(cache);
+        free(store);
     }
     p->compile_ns = out_now_ns() - begun;
     machine_peak_bytes();

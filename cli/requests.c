@@ -55,7 +55,8 @@ static bool of_process(const char *key)
 {
     static const char *const names[] = {"model", "unit",    "prefill",  "decode",   "threads", "kv",
                                         "chunk", "lora",    "requests", "parallel", "json",    "save",
-                                        "load",  "session", "quiet",    "m",        "t",       "q"};
+                                        "load",  "session", "quiet",    "m",        "t",       "q",
+                                        "store", "store-memory", "store_memory", "store-disk", "store_disk"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(key, names[i])) return true;
     return false;
@@ -139,6 +140,7 @@ static void settle(struct batch *b, struct request *q, const segue_error *failed
                            .answer = &q->answer,
                            .prompt_ids = q->prompt.ids,
                            .prompt_n = q->prompt.n,
+                           .reuse_reason = sessions_reason(&q->args),
                            .seed = q->choice.sampling.seed,
                            .measure_roof = !interrupt_seen()};
         q->reply = report_json(&r);

@@ -81,3 +81,9 @@ segue_status sessions_load(segue_session **out, segue_engine *engine, segue_sess
     out_note("%s", err->text);
     return segue_session_open(out, engine, opts, err);
 }
+
+const char *sessions_reason(const struct args *args)
+{
+    const char *store = args_text(args, "store");
+    return store && !strcmp(store, "off") ? "off" : NULL;
+}

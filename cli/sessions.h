@@ -22,6 +22,8 @@ segue_status sessions_follow(segue_session *session, const int32_t *ids, size_t 
 segue_status sessions_load(segue_session **out, segue_engine *engine, segue_session_opts *opts,
                            const struct args *args, const char *path, bool may_be_new, const char **reason,
                            segue_error *err);
+/* "off" when --store off was given, else NULL: why nothing was known of a text. */
+const char *sessions_reason(const struct args *args);
 /* --checkpoints as the library takes it. */
 uint64_t sessions_checkpoints(const struct args *args);
 /* Tokens that are yet to be read. */

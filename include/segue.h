@@ -210,6 +210,9 @@ typedef struct segue_engine_opts {
     uint32_t kv;             /* SEGUE_KV_*: storage of K and V; default f16, on ref f32 */
     uint32_t chunk_rows;     /* rows per prefill run; 0 = 512 */
     uint32_t keep_values;    /* 1: the graphs give every layer's output (for segue_session_dump); slower */
+    const char *store;       /* folder of the prefix store, made private (0700; files 0600); "" = in memory only; NULL =
+                              * none. What sessions computed is kept for those that begin with the same tokens */
+    uint64_t store_memory_bytes, store_disk_bytes;   /* its bounds; 0 = 512 MiB, 4 GiB (all models in the folder) */
     const char *cache;       /* folder that may be emptied at any time, for repacked weights; NULL = keep none */
     uint64_t cache_bytes;    /* what that folder may hold; the entries used longest ago go; 0 = 16 GiB */
 } segue_engine_opts;
@@ -283,6 +286,7 @@ typedef struct segue_session_opts {
                                   * text begins and ends and after each chunk; 0 = 256 MiB */
     uint32_t repair;             /* load: 1 = a file that does not fit gives its tokens, to be computed anew by the
                                   * next call, where those are sound and of this vocabulary */
+    uint32_t no_store;           /* 1: neither take from the engine's prefix store nor give to it */
 } segue_session_opts;
 
 #define SEGUE_NO_CHECKPOINTS UINT64_MAX   /* checkpoint_bytes: none at all */

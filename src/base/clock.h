@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 uint64_t sg_now_ns(void);
+uint64_t sg_wall_ns(void);          /* since 1970, as files are dated */
 void sg_pause_ns(uint64_t ns);   /* sleep about that long; for back-off only */
 
 #endif

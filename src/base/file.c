@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -178,13 +179,14 @@ segue_status sg_file_read(struct sg_buf *out, const char *path, size_t limit, se
 
 segue_status sg_file_begin(struct sg_file_out *out, const char *path, unsigned mode, segue_error *err)
 {
-    size_t n = strlen(path) + 32;
+    size_t n = strlen(path) + 64;
     *out = (struct sg_file_out){.path = sg_strndup(path, strlen(path)), .aside = sg_alloc(n), .fd = -1};
     if (!out->path || !out->aside) {
         sg_file_close(out);
         return sg_no_memory(path, n, err);
     }
-    snprintf(out->aside, n, "%s.tmp-%ld", path, (long)getpid());
+    /* the address tells two threads of a process apart */
+    snprintf(out->aside, n, "%s.tmp-%ld-%zx", path, (long)getpid(), (size_t)(uintptr_t)out);
     out->fd = open(out->aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode);
     if (out->fd >= 0) return SEGUE_OK;
     segue_status s = io_failed("create", out->aside, errno, err);
@@ -238,6 +240,37 @@ void sg_file_close(struct sg_file_out *out)
     sg_free(out->aside);
     sg_free(out->path);
     *out = (struct sg_file_out){.fd = -1};
+}
+
+/* --- looking after --- */
+
+segue_status sg_file_look(const char *path, uint64_t *bytes, uint64_t *changed_ns, segue_error *err)
+{
+    struct stat st;
+    if (stat(path, &st)) return io_failed("look", path, errno, err);
+    *bytes = (uint64_t)st.st_size;
+    *changed_ns = (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
+    return SEGUE_OK;
+}
+
+void sg_file_remove(const char *path) { (void)!unlink(path); }
+
+void sg_file_touch(const char *path) { (void)!utimensat(AT_FDCWD, path, NULL, 0); }
+
+int sg_file_abandoned(const char *name)
+{
+    const char *mark = strstr(name, ".tmp-");
+    char *end;
+    long pid = mark ? strtol(mark + 5, &end, 10) : 0;
+    return pid > 0 && (*end == '-' || !*end) && kill((pid_t)pid, 0) && errno == ESRCH;
+}
+
+segue_status sg_folder_private(const char *path, segue_error *err)
+{
+    struct stat st;
+    if (stat(path, &st)) return io_failed("look", path, errno, err);
+    if ((st.st_mode & 077) && chmod(path, 0700)) return io_failed("make private", path, errno, err);
+    return SEGUE_OK;
 }
 
 /* --- paths --- */

@@ -36,7 +36,7 @@ void sg_map_touch(const void *p, size_t n);
 /* Read a whole file of at most limit bytes. EIO; ELIMIT when it is larger. Replaces the buffer's content. */
 segue_status sg_file_read(struct sg_buf *out, const char *path, size_t limit, segue_error *err);
 
-/* Written aside (PATH.tmp-PID), synced, renamed over PATH by commit; close without commit removes it. */
+/* Written aside (PATH.tmp-PID-N), synced, renamed over PATH by commit; close without commit removes it. */
 struct sg_file_out {
     char *path, *aside;
     int fd;
@@ -47,6 +47,15 @@ segue_status sg_file_put(struct sg_file_out *out, const void *bytes, size_t n, s
 segue_status sg_file_put_at(struct sg_file_out *out, uint64_t offset, const void *bytes, size_t n, segue_error *err);
 segue_status sg_file_commit(struct sg_file_out *out, segue_error *err);
 void sg_file_close(struct sg_file_out *out);
+
+/* Bytes of a file, and when it was changed last; for a folder, when a name in it was. EIO: it is not there. */
+segue_status sg_file_look(const char *path, uint64_t *bytes, uint64_t *changed_ns, segue_error *err);
+void sg_file_remove(const char *path);   /* as far as it can be */
+void sg_file_touch(const char *path);    /* changed now */
+/* 1: the name is of a file written aside (as above) by a process that is no more. */
+int sg_file_abandoned(const char *name);
+/* Nobody but the owner may enter the folder. */
+segue_status sg_folder_private(const char *path, segue_error *err);
 
 enum { SG_PATH_NONE, SG_PATH_FILE, SG_PATH_FOLDER, SG_PATH_OTHER };
 int sg_path_kind(const char *path);

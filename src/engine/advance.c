@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/session.h"
+#include "engine/prefixstore.h"
 
 enum {
     ROOM_ROWS = 512, /* a new state expects this many rows beyond those that wait */
@@ -181,6 +182,8 @@ static segue_status ready(struct segue_session *s, segue_error *err)
         if (s->stats.tokens_reused > s->computed) s->stats.tokens_reused = s->computed;
     }
     if (s->point_due && waiting(s)) sg_session_point(s, 0);
+    if (s->stored && !s->sought && waiting(s)) sg_store_seek(s->engine->store, s);
+    s->sought = 1;
     SG_TRY(bring_for_rows(s, err));
     if (!waiting(s)) return SEGUE_OK;
     SG_TRY(sg_session_begin(s, err));

@@ -3,7 +3,9 @@
  * bytes: dense near the end, where edits happen, thin far back. SPDX-License-Identifier: MIT */
 #include <string.h>
 
+#include "base/mem.h"
 #include "engine/session.h"
+#include "engine/prefixstore.h"
 
 enum { GAP_ROWS = 16 }; /* fewer rows than these are computed again rather than kept */
 
@@ -81,13 +83,20 @@ static void make_room(struct segue_session *s)
     }
 }
 
+/* Where states can be cut, the session needs no points, and the store only whole texts. */
+static int wanted(const struct segue_session *s, int begins)
+{
+    if (s->marking) return s->points_budget != 0;
+    return s->stored && (begins || s->computed >= s->given_n);
+}
+
 void sg_session_point(struct segue_session *s, int begins)
 {
     struct sg_layout *l = &s->layouts[s->at];
     struct sg_mark *last = s->points_n ? &s->points[s->points_n - 1] : NULL;
     uint64_t gap = l->chunk_rows < GAP_ROWS ? l->chunk_rows : GAP_ROWS;
     s->point_due = 0;
-    if (!s->marking || !s->points_budget || !s->computed || !sg_layout_holds(l)) return;
+    if (!wanted(s, begins) || !s->computed || !sg_layout_holds(l)) return;
     if (last && last->point->rows == s->computed) {
         last->begins |= begins != 0;
         return;
@@ -99,8 +108,29 @@ void sg_session_point(struct segue_session *s, int begins)
     if (sg_point_take(&m->point, l, s->computed, s->logits_known ? s->logits : NULL,
                       s->engine->model->info.vocab, NULL) != SEGUE_OK)
         return; /* no memory for it: later the tokens are computed again, and the report says so */
+    if (s->stored) sg_store_put(s->engine->store, s, m->point);
+    if (!s->marking) {
+        sg_point_release(m->point);
+        return;
+    }
     s->points_n++;
     make_room(s);
+}
+
+void sg_session_give(struct segue_session *s)
+{
+    struct sg_layout *l = &s->layouts[s->at];
+    struct sg_point *p;
+    if (!s->stored || !s->computed || !s->tokens || !sg_layout_holds(l) || !(p = sg_alloc(sizeof *p))) return;
+    *p = (struct sg_point){.layout = *l, .rows = s->computed};
+    atomic_init(&p->references, 1);
+    if (s->logits_known) { /* they are the session's own memory, which it gives too */
+        p->logits = s->logits;
+        s->logits = NULL;
+    }
+    for (uint32_t i = 0; i < l->n; i++) l->stages[i].state = NULL;
+    sg_store_put(s->engine->store, s, p);
+    sg_point_release(p);
 }
 
 void sg_session_forget_points(struct segue_session *s, uint64_t rows)

@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "engine/sized.h"
+#include "engine/prefixstore.h"
 
 enum { CHUNK_ROWS = 512, CHUNK_ROWS_MAX = 1 << 20 };
 static const uint64_t CACHE_BYTES = UINT64_C(16) << 30;
@@ -202,7 +203,8 @@ static segue_status fill(struct segue_engine *e, segue_unit *const *units, size_
     SG_TRY(sg_model_graph(e->model, &wish, &e->graph, err));
     SG_TRY(name_cache(e, o, err));
     read_limits(e);
-    return place_units(e, units, n, o, err);
+    SG_TRY(place_units(e, units, n, o, err));
+    return o->store ? sg_store_open(&e->store, e, o->store, o->store_memory_bytes, o->store_disk_bytes, err) : SEGUE_OK;
 }
 
 segue_status segue_engine_open(segue_engine **out, segue_model *model, segue_unit *const *units, size_t n,
@@ -239,6 +241,7 @@ struct segue_engine *sg_engine_share(struct segue_engine *e)
 void segue_engine_close(segue_engine *e)
 {
     if (!e || atomic_fetch_sub(&e->references, 1) != 1) return;
+    sg_store_close(e->store);
     for (struct sg_stretch *s = e->stretches, *next; s; s = next) {
         next = s->next;
         stretch_free(s);

@@ -23,6 +23,7 @@ struct sg_place {
     uint32_t chunk_rows;     /* rows of one prefill run */
 };
 
+struct sg_store;
 struct segue_engine {
     atomic_uint references;
     struct segue_model *model; /* a reference */
@@ -32,6 +33,7 @@ struct segue_engine {
     char *cache;            /* folder for what units make of the weights; NULL: nothing is kept */
     struct sg_keep keep;    /* of that folder and this model */
     struct sg_graph *graph; /* all layers and the head */
+    struct sg_store *store; /* NULL: none */
     uint64_t context_max;   /* rows that the graph can place (learned positions); 0 = no bound */
     uint32_t token_limit;   /* tokens from here on are padding of the vocabulary; 0 = none are */
     pthread_mutex_t lock;   /* of the fields below */

@@ -189,6 +189,7 @@ static segue_status fill(struct segue_session *s, const segue_session_opts *o, s
     SG_TRY(choose_context(s, o->context, err));
     SG_TRY(take_adapters(s, o, err));
     SG_TRY(lay_out(s, o->plan, err));
+    s->stored = s->engine->store && !o->no_store;
     s->points_budget = o->checkpoint_bytes == SEGUE_NO_CHECKPOINTS ? 0
                        : o->checkpoint_bytes                       ? o->checkpoint_bytes
                                                                    : CHECKPOINT_BYTES;
@@ -223,6 +224,7 @@ segue_status segue_session_open(segue_session **out, segue_engine *engine, const
 void segue_session_close(segue_session *s)
 {
     if (!s) return;
+    sg_session_give(s);
     sg_layout_drop_states(&s->layouts[0]);
     sg_layout_drop_states(&s->layouts[1]);
     sg_session_forget_points(s, 0);
@@ -262,6 +264,7 @@ segue_status segue_session_append(segue_session *session, const int32_t *tokens,
     memcpy(session->tokens + session->tokens_n, tokens, n * sizeof *tokens);
     session->tokens_n += n;
     session->given_n = session->tokens_n;
+    session->sought = 0;
     if (session->rewound) return SEGUE_OK; /* what was kept, and why not more, is known */
     session->stats.tokens_reused = session->computed;
     session->stats.reuse_reason = session->computed ? "all" : "first-use";
@@ -340,6 +343,7 @@ segue_status segue_session_rewind(segue_session *session, size_t length, segue_e
     size_t before = session->computed;
     sg_session_cut(session, length);
     session->tokens_n = length;
+    session->sought = 0;
     if (session->given_n > length) session->given_n = length;
     session->rewound = 1;
     session->stats.tokens_reused = session->computed;
@@ -385,6 +389,7 @@ segue_status segue_session_fork(segue_session **out, segue_session *session, seg
                             .sampling = &session->sampling,
                             .adapters = session->adapters,
                             .adapters_n = session->adapters_n,
+                            .no_store = !session->stored,
                             .checkpoint_bytes =
                                 session->points_budget ? session->points_budget : SEGUE_NO_CHECKPOINTS};
     struct segue_session *fork;

@@ -3,6 +3,7 @@
 #ifndef SG_ENGINE_SESSION_H
 #define SG_ENGINE_SESSION_H
 
+#include "base/hash.h"
 #include "engine/point.h"
 #include "model/adapter.h"
 
@@ -43,6 +44,10 @@ struct segue_session {
     size_t given_n;         /* tokens up to here were given, not chosen */
     uint64_t evicted_from, evicted_to; /* the first and last point that the budget cost; 0: none */
     uint32_t rewound;       /* 1: since the last run */
+    uint32_t sought;        /* 1: the store was asked about the tokens as they are */
+    uint32_t stored;        /* 1: the session takes part in the engine's store */
+    uint32_t adapters_known;
+    struct sg_hash adapters_id; /* when known */
     uint64_t read_ns, read_rows; /* in runs of several rows: what reading costs */
     atomic_int cancel;
     atomic_int busy;      /* 1 while a step over several sessions holds it */
@@ -82,6 +87,8 @@ void sg_session_point(struct segue_session *s, int begins);
 void sg_session_forget_points(struct segue_session *s, uint64_t rows);
 /* Forget points on units of a layout that is lost. */
 void sg_session_lose_points(struct segue_session *s, const struct sg_layout *lost);
+/* The states of a session that ends go to the store. */
+void sg_session_give(struct segue_session *s);
 uint64_t sg_session_points_bytes(const struct segue_session *s);
 /* Go on from a fork of the point, whose tokens are the session's. On failure the session may have no states. */
 segue_status sg_session_adopt(struct segue_session *s, const struct sg_point *p);

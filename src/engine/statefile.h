@@ -54,6 +54,8 @@ struct sg_statefile {
  * EUNSUPPORTED: another version of the format. A failure closes the file, unless only what lies behind header
  * and tokens is damaged and `salvage` is 1: then text_only is set and the status given. */
 segue_status sg_statefile_open(struct sg_statefile *f, const char *path, int salvage, segue_error *err);
+/* Header and tokens alone: fast, and enough to know what the file claims to be. */
+segue_status sg_statefile_peek(struct sg_statefile *f, const char *path, segue_error *err);
 /* The same for bytes of the caller, which stay his. */
 segue_status sg_statefile_of(struct sg_statefile *f, const void *bytes, size_t n, int salvage,
                              segue_error *err);
@@ -88,6 +90,8 @@ struct sg_save {
     struct sg_point *const *points; /* [points_n] below `rows`, rising */
     uint32_t points_n;
 };
+/* 1: a file can hold points of this graph's states. */
+int sg_state_points_fit(const struct sg_graph *g);
 segue_status sg_state_save(const struct sg_save *v, const char *path, segue_error *err);
 struct segue_session;
 /* Checksum over the matrices of a session's adapters; zero without. */

@@ -350,6 +350,17 @@ segue_status sg_statefile_open(struct sg_statefile *f, const char *path, int sal
     return read_all(f, salvage, err);
 }
 
+segue_status sg_statefile_peek(struct sg_statefile *f, const char *path, segue_error *err)
+{
+    uint64_t end;
+    *f = (struct sg_statefile){.path = path};
+    SG_TRY(sg_map_open(&f->map, path, err));
+    segue_status status = read_header(f, err);
+    if (status == SEGUE_OK) status = check_tokens(f, &end, err);
+    if (status != SEGUE_OK) sg_statefile_close(f);
+    return status;
+}
+
 segue_status sg_statefile_of(struct sg_statefile *f, const void *bytes, size_t n, int salvage,
                              segue_error *err)
 {
@@ -361,7 +372,7 @@ void sg_statefile_close(struct sg_statefile *f)
 {
     if (!f->borrowed) sg_map_close(&f->map);
     sg_free(f->slots);
-    *f = (struct sg_statefile){.path = f->path};
+    *f = (struct sg_statefile){.path = f->path, .head.version = f->head.version};
 }
 
 const int32_t *sg_statefile_tokens(const struct sg_statefile *f)

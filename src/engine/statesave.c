@@ -69,8 +69,11 @@ static void append_layout(const struct sg_layout *l, char *unit, char *kernels)
         append_spec(unit, s->unit->desc.info.spec);
         if (l->n > 1)
             append(unit, layers, (size_t)snprintf(layers, sizeof layers, "@%u-%u", s->from, s->to - 1));
+        const char *kv = sg_storage_info(l->stages[i].kv)->name;
         if (*kernels) append(kernels, " > ", 3);
         append(kernels, s->unit->desc.info.features, strlen(s->unit->desc.info.features));
+        append(kernels, " kv=", 4);
+        append(kernels, kv, strlen(kv));
     }
 }
 
@@ -197,16 +200,23 @@ static segue_status save_all(struct saving *v, segue_error *err)
 }
 
 /* Points of a model with windows would need rows that its state has let go. */
-static uint32_t points_of(const struct sg_save *v, uint32_t *slots)
+int sg_state_points_fit(const struct sg_graph *g)
 {
     uint32_t fixed = 0, windows = 0;
-    const struct sg_graph *g = v->engine->graph;
     for (uint32_t i = 0; i < g->slots_n; i++) {
         fixed += !is_rows(&g->slots[i]);
         windows += g->slots[i].window != 0;
     }
-    uint32_t n = windows || !fixed ? 0 : v->points_n < SG_STATE_POINTS ? v->points_n : SG_STATE_POINTS;
-    *slots = g->slots_n + n * fixed;
+    return fixed && !windows;
+}
+
+static uint32_t points_of(const struct sg_save *v, uint32_t *slots)
+{
+    uint32_t n = v->points_n < SG_STATE_POINTS ? v->points_n : SG_STATE_POINTS;
+    const struct sg_graph *g = v->engine->graph;
+    if (!sg_state_points_fit(g)) n = 0;
+    *slots = g->slots_n;
+    for (uint32_t i = 0; i < g->slots_n; i++) *slots += is_rows(&g->slots[i]) ? 0 : n;
     return n;
 }
 

@@ -113,4 +113,39 @@ expect("--repair with another model", o["reuse_reason"] == "model-changed" and o
 refused(4, ["run", "-m", m, "--load", damage(100), "--repair"], "broken.state")
 code, out, err = run(*base, "--load", damage(100), "--repair", "-p", "hello there", "-n", 20)
 expect("--repair with a prompt", code == 0 and json.loads(out)["ids"] == whole["ids"] and "broken.state" in err, err)
+
+# The prefix store: on in chat, else off; off leaves no trace.
+cache = os.path.join(home, "cache", "prefixes")
+long = "tell me of the sea, and of the ships that go on it, and of the winds"
+lines = lambda *args, **k: json.loads(run("chat", "-m", m, "--greedy", "-n", 6, "--json", *args, stdin=long + "\nand?\n", **k)[1])
+ask("-p", long, "-n", 4)
+o = lines("--store", "off")
+expect("--store off", not os.path.exists(cache) and o["turns"][0]["reuse_reason"] == "off" and o["turns"][0]["reused_tokens"] == 0, o["turns"][0]["reuse_reason"])
+first = lines()
+mode = lambda p: os.stat(p).st_mode & 0o777
+expect("files of the store", mode(cache) == 0o700 and os.listdir(cache) and {mode(os.path.join(cache, f)) for f in os.listdir(cache)} == {0o600}, os.listdir(cache))
+expect("first use", first["turns"][0]["reuse_reason"] == "first-use", first["turns"][0]["reuse_reason"])
+again = lines()
+expect("after a restart", again["turns"][0]["reused_tokens"] >= again["turns"][0]["prompt_tokens"] - 1 and again["turns"][0]["reuse_reason"] == "all", again["turns"][0])
+expect("the same answers", again["messages"] == first["messages"] == o["messages"])
+o = ask("-p", long, "-n", 4, "--store", "on")
+expect("run --store on", o["reused_tokens"] >= o["prompt_tokens"] - 1, (o["reused_tokens"], o["reuse_reason"]))
+o = ask("-p", long, "-n", 4, "--store", "on", "--kv", "f32")
+expect("another storage takes nothing", o["reused_tokens"] == 0, o["reused_tokens"])
+o = ask("-p", long, "-n", 4, "--store", "on", "--unit", "ref")
+expect("another unit takes nothing", o["reused_tokens"] == 0, o["reused_tokens"])
+for f in os.listdir(cache):
+    b = bytearray(open(os.path.join(cache, f), "rb").read())
+    b[-1] ^= 1
+    open(os.path.join(cache, f), "wb").write(b)
+o = lines()
+expect("damage is dropped", o["turns"][0]["reused_tokens"] == 0 and o["messages"] == first["messages"], o["turns"][0])
+lines_file = write(top.name, "r.jsonl", "\n".join(json.dumps({"prompt": long + " " + str(i % 2), "tokens": 3, "greedy": True}) for i in range(6)))
+replies = [json.loads(l) for l in run("run", "-m", m, "--requests", lines_file, "--parallel", 1, "--store", "on")[1].split("\n") if l]
+expect("requests share the store", len(replies) == 6 and all(r["reused_tokens"] > 0 for r in replies[1:]), [(r["reused_tokens"], r["reuse_reason"]) for r in replies])
+expect("requests: the same answers", replies[0]["ids"] == replies[2]["ids"] == replies[4]["ids"])
+run("cache", "clear")
+expect("cache clear", not os.path.exists(cache) or not os.listdir(cache))
+expect("a folder that cannot be", run("chat", "-m", m, "-n", 2, stdin="x\n", SEGUE_HOME="/proc/nowhere")[0] == 0)
+refused(1, ["run", "-m", m, "-p", "x", "--store", "on"], "nowhere", SEGUE_HOME="/proc/nowhere")
 done()

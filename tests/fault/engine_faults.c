@@ -72,6 +72,7 @@ static segue_status walk(struct way *w, const char *folder, const char *spec)
     o.sampling = &p;
     o.context = 64;
     eo.chunk_rows = 5;
+    eo.store = ""; /* in memory */
     segue_status s = segue_model_open(&w->model, folder, NULL, &w->err);
     if (s == SEGUE_OK) s = segue_unit_open(&w->unit, spec, &w->err);
     if (s == SEGUE_OK) s = segue_engine_open(&w->engine, w->model, &w->unit, 1, &eo, &w->err);
