@@ -18,6 +18,8 @@
 enum {
     HEAP_MAX = 1024,  /* top-k up to here is selected, beyond it everything is sorted */
     MATCH_MAX = 1024, /* DRY: longer matches count as this long */
+    BLOCK = 1024,     /* of logits that are searched at once */
+    KEPT = 64,        /* changed logits that are put back */
     DIGIT_BITS = 11,
     DIGITS = 1 << DIGIT_BITS
 };
@@ -265,15 +267,36 @@ static segue_status nothing_left(segue_error *err)
                    " at least one");
 }
 
+/* The largest of a block, as integers that rise with the floats: loops that any compiler makes vectors of. */
+static float largest(const float *x, uint32_t n)
+{
+    int32_t lanes[16], top = INT32_MIN;
+    for (int j = 0; j < 16; j++) lanes[j] = INT32_MIN;
+    for (uint32_t i = 0; i + 16 <= n; i += 16) {
+        int32_t bits[16];
+        memcpy(bits, x + i, sizeof bits);
+        for (int j = 0; j < 16; j++) {
+            int32_t key = bits[j] ^ (bits[j] >> 31 & 0x7fffffff);
+            lanes[j] = key > lanes[j] ? key : lanes[j];
+        }
+    }
+    for (int j = 0; j < 16; j++) top = lanes[j] > top ? lanes[j] : top;
+    return sg_f32_of_bits((uint32_t)(top ^ (top >> 31 & 0x7fffffff)));
+}
+
 static int32_t highest(const float *logits, uint32_t n)
 {
     int32_t best = -1;
     float top = -INFINITY;
-    for (uint32_t i = 0; i < n; i++)
-        if (logits[i] > top) {
-            top = logits[i];
-            best = (int32_t)i;
-        }
+    for (uint32_t from = 0; from < n; from += BLOCK) {
+        uint32_t end = n - from < BLOCK ? n : from + BLOCK;
+        if (end - from == BLOCK && !(largest(logits + from, BLOCK) > top)) continue;
+        for (uint32_t i = from; i < end; i++)
+            if (logits[i] > top) {
+                top = logits[i];
+                best = (int32_t)i;
+            }
+    }
     return best;
 }
 
@@ -477,4 +500,42 @@ segue_status sg_choose(struct sg_chooser *c, const struct sg_sampler *s, float *
         *logprobs_n = 0;
     *token = chosen;
     return SEGUE_OK;
+}
+
+/* 1: the highest logit is wanted after at most KEPT of them have changed. */
+static int few_change(const struct sg_sampler *s)
+{
+    const segue_sampling *p = &s->p;
+    int penalties = (p->repeat_penalty > 0 && p->repeat_penalty != 1) || p->frequency_penalty != 0 ||
+                    p->presence_penalty != 0 || p->dry_multiplier > 0;
+    return !(p->temperature > 0) && !penalties && !p->logprobs &&
+           p->bias_n + (p->ignore_stops ? s->stops_n : 0) <= KEPT;
+}
+
+static float keep(const float *logits, uint32_t n, int32_t token)
+{
+    return token >= 0 && (uint32_t)token < n ? logits[token] : 0.0f;
+}
+
+static void put_back(float *logits, uint32_t n, int32_t token, float was)
+{
+    if (token >= 0 && (uint32_t)token < n) logits[token] = was;
+}
+
+segue_status sg_choose_kept(struct sg_chooser *c, const struct sg_sampler *s, float *logits, float *room,
+                            uint64_t position, int32_t *token, segue_logprob *logprobs, size_t *logprobs_n,
+                            segue_error *err)
+{
+    float was[KEPT];
+    if (!few_change(s)) {
+        memcpy(room, logits, c->vocab * sizeof *room);
+        return sg_choose(c, s, room, position, token, logprobs, logprobs_n, err);
+    }
+    size_t biases = s->p.bias_n, stops = s->p.ignore_stops ? s->stops_n : 0;
+    for (size_t i = 0; i < biases + stops; i++)
+        was[i] = keep(logits, c->vocab, i < biases ? s->p.bias[i].token : s->stops[i - biases]);
+    segue_status status = sg_choose(c, s, logits, position, token, logprobs, logprobs_n, err);
+    for (size_t i = 0; i < biases + stops; i++)
+        put_back(logits, c->vocab, i < biases ? s->p.bias[i].token : s->stops[i - biases], was[i]);
+    return status;
 }

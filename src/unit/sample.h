@@ -34,6 +34,12 @@ void sg_chooser_free(struct sg_chooser *c);
 segue_status sg_choose(struct sg_chooser *c, const struct sg_sampler *s, float *logits, uint64_t position,
                        int32_t *token, segue_logprob *logprobs, size_t *logprobs_n, segue_error *err);
 
+/* As sg_choose, but the logits are as before when it returns; room: [vocab]. Choosing the highest costs no
+ * copy. */
+segue_status sg_choose_kept(struct sg_chooser *c, const struct sg_sampler *s, float *logits, float *room,
+                            uint64_t position, int32_t *token, segue_logprob *logprobs, size_t *logprobs_n,
+                            segue_error *err);
+
 /* The uniform number in [0, 1) of (seed, position): 24 bits of Philox4x32-10's first word. */
 float sg_uniform(uint64_t seed, uint64_t position);
 /* Philox4x32-10 itself; sg_uniform's counter is {position low, high, 0, 0}, its key {seed low, high}. */

@@ -193,6 +193,40 @@ static int32_t choose(struct sg_sampler *s, const float *logits, uint32_t n, seg
     return token;
 }
 
+/* The highest of many, the lowest id on ties, negative zero no smaller than zero; a forbidden token and a
+ * bias decide, and the logits are as before. */
+static void the_highest_of_many_leaves_them_as_they_were(void **state)
+{
+    (void)state;
+    enum { N = 5000 };
+    static float logits[N], before[N], room[N];
+    static const int32_t stop[] = {4321};
+    struct segue_bias bias = {.token = 77, .bias = 100};
+    struct sg_sampler s = {.p = {.size = sizeof(segue_sampling)}, .stops = stop, .stops_n = 1};
+    struct sg_chooser *c = NULL;
+    int32_t token = -1;
+    assert_int_equal(sg_chooser_new(&c, N, NULL), SEGUE_OK);
+    for (int i = 0; i < N; i++) logits[i] = -(float)((i * 2654435761u >> 8) % 100000) - 1;
+    logits[4100] = -0.0f;
+    logits[4200] = 0.0f;
+    memcpy(before, logits, sizeof before);
+    assert_int_equal(sg_choose_kept(c, &s, logits, room, 0, &token, NULL, NULL, NULL), SEGUE_OK);
+    assert_int_equal(token, 4100);
+    before[4321] = logits[4321] = 3;
+    assert_int_equal(sg_choose_kept(c, &s, logits, room, 0, &token, NULL, NULL, NULL), SEGUE_OK);
+    assert_int_equal(token, 4321);
+    s.p.ignore_stops = 1;
+    assert_int_equal(sg_choose_kept(c, &s, logits, room, 0, &token, NULL, NULL, NULL), SEGUE_OK);
+    assert_int_equal(token, 4100);
+    s.p.bias = &bias;
+    s.p.bias_n = 1;
+    before[77] = logits[77] = -50;
+    assert_int_equal(sg_choose_kept(c, &s, logits, room, 0, &token, NULL, NULL, NULL), SEGUE_OK);
+    assert_int_equal(token, 77);
+    assert_memory_equal(logits, before, sizeof before);
+    sg_chooser_free(c);
+}
+
 static void bad_logits_are_refused(void **state)
 {
     (void)state;
@@ -262,7 +296,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_gives_the_published_words), cmocka_unit_test(choices_equal_the_goldens),
-        cmocka_unit_test(draws_follow_the_probabilities),   cmocka_unit_test(bad_logits_are_refused),
+        cmocka_unit_test(draws_follow_the_probabilities),   cmocka_unit_test(the_highest_of_many_leaves_them_as_they_were),
+        cmocka_unit_test(bad_logits_are_refused),
         cmocka_unit_test(forbidden_rows_are_never_chosen),  cmocka_unit_test(extremes_stay_finite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

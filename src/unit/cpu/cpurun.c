@@ -270,11 +270,10 @@ static segue_status choose(struct sg_cpu_run *run, struct sg_pass *a, uint32_t s
     const struct sg_span *span = &a->spans[s];
     struct sg_result *r = run->result;
     size_t n = 0;
-    memcpy(p->sample_row, a->logits + (size_t)row * p->base.graph->vocab,
-           p->base.graph->vocab * sizeof *p->sample_row);
-    SG_TRY(sg_choose(p->chooser, sampler, p->sample_row, span->first + span->wanted[span->wanted_n - 1] + 1,
-                     token, r->logprobs ? r->logprobs + (size_t)s * 21 : NULL,
-                     r->logprobs_n ? &r->logprobs_n[s] : &n, err));
+    SG_TRY(sg_choose_kept(p->chooser, sampler, a->logits + (size_t)row * p->base.graph->vocab, p->sample_row,
+                          span->first + span->wanted[span->wanted_n - 1] + 1, token,
+                          r->logprobs ? r->logprobs + (size_t)s * 21 : NULL,
+                          r->logprobs_n ? &r->logprobs_n[s] : &n, err));
     if (r->tokens) r->tokens[s] = *token;
     return SEGUE_OK;
 }
