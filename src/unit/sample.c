@@ -267,20 +267,15 @@ static segue_status nothing_left(segue_error *err)
                    " at least one");
 }
 
-/* The largest of a block, as integers that rise with the floats: loops that any compiler makes vectors of. */
+/* The largest of a block, as integers that rise with the floats: a loop that any compiler makes vectors of. */
 static float largest(const float *x, uint32_t n)
 {
-    int32_t lanes[16], top = INT32_MIN;
-    for (int j = 0; j < 16; j++) lanes[j] = INT32_MIN;
-    for (uint32_t i = 0; i + 16 <= n; i += 16) {
-        int32_t bits[16];
-        memcpy(bits, x + i, sizeof bits);
-        for (int j = 0; j < 16; j++) {
-            int32_t key = bits[j] ^ (bits[j] >> 31 & 0x7fffffff);
-            lanes[j] = key > lanes[j] ? key : lanes[j];
-        }
+    int32_t top = INT32_MIN;
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t key = (int32_t)sg_bits_of_f32(x[i]);
+        key ^= key >> 31 & 0x7fffffff;
+        top = key > top ? key : top;
     }
-    for (int j = 0; j < 16; j++) top = lanes[j] > top ? lanes[j] : top;
     return sg_f32_of_bits((uint32_t)(top ^ (top >> 31 & 0x7fffffff)));
 }
 
