@@ -20,7 +20,7 @@ struct kernel_case {
 };
 
 static const char *const pack_names[SG_PACK_N] = {"q4",  "q4m", "q8",  "q4f", "q8f",
-                                                  "q8h", "f32", "f16", "bf16"};
+                                                  "q8h", "q4k", "q6k", "f32", "f16", "bf16"};
 
 static int begin(struct kernel_case *t, const char *name, uint64_t index)
 {
@@ -82,7 +82,8 @@ static uint8_t *weights(struct kernel_case *t, struct sg_arena *arena, enum sg_p
         for (int r = 0; r < 32; r++) {
             float f = check_normal(&t->rng) * 0.01f;
             uint16_t h = kind == SG_PACK_BF16 ? sg_bf16_of_f32(f) : sg_f16_of_f32(f);
-            int halves = kind == SG_PACK_Q4M ? 32 : 16, half = kind <= SG_PACK_Q8 || kind >= SG_PACK_F16;
+            int halves = kind == SG_PACK_Q4M || kind == SG_PACK_Q4K ? 32 : 16,
+                half = kind <= SG_PACK_Q8 || kind == SG_PACK_Q4K || kind == SG_PACK_Q6K || kind >= SG_PACK_F16;
             if (half && r < halves) memcpy(w + i * bytes + 2 * r, &h, 2);
             if (!half && (kind != SG_PACK_F32 || r < 16)) memcpy(w + i * bytes + 4 * r, &f, 4);
         }
@@ -98,15 +99,20 @@ uint8_t *check_pack_weights(struct check_rng *rng, struct sg_arena *arena, enum 
     return weights(&t, arena, kind, k, groups);
 }
 
+static size_t columns(struct kernel_case *t, enum sg_pack kind)
+{
+    return sg_pack_block(kind) == 256 ? 256 * check_between(&t->rng, 1, 3) : 32 * check_between(&t->rng, 1, 9);
+}
+
 static void check_mm(struct kernel_case *t, enum sg_pack kind, uint64_t index)
 {
     if (!begin(t, pack_names[kind], index)) return;
     struct sg_arena arena = {0};
-    uint32_t block = sg_pack_block(kind), quant = kind < SG_PACK_F32,
+    uint32_t quant = kind < SG_PACK_F32, block = quant ? sg_pack_run(kind) : 1,
              nt = check_between(&t->rng, 1, quant ? SG_FEW : SG_TILE);
     uint32_t rows = check_between(&t->rng, 1, 90), groups = (rows + 15) / 16,
              fine = quant ? check_below(&t->rng, 3) : 0;
-    size_t k = quant ? 32 * check_between(&t->rng, 1, 9) : check_between(&t->rng, 1, 70),
+    size_t k = quant ? columns(t, kind) : check_between(&t->rng, 1, 70),
            ldo = rows + check_below(&t->rng, 5);
     float *x = data(t, &arena, nt * k), *want = sg_arena_alloc(&arena, nt * ldo * sizeof *want);
     uint8_t *w = weights(t, &arena, kind, k, groups), *tile = sg_arena_alloc(&arena, 8 * nt * k + 64);
@@ -131,9 +137,9 @@ static void check_open(struct kernel_case *t, enum sg_pack kind, uint64_t index)
     snprintf(name, sizeof name, "open.%s", pack_names[kind]);
     if (!begin(t, name, index)) return;
     struct sg_arena arena = {0};
-    uint32_t block = sg_pack_block(kind), nt = check_between(&t->rng, 1, SG_TILE),
+    uint32_t block = sg_pack_run(kind), nt = check_between(&t->rng, 1, SG_TILE),
              fine = check_below(&t->rng, 3);
-    size_t k = 32 * check_between(&t->rng, 1, 9), open = k * 24;
+    size_t k = columns(t, kind), open = k * 24;
     uint8_t *w = weights(t, &arena, kind, k, 1), *want = sg_arena_alloc(&arena, open),
             *one = sg_arena_alloc(&arena, 4 * k);
     uint8_t *tile = sg_arena_alloc(&arena, 8 * nt * k);
@@ -148,7 +154,7 @@ static void check_open(struct kernel_case *t, enum sg_pack kind, uint64_t index)
             bits(t, want, got, open);
         }
         t->b->quant(x, k, nt, k, block, fine, tile);
-        t->b->tile[kind == SG_PACK_Q8H](t->a->open[kind] ? got : w, k, 16, tile, nt, fine, out, 16);
+        t->b->tile[sg_pack_run(kind) == 16](t->a->open[kind] ? got : w, k, 16, tile, nt, fine, out, 16);
         for (uint32_t i = 0; i < nt; i++) {
             t->b->quant(x + i * k, k, 1, k, block, fine, one);
             t->b->few[kind](w, k, 16, one, 1, fine, alone, 16);
@@ -170,7 +176,7 @@ static void check_wide(struct kernel_case *t, enum sg_pack kind, uint64_t index)
     uint32_t terms = check_between(&t->rng, 1, 2), x_terms = check_between(&t->rng, 1, 2),
              groups = check_between(&t->rng, 1, 5), nt = check_between(&t->rng, 1, 70),
              tiles = (nt + 15) / 16;
-    size_t k = kind < SG_PACK_F32 ? 32 * check_between(&t->rng, 1, 9) : check_between(&t->rng, 1, 90),
+    size_t k = kind < SG_PACK_F32 ? columns(t, kind) : check_between(&t->rng, 1, 90),
            each = sg_wide_size(k, terms), x_each = sg_wide_size(k, x_terms),
            ldo = 16 * groups + check_below(&t->rng, 5), step = sg_pack_block_bytes(kind);
     uint8_t *w = weights(t, &arena, kind, k, groups);

@@ -58,6 +58,9 @@ static void read_q4_k(const uint8_t *b, uint32_t at, struct sg_block32 *o, int f
 {
     uint32_t scale, min;
     k_scale(b + 4, at, &scale, &min);
+    halves(o, b, b + 2);
+    o->scale[0] = (uint8_t)scale;
+    o->min = (uint8_t)min;
     both(o, f16_at(b) * (float)scale, -(f16_at(b + 2) * (float)min));
     const uint8_t *qs = b + (five ? 48 : 16) + at / 2 * 32, *high = b + 16;
     for (int i = 0; i < 32; i++) {
@@ -73,8 +76,10 @@ static void read_q6_k(const uint8_t *b, uint32_t at, struct sg_block32 *o)
     const uint8_t *low = b + half * 64 + part % 2 * 32, *high = b + 128 + half * 32;
     for (int i = 0; i < 32; i++)
         o->q[i] = (uint8_t)((part < 2 ? low[i] & 15 : low[i] >> 4) | (high[i] >> 2 * part & 3) << 4);
+    halves(o, b + 208, NULL);
     for (uint32_t h = 0; h < 2; h++) {
-        o->d[h] = f16_at(b + 208) * (float)(int8_t)b[192 + at * 2 + h];
+        o->scale[h] = b[192 + at * 2 + h];
+        o->d[h] = f16_at(b + 208) * (float)(int8_t)o->scale[h];
         o->m[h] = -32.0f * o->d[h];
     }
 }
@@ -141,13 +146,13 @@ enum sg_pack sg_block_kind(const struct sg_tensor *t)
     case SG_Q5_0:
     case SG_Q8_0:
     case SG_IQ4_NL: return SG_PACK_Q8;
-    case SG_Q4_K: return SG_PACK_Q4F;
+    case SG_Q4_K: return SG_PACK_Q4K;
+    case SG_Q6_K: return SG_PACK_Q6K;
     case SG_Q5_1:
     case SG_Q5_K:
     case SG_MXFP4: return SG_PACK_Q8F;
     case SG_Q2_K:
-    case SG_Q3_K:
-    case SG_Q6_K: return SG_PACK_Q8H;
+    case SG_Q3_K: return SG_PACK_Q8H;
     case SG_AFFINE:
         return t->affine.group % 32 || t->cols % 32 ? SG_PACK_F32
                : t->affine.bits <= 4                ? SG_PACK_Q4F

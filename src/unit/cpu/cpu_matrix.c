@@ -67,7 +67,7 @@ static enum sg_form form_of(const struct sg_kernels *k, const struct sg_part *pa
     if (k->wide && rows > DECODE_ROWS && may_widen(part, part->w) && (!part->up || may_widen(part, part->up)))
         return w->kind > SG_PACK_F32 ? SG_FORM_W2 : SG_FORM_W1;
     if (w->kind >= SG_PACK_F32) return SG_FORM_XF;
-    return w->kind == SG_PACK_Q8H ? (fine ? SG_FORM_X16_FINE : SG_FORM_X16_SPARSE)
+    return sg_pack_run(w->kind) == 16 ? (fine ? SG_FORM_X16_FINE : SG_FORM_X16_SPARSE)
            : fine                 ? SG_FORM_X32_FINE
                                   : SG_FORM_X32_SPARSE;
 }
@@ -300,7 +300,7 @@ static const uint8_t *opened(const struct sg_kernels *k, const struct sg_packed 
     const uint8_t *data = w->data + g * w->group_bytes;
     if (!k->open[w->kind]) return data;
     for (uint32_t i = 0; i < n; i++)
-        k->open[w->kind](data + i * w->group_bytes, w->k, room + (size_t)i * w->k * 20);
+        k->open[w->kind](data + i * w->group_bytes, w->k, room + i * sg_open_bytes(w->kind, w->k));
     return room;
 }
 
@@ -335,7 +335,7 @@ static void tile_mm(const struct sg_kernels *k, const struct sg_stage *st, const
     const uint8_t *x = s->x + form_bytes(st, s->form, b->t);
     if (s->form == SG_FORM_XF) k->few[s->w->kind](s->open, st->k, b->rows, x, b->nt, 0, out, PAIR * SG_GROUP);
     else
-        k->tile[s->w->kind == SG_PACK_Q8H](s->open, st->k, b->rows, x, b->nt, form_fine(s->form), out,
+        k->tile[sg_pack_run(s->w->kind) == 16](s->open, st->k, b->rows, x, b->nt, form_fine(s->form), out,
                                            PAIR * SG_GROUP);
 }
 

@@ -222,7 +222,7 @@ static void one_row_mm(const struct sg_kernels *k, const struct sg_packed *w, co
 {
     const void *tile = x;
     if (w->kind < SG_PACK_F32) {
-        k->quant(x, w->k, 1, w->k, sg_pack_block(w->kind), 1, room);
+        k->quant(x, w->k, 1, w->k, sg_pack_run(w->kind), 1, room);
         tile = room;
     }
     k->few[w->kind](w->data + from / SG_GROUP * w->group_bytes, w->k, rows, tile, 1, 1, out, rows);

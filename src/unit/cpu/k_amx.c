@@ -6,17 +6,7 @@
  * Statements in assembler, not intrinsics: those of gcc 12 do not say that they read memory.
  * SPDX-License-Identifier: MIT */
 #if defined(__x86_64__)
-#include <immintrin.h>
-#include <string.h>
-
-#include "unit/cpu/kernels.h"
-
-#define INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "unit/cpu/k_avx512.h"
 
 #define LOAD(tile, p) \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(p), "r"((size_t)64) : "memory")
@@ -162,38 +152,20 @@ INLINE void chunk_open(__m512i q, __m512 d, __m512 m, uint32_t terms, uint16_t *
     terms_store(_mm512_fmadd_ps(v2, d, m), _mm512_fmadd_ps(v3, d, m), terms, out + 32);
 }
 
-INLINE __m512 halves(const uint8_t *p)
-{
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
-}
-
 INLINE void quant_open(const uint8_t *w, size_t k, uint32_t terms, uint16_t *out, const enum sg_pack kind)
 {
-    const int half = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q8,
-              nibbles = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q4F;
-    const size_t step = sg_pack_block_bytes(kind), columns = sg_pack_block(kind);
-    const __m512i low = _mm512_set1_epi8(15);
-    for (size_t c = 0; c < k; c += columns, w += step) {
-        __m512 d = half ? halves(w) : _mm512_loadu_ps(w),
-               m = kind == SG_PACK_Q4    ? _mm512_mul_ps(d, _mm512_set1_ps(-8.0f))
-                   : kind == SG_PACK_Q8  ? _mm512_mul_ps(d, _mm512_set1_ps(-128.0f))
-                   : kind == SG_PACK_Q4M ? halves(w + 32)
-                                         : _mm512_loadu_ps(w + 64);
-        const uint8_t *p = w + (half ? (kind == SG_PACK_Q4M ? 64 : 32) : 128);
-        uint16_t *to = out + c / 32 * (terms * NUMBERS) + c % 32 * 16;
-        if (nibbles) {
+    const uint32_t block = sg_pack_block(kind), run = sg_pack_run(kind), chunks = run / 4,
+                   parts = block == 256 ? 8 : 1, runs = block < 32 ? 1 : 32 / run;
+    for (size_t c = 0; c < k; w += sg_pack_block_bytes(kind))
+        for (uint32_t part = 0; part < parts; part++, c += runs * run) {
+            uint16_t *to = out + c / 32 * (terms * NUMBERS) + c % 32 * 16;
+            __m512 d[2], m[2];
+            __m512i v[8];
+            block_open(w, part, kind, d, m, v);
             UNROLL
-            for (int i = 0; i < 4; i++) {
-                __m512i q = _mm512_loadu_si512(p + 64 * i);
-                chunk_open(_mm512_and_si512(q, low), d, m, terms, to + 64 * i);
-                chunk_open(_mm512_and_si512(_mm512_srli_epi16(q, 4), low), d, m, terms, to + 64 * (i + 4));
-            }
-        } else {
-            UNROLL
-            for (int i = 0; i < (int)(columns / 4); i++)
-                chunk_open(_mm512_loadu_si512(p + 64 * i), d, m, terms, to + 64 * i);
+            for (uint32_t i = 0; i < runs * chunks; i++)
+                chunk_open(v[i], d[i / chunks], m[i / chunks], terms, to + 64 * i);
         }
-    }
 }
 
 /* Column c of a group of float numbers; 0 behind the last. */
@@ -202,7 +174,7 @@ INLINE __m512 column(const uint8_t *w, size_t k, size_t c, const enum sg_pack ki
     if (c >= k) return _mm512_setzero_ps();
     w += c * sg_pack_block_bytes(kind);
     if (kind == SG_PACK_F32) return _mm512_loadu_ps(w);
-    if (kind == SG_PACK_F16) return halves(w);
+    if (kind == SG_PACK_F16) return halves16(w);
     __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)w);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
@@ -228,6 +200,8 @@ OPEN(wide_q8, quant_open, SG_PACK_Q8)
 OPEN(wide_q4f, quant_open, SG_PACK_Q4F)
 OPEN(wide_q8f, quant_open, SG_PACK_Q8F)
 OPEN(wide_q8h, quant_open, SG_PACK_Q8H)
+OPEN(wide_q4k, quant_open, SG_PACK_Q4K)
+OPEN(wide_q6k, quant_open, SG_PACK_Q6K)
 OPEN(wide_f32, float_open, SG_PACK_F32)
 OPEN(wide_f16, float_open, SG_PACK_F16)
 OPEN(wide_bf16, float_open, SG_PACK_BF16)
@@ -253,7 +227,8 @@ static void wide_rows(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_
 void sg_kernels_amx(struct sg_kernels *k)
 {
     void (*const open[SG_PACK_N])(const uint8_t *, size_t, uint32_t, uint16_t *) = {
-        wide_q4, wide_q4m, wide_q8, wide_q4f, wide_q8f, wide_q8h, wide_f32, wide_f16, wide_bf16};
+        wide_q4,  wide_q4m, wide_q8,  wide_q4f, wide_q8f, wide_q8h,
+        wide_q4k, wide_q6k, wide_f32, wide_f16, wide_bf16};
     k->isa = "amx";
     k->wide = 1;
     memcpy(k->wide_open, open, sizeof open);

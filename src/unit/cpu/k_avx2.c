@@ -52,64 +52,116 @@ INLINE __m256i sum_add(__m256i sum, __m256i size, __m256i sign, __m256i x)
     return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 
-/* Bytes c*64 + h*32 of a block's vectors, nibbles apart. */
-INLINE __m256i weights_at(const uint8_t *v, const int nibbles, int c, uint32_t h)
+INLINE int has_nibbles(const enum sg_pack kind)
 {
+    return kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q4F || kind >= SG_PACK_Q4K;
+}
+
+/* Vectors of a block, of part `part` of one of 256 columns. */
+INLINE const uint8_t *vectors_of(const uint8_t *w, uint32_t part, const enum sg_pack kind)
+{
+    if (sg_pack_block(kind) == 256) return w + 320 + (kind == SG_PACK_Q6K ? 384 : 256) * part;
+    return w + (kind == SG_PACK_Q4M ? 64 : kind == SG_PACK_Q4 || kind == SG_PACK_Q8 ? 32 : 128);
+}
+
+/* Chunk c of 4 columns of half h of the rows. */
+INLINE __m256i weights_at(const uint8_t *v, const enum sg_pack kind, int c, uint32_t h)
+{
+    const int nibbles = has_nibbles(kind);
     __m256i w = _mm256_loadu_si256((const __m256i *)(const void *)(v + 64 * (nibbles ? c % 4 : c) + 32 * h));
     if (!nibbles) return w;
-    return _mm256_and_si256(c < 4 ? w : _mm256_srli_epi16(w, 4), _mm256_set1_epi8(15));
+    w = _mm256_and_si256(c < 4 ? w : _mm256_srli_epi16(w, 4), _mm256_set1_epi8(15));
+    if (kind != SG_PACK_Q6K) return w;
+    __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(v + 256 + 64 * (c % 2) + 32 * h));
+    x = c < 2 ? _mm256_slli_epi16(x, 4) : c < 4 ? _mm256_slli_epi16(x, 2) : c < 6 ? x : _mm256_srli_epi16(x, 2);
+    return _mm256_or_si256(w, _mm256_and_si256(x, _mm256_set1_epi8(0x30)));
+}
+
+INLINE __m256 bytes8(const uint8_t *p, const int sign)
+{
+    __m128i b = _mm_loadl_epi64((const __m128i *)(const void *)p);
+    return _mm256_cvtepi32_ps(sign ? _mm256_cvtepi8_epi32(b) : _mm256_cvtepu8_epi32(b));
+}
+
+/* Scale and offset of half h of the rows; run: of 16 columns of a part of Q6K. */
+INLINE void scales_at(const uint8_t *w, uint32_t part, uint32_t run, uint32_t h, const enum sg_pack kind,
+                      __m256 *d, __m256 *m)
+{
+    const uint8_t *s = w + 64 + 32 * part + 8 * h;
+    const int half = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q8 || kind >= SG_PACK_Q4K;
+    *d = half ? halves8(w + 16 * h) : floats8(w + 32 * h);
+    if (kind == SG_PACK_Q4K) {
+        *d = _mm256_mul_ps(*d, bytes8(s, 0));
+        *m = _mm256_xor_ps(_mm256_mul_ps(halves8(w + 32 + 16 * h), bytes8(s + 16, 0)), _mm256_set1_ps(-0.0f));
+    } else if (kind == SG_PACK_Q6K) {
+        *d = _mm256_mul_ps(*d, bytes8(s + 16 * run, 1));
+        *m = _mm256_mul_ps(*d, _mm256_set1_ps(-32.0f));
+    } else if (kind == SG_PACK_Q4) {
+        *m = _mm256_mul_ps(*d, _mm256_set1_ps(-8.0f));
+    } else if (kind == SG_PACK_Q8) {
+        *m = _mm256_mul_ps(*d, _mm256_set1_ps(-128.0f));
+    } else {
+        *m = kind == SG_PACK_Q4M ? halves8(w + 32 + 16 * h) : floats8(w + 64 + 32 * h);
+    }
+}
+
+/* One run of columns from chunk c0 on. */
+INLINE void run_add(const uint8_t *v, __m256 d, __m256 m, const int c0, const int chunks, uint32_t h,
+                    const uint8_t *x, uint32_t nt, uint32_t t0, const int n, const int fine,
+                    const enum sg_pack kind, __m256 *acc)
+{
+    const size_t bytes = (size_t)nt * 4 * (size_t)chunks;
+    const uint8_t *scales = x + bytes * (size_t)(1 + fine);
+    const int passes = fine && !(scales[3] & 0x80) ? 2 : 1; /* no rests where the first d is negative */
+    __m256i sum[4];
+    UNROLL
+    for (int t = 0; t < n; t++) sum[t] = _mm256_setzero_si256();
+    for (int pass = 0; pass < passes; pass++) {
+        UNROLL
+        for (int c = 0; c < chunks; c++) {
+            __m256i sign = _mm256_xor_si256(weights_at(v, kind, c0 + c, h), _mm256_set1_epi8(-128)),
+                    size = _mm256_abs_epi8(sign);
+            const uint8_t *xc = x + (size_t)pass * bytes + 4 * ((size_t)(unsigned)c * nt + t0);
+            UNROLL
+            for (int t = 0; t < n; t++) sum[t] = sum_add(sum[t], size, sign, bytes4(xc + 4 * t));
+        }
+        UNROLL
+        for (int t = 0; t < n; t++)
+            if (passes == 2 && !pass) sum[t] = _mm256_slli_epi32(sum[t], 8);
+    }
+    m = _mm256_fmadd_ps(d, _mm256_set1_ps(128.0f), m);
+    scales += 4 * (size_t)t0;
+    UNROLL
+    for (int t = 0; t < n; t++) {
+        acc[t] = _mm256_fmadd_ps(
+            _mm256_cvtepi32_ps(sum[t]),
+            _mm256_mul_ps(d, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), spread_one(scales + 4 * t))), acc[t]);
+        acc[t] = _mm256_fmadd_ps(m, spread_one(scales + 4 * ((size_t)nt + (unsigned)t)), acc[t]);
+    }
 }
 
 INLINE void half_body(const uint8_t *w, size_t blocks, uint32_t h, uint32_t rows, const uint8_t *x,
                       uint32_t nt, uint32_t t0, const int n, const int fine, float *out, size_t ldo,
                       const enum sg_pack kind)
 {
-    const int half = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q8;
-    const int nibbles = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q4F,
-              chunks = kind == SG_PACK_Q8H ? 4 : 8;
-    const size_t step = sg_pack_block_bytes(kind), bytes = (size_t)nt * 4 * (size_t)chunks,
-                 xstep = bytes * (size_t)(1 + fine) + 8 * (size_t)nt;
+    const uint32_t run = sg_pack_run(kind), block = sg_pack_block(kind), parts = block == 256 ? 8 : 1,
+                   runs = block < 32 ? 1 : 32 / run;
+    const size_t step = sg_pack_block_bytes(kind), xstep = sg_tile_bytes(run, run, (uint32_t)fine, nt);
     __m256 acc[4];
     UNROLL
     for (int t = 0; t < n; t++) acc[t] = _mm256_setzero_ps();
-    for (size_t b = 0; b < blocks; b++, w += step, x += xstep) {
-        __m256i sum[4];
-        _mm_prefetch((const char *)w + 2048, _MM_HINT_T0);
-        _mm_prefetch((const char *)w + 2048 + 64, _MM_HINT_T0);
-        const uint8_t *v = w + (half ? (kind == SG_PACK_Q4M ? 64 : 32) : 128);
-        UNROLL
-        for (int t = 0; t < n; t++) sum[t] = _mm256_setzero_si256();
-        const uint8_t *scales = x + bytes * (size_t)(1 + fine);
-        const int passes = fine && !(scales[3] & 0x80) ? 2 : 1; /* no rests where the first d is negative */
-        for (int pass = 0; pass < passes; pass++) {
+    for (size_t b = 0; b < blocks; b++, w += step)
+        for (uint32_t part = 0; part < parts; part++) {
+            const uint8_t *v = vectors_of(w, part, kind);
+            _mm_prefetch((const char *)v + 2048, _MM_HINT_T0);
+            _mm_prefetch((const char *)v + 2048 + 64, _MM_HINT_T0);
             UNROLL
-            for (int c = 0; c < chunks; c++) {
-                __m256i sign = _mm256_xor_si256(weights_at(v, nibbles, c, h), _mm256_set1_epi8(-128)),
-                        size = _mm256_abs_epi8(sign);
-                const uint8_t *xc = x + (size_t)pass * bytes + 4 * ((size_t)(unsigned)c * nt + t0);
-                UNROLL
-                for (int t = 0; t < n; t++) sum[t] = sum_add(sum[t], size, sign, bytes4(xc + 4 * t));
+            for (uint32_t r = 0; r < runs; r++, x += xstep) {
+                __m256 d, m;
+                scales_at(w, part, r, h, kind, &d, &m);
+                run_add(v, d, m, (int)(r * run / 4), (int)run / 4, h, x, nt, t0, n, fine, kind, acc);
             }
-            UNROLL
-            for (int t = 0; t < n; t++)
-                if (passes == 2 && !pass) sum[t] = _mm256_slli_epi32(sum[t], 8);
         }
-        __m256 d = half ? halves8(w + 16 * h) : floats8(w + 32 * h), m;
-        if (kind == SG_PACK_Q4) m = _mm256_mul_ps(d, _mm256_set1_ps(120.0f));
-        else if (kind == SG_PACK_Q8) m = _mm256_setzero_ps();
-        else
-            m = _mm256_fmadd_ps(d, _mm256_set1_ps(128.0f),
-                                kind == SG_PACK_Q4M ? halves8(w + 32 + 16 * h) : floats8(w + 64 + 32 * h));
-        scales += 4 * (size_t)t0;
-        UNROLL
-        for (int t = 0; t < n; t++) {
-            acc[t] = _mm256_fmadd_ps(
-                _mm256_cvtepi32_ps(sum[t]),
-                _mm256_mul_ps(d, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), spread_one(scales + 4 * t))),
-                acc[t]);
-            acc[t] = _mm256_fmadd_ps(m, spread_one(scales + 4 * ((size_t)nt + (unsigned)t)), acc[t]);
-        }
-    }
     UNROLL
     for (int t = 0; t < n; t++) store_rows(out + (size_t)t * ldo, rows, acc[t]);
 }
@@ -147,33 +199,34 @@ QUANT(few_q8, SG_PACK_Q8)
 QUANT(few_q4f, SG_PACK_Q4F)
 QUANT(tile_32, SG_PACK_Q8F)
 QUANT(tile_16, SG_PACK_Q8H)
+QUANT(few_q4k, SG_PACK_Q4K)
+QUANT(few_q6k, SG_PACK_Q6K)
 
 /* --- opening: exact, as the generic one --- */
 
 INLINE void open_body(const uint8_t *w, size_t k, uint8_t *out, const enum sg_pack kind)
 {
-    const int nibbles = kind != SG_PACK_Q8;
-    for (size_t b = 0; b < k / 32;
-         b++, w += sg_pack_block_bytes(kind), out += sg_pack_block_bytes(SG_PACK_Q8F)) {
-        for (uint32_t h = 0; h < 2; h++) {
-            __m256 d = kind == SG_PACK_Q4F ? floats8(w + 32 * h) : halves8(w + 16 * h), m;
-            if (kind == SG_PACK_Q4) m = _mm256_mul_ps(d, _mm256_set1_ps(-8.0f));
-            else if (kind == SG_PACK_Q8) m = _mm256_mul_ps(d, _mm256_set1_ps(-128.0f));
-            else m = kind == SG_PACK_Q4M ? halves8(w + 32 + 16 * h) : floats8(w + 64 + 32 * h);
-            _mm256_storeu_ps((float *)(void *)(out + 32 * h), d);
-            _mm256_storeu_ps((float *)(void *)(out + 64 + 32 * h), m);
-            const uint8_t *v = w + (kind == SG_PACK_Q4F ? 128 : kind == SG_PACK_Q4M ? 64 : 32);
-            UNROLL
-            for (int c = 0; c < 8; c++)
-                _mm256_storeu_si256((__m256i *)(void *)(out + 128 + 64 * c + 32 * h),
-                                    weights_at(v, nibbles, c, h));
-        }
-    }
+    const uint32_t run = sg_pack_run(kind), parts = sg_pack_block(kind) == 256 ? 8 : 1;
+    for (size_t b = 0; b < k / sg_pack_block(kind); b++, w += sg_pack_block_bytes(kind))
+        for (uint32_t part = 0; part < parts; part++)
+            for (uint32_t r = 0; r < 32 / run; r++, out += sg_open_bytes(kind, run))
+                for (uint32_t h = 0; h < 2; h++) {
+                    __m256 d, m;
+                    scales_at(w, part, r, h, kind, &d, &m);
+                    _mm256_storeu_ps((float *)(void *)(out + 32 * h), d);
+                    _mm256_storeu_ps((float *)(void *)(out + 64 + 32 * h), m);
+                    for (uint32_t c = 0; c < run / 4; c++)
+                        _mm256_storeu_si256(
+                            (__m256i *)(void *)(out + 128 + 64 * c + 32 * h),
+                            weights_at(vectors_of(w, part, kind), kind, (int)(r * run / 4 + c), h));
+                }
 }
 static void open_q4(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q4); }
 static void open_q4m(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q4M); }
 static void open_q8(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q8); }
 static void open_q4f(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q4F); }
+static void open_q4k(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q4K); }
+static void open_q6k(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q6K); }
 
 /* --- quantising --- */
 
@@ -298,8 +351,8 @@ static void of_f16(const uint16_t *x, size_t n, float *y)
 
 void sg_kernels_avx2(struct sg_kernels *k)
 {
-    sg_mm_fn *const few[SG_PACK_N] = {few_q4,  few_q4m, few_q8,  few_q4f, tile_32,
-                                      tile_16, few_f32, few_f16, few_bf16};
+    sg_mm_fn *const few[SG_PACK_N] = {few_q4,  few_q4m, few_q8,  few_q4f, tile_32, tile_16,
+                                      few_q4k, few_q6k, few_f32, few_f16, few_bf16};
     plain_rows(k);
     k->isa = "avx2";
     memcpy(k->few, few, sizeof few);
@@ -309,6 +362,8 @@ void sg_kernels_avx2(struct sg_kernels *k)
     k->open[SG_PACK_Q4M] = open_q4m;
     k->open[SG_PACK_Q8] = open_q8;
     k->open[SG_PACK_Q4F] = open_q4f;
+    k->open[SG_PACK_Q4K] = open_q4k;
+    k->open[SG_PACK_Q6K] = open_q6k;
     k->quant = quant;
     k->to_f16 = to_f16;
     k->of_f16 = of_f16;

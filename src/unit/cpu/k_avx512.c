@@ -23,7 +23,7 @@ INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
         for (size_t b = 0; b < blocks; b++, w += step, xb += xstep) {
             __m512 d, m;
             __m512i v[8], sum[SG_TILE];
-            block_open(w, kind, &d, &m, v);
+            block_open(w, 0, kind, &d, &m, v);
             UNROLL
             for (int t = 0; t < nt; t++) sum[t] = _mm512_setzero_si512();
             UNROLL
@@ -172,21 +172,29 @@ MM(tile_16)
 
 INLINE void open_body(const uint8_t *w, size_t k, uint8_t *out, const enum sg_pack kind)
 {
-    for (size_t b = 0; b < k / 32;
-         b++, w += sg_pack_block_bytes(kind), out += sg_pack_block_bytes(SG_PACK_Q8F)) {
-        __m512 d, m;
-        __m512i v[8];
-        block_open(w, kind, &d, &m, v);
-        _mm512_storeu_ps(out, d);
-        _mm512_storeu_ps(out + 64, m);
-        UNROLL
-        for (int c = 0; c < 8; c++) _mm512_storeu_si512(out + 128 + 64 * c, v[c]);
+    const uint32_t run = sg_pack_run(kind), parts = sg_pack_block(kind) == 256 ? 8 : 1;
+    for (size_t b = 0; b < k / sg_pack_block(kind); b++, w += sg_pack_block_bytes(kind)) {
+        for (uint32_t part = 0; part < parts; part++) {
+            __m512 d[2], m[2];
+            __m512i v[8];
+            block_open(w, part, kind, d, m, v);
+            UNROLL
+            for (uint32_t h = 0; h < 32 / run; h++, out += sg_open_bytes(kind, run)) {
+                _mm512_storeu_ps(out, d[h]);
+                _mm512_storeu_ps(out + 64, m[h]);
+                UNROLL
+                for (uint32_t c = 0; c < run / 4; c++)
+                    _mm512_storeu_si512(out + 128 + 64 * c, v[run / 4 * h + c]);
+            }
+        }
     }
 }
 static void open_q4(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q4); }
 static void open_q4m(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q4M); }
 static void open_q8(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q8); }
 static void open_q4f(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q4F); }
+static void open_q4k(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q4K); }
+static void open_q6k(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q6K); }
 
 /* 16 numbers y = q + rest: q as bytes, the rests as bytes; returns 256 * sum of q + sum of rests, or the sum
  * of q. */
@@ -438,6 +446,8 @@ void sg_kernels_avx512(struct sg_kernels *k)
     k->open[SG_PACK_Q4M] = open_q4m;
     k->open[SG_PACK_Q8] = open_q8;
     k->open[SG_PACK_Q4F] = open_q4f;
+    k->open[SG_PACK_Q4K] = open_q4k;
+    k->open[SG_PACK_Q6K] = open_q6k;
     k->quant = quant;
     k->scores = scores;
     k->soften = soften;

@@ -38,27 +38,71 @@ INLINE __mmask16 tail(uint32_t rows)
 
 /* --- quantised --- */
 
-/* Scales, offsets and vectors of one block of a kind. `v` has `chunks` entries. */
-INLINE void block_open(const uint8_t *w, const enum sg_pack kind, __m512 *d, __m512 *m, __m512i *v)
+INLINE __m512 halves16(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+INLINE __m512i bytes16(const uint8_t *p, const int sign)
+{
+    __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return sign ? _mm512_cvtepi8_epi32(b) : _mm512_cvtepu8_epi32(b);
+}
+
+/* Low and high nibbles of 4 vectors. */
+INLINE void nibbles_open(const uint8_t *p, __m512i *v)
 {
     const __m512i low = _mm512_set1_epi8(15);
+    UNROLL
+    for (int c = 0; c < 4; c++) {
+        __m512i x = _mm512_loadu_si512(p + 64 * c);
+        v[c] = _mm512_and_si512(x, low);
+        v[c + 4] = _mm512_and_si512(_mm512_srli_epi16(x, 4), low);
+    }
+}
+
+/* 32 columns of a block of 256: one scale for Q4K, two and two offsets for Q6K. */
+INLINE void part_open(const uint8_t *w, uint32_t part, const enum sg_pack kind, __m512 *d, __m512 *m,
+                      __m512i *v)
+{
+    const uint8_t *s = w + 64 + 32 * part, *p = w + 320 + (kind == SG_PACK_Q6K ? 384 : 256) * part;
+    const __m512 all = halves16(w);
+    nibbles_open(p, v);
+    if (kind == SG_PACK_Q4K) {
+        *d = _mm512_mul_ps(all, _mm512_cvtepi32_ps(bytes16(s, 0)));
+        *m = _mm512_xor_ps(_mm512_mul_ps(halves16(w + 32), _mm512_cvtepi32_ps(bytes16(s + 16, 0))),
+                           _mm512_set1_ps(-0.0f));
+        return;
+    }
+    const __m512i upper = _mm512_set1_epi8(0x30);
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        d[h] = _mm512_mul_ps(all, _mm512_cvtepi32_ps(bytes16(s + 16 * h, 1)));
+        m[h] = _mm512_mul_ps(d[h], _mm512_set1_ps(-32.0f));
+        __m512i x = _mm512_loadu_si512(p + 256 + 64 * h);    /* chunks h, h + 2, h + 4, h + 6 */
+        v[h] = _mm512_or_si512(v[h], _mm512_and_si512(_mm512_slli_epi16(x, 4), upper));
+        v[h + 2] = _mm512_or_si512(v[h + 2], _mm512_and_si512(_mm512_slli_epi16(x, 2), upper));
+        v[h + 4] = _mm512_or_si512(v[h + 4], _mm512_and_si512(x, upper));
+        v[h + 6] = _mm512_or_si512(v[h + 6], _mm512_and_si512(_mm512_srli_epi16(x, 2), upper));
+    }
+}
+
+/* Scales, offsets and vectors of one block of a kind, of part `part` of one of 256 columns. */
+INLINE void block_open(const uint8_t *w, uint32_t part, const enum sg_pack kind, __m512 *d, __m512 *m,
+                       __m512i *v)
+{
     const int half = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q8;
     const int nibbles = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q4F;
-    if (half) *d = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)w));
-    else *d = _mm512_loadu_ps(w);
+    if (sg_pack_block(kind) == 256) {
+        part_open(w, part, kind, d, m, v);
+        return;
+    }
+    *d = half ? halves16(w) : _mm512_loadu_ps(w);
     if (kind == SG_PACK_Q4) *m = _mm512_mul_ps(*d, _mm512_set1_ps(-8.0f));
     else if (kind == SG_PACK_Q8) *m = _mm512_mul_ps(*d, _mm512_set1_ps(-128.0f));
-    else if (kind == SG_PACK_Q4M)
-        *m = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(w + 32)));
-    else *m = _mm512_loadu_ps(w + 64);
+    else *m = kind == SG_PACK_Q4M ? halves16(w + 32) : _mm512_loadu_ps(w + 64);
     const uint8_t *p = w + (half ? (kind == SG_PACK_Q4M ? 64 : 32) : 128);
     if (nibbles) {
-        UNROLL
-        for (int c = 0; c < 4; c++) {
-            __m512i x = _mm512_loadu_si512(p + 64 * c);
-            v[c] = _mm512_and_si512(x, low);
-            v[c + 4] = _mm512_and_si512(_mm512_srli_epi16(x, 4), low);
-        }
+        nibbles_open(p, v);
     } else {
         const int n = kind == SG_PACK_Q8H ? 4 : 8;
         UNROLL

@@ -11,15 +11,12 @@ enum { AHEAD = 2048 };
 
 /* --- quantised --- */
 
-/* One block of one group: integers of nt rows, rests included, scaled into acc. */
-INLINE void block_add(const uint8_t *w, const uint8_t *x, const int nt, const int fine,
-                      const enum sg_pack kind, __m512 *acc)
+/* One run of columns of one group: integers of nt rows, rests included, scaled into acc. */
+INLINE void run_add(const __m512i *v, __m512 d, __m512 m, const uint8_t *x, const int nt, const int fine,
+                    const int chunks, __m512 *acc)
 {
-    const int chunks = kind == SG_PACK_Q8H ? 4 : 8;
     const uint8_t *scales = x + 4 * chunks * nt * (1 + fine);
-    __m512 d, m;
-    __m512i v[8], sum[SG_FEW];
-    block_open(w, kind, &d, &m, v);
+    __m512i sum[SG_FEW];
     UNROLL
     for (int t = 0; t < nt; t++) sum[t] = _mm512_setzero_si512();
     UNROLL
@@ -50,8 +47,10 @@ INLINE void block_add(const uint8_t *w, const uint8_t *x, const int nt, const in
 INLINE void few_groups(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, const int nt,
                        const int fine, float *out, size_t ldo, const enum sg_pack kind, const int groups)
 {
-    const size_t step = sg_pack_block_bytes(kind), blocks = k / sg_pack_block(kind), group = blocks * step,
-                 xstep = sg_tile_bytes(sg_pack_block(kind), sg_pack_block(kind), (uint32_t)fine, (size_t)nt);
+    const uint32_t block = sg_pack_block(kind), run = sg_pack_run(kind), parts = block == 256 ? 8 : 1,
+                   runs = block < 32 ? 1 : 32 / run;
+    const size_t step = sg_pack_block_bytes(kind), group = k / block * step,
+                 xstep = sg_tile_bytes(run, run, (uint32_t)fine, (size_t)nt);
     const uint8_t *w_end = w + group;
     __m512 acc[4][SG_FEW];
     UNROLL
@@ -59,15 +58,23 @@ INLINE void few_groups(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
         UNROLL
         for (int t = 0; t < nt; t++) acc[g][t] = _mm512_setzero_ps();
     }
-    for (; w < w_end; w += step, x += xstep) {
-        /* where this group ends, its successor among the next `groups` begins */
-        const uint8_t *next = w + AHEAD + (w + AHEAD < w_end ? 0 : (size_t)(groups - 1) * group);
-        UNROLL
-        for (int g = 0; g < groups; g++) {
+    for (; w < w_end; w += step) {
+        for (uint32_t part = 0; part < parts; part++, x += runs * xstep) {
+            /* where this group ends, its successor among the next `groups` begins */
+            const uint8_t *next = w + AHEAD + part * (step / parts);
+            next += next < w_end ? 0 : (size_t)(groups - 1) * group;
             UNROLL
-            for (size_t l = 0; l < step; l += 64)
-                _mm_prefetch((const char *)next + (size_t)g * group + l, _MM_HINT_T0);
-            block_add(w + (size_t)g * group, x, nt, fine, kind, acc[g]);
+            for (int g = 0; g < groups; g++) {
+                __m512 d[2], m[2];
+                __m512i v[8];
+                UNROLL
+                for (size_t l = 0; l < step / parts; l += 64)
+                    _mm_prefetch((const char *)next + (size_t)g * group + l, _MM_HINT_T0);
+                block_open(w + (size_t)g * group, part, kind, d, m, v);
+                UNROLL
+                for (uint32_t h = 0; h < runs; h++)
+                    run_add(v + run / 4 * h, d[h], m[h], x + h * xstep, nt, fine, (int)run / 4, acc[g]);
+            }
         }
     }
     UNROLL
@@ -110,6 +117,12 @@ MM(few_q8f) { switch (nt) { FOUR; } }
 #undef KIND
 #define KIND SG_PACK_Q8H
 MM(few_q8h) { switch (nt) { FOUR; } }
+#undef KIND
+#define KIND SG_PACK_Q4K
+MM(few_q4k) { switch (nt) { FOUR; } }
+#undef KIND
+#define KIND SG_PACK_Q6K
+MM(few_q6k) { switch (nt) { FOUR; } }
 #undef KIND
 #undef BODY
 
@@ -175,7 +188,7 @@ MM(few_bf16) { switch (nt) { TWELVE; } }
 void sg_kernels_avx512_few(struct sg_kernels *k)
 {
     sg_mm_fn *const few[SG_PACK_N] = {few_q4,  few_q4m, few_q8,  few_q4f, few_q8f,
-                                      few_q8h, few_f32, few_f16, few_bf16};
+                                      few_q8h, few_q4k, few_q6k, few_f32, few_f16, few_bf16};
     memcpy(k->few, few, sizeof few);
 }
 #endif

@@ -3,10 +3,33 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/cpu/k_plain.h"
 
-/* One block of a group as 16 x 32 unsigned numbers q [row][column], d and m: the only reader of packed
- * layouts here. */
-static void block_read(enum sg_pack kind, const uint8_t *b, uint8_t q[16][32], float *d, float *m)
+/* The run of columns that begins at `column` of a block of 256 columns. */
+static void run_read(enum sg_pack kind, const uint8_t *b, uint32_t column, uint8_t q[16][32], float *d,
+                     float *m)
 {
+    uint32_t part = column / 32, half = column / 16 % 2, q6 = kind == SG_PACK_Q6K;
+    const uint8_t *s = b + 64 + 32 * part + 16 * (q6 ? half : 0), *v = b + 320 + part * (q6 ? 384u : 256u);
+    for (uint32_t r = 0; r < 16; r++) {
+        d[r] = sg_f32_of_f16(sg_le16(b + 2 * r)) * (q6 ? (float)(int8_t)s[r] : (float)s[r]);
+        m[r] = q6 ? -32.0f * d[r] : -(sg_f32_of_f16(sg_le16(b + 32 + 2 * r)) * (float)s[16 + r]);
+        for (uint32_t c = 0; c < sg_pack_run(kind); c++) {
+            uint32_t chunk = c / 4 + 4 * (q6 ? half : 0), at = r * 4 + c % 4;
+            q[r][c] = v[chunk % 4 * 64 + at] >> 4 * (chunk / 4) & 15;
+            if (q6) q[r][c] |= (uint8_t)((v[256 + chunk % 2 * 64 + at] >> 2 * (chunk / 2) & 3) << 4);
+        }
+    }
+}
+
+/* The run of a group that begins at `column`, as 16 x 32 unsigned numbers q [row][column], d and m: the only
+ * reader of packed layouts here. */
+static void block_read(enum sg_pack kind, const uint8_t *b, size_t column, uint8_t q[16][32], float *d,
+                       float *m)
+{
+    b += column / sg_pack_block(kind) * sg_pack_block_bytes(kind);
+    if (sg_pack_block(kind) == 256) {
+        run_read(kind, b, (uint32_t)(column % 256), q, d, m);
+        return;
+    }
     int half = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q8;
     for (int r = 0; r < 16; r++) {
         d[r] = half ? sg_f32_of_f16(sg_le16(b + 2 * r)) : sg_f32_of_bits(sg_le32(b + 4 * r));
@@ -27,14 +50,14 @@ static void block_read(enum sg_pack kind, const uint8_t *b, uint8_t q[16][32], f
 static void mm_quant(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x,
                      uint32_t nt, uint32_t fine, float *out, size_t ldo)
 {
-    uint32_t block = sg_pack_block(kind);
-    size_t blocks = k / block, step = sg_pack_block_bytes(kind);
-    for (uint32_t g = 0; g < rows; g += 16, w += blocks * step) {
+    uint32_t block = sg_pack_run(kind);
+    size_t blocks = k / block, group = k / sg_pack_block(kind) * sg_pack_block_bytes(kind);
+    for (uint32_t g = 0; g < rows; g += 16, w += group) {
         float acc[SG_TILE][16] = {{0}};
         for (size_t b = 0; b < blocks; b++) {
             uint8_t q[16][32];
             float d[16], m[16];
-            block_read(kind, w + b * step, q, d, m);
+            block_read(kind, w, b * block, q, d, m);
             size_t bytes = (size_t)nt * block, both = bytes * (1 + (fine != SG_COARSE));
             const uint8_t *xb = x + b * (both + nt * (size_t)8);
             const float *xd = (const float *)(const void *)(xb + both), *xs = xd + nt;
@@ -78,28 +101,27 @@ static void mm_float(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t row
 
 static void open_any(enum sg_pack kind, const uint8_t *w, size_t k, uint8_t *out)
 {
-    for (size_t b = 0; b < k / 32;
-         b++, w += sg_pack_block_bytes(kind), out += sg_pack_block_bytes(SG_PACK_Q8F)) {
+    size_t run = sg_pack_run(kind);
+    for (size_t at = 0; at < k; at += run, out += sg_open_bytes(kind, run)) {
         uint8_t q[16][32];
         float dm[32];
-        block_read(kind, w, q, dm, dm + 16);
+        block_read(kind, w, at, q, dm, dm + 16);
         memcpy(out, dm, sizeof dm);
         for (int r = 0; r < 16; r++)
-            for (int c = 0; c < 32; c++) out[128 + (c / 4) * 64 + r * 4 + c % 4] = q[r][c];
+            for (int c = 0; c < (int)run; c++) out[128 + (c / 4) * 64 + r * 4 + c % 4] = q[r][c];
     }
 }
 
 /* fp32 values of columns [from, from + 32) of a group, 0 behind the last. */
 static void wide_values(enum sg_pack kind, const uint8_t *w, size_t k, size_t from, float v[16][32])
 {
-    uint32_t block = sg_pack_block(kind);
-    size_t step = sg_pack_block_bytes(kind);
+    uint32_t block = kind < SG_PACK_F32 ? sg_pack_run(kind) : 1;
     memset(v, 0, 16 * sizeof v[0]);
     for (size_t c = from; c < from + 32 && c < k; c += block) {
-        const uint8_t *b = w + c / block * step;
+        const uint8_t *b = w + c * sg_pack_block_bytes(kind);
         uint8_t q[16][32];
         float d[16], m[16];
-        if (kind < SG_PACK_F32) block_read(kind, b, q, d, m);
+        if (kind < SG_PACK_F32) block_read(kind, w, c, q, d, m);
         for (int r = 0; r < 16; r++)
             for (uint32_t i = 0; i < block; i++)
                 v[r][c - from + i] = kind < SG_PACK_F32    ? fmaf((float)q[r][i], d[r], m[r])
@@ -176,6 +198,8 @@ QUANT(mm_q8, SG_PACK_Q8)
 QUANT(mm_q4f, SG_PACK_Q4F)
 QUANT(mm_q8f, SG_PACK_Q8F)
 QUANT(mm_q8h, SG_PACK_Q8H)
+QUANT(mm_q4k, SG_PACK_Q4K)
+QUANT(mm_q6k, SG_PACK_Q6K)
 FLOAT(mm_f32, SG_PACK_F32)
 FLOAT(mm_f16, SG_PACK_F16)
 FLOAT(mm_bf16, SG_PACK_BF16)
@@ -183,21 +207,27 @@ OPEN(open_q4, SG_PACK_Q4)
 OPEN(open_q4m, SG_PACK_Q4M)
 OPEN(open_q8, SG_PACK_Q8)
 OPEN(open_q4f, SG_PACK_Q4F)
+OPEN(open_q4k, SG_PACK_Q4K)
+OPEN(open_q6k, SG_PACK_Q6K)
 WIDE(wide_q4, SG_PACK_Q4)
 WIDE(wide_q4m, SG_PACK_Q4M)
 WIDE(wide_q8, SG_PACK_Q8)
 WIDE(wide_q4f, SG_PACK_Q4F)
 WIDE(wide_q8f, SG_PACK_Q8F)
 WIDE(wide_q8h, SG_PACK_Q8H)
+WIDE(wide_q4k, SG_PACK_Q4K)
+WIDE(wide_q6k, SG_PACK_Q6K)
 WIDE(wide_f32, SG_PACK_F32)
 WIDE(wide_f16, SG_PACK_F16)
 WIDE(wide_bf16, SG_PACK_BF16)
 
 void sg_kernels_generic(struct sg_kernels *k)
 {
-    sg_mm_fn *const few[SG_PACK_N] = {mm_q4, mm_q4m, mm_q8, mm_q4f, mm_q8f, mm_q8h, mm_f32, mm_f16, mm_bf16};
+    sg_mm_fn *const few[SG_PACK_N] = {mm_q4,  mm_q4m, mm_q8,  mm_q4f, mm_q8f, mm_q8h,
+                                      mm_q4k, mm_q6k, mm_f32, mm_f16, mm_bf16};
     void (*const wide[SG_PACK_N])(const uint8_t *, size_t, uint32_t, uint16_t *) = {
-        wide_q4, wide_q4m, wide_q8, wide_q4f, wide_q8f, wide_q8h, wide_f32, wide_f16, wide_bf16};
+        wide_q4,  wide_q4m, wide_q8,  wide_q4f, wide_q8f, wide_q8h,
+        wide_q4k, wide_q6k, wide_f32, wide_f16, wide_bf16};
     memset(k, 0, sizeof *k);
     k->isa = "generic";
     memcpy(k->few, few, sizeof few);
@@ -207,6 +237,8 @@ void sg_kernels_generic(struct sg_kernels *k)
     k->open[SG_PACK_Q4M] = open_q4m;
     k->open[SG_PACK_Q8] = open_q8;
     k->open[SG_PACK_Q4F] = open_q4f;
+    k->open[SG_PACK_Q4K] = open_q4k;
+    k->open[SG_PACK_Q6K] = open_q6k;
     memcpy(k->wide_open, wide, sizeof wide);
     k->wide_mm = wide_mm;
     plain_rows(k);

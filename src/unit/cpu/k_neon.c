@@ -31,12 +31,85 @@ INLINE void store_rows(float *out, uint32_t rows, float32x4_t v)
     memcpy(out, room, (rows < 4 ? rows : 4) * sizeof *out);
 }
 
-/* Bytes c*64 + h*16 of a block's vectors, nibbles apart, less 128. */
-INLINE int8x16_t weights_at(const uint8_t *v, const int nibbles, int c, uint32_t h)
+INLINE int has_nibbles(const enum sg_pack kind)
 {
+    return kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q4F || kind >= SG_PACK_Q4K;
+}
+
+/* Vectors of a block, of part `part` of one of 256 columns. */
+INLINE const uint8_t *vectors_of(const uint8_t *w, uint32_t part, const enum sg_pack kind)
+{
+    if (sg_pack_block(kind) == 256) return w + 320 + (kind == SG_PACK_Q6K ? 384 : 256) * part;
+    return w + (kind == SG_PACK_Q4M ? 64 : kind == SG_PACK_Q4 || kind == SG_PACK_Q8 ? 32 : 128);
+}
+
+/* Chunk c of 4 columns of quarter h of the rows, less 128. */
+INLINE int8x16_t weights_at(const uint8_t *v, const enum sg_pack kind, int c, uint32_t h)
+{
+    const int nibbles = has_nibbles(kind);
     uint8x16_t w = vld1q_u8(v + 64 * (nibbles ? c % 4 : c) + 16 * h);
     if (nibbles) w = c < 4 ? vandq_u8(w, vdupq_n_u8(15)) : vshrq_n_u8(w, 4);
+    if (kind == SG_PACK_Q6K) {
+        int8x16_t by = vdupq_n_s8((int8_t)(4 - c / 2 * 2));
+        uint8x16_t x = vshlq_u8(vld1q_u8(v + 256 + 64 * (c % 2) + 16 * h), by);
+        w = vorrq_u8(w, vandq_u8(x, vdupq_n_u8(0x30)));
+    }
     return vreinterpretq_s8_u8(veorq_u8(w, vdupq_n_u8(0x80)));
+}
+
+INLINE float32x4_t bytes_as_floats(const uint8_t *p, const int sign)
+{
+    float f[4];
+    for (int i = 0; i < 4; i++) f[i] = sign ? (float)(int8_t)p[i] : (float)p[i];
+    return vld1q_f32(f);
+}
+
+/* Scale and offset of quarter h of the rows; run: of 16 columns of a part of Q6K. */
+INLINE void scales_at(const uint8_t *w, uint32_t part, uint32_t run, uint32_t h, const enum sg_pack kind,
+                      float32x4_t *d, float32x4_t *m)
+{
+    const uint8_t *s = w + 64 + 32 * part + 4 * h;
+    const int half = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q8 || kind >= SG_PACK_Q4K;
+    *d = half ? halves4(w + 8 * h) : floats4(w + 16 * h);
+    if (kind == SG_PACK_Q4K) {
+        *d = vmulq_f32(*d, bytes_as_floats(s, 0));
+        *m = vnegq_f32(vmulq_f32(halves4(w + 32 + 8 * h), bytes_as_floats(s + 16, 0)));
+    } else if (kind == SG_PACK_Q6K) {
+        *d = vmulq_f32(*d, bytes_as_floats(s + 16 * run, 1));
+        *m = vmulq_n_f32(*d, -32.0f);
+    } else if (kind == SG_PACK_Q4) {
+        *m = vmulq_n_f32(*d, -8.0f);
+    } else if (kind == SG_PACK_Q8) {
+        *m = vmulq_n_f32(*d, -128.0f);
+    } else {
+        *m = kind == SG_PACK_Q4M ? halves4(w + 32 + 8 * h) : floats4(w + 64 + 16 * h);
+    }
+}
+
+/* One run of columns from chunk c0 on. */
+INLINE void run_add(const uint8_t *v, float32x4_t d, float32x4_t m, const int c0, const int chunks, uint32_t h,
+                    const uint8_t *x, uint32_t nt, uint32_t t0, const int n, const int fine,
+                    const enum sg_pack kind, float32x4_t *acc)
+{
+    const size_t bytes = (size_t)nt * 4 * (size_t)chunks;
+    const uint8_t *scales = x + bytes * (size_t)(1 + fine);
+    const int passes = fine && !(scales[3] & 0x80) ? 2 : 1; /* no rests where the first d is negative */
+    int32x4_t sum[4];
+    for (int t = 0; t < n; t++) sum[t] = vdupq_n_s32(0);
+    for (int pass = 0; pass < passes; pass++) {
+        for (int c = 0; c < chunks; c++) {
+            int8x16_t q = weights_at(v, kind, c0 + c, h);
+            const uint8_t *xc = x + (size_t)pass * bytes + 4 * ((size_t)(unsigned)c * nt + t0);
+            for (int t = 0; t < n; t++) sum[t] = vdotq_s32(sum[t], q, bytes4(xc + 4 * t));
+        }
+        for (int t = 0; t < n && passes == 2 && !pass; t++) sum[t] = vshlq_n_s32(sum[t], 8);
+    }
+    m = vfmaq_n_f32(m, d, 128.0f);
+    scales += 4 * (size_t)t0;
+    for (int t = 0; t < n; t++) {
+        acc[t] = vfmaq_f32(acc[t], vcvtq_f32_s32(sum[t]), vmulq_n_f32(d, fabsf(one(scales + 4 * t))));
+        acc[t] = vfmaq_n_f32(acc[t], m, one(scales + 4 * ((size_t)nt + (unsigned)t)));
+    }
 }
 
 /* 4 rows (quarter h of a group) x n tokens from token t0 of a tile of nt. */
@@ -44,39 +117,19 @@ INLINE void quarter_body(const uint8_t *w, size_t blocks, uint32_t h, uint32_t r
                          uint32_t nt, uint32_t t0, const int n, const int fine, float *out, size_t ldo,
                          const enum sg_pack kind)
 {
-    const int half = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q8;
-    const int nibbles = kind == SG_PACK_Q4 || kind == SG_PACK_Q4M || kind == SG_PACK_Q4F,
-              chunks = kind == SG_PACK_Q8H ? 4 : 8;
-    const size_t step = sg_pack_block_bytes(kind), bytes = (size_t)nt * 4 * (size_t)chunks,
-                 xstep = bytes * (size_t)(1 + fine) + 8 * (size_t)nt;
+    const uint32_t run = sg_pack_run(kind), block = sg_pack_block(kind), parts = block == 256 ? 8 : 1,
+                   runs = block < 32 ? 1 : 32 / run;
+    const size_t step = sg_pack_block_bytes(kind), xstep = sg_tile_bytes(run, run, (uint32_t)fine, nt);
     float32x4_t acc[4];
     for (int t = 0; t < n; t++) acc[t] = vdupq_n_f32(0.0f);
-    for (size_t b = 0; b < blocks; b++, w += step, x += xstep) {
-        const uint8_t *v = w + (half ? (kind == SG_PACK_Q4M ? 64 : 32) : 128);
-        int32x4_t sum[4];
-        for (int t = 0; t < n; t++) sum[t] = vdupq_n_s32(0);
-        const uint8_t *scales = x + bytes * (size_t)(1 + fine);
-        const int passes = fine && !(scales[3] & 0x80) ? 2 : 1; /* no rests where the first d is negative */
-        for (int pass = 0; pass < passes; pass++) {
-            for (int c = 0; c < chunks; c++) {
-                int8x16_t q = weights_at(v, nibbles, c, h);
-                const uint8_t *xc = x + (size_t)pass * bytes + 4 * ((size_t)(unsigned)c * nt + t0);
-                for (int t = 0; t < n; t++) sum[t] = vdotq_s32(sum[t], q, bytes4(xc + 4 * t));
+    for (size_t b = 0; b < blocks; b++, w += step)
+        for (uint32_t part = 0; part < parts; part++)
+            for (uint32_t r = 0; r < runs; r++, x += xstep) {
+                float32x4_t d, m;
+                scales_at(w, part, r, h, kind, &d, &m);
+                run_add(vectors_of(w, part, kind), d, m, (int)(r * run / 4), (int)run / 4, h, x, nt, t0, n, fine,
+                        kind, acc);
             }
-            for (int t = 0; t < n && passes == 2 && !pass; t++) sum[t] = vshlq_n_s32(sum[t], 8);
-        }
-        float32x4_t d = half ? halves4(w + 8 * h) : floats4(w + 16 * h), m;
-        if (kind == SG_PACK_Q4) m = vmulq_n_f32(d, 120.0f);
-        else if (kind == SG_PACK_Q8) m = vdupq_n_f32(0.0f);
-        else
-            m = vfmaq_n_f32(kind == SG_PACK_Q4M ? halves4(w + 32 + 8 * h) : floats4(w + 64 + 16 * h), d,
-                            128.0f);
-        scales += 4 * (size_t)t0;
-        for (int t = 0; t < n; t++) {
-            acc[t] = vfmaq_f32(acc[t], vcvtq_f32_s32(sum[t]), vmulq_n_f32(d, fabsf(one(scales + 4 * t))));
-            acc[t] = vfmaq_n_f32(acc[t], m, one(scales + 4 * ((size_t)nt + (unsigned)t)));
-        }
-    }
     for (int t = 0; t < n; t++) store_rows(out + (size_t)t * ldo, rows, acc[t]);
 }
 
@@ -109,6 +162,8 @@ QUANT(few_q8, SG_PACK_Q8)
 QUANT(few_q4f, SG_PACK_Q4F)
 QUANT(tile_32, SG_PACK_Q8F)
 QUANT(tile_16, SG_PACK_Q8H)
+QUANT(few_q4k, SG_PACK_Q4K)
+QUANT(few_q6k, SG_PACK_Q6K)
 
 /* --- float weights: a group x n tokens --- */
 
@@ -151,8 +206,8 @@ MM(few_bf16) { (void)fine; float_body(w, k, rows, x, nt, out, ldo, SG_PACK_BF16)
 
 void sg_kernels_neon(struct sg_kernels *k)
 {
-    sg_mm_fn *const few[SG_PACK_N] = {few_q4,  few_q4m, few_q8,  few_q4f, tile_32,
-                                      tile_16, few_f32, few_f16, few_bf16};
+    sg_mm_fn *const few[SG_PACK_N] = {few_q4,  few_q4m, few_q8,  few_q4f, tile_32, tile_16,
+                                      few_q4k, few_q6k, few_f32, few_f16, few_bf16};
     plain_rows(k);
     k->isa = "neon";
     memcpy(k->few, few, sizeof few);

@@ -43,6 +43,11 @@ enum sg_pack {
     SG_PACK_Q4F,     /* d f32, m f32, 4 vectors of nibbles */
     SG_PACK_Q8F,     /* d f32, m f32, 8 vectors u8: the open form of 32 */
     SG_PACK_Q8H,     /* blocks of 16: d f32, m f32, 4 vectors u8: the open form of 16 */
+    SG_PACK_Q4K,     /* 256 columns: D f16, M f16; 8 x (s[16] u8, t[16] u8); 8 x 4 vectors of nibbles; of each
+                        32 columns d = D s, m = -M t */
+    SG_PACK_Q6K,     /* 256 columns: D f16, 32 bytes unused; 16 x s[16] s8; 8 x (4 vectors of nibbles as Q4, 2
+                        vectors of upper bits: columns 4 i to 4 i + 3 in vector i % 2 from bit 2 (i / 2));
+                        of each 16 columns d = D s, m = -32 d */
     SG_PACK_F32,     /* [k][16] */
     SG_PACK_F16,     /* [k][16] */
     SG_PACK_BF16,    /* [k][16] */
@@ -52,14 +57,25 @@ enum sg_pack {
 /* Bytes of one block of a quantised kind, or of one column of a float kind. */
 static inline size_t sg_pack_block_bytes(enum sg_pack kind)
 {
-    static const uint16_t bytes[SG_PACK_N] = {32 + 256,  64 + 256, 32 + 512, 128 + 256, 128 + 512,
-                                              128 + 256, 64,       32,       32};
+    static const uint16_t bytes[SG_PACK_N] = {32 + 256,  64 + 256,        32 + 512,        128 + 256, 128 + 512,
+                                              128 + 256, 320 + 8 * 256, 320 + 8 * 384, 64,        32,
+                                              32};
     return bytes[kind];
 }
 /* Columns of one block; 1 for float kinds. */
 static inline uint32_t sg_pack_block(enum sg_pack kind)
 {
-    return kind >= SG_PACK_F32 ? 1u : kind == SG_PACK_Q8H ? 16u : 32u;
+    return kind >= SG_PACK_F32 ? 1u : kind == SG_PACK_Q8H ? 16u : kind >= SG_PACK_Q4K ? 256u : 32u;
+}
+/* Columns that share one scale, which is how activations are quantised for it. Quantised kinds. */
+static inline uint32_t sg_pack_run(enum sg_pack kind)
+{
+    return kind == SG_PACK_Q8H || kind == SG_PACK_Q6K ? 16u : 32u;
+}
+/* Bytes of one opened group of k columns: Q8F, or Q8H where runs are of 16. */
+static inline size_t sg_open_bytes(enum sg_pack kind, size_t k)
+{
+    return sg_pack_run(kind) == 16 ? k / 16 * (128 + 256) : k / 32 * (128 + 512);
 }
 /* Bytes of a quantised tile of nt rows and k columns. */
 static inline size_t sg_tile_bytes(size_t k, uint32_t block, uint32_t fine, size_t nt)
@@ -92,7 +108,7 @@ struct sg_kernels {
     sg_mm_fn *few[SG_PACK_N];        /* packed weights, nt <= SG_FEW (float kinds: <= SG_TILE) */
     sg_mm_fn
         *tile[2]; /* open weights of blocks of 32, of 16; nt <= SG_TILE. Bit-equal to `few` of that isa */
-    /* One group -> open form (blocks of 32). NULL for kinds that are open or float. Exact. */
+    /* One group -> open form. NULL for kinds that are open or float. Exact. */
     void (*open[SG_PACK_N])(const uint8_t *w, size_t k, uint8_t *out);
     /* nt rows of k columns (k multiple of block) -> tile. Exact: q = nearest even of y = x * (127 / max|x|),
      * the rest nearest even of (y - q) * 256, within 127. Sparse: rests where max|x|^2 >= SG_STANDS_OUT * its

@@ -13,17 +13,19 @@
 static const uint64_t HUGE_PAGE = 2u << 20;
 static const size_t KEPT_LEAST = 1u << 20;   /* smaller packs are made faster than a file is synced */
 
-/* 1: runs of 32 logical columns are runs of 32 stored columns. */
-static int columns_whole(const struct sg_tensor *t)
+/* 1: runs of n logical columns are runs of n stored columns. */
+static int columns_whole(const struct sg_tensor *t, uint32_t n)
 {
     const struct sg_perm *p = &t->col_perm;
-    return !p->a || (p->w % 32 == 0 && p->first % 32 == 0);
+    return !p->a || (p->w % n == 0 && p->first % n == 0);
 }
 
 static enum sg_pack kind_of(const struct sg_tensor *t)
 {
     enum sg_pack kind = sg_block_kind(t);
-    return kind < SG_PACK_F32 && (!columns_whole(t) || t->cols % 32) ? SG_PACK_F32 : kind;
+    if (kind == SG_PACK_Q4K && !columns_whole(t, 256)) kind = SG_PACK_Q4F;
+    if (kind == SG_PACK_Q6K && !columns_whole(t, 256)) kind = SG_PACK_Q8H;
+    return kind < SG_PACK_F32 && (!columns_whole(t, 32) || t->cols % 32) ? SG_PACK_F32 : kind;
 }
 
 struct sg_packed *sg_pack_want(struct sg_pack_set *set, const struct sg_tensor *t, uint32_t at, uint32_t rows)
@@ -62,11 +64,46 @@ const float *sg_pack_vector(struct sg_pack_set *set, const struct sg_tensor *t)
 static void put_f32(uint8_t *p, float x) { memcpy(p, &x, 4); }
 static void put_u16(uint8_t *p, uint16_t x) { memcpy(p, &x, 2); }
 
+static void place_q4k(uint8_t *group, uint32_t r, uint64_t b, const struct sg_block32 *in)
+{
+    uint8_t *block = group + b / 8 * sg_pack_block_bytes(SG_PACK_Q4K), *s = block + 64 + b % 8 * 32 + r,
+            *v = block + 320 + b % 8 * 256;
+    put_u16(block + 2 * r, in->half_d);
+    put_u16(block + 32 + 2 * r, in->half_m);
+    s[0] = in->scale[0];
+    s[16] = in->min;
+    for (uint32_t c = 0; c < 16; c++) v[c / 4 * 64 + r * 4 + c % 4] = (uint8_t)(in->q[c] | in->q[c + 16] << 4);
+}
+
+static void place_q6k(uint8_t *group, uint32_t r, uint64_t b, const struct sg_block32 *in)
+{
+    uint8_t *block = group + b / 8 * sg_pack_block_bytes(SG_PACK_Q6K), *s = block + 64 + b % 8 * 32 + r,
+            *v = block + 320 + b % 8 * 384;
+    put_u16(block + 2 * r, in->half_d);
+    s[0] = in->scale[0];
+    s[16] = in->scale[1];
+    for (uint32_t c = 0; c < 16; c++)
+        v[c / 4 * 64 + r * 4 + c % 4] = (uint8_t)((in->q[c] & 15) | (in->q[c + 16] & 15) << 4);
+    for (uint32_t c = 0; c < 8; c++) {       /* chunks of 4 columns: c / 4, and 2, 4, 6 further on */
+        uint32_t bits = 0;
+        for (uint32_t i = 0; i < 4; i++) bits |= (uint32_t)(in->q[c + 8 * i] >> 4) << 2 * i;
+        v[256 + c / 4 * 64 + r * 4 + c % 4] = (uint8_t)bits;
+    }
+}
+
 /* Columns [32*b, ...) of row r of a group. */
 static void place(const struct sg_packed *w, uint8_t *group, uint32_t r, uint64_t b,
                   const struct sg_block32 *in)
 {
     size_t bytes = sg_pack_block_bytes(w->kind);
+    if (w->kind == SG_PACK_Q4K) {
+        place_q4k(group, r, b, in);
+        return;
+    }
+    if (w->kind == SG_PACK_Q6K) {
+        place_q6k(group, r, b, in);
+        return;
+    }
     if (w->kind == SG_PACK_Q8H) {
         for (uint32_t h = 0; h < 2; h++) {
             uint8_t *block = group + (2 * b + h) * bytes;
