@@ -80,7 +80,7 @@ static uint8_t *weights(struct kernel_case *t, struct sg_arena *arena, enum sg_p
     for (size_t i = 0; w && i < n * bytes; i++) w[i] = (uint8_t)check_below(&t->rng, 256);
     for (size_t i = 0; w && i < n; i++)
         for (int r = 0; r < 32; r++) {
-            float f = check_normal(&t->rng) * 0.01f;
+            float f = check_normal(&t->rng) * (sg_pack_block(kind) == 256 ? 0.0001f : 0.01f);
             uint16_t h = kind == SG_PACK_BF16 ? sg_bf16_of_f32(f) : sg_f16_of_f32(f);
             int halves = kind == SG_PACK_Q4M || kind == SG_PACK_Q4K ? 32 : 16,
                 half = kind <= SG_PACK_Q8 || kind == SG_PACK_Q4K || kind == SG_PACK_Q6K || kind >= SG_PACK_F16;
