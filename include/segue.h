@@ -296,6 +296,15 @@ typedef struct segue_logprob {
     float logprob;
 } segue_logprob;
 
+/* A unit that vanished in the middle, and how the session went on. */
+typedef struct segue_loss {
+    char unit[64], to[64];   /* specs; to: where it went on, the same for a unit that was restarted */
+    char why[256];
+    uint64_t rows;           /* of the sequence that were computed then */
+    uint64_t replayed;       /* of them that were computed again */
+    uint64_t ns;             /* until that was done */
+} segue_loss;
+
 typedef struct segue_stats {
     uint32_t size;
     uint64_t prefill_ns, decode_ns, handoff_ns;
@@ -310,6 +319,8 @@ typedef struct segue_stats {
                                         * there, "anew" (too little to keep), or NULL: not kept, or nothing to repack;
                                         * lives as long as the session */
     const char *packed_why;            /* why not, or why an entry was replaced; NULL = nothing to say */
+    size_t losses_n;                   /* all; the last four are kept, loss i at losses[i % 4] */
+    segue_loss losses[4];
 } segue_stats;
 
 SEGUE_API segue_status segue_session_open(segue_session **out, segue_engine *engine, const segue_session_opts *opts,

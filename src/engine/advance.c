@@ -23,7 +23,9 @@ segue_status sg_session_begin(struct segue_session *s, segue_error *err)
     if (sg_layout_holds(l)) return SEGUE_OK;
     uint64_t rows = s->context - s->tokens_n < ROOM_ROWS ? s->context : s->tokens_n + ROOM_ROWS;
     s->computed = 0;
-    return sg_layout_states(l, rows, err);
+    segue_error own, *why = err ? err : &own;
+    segue_status status = sg_layout_states(l, rows, why);
+    return status == SEGUE_ELOST ? sg_session_recover(s, why) : status;
 }
 
 /* After a failed run: stages that got further than the others are cut back. */
@@ -44,18 +46,10 @@ static void count(struct segue_session *s, const struct sg_result *r, int writin
     if (writing) s->stats.weight_bytes_read += r->weight_bytes;
 }
 
-/* A lost unit took the states along: the next call goes on from a point on another unit, or computes the tokens
- * anew. */
+/* A lost unit took the states along; recover.c sees to that. */
 static segue_status fail_run(struct segue_session *s, segue_status status, uint32_t done)
 {
-    if (status == SEGUE_ELOST) {
-        struct sg_layout lost = s->layouts[s->at];
-        sg_layout_drop_states(&s->layouts[s->at]);
-        sg_session_lose_points(s, &lost);
-        if (!sg_session_to_point(s, s->computed)) s->computed = 0;
-    } else {
-        even_out(s, done);
-    }
+    if (status != SEGUE_ELOST) even_out(s, done);
     if (status == SEGUE_ECANCELED) atomic_store(&s->cancel, 0);
     return status;
 }
@@ -96,12 +90,15 @@ static segue_status run_stage(struct segue_session *s, uint32_t k, struct sg_ask
         batch.outputs_n = 1;
         result.values = &out_rows;
     }
+#ifdef SEGUE_FAULTS
+    if (sg_fault_is_lost(stretch->unit, s->computed, ask->rows, err)) return SEGUE_ELOST;
+#endif
     segue_status status = sg_stretch_run(stretch, &batch, &result, err);
     count(s, &result, ask->rows == 1 && s->computed);
     return status;
 }
 
-segue_status sg_session_run(struct segue_session *s, struct sg_ask *ask, segue_error *err)
+segue_status sg_session_run_once(struct segue_session *s, struct sg_ask *ask, segue_error *err)
 {
     uint64_t begun = sg_now_ns();
     int writing = ask->rows == 1 && s->computed; /* one row that follows others: a token of the answer */
@@ -120,8 +117,21 @@ segue_status sg_session_run(struct segue_session *s, struct sg_ask *ask, segue_e
         s->read_rows += ask->rows;
     }
     s->computed += ask->rows;
+    sg_recovery_ran(s, ask->rows);
     s->logits_known = 0;
     return SEGUE_OK;
+}
+
+segue_status sg_session_run(struct segue_session *s, struct sg_ask *ask, segue_error *err)
+{
+    segue_error own, *why = err ? err : &own;
+    segue_status status = sg_recovery_keep(s, ask->rows, why);
+    if (status == SEGUE_OK) status = sg_session_run_once(s, ask, why);
+    while (status == SEGUE_ELOST) {
+        SG_TRY(sg_session_recover(s, why));  /* gives up by itself when it is of no use */
+        status = sg_session_run_once(s, ask, why);
+    }
+    return status;
 }
 
 /* --- what waits --- */
@@ -170,7 +180,7 @@ static segue_status catch_up(struct segue_session *s, size_t keep, int with_logi
 static segue_status bring_for_rows(struct segue_session *s, segue_error *err)
 {
     if (!s->split || s->computed == 0 || s->at == SG_READING || waiting(s) <= FEW_ROWS) return SEGUE_OK;
-    return sg_session_bring(s, SG_READING, err);
+    return sg_session_carry(s, SG_READING, err);
 }
 
 /* States where the waiting rows are to be read. When nothing waits but the logits are unknown, one row is
@@ -277,7 +287,7 @@ segue_status segue_session_next(segue_session *session, int32_t *token, segue_er
     sg_session_sampler(s, &sampler);
     int here = !waiting(s) || !sg_session_unit_samples(s);
     if (waiting(s)) SG_TRY(run_chunk(s, waiting(s), 1, here ? NULL : &sampler, &chosen, err));
-    if (s->split && s->at == SG_READING) SG_TRY(sg_session_bring(s, SG_WRITING, err));
+    if (s->split && s->at == SG_READING) SG_TRY(sg_session_carry(s, SG_WRITING, err));
     if (here) SG_TRY(choose_here(s, &sampler, &chosen, err));
     return sg_session_accept(s, chosen, token);
 }

@@ -160,7 +160,7 @@ static segue_status make_room(struct segue_session *s, segue_error *err)
     s->tokens = sg_alloc(s->context * sizeof *s->tokens);
     s->logits = sg_alloc(vocab * sizeof *s->logits);
     if (!s->tokens || !s->logits) return sg_no_memory("session", (s->context + vocab) * 4, err);
-    return SEGUE_OK;
+    return sg_recovery_room(s, err);
 }
 
 /* The rows that go from one stage to the next; none where each layout has a single stage. */
@@ -237,6 +237,7 @@ void segue_session_close(segue_session *s)
     sg_free(s->rows[1]);
     sg_free(s->bias);
     sg_free(s->work);
+    sg_recovery_free(s);
     sg_step_free(s->step);
     sg_chooser_free(s->chooser);
     segue_engine_close(s->engine);
@@ -290,7 +291,7 @@ segue_status segue_session_stats_get(const segue_session *session, segue_stats *
     stats.compiles = session->engine->compiles;
     pthread_mutex_unlock(&session->engine->lock);
     stats.state_bytes = sg_layout_bytes(&session->layouts[0]) + sg_layout_bytes(&session->layouts[1]) +
-                        sg_session_points_bytes(session);
+                        sg_session_points_bytes(session) + sg_hostcopy_bytes(&session->recovery.copy);
     const struct sg_layout *writing = &session->layouts[SG_WRITING];
     const struct sg_program *program = writing->n ? writing->stages[0].stretch->program : NULL;
     if (program && sg_ops_of(program)->kept) stats.packed = sg_ops_of(program)->kept(program, &stats.packed_why);
@@ -323,6 +324,7 @@ void sg_session_cut(struct segue_session *s, uint64_t rows)
     } else if (!sg_session_to_point(s, rows)) {
         start_over(s);
     }
+    sg_recovery_cut(s, s->computed);
 }
 
 /* Why no more than `computed` of the first `length` tokens are kept. */
@@ -369,6 +371,7 @@ static segue_status copy_into(struct segue_session *to, const struct segue_sessi
     if (!to->rows[0]) SG_TRY(make_rows(to, err));
     SG_TRY(sg_layout_fork(&from->layouts[from->at], &to->layouts[from->at], err));
     to->computed = from->computed;
+    sg_recovery_fork(to, from);
     to->given_n = from->given_n;
     to->point_due = from->point_due;
     for (; to->points_n < from->points_n; to->points_n++) {

@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "engine/point.h"
+#include "engine/recover.h"
 #include "model/adapter.h"
 
 enum { SG_READING = 0, SG_WRITING = 1 }; /* the two layouts; also the phases of a plan */
@@ -51,6 +52,7 @@ struct segue_session {
     uint64_t read_ns, read_rows; /* in runs of several rows: what reading costs */
     atomic_int cancel;
     atomic_int busy;      /* 1 while a step over several sessions holds it */
+    struct sg_recovery recovery; /* what a lost unit cannot take along */
     struct sg_step *step; /* room for steps over several sessions, kept by the first of them */
     segue_stats stats;
 };
@@ -98,7 +100,10 @@ int sg_session_to_point(struct segue_session *s, uint64_t rows);
 /* --- advance.c --- */
 /* Make sure that there are states to continue. */
 segue_status sg_session_begin(struct segue_session *s, segue_error *err);
+/* The next rows, once more after a recovery when a unit was lost (recover.c). */
 segue_status sg_session_run(struct segue_session *s, struct sg_ask *ask, segue_error *err);
+/* ELOST leaves states that can only be dropped. */
+segue_status sg_session_run_once(struct segue_session *s, struct sg_ask *ask, segue_error *err);
 /* Compute all that waits, and have the logits behind it. */
 segue_status sg_session_settle(struct segue_session *s, segue_error *err);
 /* EARG: empty; ELIMIT: full. */

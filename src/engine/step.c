@@ -90,6 +90,7 @@ static segue_status take_result(struct sg_step *t, uint32_t i, struct segue_sess
 {
     size_t vocab = s->engine->model->info.vocab;
     s->computed++;
+    sg_recovery_ran(s, 1);
     s->logits_known = 1;
     memcpy(s->logits, t->logits + i * vocab, vocab * sizeof *s->logits);
     memcpy(s->stats.logprobs, t->logprobs + (size_t)i * LOGPROBS, sizeof s->stats.logprobs);
@@ -126,7 +127,7 @@ static void step_together(segue_session *const *sessions, size_t n, const struct
         atomic_store(&s->busy, 2); /* served */
         if (status == SEGUE_OK) {
             each[i] = take_result(t, k, s, &result, spans, ns, &tokens[i]);
-        } else if (t->done[k] || status == SEGUE_ELOST) {
+        } else if (t->done[k] && status != SEGUE_ELOST) {
             s->computed += t->done[k];
             s->logits_known = 0;
             each[i] = status;
