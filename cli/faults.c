@@ -8,7 +8,22 @@
 #include <string.h>
 #include "base/file.h"
 #include "base/mem.h"
+#include "engine/recover.h"
 #include "out.h"
+
+/* lost:U@TOKEN. The unit's spec may hold any other character. */
+static bool lost(const char *text)
+{
+    char spec[64], *end = NULL;
+    const char *at = strrchr(text, '@');
+    size_t n = at ? (size_t)(at - text) : 0;
+    unsigned long long row = at ? strtoull(at + 1, &end, 10) : 0;
+    if (!n || n >= sizeof spec || at[1] < '0' || at[1] > '9' || *end) return false;
+    memcpy(spec, text, n);
+    spec[n] = 0;
+    sg_fault_lost(spec, row);
+    return true;
+}
 
 bool faults_begin(void)
 {
@@ -20,9 +35,9 @@ bool faults_begin(void)
     bool whole = n && end && !*end;
     if (whole && !strncmp(text, "alloc:", 6)) sg_fault_alloc(n);
     else if (whole && !strncmp(text, "write:", 6)) sg_fault_write(n);
-    else {
+    else if (strncmp(text, "lost:", 5) || !lost(text + 5)) {
         segue_error err;
-        out_fail(&err, SEGUE_EARG, "SEGUE_FAULT: %.40s: not understood; give alloc:N or write:N", text);
+        out_fail(&err, SEGUE_EARG, "SEGUE_FAULT: %.40s: not understood; give alloc:N, write:N or lost:U@TOKEN", text);
         out_error(&err, EXIT_NOT_HERE);
         return false;
     }

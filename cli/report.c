@@ -240,6 +240,26 @@ static void put_text(json_t *o, const struct report *r)
         out_null(o, "logprobs", "not asked for: --logprobs K");
 }
 
+/* Units that vanished during this answer, and where it went on; the last few. */
+static json_t *lost_json(const segue_stats *b, const segue_stats *e)
+{
+    const size_t kept = sizeof e->losses / sizeof *e->losses;
+    json_t *list = json_array();
+    size_t i = e->losses_n > kept ? e->losses_n - kept : 0;
+    for (i = i < b->losses_n ? b->losses_n : i; i < e->losses_n; i++) {
+        const segue_loss *l = &e->losses[i % kept];
+        json_t *o = json_object();
+        json_object_set_new(o, "unit", json_string(l->unit));
+        json_object_set_new(o, "to", json_string(l->to));
+        json_object_set_new(o, "rows", json_integer((json_int_t)l->rows));
+        json_object_set_new(o, "replayed_rows", json_integer((json_int_t)l->replayed));
+        json_object_set_new(o, "ms", out_real((double)l->ns / 1e6));
+        json_object_set_new(o, "why", json_string(l->why));
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
 json_t *report_json(const struct report *r)
 {
     const struct answer *a = r->answer;
@@ -264,6 +284,7 @@ json_t *report_json(const struct report *r)
     json_object_set_new(o, "dispatches", json_integer((json_int_t)(e->dispatches - b->dispatches)));
     put_energy(o);
     json_object_set_new(o, "units", units_json(r));
+    json_object_set_new(o, "lost", lost_json(b, e));
     out_null(o, "plan", "no planner in this build");
     out_null(o, "verify", "not asked for");
     return o;
@@ -288,6 +309,10 @@ void report_line(const struct report *r)
     if (!a->at_end.packed && a->at_end.packed_why) out_addf(&t, ", packed weights not kept (why: --json)");
     out_addf(&t, ", %s", r->place->unit_info[other].spec);
     if (other != unit) out_addf(&t, " -> %s", r->place->unit_info[unit].spec);
+    for (size_t i = a->at_begin.losses_n; i < a->at_end.losses_n && i < a->at_begin.losses_n + 4; i++) {
+        const segue_loss *l = &a->at_end.losses[i % 4];
+        out_addf(&t, "; lost %s at row %llu, went on on %s", l->unit, (unsigned long long)l->rows, l->to);
+    }
     out_note("%s", t.data);
     free(t.data);
 }

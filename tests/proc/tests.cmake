@@ -1,5 +1,5 @@
 # The unit proc: a child of the command answers as the unit itself does, dies with its parent, and is told by its pid.
 segue_script(proc_command "cli;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/proc_command.py)
-# Killed at random moments: a few in `quick`, two hundred of each pair otherwise.
+# Killed at random moments: a few in `quick`, two hundred over six pairs otherwise.
 segue_test(proc_loss "api;quick" ${CMAKE_CURRENT_LIST_DIR}/proc_loss.c)
-segue_script(proc_loss_often "api" $<TARGET_FILE:proc_loss> 200)
+segue_script(proc_loss_often "api;slow" $<TARGET_FILE:proc_loss> 34)
