@@ -13,7 +13,7 @@
 #include "unit/cpu/dispatch.h"
 #include "unit/spec.h"
 
-enum { ROWS_MAX = 2048, HEAD_MAX = 512, TAPS_MAX = 16 };
+enum { SPANS_LEAST = 16, ROWS_MAX = 2048, HEAD_MAX = 512, TAPS_MAX = 16 };
 
 extern const struct sg_unit_ops sg_unit_cpu;
 
@@ -290,6 +290,7 @@ static segue_status run_take(struct sg_cpu_unit *u, uint32_t spans_n, struct sg_
     run->base.ops = &sg_unit_cpu;
     *out = run;
     if (spans_n <= run->spans_cap) return SEGUE_OK;
+    if (spans_n < SPANS_LEAST) spans_n = SPANS_LEAST;    /* a batch that grows a little allocates nothing */
     struct sg_span *wider = sg_realloc(run->spans, spans_n * sizeof *wider);
     if (!wider) return sg_no_memory("spans of a run", spans_n * sizeof *wider, err);
     run->spans = wider;

@@ -290,7 +290,16 @@ segue_status sg_cpu_scratch(struct sg_cpu_program *p, uint32_t t, uint32_t r, in
 void sg_cpu_scratch_free(struct sg_cpu_program *p);
 
 /* Row `row` of an operand; rows lie *stride floats apart. */
-float *sg_cpu_rows(const struct sg_pass *a, struct sg_operand x, uint32_t row, size_t *stride);
+static inline float *sg_cpu_rows(const struct sg_pass *a, struct sg_operand x, uint32_t row, size_t *stride)
+{
+    const struct sg_cpu_program *p = a->p;
+    const struct sg_place *place = &p->places[x.value];
+    *stride = place->stride;
+    float *base = place->area == 0   ? p->t_area + (size_t)place->at * p->t_cap
+                  : place->area == 1 ? p->r_area + (size_t)place->at * p->r_cap
+                                     : a->logits;
+    return base + (size_t)row * place->stride + x.at;
+}
 
 static inline uint32_t sg_stage_rows(const struct sg_pass *a, const struct sg_stage *st)
 {

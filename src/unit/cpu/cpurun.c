@@ -9,17 +9,6 @@
 
 enum { LONG_PASS = 16 };             /* rows from which a pass may be stopped in the middle */
 
-float *sg_cpu_rows(const struct sg_pass *a, struct sg_operand x, uint32_t row, size_t *stride)
-{
-    const struct sg_cpu_program *p = a->p;
-    const struct sg_place *place = &p->places[x.value];
-    *stride = place->stride;
-    float *base = place->area == 0 ? p->t_area + (size_t)place->at * p->t_cap
-                  : place->area == 1 ? p->r_area + (size_t)place->at * p->r_cap
-                                     : a->logits;
-    return base + (size_t)row * place->stride + x.at;
-}
-
 /* --- scratch --- */
 
 /* Replace *area by a zeroed one of n floats. */
