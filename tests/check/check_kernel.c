@@ -338,7 +338,8 @@ static void check_recurrent(struct kernel_case *t, uint64_t index)
 {
     if (!begin(t, "recurrent", index)) return;
     struct sg_arena arena = {0};
-    uint32_t dk = check_between(&t->rng, 1, 40), dv = check_between(&t->rng, 1, 70);
+    uint32_t dk = check_between(&t->rng, 1, 40),
+             dv = index % 2 ? 16 * check_between(&t->rng, 1, 9) : check_between(&t->rng, 1, 70);
     float *s = sg_arena_alloc(&arena, 2 * dk * dv * sizeof *s), *x = data(t, &arena, 3 * (2 * dk + dv)),
           *u = sg_arena_alloc(&arena, dv * sizeof *u);
     float *want = sg_arena_alloc(&arena, dv * sizeof *want);

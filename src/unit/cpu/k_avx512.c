@@ -417,6 +417,63 @@ static void soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scal
     *sum = fold16(lanes);
 }
 
+/* --- the delta rule --- */
+
+/* Columns [0, 16 * wide) of the state. They are read once from memory and changed in the first-level cache, while
+ * `next`, where the columns that follow begin, comes into the second. Sums over even and odd rows run apart. */
+INLINE void delta_columns(float *s, uint32_t dk, uint32_t dv, const float *q, const float *k, const float *v,
+                          float decay, float beta, const float *next, const int wide, float *o)
+{
+    __m512 u[2][4], y[2][4];
+    UNROLL
+    for (int c = 0; c < wide; c++) u[0][c] = u[1][c] = y[0][c] = y[1][c] = _mm512_setzero_ps();
+    for (uint32_t i = 0; i < dk; i += 2)
+        UNROLL
+        for (uint32_t h = 0; h < 2; h++) {
+            if (i + h >= dk) break;
+            __m512 a = _mm512_set1_ps(k[i + h]);
+            UNROLL
+            for (int c = 0; c < wide; c++)
+                u[h][c] = _mm512_fmadd_ps(a, _mm512_loadu_ps(s + (size_t)(i + h) * dv + 16 * c), u[h][c]);
+        }
+    const __m512 keep = _mm512_set1_ps(decay), rate = _mm512_set1_ps(beta);
+    UNROLL
+    for (int c = 0; c < wide; c++)
+        u[0][c] = _mm512_mul_ps(rate, _mm512_fnmadd_ps(keep, _mm512_add_ps(u[0][c], u[1][c]),
+                                                       _mm512_loadu_ps(v + 16 * c)));
+    for (uint32_t i = 0; i < dk; i += 2)
+        UNROLL
+        for (uint32_t h = 0; h < 2; h++) {
+            if (i + h >= dk) break;
+            float *row = s + (size_t)(i + h) * dv;
+            __m512 a = _mm512_set1_ps(k[i + h]), b = _mm512_set1_ps(q[i + h]);
+            UNROLL
+            for (int c = 0; c < wide; c++) {
+                _mm_prefetch((const char *)(next + (size_t)(i + h) * dv + 16 * c), _MM_HINT_T1);
+                __m512 x = _mm512_fmadd_ps(a, u[0][c], _mm512_mul_ps(keep, _mm512_loadu_ps(row + 16 * c)));
+                _mm512_storeu_ps(row + 16 * c, x);
+                y[h][c] = _mm512_fmadd_ps(b, x, y[h][c]);
+            }
+        }
+    UNROLL
+    for (int c = 0; c < wide; c++) _mm512_storeu_ps(o + 16 * c, _mm512_add_ps(y[0][c], y[1][c]));
+}
+
+static void delta(float *s, uint32_t dk, uint32_t dv, const float *q, const float *k, const float *v,
+                  float decay, float beta, float *u, float *o)
+{
+    uint32_t c = 0;
+    if (dv % 16) {
+        plain_delta(s, dk, dv, q, k, v, decay, beta, u, o);
+        return;
+    }
+    for (; c + 64 <= dv; c += 64) {
+        const float *next = c + 128 <= dv ? s + c + 64 : s + (size_t)dk * dv;
+        delta_columns(s + c, dk, dv, q, k, v + c, decay, beta, next, 4, o + c);
+    }
+    for (; c < dv; c += 16) delta_columns(s + c, dk, dv, q, k, v + c, decay, beta, s + c, 1, o + c);
+}
+
 static void to_f16(const float *x, size_t n, uint16_t *y)
 {
     size_t i = 0;
@@ -452,6 +509,7 @@ void sg_kernels_avx512(struct sg_kernels *k)
     k->scores = scores;
     k->soften = soften;
     k->weigh = weigh;
+    k->delta = delta;
     k->to_f16 = to_f16;
     k->of_f16 = of_f16;
 }
