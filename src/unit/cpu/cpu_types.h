@@ -138,6 +138,8 @@ void sg_cpu_state_undo(struct sg_cpu_state *s); /* recurrent slots as they were 
 /* One head's row, fp32 -> the state's storage. Only where a pass reserved. */
 void sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t row,
                  uint32_t head, const float *x);
+/* One head's chunk where it lies, in the order of sg_kv_load; NULL when the state is not f16. */
+const uint16_t *sg_kv_f16(const struct sg_cpu_state *s, uint32_t slot, uint64_t chunk, uint32_t head);
 /* One head's chunk as fp32: K [keys/16][d][16], V [keys][dvp]. */
 void sg_kv_load(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t chunk,
                 uint32_t head, uint32_t keys, float *out);

@@ -554,6 +554,13 @@ static void load_q8(const struct sg_slot_memory *m, const uint8_t *data, uint32_
         }
 }
 
+const uint16_t *sg_kv_f16(const struct sg_cpu_state *s, uint32_t slot, uint64_t chunk, uint32_t head)
+{
+    const struct sg_slot_memory *m = &s->slots[slot];
+    const void *data = m->blocks[chunk]->data + head * m->head_bytes;
+    return s->kv == SG_F16 ? data : NULL;
+}
+
 void sg_kv_load(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t chunk,
                 uint32_t head, uint32_t keys, float *out)
 {

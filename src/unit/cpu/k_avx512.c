@@ -281,10 +281,16 @@ static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t bl
 
 /* --- attention --- */
 
-INLINE void scores_body(const float *q, const int nq, uint32_t d, const float *k, uint32_t keys, float *s)
+/* 16 numbers, of fp32 or of f16. */
+INLINE __m512 numbers(const void *p, size_t at, const int f16)
+{
+    return f16 ? halves16((const uint8_t *)p + 2 * at) : _mm512_loadu_ps((const float *)p + at);
+}
+
+INLINE void scores_body(const float *q, const int nq, uint32_t d, const void *k, uint32_t keys, float *s,
+                        const int f16)
 {
     for (uint32_t from = 0; from < keys; from += 64) {
-        const float *kb = k + (size_t)from * d;
         __m512 acc[4][6];
         UNROLL
         for (int b = 0; b < 4; b++) {
@@ -294,7 +300,7 @@ INLINE void scores_body(const float *q, const int nq, uint32_t d, const float *k
         for (uint32_t j = 0; j < d; j++) {
             UNROLL
             for (int b = 0; b < 4; b++) {
-                __m512 v = _mm512_loadu_ps(kb + ((size_t)(unsigned)b * d + j) * 16);
+                __m512 v = numbers(k, (size_t)from * d + ((size_t)(unsigned)b * d + j) * 16, f16);
                 UNROLL
                 for (int i = 0; i < nq; i++)
                     acc[b][i] =
@@ -309,21 +315,31 @@ INLINE void scores_body(const float *q, const int nq, uint32_t d, const float *k
     }
 }
 
+#define SIX(call) \
+    switch (nq) { \
+    case 1: call(1); break; \
+    case 2: call(2); break; \
+    case 3: call(3); break; \
+    case 4: call(4); break; \
+    case 5: call(5); break; \
+    default: call(6); \
+    }
+#define CALL(n) scores_body(q, n, d, k, keys, s, 0)
 static void scores(const float *q, uint32_t nq, uint32_t d, const float *k, uint32_t keys, float *s)
 {
-    switch (nq) {
-    case 1: scores_body(q, 1, d, k, keys, s); break;
-    case 2: scores_body(q, 2, d, k, keys, s); break;
-    case 3: scores_body(q, 3, d, k, keys, s); break;
-    case 4: scores_body(q, 4, d, k, keys, s); break;
-    case 5: scores_body(q, 5, d, k, keys, s); break;
-    default: scores_body(q, 6, d, k, keys, s);
-    }
+    SIX(CALL)
 }
+#undef CALL
+#define CALL(n) scores_body(q, n, d, k, keys, s, 1)
+static void scores_f16(const float *q, uint32_t nq, uint32_t d, const uint16_t *k, uint32_t keys, float *s)
+{
+    SIX(CALL)
+}
+#undef CALL
 
 /* Columns [0, 16 * wide) of the weighted sum. */
-INLINE void weigh_columns(const float *p, const int nq, uint32_t keys, const float *v, uint32_t dvp,
-                          const int wide, float *o)
+INLINE void weigh_columns(const float *p, const int nq, uint32_t keys, const void *v, size_t at, uint32_t dvp,
+                          const int wide, const int f16, float *o)
 {
     __m512 acc[6][4];
     UNROLL
@@ -331,10 +347,10 @@ INLINE void weigh_columns(const float *p, const int nq, uint32_t keys, const flo
         UNROLL
         for (int c = 0; c < wide; c++) acc[i][c] = _mm512_setzero_ps();
     }
-    for (uint32_t t = 0; t < keys; t++, v += dvp) {
+    for (uint32_t t = 0; t < keys; t++, at += dvp) {
         __m512 x[4];
         UNROLL
-        for (int c = 0; c < wide; c++) x[c] = _mm512_loadu_ps(v + 16 * c);
+        for (int c = 0; c < wide; c++) x[c] = numbers(v, at + 16 * (size_t)(unsigned)c, f16);
         UNROLL
         for (int i = 0; i < nq; i++) {
             __m512 a = _mm512_set1_ps(p[i * SG_CHUNK + (int)t]);
@@ -349,24 +365,26 @@ INLINE void weigh_columns(const float *p, const int nq, uint32_t keys, const flo
     }
 }
 
-INLINE void weigh_body(const float *p, const int nq, uint32_t keys, const float *v, uint32_t dvp, float *o)
+INLINE void weigh_body(const float *p, const int nq, uint32_t keys, const void *v, uint32_t dvp, const int f16,
+                       float *o)
 {
     uint32_t c = 0;
-    for (; c + 64 <= dvp; c += 64) weigh_columns(p, nq, keys, v + c, dvp, 4, o + c);
-    for (; c < dvp; c += 16) weigh_columns(p, nq, keys, v + c, dvp, 1, o + c);
+    for (; c + 64 <= dvp; c += 64) weigh_columns(p, nq, keys, v, c, dvp, 4, f16, o + c);
+    for (; c < dvp; c += 16) weigh_columns(p, nq, keys, v, c, dvp, 1, f16, o + c);
 }
 
+#define CALL(n) weigh_body(p, n, keys, v, dvp, 0, o)
 static void weigh(const float *p, uint32_t nq, uint32_t keys, const float *v, uint32_t dvp, float *o)
 {
-    switch (nq) {
-    case 1: weigh_body(p, 1, keys, v, dvp, o); break;
-    case 2: weigh_body(p, 2, keys, v, dvp, o); break;
-    case 3: weigh_body(p, 3, keys, v, dvp, o); break;
-    case 4: weigh_body(p, 4, keys, v, dvp, o); break;
-    case 5: weigh_body(p, 5, keys, v, dvp, o); break;
-    default: weigh_body(p, 6, keys, v, dvp, o);
-    }
+    SIX(CALL)
 }
+#undef CALL
+#define CALL(n) weigh_body(p, n, keys, v, dvp, 1, o)
+static void weigh_f16(const float *p, uint32_t nq, uint32_t keys, const uint16_t *v, uint32_t dvp, float *o)
+{
+    SIX(CALL)
+}
+#undef CALL
 
 /* e^x as plain_exp, for x <= 0; 0 below -87. */
 INLINE __m512 exp16(__m512 x)
@@ -507,6 +525,8 @@ void sg_kernels_avx512(struct sg_kernels *k)
     k->open[SG_PACK_Q6K] = open_q6k;
     k->quant = quant;
     k->scores = scores;
+    k->scores_f16 = scores_f16;
+    k->weigh_f16 = weigh_f16;
     k->soften = soften;
     k->weigh = weigh;
     k->delta = delta;
