@@ -34,7 +34,7 @@ enum { SG_WIDE = 16, SG_WIDE_COLUMNS = 32, SG_WIDE_TERMS = 2 }; /* a wide tile: 
 
 /* Raise it whenever a byte of a packed layout changes its place or meaning: packs that an earlier version kept are then
  * refused. tests/cpu/cpu_pack.c holds every layout against it. */
-enum { SG_PACK_LAYOUT = 2 };
+enum { SG_PACK_LAYOUT = 3 };
 
 enum sg_pack {
     SG_PACK_Q4,      /* d f16, 4 vectors of nibbles (low: columns 0-15, high: 16-31); m = -8 d */
