@@ -18,6 +18,7 @@ extern const struct command cmd_state;
 extern const struct command cmd_cache;
 extern const struct command cmd_pull;
 extern const struct command cmd_quantize;
+extern const struct command cmd_mil;
 extern const struct command cmd_version;
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "unit/ane/explain.h"
 #include "unit/ane/milinfer.h"
 #include "unit/ane/milops.h"
 #include "unit/ane/rules.h"
@@ -173,19 +174,6 @@ static int give(struct holes *h, uint64_t at, uint64_t n)
     return 1;
 }
 
-static int shares(const struct sg_mil_op *op)
-{
-    static const char *const kinds[] = {"reshape",
-                                        "expand_dims",
-                                        "squeeze",
-                                        "identity",
-                                        "tensor_buffer_to_tensor",
-                                        "tensor_to_tensor_buffer"};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (!strcmp(op->kind, kinds[i])) return 1;
-    return 0;
-}
-
 /* Who shares memory with whom, and when each memory is read last. */
 static void find_lives(struct sg_npu_plan *plan)
 {
@@ -201,8 +189,8 @@ static void find_lives(struct sg_npu_plan *plan)
                 plan->slots[plan->slots[v].root].last = o;
             }
         for (uint32_t i = 0; i < op->outputs; i++) plan->slots[op->first + i].last = o;
-        const struct sg_mil_arg *from = shares(op) ? sg_mil_arg_find(op, "x") : NULL;
-        if (shares(op) && !from) from = sg_mil_arg_find(op, "input");
+        const struct sg_mil_arg *from = sg_mil_renames(op) ? sg_mil_arg_find(op, "x") : NULL;
+        if (sg_mil_renames(op) && !from) from = sg_mil_arg_find(op, "input");
         if (from && from->kind == SG_MIL_REF && !plan->slots[from->v.ref].data)
             plan->slots[op->first].root = plan->slots[from->v.ref].root;
     }
@@ -274,21 +262,6 @@ static segue_status make_ports(struct sg_npu_plan *plan, const uint32_t *values,
     return SEGUE_OK;
 }
 
-static uint64_t flops_of(const struct sg_mil_function *f, const struct sg_mil_op *op)
-{
-    const struct sg_mil_type *out = &f->values[op->first].type,
-                             *x = sg_mil_arg_type(f, sg_mil_arg_find(op, "x"));
-    const struct sg_mil_type *w = sg_mil_arg_type(f, sg_mil_arg_find(op, "weight"));
-    uint64_t n = sg_mil_elements(out);
-    if (!strcmp(op->kind, "const") || !strncmp(op->kind, "constexpr_", 10) || shares(op)) return 0;
-    if (!strcmp(op->kind, "conv"))
-        return 2 * n * (uint64_t)w->dim[1] * (uint64_t)w->dim[2] * (uint64_t)w->dim[3];
-    if (!strcmp(op->kind, "linear")) return 2 * n * (uint64_t)w->dim[1];
-    if (!strcmp(op->kind, "matmul"))
-        return 2 * n * (uint64_t)x->dim[x->rank - (sg_mil_whole(f, op, "transpose_x", 0) ? 2 : 1)];
-    return n;
-}
-
 segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p, struct sg_mil_function *f,
                               const struct sg_ane_profile *profile, const struct sg_ane_file *files,
                               uint32_t files_n, segue_error *err)
@@ -313,7 +286,7 @@ segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p
                 err, SEGUE_EUNSUPPORTED,
                 "program: function %.60s: the software engine does not compute %s; write it otherwise",
                 f->name, f->ops[o].kind);
-        plan->flops += flops_of(f, &f->ops[o]);
+        plan->flops += sg_mil_flops(f, &f->ops[o]);
     }
     if (status == SEGUE_OK) mark_wanted(plan);
     if (status == SEGUE_OK) status = make_constants(plan, inline_of, files, files_n, err);

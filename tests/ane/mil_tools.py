@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""segue mil check, run, diff, explain: lines, JSON, exit codes. SPDX-License-Identifier: MIT"""
+import os, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
+from clitest import *
+
+sample = open(os.path.join(source, "docs", "examples", "ffn.mil")).read()
+folder = os.path.join(top.name, "programs")
+os.makedirs(folder)
+
+
+def write_text(name, text):
+    path = os.path.join(folder, name)
+    with open(path, "w") as f: f.write(text)
+    return path
+
+
+good = write_text("p00.mil", sample)
+for profile in "strict ieee m1 m2 m4 h13 h14 h16".split():
+    code, out, err = run("mil", "check", folder, "--profile", profile)
+    expect(f"the example passes {profile}", code == 0 and out == "", (code, out, err))
+code, out, err = run("mil", "check", folder, "--profile", "m5")
+expect("m5 wants rows of 128 bytes", code == 6 and "constraint 1 " in out, out)
+bad = write_text("p01.mil", sample.replace("relu(x = h)", "gelu(x = h)").replace("[1, 64, 1, 32]> a_in", "[1, 64, 1, 33]> a_in"))
+code, out, err = run("mil", "check", folder)
+line = out.split("\n")[0]
+expect("a line names file, place, constraint, op", code == 6 and line.startswith(f"{bad}:12:9: constraint 0 (op h): declared as fp16 [1, 128, 1, 32]"), out)
+code, out, err = run("mil", "check", bad, "--json")
+v = json.loads(out)["violations"]
+expect("JSON", code == 6 and all(set(e) == {"file", "line", "column", "op", "constraint", "text"} for e in v) and v[0]["constraint"] == 0, out)
+write_text("p01.mil", sample.replace("relu(x = h)", "gelu(x = h)"))
+code, out, err = run("mil", "check", folder, "--json")
+v = json.loads(out)["violations"]
+expect("a rule by its number", code == 6 and [e["constraint"] for e in v] == [10] and v[0]["op"] == "r" and v[0]["line"] == 13, out)
+expect("another profile allows it", run("mil", "check", folder, "--profile", "m4")[0] == 0)
+write_text("p01.mil", sample[:900])
+code, out, err = run("mil", "check", folder)
+expect("a cut text has a place", code == 6 and "p01.mil:11:" in out and "constraint 0" in out, out)
+refused(4, ["mil", "explain", folder], "p01.mil:11:")
+# The same program by other names, in another dialect, is equal; another one is not.
+renamed = sample.replace(" h = ", " hidden = ").replace("x = h)", "x = hidden)").replace('("h")', '("hidden")')
+write_text("p01.mil", renamed)
+expect("names do not matter", run("mil", "diff", good, bad)[0] == 0, run("mil", "diff", good, bad))
+write_text("p01.mil", sample.replace("relu(x = h)", "tanh(x = h)"))
+code, out, err = run("mil", "diff", good, bad)
+expect("a changed operation is shown", code == 6 and "- " in out and "relu" in out and "+ " in out and "tanh" in out and out.count("\n") == 2, out)
+code, out, err = run("mil", "diff", good, bad, "--json")
+expect("diff JSON", code == 6 and json.loads(out)["equal"] is False and json.loads(out)["lines"] == 2, out)
+os.remove(bad)
+j = json.loads(run("mil", "explain", folder, "--json", "--profile", "m1")[1])
+expect("explain counts", j["dispatches"] == 1 and j["ops"] == 3 and j["programs"][0]["flops"] == 2 * 2 * 64 * 128 * 32 + 128 * 32, j)
+expect("explain: working set", j["working_set_bytes"] == 2 * (64 * 32 + 128 * 64 + 128 * 32) + 36, j)
+# A run, and what it refuses.
+try:
+    import numpy as np
+    from safetensors.numpy import load_file, save_file
+except ImportError:
+    np = None
+if np:
+    i, o = os.path.join(top.name, "i.safetensors"), os.path.join(top.name, "o.safetensors")
+    save_file({"a_in": np.ones((1, 64, 1, 32), np.float16)}, i)
+    code, out, err = run("mil", "run", folder, "--in", i, "--out", o, "--json")
+    r = json.loads(out or "{}")
+    expect("run", code == 0 and r["dispatches"] == 1 and r["unit"] == "ane (software)" and r["simulated_us"] > 0, (code, out, err))
+    expect("run: numbers", code == 0 and (load_file(o)["z_out"] == 1.0).all())
+    save_file({"b_in": np.ones((1, 64, 1, 32), np.float16)}, i)
+    refused(2, ["mil", "run", folder, "--in", i, "--out", o], "a_in")
+    save_file({"a_in": np.full((1, 64, 1, 32), 60000, np.float16)}, i)
+    refused(4, ["mil", "run", folder, "--in", i, "--out", o, "--profile", "m1"], "constraint 30", "op h")
+    code, out, err = run("mil", "run", folder, "--in", i, "--out", o, "--profile", "m1", "--on-violation", "faithful")
+    expect("faithful: infinite", code == 0 and np.isinf(load_file(o)["z_out"]).all(), err)
+refused(2, ["mil", "frobnicate", folder], "check")
+refused(2, ["mil", "diff", folder], "diff A B")
+refused(1, ["mil", "check", os.path.join(top.name, "absent.mil")], "absent.mil")
+refused(1, ["mil", "check", top.name], "no .mil")
+chip = os.path.join(top.name, "x.chip")
+with open(chip, "w") as f: f.write("ane_tflops fast\n")
+refused(4, ["mil", "explain", folder, "--chip", chip], "line 1", "ane_tflops")
+done()
