@@ -1,0 +1,354 @@
+/* apple_sequence.c: the private interface against the double: order, arguments, lifetimes; each failure; ten
+ * thousand loads. SPDX-License-Identifier: MIT */
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "apple_double.h"
+#include "base/num.h"
+#include "unit/ane/blob.h"
+
+#define T "tensor<fp16, [1, 32, 1, 32]>"
+static const char one_text[] =
+    "program(1.0)\n{\nfunc main<ios16>(" T " a) {\n" T " w = const()[val = " T
+    "(BLOBFILE(path = string(\"@model_path/weights/w.bin\"), offset = uint64(64)))];\n" T
+    " z = mul(x = a, y = w);\n} -> (z);\n}\n";
+static const char two_text[] =
+    "program(1.0)\n{\nfunc main<ios16>(" T " a_in, " T " b_in) {\n" T " y_out = relu(x = a_in);\n" T
+    " z_out = relu(x = b_in);\n} -> (y_out, z_out);\n}\n";
+
+struct rig {
+    struct sg_ane_device *d;
+    struct sg_ane_program *p;
+    struct sg_ane_surface *in[2], *out[2];
+    const struct sg_ane_port *in_ports, *out_ports;
+    uint32_t in_n, out_n;
+};
+
+static struct sg_ane_source source_of(const char *text, const struct sg_ane_file *f)
+{
+    return (struct sg_ane_source){
+        .name = "t", .text = text, .text_bytes = strlen(text), .files = f, .files_n = f ? 1 : 0};
+}
+
+static const struct sg_ane_file *weights(void)
+{
+    static uint8_t bytes[128 + 2048];
+    static const struct sg_ane_file f = {"weights/w.bin", bytes, sizeof bytes};
+    struct sg_buf file = {0};
+    uint16_t w[1024] = {0};
+    uint64_t at;
+    sg_blob_begin(&file, NULL);
+    sg_blob_add(&file, SG_MIL_FP16, w, sizeof w, 0, &at, NULL);
+    memcpy(bytes, file.data, sizeof bytes);
+    sg_buf_free(&file);
+    return &f;
+}
+
+static segue_status rig_open(struct rig *g, const struct double_opts *o, const char *text,
+                             const struct sg_apple_opts *limits, segue_error *err)
+{
+    memset(g, 0, sizeof *g);
+    segue_status s = sg_apple_open(&g->d, double_begin(o), limits, err);
+    if (s) return s;
+    struct sg_ane_source source = source_of(text, text == one_text ? weights() : NULL);
+    source.cached = (uint32_t)o->cached;
+    const struct sg_ane_device_ops *ops = sg_ane_ops_of(g->d);
+    s = ops->load(g->d, &source, &g->p, err);
+    if (s) return s;
+    ops->ports(g->p, 0, &g->in_ports, &g->in_n, &g->out_ports, &g->out_n, NULL);
+    for (uint32_t i = 0; i < g->in_n && !s; i++)
+        s = ops->surface_new(g->d, g->in_ports[i].surface_bytes, &g->in[i], err);
+    for (uint32_t i = 0; i < g->out_n && !s; i++)
+        s = ops->surface_new(g->d, g->out_ports[i].surface_bytes, &g->out[i], err);
+    return s;
+}
+
+static segue_status rig_run(struct rig *g, segue_error *err)
+{
+    return sg_ane_ops_of(g->d)->evaluate(g->p, 0, g->in, g->out, err);
+}
+
+static void rig_close(struct rig *g)
+{
+    if (!g->d) return;
+    const struct sg_ane_device_ops *ops = sg_ane_ops_of(g->d);
+    ops->unload(g->p);
+    for (int i = 0; i < 2; i++) {
+        ops->surface_free(g->in[i]);
+        ops->surface_free(g->out[i]);
+    }
+    ops->close(g->d);
+    g->d = NULL;
+}
+
+/* Nothing was called wrongly, nothing is left. */
+static void all_gone(const char *when)
+{
+    struct double_counts c = double_counts();
+    if (c.wrongs) fail_msg("%s: %d wrong uses: %s", when, c.wrongs, c.wrong);
+    if (c.live_objects || c.live_surfaces || c.live_cf || c.open_pools)
+        fail_msg("%s: left: %d objects, %d surfaces, %d of Core Foundation, %d pools", when, c.live_objects,
+                 c.live_surfaces, c.live_cf, c.open_pools);
+    if (double_folder_entries()) fail_msg("%s: the temporary folder is not empty", when);
+    double_end();
+}
+
+static void put(struct rig *g, struct sg_ane_surface *s, float v)
+{
+    void *bytes;
+    uint64_t n;
+    uint16_t half = sg_f16_of_f32(v);
+    assert_int_equal(sg_ane_ops_of(g->d)->lock(s, 1, &bytes, &n, NULL), SEGUE_OK);
+    assert_int_equal(n % 16384, 0);
+    memcpy(bytes, &half, 2);
+    sg_ane_ops_of(g->d)->unlock(s);
+}
+
+static float get(struct rig *g, struct sg_ane_surface *s)
+{
+    void *bytes;
+    assert_int_equal(sg_ane_ops_of(g->d)->lock(s, 0, &bytes, NULL, NULL), SEGUE_OK);
+    float v = sg_f32_of_f16(sg_le16(bytes));
+    sg_ane_ops_of(g->d)->unlock(s);
+    return v;
+}
+
+static void whole_sequence(void **state)
+{
+    struct rig g;
+    segue_error err = {0};
+    (void)state;
+    if (rig_open(&g, &(struct double_opts){0}, one_text, NULL, &err)) fail_msg("%s", err.text);
+    assert_int_equal(double_folder_entries(), 1);
+    put(&g, g.in[0], 5);
+    for (int i = 0; i < 3; i++)
+        if (rig_run(&g, &err)) fail_msg("%s", err.text);
+    assert_true(get(&g, g.out[0]) == 105);
+    void *bytes;
+    sg_ane_ops_of(g.d)->lock(g.in[0], 1, &bytes, NULL, NULL);
+    assert_int_equal(rig_run(&g, &err), SEGUE_EARG);
+    assert_int_equal(sg_ane_ops_of(g.d)->lock(g.in[0], 1, &bytes, NULL, NULL), SEGUE_EARG);
+    sg_ane_ops_of(g.d)->unlock(g.in[0]);
+    assert_int_equal(sg_ane_ops_of(g.d)->reload(g.p, weights(), 1, &err), SEGUE_OK);
+    assert_int_equal(rig_run(&g, &err), SEGUE_OK);
+    struct sg_ane_counters n;
+    sg_ane_ops_of(g.d)->count(g.d, &n);
+    assert_int_equal(n.dispatches, 4);
+    assert_int_equal(n.compiles, 1);
+    rig_close(&g);
+    struct double_counts c = double_counts();
+    assert_int_equal(c.compiles, 1);
+    assert_int_equal(c.loads, 2);
+    assert_int_equal(c.unloads, 2);
+    assert_int_equal(c.evaluates, 4);
+    all_gone("the whole sequence");
+}
+
+/* Surfaces find their symbols by name, whatever order the system gives; output surfaces become inputs without
+ * a copy. */
+static void bound_by_name(void **state)
+{
+    (void)state;
+    for (int reversed = 0; reversed < 2; reversed++) {
+        struct rig g;
+        segue_error err = {0};
+        if (rig_open(&g, &(struct double_opts){.reversed = reversed}, two_text, NULL, &err))
+            fail_msg("%s", err.text);
+        put(&g, g.in[0], 1);
+        put(&g, g.in[1], 2);
+        if (rig_run(&g, &err)) fail_msg("%s", err.text);
+        assert_true(get(&g, g.out[0]) == 101 && get(&g, g.out[1]) == 102);
+        struct sg_ane_surface *t = g.in[0];
+        g.in[0] = g.out[0];
+        g.out[0] = t;
+        if (rig_run(&g, &err)) fail_msg("%s", err.text);
+        assert_true(get(&g, g.out[0]) == 201);
+        rig_close(&g);
+        all_gone("bound by name");
+    }
+    struct rig g;
+    segue_error err = {0};
+    assert_int_equal(rig_open(&g, &(struct double_opts){.no_attributes = 1}, two_text, NULL, &err),
+                     SEGUE_EUNIT);
+    assert_non_null(strstr(err.text, "pack them"));
+    rig_close(&g);
+    all_gone("no attributes, two ports");
+    if (rig_open(&g, &(struct double_opts){.no_attributes = 1}, one_text, NULL, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(rig_run(&g, &err), SEGUE_OK);
+    rig_close(&g);
+    all_gone("no attributes, one port each");
+    assert_int_equal(rig_open(&g, &(struct double_opts){.row_stride = 128}, one_text, NULL, &err),
+                     SEGUE_EUNIT);
+    assert_non_null(strstr(err.text, "128"));
+    rig_close(&g);
+    all_gone("another stride");
+}
+
+static void each_failure(void **state)
+{
+    const struct {
+        struct double_opts o;
+        segue_status status;
+        const char *word;
+        int when;
+    } cases[] = {
+        /* when: 0 open or load, 1 evaluate */
+        {{.missing_class = "_ANERequest"}, SEGUE_EUNIT, "_ANERequest", 0},
+        {{.missing_class = "_ANEInMemoryModelDescriptor"}, SEGUE_EUNIT, "not on this system", 0},
+        {{.wrong_encoding = "compileWithQoS:options:error:"}, SEGUE_EUNIT, "B36@0:8Q16", 0},
+        {{.nil_from = "modelWithMILText:weights:optionsPlist:"}, SEGUE_EUNIT, "describing", 0},
+        {{.nil_from = "inMemoryModelWithDescriptor:"}, SEGUE_EUNIT, "making", 0},
+        {{.nil_from = "hexStringIdentifier"}, SEGUE_EUNIT, "identifier", 0},
+        {{.nil_from = "objectWithIOSurface:"}, SEGUE_EMEMORY, "surface", 0},
+        {{.nil_from = "IOSurfaceCreate"}, SEGUE_EMEMORY, "surface", 0},
+        {{.nil_from =
+              "requestWithInputs:inputIndices:outputs:outputIndices:weightsBuffer:perfStats:procedureIndex:"},
+         SEGUE_EUNIT,
+         "request",
+         1},
+        {{.refuses = "compileWithQoS:options:error:", .says = "_ANECompiler : ANECCompile() FAILED: err=()"},
+         SEGUE_EUNIT,
+         "mil check",
+         0},
+        {{.refuses = "compileWithQoS:options:error:"}, SEGUE_EUNIT, "budget", 0},
+        {{.refuses = "compileWithQoS:options:error:", .refuses_times = 3, .says = "busy"}, SEGUE_OK, "", 0},
+        {{.refuses = "loadWithQoS:options:error:", .says = "GetANEFModel: must re-compile"},
+         SEGUE_EUNIT,
+         "unload some",
+         0},
+        {{.refuses = "loadWithQoS:options:error:", .refuses_times = 1, .says = "stale"}, SEGUE_OK, "", 0},
+        {{.refuses = "loadWithQoS:options:error:", .refuses_times = 1, .cached = 1}, SEGUE_OK, "", 0},
+        {{.cached = 1}, SEGUE_OK, "", 0},
+        {{.refuses = "evaluateWithQoS:options:request:error:",
+          .says = "Failed with status=0x1d : statusType=0x9: Program Inference error"},
+         SEGUE_EUNIT,
+         "size, count or order",
+         1},
+        {{.refuses = "evaluateWithQoS:options:request:error:"}, SEGUE_EUNIT, "no reason", 1},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct rig g;
+        segue_error err = {0};
+        char when[64];
+        segue_status s = rig_open(&g, &cases[i].o, one_text, NULL, &err);
+        if (!s) s = rig_run(&g, &err);
+        if (s != cases[i].status || !strstr(err.text, cases[i].word))
+            fail_msg("case %zu: %d: %s", i, s, err.text);
+        rig_close(&g);
+        struct double_counts c = double_counts();
+        if (cases[i].o.cached && !cases[i].o.refuses) assert_int_equal(c.compiles, 0);
+        if (cases[i].o.cached && cases[i].o.refuses) assert_int_equal(c.purges, 1);
+        if (cases[i].o.refuses_times == 3) assert_int_equal(c.compiles, 4);
+        if (cases[i].o.refuses && !cases[i].o.refuses_times && cases[i].o.refuses[0] == 'c')
+            assert_int_equal(c.compiles, 5);
+        snprintf(when, sizeof when, "case %zu", i);
+        all_gone(when);
+    }
+}
+
+/* A path that leaves the folder is refused before anything is written. */
+static void paths_stay_inside(void **state)
+{
+    const struct sg_ane_file bad[] = {{"../w.bin", (const uint8_t *)"x", 1},
+                                      {"/etc/w.bin", (const uint8_t *)"x", 1},
+                                      {"a//b", (const uint8_t *)"x", 1}};
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        struct rig g = {0};
+        segue_error err = {0};
+        assert_int_equal(sg_apple_open(&g.d, double_begin(&(struct double_opts){0}), NULL, &err), SEGUE_OK);
+        struct sg_ane_source s = source_of(two_text, &bad[i]);
+        assert_int_equal(sg_ane_ops_of(g.d)->load(g.d, &s, &g.p, &err), SEGUE_EARG);
+        assert_non_null(strstr(err.text, "plain names"));
+        rig_close(&g);
+        all_gone("a bad path");
+    }
+}
+
+/* A service that does not answer loses the device, and nothing more: calls after it fail at once. */
+static void hang_is_bounded(void **state)
+{
+    static struct rig g; /* what the lost call holds lives on */
+    segue_error err = {0};
+    (void)state;
+    if (rig_open(&g, &(struct double_opts){.hangs = "evaluateWithQoS:options:request:error:"}, one_text,
+                 &(struct sg_apple_opts){.evaluate_ns = 20000000}, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(rig_run(&g, &err), SEGUE_ELOST);
+    assert_non_null(strstr(err.text, "lost"));
+    assert_int_equal(rig_run(&g, &err), SEGUE_ELOST);
+    rig_close(&g);
+    double_release_hang();
+}
+
+static int descriptors(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    while (d && readdir(d)) n++;
+    if (d) closedir(d);
+    return n;
+}
+
+static void ten_thousand_loads(void **state)
+{
+    struct sg_ane_device *d;
+    segue_error err = {0};
+    int before = descriptors();
+    (void)state;
+    assert_int_equal(sg_apple_open(&d, double_begin(&(struct double_opts){.cached = 1}), NULL, &err),
+                     SEGUE_OK);
+    const struct sg_ane_device_ops *ops = sg_ane_ops_of(d);
+    struct sg_ane_source s = source_of(two_text, NULL);
+    s.cached = 1;
+    for (int i = 0; i < 10000; i++) {
+        struct sg_ane_program *p;
+        struct sg_ane_surface *surface;
+        if (ops->load(d, &s, &p, &err)) fail_msg("%d: %s", i, err.text);
+        assert_int_equal(ops->surface_new(d, 1, &surface, &err), SEGUE_OK);
+        ops->surface_free(surface);
+        ops->unload(p);
+    }
+    ops->close(d);
+    assert_int_equal(double_counts().loads, 10000);
+    assert_int_equal(descriptors(), before);
+    all_gone("ten thousand loads");
+}
+
+static void described(void **state)
+{
+    char architecture[32];
+    uint32_t engines, cores;
+    struct sg_apple_world here;
+    segue_error err = {0};
+    (void)state;
+    sg_apple_describe(double_begin(&(struct double_opts){0}), architecture, &engines, &cores);
+    assert_string_equal(architecture, "h16g");
+    assert_int_equal(engines, 1);
+    assert_int_equal(cores, 0);
+    all_gone("described");
+#ifndef __APPLE__
+    assert_int_equal(sg_apple_world_here(&here, &err), SEGUE_EUNIT);
+    assert_non_null(strstr(err.text, "not on this machine"));
+#else
+    (void)here;
+    (void)err;
+#endif
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(whole_sequence), cmocka_unit_test(bound_by_name),
+                                       cmocka_unit_test(each_failure),   cmocka_unit_test(paths_stay_inside),
+                                       cmocka_unit_test(described),      cmocka_unit_test(ten_thousand_loads),
+                                       cmocka_unit_test(hang_is_bounded)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
