@@ -202,6 +202,7 @@ static void check_wide(struct kernel_case *t, enum sg_pack kind, uint64_t index)
         bf16_bits(t, rows[0], rows[1], tiles * x_each);
         struct sg_wide m = {k, groups, tiles, terms, x_terms}, alone = {k, 1, 1, terms, x_terms};
         t->a->wide_mm(&m, open[0], rows[0], want, ldo);
+        t->b->wide_begin();
         t->b->wide_mm(&m, open[0], rows[0], got, ldo);
         for (uint32_t i = 0; i < nt; i++) floats(t, want + i * ldo, got + i * ldo, 16 * groups, 1e-5);
         for (uint32_t n = 0; n < tiles * groups; n++) {
@@ -210,6 +211,7 @@ static void check_wide(struct kernel_case *t, enum sg_pack kind, uint64_t index)
             for (uint32_t i = 0; i < 16; i++)
                 bits(t, own + i * ldo, got + (n / groups * 16 + i) * ldo + n % groups * 16, 64);
         }
+        t->b->wide_end();
     }
     end(t, &g);
     check_guard_free(&g);

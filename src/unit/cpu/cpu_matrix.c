@@ -100,17 +100,25 @@ size_t sg_matrix_x_bytes(const struct sg_cpu_program *p, const struct sg_stage *
     return (few > many ? few : many) + LINES;
 }
 
-/* Groups of a wide panel. */
+/* Bytes of the widest group of a stage in wide form. */
+static size_t wide_bytes(const struct sg_stage *st)
+{
+    uint32_t terms = 1;
+    for (uint32_t i = 0; i < st->parts_n; i++)
+        if (wide_terms(st->parts[i].w) > 1 || (st->parts[i].up && wide_terms(st->parts[i].up) > 1)) terms = 2;
+    return sg_wide_size(st->k, terms) * sizeof(uint16_t);
+}
+
+/* Groups of the largest wide panel. */
 static uint32_t wide_groups(const struct sg_stage *st)
 {
-    size_t n = WIDE_PANEL_BYTES / (sg_wide_size(st->k, SG_WIDE_TERMS) * sizeof(uint16_t));
+    size_t n = WIDE_PANEL_BYTES / wide_bytes(st);
     return n < PAIR ? PAIR : n > WIDE_PANEL ? WIDE_PANEL : (uint32_t)(n / PAIR * PAIR);
 }
 
 static size_t open_bytes(const struct sg_cpu_program *p, const struct sg_stage *st)
 {
-    size_t tiles = PAIR * lines((size_t)st->k * 24),
-           wide = wide_groups(st) * sg_wide_size(st->k, SG_WIDE_TERMS) * sizeof(uint16_t);
+    size_t tiles = PAIR * lines((size_t)st->k * 24), wide = wide_groups(st) * wide_bytes(st);
     return sg_program_kernels(p)->wide && wide > tiles ? wide : tiles;
 }
 
@@ -235,26 +243,43 @@ static void finish(const struct sg_pass *a, const struct sg_part *part, const st
 
 /* --- items --- */
 
-/* Groups of one item: small enough that every thread gets several. */
-static uint32_t item_groups(const struct sg_pass *a, const struct sg_stage *st)
-{
-    const struct sg_cpu_unit *u = (const struct sg_cpu_unit *)(const void *)a->p->base.unit;
-    uint32_t all = 0, threads = sg_pool_threads(u->pool);
-    for (uint32_t i = 0; i < st->parts_n; i++) all += st->parts[i].w->groups;
-    uint32_t n = all / (threads * ITEMS_PER_THREAD), rows = sg_stage_rows(a, st),
-             least = rows > SG_FEW ? PAIR : 1,
-             most = sg_pass_kernels(a)->wide && rows > DECODE_ROWS ? wide_groups(st) : PANEL_MAX;
-    return n < least ? least : n > most ? most : n / least * least;
-}
-
 static uint32_t part_items(const struct sg_part *part, uint32_t each)
 {
     return (part->w->groups + each - 1) / each;
 }
 
+static uint32_t mm_items(const struct sg_stage *st, uint32_t each)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < st->parts_n; i++) n += part_items(&st->parts[i], each);
+    return n;
+}
+
+/* Groups of one item: small enough that every thread gets several. A wide panel wants to be large, for the
+ * activations pass once per panel, and the last one taken must not find the other threads idle. */
+static uint32_t item_groups(const struct sg_pass *a, const struct sg_stage *st)
+{
+    const struct sg_cpu_unit *u = (const struct sg_cpu_unit *)(const void *)a->p->base.unit;
+    uint32_t all = 0, threads = sg_pool_threads(u->pool), rows = sg_stage_rows(a, st);
+    for (uint32_t i = 0; i < st->parts_n; i++) all += st->parts[i].w->groups;
+    if (u->k.wide && rows > DECODE_ROWS) {
+        uint32_t best = PAIR, least = UINT32_MAX;
+        for (uint32_t n = wide_groups(st); n >= PAIR; n -= PAIR) {
+            uint32_t cost = (mm_items(st, n) + threads - 1) / threads * n;
+            if (cost < least) {
+                least = cost;
+                best = n;
+            }
+        }
+        return best;
+    }
+    uint32_t n = all / (threads * ITEMS_PER_THREAD), least = rows > SG_FEW ? PAIR : 1;
+    return n < least ? least : n > PANEL_MAX ? PANEL_MAX : n / least * least;
+}
+
 uint32_t sg_matrix_items(const struct sg_pass *a, const struct sg_stage *st)
 {
-    uint32_t rows = sg_stage_rows(a, st), n = 0, each;
+    uint32_t rows = sg_stage_rows(a, st), each;
     if (!rows) return 0;
     switch (st->kind) {
     case SG_ST_LORA:
@@ -263,9 +288,7 @@ uint32_t sg_matrix_items(const struct sg_pass *a, const struct sg_stage *st)
         each = prepare_rows(a, st);
         return rows <= SG_FEW ? 0 : (rows + each - 1) / each;
     default:
-        each = item_groups(a, st);
-        for (uint32_t i = 0; i < st->parts_n; i++) n += part_items(&st->parts[i], each);
-        return n;
+        return mm_items(st, item_groups(a, st));
     }
 }
 
@@ -392,6 +415,7 @@ static void wide_work(struct sg_pass *a, const struct sg_stage *st, const struct
     struct block b = {.row = g * SG_GROUP, .rows = left < n * SG_GROUP ? left : n * SG_GROUP};
     struct side w = side_of(a, st, part, part->w, g, n, room.open[0]), up = w;
     if (part->up) up = side_of(a, st, part, part->up, g, n, room.open[1]);
+    k->wide_begin();
     for (; b.t < all; b.t += WIDE_STEP) {
         b.nt = all - b.t < WIDE_STEP ? all - b.t : WIDE_STEP;
         wide_mm(k, st, &w, n, &b, room.out[0]);

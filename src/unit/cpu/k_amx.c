@@ -24,7 +24,7 @@ struct tile_config {
     uint8_t rows[16];
 };
 
-static void tiles_begin(void)
+static void wide_begin(void)
 {
     struct tile_config c = {.palette = 1};
     for (int i = 0; i < 8; i++) {
@@ -33,7 +33,7 @@ static void tiles_begin(void)
     }
     __asm__ volatile("ldtilecfg %0" : : "m"(c));
 }
-static void tiles_end(void) { __asm__ volatile("tilerelease" : :); }
+static void wide_end(void) { __asm__ volatile("tilerelease" : :); }
 
 /* --- products --- */
 
@@ -100,7 +100,6 @@ static void wide_mm(const struct sg_wide *m, const uint16_t *w, const uint16_t *
 {
     const struct block b = {sg_wide_size(m->k, 1) / NUMBERS, sg_wide_size(m->k, m->x_terms),
                             sg_wide_size(m->k, m->w_terms), m->w_terms, m->x_terms};
-    tiles_begin();
     for (uint32_t t = 0; t < m->tiles; t += 2)
         for (uint32_t g = 0; g < m->groups; g += 2) {
             const uint16_t *wg = w + g * b.nw, *xt = x + t * b.nx;
@@ -115,7 +114,6 @@ static void wide_mm(const struct sg_wide *m, const uint16_t *w, const uint16_t *
             else
                 block_mm(wg, xt, &b, 0, 0, to, ldo);
         }
-    tiles_end();
 }
 
 /* --- rounding to terms --- */
@@ -233,6 +231,8 @@ void sg_kernels_amx(struct sg_kernels *k)
     k->wide = 1;
     memcpy(k->wide_open, open, sizeof open);
     k->wide_rows = wide_rows;
+    k->wide_begin = wide_begin;
     k->wide_mm = wide_mm;
+    k->wide_end = wide_end;
 }
 #endif

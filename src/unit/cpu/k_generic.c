@@ -145,6 +145,8 @@ static void wide_open_any(enum sg_pack kind, const uint8_t *w, size_t k, uint32_
     }
 }
 
+static void wide_nothing(void) {}
+
 /* One term of the weights times one of the activations, 32 columns. */
 static void wide_products(const uint16_t *w, const uint16_t *x, float acc[16][16])
 {
@@ -240,6 +242,7 @@ void sg_kernels_generic(struct sg_kernels *k)
     k->open[SG_PACK_Q4K] = open_q4k;
     k->open[SG_PACK_Q6K] = open_q6k;
     memcpy(k->wide_open, wide, sizeof wide);
+    k->wide_begin = k->wide_end = wide_nothing;
     k->wide_mm = wide_mm;
     plain_rows(k);
 }

@@ -124,7 +124,8 @@ struct sg_kernels {
     /* nt <= SG_WIDE rows of k columns in terms. */
     void (*wide_rows)(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t terms, uint16_t *out);
     /* out[t*ldo + r] = x w: all 16 rows of every tile and group are written. The product of both second
-     * terms is left out. Tolerance: fp32 rounding. */
+     * terms is left out. Tolerance: fp32 rounding. A thread stands between its own begin and end. */
+    void (*wide_begin)(void), (*wide_end)(void);
     void (*wide_mm)(const struct sg_wide *m, const uint16_t *w, const uint16_t *x, float *out, size_t ldo);
 
     /* --- rows. Any n, any alignment; tolerance 4 ulp of the largest term where a sum is involved. --- */
