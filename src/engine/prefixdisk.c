@@ -1,7 +1,7 @@
-/* prefixdisk.c: the store's files: one folder for all models, a state file for each text's end with the points
- * on the way to it. Whoever else uses the folder is expected: files appear and vanish, and each is believed
- * only when every checksum is right, its tokens are the ones asked for, and the same units, kernels, version
- * and weights made it. SPDX-License-Identifier: MIT */
+/* prefixdisk.c: the store's files: one folder for all models, a state file for each text's end with the
+ * points on the way to it. Whoever else uses the folder is expected: files appear and vanish, and each is
+ * believed only when every checksum is right, its tokens are the ones asked for, and the same units, kernels,
+ * version and weights made it. SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "engine/session.h"
 #include "engine/prefixstore.h"
 
-enum { FILES_MAX = 65536, NAME_WEIGHTS = 16 };
+enum { FILES_MAX = 65536, FILES_KEPT = 4096, NAME_WEIGHTS = 16 };
 static const char ending[] = ".state";
 static const double half_life_ns = 7 * 86400e9; /* a file not used for a week is worth half */
 
@@ -23,7 +23,7 @@ static int is_known(const struct sg_store *s, const char *name)
 {
     const struct sg_store_file *f = s->files;
     while (f && strcmp(f->name, name) != 0) f = f->next;
-    return f && !f->gone;
+    return f != NULL;
 }
 
 static struct sg_store_file *file_new(struct sg_store *s, const char *name)
@@ -106,15 +106,19 @@ void sg_store_scan(struct sg_store *s)
 void sg_store_forget_file(struct sg_store *s, struct sg_store_file *file, int remove)
 {
     char *path = remove ? path_of(s, file->name) : NULL;
+    struct sg_store_file **at = &s->files;
     if (path) sg_file_remove(path);
     sg_free(path);
-    file->gone = 1;
     for (struct sg_entry *e = s->entries, *next; e; e = next) {
         next = e->next;
         if (e->file != file) continue;
         e->file = NULL;
         if (!e->point) sg_store_drop(s, e);
     }
+    while (*at != file) at = &(*at)->next;
+    *at = file->next;
+    sg_free(file->name);
+    sg_free(file);
 }
 
 /* --- taking a state from a file --- */
@@ -210,7 +214,7 @@ static void weigh(const struct sg_store *s, struct candidate *c, uint64_t now)
 static void remove_candidate(struct sg_store *s, struct candidate *c)
 {
     struct sg_store_file *f = s->files;
-    while (f && (f->gone || strcmp(f->name, c->name) != 0)) f = f->next;
+    while (f && strcmp(f->name, c->name) != 0) f = f->next;
     char *path = f ? NULL : path_of(s, c->name);
     if (f) sg_store_forget_file(s, f, 1);
     if (path) sg_file_remove(path);
@@ -222,7 +226,7 @@ static int make_room(struct sg_store *s, uint64_t wanted)
 {
     char **names = NULL;
     size_t n = 0;
-    uint64_t total = 0, now = sg_wall_ns();
+    uint64_t total = 0, live = 0, now = sg_wall_ns();
     if (wanted > s->disk_budget || sg_folder_list(s->folder, ending, FILES_MAX, &names, &n, NULL) != SEGUE_OK)
         return 0;
     struct candidate *list = sg_alloc(n * sizeof *list);
@@ -230,8 +234,9 @@ static int make_room(struct sg_store *s, uint64_t wanted)
         list[i].name = names[i];
         weigh(s, &list[i], now);
         total += list[i].bytes;
+        live += list[i].bytes != 0;
     }
-    while (list && total + wanted > s->disk_budget) {
+    while (list && (total + wanted > s->disk_budget || live >= FILES_KEPT)) {
         struct candidate *least = NULL;
         for (size_t i = 0; i < n; i++)
             if (list[i].bytes && (!least || list[i].worth < least->worth)) least = &list[i];
@@ -239,6 +244,7 @@ static int make_room(struct sg_store *s, uint64_t wanted)
         remove_candidate(s, least);
         total -= least->bytes;
         least->bytes = 0;
+        live--;
     }
     int room = list && total + wanted <= s->disk_budget;
     for (size_t i = 0; i < n; i++) sg_free(names[i]);

@@ -16,7 +16,6 @@ struct segue_session;
 struct sg_store_file {
     struct sg_store_file *next;
     char *name;    /* in the folder */
-    uint32_t gone; /* 1: removed, or never again to be used */
 };
 
 struct sg_entry {
@@ -84,6 +83,7 @@ void sg_store_write(struct sg_store *s, struct sg_entry *e);
  * it. */
 segue_status sg_store_read(struct sg_store *s, struct sg_entry *e, struct sg_layout *l, float *logits,
                            int *logits_known);
+/* Its entries lose it, and it is freed; remove: from the disk too. */
 void sg_store_forget_file(struct sg_store *s, struct sg_store_file *file, int remove);
 
 #endif

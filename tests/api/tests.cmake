@@ -4,6 +4,7 @@ if(TARGET segue) # the library is whole
   segue_test(api_arguments "api;quick" ${CMAKE_CURRENT_LIST_DIR}/arguments.c)
   segue_test(api_statefiles "api;quick" ${CMAKE_CURRENT_LIST_DIR}/statefiles.c)
   segue_test(api_statedamage "api" ${CMAKE_CURRENT_LIST_DIR}/statedamage.c) # seconds
+  segue_test(api_continued "api;golden;quick" ${CMAKE_CURRENT_LIST_DIR}/continued.c)
   segue_test(api_store "api;quick;threads" ${CMAKE_CURRENT_LIST_DIR}/store.c)
   target_link_libraries(api_store PRIVATE Threads::Threads)
   segue_test(api_checkpoints "api;quick" ${CMAKE_CURRENT_LIST_DIR}/checkpoints.c)
