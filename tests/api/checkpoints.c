@@ -190,7 +190,7 @@ static void budgets_hold(void **state)
 static void forks_share(void **state)
 {
     (void)state;
-    enum { FORKS = 8 };
+    enum { FORKS = 4 };
     for (uint32_t u = 0; u < units_n; u++) {
         segue_engine *e = engine(u, u);
         segue_session *s = session(e, 0), *forks[FORKS], *straight = session(e, 0);

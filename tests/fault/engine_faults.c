@@ -54,6 +54,7 @@ struct way {
     segue_unit *unit;
     segue_engine *engine;
     segue_session *session, *fork;
+    const char *store; /* of the engine */
     segue_error err;
 };
 
@@ -72,7 +73,7 @@ static segue_status walk(struct way *w, const char *folder, const char *spec)
     o.sampling = &p;
     o.context = 64;
     eo.chunk_rows = 5;
-    eo.store = ""; /* in memory */
+    eo.store = w->store;
     segue_status s = segue_model_open(&w->model, folder, NULL, &w->err);
     if (s == SEGUE_OK) s = segue_unit_open(&w->unit, spec, &w->err);
     if (s == SEGUE_OK) s = segue_engine_open(&w->engine, w->model, &w->unit, 1, &eo, &w->err);
@@ -93,7 +94,7 @@ static void leave(struct way *w)
     segue_engine_close(w->engine);
     segue_session_close(w->session);
     segue_session_close(w->fork);
-    *w = (struct way){0};
+    *w = (struct way){.store = w->store};
 }
 
 static size_t in_use(void)
@@ -110,7 +111,7 @@ static void every_allocation_may_fail(void **state)
     (void)state;
     for (uint32_t u = 0; u < specs_n; u++)
         for (int m = 0; m < TINY_MODELS; m++) {
-            struct way w = {0};
+            struct way w = {.store = ""}; /* in memory */
             segue_status s = walk(&w, folders[m], specs[u]); /* once without: what libraries keep for good */
             if (s != SEGUE_OK) fail_msg("%s on %s: %s", tiny_models[m].name, specs[u], w.err.text);
             leave(&w);
