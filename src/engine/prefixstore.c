@@ -245,6 +245,7 @@ static segue_status from_disk(struct sg_store *s, struct sg_entry *e, struct seg
 
 static void report(struct segue_session *session, const struct hit *h)
 {
+    sg_recovery_jumped(session);
     session->stats.tokens_reused = session->computed;
     int whole = session->computed + 1 >= session->tokens_n || !h->more;
     session->stats.reuse_reason = h->why_less ? h->why_less : whole ? "all" : "edited";

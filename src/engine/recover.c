@@ -42,6 +42,12 @@ void sg_recovery_cut(struct segue_session *s, uint64_t rows)
     if (s->recovery.moved_at > rows) s->recovery.moved_at = rows;
 }
 
+void sg_recovery_jumped(struct segue_session *s)
+{
+    sg_recovery_cut(s, 0);
+    s->recovery.runs = RUNS_MOST;
+}
+
 void sg_recovery_fork(struct segue_session *to, const struct segue_session *from)
 {
     memcpy(to->recovery.edges, from->recovery.edges, from->context / 8 + 1);

@@ -26,6 +26,8 @@ segue_status sg_recovery_keep(struct segue_session *s, uint32_t rows, segue_erro
 void sg_recovery_ran(struct segue_session *s, uint32_t rows);
 /* The states go on with fewer rows. */
 void sg_recovery_cut(struct segue_session *s, uint64_t rows);
+/* The states were replaced by others of the same tokens, computed elsewhere: a copy of them is due. */
+void sg_recovery_jumped(struct segue_session *s);
 void sg_recovery_fork(struct segue_session *to, const struct segue_session *from);
 /* After ELOST, whose text is in err: have states of `computed` rows again, where they were or elsewhere. ELOST: nothing is
  * left to go on with; the session then has no states. */

@@ -125,6 +125,7 @@ static segue_status fill(const struct sg_statefile *f, struct segue_session *s, 
     for (uint32_t i = 0; i < n; i++) s->points[s->points_n++] = (struct sg_mark){points[i], 1};
     if (status != SEGUE_OK) return status;
     s->computed = f->head.rows;
+    sg_recovery_jumped(s);
     take_logits(s, sg_statefile_logits(f, 0));
     s->stats.tokens_reused = s->computed;
     s->stats.reuse_reason = "all";
