@@ -58,10 +58,13 @@ static uint32_t inline_count(const struct sg_mil_function *f)
     return n;
 }
 
-static int reads_half(const struct sg_mil_op *op, const char *arg)
+/* Products read fp16 constants as they are; weights of plain convolutions in the order in which tiles take them. */
+static uint8_t wanted_by(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *arg)
 {
-    if (!strcmp(op->kind, "conv") || !strcmp(op->kind, "linear")) return !strcmp(arg, "weight");
-    return !strcmp(op->kind, "matmul") && (!strcmp(arg, "x") || !strcmp(arg, "y"));
+    if (!strcmp(op->kind, "conv") && !strcmp(arg, "weight"))
+        return sg_mil_whole(f, op, "groups", 1) == 1 ? SG_NPU_WANT_PACKED : SG_NPU_WANT_HALF;
+    if (!strcmp(op->kind, "linear") && !strcmp(arg, "weight")) return SG_NPU_WANT_HALF;
+    return !strcmp(op->kind, "matmul") ? SG_NPU_WANT_HALF : SG_NPU_WANT_FLOAT;
 }
 
 static void mark_wanted(struct sg_npu_plan *plan)
@@ -71,11 +74,40 @@ static void mark_wanted(struct sg_npu_plan *plan)
         for (uint32_t i = 0; i < f->ops[o].args_n; i++) {
             const struct sg_mil_arg *a = &f->ops[o].args[i];
             if (a->kind == SG_MIL_LITERAL || !is_operand(&f->ops[o], a->name)) continue;
-            uint8_t how = reads_half(&f->ops[o], a->name) ? SG_NPU_WANT_HALF : SG_NPU_WANT_FLOAT;
+            uint8_t how = wanted_by(f, &f->ops[o], a->name);
             for (uint32_t r = 0; r < (a->kind == SG_MIL_LIST ? a->n : 1); r++)
                 plan->slots[a->kind == SG_MIL_LIST ? a->v.refs[r] : a->v.ref].wanted |= how;
         }
     for (uint32_t r = 0; r < f->returns_n; r++) plan->slots[f->returns[r]].wanted |= SG_NPU_WANT_FLOAT;
+}
+
+/* [o][k] of fp16 numbers as [block][k][mr], the last block filled with zeros. */
+static segue_status pack_weight(struct sg_npu_plan *plan, uint32_t v, const uint16_t *half, segue_error *err)
+{
+    const struct sg_mil_type *t = &plan->f->values[v].type;
+    uint64_t mr = sg_npu_kernels_here()->mr, m = (uint64_t)t->dim[0], k = plan->slots[v].n / m, blocks = (m + mr - 1) / mr;
+    uint16_t *packed = sg_arena_alloc(&plan->arena, (size_t)(blocks * k * mr) * sizeof *packed);
+    if (!packed) return sg_no_memory("a weight", (size_t)(blocks * k * mr) * sizeof *packed, err);
+    for (uint64_t i = 0; i < m; i++)
+        for (uint64_t j = 0; j < k; j++) packed[(i / mr * k + j) * mr + i % mr] = half[i * k + j];
+    plan->slots[v].packed = packed;
+    return SEGUE_OK;
+}
+
+/* A constant's numbers in the form that its readers want; made in an arena of their own when they are packed after. */
+static segue_status read_constant(struct sg_npu_plan *into, const struct sg_mil_literal *l, const struct sg_mil_op *expr, uint64_t n,
+                                  const struct sg_ane_file *files, uint32_t files_n, int half, const void **out, segue_error *err)
+{
+    float *numbers;
+    if (l) return sg_npu_decode(into, l, files, files_n, half, out, err);
+    SG_TRY(sg_npu_expand(into, expr, files, files_n, &numbers, err));
+    *out = numbers;
+    if (!half) return SEGUE_OK;
+    uint16_t *h = sg_arena_alloc(&into->arena, (size_t)n * sizeof *h);
+    if (!h) return sg_no_memory("a constant", (size_t)n * sizeof *h, err);
+    for (uint64_t i = 0; i < n; i++) h[i] = sg_f16_of_f32(numbers[i]);
+    *out = h;
+    return SEGUE_OK;
 }
 
 static segue_status make_constant(struct sg_npu_plan *plan, uint32_t v, const struct sg_mil_literal *l,
@@ -83,24 +115,20 @@ static segue_status make_constant(struct sg_npu_plan *plan, uint32_t v, const st
                                   uint32_t files_n, segue_error *err)
 {
     struct sg_npu_slot *s = &plan->slots[v];
-    int half = s->wanted == SG_NPU_WANT_HALF && plan->f->values[v].type.dtype == SG_MIL_FP16;
+    struct sg_npu_plan aside = {.f = plan->f};
+    int is_half = plan->f->values[v].type.dtype == SG_MIL_FP16, packs = is_half && s->wanted == SG_NPU_WANT_PACKED;
+    int half = is_half && !(s->wanted & SG_NPU_WANT_FLOAT);
     const void *data = NULL;
     if (!s->wanted) return SEGUE_OK;
-    if (l) SG_TRY(sg_npu_decode(plan, l, files, files_n, half, &data, err));
-    if (expr) {
-        float *numbers;
-        SG_TRY(sg_npu_expand(plan, expr, files, files_n, &numbers, err));
-        data = numbers;
-        if (half) { /* in place: half i is written after float i was read */
-            uint16_t *h = (uint16_t *)numbers;
-            for (uint64_t i = 0; i < s->n; i++) h[i] = sg_f16_of_f32(numbers[i]);
-        }
-    }
-    if (half)
+    segue_status status = read_constant(packs ? &aside : plan, l, expr, s->n, files, files_n, half, &data, err);
+    if (status == SEGUE_OK && packs)
+        status = pack_weight(plan, v, data, err);
+    else if (half)
         s->half = data;
     else
         s->data = data;
-    return SEGUE_OK;
+    sg_arena_free(&aside.arena);
+    return status;
 }
 
 static segue_status make_constants(struct sg_npu_plan *plan, const struct sg_mil_literal *const *inline_of,
@@ -206,7 +234,7 @@ static segue_status place_values(struct sg_npu_plan *plan, segue_error *err)
     int good = next && chain;
     for (uint32_t v = 0; good && v < f->params_n; v++) plan->slots[v].at = take(&holes, plan->slots[v].n);
     for (uint32_t v = 0; good && v < f->values_n; v++) /* lists of the values that end at each operation */
-        if (plan->slots[v].root == v && !plan->slots[v].data && !plan->slots[v].half &&
+        if (plan->slots[v].root == v && !plan->slots[v].data && !plan->slots[v].half && !plan->slots[v].packed &&
             plan->slots[v].last < f->ops_n && !sg_ane_is_weight(f, v) &&
             (v < f->params_n || f->values[v].op != SG_MIL_NONE)) {
             chain[v] = next[plan->slots[v].last];

@@ -16,13 +16,14 @@ typedef segue_status sg_npu_handler(struct sg_npu_run *r, const struct sg_mil_op
  * `half`. */
 struct sg_npu_slot {
     const float *data;    /* [n] of a decoded constant; NULL: computed */
+    const uint16_t *packed;          /* [blocks][k][mr] of a convolution's weight, as products read it */
     const uint16_t *half; /* [n] of an fp16 constant that only products read */
     uint64_t at, n;       /* place in the run's memory in floats, elements */
     uint32_t root;        /* value whose memory it shares (reshape and the like) */
     uint32_t last;        /* operation that reads it last */
     uint8_t wanted;       /* WANT_* */
 };
-enum { SG_NPU_WANT_FLOAT = 1, SG_NPU_WANT_HALF = 2 };
+enum { SG_NPU_WANT_FLOAT = 1, SG_NPU_WANT_HALF = 2, SG_NPU_WANT_PACKED = 4 };
 
 struct sg_npu_plan {
     struct sg_mil_function *f;

@@ -16,6 +16,7 @@ struct matrix {
     const float *f;
     const uint16_t *h;
     int64_t row, col;
+    const uint16_t *packed; /* [blocks][k][mr] instead */
 };
 
 struct product {
@@ -33,7 +34,7 @@ struct product {
 static struct matrix matrix_of(const struct sg_npu_run *r, uint32_t value, int64_t row, int64_t col)
 {
     const struct sg_npu_slot *s = &r->plan->slots[value];
-    return (struct matrix){s->half ? NULL : sg_npu_data(r, value), s->half, row, col};
+    return (struct matrix){s->half || s->packed ? NULL : sg_npu_data(r, value), s->half, row, col, s->packed};
 }
 
 static inline float number(const struct matrix *m, int64_t at)
@@ -72,6 +73,10 @@ static void pack_rows(const struct product *p, int64_t at, uint64_t block, float
     uint64_t from = block * mr, m = p->m - from < mr ? p->m - from : mr;
     const struct matrix *a = &p->a;
     float row[256];
+    if (a->packed) {
+        p->r->k->widen(a->packed + block * p->k * mr, out, p->k * mr);
+        return;
+    }
     for (uint64_t i = 0; i < mr; i++) {
         int64_t place = at + (int64_t)(from + i) * a->row;
         for (uint64_t k = 0; k < p->k; k += 256) {
@@ -295,7 +300,7 @@ static segue_status conv_whole(struct conv_job *j, int64_t batches)
     segue_status status = SEGUE_OK;
     for (int64_t b = 0; b < batches && status == SEGUE_OK; b++) {
         if (!plain) unfold(j, j->x + b * image, columns);
-        p.b = (struct matrix){plain ? j->x + b * image : columns, NULL, plane, 1};
+        p.b = (struct matrix){plain ? j->x + b * image : columns, NULL, plane, 1, NULL};
         p.c = j->out + b * j->out_c * plane;
         status = multiply(&p);
     }

@@ -89,6 +89,22 @@ static void reduce_row(enum reduce code, float *acc, const float *x, uint64_t n)
     }
 }
 
+/* One row: sixteen results side by side, then one, in a fixed order. */
+static float fold(enum reduce code, const float *x, uint64_t n)
+{
+    float part[16], all = start_of(code);
+    uint64_t a = 0;
+    for (int i = 0; i < 16; i++) part[i] = all;
+    if (code == R_SUM)
+        for (; a + 16 <= n; a += 16)
+            for (int i = 0; i < 16; i++) part[i] += x[a + (uint64_t)i];
+    else
+        for (; a + 16 <= n; a += 16) reduce_row(code, part, x + a, 16);
+    for (; a < n; a++) reduce_row(code, part, x + a, 1);
+    for (int i = 0; i < 16; i++) reduce_row(code == R_MAX || code == R_MIN ? code : R_SUM, &all, part + i, 1);
+    return all;
+}
+
 static void reduce_part(void *arg, uint32_t item, uint32_t thread)
 {
     struct lane_job *j = arg;
@@ -106,13 +122,7 @@ static void reduce_part(void *arg, uint32_t item, uint32_t thread)
         for (uint64_t a = 0; a < j->l.along; a++)
             for (uint64_t i = 0; i < n; i++) acc[i] += expf(x[a * j->l.inner + i] - most[i]);
     } else if (j->l.inner == 1) {
-        float part[8]; /* eight sums side by side, then one: a fixed order */
-        for (int i = 0; i < 8; i++) part[i] = start_of(j->code);
-        uint64_t a = 0;
-        for (; a + 8 <= j->l.along; a += 8) reduce_row(j->code, part, x + a, 8);
-        for (; a < j->l.along; a++) reduce_row(j->code, part, x + a, 1);
-        enum reduce join = j->code == R_MAX || j->code == R_MIN ? j->code : R_SUM;
-        for (int i = 0; i < 8; i++) reduce_row(join, acc, part + i, 1);
+        acc[0] = fold(j->code, x, j->l.along);
     } else
         for (uint64_t a = 0; a < j->l.along; a++) reduce_row(j->code, acc, x + a * j->l.inner, n);
     for (uint64_t i = 0; i < n; i++) {
@@ -189,11 +199,10 @@ static void softmax_part(void *arg, uint32_t item, uint32_t thread)
     float *out = j->out + o * j->l.along * j->l.inner + from;
     (void)thread;
     if (j->l.inner == 1) { /* the row itself is the axis */
-        float most = -INFINITY, sum = 0;
-        for (uint64_t a = 0; a < j->l.along; a++) most = x[a] > most ? x[a] : most;
+        float most = fold(R_MAX, x, j->l.along);
         for (uint64_t a = 0; a < j->l.along; a++) out[a] = x[a] - most;
         j->r->k->exp_row(out, out, (size_t)j->l.along);
-        for (uint64_t a = 0; a < j->l.along; a++) sum += out[a];
+        float sum = fold(R_SUM, out, j->l.along);
         for (uint64_t a = 0; a < j->l.along; a++) out[a] /= sum;
         sg_npu_settle(j->r, j->value, out, (size_t)j->l.along);
         return;
