@@ -14,14 +14,13 @@
 #include "serve_unit.h"
 
 static const struct command *const commands[] = {
-    &cmd_run,  &cmd_chat,     &cmd_eval,  &cmd_bench,    &cmd_units,    &cmd_inspect, &cmd_models,
-    &cmd_pull, &cmd_quantize, &cmd_mil, &cmd_state, &cmd_cache,    &cmd_tokenize, &cmd_template, &cmd_version,
-    NULL,
+    &cmd_run,    &cmd_chat,     &cmd_eval,     &cmd_bench,   &cmd_units,     &cmd_inspect,
+    &cmd_models, &cmd_pull,     &cmd_quantize, &cmd_mil,     &cmd_ane_probe, &cmd_state,
+    &cmd_cache,  &cmd_tokenize, &cmd_template, &cmd_version, NULL,
 };
 
 /* Commands of docs/INTERFACE.md that this build does not hold yet: refused by name. */
-static const char *const later[] = {"plan", "calibrate", "replay",
-                                    "ane-probe", "serve", "train"};
+static const char *const later[] = {"plan", "calibrate", "replay", "serve", "train"};
 
 static const struct command *find(const char *name)
 {
