@@ -157,6 +157,18 @@ static segue_status put(struct args *args, const struct arg_def *def, const char
     return SEGUE_OK;
 }
 
+void args_drop(struct args *args, const char *name)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < args->values_n; i++) {
+        if (!strcmp(args->values[i].def->name, name))
+            free(args->values[i].text);
+        else
+            args->values[kept++] = args->values[i];
+    }
+    args->values_n = kept;
+}
+
 /* For a value that comes from elsewhere than argv: a line of --requests, /set of chat. */
 segue_status args_set(struct args *args, const char *name, const char *text, segue_error *err)
 {

@@ -68,6 +68,7 @@ segue_status args_parse(struct args *args, const struct command *command, int ar
 /* Set one flag by its long name or letter ('_' counts as '-'), replacing an earlier value unless it may be
  * repeated. */
 segue_status args_set(struct args *args, const char *name, const char *text, segue_error *err);
+void args_drop(struct args *args, const char *name); /* as if it had not been given */
 struct args args_copy(const struct args *args);
 void args_free(struct args *args);
 

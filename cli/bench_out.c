@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-void bench_out_begin(struct bench_out *b, const char *form) { *b = (struct bench_out){form, json_array()}; }
+void bench_out_begin(struct bench_out *b, const char *form)
+{
+    *b = (struct bench_out){form, NULL, json_array()};
+}
 
 static double number(const json_t *row, const char *name)
 {
@@ -40,6 +43,27 @@ static void md_row(struct out_text *t, const json_t *row, bool first)
         out_addf(t, "%4.0f %% |\n", 100 * number(row, "roof_share"));
     else
         out_addf(t, "%6s |\n", "-");
+}
+
+/* A row of columns; what was not measured is "-". */
+static void md_columns(struct out_text *t, const json_t *row, const struct bench_column *c, bool first)
+{
+    for (size_t i = 0; first && c[i].title; i++) out_addf(t, "| %s ", c[i].title);
+    if (first) out_addf(t, "|\n");
+    for (size_t i = 0; first && c[i].title; i++) out_addf(t, c[i].decimals || i > 2 ? "|--:" : "|---");
+    if (first) out_addf(t, "|\n");
+    for (; c->title; c++) {
+        const json_t *v = json_object_get(row, c->field);
+        if (json_is_string(v))
+            out_addf(t, "| %s ", json_string_value(v));
+        else if (json_is_boolean(v))
+            out_addf(t, "| %s ", json_is_true(v) ? "yes" : "no");
+        else if (json_is_number(v))
+            out_addf(t, "| %.*f ", c->decimals, json_number_value(v));
+        else
+            out_addf(t, "| - ");
+    }
+    out_addf(t, "|\n");
 }
 
 /* A field with `quote` around it, doubled inside; objects as JSON text. */
@@ -113,6 +137,8 @@ segue_status bench_out_row(struct bench_out *b, json_t *row, segue_error *err)
     segue_status st = SEGUE_OK;
     if (!strcmp(b->form, "jsonl"))
         st = out_json(json_incref(row), 0, err);
+    else if (!strcmp(b->form, "md") && b->columns)
+        md_columns(&t, row, b->columns, first);
     else if (!strcmp(b->form, "md"))
         md_row(&t, row, first);
     else if (!strcmp(b->form, "sql"))

@@ -5,8 +5,15 @@
 
 #include "out.h"
 
+/* A column of the table: its title, the field it shows (a.b: inside), and decimals of a number. */
+struct bench_column {
+    const char *title, *field;
+    int decimals;
+};
+
 struct bench_out {
-    const char *form; /* "md" "csv" "json" "jsonl" "sql" */
+    const char *form;                   /* "md" "csv" "json" "jsonl" "sql" */
+    const struct bench_column *columns; /* ends with NULL; NULL: those of llama-bench */
     json_t *rows;
 };
 void bench_out_begin(struct bench_out *b, const char *form);

@@ -6,6 +6,7 @@
 #include "generate.h"
 #include "lines.h"
 #include "prompt.h"
+#include "trace.h"
 
 struct chat {
     struct args args; /* changed by /set */
@@ -14,6 +15,8 @@ struct chat {
     json_t *messages;     /* the conversation */
     json_t *turns, *last; /* figures of each answer, and of the last one */
     struct lines *lines;
+    struct ahead *ahead; /* two units: the next turn is read while this one is answered */
+    struct trace trace;
     bool edited; /* on a terminal */
     uint64_t seed;
     const char *reuse_reason; /* of the next answer, when the session knows no better one than first-use */
@@ -24,6 +27,7 @@ struct chat {
 segue_status chat_command(struct chat *c, const char *line, bool *go_on, segue_error *err);
 /* Answer the conversation as it stands and append the answer. */
 segue_status chat_answer(struct chat *c, segue_error *err);
+void chat_leave(struct chat *c, segue_session *session); /* close it, and keep its spans */
 void chat_add(struct chat *c, const char *role, const char *text);
 void chat_set_system(struct chat *c, const char *text);           /* NULL or "": none */
 segue_status chat_open_session(struct chat *c, segue_error *err); /* a fresh one */

@@ -136,10 +136,12 @@ segue_status chat_load_state(struct chat *c, const char *path, segue_error *err)
     opts.adapters = c->place.adapters;
     opts.adapters_n = c->place.adapters_n;
     opts.checkpoint_bytes = sessions_checkpoints(&c->args);
+    opts.spans = trace_spans(&c->trace);
     segue_status st =
         sessions_load(&loaded, c->place.engine, &opts, &c->args, path, true, &c->reuse_reason, err);
     if (st) return st;
-    segue_session_close(c->session);
+    ahead_forget(c->ahead);
+    chat_leave(c, c->session);
     c->session = loaded;
     return chat_sampling(c, err);
 }

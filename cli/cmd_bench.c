@@ -7,23 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "bench_out.h"
+#include "bench.h"
 #include "commit.h"
 #include "flags.h"
 #include "interrupt.h"
 #include "machine.h"
-#include "progress.h"
 #include "report.h"
 #include "roof.h"
-
-struct bench {
-    struct args args; /* with one thread count */
-    struct place place;
-    struct bench_out *out;
-    struct progress progress;
-    size_t sequences, repeats, threads;
-    uint64_t seed;
-};
 
 struct sample {
     uint64_t ns;
@@ -40,10 +30,83 @@ static uint64_t next_random(uint64_t *state)
     return z ^ z >> 31;
 }
 
+static const uint64_t FNV_BASIS = 0xcbf29ce484222325u;
+
 /* FNV-1a over the four bytes of an id, lowest first. */
 static void fnv(uint64_t *hash, int32_t id)
 {
     for (int i = 0; i < 4; i++) *hash = (*hash ^ ((uint32_t)id >> 8 * i & 255)) * 0x100000001b3u;
+}
+
+int32_t *bench_ids(const struct bench *b, size_t n)
+{
+    uint64_t random = b->seed;
+    int32_t *ids = out_alloc((n + 1) * sizeof *ids);
+    for (size_t i = 0; i < n; i++) ids[i] = (int32_t)(next_random(&random) % b->place.info.vocab);
+    return ids;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bench_median(double *v, size_t n)
+{
+    if (!n) return 0;
+    qsort(v, n, sizeof *v, compare);
+    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+segue_status bench_session(struct bench *b, const segue_plan *plan, const int32_t *ids, size_t n,
+                           size_t context, segue_session **out, segue_error *err)
+{
+    segue_sampling greedy = SEGUE_INIT(segue_sampling);
+    segue_session_opts opts = SEGUE_INIT(segue_session_opts);
+    greedy.ignore_stops = 1;
+    opts.sampling = &greedy;
+    opts.context = context;
+    opts.plan = plan;
+    opts.adapters = b->place.adapters;
+    opts.adapters_n = b->place.adapters_n;
+    *out = NULL;
+    segue_status st = segue_session_open(out, b->place.engine, &opts, err);
+    if (st) return st;
+    interrupt_watch(*out);
+    return segue_session_append(*out, ids, n, err);
+}
+
+segue_status bench_answer(segue_session *s, size_t n, struct bench_answer *out, segue_error *err)
+{
+    segue_status st = SEGUE_OK;
+    uint64_t begun = out_now_ns(), first = begun;
+    for (size_t i = 0; i < n && st >= 0; i++) {
+        st = segue_session_next(s, &out->ids[i], err);
+        if (i) continue;
+        first = out_now_ns();
+        out->at_first = SEGUE_INIT(segue_stats);
+        if (st >= 0) st = segue_session_stats_get(s, &out->at_first, err);
+    }
+    out->first_ns = first - begun;
+    out->rest_ns = out_now_ns() - first;
+    out->at_end = SEGUE_INIT(segue_stats);
+    if (st >= 0) st = segue_session_stats_get(s, &out->at_end, err);
+    return st < 0 ? st : SEGUE_OK;
+}
+
+uint64_t bench_hash(const int32_t *ids, size_t n)
+{
+    uint64_t hash = FNV_BASIS;
+    for (size_t i = 0; i < n; i++) fnv(&hash, ids[i]);
+    return hash;
+}
+
+void bench_leave(segue_session *s)
+{
+    if (!s) return;
+    interrupt_unwatch(s);
+    segue_session_close(s);
 }
 
 /* Stop tokens are ignored, or random weights would end a measurement early. */
@@ -283,7 +346,7 @@ static json_t *row(struct bench *b, size_t prompt, size_t generated, size_t dept
 static segue_status one_case(struct bench *b, size_t prompt, size_t generated, size_t depth, segue_error *err)
 {
     struct sample *samples = out_alloc(b->repeats * sizeof *samples), warm;
-    uint64_t basis = 0xcbf29ce484222325u, hash = basis;
+    uint64_t basis = FNV_BASIS, hash = basis;
     segue_status st = SEGUE_OK;
     if (!args_has(&b->args, "no-warmup"))
         st = measure(b, prompt, generated > 2 ? 2 : generated, depth, &warm, &hash, err);
@@ -348,7 +411,15 @@ static int run(struct args *args)
         snprintf(number, sizeof number, "%zu", b.threads);
         progress_begin(&b.progress, "bench: sample", false);
         if (threads_n) args_set(&b.args, "threads", number, &err);
-        code = cases(&b);
+        if (args_has(args, "pipelines")) {
+            if (!args_has(args, "repeat")) b.repeats = 4;
+            code = bench_pipelines(&b);
+        } else if (args_has(args, "handoff")) {
+            if (!args_has(args, "repeat")) b.repeats = 11;
+            code = bench_handoff(&b);
+        } else {
+            code = cases(&b);
+        }
         args_free(&b.args);
     }
     if (!code && bench_out_end(&out, &err)) code = out_error(&err, EXIT_NOT_HERE);
@@ -370,9 +441,11 @@ static const struct arg_def own_defs[] = {
     {"threads", 't', ARG_COUNTS, 0, "N,..", "all cores", 1, 4096, "threads of cpu units"},
     {"prefill", 0, ARG_TEXT, ARG_MANY | ARG_MINOR, "U[@A-B]", NULL, 0, 0, "read the prompt on this unit"},
     {"decode", 0, ARG_TEXT, ARG_MANY | ARG_MINOR, "U[@A-B]", NULL, 0, 0, "write the answer on this unit"},
-    {"handoff", 0, ARG_SWITCH, ARG_LATER | ARG_MINOR, NULL, NULL, 0, 0,
-     "measure the hand-off between two units"},
-    {"pipelines", 0, ARG_SWITCH, ARG_LATER | ARG_MINOR, NULL, NULL, 0, 0, "a row per pipeline"},
+    {"handoff", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0,
+     "the hand-off from --prefill U to --decode V (-p 410 -n 64 -r 11)"},
+    {"pipelines", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "a row per pipeline and prompt (-p 6,133,410 -n 200 -r 4)"},
+    {"pipeline", 0, ARG_TEXT, ARG_MANY | ARG_MINOR, "NAME[+U]", NULL, 0, 0,
+     "a split by name: one:U, gpu, fixed, ane-seq, ane-batch; with --pipelines repeatable, else all of them"},
     {"beside", 0, ARG_COUNT, ARG_LATER | ARG_MINOR, "N", NULL, 0, 0, "decode beside a prefill of N tokens"},
     {"predict", 0, ARG_SWITCH, ARG_LATER | ARG_MINOR, NULL, NULL, 0, 0,
      "compare the planner's prediction with the measurement"},

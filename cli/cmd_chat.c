@@ -13,6 +13,12 @@
 #include "report.h"
 #include "sessions.h"
 
+void chat_leave(struct chat *c, segue_session *session)
+{
+    trace_take(&c->trace, &c->place, session, json_array_size(c->turns));
+    segue_session_close(session);
+}
+
 /* The old session stays when the new one cannot be opened. */
 segue_status chat_open_session(struct chat *c, segue_error *err)
 {
@@ -25,11 +31,13 @@ segue_status chat_open_session(struct chat *c, segue_error *err)
     opts.adapters = c->place.adapters;
     opts.adapters_n = c->place.adapters_n;
     opts.checkpoint_bytes = sessions_checkpoints(&c->args);
+    opts.spans = trace_spans(&c->trace);
     segue_session *fresh = NULL;
+    ahead_forget(c->ahead);
     if (!st) st = segue_session_open(&fresh, c->place.engine, &opts, err);
     if (!st) {
         c->seed = choice.sampling.seed;
-        segue_session_close(c->session);
+        chat_leave(c, c->session);
         c->session = fresh;
     }
     choice_free(&choice);
@@ -71,8 +79,39 @@ static segue_status render(struct chat *c, struct prompt *out, segue_error *err)
     return st;
 }
 
+/* What will stand before the next words, whatever they are: two next turns are rendered, and what they share is known.
+ * The last token may yet melt into the words. */
+static void tell_known(struct chat *c)
+{
+    struct prompt two[2] = {{0}};
+    segue_error ignored;
+    segue_status st = SEGUE_OK;
+    for (int i = 0; i < 2 && !st; i++) {
+        chat_add(c, "user", i ? "a" : "I");
+        st = render(c, &two[i], &ignored);
+        json_array_remove(c->messages, json_array_size(c->messages) - 1);
+    }
+    size_t same = 0;
+    while (!st && same < two[0].n && same < two[1].n && two[0].ids[same] == two[1].ids[same]) same++;
+    if (same > 1) ahead_known(c->ahead, two[0].ids, same - 1);
+    prompt_free(&two[0]);
+    prompt_free(&two[1]);
+}
+
+/* What was read before the turn came, and how long that took beside the last answer. */
+static void put_ahead(struct chat *c, uint64_t waited_ns)
+{
+    uint64_t ns;
+    size_t n = ahead_tokens(c->ahead, &ns);
+    json_t *o = json_object();
+    json_object_set_new(o, "tokens", json_integer((json_int_t)n));
+    json_object_set_new(o, "ms", out_real((double)ns / 1e6));
+    json_object_set_new(o, "waited_ms", out_real((double)waited_ns / 1e6));
+    json_object_set_new(c->last, "ahead", o);
+}
+
 /* On a pipe only --json asks for them. */
-static void keep_figures(struct chat *c, const struct answer *a, const struct prompt *prompt)
+static void keep_figures(struct chat *c, const struct answer *a, const struct prompt *prompt, uint64_t waited_ns)
 {
     struct report r = {.place = &c->place,
                        .answer = a,
@@ -83,9 +122,20 @@ static void keep_figures(struct chat *c, const struct answer *a, const struct pr
                        .measure_roof = a->finish && strcmp(a->finish, "cancel") != 0};
     json_decref(c->last);
     c->last = report_json(&r);
+    if (c->ahead) put_ahead(c, waited_ns);
     json_array_append(c->turns, c->last);
     c->reuse_reason = NULL;
     if (c->edited && !args_has(&c->args, "quiet")) report_line(&r);
+}
+
+/* The session that read ahead goes on in place of the old one. */
+static segue_status take_up(struct chat *c, const struct prompt *prompt, uint64_t *waited_ns, segue_error *err)
+{
+    segue_session *old = c->session;
+    ahead_turn(c->ahead, &c->session, prompt->ids, prompt->n, waited_ns);
+    if (c->session == old) return SEGUE_OK;
+    chat_leave(c, old);
+    return chat_sampling(c, err);
 }
 
 /* An interrupt ends the answer, not the turn: what was said stays in the conversation. */
@@ -93,15 +143,17 @@ segue_status chat_answer(struct chat *c, segue_error *err)
 {
     struct prompt prompt = {0};
     struct answer a = {0};
-    uint64_t begun = out_now_ns();
+    uint64_t begun = out_now_ns(), waited_ns = 0;
     segue_status st = render(c, &prompt, err);
     if (!st && prompt.n == 0) st = out_fail(err, SEGUE_EARG, "chat: the prompt is empty; write something");
+    if (!st) st = take_up(c, &prompt, &waited_ns, err);
     if (!st) st = sessions_follow(c->session, prompt.ids, prompt.n, err);
     if (!st) {
         interrupt_forget();
         interrupt_watch(c->session);
         answer_begin(&a, &c->place, &c->args, c->session, begun, !args_has(&c->args, "json"));
         a.waiting = sessions_waiting(c->session);
+        a.ahead = c->ahead;
         answer_run(&a);
         interrupt_unwatch(c->session);
         if (a.text.len || a.finish)
@@ -114,7 +166,8 @@ segue_status chat_answer(struct chat *c, segue_error *err)
             *err = lost;
             st = lost.status;
         }
-        keep_figures(c, &a, &prompt);
+        if (c->ahead && !st) tell_known(c);
+        keep_figures(c, &a, &prompt, waited_ns);
     }
     answer_free(&a);
     prompt_free(&prompt);
@@ -192,6 +245,7 @@ static bool turn(struct chat *c, const char *line, int *code)
 
 static void close_all(struct chat *c)
 {
+    ahead_close(c->ahead);
     segue_session_close(c->session);
     place_close(&c->place);
     json_decref(c->messages);
@@ -231,6 +285,8 @@ static int run(struct args *args)
         close_all(&c);
         return code;
     }
+    trace_begin(&c.trace, &c.args);
+    if (report_phase_unit(&c.place, 0) != report_phase_unit(&c.place, 1)) c.ahead = ahead_open();
     segue_status st = begin(&c, &err);
     if (st) {
         code = out_error(&err, EXIT_REFUSED);
@@ -256,6 +312,8 @@ static int run(struct args *args)
     if (!c.edited && interrupt_seen()) code = EXIT_INTERRUPTED;
     if (args_has(args, "save") && !code && sessions_save_to(c.session, args_text(args, "save"), &err))
         code = out_error(&err, EXIT_NOT_HERE);
+    trace_take(&c.trace, &c.place, c.session, json_array_size(c.turns));
+    if (trace_end(&c.trace, &c.place, &err) && !code) code = out_error(&err, EXIT_NOT_HERE);
     if (args_has(args, "json")) {
         json_t *o = c.failure.status ? out_error_json(&c.failure, EXIT_NOT_HERE) : json_object();
         json_object_set(o, "messages", c.messages);

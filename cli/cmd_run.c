@@ -11,6 +11,7 @@
 #include "report.h"
 #include "requests.h"
 #include "sessions.h"
+#include "trace.h"
 
 struct job {
     struct args *args;
@@ -21,6 +22,7 @@ struct job {
     segue_session *session;
     const char *reuse_reason; /* when the session knows no better one than first-use */
     uint64_t begun_ns;
+    struct trace trace;
 };
 
 /* The answer is there; say what it was and how it went. */
@@ -77,6 +79,7 @@ static segue_status open_session(struct job *j, segue_error *err)
     opts.adapters = j->place.adapters;
     opts.adapters_n = j->place.adapters_n;
     opts.checkpoint_bytes = sessions_checkpoints(j->args);
+    opts.spans = trace_spans(&j->trace);
     char *path = sessions_path(j->args);
     segue_status st;
     if (path && (args_has(j->args, "load") || folders_is_file(path)))
@@ -142,8 +145,11 @@ static int run(struct args *args)
     }
     int code = place_open(&j.place, args, 0);
     if (code) return code;
+    trace_begin(&j.trace, args);
     j.begun_ns = out_now_ns();
-    code = args_has(args, "requests") ? requests_run(args, &j.place) : answer(&j);
+    code = args_has(args, "requests") ? requests_run(args, &j.place, &j.trace) : answer(&j);
+    trace_take(&j.trace, &j.place, j.session, 0);
+    if (trace_end(&j.trace, &j.place, &err) && !code) code = out_error(&err, EXIT_NOT_HERE);
     if (j.session) interrupt_unwatch(j.session);
     answer_free(&j.answer);
     prompt_free(&j.prompt);

@@ -25,7 +25,8 @@ static const struct arg_def unit_defs[] = {
     {"decode", 0, ARG_TEXT, ARG_MANY | ARG_MINOR, "U[@A-B]", NULL, 0, 0,
      "write the answer on this unit, or layers A to B of it"},
     {"threads", 't', ARG_COUNT, 0, "N", "all cores", 1, 4096, "threads of cpu units; changes no token"},
-    {"pipeline", 0, ARG_TEXT, ARG_LATER | ARG_MINOR, "NAME[+U]", NULL, 0, 0, "a named split of the work"},
+    {"pipeline", 0, ARG_TEXT, ARG_MINOR, "NAME[+U]", NULL, 0, 0,
+     "a split by name: one:U, gpu, fixed, ane-seq, ane-batch; +U writes on unit U"},
     ARG_END};
 const struct arg_group flags_units = {"Units", unit_defs};
 
@@ -103,7 +104,7 @@ static const struct arg_def report_defs[] = {
     {"quiet", 'q', ARG_SWITCH, ARG_MINOR, NULL, NULL, 0, 0, "no closing line and no progress on stderr"},
     {"verify", 0, ARG_COUNT, ARG_LATER | ARG_MINOR, "N", "0", 0, 0, "check every N-th row against ref"},
     {"record", 0, ARG_FILE, ARG_LATER | ARG_MINOR, "FILE", NULL, 0, 0, "record the run for segue replay"},
-    {"trace", 0, ARG_FILE, ARG_LATER | ARG_MINOR, "FILE", NULL, 0, 0, "write a timeline"},
+    {"trace", 0, ARG_FILE, ARG_MINOR, "FILE", NULL, 0, 0, "write what ran when, in Chrome's trace format"},
     {"meter", 0, ARG_TEXT, ARG_LATER | ARG_MINOR, "METER", "none", 0, 0, "measure energy"},
     ARG_END};
 const struct arg_group flags_reports = {"Reports", report_defs};

@@ -219,23 +219,29 @@ static char *named(const char *name)
 }
 
 /* A path that exists goes before a name in the models folder. */
-segue_status folders_model(const struct args *args, char **path, segue_error *err)
+segue_status folders_model_named(const char *name, char **path, segue_error *err)
 {
-    const char *name = args_text(args, "model");
-    if (!name) name = variable("SEGUE_MODEL");
-    bool preset = !name;
-    if (preset) name = FOLDERS_DEFAULT_MODEL;
     struct stat s;
-    char *found = !preset && !stat(name, &s) ? out_strdup(name) : named(name);
-    if (!found && preset)
-        return out_fail(
-            err, SEGUE_EARG,
-            "model: none given and the default one is not here: name one with -m, or fetch it with make run");
+    char *found = !stat(name, &s) ? out_strdup(name) : named(name);
     if (!found)
         return out_fail(err, SEGUE_EIO,
                         "model: %.300s: no such file or folder, and no model of that name; see segue models, "
                         "or segue pull",
                         name);
+    *path = inside(found);
+    return SEGUE_OK;
+}
+
+segue_status folders_model(const struct args *args, char **path, segue_error *err)
+{
+    const char *name = args_text(args, "model");
+    if (!name) name = variable("SEGUE_MODEL");
+    if (name) return folders_model_named(name, path, err);
+    char *found = named(FOLDERS_DEFAULT_MODEL);
+    if (!found)
+        return out_fail(
+            err, SEGUE_EARG,
+            "model: none given and the default one is not here: name one with -m, or fetch it with make run");
     *path = inside(found);
     return SEGUE_OK;
 }

@@ -30,6 +30,8 @@ bool folders_plain_path(const char *path);
 char *folders_hub_snapshot(const char *id, const char *revision);
 
 /* -m, $SEGUE_MODEL or the default model: a path that exists. EARG: nothing of that name. */
+/* The same for a name that was given elsewhere. */
+segue_status folders_model_named(const char *name, char **path, segue_error *err);
 segue_status folders_model(const struct args *args, char **path, segue_error *err);
 
 #endif

@@ -267,6 +267,7 @@ void answer_run(struct answer *a)
 {
     segue_error err;
     segue_status read = read_prompt(a, &err);
+    if (!read) read = ahead_follow(a->ahead, a->session, &err);
     if (read) {
         answer_take(a, read, -1, &err);
         return;
@@ -285,6 +286,7 @@ void answer_run(struct answer *a)
         int32_t token = -1;
         segue_status st = segue_session_next(a->session, &token, &err);
         if (answer_take(a, st, token, &err)) return;
+        ahead_token(a->ahead, token);
     }
 }
 

@@ -3,6 +3,7 @@
 #ifndef SEGUE_CLI_GENERATE_H
 #define SEGUE_CLI_GENERATE_H
 
+#include "ahead.h"
 #include "place.h"
 
 /* How tokens are chosen, from flags, the model's own defaults, or llama.cpp's. */
@@ -17,6 +18,7 @@ void choice_free(struct choice *c);
 struct answer {
     const segue_model *model;
     segue_session *session;
+    struct ahead *ahead; /* is told the tokens; NULL */
     bool to_stdout, terminal, quiet;
     size_t waiting, chunk; /* prompt tokens to compute before the first one; how many at a time */
     segue_text pieces;

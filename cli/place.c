@@ -3,26 +3,32 @@
 #include "place.h"
 #include "folders.h"
 #include "machine.h"
+#include "pipeline.h"
 #include "progress.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* EUNSUPPORTED here is about the file, so exit 4. */
-int place_open_model(struct place *p, const struct args *args)
+static segue_status try_model(struct place *p, const struct args *args, segue_error *err)
 {
     *p = (struct place){0};
-    segue_error err;
     uint64_t begun = out_now_ns();
-    segue_status st = folders_model(args, &p->path, &err);
-    if (!st) st = segue_model_open(&p->model, p->path, NULL, &err);
+    segue_status st = folders_model(args, &p->path, err);
+    if (!st) st = segue_model_open(&p->model, p->path, NULL, err);
     if (!st) {
         p->info = SEGUE_INIT(segue_model_info);
-        st = segue_model_info_get(p->model, &p->info, &err);
+        st = segue_model_info_get(p->model, &p->info, err);
     }
     p->load_ns = out_now_ns() - begun;
     if (!st && p->info.warning) out_note("%s: tokenizer: %s", p->path, p->info.warning);
-    if (!st) return EXIT_DONE;
+    return st;
+}
+
+/* EUNSUPPORTED here is about the file, so exit 4. */
+int place_open_model(struct place *p, const struct args *args)
+{
+    segue_error err;
+    if (!try_model(p, args, &err)) return EXIT_DONE;
     int code = out_error(&err, EXIT_REFUSED);
     place_close(p);
     return code;
@@ -31,11 +37,6 @@ int place_open_model(struct place *p, const struct args *args)
 /* Threads are a property of cpu units; a unit that is not one is left as it was opened. */
 segue_status place_unit(segue_unit **out, const char *spec, unsigned threads, segue_error *err)
 {
-    if (spec && strstr(spec, "model="))
-        return out_fail(err, SEGUE_EUNSUPPORTED,
-                        "unit: %.200s: another storage per unit (model=) is not in this build; "
-                        "leave it out",
-                        spec);
     segue_unit_info info = SEGUE_INIT(segue_unit_info);
     segue_status st = segue_unit_open(out, spec, err);
     if (!st && !threads) return SEGUE_OK;
@@ -51,6 +52,45 @@ segue_status place_unit(segue_unit **out, const char *spec, unsigned threads, se
     return st;
 }
 
+/* Cut model=PATH out of a spec: what is left is the unit's; *path (memory of the caller) is NULL when there
+ * is none. A path holds no comma. */
+static char *cut_model(const char *spec, char **path)
+{
+    char *rest = out_strdup(spec), *at = rest;
+    *path = NULL;
+    while ((at = strstr(at, "model=")) && (at == rest || (at[-1] != ',' && at[-1] != ':'))) at++;
+    if (!at) return rest;
+    size_t len = strcspn(at, ",");
+    *path = out_printf("%.*s", (int)(len - 6), at + 6);
+    char *tail = at + len + (at[len] == ',');
+    memmove(at, tail, strlen(tail) + 1);
+    size_t n = strlen(rest);
+    if (n && (rest[n - 1] == ',' || rest[n - 1] == ':')) rest[n - 1] = 0;
+    return rest;
+}
+
+static segue_status other_model(struct place *p, size_t at, const char *name, segue_error *err)
+{
+    char *path = NULL;
+    segue_status st = folders_model_named(name, &path, err);
+    if (!st) st = segue_model_open(&p->models[at], path, NULL, err);
+    p->model_info[at] = SEGUE_INIT(segue_model_info);
+    if (!st) st = segue_model_info_get(p->models[at], &p->model_info[at], err);
+    free(path);
+    return st;
+}
+
+static segue_status open_unit(struct place *p, size_t at, const char *spec, unsigned threads,
+                              segue_error *err)
+{
+    char *path = NULL, *unit = spec ? cut_model(spec, &path) : NULL;
+    segue_status st = place_unit(&p->units[at], unit, threads, err);
+    if (!st && path) st = other_model(p, at, path, err);
+    free(path);
+    free(unit);
+    return st;
+}
+
 /* The place of a unit among p->units; opened when it is new. */
 static segue_status unit_index(struct place *p, const char *spec, unsigned threads, uint32_t *index,
                                segue_error *err)
@@ -63,13 +103,23 @@ static segue_status unit_index(struct place *p, const char *spec, unsigned threa
     if (p->units_n == PLACE_UNITS)
         return out_fail(err, SEGUE_EARG, "units: more than %d named; name fewer", PLACE_UNITS);
     size_t at = p->units_n;
-    segue_status st = place_unit(&p->units[at], spec, threads, err);
+    segue_status st = open_unit(p, at, spec, threads, err);
     if (st) return st;
-    p->specs[at] = spec ? out_strdup(spec) : NULL;
-    p->units_n++;
     p->unit_info[at] = SEGUE_INIT(segue_unit_info);
     *index = (uint32_t)at;
-    return segue_unit_info_get(p->units[at], &p->unit_info[at], err);
+    st = segue_unit_info_get(p->units[at], &p->unit_info[at], err);
+    if (st) return st;
+    for (size_t i = 0; i < at; i++)
+        if ((!spec || !p->specs[i]) && !p->models[i] && !p->models[at] &&
+            !strcmp(p->unit_info[i].spec, p->unit_info[at].spec)) { /* the fastest one is this one */
+            segue_unit_close(p->units[at]);
+            p->units[at] = NULL;
+            *index = (uint32_t)i;
+            return SEGUE_OK;
+        }
+    p->specs[at] = spec ? out_strdup(spec) : NULL;
+    p->units_n++;
+    return SEGUE_OK;
 }
 
 /* "U@A-B" -> unit, layers [A, B + 1); without @: all layers. */
@@ -98,6 +148,31 @@ static segue_status add_part(struct place *p, const char *text, uint32_t phase, 
     return st;
 }
 
+/* A phase of a pipeline: all layers on one unit. */
+static segue_status pipeline_part(struct place *p, const char *spec, uint32_t phase, unsigned threads,
+                                  segue_error *err)
+{
+    segue_part *part = &p->plan.parts[p->plan.parts_n++];
+    *part = (segue_part){.phase = phase, .to = p->info.layers, .expect_j = -1};
+    return unit_index(p, *spec ? spec : NULL, threads, &part->unit, err);
+}
+
+static segue_status open_pipeline(struct place *p, const struct args *args, unsigned threads,
+                                  segue_error *err)
+{
+    struct pipeline pipeline;
+    if (args_has(args, "unit") || args_has(args, "prefill") || args_has(args, "decode"))
+        return out_fail(err, SEGUE_EARG,
+                        "flag --pipeline: it names the units; leave out --unit, --prefill and --decode");
+    p->pipeline = args_text(args, "pipeline");
+    p->planned = true;
+    segue_status st = pipeline_read(&pipeline, p->pipeline, err);
+    memcpy(p->plan.shapes, pipeline.shapes, sizeof p->plan.shapes);
+    if (!st) st = pipeline_part(p, pipeline.prefill, 0, threads, err);
+    if (!st) st = pipeline_part(p, pipeline.decode, 1, threads, err);
+    return st;
+}
+
 /* Without --prefill and --decode one unit does both. A phase that was not named falls to --unit. */
 static segue_status open_units(struct place *p, const struct args *args, segue_error *err)
 {
@@ -105,6 +180,8 @@ static segue_status open_units(struct place *p, const struct args *args, segue_e
     unsigned threads = (unsigned)args_number(args, "threads", 0);
     const char *all = args_text(args, "unit"), *text;
     p->plan = SEGUE_INIT(segue_plan);
+    if (args_find(args->command, "pipeline", 8) && args_has(args, "pipeline"))
+        return open_pipeline(p, args, threads, err);
     p->planned = args_has(args, "prefill") || args_has(args, "decode");
     uint32_t index;
     if (!p->planned) return unit_index(p, all, threads, &index, err);
@@ -171,41 +248,54 @@ static char *store_folder(const struct args *args)
     return NULL;
 }
 
-/* EUNSUPPORTED is about units and features (exit 3) but for adapters, which are files. */
-int place_open(struct place *p, const struct args *args, unsigned flags)
+static segue_status place_engine(struct place *p, const struct args *args, unsigned flags, segue_error *err)
 {
-    int code = place_open_model(p, args);
-    if (code) return code;
-    segue_error err;
-    code = EXIT_NOT_HERE;
+    segue_engine_opts opts = SEGUE_INIT(segue_engine_opts);
+    opts.kv = kv_storage(args_text(args, "kv"));
+    opts.chunk_rows = (uint32_t)args_number(args, "chunk", 0);
+    opts.keep_values = flags & PLACE_KEEP_VALUES ? 1 : 0;
+    char *cache = folders_home("cache"), *store = store_folder(args);
+    opts.store = store;
+    opts.store_memory_bytes = megabytes(args, "store-memory");
+    opts.store_disk_bytes = megabytes(args, "store-disk");
+    opts.cache = cache;
+    opts.models = p->models;
+    opts.plan = place_plan(p);
+    bool quiet = args_find(args->command, "quiet", 5) && args_has(args, "quiet");
+    struct progress_wait *wait = progress_wait_begin("placing the weights", quiet);
+    segue_status st = segue_engine_open(&p->engine, p->model, p->units, p->units_n, &opts, err);
+    progress_wait_end(wait);
+    free(cache);
+    free(store);
+    return st;
+}
+
+/* EUNSUPPORTED is about units and features (exit 3) but for models and adapters, which are files. */
+segue_status place_try(struct place *p, const struct args *args, unsigned flags, int *what, segue_error *err)
+{
+    *what = EXIT_REFUSED;
+    segue_status st = try_model(p, args, err);
+    if (st) return st;
     uint64_t begun = out_now_ns();
-    segue_status st = open_units(p, args, &err);
+    *what = EXIT_NOT_HERE;
+    st = open_units(p, args, err);
     const char *lora;
     for (size_t i = 0; !st && (lora = args_each(args, "lora", i)); i++) {
-        st = place_adapter(p, lora, &err);
-        if (st) code = EXIT_REFUSED;
+        st = place_adapter(p, lora, err);
+        if (st) *what = EXIT_REFUSED;
     }
-    if (!st) {
-        segue_engine_opts opts = SEGUE_INIT(segue_engine_opts);
-        opts.kv = kv_storage(args_text(args, "kv"));
-        opts.chunk_rows = (uint32_t)args_number(args, "chunk", 0);
-        opts.keep_values = flags & PLACE_KEEP_VALUES ? 1 : 0;
-        char *cache = folders_home("cache"), *store = store_folder(args);
-        opts.store = store;
-        opts.store_memory_bytes = megabytes(args, "store-memory");
-        opts.store_disk_bytes = megabytes(args, "store-disk");
-        opts.cache = cache;
-        bool quiet = args_find(args->command, "quiet", 5) && args_has(args, "quiet");
-        struct progress_wait *wait = progress_wait_begin("placing the weights", quiet);
-        st = segue_engine_open(&p->engine, p->model, p->units, p->units_n, &opts, &err);
-        progress_wait_end(wait);
-        free(cache);
-        free(store);
-    }
+    if (!st) st = place_engine(p, args, flags, err);
     p->compile_ns = out_now_ns() - begun;
     machine_peak_bytes();
-    if (!st) return EXIT_DONE;
-    code = out_error(&err, code);
+    return st;
+}
+
+int place_open(struct place *p, const struct args *args, unsigned flags)
+{
+    int what;
+    segue_error err;
+    if (!place_try(p, args, flags, &what, &err)) return EXIT_DONE;
+    int code = out_error(&err, what);
     place_close(p);
     return code;
 }
@@ -217,6 +307,7 @@ void place_close(struct place *p)
     segue_engine_close(p->engine);
     for (size_t i = 0; i < PLACE_UNITS; i++) {
         segue_unit_close(p->units[i]);
+        segue_model_close(p->models[i]);
         free(p->specs[i]);
     }
     segue_model_close(p->model);

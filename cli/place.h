@@ -16,10 +16,13 @@ struct place {
     segue_unit *units[PLACE_UNITS];
     char *specs[PLACE_UNITS]; /* as the user wrote them; NULL = the library's choice */
     segue_unit_info unit_info[PLACE_UNITS];
+    segue_model *models[PLACE_UNITS]; /* another storage of the model for that unit (model=); NULL: the model */
+    segue_model_info model_info[PLACE_UNITS];
     size_t units_n;
     segue_engine *engine;
     segue_plan plan;
-    bool planned; /* the plan comes from flags */
+    bool planned;         /* the plan comes from flags */
+    const char *pipeline; /* its name, when it has one */
     segue_adapter *adapters[PLACE_ADAPTERS];
     size_t adapters_n;
     uint64_t load_ns, compile_ns;
@@ -29,6 +32,8 @@ struct place {
 /* Each prints its error and gives an exit code; 0 = done. A failed open leaves nothing open. */
 int place_open_model(struct place *p, const struct args *args);
 int place_open(struct place *p, const struct args *args, unsigned flags);
+/* Without printing: *what is the exit code of EUNSUPPORTED, which says whether a file or a unit was refused. */
+segue_status place_try(struct place *p, const struct args *args, unsigned flags, int *what, segue_error *err);
 void place_close(struct place *p);
 
 /* Open one unit by its spec (NULL: the fastest real one); threads 0 = as the spec says. */

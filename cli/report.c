@@ -10,16 +10,18 @@
 
 static double ms(uint64_t from, uint64_t to) { return to > from ? (double)(to - from) / 1e6 : 0; }
 
-json_t *report_model_json(const struct place *p)
+static json_t *model_json(const segue_model_info *info)
 {
     json_t *m = json_object();
-    json_object_set_new(m, "path", out_string(p->path, strlen(p->path)));
-    json_object_set_new(m, "family", json_string(p->info.family ? p->info.family : ""));
-    json_object_set_new(m, "storage", json_string(p->info.storage ? p->info.storage : ""));
-    json_object_set_new(m, "shape_id", json_string(p->info.shape_id));
-    json_object_set_new(m, "weights_id", json_string(p->info.weights_id));
+    json_object_set_new(m, "path", out_string(info->path, strlen(info->path)));
+    json_object_set_new(m, "family", json_string(info->family ? info->family : ""));
+    json_object_set_new(m, "storage", json_string(info->storage ? info->storage : ""));
+    json_object_set_new(m, "shape_id", json_string(info->shape_id));
+    json_object_set_new(m, "weights_id", json_string(info->weights_id));
     return m;
 }
+
+json_t *report_model_json(const struct place *p) { return model_json(&p->info); }
 
 size_t report_phase_unit(const struct place *p, uint32_t phase)
 {
@@ -121,8 +123,10 @@ static void put_times(json_t *o, const struct report *r, const struct rates *rat
     uint64_t handoff = a->at_end.handoff_ns - a->at_begin.handoff_ns;
     bool two = report_phase_unit(r->place, 0) != report_phase_unit(r->place, 1);
     report_positive(o, "handoff_ms", (double)handoff / 1e6,
-                    two ? "the unit gave no time" : "one unit: no hand-off");
-    out_null(o, "handoff_exposed_ms", two ? "not measured in this build" : "one unit: no hand-off");
+                 two ? "nothing was handed over" : "one unit: no hand-off");
+    report_positive(o, "handoff_exposed_ms",
+                 (double)(a->at_end.handoff_exposed_ns - a->at_begin.handoff_exposed_ns) / 1e6,
+                 two ? "nothing was handed over" : "one unit: no hand-off");
     json_object_set_new(o, "decode_ms", out_real(rates->decode_s * 1e3));
     report_positive(o, "prefill_tok_s", rates->prefill_tok_s, "no prompt token was computed");
     report_positive(o, "decode_tok_s", rates->decode_tok_s, "fewer than two tokens came out");
@@ -167,21 +171,32 @@ static void put_ops(json_t *o, const struct place *p, uint32_t from, uint32_t to
     free(listing.data);
 }
 
+static segue_use use_of(const segue_stats *s, uint32_t phase, size_t unit, uint32_t from, uint32_t to)
+{
+    for (size_t i = 0; i < s->uses_n; i++)
+        if (s->uses[i].unit == unit && s->uses[i].phase == phase && s->uses[i].from == from &&
+            s->uses[i].to == to)
+            return s->uses[i];
+    return (segue_use){0};
+}
+
 /* One unit in one phase: what it ran and how long. Nothing is refused once the engine stands. */
 static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, uint32_t from, uint32_t to)
 {
-    const struct rates rates = rates_of(r->answer);
-    const segue_stats *b = &r->answer->at_begin, *f = &rates.first, *e = &r->answer->at_end;
+    const segue_stats *e = &r->answer->at_end;
     json_t *o = json_object(), *layers = json_array();
     json_object_set_new(o, "unit", json_string(r->place->unit_info[unit].spec));
     json_object_set_new(o, "phase", json_string(phase ? "decode" : "prefill"));
+    if (r->place->models[unit]) json_object_set_new(o, "model", model_json(&r->place->model_info[unit]));
     json_array_append_new(layers, json_integer(from));
     json_array_append_new(layers, json_integer(to ? to - 1 : 0));
     json_object_set_new(o, "layers", layers);
     put_ops(o, r->place, from, to);
-    uint64_t n = phase ? e->dispatches - f->dispatches : f->dispatches - b->dispatches;
-    json_object_set_new(o, "dispatches", json_integer((json_int_t)n));
-    json_object_set_new(o, "ms", out_real(1e3 * (phase ? rates.decode_s : rates.prefill_s)));
+    segue_use use = use_of(e, phase, unit, from, to),
+              before = use_of(&r->answer->at_begin, phase, unit, from, to);
+    json_object_set_new(o, "runs", json_integer((json_int_t)(use.runs - before.runs)));
+    json_object_set_new(o, "dispatches", json_integer((json_int_t)(use.dispatches - before.dispatches)));
+    json_object_set_new(o, "ms", out_real((double)(use.ns - before.ns) / 1e6));
     segue_unit_info now = SEGUE_INIT(segue_unit_info); /* a unit that was lost may be another process by now */
     bool apart = segue_unit_info_get(r->place->units[unit], &now, NULL) == SEGUE_OK && now.pid;
     json_object_set_new(o, "pid", json_integer(apart ? (json_int_t)now.pid : (json_int_t)getpid()));

@@ -1,8 +1,10 @@
 /* requests.c: many prompts in one process. A line of the file is the command line in JSON; up to N of them
- * are sessions that take one token each per round (segue_session_step). Replies leave in the order of the
- * lines. Must never do: let one bad line end the others. SPDX-License-Identifier: MIT */
+ * are sessions that take one token each per round (segue_session_step). Where one unit reads and another one
+ * writes, a thread of its own reads the prompts, so that both units work at once. Replies leave in the order
+ * of the lines. Must never do: let one bad line end the others. SPDX-License-Identifier: MIT */
 #include "requests.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include "interrupt.h"
@@ -16,13 +18,29 @@ struct request {
     struct prompt prompt;
     struct answer answer;
     segue_session *session;
+    size_t number; /* of its line, from 0 */
     bool live;
     json_t *reply; /* set when it is done */
+    bool reading;  /* the reader's, under its lock */
+    segue_status read;
+    segue_error read_err;
+};
+
+/* Reads prompts one after the other, on the unit that reads. */
+struct reader {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct request *queue[256]; /* as many as --parallel allows */
+    size_t n;
+    bool on, stop;
 };
 
 struct batch {
     const struct args *args;
     struct place *place;
+    struct trace *trace;
+    struct reader reader;
     struct out_text text;
     char *at; /* the next line */
     size_t line;
@@ -30,6 +48,57 @@ struct batch {
     size_t n;
     int code; /* the first failure's exit code */
 };
+
+/* --- the reader --- */
+
+static void *reader_main(void *arg)
+{
+    struct reader *r = arg;
+    pthread_mutex_lock(&r->lock);
+    while (!r->stop) {
+        if (!r->n) {
+            pthread_cond_wait(&r->changed, &r->lock);
+            continue;
+        }
+        struct request *q = r->queue[0];
+        memmove(r->queue, r->queue + 1, --r->n * sizeof(struct request *));
+        pthread_mutex_unlock(&r->lock);
+        q->read = segue_session_prefill(q->session, 0, NULL, &q->read_err);
+        pthread_mutex_lock(&r->lock);
+        q->reading = false;
+        pthread_cond_broadcast(&r->changed);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return NULL;
+}
+
+static void reader_open(struct reader *r)
+{
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->changed, NULL);
+    r->on = pthread_create(&r->thread, NULL, reader_main, r) == 0;
+}
+
+static void reader_take(struct reader *r, struct request *q)
+{
+    pthread_mutex_lock(&r->lock);
+    q->reading = true;
+    r->queue[r->n++] = q;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void reader_close(struct reader *r)
+{
+    if (!r->on) return;
+    pthread_mutex_lock(&r->lock);
+    r->stop = true;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+    pthread_join(r->thread, NULL);
+}
+
+/* --- requests --- */
 
 /* Lists are repeated flags; false and null are flags that are not given. */
 static segue_status set_value(struct args *args, const char *key, const json_t *v, segue_error *err)
@@ -117,6 +186,7 @@ static segue_status start(struct batch *b, struct request *q, segue_error *err)
     opts.sampling = &q->choice.sampling;
     opts.adapters = b->place->adapters;
     opts.adapters_n = b->place->adapters_n;
+    opts.spans = trace_spans(b->trace);
     opts.checkpoint_bytes = sessions_checkpoints(&q->args);
     if (!st) st = segue_session_open(&q->session, b->place->engine, &opts, err);
     if (!st) st = segue_session_append(q->session, q->prompt.ids, q->prompt.n, err);
@@ -124,7 +194,10 @@ static segue_status start(struct batch *b, struct request *q, segue_error *err)
     interrupt_watch(q->session);
     answer_begin(&q->answer, b->place, &q->args, q->session, begun, false);
     q->live = q->answer.limit > 0;
-    if (!q->live) answer_run(&q->answer);
+    if (!q->live)
+        answer_run(&q->answer);
+    else if (b->reader.on)
+        reader_take(&b->reader, q);
     return SEGUE_OK;
 }
 
@@ -156,6 +229,7 @@ static void settle(struct batch *b, struct request *q, const segue_error *failed
     json_object_set(q->reply, "id", q->id ? q->id : json_null());
     q->live = false;
     if (q->session) interrupt_unwatch(q->session);
+    trace_take(b->trace, b->place, q->session, q->number);
     segue_session_close(q->session);
     q->session = NULL;
     answer_free(&q->answer);
@@ -177,6 +251,7 @@ static void fill(struct batch *b, size_t parallel)
         if (strspn(line, " \t\r") >= len) continue;
         segue_error err;
         struct request *q = out_alloc(sizeof *q);
+        q->number = b->line - 1;
         b->queue = out_realloc(b->queue, (b->n + 1) * sizeof *b->queue);
         b->queue[b->n++] = q;
         segue_status st = read_line(b, q, line, len, &err);
@@ -184,6 +259,32 @@ static void fill(struct batch *b, size_t parallel)
         if (st || !q->live) settle(b, q, st ? &err : NULL);
         live += q->live;
     }
+}
+
+/* Requests whose prompt is read, at least one where any lives; those whose reading failed are settled here.
+ */
+static size_t ready(struct batch *b, struct request **live, size_t parallel)
+{
+    struct reader *r = &b->reader;
+    size_t n = 0, lives = 0;
+    do {
+        if (r->on) pthread_mutex_lock(&r->lock);
+        if (lives && !n) pthread_cond_wait(&r->changed, &r->lock);
+        lives = n = 0;
+        for (size_t i = 0; i < b->n && n < parallel; i++) {
+            lives += b->queue[i]->live;
+            if (b->queue[i]->live && !b->queue[i]->reading) live[n++] = b->queue[i];
+        }
+        if (r->on) pthread_mutex_unlock(&r->lock);
+    } while (lives && !n);
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (live[i]->read && answer_take(&live[i]->answer, live[i]->read, -1, &live[i]->read_err))
+            settle(b, live[i], NULL);
+        else
+            live[kept++] = live[i];
+    }
+    return kept;
 }
 
 /* One token for every live request. */
@@ -194,12 +295,8 @@ static void step(struct batch *b, size_t parallel)
     int32_t *tokens = out_alloc(parallel * sizeof *tokens);
     segue_status *each = out_alloc(parallel * sizeof *each);
     segue_error err = {0};
-    size_t n = 0;
-    for (size_t i = 0; i < b->n && n < parallel; i++)
-        if (b->queue[i]->live) {
-            live[n] = b->queue[i];
-            sessions[n++] = b->queue[i]->session;
-        }
+    size_t n = ready(b, live, parallel);
+    for (size_t i = 0; i < n; i++) sessions[i] = live[i]->session;
     segue_status st = n ? segue_session_step(sessions, n, tokens, each, &err) : SEGUE_OK;
     for (size_t i = 0; i < n; i++) {
         segue_status own = st == SEGUE_EARG || st == SEGUE_EUNSUPPORTED ? st : each[i];
@@ -225,13 +322,14 @@ static segue_status drain(struct batch *b, segue_error *err)
     return st;
 }
 
-int requests_run(const struct args *args, struct place *place)
+int requests_run(const struct args *args, struct place *place, struct trace *trace)
 {
-    struct batch b = {.args = args, .place = place};
+    struct batch b = {.args = args, .place = place, .trace = trace};
     size_t parallel = (size_t)args_number(args, "parallel", 4);
     segue_error err;
     segue_status st = prompt_file(args_text(args, "requests"), &b.text, &err);
     b.at = b.text.data;
+    if (!st && report_phase_unit(place, 0) != report_phase_unit(place, 1)) reader_open(&b.reader);
     while (!st) {
         fill(&b, parallel);
         if (b.n == 0) break;
@@ -239,6 +337,7 @@ int requests_run(const struct args *args, struct place *place)
         st = drain(&b, &err);
     }
     interrupt_hold(true);
+    reader_close(&b.reader);
     int code = st ? out_error(&err, EXIT_NOT_HERE) : interrupt_seen() ? EXIT_INTERRUPTED : b.code;
     for (size_t i = 0; i < b.n; i++) {
         if (b.queue[i]->live) settle(&b, b.queue[i], &err);

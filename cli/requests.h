@@ -3,8 +3,8 @@
 #ifndef SEGUE_CLI_REQUESTS_H
 #define SEGUE_CLI_REQUESTS_H
 
-#include "place.h"
+#include "trace.h"
 
-int requests_run(const struct args *args, struct place *place);
+int requests_run(const struct args *args, struct place *place, struct trace *trace);
 
 #endif

@@ -205,6 +205,7 @@ SEGUE_API void segue_adapter_close(segue_adapter *adapter);
 
 enum { SEGUE_KV_DEFAULT = 0, SEGUE_KV_F32 = 1, SEGUE_KV_F16 = 2, SEGUE_KV_BF16 = 3, SEGUE_KV_Q8 = 4 };
 
+struct segue_plan;
 typedef struct segue_engine_opts {
     uint32_t size;
     uint32_t kv;             /* SEGUE_KV_*: storage of K and V; default f16, on ref f32 */
@@ -215,6 +216,9 @@ typedef struct segue_engine_opts {
     uint64_t store_memory_bytes, store_disk_bytes;   /* its bounds; 0 = 512 MiB, 4 GiB (all models in the folder) */
     const char *cache;       /* folder that may be emptied at any time, for repacked weights; NULL = keep none */
     uint64_t cache_bytes;    /* what that folder may hold; the entries used longest ago go; 0 = 16 GiB */
+    segue_model *const *models;  /* [n] another storage of the same model for that unit, NULL = the engine's own; the
+                              * array may be NULL. EFORMAT: another shape id */
+    const struct segue_plan *plan;  /* what will be run: only its parts are placed now. NULL: all layers on every unit */
 } segue_engine_opts;
 
 typedef struct segue_part {
@@ -230,6 +234,8 @@ typedef struct segue_plan {
     uint32_t parts_n;
     segue_part parts[8];
     uint64_t handoff_ns;     /* 0 = none, or not known */
+    uint32_t shapes[4];      /* rows of a prefill run, rising, 0 ends the list: the smallest that fits, several of the
+                              * largest for more. All 0: runs of the engine's chunk_rows */
 } segue_plan;
 
 typedef struct segue_task {
@@ -287,9 +293,28 @@ typedef struct segue_session_opts {
     uint32_t repair;             /* load: 1 = a file that does not fit gives its tokens, to be computed anew by the
                                   * next call, where those are sound and of this vocabulary */
     uint32_t no_store;           /* 1: neither take from the engine's prefix store nor give to it */
+    size_t spans;                /* keep a record of the last so many spans of work (segue_stats.spans); 0 = none */
 } segue_session_opts;
 
 #define SEGUE_NO_CHECKPOINTS UINT64_MAX   /* checkpoint_bytes: none at all */
+
+
+/* What one part of a plan really ran so far. */
+typedef struct segue_use {
+    uint32_t unit, phase;        /* as in segue_part */
+    uint32_t from, to;
+    uint64_t runs, rows, dispatches, ns;
+} segue_use;
+
+enum { SEGUE_SPAN_PREFILL = 0, SEGUE_SPAN_DECODE = 1, SEGUE_SPAN_HANDOFF = 2 };
+/* One piece of work of a session; the times are of the system's monotonic clock. */
+typedef struct segue_span {
+    uint64_t begin_ns, end_ns;
+    uint32_t what;               /* SEGUE_SPAN_* */
+    uint32_t unit, to_unit;      /* index into the engine's units; to_unit: of a hand-off, else as unit */
+    uint32_t from, to;           /* layers */
+    uint64_t first, rows;        /* of the sequence; a hand-off has all that moved */
+} segue_span;
 
 typedef struct segue_logprob {
     int32_t token;
@@ -321,6 +346,12 @@ typedef struct segue_stats {
     const char *packed_why;            /* why not, or why an entry was replaced; NULL = nothing to say */
     size_t losses_n;                   /* all; the last four are kept, loss i at losses[i % 4] */
     segue_loss losses[4];
+    uint64_t handoff_exposed_ns;       /* of handoff_ns: when no unit was running */
+    uint32_t direct;                   /* 1: the last hand-off passed memory on, nothing was copied */
+    segue_use uses[16];                /* [uses_n] */
+    size_t uses_n;
+    const segue_span *spans;           /* [spans_n] oldest first, the last ones of spans_all; until the next call */
+    size_t spans_n, spans_all;
 } segue_stats;
 
 SEGUE_API segue_status segue_session_open(segue_session **out, segue_engine *engine, const segue_session_opts *opts,

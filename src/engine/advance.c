@@ -23,6 +23,7 @@ segue_status sg_session_begin(struct segue_session *s, segue_error *err)
     if (sg_layout_holds(l)) return SEGUE_OK;
     uint64_t rows = s->context - s->tokens_n < ROOM_ROWS ? s->context : s->tokens_n + ROOM_ROWS;
     s->computed = 0;
+    sg_flow_close(s->flow);
     segue_error own, *why = err ? err : &own;
     segue_status status = sg_layout_states(l, rows, why);
     return status == SEGUE_ELOST ? sg_session_recover(s, why) : status;
@@ -39,6 +40,13 @@ static void even_out(struct segue_session *s, uint32_t done)
     sg_session_cut(s, rows);
 }
 
+/* One row that follows others is a token of the answer, but for prompts that are read row by row. */
+static int is_writing(const struct segue_session *s, uint32_t rows)
+{
+    int by_row = s->layouts[SG_READING].chunk_rows == 1, reading = s->split && s->at == SG_READING;
+    return rows == 1 && s->computed && !reading && !(by_row && s->computed < s->given_n);
+}
+
 /* Bytes of weights are reported for writing alone: there they are the roof that speed is measured against. */
 static void count(struct segue_session *s, const struct sg_result *r, int writing)
 {
@@ -49,8 +57,27 @@ static void count(struct segue_session *s, const struct sg_result *r, int writin
 /* A lost unit took the states along; recover.c sees to that. */
 static segue_status fail_run(struct segue_session *s, segue_status status, uint32_t done)
 {
+    sg_flow_close(s->flow);
     if (status != SEGUE_ELOST) even_out(s, done);
     if (status == SEGUE_ECANCELED) atomic_store(&s->cancel, 0);
+    return status;
+}
+
+/* Rows leave for the layout of writing while they are made. What that takes beyond the run is exposed. */
+static segue_status run_flowing(struct segue_session *s, uint32_t k, const struct sg_ask *ask,
+                                const struct sg_batch *b, struct sg_result *r, segue_error *err)
+{
+    const struct sg_stretch *stretch = s->layouts[s->at].stages[k].stretch;
+    struct sg_run *run = NULL;
+    struct sg_batch batch = *b;
+    batch.inline_hint = 0;
+    uint64_t begun = sg_now_ns();
+    SG_TRY(sg_stretch_start(stretch, &batch, r, &run, err));
+    int done = sg_session_follow(s, k, ask->rows, ask->last);
+    uint64_t sent = sg_now_ns();
+    segue_status status = sg_stretch_wait(stretch, run, err);
+    if (!done) sg_flow_close(s->flow);
+    if (status == SEGUE_OK && sent > begun + r->ns) s->stats.handoff_exposed_ns += sent - begun - r->ns;
     return status;
 }
 
@@ -93,15 +120,19 @@ static segue_status run_stage(struct segue_session *s, uint32_t k, struct sg_ask
 #ifdef SEGUE_FAULTS
     if (sg_fault_is_lost(stretch->unit, s->computed, ask->rows, err)) return SEGUE_ELOST;
 #endif
-    segue_status status = sg_stretch_run(stretch, &batch, &result, err);
-    count(s, &result, ask->rows == 1 && s->computed);
+    uint64_t begun = sg_now_ns();
+    segue_status status = sg_session_flow_open(s) ? run_flowing(s, k, ask, &batch, &result, err)
+                                                  : sg_stretch_run(stretch, &batch, &result, err);
+    count(s, &result, is_writing(s, ask->rows));
+    if (status == SEGUE_OK)
+        sg_record_run(s, &l->stages[k], is_writing(s, ask->rows) != 0, begun, ask->rows, &result);
     return status;
 }
 
 segue_status sg_session_run_once(struct segue_session *s, struct sg_ask *ask, segue_error *err)
 {
     uint64_t begun = sg_now_ns();
-    int writing = ask->rows == 1 && s->computed; /* one row that follows others: a token of the answer */
+    int writing = is_writing(s, ask->rows);
     uint32_t done = 0;
     segue_status status = SEGUE_OK;
     for (uint32_t k = 0; k < s->layouts[s->at].n && status == SEGUE_OK; k++) {
@@ -148,7 +179,7 @@ static segue_status run_chunk(struct segue_session *s, size_t rows, int with_log
                               const struct sg_sampler *sampler, int32_t *token, segue_error *err)
 {
     uint32_t wanted = (uint32_t)rows - 1;
-    struct sg_ask ask = {.rows = (uint32_t)rows, .sampler = sampler, .token = -1};
+    struct sg_ask ask = {.rows = (uint32_t)rows, .sampler = sampler, .token = -1, .last = with_logits != 0};
     if (with_logits) {
         ask.wanted = &wanted;
         ask.wanted_n = 1;
@@ -288,6 +319,7 @@ segue_status segue_session_next(segue_session *session, int32_t *token, segue_er
     int here = !waiting(s) || !sg_session_unit_samples(s);
     if (waiting(s)) SG_TRY(run_chunk(s, waiting(s), 1, here ? NULL : &sampler, &chosen, err));
     if (s->split && s->at == SG_READING) SG_TRY(sg_session_carry(s, SG_WRITING, err));
+    else sg_session_tidy(s);
     if (here) SG_TRY(choose_here(s, &sampler, &chosen, err));
     return sg_session_accept(s, chosen, token);
 }

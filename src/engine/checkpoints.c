@@ -158,21 +158,24 @@ static segue_status adopt(struct segue_session *s, struct sg_layout *states)
 {
     for (uint32_t i = 0; i < 2; i++) {
         if (!sg_layout_same(&s->layouts[i], states)) continue;
-        sg_layout_drop_states(&s->layouts[s->at]);
+        sg_layout_drop_states(&s->layouts[0]);
+        sg_layout_drop_states(&s->layouts[1]);
         s->layouts[i] = *states;
         s->at = i;
         return SEGUE_OK;
     }
-    sg_layout_drop_states(&s->layouts[s->at]);
+    sg_layout_drop_states(&s->layouts[0]);
+    sg_layout_drop_states(&s->layouts[1]);
     s->at = SG_READING;
-    segue_status status = sg_bridge_move(states, &s->layouts[SG_READING], s->context, &s->stats, NULL);
-    if (status != SEGUE_OK) sg_layout_drop_states(states);
+    segue_status status = sg_session_move_states(s, states, &s->layouts[SG_READING], NULL);
+    sg_layout_drop_states(states); /* what is left of them */
     return status;
 }
 
 segue_status sg_session_adopt(struct segue_session *s, const struct sg_point *p)
 {
     struct sg_layout states;
+    sg_flow_close(s->flow); /* what is under way belongs to another past */
     SG_TRY(sg_layout_fork(&p->layout, &states, NULL));
     SG_TRY(adopt(s, &states));
     s->computed = p->rows;

@@ -23,14 +23,15 @@ static void stretch_free(struct sg_stretch *s)
 }
 
 /* The unit's queue is entered for the compilation only: other sessions go on between two stretches. */
-static segue_status compile(struct segue_engine *e, struct sg_stretch *s, segue_error *err)
+static segue_status compile(struct segue_engine *e, const struct sg_place *p, struct sg_stretch *s,
+                            segue_error *err)
 {
     int whole = s->from == 0 && s->to == e->graph->layers;
     if (!whole) {
         struct sg_graph_wish wish = {s->from, s->to, s->to == e->graph->layers, e->keep_values};
-        SG_TRY(sg_model_graph(e->model, &wish, &s->own, err));
+        SG_TRY(sg_model_graph(p->model, &wish, &s->own, err));
     }
-    s->graph = whole ? e->graph : s->own;
+    s->graph = !whole ? s->own : p->own ? p->own : e->graph;
     char name[32];
     snprintf(name, sizeof name, "hidden.%u", s->to);
     s->hidden = s->to < e->graph->layers ? sg_graph_output(s->graph, name) : -1;
@@ -38,27 +39,29 @@ static segue_status compile(struct segue_engine *e, struct sg_stretch *s, segue_
         return sg_fail(err, SEGUE_EINTERNAL, "graph refused: layers %u to %u: no output %s; report this",
                        s->from, s->to, name);
     SG_TRY(sg_unit_enter(s->unit, NULL, err));
-    segue_status status = sg_ops_of(s->unit->unit)->compile(s->unit->unit, &s->graph, 1, e->cache ? &e->keep : NULL,
-                                                          &s->program, err);
+    segue_status status =
+        sg_ops_of(s->unit->unit)
+            ->compile(s->unit->unit, &s->graph, 1, e->cache ? &p->keep : NULL, &s->program, err);
     sg_unit_leave(s->unit);
     return status;
 }
 
 /* Under the engine's lock: two sessions that ask for the same stretch must get the same one. */
-static segue_status find_or_compile(struct segue_engine *e, struct segue_unit *unit, uint32_t from,
+static segue_status find_or_compile(struct segue_engine *e, const struct sg_place *p, uint32_t from,
                                     uint32_t to, const struct sg_stretch **out, segue_error *err)
 {
     for (const struct sg_stretch *s = e->stretches; s; s = s->next)
-        if (s->unit == unit && s->from == from && s->to == to) {
+        if (s->unit == p->unit && s->model == p->model && s->from == from && s->to == to) {
             *out = s;
             return SEGUE_OK;
         }
     struct sg_stretch *s = sg_alloc(sizeof *s);
     if (!s) return sg_no_memory("program", sizeof *s, err);
-    s->unit = unit;
+    s->unit = p->unit;
+    s->model = p->model;
     s->from = from;
     s->to = to;
-    segue_status status = compile(e, s, err);
+    segue_status status = compile(e, p, s, err);
     if (status != SEGUE_OK) {
         stretch_free(s);
         return status;
@@ -74,7 +77,7 @@ segue_status sg_engine_stretch(struct segue_engine *e, uint32_t place, uint32_t 
                                const struct sg_stretch **out, segue_error *err)
 {
     pthread_mutex_lock(&e->lock);
-    segue_status status = find_or_compile(e, e->places[place].unit, from, to, out, err);
+    segue_status status = find_or_compile(e, &e->places[place], from, to, out, err);
     pthread_mutex_unlock(&e->lock);
     return status;
 }
@@ -159,6 +162,40 @@ static void read_limits(struct segue_engine *e)
     if (info.vocab < e->model->info.vocab) e->token_limit = info.vocab;
 }
 
+/* Another storage of the engine's model: numbers and vocabulary must be the same, or states would not fit. */
+static segue_status place_model(struct segue_engine *e, struct sg_place *p, struct segue_model *model,
+                                const segue_engine_opts *o, segue_error *err)
+{
+    if (!model) model = e->model;
+    if (strcmp(model->info.shape_id, e->model->info.shape_id) != 0)
+        return sg_fail(
+            err, SEGUE_EFORMAT,
+            "engine not opened: %s: another shape (%s) than %s (%s); give another storage of one model",
+            model->info.path, model->info.shape_id, e->model->info.path, e->model->info.shape_id);
+    p->model = sg_model_ref(model);
+    p->keep.folder = e->cache;
+    p->keep.most = o->cache_bytes ? o->cache_bytes : CACHE_BYTES;
+    p->keep.weights = model->weights_hash;
+    p->keep.firm = sg_archive_stamp(model->archive, &p->keep.stamp);
+    if (model == e->model) return SEGUE_OK;
+    struct sg_graph_wish wish = {.head = 1, .values = e->keep_values};
+    return sg_model_graph(model, &wish, &p->own, err);
+}
+
+/* What is going to run is compiled now; without a plan everything on every unit. */
+static segue_status compile_all(struct segue_engine *e, const segue_plan *wish, segue_error *err)
+{
+    const struct sg_stretch *stretch;
+    segue_plan plan;
+    SG_TRY(sg_sized_in(&plan, sizeof plan, wish, "plan", err));
+    if (wish) SG_TRY(sg_plan_check(e, &plan, err));
+    for (uint32_t i = 0; wish && i < plan.parts_n; i++)
+        SG_TRY(sg_engine_stretch(e, plan.parts[i].unit, plan.parts[i].from, plan.parts[i].to, &stretch, err));
+    for (uint32_t i = 0; !wish && i < e->places_n; i++)
+        SG_TRY(sg_engine_stretch(e, i, 0, e->graph->layers, &stretch, err));
+    return SEGUE_OK;
+}
+
 /* places_n counts only units whose reference was taken, so that close gives back exactly those. */
 static segue_status place_units(struct segue_engine *e, segue_unit *const *units, size_t n,
                                 const segue_engine_opts *o, segue_error *err)
@@ -171,14 +208,12 @@ static segue_status place_units(struct segue_engine *e, segue_unit *const *units
         const struct sg_unit_desc *desc = &units[i]->desc;
         uint32_t rows = o->chunk_rows ? o->chunk_rows : CHUNK_ROWS;
         if (desc->rows_max && desc->rows_max < rows) rows = desc->rows_max;
-        e->places[i] = (struct sg_place){sg_unit_share(units[i]), kv_storage(o->kv, desc), rows};
+        e->places[i] = (struct sg_place){
+            .unit = sg_unit_share(units[i]), .kv = kv_storage(o->kv, desc), .chunk_rows = rows};
         e->places_n++;
+        SG_TRY(place_model(e, &e->places[i], o->models ? o->models[i] : NULL, o, err));
     }
-    for (uint32_t i = 0; i < e->places_n; i++) {
-        const struct sg_stretch *stretch;
-        SG_TRY(sg_engine_stretch(e, i, 0, e->graph->layers, &stretch, err));
-    }
-    return SEGUE_OK;
+    return compile_all(e, o->plan, err);
 }
 
 /* What is kept is named by the weights' content, so that a copied model is the same model. */
@@ -187,10 +222,6 @@ static segue_status name_cache(struct segue_engine *e, const segue_engine_opts *
     if (!o->cache || !*o->cache) return SEGUE_OK;
     e->cache = sg_strndup(o->cache, strlen(o->cache));
     if (!e->cache) return sg_no_memory("name of the cache folder", strlen(o->cache), err);
-    e->keep.folder = e->cache;
-    e->keep.most = o->cache_bytes ? o->cache_bytes : CACHE_BYTES;
-    e->keep.weights = e->model->weights_hash;
-    e->keep.firm = sg_archive_stamp(e->model->archive, &e->keep.stamp);
     return SEGUE_OK;
 }
 
@@ -246,7 +277,11 @@ void segue_engine_close(segue_engine *e)
         next = s->next;
         stretch_free(s);
     }
-    for (uint32_t i = 0; i < e->places_n; i++) segue_unit_close(e->places[i].unit);
+    for (uint32_t i = 0; i < e->places_n; i++) {
+        if (e->places[i].own) sg_graph_free(e->places[i].own);
+        if (e->places[i].model) sg_model_unref(e->places[i].model);
+        segue_unit_close(e->places[i].unit);
+    }
     sg_free(e->places);
     if (e->graph) sg_graph_free(e->graph);
     sg_free(e->breakers);

@@ -8,7 +8,8 @@
 
 /* Layers [from, to) as one unit runs them. */
 struct sg_stretch {
-    struct segue_unit *unit; /* one of the engine's places */
+    struct segue_unit *unit;   /* of one of the engine's places */
+    struct segue_model *model; /* whose weights it runs */
     uint32_t from, to;
     const struct sg_graph *graph;
     struct sg_graph *own; /* freed with the stretch; NULL: the engine's whole graph */
@@ -21,6 +22,9 @@ struct sg_place {
     struct segue_unit *unit; /* a reference */
     enum sg_storage kv;      /* storage of K and V in states here */
     uint32_t chunk_rows;     /* rows of one prefill run */
+    struct segue_model *model; /* a reference; the engine's, or another storage of it */
+    struct sg_graph *own;      /* all layers of a model that is not the engine's; else NULL */
+    struct sg_keep keep;       /* of this model; used where the engine has a cache */
 };
 
 struct sg_store;
@@ -31,7 +35,6 @@ struct segue_engine {
     uint32_t places_n;
     uint32_t keep_values;
     char *cache;            /* folder for what units make of the weights; NULL: nothing is kept */
-    struct sg_keep keep;    /* of that folder and this model */
     struct sg_graph *graph; /* all layers and the head */
     struct sg_store *store; /* NULL: none */
     uint64_t context_max;   /* rows that the graph can place (learned positions); 0 = no bound */

@@ -12,6 +12,7 @@ static segue_status add_stage(struct sg_layout *l, struct segue_engine *e, uint3
     const struct sg_place *p = &e->places[place];
     SG_TRY(sg_engine_stretch(e, place, from, to, &stage->stretch, err));
     stage->kv = p->kv;
+    stage->place = place;
     if (!l->n || p->chunk_rows < l->chunk_rows) l->chunk_rows = p->chunk_rows;
     l->n++;
     return SEGUE_OK;
@@ -47,11 +48,11 @@ int sg_layout_same(const struct sg_layout *a, const struct sg_layout *b)
 /* --- states --- */
 
 /* Undo points are asked for at birth: units lay out their room by it. */
-static segue_status state_new(struct sg_stage *stage, uint64_t rows, segue_error *err)
+static segue_status state_new(struct sg_stage *stage, uint64_t rows, uint32_t bare, segue_error *err)
 {
     const struct sg_graph *g = stage->stretch->graph;
     struct segue_unit *u = stage->stretch->unit;
-    struct sg_state_opts o = {.kv = stage->kv, .rows = rows, .undo = SG_MARKS_MAX};
+    struct sg_state_opts o = {.kv = stage->kv, .rows = rows, .undo = SG_MARKS_MAX, .bare = bare};
     SG_TRY(sg_unit_enter(u, NULL, err));
     segue_status status =
         sg_ops_of(u->unit)->state_new(u->unit, g->slots, g->slots_n, &o, &stage->state, err);
@@ -59,10 +60,10 @@ static segue_status state_new(struct sg_stage *stage, uint64_t rows, segue_error
     return status;
 }
 
-segue_status sg_layout_states(struct sg_layout *l, uint64_t rows, segue_error *err)
+static segue_status make_states(struct sg_layout *l, uint64_t rows, uint32_t bare, segue_error *err)
 {
     for (uint32_t i = 0; i < l->n; i++) {
-        segue_status status = state_new(&l->stages[i], rows, err);
+        segue_status status = state_new(&l->stages[i], rows, bare, err);
         if (status == SEGUE_OK) continue;
         l->stages[i].state = NULL;
         sg_layout_drop_states(l);
@@ -71,17 +72,28 @@ segue_status sg_layout_states(struct sg_layout *l, uint64_t rows, segue_error *e
     return SEGUE_OK;
 }
 
-void sg_layout_drop_states(struct sg_layout *l)
+segue_status sg_layout_states(struct sg_layout *l, uint64_t rows, segue_error *err)
+{
+    return make_states(l, rows, 0, err);
+}
+
+segue_status sg_layout_bare(struct sg_layout *l, segue_error *err) { return make_states(l, 0, 1, err); }
+
+static void drop_states(struct sg_layout *l, int wait)
 {
     for (uint32_t i = 0; i < l->n; i++) {
         struct sg_stage *stage = &l->stages[i];
-        if (!stage->state) continue;
-        sg_unit_enter(stage->stretch->unit, NULL, NULL);
+        if (!stage->state || (!wait && !sg_unit_try_enter(stage->stretch->unit))) continue;
+        if (wait) sg_unit_enter(stage->stretch->unit, NULL, NULL);
         sg_ops_of(stage->state)->state_free(stage->state);
         sg_unit_leave(stage->stretch->unit);
         stage->state = NULL;
     }
 }
+
+void sg_layout_drop_states(struct sg_layout *l) { drop_states(l, 1); }
+
+void sg_layout_try_drop(struct sg_layout *l) { drop_states(l, 0); }
 
 int sg_layout_holds(const struct sg_layout *l) { return l->n && l->stages[0].state; }
 
@@ -138,17 +150,28 @@ struct sg_stage *sg_layout_slot(struct sg_layout *l, enum sg_slot_kind kind, uin
 
 /* --- runs --- */
 
+segue_status sg_stretch_start(const struct sg_stretch *s, const struct sg_batch *b, struct sg_result *r,
+                              struct sg_run **out, segue_error *err)
+{
+    SG_TRY(sg_unit_enter(s->unit, b->cancel, err));
+    segue_status status = sg_ops_of(s->program)->start(s->program, b, r, out, err);
+    if (status != SEGUE_OK) sg_unit_leave(s->unit);
+    return status;
+}
+
+segue_status sg_stretch_wait(const struct sg_stretch *s, struct sg_run *run, segue_error *err)
+{
+    segue_status status;
+    do status = sg_ops_of(s->program)->wait(run, 1000000000, err);
+    while (status == SEGUE_END);
+    sg_unit_leave(s->unit);
+    return status;
+}
+
 segue_status sg_stretch_run(const struct sg_stretch *s, const struct sg_batch *b, struct sg_result *r,
                             segue_error *err)
 {
-    const struct sg_unit_ops *ops = sg_ops_of(s->program);
     struct sg_run *run = NULL;
-    SG_TRY(sg_unit_enter(s->unit, b->cancel, err));
-    segue_status status = ops->start(s->program, b, r, &run, err);
-    if (status == SEGUE_OK) {
-        do status = ops->wait(run, 1000000000, err);
-        while (status == SEGUE_END);
-    }
-    sg_unit_leave(s->unit);
-    return status;
+    SG_TRY(sg_stretch_start(s, b, r, &run, err));
+    return sg_stretch_wait(s, run, err);
 }

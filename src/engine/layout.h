@@ -10,6 +10,7 @@ enum { SG_STAGES_MAX = 8, SG_MARKS_MAX = 8 };
 
 struct sg_stage {
     const struct sg_stretch *stretch;
+    uint32_t place; /* of the engine */
     enum sg_storage kv;
     struct sg_state *state; /* NULL: the state is not here */
 };
@@ -31,7 +32,10 @@ int sg_layout_same(const struct sg_layout *a,
 
 /* Empty states for `rows` expected rows; all or none. */
 segue_status sg_layout_states(struct sg_layout *l, uint64_t rows, segue_error *err);
+/* States that only wait to be passed to. */
+segue_status sg_layout_bare(struct sg_layout *l, segue_error *err);
 void sg_layout_drop_states(struct sg_layout *l);
+void sg_layout_try_drop(struct sg_layout *l); /* those on units that nobody uses now */
 int sg_layout_holds(const struct sg_layout *l); /* 1: the states are here */
 segue_status sg_layout_fork(const struct sg_layout *from, struct sg_layout *to, segue_error *err);
 /* All stages, or EUNSUPPORTED; rows 0 always works. */
@@ -45,5 +49,9 @@ struct sg_stage *sg_layout_slot(struct sg_layout *l, enum sg_slot_kind kind, uin
  */
 segue_status sg_stretch_run(const struct sg_stretch *s, const struct sg_batch *b, struct sg_result *r,
                             segue_error *err);
+/* The same in two steps: the run is in the air between them. Every start that went well is waited for. */
+segue_status sg_stretch_start(const struct sg_stretch *s, const struct sg_batch *b, struct sg_result *r,
+                              struct sg_run **out, segue_error *err);
+segue_status sg_stretch_wait(const struct sg_stretch *s, struct sg_run *run, segue_error *err);
 
 #endif

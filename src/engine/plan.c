@@ -63,6 +63,11 @@ segue_status sg_plan_check(const struct segue_engine *e, const segue_plan *plan,
         if (plan->parts[i].phase > 1)
             return sg_fail(err, SEGUE_EARG, "plan refused: part %u: phase %u: 0 and 1 exist; take one", i,
                            plan->parts[i].phase);
+    for (int i = 1; i < 4; i++)
+        if (plan->shapes[i] && plan->shapes[i] <= plan->shapes[i - 1])
+            return sg_fail(err, SEGUE_EARG,
+                           "plan refused: shape of %u rows behind one of %u; give them rising",
+                           plan->shapes[i], plan->shapes[i - 1]);
     SG_TRY(check_phase(e, plan, 0, err));
     return check_phase(e, plan, 1, err);
 }

@@ -121,6 +121,7 @@ static segue_status elsewhere(struct segue_session *s, const struct sg_layout *l
 
 static void drop_states(struct segue_session *s)
 {
+    sg_flow_close(s->flow);
     for (uint32_t i = 0; i < 2; i++) sg_layout_drop_states(&s->layouts[i]);
 }
 
@@ -134,7 +135,7 @@ static segue_status settle_layouts(struct segue_session *s, const struct sg_layo
         s->layouts[i] = other;
     }
     s->split = !sg_layout_same(&s->layouts[0], &s->layouts[1]);
-    return SEGUE_OK;
+    return sg_session_find_flow(s, err);
 }
 
 /* Where the next run of a replay begins and how far it went before. */

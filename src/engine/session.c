@@ -140,6 +140,23 @@ static segue_status take_adapters(struct segue_session *s, const segue_session_o
     return SEGUE_OK;
 }
 
+/* Several runs of the largest shape and one that fits the rest: the smallest shape that does is the unit's to
+ * take, who has programs of fixed shapes. */
+static void use_shapes(struct sg_layout *l, const segue_plan *plan)
+{
+    uint32_t most = 0;
+    for (int i = 0; i < 4 && plan->shapes[i]; i++) most = plan->shapes[i];
+    if (most && (most < l->chunk_rows || !l->chunk_rows)) l->chunk_rows = most;
+}
+
+segue_status sg_session_find_flow(struct segue_session *s, segue_error *err)
+{
+    sg_flow_free(s->flow);
+    s->flow = NULL;
+    if (!s->split) return SEGUE_OK;
+    return sg_flow_new(&s->flow, &s->layouts[SG_READING], &s->layouts[SG_WRITING], s->engine->graph, err);
+}
+
 /* When reading and writing happen in the same place, one layout serves and nothing is ever moved. */
 static segue_status lay_out(struct segue_session *s, const segue_plan *wish, segue_error *err)
 {
@@ -149,8 +166,10 @@ static segue_status lay_out(struct segue_session *s, const segue_plan *wish, seg
     SG_TRY(sg_plan_check(s->engine, &plan, err));
     SG_TRY(sg_layout_make(&s->layouts[SG_READING], s->engine, &plan, SG_READING, err));
     SG_TRY(sg_layout_make(&s->layouts[SG_WRITING], s->engine, &plan, SG_WRITING, err));
+    use_shapes(&s->layouts[SG_READING], &plan);
+    if (sg_layout_same(&s->layouts[0], &s->layouts[1])) s->layouts[1].chunk_rows = s->layouts[0].chunk_rows;
     s->split = !sg_layout_same(&s->layouts[0], &s->layouts[1]);
-    return SEGUE_OK;
+    return sg_session_find_flow(s, err);
 }
 
 /* All tokens of the context at once: a list that grew would allocate between two tokens. */
@@ -195,6 +214,7 @@ static segue_status fill(struct segue_session *s, const segue_session_opts *o, s
                                                                    : CHECKPOINT_BYTES;
     SG_TRY(make_room(s, err));
     SG_TRY(make_rows(s, err));
+    SG_TRY(sg_record_room(s, o->spans, err));
     read_slots(s);
     return segue_session_sampling(s, o->sampling, err);
 }
@@ -228,6 +248,8 @@ void segue_session_close(segue_session *s)
     sg_layout_drop_states(&s->layouts[0]);
     sg_layout_drop_states(&s->layouts[1]);
     sg_session_forget_points(s, 0);
+    sg_flow_free(s->flow);
+    sg_free(s->spans);
     for (uint32_t i = 0; i < s->adapters_n; i++) sg_adapter_unref(s->adapters[i]);
     sg_free(s->adapters);
     sg_free(s->loras);
@@ -295,6 +317,7 @@ segue_status segue_session_stats_get(const segue_session *session, segue_stats *
     const struct sg_layout *writing = &session->layouts[SG_WRITING];
     const struct sg_program *program = writing->n ? writing->stages[0].stretch->program : NULL;
     if (program && sg_ops_of(program)->kept) stats.packed = sg_ops_of(program)->kept(program, &stats.packed_why);
+    sg_record_give(session, &stats);
     return sg_sized_out(out, &stats, sizeof stats, "statistics", err);
 }
 
@@ -317,6 +340,7 @@ void sg_session_cut(struct segue_session *s, uint64_t rows)
 {
     struct sg_layout *l = &s->layouts[s->at];
     if (rows >= s->computed) return;
+    sg_flow_close(s->flow);
     s->logits_known = 0;
     if (sg_layout_holds(l) && sg_layout_cut(l, rows, NULL) == SEGUE_OK) {
         sg_session_forget_points(s, rows);
@@ -369,6 +393,7 @@ static segue_status copy_into(struct segue_session *to, const struct segue_sessi
         for (uint32_t k = 0; k < from->layouts[i].n; k++) to->layouts[i].stages[k].state = NULL;
     }
     if (!to->rows[0]) SG_TRY(make_rows(to, err));
+    SG_TRY(sg_session_find_flow(to, err));
     SG_TRY(sg_layout_fork(&from->layouts[from->at], &to->layouts[from->at], err));
     to->computed = from->computed;
     sg_recovery_fork(to, from);
@@ -394,7 +419,8 @@ segue_status segue_session_fork(segue_session **out, segue_session *session, seg
                             .adapters_n = session->adapters_n,
                             .no_store = !session->stored,
                             .checkpoint_bytes =
-                                session->points_budget ? session->points_budget : SEGUE_NO_CHECKPOINTS};
+                                session->points_budget ? session->points_budget : SEGUE_NO_CHECKPOINTS,
+                            .spans = session->spans_cap};
     struct segue_session *fork;
     SG_TRY(segue_session_open(&fork, session->engine, &o, err));
     segue_status status = copy_into(fork, session, err);

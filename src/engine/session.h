@@ -6,6 +6,8 @@
 #include "base/hash.h"
 #include "engine/point.h"
 #include "engine/recover.h"
+#include "engine/bridge.h"
+#include "engine/flow.h"
 #include "model/adapter.h"
 
 enum { SG_READING = 0, SG_WRITING = 1 }; /* the two layouts; also the phases of a plan */
@@ -27,9 +29,10 @@ struct segue_session {
     uint32_t at;                 /* the layout that has the states, or will have them first */
     uint32_t split;              /* 1: the two differ */
     uint32_t marking;            /* 1: some slot cannot simply be cut, so points are kept */
+    struct sg_flow *flow;        /* from reading to writing; NULL: states do not flow here */
     int32_t *tokens;             /* [context] tokens_n so far; the first `computed` are in the states */
     size_t tokens_n, computed, context;
-    float *logits; /* [vocab] after the last computed token, when logits_known */
+    float *logits;   /* [vocab] after the last computed token, when logits_known */
     uint32_t logits_known;
     float *rows[2]; /* [chunk, width] between stages, in turn; NULL with one stage */
     segue_sampling sampling;
@@ -55,6 +58,8 @@ struct segue_session {
     struct sg_recovery recovery; /* what a lost unit cannot take along */
     struct sg_step *step; /* room for steps over several sessions, kept by the first of them */
     segue_stats stats;
+    segue_span *spans; /* [2 * spans_cap] spans_n so far, spans_all ever */
+    size_t spans_cap, spans_n, spans_all;
 };
 
 /* What one run over the next rows of one session shall give. */
@@ -65,6 +70,7 @@ struct sg_ask {
     float *logits;                    /* [wanted_n, vocab] or NULL */
     const struct sg_sampler *sampler; /* or NULL */
     int32_t token;                    /* the choice */
+    uint32_t last;                    /* 1: nothing is read behind these rows */
     const int32_t *outputs;           /* [outputs_n] of the graph; one stage only */
     uint32_t outputs_n;
     float **values;
@@ -115,11 +121,27 @@ segue_status sg_session_accept(struct segue_session *s, int32_t token, int32_t *
 /* --- step.c --- */
 void sg_step_free(struct sg_step *step);
 
-/* --- bridge.c --- */
-/* Move the states from one layout to another that has none. On failure they stay where they were. */
-segue_status sg_bridge_move(struct sg_layout *from, struct sg_layout *to, uint64_t room, segue_stats *stats,
-                            segue_error *err);
-/* Bring the session's states to its layout `to`. */
+/* What may flow from where the session reads to where it writes; anew when its layouts have changed. */
+segue_status sg_session_find_flow(struct segue_session *s, segue_error *err);
+
+/* --- handoff.c --- */
+/* Bring the session's states to its layout `to`. On failure they stay where they were. */
 segue_status sg_session_bring(struct segue_session *s, uint32_t to, segue_error *err);
+/* From a layout that has the states to one that has none; counted. */
+segue_status sg_session_move_states(struct segue_session *s, struct sg_layout *from, struct sg_layout *to,
+                                    segue_error *err);
+/* 1: rows can be sent while they are read: the states that take them exist. */
+int sg_session_flow_open(struct segue_session *s);
+void sg_session_tidy(struct segue_session *s); /* free what a hand-off left behind, unless that would wait */
+/* Beside a run of `rows` rows on stage k of the reading layout; 0: it failed, close the flow behind the run. */
+int sg_session_follow(struct segue_session *s, uint32_t k, uint32_t rows, int last);
+
+/* --- record.c --- */
+segue_status sg_record_room(struct segue_session *s, size_t spans, segue_error *err);
+void sg_record_run(struct segue_session *s, const struct sg_stage *stage, uint32_t phase, uint64_t begun,
+                   uint32_t rows, const struct sg_result *r);
+void sg_record_handoff(struct segue_session *s, const struct sg_layout *from, const struct sg_layout *to,
+                       uint64_t begun, uint64_t rows);
+void sg_record_give(const struct segue_session *s, segue_stats *out);
 
 #endif

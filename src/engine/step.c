@@ -89,9 +89,11 @@ static segue_status take_result(struct sg_step *t, uint32_t i, struct segue_sess
                                 const struct sg_result *r, uint32_t spans, uint64_t ns, int32_t *token)
 {
     size_t vocab = s->engine->model->info.vocab;
+    sg_record_run(s, &s->layouts[s->at].stages[0], 1, sg_now_ns() - ns, 1, r);
     s->computed++;
     sg_recovery_ran(s, 1);
     s->logits_known = 1;
+    sg_session_tidy(s);
     memcpy(s->logits, t->logits + i * vocab, vocab * sizeof *s->logits);
     memcpy(s->stats.logprobs, t->logprobs + (size_t)i * LOGPROBS, sizeof s->stats.logprobs);
     s->stats.logprobs_n = t->logprobs_n[i];

@@ -219,6 +219,15 @@ segue_status sg_unit_enter(struct segue_unit *u, const atomic_int *cancel, segue
                    u->desc.info.spec);
 }
 
+int sg_unit_try_enter(struct segue_unit *u)
+{
+    pthread_mutex_lock(&u->lock);
+    int entered = !u->first && u->running < u->desc.lanes;
+    u->running += (uint32_t)entered;
+    pthread_mutex_unlock(&u->lock);
+    return entered;
+}
+
 void sg_unit_leave(struct segue_unit *u)
 {
     pthread_mutex_lock(&u->lock);

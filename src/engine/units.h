@@ -31,6 +31,8 @@ segue_status sg_unit_serve(int fd, segue_error *err);
 /* Wait for a lane; every call into the unit's table happens between enter and leave, but for get and put on a
  * state. cancel (may be NULL) is looked at while waiting: ECANCELED, and no lane is held. */
 segue_status sg_unit_enter(struct segue_unit *u, const atomic_int *cancel, segue_error *err);
+/* 1: entered. 0: somebody else works there or waits. */
+int sg_unit_try_enter(struct segue_unit *u);
 void sg_unit_leave(struct segue_unit *u);
 
 #endif

@@ -4,7 +4,8 @@
  * Who calls: engine/ and tests/. Who must not: one unit another.
  * Concurrency: list, open, describe, can, compile, state_new: any thread, one at a time per unit. start: up to `lanes` runs may
  * be unfinished; two runs that share a state must not overlap. state_get and state_put may run beside a run from one other
- * thread: get waits until the rows it asks for exist. Everything else on a state only between runs.
+ * thread: get waits until the rows it asks for exist
+ * (desc.streams). Everything else on a state only between runs.
  * Errors: EUNSUPPORTED names op, layer and reason; EUNIT, ELOST: the unit failed; ECANCELED: batch->cancel became 1 (the
  * state then holds the rows that were finished: sg_result.rows_done).
  * SPDX-License-Identifier: MIT */
@@ -38,6 +39,8 @@ struct sg_unit_desc {
     uint32_t samples;                /* 1: steps > 1 and samplers are accepted */
     uint32_t reference;              /* 1: slow on purpose: states are fp32 by default, never chosen unless named */
     uint32_t losable;                /* 1: it may vanish with its states (ELOST) while this process goes on */
+    uint32_t streams;                /* 1: from the return of start on, state_get waits for what the run will write, layer
+                                      * by layer, recurrent memory too; 0: beside a run only rows from before it are asked for */
 };
 
 /* --- batches --- */
@@ -94,6 +97,7 @@ struct sg_state_opts {
     enum sg_storage kv;              /* F32 F16 BF16 Q8_0, for slots K and V; others are fp32 */
     uint64_t rows;                   /* expected; grows by blocks beyond it, between runs */
     uint32_t undo;                   /* marks that can be alive at once; 0 = 8 */
+    uint32_t bare;                   /* 1: state_pass fills it next, or it is freed: memory may be left out until then */
 };
 
 /* Where a unit may keep what it makes of the weights, for the next start. Whatever is found there is checked before it is
@@ -159,7 +163,9 @@ struct sg_unit_ops {
                               const void *in, segue_error *err);
 
     /* Optional, NULL = no. */
-    segue_status (*state_pass)(struct sg_state *to, struct sg_state *from, segue_error *err);  /* same bytes as get + put */
+    /* Everything that `from` holds becomes that of `to`, a new state of the same slots and storage on a unit of this kind:
+     * the same bytes as get + put. `from` may then only be freed, or be passed back to. Marks are forgotten. */
+    segue_status (*state_pass)(struct sg_state *to, struct sg_state *from, segue_error *err);
     segue_status (*weight_get)(struct sg_program *p, uint32_t tensor, float *out, segue_error *err);
     segue_status (*weight_put)(struct sg_program *p, uint32_t tensor, const float *in, segue_error *err);
     segue_status (*stream)(struct sg_unit *u, uint64_t bytes, double *gb_s, segue_error *err); /* read bandwidth, measured now */

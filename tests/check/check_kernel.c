@@ -301,31 +301,6 @@ static void check_halves(struct kernel_case *t, uint64_t index)
     sg_arena_free(&arena);
 }
 
-/* Keys and values in f16, as they lie: the bits of the same numbers in fp32. */
-static void check_in_place(struct kernel_case *t, uint64_t index)
-{
-    if (!t->b->scores_f16 || !begin(t, "attention.f16", index)) return;
-    struct sg_arena arena = {0};
-    uint32_t nq = check_between(&t->rng, 1, 6), d = 16 * check_between(&t->rng, 1, 5),
-             keys = check_between(&t->rng, 1, SG_CHUNK);
-    float *q = data(t, &arena, nq * d), *p = data(t, &arena, nq * SG_CHUNK), *kv = data(t, &arena, SG_CHUNK * d);
-    float *s = sg_arena_alloc(&arena, 2 * nq * SG_CHUNK * sizeof *s), *o = sg_arena_alloc(&arena, 2 * nq * d * sizeof *o);
-    uint16_t *half = sg_arena_alloc(&arena, SG_CHUNK * d * sizeof *half);
-    if (q && p && kv && s && o && half) {
-        t->b->to_f16(kv, SG_CHUNK * d, half);
-        t->b->of_f16(half, SG_CHUNK * d, kv);
-        t->b->scores(q, nq, d, kv, keys, s);
-        t->b->scores_f16(q, nq, d, half, keys, s + nq * SG_CHUNK);
-        t->b->weigh(p, nq, keys, kv, d, o);
-        t->b->weigh_f16(p, nq, keys, half, d, o + nq * d);
-        for (uint32_t i = 0; i < nq; i++)
-            bits(t, s + i * SG_CHUNK, s + (nq + i) * SG_CHUNK, keys * sizeof *s);
-        bits(t, o, o + nq * d, nq * d * sizeof *o);
-    }
-    check_report(t->c, &t->k);
-    sg_arena_free(&arena);
-}
-
 /* One chunk of attention: scores, softmax with bounds, weighted sum. */
 static void check_attention(struct kernel_case *t, uint64_t index)
 {
@@ -365,8 +340,7 @@ static void check_recurrent(struct kernel_case *t, uint64_t index)
 {
     if (!begin(t, "recurrent", index)) return;
     struct sg_arena arena = {0};
-    uint32_t dk = check_between(&t->rng, 1, 40),
-             dv = index % 2 ? 16 * check_between(&t->rng, 1, 9) : check_between(&t->rng, 1, 70);
+    uint32_t dk = check_between(&t->rng, 1, 40), dv = check_between(&t->rng, 1, 70);
     float *s = sg_arena_alloc(&arena, 2 * dk * dv * sizeof *s), *x = data(t, &arena, 3 * (2 * dk + dv)),
           *u = sg_arena_alloc(&arena, dv * sizeof *u);
     float *want = sg_arena_alloc(&arena, dv * sizeof *want);
@@ -412,7 +386,6 @@ void check_kernels(struct check *c)
             check_row(&t, i);
             check_halves(&t, i);
             check_attention(&t, i);
-            check_in_place(&t, i);
             check_recurrent(&t, i);
         }
         if (c->bench) check_bench_kernels(c, &generic, &table);

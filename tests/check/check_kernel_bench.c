@@ -116,7 +116,7 @@ static int prepare(struct bench *b, enum sg_pack kind, double bytes, uint32_t nt
     if ((size_t)b->rows * nt > INPUTS) b->rows = INPUTS / nt / 16 * 16; /* the results must fit */
     b->nt = nt;
     b->fine = fine;
-    b->block = kind < SG_PACK_F32 ? sg_pack_run(kind) : 32;
+    b->block = sg_pack_block(kind) == 16 ? 16 : 32;
     if (kind < SG_PACK_F32)
         b->generic->quant(b->x, K, nt, K, b->block, fine, b->tile);
     else

@@ -24,7 +24,7 @@ enum {
     DV = 12,
     TAPS = 4,
     WINDOW = 70,
-    ROWS_MOST = 320,
+    ROWS_MOST = 1200,
     STEPS = 8,
     OTHER = 97
 };
@@ -153,9 +153,12 @@ static void seat_leave(struct seat *s)
     *s = (struct seat){0};
 }
 
+/* What is done with the state while a run is in the air. */
+struct beside { segue_status (*work)(struct seat *s, void *arg); void *arg; };
+
 /* Rows [from, from + n) of the sequence, the last one wanted; logits [VOCAB] may be NULL. */
-static segue_status feed(struct seat *s, uint32_t from, uint32_t n, float *logits, const atomic_int *cancel,
-                         uint32_t *done)
+static segue_status feed_beside(struct seat *s, uint32_t from, uint32_t n, float *logits, const atomic_int *cancel,
+                                uint32_t *done, const struct beside *beside)
 {
     uint32_t wanted = n - 1;
     struct sg_span span = {.state = s->state,
@@ -165,11 +168,19 @@ static segue_status feed(struct seat *s, uint32_t from, uint32_t n, float *logit
                            .wanted = &wanted,
                            .wanted_n = 1,
                            .steps = 1};
-    struct sg_batch batch = {.spans = &span, .spans_n = 1, .inline_hint = n % 2, .cancel = cancel};
+    struct sg_batch batch = {.spans = &span, .spans_n = 1, .inline_hint = beside ? 0 : n % 2, .cancel = cancel};
     struct sg_result result = {.logits = logits, .rows_done = done};
     struct sg_run *run;
     SG_TRY(s->u->ops->start(s->program, &batch, &result, &run, s->err));
-    return s->u->ops->wait(run, UINT64_MAX, s->err);
+    segue_status meanwhile = beside ? beside->work(s, beside->arg) : SEGUE_OK;
+    segue_status status = s->u->ops->wait(run, UINT64_MAX, s->err);
+    return status == SEGUE_OK ? meanwhile : status;
+}
+
+static segue_status feed(struct seat *s, uint32_t from, uint32_t n, float *logits, const atomic_int *cancel,
+                         uint32_t *done)
+{
+    return feed_beside(s, from, n, logits, cancel, done, NULL);
 }
 
 /* Decode STEPS rows from `from`, logits [STEPS, VOCAB]. */
@@ -201,15 +212,17 @@ static segue_status state_bytes(struct seat *s, unsigned char **out, size_t *n)
     return SEGUE_OK;
 }
 
-/* from's state into to's fresh one, slot by slot, in from's storage; K and V in two pieces. */
-static segue_status move(struct seat *from, struct seat *to)
+/* from's state of `rows` rows into to's fresh one, slot by slot, in from's storage; K and V in two pieces. */
+static segue_status move_rows(struct seat *from, struct seat *to, uint64_t rows)
 {
     const struct sg_graph *g = from->m->graph;
-    uint64_t first, rows = 0;
+    uint64_t first, held;
     for (uint32_t i = 0; i < g->slots_n; i++) {
         size_t row = sg_slot_row_bytes(&g->slots[i], from->kv);
         enum sg_storage storage = row ? from->kv : SG_F32;
-        from->u->ops->state_held(from->state, i, &first, &rows);
+        from->u->ops->state_held(from->state, i, &first, &held);
+        uint64_t window = g->slots[i].window;
+        if (window && first + window <= rows) first = rows + 1 - window;
         char *bytes = sg_alloc(row * (size_t)(rows - first) + sg_slot_fixed_bytes(&g->slots[i]));
         if (!bytes) return sg_no_memory("check", row, from->err);
         uint64_t half = row ? first + (rows - first) / 2 : rows;
@@ -223,6 +236,13 @@ static segue_status move(struct seat *from, struct seat *to)
         SG_TRY(status);
     }
     return to->u->ops->state_put(to->state, UINT32_MAX, rows, rows, SG_F32, NULL, to->err);
+}
+
+static segue_status move(struct seat *from, struct seat *to)
+{
+    uint64_t first, rows;
+    from->u->ops->state_held(from->state, 0, &first, &rows);
+    return move_rows(from, to, rows);
 }
 
 /* --- cases on one unit: each leaves what it got in a and what it should be in b --- */
@@ -425,18 +445,61 @@ static segue_status prefill(struct seat *s, uint32_t rows)
     return feed(s, half, rows - half, NULL, NULL, NULL);
 }
 
-/* Prefill on a, move, decode on b; all of it on b. */
-static segue_status case_handoff(struct pairing *p)
+/* All of it on b, for comparison: the prompt as `prefill` feeds it. */
+static segue_status b_alone(struct pairing *p)
 {
     struct seat alone;
-    SG_TRY(prefill(&p->a, p->rows));
-    SG_TRY(move(&p->a, &p->b));
-    SG_TRY(decode(&p->b, p->rows, p->got));
     segue_status status = seat_take(&alone, p->b.u, p->b.m, p->b.kv, p->b.err);
     if (status == SEGUE_OK) status = prefill(&alone, p->rows);
     if (status == SEGUE_OK) status = decode(&alone, p->rows, p->want);
     seat_leave(&alone);
     return status;
+}
+
+/* Prefill on a, move, decode on b; all of it on b. */
+static segue_status case_handoff(struct pairing *p)
+{
+    SG_TRY(prefill(&p->a, p->rows));
+    SG_TRY(move(&p->a, &p->b));
+    SG_TRY(decode(&p->b, p->rows, p->got));
+    return b_alone(p);
+}
+
+static segue_status move_all(struct seat *a, void *arg)
+{
+    struct pairing *p = arg;
+    return move_rows(a, &p->b, p->rows);
+}
+
+/* The state goes over while the second half of the prompt is read: get waits until the rows are there. */
+static segue_status case_stream(struct pairing *p)
+{
+    uint32_t half = p->rows / 2;
+    struct beside beside = {move_all, p};
+    if (half) SG_TRY(feed(&p->a, 0, half, NULL, NULL, NULL));
+    SG_TRY(feed_beside(&p->a, half, p->rows - half, NULL, NULL, NULL, &beside));
+    SG_TRY(decode(&p->b, p->rows, p->got));
+    return b_alone(p);
+}
+
+/* The direct path gives the bytes that get and put give. */
+static segue_status case_pass(struct pairing *p)
+{
+    unsigned char *before = NULL, *after = NULL;
+    size_t n = 0, m = 0;
+    SG_TRY(prefill(&p->a, p->rows));
+    segue_status status = state_bytes(&p->a, &before, &n);
+    if (status == SEGUE_OK) status = p->b.u->ops->state_pass(p->b.state, p->a.state, p->b.err);
+    if (status == SEGUE_OK) status = state_bytes(&p->b, &after, &m);
+    if (status == SEGUE_OK && (n != m || memcmp(before, after, n)))
+        status = sg_fail(p->b.err, SEGUE_EUNIT, "check: the state changed on its way");
+    sg_free(before);
+    sg_free(after);
+    SG_TRY(status);
+    p->a.u->ops->state_free(p->a.state); /* nothing of it is needed any more */
+    p->a.state = NULL;
+    SG_TRY(decode(&p->b, p->rows, p->got));
+    return b_alone(p);
 }
 
 static const struct kind {
@@ -448,13 +511,20 @@ static const struct kind {
     {"fork", case_fork, 0, 0},     {"fork_goes_on", case_fork_goes_on, 0, 0}, {"mark", case_mark, 0, 0},
     {"mark_far", case_mark_far, 0, 0}, {"cut", case_cut, 0, 0},           {"cancel", case_cancel, 0, 0},
     {"steps", case_steps, 0, 1},   {"to_and_fro", case_to_and_fro, 1, 0},     {"handoff", case_handoff, 1, 0},
+    {"stream", case_stream, 1, 0}, {"pass", case_pass, 1, 0},
 };
 
 static double bound_of(const struct kind *k, const struct check_unit *a, const struct check_unit *b,
                        enum sg_storage kv)
 {
-    if (k->run != case_handoff || a == b) return 0;
+    if (a == b || (k->run != case_handoff && k->run != case_stream && k->run != case_pass)) return 0;
     return kv == SG_F32 ? 2e-5 : kv == SG_Q8_0 ? 2e-2 : 1e-3;
+}
+
+static void seats_leave(struct pairing *p)
+{
+    seat_leave(&p->a);
+    seat_leave(&p->b);
 }
 
 /* One line: what a and b gave, compared. */
@@ -481,8 +551,7 @@ static void one_case(struct check *c, const struct kind *k, const struct check_u
         status == SEGUE_OK ? check_distance(p.got, STEPS * VOCAB, p.want, STEPS * VOCAB, &scale) : INFINITY;
     line.bound = status == SEGUE_OK ? bound_of(k, a, b, kv) * scale : 0;
     check_report(c, &line);
-    seat_leave(&p.a);
-    seat_leave(&p.b);
+    seats_leave(&p);
 }
 
 /* Lengths around the taps of the convolution, blocks of 64 and the window of 70. */
@@ -490,11 +559,13 @@ static void cases_of(struct check *c, const struct tiny *m, const struct check_u
                      const struct check_unit *b)
 {
     static const enum sg_storage storages[] = {SG_F32, SG_F16, SG_BF16, SG_Q8_0};
-    static const uint32_t lengths[] = {1, 2, 3, 4, 63, 64, 65, 69, 70, 71, 200};
+    static const uint32_t lengths[] = {1, 2, 3, 4, 63, 64, 65, 69, 70, 71, 100, 410, 1000};
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
             if (kinds[k].pairs ? a == b && kinds[k].run == case_to_and_fro : a != b) continue;
-            if (c->quick && i % 5 != 3) continue;
+            if (kinds[k].run == case_stream && !a->desc.streams) continue;
+            if (kinds[k].run == case_pass && (a->ops != b->ops || !a->ops->state_pass)) continue;
+            if (c->quick && (i % 5 != 3 || (a != b && (a - b + (long)i + (long)k) % 2))) continue;
             enum sg_storage kv = storages[(i + k) % 4];
             one_case(c, &kinds[k], a, b, m, kv, lengths[i]);
         }

@@ -36,6 +36,15 @@ md = run(*short)[1]
 expect("md", md.count("\n") == 4 and "| pp8 " in md and "| tg3 " in md, md)
 many = json.loads(run(*base, "-p", "0", "-n", "4", "--sequences", "3", "-o", "json")[1])
 expect("--sequences", many[0]["n_sequences"] == 3 and abs(many[0]["avg_ts"] - sum(12e9 / x for x in many[0]["samples_ns"]) / 2) < 1e-3 * many[0]["avg_ts"], many)
+two = ["--prefill", "cpu:isa=generic,threads=1", "--decode", "cpu:threads=1", "-p", "100", "-n", "8"]
+row, = json.loads(run(*base, "--handoff", *two, "--json")[1])
+expect("--handoff", row["from"] != row["to"] and row["ids_equal"] and row["bytes"] > 0 and row["copied_bytes"] == 0
+       and len(row["samples_decode_ratio"]) == 2 and row["blocking_ms"] > 0 and row["exposed_ms"] > 0, row)
+row, = json.loads(run(*base, "--handoff", "--prefill", "ref", *two[2:], "--json")[1])
+expect("--handoff that copies", row["copied_bytes"] == row["bytes"] > 0 and row["gb_s"] > 0 and row["ids_equal"], row)
+expect("--handoff fields", all(v is not None or row.get(k + "_reason") for k, v in row.items()), row)
+expect("--handoff table", run(*base, "--handoff", *two)[1].count("\n") == 3)
+refused(2, [*base, "--handoff", "--prefill", "cpu", "--decode", "cpu"], "one unit")
 refused(2, [*base, "-p", "8,", "-n", "0"])
 refused(2, [*base, "-t", "0"], "range")
 refused(3, [*base, "--unit", "cuda:0"], "cuda")

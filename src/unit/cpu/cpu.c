@@ -39,6 +39,7 @@ static void desc_fill(struct sg_unit_desc *d, enum sg_isa isa, uint32_t threads)
     d->lanes = 1;
     d->rows_max = ROWS_MAX;
     d->samples = 1;
+    d->streams = 1;
 }
 
 static enum sg_isa best_isa(void)
@@ -189,6 +190,22 @@ static void cpu_discard(struct sg_program *program)
     sg_free(p);
 }
 
+/* When a get beside a run may read a slot: the last stage of the op that writes it. */
+static segue_status slot_stages(struct sg_cpu_program *p, segue_error *err)
+{
+    uint32_t n = p->base.graph->slots_n;
+    p->slot_stage = sg_arena_alloc(&p->arena, n * sizeof *p->slot_stage);
+    if (!p->slot_stage) return sg_no_memory("cpu program", n * sizeof *p->slot_stage, err);
+    for (uint32_t i = 0; i < p->stages_n; i++) {
+        const struct sg_op *op = p->stages[i].op;
+        if (!op) continue;
+        if (op->code == SG_OP_ATTEND) p->slot_stage[op->u.attend.slot_k] = p->slot_stage[op->u.attend.slot_v] = i;
+        if (op->code == SG_OP_CONV) p->slot_stage[op->u.conv.slot] = i;
+        if (op->code == SG_OP_DELTA) p->slot_stage[op->u.delta.slot] = i;
+    }
+    return SEGUE_OK;
+}
+
 static segue_status program_make(struct sg_cpu_unit *u, const struct sg_graph *g, struct sg_pack_set *set,
                                  struct sg_cpu_program **out, segue_error *err)
 {
@@ -202,7 +219,8 @@ static segue_status program_make(struct sg_cpu_unit *u, const struct sg_graph *g
     for (uint32_t i = 0; i < g->slots_n; i++)
         p->recurrent |= g->slots[i].kind == SG_SLOT_CONV || g->slots[i].kind == SG_SLOT_DELTA;
     *out = p;                                /* freed by the caller, also when this fails */
-    return sg_cpu_match(p, err);
+    SG_TRY(sg_cpu_match(p, err));
+    return slot_stages(p, err);
 }
 
 static segue_status cpu_compile(struct sg_unit *unit, const struct sg_graph *const *graphs, uint32_t n,
@@ -344,7 +362,9 @@ static segue_status cpu_start(struct sg_program *program, const struct sg_batch 
             run_do(run);
             run->done = 1;
         } else {
+            sg_cpu_spans_busy(run->spans, b->spans_n, 1); /* a get from now on waits for the rows of this run */
             status = run_queue(u, run, err);
+            if (status != SEGUE_OK) sg_cpu_spans_busy(run->spans, b->spans_n, 0);
         }
     }
     if (status != SEGUE_OK) {
@@ -429,6 +449,7 @@ const struct sg_unit_ops sg_unit_cpu = {
     .state_bytes = sg_cpu_state_bytes,
     .state_get = sg_cpu_state_get,
     .state_put = sg_cpu_state_put,
+    .state_pass = sg_cpu_state_pass,
     .stream = cpu_stream,
     .kept = cpu_kept,
 };

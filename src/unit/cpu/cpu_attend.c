@@ -220,7 +220,6 @@ struct work {
     const struct sg_cpu_state *state;
     uint32_t kv_head, group, dvp;
     uint64_t pos;                    /* of the tile's first row */
-    const uint16_t *k16, *v16;       /* the chunk as it lies in the state; NULL: it is in room.k and room.v */
     struct room room;
 };
 
@@ -262,13 +261,10 @@ static int batch_chunk(struct work *w, uint32_t from, uint32_t nq, uint64_t chun
         if (hi[i] > keys) keys = hi[i];
     }
     if (!keys) return 0;
-    const float *q = w->room.q + (size_t)from * at->d;
-    if (w->k16) k->scores_f16(q, nq, at->d, w->k16, keys, w->room.s);
-    else k->scores(q, nq, at->d, w->room.k, keys, w->room.s);
+    k->scores(w->room.q + (size_t)from * at->d, nq, at->d, w->room.k, keys, w->room.s);
     for (uint32_t i = 0; i < nq; i++)
         k->soften(w->room.s + i * SG_CHUNK, lo[i], hi[i], keys, at->scale, at->softcap, &m[i], &l[i]);
-    if (w->v16) k->weigh_f16(w->room.s, nq, keys, w->v16, w->dvp, w->room.part);
-    else k->weigh(w->room.s, nq, keys, w->room.v, w->dvp, w->room.part);
+    k->weigh(w->room.s, nq, keys, w->room.v, w->dvp, w->room.part);
     return 1;
 }
 
@@ -280,18 +276,6 @@ static void chunk_load(struct work *w, uint64_t chunk)
     uint32_t keys = left < SG_CHUNK ? (uint32_t)left : SG_CHUNK;
     sg_kv_load(k, w->state, (uint32_t)at->slot_k, chunk, w->kv_head, keys, w->room.k);
     sg_kv_load(k, w->state, (uint32_t)at->slot_v, chunk, w->kv_head, keys, w->room.v);
-}
-
-/* Few queries read each number once: they take it as it lies. Of many, a chunk in fp32 serves all. */
-static int chunk_in_place(struct work *w, uint64_t chunk)
-{
-    const struct sg_kernels *k = sg_pass_kernels(w->a);
-    const struct sg_attend *at = &w->st->op->u.attend;
-    w->k16 = w->v16 = NULL;
-    if (!k->scores_f16 || w->dvp != at->dv || w->tile->rows * w->group > 2 * BATCH) return 0;
-    w->k16 = sg_kv_f16(w->state, (uint32_t)at->slot_k, chunk, w->kv_head);
-    w->v16 = sg_kv_f16(w->state, (uint32_t)at->slot_v, chunk, w->kv_head);
-    return w->k16 && w->v16;
 }
 
 static uint64_t first_chunk(const struct work *w)
@@ -358,7 +342,7 @@ static void split_chunk(struct work *w, uint64_t c)
     const struct sg_attend *at = &w->st->op->u.attend;
     uint32_t all = w->tile->rows * w->group;
     if (c >= first_chunk(w)) {
-        if (!chunk_in_place(w, c)) chunk_load(w, c);
+        chunk_load(w, c);
         for (uint32_t from = 0; from < all; from += BATCH) {
             uint32_t nq = all - from < BATCH ? all - from : BATCH;
             float m[BATCH], l[BATCH];

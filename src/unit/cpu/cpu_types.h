@@ -110,6 +110,9 @@ struct sg_cpu_state {
     enum sg_storage kv;
     uint64_t rows;
     atomic_int busy;                 /* 1: a run is appending */
+    atomic_uint stage;               /* of the pass that appends: stages before this one are over */
+    const uint32_t *slot_stage;      /* of that pass, NULL: none yet: [slots_n] the last stage that writes a slot */
+    uint64_t coming;                 /* rows that the pass appends */
     struct sg_slot_memory *slots;
     uint32_t slots_n;
     uint32_t capacity;               /* blocks per slot that need no allocation */
@@ -134,12 +137,13 @@ segue_status sg_cpu_state_put(struct sg_state *s, uint32_t slot, uint64_t from, 
 /* Before a pass: blocks for `more` rows, unshared; keep_before: a copy of the recurrent slots for undoing. */
 segue_status sg_cpu_state_reserve(struct sg_cpu_state *s, uint64_t more, int keep_before, segue_error *err);
 void sg_cpu_state_commit(struct sg_cpu_state *s, uint64_t rows);
+/* What a get beside the pass may have before the pass is over (slot_stage NULL: nothing). */
+void sg_cpu_state_watch(struct sg_cpu_state *s, const uint32_t *slot_stage, uint64_t rows);
+segue_status sg_cpu_state_pass(struct sg_state *to, struct sg_state *from, segue_error *err); /* cpupass.c */
 void sg_cpu_state_undo(struct sg_cpu_state *s); /* recurrent slots as they were at reserve(keep_before) */
 /* One head's row, fp32 -> the state's storage. Only where a pass reserved. */
 void sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t row,
                  uint32_t head, const float *x);
-/* One head's chunk where it lies, in the order of sg_kv_load; NULL when the state is not f16. */
-const uint16_t *sg_kv_f16(const struct sg_cpu_state *s, uint32_t slot, uint64_t chunk, uint32_t head);
 /* One head's chunk as fp32: K [keys/16][d][16], V [keys][dvp]. */
 void sg_kv_load(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t chunk,
                 uint32_t head, uint32_t keys, float *out);
@@ -257,6 +261,7 @@ struct sg_cpu_program {
     size_t thread_bytes;             /* of one thread's scratch */
     uint64_t read_per_token;
     int recurrent;
+    uint32_t *slot_stage;            /* [slots_n] the last stage that writes a slot */
     struct sg_arena arena;
     /* scratch: grown between passes */
     uint32_t t_cap, r_cap, logits_cap, pending_cap;
@@ -287,6 +292,7 @@ segue_status sg_cpu_match(struct sg_cpu_program *p,
 
 /* --- running --- */
 segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err);       /* cpurun.c */
+void sg_cpu_spans_busy(const struct sg_span *spans, uint32_t n, int busy);
 segue_status sg_cpu_scratch(struct sg_cpu_program *p, uint32_t t, uint32_t r, int own_logits,
                             segue_error *err);
 void sg_cpu_scratch_free(struct sg_cpu_program *p);

@@ -115,6 +115,15 @@ static segue_status batch_fits(const struct sg_cpu_run *run, segue_error *err)
 
 /* --- one pass --- */
 
+/* The first item of a stage is not given out before the stages ahead of it are over. */
+static void stage_begun(struct sg_pass *a, uint32_t stage)
+{
+    for (uint32_t s = 0; s < a->spans_n; s++)
+        if (a->spans[s].state)
+            atomic_store_explicit(&((struct sg_cpu_state *)(void *)a->spans[s].state)->stage, stage,
+                                  memory_order_release);
+}
+
 static void stage_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
 {
     struct sg_pass *a = arg;
@@ -124,6 +133,7 @@ static void stage_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread
         atomic_store_explicit(&a->stopped, 1, memory_order_relaxed);
         return;
     }
+    if (!item) stage_begun(a, stage);
     switch (st->kind) {
     case SG_ST_LORA:
     case SG_ST_PREP:
@@ -177,14 +187,23 @@ static segue_status states_reserve(struct sg_pass *a, segue_error *err)
         if (a->spans[s].state)
             SG_TRY(sg_cpu_state_reserve((struct sg_cpu_state *)(void *)a->spans[s].state, a->spans[s].rows,
                                         a->t > LONG_PASS, err));
+    for (uint32_t s = 0; s < a->spans_n; s++)
+        if (a->spans[s].state)
+            sg_cpu_state_watch((struct sg_cpu_state *)(void *)a->spans[s].state, a->p->slot_stage, a->spans[s].rows);
     return SEGUE_OK;
 }
 
-static void states_busy(const struct sg_pass *a, int busy)
+void sg_cpu_spans_busy(const struct sg_span *spans, uint32_t n, int busy)
 {
-    for (uint32_t s = 0; s < a->spans_n; s++)
-        if (a->spans[s].state) atomic_store(&((struct sg_cpu_state *)(void *)a->spans[s].state)->busy, busy);
+    for (uint32_t s = 0; s < n; s++) {
+        struct sg_cpu_state *state = (struct sg_cpu_state *)(void *)spans[s].state;
+        if (!state) continue;
+        if (busy) sg_cpu_state_watch(state, NULL, 0);
+        atomic_store(&state->busy, busy);
+    }
 }
+
+static void states_busy(const struct sg_pass *a, int busy) { sg_cpu_spans_busy(a->spans, a->spans_n, busy); }
 
 /* Rows appended to all states, or ECANCELED and none. */
 static segue_status pass_run(struct sg_cpu_run *run, struct sg_pass *a, segue_error *err)
@@ -345,7 +364,11 @@ segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err)
     uint64_t began = sg_now_ns();
     result->ns = result->dispatches = result->weight_bytes = result->state_bytes = 0;
     for (uint32_t s = 0; result->rows_done && s < run->batch.spans_n; s++) result->rows_done[s] = 0;
-    SG_TRY(batch_fits(run, err));
+    segue_status status = batch_fits(run, err);
+    if (status != SEGUE_OK) {
+        sg_cpu_spans_busy(run->spans, run->batch.spans_n, 0);
+        return status;
+    }
     struct sg_pass *a = &run->program->pass;
     *a = (struct sg_pass){.p = run->program,
                           .spans = run->spans,
@@ -358,7 +381,7 @@ segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err)
         a->loras |= run->spans[s].loras_n != 0;
     }
     states_busy(a, 1);
-    segue_status status = pass_run(run, a, err);
+    status = pass_run(run, a, err);
     states_busy(a, 0);
     if (status == SEGUE_OK) {
         traffic(run, a);

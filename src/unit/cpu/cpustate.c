@@ -143,7 +143,7 @@ static void rows_keep(struct sg_slot_memory *m, uint64_t first, uint64_t end)
 /* --- new, free, fork --- */
 
 static segue_status slot_begin(struct sg_cpu_state *s, struct sg_slot_memory *m, const struct sg_slot *slot,
-                               segue_error *err)
+                               uint32_t bare, segue_error *err)
 {
     m->slot = *slot;
     if (is_rows(m)) {
@@ -157,8 +157,9 @@ static segue_status slot_begin(struct sg_cpu_state *s, struct sg_slot_memory *m,
     SG_TRY(sg_mul(m->fixed_n, slot->kind == SG_SLOT_DELTA ? slot->depth : 1, &m->fixed_n, "state slot", err));
     size_t bytes;
     SG_TRY(sg_mul(m->fixed_n, sizeof(float), &bytes, "state slot", err));
-    m->fixed = sg_alloc_aligned(bytes);
     s->recurrent = 1;
+    if (bare) return SEGUE_OK;
+    m->fixed = sg_alloc_aligned(bytes);
     return m->fixed ? SEGUE_OK : sg_no_memory("recurrent slot of a cpu state", bytes, err);
 }
 
@@ -193,8 +194,8 @@ segue_status sg_cpu_state_new(struct sg_unit *u, const struct sg_slot *slots, ui
     segue_status status =
         s->slots && s->marks ? SEGUE_OK : sg_no_memory("cpu state", n * sizeof *s->slots, err);
     for (; status == SEGUE_OK && s->slots_n < n; s->slots_n++)
-        status = slot_begin(s, &s->slots[s->slots_n], &slots[s->slots_n], err);
-    if (status == SEGUE_OK) status = reserve_at_start(s, o ? o->rows : 0, err);
+        status = slot_begin(s, &s->slots[s->slots_n], &slots[s->slots_n], o && o->bare, err);
+    if (status == SEGUE_OK && !(o && o->bare)) status = reserve_at_start(s, o ? o->rows : 0, err);
     if (status != SEGUE_OK) {
         sg_cpu_state_free((struct sg_state *)(void *)s);
         return status;
@@ -418,9 +419,19 @@ segue_status sg_cpu_state_reserve(struct sg_cpu_state *s, uint64_t more, int kee
     return SEGUE_OK;
 }
 
+void sg_cpu_state_watch(struct sg_cpu_state *s, const uint32_t *slot_stage, uint64_t rows)
+{
+    pthread_mutex_lock(&s->lock);
+    s->slot_stage = slot_stage;
+    s->coming = rows;
+    atomic_store(&s->stage, 0u);
+    pthread_mutex_unlock(&s->lock);
+}
+
 void sg_cpu_state_commit(struct sg_cpu_state *s, uint64_t rows)
 {
     pthread_mutex_lock(&s->lock);
+    s->slot_stage = NULL;
     s->rows += rows;
     for (uint32_t i = 0; i < s->slots_n; i++) {
         struct sg_slot_memory *m = &s->slots[i];
@@ -436,6 +447,7 @@ void sg_cpu_state_commit(struct sg_cpu_state *s, uint64_t rows)
 
 void sg_cpu_state_undo(struct sg_cpu_state *s)
 {
+    sg_cpu_state_watch(s, NULL, 0);
     for (uint32_t i = 0; i < s->slots_n; i++) {
         struct sg_slot_memory *m = &s->slots[i];
         if (m->before) memcpy(m->fixed, m->before, m->fixed_n * sizeof(float));
@@ -554,13 +566,6 @@ static void load_q8(const struct sg_slot_memory *m, const uint8_t *data, uint32_
         }
 }
 
-const uint16_t *sg_kv_f16(const struct sg_cpu_state *s, uint32_t slot, uint64_t chunk, uint32_t head)
-{
-    const struct sg_slot_memory *m = &s->slots[slot];
-    const void *data = m->blocks[chunk]->data + head * m->head_bytes;
-    return s->kv == SG_F16 ? data : NULL;
-}
-
 void sg_kv_load(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t chunk,
                 uint32_t head, uint32_t keys, float *out)
 {
@@ -640,6 +645,18 @@ static segue_status rows_pass(struct sg_cpu_state *s, struct sg_slot_memory *m, 
     return status;
 }
 
+/* Under the lock: the end of what can be read of a slot now. Beside a pass also what it has written; recurrent
+ * memory is there as a whole or, until the pass has left it, not at all. */
+static uint64_t end_now(const struct sg_cpu_state *s, uint32_t slot)
+{
+    const struct sg_slot_memory *m = &s->slots[slot];
+    int busy = atomic_load(&s->busy) != 0;
+    int written = busy && s->slot_stage &&
+                  atomic_load_explicit(&s->stage, memory_order_acquire) > s->slot_stage[slot];
+    if (is_rows(m)) return written ? s->rows + s->coming : m->end;
+    return written || !busy ? UINT64_MAX : 0;
+}
+
 segue_status sg_cpu_state_get(struct sg_state *state, uint32_t slot, uint64_t from, uint64_t to,
                               enum sg_storage storage, void *out, segue_error *err)
 {
@@ -648,19 +665,21 @@ segue_status sg_cpu_state_get(struct sg_state *state, uint32_t slot, uint64_t fr
     SG_TRY(slot_of(s, slot, storage, "get", &m, err));
     segue_status status = SEGUE_OK;
     pthread_mutex_lock(&s->lock);
-    while (atomic_load(&s->busy) && (!is_rows(m) || m->end < to)) {
+    uint64_t end = end_now(s, slot), want = is_rows(m) ? to : UINT64_MAX;
+    while (atomic_load(&s->busy) && end < want) {
         pthread_mutex_unlock(&s->lock);
         sg_pause_ns(20000);
         pthread_mutex_lock(&s->lock);
+        end = end_now(s, slot);
     }
     if (!is_rows(m))
         memcpy(out, m->fixed, m->fixed_n * sizeof(float));
-    else if (from > to || to > m->end || (from < to && from < m->first))
+    else if (from > to || to > end || (from < to && from < m->first))
         status = sg_fail(err, SEGUE_EARG,
                          "get state: cpu: slot %u: rows [%llu, %llu) of [%llu, %llu); ask for those that "
                          "are held",
                          slot, (unsigned long long)from, (unsigned long long)to, (unsigned long long)m->first,
-                         (unsigned long long)m->end);
+                         (unsigned long long)end);
     else
         status = rows_pass(s, m, from, to, storage, out, 0, err);
     pthread_mutex_unlock(&s->lock);

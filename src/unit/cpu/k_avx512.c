@@ -281,16 +281,10 @@ static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t bl
 
 /* --- attention --- */
 
-/* 16 numbers, of fp32 or of f16. */
-INLINE __m512 numbers(const void *p, size_t at, const int f16)
-{
-    return f16 ? halves16((const uint8_t *)p + 2 * at) : _mm512_loadu_ps((const float *)p + at);
-}
-
-INLINE void scores_body(const float *q, const int nq, uint32_t d, const void *k, uint32_t keys, float *s,
-                        const int f16)
+INLINE void scores_body(const float *q, const int nq, uint32_t d, const float *k, uint32_t keys, float *s)
 {
     for (uint32_t from = 0; from < keys; from += 64) {
+        const float *kb = k + (size_t)from * d;
         __m512 acc[4][6];
         UNROLL
         for (int b = 0; b < 4; b++) {
@@ -300,7 +294,7 @@ INLINE void scores_body(const float *q, const int nq, uint32_t d, const void *k,
         for (uint32_t j = 0; j < d; j++) {
             UNROLL
             for (int b = 0; b < 4; b++) {
-                __m512 v = numbers(k, (size_t)from * d + ((size_t)(unsigned)b * d + j) * 16, f16);
+                __m512 v = _mm512_loadu_ps(kb + ((size_t)(unsigned)b * d + j) * 16);
                 UNROLL
                 for (int i = 0; i < nq; i++)
                     acc[b][i] =
@@ -315,31 +309,21 @@ INLINE void scores_body(const float *q, const int nq, uint32_t d, const void *k,
     }
 }
 
-#define SIX(call) \
-    switch (nq) { \
-    case 1: call(1); break; \
-    case 2: call(2); break; \
-    case 3: call(3); break; \
-    case 4: call(4); break; \
-    case 5: call(5); break; \
-    default: call(6); \
-    }
-#define CALL(n) scores_body(q, n, d, k, keys, s, 0)
 static void scores(const float *q, uint32_t nq, uint32_t d, const float *k, uint32_t keys, float *s)
 {
-    SIX(CALL)
+    switch (nq) {
+    case 1: scores_body(q, 1, d, k, keys, s); break;
+    case 2: scores_body(q, 2, d, k, keys, s); break;
+    case 3: scores_body(q, 3, d, k, keys, s); break;
+    case 4: scores_body(q, 4, d, k, keys, s); break;
+    case 5: scores_body(q, 5, d, k, keys, s); break;
+    default: scores_body(q, 6, d, k, keys, s);
+    }
 }
-#undef CALL
-#define CALL(n) scores_body(q, n, d, k, keys, s, 1)
-static void scores_f16(const float *q, uint32_t nq, uint32_t d, const uint16_t *k, uint32_t keys, float *s)
-{
-    SIX(CALL)
-}
-#undef CALL
 
 /* Columns [0, 16 * wide) of the weighted sum. */
-INLINE void weigh_columns(const float *p, const int nq, uint32_t keys, const void *v, size_t at, uint32_t dvp,
-                          const int wide, const int f16, float *o)
+INLINE void weigh_columns(const float *p, const int nq, uint32_t keys, const float *v, uint32_t dvp,
+                          const int wide, float *o)
 {
     __m512 acc[6][4];
     UNROLL
@@ -347,10 +331,10 @@ INLINE void weigh_columns(const float *p, const int nq, uint32_t keys, const voi
         UNROLL
         for (int c = 0; c < wide; c++) acc[i][c] = _mm512_setzero_ps();
     }
-    for (uint32_t t = 0; t < keys; t++, at += dvp) {
+    for (uint32_t t = 0; t < keys; t++, v += dvp) {
         __m512 x[4];
         UNROLL
-        for (int c = 0; c < wide; c++) x[c] = numbers(v, at + 16 * (size_t)(unsigned)c, f16);
+        for (int c = 0; c < wide; c++) x[c] = _mm512_loadu_ps(v + 16 * c);
         UNROLL
         for (int i = 0; i < nq; i++) {
             __m512 a = _mm512_set1_ps(p[i * SG_CHUNK + (int)t]);
@@ -365,26 +349,24 @@ INLINE void weigh_columns(const float *p, const int nq, uint32_t keys, const voi
     }
 }
 
-INLINE void weigh_body(const float *p, const int nq, uint32_t keys, const void *v, uint32_t dvp, const int f16,
-                       float *o)
+INLINE void weigh_body(const float *p, const int nq, uint32_t keys, const float *v, uint32_t dvp, float *o)
 {
     uint32_t c = 0;
-    for (; c + 64 <= dvp; c += 64) weigh_columns(p, nq, keys, v, c, dvp, 4, f16, o + c);
-    for (; c < dvp; c += 16) weigh_columns(p, nq, keys, v, c, dvp, 1, f16, o + c);
+    for (; c + 64 <= dvp; c += 64) weigh_columns(p, nq, keys, v + c, dvp, 4, o + c);
+    for (; c < dvp; c += 16) weigh_columns(p, nq, keys, v + c, dvp, 1, o + c);
 }
 
-#define CALL(n) weigh_body(p, n, keys, v, dvp, 0, o)
 static void weigh(const float *p, uint32_t nq, uint32_t keys, const float *v, uint32_t dvp, float *o)
 {
-    SIX(CALL)
+    switch (nq) {
+    case 1: weigh_body(p, 1, keys, v, dvp, o); break;
+    case 2: weigh_body(p, 2, keys, v, dvp, o); break;
+    case 3: weigh_body(p, 3, keys, v, dvp, o); break;
+    case 4: weigh_body(p, 4, keys, v, dvp, o); break;
+    case 5: weigh_body(p, 5, keys, v, dvp, o); break;
+    default: weigh_body(p, 6, keys, v, dvp, o);
+    }
 }
-#undef CALL
-#define CALL(n) weigh_body(p, n, keys, v, dvp, 1, o)
-static void weigh_f16(const float *p, uint32_t nq, uint32_t keys, const uint16_t *v, uint32_t dvp, float *o)
-{
-    SIX(CALL)
-}
-#undef CALL
 
 /* e^x as plain_exp, for x <= 0; 0 below -87. */
 INLINE __m512 exp16(__m512 x)
@@ -435,63 +417,6 @@ static void soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scal
     *sum = fold16(lanes);
 }
 
-/* --- the delta rule --- */
-
-/* Columns [0, 16 * wide) of the state. They are read once from memory and changed in the first-level cache, while
- * `next`, where the columns that follow begin, comes into the second. Sums over even and odd rows run apart. */
-INLINE void delta_columns(float *s, uint32_t dk, uint32_t dv, const float *q, const float *k, const float *v,
-                          float decay, float beta, const float *next, const int wide, float *o)
-{
-    __m512 u[2][4], y[2][4];
-    UNROLL
-    for (int c = 0; c < wide; c++) u[0][c] = u[1][c] = y[0][c] = y[1][c] = _mm512_setzero_ps();
-    for (uint32_t i = 0; i < dk; i += 2)
-        UNROLL
-        for (uint32_t h = 0; h < 2; h++) {
-            if (i + h >= dk) break;
-            __m512 a = _mm512_set1_ps(k[i + h]);
-            UNROLL
-            for (int c = 0; c < wide; c++)
-                u[h][c] = _mm512_fmadd_ps(a, _mm512_loadu_ps(s + (size_t)(i + h) * dv + 16 * c), u[h][c]);
-        }
-    const __m512 keep = _mm512_set1_ps(decay), rate = _mm512_set1_ps(beta);
-    UNROLL
-    for (int c = 0; c < wide; c++)
-        u[0][c] = _mm512_mul_ps(rate, _mm512_fnmadd_ps(keep, _mm512_add_ps(u[0][c], u[1][c]),
-                                                       _mm512_loadu_ps(v + 16 * c)));
-    for (uint32_t i = 0; i < dk; i += 2)
-        UNROLL
-        for (uint32_t h = 0; h < 2; h++) {
-            if (i + h >= dk) break;
-            float *row = s + (size_t)(i + h) * dv;
-            __m512 a = _mm512_set1_ps(k[i + h]), b = _mm512_set1_ps(q[i + h]);
-            UNROLL
-            for (int c = 0; c < wide; c++) {
-                _mm_prefetch((const char *)(next + (size_t)(i + h) * dv + 16 * c), _MM_HINT_T1);
-                __m512 x = _mm512_fmadd_ps(a, u[0][c], _mm512_mul_ps(keep, _mm512_loadu_ps(row + 16 * c)));
-                _mm512_storeu_ps(row + 16 * c, x);
-                y[h][c] = _mm512_fmadd_ps(b, x, y[h][c]);
-            }
-        }
-    UNROLL
-    for (int c = 0; c < wide; c++) _mm512_storeu_ps(o + 16 * c, _mm512_add_ps(y[0][c], y[1][c]));
-}
-
-static void delta(float *s, uint32_t dk, uint32_t dv, const float *q, const float *k, const float *v,
-                  float decay, float beta, float *u, float *o)
-{
-    uint32_t c = 0;
-    if (dv % 16) {
-        plain_delta(s, dk, dv, q, k, v, decay, beta, u, o);
-        return;
-    }
-    for (; c + 64 <= dv; c += 64) {
-        const float *next = c + 128 <= dv ? s + c + 64 : s + (size_t)dk * dv;
-        delta_columns(s + c, dk, dv, q, k, v + c, decay, beta, next, 4, o + c);
-    }
-    for (; c < dv; c += 16) delta_columns(s + c, dk, dv, q, k, v + c, decay, beta, s + c, 1, o + c);
-}
-
 static void to_f16(const float *x, size_t n, uint16_t *y)
 {
     size_t i = 0;
@@ -525,11 +450,8 @@ void sg_kernels_avx512(struct sg_kernels *k)
     k->open[SG_PACK_Q6K] = open_q6k;
     k->quant = quant;
     k->scores = scores;
-    k->scores_f16 = scores_f16;
-    k->weigh_f16 = weigh_f16;
     k->soften = soften;
     k->weigh = weigh;
-    k->delta = delta;
     k->to_f16 = to_f16;
     k->of_f16 = of_f16;
 }

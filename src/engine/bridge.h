@@ -1,0 +1,31 @@
+/* bridge.h: states from one layout to another. SPDX-License-Identifier: MIT */
+#ifndef SG_ENGINE_BRIDGE_H
+#define SG_ENGINE_BRIDGE_H
+
+#include "engine/layout.h"
+
+/* One slot, rows [first, end) of it, from a state to another. */
+struct sg_journey {
+    struct sg_state *from, *to;
+    uint32_t from_slot, to_slot;
+    const struct sg_slot *slot;
+    enum sg_storage kv; /* of the state that takes it */
+    uint64_t first, end;
+};
+/* room: sg_bridge_room bytes. Adds what went over to *bytes. */
+segue_status sg_bridge_slot(const struct sg_journey *j, void *room, uint64_t *bytes, segue_error *err);
+size_t sg_bridge_room(const struct sg_layout *to);
+segue_status sg_bridge_seal(const struct sg_stage *stage, uint64_t rows, segue_error *err);
+
+/* 1: the units pass states on by themselves, nothing is copied. */
+int sg_bridge_passes(const struct sg_layout *from, const struct sg_layout *to);
+
+struct sg_moved {
+    uint64_t bytes, copied_bytes, ns, rows;
+};
+/* The states are in `to` as well, which had none or bare ones; those of `from` may then only be freed. On failure they are
+ * as they were. */
+segue_status sg_bridge_move(struct sg_layout *from, struct sg_layout *to, uint64_t room, struct sg_moved *out,
+                            segue_error *err);
+
+#endif

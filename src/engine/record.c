@@ -1,0 +1,81 @@
+/* record.c: what a session really ran: sums for each part, and the last spans of work where they were asked
+ * for. Room is made when the session is opened. SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/session.h"
+
+enum { USES = sizeof(((segue_stats *)0)->uses) / sizeof(segue_use), SPANS_MOST = 1 << 20 };
+
+segue_status sg_record_room(struct segue_session *s, size_t spans, segue_error *err)
+{
+    if (!spans) return SEGUE_OK;
+    if (spans > SPANS_MOST)
+        return sg_fail(err, SEGUE_EARG, "session not opened: %zu spans: at most %d are kept; ask for fewer",
+                       spans, SPANS_MOST);
+    s->spans = sg_alloc(2 * spans * sizeof *s->spans);
+    if (!s->spans) return sg_no_memory("record of a session", 2 * spans * sizeof *s->spans, err);
+    s->spans_cap = spans;
+    return SEGUE_OK;
+}
+
+/* Twice the room, so that the oldest half goes at once and the list stays in one piece. */
+static void add_span(struct segue_session *s, const segue_span *span)
+{
+    if (!s->spans_cap) return;
+    if (s->spans_n == 2 * s->spans_cap) {
+        memmove(s->spans, s->spans + s->spans_cap, s->spans_cap * sizeof *s->spans);
+        s->spans_n = s->spans_cap;
+    }
+    s->spans[s->spans_n++] = *span;
+    s->spans_all++;
+}
+
+void sg_record_run(struct segue_session *s, const struct sg_stage *stage, uint32_t phase, uint64_t begun,
+                   uint32_t rows, const struct sg_result *r)
+{
+    const struct sg_stretch *t = stage->stretch;
+    uint64_t now = sg_now_ns();
+    segue_use *u = s->stats.uses;
+    size_t i = 0;
+    while (i < s->stats.uses_n &&
+           (u[i].unit != stage->place || u[i].phase != phase || u[i].from != t->from || u[i].to != t->to))
+        i++;
+    if (i < USES) {
+        if (i == s->stats.uses_n)
+            u[s->stats.uses_n++] = (segue_use){stage->place, phase, t->from, t->to, 0, 0, 0, 0};
+        u[i].runs++;
+        u[i].rows += rows;
+        u[i].dispatches += r->dispatches;
+        u[i].ns += now - begun;
+    }
+    add_span(s, &(segue_span){.begin_ns = begun,
+                              .end_ns = now,
+                              .what = phase,
+                              .unit = stage->place,
+                              .to_unit = stage->place,
+                              .from = t->from,
+                              .to = t->to,
+                              .first = s->computed,
+                              .rows = rows});
+}
+
+void sg_record_handoff(struct segue_session *s, const struct sg_layout *from, const struct sg_layout *to,
+                       uint64_t begun, uint64_t rows)
+{
+    add_span(s, &(segue_span){.begin_ns = begun,
+                              .end_ns = sg_now_ns(),
+                              .what = SEGUE_SPAN_HANDOFF,
+                              .unit = from->stages[0].place,
+                              .to_unit = to->stages[0].place,
+                              .to = s->engine->graph->layers,
+                              .rows = rows});
+}
+
+void sg_record_give(const struct segue_session *s, segue_stats *out)
+{
+    out->spans_n = s->spans_n < s->spans_cap ? s->spans_n : s->spans_cap;
+    out->spans = s->spans + (s->spans_n - out->spans_n);
+    out->spans_all = s->spans_all;
+}

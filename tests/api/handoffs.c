@@ -1,0 +1,342 @@
+/* handoffs.c: sessions that read on one unit and write on another, on every ordered pair of units that is present: the
+ * tokens are those of the unit that writes, whatever the chunks, shapes, storages and threads; two sessions on two units
+ * work at the same time. SPDX-License-Identifier: MIT */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#include "segue.h"
+#include "tiny.h"
+
+enum { MOST = 240, ANSWER = 10, UNITS_MAX = 12, SPANS = 4096 };
+
+static struct {
+    segue_model *models[TINY_MODELS];
+    segue_unit *units[UNITS_MAX];
+    segue_unit_info info[UNITS_MAX];
+    uint32_t units_n;
+    int32_t prompt[MOST];
+} all;
+
+static segue_error err;
+
+static void ok_(segue_status s, const char *what, int line)
+{
+    if (s != SEGUE_OK) fail_msg("line %d: %s: %d: %s", line, what, s, err.text);
+}
+#define OK(call) ok_(call, #call, __LINE__)
+
+static void add_unit(const char *spec)
+{
+    segue_unit *u = NULL;
+    if (all.units_n == UNITS_MAX || segue_unit_open(&u, spec, &err) != SEGUE_OK) return;
+    all.info[all.units_n] = SEGUE_INIT(segue_unit_info);
+    OK(segue_unit_info_get(u, &all.info[all.units_n], &err));
+    all.units[all.units_n++] = u;
+}
+
+/* Every present kind; cpu once for each instruction set. */
+static int open_all(void **state)
+{
+    (void)state;
+    segue_unit_info info[16];
+    size_t n = 0;
+    for (int i = 0; i < 16; i++) info[i] = SEGUE_INIT(segue_unit_info);
+    if (segue_unit_list(info, 16, &n, &err) != SEGUE_OK) return -1;
+    for (size_t i = 0; i < n && i < 16; i++) {
+        char spec[96], *rest = NULL;
+        if (!info[i].present) continue;
+        if (strcmp(info[i].kind, "cpu") != 0) {
+            add_unit(info[i].spec);
+            continue;
+        }
+        for (char *isa = strtok_r(info[i].features, " ", &rest); isa; isa = strtok_r(NULL, " ", &rest)) {
+            snprintf(spec, sizeof spec, "cpu:isa=%.40s,threads=1", isa);
+            add_unit(spec);
+        }
+    }
+    for (int i = 0; i < TINY_MODELS; i++) {
+        char folder[512];
+        tiny_folder(folder, sizeof folder, "handoffs", tiny_models[i].name);
+        if (!tiny_write(&tiny_models[i], folder, 31u + (unsigned)i) ||
+            segue_model_open(&all.models[i], folder, NULL, &err) != SEGUE_OK)
+            return -1;
+    }
+    for (int i = 0; i < MOST; i++) all.prompt[i] = (i * 37 + 11) % 93 + 3;
+    return all.units_n ? 0 : -1;
+}
+
+static int close_all(void **state)
+{
+    (void)state;
+    for (int i = 0; i < TINY_MODELS; i++) segue_model_close(all.models[i]);
+    for (uint32_t i = 0; i < all.units_n; i++) segue_unit_close(all.units[i]);
+    tiny_remove("handoffs");
+    return 0;
+}
+
+static segue_engine *engine(int model, uint32_t a, uint32_t b, uint32_t kv)
+{
+    segue_engine *e = NULL;
+    segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
+    segue_unit *units[2] = {all.units[a], all.units[b]};
+    o.chunk_rows = 48;
+    o.kv = kv;
+    OK(segue_engine_open(&e, all.models[model], units, 2, &o, &err));
+    return e;
+}
+
+static segue_plan plan_of(uint32_t read, uint32_t write)
+{
+    segue_plan p = SEGUE_INIT(segue_plan);
+    p.parts_n = 2;
+    p.parts[0] = (segue_part){.unit = read, .phase = 0, .to = 3, .expect_j = -1};
+    p.parts[1] = (segue_part){.unit = write, .phase = 1, .to = 3, .expect_j = -1};
+    return p;
+}
+
+static segue_session *session(segue_engine *e, const segue_plan *plan, size_t prompt)
+{
+    segue_session *s = NULL;
+    segue_session_opts o = SEGUE_INIT(segue_session_opts);
+    segue_sampling greedy = SEGUE_INIT(segue_sampling);
+    greedy.ignore_stops = 1;
+    o.sampling = &greedy;
+    o.context = MOST + ANSWER;
+    o.plan = plan;
+    o.spans = SPANS;
+    OK(segue_session_open(&s, e, &o, &err));
+    OK(segue_session_append(s, all.prompt, prompt, &err));
+    return s;
+}
+
+/* Log-probabilities after the prompt and after each step of a fixed continuation: random weights make ties, so numbers are
+ * compared, not choices. */
+static void answer(segue_session *s, float *logits, size_t vocab)
+{
+    int32_t token;
+    size_t n;
+    OK(segue_session_next(s, &token, &err));
+    OK(segue_session_logits(s, logits, vocab, &n, &err));
+    for (int i = 1; i < ANSWER; i++) { /* the same tokens for everybody */
+        size_t length = segue_session_tokens(s, NULL);
+        OK(segue_session_rewind(s, length - 1, &err));
+        OK(segue_session_append(s, &all.prompt[i], 1, &err));
+        OK(segue_session_next(s, &token, &err));
+        OK(segue_session_logits(s, logits + (size_t)i * vocab, vocab, &n, &err));
+    }
+}
+
+static float distance(const float *a, const float *b, size_t n, float *scale)
+{
+    float most = 0;
+    *scale = 0;
+    for (size_t i = 0; i < n; i++) {
+        assert_true(isfinite(a[i]) && isfinite(b[i]));
+        if (fabsf(a[i] - b[i]) > most) most = fabsf(a[i] - b[i]);
+        if (fabsf(b[i]) > *scale) *scale = fabsf(b[i]);
+    }
+    return most;
+}
+
+/* Bounds as in tests/check/checkhandoff.c, for two units that round the same sums in other orders. */
+static void one_pair(int model, uint32_t a, uint32_t b, size_t prompt, uint32_t kv)
+{
+    static float got[ANSWER * TINY_VOCAB], want[ANSWER * TINY_VOCAB];
+    segue_engine *e = engine(model, a, b, kv);
+    segue_plan split = plan_of(0, 1), alone = plan_of(1, 1);
+    segue_session *s = session(e, &split, prompt), *t = session(e, &alone, prompt);
+    segue_stats stats = SEGUE_INIT(segue_stats);
+    float scale;
+    answer(s, got, TINY_VOCAB);
+    answer(t, want, TINY_VOCAB);
+    OK(segue_session_stats_get(s, &stats, &err));
+    int one_kind = !strcmp(all.info[a].kind, all.info[b].kind);
+    assert_true(stats.handoff_bytes > 0 && stats.handoff_ns > 0 && stats.handoff_exposed_ns > 0);
+    if (one_kind && !strcmp(all.info[a].kind, "cpu")) assert_int_equal(stats.copied_bytes, 0);
+    if (!one_kind) assert_int_equal(stats.copied_bytes, stats.handoff_bytes);
+    float bound = (kv == SEGUE_KV_F32 ? 5e-5f : kv == SEGUE_KV_Q8 ? 2e-2f : 2e-3f);
+    float d = distance(got, want, ANSWER * TINY_VOCAB, &scale);
+    if (d > bound * scale)
+        fail_msg("%s, %s -> %s, %zu tokens, kv %u: %g of %g", tiny_models[model].name, all.info[a].spec,
+                 all.info[b].spec, prompt, kv, (double)d, (double)scale);
+    segue_session_close(s);
+    segue_session_close(t);
+    segue_engine_close(e);
+}
+
+/* Lengths at the edges of taps, of the window of 8, of blocks and of chunks of 48; all storages come by. */
+static void every_pair_equals_one_unit(void **state)
+{
+    (void)state;
+    static const size_t lengths[] = {1, 2, 3, 4, 7, 8, 9, 47, 48, 49, 63, 64, 65, 100, 200};
+    uint32_t kv = 0;
+    for (int m = 0; m < TINY_MODELS; m++)
+        for (uint32_t a = 0; a < all.units_n; a++)
+            for (uint32_t b = 0; b < all.units_n; b++)
+                for (size_t i = (a + b) % 3; a != b && i < sizeof lengths / sizeof *lengths; i += 3)
+                    one_pair(m, a, b, lengths[i], 1 + kv++ % 4);
+}
+
+/* A plan's shapes: how many runs a prompt takes. */
+static void shapes_count_runs(void **state)
+{
+    (void)state;
+    static const struct { uint32_t shapes[4]; size_t prompt; uint64_t runs; } cases[] = {
+        {{1}, 9, 9}, {{32}, 33, 2}, {{32}, 32, 1}, {{8, 16, 32}, 40, 2}, {{8, 16, 32}, 5, 1}, {{0}, 100, 3}};
+    uint32_t other = all.units_n > 1;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        segue_engine *e = engine(2, 0, other, SEGUE_KV_F32);
+        segue_plan p = plan_of(0, 1);
+        memcpy(p.shapes, cases[i].shapes, sizeof p.shapes);
+        segue_session *s = session(e, &p, cases[i].prompt);
+        segue_stats stats = SEGUE_INIT(segue_stats);
+        int32_t token;
+        OK(segue_session_next(s, &token, &err));
+        OK(segue_session_next(s, &token, &err));
+        OK(segue_session_stats_get(s, &stats, &err));
+        assert_int_equal(stats.uses_n, 2);
+        assert_int_equal(stats.uses[0].phase, 0);
+        assert_int_equal(stats.uses[0].runs, cases[i].runs);
+        assert_int_equal(stats.uses[0].rows, cases[i].prompt);
+        assert_int_equal(stats.uses[1].runs, 1);
+        assert_true(stats.spans_n == stats.uses[0].runs + 1 + 1); /* runs of reading, hand-off, one of writing */
+        segue_session_close(s);
+        segue_engine_close(e);
+    }
+    segue_plan bad = plan_of(0, 0);
+    bad.shapes[0] = 64;
+    bad.shapes[1] = 64;
+    segue_session *s = NULL;
+    segue_session_opts o = SEGUE_INIT(segue_session_opts);
+    segue_engine *e = engine(0, 0, other, 0);
+    o.plan = &bad;
+    assert_int_equal(segue_session_open(&s, e, &o, &err), SEGUE_EARG);
+    segue_engine_close(e);
+}
+
+/* Canceled while rows are on their way: what was sent is forgotten, and the answer is the same. */
+static void canceled_flows_go_on(void **state)
+{
+    (void)state;
+    for (uint32_t a = 0; a < all.units_n; a++) {
+        uint32_t b = (a + 1) % all.units_n;
+        segue_engine *e = engine(2, a, b, SEGUE_KV_F16);
+        segue_plan split = plan_of(0, 1);
+        segue_session *s = session(e, &split, 200), *t = session(e, &split, 200);
+        int32_t got[ANSWER], want[ANSWER], k = 0;
+        for (int i = 0; i < ANSWER; i++) OK(segue_session_next(t, &want[i], &err));
+        OK(segue_session_prefill(s, 96, NULL, &err)); /* two chunks, sent */
+        segue_session_cancel(s);
+        assert_int_equal(segue_session_next(s, &got[0], &err), SEGUE_ECANCELED);
+        OK(segue_session_rewind(s, 60, &err));
+        OK(segue_session_append(s, all.prompt + 60, 140, &err));
+        while (k < ANSWER) OK(segue_session_next(s, &got[k++], &err));
+        assert_memory_equal(got, want, sizeof got);
+        segue_session_close(s);
+        segue_session_close(t);
+        segue_engine_close(e);
+    }
+}
+
+/* --- at once --- */
+
+struct work {
+    segue_session *s;
+    size_t tokens;
+    int32_t got[MOST];
+    pthread_barrier_t *begin;
+    segue_status status;
+};
+
+static void *work_main(void *arg)
+{
+    struct work *w = arg;
+    segue_error mine;
+    pthread_barrier_wait(w->begin);
+    for (size_t i = 0; i < w->tokens && w->status == SEGUE_OK; i++)
+        w->status = segue_session_next(w->s, &w->got[i], &mine);
+    return NULL;
+}
+
+static void extent(const segue_session *s, uint64_t *from, uint64_t *to)
+{
+    segue_stats stats = SEGUE_INIT(segue_stats);
+    OK(segue_session_stats_get(s, &stats, &err));
+    assert_true(stats.spans_n > 0);
+    *from = stats.spans[0].begin_ns;
+    *to = stats.spans[stats.spans_n - 1].end_ns;
+}
+
+/* One session on each of two units: the tokens are those of the session alone, and neither waits for the other. */
+static void two_units_work_at_once(void **state)
+{
+    (void)state;
+    if (all.units_n < 2) skip();
+    segue_engine *e = engine(2, 0, 1, SEGUE_KV_F32);
+    segue_plan plans[2] = {plan_of(0, 0), plan_of(1, 1)};
+    pthread_barrier_t begin;
+    pthread_t threads[2];
+    struct work work[2] = {{0}};
+    uint64_t from[2], to[2];
+    assert_int_equal(pthread_barrier_init(&begin, NULL, 2), 0);
+    for (int i = 0; i < 2; i++) {
+        work[i] = (struct work){.s = session(e, &plans[i], 100), .tokens = 100, .begin = &begin};
+        assert_int_equal(pthread_create(&threads[i], NULL, work_main, &work[i]), 0);
+    }
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < 2; i++) {
+        segue_session *alone = session(e, &plans[i], 100);
+        int32_t token;
+        assert_int_equal(work[i].status, SEGUE_OK);
+        for (size_t k = 0; k < work[i].tokens; k++) {
+            OK(segue_session_next(alone, &token, &err));
+            assert_int_equal(token, work[i].got[k]);
+        }
+        extent(work[i].s, &from[i], &to[i]);
+        segue_session_close(alone);
+    }
+    uint64_t overlap_from = from[0] > from[1] ? from[0] : from[1], overlap_to = to[0] < to[1] ? to[0] : to[1];
+    uint64_t shorter = to[0] - from[0] < to[1] - from[1] ? to[0] - from[0] : to[1] - from[1];
+    assert_true(overlap_to > overlap_from && (overlap_to - overlap_from) * 2 >= shorter);
+    for (int i = 0; i < 2; i++) segue_session_close(work[i].s);
+    pthread_barrier_destroy(&begin);
+    segue_engine_close(e);
+}
+
+/* Another storage on one unit must be of the same shape. */
+static void storages_may_be_paired(void **state)
+{
+    (void)state;
+    segue_engine *e = NULL;
+    segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
+    segue_unit *units[2] = {all.units[0], all.units[all.units_n - 1]};
+    segue_model *again = NULL, *models[2] = {NULL, all.models[1]};
+    char folder[512];
+    o.models = models;
+    assert_int_equal(segue_engine_open(&e, all.models[0], units, 2, &o, &err), SEGUE_EFORMAT);
+    assert_non_null(strstr(err.text, "shape"));
+    tiny_folder(folder, sizeof folder, "handoffs", tiny_models[0].name);
+    OK(segue_model_open(&again, folder, NULL, &err));
+    models[1] = again;
+    OK(segue_engine_open(&e, all.models[0], units, 2, &o, &err));
+    segue_model_close(again); /* the engine holds it */
+    segue_plan split = plan_of(0, 1);
+    segue_session *s = session(e, &split, 20);
+    int32_t token;
+    for (int i = 0; i < 4; i++) OK(segue_session_next(s, &token, &err));
+    segue_session_close(s);
+    segue_engine_close(e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_pair_equals_one_unit), cmocka_unit_test(shapes_count_runs),
+        cmocka_unit_test(canceled_flows_go_on),       cmocka_unit_test(two_units_work_at_once),
+        cmocka_unit_test(storages_may_be_paired),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
