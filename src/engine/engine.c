@@ -182,6 +182,15 @@ static segue_status place_model(struct segue_engine *e, struct sg_place *p, stru
     return sg_model_graph(model, &wish, &p->own, err);
 }
 
+/* A state that two storages of a model made together is neither's alone: it fits where the same pair was declared. */
+static void name_weights(struct segue_engine *e)
+{
+    struct sg_hash all = e->model->weights_hash;
+    for (uint32_t i = 0; i < e->places_n; i++)
+        if (e->places[i].own) all = sg_hash_join(all, e->places[i].model->weights_hash);
+    sg_hash_hex(all, e->weights_id);
+}
+
 /* What is going to run is compiled now; without a plan everything on every unit. */
 static segue_status compile_all(struct segue_engine *e, const segue_plan *wish, segue_error *err)
 {
@@ -213,6 +222,7 @@ static segue_status place_units(struct segue_engine *e, segue_unit *const *units
         e->places_n++;
         SG_TRY(place_model(e, &e->places[i], o->models ? o->models[i] : NULL, o, err));
     }
+    name_weights(e);
     return compile_all(e, o->plan, err);
 }
 

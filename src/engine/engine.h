@@ -31,6 +31,7 @@ struct sg_store;
 struct segue_engine {
     atomic_uint references;
     struct segue_model *model; /* a reference */
+    char weights_id[33];       /* of what computes: the model's, or of all storages that the places use, joined */
     struct sg_place *places;   /* [places_n] */
     uint32_t places_n;
     uint32_t keep_values;

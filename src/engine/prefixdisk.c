@@ -56,7 +56,7 @@ static void enter_file(struct sg_store *s, const char *name, const struct sg_sta
 {
     const segue_model_info *info = &s->engine->model->info;
     if (memcmp(f->head.shape_id, info->shape_id, 32) != 0 ||
-        memcmp(f->head.weights_id, info->weights_id, 32) != 0)
+        memcmp(f->head.weights_id, s->engine->weights_id, 32) != 0)
         return;
     struct sg_kind *kind = sg_store_kind(s, f->head.adapters, f->head.unit, f->head.kernels);
     if (!kind) return;
@@ -96,7 +96,7 @@ void sg_store_scan(struct sg_store *s)
         if (path) sg_file_remove(path);
         sg_free(path);
         if (len > end && !strcmp(names[i] + len - end, ending) &&
-            !strncmp(names[i], s->engine->model->info.weights_id, NAME_WEIGHTS) && !is_known(s, names[i]))
+            !strncmp(names[i], s->engine->weights_id, NAME_WEIGHTS) && !is_known(s, names[i]))
             look_into(s, names[i]);
         sg_free(names[i]);
     }
@@ -274,7 +274,7 @@ static void name_of(const struct sg_store *s, const struct sg_entry *e, const in
     h = sg_hash_join(h, sg_hash_bytes(e->kind->unit, sizeof e->kind->unit, 0));
     h = sg_hash_join(h, sg_hash_bytes(e->kind->kernels, sizeof e->kind->kernels, 0));
     sg_hash_hex(sg_hash_join(h, e->kind->adapters), hex);
-    snprintf(out, 64, "%.*s-%s%s", NAME_WEIGHTS, s->engine->model->info.weights_id, hex, ending);
+    snprintf(out, 64, "%.*s-%s%s", NAME_WEIGHTS, s->engine->weights_id, hex, ending);
 }
 
 static segue_status save(const struct sg_store *s, struct sg_entry *e, const int32_t *tokens,

@@ -44,8 +44,8 @@ segue_status sg_statefile_fits(const struct sg_statefile *f, const struct segue_
     const segue_model_info *info = &e->model->info;
     if (memcmp(f->head.shape_id, info->shape_id, 32) != 0 || f->head.vocab != info->vocab)
         return foreign(f, "it is of a model of another shape", err);
-    if (memcmp(f->head.weights_id, info->weights_id, 32) != 0)
-        return foreign(f, "it is of a model with other weights", err);
+    if (memcmp(f->head.weights_id, e->weights_id, 32) != 0)
+        return foreign(f, "it is of a model with other weights, or of another pair of storages", err);
     if (f->head.adapters.lo != adapters.lo || f->head.adapters.hi != adapters.hi)
         return foreign(f, "it was made with other adapters", err);
     if (!slots_fit(f, e->graph)) return foreign(f, "a slot has another shape than this model's", err);

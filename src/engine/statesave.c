@@ -173,7 +173,7 @@ static void fill_head(struct saving *v)
     h->library = segue_version();
     h->layout = SG_STATE_LAYOUT;
     memcpy(h->shape_id, info->shape_id, 32);
-    memcpy(h->weights_id, info->weights_id, 32);
+    memcpy(h->weights_id, s->engine->weights_id, 32);
     memcpy(h->unit, s->unit, sizeof h->unit);
     memcpy(h->kernels, s->kernels, sizeof h->kernels);
     h->adapters = s->adapters;

@@ -44,6 +44,12 @@ expect("quantize", code == 0, err)
 o, u = parts("--prefill", A, "--decode", f"{B},model={half}")
 expect("model= is named", u["decode"]["model"]["path"] == half and u["decode"]["model"]["weights_id"] != o["model"]["weights_id"]
        and u["decode"]["model"]["shape_id"] == o["model"]["shape_id"] and "model" not in u["prefill"], u["decode"])
+pair = ["--prefill", A, "--decode", f"{B},model={half}"]
+saved = os.path.join(top.name, "pair.state")
+code, out, err = run("run", "-m", m, "--ids", "1,2,3", "-n", "2", *pair, "--save", saved)
+expect("a pair's state", code == 0, err)
+refused(4, ["run", "-m", m, "--load", saved, "-n", "1", "--unit", A], "pair")
+expect("loads into the pair", run("run", "-m", m, "--load", saved, "-n", "1", *pair)[0] == 0)
 other = tiny_model("other", width=48)
 refused(4, ["run", "-m", m, "--ids", "1", "--prefill", A, "--decode", f"{B},model={other}"], "shape")
 refused(1, ["run", "-m", m, "--ids", "1", "--unit", f"{A},model=/nowhere.gguf"], "/nowhere.gguf")
