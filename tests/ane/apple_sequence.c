@@ -1,6 +1,7 @@
 /* apple_sequence.c: the private interface against the double: order, arguments, lifetimes; each failure; ten
  * thousand loads. SPDX-License-Identifier: MIT */
 #include <dirent.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -285,8 +286,13 @@ static void hang_is_bounded(void **state)
     assert_int_equal(rig_run(&g, &err), SEGUE_ELOST);
     assert_non_null(strstr(err.text, "lost"));
     assert_int_equal(rig_run(&g, &err), SEGUE_ELOST);
+    static struct sg_ane_device *lost;
+    lost = g.d;
     rig_close(&g);
-    double_release_hang();
+    double_release_hang(); /* the call comes back to a device that everybody has left */
+    for (long turn = 0; turn < 100000000 && double_counts().open_pools; turn++) sched_yield();
+    assert_int_equal(double_counts().open_pools, 0);
+    assert_non_null(lost);
 }
 
 static int descriptors(void)

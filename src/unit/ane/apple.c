@@ -296,11 +296,12 @@ segue_status sg_apple_open(struct sg_ane_device **out, const struct sg_apple_wor
     return status;
 }
 
+/* What the service still holds of a lost device stays for it. */
 static void apple_close(struct sg_ane_device *d)
 {
     if (!d) return;
     sg_patience_close(d->worker);
-    sg_free(d);
+    if (!d->lost) sg_free(d);
 }
 
 void sg_apple_describe(const struct sg_apple_world *w, char architecture[32], uint32_t *engines,
