@@ -102,18 +102,18 @@ static int check(const struct args *args, const struct sg_mil_folder *folder,
 
 /* --- run --- */
 
-static json_t *counters_json(const struct sg_ane_counters *c)
+static json_t *counters_json(const struct sg_ane_counters *c, uint64_t evaluate_ns)
 {
-    return json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:f}", "unit", "ane (software)", "compiles",
+    return json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f}", "unit", "ane (software)", "compiles",
                      (json_int_t)c->compiles, "dispatches", (json_int_t)c->dispatches, "weight_bytes",
                      (json_int_t)c->weight_bytes, "input_bytes", (json_int_t)c->input_bytes, "output_bytes",
                      (json_int_t)c->output_bytes, "flops", (json_int_t)c->flops, "simulated_us",
-                     (double)c->simulated_ns / 1e3);
+                     (double)c->simulated_ns / 1e3, "evaluate_ms", (double)evaluate_ns / 1e6);
 }
 
 static segue_status run_files(const struct args *args, const struct sg_mil_folder *folder,
                               const struct sg_ane_profile *profile, struct sg_ane_counters *counters,
-                              segue_error *err)
+                              uint64_t *evaluate_ns, segue_error *err)
 {
     struct sg_npu_opts o = {.profile = *profile, .threads = (uint32_t)args_number(args, "threads", 0)};
     const char *in_path = args_text(args, "in"), *violation = args_text(args, "on-violation");
@@ -126,6 +126,7 @@ static segue_status run_files(const struct args *args, const struct sg_mil_folde
     if (!st) st = sg_mil_run_folder(d, folder, in, &results, err);
     if (!st) st = sg_safetensors_write(args_text(args, "out"), results.items, results.n, err);
     if (!st) sg_ane_ops_of(d)->count(d, counters);
+    *evaluate_ns = results.evaluate_ns;
     sg_mil_results_free(&results);
     if (d) sg_ane_ops_of(d)->close(d);
     sg_archive_close(in);
@@ -136,10 +137,11 @@ static int run_verb(const struct args *args, const struct sg_mil_folder *folder,
                     const struct sg_ane_profile *profile)
 {
     struct sg_ane_counters c = {0};
+    uint64_t evaluate_ns = 0;
     segue_error err;
     if (!args_has(args, "out")) return wrong(&err, "run", "run DIR --in T.safetensors --out T.safetensors");
-    if (run_files(args, folder, profile, &c, &err)) return out_error(&err, EXIT_REFUSED);
-    if (args_has(args, "json")) return out_json_exit(counters_json(&c));
+    if (run_files(args, folder, profile, &c, &evaluate_ns, &err)) return out_error(&err, EXIT_REFUSED);
+    if (args_has(args, "json")) return out_json_exit(counters_json(&c, evaluate_ns));
     out_note("mil run: %llu dispatches on ane (software), %.3f ms simulated",
              (unsigned long long)c.dispatches, (double)c.simulated_ns / 1e6);
     return EXIT_DONE;

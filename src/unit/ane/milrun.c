@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/num.h"
 
 /* --- numbers and surfaces --- */
@@ -147,7 +148,9 @@ static segue_status run_bound(struct sg_ane_program *p, const struct sg_ane_port
     }
     for (uint32_t i = 0; i < b->out_n; i++)
         SG_TRY(ops->surface_new(d, out_ports[i].surface_bytes, &b->out[i], err));
+    uint64_t from = sg_now_ns();
     SG_TRY(ops->evaluate(p, 0, b->in, b->out, err));
+    out->evaluate_ns += sg_now_ns() - from;
     for (uint32_t i = 0; i < b->out_n; i++) SG_TRY(keep_output(&out_ports[i], b->out[i], out, err));
     return SEGUE_OK;
 }

@@ -11,6 +11,7 @@ struct sg_mil_results {
     struct sg_st_item *
         items; /* [n] every output, fp32, ready for sg_safetensors_write; ranks above 4 are merged in front */
     uint32_t n, cap;
+    uint64_t evaluate_ns; /* of all dispatches, measured */
     struct sg_arena arena;
 };
 /* EARG: an input without a tensor, or of another size, by name. Results of programs that ran before a failure
