@@ -191,7 +191,7 @@ static segue_status run_chunk(struct segue_session *s, size_t rows, int with_log
     s->logits_known = with_logits != 0;
     s->stats.tokens_in += rows;
     s->rewound = 0;
-    s->point_due = s->computed <= s->given_n; /* taken by the next run, off the way to the first token */
+    s->point_due = (s->marking || s->stored) && s->computed <= s->given_n; /* taken by the next run, off the way to the first token */
     if (token) *token = ask.token;
     return SEGUE_OK;
 }

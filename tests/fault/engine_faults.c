@@ -156,7 +156,8 @@ static void tokens_do_not_allocate(void **state)
             assert_int_equal(walk(&w, folders[m], specs[u]), SEGUE_OK);
             both[0] = w.session;
             both[1] = w.fork;
-            assert_int_equal(segue_session_step(both, 2, tokens, each, &w.err), SEGUE_OK);
+            for (int i = 0; i < 2; i++) /* the first is each session's second token, and taken alone */
+                assert_int_equal(segue_session_step(both, 2, tokens, each, &w.err), SEGUE_OK);
             sg_fault_alloc(1);
             for (int i = 0; i < TOKENS; i++) {
                 segue_status s = segue_session_next(w.session, tokens, &w.err);
