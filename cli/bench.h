@@ -24,6 +24,7 @@ segue_status bench_session(struct bench *b, const segue_plan *plan, const int32_
 /* n tokens; the time of the first and of all that follow. */
 struct bench_answer {
     uint64_t first_ns, rest_ns;
+    double token_ns; /* the median of those behind the first */
     segue_stats at_first, at_end;
     int32_t *ids; /* [n] memory of the caller */
 };

@@ -93,7 +93,7 @@ static segue_status one_pair(struct pair *p, size_t i, segue_error *err)
     for (size_t k = 0; k < 2 && !st; k++)
         st = (k + i) % 2 ? alone(p, &a[1], err) : after_handoff(p, &a[0], err);
     if (!st) {
-        p->ratio[i] = (double)a[1].rest_ns / (double)a[0].rest_ns;
+        p->ratio[i] = a[1].token_ns / a[0].token_ns;
         p->equal = p->equal && !memcmp(a[0].ids, a[1].ids, p->tokens * sizeof *a[0].ids);
         st = blocking(p, i, err);
     }

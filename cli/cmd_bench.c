@@ -80,16 +80,22 @@ segue_status bench_session(struct bench *b, const segue_plan *plan, const int32_
 segue_status bench_answer(segue_session *s, size_t n, struct bench_answer *out, segue_error *err)
 {
     segue_status st = SEGUE_OK;
-    uint64_t begun = out_now_ns(), first = begun;
+    uint64_t begun = out_now_ns(), first = begun, last = begun;
+    double *each = out_alloc(n * sizeof *each);
     for (size_t i = 0; i < n && st >= 0; i++) {
         st = segue_session_next(s, &out->ids[i], err);
+        uint64_t now = out_now_ns();
+        each[i] = (double)(now - last);
+        last = now;
         if (i) continue;
-        first = out_now_ns();
+        first = now;
         out->at_first = SEGUE_INIT(segue_stats);
         if (st >= 0) st = segue_session_stats_get(s, &out->at_first, err);
     }
     out->first_ns = first - begun;
-    out->rest_ns = out_now_ns() - first;
+    out->rest_ns = last - first;
+    out->token_ns = n > 1 ? bench_median(each + 1, n - 1) : 0;
+    free(each);
     out->at_end = SEGUE_INIT(segue_stats);
     if (st >= 0) st = segue_session_stats_get(s, &out->at_end, err);
     return st < 0 ? st : SEGUE_OK;
