@@ -167,6 +167,11 @@ segue_status sg_server_new(struct sg_server **out, sg_serve_open open, segue_err
         sg_free(v);
         return sg_no_memory("lock of a server", sizeof v->lock, err);
     }
+    if (pthread_cond_init(&v->ending, NULL)) {
+        pthread_mutex_destroy(&v->lock);
+        sg_free(v);
+        return sg_no_memory("server", sizeof v->ending, err);
+    }
     v->open = open;
     v->page.fd = v->areas[0].fd = v->areas[1].fd = -1;
     v->second.fd = v->second.lent = -1;
@@ -186,6 +191,7 @@ void sg_server_free(struct sg_server *v)
     sg_shared_free(&v->page);
     for (int i = 0; i < 2; i++) sg_shared_free(&v->areas[i]);
     sg_arena_free(&v->scratch);
+    pthread_cond_destroy(&v->ending);
     pthread_mutex_destroy(&v->lock);
     sg_free(v);
 }
@@ -230,11 +236,17 @@ static void *beat_main(void *arg)
 {
     struct sg_server *v = arg;
     struct sg_wire_page *page = (struct sg_wire_page *)(void *)v->page.data;
+    pthread_mutex_lock(&v->lock);
     while (!atomic_load(&v->over)) {
-        struct timespec pause = {0, BEAT_NS};
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += BEAT_NS;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
         atomic_fetch_add(&page->beat, 1u);
-        nanosleep(&pause, NULL);
+        pthread_cond_timedwait(&v->ending, &v->lock, &until);
     }
+    pthread_mutex_unlock(&v->lock);
     return NULL;
 }
 
@@ -246,7 +258,10 @@ static segue_status serve(struct sg_server *v, struct sg_channel *first, segue_e
     if (pthread_create(&second, NULL, second_main, v)) return sg_no_memory("thread", sizeof second, err);
     int beating = !pthread_create(&beat, NULL, beat_main, v);
     segue_status status = converse(v, first, 0, 0, err);
+    pthread_mutex_lock(&v->lock);
     atomic_store(&v->over, 1);
+    pthread_cond_broadcast(&v->ending);
+    pthread_mutex_unlock(&v->lock);
     shutdown(v->second.fd, SHUT_RDWR);
     pthread_join(second, NULL);
     if (beating) pthread_join(beat, NULL);

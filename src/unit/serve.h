@@ -65,6 +65,7 @@ struct sg_server {
     struct sg_server_state *states;     uint32_t states_n;
     struct sg_arena scratch;     /* of one request on the first connection */
     pthread_mutex_t lock;        /* of states and the second area */
+    pthread_cond_t ending;       /* `over` was set: the beat need not be waited for */
     atomic_int own_cancel;       /* stands in for the page's before there is one */
     atomic_int over;             /* 1: the other side is gone */
     struct sg_channel second;    /* fd -1 until the greeting brings it */

@@ -97,7 +97,7 @@ static segue_status proc_open(struct sg_unit **out, const struct sg_unit_spec *s
     segue_error why = {.text = ""};
     SG_TRY(unit_new(&u, spec, err));
     segue_status status = inner_of(u, spec, &why);
-    if (status == SEGUE_OK) status = proc_greet(u, &why);
+    if (status == SEGUE_OK) status = proc_begin(u, &why);
     if (status != SEGUE_OK) {
         free_unit(u);
         if (status == SEGUE_ELOST) return sg_fail(err, SEGUE_EUNIT, "unit not opened: %s: %.300s", spec->text, why.text);
@@ -105,6 +105,18 @@ static segue_status proc_open(struct sg_unit **out, const struct sg_unit_spec *s
     }
     *out = u;
     return SEGUE_OK;
+}
+
+segue_status proc_adopt(struct sg_unit **out, const int ends[2], segue_error *err)
+{
+    static const struct sg_unit_spec spec = {.kind = "proc", .text = "proc:U", .pairs_n = 1, .pairs = {{"", "U"}}};
+    struct sg_unit *u = NULL;
+    SG_TRY(unit_new(&u, &spec, err));
+    for (int i = 0; i < 2; i++) sg_channel_take(&u->child.channels[i], ends[i]);
+    segue_status status = proc_greet(u, -1, err);
+    if (status != SEGUE_OK) free_unit(u);
+    else *out = u;
+    return status;
 }
 
 static void proc_close(struct sg_unit *u)
@@ -128,7 +140,7 @@ static segue_status again(struct sg_unit *u, segue_error *err)
     if (!atomic_load(&u->lost)) return SEGUE_OK;
     proc_end(&u->child);
     if (u->state_ids_n) memset(u->state_ids, 0, u->state_ids_n);
-    segue_status status = proc_greet(u, &why);
+    segue_status status = proc_begin(u, &why);
     if (status == SEGUE_OK) status = proc_lend_again(u, &why);
     if (status == SEGUE_OK) return SEGUE_OK;
     if (status != SEGUE_ELOST) proc_lose(u, why.text, NULL); /* half a unit is none */

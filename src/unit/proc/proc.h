@@ -112,6 +112,10 @@ struct sg_unit {
     float *row;                  /* [chooser_vocab] */
 };
 
+/* --- proc.c --- */
+/* The unit over connections to somebody who serves already, or pretends to; for tests. The ends are taken over. */
+segue_status proc_adopt(struct sg_unit **out, const int ends[2], segue_error *err);
+
 /* --- proc_child.c --- */
 /* Start the program that serves. EUNIT: it is not there, or cannot be started. */
 segue_status proc_spawn(struct proc_child *c, int *second, segue_error *err);
@@ -137,8 +141,10 @@ segue_status proc_lose(struct sg_unit *u, const char *why, segue_error *err);
 segue_status proc_is_lost(struct sg_unit *u, segue_error *err);
 /* Bulk memory of a connection, at least so large. */
 segue_status proc_area(struct sg_unit *u, int connection, size_t size, segue_error *err);
-/* Greeting, page and areas of a fresh process. */
-segue_status proc_greet(struct sg_unit *u, segue_error *err);
+/* A fresh process, greeted. */
+segue_status proc_begin(struct sg_unit *u, segue_error *err);
+/* Greeting, page and areas over the connections of u->child. `second` is lent with the greeting and closed. */
+segue_status proc_greet(struct sg_unit *u, int second, segue_error *err);
 uint64_t proc_limit(const struct sg_unit *u, uint64_t work);  /* time for a number of rows, or of 64 MB of weights */
 
 /* --- proc_lend.c --- */

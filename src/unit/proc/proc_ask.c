@@ -191,14 +191,19 @@ static segue_status greet(struct sg_unit *u, int second, segue_error *err)
     return SEGUE_OK;
 }
 
-segue_status proc_greet(struct sg_unit *u, segue_error *err)
+segue_status proc_begin(struct sg_unit *u, segue_error *err)
 {
     int second = -1;
     SG_TRY(proc_spawn(&u->child, &second, err));
+    return proc_greet(u, second, err);
+}
+
+segue_status proc_greet(struct sg_unit *u, int second, segue_error *err)
+{
     atomic_store(&u->lost, 0);
     u->generation++;
     segue_status status = greet(u, second, err);
-    close(second);
+    if (second >= 0) close(second);
     if (status == SEGUE_OK)
         status = share(u, PROC_FIRST, SG_WIRE_PAGE, &u->child.page, sizeof(struct sg_wire_page), err);
     for (int i = 0; i < 2 && status == SEGUE_OK; i++) status = proc_area(u, i, AREA_LEAST, err);

@@ -391,7 +391,10 @@ segue_status proc_compile(struct sg_unit *u, const struct sg_graph *const *graph
     }
     if (status == SEGUE_OK) status = compile_here(u, programs, n, err);
     if (status != SEGUE_OK) {
-        while (made) program_free(u, programs[--made]);
+        while (made) {
+            program_free(u, programs[--made]);
+            programs[made] = NULL;
+        }
         tensors_sweep(u);
     }
     proc_leave(u, PROC_FIRST);
