@@ -32,6 +32,7 @@ segue_status chat_open_session(struct chat *c, segue_error *err)
     opts.adapters_n = c->place.adapters_n;
     opts.checkpoint_bytes = sessions_checkpoints(&c->args);
     opts.spans = trace_spans(&c->trace);
+    opts.verify_rows = (size_t)args_number(&c->args, "verify", 0);
     segue_session *fresh = NULL;
     ahead_forget(c->ahead);
     if (!st) st = segue_session_open(&fresh, c->place.engine, &opts, err);

@@ -80,6 +80,7 @@ static segue_status open_session(struct job *j, segue_error *err)
     opts.adapters_n = j->place.adapters_n;
     opts.checkpoint_bytes = sessions_checkpoints(j->args);
     opts.spans = trace_spans(&j->trace);
+    opts.verify_rows = (size_t)args_number(j->args, "verify", 0);
     char *path = sessions_path(j->args);
     segue_status st;
     if (path && (args_has(j->args, "load") || folders_is_file(path)))

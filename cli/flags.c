@@ -102,7 +102,8 @@ const struct arg_group flags_state = {"State", state_defs};
 
 static const struct arg_def report_defs[] = {
     {"quiet", 'q', ARG_SWITCH, ARG_MINOR, NULL, NULL, 0, 0, "no closing line and no progress on stderr"},
-    {"verify", 0, ARG_COUNT, ARG_LATER | ARG_MINOR, "N", "0", 0, 0, "check every N-th row against ref"},
+    {"verify", 0, ARG_COUNT, ARG_MINOR, "N", "0", 0, 256,
+     "compute the last N tokens of the prompt on the decoding unit too, and compare"},
     {"record", 0, ARG_FILE, ARG_LATER | ARG_MINOR, "FILE", NULL, 0, 0, "record the run for segue replay"},
     {"trace", 0, ARG_FILE, ARG_MINOR, "FILE", NULL, 0, 0, "write what ran when, in Chrome's trace format"},
     {"meter", 0, ARG_TEXT, ARG_LATER | ARG_MINOR, "METER", "none", 0, 0, "measure energy"},

@@ -275,6 +275,26 @@ static json_t *lost_json(const segue_stats *b, const segue_stats *e)
     return list;
 }
 
+static bool two_units(const struct place *p) { return report_phase_unit(p, 0) != report_phase_unit(p, 1); }
+
+static void put_verify(json_t *o, const segue_verify *v, bool two)
+{
+    if (!v->rows) {
+        out_null(o, "verify", two ? "not asked for, or nothing was handed over" : "one unit: no hand-off");
+        return;
+    }
+    json_t *j = json_object();
+    json_object_set_new(j, "rows", json_integer((json_int_t)v->rows));
+    json_object_set_new(j, "max_abs", out_real(v->max_abs));
+    json_object_set_new(j, "bound", out_real(v->bound));
+    json_object_set_new(j, "near_ties", json_integer((json_int_t)v->near_ties));
+    json_object_set_new(j, "state_error", out_real(v->state_error));
+    json_object_set_new(j, "state_bound", out_real(v->state_bound));
+    json_object_set_new(j, "ok", json_boolean(v->ok));
+    json_object_set_new(j, "action", json_string(v->action));
+    json_object_set_new(o, "verify", j);
+}
+
 json_t *report_json(const struct report *r)
 {
     const struct answer *a = r->answer;
@@ -301,7 +321,7 @@ json_t *report_json(const struct report *r)
     json_object_set_new(o, "units", units_json(r));
     json_object_set_new(o, "lost", lost_json(b, e));
     out_null(o, "plan", "no planner in this build");
-    out_null(o, "verify", "not asked for");
+    put_verify(o, &e->verify, two_units(r->place));
     return o;
 }
 
@@ -328,6 +348,9 @@ void report_line(const struct report *r)
         const segue_loss *l = &a->at_end.losses[i % 4];
         out_addf(&t, "; lost %s at row %llu, went on on %s", l->unit, (unsigned long long)l->rows, l->to);
     }
+    if (a->at_end.verify.rows)
+        out_addf(&t, "; hand-off %s over %zu rows", a->at_end.verify.ok ? "verified" : "BROKEN, recomputed by the decoder,",
+                 a->at_end.verify.rows);
     out_note("%s", t.data);
     free(t.data);
 }

@@ -188,6 +188,7 @@ static segue_status start(struct batch *b, struct request *q, segue_error *err)
     opts.adapters_n = b->place->adapters_n;
     opts.spans = trace_spans(b->trace);
     opts.checkpoint_bytes = sessions_checkpoints(&q->args);
+    opts.verify_rows = (size_t)args_number(&q->args, "verify", 0);
     if (!st) st = segue_session_open(&q->session, b->place->engine, &opts, err);
     if (!st) st = segue_session_append(q->session, q->prompt.ids, q->prompt.n, err);
     if (st) return st;

@@ -294,6 +294,8 @@ typedef struct segue_session_opts {
                                   * next call, where those are sound and of this vocabulary */
     uint32_t no_store;           /* 1: neither take from the engine's prefix store nor give to it */
     size_t spans;                /* keep a record of the last so many spans of work (segue_stats.spans); 0 = none */
+    size_t verify_rows;          /* where the plan has two units: after each prompt the decoder computes so many of its last
+                                  * tokens itself and compares (segue_stats.verify); 0 = none, at most 256 */
 } segue_session_opts;
 
 #define SEGUE_NO_CHECKPOINTS UINT64_MAX   /* checkpoint_bytes: none at all */
@@ -330,6 +332,16 @@ typedef struct segue_loss {
     uint64_t ns;             /* until that was done */
 } segue_loss;
 
+/* What the decoder found when it computed the end of a prompt itself. */
+typedef struct segue_verify {
+    size_t rows;             /* compared; 0 = nothing was */
+    double max_abs, bound;   /* largest difference of two logits, and what is allowed */
+    size_t near_ties;        /* rows whose first choice differs within the bound */
+    double state_error, state_bound;   /* of the worst slot behind them: rms of the difference over its rms */
+    uint32_t ok;
+    const char *action;      /* "none"; "recomputed": by the decoder, which reads by itself from then on */
+} segue_verify;
+
 typedef struct segue_stats {
     uint32_t size;
     uint64_t prefill_ns, decode_ns, handoff_ns;
@@ -352,6 +364,7 @@ typedef struct segue_stats {
     size_t uses_n;
     const segue_span *spans;           /* [spans_n] oldest first, the last ones of spans_all; until the next call */
     size_t spans_n, spans_all;
+    segue_verify verify;               /* of the last hand-off */
 } segue_stats;
 
 SEGUE_API segue_status segue_session_open(segue_session **out, segue_engine *engine, const segue_session_opts *opts,

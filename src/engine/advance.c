@@ -314,12 +314,17 @@ segue_status segue_session_next(segue_session *session, int32_t *token, segue_er
     SG_TRY(sg_session_may_choose(s, err));
     SG_TRY(canceled(s, err));
     SG_TRY(ready(s, err));
+    if (s->verify_rows && s->split && s->at == SG_READING && waiting(s)) {
+        SG_TRY(catch_up(s, sg_verify_count(s), 0, err));
+        SG_TRY(sg_verify_rows(s, err));
+    }
     SG_TRY(catch_up(s, last_chunk(s), 0, err));
     sg_session_sampler(s, &sampler);
     int here = !waiting(s) || !sg_session_unit_samples(s);
     if (waiting(s)) SG_TRY(run_chunk(s, waiting(s), 1, here ? NULL : &sampler, &chosen, err));
     if (s->split && s->at == SG_READING) SG_TRY(sg_session_carry(s, SG_WRITING, err));
     else sg_session_tidy(s);
+    if (s->checker) SG_TRY(sg_verify_states(s, err));
     if (here) SG_TRY(choose_here(s, &sampler, &chosen, err));
     return sg_session_accept(s, chosen, token);
 }

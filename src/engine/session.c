@@ -205,6 +205,7 @@ static void read_slots(struct segue_session *s)
 
 static segue_status fill(struct segue_session *s, const segue_session_opts *o, segue_error *err)
 {
+    s->verify_rows = o->verify_rows;
     SG_TRY(choose_context(s, o->context, err));
     SG_TRY(take_adapters(s, o, err));
     SG_TRY(lay_out(s, o->plan, err));
@@ -259,6 +260,7 @@ void segue_session_close(segue_session *s)
     sg_free(s->rows[1]);
     sg_free(s->bias);
     sg_free(s->work);
+    segue_session_close(s->checker);
     sg_recovery_free(s);
     sg_step_free(s->step);
     sg_chooser_free(s->chooser);

@@ -8,6 +8,7 @@
 #include "engine/recover.h"
 #include "engine/bridge.h"
 #include "engine/flow.h"
+#include "engine/verify.h"
 #include "model/adapter.h"
 
 enum { SG_READING = 0, SG_WRITING = 1 }; /* the two layouts; also the phases of a plan */
@@ -55,6 +56,8 @@ struct segue_session {
     uint64_t read_ns, read_rows; /* in runs of several rows: what reading costs */
     atomic_int cancel;
     atomic_int busy;      /* 1 while a step over several sessions holds it */
+    size_t verify_rows;
+    struct segue_session *checker; /* between the rows and the states of a check; NULL */
     struct sg_recovery recovery; /* what a lost unit cannot take along */
     struct sg_step *step; /* room for steps over several sessions, kept by the first of them */
     segue_stats stats;

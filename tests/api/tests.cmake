@@ -2,6 +2,7 @@
 if(TARGET segue) # the library is whole
   segue_test(api_sessions "api;quick" ${CMAKE_CURRENT_LIST_DIR}/sessions.c)
   segue_test(api_arguments "api;quick" ${CMAKE_CURRENT_LIST_DIR}/arguments.c)
+  segue_test(api_verify "api;quick" ${CMAKE_CURRENT_LIST_DIR}/verify.c)
   segue_test(api_statefiles "api;quick" ${CMAKE_CURRENT_LIST_DIR}/statefiles.c)
   segue_test(api_statedamage "api" ${CMAKE_CURRENT_LIST_DIR}/statedamage.c) # seconds
   segue_test(api_continued "api;golden;quick" ${CMAKE_CURRENT_LIST_DIR}/continued.c)
