@@ -43,10 +43,11 @@ segue_status place_unit(segue_unit **out, const char *spec, unsigned threads, se
     if (!st) st = segue_unit_info_get(*out, &info, err);
     if (st) return st;
     const char *base = spec ? spec : info.kind;
-    if (strcmp(info.kind, "cpu") != 0 || strstr(base, "threads=")) return SEGUE_OK;
+    const char *inner = strncmp(base, "proc:", 5) ? base : base + 5; /* the unit in a process of its own */
+    if ((strcmp(info.kind, "cpu") != 0 && strncmp(inner, "cpu", 3) != 0) || strstr(base, "threads=")) return SEGUE_OK;
     segue_unit_close(*out);
     *out = NULL;
-    char *full = out_printf("%s%cthreads=%u", base, strchr(base, ':') ? ',' : ':', threads);
+    char *full = out_printf("%s%cthreads=%u", base, strchr(inner, ':') ? ',' : ':', threads);
     st = segue_unit_open(out, full, err);
     free(full);
     return st;
