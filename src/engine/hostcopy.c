@@ -17,6 +17,36 @@ static segue_status room(uint8_t **bytes, size_t *cap, size_t want, size_t spare
     return SEGUE_OK;
 }
 
+static segue_status slots_room(struct sg_hostcopy *c, const struct sg_graph *all, segue_error *err)
+{
+    if (!c->slots) c->slots = sg_alloc(all->slots_n * sizeof *c->slots);
+    if (!c->slots) return sg_no_memory("copy of a state", all->slots_n * sizeof *c->slots, err);
+    c->slots_n = all->slots_n;
+    return SEGUE_OK;
+}
+
+segue_status sg_hostcopy_room(struct sg_hostcopy *c, const struct sg_graph *all, struct sg_layout *l, uint64_t rows,
+                              segue_error *err)
+{
+    SG_TRY(slots_room(c, all, err));
+    for (uint32_t i = 0; i < all->slots_n; i++) {
+        struct sg_hostcopy_slot *s = &c->slots[i];
+        const struct sg_slot *slot = &all->slots[i];
+        uint32_t index = 0;
+        const struct sg_stage *stage = sg_layout_slot(l, slot->kind, slot->layer, &index);
+        size_t fixed = sg_slot_fixed_bytes(slot);
+        if (!stage) continue;
+        if (slot->kind == SG_SLOT_K || slot->kind == SG_SLOT_V) {
+            if (!s->end) s->storage = stage->kv;
+            SG_TRY(room(&s->bytes, &s->cap, (size_t)rows * sg_slot_row_bytes(slot, stage->kv), 0, err));
+        } else {
+            SG_TRY(room(&s->bytes, &s->cap, fixed, 0, err));
+            SG_TRY(room(&s->next, &s->next_cap, fixed, 0, err));
+        }
+    }
+    return SEGUE_OK;
+}
+
 /* Rows that were not copied yet, behind those that were; all of them apart, where the old ones are of no use. */
 static segue_status take_rows(struct sg_hostcopy_slot *c, const struct sg_slot *slot, struct sg_stage *stage, uint32_t index,
                               uint64_t rows, segue_error *err)
@@ -71,9 +101,7 @@ static void commit(struct sg_hostcopy_slot *c, const struct sg_slot *slot, uint6
 segue_status sg_hostcopy_take(struct sg_hostcopy *c, const struct sg_graph *all, struct sg_layout *l, uint64_t rows,
                               segue_error *err)
 {
-    if (!c->slots) c->slots = sg_alloc(all->slots_n * sizeof *c->slots);
-    if (!c->slots) return sg_no_memory("copy of a state", all->slots_n * sizeof *c->slots, err);
-    c->slots_n = all->slots_n;
+    SG_TRY(slots_room(c, all, err));
     for (uint32_t i = 0; i < all->slots_n; i++) SG_TRY(take_slot(&c->slots[i], &all->slots[i], l, rows, err));
     for (uint32_t i = 0; i < all->slots_n; i++) commit(&c->slots[i], &all->slots[i], rows);
     c->rows = rows;

@@ -24,6 +24,9 @@ struct sg_hostcopy {
     uint32_t whole;              /* 1: recurrent slots belong to these rows too, so it can be gone on from */
 };
 
+/* Room for `rows` rows as l has them, so that taking them allocates nothing. */
+segue_status sg_hostcopy_room(struct sg_hostcopy *c, const struct sg_graph *all, struct sg_layout *l, uint64_t rows,
+                              segue_error *err);
 /* Copy the states of l, which hold `rows` rows. On failure the old copy stays. EMEMORY, or what the unit said. */
 segue_status sg_hostcopy_take(struct sg_hostcopy *c, const struct sg_graph *all, struct sg_layout *l, uint64_t rows,
                               segue_error *err);

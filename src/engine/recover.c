@@ -10,7 +10,8 @@
 
 enum {
     RUNS_MOST = 32, /* runs of few rows between two copies: each copy costs about one of them */
-    TRIES = 4       /* losses during one recovery */
+    TRIES = 4,      /* losses during one recovery */
+    ROOM_ROWS = 512
 };
 
 /* --- what is remembered --- */
@@ -68,6 +69,10 @@ segue_status sg_recovery_keep(struct segue_session *s, uint32_t rows, segue_erro
 {
     struct sg_recovery *r = &s->recovery;
     uint64_t since = s->computed - (r->copy.whole ? r->copy.rows : 0);
+    uint64_t ahead = s->context - s->tokens_n < ROOM_ROWS ? s->context : s->tokens_n + ROOM_ROWS;
+    /* Room is made while a prompt is read: between two tokens nothing is allocated. */
+    if ((rows > 1 || !s->computed) && losable(s))
+        sg_hostcopy_room(&r->copy, s->engine->graph, &s->layouts[SG_WRITING], ahead, NULL);
     int due = r->runs >= RUNS_MOST || (rows > 1 && since >= s->layouts[s->at].chunk_rows);
     if (!since || !due || !losable(s) || !sg_layout_holds(&s->layouts[s->at])) return SEGUE_OK;
     segue_status status = sg_hostcopy_take(&r->copy, s->engine->graph, &s->layouts[s->at], s->computed, err);

@@ -123,6 +123,10 @@ segue_status proc_reply(struct sg_unit *u, int connection, uint32_t kind, const 
         segue_status status = sg_channel_receive(&u->child.channels[connection], &m, SG_WIRE_ANSWER,
                                                  left < slice ? left : slice, &why);
         if (status == SEGUE_OK) return reply_sound(u, connection, kind, &m, in, err);
+        if (status == SEGUE_EMEMORY) { /* ours; but the rest of the reply cannot be found again */
+            proc_lose(u, why.text, NULL);
+            return sg_fail(err, status, "%s", why.text);
+        }
         if (status != SEGUE_END) return proc_lose(u, why.text, err);
         if (cancel && atomic_load(cancel) && page_of(u)) atomic_store(&page_of(u)->cancel, 1);
         status = still_waiting(u, connection, begun, limit_ns, err);
