@@ -127,6 +127,7 @@ static segue_status elsewhere(struct segue_session *s, const struct sg_layout *l
 static void drop_states(struct segue_session *s)
 {
     sg_flow_close(s->flow);
+    sg_flow_close(s->flow);
     for (uint32_t i = 0; i < 2; i++) sg_layout_drop_states(&s->layouts[i]);
 }
 
@@ -138,6 +139,8 @@ static segue_status settle_layouts(struct segue_session *s, const struct sg_layo
         if (usable(&s->layouts[i], lost, again)) continue;
         SG_TRY(elsewhere(s, lost, &other, err));
         s->layouts[i] = other;
+        sg_flow_free(s->flow); /* it knew the slots of the old ones; the next hand-off goes at once */
+        s->flow = NULL;
     }
     s->split = !sg_layout_same(&s->layouts[0], &s->layouts[1]);
     return sg_session_find_flow(s, err);

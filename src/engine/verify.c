@@ -163,6 +163,8 @@ static segue_status compare_states(struct segue_session *s, segue_error *err)
 static segue_status compute_anew(struct segue_session *s, segue_error *err)
 {
     s->stats.verify.action = "recomputed";
+    sg_flow_free(s->flow);
+    s->flow = NULL;
     for (int i = 0; i < 2; i++) sg_layout_drop_states(&s->layouts[i]);
     sg_session_forget_points(s, 0);
     sg_recovery_cut(s, 0);
