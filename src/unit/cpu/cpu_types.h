@@ -172,7 +172,7 @@ enum sg_stage_kind {
     SG_ST_ROWS
 };
 /* Forms of activations that the parts of a matrix stage want: quantised in blocks of 32 or 16, fine (16 bits,
- * two passes over the weight in registers) or sparse (the second pass only where a block stands out); fp32;
+ * two passes over the weight in registers) or sparse (the second pass only where a row stands out); fp32;
  * wide in one term or two. */
 enum sg_form {
     SG_FORM_X32_FINE,

@@ -111,8 +111,10 @@ INLINE void run_add(const uint8_t *v, __m256 d, __m256 m, const int c0, const in
                     const enum sg_pack kind, __m256 *acc)
 {
     const size_t bytes = (size_t)nt * 4 * (size_t)chunks;
-    const uint8_t *scales = x + bytes * (size_t)(1 + fine);
-    const int passes = fine && !(scales[3] & 0x80) ? 2 : 1; /* no rests where the first d is negative */
+    const uint8_t *scales = x + bytes * (size_t)(1 + fine) + 4 * (size_t)t0;
+    int bare = n;                    /* rows without rests: those whose d is negative */
+    for (int t = 0; fine && t < n; t++) bare -= !(scales[4 * t + 3] & 0x80);
+    const int passes = bare < n ? 2 : 1;
     __m256i sum[4];
     UNROLL
     for (int t = 0; t < n; t++) sum[t] = _mm256_setzero_si256();
@@ -127,10 +129,11 @@ INLINE void run_add(const uint8_t *v, __m256 d, __m256 m, const int c0, const in
         }
         UNROLL
         for (int t = 0; t < n; t++)
-            if (passes == 2 && !pass) sum[t] = _mm256_slli_epi32(sum[t], 8);
+            if (passes == 2 && !pass)
+                sum[t] =
+                    _mm256_sll_epi32(sum[t], _mm_cvtsi32_si128(scales[4 * t + 3] & 0x80 ? 0 : 8));
     }
     m = _mm256_fmadd_ps(d, _mm256_set1_ps(128.0f), m);
-    scales += 4 * (size_t)t0;
     UNROLL
     for (int t = 0; t < n; t++) {
         acc[t] = _mm256_fmadd_ps(
@@ -261,13 +264,11 @@ static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t bl
     }
     for (size_t at = 0; at < k; at += block, tile += both + (size_t)nt * 8) {
         float *d = (float *)(void *)(tile + both), *s = d + nt;
-        int some = 0;
         for (uint32_t t = 0; t < nt; t++) {
             const float *v = x + t * ldx + at;
             uint32_t top = plain_top(v, block);
             int keep = !(plain_square(top) < limit[t]);
             __m256i sum = _mm256_setzero_si256();
-            some |= keep;
             for (uint32_t i = 0; i < block; i += 8)
                 sum = _mm256_add_epi32(sum, quant_8(v + i, plain_inverse(top), fine, keep ? 127 : 0,
                                                     tile + (i / 4 * nt + t) * 4, bytes, nt));
@@ -276,8 +277,8 @@ static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t bl
             for (int i = 0; i < 8; i++) total += all[i];
             d[t] = plain_scale(top, fine);
             s[t] = d[t] * (float)total;
+            if (fine == SG_SPARSE && !keep) d[t] *= -256.0f;
         }
-        for (uint32_t t = 0; t < nt && fine == SG_SPARSE && !some; t++) d[t] *= t ? 256.0f : -256.0f;
     }
 }
 

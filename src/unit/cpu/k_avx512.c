@@ -32,10 +32,13 @@ INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
                 for (int t = 0; t < nt; t++)
                     sum[t] = _mm512_dpbusd_epi32(sum[t], v[c], bytes4(xb + 4 * (c * nt + t)));
             }
-            if (fine && !(xb[4 * chunks * nt * 2 + 3] &
-                          0x80)) { /* the rests, a byte below; none where the first d is negative */
+            const uint8_t *scales = xb + 4 * chunks * nt * (1 + fine);
+            _Alignas(64) float dx[16];
+            const __mmask16 rests = fine ? scales_open(scales, nt, dx) : 0;
+            if (rests) {             /* a byte below */
                 UNROLL
-                for (int t = 0; t < nt; t++) sum[t] = _mm512_slli_epi32(sum[t], 8);
+                for (int t = 0; t < nt; t++)
+                    sum[t] = _mm512_sll_epi32(sum[t], _mm_cvtsi32_si128(rests >> t & 1 ? 8 : 0));
                 UNROLL
                 for (int c = 0; c < chunks; c++) {
                     UNROLL
@@ -43,17 +46,41 @@ INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
                         sum[t] = _mm512_dpbusd_epi32(sum[t], v[c], bytes4(xb + 4 * ((chunks + c) * nt + t)));
                 }
             }
-            const uint8_t *scales = xb + 4 * chunks * nt * (1 + fine);
             UNROLL
             for (int t = 0; t < nt; t++) {
-                acc[t] = _mm512_fmadd_ps(
-                    _mm512_cvtepi32_ps(sum[t]),
-                    _mm512_mul_ps(d, _mm512_set1_ps(t ? one(scales + 4 * t) : fabsf(one(scales)))), acc[t]);
+                __m512 each = _mm512_set1_ps(fine ? dx[t] : one(scales + 4 * t));
+                acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[t]), _mm512_mul_ps(d, each), acc[t]);
                 acc[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(one(scales + 4 * (nt + t))), acc[t]);
             }
         }
         UNROLL
         for (int t = 0; t < nt; t++) _mm512_mask_storeu_ps(out + (size_t)t * ldo + g, tail(rows - g), acc[t]);
+    }
+}
+
+/* Rows of 6 that have rests: up to so many pay for themselves alone, and beyond it all six go together, which loads
+ * the weights once. */
+enum { REST_ROWS = 4 };
+
+/* Rests of rows [t0, t0 + n) of 6, of two groups; y: those of row t0. */
+INLINE void pair_rests(const uint8_t *w, const uint8_t *w1, const uint8_t *y, const int chunks, const int t0,
+                       const int n, __mmask16 rests, __m512i sum[2][6])
+{
+    UNROLL
+    for (int t = t0; t < t0 + n; t++) {
+        const __m128i by = _mm_cvtsi32_si128(rests >> t & 1 ? 8 : 0);
+        sum[0][t] = n == 1 ? _mm512_slli_epi32(sum[0][t], 8) : _mm512_sll_epi32(sum[0][t], by);
+        sum[1][t] = n == 1 ? _mm512_slli_epi32(sum[1][t], 8) : _mm512_sll_epi32(sum[1][t], by);
+    }
+    UNROLL
+    for (int c = 0; c < chunks; c++) {
+        __m512i v0 = _mm512_loadu_si512(w + 128 + 64 * c), v1 = _mm512_loadu_si512(w1 + 128 + 64 * c);
+        UNROLL
+        for (int t = t0; t < t0 + n; t++) {
+            __m512i z = bytes4(y + 4 * (c * SG_TILE + t));
+            sum[0][t] = _mm512_dpbusd_epi32(sum[0][t], v0, z);
+            sum[1][t] = _mm512_dpbusd_epi32(sum[1][t], v1, z);
+        }
     }
 }
 
@@ -84,30 +111,22 @@ INLINE void pair_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *
                 sum[1][t] = _mm512_dpbusd_epi32(sum[1][t], v1, z);
             }
         }
-        if (fine && !(scales[3] & 0x80)) {   /* some row of the tile has rests here */
-            UNROLL
-            for (int t = 0; t < n; t++) {
-                sum[0][t] = _mm512_slli_epi32(sum[0][t], 8);
-                sum[1][t] = _mm512_slli_epi32(sum[1][t], 8);
-            }
-            y += 4 * chunks * nt;
-            UNROLL
-            for (int c = 0; c < chunks; c++) {
-                __m512i v0 = _mm512_loadu_si512(w + 128 + 64 * c), v1 = _mm512_loadu_si512(w1 + 128 + 64 * c);
-                UNROLL
-                for (int t = 0; t < n; t++) {
-                    __m512i z = bytes4(y + 4 * (c * nt + t));
-                    sum[0][t] = _mm512_dpbusd_epi32(sum[0][t], v0, z);
-                    sum[1][t] = _mm512_dpbusd_epi32(sum[1][t], v1, z);
-                }
-            }
-        }
         scales += 24 * h;
+        y += 4 * chunks * nt;
+        _Alignas(64) float dx[16];
+        const __mmask16 rests = fine ? scales_open(scales, n, dx) : 0;
+        if (__builtin_popcount(rests) > REST_ROWS) {
+            pair_rests(w, w1, y, chunks, 0, n, rests, sum);
+        } else if (rests) {
+            UNROLL
+            for (int t = 0; t < n; t++)
+                if (rests >> t & 1) pair_rests(w, w1, y, chunks, t, 1, rests, sum);
+        }
         const __m512 d0 = _mm512_loadu_ps(w), d1 = _mm512_loadu_ps(w1), m0 = _mm512_loadu_ps(w + 64),
                      m1 = _mm512_loadu_ps(w1 + 64);
         UNROLL
         for (int t = 0; t < n; t++) {
-            __m512 d = _mm512_set1_ps(t || h ? one(scales + 4 * t) : fabsf(one(scales))),
+            __m512 d = _mm512_set1_ps(fine ? dx[t] : one(scales + 4 * t)),
                    s = _mm512_set1_ps(one(scales + 4 * (nt + t)));
             acc[0][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[0][t]), _mm512_mul_ps(d0, d), acc[0][t]);
             acc[1][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[1][t]), _mm512_mul_ps(d1, d), acc[1][t]);
@@ -240,7 +259,6 @@ INLINE void quant_rows(const float *x, size_t ldx, uint32_t nt, size_t k, const 
     const size_t bytes = (size_t)nt * (size_t)block, both = bytes * (fine ? 2u : 1u),
                  step = both + (size_t)nt * 8, blocks = k / (size_t)block;
     uint32_t tops[BLOCKS_MAX];
-    uint8_t some[BLOCKS_MAX] = {0};
     if (blocks > BLOCKS_MAX) {
         plain_quant(x, ldx, nt, k, (uint32_t)block, (uint32_t)fine, tile);
         return;
@@ -254,18 +272,14 @@ INLINE void quant_rows(const float *x, size_t ldx, uint32_t nt, size_t k, const 
             uint8_t q[32], r[32], *to = tile + b * step;
             float *d = (float *)(void *)(to + both);
             int keep = !(plain_square(tops[b]) < limit);
-            some[b] |= (uint8_t)keep;
             quant_block(x + b * (size_t)block, block, fine, tops[b], keep ? 127 : 0, nt == 1 ? to : q,
                         nt == 1 ? to + bytes : r, d + t, d + nt + t);
+            if (fine == SG_SPARSE && !keep) d[t] *= -256.0f;
             for (uint32_t c = 0; nt > 1 && c < (uint32_t)block / 4; c++) {
                 memcpy(to + (c * nt + t) * 4, q + 4 * c, 4);
                 if (fine) memcpy(to + bytes + (c * nt + t) * 4, r + 4 * c, 4);
             }
         }
-    }
-    for (size_t b = 0; b < blocks && fine == SG_SPARSE; b++) {
-        float *d = (float *)(void *)(tile + b * step + both);
-        for (uint32_t t = 0; t < nt && !some[b]; t++) d[t] *= t ? 256.0f : -256.0f;
     }
 }
 static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine,

@@ -1,7 +1,8 @@
 /* k_avx512.h: what the kernel files for AVX-512 share: one block of packed weights in registers. One vector
  * holds 16 rows x 4 columns; vpdpbusd multiplies it by four broadcast activations, so no sum is ever taken
  * across a vector. Every row and token has one chain of additions, block after block, in every tile width:
- * that is what makes a row independent of its neighbours.
+ * that is what makes a row independent of its neighbours. Sums of integers are exact: whether rests that are
+ * 0 are added is a matter of speed alone.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CPU_K_AVX512_H
 #define SG_UNIT_CPU_K_AVX512_H
@@ -46,6 +47,15 @@ INLINE __m512i bytes16(const uint8_t *p, const int sign)
 {
     __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
     return sign ? _mm512_cvtepi8_epi32(b) : _mm512_cvtepu8_epi32(b);
+}
+
+/* |d| of nt rows of a block; returns those that have rests, which are those whose d is not negative. */
+INLINE __mmask16 scales_open(const uint8_t *scales, const int nt, float *d)
+{
+    const __mmask16 all = tail((uint32_t)nt);
+    const __m512i x = _mm512_maskz_loadu_epi32(all, scales);
+    _mm512_store_si512(d, _mm512_and_si512(x, _mm512_set1_epi32(0x7fffffff)));
+    return _mm512_mask_cmpge_epi32_mask(all, x, _mm512_setzero_si512());
 }
 
 /* Low and high nibbles of 4 vectors. */

@@ -25,9 +25,12 @@ INLINE void run_add(const __m512i *v, __m512 d, __m512 m, const uint8_t *x, cons
         for (int t = 0; t < nt; t++)
             sum[t] = _mm512_dpbusd_epi32(sum[t], v[c], bytes4(x + 4 * (c * nt + t)));
     }
-    if (fine && !(scales[3] & 0x80)) {       /* the rests, a byte below; none where the first d is negative */
+    _Alignas(64) float dx[16];
+    const __mmask16 rests = fine ? scales_open(scales, nt, dx) : 0;
+    if (rests) {                     /* a byte below */
         UNROLL
-        for (int t = 0; t < nt; t++) sum[t] = _mm512_slli_epi32(sum[t], 8);
+        for (int t = 0; t < nt; t++)
+            sum[t] = _mm512_sll_epi32(sum[t], _mm_cvtsi32_si128(rests >> t & 1 ? 8 : 0));
         UNROLL
         for (int c = 0; c < chunks; c++) {
             UNROLL
@@ -37,8 +40,8 @@ INLINE void run_add(const __m512i *v, __m512 d, __m512 m, const uint8_t *x, cons
     }
     UNROLL
     for (int t = 0; t < nt; t++) {
-        __m512 dx = _mm512_set1_ps(t ? one(scales + 4 * t) : fabsf(one(scales)));
-        acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[t]), _mm512_mul_ps(d, dx), acc[t]);
+        __m512 each = _mm512_set1_ps(fine ? dx[t] : one(scales + 4 * t));
+        acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[t]), _mm512_mul_ps(d, each), acc[t]);
         acc[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(one(scales + 4 * (nt + t))), acc[t]);
     }
 }

@@ -63,7 +63,7 @@ static void mm_quant(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t row
             const float *xd = (const float *)(const void *)(xb + both), *xs = xd + nt;
             for (uint32_t t = 0; t < nt; t++)
                 for (int r = 0; r < 16; r++) {
-                    int32_t sum = 0, rests = 0, two = fine && !signbit(xd[0]);
+                    int32_t sum = 0, rests = 0, two = fine && !signbit(xd[t]);
                     for (uint32_t c = 0; c < block; c++) {
                         size_t at = ((c / 4) * nt + t) * 4 + c % 4;
                         sum += (int32_t)q[r][c] * (int8_t)xb[at];

@@ -92,8 +92,10 @@ INLINE void run_add(const uint8_t *v, float32x4_t d, float32x4_t m, const int c0
                     const enum sg_pack kind, float32x4_t *acc)
 {
     const size_t bytes = (size_t)nt * 4 * (size_t)chunks;
-    const uint8_t *scales = x + bytes * (size_t)(1 + fine);
-    const int passes = fine && !(scales[3] & 0x80) ? 2 : 1; /* no rests where the first d is negative */
+    const uint8_t *scales = x + bytes * (size_t)(1 + fine) + 4 * (size_t)t0;
+    int bare = n;                    /* rows without rests: those whose d is negative */
+    for (int t = 0; fine && t < n; t++) bare -= !(scales[4 * t + 3] & 0x80);
+    const int passes = bare < n ? 2 : 1;
     int32x4_t sum[4];
     for (int t = 0; t < n; t++) sum[t] = vdupq_n_s32(0);
     for (int pass = 0; pass < passes; pass++) {
@@ -102,10 +104,10 @@ INLINE void run_add(const uint8_t *v, float32x4_t d, float32x4_t m, const int c0
             const uint8_t *xc = x + (size_t)pass * bytes + 4 * ((size_t)(unsigned)c * nt + t0);
             for (int t = 0; t < n; t++) sum[t] = vdotq_s32(sum[t], q, bytes4(xc + 4 * t));
         }
-        for (int t = 0; t < n && passes == 2 && !pass; t++) sum[t] = vshlq_n_s32(sum[t], 8);
+        for (int t = 0; t < n && passes == 2 && !pass; t++)
+            sum[t] = vshlq_s32(sum[t], vdupq_n_s32(scales[4 * t + 3] & 0x80 ? 0 : 8));
     }
     m = vfmaq_n_f32(m, d, 128.0f);
-    scales += 4 * (size_t)t0;
     for (int t = 0; t < n; t++) {
         acc[t] = vfmaq_f32(acc[t], vcvtq_f32_s32(sum[t]), vmulq_n_f32(d, fabsf(one(scales + 4 * t))));
         acc[t] = vfmaq_n_f32(acc[t], m, one(scales + 4 * ((size_t)nt + (unsigned)t)));

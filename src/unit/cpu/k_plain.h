@@ -301,13 +301,11 @@ static void plain_quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint3
     }
     for (size_t at = 0; at < k; at += block, tile += both + nt * (size_t)8) {
         float *d = (float *)(void *)(tile + both), *s = d + nt;
-        int some = 0;
         for (uint32_t t = 0; t < nt; t++) {
             const float *v = x + t * ldx + at;
             uint32_t top = plain_top(v, block);
             float inverse = plain_inverse(top);
             int32_t sum = 0, keep = !(plain_square(top) < limit[t]);
-            some |= keep;
             for (uint32_t i = 0; i < block; i++) {
                 volatile float y = v[i] * inverse;
                 int32_t q = plain_round(y), r = plain_round((y - (float)q) * 256.0f);
@@ -319,8 +317,8 @@ static void plain_quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint3
             }
             d[t] = plain_scale(top, fine);
             s[t] = d[t] * (float)sum;
+            if (fine == SG_SPARSE && !keep) d[t] *= -256.0f;
         }
-        for (uint32_t t = 0; t < nt && fine == SG_SPARSE && !some; t++) d[t] *= t ? 256.0f : -256.0f;
     }
 }
 

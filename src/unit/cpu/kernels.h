@@ -7,10 +7,9 @@
  * d[16], for some kinds offsets m[16], then vectors of 64 bytes: 16 rows x 4 columns (row r, column c at byte
  * r*4 + c). Value = q*d + m. Activations: a tile of nt <= SG_TILE rows. Quantised: per block of 32 or 16
  * columns q[block/4][nt][4] s8, when fine also the rest r[block/4][nt][4] s8 (x = d * (q + r/256)), then
- * d[nt] f32 (fine: d / 256), then s[nt] f32, the sum of what was kept of x. Sparse is fine, but rests are
- * kept only in blocks whose largest number stands out of its row, where most of the error would be; where no
- * row of the tile has rests, the sign of its first d is set and every d is that of q alone. Float ("xf"):
- * [k][nt] f32.
+ * d[nt] f32 (fine: d / 256), then s[nt] f32, the sum of what was kept of x. Sparse is fine, but a row keeps
+ * rests only in blocks whose largest number stands out of it, where most of its error would be; elsewhere
+ * they are 0, and its d is that of q alone with the sign set. Float ("xf"): [k][nt] f32.
  *
  * Wide: products of bf16, sums in fp32, for many rows. A number is rounded to one term, or to two: the second
  * is what the first leaves, rounded too. Weights of a group: per 32 columns, per term, 16 pairs of columns x
