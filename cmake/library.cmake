@@ -1,6 +1,6 @@
 # The library: every source under src/, less the units that are switched off. One list of units is generated; no
 # other file names them.
-set(SEGUE_UNITS ref cpu proc)     # folders of src/unit that are built in, in the planner's order of last resort
+set(SEGUE_UNITS ref cpu proc ane)     # folders of src/unit that are built in, in the planner's order of last resort
 
 file(GLOB_RECURSE SEGUE_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c)
 include(cmake/cuda_unit.cmake)

@@ -32,6 +32,7 @@ struct check {
     uint32_t units_n;                /* to be checked; `ref` is always open beside them */
     struct check_unit ref;
     uint32_t cases_n, failed_n, skipped_n;
+    int half;                        /* the unit at work rounds every number to fp16 */
 };
 
 struct check_case {

@@ -7,6 +7,7 @@
  *   - 1e-4: angles in fp32 up to position 400
  *   - 3e-2: weights in blocks, on units other than ref: activations may be rounded to int8 per block of 32,
  *     whose step is 1/254 of the block's largest number; with outliers that is a few per cent of a sum
+ *   - 1e-2, 3e-2 for recurrences: units that round every number to fp16
  *   - 2e-2: K and V in q8: a unit may place blocks and round halves its own way, half a step of 1/127
  * SPDX-License-Identifier: MIT */
 #include <math.h>
@@ -415,8 +416,11 @@ static void compare(struct check *c, struct check_case *k, const struct check_wo
                     const struct check_result *a, const struct check_result *b, int is_ref)
 {
     double scale, tolerance = !is_ref && m->block_tolerance > 0 ? m->block_tolerance : w->tolerance;
+    double half = w->graph->ops[w->graph->ops_n - 1].code == SG_OP_DELTA ? 3e-2 : 1e-2;
+    if (c->half && tolerance < half) tolerance = half;
+    double floor = c->half && m->floor < 6e-5 ? 6e-5 : m->floor; /* fp16's smallest */
     k->max_abs = check_distance(a->y, a->y_n, b->y, b->y_n, &scale);
-    k->bound = tolerance * (scale > m->floor ? scale : m->floor);
+    k->bound = tolerance * (scale > floor ? scale : floor);
     k->ns = a->ns;
     k->against_ns = b->ns;
     check_report(c, k);
@@ -424,7 +428,7 @@ static void compare(struct check *c, struct check_case *k, const struct check_wo
     struct check_case slots = *k;
     strncat(slots.name, ".state", sizeof slots.name - strlen(slots.name) - 1);
     slots.max_abs = check_distance(a->slots, a->slots_n, b->slots, b->slots_n, &scale);
-    slots.bound = tolerance * (scale > m->floor ? scale : m->floor);
+    slots.bound = tolerance * (scale > floor ? scale : floor);
     check_report(c, &slots);
 }
 
@@ -464,6 +468,7 @@ static void one_case(struct check *c, const struct check_unit *u, const struct k
     struct check_result a = {0}, b = {0};
     segue_error err = {0};
     int is_ref = u->desc.reference != 0;
+    c->half = u->desc.half != 0;
     segue_status status = make_world(m, kind, &w, &err);
     if (status == SEGUE_OK) status = timed_run(c, &w, u, &a, &err);
     if (status == SEGUE_OK)

@@ -1,0 +1,146 @@
+/* ane.c: the unit `ane`: its table and what it says of itself. Without an engine the software engine stands in: the
+ * unit then says that it is simulated, and is used only when it is named. SPDX-License-Identifier: MIT */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "unit/ane/aneunit.h"
+#include "unit/ane/npu.h"
+#include "unit/spec.h"
+
+extern const struct sg_unit_ops sg_unit_ane;
+
+static void describe_one(struct sg_unit_desc *d, const char *spec, const char *profile)
+{
+    *d = (struct sg_unit_desc){.lanes = 1, .half = 1};
+    d->info.size = sizeof d->info;
+    d->info.built = d->info.present = d->info.simulated = 1;
+    snprintf(d->info.spec, sizeof d->info.spec, "%.63s", spec);
+    snprintf(d->info.kind, sizeof d->info.kind, "ane");
+    snprintf(d->info.features, sizeof d->info.features, "software engine, profile %s, fp16; simulated", profile);
+}
+
+static segue_status ane_list(struct sg_unit_desc *out, size_t cap, size_t *n, segue_error *err)
+{
+    (void)err;
+    if (cap) describe_one(out, "ane", "strict");
+    *n = 1;
+    return SEGUE_OK;
+}
+
+static segue_status number(const struct sg_unit_spec *spec, const char *key, unsigned long least, unsigned long most,
+                           uint32_t *out, segue_error *err)
+{
+    const char *text = sg_spec_value(spec, key);
+    char *end;
+    if (!text) return SEGUE_OK;
+    unsigned long v = strtoul(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end || v < least || v > most)
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: %s=%s; give %lu to %lu", spec->text, key, text, least, most);
+    *out = (uint32_t)v;
+    return SEGUE_OK;
+}
+
+static segue_status word(const struct sg_unit_spec *spec, const char *key, const char *no, const char *yes,
+                         uint32_t *out, segue_error *err)
+{
+    const char *text = sg_spec_value(spec, key);
+    *out = text && !strcmp(text, yes);
+    if (!text || *out || !strcmp(text, no)) return SEGUE_OK;
+    return sg_fail(err, SEGUE_EARG, "open unit: %s: %s=%s; give %s or %s", spec->text, key, text, no, yes);
+}
+
+static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u, struct sg_npu_opts *o,
+                              segue_error *err)
+{
+    static const char *const keys[] = {"", "profile", "weights", "compiles", "on_violation", "threads", "rows", "layers", NULL};
+    const char *soft = sg_spec_value(spec, ""), *profile = sg_spec_value(spec, "profile");
+    SG_TRY(sg_spec_only(spec, keys, err));
+    if (soft && strcmp(soft, "soft") != 0)
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: '%s'; give soft, or nothing", spec->text, soft);
+    SG_TRY(sg_ane_profile_named(&o->profile, profile ? profile : "strict", err));
+    SG_TRY(word(spec, "weights", "frozen", "delta", &o->delta, err));
+    SG_TRY(word(spec, "on_violation", "refuse", "faithful", &o->faithful, err));
+    SG_TRY(number(spec, "compiles", 1, 1000000, &o->compiles, err));
+    SG_TRY(number(spec, "threads", 1, 256, &o->threads, err));
+    SG_TRY(number(spec, "rows", 1, ANE_ROWS_MOST, &u->rows, err));
+    SG_TRY(number(spec, "layers", 1, 4096, &u->layers, err));
+    if (u->rows > 1 && (u->rows < 32 || (u->rows & (u->rows - 1))))
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: rows=%u; give 1, 32, 64, 128, 256 or 512", spec->text, u->rows);
+    u->profile = o->profile;
+    return SEGUE_OK;
+}
+
+static void ane_close(struct sg_unit *u)
+{
+    if (!u) return;
+    if (u->device) sg_ane_ops_of(u->device)->close(u->device);
+    if (u->pool) sg_pool_close(u->pool);
+    sg_free(u);
+}
+
+static segue_status ane_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
+{
+    struct sg_npu_opts o = {0};
+    struct sg_unit *u = sg_alloc(sizeof *u);
+    if (!u) return sg_no_memory("unit ane", sizeof *u, err);
+    u->base.ops = &sg_unit_ane;
+    u->layers = ANE_LAYERS;
+    segue_status status = read_spec(spec, u, &o, err);
+    if (status == SEGUE_OK) status = sg_npu_open(&u->device, &o, err);
+    if (status == SEGUE_OK) status = sg_pool_open(&u->pool, o.threads, err);
+    if (status != SEGUE_OK) {
+        ane_close(u);
+        return status;
+    }
+    describe_one(&u->desc, spec->text, u->profile.name);
+    *out = u;
+    return SEGUE_OK;
+}
+
+static void ane_describe(const struct sg_unit *u, struct sg_unit_desc *out) { *out = u->desc; }
+
+static segue_status ane_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op, segue_error *why)
+{
+    (void)u;
+    SG_TRY(sg_op_check(g, (uint32_t)(op - g->ops), why));
+    return sg_ane_can_lower(g, op, why);
+}
+
+static void ane_footprint(const struct sg_program *p, uint64_t *own, uint64_t *read, uint64_t *scratch)
+{
+    uint64_t bytes = 0, weights = 0;
+    const struct sg_graph *g = p->base.graph;
+    for (uint32_t i = 0; i < p->cut[0].parts_n; i++) bytes += p->blobs[i].file.len;
+    for (uint32_t i = 0; i < g->ops_n; i++)
+        if (g->ops[i].code == SG_OP_LINEAR)
+            weights += 2ull * g->ops[i].u.linear.weight.rows * g->ops[i].in[0].width;
+    if (own) *own = bytes;
+    if (read) *read = weights;
+    if (scratch) *scratch = 2 * p->surface_bytes + p->info_bytes;
+}
+
+const struct sg_unit_ops sg_unit_ane = {
+    .kind = "ane",
+    .list = ane_list,
+    .open = ane_open,
+    .close = ane_close,
+    .describe = ane_describe,
+    .can = ane_can,
+    .compile = ane_compile,
+    .discard = ane_discard,
+    .footprint = ane_footprint,
+    .start = ane_start,
+    .wait = ane_wait,
+    .state_new = ane_state_new,
+    .state_free = ane_state_free,
+    .state_fork = ane_state_fork,
+    .state_mark = ane_state_mark,
+    .state_back = ane_state_back,
+    .state_drop = ane_state_drop,
+    .state_cut = ane_state_cut,
+    .state_held = ane_state_held,
+    .state_bytes = ane_state_bytes,
+    .state_get = ane_state_get,
+    .state_put = ane_state_put,
+};

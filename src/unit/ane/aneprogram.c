@@ -1,0 +1,209 @@
+/* aneprogram.c: programs of the unit `ane`: a graph is cut once; its parts are lowered, compiled and loaded for a
+ * number of rows and keys when a run first wants them. A few such sets stay loaded, the one used longest ago goes.
+ * SPDX-License-Identifier: MIT */
+#include <stdio.h>
+
+#include <string.h>
+
+#include "unit/ane/aneunit.h"
+#include "unit/ane/milprint.h"
+#include "unit/ane/npu.h"
+#include "unit/finite.h"
+
+static void set_free(struct sg_program *p, struct ane_set *set)
+{
+    if (!set) return;
+    const struct sg_ane_device_ops *ops = sg_ane_ops_of(p->base.unit->device);
+    for (uint32_t i = 0; set->programs && i < p->cut[0].parts_n; i++)
+        if (set->programs[i]) ops->unload(set->programs[i]);
+    sg_free(set->programs);
+    sg_ane_info_free(&set->info);
+    sg_free(set);
+}
+
+void ane_discard(struct sg_program *p)
+{
+    if (!p) return;
+    const struct sg_ane_device_ops *ops = sg_ane_ops_of(p->base.unit->device);
+    for (struct sg_program **at = &p->base.unit->first; *at; at = &(*at)->after)
+        if (*at == p) {
+            *at = p->after;
+            break;
+        }
+    for (int i = 0; i < ANE_SETS; i++) set_free(p, p->sets[i]);
+    for (uint32_t i = 0; p->blobs && i < p->cut[0].parts_n; i++) sg_ane_blobs_free(&p->blobs[i]);
+    for (int i = 0; i < 2; i++)
+        if (p->x[i]) ops->surface_free(p->x[i]);
+    if (p->info) ops->surface_free(p->info);
+    sg_free(p->blobs);
+    sg_ane_cut_free(&p->cut[0]);
+    sg_ane_cut_free(&p->cut[1]);
+    sg_free(p);
+}
+
+static segue_status fill(struct sg_unit *u, const struct sg_graph *g, struct sg_program *p, segue_error *err)
+{
+    p->base = (struct sg_program_base){u->base.ops, u, g};
+    SG_TRY(sg_graph_check(g, err));
+    SG_TRY(sg_weights_finite(g, err));
+    for (uint32_t i = 0; i < g->ops_n; i++) SG_TRY(u->base.ops->can(u, g, &g->ops[i], err));
+    for (int i = 0; i < 2; i++) SG_TRY(sg_ane_cut_make(&p->cut[i], g, u->layers, i, err));
+    p->blobs = sg_alloc((p->cut[0].parts_n + 1) * sizeof *p->blobs);
+    if (!p->blobs) return sg_no_memory("program of ane", 0, err);
+    for (uint32_t i = 0; i < p->cut[0].parts_n; i++)
+        snprintf(p->blobs[i].path, sizeof p->blobs[i].path, "weights/p%02u.bin", i);
+    return SEGUE_OK;
+}
+
+segue_status ane_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_keep *keep,
+                         struct sg_program **programs, segue_error *err)
+{
+    (void)keep;
+    for (uint32_t i = 0; i < n; i++) {
+        programs[i] = sg_alloc(sizeof **programs);
+        if (programs[i]) {
+            programs[i]->base.unit = u;
+            programs[i]->after = u->first;
+            u->first = programs[i];
+        }
+        segue_status status = programs[i] ? fill(u, graphs[i], programs[i], err)
+                                          : sg_no_memory("program of ane", sizeof **programs, err);
+        if (status == SEGUE_OK) continue;
+        for (i++; i; i--) ane_discard(programs[i - 1]);
+        return status;
+    }
+    return SEGUE_OK;
+}
+
+/* --- sets --- */
+
+static segue_status load_part(struct sg_program *p, struct ane_set *set, uint32_t i, segue_error *err)
+{
+    struct sg_ane_device *d = p->base.unit->device;
+    struct sg_ane_blobs *blobs = &p->blobs[i];
+    struct sg_mil_program *mil = NULL;
+    struct sg_buf text = {0};
+    char name[48];
+    segue_status status = sg_ane_lower(&mil, p->base.graph, &p->cut[set->kept].parts[i], &set->info, &set->shape, blobs, err);
+    if (status == SEGUE_OK) status = sg_mil_print(mil, SG_MIL_VERBOSE, &text, err);
+    sg_mil_program_free(mil);
+    snprintf(name, sizeof name, "p%02u.mil", i);
+    struct sg_ane_file file = {blobs->path, (const uint8_t *)blobs->file.data, blobs->file.len};
+    struct sg_ane_source source = {
+        .name = name, .text = text.data, .text_bytes = text.len, .files = &file, .files_n = blobs->file.len != 0};
+    if (status == SEGUE_OK) status = sg_ane_ops_of(d)->load(d, &source, &set->programs[i], err);
+    sg_buf_free(&text);
+    return status;
+}
+
+static void most(uint64_t *a, uint64_t b)
+{
+    if (b > *a) *a = b;
+}
+
+static segue_status measure(struct sg_program *p, struct ane_set *set, segue_error *err)
+{
+    const struct sg_ane_device_ops *ops = sg_ane_ops_of(p->base.unit->device);
+    for (uint32_t i = 0; i < p->cut[0].parts_n; i++) {
+        const struct sg_ane_port *ports[2];
+        uint32_t n[2];
+        SG_TRY(ops->ports(set->programs[i], 0, &ports[0], &n[0], &ports[1], &n[1], err));
+        for (int side = 0; side < 2; side++)
+            for (uint32_t k = 0; k < n[side]; k++) {
+                enum sg_ane_role role = sg_ane_role_of(ports[side][k].name);
+                most(role == SG_ANE_INFO ? &set->info_bytes : role == SG_ANE_STATE ? &set->state_bytes : &set->border_bytes,
+                     ports[side][k].surface_bytes);
+            }
+    }
+    return SEGUE_OK;
+}
+
+segue_status ane_restart(struct sg_unit *u, segue_error *err)
+{
+    if (!sg_ane_ops_of(u->device)->software)
+        return sg_fail(err, SEGUE_ELIMIT, "compile: ane: the compiles of this process are spent; start it again");
+    for (struct sg_program *p = u->first; p; p = p->after)
+        for (int i = 0; i < ANE_SETS; i++) {
+            set_free(p, p->sets[i]);
+            p->sets[i] = NULL;
+        }
+    return sg_npu_restart(u->device, err);
+}
+
+static segue_status set_fill(struct sg_program *p, struct ane_set *set, segue_error *err)
+{
+    set->programs = sg_alloc((p->cut[0].parts_n + 1) * sizeof *set->programs);
+    if (!set->programs) return sg_no_memory("programs of ane", 0, err);
+    SG_TRY(sg_ane_info_make(&set->info, p->base.graph, set->shape.keys, err));
+    for (uint32_t i = 0; i < p->cut[0].parts_n; i++) {
+        segue_status status = load_part(p, set, i, err);
+        if (status == SEGUE_ELIMIT) { /* a budget is spent */
+            for (uint32_t k = 0; k < i; k++) sg_ane_ops_of(p->base.unit->device)->unload(set->programs[k]);
+            memset(set->programs, 0, p->cut[0].parts_n * sizeof *set->programs);
+            SG_TRY(ane_restart(p->base.unit, err));
+            for (i = 0; i < p->cut[0].parts_n; i++) SG_TRY(load_part(p, set, i, err));
+            break;
+        }
+        SG_TRY(status);
+    }
+    return measure(p, set, err);
+}
+
+static segue_status surface(struct sg_program *p, struct sg_ane_surface **s, uint64_t bytes, segue_error *err)
+{
+    const struct sg_ane_device_ops *ops = sg_ane_ops_of(p->base.unit->device);
+    if (*s) ops->surface_free(*s);
+    *s = NULL;
+    return ops->surface_new(p->base.unit->device, bytes, s, err);
+}
+
+/* Where a profile wants surfaces of one size, all grow to the largest. */
+static segue_status ready_surfaces(struct sg_program *p, struct ane_set *set, segue_error *err)
+{
+    uint64_t x = set->border_bytes, info = set->info_bytes;
+    if (p->base.unit->profile.equal_sizes) {
+        most(&x, info);
+        most(&x, set->state_bytes);
+        most(&x, p->surface_bytes);
+        info = set->state_bytes = x;
+    }
+    if (x > p->surface_bytes) {
+        for (int i = 0; i < 2; i++) SG_TRY(surface(p, &p->x[i], x, err));
+        p->surface_bytes = x;
+    }
+    if (info > p->info_bytes) {
+        SG_TRY(surface(p, &p->info, info, err));
+        p->info_bytes = info;
+    }
+    return SEGUE_OK;
+}
+
+segue_status ane_set_of(struct sg_program *p, const struct sg_ane_shape *shape, int kept, struct ane_set **out,
+                        segue_error *err)
+{
+    int at = 0;
+    for (int i = 0; i < ANE_SETS; i++) {
+        struct ane_set *s = p->sets[i];
+        if (s && s->shape.rows == shape->rows && s->shape.keys == shape->keys && s->kept == kept) {
+            s->used = ++p->uses;
+            *out = s;
+            return ready_surfaces(p, s, err);
+        }
+        if (!s || (p->sets[at] && s->used < p->sets[at]->used)) at = i;
+    }
+    struct ane_set *set = sg_alloc(sizeof *set);
+    if (!set) return sg_no_memory("programs of ane", sizeof *set, err);
+    set->shape = *shape;
+    set->kept = kept;
+    set_free(p, p->sets[at]);
+    p->sets[at] = NULL;
+    segue_status status = set_fill(p, set, err);
+    if (status == SEGUE_OK) status = ready_surfaces(p, set, err);
+    if (status != SEGUE_OK) {
+        set_free(p, set);
+        return status;
+    }
+    set->used = ++p->uses;
+    *out = p->sets[at] = set;
+    return SEGUE_OK;
+}

@@ -1,0 +1,459 @@
+/* anestate.c: what the unit `ane` remembers of a sequence. While runs follow each other it lies on the engine, one
+ * packed surface for each program and a second one for what the next dispatch leaves; here lies a copy that is brought
+ * up to date when somebody asks for it. K and V are fp16, the memory of convolutions and of the delta rule fp32 here
+ * and fp16 there. SPDX-License-Identifier: MIT */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "unit/ane/aneunit.h"
+
+enum { MARKS = 8, GROW_ROWS = 64 };
+
+static int is_rows(const struct sg_slot *s) { return s->kind == SG_SLOT_K || s->kind == SG_SLOT_V; }
+
+/* --- new, free, fork --- */
+
+static segue_status slot_begin(struct sg_state *st, struct ane_slot *s, const struct sg_slot *slot, segue_error *err)
+{
+    size_t n;
+    s->slot = *slot;
+    SG_TRY(sg_mul(slot->heads, slot->width, &n, "state slot", err));
+    SG_TRY(sg_mul(n, slot->kind == SG_SLOT_DELTA ? slot->depth : 1, &n, "state slot", err));
+    if (n > UINT32_MAX / 8) return sg_fail(err, SEGUE_ELIMIT, "state slot: %zu numbers; too many", n);
+    s->numbers = (uint32_t)n;
+    if (is_rows(slot)) return SEGUE_OK;
+    s->fixed = sg_arena_alloc(&st->arena, n * sizeof *s->fixed);
+    st->fixed_numbers += n;
+    return s->fixed ? SEGUE_OK : sg_no_memory("ane state", n * sizeof *s->fixed, err);
+}
+
+static segue_status state_fill(struct sg_state *st, const struct sg_slot *slots, uint32_t n, segue_error *err)
+{
+    st->slots = sg_arena_alloc(&st->arena, (n + 1) * sizeof *st->slots);
+    st->marks = sg_arena_alloc(&st->arena, st->marks_cap * sizeof *st->marks);
+    if (!st->slots || !st->marks) return sg_no_memory("ane state", n * sizeof *st->slots, err);
+    for (; st->slots_n < n; st->slots_n++) SG_TRY(slot_begin(st, &st->slots[st->slots_n], &slots[st->slots_n], err));
+    return SEGUE_OK;
+}
+
+segue_status ane_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n,
+                           const struct sg_state_opts *o, struct sg_state **out, segue_error *err)
+{
+    enum sg_storage storage = o ? o->kv : SG_F16;
+    int keys = 0;
+    for (uint32_t i = 0; i < slots_n; i++) keys |= is_rows(&slots[i]);
+    if (keys && storage != SG_F16)
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "new state: ane: K and V as %s; the engine has f16 alone",
+                       (unsigned)storage < SG_STORAGE_N ? sg_storage_info(storage)->name : "an unknown storage");
+    struct sg_state *st = sg_alloc(sizeof *st);
+    if (!st) return sg_no_memory("ane state", sizeof *st, err);
+    st->base = (struct sg_state_base){u->base.ops, u};
+    st->marks_cap = o && o->undo ? o->undo : MARKS;
+    st->fixed_here = 1;
+    pthread_mutex_init(&st->lock, NULL);
+    pthread_cond_init(&st->moved, NULL);
+    segue_status status = state_fill(st, slots, slots_n, err);
+    if (status != SEGUE_OK) {
+        ane_state_free(st);
+        return status;
+    }
+    *out = st;
+    return SEGUE_OK;
+}
+
+static void leave_engine(struct sg_state *s)
+{
+    const struct sg_ane_device_ops *ops = sg_ane_ops_of(s->base.unit->device);
+    for (uint32_t i = 0; i < s->parts_n; i++) {
+        if (s->now[i]) ops->surface_free(s->now[i]);
+        if (s->next[i]) ops->surface_free(s->next[i]);
+    }
+    sg_free(s->now);
+    sg_free(s->next);
+    s->now = s->next = NULL;
+    s->parts_n = 0;
+    s->synced = s->rows;
+}
+
+static void marks_keep(struct sg_state *s, uint32_t n)
+{
+    while (s->marks_n > n) sg_free(s->marks[--s->marks_n].copy);
+}
+
+void ane_state_free(struct sg_state *s)
+{
+    if (!s) return;
+    leave_engine(s);
+    marks_keep(s, 0);
+    for (uint32_t i = 0; i < s->slots_n; i++) sg_free(s->slots[i].rows);
+    pthread_cond_destroy(&s->moved);
+    pthread_mutex_destroy(&s->lock);
+    sg_arena_free(&s->arena);
+    sg_free(s);
+}
+
+static segue_status rows_room(struct ane_slot *s, uint64_t rows, segue_error *err)
+{
+    size_t bytes;
+    if (rows <= s->rows_cap) return SEGUE_OK;
+    rows += GROW_ROWS + s->rows_cap / 2;
+    SG_TRY(sg_mul((size_t)rows, s->numbers * sizeof *s->rows, &bytes, "ane state", err));
+    uint16_t *more = sg_realloc(s->rows, bytes);
+    if (!more) return sg_no_memory("ane state", bytes, err);
+    s->rows = more;
+    s->rows_cap = rows;
+    return SEGUE_OK;
+}
+
+segue_status ane_state_fork(struct sg_state *s, struct sg_state **out, segue_error *err)
+{
+    struct sg_state_opts o = {.kv = SG_F16, .undo = s->marks_cap};
+    struct sg_state *copy = NULL;
+    struct sg_slot *slots = sg_alloc((s->slots_n + 1) * sizeof *slots);
+    if (!slots) return sg_no_memory("ane state", 0, err);
+    for (uint32_t i = 0; i < s->slots_n; i++) slots[i] = s->slots[i].slot;
+    segue_status status = ane_state_sync(s, err);
+    if (status == SEGUE_OK) status = ane_state_new(s->base.unit, slots, s->slots_n, &o, &copy, err);
+    sg_free(slots);
+    for (uint32_t i = 0; status == SEGUE_OK && i < s->slots_n; i++) {
+        struct ane_slot *a = &s->slots[i], *b = &copy->slots[i];
+        b->first = a->first;
+        b->end = a->end;
+        b->given = a->given;
+        if (a->fixed) memcpy(b->fixed, a->fixed, a->numbers * sizeof *a->fixed);
+        if (a->end) status = rows_room(b, a->end, err);
+        if (status == SEGUE_OK && a->end) memcpy(b->rows, a->rows, (size_t)a->end * a->numbers * sizeof *a->rows);
+    }
+    if (status != SEGUE_OK) {
+        ane_state_free(copy);
+        return status;
+    }
+    copy->rows = copy->synced = s->rows;
+    *out = copy;
+    return SEGUE_OK;
+}
+
+/* --- to the engine and back --- */
+
+/* Number i of a slot: K and V by row, the others one after the other. */
+static size_t place(const struct ane_slot *s, uint32_t keys, uint64_t row, uint32_t i)
+{
+    return is_rows(&s->slot) ? (size_t)(s->at + i) * keys + row : (size_t)s->at * keys + i;
+}
+
+static segue_status copy_part(struct sg_state *st, uint32_t part, uint64_t from, int fixed, int to_engine, segue_error *err)
+{
+    const struct sg_ane_device_ops *ops = sg_ane_ops_of(st->base.unit->device);
+    void *bytes;
+    uint64_t n;
+    SG_TRY(ops->lock(st->now[part], to_engine, &bytes, &n, err));
+    uint16_t *there = bytes;
+    for (uint32_t k = 0; k < st->slots_n; k++) {
+        struct ane_slot *s = &st->slots[k];
+        if (s->part != part) continue;
+        for (uint64_t r = from; is_rows(&s->slot) && r < st->rows; r++)
+            for (uint32_t i = 0; i < s->numbers; i++) {
+                uint16_t *a = &there[place(s, st->keys, r, i)], *b = &s->rows[r * s->numbers + i];
+                if (to_engine)
+                    *a = *b;
+                else
+                    *b = *a;
+            }
+        for (uint32_t i = 0; fixed && s->fixed && i < s->numbers; i++) {
+            uint16_t *a = &there[place(s, st->keys, 0, i)];
+            if (to_engine)
+                *a = sg_f16_of_f32(s->fixed[i]);
+            else
+                s->fixed[i] = sg_f32_of_f16(*a);
+        }
+    }
+    ops->unlock(st->now[part]);
+    return SEGUE_OK;
+}
+
+segue_status ane_state_sync(struct sg_state *s, segue_error *err)
+{
+    if (!s->parts_n || (s->synced == s->rows && s->fixed_here)) return SEGUE_OK;
+    for (uint32_t i = 0; i < s->slots_n; i++)
+        if (is_rows(&s->slots[i].slot)) SG_TRY(rows_room(&s->slots[i], s->rows, err));
+    for (uint32_t i = 0; i < s->parts_n; i++) SG_TRY(copy_part(s, i, s->synced, !s->fixed_here, 0, err));
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        s->slots[i].end = is_rows(&s->slots[i].slot) ? s->rows : 0;
+        s->slots[i].given = 1;
+    }
+    s->synced = s->rows;
+    s->fixed_here = 1;
+    return SEGUE_OK;
+}
+
+segue_status ane_state_home(struct sg_state *s, segue_error *err)
+{
+    SG_TRY(ane_state_sync(s, err));
+    leave_engine(s);
+    return SEGUE_OK;
+}
+
+static segue_status surfaces(struct sg_state *s, const struct sg_ane_cut *cut, uint64_t bytes, segue_error *err)
+{
+    const struct sg_ane_device_ops *ops = sg_ane_ops_of(s->base.unit->device);
+    s->now = sg_alloc((cut->parts_n + 1) * sizeof *s->now);
+    s->next = sg_alloc((cut->parts_n + 1) * sizeof *s->next);
+    if (!s->now || !s->next) return sg_no_memory("ane state", 0, err);
+    for (s->parts_n = 0; s->parts_n < cut->parts_n;) {
+        uint32_t i = s->parts_n++;
+        if (!cut->parts[i].slots_n) continue;
+        SG_TRY(ops->surface_new(s->base.unit->device, bytes, &s->now[i], err));
+        SG_TRY(ops->surface_new(s->base.unit->device, bytes, &s->next[i], err));
+    }
+    return SEGUE_OK;
+}
+
+segue_status ane_state_bring(struct sg_state *s, struct sg_program *p, uint32_t keys, uint64_t bytes, segue_error *err)
+{
+    const struct sg_ane_cut *cut = &p->cut[0];
+    if (!s->slots_n || (s->parts_n && s->keys == keys && s->surface_bytes == bytes)) return SEGUE_OK;
+    SG_TRY(ane_state_home(s, err));
+    for (uint32_t i = 0; i < cut->parts_n; i++) {
+        uint64_t at = 0;
+        for (uint32_t k = 0; k < cut->parts[i].slots_n; k++) {
+            struct ane_slot *slot = &s->slots[cut->parts[i].slots[k]];
+            slot->part = i;
+            slot->at = (uint32_t)at;
+            at += sg_ane_slot_channels(&slot->slot, keys);
+        }
+    }
+    s->keys = keys;
+    s->surface_bytes = bytes;
+    segue_status status = surfaces(s, cut, bytes, err);
+    for (uint32_t i = 0; status == SEGUE_OK && i < s->parts_n; i++)
+        if (s->now[i]) status = copy_part(s, i, 0, 1, 1, err);
+    if (status != SEGUE_OK) leave_engine(s);
+    for (uint32_t i = 0; i < s->slots_n; i++) p->host_bytes += s->slots[i].numbers * 2ull * (s->slots[i].fixed ? 1 : s->rows);
+    return status;
+}
+
+void ane_state_turn(struct sg_state *s, uint32_t rows)
+{
+    struct sg_ane_surface **was = s->now;
+    pthread_mutex_lock(&s->lock);
+    s->now = s->next;
+    s->next = was;
+    s->rows += rows;
+    s->fixed_here = !s->parts_n;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* --- marks and cuts --- */
+
+static void fixed_copy(struct sg_state *s, float *copy, int restore)
+{
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        struct ane_slot *slot = &s->slots[i];
+        if (!slot->fixed) continue;
+        if (restore)
+            memcpy(slot->fixed, copy, slot->numbers * sizeof *copy);
+        else
+            memcpy(copy, slot->fixed, slot->numbers * sizeof *copy);
+        copy += slot->numbers;
+    }
+}
+
+/* Rows of K and V need no copy: what a later run writes lies behind them. */
+segue_status ane_state_mark(struct sg_state *s, uint32_t *mark, segue_error *err)
+{
+    if (s->marks_n == s->marks_cap)
+        return sg_fail(err, SEGUE_ELIMIT, "mark state: ane: %u marks are alive; drop one, or open the state with more",
+                       s->marks_n);
+    if (s->fixed_numbers) SG_TRY(ane_state_sync(s, err));
+    float *copy = sg_alloc(s->fixed_numbers * sizeof *copy);
+    if (!copy) return sg_no_memory("mark of an ane state", s->fixed_numbers * sizeof *copy, err);
+    fixed_copy(s, copy, 0);
+    s->marks[s->marks_n++] = (struct ane_mark){s->marks_next, s->rows, copy};
+    *mark = s->marks_next++;
+    return SEGUE_OK;
+}
+
+/* The first `rows` rows of K and V are what remains, here and there. */
+static void keep_rows(struct sg_state *s, uint64_t rows)
+{
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        if (s->slots[i].end > rows) s->slots[i].end = rows;
+        if (s->slots[i].first > rows) s->slots[i].first = rows;
+    }
+    s->rows = rows;
+    if (s->synced > rows) s->synced = rows;
+}
+
+static uint32_t mark_find(const struct sg_state *s, uint32_t number)
+{
+    uint32_t i = 0;
+    while (i < s->marks_n && s->marks[i].number != number) i++;
+    return i;
+}
+
+segue_status ane_state_back(struct sg_state *s, uint32_t mark, segue_error *err)
+{
+    uint32_t at = mark_find(s, mark);
+    if (at == s->marks_n) return sg_fail(err, SEGUE_EARG, "go back: ane: mark %u is not alive; use a newer one", mark);
+    if (s->fixed_numbers) SG_TRY(ane_state_home(s, err));
+    marks_keep(s, at + 1);
+    fixed_copy(s, s->marks[at].copy, 1);
+    keep_rows(s, s->marks[at].rows);
+    return SEGUE_OK;
+}
+
+void ane_state_drop(struct sg_state *s, uint32_t mark)
+{
+    uint32_t at = mark_find(s, mark);
+    if (at == s->marks_n) return;
+    for (uint32_t i = 0; i <= at; i++) sg_free(s->marks[i].copy);
+    s->marks_n -= at + 1;
+    memmove(s->marks, s->marks + at + 1, s->marks_n * sizeof *s->marks);
+}
+
+segue_status ane_state_cut(struct sg_state *s, uint64_t rows, segue_error *err)
+{
+    if (rows > s->rows)
+        return sg_fail(err, SEGUE_EARG, "cut state: ane: to %llu rows of %llu; give fewer", (unsigned long long)rows,
+                       (unsigned long long)s->rows);
+    if (rows == s->rows) return SEGUE_OK;
+    if (rows && s->fixed_numbers)
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "cut state: ane: its recurrent memory cannot be cut back; go back to a mark, or replay");
+    uint32_t keep = 0;
+    while (keep < s->marks_n && s->marks[keep].rows <= rows) keep++;
+    for (uint32_t i = 0; i < s->slots_n; i++)
+        if (!rows && is_rows(&s->slots[i].slot) && s->slots[i].first) keep = 0;
+    marks_keep(s, keep);
+    if (!rows) leave_engine(s);
+    keep_rows(s, rows);
+    for (uint32_t i = 0; !rows && i < s->slots_n; i++) {
+        if (s->slots[i].fixed) memset(s->slots[i].fixed, 0, s->slots[i].numbers * sizeof(float));
+        s->slots[i].given = 0;
+    }
+    if (!rows) s->fixed_here = 1;
+    return SEGUE_OK;
+}
+
+void ane_state_held(const struct sg_state *s, uint32_t slot, uint64_t *first, uint64_t *rows)
+{
+    *rows = s->rows;
+    *first = slot < s->slots_n && is_rows(&s->slots[slot].slot) ? s->slots[slot].first : 0;
+}
+
+uint64_t ane_state_bytes(const struct sg_state *s)
+{
+    uint64_t bytes = (uint64_t)s->fixed_numbers * sizeof(float) * (1 + s->marks_n);
+    for (uint32_t i = 0; i < s->slots_n; i++) bytes += s->slots[i].rows_cap * s->slots[i].numbers * 2;
+    for (uint32_t i = 0; i < s->parts_n; i++) bytes += s->now[i] ? 2 * s->surface_bytes : 0;
+    return bytes;
+}
+
+/* --- get and put --- */
+
+static segue_status slot_of(struct sg_state *s, uint32_t slot, enum sg_storage storage, const char *verb,
+                            struct ane_slot **out, segue_error *err)
+{
+    if (slot >= s->slots_n)
+        return sg_fail(err, SEGUE_EARG, "%s state: ane: slot %u of %u; give a smaller one", verb, slot, s->slots_n);
+    *out = &s->slots[slot];
+    int rows = is_rows(&(*out)->slot);
+    if (rows ? sg_slot_row_bytes(&(*out)->slot, storage) != 0 : storage == SG_F32) return SEGUE_OK;
+    return sg_fail(err, SEGUE_EUNSUPPORTED, "%s state: ane: slot %u in storage %d; take f32%s", verb, slot, (int)storage,
+                   rows ? ", f16, bf16 or q8" : "");
+}
+
+static void row_move(const struct sg_slot *slot, const void *from, enum sg_storage a, void *to, enum sg_storage b,
+                     float *row)
+{
+    if (a == b) {
+        memcpy(to, from, sg_slot_row_bytes(slot, a));
+        return;
+    }
+    sg_slot_decode(slot, a, from, row);
+    sg_slot_encode(slot, b, row, to);
+}
+
+static segue_status get_rows(struct ane_slot *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
+                             char *out, segue_error *err)
+{
+    if (from > to || to > s->end || (from < to && from < s->first))
+        return sg_fail(err, SEGUE_EARG, "get state: ane: slot %u: rows [%llu, %llu) of [%llu, %llu); ask for those held",
+                       slot, (unsigned long long)from, (unsigned long long)to, (unsigned long long)s->first,
+                       (unsigned long long)s->end);
+    float *row = sg_alloc(s->numbers * sizeof *row);
+    if (!row) return sg_no_memory("a row of state", s->numbers * sizeof *row, err);
+    size_t bytes = sg_slot_row_bytes(&s->slot, storage);
+    for (uint64_t r = from; r < to; r++, out += bytes) row_move(&s->slot, s->rows + r * s->numbers, SG_F16, out, storage, row);
+    sg_free(row);
+    return SEGUE_OK;
+}
+
+segue_status ane_state_get(struct sg_state *st, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
+                           void *out, segue_error *err)
+{
+    struct ane_slot *s = NULL;
+    SG_TRY(slot_of(st, slot, storage, "get", &s, err));
+    pthread_mutex_lock(&st->lock);
+    while (st->busy) pthread_cond_wait(&st->moved, &st->lock);
+    segue_status status = ane_state_sync(st, err);
+    if (status == SEGUE_OK && is_rows(&s->slot))
+        status = get_rows(s, slot, from, to, storage, out, err);
+    else if (status == SEGUE_OK)
+        memcpy(out, s->fixed, s->numbers * sizeof *s->fixed);
+    pthread_mutex_unlock(&st->lock);
+    return status;
+}
+
+/* K and V of programs begin with row 0: rows before `first` were never given, and a window hides them. */
+static segue_status seal(struct sg_state *s, uint64_t rows, segue_error *err)
+{
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        const struct ane_slot *slot = &s->slots[i];
+        uint32_t w = slot->slot.window;
+        uint64_t needed = w && rows + 1 > w ? rows + 1 - w : 0;
+        if (is_rows(&slot->slot) ? slot->end >= rows && slot->first <= needed : !rows || slot->given) continue;
+        return sg_fail(err, SEGUE_EARG, "seal state: ane: slot %u lacks rows of %llu; put them first", i,
+                       (unsigned long long)rows);
+    }
+    marks_keep(s, 0);
+    keep_rows(s, rows);
+    s->synced = rows;
+    return SEGUE_OK;
+}
+
+static segue_status put_rows(struct ane_slot *s, uint64_t from, uint64_t to, enum sg_storage storage, const char *in,
+                             segue_error *err)
+{
+    if (s->first == s->end) s->first = s->end = from;
+    if (from > to || from > s->end || to < s->first)
+        return sg_fail(err, SEGUE_EARG, "put state: ane: rows [%llu, %llu) beside [%llu, %llu); leave no gap",
+                       (unsigned long long)from, (unsigned long long)to, (unsigned long long)s->first,
+                       (unsigned long long)s->end);
+    uint64_t had = s->rows_cap;
+    SG_TRY(rows_room(s, to, err));
+    if (s->rows_cap > had) memset(s->rows + had * s->numbers, 0, (size_t)((s->rows_cap - had) * s->numbers * sizeof *s->rows));
+    float *row = sg_alloc(s->numbers * sizeof *row);
+    if (!row) return sg_no_memory("a row of state", s->numbers * sizeof *row, err);
+    size_t bytes = sg_slot_row_bytes(&s->slot, storage);
+    for (uint64_t r = from; r < to; r++, in += bytes) row_move(&s->slot, in, storage, s->rows + r * s->numbers, SG_F16, row);
+    sg_free(row);
+    if (from < s->first) s->first = from;
+    if (to > s->end) s->end = to;
+    return SEGUE_OK;
+}
+
+segue_status ane_state_put(struct sg_state *st, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
+                           const void *in, segue_error *err)
+{
+    struct ane_slot *s = NULL;
+    if (st->busy) return sg_fail(err, SEGUE_EARG, "put state: ane: a run is using the state; wait for it");
+    SG_TRY(ane_state_home(st, err));
+    if (slot == UINT32_MAX) return seal(st, to, err);
+    SG_TRY(slot_of(st, slot, storage, "put", &s, err));
+    if (is_rows(&s->slot)) return put_rows(s, from, to, storage, in, err);
+    memcpy(s->fixed, in, s->numbers * sizeof *s->fixed);
+    s->given = 1;
+    return SEGUE_OK;
+}

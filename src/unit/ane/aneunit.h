@@ -1,0 +1,135 @@
+/* aneunit.h: what the files of the unit `ane` share above the device: the unit, programs made of parts of a graph
+ * for a number of rows and keys, states, runs. Off a Mac the device is the software engine.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_ANE_ANEUNIT_H
+#define SG_UNIT_ANE_ANEUNIT_H
+
+#include <pthread.h>
+
+#include "unit/ane/device.h"
+#include "unit/ane/lower.h"
+#include "unit/ane/profile.h"
+#include "unit/batch.h"
+#include "unit/pool.h"
+#include "unit/unit.h"
+
+enum { ANE_KEYS_LEAST = 512, ANE_KEYS_MOST = 4096, ANE_ROWS_MOST = 512, ANE_LAYERS = 6, ANE_SETS = 4 };
+
+struct sg_unit {
+    struct sg_unit_base base;
+    struct sg_unit_desc desc;
+    struct sg_ane_profile profile;
+    struct sg_ane_device *device;
+    struct sg_pool *pool;   /* the helper's threads */
+    uint32_t rows;          /* of every dispatch; 0: as the run wants */
+    uint32_t layers;        /* most of a program */
+    struct sg_program *first; /* all programs of this unit */
+};
+/* What a spent budget of compiles asks for: everything unloaded, a new process. EUNSUPPORTED on a real engine. */
+segue_status ane_restart(struct sg_unit *u, segue_error *err);
+
+/* --- programs --- */
+
+/* The parts of a graph loaded for one shape. */
+struct ane_set {
+    struct sg_ane_shape shape;
+    struct sg_ane_info info;
+    struct sg_ane_program **programs;   /* [parts_n] */
+    uint64_t info_bytes, border_bytes, state_bytes; /* what their surfaces need, the largest of each */
+    int kept;                           /* outputs of the graph live to the end */
+    uint64_t used;                      /* for choosing which to let go */
+};
+struct sg_program {
+    struct sg_program_base base;
+    struct sg_program *after;           /* in the unit's list */
+    struct sg_ane_cut cut[2];           /* [1]: outputs of the graph are kept */
+    struct sg_ane_blobs *blobs;         /* [parts_n]; both cuts have the same operations in the same parts */
+    struct ane_set *sets[ANE_SETS];
+    struct sg_ane_surface *x[2], *info; /* rows between programs, in turn */
+    uint64_t surface_bytes, info_bytes;
+    uint64_t uses, host_bytes;          /* host_bytes: copied to and from surfaces */
+};
+segue_status ane_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_keep *keep,
+                         struct sg_program **programs, segue_error *err);
+void ane_discard(struct sg_program *p);
+/* The programs for that shape, loaded when they are not; surfaces x and info are large enough. */
+segue_status ane_set_of(struct sg_program *p, const struct sg_ane_shape *shape, int kept, struct ane_set **out,
+                        segue_error *err);
+
+/* --- states --- */
+
+struct ane_slot {
+    struct sg_slot slot;
+    uint32_t numbers;       /* K, V: of a row; others: all */
+    uint16_t *rows;         /* K, V: [rows_cap, numbers] fp16, [0, synced) as on the engine */
+    float *fixed;           /* CONV, DELTA: [numbers] */
+    uint64_t rows_cap, first, end; /* rows held here */
+    int given;
+    uint32_t part, at;      /* while resident: the part that has it, its first channel */
+};
+struct ane_mark {
+    uint32_t number;
+    uint64_t rows;
+    float *copy;
+};
+struct sg_state {
+    struct sg_state_base base;
+    pthread_mutex_t lock;   /* guards busy and what is here */
+    pthread_cond_t moved;
+    int busy;
+    uint64_t rows, synced;  /* of the sequence; of it here as well as on the engine */
+    uint32_t slots_n, marks_n, marks_cap, marks_next;
+    struct ane_slot *slots;
+    struct ane_mark *marks;
+    size_t fixed_numbers;
+    /* on the engine; parts_n 0: nothing is */
+    struct sg_ane_surface **now, **next; /* [parts_n] */
+    uint32_t parts_n, keys;
+    uint64_t surface_bytes;
+    int fixed_here;         /* fixed slots here are as on the engine */
+    struct sg_arena arena;
+};
+segue_status ane_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n,
+                           const struct sg_state_opts *o, struct sg_state **out, segue_error *err);
+void ane_state_free(struct sg_state *s);
+segue_status ane_state_fork(struct sg_state *s, struct sg_state **out, segue_error *err);
+segue_status ane_state_mark(struct sg_state *s, uint32_t *mark, segue_error *err);
+segue_status ane_state_back(struct sg_state *s, uint32_t mark, segue_error *err);
+void ane_state_drop(struct sg_state *s, uint32_t mark);
+segue_status ane_state_cut(struct sg_state *s, uint64_t rows, segue_error *err);
+void ane_state_held(const struct sg_state *s, uint32_t slot, uint64_t *first, uint64_t *rows);
+uint64_t ane_state_bytes(const struct sg_state *s);
+segue_status ane_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
+                           void *out, segue_error *err);
+segue_status ane_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
+                           const void *in, segue_error *err);
+/* Where the state lies on the engine: brought there in the layout of the program's parts and this many keys, when it
+ * is not. bytes: of each surface. */
+segue_status ane_state_bring(struct sg_state *s, struct sg_program *p, uint32_t keys, uint64_t bytes, segue_error *err);
+/* Back here and gone from there. */
+segue_status ane_state_home(struct sg_state *s, segue_error *err);
+segue_status ane_state_sync(struct sg_state *s, segue_error *err); /* a copy of it here */
+void ane_state_turn(struct sg_state *s, uint32_t rows);            /* what a dispatch of all parts left is now the state */
+
+/* --- the helper: embedding, and what stands behind `rows` --- */
+
+struct ane_host {
+    const struct sg_graph *g;
+    struct sg_pool *pool;
+    float **values;         /* [values_n] fp32 rows; NULL: not there */
+    uint32_t rows;          /* of values behind `rows` */
+    uint64_t weight_bytes, ns;
+    segue_error *err;
+};
+/* Rows [0, n) of an embedding; first: position of the first. */
+segue_status ane_embed(struct ane_host *h, const struct sg_op *op, const int32_t *tokens, uint64_t first, uint32_t n,
+                       float *out);
+segue_status ane_host_op(struct ane_host *h, const struct sg_op *op, float *out);
+
+/* --- runs --- */
+
+segue_status ane_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
+                       segue_error *err);
+segue_status ane_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err);
+
+#endif

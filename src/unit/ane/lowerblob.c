@@ -1,0 +1,78 @@
+/* lowerblob.c: see lowerblob.h.
+ * SPDX-License-Identifier: MIT */
+#include "unit/ane/lowerblob.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "unit/ane/blob.h"
+
+static void apply(enum sg_ane_form form, float *x, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        x[i] = form == SG_ANE_PLUS_ONE ? 1.0f + x[i] : form == SG_ANE_RATE ? -expf(x[i]) : x[i];
+}
+
+/* Row by row, so that no whole matrix stands in fp32. Vectors and small tensors are used whole. */
+static void convert(struct sg_ane_blobs *b, const struct sg_tensor *t, const struct sg_weight *w,
+                    enum sg_ane_form form, float *row, uint16_t *out)
+{
+    for (uint32_t r = 0; r < w->rows; r++) {
+        sg_tensor_row(t, (uint64_t)w->at + r, 0, t->cols, row);
+        apply(form, row, t->cols);
+        sg_compress_fp16(row, t->cols, out + (size_t)r * t->cols, &b->range);
+    }
+}
+
+static segue_status add(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_weight *w,
+                        enum sg_ane_form form, struct sg_ane_stored *out, segue_error *err)
+{
+    const struct sg_tensor *t = g->tensors[w->tensor];
+    size_t n, bytes;
+    SG_TRY(sg_mul(w->rows, (size_t)t->cols, &n, "a weight", err));
+    SG_TRY(sg_mul(n, sizeof(uint16_t), &bytes, "a weight", err));
+    float *row = sg_alloc((size_t)t->cols * sizeof *row);
+    uint16_t *half = sg_alloc(bytes);
+    segue_status status = row && half ? SEGUE_OK : sg_no_memory("a weight in fp16", bytes, err);
+    if (status == SEGUE_OK && !b->file.len) status = sg_blob_begin(&b->file, err);
+    if (status == SEGUE_OK) {
+        convert(b, t, w, form, row, half);
+        status = sg_blob_add(&b->file, SG_MIL_FP16, half, bytes, 0, &out->record, err);
+    }
+    out->numbers = n;
+    sg_free(row);
+    sg_free(half);
+    return status;
+}
+
+segue_status sg_ane_blob_of(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_weight *w,
+                            enum sg_ane_form form, struct sg_ane_stored **out, segue_error *err)
+{
+    for (uint32_t i = 0; i < b->n; i++) {
+        struct sg_ane_stored *s = &b->list[i];
+        if (s->weight.tensor != w->tensor || s->weight.at != w->at || s->weight.rows != w->rows || s->form != form)
+            continue;
+        *out = s;
+        return SEGUE_OK;
+    }
+    if (b->n == b->cap) {
+        uint32_t cap = b->cap ? b->cap * 2 : 32;
+        struct sg_ane_stored *more = sg_realloc(b->list, cap * sizeof *more);
+        if (!more) return sg_no_memory("weights of a program", cap * sizeof *more, err);
+        b->list = more;
+        b->cap = cap;
+    }
+    struct sg_ane_stored *s = &b->list[b->n];
+    *s = (struct sg_ane_stored){.weight = *w, .form = form, .program = UINT32_MAX};
+    SG_TRY(add(b, g, w, form, s, err));
+    b->n++;
+    *out = s;
+    return SEGUE_OK;
+}
+
+void sg_ane_blobs_free(struct sg_ane_blobs *b)
+{
+    sg_buf_free(&b->file);
+    sg_free(b->list);
+    *b = (struct sg_ane_blobs){0};
+}

@@ -1,0 +1,33 @@
+/* lowerblob.h: the weights of a part as one blob file in fp16. Every program made of the part, whatever its rows
+ * and keys, reads the same file. SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_ANE_LOWERBLOB_H
+#define SG_UNIT_ANE_LOWERBLOB_H
+
+#include "base/buf.h"
+#include "graph/graph.h"
+#include "unit/ane/compress.h"
+
+enum sg_ane_form {
+    SG_ANE_AS_IS,
+    SG_ANE_PLUS_ONE, /* 1 + w */
+    SG_ANE_RATE      /* -exp(w) */
+};
+struct sg_ane_stored {
+    struct sg_weight weight;
+    enum sg_ane_form form;
+    uint64_t record, numbers;
+    uint32_t program, value; /* of the program being lowered: its number and the value there */
+};
+struct sg_ane_blobs {
+    struct sg_buf file;
+    struct sg_ane_stored *list; /* [n] */
+    uint32_t n, cap, programs;
+    struct sg_range_report range;
+    char path[32]; /* "weights/p00.bin" */
+};
+/* The blob of a weight, made when it is asked for the first time; valid until the next call. EMEMORY, ELIMIT. */
+segue_status sg_ane_blob_of(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_weight *w,
+                            enum sg_ane_form form, struct sg_ane_stored **out, segue_error *err);
+void sg_ane_blobs_free(struct sg_ane_blobs *b);
+
+#endif

@@ -1,0 +1,163 @@
+/* lowercut.c: see lowercut.h.
+ * SPDX-License-Identifier: MIT */
+#include "unit/ane/lowercut.h"
+
+#include <string.h>
+
+int sg_ane_is_helpers(const struct sg_graph *g, const struct sg_op *op)
+{
+    return op->code == SG_OP_EMBED || op->code == SG_OP_ROWS || g->values[op->out].wanted;
+}
+
+static uint32_t padded(uint64_t n) { return (uint32_t)((n + SG_ANE_PAD - 1) / SG_ANE_PAD * SG_ANE_PAD); }
+
+uint32_t sg_ane_border_channels(const struct sg_graph *g, const int32_t *values, uint32_t n)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += g->values[values[i]].width;
+    return padded(sum);
+}
+
+uint64_t sg_ane_slot_channels(const struct sg_slot *s, uint32_t keys)
+{
+    size_t fixed = sg_slot_fixed_bytes(s) / sizeof(float);
+    return s->kind == SG_SLOT_K || s->kind == SG_SLOT_V ? (uint64_t)s->heads * s->width
+                                                        : (fixed + keys - 1) / keys;
+}
+
+uint64_t sg_ane_state_channels(const struct sg_graph *g, const struct sg_ane_part *p, uint32_t keys)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < p->slots_n; i++) sum += sg_ane_slot_channels(&g->slots[p->slots[i]], keys);
+    return (sum + SG_ANE_PAD - 1) / SG_ANE_PAD * SG_ANE_PAD;
+}
+
+/* --- making --- */
+
+struct maker {
+    struct sg_ane_cut *cut;
+    const struct sg_graph *g;
+    uint32_t *last;  /* [values_n] the last operation that reads it; UINT32_MAX: the end */
+    uint32_t *part;  /* [ops_n] of the operation, or UINT32_MAX: the helper's */
+    uint8_t *made;   /* [values_n] 1: exists before the part at hand */
+};
+
+static void find_last(struct maker *m, int keep_outputs)
+{
+    const struct sg_graph *g = m->g;
+    for (uint32_t i = 0; i < g->ops_n; i++)
+        for (int k = 0; k < SG_OP_INPUTS; k++) {
+            int32_t v = g->ops[i].in[k].value;
+            if (v >= 0 && m->last[v] != UINT32_MAX)
+                m->last[v] = m->part[i] == UINT32_MAX && g->ops[i].code != SG_OP_EMBED ? UINT32_MAX : i;
+        }
+    for (uint32_t i = 0; keep_outputs && i < g->outputs_n; i++) m->last[g->outputs[i].value] = UINT32_MAX;
+}
+
+/* Operations that belong to no layer stay with the one before them. */
+static void number_parts(struct maker *m, uint32_t layers)
+{
+    const struct sg_graph *g = m->g;
+    uint32_t now = 0;
+    int any = 0;
+    for (uint32_t i = 0; i < g->ops_n; i++) {
+        m->part[i] = UINT32_MAX;
+        if (sg_ane_is_helpers(g, &g->ops[i])) continue;
+        uint32_t layer = g->ops[i].layer < (int32_t)g->layer_from ? 0 : (uint32_t)g->ops[i].layer - g->layer_from;
+        if (layer / layers > now) now = layer / layers;
+        m->part[i] = now;
+        any = 1;
+    }
+    m->cut->parts_n = any ? now + 1 : 0;
+}
+
+static segue_status starve(segue_error *err) { return sg_no_memory("cut of a graph", 0, err); }
+
+static int slots_of(const struct sg_op *op, int32_t slots[2])
+{
+    if (op->code == SG_OP_ATTEND) {
+        slots[0] = op->u.attend.slot_k;
+        slots[1] = op->u.attend.slot_v;
+        return 2;
+    }
+    if (op->code != SG_OP_CONV && op->code != SG_OP_DELTA) return 0;
+    slots[0] = op->code == SG_OP_CONV ? op->u.conv.slot : op->u.delta.slot;
+    return 1;
+}
+
+static segue_status fill_part(struct maker *m, uint32_t at, segue_error *err)
+{
+    const struct sg_graph *g = m->g;
+    struct sg_ane_part *p = &m->cut->parts[at];
+    struct sg_arena *a = &m->cut->arena;
+    int32_t slots[2];
+    p->ops = sg_arena_alloc(a, g->ops_n * sizeof *p->ops);
+    p->in = sg_arena_alloc(a, g->values_n * sizeof *p->in);
+    p->out = sg_arena_alloc(a, g->values_n * sizeof *p->out);
+    p->slots = sg_arena_alloc(a, (g->slots_n + 1) * sizeof *p->slots);
+    if (!p->ops || !p->in || !p->out || !p->slots) return starve(err);
+    for (uint32_t i = 0; i < g->ops_n; i++) {
+        if (m->part[i] != at) continue;
+        uint32_t layer = g->ops[i].layer < 0 ? 0 : (uint32_t)g->ops[i].layer;
+        if (!p->ops_n) p->layer_from = layer;
+        p->layer_to = layer + 1;
+        p->ops[p->ops_n++] = i;
+        for (int k = slots_of(&g->ops[i], slots); k--;)
+            if (sg_ane_slot_channels(&g->slots[slots[k]], 1)) p->slots[p->slots_n++] = (uint32_t)slots[k];
+    }
+    uint32_t end = p->ops_n ? p->ops[p->ops_n - 1] : 0, begin = p->ops_n ? p->ops[0] : 0;
+    for (uint32_t v = 0; v < g->values_n; v++) {
+        int needed = m->last[v] == UINT32_MAX || m->last[v] >= begin;
+        if (m->made[v] && needed) p->in[p->in_n++] = (int32_t)v;
+    }
+    for (uint32_t i = 0; i < p->ops_n; i++) m->made[g->ops[p->ops[i]].out] = 1;
+    for (uint32_t v = 0; v < g->values_n; v++)
+        if (m->made[v] && (m->last[v] == UINT32_MAX || m->last[v] > end)) p->out[p->out_n++] = (int32_t)v;
+    return SEGUE_OK;
+}
+
+static segue_status make(struct maker *m, uint32_t layers, int keep_outputs, segue_error *err)
+{
+    struct sg_ane_cut *c = m->cut;
+    const struct sg_graph *g = m->g;
+    struct sg_arena *a = &c->arena;
+    m->last = sg_arena_alloc(a, g->values_n * sizeof *m->last);
+    m->part = sg_arena_alloc(a, (g->ops_n + 1) * sizeof *m->part);
+    m->made = sg_arena_alloc(a, g->values_n + 1);
+    c->before = sg_arena_alloc(a, (g->ops_n + 1) * sizeof *c->before);
+    c->behind = sg_arena_alloc(a, (g->ops_n + 1) * sizeof *c->behind);
+    if (!m->last || !m->part || !m->made || !c->before || !c->behind) return starve(err);
+    number_parts(m, layers);
+    find_last(m, keep_outputs);
+    c->parts = sg_arena_alloc(a, (c->parts_n + 1) * sizeof *c->parts);
+    if (!c->parts) return starve(err);
+    for (uint32_t i = 0; i < g->inputs_n; i++)
+        m->made[g->inputs[i].value] = g->values[g->inputs[i].value].kind == SG_VALUE_ROWS;
+    for (uint32_t i = 0; i < g->ops_n; i++) {
+        if (m->part[i] != UINT32_MAX) continue;
+        if (g->ops[i].code == SG_OP_EMBED) {
+            c->before[c->before_n++] = i;
+            m->made[g->ops[i].out] = 1;
+        } else {
+            c->behind[c->behind_n++] = i;
+        }
+    }
+    for (uint32_t i = 0; i < c->parts_n; i++) SG_TRY(fill_part(m, i, err));
+    return SEGUE_OK;
+}
+
+segue_status sg_ane_cut_make(struct sg_ane_cut *out, const struct sg_graph *g, uint32_t layers, int keep_outputs,
+                             segue_error *err)
+{
+    *out = (struct sg_ane_cut){0};
+    struct maker m = {.cut = out, .g = g};
+    segue_status status = make(&m, layers, keep_outputs, err);
+    if (status != SEGUE_OK) sg_ane_cut_free(out);
+    return status;
+}
+
+void sg_ane_cut_free(struct sg_ane_cut *c)
+{
+    sg_arena_free(&c->arena);
+    *c = (struct sg_ane_cut){0};
+}

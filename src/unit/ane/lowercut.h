@@ -1,0 +1,39 @@
+/* lowercut.h: a graph cut into parts that become programs: which operations the engine runs, in which part, and
+ * which values cross the borders. Embedding and everything behind `rows` (final norm, head) belong to a helper.
+ * The cut does not depend on how many rows a program has. SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_ANE_LOWERCUT_H
+#define SG_UNIT_ANE_LOWERCUT_H
+
+#include "graph/graph.h"
+
+enum { SG_ANE_PAD = 32 }; /* channels and columns at borders are multiples of this */
+
+struct sg_ane_part {
+    uint32_t *ops;      /* [ops_n] numbers of the graph's operations, rising */
+    int32_t *in, *out;  /* [in_n], [out_n] values that enter and leave, packed along the channels in this order */
+    uint32_t *slots;    /* [slots_n] of the state, in the order in which they are packed */
+    uint32_t ops_n, in_n, out_n, slots_n;
+    uint32_t layer_from, layer_to; /* [from, to) */
+};
+struct sg_ane_cut {
+    struct sg_ane_part *parts;      /* [parts_n] */
+    uint32_t *before, *behind;      /* [before_n], [behind_n] operations of the helper */
+    uint32_t parts_n, before_n, behind_n;
+    struct sg_arena arena;
+};
+
+/* layers: most layers of a part. keep_outputs: values that are outputs of the graph live to the end. EMEMORY. */
+segue_status sg_ane_cut_make(struct sg_ane_cut *out, const struct sg_graph *g, uint32_t layers, int keep_outputs,
+                             segue_error *err);
+void sg_ane_cut_free(struct sg_ane_cut *c);
+
+/* 1: the helper runs it. */
+int sg_ane_is_helpers(const struct sg_graph *g, const struct sg_op *op);
+/* Channels of a packed border, padded. */
+uint32_t sg_ane_border_channels(const struct sg_graph *g, const int32_t *values, uint32_t n);
+/* Channels of a slot in the packed state of `keys` columns. K and V: a channel for each number of a row, a column
+ * for each row. CONV and DELTA: their numbers one after the other, `keys` in a channel. */
+uint64_t sg_ane_slot_channels(const struct sg_slot *s, uint32_t keys);
+uint64_t sg_ane_state_channels(const struct sg_graph *g, const struct sg_ane_part *p, uint32_t keys);
+
+#endif

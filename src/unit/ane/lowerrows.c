@@ -1,0 +1,152 @@
+/* lowerrows.c: operations that remember nothing, as MIL. Only what every engine's compiler takes is used:
+ * activations are written from exp, whose argument is bounded so that nothing overflows.
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+
+#include "unit/ane/lower.h"
+
+#define EXP_MOST 11.0             /* e^11 < 65504 */
+#define LEAST 0.000244140625      /* 2^-12 */
+#define LEAST_SQUARE 6.103515625e-5
+
+/* 1 / (1 + e^-x) */
+static uint32_t sigmoid(struct sg_ane_lower *l, uint32_t x)
+{
+    uint32_t n = SG_ANE_BIN("minimum", SG_ANE_BIN("mul", x, SG_ANE_NUM(-1)), SG_ANE_NUM(EXP_MOST));
+    return SG_ANE_BIN("real_div", SG_ANE_NUM(1), SG_ANE_BIN("add", SG_ANE_UN("exp", n), SG_ANE_NUM(1)));
+}
+
+/* x / (1 + e^-y): one rounding fewer than x times the sigmoid. */
+static uint32_t gated(struct sg_ane_lower *l, uint32_t x, uint32_t y)
+{
+    uint32_t n = SG_ANE_BIN("minimum", SG_ANE_BIN("mul", y, SG_ANE_NUM(-1)), SG_ANE_NUM(EXP_MOST));
+    return SG_ANE_BIN("real_div", x, SG_ANE_BIN("add", SG_ANE_UN("exp", n), SG_ANE_NUM(1)));
+}
+
+/* gelu's inner polynomial, 2 sqrt(2/pi) (x + 0.044715 x^3); beyond |x| = 10 the sigmoid is 0 or 1 anyway. */
+static uint32_t gelu_inner(struct sg_ane_lower *l, uint32_t x)
+{
+    const double slope = 1.5957691216057308;
+    uint32_t c = SG_ANE_BIN("maximum", SG_ANE_BIN("minimum", x, SG_ANE_NUM(10)), SG_ANE_NUM(-10));
+    uint32_t square = SG_ANE_BIN("mul", c, c);
+    uint32_t poly = SG_ANE_BIN("add", SG_ANE_BIN("mul", square, SG_ANE_NUM(slope * 0.044715)), SG_ANE_NUM(slope));
+    return SG_ANE_BIN("mul", c, poly);
+}
+
+uint32_t sg_ane_act(struct sg_ane_lower *l, enum sg_act act, uint32_t x)
+{
+    uint32_t y;
+    switch (act) {
+    case SG_ACT_SILU: return gated(l, x, x);
+    case SG_ACT_GELU:
+        y = SG_ANE_UN("erf", SG_ANE_BIN("mul", x, SG_ANE_NUM(0.70710678118654752)));
+        return SG_ANE_BIN("mul", SG_ANE_BIN("mul", x, SG_ANE_NUM(0.5)), SG_ANE_BIN("add", y, SG_ANE_NUM(1)));
+    case SG_ACT_GELU_TANH: return gated(l, x, gelu_inner(l, x));
+    case SG_ACT_GELU_QUICK: return gated(l, x, SG_ANE_BIN("mul", x, SG_ANE_NUM(1.702)));
+    case SG_ACT_RELU: return SG_ANE_UN("relu", x);
+    case SG_ACT_RELU2:
+        y = SG_ANE_UN("relu", x);
+        return SG_ANE_BIN("mul", y, y);
+    case SG_ACT_SIGMOID: return sigmoid(l, x);
+    case SG_ACT_TANH: /* 2 sigmoid(2x) - 1 */
+        y = sigmoid(l, SG_ANE_BIN("mul", x, SG_ANE_NUM(2)));
+        return SG_ANE_BIN("sub", SG_ANE_BIN("mul", y, SG_ANE_NUM(2)), SG_ANE_NUM(1));
+    default: return x;
+    }
+}
+
+/* x is divided by its largest number first: squares then lie in [0, 1], whatever the residual stream has grown
+ * to. eps is divided likewise. */
+uint32_t sg_ane_unit_length(struct sg_ane_lower *l, uint32_t x, int64_t axis, double share, double eps, int centred)
+{
+    uint32_t most = sg_mil_build_reduce(&l->b, "reduce_max", SG_ANE_UN("abs", x), axis);
+    uint32_t inverse = SG_ANE_BIN("real_div", SG_ANE_NUM(1), SG_ANE_BIN("maximum", most, SG_ANE_NUM(LEAST)));
+    uint32_t y = SG_ANE_BIN("mul", x, inverse);
+    if (centred) {
+        uint32_t sum = sg_mil_build_reduce(&l->b, "reduce_sum", y, axis);
+        y = SG_ANE_BIN("sub", y, SG_ANE_BIN("mul", sum, SG_ANE_NUM(share)));
+    }
+    uint32_t squares = sg_mil_build_reduce(&l->b, "reduce_sum", SG_ANE_BIN("mul", y, y), axis);
+    uint32_t e = SG_ANE_BIN("mul", inverse, SG_ANE_NUM(sqrt(eps)));
+    uint32_t sum = SG_ANE_BIN("add", SG_ANE_BIN("mul", squares, SG_ANE_NUM(share)), SG_ANE_BIN("mul", e, e));
+    sum = SG_ANE_BIN("maximum", sum, SG_ANE_NUM(LEAST_SQUARE));
+    return SG_ANE_BIN("mul", y, SG_ANE_BIN("pow", sum, SG_ANE_NUM(-0.5)));
+}
+
+static uint32_t norm(struct sg_ane_lower *l, const struct sg_op *op)
+{
+    const struct sg_norm *n = &op->u.norm;
+    int64_t width = op->in[0].width, group = width / n->groups, axis = n->groups > 1 ? 2 : 1;
+    int64_t own[4] = {1, n->groups > 1 ? 1 : group, n->groups > 1 ? group : 1, 1};
+    uint32_t x = sg_ane_operand(l, &op->in[0]);
+    if (n->groups > 1) x = sg_mil_build_reshape(&l->b, x, 4, (int64_t[]){1, n->groups, group, l->s});
+    uint32_t y = sg_ane_unit_length(l, x, axis, 1.0 / (double)group, (double)n->eps, n->kind == SG_NORM_LAYER);
+    if (n->weight.tensor >= 0)
+        y = SG_ANE_BIN("mul", y, sg_ane_weight(l, &n->weight, n->plus_one ? SG_ANE_PLUS_ONE : SG_ANE_AS_IS, 4, own));
+    if (n->bias.tensor >= 0) y = SG_ANE_BIN("add", y, sg_ane_weight(l, &n->bias, SG_ANE_AS_IS, 4, own));
+    if (n->groups > 1) y = sg_mil_build_reshape(&l->b, y, 4, (int64_t[]){1, width, 1, l->s});
+    if (op->in[1].value < 0) return y;
+    return SG_ANE_BIN("mul", y, sg_ane_act(l, SG_ACT_SILU, sg_ane_operand(l, &op->in[1])));
+}
+
+static uint32_t linear(struct sg_ane_lower *l, const struct sg_op *op)
+{
+    const struct sg_linear *p = &op->u.linear;
+    int64_t n = p->weight.rows, k = op->in[0].width;
+    uint32_t w = sg_ane_weight(l, &p->weight, SG_ANE_AS_IS, SG_ANE_SHAPE(n, k, 1, 1));
+    uint32_t y = sg_mil_build_conv(&l->b, sg_ane_operand(l, &op->in[0]), w, 1);
+    if (p->bias.tensor >= 0)
+        y = SG_ANE_BIN("add", y, sg_ane_weight(l, &p->bias, SG_ANE_AS_IS, SG_ANE_SHAPE(1, n, 1, 1)));
+    return op->in[1].value < 0 ? y : SG_ANE_BIN("add", y, sg_ane_operand(l, &op->in[1]));
+}
+
+static uint32_t rows_of(struct sg_ane_lower *l, uint32_t x, int64_t at, int64_t n)
+{
+    const struct sg_mil_type *t = sg_mil_build_type(&l->b, x);
+    int64_t begin[4] = {0, 0, at, 0}, size[4] = {1, t->dim[1], n, t->dim[3]};
+    return sg_mil_build_slice(&l->b, x, 4, begin, size);
+}
+
+/* Halves: (a, b) -> (a cos - b sin, b cos + a sin); what is not rotated passes. */
+static uint32_t rope(struct sg_ane_lower *l, const struct sg_op *op)
+{
+    const struct sg_rope *r = &op->u.rope;
+    int64_t pairs = l->g->ropes[r->table].pairs, width = r->head_width, at = l->info->rope[r->table];
+    int64_t table[4] = {1, 1, pairs, l->s};
+    uint32_t x = sg_mil_build_reshape(&l->b, sg_ane_operand(l, &op->in[0]), 4, (int64_t[]){1, r->heads, width, l->s});
+    uint32_t cosine = sg_mil_build_reshape(&l->b, sg_ane_channels(l, l->info_rows, at, pairs), 4, table);
+    uint32_t sine = sg_mil_build_reshape(&l->b, sg_ane_channels(l, l->info_rows, at + pairs, pairs), 4, table);
+    uint32_t a = rows_of(l, x, 0, pairs), b = rows_of(l, x, pairs, pairs);
+    const char *minus = r->sign < 0 ? "add" : "sub", *plus = r->sign < 0 ? "sub" : "add";
+    uint32_t list[3] = {SG_ANE_BIN(minus, SG_ANE_BIN("mul", a, cosine), SG_ANE_BIN("mul", b, sine)),
+                        SG_ANE_BIN(plus, SG_ANE_BIN("mul", b, cosine), SG_ANE_BIN("mul", a, sine))};
+    uint32_t n = 2;
+    if (width > 2 * pairs) list[n++] = rows_of(l, x, 2 * pairs, width - 2 * pairs);
+    uint32_t y = sg_mil_build_concat(&l->b, list, n, 2);
+    return sg_mil_build_reshape(&l->b, y, 4, (int64_t[]){1, r->heads * width, 1, l->s});
+}
+
+static uint32_t scale(struct sg_ane_lower *l, const struct sg_op *op)
+{
+    const struct sg_weight *w = &op->u.scale.weight;
+    uint32_t x = sg_ane_operand(l, &op->in[0]);
+    if (w->tensor < 0) return SG_ANE_BIN("mul", x, SG_ANE_NUM((double)op->u.scale.value));
+    const struct sg_tensor *t = l->g->tensors[w->tensor];
+    return SG_ANE_BIN("mul", x, sg_ane_weight(l, w, SG_ANE_AS_IS, SG_ANE_SHAPE(1, (int64_t)(t->rows * t->cols), 1, 1)));
+}
+
+uint32_t sg_ane_lower_rows(struct sg_ane_lower *l, const struct sg_op *op)
+{
+    uint32_t x;
+    switch (op->code) {
+    case SG_OP_NORM: return norm(l, op);
+    case SG_OP_LINEAR: return linear(l, op);
+    case SG_OP_ROPE: return rope(l, op);
+    case SG_OP_GLU:
+        x = sg_ane_act(l, op->u.glu.act, sg_ane_operand(l, &op->in[0]));
+        return SG_ANE_BIN("mul", x, sg_ane_operand(l, &op->in[1]));
+    case SG_OP_ACT: return sg_ane_act(l, op->u.act.act, sg_ane_operand(l, &op->in[0]));
+    case SG_OP_ADD: return SG_ANE_BIN("add", sg_ane_operand(l, &op->in[0]), sg_ane_operand(l, &op->in[1]));
+    default: return scale(l, op);
+    }
+}
