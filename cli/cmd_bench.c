@@ -266,7 +266,7 @@ static void put_model(json_t *o, const struct bench *b)
     json_object_set_new(o, "model_type", json_string(type));
     json_object_set_new(o, "model_size", json_integer((json_int_t)p->info.weight_bytes));
     json_object_set_new(o, "model", report_model_json(p));
-    json_object_set_new(o, "unit", json_string(p->unit_info[0].spec));
+    json_object_set_new(o, "unit", report_unit_name(&p->unit_info[0]));
     const char *threads = strstr(p->unit_info[0].spec, "threads="); /* what the unit took */
     json_object_set_new(o, "n_threads", json_integer(threads ? atoi(threads + 8) : (json_int_t)b->threads));
     free(type);

@@ -180,12 +180,17 @@ static segue_use use_of(const segue_stats *s, uint32_t phase, size_t unit, uint3
     return (segue_use){0};
 }
 
+json_t *report_unit_name(const segue_unit_info *u)
+{
+    return json_sprintf("%s%s", u->spec, u->simulated ? " (software)" : "");
+}
+
 /* One unit in one phase: what it ran and how long. Nothing is refused once the engine stands. */
 static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, uint32_t from, uint32_t to)
 {
     const segue_stats *e = &r->answer->at_end;
     json_t *o = json_object(), *layers = json_array();
-    json_object_set_new(o, "unit", json_string(r->place->unit_info[unit].spec));
+    json_object_set_new(o, "unit", report_unit_name(&r->place->unit_info[unit]));
     json_object_set_new(o, "phase", json_string(phase ? "decode" : "prefill"));
     if (r->place->models[unit]) json_object_set_new(o, "model", model_json(&r->place->model_info[unit]));
     json_array_append_new(layers, json_integer(from));
@@ -342,8 +347,9 @@ void report_line(const struct report *r)
     if (roof > 0) out_addf(&t, " (%.0f %% of the %.1f this machine streams)", 100 * rates.gb_s / roof, roof);
     out_addf(&t, ", %.0f MB", (double)machine_peak_bytes() / 1e6);
     if (!a->at_end.packed && a->at_end.packed_why) out_addf(&t, ", packed weights not kept (why: --json)");
-    out_addf(&t, ", %s", r->place->unit_info[other].spec);
-    if (other != unit) out_addf(&t, " -> %s", r->place->unit_info[unit].spec);
+    const segue_unit_info *reads = &r->place->unit_info[other], *writes = &r->place->unit_info[unit];
+    out_addf(&t, ", %s%s", reads->spec, reads->simulated ? " (software)" : "");
+    if (other != unit) out_addf(&t, " -> %s%s", writes->spec, writes->simulated ? " (software)" : "");
     for (size_t i = a->at_begin.losses_n; i < a->at_end.losses_n && i < a->at_begin.losses_n + 4; i++) {
         const segue_loss *l = &a->at_end.losses[i % 4];
         out_addf(&t, "; lost %s at row %llu, went on on %s", l->unit, (unsigned long long)l->rows, l->to);

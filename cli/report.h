@@ -20,6 +20,8 @@ json_t *report_json(const struct report *r);
 void report_line(const struct report *r);
 
 /* Pieces shared with bench. */
+/* The unit as reports name it: "cpu"; "ane (software)" where something stands in for it. */
+json_t *report_unit_name(const segue_unit_info *u);
 json_t *report_model_json(const struct place *p);
 /* A figure that is above 0, or null and the reason. */
 void report_positive(json_t *o, const char *name, double v, const char *reason);
