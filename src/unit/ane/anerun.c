@@ -138,14 +138,10 @@ static segue_status dispatch(struct sg_run *run, struct sg_state *state, const s
     return border(run, last->out, last->out_n, at, n, shape, p->x[turn], 0);
 }
 
-/* The largest number of rows that is filled; what is left over shares one padded dispatch. */
+/* What is left over shares one padded dispatch. */
 static uint32_t rows_for(const struct sg_unit *u, uint32_t left)
 {
-    uint32_t rows = ANE_ROWS_MOST;
-    if (u->rows) return u->rows;
-    if (left == 1) return 1;
-    while (rows > 32 && rows > left) rows /= 2;
-    return rows;
+    return u->rows ? u->rows : left == 1 ? 1 : ANE_ROWS_USUAL;
 }
 
 static segue_status run_span(struct sg_run *run, uint32_t s, uint32_t at)
