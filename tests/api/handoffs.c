@@ -47,7 +47,7 @@ static int open_all(void **state)
     if (segue_unit_list(info, 16, &n, &err) != SEGUE_OK) return -1;
     for (size_t i = 0; i < n && i < 16; i++) {
         char spec[96], *rest = NULL;
-        if (!info[i].present) continue;
+        if (!info[i].present || info[i].simulated) continue; /* fp16 has its own bounds: tests/check */
         if (strcmp(info[i].kind, "cpu") != 0) {
             add_unit(info[i].spec);
             continue;

@@ -37,7 +37,8 @@ static int open_all(void **state)
     for (size_t i = 0; i < n && i < UNITS_MAX; i++) {
         char spec[64]; /* few threads: these models are too small to share out */
         snprintf(spec, sizeof spec, "%s:threads=%d", info[i].kind, i ? 2 : 1);
-        if (info[i].present && segue_unit_open(&all.units[all.units_n], spec, &err) == SEGUE_OK)
+        if (info[i].present && !info[i].simulated &&
+            segue_unit_open(&all.units[all.units_n], spec, &err) == SEGUE_OK)
             all.units_n++;
     }
     for (int i = 0; i < TINY_MODELS; i++) {

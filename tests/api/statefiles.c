@@ -92,7 +92,8 @@ static int begin(void **state)
     info[0] = SEGUE_INIT(segue_unit_info);
     if (segue_unit_list(info, UNITS_MAX, &n, &err) != SEGUE_OK) return -1;
     for (size_t i = 0; i < n && i < UNITS_MAX; i++)
-        if (info[i].present && segue_unit_open(&units[units_n], info[i].spec, &err) == SEGUE_OK) units_n++;
+        if (info[i].present && !info[i].simulated &&
+            segue_unit_open(&units[units_n], info[i].spec, &err) == SEGUE_OK) units_n++;
     for (int i = 0; i < PROMPT; i++) prompt[i] = (i * 31 + 7) % 93 + 3;
     tiny_folder(path, sizeof path, "statefiles", "file.state");
     return 0;
