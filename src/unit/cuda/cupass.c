@@ -339,7 +339,7 @@ static segue_status do_attend(struct cu_pass *p, const struct sg_op *op)
                 (size_t)CU_FEW * a->heads * p->chunks * (a->dv + 2) * sizeof(float)));
     args.parts = address(p->lane->parts);
     SG_TRY(cu_launch(p, k->attend_part[storage], p->chunks, groups, args.rows, 256, shared, &args));
-    return cu_launch(p, k->attend_join, args.rows, a->heads, 1, a->dv > 64 ? 128 : 64, 0, &args);
+    return cu_launch(p, k->attend_join, args.rows, a->heads, 1, a->dv > 128 ? 256 : a->dv > 64 ? 128 : 64, 0, &args);
 }
 
 /* --- any step --- */

@@ -31,13 +31,22 @@ __device__ void store_kv(uint32_t storage, unsigned char *head, const float *x, 
         }
         return;
     }
-    for (uint32_t c = at; c < width; c += step) {
-        if (storage == CK_KV_F32)
-            reinterpret_cast<float *>(head)[c] = x[c];
-        else if (storage == CK_KV_F16)
-            reinterpret_cast<__half *>(head)[c] = __float2half_rn(x[c]);
-        else
-            reinterpret_cast<__nv_bfloat16 *>(head)[c] = __float2bfloat16_rn(x[c]);
+    for (uint32_t c0 = at; c0 < width; c0 += 4 * step) { /* loads first: what is stored might be what is read */
+        float v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (c0 + i * step < width) v[i] = x[c0 + i * step];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t c = c0 + i * step;
+            if (c >= width) break;
+            if (storage == CK_KV_F32)
+                reinterpret_cast<float *>(head)[c] = v[i];
+            else if (storage == CK_KV_F16)
+                reinterpret_cast<__half *>(head)[c] = __float2half_rn(v[i]);
+            else
+                reinterpret_cast<__nv_bfloat16 *>(head)[c] = __float2bfloat16_rn(v[i]);
+        }
     }
 }
 
@@ -125,8 +134,14 @@ __device__ void chunk_scores(const ck_attend &a, const unsigned char *k_base, si
         if (r < n) {
             const unsigned char *row = k_base + (size_t)(lo + r) * row_bytes;
             if ((STORAGE == CK_KV_F16 || STORAGE == CK_KV_BF16) && a.d % 64 == 0) {
-                for (uint32_t c = sub * 8; c < a.d; c += 64) {
-                    uint4 v = *reinterpret_cast<const uint4 *>(row + 2 * c);
+                uint4 piece[4]; /* four loads before the first is used */
+                for (uint32_t c = sub * 8, i = 0; c < a.d; c += 64, i++) {
+                    if (i % 4 == 0)
+#pragma unroll
+                        for (int k = 0; k < 4; k++)
+                            if (c + 64 * k < a.d)
+                                piece[k] = *reinterpret_cast<const uint4 *>(row + 2 * (c + 64 * k));
+                    uint4 v = i % 4 == 0 ? piece[0] : i % 4 == 1 ? piece[1] : i % 4 == 2 ? piece[2] : piece[3];
                     float4 x = STORAGE == CK_KV_F16 ? piece_plane<CK_F16>(v, 0) : piece_plane<CK_BF16>(v, 0);
                     float4 y = STORAGE == CK_KV_F16 ? piece_plane<CK_F16>(v, 1) : piece_plane<CK_BF16>(v, 1);
 #pragma unroll
@@ -245,8 +260,16 @@ template <int STORAGE> __device__ __forceinline__ void attend_part(const ck_atte
         static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_k]) + kv * k_head;
     const unsigned char *v =
         static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_v]) + kv * v_head;
-    for (uint32_t i = threadIdx.x; i < heads * a.d; i += THREADS)
-        q[i] = a.q.p[(size_t)t * a.q.stride + head0 * a.d + i];
+    for (uint32_t i0 = threadIdx.x; i0 < heads * a.d; i0 += 4 * THREADS) {
+        float v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (i0 + i * THREADS < heads * a.d)
+                v[i] = a.q.p[(size_t)t * a.q.stride + head0 * a.d + i0 + i * THREADS];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (i0 + i * THREADS < heads * a.d) q[i0 + i * THREADS] = v[i];
+    }
     __syncthreads();
     chunk_scores<STORAGE>(a, k, k_head * a.kv_heads, lo, hi, heads, q, p, most, sum);
     bool wide = (STORAGE == CK_KV_F16 || STORAGE == CK_KV_BF16) && (a.dv == 64 || a.dv == 128 || a.dv == 256);
@@ -285,24 +308,27 @@ extern "C" __global__ void attend_join(const __grid_constant__ ck_attend a)
              c1 = place / CHUNK;
     float most = a.sinks ? a.sinks[h] : -CUDART_INF_F;
     bool bad = false;
+#pragma unroll 4
     for (uint32_t c = c0; c <= c1; c++) {
         float m = part_of(a, t, h, c)[a.dv];
         bad = bad || m != m;
         most = fmaxf(most, m);
     }
     float sum = a.sinks ? expf(a.sinks[h] - most) : 0;
+#pragma unroll 4
     for (uint32_t c = c0; c <= c1; c++) {
         const float *p = part_of(a, t, h, c) + a.dv;
         sum += p[1] * expf(p[0] - most);
     }
     for (uint32_t i = threadIdx.x; i < a.dv; i += blockDim.x) {
-        float y = 0;
+        float y = 0, gate = a.gate.p ? a.gate.p[(size_t)t * a.gate.stride + h * a.dv + i] : 0;
+#pragma unroll 4
         for (uint32_t c = c0; c <= c1; c++) {
             const float *p = part_of(a, t, h, c);
             y = fmaf(p[i], expf(p[a.dv] - most), y);
         }
         y = bad ? CUDART_NAN_F : y / sum;
-        if (a.gate.p) y *= sigmoid(a.gate.p[(size_t)t * a.gate.stride + h * a.dv + i]);
+        if (a.gate.p) y *= sigmoid(gate);
         a.y.p[(size_t)t * a.y.stride + h * a.dv + i] = y;
     }
 }

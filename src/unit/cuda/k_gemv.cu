@@ -10,7 +10,7 @@
  * so a row alone equals the row in a batch, bit for bit. SPDX-License-Identifier: MIT */
 #include "k_common.cuh"
 
-enum { U = 4, WARPS = CK_GEMV_THREADS / 32 };
+enum { U = 4, WARPS = CK_GEMV_THREADS / 32, FOURS = 2, STEP = 4 * CK_GEMV_THREADS };
 
 struct pair_of { /* where a pair of rows lies */
     const ck_segment *a, *b;
@@ -83,102 +83,206 @@ __device__ __forceinline__ void load_pieces(pieces<KIND> &w, const ck_gemv &g, c
     }
 }
 
-/* Where number e of x lies in shared memory. */
-template <int KIND> __device__ __forceinline__ uint32_t place_of(uint32_t nc, uint32_t e)
+/* x in shared memory: planes of four numbers of each piece; a piece has 1 << shift of them. */
+struct planes {
+    uint32_t nc, shift;
+    __device__ __forceinline__ uint32_t at(uint32_t e) const
+    {
+        return (((e & ((1u << shift) - 1)) >> 2) * nc + (e >> shift)) * 4 + (e & 3);
+    }
+};
+template <int KIND> __device__ __forceinline__ planes planes_of(uint32_t nc)
 {
     enum { N = Kind<KIND>::N };
-    return (e % N / 4 * nc + e / N) * 4 + (e & 3);
-}
-template <int KIND> __device__ __forceinline__ void put_x(float *to, uint32_t nc, uint32_t e, float v)
-{
-    to[place_of<KIND>(nc, e)] = v;
+    return planes{nc, N == 4 ? 2u : N == 8 ? 3u : N == 16 ? 4u : 5u};
 }
 
-/* One row of x, normalised as a whole: x goes to its place as it is, is summed, and scaled there by the
- * thread that put it. */
-template <int KIND>
-__device__ __forceinline__ void bring_normed(const ck_gemv &g, const float *x, uint32_t nc, float *to,
-                                             float *room)
+__device__ __forceinline__ bool by_fours(const void *p, uint32_t k)
 {
-    float sum = 0, squares = 0, mean = 0;
-    uint32_t k = g.k;
-#pragma unroll 4
+    return k % 4 == 0 && (reinterpret_cast<uintptr_t>(p) & 15) == 0;
+}
+__device__ __forceinline__ void put_four(float *to, planes pl, uint32_t e, float4 v)
+{
+    *reinterpret_cast<float4 *>(to + pl.at(e)) = v;
+}
+__device__ __forceinline__ float4 four_at(const float *x, uint32_t e)
+{
+    return *reinterpret_cast<const float4 *>(x + e);
+}
+
+/* Loads come before the stores of their batch: the compiler can't know that x does not lie where they go. */
+__device__ __forceinline__ void bring_plain(const float *x, uint32_t k, planes pl, float *to)
+{
+    if (!by_fours(x, k)) {
+        for (uint32_t e = threadIdx.x; e < k; e += CK_GEMV_THREADS) to[pl.at(e)] = x[e];
+        return;
+    }
+    for (uint32_t e = threadIdx.x * 4; e < k; e += STEP * FOURS) {
+        float4 v[FOURS];
+#pragma unroll
+        for (int i = 0; i < FOURS; i++)
+            if (e + i * STEP < k) v[i] = four_at(x, e + i * STEP);
+#pragma unroll
+        for (int i = 0; i < FOURS; i++)
+            if (e + i * STEP < k) put_four(to, pl, e + i * STEP, v[i]);
+    }
+}
+
+__device__ __forceinline__ float one_normed(float x, float mean, float inverse, float plus, float w, float b)
+{
+    return (x - mean) * inverse * (plus + w) + b;
+}
+
+__device__ __forceinline__ float square(float x) { return x * x; }
+__device__ __forceinline__ float squares_of(float4 v, float mean)
+{
+    return square(v.x - mean) + square(v.y - mean) + square(v.z - mean) + square(v.w - mean);
+}
+
+/* One row of x, normalised as a whole: x goes to its place as it is, is summed, and scaled there by the thread
+ * that put it. */
+__device__ __forceinline__ void bring_normed(const ck_norm &norm, const float *x, uint32_t k, planes pl,
+                                             float *to, float *room)
+{
+    const float *weight = norm.weight, *bias = norm.bias;
+    uint32_t layer = norm.layer;
+    float sum = 0, squares = 0, mean = 0, eps = norm.eps, plus = norm.plus_one && weight ? 1.0f : 0.0f;
+    for (uint32_t e0 = threadIdx.x * 4; e0 < k; e0 += STEP * FOURS) {
+        float4 v[FOURS];
+#pragma unroll
+        for (int i = 0; i < FOURS; i++)
+            if (e0 + i * STEP < k) v[i] = four_at(x, e0 + i * STEP);
+#pragma unroll
+        for (int i = 0; i < FOURS; i++) {
+            if (e0 + i * STEP >= k) break;
+            sum += v[i].x + v[i].y + v[i].z + v[i].w;
+            squares += squares_of(v[i], 0);
+            put_four(to, pl, e0 + i * STEP, v[i]);
+        }
+    }
+    if (layer) {
+        mean = block_sum(sum, room) / k;
+        squares = 0;
+        for (uint32_t e = threadIdx.x * 4; e < k; e += STEP) squares += squares_of(four_at(to, pl.at(e)), mean);
+    }
+    float inverse = rsqrtf(block_sum(squares, room) / k + eps);
+    for (uint32_t e0 = threadIdx.x * 4; e0 < k; e0 += STEP * FOURS) {
+        float4 w[FOURS];
+#pragma unroll
+        for (int i = 0; i < FOURS; i++) {
+            w[i] = make_float4(1, 1, 1, 1);
+            if (weight && e0 + i * STEP < k) w[i] = four_at(weight, e0 + i * STEP);
+        }
+#pragma unroll
+        for (int i = 0; i < FOURS; i++) {
+            uint32_t e = e0 + i * STEP;
+            if (e >= k) break;
+            float4 v = four_at(to, pl.at(e)), b = bias ? four_at(bias, e) : make_float4(0, 0, 0, 0);
+            v.x = one_normed(v.x, mean, inverse, plus, w[i].x, b.x);
+            v.y = one_normed(v.y, mean, inverse, plus, w[i].y, b.y);
+            v.z = one_normed(v.z, mean, inverse, plus, w[i].z, b.z);
+            v.w = one_normed(v.w, mean, inverse, plus, w[i].w, b.w);
+            put_four(to, pl, e, v);
+        }
+    }
+}
+
+/* The same for rows that cannot be read by fours. */
+__device__ void bring_normed_ones(const ck_norm &norm, const float *x, uint32_t k, planes pl, float *to,
+                                  float *room)
+{
+    float sum = 0, squares = 0, mean = 0, plus = norm.plus_one && norm.weight ? 1.0f : 0.0f;
     for (uint32_t e = threadIdx.x; e < k; e += CK_GEMV_THREADS) {
         float v = x[e];
-        to[place_of<KIND>(nc, e)] = v;
+        to[pl.at(e)] = v;
         sum += v;
         squares += v * v;
     }
-    if (g.norm.layer) {
+    if (norm.layer) {
         mean = block_sum(sum, room) / k;
         squares = 0;
         for (uint32_t e = threadIdx.x; e < k; e += CK_GEMV_THREADS) {
-            float v = to[place_of<KIND>(nc, e)] - mean;
+            float v = to[pl.at(e)] - mean;
             squares += v * v;
         }
     }
-    float inverse = rsqrtf(block_sum(squares, room) / k + g.norm.eps),
-          plus = g.norm.plus_one && g.norm.weight ? 1.0f : 0.0f;
-#pragma unroll 4
-    for (uint32_t e = threadIdx.x; e < k; e += CK_GEMV_THREADS) {
-        float y =
-            (to[place_of<KIND>(nc, e)] - mean) * inverse * (plus + (g.norm.weight ? g.norm.weight[e] : 1));
-        if (g.norm.bias) y += g.norm.bias[e];
-        put_x<KIND>(to, nc, e, y);
-    }
+    float inverse = rsqrtf(block_sum(squares, room) / k + norm.eps);
+    for (uint32_t e = threadIdx.x; e < k; e += CK_GEMV_THREADS)
+        to[pl.at(e)] = one_normed(to[pl.at(e)], mean, inverse, plus,
+                               norm.weight ? norm.weight[e] : 1, norm.bias ? norm.bias[e] : 0);
+}
+
+__device__ __forceinline__ float gated(float x, float inverse, float plus, float w, float gate)
+{
+    return x * inverse * (plus + w) * activate(ACT_SILU, gate);
 }
 
 /* One row of x, normalised by groups with an optional gate: a warp per group. */
-template <int KIND>
-__device__ __forceinline__ void bring_grouped(const ck_gemv &g, const float *x, const float *gate,
-                                              uint32_t nc, float *to)
+__device__ __forceinline__ void bring_grouped(const ck_norm &norm, const float *x, const float *gate,
+                                              uint32_t k, planes pl, float *to)
 {
-    uint32_t group = g.k / g.norm.groups, lane = threadIdx.x & 31;
-    for (uint32_t h = threadIdx.x >> 5; h < g.norm.groups; h += WARPS) {
+    uint32_t groups = norm.groups, group = k / groups, lane = threadIdx.x & 31;
+    const float *weight = norm.weight;
+    float plus = norm.plus_one && weight ? 1.0f : 0.0f, eps = norm.eps;
+    bool four = group == 128 && by_fours(x, k) && by_fours(gate, k) && by_fours(weight, k);
+    for (uint32_t h = threadIdx.x >> 5; h < groups; h += WARPS) {
+        const float *own = x + h * group, *own_gate = gate ? gate + h * group : nullptr;
+        if (four) {
+            uint32_t e = lane * 4;
+            float4 v = four_at(own, e), w = weight ? four_at(weight, e) : make_float4(1, 1, 1, 1);
+            float4 s = own_gate ? four_at(own_gate, e) : make_float4(0, 0, 0, 0);
+            float squares = v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+            float inverse = rsqrtf(warp_sum(squares) / group + eps);
+            float4 y = make_float4(v.x * inverse * (plus + w.x), v.y * inverse * (plus + w.y),
+                                   v.z * inverse * (plus + w.z), v.w * inverse * (plus + w.w));
+            if (own_gate)
+                y = make_float4(gated(v.x, inverse, plus, w.x, s.x), gated(v.y, inverse, plus, w.y, s.y),
+                                gated(v.z, inverse, plus, w.z, s.z), gated(v.w, inverse, plus, w.w, s.w));
+            put_four(to, pl, h * group + e, y);
+            continue;
+        }
         float squares = 0;
-#pragma unroll 4
-        for (uint32_t e = lane; e < group; e += 32) squares += x[h * group + e] * x[h * group + e];
-        float inverse = rsqrtf(warp_sum(squares) / group + g.norm.eps);
-#pragma unroll 4
+        for (uint32_t e = lane; e < group; e += 32) squares += own[e] * own[e];
+        float inverse = rsqrtf(warp_sum(squares) / group + eps);
         for (uint32_t e = lane; e < group; e += 32) {
-            float y = x[h * group + e] * inverse;
-            if (g.norm.weight) y *= g.norm.plus_one ? 1.0f + g.norm.weight[e] : g.norm.weight[e];
-            if (gate) y *= activate(ACT_SILU, gate[h * group + e]);
-            put_x<KIND>(to, nc, h * group + e, y);
+            float w = weight ? weight[e] : 1, y = own[e] * inverse * (plus + w);
+            if (own_gate) y = gated(own[e], inverse, plus, w, own_gate[e]);
+            to[pl.at(h * group + e)] = y;
         }
     }
 }
 
 /* x (normalised when asked) into shared memory, planes of pieces; behind it the sums of pieces for kinds with
  * offsets. */
-template <int KIND, int B>
-__device__ __forceinline__ void bring_x(const ck_gemv &g, uint32_t nc, float *xs, float *room)
+template <int B>
+__device__ __forceinline__ void bring_x(const ck_gemv &g, planes pl, bool offsets, float *xs, float *room)
 {
-    enum { N = Kind<KIND>::N };
-    uint32_t padded = nc * N, k = g.k;
+    uint32_t nc = pl.nc, padded = nc << pl.shift, k = g.k;
     for (uint32_t b = 0; b < B; b++) {
         const float *x = g.x.p + (size_t)b * g.x.stride;
         float *to = xs + (size_t)b * padded;
         for (uint32_t e = (b < g.rows ? k : 0) + threadIdx.x; e < padded; e += CK_GEMV_THREADS)
-            put_x<KIND>(to, nc, e, 0);
+            to[pl.at(e)] = 0;
         if (b >= g.rows) continue;
         if (!g.norm.present)
-#pragma unroll 4
-            for (uint32_t e = threadIdx.x; e < k; e += CK_GEMV_THREADS) put_x<KIND>(to, nc, e, x[e]);
+            bring_plain(x, k, pl, to);
         else if (g.norm.groups > 1)
-            bring_grouped<KIND>(g, x, g.norm.gate.p ? g.norm.gate.p + (size_t)b * g.norm.gate.stride : NULL,
-                                nc, to);
+            bring_grouped(g.norm, x,
+                                g.norm.gate.p ? g.norm.gate.p + (size_t)b * g.norm.gate.stride : NULL, k, pl,
+                          to);
+        else if (by_fours(x, k) && by_fours(g.norm.weight, k) && by_fours(g.norm.bias, k))
+            bring_normed(g.norm, x, k, pl, to, room);
         else
-            bring_normed<KIND>(g, x, nc, to, room);
+            bring_normed_ones(g.norm, x, k, pl, to, room);
     }
     __syncthreads();
-    if (!Kind<KIND>::OFFSETS) return;
+    if (!offsets) return;
     float *sums = xs + (size_t)B * padded;
     for (uint32_t i = threadIdx.x; i < B * nc; i += CK_GEMV_THREADS) {
         const float *x = xs + (size_t)(i / nc) * padded;
         float s = 0;
-        for (int pl = 0; pl < N / 4; pl++)
-            for (int j = 0; j < 4; j++) s += x[(pl * nc + i % nc) * 4 + j];
+        for (uint32_t q = 0; q < padded / nc / 4; q++)
+            for (int j = 0; j < 4; j++) s += x[(q * nc + i % nc) * 4 + j];
         sums[i] = s;
     }
     __syncthreads();
@@ -296,7 +400,7 @@ template <int KIND, int B> __device__ __forceinline__ void gemv(const ck_gemv &g
     pair_of p = find_pair(g, team < g.pairs ? team : 0);
     load_pieces<KIND>(w, g, p, part * 32 + lane, step, team < g.pairs ? nc : 0);
     wait_for_inputs();
-    bring_x<KIND, B>(g, nc, xs, room);
+    bring_x<B>(g, planes_of<KIND>(nc), Kind<KIND>::OFFSETS, xs, room);
     for (uint32_t turn = 0; turn < turns; turn++) {
         uint32_t pair = team + turn * teams;
         float acc[2][B];
