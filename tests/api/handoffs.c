@@ -271,11 +271,9 @@ static void extent(const segue_session *s, uint64_t *from, uint64_t *to)
 }
 
 /* One session on each of two units: the tokens are those of the session alone, and neither waits for the other. */
-static void two_units_work_at_once(void **state)
+/* One try: the same tokens as alone; 1: the two worked at the same time for at least half of the shorter one. */
+static int worked_at_once(segue_engine *e)
 {
-    (void)state;
-    if (all.units_n < 2) skip();
-    segue_engine *e = engine(2, 0, 1, SEGUE_KV_F32);
     segue_plan plans[2] = {plan_of(0, 0), plan_of(1, 1)};
     pthread_barrier_t begin;
     pthread_t threads[2];
@@ -300,9 +298,21 @@ static void two_units_work_at_once(void **state)
     }
     uint64_t overlap_from = from[0] > from[1] ? from[0] : from[1], overlap_to = to[0] < to[1] ? to[0] : to[1];
     uint64_t shorter = to[0] - from[0] < to[1] - from[1] ? to[0] - from[0] : to[1] - from[1];
-    assert_true(overlap_to > overlap_from && (overlap_to - overlap_from) * 2 >= shorter);
     for (int i = 0; i < 2; i++) segue_session_close(work[i].s);
     pthread_barrier_destroy(&begin);
+    return overlap_to > overlap_from && (overlap_to - overlap_from) * 2 >= shorter;
+}
+
+/* A machine with other work may keep one thread waiting: one try in five must overlap. Units that wait for each other
+ * never do. */
+static void two_units_work_at_once(void **state)
+{
+    (void)state;
+    int at_once = 0;
+    if (all.units_n < 2) skip();
+    segue_engine *e = engine(2, 0, 1, SEGUE_KV_F32);
+    for (int i = 0; i < 5 && !at_once; i++) at_once = worked_at_once(e);
+    assert_true(at_once);
     segue_engine_close(e);
 }
 
