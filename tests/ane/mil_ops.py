@@ -86,6 +86,8 @@ binary = {"add": A + B, "sub": A - B, "mul": A * B, "real_div": A / B, "maximum"
           "floor_div": np.floor(A / B)}
 for op, want in binary.items(): case(op, f"$T z = {op}(x = a, y = b);", {"a": a, "b": b}, half(want))
 case("add", "$T z = add(x = b, y = a);", {"a": a, "b": b}, A + B)
+long = (np.arange(9 * 32 * 64).reshape(1, 9, 32, 64) % 101 - 50).astype(np.float16)  # one long row, cut for the threads
+case("sub", "$T z = sub(x = a, y = b);", {"a": long, "b": long[:, ::-1].copy()}, f(long) - f(long[:, ::-1]))
 case("mul", "$T z = mul(x = a, y = fp16(-0x1.8p+0));", {"a": a}, A * -1.5)
 case("pow", "$T z = pow(x = a, y = fp16(-0.5));", {"a": p}, f(p) ** -0.5)
 case("pow", "$T z = pow(x = a, y = fp16(3.0));", {"a": a}, A ** 3)

@@ -138,10 +138,14 @@ static segue_status dispatch(struct sg_run *run, struct sg_state *state, const s
     return border(run, last->out, last->out_n, at, n, shape, p->x[turn], 0);
 }
 
-/* What is left over shares one padded dispatch. */
+/* The largest number of rows that is filled; what is left over shares one padded dispatch. */
 static uint32_t rows_for(const struct sg_unit *u, uint32_t left)
 {
-    return u->rows ? u->rows : left == 1 ? 1 : ANE_ROWS_USUAL;
+    uint32_t rows = ANE_ROWS_MOST;
+    if (u->rows) return u->rows;
+    if (left == 1) return 1;
+    while (rows > ANE_ROWS_LEAST && rows > left) rows /= 2;
+    return rows;
 }
 
 static segue_status run_span(struct sg_run *run, uint32_t s, uint32_t at)

@@ -13,7 +13,7 @@
 #include "unit/pool.h"
 #include "unit/unit.h"
 
-enum { ANE_KEYS_LEAST = 512, ANE_KEYS_MOST = 4096, ANE_ROWS_MOST = 512, ANE_ROWS_USUAL = 32, ANE_LAYERS = 6, ANE_SETS = 4 };
+enum { ANE_KEYS_LEAST = 512, ANE_KEYS_MOST = 4096, ANE_ROWS_MOST = 512, ANE_ROWS_LEAST = 32, ANE_LAYERS = 6, ANE_SETS = 4 };
 
 struct sg_unit {
     struct sg_unit_base base;

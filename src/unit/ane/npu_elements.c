@@ -369,8 +369,9 @@ static segue_status run_many(struct sg_npu_run *r, const struct sg_mil_op *op, c
         int64_t parts = row / (row / 64 > 64 ? 4096 : 64);
         while (row % parts) parts--;
         for (uint32_t o = 0; o < operands; o++) {
-            j.stride[o][1] = j.stride[o][0];
-            j.stride[o][0] *= row / parts;
+            int64_t step = j.stride[o][j.rank - 1]; /* dimensions of 1 may stand before it */
+            j.stride[o][1] = step;
+            j.stride[o][0] = step * (row / parts);
         }
         j.dim[0] = parts;
         j.dim[1] = row / parts;
