@@ -1,6 +1,5 @@
 # The file's own storage in `make test`; the others read the text as often again: by hand, `tests/accuracy/accuracy.py
 # build/segue . q8_0 q4_k f16`, or as tests with -DSEGUE_SLOW_TESTS=ON.
-option(SEGUE_SLOW_TESTS "Tests that take many minutes" OFF)
 set(accuracy_storages q4_1)
 if(SEGUE_SLOW_TESTS)
   list(APPEND accuracy_storages q8_0 q4_k f16)

@@ -411,6 +411,9 @@ static segue_status make_world(struct maker *m, const struct kind *k, struct che
 
 /* --- comparing --- */
 
+/* Numbers below the smallest normal one may be taken as zero (tile units do). */
+#define DENORMAL 1e-37
+
 /* y, and on units other than ref the slots too. */
 static void compare(struct check *c, struct check_case *k, const struct check_world *w, const struct maker *m,
                     const struct check_result *a, const struct check_result *b, int is_ref)
@@ -420,7 +423,7 @@ static void compare(struct check *c, struct check_case *k, const struct check_wo
     if (c->half && tolerance < half) tolerance = half;
     double floor = c->half && m->floor < 6e-5 ? 6e-5 : m->floor; /* fp16's smallest */
     k->max_abs = check_distance(a->y, a->y_n, b->y, b->y_n, &scale);
-    k->bound = tolerance * (scale > floor ? scale : floor);
+    k->bound = tolerance * (scale > floor ? scale : floor) + DENORMAL;
     k->ns = a->ns;
     k->against_ns = b->ns;
     check_report(c, k);
@@ -428,7 +431,7 @@ static void compare(struct check *c, struct check_case *k, const struct check_wo
     struct check_case slots = *k;
     strncat(slots.name, ".state", sizeof slots.name - strlen(slots.name) - 1);
     slots.max_abs = check_distance(a->slots, a->slots_n, b->slots, b->slots_n, &scale);
-    slots.bound = tolerance * (scale > floor ? scale : floor);
+    slots.bound = tolerance * (scale > floor ? scale : floor) + DENORMAL;
     check_report(c, &slots);
 }
 

@@ -69,7 +69,10 @@ segue_status ane_compile(struct sg_unit *u, const struct sg_graph *const *graphs
         segue_status status = programs[i] ? fill(u, graphs[i], programs[i], err)
                                           : sg_no_memory("program of ane", sizeof **programs, err);
         if (status == SEGUE_OK) continue;
-        for (i++; i; i--) ane_discard(programs[i - 1]);
+        for (i++; i; i--) {
+            ane_discard(programs[i - 1]);
+            programs[i - 1] = NULL;
+        }
         return status;
     }
     return SEGUE_OK;

@@ -147,6 +147,7 @@ static segue_status copy_part(struct sg_state *st, uint32_t part, uint64_t from,
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(st->base.unit->device);
     void *bytes;
     uint64_t n;
+    if (!st->now[part]) return SEGUE_OK; /* a part without slots */
     SG_TRY(ops->lock(st->now[part], to_engine, &bytes, &n, err));
     uint16_t *there = bytes;
     for (uint32_t k = 0; k < st->slots_n; k++) {

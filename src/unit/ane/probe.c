@@ -42,6 +42,12 @@ static void bench_close(struct bench *b)
     }
 }
 
+/* What the program takes and gives; asked again after a reload, which makes them anew. */
+static segue_status bench_ports(struct bench *b, segue_error *err)
+{
+    return sg_ane_ops_of(b->d)->ports(b->p, 0, &b->in_ports, &b->in_n, &b->out_ports, &b->out_n, err);
+}
+
 /* 1: compiled, loaded, bound. */
 static int bench_open(struct bench *b, struct sg_ane_device *d, const char *text,
                       const struct sg_ane_file *file)
@@ -51,7 +57,7 @@ static int bench_open(struct bench *b, struct sg_ane_device *d, const char *text
     segue_error err = {0};
     *b = (struct bench){.d = d};
     segue_status st = ops->load(d, &s, &b->p, &err);
-    if (st == SEGUE_OK) st = ops->ports(b->p, 0, &b->in_ports, &b->in_n, &b->out_ports, &b->out_n, &err);
+    if (st == SEGUE_OK) st = bench_ports(b, &err);
     if (st == SEGUE_OK && (b->in_n > PORTS || b->out_n > PORTS)) st = SEGUE_EINTERNAL;
     for (uint32_t i = 0; st == SEGUE_OK && i < b->in_n; i++)
         st = ops->surface_new(d, b->in_ports[i].surface_bytes, &b->in[i], &err);
@@ -171,7 +177,7 @@ static void ask_reload(struct sg_ane_device *d, struct sg_probe_answer *a)
                            new = {"weights/w.bin", (const uint8_t *)three.data, three.len};
         if (!bench_open(&b, d, weight_text, &old) || !bench_run(&b, &in, &before))
             say(a, 0, b.why);
-        else if (sg_ane_ops_of(d)->reload(b.p, &new, 1, &err) || !bench_run(&b, &in, &after))
+        else if (sg_ane_ops_of(d)->reload(b.p, &new, 1, &err) || bench_ports(&b, &err) || !bench_run(&b, &in, &after))
             say(a, 1, "reload fails");
         else
             say(a, 1,
