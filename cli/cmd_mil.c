@@ -6,7 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include "flags.h"
+#include "model/model.h"
 #include "out.h"
+#include "place.h"
+#include "unit/ane/emit.h"
 #include "unit/ane/explain.h"
 #include "unit/ane/mildiff.h"
 #include "unit/ane/milinfer.h"
@@ -182,42 +185,68 @@ static int diff(const struct args *args, struct sg_mil_folder *a, const char *se
 
 /* --- explain --- */
 
-static json_t *explain_json(const struct sg_mil_folder *folder, const struct sg_ane_profile *profile)
+struct totals {
+    json_t *programs;
+    struct sg_mil_cost all; /* the working set of the widest */
+    double us;
+    json_int_t dispatches;
+};
+
+static void count_program(struct totals *t, const char *path, const struct sg_mil_program *p,
+                          const struct sg_ane_profile *profile)
 {
-    json_t *programs = json_array();
-    struct sg_mil_cost all = {0};
-    double us = 0;
-    json_int_t dispatches = 0;
-    for (uint32_t i = 0; i < folder->n; i++)
-        for (uint32_t k = 0; k < folder->texts[i].program->functions_n; k++) {
-            const struct sg_mil_function *f = &folder->texts[i].program->functions[k];
-            const char *path = folder->texts[i].path;
-            struct sg_mil_cost c;
-            sg_mil_cost_of(&c, f, profile);
-            double one = sg_mil_expected_us(&c, profile);
-            json_array_append_new(
-                programs,
-                json_pack("{s:o,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:f}", "file", out_string(path, strlen(path)),
-                          "function", f->name, "ops", (json_int_t)c.ops, "flops", (json_int_t)c.flops,
-                          "weight_bytes", (json_int_t)c.weight_bytes, "border_bytes",
-                          (json_int_t)c.border_bytes, "logical_bytes", (json_int_t)c.logical_bytes,
-                          "working_set_bytes", (json_int_t)c.working_set_bytes, "expected_us", one));
-            all.ops += c.ops;
-            all.weight_bytes += c.weight_bytes;
-            if (c.working_set_bytes > all.working_set_bytes) all.working_set_bytes = c.working_set_bytes;
-            us += one;
-            dispatches++;
-        }
-    return json_pack("{s:s,s:o,s:I,s:I,s:I,s:I,s:f}", "profile", profile->name, "programs", programs,
-                     "dispatches", dispatches, "ops", (json_int_t)all.ops, "weight_bytes",
-                     (json_int_t)all.weight_bytes, "working_set_bytes", (json_int_t)all.working_set_bytes,
-                     "expected_us", us);
+    for (uint32_t k = 0; k < p->functions_n; k++) {
+        struct sg_mil_cost c;
+        sg_mil_cost_of(&c, &p->functions[k], profile);
+        double one = sg_mil_expected_us(&c, profile);
+        json_array_append_new(
+            t->programs,
+            json_pack("{s:o,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:f}", "file", out_string(path, strlen(path)),
+                      "function", p->functions[k].name, "ops", (json_int_t)c.ops, "flops", (json_int_t)c.flops,
+                      "weight_bytes", (json_int_t)c.weight_bytes, "border_bytes", (json_int_t)c.border_bytes,
+                      "logical_bytes", (json_int_t)c.logical_bytes, "working_set_bytes",
+                      (json_int_t)c.working_set_bytes, "expected_us", one));
+        t->all.ops += c.ops;
+        t->all.weight_bytes += c.weight_bytes;
+        if (c.working_set_bytes > t->all.working_set_bytes) t->all.working_set_bytes = c.working_set_bytes;
+        t->us += one;
+        t->dispatches++;
+    }
+}
+
+/* Takes t->programs and helper, which may be NULL. */
+static int show_totals(const struct args *args, const struct totals *t, json_t *helper, const char *profile)
+{
+    json_t *o = json_pack("{s:s,s:o,s:I,s:I,s:I,s:I,s:f}", "profile", profile, "programs", t->programs,
+                          "dispatches", t->dispatches, "ops", (json_int_t)t->all.ops, "weight_bytes",
+                          (json_int_t)t->all.weight_bytes, "working_set_bytes",
+                          (json_int_t)t->all.working_set_bytes, "expected_us", t->us);
+    if (helper) json_object_set_new(o, "helper", helper);
+    if (args_has(args, "json")) return out_json_exit(o);
+    for (size_t i = 0; i < json_array_size(t->programs); i++) {
+        const json_t *p = json_array_get(t->programs, i);
+        printf("%s %s: %lld ops, %.1f MB of weights, working set %.2f MB, %.0f us simulated (%s)\n",
+               json_string_value(json_object_get(p, "file")),
+               json_string_value(json_object_get(p, "function")),
+               (long long)json_integer_value(json_object_get(p, "ops")),
+               json_number_value(json_object_get(p, "weight_bytes")) / 1e6,
+               json_number_value(json_object_get(p, "working_set_bytes")) / 1e6,
+               json_number_value(json_object_get(p, "expected_us")), profile);
+    }
+    for (size_t i = 0; i < json_array_size(helper); i++) {
+        const json_t *h = json_array_get(helper, i);
+        printf("helper %s: %s\n", json_string_value(json_object_get(h, "op")),
+               json_string_value(json_object_get(h, "why")));
+    }
+    json_decref(o);
+    return EXIT_DONE;
 }
 
 static int explain(const struct args *args, const struct sg_mil_folder *folder,
                    const struct sg_ane_profile *profile)
 {
     segue_error err;
+    struct totals t = {0};
     for (uint32_t i = 0; i < folder->n; i++) {
         struct sg_mil_faults faults = {0};
         segue_status st = sg_mil_text_sound(&folder->texts[i], &err);
@@ -226,49 +255,141 @@ static int explain(const struct args *args, const struct sg_mil_folder *folder,
         sg_mil_faults_free(&faults);
         if (st) return out_error(&err, EXIT_REFUSED);
     }
-    json_t *o = explain_json(folder, profile);
-    if (args_has(args, "json")) return out_json_exit(o);
-    for (size_t i = 0; i < json_array_size(json_object_get(o, "programs")); i++) {
-        const json_t *p = json_array_get(json_object_get(o, "programs"), i);
-        printf("%s %s: %lld ops, %.1f MB of weights, working set %.2f MB, %.0f us simulated (%s)\n",
-               json_string_value(json_object_get(p, "file")),
-               json_string_value(json_object_get(p, "function")),
-               (long long)json_integer_value(json_object_get(p, "ops")),
-               json_number_value(json_object_get(p, "weight_bytes")) / 1e6,
-               json_number_value(json_object_get(p, "working_set_bytes")) / 1e6,
-               json_number_value(json_object_get(p, "expected_us")), profile->name);
+    t.programs = json_array();
+    for (uint32_t i = 0; i < folder->n; i++)
+        count_program(&t, folder->texts[i].path, folder->texts[i].program, profile);
+    return show_totals(args, &t, NULL, profile->name);
+}
+
+/* --- a model: emit, explain -m --- */
+
+static int layers_of(const struct args *args, struct sg_graph_wish *wish, uint32_t layers, segue_error *err)
+{
+    const char *text = args_text(args, "layers");
+    unsigned from, to;
+    char rest;
+    if (!text) return 1;
+    if (sscanf(text, "%u-%u%c", &from, &to, &rest) != 2 || from > to || to >= layers) {
+        out_fail(err, SEGUE_EARG, "mil: --layers %.40s: give A-B with A <= B <= %u", text, layers - 1);
+        return 0;
     }
-    json_decref(o);
-    return EXIT_DONE;
+    wish->from = from;
+    wish->to = to + 1;
+    return 1;
+}
+
+static json_t *helper_json(const struct sg_ane_emit *e)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < e->cut.before_n + e->cut.behind_n; i++) {
+        const struct sg_op *op =
+            &e->g->ops[i < e->cut.before_n ? e->cut.before[i] : e->cut.behind[i - e->cut.before_n]];
+        json_array_append_new(list, json_pack("{s:s,s:i,s:s}", "op", sg_op_name(op->code), "layer", op->layer,
+                                              "why", sg_ane_helpers_why(e->g, op)));
+    }
+    if (e->g->vocab)
+        json_array_append_new(list, json_pack("{s:s,s:i,s:s}", "op", "sample", "layer", -1, "why",
+                                              "sorting and random numbers have no path (constraint 10)"));
+    return list;
+}
+
+static int explain_model(const struct args *args, struct sg_ane_emit *e, const struct sg_ane_profile *profile)
+{
+    segue_error err;
+    struct totals t = {.programs = json_array()};
+    segue_status st = SEGUE_OK;
+    for (uint32_t i = 0; i < e->cut.parts_n && !st; i++) {
+        struct sg_mil_program *mil;
+        struct sg_ane_blobs blobs;
+        char name[32];
+        snprintf(name, sizeof name, "p%02u.mil", i);
+        st = sg_ane_emit_part(e, i, &mil, &blobs, &err);
+        if (!st) count_program(&t, name, mil, profile);
+        sg_mil_program_free(mil);
+        sg_ane_blobs_free(&blobs);
+    }
+    if (!st) return show_totals(args, &t, helper_json(e), profile->name);
+    json_decref(t.programs);
+    return out_error(&err, EXIT_REFUSED);
+}
+
+static int emit_model(const struct args *args, struct sg_ane_emit *e, const struct sg_ane_profile *profile)
+{
+    const char *to = args_text(args, "output");
+    struct sg_mil_folder folder;
+    segue_error err;
+    segue_status st = sg_ane_emit_folder(e, to, &err);
+    if (!st) st = sg_mil_folder_open(&folder, to, &err);
+    if (st) return out_error(&err, EXIT_REFUSED);
+    int code = check(args, &folder, profile);
+    sg_mil_folder_close(&folder);
+    return code;
+}
+
+static int of_model(const struct args *args, const struct sg_ane_profile *profile, int explains)
+{
+    struct place p;
+    struct sg_graph *g = NULL;
+    struct sg_graph_wish wish = {.head = 1};
+    struct sg_ane_emit e = {0};
+    struct sg_ane_emit_opts o = {(uint32_t)args_number(args, "rows", 0), (uint32_t)args_number(args, "keys", 0),
+                                 (uint32_t)args_number(args, "fuse", 0), explains};
+    segue_error err;
+    if (!explains && !args_text(args, "output")) return wrong(&err, "emit", "emit -m MODEL -o DIR");
+    int code = place_open_model(&p, args);
+    if (code) return code;
+    if (!layers_of(args, &wish, p.info.layers, &err)) {
+        place_close(&p);
+        return out_error(&err, EXIT_NOT_HERE);
+    }
+    segue_status st = sg_model_graph(p.model, &wish, &g, &err);
+    if (!st) st = sg_ane_emit_open(&e, g, &o, &err);
+    if (st)
+        code = out_error(&err, EXIT_REFUSED);
+    else
+        code = explains ? explain_model(args, &e, profile) : emit_model(args, &e, profile);
+    if (!st) sg_ane_emit_close(&e);
+    if (g) sg_graph_free(g);
+    place_close(&p);
+    return code;
 }
 
 /* --- the door --- */
 
+static int of_files(const struct args *args, int which, const struct sg_ane_profile *profile)
+{
+    struct sg_mil_folder folder;
+    segue_error err;
+    if (sg_mil_folder_open(&folder, args->operands[1], &err)) return out_error(&err, EXIT_REFUSED);
+    int code = which == 0   ? check(args, &folder, profile)
+               : which == 1 ? run_verb(args, &folder, profile)
+               : which == 2 ? diff(args, &folder, args->operands[2])
+                            : explain(args, &folder, profile);
+    sg_mil_folder_close(&folder);
+    return code;
+}
+
 static int run(struct args *args)
 {
     struct sg_ane_profile profile;
-    struct sg_mil_folder folder;
     segue_error err;
-    const char *verb = args->operands[0], *path = args->operands_n > 1 ? args->operands[1] : NULL;
-    static const char *const verbs[] = {"check", "run", "diff", "explain"};
+    const char *verb = args->operands[0];
+    static const char *const verbs[] = {"check", "run", "diff", "explain", "emit"};
     int which = -1;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         if (!strcmp(verbs[i], verb)) which = i;
     if (which < 0) {
-        out_fail(&err, SEGUE_EARG, "mil: \"%.60s\": give check, run, diff or explain", verb);
+        out_fail(&err, SEGUE_EARG, "mil: \"%.60s\": give emit, check, run, diff or explain", verb);
         return out_error(&err, EXIT_NOT_HERE);
     }
-    if (args->operands_n != (which == 2 ? 3 : 2))
-        return wrong(&err, verb, which == 2 ? "diff A B" : "check|run|explain DIR|FILE.mil");
-    segue_status st = profile_of(args, &profile, &err);
-    if (!st) st = sg_mil_folder_open(&folder, path, &err);
-    if (st) return out_error(&err, EXIT_REFUSED);
-    int code = which == 0   ? check(args, &folder, &profile)
-               : which == 1 ? run_verb(args, &folder, &profile)
-               : which == 2 ? diff(args, &folder, args->operands[2])
-                            : explain(args, &folder, &profile);
-    sg_mil_folder_close(&folder);
-    return code;
+    int model = which == 4 || (which == 3 && args->operands_n == 1 && args_has(args, "model"));
+    if (args->operands_n != (model ? 1 : which == 2 ? 3 : 2))
+        return wrong(&err, verb,
+                     which == 2   ? "diff A B"
+                     : which == 4 ? "emit -m MODEL -o DIR"
+                                  : "check|run|explain DIR|FILE.mil, or explain -m MODEL");
+    if (profile_of(args, &profile, &err)) return out_error(&err, EXIT_REFUSED);
+    return model ? of_model(args, &profile, which == 3) : of_files(args, which, &profile);
 }
 
 static const struct arg_def own_defs[] = {
@@ -280,18 +401,24 @@ static const struct arg_def own_defs[] = {
     {"on-violation", 0, ARG_CHOICE, 0, "refuse|faithful", "refuse", 0, 0,
      "run: refuse what an engine gets wrong, or show its symptom"},
     {"threads", 't', ARG_COUNT, 0, "N", "all cores", 1, 4096, "run: threads of the software engine"},
+    {"rows", 0, ARG_COUNT, 0, "N", "32", 1, 512, "-m: rows of a dispatch: 1, 32, 64, 128, 256 or 512"},
+    {"keys", 0, ARG_COUNT, 0, "N", "512", 32, 4096, "-m: rows of K and V that a state holds: a power of two"},
+    {"layers", 0, ARG_TEXT, 0, "A-B", "all", 0, 0, "-m: these layers alone"},
+    {"fuse", 0, ARG_COUNT, 0, "N", "6", 1, 4096, "-m: most layers of a program"},
+    {"output", 'o', ARG_FILE, 0, "DIR", NULL, 0, 0, "emit: where programs, weights and manifest.json go"},
     ARG_END};
 static const struct arg_group own = {"What", own_defs};
-static const struct arg_group *const groups[] = {&own, &flags_output, NULL};
+static const struct arg_group *const groups[] = {&own, &flags_model, &flags_output, NULL};
 const struct command cmd_mil = {.name = "mil",
-                                .summary = "check, run, compare and explain programs of the neural engine",
-                                .operands = "check|run|diff|explain DIR|FILE.mil [B]",
+                                .summary = "emit, check, run, compare and explain programs of the neural engine",
+                                .operands = "emit|check|run|diff|explain [DIR|FILE.mil] [B]",
                                 .operands_min = 1,
                                 .operands_max = 3,
                                 .groups = groups,
                                 .example = "segue mil explain docs/examples/ffn.mil --profile m1",
                                 .run = run,
-                                .about = "Works on MIL text with its blob files, on any machine. check "
+                                .about = "Works on MIL text with its blob files, on any machine. emit "
+                                         "lowers a model and checks what came out. check "
                                          "prints a line FILE:LINE:COL: constraint N (op NAME): text for each "
                                          "rule that is broken (exit 6) and advice for what is only slow; "
                                          "constraint 0 is syntax or types, the others stand in docs/ANE.md. "
@@ -299,4 +426,5 @@ const struct command cmd_mil = {.name = "mil",
                                          "engine; an input is taken from --in or from an earlier program's "
                                          "output of that name. diff compares programs whatever their values "
                                          "are called. explain counts operations, bytes and the "
-                                         "simulated time."};
+                                         "simulated time; of a model without writing it, and lists what "
+                                         "its helper does instead of an engine."};

@@ -131,3 +131,9 @@ segue_status sg_blob_add(struct sg_buf *file, enum sg_mil_dtype d, const void *d
     *record = at;
     return SEGUE_OK;
 }
+
+void sg_blob_measure(uint64_t *length, uint64_t bytes, uint64_t *record)
+{
+    *record = aligned(*length ? *length : HEADER);
+    *length = *record + RECORD + bytes;
+}

@@ -30,5 +30,7 @@ segue_status sg_blob_next(struct sg_blob *out, const uint8_t *file, size_t n, ui
 segue_status sg_blob_begin(struct sg_buf *file, segue_error *err);
 segue_status sg_blob_add(struct sg_buf *file, enum sg_mil_dtype d, const void *data, uint64_t bytes,
                          uint64_t padding_bits, uint64_t *record, segue_error *err);
+/* The same without a file: *length (0 at the start) grows as the file would. */
+void sg_blob_measure(uint64_t *length, uint64_t bytes, uint64_t *record);
 
 #endif

@@ -31,6 +31,11 @@ static segue_status add(struct sg_ane_blobs *b, const struct sg_graph *g, const 
     size_t n, bytes;
     SG_TRY(sg_mul(w->rows, (size_t)t->cols, &n, "a weight", err));
     SG_TRY(sg_mul(n, sizeof(uint16_t), &bytes, "a weight", err));
+    out->numbers = n;
+    if (b->sizes_only) {
+        sg_blob_measure(&b->length, bytes, &out->record);
+        return SEGUE_OK;
+    }
     float *row = sg_alloc((size_t)t->cols * sizeof *row);
     uint16_t *half = sg_alloc(bytes);
     segue_status status = row && half ? SEGUE_OK : sg_no_memory("a weight in fp16", bytes, err);
@@ -39,7 +44,6 @@ static segue_status add(struct sg_ane_blobs *b, const struct sg_graph *g, const 
         convert(b, t, w, form, row, half);
         status = sg_blob_add(&b->file, SG_MIL_FP16, half, bytes, 0, &out->record, err);
     }
-    out->numbers = n;
     sg_free(row);
     sg_free(half);
     return status;

@@ -23,6 +23,8 @@ struct sg_ane_blobs {
     struct sg_ane_stored *list; /* [n] */
     uint32_t n, cap, programs;
     struct sg_range_report range;
+    int sizes_only;  /* no weight is read and file stays empty; places are those that it would have */
+    uint64_t length; /* of the file then */
     char path[32]; /* "weights/p00.bin" */
 };
 /* The blob of a weight, made when it is asked for the first time; valid until the next call. EMEMORY, ELIMIT. */

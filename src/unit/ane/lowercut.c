@@ -4,9 +4,16 @@
 
 #include <string.h>
 
-int sg_ane_is_helpers(const struct sg_graph *g, const struct sg_op *op)
+enum { HEAD_MOST = 16384 }; /* outputs of a product: constraints 27, 37 */
+
+const char *sg_ane_helpers_why(const struct sg_graph *g, const struct sg_op *op)
 {
-    return op->code == SG_OP_EMBED || op->code == SG_OP_ROWS || g->values[op->out].wanted;
+    if (op->code == SG_OP_EMBED) return "tokens choose its rows as it runs, and engines have no such look-up (constraint 10)";
+    if (op->code == SG_OP_ROWS) return "the batch chooses rows as it runs (constraint 10)";
+    if (!g->values[op->out].wanted) return NULL;
+    if (op->code == SG_OP_LINEAR && op->u.linear.weight.rows > HEAD_MOST)
+        return "more than 16384 outputs (constraint 37), and logits want fp32 (numerics 4.2)";
+    return "the final norm and logits want fp32 (numerics 4.2)";
 }
 
 static uint32_t padded(uint64_t n) { return (uint32_t)((n + SG_ANE_PAD - 1) / SG_ANE_PAD * SG_ANE_PAD); }
@@ -62,7 +69,7 @@ static void number_parts(struct maker *m, uint32_t layers)
     int any = 0;
     for (uint32_t i = 0; i < g->ops_n; i++) {
         m->part[i] = UINT32_MAX;
-        if (sg_ane_is_helpers(g, &g->ops[i])) continue;
+        if (sg_ane_helpers_why(g, &g->ops[i])) continue;
         uint32_t layer = g->ops[i].layer < (int32_t)g->layer_from ? 0 : (uint32_t)g->ops[i].layer - g->layer_from;
         if (layer / layers > now) now = layer / layers;
         m->part[i] = now;

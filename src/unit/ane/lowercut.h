@@ -27,8 +27,8 @@ segue_status sg_ane_cut_make(struct sg_ane_cut *out, const struct sg_graph *g, u
                              segue_error *err);
 void sg_ane_cut_free(struct sg_ane_cut *c);
 
-/* 1: the helper runs it. */
-int sg_ane_is_helpers(const struct sg_graph *g, const struct sg_op *op);
+/* Why the helper runs an operation; NULL: the engine does. */
+const char *sg_ane_helpers_why(const struct sg_graph *g, const struct sg_op *op);
 /* Channels of a packed border, padded. */
 uint32_t sg_ane_border_channels(const struct sg_graph *g, const int32_t *values, uint32_t n);
 /* Channels of a slot in the packed state of `keys` columns. K and V: a channel for each number of a row, a column

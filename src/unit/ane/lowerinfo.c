@@ -75,7 +75,7 @@ segue_status sg_ane_info_make(struct sg_ane_info *out, const struct sg_graph *g,
     if (!out->rope) return sg_no_memory("layout of a program", 0, err);
     for (uint32_t r = 0; r < g->ropes_n; r++) out->rope[r] = UINT32_MAX;
     for (uint32_t o = 0; o < g->ops_n; o++) {
-        if (sg_ane_is_helpers(g, &g->ops[o])) continue;
+        if (sg_ane_helpers_why(g, &g->ops[o])) continue;
         segue_status status = add_op(out, g, &g->ops[o], keys, err);
         if (status == SEGUE_OK) continue;
         sg_ane_info_free(out);

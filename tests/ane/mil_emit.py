@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""segue mil emit and explain -m: a model as files; what the programs compute against NumPy. SPDX-License-Identifier: MIT"""
+import os, sys
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
+from clitest import *
+
+try:
+    import numpy as np
+    from safetensors.numpy import load_file, save_file
+except ImportError:
+    print("SKIP mil_emit: NumPy and safetensors are not here")
+    sys.exit(77)
+
+layers, width, rows = 3, 32, 32
+model = tiny_model(layers=layers, width=width)
+folder = os.path.join(top.name, "p")
+code, out, err = run("mil", "emit", "-m", model, "--rows", rows, "--fuse", 2, "-o", folder, "--json")
+report = json.loads(out or "{}")
+expect("emitted programs break no rule", code == 0 and report["programs"] == 2 and report["violations"] == [], (code, out, err))
+manifest = json.load(open(os.path.join(folder, "manifest.json")))
+expect("two layers, then one", [p["layers"] for p in manifest["programs"]] == [[0, 1], [2, 2]], manifest["programs"])
+shapes = {i["name"]: i["shape"] for i in manifest["programs"][0]["inputs"]}
+expect("ports rise in size", list(shapes) == ["a_x", "b_state", "c_info"] and shapes["a_x"] == [1, width, 1, rows], shapes)
+expect("the helper's part is named", [h["op"] for h in manifest["helper"]] == ["embed", "rows", "norm", "linear"] and
+       all(h["why"] for h in manifest["helper"]), manifest["helper"])
+
+# Weights: those of the file, in fp16, where the manifest says.
+given = load_file(os.path.join(model, "model.safetensors"))
+for p in manifest["programs"]:
+    blob = open(os.path.join(folder, p["weights"]), "rb").read()
+    expect("a blob counts its tensors", struct.unpack("<II", blob[:8]) == (len(p["tensors"]), 2), blob[:8])
+    for t in p["tensors"]:
+        mark, kind, size, at = struct.unpack("<IIQQ", blob[t["offset"]:t["offset"] + 24])
+        want = np.atleast_2d(given[t["tensor"]])[t["row"]:t["row"] + t["rows"]].astype(np.float16)
+        expect(f"{t['tensor']}: its numbers", (mark, kind) == (0xDEADBEEF, 1) and blob[at:at + size] == want.tobytes(), t)
+
+
+# What the layers compute, restated: 20 rows from an empty memory, the rest is padding.
+def layer(x, i):
+    w = lambda name: given[f"model.layers.{i}.{name}.weight"].astype(np.float64)
+    norm = lambda v, g: v / np.sqrt((v * v).mean(-1, keepdims=True) + 1e-5) * g
+    n, d = len(x), 8
+    def turned(v):
+        angle = np.arange(n)[:, None] * 10000.0 ** (-np.arange(d // 2) / (d // 2))
+        a, b = v[..., :d // 2], v[..., d // 2:]
+        c, s = np.cos(angle)[:, None], np.sin(angle)[:, None]
+        return np.concatenate([a * c - b * s, b * c + a * s], -1)
+    h = norm(x, w("input_layernorm"))
+    q, k, v = (h @ w(f"self_attn.{p}_proj").T for p in "qkv")
+    q, k, v = turned(q.reshape(n, 4, d)), turned(k.reshape(n, 2, d)), v.reshape(n, 2, d)
+    score = np.einsum("ihd,jhd->hij", q, k.repeat(2, 1)) / np.sqrt(d) + np.triu(np.full((n, n), -1e9), 1)
+    share = np.exp(score - score.max(-1, keepdims=True))
+    share /= share.sum(-1, keepdims=True)
+    x = x + np.einsum("hij,jhd->ihd", share, v.repeat(2, 1)).reshape(n, width) @ w("self_attn.o_proj").T
+    h = norm(x, w("post_attention_layernorm"))
+    g = h @ w("mlp.gate_proj").T
+    return x + (g / (1 + np.exp(-g)) * (h @ w("mlp.up_proj").T)) @ w("mlp.down_proj").T
+
+
+n, keys, where = 20, manifest["keys"], manifest["info"]
+x = np.random.default_rng(5).normal(size=(n, width)).astype(np.float16)
+info = np.zeros((1, shapes["c_info"][1], 1, rows), np.float16)
+info[0, where["place"] + np.arange(n), 0, np.arange(n)] = 1
+mask = where["masks"][0]["at"]
+for s in range(rows): info[0, mask + min(s, n - 1) + 1:mask + keys, 0, s] = -10000
+rope, pairs = where["ropes"][0]["at"], where["ropes"][0]["pairs"]
+angle = np.arange(rows)[None] * 10000.0 ** (-np.arange(pairs) / pairs)[:, None]
+info[0, rope:rope + pairs, 0], info[0, rope + pairs:rope + 2 * pairs, 0] = np.cos(angle), np.sin(angle)
+want, now = x.astype(np.float64), np.zeros((1, width, 1, rows), np.float16)
+now[0, :, 0, :n] = x.T
+for p in manifest["programs"]:
+    one = os.path.join(top.name, "one.safetensors"), os.path.join(top.name, "two.safetensors")
+    inputs = {i["name"]: np.zeros(i["shape"], np.float16) for i in p["inputs"]}
+    for name in inputs: inputs[name] = now if name.endswith("_x") else info if name.endswith("_info") else inputs[name]
+    save_file(inputs, one[0])
+    code, out, err = run("mil", "run", os.path.join(folder, p["file"]), "--in", one[0], "--out", one[1])
+    expect("it runs under strict", code == 0, err)
+    results = load_file(one[1])
+    now = np.ascontiguousarray(next(results[k] for k in results if k.endswith("_out")))
+    for i in range(p["layers"][0], p["layers"][1] + 1): want = layer(want, i)
+    got = now[0, :, 0, :n].T.astype(np.float64)
+    expect(f"layers up to {p['layers'][1]}", np.abs(got - want).max() < 4e-3 * np.abs(want).max(), np.abs(got - want).max())
+    state = next(results[k] for k in results if k.endswith("_state"))
+    expect("memory holds the real rows alone", np.abs(state[0, :, 0, :n]).min(1).max() > 0 and not state[0, :, 0, n:].any())
+
+# The same model again is the same program; other rows are another one. Explaining needs no files.
+again = os.path.join(top.name, "q")
+run("mil", "emit", "-m", model, "--rows", rows, "--fuse", 2, "-o", again)
+expect("equal programs", run("mil", "diff", folder, again)[0] == 0)
+run("mil", "emit", "-m", model, "--rows", 64, "--fuse", 2, "-o", again)
+expect("other programs", run("mil", "diff", folder, again)[0] == 6)
+written = json.loads(run("mil", "explain", folder, "--json")[1])
+thought = json.loads(run("mil", "explain", "-m", model, "--rows", rows, "--fuse", 2, "--json")[1])
+expect("explained alike", all(written[k] == thought[k] for k in ("dispatches", "ops", "weight_bytes", "working_set_bytes", "expected_us")), (written, thought))
+expect("and the helper", [h["op"] for h in thought["helper"]] == ["embed", "rows", "norm", "linear", "sample"], thought)
+only = json.loads(run("mil", "explain", "-m", model, "--layers", "1-1", "--json")[1])
+expect("one layer alone", only["dispatches"] == 1 and only["helper"] == [], only)
+
+# The 110M Stories shape: a file of zeros without blocks on the disk; no weight is read.
+stories = os.path.join(top.name, "stories110M.bin")
+dim, hidden, deep, heads, vocab, context = 768, 2048, 12, 12, 32000, 1024
+numbers = vocab * dim + deep * (2 * dim + 4 * dim * dim + 3 * dim * hidden) + dim + context * dim // heads
+with open(stories, "wb") as f:
+    f.write(struct.pack("<7i", dim, hidden, deep, heads, heads, vocab, context))
+    f.truncate(28 + 4 * numbers)
+code, out, err = run("mil", "explain", "-m", stories, "--rows", 256, "--fuse", 6, "--json")
+r = json.loads(out or "{}")
+expect("110M: two layer dispatches, head apart", code == 0 and r["dispatches"] == 2 and "linear" in [h["op"] for h in r["helper"]], (code, out, err))
+expect("110M: weights of six layers each", code == 0 and [round(p["weight_bytes"] / 1e5) for p in r["programs"]] == [850, 850], out)
+
+refused(2, ["mil", "emit", "-m", model, "--rows", 48, "-o", folder], "48 rows")
+refused(2, ["mil", "emit", "-m", model, "--keys", 700, "-o", folder], "700 keys")
+refused(2, ["mil", "emit", "-m", model, "--layers", "2-9", "-o", folder], "A-B")
+refused(2, ["mil", "emit", "-m", model], "-o DIR")
+refused(1, ["mil", "emit", "-m", model, "-o", os.path.join(model, "config.json")], "config.json")
+done()
