@@ -124,6 +124,8 @@ segue_status sg_channel_send(struct sg_channel *c, uint32_t kind, uint64_t numbe
 
 /* --- receiving --- */
 
+int sg_channel_waits(const struct sg_channel *c) { return c->fd < 0 || ready(c->fd, POLLIN, 0); }
+
 /* The descriptor of a message; more than one, or a second one, is closed at once. */
 static void take_lent(struct sg_channel *c, struct msghdr *m)
 {

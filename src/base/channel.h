@@ -37,4 +37,7 @@ segue_status sg_channel_send(struct sg_channel *c, uint32_t kind, uint64_t numbe
 segue_status sg_channel_receive(struct sg_channel *c, struct sg_message *m, size_t limit, uint64_t timeout_ns,
                                 segue_error *err);
 
+/* 1: a receive would find something now, or that the other side is gone. */
+int sg_channel_waits(const struct sg_channel *c);
+
 #endif

@@ -148,6 +148,7 @@ void sg_server_answer(struct sg_server *v, int connection, const struct sg_messa
 {
     struct sg_buf out = {.limit = SG_WIRE_ANSWER / 2};
     segue_error why = {.text = ""};
+    if (!connection) v->number = m->number;
     segue_status status = dispatch(v, connection, m, &out, &why);
     if (!connection) sg_arena_free(&v->scratch);
     if (status == SEGUE_OK && out.failed) status = sg_no_memory("reply", out.len, &why);

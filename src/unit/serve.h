@@ -62,6 +62,7 @@ struct sg_server {
     struct sg_server_program *programs; uint32_t programs_n;
     struct sg_server_lora *loras;       uint32_t loras_n;
     uint64_t lora_ids;
+    uint64_t number;             /* of the request on the first connection */
     struct sg_server_state *states;     uint32_t states_n;
     struct sg_arena scratch;     /* of one request on the first connection */
     pthread_mutex_t lock;        /* of states and the second area */

@@ -125,6 +125,7 @@ static segue_status request_take(struct sg_server *v, struct sg_reader *in, stru
         return sg_server_refuse(err, "a run: a program that is none");
     q->program = &v->programs[id];
     q->batch.priority = sg_take_u32(in);
+    q->batch.inline_hint = !sg_take_u32(in);
     q->logits_at = sg_take_u64(in);
     SG_TRY(outputs_take(v, in, q, err));
     uint32_t n = sg_take_u32(in);
@@ -138,15 +139,21 @@ static segue_status request_take(struct sg_server *v, struct sg_reader *in, stru
     return places(v, q, err);
 }
 
-/* Whoever is read by the second connection is told so by the unit itself; a run may go on beside that. */
+/* From here on the second connection may ask for what the run will write: the unit itself makes it wait. */
+static void begun(struct sg_server *v)
+{
+    struct sg_wire_page *page = (struct sg_wire_page *)(void *)v->page.data;
+    if (page) atomic_store(&page->begun, (uint32_t)v->number);
+}
+
 static segue_status run(struct sg_server *v, struct request *q, segue_error *err)
 {
     struct sg_run *started = NULL;
     struct sg_wire_page *page = (struct sg_wire_page *)(void *)v->page.data;
-    q->batch.inline_hint = 1;
     q->batch.cancel = page ? &page->cancel : &v->own_cancel;
-    SG_TRY(v->ops->start(q->program->program, &q->batch, &q->result, &started, err));
-    segue_status status;
+    segue_status status = v->ops->start(q->program->program, &q->batch, &q->result, &started, err);
+    begun(v);
+    SG_TRY(status);
     do status = v->ops->wait(started, 1000000000, err);
     while (status == SEGUE_END);
     return status;
@@ -156,8 +163,10 @@ static segue_status run(struct sg_server *v, struct request *q, segue_error *err
 segue_status sg_serve_run(struct sg_server *v, struct sg_reader *in, struct sg_buf *out, segue_error *err)
 {
     struct request q = {0};
-    SG_TRY(request_take(v, in, &q, err));
-    segue_status status = run(v, &q, err);
+    segue_status status = request_take(v, in, &q, err);
+    if (status != SEGUE_OK) begun(v);
+    SG_TRY(status);
+    status = run(v, &q, err);
     const uint64_t counters[] = {q.result.ns, q.result.dispatches, q.result.weight_bytes, q.result.state_bytes};
     for (int i = 0; i < 4; i++) sg_put_u64(out, counters[i]);
     for (uint32_t i = 0; i < q.batch.spans_n; i++) {

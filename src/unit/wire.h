@@ -8,7 +8,7 @@
 #include "graph/graphwire.h"
 #include "unit/unit.h"
 
-enum { SG_WIRE_VERSION = 1, SG_WIRE_REPLY = 0x100 };
+enum { SG_WIRE_VERSION = 2, SG_WIRE_REPLY = 0x100 };
 
 enum sg_wire_kind {
     SG_WIRE_HELLO = 1,   /* version, library, spec; lends the second connection -> description */
@@ -23,7 +23,7 @@ enum sg_wire_kind {
     SG_WIRE_FOOTPRINT,   /* program -> own, read per token, scratch */
     SG_WIRE_LORA,        /* number, pairs; lends the matrices */
     SG_WIRE_LORA_DROP,
-    SG_WIRE_RUN,         /* one batch -> what it came to */
+    SG_WIRE_RUN,         /* one batch; 1: states are read beside it -> what it came to */
     SG_WIRE_STATE_NEW,
     SG_WIRE_STATE_FREE,
     SG_WIRE_STATE_FORK,
@@ -53,6 +53,7 @@ enum {
 struct sg_wire_page {
     atomic_int cancel;           /* 1: stop the run */
     atomic_uint beat;            /* rises while the serving process lives */
+    atomic_uint begun;           /* low word of the number of the last run that its unit has taken up or refused */
 };
 
 /* What is known of a state without asking. */

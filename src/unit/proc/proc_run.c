@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "unit/proc/proc.h"
 
-enum { LOGPROBS = 21, ALIGN = 64 };
+enum { LOGPROBS = 21, ALIGN = 64, LOOK_NS = 20000 };
 
 /* --- room --- */
 
@@ -174,6 +174,7 @@ static segue_status send(struct sg_run *run, segue_error *err)
     struct sg_buf *b = proc_request(u, PROC_FIRST);
     sg_put_u32(b, run->program->id);
     sg_put_u32(b, run->batch.priority);
+    sg_put_u32(b, !run->batch.inline_hint);
     sg_put_u64(b, run->logits_at);
     sg_put_u32(b, run->batch.outputs_n);
     for (uint32_t i = 0; i < run->batch.outputs_n; i++) {
@@ -291,6 +292,18 @@ static int next_step(struct sg_run *run)
 
 /* --- start and wait --- */
 
+/* Rows that are asked for beside a run are waited for by the unit in the process, once it has the run. What ends the wait
+ * otherwise (an early reply, a loss, no time left) is seen by whoever asks, and by wait. */
+static void until_begun(struct sg_unit *u)
+{
+    const struct sg_wire_page *page = (struct sg_wire_page *)(void *)u->child.page.data;
+    uint64_t until = sg_now_ns() + u->patience_ns;
+    uint32_t number = (uint32_t)u->numbers[PROC_FIRST];
+    while (page && atomic_load(&page->begun) != number && !sg_channel_waits(&u->child.channels[PROC_FIRST]) &&
+           sg_now_ns() < until)
+        sg_pause_ns(LOOK_NS);
+}
+
 static segue_status begin(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, segue_error *err)
 {
     struct sg_unit *u = p->base.unit;
@@ -317,7 +330,9 @@ static segue_status begin(struct sg_program *p, const struct sg_batch *b, struct
         run->sampler.history = run->history;
     }
     u->runs++;
-    return send(run, err);
+    SG_TRY(send(run, err));
+    if (!b->inline_hint) until_begun(u);
+    return SEGUE_OK;
 }
 
 segue_status proc_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
