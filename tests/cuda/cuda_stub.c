@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,19 +28,26 @@ static const struct sg_tensor matrix = {.name = "weight",
                                         .data = (const uint8_t *)numbers,
                                         .bytes = sizeof numbers};
 
-static int alive(void)
+/* One of the stub's own functions. The stub stays open from the first call on, or its counts would go with it. */
+static int ask(const char *name)
 {
-    void *stub = dlopen("libcuda.so.1", RTLD_NOW), *found = stub ? dlsym(stub, "stub_alive") : NULL;
-    int (*count)(void), n = -1;
-    if (found) {
-        memcpy(&count, &found, sizeof count);
-        n = count();
-    }
-    if (stub) dlclose(stub);
-    return n;
+    static void *library;
+    int (*function)(void);
+    if (!library) library = dlopen("libcuda.so.1", RTLD_NOW);
+    assert_non_null(library);
+    void *found = dlsym(library, name);
+    assert_non_null(found);
+    memcpy(&function, &found, sizeof function);
+    return function();
 }
 
-static void stub(const char *mode) { assert_int_equal(setenv("SEGUE_STUB", mode, 1), 0); }
+static int alive(void) { return ask("stub_alive"); }
+
+static void stub(const char *mode)
+{
+    ask("stub_reset");
+    assert_int_equal(setenv("SEGUE_STUB", mode, 1), 0);
+}
 
 static segue_status open_unit(struct sg_unit **u, const char *text, segue_error *err)
 {
@@ -48,22 +56,22 @@ static segue_status open_unit(struct sg_unit **u, const char *text, segue_error 
     return sg_unit_cuda.open(u, &spec, err);
 }
 
-static struct sg_graph *make_graph(void)
+static struct sg_graph *make_graph(const struct sg_tensor *weight)
 {
     struct sg_builder b;
     struct sg_graph *g = NULL;
     segue_error err;
     assert_int_equal(sg_builder_begin(&b, &err), SEGUE_OK);
-    int32_t x = sg_input_rows(&b, 8);
+    int32_t x = sg_input_rows(&b, (uint32_t)weight->cols);
     sg_output(&b,
-              sg_linear(&b, sg_whole(&b, x), sg_weight_of(&b, &matrix), sg_weight_of(&b, NULL), sg_absent()),
+              sg_linear(&b, sg_whole(&b, x), sg_weight_of(&b, weight), sg_weight_of(&b, NULL), sg_absent()),
               "y");
     assert_int_equal(sg_builder_end(&b, &g, &err), SEGUE_OK);
     return g;
 }
 
-/* Open, compile, one run; the first failure's status. */
-static segue_status whole_life(const char *mode, segue_error *err)
+/* Open, compile, one run; the first failure's status. The mode is set before opening when `early`, else behind it. */
+static segue_status whole_life(const char *mode, int early, segue_error *err)
 {
     const float x[8] = {1};
     float y[64], *values[] = {y};
@@ -72,10 +80,11 @@ static segue_status whole_life(const char *mode, segue_error *err)
     struct sg_program *p = NULL;
     struct sg_state *s = NULL;
     struct sg_run *run;
-    struct sg_graph *g = make_graph();
+    struct sg_graph *g = make_graph(&matrix);
     const struct sg_graph *graphs[] = {g};
+    stub(early ? mode : "");
     segue_status status = open_unit(&u, "cuda:0", err);
-    if (status == SEGUE_OK) stub(mode);
+    if (!early) stub(mode);
     if (status == SEGUE_OK) status = sg_unit_cuda.compile(u, graphs, 1, NULL, &p, err);
     if (status == SEGUE_OK) status = sg_unit_cuda.state_new(u, g->slots, g->slots_n, NULL, &s, err);
     if (status == SEGUE_OK) {
@@ -151,14 +160,102 @@ static void survives(void **state)
     if (getenv("SEGUE_STUB_SHORT")) skip();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         segue_error err = {0};
-        assert_int_equal(whole_life(cases[i].mode, &err), cases[i].status);
+        assert_int_equal(whole_life(cases[i].mode, 0, &err), cases[i].status);
         assert_int_equal(alive(), 0);
     }
+}
+
+/* Every call into the driver fails once: alone, and with all that follow it; the same for every allocation. Whatever it
+ * was, a status comes back and nothing stays behind. */
+static void fails_anywhere(void **state)
+{
+    static const struct {
+        const char *form;
+        segue_status usual;
+    } cases[] = {{"once", SEGUE_ELOST}, {"from", SEGUE_ELOST}, {"room", SEGUE_EMEMORY}};
+    (void)state;
+    if (getenv("SEGUE_STUB_SHORT")) skip();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        segue_status status = SEGUE_EUNIT;
+        long n = 0, failures = 0, most = i == 2 ? 100 : 2000;
+        for (int sound = 0; sound < 8 && n < most;) {
+            n += 1 + n / 8;
+            segue_error err = {0};
+            char mode[32];
+            snprintf(mode, sizeof mode, "%s:%ld", cases[i].form, n);
+            status = whole_life(mode, 1, &err);
+            assert_int_equal(alive(), 0);
+            assert_true(status == SEGUE_OK || status == SEGUE_EUNIT || status == cases[i].usual);
+            if (status == SEGUE_EUNIT) assert_true(strlen(err.text) > 20);
+            sound = status == SEGUE_OK ? sound + 1 : 0; /* calls whose failure hurts nobody may stand between */
+            failures += status != SEGUE_OK;
+        }
+        assert_int_equal(status, SEGUE_OK);
+        assert_true(failures > 5);
+    }
+}
+
+/* A card that is too small is refused by number before anything runs on it. */
+static void names_what_fits(void **state)
+{
+    const struct sg_slot slots[] = {{.kind = SG_SLOT_K, .heads = 64, .width = 256},
+                                    {.kind = SG_SLOT_V, .heads = 64, .width = 256}};
+    struct sg_state_opts o = {.kv = SG_F16, .rows = 1 << 20};
+    struct sg_unit *u = NULL;
+    struct sg_state *s = NULL;
+    segue_error err = {0};
+    (void)state;
+    if (getenv("SEGUE_STUB_SHORT")) skip();
+    stub("");
+    assert_int_equal(open_unit(&u, "cuda:0", &err), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_new(u, slots, 2, &o, &s, &err), SEGUE_EMEMORY);
+    const char *text = strstr(err.text, "a context of ");
+    assert_non_null(text);
+    assert_non_null(strstr(err.text, "q8"));
+    o.rows = (uint64_t)atol(text + strlen("a context of ")); /* what it says is true */
+    assert_true(o.rows > 8192);
+    assert_int_equal(sg_unit_cuda.state_new(u, slots, 2, &o, &s, &err), SEGUE_OK);
+    sg_unit_cuda.state_free(s);
+    assert_int_equal(ask("stub_launches"), 0);
+    sg_unit_cuda.close(u);
+    assert_int_equal(alive(), 0);
+}
+
+/* The same for weights: 192 MB of them on a card of 160. */
+static void names_a_storage(void **state)
+{
+    struct sg_tensor large = matrix;
+    struct sg_unit *u = NULL;
+    struct sg_program *p = NULL;
+    segue_error err = {0};
+    (void)state;
+    if (getenv("SEGUE_STUB_SHORT")) skip();
+    large.rows = large.shape[0] = 48 * 1024;
+    large.cols = large.shape[1] = 1024;
+    large.bytes = large.rows * large.cols * sizeof(float);
+    float *zeros = calloc(large.bytes, 1);
+    assert_non_null(zeros);
+    large.data = (const uint8_t *)zeros;
+    struct sg_graph *g = make_graph(&large);
+    const struct sg_graph *graphs[] = {g};
+    stub("");
+    assert_int_equal(setenv("SEGUE_STUB_MB", "160", 1), 0);
+    assert_int_equal(open_unit(&u, "cuda:0", &err), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.compile(u, graphs, 1, NULL, &p, &err), SEGUE_EMEMORY);
+    assert_non_null(strstr(err.text, "quantize it to q8_0"));
+    assert_int_equal(ask("stub_launches"), 0);
+    assert_int_equal(unsetenv("SEGUE_STUB_MB"), 0);
+    sg_unit_cuda.close(u);
+    sg_graph_free(g);
+    free(zeros);
+    assert_int_equal(alive(), 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(lists_and_says_why),
-                                       cmocka_unit_test(refuses_to_open), cmocka_unit_test(survives)};
+                                       cmocka_unit_test(refuses_to_open), cmocka_unit_test(survives),
+                                       cmocka_unit_test(fails_anywhere), cmocka_unit_test(names_what_fits),
+                                       cmocka_unit_test(names_a_storage)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,22 @@
-/* stub_driver.c: stands in for libcuda.so.1 in tests: memory is the host's, copies copy, kernels do nothing.
- * The environment variable SEGUE_STUB makes it fail: old (driver), none (no GPU), memory (the card is full),
- * launch (every launch fails), lost (launches work, waiting finds the GPU gone). Built with STUB_SHORT it
- * lacks a function. SPDX-License-Identifier: MIT */
+/* stub_driver.c: stands in for libcuda.so.1 in tests: memory is the host's, copies copy, kernels do nothing. Environment:
+ *   SEGUE_STUB=old      the driver is too old          none     it sees no GPU
+ *              memory   no allocation succeeds         launch   every launch fails
+ *              lost     waiting finds the GPU gone     lost:N   so does every call from the N-th launch on
+ *              once:N   the N-th call fails, no other  from:N   every call from the N-th on
+ *              room:N   allocations fail from the N-th on, though memory is free: another process takes it
+ *   SEGUE_STUB_MB=N     memory of the card; 1024 when not set
+ *   SEGUE_STUB_LOG=1    a line on stderr at the first launch
+ * What frees is never refused, so that stub_alive counts what its caller forgot. Built with STUB_SHORT it lacks a function.
+ * SPDX-License-Identifier: MIT */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { OLD = 803, NO_MEMORY = 2, LAUNCH = 719, LOST = 719, CARD_BYTES = 1 << 30 };
+enum { OLD = 803, NO_MEMORY = 2, GONE = 719 };
 
-static int alive;
+static int alive, gone;
+static long calls, launches, rooms;
+static size_t used;
 
 static int mode(const char *name)
 {
@@ -15,11 +24,67 @@ static int mode(const char *name)
     return set && !strcmp(set, name);
 }
 
-int stub_alive(void);
+/* N of "name:N"; 0: another mode. */
+static long number(const char *name)
+{
+    const char *set = getenv("SEGUE_STUB");
+    size_t n = strlen(name);
+    return set && !strncmp(set, name, n) && set[n] == ':' ? atol(set + n + 1) : 0;
+}
+
+int stub_alive(void), stub_launches(void);
+void stub_reset(void);
 int stub_alive(void) { return alive; }
+int stub_launches(void) { return (int)launches; }
+void stub_reset(void) { calls = launches = rooms = gone = 0; }
+
+static size_t card_bytes(void)
+{
+    const char *mb = getenv("SEGUE_STUB_MB");
+    return (size_t)(mb ? atol(mb) : 1024) << 20;
+}
+
+/* What every call that may fail asks first. */
+static int fault(void)
+{
+    calls++;
+    if (number("lost") && gone) return GONE;
+    if (number("once") == calls) return GONE;
+    return number("from") && calls >= number("from") ? GONE : 0;
+}
+
+static int launch(void)
+{
+    if (!launches++ && getenv("SEGUE_STUB_LOG")) fprintf(stderr, "stub: launch\n");
+    if (number("lost") && launches >= number("lost")) gone = 1;
+    return mode("launch") || gone ? GONE : 0;
+}
+
+static int take(unsigned long long *p, size_t n)
+{
+    if (mode("memory") || (number("room") && ++rooms >= number("room")) || n > card_bytes() - used) return NO_MEMORY;
+    size_t *room = calloc(1, n + 64); /* its size stands in front */
+    if (!room) return NO_MEMORY;
+    *room = n;
+    used += n;
+    alive++;
+    *p = (unsigned long long)((char *)room + 64);
+    return 0;
+}
+
+static void give(unsigned long long p)
+{
+    size_t *room = (size_t *)(void *)((char *)p - 64);
+    used -= *room;
+    alive--;
+    free(room);
+}
 
 #define API(name, args, body) \
     int name args;            \
+    int name args { int failed = fault(); if (failed) return failed; body return 0; }
+#define FREES(name, args, body) \
+    int name args;              \
     int name args { body return 0; }
 #define UNUSED(x) (void)(x);
 
@@ -28,26 +93,25 @@ API(cuDriverGetVersion, (int *v), *v = 12080;)
 API(cuDeviceGetCount, (int *n), *n = mode("none") ? 0 : 1;)
 API(cuDeviceGet, (int *card, int i), *card = i;)
 API(cuDeviceGetName, (char *name, int cap, int card), UNUSED(card) strncpy(name, "stub", (size_t)cap);)
-API(cuDeviceTotalMem_v2, (size_t * n, int card), UNUSED(card) *n = CARD_BYTES;)
+API(cuDeviceTotalMem_v2, (size_t * n, int card), UNUSED(card) *n = card_bytes();)
 API(cuDeviceGetAttribute, (int *v, int which, int card),
     UNUSED(card) *v = which == 75   ? 9
                       : which == 76 ? 0
                       : which == 97 ? 232448
                                     : 4;)
 API(cuDevicePrimaryCtxRetain, (void **c, int card), UNUSED(card) *c = &alive; alive++;)
-API(cuDevicePrimaryCtxRelease_v2, (int card), UNUSED(card) alive--;)
-API(cuCtxPushCurrent_v2, (void *c), UNUSED(c))
-API(cuCtxPopCurrent_v2, (void **c), *c = NULL;)
+FREES(cuDevicePrimaryCtxRelease_v2, (int card), UNUSED(card) alive--;)
+FREES(cuCtxPushCurrent_v2, (void *c), UNUSED(c))
+FREES(cuCtxPopCurrent_v2, (void **c), *c = NULL;)
 API(cuModuleLoadData, (void **m, const void *image), UNUSED(image) *m = &alive; alive++;)
-API(cuModuleUnload, (void *m), UNUSED(m) alive--;)
+FREES(cuModuleUnload, (void *m), UNUSED(m) alive--;)
 API(cuModuleGetFunction, (void **f, void *m, const char *name), UNUSED(m) UNUSED(name) *f = &alive;)
 API(cuFuncSetAttribute, (void *f, int which, int v), UNUSED(f) UNUSED(which) UNUSED(v))
-API(cuMemGetInfo_v2, (size_t * unused, size_t *all), *unused = *all = CARD_BYTES;)
-API(cuMemAlloc_v2, (unsigned long long *p, size_t n), if (mode("memory")) return NO_MEMORY;
-    *p = (unsigned long long)calloc(1, n); alive++;)
-API(cuMemFree_v2, (unsigned long long p), free((void *)p); alive--;)
+API(cuMemGetInfo_v2, (size_t * unused, size_t *all), *all = card_bytes(); *unused = *all - used;)
+API(cuMemAlloc_v2, (unsigned long long *p, size_t n), return take(p, n);)
+FREES(cuMemFree_v2, (unsigned long long p), give(p);)
 API(cuMemHostAlloc, (void **p, size_t n, unsigned f), UNUSED(f) *p = calloc(1, n); alive++;)
-API(cuMemFreeHost, (void *p), free(p); alive--;)
+FREES(cuMemFreeHost, (void *p), free(p); alive--;)
 API(cuMemHostGetDevicePointer_v2, (unsigned long long *p, void *h, unsigned f),
     UNUSED(f) *p = (unsigned long long)h;)
 API(cuMemcpyHtoDAsync_v2, (unsigned long long to, const void *from, size_t n, void *s),
@@ -60,13 +124,13 @@ API(cuMemsetD8Async, (unsigned long long to, unsigned char v, size_t n, void *s)
     UNUSED(s) memset((void *)to, v, n);)
 API(cuCtxGetStreamPriorityRange, (int *least, int *greatest), *least = 0; *greatest = -5;)
 API(cuStreamCreateWithPriority, (void **s, unsigned f, int p), UNUSED(f) UNUSED(p) *s = &alive; alive++;)
-API(cuStreamDestroy_v2, (void *s), UNUSED(s) alive--;)
-API(cuStreamSynchronize, (void *s), UNUSED(s) if (mode("lost")) return LOST;)
-API(cuStreamQuery, (void *s), UNUSED(s) if (mode("lost")) return LOST;)
+FREES(cuStreamDestroy_v2, (void *s), UNUSED(s) alive--;)
+API(cuStreamSynchronize, (void *s), UNUSED(s) if (mode("lost")) return GONE;)
+API(cuStreamQuery, (void *s), UNUSED(s) if (mode("lost")) return GONE;)
 API(cuEventCreate, (void **e, unsigned f), UNUSED(f) *e = &alive; alive++;)
-API(cuEventDestroy_v2, (void *e), UNUSED(e) alive--;)
+FREES(cuEventDestroy_v2, (void *e), UNUSED(e) alive--;)
 API(cuEventRecord, (void *e, void *s), UNUSED(e) UNUSED(s))
-API(cuEventSynchronize, (void *e), UNUSED(e))
+API(cuEventSynchronize, (void *e), UNUSED(e) if (mode("lost")) return GONE;)
 API(cuEventQuery, (void *e), UNUSED(e))
 API(cuStreamWaitEvent, (void *s, void *e, unsigned f), UNUSED(s) UNUSED(e) UNUSED(f))
 API(cuCtxSynchronize, (void), )
@@ -75,11 +139,11 @@ API(cuStreamBeginCapture_v2, (void *s, int m), UNUSED(s) UNUSED(m))
 API(cuStreamEndCapture, (void *s, void **g), UNUSED(s) *g = &alive; alive++;)
 API(cuGraphInstantiateWithFlags, (void **e, void *g, unsigned long long f), UNUSED(g) UNUSED(f) *e = &alive;
     alive++;)
-API(cuGraphDestroy, (void *g), UNUSED(g) alive--;)
-API(cuGraphExecDestroy, (void *e), UNUSED(e) alive--;)
-API(cuGraphLaunch, (void *e, void *s), UNUSED(e) UNUSED(s) if (mode("launch")) return LAUNCH;)
+FREES(cuGraphDestroy, (void *g), UNUSED(g) alive--;)
+FREES(cuGraphExecDestroy, (void *e), UNUSED(e) alive--;)
+API(cuGraphLaunch, (void *e, void *s), UNUSED(e) UNUSED(s) return launch();)
 API(cuLaunchKernelEx, (const void *l, void *f, void **a, void **x),
-    UNUSED(l) UNUSED(f) UNUSED(a) UNUSED(x) if (mode("launch")) return LAUNCH;)
+    UNUSED(l) UNUSED(f) UNUSED(a) UNUSED(x) return launch();)
 #ifndef STUB_SHORT
-API(cuGetErrorName, (int r, const char **text), UNUSED(r) *text = "STUB_ERROR";)
+FREES(cuGetErrorName, (int r, const char **text), UNUSED(r) *text = "STUB_ERROR";)
 #endif

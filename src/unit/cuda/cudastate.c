@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "unit/cuda/cu.h"
+#include "unit/cuda/fits.h"
 
 enum { ROWS_LEAST = 256 };
 
@@ -127,6 +128,7 @@ segue_status cu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32
         return sg_fail(err, SEGUE_EUNSUPPORTED, "new state: cuda: K and V as %s; take f32, f16, bf16 or q8",
                        (unsigned)storage < SG_STORAGE_N ? sg_storage_info(storage)->name
                                                         : "an unknown storage");
+    SG_TRY(cu_state_fits(u, slots, slots_n, storage, o ? o->rows : 0, 0, err));
     struct sg_state *st = sg_alloc(sizeof *st);
     if (!st) return sg_no_memory("state", sizeof *st, err);
     st->base = (struct sg_state_base){u->base.ops, u};
@@ -138,7 +140,8 @@ segue_status cu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32
     segue_status status = state_fill(st, slots, slots_n, o ? o->rows : 0, err);
     if (status != SEGUE_OK) {
         cu_state_free(st);
-        return status;
+        return status == SEGUE_EMEMORY ? cu_state_fits(u, slots, slots_n, storage, o ? o->rows : 0, 1, err)
+                                       : status;
     }
     *out = st;
     return SEGUE_OK;
@@ -465,6 +468,11 @@ segue_status cu_state_take(struct sg_state *s, uint64_t rows, segue_error *err)
         if (is_rows(&s->slots[i]) && s->rows + rows > s->slots[i].room) settle(s);
     for (uint32_t i = 0; i < s->slots_n && status == SEGUE_OK; i++)
         if (is_rows(&s->slots[i])) status = slot_grow(s->base.unit, &s->slots[i], s->rows + rows, err);
+    if (status == SEGUE_EMEMORY)
+        sg_fail(err, status,
+                "run: unit cuda: K and V of %llu rows do not fit into the GPU's memory; a context of %llu rows does, or "
+                "take K and V as q8",
+                (unsigned long long)(s->rows + rows), (unsigned long long)s->rows);
     if (status != SEGUE_OK) cu_state_release(s);
     return status;
 }

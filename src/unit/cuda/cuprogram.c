@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "unit/cuda/cu.h"
+#include "unit/cuda/fits.h"
 #include "unit/finite.h"
 
 static uint64_t weight_bytes(const struct sg_program *p, const struct sg_weight *w)
@@ -189,25 +190,6 @@ static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, str
     return SEGUE_OK;
 }
 
-/* What the card must hold beside states, before anything is sent: full cards are refused by number. */
-static segue_status check_memory(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n,
-                                 segue_error *err)
-{
-    size_t unused = 0, all = 0;
-    uint64_t bytes = 0;
-    cu_enter(u);
-    cu_result r = u->d.free_memory(&unused, &all);
-    cu_leave(u);
-    SG_TRY(cu_check(&u->d, r, "compile", err));
-    for (uint32_t k = 0; n && k < graphs[0]->tensors_n; k++) bytes += graphs[0]->tensors[k]->bytes;
-    if (bytes <= unused) return SEGUE_OK;
-    return sg_fail(err, SEGUE_EMEMORY,
-                   "load weights: unit cuda: %llu MB of weights, %zu MB free of %zu on the GPU; quantise the "
-                   "model to %s",
-                   (unsigned long long)(bytes >> 20), unused >> 20, all >> 20,
-                   bytes / 2 <= unused ? "q8_0" : "q4_0");
-}
-
 segue_status cu_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n,
                         const struct sg_keep *keep, struct sg_program **programs, segue_error *err)
 {
@@ -215,13 +197,14 @@ segue_status cu_compile(struct sg_unit *u, const struct sg_graph *const *graphs,
     (void)keep; /* weights are laid out on the card as they are copied there */
     for (uint32_t i = 0; i < n; i++) SG_TRY(sg_graph_check(graphs[i], err));
     for (uint32_t i = 0; i < n; i++) SG_TRY(sg_weights_finite(graphs[i], err));
-    SG_TRY(check_memory(u, graphs, n, err));
-    SG_TRY(cu_weights_new(u, graphs, n, &w, err));
-    segue_status status = SEGUE_OK;
+    SG_TRY(cu_weights_fit(u, graphs, n, 0, err));
+    segue_status status = cu_weights_new(u, graphs, n, &w, err);
+    if (status == SEGUE_EMEMORY) return cu_weights_fit(u, graphs, n, 1, err);
+    if (status != SEGUE_OK) return status;
     uint32_t i = 0;
     for (; i < n && status == SEGUE_OK; i++) status = compile_one(u, graphs[i], w, &programs[i], err);
     if (status != SEGUE_OK)
         for (i--; i > 0;) cu_discard(programs[--i]);
     cu_weights_free(w);
-    return status;
+    return status == SEGUE_EMEMORY ? cu_weights_fit(u, graphs, n, 1, err) : status;
 }

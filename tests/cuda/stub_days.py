@@ -1,0 +1,80 @@
+"""The command on days without a sound GPU, over the stub driver: what `units` and `run` say, which exit codes come, that
+no kernel is launched on a card that is too small, and that a session whose GPU is lost goes on elsewhere.
+stub_days.py SEGUE STUB_FOLDER DRIVER_H MODEL
+SPDX-License-Identifier: MIT"""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+segue, stub, header, model = sys.argv[1:5]
+failures = 0
+
+
+def call(*args, library=stub, **env):
+    whole = dict(os.environ, LD_LIBRARY_PATH=library, SEGUE_STUB_LOG="1", **env)
+    return subprocess.run([segue, *args], env=whole, capture_output=True, text=True, timeout=60)
+
+
+def expect(what, true, told=""):
+    global failures
+    if not true:
+        failures += 1
+        print(f"FAIL {what}: {told}")
+
+
+def units(what, why, **env):
+    r = call("units", "--json", **env)
+    expect(f"units, {what}", r.returncode == 0, r.stderr)
+    entry = next((u for u in json.loads(r.stdout) if u["unit"].startswith("cuda")), None)
+    expect(f"units, {what}: absent", entry and entry["built"] and not entry["present"], r.stdout)
+    expect(f"units, {what}: why", why in (entry or {}).get("why", ""), (entry or {}).get("why"))
+    r = call("run", "--unit", "cuda:0", "-m", model, "--ids", "1,2", "-n", "1", **env)
+    expect(f"run, {what}", r.returncode == 3, r.stderr)
+    expect(f"run, {what}: one line", r.stderr.count("\n") == 1 and r.stderr.startswith("segue: "), r.stderr)
+
+
+units("old driver", "too old", SEGUE_STUB="old")
+units("no GPU", "no GPU", SEGUE_STUB="none")
+
+# Each function that the unit looks up is missing once: its name in the library is changed.
+whole = open(os.path.join(stub, "libcuda.so.1"), "rb").read()
+symbols = re.findall(r'X\(\w+, "(cu\w+)"', open(header).read())
+expect("symbols", len(symbols) > 40, len(symbols))
+for name in symbols:
+    old, new = b"\0" + name.encode() + b"\0", b"\0x" + name.encode()[1:] + b"\0"
+    expect(f"{name} in the stub", old in whole)
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "libcuda.so.1"), "wb") as f:
+            f.write(whole.replace(old, new))
+        r = call("run", "--unit", "cuda:0", "-m", model, "--ids", "1,2", "-n", "1", library=folder)
+        expect(f"without {name}", r.returncode == 3 and name in r.stderr, r.stderr)
+
+task = ["-m", model, "--ids", "1,2,3,4,5", "-n", "8", "--greedy", "--ignore-eos", "--json"]
+r = call("run", "--unit", "cuda:0", *task, SEGUE_STUB_MB="0")
+expect("full card", r.returncode == 5 and "MB free" in r.stderr and "stub: launch" not in r.stderr, r.stderr)
+r = call("run", "--unit", "cuda:0", *task, SEGUE_STUB="room:12")
+expect("another process takes the memory", r.returncode == 5 and "MB free" in r.stderr, r.stderr)
+
+alone = call("run", "--unit", "cpu", *task)
+expect("cpu alone", alone.returncode == 0, alone.stderr)
+want = json.loads(alone.stdout)["ids"]
+for pair in (("cpu", "cuda:0"), ("cuda:0", "cpu")):
+    r = call("run", "--prefill", pair[0], "--decode", pair[1], *task, SEGUE_STUB="lost:1")
+    expect(f"lost at once, {pair}", r.returncode == 0 and json.loads(r.stdout)["ids"] == want, r.stderr or r.stdout[:300])
+for n in (2, 40, 90):
+    r = call("run", "--prefill", "cpu", "--decode", "cuda:0", *task, SEGUE_STUB=f"lost:{n}")
+    expect(f"lost at launch {n}", r.returncode == 0 and len(json.loads(r.stdout)["ids"]) == 8, r.stderr)
+r = call("run", "--unit", "cuda:0", *task, SEGUE_STUB="lost:3")
+expect("lost with nowhere to go", r.returncode == 7 and "STUB_ERROR" in r.stderr, r.stderr)
+
+n = 1
+while n < 2500:
+    for form in ("once", "from"):
+        r = call("run", "--unit", "cuda:0", *task, SEGUE_STUB=f"{form}:{n}")
+        expect(f"{form}:{n}", r.returncode in (0, 3, 7), f"{r.returncode} {r.stderr}")
+    n += 1 + n
+print(f"{len(symbols)} symbols, {failures} failures")
+sys.exit(failures > 0)
