@@ -150,10 +150,10 @@ static void bench_few(struct bench *b, enum sg_pack kind)
 
 static void bench_tiles(struct bench *b)
 {
-    static const char *const forms[] = {"coarse", "fine", "sparse"};
+    static const char *const forms[] = {"coarse", "fine", "raised"};
     char name[48];
     for (int half = 0; half < 2; half++)
-        for (uint32_t fine = SG_COARSE; fine <= SG_SPARSE; fine++) {
+        for (uint32_t fine = SG_COARSE; fine <= SG_RAISED; fine++) {
             enum sg_pack kind = half ? SG_PACK_Q8H : SG_PACK_Q8F;
             double group = (double)(K / sg_pack_block(kind) * sg_pack_block_bytes(kind));
             b->open = check_pack_weights(&b->rng, &b->arena, kind, K, WIDE_ROWS / 16);

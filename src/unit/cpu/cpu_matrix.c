@@ -34,11 +34,11 @@ static size_t lines(size_t bytes) { return (bytes + LINES - 1) / LINES * LINES; 
 
 static uint32_t form_block(enum sg_form form)
 {
-    return form == SG_FORM_X16_FINE || form == SG_FORM_X16_SPARSE ? 16 : 32;
+    return form == SG_FORM_X16_FINE || form == SG_FORM_X16_RAISED ? 16 : 32;
 }
 static int is_wide(enum sg_form form) { return form >= SG_FORM_W1; }
 static uint32_t form_terms(enum sg_form form) { return form == SG_FORM_W2 ? 2 : 1; }
-static uint32_t form_fine(enum sg_form form) { return form <= SG_FORM_X16_FINE ? SG_FINE : SG_SPARSE; }
+static uint32_t form_fine(enum sg_form form) { return form <= SG_FORM_X16_FINE ? SG_FINE : SG_RAISED; }
 
 /* Bytes of n rows of a form; wide: of the tiles that hold them. */
 static size_t form_bytes(const struct sg_stage *st, enum sg_form form, size_t n)
@@ -67,9 +67,9 @@ static enum sg_form form_of(const struct sg_kernels *k, const struct sg_part *pa
     if (k->wide && rows > DECODE_ROWS && may_widen(part, part->w) && (!part->up || may_widen(part, part->up)))
         return w->kind > SG_PACK_F32 ? SG_FORM_W2 : SG_FORM_W1;
     if (w->kind >= SG_PACK_F32) return SG_FORM_XF;
-    return sg_pack_run(w->kind) == 16 ? (fine ? SG_FORM_X16_FINE : SG_FORM_X16_SPARSE)
+    return sg_pack_run(w->kind) == 16 ? (fine ? SG_FORM_X16_FINE : SG_FORM_X16_RAISED)
            : fine                 ? SG_FORM_X32_FINE
-                                  : SG_FORM_X32_SPARSE;
+                                  : SG_FORM_X32_RAISED;
 }
 
 static uint32_t forms_of(const struct sg_kernels *k, const struct sg_stage *st, uint32_t rows)

@@ -172,13 +172,13 @@ enum sg_stage_kind {
     SG_ST_ROWS
 };
 /* Forms of activations that the parts of a matrix stage want: quantised in blocks of 32 or 16, fine (16 bits,
- * two passes over the weight in registers) or sparse (the second pass only where a row stands out); fp32;
+ * two passes over the weight in registers) or raised (a second byte for 4 columns of each block); fp32;
  * wide in one term or two. */
 enum sg_form {
     SG_FORM_X32_FINE,
     SG_FORM_X16_FINE,
-    SG_FORM_X32_SPARSE,
-    SG_FORM_X16_SPARSE,
+    SG_FORM_X32_RAISED,
+    SG_FORM_X16_RAISED,
     SG_FORM_XF,
     SG_FORM_W1,
     SG_FORM_W2,
@@ -196,11 +196,7 @@ struct sg_part {
     enum sg_act act;                 /* after bias, before residual; or of the pair */
     int32_t out;                     /* value */
     uint32_t lora, lora_up;          /* columns of the delta area */
-    /* 1: fine activations in long prompts too. Measured on SmolLM2-135M Q4_1 against ref, 2,295 positions of
-     * docs/: SG_STANDS_OUT 3, 2, 1, 0.5: mean divergence 6.2e-4, 4.8e-4, 3.0e-4, 1.8e-4, equal first
-     * choice 98.0, 98.4, 98.6, 98.9 % (8 bits everywhere: 3.4e-3 and 95.7 % of 750 positions of another
-     * text). */
-    int fine;
+    int fine;                        /* 1: fine activations in long prompts too */
 };
 
 struct sg_stage {

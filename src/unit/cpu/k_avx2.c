@@ -111,14 +111,18 @@ INLINE void run_add(const uint8_t *v, __m256 d, __m256 m, const int c0, const in
                     const enum sg_pack kind, __m256 *acc)
 {
     const size_t bytes = (size_t)nt * 4 * (size_t)chunks;
-    const uint8_t *scales = x + bytes * (size_t)(1 + fine) + 4 * (size_t)t0;
-    int bare = n;                    /* rows without rests: those whose d is negative */
-    for (int t = 0; fine && t < n; t++) bare -= !(scales[4 * t + 3] & 0x80);
-    const int passes = bare < n ? 2 : 1;
+    const uint8_t *more = x + bytes + 4 * (size_t)t0,
+                  *scales = x + sg_tile_scales(4 * (uint32_t)chunks, (uint32_t)fine, nt) + 4 * (size_t)t0;
     __m256i sum[4];
     UNROLL
-    for (int t = 0; t < n; t++) sum[t] = _mm256_setzero_si256();
-    for (int pass = 0; pass < passes; pass++) {
+    for (int t = 0; t < n; t++) {
+        sum[t] = _mm256_setzero_si256();
+        if (fine != SG_RAISED) continue;
+        int c = c0 + (int)(sg_le32(more + 4 * ((size_t)nt + (unsigned)t)) / 64);
+        __m256i sign = _mm256_xor_si256(weights_at(v, kind, c, h), _mm256_set1_epi8(-128));
+        sum[t] = _mm256_slli_epi32(sum_add(sum[t], _mm256_abs_epi8(sign), sign, bytes4(more + 4 * t)), 7);
+    }
+    for (int pass = 0; pass < (fine == SG_FINE ? 2 : 1); pass++) {
         UNROLL
         for (int c = 0; c < chunks; c++) {
             __m256i sign = _mm256_xor_si256(weights_at(v, kind, c0 + c, h), _mm256_set1_epi8(-128)),
@@ -129,16 +133,12 @@ INLINE void run_add(const uint8_t *v, __m256 d, __m256 m, const int c0, const in
         }
         UNROLL
         for (int t = 0; t < n; t++)
-            if (passes == 2 && !pass)
-                sum[t] =
-                    _mm256_sll_epi32(sum[t], _mm_cvtsi32_si128(scales[4 * t + 3] & 0x80 ? 0 : 8));
+            if (fine == SG_FINE && !pass) sum[t] = _mm256_slli_epi32(sum[t], 8);
     }
     m = _mm256_fmadd_ps(d, _mm256_set1_ps(128.0f), m);
     UNROLL
     for (int t = 0; t < n; t++) {
-        acc[t] = _mm256_fmadd_ps(
-            _mm256_cvtepi32_ps(sum[t]),
-            _mm256_mul_ps(d, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), spread_one(scales + 4 * t))), acc[t]);
+        acc[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[t]), _mm256_mul_ps(d, spread_one(scales + 4 * t)), acc[t]);
         acc[t] = _mm256_fmadd_ps(m, spread_one(scales + 4 * ((size_t)nt + (unsigned)t)), acc[t]);
     }
 }
@@ -193,8 +193,9 @@ INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
 #define QUANT(name, kind)                                                \
     MM(name)                                                             \
     {                                                                    \
-        if (fine) quant_body(w, k, rows, x, nt, 1, out, ldo, kind);      \
-        else quant_body(w, k, rows, x, nt, 0, out, ldo, kind);           \
+        if (fine == SG_RAISED) quant_body(w, k, rows, x, nt, SG_RAISED, out, ldo, kind); \
+        else if (fine) quant_body(w, k, rows, x, nt, SG_FINE, out, ldo, kind);      \
+        else quant_body(w, k, rows, x, nt, SG_COARSE, out, ldo, kind);           \
     }
 QUANT(few_q4, SG_PACK_Q4)
 QUANT(few_q4m, SG_PACK_Q4M)
@@ -235,49 +236,56 @@ static void open_q6k(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k,
 
 /* 8 numbers of a block -> q and rests at tile and tile + apart, 4 bytes every nt * 4; returns 256 q + rest,
  * or q. */
-INLINE __m256i quant_8(const float *v, float inverse, uint32_t fine, int limit, uint8_t *tile, size_t apart,
-                       uint32_t nt)
+INLINE __m256i quant_8(const float *v, float inverse, uint32_t fine, uint8_t *tile, size_t apart, uint32_t nt)
 {
     __m256 y = _mm256_mul_ps(_mm256_loadu_ps(v), _mm256_set1_ps(inverse));
     __m256i q = _mm256_cvtps_epi32(y), sum = q;
     int32_t all[8];
     _mm256_storeu_si256((__m256i *)(void *)all, q);
     for (uint32_t i = 0; i < 8; i++) tile[i / 4 * nt * 4 + i % 4] = (uint8_t)all[i];
-    if (!fine) return sum;
+    if (fine != SG_FINE) return sum;
     __m256i r =
         _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(y, _mm256_cvtepi32_ps(q)), _mm256_set1_ps(256.0f)));
-    r = _mm256_max_epi32(_mm256_min_epi32(r, _mm256_set1_epi32(limit)), _mm256_set1_epi32(-limit));
+    r = _mm256_max_epi32(_mm256_min_epi32(r, _mm256_set1_epi32(127)), _mm256_set1_epi32(-127));
     _mm256_storeu_si256((__m256i *)(void *)all, r);
     for (uint32_t i = 0; i < 8; i++) tile[apart + i / 4 * nt * 4 + i % 4] = (uint8_t)all[i];
     return _mm256_add_epi32(_mm256_slli_epi32(q, 8), r);
 }
 
+/* The chunk `at` of row t of a block again, in two bytes. */
+INLINE void chunk_raise(const float *v, float inverse, uint32_t at, uint8_t *tile, size_t bytes, uint32_t t, uint32_t nt)
+{
+    __m128i q = _mm_cvtps_epi32(_mm_mul_ps(_mm_loadu_ps(v + 4 * at), _mm_set1_ps(inverse))),
+            upper = _mm_srai_epi32(_mm_add_epi32(q, _mm_set1_epi32(64)), 7);
+    int32_t low[4], high[4], place = (int32_t)at * 64;
+    _mm_storeu_si128((__m128i *)(void *)low, _mm_sub_epi32(q, _mm_slli_epi32(upper, 7)));
+    _mm_storeu_si128((__m128i *)(void *)high, upper);
+    for (uint32_t i = 0; i < 4; i++) {
+        tile[(at * nt + t) * 4 + i] = (uint8_t)low[i];
+        tile[bytes + 4 * t + i] = (uint8_t)high[i];
+    }
+    memcpy(tile + bytes + 4 * ((size_t)nt + t), &place, 4);
+}
+
 static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine,
                   uint8_t *tile)
 {
-    const size_t bytes = (size_t)nt * block, both = bytes * (1 + (fine != SG_COARSE)), blocks = k / block;
-    double limit[SG_TILE] = {0};
-    for (uint32_t t = 0; t < nt && fine == SG_SPARSE; t++) {
-        for (size_t b = 0; b < blocks; b++)
-            limit[t] += plain_square(plain_top(x + t * ldx + b * block, block));
-        limit[t] *= SG_STANDS_OUT / (double)blocks;
-    }
-    for (size_t at = 0; at < k; at += block, tile += both + (size_t)nt * 8) {
-        float *d = (float *)(void *)(tile + both), *s = d + nt;
+    const size_t bytes = (size_t)nt * block;
+    for (size_t from = 0; from < k; from += block, tile += sg_tile_bytes(block, block, fine, nt)) {
+        float *d = (float *)(void *)(tile + sg_tile_scales(block, fine, nt)), *s = d + nt;
         for (uint32_t t = 0; t < nt; t++) {
-            const float *v = x + t * ldx + at;
-            uint32_t top = plain_top(v, block);
-            int keep = !(plain_square(top) < limit[t]);
+            const float *v = x + t * ldx + from;
+            uint32_t at = 0, top = fine == SG_RAISED ? plain_others(v, block, &at) : plain_top(v, block);
+            float inverse = plain_inverse(top);
             __m256i sum = _mm256_setzero_si256();
             for (uint32_t i = 0; i < block; i += 8)
-                sum = _mm256_add_epi32(sum, quant_8(v + i, plain_inverse(top), fine, keep ? 127 : 0,
-                                                    tile + (i / 4 * nt + t) * 4, bytes, nt));
+                sum = _mm256_add_epi32(sum, quant_8(v + i, inverse, fine, tile + (i / 4 * nt + t) * 4, bytes, nt));
+            if (fine == SG_RAISED) chunk_raise(v, inverse, at, tile, bytes, t, nt);
             int32_t all[8], total = 0;
             _mm256_storeu_si256((__m256i *)(void *)all, sum);
             for (int i = 0; i < 8; i++) total += all[i];
-            d[t] = plain_scale(top, fine);
+            d[t] = plain_scale(top, fine == SG_FINE);
             s[t] = d[t] * (float)total;
-            if (fine == SG_SPARSE && !keep) d[t] *= -256.0f;
         }
     }
 }

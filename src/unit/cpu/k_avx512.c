@@ -12,9 +12,9 @@
 INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, const int nt,
                        const int fine, float *out, size_t ldo, const enum sg_pack kind)
 {
-    const int chunks = kind == SG_PACK_Q8H ? 4 : 8;
-    const size_t step = sg_pack_block_bytes(kind), blocks = k / (size_t)(4 * chunks),
-                 xstep = (size_t)(nt * (4 * chunks * (1 + fine) + 8));
+    const uint32_t block = sg_pack_block(kind);
+    const size_t step = sg_pack_block_bytes(kind), blocks = k / block,
+                 xstep = sg_tile_bytes(block, block, (uint32_t)fine, (size_t)nt);
     for (uint32_t g = 0; g < rows; g += 16) {
         __m512 acc[SG_TILE];
         const uint8_t *xb = x;
@@ -22,61 +22,23 @@ INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
         for (int t = 0; t < nt; t++) acc[t] = _mm512_setzero_ps();
         for (size_t b = 0; b < blocks; b++, w += step, xb += xstep) {
             __m512 d, m;
-            __m512i v[8], sum[SG_TILE];
+            __m512i v[8];
             block_open(w, 0, kind, &d, &m, v);
-            UNROLL
-            for (int t = 0; t < nt; t++) sum[t] = _mm512_setzero_si512();
-            UNROLL
-            for (int c = 0; c < chunks; c++) {
-                UNROLL
-                for (int t = 0; t < nt; t++)
-                    sum[t] = _mm512_dpbusd_epi32(sum[t], v[c], bytes4(xb + 4 * (c * nt + t)));
-            }
-            const uint8_t *scales = xb + 4 * chunks * nt * (1 + fine);
-            _Alignas(64) float dx[16];
-            const __mmask16 rests = fine ? scales_open(scales, nt, dx) : 0;
-            if (rests) {             /* a byte below */
-                UNROLL
-                for (int t = 0; t < nt; t++)
-                    sum[t] = _mm512_sll_epi32(sum[t], _mm_cvtsi32_si128(rests >> t & 1 ? 8 : 0));
-                UNROLL
-                for (int c = 0; c < chunks; c++) {
-                    UNROLL
-                    for (int t = 0; t < nt; t++)
-                        sum[t] = _mm512_dpbusd_epi32(sum[t], v[c], bytes4(xb + 4 * ((chunks + c) * nt + t)));
-                }
-            }
-            UNROLL
-            for (int t = 0; t < nt; t++) {
-                __m512 each = _mm512_set1_ps(fine ? dx[t] : one(scales + 4 * t));
-                acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[t]), _mm512_mul_ps(d, each), acc[t]);
-                acc[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(one(scales + 4 * (nt + t))), acc[t]);
-            }
+            run_add(v, w + 128, d, m, xb, nt, fine, (int)block / 4, acc);
         }
         UNROLL
         for (int t = 0; t < nt; t++) _mm512_mask_storeu_ps(out + (size_t)t * ldo + g, tail(rows - g), acc[t]);
     }
 }
 
-/* Rows of 6 that have rests: up to so many pay for themselves alone, and beyond it all six go together, which loads
- * the weights once. */
-enum { REST_ROWS = 4 };
-
-/* Rests of rows [t0, t0 + n) of 6, of two groups; y: those of row t0. */
-INLINE void pair_rests(const uint8_t *w, const uint8_t *w1, const uint8_t *y, const int chunks, const int t0,
-                       const int n, __mmask16 rests, __m512i sum[2][6])
+/* Chunks of 6 rows of a tile times two groups. */
+INLINE void pair_chunks(const uint8_t *w, const uint8_t *w1, const uint8_t *y, const int chunks, __m512i sum[2][6])
 {
     UNROLL
-    for (int t = t0; t < t0 + n; t++) {
-        const __m128i by = _mm_cvtsi32_si128(rests >> t & 1 ? 8 : 0);
-        sum[0][t] = n == 1 ? _mm512_slli_epi32(sum[0][t], 8) : _mm512_sll_epi32(sum[0][t], by);
-        sum[1][t] = n == 1 ? _mm512_slli_epi32(sum[1][t], 8) : _mm512_sll_epi32(sum[1][t], by);
-    }
-    UNROLL
     for (int c = 0; c < chunks; c++) {
-        __m512i v0 = _mm512_loadu_si512(w + 128 + 64 * c), v1 = _mm512_loadu_si512(w1 + 128 + 64 * c);
+        __m512i v0 = _mm512_loadu_si512(w + 64 * c), v1 = _mm512_loadu_si512(w1 + 64 * c);
         UNROLL
-        for (int t = t0; t < t0 + n; t++) {
+        for (int t = 0; t < 6; t++) {
             __m512i z = bytes4(y + 4 * (c * SG_TILE + t));
             sum[0][t] = _mm512_dpbusd_epi32(sum[0][t], v0, z);
             sum[1][t] = _mm512_dpbusd_epi32(sum[1][t], v1, z);
@@ -91,43 +53,38 @@ INLINE void pair_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *
 {
     const int nt = SG_TILE, n = SG_TILE / 2, chunks = kind == SG_PACK_Q8H ? 4 : 8;
     const size_t step = sg_pack_block_bytes(kind), blocks = k / (size_t)(4 * chunks),
-                 xstep = (size_t)(nt * (4 * chunks * (1 + fine) + 8));
+                 to_scales = sg_tile_scales(4 * (uint32_t)chunks, (uint32_t)fine, SG_TILE), xstep = to_scales + 8 * SG_TILE;
     const uint8_t *w1 = w + blocks * step;
     __m512 acc[2][6];
+    x += 4 * n * h;
     UNROLL
     for (int t = 0; t < n; t++) acc[0][t] = acc[1][t] = _mm512_setzero_ps();
     for (size_t b = 0; b < blocks; b++, w += step, w1 += step, x += xstep) {
         __m512i sum[2][6];
+        const uint8_t *more = x + 4 * chunks * nt, *scales = x + to_scales;
         UNROLL
-        for (int t = 0; t < n; t++) sum[0][t] = sum[1][t] = _mm512_setzero_si512();
-        const uint8_t *y = x + 24 * h, *scales = x + 4 * chunks * nt * (1 + fine);
-        UNROLL
-        for (int c = 0; c < chunks; c++) {
-            __m512i v0 = _mm512_loadu_si512(w + 128 + 64 * c), v1 = _mm512_loadu_si512(w1 + 128 + 64 * c);
+        for (int t = 0; t < n; t++) {
+            sum[0][t] = sum[1][t] = _mm512_setzero_si512();
+            if (fine != SG_RAISED) continue;
+            const uint32_t at = 128 + place(more + 4 * (nt + t));
+            const __m512i z = bytes4(more + 4 * t);
+            sum[0][t] = _mm512_slli_epi32(_mm512_dpbusd_epi32(sum[0][t], _mm512_loadu_si512(w + at), z), 7);
+            sum[1][t] = _mm512_slli_epi32(_mm512_dpbusd_epi32(sum[1][t], _mm512_loadu_si512(w1 + at), z), 7);
+        }
+        pair_chunks(w + 128, w1 + 128, x, chunks, sum);
+        if (fine == SG_FINE) {
             UNROLL
             for (int t = 0; t < n; t++) {
-                __m512i z = bytes4(y + 4 * (c * nt + t));
-                sum[0][t] = _mm512_dpbusd_epi32(sum[0][t], v0, z);
-                sum[1][t] = _mm512_dpbusd_epi32(sum[1][t], v1, z);
+                sum[0][t] = _mm512_slli_epi32(sum[0][t], 8);
+                sum[1][t] = _mm512_slli_epi32(sum[1][t], 8);
             }
-        }
-        scales += 24 * h;
-        y += 4 * chunks * nt;
-        _Alignas(64) float dx[16];
-        const __mmask16 rests = fine ? scales_open(scales, n, dx) : 0;
-        if (__builtin_popcount(rests) > REST_ROWS) {
-            pair_rests(w, w1, y, chunks, 0, n, rests, sum);
-        } else if (rests) {
-            UNROLL
-            for (int t = 0; t < n; t++)
-                if (rests >> t & 1) pair_rests(w, w1, y, chunks, t, 1, rests, sum);
+            pair_chunks(w + 128, w1 + 128, more, chunks, sum);
         }
         const __m512 d0 = _mm512_loadu_ps(w), d1 = _mm512_loadu_ps(w1), m0 = _mm512_loadu_ps(w + 64),
                      m1 = _mm512_loadu_ps(w1 + 64);
         UNROLL
         for (int t = 0; t < n; t++) {
-            __m512 d = _mm512_set1_ps(fine ? dx[t] : one(scales + 4 * t)),
-                   s = _mm512_set1_ps(one(scales + 4 * (nt + t)));
+            __m512 d = _mm512_set1_ps(one(scales + 4 * t)), s = _mm512_set1_ps(one(scales + 4 * (nt + t)));
             acc[0][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[0][t]), _mm512_mul_ps(d0, d), acc[0][t]);
             acc[1][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[1][t]), _mm512_mul_ps(d1, d), acc[1][t]);
             acc[0][t] = _mm512_fmadd_ps(m0, s, acc[0][t]);
@@ -147,20 +104,20 @@ INLINE uint32_t pairs_body(const uint8_t *w, size_t k, uint32_t rows, const uint
 {
     const size_t group = k / sg_pack_block(kind) * sg_pack_block_bytes(kind);
     uint32_t g = 0;
-    for (; rows - g > 16; g += rows - g < 32 ? rows - g : 32, w += 2 * group) {
-        if (fine) {
-            pair_body(w, k, rows - g, x, 0, 1, out + g, ldo, kind);
-            pair_body(w, k, rows - g, x, 1, 1, out + 6 * ldo + g, ldo, kind);
-        } else {
-            pair_body(w, k, rows - g, x, 0, 0, out + g, ldo, kind);
-            pair_body(w, k, rows - g, x, 1, 0, out + 6 * ldo + g, ldo, kind);
+    for (; rows - g > 16; g += rows - g < 32 ? rows - g : 32, w += 2 * group)
+        for (int h = 0; h < 2; h++) {
+            float *to = out + (size_t)(6 * h) * ldo + g;
+            if (fine == SG_RAISED) pair_body(w, k, rows - g, x, h, SG_RAISED, to, ldo, kind);
+            else if (fine) pair_body(w, k, rows - g, x, h, SG_FINE, to, ldo, kind);
+            else pair_body(w, k, rows - g, x, h, SG_COARSE, to, ldo, kind);
         }
-    }
     return g;
 }
 
-#define BODY(n) \
-    (fine ? quant_body(w, k, rows, x, n, 1, out, ldo, KIND) : quant_body(w, k, rows, x, n, 0, out, ldo, KIND))
+#define BODY(n)                                                                  \
+    (fine == SG_RAISED ? quant_body(w, k, rows, x, n, SG_RAISED, out, ldo, KIND) \
+     : fine            ? quant_body(w, k, rows, x, n, SG_FINE, out, ldo, KIND)   \
+                       : quant_body(w, k, rows, x, n, SG_COARSE, out, ldo, KIND))
 #define KIND SG_PACK_Q8F
 MM(tile_32)
 {
@@ -217,30 +174,17 @@ static void open_q6k(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k,
 
 /* 16 numbers y = q + rest: q as bytes, the rests as bytes; returns 256 * sum of q + sum of rests, or the sum
  * of q. */
-INLINE __m512i quant_16(__m512 y, const int fine, __m512i limit, uint8_t *q, uint8_t *rest)
+INLINE __m512i quant_16(__m512 y, const int fine, uint8_t *q, uint8_t *rest)
 {
+    const __m512i limit = _mm512_set1_epi32(127);
     __m512i x = _mm512_cvtps_epi32(y);
     _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtepi32_epi8(x));
-    if (!fine) return x;
+    if (fine != SG_FINE) return x;
     __m512 r = _mm512_mul_ps(_mm512_sub_ps(y, _mm512_cvtepi32_ps(x)), _mm512_set1_ps(256.0f));
     __m512i z = _mm512_max_epi32(_mm512_min_epi32(_mm512_cvtps_epi32(r), limit),
                                  _mm512_sub_epi32(_mm512_setzero_si512(), limit));
     _mm_storeu_si128((__m128i *)(void *)rest, _mm512_cvtepi32_epi8(z));
     return _mm512_add_epi32(_mm512_slli_epi32(x, 8), z);
-}
-
-/* One block whose largest number is known; limit: 127, or 0 when its rests are not kept. */
-INLINE void quant_block(const float *v, const int block, const int fine, uint32_t top, int limit, uint8_t *q,
-                        uint8_t *rest, float *d, float *s)
-{
-    const __m512 inverse = _mm512_set1_ps(plain_inverse(top));
-    const __m512i limits = _mm512_set1_epi32(limit);
-    __m512i sum = quant_16(_mm512_mul_ps(_mm512_loadu_ps(v), inverse), fine, limits, q, rest);
-    if (block == 32)
-        sum = _mm512_add_epi32(
-            sum, quant_16(_mm512_mul_ps(_mm512_loadu_ps(v + 16), inverse), fine, limits, q + 16, rest + 16));
-    *d = plain_scale(top, (uint32_t)fine);
-    *s = *d * (float)_mm512_reduce_add_epi32(sum);
 }
 
 INLINE uint32_t top_of(const float *v, const int block)
@@ -251,44 +195,81 @@ INLINE uint32_t top_of(const float *v, const int block)
     return _mm512_reduce_max_epu32(a);
 }
 
-enum { BLOCKS_MAX = 1024 };          /* of one row; wider ones take the plain way */
+/* As plain_others: largest numbers of all chunks of 4, in lanes 0-3 and 4-7. */
+INLINE uint32_t others_of(const float *v, const int block, uint32_t *at)
+{
+    const __m512i most = _mm512_set1_epi32(0x7fffffff),
+                  firsts = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 28, 24, 20, 16, 12, 8, 4, 0);
+    __m512i a = _mm512_and_si512(_mm512_loadu_si512(v), most), b = _mm512_setzero_si512();
+    a = _mm512_max_epu32(a, _mm512_shuffle_epi32(a, _MM_PERM_CDAB));
+    a = _mm512_max_epu32(a, _mm512_shuffle_epi32(a, _MM_PERM_BADC));
+    if (block == 32) {
+        b = _mm512_and_si512(_mm512_loadu_si512(v + 16), most);
+        b = _mm512_max_epu32(b, _mm512_shuffle_epi32(b, _MM_PERM_CDAB));
+        b = _mm512_max_epu32(b, _mm512_shuffle_epi32(b, _MM_PERM_BADC));
+    }
+    __m256i tops = _mm512_castsi512_si256(_mm512_permutex2var_epi32(a, firsts, b));
+    __m256i all = _mm256_max_epu32(tops, _mm256_permute2x128_si256(tops, tops, 1));
+    all = _mm256_max_epu32(all, _mm256_shuffle_epi32(all, 0xb1));
+    all = _mm256_max_epu32(all, _mm256_shuffle_epi32(all, 0x4e));
+    *at = (uint32_t)__builtin_ctz(_mm256_cmpeq_epi32_mask(tops, all));
+    __m256i rest = _mm256_mask_mov_epi32(tops, (__mmask8)(1u << *at), _mm256_setzero_si256());
+    rest = _mm256_max_epu32(rest, _mm256_permute2x128_si256(rest, rest, 1));
+    rest = _mm256_max_epu32(rest, _mm256_shuffle_epi32(rest, 0xb1));
+    rest = _mm256_max_epu32(rest, _mm256_shuffle_epi32(rest, 0x4e));
+    __m128 least = _mm_mul_ps(_mm_castsi128_ps(_mm256_castsi256_si128(all)), _mm_set1_ps(1.0f / 128.0f));
+    rest = _mm256_max_epu32(rest, _mm256_castsi128_si256(_mm_castps_si128(least)));
+    return (uint32_t)_mm_cvtsi128_si32(_mm256_castsi256_si128(rest));
+}
+
+/* The chunk `at` of a block again, in two bytes. */
+INLINE void chunk_raise(const float *v, float inverse, uint8_t *q, uint8_t *upper)
+{
+    __m128i x = _mm_cvtps_epi32(_mm_mul_ps(_mm_loadu_ps(v), _mm_set1_ps(inverse))),
+            y = _mm_srai_epi32(_mm_add_epi32(x, _mm_set1_epi32(64)), 7);
+    _mm_storeu_si32(q, _mm_cvtepi32_epi8(_mm_sub_epi32(x, _mm_slli_epi32(y, 7))));
+    _mm_storeu_si32(upper, _mm_cvtepi32_epi8(y));
+}
+
+/* Row t of one block. */
+INLINE void quant_block(const float *v, const int block, const int fine, uint32_t t, uint32_t nt, uint8_t *to)
+{
+    uint8_t q[32], r[32], *more = to + (size_t)nt * (uint32_t)block;
+    float *d = (float *)(void *)(to + sg_tile_scales((uint32_t)block, (uint32_t)fine, nt));
+    uint32_t at = 0, top = fine == SG_RAISED ? others_of(v, block, &at) : top_of(v, block);
+    const float inverse = plain_inverse(top);
+    const __m512 by = _mm512_set1_ps(inverse);
+    __m512i sum = quant_16(_mm512_mul_ps(_mm512_loadu_ps(v), by), fine, q, r);
+    if (block == 32)
+        sum = _mm512_add_epi32(sum, quant_16(_mm512_mul_ps(_mm512_loadu_ps(v + 16), by), fine, q + 16, r + 16));
+    for (uint32_t c = 0; c < (uint32_t)block / 4; c++) {
+        memcpy(to + (c * nt + t) * 4, q + 4 * c, 4);
+        if (fine == SG_FINE) memcpy(more + (c * nt + t) * 4, r + 4 * c, 4);
+    }
+    if (fine == SG_RAISED) {
+        const uint32_t offset = 64 * at;
+        chunk_raise(v + 4 * at, inverse, to + (at * nt + t) * 4, more + 4 * t);
+        memcpy(more + 4 * (nt + t), &offset, 4);
+    }
+    d[t] = plain_scale(top, fine == SG_FINE);
+    d[nt + t] = d[t] * (float)_mm512_reduce_add_epi32(sum);
+}
 
 INLINE void quant_rows(const float *x, size_t ldx, uint32_t nt, size_t k, const int block, const int fine,
                        uint8_t *tile)
 {
-    const size_t bytes = (size_t)nt * (size_t)block, both = bytes * (fine ? 2u : 1u),
-                 step = both + (size_t)nt * 8, blocks = k / (size_t)block;
-    uint32_t tops[BLOCKS_MAX];
-    if (blocks > BLOCKS_MAX) {
-        plain_quant(x, ldx, nt, k, (uint32_t)block, (uint32_t)fine, tile);
-        return;
-    }
-    for (uint32_t t = 0; t < nt; t++, x += ldx) {
-        double limit = 0.0;
-        for (size_t b = 0; b < blocks; b++) tops[b] = top_of(x + b * (size_t)block, block);
-        for (size_t b = 0; b < blocks && fine == SG_SPARSE; b++) limit += plain_square(tops[b]);
-        limit *= SG_STANDS_OUT / (double)blocks;
-        for (size_t b = 0; b < blocks; b++) {
-            uint8_t q[32], r[32], *to = tile + b * step;
-            float *d = (float *)(void *)(to + both);
-            int keep = !(plain_square(tops[b]) < limit);
-            quant_block(x + b * (size_t)block, block, fine, tops[b], keep ? 127 : 0, nt == 1 ? to : q,
-                        nt == 1 ? to + bytes : r, d + t, d + nt + t);
-            if (fine == SG_SPARSE && !keep) d[t] *= -256.0f;
-            for (uint32_t c = 0; nt > 1 && c < (uint32_t)block / 4; c++) {
-                memcpy(to + (c * nt + t) * 4, q + 4 * c, 4);
-                if (fine) memcpy(to + bytes + (c * nt + t) * 4, r + 4 * c, 4);
-            }
-        }
-    }
+    const size_t step = sg_tile_bytes((size_t)block, (uint32_t)block, (uint32_t)fine, nt);
+    for (uint32_t t = 0; t < nt; t++)
+        for (size_t b = 0; b < k / (size_t)block; b++)
+            quant_block(x + t * ldx + b * (size_t)block, block, fine, t, nt, tile + b * step);
 }
 static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine,
                   uint8_t *tile)
 {
-    if (block == 32 && fine == SG_SPARSE) quant_rows(x, ldx, nt, k, 32, SG_SPARSE, tile);
+    if (block == 32 && fine == SG_RAISED) quant_rows(x, ldx, nt, k, 32, SG_RAISED, tile);
     else if (block == 32 && fine) quant_rows(x, ldx, nt, k, 32, SG_FINE, tile);
     else if (block == 32) quant_rows(x, ldx, nt, k, 32, SG_COARSE, tile);
-    else if (fine == SG_SPARSE) quant_rows(x, ldx, nt, k, 16, SG_SPARSE, tile);
+    else if (fine == SG_RAISED) quant_rows(x, ldx, nt, k, 16, SG_RAISED, tile);
     else if (fine) quant_rows(x, ldx, nt, k, 16, SG_FINE, tile);
     else quant_rows(x, ldx, nt, k, 16, SG_COARSE, tile);
 }

@@ -1,8 +1,7 @@
 /* k_avx512.h: what the kernel files for AVX-512 share: one block of packed weights in registers. One vector
  * holds 16 rows x 4 columns; vpdpbusd multiplies it by four broadcast activations, so no sum is ever taken
  * across a vector. Every row and token has one chain of additions, block after block, in every tile width:
- * that is what makes a row independent of its neighbours. Sums of integers are exact: whether rests that are
- * 0 are added is a matter of speed alone.
+ * that is what makes a row independent of its neighbours.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CPU_K_AVX512_H
 #define SG_UNIT_CPU_K_AVX512_H
@@ -32,6 +31,12 @@ INLINE float one(const uint8_t *p)
     memcpy(&f, p, 4);
     return f;
 }
+INLINE uint32_t place(const uint8_t *p)
+{
+    uint32_t n;
+    memcpy(&n, p, 4);
+    return n;
+}
 INLINE __mmask16 tail(uint32_t rows)
 {
     return rows >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << rows) - 1u);
@@ -47,15 +52,6 @@ INLINE __m512i bytes16(const uint8_t *p, const int sign)
 {
     __m128i b = _mm_loadu_si128((const __m128i *)(const void *)p);
     return sign ? _mm512_cvtepi8_epi32(b) : _mm512_cvtepu8_epi32(b);
-}
-
-/* |d| of nt rows of a block; returns those that have rests, which are those whose d is not negative. */
-INLINE __mmask16 scales_open(const uint8_t *scales, const int nt, float *d)
-{
-    const __mmask16 all = tail((uint32_t)nt);
-    const __m512i x = _mm512_maskz_loadu_epi32(all, scales);
-    _mm512_store_si512(d, _mm512_and_si512(x, _mm512_set1_epi32(0x7fffffff)));
-    return _mm512_mask_cmpge_epi32_mask(all, x, _mm512_setzero_si512());
 }
 
 /* Low and high nibbles of 4 vectors. */
@@ -117,6 +113,46 @@ INLINE void block_open(const uint8_t *w, uint32_t part, const enum sg_pack kind,
         const int n = kind == SG_PACK_Q8H ? 4 : 8;
         UNROLL
         for (int c = 0; c < n; c++) v[c] = _mm512_loadu_si512(p + 64 * c);
+    }
+}
+
+/* One run of columns of one group: integers of nt rows, with what stands behind them, scaled into acc. memory: where the
+ * vectors v lie, for raised activations. */
+INLINE void run_add(const __m512i *v, const uint8_t *memory, __m512 d, __m512 m, const uint8_t *x, const int nt,
+                    const int fine, const int chunks, __m512 *acc)
+{
+    const uint8_t *more = x + 4 * chunks * nt,
+                  *scales = x + sg_tile_scales(4 * (uint32_t)chunks, (uint32_t)fine, (size_t)nt);
+    __m512i sum[SG_TILE];
+    UNROLL
+    for (int t = 0; t < nt; t++) {
+        sum[t] = _mm512_setzero_si512();
+        if (fine == SG_RAISED)
+            sum[t] = _mm512_slli_epi32(
+                _mm512_dpbusd_epi32(sum[t], _mm512_loadu_si512(memory + place(more + 4 * (nt + t))), bytes4(more + 4 * t)),
+                7);
+    }
+    UNROLL
+    for (int c = 0; c < chunks; c++) {
+        UNROLL
+        for (int t = 0; t < nt; t++)
+            sum[t] = _mm512_dpbusd_epi32(sum[t], v[c], bytes4(x + 4 * (c * nt + t)));
+    }
+    if (fine == SG_FINE) {           /* a byte below */
+        UNROLL
+        for (int t = 0; t < nt; t++) sum[t] = _mm512_slli_epi32(sum[t], 8);
+        UNROLL
+        for (int c = 0; c < chunks; c++) {
+            UNROLL
+            for (int t = 0; t < nt; t++)
+                sum[t] = _mm512_dpbusd_epi32(sum[t], v[c], bytes4(more + 4 * (c * nt + t)));
+        }
+    }
+    UNROLL
+    for (int t = 0; t < nt; t++) {
+        __m512 each = _mm512_mul_ps(d, _mm512_set1_ps(one(scales + 4 * t)));
+        acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[t]), each, acc[t]);
+        acc[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(one(scales + 4 * (nt + t))), acc[t]);
     }
 }
 

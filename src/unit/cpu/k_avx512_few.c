@@ -11,41 +11,6 @@ enum { AHEAD = 2048 };
 
 /* --- quantised --- */
 
-/* One run of columns of one group: integers of nt rows, rests included, scaled into acc. */
-INLINE void run_add(const __m512i *v, __m512 d, __m512 m, const uint8_t *x, const int nt, const int fine,
-                    const int chunks, __m512 *acc)
-{
-    const uint8_t *scales = x + 4 * chunks * nt * (1 + fine);
-    __m512i sum[SG_FEW];
-    UNROLL
-    for (int t = 0; t < nt; t++) sum[t] = _mm512_setzero_si512();
-    UNROLL
-    for (int c = 0; c < chunks; c++) {
-        UNROLL
-        for (int t = 0; t < nt; t++)
-            sum[t] = _mm512_dpbusd_epi32(sum[t], v[c], bytes4(x + 4 * (c * nt + t)));
-    }
-    _Alignas(64) float dx[16];
-    const __mmask16 rests = fine ? scales_open(scales, nt, dx) : 0;
-    if (rests) {                     /* a byte below */
-        UNROLL
-        for (int t = 0; t < nt; t++)
-            sum[t] = _mm512_sll_epi32(sum[t], _mm_cvtsi32_si128(rests >> t & 1 ? 8 : 0));
-        UNROLL
-        for (int c = 0; c < chunks; c++) {
-            UNROLL
-            for (int t = 0; t < nt; t++)
-                sum[t] = _mm512_dpbusd_epi32(sum[t], v[c], bytes4(x + 4 * ((chunks + c) * nt + t)));
-        }
-    }
-    UNROLL
-    for (int t = 0; t < nt; t++) {
-        __m512 each = _mm512_set1_ps(fine ? dx[t] : one(scales + 4 * t));
-        acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[t]), _mm512_mul_ps(d, each), acc[t]);
-        acc[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(one(scales + 4 * (nt + t))), acc[t]);
-    }
-}
-
 /* `groups` groups side by side. */
 INLINE void few_groups(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, const int nt,
                        const int fine, float *out, size_t ldo, const enum sg_pack kind, const int groups)
@@ -70,13 +35,19 @@ INLINE void few_groups(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
             for (int g = 0; g < groups; g++) {
                 __m512 d[2], m[2];
                 __m512i v[8];
+                _Alignas(64) uint8_t memory[8 * 64];
                 UNROLL
                 for (size_t l = 0; l < step / parts; l += 64)
                     _mm_prefetch((const char *)next + (size_t)g * group + l, _MM_HINT_T0);
                 block_open(w + (size_t)g * group, part, kind, d, m, v);
+                if (fine == SG_RAISED) {
+                    UNROLL
+                    for (uint32_t c = 0; c < run / 4 * runs; c++) _mm512_store_si512(memory + 64 * c, v[c]);
+                }
                 UNROLL
                 for (uint32_t h = 0; h < runs; h++)
-                    run_add(v + run / 4 * h, d[h], m[h], x + h * xstep, nt, fine, (int)run / 4, acc[g]);
+                    run_add(v + run / 4 * h, memory + 16 * run * h, d[h], m[h], x + h * xstep, nt, fine,
+                            (int)run / 4, acc[g]);
             }
         }
     }
@@ -101,8 +72,10 @@ INLINE void few_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x
         few_groups(w + g / 16 * group, k, rows - g, x, nt, fine, out + g, ldo, kind, 1);
 }
 
-#define BODY(n) \
-    (fine ? few_body(w, k, rows, x, n, 1, out, ldo, KIND) : few_body(w, k, rows, x, n, 0, out, ldo, KIND))
+#define BODY(n)                                                                \
+    (fine == SG_RAISED ? few_body(w, k, rows, x, n, SG_RAISED, out, ldo, KIND) \
+     : fine            ? few_body(w, k, rows, x, n, SG_FINE, out, ldo, KIND)   \
+                       : few_body(w, k, rows, x, n, SG_COARSE, out, ldo, KIND))
 #define KIND SG_PACK_Q4
 MM(few_q4) { switch (nt) { FOUR; } }
 #undef KIND

@@ -58,19 +58,22 @@ static void mm_quant(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t row
             uint8_t q[16][32];
             float d[16], m[16];
             block_read(kind, w, b * block, q, d, m);
-            size_t bytes = (size_t)nt * block, both = bytes * (1 + (fine != SG_COARSE));
-            const uint8_t *xb = x + b * (both + nt * (size_t)8);
-            const float *xd = (const float *)(const void *)(xb + both), *xs = xd + nt;
+            size_t bytes = (size_t)nt * block;
+            const uint8_t *xb = x + b * sg_tile_bytes(block, block, fine, nt), *more = xb + bytes,
+                          *scales = xb + sg_tile_scales(block, fine, nt);
+            const float *xd = (const float *)(const void *)scales, *xs = xd + nt;
             for (uint32_t t = 0; t < nt; t++)
                 for (int r = 0; r < 16; r++) {
-                    int32_t sum = 0, rests = 0, two = fine && !signbit(xd[t]);
+                    int32_t sum = 0, rests = 0;
                     for (uint32_t c = 0; c < block; c++) {
                         size_t at = ((c / 4) * nt + t) * 4 + c % 4;
                         sum += (int32_t)q[r][c] * (int8_t)xb[at];
-                        if (two) rests += (int32_t)q[r][c] * (int8_t)xb[bytes + at];
+                        if (fine == SG_FINE) rests += (int32_t)q[r][c] * (int8_t)more[at];
                     }
-                    if (two) sum = sum * 256 + rests;
-                    acc[t][r] = (float)sum * (d[r] * fabsf(xd[t])) + acc[t][r];
+                    if (fine == SG_FINE) sum = sum * 256 + rests;
+                    for (uint32_t c = 0; fine == SG_RAISED && c < 4; c++)
+                        sum += 128 * (int32_t)q[r][sg_le32(more + 4 * (nt + t)) / 16 + c] * (int8_t)more[4 * t + c];
+                    acc[t][r] = (float)sum * (d[r] * xd[t]) + acc[t][r];
                     acc[t][r] = m[r] * xs[t] + acc[t][r];
                 }
         }

@@ -92,24 +92,26 @@ INLINE void run_add(const uint8_t *v, float32x4_t d, float32x4_t m, const int c0
                     const enum sg_pack kind, float32x4_t *acc)
 {
     const size_t bytes = (size_t)nt * 4 * (size_t)chunks;
-    const uint8_t *scales = x + bytes * (size_t)(1 + fine) + 4 * (size_t)t0;
-    int bare = n;                    /* rows without rests: those whose d is negative */
-    for (int t = 0; fine && t < n; t++) bare -= !(scales[4 * t + 3] & 0x80);
-    const int passes = bare < n ? 2 : 1;
+    const uint8_t *more = x + bytes + 4 * (size_t)t0,
+                  *scales = x + sg_tile_scales(4 * (uint32_t)chunks, (uint32_t)fine, nt) + 4 * (size_t)t0;
     int32x4_t sum[4];
-    for (int t = 0; t < n; t++) sum[t] = vdupq_n_s32(0);
-    for (int pass = 0; pass < passes; pass++) {
+    for (int t = 0; t < n; t++) {
+        sum[t] = vdupq_n_s32(0);
+        if (fine != SG_RAISED) continue;
+        int c = c0 + (int)(sg_le32(more + 4 * ((size_t)nt + (unsigned)t)) / 64);
+        sum[t] = vshlq_n_s32(vdotq_s32(sum[t], weights_at(v, kind, c, h), bytes4(more + 4 * t)), 7);
+    }
+    for (int pass = 0; pass < (fine == SG_FINE ? 2 : 1); pass++) {
         for (int c = 0; c < chunks; c++) {
             int8x16_t q = weights_at(v, kind, c0 + c, h);
             const uint8_t *xc = x + (size_t)pass * bytes + 4 * ((size_t)(unsigned)c * nt + t0);
             for (int t = 0; t < n; t++) sum[t] = vdotq_s32(sum[t], q, bytes4(xc + 4 * t));
         }
-        for (int t = 0; t < n && passes == 2 && !pass; t++)
-            sum[t] = vshlq_s32(sum[t], vdupq_n_s32(scales[4 * t + 3] & 0x80 ? 0 : 8));
+        for (int t = 0; t < n && fine == SG_FINE && !pass; t++) sum[t] = vshlq_n_s32(sum[t], 8);
     }
     m = vfmaq_n_f32(m, d, 128.0f);
     for (int t = 0; t < n; t++) {
-        acc[t] = vfmaq_f32(acc[t], vcvtq_f32_s32(sum[t]), vmulq_n_f32(d, fabsf(one(scales + 4 * t))));
+        acc[t] = vfmaq_f32(acc[t], vcvtq_f32_s32(sum[t]), vmulq_n_f32(d, one(scales + 4 * t)));
         acc[t] = vfmaq_n_f32(acc[t], m, one(scales + 4 * ((size_t)nt + (unsigned)t)));
     }
 }
@@ -155,8 +157,9 @@ INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
 #define QUANT(name, kind)                                                \
     MM(name)                                                             \
     {                                                                    \
-        if (fine) quant_body(w, k, rows, x, nt, 1, out, ldo, kind);      \
-        else quant_body(w, k, rows, x, nt, 0, out, ldo, kind);           \
+        if (fine == SG_RAISED) quant_body(w, k, rows, x, nt, SG_RAISED, out, ldo, kind); \
+        else if (fine) quant_body(w, k, rows, x, nt, SG_FINE, out, ldo, kind);      \
+        else quant_body(w, k, rows, x, nt, SG_COARSE, out, ldo, kind);           \
     }
 QUANT(few_q4, SG_PACK_Q4)
 QUANT(few_q4m, SG_PACK_Q4M)

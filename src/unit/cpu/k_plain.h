@@ -272,10 +272,28 @@ static inline uint32_t plain_top(const float *v, uint32_t n)
     return top;
 }
 
-/* Squares are exact in double: every kernel file decides alike which blocks keep their rests. */
-static inline double plain_square(uint32_t top)
+/* Largest |v| of a block, as bits, less the chunk of 4 that holds the largest number of all, but at least 1/128 of that
+ * one: 7 bits are what an upper byte adds. at: the first such chunk. */
+static inline uint32_t plain_others(const float *v, uint32_t block, uint32_t *at)
 {
-    return (double)sg_f32_of_bits(top) * (double)sg_f32_of_bits(top);
+    uint32_t top = 0, other = 0, bits;
+    *at = 0;
+    for (uint32_t c = 0; c < block; c += 4) {
+        uint32_t most = 0;
+        for (uint32_t i = 0; i < 4; i++) {
+            bits = sg_bits_of_f32(v[c + i]) & 0x7fffffffu;
+            most = bits > most ? bits : most;
+        }
+        if (most > top) {
+            other = top;
+            top = most;
+            *at = c / 4;
+        } else if (most > other) {
+            other = most;
+        }
+    }
+    bits = sg_bits_of_f32(sg_f32_of_bits(top) * (1.0f / 128.0f));
+    return other > bits ? other : bits;
 }
 static inline float plain_inverse(uint32_t top)
 {
@@ -292,32 +310,31 @@ static inline float plain_scale(uint32_t top, uint32_t fine)
 static void plain_quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine,
                         uint8_t *tile)
 {
-    size_t bytes = (size_t)nt * block, both = bytes * (1 + (fine != SG_COARSE)), blocks = k / block;
-    double limit[SG_TILE] = {0};
-    for (uint32_t t = 0; t < nt && fine == SG_SPARSE; t++) {
-        for (size_t b = 0; b < blocks; b++)
-            limit[t] += plain_square(plain_top(x + t * ldx + b * block, block));
-        limit[t] *= SG_STANDS_OUT / (double)blocks;
-    }
-    for (size_t at = 0; at < k; at += block, tile += both + nt * (size_t)8) {
-        float *d = (float *)(void *)(tile + both), *s = d + nt;
+    const size_t bytes = (size_t)nt * block;
+    for (size_t from = 0; from < k; from += block, tile += sg_tile_bytes(block, block, fine, nt)) {
+        float *d = (float *)(void *)(tile + sg_tile_scales(block, fine, nt)), *s = d + nt;
         for (uint32_t t = 0; t < nt; t++) {
-            const float *v = x + t * ldx + at;
-            uint32_t top = plain_top(v, block);
+            const float *v = x + t * ldx + from;
+            uint32_t at = 0, top = fine == SG_RAISED ? plain_others(v, block, &at) : plain_top(v, block);
             float inverse = plain_inverse(top);
-            int32_t sum = 0, keep = !(plain_square(top) < limit[t]);
+            int32_t sum = 0;
             for (uint32_t i = 0; i < block; i++) {
                 volatile float y = v[i] * inverse;
-                int32_t q = plain_round(y), r = plain_round((y - (float)q) * 256.0f);
+                int32_t q = plain_round(y), r = plain_round((y - (float)q) * 256.0f), upper = (q + 32832) / 128 - 256;
                 size_t to = ((i / 4) * nt + t) * 4 + i % 4;
-                r = !keep ? 0 : r > 127 ? 127 : r < -127 ? -127 : r;
+                r = r > 127 ? 127 : r < -127 ? -127 : r;
+                sum += fine == SG_FINE ? q * 256 + r : q;
+                if (fine == SG_FINE) tile[bytes + to] = (uint8_t)r;
+                if (fine == SG_RAISED && i / 4 == at) {
+                    tile[bytes + 4 * t + i % 4] = (uint8_t)upper;
+                    q -= 128 * upper;
+                }
                 tile[to] = (uint8_t)q;
-                if (fine) tile[bytes + to] = (uint8_t)r;
-                sum += fine ? q * 256 + r : q;
             }
-            d[t] = plain_scale(top, fine);
+            at *= 64;
+            if (fine == SG_RAISED) memcpy(tile + bytes + 4 * (nt + t), &at, 4);
+            d[t] = plain_scale(top, fine == SG_FINE);
             s[t] = d[t] * (float)sum;
-            if (fine == SG_SPARSE && !keep) d[t] *= -256.0f;
         }
     }
 }

@@ -6,10 +6,11 @@
  * Packed weights: groups of 16 rows. Quantised ones run in blocks of 32 (or 16) columns; a block holds scales
  * d[16], for some kinds offsets m[16], then vectors of 64 bytes: 16 rows x 4 columns (row r, column c at byte
  * r*4 + c). Value = q*d + m. Activations: a tile of nt <= SG_TILE rows. Quantised: per block of 32 or 16
- * columns q[block/4][nt][4] s8, when fine also the rest r[block/4][nt][4] s8 (x = d * (q + r/256)), then
- * d[nt] f32 (fine: d / 256), then s[nt] f32, the sum of what was kept of x. Sparse is fine, but a row keeps
- * rests only in blocks whose largest number stands out of it, where most of its error would be; elsewhere
- * they are 0, and its d is that of q alone with the sign set. Float ("xf"): [k][nt] f32.
+ * columns q[block/4][nt][4] s8, then d[nt] f32, then s[nt] f32, the sum of what was kept of x. Between q and d
+ * stands more when they are fine: the rest r[block/4][nt][4] s8 (x = d * (256 q + r)); and when they are
+ * raised: upper[nt][4] s8 and at[nt] u32. Then the columns of one chunk, 4 from column at / 16 of the block on,
+ * are d * (128 upper + q): the chunk that holds the largest number of the block, which so leaves the scale to
+ * the others. Float ("xf"): [k][nt] f32.
  *
  * Wide: products of bf16, sums in fp32, for many rows. A number is rounded to one term, or to two: the second
  * is what the first leaves, rounded too. Weights of a group: per 32 columns, per term, 16 pairs of columns x
@@ -25,11 +26,8 @@
 #include "graph/op.h"
 
 enum { SG_GROUP = 16, SG_TILE = 12, SG_FEW = 4, SG_CHUNK = 128 };
-enum { SG_COARSE, SG_FINE, SG_SPARSE };      /* how exactly activations are quantised */
+enum { SG_COARSE, SG_FINE, SG_RAISED };      /* how exactly activations are quantised */
 enum { SG_WIDE = 16, SG_WIDE_COLUMNS = 32, SG_WIDE_TERMS = 2 }; /* a wide tile: rows, columns */
-
-/* Measured: see struct sg_part in cpu_types.h. */
-#define SG_STANDS_OUT 1.0
 
 /* Raise it whenever a byte of a packed layout changes its place or meaning: packs that an earlier version kept are then
  * refused. tests/cpu/cpu_pack.c holds every layout against it. */
@@ -76,10 +74,15 @@ static inline size_t sg_open_bytes(enum sg_pack kind, size_t k)
 {
     return sg_pack_run(kind) == 16 ? k / 16 * (128 + 256) : k / 32 * (128 + 512);
 }
+/* Bytes of one block of nt rows before d. */
+static inline size_t sg_tile_scales(uint32_t block, uint32_t fine, size_t nt)
+{
+    return nt * (block + (fine == SG_FINE ? block : fine == SG_RAISED ? 8u : 0u));
+}
 /* Bytes of a quantised tile of nt rows and k columns. */
 static inline size_t sg_tile_bytes(size_t k, uint32_t block, uint32_t fine, size_t nt)
 {
-    return k / block * nt * (block * (1u + (fine != SG_COARSE)) + 8u);
+    return k / block * (sg_tile_scales(block, fine, nt) + nt * 8u);
 }
 
 /* Numbers of one group, or of 16 rows, in wide form. */
@@ -110,8 +113,8 @@ struct sg_kernels {
     /* One group -> open form. NULL for kinds that are open or float. Exact. */
     void (*open[SG_PACK_N])(const uint8_t *w, size_t k, uint8_t *out);
     /* nt rows of k columns (k multiple of block) -> tile. Exact: q = nearest even of y = x * (127 / max|x|),
-     * the rest nearest even of (y - q) * 256, within 127. Sparse: rests where max|x|^2 >= SG_STANDS_OUT * its
-     * mean over the row. */
+     * the rest nearest even of (y - q) * 256, within 127. Raised: max|x| over all but the first chunk that
+     * holds the largest number, at least 1/128 of that one; upper = (q + 64) / 128 rounded down. */
     void (*quant)(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine,
                   uint8_t *tile);
     void (*spread)(const float *x, size_t ldx, uint32_t nt, size_t k, float *tile);   /* -> "xf"; exact */
