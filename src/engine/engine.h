@@ -42,7 +42,6 @@ struct segue_engine {
     uint32_t token_limit;   /* tokens from here on are padding of the vocabulary; 0 = none are */
     pthread_mutex_t lock;   /* of the fields below */
     struct sg_stretch *stretches;
-    uint64_t compiles;
     uint8_t *breakers; /* [token_limit or vocab] DRY sequence breakers, made on first use */
     size_t breakers_n;
 };
@@ -53,6 +52,8 @@ sg_engine_share(struct segue_engine *e); /* one more reference; segue_engine_clo
 /* Layers [from, to) on a place, compiled on first use. The stretch lives as long as the engine. */
 segue_status sg_engine_stretch(struct segue_engine *e, uint32_t place, uint32_t from, uint32_t to,
                                const struct sg_stretch **out, segue_error *err);
+/* Compiles so far; what came from the cache folder is none. */
+uint64_t sg_engine_compiles(struct segue_engine *e);
 /* Tokens whose text holds a newline, colon, quote or asterisk. *out = NULL where there is no tokenizer. */
 segue_status sg_engine_breakers(struct segue_engine *e, const uint8_t **out, size_t *n, segue_error *err);
 

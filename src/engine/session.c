@@ -311,9 +311,7 @@ segue_status segue_session_stats_get(const segue_session *session, segue_stats *
 {
     SG_TRY(sg_session_check(session, "statistics not read", err));
     segue_stats stats = session->stats;
-    pthread_mutex_lock(&session->engine->lock);
-    stats.compiles = session->engine->compiles;
-    pthread_mutex_unlock(&session->engine->lock);
+    stats.compiles = sg_engine_compiles(session->engine);
     stats.state_bytes = sg_layout_bytes(&session->layouts[0]) + sg_layout_bytes(&session->layouts[1]) +
                         sg_session_points_bytes(session) + sg_hostcopy_bytes(&session->recovery.copy);
     const struct sg_layout *writing = &session->layouts[SG_WRITING];

@@ -172,6 +172,8 @@ struct sg_unit_ops {
     segue_status (*stream)(struct sg_unit *u, uint64_t bytes, double *gb_s, segue_error *err); /* read bandwidth, measured now */
     /* What became of keeping: "mapped", "written", "anew" (made faster than kept), or NULL; *why: NULL or the reason. Lives with the program. */
     const char *(*kept)(const struct sg_program *p, const char **why);
+    /* Compiles that an engine's own compiler did for it; NULL: each program is one. */
+    uint64_t (*compiles)(const struct sg_program *p);
     segue_status (*meter)(struct sg_unit *u, double *joules, segue_error *err);
     /* After ELOST: bring the unit back; nothing else runs on it. Programs are valid again, states and runs of before stay
      * lost. OK also when it was not lost. */

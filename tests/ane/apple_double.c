@@ -763,7 +763,8 @@ const struct sg_apple_world *double_begin(const struct double_opts *o)
         "values",
         {key_names[0], key_names[1], key_names[2], key_names[3], key_names[4], key_names[5]},
         "",
-        no_pause};
+        no_pause,
+        "double"};
     snprintf(all.world.temporary, sizeof all.world.temporary, "/tmp/segue-double-XXXXXX");
     if (!mkdtemp(all.world.temporary)) wrong("no temporary folder");
     return &all.world;

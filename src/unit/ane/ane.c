@@ -120,6 +120,15 @@ static void ane_footprint(const struct sg_program *p, uint64_t *own, uint64_t *r
     if (scratch) *scratch = 2 * p->surface_bytes + p->info_bytes;
 }
 
+static uint64_t ane_compiles(const struct sg_program *p) { return atomic_load(&p->compiles); }
+
+static const char *ane_kept(const struct sg_program *p, const char **why)
+{
+    const struct sg_ane_keep *k = p->keep;
+    *why = k && atomic_load(&k->told) ? k->why : NULL;
+    return !k ? NULL : atomic_load(&k->written) ? "written" : atomic_load(&k->hits) ? "mapped" : NULL;
+}
+
 const struct sg_unit_ops sg_unit_ane = {
     .kind = "ane",
     .list = ane_list,
@@ -130,6 +139,8 @@ const struct sg_unit_ops sg_unit_ane = {
     .compile = ane_compile,
     .discard = ane_discard,
     .footprint = ane_footprint,
+    .compiles = ane_compiles,
+    .kept = ane_kept,
     .start = ane_start,
     .wait = ane_wait,
     .state_new = ane_state_new,

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "unit/ane/aneunit.h"
-#include "unit/ane/milprint.h"
 #include "unit/ane/npu.h"
 #include "unit/finite.h"
 
@@ -32,6 +31,10 @@ void ane_discard(struct sg_program *p)
         }
     for (int i = 0; i < ANE_SETS; i++) set_free(p, p->sets[i]);
     for (uint32_t i = 0; p->blobs && i < p->cut[0].parts_n; i++) sg_ane_blobs_free(&p->blobs[i]);
+    for (uint32_t i = 0; p->kept && i < p->cut[0].parts_n; i++) sg_ane_kept_close(&p->kept[i]);
+    sg_free(p->kept);
+    sg_free(p->sources);
+    sg_ane_keep_close(p->keep);
     for (int i = 0; i < 2; i++)
         if (p->x[i]) ops->surface_free(p->x[i]);
     if (p->info) ops->surface_free(p->info);
@@ -41,7 +44,8 @@ void ane_discard(struct sg_program *p)
     sg_free(p);
 }
 
-static segue_status fill(struct sg_unit *u, const struct sg_graph *g, struct sg_program *p, segue_error *err)
+static segue_status fill(struct sg_unit *u, const struct sg_graph *g, const struct sg_keep *keep, struct sg_program *p,
+                         segue_error *err)
 {
     p->base = (struct sg_program_base){u->base.ops, u, g};
     SG_TRY(sg_graph_check(g, err));
@@ -49,7 +53,10 @@ static segue_status fill(struct sg_unit *u, const struct sg_graph *g, struct sg_
     for (uint32_t i = 0; i < g->ops_n; i++) SG_TRY(u->base.ops->can(u, g, &g->ops[i], err));
     for (int i = 0; i < 2; i++) SG_TRY(sg_ane_cut_make(&p->cut[i], g, u->layers, i, err));
     p->blobs = sg_alloc((p->cut[0].parts_n + 1) * sizeof *p->blobs);
-    if (!p->blobs) return sg_no_memory("program of ane", 0, err);
+    p->kept = sg_alloc((p->cut[0].parts_n + 1) * sizeof *p->kept);
+    if (!p->blobs || !p->kept) return sg_no_memory("program of ane", 0, err);
+    if (keep) SG_TRY(sg_ane_keep_open(&p->keep, keep->folder, keep->most, err));
+    if (keep) SG_TRY(ane_sources_hash(p, err));
     for (uint32_t i = 0; i < p->cut[0].parts_n; i++)
         snprintf(p->blobs[i].path, sizeof p->blobs[i].path, "weights/p%02u.bin", i);
     return SEGUE_OK;
@@ -58,7 +65,6 @@ static segue_status fill(struct sg_unit *u, const struct sg_graph *g, struct sg_
 segue_status ane_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_keep *keep,
                          struct sg_program **programs, segue_error *err)
 {
-    (void)keep;
     for (uint32_t i = 0; i < n; i++) {
         programs[i] = sg_alloc(sizeof **programs);
         if (programs[i]) {
@@ -66,7 +72,7 @@ segue_status ane_compile(struct sg_unit *u, const struct sg_graph *const *graphs
             programs[i]->after = u->first;
             u->first = programs[i];
         }
-        segue_status status = programs[i] ? fill(u, graphs[i], programs[i], err)
+        segue_status status = programs[i] ? fill(u, graphs[i], keep, programs[i], err)
                                           : sg_no_memory("program of ane", sizeof **programs, err);
         if (status == SEGUE_OK) continue;
         for (i++; i; i--) {
@@ -79,25 +85,6 @@ segue_status ane_compile(struct sg_unit *u, const struct sg_graph *const *graphs
 }
 
 /* --- sets --- */
-
-static segue_status load_part(struct sg_program *p, struct ane_set *set, uint32_t i, segue_error *err)
-{
-    struct sg_ane_device *d = p->base.unit->device;
-    struct sg_ane_blobs *blobs = &p->blobs[i];
-    struct sg_mil_program *mil = NULL;
-    struct sg_buf text = {0};
-    char name[48];
-    segue_status status = sg_ane_lower(&mil, p->base.graph, &p->cut[set->kept].parts[i], &set->info, &set->shape, blobs, err);
-    if (status == SEGUE_OK) status = sg_mil_print(mil, SG_MIL_VERBOSE, &text, err);
-    sg_mil_program_free(mil);
-    snprintf(name, sizeof name, "p%02u.mil", i);
-    struct sg_ane_file file = {blobs->path, (const uint8_t *)blobs->file.data, blobs->file.len};
-    struct sg_ane_source source = {
-        .name = name, .text = text.data, .text_bytes = text.len, .files = &file, .files_n = blobs->file.len != 0};
-    if (status == SEGUE_OK) status = sg_ane_ops_of(d)->load(d, &source, &set->programs[i], err);
-    sg_buf_free(&text);
-    return status;
-}
 
 static void most(uint64_t *a, uint64_t b)
 {
@@ -139,12 +126,12 @@ static segue_status set_fill(struct sg_program *p, struct ane_set *set, segue_er
     if (!set->programs) return sg_no_memory("programs of ane", 0, err);
     SG_TRY(sg_ane_info_make(&set->info, p->base.graph, set->shape.keys, err));
     for (uint32_t i = 0; i < p->cut[0].parts_n; i++) {
-        segue_status status = load_part(p, set, i, err);
+        segue_status status = ane_part_load(p, set, i, err);
         if (status == SEGUE_ELIMIT) { /* a budget is spent */
             for (uint32_t k = 0; k < i; k++) sg_ane_ops_of(p->base.unit->device)->unload(set->programs[k]);
             memset(set->programs, 0, p->cut[0].parts_n * sizeof *set->programs);
             SG_TRY(ane_restart(p->base.unit, err));
-            for (i = 0; i < p->cut[0].parts_n; i++) SG_TRY(load_part(p, set, i, err));
+            for (i = 0; i < p->cut[0].parts_n; i++) SG_TRY(ane_part_load(p, set, i, err));
             break;
         }
         SG_TRY(status);

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+#include "unit/ane/anekeep.h"
 #include "unit/ane/device.h"
 #include "unit/ane/lower.h"
 #include "unit/ane/profile.h"
@@ -44,6 +45,10 @@ struct sg_program {
     struct sg_program *after;           /* in the unit's list */
     struct sg_ane_cut cut[2];           /* [1]: outputs of the graph are kept */
     struct sg_ane_blobs *blobs;         /* [parts_n]; both cuts have the same operations in the same parts */
+    struct sg_ane_keep *keep;           /* NULL: nothing is kept between starts */
+    struct sg_ane_kept *kept;           /* [parts_n] entries that blobs borrow */
+    struct sg_hash *sources;            /* [tensors_n] of every byte of a tensor, its name and shape; with keep */
+    atomic_uint_fast64_t compiles;      /* that an engine did; what came from the cache folder is none */
     struct ane_set *sets[ANE_SETS];
     struct sg_ane_surface *x[2], *info; /* rows between programs, in turn */
     uint64_t surface_bytes, info_bytes;
@@ -55,6 +60,10 @@ void ane_discard(struct sg_program *p);
 /* The programs for that shape, loaded when they are not; surfaces x and info are large enough. */
 segue_status ane_set_of(struct sg_program *p, const struct sg_ane_shape *shape, int kept, struct ane_set **out,
                         segue_error *err);
+
+/* Part i of a set: lowered, compiled unless the cache folder has it, loaded. */
+segue_status ane_part_load(struct sg_program *p, struct ane_set *set, uint32_t i, segue_error *err);
+segue_status ane_sources_hash(struct sg_program *p, segue_error *err);
 
 /* --- states --- */
 

@@ -5,8 +5,10 @@
 #include "unit/ane/apple.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
 
 #include "base/buf.h"
 #include "base/clock.h"
@@ -128,6 +130,8 @@ segue_status sg_apple_world_here(struct sg_apple_world *out, segue_error *err)
     if (strlen(temporary) >= sizeof w.temporary)
         return sg_fail(err, SEGUE_EUNIT, "neural engine: TMPDIR: too long; set a shorter one");
     memcpy(w.temporary, temporary, strlen(temporary) + 1);
+    struct utsname system;
+    if (uname(&system) >= 0) snprintf(w.build, sizeof w.build, "%.60s", system.release);
     *out = w;
     return SEGUE_OK;
 }
@@ -318,6 +322,15 @@ void sg_apple_describe(const struct sg_apple_world *w, char architecture[32], ui
     if (info && w->class_method(info, w->selector("numANECores")))
         *cores = SEND0(give_u32, info, "numANECores");
     w->pool_pop(pool);
+}
+
+/* The system's build is the compiler's version. */
+static void apple_compiler(const struct sg_ane_device *d, char out[64])
+{
+    char architecture[32];
+    uint32_t engines, cores;
+    sg_apple_describe(d->w, architecture, &engines, &cores);
+    snprintf(out, 64, "%s %.24s", architecture, d->w->build);
 }
 
 static void apple_count(const struct sg_ane_device *d, struct sg_ane_counters *out) { *out = d->c; }
@@ -826,5 +839,6 @@ static const struct sg_ane_device_ops apple_ops = {
     .unlock = apple_unlock,
     .evaluate = apple_evaluate,
     .count = apple_count,
+    .compiler = apple_compiler,
     .software = 0,
 };

@@ -31,6 +31,7 @@ struct sg_apple_world {
         *surface_keys[6]; /* width, height, bytes per element, bytes per row, allocation, pixel format */
     char temporary[512];  /* folder */
     void (*pause_ns)(uint64_t ns); /* between tries */
+    char build[64];       /* version of the system, with which its compiler changes */
 };
 
 /* What this machine has. EUNIT says what is missing: every machine but a Mac with an engine. */

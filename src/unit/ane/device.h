@@ -5,7 +5,10 @@
 #ifndef SG_UNIT_ANE_DEVICE_H
 #define SG_UNIT_ANE_DEVICE_H
 
+#include "base/hash.h"
 #include "unit/ane/mil.h"
+
+struct sg_ane_keep;
 
 /* One blob file, by its path below @model_path/, such as "weights/w.bin". */
 struct sg_ane_file {
@@ -20,6 +23,8 @@ struct sg_ane_source {
     const struct sg_ane_file *files; /* [files_n] */
     uint32_t files_n;
     uint32_t cached; /* 1: its compiled form is kept somewhere: load without compiling where that works */
+    struct sg_ane_keep *keep; /* NULL, or where the device may keep what it makes of the weights (anekeep.h) */
+    struct sg_hash weights;   /* of all files' bytes; read when keep is given */
 };
 
 /* An input or output as the engine wants it bound. */
@@ -69,6 +74,8 @@ struct sg_ane_device_ops {
                              struct sg_ane_surface *const *inputs, struct sg_ane_surface *const *outputs,
                              segue_error *err);
     void (*count)(const struct sg_ane_device *d, struct sg_ane_counters *out);
+    /* What compiles, and its version: programs that another one compiled are not loaded from a cache. */
+    void (*compiler)(const struct sg_ane_device *d, char out[64]);
     int software; /* 1: no engine; costs are simulated */
 };
 struct sg_ane_device_base {

@@ -49,6 +49,16 @@ static segue_status add(struct sg_ane_blobs *b, const struct sg_graph *g, const 
     return status;
 }
 
+static segue_status own_file(struct sg_ane_blobs *b, segue_error *err)
+{
+    struct sg_buf own = {0};
+    if (!b->borrowed) return SEGUE_OK;
+    if (sg_buf_add(&own, b->file.data, b->file.len) != SEGUE_OK) return sg_no_memory("weights of a program", b->file.len, err);
+    b->file = own;
+    b->borrowed = 0;
+    return SEGUE_OK;
+}
+
 segue_status sg_ane_blob_of(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_weight *w,
                             enum sg_ane_form form, struct sg_ane_stored **out, segue_error *err)
 {
@@ -66,6 +76,7 @@ segue_status sg_ane_blob_of(struct sg_ane_blobs *b, const struct sg_graph *g, co
         b->list = more;
         b->cap = cap;
     }
+    SG_TRY(own_file(b, err));
     struct sg_ane_stored *s = &b->list[b->n];
     *s = (struct sg_ane_stored){.weight = *w, .form = form, .program = UINT32_MAX};
     SG_TRY(add(b, g, w, form, s, err));
@@ -76,7 +87,7 @@ segue_status sg_ane_blob_of(struct sg_ane_blobs *b, const struct sg_graph *g, co
 
 void sg_ane_blobs_free(struct sg_ane_blobs *b)
 {
-    sg_buf_free(&b->file);
+    if (!b->borrowed) sg_buf_free(&b->file);
     sg_free(b->list);
     *b = (struct sg_ane_blobs){0};
 }

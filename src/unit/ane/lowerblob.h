@@ -25,6 +25,8 @@ struct sg_ane_blobs {
     struct sg_range_report range;
     int sizes_only;  /* no weight is read and file stays empty; places are those that it would have */
     uint64_t length; /* of the file then */
+    uint32_t written; /* of the list, in the cache folder */
+    int borrowed;    /* file.data is somebody else's and only read; a weight that is not there makes it an own copy */
     char path[32]; /* "weights/p00.bin" */
 };
 /* The blob of a weight, made when it is asked for the first time; valid until the next call. EMEMORY, ELIMIT. */

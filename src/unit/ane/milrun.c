@@ -159,7 +159,8 @@ static segue_status run_text(struct sg_ane_device *d, const struct sg_mil_text *
                              const struct sg_archive *in, struct sg_mil_results *out, segue_error *err)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(d);
-    struct sg_ane_source s = {t->path, (const char *)t->map.data, t->map.size, t->files, t->files_n, 0};
+    struct sg_ane_source s = {.name = t->path, .text = (const char *)t->map.data, .text_bytes = t->map.size,
+                              .files = t->files, .files_n = t->files_n};
     const struct sg_ane_port *in_ports = NULL, *out_ports = NULL;
     struct sg_ane_program *p = NULL;
     struct bound b = {0};

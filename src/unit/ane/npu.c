@@ -3,12 +3,15 @@
 #include "unit/ane/npu.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/num.h"
 #include "unit/ane/milparse.h"
 #include "unit/ane/npu_plan.h"
 #include "unit/ane/rules.h"
+
+enum { NPU_VERSION = 1 }; /* raised when a text that was accepted may be refused, or the other way round */
 
 struct sg_ane_device {
     struct sg_ane_device_base base;
@@ -80,6 +83,12 @@ segue_status sg_npu_restart(struct sg_ane_device *d, segue_error *err)
 
 uint64_t sg_npu_restarts(const struct sg_ane_device *d) { return d->restarts; }
 const struct sg_mil_program *sg_npu_program_of(const struct sg_ane_program *p) { return p->mil; }
+
+static void npu_compiler(const struct sg_ane_device *d, char out[64])
+{
+    snprintf(out, 64, "software %d%s", NPU_VERSION, d->o.faithful ? " faithful" : "");
+}
+
 static void npu_count(const struct sg_ane_device *d, struct sg_ane_counters *out) { *out = d->c; }
 
 static void simulate_ns(struct sg_ane_device *d, double ns) { d->c.simulated_ns += (uint64_t)ns; }
@@ -169,8 +178,7 @@ static segue_status make_program(struct sg_ane_device *d, struct sg_ane_program 
     sg_mil_faults_free(&faults);
     for (uint32_t i = 0; status == SEGUE_OK && i < p->mil->functions_n; i++) {
         struct sg_npu_plan symptoms = p->plans[i];
-        status = sg_npu_plan_make(&p->plans[i], p->mil, &p->mil->functions[i], &d->o.profile, s->files,
-                                  s->files_n, err);
+        status = sg_npu_plan_make(&p->plans[i], p->mil, &p->mil->functions[i], &d->o.profile, s, err);
         p->plans[i].zeros = symptoms.zeros;
         p->plans[i].last_only = symptoms.last_only;
         p->plans[i].fails = symptoms.fails;
@@ -214,7 +222,8 @@ static segue_status npu_reload(struct sg_ane_program *p, const struct sg_ane_fil
     sg_mil_faults_free(&faults);
     for (uint32_t i = 0; d->o.delta && status == SEGUE_OK && i < p->mil->functions_n; i++) {
         struct sg_npu_plan made;
-        status = sg_npu_plan_make(&made, p->mil, &p->mil->functions[i], &d->o.profile, files, files_n, err);
+        status = sg_npu_plan_make(&made, p->mil, &p->mil->functions[i], &d->o.profile,
+                                  &(struct sg_ane_source){.files = files, .files_n = files_n}, err);
         if (status != SEGUE_OK) break;
         made.zeros = p->plans[i].zeros;
         made.last_only = p->plans[i].last_only;
@@ -499,5 +508,6 @@ static const struct sg_ane_device_ops npu_ops = {
     .unlock = npu_unlock,
     .evaluate = npu_evaluate,
     .count = npu_count,
+    .compiler = npu_compiler,
     .software = 1,
 };

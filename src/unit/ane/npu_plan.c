@@ -119,7 +119,7 @@ static segue_status make_constant(struct sg_npu_plan *plan, uint32_t v, const st
     int is_half = plan->f->values[v].type.dtype == SG_MIL_FP16, packs = is_half && s->wanted == SG_NPU_WANT_PACKED;
     int half = is_half && !(s->wanted & SG_NPU_WANT_FLOAT);
     const void *data = NULL;
-    if (!s->wanted) return SEGUE_OK;
+    if (!s->wanted || s->packed || s->half) return SEGUE_OK;
     segue_status status = read_constant(packs ? &aside : plan, l, expr, s->n, files, files_n, half, &data, err);
     if (status == SEGUE_OK && packs)
         status = pack_weight(plan, v, data, err);
@@ -291,8 +291,8 @@ static segue_status make_ports(struct sg_npu_plan *plan, const uint32_t *values,
 }
 
 segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p, struct sg_mil_function *f,
-                              const struct sg_ane_profile *profile, const struct sg_ane_file *files,
-                              uint32_t files_n, segue_error *err)
+                              const struct sg_ane_profile *profile, const struct sg_ane_source *source,
+                              segue_error *err)
 {
     size_t values = (size_t)f->values_n + inline_count(f);
     const struct sg_mil_literal **inline_of = sg_alloc((values + 1) * sizeof *inline_of);
@@ -317,7 +317,9 @@ segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p
         plan->flops += sg_mil_flops(f, &f->ops[o]);
     }
     if (status == SEGUE_OK) mark_wanted(plan);
-    if (status == SEGUE_OK) status = make_constants(plan, inline_of, files, files_n, err);
+    int found = status == SEGUE_OK && sg_npu_kept_find(plan, source);
+    if (status == SEGUE_OK) status = make_constants(plan, inline_of, source->files, source->files_n, err);
+    if (status == SEGUE_OK && !found) status = sg_npu_kept_write(plan, source, err);
     if (status == SEGUE_OK) find_lives(plan);
     if (status == SEGUE_OK) status = place_values(plan, err);
     if (status == SEGUE_OK)
@@ -335,5 +337,6 @@ void sg_npu_plan_free(struct sg_npu_plan *plan)
     sg_free(plan->slots);
     sg_free(plan->handlers);
     sg_arena_free(&plan->arena);
+    sg_ane_kept_close(&plan->kept);
     *plan = (struct sg_npu_plan){0};
 }

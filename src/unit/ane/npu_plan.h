@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 
+#include "unit/ane/anekeep.h"
 #include "unit/ane/npu.h"
 #include "unit/ane/npu_kernels.h"
 #include "unit/pool.h"
@@ -36,14 +37,15 @@ struct sg_npu_plan {
     uint32_t zeros, last_only;                      /* symptoms of this function in faithful mode */
     const char *fails;                              /* evaluate fails with this; NULL */
     struct sg_arena arena;                          /* constants and lists */
+    struct sg_ane_kept kept;                        /* constants that came from the cache folder */
 };
 
 /* The handler of an operation; NULL with *nothing = 1: no work at all; NULL with 0: none. */
 sg_npu_handler *sg_npu_handler_of(const struct sg_mil_op *op, int *nothing);
 /* f must be checked; files hold its blobs. The function's inline operands become values of their own. */
 segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p, struct sg_mil_function *f,
-                              const struct sg_ane_profile *profile, const struct sg_ane_file *files,
-                              uint32_t files_n, segue_error *err);
+                              const struct sg_ane_profile *profile, const struct sg_ane_source *source,
+                              segue_error *err);
 void sg_npu_plan_free(struct sg_npu_plan *plan);
 /* A constant's numbers, into arena memory: as fp32, or its fp16 bits. */
 segue_status sg_npu_decode(struct sg_npu_plan *plan, const struct sg_mil_literal *l,
@@ -52,6 +54,13 @@ segue_status sg_npu_decode(struct sg_npu_plan *plan, const struct sg_mil_literal
 /* The numbers of a constexpr operation as fp32. */
 segue_status sg_npu_expand(struct sg_npu_plan *plan, const struct sg_mil_op *op,
                            const struct sg_ane_file *files, uint32_t files_n, float **out, segue_error *err);
+
+/* Constants of blob files in the form in which products read them, kept for the next start: their total, and which
+ * part of it is one's. 0: not kept. */
+uint64_t sg_npu_kept_bytes(const struct sg_npu_plan *plan, uint32_t value);
+/* 1: plan->kept holds them all, and every slot of one points into it. */
+int sg_npu_kept_find(struct sg_npu_plan *plan, const struct sg_ane_source *source);
+segue_status sg_npu_kept_write(const struct sg_npu_plan *plan, const struct sg_ane_source *source, segue_error *err);
 
 /* --- while it runs --- */
 

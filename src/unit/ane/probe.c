@@ -53,7 +53,8 @@ static int bench_open(struct bench *b, struct sg_ane_device *d, const char *text
                       const struct sg_ane_file *file)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(d);
-    struct sg_ane_source s = {"probe", text, strlen(text), file, file ? 1 : 0, 0};
+    struct sg_ane_source s = {
+        .name = "probe", .text = text, .text_bytes = strlen(text), .files = file, .files_n = file ? 1 : 0};
     segue_error err = {0};
     *b = (struct bench){.d = d};
     segue_status st = ops->load(d, &s, &b->p, &err);

@@ -311,3 +311,12 @@ segue_status sg_ane_profile_read(struct sg_ane_profile *p, const char *text, siz
     *p = changed;
     return SEGUE_OK;
 }
+
+struct sg_hash sg_ane_profile_hash(const struct sg_ane_profile *p)
+{
+    static const size_t width[] = {[COUNT] = 4, [BYTES] = 8, [SINGLE] = 4, [DOUBLE] = 8};
+    struct sg_hash h = sg_hash_bytes(p->name, strlen(p->name), 0);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        h = sg_hash_join(h, sg_hash_bytes((const char *)p + keys[i].offset, width[keys[i].kind], i));
+    return h;
+}

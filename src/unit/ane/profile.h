@@ -5,7 +5,7 @@
 #ifndef SG_UNIT_ANE_PROFILE_H
 #define SG_UNIT_ANE_PROFILE_H
 
-#include "base/err.h"
+#include "base/hash.h"
 
 struct sg_ane_profile {
     char name[16];
@@ -50,5 +50,8 @@ segue_status sg_ane_profile_named(struct sg_ane_profile *out, const char *name, 
  * EFORMAT with the line: unknown ane_ key, no number, out of range. On failure the profile is unchanged. */
 segue_status sg_ane_profile_read(struct sg_ane_profile *p, const char *text, size_t n, const char *name,
                                  segue_error *err);
+
+/* Of the name and every figure: two profiles with equal hashes judge and compute alike. */
+struct sg_hash sg_ane_profile_hash(const struct sg_ane_profile *p);
 
 #endif
