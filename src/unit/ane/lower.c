@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "unit/ane/pass.h"
+
 enum { FLAT_MAX = 65536 }; /* channels of a tensor that is only a shape between two others */
 
 enum sg_ane_role sg_ane_role_of(const char *port)
@@ -252,6 +254,7 @@ segue_status sg_ane_lower(struct sg_mil_program **out, const struct sg_graph *g,
     blobs->programs++;
     sg_mil_build_begin(&l.b, p, "main", NULL);
     segue_status status = walk(&l, l.updated + g->slots_n, err);
+    if (status == SEGUE_OK) status = sg_passes(p, err);
     sg_free(room);
     if (status == SEGUE_OK)
         *out = p;

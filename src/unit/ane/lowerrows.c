@@ -1,56 +1,32 @@
-/* lowerrows.c: operations that remember nothing, as MIL. Only what every engine's compiler takes is used:
- * activations are written from exp, whose argument is bounded so that nothing overflows.
+/* lowerrows.c: operations that remember nothing, as MIL.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 
 #include "unit/ane/lower.h"
 
-#define EXP_MOST 11.0             /* e^11 < 65504 */
 #define LEAST 0.000244140625      /* 2^-12 */
 #define LEAST_SQUARE 6.103515625e-5
 
-/* 1 / (1 + e^-x) */
-static uint32_t sigmoid(struct sg_ane_lower *l, uint32_t x)
-{
-    uint32_t n = SG_ANE_BIN("minimum", SG_ANE_BIN("mul", x, SG_ANE_NUM(-1)), SG_ANE_NUM(EXP_MOST));
-    return SG_ANE_BIN("real_div", SG_ANE_NUM(1), SG_ANE_BIN("add", SG_ANE_UN("exp", n), SG_ANE_NUM(1)));
-}
-
-/* x / (1 + e^-y): one rounding fewer than x times the sigmoid. */
-static uint32_t gated(struct sg_ane_lower *l, uint32_t x, uint32_t y)
-{
-    uint32_t n = SG_ANE_BIN("minimum", SG_ANE_BIN("mul", y, SG_ANE_NUM(-1)), SG_ANE_NUM(EXP_MOST));
-    return SG_ANE_BIN("real_div", x, SG_ANE_BIN("add", SG_ANE_UN("exp", n), SG_ANE_NUM(1)));
-}
-
-/* gelu's inner polynomial, 2 sqrt(2/pi) (x + 0.044715 x^3); beyond |x| = 10 the sigmoid is 0 or 1 anyway. */
-static uint32_t gelu_inner(struct sg_ane_lower *l, uint32_t x)
-{
-    const double slope = 1.5957691216057308;
-    uint32_t c = SG_ANE_BIN("maximum", SG_ANE_BIN("minimum", x, SG_ANE_NUM(10)), SG_ANE_NUM(-10));
-    uint32_t square = SG_ANE_BIN("mul", c, c);
-    uint32_t poly = SG_ANE_BIN("add", SG_ANE_BIN("mul", square, SG_ANE_NUM(slope * 0.044715)), SG_ANE_NUM(slope));
-    return SG_ANE_BIN("mul", c, poly);
-}
-
+/* By name: the pass that legalises writes them as engines take them. */
 uint32_t sg_ane_act(struct sg_ane_lower *l, enum sg_act act, uint32_t x)
 {
+    static const char *const modes[] = {[SG_ACT_GELU] = "EXACT", [SG_ACT_GELU_TANH] = "TANH_APPROXIMATION",
+                                        [SG_ACT_GELU_QUICK] = "SIGMOID_APPROXIMATION"};
+    struct sg_mil_operand gelu[2] = {{.name = "x", .value = x}, {.name = "mode"}};
     uint32_t y;
     switch (act) {
-    case SG_ACT_SILU: return gated(l, x, x);
+    case SG_ACT_SILU: return SG_ANE_UN("silu", x);
     case SG_ACT_GELU:
-        y = SG_ANE_UN("erf", SG_ANE_BIN("mul", x, SG_ANE_NUM(0.70710678118654752)));
-        return SG_ANE_BIN("mul", SG_ANE_BIN("mul", x, SG_ANE_NUM(0.5)), SG_ANE_BIN("add", y, SG_ANE_NUM(1)));
-    case SG_ACT_GELU_TANH: return gated(l, x, gelu_inner(l, x));
-    case SG_ACT_GELU_QUICK: return gated(l, x, SG_ANE_BIN("mul", x, SG_ANE_NUM(1.702)));
+    case SG_ACT_GELU_TANH:
+    case SG_ACT_GELU_QUICK:
+        gelu[1].value = sg_mil_build_word(&l->b, modes[act]);
+        return sg_mil_build_op(&l->b, "gelu", gelu, 2, 1);
     case SG_ACT_RELU: return SG_ANE_UN("relu", x);
     case SG_ACT_RELU2:
         y = SG_ANE_UN("relu", x);
         return SG_ANE_BIN("mul", y, y);
-    case SG_ACT_SIGMOID: return sigmoid(l, x);
-    case SG_ACT_TANH: /* 2 sigmoid(2x) - 1 */
-        y = sigmoid(l, SG_ANE_BIN("mul", x, SG_ANE_NUM(2)));
-        return SG_ANE_BIN("sub", SG_ANE_BIN("mul", y, SG_ANE_NUM(2)), SG_ANE_NUM(1));
+    case SG_ACT_SIGMOID: return SG_ANE_UN("sigmoid", x);
+    case SG_ACT_TANH: return SG_ANE_UN("tanh", x);
     default: return x;
     }
 }

@@ -148,17 +148,19 @@ struct sg_mil_program *sg_mil_program_new(enum sg_mil_dialect dialect)
     return p;
 }
 
+void sg_mil_function_free(struct sg_mil_function *f)
+{
+    if (f->names) sg_free(f->names->slots);
+    sg_free(f->names);
+    sg_free(f->values);
+    sg_free(f->ops);
+    sg_free(f->returns);
+}
+
 void sg_mil_program_free(struct sg_mil_program *p)
 {
     if (!p) return;
-    for (uint32_t i = 0; i < p->functions_n; i++) {
-        struct sg_mil_function *f = &p->functions[i];
-        if (f->names) sg_free(f->names->slots);
-        sg_free(f->names);
-        sg_free(f->values);
-        sg_free(f->ops);
-        sg_free(f->returns);
-    }
+    for (uint32_t i = 0; i < p->functions_n; i++) sg_mil_function_free(&p->functions[i]);
     sg_free(p->functions);
     sg_arena_free(&p->arena);
     sg_free(p);

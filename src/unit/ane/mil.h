@@ -143,6 +143,7 @@ struct sg_mil_program {
 
 struct sg_mil_program *sg_mil_program_new(enum sg_mil_dialect dialect); /* NULL: out of memory */
 void sg_mil_program_free(struct sg_mil_program *p);
+void sg_mil_function_free(struct sg_mil_function *f); /* its lists; names and literals are the program's */
 /* A new, empty function at the end; earlier pointers into functions become stale. NULL: out of memory. */
 struct sg_mil_function *sg_mil_function_add(struct sg_mil_program *p, const char *name, const char *target);
 const struct sg_mil_function *sg_mil_function_find(const struct sg_mil_program *p, const char *name);

@@ -2,8 +2,10 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/milbuild.h"
 
+#include <stdio.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/hash.h"
 #include "unit/ane/milinfer.h"
 #include "unit/ane/milops.h"
@@ -120,6 +122,24 @@ static uint32_t append(struct sg_mil_builder *b, struct sg_mil_op *op, const cha
     return op->first;
 }
 
+/* v0, v1, .. or k0, k1, ..: the next that nobody bears. */
+static const char *fresh(struct sg_mil_builder *b, char letter, uint32_t *n)
+{
+    char name[16];
+    do snprintf(name, sizeof name, "%c%u", letter, (*n)++);
+    while (sg_mil_value_find(function_of(b), name, strlen(name)) != SG_MIL_NONE);
+    return kept_text(b, name);
+}
+
+uint32_t sg_mil_build_append(struct sg_mil_builder *b, const struct sg_mil_op *op)
+{
+    struct sg_mil_op own = *op;
+    if (b->status) return 0;
+    const char *name = b->next_name ? kept_text(b, b->next_name) : fresh(b, 'v', &b->values);
+    b->next_name = NULL;
+    return name ? append(b, &own, name) : starve(b);
+}
+
 uint32_t sg_mil_build_op(struct sg_mil_builder *b, const char *kind, const struct sg_mil_operand *operands,
                          uint32_t n, uint32_t outputs)
 {
@@ -127,10 +147,7 @@ uint32_t sg_mil_build_op(struct sg_mil_builder *b, const char *kind, const struc
     struct sg_mil_op op = {.info = sg_mil_op_named(kind, strlen(kind)), .args_n = n, .outputs = outputs};
     op.kind = op.info ? op.info->kind : kept_text(b, kind);
     op.args = sg_arena_alloc(&b->program->arena, n * sizeof *op.args);
-    const char *name =
-        b->next_name ? kept_text(b, b->next_name) : sg_arena_printf(&b->program->arena, "v%u", b->values++);
-    b->next_name = NULL;
-    if (!op.args || !name) return starve(b);
+    if (!op.args) return starve(b);
     for (uint32_t i = 0; i < n; i++) {
         struct sg_mil_arg *a = &op.args[i];
         a->name = kept_text(b, operands[i].name);
@@ -141,7 +158,7 @@ uint32_t sg_mil_build_op(struct sg_mil_builder *b, const char *kind, const struc
         else
             a->v.ref = operands[i].value;
     }
-    return b->status ? 0 : append(b, &op, name);
+    return sg_mil_build_append(b, &op);
 }
 
 /* --- constants --- */
@@ -152,7 +169,7 @@ static uint32_t add_const(struct sg_mil_builder *b, const char *name, const stru
     struct sg_mil_attr val = {.name = "val", .literal = kept(b, literal, sizeof *literal)};
     op.attrs = kept(b, &val, sizeof val);
     if (b->status) return 0;
-    if (!name && !(name = sg_arena_printf(&b->program->arena, "k%u", b->consts++))) return starve(b);
+    if (!name && !(name = fresh(b, 'k', &b->consts))) return starve(b);
     return append(b, &op, name);
 }
 
@@ -175,7 +192,8 @@ static int shared_grow(struct sg_mil_builder *b)
 }
 
 /* One const for equal contents: bytes are what identifies it beside the type. */
-static uint32_t shared_const(struct sg_mil_builder *b, struct sg_mil_literal *l, const void *bytes, size_t n)
+static uint32_t shared_const(struct sg_mil_builder *b, const char *name, struct sg_mil_literal *l, const void *bytes,
+                             size_t n)
 {
     if (b->status) return 0;
     segue_error why;
@@ -190,14 +208,16 @@ static uint32_t shared_const(struct sg_mil_builder *b, struct sg_mil_literal *l,
     uint32_t at = (uint32_t)h.lo & (b->shared_cap - 1);
     for (; b->shared[at].value; at = (at + 1) & (b->shared_cap - 1))
         if (b->shared[at].hash.lo == h.lo && b->shared[at].hash.hi == h.hi) return b->shared[at].value - 1;
-    const void *own = kept(b, bytes, n);
+    const void *own = l->kind == SG_MIL_BLOB ? l : kept(b, bytes, n);
     if (l->kind == SG_MIL_TEXT)
         l->v.text = own;
+    else if (l->kind == SG_MIL_BLOB)
+        l->v.blob.path = kept_text(b, l->v.blob.path);
     else if (sg_mil_dtype_info((enum sg_mil_dtype)l->type.dtype)->class == SG_MIL_REAL)
         l->v.real = own;
     else
         l->v.whole = own;
-    uint32_t value = add_const(b, NULL, l);
+    uint32_t value = add_const(b, name, l);
     if (b->status) return 0;
     b->shared[at] = (struct sg_mil_shared){h, value + 1};
     b->shared_n++;
@@ -208,14 +228,14 @@ uint32_t sg_mil_build_reals(struct sg_mil_builder *b, enum sg_mil_dtype d, uint3
                             const double *v, uint64_t n)
 {
     struct sg_mil_literal l = {.type = sg_mil_tensor(d, rank, dim), .kind = SG_MIL_NUMBERS, .n = n};
-    return shared_const(b, &l, v, n * sizeof *v);
+    return shared_const(b, NULL, &l, v, n * sizeof *v);
 }
 
 uint32_t sg_mil_build_wholes(struct sg_mil_builder *b, enum sg_mil_dtype d, uint32_t rank, const int64_t *dim,
                              const int64_t *v, uint64_t n)
 {
     struct sg_mil_literal l = {.type = sg_mil_tensor(d, rank, dim), .kind = SG_MIL_NUMBERS, .n = n};
-    return shared_const(b, &l, v, n * sizeof *v);
+    return shared_const(b, NULL, &l, v, n * sizeof *v);
 }
 
 uint32_t sg_mil_build_real(struct sg_mil_builder *b, double v)
@@ -242,7 +262,20 @@ uint32_t sg_mil_build_bool(struct sg_mil_builder *b, int v)
 uint32_t sg_mil_build_word(struct sg_mil_builder *b, const char *v)
 {
     struct sg_mil_literal l = {.type = sg_mil_scalar(SG_MIL_STRING), .kind = SG_MIL_TEXT, .n = strlen(v)};
-    return shared_const(b, &l, v, strlen(v) + 1);
+    return shared_const(b, NULL, &l, v, strlen(v) + 1);
+}
+
+uint32_t sg_mil_build_literal(struct sg_mil_builder *b, const char *name, const struct sg_mil_literal *literal)
+{
+    struct sg_mil_literal l = *literal;
+    if (b->status) return 0;
+    if (name && !(name = kept_text(b, name))) return 0;
+    if (l.kind != SG_MIL_BLOB) return shared_const(b, name, &l, l.v.text, l.kind == SG_MIL_TEXT ? l.n + 1 : l.n * 8);
+    struct sg_buf id = {0};
+    sg_buf_printf(&id, "%llu %s", (unsigned long long)l.v.blob.offset, l.v.blob.path);
+    uint32_t value = id.failed ? starve(b) : shared_const(b, name, &l, id.data, id.len);
+    sg_buf_free(&id);
+    return value;
 }
 
 uint32_t sg_mil_build_blob(struct sg_mil_builder *b, const char *name, enum sg_mil_dtype d, uint32_t rank,

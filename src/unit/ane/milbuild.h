@@ -46,6 +46,9 @@ uint32_t sg_mil_build_word(struct sg_mil_builder *b, const char *v);
 uint32_t sg_mil_build_blob(struct sg_mil_builder *b, const char *name, enum sg_mil_dtype d, uint32_t rank,
                            const int64_t *dim, const char *path, uint64_t offset);
 
+/* Any literal as a const; equal ones are made once. name: NULL for k0, k1, .. */
+uint32_t sg_mil_build_literal(struct sg_mil_builder *b, const char *name, const struct sg_mil_literal *literal);
+
 struct sg_mil_operand {
     const char *name;
     uint32_t value; /* or a list: */
@@ -55,6 +58,8 @@ struct sg_mil_operand {
 /* Any operation of the table; the first of its values. outputs > 1 only for split and topk. */
 uint32_t sg_mil_build_op(struct sg_mil_builder *b, const char *kind, const struct sg_mil_operand *operands,
                          uint32_t n, uint32_t outputs);
+/* An operation as it stands; what it points to must live as long as the program, its types are inferred. */
+uint32_t sg_mil_build_append(struct sg_mil_builder *b, const struct sg_mil_op *op);
 /* The name of the next operation's value. */
 void sg_mil_build_name(struct sg_mil_builder *b, const char *name);
 

@@ -1,0 +1,25 @@
+/* pass.h: the passes between a lowered program and its text, each for itself: what comes out is a program of the same
+ * meaning. Types must have been checked. *changes grows by what was changed: 0 when there was nothing to do, and a pass
+ * run again does nothing. EMEMORY; on failure the program is as before. (The cut of a graph into programs comes before
+ * them: lowercut.h.) SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_ANE_PASS_H
+#define SG_UNIT_ANE_PASS_H
+
+#include "unit/ane/mil.h"
+
+/* Operations that engines refuse, or compute too coarsely (activations from tables), become ones that they take
+ * (docs/ANE.md, constraints 9 to 14, 42). */
+segue_status sg_pass_legal(struct sg_mil_program *p, uint64_t *changes, segue_error *err);
+/* Literals in arguments become named constants, equal constants one, and what only constants go into is computed, up
+ * to 65,536 numbers. */
+segue_status sg_pass_const(struct sg_mil_program *p, uint64_t *changes, segue_error *err);
+/* What is computed twice is computed once; chains that only move or scale numbers become one link; what changes nothing
+ * goes. */
+segue_status sg_pass_fuse(struct sg_mil_program *p, uint64_t *changes, segue_error *err);
+/* What no result needs goes (constraint 17). */
+segue_status sg_pass_dead(struct sg_mil_program *p, uint64_t *changes, segue_error *err);
+
+/* All of them in this order, over and over until nothing changes. */
+segue_status sg_passes(struct sg_mil_program *p, segue_error *err);
+
+#endif
