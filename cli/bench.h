@@ -35,5 +35,6 @@ void bench_leave(segue_session *s);
 /* Each measures and prints all its rows; gives the exit code. */
 int bench_handoff(struct bench *b);
 int bench_pipelines(struct bench *b);
+int bench_cancel(struct bench *b);
 
 #endif

@@ -423,6 +423,8 @@ static int run(struct args *args)
         } else if (args_has(args, "handoff")) {
             if (!args_has(args, "repeat")) b.repeats = 11;
             code = bench_handoff(&b);
+        } else if (args_has(args, "cancel")) {
+            code = bench_cancel(&b);
         } else {
             code = cases(&b);
         }
@@ -452,6 +454,7 @@ static const struct arg_def own_defs[] = {
     {"pipelines", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "a row per pipeline and prompt (-p 6,133,410 -n 200 -r 4)"},
     {"pipeline", 0, ARG_TEXT, ARG_MANY | ARG_MINOR, "NAME[+U]", NULL, 0, 0,
      "a split by name: one:U, gpu, fixed, ane-seq, ane-batch; with --pipelines repeatable, else all of them"},
+    {"cancel", 0, ARG_COUNT, ARG_MINOR, "N", NULL, 1, 10000, "how long N cancels take while -p 2000 tokens are read"},
     {"beside", 0, ARG_COUNT, ARG_LATER | ARG_MINOR, "N", NULL, 0, 0, "decode beside a prefill of N tokens"},
     {"predict", 0, ARG_SWITCH, ARG_LATER | ARG_MINOR, NULL, NULL, 0, 0,
      "compare the planner's prediction with the measurement"},

@@ -32,13 +32,18 @@ char *sg_strndup(const char *s, size_t n)
     return copy;
 }
 
-void *sg_alloc_aligned(size_t size)
+void *sg_alloc_unset(size_t size)
 {
     void *p = NULL;
     if (fault_now() || size > SIZE_MAX - 64) return NULL;
     size = (size + 63) / 64 * 64;
-    if (posix_memalign(&p, 64, size ? size : 64)) return NULL;
-    memset(p, 0, size);
+    return posix_memalign(&p, 64, size ? size : 64) ? NULL : p;
+}
+
+void *sg_alloc_aligned(size_t size)
+{
+    void *p = sg_alloc_unset(size);
+    if (p) memset(p, 0, (size + 63) / 64 * 64);
     return p;
 }
 

@@ -13,6 +13,7 @@ void sg_free(void *p);                       /* NULL allowed */
 char *sg_strndup(const char *s, size_t n);   /* NUL-terminated copy of n bytes */
 /* 64-byte aligned, zeroed; freed with sg_free_aligned. */
 void *sg_alloc_aligned(size_t size);
+void *sg_alloc_unset(size_t size);   /* as sg_alloc_aligned, but whatever was there */
 void sg_free_aligned(void *p);
 
 /* *out = a * b. ELIMIT when it would not fit in size_t; `what` names the product in the text. */

@@ -295,6 +295,7 @@ static void whole_tile(struct work *w)
     }
     memset(w->room.o, 0, (size_t)all * w->dvp * sizeof(float));
     for (uint64_t c = first_chunk(w); c <= (w->pos + w->tile->rows - 1) / SG_CHUNK; c++) {
+        if (sg_pass_stops(w->a)) return;
         chunk_load(w, c);
         for (uint32_t from = 0; from < all; from += BATCH) {
             uint32_t nq = all - from < BATCH ? all - from : BATCH;

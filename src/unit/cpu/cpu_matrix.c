@@ -386,8 +386,8 @@ static void many_work(struct sg_pass *a, const struct sg_stage *st, const struct
                 tile_mm(k, st, &w, &b, room.out[0]);
                 if (part->up) tile_mm(k, st, &up, &b, room.out[1]);
                 finish(a, part, &b, room.out[0], room.out[1], PAIR * SG_GROUP);
+                if (sg_pass_stops(a)) return;
             }
-            if (a->cancel && atomic_load_explicit(a->cancel, memory_order_relaxed)) return;
         }
 }
 
@@ -421,8 +421,8 @@ static void wide_work(struct sg_pass *a, const struct sg_stage *st, const struct
         wide_mm(k, st, &w, n, &b, room.out[0]);
         if (part->up) wide_mm(k, st, &up, n, &b, room.out[1]);
         finish(a, part, &b, room.out[0], room.out[1], WIDE_PANEL * SG_GROUP);
-            if (a->cancel && atomic_load_explicit(a->cancel, memory_order_relaxed)) return;
-        }
+        if (sg_pass_stops(a)) return;
+    }
 }
 
 /* --- adapters: delta = (x A^T) B^T of every part, fp32 --- */

@@ -172,6 +172,7 @@ static void conv_work(struct sg_pass *a, const struct sg_stage *st, uint32_t spa
     float *slot = slot_of(a, span, c->slot)->fixed + from;
     const float *x[16];
     for (uint32_t t = 0; t < rows; t++) {
+        if (t % SG_CHUNK == 0 && sg_pass_stops(a)) return;
         for (uint32_t j = 0; j < c->taps; j++)
             x[j] =
                 t + j < past ? slot + (size_t)(t + j) * width : in_row(a, st, 0, first + t + j - past) + from;
@@ -206,6 +207,7 @@ static void delta_work(struct sg_pass *a, const struct sg_stage *st, uint32_t sp
     float *s = slot_of(a, span, d->slot)->fixed + value * d->dk;
     float rate = d->decay_is_log ? -expf(st->w0[h]) : st->w0[h];
     for (uint32_t t = first; t < first + rows; t++) {
+        if ((t - first) % SG_CHUNK == 0 && sg_pass_stops(a)) return;
         unit_length(k, in_row(a, st, 0, t) + key, d->dk, d->l2_eps, 1.0f / sqrtf((float)d->dk), q);
         unit_length(k, in_row(a, st, 1, t) + key, d->dk, d->l2_eps, 1.0f, kk);
         float g = rate * softplus(in_row(a, st, 3, t)[h] + (st->w1 ? st->w1[h] : 0.0f));

@@ -290,8 +290,18 @@ segue_status sg_cpu_match(struct sg_cpu_program *p,
 segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err);       /* cpurun.c */
 void sg_cpu_spans_busy(const struct sg_span *spans, uint32_t n, int busy);
 segue_status sg_cpu_scratch(struct sg_cpu_program *p, uint32_t t, uint32_t r, int own_logits,
-                            segue_error *err);
+                            const atomic_int *cancel, segue_error *err);
 void sg_cpu_scratch_free(struct sg_cpu_program *p);
+
+/* 1: the pass was canceled; its results are nobody's. Asked before each item, and in items that grow with the rows or the
+ * keys at least once for every SG_CHUNK of them: whatever the chunk of a prompt, what is left to do is bounded. */
+static inline int sg_pass_stops(struct sg_pass *a)
+{
+    if (atomic_load_explicit(&a->stopped, memory_order_relaxed)) return 1;
+    if (!a->cancel || !atomic_load_explicit(a->cancel, memory_order_relaxed)) return 0;
+    atomic_store_explicit(&a->stopped, 1, memory_order_relaxed);
+    return 1;
+}
 
 /* Row `row` of an operand; rows lie *stride floats apart. */
 static inline float *sg_cpu_rows(const struct sg_pass *a, struct sg_operand x, uint32_t row, size_t *stride)

@@ -11,39 +11,62 @@ enum { LONG_PASS = 16 };             /* rows from which a pass may be stopped in
 
 /* --- scratch --- */
 
-/* Replace *area by a zeroed one of n floats. */
-static segue_status area_new(float **area, size_t n, uint64_t *bytes, segue_error *err)
+/* Fresh pages are touched piece by piece, by all threads, and a cancel ends that: large chunks want much of them. */
+struct clearing { uint8_t *at; size_t bytes; const atomic_int *cancel; };
+enum { CLEAR_BYTES = 1 << 20 };
+
+static void clear_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
 {
-    float *fresh = sg_alloc_aligned(n * sizeof *fresh);
-    if (!fresh) return sg_no_memory("scratch of a cpu program", n * sizeof *fresh, err);
-    sg_free_aligned(*area);
-    *area = fresh;
-    *bytes += n * sizeof *fresh;
+    const struct clearing *c = arg;
+    size_t from = (size_t)item * CLEAR_BYTES;
+    (void)stage;
+    (void)thread;
+    if (c->cancel && atomic_load_explicit(c->cancel, memory_order_relaxed)) return;
+    memset(c->at + from, 0, c->bytes - from < CLEAR_BYTES ? c->bytes - from : CLEAR_BYTES);
+}
+
+/* Replace *area by a zeroed one of n floats. */
+static segue_status area_new(struct sg_cpu_program *p, void *area, size_t n, const atomic_int *cancel,
+                             segue_error *err)
+{
+    struct clearing c = {.at = sg_alloc_unset(n * sizeof(float)), .bytes = n * sizeof(float), .cancel = cancel};
+    uint32_t items = (uint32_t)((c.bytes + CLEAR_BYTES - 1) / CLEAR_BYTES);
+    void *old;
+    if (!c.at) return sg_no_memory("scratch of a cpu program", c.bytes, err);
+    struct sg_job job = {.items = &items, .stages = 1, .work = clear_work, .arg = &c};
+    sg_pool_run(((const struct sg_cpu_unit *)(const void *)p->base.unit)->pool, &job);
+    if (cancel && atomic_load(cancel)) {
+        sg_free_aligned(c.at);
+        return sg_fail(err, SEGUE_ECANCELED, "run: cpu: canceled");
+    }
+    memcpy(&old, area, sizeof old);
+    sg_free_aligned(old);
+    memcpy(area, &c.at, sizeof c.at);
+    p->scratch_bytes += c.bytes;
     return SEGUE_OK;
 }
 
 static uint32_t room_for(uint32_t n) { return n <= 16 ? 16 : (n + 63) / 64 * 64; }
 
-static segue_status rows_grow(struct sg_cpu_program *p, uint32_t t, segue_error *err)
+static segue_status rows_grow(struct sg_cpu_program *p, uint32_t t, const atomic_int *cancel, segue_error *err)
 {
     uint32_t cap = room_for(t);
     p->t_cap = 0;                            /* a failure below leaves nothing to be used */
-    uint64_t *bytes = &p->scratch_bytes;
-    SG_TRY(area_new(&p->t_area, (size_t)p->t_columns * cap, bytes, err));
-    SG_TRY(area_new(&p->angles, (size_t)p->angle_columns * cap, bytes, err));
-    SG_TRY(area_new((float **)(void *)&p->x_area, (p->x_row_bytes * cap + 1024) / sizeof(float), bytes, err));
-    SG_TRY(area_new((float **)(void *)&p->row_span, cap, bytes, err));
-    SG_TRY(area_new((float **)(void *)&p->wanted, cap, bytes, err));
-    SG_TRY(area_new((float **)(void *)&p->row_pos, 2 * (size_t)cap, bytes, err));
-    SG_TRY(area_new((float **)(void *)&p->tokens, cap, bytes, err));
-    SG_TRY(area_new((float **)(void *)&p->tiles, (cap * sizeof *p->tiles + 3) / 4, bytes, err));
-    if (p->lora_area) SG_TRY(area_new(&p->lora_area, (size_t)p->lora_columns * cap, bytes, err));
+    SG_TRY(area_new(p, &p->t_area, (size_t)p->t_columns * cap, cancel, err));
+    SG_TRY(area_new(p, &p->angles, (size_t)p->angle_columns * cap, cancel, err));
+    SG_TRY(area_new(p, &p->x_area, (p->x_row_bytes * cap + 1024) / sizeof(float), cancel, err));
+    SG_TRY(area_new(p, &p->row_span, cap, cancel, err));
+    SG_TRY(area_new(p, &p->wanted, cap, cancel, err));
+    SG_TRY(area_new(p, &p->row_pos, 2 * (size_t)cap, cancel, err));
+    SG_TRY(area_new(p, &p->tokens, cap, cancel, err));
+    SG_TRY(area_new(p, &p->tiles, (cap * sizeof *p->tiles + 3) / 4, cancel, err));
+    if (p->lora_area) SG_TRY(area_new(p, &p->lora_area, (size_t)p->lora_columns * cap, cancel, err));
     p->t_cap = cap;
     return SEGUE_OK;
 }
 
 segue_status sg_cpu_scratch(struct sg_cpu_program *p, uint32_t t, uint32_t r, int own_logits,
-                            segue_error *err)
+                            const atomic_int *cancel, segue_error *err)
 {
     const struct sg_cpu_unit *u = (const struct sg_cpu_unit *)(const void *)p->base.unit;
     uint32_t threads = sg_pool_threads(u->pool);
@@ -61,14 +84,14 @@ segue_status sg_cpu_scratch(struct sg_cpu_program *p, uint32_t t, uint32_t r, in
     }
     if (!p->items && !(p->items = sg_alloc(p->stages_n * sizeof *p->items)))
         return sg_no_memory("scratch of a cpu program", p->stages_n * sizeof *p->items, err);
-    if (t > p->t_cap) SG_TRY(rows_grow(p, t, err));
+    if (t > p->t_cap) SG_TRY(rows_grow(p, t, cancel, err));
     if (r > p->r_cap) {
         uint32_t cap = room_for(r);
-        SG_TRY(area_new(&p->r_area, (size_t)p->r_columns * cap, &p->scratch_bytes, err));
+        SG_TRY(area_new(p, &p->r_area, (size_t)p->r_columns * cap, cancel, err));
         p->r_cap = cap;
     }
     if (own_logits && r > p->logits_cap) {
-        SG_TRY(area_new(&p->logits_area, (size_t)p->base.graph->vocab * r, &p->scratch_bytes, err));
+        SG_TRY(area_new(p, &p->logits_area, (size_t)p->base.graph->vocab * r, cancel, err));
         p->logits_cap = r;
     }
     return SEGUE_OK;
@@ -128,11 +151,7 @@ static void stage_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread
 {
     struct sg_pass *a = arg;
     const struct sg_stage *st = &a->p->stages[stage];
-    if (atomic_load_explicit(&a->stopped, memory_order_relaxed)) return;
-    if (a->cancel && atomic_load_explicit(a->cancel, memory_order_relaxed)) {
-        atomic_store_explicit(&a->stopped, 1, memory_order_relaxed);
-        return;
-    }
+    if (sg_pass_stops(a)) return;
     if (!item) stage_begun(a, stage);
     switch (st->kind) {
     case SG_ST_LORA:
@@ -209,9 +228,9 @@ static void states_busy(const struct sg_pass *a, int busy) { sg_cpu_spans_busy(a
 static segue_status pass_run(struct sg_cpu_run *run, struct sg_pass *a, segue_error *err)
 {
     struct sg_cpu_program *p = a->p;
-    SG_TRY(sg_cpu_scratch(p, a->t, a->r, !a->logits && p->base.graph->vocab, err));
+    SG_TRY(sg_cpu_scratch(p, a->t, a->r, !a->logits && p->base.graph->vocab, a->cancel, err));
     if (a->loras && !p->lora_area)
-        SG_TRY(area_new(&p->lora_area, (size_t)p->lora_columns * p->t_cap, &p->scratch_bytes, err));
+        SG_TRY(area_new(p, &p->lora_area, (size_t)p->lora_columns * p->t_cap, a->cancel, err));
     if (!a->logits) a->logits = p->logits_area;
     SG_TRY(states_reserve(a, err));
     SG_TRY(sg_attend_plan(a, err));
