@@ -304,7 +304,11 @@ static int explain_model(const struct args *args, struct sg_ane_emit *e, const s
         char name[32];
         snprintf(name, sizeof name, "p%02u.mil", i);
         st = sg_ane_emit_part(e, i, &mil, &blobs, &err);
-        if (!st) count_program(&t, name, mil, profile);
+        if (!st) {
+            count_program(&t, name, mil, profile);
+            json_object_set_new(json_array_get(t.programs, i), "held_bytes",
+                                json_integer((json_int_t)sg_ane_part_held(e->g, &e->cut.parts[i], e->shape.rows, e->shape.keys)));
+        }
         sg_mil_program_free(mil);
         sg_ane_blobs_free(&blobs);
     }
@@ -404,7 +408,7 @@ static const struct arg_def own_defs[] = {
     {"rows", 0, ARG_COUNT, 0, "N", "32", 1, 512, "-m: rows of a dispatch: 1, 32, 64, 128, 256 or 512"},
     {"keys", 0, ARG_COUNT, 0, "N", "512", 32, 4096, "-m: rows of K and V that a state holds: a power of two"},
     {"layers", 0, ARG_TEXT, 0, "A-B", "all", 0, 0, "-m: these layers alone"},
-    {"fuse", 0, ARG_COUNT, 0, "N", "6", 1, 4096, "-m: most layers of a program"},
+    {"fuse", 0, ARG_COUNT, 0, "N", "what fits", 1, 4096, "-m: layers of a program"},
     {"output", 'o', ARG_FILE, 0, "DIR", NULL, 0, 0, "emit: where programs, weights and manifest.json go"},
     ARG_END};
 static const struct arg_group own = {"What", own_defs};

@@ -96,17 +96,34 @@ expect("and the helper", [h["op"] for h in thought["helper"]] == ["embed", "rows
 only = json.loads(run("mil", "explain", "-m", model, "--layers", "1-1", "--json")[1])
 expect("one layer alone", only["dispatches"] == 1 and only["helper"] == [], only)
 
-# The 110M Stories shape: a file of zeros without blocks on the disk; no weight is read.
-stories = os.path.join(top.name, "stories110M.bin")
-dim, hidden, deep, heads, vocab, context = 768, 2048, 12, 12, 32000, 1024
-numbers = vocab * dim + deep * (2 * dim + 4 * dim * dim + 3 * dim * hidden) + dim + context * dim // heads
-with open(stories, "wb") as f:
-    f.write(struct.pack("<7i", dim, hidden, deep, heads, heads, vocab, context))
-    f.truncate(28 + 4 * numbers)
-code, out, err = run("mil", "explain", "-m", stories, "--rows", 256, "--fuse", 6, "--json")
-r = json.loads(out or "{}")
-expect("110M: two layer dispatches, head apart", code == 0 and r["dispatches"] == 2 and "linear" in [h["op"] for h in r["helper"]], (code, out, err))
-expect("110M: weights of six layers each", code == 0 and [round(p["weight_bytes"] / 1e5) for p in r["programs"]] == [850, 850], out)
+
+def zeros(name, dim, hidden, deep, heads, kv):
+    """A model of that shape: a file of zeros without blocks on the disk; explaining reads no weight."""
+    path, vocab, context = os.path.join(top.name, name), 32000, 1024
+    numbers = vocab * dim + deep * (2 * dim + 2 * dim * dim + 2 * dim * dim // heads * kv + 3 * dim * hidden) + dim + context * dim // heads
+    with open(path, "wb") as f:
+        f.write(struct.pack("<7i", dim, hidden, deep, heads, kv, vocab, context))
+        f.truncate(28 + 4 * numbers)
+    return path
+
+
+def explained(*args):
+    code, out, err = run("mil", "explain", "-m", *args, "--rows", 256, "--json")
+    expect(f"{args}: explained", code == 0, err)
+    return json.loads(out)
+
+
+stories = zeros("stories110M.bin", 768, 2048, 12, 12, 12)
+for more in ([], ["--fuse", 6]):
+    r = explained(stories, *more)
+    expect("110M: two layer dispatches, head apart", r["dispatches"] == 2 and "linear" in [h["op"] for h in r["helper"]], r)
+    expect("110M: weights of six layers each", [round(p["weight_bytes"] / 1e5) for p in r["programs"]] == [850, 850], r)
+# 2 x 6 layers' K and V of 512 rows, 2 borders and 2 masks of 256 columns, an attention's rows and scores: in fp16.
+held = 2 * (2 * 12 * 768 * 512 + 2 * 768 * 256 + 2 * 512 * 256 + 256 * (4 * 768 + 2 * 12 * 512))
+expect("110M: what a dispatch holds", [p["held_bytes"] for p in r["programs"]] == [held, held], (held, r["programs"]))
+expect("110M: all in one, when asked", explained(stories, "--fuse", 12)["dispatches"] == 1)
+r = explained(zeros("wide.bin", 2048, 5632, 12, 32, 16))
+expect("a wider model is cut finer", 2 < r["dispatches"] < 12 and max(p["held_bytes"] for p in r["programs"]) <= 32 << 20, r)
 
 refused(2, ["mil", "emit", "-m", model, "--rows", 48, "-o", folder], "48 rows")
 refused(2, ["mil", "emit", "-m", model, "--keys", 700, "-o", folder], "700 keys")

@@ -85,7 +85,6 @@ static segue_status ane_open(struct sg_unit **out, const struct sg_unit_spec *sp
     struct sg_unit *u = sg_alloc(sizeof *u);
     if (!u) return sg_no_memory("unit ane", sizeof *u, err);
     u->base.ops = &sg_unit_ane;
-    u->layers = ANE_LAYERS;
     segue_status status = read_spec(spec, u, &o, err);
     if (status == SEGUE_OK) status = sg_npu_open(&u->device, &o, err);
     if (status == SEGUE_OK) status = sg_pool_open(&u->pool, o.threads, err);

@@ -14,7 +14,7 @@
 #include "unit/pool.h"
 #include "unit/unit.h"
 
-enum { ANE_KEYS_LEAST = 512, ANE_KEYS_MOST = 4096, ANE_ROWS_MOST = 512, ANE_ROWS_LEAST = 32, ANE_LAYERS = 6, ANE_SETS = 4 };
+enum { ANE_KEYS_LEAST = 512, ANE_KEYS_MOST = 4096, ANE_ROWS_MOST = 512, ANE_ROWS_LEAST = 32, ANE_SETS = 4 };
 
 struct sg_unit {
     struct sg_unit_base base;
@@ -23,7 +23,7 @@ struct sg_unit {
     struct sg_ane_device *device;
     struct sg_pool *pool;   /* the helper's threads */
     uint32_t rows;          /* of every dispatch; 0: as the run wants */
-    uint32_t layers;        /* most of a program */
+    uint32_t layers;        /* of every program; 0: as many as fit (lowercut.h) */
     struct sg_program *first; /* all programs of this unit */
 };
 /* What a spent budget of compiles asks for: everything unloaded, a new process. EUNSUPPORTED on a real engine. */

@@ -23,7 +23,7 @@ segue_status sg_ane_emit_open(struct sg_ane_emit *out, const struct sg_graph *g,
     segue_status status = o->sizes_only ? SEGUE_OK : sg_weights_finite(g, err);
     for (uint32_t i = 0; i < g->ops_n && status == SEGUE_OK; i++) status = sg_ane_can_lower(g, &g->ops[i], err);
     if (status == SEGUE_OK)
-        status = sg_ane_cut_make(&out->cut, g, o->layers ? o->layers : ANE_LAYERS, !g->vocab, err);
+        status = sg_ane_cut_make(&out->cut, g, o->layers, !g->vocab, err);
     if (status == SEGUE_OK) status = sg_ane_info_make(&out->info, g, keys, err);
     if (status != SEGUE_OK) sg_ane_emit_close(out);
     return status;

@@ -8,7 +8,7 @@
 struct sg_ane_emit_opts {
     uint32_t rows;   /* of a dispatch: 1, 32, 64, 128, 256 or 512; 0: 32 */
     uint32_t keys;   /* rows of K and V in a state: a power of two from 32 to 4096; 0: 512 */
-    uint32_t layers; /* most of a program; 0: as the unit */
+    uint32_t layers; /* of every program; 0: as many as fit (lowercut.h) */
     int sizes_only;  /* no weight is read: blobs have places and sizes, but no bytes */
 };
 struct sg_ane_emit {

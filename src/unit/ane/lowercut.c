@@ -39,6 +39,51 @@ uint64_t sg_ane_state_channels(const struct sg_graph *g, const struct sg_ane_par
     return (sum + SG_ANE_PAD - 1) / SG_ANE_PAD * SG_ANE_PAD;
 }
 
+static int slots_of(const struct sg_op *op, int32_t slots[2])
+{
+    if (op->code == SG_OP_ATTEND) {
+        slots[0] = op->u.attend.slot_k;
+        slots[1] = op->u.attend.slot_v;
+        return 2;
+    }
+    if (op->code != SG_OP_CONV && op->code != SG_OP_DELTA) return 0;
+    slots[0] = op->code == SG_OP_CONV ? op->u.conv.slot : op->u.delta.slot;
+    return 1;
+}
+
+/* --- what a dispatch holds --- */
+
+static uint64_t op_state(const struct sg_graph *g, const struct sg_op *op, uint32_t keys)
+{
+    int32_t slots[2];
+    uint64_t channels = 0;
+    for (int k = slots_of(op, slots); k--;) channels += sg_ane_slot_channels(&g->slots[slots[k]], keys);
+    return channels * keys * sizeof(uint16_t);
+}
+
+/* Places and masks; rotary angles are few beside them. */
+static uint64_t info_held(uint32_t rows, uint32_t keys) { return 2ull * keys * rows * sizeof(uint16_t); }
+
+/* Rows that go in and come out; of attention the scores before and after softmax too. */
+static uint64_t op_held(const struct sg_graph *g, const struct sg_op *op, uint32_t rows, uint32_t keys)
+{
+    uint64_t width = g->values[op->out].width;
+    for (int k = 0; k < SG_OP_INPUTS; k++) width += op->in[k].value < 0 ? 0 : op->in[k].width;
+    if (op->code == SG_OP_ATTEND) width += 2ull * op->u.attend.heads * keys;
+    return width * rows * sizeof(uint16_t);
+}
+
+uint64_t sg_ane_part_held(const struct sg_graph *g, const struct sg_ane_part *p, uint32_t rows, uint32_t keys)
+{
+    uint64_t most = 0, borders = (uint64_t)sg_ane_border_channels(g, p->in, p->in_n) + sg_ane_border_channels(g, p->out, p->out_n);
+    for (uint32_t i = 0; i < p->ops_n; i++) {
+        uint64_t bytes = op_held(g, &g->ops[p->ops[i]], rows, keys);
+        if (bytes > most) most = bytes;
+    }
+    return borders * rows * sizeof(uint16_t) + info_held(rows, keys) +
+           2 * sg_ane_state_channels(g, p, keys) * keys * sizeof(uint16_t) + most;
+}
+
 /* --- making --- */
 
 struct maker {
@@ -61,8 +106,13 @@ static void find_last(struct maker *m, int keep_outputs)
     for (uint32_t i = 0; keep_outputs && i < g->outputs_n; i++) m->last[g->outputs[i].value] = UINT32_MAX;
 }
 
-/* Operations that belong to no layer stay with the one before them. */
-static void number_parts(struct maker *m, uint32_t layers)
+static uint32_t layer_of(const struct sg_graph *g, const struct sg_op *op)
+{
+    return op->layer < (int32_t)g->layer_from ? 0 : (uint32_t)op->layer - g->layer_from;
+}
+
+/* Operations that belong to no layer stay with the one before them. part_of: [layers] by the rule, or NULL: `layers` each. */
+static void number_parts(struct maker *m, uint32_t layers, const uint32_t *part_of)
 {
     const struct sg_graph *g = m->g;
     uint32_t now = 0;
@@ -70,27 +120,42 @@ static void number_parts(struct maker *m, uint32_t layers)
     for (uint32_t i = 0; i < g->ops_n; i++) {
         m->part[i] = UINT32_MAX;
         if (sg_ane_helpers_why(g, &g->ops[i])) continue;
-        uint32_t layer = g->ops[i].layer < (int32_t)g->layer_from ? 0 : (uint32_t)g->ops[i].layer - g->layer_from;
-        if (layer / layers > now) now = layer / layers;
+        uint32_t layer = layer_of(g, &g->ops[i]), to = part_of ? part_of[layer] : layer / layers;
+        if (to > now) now = to;
         m->part[i] = now;
         any = 1;
     }
     m->cut->parts_n = any ? now + 1 : 0;
 }
 
-static segue_status starve(segue_error *err) { return sg_no_memory("cut of a graph", 0, err); }
-
-static int slots_of(const struct sg_op *op, int32_t slots[2])
+/* Layers one by one to the part at hand, while it holds what may be held. part_of, and room for two sums: [layers]. */
+static void by_rule(const struct sg_graph *g, uint32_t *part_of, uint64_t *own, uint64_t *most)
 {
-    if (op->code == SG_OP_ATTEND) {
-        slots[0] = op->u.attend.slot_k;
-        slots[1] = op->u.attend.slot_v;
-        return 2;
+    uint64_t state = 0, widest = 0, width = 0;
+    uint32_t part = 0, from = 0;
+    for (uint32_t i = 0; i < g->ops_n; i++) {
+        if (sg_ane_helpers_why(g, &g->ops[i])) continue;
+        uint64_t bytes = op_held(g, &g->ops[i], SG_ANE_CUT_ROWS, SG_ANE_CUT_KEYS);
+        uint32_t layer = layer_of(g, &g->ops[i]);
+        if (bytes > most[layer]) most[layer] = bytes;
+        own[layer] += op_state(g, &g->ops[i], SG_ANE_CUT_KEYS);
+        if (g->ops[i].code == SG_OP_NORM && g->ops[i].in[0].width > width) width = g->ops[i].in[0].width; /* as wide as a border */
     }
-    if (op->code != SG_OP_CONV && op->code != SG_OP_DELTA) return 0;
-    slots[0] = op->code == SG_OP_CONV ? op->u.conv.slot : op->u.delta.slot;
-    return 1;
+    uint64_t fixed = 2 * sizeof(uint16_t) * width * SG_ANE_CUT_ROWS + info_held(SG_ANE_CUT_ROWS, SG_ANE_CUT_KEYS);
+    for (uint32_t layer = 0; layer < g->layers; layer++) {
+        if (most[layer] > widest) widest = most[layer];
+        if (layer > from && (layer - from == SG_ANE_LAYERS || fixed + 2 * (state + own[layer]) + widest > SG_ANE_HELD_MOST)) {
+            part++;
+            from = layer;
+            state = 0;
+            widest = most[layer];
+        }
+        state += own[layer];
+        part_of[layer] = part;
+    }
 }
+
+static segue_status starve(segue_error *err) { return sg_no_memory("cut of a graph", 0, err); }
 
 static segue_status fill_part(struct maker *m, uint32_t at, segue_error *err)
 {
@@ -134,7 +199,11 @@ static segue_status make(struct maker *m, uint32_t layers, int keep_outputs, seg
     c->before = sg_arena_alloc(a, (g->ops_n + 1) * sizeof *c->before);
     c->behind = sg_arena_alloc(a, (g->ops_n + 1) * sizeof *c->behind);
     if (!m->last || !m->part || !m->made || !c->before || !c->behind) return starve(err);
-    number_parts(m, layers);
+    uint32_t *part_of = sg_arena_alloc(a, ((size_t)g->layers + 1) * sizeof *part_of);
+    uint64_t *own = sg_arena_alloc(a, ((size_t)g->layers + 1) * sizeof *own), *most = sg_arena_alloc(a, ((size_t)g->layers + 1) * sizeof *most);
+    if (!part_of || !own || !most) return starve(err);
+    by_rule(g, part_of, own, most);
+    number_parts(m, layers, layers ? NULL : part_of);
     find_last(m, keep_outputs);
     c->parts = sg_arena_alloc(a, (c->parts_n + 1) * sizeof *c->parts);
     if (!c->parts) return starve(err);

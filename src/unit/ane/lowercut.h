@@ -22,7 +22,11 @@ struct sg_ane_cut {
     struct sg_arena arena;
 };
 
-/* layers: most layers of a part. keep_outputs: values that are outputs of the graph live to the end. EMEMORY. */
+/* The rule for a cut: layers go into a part, at most six, while a dispatch of 256 rows against 512 keys holds no more
+ * than 32 MB: from there on engines spill (constraint 20). Weights do not count: they are streamed once, however the
+ * graph is cut. */
+enum { SG_ANE_LAYERS = 6, SG_ANE_CUT_ROWS = 256, SG_ANE_CUT_KEYS = 512, SG_ANE_HELD_MOST = 32 << 20 };
+/* layers: of each part, whatever it holds; 0: by the rule. keep_outputs: values that are outputs of the graph live to the end. EMEMORY. */
 segue_status sg_ane_cut_make(struct sg_ane_cut *out, const struct sg_graph *g, uint32_t layers, int keep_outputs,
                              segue_error *err);
 void sg_ane_cut_free(struct sg_ane_cut *c);
@@ -35,5 +39,9 @@ uint32_t sg_ane_border_channels(const struct sg_graph *g, const int32_t *values,
  * for each row. CONV and DELTA: their numbers one after the other, `keys` in a channel. */
 uint64_t sg_ane_slot_channels(const struct sg_slot *s, uint32_t keys);
 uint64_t sg_ane_state_channels(const struct sg_graph *g, const struct sg_ane_part *p, uint32_t keys);
+
+/* What a dispatch of a part holds at once, in bytes: its surfaces (values, info, the state coming and going) and what the
+ * widest operation reads and writes, less weights. */
+uint64_t sg_ane_part_held(const struct sg_graph *g, const struct sg_ane_part *p, uint32_t rows, uint32_t keys);
 
 #endif
