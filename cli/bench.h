@@ -3,6 +3,7 @@
 #define SEGUE_CLI_BENCH_H
 
 #include "bench_out.h"
+#include "meter.h"
 #include "place.h"
 #include "progress.h"
 
@@ -11,6 +12,7 @@ struct bench {
     struct place place;
     struct bench_out *out;
     struct progress progress;
+    struct meter meter;
     size_t sequences, repeats, threads;
     uint64_t seed;
 };

@@ -17,6 +17,7 @@ struct chat {
     struct lines *lines;
     struct ahead *ahead; /* two units: the next turn is read while this one is answered */
     struct trace trace;
+    struct meter meter;
     bool edited; /* on a terminal */
     uint64_t seed;
     const char *reuse_reason; /* of the next answer, when the session knows no better one than first-use */

@@ -320,6 +320,28 @@ static void stream_beside(struct bench *b, size_t generated, struct sample *s)
         s->stream_gb_s = 0;
 }
 
+/* Joules a token over enough runs of a case to outlast the counter's steps; negative: not measured. These runs come after
+ * the timed ones, and hold what stands between two runs as well. */
+static segue_status energy_of(struct bench *b, size_t prompt, size_t generated, size_t depth, double *each, double *watts,
+                              segue_error *err)
+{
+    static const uint64_t LEAST_NS = 1000000000;
+    struct sample unused;
+    segue_status st = SEGUE_OK;
+    size_t runs = 0;
+    double before = meter_read(&b->meter);
+    uint64_t begun = out_now_ns(), hash = FNV_BASIS;
+    *each = *watts = -1;
+    if (before < 0 || depth) return SEGUE_OK; /* what stands before would be counted as well */
+    for (; !st && out_now_ns() - begun < LEAST_NS; runs++)
+        st = measure(b, prompt, generated, depth, &unused, &hash, err);
+    double after = meter_read(&b->meter);
+    if (st || after < before) return st;
+    *watts = (after - before) * 1e9 / (double)(out_now_ns() - begun);
+    *each = (after - before) / ((double)runs * (double)(prompt + generated) * (double)b->sequences);
+    return SEGUE_OK;
+}
+
 /* One case as an object, all of its fields present in every row. */
 static json_t *row(struct bench *b, size_t prompt, size_t generated, size_t depth,
                    const struct sample *samples, uint64_t hash)
@@ -362,7 +384,13 @@ static segue_status one_case(struct bench *b, size_t prompt, size_t generated, s
         if (!st) stream_beside(b, generated, &samples[i]);
         progress_step(&b->progress, i + 1, b->repeats, false);
     }
-    if (!st) st = bench_out_row(b->out, row(b, prompt, generated, depth, samples, hash), err);
+    double each, watts;
+    if (!st) st = energy_of(b, prompt, generated, depth, &each, &watts, err);
+    if (!st) {
+        json_t *o = row(b, prompt, generated, depth, samples, hash);
+        json_object_set_new(o, "energy", meter_json(&b->meter, generated ? -1 : each, generated ? each : -1, watts));
+        st = bench_out_row(b->out, o, err);
+    }
     free(samples);
     return st;
 }
@@ -380,6 +408,7 @@ static int cases(struct bench *b)
                     *d = depths_n ? depths : &preset_d;
     segue_status st = SEGUE_OK;
     int code = place_open(&b->place, &b->args, 0);
+    if (!code && (code = meter_open(&b->meter, &b->args, &b->place))) place_close(&b->place);
     if (!code) {
         for (size_t i = 0; i < (depths_n ? depths_n : 1) && !st; i++) {
             for (size_t k = 0; k < (prompts_n ? prompts_n : 1) && !st; k++)
@@ -445,6 +474,7 @@ static const struct arg_def own_defs[] = {
     {"sequences", 0, ARG_COUNT, 0, "N", "1", 1, 256, "sequences at once"},
     {"seed", 0, ARG_COUNT, 0, "S", "1", 0, 0, "seed of the prompt's ids"},
     {"no-warmup", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "no unmeasured run before each row"},
+    {"meter", 0, ARG_TEXT, ARG_MINOR, "nvml|none", "none", 0, 0, "joules a token, as the GPUs count them"},
     {"unit", 0, ARG_TEXT, 0, "U", "the fastest real unit", 0, 0, "the unit (see segue units)"},
     {"threads", 't', ARG_COUNTS, 0, "N,..", "all cores", 1, 4096, "threads of cpu units"},
     {"prefill", 0, ARG_TEXT, ARG_MANY | ARG_MINOR, "U[@A-B]", NULL, 0, 0, "read the prompt on this unit"},

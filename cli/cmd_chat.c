@@ -155,6 +155,7 @@ segue_status chat_answer(struct chat *c, segue_error *err)
         answer_begin(&a, &c->place, &c->args, c->session, begun, !args_has(&c->args, "json"));
         a.waiting = sessions_waiting(c->session);
         a.ahead = c->ahead;
+        answer_meter(&a, &c->meter);
         answer_run(&a);
         interrupt_unwatch(c->session);
         if (a.text.len || a.finish)
@@ -282,6 +283,7 @@ static int run(struct args *args)
     struct chat c = {.args = args_copy(args), .messages = json_array(), .turns = json_array()};
     segue_error err;
     int code = place_open(&c.place, args, 0);
+    if (!code) code = meter_open(&c.meter, args, &c.place);
     if (code) {
         close_all(&c);
         return code;

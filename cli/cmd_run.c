@@ -23,6 +23,7 @@ struct job {
     const char *reuse_reason; /* when the session knows no better one than first-use */
     uint64_t begun_ns;
     struct trace trace;
+    struct meter meter;
 };
 
 /* The answer is there; say what it was and how it went. */
@@ -122,6 +123,7 @@ static int answer(struct job *j)
     }
     if (st) return out_error(&err, unsupported);
     answer_begin(&j->answer, &j->place, j->args, j->session, j->begun_ns, !json);
+    answer_meter(&j->answer, &j->meter);
     if (j->prompt.given) j->answer.waiting = sessions_waiting(j->session);
     answer_run(&j->answer);
     interrupt_hold(true);
@@ -146,6 +148,15 @@ static int run(struct args *args)
     }
     int code = place_open(&j.place, args, 0);
     if (code) return code;
+    code = meter_open(&j.meter, args, &j.place);
+    if (!code && j.meter.name && args_has(args, "requests")) {
+        out_fail(&err, SEGUE_EARG, "flag --meter: with --requests: answers overlap, their energy cannot be told apart");
+        code = out_error(&err, EXIT_NOT_HERE);
+    }
+    if (code) {
+        place_close(&j.place);
+        return code;
+    }
     trace_begin(&j.trace, args);
     j.begun_ns = out_now_ns();
     code = args_has(args, "requests") ? requests_run(args, &j.place, &j.trace) : answer(&j);

@@ -106,6 +106,6 @@ static const struct arg_def report_defs[] = {
      "compute the last N tokens of the prompt on the decoding unit too, and compare"},
     {"record", 0, ARG_FILE, ARG_LATER | ARG_MINOR, "FILE", NULL, 0, 0, "record the run for segue replay"},
     {"trace", 0, ARG_FILE, ARG_MINOR, "FILE", NULL, 0, 0, "write what ran when, in Chrome's trace format"},
-    {"meter", 0, ARG_TEXT, ARG_LATER | ARG_MINOR, "METER", "none", 0, 0, "measure energy"},
+    {"meter", 0, ARG_TEXT, ARG_MINOR, "nvml|none", "none", 0, 0, "measure energy: what the GPUs of this run count"},
     ARG_END};
 const struct arg_group flags_reports = {"Reports", report_defs};

@@ -126,7 +126,14 @@ void answer_begin(struct answer *a, const struct place *p, const struct args *ar
     }
     reserve(a);
     a->at_begin = a->at_first = a->at_end = SEGUE_INIT(segue_stats);
+    a->joules[0] = a->joules[1] = a->joules[2] = -1;
     segue_session_stats_get(session, &a->at_begin, &ignored);
+}
+
+void answer_meter(struct answer *a, struct meter *m)
+{
+    a->meter = m;
+    a->joules[0] = meter_read(m);
 }
 
 /* Kept and, when it goes to stdout, written at once: whoever reads it waits for each word. */
@@ -216,6 +223,7 @@ static bool end(struct answer *a, const char *finish, segue_status status)
         a->status = SEGUE_EIO;
     }
     a->end_ns = out_now_ns();
+    a->joules[2] = a->meter ? meter_read(a->meter) : -1;
     if (a->session) segue_session_stats_get(a->session, &a->at_end, &ignored);
     return true;
 }
@@ -237,6 +245,7 @@ bool answer_take(struct answer *a, segue_status status, int32_t token, const seg
     if (a->ids_n == 1) {
         a->first_ns = out_now_ns();
         segue_session_stats_get(a->session, &a->at_first, &ignored);
+        a->joules[1] = a->meter ? meter_read(a->meter) : -1;
     }
     if (st == SEGUE_ECANCELED) return end(a, "cancel", SEGUE_OK);
     if (st < 0) return end(a, NULL, st);

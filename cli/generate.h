@@ -4,6 +4,7 @@
 #define SEGUE_CLI_GENERATE_H
 
 #include "ahead.h"
+#include "meter.h"
 #include "place.h"
 
 /* How tokens are chosen, from flags, the model's own defaults, or llama.cpp's. */
@@ -35,12 +36,16 @@ struct answer {
     segue_error err;
     uint64_t begun_ns, first_ns, end_ns;
     segue_stats at_begin, at_first, at_end;
+    struct meter *meter; /* NULL: none */
+    double joules[3];    /* when it began, at the first token, at the end; negative: not measured */
 };
 
 /* begun_ns: when the request came in. The session is the caller's. `waiting` may be set after it, for the
  * progress of a long prompt. */
 void answer_begin(struct answer *a, const struct place *p, const struct args *args, segue_session *session,
                   uint64_t begun_ns, bool to_stdout);
+/* From now on energy is read at the turns of the answer. */
+void answer_meter(struct answer *a, struct meter *m);
 /* Take one token with the status that came with it; true when the answer has ended (finish or status says
  * how). */
 bool answer_take(struct answer *a, segue_status status, int32_t token, const segue_error *err);

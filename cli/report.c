@@ -226,12 +226,13 @@ static json_t *units_json(const struct report *r)
     return list;
 }
 
-static void put_energy(json_t *o)
+static json_t *energy_json(const struct answer *a)
 {
-    static const char *const names[] = {"prefill_j", "decode_j", "package_w", "rails", "samples", "meter"};
-    json_t *e = json_object();
-    for (size_t i = 0; i < 6; i++) out_null(e, names[i], "no meter in this build");
-    json_object_set_new(o, "energy", e);
+    const double *j = a->joules;
+    bool read = j[0] >= 0 && (a->first_ns ? j[1] : j[2]) >= j[0], wrote = a->first_ns && j[1] >= 0 && j[2] >= j[1];
+    double whole = read ? (wrote ? j[2] : a->first_ns ? j[1] : j[2]) - j[0] : -1;
+    return meter_json(a->meter, read ? (a->first_ns ? j[1] : j[2]) - j[0] : -1, wrote ? j[2] - j[1] : -1,
+                      whole >= 0 ? whole * 1e9 / (double)(a->end_ns - a->begun_ns) : -1);
 }
 
 static void put_text(json_t *o, const struct report *r)
@@ -322,7 +323,7 @@ json_t *report_json(const struct report *r)
     json_object_set_new(o, "machine", machine_json());
     json_object_set_new(o, "compiles", json_integer((json_int_t)e->compiles));
     json_object_set_new(o, "dispatches", json_integer((json_int_t)(e->dispatches - b->dispatches)));
-    put_energy(o);
+    json_object_set_new(o, "energy", energy_json(a));
     json_object_set_new(o, "units", units_json(r));
     json_object_set_new(o, "lost", lost_json(b, e));
     out_null(o, "plan", "no planner in this build");

@@ -103,6 +103,8 @@ typedef struct segue_unit_info {
     uint32_t simulated;      /* 1: stands in for hardware that is not here; never chosen unless named */
     uint64_t memory_bytes;   /* that states and weights may use; 0 = not known */
     uint32_t pid;            /* the process that computes; 0 = this one */
+    uint32_t count_joules;   /* in, segue_unit_info_get: 1 = fill joules, which may take a while the first time */
+    double joules;           /* used by the unit's device since some moment; negative = it does not count */
 } segue_unit_info;
 
 /* Every unit that this build knows or could know. Writes at most cap entries, *n = how many there are. */

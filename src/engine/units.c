@@ -2,6 +2,7 @@
  * it. The only file that sees all units; it names none of them. SPDX-License-Identifier: MIT */
 #include "engine/units.h"
 
+#include <stddef.h>
 #include <string.h>
 #include <time.h>
 
@@ -152,11 +153,23 @@ void segue_unit_close(segue_unit *u)
     sg_free(u);
 }
 
+/* The only field that is read; a caller's struct may be older and shorter. */
+static uint32_t asks_joules(const segue_unit_info *out)
+{
+    const size_t end = offsetof(segue_unit_info, count_joules) + sizeof out->count_joules;
+    return out && out->size >= end && out->count_joules;
+}
+
 segue_status segue_unit_info_get(const segue_unit *unit, segue_unit_info *out, segue_error *err)
 {
     struct sg_unit_desc now; /* a restarted unit may be another process */
     if (!unit) return sg_fail(err, SEGUE_EARG, "unit not described: no unit given; open one");
-    sg_ops_of(unit->unit)->describe(unit->unit, &now);
+    const struct sg_unit_ops *ops = sg_ops_of(unit->unit);
+    ops->describe(unit->unit, &now);
+    now.info.joules = -1;
+    now.info.count_joules = asks_joules(out);
+    if (now.info.count_joules && ops->meter && ops->meter(unit->unit, &now.info.joules, NULL) != SEGUE_OK)
+        now.info.joules = -1;
     return sg_sized_out(out, &now.info, sizeof now.info, "unit info", err);
 }
 

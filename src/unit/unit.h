@@ -174,6 +174,7 @@ struct sg_unit_ops {
     const char *(*kept)(const struct sg_program *p, const char **why);
     /* Compiles that an engine's own compiler did for it; NULL: each program is one. */
     uint64_t (*compiles)(const struct sg_program *p);
+    /* Joules since some moment before open; any thread, beside runs too. */
     segue_status (*meter)(struct sg_unit *u, double *joules, segue_error *err);
     /* After ELOST: bring the unit back; nothing else runs on it. Programs are valid again, states and runs of before stay
      * lost. OK also when it was not lost. */

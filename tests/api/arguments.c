@@ -270,7 +270,9 @@ static void units_by_spec(void **state)
     assert_true(s == SEGUE_OK || s == SEGUE_EUNIT);
     if (s == SEGUE_OK) {
         segue_unit_info info = SEGUE_INIT(segue_unit_info);
+        info.count_joules = 1;
         assert_int_equal(segue_unit_info_get(u, &info, &err), SEGUE_OK);
+        assert_true(info.joules < 0 || strcmp(info.kind, "cpu") != 0);
         assert_string_not_equal(info.kind, "ref"); /* never chosen unless named */
         assert_int_equal(info.simulated, 0);
     }

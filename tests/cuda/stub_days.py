@@ -70,6 +70,17 @@ for n in (2, 40, 90):
 r = call("run", "--unit", "cuda:0", *task, SEGUE_STUB="lost:3")
 expect("lost with nowhere to go", r.returncode == 7 and "STUB_ERROR" in r.stderr, r.stderr)
 
+# The stub's card uses half a joule between two readings: at the start, at the first token, at the end.
+r = call("run", "--unit", "cuda:0", *task, "--meter", "nvml")
+e = json.loads(r.stdout)["energy"] if r.returncode == 0 else {}
+expect("energy of a run", e.get("prefill_j") == 0.5 and e.get("decode_j") == 0.5 and e["package_w"] > 0, r.stderr or e)
+r = call("bench", "--unit", "cuda:0", "-m", model, "-p", "4", "-n", "3", "-r", "1", "--meter", "nvml", "-o", "json")
+rows = [row["energy"] for row in json.loads(r.stdout)] if r.returncode == 0 else []
+expect("energy in bench", len(rows) == 2 and rows[0]["prefill_j"] > 0 and rows[1]["decode_j"] > 0, r.stderr or rows)
+for args, env in ((("--unit", "cuda:0"), {"SEGUE_STUB_NVML": "deaf"}), (("--unit", "cpu"), {})):
+    r = call("run", *args, *task, "--meter", "nvml", **env)
+    expect(f"no meter, {args}", r.returncode == 3 and "meter" in r.stderr, r.stderr)
+
 n = 1
 while n < 2500:
     for form in ("once", "from"):

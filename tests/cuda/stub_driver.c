@@ -99,6 +99,7 @@ API(cuDeviceGetAttribute, (int *v, int which, int card),
                       : which == 76 ? 0
                       : which == 97 ? 232448
                                     : 4;)
+API(cuDeviceGetUuid, (unsigned char *u, int card), UNUSED(card) for (int i = 0; i < 16; i++) u[i] = (unsigned char)i;)
 API(cuDevicePrimaryCtxRetain, (void **c, int card), UNUSED(card) *c = &alive; alive++;)
 FREES(cuDevicePrimaryCtxRelease_v2, (int card), UNUSED(card) alive--;)
 FREES(cuCtxPushCurrent_v2, (void *c), UNUSED(c))

@@ -7,9 +7,12 @@ if(cuda IN_LIST SEGUE_UNITS)
     set_target_properties(cuda_stub_${kind} PROPERTIES OUTPUT_NAME cuda SOVERSION 1 C_VISIBILITY_PRESET default
       LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/stub_${kind})
   endforeach()
+  add_library(cuda_stub_nvml SHARED ${CMAKE_CURRENT_LIST_DIR}/stub_nvml.c)
+  set_target_properties(cuda_stub_nvml PROPERTIES OUTPUT_NAME nvidia-ml SOVERSION 1 C_VISIBILITY_PRESET default
+    LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/stub_whole)
   target_compile_definitions(cuda_stub_short PRIVATE STUB_SHORT)
   segue_test(cuda_stub "small;fault;quick" ${CMAKE_CURRENT_LIST_DIR}/cuda_stub.c)
-  add_dependencies(cuda_stub cuda_stub_whole cuda_stub_short)
+  add_dependencies(cuda_stub cuda_stub_whole cuda_stub_short cuda_stub_nvml)
   segue_script(cuda_stub_lacks_one "small;fault;quick" $<TARGET_FILE:cuda_stub>)
   set_property(TEST cuda_stub APPEND PROPERTY ENVIRONMENT
     "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/stub_whole")

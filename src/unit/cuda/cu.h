@@ -47,10 +47,25 @@ struct cu_kernels {
     cu_fn flash[2][3]; /* fp16, bf16; heads of 64, 128, 256; NULL: none */
 };
 
+/* X(name in this file, NVML's symbol, arguments) */
+#define CU_NVML(X)                                                                             \
+    X(init, "nvmlInit_v2", (void))                                                             \
+    X(get, "nvmlDeviceGetHandleByUUID", (const char *uuid, void **card))                       \
+    X(energy, "nvmlDeviceGetTotalEnergyConsumption", (void *card, unsigned long long *mj))     \
+    X(stop, "nvmlShutdown", (void))
+struct cu_nvml {
+    void *library, *card; /* card NULL: not open */
+#define X(name, symbol, args) int (*name) args;
+    CU_NVML(X)
+#undef X
+};
+
 struct sg_unit {
     struct sg_unit_base base;
     struct sg_unit_desc desc;
     struct cu_driver d;
+    struct cu_nvml nvml;
+    pthread_mutex_t metering; /* guards nvml */
     struct cu_blas blas; /* .handle NULL: not installed */
     cu_card card;
     cu_ctx ctx;

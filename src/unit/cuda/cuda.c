@@ -1,7 +1,6 @@
 /* cuda.c: the unit `cuda`: its table, which GPUs are here and why not, opening one, kernels, memory and
  * copies through pinned staging. What a graph becomes is in fuse.c; nothing here knows an op.
  * SPDX-License-Identifier: MIT */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include "base/clock.h"
 #include "unit/cuda/cu.h"
 #include "unit/cuda/images.h"
+#include "unit/cuda/nvml.h"
 #include "unit/spec.h"
 
 enum { GPUS_MOST = 16, ATTEND_STATIC = 16384 }; /* shared memory that attention has by itself */
@@ -298,9 +298,11 @@ static void cu_close(struct sg_unit *u)
         cu_leave(u);
         u->d.release(u->card);
     }
+    cu_nvml_close(&u->nvml);
     cu_driver_close(&u->d);
     pthread_mutex_destroy(&u->copying);
     pthread_mutex_destroy(&u->pooling);
+    pthread_mutex_destroy(&u->metering);
     sg_free(u);
 }
 
@@ -367,6 +369,7 @@ static segue_status cu_open(struct sg_unit **out, const struct sg_unit_spec *spe
     if (!u) return sg_no_memory("unit cuda", sizeof *u, err);
     pthread_mutex_init(&u->copying, NULL);
     pthread_mutex_init(&u->pooling, NULL);
+    pthread_mutex_init(&u->metering, NULL);
     u->base.ops = &sg_unit_cuda;
     u->pdl = u->graphs = 1;
     u->waves = 4;
@@ -445,34 +448,6 @@ static segue_status cu_stream_rate(struct sg_unit *u, uint64_t bytes, double *gb
     pthread_mutex_unlock(&u->copying);
     cu_room_free(u, &p);
     return status;
-}
-
-/* Energy since the driver was loaded, from NVML, which is opened for this one question. */
-static segue_status cu_meter(struct sg_unit *u, double *joules, segue_error *err)
-{
-    static const char *const names[] = {"nvmlInit_v2", "nvmlDeviceGetHandleByIndex_v2",
-                                        "nvmlDeviceGetTotalEnergyConsumption", "nvmlShutdown"};
-    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL), *found[4] = {0}, *card = NULL;
-    int (*init)(void), (*get)(unsigned, void **), (*energy)(void *, unsigned long long *), (*stop)(void);
-    unsigned long long mj = 0;
-    int ok = library != NULL;
-    for (int i = 0; i < 4 && ok; i++) ok = (found[i] = dlsym(library, names[i])) != NULL;
-    if (ok) {
-        memcpy(&init, &found[0], sizeof init);
-        memcpy(&get, &found[1], sizeof get);
-        memcpy(&energy, &found[2], sizeof energy);
-        memcpy(&stop, &found[3], sizeof stop);
-        ok = !init();
-        if (ok) {
-            ok = !get((unsigned)u->card, &card) && !energy(card, &mj);
-            stop();
-        }
-    }
-    if (library) dlclose(library);
-    if (!ok)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "energy not measured: unit cuda: NVML does not tell it here");
-    *joules = (double)mj * 1e-3;
-    return SEGUE_OK;
 }
 
 const struct sg_unit_ops sg_unit_cuda = {

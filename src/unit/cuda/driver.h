@@ -48,6 +48,7 @@ struct cu_launch {
     X(name, "cuDeviceGetName", (char *name, int cap, cu_card card))                        \
     X(total, "cuDeviceTotalMem_v2", (size_t *bytes, cu_card card))                         \
     X(attribute, "cuDeviceGetAttribute", (int *value, int which, cu_card card))            \
+    X(uuid, "cuDeviceGetUuid", (unsigned char *uuid, cu_card card))                        \
     X(retain, "cuDevicePrimaryCtxRetain", (cu_ctx *ctx, cu_card card))                     \
     X(release, "cuDevicePrimaryCtxRelease_v2", (cu_card card))                             \
     X(push, "cuCtxPushCurrent_v2", (cu_ctx ctx))                                           \

@@ -1,0 +1,32 @@
+/* stub_nvml.c: stands in for libnvidia-ml.so.1 in tests: one card, of the stub driver's UUID, that uses half a joule between
+ * two readings. SEGUE_STUB_NVML=deaf: it does not count. SPDX-License-Identifier: MIT */
+#include <stdlib.h>
+#include <string.h>
+
+static int started;
+static unsigned long long used = 1000;
+
+int nvmlInit_v2(void), nvmlShutdown(void), nvmlDeviceGetHandleByUUID(const char *uuid, void **card),
+    nvmlDeviceGetTotalEnergyConsumption(void *card, unsigned long long *mj);
+
+int nvmlInit_v2(void)
+{
+    started++;
+    return 0;
+}
+
+int nvmlShutdown(void) { return --started < 0; }
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **card)
+{
+    *card = &started;
+    return !started || strcmp(uuid, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f") != 0;
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(void *card, unsigned long long *mj)
+{
+    const char *set = getenv("SEGUE_STUB_NVML");
+    if (card != &started || (set && !strcmp(set, "deaf"))) return 3;
+    *mj = used += 500;
+    return 0;
+}
