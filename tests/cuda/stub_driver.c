@@ -90,7 +90,7 @@ static void give(unsigned long long p)
 
 API(cuInit, (unsigned f), UNUSED(f) if (mode("old")) return OLD;)
 API(cuDriverGetVersion, (int *v), *v = 12080;)
-API(cuDeviceGetCount, (int *n), *n = mode("none") ? 0 : 1;)
+API(cuDeviceGetCount, (int *n), *n = mode("none") ? 0 : 2;)
 API(cuDeviceGet, (int *card, int i), *card = i;)
 API(cuDeviceGetName, (char *name, int cap, int card), UNUSED(card) strncpy(name, "stub", (size_t)cap);)
 API(cuDeviceTotalMem_v2, (size_t * n, int card), UNUSED(card) *n = card_bytes();)
@@ -121,6 +121,9 @@ API(cuMemcpyDtoHAsync_v2, (void *to, unsigned long long from, size_t n, void *s)
     UNUSED(s) memcpy(to, (const void *)from, n);)
 API(cuMemcpyDtoDAsync_v2, (unsigned long long to, unsigned long long from, size_t n, void *s),
     UNUSED(s) memcpy((void *)to, (const void *)from, n);)
+API(cuMemcpyPeerAsync, (unsigned long long to, void *a, unsigned long long from, void *b, size_t n, void *s),
+    UNUSED(a) UNUSED(b) UNUSED(s) memcpy((void *)to, (const void *)from, n);)
+API(cuCtxEnablePeerAccess, (void *c, unsigned f), UNUSED(c) UNUSED(f))
 API(cuMemsetD8Async, (unsigned long long to, unsigned char v, size_t n, void *s),
     UNUSED(s) memset((void *)to, v, n);)
 API(cuCtxGetStreamPriorityRange, (int *least, int *greatest), *least = 0; *greatest = -5;)

@@ -68,7 +68,7 @@ struct sg_unit {
     pthread_mutex_t metering; /* guards nvml */
     struct cu_blas blas; /* .handle NULL: not installed */
     cu_card card;
-    cu_ctx ctx;
+    cu_ctx ctx, reaches; /* reaches: of the GPU that states were last passed to directly */
     uint32_t sms, major, shared_max; /* bytes of shared memory that a block may ask for */
     uint32_t pdl, waves, graphs; /* tuning: programmatic launch, blocks per multiprocessor, captured steps */
     cu_mod modules[8];
@@ -268,6 +268,12 @@ segue_status cu_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint
                           enum sg_storage storage, void *out, segue_error *err);
 segue_status cu_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
                           enum sg_storage storage, const void *in, segue_error *err);
+/* What a step ahead may still be doing to the state is over. Marks are forgotten. A slot has room for so many rows, or
+ * for all of it. */
+void cu_state_settle(struct sg_state *s);
+void cu_state_forget(struct sg_state *s);
+segue_status cu_slot_room(struct sg_state *s, uint32_t slot, uint64_t rows, segue_error *err);
+segue_status cu_state_pass(struct sg_state *to, struct sg_state *from, segue_error *err); /* cudapass.c */
 /* For runs: take (refused when busy), make room for rows in all, move on, give back. */
 segue_status cu_state_take(struct sg_state *s, uint64_t rows, segue_error *err);
 void cu_state_moved(struct sg_state *s, uint64_t rows);

@@ -50,7 +50,7 @@ static segue_status clear_bytes(struct sg_unit *u, cu_ptr to, size_t n, segue_er
 
 /* A step ahead only reads what is held, but what changes or frees memory has to wait for it; it is dropped
  * then. */
-static void settle(struct sg_state *s)
+void cu_state_settle(struct sg_state *s)
 {
     s->version++;
     if (!s->ahead) return;
@@ -97,26 +97,35 @@ static segue_status slot_grow(struct sg_unit *u, struct cu_slot *s, uint64_t row
     return SEGUE_OK;
 }
 
+/* A bare state has no memory: it gets another one's, or its own by cu_slot_room. */
 static segue_status slot_begin(struct sg_state *st, struct cu_slot *s, const struct sg_slot *slot,
-                               uint64_t rows, segue_error *err)
+                               uint64_t rows, int bare, segue_error *err)
 {
     s->slot = *slot;
     s->row_bytes = sg_slot_row_bytes(slot, st->storage);
     s->fixed_bytes = sg_slot_fixed_bytes(slot);
+    st->fixed_bytes += s->fixed_bytes;
+    if (bare) return SEGUE_OK;
     if (is_rows(s)) return slot_grow(st->base.unit, s, rows ? rows : 1, err);
     SG_TRY(cu_piece_take(st->base.unit, s->fixed_bytes, &s->memory, err));
-    st->fixed_bytes += s->fixed_bytes;
     return clear_bytes(st->base.unit, s->memory, s->fixed_bytes, err);
 }
 
+segue_status cu_slot_room(struct sg_state *s, uint32_t slot, uint64_t rows, segue_error *err)
+{
+    struct cu_slot *c = &s->slots[slot];
+    if (is_rows(c)) return slot_grow(s->base.unit, c, rows ? rows : 1, err);
+    return c->memory ? SEGUE_OK : cu_piece_take(s->base.unit, c->fixed_bytes, &c->memory, err);
+}
+
 static segue_status state_fill(struct sg_state *st, const struct sg_slot *slots, uint32_t n, uint64_t rows,
-                               segue_error *err)
+                               int bare, segue_error *err)
 {
     st->slots = sg_alloc(n * sizeof *st->slots);
     st->marks = sg_alloc(st->marks_cap * sizeof *st->marks);
     if (!st->slots || !st->marks) return sg_no_memory("state", n * sizeof *st->slots, err);
     st->slots_n = n;
-    for (uint32_t i = 0; i < n; i++) SG_TRY(slot_begin(st, &st->slots[i], &slots[i], rows, err));
+    for (uint32_t i = 0; i < n; i++) SG_TRY(slot_begin(st, &st->slots[i], &slots[i], rows, bare, err));
     return moved_all(st->base.unit, err);
 }
 
@@ -137,7 +146,7 @@ segue_status cu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32
     st->marks_cap = o && o->undo ? o->undo : CU_MARKS;
     pthread_mutex_init(&st->lock, NULL);
     pthread_cond_init(&st->moved, NULL);
-    segue_status status = state_fill(st, slots, slots_n, o ? o->rows : 0, err);
+    segue_status status = state_fill(st, slots, slots_n, o ? o->rows : 0, o && o->bare, err);
     if (status != SEGUE_OK) {
         cu_state_free(st);
         return status == SEGUE_EMEMORY ? cu_state_fits(u, slots, slots_n, storage, o ? o->rows : 0, 1, err)
@@ -152,10 +161,12 @@ static void marks_keep(struct sg_state *s, uint32_t n)
     while (s->marks_n > n) cu_piece_leave(s->base.unit, &s->marks[--s->marks_n].copy, s->fixed_bytes);
 }
 
+void cu_state_forget(struct sg_state *s) { marks_keep(s, 0); }
+
 void cu_state_free(struct sg_state *s)
 {
     if (!s) return;
-    settle(s);
+    cu_state_settle(s);
     marks_keep(s, 0);
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct cu_slot *slot = &s->slots[i];
@@ -258,7 +269,7 @@ segue_status cu_state_back(struct sg_state *s, uint32_t mark, segue_error *err)
     uint32_t at = mark_find(s, mark);
     if (at == s->marks_n)
         return sg_fail(err, SEGUE_EARG, "go back: cuda: mark %u is not alive; use a newer one", mark);
-    settle(s);
+    cu_state_settle(s);
     marks_keep(s, at + 1);
     SG_TRY(fixed_move(s, s->marks[at].copy, 1, err));
     rows_keep(s, s->marks[at].rows);
@@ -305,7 +316,7 @@ segue_status cu_state_cut(struct sg_state *s, uint64_t rows, segue_error *err)
         return sg_fail(err, SEGUE_EARG, "cut state: cuda: to %llu rows of %llu; give fewer",
                        (unsigned long long)rows, (unsigned long long)s->rows);
     if (rows && rows < s->rows) SG_TRY(may_cut(s, rows, err));
-    settle(s);
+    cu_state_settle(s);
     while (keep < s->marks_n && s->marks[keep].rows <= rows) keep++;
     marks_keep(s, keep);
     rows_keep(s, rows);
@@ -445,7 +456,7 @@ segue_status cu_state_put(struct sg_state *st, uint32_t slot, uint64_t from, uin
 {
     struct cu_slot *s;
     if (st->busy) return sg_fail(err, SEGUE_EARG, "put state: cuda: a run is using the state; wait for it");
-    settle(st);
+    cu_state_settle(st);
     if (slot == UINT32_MAX) return seal(st, to, err);
     SG_TRY(slot_of(st, slot, storage, "put", &s, err));
     if (is_rows(s)) return put_rows(st, s, from, to, storage, in, err);
@@ -465,7 +476,7 @@ segue_status cu_state_take(struct sg_state *s, uint64_t rows, segue_error *err)
     if (busy) return sg_fail(err, SEGUE_EARG, "run: cuda: two spans or runs share a state; fork it");
     segue_status status = SEGUE_OK;
     for (uint32_t i = 0; i < s->slots_n && status == SEGUE_OK; i++)
-        if (is_rows(&s->slots[i]) && s->rows + rows > s->slots[i].room) settle(s);
+        if (is_rows(&s->slots[i]) && s->rows + rows > s->slots[i].room) cu_state_settle(s);
     for (uint32_t i = 0; i < s->slots_n && status == SEGUE_OK; i++)
         if (is_rows(&s->slots[i])) status = slot_grow(s->base.unit, &s->slots[i], s->rows + rows, err);
     if (status == SEGUE_EMEMORY)

@@ -1,0 +1,95 @@
+/* cudapass.c: a state from one unit of this kind to another. On one GPU the memory changes hands; between two of a host
+ * the bytes go from card to card, all of them in flight at once, and never through the host's memory where the cards reach
+ * each other. SPDX-License-Identifier: MIT */
+#include "unit/cuda/cu.h"
+
+enum { PEER_THERE_ALREADY = 704 };
+
+static int same_slots(const struct sg_state *a, const struct sg_state *b)
+{
+    if (a->slots_n != b->slots_n || a->storage != b->storage) return 0;
+    for (uint32_t i = 0; i < a->slots_n; i++) {
+        const struct sg_slot *x = &a->slots[i].slot, *y = &b->slots[i].slot;
+        if (x->kind != y->kind || x->heads != y->heads || x->width != y->width || x->depth != y->depth ||
+            x->window != y->window)
+            return 0;
+    }
+    return 1;
+}
+
+/* What a slot holds, without the memory. */
+static void take_over(struct cu_slot *to, const struct cu_slot *from)
+{
+    to->first = from->first;
+    to->end = from->end;
+    to->given = from->given;
+}
+
+static void exchange(struct cu_slot *a, struct cu_slot *b)
+{
+    struct cu_slot before = *a;
+    a->memory = b->memory;
+    a->other = b->other;
+    a->room = b->room;
+    take_over(a, b);
+    b->memory = before.memory;
+    b->other = before.other;
+    b->room = before.room;
+    take_over(b, &before);
+}
+
+/* Cards that do not reach each other are copied between by the driver, by way of the host. */
+static void reach(struct sg_unit *from, struct sg_unit *to)
+{
+    if (from->reaches == to->ctx) return;
+    cu_enter(from);
+    cu_result r = from->d.peer_enable(to->ctx, 0);
+    cu_leave(from);
+    if (!r || r == PEER_THERE_ALREADY) from->reaches = to->ctx;
+}
+
+static segue_status copy_over(struct sg_state *to, struct sg_state *from, segue_error *err)
+{
+    struct sg_unit *u = from->base.unit, *v = to->base.unit;
+    segue_status status = SEGUE_OK;
+    cu_result r = 0;
+    reach(u, v);
+    for (uint32_t i = 0; i < to->slots_n && status == SEGUE_OK; i++)
+        status = cu_slot_room(to, i, from->slots[i].end, err);
+    if (status != SEGUE_OK) return status;
+    pthread_mutex_lock(&u->copying);
+    cu_enter(u);
+    for (uint32_t i = 0; i < to->slots_n && !r; i++) {
+        const struct cu_slot *a = &from->slots[i], *b = &to->slots[i];
+        size_t at = a->fixed_bytes ? 0 : a->first * a->row_bytes,
+               bytes = a->fixed_bytes ? a->fixed_bytes : (a->end - a->first) * a->row_bytes;
+        if (bytes) r = u->d.copy_peer(b->memory + at, v->ctx, a->memory + at, u->ctx, bytes, u->copies);
+    }
+    if (!r) r = u->d.stream_wait(u->copies);
+    cu_leave(u);
+    pthread_mutex_unlock(&u->copying);
+    SG_TRY(cu_check(&u->d, r, "pass state", err));
+    for (uint32_t i = 0; i < to->slots_n; i++) take_over(&to->slots[i], &from->slots[i]);
+    return SEGUE_OK;
+}
+
+segue_status cu_state_pass(struct sg_state *to, struct sg_state *from, segue_error *err)
+{
+    if (!same_slots(from, to))
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "pass state: cuda: the states differ in slots or storage; get and put the rows");
+    if (from->busy || to->busy)
+        return sg_fail(err, SEGUE_EARG, "pass state: cuda: a run is using a state; wait for it");
+    cu_state_settle(from);
+    cu_state_settle(to);
+    if (from->base.unit->card == to->base.unit->card)
+        for (uint32_t i = 0; i < to->slots_n; i++) exchange(&to->slots[i], &from->slots[i]);
+    else
+        SG_TRY(copy_over(to, from, err));
+    uint64_t rows = to->rows;
+    to->rows = from->rows;
+    from->rows = rows;
+    cu_state_forget(to);
+    cu_state_forget(from);
+    return SEGUE_OK;
+}
