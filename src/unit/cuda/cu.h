@@ -230,6 +230,8 @@ struct cu_slot {
     cu_ptr other;        /* fixed slots: where a step ahead writes; 0: not made */
     uint64_t room;       /* rows that fit */
     uint64_t first, end; /* rows held */
+    uint64_t issued;     /* rows there will be once `there` has come; 0: none beside a run */
+    cu_event there;
     int given;
 };
 struct cu_mark {
@@ -243,7 +245,7 @@ struct sg_state {
     pthread_cond_t moved;
     int busy;
     enum sg_storage storage;
-    uint64_t rows;
+    uint64_t rows, until; /* until: of the run that is busy with it; no such row: UINT64_MAX */
     uint32_t slots_n, marks_n, marks_cap, marks_next;
     struct cu_slot *slots;
     struct cu_mark *marks;
@@ -279,6 +281,14 @@ segue_status cu_state_take(struct sg_state *s, uint64_t rows, segue_error *err);
 void cu_state_moved(struct sg_state *s, uint64_t rows);
 void cu_state_release(struct sg_state *s);
 enum ck_storage cu_storage_of(enum sg_storage s);
+
+/* Beside a run (cuflow.c): begin, before it; step, behind each step of a pass that ends at row `end`; wait until the rows
+ * before `to` of a slot, or its memory, can be copied, and how far it reaches then. */
+struct cu_pass;
+void cu_flow_begin(struct sg_state *s, uint64_t end);
+segue_status cu_flow_step(struct cu_pass *p, const struct cu_step *s, struct sg_state *state, uint64_t end);
+segue_status cu_flow_wait(struct sg_state *s, struct cu_slot *slot, uint64_t to, uint64_t *first, uint64_t *end,
+                          segue_error *err);
 
 /* --- passes (cupass.c) --- */
 

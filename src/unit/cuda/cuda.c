@@ -222,7 +222,7 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
 
 static void describe_absent(struct sg_unit_desc *d, const char *why)
 {
-    *d = (struct sg_unit_desc){.lanes = CU_LANES, .samples = 1};
+    *d = (struct sg_unit_desc){.lanes = CU_LANES, .samples = 1, .streams = 1};
     d->info.size = sizeof d->info;
     d->info.built = 1;
     snprintf(d->info.spec, sizeof d->info.spec, "cuda");

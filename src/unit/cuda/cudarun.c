@@ -44,6 +44,10 @@ static segue_status take_states(const struct sg_batch *b, segue_error *err)
     for (uint32_t i = 0; i < b->spans_n; i++) {
         segue_status status =
             cu_state_take(b->spans[i].state, (uint64_t)b->spans[i].rows + b->spans[i].steps, err);
+        /* What follows a choice writes recurrent memory again, nobody knows how often. */
+        if (status == SEGUE_OK)
+            cu_flow_begin(b->spans[i].state,
+                          b->spans[i].steps > 1 ? UINT64_MAX : b->spans[i].first + b->spans[i].rows);
         if (status == SEGUE_OK) continue;
         while (i) cu_state_release(b->spans[--i].state);
         return status;

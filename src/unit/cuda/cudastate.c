@@ -170,6 +170,11 @@ void cu_state_free(struct sg_state *s)
     marks_keep(s, 0);
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct cu_slot *slot = &s->slots[i];
+        if (slot->there) {
+            cu_enter(s->base.unit);
+            s->base.unit->d.event_free(slot->there);
+            cu_leave(s->base.unit);
+        }
         cu_piece_leave(s->base.unit, &s->slots[i].memory,
                        slot->fixed_bytes ? slot->fixed_bytes : (size_t)slot->room * slot->row_bytes);
         cu_piece_leave(s->base.unit, &s->slots[i].other, slot->fixed_bytes);
@@ -390,12 +395,10 @@ static segue_status get_rows(struct sg_state *st, const struct cu_slot *s, uint6
 segue_status cu_state_get(struct sg_state *st, uint32_t slot, uint64_t from, uint64_t to,
                           enum sg_storage storage, void *out, segue_error *err)
 {
-    struct cu_slot *s;
+    struct cu_slot *s = NULL;
     SG_TRY(slot_of(st, slot, storage, "get", &s, err));
-    pthread_mutex_lock(&st->lock);
-    while (st->busy && (!is_rows(s) || s->end < to)) pthread_cond_wait(&st->moved, &st->lock);
-    uint64_t first = s->first, end = s->end;
-    pthread_mutex_unlock(&st->lock);
+    uint64_t first, end;
+    SG_TRY(cu_flow_wait(st, s, to, &first, &end, err));
     if (!is_rows(s)) return cu_fetch(st->base.unit, out, s->memory, s->fixed_bytes, err);
     if (from > to || to > end || (from < to && from < first))
         return sg_fail(
@@ -454,7 +457,7 @@ static segue_status put_rows(struct sg_state *st, struct cu_slot *s, uint64_t fr
 segue_status cu_state_put(struct sg_state *st, uint32_t slot, uint64_t from, uint64_t to,
                           enum sg_storage storage, const void *in, segue_error *err)
 {
-    struct cu_slot *s;
+    struct cu_slot *s = NULL;
     if (st->busy) return sg_fail(err, SEGUE_EARG, "put state: cuda: a run is using the state; wait for it");
     cu_state_settle(st);
     if (slot == UINT32_MAX) return seal(st, to, err);

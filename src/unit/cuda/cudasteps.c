@@ -198,6 +198,10 @@ static segue_status issue_all(struct sg_run *run, struct trip *trip, struct cu_p
             SG_TRY(give_outputs(run, trip, p, program->base.graph->inputs[i].value));
     for (uint32_t i = 0; i < n; i++) {
         SG_TRY(cu_issue(p, &steps[i]));
+        if (p->rows_n[0] > CU_FEW && trip->parts_n == 1) {
+            const struct sg_span *s = &run->own.spans[trip->parts[0].span];
+            SG_TRY(cu_flow_step(p, &steps[i], s->state, s->first + trip->parts[0].from + trip->parts[0].rows));
+        }
         if (plain) SG_TRY(give_outputs(run, trip, p, steps[i].op->out));
     }
     return trip->best && p->rows_n[1] ? cu_issue_choice(p, trip->advance, trip->stops_n) : SEGUE_OK;
