@@ -227,7 +227,7 @@ struct cu_slot {
     struct sg_slot slot;
     size_t row_bytes, fixed_bytes; /* one of them is 0 */
     cu_ptr memory;
-    cu_ptr other;        /* fixed slots: where a step ahead writes; 0: not made */
+    cu_ptr other;        /* fixed slots (in the state's two pieces): where a step ahead writes; 0: not made */
     uint64_t room;       /* rows that fit */
     uint64_t first, end; /* rows held */
     uint64_t issued;     /* rows there will be once `there` has come; 0: none beside a run */
@@ -249,7 +249,8 @@ struct sg_state {
     uint32_t slots_n, marks_n, marks_cap, marks_next;
     struct cu_slot *slots;
     struct cu_mark *marks;
-    size_t fixed_bytes;
+    size_t fixed_bytes; /* of all fixed slots together */
+    cu_ptr fixed, fixed_other;
     uint64_t id,
         version; /* unlike any other of this unit; grows when rows are changed from outside of runs */
     int ahead;   /* 1: a step ahead may still be running on it */
@@ -274,6 +275,8 @@ segue_status cu_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint
  * for all of it. */
 void cu_state_settle(struct sg_state *s);
 void cu_state_forget(struct sg_state *s);
+segue_status cu_state_fixed(struct sg_state *s, segue_error *err); /* has memory for its fixed slots */
+void cu_state_place(struct sg_state *s);                           /* fixed slots point into the two pieces */
 segue_status cu_slot_room(struct sg_state *s, uint32_t slot, uint64_t rows, segue_error *err);
 segue_status cu_state_pass(struct sg_state *to, struct sg_state *from, segue_error *err); /* cudapass.c */
 /* For runs: take (refused when busy), make room for rows in all, move on, give back. */

@@ -25,17 +25,27 @@ static void take_over(struct cu_slot *to, const struct cu_slot *from)
     to->given = from->given;
 }
 
-static void exchange(struct cu_slot *a, struct cu_slot *b)
+static void exchange_slot(struct cu_slot *a, struct cu_slot *b)
 {
     struct cu_slot before = *a;
     a->memory = b->memory;
-    a->other = b->other;
     a->room = b->room;
     take_over(a, b);
     b->memory = before.memory;
-    b->other = before.other;
     b->room = before.room;
     take_over(b, &before);
+}
+
+static void exchange(struct sg_state *a, struct sg_state *b)
+{
+    cu_ptr fixed = a->fixed, other = a->fixed_other;
+    for (uint32_t i = 0; i < a->slots_n; i++) exchange_slot(&a->slots[i], &b->slots[i]);
+    a->fixed = b->fixed;
+    a->fixed_other = b->fixed_other;
+    b->fixed = fixed;
+    b->fixed_other = other;
+    cu_state_place(a);
+    cu_state_place(b);
 }
 
 /* Cards that do not reach each other are copied between by the driver, by way of the host. */
@@ -54,15 +64,16 @@ static segue_status copy_over(struct sg_state *to, struct sg_state *from, segue_
     segue_status status = SEGUE_OK;
     cu_result r = 0;
     reach(u, v);
+    SG_TRY(cu_state_fixed(to, err));
     for (uint32_t i = 0; i < to->slots_n && status == SEGUE_OK; i++)
         status = cu_slot_room(to, i, from->slots[i].end, err);
     if (status != SEGUE_OK) return status;
     pthread_mutex_lock(&u->copying);
     cu_enter(u);
+    if (to->fixed_bytes) r = u->d.copy_peer(to->fixed, v->ctx, from->fixed, u->ctx, to->fixed_bytes, u->copies);
     for (uint32_t i = 0; i < to->slots_n && !r; i++) {
         const struct cu_slot *a = &from->slots[i], *b = &to->slots[i];
-        size_t at = a->fixed_bytes ? 0 : a->first * a->row_bytes,
-               bytes = a->fixed_bytes ? a->fixed_bytes : (a->end - a->first) * a->row_bytes;
+        size_t at = a->first * a->row_bytes, bytes = (a->end - a->first) * a->row_bytes;
         if (bytes) r = u->d.copy_peer(b->memory + at, v->ctx, a->memory + at, u->ctx, bytes, u->copies);
     }
     if (!r) r = u->d.stream_wait(u->copies);
@@ -83,7 +94,7 @@ segue_status cu_state_pass(struct sg_state *to, struct sg_state *from, segue_err
     cu_state_settle(from);
     cu_state_settle(to);
     if (from->base.unit->card == to->base.unit->card)
-        for (uint32_t i = 0; i < to->slots_n; i++) exchange(&to->slots[i], &from->slots[i]);
+        exchange(to, from);
     else
         SG_TRY(copy_over(to, from, err));
     uint64_t rows = to->rows;

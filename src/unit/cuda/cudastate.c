@@ -60,11 +60,32 @@ void cu_state_settle(struct sg_state *s)
     s->ahead = 0;
 }
 
+/* Fixed slots lie in one piece, each at a multiple of 256 bytes; so do their other copies. */
+void cu_state_place(struct sg_state *s)
+{
+    size_t at = 0;
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        struct cu_slot *slot = &s->slots[i];
+        if (!slot->fixed_bytes) continue;
+        slot->memory = s->fixed ? s->fixed + at : 0;
+        slot->other = s->fixed_other ? s->fixed_other + at : 0;
+        at += (slot->fixed_bytes + 255) / 256 * 256;
+    }
+}
+
 segue_status cu_state_others(struct sg_state *s, segue_error *err)
 {
-    for (uint32_t i = 0; i < s->slots_n; i++)
-        if (s->slots[i].fixed_bytes && !s->slots[i].other)
-            SG_TRY(cu_piece_take(s->base.unit, s->slots[i].fixed_bytes, &s->slots[i].other, err));
+    if (s->fixed_other || !s->fixed_bytes) return SEGUE_OK;
+    SG_TRY(cu_piece_take(s->base.unit, s->fixed_bytes, &s->fixed_other, err));
+    cu_state_place(s);
+    return SEGUE_OK;
+}
+
+segue_status cu_state_fixed(struct sg_state *s, segue_error *err)
+{
+    if (s->fixed || !s->fixed_bytes) return SEGUE_OK;
+    SG_TRY(cu_piece_take(s->base.unit, s->fixed_bytes, &s->fixed, err));
+    cu_state_place(s);
     return SEGUE_OK;
 }
 
@@ -97,25 +118,21 @@ static segue_status slot_grow(struct sg_unit *u, struct cu_slot *s, uint64_t row
     return SEGUE_OK;
 }
 
-/* A bare state has no memory: it gets another one's, or its own by cu_slot_room. */
+/* A bare state has no memory: it gets another one's, or its own when rows come. */
 static segue_status slot_begin(struct sg_state *st, struct cu_slot *s, const struct sg_slot *slot,
                                uint64_t rows, int bare, segue_error *err)
 {
     s->slot = *slot;
     s->row_bytes = sg_slot_row_bytes(slot, st->storage);
     s->fixed_bytes = sg_slot_fixed_bytes(slot);
-    st->fixed_bytes += s->fixed_bytes;
-    if (bare) return SEGUE_OK;
-    if (is_rows(s)) return slot_grow(st->base.unit, s, rows ? rows : 1, err);
-    SG_TRY(cu_piece_take(st->base.unit, s->fixed_bytes, &s->memory, err));
-    return clear_bytes(st->base.unit, s->memory, s->fixed_bytes, err);
+    st->fixed_bytes += (s->fixed_bytes + 255) / 256 * 256;
+    return is_rows(s) && !bare ? slot_grow(st->base.unit, s, rows ? rows : 1, err) : SEGUE_OK;
 }
 
 segue_status cu_slot_room(struct sg_state *s, uint32_t slot, uint64_t rows, segue_error *err)
 {
     struct cu_slot *c = &s->slots[slot];
-    if (is_rows(c)) return slot_grow(s->base.unit, c, rows ? rows : 1, err);
-    return c->memory ? SEGUE_OK : cu_piece_take(s->base.unit, c->fixed_bytes, &c->memory, err);
+    return is_rows(c) ? slot_grow(s->base.unit, c, rows ? rows : 1, err) : SEGUE_OK;
 }
 
 static segue_status state_fill(struct sg_state *st, const struct sg_slot *slots, uint32_t n, uint64_t rows,
@@ -126,6 +143,9 @@ static segue_status state_fill(struct sg_state *st, const struct sg_slot *slots,
     if (!st->slots || !st->marks) return sg_no_memory("state", n * sizeof *st->slots, err);
     st->slots_n = n;
     for (uint32_t i = 0; i < n; i++) SG_TRY(slot_begin(st, &st->slots[i], &slots[i], rows, bare, err));
+    if (bare) return SEGUE_OK;
+    SG_TRY(cu_state_fixed(st, err));
+    SG_TRY(clear_bytes(st->base.unit, st->fixed, st->fixed_bytes, err));
     return moved_all(st->base.unit, err);
 }
 
@@ -175,10 +195,11 @@ void cu_state_free(struct sg_state *s)
             s->base.unit->d.event_free(slot->there);
             cu_leave(s->base.unit);
         }
-        cu_piece_leave(s->base.unit, &s->slots[i].memory,
-                       slot->fixed_bytes ? slot->fixed_bytes : (size_t)slot->room * slot->row_bytes);
-        cu_piece_leave(s->base.unit, &s->slots[i].other, slot->fixed_bytes);
+        if (is_rows(slot))
+            cu_piece_leave(s->base.unit, &s->slots[i].memory, (size_t)slot->room * slot->row_bytes);
     }
+    cu_piece_leave(s->base.unit, &s->fixed, s->fixed_bytes);
+    cu_piece_leave(s->base.unit, &s->fixed_other, s->fixed_bytes);
     sg_free(s->slots);
     sg_free(s->marks);
     pthread_cond_destroy(&s->moved);
@@ -203,10 +224,10 @@ segue_status cu_state_fork(struct sg_state *s, struct sg_state **out, segue_erro
         to->first = from->first;
         to->end = from->end;
         status = is_rows(to) ? slot_grow(u, to, from->end, err) : SEGUE_OK;
-        if (status == SEGUE_OK)
-            status = move_bytes(u, to->memory, from->memory,
-                                is_rows(to) ? from->end * from->row_bytes : from->fixed_bytes, err);
+        if (status == SEGUE_OK && is_rows(to))
+            status = move_bytes(u, to->memory, from->memory, from->end * from->row_bytes, err);
     }
+    if (status == SEGUE_OK) status = move_bytes(u, copy->fixed, s->fixed, s->fixed_bytes, err);
     if (status == SEGUE_OK) status = moved_all(u, err);
     if (status != SEGUE_OK) {
         cu_state_free(copy);
@@ -222,13 +243,7 @@ segue_status cu_state_fork(struct sg_state *s, struct sg_state **out, segue_erro
 /* All fixed slots <-> one piece of memory. */
 static segue_status fixed_move(struct sg_state *s, cu_ptr copy, int restore, segue_error *err)
 {
-    for (uint32_t i = 0; i < s->slots_n; i++) {
-        const struct cu_slot *slot = &s->slots[i];
-        if (!slot->fixed_bytes) continue;
-        SG_TRY(move_bytes(s->base.unit, restore ? slot->memory : copy, restore ? copy : slot->memory,
-                          slot->fixed_bytes, err));
-        copy += slot->fixed_bytes;
-    }
+    SG_TRY(move_bytes(s->base.unit, restore ? s->fixed : copy, restore ? copy : s->fixed, s->fixed_bytes, err));
     return moved_all(s->base.unit, err);
 }
 
@@ -328,8 +343,8 @@ segue_status cu_state_cut(struct sg_state *s, uint64_t rows, segue_error *err)
     for (uint32_t i = 0; i < s->slots_n && !rows; i++) {
         s->slots[i].first = 0;
         s->slots[i].given = 0;
-        SG_TRY(clear_bytes(s->base.unit, s->slots[i].memory, s->slots[i].fixed_bytes, err));
     }
+    if (!rows) SG_TRY(clear_bytes(s->base.unit, s->fixed, s->fixed_bytes, err));
     return moved_all(s->base.unit, err);
 }
 

@@ -733,13 +733,10 @@ static segue_status give_led(struct sg_run *run, struct cu_pass *p, uint32_t hea
 /* What was read becomes what is written next, and the other way round. */
 static void exchange(struct sg_state *s)
 {
-    for (uint32_t k = 0; k < s->slots_n; k++) {
-        struct cu_slot *slot = &s->slots[k];
-        if (!slot->fixed_bytes) continue;
-        cu_ptr before = slot->memory;
-        slot->memory = slot->other;
-        slot->other = before;
-    }
+    cu_ptr before = s->fixed;
+    s->fixed = s->fixed_other;
+    s->fixed_other = before;
+    cu_state_place(s);
 }
 
 /* This step (which may be running already), and behind it the one that will most likely be asked for next: it
