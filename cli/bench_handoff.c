@@ -1,6 +1,6 @@
 /* bench_handoff.c: `segue bench --handoff`: what it costs to read on one unit and write on another, and
- * whether the state that came over is as good to write from as one of the unit's own. Pairs are alternated:
- * after a hand-off, alone, after a hand-off, ... SPDX-License-Identifier: MIT */
+ * whether the state that came over is as good to write from as one of the unit's own. Two sessions write in turn, a token
+ * each: one after a hand-off, one alone; who begins alternates. SPDX-License-Identifier: MIT */
 #include "bench.h"
 
 #include <stdlib.h>
@@ -43,30 +43,49 @@ static segue_status begin(struct pair *p, const segue_plan *plan, segue_session 
     return st;
 }
 
-/* Read where the hand-off begins, and write where it ends. */
-static segue_status after_handoff(struct pair *p, struct bench_answer *a, segue_error *err)
+/* Read where the hand-off begins, up to the first token, which is written where it ends. */
+static segue_status after_handoff(struct pair *p, segue_session **out, struct bench_answer *a, segue_error *err)
 {
-    segue_session *s = NULL;
     segue_stats before = SEGUE_INIT(segue_stats);
-    segue_status st = begin(p, &p->split, p->read, &s, err);
-    if (!st) st = segue_session_stats_get(s, &before, err);
-    if (!st) st = bench_answer(s, p->tokens, a, err);
-    p->stats = SEGUE_INIT(segue_stats);
-    if (!st) st = segue_session_stats_get(s, &p->stats, err);
+    segue_status st = begin(p, &p->split, p->read, out, err);
+    if (!st) st = segue_session_stats_get(*out, &before, err);
+    if (!st) st = bench_answer(*out, 1, a, err);
+    p->stats = a->at_end;
     if (!st && !p->read) {
         p->first[p->exposed_n] = (double)a->first_ns / 1e6;
         p->exposed[p->exposed_n++] = (double)(p->stats.handoff_exposed_ns - before.handoff_exposed_ns) / 1e6;
     }
-    bench_leave(s);
     return st;
 }
 
-static segue_status alone(struct pair *p, struct bench_answer *a, segue_error *err)
+static segue_status alone(struct pair *p, segue_session **out, struct bench_answer *a, segue_error *err)
 {
-    segue_session *s = NULL;
-    segue_status st = begin(p, &p->alone, p->read_alone, &s, err);
-    if (!st) st = bench_answer(s, p->tokens, a, err);
-    bench_leave(s);
+    segue_status st = begin(p, &p->alone, p->read_alone, out, err);
+    return st ? st : bench_answer(*out, 1, a, err);
+}
+
+static segue_status one_token(segue_session *s, struct bench_answer *a, size_t i, double *ns, segue_error *err)
+{
+    uint64_t begun = out_now_ns();
+    segue_status st = segue_session_next(s, &a->ids[i], err);
+    *ns = (double)(out_now_ns() - begun);
+    return st < 0 ? st : SEGUE_OK;
+}
+
+/* The rest of both answers, token by token in turn: whatever else the machine does meets both alike. */
+static segue_status in_turn(struct pair *p, segue_session *const *s, struct bench_answer *a, size_t first, segue_error *err)
+{
+    double *ns[2] = {out_alloc(p->tokens * sizeof(double)), out_alloc(p->tokens * sizeof(double))};
+    segue_status st = SEGUE_OK;
+    for (size_t i = 1; i < p->tokens && !st; i++)
+        for (size_t k = 0; k < 2 && !st; k++) {
+            size_t who = (k + i + first) % 2;
+            st = one_token(s[who], &a[who], i, &ns[who][i - 1], err);
+        }
+    for (size_t k = 0; k < 2; k++) {
+        a[k].token_ns = bench_median(ns[k], p->tokens - 1);
+        free(ns[k]);
+    }
     return st;
 }
 
@@ -88,10 +107,13 @@ static segue_status blocking(struct pair *p, size_t i, segue_error *err)
 static segue_status one_pair(struct pair *p, size_t i, segue_error *err)
 {
     struct bench_answer a[2] = {{0}};
+    segue_session *s[2] = {NULL, NULL};
     segue_status st = SEGUE_OK;
     for (size_t k = 0; k < 2; k++) a[k].ids = out_alloc(p->tokens * sizeof *a[k].ids);
     for (size_t k = 0; k < 2 && !st; k++)
-        st = (k + i) % 2 ? alone(p, &a[1], err) : after_handoff(p, &a[0], err);
+        st = (k + i) % 2 ? alone(p, &s[1], &a[1], err) : after_handoff(p, &s[0], &a[0], err);
+    if (!st) st = in_turn(p, s, a, i, err);
+    for (size_t k = 0; k < 2; k++) bench_leave(s[k]);
     if (!st) {
         p->ratio[i] = a[1].token_ns / a[0].token_ns;
         p->equal = p->equal && !memcmp(a[0].ids, a[1].ids, p->tokens * sizeof *a[0].ids);
@@ -119,7 +141,9 @@ static segue_status warm(struct pair *p, segue_error *err)
     }
     if (!st && slow) { /* all but the first sample begin behind the prompt */
         struct bench_answer a = {.ids = out_alloc(p->tokens * sizeof *a.ids)};
-        st = after_handoff(p, &a, err);
+        segue_session *once = NULL;
+        st = after_handoff(p, &once, &a, err);
+        bench_leave(once);
         free(a.ids);
         p->read = s;
         p->read_alone = t;
