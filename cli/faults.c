@@ -8,6 +8,7 @@
 #include <string.h>
 #include "base/file.h"
 #include "base/mem.h"
+#include "engine/bridge.h"
 #include "engine/recover.h"
 #include "out.h"
 
@@ -25,6 +26,16 @@ static bool lost(const char *text)
     return true;
 }
 
+/* layer=L */
+static bool ulp(const char *text)
+{
+    char *end = NULL;
+    unsigned long layer = strncmp(text, "layer=", 6) ? 0 : strtoul(text + 6, &end, 10);
+    if (!end || end == text + 6 || *end || layer > 65535) return false;
+    sg_fault_ulp((uint32_t)layer);
+    return true;
+}
+
 bool faults_begin(void)
 {
     const char *text = getenv("SEGUE_FAULT");
@@ -35,9 +46,9 @@ bool faults_begin(void)
     bool whole = n && end && !*end;
     if (whole && !strncmp(text, "alloc:", 6)) sg_fault_alloc(n);
     else if (whole && !strncmp(text, "write:", 6)) sg_fault_write(n);
-    else if (strncmp(text, "lost:", 5) || !lost(text + 5)) {
+    else if ((strncmp(text, "ulp:", 4) || !ulp(text + 4)) && (strncmp(text, "lost:", 5) || !lost(text + 5))) {
         segue_error err;
-        out_fail(&err, SEGUE_EARG, "SEGUE_FAULT: %.40s: not understood; give alloc:N, write:N or lost:U@TOKEN", text);
+        out_fail(&err, SEGUE_EARG, "SEGUE_FAULT: %.40s: not understood; give alloc:N, write:N, ulp:layer=L or lost:U@TOKEN", text);
         out_error(&err, EXIT_NOT_HERE);
         return false;
     }

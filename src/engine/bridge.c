@@ -3,6 +3,8 @@
  * which must give the same bytes. SPDX-License-Identifier: MIT */
 #include "engine/bridge.h"
 
+#include <stdatomic.h>
+
 #include "base/clock.h"
 #include "base/mem.h"
 
@@ -152,3 +154,34 @@ segue_status sg_bridge_move(struct sg_layout *from, struct sg_layout *to, uint64
     out->bytes = passed ? bytes_of(to, out->rows) : out->copied_bytes;
     return SEGUE_OK;
 }
+
+/* --- development builds --- */
+
+#ifdef SEGUE_FAULTS
+static atomic_uint fault_layer; /* one more than the layer; 0: none */
+
+void sg_fault_ulp(uint32_t layer) { atomic_store(&fault_layer, layer + 1); }
+
+/* The first number of the first held row, little-endian. */
+void sg_fault_ulp_now(struct sg_layout *to)
+{
+    uint32_t layer = atomic_load(&fault_layer);
+    uint8_t *room = layer ? sg_alloc(sg_bridge_room(to)) : NULL;
+    for (uint32_t i = 0; room && i < to->n; i++) {
+        struct sg_stage *stage = &to->stages[i];
+        const struct sg_graph *g = stage->stretch->graph;
+        const struct sg_unit_ops *ops = stage->state ? sg_ops_of(stage->state) : NULL;
+        for (uint32_t k = 0; ops && k < g->slots_n; k++) {
+            uint64_t first = 0, rows = 0;
+            enum sg_storage storage = sg_slot_fixed_bytes(&g->slots[k]) ? SG_F32 : stage->kv;
+            ops->state_held(stage->state, k, &first, &rows);
+            if (g->slots[k].layer != layer - 1 || first >= rows ||
+                ops->state_get(stage->state, k, first, first + 1, storage, room, NULL) != SEGUE_OK)
+                continue;
+            room[storage == SG_Q8_0 ? 2 : 0] ^= 1; /* q8: behind the scale */
+            (void)ops->state_put(stage->state, k, first, first + 1, storage, room, NULL);
+        }
+    }
+    sg_free(room);
+}
+#endif

@@ -28,4 +28,10 @@ struct sg_moved {
 segue_status sg_bridge_move(struct sg_layout *from, struct sg_layout *to, uint64_t room, struct sg_moved *out,
                             segue_error *err);
 
+#ifdef SEGUE_FAULTS
+/* Development builds: a hand-off changes the last bit of one number in each slot of this layer; UINT32_MAX: none. */
+void sg_fault_ulp(uint32_t layer);
+void sg_fault_ulp_now(struct sg_layout *to);
+#endif
+
 #endif

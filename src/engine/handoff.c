@@ -1,6 +1,7 @@
 /* handoff.c: the states of a session between the layout where it reads and the one where it writes.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
+#include "engine/bridge.h"
 #include "engine/session.h"
 
 /* A moved state expects about as much to come as a new one. */
@@ -84,6 +85,9 @@ segue_status sg_session_bring(struct segue_session *s, uint32_t to, segue_error 
         int done = s->flow && to == SG_WRITING && finish(s, begun, NULL) == SEGUE_OK;
         if (!done) SG_TRY(sg_session_move_states(s, &s->layouts[s->at], &s->layouts[to], err));
     }
+#ifdef SEGUE_FAULTS
+    if (to == SG_WRITING) sg_fault_ulp_now(&s->layouts[to]);
+#endif
     s->at = to;
     if (to == SG_READING) sg_layout_drop_states(&s->layouts[SG_WRITING]);
     sg_session_tidy(s);

@@ -71,7 +71,8 @@ static void append_layout(const struct sg_layout *l, char *unit, char *kernels)
             append(unit, layers, (size_t)snprintf(layers, sizeof layers, "@%u-%u", s->from, s->to - 1));
         const char *kv = sg_storage_info(l->stages[i].kv)->name;
         if (*kernels) append(kernels, " > ", 3);
-        append(kernels, s->unit->desc.info.features, strlen(s->unit->desc.info.features));
+        const char *set = *s->unit->desc.kernels ? s->unit->desc.kernels : s->unit->desc.info.features;
+        append(kernels, set, strlen(set));
         append(kernels, " kv=", 4);
         append(kernels, kv, strlen(kv));
     }

@@ -10,7 +10,7 @@
 enum { ROWS_MOST = 256, ROOM_FLOATS = 1 << 24 };
 
 /* Of the largest logit, and of the rms of a slot: two units differ by rounded products, a broken hand-off by the size of
- * the numbers (docs/STATE.md). */
+ * the numbers (docs/STATE.md). Where both have the same kernels nothing may differ. */
 static const double bound_logits = 0.05, bound_slots = 0.05, bound_q8 = 0.08;
 
 /* --- the rows --- */
@@ -61,8 +61,24 @@ static size_t best_of(const float *x, size_t n)
     return best;
 }
 
+/* 1: both layouts have the same kernels, weights and storage, layer by layer: then not a bit may differ. */
+static int same_kernels(struct segue_session *s)
+{
+    const struct sg_graph *g = s->engine->graph;
+    for (uint32_t i = 0; i < g->slots_n; i++) {
+        uint32_t ignored;
+        const struct sg_stage *a = sg_layout_slot(&s->layouts[SG_READING], g->slots[i].kind, g->slots[i].layer, &ignored),
+                              *b = sg_layout_slot(&s->layouts[SG_WRITING], g->slots[i].kind, g->slots[i].layer, &ignored);
+        const char *kernels = a->stretch->unit->desc.kernels;
+        if (!*kernels || strcmp(kernels, b->stretch->unit->desc.kernels) || a->kv != b->kv ||
+            a->stretch->model != b->stretch->model)
+            return 0;
+    }
+    return 1;
+}
+
 /* Largest difference, against the largest logit; other first choices are counted. */
-static void compare_rows(segue_verify *v, const float *want, const float *got, uint32_t rows, size_t vocab)
+static void compare_rows(segue_verify *v, const float *want, const float *got, uint32_t rows, size_t vocab, int same)
 {
     double most = 0, size = 0;
     for (size_t i = 0; i < rows * vocab; i++) {
@@ -74,7 +90,7 @@ static void compare_rows(segue_verify *v, const float *want, const float *got, u
         v->near_ties += best_of(want + r * vocab, vocab) != best_of(got + r * vocab, vocab);
     v->rows = rows;
     v->max_abs = most;
-    v->bound = bound_logits * size;
+    v->bound = same ? 0 : bound_logits * size;
     v->ok = most <= v->bound;
 }
 
@@ -97,7 +113,7 @@ segue_status sg_verify_rows(struct segue_session *s, segue_error *err)
     if (status == SEGUE_OK) {
         segue_verify *v = &s->stats.verify;
         *v = (segue_verify){.action = "none"};
-        compare_rows(v, want, got, n, vocab);
+        compare_rows(v, want, got, n, vocab, same_kernels(s));
         memcpy(s->logits, got + (n - 1) * vocab, vocab * sizeof *got);
         s->logits_known = 1;
         s->stats.tokens_in += n;
@@ -146,7 +162,7 @@ static segue_status compare_states(struct segue_session *s, segue_error *err)
     }
     float *x = sg_alloc(most * sizeof *x), *y = sg_alloc(most * sizeof *y);
     segue_status status = x && y ? SEGUE_OK : sg_no_memory("slots to compare", 2 * most * sizeof *x, err);
-    v->state_bound = given->stages[0].kv == SG_Q8_0 ? bound_q8 : bound_slots;
+    v->state_bound = same_kernels(s) ? 0 : given->stages[0].kv == SG_Q8_0 ? bound_q8 : bound_slots;
     for (uint32_t i = 0; i < g->slots_n && status == SEGUE_OK; i++) {
         double error = 0, size = 0;
         status = slot_error(own, given, &g->slots[i], s->computed, x, y, &error, &size, err);

@@ -5,10 +5,10 @@
 void sg_wire_desc_put(struct sg_buf *out, const struct sg_unit_desc *d)
 {
     const segue_unit_info *i = &d->info;
-    const char *const texts[] = {i->spec, i->kind, i->features, i->why};
+    const char *const texts[] = {i->spec, i->kind, i->features, i->why, d->kernels};
     const uint32_t numbers[] = {i->built,    i->present,   i->simulated, d->lanes, d->rows_max,
                                 d->samples, d->reference, d->streams,   d->half};
-    for (int k = 0; k < 4; k++) sg_put_text(out, texts[k]);
+    for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) sg_put_text(out, texts[k]);
     sg_put_u64(out, i->memory_bytes);
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) sg_put_u32(out, numbers[k]);
 }
@@ -21,6 +21,7 @@ segue_status sg_wire_desc_take(struct sg_reader *in, struct sg_unit_desc *out, s
     sg_take_text(in, i->kind, sizeof i->kind);
     sg_take_text(in, i->features, sizeof i->features);
     sg_take_text(in, i->why, sizeof i->why);
+    sg_take_text(in, d.kernels, sizeof d.kernels);
     i->memory_bytes = sg_take_u64(in);
     uint32_t *const numbers[] = {&i->built,  &i->present,  &i->simulated, &d.lanes, &d.rows_max,
                                  &d.samples, &d.reference, &d.streams,    &d.half};

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "engine/bridge.h"
 #include "engine/units.h"
 #include "segue.h"
 #include "tiny.h"
@@ -150,11 +151,42 @@ static void broken_ones(void **state)
         }
 }
 
+/* The same kernels on both sides, in one process and in two: bit-equal is what is asked for, and one changed bit is found. */
+static void equal_kernels(void **state)
+{
+    (void)state;
+    static const char *const pairs[][2] = {{"cpu:isa=generic,threads=1", "cpu:isa=generic,threads=2"},
+                                           {"cpu:threads=1", "proc:cpu:threads=2"},
+                                           {"proc:ref", "ref"}};
+    for (size_t p = 0; p < sizeof pairs / sizeof *pairs; p++)
+        for (int m = 0; m < TINY_MODELS; m++) {
+            int32_t want[TOKENS], ids[TOKENS];
+            segue_verify v;
+            answer(m, pairs[p][1], NULL, 0, -1, want, &v);
+            answer(m, pairs[p][0], pairs[p][1], ROWS, -1, ids, &v);
+            if (!v.ok || v.bound != 0 || v.max_abs != 0 || v.state_error != 0 || v.state_bound != 0)
+                fail_msg("%s to %s: %g, states %g", pairs[p][0], pairs[p][1], v.max_abs, v.state_error);
+            assert_int_equal(v.rows, ROWS);
+            assert_memory_equal(ids, want, sizeof want);
+#ifdef SEGUE_FAULTS
+            for (uint32_t layer = 0; layer < 3; layer++) {
+                sg_fault_ulp(layer);
+                answer(m, pairs[p][0], pairs[p][1], ROWS, -1, ids, &v);
+                sg_fault_ulp(UINT32_MAX);
+                if (v.ok || !(v.state_error > 0)) fail_msg("%s: a changed bit of layer %u was missed", pairs[p][1], layer);
+                assert_string_equal(v.action, "recomputed");
+                assert_memory_equal(ids, want, sizeof want);
+            }
+#endif
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sound_ones),
         cmocka_unit_test(broken_ones),
+        cmocka_unit_test(equal_kernels),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -27,6 +27,7 @@ static void desc_fill(struct sg_unit_desc *d, enum sg_isa isa, uint32_t threads)
     d->info.size = sizeof d->info;
     snprintf(d->info.spec, sizeof d->info.spec, "cpu:isa=%s,threads=%u", sg_isa_name(isa), threads);
     snprintf(d->info.kind, sizeof d->info.kind, "cpu");
+    snprintf(d->kernels, sizeof d->kernels, "cpu %s", sg_isa_name(isa));
     for (int i = SG_ISA_GENERIC; i < SG_ISA_N; i++)
         if (sg_isa_present((enum sg_isa)i)) {
             size_t n = strlen(d->info.features);

@@ -21,6 +21,7 @@ static void describe_one(struct sg_unit_desc *d)
     d->info.built = d->info.present = 1;
     snprintf(d->info.spec, sizeof d->info.spec, "ref");
     snprintf(d->info.kind, sizeof d->info.kind, "ref");
+    snprintf(d->kernels, sizeof d->kernels, "ref");
     snprintf(d->info.features, sizeof d->info.features, "fp32, plain C: the specification, slow");
 }
 
