@@ -16,7 +16,7 @@ static struct {
     segue_model *models[TINY_MODELS];
     segue_unit *units[UNITS_MAX];
     segue_unit_info info[UNITS_MAX];
-    uint32_t units_n;
+    uint32_t units_n, fp16_n; /* behind units_n: units that round every number to fp16, and their processes */
     int32_t prompt[MOST];
 } all;
 
@@ -28,13 +28,15 @@ static void ok_(segue_status s, const char *what, int line)
 }
 #define OK(call) ok_(call, #call, __LINE__)
 
-static void add_unit(const char *spec)
+static int add_unit(const char *spec)
 {
     segue_unit *u = NULL;
-    if (all.units_n == UNITS_MAX || segue_unit_open(&u, spec, &err) != SEGUE_OK) return;
-    all.info[all.units_n] = SEGUE_INIT(segue_unit_info);
-    OK(segue_unit_info_get(u, &all.info[all.units_n], &err));
-    all.units[all.units_n++] = u;
+    uint32_t n = all.units_n + all.fp16_n;
+    if (n == UNITS_MAX || segue_unit_open(&u, spec, &err) != SEGUE_OK) return 0;
+    all.info[n] = SEGUE_INIT(segue_unit_info);
+    OK(segue_unit_info_get(u, &all.info[n], &err));
+    all.units[n] = u;
+    return 1;
 }
 
 /* Every present kind; cpu once for each instruction set. */
@@ -47,15 +49,22 @@ static int open_all(void **state)
     if (segue_unit_list(info, 16, &n, &err) != SEGUE_OK) return -1;
     for (size_t i = 0; i < n && i < 16; i++) {
         char spec[96], *rest = NULL;
-        if (!info[i].present || info[i].simulated) continue; /* fp16 has its own bounds: tests/check */
+        if (!info[i].present || info[i].simulated) continue;
         if (strcmp(info[i].kind, "cpu") != 0) {
-            add_unit(info[i].spec);
+            all.units_n += (uint32_t)add_unit(info[i].spec);
             continue;
         }
         for (char *isa = strtok_r(info[i].features, " ", &rest); isa; isa = strtok_r(NULL, " ", &rest)) {
             snprintf(spec, sizeof spec, "cpu:isa=%.40s,threads=1", isa);
-            add_unit(spec);
+            all.units_n += (uint32_t)add_unit(spec);
         }
+    }
+    for (size_t i = 0; i < n && i < 16; i++) {
+        char spec[96];
+        if (!info[i].present || !info[i].simulated) continue;
+        snprintf(spec, sizeof spec, "proc:%.80s", info[i].spec);
+        all.fp16_n += (uint32_t)add_unit(info[i].spec);
+        all.fp16_n += (uint32_t)add_unit(spec);
     }
     for (int i = 0; i < TINY_MODELS; i++) {
         char folder[512];
@@ -72,7 +81,7 @@ static int close_all(void **state)
 {
     (void)state;
     for (int i = 0; i < TINY_MODELS; i++) segue_model_close(all.models[i]);
-    for (uint32_t i = 0; i < all.units_n; i++) segue_unit_close(all.units[i]);
+    for (uint32_t i = 0; i < all.units_n + all.fp16_n; i++) segue_unit_close(all.units[i]);
     tiny_remove("handoffs");
     return 0;
 }
@@ -141,7 +150,13 @@ static float distance(const float *a, const float *b, size_t n, float *scale)
     return most;
 }
 
-/* Bounds as in tests/check/checkhandoff.c, for two units that round the same sums in other orders. */
+/* Bounds as in tests/check/checkhandoff.c, for two units that round the same sums in other orders, or every number. */
+static float bound_of(uint32_t a, uint32_t b, uint32_t kv)
+{
+    if (a >= all.units_n || b >= all.units_n) return 3e-2f;
+    return kv == SEGUE_KV_F32 ? 5e-5f : kv == SEGUE_KV_Q8 ? 2e-2f : 2e-3f;
+}
+
 static void one_pair(int model, uint32_t a, uint32_t b, size_t prompt, uint32_t kv)
 {
     static float got[ANSWER * TINY_VOCAB], want[ANSWER * TINY_VOCAB];
@@ -157,7 +172,7 @@ static void one_pair(int model, uint32_t a, uint32_t b, size_t prompt, uint32_t 
     assert_true(stats.handoff_bytes > 0 && stats.handoff_ns > 0 && stats.handoff_exposed_ns > 0);
     if (one_kind && !strcmp(all.info[a].kind, "cpu")) assert_int_equal(stats.copied_bytes, 0);
     if (!one_kind) assert_int_equal(stats.copied_bytes, stats.handoff_bytes);
-    float bound = (kv == SEGUE_KV_F32 ? 5e-5f : kv == SEGUE_KV_Q8 ? 2e-2f : 2e-3f);
+    float bound = bound_of(a, b, kv);
     float d = distance(got, want, ANSWER * TINY_VOCAB, &scale);
     if (d > bound * scale)
         fail_msg("%s, %s -> %s, %zu tokens, kv %u: %g of %g", tiny_models[model].name, all.info[a].spec,
@@ -178,6 +193,47 @@ static void every_pair_equals_one_unit(void **state)
             for (uint32_t b = 0; b < all.units_n; b++)
                 for (size_t i = (a + b) % 3; a != b && i < sizeof lengths / sizeof *lengths; i += 3)
                     one_pair(m, a, b, lengths[i], 1 + kv++ % 4);
+}
+
+static void every_pair_with_fp16_equals_one_unit(void **state)
+{
+    (void)state;
+    static const size_t lengths[] = {1, 4, 9, 64, 100};
+    if (!all.fp16_n) skip();
+    for (int m = 0; m < TINY_MODELS; m++)
+        for (uint32_t a = 0; a < all.units_n + all.fp16_n; a++)
+            for (uint32_t b = 0; b < all.units_n + all.fp16_n; b++)
+                if (a != b && (a >= all.units_n || b >= all.units_n))
+                    one_pair(m, a, b, lengths[(a + 2 * b + (uint32_t)m) % 5], SEGUE_KV_F16);
+}
+
+/* The first layer on one unit and the others on another one, and the other way round for writing: as the model whole. */
+static void layers_may_be_split(void **state)
+{
+    (void)state;
+    static float got[ANSWER * TINY_VOCAB], want[ANSWER * TINY_VOCAB];
+    for (int m = 0; m < TINY_MODELS; m++)
+        for (uint32_t a = 0; a < all.units_n + all.fp16_n; a++) {
+            uint32_t b = (a + 1) % (all.units_n + all.fp16_n);
+            segue_engine *e = engine(m, a, b, SEGUE_KV_F16);
+            segue_plan split = SEGUE_INIT(segue_plan), alone = plan_of(1, 1);
+            split.parts_n = 4;
+            for (uint32_t i = 0; i < 4; i++)
+                split.parts[i] = (segue_part){.unit = (i == 1) | (i == 2), .phase = i / 2, .from = i % 2, .to = i % 2 ? 3 : 1, .expect_j = -1};
+            segue_session *s = session(e, &split, 70), *t = session(e, &alone, 70);
+            segue_stats stats = SEGUE_INIT(segue_stats);
+            float scale;
+            answer(s, got, TINY_VOCAB);
+            answer(t, want, TINY_VOCAB);
+            OK(segue_session_stats_get(s, &stats, &err));
+            assert_int_equal(stats.uses_n, 4);
+            float d = distance(got, want, ANSWER * TINY_VOCAB, &scale), bound = bound_of(a, b, SEGUE_KV_F16);
+            if (d > bound * scale)
+                fail_msg("%s, layers of %s and %s: %g of %g", tiny_models[m].name, all.info[a].spec, all.info[b].spec, (double)d, (double)scale);
+            segue_session_close(s);
+            segue_session_close(t);
+            segue_engine_close(e);
+        }
 }
 
 /* A plan's shapes: how many runs a prompt takes. */
@@ -344,7 +400,8 @@ static void storages_may_be_paired(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_pair_equals_one_unit), cmocka_unit_test(shapes_count_runs),
+        cmocka_unit_test(every_pair_equals_one_unit), cmocka_unit_test(every_pair_with_fp16_equals_one_unit),
+        cmocka_unit_test(layers_may_be_split),        cmocka_unit_test(shapes_count_runs),
         cmocka_unit_test(canceled_flows_go_on),       cmocka_unit_test(two_units_work_at_once),
         cmocka_unit_test(storages_may_be_paired),
     };

@@ -9,6 +9,9 @@ endif()
 segue_script(check_kernel "check;quick" $<TARGET_FILE:check> --level kernel --quick)
 segue_script(check_op "check;quick" $<TARGET_FILE:check> --level op --quick)
 segue_script(check_handoff "check;quick" $<TARGET_FILE:check> --level handoff --quick)
+# Every ordered pair with units in processes of their own, and with the one that rounds to fp16.
+segue_script(check_handoff_pairs "check;slow" $<TARGET_FILE:check> --level handoff --unit ref --unit cpu:threads=1
+  --unit ane:soft,profile=ieee --unit proc:cpu:threads=1 --unit proc:ane:soft,profile=ieee)
 segue_script(check_options "check;quick" ${CMAKE_CURRENT_SOURCE_DIR}/check/options.sh $<TARGET_FILE:check>)
 segue_script(check_all "check" $<TARGET_FILE:check> --seed 2)
 # Natively on Arm, check_kernel covers neon.
