@@ -24,6 +24,7 @@ enum {
     CU_AHEAD = 4,       /* steps in flight */
     CU_POOL = 512,      /* pieces kept ... */
     CU_POOL_MB = 2048,  /* ... and their sum */
+    CU_STREAM_ROOM = 200 << 10, /* bytes of a block's weights in shared memory at most */
     CU_STEP_TAPS = 8,   /* taps of a convolution that decode kernels take */
 };
 
@@ -42,7 +43,8 @@ struct cu_kernels {
 #define X(file, name) cu_fn name;
     CU_KERNELS(X)
 #undef X
-    cu_fn gemv[CK_KINDS][5]; /* for 1, 2, 4, 8, 16 rows */
+    cu_fn gemv[CK_KINDS][5];   /* for 1, 2, 4, 8, 16 rows */
+    cu_fn stream[CK_KINDS][4]; /* for 1, 2, 4, 8 pieces a lane; NULL: none */
     cu_fn attend_part[4], attend_many[4];
     cu_fn flash[2][3]; /* fp16, bf16; heads of 64, 128, 256; NULL: none */
 };
@@ -70,7 +72,8 @@ struct sg_unit {
     cu_card card;
     cu_ctx ctx, reaches; /* reaches: of the GPU that states were last passed to directly */
     uint32_t sms, major, shared_max; /* bytes of shared memory that a block may ask for */
-    uint32_t pdl, waves, graphs; /* tuning: programmatic launch, blocks per multiprocessor, captured steps */
+    uint32_t pdl, waves, graphs, stream; /* tuning: programmatic launch, blocks per multiprocessor, captured steps, KB of a
+                                            block's weights in shared memory (0: k_stream.cu is not used) */
     cu_mod modules[8];
     uint32_t modules_n;
     struct cu_kernels k;
@@ -135,7 +138,9 @@ struct cu_step {
     const struct sg_op *norm;               /* product: norm of x before it, or NULL */
     const struct sg_op *parts[CK_SEGMENTS]; /* product: linears of one x. With glu: gate and up */
     uint32_t parts_n;
-    const struct sg_op *glu;                                        /* product: what is done with both */
+    const struct sg_op *glu;   /* product: what is done with both */
+    const struct sg_op *after; /* product: activation or convolution of part after_part, which nothing else reads */
+    uint32_t after_part;
     const struct sg_op *q_norm, *k_norm, *q_rope, *k_rope, *attend; /* prepare */
 };
 
@@ -323,6 +328,14 @@ segue_status cu_issue(struct cu_pass *p, const struct cu_step *s);
 /* The best of each wanted row, and with advance the step to the next token. */
 segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops_n);
 segue_status cu_product(struct cu_pass *p, const struct cu_step *s); /* cuproduct.c */
+/* custream.c: one row, when the shapes allow it: 1 and a whole argument, ready to launch. `g` is filled but for split. */
+struct cu_streamed {
+    struct ck_stream a;
+    cu_fn fn;
+    uint32_t blocks;
+    size_t shared;
+};
+int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, struct cu_streamed *out);
 segue_status cu_grow(struct sg_unit *u, cu_ptr *p, size_t *have, size_t want, const char *what,
                      segue_error *err);
 

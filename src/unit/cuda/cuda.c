@@ -169,6 +169,7 @@ static segue_status find_kernel(struct sg_unit *u, const char *file, const char 
 static segue_status find_families(struct sg_unit *u, segue_error *err)
 {
     static const char *const kinds[CK_KINDS] = {"F32", "F16", "BF16", "Q8", "Q4", "G8", "G4"};
+    static const int numbers[CK_KINDS] = {4, 8, 8, 16, 32, 16, 32}; /* weights in 16 bytes */
     static const char *const storages[4] = {"f32", "f16", "bf16", "q8"};
     char name[32];
     for (int k = 0; k < CK_KINDS; k++)
@@ -177,6 +178,13 @@ static segue_status find_families(struct sg_unit *u, segue_error *err)
             SG_TRY(find_kernel(u, "k_gemv", name, &u->k.gemv[k][b], err));
             SG_TRY(cu_check(&u->d,
                             u->d.function_set(u->k.gemv[k][b], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max),
+                            "open unit", err));
+        }
+    for (int k = 0; k < CK_KINDS; k++)
+        for (int b = 0; b < 4 && numbers[k] << b <= 64 && u->major >= 9; b++) {
+            snprintf(name, sizeof name, "stream_%s_%d", kinds[k], 1 << b);
+            SG_TRY(find_kernel(u, "k_stream", name, &u->k.stream[k][b], err));
+            SG_TRY(cu_check(&u->d, u->d.function_set(u->k.stream[k][b], CU_FN_MAX_DYNAMIC_SHARED, CU_STREAM_ROOM),
                             "open unit", err));
         }
     for (int s = 0; s < 4; s++) {
@@ -360,7 +368,7 @@ static segue_status open_card(struct sg_unit *u, uint32_t index, segue_error *er
 
 static segue_status cu_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
-    static const char *const keys[] = {"", "pdl", "waves", "graphs", NULL};
+    static const char *const keys[] = {"", "pdl", "waves", "graphs", "stream", NULL};
     uint32_t index = 0;
     struct sg_unit *u;
     SG_TRY(sg_spec_only(spec, keys, err));
@@ -373,9 +381,11 @@ static segue_status cu_open(struct sg_unit **out, const struct sg_unit_spec *spe
     u->base.ops = &sg_unit_cuda;
     u->pdl = u->graphs = 1;
     u->waves = 4;
+    u->stream = 100;
     segue_status status = number_of(spec, "pdl", 1, &u->pdl, err);
     if (status == SEGUE_OK) status = number_of(spec, "waves", 8, &u->waves, err);
     if (status == SEGUE_OK) status = number_of(spec, "graphs", 1, &u->graphs, err);
+    if (status == SEGUE_OK) status = number_of(spec, "stream", CU_STREAM_ROOM >> 10, &u->stream, err);
     if (!u->waves) u->waves = 1;
     if (status == SEGUE_OK) status = cu_driver_open(&u->d, err);
     if (status == SEGUE_OK) status = open_card(u, index, err);

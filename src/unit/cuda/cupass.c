@@ -37,7 +37,7 @@ segue_status cu_launch(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32_t gy, ui
                           (unsigned)shared,
                           p->lane->stream,
                           &early,
-                          u->pdl && p->launches}; /* the first of a pass waits for all before it */
+                          u->pdl && p->launches && p->rows_n[0] <= CU_EXACT};
     void *list[] = {(void *)(uintptr_t)args};
     if (!gx || !gy || !gz) return SEGUE_OK;
     p->launches++;

@@ -123,7 +123,8 @@ static uint32_t few_at_once(const struct cu_pass *p, const struct cu_step *s, ui
     }
 }
 
-static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint32_t rows)
+/* whole: 1 when what comes behind the product is done as well. */
+static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint32_t rows, int *whole)
 {
     const struct sg_graph *g = p->program->base.graph;
     const struct ck_weight *w = &weight(p, s->parts[0])->w;
@@ -150,6 +151,14 @@ static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint
              rows <= at_once;
     a.banned = p->banned;
     p->best_done |= a.best;
+    struct cu_streamed one;
+    if (rows == 1 && cu_stream_fits(p, s, &a, &one)) {
+        one.a.g.best_value = (float *)(uintptr_t)p->lane->best_value;
+        one.a.g.best_index = (uint32_t *)(uintptr_t)p->lane->best_index;
+        p->best_blocks = a.best ? one.blocks : p->best_blocks;
+        *whole = 1;
+        return cu_launch(p, one.fn, one.blocks, 1, 1, CK_STREAM_THREADS, one.shared, &one.a);
+    }
     for (uint32_t t = 0; t < rows; t += at_once)
         SG_TRY(few(p, s, &a, t, rows - t < at_once ? rows - t : at_once));
     return SEGUE_OK;
@@ -313,6 +322,11 @@ segue_status cu_product(struct cu_pass *p, const struct cu_step *s)
     uint32_t rows = p->rows_n[p->program->base.graph->values[s->op->out].wanted];
     if (!rows) return SEGUE_OK;
     int exact = rows <= CU_EXACT || weight(p, s->parts[0])->w.kind == CK_F32;
-    SG_TRY(exact ? product_few(p, s, rows) : product_many(p, s, rows));
+    int whole = 0;
+    SG_TRY(exact ? product_few(p, s, rows, &whole) : product_many(p, s, rows));
+    if (s->after && !whole) {
+        struct cu_step apart = {.kind = CU_STEP_OP, .op = s->after};
+        SG_TRY(cu_issue(p, &apart));
+    }
     return p->spans ? add_loras(p, s->parts[0]) : SEGUE_OK;
 }

@@ -117,6 +117,27 @@ static const struct sg_op *find_glu(const struct plan *f, const struct sg_op *fi
     return NULL;
 }
 
+/* The activation or convolution that alone reads a part of the product: done behind it. */
+static void find_after(struct plan *f, struct cu_step *s, uint32_t at)
+{
+    for (uint32_t i = at + 1; i < f->g->ops_n && !s->after; i++) {
+        const struct sg_op *op = &f->g->ops[i];
+        if ((op->code != SG_OP_ACT && op->code != SG_OP_CONV) || f->done[i] || !is_whole(f, &op->in[0])) continue;
+        if (op->code == SG_OP_ACT && s->parts_n > 1) continue;
+        if (op->code == SG_OP_CONV && op->u.conv.taps > CK_STREAM_TAPS) continue;
+        for (uint32_t k = 0; k < s->parts_n; k++) {
+            int32_t value = s->parts[k]->out;
+            if (value != op->in[0].value || f->readers[value] != 1 || f->kept[value]) continue;
+            s->after = op;
+            s->after_part = k;
+        }
+    }
+    if (!s->after) return;
+    f->done[index_of(f, s->after)] = 1;
+    touch(f, s->after->out, at);
+    touch_inputs(f, s->after, index_of(f, s->after));
+}
+
 static void add_product(struct plan *f, struct cu_step *s, const struct sg_op *first)
 {
     uint32_t at = index_of(f, first);
@@ -135,6 +156,7 @@ static void add_product(struct plan *f, struct cu_step *s, const struct sg_op *f
         if (op->code == SG_OP_LINEAR && may_join(f, first, op, at) && !find_glu(f, op))
             s->parts[s->parts_n++] = op;
     }
+    if (!s->glu) find_after(f, s, at);
     for (uint32_t k = 0; k < s->parts_n; k++) {
         f->done[index_of(f, s->parts[k])] = 1;
         touch(f, s->parts[k]->out, at);

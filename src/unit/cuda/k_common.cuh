@@ -39,11 +39,10 @@ __device__ __forceinline__ void wait_for_inputs()
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-__device__ __forceinline__ float activate(uint32_t act, float x)
+/* One copy of these in a module: code that runs once a kernel waits for the instruction cache, byte by byte. */
+static __device__ __noinline__ float activate_rarely(uint32_t act, float x)
 {
     switch (act) {
-    case ACT_SILU:
-        return x * sigmoid(x);
     case ACT_GELU:
         return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
     case ACT_GELU_TANH:
@@ -61,6 +60,11 @@ __device__ __forceinline__ float activate(uint32_t act, float x)
     default:
         return x;
     }
+}
+
+__device__ __forceinline__ float activate(uint32_t act, float x)
+{
+    return act == ACT_SILU ? x * sigmoid(x) : activate_rarely(act, x);
 }
 
 __device__ __forceinline__ float warp_sum(float x)
@@ -88,10 +92,29 @@ __device__ __forceinline__ float block_sum(float x, float *room)
     return warp_sum(s);
 }
 
-/* Byte i of a word as a float: the byte becomes the low bits of 2^23, which is then taken off. Exact. */
-__device__ __forceinline__ float byte_float(uint32_t word, int i)
+/* Four sums over a warp at once: lane l gets the sum of column (l >> 3) & 3. Lanes meet in the order of warp_sum, so
+ * that each sum equals warp_sum's, bit for bit. */
+__device__ __forceinline__ float four_sums(float a, float b, float c, float d)
 {
-    return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440u | i)) - 8388608.0f;
+    uint32_t lane = threadIdx.x & 31;
+    bool high = lane & 16;
+    float x = high ? c : a, y = high ? d : b;
+    x += __shfl_xor_sync(0xffffffffu, high ? a : c, 16);
+    y += __shfl_xor_sync(0xffffffffu, high ? b : d, 16);
+    high = lane & 8;
+    float z = high ? y : x;
+    z += __shfl_xor_sync(0xffffffffu, high ? x : y, 8);
+    z += __shfl_xor_sync(0xffffffffu, z, 4);
+    z += __shfl_xor_sync(0xffffffffu, z, 2);
+    z += __shfl_xor_sync(0xffffffffu, z, 1);
+    return z;
+}
+
+/* Byte i of a word as a float: the byte becomes the low bits of 2^23, which is then taken off with what the byte has too
+ * much. Exact. */
+__device__ __forceinline__ float byte_float(uint32_t word, int i, float none)
+{
+    return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440u | i)) - none;
 }
 
 template <int KIND> struct Kind; /* numbers in 16 bytes; has offsets */
@@ -146,8 +169,8 @@ template <int KIND> __device__ __forceinline__ float4 piece_plane(const uint4 &v
             w = word_of(v, plane) ^ 0x80808080u;
         else
             w = word_of(v, plane);
-        f = make_float4(byte_float(w, 0), byte_float(w, 1), byte_float(w, 2), byte_float(w, 3));
-        if (KIND == CK_Q8) f = make_float4(f.x - 128, f.y - 128, f.z - 128, f.w - 128);
+        float none = KIND == CK_Q8 ? 8388608.0f + 128 : 8388608.0f;
+        f = make_float4(byte_float(w, 0, none), byte_float(w, 1, none), byte_float(w, 2, none), byte_float(w, 3, none));
     }
     return f;
 }
@@ -163,6 +186,42 @@ __device__ __forceinline__ float2 piece_scale(const void *scales, size_t row, ui
     if (KIND == CK_G8 || KIND == CK_G4)
         return static_cast<const float2 *>(scales)[row * pitch + c * Kind<KIND>::N / group];
     return make_float2(1, 0);
+}
+
+__device__ __forceinline__ float one_normed(float x, float mean, float inverse, float plus, float w, float b)
+{
+    return (x - mean) * inverse * (plus + w) + b;
+}
+__device__ __forceinline__ float gated(float x, float inverse, float plus, float w, float gate)
+{
+    return x * inverse * (plus + w) * activate(ACT_SILU, gate);
+}
+__device__ __forceinline__ float4 four_at(const float *x, uint32_t e)
+{
+    return *reinterpret_cast<const float4 *>(x + e);
+}
+
+/* The better of two: a NaN, kept as row 0xffffffff, beats all; 0xfffffffe is none. */
+__device__ __forceinline__ void better(float &best, uint32_t &index, float v, uint32_t i)
+{
+    if (i == 0xffffffffu || index == 0xffffffffu)
+        index = 0xffffffffu;
+    else if (i != 0xfffffffeu && (index == 0xfffffffeu || v > best || (v == best && i < index)))
+        best = v, index = i;
+}
+__device__ __forceinline__ void keep_best(const ck_banned &banned, float v, uint32_t row, float &best,
+                                          uint32_t &index)
+{
+    if (row >= banned.limit || v < best) return; /* a NaN goes on */
+    for (uint32_t i = 0; i < banned.n; i++)
+        if (banned.rows[i] == (int32_t)row) return;
+    if (v != v) {
+        best = CUDART_INF_F;
+        index = 0xffffffffu;
+    } else if (index != 0xffffffffu && (v > best || (v == best && row < index))) {
+        best = v;
+        index = row;
+    }
 }
 
 /* One weight, for kernels that read few. */

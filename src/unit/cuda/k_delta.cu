@@ -117,23 +117,6 @@ extern "C" __global__ void conv_keep(const __grid_constant__ ck_conv a)
 
 __device__ __forceinline__ float softplus(float x) { return (x > 0 ? x : 0) + log1pf(expf(-fabsf(x))); }
 
-/* Four sums over a warp at once: lane l gets the sum of column (l >> 3) & 3. */
-__device__ __forceinline__ float four_sums(float a, float b, float c, float d)
-{
-    uint32_t lane = threadIdx.x & 31;
-    bool high = lane & 16;
-    float x = high ? c : a, y = high ? d : b;
-    x += __shfl_xor_sync(0xffffffffu, high ? a : c, 16);
-    y += __shfl_xor_sync(0xffffffffu, high ? b : d, 16);
-    high = lane & 8;
-    float z = high ? y : x;
-    z += __shfl_xor_sync(0xffffffffu, high ? x : y, 8);
-    z += __shfl_xor_sync(0xffffffffu, z, 4);
-    z += __shfl_xor_sync(0xffffffffu, z, 2);
-    z += __shfl_xor_sync(0xffffffffu, z, 1);
-    return z;
-}
-
 /* 16 or 4 bytes into shared memory, while the thread goes on. */
 __device__ __forceinline__ void copy_later(void *to, const void *from)
 {
@@ -160,7 +143,8 @@ __device__ __forceinline__ numbers_of bring_row(const ck_delta &a, uint32_t t, u
     uint32_t lane = threadIdx.x & 31, key = h / (a.v_heads / a.k_heads) * a.dk;
     const float *x = a.in[0].p + (size_t)t * a.in[0].stride + key,
                 *y = a.in[1].p + (size_t)t * a.in[1].stride + key;
-    float qq = 0, kk = 0, kq = 0;
+    float qq = 0, kk = 0, kq = 0, slow = a.in[3].p[(size_t)t * a.in[3].stride + h],
+          fast = a.in[4].p[(size_t)t * a.in[4].stride + h];
 #pragma unroll
     for (int r = 0; r < R; r++) {
         uint32_t i = lane + 32 * r;
@@ -168,22 +152,23 @@ __device__ __forceinline__ numbers_of bring_row(const ck_delta &a, uint32_t t, u
         k[r] = i < a.dk ? y[i] : 0;
         qq = fmaf(q[r], q[r], qq);
         kk = fmaf(k[r], k[r], kk);
+        kq = fmaf(k[r], q[r], kq);
     }
     float qs = rsqrtf((float)a.dk), ks = 1;
+    qq = warp_sum(qq), kk = warp_sum(kk), kq = warp_sum(kq);
     if (a.l2_eps > 0) {
-        qs *= rsqrtf(warp_sum(qq) + a.l2_eps);
-        ks = rsqrtf(warp_sum(kk) + a.l2_eps);
+        qs *= rsqrtf(qq + a.l2_eps);
+        ks = rsqrtf(kk + a.l2_eps);
     }
 #pragma unroll
     for (int r = 0; r < R; r++) {
         q[r] *= qs;
         k[r] *= ks;
-        kq = fmaf(k[r], q[r], kq);
     }
     numbers_of n;
-    n.decay = expf(rate * softplus(a.in[3].p[(size_t)t * a.in[3].stride + h] + dt));
-    n.beta = sigmoid(a.in[4].p[(size_t)t * a.in[4].stride + h]);
-    n.kq = warp_sum(kq);
+    n.decay = expf(rate * softplus(slow + dt));
+    n.beta = sigmoid(fast);
+    n.kq = kq * qs * ks;
     return n;
 }
 
@@ -228,60 +213,68 @@ template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
     float rate = a.is_log ? -expf(a.decay[h]) : a.decay[h], dt = a.dt[h];
     float4 S[R];
     bool stopped = a.pass.head->stopped; /* this and S were written by earlier passes: no need to wait */
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        uint32_t i = lane + 32 * r;
-        const float *p = memory + (size_t)i * a.dv;
-        S[r] = make_float4(0, 0, 0, 0);
-        if (i >= a.dk) continue;
-        if (whole)
-            S[r] = *reinterpret_cast<const float4 *>(p);
-        else
-            S[r] = make_float4(p[0], cols > 1 ? p[1] : 0, cols > 2 ? p[2] : 0, cols > 3 ? p[3] : 0);
-    }
     uint32_t t0 = a.pass.head->from[s], end = a.pass.head->from[s + 1], own = lane >> 3;
-    wait_for_inputs();
-    if (stopped) return;
-    for (uint32_t t = t0; t < end; t++) {
-        float q[R], k[R];
-        numbers_of n;
-        if (a.ready) {
-            const float *x = a.ready + ((size_t)t * a.k_heads + h / (a.v_heads / a.k_heads)) * 2 * a.dk;
+    /* Twice: the first time on nothing, before the inputs are there, so that the instructions are. */
+#pragma unroll 1
+    for (int real = 0; real < 2; real++) {
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            uint32_t i = lane + 32 * r;
+            const float *p = memory + (size_t)i * a.dv;
+            S[r] = make_float4(0, 0, 0, 0);
+            if (i >= a.dk || !real) continue;
+            if (whole)
+                S[r] = *reinterpret_cast<const float4 *>(p);
+            else
+                S[r] = make_float4(p[0], cols > 1 ? p[1] : 0, cols > 2 ? p[2] : 0, cols > 3 ? p[3] : 0);
+        }
+        if (real) {
+            wait_for_inputs();
+            if (stopped) return;
+        }
+        uint32_t last = real ? end : t0 + 1;
+#pragma unroll 1
+        for (uint32_t t = t0; t < last; t++) {
+            float q[R], k[R], v = 0;
+            numbers_of n;
+            if (own < cols) v = a.in[2].p[(size_t)t * a.in[2].stride + (size_t)h * a.dv + j0 + own];
+            if (a.ready) {
+                const float *x = a.ready + ((size_t)t * a.k_heads + h / (a.v_heads / a.k_heads)) * 2 * a.dk;
+#pragma unroll
+                for (int r = 0; r < R; r++) {
+                    uint32_t i = lane + 32 * r;
+                    q[r] = i < a.dk ? x[i] : 0;
+                    k[r] = i < a.dk ? x[a.dk + i] : 0;
+                }
+                float4 v = reinterpret_cast<const float4 *>(a.ready + (size_t)a.rows * a.k_heads * 2 *
+                                                                          a.dk)[(size_t)t * a.v_heads + h];
+                n.decay = v.x;
+                n.beta = v.y;
+                n.kq = v.z;
+            } else {
+                n = bring_row<R>(a, t, h, rate, dt, q, k);
+            }
+            float4 sk = make_float4(0, 0, 0, 0), sq = sk;
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                uint32_t i = lane + 32 * r;
-                q[r] = i < a.dk ? x[i] : 0;
-                k[r] = i < a.dk ? x[a.dk + i] : 0;
+                S[r].x *= n.decay, S[r].y *= n.decay, S[r].z *= n.decay, S[r].w *= n.decay;
+                sk.x = fmaf(S[r].x, k[r], sk.x), sk.y = fmaf(S[r].y, k[r], sk.y);
+                sk.z = fmaf(S[r].z, k[r], sk.z), sk.w = fmaf(S[r].w, k[r], sk.w);
+                sq.x = fmaf(S[r].x, q[r], sq.x), sq.y = fmaf(S[r].y, q[r], sq.y);
+                sq.z = fmaf(S[r].z, q[r], sq.z), sq.w = fmaf(S[r].w, q[r], sq.w);
             }
-            float4 v = reinterpret_cast<const float4 *>(a.ready + (size_t)a.rows * a.k_heads * 2 *
-                                                                      a.dk)[(size_t)t * a.v_heads + h];
-            n.decay = v.x;
-            n.beta = v.y;
-            n.kq = v.z;
-        } else {
-            n = bring_row<R>(a, t, h, rate, dt, q, k);
-        }
-        float v = own < cols ? a.in[2].p[(size_t)t * a.in[2].stride + (size_t)h * a.dv + j0 + own] : 0;
-        float4 sk = make_float4(0, 0, 0, 0), sq = sk;
+            float mine = four_sums(sk.x, sk.y, sk.z, sk.w), out = four_sums(sq.x, sq.y, sq.z, sq.w);
+            float d = n.beta * (v - mine);
+            float d0 = __shfl_sync(0xffffffffu, d, 0), d1 = __shfl_sync(0xffffffffu, d, 8);
+            float d2 = __shfl_sync(0xffffffffu, d, 16), d3 = __shfl_sync(0xffffffffu, d, 24);
 #pragma unroll
-        for (int r = 0; r < R; r++) {
-            S[r].x *= n.decay, S[r].y *= n.decay, S[r].z *= n.decay, S[r].w *= n.decay;
-            sk.x = fmaf(S[r].x, k[r], sk.x), sk.y = fmaf(S[r].y, k[r], sk.y);
-            sk.z = fmaf(S[r].z, k[r], sk.z), sk.w = fmaf(S[r].w, k[r], sk.w);
-            sq.x = fmaf(S[r].x, q[r], sq.x), sq.y = fmaf(S[r].y, q[r], sq.y);
-            sq.z = fmaf(S[r].z, q[r], sq.z), sq.w = fmaf(S[r].w, q[r], sq.w);
+            for (int r = 0; r < R; r++) {
+                S[r].x = fmaf(k[r], d0, S[r].x), S[r].y = fmaf(k[r], d1, S[r].y);
+                S[r].z = fmaf(k[r], d2, S[r].z), S[r].w = fmaf(k[r], d3, S[r].w);
+            }
+            if ((lane & 7) == 0 && own < cols && real)
+                a.y.p[(size_t)t * a.y.stride + (size_t)h * a.dv + j0 + own] = fmaf(n.kq, d, out);
         }
-        float mine = four_sums(sk.x, sk.y, sk.z, sk.w), out = four_sums(sq.x, sq.y, sq.z, sq.w);
-        float d = n.beta * (v - mine);
-        float d0 = __shfl_sync(0xffffffffu, d, 0), d1 = __shfl_sync(0xffffffffu, d, 8);
-        float d2 = __shfl_sync(0xffffffffu, d, 16), d3 = __shfl_sync(0xffffffffu, d, 24);
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-            S[r].x = fmaf(k[r], d0, S[r].x), S[r].y = fmaf(k[r], d1, S[r].y);
-            S[r].z = fmaf(k[r], d2, S[r].z), S[r].w = fmaf(k[r], d3, S[r].w);
-        }
-        if ((lane & 7) == 0 && own < cols)
-            a.y.p[(size_t)t * a.y.stride + (size_t)h * a.dv + j0 + own] = fmaf(n.kq, d, out);
     }
 #pragma unroll
     for (int r = 0; r < R; r++) {

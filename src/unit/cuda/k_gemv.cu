@@ -105,11 +105,6 @@ __device__ __forceinline__ void put_four(float *to, planes pl, uint32_t e, float
 {
     *reinterpret_cast<float4 *>(to + pl.at(e)) = v;
 }
-__device__ __forceinline__ float4 four_at(const float *x, uint32_t e)
-{
-    return *reinterpret_cast<const float4 *>(x + e);
-}
-
 /* Loads come before the stores of their batch: the compiler can't know that x does not lie where they go. */
 __device__ __forceinline__ void bring_plain(const float *x, uint32_t k, planes pl, float *to)
 {
@@ -126,11 +121,6 @@ __device__ __forceinline__ void bring_plain(const float *x, uint32_t k, planes p
         for (int i = 0; i < FOURS; i++)
             if (e + i * STEP < k) put_four(to, pl, e + i * STEP, v[i]);
     }
-}
-
-__device__ __forceinline__ float one_normed(float x, float mean, float inverse, float plus, float w, float b)
-{
-    return (x - mean) * inverse * (plus + w) + b;
 }
 
 __device__ __forceinline__ float square(float x) { return x * x; }
@@ -210,11 +200,6 @@ __device__ void bring_normed_ones(const ck_norm &norm, const float *x, uint32_t 
     for (uint32_t e = threadIdx.x; e < k; e += CK_GEMV_THREADS)
         to[pl.at(e)] = one_normed(to[pl.at(e)], mean, inverse, plus,
                                norm.weight ? norm.weight[e] : 1, norm.bias ? norm.bias[e] : 0);
-}
-
-__device__ __forceinline__ float gated(float x, float inverse, float plus, float w, float gate)
-{
-    return x * inverse * (plus + w) * activate(ACT_SILU, gate);
 }
 
 /* One row of x, normalised by groups with an optional gate: a warp per group. */
@@ -334,21 +319,6 @@ __device__ __forceinline__ float finish(const ck_segment *s, uint32_t row, uint3
     if (s->bias) v += s->bias[row];
     if (s->residual.p) v += s->residual.p[(size_t)b * s->residual.stride + row];
     return v;
-}
-
-__device__ __forceinline__ void keep_best(const ck_banned &banned, float v, uint32_t row, float &best,
-                                          uint32_t &index)
-{
-    if (row >= banned.limit || v < best) return; /* a NaN goes on */
-    for (uint32_t i = 0; i < banned.n; i++)
-        if (banned.rows[i] == (int32_t)row) return;
-    if (v != v) {
-        best = CUDART_INF_F;
-        index = 0xffffffffu;
-    } else if (index != 0xffffffffu && (v > best || (v == best && row < index))) {
-        best = v;
-        index = row;
-    }
 }
 
 /* Lane b < B of the team's first warp writes row b of both outputs. */

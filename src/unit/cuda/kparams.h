@@ -178,6 +178,24 @@ struct ck_gemv {
     uint32_t *best_index;
     struct ck_segment segment[CK_SEGMENTS];
 };
+/* A product of one row, its weights brought ahead of it (k_stream.cu). A tile is 8 R / split rows of weights, R by the pieces a lane has; with glu half
+ * of them gate's and half up's. */
+#define CK_STREAM_ROWS(pieces) ((pieces) >= 8 ? 1 : (pieces) >= 4 ? 2 : 4)
+enum ck_after_kind { CK_AFTER_NOTHING, CK_AFTER_ACT, CK_AFTER_CONV };
+enum { CK_STREAM_STAGES = 16, CK_STREAM_THREADS = 288, CK_STREAM_TAPS = 4, CK_STREAM_NORMED = 32 };
+struct ck_after { /* what is done with the rows of one segment */
+    uint32_t kind, segment, act, taps, slot;
+    struct ck_view y;
+    const float *weight, *bias;
+    struct ck_pass pass;
+};
+struct ck_stream {
+    struct ck_gemv g;
+    struct ck_after after;
+    uint32_t tiles, stages, stage_bytes, scale_bytes; /* scale_bytes: of a row */
+    uint32_t split_log, per_log, outs_log; /* warps of a row; rows of a tile; those of one segment in it */
+    uint32_t first[CK_SEGMENTS];           /* first tile of each segment */
+};
 /* advance 1: the token is the next input of this head, and goes into the ring; 2: it is the input of `next`.
  */
 struct ck_choose {
