@@ -71,6 +71,10 @@ static json_t *head_json(const struct sg_statefile *f)
     json_object_set_new(o, "format", json_string(text));
     json_object_set_new(o, "shape_id", json_stringn(h->shape_id, 32));
     json_object_set_new(o, "weights_id", json_stringn(h->weights_id, 32));
+    if (h->joined[1].lo) {
+        put_sum(o, "weights_first", h->joined[0]);
+        put_sum(o, "weights_second", h->joined[1]);
+    }
     put_sum(o, "adapters", h->adapters);
     put_sum(o, "token_hash", h->tokens_sum);
     json_object_set_new(o, "tokens", json_integer((json_int_t)h->tokens_n));

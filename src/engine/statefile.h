@@ -22,6 +22,7 @@ struct sg_state_head {
     uint32_t layout, slots_n, points_n;
     char shape_id[32], weights_id[32]; /* hex, no NUL */
     struct sg_hash adapters, tokens_sum, logits_sum;
+    struct sg_hash joined[2]; /* of several storages: the first two ids that weights_id joins; else zero */
     char unit[SG_STATE_TEXT], kernels[SG_STATE_TEXT];
 };
 

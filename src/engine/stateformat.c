@@ -98,7 +98,7 @@ static void walk_sum(struct walk *w, struct sg_hash *h)
 }
 
 /* zeroes: what the reserved bytes hold; anything else is of a later version. */
-static void walk_head(struct walk *w, struct sg_state_head *h, uint8_t zeroes[48])
+static void walk_head(struct walk *w, struct sg_state_head *h, uint8_t zeroes[16])
 {
     char mark[16];
     uint32_t slot_bytes = SLOT_BYTES;
@@ -124,7 +124,8 @@ static void walk_head(struct walk *w, struct sg_state_head *h, uint8_t zeroes[48
     walk_32(w, &slot_bytes);
     walk_32(w, &h->slots_n);
     walk_32(w, &h->points_n);
-    walk_bytes(w, zeroes, 48);
+    for (int i = 0; i < 2; i++) walk_sum(w, &h->joined[i]);
+    walk_bytes(w, zeroes, 16);
 }
 
 static void walk_slot(struct walk *w, struct sg_state_slot *s)
@@ -165,7 +166,7 @@ segue_status sg_state_put_header(struct sg_file_out *out, const struct sg_statef
 {
     struct sg_state_head head = f->head;
     uint64_t n = sg_state_header_bytes(head.slots_n, head.points_n);
-    uint8_t *bytes = sg_alloc(n), zeroes[48] = {0};
+    uint8_t *bytes = sg_alloc(n), zeroes[16] = {0};
     if (!bytes) return sg_no_memory("header of a state file", n, err);
     struct walk w = {bytes, 1};
     walk_head(&w, &head, zeroes);
@@ -223,7 +224,7 @@ static segue_status read_tables(struct sg_statefile *f, segue_error *err)
 static segue_status read_header(struct sg_statefile *f, segue_error *err)
 {
     struct sg_state_head *h = &f->head;
-    uint8_t zeroes[48];
+    uint8_t zeroes[16];
     if (f->map.size < sizeof magic || memcmp(f->map.data, magic, sizeof magic) != 0)
         return sg_fail(err, SEGUE_EFORMAT,
                        "state not loaded: %s: it is no state file; name one that segue saved", f->path);

@@ -175,6 +175,11 @@ static void fill_head(struct saving *v)
     h->layout = SG_STATE_LAYOUT;
     memcpy(h->shape_id, info->shape_id, 32);
     memcpy(h->weights_id, s->engine->weights_id, 32);
+    for (uint32_t i = 0; i < s->engine->places_n; i++)
+        if (s->engine->places[i].own && !h->joined[1].lo) {
+            h->joined[0] = s->engine->model->weights_hash;
+            h->joined[1] = s->engine->places[i].model->weights_hash;
+        }
     memcpy(h->unit, s->unit, sizeof h->unit);
     memcpy(h->kernels, s->kernels, sizeof h->kernels);
     h->adapters = s->adapters;

@@ -48,6 +48,10 @@ pair = ["--prefill", A, "--decode", f"{B},model={half}"]
 saved = os.path.join(top.name, "pair.state")
 code, out, err = run("run", "-m", m, "--ids", "1,2,3", "-n", "2", *pair, "--save", saved)
 expect("a pair's state", code == 0, err)
+info = json.loads(run("state", "info", saved, "--json")[1])
+ids = [json.loads(run("inspect", "-m", x, "--json")[1])["weights_id"] for x in (m, half)]
+expect("the file names both storages and both units", [info["weights_first"], info["weights_second"]] == ids and info["weights_id"] not in ids
+       and " > " in info["unit"] and " > " in info["kernels"], info)
 refused(4, ["run", "-m", m, "--load", saved, "-n", "1", "--unit", A], "pair")
 expect("loads into the pair", run("run", "-m", m, "--load", saved, "-n", "1", *pair)[0] == 0)
 other = tiny_model("other", width=48)
