@@ -75,12 +75,18 @@ static int64_t take(struct seat *seat, uint32_t number, uint32_t from, uint32_t 
     }
 }
 
+/* Stages that are left undone are not waited for either: a thread that has lost its processor would be, once a stage. */
+static int stopped(const struct sg_job *job)
+{
+    return job->stopped && atomic_load_explicit(job->stopped, memory_order_relaxed);
+}
+
 static void job_run(struct sg_pool *pool, uint32_t self)
 {
     const struct sg_job *job = pool->job;
     unsigned long long target = pool->done_base;
     uint32_t n = pool->threads;
-    for (uint32_t s = 0; s < job->stages; s++) {
+    for (uint32_t s = 0; s < job->stages && !stopped(job); s++) {
         uint32_t items = job->items[s], number = pool->stage_base + s, mine = 0;
         if (!items) continue;
         target += items;
@@ -88,12 +94,13 @@ static void job_run(struct sg_pool *pool, uint32_t self)
             uint32_t seat = (self + j) % n;
             uint32_t from = (uint32_t)((uint64_t)items * seat / n),
                      to = (uint32_t)((uint64_t)items * (seat + 1) / n);
-            for (int64_t i; (i = take(&pool->seats[seat], number, from, to)) >= 0; mine++)
+            for (int64_t i; !stopped(job) && (i = take(&pool->seats[seat], number, from, to)) >= 0; mine++)
                 job->work(job->arg, s, (uint32_t)i, self);
         }
         if (mine) atomic_fetch_add_explicit(&pool->done, mine, memory_order_acq_rel);
         for (uint32_t turn = 0;
-             (long long)(atomic_load_explicit(&pool->done, memory_order_acquire) - target) < 0; turn++)
+             (long long)(atomic_load_explicit(&pool->done, memory_order_acquire) - target) < 0 && !stopped(job);
+             turn++)
             relax(turn);
     }
 }

@@ -6,6 +6,8 @@
 #ifndef SG_UNIT_POOL_H
 #define SG_UNIT_POOL_H
 
+#include <stdatomic.h>
+
 #include "base/err.h"
 
 struct sg_pool;
@@ -15,6 +17,7 @@ struct sg_job {
     uint32_t stages;
     void (*work)(void *arg, uint32_t stage, uint32_t item, uint32_t thread);
     void *arg;
+    const atomic_int *stopped;       /* NULL; 1 in it: what nobody has begun is left undone */
 };
 
 /* threads 0: one for each processor that this process may use. The caller of sg_pool_run is thread 0. */

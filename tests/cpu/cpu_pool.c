@@ -49,6 +49,45 @@ static void run_many(uint32_t threads, int jobs)
     sg_pool_close(pool);
 }
 
+/* Stopped by an item: what nobody has begun is left undone, and the next job is whole. */
+struct stopping {
+    atomic_int stopped;
+    atomic_uint after;
+    uint32_t at;
+};
+
+static void stop_item(void *arg, uint32_t stage, uint32_t i, uint32_t thread)
+{
+    struct stopping *s = arg;
+    (void)i;
+    (void)thread;
+    if (atomic_load(&s->stopped)) atomic_fetch_add(&s->after, 1u);
+    if (stage == s->at) atomic_store(&s->stopped, 1);
+}
+
+static void stopped_jobs_end(void **state)
+{
+    enum { MANY = 500, THREADS = 4 };
+    static uint32_t items[MANY];
+    struct sg_pool *pool;
+    (void)state;
+    for (int i = 0; i < MANY; i++) items[i] = MOST;
+    assert_int_equal(sg_pool_open(&pool, THREADS, NULL), SEGUE_OK);
+    for (uint32_t at = 0; at < MANY; at += 7) {
+        static struct work w;
+        struct stopping s = {.at = at};
+        struct sg_job job = {.items = items, .stages = MANY, .work = stop_item, .arg = &s, .stopped = &s.stopped};
+        sg_pool_run(pool, &job);
+        assert_true(atomic_load(&s.after) < THREADS); /* they were between looking and beginning */
+        w = (struct work){.items = {1, 7, 0, MOST, 3}};
+        job = (struct sg_job){.items = w.items, .stages = STAGES, .work = item, .arg = &w};
+        sg_pool_run(pool, &job);
+        assert_int_equal(atomic_load(&w.early), 0);
+        for (uint32_t i = 0; i < STAGES; i++) assert_int_equal(atomic_load(&w.stage_done[i]), w.items[i]);
+    }
+    sg_pool_close(pool);
+}
+
 static void one_thread(void **state) { (void)state; run_many(1, 20); }
 static void two_threads(void **state) { (void)state; run_many(2, 200); }
 static void many_threads(void **state) { (void)state; run_many(9, 60); }
@@ -65,6 +104,7 @@ static void close_unused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(one_thread), cmocka_unit_test(two_threads),
-                                       cmocka_unit_test(many_threads), cmocka_unit_test(close_unused)};
+                                       cmocka_unit_test(many_threads), cmocka_unit_test(stopped_jobs_end),
+                                       cmocka_unit_test(close_unused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

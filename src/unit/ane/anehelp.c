@@ -136,7 +136,7 @@ static segue_status linear(struct ane_host *h, const struct sg_op *op, float *ou
     size_t floats = (size_t)op->in[0].width * sg_pool_threads(h->pool);
     struct linear w = {h, op, bias, sg_alloc(floats * sizeof(float)), out};
     uint32_t items = (op->u.linear.weight.rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
-    if (w.rows) sg_pool_run(h->pool, &(struct sg_job){&items, 1, linear_part, &w});
+    if (w.rows) sg_pool_run(h->pool, &(struct sg_job){.items = &items, .stages = 1, .work = linear_part, .arg = &w});
     sg_free(bias);
     if (!w.rows) return sg_no_memory("rows of a weight", floats * sizeof(float), h->err);
     sg_free(w.rows);

@@ -155,7 +155,7 @@ static segue_status multiply(struct product *p)
         if (part.a_at) part.a_at += done;
         if (part.b_at) part.b_at += done;
         uint32_t items[2] = {(uint32_t)(part.matrices * p->panels), (uint32_t)(part.matrices * p->blocks)};
-        sg_pool_run(r->pool, &(struct sg_job){items, 2, product_part, &part});
+        sg_pool_run(r->pool, &(struct sg_job){.items = items, .stages = 2, .work = product_part, .arg = &part});
     }
     return SEGUE_OK;
 }

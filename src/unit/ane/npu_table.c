@@ -106,7 +106,7 @@ void sg_npu_each(struct sg_npu_run *r, uint64_t items,
     if (n == 1)
         part(arg, 0, 0);
     else
-        sg_pool_run(r->pool, &(struct sg_job){&n, 1, each_part, &e});
+        sg_pool_run(r->pool, &(struct sg_job){.items = &n, .stages = 1, .work = each_part, .arg = &e});
 }
 
 void sg_npu_settle(struct sg_npu_run *r, uint32_t value, float *p, size_t n)

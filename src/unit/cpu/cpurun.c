@@ -236,7 +236,7 @@ static segue_status pass_run(struct sg_cpu_run *run, struct sg_pass *a, segue_er
     SG_TRY(sg_attend_plan(a, err));
     rows_lay(a);
     p->pass_number++;
-    struct sg_job job = {.items = p->items, .stages = p->stages_n, .work = stage_work, .arg = a};
+    struct sg_job job = {.items = p->items, .stages = p->stages_n, .work = stage_work, .arg = a, .stopped = &a->stopped};
     for (uint32_t s = 0; s < p->stages_n; s++) {
         p->items[s] = stage_items(a, &p->stages[s]);
         run->result->dispatches += p->items[s] != 0;
