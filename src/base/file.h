@@ -47,6 +47,8 @@ segue_status sg_file_put(struct sg_file_out *out, const void *bytes, size_t n, s
 segue_status sg_file_put_at(struct sg_file_out *out, uint64_t offset, const void *bytes, size_t n, segue_error *err);
 segue_status sg_file_commit(struct sg_file_out *out, segue_error *err);
 void sg_file_close(struct sg_file_out *out);
+/* A whole file FOLDER/NAME that way, mode 0644. */
+segue_status sg_file_write_in(const char *folder, const char *name, const void *bytes, size_t n, segue_error *err);
 
 /* Bytes of a file, and when it was changed last; for a folder, when a name in it was. EIO: it is not there. */
 segue_status sg_file_look(const char *path, uint64_t *bytes, uint64_t *changed_ns, segue_error *err);

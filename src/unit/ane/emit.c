@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "unit/ane/aneunit.h"
 #include "unit/ane/milprint.h"
+#include "unit/ane/mlpackage.h"
 #include "unit/finite.h"
 
 segue_status sg_ane_emit_open(struct sg_ane_emit *out, const struct sg_graph *g, const struct sg_ane_emit_opts *o,
@@ -45,19 +46,6 @@ segue_status sg_ane_emit_part(struct sg_ane_emit *e, uint32_t i, struct sg_mil_p
 }
 
 /* --- files --- */
-
-static segue_status write_file(const char *folder, const char *name, const void *bytes, size_t n, segue_error *err)
-{
-    char path[1024];
-    struct sg_file_out f;
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", folder, name) >= sizeof path)
-        return sg_fail(err, SEGUE_EARG, "emit: %.60s..: the path is too long; give a shorter one", folder);
-    SG_TRY(sg_file_begin(&f, path, 0644, err));
-    segue_status status = sg_file_put(&f, bytes, n, err);
-    if (status == SEGUE_OK) status = sg_file_commit(&f, err);
-    sg_file_close(&f);
-    return status;
-}
 
 static void put_ports(struct sg_buf *m, const char *what, const struct sg_mil_function *f, const uint32_t *values,
                       uint32_t n)
@@ -129,9 +117,9 @@ static segue_status write_part(struct sg_ane_emit *e, uint32_t i, const char *fo
     snprintf(name, sizeof name, "p%02u.mil", i);
     segue_status status = sg_ane_emit_part(e, i, &mil, &blobs, err);
     if (status == SEGUE_OK) status = sg_mil_print(mil, SG_MIL_VERBOSE, &text, err);
-    if (status == SEGUE_OK) status = write_file(folder, name, text.data, text.len, err);
+    if (status == SEGUE_OK) status = sg_file_write_in(folder, name, text.data, text.len, err);
     if (status == SEGUE_OK && blobs.file.len)
-        status = write_file(folder, blobs.path, blobs.file.data, blobs.file.len, err);
+        status = sg_file_write_in(folder, blobs.path, blobs.file.data, blobs.file.len, err);
     if (status == SEGUE_OK) {
         const struct sg_mil_function *f = &mil->functions[0];
         sg_buf_printf(manifest, "%s\n  {\"file\": \"%s\", \"layers\": [%u, %u]", i ? "," : "", name, part->layer_from,
@@ -163,7 +151,7 @@ static segue_status write_all(struct sg_ane_emit *e, const char *folder, struct 
     }
     sg_buf_puts(m, "]}\n");
     if (m->failed) return sg_no_memory("manifest", m->len, err);
-    return write_file(folder, "manifest.json", m->data, m->len, err);
+    return sg_file_write_in(folder, "manifest.json", m->data, m->len, err);
 }
 
 segue_status sg_ane_emit_folder(struct sg_ane_emit *e, const char *folder, segue_error *err)
@@ -176,4 +164,29 @@ segue_status sg_ane_emit_folder(struct sg_ane_emit *e, const char *folder, segue
     segue_status status = write_all(e, folder, &manifest, err);
     sg_buf_free(&manifest);
     return status;
+}
+
+/* --- Core ML --- */
+
+static segue_status package(struct sg_ane_emit *e, uint32_t i, const char *folder, segue_error *err)
+{
+    struct sg_ane_blobs blobs;
+    struct sg_mil_program *mil;
+    char name[32];
+    snprintf(name, sizeof name, "p%02u.mlpackage", i);
+    char *path = sg_path_join(folder, e->cut.parts_n > 1 ? name : "");
+    segue_status status = sg_ane_emit_part(e, i, &mil, &blobs, err);
+    if (status == SEGUE_OK && !path) status = sg_no_memory("a path", 0, err);
+    struct sg_ane_file file = {blobs.path, (const uint8_t *)blobs.file.data, blobs.file.len};
+    if (status == SEGUE_OK) status = sg_mlpackage_write(mil, &file, file.bytes != 0, path, err);
+    sg_mil_program_free(mil);
+    sg_ane_blobs_free(&blobs);
+    sg_free(path);
+    return status;
+}
+
+segue_status sg_ane_emit_packages(struct sg_ane_emit *e, const char *folder, segue_error *err)
+{
+    for (uint32_t i = 0; i < e->cut.parts_n; i++) SG_TRY(package(e, i, folder, err));
+    return SEGUE_OK;
 }

@@ -28,5 +28,7 @@ segue_status sg_ane_emit_part(struct sg_ane_emit *e, uint32_t i, struct sg_mil_p
                               segue_error *err);
 /* pNN.mil, weights/pNN.bin and manifest.json below `folder`, which is made. Also EIO. */
 segue_status sg_ane_emit_folder(struct sg_ane_emit *e, const char *folder, segue_error *err);
+/* As Core ML packages: one program is `folder` itself, several are pNN.mlpackage in it. */
+segue_status sg_ane_emit_packages(struct sg_ane_emit *e, const char *folder, segue_error *err);
 
 #endif

@@ -13,6 +13,8 @@ segue_status sg_pass_legal(struct sg_mil_program *p, uint64_t *changes, segue_er
 /* Literals in arguments become named constants, equal constants one, and what only constants go into is computed, up
  * to 65,536 numbers. */
 segue_status sg_pass_const(struct sg_mil_program *p, uint64_t *changes, segue_error *err);
+/* The first half of that alone: literals in arguments become named constants. */
+segue_status sg_pass_named(struct sg_mil_program *p, uint64_t *changes, segue_error *err);
 /* What is computed twice is computed once; chains that only move or scale numbers become one link; what changes nothing
  * goes. */
 segue_status sg_pass_fuse(struct sg_mil_program *p, uint64_t *changes, segue_error *err);

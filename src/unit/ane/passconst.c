@@ -94,6 +94,19 @@ static void step(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
     sg_free(to);
 }
 
+static void name(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
+{
+    for (uint32_t i = 0; i < op->args_n; i++) r->changes += op->args[i].kind == SG_MIL_LITERAL;
+    sg_mil_keep(r, op);
+}
+
+segue_status sg_pass_named(struct sg_mil_program *p, uint64_t *changes, segue_error *err)
+{
+    static const struct sg_mil_pass pass = {.step = name};
+    for (uint32_t k = 0; k < p->functions_n; k++) SG_TRY(sg_mil_rewrite(p, k, &pass, NULL, changes, err));
+    return SEGUE_OK;
+}
+
 segue_status sg_pass_const(struct sg_mil_program *p, uint64_t *changes, segue_error *err)
 {
     static const struct sg_mil_pass pass = {.step = step};
