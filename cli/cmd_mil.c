@@ -344,8 +344,10 @@ static int of_model(const struct args *args, const struct sg_ane_profile *profil
     struct sg_graph_wish wish = {.head = 1};
     struct sg_ane_emit e = {0};
     struct sg_ane_emit_opts o = {(uint32_t)args_number(args, "rows", 0), (uint32_t)args_number(args, "keys", 0),
-                                 (uint32_t)args_number(args, "fuse", 0), explains};
+                                 (uint32_t)args_number(args, "fuse", 0), 0, explains};
+    const char *range = args_text(args, "range");
     segue_error err;
+    o.by_weights = range && !strcmp(range, "weights");
     if (!explains && !args_text(args, "output") && !args_text(args, "mlpackage"))
         return wrong(&err, "emit", "emit -m MODEL -o DIR");
     int code = place_open_model(&p, args);
@@ -449,6 +451,7 @@ static const struct arg_def own_defs[] = {
     {"keys", 0, ARG_COUNT, 0, "N", "512", 32, 4096, "-m: rows of K and V that a state holds: a power of two"},
     {"layers", 0, ARG_TEXT, 0, "A-B", "all", 0, 0, "-m: these layers alone"},
     {"fuse", 0, ARG_COUNT, 0, "N", "what fits", 1, 4096, "-m: layers of a program"},
+    {"range", 0, ARG_CHOICE, 0, "none|weights", "none", 0, 0, "-m: values divided by powers of two to fit fp16"},
     {"output", 'o', ARG_FILE, 0, "DIR", NULL, 0, 0, "emit: where programs, weights and manifest.json go"},
     {"mlpackage", 0, ARG_FILE, 0, "OUT", NULL, 0, 0, "emit: as Core ML packages; several: in this folder"},
     ARG_END};

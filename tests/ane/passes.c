@@ -166,7 +166,10 @@ static void chains_shrink(void **state)
          I4("0, 32, 0, 0") ", size = " I4("1, 32, 1, 32") ");", {"slice_by_size", "identity"}, {0, 1}, 0},
         {T("1, 16, 1, 32") " u = slice_by_size(x = a, begin = " I4("0, 8, 0, 0") ", size = " I4("1, 16, 1, 32") "); " T("1, 1, 1, 32")
          " v = slice_by_size(x = u, begin = " I4("0, 4, 0, 0") ", size = " I4("1, 1, 1, 32") "); " A " z = add(x = b, y = v);",
-         {"slice_by_size"}, {2}, 0}};
+         {"slice_by_size"}, {2}, 0},
+        {T("1, 64, 1, 32") " u = concat(values = (a, b), axis = int32(1), interleave = bool(false)); " T("1, 96, 1, 32") " v = concat(values = "
+         "(u, a), axis = int32(1), interleave = bool(false)); " A " z = slice_by_size(x = v, begin = " I4("0, 64, 0, 0") ", size = "
+         I4("1, 32, 1, 32") ");", {"slice_by_size"}, {0}, 0}};
     (void)state;
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) passes(sg_pass_fuse, &list[i]);
 }
@@ -215,10 +218,48 @@ static void refused_operations_are_written_otherwise(void **state)
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) passes(sg_pass_legal, &list[i]);
 }
 
+/* Ports of odd sizes: padded, in order, padding zero; the numbers are those of the program as it was. */
+static void ports_become_surfaces(void **state)
+{
+    static const char *const bad[] = {"tensor<fp16, [32, 32]> a", "tensor<fp16, [1, 32, 2, 32]> a", "tensor<fp32, [1, 32, 1, 32]> a"};
+    struct sg_mil_program *p = read(T("1, 64, 1, 32") " in_big, " T("1, 20, 1, 32") " in_x", T("1, 20, 1, 32") " s = slice_by_size(x = in_big, begin = "
+        I4("0, 8, 0, 0") ", size = " I4("1, 20, 1, 32") "); " T("1, 20, 1, 32") " to_sum = add(x = s, y = in_x); " T("1, 64, 1, 32")
+        " to_wide = mul(x = in_big, y = fp16(0.5));", "to_sum, to_wide");
+    uint64_t changes = 0;
+    segue_error err = {0};
+    float got[1024];
+    (void)state;
+    assert_int_equal(sg_pass_layout(p, 32, &changes, &err), SEGUE_OK);
+    sound(p);
+    const struct sg_mil_function *f = &p->functions[0];
+    assert_string_equal(f->values[0].name, "a_x");
+    assert_string_equal(f->values[1].name, "b_big");
+    assert_int_equal(f->values[0].type.dim[1], 32);
+    assert_string_equal(f->values[f->returns[0]].name, "y_wide");
+    assert_string_equal(f->values[f->returns[1]].name, "z_sum");
+    run(p, got);
+    for (int c = 0; c < 32; c++)
+        for (int s = 0; s < 32; s++) {
+            float a = sg_f32_of_f16(sg_f16_of_f32(3 * sinf((float)(c * 32 + s) * 0.7F))),
+                  b = sg_f32_of_f16(sg_f16_of_f32(3 * sinf((float)((c + 8) * 32 + s) * 0.7F + 1)));
+            if (fabsf(got[c * 32 + s] - (c < 20 ? a + b : 0)) > 4e-3F) fail_msg("channel %d, column %d: %g", c, s, (double)got[c * 32 + s]);
+        }
+    changes = 0;
+    assert_int_equal(sg_pass_layout(p, 32, &changes, &err), SEGUE_OK);
+    assert_int_equal(changes, 0);
+    sg_mil_program_free(p);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        p = read(bad[i], A " k = const()[val = " A "(1)]; " A " z = relu(x = k);", "z");
+        assert_int_equal(sg_pass_layout(p, 32, &changes, &err), SEGUE_EUNSUPPORTED);
+        assert_int_equal(p->functions[0].params_n, 1);
+        sg_mil_program_free(p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(dead_code_goes), cmocka_unit_test(constants_become_one),
-                                       cmocka_unit_test(chains_shrink), cmocka_unit_test(what_differs_stays),
+                                       cmocka_unit_test(chains_shrink), cmocka_unit_test(what_differs_stays), cmocka_unit_test(ports_become_surfaces),
                                        cmocka_unit_test(refused_operations_are_written_otherwise)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

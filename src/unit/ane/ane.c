@@ -53,7 +53,7 @@ static segue_status word(const struct sg_unit_spec *spec, const char *key, const
 static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u, struct sg_npu_opts *o,
                               segue_error *err)
 {
-    static const char *const keys[] = {"", "profile", "weights", "compiles", "on_violation", "threads", "rows", "layers", NULL};
+    static const char *const keys[] = {"", "profile", "weights", "compiles", "on_violation", "threads", "rows", "layers", "range", NULL};
     const char *soft = sg_spec_value(spec, ""), *profile = sg_spec_value(spec, "profile");
     SG_TRY(sg_spec_only(spec, keys, err));
     if (soft && strcmp(soft, "soft") != 0)
@@ -65,6 +65,7 @@ static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u
     SG_TRY(number(spec, "threads", 1, 256, &o->threads, err));
     SG_TRY(number(spec, "rows", 1, ANE_ROWS_MOST, &u->rows, err));
     SG_TRY(number(spec, "layers", 1, 4096, &u->layers, err));
+    SG_TRY(word(spec, "range", "none", "weights", &u->by_weights, err));
     if (u->rows > 1 && (u->rows < 32 || (u->rows & (u->rows - 1))))
         return sg_fail(err, SEGUE_EARG, "open unit: %s: rows=%u; give 1, 32, 64, 128, 256 or 512", spec->text, u->rows);
     u->profile = o->profile;

@@ -39,6 +39,7 @@ void ane_discard(struct sg_program *p)
         if (p->x[i]) ops->surface_free(p->x[i]);
     if (p->info) ops->surface_free(p->info);
     sg_free(p->blobs);
+    sg_ane_range_free(&p->range);
     sg_ane_cut_free(&p->cut[0]);
     sg_ane_cut_free(&p->cut[1]);
     sg_free(p);
@@ -52,6 +53,8 @@ static segue_status fill(struct sg_unit *u, const struct sg_graph *g, const stru
     SG_TRY(sg_weights_finite(g, err));
     for (uint32_t i = 0; i < g->ops_n; i++) SG_TRY(u->base.ops->can(u, g, &g->ops[i], err));
     for (int i = 0; i < 2; i++) SG_TRY(sg_ane_cut_make(&p->cut[i], g, u->layers, i, err));
+    if (u->by_weights) SG_TRY(sg_ane_range_make(&p->range, g, err));
+    for (int i = 0; u->by_weights && i < 2; i++) sg_ane_cut_range(&p->cut[i], &p->range);
     p->blobs = sg_alloc((p->cut[0].parts_n + 1) * sizeof *p->blobs);
     p->kept = sg_alloc((p->cut[0].parts_n + 1) * sizeof *p->kept);
     if (!p->blobs || !p->kept) return sg_no_memory("program of ane", 0, err);

@@ -1,6 +1,7 @@
 /* anerun.c: one batch on the unit `ane`: each span is cut into dispatches of 1, 32, 64, .. 512 rows, the last one padded
  * on the right; every part runs on them in turn, its output the next one's input. A dispatch is all or nothing: the state
  * turns when the last part is done. What stands behind `rows` is the helper's. SPDX-License-Identifier: MIT */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -37,11 +38,12 @@ static segue_status value_room(struct sg_run *run, int32_t value, float **out)
 }
 
 /* fp32 rows [n, width] to fp16 channels [width][columns]; padding is zero. */
-static segue_status put_value(const float *rows, uint32_t n, uint32_t width, uint32_t columns, uint16_t *out, segue_error *err)
+static segue_status put_value(const float *rows, uint32_t n, uint32_t width, uint32_t columns, float scale, uint16_t *out,
+                              segue_error *err)
 {
     for (uint32_t c = 0; c < width; c++, out += columns) {
         for (uint32_t t = 0; t < n; t++) {
-            out[t] = sg_f16_of_f32(rows[(size_t)t * width + c]);
+            out[t] = sg_f16_of_f32(rows[(size_t)t * width + c] * scale);
             if ((out[t] & 0x7c00) == 0x7c00)
                 return sg_fail(err, SEGUE_EUNSUPPORTED,
                                "run: ane: row %u, column %u: %g is beyond fp16; use another unit for this model", t, c,
@@ -52,10 +54,10 @@ static segue_status put_value(const float *rows, uint32_t n, uint32_t width, uin
     return SEGUE_OK;
 }
 
-static void get_value(const uint16_t *in, uint32_t n, uint32_t width, uint32_t columns, float *rows)
+static void get_value(const uint16_t *in, uint32_t n, uint32_t width, uint32_t columns, float scale, float *rows)
 {
     for (uint32_t c = 0; c < width; c++, in += columns)
-        for (uint32_t t = 0; t < n; t++) rows[(size_t)t * width + c] = sg_f32_of_f16(in[t]);
+        for (uint32_t t = 0; t < n; t++) rows[(size_t)t * width + c] = sg_f32_of_f16(in[t]) * scale;
 }
 
 /* Rows [at, at + n) of the run in the values list, packed, to or from a surface. */
@@ -70,14 +72,15 @@ static segue_status border(struct sg_run *run, const int32_t *values, uint32_t v
     uint16_t *place = bytes;
     for (uint32_t i = 0; i < values_n && status == SEGUE_OK; i++) {
         uint32_t width = g->values[values[i]].width;
-        float *rows;
+        const int8_t *shift = run->program->range.value; /* it lies divided by 2^this */
+        float scale = shift ? ldexpf(1, shift[values[i]]) : 1, *rows;
         status = value_room(run, values[i], &rows);
         if (status != SEGUE_OK) break;
         rows += (size_t)at * width;
         if (in)
-            status = put_value(rows, n, width, shape->columns, place, run->host.err);
+            status = put_value(rows, n, width, shape->columns, 1 / scale, place, run->host.err);
         else
-            get_value(place, n, width, shape->columns, rows);
+            get_value(place, n, width, shape->columns, scale, rows);
         place += (size_t)width * shape->columns;
         run->program->host_bytes += 2ull * width * n;
     }

@@ -9,6 +9,7 @@
 #include "unit/ane/anekeep.h"
 #include "unit/ane/device.h"
 #include "unit/ane/lower.h"
+#include "unit/ane/lowerrange.h"
 #include "unit/ane/profile.h"
 #include "unit/batch.h"
 #include "unit/pool.h"
@@ -23,6 +24,7 @@ struct sg_unit {
     struct sg_ane_device *device;
     struct sg_pool *pool;   /* the helper's threads */
     uint32_t rows;          /* of every dispatch; 0: as the run wants */
+    uint32_t by_weights;    /* range=weights: values are divided by powers of two that the weights ask for */
     uint32_t layers;        /* of every program; 0: as many as fit (lowercut.h) */
     struct sg_program *first; /* all programs of this unit */
 };
@@ -44,6 +46,7 @@ struct sg_program {
     struct sg_program_base base;
     struct sg_program *after;           /* in the unit's list */
     struct sg_ane_cut cut[2];           /* [1]: outputs of the graph are kept */
+    struct sg_ane_range range;          /* value NULL: none */
     struct sg_ane_blobs *blobs;         /* [parts_n]; both cuts have the same operations in the same parts */
     struct sg_ane_keep *keep;           /* NULL: nothing is kept between starts */
     struct sg_ane_kept *kept;           /* [parts_n] entries that blobs borrow */

@@ -26,12 +26,15 @@ segue_status sg_ane_emit_open(struct sg_ane_emit *out, const struct sg_graph *g,
     if (status == SEGUE_OK)
         status = sg_ane_cut_make(&out->cut, g, o->layers, !g->vocab, err);
     if (status == SEGUE_OK) status = sg_ane_info_make(&out->info, g, keys, err);
+    if (status == SEGUE_OK && o->by_weights) status = sg_ane_range_make(&out->range, g, err);
+    if (status == SEGUE_OK && o->by_weights) sg_ane_cut_range(&out->cut, &out->range);
     if (status != SEGUE_OK) sg_ane_emit_close(out);
     return status;
 }
 
 void sg_ane_emit_close(struct sg_ane_emit *e)
 {
+    sg_ane_range_free(&e->range);
     sg_ane_info_free(&e->info);
     sg_ane_cut_free(&e->cut);
 }

@@ -4,11 +4,13 @@
 #define SG_UNIT_ANE_EMIT_H
 
 #include "unit/ane/lower.h"
+#include "unit/ane/lowerrange.h"
 
 struct sg_ane_emit_opts {
     uint32_t rows;   /* of a dispatch: 1, 32, 64, 128, 256 or 512; 0: 32 */
     uint32_t keys;   /* rows of K and V in a state: a power of two from 32 to 4096; 0: 512 */
     uint32_t layers; /* of every program; 0: as many as fit (lowercut.h) */
+    int by_weights;  /* values are divided by powers of two that the weights ask for (lowerrange.h) */
     int sizes_only;  /* no weight is read: blobs have places and sizes, but no bytes */
 };
 struct sg_ane_emit {
@@ -16,6 +18,7 @@ struct sg_ane_emit {
     struct sg_ane_shape shape;
     struct sg_ane_cut cut;
     struct sg_ane_info info;
+    struct sg_ane_range range; /* value NULL: none */
     int sizes_only;
 };
 /* EARG: a number that no program has. EUNSUPPORTED: an operation without lowering, by name. EMEMORY. The graph must

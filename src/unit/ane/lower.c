@@ -2,9 +2,11 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/lower.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "unit/ane/lowerrange.h"
 #include "unit/ane/pass.h"
 
 enum { FLAT_MAX = 65536 }; /* channels of a tensor that is only a shape between two others */
@@ -26,10 +28,24 @@ uint32_t sg_ane_channels(struct sg_ane_lower *l, uint32_t x, int64_t at, int64_t
     return sg_mil_build_slice(&l->b, x, 4, begin, size);
 }
 
-uint32_t sg_ane_operand(struct sg_ane_lower *l, const struct sg_operand *x)
+int sg_ane_shift(const struct sg_ane_lower *l, int32_t value) { return l->part->range ? l->part->range->value[value] : 0; }
+
+uint32_t sg_ane_move_shift(struct sg_ane_lower *l, uint32_t x, int from, int to)
+{
+    return from == to ? x : SG_ANE_BIN("mul", x, SG_ANE_NUM(ldexp(1, from - to)));
+}
+
+uint32_t sg_ane_operand_lying(struct sg_ane_lower *l, const struct sg_operand *x)
 {
     return sg_ane_channels(l, l->values[x->value], x->at, x->width);
 }
+
+uint32_t sg_ane_operand_at(struct sg_ane_lower *l, const struct sg_operand *x, int shift)
+{
+    return sg_ane_move_shift(l, sg_ane_operand_lying(l, x), sg_ane_shift(l, x->value), shift);
+}
+
+uint32_t sg_ane_operand(struct sg_ane_lower *l, const struct sg_operand *x) { return sg_ane_operand_at(l, x, 0); }
 
 uint32_t sg_ane_zeros(struct sg_ane_lower *l, int64_t channels, int64_t rows, int64_t columns)
 {
@@ -105,35 +121,11 @@ void sg_ane_pack(struct sg_ane_lower *l, int32_t slot, uint32_t x, int64_t last)
     l->updated[slot] = sg_mil_build_reshape(&l->b, x, 4, (int64_t[]){1, channels, 1, keys});
 }
 
-/* --- ports --- */
+/* --- ports: as the part has them; the pass over the layout makes surfaces of them --- */
 
-struct port {
-    uint64_t channels, columns;
-    const char *role;
-};
-
-/* Names a_x, b_info, c_state, in rising order of size; y_, z_ in falling order. */
-static void name_port(const struct port *ports, uint32_t n, uint32_t i, int falling, char out[16])
+static uint32_t input(struct sg_ane_lower *l, const char *name, int64_t channels, int64_t columns)
 {
-    uint32_t rank = 0;
-    for (uint32_t k = 0; k < n; k++) {
-        uint64_t a = ports[k].channels * ports[k].columns, b = ports[i].channels * ports[i].columns;
-        int before = falling ? a > b : a < b;
-        rank += before || (a == b && k < i);
-    }
-    snprintf(out, 16, "%c_%s", (falling ? 'y' : 'a') + (int)rank, ports[i].role);
-}
-
-static uint32_t input(struct sg_ane_lower *l, const struct port *ports, uint32_t n, uint32_t rank)
-{
-    char name[16], want = (char)('a' + (int)rank);
-    for (uint32_t i = 0; i < n; i++) {
-        name_port(ports, n, i, 0, name);
-        if (name[0] == want)
-            return sg_mil_build_input(&l->b, name, SG_MIL_FP16, 4,
-                                      (int64_t[]){1, (int64_t)ports[i].channels, 1, (int64_t)ports[i].columns});
-    }
-    return 0;
+    return sg_mil_build_input(&l->b, name, SG_MIL_FP16, 4, (int64_t[]){1, channels, 1, columns});
 }
 
 static uint32_t first_columns(struct sg_ane_lower *l, uint32_t x)
@@ -144,71 +136,47 @@ static uint32_t first_columns(struct sg_ane_lower *l, uint32_t x)
     return sg_mil_build_slice(&l->b, x, 4, begin, size);
 }
 
-/* Inputs are declared in the order of their names. */
+static int64_t slot_channels(const struct sg_ane_lower *l, uint32_t i)
+{
+    return (int64_t)sg_ane_slot_channels(&l->g->slots[l->part->slots[i]], l->shape->keys);
+}
+
 static void open_ports(struct sg_ane_lower *l)
 {
-    struct port ports[3];
-    uint32_t n = 0, values[3] = {0}, x = SG_MIL_NONE, state = SG_MIL_NONE;
-    char name[16];
-    ports[n++] = (struct port){sg_ane_border_channels(l->g, l->part->in, l->part->in_n), l->shape->columns, "x"};
-    if (l->info->channels) ports[n++] = (struct port){l->info->channels, l->shape->columns, "info"};
-    if (l->part->slots_n)
-        ports[n++] = (struct port){sg_ane_state_channels(l->g, l->part, l->shape->keys), l->shape->keys, "state"};
-    for (uint32_t i = 0; i < n; i++) values[i] = input(l, ports, n, i);
-    for (uint32_t i = 0; i < n; i++) {
-        name_port(ports, n, i, 0, name);
-        uint32_t value = values[name[0] - 'a'];
-        if (sg_ane_role_of(name) == SG_ANE_X) x = value;
-        if (sg_ane_role_of(name) == SG_ANE_INFO) l->info_port = value;
-        if (sg_ane_role_of(name) == SG_ANE_STATE) state = value;
-    }
-    x = first_columns(l, x);
+    int64_t width = 0, channels = 0, at = 0;
+    uint32_t state = SG_MIL_NONE;
+    for (uint32_t i = 0; i < l->part->in_n; i++) width += l->g->values[l->part->in[i]].width;
+    for (uint32_t i = 0; i < l->part->slots_n; i++) channels += slot_channels(l, i);
+    uint32_t x = input(l, "in_x", width, l->s);
+    if (l->info->channels) l->info_port = input(l, "in_info", l->info->channels, l->shape->columns);
+    if (l->part->slots_n) state = input(l, "in_state", channels, l->shape->keys);
     if (l->info->channels) l->info_rows = first_columns(l, l->info_port);
-    int64_t at = 0;
     for (uint32_t i = 0; i < l->part->in_n; i++) {
-        int64_t width = l->g->values[l->part->in[i]].width;
+        width = l->g->values[l->part->in[i]].width;
         l->values[l->part->in[i]] = sg_ane_channels(l, x, at, width);
         at += width;
     }
     at = 0;
     for (uint32_t i = 0; i < l->part->slots_n; i++) {
-        int64_t channels = (int64_t)sg_ane_slot_channels(&l->g->slots[l->part->slots[i]], l->shape->keys);
-        l->states[l->part->slots[i]] = sg_ane_channels(l, state, at, channels);
-        at += channels;
+        l->states[l->part->slots[i]] = sg_ane_channels(l, state, at, slot_channels(l, i));
+        at += slot_channels(l, i);
     }
 }
 
-/* Values along the channels, then zeros, to `channels`; to all columns; under a name. */
-static uint32_t join(struct sg_ane_lower *l, uint32_t *list, uint32_t n, uint64_t channels, uint64_t columns,
-                     const char *name)
+/* Values along the channels. */
+static uint32_t join(struct sg_ane_lower *l, const uint32_t *list, uint32_t n, const char *name)
 {
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < n; i++) sum += (uint64_t)sg_mil_build_type(&l->b, list[i])->dim[1];
-    int64_t width = n ? sg_mil_build_type(&l->b, list[0])->dim[3] : 1;
-    if (sum < channels) list[n++] = sg_ane_zeros(l, (int64_t)(channels - sum), 1, width);
-    uint32_t narrow = (uint64_t)width < columns;
-    if (!narrow) sg_mil_build_name(&l->b, name);
-    uint32_t x = n > 1 ? sg_mil_build_concat(&l->b, list, n, 1) : narrow ? list[0] : SG_ANE_UN("identity", list[0]);
-    if (!narrow) return x;
-    uint32_t both[2] = {x, sg_ane_zeros(l, (int64_t)channels, 1, (int64_t)columns - width)};
     sg_mil_build_name(&l->b, name);
-    return sg_mil_build_concat(&l->b, both, 2, 3);
+    return n > 1 ? sg_mil_build_concat(&l->b, list, n, 1) : SG_ANE_UN("identity", list[0]);
 }
 
 static segue_status close_ports(struct sg_ane_lower *l, uint32_t *list, segue_error *err)
 {
-    struct port ports[2] = {
-        {sg_ane_border_channels(l->g, l->part->out, l->part->out_n), l->shape->columns, "out"}};
-    uint32_t n = 1, returns[2] = {0}, k;
-    char name[16];
-    if (l->part->slots_n)
-        ports[n++] = (struct port){sg_ane_state_channels(l->g, l->part, l->shape->keys), l->shape->keys, "state"};
-    for (uint32_t i = 0; i < n; i++) {
-        name_port(ports, n, i, 1, name);
-        for (k = 0; !i && k < l->part->out_n; k++) list[k] = l->values[l->part->out[k]];
-        for (; i && k < l->part->slots_n; k++) list[k] = l->updated[l->part->slots[k]];
-        returns[name[0] - 'y'] = join(l, list, k, ports[i].channels, ports[i].columns, name);
-    }
+    uint32_t n = 1, returns[2] = {0};
+    for (uint32_t i = 0; i < l->part->out_n; i++) list[i] = l->values[l->part->out[i]];
+    returns[0] = join(l, list, l->part->out_n, "to_out");
+    for (uint32_t i = 0; i < l->part->slots_n; i++) list[i] = l->updated[l->part->slots[i]];
+    if (l->part->slots_n) returns[n++] = join(l, list, l->part->slots_n, "to_state");
     return sg_mil_build_end(&l->b, returns, n, err);
 }
 
@@ -254,7 +222,7 @@ segue_status sg_ane_lower(struct sg_mil_program **out, const struct sg_graph *g,
     blobs->programs++;
     sg_mil_build_begin(&l.b, p, "main", NULL);
     segue_status status = walk(&l, l.updated + g->slots_n, err);
-    if (status == SEGUE_OK) status = sg_passes(p, err);
+    if (status == SEGUE_OK) status = sg_passes(p, SG_ANE_PAD, err);
     sg_free(room);
     if (status == SEGUE_OK)
         *out = p;

@@ -38,6 +38,12 @@ struct sg_ane_lower {
 };
 /* An operand as [1, width, 1, S]. */
 uint32_t sg_ane_operand(struct sg_ane_lower *l, const struct sg_operand *x);
+/* Values may lie divided by powers of two (lowerrange.h): by 2^shift, of a graph's value; an operand as it lies, or as it
+ * must lie; a number that goes from 2^-from to 2^-to. */
+int sg_ane_shift(const struct sg_ane_lower *l, int32_t value);
+uint32_t sg_ane_operand_lying(struct sg_ane_lower *l, const struct sg_operand *x);
+uint32_t sg_ane_operand_at(struct sg_ane_lower *l, const struct sg_operand *x, int shift);
+uint32_t sg_ane_move_shift(struct sg_ane_lower *l, uint32_t x, int from, int to);
 /* Channels [at, at + n) of [1, C, 1, W]; all of them: the value itself. */
 uint32_t sg_ane_channels(struct sg_ane_lower *l, uint32_t x, int64_t at, int64_t n);
 /* A weight as a constant of that shape, which has as many numbers. */

@@ -237,3 +237,8 @@ void sg_ane_cut_free(struct sg_ane_cut *c)
     sg_arena_free(&c->arena);
     *c = (struct sg_ane_cut){0};
 }
+
+void sg_ane_cut_range(struct sg_ane_cut *c, const struct sg_ane_range *range)
+{
+    for (uint32_t i = 0; i < c->parts_n; i++) c->parts[i].range = range;
+}

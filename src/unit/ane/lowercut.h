@@ -8,12 +8,15 @@
 
 enum { SG_ANE_PAD = 32 }; /* channels and columns at borders are multiples of this */
 
+struct sg_ane_range;
+
 struct sg_ane_part {
     uint32_t *ops;      /* [ops_n] numbers of the graph's operations, rising */
     int32_t *in, *out;  /* [in_n], [out_n] values that enter and leave, packed along the channels in this order */
     uint32_t *slots;    /* [slots_n] of the state, in the order in which they are packed */
     uint32_t ops_n, in_n, out_n, slots_n;
     uint32_t layer_from, layer_to; /* [from, to) */
+    const struct sg_ane_range *range; /* NULL: values lie as they are */
 };
 struct sg_ane_cut {
     struct sg_ane_part *parts;      /* [parts_n] */
@@ -30,6 +33,8 @@ enum { SG_ANE_LAYERS = 6, SG_ANE_CUT_ROWS = 256, SG_ANE_CUT_KEYS = 512, SG_ANE_H
 segue_status sg_ane_cut_make(struct sg_ane_cut *out, const struct sg_graph *g, uint32_t layers, int keep_outputs,
                              segue_error *err);
 void sg_ane_cut_free(struct sg_ane_cut *c);
+/* All parts are to be lowered with it; it must outlive them. */
+void sg_ane_cut_range(struct sg_ane_cut *c, const struct sg_ane_range *range);
 
 /* Why the helper runs an operation; NULL: the engine does. */
 const char *sg_ane_helpers_why(const struct sg_graph *g, const struct sg_op *op);

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "unit/ane/lower.h"
+#include "unit/ane/lowerrange.h"
 
 #define LEAST 0.000244140625      /* 2^-12 */
 #define LEAST_SQUARE 6.103515625e-5
@@ -54,9 +55,10 @@ static uint32_t norm(struct sg_ane_lower *l, const struct sg_op *op)
     const struct sg_norm *n = &op->u.norm;
     int64_t width = op->in[0].width, group = width / n->groups, axis = n->groups > 1 ? 2 : 1;
     int64_t own[4] = {1, n->groups > 1 ? 1 : group, n->groups > 1 ? group : 1, 1};
-    uint32_t x = sg_ane_operand(l, &op->in[0]);
+    uint32_t x = sg_ane_operand_lying(l, &op->in[0]);
+    double eps = ldexp((double)n->eps, -2 * sg_ane_shift(l, op->in[0].value)); /* the rest is the same for x and x / 2^k */
     if (n->groups > 1) x = sg_mil_build_reshape(&l->b, x, 4, (int64_t[]){1, n->groups, group, l->s});
-    uint32_t y = sg_ane_unit_length(l, x, axis, 1.0 / (double)group, (double)n->eps, n->kind == SG_NORM_LAYER);
+    uint32_t y = sg_ane_unit_length(l, x, axis, 1.0 / (double)group, eps, n->kind == SG_NORM_LAYER);
     if (n->weight.tensor >= 0)
         y = SG_ANE_BIN("mul", y, sg_ane_weight(l, &n->weight, n->plus_one ? SG_ANE_PLUS_ONE : SG_ANE_AS_IS, 4, own));
     if (n->bias.tensor >= 0) y = SG_ANE_BIN("add", y, sg_ane_weight(l, &n->bias, SG_ANE_AS_IS, 4, own));
@@ -69,11 +71,16 @@ static uint32_t linear(struct sg_ane_lower *l, const struct sg_op *op)
 {
     const struct sg_linear *p = &op->u.linear;
     int64_t n = p->weight.rows, k = op->in[0].width;
+    int inner = l->part->range ? l->part->range->inner[op - l->g->ops] : 0, out = sg_ane_shift(l, op->out);
+    int in = sg_ane_shift(l, op->in[0].value);
+    uint32_t x = sg_ane_move_shift(l, sg_ane_operand_lying(l, &op->in[0]), in, in + inner);
     uint32_t w = sg_ane_weight(l, &p->weight, SG_ANE_AS_IS, SG_ANE_SHAPE(n, k, 1, 1));
-    uint32_t y = sg_mil_build_conv(&l->b, sg_ane_operand(l, &op->in[0]), w, 1);
-    if (p->bias.tensor >= 0)
-        y = SG_ANE_BIN("add", y, sg_ane_weight(l, &p->bias, SG_ANE_AS_IS, SG_ANE_SHAPE(1, n, 1, 1)));
-    return op->in[1].value < 0 ? y : SG_ANE_BIN("add", y, sg_ane_operand(l, &op->in[1]));
+    uint32_t y = sg_ane_move_shift(l, sg_mil_build_conv(&l->b, x, w, 1), in + inner, out);
+    if (p->bias.tensor >= 0) {
+        uint32_t bias = sg_ane_weight(l, &p->bias, SG_ANE_AS_IS, SG_ANE_SHAPE(1, n, 1, 1));
+        y = SG_ANE_BIN("add", y, sg_ane_move_shift(l, bias, 0, out));
+    }
+    return op->in[1].value < 0 ? y : SG_ANE_BIN("add", y, sg_ane_operand_at(l, &op->in[1], out));
 }
 
 static uint32_t rows_of(struct sg_ane_lower *l, uint32_t x, int64_t at, int64_t n)
@@ -113,6 +120,7 @@ static uint32_t scale(struct sg_ane_lower *l, const struct sg_op *op)
 
 uint32_t sg_ane_lower_rows(struct sg_ane_lower *l, const struct sg_op *op)
 {
+    int out = sg_ane_shift(l, op->out);
     uint32_t x;
     switch (op->code) {
     case SG_OP_NORM: return norm(l, op);
@@ -120,9 +128,9 @@ uint32_t sg_ane_lower_rows(struct sg_ane_lower *l, const struct sg_op *op)
     case SG_OP_ROPE: return rope(l, op);
     case SG_OP_GLU:
         x = sg_ane_act(l, op->u.glu.act, sg_ane_operand(l, &op->in[0]));
-        return SG_ANE_BIN("mul", x, sg_ane_operand(l, &op->in[1]));
+        return SG_ANE_BIN("mul", x, sg_ane_operand_at(l, &op->in[1], out));
     case SG_OP_ACT: return sg_ane_act(l, op->u.act.act, sg_ane_operand(l, &op->in[0]));
-    case SG_OP_ADD: return SG_ANE_BIN("add", sg_ane_operand(l, &op->in[0]), sg_ane_operand(l, &op->in[1]));
+    case SG_OP_ADD: return SG_ANE_BIN("add", sg_ane_operand_at(l, &op->in[0], out), sg_ane_operand_at(l, &op->in[1], out));
     default: return scale(l, op);
     }
 }

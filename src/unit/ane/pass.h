@@ -21,7 +21,12 @@ segue_status sg_pass_fuse(struct sg_mil_program *p, uint64_t *changes, segue_err
 /* What no result needs goes (constraint 17). */
 segue_status sg_pass_dead(struct sg_mil_program *p, uint64_t *changes, segue_error *err);
 
-/* All of them in this order, over and over until nothing changes. */
-segue_status sg_passes(struct sg_mil_program *p, segue_error *err);
+/* Ports become surfaces that engines take (constraints 1, 4, 26): [1, C, 1, S] with C and S multiples of `pad`; inputs rise in
+ * size and in name, results fall in size and rise in name: PREFIX_role becomes a_role, b_role, .. and .., y_role, z_role.
+ * Padding is cut off from inputs and is zero in results. EUNSUPPORTED: a port of another rank, more than 8. */
+segue_status sg_pass_layout(struct sg_mil_program *p, uint32_t pad, uint64_t *changes, segue_error *err);
+
+/* The layout, then the others in this order, over and over until nothing changes. */
+segue_status sg_passes(struct sg_mil_program *p, uint32_t pad, segue_error *err);
 
 #endif

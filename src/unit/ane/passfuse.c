@@ -139,6 +139,30 @@ static int sliced_twice(struct sg_mil_rewrite *r, const struct sg_mil_op *op, ui
     return 1;
 }
 
+/* A concatenation of concatenations along one axis. */
+static int joined_twice(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
+{
+    const struct sg_mil_arg *list = sg_mil_arg_find(op, "values");
+    uint32_t flat[64], n = 0, more = 0;
+    int64_t axis = sg_mil_whole(&r->f, op, "axis", -1);
+    if (strcmp(op->kind, "concat") != 0 || axis < 0 || sg_mil_whole(&r->f, op, "interleave", 0)) return 0;
+    for (uint32_t i = 0; i < list->n; i++) {
+        const struct sg_mil_op *inner = sg_mil_maker(r, r->to[list->v.refs[i]], "concat");
+        const struct sg_mil_arg *own = inner ? sg_mil_arg_find(inner, "values") : NULL;
+        int same = inner && sg_mil_whole(sg_mil_made(r), inner, "axis", -1) == axis &&
+                   !sg_mil_whole(sg_mil_made(r), inner, "interleave", 0);
+        if (n + (same ? own->n : 1) > 64) return 0;
+        for (uint32_t k = 0; same && k < own->n; k++) flat[n++] = own->v.refs[k];
+        if (!same) flat[n++] = r->to[list->v.refs[i]];
+        more |= (uint32_t)same;
+    }
+    if (!more) return 0;
+    sg_mil_keep_name(r, op);
+    r->to[op->first] = sg_mil_build_concat(&r->b, flat, n, axis);
+    r->changes++;
+    return 1;
+}
+
 /* --- what is computed twice --- */
 
 static void add_text(struct sg_hash *h, const char *s) { *h = sg_hash_join(*h, sg_hash_bytes(s, strlen(s), 1)); }
@@ -187,6 +211,7 @@ static void step(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
     if (x != SG_MIL_NONE &&
         (scaled_twice(r, op, x) || reshaped_twice(r, op, x) || turned_twice(r, op, x) || sliced_twice(r, op, x)))
         return;
+    if (joined_twice(r, op)) return;
     struct seen *s = place_of(r, op);
     if (s->value && !r->returned[op->first]) {
         sg_mil_become(r, op, s->value - 1);
