@@ -166,6 +166,38 @@ static void check_open(struct kernel_case *t, enum sg_pack kind, uint64_t index)
     sg_arena_free(&arena);
 }
 
+/* Float weights: opened ones are equal bits, and a tile of them gives each row the bits that `few` gives it alone. */
+static void check_open_float(struct kernel_case *t, enum sg_pack kind, uint64_t index)
+{
+    char name[32];
+    snprintf(name, sizeof name, "open.%s", pack_names[kind]);
+    if (!begin(t, name, index)) return;
+    struct sg_arena arena = {0};
+    uint32_t nt = check_between(&t->rng, 1, SG_TILE), rows = check_between(&t->rng, 1, 32);
+    size_t k = check_between(&t->rng, 1, 70), open = 2 * sg_open_bytes(kind, k), group = k * sg_pack_block_bytes(kind);
+    uint8_t *w = weights(t, &arena, kind, k, 2), *want = sg_arena_alloc(&arena, open);
+    float *x = data(t, &arena, nt * k), *tile = sg_arena_alloc(&arena, nt * k * sizeof *tile),
+          *out = sg_arena_alloc(&arena, nt * 32 * sizeof *out), alone[32] = {0};
+    struct check_guard g;
+    uint8_t *got = check_guard_new(&g, open, 0);
+    if (w && want && x && tile && out && got) {
+        for (uint32_t i = 0; i < 2; i++) {
+            t->a->open[kind](w + i * group, k, want + i * open / 2);
+            t->b->open[kind](w + i * group, k, got + i * open / 2);
+        }
+        bits(t, want, got, open);
+        t->b->spread(x, k, nt, k, tile);
+        t->b->few[SG_PACK_F32](got, k, rows, tile, nt, 0, out, 32);
+        for (uint32_t i = 0; i < nt; i++) {
+            t->b->few[kind](w, k, rows, x + i * k, 1, 0, alone, 32);
+            bits(t, alone, out + i * 32, rows * sizeof *alone);
+        }
+    }
+    end(t, &g);
+    check_guard_free(&g);
+    sg_arena_free(&arena);
+}
+
 /* Opened weights and rows are equal bits; products agree, and each row is that of a tile of its own. */
 static void check_wide(struct kernel_case *t, enum sg_pack kind, uint64_t index)
 {
@@ -381,6 +413,7 @@ void check_kernels(struct check *c)
         for (uint32_t i = 0; i < n; i++) {
             for (int kind = 0; kind < SG_PACK_N; kind++) check_mm(&t, (enum sg_pack)kind, i);
             for (int kind = 0; kind < SG_PACK_F32; kind++) check_open(&t, (enum sg_pack)kind, i);
+            for (int kind = SG_PACK_F16; kind < SG_PACK_N; kind++) check_open_float(&t, (enum sg_pack)kind, i);
             for (int kind = 0; kind < SG_PACK_N; kind++) check_wide(&t, (enum sg_pack)kind, i);
             check_quant(&t, i);
             check_row(&t, i);

@@ -266,7 +266,7 @@ void check_bench_kernels(struct check *c, const struct sg_kernels *generic, cons
     }
     b.half = sg_arena_alloc(&b.arena, INPUTS * sizeof *b.half);
     b.tile = sg_arena_alloc(&b.arena, 8 * K * SG_TILE + 64);
-    b.open = sg_arena_alloc(&b.arena, 48 * K);
+    b.open = sg_arena_alloc(&b.arena, 64 * K);
     if (b.x && b.y && b.out && b.state && b.half && b.tile && b.open) {
         if (!c->list) {
             b.peak_int8 = check_peak_int8(b.isa);

@@ -118,8 +118,13 @@ static uint32_t wide_groups(const struct sg_stage *st)
 
 static size_t open_bytes(const struct sg_cpu_program *p, const struct sg_stage *st)
 {
-    size_t tiles = PAIR * lines((size_t)st->k * 24), wide = wide_groups(st) * wide_bytes(st);
-    return sg_program_kernels(p)->wide && wide > tiles ? wide : tiles;
+    size_t each = 0, wide = wide_groups(st) * wide_bytes(st);
+    for (uint32_t i = 0; i < st->parts_n; i++) {
+        const struct sg_part *part = &st->parts[i];
+        for (const struct sg_packed *w = part->w; w; w = w == part->w ? part->up : NULL)
+            if (sg_open_bytes(w->kind, st->k) > each) each = sg_open_bytes(w->kind, st->k);
+    }
+    return sg_program_kernels(p)->wide && wide > PAIR * lines(each) ? wide : PAIR * lines(each);
 }
 
 static size_t out_bytes(void)
@@ -356,7 +361,8 @@ static void tile_mm(const struct sg_kernels *k, const struct sg_stage *st, const
                     const struct block *b, float *out)
 {
     const uint8_t *x = s->x + form_bytes(st, s->form, b->t);
-    if (s->form == SG_FORM_XF) k->few[s->w->kind](s->open, st->k, b->rows, x, b->nt, 0, out, PAIR * SG_GROUP);
+    if (s->form == SG_FORM_XF)
+        k->few[SG_PACK_F32](s->open, st->k, b->rows, x, b->nt, 0, out, PAIR * SG_GROUP);
     else
         k->tile[sg_pack_run(s->w->kind) == 16](s->open, st->k, b->rows, x, b->nt, form_fine(s->form), out,
                                            PAIR * SG_GROUP);

@@ -342,6 +342,13 @@ MM(few_f32) { (void)fine; float_body(w, k, rows, x, nt, out, ldo, SG_PACK_F32); 
 MM(few_f16) { (void)fine; float_body(w, k, rows, x, nt, out, ldo, SG_PACK_F16); }
 MM(few_bf16) { (void)fine; float_body(w, k, rows, x, nt, out, ldo, SG_PACK_BF16); }
 
+INLINE void float_open(const uint8_t *w, size_t k, uint8_t *out, const enum sg_pack kind)
+{
+    for (size_t i = 0; i < 2 * k; i++) _mm256_storeu_ps((float *)(void *)(out + 32 * i), weights8(w + 16 * i, kind));
+}
+static void open_f16(const uint8_t *w, size_t k, uint8_t *out) { float_open(w, k, out, SG_PACK_F16); }
+static void open_bf16(const uint8_t *w, size_t k, uint8_t *out) { float_open(w, k, out, SG_PACK_BF16); }
+
 static void to_f16(const float *x, size_t n, uint16_t *y)
 {
     size_t i = 0;
@@ -373,6 +380,8 @@ void sg_kernels_avx2(struct sg_kernels *k)
     k->open[SG_PACK_Q4F] = open_q4f;
     k->open[SG_PACK_Q4K] = open_q4k;
     k->open[SG_PACK_Q6K] = open_q6k;
+    k->open[SG_PACK_F16] = open_f16;
+    k->open[SG_PACK_BF16] = open_bf16;
     k->quant = quant;
     k->to_f16 = to_f16;
     k->of_f16 = of_f16;

@@ -172,108 +172,6 @@ static void open_q4f(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k,
 static void open_q4k(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q4K); }
 static void open_q6k(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q6K); }
 
-/* 16 numbers y = q + rest: q as bytes, the rests as bytes; returns 256 * sum of q + sum of rests, or the sum
- * of q. */
-INLINE __m512i quant_16(__m512 y, const int fine, uint8_t *q, uint8_t *rest)
-{
-    const __m512i limit = _mm512_set1_epi32(127);
-    __m512i x = _mm512_cvtps_epi32(y);
-    _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtepi32_epi8(x));
-    if (fine != SG_FINE) return x;
-    __m512 r = _mm512_mul_ps(_mm512_sub_ps(y, _mm512_cvtepi32_ps(x)), _mm512_set1_ps(256.0f));
-    __m512i z = _mm512_max_epi32(_mm512_min_epi32(_mm512_cvtps_epi32(r), limit),
-                                 _mm512_sub_epi32(_mm512_setzero_si512(), limit));
-    _mm_storeu_si128((__m128i *)(void *)rest, _mm512_cvtepi32_epi8(z));
-    return _mm512_add_epi32(_mm512_slli_epi32(x, 8), z);
-}
-
-INLINE uint32_t top_of(const float *v, const int block)
-{
-    const __m512i most = _mm512_set1_epi32(0x7fffffff);
-    __m512i a = _mm512_and_si512(_mm512_loadu_si512(v), most);
-    if (block == 32) a = _mm512_max_epu32(a, _mm512_and_si512(_mm512_loadu_si512(v + 16), most));
-    return _mm512_reduce_max_epu32(a);
-}
-
-/* As plain_others: largest numbers of all chunks of 4, in lanes 0-3 and 4-7. */
-INLINE uint32_t others_of(const float *v, const int block, uint32_t *at)
-{
-    const __m512i most = _mm512_set1_epi32(0x7fffffff),
-                  firsts = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 28, 24, 20, 16, 12, 8, 4, 0);
-    __m512i a = _mm512_and_si512(_mm512_loadu_si512(v), most), b = _mm512_setzero_si512();
-    a = _mm512_max_epu32(a, _mm512_shuffle_epi32(a, _MM_PERM_CDAB));
-    a = _mm512_max_epu32(a, _mm512_shuffle_epi32(a, _MM_PERM_BADC));
-    if (block == 32) {
-        b = _mm512_and_si512(_mm512_loadu_si512(v + 16), most);
-        b = _mm512_max_epu32(b, _mm512_shuffle_epi32(b, _MM_PERM_CDAB));
-        b = _mm512_max_epu32(b, _mm512_shuffle_epi32(b, _MM_PERM_BADC));
-    }
-    __m256i tops = _mm512_castsi512_si256(_mm512_permutex2var_epi32(a, firsts, b));
-    __m256i all = _mm256_max_epu32(tops, _mm256_permute2x128_si256(tops, tops, 1));
-    all = _mm256_max_epu32(all, _mm256_shuffle_epi32(all, 0xb1));
-    all = _mm256_max_epu32(all, _mm256_shuffle_epi32(all, 0x4e));
-    *at = (uint32_t)__builtin_ctz(_mm256_cmpeq_epi32_mask(tops, all));
-    __m256i rest = _mm256_mask_mov_epi32(tops, (__mmask8)(1u << *at), _mm256_setzero_si256());
-    rest = _mm256_max_epu32(rest, _mm256_permute2x128_si256(rest, rest, 1));
-    rest = _mm256_max_epu32(rest, _mm256_shuffle_epi32(rest, 0xb1));
-    rest = _mm256_max_epu32(rest, _mm256_shuffle_epi32(rest, 0x4e));
-    __m128 least = _mm_mul_ps(_mm_castsi128_ps(_mm256_castsi256_si128(all)), _mm_set1_ps(1.0f / 128.0f));
-    rest = _mm256_max_epu32(rest, _mm256_castsi128_si256(_mm_castps_si128(least)));
-    return (uint32_t)_mm_cvtsi128_si32(_mm256_castsi256_si128(rest));
-}
-
-/* The chunk `at` of a block again, in two bytes. */
-INLINE void chunk_raise(const float *v, float inverse, uint8_t *q, uint8_t *upper)
-{
-    __m128i x = _mm_cvtps_epi32(_mm_mul_ps(_mm_loadu_ps(v), _mm_set1_ps(inverse))),
-            y = _mm_srai_epi32(_mm_add_epi32(x, _mm_set1_epi32(64)), 7);
-    _mm_storeu_si32(q, _mm_cvtepi32_epi8(_mm_sub_epi32(x, _mm_slli_epi32(y, 7))));
-    _mm_storeu_si32(upper, _mm_cvtepi32_epi8(y));
-}
-
-/* Row t of one block. */
-INLINE void quant_block(const float *v, const int block, const int fine, uint32_t t, uint32_t nt, uint8_t *to)
-{
-    uint8_t q[32], r[32], *more = to + (size_t)nt * (uint32_t)block;
-    float *d = (float *)(void *)(to + sg_tile_scales((uint32_t)block, (uint32_t)fine, nt));
-    uint32_t at = 0, top = fine == SG_RAISED ? others_of(v, block, &at) : top_of(v, block);
-    const float inverse = plain_inverse(top);
-    const __m512 by = _mm512_set1_ps(inverse);
-    __m512i sum = quant_16(_mm512_mul_ps(_mm512_loadu_ps(v), by), fine, q, r);
-    if (block == 32)
-        sum = _mm512_add_epi32(sum, quant_16(_mm512_mul_ps(_mm512_loadu_ps(v + 16), by), fine, q + 16, r + 16));
-    for (uint32_t c = 0; c < (uint32_t)block / 4; c++) {
-        memcpy(to + (c * nt + t) * 4, q + 4 * c, 4);
-        if (fine == SG_FINE) memcpy(more + (c * nt + t) * 4, r + 4 * c, 4);
-    }
-    if (fine == SG_RAISED) {
-        const uint32_t offset = 64 * at;
-        chunk_raise(v + 4 * at, inverse, to + (at * nt + t) * 4, more + 4 * t);
-        memcpy(more + 4 * (nt + t), &offset, 4);
-    }
-    d[t] = plain_scale(top, fine == SG_FINE);
-    d[nt + t] = d[t] * (float)_mm512_reduce_add_epi32(sum);
-}
-
-INLINE void quant_rows(const float *x, size_t ldx, uint32_t nt, size_t k, const int block, const int fine,
-                       uint8_t *tile)
-{
-    const size_t step = sg_tile_bytes((size_t)block, (uint32_t)block, (uint32_t)fine, nt);
-    for (uint32_t t = 0; t < nt; t++)
-        for (size_t b = 0; b < k / (size_t)block; b++)
-            quant_block(x + t * ldx + b * (size_t)block, block, fine, t, nt, tile + b * step);
-}
-static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine,
-                  uint8_t *tile)
-{
-    if (block == 32 && fine == SG_RAISED) quant_rows(x, ldx, nt, k, 32, SG_RAISED, tile);
-    else if (block == 32 && fine) quant_rows(x, ldx, nt, k, 32, SG_FINE, tile);
-    else if (block == 32) quant_rows(x, ldx, nt, k, 32, SG_COARSE, tile);
-    else if (fine == SG_RAISED) quant_rows(x, ldx, nt, k, 16, SG_RAISED, tile);
-    else if (fine) quant_rows(x, ldx, nt, k, 16, SG_FINE, tile);
-    else quant_rows(x, ldx, nt, k, 16, SG_COARSE, tile);
-}
-
 /* --- attention --- */
 
 INLINE void scores_body(const float *q, const int nq, uint32_t d, const float *k, uint32_t keys, float *s)
@@ -435,6 +333,7 @@ void sg_kernels_avx512(struct sg_kernels *k)
     plain_rows(k);
     k->isa = "avx512";
     sg_kernels_avx512_few(k);
+    sg_kernels_avx512_quant(k);
     k->tile[0] = tile_32;
     k->tile[1] = tile_16;
     k->open[SG_PACK_Q4] = open_q4;
@@ -443,7 +342,6 @@ void sg_kernels_avx512(struct sg_kernels *k)
     k->open[SG_PACK_Q4F] = open_q4f;
     k->open[SG_PACK_Q4K] = open_q4k;
     k->open[SG_PACK_Q6K] = open_q6k;
-    k->quant = quant;
     k->scores = scores;
     k->soften = soften;
     k->weigh = weigh;

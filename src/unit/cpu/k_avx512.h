@@ -156,8 +156,9 @@ INLINE void run_add(const __m512i *v, const uint8_t *memory, __m512 d, __m512 m,
     }
 }
 
-/* The kernels of k_avx512_few.c into a table. */
+/* The kernels of k_avx512_few.c and k_avx512_quant.c into a table. */
 void sg_kernels_avx512_few(struct sg_kernels *k);
+void sg_kernels_avx512_quant(struct sg_kernels *k);
 
 #define MM(name)                                                                                           \
     static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, \

@@ -147,6 +147,8 @@ INLINE void float_body(const uint8_t *w, size_t k, uint32_t rows, const float *x
     uint32_t g = 0;
     for (; nt <= SG_FEW && rows - g > 48; g += rows - g < 64 ? rows - g : 64)
         float_groups(w + g / 16 * step, k, rows - g, x, nt, out + g, ldo, kind, 4);
+    for (; nt > SG_FEW && kind == SG_PACK_F32 && rows - g > 16; g += rows - g < 32 ? rows - g : 32)
+        float_groups(w + g / 16 * step, k, rows - g, x, nt, out + g, ldo, kind, 2);
     for (; g < rows; g += 16) float_groups(w + g / 16 * step, k, rows - g, x, nt, out + g, ldo, kind, 1);
 }
 #define BODY(n) ((void)fine, float_body(w, k, rows, x, n, out, ldo, KIND))
@@ -161,10 +163,19 @@ MM(few_bf16) { switch (nt) { TWELVE; } }
 #undef KIND
 #undef BODY
 
+INLINE void float_open(const uint8_t *w, size_t k, uint8_t *out, const enum sg_pack kind)
+{
+    for (size_t i = 0; i < k; i++) _mm512_storeu_ps(out + 64 * i, weights16(w + 32 * i, kind));
+}
+static void open_f16(const uint8_t *w, size_t k, uint8_t *out) { float_open(w, k, out, SG_PACK_F16); }
+static void open_bf16(const uint8_t *w, size_t k, uint8_t *out) { float_open(w, k, out, SG_PACK_BF16); }
+
 void sg_kernels_avx512_few(struct sg_kernels *k)
 {
     sg_mm_fn *const few[SG_PACK_N] = {few_q4,  few_q4m, few_q8,  few_q4f, few_q8f,
                                       few_q8h, few_q4k, few_q6k, few_f32, few_f16, few_bf16};
     memcpy(k->few, few, sizeof few);
+    k->open[SG_PACK_F16] = open_f16;
+    k->open[SG_PACK_BF16] = open_bf16;
 }
 #endif

@@ -82,6 +82,13 @@ static void mm_quant(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t row
     }
 }
 
+static float float_at(enum sg_pack kind, const uint8_t *p)
+{
+    return kind == SG_PACK_F32   ? sg_f32_of_bits(sg_le32(p))
+           : kind == SG_PACK_F16 ? sg_f32_of_f16(sg_le16(p))
+                                 : sg_f32_of_bf16(sg_le16(p));
+}
+
 static void mm_float(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t rows, const float *x,
                      uint32_t nt, float *out, size_t ldo)
 {
@@ -91,14 +98,20 @@ static void mm_float(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t row
         for (size_t i = 0; i < k; i++) {
             float v[16];
             for (int r = 0; r < 16; r++)
-                v[r] = kind == SG_PACK_F32   ? sg_f32_of_bits(sg_le32(w + i * step + 4 * r))
-                       : kind == SG_PACK_F16 ? sg_f32_of_f16(sg_le16(w + i * step + 2 * r))
-                                             : sg_f32_of_bf16(sg_le16(w + i * step + 2 * r));
+                v[r] = float_at(kind, w + i * step + step / 16 * (size_t)r);
             for (uint32_t t = 0; t < nt; t++)
                 for (int r = 0; r < 16; r++) acc[t][r] += v[r] * x[i * nt + t];
         }
         for (uint32_t t = 0; t < nt; t++)
             memcpy(out + t * ldo + g, acc[t], sizeof(float) * (rows - g < 16 ? rows - g : 16));
+    }
+}
+
+static void float_open(enum sg_pack kind, const uint8_t *w, size_t k, uint8_t *out)
+{
+    for (size_t i = 0; i < 16 * k; i++, w += sg_pack_block_bytes(kind) / 16, out += 4) {
+        float v = float_at(kind, w);
+        memcpy(out, &v, 4);
     }
 }
 
@@ -127,10 +140,8 @@ static void wide_values(enum sg_pack kind, const uint8_t *w, size_t k, size_t fr
         if (kind < SG_PACK_F32) block_read(kind, w, c, q, d, m);
         for (int r = 0; r < 16; r++)
             for (uint32_t i = 0; i < block; i++)
-                v[r][c - from + i] = kind < SG_PACK_F32    ? fmaf((float)q[r][i], d[r], m[r])
-                                     : kind == SG_PACK_F32 ? sg_f32_of_bits(sg_le32(b + 4 * r))
-                                     : kind == SG_PACK_F16 ? sg_f32_of_f16(sg_le16(b + 2 * r))
-                                                           : sg_f32_of_bf16(sg_le16(b + 2 * r));
+                v[r][c - from + i] = kind < SG_PACK_F32 ? fmaf((float)q[r][i], d[r], m[r])
+                                                        : float_at(kind, b + sg_pack_block_bytes(kind) / 16 * (size_t)r);
     }
 }
 
@@ -214,6 +225,8 @@ OPEN(open_q8, SG_PACK_Q8)
 OPEN(open_q4f, SG_PACK_Q4F)
 OPEN(open_q4k, SG_PACK_Q4K)
 OPEN(open_q6k, SG_PACK_Q6K)
+static void open_f16(const uint8_t *w, size_t k, uint8_t *out) { float_open(SG_PACK_F16, w, k, out); }
+static void open_bf16(const uint8_t *w, size_t k, uint8_t *out) { float_open(SG_PACK_BF16, w, k, out); }
 WIDE(wide_q4, SG_PACK_Q4)
 WIDE(wide_q4m, SG_PACK_Q4M)
 WIDE(wide_q8, SG_PACK_Q8)
@@ -244,6 +257,8 @@ void sg_kernels_generic(struct sg_kernels *k)
     k->open[SG_PACK_Q4F] = open_q4f;
     k->open[SG_PACK_Q4K] = open_q4k;
     k->open[SG_PACK_Q6K] = open_q6k;
+    k->open[SG_PACK_F16] = open_f16;
+    k->open[SG_PACK_BF16] = open_bf16;
     memcpy(k->wide_open, wide, sizeof wide);
     k->wide_begin = k->wide_end = wide_nothing;
     k->wide_mm = wide_mm;

@@ -209,6 +209,13 @@ MM(few_f32) { (void)fine; float_body(w, k, rows, x, nt, out, ldo, SG_PACK_F32); 
 MM(few_f16) { (void)fine; float_body(w, k, rows, x, nt, out, ldo, SG_PACK_F16); }
 MM(few_bf16) { (void)fine; float_body(w, k, rows, x, nt, out, ldo, SG_PACK_BF16); }
 
+INLINE void float_open(const uint8_t *w, size_t k, uint8_t *out, const enum sg_pack kind)
+{
+    for (size_t i = 0; i < 4 * k; i++) vst1q_f32((float *)(void *)(out + 16 * i), weights4(w + 8 * i, kind));
+}
+static void open_f16(const uint8_t *w, size_t k, uint8_t *out) { float_open(w, k, out, SG_PACK_F16); }
+static void open_bf16(const uint8_t *w, size_t k, uint8_t *out) { float_open(w, k, out, SG_PACK_BF16); }
+
 void sg_kernels_neon(struct sg_kernels *k)
 {
     sg_mm_fn *const few[SG_PACK_N] = {few_q4,  few_q4m, few_q8,  few_q4f, tile_32, tile_16,
@@ -218,5 +225,7 @@ void sg_kernels_neon(struct sg_kernels *k)
     memcpy(k->few, few, sizeof few);
     k->tile[0] = tile_32;
     k->tile[1] = tile_16;
+    k->open[SG_PACK_F16] = open_f16;
+    k->open[SG_PACK_BF16] = open_bf16;
 }
 #endif

@@ -370,7 +370,7 @@ static uint64_t plain_sum(const uint64_t *x, size_t n)
     return all;
 }
 
-static void plain_rows(struct sg_kernels *k)
+static inline void plain_rows(struct sg_kernels *k)
 {
     k->norm = plain_norm;
     k->rope = plain_rope;

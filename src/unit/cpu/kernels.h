@@ -69,9 +69,10 @@ static inline uint32_t sg_pack_run(enum sg_pack kind)
 {
     return kind == SG_PACK_Q8H || kind == SG_PACK_Q6K ? 16u : 32u;
 }
-/* Bytes of one opened group of k columns: Q8F, or Q8H where runs are of 16. */
+/* Bytes of one opened group of k columns: Q8F, or Q8H where runs are of 16; F32 for float kinds. */
 static inline size_t sg_open_bytes(enum sg_pack kind, size_t k)
 {
+    if (kind >= SG_PACK_F32) return k * 64;
     return sg_pack_run(kind) == 16 ? k / 16 * (128 + 256) : k / 32 * (128 + 512);
 }
 /* Bytes of one block of nt rows before d. */
@@ -110,7 +111,7 @@ struct sg_kernels {
     sg_mm_fn *few[SG_PACK_N];        /* packed weights, nt <= SG_FEW (float kinds: <= SG_TILE) */
     sg_mm_fn
         *tile[2]; /* open weights of blocks of 32, of 16; nt <= SG_TILE. Bit-equal to `few` of that isa */
-    /* One group -> open form. NULL for kinds that are open or float. Exact. */
+    /* One group -> open form. Exact. NULL for kinds that are open. */
     void (*open[SG_PACK_N])(const uint8_t *w, size_t k, uint8_t *out);
     /* nt rows of k columns (k multiple of block) -> tile. Exact: q = nearest even of y = x * (127 / max|x|),
      * the rest nearest even of (y - q) * 256, within 127. Raised: max|x| over all but the first chunk that
