@@ -154,7 +154,7 @@ static void check_open(struct kernel_case *t, enum sg_pack kind, uint64_t index)
             bits(t, want, got, open);
         }
         t->b->quant(x, k, nt, k, block, fine, tile);
-        t->b->tile[sg_pack_run(kind) == 16](t->a->open[kind] ? got : w, k, 16, tile, nt, fine, out, 16);
+        t->b->tile[sg_open_of(kind)](t->a->open[kind] ? got : w, k, 16, tile, nt, fine, out, 16);
         for (uint32_t i = 0; i < nt; i++) {
             t->b->quant(x + i * k, k, 1, k, block, fine, one);
             t->b->few[kind](w, k, 16, one, 1, fine, alone, 16);

@@ -89,7 +89,7 @@ static void few(struct bench *b, const struct sg_kernels *k, float *out)
 }
 static void tiles(struct bench *b, const struct sg_kernels *k, float *out)
 {
-    k->tile[b->block == 16](b->open, K, b->rows, b->tile, b->nt, b->fine, out, b->rows);
+    k->tile[b->block == 16 ? SG_OPEN_16 : SG_OPEN_32](b->open, K, b->rows, b->tile, b->nt, b->fine, out, b->rows);
 }
 static void open_weights(struct bench *b, const struct sg_kernels *k, float *out)
 {

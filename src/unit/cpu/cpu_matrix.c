@@ -364,8 +364,7 @@ static void tile_mm(const struct sg_kernels *k, const struct sg_stage *st, const
     if (s->form == SG_FORM_XF)
         k->few[SG_PACK_F32](s->open, st->k, b->rows, x, b->nt, 0, out, PAIR * SG_GROUP);
     else
-        k->tile[sg_pack_run(s->w->kind) == 16](s->open, st->k, b->rows, x, b->nt, form_fine(s->form), out,
-                                           PAIR * SG_GROUP);
+        k->tile[sg_open_of(s->w->kind)](s->open, st->k, b->rows, x, b->nt, form_fine(s->form), out, PAIR * SG_GROUP);
 }
 
 /* Groups [g, g + n) of a part for many rows: blocks of tiles that stay in the second-level cache, a pair of

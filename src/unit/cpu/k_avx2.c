@@ -257,14 +257,13 @@ INLINE void chunk_raise(const float *v, float inverse, uint32_t at, uint8_t *til
 {
     __m128i q = _mm_cvtps_epi32(_mm_mul_ps(_mm_loadu_ps(v + 4 * at), _mm_set1_ps(inverse))),
             upper = _mm_srai_epi32(_mm_add_epi32(q, _mm_set1_epi32(64)), 7);
-    int32_t low[4], high[4], place = (int32_t)at * 64;
+    int32_t low[4], high[4];
     _mm_storeu_si128((__m128i *)(void *)low, _mm_sub_epi32(q, _mm_slli_epi32(upper, 7)));
     _mm_storeu_si128((__m128i *)(void *)high, upper);
     for (uint32_t i = 0; i < 4; i++) {
         tile[(at * nt + t) * 4 + i] = (uint8_t)low[i];
         tile[bytes + 4 * t + i] = (uint8_t)high[i];
     }
-    memcpy(tile + bytes + 4 * ((size_t)nt + t), &place, 4);
 }
 
 static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine,
@@ -280,10 +279,13 @@ static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t bl
             __m256i sum = _mm256_setzero_si256();
             for (uint32_t i = 0; i < block; i += 8)
                 sum = _mm256_add_epi32(sum, quant_8(v + i, inverse, fine, tile + (i / 4 * nt + t) * 4, bytes, nt));
-            if (fine == SG_RAISED) chunk_raise(v, inverse, at, tile, bytes, t, nt);
             int32_t all[8], total = 0;
             _mm256_storeu_si256((__m256i *)(void *)all, sum);
             for (int i = 0; i < 8; i++) total += all[i];
+            if (fine == SG_RAISED) {
+                chunk_raise(v, inverse, at, tile, bytes, t, nt);
+                plain_place(tile + bytes + 4 * (size_t)nt, at, total, t, nt);
+            }
             d[t] = plain_scale(top, fine == SG_FINE);
             s[t] = d[t] * (float)total;
         }
@@ -372,8 +374,8 @@ void sg_kernels_avx2(struct sg_kernels *k)
     plain_rows(k);
     k->isa = "avx2";
     memcpy(k->few, few, sizeof few);
-    k->tile[0] = tile_32;
-    k->tile[1] = tile_16;
+    k->tile[SG_OPEN_32] = k->tile[SG_OPEN_32_EVEN] = tile_32;
+    k->tile[SG_OPEN_16] = tile_16;
     k->open[SG_PACK_Q4] = open_q4;
     k->open[SG_PACK_Q4M] = open_q4m;
     k->open[SG_PACK_Q8] = open_q8;

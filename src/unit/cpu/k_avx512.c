@@ -10,7 +10,7 @@
 /* --- quantised: tiles --- */
 
 INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, const int nt,
-                       const int fine, float *out, size_t ldo, const enum sg_pack kind)
+                       const int fine, float *out, size_t ldo, const enum sg_pack kind, const int even)
 {
     const uint32_t block = sg_pack_block(kind);
     const size_t step = sg_pack_block_bytes(kind), blocks = k / block,
@@ -24,7 +24,7 @@ INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
             __m512 d, m;
             __m512i v[8];
             block_open(w, 0, kind, &d, &m, v);
-            run_add(v, w + 128, d, m, xb, nt, fine, (int)block / 4, acc);
+            run_add(v, w + 128, d, m, xb, nt, fine, (int)block / 4, even, acc);
         }
         UNROLL
         for (int t = 0; t < nt; t++) _mm512_mask_storeu_ps(out + (size_t)t * ldo + g, tail(rows - g), acc[t]);
@@ -49,7 +49,7 @@ INLINE void pair_chunks(const uint8_t *w, const uint8_t *w1, const uint8_t *y, c
 /* Two groups x 6 tokens, half h of a tile of 12, open form: a third fewer loads per product than 16 rows x
  * 12, in as many registers. */
 INLINE void pair_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, const int h,
-                      const int fine, float *out, size_t ldo, const enum sg_pack kind)
+                      const int fine, float *out, size_t ldo, const enum sg_pack kind, const int even)
 {
     const int nt = SG_TILE, n = SG_TILE / 2, chunks = kind == SG_PACK_Q8H ? 4 : 8;
     const size_t step = sg_pack_block_bytes(kind), blocks = k / (size_t)(4 * chunks),
@@ -64,7 +64,7 @@ INLINE void pair_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *
         const uint8_t *more = x + 4 * chunks * nt, *scales = x + to_scales;
         UNROLL
         for (int t = 0; t < n; t++) {
-            sum[0][t] = sum[1][t] = _mm512_setzero_si512();
+            sum[0][t] = sum[1][t] = even && fine == SG_RAISED ? bytes4(more + 4 * (2 * nt + t)) : _mm512_setzero_si512();
             if (fine != SG_RAISED) continue;
             const uint32_t at = 128 + place(more + 4 * (nt + t));
             const __m512i z = bytes4(more + 4 * t);
@@ -87,6 +87,7 @@ INLINE void pair_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *
             __m512 d = _mm512_set1_ps(one(scales + 4 * t)), s = _mm512_set1_ps(one(scales + 4 * (nt + t)));
             acc[0][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[0][t]), _mm512_mul_ps(d0, d), acc[0][t]);
             acc[1][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[1][t]), _mm512_mul_ps(d1, d), acc[1][t]);
+            if (even && fine == SG_RAISED) continue;
             acc[0][t] = _mm512_fmadd_ps(m0, s, acc[0][t]);
             acc[1][t] = _mm512_fmadd_ps(m1, s, acc[1][t]);
         }
@@ -98,53 +99,49 @@ INLINE void pair_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *
     }
 }
 
-/* Groups in pairs, the tile in halves; returns the rows that are done. */
-INLINE uint32_t pairs_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, uint32_t fine,
-                           float *out, size_t ldo, const enum sg_pack kind)
+/* Groups in pairs, the tile in halves. */
+INLINE void pairs_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, const int fine,
+                       float *out, size_t ldo, const enum sg_pack kind, const int even)
 {
     const size_t group = k / sg_pack_block(kind) * sg_pack_block_bytes(kind);
     uint32_t g = 0;
     for (; rows - g > 16; g += rows - g < 32 ? rows - g : 32, w += 2 * group)
-        for (int h = 0; h < 2; h++) {
-            float *to = out + (size_t)(6 * h) * ldo + g;
-            if (fine == SG_RAISED) pair_body(w, k, rows - g, x, h, SG_RAISED, to, ldo, kind);
-            else if (fine) pair_body(w, k, rows - g, x, h, SG_FINE, to, ldo, kind);
-            else pair_body(w, k, rows - g, x, h, SG_COARSE, to, ldo, kind);
-        }
-    return g;
+        for (int h = 0; h < 2; h++)
+            pair_body(w, k, rows - g, x, h, fine, out + (size_t)(6 * h) * ldo + g, ldo, kind, even);
+    if (g < rows) quant_body(w, k, rows - g, x, SG_TILE, fine, out + g, ldo, kind, even);
 }
 
-#define BODY(n)                                                                  \
-    (fine == SG_RAISED ? quant_body(w, k, rows, x, n, SG_RAISED, out, ldo, KIND) \
-     : fine            ? quant_body(w, k, rows, x, n, SG_FINE, out, ldo, KIND)   \
-                       : quant_body(w, k, rows, x, n, SG_COARSE, out, ldo, KIND))
-#define KIND SG_PACK_Q8F
-MM(tile_32)
+#define BODY(n) quant_body(w, k, rows, x, n, fine, out, ldo, kind, even)
+INLINE void tile_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, uint32_t nt, const int fine,
+                      float *out, size_t ldo, const enum sg_pack kind, const int even)
 {
-    if (nt == SG_TILE && rows > 16) {
-        uint32_t done = pairs_body(w, k, rows, x, fine, out, ldo, KIND);
-        if (done == rows) return;
-        w += k / 32 * sg_pack_block_bytes(KIND) * (done / 16);
-        rows -= done;
-        out += done;
+    switch (nt) {
+        CASE(1);
+        CASE(2);
+        CASE(3);
+        CASE(4);
+        CASE(5);
+        CASE(6);
+        CASE(7);
+        CASE(8);
+        CASE(9);
+        CASE(10);
+        CASE(11);
+    default: pairs_body(w, k, rows, x, fine, out, ldo, kind, even);
     }
-    switch (nt) { TWELVE; }
 }
-#undef KIND
-#define KIND SG_PACK_Q8H
-MM(tile_16)
-{
-    if (nt == SG_TILE && rows > 16) {
-        uint32_t done = pairs_body(w, k, rows, x, fine, out, ldo, KIND);
-        if (done == rows) return;
-        w += k / 16 * sg_pack_block_bytes(KIND) * (done / 16);
-        rows -= done;
-        out += done;
-    }
-    switch (nt) { TWELVE; }
-}
-#undef KIND
 #undef BODY
+
+#define TILE(name, kind, even)                                                                             \
+    MM(name)                                                                                               \
+    {                                                                                                      \
+        if (fine == SG_RAISED) tile_body(w, k, rows, x, nt, SG_RAISED, out, ldo, kind, even);              \
+        else if (fine) tile_body(w, k, rows, x, nt, SG_FINE, out, ldo, kind, even);                        \
+        else tile_body(w, k, rows, x, nt, SG_COARSE, out, ldo, kind, even);                                \
+    }
+TILE(tile_32, SG_PACK_Q8F, 0)
+TILE(tile_32_even, SG_PACK_Q8F, 1)
+TILE(tile_16, SG_PACK_Q8H, 0)
 
 INLINE void open_body(const uint8_t *w, size_t k, uint8_t *out, const enum sg_pack kind)
 {
@@ -334,8 +331,9 @@ void sg_kernels_avx512(struct sg_kernels *k)
     k->isa = "avx512";
     sg_kernels_avx512_few(k);
     sg_kernels_avx512_quant(k);
-    k->tile[0] = tile_32;
-    k->tile[1] = tile_16;
+    k->tile[SG_OPEN_32] = tile_32;
+    k->tile[SG_OPEN_16] = tile_16;
+    k->tile[SG_OPEN_32_EVEN] = tile_32_even;
     k->open[SG_PACK_Q4] = open_q4;
     k->open[SG_PACK_Q4M] = open_q4m;
     k->open[SG_PACK_Q8] = open_q8;

@@ -117,16 +117,16 @@ INLINE void block_open(const uint8_t *w, uint32_t part, const enum sg_pack kind,
 }
 
 /* One run of columns of one group: integers of nt rows, with what stands behind them, scaled into acc. memory: where the
- * vectors v lie, for raised activations. */
+ * vectors v lie, for raised activations; even: m is -128 d, so that the integers take it, 7 bits further down. */
 INLINE void run_add(const __m512i *v, const uint8_t *memory, __m512 d, __m512 m, const uint8_t *x, const int nt,
-                    const int fine, const int chunks, __m512 *acc)
+                    const int fine, const int chunks, const int even, __m512 *acc)
 {
     const uint8_t *more = x + 4 * chunks * nt,
                   *scales = x + sg_tile_scales(4 * (uint32_t)chunks, (uint32_t)fine, (size_t)nt);
     __m512i sum[SG_TILE];
     UNROLL
     for (int t = 0; t < nt; t++) {
-        sum[t] = _mm512_setzero_si512();
+        sum[t] = even && fine == SG_RAISED ? bytes4(more + 4 * (2 * nt + t)) : _mm512_setzero_si512();
         if (fine == SG_RAISED)
             sum[t] = _mm512_slli_epi32(
                 _mm512_dpbusd_epi32(sum[t], _mm512_loadu_si512(memory + place(more + 4 * (nt + t))), bytes4(more + 4 * t)),
@@ -152,7 +152,8 @@ INLINE void run_add(const __m512i *v, const uint8_t *memory, __m512 d, __m512 m,
     for (int t = 0; t < nt; t++) {
         __m512 each = _mm512_mul_ps(d, _mm512_set1_ps(one(scales + 4 * t)));
         acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[t]), each, acc[t]);
-        acc[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(one(scales + 4 * (nt + t))), acc[t]);
+        if (!even || fine != SG_RAISED)
+            acc[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(one(scales + 4 * (nt + t))), acc[t]);
     }
 }
 

@@ -47,7 +47,7 @@ INLINE void few_groups(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
                 UNROLL
                 for (uint32_t h = 0; h < runs; h++)
                     run_add(v + run / 4 * h, memory + 16 * run * h, d[h], m[h], x + h * xstep, nt, fine,
-                            (int)run / 4, acc[g]);
+                            (int)run / 4, kind == SG_PACK_Q8, acc[g]);
             }
         }
     }

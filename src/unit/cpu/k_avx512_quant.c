@@ -74,17 +74,17 @@ INLINE void quant_block(const float *v, const int block, const int fine, uint32_
     __m512i sum = quant_16(_mm512_mul_ps(_mm512_loadu_ps(v), by), fine, q, r);
     if (block == 32)
         sum = _mm512_add_epi32(sum, quant_16(_mm512_mul_ps(_mm512_loadu_ps(v + 16), by), fine, q + 16, r + 16));
+    const int32_t total = _mm512_reduce_add_epi32(sum);
     for (uint32_t c = 0; c < (uint32_t)block / 4; c++) {
         memcpy(to + (c * nt + t) * 4, q + 4 * c, 4);
         if (fine == SG_FINE) memcpy(more + (c * nt + t) * 4, r + 4 * c, 4);
     }
     if (fine == SG_RAISED) {
-        const uint32_t offset = 64 * at;
         chunk_raise(v + 4 * at, inverse, to + (at * nt + t) * 4, more + 4 * t);
-        memcpy(more + 4 * (nt + t), &offset, 4);
+        plain_place(more + 4 * (size_t)nt, at, total, t, nt);
     }
     d[t] = plain_scale(top, fine == SG_FINE);
-    d[nt + t] = d[t] * (float)_mm512_reduce_add_epi32(sum);
+    d[nt + t] = d[t] * (float)total;
 }
 
 /* --- raised, blocks of 32, four rows at a time: lane i of a vector holds column chunk i (or 4 + i) of all of them --- */
@@ -196,7 +196,9 @@ INLINE void four_block(const float *x, size_t ldx, uint32_t t, uint32_t nt, uint
     four_raise(x, ldx, at, inverse, t, nt, to, more);
     __m128 scale = _mm_mask_mul_ps(_mm_set1_ps(NAN), finite, f, _mm_set1_ps(1.0f / 127.0f));
     _mm_storeu_ps(d + t, scale);
-    _mm_storeu_ps(d + nt + t, _mm_mul_ps(scale, _mm_cvtepi32_ps(four_sums(pairs))));
+    const __m128i sums = four_sums(pairs);
+    _mm_storeu_si128((__m128i *)(void *)(more + 4 * (2 * nt + t)), _mm_sub_epi32(_mm_setzero_si128(), sums));
+    _mm_storeu_ps(d + nt + t, _mm_mul_ps(scale, _mm_cvtepi32_ps(sums)));
 }
 
 INLINE void quant_rows(const float *x, size_t ldx, uint32_t nt, size_t k, const int block, const int fine,

@@ -249,8 +249,8 @@ void sg_kernels_generic(struct sg_kernels *k)
     memset(k, 0, sizeof *k);
     k->isa = "generic";
     memcpy(k->few, few, sizeof few);
-    k->tile[0] = mm_q8f;
-    k->tile[1] = mm_q8h;
+    k->tile[SG_OPEN_32] = k->tile[SG_OPEN_32_EVEN] = mm_q8f;
+    k->tile[SG_OPEN_16] = mm_q8h;
     k->open[SG_PACK_Q4] = open_q4;
     k->open[SG_PACK_Q4M] = open_q4m;
     k->open[SG_PACK_Q8] = open_q8;

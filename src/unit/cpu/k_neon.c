@@ -223,8 +223,8 @@ void sg_kernels_neon(struct sg_kernels *k)
     plain_rows(k);
     k->isa = "neon";
     memcpy(k->few, few, sizeof few);
-    k->tile[0] = tile_32;
-    k->tile[1] = tile_16;
+    k->tile[SG_OPEN_32] = k->tile[SG_OPEN_32_EVEN] = tile_32;
+    k->tile[SG_OPEN_16] = tile_16;
     k->open[SG_PACK_F16] = open_f16;
     k->open[SG_PACK_BF16] = open_bf16;
 }

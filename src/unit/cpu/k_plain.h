@@ -307,6 +307,15 @@ static inline float plain_scale(uint32_t top, uint32_t fine)
     return fine ? d * (1.0f / 256.0f) : d;
 }
 
+/* Place and sum of a raised block. */
+static inline void plain_place(uint8_t *to, uint32_t at, int32_t sum, uint32_t t, uint32_t nt)
+{
+    at *= 64;
+    sum = -sum;
+    memcpy(to + 4 * t, &at, 4);
+    memcpy(to + 4 * (nt + t), &sum, 4);
+}
+
 static void plain_quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine,
                         uint8_t *tile)
 {
@@ -331,8 +340,7 @@ static void plain_quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint3
                 }
                 tile[to] = (uint8_t)q;
             }
-            at *= 64;
-            if (fine == SG_RAISED) memcpy(tile + bytes + 4 * (nt + t), &at, 4);
+            if (fine == SG_RAISED) plain_place(tile + bytes + 4 * (size_t)nt, at, sum, t, nt);
             d[t] = plain_scale(top, fine == SG_FINE);
             s[t] = d[t] * (float)sum;
         }

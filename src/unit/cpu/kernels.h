@@ -8,9 +8,9 @@
  * r*4 + c). Value = q*d + m. Activations: a tile of nt <= SG_TILE rows. Quantised: per block of 32 or 16
  * columns q[block/4][nt][4] s8, then d[nt] f32, then s[nt] f32, the sum of what was kept of x. Between q and d
  * stands more when they are fine: the rest r[block/4][nt][4] s8 (x = d * (256 q + r)); and when they are
- * raised: upper[nt][4] s8 and at[nt] u32. Then the columns of one chunk, 4 from column at / 16 of the block on,
- * are d * (128 upper + q): the chunk that holds the largest number of the block, which so leaves the scale to
- * the others. Float ("xf"): [k][nt] f32.
+ * raised: upper[nt][4] s8, at[nt] u32 and n[nt] s32 = -s / d. Then the columns of one chunk, 4 from column at / 16 of
+ * the block on, are d * (128 upper + q): the chunk that holds the largest number of the block, which so leaves the
+ * scale to the others. Float ("xf"): [k][nt] f32.
  *
  * Wide: products of bf16, sums in fp32, for many rows. A number is rounded to one term, or to two: the second
  * is what the first leaves, rounded too. Weights of a group: per 32 columns, per term, 16 pairs of columns x
@@ -69,6 +69,12 @@ static inline uint32_t sg_pack_run(enum sg_pack kind)
 {
     return kind == SG_PACK_Q8H || kind == SG_PACK_Q6K ? 16u : 32u;
 }
+/* What is known of opened weights: their blocks, and whether m = -128 d. */
+enum { SG_OPEN_32, SG_OPEN_16, SG_OPEN_32_EVEN, SG_OPEN_N };
+static inline uint32_t sg_open_of(enum sg_pack kind)
+{
+    return sg_pack_run(kind) == 16 ? SG_OPEN_16 : kind == SG_PACK_Q8 ? SG_OPEN_32_EVEN : SG_OPEN_32;
+}
 /* Bytes of one opened group of k columns: Q8F, or Q8H where runs are of 16; F32 for float kinds. */
 static inline size_t sg_open_bytes(enum sg_pack kind, size_t k)
 {
@@ -78,7 +84,7 @@ static inline size_t sg_open_bytes(enum sg_pack kind, size_t k)
 /* Bytes of one block of nt rows before d. */
 static inline size_t sg_tile_scales(uint32_t block, uint32_t fine, size_t nt)
 {
-    return nt * (block + (fine == SG_FINE ? block : fine == SG_RAISED ? 8u : 0u));
+    return nt * (block + (fine == SG_FINE ? block : fine == SG_RAISED ? 12u : 0u));
 }
 /* Bytes of a quantised tile of nt rows and k columns. */
 static inline size_t sg_tile_bytes(size_t k, uint32_t block, uint32_t fine, size_t nt)
@@ -110,7 +116,7 @@ struct sg_kernels {
     /* --- matrices. Tolerance: fp32 rounding of the same sums; the integer sums inside are exact. --- */
     sg_mm_fn *few[SG_PACK_N];        /* packed weights, nt <= SG_FEW (float kinds: <= SG_TILE) */
     sg_mm_fn
-        *tile[2]; /* open weights of blocks of 32, of 16; nt <= SG_TILE. Bit-equal to `few` of that isa */
+        *tile[SG_OPEN_N]; /* open weights, by sg_open_of; nt <= SG_TILE. Bit-equal to `few` of that isa */
     /* One group -> open form. Exact. NULL for kinds that are open. */
     void (*open[SG_PACK_N])(const uint8_t *w, size_t k, uint8_t *out);
     /* nt rows of k columns (k multiple of block) -> tile. Exact: q = nearest even of y = x * (127 / max|x|),
