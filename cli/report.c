@@ -201,6 +201,10 @@ static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, ui
               before = use_of(&r->answer->at_begin, phase, unit, from, to);
     json_object_set_new(o, "runs", json_integer((json_int_t)(use.runs - before.runs)));
     json_object_set_new(o, "dispatches", json_integer((json_int_t)(use.dispatches - before.dispatches)));
+    if (use.host_bytes)
+        json_object_set_new(o, "host_bytes", json_integer((json_int_t)(use.host_bytes - before.host_bytes)));
+    else
+        out_null(o, "host_bytes", "this unit has no memory of its own, or does not count");
     json_object_set_new(o, "ms", out_real((double)(use.ns - before.ns) / 1e6));
     segue_unit_info now = SEGUE_INIT(segue_unit_info); /* a unit that was lost may be another process by now */
     bool apart = segue_unit_info_get(r->place->units[unit], &now, NULL) == SEGUE_OK && now.pid;

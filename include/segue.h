@@ -308,6 +308,7 @@ typedef struct segue_use {
     uint32_t unit, phase;        /* as in segue_part */
     uint32_t from, to;
     uint64_t runs, rows, dispatches, ns;
+    uint64_t host_bytes;         /* copied between the host and the unit's own memory; 0: none, or not counted */
 } segue_use;
 
 enum { SEGUE_SPAN_PREFILL = 0, SEGUE_SPAN_DECODE = 1, SEGUE_SPAN_HANDOFF = 2 };

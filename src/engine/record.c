@@ -44,11 +44,12 @@ void sg_record_run(struct segue_session *s, const struct sg_stage *stage, uint32
         i++;
     if (i < USES) {
         if (i == s->stats.uses_n)
-            u[s->stats.uses_n++] = (segue_use){stage->place, phase, t->from, t->to, 0, 0, 0, 0};
+            u[s->stats.uses_n++] = (segue_use){stage->place, phase, t->from, t->to, 0, 0, 0, 0, 0};
         u[i].runs++;
         u[i].rows += rows;
         u[i].dispatches += r->dispatches;
         u[i].ns += now - begun;
+        u[i].host_bytes += r->host_bytes;
     }
     add_span(s, &(segue_span){.begin_ns = begun,
                               .end_ns = now,

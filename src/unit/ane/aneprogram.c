@@ -167,6 +167,7 @@ static segue_status ready_surfaces(struct sg_program *p, struct ane_set *set, se
     if (info > p->info_bytes) {
         SG_TRY(surface(p, &p->info, info, err));
         p->info_bytes = info;
+        p->info_keys = 0;
     }
     return SEGUE_OK;
 }

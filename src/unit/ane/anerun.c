@@ -15,7 +15,7 @@ struct sg_run {
     struct ane_host host;
     int kept;
     uint32_t rows_n[2];      /* of the batch: all, wanted */
-    uint64_t dispatches;
+    uint64_t dispatches, host_bytes; /* host_bytes: copied to and from surfaces */
 };
 
 static uint64_t state_rows(const struct sg_state *s) { return s->rows; }
@@ -82,7 +82,7 @@ static segue_status border(struct sg_run *run, const int32_t *values, uint32_t v
         else
             get_value(place, n, width, shape->columns, scale, rows);
         place += (size_t)width * shape->columns;
-        run->program->host_bytes += 2ull * width * n;
+        run->host_bytes += 2ull * width * n;
     }
     uint16_t *end = (uint16_t *)bytes + (size_t)sg_ane_border_channels(g, values, values_n) * shape->columns;
     if (in && status == SEGUE_OK) memset(place, 0, (size_t)(end - place) * sizeof *place);
@@ -110,6 +110,27 @@ static segue_status evaluate(struct sg_run *run, struct ane_set *set, struct sg_
     return ops->evaluate(set->programs[part], 0, ins, outs, run->host.err);
 }
 
+/* What the programs are told. From token to token only what differs is written. */
+static segue_status inform(struct sg_run *run, const struct ane_set *set, uint64_t first, uint32_t n)
+{
+    struct sg_program *p = run->program;
+    const struct sg_ane_device_ops *ops = sg_ane_ops_of(p->base.unit->device);
+    const struct sg_ane_shape *shape = &set->shape;
+    void *bytes;
+    if (!set->info.channels) return SEGUE_OK;
+    SG_TRY(ops->lock(p->info, 1, &bytes, NULL, run->host.err));
+    if (shape->rows == 1 && p->info_keys == shape->keys) {
+        run->host_bytes += 2 * sg_ane_info_step(&set->info, p->base.graph, shape, p->info_first, first, bytes);
+    } else {
+        sg_ane_info_fill(&set->info, p->base.graph, shape, first, n, bytes);
+        run->host_bytes += 2ull * set->info.channels * shape->columns;
+    }
+    ops->unlock(p->info);
+    p->info_keys = shape->rows == 1 ? shape->keys : 0;
+    p->info_first = first;
+    return SEGUE_OK;
+}
+
 static uint32_t keys_for(uint64_t rows)
 {
     uint32_t keys = ANE_KEYS_LEAST;
@@ -123,19 +144,12 @@ static segue_status dispatch(struct sg_run *run, struct sg_state *state, const s
 {
     struct sg_program *p = run->program;
     const struct sg_ane_cut *cut = &p->cut[run->kept];
-    const struct sg_ane_device_ops *ops = sg_ane_ops_of(p->base.unit->device);
     struct ane_set *set;
-    void *bytes;
     int turn = 0;
     SG_TRY(ane_set_of(p, shape, run->kept, &set, run->host.err));
-    SG_TRY(ane_state_bring(state, p, shape->keys, set->state_bytes, run->host.err));
+    SG_TRY(ane_state_bring(state, p, shape->keys, set->state_bytes, &run->host_bytes, run->host.err));
     SG_TRY(border(run, cut->parts[0].in, cut->parts[0].in_n, at, n, shape, p->x[0], 1));
-    if (set->info.channels) {
-        SG_TRY(ops->lock(p->info, 1, &bytes, NULL, run->host.err));
-        sg_ane_info_fill(&set->info, p->base.graph, shape, state->rows, n, bytes);
-        ops->unlock(p->info);
-        p->host_bytes += 2ull * set->info.channels * shape->columns;
-    }
+    SG_TRY(inform(run, set, state->rows, n));
     for (uint32_t i = 0; i < cut->parts_n; i++, turn = !turn) SG_TRY(evaluate(run, set, state, i, turn));
     const struct sg_ane_part *last = &cut->parts[cut->parts_n - 1];
     return border(run, last->out, last->out_n, at, n, shape, p->x[turn], 0);
@@ -349,6 +363,7 @@ segue_status ane_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
     if (!sg_own_run_over(&run->own, timeout_ns)) return SEGUE_END;
     segue_status status = run->own.status;
     run->own.report->dispatches = run->dispatches;
+    run->own.report->host_bytes = run->host_bytes;
     run->own.report->weight_bytes = run->host.weight_bytes;
     run->own.report->state_bytes = 0;
     if (status != SEGUE_OK) sg_fail(err, status, "%s", run->own.error.text);

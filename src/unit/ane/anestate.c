@@ -210,7 +210,8 @@ static segue_status surfaces(struct sg_state *s, const struct sg_ane_cut *cut, u
     return SEGUE_OK;
 }
 
-segue_status ane_state_bring(struct sg_state *s, struct sg_program *p, uint32_t keys, uint64_t bytes, segue_error *err)
+segue_status ane_state_bring(struct sg_state *s, struct sg_program *p, uint32_t keys, uint64_t bytes, uint64_t *host_bytes,
+                             segue_error *err)
 {
     const struct sg_ane_cut *cut = &p->cut[0];
     if (!s->slots_n || (s->parts_n && s->keys == keys && s->surface_bytes == bytes)) return SEGUE_OK;
@@ -230,7 +231,7 @@ segue_status ane_state_bring(struct sg_state *s, struct sg_program *p, uint32_t 
     for (uint32_t i = 0; status == SEGUE_OK && i < s->parts_n; i++)
         if (s->now[i]) status = copy_part(s, i, 0, 1, 1, err);
     if (status != SEGUE_OK) leave_engine(s);
-    for (uint32_t i = 0; i < s->slots_n; i++) p->host_bytes += s->slots[i].numbers * 2ull * (s->slots[i].fixed ? 1 : s->rows);
+    for (uint32_t i = 0; i < s->slots_n; i++) *host_bytes += s->slots[i].numbers * 2ull * (s->slots[i].fixed ? 1 : s->rows);
     return status;
 }
 

@@ -55,7 +55,9 @@ struct sg_program {
     struct ane_set *sets[ANE_SETS];
     struct sg_ane_surface *x[2], *info; /* rows between programs, in turn */
     uint64_t surface_bytes, info_bytes;
-    uint64_t uses, host_bytes;          /* host_bytes: copied to and from surfaces */
+    uint32_t info_keys;                 /* the surface info is of a dispatch of one row with these keys ... */
+    uint64_t info_first;                /* ... at this position; info_keys 0: of another one */
+    uint64_t uses;
 };
 segue_status ane_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_keep *keep,
                          struct sg_program **programs, segue_error *err);
@@ -116,8 +118,9 @@ segue_status ane_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uin
 segue_status ane_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
                            const void *in, segue_error *err);
 /* Where the state lies on the engine: brought there in the layout of the program's parts and this many keys, when it
- * is not. bytes: of each surface. */
-segue_status ane_state_bring(struct sg_state *s, struct sg_program *p, uint32_t keys, uint64_t bytes, segue_error *err);
+ * is not. bytes: of each surface; *host_bytes grows by what is copied. */
+segue_status ane_state_bring(struct sg_state *s, struct sg_program *p, uint32_t keys, uint64_t bytes, uint64_t *host_bytes,
+                             segue_error *err);
 /* Back here and gone from there. */
 segue_status ane_state_home(struct sg_state *s, segue_error *err);
 segue_status ane_state_sync(struct sg_state *s, segue_error *err); /* a copy of it here */

@@ -141,3 +141,52 @@ void sg_ane_info_fill(const struct sg_ane_info *i, const struct sg_graph *g, con
     for (uint32_t k = 0; k < i->taps_n; k++)
         fill_taps(i->taps[k] - 1, shape, n, out + i->old[k] * columns, out + i->recent[k] * columns);
 }
+
+/* --- from one row to another --- */
+
+struct range {
+    uint64_t from, to;
+};
+
+static struct range seen_from(uint64_t position, uint32_t window)
+{
+    return (struct range){window && position + 1 > window ? position + 1 - window : 0, position + 1};
+}
+
+/* Column 0 of the keys that are in a and not in b. */
+static uint64_t put_difference(struct range a, struct range b, uint32_t columns, uint16_t value, uint16_t *out)
+{
+    uint64_t n = 0;
+    for (uint64_t key = a.from; key < a.to; key++) {
+        if (key >= b.from && key < b.to) key = b.to;
+        if (key >= a.to) break;
+        out[(size_t)key * columns] = value;
+        n++;
+    }
+    return n;
+}
+
+uint64_t sg_ane_info_step(const struct sg_ane_info *i, const struct sg_graph *g, const struct sg_ane_shape *shape,
+                          uint64_t before, uint64_t first, uint16_t *out)
+{
+    const uint16_t hidden = sg_f16_of_f32((float)SG_ANE_HIDDEN);
+    size_t columns = shape->columns;
+    uint64_t n = 0;
+    if (before == first) return 0;
+    for (uint32_t r = 0; r < i->ropes_n; r++) {
+        if (i->rope[r] == UINT32_MAX) continue;
+        fill_rope(&g->ropes[r], shape->columns, first, 1, out + i->rope[r] * columns);
+        n += 2ull * g->ropes[r].pairs;
+    }
+    if (i->place != UINT32_MAX) {
+        out[(i->place + before) * columns] = 0;
+        out[(i->place + first) * columns] = 0x3c00;
+        n += 2;
+    }
+    for (uint32_t k = 0; k < i->masks_n; k++) {
+        struct range was = seen_from(before, i->window[k]), is = seen_from(first, i->window[k]);
+        uint16_t *mask = out + i->mask[k] * columns;
+        n += put_difference(was, is, shape->columns, hidden, mask) + put_difference(is, was, shape->columns, 0, mask);
+    }
+    return n;
+}

@@ -34,5 +34,9 @@ uint32_t sg_ane_info_taps(const struct sg_ane_info *i, uint32_t taps);   /* its 
 /* fp16 [channels][columns] for `n` real rows, the first at position `first`, first + n <= keys. */
 void sg_ane_info_fill(const struct sg_ane_info *i, const struct sg_graph *g, const struct sg_ane_shape *shape,
                       uint64_t first, uint32_t n, uint16_t *out);
+/* out holds what fill left for one row at position `before`: now for the row at `first`. Only numbers that differ are
+ * written; columns that no program for one row reads stay. Returns how many were written. */
+uint64_t sg_ane_info_step(const struct sg_ane_info *i, const struct sg_graph *g, const struct sg_ane_shape *shape,
+                          uint64_t before, uint64_t first, uint16_t *out);
 
 #endif

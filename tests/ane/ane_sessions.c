@@ -1,0 +1,212 @@
+/* ane_sessions.c: sessions on the unit `ane`: prompts around the edges of a dispatch, on attention, sliding windows and
+ * the delta rule, beside `ref`; how many dispatches they take; sessions that outgrow a number of keys; what the host
+ * copies for a token.
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "../api/tiny.h"
+#include "segue.h"
+
+enum { LONGEST = 2100, LAYERS = 3, PARTS = 2, WIDTH = 32 };
+
+static segue_model *models[TINY_MODELS];
+static segue_unit *reference;
+static segue_engine *references[TINY_MODELS];
+static int32_t text[LONGEST + 8];
+static segue_error err;
+
+static void ok_(segue_status s, const char *what, int line)
+{
+    if (s != SEGUE_OK) fail_msg("line %d: %s: %d: %s", line, what, s, err.text);
+}
+#define OK(call) ok_(call, #call, __LINE__)
+
+static int open_all(void **state)
+{
+    (void)state;
+    if (segue_unit_open(&reference, "ref:threads=2", &err) != SEGUE_OK) return -1;
+    for (int i = 0; i < TINY_MODELS; i++) {
+        char folder[512];
+        tiny_folder(folder, sizeof folder, "ane", tiny_models[i].name);
+        if (!tiny_write(&tiny_models[i], folder, 7u + (unsigned)i)) return -1;
+        if (segue_model_open(&models[i], folder, NULL, &err) != SEGUE_OK) return -1;
+        if (segue_engine_open(&references[i], models[i], &reference, 1, NULL, &err) != SEGUE_OK) return -1;
+    }
+    for (int i = 0; i < LONGEST + 8; i++) text[i] = (i * 29 + 5) % 93 + 3;
+    return 0;
+}
+
+static int close_all(void **state)
+{
+    (void)state;
+    for (int i = 0; i < TINY_MODELS; i++) {
+        segue_engine_close(references[i]);
+        segue_model_close(models[i]);
+    }
+    segue_unit_close(reference);
+    tiny_remove("ane");
+    return 0;
+}
+
+struct place {
+    segue_unit *unit;
+    segue_engine *engine;
+};
+
+static struct place place_on(const char *spec, int model)
+{
+    struct place p = {0};
+    segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
+    o.chunk_rows = 4096;
+    OK(segue_unit_open(&p.unit, spec, &err));
+    OK(segue_engine_open(&p.engine, models[model], &p.unit, 1, &o, &err));
+    return p;
+}
+
+static void leave(struct place *p)
+{
+    segue_engine_close(p->engine);
+    segue_unit_close(p->unit);
+}
+
+static segue_session *session_of(segue_engine *e, size_t n)
+{
+    segue_session_opts o = SEGUE_INIT(segue_session_opts);
+    segue_sampling greedy = SEGUE_INIT(segue_sampling);
+    segue_session *s = NULL;
+    greedy.ignore_stops = 1;
+    o.sampling = &greedy;
+    o.context = 8192;
+    OK(segue_session_open(&s, e, &o, &err));
+    OK(segue_session_append(s, text, n, &err));
+    OK(segue_session_prefill(s, 0, NULL, &err));
+    return s;
+}
+
+static segue_use use_of(segue_session *s, uint32_t phase)
+{
+    segue_stats stats = SEGUE_INIT(segue_stats);
+    OK(segue_session_stats_get(s, &stats, &err));
+    for (size_t i = 0; i < stats.uses_n; i++)
+        if (stats.uses[i].phase == phase) return stats.uses[i];
+    return (segue_use){0};
+}
+
+/* Logits of two sessions whose text is the same; fp16 all the way, recurrent memory too, against fp32. */
+static void same_logits(segue_session *a, segue_session *b, const char *what)
+{
+    float x[TINY_VOCAB], y[TINY_VOCAB];
+    double most = 0, apart = 0;
+    size_t n;
+    OK(segue_session_logits(a, x, TINY_VOCAB, &n, &err));
+    OK(segue_session_logits(b, y, TINY_VOCAB, &n, &err));
+    assert_int_equal(n, TINY_VOCAB);
+    for (size_t i = 0; i < n; i++) {
+        most = fmax(most, fabs((double)y[i]));
+        apart = fmax(apart, fabs((double)x[i] - (double)y[i]));
+    }
+    if (!(apart <= 0.03 * most)) fail_msg("%s: logits %g apart, the largest is %g", what, apart, most);
+}
+
+static void prompts(const char *spec, uint32_t rows)
+{
+    static const size_t lengths[] = {1, 2, 31, 32, 33, 63, 64, 65, 500, 1000};
+    char what[96];
+    for (int m = 0; m < TINY_MODELS; m++) {
+        struct place p = place_on(spec, m);
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+            size_t n = lengths[i];
+            if (rows == 1 && n > 65 && m != (int)(i % TINY_MODELS)) continue; /* one model is enough for each long one */
+            segue_session *s = session_of(p.engine, n), *r = session_of(references[m], n);
+            snprintf(what, sizeof what, "%s on %s, %zu tokens", tiny_models[m].name, spec, n);
+            segue_use use = use_of(s, n == 1 ? 1 : 0);
+            if (!use.dispatches) use = use_of(s, n != 1);
+            if (use.dispatches != (n + rows - 1) / rows * PARTS)
+                fail_msg("%s: %llu dispatches", what, (unsigned long long)use.dispatches);
+            same_logits(s, r, what);
+            segue_session_close(s);
+            segue_session_close(r);
+        }
+        leave(&p);
+    }
+}
+
+static void prompts_in_batches(void **state)
+{
+    (void)state;
+    prompts("ane:soft,layers=2,rows=32,threads=2", 32);
+}
+
+static void prompts_token_by_token(void **state)
+{
+    (void)state;
+    prompts("ane:soft,layers=2,rows=1,threads=2", 1);
+}
+
+/* The next number of keys is taken with the state brought along; beyond the last the session says so. */
+static void sessions_grow(void **state)
+{
+    (void)state;
+    static const size_t edges[] = {512, 1024, 2048};
+    for (int m = 0; m < TINY_MODELS; m++) {
+        struct place p = place_on("ane:soft,layers=2,threads=2", m);
+        for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {
+            if (i == 2 && m != 0) continue;
+            segue_session *s = session_of(p.engine, edges[i] - 2), *r = session_of(references[m], edges[i] - 2);
+            for (size_t k = 0; k < 5; k++) { /* the same tokens on both, two before the edge to three behind it */
+                OK(segue_session_append(s, text + edges[i] - 2 + k, 1, &err));
+                OK(segue_session_append(r, text + edges[i] - 2 + k, 1, &err));
+                OK(segue_session_prefill(s, 0, NULL, &err));
+                OK(segue_session_prefill(r, 0, NULL, &err));
+                same_logits(s, r, tiny_models[m].name);
+            }
+            segue_session_close(s);
+            segue_session_close(r);
+        }
+        leave(&p);
+    }
+}
+
+/* From token to token: a row in, a row out, the angles of one position, and where it stands: two numbers for the place
+ * of K and V, one for each kind of mask, a second one where a window moves on. States stay where they are. */
+static void host_bytes_of_a_token(void **state)
+{
+    (void)state;
+    static const struct {
+        int model;
+        uint64_t numbers;
+    } cases[] = {{0, 2 * WIDTH + 16 + 2 + 1},           /* 8 pairs of angles */
+                 {1, 2 * WIDTH + 16 + 16 + 2 + 1 + 2},  /* two tables, two masks, a window of 8 that is full */
+                 {2, 2 * WIDTH + 8 + 2 + 1}};           /* 4 pairs */
+    enum { TOKENS = 20 };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct place p = place_on("ane:soft,layers=2,threads=2", cases[i].model);
+        segue_session *s = session_of(p.engine, 40);
+        int32_t token;
+        OK(segue_session_next(s, &token, &err)); /* of the prompt */
+        OK(segue_session_next(s, &token, &err)); /* the first of one row: all of `info` is written, the state turned to it */
+        uint64_t before = use_of(s, 1).host_bytes;
+        for (int k = 0; k < TOKENS; k++) OK(segue_session_next(s, &token, &err));
+        segue_use use = use_of(s, 1);
+        assert_int_equal(use.host_bytes - before, TOKENS * 2 * cases[i].numbers);
+        assert_int_equal(use.dispatches, (TOKENS + 1) * PARTS);
+        segue_session_close(s);
+        leave(&p);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prompts_in_batches),
+        cmocka_unit_test(prompts_token_by_token),
+        cmocka_unit_test(sessions_grow),
+        cmocka_unit_test(host_bytes_of_a_token),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
