@@ -46,6 +46,7 @@ struct cu_kernels {
     cu_fn gemv[CK_KINDS][5];   /* for 1, 2, 4, 8, 16 rows */
     cu_fn stream[CK_KINDS][4]; /* for 1, 2, 4, 8 pieces a lane; NULL: none */
     cu_fn attend_part[4], attend_many[4];
+    cu_fn batch[2][2][2]; /* fp16, bf16; 16, 32 rows of weights a block; 8, 16 rows of x */
     cu_fn flash[2][3]; /* fp16, bf16; heads of 64, 128, 256; NULL: none */
 };
 
@@ -74,7 +75,7 @@ struct sg_unit {
     uint32_t sms, major, shared_max; /* bytes of shared memory that a block may ask for */
     uint32_t pdl, waves, graphs, stream; /* tuning: programmatic launch, blocks per multiprocessor, captured steps, KB of a
                                             block's weights in shared memory (0: k_stream.cu is not used) */
-    cu_mod modules[8];
+    cu_mod modules[12];
     uint32_t modules_n;
     struct cu_kernels k;
     atomic_uint_fast64_t states; /* numbers given to states */
@@ -190,6 +191,7 @@ struct cu_lane {
     struct cu_room_pair few[2], many; /* few[1]: the same but for its own wanted rows */
     struct cu_heading headings[2];    /* passes use the first one; a step ahead alternates */
     size_t head_bytes;
+    cu_ptr split; /* rows of x in two parts of 16 bits, for k_batch.cu */
     cu_ptr scratch, narrow, wide, parts, workspace; /* grown on demand */
     size_t scratch_n, narrow_n, wide_n, parts_n;
     cu_ptr best_value, best_index, chosen, stops;
@@ -336,6 +338,11 @@ struct cu_streamed {
     size_t shared;
 };
 int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, struct cu_streamed *out);
+/* cubatch.c: 5 to 16 rows and 16-bit weights. The arguments are the segments that cuproduct.c makes, and the norm. */
+int cu_batch_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, uint32_t rows);
+segue_status cu_batch(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
+                      uint32_t rows);
+size_t cu_batch_room(const struct sg_program *p);
 segue_status cu_grow(struct sg_unit *u, cu_ptr *p, size_t *have, size_t want, const char *what,
                      segue_error *err);
 

@@ -201,6 +201,10 @@ static segue_status find_families(struct sg_unit *u, segue_error *err)
                                           (int)u->shared_max - ATTEND_STATIC),
                         "open unit", err));
     }
+    for (int i = 0; i < 8; i++) {
+        snprintf(name, sizeof name, "batch_%s_%d_%d", storages[i / 4 + 1], i / 2 % 2 ? 32 : 16, i % 2 ? 16 : 8);
+        SG_TRY(find_kernel(u, "k_batch", name, &u->k.batch[i / 4][i / 2 % 2][i % 2], err));
+    }
     for (int s = 0; s < 2; s++)
         for (int w = 0; w < 3; w++) {
             snprintf(name, sizeof name, "flash_%s_%d", storages[s + 1], 64 << w);

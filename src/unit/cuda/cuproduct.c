@@ -146,6 +146,7 @@ static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint
         a.segment[0].y = out_of(p, s->glu);
     }
     a.split = split_of(p->program->base.unit, w->pitch / 16, a.pairs);
+    if (cu_batch_fits(p, s, w, rows)) return cu_batch(p, s, w, &a, rows);
     uint32_t at_once = few_at_once(p, s, rows);
     a.best = p->best && s->parts_n == 1 && !s->glu && logits >= 0 && g->outputs[logits].value == s->op->out &&
              rows <= at_once;

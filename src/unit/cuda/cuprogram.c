@@ -33,7 +33,8 @@ static uint64_t read_per_token(const struct sg_program *p)
 
 static void lane_close(struct sg_unit *u, struct cu_lane *l)
 {
-    cu_ptr *const rooms[] = {&l->few[0].memory[0],
+    cu_ptr *const rooms[] = {&l->split,
+                             &l->few[0].memory[0],
                              &l->few[0].memory[1],
                              &l->few[1].memory[1],
                              &l->many.memory[0],
@@ -123,6 +124,7 @@ static segue_status lane_open(struct sg_unit *u, struct sg_program *p, segue_err
     SG_TRY(cu_room(u, CU_STOPS * sizeof(int32_t), "room of a run", &l->stops, err));
     SG_TRY(pinned(u, CU_RING * sizeof(int32_t) + 64, &l->ring, err));
     l->written = (volatile uint32_t *)(void *)(l->ring + CU_RING);
+    SG_TRY(cu_room(u, cu_batch_room(p), "room of a run", &l->split, err));
     return pinned(u, 2 * CU_FEW * sizeof(int32_t), &l->host_chosen, err);
 }
 

@@ -4,7 +4,7 @@
  * (rows padded by 16 bytes: no bank conflict), scores and sums are fp32 in registers, softmax is online.
  * Heavy blocks, those of late rows, start first. Products: 4 * d per pair of a row and a row it sees. Shared
  * memory: (64 + 2 * 32) * (d + 8) * 2 bytes. SPDX-License-Identifier: MIT */
-#include "k_common.cuh"
+#include "k_mma.cuh"
 
 enum { ROWS = 64, KEYS = 32, THREADS = 128 };
 
@@ -22,21 +22,6 @@ __device__ __forceinline__ void load4_turned(uint32_t (&r)[4], const uint16_t *p
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(shared_at(p)));
-}
-
-template <int BF16>
-__device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
-{
-    if (BF16)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-                     "{%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-                     "{%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 template <int BF16> __device__ __forceinline__ uint32_t pack(float lo, float hi)

@@ -2,7 +2,7 @@
  * before, when one is fused), quantised weights widened to 16 bits for one layer at a time, and a tensor-core
  * product for where cuBLASLt is not installed: 64 x 64 tiles, fp32 sums, weights as stored.
  * SPDX-License-Identifier: MIT */
-#include "k_common.cuh"
+#include "k_mma.cuh"
 
 __device__ __forceinline__ void put16(void *y, size_t i, float v, uint32_t bf16)
 {
@@ -38,6 +38,10 @@ extern "C" __global__ void narrow(const __grid_constant__ ck_narrow a)
             if (a.norm.bias) v += a.norm.bias[e];
         }
         put16(a.y, (size_t)t * a.k + e, v, a.bf16);
+        if (a.low) { /* what the rounding left */
+            float kept = a.bf16 ? __bfloat162float(__float2bfloat16_rn(v)) : __half2float(__float2half_rn(v));
+            put16(a.low, (size_t)t * a.k + e, v - kept, a.bf16);
+        }
     }
 }
 
@@ -51,21 +55,6 @@ extern "C" __global__ void widen(const __grid_constant__ ck_widen a)
 }
 
 enum { TM = 64, TN = 64, TK = 32, PAD = 8 };
-
-template <int BF16>
-__device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
-{
-    if (BF16)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-                     "{%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-                     "{%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
 
 /* y[t][n] = x[t] . w[n]; blocks of 128 threads, 4 warps of 32 x 32. x dense [rows][k], 16 bits. */
 template <int BF16> __device__ __forceinline__ void gemm(const ck_gemm &a)
@@ -109,7 +98,7 @@ template <int BF16> __device__ __forceinline__ void gemm(const ck_gemm &a)
 #pragma unroll
             for (int m = 0; m < 2; m++)
 #pragma unroll
-                for (int n = 0; n < 4; n++) mma<BF16>(acc[m][n], fa[m], fb[n]);
+                for (int n = 0; n < 4; n++) mma<BF16>(acc[m][n], fa[m], fb[n][0], fb[n][1]);
         }
     }
 #pragma unroll

@@ -224,7 +224,7 @@ struct ck_lora {
 };
 struct ck_narrow {
     struct ck_view x;
-    void *y;
+    void *y, *low; /* low: y's rounding errors, or NULL */
     uint32_t rows, k, bf16;
     struct ck_norm norm;
 };
@@ -233,6 +233,14 @@ struct ck_widen {
     uint32_t at, rows;
     void *y;
     uint32_t bf16;
+};
+/* x and low: dense [16][k], 16 bits, their sum is x. A block has 16 or 32 rows of weights; with glu, 16 of both. */
+enum { CK_BATCH_THREADS = 256 };
+struct ck_batch {
+    const void *x, *low;
+    uint32_t rows, k, pitch, segments, glu, act;
+    uint32_t first[CK_SEGMENTS]; /* block that a segment begins with */
+    struct ck_segment segment[CK_SEGMENTS];
 };
 struct ck_gemm {
     const void *x;

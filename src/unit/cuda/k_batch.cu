@@ -1,0 +1,132 @@
+/* k_batch.cu: products of 16-bit weights with 5 to 16 rows, on the tensor cores: many sequences decoded together. Weights are
+ * read once for all rows; what fp32 lanes would need (16 multiplications a weight) is 12 GFMA a token of the 0.8B and
+ * would cost more than the bytes.
+ *
+ * x comes as two matrices of 16 bits, rounded and rest (x = hi + lo to 16 bits of mantissa or more), so that a product
+ * keeps about what fp32 lanes keep. A block owns 16 or 32 rows of weights, its 8 warps share them along k, 32 columns at
+ * a time. Columns are dealt so that a lane's 16 bytes of a row are its operands of two products: lane (g, t) reads bytes
+ * [16 t, 16 t + 16) of rows g and g + 8 of W, and the same of rows g of hi and lo. The first weights are asked for before
+ * the inputs are waited for. Sums: columns of a warp rising, then the warps in order; no row depends on the others.
+ * SPDX-License-Identifier: MIT */
+#include "k_mma.cuh"
+
+enum { WARPS = CK_BATCH_THREADS / 32, U = 4, BLOCK = 32 };
+
+__device__ __forceinline__ uint4 load_once(const uint4 *p)
+{
+    uint4 v;
+    asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+
+template <int MT> struct rows_of {
+    const uint4 *at[MT][2]; /* this lane's piece of rows g and g + 8 of each tile of 16 */
+};
+
+/* U blocks of columns from block b on, one of WARPS. */
+template <int MT>
+__device__ __forceinline__ void load_weights(uint4 (&w)[U][MT][2], const rows_of<MT> &rows, uint32_t b, uint32_t blocks)
+{
+#pragma unroll
+    for (int u = 0; u < U; u++)
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                w[u][m][h] = b + u * WARPS < blocks ? load_once(rows.at[m][h] + (size_t)(b + u * WARPS) * 4)
+                                                    : make_uint4(0, 0, 0, 0);
+}
+
+template <int BF16, int MT>
+__device__ __forceinline__ void multiply(float (&acc)[MT][4], const uint4 (&w)[MT][2], uint4 x)
+{
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+        const uint32_t first[4] = {w[m][0].x, w[m][1].x, w[m][0].y, w[m][1].y},
+                       second[4] = {w[m][0].z, w[m][1].z, w[m][0].w, w[m][1].w};
+        mma<BF16>(acc[m], first, x.x, x.y);
+        mma<BF16>(acc[m], second, x.z, x.w);
+    }
+}
+
+/* NT: tiles of 8 rows of x. With glu (MT 2) the two tiles are the same rows of gate and up. */
+template <int BF16, int MT, int NT> __device__ __forceinline__ void batch(const ck_batch &a)
+{
+    __shared__ float part[WARPS][16 * MT][NT * 8 + 1];
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3, s = 0,
+             blocks = a.k / BLOCK;
+    float acc[NT][MT][4] = {};
+    uint4 w[U][MT][2];
+    rows_of<MT> rows;
+#pragma unroll
+    for (int i = 1; i < CK_SEGMENTS; i++) s += i < a.segments && !a.glu && blockIdx.x >= a.first[i];
+    uint32_t row0 = (blockIdx.x - a.first[s]) * (a.glu ? 16 : 16 * MT);
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const ck_segment &from = a.segment[a.glu ? m : s];
+            uint32_t row = row0 + (a.glu ? 0 : m * 16) + h * 8 + g;
+            if (row >= from.n) row = from.n - 1;
+            rows.at[m][h] = reinterpret_cast<const uint4 *>(static_cast<const unsigned char *>(from.data) +
+                                                            (size_t)(from.at + row) * a.pitch) + t;
+        }
+    dependents_may_start();
+    load_weights<MT>(w, rows, warp, blocks);
+    wait_for_inputs();
+    const uint4 *hi = static_cast<const uint4 *>(a.x) + t, *lo = static_cast<const uint4 *>(a.low) + t;
+    for (uint32_t b = warp; b < blocks;) {
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            if (b + u * WARPS >= blocks) break;
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+                size_t at = (size_t)(n * 8 + g) * (a.k / 8) + (size_t)(b + u * WARPS) * 4;
+                multiply<BF16, MT>(acc[n], w[u], hi[at]);
+                multiply<BF16, MT>(acc[n], w[u], lo[at]);
+            }
+        }
+        b += U * WARPS;
+        if (b < blocks) load_weights<MT>(w, rows, b, blocks);
+    }
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) part[warp][m * 16 + g + i / 2 * 8][n * 8 + 2 * t + i % 2] = acc[n][m][i];
+    __syncthreads();
+    const uint32_t height = a.glu ? 16 : 16 * MT;
+    for (uint32_t i = threadIdx.x; i < height * NT * 8; i += CK_BATCH_THREADS) {
+        uint32_t r = i % height, n = i / height, row = row0 + r;
+        const ck_segment &to = a.segment[s];
+        if (row >= to.n || n >= a.rows) continue;
+        float v = 0, up = 0;
+        for (int p = 0; p < WARPS; p++) v += part[p][r][n];
+        if (to.bias) v += to.bias[row];
+        if (a.glu) {
+            for (int p = 0; p < WARPS; p++) up += part[p][(MT > 1 ? 16 : 0) + r][n];
+            if (a.segment[1].bias) up += a.segment[1].bias[row];
+            v = activate(a.act, v) * up;
+        } else if (to.residual.p) {
+            v += to.residual.p[(size_t)n * to.residual.stride + row];
+        }
+        to.y.p[(size_t)n * to.y.stride + row] = v;
+    }
+}
+
+#define BATCH(name, bf16, mt, nt)                                                                                \
+    extern "C" __global__ void __launch_bounds__(CK_BATCH_THREADS) name(const __grid_constant__ ck_batch a)      \
+    {                                                                                                            \
+        batch<bf16, mt, nt>(a);                                                                                  \
+    }
+BATCH(batch_f16_16_8, 0, 1, 1)
+BATCH(batch_f16_16_16, 0, 1, 2)
+BATCH(batch_f16_32_8, 0, 2, 1)
+BATCH(batch_f16_32_16, 0, 2, 2)
+BATCH(batch_bf16_16_8, 1, 1, 1)
+BATCH(batch_bf16_16_16, 1, 1, 2)
+BATCH(batch_bf16_32_8, 1, 2, 1)
+BATCH(batch_bf16_32_16, 1, 2, 2)
