@@ -180,15 +180,16 @@ static segue_status run_chunk(struct segue_session *s, size_t rows, int with_log
 {
     uint32_t wanted = (uint32_t)rows - 1;
     struct sg_ask ask = {.rows = (uint32_t)rows, .sampler = sampler, .token = -1, .last = with_logits != 0};
+    uint32_t then = !with_logits ? 0 : sampler ? sg_session_logits_then(s) : SG_LOGITS_HERE;
     if (with_logits) {
         ask.wanted = &wanted;
         ask.wanted_n = 1;
-        ask.logits = s->logits;
+        ask.logits = then == SG_LOGITS_HERE ? s->logits : NULL;
     }
     SG_TRY(canceled(s, err));
     if (s->point_due) sg_session_point(s, 0);
     SG_TRY(sg_session_run(s, &ask, err));
-    s->logits_known = with_logits != 0;
+    s->logits_known = then;
     s->stats.tokens_in += rows;
     s->rewound = 0;
     s->point_due = (s->marking || s->stored) && s->computed <= s->given_n; /* taken by the next run, off the way to the first token */
@@ -259,6 +260,30 @@ segue_status segue_session_prefill(segue_session *session, size_t max_rows, size
 
 /* --- choosing --- */
 
+/* Before a hand-off there is no unit to keep them. */
+uint32_t sg_session_logits_then(const struct segue_session *s)
+{
+    const struct sg_layout *l = &s->layouts[s->at];
+    int stays = !(s->split && s->at == SG_READING) && sg_session_unit_samples(s);
+    return stays && sg_ops_of(l->stages[l->n - 1].stretch->unit->unit)->state_logits ? SG_LOGITS_LATE : SG_LOGITS_HERE;
+}
+
+const float *sg_session_known_logits(const struct segue_session *s)
+{
+    const struct sg_layout *l = &s->layouts[s->at];
+    if (s->logits_known != SG_LOGITS_LATE) return s->logits_known ? s->logits : NULL;
+    const struct sg_stage *last = &l->stages[l->n - 1];
+    if (!last->state || sg_unit_enter(last->stretch->unit, NULL, NULL) != SEGUE_OK) return NULL;
+    segue_status status = sg_ops_of(last->state)->state_logits(last->state, s->logits, NULL);
+    sg_unit_leave(last->stretch->unit);
+    return status == SEGUE_OK ? s->logits : NULL;
+}
+
+void sg_session_keep_logits(struct segue_session *s)
+{
+    if (s->logits_known == SG_LOGITS_LATE) s->logits_known = sg_session_known_logits(s) ? SG_LOGITS_HERE : 0;
+}
+
 /* From the logits that are here already, or where the unit leaves the choice to us. */
 static segue_status choose_here(struct segue_session *s, const struct sg_sampler *sampler, int32_t *token,
                                 segue_error *err)
@@ -267,7 +292,9 @@ static segue_status choose_here(struct segue_session *s, const struct sg_sampler
     if (!s->chooser) SG_TRY(sg_chooser_new(&s->chooser, (uint32_t)vocab, err));
     if (!s->work) s->work = sg_alloc(vocab * sizeof *s->work);
     if (!s->work) return sg_no_memory("logits", vocab * sizeof *s->work, err);
-    memcpy(s->work, s->logits, vocab * sizeof *s->work);
+    const float *logits = sg_session_known_logits(s);
+    if (!logits) return sg_fail(err, SEGUE_ELOST, "no token chosen: the unit lost the logits; call again");
+    memcpy(s->work, logits, vocab * sizeof *s->work);
     return sg_choose(s->chooser, sampler, s->work, s->tokens_n, token, s->stats.logprobs,
                      &s->stats.logprobs_n, err);
 }

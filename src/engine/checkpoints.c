@@ -105,7 +105,7 @@ void sg_session_point(struct segue_session *s, int begins)
     if (s->points_n == SG_POINTS_MAX) make_room(s);
     struct sg_mark *m = &s->points[s->points_n];
     *m = (struct sg_mark){.begins = begins != 0};
-    if (sg_point_take(&m->point, l, s->computed, s->logits_known ? s->logits : NULL,
+    if (sg_point_take(&m->point, l, s->computed, sg_session_known_logits(s),
                       s->engine->model->info.vocab, NULL) != SEGUE_OK)
         return; /* no memory for it: later the tokens are computed again, and the report says so */
     if (s->stored) sg_store_put(s->engine->store, s, m->point);
@@ -124,6 +124,7 @@ void sg_session_give(struct segue_session *s)
     if (!s->stored || !s->computed || !s->tokens || !sg_layout_holds(l) || !(p = sg_alloc(sizeof *p))) return;
     *p = (struct sg_point){.layout = *l, .rows = s->computed};
     atomic_init(&p->references, 1);
+    sg_session_keep_logits(s);
     if (s->logits_known) { /* they are the session's own memory, which it gives too */
         p->logits = s->logits;
         s->logits = NULL;

@@ -80,6 +80,7 @@ segue_status sg_session_bring(struct segue_session *s, uint32_t to, segue_error 
 {
     if (s->at == to) return SEGUE_OK;
     uint64_t begun = sg_now_ns();
+    sg_session_keep_logits(s);
     if (to == SG_READING) sg_layout_drop_states(&s->layouts[to]); /* what was left behind there */
     if (sg_layout_holds(&s->layouts[s->at])) {
         int done = s->flow && to == SG_WRITING && finish(s, begun, NULL) == SEGUE_OK;
@@ -107,6 +108,7 @@ segue_status segue_session_move(segue_session *session, segue_unit *to, segue_er
                        "state not moved: %s: the engine was not opened with this unit; open it with both",
                        to->desc.info.spec);
     SG_TRY(sg_layout_of_place(&layout, e, place, err));
+    sg_session_keep_logits(session);
     sg_flow_close(session->flow);
     sg_layout_drop_states(&session->layouts[1 - session->at]);
     struct sg_layout *now = &session->layouts[session->at];

@@ -223,7 +223,7 @@ segue_status sg_session_recover(struct segue_session *s, segue_error *err)
     }
     if (status == SEGUE_OK) {
         note(s, &gone, target, kept, first.text, begun);
-        s->logits_known = known;
+        s->logits_known = known == SG_LOGITS_HERE; /* late ones went with the unit */
         return SEGUE_OK;
     }
     drop_states(s);

@@ -86,6 +86,7 @@ segue_status segue_session_score(segue_session *session, const int32_t *tokens, 
     if (session->tokens_n) SG_TRY(sg_session_settle(session, err));
     size_t before = session->tokens_n;
     SG_TRY(segue_session_append(session, tokens, n, err));
+    sg_session_keep_logits(session);
     struct sg_reading r = {.logprobs = logprobs, .logits = logits, .continues = before > 0};
     segue_status status =
         logprobs || logits ? sg_session_read(session, &r, err) : sg_session_settle(session, err);
@@ -100,7 +101,8 @@ segue_status segue_session_logits(const segue_session *session, float *out, size
     size_t vocab = session->engine->model->info.vocab;
     if (!n || (cap && !out))
         return sg_fail(err, SEGUE_EARG, "logits not read: no place to write them; pass out and n");
-    if (!session->computed || !session->logits_known)
+    const float *logits = session->computed ? sg_session_known_logits(session) : NULL;
+    if (!logits)
         return sg_fail(err, SEGUE_EARG,
                        "logits not read: session of %zu tokens: none is computed last; prefill first",
                        session->tokens_n);
@@ -108,6 +110,6 @@ segue_status segue_session_logits(const segue_session *session, float *out, size
     if (cap < vocab)
         return sg_fail(err, SEGUE_ELIMIT, "logits not read: place of %zu: there are %zu; enlarge it", cap,
                        vocab);
-    memcpy(out, session->logits, vocab * sizeof *out);
+    memcpy(out, logits, vocab * sizeof *out);
     return SEGUE_OK;
 }

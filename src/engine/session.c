@@ -383,9 +383,10 @@ segue_status segue_session_rewind(segue_session *session, size_t length, segue_e
 static segue_status copy_into(struct segue_session *to, const struct segue_session *from, segue_error *err)
 {
     memcpy(to->tokens, from->tokens, from->tokens_n * sizeof *to->tokens);
-    memcpy(to->logits, from->logits, from->engine->model->info.vocab * sizeof *to->logits);
+    const float *logits = sg_session_known_logits(from);
+    if (logits) memcpy(to->logits, logits, from->engine->model->info.vocab * sizeof *to->logits);
     to->tokens_n = from->tokens_n;
-    to->logits_known = from->logits_known;
+    to->logits_known = logits ? SG_LOGITS_HERE : 0;
     to->split = from->split;
     to->at = from->at;
     for (uint32_t i = 0; i < 2; i++) {

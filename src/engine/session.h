@@ -21,6 +21,8 @@ struct sg_mark {
     uint32_t begins;        /* 1: a stretch of new text begins here */
 };
 
+enum { SG_LOGITS_HERE = 1, SG_LOGITS_LATE = 2 }; /* LATE: on the unit of the last row, fetched when asked for */
+
 struct segue_session {
     struct segue_engine *engine;     /* a reference */
     struct segue_adapter **adapters; /* [adapters_n] references */
@@ -34,7 +36,7 @@ struct segue_session {
     int32_t *tokens;             /* [context] tokens_n so far; the first `computed` are in the states */
     size_t tokens_n, computed, context;
     float *logits;   /* [vocab] after the last computed token, when logits_known */
-    uint32_t logits_known;
+    uint32_t logits_known; /* 0, or one of these */
     float *rows[2]; /* [chunk, width] between stages, in turn; NULL with one stage */
     segue_sampling sampling;
     struct segue_bias *bias; /* [sampling.bias_n], owned */
@@ -113,6 +115,12 @@ segue_status sg_session_begin(struct segue_session *s, segue_error *err);
 segue_status sg_session_run(struct segue_session *s, struct sg_ask *ask, segue_error *err);
 /* ELOST leaves states that can only be dropped. */
 segue_status sg_session_run_once(struct segue_session *s, struct sg_ask *ask, segue_error *err);
+/* What logits_known becomes when the unit that has the states makes the choice. */
+uint32_t sg_session_logits_then(const struct segue_session *s);
+/* The logits behind the last computed row, brought here if need be; NULL: unknown. */
+const float *sg_session_known_logits(const struct segue_session *s);
+/* The states are about to go elsewhere: late logits are brought here first. */
+void sg_session_keep_logits(struct segue_session *s);
 /* Compute all that waits, and have the logits behind it. */
 segue_status sg_session_settle(struct segue_session *s, segue_error *err);
 /* EARG: empty; ELIMIT: full. */

@@ -293,7 +293,7 @@ segue_status segue_session_save(const segue_session *session, const char *path, 
                         .layout = &s->layouts[s->at],
                         .rows = s->computed,
                         .read_ns = sg_session_read_ns(s, s->computed),
-                        .logits = s->logits_known ? s->logits : NULL,
+                        .logits = sg_session_known_logits(s),
                         .points = points,
                         .points_n = choose_points(s, points)};
     return sg_state_save(&v, path, err);

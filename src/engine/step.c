@@ -92,9 +92,9 @@ static segue_status take_result(struct sg_step *t, uint32_t i, struct segue_sess
     sg_record_run(s, &s->layouts[s->at].stages[0], 1, sg_now_ns() - ns, 1, r);
     s->computed++;
     sg_recovery_ran(s, 1);
-    s->logits_known = 1;
+    s->logits_known = r->logits ? SG_LOGITS_HERE : SG_LOGITS_LATE;
     sg_session_tidy(s);
-    memcpy(s->logits, t->logits + i * vocab, vocab * sizeof *s->logits);
+    if (r->logits) memcpy(s->logits, t->logits + i * vocab, vocab * sizeof *s->logits);
     memcpy(s->stats.logprobs, t->logprobs + (size_t)i * LOGPROBS, sizeof s->stats.logprobs);
     s->stats.logprobs_n = t->logprobs_n[i];
     s->stats.tokens_in++;
@@ -116,7 +116,8 @@ static void step_together(segue_session *const *sessions, size_t n, const struct
             shared_stretch(sessions[i]) == stretch)
             add_span(t, spans++, sessions[i], (uint32_t)i);
     struct sg_batch batch = {.spans = t->spans, .spans_n = spans, .inline_hint = 1};
-    struct sg_result result = {.logits = t->logits,
+    int late = spans && sg_session_logits_then(sessions[t->place[0]]) == SG_LOGITS_LATE;
+    struct sg_result result = {.logits = late ? NULL : t->logits,
                                .tokens = t->tokens,
                                .logprobs = t->logprobs,
                                .logprobs_n = t->logprobs_n,

@@ -176,6 +176,9 @@ struct sg_unit_ops {
     const char *(*kept)(const struct sg_program *p, const char **why);
     /* Compiles that an engine's own compiler did for it; NULL: each program is one. */
     uint64_t (*compiles)(const struct sg_program *p);
+    /* The logits behind the last row of the state's last run, of which the batch wanted a choice but no logits
+     * (result.logits NULL); until the state is changed. With it, logits leave the unit only when somebody asks. */
+    segue_status (*state_logits)(struct sg_state *s, float *out, segue_error *err);
     /* Joules since some moment before open; any thread, beside runs too. */
     segue_status (*meter)(struct sg_unit *u, double *joules, segue_error *err);
     /* After ELOST: bring the unit back; nothing else runs on it. Programs are valid again, states and runs of before stay

@@ -184,6 +184,12 @@ struct cu_lora {
     cu_ptr room;
 };
 
+/* Whose logits lie in the room of values, and which run left them there. */
+struct cu_kept {
+    struct sg_state *state;
+    uint64_t run;
+};
+
 /* What one pass needs beside weights and states. One run at a time uses it. */
 struct cu_lane {
     cu_stream stream;
@@ -204,6 +210,9 @@ struct cu_lane {
     cu_event done[2], given[2];
     struct cu_captured captured[CU_CAPTURED];
     uint32_t captured_n, captured_next;
+    struct cu_kept kept[CK_SPANS];
+    uint32_t kept_n;
+    uint64_t runs; /* so far: numbers them */
     struct cu_lora *loras; /* adapters that were sent */
     uint32_t loras_n, loras_cap;
 };
@@ -260,6 +269,9 @@ struct sg_state {
     cu_ptr fixed, fixed_other;
     uint64_t id,
         version; /* unlike any other of this unit; grows when rows are changed from outside of runs */
+    struct cu_lane *kept_in; /* logits (culogits.c): of which lane, */
+    cu_ptr kept_at, kept_own; /* where they are, 0: nowhere; memory of its own for them */
+    size_t kept_bytes;
     int ahead;   /* 1: a step ahead may still be running on it */
 };
 /* Fixed slots have their other copies. */
@@ -292,6 +304,13 @@ void cu_state_moved(struct sg_state *s, uint64_t rows);
 void cu_state_release(struct sg_state *s);
 enum ck_storage cu_storage_of(enum sg_storage s);
 
+/* Logits that stay (culogits.c): forget a state's; add the ones that a run left at an address of the lane's room; before a pass
+ * of a run over these spans, copy those away that it does not replace. */
+void cu_kept_forget(struct sg_state *s);
+void cu_kept_add(struct cu_lane *l, struct sg_state *s, cu_ptr at, uint32_t vocab, uint64_t run);
+segue_status cu_kept_clear(struct sg_unit *u, struct cu_lane *l, uint64_t run, const struct sg_span *spans, uint32_t n,
+                           segue_error *err);
+segue_status cu_state_logits(struct sg_state *s, float *out, segue_error *err);
 /* Beside a run (cuflow.c): begin, before it; step, behind each step of a pass that ends at row `end`; wait until the rows
  * before `to` of a slot, or its memory, can be copied, and how far it reaches then. */
 struct cu_pass;

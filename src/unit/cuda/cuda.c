@@ -488,6 +488,7 @@ const struct sg_unit_ops sg_unit_cuda = {
     .state_get = cu_state_get,
     .state_put = cu_state_put,
     .state_pass = cu_state_pass,
+    .state_logits = cu_state_logits,
     .stream = cu_stream_rate,
     .meter = cu_meter,
 };

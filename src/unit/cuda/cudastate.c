@@ -187,6 +187,8 @@ void cu_state_free(struct sg_state *s)
 {
     if (!s) return;
     cu_state_settle(s);
+    cu_kept_forget(s);
+    cu_piece_leave(s->base.unit, &s->kept_own, s->kept_bytes);
     marks_keep(s, 0);
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct cu_slot *slot = &s->slots[i];

@@ -350,6 +350,25 @@ static void spread_logits(struct sg_run *run, const struct trip *trip, const str
     }
 }
 
+static segue_status keep_clear(struct sg_run *run)
+{
+    return cu_kept_clear(run->program->base.unit, &run->program->lane, run->program->lane.runs, run->own.spans, run->own.batch.spans_n,
+                         &run->own.error);
+}
+
+/* The last wanted row's logits of each part stay where they are until somebody asks. */
+static void keep_logits(struct sg_run *run, const struct trip *trip, const struct cu_pass *p)
+{
+    const struct sg_graph *g = run->program->base.graph;
+    if (!g->vocab || run->own.result.logits) return;
+    struct sg_operand whole = {.value = g->outputs[sg_graph_output(g, "logits")].value, .width = g->vocab};
+    for (uint32_t i = 0; i < trip->parts_n; i++) {
+        const float *row = cu_view_of(p, &whole).p + (size_t)(p->from[1][i + 1] - 1) * g->vocab;
+        if (p->from[1][i + 1] > p->from[1][i])
+            cu_kept_add(p->lane, run->own.spans[trip->parts[i].span].state, (cu_ptr)(uintptr_t)row, g->vocab, p->lane->runs);
+    }
+}
+
 /* Issues a pass and waits for it. want_logits: a room for the last wanted row's logits of each part, or NULL.
  */
 static segue_status one_pass(struct sg_run *run, struct trip *trip, int give_logits, float *last_logits)
@@ -361,6 +380,7 @@ static segue_status one_pass(struct sg_run *run, struct trip *trip, int give_log
     if (stopped(run)) return sg_fail(&run->own.error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
     begin_pass(run, trip, &p, spans);
     p.lane->ahead.active = 0;
+    SG_TRY(keep_clear(run));
     SG_TRY(fill_head(run, trip, &p));
     SG_TRY(find_room(run, &p));
     SG_TRY(send_head(run, &p));
@@ -382,6 +402,7 @@ static segue_status one_pass(struct sg_run *run, struct trip *trip, int give_log
     }
     SG_TRY(check(run, u->d.stream_wait(p.lane->stream)));
     if (pinned) spread_logits(run, trip, &p);
+    keep_logits(run, trip, &p);
     pass_over(run, trip);
     return SEGUE_OK;
 }
@@ -582,6 +603,7 @@ static segue_status run_ahead(struct sg_run *run, int32_t token, uint32_t steps,
     span->wanted = &zero;
     span->tokens = &token;
     span->first = span->state->rows;
+    SG_TRY(keep_clear(run));
     begin_pass(run, &trip, &p, spans);
     SG_TRY(fill_head(run, &trip, &p));
     SG_TRY(find_room(run, &p));
@@ -753,6 +775,7 @@ static segue_status run_leading(struct sg_run *run)
     uint32_t q = 0;
     if (stopped(run)) return sg_fail(&run->own.error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
     int expected = is_expected(run);
+    SG_TRY(keep_clear(run));
     SG_TRY(cu_state_others(s->state, &run->own.error));
     begin_pass(run, &trip, &p, spans);
     SG_TRY(fill_counts(&p));
@@ -779,6 +802,9 @@ static segue_status run_leading(struct sg_run *run)
         memcpy(run->own.result.logits, l->host_logits + (size_t)q * run->program->base.graph->vocab,
                run->program->base.graph->vocab * sizeof(float));
     exchange(s->state);
+    p.heading = q;
+    p.room = &l->few[q];
+    keep_logits(run, &trip, &p);
     pass_over(run, &trip);
     if (token < 0) return nothing_to_choose(run);
     if (run->own.result.tokens) run->own.result.tokens[0] = token;
@@ -794,6 +820,7 @@ static segue_status run_leading(struct sg_run *run)
 
 segue_status cu_run_all(struct sg_run *run)
 {
+    run->program->lane.runs++;
     if (may_lead(run)) return run_leading(run);
     if (run->own.batch.spans_n == 1 && run->own.spans[0].steps > 1) return run_steps(run);
     return run_spans(run);

@@ -49,6 +49,7 @@ static void lane_close(struct sg_unit *u, struct cu_lane *l)
                              &l->best_value,
                              &l->best_index,
                              &l->stops};
+    while (l->kept_n) l->kept[--l->kept_n].state->kept_in = NULL;
     cu_enter(u);
     if (l->stream) u->d.stream_wait(l->stream);
     if (l->gives) u->d.stream_wait(l->gives);
