@@ -137,7 +137,6 @@ segue_status sg_own_run_begin(struct sg_own_run *run, const struct sg_program_ba
                               struct sg_result *r, void (*work)(struct sg_own_run *run), segue_error *err)
 {
     size_t n = b->spans_n, history = b->spans[0].sampler ? b->spans[0].sampler->history_n + b->spans[0].steps : 0;
-    int choosing = 0;
     run->base.ops = p->ops;
     run->batch = *b;
     run->result = *r;
@@ -151,8 +150,12 @@ segue_status sg_own_run_begin(struct sg_own_run *run, const struct sg_program_ba
     if (!run->spans || !run->rows_done || !run->history) return sg_no_memory("a run", n * sizeof *run->spans, err);
     memcpy(run->spans, b->spans, n * sizeof *run->spans);
     run->batch.spans = run->spans;
-    for (size_t i = 0; i < n; i++) choosing |= b->spans[i].sampler != NULL;
-    return choosing ? sg_chooser_new(&run->chooser, p->graph->vocab, err) : SEGUE_OK;
+    return SEGUE_OK;
+}
+
+segue_status sg_own_run_chooser(struct sg_own_run *run, uint32_t vocab, segue_error *err)
+{
+    return run->chooser ? SEGUE_OK : sg_chooser_new(&run->chooser, vocab, err);
 }
 
 static void *run_main(void *arg)

@@ -31,7 +31,7 @@ struct sg_own_run {
     struct sg_span *spans;           /* [spans_n] */
     struct sg_result result;         /* the caller's pointers */
     struct sg_result *report;        /* the caller's struct, filled by wait */
-    struct sg_chooser *chooser;      /* NULL: no span has a sampler */
+    struct sg_chooser *chooser;      /* NULL: none was needed so far */
     int32_t *history;                /* steps > 1: room for the sampler's history and what is chosen since */
     uint32_t *rows_done;             /* [spans_n] */
     uint64_t ns;
@@ -46,6 +46,8 @@ struct sg_own_run {
 /* EMEMORY leaves a run that sg_own_run_end takes. */
 segue_status sg_own_run_begin(struct sg_own_run *run, const struct sg_program_base *p, const struct sg_batch *b,
                               struct sg_result *r, void (*work)(struct sg_own_run *run), segue_error *err);
+/* Makes `chooser` where it is not there yet: some 40 bytes a token of the vocabulary, so not for a unit that needs none. */
+segue_status sg_own_run_chooser(struct sg_own_run *run, uint32_t vocab, segue_error *err);
 /* Works inside this call when the batch hints so or no thread can be had, else on a thread of its own. */
 void sg_own_run_go(struct sg_own_run *run);
 /* 1: it is over, and rows_done and ns are reported. */

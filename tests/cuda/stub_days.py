@@ -81,6 +81,14 @@ for args, env in ((("--unit", "cuda:0"), {"SEGUE_STUB_NVML": "deaf"}), (("--unit
     r = call("run", *args, *task, "--meter", "nvml", **env)
     expect(f"no meter, {args}", r.returncode == 3 and "meter" in r.stderr, r.stderr)
 
+# Logits stay on the card until somebody asks: a saved session does.
+with tempfile.TemporaryDirectory() as folder:
+    state = os.path.join(folder, "a.state")
+    r = call("run", "--unit", "cuda:0", *task, "--save", state)
+    expect("saved", r.returncode == 0 and os.path.getsize(state) > 0, r.stderr)
+    r = call("run", "--unit", "cpu", "-m", model, "--load", state, "-n", "2", "--greedy", "--json")
+    expect("goes on elsewhere", r.returncode == 0 and len(json.loads(r.stdout)["ids"]) == 2, r.stderr)
+
 n = 1
 while n < 2500:
     for form in ("once", "from"):

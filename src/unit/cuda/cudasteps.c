@@ -467,6 +467,7 @@ static segue_status choose_parts(struct sg_run *run, const struct trip *trip, fl
             *token = run->program->lane.host_chosen[row - 1];
             if (*token < 0) return nothing_to_choose(run);
         } else {
+            SG_TRY(sg_own_run_chooser(&run->own, run->program->base.graph->vocab, &run->own.error));
             SG_TRY(sg_choose(run->own.chooser, one ? one : span->sampler,
                              logits + (size_t)i * run->program->base.graph->vocab,
                              span->first + span->wanted[span->wanted_n - 1] + 1, token, logprobs, &logprobs_n,

@@ -6,7 +6,7 @@
 /* The slots that a step leaves ready; returns how many. */
 static uint32_t slots_of(const struct cu_step *s, uint32_t *out)
 {
-    const struct sg_op *op = s->kind == CU_STEP_PREPARE ? s->attend : s->kind == CU_STEP_OP ? s->op : NULL;
+    const struct sg_op *op = s->kind == CU_STEP_PREPARE ? s->attend : s->kind == CU_STEP_OP ? s->op : s->after;
     if (!op) return 0;
     switch (op->code) {
     case SG_OP_ATTEND:

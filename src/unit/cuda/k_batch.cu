@@ -1,4 +1,4 @@
-/* k_batch.cu: products of 16-bit weights with 5 to 16 rows, on the tensor cores: many sequences decoded together. Weights are
+/* k_batch.cu: products of 16-bit weights with 2 to 16 rows, on the tensor cores: many sequences decoded together. Weights are
  * read once for all rows; what fp32 lanes would need (16 multiplications a weight) is 12 GFMA a token of the 0.8B and
  * would cost more than the bytes.
  *

@@ -138,6 +138,7 @@ static segue_status choose(struct sg_run *run, uint32_t s, const struct sg_sampl
     float *logits = run->pass.values[value].data + (size_t)(run->pass.from[1][s + 1] - 1) * g->vocab;
     segue_logprob *logprobs = run->own.result.logprobs ? run->own.result.logprobs + (size_t)s * LOGPROBS : NULL;
     size_t n = 0;
+    SG_TRY(sg_own_run_chooser(&run->own, g->vocab, run->pass.err));
     SG_TRY(sg_choose(run->own.chooser, sampler, logits, span->first + span->wanted[span->wanted_n - 1] + 1, token,
                      logprobs, &n, run->pass.err));
     if (run->own.result.logprobs_n) run->own.result.logprobs_n[s] = n;
