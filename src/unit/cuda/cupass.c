@@ -248,12 +248,12 @@ static segue_status do_delta(struct cu_pass *p, const struct sg_op *op)
     size_t ready = (size_t)a.rows * d->k_heads * 2 * d->dk;
     if (a.rows > CU_FEW && ready % 4 == 0) {
         SG_TRY(need(p, &p->lane->scratch, &p->lane->scratch_n,
-                    (ready + (size_t)a.rows * d->v_heads * 4) * sizeof(float)));
+                    (ready + (size_t)a.rows * d->v_heads * CK_DELTA_NUMBERS) * sizeof(float)));
         a.ready = address(p->lane->scratch);
         SG_TRY(cu_launch(p, d->dk <= 128 ? k->delta_ready_4 : k->delta_ready_8, a.rows, pieces(d->v_heads, 4),
                          1, 128, 0, &a));
-        if (d->dk == 128 && d->dv % 16 == 0)
-            return cu_launch(p, k->delta_tiles_4, d->v_heads * (d->dv / 16), p->spans_n, 1, 128, 0, &a);
+        if (d->dk == 128 && d->dv % CK_DELTA_TILED == 0)
+            return cu_launch(p, k->delta_tiles_4, d->v_heads * (d->dv / CK_DELTA_TILED), p->spans_n, 1, 128, 0, &a);
     }
     return cu_launch(p, d->dk <= 128 ? k->delta_4 : k->delta_8, pieces(units, 4), p->spans_n, 1, 128, 0, &a);
 }

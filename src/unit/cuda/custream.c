@@ -96,9 +96,11 @@ int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struc
     out->a.stage_bytes = (per * (g->pitch + scale_bytes) + 127) / 128 * 128;
     out->blocks = out->a.tiles < u->sms ? out->a.tiles : u->sms;
     uint32_t most = (out->a.tiles + out->blocks - 1) / out->blocks,
-             fit = u->stream * 1024 / out->a.stage_bytes;
+             room = kind < CK_Q8 ? u->stream : u->stream * 9 / 5,
+             fit = room * 1024 / out->a.stage_bytes; /* quantised: all ahead beats two blocks side by side */
     if (fit < 3 && fit < most)
         fit = CU_STREAM_ROOM / out->a.stage_bytes; /* long rows: a block fills its multiprocessor */
+    if (fit > CU_STREAM_ROOM / out->a.stage_bytes) fit = CU_STREAM_ROOM / out->a.stage_bytes;
     if (fit > CK_STREAM_STAGES) fit = CK_STREAM_STAGES;
     out->a.stages = fit < most ? fit : most;
     out->shared = (size_t)out->a.stages * out->a.stage_bytes;

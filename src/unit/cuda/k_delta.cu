@@ -2,8 +2,8 @@
  *
  * delta: a warp owns 4 columns of one head's S [dk][dv] and keeps them in registers over all rows of its
  * span: lane l holds rows l, l + 32, ... With S' = e^g S the new output is S'^T q + (k . q) d, so both
- * products with the old state are reduced together: one butterfly of 6 exchanges per token, which bounds a
- * token at about 0.15 us in prefill. Decoding moves 2 * 4 * dk * dv bytes a head, mostly through L2.
+ * products with the old state are reduced together: one butterfly of 6 exchanges per token. Prefill takes four
+ * tokens a step (delta_tiles). Decoding moves 2 * 4 * dk * dv bytes a head, mostly through L2.
  * SPDX-License-Identifier: MIT */
 #include "k_common.cuh"
 
@@ -117,16 +117,10 @@ extern "C" __global__ void conv_keep(const __grid_constant__ ck_conv a)
 
 __device__ __forceinline__ float softplus(float x) { return (x > 0 ? x : 0) + log1pf(expf(-fabsf(x))); }
 
-/* 16 or 4 bytes into shared memory, while the thread goes on. */
+/* 16 bytes into shared memory, while the thread goes on. */
 __device__ __forceinline__ void copy_later(void *to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from)
-                 : "memory");
-}
-__device__ __forceinline__ void copy_later4(void *to, const void *from)
-{
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
                  "l"(from)
                  : "memory");
 }
@@ -172,15 +166,30 @@ __device__ __forceinline__ numbers_of bring_row(const ck_delta &a, uint32_t t, u
     return n;
 }
 
-/* Where the rows of q and k made ready lie: [t][key head][2 * dk], then [t][v head][decay, beta, kq, 0]. */
+/* Where the rows of q and k made ready lie: [t][key head][2 * dk], then [t][v head][NUMBERS]: decay, beta, k . q, and for
+ * the up to three rows m before t in its group of FOUR of the span: k of m . k, k of m . q. */
+enum { NUMBERS = CK_DELTA_NUMBERS, FOUR = 4 };
 template <int R> __device__ __forceinline__ void make_ready(const ck_delta &a)
 {
     uint32_t t = blockIdx.x, h = blockIdx.y * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
     if (h >= a.v_heads) return;
-    float q[R], k[R], rate = a.is_log ? -expf(a.decay[h]) : a.decay[h];
+    float q[R], k[R], rate = a.is_log ? -expf(a.decay[h]) : a.decay[h], before[2][FOUR - 1];
+    uint32_t share = a.v_heads / a.k_heads, group = (t - a.pass.head->from[a.pass.span[t]]) % FOUR;
     numbers_of n = bring_row<R>(a, t, h, rate, a.dt[h], q, k);
-    uint32_t share = a.v_heads / a.k_heads;
     float *to = a.ready + ((size_t)t * a.k_heads + h / share) * 2 * a.dk;
+#pragma unroll
+    for (int m = 1; m < FOUR; m++) {
+        const float *y = a.in[1].p + (size_t)(t - m) * a.in[1].stride + h / share * a.dk;
+        float squares = 0, kk = 0, kq = 0;
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            uint32_t i = lane + 32 * r;
+            float x = m <= group && i < a.dk ? y[i] : 0;
+            squares = fmaf(x, x, squares), kk = fmaf(x, k[r], kk), kq = fmaf(x, q[r], kq);
+        }
+        float scale = a.l2_eps > 0 ? rsqrtf(warp_sum(squares) + a.l2_eps) : 1;
+        before[0][m - 1] = warp_sum(kk) * scale, before[1][m - 1] = warp_sum(kq) * scale;
+    }
     if (h % share == 0)
 #pragma unroll
         for (int r = 0; r < R; r++) {
@@ -189,10 +198,12 @@ template <int R> __device__ __forceinline__ void make_ready(const ck_delta &a)
             to[i] = q[r];
             to[a.dk + i] = k[r];
         }
-    if (lane == 0)
-        reinterpret_cast<float4 *>(a.ready +
-                                   (size_t)a.rows * a.k_heads * 2 * a.dk)[(size_t)t * a.v_heads + h] =
-            make_float4(n.decay, n.beta, n.kq, 0);
+    if (lane) return;
+    float4 *out = reinterpret_cast<float4 *>(a.ready + (size_t)a.rows * a.k_heads * 2 * a.dk +
+                                             ((size_t)t * a.v_heads + h) * NUMBERS);
+    out[0] = make_float4(n.decay, n.beta, n.kq, 0);
+    out[1] = make_float4(before[0][0], before[0][1], before[0][2], 0);
+    out[2] = make_float4(before[1][0], before[1][1], before[1][2], 0);
 }
 
 template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
@@ -246,8 +257,8 @@ template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
                     q[r] = i < a.dk ? x[i] : 0;
                     k[r] = i < a.dk ? x[a.dk + i] : 0;
                 }
-                float4 v = reinterpret_cast<const float4 *>(a.ready + (size_t)a.rows * a.k_heads * 2 *
-                                                                          a.dk)[(size_t)t * a.v_heads + h];
+                float4 v = *reinterpret_cast<const float4 *>(a.ready + (size_t)a.rows * a.k_heads * 2 * a.dk +
+                                                             ((size_t)t * a.v_heads + h) * NUMBERS);
                 n.decay = v.x;
                 n.beta = v.y;
                 n.kq = v.z;
@@ -294,41 +305,52 @@ template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
 
 enum { TILE = 16, WARPS = 4 };
 
-/* Many rows of one head of width 128 or less, made ready: the block's 4 warps share q and k, which come into
- * shared memory 16 rows at a time while the 16 before are worked on. Same numbers as delta. */
+/* Many rows of one head of width 128, made ready: the block's 4 warps share q and k, which come into shared memory 16 rows
+ * at a time while the 16 before are worked on. Four rows are one step: with S the state before them, G_t the product of
+ * their decays up to t and G_st that of the rows s + 1 .. t,
+ *   d_t = beta_t (v_t - G_t S^T k_t - sum over s < t of G_st (k_s . k_t) d_s)
+ *   y_t = G_t S^T q_t + sum over s <= t of G_st (k_s . q_t) d_s,   S <- G_4 S + sum of G_s4 k_s d_s^T
+ * so that all eight products with S are reduced together. Rows beyond the last are nothing: decay 1, all else 0. */
 template <int R> __device__ __forceinline__ void delta_tiles(const ck_delta &a)
 {
-    __shared__ __align__(16) float qk[2][TILE][64 * R], vs[2][TILE][WARPS * CK_DELTA_COLUMNS],
-        numbers[2][TILE][4];
-    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, per = a.dv / (WARPS * CK_DELTA_COLUMNS);
-    uint32_t h = blockIdx.x / per, j0 = blockIdx.x % per * WARPS * CK_DELTA_COLUMNS, s = blockIdx.y,
-             own = lane >> 3;
+    __shared__ __align__(16) float qk[2][TILE][64 * R], vs[2][TILE][CK_DELTA_TILED],
+        numbers[2][TILE][NUMBERS];
+    enum { WIDE = (NUMBERS + CK_DELTA_TILED) / 4, COLUMNS = CK_DELTA_TILED / WARPS };
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, per = a.dv / CK_DELTA_TILED;
+    uint32_t h = blockIdx.x / per, j0 = blockIdx.x % per * CK_DELTA_TILED, s = blockIdx.y,
+             own = lane >> 3 & 1;
     uint32_t width = 2 * a.dk, key = h / (a.v_heads / a.k_heads);
-    size_t at = (size_t)h * a.dk * a.dv + j0 + warp * CK_DELTA_COLUMNS;
+    size_t at = (size_t)h * a.dk * a.dv + j0 + warp * COLUMNS;
     const float *memory = static_cast<const float *>(a.pass.slots[s * a.pass.slots_n + a.slot]) + at;
     float *after = static_cast<float *>(a.pass.slots_out[s * a.pass.slots_n + a.slot]) + at;
     const float *scalars = a.ready + (size_t)a.rows * a.k_heads * width;
-    float4 S[R];
+    float2 S[R];
     dependents_may_start();
     wait_for_inputs();
 #pragma unroll
     for (int r = 0; r < R; r++)
-        S[r] = *reinterpret_cast<const float4 *>(memory + (size_t)(lane + 32 * r) * a.dv);
+        S[r] = *reinterpret_cast<const float2 *>(memory + (size_t)(lane + 32 * r) * a.dv);
     uint32_t t0 = a.pass.head->from[s], n = a.pass.head->from[s + 1] - t0;
     auto bring = [&](uint32_t tile, uint32_t to) {
         for (uint32_t i = threadIdx.x; i < TILE * width / 4; i += 128) {
             uint32_t r = i / (width / 4), c = i % (width / 4) * 4, t = tile * TILE + r;
-            if (t < n) copy_later(&qk[to][r][c], a.ready + ((size_t)(t0 + t) * a.k_heads + key) * width + c);
-        }
-        for (uint32_t i = threadIdx.x; i < TILE * (WARPS * CK_DELTA_COLUMNS + 4); i += 128) {
-            uint32_t r = i / (WARPS * CK_DELTA_COLUMNS + 4), c = i % (WARPS * CK_DELTA_COLUMNS + 4),
-                     t = tile * TILE + r;
-            if (t >= n) continue;
-            if (c < 4)
-                copy_later4(&numbers[to][r][c], scalars + ((size_t)(t0 + t) * a.v_heads + h) * 4 + c);
+            if (t < n)
+                copy_later(&qk[to][r][c], a.ready + ((size_t)(t0 + t) * a.k_heads + key) * width + c);
             else
-                copy_later4(&vs[to][r][c - 4],
-                            a.in[2].p + (size_t)(t0 + t) * a.in[2].stride + (size_t)h * a.dv + j0 + c - 4);
+                *reinterpret_cast<float4 *>(&qk[to][r][c]) = make_float4(0, 0, 0, 0);
+        }
+        for (uint32_t i = threadIdx.x; i < TILE * WIDE; i += 128) {
+            uint32_t r = i / WIDE, c = i % WIDE, t = tile * TILE + r, v = c < NUMBERS / 4 ? 0 : c - NUMBERS / 4;
+            float *put = c < NUMBERS / 4 ? &numbers[to][r][4 * c] : &vs[to][r][4 * v];
+            const float *from = c < NUMBERS / 4
+                                    ? scalars + ((size_t)(t0 + t) * a.v_heads + h) * NUMBERS + 4 * c
+                                    : a.in[2].p + (size_t)(t0 + t) * a.in[2].stride + (size_t)h * a.dv + j0 + 4 * v;
+            if (t < n && (reinterpret_cast<uintptr_t>(from) & 15) == 0)
+                copy_later(put, from);
+            else if (t < n)
+                for (int k = 0; k < 4; k++) put[k] = from[k];
+            else
+                *reinterpret_cast<float4 *>(put) = make_float4(c == 0, 0, 0, 0);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     };
@@ -337,39 +359,57 @@ template <int R> __device__ __forceinline__ void delta_tiles(const ck_delta &a)
         bring(tile + 1, (tile + 1) & 1);
         asm volatile("cp.async.wait_group 1;" ::: "memory");
         __syncthreads();
-        uint32_t in = tile & 1, many = n - tile * TILE < TILE ? n - tile * TILE : TILE;
-#pragma unroll 2
-        for (uint32_t r0 = 0; r0 < many; r0++) {
-            float q[R], k[R], decay = numbers[in][r0][0], beta = numbers[in][r0][1], kq = numbers[in][r0][2];
-            float v = vs[in][r0][warp * CK_DELTA_COLUMNS + own];
-            float4 sk = make_float4(0, 0, 0, 0), sq = sk;
+        uint32_t in = tile & 1;
+#pragma unroll 1
+        for (uint32_t r0 = 0; r0 < TILE; r0 += FOUR) {
+            float k[FOUR][R], sums[FOUR], d[FOUR], G = 1; /* sums: lanes 0 to 15 S^T k of both columns, then S^T q */
+            float2 w[FOUR];
+#pragma unroll
+            for (int t = 0; t < FOUR; t++) {
+                float2 x = make_float2(0, 0), y = x;
+#pragma unroll
+                for (int r = 0; r < R; r++) {
+                    float q = qk[in][r0 + t][lane + 32 * r];
+                    k[t][r] = qk[in][r0 + t][a.dk + lane + 32 * r];
+                    x.x = fmaf(S[r].x, k[t][r], x.x), x.y = fmaf(S[r].y, k[t][r], x.y);
+                    y.x = fmaf(S[r].x, q, y.x), y.y = fmaf(S[r].y, q, y.y);
+                }
+                sums[t] = four_sums(x.x, x.y, y.x, y.y);
+            }
+#pragma unroll
+            for (int t = 0; t < FOUR; t++) {
+                const float4 *num = reinterpret_cast<const float4 *>(numbers[in][r0 + t]);
+                float4 n0 = num[0], kk = num[1], kq = num[2];
+                G *= n0.x;
+                float sum = 0, y = 0;
+#pragma unroll
+                for (int m = 1; m <= t; m++) { /* d of t - m has been decayed up to t - 1 */
+                    d[t - m] *= n0.x;
+                    sum = fmaf(m == 1 ? kk.x : m == 2 ? kk.y : kk.z, d[t - m], sum);
+                    y = fmaf(m == 1 ? kq.x : m == 2 ? kq.y : kq.z, d[t - m], y);
+                }
+                float mine = n0.y * (vs[in][r0 + t][warp * COLUMNS + own] - fmaf(G, sums[t], sum));
+                d[t] = __shfl_sync(0xffffffffu, mine, own * 8);
+                y = fmaf(n0.z, d[t], fmaf(G, sums[t], y));
+                if ((lane & 23) == 16 && tile * TILE + r0 + t < n)
+                    a.y.p[(size_t)(t0 + tile * TILE + r0 + t) * a.y.stride + (size_t)h * a.dv + j0 +
+                          warp * COLUMNS + own] = y;
+            }
+#pragma unroll
+            for (int t = 0; t < FOUR; t++)
+                w[t] = make_float2(__shfl_sync(0xffffffffu, d[t], 0), __shfl_sync(0xffffffffu, d[t], 8));
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                q[r] = qk[in][r0][lane + 32 * r];
-                k[r] = qk[in][r0][a.dk + lane + 32 * r];
-                S[r].x *= decay, S[r].y *= decay, S[r].z *= decay, S[r].w *= decay;
-                sk.x = fmaf(S[r].x, k[r], sk.x), sk.y = fmaf(S[r].y, k[r], sk.y);
-                sk.z = fmaf(S[r].z, k[r], sk.z), sk.w = fmaf(S[r].w, k[r], sk.w);
-                sq.x = fmaf(S[r].x, q[r], sq.x), sq.y = fmaf(S[r].y, q[r], sq.y);
-                sq.z = fmaf(S[r].z, q[r], sq.z), sq.w = fmaf(S[r].w, q[r], sq.w);
-            }
-            float mine = four_sums(sk.x, sk.y, sk.z, sk.w), out = four_sums(sq.x, sq.y, sq.z, sq.w),
-                  d = beta * (v - mine);
-            float d0 = __shfl_sync(0xffffffffu, d, 0), d1 = __shfl_sync(0xffffffffu, d, 8);
-            float d2 = __shfl_sync(0xffffffffu, d, 16), d3 = __shfl_sync(0xffffffffu, d, 24);
+                S[r].x *= G, S[r].y *= G;
 #pragma unroll
-            for (int r = 0; r < R; r++) {
-                S[r].x = fmaf(k[r], d0, S[r].x), S[r].y = fmaf(k[r], d1, S[r].y);
-                S[r].z = fmaf(k[r], d2, S[r].z), S[r].w = fmaf(k[r], d3, S[r].w);
+                for (int t = 0; t < FOUR; t++)
+                    S[r].x = fmaf(k[t][r], w[t].x, S[r].x), S[r].y = fmaf(k[t][r], w[t].y, S[r].y);
             }
-            if ((lane & 7) == 0)
-                a.y.p[(size_t)(t0 + tile * TILE + r0) * a.y.stride + (size_t)h * a.dv + j0 +
-                      warp * CK_DELTA_COLUMNS + own] = fmaf(kq, d, out);
         }
         __syncthreads();
     }
 #pragma unroll
-    for (int r = 0; r < R; r++) *reinterpret_cast<float4 *>(after + (size_t)(lane + 32 * r) * a.dv) = S[r];
+    for (int r = 0; r < R; r++) *reinterpret_cast<float2 *>(after + (size_t)(lane + 32 * r) * a.dv) = S[r];
 }
 
 extern "C" __global__ void __launch_bounds__(128) delta_tiles_4(const __grid_constant__ ck_delta a)

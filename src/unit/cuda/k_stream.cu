@@ -455,7 +455,7 @@ template <int KIND, int P> __device__ __forceinline__ void stream(const ck_strea
     ending e;
     uint32_t at[R], own = lane >> 3;
     uint32_t put = !g.glu        ? team * R + own
-                   : own < R / 2 ? team * (R / 2) + own
+                   : own < (R == 1 ? 1 : R / 2) ? team * (R / 2) + own
                                  : outs + team * (R / 2) + own - R / 2;
     find_ending<WHOLE>(a, 0, e);
     if (P * N <= EARLY && g.norm.present)

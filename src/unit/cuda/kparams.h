@@ -24,6 +24,8 @@ enum {
     CK_CHUNK = 64,
     CK_GEMV_THREADS = 256,
     CK_DELTA_COLUMNS = 4,
+    CK_DELTA_NUMBERS = 12,
+    CK_DELTA_TILED = 8, /* columns of a block of delta_tiles */
     CK_GROUP_HEADS = 8
 };
 enum ck_storage { CK_KV_F32, CK_KV_F16, CK_KV_BF16, CK_KV_Q8 };
