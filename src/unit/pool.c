@@ -16,9 +16,14 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 
-enum { LINE = 64, SPINS = 400, YIELDS = 60, THREADS_MAX = 256 };
+enum { LINE = 64, SPINS = 400, SPINS_CROWDED = 20, THREADS_MAX = 256 };
+
+/* How long a thread waits for the next job before it sleeps: longer than what lies between two tokens (a choice among
+ * 250,000 logits, text, a template), for a thread that has to be woken costs a token some 50 us. */
+enum { AWAKE_NS = 2000000 };
 
 /* One thread's place, on lines of its own. */
 struct seat {
@@ -43,12 +48,13 @@ struct sg_pool {
     uint32_t stage_base;                     /* number of the job's first stage; wraps */
     unsigned long long done_base;
     uint32_t threads, started;
+    uint32_t spins;                          /* turns that a thread waits without giving its processor away */
     struct seat *seats;                      /* [threads] */
 };
 
-static inline void relax(uint32_t turn)
+static inline void relax(const struct sg_pool *pool, uint32_t turn)
 {
-    if (turn < SPINS) {
+    if (turn < pool->spins) {
 #if defined(__x86_64__) || defined(__i386__)
         __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -101,19 +107,22 @@ static void job_run(struct sg_pool *pool, uint32_t self)
         for (uint32_t turn = 0;
              (long long)(atomic_load_explicit(&pool->done, memory_order_acquire) - target) < 0 && !stopped(job);
              turn++)
-            relax(turn);
+            relax(pool, turn);
     }
 }
 
 /* Until the door is open for a job that this thread has not seen. */
 static unsigned door_wait(struct sg_pool *pool, unsigned seen)
 {
-    for (uint32_t turn = 0; turn < SPINS + YIELDS; turn++) {
+    uint64_t until = 0;
+    for (uint32_t turn = 0;; turn++) {
         unsigned door = atomic_load(&pool->door);
         if (atomic_load_explicit(&pool->stop, memory_order_relaxed) || ((door & 1u) && door != seen))
             return door;
         if (atomic_load_explicit(&pool->rest, memory_order_relaxed)) break;
-        relax(turn);
+        if (turn == pool->spins) until = sg_now_ns() + AWAKE_NS;
+        if (turn > pool->spins && sg_now_ns() >= until) break;
+        relax(pool, turn);
     }
     pthread_mutex_lock(&pool->lock);
     atomic_fetch_add(&pool->sleepers, 1);
@@ -182,7 +191,7 @@ void sg_pool_run(struct sg_pool *pool, const struct sg_job *job)
     job_run(pool, 0);
     atomic_fetch_add(&pool->door, 1u);
     for (uint32_t j = 1; j < pool->threads; j++)
-        for (uint32_t turn = 0; atomic_load(&pool->seats[j].inside); turn++) relax(turn);
+        for (uint32_t turn = 0; atomic_load(&pool->seats[j].inside); turn++) relax(pool, turn);
     pool->stage_base += job->stages;
 }
 
@@ -213,6 +222,7 @@ segue_status sg_pool_open(struct sg_pool **out, uint32_t threads, segue_error *e
     }
     pool->seats = seats;
     pool->threads = threads;
+    pool->spins = threads > processors() ? SPINS_CROWDED : SPINS;
     pool->stage_base = 1;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);

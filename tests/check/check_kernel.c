@@ -367,33 +367,85 @@ static void check_attention(struct kernel_case *t, uint64_t index)
     sg_arena_free(&arena);
 }
 
-/* Three steps of the delta rule, and one of a convolution. */
-static void check_recurrent(struct kernel_case *t, uint64_t index)
+/* Keys and values in f16, as they lie: the bits of the same numbers in fp32. */
+static void check_in_place(struct kernel_case *t, uint64_t index)
 {
-    if (!begin(t, "recurrent", index)) return;
+    if (!t->b->scores_f16 || !begin(t, "attention.f16", index)) return;
     struct sg_arena arena = {0};
-    uint32_t dk = check_between(&t->rng, 1, 40), dv = check_between(&t->rng, 1, 70);
-    float *s = sg_arena_alloc(&arena, 2 * dk * dv * sizeof *s), *x = data(t, &arena, 3 * (2 * dk + dv)),
-          *u = sg_arena_alloc(&arena, dv * sizeof *u);
-    float *want = sg_arena_alloc(&arena, dv * sizeof *want);
+    uint32_t nq = check_between(&t->rng, 1, 6), d = 16 * check_between(&t->rng, 1, 5),
+             keys = check_between(&t->rng, 1, SG_CHUNK);
+    float *q = data(t, &arena, nq * d), *p = data(t, &arena, nq * SG_CHUNK), *kv = data(t, &arena, SG_CHUNK * d);
+    float *s = sg_arena_alloc(&arena, 2 * nq * SG_CHUNK * sizeof *s), *o = sg_arena_alloc(&arena, 2 * nq * d * sizeof *o);
+    uint16_t *half = sg_arena_alloc(&arena, SG_CHUNK * d * sizeof *half);
+    if (q && p && kv && s && o && half) {
+        t->b->to_f16(kv, SG_CHUNK * d, half);
+        t->b->of_f16(half, SG_CHUNK * d, kv);
+        t->b->scores(q, nq, d, kv, keys, s);
+        t->b->scores_f16(q, nq, d, half, keys, s + nq * SG_CHUNK);
+        t->b->weigh(p, nq, keys, kv, d, o);
+        t->b->weigh_f16(p, nq, keys, half, d, o + nq * d);
+        for (uint32_t i = 0; i < nq; i++)
+            bits(t, s + i * SG_CHUNK, s + (nq + i) * SG_CHUNK, keys * sizeof *s);
+        bits(t, o, o + nq * d, nq * d * sizeof *o);
+    }
+    check_report(t->c, &t->k);
+    sg_arena_free(&arena);
+}
+
+/* Up to 9 rows of the delta rule at once; in one call each they have the same bits. */
+static void check_delta(struct kernel_case *t, uint64_t index)
+{
+    if (!begin(t, "delta", index)) return;
+    struct sg_arena arena = {0};
+    uint32_t rows = check_between(&t->rng, 1, 9), dk = check_between(&t->rng, 1, 40);
+    uint32_t dv = index % 2 ? 16 * check_between(&t->rng, 1, 13) : check_between(&t->rng, 1, 150);
+    size_t each = 2 * dk + dv, size = (size_t)dk * dv;
+    float *s = sg_arena_alloc(&arena, 3 * size * sizeof *s), *x = data(t, &arena, rows * each),
+          *room = sg_arena_alloc(&arena, SG_DELTA_COLUMNS * dk * sizeof *room),
+          *gates = sg_arena_alloc(&arena, 2 * rows * sizeof *gates),
+          *want = sg_arena_alloc(&arena, 2 * rows * dv * sizeof *want);
     struct check_guard g;
-    float *got = check_guard_new(&g, dv * sizeof *got, 4);
-    if (s && x && u && want && got) {
-        for (uint32_t i = 0; i < 3 * (2 * dk + dv); i++) x[i] /= sqrtf((float)dk) * (1.0f + fabsf(x[i]));
-        for (int i = 0; i < 2; i++)
-            for (uint32_t n = 0; n < 3; n++) {
-                const float *q = x + n * (2 * dk + dv);
-                (i ? t->b : t->a)
-                    ->delta(s + (size_t)i * dk * dv, dk, dv, q, q + dk, q + 2 * dk, 0.9f, 0.5f, u,
-                            i ? got : want);
-            }
-        floats(t, want, got, dv, 2e-5);
-        floats(t, s, s + dk * dv, dk * dv, 2e-5);
-        const float *taps[3] = {x, x + 1, x + 2};
-        uint32_t c = dk < dv ? dk : dv;
-        t->a->conv(taps, 3, x, 1, x, SG_ACT_SILU, c, want);
-        t->b->conv(taps, 3, x, 1, x, SG_ACT_SILU, c, got);
-        floats(t, want, got, c, 2e-5);
+    float *got = check_guard_new(&g, rows * dv * sizeof *got, 4);
+    if (s && x && room && gates && want && got) {
+        struct sg_delta_rows r = {.rows = rows, .dk = dk, .dv = dv, .q = x, .k = x + dk, .v = x + 2 * dk, .ldk = each,
+                                  .ldv = each, .ldo = dv, .decay = gates, .beta = gates + rows, .o = want, .room = room};
+        for (uint32_t i = 0; i < rows * each; i++) x[i] /= sqrtf((float)dk) * (1.0f + fabsf(x[i]));
+        for (uint32_t i = 0; i < 2 * rows; i++) gates[i] = (float)check_below(&t->rng, 1000) / 999.0f;
+        t->a->delta(s, &r);
+        r.o = got;
+        t->b->delta(s + size, &r);
+        floats(t, want, got, rows * dv, 2e-5);
+        floats(t, s, s + size, size, 2e-5);
+        float *alone = want + rows * dv;
+        r.rows = 1;
+        for (uint32_t i = 0; i < rows; i++, r.q += each, r.k += each, r.v += each, r.decay++, r.beta++) {
+            r.o = alone + i * dv;
+            t->b->delta(s + 2 * size, &r);
+        }
+        bits(t, alone, got, rows * dv * sizeof *got);
+        bits(t, s + size, s + 2 * size, size * sizeof *s);
+    }
+    end(t, &g);
+    check_guard_free(&g);
+    sg_arena_free(&arena);
+}
+
+static void check_conv(struct kernel_case *t, uint64_t index)
+{
+    if (!begin(t, "conv", index)) return;
+    struct sg_arena arena = {0};
+    uint32_t taps = check_between(&t->rng, 1, 5), n = check_between(&t->rng, 1, 90);
+    enum sg_act act = (enum sg_act)check_between(&t->rng, SG_ACT_NONE, SG_ACT_TANH);
+    float *x = data(t, &arena, taps * n), *w = data(t, &arena, taps * n), *bias = data(t, &arena, n),
+          *want = sg_arena_alloc(&arena, n * sizeof *want);
+    struct check_guard g;
+    float *got = check_guard_new(&g, n * sizeof *got, 4);
+    if (x && w && bias && want && got) {
+        const float *at[5];
+        for (uint32_t j = 0; j < taps; j++) at[j] = x + j * n;
+        t->a->conv(at, taps, w, n, index % 2 ? bias : NULL, act, n, want);
+        t->b->conv(at, taps, w, n, index % 2 ? bias : NULL, act, n, got);
+        floats(t, want, got, n, 2e-5);
     }
     end(t, &g);
     check_guard_free(&g);
@@ -419,7 +471,9 @@ void check_kernels(struct check *c)
             check_row(&t, i);
             check_halves(&t, i);
             check_attention(&t, i);
-            check_recurrent(&t, i);
+            check_in_place(&t, i);
+            check_delta(&t, i);
+            check_conv(&t, i);
         }
         if (c->bench) check_bench_kernels(c, &generic, &table);
     }

@@ -10,7 +10,7 @@
 #include "base/num.h"
 #include "checkkernel.h"
 
-enum { K = 1024, WIDE_ROWS = 64, KEYS = SG_CHUNK, HEAD = 128, QUERIES = 4, CHANNELS = 4096 };
+enum { K = 1024, WIDE_ROWS = 64, KEYS = SG_CHUNK, HEAD = 128, QUERIES = 4, CHANNELS = 4096, DELTA_ROWS = 32 };
 enum { STREAM_BYTES = 64 << 20, INPUTS = 1 << 18 };
 
 /* What the calls below work on. */
@@ -116,7 +116,7 @@ static int prepare(struct bench *b, enum sg_pack kind, double bytes, uint32_t nt
     if ((size_t)b->rows * nt > INPUTS) b->rows = INPUTS / nt / 16 * 16; /* the results must fit */
     b->nt = nt;
     b->fine = fine;
-    b->block = sg_pack_block(kind) == 16 ? 16 : 32;
+    b->block = kind < SG_PACK_F32 ? sg_pack_run(kind) : 32;
     if (kind < SG_PACK_F32)
         b->generic->quant(b->x, K, nt, K, b->block, fine, b->tile);
     else
@@ -228,7 +228,14 @@ static void conv(struct bench *b, const struct sg_kernels *k, float *out)
 }
 static void delta(struct bench *b, const struct sg_kernels *k, float *out)
 {
-    k->delta(b->state, HEAD, HEAD, b->x, b->y, b->x + HEAD, 0.5f, 0.1f, out, out + HEAD);
+    float gates[2 * DELTA_ROWS];
+    for (int i = 0; i < DELTA_ROWS; i++) {
+        gates[i] = 0.5f;
+        gates[DELTA_ROWS + i] = 0.1f;
+    }
+    struct sg_delta_rows r = {.rows = b->nt, .dk = HEAD, .dv = HEAD, .q = b->x, .k = b->y, .v = b->x, .decay = gates,
+                              .beta = gates + DELTA_ROWS, .o = out, .room = b->out + INPUTS / 2, .ldk = HEAD, .ldv = HEAD, .ldo = HEAD};
+    k->delta(b->state, &r);
 }
 
 static void bench_rows(struct bench *b)
@@ -251,7 +258,10 @@ static void bench_rows(struct bench *b)
     measure(b, "attention.weigh", weigh, 0, products, b->peak_fp32);
     measure(b, "conv.4", conv, 4 * n, 0, 0);
     memset(b->state, 0, INPUTS * sizeof *b->state);
+    b->nt = 1;
     measure(b, "delta.128", delta, 2.0 * 4 * HEAD * HEAD, 0, 0);
+    b->nt = DELTA_ROWS;                      /* four multiplications and additions a number at best */
+    measure(b, "delta.128.rows", delta, 0, 8.0 * HEAD * HEAD * DELTA_ROWS, b->peak_fp32);
 }
 
 void check_bench_kernels(struct check *c, const struct sg_kernels *generic, const struct sg_kernels *table)

@@ -15,7 +15,7 @@
 
 enum { ROWS = 700, MOMENTS = 5, HYBRID = 2 };
 
-/* Kernels whose number of calls grows with rows or keys, and how many calls may follow on one thread: of those by row,
+/* Kernels whose number of calls (of delta: rows) grows with rows or keys, and how many may follow on one thread: by row,
  * SG_CHUNK; of attention, the queries of a tile over one chunk; of matrices, the two products of a tile. */
 enum counted { DELTA, CONV, SCORES, TILES, KINDS };
 static const struct { const char *name; unsigned most; } kinds[KINDS] = {
@@ -31,11 +31,10 @@ static void count(enum counted what)
     if (++calls[what] == fatal && what == watched) segue_session_cancel(session);
 }
 
-static void delta(float *s, uint32_t dk, uint32_t dv, const float *q, const float *k, const float *v, float decay, float beta,
-                  float *u, float *o)
+static void delta(float *s, const struct sg_delta_rows *r)
 {
-    count(DELTA);
-    sound.delta(s, dk, dv, q, k, v, decay, beta, u, o);
+    for (uint32_t i = 0; i < r->rows; i++) count(DELTA);
+    sound.delta(s, r);
 }
 
 static void conv(const float *const *x, uint32_t taps, const float *w, size_t ldw, const float *bias, enum sg_act act, size_t n,

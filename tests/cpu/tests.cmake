@@ -2,6 +2,7 @@
 segue_test(cpu_unit "small;api;quick" cpu/cpu_unit.c)
 segue_test(cpu_pool "small;quick" cpu/cpu_pool.c)
 segue_test(cpu_pack "small;quick" cpu/cpu_pack.c)
+segue_test(cpu_head "small;quick" cpu/cpu_head.c)
 segue_test(cpu_cancel "api;quick" cpu/cpu_cancel.c)
 # Packed weights in the cache folder; where the hooks are built in, with a full disk.
 if(TARGET segue AND SEGUE_PYTHON AND NOT SEGUE_PYTHON MATCHES "NOTFOUND")

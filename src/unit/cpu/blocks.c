@@ -134,6 +134,8 @@ static void read_affine(const struct sg_tensor *t, uint64_t row, uint64_t at, st
         o->q[i] = (uint8_t)(word >> from % 8 & ((1u << a->bits) - 1u));
     }
     both(o, plain_number(a->scales, a->storage, group), plain_number(a->biases, a->storage, group));
+    if (a->storage == SG_F16)
+        halves(o, (const uint8_t *)a->scales + 2 * group, (const uint8_t *)a->biases + 2 * group);
 }
 
 enum sg_pack sg_block_kind(const struct sg_tensor *t)
@@ -155,7 +157,7 @@ enum sg_pack sg_block_kind(const struct sg_tensor *t)
     case SG_Q3_K: return SG_PACK_Q8H;
     case SG_AFFINE:
         return t->affine.group % 32 || t->cols % 32 ? SG_PACK_F32
-               : t->affine.bits <= 4                ? SG_PACK_Q4F
+               : t->affine.bits <= 4                ? (t->affine.storage == SG_F16 ? SG_PACK_Q4M : SG_PACK_Q4F)
                                                     : SG_PACK_Q8F;
     case SG_Q8_GROUP: return t->affine.group % 32 || t->cols % 32 ? SG_PACK_F32 : SG_PACK_Q8F;
     default: return SG_PACK_F32;

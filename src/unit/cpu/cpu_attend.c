@@ -8,13 +8,21 @@
 
 #include "unit/cpu/cpu_types.h"
 
-enum { QUERIES = 48, BATCH = 6, LINES = 64 };
+enum { QUERIES = 96, ROWS = 32, BATCH = 6, LINES = 64 };
 
 /* Rows of one tile: about QUERIES queries, and never fewer than a split tile may have. */
 static uint32_t tile_rows(const struct sg_cpu_program *p)
 {
     uint32_t n = QUERIES / (p->group_max ? p->group_max : 1);
-    return n < SG_FEW ? SG_FEW : n > 16 ? 16 : n;
+    return n < SG_FEW ? SG_FEW : n > ROWS ? ROWS : n;
+}
+
+/* Of a span of so many rows: every thread gets several tiles. */
+static uint32_t span_tile_rows(const struct sg_cpu_program *p, uint32_t rows)
+{
+    const struct sg_cpu_unit *u = (const struct sg_cpu_unit *)(const void *)p->base.unit;
+    uint32_t most = tile_rows(p), tiles = 4 * sg_pool_threads(u->pool), n = (rows * p->kv_heads_max + tiles - 1) / tiles;
+    return n < SG_FEW ? SG_FEW : n > most ? most : n;
 }
 
 static uint32_t pad16(uint32_t n) { return (n + 15) / 16 * 16; }
@@ -72,13 +80,14 @@ static struct room room_of(const struct sg_pass *a, const struct sg_attend *at, 
 segue_status sg_attend_plan(struct sg_pass *a, segue_error *err)
 {
     struct sg_cpu_program *p = a->p;
-    uint32_t row = 0, split_rows = 0, chunks = 1, each = tile_rows(p);
+    uint32_t row = 0, split_rows = 0, chunks = 1;
     p->tiles_n = p->units_n = 0;
     if (!p->kv_heads_max) return SEGUE_OK;
     for (uint32_t s = 0; s < a->spans_n; s++) {
         const struct sg_span *span = &a->spans[s];
         const struct sg_cpu_state *state = (const struct sg_cpu_state *)(const void *)span->state;
         uint32_t held = (uint32_t)((span->first + span->rows - 1) / SG_CHUNK + 1);
+        uint32_t each = span_tile_rows(p, span->rows);
         int split = span->rows <= SG_FEW;
         if (split) {
             uint32_t room =
@@ -220,6 +229,7 @@ struct work {
     const struct sg_cpu_state *state;
     uint32_t kv_head, group, dvp;
     uint64_t pos;                    /* of the tile's first row */
+    const uint16_t *k16, *v16;       /* the chunk as it lies in the state; NULL: it is in room.k and room.v */
     struct room room;
 };
 
@@ -261,10 +271,13 @@ static int batch_chunk(struct work *w, uint32_t from, uint32_t nq, uint64_t chun
         if (hi[i] > keys) keys = hi[i];
     }
     if (!keys) return 0;
-    k->scores(w->room.q + (size_t)from * at->d, nq, at->d, w->room.k, keys, w->room.s);
+    const float *q = w->room.q + (size_t)from * at->d;
+    if (w->k16) k->scores_f16(q, nq, at->d, w->k16, keys, w->room.s);
+    else k->scores(q, nq, at->d, w->room.k, keys, w->room.s);
     for (uint32_t i = 0; i < nq; i++)
         k->soften(w->room.s + i * SG_CHUNK, lo[i], hi[i], keys, at->scale, at->softcap, &m[i], &l[i]);
-    k->weigh(w->room.s, nq, keys, w->room.v, w->dvp, w->room.part);
+    if (w->v16) k->weigh_f16(w->room.s, nq, keys, w->v16, w->dvp, w->room.part);
+    else k->weigh(w->room.s, nq, keys, w->room.v, w->dvp, w->room.part);
     return 1;
 }
 
@@ -276,6 +289,18 @@ static void chunk_load(struct work *w, uint64_t chunk)
     uint32_t keys = left < SG_CHUNK ? (uint32_t)left : SG_CHUNK;
     sg_kv_load(k, w->state, (uint32_t)at->slot_k, chunk, w->kv_head, keys, w->room.k);
     sg_kv_load(k, w->state, (uint32_t)at->slot_v, chunk, w->kv_head, keys, w->room.v);
+}
+
+/* Few queries read each number once: they take it as it lies. Of many, a chunk in fp32 serves all. */
+static int chunk_in_place(struct work *w, uint64_t chunk)
+{
+    const struct sg_kernels *k = sg_pass_kernels(w->a);
+    const struct sg_attend *at = &w->st->op->u.attend;
+    w->k16 = w->v16 = NULL;
+    if (!k->scores_f16 || w->dvp != at->dv || w->tile->rows * w->group > 2 * BATCH) return 0;
+    w->k16 = sg_kv_f16(w->state, (uint32_t)at->slot_k, chunk, w->kv_head);
+    w->v16 = sg_kv_f16(w->state, (uint32_t)at->slot_v, chunk, w->kv_head);
+    return w->k16 && w->v16;
 }
 
 static uint64_t first_chunk(const struct work *w)
@@ -343,7 +368,7 @@ static void split_chunk(struct work *w, uint64_t c)
     const struct sg_attend *at = &w->st->op->u.attend;
     uint32_t all = w->tile->rows * w->group;
     if (c >= first_chunk(w)) {
-        chunk_load(w, c);
+        if (!chunk_in_place(w, c)) chunk_load(w, c);
         for (uint32_t from = 0; from < all; from += BATCH) {
             uint32_t nq = all - from < BATCH ? all - from : BATCH;
             float m[BATCH], l[BATCH];

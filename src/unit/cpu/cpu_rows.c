@@ -6,7 +6,8 @@
 
 #include "unit/cpu/cpu_types.h"
 
-enum { LINES = 64, CHANNELS = 256, EXPERT_ROWS = 64, ROUTE_MAX = 64 };
+enum { LINES = 64, CHANNELS = 256, EXPERT_ROWS = 64, ROUTE_MAX = 64, DELTA_ROWS = 32 };
+enum { DELTA_ROOM = 2 * DELTA_ROWS + SG_DELTA_COLUMNS };      /* queries, keys, columns of the state; each dk wide */
 
 static size_t lines(size_t bytes) { return (bytes + LINES - 1) / LINES * LINES; }
 
@@ -17,7 +18,7 @@ size_t sg_rows_thread_bytes(const struct sg_cpu_program *p, const struct sg_stag
     uint32_t width = g->values[st->op->out].width;
     switch (st->kind) {
     case SG_ST_DELTA:
-        return LINES + (2 * (size_t)st->op->u.delta.dk + st->op->u.delta.dv + 48) * sizeof(float);
+        return LINES + (DELTA_ROOM * (size_t)st->op->u.delta.dk + 2 * DELTA_ROWS) * sizeof(float);
     case SG_ST_ROUTE: return LINES + 2 * (size_t)st->op->u.route.experts * sizeof(float);
     case SG_ST_EXPERT_UP:
     case SG_ST_EXPERT_DOWN: {
@@ -196,24 +197,34 @@ static void unit_length(const struct sg_kernels *k, const float *x, uint32_t n, 
 
 static float softplus(float x) { return (x > 0.0f ? x : 0.0f) + log1pf(expf(-fabsf(x))); }
 
-/* One value head of one span, all its rows. */
+/* One value head of one span, all its rows, DELTA_ROWS at a time. */
 static void delta_work(struct sg_pass *a, const struct sg_stage *st, uint32_t span, uint32_t h, float *room)
 {
     const struct sg_kernels *k = sg_pass_kernels(a);
     const struct sg_delta *d = &st->op->u.delta;
-    uint32_t first = span_row(a, span), rows = a->spans[span].rows;
-    size_t key = (size_t)(h / (d->v_heads / d->k_heads)) * d->dk, value = (size_t)h * d->dv;
-    float *q = room, *kk = q + (d->dk + 15) / 16 * 16, *u = kk + (d->dk + 15) / 16 * 16;
+    uint32_t at = span_row(a, span), end = at + a->spans[span].rows;
+    size_t key = (size_t)(h / (d->v_heads / d->k_heads)) * d->dk, value = (size_t)h * d->dv, stride;
+    float *q = room + SG_DELTA_COLUMNS * (size_t)d->dk, *kk = q + DELTA_ROWS * (size_t)d->dk,
+          *decay = kk + DELTA_ROWS * (size_t)d->dk, *beta = decay + DELTA_ROWS;
     float *s = slot_of(a, span, d->slot)->fixed + value * d->dk;
     float rate = d->decay_is_log ? -expf(st->w0[h]) : st->w0[h];
-    for (uint32_t t = first; t < first + rows; t++) {
-        if ((t - first) % SG_CHUNK == 0 && sg_pass_stops(a)) return;
-        unit_length(k, in_row(a, st, 0, t) + key, d->dk, d->l2_eps, 1.0f / sqrtf((float)d->dk), q);
-        unit_length(k, in_row(a, st, 1, t) + key, d->dk, d->l2_eps, 1.0f, kk);
-        float g = rate * softplus(in_row(a, st, 3, t)[h] + (st->w1 ? st->w1[h] : 0.0f));
-        float beta = 1.0f / (1.0f + expf(-in_row(a, st, 4, t)[h]));
-        k->delta(s, d->dk, d->dv, q, kk, in_row(a, st, 2, t) + value, expf(g), beta, u,
-                 out_row(a, st, t) + value);
+    struct sg_delta_rows r = {
+        .dk = d->dk, .dv = d->dv, .q = q, .k = kk, .room = room, .ldk = d->dk, .decay = decay, .beta = beta};
+    for (; at < end; at += r.rows) {
+        if (sg_pass_stops(a)) return;
+        r.rows = end - at < DELTA_ROWS ? end - at : DELTA_ROWS;
+        for (uint32_t t = 0; t < r.rows; t++) {
+            size_t to = t * (size_t)d->dk;
+            unit_length(k, in_row(a, st, 0, at + t) + key, d->dk, d->l2_eps, 1.0f / sqrtf((float)d->dk), q + to);
+            unit_length(k, in_row(a, st, 1, at + t) + key, d->dk, d->l2_eps, 1.0f, kk + to);
+            decay[t] = expf(rate * softplus(in_row(a, st, 3, at + t)[h] + (st->w1 ? st->w1[h] : 0.0f)));
+            beta[t] = 1.0f / (1.0f + expf(-in_row(a, st, 4, at + t)[h]));
+        }
+        r.v = sg_cpu_rows(a, st->op->in[2], at, &stride) + value;
+        r.ldv = stride;
+        r.o = sg_cpu_rows(a, (struct sg_operand){st->op->out, 0, 0}, at, &stride) + value;
+        r.ldo = stride;
+        k->delta(s, &r);
     }
 }
 

@@ -77,7 +77,9 @@ struct sg_cpu_unit {
     int runner_on, stop;
 };
 
-/* --- states (cpustate.c) --- */
+/* --- states (cpustate.c, cpukv.c) --- */
+
+enum { SG_KV_RUN = 32 };             /* q8: numbers that share a scale */
 
 struct sg_kv_slab { atomic_uint refs; void *memory; };
 /* SG_CHUNK rows of one K or V slot. K: per head [SG_CHUNK/16][width][16]; V: per head [SG_CHUNK][width]; q8:
@@ -141,9 +143,15 @@ void sg_cpu_state_commit(struct sg_cpu_state *s, uint64_t rows);
 void sg_cpu_state_watch(struct sg_cpu_state *s, const uint32_t *slot_stage, uint64_t rows);
 segue_status sg_cpu_state_pass(struct sg_state *to, struct sg_state *from, segue_error *err); /* cpupass.c */
 void sg_cpu_state_undo(struct sg_cpu_state *s); /* recurrent slots as they were at reserve(keep_before) */
+/* All heads of one row, canonical in `storage` <-> the block (store: into it). wide [heads * width], own_row: room
+ * for one row. */
+void sg_kv_row_pass(const struct sg_cpu_state *s, const struct sg_slot_memory *m, uint64_t row,
+                    enum sg_storage storage, uint8_t *canonical, float *wide, uint8_t *own_row, int store);
 /* One head's row, fp32 -> the state's storage. Only where a pass reserved. */
 void sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t row,
                  uint32_t head, const float *x);
+/* One head's chunk where it lies, in the order of sg_kv_load; NULL when the state is not f16. */
+const uint16_t *sg_kv_f16(const struct sg_cpu_state *s, uint32_t slot, uint64_t chunk, uint32_t head);
 /* One head's chunk as fp32: K [keys/16][d][16], V [keys][dvp]. */
 void sg_kv_load(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t chunk,
                 uint32_t head, uint32_t keys, float *out);

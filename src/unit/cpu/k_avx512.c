@@ -169,160 +169,107 @@ static void open_q4f(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k,
 static void open_q4k(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q4K); }
 static void open_q6k(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q6K); }
 
-/* --- attention --- */
+/* --- recurrences --- */
 
-INLINE void scores_body(const float *q, const int nq, uint32_t d, const float *k, uint32_t keys, float *s)
-{
-    for (uint32_t from = 0; from < keys; from += 64) {
-        const float *kb = k + (size_t)from * d;
-        __m512 acc[4][6];
-        UNROLL
-        for (int b = 0; b < 4; b++) {
-            UNROLL
-            for (int i = 0; i < nq; i++) acc[b][i] = _mm512_setzero_ps();
-        }
-        for (uint32_t j = 0; j < d; j++) {
-            UNROLL
-            for (int b = 0; b < 4; b++) {
-                __m512 v = _mm512_loadu_ps(kb + ((size_t)(unsigned)b * d + j) * 16);
-                UNROLL
-                for (int i = 0; i < nq; i++)
-                    acc[b][i] =
-                        _mm512_fmadd_ps(v, _mm512_set1_ps(q[j * (unsigned)nq + (unsigned)i]), acc[b][i]);
-            }
-        }
-        UNROLL
-        for (int b = 0; b < 4; b++) {
-            UNROLL
-            for (int i = 0; i < nq; i++) _mm512_storeu_ps(s + i * SG_CHUNK + from + 16 * b, acc[b][i]);
-        }
-    }
-}
+/* Columns of a state, [dk] rows lds floats apart; m: those of the last 16 that are there. */
+struct delta_part { float *s; size_t lds; __mmask16 m; };
 
-static void scores(const float *q, uint32_t nq, uint32_t d, const float *k, uint32_t keys, float *s)
+INLINE void delta_start(struct delta_part a, const struct sg_delta_rows *r, const int wide, __m512 *p)
 {
-    switch (nq) {
-    case 1: scores_body(q, 1, d, k, keys, s); break;
-    case 2: scores_body(q, 2, d, k, keys, s); break;
-    case 3: scores_body(q, 3, d, k, keys, s); break;
-    case 4: scores_body(q, 4, d, k, keys, s); break;
-    case 5: scores_body(q, 5, d, k, keys, s); break;
-    default: scores_body(q, 6, d, k, keys, s);
-    }
-}
-
-/* Columns [0, 16 * wide) of the weighted sum. */
-INLINE void weigh_columns(const float *p, const int nq, uint32_t keys, const float *v, uint32_t dvp,
-                          const int wide, float *o)
-{
-    __m512 acc[6][4];
     UNROLL
-    for (int i = 0; i < nq; i++) {
+    for (int c = 0; c < wide; c++) p[c] = _mm512_setzero_ps();
+    for (uint32_t i = 0; i < r->dk; i++, a.s += a.lds) {
+        const __m512 k = _mm512_set1_ps(r->k[i]);
         UNROLL
-        for (int c = 0; c < wide; c++) acc[i][c] = _mm512_setzero_ps();
-    }
-    for (uint32_t t = 0; t < keys; t++, v += dvp) {
-        __m512 x[4];
-        UNROLL
-        for (int c = 0; c < wide; c++) x[c] = _mm512_loadu_ps(v + 16 * c);
-        UNROLL
-        for (int i = 0; i < nq; i++) {
-            __m512 a = _mm512_set1_ps(p[i * SG_CHUNK + (int)t]);
-            UNROLL
-            for (int c = 0; c < wide; c++) acc[i][c] = _mm512_fmadd_ps(a, x[c], acc[i][c]);
-        }
-    }
-    UNROLL
-    for (int i = 0; i < nq; i++) {
-        UNROLL
-        for (int c = 0; c < wide; c++) _mm512_storeu_ps(o + (size_t)(unsigned)i * dvp + 16 * c, acc[i][c]);
+        for (int c = 0; c < wide; c++) p[c] = _mm512_fmadd_ps(k, _mm512_maskz_loadu_ps(a.m, a.s + 16 * c), p[c]);
     }
 }
 
-INLINE void weigh_body(const float *p, const int nq, uint32_t keys, const float *v, uint32_t dvp, float *o)
+/* One sweep for one row: the state as the row leaves it, o, and where more rows follow the next one's s^T k. */
+INLINE void delta_sweep(struct delta_part a, const struct sg_delta_rows *r, uint32_t t, const int wide,
+                        const int more, const __m512 *u, __m512 *p, __m512 *o)
+{
+    const __m512 keep = _mm512_set1_ps(r->decay[t]);
+    const float *k = r->k + t * r->ldk, *q = r->q + t * r->ldk, *next = k + r->ldk;
+    UNROLL
+    for (int c = 0; c < wide; c++) p[c] = o[c] = _mm512_setzero_ps();
+    for (uint32_t i = 0; i < r->dk; i++, a.s += a.lds) {
+        const __m512 ki = _mm512_set1_ps(k[i]), qi = _mm512_set1_ps(q[i]),
+                     ni = _mm512_set1_ps(more ? next[i] : 0.0f);
+        UNROLL
+        for (int c = 0; c < wide; c++) {
+            __m512 x = _mm512_mul_ps(keep, _mm512_maskz_loadu_ps(a.m, a.s + 16 * c));
+            x = _mm512_fmadd_ps(ki, u[c], x);
+            _mm512_mask_storeu_ps(a.s + 16 * c, a.m, x);
+            o[c] = _mm512_fmadd_ps(qi, x, o[c]);
+            if (more) p[c] = _mm512_fmadd_ps(ni, x, p[c]);
+        }
+    }
+}
+
+/* 16 * wide columns from `at`. */
+INLINE void delta_columns(struct delta_part a, const struct sg_delta_rows *r, uint32_t at, const int wide)
+{
+    __m512 p[8], u[8], o[8];
+    delta_start(a, r, wide, p);
+    for (uint32_t t = 0; t < r->rows; t++) {
+        const __m512 keep = _mm512_set1_ps(r->decay[t]), beta = _mm512_set1_ps(r->beta[t]);
+        const float *v = r->v + t * r->ldv + at;
+        UNROLL
+        for (int c = 0; c < wide; c++)
+            u[c] = _mm512_mul_ps(beta, _mm512_fnmadd_ps(keep, p[c], _mm512_maskz_loadu_ps(a.m, v + 16 * c)));
+        if (t + 1 < r->rows) delta_sweep(a, r, t, wide, 1, u, p, o);
+        else delta_sweep(a, r, t, wide, 0, u, p, o);
+        UNROLL
+        for (int c = 0; c < wide; c++) _mm512_mask_storeu_ps(r->o + t * r->ldo + at + 16 * c, a.m, o[c]);
+    }
+}
+
+INLINE void delta_copy(float *to, size_t ldt, const float *from, size_t ldf, uint32_t dk)
+{
+    for (; dk; dk--, to += ldt, from += ldf) {
+        UNROLL
+        for (int c = 0; c < 4; c++) _mm512_storeu_ps(to + 16 * c, _mm512_loadu_ps(from + 16 * c));
+    }
+}
+
+/* Many rows work on 64 columns of the state that lie side by side: 32 KB where dk is 128, in the first-level cache;
+ * in place their lines would share half of its sets. One row reads the state from far away, in long lines. */
+static void delta(float *s, const struct sg_delta_rows *r)
 {
     uint32_t c = 0;
-    for (; c + 64 <= dvp; c += 64) weigh_columns(p, nq, keys, v + c, dvp, 4, o + c);
-    for (; c < dvp; c += 16) weigh_columns(p, nq, keys, v + c, dvp, 1, o + c);
-}
-
-static void weigh(const float *p, uint32_t nq, uint32_t keys, const float *v, uint32_t dvp, float *o)
-{
-    switch (nq) {
-    case 1: weigh_body(p, 1, keys, v, dvp, o); break;
-    case 2: weigh_body(p, 2, keys, v, dvp, o); break;
-    case 3: weigh_body(p, 3, keys, v, dvp, o); break;
-    case 4: weigh_body(p, 4, keys, v, dvp, o); break;
-    case 5: weigh_body(p, 5, keys, v, dvp, o); break;
-    default: weigh_body(p, 6, keys, v, dvp, o);
+    for (; r->rows == 1 && c + 128 <= r->dv; c += 128)
+        delta_columns((struct delta_part){s + c, r->dv, 0xffff}, r, c, 8);
+    for (; c + SG_DELTA_COLUMNS <= r->dv; c += SG_DELTA_COLUMNS) {
+        delta_copy(r->room, SG_DELTA_COLUMNS, s + c, r->dv, r->dk);
+        delta_columns((struct delta_part){r->room, SG_DELTA_COLUMNS, 0xffff}, r, c, 4);
+        delta_copy(s + c, r->dv, r->room, SG_DELTA_COLUMNS, r->dk);
     }
+    for (; c < r->dv; c += 16) delta_columns((struct delta_part){s + c, r->dv, tail(r->dv - c)}, r, c, 1);
 }
 
-/* e^x as plain_exp, for x <= 0; 0 below -87. */
-INLINE __m512 exp16(__m512 x)
+INLINE __m512 sigmoid16(__m512 x)
 {
-    __m512 y = _mm512_max_ps(_mm512_set1_ps(-87.0f), x);  /* NaN passes */
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(y, _mm512_set1_ps(1.44269504088896341f)),
-                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), y);
-    r = _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4f), r);
-    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
-    __m512 e = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
-    return _mm512_mask_scalef_ps(_mm512_setzero_ps(),
-                                 _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ), e, n);
+    const __m512 one = _mm512_set1_ps(1.0f);
+    __m512 e = exp16(_mm512_or_ps(x, _mm512_set1_ps(-0.0f))), y = _mm512_add_ps(one, e), z = _mm512_rcp14_ps(y);
+    z = _mm512_mul_ps(z, _mm512_fnmadd_ps(y, z, _mm512_set1_ps(2.0f)));
+    return _mm512_mask_mul_ps(z, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ), z, e);
 }
 
-static void soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap, float *max,
-                   float *sum)
+static void conv(const float *const *x, uint32_t taps, const float *w, size_t ldw, const float *bias,
+                 enum sg_act act, size_t n, float *y)
 {
-    const __m512 least = _mm512_set1_ps(-INFINITY);
-    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    __m512 x[SG_CHUNK / 16], top = least, all = _mm512_setzero_ps();
-    if (softcap > 0.0f) {
-        plain_soften(s, lo, hi, keys, scale, softcap, max, sum);
+    if (act != SG_ACT_SILU && act != SG_ACT_NONE) {
+        plain_conv(x, taps, w, ldw, bias, act, n, y);
         return;
     }
-    uint32_t n = (keys + 15) / 16;
-    for (uint32_t i = 0; i < n; i++) {
-        __m512i at = _mm512_add_epi32(lane, _mm512_set1_epi32((int)(16 * i)));
-        __mmask16 in = _mm512_cmpge_epi32_mask(at, _mm512_set1_epi32((int)lo)) &
-                       _mm512_cmplt_epi32_mask(at, _mm512_set1_epi32((int)hi));
-        x[i] = _mm512_mask_mul_ps(least, in, _mm512_loadu_ps(s + 16 * i), _mm512_set1_ps(scale));
-        top = _mm512_max_ps(x[i], top); /* this order keeps NaN out of the maximum, as the generic one does */
+    for (size_t c = 0; c < n; c += 16) {
+        const __mmask16 m = tail((uint32_t)(n - c < 16 ? n - c : 16));
+        __m512 a = bias ? _mm512_maskz_loadu_ps(m, bias + c) : _mm512_setzero_ps();
+        for (uint32_t j = 0; j < taps; j++)
+            a = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(m, w + j * ldw + c), _mm512_maskz_loadu_ps(m, x[j] + c), a);
+        _mm512_mask_storeu_ps(y + c, m, act == SG_ACT_SILU ? _mm512_mul_ps(a, sigmoid16(a)) : a);
     }
-    *max = _mm512_reduce_max_ps(top);
-    __m512 base = _mm512_set1_ps(*max == -INFINITY ? 0.0f : *max);
-    for (uint32_t i = 0; i < n; i++) {
-        __m512 e = exp16(_mm512_sub_ps(x[i], base));
-        _mm512_storeu_ps(s + 16 * i, e);
-        all = _mm512_add_ps(all, e);
-    }
-    float lanes[16];
-    _mm512_storeu_ps(lanes, all);
-    *sum = fold16(lanes);
-}
-
-static void to_f16(const float *x, size_t n, uint16_t *y)
-{
-    size_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        _mm256_storeu_si256(
-            (__m256i *)(void *)(y + i),
-            _mm512_cvtps_ph(_mm512_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-    for (; i < n; i++) y[i] = sg_f16_of_f32(x[i]);
-}
-
-static void of_f16(const uint16_t *x, size_t n, float *y)
-{
-    size_t i = 0;
-    for (; i + 16 <= n; i += 16)
-        _mm512_storeu_ps(y + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(x + i))));
-    for (; i < n; i++) y[i] = sg_f32_of_f16(x[i]);
 }
 
 void sg_kernels_avx512(struct sg_kernels *k)
@@ -331,6 +278,7 @@ void sg_kernels_avx512(struct sg_kernels *k)
     k->isa = "avx512";
     sg_kernels_avx512_few(k);
     sg_kernels_avx512_quant(k);
+    sg_kernels_avx512_attend(k);
     k->tile[SG_OPEN_32] = tile_32;
     k->tile[SG_OPEN_16] = tile_16;
     k->tile[SG_OPEN_32_EVEN] = tile_32_even;
@@ -340,10 +288,7 @@ void sg_kernels_avx512(struct sg_kernels *k)
     k->open[SG_PACK_Q4F] = open_q4f;
     k->open[SG_PACK_Q4K] = open_q4k;
     k->open[SG_PACK_Q6K] = open_q6k;
-    k->scores = scores;
-    k->soften = soften;
-    k->weigh = weigh;
-    k->to_f16 = to_f16;
-    k->of_f16 = of_f16;
+    k->delta = delta;
+    k->conv = conv;
 }
 #endif

@@ -42,6 +42,25 @@ INLINE __mmask16 tail(uint32_t rows)
     return rows >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << rows) - 1u);
 }
 
+/* e^x as plain_exp, for x <= 0; 0 below -87. */
+INLINE __m512 exp16(__m512 x)
+{
+    __m512 y = _mm512_max_ps(_mm512_set1_ps(-87.0f), x);  /* NaN passes */
+    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(y, _mm512_set1_ps(1.44269504088896341f)),
+                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), y);
+    r = _mm512_fmadd_ps(n, _mm512_set1_ps(2.12194440e-4f), r);
+    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.3981999507e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(8.3334519073e-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(4.1665795894e-2f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.6666665459e-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
+    __m512 e = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
+    return _mm512_mask_scalef_ps(_mm512_setzero_ps(),
+                                 _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ), e, n);
+}
+
 /* --- quantised --- */
 
 INLINE __m512 halves16(const uint8_t *p)
@@ -157,9 +176,10 @@ INLINE void run_add(const __m512i *v, const uint8_t *memory, __m512 d, __m512 m,
     }
 }
 
-/* The kernels of k_avx512_few.c and k_avx512_quant.c into a table. */
+/* The kernels of k_avx512_few.c, k_avx512_quant.c and k_avx512_attend.c into a table. */
 void sg_kernels_avx512_few(struct sg_kernels *k);
 void sg_kernels_avx512_quant(struct sg_kernels *k);
+void sg_kernels_avx512_attend(struct sg_kernels *k);
 
 #define MM(name)                                                                                           \
     static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, \

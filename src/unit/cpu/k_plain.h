@@ -176,16 +176,57 @@ static void plain_of_bf16(const uint16_t *x, size_t n, float *y)
     for (size_t i = 0; i < n; i++) y[i] = sg_f32_of_bf16(x[i]);
 }
 
+/* Vectors that every compiler here keeps in registers, of what the processor has; two of them side by side. */
+#if defined(__AVX__)
+enum { PLAIN_LANES = 8 };
+typedef float plain_lanes __attribute__((vector_size(32), aligned(4), may_alias));
+#else
+enum { PLAIN_LANES = 4 };
+typedef float plain_lanes __attribute__((vector_size(16), aligned(4), may_alias));
+#endif
+enum { PLAIN_PAIR = 2 * PLAIN_LANES };
+#define PLAIN_INLINE static inline __attribute__((always_inline))
+
+PLAIN_INLINE plain_lanes plain_at(const float *x) { return *(const plain_lanes *)(const void *)x; }
+PLAIN_INLINE void plain_put(float *x, plain_lanes v) { *(plain_lanes *)(void *)x = v; }
+
+/* y [i * ldy] = sum over j < n of x [j][PLAIN_PAIR] * a[j * step + i * lda], for i < nq: one chain each. */
+PLAIN_INLINE void plain_pair_sums(const float *x, size_t ldx, uint32_t n, const float *a, size_t step, size_t lda,
+                                  const int nq, float *y, size_t ldy)
+{
+    plain_lanes low[6], high[6];
+    for (int i = 0; i < nq; i++) low[i] = high[i] = (plain_lanes){0};
+    for (uint32_t j = 0; j < n; j++, x += ldx, a += step) {
+        plain_lanes v = plain_at(x), w = plain_at(x + PLAIN_LANES);
+        for (int i = 0; i < nq; i++) {
+            low[i] += v * a[(size_t)i * lda];
+            high[i] += w * a[(size_t)i * lda];
+        }
+    }
+    for (int i = 0; i < nq; i++) {
+        plain_put(y + (size_t)i * ldy, low[i]);
+        plain_put(y + (size_t)i * ldy + PLAIN_LANES, high[i]);
+    }
+}
+
+static void plain_pair(const float *x, size_t ldx, uint32_t n, const float *a, size_t step, size_t lda, uint32_t nq,
+                       float *y, size_t ldy)
+{
+    switch (nq) {
+    case 1: plain_pair_sums(x, ldx, n, a, step, lda, 1, y, ldy); break;
+    case 2: plain_pair_sums(x, ldx, n, a, step, lda, 2, y, ldy); break;
+    case 3: plain_pair_sums(x, ldx, n, a, step, lda, 3, y, ldy); break;
+    case 4: plain_pair_sums(x, ldx, n, a, step, lda, 4, y, ldy); break;
+    case 5: plain_pair_sums(x, ldx, n, a, step, lda, 5, y, ldy); break;
+    default: plain_pair_sums(x, ldx, n, a, step, lda, 6, y, ldy);
+    }
+}
+
 static void plain_scores(const float *q, uint32_t nq, uint32_t d, const float *k, uint32_t keys, float *s)
 {
     for (uint32_t b = 0; b * 16 < keys; b++)
-        for (uint32_t i = 0; i < nq; i++) {
-            float a[16] = {0};
-            const float *kb = k + (size_t)b * d * 16;
-            for (uint32_t j = 0; j < d; j++)
-                for (int l = 0; l < 16; l++) a[l] += kb[j * 16 + (uint32_t)l] * q[j * nq + i];
-            memcpy(s + i * SG_CHUNK + b * 16, a, sizeof a);
-        }
+        for (uint32_t l = 0; l < 16; l += PLAIN_PAIR)
+            plain_pair(k + (size_t)b * d * 16 + l, 16, d, q, nq, 1, nq, s + b * 16 + l, SG_CHUNK);
 }
 
 static void plain_soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap,
@@ -214,10 +255,7 @@ static void plain_soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, floa
 
 static void plain_weigh(const float *p, uint32_t nq, uint32_t keys, const float *v, uint32_t dvp, float *o)
 {
-    memset(o, 0, sizeof(float) * nq * dvp);
-    for (uint32_t i = 0; i < nq; i++)
-        for (uint32_t t = 0; t < keys; t++)
-            plain_axpy(p[i * SG_CHUNK + t], v + (size_t)t * dvp, dvp, o + (size_t)i * dvp);
+    for (uint32_t c = 0; c < dvp; c += PLAIN_PAIR) plain_pair(v + c, dvp, keys, p, 1, SG_CHUNK, nq, o + c, dvp);
 }
 
 static void plain_conv(const float *const *x, uint32_t taps, const float *w, size_t ldw, const float *bias,
@@ -229,28 +267,73 @@ static void plain_conv(const float *const *x, uint32_t taps, const float *w, siz
     if (act != SG_ACT_NONE) plain_act(act, y, n, y);
 }
 
-static void plain_delta(float *s, uint32_t dk, uint32_t dv, const float *q, const float *k, const float *v,
-                        float decay, float beta, float *u, float *o)
+/* Columns [0, n) of the state, n < 16. One sweep per row: it writes the state as the row leaves it and takes
+ * the next row's s^T k from what it has written, so the state is read once. */
+static inline void plain_delta_columns(float *s, size_t lds, const struct sg_delta_rows *r, const float *v,
+                                       float *o, int n)
 {
-    for (uint32_t j = 0; j < dv; j++) u[j] = 0.0f;
-    for (uint32_t i = 0; i < dk; i++) {
-        float *row = s + (size_t)i * dv, a = k[i];
-        for (uint32_t j = 0; j < dv; j++) {
-            row[j] *= decay;
-            u[j] += a * row[j];
+    float p[16] = {0}, d[16], y[16];
+    for (uint32_t i = 0; i < r->dk; i++)
+        for (int j = 0; j < n; j++) p[j] += r->k[i] * s[i * lds + (size_t)j];
+    for (uint32_t t = 0; t < r->rows; t++, v += r->ldv, o += r->ldo) {
+        const float *k = r->k + t * r->ldk, *q = r->q + t * r->ldk, *next = t + 1 < r->rows ? k + r->ldk : k;
+        float decay = r->decay[t], beta = r->beta[t];
+        for (int j = 0; j < n; j++) {
+            d[j] = beta * (v[j] - decay * p[j]);
+            p[j] = y[j] = 0.0f;
         }
-    }
-    for (uint32_t j = 0; j < dv; j++) {
-        u[j] = beta * (v[j] - u[j]);
-        o[j] = 0.0f;
-    }
-    for (uint32_t i = 0; i < dk; i++) {
-        float *row = s + (size_t)i * dv, a = k[i], b = q[i];
-        for (uint32_t j = 0; j < dv; j++) {
-            row[j] += a * u[j];
-            o[j] += b * row[j];
+        for (uint32_t i = 0; i < r->dk; i++) {
+            float *row = s + i * lds;
+            for (int j = 0; j < n; j++) {
+                float x = decay * row[j] + k[i] * d[j];
+                row[j] = x;
+                y[j] += q[i] * x;
+                p[j] += next[i] * x;
+            }
         }
+        for (int j = 0; j < n; j++) o[j] = y[j];
     }
+}
+
+/* The same for PLAIN_PAIR columns. */
+static void plain_delta_pair(float *s, size_t lds, const struct sg_delta_rows *r, const float *v, float *o)
+{
+    plain_lanes p[2] = {{0}, {0}}, d[2], y[2];
+    for (uint32_t i = 0; i < r->dk; i++)
+        for (int h = 0; h < 2; h++) p[h] += r->k[i] * plain_at(s + i * lds + h * PLAIN_LANES);
+    for (uint32_t t = 0; t < r->rows; t++, v += r->ldv, o += r->ldo) {
+        const float *k = r->k + t * r->ldk, *q = r->q + t * r->ldk, *next = t + 1 < r->rows ? k + r->ldk : k;
+        float decay = r->decay[t], beta = r->beta[t], *row = s;
+        for (int h = 0; h < 2; h++) {
+            d[h] = beta * (plain_at(v + h * PLAIN_LANES) - decay * p[h]);
+            p[h] = y[h] = (plain_lanes){0};
+        }
+        for (uint32_t i = 0; i < r->dk; i++, row += lds)
+            for (int h = 0; h < 2; h++) {
+                plain_lanes x = decay * plain_at(row + h * PLAIN_LANES) + k[i] * d[h];
+                plain_put(row + h * PLAIN_LANES, x);
+                y[h] += q[i] * x;
+                p[h] += next[i] * x;
+            }
+        for (int h = 0; h < 2; h++) plain_put(o + h * PLAIN_LANES, y[h]);
+    }
+}
+
+/* Many rows work on columns that lie side by side: in place their lines would share few sets of a cache. */
+static void plain_delta(float *s, const struct sg_delta_rows *r)
+{
+    const size_t dv = r->dv, bytes = PLAIN_PAIR * sizeof *s;
+    uint32_t c = 0;
+    for (; c + PLAIN_PAIR <= dv; c += PLAIN_PAIR) {
+        if (r->rows == 1) {
+            plain_delta_pair(s + c, dv, r, r->v + c, r->o + c);
+            continue;
+        }
+        for (uint32_t i = 0; i < r->dk; i++) memcpy(r->room + (size_t)i * PLAIN_PAIR, s + i * dv + c, bytes);
+        plain_delta_pair(r->room, PLAIN_PAIR, r, r->v + c, r->o + c);
+        for (uint32_t i = 0; i < r->dk; i++) memcpy(s + i * dv + c, r->room + (size_t)i * PLAIN_PAIR, bytes);
+    }
+    if (c < dv) plain_delta_columns(s + c, dv, r, r->v + c, r->o + c, (int)(dv - c));
 }
 
 /* To nearest even, |x| < 2^22. */

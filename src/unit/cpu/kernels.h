@@ -31,7 +31,7 @@ enum { SG_WIDE = 16, SG_WIDE_COLUMNS = 32, SG_WIDE_TERMS = 2 }; /* a wide tile: 
 
 /* Raise it whenever a byte of a packed layout changes its place or meaning: packs that an earlier version kept are then
  * refused. tests/cpu/cpu_pack.c holds every layout against it. */
-enum { SG_PACK_LAYOUT = 2 };
+enum { SG_PACK_LAYOUT = 3 };
 
 enum sg_pack {
     SG_PACK_Q4,      /* d f16, 4 vectors of nibbles (low: columns 0-15, high: 16-31); m = -8 d */
@@ -109,6 +109,16 @@ struct sg_wide {
     uint32_t groups, tiles, w_terms, x_terms;
 };
 
+enum { SG_DELTA_COLUMNS = 64 };
+/* Rows of one head of the delta rule: q, k [rows][ldk]; v [rows][ldv], o [rows][ldo]; decay, beta [rows]. room:
+ * [dk][SG_DELTA_COLUMNS], where columns of the state lie side by side while many rows work on them. */
+struct sg_delta_rows {
+    uint32_t rows, dk, dv;
+    const float *q, *k, *v, *decay, *beta;
+    float *o, *room;
+    size_t ldk, ldv, ldo;
+};
+
 struct sg_kernels {
     const char *isa;
     uint32_t level;                  /* of the list in dispatch.c */
@@ -156,6 +166,9 @@ struct sg_kernels {
     void (*of_bf16)(const uint16_t *x, size_t n, float *y);             /* exact */
     /* q [d][nq] (nq <= 6, transposed), k [keys/16][d][16], s [nq][SG_CHUNK]; keys is rounded up to 64. */
     void (*scores)(const float *q, uint32_t nq, uint32_t d, const float *k, uint32_t keys, float *s);
+    /* The same over keys and values in f16, bit for bit; v [keys][dvp]. NULL: load them as fp32 first. */
+    void (*scores_f16)(const float *q, uint32_t nq, uint32_t d, const uint16_t *k, uint32_t keys, float *s);
+    void (*weigh_f16)(const float *p, uint32_t nq, uint32_t keys, const uint16_t *v, uint32_t dvp, float *o);
     /* s -> exp(s - max) over keys [lo, hi), 0 elsewhere below keys; max and sum out. Empty: max = -inf, sum =
      * 0. Before: s * scale, then softcap * tanh(s / softcap) when softcap > 0. */
     void (*soften)(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap, float *max,
@@ -168,9 +181,8 @@ struct sg_kernels {
      */
     void (*conv)(const float *const *x, uint32_t taps, const float *w, size_t ldw, const float *bias,
                  enum sg_act act, size_t n, float *y);
-    /* s [dk][dv]: s *= decay; u = beta * (v - s^T k); s += k u^T; o = s^T q. u is room for dv floats. */
-    void (*delta)(float *s, uint32_t dk, uint32_t dv, const float *q, const float *k, const float *v,
-                  float decay, float beta, float *u, float *o);
+    /* s [dk][dv], row after row: s *= decay; u = beta * (v - s^T k); s += k u^T; o = s^T q. */
+    void (*delta)(float *s, const struct sg_delta_rows *r);
 
     uint64_t (*sum)(const uint64_t *x, size_t n);                       /* reads memory as fast as it can */
 };

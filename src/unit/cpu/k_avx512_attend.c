@@ -1,0 +1,183 @@
+/* k_avx512_attend.c: attention for AVX-512: one chunk of keys against up to 6 queries, and the conversions of
+ * what a state holds. Every score has one chain over d, every weighted sum one chain over the keys, in every
+ * width and from every storage: that is what makes a row independent of its neighbours.
+ * SPDX-License-Identifier: MIT */
+#if defined(__x86_64__)
+#include "unit/cpu/k_avx512.h"
+
+/* 16 numbers, of fp32 or of f16. */
+INLINE __m512 numbers(const void *p, size_t at, const int f16)
+{
+    return f16 ? halves16((const uint8_t *)p + 2 * at) : _mm512_loadu_ps((const float *)p + at);
+}
+
+INLINE void scores_body(const float *q, const int nq, uint32_t d, const void *k, uint32_t keys, float *s,
+                        const int f16)
+{
+    for (uint32_t from = 0; from < keys; from += 64) {
+        __m512 acc[4][6];
+        UNROLL
+        for (int b = 0; b < 4; b++) {
+            UNROLL
+            for (int i = 0; i < nq; i++) acc[b][i] = _mm512_setzero_ps();
+        }
+        for (uint32_t j = 0; j < d; j++) {
+            UNROLL
+            for (int b = 0; b < 4; b++) {
+                __m512 v = numbers(k, (size_t)from * d + ((size_t)(unsigned)b * d + j) * 16, f16);
+                UNROLL
+                for (int i = 0; i < nq; i++)
+                    acc[b][i] =
+                        _mm512_fmadd_ps(v, _mm512_set1_ps(q[j * (unsigned)nq + (unsigned)i]), acc[b][i]);
+            }
+        }
+        UNROLL
+        for (int b = 0; b < 4; b++) {
+            UNROLL
+            for (int i = 0; i < nq; i++) _mm512_storeu_ps(s + i * SG_CHUNK + from + 16 * b, acc[b][i]);
+        }
+    }
+}
+
+#define SIX(call) \
+    switch (nq) { \
+    case 1: call(1); break; \
+    case 2: call(2); break; \
+    case 3: call(3); break; \
+    case 4: call(4); break; \
+    case 5: call(5); break; \
+    default: call(6); \
+    }
+#define CALL(n) scores_body(q, n, d, k, keys, s, 0)
+static void scores(const float *q, uint32_t nq, uint32_t d, const float *k, uint32_t keys, float *s)
+{
+    SIX(CALL)
+}
+#undef CALL
+#define CALL(n) scores_body(q, n, d, k, keys, s, 1)
+static void scores_f16(const float *q, uint32_t nq, uint32_t d, const uint16_t *k, uint32_t keys, float *s)
+{
+    SIX(CALL)
+}
+#undef CALL
+
+/* Columns [at, at + 16 * wide) of the weighted sum. */
+INLINE void weigh_columns(const float *p, const int nq, uint32_t keys, const void *v, size_t at, uint32_t dvp,
+                          const int wide, const int f16, float *o)
+{
+    __m512 acc[6][4];
+    o += at;
+    UNROLL
+    for (int i = 0; i < nq; i++) {
+        UNROLL
+        for (int c = 0; c < wide; c++) acc[i][c] = _mm512_setzero_ps();
+    }
+    for (uint32_t t = 0; t < keys; t++, at += dvp) {
+        __m512 x[4];
+        UNROLL
+        for (int c = 0; c < wide; c++) x[c] = numbers(v, at + 16 * (size_t)(unsigned)c, f16);
+        UNROLL
+        for (int i = 0; i < nq; i++) {
+            __m512 a = _mm512_set1_ps(p[i * SG_CHUNK + (int)t]);
+            UNROLL
+            for (int c = 0; c < wide; c++) acc[i][c] = _mm512_fmadd_ps(a, x[c], acc[i][c]);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < nq; i++) {
+        UNROLL
+        for (int c = 0; c < wide; c++) _mm512_storeu_ps(o + (size_t)(unsigned)i * dvp + 16 * c, acc[i][c]);
+    }
+}
+
+INLINE void weigh_body(const float *p, const int nq, uint32_t keys, const void *v, uint32_t dvp, const int f16,
+                       float *o)
+{
+    uint32_t c = 0;
+    for (; c + 64 <= dvp; c += 64) weigh_columns(p, nq, keys, v, c, dvp, 4, f16, o);
+    for (; c < dvp; c += 16) weigh_columns(p, nq, keys, v, c, dvp, 1, f16, o);
+}
+
+#define CALL(n) weigh_body(p, n, keys, v, dvp, 0, o)
+static void weigh(const float *p, uint32_t nq, uint32_t keys, const float *v, uint32_t dvp, float *o)
+{
+    SIX(CALL)
+}
+#undef CALL
+#define CALL(n) weigh_body(p, n, keys, v, dvp, 1, o)
+static void weigh_f16(const float *p, uint32_t nq, uint32_t keys, const uint16_t *v, uint32_t dvp, float *o)
+{
+    SIX(CALL)
+}
+#undef CALL
+
+/* cap * tanh(x / cap), as plain_tanh. */
+INLINE __m512 cap16(__m512 x, float cap)
+{
+    const __m512 one = _mm512_set1_ps(1.0f);
+    __m512 y = _mm512_div_ps(x, _mm512_set1_ps(cap)), size = _mm512_abs_ps(y), z = _mm512_mul_ps(y, y);
+    __m512 e = exp16(_mm512_mul_ps(size, _mm512_set1_ps(-2.0f)));
+    __m512 big = _mm512_div_ps(_mm512_sub_ps(one, e), _mm512_add_ps(one, e));
+    __m512 p = _mm512_fmadd_ps(z, _mm512_set1_ps(-0.0539682540f), _mm512_set1_ps(0.133333333f));
+    p = _mm512_fmadd_ps(z, p, _mm512_set1_ps(-0.333333333f));
+    p = _mm512_mul_ps(size, _mm512_fmadd_ps(z, p, one)); /* the difference of the large form cancels near zero */
+    __m512 t = _mm512_mask_mov_ps(big, _mm512_cmp_ps_mask(z, _mm512_set1_ps(0.01f), _CMP_LT_OQ), p);
+    t = _mm512_or_ps(t, _mm512_and_ps(y, _mm512_set1_ps(-0.0f)));
+    return _mm512_mul_ps(t, _mm512_set1_ps(cap));
+}
+
+static void soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap, float *max,
+                   float *sum)
+{
+    const __m512 least = _mm512_set1_ps(-INFINITY);
+    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    __m512 x[SG_CHUNK / 16], top = least, all = _mm512_setzero_ps();
+    uint32_t n = (keys + 15) / 16;
+    for (uint32_t i = 0; i < n; i++) {
+        __m512i at = _mm512_add_epi32(lane, _mm512_set1_epi32((int)(16 * i)));
+        __mmask16 in = _mm512_cmpge_epi32_mask(at, _mm512_set1_epi32((int)lo)) &
+                       _mm512_cmplt_epi32_mask(at, _mm512_set1_epi32((int)hi));
+        __m512 y = _mm512_mul_ps(_mm512_loadu_ps(s + 16 * i), _mm512_set1_ps(scale));
+        if (softcap > 0.0f) y = cap16(y, softcap);
+        x[i] = _mm512_mask_mov_ps(least, in, y);
+        top = _mm512_max_ps(x[i], top); /* this order keeps NaN out of the maximum, as the generic one does */
+    }
+    *max = _mm512_reduce_max_ps(top);
+    __m512 base = _mm512_set1_ps(*max == -INFINITY ? 0.0f : *max);
+    for (uint32_t i = 0; i < n; i++) {
+        __m512 e = exp16(_mm512_sub_ps(x[i], base));
+        _mm512_storeu_ps(s + 16 * i, e);
+        all = _mm512_add_ps(all, e);
+    }
+    *sum = _mm512_reduce_add_ps(all);
+}
+
+static void to_f16(const float *x, size_t n, uint16_t *y)
+{
+    for (size_t i = 0; i < n; i += 16) {
+        const __mmask16 m = tail((uint32_t)(n - i < 16 ? n - i : 16));
+        _mm256_mask_storeu_epi16(
+            y + i, m,
+            _mm512_cvtps_ph(_mm512_maskz_loadu_ps(m, x + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    }
+}
+
+static void of_f16(const uint16_t *x, size_t n, float *y)
+{
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) _mm512_storeu_ps(y + i, halves16((const uint8_t *)(x + i)));
+    const __mmask16 m = tail((uint32_t)(n - i < 16 ? n - i : 16));
+    if (m) _mm512_mask_storeu_ps(y + i, m, _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(m, x + i)));
+}
+
+void sg_kernels_avx512_attend(struct sg_kernels *k)
+{
+    k->scores = scores;
+    k->scores_f16 = scores_f16;
+    k->soften = soften;
+    k->weigh = weigh;
+    k->weigh_f16 = weigh_f16;
+    k->to_f16 = to_f16;
+    k->of_f16 = of_f16;
+}
+#endif

@@ -1,0 +1,113 @@
+/* cpu_head.c: the head is multiplied for the rows that somebody wants and for no others: the kernels of its storage,
+ * which no other matrix of the model has, are counted. SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "unit/cpu/cpu_types.h"
+#include "unit/spec.h"
+
+extern const struct sg_unit_ops sg_unit_cpu;
+
+enum { VOCAB = 40, WIDTH = 32, ROWS = 90 };
+
+static struct sg_kernels sound;
+static atomic_ulong numbers;         /* that products of the head gave */
+
+static void few(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, float *out, size_t ldo)
+{
+    numbers += (unsigned long)rows * nt;
+    sound.few[SG_PACK_F32](w, k, rows, x, nt, fine, out, ldo);
+}
+
+static void wide_mm(const struct sg_wide *m, const uint16_t *w, const uint16_t *x, float *out, size_t ldo)
+{
+    fail_msg("a wide product of %u rows, where none was expected", m->tiles * SG_WIDE);
+    sound.wide_mm(m, w, x, out, ldo);
+}
+
+static const struct sg_tensor *tensor(struct sg_arena *arena, enum sg_storage storage, uint32_t rows)
+{
+    struct sg_tensor *t = sg_arena_alloc(arena, sizeof *t);
+    uint64_t bytes;
+    float row[WIDTH];
+    assert_int_equal(sg_storage_row_bytes(storage, WIDTH, &bytes, NULL), SEGUE_OK);
+    uint8_t *data = sg_arena_alloc(arena, rows * bytes);
+    for (uint32_t r = 0; r < rows; r++) {
+        for (uint32_t c = 0; c < WIDTH; c++) row[c] = (float)((r * 7 + c * 5) % 11) / 11.0f - 0.5f;
+        assert_int_equal(sg_quant_row(storage, row, WIDTH, data + r * bytes, NULL), SEGUE_OK);
+    }
+    *t = (struct sg_tensor){.name = "t", .storage = storage, .rank = 2, .shape = {rows, WIDTH}, .rows = rows, .cols = WIDTH,
+                            .data = data, .bytes = rows * bytes};
+    return t;
+}
+
+/* Embedding, one matrix, the head in fp32. */
+static struct sg_graph *graph_of(struct sg_arena *arena)
+{
+    struct sg_builder b;
+    struct sg_graph *g = NULL;
+    struct sg_operand none = sg_absent();
+    assert_int_equal(sg_builder_begin(&b, NULL), SEGUE_OK);
+    int32_t x = sg_embed(&b, sg_input_tokens(&b), tensor(arena, SG_Q8_0, VOCAB), NULL, 1.0f);
+    b.layer = 0;
+    x = sg_linear(&b, sg_whole(&b, x), sg_weight_of(&b, tensor(arena, SG_Q8_0, WIDTH)), sg_weight_of(&b, NULL), none);
+    b.layer = -1;
+    x = sg_rows(&b, sg_whole(&b, x));
+    x = sg_linear(&b, sg_whole(&b, x), sg_weight_of(&b, tensor(arena, SG_F32, VOCAB)), sg_weight_of(&b, NULL), none);
+    sg_output(&b, x, "logits");
+    b.graph->vocab = VOCAB;
+    b.graph->layers = b.graph->layer_to = 1;
+    segue_error err = {0};
+    if (sg_builder_end(&b, &g, &err) != SEGUE_OK) fail_msg("%s", err.text);
+    return g;
+}
+
+static void rows_nobody_wants_cost_nothing(void **state)
+{
+    (void)state;
+    static const struct { uint32_t n, rows[5]; } wanted[] = {{1, {ROWS - 1}}, {0, {0}}, {3, {0, 44, 89}}, {5, {1, 2, 3, 5, 8}}};
+    static float logits[5 * VOCAB];
+    static int32_t tokens[ROWS];
+    struct sg_arena arena = {0};
+    struct sg_graph *g = graph_of(&arena);
+    const struct sg_graph *graphs[1] = {g};
+    struct sg_unit_spec spec;
+    struct sg_unit *unit = NULL;
+    struct sg_program *program = NULL;
+    segue_error err = {0};
+    for (int i = 0; i < ROWS; i++) tokens[i] = i % VOCAB;
+    assert_int_equal(sg_spec_parse(&spec, "cpu:isa=generic,threads=2", NULL), SEGUE_OK);
+    if (sg_unit_cpu.open(&unit, &spec, &err) != SEGUE_OK) fail_msg("%s", err.text);
+    struct sg_cpu_unit *u = (struct sg_cpu_unit *)(void *)unit;
+    sound = u->k;
+    u->k.few[SG_PACK_F32] = few;
+    u->k.wide_mm = wide_mm;
+    if (sg_unit_cpu.compile(unit, graphs, 1, NULL, &program, &err) != SEGUE_OK) fail_msg("%s", err.text);
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        struct sg_span span = {.rows = ROWS, .tokens = tokens, .wanted = wanted[i].rows, .wanted_n = wanted[i].n, .steps = 1};
+        struct sg_batch b = {.spans = &span, .spans_n = 1, .inline_hint = 1};
+        struct sg_result r = {.logits = logits};
+        struct sg_run *run;
+        numbers = 0;
+        segue_status status = sg_unit_cpu.start(program, &b, &r, &run, &err);
+        if (status == SEGUE_OK) status = sg_unit_cpu.wait(run, UINT64_MAX, &err);
+        if (status != SEGUE_OK) fail_msg("%s", err.text);
+        assert_int_equal(numbers, (unsigned long)wanted[i].n * VOCAB);
+    }
+    sg_unit_cpu.discard(program);
+    sg_unit_cpu.close(unit);
+    sg_graph_free(g);
+    sg_arena_free(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_nobody_wants_cost_nothing)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
