@@ -202,10 +202,8 @@ static segue_status open_units(struct place *p, const struct args *args, segue_e
 }
 
 /* A file whose name holds '=' is taken as it stands. */
-segue_status place_adapter(struct place *p, const char *text, segue_error *err)
+segue_status place_adapter_open(segue_adapter **out, const segue_model *model, const char *text, segue_error *err)
 {
-    if (p->adapters_n == PLACE_ADAPTERS)
-        return out_fail(err, SEGUE_EARG, "adapters: more than %d; name fewer", PLACE_ADAPTERS);
     char *path = out_strdup(text), *sign = strrchr(path, '='), *end = NULL;
     float scale = 1;
     if (sign && sign[1] && !folders_is_file(text) && !folders_is_folder(text)) {
@@ -215,9 +213,17 @@ segue_status place_adapter(struct place *p, const char *text, segue_error *err)
             *sign = 0;
         }
     }
-    segue_status st = segue_adapter_open(&p->adapters[p->adapters_n], p->model, path, scale, err);
-    if (!st) p->adapters_n++;
+    segue_status st = segue_adapter_open(out, model, path, scale, err);
     free(path);
+    return st;
+}
+
+segue_status place_adapter(struct place *p, const char *text, segue_error *err)
+{
+    if (p->adapters_n == PLACE_ADAPTERS)
+        return out_fail(err, SEGUE_EARG, "adapters: more than %d; name fewer", PLACE_ADAPTERS);
+    segue_status st = place_adapter_open(&p->adapters[p->adapters_n], p->model, text, err);
+    if (!st) p->adapters_n++;
     return st;
 }
 

@@ -38,7 +38,9 @@ void place_close(struct place *p);
 
 /* Open one unit by its spec (NULL: the fastest real one); threads 0 = as the spec says. */
 segue_status place_unit(segue_unit **out, const char *spec, unsigned threads, segue_error *err);
-/* PATH[=SCALE]; appended to p->adapters. */
+/* PATH[=SCALE]. */
+segue_status place_adapter_open(segue_adapter **out, const segue_model *model, const char *text, segue_error *err);
+/* The same, appended to p->adapters. */
 segue_status place_adapter(struct place *p, const char *text, segue_error *err);
 /* The plan of a session: the one of the flags, or NULL. */
 const segue_plan *place_plan(const struct place *p);

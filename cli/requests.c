@@ -11,6 +11,8 @@
 #include "report.h"
 #include "sessions.h"
 
+enum { ADAPTERS_MOST = 256 };
+
 struct request {
     json_t *id;
     struct args args;
@@ -18,6 +20,9 @@ struct request {
     struct prompt prompt;
     struct answer answer;
     segue_session *session;
+    segue_adapter *adapters[PLACE_ADAPTERS]; /* instead of the process's, where the line has "lora" */
+    size_t adapters_n;
+    bool own_adapters;
     size_t number; /* of its line, from 0 */
     bool live;
     json_t *reply; /* set when it is done */
@@ -36,11 +41,19 @@ struct reader {
     bool on, stop;
 };
 
+/* An adapter that some line named; open until the last one is answered, so that lines share it. */
+struct named {
+    char *text;
+    segue_adapter *adapter;
+};
+
 struct batch {
     const struct args *args;
     struct place *place;
     struct trace *trace;
     struct reader reader;
+    struct named *adapters; /* [adapters_n] */
+    size_t adapters_n;
     struct out_text text;
     char *at; /* the next line */
     size_t line;
@@ -123,12 +136,44 @@ static segue_status set_value(struct args *args, const char *key, const json_t *
 static bool of_process(const char *key)
 {
     static const char *const names[] = {"model", "unit",    "prefill",  "decode",   "threads", "kv",
-                                        "chunk", "lora",    "requests", "parallel", "json",    "save",
+                                        "chunk", "requests", "parallel", "json",    "save",
                                         "load",  "session", "quiet",    "m",        "t",       "q",
                                         "store", "store-memory", "store_memory", "store-disk", "store_disk"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(key, names[i])) return true;
     return false;
+}
+
+static segue_status take_adapter(struct batch *b, struct request *q, const char *text, segue_error *err)
+{
+    size_t i = 0;
+    if (!text || !*text || q->adapters_n == PLACE_ADAPTERS)
+        return out_fail(err, SEGUE_EARG, "requests: line %zu: lora: give at most %d of PATH[=SCALE]", b->line, PLACE_ADAPTERS);
+    while (i < b->adapters_n && strcmp(b->adapters[i].text, text) != 0) i++;
+    if (i == ADAPTERS_MOST)
+        return out_fail(err, SEGUE_ELIMIT, "requests: line %zu: more than %d different adapters; use several files", b->line,
+                        ADAPTERS_MOST);
+    if (i == b->adapters_n) {
+        segue_adapter *opened = NULL;
+        segue_status st = place_adapter_open(&opened, b->place->model, text, err);
+        if (st) return st;
+        b->adapters = out_realloc(b->adapters, (i + 1) * sizeof *b->adapters);
+        b->adapters[b->adapters_n++] = (struct named){out_strdup(text), opened};
+    }
+    q->adapters[q->adapters_n++] = b->adapters[i].adapter;
+    return SEGUE_OK;
+}
+
+/* A path, or several; null and false: none. */
+static segue_status take_adapters(struct batch *b, struct request *q, const json_t *v, segue_error *err)
+{
+    segue_status st = SEGUE_OK;
+    q->own_adapters = true;
+    if (json_is_null(v) || json_is_false(v)) return SEGUE_OK;
+    if (!json_is_array(v)) return take_adapter(b, q, json_string_value(v), err);
+    for (size_t i = 0; i < json_array_size(v) && !st; i++)
+        st = take_adapter(b, q, json_string_value(json_array_get(v, i)), err);
+    return st;
 }
 
 /* A conversation and its tools are values here, files on the command line. */
@@ -154,6 +199,8 @@ static segue_status read_line(struct batch *b, struct request *q, const char *li
                           "requests: line %zu: \"%.40s\" holds for the whole process; put it on the command "
                           "line",
                           b->line, key);
+        else if (!strcmp(key, "lora"))
+            st = take_adapters(b, q, v, err);
         else if (!strcmp(key, "messages") && json_is_array(v)) {
             json_t *request = json_object(), *copy = json_deep_copy(v);
             json_object_set_new(request, "messages", copy);
@@ -184,8 +231,8 @@ static segue_status start(struct batch *b, struct request *q, segue_error *err)
     opts.context = (size_t)args_number(&q->args, "context", 0);
     opts.plan = place_plan(b->place);
     opts.sampling = &q->choice.sampling;
-    opts.adapters = b->place->adapters;
-    opts.adapters_n = b->place->adapters_n;
+    opts.adapters = q->own_adapters ? q->adapters : b->place->adapters;
+    opts.adapters_n = q->own_adapters ? q->adapters_n : b->place->adapters_n;
     opts.spans = trace_spans(b->trace);
     opts.checkpoint_bytes = sessions_checkpoints(&q->args);
     opts.verify_rows = (size_t)args_number(&q->args, "verify", 0);
@@ -346,6 +393,11 @@ int requests_run(const struct args *args, struct place *place, struct trace *tra
         json_decref(b.queue[i]->id);
         free(b.queue[i]);
     }
+    for (size_t i = 0; i < b.adapters_n; i++) {
+        segue_adapter_close(b.adapters[i].adapter);
+        free(b.adapters[i].text);
+    }
+    free(b.adapters);
     free(b.queue);
     free(b.text.data);
     return code;

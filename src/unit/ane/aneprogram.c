@@ -38,6 +38,7 @@ void ane_discard(struct sg_program *p)
     for (int i = 0; i < 2; i++)
         if (p->x[i]) ops->surface_free(p->x[i]);
     if (p->info) ops->surface_free(p->info);
+    for (int i = 0; i < ANE_LORAS; i++) ane_lora_free(p, &p->loras[i]);
     sg_free(p->blobs);
     sg_ane_range_free(&p->range);
     sg_ane_cut_free(&p->cut[0]);
@@ -104,8 +105,9 @@ static segue_status measure(struct sg_program *p, struct ane_set *set, segue_err
         for (int side = 0; side < 2; side++)
             for (uint32_t k = 0; k < n[side]; k++) {
                 enum sg_ane_role role = sg_ane_role_of(ports[side][k].name);
-                most(role == SG_ANE_INFO ? &set->info_bytes : role == SG_ANE_STATE ? &set->state_bytes : &set->border_bytes,
-                     ports[side][k].surface_bytes);
+                uint64_t *const of[] = {[SG_ANE_X] = &set->border_bytes, [SG_ANE_INFO] = &set->info_bytes,
+                                        [SG_ANE_STATE] = &set->state_bytes, [SG_ANE_LORA] = &set->lora_bytes};
+                most(of[role], ports[side][k].surface_bytes);
             }
     }
     return SEGUE_OK;
@@ -157,8 +159,9 @@ static segue_status ready_surfaces(struct sg_program *p, struct ane_set *set, se
     if (p->base.unit->profile.equal_sizes) {
         most(&x, info);
         most(&x, set->state_bytes);
+        most(&x, set->lora_bytes);
         most(&x, p->surface_bytes);
-        info = set->state_bytes = x;
+        info = set->state_bytes = set->lora_bytes = x;
     }
     if (x > p->surface_bytes) {
         for (int i = 0; i < 2; i++) SG_TRY(surface(p, &p->x[i], x, err));
@@ -178,7 +181,7 @@ segue_status ane_set_of(struct sg_program *p, const struct sg_ane_shape *shape, 
     int at = 0;
     for (int i = 0; i < ANE_SETS; i++) {
         struct ane_set *s = p->sets[i];
-        if (s && s->shape.rows == shape->rows && s->shape.keys == shape->keys && s->kept == kept) {
+        if (s && s->shape.rows == shape->rows && s->shape.keys == shape->keys && s->shape.rank == shape->rank && s->kept == kept) {
             s->used = ++p->uses;
             *out = s;
             return ready_surfaces(p, s, err);

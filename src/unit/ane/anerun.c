@@ -92,17 +92,21 @@ static segue_status border(struct sg_run *run, const int32_t *values, uint32_t v
 
 /* --- a dispatch --- */
 
-static segue_status evaluate(struct sg_run *run, struct ane_set *set, struct sg_state *state, uint32_t part, int turn)
+static segue_status evaluate(struct sg_run *run, struct ane_set *set, const struct ane_lora *lora, struct sg_state *state,
+                             uint32_t part, int turn)
 {
     struct sg_program *p = run->program;
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(p->base.unit->device);
     const struct sg_ane_port *in, *out;
-    struct sg_ane_surface *ins[3], *outs[2];
+    struct sg_ane_surface *ins[4], *outs[2];
     uint32_t in_n, out_n;
     SG_TRY(ops->ports(set->programs[part], 0, &in, &in_n, &out, &out_n, run->host.err));
-    for (uint32_t i = 0; i < in_n && i < 3; i++) {
+    for (uint32_t i = 0; i < in_n && i < 4; i++) {
         enum sg_ane_role role = sg_ane_role_of(in[i].name);
-        ins[i] = role == SG_ANE_INFO ? p->info : role == SG_ANE_STATE ? state->now[part] : p->x[turn];
+        ins[i] = role == SG_ANE_INFO    ? p->info
+                 : role == SG_ANE_STATE ? state->now[part]
+                 : role == SG_ANE_LORA  ? lora->surfaces[part]
+                                        : p->x[turn];
     }
     for (uint32_t i = 0; i < out_n && i < 2; i++)
         outs[i] = sg_ane_role_of(out[i].name) == SG_ANE_STATE ? state->next[part] : p->x[!turn];
@@ -139,18 +143,21 @@ static uint32_t keys_for(uint64_t rows)
 }
 
 /* Rows [at, at + n) of the batch, which are the next of this span's state. */
-static segue_status dispatch(struct sg_run *run, struct sg_state *state, const struct sg_ane_shape *shape, uint32_t at,
+static segue_status dispatch(struct sg_run *run, const struct sg_span *span, const struct sg_ane_shape *shape, uint32_t at,
                              uint32_t n)
 {
     struct sg_program *p = run->program;
     const struct sg_ane_cut *cut = &p->cut[run->kept];
+    struct sg_state *state = span->state;
+    struct ane_lora *lora;
     struct ane_set *set;
     int turn = 0;
     SG_TRY(ane_set_of(p, shape, run->kept, &set, run->host.err));
     SG_TRY(ane_state_bring(state, p, shape->keys, set->state_bytes, &run->host_bytes, run->host.err));
+    SG_TRY(ane_lora_of(p, set, span, &lora, &run->host_bytes, run->host.err));
     SG_TRY(border(run, cut->parts[0].in, cut->parts[0].in_n, at, n, shape, p->x[0], 1));
     SG_TRY(inform(run, set, state->rows, n));
-    for (uint32_t i = 0; i < cut->parts_n; i++, turn = !turn) SG_TRY(evaluate(run, set, state, i, turn));
+    for (uint32_t i = 0; i < cut->parts_n; i++, turn = !turn) SG_TRY(evaluate(run, set, lora, state, i, turn));
     const struct sg_ane_part *last = &cut->parts[cut->parts_n - 1];
     return border(run, last->out, last->out_n, at, n, shape, p->x[turn], 0);
 }
@@ -169,17 +176,18 @@ static segue_status run_span(struct sg_run *run, uint32_t s, uint32_t at)
 {
     const struct sg_span *span = &run->own.spans[s];
     const struct sg_unit *u = run->program->base.unit;
+    uint32_t rank = ane_lora_columns(run->program, span);
     for (uint32_t done = 0; done < span->rows;) {
         uint32_t left = span->rows - done, rows = rows_for(u, left), n = left < rows ? left : rows;
         uint64_t end = span->state->rows + n;
-        struct sg_ane_shape shape = {rows, rows < SG_ANE_PAD ? SG_ANE_PAD : rows, ANE_KEYS_LEAST};
+        struct sg_ane_shape shape = {rows, rows < SG_ANE_PAD ? SG_ANE_PAD : rows, ANE_KEYS_LEAST, rank};
         if (run->host.g->slots_n) shape.keys = keys_for(end);
         if (shape.keys > ANE_KEYS_MOST)
             return sg_fail(run->host.err, SEGUE_ELIMIT, "run: ane: position %llu: programs hold %d keys; shorten the text",
                            (unsigned long long)end, ANE_KEYS_MOST);
         if (run->own.batch.cancel && atomic_load(run->own.batch.cancel))
             return sg_fail(run->host.err, SEGUE_ECANCELED, "run: ane: canceled by the caller");
-        if (run->program->cut[0].parts_n) SG_TRY(dispatch(run, span->state, &shape, at + done, n));
+        if (run->program->cut[0].parts_n) SG_TRY(dispatch(run, span, &shape, at + done, n));
         ane_state_turn(span->state, n);
         done += n;
         run->own.rows_done[s] = done;
@@ -234,6 +242,8 @@ static segue_status behind(struct sg_run *run)
             select_rows(run, op, out);
         else
             SG_TRY(ane_host_op(&run->host, op, out));
+        for (uint32_t s = 0, at = 0; s < run->own.batch.spans_n; at += run->own.spans[s++].wanted_n)
+            SG_TRY(ane_host_lora(&run->host, op, &run->own.spans[s], at, out));
     }
     return SEGUE_OK;
 }
@@ -302,7 +312,7 @@ static segue_status refuse(const struct sg_batch *b, segue_error *err)
 {
     for (uint32_t i = 0; i < b->spans_n; i++) {
         const struct sg_span *s = &b->spans[i];
-        const char *why = s->loras_n ? "adapters" : s->sampler || s->steps > 1 ? "choosing tokens" : NULL;
+        const char *why = s->sampler || s->steps > 1 ? "choosing tokens" : NULL;
         if (why) return sg_fail(err, SEGUE_EUNSUPPORTED, "run: ane: %s: not on this unit; use another", why);
     }
     return SEGUE_OK;

@@ -15,7 +15,7 @@
 #include "unit/pool.h"
 #include "unit/unit.h"
 
-enum { ANE_KEYS_LEAST = 512, ANE_KEYS_MOST = 4096, ANE_ROWS_MOST = 512, ANE_ROWS_LEAST = 32, ANE_SETS = 4 };
+enum { ANE_KEYS_LEAST = 512, ANE_KEYS_MOST = 4096, ANE_ROWS_MOST = 512, ANE_ROWS_LEAST = 32, ANE_SETS = 4, ANE_LORAS = 4 };
 
 struct sg_unit {
     struct sg_unit_base base;
@@ -38,9 +38,16 @@ struct ane_set {
     struct sg_ane_shape shape;
     struct sg_ane_info info;
     struct sg_ane_program **programs;   /* [parts_n] */
-    uint64_t info_bytes, border_bytes, state_bytes; /* what their surfaces need, the largest of each */
+    uint64_t info_bytes, border_bytes, state_bytes, lora_bytes; /* what their surfaces need, the largest of each */
     int kept;                           /* outputs of the graph live to the end */
     uint64_t used;                      /* for choosing which to let go */
+};
+/* Adapters as they lie on the engine: for all parts, in programs of one rank. */
+struct ane_lora {
+    uint64_t *ids;                      /* [n] */
+    uint32_t n, rank;
+    struct sg_ane_surface **surfaces;   /* [parts_n]; NULL: nothing is here */
+    uint64_t bytes, used;
 };
 struct sg_program {
     struct sg_program_base base;
@@ -57,6 +64,7 @@ struct sg_program {
     uint64_t surface_bytes, info_bytes;
     uint32_t info_keys;                 /* the surface info is of a dispatch of one row with these keys ... */
     uint64_t info_first;                /* ... at this position; info_keys 0: of another one */
+    struct ane_lora loras[ANE_LORAS];
     uint64_t uses;
 };
 segue_status ane_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_keep *keep,
@@ -69,6 +77,15 @@ segue_status ane_set_of(struct sg_program *p, const struct sg_ane_shape *shape, 
 /* Part i of a set: lowered, compiled unless the cache folder has it, loaded. */
 segue_status ane_part_load(struct sg_program *p, struct ane_set *set, uint32_t i, segue_error *err);
 segue_status ane_sources_hash(struct sg_program *p, segue_error *err);
+
+/* --- adapters --- */
+
+/* Columns that programs need for this span's adapters; 0: none of them changes this graph. */
+uint32_t ane_lora_columns(const struct sg_program *p, const struct sg_span *span);
+/* They on the engine, for programs of that set; NULL: the set has no rank. Valid until the next call. */
+segue_status ane_lora_of(struct sg_program *p, const struct ane_set *set, const struct sg_span *span, struct ane_lora **out,
+                         uint64_t *host_bytes, segue_error *err);
+void ane_lora_free(struct sg_program *p, struct ane_lora *l);
 
 /* --- states --- */
 
@@ -140,6 +157,8 @@ struct ane_host {
 segue_status ane_embed(struct ane_host *h, const struct sg_op *op, const int32_t *tokens, uint64_t first, uint32_t n,
                        float *out);
 segue_status ane_host_op(struct ane_host *h, const struct sg_op *op, float *out);
+/* Adds the adapters of a span, whose wanted rows begin with row `from` of out. */
+segue_status ane_host_lora(struct ane_host *h, const struct sg_op *op, const struct sg_span *span, uint32_t from, float *out);
 
 /* --- runs --- */
 

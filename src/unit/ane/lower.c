@@ -15,6 +15,7 @@ enum sg_ane_role sg_ane_role_of(const char *port)
 {
     size_t n = strlen(port);
     if (n > 5 && !strcmp(port + n - 5, "_info")) return SG_ANE_INFO;
+    if (n > 5 && !strcmp(port + n - 5, "_lora")) return SG_ANE_LORA;
     return n > 6 && !strcmp(port + n - 6, "_state") ? SG_ANE_STATE : SG_ANE_X;
 }
 
@@ -150,6 +151,8 @@ static void open_ports(struct sg_ane_lower *l)
     uint32_t x = input(l, "in_x", width, l->s);
     if (l->info->channels) l->info_port = input(l, "in_info", l->info->channels, l->shape->columns);
     if (l->part->slots_n) state = input(l, "in_state", channels, l->shape->keys);
+    int64_t lora = l->shape->rank ? (int64_t)sg_ane_lora_channels(l->g, l->part) : 0;
+    if (lora) l->lora = input(l, "in_lora", lora, l->shape->rank);
     if (l->info->channels) l->info_rows = first_columns(l, l->info_port);
     for (uint32_t i = 0; i < l->part->in_n; i++) {
         width = l->g->values[l->part->in[i]].width;

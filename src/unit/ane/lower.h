@@ -1,17 +1,18 @@
 /* lower.h: a part of a graph to a MIL program. Rows lie channels first: a value of `width` columns is
  * [1, width, 1, S] with a row of the run in each of the S places. Ports: x (values that enter, packed along the
- * channels), info (lowerinfo.h), state; out and the new state. SPDX-License-Identifier: MIT */
+ * channels), info (lowerinfo.h), state, and lora (lowerlora.h) where the shape has a rank; out and the new state. SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_LOWER_H
 #define SG_UNIT_ANE_LOWER_H
 
 #include "unit/ane/lowerblob.h"
 #include "unit/ane/lowercut.h"
 #include "unit/ane/lowerinfo.h"
+#include "unit/ane/lowerlora.h"
 #include "unit/ane/milbuild.h"
 
 /* What a port carries, known by the end of its name: names begin with a letter that sorts them by size (engines
  * bind by name, some by size). */
-enum sg_ane_role { SG_ANE_X, SG_ANE_INFO, SG_ANE_STATE };
+enum sg_ane_role { SG_ANE_X, SG_ANE_INFO, SG_ANE_STATE, SG_ANE_LORA };
 enum sg_ane_role sg_ane_role_of(const char *port);
 
 /* EUNSUPPORTED names the operation and the layer. *out is the caller's. Blobs grow by weights not yet there. */
@@ -32,6 +33,7 @@ struct sg_ane_lower {
     struct sg_ane_blobs *blobs;
     uint32_t *values;            /* [g->values_n] MIL value; SG_MIL_NONE: not there */
     uint32_t *states, *updated;  /* [g->slots_n] packed slots as they came, as they leave */
+    uint32_t lora;                  /* the port as it came */
     uint32_t info_port, info_rows;  /* the port as it came; its first S columns */
     uint32_t place, placed;      /* [1, 1, keys, S]; [1, 1, 1, keys]: 1 where a key stays */
     int64_t s;                   /* columns inside: 1 for one row, else those of the surfaces */
@@ -63,6 +65,8 @@ uint32_t sg_ane_unit_length(struct sg_ane_lower *l, uint32_t x, int64_t axis, do
 uint32_t sg_ane_lower_attend(struct sg_ane_lower *l, const struct sg_op *op);
 uint32_t sg_ane_lower_conv(struct sg_ane_lower *l, const struct sg_op *op);
 uint32_t sg_ane_lower_delta(struct sg_ane_lower *l, const struct sg_op *op);
+/* y with what adapters add to a linear operation of x. */
+uint32_t sg_ane_lower_lora(struct sg_ane_lower *l, const struct sg_op *op, uint32_t x, uint32_t y);
 uint32_t sg_ane_lower_rows(struct sg_ane_lower *l, const struct sg_op *op); /* norm, linear, rope, glu, ... */
 
 #define SG_ANE_SHAPE(...) (sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__}

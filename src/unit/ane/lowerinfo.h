@@ -12,6 +12,7 @@ struct sg_ane_shape {
     uint32_t rows;    /* logical rows of a dispatch: 1 or a multiple of 32 */
     uint32_t columns; /* of the surfaces: rows, at least 32 */
     uint32_t keys;    /* rows of K and V that a state holds; columns of the state */
+    uint32_t rank;    /* of adapters (lowerlora.h), a multiple of 32; 0: none */
 };
 
 /* Channels where each thing begins; UINT32_MAX: not there. */

@@ -75,7 +75,8 @@ static uint32_t linear(struct sg_ane_lower *l, const struct sg_op *op)
     int in = sg_ane_shift(l, op->in[0].value);
     uint32_t x = sg_ane_move_shift(l, sg_ane_operand_lying(l, &op->in[0]), in, in + inner);
     uint32_t w = sg_ane_weight(l, &p->weight, SG_ANE_AS_IS, SG_ANE_SHAPE(n, k, 1, 1));
-    uint32_t y = sg_ane_move_shift(l, sg_mil_build_conv(&l->b, x, w, 1), in + inner, out);
+    uint32_t y = sg_ane_lower_lora(l, op, x, sg_mil_build_conv(&l->b, x, w, 1));
+    y = sg_ane_move_shift(l, y, in + inner, out);
     if (p->bias.tensor >= 0) {
         uint32_t bias = sg_ane_weight(l, &p->bias, SG_ANE_AS_IS, SG_ANE_SHAPE(1, n, 1, 1));
         y = SG_ANE_BIN("add", y, sg_ane_move_shift(l, bias, 0, out));

@@ -1,0 +1,113 @@
+/* anelora.c: adapters on the unit `ane`: numbers in surfaces of their own, beside programs that have room for them. The
+ * last few sets of adapters stay there; another one is written over the one used longest ago, and nothing is compiled.
+ * SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "unit/ane/aneunit.h"
+
+void ane_lora_free(struct sg_program *p, struct ane_lora *l)
+{
+    const struct sg_ane_device_ops *ops = sg_ane_ops_of(p->base.unit->device);
+    for (uint32_t i = 0; l->surfaces && i < p->cut[0].parts_n; i++)
+        if (l->surfaces[i]) ops->surface_free(l->surfaces[i]);
+    sg_free(l->surfaces);
+    sg_free(l->ids);
+    *l = (struct ane_lora){0};
+}
+
+static int holds(const struct ane_lora *l, const struct sg_span *span, uint32_t rank, uint64_t bytes)
+{
+    if (!l->surfaces || l->n != span->loras_n || l->rank != rank || l->bytes != bytes) return 0;
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->ids[i] != span->loras[i]->id) return 0;
+    return 1;
+}
+
+static segue_status fill(struct sg_program *p, struct ane_lora *l, const struct sg_span *span, uint64_t *host_bytes,
+                         segue_error *err)
+{
+    const struct sg_ane_device_ops *ops = sg_ane_ops_of(p->base.unit->device);
+    const struct sg_graph *g = p->base.graph;
+    l->surfaces = sg_alloc((p->cut[0].parts_n + 1) * sizeof(struct sg_ane_surface *));
+    l->ids = sg_alloc((span->loras_n + (size_t)1) * sizeof *l->ids);
+    if (!l->surfaces || !l->ids) return sg_no_memory("adapters on ane", 0, err);
+    for (l->n = 0; l->n < span->loras_n; l->n++) l->ids[l->n] = span->loras[l->n]->id;
+    for (uint32_t i = 0; i < p->cut[0].parts_n; i++) {
+        const struct sg_ane_part *part = &p->cut[0].parts[i];
+        void *bytes;
+        if (!sg_ane_lora_channels(g, part)) continue;
+        SG_TRY(ops->surface_new(p->base.unit->device, l->bytes, &l->surfaces[i], err));
+        SG_TRY(ops->lock(l->surfaces[i], 1, &bytes, NULL, err));
+        segue_status status = sg_ane_lora_fill(g, part, span->loras, span->loras_n, l->rank, bytes, err);
+        ops->unlock(l->surfaces[i]);
+        SG_TRY(status);
+        *host_bytes += 2 * sg_ane_lora_channels(g, part) * l->rank;
+    }
+    return SEGUE_OK;
+}
+
+uint32_t ane_lora_columns(const struct sg_program *p, const struct sg_span *span)
+{
+    uint32_t rank = span->loras_n ? sg_ane_lora_rank(p->base.graph, span->loras, span->loras_n) : 0, columns = SG_ANE_PAD;
+    while (columns < rank) columns *= 2;
+    return rank ? columns : 0;
+}
+
+segue_status ane_lora_of(struct sg_program *p, const struct ane_set *set, const struct sg_span *span, struct ane_lora **out,
+                         uint64_t *host_bytes, segue_error *err)
+{
+    uint32_t rank = set->shape.rank;
+    struct ane_lora *oldest = &p->loras[0];
+    *out = NULL;
+    if (!rank) return SEGUE_OK;
+    for (uint32_t i = 0; i < ANE_LORAS; i++) {
+        struct ane_lora *l = &p->loras[i];
+        if (holds(l, span, rank, set->lora_bytes)) {
+            l->used = ++p->uses;
+            *out = l;
+            return SEGUE_OK;
+        }
+        if (l->used < oldest->used) oldest = l;
+    }
+    ane_lora_free(p, oldest);
+    *oldest = (struct ane_lora){.rank = rank, .bytes = set->lora_bytes};
+    segue_status status = fill(p, oldest, span, host_bytes, err);
+    if (status != SEGUE_OK) {
+        ane_lora_free(p, oldest);
+        return status;
+    }
+    oldest->used = ++p->uses;
+    *out = oldest;
+    return SEGUE_OK;
+}
+
+/* --- what the helper computes --- */
+
+/* out[n] += B (A x); low: [rank] */
+static void add_pair(const struct sg_lora_pair *pair, const struct sg_op *op, const float *x, float *low, float *out)
+{
+    uint32_t k = op->in[0].width;
+    for (uint32_t r = 0; r < pair->rank; r++) {
+        low[r] = 0;
+        for (uint32_t c = 0; c < k; c++) low[r] += pair->a[(size_t)r * k + c] * x[c];
+    }
+    const float *b = pair->b + (size_t)op->u.linear.weight.at * pair->rank;
+    for (uint32_t i = 0; i < op->u.linear.weight.rows; i++)
+        for (uint32_t r = 0; r < pair->rank; r++) out[i] += b[(size_t)i * pair->rank + r] * low[r];
+}
+
+segue_status ane_host_lora(struct ane_host *h, const struct sg_op *op, const struct sg_span *span, uint32_t from, float *out)
+{
+    const struct sg_tensor *t = op->code == SG_OP_LINEAR ? h->g->tensors[op->u.linear.weight.tensor] : NULL;
+    for (uint32_t i = 0; t && i < span->loras_n; i++) {
+        const struct sg_lora_pair *pair = sg_lora_find(span->loras[i], t);
+        if (!pair) continue;
+        float *low = sg_alloc(pair->rank * sizeof *low);
+        if (!low) return sg_no_memory("an adapter's row", pair->rank * sizeof *low, h->err);
+        uint32_t stride = h->g->values[op->in[0].value].width, n = op->u.linear.weight.rows;
+        for (uint32_t r = from; r < from + span->wanted_n; r++)
+            add_pair(pair, op, h->values[op->in[0].value] + (size_t)r * stride + op->in[0].at, low, out + (size_t)r * n);
+        sg_free(low);
+    }
+    return SEGUE_OK;
+}
