@@ -60,7 +60,7 @@ static segue_status fastest(char *spec, size_t cap, segue_error *err)
         size_t found = 0;
         if (table[i]->list(desc, ENTRIES_MAX, &found, NULL) != SEGUE_OK) continue;
         for (size_t j = 0; j < found && j < ENTRIES_MAX; j++) {
-            if (!desc[j].info.present || desc[j].info.simulated || desc[j].reference) continue;
+            if (!desc[j].info.present || desc[j].info.simulated || desc[j].reference || desc[j].named_only) continue;
             size_t len = strnlen(desc[j].info.spec, sizeof desc[j].info.spec);
             if (len >= cap) continue;
             memcpy(spec, desc[j].info.spec, len);

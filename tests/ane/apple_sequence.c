@@ -12,7 +12,11 @@
 
 #include "apple_double.h"
 #include "base/num.h"
+#include "unit/ane/aneunit.h"
 #include "unit/ane/blob.h"
+#include "unit/spec.h"
+
+extern const struct sg_unit_ops sg_unit_ane;
 
 #define T "tensor<fp16, [1, 32, 1, 32]>"
 static const char one_text[] =
@@ -329,6 +333,13 @@ static void ten_thousand_loads(void **state)
     all_gone("ten thousand loads");
 }
 
+static void *no_method(void *class, void *selector)
+{
+    (void)class;
+    (void)selector;
+    return NULL;
+}
+
 static void described(void **state)
 {
     char architecture[32];
@@ -350,11 +361,58 @@ static void described(void **state)
 #endif
 }
 
+/* The unit takes the device that the world offers, and the software engine where there is none or it is asked for. */
+static void unit_on_an_engine(void **state)
+{
+    static const struct {
+        const char *spec;
+        int world, simulated;
+        const char *says;
+    } cases[] = {{"ane", 1, 0, "limits of m4"},
+                 {"ane:profile=m1", 1, 0, "limits of m1"},
+                 {"ane:soft", 1, 1, "software engine, profile strict"},
+                 {"ane", 0, 1, "software engine, profile strict"},
+                 {"ane:compiles=3", 1, 0, NULL},
+                 {"ane:on_violation=faithful", 1, 0, NULL}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct sg_apple_world *w = double_begin(&(struct double_opts){0});
+        struct sg_unit_spec spec;
+        struct sg_unit_desc desc;
+        struct sg_unit *u = NULL;
+        segue_error err = {0};
+        assert_int_equal(sg_spec_parse(&spec, cases[i].spec, &err), SEGUE_OK);
+        segue_status s = ane_open_on(&u, &spec, cases[i].world ? w : NULL, &err);
+        if (cases[i].says) {
+            if (s != SEGUE_OK) fail_msg("%s: %s", cases[i].spec, err.text);
+            sg_unit_ane.describe(u, &desc);
+            assert_int_equal(desc.info.simulated, cases[i].simulated);
+            assert_int_equal(desc.named_only, 1);
+            assert_non_null(strstr(desc.info.features, cases[i].says));
+            sg_unit_ane.close(u);
+        } else {
+            assert_int_equal(s, SEGUE_EARG);
+            assert_non_null(strstr(err.text, "name ane:soft"));
+        }
+        all_gone(cases[i].spec);
+    }
+    const struct sg_apple_world *w = double_begin(&(struct double_opts){0});
+    struct sg_apple_world lacking = *w;
+    struct sg_unit_spec spec;
+    struct sg_unit *u = NULL;
+    segue_error err = {0};
+    lacking.class_method = no_method; /* a system that changed: refused, never the software engine in its place */
+    assert_int_equal(sg_spec_parse(&spec, "ane", &err), SEGUE_OK);
+    assert_int_equal(ane_open_on(&u, &spec, &lacking, &err), SEGUE_EUNIT);
+    assert_null(u);
+    all_gone("a changed system");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(whole_sequence), cmocka_unit_test(bound_by_name),
                                        cmocka_unit_test(each_failure),   cmocka_unit_test(paths_stay_inside),
                                        cmocka_unit_test(described),      cmocka_unit_test(ten_thousand_loads),
-                                       cmocka_unit_test(hang_is_bounded)};
+                                       cmocka_unit_test(hang_is_bounded),   cmocka_unit_test(unit_on_an_engine)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

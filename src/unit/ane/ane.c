@@ -1,5 +1,6 @@
 /* ane.c: the unit `ane`: its table and what it says of itself. Without an engine the software engine stands in: the
- * unit then says that it is simulated, and is used only when it is named. SPDX-License-Identifier: MIT */
+ * unit then says that it is simulated. Either is used only when it is named: the private interface has not run on a
+ * device yet. SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,20 +11,24 @@
 
 extern const struct sg_unit_ops sg_unit_ane;
 
-static void describe_one(struct sg_unit_desc *d, const char *spec, const char *profile)
+static void describe_one(struct sg_unit_desc *d, const char *spec, const char *profile, int software)
 {
-    *d = (struct sg_unit_desc){.lanes = 1, .half = 1};
+    *d = (struct sg_unit_desc){.lanes = 1, .half = 1, .named_only = 1};
     d->info.size = sizeof d->info;
-    d->info.built = d->info.present = d->info.simulated = 1;
+    d->info.built = d->info.present = 1;
+    d->info.simulated = software != 0;
     snprintf(d->info.spec, sizeof d->info.spec, "%.63s", spec);
     snprintf(d->info.kind, sizeof d->info.kind, "ane");
-    snprintf(d->info.features, sizeof d->info.features, "software engine, profile %s, fp16; simulated", profile);
+    snprintf(d->info.features, sizeof d->info.features,
+             software ? "software engine, profile %s, fp16; simulated" : "neural engine, limits of %s, fp16; private interface",
+             profile);
 }
 
 static segue_status ane_list(struct sg_unit_desc *out, size_t cap, size_t *n, segue_error *err)
 {
+    struct sg_apple_world world;
     (void)err;
-    if (cap) describe_one(out, "ane", "strict");
+    if (cap) describe_one(out, "ane", "strict", sg_apple_world_here(&world, NULL) != SEGUE_OK);
     *n = 1;
     return SEGUE_OK;
 }
@@ -80,22 +85,46 @@ static void ane_close(struct sg_unit *u)
     sg_free(u);
 }
 
-static segue_status ane_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
+/* The limits of programs follow the chip, where it says which it is: "h13g" is an h13. */
+static segue_status open_engine(struct sg_unit *u, const struct sg_unit_spec *spec, segue_error *err)
+{
+    char architecture[32];
+    uint32_t engines, cores;
+    if (sg_spec_value(spec, "on_violation") || sg_spec_value(spec, "compiles"))
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: on_violation and compiles are the software engine's; name ane:soft",
+                       spec->text);
+    sg_apple_describe(&u->world, architecture, &engines, &cores);
+    architecture[3] = 0;
+    if (!sg_spec_value(spec, "profile")) (void)sg_ane_profile_named(&u->profile, architecture, NULL);
+    return sg_apple_open(&u->device, &u->world, NULL, err);
+}
+
+segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, const struct sg_apple_world *world,
+                         segue_error *err)
 {
     struct sg_npu_opts o = {0};
+    int software = !world || sg_spec_value(spec, "") != NULL;
     struct sg_unit *u = sg_alloc(sizeof *u);
     if (!u) return sg_no_memory("unit ane", sizeof *u, err);
     u->base.ops = &sg_unit_ane;
     segue_status status = read_spec(spec, u, &o, err);
-    if (status == SEGUE_OK) status = sg_npu_open(&u->device, &o, err);
+    if (!software) u->world = *world;
+    if (status == SEGUE_OK) status = software ? sg_npu_open(&u->device, &o, err) : open_engine(u, spec, err);
     if (status == SEGUE_OK) status = sg_pool_open(&u->pool, o.threads, err);
     if (status != SEGUE_OK) {
         ane_close(u);
         return status;
     }
-    describe_one(&u->desc, spec->text, u->profile.name);
+    describe_one(&u->desc, spec->text, u->profile.name, software);
     *out = u;
     return SEGUE_OK;
+}
+
+static segue_status ane_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
+{
+    struct sg_apple_world world;
+    int real = sg_apple_world_here(&world, NULL) == SEGUE_OK;
+    return ane_open_on(out, spec, real ? &world : NULL, err);
 }
 
 static void ane_describe(const struct sg_unit *u, struct sg_unit_desc *out) { *out = u->desc; }

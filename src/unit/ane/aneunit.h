@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include "unit/ane/anekeep.h"
+#include "unit/ane/apple.h"
 #include "unit/ane/device.h"
 #include "unit/ane/lower.h"
 #include "unit/ane/lowerrange.h"
@@ -20,6 +21,7 @@ enum { ANE_KEYS_LEAST = 512, ANE_KEYS_MOST = 4096, ANE_ROWS_MOST = 512, ANE_ROWS
 struct sg_unit {
     struct sg_unit_base base;
     struct sg_unit_desc desc;
+    struct sg_apple_world world; /* of a real engine */
     struct sg_ane_profile profile;
     struct sg_ane_device *device;
     struct sg_pool *pool;   /* the helper's threads */
@@ -28,6 +30,9 @@ struct sg_unit {
     uint32_t layers;        /* of every program; 0: as many as fit (lowercut.h) */
     struct sg_program *first; /* all programs of this unit */
 };
+/* On the engine of this world, or on the software engine where world is NULL or the spec says soft. */
+segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, const struct sg_apple_world *world,
+                         segue_error *err);
 /* What a spent budget of compiles asks for: everything unloaded, a new process. EUNSUPPORTED on a real engine. */
 segue_status ane_restart(struct sg_unit *u, segue_error *err);
 
