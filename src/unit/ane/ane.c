@@ -74,6 +74,7 @@ static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u
     if (u->rows > 1 && (u->rows < 32 || (u->rows & (u->rows - 1))))
         return sg_fail(err, SEGUE_EARG, "open unit: %s: rows=%u; give 1, 32, 64, 128, 256 or 512", spec->text, u->rows);
     u->profile = o->profile;
+    u->delta = o->delta ? ANE_DELTA_ASKED : ANE_DELTA_OFF;
     return SEGUE_OK;
 }
 
@@ -170,6 +171,7 @@ const struct sg_unit_ops sg_unit_ane = {
     .footprint = ane_footprint,
     .compiles = ane_compiles,
     .kept = ane_kept,
+    .weight_put = ane_weight_put,
     .start = ane_start,
     .wait = ane_wait,
     .state_new = ane_state_new,

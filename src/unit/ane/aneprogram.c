@@ -113,15 +113,19 @@ static segue_status measure(struct sg_program *p, struct ane_set *set, segue_err
     return SEGUE_OK;
 }
 
+void ane_sets_drop(struct sg_program *p)
+{
+    for (int i = 0; i < ANE_SETS; i++) {
+        set_free(p, p->sets[i]);
+        p->sets[i] = NULL;
+    }
+}
+
 segue_status ane_restart(struct sg_unit *u, segue_error *err)
 {
     if (!sg_ane_ops_of(u->device)->software)
         return sg_fail(err, SEGUE_ELIMIT, "compile: ane: the compiles of this process are spent; start it again");
-    for (struct sg_program *p = u->first; p; p = p->after)
-        for (int i = 0; i < ANE_SETS; i++) {
-            set_free(p, p->sets[i]);
-            p->sets[i] = NULL;
-        }
+    for (struct sg_program *p = u->first; p; p = p->after) ane_sets_drop(p);
     return sg_npu_restart(u->device, err);
 }
 

@@ -18,6 +18,9 @@
 
 enum { ANE_KEYS_LEAST = 512, ANE_KEYS_MOST = 4096, ANE_ROWS_MOST = 512, ANE_ROWS_LEAST = 32, ANE_SETS = 4, ANE_LORAS = 4 };
 
+/* weights=delta, and whether reloading patched files was found to work. */
+enum { ANE_DELTA_OFF, ANE_DELTA_ASKED, ANE_DELTA_PROVEN, ANE_DELTA_REFUTED };
+
 struct sg_unit {
     struct sg_unit_base base;
     struct sg_unit_desc desc;
@@ -27,6 +30,7 @@ struct sg_unit {
     struct sg_pool *pool;   /* the helper's threads */
     uint32_t rows;          /* of every dispatch; 0: as the run wants */
     uint32_t by_weights;    /* range=weights: values are divided by powers of two that the weights ask for */
+    uint32_t delta;         /* ANE_DELTA_* */
     uint32_t layers;        /* of every program; 0: as many as fit (lowercut.h) */
     struct sg_program *first; /* all programs of this unit */
 };
@@ -82,6 +86,10 @@ segue_status ane_set_of(struct sg_program *p, const struct sg_ane_shape *shape, 
 /* Part i of a set: lowered, compiled unless the cache folder has it, loaded. */
 segue_status ane_part_load(struct sg_program *p, struct ane_set *set, uint32_t i, segue_error *err);
 segue_status ane_sources_hash(struct sg_program *p, segue_error *err);
+
+/* Everything unloaded; the next run compiles again. */
+void ane_sets_drop(struct sg_program *p);
+segue_status ane_weight_put(struct sg_program *p, uint32_t tensor, const float *in, segue_error *err);
 
 /* --- adapters --- */
 

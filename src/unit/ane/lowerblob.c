@@ -85,6 +85,31 @@ segue_status sg_ane_blob_of(struct sg_ane_blobs *b, const struct sg_graph *g, co
     return SEGUE_OK;
 }
 
+segue_status sg_ane_blob_patch(struct sg_ane_blobs *b, const struct sg_graph *g, uint32_t tensor, const float *in, uint32_t *n,
+                               segue_error *err)
+{
+    *n = 0;
+    for (uint32_t i = 0; i < b->n; i++) {
+        const struct sg_ane_stored *s = &b->list[i];
+        struct sg_blob blob;
+        if (s->weight.tensor != (int32_t)tensor) continue;
+        SG_TRY(own_file(b, err));
+        SG_TRY(sg_blob_at(&blob, (const uint8_t *)b->file.data, b->file.len, s->record, b->path, err));
+        uint64_t cols = g->tensors[tensor]->cols;
+        float *row = sg_alloc((size_t)cols * sizeof *row);
+        if (!row) return sg_no_memory("a row of a weight", (size_t)cols * sizeof *row, err);
+        uint16_t *out = (uint16_t *)(void *)(b->file.data + blob.offset);
+        for (uint32_t r = 0; r < s->weight.rows; r++) {
+            memcpy(row, in + ((size_t)s->weight.at + r) * cols, (size_t)cols * sizeof *row);
+            apply(s->form, row, cols);
+            sg_compress_fp16(row, cols, out + (size_t)r * cols, &b->range);
+        }
+        sg_free(row);
+        ++*n;
+    }
+    return SEGUE_OK;
+}
+
 void sg_ane_blobs_free(struct sg_ane_blobs *b)
 {
     if (!b->borrowed) sg_buf_free(&b->file);

@@ -32,6 +32,10 @@ struct sg_ane_blobs {
 /* The blob of a weight, made when it is asked for the first time; valid until the next call. EMEMORY, ELIMIT. */
 segue_status sg_ane_blob_of(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_weight *w,
                             enum sg_ane_form form, struct sg_ane_stored **out, segue_error *err);
+/* Other numbers for a tensor, [rows, cols] as the graph's: every blob made of it is written again, where it stands.
+ * *n: how many. EMEMORY. */
+segue_status sg_ane_blob_patch(struct sg_ane_blobs *b, const struct sg_graph *g, uint32_t tensor, const float *in, uint32_t *n,
+                               segue_error *err);
 void sg_ane_blobs_free(struct sg_ane_blobs *b);
 
 #endif

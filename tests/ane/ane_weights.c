@@ -1,0 +1,154 @@
+/* ane_weights.c: weights of programs that stand: compiled ones stay as they were; a change compiles again, or reloads
+ * patched files where a canary has shown that this works.
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "../api/tiny.h"
+#include "engine/engine.h"
+#include "engine/units.h"
+#include "segue.h"
+#include "unit/ane/aneunit.h"
+
+static segue_model *model;
+static segue_error err;
+
+static void ok_(segue_status s, const char *what, int line)
+{
+    if (s != SEGUE_OK) fail_msg("line %d: %s: %d: %s", line, what, s, err.text);
+}
+#define OK(call) ok_(call, #call, __LINE__)
+
+static int open_model(void **state)
+{
+    (void)state;
+    char folder[512];
+    tiny_folder(folder, sizeof folder, "weights", tiny_models[0].name);
+    return !tiny_write(&tiny_models[0], folder, 7) || segue_model_open(&model, folder, NULL, &err) != SEGUE_OK;
+}
+
+static int close_model(void **state)
+{
+    (void)state;
+    segue_model_close(model);
+    tiny_remove("weights");
+    return 0;
+}
+
+struct place {
+    segue_unit *unit;
+    segue_engine *engine;
+    struct sg_program *program;
+    uint32_t tensor;
+    float *doubled;
+};
+
+static void open_place(struct place *p, const char *spec)
+{
+    OK(segue_unit_open(&p->unit, spec, &err));
+    OK(segue_engine_open(&p->engine, model, &p->unit, 1, NULL, &err));
+    p->program = p->engine->stretches->program;
+    const struct sg_graph *g = p->program->base.graph;
+    for (p->tensor = 0; !strstr(g->tensors[p->tensor]->name, "layers.1.mlp.down_proj"); p->tensor++) {}
+    const struct sg_tensor *t = g->tensors[p->tensor];
+    p->doubled = malloc((size_t)(t->rows * t->cols) * sizeof(float));
+    for (uint64_t r = 0; r < t->rows; r++) sg_tensor_row(t, r, 0, t->cols, p->doubled + r * t->cols);
+    for (uint64_t i = 0; i < t->rows * t->cols; i++) p->doubled[i] *= 2;
+}
+
+static void close_place(struct place *p)
+{
+    free(p->doubled);
+    segue_engine_close(p->engine);
+    segue_unit_close(p->unit);
+}
+
+static void logits_of(struct place *p, float out[TINY_VOCAB])
+{
+    static const int32_t text[] = {5, 17, 3, 60, 41};
+    segue_session *s = NULL;
+    size_t n;
+    OK(segue_session_open(&s, p->engine, NULL, &err));
+    OK(segue_session_append(s, text, 5, &err));
+    OK(segue_session_prefill(s, 0, NULL, &err));
+    OK(segue_session_logits(s, out, TINY_VOCAB, &n, &err));
+    segue_session_close(s);
+}
+
+static uint64_t compiles_of(const struct place *p) { return atomic_load(&p->program->compiles); }
+
+static void three_ways(void **state)
+{
+    (void)state;
+    static float before[TINY_VOCAB], anew[TINY_VOCAB], after[TINY_VOCAB];
+    static const struct {
+        const char *spec;
+        uint32_t pretend; /* weights=delta on a device that keeps what it compiled */
+        uint32_t found;
+    } cases[] = {{"ane:soft,threads=2", 0, ANE_DELTA_OFF},
+                 {"ane:soft,threads=2,weights=delta", 0, ANE_DELTA_PROVEN},
+                 {"ane:soft,threads=2", 1, ANE_DELTA_REFUTED}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct place p;
+        open_place(&p, cases[i].spec);
+        if (cases[i].pretend) p.program->base.unit->delta = ANE_DELTA_ASKED;
+        logits_of(&p, before);
+        assert_int_equal(sg_ops_of(p.program)->weight_put(p.program, UINT32_MAX, p.doubled, &err), SEGUE_EARG);
+        OK(sg_ops_of(p.program)->weight_put(p.program, p.tensor, p.doubled, &err));
+        uint64_t compiles = compiles_of(&p);
+        logits_of(&p, after);
+        assert_int_equal(p.program->base.unit->delta, cases[i].found);
+        if (cases[i].found == ANE_DELTA_PROVEN)
+            assert_int_equal(compiles_of(&p), compiles);
+        else
+            assert_true(compiles_of(&p) > compiles);
+        assert_memory_not_equal(before, after, sizeof after);
+        if (!i) memcpy(anew, after, sizeof anew);
+        assert_memory_equal(anew, after, sizeof after);
+        close_place(&p);
+    }
+}
+
+/* Bytes of a blob file that change under a loaded program change nothing, on either kind of engine. */
+static void baked_weights_stay(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"ane:soft,threads=2", "ane:soft,threads=2,weights=delta"};
+    static float before[TINY_VOCAB], after[TINY_VOCAB];
+    for (size_t i = 0; i < 2; i++) {
+        struct place p;
+        uint32_t n;
+        open_place(&p, specs[i]);
+        logits_of(&p, before);
+        OK(sg_ane_blob_patch(&p.program->blobs[0], p.program->base.graph, p.tensor, p.doubled, &n, &err));
+        assert_int_equal(n, 1);
+        logits_of(&p, after);
+        assert_memory_equal(before, after, sizeof after);
+        close_place(&p);
+    }
+}
+
+/* What the helper reads from the file cannot be put. */
+static void helpers_weights(void **state)
+{
+    (void)state;
+    struct place p;
+    open_place(&p, "ane:soft,threads=2");
+    const struct sg_graph *g = p.program->base.graph;
+    uint32_t t = 0;
+    while (!strstr(g->tensors[t]->name, "embed_tokens")) t++;
+    assert_int_equal(sg_ops_of(p.program)->weight_put(p.program, t, p.doubled, &err), SEGUE_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, "embed_tokens"));
+    close_place(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(three_ways), cmocka_unit_test(baked_weights_stay),
+                                       cmocka_unit_test(helpers_weights)};
+    return cmocka_run_group_tests(tests, open_model, close_model);
+}
