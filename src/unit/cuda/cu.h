@@ -142,6 +142,7 @@ struct cu_step {
     const struct sg_op *glu;   /* product: what is done with both */
     const struct sg_op *after; /* product: activation or convolution of part after_part, which nothing else reads */
     uint32_t after_part;
+    int for_next; /* product with glu: only the next step reads it, and takes it narrowed to the same 16 bits */
     const struct sg_op *q_norm, *k_norm, *q_rope, *k_rope, *attend; /* prepare */
 };
 

@@ -171,8 +171,8 @@ static segue_status narrow_x(struct cu_pass *p, const struct cu_step *s, uint32_
 {
     struct sg_unit *u = p->program->base.unit;
     const struct sg_op *norm =
-        s->norm && s->norm->u.norm.groups == 1 && s->norm->in[1].value < 0 ? s->norm : NULL;
-    if (s->norm && !norm) { /* by heads or with a gate: into its own value first */
+        s->norm && (s->norm->u.norm.groups > 1 || s->norm->in[1].value < 0) ? s->norm : NULL;
+    if (s->norm && !norm) { /* as a whole with a gate: into its own value first */
         struct cu_step apart = {.kind = CU_STEP_OP, .op = s->norm};
         SG_TRY(cu_issue(p, &apart));
     }
@@ -242,12 +242,34 @@ static segue_status multiply_many(struct cu_pass *p, const struct sg_op *op, uin
                      128, 0, &g);
 }
 
+/* Gate * up, narrowed for the step behind this one. */
+static segue_status narrow_glu(struct cu_pass *p, const struct cu_step *s, uint32_t rows, uint32_t bf16)
+{
+    struct sg_unit *u = p->program->base.unit;
+    struct ck_narrow a = {.x = cu_view_of(p, &s->glu->in[0]),
+                          .x2 = cu_view_of(p, &s->glu->in[1]),
+                          .act = s->glu->u.glu.act,
+                          .rows = rows,
+                          .bf16 = bf16,
+                          .norm = {.groups = 1}};
+    a.k = a.x.width;
+    SG_TRY(cu_grow(u, &p->lane->narrow, &p->lane->narrow_n, (size_t)rows * a.k * 2 + 256, "room of a run",
+                   p->err));
+    a.y = (void *)(uintptr_t)p->lane->narrow;
+    p->narrowed = out_of(p, s->glu).p;
+    p->narrowed_norm = NULL;
+    p->narrowed_bf16 = bf16;
+    p->narrowed_by = s->glu->out;
+    return cu_launch(p, u->k.narrow, rows, 1, 1, 256, 0, &a);
+}
+
 static segue_status product_many(struct cu_pass *p, const struct cu_step *s, uint32_t rows)
 {
     uint32_t bf16 = weight(p, s->parts[0])->w.kind != CK_F16;
     SG_TRY(narrow_x(p, s, rows, bf16));
     for (uint32_t i = 0; i < s->parts_n; i++) SG_TRY(multiply_many(p, s->parts[i], rows, bf16));
     if (!s->glu) return SEGUE_OK;
+    if (s->for_next) return narrow_glu(p, s, rows, bf16);
     struct cu_step apart = {.kind = CU_STEP_OP, .op = s->glu};
     return cu_issue(p, &apart);
 }

@@ -2,7 +2,8 @@
  * a row, how large a tile is, how many of them lie in shared memory. SPDX-License-Identifier: MIT */
 #include "unit/cuda/cu.h"
 
-enum { WARPS = 8 };
+/* Larger products are bound by arithmetic here and take k_gemv.cu: bytes a multiprocessor, measured. */
+enum { WARPS = 8, MOST = 512 << 10, MOST_QUANTISED = 256 << 10 };
 
 static int aligned(const void *p) { return ((uintptr_t)p & 15) == 0; }
 
@@ -95,6 +96,8 @@ int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struc
     while (1u << out->a.outs_log < outs) out->a.outs_log++;
     out->a.stage_bytes = (per * (g->pitch + scale_bytes) + 127) / 128 * 128;
     out->blocks = out->a.tiles < u->sms ? out->a.tiles : u->sms;
+    uint64_t bytes = (uint64_t)out->a.tiles * out->a.stage_bytes / u->sms;
+    if (bytes > (kind < CK_Q8 ? MOST : MOST_QUANTISED)) return 0;
     uint32_t most = (out->a.tiles + out->blocks - 1) / out->blocks,
              room = kind < CK_Q8 ? u->stream : u->stream * 9 / 5,
              fit = room * 1024 / out->a.stage_bytes; /* quantised: all ahead beats two blocks side by side */

@@ -244,6 +244,20 @@ static void find_steps(struct plan *f)
     }
 }
 
+/* Gate * up that only the next product reads goes to it narrowed, without a stop in memory. */
+static void find_for_next(const struct plan *f)
+{
+    for (uint32_t i = 0; i + 1 < f->p->fused_n; i++) {
+        struct cu_step *s = &f->p->fused[i], *next = s + 1;
+        if (s->kind != CU_STEP_PRODUCT || next->kind != CU_STEP_PRODUCT || !s->glu || next->norm) continue;
+        int32_t value = s->glu->out;
+        uint32_t kind = weight(f, s->parts[0])->w.kind, other = weight(f, next->parts[0])->w.kind;
+        s->for_next = !f->kept[value] && f->readers[value] == next->parts_n && next->op->in[0].value == value &&
+                      is_whole(f, &next->op->in[0]) && kind != CK_F32 && other != CK_F32 &&
+                      (kind == CK_F16) == (other == CK_F16);
+    }
+}
+
 /* --- places --- */
 
 /* The lowest columns that no value alive at the same time has. */
@@ -290,6 +304,7 @@ segue_status cu_fuse(struct sg_program *p, segue_error *err)
     if (ok) {
         find_lives(&f);
         find_steps(&f);
+        find_for_next(&f);
         find_places(&f);
     }
     sg_arena_free(&arena);

@@ -2,8 +2,8 @@
  *
  * delta: a warp owns 4 columns of one head's S [dk][dv] and keeps them in registers over all rows of its
  * span: lane l holds rows l, l + 32, ... With S' = e^g S the new output is S'^T q + (k . q) d, so both
- * products with the old state are reduced together: one butterfly of 6 exchanges per token. Prefill takes four
- * tokens a step (delta_tiles). Decoding moves 2 * 4 * dk * dv bytes a head, mostly through L2.
+ * products with the old state are reduced together: one butterfly of 6 exchanges per token. Prefill takes
+ * four tokens a step (delta_tiles). Decoding moves 2 * 4 * dk * dv bytes a head, mostly through L2.
  * SPDX-License-Identifier: MIT */
 #include "k_common.cuh"
 
@@ -166,8 +166,8 @@ __device__ __forceinline__ numbers_of bring_row(const ck_delta &a, uint32_t t, u
     return n;
 }
 
-/* Where the rows of q and k made ready lie: [t][key head][2 * dk], then [t][v head][NUMBERS]: decay, beta, k . q, and for
- * the up to three rows m before t in its group of FOUR of the span: k of m . k, k of m . q. */
+/* Where the rows of q and k made ready lie: [t][key head][2 * dk], then [t][v head][NUMBERS]: decay, beta, k
+ * . q, and for the up to three rows m before t in its group of FOUR of the span: k of m . k, k of m . q. */
 enum { NUMBERS = CK_DELTA_NUMBERS, FOUR = 4 };
 template <int R> __device__ __forceinline__ void make_ready(const ck_delta &a)
 {
@@ -305,12 +305,12 @@ template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
 
 enum { TILE = 16, WARPS = 4 };
 
-/* Many rows of one head of width 128, made ready: the block's 4 warps share q and k, which come into shared memory 16 rows
- * at a time while the 16 before are worked on. Four rows are one step: with S the state before them, G_t the product of
- * their decays up to t and G_st that of the rows s + 1 .. t,
- *   d_t = beta_t (v_t - G_t S^T k_t - sum over s < t of G_st (k_s . k_t) d_s)
- *   y_t = G_t S^T q_t + sum over s <= t of G_st (k_s . q_t) d_s,   S <- G_4 S + sum of G_s4 k_s d_s^T
- * so that all eight products with S are reduced together. Rows beyond the last are nothing: decay 1, all else 0. */
+/* Many rows of one head of width 128, made ready: the block's 4 warps share q and k, which come into shared
+ * memory 16 rows at a time while the 16 before are worked on. Four rows are one step: with S the state before
+ * them, G_t the product of their decays up to t and G_st that of the rows s + 1 .. t, d_t = beta_t (v_t - G_t
+ * S^T k_t - sum over s < t of G_st (k_s . k_t) d_s) y_t = G_t S^T q_t + sum over s <= t of G_st (k_s . q_t)
+ * d_s,   S <- G_4 S + sum of G_s4 k_s d_s^T so that all eight products with S are reduced together. Rows
+ * beyond the last are nothing: decay 1, all else 0. */
 template <int R> __device__ __forceinline__ void delta_tiles(const ck_delta &a)
 {
     __shared__ __align__(16) float qk[2][TILE][64 * R], vs[2][TILE][CK_DELTA_TILED],
@@ -340,11 +340,13 @@ template <int R> __device__ __forceinline__ void delta_tiles(const ck_delta &a)
                 *reinterpret_cast<float4 *>(&qk[to][r][c]) = make_float4(0, 0, 0, 0);
         }
         for (uint32_t i = threadIdx.x; i < TILE * WIDE; i += 128) {
-            uint32_t r = i / WIDE, c = i % WIDE, t = tile * TILE + r, v = c < NUMBERS / 4 ? 0 : c - NUMBERS / 4;
+            uint32_t r = i / WIDE, c = i % WIDE, t = tile * TILE + r,
+                     v = c < NUMBERS / 4 ? 0 : c - NUMBERS / 4;
             float *put = c < NUMBERS / 4 ? &numbers[to][r][4 * c] : &vs[to][r][4 * v];
-            const float *from = c < NUMBERS / 4
-                                    ? scalars + ((size_t)(t0 + t) * a.v_heads + h) * NUMBERS + 4 * c
-                                    : a.in[2].p + (size_t)(t0 + t) * a.in[2].stride + (size_t)h * a.dv + j0 + 4 * v;
+            const float *from =
+                c < NUMBERS / 4
+                    ? scalars + ((size_t)(t0 + t) * a.v_heads + h) * NUMBERS + 4 * c
+                    : a.in[2].p + (size_t)(t0 + t) * a.in[2].stride + (size_t)h * a.dv + j0 + 4 * v;
             if (t < n && (reinterpret_cast<uintptr_t>(from) & 15) == 0)
                 copy_later(put, from);
             else if (t < n)
@@ -362,7 +364,8 @@ template <int R> __device__ __forceinline__ void delta_tiles(const ck_delta &a)
         uint32_t in = tile & 1;
 #pragma unroll 1
         for (uint32_t r0 = 0; r0 < TILE; r0 += FOUR) {
-            float k[FOUR][R], sums[FOUR], d[FOUR], G = 1; /* sums: lanes 0 to 15 S^T k of both columns, then S^T q */
+            float k[FOUR][R], sums[FOUR], d[FOUR],
+                G = 1; /* sums: lanes 0 to 15 S^T k of both columns, then S^T q */
             float2 w[FOUR];
 #pragma unroll
             for (int t = 0; t < FOUR; t++) {

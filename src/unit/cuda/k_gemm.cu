@@ -12,7 +12,25 @@ __device__ __forceinline__ void put16(void *y, size_t i, float v, uint32_t bf16)
         static_cast<__half *>(y)[i] = __float2half_rn(v);
 }
 
-/* A block per row: x (normalised when asked) -> 16 bits, dense. */
+/* One row of groups, each normalised by a warp, with an optional gate. */
+__device__ __forceinline__ void narrow_groups(const ck_narrow &a, const float *x, size_t to, uint32_t t)
+{
+    uint32_t group = a.k / a.norm.groups, lane = threadIdx.x & 31;
+    const float *gate = a.norm.gate.p ? a.norm.gate.p + (size_t)t * a.norm.gate.stride : nullptr;
+    float plus = a.norm.plus_one && a.norm.weight ? 1.0f : 0.0f;
+    for (uint32_t h = threadIdx.x >> 5; h < a.norm.groups; h += blockDim.x >> 5) {
+        float squares = 0;
+        for (uint32_t e = lane; e < group; e += 32) squares = fmaf(x[h * group + e], x[h * group + e], squares);
+        float inverse = rsqrtf(warp_sum(squares) / group + a.norm.eps);
+        for (uint32_t e = lane; e < group; e += 32) {
+            float v = x[h * group + e], w = a.norm.weight ? a.norm.weight[e] : 1;
+            put16(a.y, to + h * group + e,
+                  gate ? gated(v, inverse, plus, w, gate[h * group + e]) : v * inverse * (plus + w), a.bf16);
+        }
+    }
+}
+
+/* A block per row: x (normalised, or activated and multiplied, when asked) -> 16 bits, dense. */
 extern "C" __global__ void narrow(const __grid_constant__ ck_narrow a)
 {
     __shared__ float room[32];
@@ -21,6 +39,13 @@ extern "C" __global__ void narrow(const __grid_constant__ ck_narrow a)
     uint32_t t = blockIdx.x;
     const float *x = a.x.p + (size_t)t * a.x.stride;
     float mean = 0, inverse = 1;
+    if (a.x2.p) {
+        const float *x2 = a.x2.p + (size_t)t * a.x2.stride;
+        for (uint32_t e = threadIdx.x; e < a.k; e += blockDim.x)
+            put16(a.y, (size_t)t * a.k + e, activate(a.act, x[e]) * x2[e], a.bf16);
+        return;
+    }
+    if (a.norm.groups > 1) return narrow_groups(a, x, (size_t)t * a.k, t);
     if (a.norm.present) {
         float sum = 0, squares = 0;
         if (a.norm.layer) {

@@ -454,9 +454,9 @@ template <int KIND, int P> __device__ __forceinline__ void stream(const ck_strea
     own_x<P, N> x, w, gate;
     ending e;
     uint32_t at[R], own = lane >> 3;
-    uint32_t put = !g.glu        ? team * R + own
+    uint32_t put = !g.glu                       ? team * R + own
                    : own < (R == 1 ? 1 : R / 2) ? team * (R / 2) + own
-                                 : outs + team * (R / 2) + own - R / 2;
+                                                : outs + team * (R / 2) + own - R / 2;
     find_ending<WHOLE>(a, 0, e);
     if (P * N <= EARLY && g.norm.present)
         load_x(w, g.norm.weight, g.k, part, split, g.norm.groups > 1 ? g.k / g.norm.groups : 0, 1);
@@ -536,6 +536,7 @@ __device__ __forceinline__ void stream(const ck_stream &) {} /* no bulk copies: 
         stream<CK_##KIND, P>(a);                                       \
     }
 STREAM(F32, 1)
-STREAM(F32, 2) STREAM(F32, 4) STREAM(F32, 8) STREAM(F16, 1) STREAM(F16, 2) STREAM(F16, 4) STREAM(F16, 8)
-    STREAM(BF16, 1) STREAM(BF16, 2) STREAM(BF16, 4) STREAM(BF16, 8) STREAM(Q8, 1) STREAM(Q8, 2) STREAM(Q8, 4)
-        STREAM(Q4, 1) STREAM(Q4, 2) STREAM(G8, 1) STREAM(G8, 2) STREAM(G8, 4) STREAM(G4, 1) STREAM(G4, 2)
+STREAM(F32, 2)
+STREAM(F32, 4) STREAM(F32, 8) STREAM(F16, 1) STREAM(F16, 2) STREAM(F16, 4) STREAM(F16, 8) STREAM(BF16, 1)
+    STREAM(BF16, 2) STREAM(BF16, 4) STREAM(BF16, 8) STREAM(Q8, 1) STREAM(Q8, 2) STREAM(Q8, 4) STREAM(Q4, 1)
+        STREAM(Q4, 2) STREAM(G8, 1) STREAM(G8, 2) STREAM(G8, 4) STREAM(G4, 1) STREAM(G4, 2)

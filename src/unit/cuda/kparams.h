@@ -224,8 +224,9 @@ struct ck_lora {
     float *low;
     uint32_t rank, from, to, k, n, at;
 };
-struct ck_narrow {
-    struct ck_view x;
+struct ck_narrow { /* x2 present: act(x) * x2 */
+    struct ck_view x, x2;
+    uint32_t act;
     void *y, *low; /* low: y's rounding errors, or NULL */
     uint32_t rows, k, bf16;
     struct ck_norm norm;
