@@ -327,6 +327,25 @@ __device__ __forceinline__ uint4 shared_piece(uint32_t at)
     return v;
 }
 
+/* Four pieces, asked for before the first is used: by itself the compiler would rather save their registers.
+ */
+__device__ __forceinline__ void shared_pieces(const uint32_t (&at)[4], uint4 (&v)[4])
+{
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%16];\n"
+                 "ld.shared.v4.u32 {%4,%5,%6,%7}, [%17];\n"
+                 "ld.shared.v4.u32 {%8,%9,%10,%11}, [%18];\n"
+                 "ld.shared.v4.u32 {%12,%13,%14,%15}, [%19];"
+                 : "=r"(v[0].x), "=r"(v[0].y), "=r"(v[0].z), "=r"(v[0].w), "=r"(v[1].x), "=r"(v[1].y),
+                   "=r"(v[1].z), "=r"(v[1].w), "=r"(v[2].x), "=r"(v[2].y), "=r"(v[2].z), "=r"(v[2].w),
+                   "=r"(v[3].x), "=r"(v[3].y), "=r"(v[3].z), "=r"(v[3].w)
+                 : "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]));
+}
+template <int R> __device__ __forceinline__ void shared_pieces(const uint32_t (&at)[R], uint4 (&v)[R])
+{
+#pragma unroll
+    for (int j = 0; j < R; j++) v[j] = shared_piece(at[j]);
+}
+
 /* {scale, offset} of piece c of the row whose scales begin at `at`. */
 template <int KIND> __device__ __forceinline__ float2 shared_scale(uint32_t at, uint32_t group, uint32_t c)
 {
@@ -366,12 +385,14 @@ multiply(const ck_stream &a, const own_x<P, Kind<KIND>::N> &x, const float *sums
         if (u && c >= nc) break;
         c = min(c + (threadIdx.x & 31), last); /* beyond the last x is zero */
         uint4 w[R];
+        uint32_t from[R];
         float2 scale[R];
 #pragma unroll
         for (int j = 0; j < R; j++) {
-            w[j] = shared_piece(data + at[j] * pitch + c * 16);
+            from[j] = data + at[j] * pitch + c * 16;
             if (Kind<KIND>::SCALES) scale[j] = shared_scale<KIND>(scales + at[j] * scale_bytes, a.g.group, c);
         }
+        shared_pieces(from, w);
 #pragma unroll
         for (int j = 0; j < R; j++) {
             float s = 0;
@@ -491,14 +512,16 @@ template <int KIND, int P> __device__ __forceinline__ void stream(const ck_strea
 #pragma unroll 1
         for (uint32_t i = 0; i < n; i += K) { /* K tiles at once; the last one may stand for both */
             float acc[K][R], mine[K];
-            uint32_t two = K > 1 && i + 1 < n, begin = stage;
+            uint32_t two = K > 1 && i + 1 < n, begin = stage, data[K];
 #pragma unroll
             for (int k = 0; k < K; k++) {
                 if (real) gate_wait(&full[stage], parity);
-                uint32_t data = base + stage * step;
-                multiply<KIND, P, R>(a, x, sums, data, data + behind, at, part, real, acc[k]);
+                data[k] = base + stage * step;
                 if ((k + 1 == K || two) && ++stage == a.stages) stage = 0, parity ^= 1;
             }
+#pragma unroll
+            for (int k = 0; k < K; k++)
+                multiply<KIND, P, R>(a, x, sums, data[k], data[k] + behind, at, part, real, acc[k]);
 #pragma unroll
             for (int k = 0; k < K; k++) mine[k] = sums_of<R>(acc[k]);
             if ((lane & 7) == 0 && own < R) {
@@ -537,6 +560,7 @@ __device__ __forceinline__ void stream(const ck_stream &) {} /* no bulk copies: 
     }
 STREAM(F32, 1)
 STREAM(F32, 2)
-STREAM(F32, 4) STREAM(F32, 8) STREAM(F16, 1) STREAM(F16, 2) STREAM(F16, 4) STREAM(F16, 8) STREAM(BF16, 1)
-    STREAM(BF16, 2) STREAM(BF16, 4) STREAM(BF16, 8) STREAM(Q8, 1) STREAM(Q8, 2) STREAM(Q8, 4) STREAM(Q4, 1)
-        STREAM(Q4, 2) STREAM(G8, 1) STREAM(G8, 2) STREAM(G8, 4) STREAM(G4, 1) STREAM(G4, 2)
+STREAM(F32, 4)
+STREAM(F32, 8) STREAM(F16, 1) STREAM(F16, 2) STREAM(F16, 4) STREAM(F16, 8) STREAM(BF16, 1) STREAM(BF16, 2)
+    STREAM(BF16, 4) STREAM(BF16, 8) STREAM(Q8, 1) STREAM(Q8, 2) STREAM(Q8, 4) STREAM(Q4, 1) STREAM(Q4, 2)
+        STREAM(G8, 1) STREAM(G8, 2) STREAM(G8, 4) STREAM(G4, 1) STREAM(G4, 2)
