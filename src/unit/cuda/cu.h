@@ -359,7 +359,7 @@ struct cu_streamed {
 };
 int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, struct cu_streamed *out);
 /* cubatch.c: 2 to 16 rows and 16-bit weights. The arguments are the segments that cuproduct.c makes, and the norm. */
-int cu_batch_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, uint32_t rows);
+int cu_batch_fits(const struct cu_step *s, const struct ck_weight *w, uint32_t rows);
 segue_status cu_batch(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
                       uint32_t rows);
 size_t cu_batch_room(const struct sg_program *p);

@@ -15,9 +15,8 @@ size_t cu_batch_room(const struct sg_program *p)
     return 2 * CU_FEW * most * sizeof(uint16_t);
 }
 
-int cu_batch_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, uint32_t rows)
+int cu_batch_fits(const struct cu_step *s, const struct ck_weight *w, uint32_t rows)
 {
-    (void)p;
     return rows >= FROM && rows <= CU_FEW && (w->kind == CK_F16 || w->kind == CK_BF16) && w->cols % COLUMNS == 0 &&
            s->parts_n <= CK_SEGMENTS;
 }

@@ -1,5 +1,5 @@
-/* cuproduct.c: products of weights with rows. Up to 32 rows go through the decode kernels, 16 at a time, with
- * norm, gate and best logit in the same launch. More rows go through cuBLASLt, or the unit's own tensor-core
+/* cuproduct.c: products of weights with rows. 2 to 16 rows of 16-bit weights go through cubatch.c, other products of up to 32
+ * rows through the decode kernels, 16 at a time, with norm, gate and best logit in the same launch. More rows go through cuBLASLt, or the unit's own tensor-core
  * kernel, with activations narrowed to 16 bits and quantised weights widened into scratch. fp32 weights
  * always take the decode kernels. SPDX-License-Identifier: MIT */
 #include "unit/cuda/cu.h"
@@ -146,7 +146,7 @@ static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint
         a.segment[0].y = out_of(p, s->glu);
     }
     a.split = split_of(p->program->base.unit, w->pitch / 16, a.pairs);
-    if (cu_batch_fits(p, s, w, rows)) return cu_batch(p, s, w, &a, rows);
+    if (cu_batch_fits(s, w, rows)) return cu_batch(p, s, w, &a, rows);
     uint32_t at_once = few_at_once(p, s, rows);
     a.best = p->best && s->parts_n == 1 && !s->glu && logits >= 0 && g->outputs[logits].value == s->op->out &&
              rows <= at_once;
