@@ -89,7 +89,7 @@ static json_t *units_json(const struct bench *b, const segue_stats *s)
         const segue_use *u = &s->uses[i];
         json_t *o = json_object();
         json_object_set_new(o, "unit", json_string(b->place.unit_info[u->unit].spec));
-        json_object_set_new(o, "phase", json_string(u->phase ? "decode" : "prefill"));
+        json_object_set_new(o, "phase", json_string(report_phase_name(u->phase)));
         json_object_set_new(o, "layers", json_pack("[i,i]", (int)u->from, (int)(u->to ? u->to - 1 : 0)));
         json_object_set_new(o, "runs", json_integer((json_int_t)u->runs));
         json_object_set_new(o, "rows", json_integer((json_int_t)u->rows));

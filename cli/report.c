@@ -132,9 +132,18 @@ static void put_times(json_t *o, const struct report *r, const struct rates *rat
     report_positive(o, "decode_tok_s", rates->decode_tok_s, "fewer than two tokens came out");
 }
 
+const char *report_phase_name(uint32_t phase)
+{
+    static const char *const names[] = {"prefill", "decode", "helper"};
+    return names[phase < 3 ? phase : 0];
+}
+
+/* Which operations a part has: those of its layers, those outside every layer, or both. */
+enum { OPS_LAYERS = 1, OPS_OUTSIDE = 2, PHASE_HELPER = 2 };
+
 /* {"linear": 210, ...}: the operations of layers [from, to), counted in the graph's listing (`%3 = linear ...
  * # layer 0`); those outside every layer belong to the first and last one. */
-static json_t *ops_json(const struct place *p, const char *listing, uint32_t from, uint32_t to)
+static json_t *ops_json(const struct place *p, const char *listing, uint32_t from, uint32_t to, int which)
 {
     json_t *ops = json_object();
     bool inside = from == 0;
@@ -148,6 +157,7 @@ static json_t *ops_json(const struct place *p, const char *listing, uint32_t fro
         if (mark && sscanf(mark, "# layer %u", &layer) == 1) inside = layer >= from && layer < to;
         if (!mark && layer == 0 && from > 0) inside = inside && to == p->info.layers;
         const char *sign = memchr(line, '=', (size_t)end);
+        if (!(which & (mark ? OPS_LAYERS : OPS_OUTSIDE))) continue;
         if (!inside || line[0] != '%' || !sign || sscanf(sign + 1, " %31[a-z_]", op) != 1 ||
             !strcmp(op, "input"))
             continue;
@@ -156,7 +166,7 @@ static json_t *ops_json(const struct place *p, const char *listing, uint32_t fro
     return ops;
 }
 
-static void put_ops(json_t *o, const struct place *p, uint32_t from, uint32_t to)
+static void put_ops(json_t *o, const struct place *p, uint32_t from, uint32_t to, int which)
 {
     struct out_text listing = {0};
     segue_status st;
@@ -167,7 +177,7 @@ static void put_ops(json_t *o, const struct place *p, uint32_t from, uint32_t to
     if (st)
         out_null(o, "ops", "the model gives no listing");
     else
-        json_object_set_new(o, "ops", ops_json(p, listing.data, from, to));
+        json_object_set_new(o, "ops", ops_json(p, listing.data, from, to, which));
     free(listing.data);
 }
 
@@ -191,12 +201,13 @@ static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, ui
     const segue_stats *e = &r->answer->at_end;
     json_t *o = json_object(), *layers = json_array();
     json_object_set_new(o, "unit", report_unit_name(&r->place->unit_info[unit]));
-    json_object_set_new(o, "phase", json_string(phase ? "decode" : "prefill"));
+    json_object_set_new(o, "phase", json_string(report_phase_name(phase)));
     if (r->place->models[unit]) json_object_set_new(o, "model", model_json(&r->place->model_info[unit]));
     json_array_append_new(layers, json_integer(from));
     json_array_append_new(layers, json_integer(to ? to - 1 : 0));
     json_object_set_new(o, "layers", layers);
-    put_ops(o, r->place, from, to);
+    int helped = use_of(e, PHASE_HELPER, unit, from, to).runs != 0; /* outside the layers, its processor does the work */
+    put_ops(o, r->place, from, to, phase == PHASE_HELPER ? OPS_OUTSIDE : helped ? OPS_LAYERS : OPS_LAYERS | OPS_OUTSIDE);
     segue_use use = use_of(e, phase, unit, from, to),
               before = use_of(&r->answer->at_begin, phase, unit, from, to);
     json_object_set_new(o, "runs", json_integer((json_int_t)(use.runs - before.runs)));
@@ -213,6 +224,15 @@ static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, ui
     return o;
 }
 
+/* What the processor did beside a unit that has no path for it. */
+static void put_helpers(json_t *list, const struct report *r)
+{
+    const segue_stats *s = &r->answer->at_end;
+    for (size_t i = 0; i < s->uses_n; i++)
+        if (s->uses[i].phase == PHASE_HELPER)
+            json_array_append_new(list, part_json(r, PHASE_HELPER, s->uses[i].unit, s->uses[i].from, s->uses[i].to));
+}
+
 /* Without a plan one unit does both phases. */
 static json_t *units_json(const struct report *r)
 {
@@ -221,12 +241,14 @@ static json_t *units_json(const struct report *r)
     if (!p->planned) {
         json_array_append_new(list, part_json(r, 0, 0, 0, p->info.layers));
         json_array_append_new(list, part_json(r, 1, 0, 0, p->info.layers));
+        put_helpers(list, r);
         return list;
     }
     for (uint32_t i = 0; i < p->plan.parts_n; i++) {
         const segue_part *part = &p->plan.parts[i];
         json_array_append_new(list, part_json(r, part->phase, part->unit, part->from, part->to));
     }
+    put_helpers(list, r);
     return list;
 }
 

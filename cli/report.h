@@ -27,6 +27,7 @@ json_t *report_model_json(const struct place *p);
 void report_positive(json_t *o, const char *name, double v, const char *reason);
 /* The unit of a phase (0 prefill, 1 decode). */
 size_t report_phase_unit(const struct place *p, uint32_t phase);
+const char *report_phase_name(uint32_t phase); /* prefill decode helper */
 void report_memory(json_t *o, const struct place *p, uint64_t state_bytes);
 
 #endif

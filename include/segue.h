@@ -305,7 +305,7 @@ typedef struct segue_session_opts {
 
 /* What one part of a plan really ran so far. */
 typedef struct segue_use {
-    uint32_t unit, phase;        /* as in segue_part */
+    uint32_t unit, phase;        /* as in segue_part; phase 2: what the unit's processor does because its device cannot */
     uint32_t from, to;
     uint64_t runs, rows, dispatches, ns;
     uint64_t host_bytes;         /* copied between the host and the unit's own memory; 0: none, or not counted */

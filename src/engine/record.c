@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "engine/session.h"
 
-enum { USES = sizeof(((segue_stats *)0)->uses) / sizeof(segue_use), SPANS_MOST = 1 << 20 };
+enum { USES = sizeof(((segue_stats *)0)->uses) / sizeof(segue_use), SPANS_MOST = 1 << 20, HELPER = 2 };
 
 segue_status sg_record_room(struct segue_session *s, size_t spans, segue_error *err)
 {
@@ -32,24 +32,38 @@ static void add_span(struct segue_session *s, const segue_span *span)
     s->spans_all++;
 }
 
-void sg_record_run(struct segue_session *s, const struct sg_stage *stage, uint32_t phase, uint64_t begun,
-                   uint32_t rows, const struct sg_result *r)
+/* The entry of a part in a phase; NULL: there is no room for one more. */
+static segue_use *use_of(struct segue_session *s, const struct sg_stage *stage, uint32_t phase)
 {
     const struct sg_stretch *t = stage->stretch;
-    uint64_t now = sg_now_ns();
     segue_use *u = s->stats.uses;
     size_t i = 0;
     while (i < s->stats.uses_n &&
            (u[i].unit != stage->place || u[i].phase != phase || u[i].from != t->from || u[i].to != t->to))
         i++;
-    if (i < USES) {
-        if (i == s->stats.uses_n)
-            u[s->stats.uses_n++] = (segue_use){stage->place, phase, t->from, t->to, 0, 0, 0, 0, 0};
-        u[i].runs++;
-        u[i].rows += rows;
-        u[i].dispatches += r->dispatches;
-        u[i].ns += now - begun;
-        u[i].host_bytes += r->host_bytes;
+    if (i == USES) return NULL;
+    if (i == s->stats.uses_n)
+        u[s->stats.uses_n++] = (segue_use){stage->place, phase, t->from, t->to, 0, 0, 0, 0, 0};
+    return &u[i];
+}
+
+void sg_record_run(struct segue_session *s, const struct sg_stage *stage, uint32_t phase, uint64_t begun,
+                   uint32_t rows, const struct sg_result *r)
+{
+    const struct sg_stretch *t = stage->stretch;
+    uint64_t now = sg_now_ns();
+    segue_use *own = use_of(s, stage, phase), *helper = r->helper_ns ? use_of(s, stage, HELPER) : NULL;
+    if (own) {
+        own->runs++;
+        own->rows += rows;
+        own->dispatches += r->dispatches;
+        own->ns += now - begun;
+        own->host_bytes += r->host_bytes;
+    }
+    if (helper) {
+        helper->runs++;
+        helper->rows += rows;
+        helper->ns += r->helper_ns;
     }
     add_span(s, &(segue_span){.begin_ns = begun,
                               .end_ns = now,

@@ -93,6 +93,7 @@ struct sg_result {
     uint32_t *rows_done;             /* [spans_n] rows appended to each state (tokens of steps included) */
     uint64_t ns, dispatches, weight_bytes, state_bytes;  /* busy time, dispatches (kernel regions), bytes read */
     uint64_t host_bytes;             /* copied between the host and the unit's own memory; 0: none, or not counted */
+    uint64_t helper_ns;              /* of it outside the device: what that has no path for; 0: it does all */
 };
 
 /* --- states --- */

@@ -93,6 +93,10 @@ written = json.loads(run("mil", "explain", folder, "--json")[1])
 thought = json.loads(run("mil", "explain", "-m", model, "--rows", rows, "--fuse", 2, "--json")[1])
 expect("explained alike", all(written[k] == thought[k] for k in ("dispatches", "ops", "weight_bytes", "working_set_bytes", "expected_us")), (written, thought))
 expect("and the helper", [h["op"] for h in thought["helper"]] == ["embed", "rows", "norm", "linear", "sample"], thought)
+units = json.loads(run("run", "-m", model, "--ids", "1,2,3", "-n", 3, "--unit", "ane", "--json")[1])["units"]
+expect("a run reports it too", [u["phase"] for u in units] == ["prefill", "decode", "helper"] and
+       units[2]["ops"] == {"embed": 1, "rows": 1, "norm": 1, "linear": 1} and units[2]["runs"] == 3 and units[2]["dispatches"] == 0 and
+       units[0]["ops"]["norm"] == 2 * layers and "embed" not in units[0]["ops"], units)
 only = json.loads(run("mil", "explain", "-m", model, "--layers", "1-1", "--json")[1])
 expect("one layer alone", only["dispatches"] == 1 and only["helper"] == [], only)
 

@@ -17,7 +17,9 @@
 #include "unit/ane/mildiff.h"
 #include "unit/ane/milparse.h"
 #include "unit/ane/milprint.h"
+#include "unit/ane/mlpackage.h"
 #include "unit/ane/npu.h"
+#include "unit/ane/pass.h"
 
 enum { ATTEMPTS = 100000 };
 
@@ -51,6 +53,29 @@ static segue_status build(const char *unused)
     return s;
 }
 
+/* Something for every pass, then a Core ML model of it. */
+static const char for_passes[] =
+    "program(1.3)\n{\n    func main<ios18>(tensor<fp16, [1, 20, 1, 32]> a) {\n"
+    "fp16 h = const()[val = fp16(0.5)]; fp16 g = const()[val = fp16(0.5)]; fp16 k = add(x = h, y = g);\n"
+    "tensor<fp16, [1, 20, 1, 32]> u = mul(x = a, y = k); tensor<fp16, [1, 20, 1, 32]> v = mul(x = u, y = fp16(4));\n"
+    "tensor<fp16, [1, 10, 1, 32]> s, tensor<fp16, [1, 10, 1, 32]> t = split(x = v, num_splits = int32(2), axis = int32(1));\n"
+    "tensor<fp16, [1, 20, 1, 32]> c = concat(values = (t, s), axis = int32(-3), interleave = bool(false));\n"
+    "tensor<fp16, [1, 20, 1, 32]> e = gelu(x = c, mode = string(\"TANH_APPROXIMATION\")); tensor<fp16, [1, 20, 1, 32]> w = silu(x = a);\n"
+    "tensor<fp16, [1, 1, 1, 32]> m = reduce_mean(x = e, axes = tensor<int32, [1]>([1]), keep_dims = bool(true));\n"
+    "tensor<fp16, [1, 20, 1, 32]> z = sub(x = e, y = m);\n    } -> (z);\n}\n";
+
+static segue_status pass(const char *text)
+{
+    struct sg_mil_program *p = NULL;
+    struct sg_buf out = {0};
+    segue_status s = sg_mil_parse(&p, text, strlen(text), "t", NULL, NULL);
+    if (!s) s = sg_passes(p, 32, NULL);
+    if (!s) s = sg_mlmodel_write(p, 1, &out, NULL);
+    sg_mil_program_free(p);
+    sg_buf_free(&out);
+    return s;
+}
+
 static segue_status load_and_run(const char *text)
 {
     struct sg_npu_opts o = {.threads = 1};
@@ -76,7 +101,7 @@ static segue_status load_and_run(const char *text)
 static void every_allocation_may_fail(void **state)
 {
     const struct { segue_status (*once)(const char *text); const char *text; } cases[] = {
-        {read_and_print, sample_verbose}, {read_and_print, sample_buffer}, {read_and_print, sample_modern}, {build, NULL},
+        {read_and_print, sample_verbose}, {read_and_print, sample_buffer}, {read_and_print, sample_modern}, {build, NULL}, {pass, sample_verbose}, {pass, for_passes},
         {load_and_run, sample_buffer}, {load_and_run, sample_modern}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -226,7 +226,9 @@ static void layers_may_be_split(void **state)
             answer(s, got, TINY_VOCAB);
             answer(t, want, TINY_VOCAB);
             OK(segue_session_stats_get(s, &stats, &err));
-            assert_int_equal(stats.uses_n, 4);
+            size_t parts = 0; /* phase 2 is what a unit's processor did beside its device */
+            for (size_t i = 0; i < stats.uses_n; i++) parts += stats.uses[i].phase < 2;
+            assert_int_equal(parts, 4);
             float d = distance(got, want, ANSWER * TINY_VOCAB, &scale), bound = bound_of(a, b, SEGUE_KV_F16);
             if (d > bound * scale)
                 fail_msg("%s, layers of %s and %s: %g of %g", tiny_models[m].name, all.info[a].spec, all.info[b].spec, (double)d, (double)scale);

@@ -266,10 +266,14 @@ static void results(struct sg_run *run)
 
 static segue_status run_all(struct sg_run *run)
 {
+    uint64_t begun = sg_now_ns();
     SG_TRY(inputs(run));
+    run->host.ns = sg_now_ns() - begun;
     for (uint32_t s = 0, at = 0; s < run->own.batch.spans_n; at += run->own.spans[s++].rows) SG_TRY(run_span(run, s, at));
+    begun = sg_now_ns();
     SG_TRY(behind(run));
     results(run);
+    run->host.ns += sg_now_ns() - begun;
     return SEGUE_OK;
 }
 
@@ -375,6 +379,7 @@ segue_status ane_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
     run->own.report->dispatches = run->dispatches;
     run->own.report->host_bytes = run->host_bytes;
     run->own.report->weight_bytes = run->host.weight_bytes;
+    run->own.report->helper_ns = run->host.ns;
     run->own.report->state_bytes = 0;
     if (status != SEGUE_OK) sg_fail(err, status, "%s", run->own.error.text);
     run_free(run);
