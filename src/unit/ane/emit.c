@@ -103,7 +103,11 @@ static void put_info(struct sg_buf *m, const struct sg_ane_emit *e)
     sg_buf_puts(m, "], \"ropes\": [");
     for (uint32_t i = 0; i < info->ropes_n; i++) {
         if (info->rope[i] == UINT32_MAX) continue;
-        sg_buf_printf(m, "%s{\"pairs\": %u, \"at\": %u}", before, e->g->ropes[i].pairs, info->rope[i]);
+        const struct sg_rope_table *t = &e->g->ropes[i];
+        sg_buf_printf(m, "%s{\"pairs\": %u, \"at\": %u, \"scale\": %.9g, \"inverse\": [", before, t->pairs, info->rope[i],
+                      (double)t->mscale);
+        for (uint32_t k = 0; k < t->pairs; k++) sg_buf_printf(m, "%s%.9g", k ? ", " : "", (double)t->inverse[k]);
+        sg_buf_puts(m, "]}");
         before = ", ";
     }
     sg_buf_puts(m, "]}");

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Run the programs of `segue mil emit` one after the other: what goes into their ports, in NumPy.
+
+    segue mil emit -m MODEL --rows 32 -o programs
+    python3 docs/examples/mil_ports.py programs rows.safetensors out.safetensors
+
+rows.safetensors holds `x` [n, width]: the embedded rows of a prompt, n at most the rows of a dispatch; out.safetensors gets `y`, the
+rows behind the last layer. A text starts at position 0, with empty memories. SPDX-License-Identifier: MIT"""
+import json, os, subprocess, sys, tempfile
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+HIDDEN = -10000  # what a mask adds to a key that is not seen
+
+
+def info_port(manifest, channels, n):
+    """What the port `info` says of n rows from position 0 (docs/ANE.md, Ports)."""
+    where, keys, columns = manifest["info"], manifest["keys"], manifest["columns"]
+    info, row = np.zeros((channels, columns)), np.arange(n)
+    if "valid" in where: info[where["valid"], :n] = 1                      # rows that are no padding
+    if "place" in where: info[where["place"] + row, row] = 1              # where their K and V go
+    last, key = np.minimum(np.arange(columns), n - 1), np.arange(keys)[:, None]   # padding sees what the last row sees
+    for mask in where["masks"]:
+        seen = (key <= last) & ((key + mask["window"] > last) | (mask["window"] == 0))
+        info[mask["at"]:mask["at"] + keys] = np.where(seen, 0, HIDDEN)
+    for c in where["convolutions"]:
+        past = c["taps"] - 1                                               # of `past` old rows and n new ones the last stay
+        for i in range(past):
+            if n + i < past: info[c["old"] + i, n + i] = 1
+            else: info[c["recent"] + i, n + i - past] = 1
+    for rope in where["ropes"]:
+        angle = np.outer(np.array(rope["inverse"]), row)
+        info[rope["at"]:rope["at"] + rope["pairs"], :n] = np.cos(angle) * rope["scale"]
+        info[rope["at"] + rope["pairs"]:rope["at"] + 2 * rope["pairs"], :n] = np.sin(angle) * rope["scale"]
+    return info.astype(np.float16).reshape(1, channels, 1, columns)
+
+
+def run_programs(folder, x, command="segue", profile="strict"):
+    """Rows [n, width] through all programs of a folder; [n, channels of the last port]."""
+    manifest = json.load(open(os.path.join(folder, "manifest.json")))
+    now = x.T
+    with tempfile.TemporaryDirectory() as work:
+        one, two = os.path.join(work, "in.safetensors"), os.path.join(work, "out.safetensors")
+        for program in manifest["programs"]:
+            ports = {i["name"]: np.zeros(i["shape"], np.float16) for i in program["inputs"]}
+            for name, port in ports.items():
+                if name.endswith("_x"): port[0, :len(now), 0, :len(x)] = now
+                if name.endswith("_info"): port[:] = info_port(manifest, port.shape[1], len(x))
+            save_file(ports, one)
+            subprocess.run([command, "mil", "run", os.path.join(folder, program["file"]), "--in", one, "--out", two, "--profile", profile],
+                           check=True, capture_output=True)
+            now = next(v for k, v in load_file(two).items() if k.endswith("_out"))[0, :, 0, :len(x)]
+    return now.T
+
+
+if __name__ == "__main__":
+    y = run_programs(sys.argv[1], load_file(sys.argv[2])["x"], os.environ.get("SEGUE_COMMAND", "segue"))
+    save_file({"y": np.ascontiguousarray(y)}, sys.argv[3])
