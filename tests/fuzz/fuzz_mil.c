@@ -8,7 +8,9 @@
 #include "unit/ane/milinfer.h"
 #include "unit/ane/milparse.h"
 #include "unit/ane/milprint.h"
+#include "unit/ane/mlpackage.h"
 #include "unit/ane/npu.h"
+#include "unit/ane/pass.h"
 #include "unit/ane/rules.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -61,6 +63,22 @@ static int is_small(const struct sg_mil_program *p, const struct sg_ane_profile 
     return 1;
 }
 
+/* What passes make of a sound program is sound, and can be written for Core ML or is refused. */
+static void pass(struct sg_mil_program *p)
+{
+    struct sg_mil_faults faults = {0};
+    struct sg_buf model = {.limit = 1 << 24};
+    uint64_t changes = 0;
+    segue_status s = sg_passes(p, 32, NULL);
+    if (s) s = sg_pass_named(p, &changes, NULL); /* ports of other ranks have no layout */
+    if (s) abort();
+    sg_mil_check_types(p, &faults);
+    if (faults.refusals) abort();
+    sg_mil_faults_free(&faults);
+    sg_mlmodel_write(p, 1, &model, NULL);
+    sg_buf_free(&model);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const names[] = {"strict", "ieee", "m1", "m5"};
@@ -88,6 +106,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         run(&profile, (const char *)data, size);
         sg_ane_profile_named(&profile, "m1", NULL);
         run(&profile, (const char *)data, size);
+        pass(p);
     }
     sg_mil_program_free(p);
     return 0;

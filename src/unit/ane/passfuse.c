@@ -118,7 +118,7 @@ static int sliced_twice(struct sg_mil_rewrite *r, const struct sg_mil_op *op, ui
     } else if (join) {
         int64_t axis = sg_mil_whole(sg_mil_made(r), join, "axis", -1);
         const struct sg_mil_arg *list = sg_mil_arg_find(join, "values");
-        for (uint32_t k = 0; axis >= 0 && k < list->n && from == SG_MIL_NONE; k++) {
+        for (uint32_t k = 0; axis >= 0 && list->kind == SG_MIL_LIST && k < list->n && from == SG_MIL_NONE; k++) {
             int64_t width = type_of(r, list->v.refs[k])->dim[axis];
             if (at[axis] >= width)
                 at[axis] -= width;
@@ -145,12 +145,12 @@ static int joined_twice(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
     const struct sg_mil_arg *list = sg_mil_arg_find(op, "values");
     uint32_t flat[64], n = 0, more = 0;
     int64_t axis = sg_mil_whole(&r->f, op, "axis", -1);
-    if (strcmp(op->kind, "concat") != 0 || axis < 0 || sg_mil_whole(&r->f, op, "interleave", 0)) return 0;
+    if (strcmp(op->kind, "concat") != 0 || axis < 0 || list->kind != SG_MIL_LIST || sg_mil_whole(&r->f, op, "interleave", 0)) return 0;
     for (uint32_t i = 0; i < list->n; i++) {
         const struct sg_mil_op *inner = sg_mil_maker(r, r->to[list->v.refs[i]], "concat");
         const struct sg_mil_arg *own = inner ? sg_mil_arg_find(inner, "values") : NULL;
         int same = inner && sg_mil_whole(sg_mil_made(r), inner, "axis", -1) == axis &&
-                   !sg_mil_whole(sg_mil_made(r), inner, "interleave", 0);
+                   own->kind == SG_MIL_LIST && !sg_mil_whole(sg_mil_made(r), inner, "interleave", 0);
         if (n + (same ? own->n : 1) > 64) return 0;
         for (uint32_t k = 0; same && k < own->n; k++) flat[n++] = own->v.refs[k];
         if (!same) flat[n++] = r->to[list->v.refs[i]];
