@@ -104,17 +104,29 @@ void sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint3
     row_move(s, m, row, head, room, 1);
 }
 
-static void load_q8(const struct sg_slot_memory *m, const uint8_t *data, uint32_t keys, uint32_t step,
-                    float *out)
+/* Whole groups of 16 keys: [group][width][16], a scale for every SG_KV_RUN numbers of each key. */
+static void load_q8_keys(const int8_t *q, const uint8_t *scales, uint32_t width, uint32_t keys, float *out)
 {
-    uint32_t width = m->slot.width, blocks = (width + Q8 - 1) / Q8;
-    const uint8_t *scales = data + (size_t)SG_CHUNK * width;
-    for (uint32_t r = 0; r < keys; r++)
-        for (uint32_t j = 0; j < width; j++) {
-            int key = m->slot.kind == SG_SLOT_K;
-            float d = sg_f32_of_f16(sg_le16(scales + 2 * scale_at(key, r, j / Q8, blocks)));
-            size_t at = number_at(key, r, j, width);
-            out[key ? at : (size_t)r * step + j] = d * (float)(int8_t)data[at];
+    uint32_t blocks = (width + Q8 - 1) / Q8;
+    for (uint32_t g = 0; g * 16 < keys; g++)
+        for (uint32_t b = 0; b < blocks; b++, scales += 32) {
+            uint32_t n = width - b * Q8 < Q8 ? width - b * Q8 : Q8;
+            float d[16];
+            for (int l = 0; l < 16; l++) d[l] = sg_f32_of_f16(sg_le16(scales + 2 * l));
+            for (uint32_t j = 0; j < n; j++, q += 16, out += 16)
+                for (int l = 0; l < 16; l++) out[l] = d[l] * (float)q[l];
+        }
+}
+
+/* Values [keys][width], into rows `step` apart. */
+static void load_q8_values(const int8_t *q, const uint8_t *scales, uint32_t width, uint32_t keys, uint32_t step,
+                           float *out)
+{
+    for (uint32_t r = 0; r < keys; r++, out += step)
+        for (uint32_t from = 0; from < width; from += Q8, scales += 2) {
+            uint32_t n = width - from < Q8 ? width - from : Q8;
+            float d = sg_f32_of_f16(sg_le16(scales));
+            for (uint32_t i = 0; i < n; i++, q++) out[from + i] = d * (float)*q;
         }
 }
 
@@ -133,7 +145,9 @@ void sg_kv_load(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32
              step = key ? width : (width + 15) / 16 * 16;
     const uint8_t *data = m->blocks[chunk]->data + head * m->head_bytes;
     if (s->kv == SG_Q8_0) {
-        load_q8(m, data, keys, step, out);
+        const uint8_t *scales = data + (size_t)SG_CHUNK * width;
+        if (key) load_q8_keys((const int8_t *)data, scales, width, keys, out);
+        else load_q8_values((const int8_t *)data, scales, width, keys, step, out);
         return;
     }
     uint32_t rows = key ? (keys + 15) / 16 * 16 : keys;
