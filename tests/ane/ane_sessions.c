@@ -200,6 +200,36 @@ static void host_bytes_of_a_token(void **state)
     }
 }
 
+/* Two programs a shape and a budget of two or three compiles: each new shape asks for a new process, which the software
+ * engine begins in place; states stay, the answer is the same. */
+static void spent_budgets(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"ane:soft,layers=2,threads=2", "ane:soft,layers=2,threads=2,compiles=2",
+                                        "ane:soft,layers=2,threads=2,compiles=3"};
+    int32_t tokens[3][6];
+    for (int i = 0; i < 3; i++) {
+        struct place p = place_on(specs[i], 2);
+        segue_session *s = session_of(p.engine, 70); /* 64 rows, then a padded 32 */
+        for (int k = 0; k < 6; k++) OK(segue_session_next(s, &tokens[i][k], &err)); /* one row */
+        segue_session *again = session_of(p.engine, 33);
+        OK(segue_session_next(again, &tokens[i][5], &err));
+        segue_session_close(again);
+        segue_session_close(s);
+        leave(&p);
+        assert_memory_equal(tokens[i], tokens[0], sizeof tokens[0]);
+    }
+    struct place p = place_on("ane:soft,layers=1,threads=2,compiles=2", 0); /* three programs never fit */
+    segue_session_opts o = SEGUE_INIT(segue_session_opts);
+    segue_session *s = NULL;
+    OK(segue_session_open(&s, p.engine, &o, &err));
+    OK(segue_session_append(s, text, 5, &err));
+    assert_int_equal(segue_session_prefill(s, 0, NULL, &err), SEGUE_ELIMIT);
+    assert_non_null(strstr(err.text, "constraint 5"));
+    segue_session_close(s);
+    leave(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -207,6 +237,7 @@ int main(void)
         cmocka_unit_test(prompts_token_by_token),
         cmocka_unit_test(sessions_grow),
         cmocka_unit_test(host_bytes_of_a_token),
+        cmocka_unit_test(spent_budgets),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
