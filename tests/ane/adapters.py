@@ -87,6 +87,7 @@ def same(got, want, what):
 
 
 with tempfile.TemporaryDirectory() as tmp:
+    os.environ["SEGUE_HOME"] = os.path.join(tmp, "home")               # nothing is compiled yet
     base = read(os.path.join(TINY, "model.safetensors"))
     plain = model_of(os.path.join(tmp, "plain"), base)
     one, two, many = (os.path.join(tmp, n) for n in ("one", "two", "many"))
