@@ -1,4 +1,4 @@
-/* curun.h: a run as the two files that carry it out see it: cudarun.c (start, wait) and cudasteps.c (passes,
+/* curun.h: a run as the files that carry it out see it: cudarun.c (start, wait), cudasteps.c and cutrip.c (passes,
  * generation). SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_CURUN_H
 #define SG_UNIT_CUDA_CURUN_H
