@@ -124,12 +124,17 @@ INLINE void float_groups(const uint8_t *w, size_t k, uint32_t rows, const float 
         for (int t = 0; t < nt; t++) acc[g][t] = _mm512_setzero_ps();
     }
     for (size_t i = 0; i < k; i++, x += nt, w += step) {
+        __m512 v[4];
         UNROLL
         for (int g = 0; g < groups; g++) {
             if (nt <= SG_FEW) _mm_prefetch((const char *)w + (size_t)g * k * step + AHEAD, _MM_HINT_T0);
-            __m512 v = weights16(w + (size_t)g * k * step, kind);
+            v[g] = weights16(w + (size_t)g * k * step, kind);
+        }
+        UNROLL
+        for (int t = 0; t < nt; t++) { /* row by row: with 24 sums there is no place for 12 activations */
+            __m512 one = _mm512_set1_ps(x[t]);
             UNROLL
-            for (int t = 0; t < nt; t++) acc[g][t] = _mm512_fmadd_ps(v, _mm512_set1_ps(x[t]), acc[g][t]);
+            for (int g = 0; g < groups; g++) acc[g][t] = _mm512_fmadd_ps(v[g], one, acc[g][t]);
         }
     }
     UNROLL
