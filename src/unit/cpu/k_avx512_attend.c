@@ -5,6 +5,8 @@
 #if defined(__x86_64__)
 #include "unit/cpu/k_avx512.h"
 
+enum { AHEAD = 4096, ROWS_AHEAD = 16 }; /* bytes of keys, rows of values: both come from far away where f16 is read in place */
+
 /* 16 numbers, of fp32 or of f16. */
 INLINE __m512 numbers(const void *p, size_t at, const int f16)
 {
@@ -24,7 +26,9 @@ INLINE void scores_body(const float *q, const int nq, uint32_t d, const void *k,
         for (uint32_t j = 0; j < d; j++) {
             UNROLL
             for (int b = 0; b < 4; b++) {
-                __m512 v = numbers(k, (size_t)from * d + ((size_t)(unsigned)b * d + j) * 16, f16);
+                const size_t at = (size_t)from * d + ((size_t)(unsigned)b * d + j) * 16;
+                if (f16 && j % 2 == 0) _mm_prefetch((const char *)k + 2 * at + AHEAD, _MM_HINT_T0);
+                __m512 v = numbers(k, at, f16);
                 UNROLL
                 for (int i = 0; i < nq; i++)
                     acc[b][i] =
@@ -72,8 +76,11 @@ INLINE void weigh_columns(const float *p, const int nq, uint32_t keys, const voi
         UNROLL
         for (int c = 0; c < wide; c++) acc[i][c] = _mm512_setzero_ps();
     }
+    const int first = f16 && at == 0; /* brings whole rows; later columns find them near */
     for (uint32_t t = 0; t < keys; t++, at += dvp) {
         __m512 x[4];
+        for (uint32_t e = 0; first && e < dvp; e += 32)
+            _mm_prefetch((const char *)v + 2 * (at + ROWS_AHEAD * (size_t)dvp + e), _MM_HINT_T0);
         UNROLL
         for (int c = 0; c < wide; c++) x[c] = numbers(v, at + 16 * (size_t)(unsigned)c, f16);
         UNROLL
