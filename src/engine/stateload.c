@@ -17,12 +17,6 @@ static segue_status foreign(const struct sg_statefile *f, const char *what, segu
                    f->path, what);
 }
 
-static int same_slot(const struct sg_slot *a, const struct sg_slot *b)
-{
-    return a->kind == b->kind && a->layer == b->layer && a->heads == b->heads && a->width == b->width &&
-           a->depth == b->depth && a->window == b->window;
-}
-
 /* The slots of the state in the graph's order, then those of each point. */
 static int slots_fit(const struct sg_statefile *f, const struct sg_graph *g)
 {
@@ -30,7 +24,7 @@ static int slots_fit(const struct sg_statefile *f, const struct sg_graph *g)
     for (uint32_t p = 0; p <= f->head.points_n; p++)
         for (uint32_t i = 0; i < g->slots_n; i++) {
             if (p && is_rows(&g->slots[i])) continue;
-            if (n == f->head.slots_n || f->slots[n].point != p || !same_slot(&f->slots[n].slot, &g->slots[i]))
+            if (n == f->head.slots_n || f->slots[n].point != p || !sg_slot_same(&f->slots[n].slot, &g->slots[i]))
                 return 0;
             windows += g->slots[i].window != 0;
             n++;

@@ -71,6 +71,7 @@ const char *sg_act_name(enum sg_act act);
 
 /* Bytes of one row of K or V slot / of a whole CONV or DELTA slot in a storage (f32 f16 bf16 q8_0 for K and V; CONV and
  * DELTA are f32 always). q8_0 in a state: per position and head, blocks of 32 (a last block may be shorter). */
+int sg_slot_same(const struct sg_slot *a, const struct sg_slot *b);      /* in all that a state's memory depends on, and the layer */
 size_t sg_slot_row_bytes(const struct sg_slot *s, enum sg_storage storage);
 size_t sg_slot_fixed_bytes(const struct sg_slot *s);     /* 0 for K and V */
 /* One K or V row [heads][width], fp32 <-> storage (F32 F16 BF16 Q8_0), in the canonical layout. */

@@ -8,6 +8,12 @@
 
 enum { Q8_BLOCK = 32 };
 
+int sg_slot_same(const struct sg_slot *a, const struct sg_slot *b)
+{
+    return a->kind == b->kind && a->layer == b->layer && a->heads == b->heads && a->width == b->width &&
+           a->depth == b->depth && a->window == b->window;
+}
+
 /* In q8 each head has blocks of its own, so that a head can be read by itself. */
 size_t sg_slot_row_bytes(const struct sg_slot *s, enum sg_storage storage)
 {

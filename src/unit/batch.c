@@ -9,12 +9,6 @@
 
 /* --- is the batch sound --- */
 
-static int same_slot(const struct sg_slot *a, const struct sg_slot *b)
-{
-    return a && a->kind == b->kind && a->layer == b->layer && a->heads == b->heads && a->width == b->width &&
-           a->depth == b->depth && a->window == b->window;
-}
-
 /* Where a span goes on must be where its state ends: a caller who lost count would otherwise get an answer to another
  * text. */
 static segue_status check_state(const struct sg_batch_rules *r, const struct sg_program_base *p, const struct sg_span *s,
@@ -25,7 +19,7 @@ static segue_status check_state(const struct sg_batch_rules *r, const struct sg_
     if (!s->state || ((const struct sg_state_base *)(const void *)s->state)->unit != p->unit || r->slot(s->state, g->slots_n))
         return sg_fail(err, SEGUE_EARG, "run: %s: span %u: its state is of another unit or model; make one here", r->unit, i);
     for (uint32_t k = 0; k < g->slots_n; k++)
-        if (!same_slot(r->slot(s->state, k), &g->slots[k]))
+        if (!r->slot(s->state, k) || !sg_slot_same(r->slot(s->state, k), &g->slots[k]))
             return sg_fail(err, SEGUE_EARG,
                            "run: %s: span %u: slot %u of its state is of another model; make one from this graph", r->unit,
                            i, k);
@@ -180,14 +174,14 @@ void sg_own_run_go(struct sg_own_run *run)
     if (!run->threaded) run_main(run);
 }
 
-int sg_own_run_over(struct sg_own_run *run, uint64_t timeout_ns)
+segue_status sg_own_run_over(struct sg_own_run *run, uint64_t timeout_ns, segue_error *err)
 {
-    if (!sg_wait_done(&run->lock, &run->finished, &run->done, timeout_ns)) return 0;
+    if (!sg_wait_done(&run->lock, &run->finished, &run->done, timeout_ns)) return SEGUE_END;
     if (run->threaded) pthread_join(run->thread, NULL);
     if (run->result.rows_done)
         memcpy(run->result.rows_done, run->rows_done, run->batch.spans_n * sizeof *run->rows_done);
     run->report->ns = run->ns;
-    return 1;
+    return run->status == SEGUE_OK ? SEGUE_OK : sg_fail(err, run->status, "%s", run->error.text);
 }
 
 void sg_own_run_end(struct sg_own_run *run)

@@ -50,8 +50,8 @@ segue_status sg_own_run_begin(struct sg_own_run *run, const struct sg_program_ba
 segue_status sg_own_run_chooser(struct sg_own_run *run, uint32_t vocab, segue_error *err);
 /* Works inside this call when the batch hints so or no thread can be had, else on a thread of its own. */
 void sg_own_run_go(struct sg_own_run *run);
-/* 1: it is over, and rows_done and ns are reported. */
-int sg_own_run_over(struct sg_own_run *run, uint64_t timeout_ns);
+/* SEGUE_END: not over yet. Else what the run came to; rows_done and ns are reported. */
+segue_status sg_own_run_over(struct sg_own_run *run, uint64_t timeout_ns, segue_error *err);
 void sg_own_run_end(struct sg_own_run *run);     /* frees what begin took, not the struct */
 
 #endif

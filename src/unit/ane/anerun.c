@@ -374,14 +374,13 @@ segue_status ane_start(struct sg_program *p, const struct sg_batch *b, struct sg
 
 segue_status ane_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
 {
-    if (!sg_own_run_over(&run->own, timeout_ns)) return SEGUE_END;
-    segue_status status = run->own.status;
+    segue_status status = sg_own_run_over(&run->own, timeout_ns, err);
+    if (status == SEGUE_END) return status;
     run->own.report->dispatches = run->dispatches;
     run->own.report->host_bytes = run->host_bytes;
     run->own.report->weight_bytes = run->host.weight_bytes;
     run->own.report->helper_ns = run->host.ns;
     run->own.report->state_bytes = 0;
-    if (status != SEGUE_OK) sg_fail(err, status, "%s", run->own.error.text);
     run_free(run);
     return status;
 }

@@ -384,11 +384,3 @@ uint32_t sg_mil_build_reduce(struct sg_mil_builder *b, const char *kind, uint32_
     USE_NAME(b);
     return OP(kind, ARG("axes", axes), ARG("keep_dims", keep), ARG("x", x));
 }
-
-uint32_t sg_mil_build_cast(struct sg_mil_builder *b, uint32_t x, enum sg_mil_dtype d)
-{
-    KEEP_NAME(b);
-    uint32_t word = sg_mil_build_word(b, sg_mil_dtype_info(d)->name);
-    USE_NAME(b);
-    return OP("cast", ARG("dtype", word), ARG("x", x));
-}

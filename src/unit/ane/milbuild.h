@@ -79,7 +79,6 @@ uint32_t sg_mil_build_concat(struct sg_mil_builder *b, const uint32_t *values, u
 uint32_t sg_mil_build_softmax(struct sg_mil_builder *b, uint32_t x, int64_t axis);
 uint32_t sg_mil_build_reduce(struct sg_mil_builder *b, const char *kind, uint32_t x,
                              int64_t axis); /* keeps the axis as 1 */
-uint32_t sg_mil_build_cast(struct sg_mil_builder *b, uint32_t x, enum sg_mil_dtype d);
 const struct sg_mil_type *sg_mil_build_type(const struct sg_mil_builder *b,
                                             uint32_t value); /* an fp16 scalar after a failure */
 

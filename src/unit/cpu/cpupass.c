@@ -6,12 +6,8 @@
 static int same_slots(const struct sg_cpu_state *a, const struct sg_cpu_state *b)
 {
     if (a->slots_n != b->slots_n || a->kv != b->kv) return 0;
-    for (uint32_t i = 0; i < a->slots_n; i++) {
-        const struct sg_slot *x = &a->slots[i].slot, *y = &b->slots[i].slot;
-        if (x->kind != y->kind || x->heads != y->heads || x->width != y->width || x->depth != y->depth ||
-            x->window != y->window)
-            return 0;
-    }
+    for (uint32_t i = 0; i < a->slots_n; i++)
+        if (!sg_slot_same(&a->slots[i].slot, &b->slots[i].slot)) return 0;
     return 1;
 }
 

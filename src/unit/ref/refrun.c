@@ -272,12 +272,11 @@ segue_status ref_start(struct sg_program *p, const struct sg_batch *b, struct sg
 
 segue_status ref_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
 {
-    if (!sg_own_run_over(&run->own, timeout_ns)) return SEGUE_END;
-    segue_status status = run->own.status;
+    segue_status status = sg_own_run_over(&run->own, timeout_ns, err);
+    if (status == SEGUE_END) return status;
     run->own.report->dispatches = run->pass.ops;
     run->own.report->weight_bytes = run->pass.weight_bytes;
     run->own.report->state_bytes = run->pass.state_bytes;
-    if (status != SEGUE_OK) sg_fail(err, status, "%s", run->own.error.text);
     run_free(run);
     return status;
 }
