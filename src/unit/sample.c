@@ -467,7 +467,8 @@ static void report(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n,
                    segue_logprob *out, size_t *out_n)
 {
     double sum = 0, top = -INFINITY;
-    for (uint32_t i = 0; i < c->vocab; i++) top = fmax(top, (double)c->raw[i]);
+    for (uint32_t i = 0; i < c->vocab; i++) /* no fmax: gcc 12 for 64-bit Arm dies of one in a loop */
+        if ((double)c->raw[i] > top) top = (double)c->raw[i];
     for (uint32_t i = 0; i < c->vocab; i++) sum += exp_of((double)c->raw[i] - top);
     double least = top + log(sum);
     uint32_t wanted = s->p.logprobs - 1 < 20 ? s->p.logprobs - 1 : 20;

@@ -68,6 +68,15 @@ static segue_status norm(struct ranger *r, const struct sg_op *op, struct known 
     return SEGUE_OK;
 }
 
+/* A comparison, not fmax: gcc 12 for 64-bit Arm dies of that one in a loop at -O3. */
+static double largest(const float *v, uint64_t n)
+{
+    double most = 0;
+    for (uint64_t i = 0; i < n; i++)
+        if (fabs((double)v[i]) > most) most = fabs((double)v[i]);
+    return most;
+}
+
 /* Of one row against what goes in. */
 static double row_bound(const float *row, uint32_t k, const struct known *x)
 {
@@ -118,7 +127,7 @@ static segue_status embed(struct ranger *r, const struct sg_op *op, struct known
         SG_TRY(row_room(r, t->cols, &row));
         for (uint64_t k = 0; k < tables[i]->rows; k++) {
             sg_tensor_row(t, tables[i]->at + k, 0, t->cols, row);
-            for (uint64_t c = 0; c < t->cols; c++) most = fmax(most, fabs((double)row[c]));
+            most = fmax(most, largest(row, t->cols));
         }
         y->most += i ? most : most * fabs((double)op->u.embed.scale);
     }
@@ -137,8 +146,7 @@ static segue_status convolution(struct ranger *r, const struct sg_op *op, const 
         most = fmax(most, sum);
     }
     SG_TRY(vector(r, &op->u.conv.bias, &w));
-    y->most = most * x->most;
-    for (uint32_t c = 0; w && c < op->in[0].width; c++) y->most = fmax(y->most, most * x->most + fabs((double)w[c]));
+    y->most = most * x->most + (w ? largest(w, op->in[0].width) : 0);
     return SEGUE_OK;
 }
 
@@ -172,9 +180,7 @@ static segue_status bound(struct ranger *r, const struct sg_op *op, struct known
     case SG_OP_ADD: y->most = x->most + z->most; return SEGUE_OK;
     case SG_OP_SCALE:
         SG_TRY(vector(r, &op->u.scale.weight, &w));
-        y->most = w ? 0 : x->most * fabs((double)op->u.scale.value);
-        for (uint32_t i = 0; w && i < r->g->tensors[op->u.scale.weight.tensor]->cols; i++)
-            y->most = fmax(y->most, x->most * fabs((double)w[i]));
+        y->most = x->most * (w ? largest(w, r->g->tensors[op->u.scale.weight.tensor]->cols) : fabs((double)op->u.scale.value));
         return SEGUE_OK;
     default: *y = *x; return SEGUE_OK;
     }
