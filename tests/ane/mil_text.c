@@ -190,6 +190,26 @@ static void long_and_cut_texts(void **state)
     for (size_t cut = 0; cut < n; cut++) assert_int_equal(sg_mil_parse(&p, sample_verbose, cut, "cut", &f, NULL), SEGUE_EFORMAT);
 }
 
+/* Constants that are given names of their own: alike from two operations, and alike where they are cut. */
+static void named_constants_differ(void **state)
+{
+    enum { LONG = 200 };
+    char arg[LONG + 1], body[4096], *text;
+    (void)state;
+    memset(arg, 'k', LONG);
+    arg[LONG] = 0;
+    snprintf(body, sizeof body, "tensor<fp16, [1, 32, 1, 32]> n = relu(a_b = fp16(1), x = a);\ntensor<fp16, [1, 32, 1, 32]> n_a = relu(b = fp16(2), x = n);\n"
+             "tensor<fp16, [1, 32, 1, 32]> z = relu(%s1 = fp16(3), %s2 = fp16(4), x = n_a);", arg, arg);
+    struct sg_mil_program *p = read(text = with_body(body), NULL);
+    for (int d = 0; d < 3; d++) {
+        char *printed = print(p, (enum sg_mil_dialect)d);
+        sg_mil_program_free(read(printed, NULL));
+        sg_free(printed);
+    }
+    sg_mil_program_free(p);
+    test_free(text);
+}
+
 static void builder_makes_what_the_reader_reads(void **state)
 {
     struct sg_mil_program *p = sg_mil_program_new(SG_MIL_VERBOSE);
@@ -231,6 +251,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(samples_read_check_and_print), cmocka_unit_test(numbers_are_exact), cmocka_unit_test(refusals_have_places),
-        cmocka_unit_test(types_are_held), cmocka_unit_test(long_and_cut_texts), cmocka_unit_test(builder_makes_what_the_reader_reads)};
+        cmocka_unit_test(types_are_held), cmocka_unit_test(long_and_cut_texts), cmocka_unit_test(named_constants_differ), cmocka_unit_test(builder_makes_what_the_reader_reads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 segue_test(ane_mil_text "small;quick" ane/mil_text.c)
 segue_test(ane_weight_blob "small;quick" ane/weight_blob.c)
 segue_test(ane_npu_rules "small;quick" ane/npu_rules.c)
+segue_test(ane_rule_table "small;quick" ane/rule_table.c)
 segue_test(ane_passes "small;quick" ane/passes.c)
 if(SEGUE_PYTHON AND NOT SEGUE_PYTHON MATCHES "NOTFOUND" AND TARGET segue)
   segue_script(ane_mil_ops "small;golden;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/mil_ops.py)

@@ -241,6 +241,7 @@ const struct sg_mil_literal *sg_mil_attr_find(const struct sg_mil_op *op, const 
 const struct sg_mil_literal *sg_mil_value_literal(const struct sg_mil_function *f, uint32_t value)
 {
     uint32_t op = f->values[value].op;
+    if (f->values[value].given) return f->values[value].given;
     return op == SG_MIL_NONE || strcmp(f->ops[op].kind, "const") != 0 ? NULL
                                                                       : sg_mil_attr_find(&f->ops[op], "val");
 }

@@ -106,8 +106,9 @@ enum { SG_MIL_NONE = 0xffffffffu };
 struct sg_mil_value {
     const char *name;
     struct sg_mil_type type;
-    uint32_t op; /* that makes it; SG_MIL_NONE: a parameter */
+    uint32_t op; /* that makes it; SG_MIL_NONE: a parameter, or a literal that stood inline */
     uint32_t line, column;
+    const struct sg_mil_literal *given; /* the literal that stood inline; NULL */
 };
 struct sg_mil_op {
     const struct sg_mil_op_info *info; /* milops.h; NULL: an operation that the table does not know */

@@ -92,6 +92,18 @@ segue_status sg_mil_infer(const struct sg_mil_function *f, const struct sg_mil_o
     return SEGUE_OK;
 }
 
+/* The rule that a failed inference broke, where it has a number: groups of a convolution, what concat demands. */
+static uint32_t constraint_of(const struct sg_mil_function *f, const struct sg_mil_op *op)
+{
+    if (op->info->rule == SG_MIL_T_CONCAT) return 9;
+    if (op->info->rule != SG_MIL_T_CONV) return 0;
+    const struct sg_mil_type *x = sg_mil_arg_type(f, sg_mil_arg_find(op, "x"));
+    const struct sg_mil_type *w = sg_mil_arg_type(f, sg_mil_arg_find(op, "weight"));
+    int64_t groups = sg_mil_whole(f, op, "groups", 1);
+    int known = x && w && x->rank == 4 && w->rank == 4 && groups > 0;
+    return known && (x->dim[1] % groups || w->dim[0] % groups) ? 28 : 0;
+}
+
 static void check_op(const struct sg_mil_function *f, const struct sg_mil_op *op,
                      struct sg_mil_faults *faults)
 {
@@ -108,6 +120,7 @@ static void check_op(const struct sg_mil_function *f, const struct sg_mil_op *op
         return;
     }
     if (sg_mil_infer(f, op, out, &err)) {
+        at.constraint = constraint_of(f, op);
         sg_mil_fault_add(faults, &at, "%s", err.text);
         return;
     }

@@ -326,7 +326,9 @@ segue_status sg_mil_parse(struct sg_mil_program **out, const char *text, size_t 
     if (status == SEGUE_OK)
         *out = p->program;
     else {
-        sg_fail(err, status, "MIL text: %.80s:%u:%u: %s", name_of_text, p->fault->line, p->fault->column,
+        char rule[24] = "";
+        if (p->fault->constraint) snprintf(rule, sizeof rule, "constraint %u: ", p->fault->constraint);
+        sg_fail(err, status, "MIL text: %.80s:%u:%u: %s%s", name_of_text, p->fault->line, p->fault->column, rule,
                 p->fault->text);
         sg_mil_program_free(p->program);
     }

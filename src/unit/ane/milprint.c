@@ -155,7 +155,8 @@ static const char *hoisted_name(const struct printer *p, const struct sg_mil_op 
                                 char out[SG_MIL_DIMS * 48])
 {
     struct sg_buf name = {0};
-    sg_buf_printf(&name, "%.200s_%.80s", p->f->values[op->first].name, op->args[arg].name);
+    sg_buf_printf(&name, "%.120s_%.60s_%u_%u", p->f->values[op->first].name, op->args[arg].name,
+                  (unsigned)(op - p->f->ops), arg); /* the numbers tell apart what is cut or reads alike */
     while (!name.failed && sg_mil_value_find(p->f, name.data, name.len) != SG_MIL_NONE)
         sg_buf_puts(&name, "_");
     if (name.failed || name.len >= SG_MIL_DIMS * 48) {

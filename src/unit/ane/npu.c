@@ -123,33 +123,39 @@ static segue_status spend_compile(struct sg_ane_device *d, const char *name, seg
     return SEGUE_OK;
 }
 
+static void show(struct sg_npu_symptoms *s, enum sg_ane_symptom symptom)
+{
+    if (symptom == SG_ANE_ZEROS) s->zeros = 1;
+    if (symptom == SG_ANE_LAST_ONLY) s->last_only = 1;
+    if (symptom == SG_ANE_HANGS) s->hangs = 1;
+    if (symptom == SG_ANE_FAILS) s->fails = "status=0x1d : statusType=0x9: Program Inference error";
+    if (symptom == SG_ANE_INVALID) s->fails = "InvalidMILProgram";
+}
+
 /* In faithful mode findings that the compiler does not see become symptoms of the plans. */
 static segue_status judge(struct sg_ane_device *d, struct sg_ane_program *p,
                           const struct sg_mil_faults *faults, const char *name, segue_error *err)
 {
     struct sg_mil_faults refused = {0};
+    int crashes = 0;
     if (!d->o.faithful || !faults->refusals) return sg_mil_faults_fail(faults, name, err);
     for (uint32_t i = 0; i < faults->n; i++) {
         const struct sg_mil_fault *f = &faults->list[i];
-        const struct sg_ane_rule *rule = f->advice ? NULL : sg_ane_rule_numbered(f->constraint);
+        if (f->advice) continue;
+        const struct sg_ane_rule *rule = sg_ane_rule_numbered(f->constraint);
         enum sg_ane_symptom symptom = rule ? rule->symptom : SG_ANE_REFUSES;
         struct sg_mil_place at = {f->line, f->column, f->constraint, 0, f->op};
-        if (!f->advice && (symptom == SG_ANE_REFUSES || rule->where == 'b') && f->constraint != 33)
-            sg_mil_fault_add(&refused, &at, "%s", f->text);
-        for (uint32_t k = 0; !f->advice && k < p->mil->functions_n; k++) {
-            struct sg_npu_plan *plan = &p->plans[k];
-            if (symptom == SG_ANE_ZEROS) plan->zeros = 1;
-            if (symptom == SG_ANE_LAST_ONLY) plan->last_only = 1;
-            if (symptom == SG_ANE_HANGS) plan->fails = "it did not return within 2 s; the service restarted";
-            if (symptom == SG_ANE_FAILS)
-                plan->fails = "status=0x1d : statusType=0x9: Program Inference error";
-            if (f->constraint == 33) plan->fails = "InvalidMILProgram";
-        }
+        if (symptom == SG_ANE_REFUSES) sg_mil_fault_add(&refused, &at, "%s", f->text);
+        crashes |= symptom == SG_ANE_CRASHES;
+        for (uint32_t k = 0; k < p->mil->functions_n; k++) show(&p->plans[k].shows, symptom);
     }
     segue_status status =
         faults->dropped ? sg_mil_faults_fail(faults, name, err) : sg_mil_faults_fail(&refused, name, err);
     sg_mil_faults_free(&refused);
-    return status;
+    if (status != SEGUE_OK || !crashes) return status;
+    d->resting = d->o.rest ? d->o.rest : 1;
+    return sg_fail(err, SEGUE_EUNIT,
+                   "compile: %.60s: constraint 35: the compiler's service ended; see segue mil check", name);
 }
 
 static void npu_unload(struct sg_ane_program *p)
@@ -177,11 +183,10 @@ static segue_status make_program(struct sg_ane_device *d, struct sg_ane_program 
     segue_status status = judge(d, p, &faults, s->name, err);
     sg_mil_faults_free(&faults);
     for (uint32_t i = 0; status == SEGUE_OK && i < p->mil->functions_n; i++) {
-        struct sg_npu_plan symptoms = p->plans[i];
-        status = sg_npu_plan_make(&p->plans[i], p->mil, &p->mil->functions[i], &d->o.profile, s, err);
-        p->plans[i].zeros = symptoms.zeros;
-        p->plans[i].last_only = symptoms.last_only;
-        p->plans[i].fails = symptoms.fails;
+        struct sg_npu_symptoms shows = p->plans[i].shows;
+        status = sg_npu_plan_make(&p->plans[i], p->mil, &p->mil->functions[i], &d->o.profile, s,
+                                  d->o.faithful != 0, err);
+        p->plans[i].shows = shows;
     }
     return status;
 }
@@ -211,7 +216,18 @@ static segue_status npu_load(struct sg_ane_device *d, const struct sg_ane_source
     return SEGUE_OK;
 }
 
-/* Weights stay as compiled (constraint 8) unless the device was opened with delta. */
+/* Constraint 8: weights stay as compiled unless the device was opened with delta: in silence when faithful. */
+static segue_status keep_weights(const struct sg_ane_device *d, const struct sg_npu_plan *was,
+                                 const struct sg_npu_plan *made, segue_error *err)
+{
+    const char *name = d->o.faithful ? NULL : sg_npu_plan_differs(was, made);
+    return name ? sg_fail(err, SEGUE_EUNSUPPORTED,
+                          "reload: constraint 8 (op %.60s): its weights stay as compiled; compile again, or give "
+                          "weights as inputs",
+                          name)
+                : SEGUE_OK;
+}
+
 static segue_status npu_reload(struct sg_ane_program *p, const struct sg_ane_file *files, uint32_t files_n,
                                segue_error *err)
 {
@@ -220,16 +236,16 @@ static segue_status npu_reload(struct sg_ane_program *p, const struct sg_ane_fil
     sg_ane_check_blobs(p->mil, files, files_n, &faults);
     segue_status status = sg_mil_faults_fail(&faults, "reload", err);
     sg_mil_faults_free(&faults);
-    for (uint32_t i = 0; d->o.delta && status == SEGUE_OK && i < p->mil->functions_n; i++) {
+    for (uint32_t i = 0; status == SEGUE_OK && i < p->mil->functions_n; i++) {
         struct sg_npu_plan made;
         status = sg_npu_plan_make(&made, p->mil, &p->mil->functions[i], &d->o.profile,
-                                  &(struct sg_ane_source){.files = files, .files_n = files_n}, err);
+                                  &(struct sg_ane_source){.files = files, .files_n = files_n},
+                                  d->o.faithful != 0, err);
         if (status != SEGUE_OK) break;
-        made.zeros = p->plans[i].zeros;
-        made.last_only = p->plans[i].last_only;
-        made.fails = p->plans[i].fails;
-        sg_npu_plan_free(&p->plans[i]);
-        p->plans[i] = made;
+        made.shows = p->plans[i].shows;
+        if (!d->o.delta) status = keep_weights(d, &p->plans[i], &made, err);
+        sg_npu_plan_free(d->o.delta ? &p->plans[i] : &made);
+        if (d->o.delta) p->plans[i] = made;
     }
     if (status == SEGUE_OK) {
         d->c.loads++;
@@ -428,9 +444,12 @@ static segue_status injected(struct sg_ane_device *d, const struct sg_npu_plan *
             err, SEGUE_ELOST,
             "evaluate: %.60s: constraint 46: it did not return within 2 s; the unit is lost, use another",
             plan->f->name);
-    if (plan->fails)
+    if (plan->shows.hangs)
+        return sg_fail(err, SEGUE_ELOST, "evaluate: %.60s: it did not return within 2 s; see segue mil check",
+                       plan->f->name);
+    if (plan->shows.fails)
         return sg_fail(err, SEGUE_EUNIT, "evaluate: %.60s: %s; see segue mil check", plan->f->name,
-                       plan->fails);
+                       plan->shows.fails);
     return SEGUE_OK;
 }
 
@@ -491,7 +510,7 @@ static segue_status npu_evaluate(struct sg_ane_program *p, uint32_t procedure,
     const char *last = plan->f->values[plan->f->returns[out_n - 1]].name;
     for (uint32_t i = 0; i < out_n; i++)
         write_surface(&r, &out[i], outputs[i], plan->output_values[i],
-                      plan->zeros || (plan->last_only && strcmp(out[i].name, last) != 0));
+                      plan->shows.zeros || (plan->shows.last_only && strcmp(out[i].name, last) != 0));
     account(d, plan);
     return SEGUE_OK;
 }

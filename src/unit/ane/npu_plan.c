@@ -30,8 +30,7 @@ static int is_operand(const struct sg_mil_op *op, const char *name)
 
 /* Inline operands become values, so that one kind of operand is left. Names with a dot are free: no text can
  * hold them. */
-static segue_status name_literals(struct sg_npu_plan *plan, struct sg_mil_program *p,
-                                  const struct sg_mil_literal **of, segue_error *err)
+static segue_status name_literals(struct sg_npu_plan *plan, struct sg_mil_program *p, segue_error *err)
 {
     struct sg_mil_function *f = plan->f;
     for (uint32_t o = 0; o < f->ops_n; o++)
@@ -45,7 +44,7 @@ static segue_status name_literals(struct sg_npu_plan *plan, struct sg_mil_progra
             if (v == SG_MIL_NONE) return sg_no_memory("a program", 0, err);
             a->kind = SG_MIL_REF;
             a->v.ref = v;
-            of[v] = l;
+            f->values[v].given = l;
         }
     return SEGUE_OK;
 }
@@ -115,7 +114,7 @@ static segue_status make_constant(struct sg_npu_plan *plan, uint32_t v, const st
                                   uint32_t files_n, segue_error *err)
 {
     struct sg_npu_slot *s = &plan->slots[v];
-    struct sg_npu_plan aside = {.f = plan->f};
+    struct sg_npu_plan aside = {.f = plan->f, .garbage = plan->garbage};
     int is_half = plan->f->values[v].type.dtype == SG_MIL_FP16, packs = is_half && s->wanted == SG_NPU_WANT_PACKED;
     int half = is_half && !(s->wanted & SG_NPU_WANT_FLOAT);
     const void *data = NULL;
@@ -131,12 +130,12 @@ static segue_status make_constant(struct sg_npu_plan *plan, uint32_t v, const st
     return status;
 }
 
-static segue_status make_constants(struct sg_npu_plan *plan, const struct sg_mil_literal *const *inline_of,
-                                   const struct sg_ane_file *files, uint32_t files_n, segue_error *err)
+static segue_status make_constants(struct sg_npu_plan *plan, const struct sg_ane_file *files, uint32_t files_n,
+                                   segue_error *err)
 {
     const struct sg_mil_function *f = plan->f;
     for (uint32_t v = 0; v < f->values_n; v++) {
-        const struct sg_mil_literal *l = inline_of[v] ? inline_of[v] : sg_mil_value_literal(f, v);
+        const struct sg_mil_literal *l = sg_mil_value_literal(f, v);
         uint32_t op = f->values[v].op;
         const struct sg_mil_op *expr =
             op != SG_MIL_NONE && !strncmp(f->ops[op].kind, "constexpr_", 10) ? &f->ops[op] : NULL;
@@ -292,13 +291,11 @@ static segue_status make_ports(struct sg_npu_plan *plan, const uint32_t *values,
 
 segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p, struct sg_mil_function *f,
                               const struct sg_ane_profile *profile, const struct sg_ane_source *source,
-                              segue_error *err)
+                              int garbage, segue_error *err)
 {
     size_t values = (size_t)f->values_n + inline_count(f);
-    const struct sg_mil_literal **inline_of = sg_alloc((values + 1) * sizeof *inline_of);
-    *plan = (struct sg_npu_plan){.f = f};
-    segue_status status =
-        inline_of ? name_literals(plan, p, inline_of, err) : sg_no_memory("a program", values, err);
+    *plan = (struct sg_npu_plan){.f = f, .garbage = garbage != 0};
+    segue_status status = name_literals(plan, p, err);
     if (status == SEGUE_OK) {
         plan->slots = sg_alloc((values + 1) * sizeof *plan->slots);
         plan->handlers = sg_alloc((f->ops_n + (size_t)1) * sizeof(sg_npu_handler *));
@@ -318,7 +315,7 @@ segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p
     }
     if (status == SEGUE_OK) mark_wanted(plan);
     int found = status == SEGUE_OK && sg_npu_kept_find(plan, source);
-    if (status == SEGUE_OK) status = make_constants(plan, inline_of, source->files, source->files_n, err);
+    if (status == SEGUE_OK) status = make_constants(plan, source->files, source->files_n, err);
     if (status == SEGUE_OK && !found) status = sg_npu_kept_write(plan, source, err);
     if (status == SEGUE_OK) find_lives(plan);
     if (status == SEGUE_OK) status = place_values(plan, err);
@@ -327,7 +324,6 @@ segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p
     if (status == SEGUE_OK)
         status =
             make_ports(plan, f->returns, f->returns_n, profile, &plan->outputs, &plan->output_values, err);
-    sg_free(inline_of);
     if (status != SEGUE_OK) sg_npu_plan_free(plan);
     return status;
 }
@@ -339,4 +335,18 @@ void sg_npu_plan_free(struct sg_npu_plan *plan)
     sg_arena_free(&plan->arena);
     sg_ane_kept_close(&plan->kept);
     *plan = (struct sg_npu_plan){0};
+}
+
+const char *sg_npu_plan_differs(const struct sg_npu_plan *a, const struct sg_npu_plan *b)
+{
+    uint64_t mr = sg_npu_kernels_here()->mr;
+    for (uint32_t v = 0; v < a->f->values_n; v++) {
+        const struct sg_npu_slot *x = &a->slots[v], *y = &b->slots[v];
+        uint64_t rows = x->packed ? (uint64_t)a->f->values[v].type.dim[0] : 1, n = x->n / rows * ((rows + mr - 1) / mr * mr);
+        if ((x->packed && y->packed && memcmp(x->packed, y->packed, n * sizeof *x->packed)) ||
+            (x->half && y->half && memcmp(x->half, y->half, x->n * sizeof *x->half)) ||
+            (x->data && y->data && memcmp(x->data, y->data, x->n * sizeof *x->data)))
+            return a->f->values[v].name;
+    }
+    return NULL;
 }

@@ -34,19 +34,24 @@ struct sg_npu_plan {
     uint32_t *input_values, *output_values;         /* [params_n], [returns_n] */
     uint64_t memory;                                /* floats */
     uint64_t weight_bytes, flops, activation_bytes; /* of one dispatch */
-    uint32_t zeros, last_only;                      /* symptoms of this function in faithful mode */
-    const char *fails;                              /* evaluate fails with this; NULL */
+    uint32_t garbage;                               /* 1: an offset that names no record reads what lies there (15) */
+    struct sg_npu_symptoms {                        /* of this function in faithful mode */
+        uint32_t zeros, last_only, hangs;
+        const char *fails;                          /* evaluate fails with this; NULL */
+    } shows;
     struct sg_arena arena;                          /* constants and lists */
     struct sg_ane_kept kept;                        /* constants that came from the cache folder */
 };
 
 /* The handler of an operation; NULL with *nothing = 1: no work at all; NULL with 0: none. */
 sg_npu_handler *sg_npu_handler_of(const struct sg_mil_op *op, int *nothing);
-/* f must be checked; files hold its blobs. The function's inline operands become values of their own. */
+/* f must be checked; files hold its blobs, or, with garbage, anything. The function's inline operands become values of their own. */
 segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p, struct sg_mil_function *f,
                               const struct sg_ane_profile *profile, const struct sg_ane_source *source,
-                              segue_error *err);
+                              int garbage, segue_error *err);
 void sg_npu_plan_free(struct sg_npu_plan *plan);
+/* The name of the first constant that differs between two plans of one function; NULL: none. */
+const char *sg_npu_plan_differs(const struct sg_npu_plan *a, const struct sg_npu_plan *b);
 /* A constant's numbers, into arena memory: as fp32, or its fp16 bits. */
 segue_status sg_npu_decode(struct sg_npu_plan *plan, const struct sg_mil_literal *l,
                            const struct sg_ane_file *files, uint32_t files_n, int as_half, const void **out,

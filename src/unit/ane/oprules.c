@@ -199,6 +199,17 @@ static void last_slice(const struct found *s)
                      s->c->profile->slice_limit);
 }
 
+/* 28: a matmul reads matrices that are not deep (axis 2 of 5), and a row of its result fits the kernel memory. */
+static void product_bounds(const struct found *s)
+{
+    const struct sg_mil_type *out = result(s), *y = type(s, "y"), *x = type(s, "x");
+    if (!is(s, "matmul")) return;
+    if ((x->rank == 5 && x->dim[2] > 1) || (y->rank == 5 && y->dim[2] > 1))
+        fault(s, 28, "the matrices lie along depth (axis 2 of 5); put them along channels");
+    if ((uint64_t)out->dim[out->rank - 1] * 2 > s->c->profile->matmul_bytes)
+        fault(s, 28, "a row of the result is longer than the kernel memory; cut it");
+}
+
 /* 33, 35, 36 */
 static void others(const struct found *s)
 {
@@ -224,7 +235,7 @@ static void others(const struct found *s)
 }
 
 static void (*const groups[])(const struct found *) = {
-    target, concat, path, arguments, named, working_set, conv_bounds, shape_bounds, last_slice, others};
+    target, concat, path, arguments, named, working_set, conv_bounds, shape_bounds, product_bounds, last_slice, others};
 
 void sg_ane_check_op(struct sg_ane_check *c, const struct sg_mil_op *op)
 {

@@ -24,11 +24,13 @@ struct sg_ane_profile {
     uint32_t dim_c, dim_w;       /* 27: N and C; H and W */
     uint32_t kernel_w, kernel_h; /* 28 */
     uint32_t transpose_dim, arg_axis; /* 28 */
+    uint32_t matmul_bytes;            /* 28: a row of a product's result */
     uint32_t slice_limit;             /* 29: last-axis slices with begin > 0 lose values above; 0 = none */
     uint32_t mac_limit;               /* 30: products at or above become infinite; 0 = none */
     uint32_t outputs;                 /* 31: at most; 0 = no bound */
     uint32_t softmax_power;           /* 33: the axis must be a power of two */
     uint32_t flat_dim;                /* 36: longest [1, N] of elementwise operations; 0 = no bound */
+    uint32_t head_rows;               /* 37: any dimension of an output; 0 = no bound */
     uint32_t mean_refused;            /* 42: reduce_mean in functions from ios18 */
     uint64_t sram_bytes;              /* 20: working set of an operation before it spills; advice */
     /* arithmetic */

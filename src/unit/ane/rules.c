@@ -37,14 +37,14 @@ static const struct sg_ane_rule rules[] = {
     {25, SG_ANE_REFUSES, 't', "4-bit numbers stand in compressed constants only"},
     {26, SG_ANE_ZEROS, 't', "channels of inputs and outputs are a multiple of 32"},
     {27, SG_ANE_REFUSES, 't', "dimensions and rank are bounded"},
-    {28, SG_ANE_REFUSES, 't', "kernels, groups, transposes, pads, tiles and axes of argmax are bounded"},
+    {28, SG_ANE_REFUSES, 't', "kernels, groups, products, transposes, pads, tiles and axes of argmax are bounded"},
     {29, SG_ANE_DISTORTS, 'r', "slices of the last axis that do not begin at 0 carry values up to 4094"},
     {30, SG_ANE_DISTORTS, 'r', "products stay below 32768"},
     {31, SG_ANE_LAST_ONLY, 't', "a program has at most two outputs"},
-    {33, SG_ANE_REFUSES, 't', "the axis of softmax is a power of two"},
-    {35, SG_ANE_HANGS, 't', "a convolution with computed weights has a batch of 1"},
+    {33, SG_ANE_INVALID, 't', "the axis of softmax is a power of two"},
+    {35, SG_ANE_CRASHES, 't', "a convolution with computed weights has a batch of 1"},
     {36, SG_ANE_HANGS, 't', "flat elementwise operations are short"},
-    {37, SG_ANE_REFUSES, 't', "heads are cut into blocks of 16384 rows"},
+    {37, SG_ANE_REFUSES, 't', "outputs are at most 16384 wide; heads are cut"},
     {40, SG_ANE_REFUSES, 'p', "after a failed compile the service rests"},
     {42, SG_ANE_REFUSES, 't', "no reduce_mean in functions for ios18"},
     {43, SG_ANE_FAILS, 's', "surfaces are whole 16 KiB, rows whole 64 bytes"},
@@ -206,6 +206,12 @@ static void check_port(const struct border *b, uint32_t i)
     if (t->rank == 4 && t->dim[1] % (int32_t)profile->channels)
         sg_mil_fault_add(b->c->faults, &at, "%d channels; pad them to a multiple of %u", (int)t->dim[1],
                          profile->channels);
+    at.constraint = 37;
+    for (uint32_t d = 0; b->out && profile->head_rows && d < t->rank; d++)
+        if ((uint32_t)t->dim[d] > profile->head_rows)
+            sg_mil_fault_add(b->c->faults, &at,
+                             "an output of %d, more than the %u that every compiler takes; cut the head into blocks",
+                             (int)t->dim[d], profile->head_rows);
     at.constraint = 27;
     at.advice = 1;
     if (t->rank != 4)
@@ -264,7 +270,8 @@ static void check_value(struct sg_ane_check *c, const struct sg_mil_value *v, in
 {
     struct sg_mil_place at = {.line = v->line, .column = v->column, .constraint = 27, .op = v->name};
     const struct sg_mil_type *t = &v->type;
-    if (t->rank > 5) sg_mil_fault_add(c->faults, &at, "rank %u; at most 5", t->rank);
+    if (t->rank > 5 && !constant) /* tables of compressed constants have 6 */
+        sg_mil_fault_add(c->faults, &at, "rank %u; at most 5", t->rank);
     for (uint32_t i = 0; i < t->rank && !constant; i++) {
         uint32_t most = t->rank >= 3 && i + 2 >= t->rank ? c->profile->dim_w : c->profile->dim_c;
         if ((uint32_t)t->dim[i] > most) {

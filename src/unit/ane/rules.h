@@ -12,12 +12,14 @@
 enum sg_ane_symptom {
     SG_ANE_REFUSES,   /* compile says no */
     SG_ANE_FAILS,     /* evaluate says 0x1d */
+    SG_ANE_INVALID,   /* evaluate says InvalidMILProgram */
     SG_ANE_ZEROS,     /* outputs are zeros */
     SG_ANE_PERMUTES,  /* surfaces are bound in another order */
     SG_ANE_LAST_ONLY, /* only the last output is right */
     SG_ANE_IGNORES_MASK,
     SG_ANE_DISTORTS, /* values are wrong without an error */
-    SG_ANE_HANGS,
+    SG_ANE_HANGS,   /* evaluate never returns */
+    SG_ANE_CRASHES, /* the compiler's service ends and rests */
     SG_ANE_SLOW
 };
 struct sg_ane_rule {
