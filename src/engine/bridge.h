@@ -12,9 +12,21 @@ struct sg_journey {
     enum sg_storage kv; /* of the state that takes it */
     uint64_t first, end;
 };
-/* room: sg_bridge_room bytes. Adds what went over to *bytes. */
-segue_status sg_bridge_slot(const struct sg_journey *j, void *room, uint64_t *bytes, segue_error *err);
-size_t sg_bridge_room(const struct sg_layout *to);
+/* Memory that rows pass through; pinned where one of the sides copies faster then. One thread's. */
+struct sg_carrier {
+    uint8_t *memory;
+    size_t bytes;
+    const struct sg_host_memory *host; /* that it was taken from; NULL: of this process */
+};
+/* rows: what is to go over; 0: not known. */
+segue_status sg_carrier_open(struct sg_carrier *c, const struct sg_layout *from, const struct sg_layout *to, uint64_t rows,
+                             segue_error *err);
+void sg_carrier_close(struct sg_carrier *c); /* zeroed ones too */
+
+/* Adds what went over to *bytes. Copies may go on: out of `from` until sg_bridge_flush, into `to` until it is sealed. */
+segue_status sg_bridge_slot(const struct sg_journey *j, struct sg_carrier *c, uint64_t *bytes, segue_error *err);
+segue_status sg_bridge_flush(const struct sg_layout *from, segue_error *err);
+
 segue_status sg_bridge_seal(const struct sg_stage *stage, uint64_t rows, segue_error *err);
 
 /* 1: the units pass states on by themselves, nothing is copied. */

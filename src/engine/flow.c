@@ -19,8 +19,7 @@ struct sg_flow {
     struct path *paths; /* [paths_n] in the order of layers */
     uint32_t paths_n;
     int open; /* the states of `to` exist */
-    void *room;
-    size_t room_bytes;
+    struct sg_carrier carrier;
     struct sg_flow_sums sums;
 };
 
@@ -49,11 +48,9 @@ segue_status sg_flow_new(struct sg_flow **out, struct sg_layout *from, struct sg
     if (!f) return sg_no_memory("hand-off", sizeof *f, err);
     f->from = from;
     f->to = to;
-    f->room_bytes = sg_bridge_room(to);
     f->paths = sg_alloc(all->slots_n * sizeof *f->paths);
-    f->room = sg_alloc(f->room_bytes);
-    segue_status status = SEGUE_OK;
-    if (!f->paths || !f->room) status = sg_no_memory("hand-off", f->room_bytes, err);
+    segue_status status = f->paths ? SEGUE_OK : sg_no_memory("hand-off", all->slots_n * sizeof *f->paths, err);
+    if (status == SEGUE_OK) status = sg_carrier_open(&f->carrier, from, to, 0, err);
     if (status == SEGUE_OK) status = find_paths(f, all, err);
     if (status != SEGUE_OK) {
         sg_flow_free(f);
@@ -67,7 +64,7 @@ void sg_flow_free(struct sg_flow *f)
 {
     if (!f) return;
     sg_free(f->paths);
-    sg_free(f->room);
+    sg_carrier_close(&f->carrier);
     sg_free(f);
 }
 
@@ -99,21 +96,21 @@ static segue_status send_path(struct sg_flow *f, struct path *p, uint64_t rows, 
                            .end = rows};
     if (sg_slot_fixed_bytes(slot)) {
         if (!last) return SEGUE_OK;
-        SG_TRY(sg_bridge_slot(&j, f->room, &f->sums.bytes, err));
+        SG_TRY(sg_bridge_slot(&j, &f->carrier, &f->sums.bytes, err));
         p->sent = 1;
         return SEGUE_OK;
     }
     if (slot->window && !last && !p->sent) return SEGUE_OK; /* most of it will be out of sight by the end */
     if (!p->sent) j.first = first_needed(slot, rows);
     if (j.first >= rows) return SEGUE_OK;
-    SG_TRY(sg_bridge_slot(&j, f->room, &f->sums.bytes, err));
+    SG_TRY(sg_bridge_slot(&j, &f->carrier, &f->sums.bytes, err));
     p->sent = rows;
     return SEGUE_OK;
 }
 
 int sg_flow_open(struct sg_flow *f, uint64_t room)
 {
-    if (!f->open) f->open = sg_layout_states(f->to, room, NULL) == SEGUE_OK;
+    if (!f->open) f->open = sg_layout_to_fill(f->to, room, NULL) == SEGUE_OK;
     return f->open;
 }
 
@@ -140,6 +137,7 @@ segue_status sg_flow_finish(struct sg_flow *f, uint64_t rows, segue_error *err)
         int fixed = sg_slot_fixed_bytes(&f->to->stages[p->to_stage].stretch->graph->slots[p->to_slot]) != 0;
         if (p->sent < (fixed ? 1 : rows)) status = send_path(f, p, rows, 1, err);
     }
+    if (status == SEGUE_OK) status = sg_bridge_flush(f->from, err);
     for (uint32_t i = 0; i < f->to->n && status == SEGUE_OK; i++)
         status = sg_bridge_seal(&f->to->stages[i], rows, err);
     if (status != SEGUE_OK) {

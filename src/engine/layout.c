@@ -4,6 +4,16 @@
 
 #include <string.h>
 
+/* Where a state of this place lies best when it is to go to one of the others. */
+static const struct sg_host_memory *host_of(const struct segue_engine *e, uint32_t place)
+{
+    for (uint32_t i = 0; i < e->places_n; i++) {
+        struct sg_unit *other = e->places[i].unit->unit;
+        if (e->places[i].unit != e->places[place].unit && sg_ops_of(other)->host) return sg_ops_of(other)->host(other);
+    }
+    return NULL;
+}
+
 /* A layout reads in chunks that its smallest place can take. */
 static segue_status add_stage(struct sg_layout *l, struct segue_engine *e, uint32_t place, uint32_t from,
                               uint32_t to, segue_error *err)
@@ -13,6 +23,7 @@ static segue_status add_stage(struct sg_layout *l, struct segue_engine *e, uint3
     SG_TRY(sg_engine_stretch(e, place, from, to, &stage->stretch, err));
     stage->kv = p->kv;
     stage->place = place;
+    stage->host = host_of(e, place);
     if (!l->n || p->chunk_rows < l->chunk_rows) l->chunk_rows = p->chunk_rows;
     l->n++;
     return SEGUE_OK;
@@ -48,11 +59,14 @@ int sg_layout_same(const struct sg_layout *a, const struct sg_layout *b)
 /* --- states --- */
 
 /* Undo points are asked for at birth: units lay out their room by it. */
-static segue_status state_new(struct sg_stage *stage, uint64_t rows, uint32_t bare, segue_error *err)
+static segue_status state_new(struct sg_stage *stage, const struct sg_state_opts *wish, segue_error *err)
 {
     const struct sg_graph *g = stage->stretch->graph;
     struct segue_unit *u = stage->stretch->unit;
-    struct sg_state_opts o = {.kv = stage->kv, .rows = rows, .undo = SG_MARKS_MAX, .bare = bare};
+    struct sg_state_opts o = *wish;
+    o.kv = stage->kv;
+    o.undo = SG_MARKS_MAX;
+    o.host = stage->host;
     SG_TRY(sg_unit_enter(u, NULL, err));
     segue_status status =
         sg_ops_of(u->unit)->state_new(u->unit, g->slots, g->slots_n, &o, &stage->state, err);
@@ -60,10 +74,10 @@ static segue_status state_new(struct sg_stage *stage, uint64_t rows, uint32_t ba
     return status;
 }
 
-static segue_status make_states(struct sg_layout *l, uint64_t rows, uint32_t bare, segue_error *err)
+static segue_status make_states(struct sg_layout *l, const struct sg_state_opts *wish, segue_error *err)
 {
     for (uint32_t i = 0; i < l->n; i++) {
-        segue_status status = state_new(&l->stages[i], rows, bare, err);
+        segue_status status = state_new(&l->stages[i], wish, err);
         if (status == SEGUE_OK) continue;
         l->stages[i].state = NULL;
         sg_layout_drop_states(l);
@@ -74,10 +88,18 @@ static segue_status make_states(struct sg_layout *l, uint64_t rows, uint32_t bar
 
 segue_status sg_layout_states(struct sg_layout *l, uint64_t rows, segue_error *err)
 {
-    return make_states(l, rows, 0, err);
+    return make_states(l, &(struct sg_state_opts){.rows = rows}, err);
 }
 
-segue_status sg_layout_bare(struct sg_layout *l, segue_error *err) { return make_states(l, 0, 1, err); }
+segue_status sg_layout_to_fill(struct sg_layout *l, uint64_t rows, segue_error *err)
+{
+    return make_states(l, &(struct sg_state_opts){.rows = rows, .filled = 1}, err);
+}
+
+segue_status sg_layout_bare(struct sg_layout *l, segue_error *err)
+{
+    return make_states(l, &(struct sg_state_opts){.bare = 1}, err);
+}
 
 static void drop_states(struct sg_layout *l, int wait)
 {

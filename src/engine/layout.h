@@ -12,7 +12,8 @@ struct sg_stage {
     const struct sg_stretch *stretch;
     uint32_t place; /* of the engine */
     enum sg_storage kv;
-    struct sg_state *state; /* NULL: the state is not here */
+    const struct sg_host_memory *host; /* of another unit of the engine, NULL: none: states that go there take it */
+    struct sg_state *state;            /* NULL: the state is not here */
 };
 
 struct sg_layout {
@@ -32,6 +33,8 @@ int sg_layout_same(const struct sg_layout *a,
 
 /* Empty states for `rows` expected rows; all or none. */
 segue_status sg_layout_states(struct sg_layout *l, uint64_t rows, segue_error *err);
+/* The same, of which every slot is put before anything else. */
+segue_status sg_layout_to_fill(struct sg_layout *l, uint64_t rows, segue_error *err);
 /* States that only wait to be passed to. */
 segue_status sg_layout_bare(struct sg_layout *l, segue_error *err);
 void sg_layout_drop_states(struct sg_layout *l);

@@ -98,11 +98,22 @@ struct sg_result {
 
 /* --- states --- */
 
+/* Memory of the host that a unit copies from and to at full speed. take: 64-byte aligned, whatever was there; NULL: there is
+ * none, take any other. Any thread; outlives what was taken. */
+struct sg_host_memory {
+    void *owner;
+    void *(*take)(void *owner, size_t bytes);
+    void (*leave)(void *owner, void *p);
+};
+
 struct sg_state_opts {
     enum sg_storage kv;              /* F32 F16 BF16 Q8_0, for slots K and V; others are fp32 */
     uint64_t rows;                   /* expected; grows by blocks beyond it, between runs */
     uint32_t undo;                   /* marks that can be alive at once; 0 = 8 */
     uint32_t bare;                   /* 1: state_pass fills it next, or it is freed: memory may be left out until then */
+    uint32_t filled;                 /* 1: every slot is put, or its memory written, before anything else: nothing need be cleared */
+    const struct sg_host_memory *host;   /* NULL, or where a unit whose states lie in the host's memory takes it: of another
+                                      * unit, to which they will go */
 };
 
 /* Where a unit may keep what it makes of the weights, for the next start. Whatever is found there is checked before it is
@@ -171,6 +182,13 @@ struct sg_unit_ops {
     /* Everything that `from` holds becomes that of `to`, a new state of the same slots and storage on a unit of this kind:
      * the same bytes as get + put. `from` may then only be freed, or be passed back to. Marks are forgotten. */
     segue_status (*state_pass)(struct sg_state *to, struct sg_state *from, segue_error *err);
+    /* NULL: every copy is over when get or put returns. Else those from and to memory of `host` may go on: get's until
+     * state_flush, put's until state_flush or the seal. Frees of either side wait for them as well. */
+    const struct sg_host_memory *(*host)(struct sg_unit *u);
+    segue_status (*state_flush)(struct sg_state *s, segue_error *err);
+    /* Where the memory of a CONV or DELTA slot lies, as get would give it: until the next call that changes the state.
+     * write 0: waits as get does. 1: the caller fills all of it before the seal. */
+    segue_status (*state_at)(struct sg_state *s, uint32_t slot, int write, void **out, segue_error *err);
     segue_status (*weight_get)(struct sg_program *p, uint32_t tensor, float *out, segue_error *err);
     segue_status (*weight_put)(struct sg_program *p, uint32_t tensor, const float *in, segue_error *err);
     segue_status (*stream)(struct sg_unit *u, uint64_t bytes, double *gb_s, segue_error *err); /* read bandwidth, measured now */

@@ -231,6 +231,54 @@ static void passes(void **state)
     assert_int_equal(alive(), 0);
 }
 
+/* Rows and memory of states from and to pinned memory: begun only, over when the state is sealed or flushed, or when either
+ * side is let go. */
+static void copies_go_on(void **state)
+{
+    enum { ROW = 2 * 16, ROWS = 300, FIXED = 2 * 8 * 8 };
+    const struct sg_slot slots[] = {{.kind = SG_SLOT_K, .heads = 2, .width = 16},
+                                    {.kind = SG_SLOT_DELTA, .heads = 2, .width = 8, .depth = 8}};
+    struct sg_state_opts o = {.kv = SG_F32, .rows = ROWS, .filled = 1};
+    struct sg_unit *u = NULL;
+    struct sg_state *s = NULL;
+    float out[ROWS * ROW];
+    segue_error err = {0};
+    (void)state;
+    if (getenv("SEGUE_STUB_SHORT")) skip();
+    stub("late");
+    assert_int_equal(open_unit(&u, "cuda:0", &err), SEGUE_OK);
+    const struct sg_host_memory *host = sg_unit_cuda.host(u);
+    float *rows = host->take(host->owner, ROWS * ROW * sizeof *rows), *fixed = host->take(host->owner, FIXED * sizeof *fixed);
+    assert_non_null(rows);
+    assert_non_null(fixed);
+    assert_int_equal((uintptr_t)rows % 64, 0);
+    assert_int_equal(sg_unit_cuda.state_new(u, slots, 2, &o, &s, &err), SEGUE_OK);
+    for (int i = 0; i < ROWS * ROW; i++) rows[i] = 1;
+    for (int i = 0; i < FIXED; i++) fixed[i] = 2;
+    assert_int_equal(sg_unit_cuda.state_put(s, 0, 0, ROWS, SG_F32, rows, &err), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_put(s, 1, 0, ROWS, SG_F32, fixed, &err), SEGUE_OK);
+    rows[0] = 3; /* under way still */
+    assert_int_equal(sg_unit_cuda.state_put(s, UINT32_MAX, ROWS, ROWS, SG_F32, NULL, &err), SEGUE_OK);
+    rows[1] = 4; /* over */
+    assert_int_equal(sg_unit_cuda.state_get(s, 0, 0, ROWS, SG_F32, out, &err), SEGUE_OK);
+    assert_true(out[0] > 2 && out[1] < 2 && out[ROWS * ROW - 1] > 0);
+    fixed[0] = rows[0] = 0;
+    assert_int_equal(sg_unit_cuda.state_get(s, 0, 0, ROWS, SG_F32, rows, &err), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_get(s, 1, 0, ROWS, SG_F32, fixed, &err), SEGUE_OK);
+    assert_true(rows[0] < 1 && fixed[0] < 1);
+    assert_int_equal(sg_unit_cuda.state_flush(s, &err), SEGUE_OK);
+    assert_true(rows[0] > 2 && fixed[0] > 1);
+    fixed[0] = 0;
+    assert_int_equal(sg_unit_cuda.state_get(s, 1, 0, ROWS, SG_F32, fixed, &err), SEGUE_OK);
+    host->leave(host->owner, fixed);
+    assert_true(fixed[0] > 1); /* nobody else is written to later on */
+    assert_ptr_equal(host->take(host->owner, FIXED * sizeof *fixed), fixed);
+    sg_unit_cuda.state_free(s);
+    sg_unit_cuda.close(u);
+    stub("");
+    assert_int_equal(alive(), 0);
+}
+
 /* A card that is too small is refused by number before anything runs on it. */
 static void names_what_fits(void **state)
 {
@@ -291,7 +339,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(lists_and_says_why),
                                        cmocka_unit_test(refuses_to_open), cmocka_unit_test(survives),
-                                       cmocka_unit_test(fails_anywhere), cmocka_unit_test(passes), cmocka_unit_test(names_what_fits),
+                                       cmocka_unit_test(fails_anywhere), cmocka_unit_test(passes), cmocka_unit_test(copies_go_on),
+                                       cmocka_unit_test(names_what_fits),
                                        cmocka_unit_test(names_a_storage)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
  *              memory   no allocation succeeds         launch   every launch fails
  *              lost     waiting finds the GPU gone     lost:N   so does every call from the N-th launch on
  *              once:N   the N-th call fails, no other  from:N   every call from the N-th on
+ *              late     copies and fills are done when somebody waits, not before
  *              room:N   allocations fail from the N-th on, though memory is free: another process takes it
  *   SEGUE_STUB_MB=N     memory of the card; 1024 when not set
  *   SEGUE_STUB_LOG=1    a line on stderr at the first launch
@@ -80,6 +81,32 @@ static void give(unsigned long long p)
     free(room);
 }
 
+/* Copies and fills of mode "late", in order. */
+enum { LATER = 4096 };
+static struct later {
+    void *to;
+    const void *from; /* NULL: a fill */
+    size_t n;
+    int value;
+} later[LATER];
+static int later_n;
+
+static void catch_up(void)
+{
+    for (int i = 0; i < later_n; i++) {
+        if (later[i].from) memcpy(later[i].to, later[i].from, later[i].n);
+        else memset(later[i].to, later[i].value, later[i].n);
+    }
+    later_n = 0;
+}
+
+static void transfer(void *to, const void *from, size_t n, int value)
+{
+    if (later_n == LATER) catch_up();
+    later[later_n++] = (struct later){to, from, n, value};
+    if (!mode("late")) catch_up();
+}
+
 #define API(name, args, body) \
     int name args;            \
     int name args { int failed = fault(); if (failed) return failed; body return 0; }
@@ -110,34 +137,35 @@ API(cuModuleGetFunction, (void **f, void *m, const char *name), UNUSED(m) UNUSED
 API(cuFuncSetAttribute, (void *f, int which, int v), UNUSED(f) UNUSED(which) UNUSED(v))
 API(cuMemGetInfo_v2, (size_t * unused, size_t *all), *all = card_bytes(); *unused = *all - used;)
 API(cuMemAlloc_v2, (unsigned long long *p, size_t n), return take(p, n);)
-FREES(cuMemFree_v2, (unsigned long long p), give(p);)
-API(cuMemHostAlloc, (void **p, size_t n, unsigned f), UNUSED(f) *p = calloc(1, n); alive++;)
-FREES(cuMemFreeHost, (void *p), free(p); alive--;)
+FREES(cuMemFree_v2, (unsigned long long p), catch_up(); give(p);)
+API(cuMemHostAlloc, (void **p, size_t n, unsigned f), UNUSED(f) *p = aligned_alloc(4096, (n + 4095) / 4096 * 4096); /* as
+    whole pages */ if (!*p) return NO_MEMORY; memset(*p, 0, n); alive++;)
+FREES(cuMemFreeHost, (void *p), catch_up(); free(p); alive--;)
 API(cuMemHostGetDevicePointer_v2, (unsigned long long *p, void *h, unsigned f),
     UNUSED(f) *p = (unsigned long long)h;)
 API(cuMemcpyHtoDAsync_v2, (unsigned long long to, const void *from, size_t n, void *s),
-    UNUSED(s) memcpy((void *)to, from, n);)
+    UNUSED(s) transfer((void *)to, from, n, 0);)
 API(cuMemcpyDtoHAsync_v2, (void *to, unsigned long long from, size_t n, void *s),
-    UNUSED(s) memcpy(to, (const void *)from, n);)
+    UNUSED(s) transfer(to, (const void *)from, n, 0);)
 API(cuMemcpyDtoDAsync_v2, (unsigned long long to, unsigned long long from, size_t n, void *s),
-    UNUSED(s) memcpy((void *)to, (const void *)from, n);)
+    UNUSED(s) transfer((void *)to, (const void *)from, n, 0);)
 API(cuMemcpyPeerAsync, (unsigned long long to, void *a, unsigned long long from, void *b, size_t n, void *s),
-    UNUSED(a) UNUSED(b) UNUSED(s) memcpy((void *)to, (const void *)from, n);)
+    UNUSED(a) UNUSED(b) UNUSED(s) transfer((void *)to, (const void *)from, n, 0);)
 API(cuCtxEnablePeerAccess, (void *c, unsigned f), UNUSED(c) UNUSED(f))
 API(cuMemsetD8Async, (unsigned long long to, unsigned char v, size_t n, void *s),
-    UNUSED(s) memset((void *)to, v, n);)
+    UNUSED(s) transfer((void *)to, NULL, n, v);)
 API(cuCtxGetStreamPriorityRange, (int *least, int *greatest), *least = 0; *greatest = -5;)
 API(cuStreamCreateWithPriority, (void **s, unsigned f, int p), UNUSED(f) UNUSED(p) *s = &alive; alive++;)
 FREES(cuStreamDestroy_v2, (void *s), UNUSED(s) alive--;)
-API(cuStreamSynchronize, (void *s), UNUSED(s) if (mode("lost")) return GONE;)
+API(cuStreamSynchronize, (void *s), UNUSED(s) catch_up(); if (mode("lost")) return GONE;)
 API(cuStreamQuery, (void *s), UNUSED(s) if (mode("lost")) return GONE;)
 API(cuEventCreate, (void **e, unsigned f), UNUSED(f) *e = &alive; alive++;)
 FREES(cuEventDestroy_v2, (void *e), UNUSED(e) alive--;)
 API(cuEventRecord, (void *e, void *s), UNUSED(e) UNUSED(s))
-API(cuEventSynchronize, (void *e), UNUSED(e) if (mode("lost")) return GONE;)
+API(cuEventSynchronize, (void *e), UNUSED(e) catch_up(); if (mode("lost")) return GONE;)
 API(cuEventQuery, (void *e), UNUSED(e))
 API(cuStreamWaitEvent, (void *s, void *e, unsigned f), UNUSED(s) UNUSED(e) UNUSED(f))
-API(cuCtxSynchronize, (void), )
+API(cuCtxSynchronize, (void), catch_up();)
 API(cuEventElapsedTime, (float *ms, void *a, void *b), UNUSED(a) UNUSED(b) *ms = 1;)
 API(cuStreamBeginCapture_v2, (void *s, int m), UNUSED(s) UNUSED(m))
 API(cuStreamEndCapture, (void *s, void **g), UNUSED(s) *g = &alive; alive++;)

@@ -451,6 +451,7 @@ const struct sg_unit_ops sg_unit_cpu = {
     .state_get = sg_cpu_state_get,
     .state_put = sg_cpu_state_put,
     .state_pass = sg_cpu_state_pass,
+    .state_at = sg_cpu_state_at,
     .stream = cpu_stream,
     .kept = cpu_kept,
 };

@@ -77,11 +77,15 @@ struct sg_cpu_unit {
     int runner_on, stop;
 };
 
-/* --- states (cpustate.c, cpukv.c) --- */
+/* --- states (cpustate.c, cpuslab.c, cpukv.c) --- */
 
 enum { SG_KV_RUN = 32 };             /* q8: numbers that share a scale */
 
-struct sg_kv_slab { atomic_uint refs; void *memory; };
+struct sg_kv_slab {
+    atomic_uint refs;
+    void *memory;
+    const struct sg_host_memory *host;   /* that it was taken from; NULL: of this process, cleared */
+};
 /* SG_CHUNK rows of one K or V slot. K: per head [SG_CHUNK/16][width][16]; V: per head [SG_CHUNK][width]; q8:
  * int8 in that order, then f16 scales [SG_CHUNK/16][blocks][16] or [SG_CHUNK][blocks]. */
 struct sg_kv_block {
@@ -89,6 +93,7 @@ struct sg_kv_block {
     struct sg_kv_slab *slab;
     struct sg_kv_block *next;        /* in a free list */
     uint8_t *data;
+    int dirty;                       /* 1: what was there before the slab was taken still is */
 };
 struct sg_slot_memory {
     struct sg_slot slot;
@@ -100,6 +105,7 @@ struct sg_slot_memory {
     int given;                       /* CONV, DELTA: a put has filled it */
     float *fixed, *before;           /* CONV, DELTA: now, and as it was when the pass began; [fixed_n] */
     size_t fixed_n;
+    const struct sg_host_memory *fixed_host; /* that `fixed` was taken from; NULL: of this process */
 };
 struct sg_mark {
     uint32_t number;
@@ -110,6 +116,7 @@ struct sg_cpu_state {
     struct sg_state_base base;
     pthread_mutex_t lock;            /* block tables, against get and put beside a run */
     enum sg_storage kv;
+    const struct sg_host_memory *host;   /* sg_state_opts */
     uint64_t rows;
     atomic_int busy;                 /* 1: a run is appending */
     atomic_uint stage;               /* of the pass that appends: stages before this one are over */
@@ -136,6 +143,21 @@ segue_status sg_cpu_state_get(struct sg_state *s, uint32_t slot, uint64_t from, 
                               enum sg_storage storage, void *out, segue_error *err);
 segue_status sg_cpu_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
                               enum sg_storage storage, const void *in, segue_error *err);
+segue_status sg_cpu_state_at(struct sg_state *s, uint32_t slot, int write, void **out, segue_error *err);
+/* Blocks (cpuslab.c). */
+static inline int sg_cpu_is_rows(const struct sg_slot_memory *m)
+{
+    return m->slot.kind == SG_SLOT_K || m->slot.kind == SG_SLOT_V;
+}
+void sg_cpu_slab_release(struct sg_kv_slab *slab);
+/* `count` more spare blocks for every K and V slot, in one allocation. */
+segue_status sg_cpu_slab_add(struct sg_cpu_state *s, uint32_t count, segue_error *err);
+segue_status sg_cpu_table_grow(struct sg_cpu_state *s, struct sg_slot_memory *m, uint64_t index, segue_error *err);
+/* Block `index` exists and is this state's alone; take: it may be dirty, sg_kv_rows_pass is the next to write there. */
+segue_status sg_cpu_block_take(struct sg_cpu_state *s, struct sg_slot_memory *m, uint64_t index, segue_error *err);
+segue_status sg_cpu_block_own(struct sg_cpu_state *s, struct sg_slot_memory *m, uint64_t index, segue_error *err);
+void sg_cpu_blocks_drop(struct sg_slot_memory *m, uint64_t from, uint64_t to);
+void sg_cpu_rows_keep(struct sg_slot_memory *m, uint64_t first, uint64_t end); /* of what is held */
 /* Before a pass: blocks for `more` rows, unshared; keep_before: a copy of the recurrent slots for undoing. */
 segue_status sg_cpu_state_reserve(struct sg_cpu_state *s, uint64_t more, int keep_before, segue_error *err);
 void sg_cpu_state_commit(struct sg_cpu_state *s, uint64_t rows);
@@ -143,10 +165,10 @@ void sg_cpu_state_commit(struct sg_cpu_state *s, uint64_t rows);
 void sg_cpu_state_watch(struct sg_cpu_state *s, const uint32_t *slot_stage, uint64_t rows);
 segue_status sg_cpu_state_pass(struct sg_state *to, struct sg_state *from, segue_error *err); /* cpupass.c */
 void sg_cpu_state_undo(struct sg_cpu_state *s); /* recurrent slots as they were at reserve(keep_before) */
-/* All heads of one row, canonical in `storage` <-> the block (store: into it). wide [heads * width], own_row: room
- * for one row. */
-void sg_kv_row_pass(const struct sg_cpu_state *s, const struct sg_slot_memory *m, uint64_t row,
-                    enum sg_storage storage, uint8_t *canonical, float *wide, uint8_t *own_row, int store);
+/* Rows [from, to), whose blocks are there, canonical in `storage` <-> the blocks (store: into them), by all threads of
+ * the unit unless a run keeps them busy. */
+void sg_kv_rows_pass(const struct sg_cpu_state *s, const struct sg_slot_memory *m, uint64_t from, uint64_t to,
+                     enum sg_storage storage, uint8_t *canonical, int store);
 /* One head's row, fp32 -> the state's storage. Only where a pass reserved. */
 void sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t row,
                  uint32_t head, const float *x);

@@ -1,5 +1,5 @@
-/* cpukv.c: K and V in blocks of SG_CHUNK rows, in the order that attention reads: one head's row between fp32,
- * the canonical layout (docs/STATE.md) and the block, and one head's chunk as attention takes it.
+/* cpukv.c: K and V in blocks of SG_CHUNK rows, in the order that attention reads: one head's row between fp32 and the
+ * block, rows between the canonical layout (docs/STATE.md) and the blocks, and one head's chunk as attention takes it.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -162,26 +162,123 @@ void sg_kv_load(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32
     }
 }
 
-void sg_kv_row_pass(const struct sg_cpu_state *s, const struct sg_slot_memory *m, uint64_t row,
-                    enum sg_storage storage, uint8_t *canonical, float *wide, uint8_t *own_row, int store)
+/* --- get and put: groups of 16 rows of one head --- */
+
+enum { GROUP_ROWS = 16, ALONE_BYTES = 32768 };
+
+struct rows_pass {
+    const struct sg_cpu_state *s;
+    const struct sg_slot_memory *m;
+    uint64_t from, to, first_group;
+    enum sg_storage storage;
+    uint8_t *canonical;
+    size_t row_bytes, head_step; /* of the canonical rows */
+    int store;
+};
+
+/* 16 keys of 2 or 4 bytes a number, [width][16] in the block; one after the other, `step` bytes apart, outside. */
+static void keys_out(const uint8_t *block, uint32_t width, size_t each, uint8_t *out, size_t step)
 {
+    for (uint32_t j = 0; j < width; j++, block += GROUP_ROWS * each, out += each)
+        for (uint32_t r = 0; r < GROUP_ROWS; r++) memcpy(out + r * step, block + r * each, each);
+}
+
+static void keys_in(uint8_t *block, uint32_t width, size_t each, const uint8_t *in, size_t step)
+{
+    for (uint32_t j = 0; j < width; j++, block += GROUP_ROWS * each, in += each)
+        for (uint32_t r = 0; r < GROUP_ROWS; r++) memcpy(block + r * each, in + r * step, each);
+}
+
+/* A whole group in the state's own storage; 0: not this storage. */
+static int group_move(const struct rows_pass *p, uint64_t row, uint32_t head, uint8_t *canonical)
+{
+    const struct sg_slot_memory *m = p->m;
+    uint32_t width = m->slot.width;
+    size_t each = p->s->kv == SG_F32 ? 4 : 2;
+    uint8_t *block = head_of(m, row, head) + row % SG_CHUNK * width * each;
+    if (p->storage != p->s->kv || p->storage == SG_Q8_0) return 0;
+    if (m->slot.kind == SG_SLOT_K) {
+        /* the width as a constant of the loop is what makes a 2-byte transposition fast */
+        if (each == 2 && p->store) keys_in(block, width, 2, canonical, p->row_bytes);
+        else if (each == 2) keys_out(block, width, 2, canonical, p->row_bytes);
+        else if (p->store) keys_in(block, width, 4, canonical, p->row_bytes);
+        else keys_out(block, width, 4, canonical, p->row_bytes);
+        return 1;
+    }
+    for (uint32_t r = 0; r < GROUP_ROWS; r++, block += width * each, canonical += p->row_bytes)
+        memcpy(p->store ? block : canonical, p->store ? canonical : block, width * each);
+    return 1;
+}
+
+/* One row of one head, through fp32 where the storages differ. */
+static void row_pass(const struct rows_pass *p, uint64_t row, uint32_t head, uint8_t *canonical)
+{
+    struct sg_slot one = p->m->slot;
+    one.heads = 1;
+    float wide[ROW_PIECE];
+    /* rows of a caller may lie at any address; blocks want aligned numbers */
+    _Alignas(16) uint16_t room[2 * ROW_PIECE + ROW_PIECE / 8];
+    size_t step = sg_slot_row_bytes(&one, p->s->kv);
+    int same = p->storage == p->s->kv;
+    if (p->store && same) memcpy(room, canonical, step);
+    if (p->store && !same) {
+        sg_slot_decode(&one, p->storage, canonical, wide);
+        sg_slot_encode(&one, p->s->kv, wide, room);
+    }
+    row_move(p->s, p->m, row, head, room, p->store);
+    if (!p->store && same) memcpy(canonical, room, step);
+    if (!p->store && !same) {
+        sg_slot_decode(&one, p->s->kv, room, wide);
+        sg_slot_encode(&one, p->storage, wide, canonical);
+    }
+}
+
+static void group_clear(const struct rows_pass *p, uint64_t row, uint32_t head)
+{
+    const struct sg_slot_memory *m = p->m;
+    size_t width = m->slot.width, blocks = (width + Q8 - 1) / Q8, at = row % SG_CHUNK;
+    size_t each = p->s->kv == SG_F32 ? 4 : p->s->kv == SG_Q8_0 ? 1 : 2;
+    uint8_t *head_data = head_of(m, row, head);
+    memset(head_data + at * width * each, 0, GROUP_ROWS * width * each);
+    if (each == 1) memset(head_data + SG_CHUNK * width + at * blocks * 2, 0, GROUP_ROWS * blocks * 2);
+}
+
+static void rows_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
+{
+    const struct rows_pass *p = arg;
+    uint32_t heads = p->m->slot.heads, head = item % heads;
+    uint64_t begin = (p->first_group + item / heads) * GROUP_ROWS, end = begin + GROUP_ROWS,
+             row = begin > p->from ? begin : p->from, to = end < p->to ? end : p->to;
+    (void)stage;
+    (void)thread;
+    int whole = row == begin && to == end;
+    if (p->store && !whole && p->m->blocks[begin / SG_CHUNK]->dirty) group_clear(p, begin, head);
+    if (row >= to) return;
+    uint8_t *canonical = p->canonical + (size_t)(row - p->from) * p->row_bytes + head * p->head_step;
+    if (whole && group_move(p, row, head, canonical)) return;
+    for (; row < to; row++, canonical += p->row_bytes) row_pass(p, row, head, canonical);
+}
+
+void sg_kv_rows_pass(const struct sg_cpu_state *s, const struct sg_slot_memory *m, uint64_t from, uint64_t to,
+                     enum sg_storage storage, uint8_t *canonical, int store)
+{
+    struct sg_cpu_unit *u = (struct sg_cpu_unit *)(void *)s->base.unit;
     struct sg_slot one = m->slot;
     one.heads = 1;
-    size_t step = sg_slot_row_bytes(&one, s->kv);
-    uint8_t *mine = storage == s->kv ? canonical : own_row;
-    if (store && mine == own_row) {
-        sg_slot_decode(&m->slot, storage, canonical, wide);
-        sg_slot_encode(&m->slot, s->kv, wide, own_row);
+    struct rows_pass p = {.s = s, .m = m, .from = from, .to = to, .storage = storage, .canonical = canonical, .store = store};
+    p.row_bytes = sg_slot_row_bytes(&m->slot, storage);
+    p.head_step = sg_slot_row_bytes(&one, storage);
+    if (from >= to) return;
+    /* what is stored into blocks that were never cleared covers all of each */
+    uint64_t unit = store ? SG_CHUNK : GROUP_ROWS, first = from / unit * unit, end = (to + unit - 1) / unit * unit;
+    p.first_group = first / GROUP_ROWS;
+    uint32_t items = (uint32_t)((end - first) / GROUP_ROWS) * m->slot.heads;
+    struct sg_job job = {.items = &items, .stages = 1, .work = rows_work, .arg = &p};
+    if ((to - from) * p.row_bytes > ALONE_BYTES && !pthread_mutex_trylock(&u->work)) {
+        sg_pool_run(u->pool, &job);
+        pthread_mutex_unlock(&u->work);
+    } else {
+        for (uint32_t i = 0; i < items; i++) rows_work(&p, 0, i, 0);
     }
-    for (uint32_t h = 0; h < m->slot.heads; h++) {
-        /* rows of a caller may lie at any address; blocks want aligned numbers */
-        _Alignas(16) uint16_t room[2 * ROW_PIECE + ROW_PIECE / 8];
-        memcpy(room, mine + h * step, step);
-        row_move(s, m, row, h, room, store);
-        if (!store) memcpy(mine + h * step, room, step);
-    }
-    if (!store && mine == own_row) {
-        sg_slot_decode(&m->slot, s->kv, own_row, wide);
-        sg_slot_encode(&m->slot, storage, wide, canonical);
-    }
+    for (uint64_t c = first / SG_CHUNK; store && c < end / SG_CHUNK; c++) m->blocks[c]->dirty = 0;
 }

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "unit/cpu/cpu_types.h"
 
-enum { MARKS = 8, GROW = 4, TABLE = 16 };
+enum { MARKS = 8 };
 static const uint64_t RESERVE_BYTES = (uint64_t)512
                                       << 20; /* at most set aside when a state is made; it grows later */
 
@@ -18,134 +18,37 @@ static const struct sg_cpu_state *own_const(const struct sg_state *s)
 {
     return (const struct sg_cpu_state *)(const void *)s;
 }
-static int is_rows(const struct sg_slot_memory *m)
-{
-    return m->slot.kind == SG_SLOT_K || m->slot.kind == SG_SLOT_V;
-}
-
 static uint64_t first_needed(const struct sg_slot_memory *m, uint64_t rows)
 {
     uint32_t w = m->slot.window;
     return w && rows + 1 > w ? rows + 1 - w : 0;
 }
 
-/* --- blocks --- */
-
-static void slab_release(struct sg_kv_slab *slab)
-{
-    if (atomic_fetch_sub(&slab->refs, 1u) == 1) {
-        sg_free(slab->memory);
-        sg_free(slab);
-    }
-}
-
-/* Give up one hold on a block; the last one puts it on this slot's spare list. */
-static void block_release(struct sg_slot_memory *m, struct sg_kv_block *b)
-{
-    if (!b || atomic_fetch_sub(&b->refs, 1u) != 1) return;
-    b->next = m->spare;
-    m->spare = b;
-}
-
-/* `count` more spare blocks for every K and V slot, in one allocation that the system fills on first touch.
- */
-static segue_status slab_add(struct sg_cpu_state *s, uint32_t count, segue_error *err)
-{
-    size_t each = 0, slots = 0, bytes;
-    for (uint32_t i = 0; i < s->slots_n; i++)
-        if (is_rows(&s->slots[i])) {
-            each += s->slots[i].block_bytes;
-            slots++;
-        }
-    if (!slots) return SEGUE_OK;
-    size_t heads = slots * count * ((sizeof(struct sg_kv_block) + 63) / 64 * 64);
-    SG_TRY(sg_mul(each, count, &bytes, "rows of a state", err));
-    struct sg_kv_slab *slab = sg_alloc(sizeof *slab);
-    uint8_t *memory = slab ? sg_alloc(bytes + heads + 64) : NULL;
-    if (!memory) {
-        sg_free(slab);
-        return sg_no_memory("rows of a cpu state", bytes + heads, err);
-    }
-    slab->memory = memory;
-    atomic_init(&slab->refs, (unsigned)(slots * count));
-    uint8_t *head = memory + (64 - (uintptr_t)memory % 64) % 64, *data = head + heads;
-    for (uint32_t n = 0; n < count; n++)
-        for (uint32_t i = s->slots_n; i-- > 0;) {
-            struct sg_slot_memory *m = &s->slots[i];
-            if (!is_rows(m)) continue;
-            struct sg_kv_block *b = (struct sg_kv_block *)(void *)head;
-            b->slab = slab;
-            b->data = data;
-            b->next = m->spare;
-            m->spare = b;
-            head += (sizeof *b + 63) / 64 * 64;
-            data += m->block_bytes;
-        }
-    return SEGUE_OK;
-}
-
-static segue_status table_grow(struct sg_cpu_state *s, struct sg_slot_memory *m, uint64_t index,
-                               segue_error *err)
-{
-    if (index < m->blocks_cap) return SEGUE_OK;
-    if (index > UINT32_MAX / 4)
-        return sg_fail(err, SEGUE_ELIMIT, "cpu state: row %llu: too long", (unsigned long long)index);
-    uint32_t cap = (uint32_t)index + m->blocks_cap + TABLE;
-    struct sg_kv_block **wider = sg_alloc(cap * sizeof(struct sg_kv_block *)), **old = m->blocks;
-    if (!wider) return sg_no_memory("block table of a cpu state", cap * sizeof(struct sg_kv_block *), err);
-    if (m->blocks_cap) memcpy(wider, old, m->blocks_cap * sizeof(struct sg_kv_block *));
-    pthread_mutex_lock(&s->lock);
-    m->blocks = wider;
-    m->blocks_cap = cap;
-    pthread_mutex_unlock(&s->lock);
-    sg_free(old);
-    return SEGUE_OK;
-}
-
-/* Block `index` exists and is this state's alone. */
-static segue_status block_own(struct sg_cpu_state *s, struct sg_slot_memory *m, uint64_t index,
-                              segue_error *err)
-{
-    SG_TRY(table_grow(s, m, index, err));
-    struct sg_kv_block *b = m->blocks[index];
-    if (b && atomic_load(&b->refs) == 1) return SEGUE_OK;
-    if (!m->spare) SG_TRY(slab_add(s, GROW, err));
-    struct sg_kv_block *mine = m->spare;
-    m->spare = mine->next;
-    atomic_store(&mine->refs, 1u);
-    if (b) memcpy(mine->data, b->data, m->block_bytes);
-    pthread_mutex_lock(&s->lock);
-    m->blocks[index] = mine;
-    pthread_mutex_unlock(&s->lock);
-    block_release(m, b);
-    return SEGUE_OK;
-}
-
-static void blocks_drop(struct sg_slot_memory *m, uint64_t from, uint64_t to)
-{
-    for (uint64_t i = from; i < to && i < m->blocks_cap; i++) {
-        block_release(m, m->blocks[i]);
-        m->blocks[i] = NULL;
-    }
-}
-
-/* Keep rows [first, end) of what is held. */
-static void rows_keep(struct sg_slot_memory *m, uint64_t first, uint64_t end)
-{
-    blocks_drop(m, 0, first / SG_CHUNK);
-    blocks_drop(m, (end + SG_CHUNK - 1) / SG_CHUNK, m->blocks_cap);
-    if (first > m->first) m->first = first;
-    m->end = end;
-    if (m->first > end) m->first = end;
-}
-
 /* --- new, free, fork --- */
 
+static segue_status fixed_new(const struct sg_cpu_state *s, struct sg_slot_memory *m, size_t bytes, int filled, segue_error *err)
+{
+    m->fixed = s->host ? s->host->take(s->host->owner, bytes) : NULL;
+    if (!m->fixed) {
+        m->fixed = sg_alloc_aligned(bytes);
+        return m->fixed ? SEGUE_OK : sg_no_memory("recurrent slot of a cpu state", bytes, err);
+    }
+    m->fixed_host = s->host;
+    if (!filled) memset(m->fixed, 0, bytes);
+    return SEGUE_OK;
+}
+
+static void fixed_free(struct sg_slot_memory *m)
+{
+    if (m->fixed_host) m->fixed_host->leave(m->fixed_host->owner, m->fixed);
+    else sg_free_aligned(m->fixed);
+}
+
 static segue_status slot_begin(struct sg_cpu_state *s, struct sg_slot_memory *m, const struct sg_slot *slot,
-                               uint32_t bare, segue_error *err)
+                               const struct sg_state_opts *o, segue_error *err)
 {
     m->slot = *slot;
-    if (is_rows(m)) {
+    if (sg_cpu_is_rows(m)) {
         size_t n, blocks = (slot->width + SG_KV_RUN - 1) / SG_KV_RUN;
         SG_TRY(sg_mul(slot->width, SG_CHUNK, &n, "state slot", err));
         m->head_bytes = s->kv == SG_F32 ? 4 * n : s->kv == SG_Q8_0 ? n + blocks * 2 * SG_CHUNK : 2 * n;
@@ -157,9 +60,7 @@ static segue_status slot_begin(struct sg_cpu_state *s, struct sg_slot_memory *m,
     size_t bytes;
     SG_TRY(sg_mul(m->fixed_n, sizeof(float), &bytes, "state slot", err));
     s->recurrent = 1;
-    if (bare) return SEGUE_OK;
-    m->fixed = sg_alloc_aligned(bytes);
-    return m->fixed ? SEGUE_OK : sg_no_memory("recurrent slot of a cpu state", bytes, err);
+    return o && o->bare ? SEGUE_OK : fixed_new(s, m, bytes, o && o->filled, err);
 }
 
 static segue_status reserve_at_start(struct sg_cpu_state *s, uint64_t rows, segue_error *err)
@@ -171,8 +72,8 @@ static segue_status reserve_at_start(struct sg_cpu_state *s, uint64_t rows, segu
     if (!count) return SEGUE_OK;
     s->capacity = (uint32_t)count;
     for (uint32_t i = 0; i < s->slots_n; i++)
-        if (is_rows(&s->slots[i])) SG_TRY(table_grow(s, &s->slots[i], count, err));
-    return slab_add(s, (uint32_t)count, err);
+        if (sg_cpu_is_rows(&s->slots[i])) SG_TRY(sg_cpu_table_grow(s, &s->slots[i], count, err));
+    return sg_cpu_slab_add(s, (uint32_t)count, err);
 }
 
 segue_status sg_cpu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t n,
@@ -186,6 +87,7 @@ segue_status sg_cpu_state_new(struct sg_unit *u, const struct sg_slot *slots, ui
     if (!s) return sg_no_memory("cpu state", sizeof *s, err);
     s->base = (struct sg_state_base){sg_ops_of(u), u};
     s->kv = kv;
+    s->host = o ? o->host : NULL;
     s->marks_cap = o && o->undo ? o->undo : MARKS;
     pthread_mutex_init(&s->lock, NULL);
     s->slots = sg_alloc(n * sizeof *s->slots);
@@ -193,7 +95,7 @@ segue_status sg_cpu_state_new(struct sg_unit *u, const struct sg_slot *slots, ui
     segue_status status =
         s->slots && s->marks ? SEGUE_OK : sg_no_memory("cpu state", n * sizeof *s->slots, err);
     for (; status == SEGUE_OK && s->slots_n < n; s->slots_n++)
-        status = slot_begin(s, &s->slots[s->slots_n], &slots[s->slots_n], o && o->bare, err);
+        status = slot_begin(s, &s->slots[s->slots_n], &slots[s->slots_n], o, err);
     if (status == SEGUE_OK && !(o && o->bare)) status = reserve_at_start(s, o ? o->rows : 0, err);
     if (status != SEGUE_OK) {
         sg_cpu_state_free((struct sg_state *)(void *)s);
@@ -214,14 +116,14 @@ void sg_cpu_state_free(struct sg_state *state)
     if (!s) return;
     for (uint32_t i = 0; i < s->slots_n; i++) {
         struct sg_slot_memory *m = &s->slots[i];
-        blocks_drop(m, 0, m->blocks_cap);
+        sg_cpu_blocks_drop(m, 0, m->blocks_cap);
         while (m->spare) {
             struct sg_kv_block *b = m->spare;
             m->spare = b->next;
-            slab_release(b->slab);
+            sg_cpu_slab_release(b->slab);
         }
         sg_free(m->blocks);
-        sg_free_aligned(m->fixed);
+        fixed_free(m);
         sg_free_aligned(m->before);
     }
     for (uint32_t i = 0; s->marks && i < s->marks_cap; i++) sg_free_aligned(s->marks[i].fixed);
@@ -239,7 +141,7 @@ static segue_status slot_fork(const struct sg_slot_memory *from, struct sg_cpu_s
     to->given = from->given;
     if (from->fixed_n) memcpy(to->fixed, from->fixed, from->fixed_n * sizeof(float));
     if (!from->blocks_cap) return SEGUE_OK;
-    SG_TRY(table_grow(s, to, from->blocks_cap - 1, err));
+    SG_TRY(sg_cpu_table_grow(s, to, from->blocks_cap - 1, err));
     for (uint32_t i = 0; i < from->blocks_cap; i++) {
         to->blocks[i] = from->blocks[i];
         if (to->blocks[i]) atomic_fetch_add(&to->blocks[i]->refs, 1u);
@@ -250,7 +152,7 @@ static segue_status slot_fork(const struct sg_slot_memory *from, struct sg_cpu_s
 segue_status sg_cpu_state_fork(struct sg_state *state, struct sg_state **out, segue_error *err)
 {
     struct sg_cpu_state *s = own(state);
-    struct sg_state_opts o = {.kv = s->kv, .undo = s->marks_cap};
+    struct sg_state_opts o = {.kv = s->kv, .undo = s->marks_cap, .filled = 1, .host = s->host};
     struct sg_state *copy = NULL;
     struct sg_slot *slots = sg_alloc(s->slots_n * sizeof *slots);
     if (!slots) return sg_no_memory("cpu state", s->slots_n * sizeof *slots, err);
@@ -311,7 +213,7 @@ static uint32_t mark_find(const struct sg_cpu_state *s, uint32_t number)
 static void rows_set(struct sg_cpu_state *s, uint64_t rows)
 {
     for (uint32_t i = 0; i < s->slots_n; i++)
-        if (is_rows(&s->slots[i])) rows_keep(&s->slots[i], s->slots[i].first, rows);
+        if (sg_cpu_is_rows(&s->slots[i])) sg_cpu_rows_keep(&s->slots[i], s->slots[i].first, rows);
     s->rows = rows;
 }
 
@@ -349,7 +251,7 @@ static segue_status may_cut(const struct sg_cpu_state *s, uint64_t rows, segue_e
                            "cut state: cpu: layer %u: its recurrent memory cannot be cut back; "
                            "go back to a mark, or replay",
                            m->slot.layer);
-        if (is_rows(m) && m->first > first_needed(m, rows))
+        if (sg_cpu_is_rows(m) && m->first > first_needed(m, rows))
             return sg_fail(err, SEGUE_EUNSUPPORTED,
                            "cut state: cpu: layer %u: row %llu is gone, its rows begin at %llu; "
                            "replay",
@@ -384,7 +286,7 @@ void sg_cpu_state_held(const struct sg_state *state, uint32_t slot, uint64_t *fi
 {
     const struct sg_cpu_state *s = own_const(state);
     *rows = s->rows;
-    *first = slot < s->slots_n && is_rows(&s->slots[slot]) ? s->slots[slot].first : 0;
+    *first = slot < s->slots_n && sg_cpu_is_rows(&s->slots[slot]) ? s->slots[slot].first : 0;
 }
 
 uint64_t sg_cpu_state_bytes(const struct sg_state *state)
@@ -406,9 +308,9 @@ segue_status sg_cpu_state_reserve(struct sg_cpu_state *s, uint64_t more, int kee
 {
     for (uint32_t i = 0; i < s->slots_n; i++) {
         struct sg_slot_memory *m = &s->slots[i];
-        if (is_rows(m)) {
+        if (sg_cpu_is_rows(m)) {
             for (uint64_t b = s->rows / SG_CHUNK; b <= (s->rows + more - 1) / SG_CHUNK; b++)
-                SG_TRY(block_own(s, m, b, err));
+                SG_TRY(sg_cpu_block_own(s, m, b, err));
         } else if (keep_before) {
             if (!m->before && !(m->before = sg_alloc_aligned(m->fixed_n * sizeof(float))))
                 return sg_no_memory("recurrent slot of a cpu state", m->fixed_n * sizeof(float), err);
@@ -436,10 +338,10 @@ void sg_cpu_state_commit(struct sg_cpu_state *s, uint64_t rows)
         struct sg_slot_memory *m = &s->slots[i];
         m->given = 1;
         m->end = s->rows;
-        if (!is_rows(m) || !m->slot.window) continue;
+        if (!sg_cpu_is_rows(m) || !m->slot.window) continue;
         uint64_t oldest = s->marks_n && s->marks[0].rows < s->rows ? s->marks[0].rows : s->rows;
         uint64_t need = first_needed(m, oldest) / SG_CHUNK * SG_CHUNK;
-        if (need > m->first) rows_keep(m, need, m->end);
+        if (need > m->first) sg_cpu_rows_keep(m, need, m->end);
     }
     pthread_mutex_unlock(&s->lock);
 }
@@ -462,26 +364,10 @@ static segue_status slot_of(struct sg_cpu_state *s, uint32_t slot, enum sg_stora
         return sg_fail(err, SEGUE_EARG, "%s state: cpu: slot %u of %u; give a smaller one", verb, slot,
                        s->slots_n);
     *out = &s->slots[slot];
-    if (is_rows(*out) ? sg_slot_row_bytes(&(*out)->slot, storage) == 0 : storage != SG_F32)
+    if (sg_cpu_is_rows(*out) ? sg_slot_row_bytes(&(*out)->slot, storage) == 0 : storage != SG_F32)
         return sg_fail(err, SEGUE_EUNSUPPORTED, "%s state: cpu: slot %u in storage %d; take f32%s", verb,
-                       slot, (int)storage, is_rows(*out) ? ", f16, bf16 or q8" : "");
+                       slot, (int)storage, sg_cpu_is_rows(*out) ? ", f16, bf16 or q8" : "");
     return SEGUE_OK;
-}
-
-static segue_status rows_pass(struct sg_cpu_state *s, struct sg_slot_memory *m, uint64_t from, uint64_t to,
-                              enum sg_storage storage, uint8_t *canonical, int store, segue_error *err)
-{
-    size_t bytes = sg_slot_row_bytes(&m->slot, storage), n = (size_t)m->slot.heads * m->slot.width;
-    float *wide = sg_alloc(n * sizeof *wide + sg_slot_row_bytes(&m->slot, s->kv));
-    if (!wide) return sg_no_memory("a row of state", n * sizeof *wide, err);
-    segue_status status = SEGUE_OK;
-    for (uint64_t r = from; r < to && status == SEGUE_OK; r++) {
-        if (store) status = block_own(s, m, r / SG_CHUNK, err);
-        if (status == SEGUE_OK)
-            sg_kv_row_pass(s, m, r, storage, canonical + (r - from) * bytes, wide, (uint8_t *)(wide + n), store);
-    }
-    sg_free(wide);
-    return status;
 }
 
 /* Under the lock: the end of what can be read of a slot now. Beside a pass also what it has written; recurrent
@@ -492,8 +378,21 @@ static uint64_t end_now(const struct sg_cpu_state *s, uint32_t slot)
     int busy = atomic_load(&s->busy) != 0;
     int written = busy && s->slot_stage &&
                   atomic_load_explicit(&s->stage, memory_order_acquire) > s->slot_stage[slot];
-    if (is_rows(m)) return written ? s->rows + s->coming : m->end;
+    if (sg_cpu_is_rows(m)) return written ? s->rows + s->coming : m->end;
     return written || !busy ? UINT64_MAX : 0;
+}
+
+/* Until a slot can be read up to `want`, or nothing is coming any more; gives the end. */
+static uint64_t memory_wait(struct sg_cpu_state *s, uint32_t slot, uint64_t want)
+{
+    for (;;) {
+        pthread_mutex_lock(&s->lock);
+        uint64_t end = end_now(s, slot);
+        int over = !atomic_load(&s->busy) || end >= want;
+        pthread_mutex_unlock(&s->lock);
+        if (over) return end;
+        sg_pause_ns(20000);
+    }
 }
 
 segue_status sg_cpu_state_get(struct sg_state *state, uint32_t slot, uint64_t from, uint64_t to,
@@ -503,15 +402,9 @@ segue_status sg_cpu_state_get(struct sg_state *state, uint32_t slot, uint64_t fr
     struct sg_slot_memory *m = NULL;
     SG_TRY(slot_of(s, slot, storage, "get", &m, err));
     segue_status status = SEGUE_OK;
+    uint64_t end = memory_wait(s, slot, sg_cpu_is_rows(m) ? to : UINT64_MAX);
     pthread_mutex_lock(&s->lock);
-    uint64_t end = end_now(s, slot), want = is_rows(m) ? to : UINT64_MAX;
-    while (atomic_load(&s->busy) && end < want) {
-        pthread_mutex_unlock(&s->lock);
-        sg_pause_ns(20000);
-        pthread_mutex_lock(&s->lock);
-        end = end_now(s, slot);
-    }
-    if (!is_rows(m))
+    if (!sg_cpu_is_rows(m))
         memcpy(out, m->fixed, m->fixed_n * sizeof(float));
     else if (from > to || to > end || (from < to && from < m->first))
         status = sg_fail(err, SEGUE_EARG,
@@ -520,16 +413,31 @@ segue_status sg_cpu_state_get(struct sg_state *state, uint32_t slot, uint64_t fr
                          slot, (unsigned long long)from, (unsigned long long)to, (unsigned long long)m->first,
                          (unsigned long long)end);
     else
-        status = rows_pass(s, m, from, to, storage, out, 0, err);
+        sg_kv_rows_pass(s, m, from, to, storage, out, 0);
     pthread_mutex_unlock(&s->lock);
     return status;
+}
+
+segue_status sg_cpu_state_at(struct sg_state *state, uint32_t slot, int write, void **out, segue_error *err)
+{
+    struct sg_cpu_state *s = own(state);
+    struct sg_slot_memory *m = NULL;
+    SG_TRY(slot_of(s, slot, SG_F32, write ? "put" : "get", &m, err));
+    if (sg_cpu_is_rows(m))
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "find state: cpu: slot %u: rows lie in blocks; get or put them", slot);
+    if (write && atomic_load(&s->busy))
+        return sg_fail(err, SEGUE_EARG, "put state: cpu: a run is using the state; wait for it");
+    if (!write) memory_wait(s, slot, UINT64_MAX);
+    m->given |= write;
+    *out = m->fixed;
+    return SEGUE_OK;
 }
 
 static segue_status seal(struct sg_cpu_state *s, uint64_t rows, segue_error *err)
 {
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct sg_slot_memory *m = &s->slots[i];
-        int fits = is_rows(m) ? m->end >= rows && m->first <= first_needed(m, rows)
+        int fits = sg_cpu_is_rows(m) ? m->end >= rows && m->first <= first_needed(m, rows)
                               : !rows || m->given || !m->fixed_n;
         if (!fits)
             return sg_fail(err, SEGUE_EARG, "seal state: cpu: slot %u lacks rows of %llu; put them first", i,
@@ -549,7 +457,7 @@ segue_status sg_cpu_state_put(struct sg_state *state, uint32_t slot, uint64_t fr
         return sg_fail(err, SEGUE_EARG, "put state: cpu: a run is using the state; wait for it");
     if (slot == UINT32_MAX) return seal(s, to, err);
     SG_TRY(slot_of(s, slot, storage, "put", &m, err));
-    if (!is_rows(m)) {
+    if (!sg_cpu_is_rows(m)) {
         memcpy(m->fixed, in, m->fixed_n * sizeof(float));
         m->given = 1;
         return SEGUE_OK;
@@ -559,8 +467,9 @@ segue_status sg_cpu_state_put(struct sg_state *state, uint32_t slot, uint64_t fr
         return sg_fail(err, SEGUE_EARG, "put state: cpu: rows [%llu, %llu) beside [%llu, %llu); leave no gap",
                        (unsigned long long)from, (unsigned long long)to, (unsigned long long)m->first,
                        (unsigned long long)m->end);
+    for (uint64_t b = from / SG_CHUNK; from < to && b <= (to - 1) / SG_CHUNK; b++) SG_TRY(sg_cpu_block_take(s, m, b, err));
     union { const void *in; uint8_t *row; } caller = {in};   /* read only when storing */
-    SG_TRY(rows_pass(s, m, from, to, storage, caller.row, 1, err));
+    sg_kv_rows_pass(s, m, from, to, storage, caller.row, 1);
     if (from < m->first) m->first = from;
     if (to > m->end) m->end = to;
     return SEGUE_OK;

@@ -63,6 +63,20 @@ struct cu_nvml {
 #undef X
 };
 
+/* Pinned memory that other units' states take (cuhost.c). */
+enum { CU_HOST_SLABS = 64 };
+struct cu_host {
+    struct sg_host_memory memory;
+    pthread_mutex_t lock; /* of all below */
+    struct cu_host_slab {
+        unsigned char *memory;
+        size_t bytes, used;
+    } slabs[CU_HOST_SLABS];
+    uint32_t slabs_n;
+    size_t bytes;
+    void *free; /* pieces that were given back */
+};
+
 struct sg_unit {
     struct sg_unit_base base;
     struct sg_unit_desc desc;
@@ -91,6 +105,9 @@ struct sg_unit {
     pthread_mutex_t copying; /* guards copies and stage */
     unsigned char *stage;    /* pinned, two halves of CU_STAGE */
     cu_event halves[2];
+    struct cu_host pinned;
+    atomic_int moving; /* 1: copies from or to pinned memory may be under way in `copies` */
+    atomic_uint_fast64_t unused; /* bytes of the card, when they were last counted, less states since */
 };
 
 /* Every call into the driver is made between these; they nest. */
@@ -105,6 +122,13 @@ void cu_piece_leave(struct sg_unit *u, cu_ptr *p, size_t bytes);
 /* Through pinned memory, in order with `copies`; to_host waits. */
 segue_status cu_send(struct sg_unit *u, cu_ptr to, const void *from, size_t n, segue_error *err);
 segue_status cu_fetch(struct sg_unit *u, void *to, cu_ptr from, size_t n, segue_error *err);
+/* Rows and memory of states: at once as those two, or from and to pinned memory begun only: until cu_moves_over. */
+segue_status cu_put(struct sg_unit *u, cu_ptr to, const void *from, size_t n, segue_error *err);
+segue_status cu_get(struct sg_unit *u, void *to, cu_ptr from, size_t n, segue_error *err);
+segue_status cu_moves_over(struct sg_unit *u, segue_error *err);
+void cu_host_begin(struct sg_unit *u);
+void cu_host_end(struct sg_unit *u); /* the GPU is current */
+const struct sg_host_memory *cu_host(struct sg_unit *u);
 segue_status cu_kernels_load(struct sg_unit *u, segue_error *err);
 
 /* --- weights (upload.c) --- */
@@ -299,6 +323,7 @@ segue_status cu_state_fixed(struct sg_state *s, segue_error *err); /* has memory
 void cu_state_place(struct sg_state *s);                           /* fixed slots point into the two pieces */
 segue_status cu_slot_room(struct sg_state *s, uint32_t slot, uint64_t rows, segue_error *err);
 segue_status cu_state_pass(struct sg_state *to, struct sg_state *from, segue_error *err); /* cudapass.c */
+segue_status cu_state_flush(struct sg_state *s, segue_error *err);                        /* cuhost.c */
 /* For runs: take (refused when busy), make room for rows in all, move on, give back. */
 segue_status cu_state_take(struct sg_state *s, uint64_t rows, segue_error *err);
 void cu_state_moved(struct sg_state *s, uint64_t rows);

@@ -306,6 +306,7 @@ static void cu_close(struct sg_unit *u)
             if (u->halves[i]) u->d.event_free(u->halves[i]);
         if (u->copies) u->d.stream_free(u->copies);
         if (u->stage) u->d.host_free(u->stage);
+        cu_host_end(u);
         while (u->modules_n) u->d.module_unload(u->modules[--u->modules_n]);
         cu_leave(u);
         u->d.release(u->card);
@@ -315,6 +316,7 @@ static void cu_close(struct sg_unit *u)
     pthread_mutex_destroy(&u->copying);
     pthread_mutex_destroy(&u->pooling);
     pthread_mutex_destroy(&u->metering);
+    pthread_mutex_destroy(&u->pinned.lock);
     sg_free(u);
 }
 
@@ -382,6 +384,7 @@ static segue_status cu_open(struct sg_unit **out, const struct sg_unit_spec *spe
     pthread_mutex_init(&u->copying, NULL);
     pthread_mutex_init(&u->pooling, NULL);
     pthread_mutex_init(&u->metering, NULL);
+    cu_host_begin(u);
     u->base.ops = &sg_unit_cuda;
     u->pdl = u->graphs = 1;
     u->waves = 4;
@@ -488,6 +491,8 @@ const struct sg_unit_ops sg_unit_cuda = {
     .state_get = cu_state_get,
     .state_put = cu_state_put,
     .state_pass = cu_state_pass,
+    .host = cu_host,
+    .state_flush = cu_state_flush,
     .state_logits = cu_state_logits,
     .stream = cu_stream_rate,
     .meter = cu_meter,

@@ -135,9 +135,11 @@ segue_status cu_slot_room(struct sg_state *s, uint32_t slot, uint64_t rows, segu
     return is_rows(c) ? slot_grow(s->base.unit, c, rows ? rows : 1, err) : SEGUE_OK;
 }
 
-static segue_status state_fill(struct sg_state *st, const struct sg_slot *slots, uint32_t n, uint64_t rows,
-                               int bare, segue_error *err)
+static segue_status state_fill(struct sg_state *st, const struct sg_slot *slots, uint32_t n,
+                               const struct sg_state_opts *o, segue_error *err)
 {
+    uint64_t rows = o ? o->rows : 0;
+    int bare = o && o->bare;
     st->slots = sg_alloc(n * sizeof *st->slots);
     st->marks = sg_alloc(st->marks_cap * sizeof *st->marks);
     if (!st->slots || !st->marks) return sg_no_memory("state", n * sizeof *st->slots, err);
@@ -145,6 +147,7 @@ static segue_status state_fill(struct sg_state *st, const struct sg_slot *slots,
     for (uint32_t i = 0; i < n; i++) SG_TRY(slot_begin(st, &st->slots[i], &slots[i], rows, bare, err));
     if (bare) return SEGUE_OK;
     SG_TRY(cu_state_fixed(st, err));
+    if (o && o->filled) return SEGUE_OK;
     SG_TRY(clear_bytes(st->base.unit, st->fixed, st->fixed_bytes, err));
     return moved_all(st->base.unit, err);
 }
@@ -166,7 +169,7 @@ segue_status cu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32
     st->marks_cap = o && o->undo ? o->undo : CU_MARKS;
     pthread_mutex_init(&st->lock, NULL);
     pthread_cond_init(&st->moved, NULL);
-    segue_status status = state_fill(st, slots, slots_n, o ? o->rows : 0, o && o->bare, err);
+    segue_status status = state_fill(st, slots, slots_n, o, err);
     if (status != SEGUE_OK) {
         cu_state_free(st);
         return status == SEGUE_EMEMORY ? cu_state_fits(u, slots, slots_n, storage, o ? o->rows : 0, 1, err)
@@ -187,6 +190,7 @@ void cu_state_free(struct sg_state *s)
 {
     if (!s) return;
     cu_state_settle(s);
+    (void)cu_moves_over(s->base.unit, NULL);
     cu_kept_forget(s);
     cu_piece_leave(s->base.unit, &s->kept_own, s->kept_bytes);
     marks_keep(s, 0);
@@ -212,7 +216,7 @@ void cu_state_free(struct sg_state *s)
 segue_status cu_state_fork(struct sg_state *s, struct sg_state **out, segue_error *err)
 {
     struct sg_unit *u = s->base.unit;
-    struct sg_state_opts o = {.kv = s->storage, .rows = s->rows, .undo = s->marks_cap};
+    struct sg_state_opts o = {.kv = s->storage, .rows = s->rows, .undo = s->marks_cap, .filled = 1};
     struct sg_state *copy = NULL;
     struct sg_slot *slots = sg_alloc(s->slots_n * sizeof *slots);
     if (!slots) return sg_no_memory("state", s->slots_n * sizeof *slots, err);
@@ -400,7 +404,7 @@ static segue_status get_rows(struct sg_state *st, const struct cu_slot *s, uint6
 {
     size_t bytes = (size_t)(to - from) * s->row_bytes;
     cu_ptr at = s->memory + from * s->row_bytes;
-    if (storage == st->storage) return bytes ? cu_fetch(st->base.unit, out, at, bytes, err) : SEGUE_OK;
+    if (storage == st->storage) return bytes ? cu_get(st->base.unit, out, at, bytes, err) : SEGUE_OK;
     char *own = sg_alloc(bytes);
     if (!own) return sg_no_memory("rows of state", bytes, err);
     segue_status status = bytes ? cu_fetch(st->base.unit, own, at, bytes, err) : SEGUE_OK;
@@ -416,7 +420,7 @@ segue_status cu_state_get(struct sg_state *st, uint32_t slot, uint64_t from, uin
     SG_TRY(slot_of(st, slot, storage, "get", &s, err));
     uint64_t first, end;
     SG_TRY(cu_flow_wait(st, s, to, &first, &end, err));
-    if (!is_rows(s)) return cu_fetch(st->base.unit, out, s->memory, s->fixed_bytes, err);
+    if (!is_rows(s)) return cu_get(st->base.unit, out, s->memory, s->fixed_bytes, err);
     if (from > to || to > end || (from < to && from < first))
         return sg_fail(
             err, SEGUE_EARG,
@@ -429,6 +433,7 @@ segue_status cu_state_get(struct sg_state *st, uint32_t slot, uint64_t from, uin
 /* Every slot has what a sequence of that many rows may ask for. */
 static segue_status seal(struct sg_state *s, uint64_t rows, segue_error *err)
 {
+    SG_TRY(cu_moves_over(s->base.unit, err));
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct cu_slot *slot = &s->slots[i];
         int fits = is_rows(slot) ? slot->end >= rows && slot->first <= first_needed(slot, rows)
@@ -456,7 +461,7 @@ static segue_status put_rows(struct sg_state *st, struct cu_slot *s, uint64_t fr
     size_t bytes = (size_t)(to - from) * s->row_bytes;
     segue_status status = SEGUE_OK;
     if (storage == st->storage) {
-        if (bytes) status = cu_send(u, s->memory + from * s->row_bytes, in, bytes, err);
+        if (bytes) status = cu_put(u, s->memory + from * s->row_bytes, in, bytes, err);
     } else {
         char *own = sg_alloc(bytes);
         status = own ? convert(&s->slot, in, storage, own, st->storage, to - from, err)
@@ -480,7 +485,7 @@ segue_status cu_state_put(struct sg_state *st, uint32_t slot, uint64_t from, uin
     if (slot == UINT32_MAX) return seal(st, to, err);
     SG_TRY(slot_of(st, slot, storage, "put", &s, err));
     if (is_rows(s)) return put_rows(st, s, from, to, storage, in, err);
-    SG_TRY(cu_send(st->base.unit, s->memory, in, s->fixed_bytes, err));
+    SG_TRY(cu_put(st->base.unit, s->memory, in, s->fixed_bytes, err));
     s->given = 1;
     return SEGUE_OK;
 }

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-enum { ROWS_STEP = 64, GRAIN = 2 << 20 /* of one allocation */ };
+enum { SMALL_SHARE = 16, ROWS_STEP = 64, GRAIN = 2 << 20 /* of one allocation */ };
 static const uint64_t WORK = (uint64_t)96 << 20; /* passes want about as much beside weights and states */
 
 static uint64_t free_now(struct sg_unit *u, uint64_t *all)
@@ -44,8 +44,14 @@ segue_status cu_state_fits(struct sg_unit *u, const struct sg_slot *slots, uint3
                            uint64_t rows, int full, segue_error *err)
 {
     struct shares s = shares_of(slots, n, kv);
+    uint64_t known = atomic_load(&u->unused), share = known / SMALL_SHARE;
+    if (!full && s.fixed + s.grains < share && rows < (share - s.fixed - s.grains) / (s.row + 1)) {
+        atomic_store(&u->unused, known - s.fixed - s.grains - rows * s.row); /* asking takes the driver longer than all else */
+        return SEGUE_OK;
+    }
     uint64_t all, unused = free_now(u, &all), fit = rows_in(s, unused),
                   narrow = rows_in(shares_of(slots, n, SG_Q8_0), unused);
+    atomic_store(&u->unused, unused == UINT64_MAX ? 0 : unused);
     if (!full && (s.row == 0 || rows <= (unused - (unused < s.fixed ? unused : s.fixed)) / s.row)) return SEGUE_OK;
     char advice[112] = "no context fits";
     if (fit && fit < rows && kv != SG_Q8_0 && narrow > fit)
