@@ -221,6 +221,25 @@ static int32_t make_delta(struct maker *m)
     return sg_delta(&m->b, in, p);
 }
 
+/* Heads of 128, as models have them, with k and v at places that take 16 bytes at once: units may take many rows in chunks. */
+static int32_t make_delta_wide(struct maker *m)
+{
+    enum { HEAD = 128 };
+    struct sg_delta p = {.k_heads = between(m, 1, 2), .dk = HEAD, .dv = HEAD, .l2_eps = 1e-6f, .decay_is_log = 1};
+    p.v_heads = p.k_heads * between(m, 1, 2);
+    uint32_t keys = p.k_heads * HEAD, values = p.v_heads * HEAD, gates = 2 * keys + values;
+    m->columns = gates + 4 * ((2 * p.v_heads + 3) / 4);
+    m->w->input_width = m->columns;
+    m->x = sg_input_rows(&m->b, m->columns);
+    m->b.layer = 0;
+    p.decay = vector(m, p.v_heads, -1, 1, "decay");
+    p.dt = vector(m, p.v_heads, 0, 1, "dt");
+    const struct sg_operand in[5] = {{m->x, 0, keys}, {m->x, keys, keys}, {m->x, 2 * keys, values}, {m->x, gates, p.v_heads},
+                                     {m->x, gates + p.v_heads, p.v_heads}};
+    m->w->tolerance = 2e-5;
+    return sg_delta(&m->b, in, p);
+}
+
 static int32_t make_glu(struct maker *m)
 {
     uint32_t width = between(m, 1, 200);
@@ -312,6 +331,7 @@ static const struct kind {
     {"act", make_act, 0, 18, 9, 2},          {"add", make_add, 0, 4, 2, 4},
     {"scale", make_scale, 0, 6, 3, 4},       {"route", make_route, 0, 10, 4, 1},
     {"experts", make_experts, 1, 3, 1, 1},   {"rows", make_rows, 0, 4, 2, 4},
+    {"deltawide", make_delta_wide, 0, 6, 3, 1},
 };
 
 /* --- runs and data --- */

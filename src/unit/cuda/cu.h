@@ -17,6 +17,8 @@ enum {
     CU_FEW = 16,     /* rows of a pass that the decode kernels take */
     CU_EXACT = 32,   /* rows up to which products are made by them, 16 at a time */
     CU_MANY = 2048,  /* rows of a pass at most */
+    CU_PADDED = 512, /* rows of a pass up to which it is filled up to whole ... */
+    CU_PAD = 64,     /* ... of these, and captured */
     CU_LOGITS = 256, /* wanted rows of a pass at most */
     CU_LANES = 1,
     CU_MARKS = 8,
@@ -35,8 +37,9 @@ enum {
     X(rows, lora_low) X(rows, lora_add) X(rows, read_all)                                              \
     X(delta, conv_step) X(delta, conv_many) X(delta, conv_keep) X(delta, conv_tiles) X(delta, delta_4) \
     X(delta, delta_8) X(delta, delta_ready_4) X(delta, delta_ready_8) X(delta, delta_tiles_4)          \
+    X(chunk, chunk_local) X(chunk, chunk_carry)                                                        \
     X(attend, append) X(attend, prepare) X(attend, attend_join)                                        \
-    X(gemm, narrow) X(gemm, widen) X(gemm, gemm_f16) X(gemm, gemm_bf16)                                \
+    X(gemm, narrow) X(gemm, widen) X(gemm, widen_pieces) X(gemm, gemm_f16) X(gemm, gemm_bf16)                                \
     X(gemv, argmax_rows) X(gemv, choose_best)
 
 struct cu_kernels {
@@ -137,6 +140,7 @@ struct cu_tensor {
     const struct sg_tensor *source;
     struct ck_weight w;
     cu_ptr memory; /* data and scales in one */
+    int joined;    /* 1: the memory belongs to the tensor before, whose rows these follow */
     size_t bytes;
     cu_ptr vector; /* the same as fp32, for norms, biases and other small ones; 0: not made */
 };
@@ -170,24 +174,30 @@ struct cu_step {
     const struct sg_op *q_norm, *k_norm, *q_rope, *k_rope, *attend; /* prepare */
 };
 
+/* Of a value: its piece begins behind `at` columns of all rows of the room of T or R rows; in the piece, which has rows of
+ * `stride` numbers, its own begin at `inside`. Parts of one product share a piece. */
 struct cu_place {
-    uint32_t at, wanted;
-}; /* of a value: first column in the room of T or R rows */
+    uint32_t at, wanted, inside, stride;
+};
 
 struct cu_room_pair { /* memory of values for up to rows[0] rows and rows[1] wanted ones */
     cu_ptr memory[2];
     uint32_t rows[2];
 };
 
+/* What must be the same for a captured pass to be launched again: rooms that may have moved, too. Compared byte by byte. */
 struct cu_graph_key {
-    uint32_t rows, chunks, best, advance, storage, stops, heading;
+    uint32_t rows, wanted, chunks, best, advance, storage, stops, heading;
     struct ck_banned banned;
+    cu_ptr rooms[7];
 };
-struct cu_captured {
+enum { CU_CAPTURED = 24, CU_CUTS = 64 };
+struct cu_captured { /* steps before ends[i], and not before ends[i - 1], are exec[i] */
     struct cu_graph_key key;
-    cu_exec exec;
+    uint32_t n; /* 0: not captured yet */
+    uint32_t ends[CU_CUTS];
+    cu_exec exec[CU_CUTS];
 };
-enum { CU_CAPTURED = 24 };
 
 /* The arrays of struct ck_pass, for CU_MANY rows, in one piece that begins with `head`; and the same in
  * pinned memory. */
@@ -234,7 +244,7 @@ struct cu_lane {
     cu_stream gives; /* logits of one step go out while the next one runs */
     cu_event done[2], given[2];
     struct cu_captured captured[CU_CAPTURED];
-    uint32_t captured_n, captured_next;
+    uint32_t captured_n;
     struct cu_kept kept[CK_SPANS];
     uint32_t kept_n;
     uint64_t runs; /* so far: numbers them */
@@ -256,6 +266,7 @@ struct sg_program {
     struct cu_lane lane;
     pthread_mutex_t lock; /* one run at a time uses the lane */
 };
+void cu_captured_forget(struct sg_unit *u, struct cu_lane *l); /* cucapture.c: frees all graphs of a lane */
 segue_status cu_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n,
                         const struct sg_keep *keep, struct sg_program **programs, segue_error *err);
 void cu_discard(struct sg_program *p);
@@ -342,6 +353,7 @@ segue_status cu_state_logits(struct sg_state *s, float *out, segue_error *err);
 struct cu_pass;
 void cu_flow_begin(struct sg_state *s, uint64_t end);
 segue_status cu_flow_step(struct cu_pass *p, const struct cu_step *s, struct sg_state *state, uint64_t end);
+int cu_flow_cuts(const struct cu_step *s); /* 1: behind this step a captured pass of many rows is cut */
 segue_status cu_flow_wait(struct sg_state *s, struct cu_slot *slot, uint64_t to, uint64_t *first, uint64_t *end,
                           segue_error *err);
 
@@ -353,6 +365,7 @@ struct cu_pass {
     struct cu_lane *lane;
     const struct cu_room_pair *room;
     uint32_t rows_n[2];                 /* T, R */
+    uint32_t padded;                    /* 1: the last rows of T are none; the head on the card knows how many there are */
     uint32_t spans_n, chunks;           /* chunks: of attention, for the furthest row */
     const struct sg_span *const *spans; /* [spans_n] whose adapters apply; NULL: none has any */
     uint32_t from[2][CK_SPANS + 1], heading;
@@ -368,6 +381,8 @@ struct cu_pass {
     segue_error *err;
 };
 struct ck_view cu_view_of(const struct cu_pass *p, const struct sg_operand *x);
+/* Rows that can be read 16 bytes at a time from every fourth number on. */
+static inline int cu_in_fours(const struct ck_view *v) { return (uintptr_t)v->p % 16 == 0 && v->stride % 4 == 0; }
 segue_status cu_launch(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t threads,
                        size_t shared, const void *args);
 struct ck_pass cu_kernel_pass(const struct cu_pass *p);

@@ -24,6 +24,12 @@ static uint32_t slots_of(const struct cu_step *s, uint32_t *out)
     }
 }
 
+int cu_flow_cuts(const struct cu_step *s)
+{
+    return s->kind == CU_STEP_PREPARE ||
+           (s->kind == CU_STEP_OP && (s->op->code == SG_OP_ATTEND || s->op->code == SG_OP_DELTA));
+}
+
 segue_status cu_flow_step(struct cu_pass *p, const struct cu_step *s, struct sg_state *state, uint64_t end)
 {
     struct sg_unit *u = p->program->base.unit;

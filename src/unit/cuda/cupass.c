@@ -11,10 +11,9 @@ struct ck_view cu_view_of(const struct cu_pass *p, const struct sg_operand *x)
 {
     if (x->value < 0) return (struct ck_view){0};
     const struct cu_place *place = &p->program->places[x->value];
-    uint32_t width = p->program->base.graph->values[x->value].width;
     cu_ptr base =
         p->room->memory[place->wanted] + (cu_ptr)place->at * p->room->rows[place->wanted] * sizeof(float);
-    return (struct ck_view){.p = address(base) + x->at, .stride = width, .width = x->width};
+    return (struct ck_view){.p = address(base) + place->inside + x->at, .stride = place->stride, .width = x->width};
 }
 
 static struct ck_view out_of(const struct cu_pass *p, const struct sg_op *op)
@@ -227,6 +226,30 @@ static segue_status do_conv(struct cu_pass *p, const struct sg_op *op)
     return cu_launch(p, k->conv_keep, pieces(a.x.width, 128), p->spans_n, 1, 128, 0, &a);
 }
 
+static int chunks_fit(const struct cu_pass *p, const struct ck_delta *a)
+{
+    return p->program->base.unit->shared_max >= CK_CHUNK_CARRY_BYTES && p->spans_n == 1 && a->rows > CU_EXACT &&
+           a->dk == 128 && a->dv % CK_CHUNK_COLUMNS == 0 && a->l2_eps > 0 && cu_in_fours(&a->in[0]) &&
+           cu_in_fours(&a->in[1]) && cu_in_fours(&a->in[2]) && cu_in_fours(&a->y);
+}
+
+/* Chunks of 64 rows on the tensor cores (k_chunk.cu). */
+static segue_status delta_chunks(struct cu_pass *p, struct ck_delta *a)
+{
+    const struct cu_kernels *k = &p->program->base.unit->k;
+    uint32_t chunks = pieces(a->rows, CK_CHUNK_ROWS);
+    size_t square = (size_t)CK_CHUNK_ROWS * CK_CHUNK_ROWS * 4, qk = (size_t)chunks * a->k_heads * 2 * square,
+           tp = (size_t)chunks * a->v_heads * square;
+    SG_TRY(need(p, &p->lane->scratch, &p->lane->scratch_n,
+                (qk + tp) * sizeof(uint16_t) + (size_t)chunks * a->v_heads * 3 * CK_CHUNK_ROWS * sizeof(float)));
+    a->chunk_qk = (uint16_t *)(uintptr_t)p->lane->scratch;
+    a->chunk_tp = a->chunk_qk + qk;
+    a->chunk_numbers = (float *)(void *)(a->chunk_tp + tp);
+    SG_TRY(cu_launch(p, k->chunk_local, chunks, a->v_heads, 1, CK_CHUNK_THREADS, CK_CHUNK_LOCAL_BYTES, a));
+    return cu_launch(p, k->chunk_carry, a->v_heads * (a->dv / CK_CHUNK_COLUMNS), 1, 1, CK_CHUNK_THREADS,
+                     CK_CHUNK_CARRY_BYTES, a);
+}
+
 static segue_status do_delta(struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_delta *d = &op->u.delta;
@@ -244,6 +267,7 @@ static segue_status do_delta(struct cu_pass *p, const struct sg_op *op)
                          .rows = rows_of(p, op),
                          .l2_eps = d->l2_eps};
     for (int i = 0; i < 5; i++) a.in[i] = cu_view_of(p, &op->in[i]);
+    if (chunks_fit(p, &a)) return delta_chunks(p, &a);
     uint32_t units = d->v_heads * pieces(d->dv, CK_DELTA_COLUMNS);
     size_t ready = (size_t)a.rows * d->k_heads * 2 * d->dk;
     if (a.rows > CU_FEW && ready % 4 == 0) {

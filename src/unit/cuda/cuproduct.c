@@ -167,6 +167,20 @@ static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint
 
 /* --- many rows --- */
 
+/* Rows that the kernel may take 16 bytes at a time. */
+static uint32_t narrows_by_four(const struct ck_narrow *a)
+{
+    const struct ck_norm *n = &a->norm;
+    if (a->k % 4 || n->layer || n->bias || a->low || (n->groups > 1 && a->k / n->groups != 128)) return 0;
+    return cu_in_fours(&a->x) && cu_in_fours(&a->x2) && cu_in_fours(&n->gate) && (n->groups > 1 || !n->gate.p);
+}
+
+static segue_status narrow(struct cu_pass *p, struct ck_narrow *a, uint32_t rows)
+{
+    a->fours = narrows_by_four(a);
+    return cu_launch(p, p->program->base.unit->k.narrow, rows, 1, 1, 256, 0, a);
+}
+
 static segue_status narrow_x(struct cu_pass *p, const struct cu_step *s, uint32_t rows, uint32_t bf16)
 {
     struct sg_unit *u = p->program->base.unit;
@@ -191,31 +205,65 @@ static segue_status narrow_x(struct cu_pass *p, const struct cu_step *s, uint32_
     p->narrowed_norm = norm;
     p->narrowed_bf16 = bf16;
     p->narrowed_by = s->op->in[0].value;
-    return cu_launch(p, u->k.narrow, rows, 1, 1, 256, 0, &a);
+    return narrow(p, &a, rows);
 }
 
-static segue_status widen_rows(struct cu_pass *p, const struct cu_tensor *t, uint32_t at, uint32_t n,
+/* Rows of a quantised weight behind the `before` ones that lie in scratch already. */
+static segue_status widen_rows(struct cu_pass *p, const struct cu_tensor *t, uint32_t at, uint32_t n, uint32_t before,
                                uint32_t bf16)
 {
     struct sg_unit *u = p->program->base.unit;
-    SG_TRY(cu_grow(u, &p->lane->wide, &p->lane->wide_n, (size_t)n * t->w.cols * 2, "room of a run", p->err));
-    struct ck_widen a = {.w = t->w, .at = at, .rows = n, .y = (void *)(uintptr_t)p->lane->wide, .bf16 = bf16};
+    uint16_t *to = (uint16_t *)(uintptr_t)p->lane->wide + (size_t)before * t->w.cols;
+    struct ck_widen a = {.w = t->w, .at = at, .rows = n, .y = to, .bf16 = bf16};
+    uint32_t numbers = t->w.kind == CK_Q8 || t->w.kind == CK_G8 ? 16 : 32;
+    uint64_t many = (uint64_t)n * (t->w.cols / numbers);
+    if (t->w.kind >= CK_Q8 && t->w.cols % numbers == 0 && t->w.group % numbers == 0 && many < UINT32_MAX)
+        return cu_launch(p, u->k.widen_pieces, (uint32_t)((many + 255) / 256), 1, 1, 256, 0, &a);
     return cu_launch(p, u->k.widen, n, (t->w.cols + 255) / 256, 1, 256, 0, &a);
 }
 
-/* y = x w^T for one linear; x lies narrowed. */
-static segue_status multiply_many(struct cu_pass *p, const struct sg_op *op, uint32_t rows, uint32_t bf16)
+static int is_wide(const struct cu_tensor *t) { return t->w.kind == CK_F16 || t->w.kind == CK_BF16; }
+
+/* How many parts from `i` on are one product: their outputs lie side by side, and so do their weights, which quantised ones do
+ * once they are widened. */
+static uint32_t joined_from(const struct cu_pass *p, const struct cu_step *s, uint32_t i)
+{
+    struct ck_segment a = segment_of(p, s->parts[i]);
+    const struct cu_tensor *t = weight(p, s->parts[i]);
+    uint32_t n = 1;
+    if (!p->lane->workspace || a.bias || a.residual.p) return 1;
+    for (; i + n < s->parts_n; n++) {
+        struct ck_segment b = segment_of(p, s->parts[i + n]);
+        if (b.bias || b.residual.p || b.y.p != a.y.p + a.n || b.y.stride != a.y.stride) break;
+        if (is_wide(t) && (const char *)b.data + (size_t)b.at * t->w.pitch !=
+                              (const char *)a.data + (size_t)(a.at + a.n) * t->w.pitch)
+            break;
+        a = b;
+    }
+    return n;
+}
+
+/* y = x w^T for n parts that are one product; x lies narrowed. */
+static segue_status multiply_many(struct cu_pass *p, const struct cu_step *s, uint32_t from, uint32_t n, uint32_t rows,
+                                  uint32_t bf16)
 {
     struct sg_unit *u = p->program->base.unit;
-    const struct cu_tensor *t = weight(p, op);
-    struct ck_segment segment = segment_of(p, op);
-    uint32_t pitch = t->w.pitch;
-    if (t->w.kind != CK_F16 && t->w.kind != CK_BF16) {
-        SG_TRY(widen_rows(p, t, segment.at, segment.n, bf16));
+    const struct cu_tensor *t = weight(p, s->parts[from]);
+    struct ck_segment segment = segment_of(p, s->parts[from]);
+    uint32_t pitch = t->w.pitch, all = 0;
+    for (uint32_t i = 0; i < n; i++) all += s->parts[from + i]->u.linear.weight.rows;
+    if (!is_wide(t)) {
+        SG_TRY(cu_grow(u, &p->lane->wide, &p->lane->wide_n, (size_t)all * t->w.cols * 2, "room of a run", p->err));
+        for (uint32_t i = 0, before = 0; i < n; i++) {
+            const struct sg_weight *w = &s->parts[from + i]->u.linear.weight;
+            SG_TRY(widen_rows(p, weight(p, s->parts[from + i]), w->at, w->rows, before, bf16));
+            before += w->rows;
+        }
         segment.data = (const void *)(uintptr_t)p->lane->wide;
         segment.at = 0;
         pitch = t->w.cols * 2;
     }
+    segment.n = all;
     struct cu_blas_product b = {.t = rows,
                                 .n = segment.n,
                                 .k = t->w.cols,
@@ -260,14 +308,17 @@ static segue_status narrow_glu(struct cu_pass *p, const struct cu_step *s, uint3
     p->narrowed_norm = NULL;
     p->narrowed_bf16 = bf16;
     p->narrowed_by = s->glu->out;
-    return cu_launch(p, u->k.narrow, rows, 1, 1, 256, 0, &a);
+    return narrow(p, &a, rows);
 }
 
 static segue_status product_many(struct cu_pass *p, const struct cu_step *s, uint32_t rows)
 {
     uint32_t bf16 = weight(p, s->parts[0])->w.kind != CK_F16;
     SG_TRY(narrow_x(p, s, rows, bf16));
-    for (uint32_t i = 0; i < s->parts_n; i++) SG_TRY(multiply_many(p, s->parts[i], rows, bf16));
+    for (uint32_t i = 0, n; i < s->parts_n; i += n) {
+        n = joined_from(p, s, i);
+        SG_TRY(multiply_many(p, s, i, n, rows, bf16));
+    }
     if (!s->glu) return SEGUE_OK;
     if (s->for_next) return narrow_glu(p, s, rows, bf16);
     struct cu_step apart = {.kind = CU_STEP_OP, .op = s->glu};

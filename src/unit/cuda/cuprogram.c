@@ -53,8 +53,7 @@ static void lane_close(struct sg_unit *u, struct cu_lane *l)
     cu_enter(u);
     if (l->stream) u->d.stream_wait(l->stream);
     if (l->gives) u->d.stream_wait(l->gives);
-    for (uint32_t i = 0; i < l->captured_n; i++)
-        if (l->captured[i].exec) u->d.exec_free(l->captured[i].exec);
+    cu_captured_forget(u, l);
     for (int i = 0; i < 2; i++) {
         if (l->headings[i].pinned) u->d.host_free(l->headings[i].pinned);
         if (l->done[i]) u->d.event_free(l->done[i]);

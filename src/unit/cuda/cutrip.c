@@ -1,5 +1,5 @@
 /* cutrip.c: one pass of a run: its head filled (whose rows, where, which slots), its steps issued, what was asked for taken
- * out. Passes of one row per sequence are captured the second time they come and launched as a graph from then on.
+ * out. Passes of one row per sequence and of short prompts are captured (cucapture.c).
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -160,10 +160,28 @@ int cu_trip_loras(const struct sg_run *run)
     return 0;
 }
 
-static segue_status issue_all(struct sg_run *run, struct trip *trip, struct cu_pass *p)
+static int is_plain(const struct sg_run *run, const struct cu_pass *p)
+{
+    return p->spans != NULL || run->own.batch.outputs_n;
+}
+
+segue_status cu_trip_flow(struct sg_run *run, const struct trip *trip, struct cu_pass *p, const struct cu_step *step)
+{
+    const struct part *part = &trip->parts[0];
+    const struct sg_span *s = &run->own.spans[part->span];
+    if (p->rows_n[0] <= CU_FEW || trip->parts_n > 1) return SEGUE_OK;
+    return cu_flow_step(p, step, s->state, s->first + part->from + part->rows);
+}
+
+segue_status cu_trip_choice(const struct trip *trip, struct cu_pass *p)
+{
+    return trip->best && p->rows_n[1] ? cu_issue_choice(p, trip->advance, trip->stops_n) : SEGUE_OK;
+}
+
+segue_status cu_trip_straight(struct sg_run *run, const struct trip *trip, struct cu_pass *p)
 {
     struct sg_program *program = p->program;
-    int plain = p->spans != NULL || run->own.batch.outputs_n;
+    int plain = is_plain(run, p);
     const struct cu_step *steps = plain ? program->plain : program->fused;
     uint32_t n = plain ? program->plain_n : program->fused_n;
     for (uint32_t i = 0; plain && i < program->base.graph->inputs_n; i++)
@@ -171,75 +189,39 @@ static segue_status issue_all(struct sg_run *run, struct trip *trip, struct cu_p
             SG_TRY(give_outputs(run, trip, p, program->base.graph->inputs[i].value));
     for (uint32_t i = 0; i < n; i++) {
         SG_TRY(cu_issue(p, &steps[i]));
-        if (p->rows_n[0] > CU_FEW && trip->parts_n == 1) {
-            const struct sg_span *s = &run->own.spans[trip->parts[0].span];
-            SG_TRY(cu_flow_step(p, &steps[i], s->state, s->first + trip->parts[0].from + trip->parts[0].rows));
-        }
+        SG_TRY(cu_trip_flow(run, trip, p, &steps[i]));
         if (plain) SG_TRY(give_outputs(run, trip, p, steps[i].op->out));
     }
-    return trip->best && p->rows_n[1] ? cu_issue_choice(p, trip->advance, trip->stops_n) : SEGUE_OK;
-}
-
-static void forget_captured(struct cu_pass *p)
-{
-    for (uint32_t i = 0; i < p->lane->captured_n; i++)
-        if (p->lane->captured[i].exec) p->program->base.unit->d.exec_free(p->lane->captured[i].exec);
-    p->lane->captured_n = p->lane->captured_next = 0;
-}
-
-static struct cu_captured *captured_of(struct cu_lane *l, const struct cu_graph_key *key, int *is_new)
-{
-    *is_new = 0;
-    for (uint32_t i = 0; i < l->captured_n; i++)
-        if (!memcmp(&l->captured[i].key, key, sizeof *key)) return &l->captured[i];
-    *is_new = 1;
-    return NULL;
-}
-
-static segue_status capture(struct sg_run *run, struct trip *trip, struct cu_pass *p, cu_exec *out)
-{
-    struct sg_unit *u = p->program->base.unit;
-    cu_graph graph = NULL;
-    SG_TRY(cu_run_check(run, u->d.capture(p->lane->stream, 1)));
-    segue_status status = issue_all(run, trip, p);
-    cu_result r = u->d.capture_end(p->lane->stream, &graph);
-    if (status == SEGUE_OK) status = cu_run_check(run, r);
-    if (status == SEGUE_OK) status = cu_run_check(run, u->d.graph_make(out, graph, 0));
-    if (graph) u->d.graph_free(graph);
-    return status;
-}
-
-/* Straight the first time, which makes all room; captured the second; launched from then on. */
-static segue_status issue_captured(struct sg_run *run, struct trip *trip, struct cu_pass *p)
-{
-    struct sg_unit *u = p->program->base.unit;
-    struct cu_lane *l = p->lane;
-    struct cu_graph_key key = {p->rows_n[0],         p->chunks,     trip->best, trip->advance,
-                               cu_storage_of(p->kv), trip->stops_n, p->heading, trip->banned};
-    int is_new;
-    struct cu_captured *c = captured_of(l, &key, &is_new);
-    if (is_new) {
-        cu_ptr parts = l->parts, scratch = l->scratch;
-        SG_TRY(issue_all(run, trip, p));
-        if (parts != l->parts || scratch != l->scratch) forget_captured(p);
-        if (l->captured_n == CU_CAPTURED) forget_captured(p);
-        l->captured[l->captured_n++] = (struct cu_captured){.key = key};
-        return SEGUE_OK;
-    }
-    if (!c->exec) SG_TRY(capture(run, trip, p, &c->exec));
-    p->launches++;
-    return cu_run_check(run, u->d.exec_run(c->exec, l->stream));
+    return cu_trip_choice(trip, p);
 }
 
 segue_status cu_trip_issue(struct sg_run *run, struct trip *trip, struct cu_pass *p)
 {
     int few = p->rows_n[0] <= CU_FEW && p->rows_n[0] == p->rows_n[1] && p->rows_n[0] == p->spans_n;
-    int same = few && p->program->base.unit->graphs && !p->spans && !run->own.batch.outputs_n &&
-               p->program->base.graph->vocab;
-    segue_status status = same ? issue_captured(run, trip, p) : issue_all(run, trip, p);
+    int same = few && p->program->base.unit->graphs && !is_plain(run, p) && p->program->base.graph->vocab;
+    segue_status status = same || p->padded ? cu_trip_captured(run, trip, p) : cu_trip_straight(run, trip, p);
     run->launches += p->launches;
     p->launches = 0;
     return status;
+}
+
+/* A prompt of up to some hundred rows is filled up with rows that nobody reads, so that prompts of about its length run the
+ * same captured pass: the host takes longer to issue the steps than the card to do them. */
+static void pad(const struct sg_run *run, const struct trip *trip, struct cu_pass *p)
+{
+    const struct sg_graph *g = p->program->base.graph;
+    const struct cu_heading *l = &p->lane->headings[p->heading];
+    uint32_t rows = p->rows_n[0], all = (rows + CU_PAD - 1) / CU_PAD * CU_PAD;
+    if (rows <= CU_EXACT || rows > CU_PADDED || trip->parts_n > 1 || !p->program->base.unit->graphs || is_plain(run, p) ||
+        !g->vocab || g->inputs_n != 1 || g->values[g->inputs[0].value].kind != SG_VALUE_TOKENS)
+        return;
+    for (uint32_t t = rows; t < all; t++) {
+        ((int32_t *)cu_trip_pinned(l, l->tokens))[t] = 0;
+        ((uint32_t *)cu_trip_pinned(l, l->place))[t] = 0;
+        ((uint32_t *)cu_trip_pinned(l, l->span))[t] = 0;
+    }
+    p->rows_n[0] = all;
+    p->padded = 1;
 }
 
 /* --- one pass --- */
@@ -355,6 +337,7 @@ segue_status cu_trip_go(struct sg_run *run, struct trip *trip, int give_logits, 
     p.lane->ahead.active = 0;
     SG_TRY(cu_trip_clear(run));
     SG_TRY(cu_trip_head(run, trip, &p));
+    pad(run, trip, &p);
     SG_TRY(cu_trip_room(run, &p));
     SG_TRY(cu_trip_send(run, &p));
     SG_TRY(send_inputs(run, trip, &p));

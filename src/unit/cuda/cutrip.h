@@ -41,6 +41,11 @@ segue_status cu_trip_counts(struct cu_pass *p);                  /* those of a p
 segue_status cu_trip_room(struct sg_run *run, struct cu_pass *p);
 segue_status cu_trip_send(struct sg_run *run, const struct cu_pass *p);     /* the head, to the card */
 segue_status cu_trip_issue(struct sg_run *run, struct trip *trip, struct cu_pass *p);
+/* The parts of that: straight; behind a step, for who reads beside the run; the choice at the end; as a captured graph. */
+segue_status cu_trip_straight(struct sg_run *run, const struct trip *trip, struct cu_pass *p);
+segue_status cu_trip_flow(struct sg_run *run, const struct trip *trip, struct cu_pass *p, const struct cu_step *step);
+segue_status cu_trip_choice(const struct trip *trip, struct cu_pass *p);
+segue_status cu_trip_captured(struct sg_run *run, const struct trip *trip, struct cu_pass *p);
 void cu_trip_over(struct sg_run *run, const struct trip *trip);  /* its rows are rows of the states now */
 /* All of that, and waits. give_logits 0: they stay on the card. last_logits: room for the last wanted row's of each part,
  * or NULL. */

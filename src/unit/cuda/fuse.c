@@ -15,6 +15,8 @@ struct plan {
     uint8_t *kept;                   /* [values_n] an output: must be there as it is */
     uint8_t *done;                   /* [ops_n] part of an earlier step */
     const struct sg_op **norm_of;    /* [values_n] the norm that products do themselves; NULL: none */
+    uint32_t *piece;                 /* [values_n] columns of the piece that begins with it; 0: inside of another one's */
+    int32_t *joined;                 /* [values_n] that one, or -1 */
 };
 
 static const struct sg_op *maker(const struct plan *f, int32_t value)
@@ -260,16 +262,52 @@ static void find_for_next(const struct plan *f)
 
 /* --- places --- */
 
-/* The lowest columns that no value alive at the same time has. */
+static uint32_t width_of(const struct plan *f, int32_t value) { return f->g->values[value].width; }
+
+static int is_output(const struct plan *f, int32_t value)
+{
+    for (uint32_t i = 0; i < f->g->outputs_n; i++)
+        if (f->g->outputs[i].value == value) return 1;
+    return 0;
+}
+
+/* What the parts of a product make lies side by side, so that one product of many rows can write it all (cuproduct.c): the
+ * first part's piece has room for all of them and lives as long as any. */
+static void join_parts(const struct plan *f, const struct cu_step *s)
+{
+    struct cu_place *places = f->p->places;
+    int32_t first = s->parts[0]->out;
+    uint32_t all = 0;
+    for (uint32_t i = 0; i < s->parts_n; i++) {
+        int32_t v = s->parts[i]->out;
+        if (is_output(f, v) || width_of(f, v) % 4 || v < first || f->g->values[v].wanted != f->g->values[first].wanted)
+            return;
+        all += width_of(f, v);
+    }
+    f->piece[first] = all;
+    for (uint32_t i = 0, inside = 0; i < s->parts_n; i++) {
+        int32_t v = s->parts[i]->out;
+        places[v].inside = inside;
+        places[v].stride = all;
+        inside += width_of(f, v);
+        if (!i) continue;
+        f->piece[v] = 0;
+        f->joined[v] = first;
+        if (f->begin[v] < f->begin[first]) f->begin[first] = f->begin[v];
+        if (f->end[v] > f->end[first]) f->end[first] = f->end[v];
+    }
+}
+
+/* The lowest columns that no piece alive at the same time has. */
 static uint32_t find_place(const struct plan *f, uint32_t v)
 {
     const struct cu_place *places = f->p->places;
-    uint32_t at = 0, width = (f->g->values[v].width + 31) / 32 * 32;
+    uint32_t at = 0, width = (f->piece[v] + 31) / 32 * 32;
     for (int moved = 1; moved;) {
         moved = 0;
         for (uint32_t o = 0; o < v; o++) {
-            uint32_t other = (f->g->values[o].width + 31) / 32 * 32;
-            if (f->g->values[o].wanted != f->g->values[v].wanted || f->begin[o] > f->end[v] ||
+            uint32_t other = (f->piece[o] + 31) / 32 * 32;
+            if (!other || f->g->values[o].wanted != f->g->values[v].wanted || f->begin[o] > f->end[v] ||
                 f->end[o] < f->begin[v])
                 continue;
             if (places[o].at >= at + width || places[o].at + other <= at) continue;
@@ -282,11 +320,18 @@ static uint32_t find_place(const struct plan *f, uint32_t v)
 
 static void find_places(struct plan *f)
 {
+    struct cu_place *places = f->p->places;
     for (uint32_t v = 0; v < f->g->values_n; v++) {
-        uint32_t wanted = f->g->values[v].wanted, width = (f->g->values[v].width + 31) / 32 * 32;
-        f->p->places[v] = (struct cu_place){find_place(f, v), wanted};
-        if (f->p->places[v].at + width > f->p->columns[wanted])
-            f->p->columns[wanted] = f->p->places[v].at + width;
+        f->piece[v] = places[v].stride = f->g->values[v].width;
+        f->joined[v] = -1;
+    }
+    for (uint32_t i = 0; i < f->p->fused_n; i++)
+        if (f->p->fused[i].kind == CU_STEP_PRODUCT && f->p->fused[i].parts_n > 1) join_parts(f, &f->p->fused[i]);
+    for (uint32_t v = 0; v < f->g->values_n; v++) {
+        uint32_t wanted = f->g->values[v].wanted, width = (f->piece[v] + 31) / 32 * 32;
+        places[v].wanted = wanted;
+        places[v].at = f->joined[v] >= 0 ? places[f->joined[v]].at : find_place(f, v);
+        if (places[v].at + width > f->p->columns[wanted]) f->p->columns[wanted] = places[v].at + width;
     }
 }
 
@@ -300,7 +345,9 @@ segue_status cu_fuse(struct sg_program *p, segue_error *err)
     f.kept = sg_arena_alloc(&arena, f.g->values_n);
     f.done = sg_arena_alloc(&arena, f.g->ops_n);
     f.norm_of = sg_arena_alloc(&arena, f.g->values_n * sizeof(void *));
-    int ok = f.begin && f.end && f.readers && f.kept && f.done && f.norm_of;
+    f.piece = sg_arena_alloc(&arena, f.g->values_n * sizeof *f.piece);
+    f.joined = sg_arena_alloc(&arena, f.g->values_n * sizeof *f.joined);
+    int ok = f.begin && f.end && f.readers && f.kept && f.done && f.norm_of && f.piece && f.joined;
     if (ok) {
         find_lives(&f);
         find_steps(&f);

@@ -65,6 +65,7 @@ extern "C" __global__ void append(const __grid_constant__ ck_append a)
     dependents_may_start();
     wait_for_inputs();
     uint32_t t = blockIdx.x, h = blockIdx.y, span = a.pass.span[t], place = a.pass.place[t];
+    if (t >= a.pass.head->rows) return; /* the pass was filled up with rows that are none */
     store_kv(a.storage, kv_row(a.pass, span, a.slot_k, place, a.heads, h, a.storage, a.d),
              a.k.p + (size_t)t * a.k.stride + h * a.d, a.d, threadIdx.x, blockDim.x);
     store_kv(a.storage, kv_row(a.pass, span, a.slot_v, place, a.heads, h, a.storage, a.dv),
@@ -80,6 +81,7 @@ extern "C" __global__ void __launch_bounds__(128) prepare(const __grid_constant_
     wait_for_inputs();
     uint32_t t = blockIdx.x, h = blockIdx.y, is_k = h >= a.heads, place = a.pass.place[t],
              span = a.pass.span[t];
+    if (t >= a.pass.head->rows) return;
     if (is_k) h -= a.heads;
     const ck_norm &n = is_k ? a.k_norm : a.q_norm;
     const float *from = (is_k ? a.k.p + (size_t)t * a.k.stride : a.q.p + (size_t)t * a.q.stride) + h * a.d;

@@ -38,6 +38,7 @@ __device__ __forceinline__ void wait_for_inputs()
 }
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ __forceinline__ float softplus(float x) { return (x > 0 ? x : 0) + log1pf(expf(-fabsf(x))); }
 
 /* One copy of these in a module: code that runs once a kernel waits for the instruction cache, byte by byte. */
 static __device__ __noinline__ float activate_rarely(uint32_t act, float x)

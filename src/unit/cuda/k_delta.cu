@@ -115,8 +115,6 @@ extern "C" __global__ void conv_keep(const __grid_constant__ ck_conv a)
     }
 }
 
-__device__ __forceinline__ float softplus(float x) { return (x > 0 ? x : 0) + log1pf(expf(-fabsf(x))); }
-
 /* 16 bytes into shared memory, while the thread goes on. */
 __device__ __forceinline__ void copy_later(void *to, const void *from)
 {

@@ -8,22 +8,6 @@
 
 enum { ROWS = 64, KEYS = 32, THREADS = 128 };
 
-__device__ __forceinline__ uint32_t shared_at(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
-__device__ __forceinline__ void load4(uint32_t (&r)[4], const uint16_t *p)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_at(p)));
-}
-
-__device__ __forceinline__ void load4_turned(uint32_t (&r)[4], const uint16_t *p)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_at(p)));
-}
-
 template <int BF16> __device__ __forceinline__ uint32_t pack(float lo, float hi)
 {
     if (BF16) {
@@ -44,7 +28,8 @@ template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = lane >> 2, pair = (lane & 3) * 2;
     dependents_may_start();
     wait_for_inputs();
-    uint32_t first = a.pass.head->first[0] + t0, rows = a.rows - t0 < ROWS ? a.rows - t0 : ROWS;
+    uint32_t all = a.pass.head->from[1], first = a.pass.head->first[0] + t0, rows = all - t0 < ROWS ? all - t0 : ROWS;
+    if (t0 >= all) return;
     size_t row_bytes = 2ull * D * a.kv_heads;
     const unsigned char *k = static_cast<const unsigned char *>(a.pass.slots[a.slot_k]) + kv * 2ull * D;
     const unsigned char *v = static_cast<const unsigned char *>(a.pass.slots[a.slot_v]) + kv * 2ull * D;

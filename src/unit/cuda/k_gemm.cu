@@ -12,6 +12,23 @@ __device__ __forceinline__ void put16(void *y, size_t i, float v, uint32_t bf16)
         static_cast<__half *>(y)[i] = __float2half_rn(v);
 }
 
+/* Four numbers in a row: 8 bytes. */
+__device__ __forceinline__ uint32_t pair16(float x, float y, uint32_t bf16)
+{
+    if (bf16) {
+        __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
+        return *reinterpret_cast<uint32_t *>(&v);
+    }
+    __half2 v = __floats2half2_rn(x, y);
+    return *reinterpret_cast<uint32_t *>(&v);
+}
+__device__ __forceinline__ void put4(void *y, size_t i, float4 v, uint32_t bf16)
+{
+    *reinterpret_cast<uint2 *>(static_cast<uint16_t *>(y) + i) = make_uint2(pair16(v.x, v.y, bf16), pair16(v.z, v.w, bf16));
+}
+
+__device__ __forceinline__ float squares_of(float4 v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
+
 /* One row of groups, each normalised by a warp, with an optional gate. */
 __device__ __forceinline__ void narrow_groups(const ck_narrow &a, const float *x, size_t to, uint32_t t)
 {
@@ -30,6 +47,56 @@ __device__ __forceinline__ void narrow_groups(const ck_narrow &a, const float *x
     }
 }
 
+/* The same for groups of 128: a warp holds one, 16 bytes a lane. */
+__device__ __forceinline__ void narrow_heads(const ck_narrow &a, const float *x, size_t to, uint32_t t)
+{
+    uint32_t lane = threadIdx.x & 31;
+    const float *gate = a.norm.gate.p ? a.norm.gate.p + (size_t)t * a.norm.gate.stride : nullptr;
+    float plus = a.norm.plus_one && a.norm.weight ? 1.0f : 0.0f;
+    float4 w = a.norm.weight ? four_at(a.norm.weight, 4 * lane) : make_float4(1, 1, 1, 1);
+    for (uint32_t h = threadIdx.x >> 5; h < a.norm.groups; h += blockDim.x >> 5) {
+        uint32_t e = h * 128 + 4 * lane;
+        float4 v = four_at(x, e), g = gate ? four_at(gate, e) : v;
+        float inverse = rsqrtf(warp_sum(squares_of(v)) / 128 + a.norm.eps);
+        if (gate)
+            v = make_float4(gated(v.x, inverse, plus, w.x, g.x), gated(v.y, inverse, plus, w.y, g.y),
+                            gated(v.z, inverse, plus, w.z, g.z), gated(v.w, inverse, plus, w.w, g.w));
+        else
+            v = make_float4(v.x * inverse * (plus + w.x), v.y * inverse * (plus + w.y), v.z * inverse * (plus + w.z),
+                            v.w * inverse * (plus + w.w));
+        put4(a.y, to + e, v, a.bf16);
+    }
+}
+
+/* Rows of whole pieces of 16 bytes: a gate, or an RMS norm of the whole row. */
+__device__ __forceinline__ void narrow_fours(const ck_narrow &a, const float *x, uint32_t t, float *room)
+{
+    size_t to = (size_t)t * a.k;
+    if (a.x2.p) {
+        const float *x2 = a.x2.p + (size_t)t * a.x2.stride;
+        for (uint32_t e = 4 * threadIdx.x; e < a.k; e += 4 * blockDim.x) {
+            float4 v = four_at(x, e), u = four_at(x2, e);
+            put4(a.y, to + e, make_float4(activate(a.act, v.x) * u.x, activate(a.act, v.y) * u.y, activate(a.act, v.z) * u.z,
+                                          activate(a.act, v.w) * u.w), a.bf16);
+        }
+        return;
+    }
+    float squares = 0, inverse = 1, plus = a.norm.plus_one && a.norm.weight ? 1.0f : 0.0f;
+    if (a.norm.present) {
+        for (uint32_t e = 4 * threadIdx.x; e < a.k; e += 4 * blockDim.x) squares += squares_of(four_at(x, e));
+        inverse = rsqrtf(block_sum(squares, room) / a.k + a.norm.eps);
+    }
+    for (uint32_t e = 4 * threadIdx.x; e < a.k; e += 4 * blockDim.x) {
+        float4 v = four_at(x, e);
+        if (a.norm.present) {
+            float4 w = a.norm.weight ? four_at(a.norm.weight, e) : make_float4(1, 1, 1, 1);
+            v = make_float4(v.x * inverse * (plus + w.x), v.y * inverse * (plus + w.y), v.z * inverse * (plus + w.z),
+                            v.w * inverse * (plus + w.w));
+        }
+        put4(a.y, to + e, v, a.bf16);
+    }
+}
+
 /* A block per row: x (normalised, or activated and multiplied, when asked) -> 16 bits, dense. */
 extern "C" __global__ void narrow(const __grid_constant__ ck_narrow a)
 {
@@ -39,6 +106,8 @@ extern "C" __global__ void narrow(const __grid_constant__ ck_narrow a)
     uint32_t t = blockIdx.x;
     const float *x = a.x.p + (size_t)t * a.x.stride;
     float mean = 0, inverse = 1;
+    if (a.fours && a.norm.groups > 1) return narrow_heads(a, x, (size_t)t * a.k, t);
+    if (a.fours) return narrow_fours(a, x, t, room);
     if (a.x2.p) {
         const float *x2 = a.x2.p + (size_t)t * a.x2.stride;
         for (uint32_t e = threadIdx.x; e < a.k; e += blockDim.x)
@@ -68,6 +137,39 @@ extern "C" __global__ void narrow(const __grid_constant__ ck_narrow a)
             put16(a.low, (size_t)t * a.k + e, v - kept, a.bf16);
         }
     }
+}
+
+/* A thread per 16 bytes of a quantised weight. */
+template <int KIND> __device__ __forceinline__ void widen_piece(const ck_widen &a, uint32_t i)
+{
+    enum { NUMBERS = Kind<KIND>::N };
+    uint32_t each = a.w.cols / NUMBERS, r = i / each, c = i % each;
+    if (r >= a.rows) return;
+    size_t row = (size_t)a.at + r;
+    uint4 v = __ldcs(reinterpret_cast<const uint4 *>(static_cast<const unsigned char *>(a.w.data) + row * a.w.pitch) + c);
+    float2 s = piece_scale<KIND>(a.w.scales, row, a.w.scale_pitch, a.w.group, c);
+    uint32_t out[NUMBERS / 2];
+#pragma unroll
+    for (int p = 0; p < NUMBERS / 4; p++) {
+        float4 f = piece_plane<KIND>(v, p);
+        out[2 * p] = pair16(fmaf(f.x, s.x, s.y), fmaf(f.y, s.x, s.y), a.bf16);
+        out[2 * p + 1] = pair16(fmaf(f.z, s.x, s.y), fmaf(f.w, s.x, s.y), a.bf16);
+    }
+    uint4 *to = reinterpret_cast<uint4 *>(static_cast<uint16_t *>(a.y) + (size_t)r * a.w.cols + c * NUMBERS);
+#pragma unroll
+    for (int p = 0; p < NUMBERS / 8; p++) to[p] = make_uint4(out[4 * p], out[4 * p + 1], out[4 * p + 2], out[4 * p + 3]);
+}
+
+/* Columns are whole pieces; a.w.kind is the same for all threads. */
+extern "C" __global__ void widen_pieces(const __grid_constant__ ck_widen a)
+{
+    dependents_may_start();
+    wait_for_inputs();
+    uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (a.w.kind == CK_Q8) widen_piece<CK_Q8>(a, i);
+    if (a.w.kind == CK_Q4) widen_piece<CK_Q4>(a, i);
+    if (a.w.kind == CK_G8) widen_piece<CK_G8>(a, i);
+    if (a.w.kind == CK_G4) widen_piece<CK_G4>(a, i);
 }
 
 extern "C" __global__ void widen(const __grid_constant__ ck_widen a)

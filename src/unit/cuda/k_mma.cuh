@@ -1,4 +1,5 @@
-/* k_mma.cuh: c += a b on the tensor cores, 16 x 8 x 16, 16-bit factors and fp32 sums, the way a warp holds them.
+/* k_mma.cuh: c += a b on the tensor cores, 16 x 8 x 16, 16-bit factors and fp32 sums, the way a warp holds them; factors from
+ * shared memory.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_MMA_CUH
 #define SG_UNIT_CUDA_K_MMA_CUH
@@ -18,6 +19,23 @@ __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint3
                      "{%8,%9}, {%0,%1,%2,%3};"
                      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Four 8 x 8 tiles of 16-bit numbers from shared memory, a row an address; or turned. */
+__device__ __forceinline__ uint32_t shared_at(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+__device__ __forceinline__ void load4(uint32_t (&r)[4], const uint16_t *p)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_at(p)));
+}
+
+__device__ __forceinline__ void load4_turned(uint32_t (&r)[4], const uint16_t *p)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_at(p)));
 }
 
 #endif

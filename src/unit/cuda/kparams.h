@@ -26,7 +26,12 @@ enum {
     CK_DELTA_COLUMNS = 4,
     CK_DELTA_NUMBERS = 12,
     CK_DELTA_TILED = 8, /* columns of a block of delta_tiles */
-    CK_GROUP_HEADS = 8
+    CK_GROUP_HEADS = 8,
+    CK_CHUNK_ROWS = 64,    /* of the delta rule on the tensor cores (k_chunk.cu): rows of a chunk, */
+    CK_CHUNK_COLUMNS = 32, /* columns of S of a block of chunk_carry, */
+    CK_CHUNK_THREADS = 256,
+    CK_CHUNK_LOCAL_BYTES = (4 * 64 * 136) * 2 + (64 * 64 + 2 * 64) * 4, /* and shared memory of a block */
+    CK_CHUNK_CARRY_BYTES = (6 * 64 * 136 + 4 * 64 * 72 + 2 * 128 * 40 + 6 * 64 * 40) * 2
 };
 enum ck_storage { CK_KV_F32, CK_KV_F16, CK_KV_BF16, CK_KV_Q8 };
 
@@ -126,6 +131,10 @@ struct ck_delta {
     struct ck_view in[5], y;
     const float *decay, *dt;
     float *ready; /* [rows][...] or NULL */
+    /* k_chunk.cu, for each chunk: k and q of each key head [4][64][128], T and P of each head [4][64][64], as two bf16 each;
+     * e^c, beta, e^(c_last - c) of each head [3][64] */
+    uint16_t *chunk_qk, *chunk_tp;
+    float *chunk_numbers;
     uint32_t k_heads, v_heads, dk, dv, is_log, slot, rows;
     float l2_eps;
 };
@@ -229,6 +238,7 @@ struct ck_narrow { /* x2 present: act(x) * x2 */
     uint32_t act;
     void *y, *low; /* low: y's rounding errors, or NULL */
     uint32_t rows, k, bf16;
+    uint32_t fours; /* 1: all rows are whole pieces of 16 bytes, no layer norm, groups of 128 or none, no low */
     struct ck_norm norm;
 };
 struct ck_widen {

@@ -310,7 +310,7 @@ static segue_status send_matrix(struct sg_unit *u, struct cu_tensor *t, segue_er
 {
     struct ck_weight *w = &t->w;
     t->bytes = data_bytes(w) + (size_t)w->scale_pitch * scale_bytes(w) * w->rows;
-    SG_TRY(cu_room(u, t->bytes, t->source->name ? t->source->name : "weights", &t->memory, err));
+    if (!t->memory) SG_TRY(cu_room(u, t->bytes, t->source->name ? t->source->name : "weights", &t->memory, err));
     float *numbers = sg_alloc(t->source->cols * sizeof *numbers);
     uint8_t *band = sg_alloc(ROWS_AT_ONCE * (w->pitch + (size_t)w->scale_pitch * scale_bytes(w)));
     segue_status status = numbers && band ? send_rows(u, t, numbers, band, err)
@@ -379,20 +379,64 @@ const struct cu_tensor *cu_weight_of(const struct cu_weights *w, const struct sg
     return NULL;
 }
 
+static segue_status know(struct cu_weights *w, const struct sg_tensor *source, struct cu_tensor **out, segue_error *err)
+{
+    *out = tensor_of(w, source);
+    if (*out) return SEGUE_OK;
+    SG_TRY(sg_tensor_computable(source, err));
+    if (source->rows > INT32_MAX || source->cols > INT32_MAX / 8)
+        return sg_fail(err, SEGUE_ELIMIT, "load weights: unit cuda: %s is too large for it", source->name);
+    *out = &w->tensors[w->n++];
+    (*out)->source = source;
+    shape_of(source, &(*out)->w);
+    return SEGUE_OK;
+}
+
+/* May the rows of this linear's weight lie behind others, in 16 bits as they are? */
+static int may_follow(const struct sg_graph *g, const struct sg_op *op, const struct cu_tensor *t)
+{
+    return op->code == SG_OP_LINEAR && !t->memory && (t->w.kind == CK_F16 || t->w.kind == CK_BF16) &&
+           !op->u.linear.weight.at && op->u.linear.weight.rows == g->tensors[op->u.linear.weight.tensor]->rows &&
+           op->u.linear.bias.tensor < 0 && op->in[1].value < 0;
+}
+
+/* Weights of linears that read the same x, from op `i` on, get one piece of memory, so that one product of many rows can take
+ * them all (cuproduct.c). */
+static segue_status join_weights(struct cu_weights *w, const struct sg_graph *g, uint32_t i, segue_error *err)
+{
+    const struct sg_op *first = &g->ops[i];
+    struct cu_tensor *parts[CK_SEGMENTS];
+    uint32_t n = 0;
+    size_t all = 0;
+    for (uint32_t k = i; k < g->ops_n && n < CK_SEGMENTS; k++) {
+        const struct sg_op *op = &g->ops[k];
+        struct cu_tensor *t;
+        int again = 0;
+        if (op->code != SG_OP_LINEAR || memcmp(&op->in[0], &first->in[0], sizeof op->in[0])) continue;
+        SG_TRY(know(w, g->tensors[op->u.linear.weight.tensor], &t, err));
+        for (uint32_t m = 0; m < n; m++) again |= parts[m] == t;
+        if (again || !may_follow(g, op, t) || (n && (t->w.kind != parts[0]->w.kind || t->w.pitch != parts[0]->w.pitch))) {
+            if (!n) return SEGUE_OK;
+            continue;
+        }
+        parts[n++] = t;
+        all += (size_t)t->w.pitch * t->w.rows;
+    }
+    if (n < 2) return SEGUE_OK;
+    SG_TRY(cu_room(w->unit, all + 256, "weights", &parts[0]->memory, err));
+    for (uint32_t k = 1; k < n; k++) {
+        parts[k]->memory = parts[k - 1]->memory + (size_t)parts[k - 1]->w.pitch * parts[k - 1]->w.rows;
+        parts[k]->joined = 1;
+    }
+    return SEGUE_OK;
+}
+
 static segue_status bring(struct cu_weights *w, const struct sg_tensor *source, uint32_t uses,
                           segue_error *err)
 {
-    struct cu_tensor *t = tensor_of(w, source);
-    if (!t) {
-        SG_TRY(sg_tensor_computable(source, err));
-        if (source->rows > INT32_MAX || source->cols > INT32_MAX / 8)
-            return sg_fail(err, SEGUE_ELIMIT, "load weights: unit cuda: %s is too large for it",
-                           source->name);
-        t = &w->tensors[w->n++];
-        t->source = source;
-        shape_of(source, &t->w);
-    }
-    if ((uses & 1) && !t->memory) SG_TRY(send_matrix(w->unit, t, err));
+    struct cu_tensor *t;
+    SG_TRY(know(w, source, &t, err));
+    if ((uses & 1) && !t->w.data) SG_TRY(send_matrix(w->unit, t, err));
     if ((uses & 2) && !t->vector) {
         SG_TRY(send_vector(w->unit, t, err));
         t->bytes += (size_t)source->rows * source->cols * sizeof(float);
@@ -404,6 +448,9 @@ static segue_status bring_all(struct cu_weights *w, const struct sg_graph *const
                               segue_error *err)
 {
     for (uint32_t i = 0; i < graphs_n; i++)
+        for (uint32_t k = 0; k < graphs[i]->ops_n; k++)
+            if (graphs[i]->ops[k].code == SG_OP_LINEAR) SG_TRY(join_weights(w, graphs[i], k, err));
+    for (uint32_t i = 0; i < graphs_n; i++)
         for (uint32_t k = 0; k < graphs[i]->tensors_n; k++)
             SG_TRY(bring(w, graphs[i]->tensors[k], uses_of(graphs[i], k), err));
     for (uint32_t i = 0; i < w->n; i++) w->bytes += w->tensors[i].bytes;
@@ -414,7 +461,7 @@ void cu_weights_free(struct cu_weights *w)
 {
     if (!w || --w->references) return;
     for (uint32_t i = 0; i < w->n; i++) {
-        cu_room_free(w->unit, &w->tensors[i].memory);
+        if (!w->tensors[i].joined) cu_room_free(w->unit, &w->tensors[i].memory);
         cu_room_free(w->unit, &w->tensors[i].vector);
     }
     sg_free(w->tensors);
