@@ -41,6 +41,7 @@ struct side { const char *params, *body, *results, *target; int named; float val
 #define TURN(n) {T("1, " n ", 1, 32") " a", T(n ", 1, 1, 32") " z = transpose(x = a, perm = tensor<int32, [4]>([1, 0, 2, 3]));", "z", NULL, 0, 0}
 #define NORM(n) {T("1, 1, 1, " n) " a", T("1, 1, 1, " n) " z = layer_norm(x = a, axes = tensor<int32, [1]>([3]), epsilon = fp16(0x1p-10));", "z", NULL, 0, 0}
 #define ATTEND(mask) {T("1, 2, 32, 32") " a", T("1, 2, 32, 32") " z = scaled_dot_product_attention(query = a, key = a, value = a" mask ");", "z", NULL, 0, 0}
+#define ATTEND_FOR(target) {T("1, 32, 32, 32") " a", T("1, 32, 32, 32") " z = scaled_dot_product_attention(query = a, key = a, value = a);", "z", target, 0, 0}
 #define MEAN(target) {ABC " a", T("1, 1, 1, 32") " m = reduce_mean(x = a, axes = tensor<int32, [1]>([1]), keep_dims = bool(true)); " \
     ABC " z = sub(x = a, y = m);", "z", target, 0, 0}
 #define LUT(name) "tensor<uint4, [32, 1, 1, 1]> i = const()[val = tensor<uint4, [32, 1, 1, 1]>(3)]; " T("1, 1, 1, 1, 16, 1") \
@@ -143,6 +144,7 @@ static const struct row { uint32_t constraint; const char *profile; enum shows s
     {43, "m4", X1D, {BUFFER("1024, 1024, 32, 1"), "z", NULL, 0, 0}, {BUFFER("1056, 1056, 33, 1"), "z", NULL, 0, 0}},
     {0, "ieee", NO, ONE("slice_update(x = a, update = a, begin = tensor<int32, [4]>([0, 0, 0, 0]), end = tensor<int32, [4]>([1, 32, 1, 32]))"),
      {ABC " a", ABC " z = slice_update(x = a, update = a, begin = tensor<int32, [4]>([0, 0, 0, 0]), end = tensor<int32, [4]>([1, 32, 1, 32]));", "z", "ios16", 0, 0}},
+    {0, "strict", NO, ATTEND_FOR("ios18"), ATTEND_FOR("ios16")},
     {0, "ieee", NO, ONE("relu(x = a)"), {ABC " a", T("1, 32, 1, 33") " z = relu(x = a);", "z", NULL, 0, 0}},
 };
 enum { ROWS = sizeof rows / sizeof *rows };
