@@ -7,6 +7,22 @@
 #include "flags.h"
 #include "folders.h"
 
+/* Texts that were compiled for a neural engine; bytes with the weights that are kept beside them. */
+struct programs {
+    size_t files;
+    uint64_t bytes;
+};
+
+static struct programs programs_in(const char *folder)
+{
+    static const char *const endings[] = {".program", ".weights", ".packed"};
+    struct programs p = {0};
+    size_t others = 0;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        folders_measure_ending(folder, endings[i], &p.bytes, i ? &others : &p.files);
+    return p;
+}
+
 /* Clearing removes what lies in the folder and follows no link out of it. */
 static int run(struct args *args)
 {
@@ -24,6 +40,7 @@ static int run(struct args *args)
     uint64_t packed_bytes = 0;
     size_t packed_files = 0;
     folders_measure_ending(folder, ".pack", &packed_bytes, &packed_files);
+    struct programs programs = programs_in(folder);
     if (clear && folders_remove(folder, false, &err)) {
         free(folder);
         return out_error(&err, EXIT_NOT_HERE);
@@ -35,12 +52,17 @@ static int run(struct args *args)
     if (!clear) {
         json_object_set_new(o, "packed_bytes", json_integer((json_int_t)packed_bytes));
         json_object_set_new(o, "packed_files", json_integer((json_int_t)packed_files));
+        json_object_set_new(o, "program_bytes", json_integer((json_int_t)programs.bytes));
+        json_object_set_new(o, "program_files", json_integer((json_int_t)programs.files));
     }
     if (!args_has(args, "json")) {
         printf("%s: %zu files, %.1f MB%s\n", folder, files, (double)bytes / 1e6, clear ? " removed" : "");
         if (!clear && packed_files)
             printf("packed weights: %zu, %.1f MB; at most 16 GiB, the longest unused go first\n", packed_files,
                    (double)packed_bytes / 1e6);
+        if (!clear && programs.files)
+            printf("compiled programs: %zu, with their weights %.1f MB; at most 16 GiB, the longest unused go first\n",
+                   programs.files, (double)programs.bytes / 1e6);
     }
     free(folder);
     if (args_has(args, "json")) return out_json_exit(o);

@@ -58,6 +58,9 @@ def compiled_once(tmp, model, ids):
     assert answer(home, model) == ("written", 4, ids, None)           # 2 programs for 32 rows and 2 for one
     assert answer(home, model) == ("mapped", 0, ids, None)
     assert [len(entries(home, e)) for e in (".weights", ".program", ".packed")] == [2, 4, 2]
+    info = json.loads(subprocess.run([segue, "cache", "info", "--json"], capture_output=True, env=dict(os.environ, SEGUE_HOME=home)).stdout)
+    sizes = sum(os.path.getsize(e) for ending in (".weights", ".program", ".packed") for e in entries(home, ending))
+    assert (info["program_files"], info["program_bytes"], info["packed_files"]) == (4, sizes, 0), info
     long = ",".join(str(i % 90) for i in range(70))
     packed, compiles, longer, _ = answer(home, model, ids=long)        # 64 rows: new texts, weights as they are
     assert (packed, compiles) == ("written", 2) and len(entries(home, ".weights")) == 2, (packed, compiles)
