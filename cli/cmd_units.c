@@ -81,4 +81,6 @@ const struct command cmd_units = {.name = "units",
                                            "and --decode take, the memory it may use, the "
                                            "bytes per second that reading memory reaches with its own means "
                                            "(measured now), and its features; or why it "
-                                           "is absent."};
+                                           "is absent. Options of a unit follow its name: "
+                                           "ane:soft,keys=64 is a neural engine whose rows see no more "
+                                           "than the last 64 (docs/ANE.md); docs/INTERFACE.md has them all."};

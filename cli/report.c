@@ -216,6 +216,11 @@ static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, ui
         json_object_set_new(o, "host_bytes", json_integer((json_int_t)(use.host_bytes - before.host_bytes)));
     else
         out_null(o, "host_bytes", "this unit has no memory of its own, or does not count");
+    if (use.columns > before.columns)
+        json_object_set_new(o, "padded_ratio", out_real((double)(use.columns - before.columns) / (double)(use.rows - before.rows)));
+    else
+        out_null(o, "padded_ratio", "this unit pads no rows, or had none");
+    json_object_set_new(o, "rows_unseen", json_integer((json_int_t)use.rows_unseen));
     json_object_set_new(o, "ms", out_real((double)(use.ns - before.ns) / 1e6));
     segue_unit_info now = SEGUE_INIT(segue_unit_info); /* a unit that was lost may be another process by now */
     bool apart = segue_unit_info_get(r->place->units[unit], &now, NULL) == SEGUE_OK && now.pid;
@@ -377,6 +382,10 @@ void report_line(const struct report *r)
     const segue_unit_info *reads = &r->place->unit_info[other], *writes = &r->place->unit_info[unit];
     out_addf(&t, ", %s%s", reads->spec, reads->simulated ? " (software)" : "");
     if (other != unit) out_addf(&t, " -> %s%s", writes->spec, writes->simulated ? " (software)" : "");
+    uint64_t unseen = 0;
+    for (size_t i = 0; i < a->at_end.uses_n; i++)
+        if (a->at_end.uses[i].rows_unseen > unseen) unseen = a->at_end.uses[i].rows_unseen;
+    if (unseen) out_addf(&t, "; the first %llu tokens were out of its sight", (unsigned long long)unseen);
     for (size_t i = a->at_begin.losses_n; i < a->at_end.losses_n && i < a->at_begin.losses_n + 4; i++) {
         const segue_loss *l = &a->at_end.losses[i % 4];
         out_addf(&t, "; lost %s at row %llu, went on on %s", l->unit, (unsigned long long)l->rows, l->to);

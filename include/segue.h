@@ -309,6 +309,8 @@ typedef struct segue_use {
     uint32_t from, to;
     uint64_t runs, rows, dispatches, ns;
     uint64_t host_bytes;         /* copied between the host and the unit's own memory; 0: none, or not counted */
+    uint64_t columns;            /* rows that dispatches had room for, padding among them; 0: the unit pads none */
+    uint64_t rows_unseen;        /* of a text, by its last row, though the model asks for them: the unit was opened with fewer */
 } segue_use;
 
 enum { SEGUE_SPAN_PREFILL = 0, SEGUE_SPAN_DECODE = 1, SEGUE_SPAN_HANDOFF = 2 };

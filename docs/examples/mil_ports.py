@@ -15,14 +15,20 @@ HIDDEN = -10000  # what a mask adds to a key that is not seen
 
 def info_port(manifest, channels, n):
     """What the port `info` says of n rows from position 0 (docs/ANE.md, Ports)."""
-    where, keys, columns = manifest["info"], manifest["keys"], manifest["columns"]
+    where, columns = manifest["info"], manifest["columns"]
     info, row = np.zeros((channels, columns)), np.arange(n)
     if "valid" in where: info[where["valid"], :n] = 1                      # rows that are no padding
-    if "place" in where: info[where["place"] + row, row] = 1              # where their K and V go
-    last, key = np.minimum(np.arange(columns), n - 1), np.arange(keys)[:, None]   # padding sees what the last row sees
-    for mask in where["masks"]:
-        seen = (key <= last) & ((key + mask["window"] > last) | (mask["window"] == 0))
-        info[mask["at"]:mask["at"] + keys] = np.where(seen, 0, HIDDEN)
+    last = np.minimum(np.arange(columns), n - 1)                           # padding sees what the last row sees
+    def mask(at, rows, window):                                            # which of these rows, one a channel, are seen
+        seen = (rows[:, None] <= last) & ((rows[:, None] + window > last) | (window == 0))
+        info[at:at + len(rows)] = np.where(seen, 0, HIDDEN)
+    for m in where["masks"]:                                               # K and V lie in a ring, row r in column r % ring
+        ring = m["ring"]
+        put = row[-ring:]
+        info[m["place"] + put % ring, put] = 1                             # where the new ones go
+        # A ring is seen as it is then; where it turns, as it was, here empty, and the dispatch's own rows beside it.
+        mask(m["at"], np.arange(ring) if "fresh" not in m else np.full(ring, columns), m["window"])
+        if "fresh" in m: mask(m["fresh"], np.arange(columns), m["window"])
     for c in where["convolutions"]:
         past = c["taps"] - 1                                               # of `past` old rows and n new ones the last stay
         for i in range(past):

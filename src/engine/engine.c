@@ -81,19 +81,11 @@ segue_status sg_engine_stretch(struct segue_engine *e, uint32_t place, uint32_t 
     return status;
 }
 
-/* A program whose weights were mapped from the cache folder was compiled at another start. */
-static uint64_t compiles_of(const struct sg_program *p)
-{
-    const struct sg_unit_ops *ops = sg_ops_of(p);
-    const char *why, *kept = ops->kept ? ops->kept(p, &why) : NULL;
-    return ops->compiles ? ops->compiles(p) : !kept || strcmp(kept, "mapped") != 0;
-}
-
 uint64_t sg_engine_compiles(struct segue_engine *e)
 {
     uint64_t n = 0;
     pthread_mutex_lock(&e->lock);
-    for (const struct sg_stretch *s = e->stretches; s; s = s->next) n += compiles_of(s->program);
+    for (const struct sg_stretch *s = e->stretches; s; s = s->next) n += sg_program_compiles(s->program);
     pthread_mutex_unlock(&e->lock);
     return n;
 }

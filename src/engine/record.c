@@ -43,7 +43,7 @@ static segue_use *use_of(struct segue_session *s, const struct sg_stage *stage, 
         i++;
     if (i == USES) return NULL;
     if (i == s->stats.uses_n)
-        u[s->stats.uses_n++] = (segue_use){stage->place, phase, t->from, t->to, 0, 0, 0, 0, 0};
+        u[s->stats.uses_n++] = (segue_use){.unit = stage->place, .phase = phase, .from = t->from, .to = t->to};
     return &u[i];
 }
 
@@ -59,6 +59,8 @@ void sg_record_run(struct segue_session *s, const struct sg_stage *stage, uint32
         own->dispatches += r->dispatches;
         own->ns += now - begun;
         own->host_bytes += r->host_bytes;
+        own->columns += r->columns;
+        if (r->unseen > own->rows_unseen) own->rows_unseen = r->unseen;
     }
     if (helper) {
         helper->runs++;

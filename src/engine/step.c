@@ -89,7 +89,9 @@ static segue_status take_result(struct sg_step *t, uint32_t i, struct segue_sess
                                 const struct sg_result *r, uint32_t spans, uint64_t ns, int32_t *token)
 {
     size_t vocab = s->engine->model->info.vocab;
-    sg_record_run(s, &s->layouts[s->at].stages[0], 1, sg_now_ns() - ns, 1, r);
+    struct sg_result own = *r;
+    own.columns = r->columns / spans; /* each has one row of it */
+    sg_record_run(s, &s->layouts[s->at].stages[0], 1, sg_now_ns() - ns, 1, &own);
     s->computed++;
     sg_recovery_ran(s, 1);
     s->logits_known = r->logits ? SG_LOGITS_HERE : SG_LOGITS_LATE;

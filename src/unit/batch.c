@@ -193,3 +193,11 @@ void sg_own_run_end(struct sg_own_run *run)
     sg_free(run->history);
     sg_free(run->rows_done);
 }
+
+/* A program whose weights were mapped from the cache folder was compiled at another start. */
+uint64_t sg_program_compiles(const struct sg_program *p)
+{
+    const struct sg_unit_ops *ops = sg_ops_of(p);
+    const char *why, *kept = ops->kept ? ops->kept(p, &why) : NULL;
+    return ops->compiles ? ops->compiles(p) : !kept || strcmp(kept, "mapped") != 0;
+}

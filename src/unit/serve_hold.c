@@ -221,6 +221,7 @@ static segue_status compile_or_can(struct sg_server *v, struct sg_reader *in, st
     SG_TRY(compile_all(v, fresh, n, keep, err));
     for (uint32_t i = 0; i < n; i++) {
         kept_put(v, fresh[i].program, out);
+        sg_put_u64(out, sg_program_compiles(fresh[i].program));
         v->programs[ids[i]] = fresh[i];
         fresh[i] = (struct sg_server_program){0};
     }

@@ -167,8 +167,11 @@ segue_status sg_serve_run(struct sg_server *v, struct sg_reader *in, struct sg_b
     if (status != SEGUE_OK) begun(v);
     SG_TRY(status);
     status = run(v, &q, err);
-    const uint64_t counters[] = {q.result.ns, q.result.dispatches, q.result.weight_bytes, q.result.state_bytes};
-    for (int i = 0; i < 4; i++) sg_put_u64(out, counters[i]);
+    uint64_t *counters[SG_WIRE_COUNTERS];
+    sg_wire_counters(&q.result, counters);
+    for (int i = 0; i < SG_WIRE_COUNTERS; i++) sg_put_u64(out, *counters[i]);
+    sg_put_u64(out, q.result.unseen);
+    sg_put_u64(out, sg_program_compiles(q.program->program));
     for (uint32_t i = 0; i < q.batch.spans_n; i++) {
         sg_put_u32(out, q.result.rows_done[i]);
         if (q.states[i]) sg_serve_held_put(v, q.states[i], out);

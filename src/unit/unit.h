@@ -94,6 +94,9 @@ struct sg_result {
     uint64_t ns, dispatches, weight_bytes, state_bytes;  /* busy time, dispatches (kernel regions), bytes read */
     uint64_t host_bytes;             /* copied between the host and the unit's own memory; 0: none, or not counted */
     uint64_t helper_ns;              /* of it outside the device: what that has no path for; 0: it does all */
+    uint64_t columns;                /* rows that dispatches had room for, padding among them; 0: none is padded */
+    uint64_t unseen;                 /* rows of a state that its last row no longer saw though the graph asks for them: a unit
+                                      * opened with fewer; the most of all spans */
 };
 
 /* --- states --- */
@@ -212,6 +215,9 @@ struct sg_unit_base { const struct sg_unit_ops *ops; };
 struct sg_program_base { const struct sg_unit_ops *ops; struct sg_unit *unit; const struct sg_graph *graph; };
 struct sg_state_base { const struct sg_unit_ops *ops; struct sg_unit *unit; };
 struct sg_run_base { const struct sg_unit_ops *ops; };
+
+/* Compiles that were done for a program in this process: what came from the cache folder is none. */
+uint64_t sg_program_compiles(const struct sg_program *p);
 
 static inline const struct sg_unit_ops *sg_ops_of(const void *unit_program_state_or_run)
 {

@@ -8,7 +8,7 @@
 #include "graph/graphwire.h"
 #include "unit/unit.h"
 
-enum { SG_WIRE_VERSION = 2, SG_WIRE_REPLY = 0x100 };
+enum { SG_WIRE_VERSION = 3, SG_WIRE_REPLY = 0x100 };
 
 enum sg_wire_kind {
     SG_WIRE_HELLO = 1,   /* version, library, spec; lends the second connection -> description */
@@ -63,6 +63,9 @@ struct sg_wire_held {
 };
 
 /* --- wire.c --- */
+/* Counters of a run that add up over its steps, as they follow each other in a reply; unseen, which does not, comes behind. */
+enum { SG_WIRE_COUNTERS = 7 };
+void sg_wire_counters(struct sg_result *r, uint64_t *out[SG_WIRE_COUNTERS]);
 void sg_wire_desc_put(struct sg_buf *out, const struct sg_unit_desc *d);
 segue_status sg_wire_desc_take(struct sg_reader *in, struct sg_unit_desc *out, segue_error *err);
 /* A reply begins with a status and the text of an error; what follows depends on the request. */

@@ -12,7 +12,7 @@
 #include "../api/tiny.h"
 #include "segue.h"
 
-enum { LONGEST = 2100, LAYERS = 3, PARTS = 2, WIDTH = 32 };
+enum { LONGEST = 4300, LAYERS = 3, PARTS = 2, WIDTH = 32 };
 
 static segue_model *models[TINY_MODELS];
 static segue_unit *reference;
@@ -58,15 +58,17 @@ struct place {
     segue_engine *engine;
 };
 
-static struct place place_on(const char *spec, int model)
+static struct place place_of(const char *spec, segue_model *model)
 {
     struct place p = {0};
     segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
     o.chunk_rows = 4096;
     OK(segue_unit_open(&p.unit, spec, &err));
-    OK(segue_engine_open(&p.engine, models[model], &p.unit, 1, &o, &err));
+    OK(segue_engine_open(&p.engine, model, &p.unit, 1, &o, &err));
     return p;
 }
+
+static struct place place_on(const char *spec, int model) { return place_of(spec, models[model]); }
 
 static void leave(struct place *p)
 {
@@ -128,6 +130,8 @@ static void prompts(const char *spec, uint32_t rows)
             if (!use.dispatches) use = use_of(s, n != 1);
             if (use.dispatches != (n + rows - 1) / rows * PARTS)
                 fail_msg("%s: %llu dispatches", what, (unsigned long long)use.dispatches);
+            assert_int_equal(use.columns, (n + rows - 1) / rows * 32); /* of surfaces, which are no narrower */
+            assert_int_equal(use.rows_unseen, 0);
             same_logits(s, r, what);
             segue_session_close(s);
             segue_session_close(r);
@@ -173,7 +177,7 @@ static void sessions_grow(void **state)
 }
 
 /* From token to token: a row in, a row out, the angles of one position, and where it stands: two numbers for the place
- * of K and V, one for each kind of mask, a second one where a window moves on. States stay where they are. */
+ * of K and V in each ring, one for each kind of mask, a second one where a window moves on. States stay where they are. */
 static void host_bytes_of_a_token(void **state)
 {
     (void)state;
@@ -181,7 +185,7 @@ static void host_bytes_of_a_token(void **state)
         int model;
         uint64_t numbers;
     } cases[] = {{0, 2 * WIDTH + 16 + 2 + 1},           /* 8 pairs of angles */
-                 {1, 2 * WIDTH + 16 + 16 + 2 + 1 + 2},  /* two tables, two masks, a window of 8 that is full */
+                 {1, 2 * WIDTH + 16 + 16 + 2 + 1 + 2 + 2}, /* two tables, two rings, two masks, a window of 8 that is full */
                  {2, 2 * WIDTH + 8 + 2 + 1}};           /* 4 pairs */
     enum { TOKENS = 20 };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -198,6 +202,106 @@ static void host_bytes_of_a_token(void **state)
         segue_session_close(s);
         leave(&p);
     }
+}
+
+/* A model with other windows: the tiny one's weights under another configuration. */
+static segue_model *model_with(const char *name, const char *layers, unsigned window, unsigned theta)
+{
+    struct tiny_model m = tiny_models[1];
+    char config[1024], folder[512];
+    segue_model *out = NULL;
+    snprintf(config, sizeof config,
+             "{\"model_type\":\"gemma3_text\",\"architectures\":[\"Gemma3ForCausalLM\"],\"vocab_size\":96,\"hidden_size\":32,"
+             "\"intermediate_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":16,"
+             "\"rms_norm_eps\":1e-6,\"max_position_embeddings\":256,\"tie_word_embeddings\":true,\"query_pre_attn_scalar\":16,"
+             "\"hidden_activation\":\"gelu_pytorch_tanh\",\"sliding_window\":%u,\"layer_types\":[%s],\"rope_theta\":%u,"
+             "\"rope_local_base_freq\":10000,\"bos_token_id\":1,\"eos_token_id\":2}", window, layers, theta);
+    m.config = config;
+    tiny_folder(folder, sizeof folder, "ane", name);
+    assert_true(tiny_write(&m, folder, 8));
+    OK(segue_model_open(&out, folder, NULL, &err));
+    return out;
+}
+
+static void model_gone(segue_model *m, const char *name)
+{
+    static const char *const files[] = {"/config.json", "/model.safetensors", ""};
+    char folder[512], path[600];
+    segue_model_close(m);
+    tiny_folder(folder, sizeof folder, "ane", name);
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s%s", folder, files[i]);
+        assert_int_equal(remove(path), 0);
+    }
+}
+
+#define SLIDES "\"sliding_attention\""
+#define SEES_ALL "\"full_attention\""
+
+/* The same text in pieces on both, logits alike behind each; then back to its middle, and on from there. seen: rows that
+ * the first unit was opened with; 0: as many as the model has. */
+static void alike(const char *spec, segue_model *model, segue_model *than, const size_t *pieces, size_t n, size_t seen)
+{
+    size_t rows = 0;
+    struct place p = place_of(spec, model), r = place_of("ref:threads=2", than);
+    segue_session *s = session_of(p.engine, pieces[0]), *t = session_of(r.engine, pieces[0]);
+    for (size_t i = 0, at = 0; i < n; at += pieces[i++]) {
+        for (int k = 0; i && k < 2; k++) {
+            OK(segue_session_append(k ? t : s, text + at, pieces[i], &err));
+            OK(segue_session_prefill(k ? t : s, 0, NULL, &err));
+        }
+        same_logits(s, t, spec);
+    }
+    for (size_t i = 0; i < n; i++) rows += pieces[i];
+    assert_int_equal(use_of(s, 0).rows_unseen, seen && rows - 1 > seen ? rows - 1 - seen : 0); /* the last piece is one row of phase 1 */
+    for (int k = 0; k < 2; k++) {
+        OK(segue_session_rewind(k ? t : s, pieces[0] + pieces[1], &err));
+        OK(segue_session_append(k ? t : s, text + 7, 33, &err));
+        OK(segue_session_prefill(k ? t : s, 0, NULL, &err));
+    }
+    same_logits(s, t, "gone back");
+    segue_session_close(s);
+    segue_session_close(t);
+    leave(&p);
+    leave(&r);
+}
+
+/* Rings of 64 columns, whatever else the state holds: rows that wrap one by one, in dispatches that cross the edge, and
+ * more of them at once than the ring has. */
+static void windows_are_rings(void **state)
+{
+    (void)state;
+    static const size_t pieces[] = {60, 3, 1, 1, 64, 65, 1, 200, 1, 130, 1};
+    static const char *const specs[] = {"ane:soft,threads=2", "ane:soft,layers=2,rows=32,threads=2", "ane:soft,rows=512,threads=2"};
+    segue_model *m = model_with("rings", SLIDES "," SLIDES "," SEES_ALL, 40, 1000000);
+    for (size_t i = 0; i < 3; i++) alike(specs[i], m, m, pieces, sizeof pieces / sizeof *pieces, 0);
+    model_gone(m, "rings");
+}
+
+/* Where every layer has a window no row needs more than its ring: the text may be longer than any program's keys. */
+static void windows_alone_go_on(void **state)
+{
+    (void)state;
+    static const size_t pieces[] = {1000, 1, 3200, 1, 1};
+    segue_model *m = model_with("alone", SLIDES "," SLIDES "," SLIDES, 600, 10000);
+    alike("ane:soft,threads=2", m, m, pieces, sizeof pieces / sizeof *pieces, 0);
+    model_gone(m, "alone");
+}
+
+/* keys=64 on a model that sees all is that model with windows of 64: shorter windows stay. */
+static void fixed_keys_forget(void **state)
+{
+    (void)state;
+    static const size_t pieces[] = {60, 3, 1, 1, 64, 65, 1, 200, 1, 130, 1};
+    static const char *const specs[] = {"ane:soft,keys=64,threads=2", "ane:soft,keys=64,rows=128,threads=2"};
+    segue_model *all = model_with("all", SEES_ALL "," SEES_ALL "," SEES_ALL, 600, 10000),
+                *windows = model_with("windows", SLIDES "," SLIDES "," SLIDES, 64, 10000);
+    for (size_t i = 0; i < 2; i++) alike(specs[i], all, windows, pieces, sizeof pieces / sizeof *pieces, 64);
+    model_gone(all, "all");
+    model_gone(windows, "windows");
+    segue_unit *unit = NULL;
+    assert_int_equal(segue_unit_open(&unit, "ane:soft,keys=100", &err), SEGUE_EARG);
+    assert_non_null(strstr(err.text, "keys=100"));
 }
 
 /* Two programs a shape and a budget of two or three compiles: each new shape asks for a new process, which the software
@@ -237,6 +341,9 @@ int main(void)
         cmocka_unit_test(prompts_token_by_token),
         cmocka_unit_test(sessions_grow),
         cmocka_unit_test(host_bytes_of_a_token),
+        cmocka_unit_test(windows_are_rings),
+        cmocka_unit_test(windows_alone_go_on),
+        cmocka_unit_test(fixed_keys_forget),
         cmocka_unit_test(spent_budgets),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

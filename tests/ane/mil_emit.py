@@ -60,8 +60,8 @@ def layer(x, i):
 n, keys, where = 20, manifest["keys"], manifest["info"]
 x = np.random.default_rng(5).normal(size=(n, width)).astype(np.float16)
 info = np.zeros((1, shapes["c_info"][1], 1, rows), np.float16)
-info[0, where["place"] + np.arange(n), 0, np.arange(n)] = 1
-mask = where["masks"][0]["at"]
+mask, place = where["masks"][0]["at"], where["masks"][0]["place"]
+info[0, place + np.arange(n), 0, np.arange(n)] = 1
 for s in range(rows): info[0, mask + min(s, n - 1) + 1:mask + keys, 0, s] = -10000
 rope, pairs = where["ropes"][0]["at"], where["ropes"][0]["pairs"]
 angle = np.arange(rows)[None] * 10000.0 ** (-np.arange(pairs) / pairs)[:, None]
@@ -112,6 +112,14 @@ units = json.loads(run("run", "-m", model, "--ids", "1,2,3", "-n", 3, "--unit", 
 expect("a run reports it too", [u["phase"] for u in units] == ["prefill", "decode", "helper"] and
        units[2]["ops"] == {"embed": 1, "rows": 1, "norm": 1, "linear": 1} and units[2]["runs"] == 3 and units[2]["dispatches"] == 0 and
        units[0]["ops"]["norm"] == 2 * layers and "embed" not in units[0]["ops"], units)
+expect("with padding", [u["padded_ratio"] and round(u["padded_ratio"], 3) for u in units] == [10.667, 32, None], units)
+told = []
+for unit in ("ane", "proc:ane"):
+    code, out, err = run("run", "-m", model, "--ids", "1,2,3,4,5", "-n", 3, "--unit", unit, "--json", SEGUE_HOME=os.path.join(top.name, "home-" + unit.partition(":")[0]))
+    expect(f"{unit}: it runs", code == 0, err)
+    report = json.loads(out)
+    told.append((report["compiles"], [[u[k] for k in ("phase", "dispatches", "host_bytes", "padded_ratio", "rows_unseen")] for u in report["units"]]))
+expect("a child reports what it did", told[0] == told[1] and told[0][0] > 0 and told[0][1][0][2] > 0, told)
 only = json.loads(run("mil", "explain", "-m", model, "--layers", "1-1", "--json")[1])
 expect("one layer alone", only["dispatches"] == 1 and only["helper"] == [], only)
 

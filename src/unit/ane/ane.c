@@ -58,7 +58,7 @@ static segue_status word(const struct sg_unit_spec *spec, const char *key, const
 static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u, struct sg_npu_opts *o,
                               segue_error *err)
 {
-    static const char *const keys[] = {"", "profile", "weights", "compiles", "on_violation", "threads", "rows", "layers", "range", NULL};
+    static const char *const keys[] = {"", "profile", "weights", "compiles", "on_violation", "threads", "rows", "keys", "layers", "range", NULL};
     const char *soft = sg_spec_value(spec, ""), *profile = sg_spec_value(spec, "profile");
     SG_TRY(sg_spec_only(spec, keys, err));
     if (soft && strcmp(soft, "soft") != 0)
@@ -69,10 +69,13 @@ static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u
     SG_TRY(number(spec, "compiles", 1, 1000000, &o->compiles, err));
     SG_TRY(number(spec, "threads", 1, 256, &o->threads, err));
     SG_TRY(number(spec, "rows", 1, ANE_ROWS_MOST, &u->rows, err));
+    SG_TRY(number(spec, "keys", 1, ANE_KEYS_MOST, &u->keys, err));
     SG_TRY(number(spec, "layers", 1, 4096, &u->layers, err));
     SG_TRY(word(spec, "range", "none", "weights", &u->by_weights, err));
     if (u->rows > 1 && (u->rows < 32 || (u->rows & (u->rows - 1))))
         return sg_fail(err, SEGUE_EARG, "open unit: %s: rows=%u; give 1, 32, 64, 128, 256 or 512", spec->text, u->rows);
+    if (u->keys && (u->keys < SG_ANE_PAD || (u->keys & (u->keys - 1))))
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: keys=%u; give a power of two from 32 to 4096", spec->text, u->keys);
     u->profile = o->profile;
     u->delta = o->delta ? ANE_DELTA_ASKED : ANE_DELTA_OFF;
     return SEGUE_OK;
@@ -117,6 +120,10 @@ segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, 
         return status;
     }
     describe_one(&u->desc, spec->text, u->profile.name, software);
+    size_t said = strlen(u->desc.info.features);
+    if (u->keys)
+        snprintf(u->desc.info.features + said, sizeof u->desc.info.features - said, "; the last %u rows are seen, no older one",
+                 u->keys);
     *out = u;
     return SEGUE_OK;
 }

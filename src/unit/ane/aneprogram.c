@@ -90,6 +90,20 @@ segue_status ane_compile(struct sg_unit *u, const struct sg_graph *const *graphs
 
 /* --- sets --- */
 
+/* States grow in steps, until no row needs more: then they roll, as do those whose keys are fixed. */
+segue_status ane_shape_of(const struct sg_program *p, uint32_t rows, uint64_t end, uint32_t rank, struct sg_ane_shape *out,
+                          segue_error *err)
+{
+    const struct sg_graph *g = p->base.graph;
+    uint32_t fixed = p->base.unit->keys, most = sg_ane_ring_most(g->slots, g->slots_n, ANE_KEYS_LEAST, ANE_KEYS_MOST);
+    *out = (struct sg_ane_shape){rows, rows < SG_ANE_PAD ? SG_ANE_PAD : rows, fixed ? fixed : ANE_KEYS_LEAST, rank, 0};
+    while (!fixed && out->keys < end && out->keys < ANE_KEYS_MOST && out->keys != most) out->keys *= 2;
+    out->rolls = fixed || out->keys == most;
+    if (out->rolls || end <= out->keys) return SEGUE_OK;
+    return sg_fail(err, SEGUE_ELIMIT, "run: ane: position %llu: programs hold %d keys; shorten the text, or let the oldest go: "
+                   "keys=%d", (unsigned long long)end, ANE_KEYS_MOST, ANE_KEYS_MOST);
+}
+
 static void most(uint64_t *a, uint64_t b)
 {
     if (b > *a) *a = b;
@@ -133,7 +147,7 @@ static segue_status set_fill(struct sg_program *p, struct ane_set *set, segue_er
 {
     set->programs = sg_alloc((p->cut[0].parts_n + 1) * sizeof *set->programs);
     if (!set->programs) return sg_no_memory("programs of ane", 0, err);
-    SG_TRY(sg_ane_info_make(&set->info, p->base.graph, set->shape.keys, err));
+    SG_TRY(sg_ane_info_make(&set->info, p->base.graph, &set->shape, err));
     for (uint32_t i = 0; i < p->cut[0].parts_n; i++) {
         segue_status status = ane_part_load(p, set, i, err);
         if (status == SEGUE_ELIMIT) { /* a budget is spent */

@@ -16,6 +16,7 @@ struct sg_run {
     int kept;
     uint32_t rows_n[2];      /* of the batch: all, wanted */
     uint64_t dispatches, host_bytes; /* host_bytes: copied to and from surfaces */
+    uint64_t columns, unseen;
 };
 
 static uint64_t state_rows(const struct sg_state *s) { return s->rows; }
@@ -135,13 +136,6 @@ static segue_status inform(struct sg_run *run, const struct ane_set *set, uint64
     return SEGUE_OK;
 }
 
-static uint32_t keys_for(uint64_t rows)
-{
-    uint32_t keys = ANE_KEYS_LEAST;
-    while (keys < rows) keys *= 2;
-    return keys;
-}
-
 /* Rows [at, at + n) of the batch, which are the next of this span's state. */
 static segue_status dispatch(struct sg_run *run, const struct sg_span *span, const struct sg_ane_shape *shape, uint32_t at,
                              uint32_t n)
@@ -153,7 +147,10 @@ static segue_status dispatch(struct sg_run *run, const struct sg_span *span, con
     struct ane_set *set;
     int turn = 0;
     SG_TRY(ane_set_of(p, shape, run->kept, &set, run->host.err));
-    SG_TRY(ane_state_bring(state, p, shape->keys, set->state_bytes, &run->host_bytes, run->host.err));
+    uint64_t before = state->copied;
+    SG_TRY(ane_state_bring(state, p, shape->keys, set->state_bytes, run->host.err));
+    SG_TRY(ane_state_spare(state, n, run->host.err));
+    run->host_bytes += state->copied - before;
     SG_TRY(ane_lora_of(p, set, span, &lora, &run->host_bytes, run->host.err));
     SG_TRY(border(run, cut->parts[0].in, cut->parts[0].in_n, at, n, shape, p->x[0], 1));
     SG_TRY(inform(run, set, state->rows, n));
@@ -172,6 +169,18 @@ static uint32_t rows_for(const struct sg_unit *u, uint32_t left)
     return rows;
 }
 
+/* Rows that keys=N hides from the last row of a state, in a layer that would see them. */
+static uint64_t unseen_of(const struct sg_state *s)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        const struct sg_slot *slot = &s->slots[i].slot;
+        uint64_t reach = ane_is_rows(slot) ? ane_reach(s, slot) : 0, asked = slot->window && slot->window < s->rows ? slot->window : s->rows;
+        if (reach && asked > reach && asked - reach > most) most = asked - reach;
+    }
+    return most;
+}
+
 static segue_status run_span(struct sg_run *run, uint32_t s, uint32_t at)
 {
     const struct sg_span *span = &run->own.spans[s];
@@ -179,19 +188,18 @@ static segue_status run_span(struct sg_run *run, uint32_t s, uint32_t at)
     uint32_t rank = ane_lora_columns(run->program, span);
     for (uint32_t done = 0; done < span->rows;) {
         uint32_t left = span->rows - done, rows = rows_for(u, left), n = left < rows ? left : rows;
-        uint64_t end = span->state->rows + n;
-        struct sg_ane_shape shape = {rows, rows < SG_ANE_PAD ? SG_ANE_PAD : rows, ANE_KEYS_LEAST, rank};
-        if (run->host.g->slots_n) shape.keys = keys_for(end);
-        if (shape.keys > ANE_KEYS_MOST)
-            return sg_fail(run->host.err, SEGUE_ELIMIT, "run: ane: position %llu: programs hold %d keys; shorten the text",
-                           (unsigned long long)end, ANE_KEYS_MOST);
+        struct sg_ane_shape shape;
+        SG_TRY(ane_shape_of(run->program, rows, span->state->rows + n, rank, &shape, run->host.err));
         if (run->own.batch.cancel && atomic_load(run->own.batch.cancel))
             return sg_fail(run->host.err, SEGUE_ECANCELED, "run: ane: canceled by the caller");
         if (run->program->cut[0].parts_n) SG_TRY(dispatch(run, span, &shape, at + done, n));
         ane_state_turn(span->state, n);
+        run->columns += shape.columns;
         done += n;
         run->own.rows_done[s] = done;
     }
+    uint64_t unseen = unseen_of(span->state);
+    if (unseen > run->unseen) run->unseen = unseen;
     return SEGUE_OK;
 }
 
@@ -378,6 +386,8 @@ segue_status ane_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
     if (status == SEGUE_END) return status;
     run->own.report->dispatches = run->dispatches;
     run->own.report->host_bytes = run->host_bytes;
+    run->own.report->columns = run->columns;
+    run->own.report->unseen = run->unseen;
     run->own.report->weight_bytes = run->host.weight_bytes;
     run->own.report->helper_ns = run->host.ns;
     run->own.report->state_bytes = 0;

@@ -8,9 +8,7 @@
 #include "base/num.h"
 #include "unit/ane/aneunit.h"
 
-enum { MARKS = 8, GROW_ROWS = 64 };
-
-static int is_rows(const struct sg_slot *s) { return s->kind == SG_SLOT_K || s->kind == SG_SLOT_V; }
+enum { MARKS = 8 };
 
 /* --- new, free, fork --- */
 
@@ -22,7 +20,7 @@ static segue_status slot_begin(struct sg_state *st, struct ane_slot *s, const st
     SG_TRY(sg_mul(n, slot->kind == SG_SLOT_DELTA ? slot->depth : 1, &n, "state slot", err));
     if (n > UINT32_MAX / 8) return sg_fail(err, SEGUE_ELIMIT, "state slot: %zu numbers; too many", n);
     s->numbers = (uint32_t)n;
-    if (is_rows(slot)) return SEGUE_OK;
+    if (ane_is_rows(slot)) return SEGUE_OK;
     s->fixed = sg_arena_alloc(&st->arena, n * sizeof *s->fixed);
     st->fixed_numbers += n;
     return s->fixed ? SEGUE_OK : sg_no_memory("ane state", n * sizeof *s->fixed, err);
@@ -42,7 +40,7 @@ segue_status ane_state_new(struct sg_unit *u, const struct sg_slot *slots, uint3
 {
     enum sg_storage storage = o ? o->kv : SG_F16;
     int keys = 0;
-    for (uint32_t i = 0; i < slots_n; i++) keys |= is_rows(&slots[i]);
+    for (uint32_t i = 0; i < slots_n; i++) keys |= ane_is_rows(&slots[i]);
     if (keys && storage != SG_F16)
         return sg_fail(err, SEGUE_EUNSUPPORTED, "new state: ane: K and V as %s; the engine has f16 alone",
                        (unsigned)storage < SG_STORAGE_N ? sg_storage_info(storage)->name : "an unknown storage");
@@ -76,9 +74,15 @@ static void leave_engine(struct sg_state *s)
     s->synced = s->rows;
 }
 
+static void mark_free(struct ane_mark *m)
+{
+    sg_free(m->copy);
+    sg_free(m->rows_copy);
+}
+
 static void marks_keep(struct sg_state *s, uint32_t n)
 {
-    while (s->marks_n > n) sg_free(s->marks[--s->marks_n].copy);
+    while (s->marks_n > n) mark_free(&s->marks[--s->marks_n]);
 }
 
 void ane_state_free(struct sg_state *s)
@@ -93,19 +97,6 @@ void ane_state_free(struct sg_state *s)
     sg_free(s);
 }
 
-static segue_status rows_room(struct ane_slot *s, uint64_t rows, segue_error *err)
-{
-    size_t bytes;
-    if (rows <= s->rows_cap) return SEGUE_OK;
-    rows += GROW_ROWS + s->rows_cap / 2;
-    SG_TRY(sg_mul((size_t)rows, s->numbers * sizeof *s->rows, &bytes, "ane state", err));
-    uint16_t *more = sg_realloc(s->rows, bytes);
-    if (!more) return sg_no_memory("ane state", bytes, err);
-    s->rows = more;
-    s->rows_cap = rows;
-    return SEGUE_OK;
-}
-
 segue_status ane_state_fork(struct sg_state *s, struct sg_state **out, segue_error *err)
 {
     struct sg_state_opts o = {.kv = SG_F16, .undo = s->marks_cap};
@@ -118,12 +109,13 @@ segue_status ane_state_fork(struct sg_state *s, struct sg_state **out, segue_err
     sg_free(slots);
     for (uint32_t i = 0; status == SEGUE_OK && i < s->slots_n; i++) {
         struct ane_slot *a = &s->slots[i], *b = &copy->slots[i];
-        b->first = a->first;
-        b->end = a->end;
         b->given = a->given;
         if (a->fixed) memcpy(b->fixed, a->fixed, a->numbers * sizeof *a->fixed);
-        if (a->end) status = rows_room(b, a->end, err);
-        if (status == SEGUE_OK && a->end) memcpy(b->rows, a->rows, (size_t)a->end * a->numbers * sizeof *a->rows);
+        if (a->end > a->first) status = ane_rows_room(b, a->first, a->end, err);
+        if (status != SEGUE_OK || !a->end) continue;
+        b->first = a->first;
+        b->end = a->end;
+        if (a->end > a->first) memcpy(b->rows, ane_row(a, a->first), (size_t)(a->end - a->first) * a->numbers * sizeof *a->rows);
     }
     if (status != SEGUE_OK) {
         ane_state_free(copy);
@@ -136,38 +128,53 @@ segue_status ane_state_fork(struct sg_state *s, struct sg_state **out, segue_err
 
 /* --- to the engine and back --- */
 
-/* Number i of a slot: K and V by row, the others one after the other. */
+/* Number i of a row of K and V; of the others, one after the other. */
 static size_t place(const struct ane_slot *s, uint32_t keys, uint64_t row, uint32_t i)
 {
-    return is_rows(&s->slot) ? (size_t)(s->at + i) * keys + row : (size_t)s->at * keys + i;
+    size_t at = (size_t)s->at * keys;
+    return ane_is_rows(&s->slot) ? at + (size_t)i * s->columns + row % s->columns : at + i;
 }
 
-static segue_status copy_part(struct sg_state *st, uint32_t part, uint64_t from, int fixed, int to_engine, segue_error *err)
+/* Rows from `from` on that lie here, or are to lie here. */
+static void copy_rows(struct sg_state *st, const struct ane_slot *s, uint64_t from, int to_engine, uint16_t *there)
+{
+    for (uint64_t r = from; r < st->rows; r++) {
+        uint16_t *here = ane_row(s, r);
+        for (uint32_t i = 0; i < s->numbers; i++) {
+            uint16_t *a = &there[place(s, st->keys, r, i)];
+            if (to_engine)
+                *a = here[i];
+            else
+                here[i] = *a;
+        }
+    }
+    st->copied += 2ull * s->numbers * (st->rows > from ? st->rows - from : 0);
+}
+
+static void copy_fixed(struct sg_state *st, const struct ane_slot *s, int to_engine, uint16_t *there)
+{
+    for (uint32_t i = 0; i < s->numbers; i++) {
+        uint16_t *a = &there[place(s, st->keys, 0, i)];
+        if (to_engine)
+            *a = sg_f16_of_f32(s->fixed[i]);
+        else
+            s->fixed[i] = sg_f32_of_f16(*a);
+    }
+    st->copied += 2ull * s->numbers;
+}
+
+static segue_status copy_part(struct sg_state *st, uint32_t part, int fixed, int to_engine, segue_error *err)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(st->base.unit->device);
     void *bytes;
     uint64_t n;
     if (!st->now[part]) return SEGUE_OK; /* a part without slots */
     SG_TRY(ops->lock(st->now[part], to_engine, &bytes, &n, err));
-    uint16_t *there = bytes;
     for (uint32_t k = 0; k < st->slots_n; k++) {
         struct ane_slot *s = &st->slots[k];
         if (s->part != part) continue;
-        for (uint64_t r = from; is_rows(&s->slot) && r < st->rows; r++)
-            for (uint32_t i = 0; i < s->numbers; i++) {
-                uint16_t *a = &there[place(s, st->keys, r, i)], *b = &s->rows[r * s->numbers + i];
-                if (to_engine)
-                    *a = *b;
-                else
-                    *b = *a;
-            }
-        for (uint32_t i = 0; fixed && s->fixed && i < s->numbers; i++) {
-            uint16_t *a = &there[place(s, st->keys, 0, i)];
-            if (to_engine)
-                *a = sg_f16_of_f32(s->fixed[i]);
-            else
-                s->fixed[i] = sg_f32_of_f16(*a);
-        }
+        if (ane_is_rows(&s->slot)) copy_rows(st, s, to_engine ? s->there : s->end, to_engine, bytes);
+        if (s->fixed && fixed) copy_fixed(st, s, to_engine, bytes);
     }
     ops->unlock(st->now[part]);
     return SEGUE_OK;
@@ -176,11 +183,15 @@ static segue_status copy_part(struct sg_state *st, uint32_t part, uint64_t from,
 segue_status ane_state_sync(struct sg_state *s, segue_error *err)
 {
     if (!s->parts_n || (s->synced == s->rows && s->fixed_here)) return SEGUE_OK;
-    for (uint32_t i = 0; i < s->slots_n; i++)
-        if (is_rows(&s->slots[i].slot)) SG_TRY(rows_room(&s->slots[i], s->rows, err));
-    for (uint32_t i = 0; i < s->parts_n; i++) SG_TRY(copy_part(s, i, s->synced, !s->fixed_here, 0, err));
     for (uint32_t i = 0; i < s->slots_n; i++) {
-        s->slots[i].end = is_rows(&s->slots[i].slot) ? s->rows : 0;
+        struct ane_slot *slot = &s->slots[i];
+        if (!ane_is_rows(&slot->slot)) continue;
+        if (slot->end < slot->there) slot->first = slot->end = slot->there; /* what lies between is gone */
+        SG_TRY(ane_rows_room(slot, slot->end, s->rows, err));
+    }
+    for (uint32_t i = 0; i < s->parts_n; i++) SG_TRY(copy_part(s, i, !s->fixed_here, 0, err));
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        s->slots[i].end = ane_is_rows(&s->slots[i].slot) ? s->rows : 0;
         s->slots[i].given = 1;
     }
     s->synced = s->rows;
@@ -210,28 +221,34 @@ static segue_status surfaces(struct sg_state *s, const struct sg_ane_cut *cut, u
     return SEGUE_OK;
 }
 
-segue_status ane_state_bring(struct sg_state *s, struct sg_program *p, uint32_t keys, uint64_t bytes, uint64_t *host_bytes,
-                             segue_error *err)
+/* Where each slot lies in the surfaces of the programs, and from which row on. */
+static void lay_out(struct sg_state *s, const struct sg_ane_cut *cut, uint32_t keys)
 {
-    const struct sg_ane_cut *cut = &p->cut[0];
-    if (!s->slots_n || (s->parts_n && s->keys == keys && s->surface_bytes == bytes)) return SEGUE_OK;
-    SG_TRY(ane_state_home(s, err));
     for (uint32_t i = 0; i < cut->parts_n; i++) {
         uint64_t at = 0;
         for (uint32_t k = 0; k < cut->parts[i].slots_n; k++) {
             struct ane_slot *slot = &s->slots[cut->parts[i].slots[k]];
             slot->part = i;
             slot->at = (uint32_t)at;
+            slot->columns = sg_ane_ring_columns(slot->slot.window, keys);
+            slot->there = s->rows > slot->columns ? s->rows - slot->columns : 0;
+            if (slot->there < slot->first) slot->there = slot->first;
             at += sg_ane_slot_channels(&slot->slot, keys);
         }
     }
     s->keys = keys;
+}
+
+segue_status ane_state_bring(struct sg_state *s, struct sg_program *p, uint32_t keys, uint64_t bytes, segue_error *err)
+{
+    if (!s->slots_n || (s->parts_n && s->keys == keys && s->surface_bytes == bytes)) return SEGUE_OK;
+    SG_TRY(ane_state_home(s, err));
+    lay_out(s, &p->cut[0], keys);
     s->surface_bytes = bytes;
-    segue_status status = surfaces(s, cut, bytes, err);
+    segue_status status = surfaces(s, &p->cut[0], bytes, err);
     for (uint32_t i = 0; status == SEGUE_OK && i < s->parts_n; i++)
-        if (s->now[i]) status = copy_part(s, i, 0, 1, 1, err);
+        if (s->now[i]) status = copy_part(s, i, 1, 1, err);
     if (status != SEGUE_OK) leave_engine(s);
-    for (uint32_t i = 0; i < s->slots_n; i++) *host_bytes += s->slots[i].numbers * 2ull * (s->slots[i].fixed ? 1 : s->rows);
     return status;
 }
 
@@ -243,6 +260,10 @@ void ane_state_turn(struct sg_state *s, uint32_t rows)
     s->next = was;
     s->rows += rows;
     s->fixed_here = !s->parts_n;
+    for (uint32_t i = 0; s->parts_n && i < s->slots_n; i++) {
+        struct ane_slot *slot = &s->slots[i];
+        if (ane_is_rows(&slot->slot) && s->rows > slot->there + slot->columns) slot->there = s->rows - slot->columns;
+    }
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -261,7 +282,7 @@ static void fixed_copy(struct sg_state *s, float *copy, int restore)
     }
 }
 
-/* Rows of K and V need no copy: what a later run writes lies behind them. */
+/* Rows of K and V need no copy yet: what a later run writes lies behind them, until a ring has turned once. */
 segue_status ane_state_mark(struct sg_state *s, uint32_t *mark, segue_error *err)
 {
     if (s->marks_n == s->marks_cap)
@@ -271,8 +292,71 @@ segue_status ane_state_mark(struct sg_state *s, uint32_t *mark, segue_error *err
     float *copy = sg_alloc(s->fixed_numbers * sizeof *copy);
     if (!copy) return sg_no_memory("mark of an ane state", s->fixed_numbers * sizeof *copy, err);
     fixed_copy(s, copy, 0);
-    s->marks[s->marks_n++] = (struct ane_mark){s->marks_next, s->rows, copy};
+    s->marks[s->marks_n++] = (struct ane_mark){s->marks_next, s->rows, copy, NULL};
     *mark = s->marks_next++;
+    return SEGUE_OK;
+}
+
+/* Rows of windows that the row behind a mark sees, slot by slot. */
+static size_t mark_rows(const struct sg_state *s, const struct ane_mark *m, uint32_t slot)
+{
+    const struct ane_slot *at = &s->slots[slot];
+    return ane_is_rows(&at->slot) && ane_reach(s, &at->slot) ? (size_t)(m->rows - ane_rows_needed(s, at, m->rows)) : 0;
+}
+
+static segue_status mark_fill(struct sg_state *s, struct ane_mark *m, segue_error *err)
+{
+    size_t numbers = 0;
+    SG_TRY(ane_state_sync(s, err));
+    for (uint32_t i = 0; i < s->slots_n; i++) numbers += mark_rows(s, m, i) * s->slots[i].numbers;
+    uint16_t *to = m->rows_copy = sg_alloc(numbers * sizeof *to);
+    if (!to) return sg_no_memory("rows of a mark", numbers * sizeof *to, err);
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        const struct ane_slot *slot = &s->slots[i];
+        for (uint64_t r = m->rows - mark_rows(s, m, i); r < m->rows; r++, to += slot->numbers)
+            if (r >= slot->first) memcpy(to, ane_row(slot, r), slot->numbers * sizeof *to);
+    }
+    return SEGUE_OK;
+}
+
+/* Rows here that neither the next one nor a mark without rows of its own can ask for; between runs they stay. */
+static void forget(struct sg_state *s)
+{
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        uint64_t from = ane_rows_needed(s, &s->slots[i], s->rows);
+        for (uint32_t k = 0; k < s->marks_n; k++) {
+            uint64_t asked = ane_rows_needed(s, &s->slots[i], s->marks[k].rows);
+            if (!s->marks[k].rows_copy && asked < from) from = asked;
+        }
+        if (s->slots[i].first < from) s->slots[i].first = from < s->slots[i].end ? from : s->slots[i].end;
+    }
+}
+
+segue_status ane_state_spare(struct sg_state *s, uint32_t n, segue_error *err)
+{
+    for (uint32_t k = 0; s->parts_n && k < s->marks_n; k++)
+        for (uint32_t i = 0; i < s->slots_n && !s->marks[k].rows_copy; i++) {
+            const struct ane_slot *slot = &s->slots[i];
+            size_t rows = mark_rows(s, &s->marks[k], i);
+            if (rows && s->rows + n > s->marks[k].rows - rows + slot->columns) SG_TRY(mark_fill(s, &s->marks[k], err));
+        }
+    forget(s);
+    return SEGUE_OK;
+}
+
+static segue_status mark_rows_back(struct sg_state *s, const struct ane_mark *m, segue_error *err)
+{
+    size_t at = 0;
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        struct ane_slot *slot = &s->slots[i];
+        size_t n = mark_rows(s, m, i);
+        if (!n) continue;
+        slot->first = slot->end = m->rows - n;
+        SG_TRY(ane_rows_room(slot, slot->first, m->rows, err));
+        memcpy(ane_row(slot, slot->first), m->rows_copy + at, n * slot->numbers * sizeof *slot->rows);
+        slot->end = m->rows;
+        at += n * slot->numbers;
+    }
     return SEGUE_OK;
 }
 
@@ -280,8 +364,10 @@ segue_status ane_state_mark(struct sg_state *s, uint32_t *mark, segue_error *err
 static void keep_rows(struct sg_state *s, uint64_t rows)
 {
     for (uint32_t i = 0; i < s->slots_n; i++) {
-        if (s->slots[i].end > rows) s->slots[i].end = rows;
-        if (s->slots[i].first > rows) s->slots[i].first = rows;
+        struct ane_slot *slot = &s->slots[i];
+        if (slot->end > rows) slot->end = rows;
+        if (slot->first > rows) slot->first = rows;
+        if (slot->there > rows) slot->there = rows;
     }
     s->rows = rows;
     if (s->synced > rows) s->synced = rows;
@@ -298,7 +384,8 @@ segue_status ane_state_back(struct sg_state *s, uint32_t mark, segue_error *err)
 {
     uint32_t at = mark_find(s, mark);
     if (at == s->marks_n) return sg_fail(err, SEGUE_EARG, "go back: ane: mark %u is not alive; use a newer one", mark);
-    if (s->fixed_numbers) SG_TRY(ane_state_home(s, err));
+    if (s->fixed_numbers || s->marks[at].rows_copy) SG_TRY(ane_state_home(s, err));
+    if (s->marks[at].rows_copy) SG_TRY(mark_rows_back(s, &s->marks[at], err));
     marks_keep(s, at + 1);
     fixed_copy(s, s->marks[at].copy, 1);
     keep_rows(s, s->marks[at].rows);
@@ -309,9 +396,28 @@ void ane_state_drop(struct sg_state *s, uint32_t mark)
 {
     uint32_t at = mark_find(s, mark);
     if (at == s->marks_n) return;
-    for (uint32_t i = 0; i <= at; i++) sg_free(s->marks[i].copy);
+    for (uint32_t i = 0; i <= at; i++) mark_free(&s->marks[i]);
     s->marks_n -= at + 1;
     memmove(s->marks, s->marks + at + 1, s->marks_n * sizeof *s->marks);
+}
+
+/* The first row of a slot that lies here or there. */
+static uint64_t first_held(const struct sg_state *s, const struct ane_slot *slot)
+{
+    return s->parts_n && (slot->end < slot->there || slot->first == slot->end) ? slot->there : slot->first;
+}
+
+static segue_status cut_possible(const struct sg_state *s, uint64_t rows, segue_error *err)
+{
+    for (uint32_t i = 0; rows && i < s->slots_n; i++) {
+        const struct ane_slot *slot = &s->slots[i];
+        uint64_t needed = ane_rows_needed(s, slot, rows);
+        if (!ane_is_rows(&slot->slot) || first_held(s, slot) <= needed) continue;
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "cut state: ane: layer %u: row %llu is gone, its window starts at %llu; go back to a mark, or replay",
+                       slot->slot.layer, (unsigned long long)needed, (unsigned long long)first_held(s, slot));
+    }
+    return SEGUE_OK;
 }
 
 segue_status ane_state_cut(struct sg_state *s, uint64_t rows, segue_error *err)
@@ -323,10 +429,11 @@ segue_status ane_state_cut(struct sg_state *s, uint64_t rows, segue_error *err)
     if (rows && s->fixed_numbers)
         return sg_fail(err, SEGUE_EUNSUPPORTED,
                        "cut state: ane: its recurrent memory cannot be cut back; go back to a mark, or replay");
+    SG_TRY(cut_possible(s, rows, err));
     uint32_t keep = 0;
     while (keep < s->marks_n && s->marks[keep].rows <= rows) keep++;
     for (uint32_t i = 0; i < s->slots_n; i++)
-        if (!rows && is_rows(&s->slots[i].slot) && s->slots[i].first) keep = 0;
+        if (!rows && ane_is_rows(&s->slots[i].slot) && first_held(s, &s->slots[i])) keep = 0;
     marks_keep(s, keep);
     if (!rows) leave_engine(s);
     keep_rows(s, rows);
@@ -341,7 +448,7 @@ segue_status ane_state_cut(struct sg_state *s, uint64_t rows, segue_error *err)
 void ane_state_held(const struct sg_state *s, uint32_t slot, uint64_t *first, uint64_t *rows)
 {
     *rows = s->rows;
-    *first = slot < s->slots_n && is_rows(&s->slots[slot].slot) ? s->slots[slot].first : 0;
+    *first = slot < s->slots_n && ane_is_rows(&s->slots[slot].slot) ? first_held(s, &s->slots[slot]) : 0;
 }
 
 uint64_t ane_state_bytes(const struct sg_state *s)
@@ -360,36 +467,10 @@ static segue_status slot_of(struct sg_state *s, uint32_t slot, enum sg_storage s
     if (slot >= s->slots_n)
         return sg_fail(err, SEGUE_EARG, "%s state: ane: slot %u of %u; give a smaller one", verb, slot, s->slots_n);
     *out = &s->slots[slot];
-    int rows = is_rows(&(*out)->slot);
+    int rows = ane_is_rows(&(*out)->slot);
     if (rows ? sg_slot_row_bytes(&(*out)->slot, storage) != 0 : storage == SG_F32) return SEGUE_OK;
     return sg_fail(err, SEGUE_EUNSUPPORTED, "%s state: ane: slot %u in storage %d; take f32%s", verb, slot, (int)storage,
                    rows ? ", f16, bf16 or q8" : "");
-}
-
-static void row_move(const struct sg_slot *slot, const void *from, enum sg_storage a, void *to, enum sg_storage b,
-                     float *row)
-{
-    if (a == b) {
-        memcpy(to, from, sg_slot_row_bytes(slot, a));
-        return;
-    }
-    sg_slot_decode(slot, a, from, row);
-    sg_slot_encode(slot, b, row, to);
-}
-
-static segue_status get_rows(struct ane_slot *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
-                             char *out, segue_error *err)
-{
-    if (from > to || to > s->end || (from < to && from < s->first))
-        return sg_fail(err, SEGUE_EARG, "get state: ane: slot %u: rows [%llu, %llu) of [%llu, %llu); ask for those held",
-                       slot, (unsigned long long)from, (unsigned long long)to, (unsigned long long)s->first,
-                       (unsigned long long)s->end);
-    float *row = sg_alloc(s->numbers * sizeof *row);
-    if (!row) return sg_no_memory("a row of state", s->numbers * sizeof *row, err);
-    size_t bytes = sg_slot_row_bytes(&s->slot, storage);
-    for (uint64_t r = from; r < to; r++, out += bytes) row_move(&s->slot, s->rows + r * s->numbers, SG_F16, out, storage, row);
-    sg_free(row);
-    return SEGUE_OK;
 }
 
 segue_status ane_state_get(struct sg_state *st, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
@@ -400,49 +481,27 @@ segue_status ane_state_get(struct sg_state *st, uint32_t slot, uint64_t from, ui
     pthread_mutex_lock(&st->lock);
     while (st->busy) pthread_cond_wait(&st->moved, &st->lock);
     segue_status status = ane_state_sync(st, err);
-    if (status == SEGUE_OK && is_rows(&s->slot))
-        status = get_rows(s, slot, from, to, storage, out, err);
+    if (status == SEGUE_OK && ane_is_rows(&s->slot))
+        status = ane_rows_get(s, slot, from, to, storage, out, err);
     else if (status == SEGUE_OK)
         memcpy(out, s->fixed, s->numbers * sizeof *s->fixed);
     pthread_mutex_unlock(&st->lock);
     return status;
 }
 
-/* K and V of programs begin with row 0: rows before `first` were never given, and a window hides them. */
+/* Rows before `first` were never given; the windows of what is next hide them. */
 static segue_status seal(struct sg_state *s, uint64_t rows, segue_error *err)
 {
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct ane_slot *slot = &s->slots[i];
-        uint32_t w = slot->slot.window;
-        uint64_t needed = w && rows + 1 > w ? rows + 1 - w : 0;
-        if (is_rows(&slot->slot) ? slot->end >= rows && slot->first <= needed : !rows || slot->given) continue;
+        uint64_t needed = ane_rows_needed(s, slot, rows);
+        if (ane_is_rows(&slot->slot) ? slot->end >= rows && slot->first <= needed : !rows || slot->given) continue;
         return sg_fail(err, SEGUE_EARG, "seal state: ane: slot %u lacks rows of %llu; put them first", i,
                        (unsigned long long)rows);
     }
     marks_keep(s, 0);
     keep_rows(s, rows);
     s->synced = rows;
-    return SEGUE_OK;
-}
-
-static segue_status put_rows(struct ane_slot *s, uint64_t from, uint64_t to, enum sg_storage storage, const char *in,
-                             segue_error *err)
-{
-    if (s->first == s->end) s->first = s->end = from;
-    if (from > to || from > s->end || to < s->first)
-        return sg_fail(err, SEGUE_EARG, "put state: ane: rows [%llu, %llu) beside [%llu, %llu); leave no gap",
-                       (unsigned long long)from, (unsigned long long)to, (unsigned long long)s->first,
-                       (unsigned long long)s->end);
-    uint64_t had = s->rows_cap;
-    SG_TRY(rows_room(s, to, err));
-    if (s->rows_cap > had) memset(s->rows + had * s->numbers, 0, (size_t)((s->rows_cap - had) * s->numbers * sizeof *s->rows));
-    float *row = sg_alloc(s->numbers * sizeof *row);
-    if (!row) return sg_no_memory("a row of state", s->numbers * sizeof *row, err);
-    size_t bytes = sg_slot_row_bytes(&s->slot, storage);
-    for (uint64_t r = from; r < to; r++, in += bytes) row_move(&s->slot, in, storage, s->rows + r * s->numbers, SG_F16, row);
-    sg_free(row);
-    if (from < s->first) s->first = from;
-    if (to > s->end) s->end = to;
     return SEGUE_OK;
 }
 
@@ -454,7 +513,7 @@ segue_status ane_state_put(struct sg_state *st, uint32_t slot, uint64_t from, ui
     SG_TRY(ane_state_home(st, err));
     if (slot == UINT32_MAX) return seal(st, to, err);
     SG_TRY(slot_of(st, slot, storage, "put", &s, err));
-    if (is_rows(&s->slot)) return put_rows(s, from, to, storage, in, err);
+    if (ane_is_rows(&s->slot)) return ane_rows_put(s, from, to, storage, in, err);
     memcpy(s->fixed, in, s->numbers * sizeof *s->fixed);
     s->given = 1;
     return SEGUE_OK;

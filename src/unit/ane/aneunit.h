@@ -31,6 +31,7 @@ struct sg_unit {
     uint32_t rows;          /* of every dispatch; 0: as the run wants */
     uint32_t by_weights;    /* range=weights: values are divided by powers of two that the weights ask for */
     uint32_t delta;         /* ANE_DELTA_* */
+    uint32_t keys;          /* of every program; 0: as many as a session needs, up to ANE_KEYS_MOST */
     uint32_t layers;        /* of every program; 0: as many as fit (lowercut.h) */
     struct sg_program *first; /* all programs of this unit */
 };
@@ -80,6 +81,9 @@ segue_status ane_compile(struct sg_unit *u, const struct sg_graph *const *graphs
                          struct sg_program **programs, segue_error *err);
 void ane_discard(struct sg_program *p);
 /* The programs for that shape, loaded when they are not; surfaces x and info are large enough. */
+/* The shape of a dispatch behind which a state has `end` rows; rank as in sg_ane_shape. ELIMIT: no state holds so many. */
+segue_status ane_shape_of(const struct sg_program *p, uint32_t rows, uint64_t end, uint32_t rank, struct sg_ane_shape *out,
+                          segue_error *err);
 segue_status ane_set_of(struct sg_program *p, const struct sg_ane_shape *shape, int kept, struct ane_set **out,
                         segue_error *err);
 
@@ -105,16 +109,18 @@ void ane_lora_free(struct sg_program *p, struct ane_lora *l);
 struct ane_slot {
     struct sg_slot slot;
     uint32_t numbers;       /* K, V: of a row; others: all */
-    uint16_t *rows;         /* K, V: [rows_cap, numbers] fp16, [0, synced) as on the engine */
+    uint16_t *rows;         /* K, V: [rows_cap, numbers] fp16, of row `base` and those behind it */
     float *fixed;           /* CONV, DELTA: [numbers] */
-    uint64_t rows_cap, first, end; /* rows held here */
+    uint64_t rows_cap, base, first, end; /* rows [first, end) are held here */
     int given;
-    uint32_t part, at;      /* while resident: the part that has it, its first channel */
+    uint32_t part, at, columns; /* while resident: the part that has it, its first channel, its ring */
+    uint64_t there;         /* ... rows [there, state's rows) lie on the engine */
 };
 struct ane_mark {
     uint32_t number;
     uint64_t rows;
     float *copy;
+    uint16_t *rows_copy;    /* of windows, once a ring is about to overwrite them; NULL: they are where they were */
 };
 struct sg_state {
     struct sg_state_base base;
@@ -129,7 +135,7 @@ struct sg_state {
     /* on the engine; parts_n 0: nothing is */
     struct sg_ane_surface **now, **next; /* [parts_n] */
     uint32_t parts_n, keys;
-    uint64_t surface_bytes;
+    uint64_t surface_bytes, copied; /* copied: bytes between here and there, in all */
     int fixed_here;         /* fixed slots here are as on the engine */
     struct sg_arena arena;
 };
@@ -148,13 +154,28 @@ segue_status ane_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uin
 segue_status ane_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
                            const void *in, segue_error *err);
 /* Where the state lies on the engine: brought there in the layout of the program's parts and this many keys, when it
- * is not. bytes: of each surface; *host_bytes grows by what is copied. */
-segue_status ane_state_bring(struct sg_state *s, struct sg_program *p, uint32_t keys, uint64_t bytes, uint64_t *host_bytes,
-                             segue_error *err);
+ * is not. bytes: of each surface. */
+segue_status ane_state_bring(struct sg_state *s, struct sg_program *p, uint32_t keys, uint64_t bytes, segue_error *err);
+/* Before a dispatch of n rows: marks keep their own copy of rows that it will overwrite, and what nobody sees goes. */
+segue_status ane_state_spare(struct sg_state *s, uint32_t n, segue_error *err);
 /* Back here and gone from there. */
 segue_status ane_state_home(struct sg_state *s, segue_error *err);
 segue_status ane_state_sync(struct sg_state *s, segue_error *err); /* a copy of it here */
 void ane_state_turn(struct sg_state *s, uint32_t rows);            /* what a dispatch of all parts left is now the state */
+
+/* Rows of K and V here (anerows.c). */
+int ane_is_rows(const struct sg_slot *s);
+/* Rows that a row sees, itself among them; 0: all. A fixed number of keys shortens it. */
+uint32_t ane_reach(const struct sg_state *st, const struct sg_slot *s);
+/* The first row that the row behind `rows` rows sees. */
+uint64_t ane_rows_needed(const struct sg_state *st, const struct ane_slot *s, uint64_t rows);
+uint16_t *ane_row(const struct ane_slot *s, uint64_t row);
+/* Room for rows [from, to) beside those held, which they touch; rows between `first` and `end` stay. EMEMORY. */
+segue_status ane_rows_room(struct ane_slot *s, uint64_t from, uint64_t to, segue_error *err);
+segue_status ane_rows_get(const struct ane_slot *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
+                          char *out, segue_error *err);
+segue_status ane_rows_put(struct ane_slot *s, uint64_t from, uint64_t to, enum sg_storage storage, const char *in,
+                          segue_error *err);
 
 /* --- the helper: embedding, and what stands behind `rows` --- */
 

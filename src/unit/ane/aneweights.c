@@ -48,11 +48,12 @@ static segue_status refuse_helpers(const struct sg_program *p, uint32_t tensor, 
 
 segue_status ane_weight_put(struct sg_program *p, uint32_t tensor, const float *in, segue_error *err)
 {
-    const struct sg_ane_shape least = {.rows = 1, .columns = SG_ANE_PAD, .keys = ANE_KEYS_LEAST};
+    struct sg_ane_shape least;
     struct ane_set *set;
     if (tensor >= p->base.graph->tensors_n)
         return sg_fail(err, SEGUE_EARG, "change weight: ane: tensor %u of %u; give another", tensor, p->base.graph->tensors_n);
     SG_TRY(refuse_helpers(p, tensor, err));
+    SG_TRY(ane_shape_of(p, 1, 1, 0, &least, err));
     SG_TRY(ane_set_of(p, &least, 0, &set, err)); /* every weight has its place in a blob file */
     int proven = reload_proven(p->base.unit), changed = 0;
     for (uint32_t i = 0; i < p->cut[0].parts_n; i++) {

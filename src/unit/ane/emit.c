@@ -16,7 +16,7 @@ segue_status sg_ane_emit_open(struct sg_ane_emit *out, const struct sg_graph *g,
 {
     uint32_t rows = o->rows ? o->rows : SG_ANE_PAD, keys = o->keys ? o->keys : ANE_KEYS_LEAST;
     *out = (struct sg_ane_emit){.g = g, .sizes_only = o->sizes_only,
-                                .shape = {rows, rows < SG_ANE_PAD ? SG_ANE_PAD : rows, keys}};
+                                .shape = {.rows = rows, .columns = rows < SG_ANE_PAD ? SG_ANE_PAD : rows, .keys = keys}};
     if (rows > ANE_ROWS_MOST || (rows & (rows - 1)) || (rows > 1 && rows < SG_ANE_PAD))
         return sg_fail(err, SEGUE_EARG, "emit: %u rows; give 1, 32, 64, 128, 256 or 512", rows);
     if (keys < SG_ANE_PAD || keys > ANE_KEYS_MOST || (keys & (keys - 1)))
@@ -25,7 +25,7 @@ segue_status sg_ane_emit_open(struct sg_ane_emit *out, const struct sg_graph *g,
     for (uint32_t i = 0; i < g->ops_n && status == SEGUE_OK; i++) status = sg_ane_can_lower(g, &g->ops[i], err);
     if (status == SEGUE_OK)
         status = sg_ane_cut_make(&out->cut, g, o->layers, !g->vocab, err);
-    if (status == SEGUE_OK) status = sg_ane_info_make(&out->info, g, keys, err);
+    if (status == SEGUE_OK) status = sg_ane_info_make(&out->info, g, &out->shape, err);
     if (status == SEGUE_OK && o->by_weights) status = sg_ane_range_make(&out->range, g, err);
     if (status == SEGUE_OK && o->by_weights) sg_ane_cut_range(&out->cut, &out->range);
     if (status != SEGUE_OK) sg_ane_emit_close(out);
@@ -92,10 +92,13 @@ static void put_info(struct sg_buf *m, const struct sg_ane_emit *e)
     const char *before = "";
     sg_buf_puts(m, "{");
     if (info->valid != UINT32_MAX) sg_buf_printf(m, "\"valid\": %u, ", info->valid);
-    if (info->place != UINT32_MAX) sg_buf_printf(m, "\"place\": %u, ", info->place);
     sg_buf_puts(m, "\"masks\": [");
-    for (uint32_t i = 0; i < info->masks_n; i++)
-        sg_buf_printf(m, "%s{\"window\": %u, \"at\": %u}", i ? ", " : "", info->window[i], info->mask[i]);
+    for (uint32_t i = 0; i < info->masks_n; i++) {
+        sg_buf_printf(m, "%s{\"window\": %u, \"ring\": %u, \"place\": %u, \"at\": %u", i ? ", " : "", info->ring[i].window,
+                      info->ring[i].columns, info->place[i], info->mask[i]);
+        if (info->fresh[i] != UINT32_MAX) sg_buf_printf(m, ", \"fresh\": %u", info->fresh[i]);
+        sg_buf_puts(m, "}");
+    }
     sg_buf_puts(m, "], \"convolutions\": [");
     for (uint32_t i = 0; i < info->taps_n; i++)
         sg_buf_printf(m, "%s{\"taps\": %u, \"old\": %u, \"recent\": %u}", i ? ", " : "", info->taps[i], info->old[i],

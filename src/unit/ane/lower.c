@@ -211,7 +211,7 @@ segue_status sg_ane_lower(struct sg_mil_program **out, const struct sg_graph *g,
                           struct sg_ane_blobs *blobs, segue_error *err)
 {
     struct sg_ane_lower l = {.g = g, .part = part, .info = info, .shape = shape, .blobs = blobs,
-                             .s = shape->rows == 1 ? 1 : shape->columns, .place = SG_MIL_NONE};
+                             .s = shape->rows == 1 ? 1 : shape->columns};
     struct sg_mil_program *p = sg_mil_program_new(SG_MIL_VERBOSE);
     uint32_t *room = sg_alloc((2 * (size_t)g->values_n + 3 * (size_t)g->slots_n + 4) * sizeof *room);
     if (!p || !room) {
@@ -219,6 +219,7 @@ segue_status sg_ane_lower(struct sg_mil_program **out, const struct sg_graph *g,
         sg_free(room);
         return sg_no_memory("a program", 0, err);
     }
+    for (int i = 0; i < SG_ANE_KINDS; i++) l.place[i] = SG_MIL_NONE;
     l.values = room;
     l.states = room + g->values_n;
     l.updated = l.states + g->slots_n;

@@ -35,7 +35,7 @@ struct sg_ane_lower {
     uint32_t *states, *updated;  /* [g->slots_n] packed slots as they came, as they leave */
     uint32_t lora;                  /* the port as it came */
     uint32_t info_port, info_rows;  /* the port as it came; its first S columns */
-    uint32_t place, placed;      /* [1, 1, keys, S]; [1, 1, 1, keys]: 1 where a key stays */
+    uint32_t place[SG_ANE_KINDS], placed[SG_ANE_KINDS]; /* [1, 1, ring, S]; [1, 1, 1, ring]: 1 where a row stays; of each kind */
     int64_t s;                   /* columns inside: 1 for one row, else those of the surfaces */
 };
 /* An operand as [1, width, 1, S]. */

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "unit/ane/lowerring.h"
+
 enum { HEAD_MOST = 16384 }; /* outputs of a product: constraints 27, 37 */
 
 const char *sg_ane_helpers_why(const struct sg_graph *g, const struct sg_op *op)
@@ -27,9 +29,9 @@ uint32_t sg_ane_border_channels(const struct sg_graph *g, const int32_t *values,
 
 uint64_t sg_ane_slot_channels(const struct sg_slot *s, uint32_t keys)
 {
-    size_t fixed = sg_slot_fixed_bytes(s) / sizeof(float);
-    return s->kind == SG_SLOT_K || s->kind == SG_SLOT_V ? (uint64_t)s->heads * s->width
-                                                        : (fixed + keys - 1) / keys;
+    uint64_t numbers = sg_slot_fixed_bytes(s) / sizeof(float);
+    if (s->kind == SG_SLOT_K || s->kind == SG_SLOT_V) numbers = (uint64_t)s->heads * s->width * sg_ane_ring_columns(s->window, keys);
+    return (numbers + keys - 1) / keys;
 }
 
 uint64_t sg_ane_state_channels(const struct sg_graph *g, const struct sg_ane_part *p, uint32_t keys)

@@ -40,8 +40,9 @@ void sg_ane_cut_range(struct sg_ane_cut *c, const struct sg_ane_range *range);
 const char *sg_ane_helpers_why(const struct sg_graph *g, const struct sg_op *op);
 /* Channels of a packed border, padded. */
 uint32_t sg_ane_border_channels(const struct sg_graph *g, const int32_t *values, uint32_t n);
-/* Channels of a slot in the packed state of `keys` columns. K and V: a channel for each number of a row, a column
- * for each row. CONV and DELTA: their numbers one after the other, `keys` in a channel. */
+/* Channels of a slot in the packed state of `keys` columns: its numbers one after the other, `keys` in a channel. K and V
+ * lie number by number, each with a column for every row of their ring (lowerring.h): where that has as many columns as
+ * the state, a number is a channel. CONV and DELTA: all numbers. */
 uint64_t sg_ane_slot_channels(const struct sg_slot *s, uint32_t keys);
 uint64_t sg_ane_state_channels(const struct sg_graph *g, const struct sg_ane_part *p, uint32_t keys);
 

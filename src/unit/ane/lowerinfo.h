@@ -4,39 +4,38 @@
 #ifndef SG_UNIT_ANE_LOWERINFO_H
 #define SG_UNIT_ANE_LOWERINFO_H
 
-#include "graph/graph.h"
+#include "unit/ane/lowerring.h"
 
 enum { SG_ANE_KINDS = 8, SG_ANE_HIDDEN = -10000 }; /* what a mask adds to a key that is not seen */
-
-struct sg_ane_shape {
-    uint32_t rows;    /* logical rows of a dispatch: 1 or a multiple of 32 */
-    uint32_t columns; /* of the surfaces: rows, at least 32 */
-    uint32_t keys;    /* rows of K and V that a state holds; columns of the state */
-    uint32_t rank;    /* of adapters (lowerlora.h), a multiple of 32; 0: none */
-};
 
 /* Channels where each thing begins; UINT32_MAX: not there. */
 struct sg_ane_info {
     uint32_t channels;                                   /* padded; 0: the graph needs none */
     uint32_t valid;                                      /* 1 channel: 1 for real rows, 0 for padding */
-    uint32_t place;                                      /* [keys] 1 where a row's K and V go */
-    uint32_t mask[SG_ANE_KINDS], window[SG_ANE_KINDS];   /* [keys] 0 or SG_ANE_HIDDEN, for each window */
+    uint32_t window[SG_ANE_KINDS];                       /* each kind of attention's, as the graph has it; then: */
+    struct sg_ane_ring ring[SG_ANE_KINDS];
+    uint32_t place[SG_ANE_KINDS];                        /* [ring.columns] 1 where a row's K and V go; kinds of equal rings share */
+    uint32_t mask[SG_ANE_KINDS];                         /* [ring.columns] 0 or SG_ANE_HIDDEN */
+    uint32_t fresh[SG_ANE_KINDS];                        /* [columns of the shape] the same for rows of the dispatch itself, where
+                                                          * mask is of the ring before it (sg_ane_ring_before) */
     uint32_t old[SG_ANE_KINDS], recent[SG_ANE_KINDS], taps[SG_ANE_KINDS]; /* [taps - 1] each: what a convolution
                                                           * keeps of its memory and takes of its rows */
     uint32_t masks_n, taps_n, ropes_n;
     uint32_t *rope;                                      /* [ropes_n] pairs of cosines, then pairs of sines */
     struct sg_arena arena;
 };
-segue_status sg_ane_info_make(struct sg_ane_info *out, const struct sg_graph *g, uint32_t keys, segue_error *err);
+segue_status sg_ane_info_make(struct sg_ane_info *out, const struct sg_graph *g, const struct sg_ane_shape *shape,
+                              segue_error *err);
 void sg_ane_info_free(struct sg_ane_info *i);
-uint32_t sg_ane_info_mask(const struct sg_ane_info *i, uint32_t window); /* its index in mask */
+uint32_t sg_ane_info_kind(const struct sg_ane_info *i, uint32_t window); /* its index in mask and the like */
 uint32_t sg_ane_info_taps(const struct sg_ane_info *i, uint32_t taps);   /* its index in taps */
 
-/* fp16 [channels][columns] for `n` real rows, the first at position `first`, first + n <= keys. */
+/* fp16 [channels][columns] for `n` real rows, the first at position `first`; first + n <= keys unless the shape rolls, or
+ * all windows are shorter. */
 void sg_ane_info_fill(const struct sg_ane_info *i, const struct sg_graph *g, const struct sg_ane_shape *shape,
                       uint64_t first, uint32_t n, uint16_t *out);
-/* out holds what fill left for one row at position `before`: now for the row at `first`. Only numbers that differ are
- * written; columns that no program for one row reads stay. Returns how many were written. */
+/* out holds what fill left for one row at position `before`: now for the row at `first`. Of places and masks only numbers
+ * that differ are written; columns that no program for one row reads stay. Returns how many were written. */
 uint64_t sg_ane_info_step(const struct sg_ane_info *i, const struct sg_graph *g, const struct sg_ane_shape *shape,
                           uint64_t before, uint64_t first, uint16_t *out);
 

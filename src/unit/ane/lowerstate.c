@@ -6,42 +6,106 @@
 
 enum { TAPS_MOST = 13 };
 
-/* The slot with the S new rows in their places: state * stays + rows place^T; exact, a place holds one number. */
-static uint32_t append_rows(struct sg_ane_lower *l, int32_t slot, uint32_t rows)
+/* [n][S] of info as [1, 1, n, S]. */
+static uint32_t told(struct sg_ane_lower *l, int64_t at, int64_t n)
 {
-    int64_t keys = l->shape->keys, n = sg_mil_build_type(&l->b, rows)->dim[1], s = l->s;
-    if (l->place == SG_MIL_NONE) {
-        uint32_t place = sg_ane_channels(l, l->info_rows, l->info->place, keys);
-        uint32_t taken = sg_mil_build_reduce(&l->b, "reduce_sum", place, 3);
-        l->place = sg_mil_build_reshape(&l->b, place, 4, (int64_t[]){1, 1, keys, s});
-        l->placed = sg_mil_build_reshape(&l->b, SG_ANE_BIN("sub", SG_ANE_NUM(1), taken), 4, (int64_t[]){1, 1, 1, keys});
-    }
-    uint32_t flat = sg_mil_build_reshape(&l->b, rows, 4, (int64_t[]){1, 1, n, s});
-    uint32_t spread = sg_mil_build_matmul(&l->b, flat, l->place, 0, 1);
-    spread = sg_mil_build_reshape(&l->b, spread, 4, (int64_t[]){1, n, 1, keys});
-    return l->updated[slot] = SG_ANE_BIN("add", SG_ANE_BIN("mul", l->states[slot], l->placed), spread);
+    return sg_mil_build_reshape(&l->b, sg_ane_channels(l, l->info_rows, at, n), 4, (int64_t[]){1, 1, n, l->s});
 }
 
-/* Scores stand [kv head, head of its group, key, row]: nothing is transposed on the way. */
-uint32_t sg_ane_lower_attend(struct sg_ane_lower *l, const struct sg_op *op)
+/* The rows of a slot as they came, [1, n, 1, ring]. */
+static uint32_t held_rows(struct sg_ane_lower *l, int32_t slot, uint32_t kind, int64_t n)
 {
-    const struct sg_attend *a = &op->u.attend;
-    int64_t group = a->heads / a->kv_heads, kv = a->kv_heads, keys = l->shape->keys, s = l->s;
-    uint32_t q = SG_ANE_BIN("mul", sg_ane_operand(l, &op->in[0]), SG_ANE_NUM((double)a->scale));
-    uint32_t k = append_rows(l, a->slot_k, sg_ane_operand(l, &op->in[1]));
-    uint32_t v = append_rows(l, a->slot_v, sg_ane_operand(l, &op->in[2]));
-    uint32_t mask = sg_ane_channels(l, l->info_rows, l->info->mask[sg_ane_info_mask(l->info, a->window)], keys);
-    mask = sg_mil_build_reshape(&l->b, mask, 4, (int64_t[]){1, 1, keys, s});
-    q = sg_mil_build_reshape(&l->b, q, 4, (int64_t[]){kv, group, a->d, s});
-    k = sg_mil_build_reshape(&l->b, k, 4, (int64_t[]){kv, 1, a->d, keys});
-    v = sg_mil_build_reshape(&l->b, v, 4, (int64_t[]){kv, 1, a->dv, keys});
+    int64_t columns = l->info->ring[kind].columns;
+    return columns == l->shape->keys ? l->states[slot] : sg_ane_unpack(l, slot, SG_ANE_SHAPE(1, n, 1, columns));
+}
+
+/* They with the S new rows in their places: held * stays + rows place^T; exact, a place holds one number. */
+static uint32_t append_rows(struct sg_ane_lower *l, int32_t slot, uint32_t kind, uint32_t held, uint32_t rows)
+{
+    int64_t columns = l->info->ring[kind].columns, n = sg_mil_build_type(&l->b, rows)->dim[1], s = l->s;
+    if (l->place[kind] == SG_MIL_NONE) {
+        l->place[kind] = told(l, l->info->place[kind], columns);
+        uint32_t taken = sg_mil_build_reduce(&l->b, "reduce_sum", l->place[kind], 3);
+        l->placed[kind] =
+            sg_mil_build_reshape(&l->b, SG_ANE_BIN("sub", SG_ANE_NUM(1), taken), 4, (int64_t[]){1, 1, 1, columns});
+    }
+    uint32_t flat = sg_mil_build_reshape(&l->b, rows, 4, (int64_t[]){1, 1, n, s});
+    uint32_t spread = sg_mil_build_matmul(&l->b, flat, l->place[kind], 0, 1);
+    spread = sg_mil_build_reshape(&l->b, spread, 4, (int64_t[]){1, n, 1, columns});
+    uint32_t now = SG_ANE_BIN("add", SG_ANE_BIN("mul", held, l->placed[kind]), spread);
+    if (columns == l->shape->keys)
+        l->updated[slot] = now;
+    else
+        sg_ane_pack(l, slot, now, columns);
+    return now;
+}
+
+/* Keys and values that rows look at: [1, kv_heads d, 1, n] each, and their mask, the first of n channels of info. */
+struct looked {
+    uint32_t k, v;
+    int64_t mask, n;
+};
+
+/* [kv head, head of its group, key, row]: nothing is transposed on the way. */
+static uint32_t scores_of(struct sg_ane_lower *l, const struct sg_attend *a, uint32_t q, const struct looked *at)
+{
+    uint32_t k = sg_mil_build_reshape(&l->b, at->k, 4, (int64_t[]){a->kv_heads, 1, a->d, at->n});
     uint32_t scores = sg_mil_build_matmul(&l->b, k, q, 1, 0);
     if (a->softcap > 0) {
         scores = sg_ane_act(l, SG_ACT_TANH, SG_ANE_BIN("mul", scores, SG_ANE_NUM(1 / (double)a->softcap)));
         scores = SG_ANE_BIN("mul", scores, SG_ANE_NUM((double)a->softcap));
     }
-    uint32_t share = sg_mil_build_softmax(&l->b, SG_ANE_BIN("add", scores, mask), 2);
-    uint32_t y = sg_mil_build_matmul(&l->b, v, share, 0, 0);
+    return SG_ANE_BIN("add", scores, told(l, at->mask, at->n));
+}
+
+static uint32_t mix(struct sg_ane_lower *l, const struct sg_attend *a, uint32_t share, const struct looked *at)
+{
+    uint32_t v = sg_mil_build_reshape(&l->b, at->v, 4, (int64_t[]){a->kv_heads, 1, a->dv, at->n});
+    return sg_mil_build_matmul(&l->b, v, share, 0, 0);
+}
+
+/* Softmax over two pieces, whose lengths together are no power of two (constraint 33): the greatest of both is
+ * subtracted, shares are divided by the sum of both, so that no sum of values leaves fp16. */
+static uint32_t attend_both(struct sg_ane_lower *l, const struct sg_attend *a, uint32_t q, const struct looked *at)
+{
+    uint32_t x[2], most[2], sum[2], y[2];
+    for (int i = 0; i < 2; i++) {
+        x[i] = scores_of(l, a, q, &at[i]);
+        most[i] = sg_mil_build_reduce(&l->b, "reduce_max", x[i], 2);
+    }
+    most[0] = SG_ANE_BIN("maximum", most[0], most[1]);
+    for (int i = 0; i < 2; i++) {
+        x[i] = SG_ANE_UN("exp", SG_ANE_BIN("sub", x[i], most[0]));
+        sum[i] = sg_mil_build_reduce(&l->b, "reduce_sum", x[i], 2);
+    }
+    sum[0] = SG_ANE_BIN("add", sum[0], sum[1]);
+    for (int i = 0; i < 2; i++) y[i] = mix(l, a, SG_ANE_BIN("real_div", x[i], sum[0]), &at[i]);
+    return SG_ANE_BIN("add", y[0], y[1]);
+}
+
+/* New rows go into the ring, and rows look at it: as it is then, or, where that has lost rows that the first of them
+ * see, as it was, and at the new rows beside it. */
+uint32_t sg_ane_lower_attend(struct sg_ane_lower *l, const struct sg_op *op)
+{
+    const struct sg_attend *a = &op->u.attend;
+    uint32_t kind = sg_ane_info_kind(l->info, a->window);
+    const struct sg_ane_ring *ring = &l->info->ring[kind];
+    int64_t kv = a->kv_heads, s = l->s;
+    uint32_t q = SG_ANE_BIN("mul", sg_ane_operand(l, &op->in[0]), SG_ANE_NUM((double)a->scale));
+    q = sg_mil_build_reshape(&l->b, q, 4, (int64_t[]){kv, a->heads / a->kv_heads, a->d, s});
+    uint32_t k = sg_ane_operand(l, &op->in[1]), v = sg_ane_operand(l, &op->in[2]), y;
+    struct looked at[2] = {{held_rows(l, a->slot_k, kind, kv * a->d), held_rows(l, a->slot_v, kind, kv * a->dv),
+                            l->info->mask[kind], ring->columns},
+                           {k, v, l->info->fresh[kind], s}};
+    k = append_rows(l, a->slot_k, kind, at[0].k, k);
+    v = append_rows(l, a->slot_v, kind, at[0].v, v);
+    if (sg_ane_ring_before(ring, l->shape)) {
+        y = attend_both(l, a, q, at);
+    } else {
+        at[0].k = k;
+        at[0].v = v;
+        y = mix(l, a, sg_mil_build_softmax(&l->b, scores_of(l, a, q, at), 2), at);
+    }
     y = sg_mil_build_reshape(&l->b, y, 4, (int64_t[]){1, (int64_t)a->heads * a->dv, 1, s});
     if (op->in[3].value < 0) return y;
     return SG_ANE_BIN("mul", y, sg_ane_act(l, SG_ACT_SIGMOID, sg_ane_operand(l, &op->in[3])));

@@ -197,5 +197,6 @@ const struct sg_unit_ops sg_unit_proc = {
     .state_put = proc_state_put,
     .stream = proc_stream,
     .kept = proc_kept,
+    .compiles = proc_compiles,
     .restart = proc_restart,
 };

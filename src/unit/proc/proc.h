@@ -50,6 +50,7 @@ struct sg_program {
     uint32_t *tensors;           /* [graph->tensors_n] numbers */
     struct sg_keep keep;         /* folder: a copy, or NULL */
     char kept[16], why[256];     /* what became of keeping */
+    atomic_uint_fast64_t compiles; /* of the process, as last heard */
     struct sg_program *next;     /* all of the unit, for a restart */
 };
 
@@ -151,6 +152,7 @@ uint64_t proc_limit(const struct sg_unit *u, uint64_t work);  /* time for a numb
 segue_status proc_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op, segue_error *why);
 segue_status proc_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_keep *keep,
                           struct sg_program **programs, segue_error *err);
+uint64_t proc_compiles(const struct sg_program *p);
 const char *proc_kept(const struct sg_program *p, const char **why);
 void proc_discard(struct sg_program *p);
 void proc_footprint(const struct sg_program *p, uint64_t *own, uint64_t *read, uint64_t *scratch);

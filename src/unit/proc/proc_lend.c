@@ -361,9 +361,12 @@ static segue_status compile_here(struct sg_unit *u, struct sg_program *const *pr
     for (uint32_t i = 0; i < n; i++) {
         sg_take_text(&in, programs[i]->kept, sizeof programs[i]->kept);
         sg_take_text(&in, programs[i]->why, sizeof programs[i]->why);
+        atomic_store(&programs[i]->compiles, sg_take_u64(&in));
     }
     return sg_reader_done(&in) ? SEGUE_OK : proc_lose(u, "it answered nonsense", err);
 }
+
+uint64_t proc_compiles(const struct sg_program *p) { return atomic_load(&p->compiles); }
 
 /* What the process said, in the words of this library; others are none. */
 const char *proc_kept(const struct sg_program *p, const char **why)

@@ -196,8 +196,11 @@ static segue_status results_take(struct sg_run *run, struct sg_reader *in, int f
 {
     struct sg_unit *u = run->program->base.unit;
     struct sg_result *r = run->result;
-    uint64_t *const counters[] = {&r->ns, &r->dispatches, &r->weight_bytes, &r->state_bytes};
-    for (int i = 0; i < 4; i++) *counters[i] += sg_take_u64(in);
+    uint64_t *counters[SG_WIRE_COUNTERS];
+    sg_wire_counters(r, counters);
+    for (int i = 0; i < SG_WIRE_COUNTERS; i++) *counters[i] += sg_take_u64(in);
+    r->unseen = sg_take_u64(in);
+    atomic_store(&run->program->compiles, sg_take_u64(in));
     for (uint32_t i = 0; i < run->batch.spans_n; i++) {
         struct sg_span *s = &run->spans[i];
         uint32_t done = sg_take_u32(in);
@@ -320,7 +323,10 @@ static segue_status begin(struct sg_program *p, const struct sg_batch *b, struct
     run->step = 0;
     memcpy(run->spans, b->spans, b->spans_n * sizeof *run->spans);
     memset(run->rows_done, 0, b->spans_n * sizeof *run->rows_done);
-    r->ns = r->dispatches = r->weight_bytes = r->state_bytes = 0;
+    uint64_t *counters[SG_WIRE_COUNTERS];
+    sg_wire_counters(r, counters);
+    for (int i = 0; i < SG_WIRE_COUNTERS; i++) *counters[i] = 0;
+    r->unseen = 0;
     for (uint32_t i = 0; r->tokens && i < b->spans_n; i++) r->tokens[i] = -1;
     for (uint32_t i = 0; r->logprobs_n && i < b->spans_n; i++) r->logprobs_n[i] = 0;
     if (b->spans[0].steps > 1) {
