@@ -1,11 +1,17 @@
 /* mem.c: allocation, arenas, checked products. The only file that calls malloc.
  * SPDX-License-Identifier: MIT */
+#ifdef __linux__
+#define _GNU_SOURCE /* madvise */
+#endif
 #include "base/mem.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 #include "base/countdown.h"
 
@@ -48,6 +54,18 @@ void *sg_alloc_aligned(size_t size)
 }
 
 void sg_free_aligned(void *p) { free(p); }
+
+void sg_huge_pages(void *p, size_t size)
+{
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+    const uintptr_t page = 2u << 20;
+    uintptr_t skip = (page - (uintptr_t)p % page) % page;
+    if (size > skip && size - skip >= page) (void)madvise((char *)p + skip, (size - skip) / page * page, MADV_HUGEPAGE);
+#else
+    (void)p;
+    (void)size;
+#endif
+}
 
 segue_status sg_mul(size_t a, size_t b, size_t *out, const char *what, segue_error *err)
 {

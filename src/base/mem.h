@@ -15,6 +15,9 @@ char *sg_strndup(const char *s, size_t n);   /* NUL-terminated copy of n bytes *
 void *sg_alloc_aligned(size_t size);
 void *sg_alloc_unset(size_t size);   /* as sg_alloc_aligned, but whatever was there */
 void sg_free_aligned(void *p);
+/* Asks the system to back these bytes by large pages where they are touched from now on: fewer page walks in memory that is
+ * streamed. Small areas and systems without such pages are left as they are. */
+void sg_huge_pages(void *p, size_t size);
 
 /* *out = a * b. ELIMIT when it would not fit in size_t; `what` names the product in the text. */
 segue_status sg_mul(size_t a, size_t b, size_t *out, const char *what, segue_error *err);

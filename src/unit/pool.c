@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-enum { LINE = 64, SPINS = 400, SPINS_CROWDED = 20, THREADS_MAX = 256 };
+enum { LINE = 64, SPINS = 2000, SPINS_CROWDED = 20, THREADS_MAX = 256 };
 
 /* How long a thread waits for the next job before it sleeps: longer than what lies between two tokens (a choice among
  * 250,000 logits, text, a template), for a thread that has to be woken costs a token some 50 us. */

@@ -381,9 +381,9 @@ static void check_in_place(struct kernel_case *t, uint64_t index)
         t->b->to_f16(kv, SG_CHUNK * d, half);
         t->b->of_f16(half, SG_CHUNK * d, kv);
         t->b->scores(q, nq, d, kv, keys, s);
-        t->b->scores_f16(q, nq, d, half, keys, s + nq * SG_CHUNK);
+        t->b->scores_f16(q, nq, d, half, keys, s + nq * SG_CHUNK, index % 2 ? half : NULL);
         t->b->weigh(p, nq, keys, kv, d, o);
-        t->b->weigh_f16(p, nq, keys, half, d, o + nq * d);
+        t->b->weigh_f16(p, nq, keys, half, d, o + nq * d, index % 2 ? half : NULL);
         for (uint32_t i = 0; i < nq; i++)
             bits(t, s + i * SG_CHUNK, s + (nq + i) * SG_CHUNK, keys * sizeof *s);
         bits(t, o, o + nq * d, nq * d * sizeof *o);

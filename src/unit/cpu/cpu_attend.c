@@ -230,6 +230,7 @@ struct work {
     uint32_t kv_head, group, dvp;
     uint64_t pos;                    /* of the tile's first row */
     const uint16_t *k16, *v16;       /* the chunk as it lies in the state; NULL: it is in room.k and room.v */
+    const uint16_t *next;            /* keys of the chunk that this thread is likely to take next, or NULL */
     struct room room;
 };
 
@@ -272,11 +273,11 @@ static int batch_chunk(struct work *w, uint32_t from, uint32_t nq, uint64_t chun
     }
     if (!keys) return 0;
     const float *q = w->room.q + (size_t)from * at->d;
-    if (w->k16) k->scores_f16(q, nq, at->d, w->k16, keys, w->room.s);
+    if (w->k16) k->scores_f16(q, nq, at->d, w->k16, keys, w->room.s, from ? NULL : w->v16);
     else k->scores(q, nq, at->d, w->room.k, keys, w->room.s);
     for (uint32_t i = 0; i < nq; i++)
         k->soften(w->room.s + i * SG_CHUNK, lo[i], hi[i], keys, at->scale, at->softcap, &m[i], &l[i]);
-    if (w->v16) k->weigh_f16(w->room.s, nq, keys, w->v16, w->dvp, w->room.part);
+    if (w->v16) k->weigh_f16(w->room.s, nq, keys, w->v16, w->dvp, w->room.part, from ? NULL : w->next);
     else k->weigh(w->room.s, nq, keys, w->room.v, w->dvp, w->room.part);
     return 1;
 }
@@ -300,6 +301,9 @@ static int chunk_in_place(struct work *w, uint64_t chunk)
     if (!k->scores_f16 || w->dvp != at->dv || w->tile->rows * w->group > 2 * BATCH) return 0;
     w->k16 = sg_kv_f16(w->state, (uint32_t)at->slot_k, chunk, w->kv_head);
     w->v16 = sg_kv_f16(w->state, (uint32_t)at->slot_v, chunk, w->kv_head);
+    uint32_t head = (w->kv_head + 1) % at->kv_heads;
+    uint64_t then = chunk + !head;
+    w->next = then < w->tile->units ? sg_kv_f16(w->state, (uint32_t)at->slot_k, then, head) : NULL;
     return w->k16 && w->v16;
 }
 

@@ -46,6 +46,7 @@ segue_status sg_cpu_slab_add(struct sg_cpu_state *s, uint32_t count, segue_error
         return sg_no_memory("rows of a cpu state", bytes + heads, err);
     }
     slab->memory = memory;
+    if (!slab->host) sg_huge_pages(memory, bytes + heads);
     atomic_init(&slab->refs, (unsigned)(slots * count));
     uint8_t *head = memory + (64 - (uintptr_t)memory % 64) % 64, *data = head + heads;
     for (uint32_t n = 0; n < count; n++)

@@ -5,7 +5,7 @@
 #if defined(__x86_64__)
 #include "unit/cpu/k_avx512.h"
 
-enum { AHEAD = 4096, ROWS_AHEAD = 16 }; /* bytes of keys, rows of values: both come from far away where f16 is read in place */
+enum { ROWS = 32 };                  /* of values that stay in the first-level cache for all columns */
 
 /* 16 numbers, of fp32 or of f16. */
 INLINE __m512 numbers(const void *p, size_t at, const int f16)
@@ -13,8 +13,16 @@ INLINE __m512 numbers(const void *p, size_t at, const int f16)
     return f16 ? halves16((const uint8_t *)p + 2 * at) : _mm512_loadu_ps((const float *)p + at);
 }
 
+/* Two lines of what comes next, as often as two lines of what is here are computed: so memory is never idle. */
+INLINE const char *fetch(const char *next)
+{
+    _mm_prefetch(next, _MM_HINT_T1);
+    _mm_prefetch(next + 64, _MM_HINT_T1);
+    return next + 128;
+}
+
 INLINE void scores_body(const float *q, const int nq, uint32_t d, const void *k, uint32_t keys, float *s,
-                        const int f16)
+                        const char *next, const int f16)
 {
     for (uint32_t from = 0; from < keys; from += 64) {
         __m512 acc[4][6];
@@ -24,10 +32,10 @@ INLINE void scores_body(const float *q, const int nq, uint32_t d, const void *k,
             for (int i = 0; i < nq; i++) acc[b][i] = _mm512_setzero_ps();
         }
         for (uint32_t j = 0; j < d; j++) {
+            if (f16) next = fetch(next);
             UNROLL
             for (int b = 0; b < 4; b++) {
                 const size_t at = (size_t)from * d + ((size_t)(unsigned)b * d + j) * 16;
-                if (f16 && j % 2 == 0) _mm_prefetch((const char *)k + 2 * at + AHEAD, _MM_HINT_T0);
                 __m512 v = numbers(k, at, f16);
                 UNROLL
                 for (int i = 0; i < nq; i++)
@@ -52,68 +60,75 @@ INLINE void scores_body(const float *q, const int nq, uint32_t d, const void *k,
     case 5: call(5); break; \
     default: call(6); \
     }
-#define CALL(n) scores_body(q, n, d, k, keys, s, 0)
+#define CALL(n) scores_body(q, n, d, k, keys, s, NULL, 0)
 static void scores(const float *q, uint32_t nq, uint32_t d, const float *k, uint32_t keys, float *s)
 {
     SIX(CALL)
 }
 #undef CALL
-#define CALL(n) scores_body(q, n, d, k, keys, s, 1)
-static void scores_f16(const float *q, uint32_t nq, uint32_t d, const uint16_t *k, uint32_t keys, float *s)
+#define CALL(n) scores_body(q, n, d, k, keys, s, next, 1)
+static void scores_f16(const float *q, uint32_t nq, uint32_t d, const uint16_t *k, uint32_t keys, float *s,
+                       const void *next)
 {
+    if (!next) next = k;                     /* is near already */
     SIX(CALL)
 }
 #undef CALL
 
-/* Columns [at, at + 16 * wide) of the weighted sum. */
-INLINE void weigh_columns(const float *p, const int nq, uint32_t keys, const void *v, size_t at, uint32_t dvp,
-                          const int wide, const int f16, float *o)
+/* Columns [c, c + 16 * wide) of the weighted sum, keys [from, to); those before them are in o. */
+INLINE const char *weigh_columns(const float *p, const int nq, uint32_t from, uint32_t to, const void *v, uint32_t c,
+                                 uint32_t dvp, const int wide, const char *next, const int f16, float *o)
 {
     __m512 acc[6][4];
-    o += at;
+    size_t at = (size_t)from * dvp + c;
+    o += c;
     UNROLL
     for (int i = 0; i < nq; i++) {
         UNROLL
-        for (int c = 0; c < wide; c++) acc[i][c] = _mm512_setzero_ps();
+        for (int w = 0; w < wide; w++)
+            acc[i][w] = from ? _mm512_loadu_ps(o + (size_t)(unsigned)i * dvp + 16 * w) : _mm512_setzero_ps();
     }
-    const int first = f16 && at == 0; /* brings whole rows; later columns find them near */
-    for (uint32_t t = 0; t < keys; t++, at += dvp) {
+    for (uint32_t t = from; t < to; t++, at += dvp) {
         __m512 x[4];
-        for (uint32_t e = 0; first && e < dvp; e += 32)
-            _mm_prefetch((const char *)v + 2 * (at + ROWS_AHEAD * (size_t)dvp + e), _MM_HINT_T0);
+        if (f16 && wide == 4) next = fetch(next);
         UNROLL
-        for (int c = 0; c < wide; c++) x[c] = numbers(v, at + 16 * (size_t)(unsigned)c, f16);
+        for (int w = 0; w < wide; w++) x[w] = numbers(v, at + 16 * (size_t)(unsigned)w, f16);
         UNROLL
         for (int i = 0; i < nq; i++) {
             __m512 a = _mm512_set1_ps(p[i * SG_CHUNK + (int)t]);
             UNROLL
-            for (int c = 0; c < wide; c++) acc[i][c] = _mm512_fmadd_ps(a, x[c], acc[i][c]);
+            for (int w = 0; w < wide; w++) acc[i][w] = _mm512_fmadd_ps(a, x[w], acc[i][w]);
         }
     }
     UNROLL
     for (int i = 0; i < nq; i++) {
         UNROLL
-        for (int c = 0; c < wide; c++) _mm512_storeu_ps(o + (size_t)(unsigned)i * dvp + 16 * c, acc[i][c]);
+        for (int w = 0; w < wide; w++) _mm512_storeu_ps(o + (size_t)(unsigned)i * dvp + 16 * w, acc[i][w]);
+    }
+    return next;
+}
+
+INLINE void weigh_body(const float *p, const int nq, uint32_t keys, const void *v, uint32_t dvp, const char *next,
+                       const int f16, float *o)
+{
+    for (uint32_t from = 0; from < keys; from += ROWS) {
+        uint32_t c = 0, to = keys - from < ROWS ? keys : from + ROWS;
+        for (; c + 64 <= dvp; c += 64) next = weigh_columns(p, nq, from, to, v, c, dvp, 4, next, f16, o);
+        for (; c < dvp; c += 16) (void)weigh_columns(p, nq, from, to, v, c, dvp, 1, next, f16, o);
     }
 }
 
-INLINE void weigh_body(const float *p, const int nq, uint32_t keys, const void *v, uint32_t dvp, const int f16,
-                       float *o)
-{
-    uint32_t c = 0;
-    for (; c + 64 <= dvp; c += 64) weigh_columns(p, nq, keys, v, c, dvp, 4, f16, o);
-    for (; c < dvp; c += 16) weigh_columns(p, nq, keys, v, c, dvp, 1, f16, o);
-}
-
-#define CALL(n) weigh_body(p, n, keys, v, dvp, 0, o)
+#define CALL(n) weigh_body(p, n, keys, v, dvp, NULL, 0, o)
 static void weigh(const float *p, uint32_t nq, uint32_t keys, const float *v, uint32_t dvp, float *o)
 {
     SIX(CALL)
 }
 #undef CALL
-#define CALL(n) weigh_body(p, n, keys, v, dvp, 1, o)
-static void weigh_f16(const float *p, uint32_t nq, uint32_t keys, const uint16_t *v, uint32_t dvp, float *o)
+#define CALL(n) weigh_body(p, n, keys, v, dvp, next, 1, o)
+static void weigh_f16(const float *p, uint32_t nq, uint32_t keys, const uint16_t *v, uint32_t dvp, float *o,
+                      const void *next)
 {
+    if (!next) next = v;
     SIX(CALL)
 }
 #undef CALL

@@ -166,9 +166,12 @@ struct sg_kernels {
     void (*of_bf16)(const uint16_t *x, size_t n, float *y);             /* exact */
     /* q [d][nq] (nq <= 6, transposed), k [keys/16][d][16], s [nq][SG_CHUNK]; keys is rounded up to 64. */
     void (*scores)(const float *q, uint32_t nq, uint32_t d, const float *k, uint32_t keys, float *s);
-    /* The same over keys and values in f16, bit for bit; v [keys][dvp]. NULL: load them as fp32 first. */
-    void (*scores_f16)(const float *q, uint32_t nq, uint32_t d, const uint16_t *k, uint32_t keys, float *s);
-    void (*weigh_f16)(const float *p, uint32_t nq, uint32_t keys, const uint16_t *v, uint32_t dvp, float *o);
+    /* The same over keys and values in f16, bit for bit; v [keys][dvp]. NULL: load them as fp32 first. next: what is
+     * read next, as many bytes as k or v; it is brought nearer meanwhile (NULL, or any address, is no error). */
+    void (*scores_f16)(const float *q, uint32_t nq, uint32_t d, const uint16_t *k, uint32_t keys, float *s,
+                       const void *next);
+    void (*weigh_f16)(const float *p, uint32_t nq, uint32_t keys, const uint16_t *v, uint32_t dvp, float *o,
+                      const void *next);
     /* s -> exp(s - max) over keys [lo, hi), 0 elsewhere below keys; max and sum out. Empty: max = -inf, sum =
      * 0. Before: s * scale, then softcap * tanh(s / softcap) when softcap > 0. */
     void (*soften)(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap, float *max,

@@ -4,7 +4,6 @@
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/num.h"
 #include "unit/cpu/blocks.h"
@@ -313,9 +312,7 @@ static segue_status memory_of(struct sg_pack_set *set, size_t total, segue_error
     set->memory = sg_alloc(total + align);
     if (!set->memory) return sg_no_memory("packed weights", total, err);
     uint8_t *p = (uint8_t *)set->memory + (align - (uintptr_t)set->memory % align) % align;
-#ifdef MADV_HUGEPAGE
-    if (align == HUGE_PAGE) (void)madvise(p, total, MADV_HUGEPAGE);  /* fewer page walks in decode */
-#endif
+    sg_huge_pages(p, total);
     items_place(set, p);
     set->bytes += total;
     return SEGUE_OK;
