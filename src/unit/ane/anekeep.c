@@ -58,6 +58,8 @@ static char *entry_path(const struct sg_ane_keep *k, struct sg_hash key, const c
     return sg_path_join(k->folder, name);
 }
 
+static int counted(const char *ending) { return strcmp(ending, "sources") != 0; }
+
 static void tell(struct sg_ane_keep *k, const segue_error *err)
 {
     if (atomic_load(&k->told)) return;
@@ -104,7 +106,7 @@ int sg_ane_keep_find(struct sg_ane_keep *k, struct sg_hash key, const char *endi
         sg_store_touch(path);
     }
     sg_free(path);
-    atomic_fetch_add(out->data ? &k->hits : &k->misses, 1);
+    if (counted(ending)) atomic_fetch_add(out->data ? &k->hits : &k->misses, 1);
     if (fault) atomic_fetch_add(&k->refused, 1);
     return out->data != NULL;
 }
@@ -172,9 +174,9 @@ void sg_ane_keep_write(struct sg_ane_keep *k, struct sg_hash key, const char *en
         status = write_entry(k, key, path, pieces, n, &err);
         sg_store_unlock(lock);
     }
-    if (status == SEGUE_OK)
-        atomic_fetch_add(&k->written, 1);
-    else
+    if (status != SEGUE_OK)
         tell(k, &err);
+    else if (counted(ending))
+        atomic_fetch_add(&k->written, 1);
     sg_free(path);
 }

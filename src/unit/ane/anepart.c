@@ -8,7 +8,7 @@
 #include "unit/ane/aneunit.h"
 #include "unit/ane/milprint.h"
 
-enum { WEIGHTS_VERSION = 1, HEAD_BYTES = 64 };
+enum { WEIGHTS_VERSION = 2, HEAD_BYTES = 128 };
 
 /* A weight's place in the file, as an entry has it. */
 struct listed {
@@ -19,27 +19,50 @@ struct listed {
 struct list_head {
     uint64_t n, file_at;
     struct sg_range_report range;
+    struct sg_hash file; /* of the blob file alone */
 };
 static_assert(sizeof(struct list_head) <= HEAD_BYTES, "the head of a list of weights has its room");
 
-static struct sg_hash tensor_hash(const struct sg_tensor *t)
+static struct sg_hash head_hash(const struct sg_tensor *t)
 {
     const uint64_t words[] = {t->storage,    t->rows,       t->cols,          t->transposed,    t->row_perm.a,
                               t->row_perm.b, t->row_perm.w, t->row_perm.first, t->col_perm.a,   t->col_perm.b,
                               t->col_perm.w, t->col_perm.first, t->affine.storage, t->affine.bits, t->affine.group};
+    return sg_ane_key(sg_hash_bytes(t->name, strlen(t->name), WEIGHTS_VERSION), words, sizeof words);
+}
+
+static struct sg_hash tensor_hash(const struct sg_tensor *t)
+{
     struct sg_region regions[3];
-    struct sg_hash h = sg_ane_key(sg_hash_bytes(t->name, strlen(t->name), WEIGHTS_VERSION), words, sizeof words);
+    struct sg_hash h = head_hash(t);
     for (uint32_t r = 0, n = sg_tensor_regions(t, regions); r < n; r++)
         h = sg_ane_key(h, regions[r].data, (size_t)regions[r].bytes);
     return h;
 }
 
-segue_status ane_sources_hash(struct sg_program *p, segue_error *err)
+/* Files whose stamps are firm were hashed before: of which files, and of which of their tensors. */
+static struct sg_hash seal_key(const struct sg_graph *g, const struct sg_keep *keep)
+{
+    const struct sg_hash files[] = {keep->weights, keep->stamp};
+    struct sg_hash h = sg_ane_key((struct sg_hash){WEIGHTS_VERSION, 0}, files, sizeof files);
+    for (uint32_t i = 0; i < g->tensors_n; i++) h = sg_hash_join(h, head_hash(g->tensors[i]));
+    return h;
+}
+
+segue_status ane_sources_hash(struct sg_program *p, const struct sg_keep *keep, segue_error *err)
 {
     const struct sg_graph *g = p->base.graph;
-    p->sources = sg_alloc((g->tensors_n + (size_t)1) * sizeof *p->sources);
+    const size_t bytes = g->tensors_n * sizeof *p->sources;
+    struct sg_ane_kept seal = {0};
+    struct sg_hash key = {0};
+    p->sources = sg_alloc(bytes + sizeof *p->sources);
     if (!p->sources) return sg_no_memory("hashes of weights", g->tensors_n, err);
-    for (uint32_t i = 0; i < g->tensors_n; i++) p->sources[i] = tensor_hash(g->tensors[i]);
+    if (keep->firm) key = seal_key(g, keep);
+    int sealed = keep->firm && sg_ane_keep_find(p->keep, key, "sources", &seal) && seal.bytes == bytes;
+    if (sealed) memcpy(p->sources, seal.data, bytes);
+    sg_ane_kept_close(&seal);
+    for (uint32_t i = 0; !sealed && i < g->tensors_n; i++) p->sources[i] = tensor_hash(g->tensors[i]);
+    if (!sealed && keep->firm) sg_ane_keep_write(p->keep, key, "sources", &(struct sg_ane_piece){p->sources, bytes}, 1);
     return SEGUE_OK;
 }
 
@@ -73,6 +96,8 @@ static int borrow(struct sg_ane_blobs *b, const struct sg_ane_kept *kept)
     }
     b->n = b->cap = (uint32_t)head.n;
     b->range = head.range;
+    b->hash = head.file;
+    b->hashed = 1;
     b->file = (struct sg_buf){.data = (char *)(uintptr_t)kept->data + head.file_at, .len = kept->bytes - (size_t)head.file_at};
     b->borrowed = 1;
     return 1;
@@ -84,11 +109,19 @@ static void find_weights(struct sg_program *p, uint32_t part)
     if (!borrow(&p->blobs[part], &p->kept[part])) sg_ane_kept_close(&p->kept[part]);
 }
 
+/* Looked at once, as long as nothing changes in it. */
+static struct sg_hash blob_hash(struct sg_ane_blobs *b)
+{
+    if (!b->hashed && b->file.len) b->hash = sg_hash_bytes(b->file.data, b->file.len, 0);
+    b->hashed = 1;
+    return b->file.len ? b->hash : (struct sg_hash){0};
+}
+
 /* Only what was made of bytes that are still the same. */
 static segue_status keep_weights(struct sg_program *p, uint32_t part, segue_error *err)
 {
     static const char zeros[64];
-    const struct sg_ane_blobs *b = &p->blobs[part];
+    struct sg_ane_blobs *b = &p->blobs[part];
     for (uint32_t i = 0; i < b->n; i++) {
         int32_t t = b->list[i].weight.tensor;
         struct sg_hash now = tensor_hash(p->base.graph->tensors[t]);
@@ -101,7 +134,7 @@ static segue_status keep_weights(struct sg_program *p, uint32_t part, segue_erro
         list[i] = (struct listed){s->weight.tensor, s->weight.at, s->weight.rows, (uint32_t)s->form, s->record, s->numbers};
     }
     size_t bytes = b->n * sizeof *list, pad = (64 - bytes % 64) % 64;
-    struct list_head head = {.n = b->n, .file_at = HEAD_BYTES + bytes + pad, .range = b->range};
+    struct list_head head = {.n = b->n, .file_at = HEAD_BYTES + bytes + pad, .range = b->range, .file = blob_hash(b)};
     char room[HEAD_BYTES] = {0};
     memcpy(room, &head, sizeof head);
     const struct sg_ane_piece pieces[] = {{room, sizeof room}, {list, bytes}, {zeros, pad}, {b->file.data, b->file.len}};
@@ -144,13 +177,6 @@ static segue_status load(struct sg_program *p, struct sg_ane_source *s, struct s
     return status;
 }
 
-/* A hash of the blob file, which an entry has already. */
-static struct sg_hash blob_hash(const struct sg_program *p, uint32_t part)
-{
-    const struct sg_ane_blobs *b = &p->blobs[part];
-    return b->file.len ? sg_hash_bytes(b->file.data, b->file.len, 0) : (struct sg_hash){0};
-}
-
 segue_status ane_part_load(struct sg_program *p, struct ane_set *set, uint32_t i, segue_error *err)
 {
     struct sg_ane_blobs *blobs = &p->blobs[i];
@@ -169,7 +195,7 @@ segue_status ane_part_load(struct sg_program *p, struct ane_set *set, uint32_t i
     struct sg_ane_file file = {blobs->path, (const uint8_t *)blobs->file.data, blobs->file.len};
     struct sg_ane_source source = {
         .name = name, .text = text.data, .text_bytes = text.len, .files = &file, .files_n = blobs->file.len != 0};
-    if (p->keep) source.weights = blob_hash(p, i);
+    if (p->keep) source.weights = blob_hash(blobs);
     if (status == SEGUE_OK) status = load(p, &source, &set->programs[i], err);
     sg_buf_free(&text);
     return status;

@@ -60,7 +60,7 @@ static segue_status fill(struct sg_unit *u, const struct sg_graph *g, const stru
     p->kept = sg_alloc((p->cut[0].parts_n + 1) * sizeof *p->kept);
     if (!p->blobs || !p->kept) return sg_no_memory("program of ane", 0, err);
     if (keep) SG_TRY(sg_ane_keep_open(&p->keep, keep->folder, keep->most, err));
-    if (keep) SG_TRY(ane_sources_hash(p, err));
+    if (keep) SG_TRY(ane_sources_hash(p, keep, err));
     for (uint32_t i = 0; i < p->cut[0].parts_n; i++)
         snprintf(p->blobs[i].path, sizeof p->blobs[i].path, "weights/p%02u.bin", i);
     return SEGUE_OK;

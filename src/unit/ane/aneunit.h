@@ -89,7 +89,7 @@ segue_status ane_set_of(struct sg_program *p, const struct sg_ane_shape *shape, 
 
 /* Part i of a set: lowered, compiled unless the cache folder has it, loaded. */
 segue_status ane_part_load(struct sg_program *p, struct ane_set *set, uint32_t i, segue_error *err);
-segue_status ane_sources_hash(struct sg_program *p, segue_error *err);
+segue_status ane_sources_hash(struct sg_program *p, const struct sg_keep *keep, segue_error *err);
 
 /* Everything unloaded; the next run compiles again. */
 void ane_sets_drop(struct sg_program *p);

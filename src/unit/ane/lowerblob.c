@@ -52,6 +52,7 @@ static segue_status add(struct sg_ane_blobs *b, const struct sg_graph *g, const 
 static segue_status own_file(struct sg_ane_blobs *b, segue_error *err)
 {
     struct sg_buf own = {0};
+    b->hashed = 0; /* it is about to change */
     if (!b->borrowed) return SEGUE_OK;
     if (sg_buf_add(&own, b->file.data, b->file.len) != SEGUE_OK) return sg_no_memory("weights of a program", b->file.len, err);
     b->file = own;

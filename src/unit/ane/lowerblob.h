@@ -4,6 +4,7 @@
 #define SG_UNIT_ANE_LOWERBLOB_H
 
 #include "base/buf.h"
+#include "base/hash.h"
 #include "graph/graph.h"
 #include "unit/ane/compress.h"
 
@@ -26,6 +27,8 @@ struct sg_ane_blobs {
     int sizes_only;  /* no weight is read and file stays empty; places are those that it would have */
     uint64_t length; /* of the file then */
     uint32_t written; /* of the list, in the cache folder */
+    struct sg_hash hash; /* of the file; hashed 0: not known */
+    int hashed;
     int borrowed;    /* file.data is somebody else's and only read; a weight that is not there makes it an own copy */
     char path[32]; /* "weights/p00.bin" */
 };

@@ -11,7 +11,7 @@
 #include "unit/ane/npu_plan.h"
 #include "unit/ane/rules.h"
 
-enum { NPU_VERSION = 1 }; /* raised when a text that was accepted may be refused, or the other way round */
+enum { NPU_VERSION = 2 }; /* raised when a text that was accepted may be refused, or the other way round */
 
 struct sg_ane_device {
     struct sg_ane_device_base base;
