@@ -314,9 +314,9 @@ static void spent_budgets(void **state)
     int32_t tokens[3][6];
     for (int i = 0; i < 3; i++) {
         struct place p = place_on(specs[i], 2);
-        segue_session *s = session_of(p.engine, 70); /* 64 rows, then a padded 32 */
+        segue_session *s = session_of(p.engine, 70); /* in one dispatch */
         for (int k = 0; k < 6; k++) OK(segue_session_next(s, &tokens[i][k], &err)); /* one row */
-        segue_session *again = session_of(p.engine, 33);
+        segue_session *again = session_of(p.engine, 33); /* of fewer rows */
         OK(segue_session_next(again, &tokens[i][5], &err));
         segue_session_close(again);
         segue_session_close(s);

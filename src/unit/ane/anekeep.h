@@ -1,6 +1,6 @@
 /* anekeep.h: what the unit keeps between starts, in FOLDER/ane: an entry KEY.ENDING is a head and its bytes. Endings:
  * "weights" (a part's weights in fp16, anecompile.c), "program" (a text that was compiled: its key has the text, the
- * weights, the profile and the compiler), "packed" (weights as the software engine reads them, npu_kept.c), "sources" (the seal of the model's files: the
+ * weights, the profile and the compiler), "packed" (weights as the software engine reads them, npu_packed.c), "sources" (the seal of the model's files: the
  * hashes of their bytes, anepart.c; it is no work saved, so hits, misses and written do not count it). A name
  * proves nothing: every byte is held against the head's hash, and whatever does not fit is refused and replaced. One
  * writer at a time; the entries used longest ago go first (base/store.h). One thread writes, others

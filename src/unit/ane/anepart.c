@@ -195,7 +195,7 @@ segue_status ane_part_load(struct sg_program *p, struct ane_set *set, uint32_t i
     struct sg_ane_file file = {blobs->path, (const uint8_t *)blobs->file.data, blobs->file.len};
     struct sg_ane_source source = {
         .name = name, .text = text.data, .text_bytes = text.len, .files = &file, .files_n = blobs->file.len != 0};
-    if (p->keep) source.weights = blob_hash(blobs);
+    source.weights = blob_hash(blobs);
     if (status == SEGUE_OK) status = load(p, &source, &set->programs[i], err);
     sg_buf_free(&text);
     return status;

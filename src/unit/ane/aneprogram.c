@@ -90,20 +90,6 @@ segue_status ane_compile(struct sg_unit *u, const struct sg_graph *const *graphs
 
 /* --- sets --- */
 
-/* States grow in steps, until no row needs more: then they roll, as do those whose keys are fixed. */
-segue_status ane_shape_of(const struct sg_program *p, uint32_t rows, uint64_t end, uint32_t rank, struct sg_ane_shape *out,
-                          segue_error *err)
-{
-    const struct sg_graph *g = p->base.graph;
-    uint32_t fixed = p->base.unit->keys, most = sg_ane_ring_most(g->slots, g->slots_n, ANE_KEYS_LEAST, ANE_KEYS_MOST);
-    *out = (struct sg_ane_shape){rows, rows < SG_ANE_PAD ? SG_ANE_PAD : rows, fixed ? fixed : ANE_KEYS_LEAST, rank, 0};
-    while (!fixed && out->keys < end && out->keys < ANE_KEYS_MOST && out->keys != most) out->keys *= 2;
-    out->rolls = fixed || out->keys == most;
-    if (out->rolls || end <= out->keys) return SEGUE_OK;
-    return sg_fail(err, SEGUE_ELIMIT, "run: ane: position %llu: programs hold %d keys; shorten the text, or let the oldest go: "
-                   "keys=%d", (unsigned long long)end, ANE_KEYS_MOST, ANE_KEYS_MOST);
-}
-
 static void most(uint64_t *a, uint64_t b)
 {
     if (b > *a) *a = b;
@@ -193,25 +179,45 @@ static segue_status ready_surfaces(struct sg_program *p, struct ane_set *set, se
     return SEGUE_OK;
 }
 
+static struct ane_set **oldest(struct sg_program *p)
+{
+    struct ane_set **found = NULL;
+    for (int i = 0; i < ANE_SETS; i++)
+        if (p->sets[i] && (!found || p->sets[i]->used < (*found)->used)) found = &p->sets[i];
+    return found;
+}
+
+/* A free place: sets used longest ago go while too many programs are loaded (constraint 6), or there is none. */
+static struct ane_set **place_of(struct sg_program *p)
+{
+    struct sg_ane_device *d = p->base.unit->device;
+    struct sg_ane_counters c;
+    for (;;) {
+        struct ane_set **gone = oldest(p), **free_one = NULL;
+        for (int i = 0; i < ANE_SETS; i++)
+            if (!p->sets[i]) free_one = &p->sets[i];
+        sg_ane_ops_of(d)->count(d, &c);
+        if (free_one && (!gone || c.loaded + p->cut[0].parts_n <= ANE_LOADED_MOST)) return free_one;
+        set_free(p, *gone);
+        *gone = NULL;
+    }
+}
+
 segue_status ane_set_of(struct sg_program *p, const struct sg_ane_shape *shape, int kept, struct ane_set **out,
                         segue_error *err)
 {
-    int at = 0;
     for (int i = 0; i < ANE_SETS; i++) {
         struct ane_set *s = p->sets[i];
-        if (s && s->shape.rows == shape->rows && s->shape.keys == shape->keys && s->shape.rank == shape->rank && s->kept == kept) {
-            s->used = ++p->uses;
-            *out = s;
-            return ready_surfaces(p, s, err);
-        }
-        if (!s || (p->sets[at] && s->used < p->sets[at]->used)) at = i;
+        if (!s || s->shape.rows != shape->rows || s->shape.keys != shape->keys || s->shape.rank != shape->rank || s->kept != kept)
+            continue;
+        s->used = ++p->uses;
+        *out = s;
+        return ready_surfaces(p, s, err);
     }
-    struct ane_set *set = sg_alloc(sizeof *set);
+    struct ane_set *set = sg_alloc(sizeof *set), **at = place_of(p);
     if (!set) return sg_no_memory("programs of ane", sizeof *set, err);
     set->shape = *shape;
     set->kept = kept;
-    set_free(p, p->sets[at]);
-    p->sets[at] = NULL;
     segue_status status = set_fill(p, set, err);
     if (status == SEGUE_OK) status = ready_surfaces(p, set, err);
     if (status != SEGUE_OK) {
@@ -219,6 +225,6 @@ segue_status ane_set_of(struct sg_program *p, const struct sg_ane_shape *shape, 
         return status;
     }
     set->used = ++p->uses;
-    *out = p->sets[at] = set;
+    *out = *at = set;
     return SEGUE_OK;
 }

@@ -1,5 +1,5 @@
-/* anerun.c: one batch on the unit `ane`: each span is cut into dispatches of 1, 32, 64, .. 512 rows, the last one padded
- * on the right; every part runs on them in turn, its output the next one's input. A dispatch is all or nothing: the state
+/* anerun.c: one batch on the unit `ane`: each span is cut into dispatches of 1, 32, 64, .. 512 rows (aneshape.c), the last
+ * one padded on the right; every part runs on them in turn, its output the next one's input. A dispatch is all or nothing: the state
  * turns when the last part is done. What stands behind `rows` is the helper's. SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <stdio.h>
@@ -159,16 +159,6 @@ static segue_status dispatch(struct sg_run *run, const struct sg_span *span, con
     return border(run, last->out, last->out_n, at, n, shape, p->x[turn], 0);
 }
 
-/* The largest number of rows that is filled; what is left over shares one padded dispatch. */
-static uint32_t rows_for(const struct sg_unit *u, uint32_t left)
-{
-    uint32_t rows = ANE_ROWS_MOST;
-    if (u->rows) return u->rows;
-    if (left == 1) return 1;
-    while (rows > ANE_ROWS_LEAST && rows > left) rows /= 2;
-    return rows;
-}
-
 /* Rows that keys=N hides from the last row of a state, in a layer that would see them. */
 static uint64_t unseen_of(const struct sg_state *s)
 {
@@ -184,10 +174,9 @@ static uint64_t unseen_of(const struct sg_state *s)
 static segue_status run_span(struct sg_run *run, uint32_t s, uint32_t at)
 {
     const struct sg_span *span = &run->own.spans[s];
-    const struct sg_unit *u = run->program->base.unit;
     uint32_t rank = ane_lora_columns(run->program, span);
     for (uint32_t done = 0; done < span->rows;) {
-        uint32_t left = span->rows - done, rows = rows_for(u, left), n = left < rows ? left : rows;
+        uint32_t left = span->rows - done, rows = ane_rows_for(run->program, span->state->rows, left), n = left < rows ? left : rows;
         struct sg_ane_shape shape;
         SG_TRY(ane_shape_of(run->program, rows, span->state->rows + n, rank, &shape, run->host.err));
         if (run->own.batch.cancel && atomic_load(run->own.batch.cancel))

@@ -16,7 +16,8 @@
 #include "unit/pool.h"
 #include "unit/unit.h"
 
-enum { ANE_KEYS_LEAST = 512, ANE_KEYS_MOST = 4096, ANE_ROWS_MOST = 512, ANE_ROWS_LEAST = 32, ANE_SETS = 4, ANE_LORAS = 4 };
+enum { ANE_KEYS_LEAST = 512, ANE_KEYS_MOST = 4096, ANE_ROWS_MOST = 512, ANE_SETS = 24, ANE_LORAS = 4,
+       ANE_LOADED_MOST = 48 }; /* programs of a unit, where one model's shape needs no more: heavy ones fail from 55 on */
 
 /* weights=delta, and whether reloading patched files was found to work. */
 enum { ANE_DELTA_OFF, ANE_DELTA_ASKED, ANE_DELTA_PROVEN, ANE_DELTA_REFUTED };
@@ -84,6 +85,8 @@ void ane_discard(struct sg_program *p);
 /* The shape of a dispatch behind which a state has `end` rows; rank as in sg_ane_shape. ELIMIT: no state holds so many. */
 segue_status ane_shape_of(const struct sg_program *p, uint32_t rows, uint64_t end, uint32_t rank, struct sg_ane_shape *out,
                           segue_error *err);
+/* Rows of the next dispatch of `left` more for a state that has `held`. */
+uint32_t ane_rows_for(const struct sg_program *p, uint64_t held, uint32_t left);
 segue_status ane_set_of(struct sg_program *p, const struct sg_ane_shape *shape, int kept, struct ane_set **out,
                         segue_error *err);
 

@@ -24,7 +24,7 @@ struct sg_ane_source {
     uint32_t files_n;
     uint32_t cached; /* 1: its compiled form is kept somewhere: load without compiling where that works */
     struct sg_ane_keep *keep; /* NULL, or where the device may keep what it makes of the weights (anekeep.h) */
-    struct sg_hash weights;   /* of all files' bytes; read when keep is given */
+    struct sg_hash weights;   /* of all files' bytes: programs of equal weights may share them; 0: not known, keep is not used then */
 };
 
 /* An input or output as the engine wants it bound. */
@@ -40,6 +40,7 @@ struct sg_ane_counters {
     uint64_t loaded;                                         /* now */
     uint64_t weight_bytes, input_bytes, output_bytes, flops; /* over all dispatches */
     uint64_t simulated_ns;                                   /* 0 on a real engine */
+    uint64_t packed_bytes;                                   /* now, of weights as the software engine reads them */
 };
 
 struct sg_ane_device; /* each begins with its base */

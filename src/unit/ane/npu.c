@@ -21,6 +21,7 @@ struct sg_ane_device {
     struct sg_ane_counters c;
     uint64_t compiles_tried, evaluates_tried, compiles_left, restarts;
     uint32_t resting;     /* compiles still refused after a failed one */
+    struct sg_npu_shelf shelf; /* weights that programs share */
     float *memory, *work; /* of the program at work; grown */
     size_t memory_floats, work_floats;
 };
@@ -89,7 +90,11 @@ static void npu_compiler(const struct sg_ane_device *d, char out[64])
     snprintf(out, 64, "software %d%s", NPU_VERSION, d->o.faithful ? " faithful" : "");
 }
 
-static void npu_count(const struct sg_ane_device *d, struct sg_ane_counters *out) { *out = d->c; }
+static void npu_count(const struct sg_ane_device *d, struct sg_ane_counters *out)
+{
+    *out = d->c;
+    out->packed_bytes = d->shelf.bytes;
+}
 
 static void simulate_ns(struct sg_ane_device *d, double ns) { d->c.simulated_ns += (uint64_t)ns; }
 
@@ -185,7 +190,7 @@ static segue_status make_program(struct sg_ane_device *d, struct sg_ane_program 
     for (uint32_t i = 0; status == SEGUE_OK && i < p->mil->functions_n; i++) {
         struct sg_npu_symptoms shows = p->plans[i].shows;
         status = sg_npu_plan_make(&p->plans[i], p->mil, &p->mil->functions[i], &d->o.profile, s,
-                                  d->o.faithful != 0, err);
+                                  &d->shelf, d->o.faithful != 0, err);
         p->plans[i].shows = shows;
     }
     return status;
@@ -240,7 +245,7 @@ static segue_status npu_reload(struct sg_ane_program *p, const struct sg_ane_fil
         struct sg_npu_plan made;
         status = sg_npu_plan_make(&made, p->mil, &p->mil->functions[i], &d->o.profile,
                                   &(struct sg_ane_source){.files = files, .files_n = files_n},
-                                  d->o.faithful != 0, err);
+                                  NULL, d->o.faithful != 0, err);
         if (status != SEGUE_OK) break;
         made.shows = p->plans[i].shows;
         if (!d->o.delta) status = keep_weights(d, &p->plans[i], &made, err);

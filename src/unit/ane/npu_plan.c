@@ -85,7 +85,8 @@ static segue_status pack_weight(struct sg_npu_plan *plan, uint32_t v, const uint
 {
     const struct sg_mil_type *t = &plan->f->values[v].type;
     uint64_t mr = sg_npu_kernels_here()->mr, m = (uint64_t)t->dim[0], k = plan->slots[v].n / m, blocks = (m + mr - 1) / mr;
-    uint16_t *packed = sg_arena_alloc(&plan->arena, (size_t)(blocks * k * mr) * sizeof *packed);
+    uint16_t *packed = sg_npu_packed_room(plan, v);
+    if (!packed) packed = sg_arena_alloc(&plan->arena, (size_t)(blocks * k * mr) * sizeof *packed);
     if (!packed) return sg_no_memory("a weight", (size_t)(blocks * k * mr) * sizeof *packed, err);
     for (uint64_t i = 0; i < m; i++)
         for (uint64_t j = 0; j < k; j++) packed[(i / mr * k + j) * mr + i % mr] = half[i * k + j];
@@ -291,7 +292,7 @@ static segue_status make_ports(struct sg_npu_plan *plan, const uint32_t *values,
 
 segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p, struct sg_mil_function *f,
                               const struct sg_ane_profile *profile, const struct sg_ane_source *source,
-                              int garbage, segue_error *err)
+                              struct sg_npu_shelf *shelf, int garbage, segue_error *err)
 {
     size_t values = (size_t)f->values_n + inline_count(f);
     *plan = (struct sg_npu_plan){.f = f, .garbage = garbage != 0};
@@ -314,9 +315,9 @@ segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p
         plan->flops += sg_mil_flops(f, &f->ops[o]);
     }
     if (status == SEGUE_OK) mark_wanted(plan);
-    int found = status == SEGUE_OK && sg_npu_kept_find(plan, source);
+    if (status == SEGUE_OK) status = sg_npu_packed_take(plan, shelf, source, err);
     if (status == SEGUE_OK) status = make_constants(plan, source->files, source->files_n, err);
-    if (status == SEGUE_OK && !found) status = sg_npu_kept_write(plan, source, err);
+    if (status == SEGUE_OK) sg_npu_packed_filled(plan, source);
     if (status == SEGUE_OK) find_lives(plan);
     if (status == SEGUE_OK) status = place_values(plan, err);
     if (status == SEGUE_OK)
@@ -333,7 +334,7 @@ void sg_npu_plan_free(struct sg_npu_plan *plan)
     sg_free(plan->slots);
     sg_free(plan->handlers);
     sg_arena_free(&plan->arena);
-    sg_ane_kept_close(&plan->kept);
+    sg_npu_packed_leave(plan);
     *plan = (struct sg_npu_plan){0};
 }
 

@@ -11,6 +11,7 @@
 #include "unit/pool.h"
 
 struct sg_npu_run;
+struct sg_npu_shelf;
 typedef segue_status sg_npu_handler(struct sg_npu_run *r, const struct sg_mil_op *op);
 
 /* Where a value lies. Numbers are fp32, rounded to their type; fp16 constants of products stay as they are in
@@ -40,14 +41,15 @@ struct sg_npu_plan {
         const char *fails;                          /* evaluate fails with this; NULL */
     } shows;
     struct sg_arena arena;                          /* constants and lists */
-    struct sg_ane_kept kept;                        /* constants that came from the cache folder */
+    struct sg_npu_shelf *shelf;                     /* where packed came from */
+    struct sg_npu_packed *packed;                   /* constants shared with other plans; NULL: none */
 };
 
 /* The handler of an operation; NULL with *nothing = 1: no work at all; NULL with 0: none. */
 sg_npu_handler *sg_npu_handler_of(const struct sg_mil_op *op, int *nothing);
 /* f must be checked; files hold its blobs, or, with garbage, anything. The function's inline operands become values of their own. */
 segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p, struct sg_mil_function *f,
-                              const struct sg_ane_profile *profile, const struct sg_ane_source *source,
+                              const struct sg_ane_profile *profile, const struct sg_ane_source *source, struct sg_npu_shelf *shelf,
                               int garbage, segue_error *err);
 void sg_npu_plan_free(struct sg_npu_plan *plan);
 /* The name of the first constant that differs between two plans of one function; NULL: none. */
@@ -60,12 +62,29 @@ segue_status sg_npu_decode(struct sg_npu_plan *plan, const struct sg_mil_literal
 segue_status sg_npu_expand(struct sg_npu_plan *plan, const struct sg_mil_op *op,
                            const struct sg_ane_file *files, uint32_t files_n, float **out, segue_error *err);
 
-/* Constants of blob files in the form in which products read them, kept for the next start: their total, and which
- * part of it is one's. 0: not kept. */
-uint64_t sg_npu_kept_bytes(const struct sg_npu_plan *plan, uint32_t value);
-/* 1: plan->kept holds them all, and every slot of one points into it. */
-int sg_npu_kept_find(struct sg_npu_plan *plan, const struct sg_ane_source *source);
-segue_status sg_npu_kept_write(const struct sg_npu_plan *plan, const struct sg_ane_source *source, segue_error *err);
+/* Constants of blob files in the form in which products read them. Programs that read the same ones share a copy, for
+ * which source->weights must tell the files apart; the shelf is the device's. */
+struct sg_npu_packed {
+    struct sg_npu_packed *next;
+    struct sg_hash key;
+    uint64_t bytes;
+    uint32_t users, filled;
+    const uint8_t *data;    /* own, or that of kept */
+    uint8_t *own;           /* filled by the first plan; NULL: they came from the cache folder */
+    struct sg_ane_kept kept;
+};
+struct sg_npu_shelf {
+    struct sg_npu_packed *first;
+    uint64_t bytes;         /* of all */
+};
+/* Slots of those that are there point to them. EMEMORY. */
+segue_status sg_npu_packed_take(struct sg_npu_plan *plan, struct sg_npu_shelf *shelf, const struct sg_ane_source *source,
+                                segue_error *err);
+/* Where the plan is to write those of a value; NULL: nowhere, it has its own. */
+uint16_t *sg_npu_packed_room(const struct sg_npu_plan *plan, uint32_t value);
+/* All are written: others may read them, and they are kept for the next start. */
+void sg_npu_packed_filled(const struct sg_npu_plan *plan, const struct sg_ane_source *source);
+void sg_npu_packed_leave(struct sg_npu_plan *plan);
 
 /* --- while it runs --- */
 

@@ -1,0 +1,195 @@
+/* ane_shapes.c: into which dispatches the unit `ane` cuts a prompt: shapes that are filled have no padding, no fixed
+ * number of rows takes less simulated time, and programs that differ in their rows share one copy of the weights.
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "../api/tiny.h"
+#include "engine/engine.h"
+#include "unit/ane/aneunit.h"
+
+enum { LONGEST = 1200 };
+
+static segue_model *models[TINY_MODELS];
+static int32_t text[LONGEST];
+static segue_error err;
+
+static void ok_(segue_status s, const char *what, int line)
+{
+    if (s != SEGUE_OK) fail_msg("line %d: %s: %d: %s", line, what, s, err.text);
+}
+#define OK(call) ok_(call, #call, __LINE__)
+
+static int open_models(void **state)
+{
+    (void)state;
+    for (int i = 0; i < TINY_MODELS; i++) {
+        char folder[512];
+        tiny_folder(folder, sizeof folder, "shapes", tiny_models[i].name);
+        if (!tiny_write(&tiny_models[i], folder, 3) || segue_model_open(&models[i], folder, NULL, &err) != SEGUE_OK) return -1;
+    }
+    for (int i = 0; i < LONGEST; i++) text[i] = (i * 31 + 7) % 93 + 3;
+    return 0;
+}
+
+static int close_models(void **state)
+{
+    (void)state;
+    for (int i = 0; i < TINY_MODELS; i++) segue_model_close(models[i]);
+    tiny_remove("shapes");
+    return 0;
+}
+
+struct place {
+    segue_unit *unit;
+    segue_engine *engine;
+    struct sg_program *program;
+};
+
+static void open_place(struct place *p, int model, const char *spec)
+{
+    segue_engine_opts o = SEGUE_INIT(segue_engine_opts);
+    o.chunk_rows = LONGEST;
+    OK(segue_unit_open(&p->unit, spec, &err));
+    OK(segue_engine_open(&p->engine, models[model], &p->unit, 1, &o, &err));
+    p->program = p->engine->stretches->program;
+}
+
+static void close_place(struct place *p)
+{
+    segue_engine_close(p->engine);
+    segue_unit_close(p->unit);
+}
+
+static struct sg_ane_counters counters(const struct place *p)
+{
+    struct sg_ane_counters c;
+    struct sg_ane_device *d = p->program->base.unit->device;
+    sg_ane_ops_of(d)->count(d, &c);
+    return c;
+}
+
+/* What reading a prompt of n tokens came to. */
+static segue_use read_prompt(struct place *p, size_t n)
+{
+    segue_session_opts o = SEGUE_INIT(segue_session_opts);
+    segue_stats stats = SEGUE_INIT(segue_stats);
+    segue_session *s = NULL;
+    segue_use use = {0};
+    o.context = 4096;
+    o.no_store = 1;
+    OK(segue_session_open(&s, p->engine, &o, &err));
+    OK(segue_session_append(s, text, n, &err));
+    OK(segue_session_prefill(s, 0, NULL, &err));
+    OK(segue_session_stats_get(s, &stats, &err));
+    for (size_t i = 0; i < stats.uses_n; i++)
+        if (stats.uses[i].phase < 2) use = stats.uses[i];
+    segue_session_close(s);
+    return use;
+}
+
+static void filled_shapes_have_no_padding(void **state)
+{
+    (void)state;
+    static const size_t shapes[] = {32, 64, 128, 256, 512};
+    for (int m = 0; m < TINY_MODELS; m++) {
+        struct place p;
+        open_place(&p, m, "ane:soft,threads=2");
+        uint32_t parts = p.program->cut[0].parts_n;
+        for (size_t i = 0; i < 5; i++) {
+            segue_use use = read_prompt(&p, shapes[i]);
+            assert_int_equal(use.columns, shapes[i]);
+            assert_int_equal(use.dispatches, parts);
+        }
+        segue_use use = read_prompt(&p, 1);
+        assert_int_equal(use.columns, 32);
+        use = read_prompt(&p, 1024 + 130);
+        assert_true(use.columns >= 1024 + 160 && use.columns <= 1024 + 256);
+        close_place(&p);
+    }
+}
+
+/* The second time, when programs are loaded. */
+static uint64_t simulated(struct place *p, size_t n)
+{
+    read_prompt(p, n);
+    uint64_t before = counters(p).simulated_ns;
+    read_prompt(p, n);
+    return counters(p).simulated_ns - before;
+}
+
+static void no_fixed_shape_is_faster(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"ane:soft,profile=m1,threads=2,rows=32", "ane:soft,profile=m1,threads=2,rows=64",
+                                        "ane:soft,profile=m1,threads=2,rows=128", "ane:soft,profile=m1,threads=2,rows=256",
+                                        "ane:soft,profile=m1,threads=2,rows=512"};
+    static const size_t lengths[] = {2, 33, 65, 130, 300, 410, 700};
+    struct place free_one, fixed;
+    open_place(&free_one, 0, "ane:soft,profile=m1,threads=2");
+    for (size_t k = 0; k < 5; k++) {
+        open_place(&fixed, 0, specs[k]);
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+            if (simulated(&free_one, lengths[i]) > simulated(&fixed, lengths[i]))
+                fail_msg("%zu tokens: %s is faster", lengths[i], specs[k]);
+        close_place(&fixed);
+    }
+    close_place(&free_one);
+}
+
+/* Without a cache folder; the copy goes when the last program of the weights goes. */
+static void weights_are_shared(void **state)
+{
+    (void)state;
+    for (int m = 0; m < TINY_MODELS; m++) {
+        struct place p;
+        open_place(&p, m, "ane:soft,threads=2");
+        assert_int_equal(counters(&p).packed_bytes, 0);
+        read_prompt(&p, 1);
+        uint64_t one = counters(&p).packed_bytes, loaded = counters(&p).loaded;
+        assert_true(one > 0);
+        static const size_t lengths[] = {32, 64, 128, 256};
+        for (size_t i = 0; i < 4; i++) read_prompt(&p, lengths[i]);
+        assert_int_equal(counters(&p).loaded, 5 * loaded);
+        assert_int_equal(counters(&p).packed_bytes, one);
+        ane_sets_drop(p.program);
+        assert_int_equal(counters(&p).packed_bytes, 0);
+        close_place(&p);
+    }
+}
+
+/* Shapes and keys beyond the budget of loaded programs: those used longest ago go. */
+static void budget_of_loaded_programs(void **state)
+{
+    (void)state;
+    struct place p;
+    open_place(&p, 0, "ane:soft,layers=1,threads=2");
+    for (size_t keys = 100; keys <= 1100; keys += 500)
+        for (size_t rows = 1; rows <= 64; rows *= 2) {
+            segue_session_opts o = SEGUE_INIT(segue_session_opts);
+            segue_session *s = NULL;
+            o.context = 4096;
+            o.no_store = 1;
+            OK(segue_session_open(&s, p.engine, &o, &err));
+            OK(segue_session_append(s, text, keys, &err));
+            OK(segue_session_prefill(s, 0, NULL, &err));
+            OK(segue_session_append(s, text, rows, &err));
+            OK(segue_session_prefill(s, 0, NULL, &err));
+            segue_session_close(s);
+            assert_true(counters(&p).loaded <= ANE_LOADED_MOST);
+        }
+    assert_true(counters(&p).loaded > 3);
+    close_place(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(filled_shapes_have_no_padding), cmocka_unit_test(no_fixed_shape_is_faster),
+        cmocka_unit_test(weights_are_shared),            cmocka_unit_test(budget_of_loaded_programs)};
+    return cmocka_run_group_tests(tests, open_models, close_models);
+}
