@@ -147,8 +147,8 @@ static int run_verb(const struct args *args, const struct sg_mil_folder *folder,
     if (!args_has(args, "out")) return wrong(&err, "run", "run DIR --in T.safetensors --out T.safetensors");
     if (run_files(args, folder, profile, &c, &evaluate_ns, &err)) return out_error(&err, EXIT_REFUSED);
     if (args_has(args, "json")) return out_json_exit(counters_json(&c, evaluate_ns));
-    out_note("mil run: %llu dispatches on ane (software), %.3f ms simulated",
-             (unsigned long long)c.dispatches, (double)c.simulated_ns / 1e6);
+    out_note("mil run: %llu dispatch%s on ane (software), %.3f ms simulated with compiling and loading",
+             (unsigned long long)c.dispatches, c.dispatches == 1 ? "" : "es", (double)c.simulated_ns / 1e6);
     return EXIT_DONE;
 }
 

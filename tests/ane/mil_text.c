@@ -92,6 +92,48 @@ static void numbers_are_exact(void **state)
     }
 }
 
+/* The list of the issue, by name. Blobs: weight_blob.c; a damaged cache: keep.c, program_cache.py; chip files: npu_rules.c. */
+static void bad_input_by_name(void **state)
+{
+    static const char deep[] = "tensor<fp16, [1, 32, 1, 32]> z = relu(x = (((((((((((((((((((((((((((((((((a)))))))))))))))))))))))))))))))));";
+    const struct { const char *name, *body, *word; } bad[] = {
+        {"unbalanced: a bracket is not closed", "tensor<fp16, [1, 32, 1, 32]> z = relu(x = a;", "\")\""},
+        {"unbalanced: a bracket too many", "tensor<fp16, [1, 32, 1, 32]> z = relu(x = a));", "\";\""},
+        {"unbalanced: a block is closed too early", "} -> (a);\n} }", "the end"},
+        {"unbalanced: a shape", "tensor<fp16, [1, 32, 1, 32> z = relu(x = a);", "\"]\""},
+        {"unbalanced: text", "string z = const()[val = string(\"abc];", "not closed"},
+        {"nested lists", deep, "where"},
+        {"cyclic: itself", "tensor<fp16, [1, 32, 1, 32]> z = relu(x = z);", "not defined above"},
+        {"cyclic: each other", "tensor<fp16, [1, 32, 1, 32]> y = relu(x = z);\ntensor<fp16, [1, 32, 1, 32]> z = relu(x = y);", "not defined above"},
+        {"forward reference", "tensor<fp16, [1, 32, 1, 32]> z = relu(x = y);\ntensor<fp16, [1, 32, 1, 32]> y = relu(x = a);", "not defined above"},
+        {"a shape whose product overflows 64 bits", "tensor<fp16, [2147483647, 2147483647, 2147483647, 2147483647]> z = const()[val = tensor<fp16, [2147483647, 2147483647, 2147483647, 2147483647]>(1)];", "2^40"},
+        {"a dimension beyond 32 bits", "tensor<fp16, [18446744073709551617]> z = relu(x = a);", "dimension"},
+        {"a negative dimension", "tensor<fp16, [-1, 32]> z = relu(x = a);", "dimension"},
+        {"path escape: up", "tensor<fp16, [4]> z = const()[val = tensor<fp16, [4]>(BLOBFILE(path = string(\"@model_path/../w.bin\"), offset = uint64(64)))];", "leaves"},
+        {"path escape: up later", "tensor<fp16, [4]> z = const()[val = tensor<fp16, [4]>(BLOBFILE(path = string(\"@model_path/a/../../w\"), offset = uint64(64)))];", "leaves"},
+        {"path escape: absolute", "tensor<fp16, [4]> z = const()[val = tensor<fp16, [4]>(BLOBFILE(path = string(\"/etc/passwd\"), offset = uint64(64)))];", "begin with"},
+        {"path escape: absolute inside", "tensor<fp16, [4]> z = const()[val = tensor<fp16, [4]>(BLOBFILE(path = string(\"@model_path//etc/passwd\"), offset = uint64(64)))];", "leaves"},
+        {"an offset that is negative", "tensor<fp16, [4]> z = const()[val = tensor<fp16, [4]>(BLOBFILE(path = string(\"@model_path/w\"), offset = uint64(-64)))];", "offset"},
+        {"an offset beyond 64 bits", "tensor<fp16, [4]> z = const()[val = tensor<fp16, [4]>(BLOBFILE(path = string(\"@model_path/w\"), offset = uint64(18446744073709551680)))];", "offset"},
+        {"odd literal: infinite", "fp16 z = const()[val = fp16(1e99999)];", "not a number"},
+        {"odd literal: hexadecimal without digits", "fp16 z = const()[val = fp16(0x)];", "not a number"},
+        {"odd literal: two signs", "fp16 z = const()[val = fp16(--1)];", ""},
+        {"odd literal: a fraction where a whole number belongs", "int32 z = const()[val = int32(0.5)];", "not a value of int32"},
+        {"odd literal: beyond its type", "uint8 z = const()[val = uint8(256)];", "not a value of uint8"},
+        {"odd literal: text for a number", "fp16 z = const()[val = fp16(\"1\")];", "number"},
+        {"odd literal: a value without a type", "tensor<fp16, [1, 32, 1, 32]> z = relu(x = 1.0);", ""},
+        {"odd literal: a type in a list", "tensor<fp16, [2]> z = const()[val = tensor<fp16, [2]>([fp16(1), fp16(2)])];", "number"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct sg_mil_fault f = {0};
+        char *text = with_body(bad[i].body);
+        if (read(text, &f)) fail_msg("%s: accepted: %s", bad[i].name, bad[i].body);
+        if (!f.line || !f.column || !f.text[0] || !strstr(f.text, bad[i].word)) fail_msg("%s: %u:%u: %s", bad[i].name, f.line, f.column, f.text);
+        test_free(text);
+    }
+}
+
 static void refusals_have_places(void **state)
 {
     const struct { const char *body; uint32_t line, column, constraint; const char *word; } bad[] = {
@@ -250,7 +292,7 @@ static void builder_makes_what_the_reader_reads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(samples_read_check_and_print), cmocka_unit_test(numbers_are_exact), cmocka_unit_test(refusals_have_places),
+        cmocka_unit_test(samples_read_check_and_print), cmocka_unit_test(numbers_are_exact), cmocka_unit_test(bad_input_by_name), cmocka_unit_test(refusals_have_places),
         cmocka_unit_test(types_are_held), cmocka_unit_test(long_and_cut_texts), cmocka_unit_test(named_constants_differ), cmocka_unit_test(builder_makes_what_the_reader_reads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -270,7 +270,8 @@ static void profiles_and_chip_files(void **state)
     const char *good = "name M9 # spec\nane_row_bytes 128 bytes # probe\nane_exp_limit 11.5 1 # probe\n  ane_dispatch_us 0x1p7 us\n";
     const struct { const char *text, *word; } bad[] = {
         {"ane_rows 1", "not known"}, {"x 1\nane_row_bytes many", "line 2"}, {"ane_row_bytes -4", "whole number"}, {"ane_tflops nan", "from"},
-        {"ane_compiles 1e300", "from"}, {"ane_outputs 1.5", "whole"}, {"ane_channels", "number"}};
+        {"ane_compiles 1e300", "from"}, {"ane_loads 0", "from"}, {"ane_dispatch_us -1", "from"}, {"ane_tflops = 3", "number"}, {"\x01\x7f\x45LF", "0x01"},
+        {"name x\nane_sram_bytes 0x", "line 2"}, {"# \x1b[2J", "0x1b"}, {"ane_ 3", "not known"}, {"ane_outputs 1.5", "whole"}, {"ane_channels", "number"}};
     (void)state;
     assert_int_equal(sg_ane_profile_named(&p, "h16", NULL), SEGUE_OK);
     assert_string_equal(p.name, "m4");

@@ -60,11 +60,22 @@ with tempfile.TemporaryDirectory() as tmp:
         hold(f"{unit}: dispatches {dispatches}", len({d for d, _ in dispatches}) == 1 and dispatches[0][0] > 0 and dispatches[0][1] == dispatches[-1][1])
         hold(f"{unit}: compiles {compiles}", compiles[0] > 0 and not any(compiles[1:]))
     text, base = os.path.join(tmp, "text"), os.path.join(tmp, "base")
-    open(text, "w").write("".join(texts)[:17000])
+    open(text, "w").write("".join(texts)[:14000])
     common = ["eval", "-f", text, "-c", "512", "--json"]
     tokens = run(*common, "--unit", "ref", "--kl-out", base)["tokens"]
     hold(f"{tokens} positions", tokens >= POSITIONS)
     for unit, _ in UNITS[:1]:
         r = run(*common, "--unit", unit, "--kl-base", base)
         hold(f"{unit}: kl_mean {r['kl_mean']:.3g} (bound {KL}), same_top {100 * r['same_top']:.2f} %", r["kl_mean"] <= KL and r["same_top"] >= TOP)
+    # The worked example of docs/ANE.md, from the model to programs that run.
+    ids, folder, rows, out = ",".join(map(str, prompts[0][:20])), *(os.path.join(tmp, n) for n in ("programs", "rows.safetensors", "out.safetensors"))
+    examples, model = os.path.join(source, "docs", "examples"), run("inspect", "--json")["path"]
+    run("mil", "emit", "-o", folder, "--rows", "32")
+    run("mil", "check", folder, "--profile", "m1")
+    env = dict(os.environ, SEGUE_COMMAND=os.path.abspath(segue))
+    for args in (("mil_rows.py", model, ids, rows), ("mil_ports.py", folder, rows, out), ("mil_rows.py", model, out)):
+        r = subprocess.run([sys.executable, os.path.join(examples, args[0]), *args[1:]], capture_output=True, text=True, env=env)
+        if r.returncode: sys.exit(f"ane_default: {args}: {r.stderr}")
+    best = run("run", "--ids", ids, "-n", "1", "--greedy", "--unit", "ref", "--json", "-q")["ids"][0]
+    hold(f"worked example: token {r.stdout.strip()}, ref's is {best}", r.stdout.strip() == str(best))
 sys.exit(1 if failed else 0)

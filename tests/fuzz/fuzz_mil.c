@@ -20,7 +20,8 @@ static void run(const struct sg_ane_profile *profile, const char *text, size_t n
     struct sg_npu_opts o = {.profile = *profile, .faithful = 1, .threads = 1};
     o.profile.row_bytes = 2; /* the rules of borders were held; here odd shapes are worth more */
     o.profile.channels = 1;
-    struct sg_ane_source s = {.name = "fuzz", .text = text, .text_bytes = n};
+    const struct sg_ane_file blob = {"w", (const uint8_t *)text, n}; /* the text's own bytes: records where none are */
+    struct sg_ane_source s = {.name = "fuzz", .text = text, .text_bytes = n, .files = &blob, .files_n = 1};
     struct sg_ane_surface *in[8] = {NULL}, *out[8] = {NULL};
     const struct sg_ane_port *in_ports, *out_ports;
     struct sg_ane_device *d;
@@ -36,6 +37,7 @@ static void run(const struct sg_ane_profile *profile, const char *text, size_t n
             for (uint32_t i = 0; i < out_n; i++)
                 good &= !ops->surface_new(d, out_ports[i].surface_bytes, &out[i], NULL);
             if (good) ops->evaluate(p, 0, in, out, NULL);
+            if (good && !ops->reload(p, &blob, 1, NULL)) ops->evaluate(p, 0, in, out, NULL);
         }
         for (int i = 0; i < 8; i++) {
             ops->surface_free(in[i]);

@@ -151,8 +151,9 @@ static uint32_t whole_list(struct sg_mil_parser *p, int64_t *out, int unknown, c
             break;
         }
         struct sg_mil_word at = p->word;
-        int64_t v = unknown && sg_mil_mark_if(p, '?') ? SG_MIL_UNKNOWN : whole_number(p, what);
-        if (v < SG_MIL_UNKNOWN || v > INT32_MAX)
+        int open = unknown && sg_mil_mark_if(p, '?');
+        int64_t v = open ? SG_MIL_UNKNOWN : whole_number(p, what);
+        if ((v < 0 && !open) || v > INT32_MAX)
             sg_mil_refuse(p, &at, 27, "a dimension of %lld; at most 65536 compiles", (long long)v);
         out[n++] = v;
         if (!sg_mil_mark_if(p, ',')) break;

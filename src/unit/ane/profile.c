@@ -313,6 +313,10 @@ segue_status sg_ane_profile_read(struct sg_ane_profile *p, const char *text, siz
     for (const char *s = text, *end = text + n; s < end; number++) {
         const char *stop = memchr(s, '\n', (size_t)(end - s));
         size_t len = (size_t)((stop ? stop : end) - s);
+        for (size_t i = 0; i < len; i++)
+            if (((unsigned char)s[i] < 0x20 && s[i] != '\t' && s[i] != '\r') || s[i] == 0x7f)
+                return sg_fail(err, SEGUE_EFORMAT, "chip file: %.80s: line %u: byte 0x%02x is no text; give lines `key value`",
+                               name, number, (unsigned char)s[i]);
         const char *comment = memchr(s, '#', len);
         SG_TRY(read_line(&changed, s, comment ? (size_t)(comment - s) : len, number, name, err));
         s += len + 1;
