@@ -8,6 +8,7 @@
  *   - 3e-2: weights in blocks, on units other than ref: activations may be rounded to int8 per block of 32,
  *     whose step is 1/254 of the block's largest number; with outliers that is a few per cent of a sum
  *   - 1e-2, 3e-2 for recurrences: units that round every number to fp16
+ *   - 2e-3, 1e-2: attention whose factors a unit may round to fp16 or bf16, as K and V are
  *   - 2e-2: K and V in q8: a unit may place blocks and round halves its own way, half a step of 1/127
  * SPDX-License-Identifier: MIT */
 #include <math.h>
@@ -191,6 +192,26 @@ static int32_t make_attend(struct maker *m)
     return sg_attend(&m->b, at(m, q), at(m, k), at(m, v), p, at(m, gate));
 }
 
+/* Heads as models have them, K and V in 16 bits: units may take many rows on tensor cores. Factors of 16 bits: 8 of the bits
+ * of q, of K and V as they are stored, of weights. */
+static int32_t make_attend_wide(struct maker *m)
+{
+    struct sg_attend p = {.kv_heads = between(m, 1, 2), .d = 64u << m->index % 3};
+    p.dv = p.d;
+    p.heads = p.kv_heads * between(m, 1, 3);
+    p.scale = 1 / sqrtf((float)p.d);
+    p.window = m->index % 4 == 3 ? between(m, 1, 150) : 0;
+    p.softcap = m->index % 4 == 2 ? 3 : 0;
+    struct sg_operand q = reserve(m, p.heads * p.d), k = reserve(m, p.kv_heads * p.d), v = reserve(m, p.kv_heads * p.d);
+    struct sg_operand gate = maybe_reserve(m, p.heads * p.d);
+    input(m, 0);
+    p.sinks = maybe_vector(m, p.heads, 0, 1, "sinks");
+    m->w->kv = m->index % 2 ? SG_BF16 : SG_F16;
+    m->w->tolerance = 1e-5;
+    m->block_tolerance = m->index % 2 ? 1e-2 : 2e-3;
+    return sg_attend(&m->b, at(m, q), at(m, k), at(m, v), p, at(m, gate));
+}
+
 static int32_t make_conv(struct maker *m)
 {
     struct sg_conv p = {.taps = between(m, 1, 5), .act = random_act(m)};
@@ -331,7 +352,7 @@ static const struct kind {
     {"act", make_act, 0, 18, 9, 2},          {"add", make_add, 0, 4, 2, 4},
     {"scale", make_scale, 0, 6, 3, 4},       {"route", make_route, 0, 10, 4, 1},
     {"experts", make_experts, 1, 3, 1, 1},   {"rows", make_rows, 0, 4, 2, 4},
-    {"deltawide", make_delta_wide, 0, 6, 3, 1},
+    {"deltawide", make_delta_wide, 0, 6, 3, 1}, {"attendwide", make_attend_wide, 0, 12, 4, 1},
 };
 
 /* --- runs and data --- */

@@ -50,7 +50,8 @@ struct cu_kernels {
     cu_fn stream[CK_KINDS][4]; /* for 1, 2, 4, 8 pieces a lane; NULL: none */
     cu_fn attend_part[4], attend_many[4];
     cu_fn batch[2][2][2]; /* fp16, bf16; 16, 32 rows of weights a block; 8, 16 rows of x */
-    cu_fn flash[2][3]; /* fp16, bf16; heads of 64, 128, 256; NULL: none */
+    cu_fn flash[2][3]; /* fp16, bf16; heads of 64, 128, 256 */
+    cu_fn wgflash[2][3]; /* the same on Hopper; NULL elsewhere */
 };
 
 /* X(name in this file, NVML's symbol, arguments) */
@@ -170,6 +171,8 @@ struct cu_step {
     const struct sg_op *glu;   /* product: what is done with both */
     const struct sg_op *after; /* product: activation or convolution of part after_part, which nothing else reads */
     uint32_t after_part;
+    const struct sg_op *delta; /* product with a convolution behind it: the delta rule that alone reads it, ... */
+    const struct sg_op *conv;  /* ... whose own step this is: in chunks it takes the convolution on the way */
     int for_next; /* product with glu: only the next step reads it, and takes it narrowed to the same 16 bits */
     const struct sg_op *q_norm, *k_norm, *q_rope, *k_rope, *attend; /* prepare */
 };
@@ -390,6 +393,10 @@ segue_status cu_issue(struct cu_pass *p, const struct cu_step *s);
 /* The best of each wanted row, and with advance the step to the next token. */
 segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops_n);
 segue_status cu_product(struct cu_pass *p, const struct cu_step *s); /* cuproduct.c */
+/* cudelta.c. conv: the convolution before the delta rule, or NULL when it was done; convolves: the rule will do it itself. */
+segue_status cu_conv(struct cu_pass *p, const struct sg_op *op);
+segue_status cu_delta(struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv);
+int cu_delta_convolves(const struct cu_pass *p, const struct sg_op *delta, const struct sg_op *conv);
 /* custream.c: one row, when the shapes allow it: 1 and a whole argument, ready to launch. `g` is filled but for split. */
 struct cu_streamed {
     struct ck_stream a;

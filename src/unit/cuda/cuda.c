@@ -213,6 +213,12 @@ static segue_status find_families(struct sg_unit *u, segue_error *err)
                 &u->d,
                 u->d.function_set(u->k.flash[s][w], CU_FN_MAX_DYNAMIC_SHARED, 128 * ((64 << w) + 8) * 2),
                 "open unit", err));
+            if (u->major != 9) continue;
+            snprintf(name, sizeof name, "wgflash_%s_%d", storages[s + 1], 64 << w);
+            SG_TRY(find_kernel(u, "k_wgflash", name, &u->k.wgflash[s][w], err));
+            SG_TRY(cu_check(&u->d,
+                            u->d.function_set(u->k.wgflash[s][w], CU_FN_MAX_DYNAMIC_SHARED, 384 * (64 << w) * 2 + 1024),
+                            "open unit", err));
         }
     return SEGUE_OK;
 }

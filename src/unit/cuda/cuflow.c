@@ -7,7 +7,7 @@
 static uint32_t slots_of(const struct cu_step *s, uint32_t *out)
 {
     const struct sg_op *op = s->kind == CU_STEP_PREPARE ? s->attend : s->kind == CU_STEP_OP ? s->op : s->after;
-    if (!op) return 0;
+    if (!op || s->delta) return 0; /* the delta rule may do the convolution: its memory is there behind it */
     switch (op->code) {
     case SG_OP_ATTEND:
         out[0] = op->u.attend.slot_k;
@@ -18,7 +18,8 @@ static uint32_t slots_of(const struct cu_step *s, uint32_t *out)
         return 1;
     case SG_OP_DELTA:
         out[0] = op->u.delta.slot;
-        return 1;
+        if (s->conv) out[1] = s->conv->u.conv.slot;
+        return s->conv ? 2 : 1;
     default:
         return 0;
     }

@@ -204,84 +204,6 @@ static segue_status do_experts(struct cu_pass *p, const struct sg_op *op)
 
 /* --- ops with a memory --- */
 
-static segue_status do_conv(struct cu_pass *p, const struct sg_op *op)
-{
-    const struct sg_conv *c = &op->u.conv;
-    const struct cu_kernels *k = &p->program->base.unit->k;
-    struct ck_conv a = {.pass = cu_kernel_pass(p),
-                        .x = cu_view_of(p, &op->in[0]),
-                        .y = out_of(p, op),
-                        .weight = vector(p, &c->weight),
-                        .bias = vector(p, &c->bias),
-                        .taps = c->taps,
-                        .act = c->act,
-                        .slot = (uint32_t)c->slot,
-                        .rows = rows_of(p, op)};
-    if (a.rows <= CU_FEW && a.taps <= CU_STEP_TAPS)
-        return cu_launch(p, k->conv_step, pieces(a.x.width, 128), p->spans_n, 1, 128, 0, &a);
-    if (a.taps <= CU_STEP_TAPS && p->spans_n == 1)
-        SG_TRY(cu_launch(p, k->conv_tiles, pieces(a.rows, 16), pieces(a.x.width, 128), 1, 128, 0, &a));
-    else
-        SG_TRY(cu_launch(p, k->conv_many, a.rows, pieces(a.x.width, 256), 1, 256, 0, &a));
-    return cu_launch(p, k->conv_keep, pieces(a.x.width, 128), p->spans_n, 1, 128, 0, &a);
-}
-
-static int chunks_fit(const struct cu_pass *p, const struct ck_delta *a)
-{
-    return p->program->base.unit->shared_max >= CK_CHUNK_CARRY_BYTES && p->spans_n == 1 && a->rows > CU_EXACT &&
-           a->dk == 128 && a->dv % CK_CHUNK_COLUMNS == 0 && a->l2_eps > 0 && cu_in_fours(&a->in[0]) &&
-           cu_in_fours(&a->in[1]) && cu_in_fours(&a->in[2]) && cu_in_fours(&a->y);
-}
-
-/* Chunks of 64 rows on the tensor cores (k_chunk.cu). */
-static segue_status delta_chunks(struct cu_pass *p, struct ck_delta *a)
-{
-    const struct cu_kernels *k = &p->program->base.unit->k;
-    uint32_t chunks = pieces(a->rows, CK_CHUNK_ROWS);
-    size_t square = (size_t)CK_CHUNK_ROWS * CK_CHUNK_ROWS * 4, qk = (size_t)chunks * a->k_heads * 2 * square,
-           tp = (size_t)chunks * a->v_heads * square;
-    SG_TRY(need(p, &p->lane->scratch, &p->lane->scratch_n,
-                (qk + tp) * sizeof(uint16_t) + (size_t)chunks * a->v_heads * 3 * CK_CHUNK_ROWS * sizeof(float)));
-    a->chunk_qk = (uint16_t *)(uintptr_t)p->lane->scratch;
-    a->chunk_tp = a->chunk_qk + qk;
-    a->chunk_numbers = (float *)(void *)(a->chunk_tp + tp);
-    SG_TRY(cu_launch(p, k->chunk_local, chunks, a->v_heads, 1, CK_CHUNK_THREADS, CK_CHUNK_LOCAL_BYTES, a));
-    return cu_launch(p, k->chunk_carry, a->v_heads * (a->dv / CK_CHUNK_COLUMNS), 1, 1, CK_CHUNK_THREADS,
-                     CK_CHUNK_CARRY_BYTES, a);
-}
-
-static segue_status do_delta(struct cu_pass *p, const struct sg_op *op)
-{
-    const struct sg_delta *d = &op->u.delta;
-    const struct cu_kernels *k = &p->program->base.unit->k;
-    struct ck_delta a = {.pass = cu_kernel_pass(p),
-                         .y = out_of(p, op),
-                         .decay = vector(p, &d->decay),
-                         .dt = vector(p, &d->dt),
-                         .k_heads = d->k_heads,
-                         .v_heads = d->v_heads,
-                         .dk = d->dk,
-                         .dv = d->dv,
-                         .is_log = d->decay_is_log,
-                         .slot = (uint32_t)d->slot,
-                         .rows = rows_of(p, op),
-                         .l2_eps = d->l2_eps};
-    for (int i = 0; i < 5; i++) a.in[i] = cu_view_of(p, &op->in[i]);
-    if (chunks_fit(p, &a)) return delta_chunks(p, &a);
-    uint32_t units = d->v_heads * pieces(d->dv, CK_DELTA_COLUMNS);
-    size_t ready = (size_t)a.rows * d->k_heads * 2 * d->dk;
-    if (a.rows > CU_FEW && ready % 4 == 0) {
-        SG_TRY(need(p, &p->lane->scratch, &p->lane->scratch_n,
-                    (ready + (size_t)a.rows * d->v_heads * CK_DELTA_NUMBERS) * sizeof(float)));
-        a.ready = address(p->lane->scratch);
-        SG_TRY(cu_launch(p, d->dk <= 128 ? k->delta_ready_4 : k->delta_ready_8, a.rows, pieces(d->v_heads, 4),
-                         1, 128, 0, &a));
-        if (d->dk == 128 && d->dv % CK_DELTA_TILED == 0)
-            return cu_launch(p, k->delta_tiles_4, d->v_heads * (d->dv / CK_DELTA_TILED), p->spans_n, 1, 128, 0, &a);
-    }
-    return cu_launch(p, d->dk <= 128 ? k->delta_4 : k->delta_8, pieces(units, 4), p->spans_n, 1, 128, 0, &a);
-}
-
 static segue_status do_prepare(struct cu_pass *p, const struct cu_step *s)
 {
     const struct sg_attend *a = &s->attend->u.attend;
@@ -352,8 +274,11 @@ static segue_status do_attend(struct cu_pass *p, const struct sg_op *op)
                              .softcap = a->softcap};
     size_t shared = (size_t)CK_GROUP_HEADS * a->d * sizeof(float);
     int width = a->d == 64 ? 0 : a->d == 128 ? 1 : a->d == 256 ? 2 : -1;
-    if (args.rows > CU_EXACT && width >= 0 && a->d == a->dv &&
-        (storage == CK_KV_F16 || storage == CK_KV_BF16))
+    int is_flash = args.rows > CU_EXACT && width >= 0 && a->d == a->dv && (storage == CK_KV_F16 || storage == CK_KV_BF16);
+    if (is_flash && k->wgflash[0][width] && cu_in_fours(&args.q) && cu_in_fours(&args.gate) && cu_in_fours(&args.y))
+        return cu_launch(p, k->wgflash[storage == CK_KV_BF16][width], pieces(args.rows, 128), a->heads, 1,
+                         CK_WGFLASH_THREADS, (size_t)384 * a->d * 2 + 1024, &args);
+    if (is_flash)
         return cu_launch(p, k->flash[storage == CK_KV_BF16][width], pieces(args.rows, 64), a->heads, 1, 128,
                          (size_t)128 * (a->d + 8) * 2, &args);
     if (args.rows > CU_FEW)
@@ -382,9 +307,9 @@ static segue_status do_op(struct cu_pass *p, const struct sg_op *op)
         SG_TRY(do_append(p, op));
         return do_attend(p, op);
     case SG_OP_CONV:
-        return do_conv(p, op);
+        return cu_conv(p, op);
     case SG_OP_DELTA:
-        return do_delta(p, op);
+        return cu_delta(p, op, NULL);
     case SG_OP_GLU:
         return do_map(p, op, k->glu);
     case SG_OP_ACT:
@@ -411,7 +336,7 @@ segue_status cu_issue(struct cu_pass *p, const struct cu_step *s)
         SG_TRY(do_prepare(p, s));
         return do_attend(p, s->attend);
     }
-    return do_op(p, s->op);
+    return s->conv ? cu_delta(p, s->op, s->conv) : do_op(p, s->op);
 }
 
 segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops_n)

@@ -398,7 +398,7 @@ segue_status cu_product(struct cu_pass *p, const struct cu_step *s)
     int exact = rows <= CU_EXACT || weight(p, s->parts[0])->w.kind == CK_F32;
     int whole = 0;
     SG_TRY(exact ? product_few(p, s, rows, &whole) : product_many(p, s, rows));
-    if (s->after && !whole) {
+    if (s->after && !whole && !(s->delta && cu_delta_convolves(p, s->delta, s->after))) {
         struct cu_step apart = {.kind = CU_STEP_OP, .op = s->after};
         SG_TRY(cu_issue(p, &apart));
     }

@@ -260,16 +260,38 @@ static void find_for_next(const struct plan *f)
     }
 }
 
-/* --- places --- */
-
-static uint32_t width_of(const struct plan *f, int32_t value) { return f->g->values[value].width; }
-
 static int is_output(const struct plan *f, int32_t value)
 {
     for (uint32_t i = 0; i < f->g->outputs_n; i++)
         if (f->g->outputs[i].value == value) return 1;
     return 0;
 }
+
+/* The delta rule that alone reads a convolution, as q, k and v: what is before the convolution stays until then. */
+static void find_delta(struct plan *f, struct cu_step *s)
+{
+    const struct sg_op *conv = s->after;
+    for (uint32_t i = 0; i < f->p->fused_n; i++) {
+        struct cu_step *d = &f->p->fused[i];
+        if (d->kind != CU_STEP_OP || d->op->code != SG_OP_DELTA || is_output(f, conv->out)) continue;
+        if (d->op->in[0].value != conv->out || d->op->in[1].value != conv->out || d->op->in[2].value != conv->out ||
+            f->readers[conv->out] != 3)
+            continue;
+        d->conv = conv;
+        s->delta = d->op;
+        touch(f, conv->in[0].value, index_of(f, d->op));
+    }
+}
+
+static void find_deltas(struct plan *f)
+{
+    for (uint32_t i = 0; i < f->p->fused_n; i++)
+        if (f->p->fused[i].after && f->p->fused[i].after->code == SG_OP_CONV) find_delta(f, &f->p->fused[i]);
+}
+
+/* --- places --- */
+
+static uint32_t width_of(const struct plan *f, int32_t value) { return f->g->values[value].width; }
 
 /* What the parts of a product make lies side by side, so that one product of many rows can write it all (cuproduct.c): the
  * first part's piece has room for all of them and lives as long as any. */
@@ -352,6 +374,7 @@ segue_status cu_fuse(struct sg_program *p, segue_error *err)
         find_lives(&f);
         find_steps(&f);
         find_for_next(&f);
+        find_deltas(&f);
         find_places(&f);
     }
     sg_arena_free(&arena);

@@ -4,7 +4,7 @@
  *   R = beta (V - e^c K S),  D = T R,  O = e^c Q S + P D,  S <- e^c_last S + K^T (e^(c_last - c) D)    chunk_carry
  * chunk_local works on all chunks at once, a block each; chunk_carry goes through them in order, a block for COLUMNS columns
  * of a head's S, which stays in registers in fp32. Every factor is two bf16 numbers (rounded, and the rest), every product
- * three tensor-core products: what is dropped is 2^-16 of a factor. T is found by substitution in fp32.
+ * three tensor-core products: what is dropped is 2^-16 of a factor. T is found in fp32, by blocks of 16, 32, 64.
  *
  * chunk_carry reads 96 KB a chunk (K and Q 32 each, T and P 16 each), mostly from the second-level cache, while it works on
  * the chunk before: 64 blocks move 6 MB a chunk, about 1.2 us, and 1,392 products of 16 x 8 x 16 take a multiprocessor about
@@ -83,88 +83,195 @@ __device__ __forceinline__ void sum_decays(const ck_delta &a, local_room &room, 
                                            float *numbers)
 {
     uint32_t lane = threadIdx.x & 31;
-    float rate = a.is_log ? -expf(a.decay[h]) : a.decay[h], dt = a.dt[h], c[2], before = 0;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        uint32_t r = lane + 32 * i, t = t0 + r;
+    float rate = a.is_log ? -expf(a.decay[h]) : a.decay[h], dt = a.dt[h], before = 0;
+#pragma unroll 1
+    for (uint32_t r = lane; r < N; r += 32) {
+        uint32_t t = t0 + r;
         bool is_row = r < rows;
-        c[i] = is_row ? rate * softplus(a.in[3].p[(size_t)t * a.in[3].stride + h] + dt) : 0;
-        room.beta[r] = is_row ? sigmoid(a.in[4].p[(size_t)t * a.in[4].stride + h]) : 0;
+        float c = is_row ? rate * softplus(a.in[3].p[(size_t)t * a.in[3].stride + h] + dt) : 0;
+        float beta = is_row ? sigmoid(a.in[4].p[(size_t)t * a.in[4].stride + h]) : 0;
 #pragma unroll
         for (int m = 1; m < 32; m *= 2) {
-            float other = __shfl_up_sync(0xffffffffu, c[i], m);
-            if (lane >= m) c[i] += other;
+            float other = __shfl_up_sync(0xffffffffu, c, m);
+            if (lane >= m) c += other;
         }
-        c[i] += before;
-        before = __shfl_sync(0xffffffffu, c[i], 31);
+        c += before;
+        before = __shfl_sync(0xffffffffu, c, 31);
+        room.c[r] = c;
+        room.beta[r] = numbers[N + r] = beta;
     }
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        uint32_t r = lane + 32 * i;
-        room.c[r] = c[i];
-        numbers[r] = expf(c[i]);
-        numbers[N + r] = room.beta[r];
-        numbers[2 * N + r] = expf(before - c[i]);
+    for (uint32_t r = lane; r < N; r += 32) {
+        numbers[r] = expf(room.c[r]);
+        numbers[2 * N + r] = expf(before - room.c[r]);
     }
 }
 
-/* q and k of the chunk, normalised, into shared memory; a warp takes 8 rows. keep: to where chunk_carry reads them, or NULL. */
-__device__ __forceinline__ void bring_rows(const ck_delta &a, local_room &room, uint32_t t0, uint32_t rows, uint32_t key,
-                                           uint16_t *keep)
+enum { EACH = N / (THREADS / 32) }; /* rows of a warp */
+
+/* Four columns of a warp's rows, those behind the last as zeros. */
+__device__ __forceinline__ void bring_plain(const ck_view &x, uint32_t col, uint32_t t0, uint32_t rows, float4 (&out)[EACH])
 {
-    enum { EACH = N / (THREADS / 32) };
+    uint32_t first = (threadIdx.x >> 5) * EACH;
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        out[i] = first + i < rows ? four_at(x.p + (size_t)(t0 + first + i) * x.stride, col) : make_float4(0, 0, 0, 0);
+}
+
+/* The same behind the convolution and SiLU; rows before the span's first come from its memory. */
+__device__ __forceinline__ void bring_convolved(const ck_delta &a, int which, uint32_t col, uint32_t t0, uint32_t rows,
+                                                float4 (&out)[EACH])
+{
+    enum { PAST = CK_CHUNK_TAPS - 1 };
+    const ck_view &x = a.in[which];
+    uint32_t first = t0 + (threadIdx.x >> 5) * EACH, channel = a.conv.at[which] + col, past = a.conv.taps - 1;
+    const float *memory = static_cast<const float *>(a.pass.slots[a.conv.slot]) + channel;
+    float4 raw[EACH + PAST], w[CK_CHUNK_TAPS];
+#pragma unroll
+    for (int i = 0; i < EACH + PAST; i++) {
+        int t = (int)first + i - PAST;
+        raw[i] = make_float4(0, 0, 0, 0);
+        if (t >= 0 && t < (int)(t0 + rows)) raw[i] = four_at(x.p + (size_t)t * x.stride, col);
+        if (t < 0 && t + (int)past >= 0) raw[i] = four_at(memory + (size_t)(t + (int)past) * a.conv.width, 0);
+    }
+#pragma unroll
+    for (int m = 0; m < CK_CHUNK_TAPS; m++) { /* m rows back */
+        const float *p = a.conv.weight + (size_t)channel * a.conv.taps + past - m;
+        w[m] = make_float4(0, 0, 0, 0);
+        if (m <= past) w[m] = make_float4(p[0], p[a.conv.taps], p[2 * a.conv.taps], p[3 * a.conv.taps]);
+    }
+    float4 bias = a.conv.bias ? four_at(a.conv.bias, channel) : make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        float4 sum = bias;
+#pragma unroll
+        for (int m = PAST; m >= 0; m--) {
+            const float4 v = raw[i + PAST - m];
+            sum.x += w[m].x * v.x, sum.y += w[m].y * v.y, sum.z += w[m].z * v.z, sum.w += w[m].w * v.w;
+        }
+        sum = make_float4(sum.x * sigmoid_short(sum.x), sum.y * sigmoid_short(sum.y), sum.z * sigmoid_short(sum.z),
+                          sum.w * sigmoid_short(sum.w));
+        out[i] = first + i < t0 + rows ? sum : make_float4(0, 0, 0, 0);
+    }
+}
+
+/* Rows scaled, each by its length where it has one and `scale`, in two parts: into shared memory, and when `keep` is given to
+ * where chunk_carry reads them. */
+__device__ __forceinline__ void put_rows(const float4 (&x)[EACH], float eps, float scale, uint16_t (&to)[2][N][WIDE],
+                                         uint16_t *keep)
+{
     uint32_t lane = threadIdx.x & 31, first = (threadIdx.x >> 5) * EACH;
-    float4 q[EACH], k[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         uint32_t r = first + i;
-        q[i] = k[i] = make_float4(0, 0, 0, 0);
-        if (r >= rows) continue;
-        q[i] = four_at(a.in[0].p + (size_t)(t0 + r) * a.in[0].stride + key, 4 * lane);
-        k[i] = four_at(a.in[1].p + (size_t)(t0 + r) * a.in[1].stride + key, 4 * lane);
-    }
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        uint32_t r = first + i;
-        float qq = warp_sum(q[i].x * q[i].x + q[i].y * q[i].y + q[i].z * q[i].z + q[i].w * q[i].w);
-        float kk = warp_sum(k[i].x * k[i].x + k[i].y * k[i].y + k[i].z * k[i].z + k[i].w * k[i].w);
-        float qs = rsqrtf((float)D), ks = 1;
-        if (a.l2_eps > 0) qs *= rsqrtf(qq + a.l2_eps), ks = rsqrtf(kk + a.l2_eps);
-        uint2 kh, kl, qh, ql;
-        split(k[i].x * ks, k[i].y * ks, kh.x, kl.x), split(k[i].z * ks, k[i].w * ks, kh.y, kl.y);
-        split(q[i].x * qs, q[i].y * qs, qh.x, ql.x), split(q[i].z * qs, q[i].w * qs, qh.y, ql.y);
-        *reinterpret_cast<uint2 *>(&room.k[0][r][4 * lane]) = kh;
-        *reinterpret_cast<uint2 *>(&room.k[1][r][4 * lane]) = kl;
-        *reinterpret_cast<uint2 *>(&room.q[0][r][4 * lane]) = qh;
-        *reinterpret_cast<uint2 *>(&room.q[1][r][4 * lane]) = ql;
+        float s = scale * rsqrtf(warp_sum(x[i].x * x[i].x + x[i].y * x[i].y + x[i].z * x[i].z + x[i].w * x[i].w) + eps);
+        uint2 high, low;
+        split(x[i].x * s, x[i].y * s, high.x, low.x), split(x[i].z * s, x[i].w * s, high.y, low.y);
+        *reinterpret_cast<uint2 *>(&to[0][r][4 * lane]) = high;
+        *reinterpret_cast<uint2 *>(&to[1][r][4 * lane]) = low;
         if (!keep) continue;
-        uint16_t *to = keep + r * D + 4 * lane;
-        *reinterpret_cast<uint2 *>(to) = kh;
-        *reinterpret_cast<uint2 *>(to + N * D) = kl;
-        *reinterpret_cast<uint2 *>(to + 2 * N * D) = qh;
-        *reinterpret_cast<uint2 *>(to + 3 * N * D) = ql;
+        *reinterpret_cast<uint2 *>(keep + r * D + 4 * lane) = high;
+        *reinterpret_cast<uint2 *>(keep + N * D + r * D + 4 * lane) = low;
     }
 }
 
-/* Column `threadIdx.x` of T, row after row, all in registers. */
-__device__ __forceinline__ void solve(const local_room &room, uint16_t *t_out)
+/* q and k of the chunk, normalised, into shared memory; a warp takes 8 rows. With a convolution before them v as well, to where
+ * chunk_carry reads it. */
+__device__ __forceinline__ void bring_rows(const ck_delta &a, local_room &room, uint32_t t0, uint32_t rows, uint32_t h,
+                                           uint16_t *keep, float *v)
 {
-    float t[N];
+    uint32_t lane = threadIdx.x & 31, key = h / (a.v_heads / a.k_heads) * D + 4 * lane;
+    float4 x[EACH];
+#pragma unroll 1
+    for (int i = 0; i < (a.conv.weight ? 3 : 2); i++) { /* the same code for all: it runs once and is waited for */
+        uint32_t col = i < 2 ? key : h * D + 4 * lane;
+        if (a.conv.weight)
+            bring_convolved(a, i, col, t0, rows, x);
+        else
+            bring_plain(a.in[i], col, t0, rows, x);
+        if (i < 2)
+            put_rows(x, a.l2_eps, i ? 1 : rsqrtf((float)D), i ? room.k : room.q, keep ? keep + (i ? 0 : 2 * N * D) : nullptr);
+        else
 #pragma unroll
-    for (int i = 0; i < N; i++) {
+            for (int r = 0; r < EACH; r++) *reinterpret_cast<float4 *>(v + ((threadIdx.x >> 5) * EACH + r) * D + 4 * lane) = x[r];
+    }
+}
+
+enum { EDGE = 16, ROW = N + 4 };
+typedef float square[N][ROW];
+
+/* The inverse of each EDGE x EDGE block on the diagonal of I + X, a warp each, a lane a column; the other lanes write the zeros
+ * beside the first block of two. */
+__device__ __forceinline__ void solve_blocks(const local_room &room, square &t)
+{
+    uint32_t warp = threadIdx.x >> 5, j = threadIdx.x & 31, base = warp * EDGE;
+    float column[EDGE];
+    if (warp >= N / EDGE) return;
+#pragma unroll
+    for (int i = 0; i < EDGE; i++) {
         float s[4] = {};
 #pragma unroll
         for (int m = 0; m < i; m += 4) {
-            float4 x = *reinterpret_cast<const float4 *>(&room.x[i][m]);
-            s[0] = fmaf(x.x, t[m], s[0]);
-            if (m + 1 < i) s[1] = fmaf(x.y, t[m + 1], s[1]);
-            if (m + 2 < i) s[2] = fmaf(x.z, t[m + 2], s[2]);
-            if (m + 3 < i) s[3] = fmaf(x.w, t[m + 3], s[3]);
+            float4 x = *reinterpret_cast<const float4 *>(&room.x[base + i][base + m]);
+            s[0] = fmaf(x.x, column[m], s[0]);
+            if (m + 1 < i) s[1] = fmaf(x.y, column[m + 1], s[1]);
+            if (m + 2 < i) s[2] = fmaf(x.z, column[m + 2], s[2]);
+            if (m + 3 < i) s[3] = fmaf(x.w, column[m + 3], s[3]);
         }
-        t[i] = (i == (int)threadIdx.x ? 1.0f : 0.0f) - ((s[0] + s[1]) + (s[2] + s[3]));
-        __nv_bfloat16 high = __float2bfloat16_rn(t[i]), low = __float2bfloat16_rn(t[i] - __bfloat162float(high));
-        t_out[i * N + threadIdx.x] = __bfloat16_as_ushort(high);
-        t_out[N * N + i * N + threadIdx.x] = __bfloat16_as_ushort(low);
+        column[i] = (i == (int)j ? 1.0f : 0.0f) - ((s[0] + s[1]) + (s[2] + s[3]));
+        if (j < EDGE)
+            t[base + i][base + j] = column[i];
+        else if (warp % 2 == 0)
+            t[base + i][base + j] = 0;
+    }
+}
+
+__device__ __forceinline__ float4 add_scaled(float4 sum, float x, float4 v)
+{
+    return make_float4(fmaf(x, v.x, sum.x), fmaf(x, v.y, sum.y), fmaf(x, v.z, sum.z), fmaf(x, v.w, sum.w));
+}
+
+/* Blocks of twice the width: below the diagonal - T2 X T1. */
+template <int W> __device__ __forceinline__ void merge_blocks(const local_room &room, square &t, square &y)
+{
+    enum { EACH = W * W / 4 }; /* threads of a block, four columns each */
+    uint32_t base = threadIdx.x / EACH * 2 * W, r = base + W + threadIdx.x % EACH / (W / 4), c = base + threadIdx.x % (W / 4) * 4;
+    bool works = base < N;
+    float4 sum = make_float4(0, 0, 0, 0);
+    if (works) {
+#pragma unroll 8
+        for (int m = 0; m < W; m++) sum = add_scaled(sum, room.x[r][base + m], *reinterpret_cast<const float4 *>(&t[base + m][c]));
+        *reinterpret_cast<float4 *>(&y[r][c]) = sum;
+    }
+    __syncthreads();
+    sum = make_float4(0, 0, 0, 0);
+    if (works) {
+#pragma unroll 8
+        for (int m = 0; m < W; m++)
+            sum = add_scaled(sum, -t[r][base + W + m], *reinterpret_cast<const float4 *>(&y[base + W + m][c]));
+        *reinterpret_cast<float4 *>(&t[r][c]) = sum;
+    }
+    __syncthreads();
+}
+
+/* T = (I + X)^-1 by blocks, and out in two parts; what lies above the blocks of the diagonal is not read again. */
+__device__ __forceinline__ void solve(local_room &room, uint16_t *t_out)
+{
+    square &t = *reinterpret_cast<square *>(room.q), &y = *reinterpret_cast<square *>(room.k);
+    static_assert(sizeof(square) <= sizeof room.q && sizeof(square) <= sizeof room.k, "T lies where q was");
+    solve_blocks(room, t);
+    __syncthreads();
+    merge_blocks<16>(room, t, y);
+    merge_blocks<32>(room, t, y);
+    uint32_t r = threadIdx.x / 4, c = threadIdx.x % 4 * EDGE;
+    if (c / EDGE > r / EDGE) return;
+    uint32_t high[EDGE / 2], low[EDGE / 2];
+#pragma unroll
+    for (int i = 0; i < EDGE / 2; i++) split(t[r][c + 2 * i], t[r][c + 2 * i + 1], high[i], low[i]);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint4 *to = reinterpret_cast<uint4 *>(t_out + r * N + c) + i;
+        *to = make_uint4(high[4 * i], high[4 * i + 1], high[4 * i + 2], high[4 * i + 3]);
+        *(to + N * N / 8) = make_uint4(low[4 * i], low[4 * i + 1], low[4 * i + 2], low[4 * i + 3]);
     }
 }
 
@@ -178,7 +285,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) chunk_local(const __gri
     uint32_t all = a.pass.head->from[1], t0 = c * N, rows = t0 >= all ? 0 : all - t0 < N ? all - t0 : N;
     uint16_t *qk = a.chunk_qk + ((size_t)c * a.k_heads + h / share) * 4 * N * D,
              *tp = a.chunk_tp + ((size_t)c * a.v_heads + h) * 4 * N * N;
-    bring_rows(a, room, t0, rows, h / share * D, h % share ? nullptr : qk);
+    bring_rows(a, room, t0, rows, h, h % share ? nullptr : qk, a.chunk_v + ((size_t)c * a.v_heads + h) * N * D);
     if (warp == 0) sum_decays(a, room, t0, rows, h, a.chunk_numbers + ((size_t)c * a.v_heads + h) * 3 * N);
     __syncthreads();
     uint32_t tile = warp & 3, group = lane >> 2, pair = (lane & 3) * 2;
@@ -205,15 +312,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) chunk_local(const __gri
             uint32_t i = tile * 16 + group + 8 * half, j = n * 8 + pair;
             if (n > 2 * tile + 1) continue;
             float x = sum[n][2 * half] + small[n][2 * half], y = sum[n][2 * half + 1] + small[n][2 * half + 1];
-            x = j <= i ? x * expf(room.c[i] - room.c[j]) : 0;
-            y = j + 1 <= i ? y * expf(room.c[i] - room.c[j + 1]) : 0;
+            float at = room.c[i];
+            x *= exp_short(fminf(at - room.c[j], 0)), y *= exp_short(fminf(at - room.c[j + 1], 0));
+            x = j <= i ? x : 0, y = j + 1 <= i ? y : 0;
             if (warp < 4)
-                room.x[i][j] = j < i ? x * room.beta[i] : 0, room.x[i][j + 1] = j + 1 < i ? y * room.beta[i] : 0;
+                *reinterpret_cast<float2 *>(&room.x[i][j]) = make_float2(j < i ? x * room.beta[i] : 0, j + 1 < i ? y * room.beta[i] : 0);
             else
                 put_split(tp + 2 * N * N + i * N + j, N * N, x, y);
         }
     __syncthreads();
-    if (threadIdx.x < N) solve(room, tp);
+    solve(room, tp);
 }
 
 /* --- S through all chunks --- */
@@ -222,13 +330,17 @@ struct carry_room {
     uint16_t k[2][2][N][WIDE], q[2][N][WIDE], t[2][N][SQUARE], p[2][N][SQUARE];
     uint16_t s[2][D][NARROW], r[2][N][NARROW], d[2][N][NARROW], e[2][N][NARROW];
 };
+enum { CARRY = CK_CARRY_THREADS, HALF = CARRY / 2 };
 
-/* Two dense matrices of N rows to shared memory, while the thread goes on. */
+/* All threads of a block, whose halves come here from places of their own. */
+__device__ __forceinline__ void meet() { asm volatile("bar.sync 1, %0;" ::"n"(CK_CARRY_THREADS + 0) : "memory"); }
+
+/* Two dense matrices of N rows to shared memory, by the second half of the threads, which go on. */
 template <int COLS, int PITCH> __device__ __forceinline__ void bring_later(uint16_t *to, const uint16_t *from)
 {
 #pragma unroll
-    for (int i = 0; i < 2 * N * COLS / 8 / THREADS; i++) {
-        uint32_t piece = threadIdx.x + i * THREADS, r = piece / (COLS / 8), c = piece % (COLS / 8) * 8;
+    for (int i = 0; i < 2 * N * COLS / 8 / HALF; i++) {
+        uint32_t piece = threadIdx.x - HALF + i * HALF, r = piece / (COLS / 8), c = piece % (COLS / 8) * 8;
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_at(to + r * PITCH + c)),
                      "l"(from + (size_t)piece * 8)
                      : "memory");
@@ -240,128 +352,108 @@ template <int LATER> __device__ __forceinline__ void wait_but()
     asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) chunk_carry(const __grid_constant__ ck_delta a)
+/* What a warp has of a product: 16 rows of the chunk, 16 columns. */
+struct sums {
+    float c[2][4], small[2][4];
+};
+
+__device__ __forceinline__ void clear(sums &s)
 {
-    extern __shared__ float4 shared4[];
-    carry_room &room = *reinterpret_cast<carry_room *>(shared4);
-    uint32_t per = a.dv / COLUMNS, h = blockIdx.x / per, j0 = blockIdx.x % per * COLUMNS, key = h / (a.v_heads / a.k_heads);
-    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = lane >> 2, pair = (lane & 3) * 2;
-    uint32_t tile = warp & 3, half = (warp >> 2) * 16; /* of rows of the chunk, of columns */
-    dependents_may_start();
-    wait_for_inputs();
-    uint32_t all = a.pass.head->from[1], chunks = (all + N - 1) / N;
-    size_t at = (size_t)h * D * a.dv + (size_t)(warp * 16 + group) * a.dv + j0 + pair;
-    const float *memory = static_cast<const float *>(a.pass.slots[a.slot]) + at;
-    float *after = static_cast<float *>(a.pass.slots_out[a.slot]) + at;
-    auto qk = [&](uint32_t c) { return a.chunk_qk + ((size_t)c * a.k_heads + key) * 4 * N * D; };
-    auto tp = [&](uint32_t c) { return a.chunk_tp + ((size_t)c * a.v_heads + h) * 4 * N * N; };
-    bring_later<D, WIDE>(room.k[0][0][0], qk(0));
-    bring_later<D, WIDE>(room.q[0][0], qk(0) + 2 * N * D);
-    all_asked();
-    bring_later<N, SQUARE>(room.t[0][0], tp(0));
-    all_asked();
-    bring_later<N, SQUARE>(room.p[0][0], tp(0) + 2 * N * N);
-    all_asked();
-    if (chunks > 1) bring_later<D, WIDE>(room.k[1][0][0], qk(1));
-    all_asked();
-    float S[COLUMNS / 8][4];
+#pragma unroll
+    for (int n = 0; n < 2; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) s.c[n][i] = s.small[n][i] = 0;
+}
+
+/* s += a's rows row .. row + 15, its first `cols` columns, times b's rows, columns col .. col + 15; both in two parts. */
+template <int COLS, int A_PITCH>
+__device__ __forceinline__ void add_product(sums &s, const uint16_t *a, uint32_t a_apart, uint32_t row, const uint16_t *b,
+                                            uint32_t b_apart, uint32_t col, uint32_t cols)
+{
+#pragma unroll
+    for (int kk = 0; kk < COLS; kk += 16) {
+        uint32_t ah[4], al[4], bh[4], bl[4];
+        if (kk >= cols) continue;
+        load_a(ah, a, A_PITCH, row, kk);
+        load_a(al, a + a_apart, A_PITCH, row, kk);
+        load_b_turned(bh, b, NARROW, kk, col);
+        load_b_turned(bl, b + b_apart, NARROW, kk, col);
+        mma3(s.c[0], s.small[0], ah, al, bh, bl);
+        mma3(s.c[1], s.small[1], ah, al, bh + 2, bl + 2);
+    }
+}
+
+struct carry_place { /* of a thread */
+    uint32_t h, key, j0, all, chunks, tile, half, row, col; /* row of the chunk and column of the block of its first sum */
+};
+
+/* S through the chunks: R, D and the new S, by the first half of the warps. */
+__device__ __forceinline__ void carry_state(const ck_delta &a, carry_room &room, const carry_place &at)
+{
+    uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, s_row = warp * 16 + (lane >> 2), pair = (lane & 3) * 2;
+    size_t place = (size_t)at.h * D * a.dv + (size_t)s_row * a.dv + at.j0 + pair;
+    const float *memory = static_cast<const float *>(a.pass.slots[a.slot]) + place;
+    float *after = static_cast<float *>(a.pass.slots_out[a.slot]) + place;
+    const float *values = a.conv.weight ? a.chunk_v + (size_t)at.h * N * D : a.in[2].p + (size_t)at.h * a.dv;
+    size_t stride = a.conv.weight ? D : a.in[2].stride, next = a.conv.weight ? (size_t)a.v_heads * N * D : N * stride;
+    const float *numbers = a.chunk_numbers + (size_t)at.h * 3 * N;
+    float S[COLUMNS / 8][4], grown[2], beta[2], left[2], last;
+    float2 v[2][2];
+    auto bring_numbers = [&](uint32_t c) { /* a chunk ahead of their use */
+        const float *p = numbers + (size_t)c * a.v_heads * 3 * N;
+        last = p[N - 1];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t r = at.row + 8 * i;
+            grown[i] = p[r], beta[i] = p[N + r], left[i] = p[2 * N + r];
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+                v[n][i] = c * N + r < at.all ? *reinterpret_cast<const float2 *>(values + c * next + r * stride + at.j0 + at.col + n * 8)
+                                             : make_float2(0, 0);
+        }
+    };
+    bring_numbers(0);
 #pragma unroll
     for (int n = 0; n < COLUMNS / 8; n++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float2 x = *reinterpret_cast<const float2 *>(memory + (size_t)i * 8 * a.dv + n * 8);
             S[n][2 * i] = x.x, S[n][2 * i + 1] = x.y;
-            put_split(&room.s[0][warp * 16 + group + 8 * i][n * 8 + pair], D * NARROW, x.x, x.y);
+            put_split(&room.s[0][s_row + 8 * i][n * 8 + pair], D * NARROW, x.x, x.y);
         }
-    wait_but<3>();
-    __syncthreads();
-    for (uint32_t c = 0; c < chunks; c++) {
-        const float *numbers = a.chunk_numbers + ((size_t)c * a.v_heads + h) * 3 * N;
+    meet();
+#pragma unroll 1
+    for (uint32_t c = 0; c < at.chunks; c++) {
         const uint16_t *k = room.k[c & 1][0][0];
-        float grown[2], beta[2], left[2], last = numbers[N - 1];
-        float2 v[2][2];
+        sums x;
+        clear(x);
+        add_product<D, WIDE>(x, k, N * WIDE, at.tile * 16, room.s[0][0], D * NARROW, at.half, D);
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            uint32_t r = tile * 16 + group + 8 * i, t = c * N + r;
-            grown[i] = numbers[r], beta[i] = numbers[N + r], left[i] = numbers[2 * N + r];
+        for (int n = 0; n < 2; n++)
 #pragma unroll
-            for (int n = 0; n < 2; n++)
-                v[n][i] = t < all ? *reinterpret_cast<const float2 *>(a.in[2].p + (size_t)t * a.in[2].stride +
-                                                                       (size_t)h * a.dv + j0 + half + n * 8 + pair)
-                                  : make_float2(0, 0);
-        }
-        float ks[2][4] = {}, qs[2][4] = {}, small[4][4] = {};
-#pragma unroll
-        for (int kk = 0; kk < D; kk += 16) {
-            uint32_t ah[4], al[4], bh[4], bl[4];
-            load_b_turned(bh, room.s[0][0], NARROW, kk, half);
-            load_b_turned(bl, room.s[1][0], NARROW, kk, half);
-            load_a(ah, k, WIDE, tile * 16, kk);
-            load_a(al, k + N * WIDE, WIDE, tile * 16, kk);
-            mma3(ks[0], small[0], ah, al, bh, bl);
-            mma3(ks[1], small[1], ah, al, bh + 2, bl + 2);
-            load_a(ah, room.q[0][0], WIDE, tile * 16, kk);
-            load_a(al, room.q[1][0], WIDE, tile * 16, kk);
-            mma3(qs[0], small[2], ah, al, bh, bl);
-            mma3(qs[1], small[3], ah, al, bh + 2, bl + 2);
-        }
+            for (int i = 0; i < 2; i++)
+                put_split(&room.r[0][at.row + 8 * i][at.col + n * 8], N * NARROW,
+                          beta[i] * fmaf(-grown[i], x.c[n][2 * i] + x.small[n][2 * i], v[n][i].x),
+                          beta[i] * fmaf(-grown[i], x.c[n][2 * i + 1] + x.small[n][2 * i + 1], v[n][i].y));
+        meet(); /* R; T is there */
+        clear(x);
+        add_product<N, SQUARE>(x, room.t[0][0], N * SQUARE, at.tile * 16, room.r[0][0], N * NARROW, at.half, (at.tile + 1) * 16);
 #pragma unroll
         for (int n = 0; n < 2; n++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                float x = ks[n][2 * i] + small[n][2 * i], y = ks[n][2 * i + 1] + small[n][2 * i + 1];
-                put_split(&room.r[0][tile * 16 + group + 8 * i][half + n * 8 + pair], N * NARROW,
-                          beta[i] * fmaf(-grown[i], x, v[n][i].x), beta[i] * fmaf(-grown[i], y, v[n][i].y));
+                float y = x.c[n][2 * i] + x.small[n][2 * i], z = x.c[n][2 * i + 1] + x.small[n][2 * i + 1];
+                put_split(&room.d[0][at.row + 8 * i][at.col + n * 8], N * NARROW, y, z);
+                put_split(&room.e[0][at.row + 8 * i][at.col + n * 8], N * NARROW, left[i] * y, left[i] * z);
             }
-        wait_but<2>(); /* T */
-        __syncthreads();
-        if (c + 1 < chunks) bring_later<D, WIDE>(room.q[0][0], qk(c + 1) + 2 * N * D);
-        all_asked();
-        float d[2][4] = {}, d_small[2][4] = {};
-#pragma unroll
-        for (int kk = 0; kk < N / 16; kk++) {
-            if (kk > tile) continue;
-            uint32_t ah[4], al[4], bh[4], bl[4];
-            load_a(ah, room.t[0][0], SQUARE, tile * 16, kk * 16);
-            load_a(al, room.t[1][0], SQUARE, tile * 16, kk * 16);
-            load_b_turned(bh, room.r[0][0], NARROW, kk * 16, half);
-            load_b_turned(bl, room.r[1][0], NARROW, kk * 16, half);
-            mma3(d[0], d_small[0], ah, al, bh, bl);
-            mma3(d[1], d_small[1], ah, al, bh + 2, bl + 2);
-        }
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                float x = d[n][2 * i] + d_small[n][2 * i], y = d[n][2 * i + 1] + d_small[n][2 * i + 1];
-                uint32_t r = tile * 16 + group + 8 * i, col = half + n * 8 + pair;
-                put_split(&room.d[0][r][col], N * NARROW, x, y);
-                put_split(&room.e[0][r][col], N * NARROW, left[i] * x, left[i] * y);
-            }
-        wait_but<2>(); /* P */
-        __syncthreads();
-        if (c + 1 < chunks) bring_later<N, SQUARE>(room.t[0][0], tp(c + 1));
-        all_asked();
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) qs[n][i] *= grown[i >> 1], small[2 + n][i] *= grown[i >> 1];
-#pragma unroll
-        for (int kk = 0; kk < N / 16; kk++) {
-            if (kk > tile) continue;
-            uint32_t ah[4], al[4], bh[4], bl[4];
-            load_a(ah, room.p[0][0], SQUARE, tile * 16, kk * 16);
-            load_a(al, room.p[1][0], SQUARE, tile * 16, kk * 16);
-            load_b_turned(bh, room.d[0][0], NARROW, kk * 16, half);
-            load_b_turned(bl, room.d[1][0], NARROW, kk * 16, half);
-            mma3(qs[0], small[2], ah, al, bh, bl);
-            mma3(qs[1], small[3], ah, al, bh + 2, bl + 2);
-        }
-        float s_small[COLUMNS / 8][4] = {};
+        float decay = last;
+        if (c + 1 < at.chunks) bring_numbers(c + 1);
+        meet(); /* D */
+        float small[COLUMNS / 8][4] = {};
 #pragma unroll
         for (int n = 0; n < COLUMNS / 8; n++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) S[n][i] *= last;
+            for (int i = 0; i < 4; i++) S[n][i] *= decay;
 #pragma unroll
         for (int kk = 0; kk < N; kk += 16) {
             uint32_t ah[4], al[4], bh[4], bl[4];
@@ -371,36 +463,100 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) chunk_carry(const __gri
             for (int n = 0; n < COLUMNS / 16; n++) {
                 load_b_turned(bh, room.e[0][0], NARROW, kk, n * 16);
                 load_b_turned(bl, room.e[1][0], NARROW, kk, n * 16);
-                mma3(S[2 * n], s_small[2 * n], ah, al, bh, bl);
-                mma3(S[2 * n + 1], s_small[2 * n + 1], ah, al, bh + 2, bl + 2);
+                mma3(S[2 * n], small[2 * n], ah, al, bh, bl);
+                mma3(S[2 * n + 1], small[2 * n + 1], ah, al, bh + 2, bl + 2);
             }
         }
 #pragma unroll
         for (int n = 0; n < COLUMNS / 8; n++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                S[n][2 * i] += s_small[n][2 * i], S[n][2 * i + 1] += s_small[n][2 * i + 1];
-                put_split(&room.s[0][warp * 16 + group + 8 * i][n * 8 + pair], D * NARROW, S[n][2 * i], S[n][2 * i + 1]);
+                S[n][2 * i] += small[n][2 * i], S[n][2 * i + 1] += small[n][2 * i + 1];
+                put_split(&room.s[0][s_row + 8 * i][n * 8 + pair], D * NARROW, S[n][2 * i], S[n][2 * i + 1]);
             }
-#pragma unroll
-        for (int n = 0; n < 2; n++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                uint32_t t = c * N + tile * 16 + group + 8 * i;
-                if (t < all)
-                    *reinterpret_cast<float2 *>(a.y.p + (size_t)t * a.y.stride + (size_t)h * a.dv + j0 + half + n * 8 + pair) =
-                        make_float2(qs[n][2 * i] + small[2 + n][2 * i], qs[n][2 * i + 1] + small[2 + n][2 * i + 1]);
-            }
-        wait_but<1>(); /* the next K and Q */
-        __syncthreads();
-        if (c + 1 < chunks) bring_later<N, SQUARE>(room.p[0][0], tp(c + 1) + 2 * N * N);
-        all_asked();
-        if (c + 2 < chunks) bring_later<D, WIDE>(room.k[c & 1][0][0], qk(c + 2));
-        all_asked();
+        meet(); /* S; the next K and Q are there */
     }
 #pragma unroll
     for (int n = 0; n < COLUMNS / 8; n++)
 #pragma unroll
         for (int i = 0; i < 2; i++)
             *reinterpret_cast<float2 *>(after + (size_t)i * 8 * a.dv + n * 8) = make_float2(S[n][2 * i], S[n][2 * i + 1]);
+}
+
+/* What comes out of them, and all that is read, by the second half: nothing of S waits for it. */
+__device__ __forceinline__ void carry_out(const ck_delta &a, carry_room &room, const carry_place &at)
+{
+    auto qk = [&](uint32_t c) { return a.chunk_qk + ((size_t)c * a.k_heads + at.key) * 4 * N * D; };
+    auto tp = [&](uint32_t c) { return a.chunk_tp + ((size_t)c * a.v_heads + at.h) * 4 * N * N; };
+    bring_later<D, WIDE>(room.k[0][0][0], qk(0));
+    bring_later<D, WIDE>(room.q[0][0], qk(0) + 2 * N * D);
+    all_asked();
+    bring_later<N, SQUARE>(room.t[0][0], tp(0));
+    all_asked();
+    bring_later<N, SQUARE>(room.p[0][0], tp(0) + 2 * N * N);
+    all_asked();
+    if (at.chunks > 1) bring_later<D, WIDE>(room.k[1][0][0], qk(1));
+    all_asked();
+    wait_but<3>();
+    meet();
+#pragma unroll 1
+    for (uint32_t c = 0; c < at.chunks; c++) {
+        const float *numbers = a.chunk_numbers + ((size_t)c * a.v_heads + at.h) * 3 * N;
+        float grown[2] = {numbers[at.row], numbers[at.row + 8]};
+        sums x;
+        clear(x);
+        add_product<D, WIDE>(x, room.q[0][0], N * WIDE, at.tile * 16, room.s[0][0], D * NARROW, at.half, D);
+        wait_but<2>(); /* T */
+        meet();
+        if (c + 1 < at.chunks) bring_later<D, WIDE>(room.q[0][0], qk(c + 1) + 2 * N * D);
+        all_asked();
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) x.c[n][i] *= grown[i >> 1], x.small[n][i] *= grown[i >> 1];
+        wait_but<2>(); /* P */
+        meet();
+        if (c + 1 < at.chunks) bring_later<N, SQUARE>(room.t[0][0], tp(c + 1));
+        all_asked();
+        add_product<N, SQUARE>(x, room.p[0][0], N * SQUARE, at.tile * 16, room.d[0][0], N * NARROW, at.half, (at.tile + 1) * 16);
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                uint32_t t = c * N + at.row + 8 * i;
+                if (t < at.all)
+                    *reinterpret_cast<float2 *>(a.y.p + (size_t)t * a.y.stride + (size_t)at.h * a.dv + at.j0 + at.col + n * 8) =
+                        make_float2(x.c[n][2 * i] + x.small[n][2 * i], x.c[n][2 * i + 1] + x.small[n][2 * i + 1]);
+            }
+        wait_but<1>(); /* the next K and Q */
+        meet();
+        if (c + 1 < at.chunks) bring_later<N, SQUARE>(room.p[0][0], tp(c + 1) + 2 * N * N);
+        all_asked();
+        if (c + 2 < at.chunks) bring_later<D, WIDE>(room.k[c & 1][0][0], qk(c + 2));
+        all_asked();
+    }
+}
+
+/* Both halves meet three times a chunk, at the same places in either. */
+extern "C" __global__ void __launch_bounds__(CARRY, 1) chunk_carry(const __grid_constant__ ck_delta a)
+{
+    extern __shared__ float4 shared4[];
+    carry_room &room = *reinterpret_cast<carry_room *>(shared4);
+    uint32_t per = a.dv / COLUMNS, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    dependents_may_start();
+    wait_for_inputs();
+    carry_place at;
+    at.h = blockIdx.x / per;
+    at.key = at.h / (a.v_heads / a.k_heads);
+    at.j0 = blockIdx.x % per * COLUMNS;
+    at.all = a.pass.head->from[1];
+    at.chunks = (at.all + N - 1) / N;
+    at.tile = warp & 3;
+    at.half = (warp >> 2 & 1) * 16;
+    at.row = at.tile * 16 + (lane >> 2);
+    at.col = at.half + (lane & 3) * 2;
+    if (threadIdx.x < HALF)
+        carry_state(a, room, at);
+    else
+        carry_out(a, room, at);
 }

@@ -38,6 +38,22 @@ __device__ __forceinline__ void wait_for_inputs()
 }
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+/* For kernels whose code would not fit into the instruction cache otherwise: some 2^-20 of the result. */
+__device__ __forceinline__ float exp2_short(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float exp_short(float x) { return exp2_short(x * 1.4426950408889634f); }
+__device__ __forceinline__ float inverse_short(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float sigmoid_short(float x) { return inverse_short(1.0f + exp_short(-x)); }
+__device__ __forceinline__ float tanh_short(float x) { return 1.0f - 2.0f * inverse_short(1.0f + exp_short(2.0f * x)); }
 __device__ __forceinline__ float softplus(float x) { return (x > 0 ? x : 0) + log1pf(expf(-fabsf(x))); }
 
 /* One copy of these in a module: code that runs once a kernel waits for the instruction cache, byte by byte. */

@@ -8,16 +8,6 @@
 
 enum { ROWS = 64, KEYS = 32, THREADS = 128 };
 
-template <int BF16> __device__ __forceinline__ uint32_t pack(float lo, float hi)
-{
-    if (BF16) {
-        __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
-        return *reinterpret_cast<uint32_t *>(&v);
-    }
-    __half2 v = __floats2half2_rn(lo, hi);
-    return *reinterpret_cast<uint32_t *>(&v);
-}
-
 template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend &a)
 {
     enum { PITCH = D + 8 };

@@ -6,6 +6,17 @@
 
 #include "k_common.cuh"
 
+/* Two numbers as 16 bits each. */
+template <int BF16> __device__ __forceinline__ uint32_t pack(float lo, float hi)
+{
+    if (BF16) {
+        __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
+        return *reinterpret_cast<uint32_t *>(&v);
+    }
+    __half2 v = __floats2half2_rn(lo, hi);
+    return *reinterpret_cast<uint32_t *>(&v);
+}
+
 template <int BF16>
 __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {

@@ -27,9 +27,12 @@ enum {
     CK_DELTA_NUMBERS = 12,
     CK_DELTA_TILED = 8, /* columns of a block of delta_tiles */
     CK_GROUP_HEADS = 8,
+    CK_WGFLASH_THREADS = 256,
     CK_CHUNK_ROWS = 64,    /* of the delta rule on the tensor cores (k_chunk.cu): rows of a chunk, */
     CK_CHUNK_COLUMNS = 32, /* columns of S of a block of chunk_carry, */
     CK_CHUNK_THREADS = 256,
+    CK_CARRY_THREADS = 512,
+    CK_CHUNK_TAPS = 4,
     CK_CHUNK_LOCAL_BYTES = (4 * 64 * 136) * 2 + (64 * 64 + 2 * 64) * 4, /* and shared memory of a block */
     CK_CHUNK_CARRY_BYTES = (6 * 64 * 136 + 4 * 64 * 72 + 2 * 128 * 40 + 6 * 64 * 40) * 2
 };
@@ -134,7 +137,12 @@ struct ck_delta {
     /* k_chunk.cu, for each chunk: k and q of each key head [4][64][128], T and P of each head [4][64][64], as two bf16 each;
      * e^c, beta, e^(c_last - c) of each head [3][64] */
     uint16_t *chunk_qk, *chunk_tp;
-    float *chunk_numbers;
+    float *chunk_numbers, *chunk_v;
+    struct { /* weight present: in[0] to in[2] are its inputs, from its column at[i] on; v behind it is chunk_v [64][128] of
+              * each chunk and head */
+        const float *weight, *bias;
+        uint32_t taps, act, slot, width, at[3];
+    } conv;
     uint32_t k_heads, v_heads, dk, dv, is_log, slot, rows;
     float l2_eps;
 };

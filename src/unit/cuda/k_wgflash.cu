@@ -1,0 +1,268 @@
+/* k_wgflash.cu: k_flash.cu's attention for Hopper (capability 9.0 alone; elsewhere these kernels are empty and not used). Two
+ * warpgroups take 64 rows each of one query head; K and V come in tiles of 64 rows, the next one while this one is worked on;
+ * wgmma reads its factors from shared memory itself, so that K and V pass through it once for 64 rows, not for 16. Scores and
+ * sums are fp32 in registers, softmax is online, heavy blocks start first.
+ *
+ * A tile lies as columns of 64 numbers: each [rows][64], 128 bytes a row, its pieces of 16 bytes exchanged by the row (piece ^
+ * row % 8), which is what the descriptors say. Shared memory: (128 + 4 * 64) * d * 2 bytes: 192 KB for heads of 256.
+ * SPDX-License-Identifier: MIT */
+#include "k_mma.cuh"
+
+enum { ROWS = 64, KEYS = 64, THREADS = CK_WGFLASH_THREADS };
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HOPPER 1
+#else
+#define HOPPER 0
+#endif
+
+#if HOPPER
+/* Where a tile begins, how far its columns of 64 are apart (for V, whose columns are the product's), 8 rows: 1,024 bytes. */
+__device__ __forceinline__ uint64_t tile_at(uint32_t at, uint32_t apart)
+{
+    return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)(apart >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+#define SUMS(d)                                                                                                             \
+    "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]),  \
+        "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),             \
+        "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]),             \
+        "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+#define SUMS_TEXT                                                                                                           \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "  \
+    "%25, %26, %27, %28, %29, %30, %31}"
+
+/* d += a b^T, 64 x 64 x 16: both in shared memory, rows of 16 numbers that follow each other. */
+#define BOTH(TYPE)                                                                                              \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " SUMS_TEXT                      \
+                 ", %32, %33, 1, 1, 1, 0, 0;"                                                                   \
+                 : SUMS(d)                                                                                      \
+                 : "l"(a), "l"(b))
+template <int BF16> __device__ __forceinline__ void multiply(float (&d)[32], uint64_t a, uint64_t b)
+{
+    if (BF16)
+        BOTH("bf16");
+    else
+        BOTH("f16");
+}
+
+/* d += a b, 64 x 64 x 16: a in registers, b's rows in shared memory. */
+#define TURNED(TYPE)                                                                                            \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " SUMS_TEXT                      \
+                 ", {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"                                                     \
+                 : SUMS(d)                                                                                      \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+template <int BF16> __device__ __forceinline__ void multiply_turned(float (&d)[32], const uint32_t (&a)[4], uint64_t b)
+{
+    if (BF16)
+        TURNED("bf16");
+    else
+        TURNED("f16");
+}
+
+__device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void products_asked() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void products_done() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+
+/* Byte of the piece of 8 numbers at column c (a multiple of 8) of row r, in a tile of `rows` rows. */
+__device__ __forceinline__ uint32_t piece_at(uint32_t r, uint32_t c, uint32_t rows)
+{
+    return c / 64 * (rows * 128) + r * 128 + ((c / 8 % 8) ^ (r & 7)) * 16;
+}
+
+/* Rows j0 .. j0 + 63 of K or V, those behind `end` as zeros, while the thread goes on. */
+template <int D>
+__device__ __forceinline__ void bring_tile(uint32_t to, const unsigned char *from, size_t row_bytes, uint32_t j0, uint32_t end)
+{
+#pragma unroll
+    for (int i = 0; i < KEYS * D / 8 / THREADS; i++) {
+        uint32_t piece = threadIdx.x + i * THREADS, r = piece / (D / 8), c = piece % (D / 8) * 8;
+        bool is_row = j0 + r < end;
+        const unsigned char *p = from + (size_t)(is_row ? j0 + r : j0) * row_bytes + 2 * c;
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + piece_at(r, c, KEYS)), "l"(p),
+                     "r"(is_row ? 16 : 0)
+                     : "memory");
+    }
+}
+
+/* q of the block's rows, scaled, in 16 bits: a tile of 64 rows for each warpgroup. */
+template <int BF16, int D>
+__device__ __forceinline__ void bring_q(const ck_attend &a, unsigned char *to, uint32_t t0, uint32_t rows, uint32_t h)
+{
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < 2 * ROWS * D / 8; i += THREADS) {
+        uint32_t r = i / (D / 8), c = i % (D / 8) * 8;
+        float4 x = make_float4(0, 0, 0, 0), y = x;
+        if (r < rows) {
+            const float *q = a.q.p + (size_t)(t0 + r) * a.q.stride + h * D + c;
+            x = four_at(q, 0), y = four_at(q, 4);
+        }
+        uint4 v = make_uint4(pack<BF16>(x.x * a.scale, x.y * a.scale), pack<BF16>(x.z * a.scale, x.w * a.scale),
+                             pack<BF16>(y.x * a.scale, y.y * a.scale), pack<BF16>(y.z * a.scale, y.w * a.scale));
+        *reinterpret_cast<uint4 *>(to + r / ROWS * (ROWS * D * 2) + piece_at(r % ROWS, c, ROWS)) = v;
+    }
+}
+
+struct softmax {
+    float most[2], sum[2];
+};
+
+/* Scores of this thread's two rows become weights; the factor by which older sums shrink. */
+__device__ __forceinline__ void weigh(const ck_attend &a, float (&s)[32], softmax &m, const uint32_t (&place)[2], uint32_t j0,
+                                      float (&fix)[2])
+{
+    float top[2] = {m.most[0], m.most[1]};
+    const float LOG2E = 1.4426950408889634f;
+    float uncap = a.softcap > 0 ? 1.0f / a.softcap : 0;
+    uint32_t window = a.window ? a.window : 0x7fffffff; /* places are below 2^31 */
+    uint32_t pair = (threadIdx.x & 3) * 2;
+    bool all = !a.window && !(a.softcap > 0) && j0 + KEYS - 1 <= place[0]; /* nothing is hidden; place[0] < place[1] */
+    if (!all)
+#pragma unroll
+        for (int n = 0; n < 32; n++) {
+            uint32_t j = j0 + n / 4 * 8 + pair + (n & 1), at = place[n >> 1 & 1];
+            if (a.softcap > 0) s[n] = a.softcap * tanh_short(s[n] * uncap);
+            bool hidden = j > at || j + window <= at;
+            s[n] = hidden ? -CUDART_INF_F : s[n];
+        }
+#pragma unroll
+    for (int n = 0; n < 32; n++) top[n >> 1 & 1] = fmaxf(top[n >> 1 & 1], s[n]);
+    float base[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        top[i] = fmaxf(top[i], __shfl_xor_sync(0xffffffffu, top[i], 1));
+        top[i] = fmaxf(top[i], __shfl_xor_sync(0xffffffffu, top[i], 2));
+        base[i] = top[i] > -CUDART_INF_F ? top[i] * LOG2E : 0; /* all hidden so far: weights are 0 */
+        fix[i] = exp2_short(fmaf(m.most[i], LOG2E, -base[i]));
+        m.most[i] = top[i];
+        m.sum[i] *= fix[i];
+    }
+#pragma unroll
+    for (int n = 0; n < 32; n++) {
+        s[n] = exp2_short(fmaf(s[n], LOG2E, -base[n >> 1 & 1]));
+        m.sum[n >> 1 & 1] += s[n];
+    }
+}
+
+/* The half's rows by way of shared memory (nobody reads K, V or q any more): whole rows go out, and little code. */
+template <int D>
+__device__ __forceinline__ void write_rows(const ck_attend &a, const float (&out)[D / 64][32], softmax &m, float *room,
+                                           uint32_t t0, uint32_t row0, uint32_t rows, uint32_t h)
+{
+    enum { PITCH = D + 8 };
+    uint32_t half = threadIdx.x / 128;
+    room += half * ROWS * PITCH;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        m.sum[i] += __shfl_xor_sync(0xffffffffu, m.sum[i], 1);
+        m.sum[i] += __shfl_xor_sync(0xffffffffu, m.sum[i], 2);
+        float share = 1.0f / m.sum[i], *to = room + (row0 - half * ROWS + 8 * i) * PITCH + (threadIdx.x & 3) * 2;
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+            *reinterpret_cast<float2 *>(to + n * 8) =
+                make_float2(out[n / 8][n % 8 * 4 + 2 * i] * share, out[n / 8][n % 8 * 4 + 2 * i + 1] * share);
+    }
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x % 128; i < ROWS * D / 4; i += 128) {
+        uint32_t r = i / (D / 4), t = half * ROWS + r, c = i % (D / 4) * 4;
+        if (t >= rows) break;
+        float4 v = four_at(room + r * PITCH, c);
+        if (a.gate.p) {
+            float4 g = four_at(a.gate.p + (size_t)(t0 + t) * a.gate.stride + h * D, c);
+            v = make_float4(v.x * sigmoid_short(g.x), v.y * sigmoid_short(g.y), v.z * sigmoid_short(g.z), v.w * sigmoid_short(g.w));
+        }
+        *reinterpret_cast<float4 *>(a.y.p + (size_t)(t0 + t) * a.y.stride + h * D + c) = v;
+    }
+}
+
+template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend &a)
+{
+    enum { TILE = KEYS * D * 2, APART = KEYS * 128 };
+    extern __shared__ float4 shared4[];
+    unsigned char *room = reinterpret_cast<unsigned char *>(shared4);
+    room += (1024 - (shared_at(room) & 1023)) & 1023;
+    uint32_t q_at = shared_at(room), k_at = q_at + 2 * ROWS * D * 2, v_at = k_at + 2 * TILE;
+    uint32_t tile = gridDim.x - 1 - blockIdx.x, h = blockIdx.y, kv = h / (a.heads / a.kv_heads), t0 = tile * 2 * ROWS;
+    uint32_t lane = threadIdx.x & 31, half = threadIdx.x / 128, row0 = half * ROWS + (threadIdx.x / 32 & 3) * 16 + (lane >> 2);
+    uint32_t all = a.pass.head->from[1], first = a.pass.head->first[0] + t0;
+    if (t0 >= all) return;
+    uint32_t rows = all - t0 < 2 * ROWS ? all - t0 : 2 * ROWS, end = first + rows, place[2] = {first + row0, first + row0 + 8};
+    uint32_t begin = a.window && first + 1 > a.window ? (first + 1 - a.window) / KEYS * KEYS : 0;
+    size_t row_bytes = 2ull * D * a.kv_heads;
+    const unsigned char *k = static_cast<const unsigned char *>(a.pass.slots[a.slot_k]) + kv * 2ull * D;
+    const unsigned char *v = static_cast<const unsigned char *>(a.pass.slots[a.slot_v]) + kv * 2ull * D;
+    bring_tile<D>(k_at, k, row_bytes, begin, end);
+    bring_tile<D>(v_at, v, row_bytes, begin, end);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    bring_q<BF16, D>(a, room, t0, rows, h);
+    float out[D / 64][32];
+#pragma unroll
+    for (int b = 0; b < D / 64; b++)
+#pragma unroll
+        for (int n = 0; n < 32; n++) out[b][n] = 0;
+    softmax m;
+    m.most[0] = m.most[1] = a.sinks ? a.sinks[h] : -CUDART_INF_F;
+    m.sum[0] = m.sum[1] = a.sinks && (lane & 3) == 0 ? 1 : 0;
+    uint32_t last = first + (half + 1) * ROWS < end ? first + (half + 1) * ROWS : end; /* behind what this half sees */
+    for (uint32_t j0 = begin, turn = 0; j0 < end; j0 += KEYS, turn ^= 1) {
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        __syncthreads();
+        if (j0 + KEYS < end) {
+            bring_tile<D>(k_at + (turn ^ 1) * TILE, k, row_bytes, j0 + KEYS, end);
+            bring_tile<D>(v_at + (turn ^ 1) * TILE, v, row_bytes, j0 + KEYS, end);
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        if (j0 >= last) continue;
+        float s[32], fix[2];
+#pragma unroll
+        for (int n = 0; n < 32; n++) s[n] = 0;
+        products_begin();
+#pragma unroll
+        for (int kk = 0; kk < D / 16; kk++)
+            multiply<BF16>(s, tile_at(q_at + half * (ROWS * D * 2) + kk / 4 * (ROWS * 128) + kk % 4 * 32, 16),
+                           tile_at(k_at + turn * TILE + kk / 4 * APART + kk % 4 * 32, 16));
+        products_asked();
+        products_done();
+        weigh(a, s, m, place, j0, fix);
+#pragma unroll
+        for (int b = 0; b < D / 64; b++)
+#pragma unroll
+            for (int n = 0; n < 32; n++) out[b][n] *= fix[n >> 1 & 1];
+        uint32_t p[KEYS / 16][4];
+#pragma unroll
+        for (int i = 0; i < KEYS / 4; i++) p[i / 4][i % 4] = pack<BF16>(s[2 * i], s[2 * i + 1]);
+        products_begin();
+#pragma unroll
+        for (int kk = 0; kk < KEYS / 16; kk++)
+#pragma unroll
+            for (int b = 0; b < D / 64; b++)
+                multiply_turned<BF16>(out[b], p[kk], tile_at(v_at + turn * TILE + b * APART + kk * 16 * 128, APART));
+        products_asked();
+        products_done();
+    }
+    __syncthreads();
+    write_rows<D>(a, out, m, reinterpret_cast<float *>(room), t0, row0, rows, h);
+}
+#endif
+
+#if HOPPER
+#define WGFLASH(NAME, BF16, D)                                    \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1)      \
+        wgflash_##NAME##_##D(const __grid_constant__ ck_attend a) \
+    {                                                             \
+        dependents_may_start();                                   \
+        wait_for_inputs();                                        \
+        flash<BF16, D>(a);                                        \
+    }
+#else
+#define WGFLASH(NAME, BF16, D) \
+    extern "C" __global__ void wgflash_##NAME##_##D(const __grid_constant__ ck_attend a) {}
+#endif
+WGFLASH(f16, 0, 64)
+WGFLASH(f16, 0, 128)
+WGFLASH(f16, 0, 256)
+WGFLASH(bf16, 1, 64)
+WGFLASH(bf16, 1, 128)
+WGFLASH(bf16, 1, 256)
