@@ -38,5 +38,6 @@ void bench_leave(segue_session *s);
 int bench_handoff(struct bench *b);
 int bench_pipelines(struct bench *b);
 int bench_cancel(struct bench *b);
+int bench_beside(struct bench *b);
 
 #endif

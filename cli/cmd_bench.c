@@ -454,6 +454,8 @@ static int run(struct args *args)
             code = bench_handoff(&b);
         } else if (args_has(args, "cancel")) {
             code = bench_cancel(&b);
+        } else if (args_has(args, "beside")) {
+            code = bench_beside(&b);
         } else {
             code = cases(&b);
         }
@@ -485,7 +487,7 @@ static const struct arg_def own_defs[] = {
     {"pipeline", 0, ARG_TEXT, ARG_MANY | ARG_MINOR, "NAME[+U]", NULL, 0, 0,
      "a split by name: one:U, gpu, fixed, ane-seq, ane-batch; with --pipelines repeatable, else all of them"},
     {"cancel", 0, ARG_COUNT, ARG_MINOR, "N", NULL, 1, 10000, "how long N cancels take while -p 2000 tokens are read"},
-    {"beside", 0, ARG_COUNT, ARG_LATER | ARG_MINOR, "N", NULL, 0, 0, "decode beside a prefill of N tokens"},
+    {"beside", 0, ARG_COUNT, ARG_MINOR, "N", NULL, 2, 1048576, "writing beside the reading of N tokens"},
     {"predict", 0, ARG_SWITCH, ARG_LATER | ARG_MINOR, NULL, NULL, 0, 0,
      "compare the planner's prediction with the measurement"},
     {"grid", 0, ARG_FILE, ARG_LATER | ARG_MINOR, "FILE", NULL, 0, 0, "cases of --predict"},

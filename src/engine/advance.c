@@ -75,7 +75,7 @@ static segue_status run_flowing(struct segue_session *s, uint32_t k, const struc
     SG_TRY(sg_stretch_start(stretch, &batch, r, &run, err));
     int done = sg_session_follow(s, k, ask->rows, ask->last);
     uint64_t sent = sg_now_ns();
-    segue_status status = sg_stretch_wait(stretch, run, err);
+    segue_status status = sg_stretch_wait(stretch, &batch, run, err);
     if (!done) sg_flow_close(s->flow);
     if (status == SEGUE_OK && sent > begun + r->ns) s->stats.handoff_exposed_ns += sent - begun - r->ns;
     return status;

@@ -172,21 +172,29 @@ struct sg_stage *sg_layout_slot(struct sg_layout *l, enum sg_slot_kind kind, uin
 
 /* --- runs --- */
 
+static uint32_t longest(const struct sg_batch *b)
+{
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < b->spans_n; i++)
+        if (b->spans[i].rows > rows) rows = b->spans[i].rows;
+    return rows;
+}
+
 segue_status sg_stretch_start(const struct sg_stretch *s, const struct sg_batch *b, struct sg_result *r,
                               struct sg_run **out, segue_error *err)
 {
-    SG_TRY(sg_unit_enter(s->unit, b->cancel, err));
+    SG_TRY(sg_unit_enter_run(s->unit, longest(b), b->cancel, err));
     segue_status status = sg_ops_of(s->program)->start(s->program, b, r, out, err);
-    if (status != SEGUE_OK) sg_unit_leave(s->unit);
+    if (status != SEGUE_OK) sg_unit_leave_run(s->unit, longest(b));
     return status;
 }
 
-segue_status sg_stretch_wait(const struct sg_stretch *s, struct sg_run *run, segue_error *err)
+segue_status sg_stretch_wait(const struct sg_stretch *s, const struct sg_batch *b, struct sg_run *run, segue_error *err)
 {
     segue_status status;
     do status = sg_ops_of(s->program)->wait(run, 1000000000, err);
     while (status == SEGUE_END);
-    sg_unit_leave(s->unit);
+    sg_unit_leave_run(s->unit, longest(b));
     return status;
 }
 
@@ -195,5 +203,5 @@ segue_status sg_stretch_run(const struct sg_stretch *s, const struct sg_batch *b
 {
     struct sg_run *run = NULL;
     SG_TRY(sg_stretch_start(s, b, r, &run, err));
-    return sg_stretch_wait(s, run, err);
+    return sg_stretch_wait(s, b, run, err);
 }

@@ -55,6 +55,6 @@ segue_status sg_stretch_run(const struct sg_stretch *s, const struct sg_batch *b
 /* The same in two steps: the run is in the air between them. Every start that went well is waited for. */
 segue_status sg_stretch_start(const struct sg_stretch *s, const struct sg_batch *b, struct sg_result *r,
                               struct sg_run **out, segue_error *err);
-segue_status sg_stretch_wait(const struct sg_stretch *s, struct sg_run *run, segue_error *err);
+segue_status sg_stretch_wait(const struct sg_stretch *s, const struct sg_batch *b, struct sg_run *run, segue_error *err);
 
 #endif

@@ -211,19 +211,41 @@ static void unlink_turn(struct segue_unit *u, struct sg_turn *turn)
     *at = turn->next;
 }
 
-segue_status sg_unit_enter(struct segue_unit *u, const atomic_int *cancel, segue_error *err)
+static uint32_t is_long(const struct segue_unit *u, uint32_t rows)
 {
-    struct sg_turn turn = {0}, **last = &u->first;
+    return u->desc.lanes > 1 && u->desc.long_rows && rows > u->desc.long_rows;
+}
+
+/* Under the lock. */
+static int fits(const struct segue_unit *u, uint32_t long_run)
+{
+    return u->running < u->desc.lanes && (!long_run || u->longs + 1 < u->desc.lanes);
+}
+
+/* Under the lock: the first of those that wait and fit; NULL: none. */
+static const struct sg_turn *next_turn(const struct segue_unit *u)
+{
+    const struct sg_turn *t = u->first;
+    while (t && !fits(u, t->is_long)) t = t->next;
+    return t;
+}
+
+static segue_status enter(struct segue_unit *u, uint32_t long_run, const atomic_int *cancel, segue_error *err)
+{
+    struct sg_turn turn = {.is_long = long_run}, **last = &u->first;
     int canceled = 0;
     pthread_mutex_lock(&u->lock);
     while (*last) last = &(*last)->next;
     *last = &turn;
-    while (!canceled && (u->first != &turn || u->running >= u->desc.lanes)) {
+    while (!canceled && next_turn(u) != &turn) {
         wait_a_little(u);
         canceled = cancel && atomic_load(cancel);
     }
     unlink_turn(u, &turn);
-    if (!canceled) u->running++;
+    if (!canceled) {
+        u->running++;
+        u->longs += long_run;
+    }
     pthread_cond_broadcast(&u->changed);
     pthread_mutex_unlock(&u->lock);
     if (!canceled) return SEGUE_OK;
@@ -232,19 +254,34 @@ segue_status sg_unit_enter(struct segue_unit *u, const atomic_int *cancel, segue
                    u->desc.info.spec);
 }
 
+static void leave(struct segue_unit *u, uint32_t long_run)
+{
+    pthread_mutex_lock(&u->lock);
+    u->running--;
+    u->longs -= long_run;
+    pthread_cond_broadcast(&u->changed);
+    pthread_mutex_unlock(&u->lock);
+}
+
+segue_status sg_unit_enter(struct segue_unit *u, const atomic_int *cancel, segue_error *err)
+{
+    return enter(u, 0, cancel, err);
+}
+
 int sg_unit_try_enter(struct segue_unit *u)
 {
     pthread_mutex_lock(&u->lock);
-    int entered = !u->first && u->running < u->desc.lanes;
+    int entered = !next_turn(u) && fits(u, 0);
     u->running += (uint32_t)entered;
     pthread_mutex_unlock(&u->lock);
     return entered;
 }
 
-void sg_unit_leave(struct segue_unit *u)
+void sg_unit_leave(struct segue_unit *u) { leave(u, 0); }
+
+segue_status sg_unit_enter_run(struct segue_unit *u, uint32_t rows, const atomic_int *cancel, segue_error *err)
 {
-    pthread_mutex_lock(&u->lock);
-    u->running--;
-    pthread_cond_broadcast(&u->changed);
-    pthread_mutex_unlock(&u->lock);
+    return enter(u, is_long(u, rows), cancel, err);
 }
+
+void sg_unit_leave_run(struct segue_unit *u, uint32_t rows) { leave(u, is_long(u, rows)); }

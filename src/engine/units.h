@@ -10,6 +10,7 @@
 
 struct sg_turn {
     struct sg_turn *next;
+    uint32_t is_long;
 };
 
 struct segue_unit {
@@ -20,6 +21,7 @@ struct segue_unit {
     pthread_cond_t changed;
     struct sg_turn *first; /* who waits, first come first served; each node lives on its thread's stack */
     uint32_t running;      /* lanes in use, <= desc.lanes */
+    uint32_t longs;        /* of them by long runs, < desc.lanes where there are several */
 };
 
 struct segue_unit *
@@ -34,5 +36,9 @@ segue_status sg_unit_enter(struct segue_unit *u, const atomic_int *cancel, segue
 /* 1: entered. 0: somebody else works there or waits. */
 int sg_unit_try_enter(struct segue_unit *u);
 void sg_unit_leave(struct segue_unit *u);
+/* The same for a run with a span of so many rows: of several lanes one stays free for those that are short, which pass by
+ * the long ones that wait for another. */
+segue_status sg_unit_enter_run(struct segue_unit *u, uint32_t rows, const atomic_int *cancel, segue_error *err);
+void sg_unit_leave_run(struct segue_unit *u, uint32_t rows);
 
 #endif

@@ -2,8 +2,8 @@
  * a folder of its own and adds the folder's name to one list in cmake/library.cmake; no other file names it.
  *
  * Who calls: engine/ and tests/. Who must not: one unit another.
- * Concurrency: list, open, describe, can, compile, state_new: any thread, one at a time per unit. start: up to `lanes` runs may
- * be unfinished; two runs that share a state must not overlap. state_get and state_put may run beside a run from one other
+ * Concurrency: list, open, describe, can, compile, state_new: any thread, up to `lanes` of these and of runs at a time. start: up
+ * to `lanes` runs may be unfinished; two runs that share a state must not overlap. state_get and state_put may run beside a run from one other
  * thread: get waits until the rows it asks for exist
  * (desc.streams). Everything else on a state only between runs.
  * Errors: EUNSUPPORTED names op, layer and reason; EUNIT, ELOST: the unit failed; ECANCELED: batch->cancel became 1 (the
@@ -35,6 +35,7 @@ struct sg_unit_spec {
 struct sg_unit_desc {
     segue_unit_info info;
     uint32_t lanes;                  /* runs at once */
+    uint32_t long_rows;              /* of several lanes one stays free of runs in which a span has more rows; 0: all are alike */
     uint32_t rows_max;               /* rows of one run; 0 = no bound */
     uint32_t samples;                /* 1: steps > 1 and samplers are accepted */
     uint32_t reference;              /* 1: slow on purpose: states are fp32 by default, never chosen unless named */

@@ -45,6 +45,9 @@ expect("--handoff that copies", row["copied_bytes"] == row["bytes"] > 0 and row[
 expect("--handoff fields", all(v is not None or row.get(k + "_reason") for k, v in row.items()), row)
 expect("--handoff table", run(*base, "--handoff", *two)[1].count("\n") == 3)
 refused(2, [*base, "--handoff", "--prefill", "cpu", "--decode", "cpu"], "one unit")
+row, = json.loads(run(*base, "--beside", "64", "--unit", "cpu:threads=1", "--json")[1])
+expect("--beside", len(row["samples_ratio"]) == 2 and row["decode_alone_ts"] > 0 and row["prefill_beside_ms"] > 0 and row["n_prompt"] == 64
+       and all(v is not None or row.get(k + "_reason") for k, v in row.items()), row)
 refused(2, [*base, "-p", "8,", "-n", "0"])
 refused(2, [*base, "-t", "0"], "range")
 refused(3, [*base, "--unit", "cuda:0"], "cuda")

@@ -41,16 +41,20 @@ units("no GPU", "no GPU", SEGUE_STUB="none")
 
 # Each function that the unit looks up is missing once: its name in the library is changed.
 whole = open(os.path.join(stub, "libcuda.so.1"), "rb").read()
-symbols = re.findall(r'X\(\w+, "(cu\w+)"', open(header).read())
-expect("symbols", len(symbols) > 40, len(symbols))
-for name in symbols:
+needed, wished = open(header).read().split("#define CU_PARTS")
+symbols, parts = (re.findall(r'X\(\w+, "(cu\w+)"', text) for text in (needed, wished))
+expect("symbols", len(symbols) > 40 and len(parts) == 6, (len(symbols), len(parts)))
+for name in symbols + parts:
     old, new = b"\0" + name.encode() + b"\0", b"\0x" + name.encode()[1:] + b"\0"
     expect(f"{name} in the stub", old in whole)
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "libcuda.so.1"), "wb") as f:
             f.write(whole.replace(old, new))
         r = call("run", "--unit", "cuda:0", "-m", model, "--ids", "1,2", "-n", "1", library=folder)
-        expect(f"without {name}", r.returncode == 3 and name in r.stderr, r.stderr)
+        if name in parts: # an older driver: no part of the card for reading beside writing
+            expect(f"without {name}", r.returncode == 0, r.stderr)
+        else:
+            expect(f"without {name}", r.returncode == 3 and name in r.stderr, r.stderr)
 
 task = ["-m", model, "--ids", "1,2,3,4,5", "-n", "8", "--greedy", "--ignore-eos", "--json"]
 r = call("run", "--unit", "cuda:0", *task, SEGUE_STUB_MB="0")

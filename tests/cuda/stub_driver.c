@@ -107,6 +107,15 @@ static void transfer(void *to, const void *from, size_t n, int value)
     if (!mode("late")) catch_up();
 }
 
+/* Streams differ from each other. */
+static void *new_stream(void)
+{
+    static char streams[64];
+    static unsigned n;
+    alive++;
+    return &streams[n++ % sizeof streams];
+}
+
 #define API(name, args, body) \
     int name args;            \
     int name args { int failed = fault(); if (failed) return failed; body return 0; }
@@ -125,6 +134,7 @@ API(cuDeviceGetAttribute, (int *v, int which, int card),
     UNUSED(card) *v = which == 75   ? 9
                       : which == 76 ? 0
                       : which == 97 ? 232448
+                      : which == 16 ? 132
                                     : 4;)
 API(cuDeviceGetUuid, (unsigned char *u, int card), UNUSED(card) for (int i = 0; i < 16; i++) u[i] = (unsigned char)i;)
 API(cuDevicePrimaryCtxRetain, (void **c, int card), UNUSED(card) *c = &alive; alive++;)
@@ -155,7 +165,7 @@ API(cuCtxEnablePeerAccess, (void *c, unsigned f), UNUSED(c) UNUSED(f))
 API(cuMemsetD8Async, (unsigned long long to, unsigned char v, size_t n, void *s),
     UNUSED(s) transfer((void *)to, NULL, n, v);)
 API(cuCtxGetStreamPriorityRange, (int *least, int *greatest), *least = 0; *greatest = -5;)
-API(cuStreamCreateWithPriority, (void **s, unsigned f, int p), UNUSED(f) UNUSED(p) *s = &alive; alive++;)
+API(cuStreamCreateWithPriority, (void **s, unsigned f, int p), UNUSED(f) UNUSED(p) *s = new_stream();)
 FREES(cuStreamDestroy_v2, (void *s), UNUSED(s) alive--;)
 API(cuStreamSynchronize, (void *s), UNUSED(s) catch_up(); if (mode("lost")) return GONE;)
 API(cuStreamQuery, (void *s), UNUSED(s) if (mode("lost")) return GONE;)
@@ -176,6 +186,14 @@ FREES(cuGraphExecDestroy, (void *e), UNUSED(e) alive--;)
 API(cuGraphLaunch, (void *e, void *s), UNUSED(e) UNUSED(s) return launch();)
 API(cuLaunchKernelEx, (const void *l, void *f, void **a, void **x),
     UNUSED(l) UNUSED(f) UNUSED(a) UNUSED(x) return launch();)
+API(cuDeviceGetDevResource, (int card, void *r, int type), UNUSED(card) UNUSED(r) UNUSED(type))
+/* The number of multiprocessors stands behind a word and 92 bytes. */
+API(cuDevSmResourceSplitByCount, (void *parts, unsigned *n, const void *all, void *rest, unsigned f, unsigned least),
+    UNUSED(all) UNUSED(f) *n = 1; ((unsigned *)parts)[24] = least; ((unsigned *)rest)[24] = 132 - least;)
+API(cuDevResourceGenerateDesc, (void **desc, void *r, unsigned n), UNUSED(r) UNUSED(n) *desc = &alive;)
+API(cuGreenCtxCreate, (void **g, void *desc, int card, unsigned f), UNUSED(desc) UNUSED(card) UNUSED(f) *g = &alive; alive++;)
+FREES(cuGreenCtxDestroy, (void *g), UNUSED(g) alive--;)
+API(cuGreenCtxStreamCreate, (void **s, void *g, unsigned f, int p), UNUSED(g) UNUSED(f) UNUSED(p) *s = new_stream();)
 #ifndef STUB_SHORT
 FREES(cuGetErrorName, (int r, const char **text), UNUSED(r) *text = "STUB_ERROR";)
 #endif

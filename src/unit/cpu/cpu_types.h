@@ -103,9 +103,8 @@ struct sg_slot_memory {
     struct sg_kv_block *spare;
     uint64_t first, end;             /* rows held */
     int given;                       /* CONV, DELTA: a put has filled it */
-    float *fixed, *before;           /* CONV, DELTA: now, and as it was when the pass began; [fixed_n] */
+    float *fixed, *before;           /* CONV, DELTA: now (in the state's piece), and as it was when the pass began; [fixed_n] */
     size_t fixed_n;
-    const struct sg_host_memory *fixed_host; /* that `fixed` was taken from; NULL: of this process */
 };
 struct sg_mark {
     uint32_t number;
@@ -117,6 +116,8 @@ struct sg_cpu_state {
     pthread_mutex_t lock;            /* block tables, against get and put beside a run */
     enum sg_storage kv;
     const struct sg_host_memory *host;   /* sg_state_opts */
+    const struct sg_host_memory *fixed_host; /* that `fixed` was taken from; NULL: of this process */
+    void *fixed;                     /* recurrent slots, one after the other, each at a multiple of FIXED_STEP; NULL: bare */
     uint64_t rows;
     atomic_int busy;                 /* 1: a run is appending */
     atomic_uint stage;               /* of the pass that appends: stages before this one are over */

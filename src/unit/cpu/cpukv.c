@@ -176,17 +176,36 @@ struct rows_pass {
     int store;
 };
 
-/* 16 keys of 2 or 4 bytes a number, [width][16] in the block; one after the other, `step` bytes apart, outside. */
-static void keys_out(const uint8_t *block, uint32_t width, size_t each, uint8_t *out, size_t step)
+/* Four lines of four 2-byte numbers <-> four columns; all steps in bytes. */
+static void turn_four(const uint8_t *in, size_t in_step, uint8_t *out, size_t out_step)
 {
-    for (uint32_t j = 0; j < width; j++, block += GROUP_ROWS * each, out += each)
-        for (uint32_t r = 0; r < GROUP_ROWS; r++) memcpy(out + r * step, block + r * each, each);
+    static const uint64_t EVEN = 0x0000ffff0000ffffu, ODD = 0xffff0000ffff0000u, LOW = 0xffffffffu;
+    uint64_t a, b, c, d;
+    memcpy(&a, in, 8);
+    memcpy(&b, in + in_step, 8);
+    memcpy(&c, in + 2 * in_step, 8);
+    memcpy(&d, in + 3 * in_step, 8);
+    uint64_t ab = (a & EVEN) | (b & EVEN) << 16, ab1 = (a >> 16 & EVEN) | (b & ODD), cd = (c & EVEN) | (d & EVEN) << 16,
+             cd1 = (c >> 16 & EVEN) | (d & ODD);
+    uint64_t r[4] = {(ab & LOW) | cd << 32, (ab1 & LOW) | cd1 << 32, ab >> 32 | (cd & ~LOW), ab1 >> 32 | (cd1 & ~LOW)};
+    for (int i = 0; i < 4; i++) memcpy(out + (size_t)i * out_step, &r[i], 8);
 }
 
-static void keys_in(uint8_t *block, uint32_t width, size_t each, const uint8_t *in, size_t step)
+/* 16 keys of 2 or 4 bytes a number, [width][16] in the block; one after the other, `step` bytes apart, outside. */
+static void keys_move(uint8_t *block, uint32_t width, size_t each, uint8_t *canonical, size_t step, int store)
 {
-    for (uint32_t j = 0; j < width; j++, block += GROUP_ROWS * each, in += each)
-        for (uint32_t r = 0; r < GROUP_ROWS; r++) memcpy(block + r * each, in + r * step, each);
+    uint32_t j = 0;
+    for (; each == 2 && j + 4 <= width; j += 4)
+        for (uint32_t r = 0; r < GROUP_ROWS; r += 4) {
+            uint8_t *inside = block + ((size_t)j * GROUP_ROWS + r) * 2, *outside = canonical + r * step + (size_t)j * 2;
+            if (store) turn_four(outside, step, inside, (size_t)GROUP_ROWS * 2);
+            else turn_four(inside, (size_t)GROUP_ROWS * 2, outside, step);
+        }
+    for (; j < width; j++)
+        for (uint32_t r = 0; r < GROUP_ROWS; r++) {
+            uint8_t *inside = block + ((size_t)j * GROUP_ROWS + r) * each, *outside = canonical + r * step + j * each;
+            memcpy(store ? inside : outside, store ? outside : inside, each);
+        }
 }
 
 /* A whole group in the state's own storage; 0: not this storage. */
@@ -198,11 +217,7 @@ static int group_move(const struct rows_pass *p, uint64_t row, uint32_t head, ui
     uint8_t *block = head_of(m, row, head) + row % SG_CHUNK * width * each;
     if (p->storage != p->s->kv || p->storage == SG_Q8_0) return 0;
     if (m->slot.kind == SG_SLOT_K) {
-        /* the width as a constant of the loop is what makes a 2-byte transposition fast */
-        if (each == 2 && p->store) keys_in(block, width, 2, canonical, p->row_bytes);
-        else if (each == 2) keys_out(block, width, 2, canonical, p->row_bytes);
-        else if (p->store) keys_in(block, width, 4, canonical, p->row_bytes);
-        else keys_out(block, width, 4, canonical, p->row_bytes);
+        keys_move(block, width, each, canonical, p->row_bytes, p->store);
         return 1;
     }
     for (uint32_t r = 0; r < GROUP_ROWS; r++, block += width * each, canonical += p->row_bytes)

@@ -22,12 +22,18 @@ segue_status sg_cpu_state_pass(struct sg_state *to, struct sg_state *from, segue
     struct sg_slot_memory *slots = b->slots;
     uint64_t rows = b->rows;
     uint32_t capacity = b->capacity;
+    void *fixed = b->fixed;
+    const struct sg_host_memory *fixed_host = b->fixed_host;
     b->slots = a->slots;
     b->rows = a->rows;
     b->capacity = a->capacity;
+    b->fixed = a->fixed;
+    b->fixed_host = a->fixed_host;
     a->slots = slots;
     a->rows = rows;
     a->capacity = capacity;
+    a->fixed = fixed;
+    a->fixed_host = fixed_host;
     a->marks_n = b->marks_n = 0;
     return SEGUE_OK;
 }

@@ -26,26 +26,38 @@ static uint64_t first_needed(const struct sg_slot_memory *m, uint64_t rows)
 
 /* --- new, free, fork --- */
 
-static segue_status fixed_new(const struct sg_cpu_state *s, struct sg_slot_memory *m, size_t bytes, int filled, segue_error *err)
+/* As other units lay theirs out, so that neighbours travel together. */
+enum { FIXED_STEP = 256 };
+
+static segue_status fixed_new(struct sg_cpu_state *s, int filled, segue_error *err)
 {
-    m->fixed = s->host ? s->host->take(s->host->owner, bytes) : NULL;
-    if (!m->fixed) {
-        m->fixed = sg_alloc_aligned(bytes);
-        return m->fixed ? SEGUE_OK : sg_no_memory("recurrent slot of a cpu state", bytes, err);
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        size_t own = s->slots[i].fixed_n * sizeof(float);
+        if (own > SIZE_MAX / 2 - bytes) return sg_no_memory("recurrent slots of a cpu state", own, err);
+        bytes += (own + FIXED_STEP - 1) / FIXED_STEP * FIXED_STEP;
     }
-    m->fixed_host = s->host;
-    if (!filled) memset(m->fixed, 0, bytes);
+    if (!bytes) return SEGUE_OK;
+    s->fixed = s->host ? s->host->take(s->host->owner, bytes) : NULL;
+    if (s->fixed) s->fixed_host = s->host;
+    else if (!(s->fixed = sg_alloc_aligned(bytes))) return sg_no_memory("recurrent slots of a cpu state", bytes, err);
+    if (s->fixed_host && !filled) memset(s->fixed, 0, bytes);
+    char *at = s->fixed;
+    for (uint32_t i = 0; i < s->slots_n; i++) {
+        if (s->slots[i].fixed_n) s->slots[i].fixed = (float *)(void *)at;
+        at += (s->slots[i].fixed_n * sizeof(float) + FIXED_STEP - 1) / FIXED_STEP * FIXED_STEP;
+    }
     return SEGUE_OK;
 }
 
-static void fixed_free(struct sg_slot_memory *m)
+static void fixed_free(struct sg_cpu_state *s)
 {
-    if (m->fixed_host) m->fixed_host->leave(m->fixed_host->owner, m->fixed);
-    else sg_free_aligned(m->fixed);
+    if (s->fixed_host) s->fixed_host->leave(s->fixed_host->owner, s->fixed);
+    else sg_free_aligned(s->fixed);
 }
 
 static segue_status slot_begin(struct sg_cpu_state *s, struct sg_slot_memory *m, const struct sg_slot *slot,
-                               const struct sg_state_opts *o, segue_error *err)
+                               segue_error *err)
 {
     m->slot = *slot;
     if (sg_cpu_is_rows(m)) {
@@ -60,7 +72,7 @@ static segue_status slot_begin(struct sg_cpu_state *s, struct sg_slot_memory *m,
     size_t bytes;
     SG_TRY(sg_mul(m->fixed_n, sizeof(float), &bytes, "state slot", err));
     s->recurrent = 1;
-    return o && o->bare ? SEGUE_OK : fixed_new(s, m, bytes, o && o->filled, err);
+    return SEGUE_OK;
 }
 
 static segue_status reserve_at_start(struct sg_cpu_state *s, uint64_t rows, segue_error *err)
@@ -95,7 +107,8 @@ segue_status sg_cpu_state_new(struct sg_unit *u, const struct sg_slot *slots, ui
     segue_status status =
         s->slots && s->marks ? SEGUE_OK : sg_no_memory("cpu state", n * sizeof *s->slots, err);
     for (; status == SEGUE_OK && s->slots_n < n; s->slots_n++)
-        status = slot_begin(s, &s->slots[s->slots_n], &slots[s->slots_n], o, err);
+        status = slot_begin(s, &s->slots[s->slots_n], &slots[s->slots_n], err);
+    if (status == SEGUE_OK && !(o && o->bare)) status = fixed_new(s, o && o->filled, err);
     if (status == SEGUE_OK && !(o && o->bare)) status = reserve_at_start(s, o ? o->rows : 0, err);
     if (status != SEGUE_OK) {
         sg_cpu_state_free((struct sg_state *)(void *)s);
@@ -123,9 +136,9 @@ void sg_cpu_state_free(struct sg_state *state)
             sg_cpu_slab_release(b->slab);
         }
         sg_free(m->blocks);
-        fixed_free(m);
         sg_free_aligned(m->before);
     }
+    fixed_free(s);
     for (uint32_t i = 0; s->marks && i < s->marks_cap; i++) sg_free_aligned(s->marks[i].fixed);
     sg_free(s->marks);
     sg_free(s->slots);

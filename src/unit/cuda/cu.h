@@ -20,13 +20,14 @@ enum {
     CU_PADDED = 512, /* rows of a pass up to which it is filled up to whole ... */
     CU_PAD = 64,     /* ... of these, and captured */
     CU_LOGITS = 256, /* wanted rows of a pass at most */
-    CU_LANES = 1,
+    CU_LANES = 2, CU_LANE_FEW = 0, CU_LANE_MANY = 1, /* runs at once: of few rows, and one with more */
     CU_MARKS = 8,
     CU_STAGE = 4 << 20, /* bytes of a pinned staging half */
     CU_AHEAD = 4,       /* steps in flight */
     CU_POOL = 512,      /* pieces kept ... */
     CU_POOL_MB = 2048,  /* ... and their sum */
     CU_STREAM_ROOM = 200 << 10, /* bytes of a block's weights in shared memory at most */
+    CU_PART = 72,       /* multiprocessors of runs of few rows beside a long one */
     CU_STEP_TAPS = 8,   /* taps of a convolution that decode kernels take */
 };
 
@@ -81,6 +82,14 @@ struct cu_host {
     void *free; /* pieces that were given back */
 };
 
+/* The multiprocessors in two parts, for runs of few rows and long ones at once (cushare.c). */
+struct cu_share {
+    cu_green green[CU_LANES];      /* NULL: the card is not parted */
+    uint32_t sms[CU_LANES];        /* that each has */
+    atomic_uint_fast64_t wrote_ns; /* when a run of few rows was last at work */
+    atomic_uint reading;           /* long runs at work */
+};
+
 struct sg_unit {
     struct sg_unit_base base;
     struct sg_unit_desc desc;
@@ -91,7 +100,9 @@ struct sg_unit {
     cu_card card;
     cu_ctx ctx, reaches; /* reaches: of the GPU that states were last passed to directly */
     uint32_t sms, major, shared_max; /* bytes of shared memory that a block may ask for */
-    uint32_t pdl, waves, graphs, stream; /* tuning: programmatic launch, blocks per multiprocessor, captured steps, KB of a
+    struct cu_share share;
+    pthread_mutex_t keeping; /* guards whose logits lie in which lane (culogits.c) */
+    uint32_t pdl, waves, graphs, stream, part; /* tuning: part: multiprocessors of runs of few rows beside a long one (0: both have all); programmatic launch, blocks per multiprocessor, captured steps, KB of a
                                             block's weights in shared memory (0: k_stream.cu is not used) */
     cu_mod modules[12];
     uint32_t modules_n;
@@ -110,6 +121,12 @@ struct sg_unit {
     unsigned char *stage;    /* pinned, two halves of CU_STAGE */
     cu_event halves[2];
     struct cu_host pinned;
+    struct cu_later { /* a copy that may grow before it begins; guarded by copying */
+        unsigned char *host;
+        cu_ptr card;
+        size_t n; /* 0: none */
+        int out;
+    } later;
     atomic_int moving; /* 1: copies from or to pinned memory may be under way in `copies` */
     atomic_uint_fast64_t unused; /* bytes of the card, when they were last counted, less states since */
 };
@@ -130,10 +147,18 @@ segue_status cu_fetch(struct sg_unit *u, void *to, cu_ptr from, size_t n, segue_
 segue_status cu_put(struct sg_unit *u, cu_ptr to, const void *from, size_t n, segue_error *err);
 segue_status cu_get(struct sg_unit *u, void *to, cu_ptr from, size_t n, segue_error *err);
 segue_status cu_moves_over(struct sg_unit *u, segue_error *err);
+cu_result cu_moves_begin(struct sg_unit *u); /* copying is ours, the GPU current: before anything else in `copies` */
 void cu_host_begin(struct sg_unit *u);
 void cu_host_end(struct sg_unit *u); /* the GPU is current */
 const struct sg_host_memory *cu_host(struct sg_unit *u);
 segue_status cu_kernels_load(struct sg_unit *u, segue_error *err);
+/* Two phases at once (cushare.c). The card is parted when it can be; close when no stream of a part is left. */
+void cu_share_open(struct sg_unit *u);
+void cu_share_close(struct sg_unit *u);
+cu_result cu_share_stream(struct sg_unit *u, uint32_t kind, cu_stream *out, int priority); /* *out NULL: there is no part */
+void cu_share_begin(struct sg_unit *u, uint32_t kind); /* a run on a lane of this kind */
+void cu_share_end(struct sg_unit *u, uint32_t kind);
+int cu_share_wanted(struct sg_unit *u, uint32_t kind); /* 1: the other kind is at work just now */
 
 /* --- weights (upload.c) --- */
 
@@ -190,7 +215,7 @@ struct cu_room_pair { /* memory of values for up to rows[0] rows and rows[1] wan
 
 /* What must be the same for a captured pass to be launched again: rooms that may have moved, too. Compared byte by byte. */
 struct cu_graph_key {
-    uint32_t rows, wanted, chunks, best, advance, storage, stops, heading;
+    uint32_t rows, wanted, chunks, best, advance, storage, stops, heading, sms, zero;
     struct ck_banned banned;
     cu_ptr rooms[7];
 };
@@ -230,7 +255,11 @@ struct cu_kept {
 
 /* What one pass needs beside weights and states. One run at a time uses it. */
 struct cu_lane {
-    cu_stream stream;
+    pthread_mutex_t lock;             /* held by that run */
+    cu_stream stream;                 /* that passes go to: one of these two */
+    cu_stream whole, part;            /* of all multiprocessors; of the lane's part of them (cushare.c), NULL: it has none */
+    cu_event turn;                    /* between two streams */
+    uint32_t kind;                    /* CU_LANE_FEW or CU_LANE_MANY */
     cu_event begin, end;
     struct cu_room_pair few[2], many; /* few[1]: the same but for its own wanted rows */
     struct cu_heading headings[2];    /* passes use the first one; a step ahead alternates */
@@ -266,8 +295,7 @@ struct sg_program {
     struct cu_step *plain, *fused; /* one per op; windows */
     uint32_t plain_n, fused_n;
     uint64_t read_per_token;
-    struct cu_lane lane;
-    pthread_mutex_t lock; /* one run at a time uses the lane */
+    struct cu_lane lanes[CU_LANES];
 };
 void cu_captured_forget(struct sg_unit *u, struct cu_lane *l); /* cucapture.c: frees all graphs of a lane */
 segue_status cu_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n,
@@ -348,6 +376,7 @@ enum ck_storage cu_storage_of(enum sg_storage s);
  * of a run over these spans, copy those away that it does not replace. */
 void cu_kept_forget(struct sg_state *s);
 void cu_kept_add(struct cu_lane *l, struct sg_state *s, cu_ptr at, uint32_t vocab, uint64_t run);
+void cu_kept_leave(struct sg_unit *u, struct cu_lane *l); /* the lane ends */
 segue_status cu_kept_clear(struct sg_unit *u, struct cu_lane *l, uint64_t run, const struct sg_span *spans, uint32_t n,
                            segue_error *err);
 segue_status cu_state_logits(struct sg_state *s, float *out, segue_error *err);
@@ -370,6 +399,7 @@ struct cu_pass {
     uint32_t rows_n[2];                 /* T, R */
     uint32_t padded;                    /* 1: the last rows of T are none; the head on the card knows how many there are */
     uint32_t spans_n, chunks;           /* chunks: of attention, for the furthest row */
+    uint32_t sms;                       /* multiprocessors that it may count on */
     const struct sg_span *const *spans; /* [spans_n] whose adapters apply; NULL: none has any */
     uint32_t from[2][CK_SPANS + 1], heading;
     enum sg_storage kv;

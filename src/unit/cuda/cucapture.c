@@ -18,6 +18,7 @@ static void key_of(const struct trip *trip, const struct cu_pass *p, struct cu_g
                                  .storage = cu_storage_of(p->kv),
                                  .stops = trip->stops_n,
                                  .heading = p->heading,
+                                 .sms = p->sms,
                                  .banned = trip->banned,
                                  .rooms = {l->scratch, l->parts}};
     if (!many) return;

@@ -140,7 +140,8 @@ segue_status cu_send(struct sg_unit *u, cu_ptr to, const void *from, size_t n, s
 {
     pthread_mutex_lock(&u->copying);
     cu_enter(u);
-    segue_status status = send_pieces(u, to, from, n, err);
+    segue_status status = cu_check(&u->d, cu_moves_begin(u), "copy to the GPU", err);
+    if (status == SEGUE_OK) status = send_pieces(u, to, from, n, err);
     cu_leave(u);
     pthread_mutex_unlock(&u->copying);
     return status;
@@ -150,7 +151,8 @@ segue_status cu_fetch(struct sg_unit *u, void *to, cu_ptr from, size_t n, segue_
 {
     pthread_mutex_lock(&u->copying);
     cu_enter(u);
-    segue_status status = fetch_pieces(u, to, from, n, err);
+    segue_status status = cu_check(&u->d, cu_moves_begin(u), "copy from the GPU", err);
+    if (status == SEGUE_OK) status = fetch_pieces(u, to, from, n, err);
     cu_leave(u);
     pthread_mutex_unlock(&u->copying);
     return status;
@@ -245,7 +247,7 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
 
 static void describe_absent(struct sg_unit_desc *d, const char *why)
 {
-    *d = (struct sg_unit_desc){.lanes = CU_LANES, .samples = 1, .streams = 1};
+    *d = (struct sg_unit_desc){.lanes = CU_LANES, .long_rows = CU_FEW, .samples = 1, .streams = 1};
     d->info.size = sizeof d->info;
     d->info.built = 1;
     snprintf(d->info.spec, sizeof d->info.spec, "cuda");
@@ -318,6 +320,7 @@ static void cu_close(struct sg_unit *u)
         if (u->copies) u->d.stream_free(u->copies);
         if (u->stage) u->d.host_free(u->stage);
         cu_host_end(u);
+        cu_share_close(u);
         while (u->modules_n) u->d.module_unload(u->modules[--u->modules_n]);
         cu_leave(u);
         u->d.release(u->card);
@@ -327,6 +330,7 @@ static void cu_close(struct sg_unit *u)
     pthread_mutex_destroy(&u->copying);
     pthread_mutex_destroy(&u->pooling);
     pthread_mutex_destroy(&u->metering);
+    pthread_mutex_destroy(&u->keeping);
     pthread_mutex_destroy(&u->pinned.lock);
     sg_free(u);
 }
@@ -379,13 +383,14 @@ static segue_status open_card(struct sg_unit *u, uint32_t index, segue_error *er
         status = cu_check(&u->d, u->d.event_new(&u->halves[i], CU_EVENT_UNTIMED), "open unit", err);
     if (status == SEGUE_OK) status = cu_kernels_load(u, err);
     if (status == SEGUE_OK) cu_blas_open(&u->blas);
+    if (status == SEGUE_OK) cu_share_open(u);
     cu_leave(u);
     return status;
 }
 
 static segue_status cu_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
-    static const char *const keys[] = {"", "pdl", "waves", "graphs", "stream", NULL};
+    static const char *const keys[] = {"", "pdl", "waves", "graphs", "stream", "part", NULL};
     uint32_t index = 0;
     struct sg_unit *u;
     SG_TRY(sg_spec_only(spec, keys, err));
@@ -395,15 +400,18 @@ static segue_status cu_open(struct sg_unit **out, const struct sg_unit_spec *spe
     pthread_mutex_init(&u->copying, NULL);
     pthread_mutex_init(&u->pooling, NULL);
     pthread_mutex_init(&u->metering, NULL);
+    pthread_mutex_init(&u->keeping, NULL);
     cu_host_begin(u);
     u->base.ops = &sg_unit_cuda;
     u->pdl = u->graphs = 1;
     u->waves = 4;
     u->stream = 100;
+    u->part = CU_PART;
     segue_status status = number_of(spec, "pdl", 1, &u->pdl, err);
     if (status == SEGUE_OK) status = number_of(spec, "waves", 8, &u->waves, err);
     if (status == SEGUE_OK) status = number_of(spec, "graphs", 1, &u->graphs, err);
     if (status == SEGUE_OK) status = number_of(spec, "stream", CU_STREAM_ROOM >> 10, &u->stream, err);
+    if (status == SEGUE_OK) status = number_of(spec, "part", 1024, &u->part, err);
     if (!u->waves) u->waves = 1;
     if (status == SEGUE_OK) status = cu_driver_open(&u->d, err);
     if (status == SEGUE_OK) status = open_card(u, index, err);

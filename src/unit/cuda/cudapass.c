@@ -66,7 +66,8 @@ static segue_status copy_over(struct sg_state *to, struct sg_state *from, segue_
     if (status != SEGUE_OK) return status;
     pthread_mutex_lock(&u->copying);
     cu_enter(u);
-    if (to->fixed_bytes) r = u->d.copy_peer(to->fixed, v->ctx, from->fixed, u->ctx, to->fixed_bytes, u->copies);
+    r = cu_moves_begin(u);
+    if (to->fixed_bytes && !r) r = u->d.copy_peer(to->fixed, v->ctx, from->fixed, u->ctx, to->fixed_bytes, u->copies);
     for (uint32_t i = 0; i < to->slots_n && !r; i++) {
         const struct cu_slot *a = &from->slots[i], *b = &to->slots[i];
         size_t at = a->first * a->row_bytes, bytes = (a->end - a->first) * a->row_bytes;

@@ -24,12 +24,14 @@ static void work(struct sg_own_run *own)
 {
     struct sg_run *run = (struct sg_run *)(void *)own;
     struct sg_unit *u = run->program->base.unit;
-    pthread_mutex_lock(&run->program->lock);
+    pthread_mutex_lock(&run->lane->lock);
     cu_enter(u);
+    cu_share_begin(u, run->lane->kind);
     own->status = cu_run_all(run);
-    if (own->status != SEGUE_OK) u->d.stream_wait(run->program->lane.stream);
+    cu_share_end(u, run->lane->kind);
+    if (own->status != SEGUE_OK) u->d.stream_wait(run->lane->stream);
     cu_leave(u);
-    pthread_mutex_unlock(&run->program->lock);
+    pthread_mutex_unlock(&run->lane->lock);
     for (uint32_t s = 0; s < own->batch.spans_n; s++) cu_state_release(own->spans[s].state);
 }
 
@@ -62,6 +64,9 @@ segue_status cu_start(struct sg_program *p, const struct sg_batch *b, struct sg_
     struct sg_run *run = sg_alloc(sizeof *run);
     if (!run) return sg_no_memory("a run of cuda", sizeof *run, err);
     run->program = p;
+    run->lane = &p->lanes[CU_LANE_FEW];
+    for (uint32_t i = 0; i < b->spans_n; i++)
+        if (b->spans[i].rows > CU_FEW) run->lane = &p->lanes[CU_LANE_MANY];
     segue_status status = sg_own_run_begin(&run->own, &p->base, b, r, work, err);
     if (status == SEGUE_OK) status = take_states(b, err);
     if (status != SEGUE_OK) {

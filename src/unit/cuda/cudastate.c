@@ -31,7 +31,8 @@ static segue_status move_bytes(struct sg_unit *u, cu_ptr to, cu_ptr from, size_t
     if (!n) return SEGUE_OK;
     pthread_mutex_lock(&u->copying);
     cu_enter(u);
-    cu_result r = u->d.copy(to, from, n, u->copies);
+    cu_result r = cu_moves_begin(u);
+    if (!r) r = u->d.copy(to, from, n, u->copies);
     cu_leave(u);
     pthread_mutex_unlock(&u->copying);
     return cu_check(&u->d, r, "copy state", err);
@@ -42,7 +43,8 @@ static segue_status clear_bytes(struct sg_unit *u, cu_ptr to, size_t n, segue_er
     if (!n) return SEGUE_OK;
     pthread_mutex_lock(&u->copying);
     cu_enter(u);
-    cu_result r = u->d.fill(to, 0, n, u->copies);
+    cu_result r = cu_moves_begin(u);
+    if (!r) r = u->d.fill(to, 0, n, u->copies);
     cu_leave(u);
     pthread_mutex_unlock(&u->copying);
     return cu_check(&u->d, r, "clear state", err);

@@ -66,7 +66,7 @@ static segue_status choose_parts(struct sg_run *run, const struct trip *trip, fl
         segue_logprob *logprobs = run->own.result.logprobs ? run->own.result.logprobs + (size_t)s * LOGPROBS : NULL;
         size_t logprobs_n = 0;
         if (trip->best) {
-            *token = run->program->lane.host_chosen[row - 1];
+            *token = run->lane->host_chosen[row - 1];
             if (*token < 0) return nothing_to_choose(run);
         } else {
             SG_TRY(sg_own_run_chooser(&run->own, run->program->base.graph->vocab, &run->own.error));
@@ -159,7 +159,7 @@ static void publish(struct sg_span *span, uint32_t *published, int32_t token)
 static uint32_t take_arrived(const struct sg_run *run, struct sg_span *span, uint32_t *published,
                              uint32_t before)
 {
-    const struct cu_lane *l = &run->program->lane;
+    const struct cu_lane *l = run->lane;
     uint32_t written = *l->written;
     atomic_thread_fence(memory_order_acquire);
     while (*published - before < written) {
@@ -177,7 +177,7 @@ static segue_status wait_for(struct sg_run *run, struct sg_span *span, uint32_t 
     for (uint32_t spins = 0; take_arrived(run, span, published, before) < target; spins++) {
         if (spins < SPIN) continue;
         if (spins % 64 == 0) {
-            cu_result r = u->d.stream_ask(run->program->lane.stream);
+            cu_result r = u->d.stream_ask(run->lane->stream);
             if (r && r != CU_NOT_READY) return cu_run_check(run, r);
             if (!r) return SEGUE_OK; /* all done: what is missing will not come */
         }
@@ -191,7 +191,7 @@ static segue_status run_ahead(struct sg_run *run, int32_t token, uint32_t steps,
 {
     struct sg_span *span = &run->own.spans[0];
     struct sg_unit *u = run->program->base.unit;
-    struct cu_lane *l = &run->program->lane;
+    struct cu_lane *l = run->lane;
     const struct sg_span *spans[CK_SPANS];
     struct trip trip = {.parts = {{0, 0, 1}},
                         .parts_n = 1,
@@ -206,6 +206,7 @@ static segue_status run_ahead(struct sg_run *run, int32_t token, uint32_t steps,
     span->wanted = &zero;
     span->tokens = &token;
     span->first = span->state->rows;
+    SG_TRY(cu_trip_stream(run));
     SG_TRY(cu_trip_clear(run));
     cu_trip_begin(run, &trip, &p, spans);
     SG_TRY(cu_trip_head(run, &trip, &p));
@@ -304,7 +305,7 @@ static int may_lead(const struct sg_run *run)
 
 static int is_expected(const struct sg_run *run)
 {
-    const struct cu_ahead *a = &run->program->lane.ahead;
+    const struct cu_ahead *a = &run->lane->ahead;
     const struct sg_span *s = &run->own.spans[0];
     struct ck_banned banned = banned_of(run, s->sampler);
     return a->active && a->state == s->state->id && a->version == s->state->version && a->first == s->first &&
@@ -371,13 +372,14 @@ static segue_status run_leading(struct sg_run *run)
     const struct sg_span *spans[CK_SPANS];
     struct sg_span *s = &run->own.spans[0];
     struct sg_unit *u = run->program->base.unit;
-    struct cu_lane *l = &run->program->lane;
+    struct cu_lane *l = run->lane;
     struct trip trip = {
         .parts = {{0, 0, 1}}, .parts_n = 1, .best = 1, .advance = 2, .banned = banned_of(run, s->sampler)};
     struct cu_pass p;
     uint32_t q = 0;
     if (cu_run_stopped(run)) return sg_fail(&run->own.error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
     int expected = is_expected(run);
+    SG_TRY(cu_trip_stream(run));
     SG_TRY(cu_trip_clear(run));
     SG_TRY(cu_state_others(s->state, &run->own.error));
     cu_trip_begin(run, &trip, &p, spans);
@@ -423,7 +425,7 @@ static segue_status run_leading(struct sg_run *run)
 
 segue_status cu_run_all(struct sg_run *run)
 {
-    run->program->lane.runs++;
+    run->lane->runs++;
     if (may_lead(run)) return run_leading(run);
     if (run->own.batch.spans_n == 1 && run->own.spans[0].steps > 1) return run_steps(run);
     return run_spans(run);

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/cuda/cu.h"
 
-enum { SLAB_MB = 64, ALL_MB = 4096, GRAIN = 4096, HEAD = 64 };
+enum { MOVE_BYTES = 6 << 20, SLAB_MB = 64, ALL_MB = 4096, GRAIN = 4096, HEAD = 64 };
 
 struct piece { /* HEAD bytes in front of what is given out */
     size_t bytes;
@@ -100,37 +100,53 @@ static int is_pinned(struct sg_unit *u, const void *p, size_t n)
 
 /* --- copies that go on --- */
 
+cu_result cu_moves_begin(struct sg_unit *u)
+{
+    struct cu_later l = u->later;
+    u->later.n = 0;
+    if (!l.n) return 0;
+    return l.out ? u->d.to_host(l.host, l.card, l.n, u->copies) : u->d.to_card(l.card, l.host, l.n, u->copies);
+}
+
 segue_status cu_moves_over(struct sg_unit *u, segue_error *err)
 {
     if (!atomic_exchange(&u->moving, 0)) return SEGUE_OK;
+    pthread_mutex_lock(&u->copying);
     cu_enter(u);
-    cu_result r = u->d.stream_wait(u->copies);
+    cu_result r = cu_moves_begin(u), s = u->d.stream_wait(u->copies);
     cu_leave(u);
+    pthread_mutex_unlock(&u->copying);
+    return cu_check(&u->d, r ? r : s, "copy state", err);
+}
+
+/* Transfers of a megabyte lose a fifth to what each one costs, so neighbours go together. */
+static segue_status move_later(struct sg_unit *u, cu_ptr card, void *host, size_t n, int out, segue_error *err)
+{
+    struct cu_later *l = &u->later;
+    cu_result r = 0;
+    pthread_mutex_lock(&u->copying);
+    cu_enter(u);
+    if (l->n && l->out == out && l->host + l->n == host && l->card + l->n == card && l->n + n <= MOVE_BYTES) {
+        l->n += n;
+    } else {
+        r = cu_moves_begin(u);
+        *l = (struct cu_later){host, card, n, out};
+    }
+    atomic_store(&u->moving, 1);
+    cu_leave(u);
+    pthread_mutex_unlock(&u->copying);
     return cu_check(&u->d, r, "copy state", err);
 }
 
 segue_status cu_put(struct sg_unit *u, cu_ptr to, const void *from, size_t n, segue_error *err)
 {
-    if (!is_pinned(u, from, n)) return cu_send(u, to, from, n, err);
-    pthread_mutex_lock(&u->copying);
-    cu_enter(u);
-    cu_result r = u->d.to_card(to, from, n, u->copies);
-    atomic_store(&u->moving, 1);
-    cu_leave(u);
-    pthread_mutex_unlock(&u->copying);
-    return cu_check(&u->d, r, "copy to the GPU", err);
+    union { const void *in; void *host; } p = {from}; /* only read */
+    return is_pinned(u, from, n) ? move_later(u, to, p.host, n, 0, err) : cu_send(u, to, from, n, err);
 }
 
 segue_status cu_get(struct sg_unit *u, void *to, cu_ptr from, size_t n, segue_error *err)
 {
-    if (!is_pinned(u, to, n)) return cu_fetch(u, to, from, n, err);
-    pthread_mutex_lock(&u->copying);
-    cu_enter(u);
-    cu_result r = u->d.to_host(to, from, n, u->copies);
-    atomic_store(&u->moving, 1);
-    cu_leave(u);
-    pthread_mutex_unlock(&u->copying);
-    return cu_check(&u->d, r, "copy from the GPU", err);
+    return is_pinned(u, to, n) ? move_later(u, from, to, n, 1, err) : cu_fetch(u, to, from, n, err);
 }
 
 segue_status cu_state_flush(struct sg_state *s, segue_error *err) { return cu_moves_over(s->base.unit, err); }

@@ -100,7 +100,7 @@ static segue_status few(struct cu_pass *p, const struct cu_step *s, const struct
         skip_rows(&g.segment[i].y, from);
     }
     uint32_t blocks = (g.pairs * g.split + 7) / 8,
-             most = u->sms * (t->w.kind < CK_Q8 || u->waves < 4 ? u->waves : 3); /* as fit */
+             most = p->sms * (t->w.kind < CK_Q8 || u->waves < 4 ? u->waves : 3); /* as fit */
     if (blocks > most) blocks = most;
     if (blocks > CU_BLOCKS) blocks = CU_BLOCKS;
     g.best_value = (float *)(uintptr_t)p->lane->best_value;

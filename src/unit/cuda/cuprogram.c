@@ -49,9 +49,10 @@ static void lane_close(struct sg_unit *u, struct cu_lane *l)
                              &l->best_value,
                              &l->best_index,
                              &l->stops};
-    while (l->kept_n) l->kept[--l->kept_n].state->kept_in = NULL;
+    cu_kept_leave(u, l);
     cu_enter(u);
-    if (l->stream) u->d.stream_wait(l->stream);
+    if (l->whole) u->d.stream_wait(l->whole);
+    if (l->part) u->d.stream_wait(l->part);
     if (l->gives) u->d.stream_wait(l->gives);
     cu_captured_forget(u, l);
     for (int i = 0; i < 2; i++) {
@@ -59,11 +60,13 @@ static void lane_close(struct sg_unit *u, struct cu_lane *l)
         if (l->done[i]) u->d.event_free(l->done[i]);
         if (l->given[i]) u->d.event_free(l->given[i]);
     }
+    if (l->turn) u->d.event_free(l->turn);
     if (l->ring) u->d.host_free(l->ring);
     if (l->host_chosen) u->d.host_free(l->host_chosen);
     if (l->host_logits) u->d.host_free(l->host_logits);
     if (l->gives) u->d.stream_free(l->gives);
-    if (l->stream) u->d.stream_free(l->stream);
+    if (l->part) u->d.stream_free(l->part);
+    if (l->whole) u->d.stream_free(l->whole);
     cu_leave(u);
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) cu_room_free(u, rooms[i]);
     for (uint32_t i = 0; i < l->loras_n; i++) cu_room_free(u, &l->loras[i].room);
@@ -82,29 +85,34 @@ static segue_status pinned(struct sg_unit *u, size_t bytes, void *out, segue_err
     return SEGUE_OK;
 }
 
-static segue_status lane_heading(struct sg_unit *u, struct sg_program *p, struct cu_heading *h,
+static segue_status lane_heading(struct sg_unit *u, struct sg_program *p, struct cu_lane *l, struct cu_heading *h,
                                  segue_error *err)
 {
     size_t array = CU_MANY * sizeof(uint32_t), at = (sizeof(struct ck_head) + 255) / 256 * 256;
     size_t slots = ((size_t)CK_SPANS * p->base.graph->slots_n * sizeof(void *) + 15) / 16 * 16;
-    p->lane.head_bytes = at + 2 * slots + 4 * array;
-    SG_TRY(cu_room(u, p->lane.head_bytes, "room of a run", &h->head, err));
+    l->head_bytes = at + 2 * slots + 4 * array;
+    SG_TRY(cu_room(u, l->head_bytes, "room of a run", &h->head, err));
     h->slots = h->head + at;
     h->slots_out = h->slots + slots;
     h->tokens = h->slots_out + slots;
     h->place = h->tokens + array;
     h->span = h->place + array;
     h->wanted = h->span + array;
-    return pinned(u, p->lane.head_bytes, &h->pinned, err);
+    return pinned(u, l->head_bytes, &h->pinned, err);
 }
 
-static segue_status lane_open(struct sg_unit *u, struct sg_program *p, segue_error *err)
+/* Long runs come last where both want a multiprocessor. */
+static segue_status lane_open(struct sg_unit *u, struct sg_program *p, int many, segue_error *err)
 {
-    struct cu_lane *l = &p->lane;
+    struct cu_lane *l = &p->lanes[many];
+    l->kind = many ? CU_LANE_MANY : CU_LANE_FEW;
     int least = 0, greatest = 0;
     cu_enter(u);
     cu_result r = u->d.priorities(&least, &greatest);
-    if (!r) r = u->d.stream_new(&l->stream, CU_STREAM_NON_BLOCKING, greatest);
+    if (!r) r = u->d.stream_new(&l->whole, CU_STREAM_NON_BLOCKING, many ? least : greatest);
+    if (!r) r = cu_share_stream(u, l->kind, &l->part, many ? least : greatest);
+    if (!r) r = u->d.event_new(&l->turn, CU_EVENT_UNTIMED);
+    l->stream = l->whole;
     if (!r) r = u->d.stream_new(&l->gives, CU_STREAM_NON_BLOCKING, greatest);
     for (int i = 0; i < 2 && !r; i++) r = u->d.event_new(&l->done[i], CU_EVENT_UNTIMED);
     for (int i = 0; i < 2 && !r; i++) r = u->d.event_new(&l->given[i], CU_EVENT_UNTIMED);
@@ -112,7 +120,7 @@ static segue_status lane_open(struct sg_unit *u, struct sg_program *p, segue_err
     SG_TRY(cu_check(&u->d, r, "compile", err));
     for (int i = 0; i < 2; i++) {
         l->few[0].rows[i] = l->few[1].rows[i] = CU_EXACT;
-        SG_TRY(lane_heading(u, p, &l->headings[i], err));
+        SG_TRY(lane_heading(u, p, l, &l->headings[i], err));
         SG_TRY(cu_room(u, (size_t)p->columns[i] * CU_EXACT * sizeof(float), "room of a run",
                        &l->few[0].memory[i], err));
     }
@@ -146,10 +154,12 @@ void cu_discard(struct sg_program *p)
 {
     if (!p) return;
     struct sg_unit *u = p->base.unit;
-    lane_close(u, &p->lane);
+    for (int i = 0; i < CU_LANES; i++) {
+        lane_close(u, &p->lanes[i]);
+        pthread_mutex_destroy(&p->lanes[i].lock);
+    }
     for (uint32_t i = 0; p->inverse && i < p->base.graph->ropes_n; i++) cu_room_free(u, &p->inverse[i]);
     cu_weights_free(p->weights);
-    pthread_mutex_destroy(&p->lock);
     sg_free(p->inverse);
     sg_free(p->places);
     sg_free(p->plain);
@@ -171,7 +181,8 @@ static segue_status program_fill(struct sg_unit *u, struct sg_program *p, segue_
     p->may_lead = g->vocab != 0 && g->inputs_n == 1 && g->values[g->inputs[0].value].kind == SG_VALUE_TOKENS;
     for (uint32_t i = 0; i < g->ops_n; i++)
         if (g->ops[i].code == SG_OP_CONV && g->ops[i].u.conv.taps > CU_STEP_TAPS) p->may_lead = 0;
-    return lane_open(u, p, err);
+    SG_TRY(lane_open(u, p, 0, err));
+    return lane_open(u, p, 1, err);
 }
 
 static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, struct cu_weights *w,
@@ -182,7 +193,7 @@ static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, str
     p->base = (struct sg_program_base){u->base.ops, u, g};
     p->weights = w;
     w->references++;
-    pthread_mutex_init(&p->lock, NULL);
+    for (int k = 0; k < CU_LANES; k++) pthread_mutex_init(&p->lanes[k].lock, NULL);
     segue_status status = program_fill(u, p, err);
     if (status != SEGUE_OK) {
         cu_discard(p);

@@ -9,10 +9,11 @@
 struct sg_run {
     struct sg_own_run own;
     struct sg_program *program;
+    struct cu_lane *lane;
     uint64_t launches, passes, state_bytes;
 };
 
-/* The whole batch. The GPU is current, the program's lane is ours. */
+/* The whole batch. The GPU is current, the run's lane is ours. */
 segue_status cu_run_all(struct sg_run *run);
 
 #endif

@@ -95,7 +95,7 @@ int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struc
     while (1u << out->a.per_log < per) out->a.per_log++;
     while (1u << out->a.outs_log < outs) out->a.outs_log++;
     out->a.stage_bytes = (per * (g->pitch + scale_bytes) + 127) / 128 * 128;
-    out->blocks = out->a.tiles < u->sms ? out->a.tiles : u->sms;
+    out->blocks = out->a.tiles < p->sms ? out->a.tiles : p->sms;
     uint64_t bytes = (uint64_t)out->a.tiles * out->a.stage_bytes / u->sms;
     if (bytes > (kind < CK_Q8 ? MOST : MOST_QUANTISED)) return 0;
     uint32_t most = (out->a.tiles + out->blocks - 1) / out->blocks,

@@ -226,11 +226,27 @@ static void pad(const struct sg_run *run, const struct trip *trip, struct cu_pas
 
 /* --- one pass --- */
 
+segue_status cu_trip_stream(struct sg_run *run)
+{
+    struct sg_unit *u = run->program->base.unit;
+    struct cu_lane *l = run->lane;
+    cu_stream want = l->part && cu_share_wanted(u, l->kind) ? l->part : l->whole;
+    if (want == l->stream) return SEGUE_OK;
+    SG_TRY(cu_run_check(run, u->d.event_record(l->turn, l->stream)));
+    SG_TRY(cu_run_check(run, u->d.stream_after(want, l->turn, 0)));
+    pthread_mutex_lock(&u->keeping); /* who reads logits looks there */
+    l->stream = want;
+    pthread_mutex_unlock(&u->keeping);
+    return SEGUE_OK;
+}
+
 void cu_trip_begin(struct sg_run *run, const struct trip *trip, struct cu_pass *p,
                        const struct sg_span **spans)
 {
+    const struct sg_unit *u = run->program->base.unit;
     *p = (struct cu_pass){.program = run->program,
-                          .lane = &run->program->lane,
+                          .lane = run->lane,
+                          .sms = run->lane->stream == run->lane->part ? u->share.sms[run->lane->kind] : u->sms,
                           .best = trip->best,
                           .banned = trip->banned,
                           .kv = run->own.spans[trip->parts[0].span].state->storage,
@@ -270,7 +286,7 @@ segue_status cu_trip_send(struct sg_run *run, const struct cu_pass *p)
 
 segue_status cu_trip_logits(struct sg_run *run, float **out)
 {
-    struct cu_lane *l = &run->program->lane;
+    struct cu_lane *l = run->lane;
     if (!l->host_logits) {
         void *p = NULL;
         SG_TRY(cu_run_check(run, run->program->base.unit->d.host_alloc(
@@ -307,7 +323,7 @@ static void spread_logits(struct sg_run *run, const struct trip *trip, const str
 
 segue_status cu_trip_clear(struct sg_run *run)
 {
-    return cu_kept_clear(run->program->base.unit, &run->program->lane, run->program->lane.runs, run->own.spans, run->own.batch.spans_n,
+    return cu_kept_clear(run->program->base.unit, run->lane, run->lane->runs, run->own.spans, run->own.batch.spans_n,
                          &run->own.error);
 }
 
@@ -333,6 +349,7 @@ segue_status cu_trip_go(struct sg_run *run, struct trip *trip, int give_logits, 
     struct sg_unit *u = run->program->base.unit;
     struct cu_pass p;
     if (cu_run_stopped(run)) return sg_fail(&run->own.error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
+    SG_TRY(cu_trip_stream(run));
     cu_trip_begin(run, trip, &p, spans);
     p.lane->ahead.active = 0;
     SG_TRY(cu_trip_clear(run));

@@ -1,5 +1,5 @@
 /* cutrip.h: one pass of a run, for whoever decides which rows go together (cudasteps.c). All of it is called with the GPU
- * current and the program's lane ours; errors stand in the run. SPDX-License-Identifier: MIT */
+ * current and the run's lane ours; errors stand in the run. SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_CUTRIP_H
 #define SG_UNIT_CUDA_CUTRIP_H
 
@@ -34,6 +34,7 @@ static inline void *cu_trip_pinned(const struct cu_heading *h, cu_ptr p) { retur
 int cu_trip_loras(const struct sg_run *run);                     /* 1: a span of the run has adapters */
 /* How many wanted rows of a span lie in a part, and from which on. */
 uint32_t cu_trip_wanted(const struct sg_span *s, const struct part *part, uint32_t *first);
+segue_status cu_trip_stream(struct sg_run *run); /* the lane's stream from now on: beside the other kind of runs or alone */
 /* A pass by its parts: p is filled, spans[CK_SPANS] is room that lives as long as p. */
 void cu_trip_begin(struct sg_run *run, const struct trip *trip, struct cu_pass *p, const struct sg_span **spans);
 segue_status cu_trip_head(const struct sg_run *run, struct trip *trip, struct cu_pass *p); /* the head, on the host */

@@ -22,6 +22,14 @@ static segue_status find_all(struct cu_driver *d, segue_error *err)
     memcpy(&d->member, &found, sizeof found);
     CU_FUNCTIONS(X)
 #undef X
+    int whole = 1;
+#define X(member, symbol, args)         \
+    found = dlsym(d->library, symbol);  \
+    whole &= found != NULL;             \
+    memcpy(&d->member, &found, sizeof found);
+    CU_PARTS(X)
+#undef X
+    if (!whole) d->resource = NULL;
     return SEGUE_OK;
 }
 

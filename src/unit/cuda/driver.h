@@ -20,6 +20,7 @@ typedef struct cu_stream_s *cu_stream;
 typedef struct cu_event_s *cu_event;
 typedef struct cu_graph_s *cu_graph;
 typedef struct cu_exec_s *cu_exec;
+typedef struct cu_green_s *cu_green; /* a part of the multiprocessors */
 
 enum { CU_OUT_OF_MEMORY = 2, CU_NOT_READY = 600, CU_OLD_DRIVER = 803 };
 enum { CU_ATTR_SMS = 16, CU_ATTR_MAJOR = 75, CU_ATTR_MINOR = 76, CU_ATTR_SHARED_OPTIN = 97 };
@@ -91,10 +92,30 @@ struct cu_launch {
     X(launch, "cuLaunchKernelEx", (const struct cu_launch *l, cu_fn fn, void **args, void **extra)) \
     X(error_name, "cuGetErrorName", (cu_result r, const char **text))
 
+/* A set of multiprocessors, as the driver describes it; the room behind is for drivers to come. */
+struct cu_resource {
+    int type;
+    unsigned char pad[92];
+    unsigned sms;
+    unsigned char room[924];
+};
+enum { CU_RESOURCE_SMS = 1, CU_GREEN_DEFAULT_STREAM = 1 };
+
+/* The same for what a driver need not have (12.4 and later do): resource is NULL where one is missing. */
+#define CU_PARTS(X)                                                                                            \
+    X(resource, "cuDeviceGetDevResource", (cu_card card, struct cu_resource *r, int type))                     \
+    X(resource_split, "cuDevSmResourceSplitByCount", (struct cu_resource *parts, unsigned *n,                  \
+        const struct cu_resource *all, struct cu_resource *rest, unsigned flags, unsigned least))              \
+    X(resource_desc, "cuDevResourceGenerateDesc", (void **desc, struct cu_resource *r, unsigned n))            \
+    X(green_new, "cuGreenCtxCreate", (cu_green *green, void *desc, cu_card card, unsigned flags))              \
+    X(green_free, "cuGreenCtxDestroy", (cu_green green))                                                       \
+    X(green_stream, "cuGreenCtxStreamCreate", (cu_stream *s, cu_green green, unsigned flags, int priority))
+
 struct cu_driver {
     void *library;
 #define X(name, symbol, args) cu_result (*name) args;
     CU_FUNCTIONS(X)
+    CU_PARTS(X)
 #undef X
 };
 
