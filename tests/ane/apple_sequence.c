@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "apple_double.h"
+#include "base/mem.h"
 #include "base/num.h"
 #include "unit/ane/aneunit.h"
 #include "unit/ane/blob.h"
@@ -48,6 +49,7 @@ static const struct sg_ane_file *weights(void)
     struct sg_buf file = {0};
     uint16_t w[1024] = {0};
     uint64_t at;
+    if (bytes[0]) return &f; /* made once */
     sg_blob_begin(&file, NULL);
     sg_blob_add(&file, SG_MIL_FP16, w, sizeof w, 0, &at, NULL);
     memcpy(bytes, file.data, sizeof bytes);
@@ -408,11 +410,43 @@ static void unit_on_an_engine(void **state)
     all_gone("a changed system");
 }
 
+/* Each allocation on the way from opening the interface to a dispatch fails once: the status says so, what was made is undone
+ * in its order. */
+static void every_allocation_may_fail(void **state)
+{
+    (void)state;
+#ifdef SEGUE_FAULTS
+    uint64_t failed = 0;
+    weights();
+    for (uint64_t n = 1;; n++) {
+        struct rig g;
+        segue_error err = {0};
+        char when[48];
+        assert_true(n < 10000);
+        sg_fault_alloc(n);
+        segue_status s = rig_open(&g, &(struct double_opts){0}, one_text, NULL, &err);
+        if (!s) s = rig_run(&g, &err);
+        sg_fault_alloc(0);
+        rig_close(&g);
+        snprintf(when, sizeof when, "allocation %d", (int)n);
+        all_gone(when);
+        if (s == SEGUE_OK) break;
+        if (s != SEGUE_EMEMORY) fail_msg("%s: %d: %s", when, s, err.text);
+        failed++;
+    }
+    print_message("%d allocations failed\n", (int)failed);
+    assert_true(failed > 10);
+#else
+    print_message("no fault hooks in this build\n");
+#endif
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(whole_sequence), cmocka_unit_test(bound_by_name),
                                        cmocka_unit_test(each_failure),   cmocka_unit_test(paths_stay_inside),
                                        cmocka_unit_test(described),      cmocka_unit_test(ten_thousand_loads),
-                                       cmocka_unit_test(hang_is_bounded),   cmocka_unit_test(unit_on_an_engine)};
+                                       cmocka_unit_test(every_allocation_may_fail), cmocka_unit_test(hang_is_bounded),
+                                       cmocka_unit_test(unit_on_an_engine)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
