@@ -2,6 +2,7 @@
  * time, those used longest ago first to go.
  * SPDX-License-Identifier: MIT */
 #include <dirent.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -173,6 +174,42 @@ static void oldest_go(void **state)
     sg_ane_keep_close(k);
 }
 
+/* An entry that was found whole is not looked at again while its file's stamp stays; whatever changes it changes the stamp. */
+static void seals(void **state)
+{
+    (void)state;
+    char path[160], seal[168];
+    path_of(300, path);
+    snprintf(seal, sizeof seal, "%s.seal", path);
+    struct sg_ane_keep *k = open_keep(1 << 20);
+    put(k, 300, 700);
+    assert_true(has(k, 300, 700));
+    if (access(seal, F_OK)) assert_int_equal(k->sealed, 0); /* young: its date proves nothing yet */
+    k->young_too = 1;
+    assert_true(has(k, 300, 700));
+    assert_int_equal(access(seal, F_OK), 0);
+    assert_int_equal(k->sealed, 0);
+    assert_true(has(k, 300, 700));
+    assert_true(has(k, 300, 700));
+    assert_int_equal(k->sealed, 2);
+    spoil(path, 128 + 5, 0x41);
+    assert_int_equal(utimensat(AT_FDCWD, path, (struct timespec[2]){{1, 0}, {1, 0}}, 0), 0); /* dates are as coarse as ticks */
+    assert_false(has(k, 300, 700));
+    assert_int_equal(k->refused, 1);
+    put(k, 300, 700); /* another file of the same name: the old seal is none of it */
+    assert_true(has(k, 300, 700));
+    assert_int_equal(k->sealed, 2);
+    assert_true(has(k, 300, 700));
+    assert_int_equal(k->sealed, 3);
+    spoil(seal, 3, 0x41);
+    assert_true(has(k, 300, 700));
+    assert_int_equal(k->sealed, 3);
+    assert_true(has(k, 300, 700));
+    assert_int_equal(k->sealed, 4);
+    assert_int_equal(k->refused, 1);
+    sg_ane_keep_close(k);
+}
+
 static int make_folder(void **state)
 {
     (void)state;
@@ -199,6 +236,6 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(hits_and_misses), cmocka_unit_test(damage),
-                                       cmocka_unit_test(one_writer), cmocka_unit_test(oldest_go)};
+                                       cmocka_unit_test(one_writer), cmocka_unit_test(oldest_go), cmocka_unit_test(seals)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -69,19 +69,69 @@ static void tell(struct sg_ane_keep *k, const segue_error *err)
 
 /* --- reading --- */
 
-static const char *fault_of(const struct sg_map *map, struct sg_hash key)
+static const char *fault_of(const struct sg_map *map, struct sg_hash key, struct head *h)
 {
-    struct head h;
     if (map->size < DATA_AT) return "it is cut off";
-    memcpy(&h, map->data, sizeof h);
+    memcpy(h, map->data, sizeof *h);
     if (map->stamp.owner != geteuid() && map->stamp.owner) return "it belongs to another user";
-    if (memcmp(h.magic, magic, sizeof magic) || h.order != ORDER) return "it is no entry of this machine";
-    if (h.version != VERSION) return "another version wrote it";
-    if (!equal(h.self, head_hash(&h)) || !equal(h.key, key)) return "its head is damaged";
-    if (h.bytes != map->size - DATA_AT) return "it is cut off";
-    sg_map_want(map);
-    if (!equal(h.data, sg_hash_bytes(map->data + DATA_AT, (size_t)h.bytes, VERSION))) return "its data is damaged";
-    return NULL;
+    if (memcmp(h->magic, magic, sizeof magic) || h->order != ORDER) return "it is no entry of this machine";
+    if (h->version != VERSION) return "another version wrote it";
+    if (!equal(h->self, head_hash(h)) || !equal(h->key, key)) return "its head is damaged";
+    return h->bytes != map->size - DATA_AT ? "it is cut off" : NULL;
+}
+
+/* What a seal holds: of which entry, and of which file at which dates. */
+static struct sg_hash seal_of(const struct head *h, const struct sg_stamp *s)
+{
+    const uint64_t words[] = {s->device, s->inode, s->size, s->modified_ns, s->changed_ns, s->owner};
+    return sg_ane_key(h->self, words, sizeof words);
+}
+
+static int is_sealed(const char *seal_path, struct sg_hash seal)
+{
+    struct sg_buf buf = {0};
+    int good = sg_file_read(&buf, seal_path, sizeof seal, NULL) == SEGUE_OK && buf.len == sizeof seal &&
+               !memcmp(buf.data, &seal, sizeof seal);
+    sg_buf_free(&buf);
+    return good;
+}
+
+/* One that cannot be written costs time at the next start and nothing else. */
+static int write_seal(const struct sg_ane_keep *k, const char *seal_path, struct sg_hash seal)
+{
+    struct sg_file_out out;
+    int lock;
+    if (sg_store_lock(k->folder, &lock, NULL) != SEGUE_OK) return 0;
+    segue_status s = sg_file_begin(&out, seal_path, 0600, NULL);
+    if (s == SEGUE_OK) {
+        s = sg_file_put(&out, &seal, sizeof seal, NULL);
+        if (s == SEGUE_OK) s = sg_file_commit(&out, NULL);
+        sg_file_close(&out);
+    }
+    sg_store_unlock(lock);
+    return s == SEGUE_OK;
+}
+
+/* The data, unless a seal says that they were looked at. The date of use is that of the seal where there is one: an entry that
+ * is touched is no longer what was sealed. */
+static const char *data_fault(struct sg_ane_keep *k, const struct sg_map *map, const struct head *h, const char *path)
+{
+    size_t n = strlen(path) + sizeof ".seal";
+    char *seal_path = map->stamp.firm || k->young_too ? sg_alloc(n) : NULL;
+    struct sg_hash seal = seal_of(h, &map->stamp);
+    if (seal_path) snprintf(seal_path, n, "%s.seal", path);
+    int sealed = seal_path && is_sealed(seal_path, seal), whole = sealed;
+    if (!sealed) {
+        sg_map_want(map);
+        whole = equal(h->data, sg_hash_bytes(map->data + DATA_AT, (size_t)h->bytes, VERSION));
+    }
+    if (sealed) {
+        sg_store_touch(seal_path);
+        atomic_fetch_add(&k->sealed, 1);
+    } else if (whole && !(seal_path && write_seal(k, seal_path, seal)))
+        sg_store_touch(path);
+    sg_free(seal_path);
+    return whole ? NULL : "its data is damaged";
 }
 
 int sg_ane_keep_find(struct sg_ane_keep *k, struct sg_hash key, const char *ending, struct sg_ane_kept *out)
@@ -91,19 +141,18 @@ int sg_ane_keep_find(struct sg_ane_keep *k, struct sg_hash key, const char *endi
     char *path = k ? entry_path(k, key, ending) : NULL;
     if (!path) return 0;
     const char *fault = NULL;
+    struct head h;
     int there = sg_path_kind(path) == SG_PATH_FILE && sg_map_open(&out->map, path, NULL) == SEGUE_OK;
-    if (there && (fault = fault_of(&out->map, key))) {
+    if (there && !(fault = fault_of(&out->map, key, &h))) fault = data_fault(k, &out->map, &h, path);
+    if (there && fault) {
         sg_fail(&err, SEGUE_EFORMAT, "keep: %.300s: %s; it is replaced", path, fault);
         tell(k, &err);
         sg_map_close(&out->map);
     }
     if (there && !fault) {
-        struct head h;
-        memcpy(&h, out->map.data, sizeof h);
         out->data = out->map.data + DATA_AT;
         out->bytes = (size_t)h.bytes;
         out->hash = h.data;
-        sg_store_touch(path);
     }
     sg_free(path);
     if (counted(ending)) atomic_fetch_add(out->data ? &k->hits : &k->misses, 1);

@@ -1,9 +1,10 @@
 /* anekeep.h: what the unit keeps between starts, in FOLDER/ane: an entry KEY.ENDING is a head and its bytes. Endings:
- * "weights" (a part's weights in fp16, anecompile.c), "program" (a text that was compiled: its key has the text, the
- * weights, the profile and the compiler), "packed" (weights as the software engine reads them, npu_packed.c), "sources" (the seal of the model's files: the
- * hashes of their bytes, anepart.c; it is no work saved, so hits, misses and written do not count it). A name
- * proves nothing: every byte is held against the head's hash, and whatever does not fit is refused and replaced. One
- * writer at a time; the entries used longest ago go first (base/store.h). One thread writes, others
+ * "weights" (a part's weights in fp16, anepart.c), "program" (a text that was compiled: its key has the text, the weights,
+ * the profile and the compiler), "packed" (weights as the software engine reads them, npu_packed.c), "sources" (the hashes
+ * of the model's bytes, anepart.c; it is no work saved, so hits, misses and written do not count it). A name proves
+ * nothing: every byte is held against the head's hash, and whatever does not fit is refused and replaced. An entry that was
+ * found whole gets a seal, KEY.ENDING.seal, with its stamp (base/file.h): while that stays, and is firm, the bytes are those
+ * that were looked at. One writer at a time; the entries used longest ago go first (base/store.h). One thread writes, others
  * may read the figures. SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_ANEKEEP_H
 #define SG_UNIT_ANE_ANEKEEP_H
@@ -16,7 +17,8 @@
 struct sg_ane_keep {
     char *folder;
     uint64_t most;                       /* bytes of all entries */
-    atomic_uint_fast64_t hits, misses, refused, written;
+    atomic_uint_fast64_t hits, misses, refused, written, sealed; /* sealed: hits whose bytes were not looked at again */
+    int young_too;                       /* tests: a seal need not wait until an entry's date is SG_STAMP_SETTLES_S old */
     atomic_int told;                     /* 1: why holds what was refused or could not be kept first; it then stays */
     char why[508];
 };
