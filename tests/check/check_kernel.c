@@ -295,8 +295,7 @@ static void check_row(struct kernel_case *t, uint64_t index)
         if (what < 2) k->norm(x, n, &p, y, index % 16 > 8 ? y : NULL, out);
         else if (what == 2) k->act(act, x, n, out);
         else if (what == 3) k->glu(act, x, y, n, out);
-        else if (what == 4 && index % 16 < 8) k->axpy(0.7f, y, n, out);
-        else if (what == 4) k->mix(0.3f, out, -1.7f, y, n);
+        else if (what == 4) k->axpy(0.7f, y, n, out);
         else if (what == 5) k->rope(x, pairs, n, y, -1.0f, out);
         else if (what == 6) out[0] = k->dot(x, y, n);
         else k->add(x, y, n, out);
@@ -364,6 +363,39 @@ static void check_attention(struct kernel_case *t, uint64_t index)
     }
     end(t, &g);
     check_guard_free(&g);
+    sg_arena_free(&arena);
+}
+
+/* Sums of up to 6 queries joined, some of them without keys on either side; rows are not touched behind dv. */
+static void check_join(struct kernel_case *t, uint64_t index)
+{
+    if (!begin(t, "attention.join", index)) return;
+    enum { APART = 90 };
+    struct sg_arena arena = {0};
+    uint32_t nq = check_between(&t->rng, 1, 6), dv = check_between(&t->rng, 1, APART);
+    float *x = data(t, &arena, nq * (APART + 2)), *y = data(t, &arena, nq * (APART + 2)),
+          *two = sg_arena_alloc(&arena, 2 * nq * (APART + 2) * sizeof *two);
+    if (x && y && two) {
+        struct sg_sums more = {y, y + nq, y + 2 * nq};
+        for (uint32_t i = 0; i < nq; i++) {
+            more.l[i] = x[nq + i] = 1.0f + (float)i;
+            if (!check_below(&t->rng, 4)) more.m[i] = -INFINITY;
+            if (!check_below(&t->rng, 4)) x[i] = -INFINITY;
+        }
+        for (int i = 0; i < 2; i++) {
+            float *to = two + i * (int)(nq * (APART + 2));
+            memcpy(to, x, nq * (APART + 2) * sizeof *to);
+            struct sg_sums sums = {to, to + nq, to + 2 * nq};
+            (i ? t->b : t->a)->join(nq, dv, &sums, APART, &more, APART);
+            for (uint32_t j = 0; j < nq; j++) {
+                int none = more.m[j] == -INFINITY && x[j] == -INFINITY;
+                if (none != (to[j] == -INFINITY)) t->k.ok = -1;
+                if (none) to[j] = 0.0f;
+            }
+        }
+        floats(t, two, two + nq * (APART + 2), nq * (APART + 2), 2e-6);
+    }
+    check_report(t->c, &t->k);
     sg_arena_free(&arena);
 }
 
@@ -472,6 +504,7 @@ void check_kernels(struct check *c)
             check_halves(&t, i);
             check_attention(&t, i);
             check_in_place(&t, i);
+            check_join(&t, i);
             check_delta(&t, i);
             check_conv(&t, i);
         }

@@ -8,7 +8,7 @@
 
 #include "unit/cpu/cpu_types.h"
 
-enum { QUERIES = 96, ROWS = 32, BATCH = 6, LINES = 64 };
+enum { QUERIES = 96, ROWS = 32, BATCH = 6, LINES = 64, KEY_ROWS = 16 };
 
 /* Rows of one tile: about QUERIES queries, and never fewer than a split tile may have. */
 static uint32_t tile_rows(const struct sg_cpu_program *p)
@@ -29,7 +29,7 @@ static uint32_t pad16(uint32_t n) { return (n + 15) / 16 * 16; }
 
 /* Scratch of one thread. */
 struct room {
-    float *q;                        /* batches of up to BATCH queries, each [d][batch] */
+    float *q;                        /* [queries][d] */
     float *k, *v;                    /* a chunk in fp32 */
     float *s;                        /* [BATCH][SG_CHUNK] */
     float *part;                     /* [BATCH][dvp] of the chunk */
@@ -39,7 +39,7 @@ struct room {
 static size_t floats_of(const struct sg_cpu_program *p, const struct sg_attend *at)
 {
     size_t queries = (size_t)tile_rows(p) * (at->heads / at->kv_heads), dvp = pad16(at->dv);
-    return (queries + BATCH) * at->d + SG_CHUNK * (size_t)at->d + SG_CHUNK * dvp + BATCH * SG_CHUNK +
+    return queries * at->d + SG_CHUNK * (size_t)at->d + SG_CHUNK * dvp + BATCH * SG_CHUNK +
            BATCH * dvp + queries * (dvp + 2) + 9 * 16;
 }
 
@@ -71,11 +71,29 @@ static struct room room_of(const struct sg_pass *a, const struct sg_attend *at, 
     r.o = carve(&p, queries * dvp);
     r.m = carve(&p, queries);
     r.l = carve(&p, queries);
-    r.q = carve(&p, (queries + BATCH) * at->d);
+    r.q = carve(&p, queries * at->d);
     return r;
 }
 
 /* --- the plan of a pass --- */
+
+/* Tiles of `each` rows. The later a tile, the more keys it sees: each thread's share begins with late ones and ends with early
+ * ones, so that the last item taken is a short one. */
+static void tiles_add(struct sg_cpu_program *p, uint32_t span, uint32_t row, uint32_t rows, uint32_t each)
+{
+    const struct sg_cpu_unit *u = (const struct sg_cpu_unit *)(const void *)p->base.unit;
+    uint32_t n = (rows + each - 1) / each, threads = sg_pool_threads(u->pool);
+    for (uint32_t seat = 0; seat < threads; seat++)
+        for (uint32_t back = seat; back < n; back += threads) {
+            uint32_t at = (n - 1 - back) * each;
+            p->tiles[p->tiles_n++] = (struct sg_att_tile){.span = span,
+                                                          .row = row + at,
+                                                          .rows = rows - at < each ? rows - at : each,
+                                                          .base = p->units_n++,
+                                                          .units = 1,
+                                                          .split_row = UINT32_MAX};
+        }
+}
 
 segue_status sg_attend_plan(struct sg_pass *a, segue_error *err)
 {
@@ -94,16 +112,12 @@ segue_status sg_attend_plan(struct sg_pass *a, segue_error *err)
                 state->capacity > held && state->capacity <= 4 * held + 64 ? state->capacity : held;
             if (room > chunks) chunks = room;
         }
-        for (uint32_t i = 0; i < span->rows; i += split ? span->rows : each) {
-            uint32_t n = split ? span->rows : span->rows - i < each ? span->rows - i : each;
-            p->tiles[p->tiles_n++] = (struct sg_att_tile){.span = s,
-                                                          .row = row + i,
-                                                          .rows = n,
-                                                          .base = p->units_n,
-                                                          .units = split ? held : 1,
-                                                          .split_row = split ? split_rows : UINT32_MAX};
-            p->units_n += split ? held : 1;
-            if (split) split_rows += n;
+        if (!split) tiles_add(p, s, row, span->rows, each);
+        else {
+            p->tiles[p->tiles_n++] = (struct sg_att_tile){
+                .span = s, .row = row, .rows = span->rows, .base = p->units_n, .units = held, .split_row = split_rows};
+            p->units_n += held;
+            split_rows += span->rows;
         }
         row += span->rows;
     }
@@ -148,11 +162,11 @@ static void head_turn(const struct sg_pass *a, const struct sg_norm_use *norm, c
             (float)rope->u.rope.sign, y);
 }
 
-static void keys_work(struct sg_pass *a, const struct sg_stage *st, uint32_t item, uint32_t thread)
+static void key_work(struct sg_pass *a, const struct sg_stage *st, uint32_t row, uint32_t h, uint32_t thread)
 {
     const struct sg_kernels *k = sg_pass_kernels(a);
     const struct sg_attend *at = &st->op->u.attend;
-    uint32_t row = item / at->kv_heads, h = item % at->kv_heads, group = at->heads / at->kv_heads;
+    uint32_t group = at->heads / at->kv_heads;
     const struct sg_span *span = &a->spans[a->p->row_span[row]];
     const struct sg_cpu_state *state = (const struct sg_cpu_state *)(const void *)span->state;
     uint64_t pos = a->p->row_pos[row];
@@ -176,26 +190,18 @@ static void keys_work(struct sg_pass *a, const struct sg_stage *st, uint32_t ite
                 sg_cpu_rows(a, st->value, row, &stride) + (size_t)h * at->dv);
 }
 
-/* --- joining chunks --- */
+/* Keys of neighbours share lines: one thread writes them. */
+static uint32_t keys_rows(const struct sg_pass *a) { return a->t <= SG_FEW ? 1 : KEY_ROWS; }
 
-struct sums { float *m, *l, *o; };           /* of one query: maximum, sum, weighted values */
-
-static void join(const struct sg_kernels *k, struct sums to, float m, float l, const float *o, uint32_t dv)
+static void keys_work(struct sg_pass *a, const struct sg_stage *st, uint32_t item, uint32_t thread)
 {
-    if (m == -INFINITY) return;
-    if (*to.m == -INFINITY) {                /* the first chunk: nothing to scale */
-        *to.m = m;
-        *to.l = l;
-        memcpy(to.o, o, dv * sizeof *o);
-        return;
-    }
-    float top = *to.m > m ? *to.m : m, mine = expf(*to.m - top), theirs = expf(m - top);
-    *to.l = *to.l * mine + l * theirs;
-    k->mix(mine, to.o, theirs, o, dv);
-    *to.m = top;
+    uint32_t heads = st->op->u.attend.kv_heads, n = keys_rows(a), row = item / heads * n;
+    for (uint32_t end = a->t - row < n ? a->t : row + n; row < end; row++) key_work(a, st, row, item % heads, thread);
 }
 
-static void conclude(const struct sg_pass *a, const struct sg_stage *st, struct sums q, uint32_t row,
+/* --- results --- */
+
+static void conclude(const struct sg_pass *a, const struct sg_stage *st, struct sg_sums q, uint32_t row,
                      uint32_t head)
 {
     const struct sg_kernels *k = sg_pass_kernels(a);
@@ -245,19 +251,14 @@ static void seen(const struct work *w, uint32_t r, uint64_t chunk, uint32_t *lo,
     if (*lo >= *hi) *lo = *hi = 0;
 }
 
-/* Queries of the tile, transposed in batches; query i = row i / group, head kv_head * group + i % group. */
+/* Queries of the tile; query i = row i / group, head kv_head * group + i % group. */
 static void queries_load(struct work *w)
 {
     const struct sg_attend *at = &w->st->op->u.attend;
-    uint32_t all = w->tile->rows * w->group;
-    for (uint32_t i = 0; i < all; i++) {
-        uint32_t from = i / BATCH * BATCH, nq = all - from < BATCH ? all - from : BATCH;
-        size_t stride;
-        const float *q = sg_cpu_rows(w->a, w->st->op->in[0], w->tile->row + i / w->group, &stride) +
-                         (size_t)(w->kv_head * w->group + i % w->group) * at->d;
-        float *to = w->room.q + (size_t)from * at->d + i % BATCH;
-        for (uint32_t j = 0; j < at->d; j++) to[(size_t)j * nq] = q[j];
-    }
+    size_t n = (size_t)w->group * at->d, stride;
+    for (uint32_t r = 0; r < w->tile->rows; r++)
+        memcpy(w->room.q + r * n, sg_cpu_rows(w->a, w->st->op->in[0], w->tile->row + r, &stride) + w->kv_head * n,
+               n * sizeof(float));
 }
 
 /* One batch of queries over the chunk that lies in room.k and room.v: m, l and o of the chunk. Returns 0 when
@@ -330,15 +331,12 @@ static void whole_tile(struct work *w)
             uint32_t nq = all - from < BATCH ? all - from : BATCH;
             float m[BATCH], l[BATCH];
             if (!batch_chunk(w, from, nq, c, m, l)) continue;
-            for (uint32_t i = 0; i < nq; i++)
-                join(k,
-                     (struct sums){&w->room.m[from + i], &w->room.l[from + i],
-                                   w->room.o + (size_t)(from + i) * w->dvp},
-                     m[i], l[i], w->room.part + (size_t)i * w->dvp, at->dv);
+            k->join(nq, at->dv, &(struct sg_sums){w->room.m + from, w->room.l + from, w->room.o + (size_t)from * w->dvp},
+                    w->dvp, &(struct sg_sums){m, l, w->room.part}, w->dvp);
         }
     }
     for (uint32_t i = 0; i < all; i++)
-        conclude(w->a, w->st, (struct sums){&w->room.m[i], &w->room.l[i], w->room.o + (size_t)i * w->dvp},
+        conclude(w->a, w->st, (struct sg_sums){&w->room.m[i], &w->room.l[i], w->room.o + (size_t)i * w->dvp},
                  w->tile->row + i / w->group, w->kv_head * w->group + i % w->group);
 }
 
@@ -350,21 +348,36 @@ static float *split_at(const struct work *w, uint32_t i, uint64_t c)
     return w->a->p->split + ((row * at->heads + head) * w->a->p->split_chunks + c) * (at->dv + 2);
 }
 
-static void split_join(struct work *w)
+/* Heads of one row, BATCH at a time, over all chunks. */
+static void split_row_join(struct work *w, uint32_t first, uint32_t n)
 {
     const struct sg_kernels *k = sg_pass_kernels(w->a);
     const struct sg_attend *at = &w->st->op->u.attend;
-    for (uint32_t i = 0; i < w->tile->rows * w->group; i++) {
-        struct sums q = {w->room.m, w->room.l, w->room.o};
-        *q.m = -INFINITY;
-        *q.l = 0.0f;
-        memset(q.o, 0, w->dvp * sizeof(float));
-        for (uint64_t c = first_chunk(w); c < w->tile->units; c++) {
-            const float *s = split_at(w, i, c);
-            join(k, q, s[0], s[1], s + 2, at->dv);
-        }
-        conclude(w->a, w->st, q, w->tile->row + i / w->group, w->kv_head * w->group + i % w->group);
+    const size_t apart = (size_t)w->a->p->split_chunks * (at->dv + 2);   /* from head to head */
+    struct sg_sums q = {w->room.m, w->room.l, w->room.o};
+    for (uint32_t i = 0; i < n; i++) {
+        q.m[i] = -INFINITY;
+        q.l[i] = 0.0f;
     }
+    memset(q.o, 0, (size_t)n * w->dvp * sizeof(float));
+    for (uint64_t c = first_chunk(w); c < w->tile->units; c++) {
+        float m[BATCH], l[BATCH], *s = split_at(w, first, c);
+        for (uint32_t i = 0; i < n; i++) {
+            m[i] = s[i * apart];
+            l[i] = s[i * apart + 1];
+        }
+        k->join(n, at->dv, &q, w->dvp, &(struct sg_sums){m, l, s + 2}, apart);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        conclude(w->a, w->st, (struct sg_sums){q.m + i, q.l + i, q.o + (size_t)i * w->dvp},
+                 w->tile->row + first / w->group, w->kv_head * w->group + first % w->group + i);
+}
+
+static void split_join(struct work *w)
+{
+    for (uint32_t r = 0; r < w->tile->rows; r++)
+        for (uint32_t from = 0; from < w->group; from += BATCH)
+            split_row_join(w, r * w->group + from, w->group - from < BATCH ? w->group - from : BATCH);
 }
 
 static void split_chunk(struct work *w, uint64_t c)
@@ -414,7 +427,7 @@ static void attend_work(struct sg_pass *a, const struct sg_stage *st, uint32_t i
 uint32_t sg_attend_items(const struct sg_pass *a, const struct sg_stage *st)
 {
     uint32_t kv = st->op->u.attend.kv_heads;
-    return st->kind == SG_ST_KEYS ? a->t * kv : a->p->units_n * kv;
+    return st->kind == SG_ST_KEYS ? (a->t + keys_rows(a) - 1) / keys_rows(a) * kv : a->p->units_n * kv;
 }
 
 void sg_attend_work(struct sg_pass *a, const struct sg_stage *st, uint32_t item, uint32_t thread)

@@ -5,7 +5,7 @@
 #if defined(__x86_64__)
 #include "unit/cpu/k_avx512.h"
 
-enum { ROWS = 32 };                  /* of values that stay in the first-level cache for all columns */
+enum { ROWS = 32 };                  /* of values from far away that stay in the first-level cache for all columns */
 
 /* 16 numbers, of fp32 or of f16. */
 INLINE __m512 numbers(const void *p, size_t at, const int f16)
@@ -21,34 +21,41 @@ INLINE const char *fetch(const char *next)
     return next + 128;
 }
 
+/* Keys [from, from + 16 * wide). */
+INLINE const char *scores_block(const float *q, const int nq, uint32_t d, const void *k, uint32_t from, const int wide,
+                                float *s, const char *next, const int f16)
+{
+    __m512 acc[4][6];
+    UNROLL
+    for (int b = 0; b < wide; b++) {
+        UNROLL
+        for (int i = 0; i < nq; i++) acc[b][i] = _mm512_setzero_ps();
+    }
+    for (uint32_t j = 0; j < d; j++) {
+        if (f16 && wide == 4) next = fetch(next);
+        UNROLL
+        for (int b = 0; b < wide; b++) {
+            __m512 v = numbers(k, (size_t)from * d + ((size_t)(unsigned)b * d + j) * 16, f16);
+            UNROLL
+            for (int i = 0; i < nq; i++)
+                acc[b][i] = _mm512_fmadd_ps(v, _mm512_set1_ps(q[(unsigned)i * d + j]), acc[b][i]);
+        }
+    }
+    UNROLL
+    for (int b = 0; b < wide; b++) {
+        UNROLL
+        for (int i = 0; i < nq; i++) _mm512_storeu_ps(s + i * SG_CHUNK + from + 16 * b, acc[b][i]);
+    }
+    return next;
+}
+
+/* A diagonal ends anywhere: what is left of 64 keys goes by 16. */
 INLINE void scores_body(const float *q, const int nq, uint32_t d, const void *k, uint32_t keys, float *s,
                         const char *next, const int f16)
 {
-    for (uint32_t from = 0; from < keys; from += 64) {
-        __m512 acc[4][6];
-        UNROLL
-        for (int b = 0; b < 4; b++) {
-            UNROLL
-            for (int i = 0; i < nq; i++) acc[b][i] = _mm512_setzero_ps();
-        }
-        for (uint32_t j = 0; j < d; j++) {
-            if (f16) next = fetch(next);
-            UNROLL
-            for (int b = 0; b < 4; b++) {
-                const size_t at = (size_t)from * d + ((size_t)(unsigned)b * d + j) * 16;
-                __m512 v = numbers(k, at, f16);
-                UNROLL
-                for (int i = 0; i < nq; i++)
-                    acc[b][i] =
-                        _mm512_fmadd_ps(v, _mm512_set1_ps(q[j * (unsigned)nq + (unsigned)i]), acc[b][i]);
-            }
-        }
-        UNROLL
-        for (int b = 0; b < 4; b++) {
-            UNROLL
-            for (int i = 0; i < nq; i++) _mm512_storeu_ps(s + i * SG_CHUNK + from + 16 * b, acc[b][i]);
-        }
-    }
+    uint32_t from = 0;
+    for (; from + 48 < keys; from += 64) next = scores_block(q, nq, d, k, from, 4, s, next, f16);
+    for (; from < keys; from += 16) (void)scores_block(q, nq, d, k, from, 1, s, next, f16);
 }
 
 #define SIX(call) \
@@ -111,8 +118,9 @@ INLINE const char *weigh_columns(const float *p, const int nq, uint32_t from, ui
 INLINE void weigh_body(const float *p, const int nq, uint32_t keys, const void *v, uint32_t dvp, const char *next,
                        const int f16, float *o)
 {
-    for (uint32_t from = 0; from < keys; from += ROWS) {
-        uint32_t c = 0, to = keys - from < ROWS ? keys : from + ROWS;
+    const uint32_t rows = f16 ? ROWS : SG_CHUNK;
+    for (uint32_t from = 0; from < keys; from += rows) {
+        uint32_t c = 0, to = keys - from < rows ? keys : from + rows;
         for (; c + 64 <= dvp; c += 64) next = weigh_columns(p, nq, from, to, v, c, dvp, 4, next, f16, o);
         for (; c < dvp; c += 16) (void)weigh_columns(p, nq, from, to, v, c, dvp, 1, next, f16, o);
     }
@@ -148,20 +156,23 @@ INLINE __m512 cap16(__m512 x, float cap)
     return _mm512_mul_ps(t, _mm512_set1_ps(cap));
 }
 
+/* 16 scores from key `at` on, scaled; outside of [lo, hi) the least there is. */
+INLINE __m512 scaled16(const float *s, uint32_t at, uint32_t lo, uint32_t hi, float scale, float softcap)
+{
+    __m512 y = _mm512_mul_ps(_mm512_loadu_ps(s + at), _mm512_set1_ps(scale));
+    if (softcap > 0.0f) y = cap16(y, softcap);
+    if (lo <= at && at + 16 <= hi) return y;
+    const __mmask16 below = lo <= at ? 0 : tail(lo - at), in = hi <= at ? 0 : tail(hi - at);
+    return _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), (__mmask16)(in & ~below), y);
+}
+
 static void soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap, float *max,
                    float *sum)
 {
-    const __m512 least = _mm512_set1_ps(-INFINITY);
-    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    __m512 x[SG_CHUNK / 16], top = least, all = _mm512_setzero_ps();
+    __m512 x[SG_CHUNK / 16], top = _mm512_set1_ps(-INFINITY), all = _mm512_setzero_ps();
     uint32_t n = (keys + 15) / 16;
     for (uint32_t i = 0; i < n; i++) {
-        __m512i at = _mm512_add_epi32(lane, _mm512_set1_epi32((int)(16 * i)));
-        __mmask16 in = _mm512_cmpge_epi32_mask(at, _mm512_set1_epi32((int)lo)) &
-                       _mm512_cmplt_epi32_mask(at, _mm512_set1_epi32((int)hi));
-        __m512 y = _mm512_mul_ps(_mm512_loadu_ps(s + 16 * i), _mm512_set1_ps(scale));
-        if (softcap > 0.0f) y = cap16(y, softcap);
-        x[i] = _mm512_mask_mov_ps(least, in, y);
+        x[i] = scaled16(s, 16 * i, lo, hi, scale, softcap);
         top = _mm512_max_ps(x[i], top); /* this order keeps NaN out of the maximum, as the generic one does */
     }
     *max = _mm512_reduce_max_ps(top);
@@ -172,6 +183,36 @@ static void soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scal
         all = _mm512_add_ps(all, e);
     }
     *sum = _mm512_reduce_add_ps(all);
+}
+
+static void join(uint32_t nq, uint32_t dv, const struct sg_sums *to, size_t ldo, const struct sg_sums *from, size_t ldf)
+{
+    const __mmask16 lanes = tail(nq);
+    const __m512 least = _mm512_set1_ps(-INFINITY);
+    __m512 m = _mm512_mask_loadu_ps(least, lanes, to->m), c = _mm512_mask_loadu_ps(least, lanes, from->m),
+           l = _mm512_maskz_loadu_ps(lanes, to->l), more = _mm512_maskz_loadu_ps(lanes, from->l);
+    const __mmask16 some = _mm512_cmp_ps_mask(c, least, _CMP_NEQ_UQ), had = _mm512_cmp_ps_mask(m, least, _CMP_NEQ_UQ);
+    __m512 top = _mm512_mask_mov_ps(m, some, _mm512_mask_max_ps(c, had, c, m));
+    _Alignas(64) float mine[16], theirs[16];
+    __m512 x = _mm512_maskz_mov_ps(had, exp16(_mm512_sub_ps(m, top))),
+           y = _mm512_maskz_mov_ps(some, exp16(_mm512_sub_ps(c, top)));
+    _mm512_store_ps(mine, x);
+    _mm512_store_ps(theirs, y);
+    _mm512_mask_storeu_ps(to->m, (__mmask16)(lanes & some), top);
+    _mm512_mask_storeu_ps(to->l, (__mmask16)(lanes & some), _mm512_fmadd_ps(l, x, _mm512_mul_ps(more, y)));
+    for (uint32_t i = 0; i < nq; i++) {
+        float *o = to->o + i * ldo;
+        const float *p = from->o + i * ldf;
+        if (!(some >> i & 1u)) continue;
+        for (uint32_t j = 0; j < dv; j += 16) {
+            const __mmask16 in = tail(dv - j);
+            __m512 a = _mm512_maskz_loadu_ps(in, p + j);
+            if (had >> i & 1u) /* else the first chunk: nothing to scale */
+                a = _mm512_fmadd_ps(_mm512_set1_ps(theirs[i]), a,
+                                    _mm512_mul_ps(_mm512_set1_ps(mine[i]), _mm512_maskz_loadu_ps(in, o + j)));
+            _mm512_mask_storeu_ps(o + j, in, a);
+        }
+    }
 }
 
 static void to_f16(const float *x, size_t n, uint16_t *y)
@@ -198,6 +239,7 @@ void sg_kernels_avx512_attend(struct sg_kernels *k)
     k->scores_f16 = scores_f16;
     k->soften = soften;
     k->weigh = weigh;
+    k->join = join;
     k->weigh_f16 = weigh_f16;
     k->to_f16 = to_f16;
     k->of_f16 = of_f16;

@@ -112,11 +112,6 @@ static void plain_axpy(float a, const float *x, size_t n, float *y)
     for (size_t i = 0; i < n; i++) y[i] += a * x[i];
 }
 
-static void plain_mix(float a, float *y, float b, const float *x, size_t n)
-{
-    for (size_t i = 0; i < n; i++) y[i] = a * y[i] + b * x[i];
-}
-
 static float plain_total(const float *x, size_t n)
 {
     float a[16] = {0};
@@ -226,7 +221,7 @@ static void plain_scores(const float *q, uint32_t nq, uint32_t d, const float *k
 {
     for (uint32_t b = 0; b * 16 < keys; b++)
         for (uint32_t l = 0; l < 16; l += PLAIN_PAIR)
-            plain_pair(k + (size_t)b * d * 16 + l, 16, d, q, nq, 1, nq, s + b * 16 + l, SG_CHUNK);
+            plain_pair(k + (size_t)b * d * 16 + l, 16, d, q, 1, d, nq, s + b * 16 + l, SG_CHUNK);
 }
 
 static void plain_soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap,
@@ -256,6 +251,25 @@ static void plain_soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, floa
 static void plain_weigh(const float *p, uint32_t nq, uint32_t keys, const float *v, uint32_t dvp, float *o)
 {
     for (uint32_t c = 0; c < dvp; c += PLAIN_PAIR) plain_pair(v + c, dvp, keys, p, 1, SG_CHUNK, nq, o + c, dvp);
+}
+
+static void plain_join(uint32_t nq, uint32_t dv, const struct sg_sums *to, size_t ldo, const struct sg_sums *from, size_t ldf)
+{
+    for (uint32_t i = 0; i < nq; i++) {
+        float m = from->m[i], had = to->m[i], *y = to->o + i * ldo;
+        const float *x = from->o + i * ldf;
+        if (m == -INFINITY) continue;
+        if (had == -INFINITY) {              /* the first keys: nothing to scale */
+            to->m[i] = m;
+            to->l[i] = from->l[i];
+            memcpy(y, x, dv * sizeof *y);
+            continue;
+        }
+        float top = had > m ? had : m, mine = plain_exp(had - top), theirs = plain_exp(m - top);
+        to->m[i] = top;
+        to->l[i] = to->l[i] * mine + from->l[i] * theirs;
+        for (uint32_t j = 0; j < dv; j++) y[j] = mine * y[j] + theirs * x[j];
+    }
 }
 
 static void plain_conv(const float *const *x, uint32_t taps, const float *w, size_t ldw, const float *bias,
@@ -471,13 +485,13 @@ static inline void plain_rows(struct sg_kernels *k)
     k->mul = plain_mul;
     k->dot = plain_dot;
     k->axpy = plain_axpy;
-    k->mix = plain_mix;
     k->to_f16 = plain_to_f16;
     k->of_f16 = plain_of_f16;
     k->of_bf16 = plain_of_bf16;
     k->scores = plain_scores;
     k->soften = plain_soften;
     k->weigh = plain_weigh;
+    k->join = plain_join;
     k->conv = plain_conv;
     k->delta = plain_delta;
     k->quant = plain_quant;

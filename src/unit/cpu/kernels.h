@@ -119,6 +119,9 @@ struct sg_delta_rows {
     size_t ldk, ldv, ldo;
 };
 
+/* Of several queries over some keys: maxima of the scores, sums of exp(score - m), values weighed by those. */
+struct sg_sums { float *m, *l, *o; };
+
 struct sg_kernels {
     const char *isa;
     uint32_t level;                  /* of the list in dispatch.c */
@@ -158,13 +161,12 @@ struct sg_kernels {
     void (*mul)(const float *x, const float *y, size_t n, float *out);
     float (*dot)(const float *x, const float *y, size_t n);
     void (*axpy)(float a, const float *x, size_t n, float *y);          /* y += a x */
-    void (*mix)(float a, float *y, float b, const float *x, size_t n);  /* y = a y + b x */
 
     /* --- attention over one chunk of at most SG_CHUNK keys. --- */
     void (*to_f16)(const float *x, size_t n, uint16_t *y);              /* exact rounding */
     void (*of_f16)(const uint16_t *x, size_t n, float *y);              /* exact */
     void (*of_bf16)(const uint16_t *x, size_t n, float *y);             /* exact */
-    /* q [d][nq] (nq <= 6, transposed), k [keys/16][d][16], s [nq][SG_CHUNK]; keys is rounded up to 64. */
+    /* q [nq][d] (nq <= 6), k [keys/16][d][16], s [nq][SG_CHUNK]; keys is rounded up to 64. */
     void (*scores)(const float *q, uint32_t nq, uint32_t d, const float *k, uint32_t keys, float *s);
     /* The same over keys and values in f16, bit for bit; v [keys][dvp]. NULL: load them as fp32 first. next: what is
      * read next, as many bytes as k or v; it is brought nearer meanwhile (NULL, or any address, is no error). */
@@ -178,6 +180,9 @@ struct sg_kernels {
                    float *sum);
     /* o [nq][dvp] = p [nq][SG_CHUNK] x v [keys][dvp]; dvp multiple of 16, nq <= 6. */
     void (*weigh)(const float *p, uint32_t nq, uint32_t keys, const float *v, uint32_t dvp, float *o);
+    /* The sums of nq <= 6 queries and those over more keys become sums over both; rows of o lie ldo and ldf floats apart.
+     * m = -inf: no keys, and o may hold anything. */
+    void (*join)(uint32_t nq, uint32_t dv, const struct sg_sums *to, size_t ldo, const struct sg_sums *from, size_t ldf);
 
     /* --- recurrences --- */
     /* y[c] = act(bias[c] + sum_j w[j*ldw + c] * x[j][c]) for n channels; x: taps pointers. bias may be NULL.
