@@ -1,5 +1,6 @@
 /* ane_shapes.c: into which dispatches the unit `ane` cuts a prompt: shapes that are filled have no padding, no fixed
- * number of rows takes less simulated time, and programs that differ in their rows share one copy of the weights.
+ * number of rows takes less simulated time, programs that differ in their rows share one copy of the weights, and operations of one
+ * input one convolution.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +12,7 @@
 #include "../api/tiny.h"
 #include "engine/engine.h"
 #include "unit/ane/aneunit.h"
+#include "unit/ane/npu.h"
 
 enum { LONGEST = 1200 };
 
@@ -186,10 +188,64 @@ static void budget_of_loaded_programs(void **state)
     close_place(&p);
 }
 
+/* The operation of a layer whose weight's name ends so. */
+static uint32_t op_named(const struct sg_graph *g, int32_t layer, const char *end)
+{
+    for (uint32_t i = 0; i < g->ops_n; i++) {
+        const struct sg_op *op = &g->ops[i];
+        const char *name = op->code == SG_OP_LINEAR ? g->tensors[op->u.linear.weight.tensor]->name : "";
+        if (op->layer == layer && strlen(name) > strlen(end) && !strcmp(name + strlen(name) - strlen(end), end)) return i;
+    }
+    fail_msg("layer %d has no %s", layer, end);
+    return 0;
+}
+
+static void together(const struct sg_graph *g, const struct sg_ane_part *part, const char *const *names, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t out[SG_ANE_MERGED];
+        assert_int_equal(sg_ane_merged(g, part, op_named(g, 0, names[i]), out), n);
+        for (uint32_t k = 0; k < n; k++) assert_int_equal(out[k], op_named(g, 0, names[k]));
+    }
+}
+
+static uint32_t convolutions(const struct sg_mil_program *p)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->functions[0].ops_n; i++) n += !strcmp(p->functions[0].ops[i].kind, "conv");
+    return n;
+}
+
+/* q, k and v; gate and up: one convolution each, unless it would be too wide. */
+static void inputs_are_read_once(void **state)
+{
+    (void)state;
+    static const char *const qkv[] = {"q_proj.weight", "k_proj.weight", "v_proj.weight"}, *const wide[] = {"gate_proj.weight", "up_proj.weight"},
+                            *const alone[] = {"o_proj.weight"}, *const down[] = {"down_proj.weight"};
+    struct place p;
+    open_place(&p, 0, "ane:soft,layers=1,threads=2");
+    struct sg_graph *g = (struct sg_graph *)(uintptr_t)p.program->base.graph;
+    const struct sg_ane_part *part = &p.program->cut[0].parts[0];
+    together(g, part, qkv, 3);
+    together(g, part, wide, 2);
+    together(g, part, alone, 1);
+    together(g, part, down, 1);
+    read_prompt(&p, 32);
+    for (int i = 0; i < ANE_SETS; i++)
+        if (p.program->sets[i]) assert_int_equal(convolutions(sg_npu_program_of(p.program->sets[i]->programs[0])), 4);
+    struct sg_linear *up = &g->ops[op_named(g, 0, wide[1])].u.linear;
+    uint32_t rows = up->weight.rows;
+    up->weight.rows = SG_ANE_MERGED_MOST; /* more than one convolution has */
+    together(g, part, wide, 1);
+    up->weight.rows = rows;
+    close_place(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(filled_shapes_have_no_padding), cmocka_unit_test(no_fixed_shape_is_faster),
+        cmocka_unit_test(inputs_are_read_once),
         cmocka_unit_test(weights_are_shared),            cmocka_unit_test(budget_of_loaded_programs)};
     return cmocka_run_group_tests(tests, open_models, close_models);
 }

@@ -47,13 +47,15 @@ struct place {
     float *doubled;
 };
 
+static const char *changed = "layers.1.mlp.down_proj";
+
 static void open_place(struct place *p, const char *spec)
 {
     OK(segue_unit_open(&p->unit, spec, &err));
     OK(segue_engine_open(&p->engine, model, &p->unit, 1, NULL, &err));
     p->program = p->engine->stretches->program;
     const struct sg_graph *g = p->program->base.graph;
-    for (p->tensor = 0; !strstr(g->tensors[p->tensor]->name, "layers.1.mlp.down_proj"); p->tensor++) {}
+    for (p->tensor = 0; !strstr(g->tensors[p->tensor]->name, changed); p->tensor++) {}
     const struct sg_tensor *t = g->tensors[p->tensor];
     p->doubled = malloc((size_t)(t->rows * t->cols) * sizeof(float));
     for (uint64_t r = 0; r < t->rows; r++) sg_tensor_row(t, r, 0, t->cols, p->doubled + r * t->cols);
@@ -81,9 +83,9 @@ static void logits_of(struct place *p, float out[TINY_VOCAB])
 
 static uint64_t compiles_of(const struct place *p) { return atomic_load(&p->program->compiles); }
 
-static void three_ways(void **state)
+static void three_ways_of(const char *name)
 {
-    (void)state;
+    changed = name;
     static float before[TINY_VOCAB], anew[TINY_VOCAB], after[TINY_VOCAB];
     static const struct {
         const char *spec;
@@ -111,6 +113,15 @@ static void three_ways(void **state)
         assert_memory_equal(anew, after, sizeof after);
         close_place(&p);
     }
+}
+
+/* A weight alone, and the lower half of a shared convolution's. */
+static void three_ways(void **state)
+{
+    (void)state;
+    three_ways_of("layers.1.mlp.up_proj");
+    three_ways_of("layers.1.self_attn.k_proj");
+    three_ways_of("layers.1.mlp.down_proj");
 }
 
 /* Bytes of a blob file that change under a loaded program change nothing, on either kind of engine. */

@@ -8,12 +8,12 @@
 #include "unit/ane/aneunit.h"
 #include "unit/ane/milprint.h"
 
-enum { WEIGHTS_VERSION = 2, HEAD_BYTES = 128 };
+enum { WEIGHTS_VERSION = 3, HEAD_BYTES = 128 };
 
 /* A weight's place in the file, as an entry has it. */
 struct listed {
-    int32_t tensor;
-    uint32_t at, rows, form;
+    struct sg_weight weights[SG_ANE_STORED];
+    uint32_t weights_n, form, none; /* none: 0, so that there is no gap */
     uint64_t record, numbers;
 };
 struct list_head {
@@ -68,7 +68,7 @@ segue_status ane_sources_hash(struct sg_program *p, const struct sg_keep *keep, 
 
 static struct sg_hash weights_key(const struct sg_program *p, uint32_t part)
 {
-    const uint64_t words[] = {WEIGHTS_VERSION, part, p->cut[0].parts_n, p->base.unit->layers};
+    const uint64_t words[] = {WEIGHTS_VERSION, part, p->cut[0].parts_n, p->base.unit->layers, p->base.unit->by_weights};
     return sg_ane_key(sg_hash_bytes(words, sizeof words, 0), p->sources, p->base.graph->tensors_n * sizeof *p->sources);
 }
 
@@ -88,11 +88,13 @@ static int borrow(struct sg_ane_blobs *b, const struct sg_ane_kept *kept)
     for (uint32_t i = 0; i < head.n; i++) {
         struct listed l;
         memcpy(&l, kept->data + HEAD_BYTES + i * sizeof l, sizeof l);
-        b->list[i] = (struct sg_ane_stored){.weight = {l.tensor, l.at, l.rows},
+        if (l.weights_n > SG_ANE_STORED) l.weights_n = 0; /* of no weight: never asked for */
+        b->list[i] = (struct sg_ane_stored){.weights_n = l.weights_n,
                                             .form = (enum sg_ane_form)l.form,
                                             .record = l.record,
                                             .numbers = l.numbers,
                                             .program = UINT32_MAX};
+        memcpy(b->list[i].weights, l.weights, sizeof l.weights);
     }
     b->n = b->cap = (uint32_t)head.n;
     b->range = head.range;
@@ -122,16 +124,18 @@ static segue_status keep_weights(struct sg_program *p, uint32_t part, segue_erro
 {
     static const char zeros[64];
     struct sg_ane_blobs *b = &p->blobs[part];
-    for (uint32_t i = 0; i < b->n; i++) {
-        int32_t t = b->list[i].weight.tensor;
-        struct sg_hash now = tensor_hash(p->base.graph->tensors[t]);
-        if (memcmp(&now, &p->sources[t], sizeof now)) return SEGUE_OK;
-    }
+    for (uint32_t i = 0; i < b->n; i++)
+        for (uint32_t k = 0; k < b->list[i].weights_n; k++) {
+            int32_t t = b->list[i].weights[k].tensor;
+            struct sg_hash now = tensor_hash(p->base.graph->tensors[t]);
+            if (memcmp(&now, &p->sources[t], sizeof now)) return SEGUE_OK;
+        }
     struct listed *list = sg_alloc(b->n * sizeof *list);
     if (!list) return sg_no_memory("a list of weights", b->n * sizeof *list, err);
     for (uint32_t i = 0; i < b->n; i++) {
         const struct sg_ane_stored *s = &b->list[i];
-        list[i] = (struct listed){s->weight.tensor, s->weight.at, s->weight.rows, (uint32_t)s->form, s->record, s->numbers};
+        list[i] = (struct listed){.weights_n = s->weights_n, .form = (uint32_t)s->form, .record = s->record, .numbers = s->numbers};
+        memcpy(list[i].weights, s->weights, sizeof s->weights);
     }
     size_t bytes = b->n * sizeof *list, pad = (64 - bytes % 64) % 64;
     struct list_head head = {.n = b->n, .file_at = HEAD_BYTES + bytes + pad, .range = b->range, .file = blob_hash(b)};

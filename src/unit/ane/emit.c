@@ -75,12 +75,17 @@ static void put_name(struct sg_buf *m, const char *name)
 static void put_tensors(struct sg_buf *m, const struct sg_graph *g, const struct sg_ane_blobs *b)
 {
     sg_buf_printf(m, ",\n   \"weights\": \"%s\", \"tensors\": [", b->path);
+    const char *before = "";
     for (uint32_t i = 0; i < b->n; i++) {
         const struct sg_ane_stored *s = &b->list[i];
-        sg_buf_printf(m, "%s\n    {\"value\": \"w%u\", \"tensor\": \"", i ? "," : "", i);
-        put_name(m, g->tensors[s->weight.tensor]->name);
-        sg_buf_printf(m, "\", \"row\": %u, \"rows\": %u, \"offset\": %llu}", s->weight.at, s->weight.rows,
-                      (unsigned long long)s->record);
+        uint64_t below = 0; /* rows of the blob */
+        for (uint32_t k = 0; k < s->weights_n; below += s->weights[k++].rows, before = ",") {
+            const struct sg_weight *w = &s->weights[k];
+            sg_buf_printf(m, "%s\n    {\"value\": \"w%u\", \"tensor\": \"", before, i);
+            put_name(m, g->tensors[w->tensor]->name);
+            sg_buf_printf(m, "\", \"row\": %u, \"rows\": %u, \"offset\": %llu, \"below\": %llu}", w->at, w->rows,
+                          (unsigned long long)s->record, (unsigned long long)below);
+        }
     }
     sg_buf_puts(m, "]");
 }

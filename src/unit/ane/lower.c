@@ -57,10 +57,16 @@ uint32_t sg_ane_zeros(struct sg_ane_lower *l, int64_t channels, int64_t rows, in
 uint32_t sg_ane_weight(struct sg_ane_lower *l, const struct sg_weight *w, enum sg_ane_form form, uint32_t rank,
                        const int64_t *dim)
 {
+    return sg_ane_weights(l, w, 1, form, rank, dim);
+}
+
+uint32_t sg_ane_weights(struct sg_ane_lower *l, const struct sg_weight *w, uint32_t n, enum sg_ane_form form, uint32_t rank,
+                        const int64_t *dim)
+{
     struct sg_ane_stored *s;
     char name[32];
     if (l->b.status) return 0;
-    l->b.status = sg_ane_blob_of(l->blobs, l->g, w, form, &s, &l->b.err);
+    l->b.status = sg_ane_blob_of(l->blobs, l->g, w, n, form, &s, &l->b.err);
     if (l->b.status) return 0;
     if (s->program != l->blobs->programs) {
         snprintf(name, sizeof name, "w%u", (unsigned)(s - l->blobs->list));
@@ -213,7 +219,7 @@ segue_status sg_ane_lower(struct sg_mil_program **out, const struct sg_graph *g,
     struct sg_ane_lower l = {.g = g, .part = part, .info = info, .shape = shape, .blobs = blobs,
                              .s = shape->rows == 1 ? 1 : shape->columns};
     struct sg_mil_program *p = sg_mil_program_new(SG_MIL_VERBOSE);
-    uint32_t *room = sg_alloc((2 * (size_t)g->values_n + 3 * (size_t)g->slots_n + 4) * sizeof *room);
+    uint32_t *room = sg_alloc((2 * (size_t)g->values_n + 3 * (size_t)g->slots_n + (size_t)g->ops_n + 4) * sizeof *room);
     if (!p || !room) {
         sg_mil_program_free(p);
         sg_free(room);
@@ -221,7 +227,9 @@ segue_status sg_ane_lower(struct sg_mil_program **out, const struct sg_graph *g,
     }
     for (int i = 0; i < SG_ANE_KINDS; i++) l.place[i] = SG_MIL_NONE;
     l.values = room;
-    l.states = room + g->values_n;
+    l.sliced = room + g->values_n;
+    for (uint32_t i = 0; i < g->ops_n; i++) l.sliced[i] = SG_MIL_NONE;
+    l.states = l.sliced + g->ops_n;
     l.updated = l.states + g->slots_n;
     blobs->programs++;
     sg_mil_build_begin(&l.b, p, "main", NULL);

@@ -8,6 +8,7 @@
 #include "unit/ane/lowercut.h"
 #include "unit/ane/lowerinfo.h"
 #include "unit/ane/lowerlora.h"
+#include "unit/ane/lowermerge.h"
 #include "unit/ane/milbuild.h"
 
 /* What a port carries, known by the end of its name: names begin with a letter that sorts them by size (engines
@@ -32,6 +33,7 @@ struct sg_ane_lower {
     const struct sg_ane_shape *shape;
     struct sg_ane_blobs *blobs;
     uint32_t *values;            /* [g->values_n] MIL value; SG_MIL_NONE: not there */
+    uint32_t *sliced;            /* [g->ops_n] what a linear operation has of a shared convolution; SG_MIL_NONE: nothing yet */
     uint32_t *states, *updated;  /* [g->slots_n] packed slots as they came, as they leave */
     uint32_t lora;                  /* the port as it came */
     uint32_t info_port, info_rows;  /* the port as it came; its first S columns */
@@ -51,6 +53,9 @@ uint32_t sg_ane_channels(struct sg_ane_lower *l, uint32_t x, int64_t at, int64_t
 /* A weight as a constant of that shape, which has as many numbers. */
 uint32_t sg_ane_weight(struct sg_ane_lower *l, const struct sg_weight *w, enum sg_ane_form form, uint32_t rank,
                        const int64_t *dim);
+/* n of them, their rows one below the other. */
+uint32_t sg_ane_weights(struct sg_ane_lower *l, const struct sg_weight *w, uint32_t n, enum sg_ane_form form, uint32_t rank,
+                        const int64_t *dim);
 /* Matrices of 0 and 1: entry (i, j) is 1 where keep(i, j, n). [1, 1, n, n]. */
 uint32_t sg_ane_pattern(struct sg_ane_lower *l, int64_t n, int (*keep)(int64_t i, int64_t j, int64_t arg), int64_t arg);
 /* Zeros of a shape. */

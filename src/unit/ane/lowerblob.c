@@ -24,12 +24,12 @@ static void convert(struct sg_ane_blobs *b, const struct sg_tensor *t, const str
     }
 }
 
-static segue_status add(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_weight *w,
-                        enum sg_ane_form form, struct sg_ane_stored *out, segue_error *err)
+static segue_status add(struct sg_ane_blobs *b, const struct sg_graph *g, struct sg_ane_stored *out, segue_error *err)
 {
-    const struct sg_tensor *t = g->tensors[w->tensor];
-    size_t n, bytes;
-    SG_TRY(sg_mul(w->rows, (size_t)t->cols, &n, "a weight", err));
+    const struct sg_tensor *t = g->tensors[out->weights[0].tensor];
+    size_t n, bytes, rows = 0, at = 0;
+    for (uint32_t i = 0; i < out->weights_n; i++) rows += out->weights[i].rows;
+    SG_TRY(sg_mul(rows, (size_t)t->cols, &n, "a weight", err));
     SG_TRY(sg_mul(n, sizeof(uint16_t), &bytes, "a weight", err));
     out->numbers = n;
     if (b->sizes_only) {
@@ -41,7 +41,8 @@ static segue_status add(struct sg_ane_blobs *b, const struct sg_graph *g, const 
     segue_status status = row && half ? SEGUE_OK : sg_no_memory("a weight in fp16", bytes, err);
     if (status == SEGUE_OK && !b->file.len) status = sg_blob_begin(&b->file, err);
     if (status == SEGUE_OK) {
-        convert(b, t, w, form, row, half);
+        for (uint32_t i = 0; i < out->weights_n; at += (size_t)t->cols * out->weights[i++].rows)
+            convert(b, g->tensors[out->weights[i].tensor], &out->weights[i], out->form, row, half + at);
         status = sg_blob_add(&b->file, SG_MIL_FP16, half, bytes, 0, &out->record, err);
     }
     sg_free(row);
@@ -60,14 +61,20 @@ static segue_status own_file(struct sg_ane_blobs *b, segue_error *err)
     return SEGUE_OK;
 }
 
-segue_status sg_ane_blob_of(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_weight *w,
+static int is_of(const struct sg_ane_stored *s, const struct sg_weight *w, uint32_t n, enum sg_ane_form form)
+{
+    int same = s->form == form && s->weights_n == n;
+    for (uint32_t i = 0; same && i < n; i++)
+        same = s->weights[i].tensor == w[i].tensor && s->weights[i].at == w[i].at && s->weights[i].rows == w[i].rows;
+    return same;
+}
+
+segue_status sg_ane_blob_of(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_weight *w, uint32_t n,
                             enum sg_ane_form form, struct sg_ane_stored **out, segue_error *err)
 {
     for (uint32_t i = 0; i < b->n; i++) {
-        struct sg_ane_stored *s = &b->list[i];
-        if (s->weight.tensor != w->tensor || s->weight.at != w->at || s->weight.rows != w->rows || s->form != form)
-            continue;
-        *out = s;
+        if (!is_of(&b->list[i], w, n, form)) continue;
+        *out = &b->list[i];
         return SEGUE_OK;
     }
     if (b->n == b->cap) {
@@ -79,10 +86,31 @@ segue_status sg_ane_blob_of(struct sg_ane_blobs *b, const struct sg_graph *g, co
     }
     SG_TRY(own_file(b, err));
     struct sg_ane_stored *s = &b->list[b->n];
-    *s = (struct sg_ane_stored){.weight = *w, .form = form, .program = UINT32_MAX};
-    SG_TRY(add(b, g, w, form, s, err));
+    *s = (struct sg_ane_stored){.weights_n = n, .form = form, .program = UINT32_MAX};
+    memcpy(s->weights, w, n * sizeof *w);
+    SG_TRY(add(b, g, s, err));
     b->n++;
     *out = s;
+    return SEGUE_OK;
+}
+
+/* One weight of a blob, whose first number is number `at` of it. */
+static segue_status patch_one(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_ane_stored *s,
+                              const struct sg_weight *w, uint64_t at, const float *in, segue_error *err)
+{
+    struct sg_blob blob;
+    SG_TRY(own_file(b, err));
+    SG_TRY(sg_blob_at(&blob, (const uint8_t *)b->file.data, b->file.len, s->record, b->path, err));
+    uint64_t cols = g->tensors[w->tensor]->cols;
+    float *row = sg_alloc((size_t)cols * sizeof *row);
+    if (!row) return sg_no_memory("a row of a weight", (size_t)cols * sizeof *row, err);
+    uint16_t *out = (uint16_t *)(void *)(b->file.data + blob.offset) + at;
+    for (uint32_t r = 0; r < w->rows; r++) {
+        memcpy(row, in + ((size_t)w->at + r) * cols, (size_t)cols * sizeof *row);
+        apply(s->form, row, cols);
+        sg_compress_fp16(row, cols, out + (size_t)r * cols, &b->range);
+    }
+    sg_free(row);
     return SEGUE_OK;
 }
 
@@ -92,21 +120,12 @@ segue_status sg_ane_blob_patch(struct sg_ane_blobs *b, const struct sg_graph *g,
     *n = 0;
     for (uint32_t i = 0; i < b->n; i++) {
         const struct sg_ane_stored *s = &b->list[i];
-        struct sg_blob blob;
-        if (s->weight.tensor != (int32_t)tensor) continue;
-        SG_TRY(own_file(b, err));
-        SG_TRY(sg_blob_at(&blob, (const uint8_t *)b->file.data, b->file.len, s->record, b->path, err));
-        uint64_t cols = g->tensors[tensor]->cols;
-        float *row = sg_alloc((size_t)cols * sizeof *row);
-        if (!row) return sg_no_memory("a row of a weight", (size_t)cols * sizeof *row, err);
-        uint16_t *out = (uint16_t *)(void *)(b->file.data + blob.offset);
-        for (uint32_t r = 0; r < s->weight.rows; r++) {
-            memcpy(row, in + ((size_t)s->weight.at + r) * cols, (size_t)cols * sizeof *row);
-            apply(s->form, row, cols);
-            sg_compress_fp16(row, cols, out + (size_t)r * cols, &b->range);
+        uint64_t at = 0;
+        for (uint32_t k = 0; k < s->weights_n; at += s->weights[k].rows * g->tensors[s->weights[k].tensor]->cols, k++) {
+            if (s->weights[k].tensor != (int32_t)tensor) continue;
+            SG_TRY(patch_one(b, g, s, &s->weights[k], at, in, err));
+            ++*n;
         }
-        sg_free(row);
-        ++*n;
     }
     return SEGUE_OK;
 }

@@ -13,8 +13,10 @@ enum sg_ane_form {
     SG_ANE_PLUS_ONE, /* 1 + w */
     SG_ANE_RATE      /* -exp(w) */
 };
+enum { SG_ANE_STORED = 3 }; /* weights of one blob at most */
 struct sg_ane_stored {
-    struct sg_weight weight;
+    struct sg_weight weights[SG_ANE_STORED]; /* [weights_n] of as many columns each, one below the other */
+    uint32_t weights_n;
     enum sg_ane_form form;
     uint64_t record, numbers;
     uint32_t program, value; /* of the program being lowered: its number and the value there */
@@ -32,8 +34,8 @@ struct sg_ane_blobs {
     int borrowed;    /* file.data is somebody else's and only read; a weight that is not there makes it an own copy */
     char path[32]; /* "weights/p00.bin" */
 };
-/* The blob of a weight, made when it is asked for the first time; valid until the next call. EMEMORY, ELIMIT. */
-segue_status sg_ane_blob_of(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_weight *w,
+/* The blob of n weights, made when it is asked for the first time; valid until the next call. EMEMORY, ELIMIT. */
+segue_status sg_ane_blob_of(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_weight *w, uint32_t n,
                             enum sg_ane_form form, struct sg_ane_stored **out, segue_error *err);
 /* Other numbers for a tensor, [rows, cols] as the graph's: every blob made of it is written again, where it stands.
  * *n: how many. EMEMORY. */

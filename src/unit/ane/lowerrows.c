@@ -67,15 +67,31 @@ static uint32_t norm(struct sg_ane_lower *l, const struct sg_op *op)
     return SG_ANE_BIN("mul", y, sg_ane_act(l, SG_ACT_SILU, sg_ane_operand(l, &op->in[1])));
 }
 
+/* The product alone; the first of those that share a convolution makes it for all. */
+static uint32_t product(struct sg_ane_lower *l, const struct sg_op *op, uint32_t x)
+{
+    uint32_t own = (uint32_t)(op - l->g->ops), list[SG_ANE_MERGED], n = sg_ane_merged(l->g, l->part, own, list);
+    struct sg_weight weights[SG_ANE_MERGED];
+    int64_t channels = 0, at = 0;
+    if (l->sliced[own] != SG_MIL_NONE) return l->sliced[own];
+    for (uint32_t i = 0; i < n; i++) {
+        weights[i] = l->g->ops[list[i]].u.linear.weight;
+        channels += weights[i].rows;
+    }
+    uint32_t w = sg_ane_weights(l, weights, n, SG_ANE_AS_IS, SG_ANE_SHAPE(channels, op->in[0].width, 1, 1));
+    uint32_t y = sg_mil_build_conv(&l->b, x, w, 1);
+    for (uint32_t i = 0; i < n; at += weights[i++].rows) l->sliced[list[i]] = sg_ane_channels(l, y, at, weights[i].rows);
+    return l->sliced[own];
+}
+
 static uint32_t linear(struct sg_ane_lower *l, const struct sg_op *op)
 {
     const struct sg_linear *p = &op->u.linear;
-    int64_t n = p->weight.rows, k = op->in[0].width;
+    int64_t n = p->weight.rows;
     int inner = l->part->range ? l->part->range->inner[op - l->g->ops] : 0, out = sg_ane_shift(l, op->out);
     int in = sg_ane_shift(l, op->in[0].value);
     uint32_t x = sg_ane_move_shift(l, sg_ane_operand_lying(l, &op->in[0]), in, in + inner);
-    uint32_t w = sg_ane_weight(l, &p->weight, SG_ANE_AS_IS, SG_ANE_SHAPE(n, k, 1, 1));
-    uint32_t y = sg_ane_lower_lora(l, op, x, sg_mil_build_conv(&l->b, x, w, 1));
+    uint32_t y = sg_ane_lower_lora(l, op, x, product(l, op, x));
     y = sg_ane_move_shift(l, y, in + inner, out);
     if (p->bias.tensor >= 0) {
         uint32_t bias = sg_ane_weight(l, &p->bias, SG_ANE_AS_IS, SG_ANE_SHAPE(1, n, 1, 1));
