@@ -293,7 +293,10 @@ static segue_status choose_here(struct segue_session *s, const struct sg_sampler
     if (!s->work) s->work = sg_alloc(vocab * sizeof *s->work);
     if (!s->work) return sg_no_memory("logits", vocab * sizeof *s->work, err);
     const float *logits = sg_session_known_logits(s);
-    if (!logits) return sg_fail(err, SEGUE_ELOST, "no token chosen: the unit lost the logits; call again");
+    if (!logits) {
+        s->logits_known = 0;
+        return sg_fail(err, SEGUE_ELOST, "no token chosen: the unit lost the logits; call again");
+    }
     memcpy(s->work, logits, vocab * sizeof *s->work);
     return sg_choose(s->chooser, sampler, s->work, s->tokens_n, token, s->stats.logprobs,
                      &s->stats.logprobs_n, err);

@@ -27,7 +27,8 @@ enum {
     CU_POOL = 512,      /* pieces kept ... */
     CU_POOL_MB = 2048,  /* ... and their sum */
     CU_STREAM_ROOM = 200 << 10, /* bytes of a block's weights in shared memory at most */
-    CU_PART = 72,       /* multiprocessors of runs of few rows beside a long one */
+    CU_PART = 112, CU_REST = 68, CU_PARTED = 132, /* multiprocessors of runs of few rows, and of long ones beside them, of so many */
+    CU_UNSAID = 1 << 20,
     CU_STEP_TAPS = 8,   /* taps of a convolution that decode kernels take */
 };
 
@@ -41,7 +42,9 @@ enum {
     X(chunk, chunk_local) X(chunk, chunk_carry)                                                        \
     X(attend, append) X(attend, prepare) X(attend, attend_join)                                        \
     X(gemm, narrow) X(gemm, widen) X(gemm, widen_pieces) X(gemm, gemm_f16) X(gemm, gemm_bf16)                                \
-    X(gemv, argmax_rows) X(gemv, choose_best)
+    X(gemv, argmax_rows) X(gemv, choose_best)                                                          \
+    X(screen, screen_make_f32) X(screen, screen_make_f16) X(screen, screen_make_bf16) X(screen, screen_rows) \
+    X(screen, screen_best_f32) X(screen, screen_best_f16) X(screen, screen_best_bf16)
 
 struct cu_kernels {
 #define X(file, name) cu_fn name;
@@ -102,8 +105,11 @@ struct sg_unit {
     uint32_t sms, major, shared_max; /* bytes of shared memory that a block may ask for */
     struct cu_share share;
     pthread_mutex_t keeping; /* guards whose logits lie in which lane (culogits.c) */
-    uint32_t pdl, waves, graphs, stream, part; /* tuning: part: multiprocessors of runs of few rows beside a long one (0: both have all); programmatic launch, blocks per multiprocessor, captured steps, KB of a
+    uint32_t pdl, waves, graphs, stream; /* tuning: programmatic launch, blocks per multiprocessor, captured steps, KB of a
                                             block's weights in shared memory (0: k_stream.cu is not used) */
+    uint32_t part, rest;                 /* multiprocessors of runs of few rows, and of long ones, while both are at work; part 0:
+                                            both have all; rest 0: what part leaves; CU_UNSAID: as measured best */
+    uint32_t screen;                     /* 1: choices without logits do not read the whole head */
     cu_mod modules[12];
     uint32_t modules_n;
     struct cu_kernels k;
@@ -215,7 +221,7 @@ struct cu_room_pair { /* memory of values for up to rows[0] rows and rows[1] wan
 
 /* What must be the same for a captured pass to be launched again: rooms that may have moved, too. Compared byte by byte. */
 struct cu_graph_key {
-    uint32_t rows, wanted, chunks, best, advance, storage, stops, heading, sms, zero;
+    uint32_t rows, wanted, chunks, best, advance, storage, stops, heading, sms, screen;
     struct ck_banned banned;
     cu_ptr rooms[7];
 };
@@ -296,6 +302,11 @@ struct sg_program {
     uint32_t plain_n, fused_n;
     uint64_t read_per_token;
     struct cu_lane lanes[CU_LANES];
+    struct cu_screen { /* cuscreen.c; head NULL: none */
+        const struct sg_op *head;
+        cu_ptr memory;
+        struct ck_screen a;
+    } screen;
 };
 void cu_captured_forget(struct sg_unit *u, struct cu_lane *l); /* cucapture.c: frees all graphs of a lane */
 segue_status cu_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n,
@@ -400,6 +411,7 @@ struct cu_pass {
     uint32_t padded;                    /* 1: the last rows of T are none; the head on the card knows how many there are */
     uint32_t spans_n, chunks;           /* chunks: of attention, for the furthest row */
     uint32_t sms;                       /* multiprocessors that it may count on */
+    uint32_t screen;                    /* 1: of the head only the best row is wanted (cuscreen.c) */
     const struct sg_span *const *spans; /* [spans_n] whose adapters apply; NULL: none has any */
     uint32_t from[2][CK_SPANS + 1], heading;
     enum sg_storage kv;
@@ -440,6 +452,8 @@ int cu_batch_fits(const struct cu_step *s, const struct ck_weight *w, uint32_t r
 segue_status cu_batch(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
                       uint32_t rows);
 size_t cu_batch_room(const struct sg_program *p);
+segue_status cu_screen_open(struct sg_unit *u, struct sg_program *p, segue_error *err); /* cuscreen.c */
+segue_status cu_screen(struct cu_pass *p, const struct cu_step *s); /* instead of the product that ends in logits */
 segue_status cu_grow(struct sg_unit *u, cu_ptr *p, size_t *have, size_t want, const char *what,
                      segue_error *err);
 

@@ -19,6 +19,7 @@ static void key_of(const struct trip *trip, const struct cu_pass *p, struct cu_g
                                  .stops = trip->stops_n,
                                  .heading = p->heading,
                                  .sms = p->sms,
+                                 .screen = p->screen,
                                  .banned = trip->banned,
                                  .rooms = {l->scratch, l->parts}};
     if (!many) return;

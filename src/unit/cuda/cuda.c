@@ -390,7 +390,7 @@ static segue_status open_card(struct sg_unit *u, uint32_t index, segue_error *er
 
 static segue_status cu_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
-    static const char *const keys[] = {"", "pdl", "waves", "graphs", "stream", "part", NULL};
+    static const char *const keys[] = {"", "pdl", "waves", "graphs", "stream", "part", "rest", "screen", NULL};
     uint32_t index = 0;
     struct sg_unit *u;
     SG_TRY(sg_spec_only(spec, keys, err));
@@ -406,12 +406,14 @@ static segue_status cu_open(struct sg_unit **out, const struct sg_unit_spec *spe
     u->pdl = u->graphs = 1;
     u->waves = 4;
     u->stream = 100;
-    u->part = CU_PART;
+    u->part = CU_UNSAID;
     segue_status status = number_of(spec, "pdl", 1, &u->pdl, err);
     if (status == SEGUE_OK) status = number_of(spec, "waves", 8, &u->waves, err);
     if (status == SEGUE_OK) status = number_of(spec, "graphs", 1, &u->graphs, err);
     if (status == SEGUE_OK) status = number_of(spec, "stream", CU_STREAM_ROOM >> 10, &u->stream, err);
     if (status == SEGUE_OK) status = number_of(spec, "part", 1024, &u->part, err);
+    if (status == SEGUE_OK) status = number_of(spec, "rest", 1024, &u->rest, err);
+    if (status == SEGUE_OK) status = number_of(spec, "screen", 1, &u->screen, err);
     if (!u->waves) u->waves = 1;
     if (status == SEGUE_OK) status = cu_driver_open(&u->d, err);
     if (status == SEGUE_OK) status = open_card(u, index, err);

@@ -374,7 +374,7 @@ static segue_status run_leading(struct sg_run *run)
     struct sg_unit *u = run->program->base.unit;
     struct cu_lane *l = run->lane;
     struct trip trip = {
-        .parts = {{0, 0, 1}}, .parts_n = 1, .best = 1, .advance = 2, .banned = banned_of(run, s->sampler)};
+        .parts = {{0, 0, 1}}, .parts_n = 1, .best = 1, .advance = 2, .screen = !run->own.result.logits, .banned = banned_of(run, s->sampler)};
     struct cu_pass p;
     uint32_t q = 0;
     if (cu_run_stopped(run)) return sg_fail(&run->own.error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");

@@ -151,6 +151,10 @@ static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint
     a.best = p->best && s->parts_n == 1 && !s->glu && logits >= 0 && g->outputs[logits].value == s->op->out &&
              rows <= at_once;
     a.banned = p->banned;
+    if (a.best && p->screen && rows == 1 && s->op == p->program->screen.head) {
+        *whole = 1;
+        return cu_screen(p, s);
+    }
     p->best_done |= a.best;
     struct cu_streamed one;
     if (rows == 1 && cu_stream_fits(p, s, &a, &one)) {

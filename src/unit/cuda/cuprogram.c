@@ -110,7 +110,7 @@ static segue_status lane_open(struct sg_unit *u, struct sg_program *p, int many,
     cu_enter(u);
     cu_result r = u->d.priorities(&least, &greatest);
     if (!r) r = u->d.stream_new(&l->whole, CU_STREAM_NON_BLOCKING, many ? least : greatest);
-    if (!r) r = cu_share_stream(u, l->kind, &l->part, many ? least : greatest);
+    if (!r) r = cu_share_stream(u, l->kind, &l->part, !many == !u->rest ? greatest : least);
     if (!r) r = u->d.event_new(&l->turn, CU_EVENT_UNTIMED);
     l->stream = l->whole;
     if (!r) r = u->d.stream_new(&l->gives, CU_STREAM_NON_BLOCKING, greatest);
@@ -159,6 +159,7 @@ void cu_discard(struct sg_program *p)
         pthread_mutex_destroy(&p->lanes[i].lock);
     }
     for (uint32_t i = 0; p->inverse && i < p->base.graph->ropes_n; i++) cu_room_free(u, &p->inverse[i]);
+    cu_room_free(u, &p->screen.memory);
     cu_weights_free(p->weights);
     sg_free(p->inverse);
     sg_free(p->places);
@@ -181,6 +182,7 @@ static segue_status program_fill(struct sg_unit *u, struct sg_program *p, segue_
     p->may_lead = g->vocab != 0 && g->inputs_n == 1 && g->values[g->inputs[0].value].kind == SG_VALUE_TOKENS;
     for (uint32_t i = 0; i < g->ops_n; i++)
         if (g->ops[i].code == SG_OP_CONV && g->ops[i].u.conv.taps > CU_STEP_TAPS) p->may_lead = 0;
+    SG_TRY(cu_screen_open(u, p, err));
     SG_TRY(lane_open(u, p, 0, err));
     return lane_open(u, p, 1, err);
 }

@@ -1,8 +1,8 @@
-/* cushare.c: reading beside writing on one GPU. Runs of few rows have a stream of the highest priority, long ones of the
- * lowest; but a token's kernels hold shared memory of every multiprocessor while they wait for each other, and a large
- * product finds no room beside them: reading took 3 times as long, writing 1.24. So while both are at work each keeps to its
- * own part of the multiprocessors (green contexts of the driver), and takes all of them when the other rests.
- * SPDX-License-Identifier: MIT */
+/* cushare.c: reading beside writing on one GPU. Streams of different priority are not enough: a token's kernels hold shared
+ * memory of every multiprocessor while they wait for each other, and a large product finds no room beside them (reading took
+ * 3 times as long, writing 1.24). So while both are at work each keeps to a part of the multiprocessors (green contexts of
+ * the driver), and takes all of them when the other rests. The parts overlap: reading goes first in its own, and writing also
+ * has what is left there. SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "unit/cuda/cu.h"
 
@@ -20,10 +20,16 @@ static cu_result part_new(struct sg_unit *u, struct cu_resource *r, uint32_t kin
 
 void cu_share_open(struct sg_unit *u)
 {
-    struct cu_resource all = {0}, few = {0}, rest = {0};
+    struct cu_resource all = {0}, few = {0}, rest = {0}, other = {0};
     unsigned n = 1;
+    if (u->part == CU_UNSAID) {
+        u->part = u->sms * CU_PART / CU_PARTED;
+        u->rest = u->sms * CU_REST / CU_PARTED;
+    }
     if (!u->part || u->part >= u->sms || !u->d.resource) return;
     if (u->d.resource(u->card, &all, CU_RESOURCE_SMS) || u->d.resource_split(&few, &n, &all, &rest, 0, u->part)) return;
+    if (u->rest && u->rest < u->sms && u->d.resource_split(&other, &n, &all, &rest, 0, u->sms - u->rest))
+        return; /* the last ones of all, whatever the other part has */
     if (!n || !few.sms || !rest.sms || part_new(u, &few, CU_LANE_FEW) || part_new(u, &rest, CU_LANE_MANY)) cu_share_close(u);
 }
 

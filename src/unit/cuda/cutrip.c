@@ -248,6 +248,7 @@ void cu_trip_begin(struct sg_run *run, const struct trip *trip, struct cu_pass *
                           .lane = run->lane,
                           .sms = run->lane->stream == run->lane->part ? u->share.sms[run->lane->kind] : u->sms,
                           .best = trip->best,
+                          .screen = trip->screen && run->program->screen.head != NULL,
                           .banned = trip->banned,
                           .kv = run->own.spans[trip->parts[0].span].state->storage,
                           .err = &run->own.error,
@@ -331,7 +332,8 @@ segue_status cu_trip_clear(struct sg_run *run)
 void cu_trip_keep(struct sg_run *run, const struct trip *trip, const struct cu_pass *p)
 {
     const struct sg_graph *g = run->program->base.graph;
-    if (!g->vocab || run->own.result.logits) return;
+    for (uint32_t i = 0; p->screen && i < trip->parts_n; i++) cu_kept_forget(run->own.spans[trip->parts[i].span].state);
+    if (!g->vocab || run->own.result.logits || p->screen) return;
     struct sg_operand whole = {.value = g->outputs[sg_graph_output(g, "logits")].value, .width = g->vocab};
     for (uint32_t i = 0; i < trip->parts_n; i++) {
         const float *row = cu_view_of(p, &whole).p + (size_t)(p->from[1][i + 1] - 1) * g->vocab;

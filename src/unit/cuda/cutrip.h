@@ -13,7 +13,7 @@ struct part { /* rows [from, from + rows) of a span */
 
 struct trip {
     struct part parts[CK_SPANS];
-    uint32_t parts_n, best, advance, stops_n;
+    uint32_t parts_n, best, advance, stops_n, screen; /* screen: no logits are wanted, by anybody */
     struct ck_banned banned;        /* what the best row must not be */
     uint32_t wanted_from[CK_SPANS]; /* first wanted row of the span that lies in its part */
 };

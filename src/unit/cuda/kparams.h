@@ -235,6 +235,20 @@ struct ck_argmax {
     struct ck_banned banned;
     uint32_t blocks, rows;
 };
+/* The head in 8 bits, to find the best row with (k_screen.cu). */
+struct ck_screen {
+    struct ck_weight w;   /* as it is */
+    int8_t *q;            /* [rows][pitch] */
+    float *scale, *bound; /* [rows] */
+    float *near;          /* [rows] estimates */
+    float *low;           /* [blocks] highest lower bound of each block of screen_rows */
+    float *length;        /* of x */
+    uint32_t pitch, blocks;
+    struct ck_view x;
+    struct ck_banned banned;
+    float *best_value;
+    uint32_t *best_index;
+};
 struct ck_lora {
     struct ck_view x, y;
     const float *a, *b;
