@@ -11,6 +11,8 @@ if(TARGET segue) # the library is whole
   segue_test(api_checkpoints "api" ${CMAKE_CURRENT_LIST_DIR}/checkpoints.c)
   segue_test(api_handoffs "api;quick;threads" ${CMAKE_CURRENT_LIST_DIR}/handoffs.c)
   target_link_libraries(api_handoffs PRIVATE Threads::Threads)
+  segue_test(api_lanes "api;quick;threads" ${CMAKE_CURRENT_LIST_DIR}/lanes.c)
+  target_link_libraries(api_lanes PRIVATE Threads::Threads)
   segue_test(api_threads "api;quick;threads" ${CMAKE_CURRENT_LIST_DIR}/threads.c)
   target_link_libraries(api_threads PRIVATE Threads::Threads)
 endif()
