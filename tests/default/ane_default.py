@@ -13,7 +13,7 @@ failed = []
 
 
 def run(*args, codes=(0,)):
-    r = subprocess.run([segue, *args], capture_output=True, text=True, timeout=280)
+    r = subprocess.run([segue, *args], capture_output=True, text=True, timeout=900)
     if r.returncode not in codes: sys.exit(f"ane_default: {' '.join(args)}: exit {r.returncode}: {r.stderr}")
     return json.loads(r.stdout) if "--json" in args else None
 
