@@ -45,11 +45,6 @@ static struct ck_conv conv_of(const struct cu_pass *p, const struct sg_op *op)
                             .rows = rows_of(p, op)};
 }
 
-static segue_status conv_keep(struct cu_pass *p, const struct ck_conv *a)
-{
-    return cu_launch(p, p->program->base.unit->k.conv_keep, pieces(a->x.width, 128), p->spans_n, 1, 128, 0, a);
-}
-
 segue_status cu_conv(struct cu_pass *p, const struct sg_op *op)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
@@ -60,7 +55,7 @@ segue_status cu_conv(struct cu_pass *p, const struct sg_op *op)
         SG_TRY(cu_launch(p, k->conv_tiles, pieces(a.rows, 16), pieces(a.x.width, 128), 1, 128, 0, &a));
     else
         SG_TRY(cu_launch(p, k->conv_many, a.rows, pieces(a.x.width, 256), 1, 256, 0, &a));
-    return conv_keep(p, &a);
+    return cu_launch(p, k->conv_keep, pieces(a.x.width, 128), p->spans_n, 1, 128, 0, &a);
 }
 
 /* --- the delta rule --- */
@@ -103,7 +98,7 @@ static void before_conv(const struct cu_pass *p, const struct sg_op *op, const s
     a->conv.weight = vector(p, &c->weight);
     a->conv.bias = vector(p, &c->bias);
     a->conv.taps = c->taps;
-    a->conv.act = c->act;
+    a->conv.raw = cu_view_of(p, &conv->in[0]).p;
     a->conv.slot = (uint32_t)c->slot;
     a->conv.width = conv->in[0].width;
 }
@@ -112,7 +107,7 @@ int cu_delta_convolves(const struct cu_pass *p, const struct sg_op *op, const st
 {
     struct ck_delta a = delta_of(p, op);
     before_conv(p, op, conv, &a);
-    return chunks_fit(p, &a) && a.dv == HEAD && a.conv.act == SG_ACT_SILU && a.conv.taps <= CK_CHUNK_TAPS && a.conv.width % 4 == 0 &&
+    return chunks_fit(p, &a) && a.dv == HEAD && conv->u.conv.act == SG_ACT_SILU && a.conv.taps <= CK_CHUNK_TAPS && a.conv.width % 4 == 0 &&
            a.conv.at[0] % 4 == 0 && a.conv.at[1] % 4 == 0 && a.conv.at[2] % 4 == 0;
 }
 
@@ -128,7 +123,7 @@ static segue_status in_chunks(struct cu_pass *p, struct ck_delta *a)
     a->chunk_tp = a->chunk_qk + qk;
     a->chunk_numbers = (float *)(void *)(a->chunk_tp + tp);
     a->chunk_v = a->chunk_numbers + numbers;
-    SG_TRY(cu_launch(p, k->chunk_local, chunks, a->v_heads, 1, CK_CHUNK_THREADS, CK_CHUNK_LOCAL_BYTES, a));
+    SG_TRY(cu_launch(p, k->chunk_local, chunks, a->v_heads, 1, CK_LOCAL_THREADS, CK_CHUNK_LOCAL_BYTES, a));
     return cu_launch(p, k->chunk_carry, a->v_heads * (a->dv / CK_CHUNK_COLUMNS), 1, 1, CK_CARRY_THREADS,
                      CK_CHUNK_CARRY_BYTES, a);
 }
@@ -138,10 +133,8 @@ segue_status cu_delta(struct cu_pass *p, const struct sg_op *op, const struct sg
     const struct cu_kernels *k = &p->program->base.unit->k;
     struct ck_delta a = delta_of(p, op);
     if (conv && cu_delta_convolves(p, op, conv)) {
-        struct ck_conv kept = conv_of(p, conv);
         before_conv(p, op, conv, &a);
-        SG_TRY(in_chunks(p, &a));
-        return conv_keep(p, &kept);
+        return in_chunks(p, &a);
     }
     if (chunks_fit(p, &a)) return in_chunks(p, &a);
     uint32_t units = a.v_heads * pieces(a.dv, CK_DELTA_COLUMNS);

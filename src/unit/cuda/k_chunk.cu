@@ -263,7 +263,7 @@ __device__ __forceinline__ void solve(local_room &room, uint16_t *t_out)
     merge_blocks<16>(room, t, y);
     merge_blocks<32>(room, t, y);
     uint32_t r = threadIdx.x / 4, c = threadIdx.x % 4 * EDGE;
-    if (c / EDGE > r / EDGE) return;
+    if (r >= N || c / EDGE > r / EDGE) return;
     uint32_t high[EDGE / 2], low[EDGE / 2];
 #pragma unroll
     for (int i = 0; i < EDGE / 2; i++) split(t[r][c + 2 * i], t[r][c + 2 * i + 1], high[i], low[i]);
@@ -275,19 +275,10 @@ __device__ __forceinline__ void solve(local_room &room, uint16_t *t_out)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) chunk_local(const __grid_constant__ ck_delta a)
+/* X into shared memory and P out, from k and q there. */
+__device__ __forceinline__ void multiply_rows(local_room &room, uint16_t *tp)
 {
-    extern __shared__ float4 shared4[];
-    local_room &room = *reinterpret_cast<local_room *>(shared4);
-    uint32_t c = blockIdx.x, h = blockIdx.y, share = a.v_heads / a.k_heads, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    dependents_may_start();
-    wait_for_inputs();
-    uint32_t all = a.pass.head->from[1], t0 = c * N, rows = t0 >= all ? 0 : all - t0 < N ? all - t0 : N;
-    uint16_t *qk = a.chunk_qk + ((size_t)c * a.k_heads + h / share) * 4 * N * D,
-             *tp = a.chunk_tp + ((size_t)c * a.v_heads + h) * 4 * N * N;
-    bring_rows(a, room, t0, rows, h, h % share ? nullptr : qk, a.chunk_v + ((size_t)c * a.v_heads + h) * N * D);
-    if (warp == 0) sum_decays(a, room, t0, rows, h, a.chunk_numbers + ((size_t)c * a.v_heads + h) * 3 * N);
-    __syncthreads();
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     uint32_t tile = warp & 3, group = lane >> 2, pair = (lane & 3) * 2;
     const uint16_t *left = warp < 4 ? room.k[0][0] : room.q[0][0];
     float sum[N / 8][4] = {}, small[N / 8][4] = {};
@@ -320,6 +311,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) chunk_local(const __gri
             else
                 put_split(tp + 2 * N * N + i * N + j, N * N, x, y);
         }
+}
+
+/* Eight warps for the rows and the products, one for the decays meanwhile. */
+extern "C" __global__ void __launch_bounds__(CK_LOCAL_THREADS, 2) chunk_local(const __grid_constant__ ck_delta a)
+{
+    extern __shared__ float4 shared4[];
+    local_room &room = *reinterpret_cast<local_room *>(shared4);
+    uint32_t c = blockIdx.x, h = blockIdx.y, share = a.v_heads / a.k_heads;
+    dependents_may_start();
+    wait_for_inputs();
+    uint32_t all = a.pass.head->from[1], t0 = c * N, rows = t0 >= all ? 0 : all - t0 < N ? all - t0 : N;
+    uint16_t *qk = a.chunk_qk + ((size_t)c * a.k_heads + h / share) * 4 * N * D,
+             *tp = a.chunk_tp + ((size_t)c * a.v_heads + h) * 4 * N * N;
+    if (threadIdx.x < THREADS)
+        bring_rows(a, room, t0, rows, h, h % share ? nullptr : qk, a.chunk_v + ((size_t)c * a.v_heads + h) * N * D);
+    else
+        sum_decays(a, room, t0, rows, h, a.chunk_numbers + ((size_t)c * a.v_heads + h) * 3 * N);
+    __syncthreads();
+    if (threadIdx.x < THREADS) multiply_rows(room, tp);
     __syncthreads();
     solve(room, tp);
 }
@@ -537,6 +547,16 @@ __device__ __forceinline__ void carry_out(const ck_delta &a, carry_room &room, c
     }
 }
 
+/* The convolution's memory: the last rows before it. Nobody reads it any more. */
+__device__ __forceinline__ void keep_rows(const ck_delta &a, uint32_t all)
+{
+    float *memory = static_cast<float *>(a.pass.slots[a.conv.slot]);
+    uint32_t past = a.conv.taps - 1;
+    for (uint32_t c = blockIdx.x * HALF + threadIdx.x - HALF; c < a.conv.width; c += gridDim.x * HALF)
+        for (uint32_t j = 0; j < past; j++)
+            memory[(size_t)j * a.conv.width + c] = a.conv.raw[(size_t)(all + j - past) * a.in[0].stride + c];
+}
+
 /* Both halves meet three times a chunk, at the same places in either. */
 extern "C" __global__ void __launch_bounds__(CARRY, 1) chunk_carry(const __grid_constant__ ck_delta a)
 {
@@ -557,6 +577,8 @@ extern "C" __global__ void __launch_bounds__(CARRY, 1) chunk_carry(const __grid_
     at.col = at.half + (lane & 3) * 2;
     if (threadIdx.x < HALF)
         carry_state(a, room, at);
-    else
+    else {
         carry_out(a, room, at);
+        if (a.conv.weight) keep_rows(a, at.all);
+    }
 }

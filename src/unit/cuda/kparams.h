@@ -29,8 +29,9 @@ enum {
     CK_GROUP_HEADS = 8,
     CK_WGFLASH_THREADS = 256,
     CK_CHUNK_ROWS = 64,    /* of the delta rule on the tensor cores (k_chunk.cu): rows of a chunk, */
-    CK_CHUNK_COLUMNS = 32, /* columns of S of a block of chunk_carry, */
+    CK_CHUNK_COLUMNS = 32, /* columns of S of a block of chunk_carry at most, */
     CK_CHUNK_THREADS = 256,
+    CK_LOCAL_THREADS = 288,
     CK_CARRY_THREADS = 512,
     CK_CHUNK_TAPS = 4,
     CK_CHUNK_LOCAL_BYTES = (4 * 64 * 136) * 2 + (64 * 64 + 2 * 64) * 4, /* and shared memory of a block */
@@ -140,8 +141,8 @@ struct ck_delta {
     float *chunk_numbers, *chunk_v;
     struct { /* weight present: in[0] to in[2] are its inputs, from its column at[i] on; v behind it is chunk_v [64][128] of
               * each chunk and head */
-        const float *weight, *bias;
-        uint32_t taps, act, slot, width, at[3];
+        const float *raw, *weight, *bias; /* raw: all columns of the first row */
+        uint32_t taps, slot, width, at[3];
     } conv;
     uint32_t k_heads, v_heads, dk, dv, is_log, slot, rows;
     float l2_eps;
