@@ -237,7 +237,8 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
 #undef X
     if (u->shared_max >= CK_CHUNK_CARRY_BYTES) {
         cu_result r = u->d.function_set(u->k.chunk_local, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_LOCAL_BYTES);
-        if (!r) r = u->d.function_set(u->k.chunk_carry, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_CARRY_BYTES);
+        if (!r) r = u->d.function_set(u->k.chunk_carry_16, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_CARRY_BYTES);
+        if (!r) r = u->d.function_set(u->k.chunk_carry_32, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_CARRY_BYTES);
         SG_TRY(cu_check(&u->d, r, "open unit", err));
     }
     return find_families(u, err);

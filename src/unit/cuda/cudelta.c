@@ -124,8 +124,9 @@ static segue_status in_chunks(struct cu_pass *p, struct ck_delta *a)
     a->chunk_numbers = (float *)(void *)(a->chunk_tp + tp);
     a->chunk_v = a->chunk_numbers + numbers;
     SG_TRY(cu_launch(p, k->chunk_local, chunks, a->v_heads, 1, CK_LOCAL_THREADS, CK_CHUNK_LOCAL_BYTES, a));
-    return cu_launch(p, k->chunk_carry, a->v_heads * (a->dv / CK_CHUNK_COLUMNS), 1, 1, CK_CARRY_THREADS,
-                     CK_CHUNK_CARRY_BYTES, a);
+    uint32_t blocks = a->v_heads * (a->dv / CK_CHUNK_COLUMNS), narrow = 2 * blocks <= p->program->base.unit->sms;
+    return cu_launch(p, narrow ? k->chunk_carry_16 : k->chunk_carry_32, narrow ? 2 * blocks : blocks, 1, 1, CK_CARRY_THREADS,
+                     CK_CHUNK_CARRY_BYTES, a); /* twice the blocks where they find multiprocessors */
 }
 
 segue_status cu_delta(struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv)

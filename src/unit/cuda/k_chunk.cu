@@ -2,8 +2,8 @@
  * models.md 2.5). With c the running sum of the logarithms of the decays and L_ij = e^(c_i - c_j), i >= j:
  *   X = strict lower part of beta_i (k_i . k_j) L_ij,  T = (I + X)^-1,  P = (q_i . k_j) L_ij        chunk_local
  *   R = beta (V - e^c K S),  D = T R,  O = e^c Q S + P D,  S <- e^c_last S + K^T (e^(c_last - c) D)    chunk_carry
- * chunk_local works on all chunks at once, a block each; chunk_carry goes through them in order, a block for COLUMNS columns
- * of a head's S, which stays in registers in fp32. Every factor is two bf16 numbers (rounded, and the rest), every product
+ * chunk_local works on all chunks at once, a block each; chunk_carry goes through them in order, a block for 16 or 32
+ * columns of a head's S, which stays in registers in fp32. Every factor is two bf16 numbers (rounded, and the rest), every product
  * three tensor-core products: what is dropped is 2^-16 of a factor. T is found in fp32, by blocks of 16, 32, 64.
  *
  * chunk_carry reads 96 KB a chunk (K and Q 32 each, T and P 16 each), mostly from the second-level cache, while it works on
@@ -14,12 +14,12 @@
 enum {
     N = CK_CHUNK_ROWS,
     D = 128,
-    COLUMNS = CK_CHUNK_COLUMNS,
     THREADS = CK_CHUNK_THREADS,
     WIDE = D + 8, /* rows in shared memory: 16 bytes more, so that ldmatrix meets no bank twice */
-    SQUARE = N + 8,
-    NARROW = COLUMNS + 8
+    SQUARE = N + 8
 };
+
+extern __shared__ float4 shared4[];
 
 /* Two numbers as two pairs of bf16. */
 __device__ __forceinline__ void split(float x, float y, uint32_t &high, uint32_t &low)
@@ -316,7 +316,6 @@ __device__ __forceinline__ void multiply_rows(local_room &room, uint16_t *tp)
 /* Eight warps for the rows and the products, one for the decays meanwhile. */
 extern "C" __global__ void __launch_bounds__(CK_LOCAL_THREADS, 2) chunk_local(const __grid_constant__ ck_delta a)
 {
-    extern __shared__ float4 shared4[];
     local_room &room = *reinterpret_cast<local_room *>(shared4);
     uint32_t c = blockIdx.x, h = blockIdx.y, share = a.v_heads / a.k_heads;
     dependents_may_start();
@@ -336,7 +335,8 @@ extern "C" __global__ void __launch_bounds__(CK_LOCAL_THREADS, 2) chunk_local(co
 
 /* --- S through all chunks --- */
 
-struct carry_room {
+template <int COLUMNS> struct carry_room {
+    enum { NARROW = COLUMNS + 8 };
     uint16_t k[2][2][N][WIDE], q[2][N][WIDE], t[2][N][SQUARE], p[2][N][SQUARE];
     uint16_t s[2][D][NARROW], r[2][N][NARROW], d[2][N][NARROW], e[2][N][NARROW];
 };
@@ -376,7 +376,7 @@ __device__ __forceinline__ void clear(sums &s)
 }
 
 /* s += a's rows row .. row + 15, its first `cols` columns, times b's rows, columns col .. col + 15; both in two parts. */
-template <int COLS, int A_PITCH>
+template <int COLS, int A_PITCH, int NARROW>
 __device__ __forceinline__ void add_product(sums &s, const uint16_t *a, uint32_t a_apart, uint32_t row, const uint16_t *b,
                                             uint32_t b_apart, uint32_t col, uint32_t cols)
 {
@@ -395,11 +395,14 @@ __device__ __forceinline__ void add_product(sums &s, const uint16_t *a, uint32_t
 
 struct carry_place { /* of a thread */
     uint32_t h, key, j0, all, chunks, tile, half, row, col; /* row of the chunk and column of the block of its first sum */
+    bool works;                                             /* its warp has columns: all have in blocks of 32 */
 };
 
 /* S through the chunks: R, D and the new S, by the first half of the warps. */
-__device__ __forceinline__ void carry_state(const ck_delta &a, carry_room &room, const carry_place &at)
+template <int COLUMNS>
+__device__ __forceinline__ void carry_state(const ck_delta &a, carry_room<COLUMNS> &room, const carry_place &at)
 {
+    enum { NARROW = carry_room<COLUMNS>::NARROW };
     uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, s_row = warp * 16 + (lane >> 2), pair = (lane & 3) * 2;
     size_t place = (size_t)at.h * D * a.dv + (size_t)s_row * a.dv + at.j0 + pair;
     const float *memory = static_cast<const float *>(a.pass.slots[a.slot]) + place;
@@ -418,7 +421,7 @@ __device__ __forceinline__ void carry_state(const ck_delta &a, carry_room &room,
             grown[i] = p[r], beta[i] = p[N + r], left[i] = p[2 * N + r];
 #pragma unroll
             for (int n = 0; n < 2; n++)
-                v[n][i] = c * N + r < at.all ? *reinterpret_cast<const float2 *>(values + c * next + r * stride + at.j0 + at.col + n * 8)
+                v[n][i] = at.works && c * N + r < at.all ? *reinterpret_cast<const float2 *>(values + c * next + r * stride + at.j0 + at.col + n * 8)
                                              : make_float2(0, 0);
         }
     };
@@ -437,25 +440,30 @@ __device__ __forceinline__ void carry_state(const ck_delta &a, carry_room &room,
         const uint16_t *k = room.k[c & 1][0][0];
         sums x;
         clear(x);
-        add_product<D, WIDE>(x, k, N * WIDE, at.tile * 16, room.s[0][0], D * NARROW, at.half, D);
+        if (at.works) {
+            add_product<D, WIDE, NARROW>(x, k, N * WIDE, at.tile * 16, room.s[0][0], D * NARROW, at.half, D);
 #pragma unroll
-        for (int n = 0; n < 2; n++)
+            for (int n = 0; n < 2; n++)
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                put_split(&room.r[0][at.row + 8 * i][at.col + n * 8], N * NARROW,
-                          beta[i] * fmaf(-grown[i], x.c[n][2 * i] + x.small[n][2 * i], v[n][i].x),
-                          beta[i] * fmaf(-grown[i], x.c[n][2 * i + 1] + x.small[n][2 * i + 1], v[n][i].y));
+                for (int i = 0; i < 2; i++)
+                    put_split(&room.r[0][at.row + 8 * i][at.col + n * 8], N * NARROW,
+                              beta[i] * fmaf(-grown[i], x.c[n][2 * i] + x.small[n][2 * i], v[n][i].x),
+                              beta[i] * fmaf(-grown[i], x.c[n][2 * i + 1] + x.small[n][2 * i + 1], v[n][i].y));
+        }
         meet(); /* R; T is there */
-        clear(x);
-        add_product<N, SQUARE>(x, room.t[0][0], N * SQUARE, at.tile * 16, room.r[0][0], N * NARROW, at.half, (at.tile + 1) * 16);
+        if (at.works) {
+            clear(x);
+            add_product<N, SQUARE, NARROW>(x, room.t[0][0], N * SQUARE, at.tile * 16, room.r[0][0], N * NARROW, at.half,
+                                           (at.tile + 1) * 16);
 #pragma unroll
-        for (int n = 0; n < 2; n++)
+            for (int n = 0; n < 2; n++)
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                float y = x.c[n][2 * i] + x.small[n][2 * i], z = x.c[n][2 * i + 1] + x.small[n][2 * i + 1];
-                put_split(&room.d[0][at.row + 8 * i][at.col + n * 8], N * NARROW, y, z);
-                put_split(&room.e[0][at.row + 8 * i][at.col + n * 8], N * NARROW, left[i] * y, left[i] * z);
-            }
+                for (int i = 0; i < 2; i++) {
+                    float y = x.c[n][2 * i] + x.small[n][2 * i], z = x.c[n][2 * i + 1] + x.small[n][2 * i + 1];
+                    put_split(&room.d[0][at.row + 8 * i][at.col + n * 8], N * NARROW, y, z);
+                    put_split(&room.e[0][at.row + 8 * i][at.col + n * 8], N * NARROW, left[i] * y, left[i] * z);
+                }
+        }
         float decay = last;
         if (c + 1 < at.chunks) bring_numbers(c + 1);
         meet(); /* D */
@@ -494,8 +502,10 @@ __device__ __forceinline__ void carry_state(const ck_delta &a, carry_room &room,
 }
 
 /* What comes out of them, and all that is read, by the second half: nothing of S waits for it. */
-__device__ __forceinline__ void carry_out(const ck_delta &a, carry_room &room, const carry_place &at)
+template <int COLUMNS>
+__device__ __forceinline__ void carry_out(const ck_delta &a, carry_room<COLUMNS> &room, const carry_place &at)
 {
+    enum { NARROW = carry_room<COLUMNS>::NARROW };
     auto qk = [&](uint32_t c) { return a.chunk_qk + ((size_t)c * a.k_heads + at.key) * 4 * N * D; };
     auto tp = [&](uint32_t c) { return a.chunk_tp + ((size_t)c * a.v_heads + at.h) * 4 * N * N; };
     bring_later<D, WIDE>(room.k[0][0][0], qk(0));
@@ -515,7 +525,7 @@ __device__ __forceinline__ void carry_out(const ck_delta &a, carry_room &room, c
         float grown[2] = {numbers[at.row], numbers[at.row + 8]};
         sums x;
         clear(x);
-        add_product<D, WIDE>(x, room.q[0][0], N * WIDE, at.tile * 16, room.s[0][0], D * NARROW, at.half, D);
+        if (at.works) add_product<D, WIDE, NARROW>(x, room.q[0][0], N * WIDE, at.tile * 16, room.s[0][0], D * NARROW, at.half, D);
         wait_but<2>(); /* T */
         meet();
         if (c + 1 < at.chunks) bring_later<D, WIDE>(room.q[0][0], qk(c + 1) + 2 * N * D);
@@ -528,13 +538,15 @@ __device__ __forceinline__ void carry_out(const ck_delta &a, carry_room &room, c
         meet();
         if (c + 1 < at.chunks) bring_later<N, SQUARE>(room.t[0][0], tp(c + 1));
         all_asked();
-        add_product<N, SQUARE>(x, room.p[0][0], N * SQUARE, at.tile * 16, room.d[0][0], N * NARROW, at.half, (at.tile + 1) * 16);
+        if (at.works)
+            add_product<N, SQUARE, NARROW>(x, room.p[0][0], N * SQUARE, at.tile * 16, room.d[0][0], N * NARROW, at.half,
+                                           (at.tile + 1) * 16);
 #pragma unroll
         for (int n = 0; n < 2; n++)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 uint32_t t = c * N + at.row + 8 * i;
-                if (t < at.all)
+                if (at.works && t < at.all)
                     *reinterpret_cast<float2 *>(a.y.p + (size_t)t * a.y.stride + (size_t)at.h * a.dv + at.j0 + at.col + n * 8) =
                         make_float2(x.c[n][2 * i] + x.small[n][2 * i], x.c[n][2 * i + 1] + x.small[n][2 * i + 1]);
             }
@@ -558,10 +570,10 @@ __device__ __forceinline__ void keep_rows(const ck_delta &a, uint32_t all)
 }
 
 /* Both halves meet three times a chunk, at the same places in either. */
-extern "C" __global__ void __launch_bounds__(CARRY, 1) chunk_carry(const __grid_constant__ ck_delta a)
+template <int COLUMNS> __device__ __forceinline__ void carry(const ck_delta &a)
 {
-    extern __shared__ float4 shared4[];
-    carry_room &room = *reinterpret_cast<carry_room *>(shared4);
+    carry_room<COLUMNS> &room = *reinterpret_cast<carry_room<COLUMNS> *>(shared4);
+    static_assert(sizeof(carry_room<COLUMNS>) <= CK_CHUNK_CARRY_BYTES, "what the host asks for");
     uint32_t per = a.dv / COLUMNS, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     dependents_may_start();
     wait_for_inputs();
@@ -573,6 +585,7 @@ extern "C" __global__ void __launch_bounds__(CARRY, 1) chunk_carry(const __grid_
     at.chunks = (at.all + N - 1) / N;
     at.tile = warp & 3;
     at.half = (warp >> 2 & 1) * 16;
+    at.works = at.half < COLUMNS;
     at.row = at.tile * 16 + (lane >> 2);
     at.col = at.half + (lane & 3) * 2;
     if (threadIdx.x < HALF)
@@ -582,3 +595,6 @@ extern "C" __global__ void __launch_bounds__(CARRY, 1) chunk_carry(const __grid_
         if (a.conv.weight) keep_rows(a, at.all);
     }
 }
+
+extern "C" __global__ void __launch_bounds__(CARRY, 1) chunk_carry_16(const __grid_constant__ ck_delta a) { carry<16>(a); }
+extern "C" __global__ void __launch_bounds__(CARRY, 1) chunk_carry_32(const __grid_constant__ ck_delta a) { carry<32>(a); }
