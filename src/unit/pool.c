@@ -41,7 +41,7 @@ struct sg_pool {
     _Alignas(LINE) atomic_ullong done;       /* items finished since the pool was opened */
     char apart_too[LINE];
     _Alignas(LINE) atomic_uint sleepers;
-    atomic_uint stop, rest;
+    atomic_uint stop;
     pthread_mutex_t lock;
     pthread_cond_t wake;
     const struct sg_job *job;
@@ -119,7 +119,6 @@ static unsigned door_wait(struct sg_pool *pool, unsigned seen)
         unsigned door = atomic_load(&pool->door);
         if (atomic_load_explicit(&pool->stop, memory_order_relaxed) || ((door & 1u) && door != seen))
             return door;
-        if (atomic_load_explicit(&pool->rest, memory_order_relaxed)) break;
         if (turn == pool->spins) until = sg_now_ns() + AWAKE_NS;
         if (turn > pool->spins && sg_now_ns() >= until) break;
         relax(pool, turn);
@@ -185,7 +184,6 @@ void sg_pool_run(struct sg_pool *pool, const struct sg_job *job)
 {
     pool->job = job;
     pool->done_base = atomic_load_explicit(&pool->done, memory_order_relaxed);
-    atomic_store_explicit(&pool->rest, 0u, memory_order_relaxed);
     atomic_fetch_add(&pool->door, 1u);
     wake_all(pool);
     job_run(pool, 0);
@@ -194,8 +192,6 @@ void sg_pool_run(struct sg_pool *pool, const struct sg_job *job)
         for (uint32_t turn = 0; atomic_load(&pool->seats[j].inside); turn++) relax(pool, turn);
     pool->stage_base += job->stages;
 }
-
-void sg_pool_rest(struct sg_pool *pool) { atomic_store_explicit(&pool->rest, 1u, memory_order_relaxed); }
 
 uint32_t sg_pool_threads(const struct sg_pool *pool) { return pool->threads; }
 

@@ -26,7 +26,5 @@ void sg_pool_close(struct sg_pool *pool);
 uint32_t sg_pool_threads(const struct sg_pool *pool);
 /* Returns when all is done. One caller at a time. */
 void sg_pool_run(struct sg_pool *pool, const struct sg_job *job);
-/* Send waiting threads to sleep at once: nothing is expected soon. */
-void sg_pool_rest(struct sg_pool *pool);
 
 #endif

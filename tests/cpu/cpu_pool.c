@@ -9,9 +9,15 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "unit/pool.h"
 
-enum { STAGES = 5, MOST = 64 };
+enum { STAGES = 5, MOST = 64, IDLE_NS = 3000000 };   /* idle: longer than threads stay awake without a job */
+
+static void pass_ns(uint64_t ns)
+{
+    for (uint64_t until = sg_now_ns() + ns; sg_now_ns() < until;) continue;
+}
 
 struct work {
     uint32_t items[STAGES];
@@ -44,7 +50,7 @@ static void run_many(uint32_t threads, int jobs)
         assert_int_equal(atomic_load(&w.early), 0);
         for (uint32_t s = 0; s < STAGES; s++)
             for (uint32_t i = 0; i < MOST; i++) assert_int_equal(atomic_load(&w.done[s][i]), i < w.items[s]);
-        if (j % 16 == 5) sg_pool_rest(pool);
+        if (j % 64 == 5) pass_ns(IDLE_NS);
     }
     sg_pool_close(pool);
 }
