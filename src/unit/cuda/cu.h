@@ -29,6 +29,7 @@ enum {
     CU_STREAM_ROOM = 200 << 10, /* bytes of a block's weights in shared memory at most */
     CU_PART = 112, CU_REST = 68, CU_PARTED = 132, /* multiprocessors of runs of few rows, and of long ones beside them, of so many */
     CU_UNSAID = 1 << 20,
+    CU_WIDE_BLOCKS = 2, CU_WIDE_STATIC = 64, /* of products of large weights with one row: blocks a multiprocessor; bytes */
     CU_STEP_TAPS = 8,   /* taps of a convolution that decode kernels take */
 };
 
@@ -42,7 +43,7 @@ enum {
     X(chunk, chunk_local) X(chunk, chunk_carry_16) X(chunk, chunk_carry_32)                            \
     X(attend, append) X(attend, prepare) X(attend, attend_join)                                        \
     X(gemm, narrow) X(gemm, widen) X(gemm, widen_pieces) X(gemm, gemm_f16) X(gemm, gemm_bf16)                                \
-    X(gemv, argmax_rows) X(gemv, choose_best)                                                          \
+    X(choose, argmax_rows) X(choose, choose_best)                                                          \
     X(screen, screen_make_f32) X(screen, screen_make_f16) X(screen, screen_make_bf16) X(screen, screen_rows) \
     X(screen, screen_best_f32) X(screen, screen_best_f16) X(screen, screen_best_bf16)
 
@@ -51,6 +52,7 @@ struct cu_kernels {
     CU_KERNELS(X)
 #undef X
     cu_fn gemv[CK_KINDS][5];   /* for 1, 2, 4, 8, 16 rows */
+    cu_fn wide[CK_KINDS];      /* one row, large weights; NULL: none */
     cu_fn stream[CK_KINDS][4]; /* for 1, 2, 4, 8 pieces a lane; NULL: none */
     cu_fn attend_part[4], attend_many[4];
     cu_fn batch[2][2][2]; /* fp16, bf16; 16, 32 rows of weights a block; 8, 16 rows of x */

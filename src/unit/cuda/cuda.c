@@ -182,6 +182,14 @@ static segue_status find_families(struct sg_unit *u, segue_error *err)
                             u->d.function_set(u->k.gemv[k][b], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max),
                             "open unit", err));
         }
+    for (int i = 0; i < 3; i++) {
+        static const int of[3] = {CK_F16, CK_BF16, CK_Q8};
+        cu_fn *fn = &u->k.wide[of[i]];
+        snprintf(name, sizeof name, "wide_%s", kinds[of[i]]);
+        SG_TRY(find_kernel(u, "k_gemv", name, fn, err));
+        SG_TRY(cu_check(&u->d, u->d.function_set(*fn, CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max - CU_WIDE_STATIC),
+                        "open unit", err));
+    }
     for (int k = 0; k < CK_KINDS; k++)
         for (int b = 0; b < 4 && numbers[k] << b <= 64 && u->major >= 9; b++) {
             snprintf(name, sizeof name, "stream_%s_%d", kinds[k], 1 << b);

@@ -99,14 +99,18 @@ static segue_status few(struct cu_pass *p, const struct cu_step *s, const struct
         skip_rows(&g.segment[i].residual, from);
         skip_rows(&g.segment[i].y, from);
     }
+    int wide = rows == 1 && g.split == 1 && u->k.wide[t->w.kind] && shared + CU_WIDE_STATIC <= u->shared_max;
     uint32_t blocks = (g.pairs * g.split + 7) / 8,
-             most = p->sms * (t->w.kind < CK_Q8 || u->waves < 4 ? u->waves : 3); /* as fit */
+             most = p->sms * (wide                                  ? CU_WIDE_BLOCKS
+                              : t->w.kind < CK_Q8 || u->waves < 4 ? u->waves
+                                                                    : 3); /* as fit */
     if (blocks > most) blocks = most;
     if (blocks > CU_BLOCKS) blocks = CU_BLOCKS;
     g.best_value = (float *)(uintptr_t)p->lane->best_value;
     g.best_index = (uint32_t *)(uintptr_t)p->lane->best_index;
     p->best_blocks = g.best ? blocks : p->best_blocks;
-    SG_TRY(cu_launch(p, u->k.gemv[t->w.kind][b], blocks, 1, 1, CK_GEMV_THREADS, shared, &g));
+    cu_fn fn = wide ? u->k.wide[t->w.kind] : u->k.gemv[t->w.kind][b];
+    SG_TRY(cu_launch(p, fn, blocks, 1, 1, CK_GEMV_THREADS, shared, &g));
     return SEGUE_OK;
 }
 

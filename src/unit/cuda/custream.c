@@ -2,8 +2,9 @@
  * a row, how large a tile is, how many of them lie in shared memory. SPDX-License-Identifier: MIT */
 #include "unit/cuda/cu.h"
 
-/* Larger products are bound by arithmetic here and take k_gemv.cu: bytes a multiprocessor, measured. */
-enum { WARPS = 8, MOST = 512 << 10, MOST_QUANTISED = 256 << 10 };
+/* Larger products are bound by arithmetic here and take k_gemv.cu: bytes a multiprocessor, measured; less of rows of more
+ * than LONG bytes. */
+enum { WARPS = 8, MOST = 512 << 10, MOST_LONG = 200 << 10, MOST_QUANTISED = 256 << 10, LONG = 4096 };
 
 static int aligned(const void *p) { return ((uintptr_t)p & 15) == 0; }
 
@@ -97,7 +98,7 @@ int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struc
     out->a.stage_bytes = (per * (g->pitch + scale_bytes) + 127) / 128 * 128;
     out->blocks = out->a.tiles < p->sms ? out->a.tiles : p->sms;
     uint64_t bytes = (uint64_t)out->a.tiles * out->a.stage_bytes / u->sms;
-    if (bytes > (kind < CK_Q8 ? MOST : MOST_QUANTISED)) return 0;
+    if (bytes > (kind >= CK_Q8 ? MOST_QUANTISED : g->pitch > LONG ? MOST_LONG : MOST)) return 0;
     uint32_t most = (out->a.tiles + out->blocks - 1) / out->blocks,
              room = kind < CK_Q8 ? u->stream : u->stream * 9 / 5,
              fit = room * 1024 / out->a.stage_bytes; /* quantised: all ahead beats two blocks side by side */

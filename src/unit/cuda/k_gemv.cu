@@ -3,7 +3,7 @@
  * and it is bound by how fast weights arrive: bytes / 4.5 TB/s.
  *
  * A team of `split` warps owns a pair of rows. Lane l of warp p reads the 16-byte pieces (i * split + p) * 32
- * + l of both, four of each before the first is used; the first ones before the inputs are waited for, so
+ * + l of both, four of each before the first is used (gemv_wide: the next four as well); the first ones before the inputs are waited for, so
  * that weights flow while the kernel before still runs. x lies in shared memory as fp32, number j of piece c
  * in plane j / 4: lanes read 16 bytes each without a bank conflict. Sums are fp32: a lane's pieces in rising
  * order, then a butterfly, then the warps of the team in order. None of this depends on how many rows x has,
@@ -427,6 +427,79 @@ template <int KIND, int B> __device__ __forceinline__ void gemv(const ck_gemv &g
     g.best_index[(size_t)threadIdx.x * gridDim.x + blockIdx.x] = index;
 }
 
+/* One row of x and large weights, a warp per pair of rows: the next pieces are asked for before these are used, over the end
+ * of a pair as well, so that a warp always has some in flight. Sums are those of gemv. */
+struct position {
+    pair_of p;
+    uint32_t pair, c;
+};
+__device__ __forceinline__ void go_on(const ck_gemv &g, position &at, uint32_t teams, uint32_t nc)
+{
+    at.c += U * 32;
+    if (at.c - (threadIdx.x & 31) < nc) return;
+    at.c = threadIdx.x & 31;
+    at.pair += teams;
+    if (at.pair < g.pairs) at.p = find_pair(g, at.pair);
+}
+template <int KIND>
+__device__ __forceinline__ void use_pieces(const ck_gemv &g, const pieces<KIND> &w, const position &at, uint32_t nc,
+                                           const float *xs, float (&acc)[2][1], float &best, uint32_t &index)
+{
+    multiply<KIND, 1>(w, at.c, 32, nc, xs, acc);
+    if (at.c - (threadIdx.x & 31) + U * 32 < nc) return;
+    acc[0][0] = warp_sum(acc[0][0]);
+    acc[1][0] = warp_sum(acc[1][0]);
+    write_pair<1>(g, at.p, acc, best, index);
+    acc[0][0] = acc[1][0] = 0;
+}
+
+template <int KIND> __device__ __forceinline__ void gemv_wide(const ck_gemv &g)
+{
+    extern __shared__ float4 shared4[];
+    float *room = reinterpret_cast<float *>(shared4), *xs = room + 32, best = -CUDART_INF_F, acc[2][1] = {};
+    uint32_t lane = threadIdx.x & 31, nc = g.pitch / 16, teams = gridDim.x * WARPS, index = 0xfffffffeu;
+    position now = {{}, blockIdx.x * WARPS + (threadIdx.x >> 5), lane}, then;
+    pieces<KIND> a, b;
+    dependents_may_start();
+    now.p = find_pair(g, now.pair < g.pairs ? now.pair : 0);
+    load_pieces<KIND>(a, g, now.p, now.c, 32, now.pair < g.pairs ? nc : 0);
+    then = now;
+    go_on(g, then, teams, nc);
+    load_pieces<KIND>(b, g, then.p, then.c, 32, then.pair < g.pairs ? nc : 0);
+    wait_for_inputs();
+    bring_x<1>(g, planes_of<KIND>(nc), Kind<KIND>::OFFSETS, xs, room);
+#pragma unroll 1
+    while (now.pair < g.pairs) {
+        use_pieces<KIND>(g, a, now, nc, xs, acc, best, index);
+        now = then;
+        go_on(g, now, teams, nc);
+        if (now.pair < g.pairs) load_pieces<KIND>(a, g, now.p, now.c, 32, nc);
+        if (then.pair >= g.pairs) break;
+        use_pieces<KIND>(g, b, then, nc, xs, acc, best, index);
+        then = now;
+        go_on(g, then, teams, nc);
+        if (then.pair < g.pairs) load_pieces<KIND>(b, g, then.p, then.c, 32, nc);
+    }
+    if (!g.best) return;
+    __shared__ float best_value[WARPS];
+    __shared__ uint32_t best_index[WARPS];
+    if (lane == 0) best_value[threadIdx.x >> 5] = best, best_index[threadIdx.x >> 5] = index;
+    __syncthreads();
+    if (threadIdx.x) return;
+    for (int q = 1; q < WARPS; q++) better(best, index, best_value[q], best_index[q]);
+    g.best_value[blockIdx.x] = best;
+    g.best_index[blockIdx.x] = index;
+}
+
+#define WIDE(KIND)                                                                                                \
+    extern "C" __global__ void __launch_bounds__(CK_GEMV_THREADS, 2) wide_##KIND(const __grid_constant__ ck_gemv g) \
+    {                                                                                                             \
+        gemv_wide<CK_##KIND>(g);                                                                                  \
+    }
+WIDE(F16)
+WIDE(BF16)
+WIDE(Q8)
+
 #define GEMV(KIND, B, BLOCKS)                                             \
     extern "C" __global__ void __launch_bounds__(CK_GEMV_THREADS, BLOCKS) \
         gemv_##KIND##_##B(const __grid_constant__ ck_gemv g)              \
@@ -443,104 +516,3 @@ GEMV_KIND(Q8, 3)
 GEMV_KIND(Q4, 3)
 GEMV_KIND(G8, 3)
 GEMV_KIND(G4, 3)
-
-/* The best row of logits that lie in memory (split as gemv's blocks are), where the head was not fused. */
-extern "C" __global__ void argmax_rows(const __grid_constant__ ck_argmax a)
-{
-    __shared__ float values[32];
-    __shared__ uint32_t indices[32];
-    dependents_may_start();
-    wait_for_inputs();
-    const float *x = a.x.p + (size_t)blockIdx.y * a.x.stride;
-    float best = -CUDART_INF_F;
-    uint32_t index = 0xfffffffeu, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < a.banned.limit; i += gridDim.x * blockDim.x)
-        keep_best(a.banned, x[i], i, best, index);
-    for (int m = 16; m; m >>= 1) {
-        float v = __shfl_xor_sync(0xffffffffu, best, m);
-        uint32_t i = __shfl_xor_sync(0xffffffffu, index, m);
-        if (i == 0xffffffffu || index == 0xffffffffu)
-            index = 0xffffffffu;
-        else if (i != 0xfffffffeu && (index == 0xfffffffeu || v > best || (v == best && i < index)))
-            best = v, index = i;
-    }
-    if (lane == 0) {
-        values[warp] = best;
-        indices[warp] = index;
-    }
-    __syncthreads();
-    if (threadIdx.x) return;
-    for (uint32_t q = 1; q < blockDim.x / 32; q++) {
-        if (indices[q] == 0xfffffffeu) continue;
-        if (indices[q] == 0xffffffffu)
-            index = 0xffffffffu;
-        else if (index != 0xffffffffu &&
-                 (index == 0xfffffffeu || values[q] > best || (values[q] == best && indices[q] < index)))
-            best = values[q], index = indices[q];
-    }
-    a.best_value[(size_t)blockIdx.y * gridDim.x + blockIdx.x] = best;
-    a.best_index[(size_t)blockIdx.y * gridDim.x + blockIdx.x] = index;
-}
-
-/* The best of all blocks' best; with advance: the token becomes the next input, positions move on, the host's
- * ring gets it, and a stop token ends what follows. One block of 256 threads per row. */
-extern "C" __global__ void choose_best(const __grid_constant__ ck_choose c)
-{
-    __shared__ float values[256];
-    __shared__ uint32_t indices[256];
-    dependents_may_start();
-    wait_for_inputs();
-    uint32_t row = blockIdx.x, t = threadIdx.x, index = 0xfffffffeu;
-    float best = -CUDART_INF_F;
-    for (uint32_t i = t; i < c.blocks; i += 256) {
-        float v = c.best_value[(size_t)row * c.blocks + i];
-        uint32_t j = c.best_index[(size_t)row * c.blocks + i];
-        if (j == 0xfffffffeu || index == 0xffffffffu) continue;
-        if (j == 0xffffffffu)
-            index = j;
-        else if (index == 0xfffffffeu || v > best || (v == best && j < index))
-            best = v, index = j;
-    }
-    values[t] = best;
-    indices[t] = index;
-    __syncthreads();
-    for (uint32_t half = 128; half; half >>= 1) {
-        if (t < half) {
-            uint32_t a = indices[t], b = indices[t + half];
-            if (a == 0xffffffffu || b == 0xffffffffu)
-                indices[t] = 0xffffffffu;
-            else if (b != 0xfffffffeu && (a == 0xfffffffeu || values[t + half] > values[t] ||
-                                          (values[t + half] == values[t] && b < a))) {
-                values[t] = values[t + half];
-                indices[t] = b;
-            }
-        }
-        __syncthreads();
-    }
-    if (t) return;
-    ck_head *h = c.pass.head;
-    uint32_t token = indices[0];
-    if (c.chosen) c.chosen[row] = token >= 0xfffffffeu ? -1 : (int32_t)token;
-    if (c.advance == 2) {
-        c.next.tokens[0] = (int32_t)
-            token; /* not a token when none was found: embed takes 0 for it, and the host drops that pass */
-        c.next.place[0] = c.pass.place[0] + 1;
-        c.next.head->first[0] = h->first[0] + 1;
-        return;
-    }
-    if (!c.advance || h->stopped) return;
-    if (token >= 0xfffffffeu) {
-        h->failed = h->stopped = 1;
-        token = 0xffffffffu;
-    }
-    if (h->published < c.ring_cap) c.ring[h->published] = (int32_t)token;
-    h->published++;
-    for (uint32_t i = 0; i < c.stops_n; i++)
-        if (c.stops[i] == (int32_t)token) h->stopped = 1;
-    if (h->published >= h->steps) h->stopped = 1;
-    c.pass.tokens[0] = (int32_t)token;
-    c.pass.place[0] += h->rows;
-    h->first[0] += h->rows;
-    __threadfence_system();
-    *c.ring_written = h->published;
-}
