@@ -112,7 +112,7 @@ struct sg_unit {
     uint32_t part, rest;                 /* multiprocessors of runs of few rows, and of long ones, while both are at work; part 0:
                                             both have all; rest 0: what part leaves; CU_UNSAID: as measured best */
     uint32_t screen;                     /* 1: choices without logits do not read the whole head */
-    cu_mod modules[12];
+    cu_mod modules[16];
     uint32_t modules_n;
     struct cu_kernels k;
     atomic_uint_fast64_t states; /* numbers given to states */
