@@ -76,12 +76,6 @@ void sg_flow_close(struct sg_flow *f)
     f->open = 0;
 }
 
-/* The first row that the decoder can ask for in a slot with a window. */
-static uint64_t first_needed(const struct sg_slot *s, uint64_t rows)
-{
-    return s->window && rows + 1 > s->window ? rows + 1 - s->window : 0;
-}
-
 static segue_status send_path(struct sg_flow *f, struct path *p, uint64_t rows, int last, segue_error *err)
 {
     const struct sg_stage *a = &f->from->stages[p->from_stage], *b = &f->to->stages[p->to_stage];
@@ -101,7 +95,7 @@ static segue_status send_path(struct sg_flow *f, struct path *p, uint64_t rows, 
         return SEGUE_OK;
     }
     if (slot->window && !last && !p->sent) return SEGUE_OK; /* most of it will be out of sight by the end */
-    if (!p->sent) j.first = first_needed(slot, rows);
+    if (!p->sent) j.first = sg_slot_first_needed(slot, rows);
     if (j.first >= rows) return SEGUE_OK;
     SG_TRY(sg_bridge_slot(&j, &f->carrier, &f->sums.bytes, err));
     p->sent = rows;

@@ -74,6 +74,8 @@ const char *sg_act_name(enum sg_act act);
 int sg_slot_same(const struct sg_slot *a, const struct sg_slot *b);      /* in all that a state's memory depends on, and the layer */
 size_t sg_slot_row_bytes(const struct sg_slot *s, enum sg_storage storage);
 size_t sg_slot_fixed_bytes(const struct sg_slot *s);     /* 0 for K and V */
+/* The first row of K or V that the row at position `rows` may ask for: its window's. */
+uint64_t sg_slot_first_needed(const struct sg_slot *s, uint64_t rows);
 /* One K or V row [heads][width], fp32 <-> storage (F32 F16 BF16 Q8_0), in the canonical layout. */
 void sg_slot_encode(const struct sg_slot *s, enum sg_storage storage, const float *row, void *out);
 void sg_slot_decode(const struct sg_slot *s, enum sg_storage storage, const void *in, float *row);

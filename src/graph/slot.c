@@ -35,6 +35,11 @@ size_t sg_slot_fixed_bytes(const struct sg_slot *s)
     return 0;
 }
 
+uint64_t sg_slot_first_needed(const struct sg_slot *s, uint64_t rows)
+{
+    return s->window && rows + 1 > s->window ? rows + 1 - s->window : 0;
+}
+
 /* One block: fp16 scale, then n int8. A number that is not finite makes the whole block NaN, so that it stays
  * visible. */
 static uint8_t *q8_encode(const float *x, uint32_t n, uint8_t *out)

@@ -27,6 +27,13 @@ o, _ = parts("--prefill", "ref", "--decode", B, "--kv", "f16")
 expect("ref to cpu flows", o["copied_bytes"] == o["handoff_bytes"] > 0 and o["handoff_exposed_ms"] > 0, o["handoff_ms"])
 o, _ = parts("--prefill", A + "@0-0", "--prefill", B + "@1-1", "--decode", B + "@0-0", "--decode", A + "@1-1")
 expect("layer ranges", o["ids"] == alone["ids"] and len(o["units"]) == 4 and all(u["runs"] > 0 for u in o["units"]), o["units"])
+few = ["run", "-m", m, "-n", "2", "--greedy", "--ignore-eos", "--prefill", "ane:soft,keys=32", "--ids"]
+code, out, err = run(*few, ",".join(prompt.split(",")[:40]), "--decode", B)
+expect("rows that are gone cannot be handed over", code == 3 and err.count("\n") == 1 and "row 0, which is gone" in err, (code, err))
+code, out, err = run(*few, ",".join(prompt.split(",")[:30]), "--decode", B)
+expect("fewer can", code == 0, err)
+code, out, err = run(*few, ",".join(prompt.split(",")[:40]), "--decode", "proc:ane:soft,keys=32")
+expect("and those to a unit that sees no more", code == 0, err)
 
 present = {u["unit"].split(":")[0] for u in json.loads(run("units", "--json")[1]) if u["present"]}
 if not present & {"cuda", "mlx"}: refused(3, ["run", "-m", m, "--ids", "1", "--pipeline", "gpu"], "gpu", "cuda")

@@ -7,6 +7,7 @@
 
 #include "base/num.h"
 #include "unit/ane/aneunit.h"
+#include "unit/seal.h"
 
 enum { MARKS = 8 };
 
@@ -494,10 +495,8 @@ static segue_status seal(struct sg_state *s, uint64_t rows, segue_error *err)
 {
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct ane_slot *slot = &s->slots[i];
-        uint64_t needed = ane_rows_needed(s, slot, rows);
-        if (ane_is_rows(&slot->slot) ? slot->end >= rows && slot->first <= needed : !rows || slot->given) continue;
-        return sg_fail(err, SEGUE_EARG, "seal state: ane: slot %u lacks rows of %llu; put them first", i,
-                       (unsigned long long)rows);
+        struct sg_sealed held = {"ane", &slot->slot, slot->first, slot->end, slot->given, ane_rows_needed(s, slot, rows)};
+        SG_TRY(sg_sealed(&held, rows, err));
     }
     marks_keep(s, 0);
     keep_rows(s, rows);

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "unit/cpu/cpu_types.h"
+#include "unit/seal.h"
 
 enum { MARKS = 8 };
 static const uint64_t RESERVE_BYTES = (uint64_t)512
@@ -18,12 +19,6 @@ static const struct sg_cpu_state *own_const(const struct sg_state *s)
 {
     return (const struct sg_cpu_state *)(const void *)s;
 }
-static uint64_t first_needed(const struct sg_slot_memory *m, uint64_t rows)
-{
-    uint32_t w = m->slot.window;
-    return w && rows + 1 > w ? rows + 1 - w : 0;
-}
-
 /* --- new, free, fork --- */
 
 /* As other units lay theirs out, so that neighbours travel together. */
@@ -264,11 +259,11 @@ static segue_status may_cut(const struct sg_cpu_state *s, uint64_t rows, segue_e
                            "cut state: cpu: layer %u: its recurrent memory cannot be cut back; "
                            "go back to a mark, or replay",
                            m->slot.layer);
-        if (sg_cpu_is_rows(m) && m->first > first_needed(m, rows))
+        if (sg_cpu_is_rows(m) && m->first > sg_slot_first_needed(&m->slot, rows))
             return sg_fail(err, SEGUE_EUNSUPPORTED,
                            "cut state: cpu: layer %u: row %llu is gone, its rows begin at %llu; "
                            "replay",
-                           m->slot.layer, (unsigned long long)first_needed(m, rows),
+                           m->slot.layer, (unsigned long long)sg_slot_first_needed(&m->slot, rows),
                            (unsigned long long)m->first);
     }
     return SEGUE_OK;
@@ -353,7 +348,7 @@ void sg_cpu_state_commit(struct sg_cpu_state *s, uint64_t rows)
         m->end = s->rows;
         if (!sg_cpu_is_rows(m) || !m->slot.window) continue;
         uint64_t oldest = s->marks_n && s->marks[0].rows < s->rows ? s->marks[0].rows : s->rows;
-        uint64_t need = first_needed(m, oldest) / SG_CHUNK * SG_CHUNK;
+        uint64_t need = sg_slot_first_needed(&m->slot, oldest) / SG_CHUNK * SG_CHUNK;
         if (need > m->first) sg_cpu_rows_keep(m, need, m->end);
     }
     pthread_mutex_unlock(&s->lock);
@@ -450,11 +445,8 @@ static segue_status seal(struct sg_cpu_state *s, uint64_t rows, segue_error *err
 {
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct sg_slot_memory *m = &s->slots[i];
-        int fits = sg_cpu_is_rows(m) ? m->end >= rows && m->first <= first_needed(m, rows)
-                              : !rows || m->given || !m->fixed_n;
-        if (!fits)
-            return sg_fail(err, SEGUE_EARG, "seal state: cpu: slot %u lacks rows of %llu; put them first", i,
-                           (unsigned long long)rows);
+        struct sg_sealed held = {"cpu", &m->slot, m->first, m->end, m->given, sg_slot_first_needed(&m->slot, rows)};
+        SG_TRY(sg_sealed(&held, rows, err));
     }
     marks_keep(s, 0);
     rows_set(s, rows);

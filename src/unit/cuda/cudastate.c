@@ -7,6 +7,7 @@
 
 #include "unit/cuda/cu.h"
 #include "unit/cuda/fits.h"
+#include "unit/seal.h"
 
 enum { ROWS_LEAST = 256 };
 
@@ -313,13 +314,6 @@ void cu_state_drop(struct sg_state *s, uint32_t mark)
     memmove(s->marks, s->marks + at + 1, s->marks_n * sizeof *s->marks);
 }
 
-/* The first row that the row at position `rows` may ask for. */
-static uint64_t first_needed(const struct cu_slot *s, uint64_t rows)
-{
-    uint32_t w = s->slot.window;
-    return w && rows + 1 > w ? rows + 1 - w : 0;
-}
-
 static segue_status may_cut(const struct sg_state *s, uint64_t rows, segue_error *err)
 {
     for (uint32_t i = 0; i < s->slots_n; i++) {
@@ -329,7 +323,7 @@ static segue_status may_cut(const struct sg_state *s, uint64_t rows, segue_error
                            "cut state: cuda: layer %u: its recurrent memory cannot be cut back; go back to a "
                            "mark, or replay",
                            slot->slot.layer);
-        if (is_rows(slot) && slot->first > first_needed(slot, rows))
+        if (is_rows(slot) && slot->first > sg_slot_first_needed(&slot->slot, rows))
             return sg_fail(err, SEGUE_EUNSUPPORTED,
                            "cut state: cuda: layer %u: its window starts at row %llu; replay",
                            slot->slot.layer, (unsigned long long)slot->first);
@@ -438,11 +432,8 @@ static segue_status seal(struct sg_state *s, uint64_t rows, segue_error *err)
     SG_TRY(cu_moves_over(s->base.unit, err));
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct cu_slot *slot = &s->slots[i];
-        int fits = is_rows(slot) ? slot->end >= rows && slot->first <= first_needed(slot, rows)
-                                 : !rows || slot->given || !slot->fixed_bytes;
-        if (!fits)
-            return sg_fail(err, SEGUE_EARG, "seal state: cuda: slot %u lacks rows of %llu; put them first", i,
-                           (unsigned long long)rows);
+        struct sg_sealed held = {"cuda", &slot->slot, slot->first, slot->end, slot->given, sg_slot_first_needed(&slot->slot, rows)};
+        SG_TRY(sg_sealed(&held, rows, err));
     }
     marks_keep(s, 0);
     rows_keep(s, rows);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "unit/ref/ref.h"
+#include "unit/seal.h"
 
 struct ref_block {
     atomic_uint references;
@@ -17,13 +18,6 @@ struct ref_block {
 static int is_rows(const struct ref_slot *s)
 {
     return s->slot.kind == SG_SLOT_K || s->slot.kind == SG_SLOT_V;
-}
-
-/* The first row that the row at position `rows` may ask for. */
-static uint64_t first_needed(const struct ref_slot *s, uint64_t rows)
-{
-    uint32_t w = s->slot.window;
-    return w && rows + 1 > w ? rows + 1 - w : 0;
 }
 
 /* --- blocks --- */
@@ -279,11 +273,11 @@ static segue_status may_cut(const struct sg_state *s, uint64_t rows, segue_error
                            "cut state: ref: layer %u: its recurrent memory cannot be cut back; "
                            "go back to a mark, or replay",
                            slot->slot.layer);
-        if (is_rows(slot) && slot->first > first_needed(slot, rows))
+        if (is_rows(slot) && slot->first > sg_slot_first_needed(&slot->slot, rows))
             return sg_fail(err, SEGUE_EUNSUPPORTED,
                            "cut state: ref: layer %u: row %llu is gone, its window starts at "
                            "%llu; replay",
-                           slot->slot.layer, (unsigned long long)first_needed(slot, rows),
+                           slot->slot.layer, (unsigned long long)sg_slot_first_needed(&slot->slot, rows),
                            (unsigned long long)slot->first);
     }
     return SEGUE_OK;
@@ -394,11 +388,8 @@ static segue_status seal(struct sg_state *s, uint64_t rows, segue_error *err)
 {
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct ref_slot *slot = &s->slots[i];
-        int fits = is_rows(slot) ? slot->end >= rows && slot->first <= first_needed(slot, rows)
-                                 : !rows || slot->given || !sg_slot_fixed_bytes(&slot->slot);
-        if (!fits)
-            return sg_fail(err, SEGUE_EARG, "seal state: ref: slot %u lacks rows of %llu; put them first", i,
-                           (unsigned long long)rows);
+        struct sg_sealed held = {"ref", &slot->slot, slot->first, slot->end, slot->given, sg_slot_first_needed(&slot->slot, rows)};
+        SG_TRY(sg_sealed(&held, rows, err));
     }
     marks_keep(s, 0);
     for (uint32_t i = 0; i < s->slots_n; i++)
@@ -494,7 +485,7 @@ void ref_state_finish(struct sg_state *st, int keep, uint32_t rows)
         struct ref_slot *s = &st->slots[i];
         size_t bytes = sg_slot_fixed_bytes(&s->slot);
         if (is_rows(s)) {
-            rows_keep(s, first_needed(s, oldest) / REF_BLOCK_ROWS * REF_BLOCK_ROWS, st->rows);
+            rows_keep(s, sg_slot_first_needed(&s->slot, oldest) / REF_BLOCK_ROWS * REF_BLOCK_ROWS, st->rows);
             continue;
         }
         if (keep) {
