@@ -143,13 +143,22 @@ static segue_status dispatch(struct sg_server *v, int connection, const struct s
     return first_connection(v, m, &in, out, err);
 }
 
+/* The caller orders requests on both connections by waiting for replies; memory of the two threads is ordered here. */
+static void meet(struct sg_server *v)
+{
+    pthread_mutex_lock(&v->lock);
+    pthread_mutex_unlock(&v->lock);
+}
+
 /* The status stands first but is known last: what follows it is written behind and moved up. */
 void sg_server_answer(struct sg_server *v, int connection, const struct sg_message *m, struct sg_buf *reply)
 {
     struct sg_buf out = {.limit = SG_WIRE_ANSWER / 2};
     segue_error why = {.text = ""};
     if (!connection) v->number = m->number;
+    meet(v);
     segue_status status = dispatch(v, connection, m, &out, &why);
+    meet(v);
     if (!connection) sg_arena_free(&v->scratch);
     if (status == SEGUE_OK && out.failed) status = sg_no_memory("reply", out.len, &why);
     reply->len = 0;

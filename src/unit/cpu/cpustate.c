@@ -435,8 +435,8 @@ segue_status sg_cpu_state_at(struct sg_state *state, uint32_t slot, int write, v
         return sg_fail(err, SEGUE_EUNSUPPORTED, "find state: cpu: slot %u: rows lie in blocks; get or put them", slot);
     if (write && atomic_load(&s->busy))
         return sg_fail(err, SEGUE_EARG, "put state: cpu: a run is using the state; wait for it");
-    if (!write) memory_wait(s, slot, UINT64_MAX);
-    m->given |= write;
+    if (write) m->given = 1;
+    else memory_wait(s, slot, UINT64_MAX);
     *out = m->fixed;
     return SEGUE_OK;
 }
