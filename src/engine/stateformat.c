@@ -365,7 +365,7 @@ segue_status sg_statefile_peek(struct sg_statefile *f, const char *path, segue_e
 segue_status sg_statefile_of(struct sg_statefile *f, const void *bytes, size_t n, int salvage,
                              segue_error *err)
 {
-    *f = (struct sg_statefile){.path = "state in memory", .borrowed = 1, .map = {bytes, n}};
+    *f = (struct sg_statefile){.path = "state in memory", .borrowed = 1, .map = {.data = bytes, .size = n}};
     return read_all(f, salvage, err);
 }
 
