@@ -62,7 +62,7 @@ static segue_status read_once(struct bench *b, const int32_t *ids, size_t n, uin
 static segue_status read_all(struct bench *b, const int32_t *ids, size_t n, double *ms, uint64_t *from, uint64_t *to,
                              segue_error *err)
 {
-    double each[READINGS];
+    double each[READINGS] = {0};
     segue_status st = SEGUE_OK;
     *from = out_now_ns();
     for (size_t i = 0; i < READINGS && !st; i++) {
@@ -102,7 +102,8 @@ static segue_status one_sample(struct bench *b, const int32_t *ids, size_t n, st
         if (!st && w.st < 0) {
             st = w.st;
             *err = w.err;
-        }
+        } else if (!st && (w.st || written >= TOKENS_MOST))
+            st = out_fail(err, SEGUE_ELIMIT, "beside: writing ended after %zu tokens, before the prompts were read; take a shorter prompt", written);
     }
     bench_leave(w.session);
     free(w.at_ns);

@@ -509,5 +509,5 @@ const struct command cmd_bench = {.name = "bench",
                                            "last sample, so that equal work can be shown. stream_gb_s is "
                                            "what reading memory reaches with the same threads at the size "
                                            "of the row's working set (weights of a step and states), "
-                                           "measured after each sample; roof_share is the median share "
+                                           "measured after each sample (of a prompt, after the last one); roof_share is the median share "
                                            "of a sample in the streams on both sides of it."};

@@ -294,6 +294,21 @@ static void a_row_ignores_its_neighbours(void **state)
     }
 }
 
+/* Rows on their way lie in room of a fixed size: a state of wider heads, which no graph here has, is refused before. */
+static void wide_heads_are_refused(void **state)
+{
+    struct place p = place_open(*state, "cpu:threads=1");
+    struct sg_slot slots[2] = {{.kind = SG_SLOT_K, .layer = 3, .heads = 1, .width = 512}, {.kind = SG_SLOT_V, .layer = 3, .heads = 1, .width = 513}};
+    struct sg_state_opts o = {.kv = SG_F32};
+    struct sg_state *s = NULL;
+    segue_error err;
+    assert_int_equal(sg_unit_cpu.state_new(p.unit, slots, 1, &o, &s, &err), SEGUE_OK);
+    sg_unit_cpu.state_free(s);
+    assert_int_equal(sg_unit_cpu.state_new(p.unit, slots, 2, &o, &s, &err), SEGUE_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, "layer 3: heads of 513"));
+    place_close(&p);
+}
+
 /* All instruction sets on one graph: each alone, alike within rounding; then all at the same time, every bit as alone. */
 static void units_live_side_by_side(void **state)
 {
@@ -587,6 +602,7 @@ int main(void)
         cmocka_unit_test(units_live_side_by_side),   cmocka_unit_test(pieces_of_a_prompt_agree),
         cmocka_unit_test(a_state_forks_and_goes_back), cmocka_unit_test(steps_equal_single_steps),
         cmocka_unit_test(a_cancelled_run_changes_nothing), cmocka_unit_test(wrong_batches_are_refused),
+        cmocka_unit_test(wide_heads_are_refused),
         cmocka_unit_test(specs_are_read),            cmocka_unit_test(the_stream_is_measured)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

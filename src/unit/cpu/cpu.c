@@ -13,7 +13,7 @@
 #include "unit/cpu/dispatch.h"
 #include "unit/spec.h"
 
-enum { SPANS_LEAST = 16, ROWS_MAX = 2048, HEAD_MAX = 512, TAPS_MAX = 16 };
+enum { SPANS_LEAST = 16, ROWS_MAX = 2048, TAPS_MAX = 16 };
 
 extern const struct sg_unit_ops sg_unit_cpu;
 
@@ -166,8 +166,8 @@ segue_status sg_cpu_can(const struct sg_unit *u, const struct sg_graph *g, const
         SG_TRY(computable(g, op, &op->u.experts.up, why));
         return computable(g, op, &op->u.experts.down, why);
     case SG_OP_ATTEND:
-        if (op->u.attend.d > HEAD_MAX) return refuse(why, op, "head width", op->u.attend.d, HEAD_MAX);
-        if (op->u.attend.dv > HEAD_MAX) return refuse(why, op, "value width", op->u.attend.dv, HEAD_MAX);
+        if (op->u.attend.d > SG_HEAD_MAX) return refuse(why, op, "head width", op->u.attend.d, SG_HEAD_MAX);
+        if (op->u.attend.dv > SG_HEAD_MAX) return refuse(why, op, "value width", op->u.attend.dv, SG_HEAD_MAX);
         return SEGUE_OK;
     case SG_OP_CONV:
         if (op->u.conv.taps > TAPS_MAX) return refuse(why, op, "taps", op->u.conv.taps, TAPS_MAX);

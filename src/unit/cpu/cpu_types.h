@@ -80,6 +80,7 @@ struct sg_cpu_unit {
 /* --- states (cpustate.c, cpuslab.c, cpukv.c) --- */
 
 enum { SG_KV_RUN = 32 };             /* q8: numbers that share a scale */
+enum { SG_HEAD_MAX = 512 };          /* numbers of a head in K or V: rows on their way have that much room */
 
 struct sg_kv_slab {
     atomic_uint refs;

@@ -79,8 +79,6 @@ static void row_move(const struct sg_cpu_state *s, const struct sg_slot_memory *
     else half_row(m, row, head, x, store);
 }
 
-enum { ROW_PIECE = 512 };
-
 void sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t row,
                  uint32_t head, const float *x)
 {
@@ -92,8 +90,8 @@ void sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint3
         for (uint32_t j = 0; j < width; j++) data[number_at(m->slot.kind == SG_SLOT_K, r, j, width)] = x[j];
         return;
     }
-    _Alignas(16) uint16_t room[ROW_PIECE + ROW_PIECE / 8];
-    if (width > ROW_PIECE) return;           /* refused by can */
+    _Alignas(16) uint16_t room[SG_HEAD_MAX + SG_HEAD_MAX / 8];
+    if (width > SG_HEAD_MAX) return;           /* refused by can and state_new */
     if (s->kv == SG_F16) {
         k->to_f16(x, width, room);
     } else {
@@ -230,9 +228,9 @@ static void row_pass(const struct rows_pass *p, uint64_t row, uint32_t head, uin
 {
     struct sg_slot one = p->m->slot;
     one.heads = 1;
-    float wide[ROW_PIECE];
+    float wide[SG_HEAD_MAX];
     /* rows of a caller may lie at any address; blocks want aligned numbers */
-    _Alignas(16) uint16_t room[2 * ROW_PIECE + ROW_PIECE / 8];
+    _Alignas(16) uint16_t room[2 * SG_HEAD_MAX + SG_HEAD_MAX / 8];
     size_t step = sg_slot_row_bytes(&one, p->s->kv);
     int same = p->storage == p->s->kv;
     if (p->store && same) memcpy(room, canonical, step);

@@ -90,6 +90,10 @@ segue_status sg_cpu_state_new(struct sg_unit *u, const struct sg_slot *slots, ui
     if (kv != SG_F32 && kv != SG_F16 && kv != SG_BF16 && kv != SG_Q8_0)
         return sg_fail(err, SEGUE_EUNSUPPORTED, "new state: cpu: K and V as %s; take f32, f16, bf16 or q8",
                        (unsigned)kv < SG_STORAGE_N ? sg_storage_info(kv)->name : "an unknown storage");
+    for (uint32_t i = 0; i < n; i++)
+        if ((slots[i].kind == SG_SLOT_K || slots[i].kind == SG_SLOT_V) && slots[i].width > SG_HEAD_MAX)
+            return sg_fail(err, SEGUE_EUNSUPPORTED, "new state: cpu: layer %u: heads of %u numbers; %d at most", slots[i].layer,
+                           slots[i].width, SG_HEAD_MAX);
     struct sg_cpu_state *s = sg_alloc(sizeof *s);
     if (!s) return sg_no_memory("cpu state", sizeof *s, err);
     s->base = (struct sg_state_base){sg_ops_of(u), u};
