@@ -341,7 +341,7 @@ static int of_model(const struct args *args, const struct sg_ane_profile *profil
 {
     struct place p;
     struct sg_graph *g = NULL;
-    struct sg_graph_wish wish = {.head = 1};
+    struct sg_graph_wish wish = {.head = 1, .late_rows = 1};
     struct sg_ane_emit e = {0};
     struct sg_ane_emit_opts o = {(uint32_t)args_number(args, "rows", 0), (uint32_t)args_number(args, "keys", 0),
                                  (uint32_t)args_number(args, "fuse", 0), 0, explains};

@@ -28,7 +28,8 @@ static segue_status compile(struct segue_engine *e, const struct sg_place *p, st
 {
     int whole = s->from == 0 && s->to == e->graph->layers;
     if (!whole) {
-        struct sg_graph_wish wish = {s->from, s->to, s->to == e->graph->layers, e->keep_values};
+        struct sg_graph_wish wish = {s->from, s->to, s->to == e->graph->layers, e->keep_values,
+                                     s->unit->desc.late_rows};
         SG_TRY(sg_model_graph(p->model, &wish, &s->own, err));
     }
     s->graph = !whole ? s->own : p->own ? p->own : e->graph;
@@ -185,8 +186,9 @@ static segue_status place_model(struct segue_engine *e, struct sg_place *p, stru
     p->keep.most = o->cache_bytes ? o->cache_bytes : CACHE_BYTES;
     p->keep.weights = model->weights_hash;
     p->keep.firm = sg_archive_stamp(model->archive, &p->keep.stamp);
-    if (model == e->model) return SEGUE_OK;
-    struct sg_graph_wish wish = {.head = 1, .values = e->keep_values};
+    uint32_t late = p->unit->desc.late_rows;
+    if (model == e->model && (!late || e->keep_values)) return SEGUE_OK;
+    struct sg_graph_wish wish = {.head = 1, .values = e->keep_values, .late_rows = late};
     return sg_model_graph(model, &wish, &p->own, err);
 }
 
@@ -195,7 +197,7 @@ static void name_weights(struct segue_engine *e)
 {
     struct sg_hash all = e->model->weights_hash;
     for (uint32_t i = 0; i < e->places_n; i++)
-        if (e->places[i].own) all = sg_hash_join(all, e->places[i].model->weights_hash);
+        if (e->places[i].model != e->model) all = sg_hash_join(all, e->places[i].model->weights_hash);
     sg_hash_hex(all, e->weights_id);
 }
 

@@ -23,7 +23,7 @@ struct sg_place {
     enum sg_storage kv;      /* storage of K and V in states here */
     uint32_t chunk_rows;     /* rows of one prefill run */
     struct segue_model *model; /* a reference; the engine's, or another storage of it */
-    struct sg_graph *own;      /* all layers of a model that is not the engine's; else NULL */
+    struct sg_graph *own;      /* all layers of a model that is not the engine's, or with rows chosen late; else NULL */
     struct sg_keep keep;       /* of this model; used where the engine has a cache */
 };
 

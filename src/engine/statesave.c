@@ -176,7 +176,7 @@ static void fill_head(struct saving *v)
     memcpy(h->shape_id, info->shape_id, 32);
     memcpy(h->weights_id, s->engine->weights_id, 32);
     for (uint32_t i = 0; i < s->engine->places_n; i++)
-        if (s->engine->places[i].own && !h->joined[1].lo) {
+        if (s->engine->places[i].model != s->engine->model && !h->joined[1].lo) {
             h->joined[0] = s->engine->model->weights_hash;
             h->joined[1] = s->engine->places[i].model->weights_hash;
         }

@@ -43,6 +43,7 @@ struct sg_unit_desc {
     uint32_t streams;                /* 1: from the return of start on, state_get waits for what the run will write, layer
                                       * by layer, recurrent memory too; 0: beside a run only rows from before it are asked for */
     uint32_t named_only;             /* 1: never chosen unless named: its way has not run on a device yet */
+    uint32_t late_rows;              /* 1: wants graphs in which `rows` stands before the final norm; 0: behind the last mixer */
     uint32_t half;                   /* 1: every operation's numbers are rounded to fp16 */
     char kernels[32];                /* equal texts: equal runs give equal bits, in whatever process; "": never promised */
 };

@@ -8,7 +8,7 @@
 #include "graph/graphwire.h"
 #include "unit/unit.h"
 
-enum { SG_WIRE_VERSION = 3, SG_WIRE_REPLY = 0x100 };
+enum { SG_WIRE_VERSION = 4, SG_WIRE_REPLY = 0x100 };
 
 enum sg_wire_kind {
     SG_WIRE_HELLO = 1,   /* version, library, spec; lends the second connection -> description */

@@ -44,7 +44,7 @@ static int begin(void **state)
         char at[512];
         tiny_folder(at, sizeof at, "lower", tiny_models[i].name);
         if (!tiny_write(&tiny_models[i], at, 5u + (unsigned)i) || segue_model_open(&models[i], at, NULL, &err) ||
-            sg_model_graph(models[i], &(struct sg_graph_wish){.head = 1}, &graphs[i], &err))
+            sg_model_graph(models[i], &(struct sg_graph_wish){.head = 1, .late_rows = 1}, &graphs[i], &err))
             return -1;
     }
     return 0;

@@ -57,6 +57,7 @@ void check_close_units(struct check *c);
 
 void check_kernels(struct check *c);     /* check_kernel.c, of the unit cpu */
 void check_ops(struct check *c);
+void check_tails(struct check *c, const struct check_unit *u); /* of one unit, among the ops */
 void check_handoffs(struct check *c);
 
 /* --- random data --- */
@@ -91,7 +92,7 @@ struct sg_tensor *check_vector(struct sg_arena *arena, struct check_rng *r, uint
 
 enum { CHECK_SEQS = 4, CHECK_RUNS = 3, CHECK_LORAS = 2 };
 
-/* One graph from an input to the output "y", and the runs to do with it: in run r sequence s brings
+/* One graph from an input to the output "y" (or else "logits"), and the runs to do with it: in run r sequence s brings
  * rows[r][s] rows. */
 struct check_world {
     struct sg_arena arena;           /* weights and data */

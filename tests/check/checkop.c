@@ -542,9 +542,11 @@ static void cases_of(struct check *c, const struct check_unit *u, const struct k
 
 void check_ops(struct check *c)
 {
-    for (uint32_t i = 0; i < c->units_n; i++)
+    for (uint32_t i = 0; i < c->units_n; i++) {
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
             for (int s = 0; s < SG_STORAGE_N; s++)
                 if (kinds[k].by_storage ? sg_storage_info((enum sg_storage)s)->computable : s == SG_F32)
                     cases_of(c, &c->units[i], &kinds[k], (enum sg_storage)s);
+        check_tails(c, &c->units[i]);
+    }
 }

@@ -75,8 +75,8 @@ static segue_status one_run(const struct check_world *w, const struct check_unit
         if (w->values[s]) span->values = w->values[s] + (size_t)first * w->input_width;
     }
     struct sg_batch batch = {
-        .spans = spans, .spans_n = n, .inline_hint = r % 2, .outputs = &output, .outputs_n = 1};
-    struct sg_result result = {.values = &y, .rows_done = done};
+        .spans = spans, .spans_n = n, .inline_hint = r % 2, .outputs = &output, .outputs_n = output >= 0};
+    struct sg_result result = {.values = &y, .rows_done = done, .logits = output < 0 ? y : NULL};
     struct sg_run *run;
     SG_TRY(u->ops->start(p, &batch, &result, &run, err));
     SG_TRY(u->ops->wait(run, UINT64_MAX, err));
@@ -121,7 +121,8 @@ static segue_status with_states(const struct check_world *w, const struct check_
                                 struct sg_state **states, struct check_result *out, segue_error *err)
 {
     struct sg_state_opts o = {.kv = w->kv, .rows = 64};
-    uint32_t wanted = w->graph->values[w->graph->outputs[sg_graph_output(w->graph, "y")].value].wanted;
+    int32_t output = sg_graph_output(w->graph, "y");
+    uint32_t wanted = output < 0 || w->graph->values[w->graph->outputs[output].value].wanted;
     size_t at = 0;
     for (uint32_t s = 0; s < w->seqs; s++)
         SG_TRY(u->ops->state_new(u->unit, w->graph->slots, w->graph->slots_n, &o, &states[s], err));

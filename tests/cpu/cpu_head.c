@@ -1,5 +1,6 @@
-/* cpu_head.c: the head is multiplied for the rows that somebody wants and for no others: the kernels of its storage,
- * which no other matrix of the model has, are counted. SPDX-License-Identifier: MIT */
+/* cpu_head.c: the head, and of the last layer what stands behind its memory, are multiplied for the rows that somebody wants
+ * and for no others: the kernels of their storage, which no other matrix of the model has, are counted. Where all rows are
+ * wanted, choosing them is no dispatch. SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,7 +48,17 @@ static const struct sg_tensor *tensor(struct sg_arena *arena, enum sg_storage st
     return t;
 }
 
-/* Embedding, one matrix, the head in fp32. */
+static const struct sg_tensor *taps(struct sg_arena *arena)
+{
+    struct sg_tensor *t = sg_arena_alloc(arena, sizeof *t);
+    float *data = sg_arena_alloc(arena, 2 * WIDTH * sizeof *data);
+    for (int i = 0; i < 2 * WIDTH; i++) data[i] = 0.25f * (float)(1 + i % 3);
+    *t = (struct sg_tensor){.name = "taps", .storage = SG_F32, .rank = 2, .shape = {WIDTH, 2}, .rows = WIDTH, .cols = 2,
+                            .data = (const uint8_t *)data, .bytes = 2 * WIDTH * sizeof *data};
+    return t;
+}
+
+/* Embedding, one matrix, a memory; one matrix in fp32 behind it and the head in fp32. */
 static struct sg_graph *graph_of(struct sg_arena *arena)
 {
     struct sg_builder b;
@@ -57,11 +68,14 @@ static struct sg_graph *graph_of(struct sg_arena *arena)
     int32_t x = sg_embed(&b, sg_input_tokens(&b), tensor(arena, SG_Q8_0, VOCAB), NULL, 1.0f);
     b.layer = 0;
     x = sg_linear(&b, sg_whole(&b, x), sg_weight_of(&b, tensor(arena, SG_Q8_0, WIDTH)), sg_weight_of(&b, NULL), none);
+    struct sg_conv c = {.weight = sg_weight_of(&b, taps(arena)), .bias = sg_weight_of(&b, NULL), .taps = 2};
+    int32_t y = sg_conv(&b, sg_whole(&b, x), c);
+    x = sg_linear(&b, sg_whole(&b, y), sg_weight_of(&b, tensor(arena, SG_F32, WIDTH)), sg_weight_of(&b, NULL), sg_whole(&b, x));
     b.layer = -1;
     x = sg_rows(&b, sg_whole(&b, x));
     x = sg_linear(&b, sg_whole(&b, x), sg_weight_of(&b, tensor(arena, SG_F32, VOCAB)), sg_weight_of(&b, NULL), none);
     sg_output(&b, x, "logits");
-    b.graph->vocab = VOCAB;
+    sg_rows_early(&b);
     b.graph->layers = b.graph->layer_to = 1;
     segue_error err = {0};
     if (sg_builder_end(&b, &g, &err) != SEGUE_OK) fail_msg("%s", err.text);
@@ -71,8 +85,10 @@ static struct sg_graph *graph_of(struct sg_arena *arena)
 static void rows_nobody_wants_cost_nothing(void **state)
 {
     (void)state;
-    static const struct { uint32_t n, rows[5]; } wanted[] = {{1, {ROWS - 1}}, {0, {0}}, {3, {0, 44, 89}}, {5, {1, 2, 3, 5, 8}}};
-    static float logits[5 * VOCAB];
+    static struct { uint32_t n, rows[ROWS], from, dispatches; } wanted[] = {
+        {1, {ROWS - 1}, ROWS, 8}, {0, {0}, ROWS, 4}, {3, {0, 44, 89}, ROWS, 8}, {5, {1, 2, 3, 5, 8}, ROWS, 10},
+        {ROWS, {0}, ROWS, 8}, {1, {0}, 1, 5}};
+    static float logits[ROWS * VOCAB];
     static int32_t tokens[ROWS];
     struct sg_arena arena = {0};
     struct sg_graph *g = graph_of(&arena);
@@ -82,6 +98,7 @@ static void rows_nobody_wants_cost_nothing(void **state)
     struct sg_program *program = NULL;
     segue_error err = {0};
     for (int i = 0; i < ROWS; i++) tokens[i] = i % VOCAB;
+    for (uint32_t i = 0; i < ROWS; i++) wanted[4].rows[i] = i;
     assert_int_equal(sg_spec_parse(&spec, "cpu:isa=generic,threads=2", NULL), SEGUE_OK);
     if (sg_unit_cpu.open(&unit, &spec, &err) != SEGUE_OK) fail_msg("%s", err.text);
     struct sg_cpu_unit *u = (struct sg_cpu_unit *)(void *)unit;
@@ -90,7 +107,10 @@ static void rows_nobody_wants_cost_nothing(void **state)
     u->k.wide_mm = wide_mm;
     if (sg_unit_cpu.compile(unit, graphs, 1, NULL, &program, &err) != SEGUE_OK) fail_msg("%s", err.text);
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-        struct sg_span span = {.rows = ROWS, .tokens = tokens, .wanted = wanted[i].rows, .wanted_n = wanted[i].n, .steps = 1};
+        struct sg_state_opts o = {.rows = ROWS};
+        struct sg_state *s = NULL;
+        assert_int_equal(sg_unit_cpu.state_new(unit, g->slots, g->slots_n, &o, &s, NULL), SEGUE_OK);
+        struct sg_span span = {.state = s, .rows = wanted[i].from, .tokens = tokens, .wanted = wanted[i].rows, .wanted_n = wanted[i].n, .steps = 1};
         struct sg_batch b = {.spans = &span, .spans_n = 1, .inline_hint = 1};
         struct sg_result r = {.logits = logits};
         struct sg_run *run;
@@ -98,7 +118,9 @@ static void rows_nobody_wants_cost_nothing(void **state)
         segue_status status = sg_unit_cpu.start(program, &b, &r, &run, &err);
         if (status == SEGUE_OK) status = sg_unit_cpu.wait(run, UINT64_MAX, &err);
         if (status != SEGUE_OK) fail_msg("%s", err.text);
-        assert_int_equal(numbers, (unsigned long)wanted[i].n * VOCAB);
+        assert_int_equal(numbers, (unsigned long)wanted[i].n * (WIDTH + VOCAB));
+        assert_int_equal(r.dispatches, wanted[i].dispatches);
+        sg_unit_cpu.state_free(s);
     }
     sg_unit_cpu.discard(program);
     sg_unit_cpu.close(unit);

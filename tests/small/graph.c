@@ -357,6 +357,45 @@ static void spoilt_graphs_are_named(void **state)
     sg_graph_free(g);
 }
 
+/* Behind the delta rule: one `rows` for what it makes and one for x, which the ops behind it read in two widths. */
+static void rows_are_chosen_behind_the_last_state(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct sg_graph *late = built(&f), *g = NULL;
+    fixture_begin(&f);
+    build(&f);
+    sg_rows_early(&f.b);
+    assert_int_equal(sg_builder_end(&f.b, &g, NULL), SEGUE_OK);
+    assert_int_equal(g->ops_n, late->ops_n + 1);
+    assert_int_equal(g->vocab, VOCAB);
+    for (uint32_t i = 0, behind = 0; i < g->ops_n; i++) {
+        int chooses = g->ops[i].code == SG_OP_ROWS;
+        assert_true(!chooses || g->ops[i - 1].code == SG_OP_DELTA || g->ops[i - 1].code == SG_OP_ROWS);
+        behind |= (uint32_t)chooses;
+        assert_int_equal(g->values[g->ops[i].out].wanted, behind);
+        assert_int_equal(g->ops[i].layer == 1 && chooses, chooses);
+    }
+    sg_graph_free(g);
+    /* again: there is no better place. Of a value that somebody asks for by name all rows are made. */
+    fixture_begin(&f);
+    int32_t x = build(&f);
+    sg_rows_early(&f.b);
+    uint32_t ops = f.b.graph->ops_n;
+    sg_rows_early(&f.b);
+    assert_int_equal(f.b.graph->ops_n, ops);
+    assert_int_equal(sg_builder_end(&f.b, &g, NULL), SEGUE_OK);
+    sg_graph_free(g);
+    fixture_begin(&f);
+    x = build(&f);
+    sg_output(&f.b, x - 3, "hidden.2");
+    sg_rows_early(&f.b);
+    assert_int_equal(f.b.graph->ops_n, late->ops_n);
+    assert_int_equal(sg_builder_end(&f.b, &g, NULL), SEGUE_OK);
+    sg_graph_free(g);
+    sg_graph_free(late);
+}
+
 static void adapters_are_found_by_tensor(void **state)
 {
     (void)state;
@@ -376,7 +415,7 @@ int main(void)
         cmocka_unit_test(slots_weigh_what_they_hold), cmocka_unit_test(storages_round_once),
         cmocka_unit_test(wrong_tensors_are_named),   cmocka_unit_test(wrong_numbers_are_named),
         cmocka_unit_test(wrong_builders_are_named),  cmocka_unit_test(spoilt_graphs_are_named),
-        cmocka_unit_test(adapters_are_found_by_tensor),
+        cmocka_unit_test(adapters_are_found_by_tensor), cmocka_unit_test(rows_are_chosen_behind_the_last_state),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

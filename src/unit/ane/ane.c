@@ -13,7 +13,7 @@ extern const struct sg_unit_ops sg_unit_ane;
 
 static void describe_one(struct sg_unit_desc *d, const char *spec, const char *profile, int software)
 {
-    *d = (struct sg_unit_desc){.lanes = 1, .half = 1, .named_only = 1};
+    *d = (struct sg_unit_desc){.lanes = 1, .half = 1, .named_only = 1, .late_rows = 1};
     d->info.size = sizeof d->info;
     d->info.built = d->info.present = 1;
     d->info.simulated = software != 0;

@@ -289,6 +289,7 @@ uint32_t sg_rows_items(const struct sg_pass *a, const struct sg_stage *st)
     case SG_ST_DELTA: return a->spans_n * st->op->u.delta.v_heads;
     case SG_ST_EXPERT_UP: return rows * st->op->u.experts.k;
     case SG_ST_EXPERT_DOWN: return rows * pieces(width, EXPERT_ROWS);
+    case SG_ST_ROWS: return a->t == a->r && a->p->places[st->op->out].from >= 0 ? 0 : rows;
     default: return rows;
     }
 }

@@ -252,8 +252,14 @@ struct sg_stage {
     int32_t hidden;                  /* value: [k * ff] rows between EXPERT_UP and EXPERT_DOWN */
 };
 
-/* Where a value lives: columns [at, at + stride) of the T area or the R area, times rows. */
-struct sg_place { uint32_t at, stride; int area; };     /* area 0: T, 1: R, 2: logits, -1: nowhere */
+/* Where a value lives: columns [at, at + stride) of the T area or the R area, times rows. Chosen rows that are all rows are
+ * not copied: the value is read where the one that they are chosen from lies. */
+struct sg_place {
+    uint32_t at, stride;
+    int area;                        /* 0: T, 1: R, 2: logits, -1: nowhere */
+    int32_t from;                    /* value that `rows` chooses from, and its first column; -1: another op's */
+    uint32_t from_at;
+};
 
 /* Rows of one span and one tile of attention. */
 struct sg_att_tile {
@@ -340,6 +346,10 @@ static inline float *sg_cpu_rows(const struct sg_pass *a, struct sg_operand x, u
 {
     const struct sg_cpu_program *p = a->p;
     const struct sg_place *place = &p->places[x.value];
+    if (place->from >= 0 && a->t == a->r) {
+        x.at += place->from_at;
+        place = &p->places[place->from];
+    }
     *stride = place->stride;
     float *base = place->area == 0   ? p->t_area + (size_t)place->at * p->t_cap
                   : place->area == 1 ? p->r_area + (size_t)place->at * p->r_cap

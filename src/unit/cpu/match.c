@@ -166,7 +166,7 @@ static void parts_fill(struct match *m, struct sg_stage *st, uint32_t i)
         if (!joins(m, i, j) || (gates && !is_gate(m, j))) continue;
         struct sg_part *part = part_add(m, st, j);
         part_extend(m, part, j);
-        part->fine = st->wanted;             /* few rows, and a third of the divergence when it is not */
+        part->fine = st->wanted && part->op->layer < 0;  /* the head: a third of the divergence when it is not */
         part->lora = columns;
         columns += (part->op->u.linear.weight.rows + 15) / 16 * 16;
         part->lora_up = columns;
@@ -389,6 +389,19 @@ static uint32_t region_take(struct region *r, uint32_t *n, int area, uint32_t wi
     return best;
 }
 
+/* What rows are chosen from stays as long as they are read: all of them are read there. */
+static void rows_fill(struct match *m)
+{
+    for (uint32_t i = 0; i < m->g->ops_n; i++) {
+        const struct sg_op *op = &m->g->ops[i];
+        if (op->code != SG_OP_ROWS || op->out == logits_value(m)) continue;
+        int32_t from = op->in[0].value;
+        m->p->places[op->out].from = from;
+        m->p->places[op->out].from_at = op->in[0].at;
+        if (m->last[from] < m->last[op->out]) m->last[from] = m->last[op->out];
+    }
+}
+
 static void places_fill(struct match *m, struct region *regions, uint32_t *of)
 {
     struct sg_cpu_program *p = m->p;
@@ -458,7 +471,7 @@ segue_status sg_cpu_match(struct sg_cpu_program *p, segue_error *err)
                !regions || !of;
     if (!m.failed) {
         for (uint32_t v = 0; v < m.cap; v++) {
-            p->places[v].area = -1;
+            p->places[v].area = p->places[v].from = -1;
             of[v] = UINT32_MAX;
         }
         for (uint32_t r = 0; r < g->ropes_n; r++) {
@@ -470,6 +483,7 @@ segue_status sg_cpu_match(struct sg_cpu_program *p, segue_error *err)
     }
     if (!m.failed) {
         for (uint32_t i = 0; i < g->outputs_n; i++) m.last[g->outputs[i].value] = FOREVER - 1;
+        rows_fill(&m);
         places_fill(&m, regions, of);
         thread_bytes(p);
     }
