@@ -36,7 +36,8 @@ static const struct arg_def engine_defs[] = {
     {"kv", 0, ARG_CHOICE, ARG_MINOR, "f32|f16|bf16|q8", "f16; f32 on ref", 0, 0,
      "storage of keys and values"},
     {"chunk", 0, ARG_COUNT, ARG_MINOR, "N", "512", 1, 1048576, "prompt tokens per run"},
-    {"storage", 0, ARG_CHOICE, ARG_LATER | ARG_MINOR, "fp8", NULL, 0, 0, "storage of weights on the unit"},
+    {"storage", 0, ARG_CHOICE, ARG_MINOR, "fp8", "the file's", 0, 0,
+     "make weights e4m3 with a scale per row at load; storage=fp8 inside a unit: that unit's alone"},
     ARG_END};
 const struct arg_group flags_engine = {"Engine", engine_defs};
 

@@ -13,8 +13,10 @@ static segue_status try_model(struct place *p, const struct args *args, segue_er
 {
     *p = (struct place){0};
     uint64_t begun = out_now_ns();
+    segue_model_opts opts = SEGUE_INIT(segue_model_opts);
+    if (args_find(args->command, "storage", 7)) p->storage = opts.storage = args_text(args, "storage");
     segue_status st = folders_model(args, &p->path, err);
-    if (!st) st = segue_model_open(&p->model, p->path, NULL, err);
+    if (!st) st = segue_model_open(&p->model, p->path, &opts, err);
     if (!st) {
         p->info = SEGUE_INIT(segue_model_info);
         st = segue_model_info_get(p->model, &p->info, err);
@@ -53,28 +55,29 @@ segue_status place_unit(segue_unit **out, const char *spec, unsigned threads, se
     return st;
 }
 
-/* Cut model=PATH out of a spec: what is left is the unit's; *path (memory of the caller) is NULL when there
- * is none. A path holds no comma. */
-static char *cut_model(const char *spec, char **path)
+/* Cut "KEY=value" out of a spec: what is left is the unit's. The value (memory of the caller) holds no comma; NULL: none. */
+static char *cut(char *spec, const char *key)
 {
-    char *rest = out_strdup(spec), *at = rest;
-    *path = NULL;
-    while ((at = strstr(at, "model=")) && (at == rest || (at[-1] != ',' && at[-1] != ':'))) at++;
-    if (!at) return rest;
+    char *at = spec;
+    size_t key_n = strlen(key);
+    while ((at = strstr(at, key)) && (at == spec || (at[-1] != ',' && at[-1] != ':'))) at++;
+    if (!at) return NULL;
     size_t len = strcspn(at, ",");
-    *path = out_printf("%.*s", (int)(len - 6), at + 6);
-    char *tail = at + len + (at[len] == ',');
+    char *value = out_printf("%.*s", (int)(len - key_n), at + key_n), *tail = at + len + (at[len] == ',');
     memmove(at, tail, strlen(tail) + 1);
-    size_t n = strlen(rest);
-    if (n && (rest[n - 1] == ',' || rest[n - 1] == ':')) rest[n - 1] = 0;
-    return rest;
+    size_t n = strlen(spec);
+    if (n && (spec[n - 1] == ',' || spec[n - 1] == ':')) spec[n - 1] = 0;
+    return value;
 }
 
-static segue_status other_model(struct place *p, size_t at, const char *name, segue_error *err)
+/* The model of one unit: another file (name NULL: the same), another storage (NULL: as all have it). */
+static segue_status other_model(struct place *p, size_t at, const char *name, const char *storage, segue_error *err)
 {
     char *path = NULL;
-    segue_status st = folders_model_named(name, &path, err);
-    if (!st) st = segue_model_open(&p->models[at], path, NULL, err);
+    segue_model_opts opts = SEGUE_INIT(segue_model_opts);
+    opts.storage = storage ? storage : p->storage;
+    segue_status st = name ? folders_model_named(name, &path, err) : SEGUE_OK;
+    if (!st) st = segue_model_open(&p->models[at], path ? path : p->path, &opts, err);
     p->model_info[at] = SEGUE_INIT(segue_model_info);
     if (!st) st = segue_model_info_get(p->models[at], &p->model_info[at], err);
     free(path);
@@ -84,10 +87,12 @@ static segue_status other_model(struct place *p, size_t at, const char *name, se
 static segue_status open_unit(struct place *p, size_t at, const char *spec, unsigned threads,
                               segue_error *err)
 {
-    char *path = NULL, *unit = spec ? cut_model(spec, &path) : NULL;
+    char *unit = spec ? out_strdup(spec) : NULL, *path = unit ? cut(unit, "model=") : NULL,
+         *storage = unit ? cut(unit, "storage=") : NULL;
     segue_status st = place_unit(&p->units[at], unit, threads, err);
-    if (!st && path) st = other_model(p, at, path, err);
+    if (!st && (path || storage)) st = other_model(p, at, path, storage, err);
     free(path);
+    free(storage);
     free(unit);
     return st;
 }

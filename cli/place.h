@@ -11,6 +11,7 @@ enum { PLACE_KEEP_VALUES = 1, PLACE_QUIET = 2 };
 
 struct place {
     char *path;
+    const char *storage; /* --storage; NULL: as the file has it */
     segue_model *model;
     segue_model_info info;
     segue_unit *units[PLACE_UNITS];

@@ -119,6 +119,8 @@ SEGUE_API void segue_unit_close(segue_unit *unit);
 typedef struct segue_model_opts {
     uint32_t size;
     uint32_t no_text;        /* 1: do not read tokenizer or template, even when there is one */
+    const char *storage;     /* NULL: weights as the file has them; "fp8": matrices as e4m3 with one scale per row, made of
+                              * them by whoever runs them; another weights_id */
 } segue_model_opts;
 
 typedef struct segue_model_info {

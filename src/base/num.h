@@ -53,6 +53,27 @@ static inline uint16_t sg_f16_of_f32(float f)
     return (uint16_t)(sign | ((u - 0x38000000u) >> 13));
 }
 
+/* e4m3: 4 bits of exponent (bias 7), 3 of mantissa; no infinity, 0x7f and 0xff are NaN, 448 is the largest. */
+static inline float sg_f32_of_e4m3(uint8_t c)
+{
+    uint32_t sign = (uint32_t)(c & 0x80u) << 24, rest = c & 0x7fu;
+    if (rest == 0x7fu) return sg_f32_of_bits(sign | 0x7fc00000u);
+    if (rest >= 8) return sg_f32_of_bits(sign | ((rest << 20) + 0x3c000000u));
+    float tiny = (float)rest * 0.001953125f; /* 2^-9 */
+    return sg_f32_of_bits(sign | sg_bits_of_f32(tiny));
+}
+
+/* Beyond 448, infinity too, becomes 448. */
+static inline uint8_t sg_e4m3_of_f32(float f)
+{
+    uint32_t u = sg_bits_of_f32(f), sign = (u >> 24) & 0x80u, rest = u & 0x7fffffffu, most = 0x43e00000u /* 448 */;
+    uint32_t a = rest < most ? rest : most;
+    float g = sg_f32_of_bits(a) + 16384.0f; /* below 2^-6: fp32 addition rounds to multiples of 2^-9 */
+    uint32_t small = sg_bits_of_f32(g) - 0x46800000u, large = (a + 0x7ffffu + ((a >> 20) & 1u) - 0x3c000000u) >> 20;
+    uint32_t code = a < 0x3c800000u ? small : large;
+    return (uint8_t)(sign | (rest > 0x7f800000u ? 0x7fu : code));
+}
+
 static inline uint16_t sg_le16(const void *p)
 {
     const uint8_t *b = (const uint8_t *)p;

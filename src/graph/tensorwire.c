@@ -18,6 +18,7 @@ static uint64_t plain_bytes(enum sg_storage s)
 /* Rows and columns are below 2^40 and 2^32 here (take) or were checked when the file was opened (put). */
 void sg_tensor_extent(const struct sg_tensor *t, uint64_t bytes[SG_SPOTS])
 {
+    if (t->made_of) t = t->made_of;
     const struct sg_storage_info *info = sg_storage_info(t->storage);
     uint64_t numbers = t->rows * t->cols;
     bytes[SG_SPOT_SCALES] = bytes[SG_SPOT_BIASES] = 0;
@@ -48,6 +49,8 @@ void sg_wire_tensor_put(struct sg_buf *out, const struct sg_tensor *t, const str
     size_t n = t->name ? strnlen(t->name, NAME_MOST - 1) : 0;
     sg_put_u32(out, (uint32_t)n);
     sg_buf_add(out, t->name, n);
+    sg_put_u32(out, t->made_of != NULL); /* fp8: what it is made of follows */
+    if (t->made_of) t = t->made_of;
     sg_put_u32(out, (uint32_t)t->storage);
     sg_put_u32(out, t->rank);
     for (int i = 0; i < 4; i++) sg_put_u64(out, t->shape[i]);
@@ -94,7 +97,7 @@ static const char *shape_wrong(const struct sg_tensor *t)
     const struct sg_storage_info *info = sg_storage_info(t->storage);
     int plain = plain_bytes(t->storage) != 0;
     uint64_t product = 1;
-    if (!info || !info->computable) return "a storage that nothing is computed with";
+    if (!info || !info->computable || t->storage == SG_FP8) return "a storage that nothing is computed with";
     if (!t->rows || !t->cols || t->rows > (uint64_t)1 << 40 || t->cols >= UINT32_MAX) return "an absurd shape";
     if (t->rows > ((uint64_t)1 << 48) / t->cols) return "an absurd shape";
     if (t->rank > 4) return "too many dimensions";
@@ -146,6 +149,7 @@ segue_status sg_wire_tensor_take(struct sg_reader *in, const struct sg_lent *reg
     if (!name) return refuse(err, "?", "no name");
     t.name = sg_arena_strndup(arena, name, n);
     if (!t.name) return sg_no_memory("tensor", n, err);
+    uint32_t made = sg_take_u32(in);
     uint32_t storage = sg_take_u32(in);
     t.storage = storage < SG_STORAGE_N ? (enum sg_storage)storage : SG_OTHER;
     t.rank = sg_take_u32(in);
@@ -165,5 +169,10 @@ segue_status sg_wire_tensor_take(struct sg_reader *in, const struct sg_lent *reg
     SG_TRY(spots_take(in, regions, regions_n, &t, err));
     if (in->bad) return refuse(err, t.name, "it is cut off");
     *out = t;
+    if (!made) return SEGUE_OK;
+    struct sg_tensor *from = sg_arena_alloc(arena, sizeof *from);
+    if (!from) return sg_no_memory("tensor", sizeof *from, err);
+    *from = t;
+    *out = sg_tensor_fp8(from);
     return SEGUE_OK;
 }

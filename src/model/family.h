@@ -164,6 +164,8 @@ segue_status sg_fix_perms(const struct sg_family *f, const struct sg_numbers *n,
                           struct sg_perm *cols, segue_error *err);
 /* Finds and checks every tensor of the family; fills m->weights, m->convention. */
 segue_status sg_weights_bind(struct segue_model *m, const struct sg_numbers *n, segue_error *err);
+/* Behind it: matrices as fp8 (narrow.c). */
+segue_status sg_weights_fp8(struct segue_model *m, segue_error *err);
 
 /* Tables that go with the phrases of layer.h. */
 extern const struct sg_number_row sg_decoder_numbers[];

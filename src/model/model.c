@@ -5,6 +5,7 @@
 #include "model/model.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -27,6 +28,7 @@ struct opening {
     char *config_path;
     json_t *config; /* NULL: GGUF */
     struct sg_source source;
+    const char *storage; /* made at load; NULL: as the file says */
     segue_error *err;
 };
 
@@ -275,6 +277,7 @@ static segue_status fill_info(struct opening *o)
     info->stops = m->stops;
     info->stops_n = m->stops_n;
     m->weights_hash = sg_archive_hash(m->archive);
+    if (o->storage) m->weights_hash = sg_hash_join(m->weights_hash, sg_hash_bytes(o->storage, strlen(o->storage), 0));
     sg_hash_hex(m->weights_hash, info->weights_id);
     SG_TRY(sum_weights(m, o->err));
     SG_TRY(hash_shape(m, o->err));
@@ -295,6 +298,10 @@ static segue_status open_parts(struct opening *o, const segue_model_opts *opts)
 {
     struct segue_model *m = o->m;
     int no_text = opts && opts->size >= sizeof opts->size + sizeof opts->no_text && opts->no_text;
+    o->storage = opts && opts->size >= offsetof(segue_model_opts, storage) + sizeof opts->storage ? opts->storage : NULL;
+    if (o->storage && strcmp(o->storage, "fp8") != 0)
+        return sg_fail(o->err, SEGUE_EARG, "open model: %s: storage %.40s: no such storage is made at load; use fp8, or none",
+                       o->path, o->storage);
     if (!(o->folder = folder_of(o->path))) return sg_no_memory("path", strlen(o->path), o->err);
     SG_TRY(sg_archive_open(&m->archive, o->path, o->err));
     SG_TRY(read_announcement(o));
@@ -302,6 +309,7 @@ static segue_status open_parts(struct opening *o, const segue_model_opts *opts)
         return sg_no_memory("numbers", sizeof *m->numbers, o->err);
     SG_TRY(sg_numbers_read(m->numbers, m->family, &o->source, &m->arena, o->err));
     SG_TRY(sg_weights_bind(m, m->numbers, o->err));
+    if (o->storage) SG_TRY(sg_weights_fp8(m, o->err));
     SG_TRY(apply_divisors(o));
     SG_TRY(sg_textfiles_read(m, o->folder, o->source.outer, o->source.inner, no_text, o->err));
     return fill_info(o);

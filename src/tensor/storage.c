@@ -24,6 +24,7 @@ static const struct sg_storage_info infos[SG_STORAGE_N] = {
     [SG_MXFP4] = {"mxfp4", 32, 17, 39, 1},
     [SG_AFFINE] = {"affine", 32, 0, -1, 1}, /* bytes depend on the bits */
     [SG_Q8_GROUP] = {"q8_group", 1, 1, -1, 1},
+    [SG_FP8] = {"fp8", 1, 1, -1, 1},
     [SG_I8] = {"i8", 1, 1, 24, 0},
     [SG_I16] = {"i16", 1, 2, 25, 0},
     [SG_I32] = {"i32", 1, 4, 26, 0},

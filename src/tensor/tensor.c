@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "tensor/fp8.h"
 
 /* The three digits x, y, z of the index, with the first two exchanged. */
 uint64_t sg_perm_stored(const struct sg_perm *p, uint64_t logical)
@@ -160,6 +161,10 @@ static void read_permuted(const struct sg_tensor *t, uint64_t row, uint64_t from
 
 void sg_tensor_row(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
 {
+    if (t->made_of) {
+        sg_fp8_read(t, row, from, n, out);
+        return;
+    }
     uint64_t stored = sg_perm_stored(&t->row_perm, row);
     if (!sg_storage_info(t->storage)->computable) {
         for (uint64_t i = 0; i < n; i++) out[i] = NAN;
@@ -246,6 +251,7 @@ static int row_finite(const struct sg_tensor *t, uint64_t row, uint64_t rows, ui
 
 uint64_t sg_tensor_stored_rows(const struct sg_tensor *t)
 {
+    if (t->made_of) t = t->made_of;
     uint64_t rows = t->transposed ? t->cols : t->rows, cols = t->transposed ? t->rows : t->cols;
     return cols ? rows : 0; /* an empty tensor may claim any number of rows */
 }
@@ -253,6 +259,7 @@ uint64_t sg_tensor_stored_rows(const struct sg_tensor *t)
 /* A block's own numbers are integers and cannot be bad. */
 int sg_tensor_finite_rows(const struct sg_tensor *t, uint64_t from, uint64_t to, uint64_t *bad_row)
 {
+    if (t->made_of) t = t->made_of;
     uint64_t rows = sg_tensor_stored_rows(t), cols = t->transposed ? t->rows : t->cols;
     if (!sg_storage_info(t->storage)->computable) return 1;
     for (uint64_t row = from; row < to; row++) {
@@ -278,6 +285,7 @@ segue_status sg_tensor_not_finite(const struct sg_tensor *t, uint64_t row, segue
 
 uint32_t sg_tensor_regions(const struct sg_tensor *t, struct sg_region out[3])
 {
+    if (t->made_of) t = t->made_of;
     int affine = t->storage == SG_AFFINE, grouped = t->storage == SG_Q8_GROUP;
     uint64_t groups = t->affine.group ? t->rows * t->cols / t->affine.group : 0;
     uint64_t bytes = groups * (affine ? plain_size(t->affine.storage) : sizeof(float));

@@ -17,6 +17,7 @@ enum sg_storage {
     SG_IQ4_NL, SG_MXFP4,
     SG_AFFINE,               /* MLX: w = scale * q + bias per group, 2 to 8 bits, see struct sg_affine */
     SG_Q8_GROUP,             /* llama2.c v2: int8 values, one fp32 scale per group, apart */
+    SG_FP8,                  /* in no file: e4m3 and one scale per row, made of another tensor (sg_tensor_fp8) */
     /* named, not computed with: */
     SG_I8, SG_I16, SG_I32, SG_I64, SG_F64, SG_U8, SG_U16, SG_U32, SG_U64, SG_BOOL, SG_F8_E4M3, SG_F8_E5M2,
     SG_OTHER,                /* a type that no name above covers; sg_tensor.stored_as says which */
@@ -58,6 +59,7 @@ struct sg_tensor {
     struct sg_affine affine;     /* SG_AFFINE; for SG_Q8_GROUP: scales (fp32) and group */
     const struct sg_map *maps;   /* [maps_n] the files that the pointers above point into; 0: plain memory */
     uint32_t maps_n;
+    const struct sg_tensor *made_of;   /* SG_FP8: whose numbers are rounded when a row is read; else NULL */
 };
 
 struct sg_storage_info {
@@ -90,6 +92,11 @@ void sg_dequant_row(enum sg_storage s, const void *src, uint64_t n, float *out);
 /* fp32 -> stored row; F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 (byte-equal to the Python package gguf).
  * EUNSUPPORTED else. */
 segue_status sg_quant_row(enum sg_storage s, const float *src, uint64_t n, void *out, segue_error *err);
+/* The view of `from`, which outlives it, as e4m3 with a scale per row: the least power of two with which no number of the row
+ * passes 448 (2^-117 at least), so that each number is a bf16 too. Nothing is computed here. */
+struct sg_tensor sg_tensor_fp8(const struct sg_tensor *from);
+/* One logical row of it: codes [cols] and the scale, which is not finite where a number is not; room: [cols]. */
+float sg_tensor_fp8_row(const struct sg_tensor *t, uint64_t row, float *room, uint8_t *codes);
 /* 1 when no scale or value of the tensor is NaN or infinite; looks at the numbers only on F32/F16/BF16 and at
  * scales elsewhere. Reads all of it. */
 int sg_tensor_finite(const struct sg_tensor *t, uint64_t *bad_row);

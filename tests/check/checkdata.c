@@ -90,12 +90,24 @@ static void fill_rows(struct sg_arena *arena, struct check_rng *r, struct sg_ten
     }
 }
 
+/* Of plain numbers or of blocks, as wide as they may be. */
+static void make_fp8(struct sg_arena *arena, struct check_rng *r, struct sg_tensor *t, float scale)
+{
+    static const enum sg_storage of[] = {SG_F32, SG_F16, SG_BF16, SG_Q8_0, SG_Q4_K};
+    uint32_t n = t->cols % 256 == 0 ? 5 : t->cols % 32 == 0 ? 4 : 3;
+    *t = sg_tensor_fp8(check_tensor(arena, r, of[check_below(r, n)], (uint32_t)t->rows, (uint32_t)t->cols, scale, t->name));
+}
+
 struct sg_tensor *check_tensor(struct sg_arena *arena, struct check_rng *r, enum sg_storage storage,
                                uint32_t rows, uint32_t cols, float scale, const char *name)
 {
     struct sg_tensor *t = sg_arena_alloc(arena, sizeof *t);
     *t = (struct sg_tensor){.name = name, .storage = storage, .rank = 2, .shape = {rows, cols}, .rows = rows,
                             .cols = cols};
+    if (storage == SG_FP8) {
+        make_fp8(arena, r, t, scale);
+        return t;
+    }
     if (storage == SG_AFFINE) {
         fill_affine(arena, r, t, scale);
         return t;

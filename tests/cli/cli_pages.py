@@ -64,7 +64,7 @@ refused(2, ["pull"], "missing")
 for later in ("plan", "calibrate", "state", "replay", "mil", "ane-probe", "serve", "train"):
     if later not in commands: refused(3, [later], "not in this build")
 for flag in (["--pipeline", "gpu"], ["--record", "x"], ["--trace", "x"], ["--meter", "rapl"], ["--store", "on"],
-             ["--repair"], ["--keep", "4"], ["--storage", "fp8"]):
+             ["--repair"], ["--keep", "4"]):
     if flag[0] in run("run", "--help")[1].split("Not in this build")[1]: refused(3, ["run", "-p", "x", *flag], flag[0])
 for flag in (["--handoff"], ["--pipelines"], ["--beside", "4"], ["--predict"]):
     if flag[0] in run("bench", "--help")[1].split("Not in this build")[1]: refused(3, ["bench", *flag], flag[0])

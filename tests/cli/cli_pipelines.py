@@ -65,6 +65,26 @@ other = tiny_model("other", width=48)
 refused(4, ["run", "-m", m, "--ids", "1", "--prefill", A, "--decode", f"{B},model={other}"], "shape")
 refused(1, ["run", "-m", m, "--ids", "1", "--unit", f"{A},model=/nowhere.gguf"], "/nowhere.gguf")
 
+# weights made at load
+o, u = parts("--unit", A, "--storage", "fp8")
+plain = json.loads(run("inspect", "-m", m, "--json")[1])["weights_id"]
+made = o["model"]["weights_id"]
+expect("fp8 is another content", o["model"]["storage"] == "fp8" and made != plain and len(made) == len(plain), o["model"])
+o, u = parts("--prefill", A, "--decode", f"{B},storage=fp8")
+expect("fp8 for one unit", u["decode"]["model"]["storage"] == "fp8" and u["decode"]["model"]["weights_id"] == made
+       and o["model"]["weights_id"] == plain and "model" not in u["prefill"], u["decode"])
+o, u = parts("--prefill", A, "--decode", f"{B},model={half},storage=fp8")
+expect("of another file", u["decode"]["model"]["storage"] == "fp8" and u["decode"]["model"]["weights_id"] not in (made, plain), u["decode"])
+one = ["run", "-m", m, "--ids", "1,2,3", "-n", "6", "--greedy", "--ignore-eos", "--json", "--storage", "fp8"]
+texts = [json.loads(run(*one, "--unit", x)[1])["ids"] for x in ("ref", A, f"proc:{A}", B)]
+expect("the same weights everywhere", texts[0] == texts[1] == texts[2] == texts[3], texts)
+code, out, err = run("run", "-m", m, "--ids", "1,2,3", "-n", "2", "--unit", A, "--storage", "fp8", "--save", saved)
+expect("an fp8 state", code == 0 and json.loads(run("state", "info", saved, "--json")[1])["weights_id"] == made, err)
+refused(4, ["run", "-m", m, "--load", saved, "-n", "1", "--unit", A], "weights")
+expect("loads where it was made", run("run", "-m", m, "--load", saved, "-n", "1", "--unit", A, "--storage", "fp8")[0] == 0)
+refused(2, ["run", "-m", m, "--ids", "1", "--storage", "fp4"], "fp8")
+refused(2, ["run", "-m", m, "--ids", "1", "--unit", f"{A},storage=fp4" if ":" in A else f"{A}:storage=fp4"], "fp4")
+
 # the table
 code, out, err = run("bench", "-m", m, "--pipelines", "--pipeline", f"one:{A}", "--pipeline", f"fixed:{A}+{B}", "--pipeline", "ane-seq",
                      "-p", "6,70", "-n", "4", "-o", "json")

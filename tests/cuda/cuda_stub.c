@@ -326,11 +326,20 @@ static void names_a_storage(void **state)
     assert_int_equal(setenv("SEGUE_STUB_MB", "160", 1), 0);
     assert_int_equal(open_unit(&u, "cuda:0", &err), SEGUE_OK);
     assert_int_equal(sg_unit_cuda.compile(u, graphs, 1, NULL, &p, &err), SEGUE_EMEMORY);
-    assert_non_null(strstr(err.text, "quantize it to q8_0"));
+    assert_non_null(strstr(err.text, "take --storage fp8, or quantize it to q8_0"));
+    const struct sg_tensor narrow = sg_tensor_fp8(&large); /* what it says is true: 48 MB and a scale a row */
+    struct sg_graph *h = make_graph(&narrow);
+    const struct sg_graph *narrower[] = {h};
+    uint64_t own = 0;
+    assert_int_equal(sg_unit_cuda.compile(u, narrower, 1, NULL, &p, &err), SEGUE_OK);
+    sg_unit_cuda.footprint(p, &own, NULL, NULL);
+    assert_int_equal(own, narrow.bytes);
+    sg_unit_cuda.discard(p);
     assert_int_equal(ask("stub_launches"), 0);
     assert_int_equal(unsetenv("SEGUE_STUB_MB"), 0);
     sg_unit_cuda.close(u);
     sg_graph_free(g);
+    sg_graph_free(h);
     free(zeros);
     assert_int_equal(alive(), 0);
 }

@@ -77,6 +77,12 @@ expect("lost with nowhere to go", r.returncode == 7 and "STUB_ERROR" in r.stderr
 r = call("run", "--unit", "cuda:0,screen=1", *task)
 expect("screened head", r.returncode == 0 and "screen=1" in json.loads(r.stdout)["units"][0]["unit"], r.stderr or r.stdout[:300])
 
+for args in (("--unit", "cuda:0", "--storage", "fp8"), ("--prefill", "cpu", "--decode", "cuda:0,storage=fp8")):
+    r = call("run", *args, *task)
+    o = json.loads(r.stdout) if r.returncode == 0 else {}
+    one = o["units"][-1].get("model", o["model"]) if o else {}
+    expect(f"fp8, {args}", one.get("storage") == "fp8" and len(o["ids"]) == 8, r.stderr or r.stdout[:300])
+
 # The stub's card uses half a joule between two readings: at the start, at the first token, at the end.
 r = call("run", "--unit", "cuda:0", *task, "--meter", "nvml")
 e = json.loads(r.stdout)["energy"] if r.returncode == 0 else {}

@@ -142,7 +142,8 @@ enum sg_pack sg_block_kind(const struct sg_tensor *t)
 {
     switch (t->storage) {
     case SG_F16: return SG_PACK_F16;
-    case SG_BF16: return SG_PACK_BF16;
+    case SG_BF16:
+    case SG_FP8: return SG_PACK_BF16; /* exact: its scales are powers of two */
     case SG_Q4_0: return SG_PACK_Q4;
     case SG_Q4_1: return SG_PACK_Q4M;
     case SG_Q5_0:

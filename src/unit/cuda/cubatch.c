@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/cuda/cu.h"
 
-enum { FROM = 2, COLUMNS = 32 };
+enum { FROM = 2, COLUMNS = 32, COLUMNS_F8 = 64 };
 
 size_t cu_batch_room(const struct sg_program *p)
 {
@@ -17,8 +17,9 @@ size_t cu_batch_room(const struct sg_program *p)
 
 int cu_batch_fits(const struct cu_step *s, const struct ck_weight *w, uint32_t rows)
 {
-    return rows >= FROM && rows <= CU_FEW && (w->kind == CK_F16 || w->kind == CK_BF16) && w->cols % COLUMNS == 0 &&
-           s->parts_n <= CK_SEGMENTS;
+    int wide = (w->kind == CK_F16 || w->kind == CK_BF16) && w->cols % COLUMNS == 0,
+        f8 = w->kind == CK_F8 && w->cols % COLUMNS_F8 == 0;
+    return rows >= FROM && rows <= CU_FEW && (wide || f8) && s->parts_n <= CK_SEGMENTS;
 }
 
 /* x, normalised where the whole row is, as two matrices. */
@@ -35,7 +36,7 @@ static segue_status split_x(struct cu_pass *p, const struct cu_step *s, const st
                           .low = (void *)(uintptr_t)(p->lane->split + (size_t)CU_FEW * w->cols * sizeof(uint16_t)),
                           .rows = rows,
                           .k = w->cols,
-                          .bf16 = w->kind == CK_BF16,
+                          .bf16 = w->kind != CK_F16,
                           .norm = {.groups = 1}};
     if (inside) a.norm = g->norm;
     return cu_launch(p, p->program->base.unit->k.narrow, rows, 1, 1, 256, 0, &a);
@@ -63,5 +64,5 @@ segue_status cu_batch(struct cu_pass *p, const struct cu_step *s, const struct c
                          : (g->segment[i].n + (wide ? 31 : 15)) / (wide ? 32 : 16);
     }
     SG_TRY(split_x(p, s, w, g, rows));
-    return cu_launch(p, u->k.batch[w->kind == CK_BF16][wide][rows > 8], blocks, 1, 1, CK_BATCH_THREADS, 0, &b);
+    return cu_launch(p, u->k.batch[w->kind == CK_F8 ? 2 : w->kind == CK_BF16][wide][rows > 8], blocks, 1, 1, CK_BATCH_THREADS, 0, &b);
 }

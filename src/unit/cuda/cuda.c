@@ -170,8 +170,8 @@ static segue_status find_kernel(struct sg_unit *u, const char *file, const char 
 
 static segue_status find_families(struct sg_unit *u, segue_error *err)
 {
-    static const char *const kinds[CK_KINDS] = {"F32", "F16", "BF16", "Q8", "Q4", "G8", "G4"};
-    static const int numbers[CK_KINDS] = {4, 8, 8, 16, 32, 16, 32}; /* weights in 16 bytes */
+    static const char *const kinds[CK_KINDS] = {"F32", "F16", "BF16", "Q8", "Q4", "G8", "G4", "F8"};
+    static const int numbers[CK_KINDS] = {4, 8, 8, 16, 32, 16, 32, 16}; /* weights in 16 bytes */
     static const char *const storages[4] = {"f32", "f16", "bf16", "q8"};
     char name[32];
     for (int k = 0; k < CK_KINDS; k++)
@@ -182,8 +182,8 @@ static segue_status find_families(struct sg_unit *u, segue_error *err)
                             u->d.function_set(u->k.gemv[k][b], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max),
                             "open unit", err));
         }
-    for (int i = 0; i < 3; i++) {
-        static const int of[3] = {CK_F16, CK_BF16, CK_Q8};
+    for (int i = 0; i < 4; i++) {
+        static const int of[4] = {CK_F16, CK_BF16, CK_Q8, CK_F8};
         cu_fn *fn = &u->k.wide[of[i]];
         snprintf(name, sizeof name, "wide_%s", kinds[of[i]]);
         SG_TRY(find_kernel(u, "k_gemv", name, fn, err));
@@ -211,8 +211,8 @@ static segue_status find_families(struct sg_unit *u, segue_error *err)
                                           (int)u->shared_max - ATTEND_STATIC),
                         "open unit", err));
     }
-    for (int i = 0; i < 8; i++) {
-        snprintf(name, sizeof name, "batch_%s_%d_%d", storages[i / 4 + 1], i / 2 % 2 ? 32 : 16, i % 2 ? 16 : 8);
+    for (int i = 0; i < 12; i++) {
+        snprintf(name, sizeof name, "batch_%s_%d_%d", i < 8 ? storages[i / 4 + 1] : "f8", i / 2 % 2 ? 32 : 16, i % 2 ? 16 : 8);
         SG_TRY(find_kernel(u, "k_batch", name, &u->k.batch[i / 4][i / 2 % 2][i % 2], err));
     }
     for (int s = 0; s < 2; s++)

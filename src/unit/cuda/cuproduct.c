@@ -78,7 +78,7 @@ static uint32_t split_of(const struct sg_unit *u, uint32_t pieces, uint32_t pair
 static segue_status few(struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *whole,
                         uint32_t from, uint32_t rows)
 {
-    static const uint32_t numbers[CK_KINDS] = {4, 8, 8, 16, 32, 16, 32};
+    static const uint32_t numbers[CK_KINDS] = {4, 8, 8, 16, 32, 16, 32, 16};
     struct sg_unit *u = p->program->base.unit;
     const struct cu_tensor *t = weight(p, s->parts[0]);
     struct ck_gemv g = *whole;
@@ -102,7 +102,7 @@ static segue_status few(struct cu_pass *p, const struct cu_step *s, const struct
     int wide = rows == 1 && g.split == 1 && u->k.wide[t->w.kind] && shared + CU_WIDE_STATIC <= u->shared_max;
     uint32_t blocks = (g.pairs * g.split + 7) / 8,
              most = p->sms * (wide                                  ? CU_WIDE_BLOCKS
-                              : t->w.kind < CK_Q8 || u->waves < 4 ? u->waves
+                              : t->w.kind < CK_Q8 || t->w.kind == CK_F8 || u->waves < 4 ? u->waves
                                                                     : 3); /* as fit */
     if (blocks > most) blocks = most;
     if (blocks > CU_BLOCKS) blocks = CU_BLOCKS;
@@ -116,7 +116,7 @@ static segue_status few(struct cu_pass *p, const struct cu_step *s, const struct
 
 static uint32_t few_at_once(const struct cu_pass *p, const struct cu_step *s, uint32_t rows)
 {
-    static const uint32_t numbers[CK_KINDS] = {4, 8, 8, 16, 32, 16, 32};
+    static const uint32_t numbers[CK_KINDS] = {4, 8, 8, 16, 32, 16, 32, 16};
     const struct ck_weight *w = &weight(p, s->parts[0])->w;
     uint32_t chunks = w->pitch / 16, at_once = rows < CU_FEW ? rows : CU_FEW, b;
     for (;; at_once = at_once / 2 + at_once % 2) {
@@ -223,7 +223,7 @@ static segue_status widen_rows(struct cu_pass *p, const struct cu_tensor *t, uin
     struct sg_unit *u = p->program->base.unit;
     uint16_t *to = (uint16_t *)(uintptr_t)p->lane->wide + (size_t)before * t->w.cols;
     struct ck_widen a = {.w = t->w, .at = at, .rows = n, .y = to, .bf16 = bf16};
-    uint32_t numbers = t->w.kind == CK_Q8 || t->w.kind == CK_G8 ? 16 : 32;
+    uint32_t numbers = t->w.kind == CK_Q8 || t->w.kind == CK_G8 || t->w.kind == CK_F8 ? 16 : 32;
     uint64_t many = (uint64_t)n * (t->w.cols / numbers);
     if (t->w.kind >= CK_Q8 && t->w.cols % numbers == 0 && t->w.group % numbers == 0 && many < UINT32_MAX)
         return cu_launch(p, u->k.widen_pieces, (uint32_t)((many + 255) / 256), 1, 1, 256, 0, &a);

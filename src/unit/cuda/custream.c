@@ -72,7 +72,7 @@ static int after_of(const struct cu_pass *p, const struct cu_step *s, uint32_t w
 int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g,
                    struct cu_streamed *out)
 {
-    static const uint32_t numbers[CK_KINDS] = {4, 8, 8, 16, 32, 16, 32};
+    static const uint32_t numbers[CK_KINDS] = {4, 8, 8, 16, 32, 16, 32, 16};
     struct sg_unit *u = p->program->base.unit;
     const struct cu_tensor *t = cu_weight_of(
         p->program->weights, p->program->base.graph->tensors[s->parts[0]->u.linear.weight.tensor]);

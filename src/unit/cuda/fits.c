@@ -66,13 +66,18 @@ segue_status cu_state_fits(struct sg_unit *u, const struct sg_slot *slots, uint3
                    (unsigned long long)(unused >> 20), (unsigned long long)(all >> 20), advice);
 }
 
-/* Bytes of all matrices with `part` bytes per 32 numbers, where the file's own storage is not smaller; 0: as they are. */
-static uint64_t weights_as(const struct sg_graph *g, uint32_t part)
+struct smaller { /* a storage: bytes per 32 numbers, and per row */
+    const char *advice;
+    uint32_t part, row;
+};
+
+/* Bytes of all matrices in a storage, where the file's own is not smaller; part 0: as they are. */
+static uint64_t weights_as(const struct sg_graph *g, struct smaller s)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < g->tensors_n; i++) {
         const struct sg_tensor *t = g->tensors[i];
-        uint64_t as = part && t->rank >= 2 && t->cols % 32 == 0 ? t->rows * (t->cols / 32) * part : t->bytes;
+        uint64_t as = s.part && t->rank >= 2 && t->cols % 32 == 0 ? t->rows * (t->cols / 32 * s.part + s.row) : t->bytes;
         bytes += as < t->bytes ? as : t->bytes;
     }
     return bytes;
@@ -81,23 +86,24 @@ static uint64_t weights_as(const struct sg_graph *g, uint32_t part)
 segue_status cu_weights_fit(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, int full,
                             segue_error *err)
 {
-    static const struct {
-        const char *name;
-        uint32_t part;
-    } storages[] = {{"q8_0", 34}, {"q4_0", 20}};
+    static const struct smaller storages[] = {
+        {"take --storage fp8", 32, 4}, {"quantize it to q8_0", 34, 0}, {"quantize it to q4_0", 20, 0}};
     if (!n) return SEGUE_OK;
     const struct sg_graph *g = graphs[0];
-    uint64_t all, unused = free_now(u, &all), bytes = weights_as(g, 0);
+    uint64_t all, unused = free_now(u, &all), bytes = weights_as(g, (struct smaller){0}), least = 0;
     if (!full && bytes <= unused) return SEGUE_OK;
-    char advice[112] = "no storage fits; take another unit";
-    for (size_t i = 0; i < sizeof storages / sizeof *storages; i++) {
-        uint64_t as = weights_as(g, storages[i].part) + WORK,
+    char advice[160] = "no storage fits; take another unit";
+    int len = 0;
+    for (size_t i = 0; i < sizeof storages / sizeof *storages && !(i == 2 && len); i++) {
+        uint64_t as = weights_as(g, storages[i]) + WORK,
                  rows = as < unused ? rows_in(shares_of(g->slots, g->slots_n, SG_F16), unused - as) : 0;
         if (as >= unused || (g->slots_n && !rows)) continue;
-        snprintf(advice, sizeof advice, "quantize it to %s, which leaves room for a context of %llu rows", storages[i].name,
-                 (unsigned long long)rows);
-        break;
+        least = !len || rows < least ? rows : least;
+        len += snprintf(advice + len, sizeof advice - (size_t)len, "%s%s", len ? ", or " : "", storages[i].advice);
     }
+    if (len)
+        snprintf(advice + len, sizeof advice - (size_t)len, ": that leaves room for a context of %llu rows",
+                 (unsigned long long)least);
     return sg_fail(err, SEGUE_EMEMORY, "load weights: unit cuda: %llu MB of weights, %llu MB free of %llu on the GPU; %s",
                    (unsigned long long)(bytes >> 20), (unsigned long long)(unused >> 20), (unsigned long long)(all >> 20),
                    advice);

@@ -6,11 +6,12 @@
  * keeps about what fp32 lanes keep. A block owns 16 or 32 rows of weights, its 8 warps share them along k, 32 columns at
  * a time. Columns are dealt so that a lane's 16 bytes of a row are its operands of two products: lane (g, t) reads bytes
  * [16 t, 16 t + 16) of rows g and g + 8 of W, and the same of rows g of hi and lo. The first weights are asked for before
- * the inputs are waited for. Sums: columns of a warp rising, then the warps in order; no row depends on the others.
+ * the inputs are waited for. fp8: 64 columns at a time, four products of a lane's 16 bytes, which become bf16 on the way,
+ * exactly; the row's scale comes behind the sum. Sums: columns of a warp rising, then the warps in order; no row depends on the others.
  * SPDX-License-Identifier: MIT */
 #include "k_mma.cuh"
 
-enum { WARPS = CK_BATCH_THREADS / 32, U = 4, BLOCK = 32 };
+enum { WARPS = CK_BATCH_THREADS / 32, U = 4, F16 = 0, BF16 = 1, F8 = 2 };
 
 __device__ __forceinline__ uint4 load_once(const uint4 *p)
 {
@@ -39,21 +40,49 @@ __device__ __forceinline__ void load_weights(uint4 (&w)[U][MT][2], const rows_of
                                                     : make_uint4(0, 0, 0, 0);
 }
 
-template <int BF16, int MT>
+/* Two e4m3, bytes `low` and low + 1 of a word, as two bf16: as the bits of a bf16 they are 2^-120 of themselves. */
+__device__ __forceinline__ uint32_t wide_e4m3(uint32_t word, int low)
+{
+    uint32_t high = __byte_perm(word, 0, low ? 0x3424 : 0x1404), b = (high & 0x80008000u) | (high >> 4 & 0x07f007f0u),
+             power = 0x7b807b80u;
+    __nv_bfloat162 v = __hmul2(*reinterpret_cast<__nv_bfloat162 *>(&b), *reinterpret_cast<__nv_bfloat162 *>(&power));
+    return *reinterpret_cast<uint32_t *>(&v);
+}
+
+/* 64 columns of fp8; x[n]: 16 numbers of hi, 16 of lo. */
+template <int MT, int NT>
+__device__ __forceinline__ void multiply_f8(float (&acc)[NT][MT][4], const uint4 (&w)[MT][2], const uint4 (&x)[NT][4])
+{
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            uint32_t one = word_of(w[m][0], j), other = word_of(w[m][1], j);
+            const uint32_t a[4] = {wide_e4m3(one, 0), wide_e4m3(other, 0), wide_e4m3(one, 2), wide_e4m3(other, 2)};
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int part = 0; part < 4; part += 2)
+                    mma<1>(acc[n][m], a, word_of(x[n][part + j / 2], j % 2 * 2), word_of(x[n][part + j / 2], j % 2 * 2 + 1));
+        }
+}
+
+template <int FORM, int MT>
 __device__ __forceinline__ void multiply(float (&acc)[MT][4], const uint4 (&w)[MT][2], uint4 x)
 {
 #pragma unroll
     for (int m = 0; m < MT; m++) {
         const uint32_t first[4] = {w[m][0].x, w[m][1].x, w[m][0].y, w[m][1].y},
                        second[4] = {w[m][0].z, w[m][1].z, w[m][0].w, w[m][1].w};
-        mma<BF16>(acc[m], first, x.x, x.y);
-        mma<BF16>(acc[m], second, x.z, x.w);
+        mma<FORM>(acc[m], first, x.x, x.y);
+        mma<FORM>(acc[m], second, x.z, x.w);
     }
 }
 
 /* NT: tiles of 8 rows of x. With glu (MT 2) the two tiles are the same rows of gate and up. */
-template <int BF16, int MT, int NT> __device__ __forceinline__ void batch(const ck_batch &a)
+template <int FORM, int MT, int NT> __device__ __forceinline__ void batch(const ck_batch &a)
 {
+    constexpr uint32_t EACH = FORM == F8 ? 2 : 1, BLOCK = 32 * EACH; /* pieces of x a lane; columns at a time */
     __shared__ float part[WARPS][16 * MT][NT * 8 + 1];
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3, s = 0,
              blocks = a.k / BLOCK;
@@ -76,17 +105,23 @@ template <int BF16, int MT, int NT> __device__ __forceinline__ void batch(const 
     dependents_may_start();
     load_weights<MT>(w, rows, warp, blocks);
     wait_for_inputs();
-    const uint4 *hi = static_cast<const uint4 *>(a.x) + t, *lo = static_cast<const uint4 *>(a.low) + t;
+    const uint4 *hi = static_cast<const uint4 *>(a.x) + t * EACH, *lo = static_cast<const uint4 *>(a.low) + t * EACH;
     for (uint32_t b = warp; b < blocks;) {
 #pragma unroll
         for (int u = 0; u < U; u++) {
             if (b + u * WARPS >= blocks) break;
+            uint4 x[NT][4];
 #pragma unroll
             for (int n = 0; n < NT; n++) {
-                size_t at = (size_t)(n * 8 + g) * (a.k / 8) + (size_t)(b + u * WARPS) * 4;
-                multiply<BF16, MT>(acc[n], w[u], hi[at]);
-                multiply<BF16, MT>(acc[n], w[u], lo[at]);
+                size_t at = (size_t)(n * 8 + g) * (a.k / 8) + (size_t)(b + u * WARPS) * 4 * EACH;
+                if (FORM == F8) {
+                    x[n][0] = hi[at], x[n][1] = hi[at + 1], x[n][2] = lo[at], x[n][3] = lo[at + 1];
+                } else {
+                    multiply<FORM, MT>(acc[n], w[u], hi[at]);
+                    multiply<FORM, MT>(acc[n], w[u], lo[at]);
+                }
             }
+            if (FORM == F8) multiply_f8<MT, NT>(acc, w[u], x);
         }
         b += U * WARPS;
         if (b < blocks) load_weights<MT>(w, rows, b, blocks);
@@ -105,9 +140,11 @@ template <int BF16, int MT, int NT> __device__ __forceinline__ void batch(const 
         if (row >= to.n || n >= a.rows) continue;
         float v = 0, up = 0;
         for (int p = 0; p < WARPS; p++) v += part[p][r][n];
+        if (FORM == F8) v *= static_cast<const float *>(to.scales)[to.at + row];
         if (to.bias) v += to.bias[row];
         if (a.glu) {
             for (int p = 0; p < WARPS; p++) up += part[p][(MT > 1 ? 16 : 0) + r][n];
+            if (FORM == F8) up *= static_cast<const float *>(a.segment[1].scales)[a.segment[1].at + row];
             if (a.segment[1].bias) up += a.segment[1].bias[row];
             v = activate(a.act, v) * up;
         } else if (to.residual.p) {
@@ -117,16 +154,20 @@ template <int BF16, int MT, int NT> __device__ __forceinline__ void batch(const 
     }
 }
 
-#define BATCH(name, bf16, mt, nt)                                                                                \
+#define BATCH(name, form, mt, nt)                                                                                \
     extern "C" __global__ void __launch_bounds__(CK_BATCH_THREADS) name(const __grid_constant__ ck_batch a)      \
     {                                                                                                            \
-        batch<bf16, mt, nt>(a);                                                                                  \
+        batch<form, mt, nt>(a);                                                                                  \
     }
-BATCH(batch_f16_16_8, 0, 1, 1)
-BATCH(batch_f16_16_16, 0, 1, 2)
-BATCH(batch_f16_32_8, 0, 2, 1)
-BATCH(batch_f16_32_16, 0, 2, 2)
-BATCH(batch_bf16_16_8, 1, 1, 1)
-BATCH(batch_bf16_16_16, 1, 1, 2)
-BATCH(batch_bf16_32_8, 1, 2, 1)
-BATCH(batch_bf16_32_16, 1, 2, 2)
+BATCH(batch_f16_16_8, F16, 1, 1)
+BATCH(batch_f16_16_16, F16, 1, 2)
+BATCH(batch_f16_32_8, F16, 2, 1)
+BATCH(batch_f16_32_16, F16, 2, 2)
+BATCH(batch_bf16_16_8, BF16, 1, 1)
+BATCH(batch_bf16_16_16, BF16, 1, 2)
+BATCH(batch_bf16_32_8, BF16, 2, 1)
+BATCH(batch_bf16_32_16, BF16, 2, 2)
+BATCH(batch_f8_16_8, F8, 1, 1)
+BATCH(batch_f8_16_16, F8, 1, 2)
+BATCH(batch_f8_32_8, F8, 2, 1)
+BATCH(batch_f8_32_16, F8, 2, 2)

@@ -134,27 +134,44 @@ __device__ __forceinline__ float byte_float(uint32_t word, int i, float none)
     return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7440u | i)) - none;
 }
 
-template <int KIND> struct Kind; /* numbers in 16 bytes; has offsets */
+/* Two e4m3 in the lower half of a word as two fp16. Exact. */
+__device__ __forceinline__ __half2 halves_of_e4m3(uint32_t pair)
+{
+    uint32_t h;
+#if __CUDA_ARCH__ >= 890
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(h) : "h"((unsigned short)pair));
+    return *reinterpret_cast<__half2 *>(&h);
+#else /* as the bits of an fp16 they are 2^-8 of themselves */
+    uint32_t high = __byte_perm(pair, 0, 0x1404);
+    h = (high & 0x80008000u) | (high >> 1 & 0x3f803f80u);
+    return __hmul2(*reinterpret_cast<__half2 *>(&h), __float2half2_rn(256));
+#endif
+}
+
+template <int KIND> struct Kind; /* numbers in 16 bytes; has scales in a row, offsets; one scale for the row, taken at its end */
 template <> struct Kind<CK_F32> {
-    enum { N = 4, SCALES = 0, OFFSETS = 0 };
+    enum { N = 4, SCALES = 0, OFFSETS = 0, WHOLE = 0 };
 };
 template <> struct Kind<CK_F16> {
-    enum { N = 8, SCALES = 0, OFFSETS = 0 };
+    enum { N = 8, SCALES = 0, OFFSETS = 0, WHOLE = 0 };
 };
 template <> struct Kind<CK_BF16> {
-    enum { N = 8, SCALES = 0, OFFSETS = 0 };
+    enum { N = 8, SCALES = 0, OFFSETS = 0, WHOLE = 0 };
 };
 template <> struct Kind<CK_Q8> {
-    enum { N = 16, SCALES = 1, OFFSETS = 0 };
+    enum { N = 16, SCALES = 1, OFFSETS = 0, WHOLE = 0 };
 };
 template <> struct Kind<CK_Q4> {
-    enum { N = 32, SCALES = 1, OFFSETS = 1 };
+    enum { N = 32, SCALES = 1, OFFSETS = 1, WHOLE = 0 };
 };
 template <> struct Kind<CK_G8> {
-    enum { N = 16, SCALES = 1, OFFSETS = 1 };
+    enum { N = 16, SCALES = 1, OFFSETS = 1, WHOLE = 0 };
 };
 template <> struct Kind<CK_G4> {
-    enum { N = 32, SCALES = 1, OFFSETS = 1 };
+    enum { N = 32, SCALES = 1, OFFSETS = 1, WHOLE = 0 };
+};
+template <> struct Kind<CK_F8> {
+    enum { N = 16, SCALES = 0, OFFSETS = 0, WHOLE = 1 };
 };
 
 __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i)
@@ -177,6 +194,10 @@ template <int KIND> __device__ __forceinline__ float4 piece_plane(const uint4 &v
         uint32_t a = word_of(v, 2 * plane), b = word_of(v, 2 * plane + 1);
         float2 lo = __half22float2(*reinterpret_cast<const __half2 *>(&a));
         float2 hi = __half22float2(*reinterpret_cast<const __half2 *>(&b));
+        f = make_float4(lo.x, lo.y, hi.x, hi.y);
+    } else if (KIND == CK_F8) {
+        uint32_t w = word_of(v, plane);
+        float2 lo = __half22float2(halves_of_e4m3(w)), hi = __half22float2(halves_of_e4m3(w >> 16));
         f = make_float4(lo.x, lo.y, hi.x, hi.y);
     } else {
         uint32_t w;
@@ -202,6 +223,7 @@ __device__ __forceinline__ float2 piece_scale(const void *scales, size_t row, ui
     if (KIND == CK_Q4) return __half22float2(static_cast<const __half2 *>(scales)[row * pitch + c]);
     if (KIND == CK_G8 || KIND == CK_G4)
         return static_cast<const float2 *>(scales)[row * pitch + c * Kind<KIND>::N / group];
+    if (KIND == CK_F8) return make_float2(static_cast<const float *>(scales)[row], 0);
     return make_float2(1, 0);
 }
 
@@ -255,6 +277,9 @@ __device__ __forceinline__ float weight_at(const ck_weight &w, size_t row, uint3
     case CK_Q8:
         return (float)(signed char)data[col] *
                __half2float(static_cast<const __half *>(w.scales)[row * w.scale_pitch + col / 32]);
+    case CK_F8: /* as the bits of an fp32 it is 2^-120 of itself */
+        return __uint_as_float((data[col] & 0x80u) << 24 | (data[col] & 0x7fu) << 20) * 1.329227995784916e36f *
+               static_cast<const float *>(w.scales)[row];
     case CK_G8: {
         float2 s = static_cast<const float2 *>(w.scales)[row * w.scale_pitch + col / w.group];
         return fmaf((float)data[col], s.x, s.y);

@@ -169,6 +169,7 @@ extern "C" __global__ void widen_pieces(const __grid_constant__ ck_widen a)
     if (a.w.kind == CK_Q8) widen_piece<CK_Q8>(a, i);
     if (a.w.kind == CK_Q4) widen_piece<CK_Q4>(a, i);
     if (a.w.kind == CK_G8) widen_piece<CK_G8>(a, i);
+    if (a.w.kind == CK_F8) widen_piece<CK_F8>(a, i);
     if (a.w.kind == CK_G4) widen_piece<CK_G4>(a, i);
 }
 

@@ -81,6 +81,10 @@ __device__ __forceinline__ void load_pieces(pieces<KIND> &w, const ck_gemv &g, c
             }
         }
     }
+    if (Kind<KIND>::WHOLE && (c0 & ~31u) + U * step >= nc) { /* with the last ones of the rows */
+        w.sa[0] = piece_scale<KIND>(p.a->scales, p.a->at + p.row_a, 0, 0, 0);
+        w.sb[0] = piece_scale<KIND>(p.b->scales, p.b->at + p.row_b, 0, 0, 0);
+    }
 }
 
 /* x in shared memory: planes of four numbers of each piece; a piece has 1 << shift of them. */
@@ -322,8 +326,8 @@ __device__ __forceinline__ float finish(const ck_segment *s, uint32_t row, uint3
 }
 
 /* Lane b < B of the team's first warp writes row b of both outputs. */
-template <int B>
-__device__ __forceinline__ void write_pair(const ck_gemv &g, const pair_of &p, const float (&acc)[2][B],
+template <int KIND, int B>
+__device__ __forceinline__ void write_pair(const ck_gemv &g, const pair_of &p, const pieces<KIND> &w, const float (&acc)[2][B],
                                            float &best, uint32_t &index)
 {
     uint32_t lane = threadIdx.x & 31;
@@ -335,6 +339,7 @@ __device__ __forceinline__ void write_pair(const ck_gemv &g, const pair_of &p, c
             d = acc[1][b];
         }
     if (lane >= g.rows) return;
+    if (Kind<KIND>::WHOLE) a *= w.sa[0].x, d *= w.sb[0].x;
     a = finish(p.a, p.row_a, lane, a);
     if (g.glu) {
         d = finish(p.b, p.row_b, lane, d);
@@ -405,7 +410,7 @@ template <int KIND, int B> __device__ __forceinline__ void gemv(const ck_gemv &g
                         acc[1][b] += partial[warp + q][1][b];
                     }
         }
-        if (part == 0 && pair < g.pairs) write_pair<B>(g, p, acc, best, index);
+        if (part == 0 && pair < g.pairs) write_pair<KIND, B>(g, p, w, acc, best, index);
     }
     if (!g.best) return;
     if (lane < B) {
@@ -449,7 +454,7 @@ __device__ __forceinline__ void use_pieces(const ck_gemv &g, const pieces<KIND> 
     if (at.c - (threadIdx.x & 31) + U * 32 < nc) return;
     acc[0][0] = warp_sum(acc[0][0]);
     acc[1][0] = warp_sum(acc[1][0]);
-    write_pair<1>(g, at.p, acc, best, index);
+    write_pair<KIND, 1>(g, at.p, w, acc, best, index);
     acc[0][0] = acc[1][0] = 0;
 }
 
@@ -499,6 +504,7 @@ template <int KIND> __device__ __forceinline__ void gemv_wide(const ck_gemv &g)
 WIDE(F16)
 WIDE(BF16)
 WIDE(Q8)
+WIDE(F8)
 
 #define GEMV(KIND, B, BLOCKS)                                             \
     extern "C" __global__ void __launch_bounds__(CK_GEMV_THREADS, BLOCKS) \
@@ -516,3 +522,4 @@ GEMV_KIND(Q8, 3)
 GEMV_KIND(Q4, 3)
 GEMV_KIND(G8, 3)
 GEMV_KIND(G4, 3)
+GEMV_KIND(F8, 4)

@@ -100,11 +100,11 @@ struct ending {
     const float *residual_at;
     uint32_t row, width;
     bool own, convolved, stopped;
-    float bias, bias_up, residual, m[CK_STREAM_TAPS], w[CK_STREAM_TAPS];
+    float scale, scale_up, bias, bias_up, residual, m[CK_STREAM_TAPS], w[CK_STREAM_TAPS];
 };
 
 /* first: number of the block's tile whose rows thread 0 starts at. */
-template <bool WHOLE>
+template <int KIND, bool WHOLE>
 __device__ __forceinline__ void find_ending(const ck_stream &a, uint32_t first, ending &e)
 {
     uint32_t slot = threadIdx.x >> a.outs_log, tile = blockIdx.x + (first + slot) * gridDim.x,
@@ -120,6 +120,11 @@ __device__ __forceinline__ void find_ending(const ck_stream &a, uint32_t first, 
     e.bias = bias ? bias[e.row] : 0;
     e.bias_up = bias_up ? bias_up[e.row] : 0;
     e.residual = 0;
+    if (Kind<KIND>::WHOLE) {
+        const ck_segment &s = a.g.segment[t.segment], &up = a.g.segment[a.g.glu ? 1 : t.segment];
+        e.scale = static_cast<const float *>(s.scales)[s.at + e.row];
+        e.scale_up = static_cast<const float *>(up.scales)[up.at + e.row];
+    }
     e.convolved = WHOLE && a.after.kind == CK_AFTER_CONV && t.segment == a.after.segment;
     if (!WHOLE || !e.convolved) return;
     uint32_t past = a.after.taps - 1;
@@ -151,7 +156,7 @@ __device__ __forceinline__ float convolve(const ck_stream &a, const ending &e, f
 
 /* The sums of the block's rows are there: bias, residual and what comes behind. Nothing is written when not
  * `real`. */
-template <bool WHOLE>
+template <int KIND, bool WHOLE>
 __device__ __forceinline__ void end_row(const ck_stream &a, const ending &e, const float *partial, bool real,
                                         float &best, uint32_t &index)
 {
@@ -165,6 +170,7 @@ __device__ __forceinline__ void end_row(const ck_stream &a, const ending &e, con
 #pragma unroll
     for (int i = 1; i < WARPS; i++)
         if (i < split) v += p[i], up += q[i];
+    if (Kind<KIND>::WHOLE) v *= e.scale, up *= e.scale_up;
     v += e.bias;
     up += e.bias_up;
     v += e.residual;
@@ -478,7 +484,7 @@ template <int KIND, int P> __device__ __forceinline__ void stream(const ck_strea
     uint32_t put = !g.glu                       ? team * R + own
                    : own < (R == 1 ? 1 : R / 2) ? team * (R / 2) + own
                                                 : outs + team * (R / 2) + own - R / 2;
-    find_ending<WHOLE>(a, 0, e);
+    find_ending<KIND, WHOLE>(a, 0, e);
     if (P * N <= EARLY && g.norm.present)
         load_x(w, g.norm.weight, g.k, part, split, g.norm.groups > 1 ? g.k / g.norm.groups : 0, 1);
 #pragma unroll
@@ -536,10 +542,10 @@ template <int KIND, int P> __device__ __forceinline__ void stream(const ck_strea
             if (slot < turn_tiles && i + K < n) continue;
             consumers_meet();
             if (i >= turn_tiles) {
-                find_ending<WHOLE>(a, i + K - slot, e);
+                find_ending<KIND, WHOLE>(a, i + K - slot, e);
                 if (e.residual_at) e.residual = *e.residual_at;
             }
-            end_row<WHOLE>(a, e, partial, real, best, index);
+            end_row<KIND, WHOLE>(a, e, partial, real, best, index);
             slot = 0;
             consumers_meet();
         }
@@ -564,3 +570,4 @@ STREAM(F32, 4)
 STREAM(F32, 8) STREAM(F16, 1) STREAM(F16, 2) STREAM(F16, 4) STREAM(F16, 8) STREAM(BF16, 1) STREAM(BF16, 2)
     STREAM(BF16, 4) STREAM(BF16, 8) STREAM(Q8, 1) STREAM(Q8, 2) STREAM(Q8, 4) STREAM(Q4, 1) STREAM(Q4, 2)
         STREAM(G8, 1) STREAM(G8, 2) STREAM(G8, 4) STREAM(G4, 1) STREAM(G4, 2)
+        STREAM(F8, 1) STREAM(F8, 2) STREAM(F8, 4)

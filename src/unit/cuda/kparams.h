@@ -15,6 +15,7 @@ enum ck_kind {
             */
     CK_G8, /* uint8, fp32 pairs {scale, offset} per group of 16 to 128 */
     CK_G4, /* nibbles as CK_Q4, fp32 pairs per group of 32 to 128 */
+    CK_F8, /* e4m3, one fp32 scale per row, a power of two: scales [row] */
     CK_KINDS
 };
 

@@ -1,5 +1,5 @@
 /* upload.c: weights into GPU memory, each tensor once, rows and columns in the house's order, in the nearest
- * of the forms that kernels read (kparams.h). F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5, Q4_K, Q5_K, Q6_K and MLX
+ * of the forms that kernels read (kparams.h). F32, F16, BF16, FP8, Q8_0, Q4_0, Q4_1, Q5, Q4_K, Q5_K, Q6_K and MLX
  * 4 and 8 bits keep their own numbers; every other storage, and blocks whose columns a permutation cuts,
  * become F32 here: exact, and rare. SPDX-License-Identifier: MIT */
 #include <math.h>
@@ -45,6 +45,8 @@ static uint32_t kind_of(const struct sg_tensor *t)
         return permuted(&t->col_perm) ? CK_F32 : CK_G8;
     case SG_F16:
         return CK_F16;
+    case SG_FP8:
+        return CK_F8;
     default:
         return CK_F32;
     }
@@ -55,18 +57,18 @@ static uint32_t round_up(uint64_t n, uint32_t to) { return (uint32_t)((n + to - 
 static void shape_of(const struct sg_tensor *t, struct ck_weight *w)
 {
     static const uint32_t bits[] = {
-        [CK_F32] = 32, [CK_F16] = 16, [CK_BF16] = 16, [CK_Q8] = 8, [CK_Q4] = 4, [CK_G8] = 8, [CK_G4] = 4};
+        [CK_F32] = 32, [CK_F16] = 16, [CK_BF16] = 16, [CK_Q8] = 8, [CK_Q4] = 4, [CK_G8] = 8, [CK_G4] = 4, [CK_F8] = 8};
     w->kind = kind_of(t);
     w->rows = (uint32_t)t->rows;
     w->cols = (uint32_t)t->cols;
     w->pitch = round_up((t->cols * bits[w->kind] + 7) / 8, 16);
     w->group = t->storage == SG_Q6_K ? 16 : t->storage == SG_AFFINE ? t->affine.group : 32;
-    w->scale_pitch = w->kind < CK_Q8 ? 0 : (uint32_t)((t->cols + w->group - 1) / w->group);
+    w->scale_pitch = w->kind < CK_Q8 ? 0 : w->kind == CK_F8 ? 1 : (uint32_t)((t->cols + w->group - 1) / w->group);
 }
 
 static size_t scale_bytes(const struct ck_weight *w)
 {
-    return w->kind == CK_Q8 ? 2 : w->kind == CK_Q4 ? 4 : w->kind == CK_G8 || w->kind == CK_G4 ? 8 : 0;
+    return w->kind == CK_Q8 ? 2 : w->kind == CK_Q4 || w->kind == CK_F8 ? 4 : w->kind == CK_G8 || w->kind == CK_G4 ? 8 : 0;
 }
 
 /* --- blocks -> data and scales of one row --- */
@@ -253,6 +255,12 @@ static void rows_transposed(const struct sg_tensor *t, const struct ck_weight *w
             memcpy(data + (r - from) * w->pitch + c * bytes, t->data + (c * t->rows + r) * bytes, bytes);
 }
 
+static void row_fp8(const struct sg_tensor *t, uint64_t row, float *numbers, uint8_t *data, uint8_t *scales)
+{
+    float scale = sg_tensor_fp8_row(t, row, numbers, data);
+    memcpy(scales, &scale, sizeof scale);
+}
+
 static void put_rows(const struct sg_tensor *t, const struct ck_weight *w, uint64_t from, uint64_t to,
                      float *numbers, uint8_t *data, uint8_t *scales)
 {
@@ -266,6 +274,8 @@ static void put_rows(const struct sg_tensor *t, const struct ck_weight *w, uint6
         uint64_t stored = permuted(&t->row_perm) ? sg_perm_stored(&t->row_perm, r) : r;
         if (w->kind < CK_Q8)
             row_plain(t, w, r, numbers, data);
+        else if (w->kind == CK_F8)
+            row_fp8(t, r, numbers, data, scales);
         else if (t->storage == SG_AFFINE)
             row_affine(t, w, stored, data, scales);
         else
