@@ -344,12 +344,81 @@ static void names_a_storage(void **state)
     assert_int_equal(alive(), 0);
 }
 
+/* A memory, a product behind it with what was before it added, and the head. */
+static struct sg_graph *make_tail(int early)
+{
+    static const struct sg_tensor square = {.name = "square", .stored_as = "F32", .storage = SG_F32, .rank = 2, .shape = {8, 8},
+                                            .rows = 8, .cols = 8, .data = (const uint8_t *)numbers, .bytes = 8 * 8 * 4},
+                                  taps = {.name = "taps", .stored_as = "F32", .storage = SG_F32, .rank = 2, .shape = {8, 2},
+                                          .rows = 8, .cols = 2, .data = (const uint8_t *)numbers, .bytes = 8 * 2 * 4};
+    struct sg_builder b;
+    struct sg_graph *g = NULL;
+    segue_error err;
+    assert_int_equal(sg_builder_begin(&b, &err), SEGUE_OK);
+    struct sg_weight none = sg_weight_of(&b, NULL);
+    int32_t x = sg_input_rows(&b, 8);
+    b.layer = 0;
+    int32_t y = sg_conv(&b, sg_whole(&b, x), (struct sg_conv){.weight = sg_weight_of(&b, &taps), .bias = none, .taps = 2});
+    x = sg_linear(&b, sg_whole(&b, y), sg_weight_of(&b, &square), none, sg_whole(&b, x));
+    b.layer = -1;
+    x = sg_rows(&b, sg_whole(&b, x));
+    sg_output(&b, sg_linear(&b, sg_whole(&b, x), sg_weight_of(&b, &matrix), none, sg_absent()), "logits");
+    if (early) sg_rows_early(&b);
+    assert_int_equal(sg_builder_end(&b, &g, &err), SEGUE_OK);
+    return g;
+}
+
+/* Launches of a run of so many rows of which the last ones are wanted. */
+static uint64_t launches_of(int early, uint32_t rows, uint32_t wanted_n)
+{
+    static const float x[3 * 8];
+    static const uint32_t wanted[] = {0, 1, 2};
+    float logits[3 * 64];
+    struct sg_unit *u = NULL;
+    struct sg_program *p = NULL;
+    struct sg_state *s = NULL;
+    struct sg_run *run;
+    segue_error err;
+    struct sg_graph *g = make_tail(early);
+    const struct sg_graph *graphs[] = {g};
+    stub("");
+    assert_int_equal(open_unit(&u, "cuda:0", &err), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.compile(u, graphs, 1, NULL, &p, &err), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_new(u, g->slots, g->slots_n, NULL, &s, &err), SEGUE_OK);
+    struct sg_span span = {
+        .state = s, .rows = rows, .values = x, .wanted = wanted + rows - wanted_n, .wanted_n = wanted_n, .steps = 1};
+    struct sg_batch batch = {.spans = &span, .spans_n = 1, .inline_hint = 1};
+    struct sg_result result = {.logits = logits};
+    assert_int_equal(sg_unit_cuda.start(p, &batch, &result, &run, &err), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.wait(run, UINT64_MAX, &err), SEGUE_OK);
+    sg_unit_cuda.state_free(s);
+    sg_unit_cuda.discard(p);
+    sg_unit_cuda.close(u);
+    sg_graph_free(g);
+    return result.dispatches;
+}
+
+/* Choosing all rows is no launch, wherever it stands; choosing none, nothing behind the memory is one. */
+static void chosen_rows_are_launched_for_themselves(void **state)
+{
+    (void)state;
+    if (getenv("SEGUE_STUB_SHORT")) skip();
+    uint64_t convolution = launches_of(1, 3, 0);
+    assert_int_equal(launches_of(0, 3, 0), convolution + 1);
+    assert_int_equal(launches_of(0, 3, 1), convolution + 3);
+    assert_int_equal(launches_of(1, 3, 1), convolution + 4);
+    assert_int_equal(launches_of(1, 3, 3), convolution + 2);
+    assert_int_equal(launches_of(0, 3, 3), convolution + 2);
+    assert_int_equal(launches_of(1, 1, 1), launches_of(0, 1, 1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(lists_and_says_why),
                                        cmocka_unit_test(refuses_to_open), cmocka_unit_test(survives),
                                        cmocka_unit_test(fails_anywhere), cmocka_unit_test(passes), cmocka_unit_test(copies_go_on),
                                        cmocka_unit_test(names_what_fits),
+                                       cmocka_unit_test(chosen_rows_are_launched_for_themselves),
                                        cmocka_unit_test(names_a_storage)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -211,9 +211,12 @@ struct cu_step {
 };
 
 /* Of a value: its piece begins behind `at` columns of all rows of the room of T or R rows; in the piece, which has rows of
- * `stride` numbers, its own begin at `inside`. Parts of one product share a piece. */
+ * `stride` numbers, its own begin at `inside`. Parts of one product share a piece. Chosen rows that are all rows are not copied:
+ * the value is read where the one that `rows` chooses from lies, from column from_at on. */
 struct cu_place {
     uint32_t at, wanted, inside, stride;
+    int32_t from; /* that value; -1: none */
+    uint32_t from_at;
 };
 
 struct cu_room_pair { /* memory of values for up to rows[0] rows and rows[1] wanted ones */

@@ -11,9 +11,14 @@ struct ck_view cu_view_of(const struct cu_pass *p, const struct sg_operand *x)
 {
     if (x->value < 0) return (struct ck_view){0};
     const struct cu_place *place = &p->program->places[x->value];
+    uint32_t at = x->at;
+    if (place->from >= 0 && p->rows_n[0] == p->rows_n[1]) {
+        at += place->from_at;
+        place = &p->program->places[place->from];
+    }
     cu_ptr base =
         p->room->memory[place->wanted] + (cu_ptr)place->at * p->room->rows[place->wanted] * sizeof(float);
-    return (struct ck_view){.p = address(base) + place->inside + x->at, .stride = place->stride, .width = x->width};
+    return (struct ck_view){.p = address(base) + place->inside + at, .stride = place->stride, .width = x->width};
 }
 
 static struct ck_view out_of(const struct cu_pass *p, const struct sg_op *op)
@@ -155,6 +160,7 @@ static segue_status do_map(struct cu_pass *p, const struct sg_op *op, cu_fn fn)
 
 static segue_status do_rows(struct cu_pass *p, const struct sg_op *op)
 {
+    if (p->program->places[op->out].from >= 0 && p->rows_n[0] == p->rows_n[1]) return SEGUE_OK;
     struct ck_rows a = {.pass = cu_kernel_pass(p),
                         .x = cu_view_of(p, &op->in[0]),
                         .y = out_of(p, op),

@@ -340,13 +340,26 @@ static uint32_t find_place(const struct plan *f, uint32_t v)
     return at;
 }
 
+/* What rows are chosen from stays as long as they are read: all of them are read there. */
+static void find_chosen(struct plan *f)
+{
+    for (uint32_t i = 0; i < f->g->ops_n; i++) {
+        const struct sg_op *op = &f->g->ops[i];
+        if (op->code != SG_OP_ROWS || is_output(f, op->out)) continue;
+        f->p->places[op->out].from = op->in[0].value;
+        f->p->places[op->out].from_at = op->in[0].at;
+        touch(f, op->in[0].value, f->end[op->out]);
+    }
+}
+
 static void find_places(struct plan *f)
 {
     struct cu_place *places = f->p->places;
     for (uint32_t v = 0; v < f->g->values_n; v++) {
         f->piece[v] = places[v].stride = f->g->values[v].width;
-        f->joined[v] = -1;
+        f->joined[v] = places[v].from = -1;
     }
+    find_chosen(f);
     for (uint32_t i = 0; i < f->p->fused_n; i++)
         if (f->p->fused[i].kind == CU_STEP_PRODUCT && f->p->fused[i].parts_n > 1) join_parts(f, &f->p->fused[i]);
     for (uint32_t v = 0; v < f->g->values_n; v++) {
