@@ -329,8 +329,9 @@ static void units_live_side_by_side(void **state)
         s[i] = state_open(&p[i], SG_F32);
         alone[i] = prompt(&p[i], s[i], ROWS);
         sg_unit_cpu.state_free(s[i]);
-        /* long pieces: activations in bf16 instead of 8 bits of a block */
-        float most = strstr(p[i].spec, "amx") ? 0.15f : 2e-3f;
+        /* long pieces: activations in bf16 instead of 8 bits of a span; avx512: sums within units of the integers, after
+         * which some numbers round to another byte */
+        float most = strstr(p[i].spec, "amx") ? 0.15f : strstr(p[i].spec, "avx512") ? 8e-3f : 4e-3f;
         assert_near(alone[i], alone[0], (size_t)ROWS * VOCAB, most);
     }
     for (int i = 0; i < n; i++) {

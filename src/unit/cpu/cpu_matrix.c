@@ -246,6 +246,19 @@ static void finish(const struct sg_pass *a, const struct sg_part *part, const st
     }
 }
 
+/* Asks for the lines that finish will read and write, so that they come while the product is taken. */
+static void finish_ask(const struct sg_pass *a, const struct sg_part *part, const struct block *b)
+{
+    size_t to_stride, res_stride = 0;
+    const float *to = sg_cpu_rows(a, (struct sg_operand){part->out, 0, 0}, b->t, &to_stride) + b->row, *res = NULL;
+    if (part->residual.value >= 0) res = sg_cpu_rows(a, part->residual, b->t, &res_stride) + b->row;
+    for (uint32_t i = 0; i < b->nt; i++)
+        for (uint32_t j = 0; j < b->rows; j += LINES / sizeof *to) {
+            __builtin_prefetch(to + i * to_stride + j, 1);
+            if (res) __builtin_prefetch(res + i * res_stride + j, 0);
+        }
+}
+
 /* --- items --- */
 
 static uint32_t part_items(const struct sg_part *part, uint32_t each)
@@ -367,6 +380,15 @@ static void tile_mm(const struct sg_kernels *k, const struct sg_stage *st, const
         k->tile[sg_open_of(s->w->kind)](s->open, st->k, b->rows, x, b->nt, form_fine(s->form), out, PAIR * SG_GROUP);
 }
 
+/* Asks for share i of n of the packed pair of groups from g on, the next one to be opened. */
+static void pair_ask(const struct sg_packed *w, uint32_t g, uint32_t i, uint32_t n)
+{
+    if (!w || g >= w->groups) return;
+    const size_t bytes = (w->groups - g < PAIR ? w->groups - g : PAIR) * w->group_bytes, each = lines(bytes / n + 1);
+    for (size_t at = i * each; at < bytes && at < (i + 1) * each; at += LINES)
+        __builtin_prefetch(w->data + g * w->group_bytes + at, 0, 2);
+}
+
 /* Groups [g, g + n) of a part for many rows: blocks of tiles that stay in the second-level cache, a pair of
  * groups at a time. */
 static void many_work(struct sg_pass *a, const struct sg_stage *st, const struct sg_part *part, uint32_t g,
@@ -388,6 +410,10 @@ static void many_work(struct sg_pass *a, const struct sg_stage *st, const struct
             if (part->up) up = side_of(a, st, part, part->up, i, groups, room.open[1]);
             for (b.t = from; b.t < all && b.t < from + many; b.t += SG_TILE) {
                 b.nt = all - b.t < SG_TILE ? all - b.t : SG_TILE;
+                const uint32_t share = (b.t - from) / SG_TILE, shares = (all - from < many ? all - from : many) / SG_TILE + 1;
+                finish_ask(a, part, &b);
+                pair_ask(part->w, i + PAIR, share, shares);
+                pair_ask(part->up, i + PAIR, share, shares);
                 tile_mm(k, st, &w, &b, room.out[0]);
                 if (part->up) tile_mm(k, st, &up, &b, room.out[1]);
                 finish(a, part, &b, room.out[0], room.out[1], PAIR * SG_GROUP);

@@ -4,16 +4,8 @@
  * equal bits.
  * SPDX-License-Identifier: MIT */
 #if defined(__x86_64__)
-#include <immintrin.h>
-
+#include "unit/cpu/k_avx2.h"
 #include "unit/cpu/k_plain.h"
-
-#define INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
 
 INLINE __m256i bytes4(const uint8_t *p)
 {
@@ -111,17 +103,10 @@ INLINE void run_add(const uint8_t *v, __m256 d, __m256 m, const int c0, const in
                     const enum sg_pack kind, __m256 *acc)
 {
     const size_t bytes = (size_t)nt * 4 * (size_t)chunks;
-    const uint8_t *more = x + bytes + 4 * (size_t)t0,
-                  *scales = x + sg_tile_scales(4 * (uint32_t)chunks, (uint32_t)fine, nt) + 4 * (size_t)t0;
+    const uint8_t *scales = x + sg_tile_scales(4 * (uint32_t)chunks, (uint32_t)fine, nt) + 4 * (size_t)t0;
     __m256i sum[4];
     UNROLL
-    for (int t = 0; t < n; t++) {
-        sum[t] = _mm256_setzero_si256();
-        if (fine != SG_RAISED) continue;
-        int c = c0 + (int)(sg_le32(more + 4 * ((size_t)nt + (unsigned)t)) / 64);
-        __m256i sign = _mm256_xor_si256(weights_at(v, kind, c, h), _mm256_set1_epi8(-128));
-        sum[t] = _mm256_slli_epi32(sum_add(sum[t], _mm256_abs_epi8(sign), sign, bytes4(more + 4 * t)), 7);
-    }
+    for (int t = 0; t < n; t++) sum[t] = _mm256_setzero_si256();
     for (int pass = 0; pass < (fine == SG_FINE ? 2 : 1); pass++) {
         UNROLL
         for (int c = 0; c < chunks; c++) {
@@ -187,22 +172,114 @@ INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
     }
 }
 
+/* --- raised: open weights; 128 off each again, m of all of x --- */
+
+/* The blocks of a span, each added or subtracted. */
+INLINE void span_add(const uint8_t *w, uint32_t h, const struct sg_span_at *x, uint32_t nt, uint32_t t0, const int n,
+                     const int chunks, __m256 *acc)
+{
+    const uint8_t *q = x->q + 4 * t0, *s = x->s + 4 * t0;
+    for (uint32_t b = 0; b < x->blocks; b++, w += 128 + 64 * chunks, s += 4 * nt) {
+        __m256 d = floats8(w + 32 * h), m = _mm256_fmadd_ps(d, _mm256_set1_ps(128.0f), floats8(w + 64 + 32 * h));
+        __m256i sum[4];
+        UNROLL
+        for (int t = 0; t < n; t++) sum[t] = _mm256_setzero_si256();
+        UNROLL
+        for (int c = 0; c < chunks; c++, q += 4 * nt) {
+            __m256i sign = _mm256_xor_si256(weights_at(w + 128, SG_PACK_Q8F, c, h), _mm256_set1_epi8(-128)),
+                    size = _mm256_abs_epi8(sign);
+            UNROLL
+            for (int t = 0; t < n; t++) sum[t] = sum_add(sum[t], size, sign, bytes4(q + 4 * t));
+        }
+        if (b % 2) d = _mm256_xor_ps(d, _mm256_set1_ps(-0.0f));
+        UNROLL
+        for (int t = 0; t < n; t++) {
+            acc[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[t]), d, acc[t]);
+            acc[t] = _mm256_fmadd_ps(m, spread_one(s + 4 * t), acc[t]);
+        }
+    }
+}
+
+/* Its raised chunks. */
+INLINE void chunks_add(const uint8_t *w, uint32_t h, const struct sg_span_at *x, uint32_t nt, uint32_t t0, const int n,
+                       __m256 *acc)
+{
+    const uint8_t *p = x->raised + 4 * t0;
+    __m256 up[4];
+    UNROLL
+    for (int t = 0; t < n; t++) up[t] = _mm256_setzero_ps();
+    for (uint32_t i = 0; i < x->chunks; i++, p += 16 * nt) {
+        UNROLL
+        for (uint32_t t = 0; t < (uint32_t)n; t++) {
+            const uint8_t *v = w + sg_le32(p + 4 * (nt + t)) + 32 * h;
+            __m256i sign = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(const void *)v), _mm256_set1_epi8(-128)),
+                    sum = sum_add(_mm256_setzero_si256(), _mm256_abs_epi8(sign), sign, bytes4(p + 4 * t));
+            up[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), floats8(w + sg_le32(p + 4 * (2 * nt + t)) + 32 * h), up[t]);
+        }
+    }
+    UNROLL
+    for (int t = 0; t < n; t++) acc[t] = _mm256_fmadd_ps(up[t], _mm256_set1_ps(128.0f), acc[t]);
+}
+
+INLINE void raised_half(const uint8_t *w, size_t k, uint32_t h, uint32_t rows, const uint8_t *x, uint32_t nt, uint32_t t0,
+                        const int n, float *out, size_t ldo, const int chunks)
+{
+    __m256 acc[4];
+    UNROLL
+    for (int t = 0; t < n; t++) acc[t] = _mm256_setzero_ps();
+    for (size_t left = k; left;) {
+        const struct sg_span_at a = sg_span_of(x, left, 4 * (unsigned)chunks, nt);
+        __m256 span[4];
+        UNROLL
+        for (int t = 0; t < n; t++) span[t] = _mm256_setzero_ps();
+        span_add(w, h, &a, nt, t0, n, chunks, span);
+        chunks_add(w, h, &a, nt, t0, n, span);
+        UNROLL
+        for (int t = 0; t < n; t++)
+            acc[t] = _mm256_fmadd_ps(span[t], spread_one(a.d + 4 * (t0 + (unsigned)t)), acc[t]);
+        w += a.blocks * (128 + 64 * (size_t)chunks);
+        left -= a.blocks * 4 * (size_t)chunks;
+        x = a.raised + 16 * (size_t)nt * a.chunks;
+    }
+    UNROLL
+    for (int t = 0; t < n; t++) store_rows(out + (size_t)t * ldo, rows, acc[t]);
+}
+
+INLINE void raised_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, uint32_t nt, float *out, size_t ldo,
+                        const int chunks)
+{
+    const size_t group = k / (4 * (unsigned)chunks) * (128 + 64 * (size_t)chunks);
+    for (uint32_t g = 0; g < rows; g += 8) {
+        const uint8_t *wg = w + g / 16 * group;
+        uint32_t h = g / 8 % 2, t = 0;
+        for (; t + 4 <= nt; t += 4) raised_half(wg, k, h, rows - g, x, nt, t, 4, out + t * ldo + g, ldo, chunks);
+        for (; t < nt; t++) raised_half(wg, k, h, rows - g, x, nt, t, 1, out + t * ldo + g, ldo, chunks);
+    }
+}
+
 #define MM(name)                                                                                           \
     static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, \
                      float *out, size_t ldo)
 #define QUANT(name, kind)                                                \
     MM(name)                                                             \
     {                                                                    \
-        if (fine == SG_RAISED) quant_body(w, k, rows, x, nt, SG_RAISED, out, ldo, kind); \
-        else if (fine) quant_body(w, k, rows, x, nt, SG_FINE, out, ldo, kind);      \
-        else quant_body(w, k, rows, x, nt, SG_COARSE, out, ldo, kind);           \
+        if (fine) quant_body(w, k, rows, x, nt, SG_FINE, out, ldo, kind); \
+        else quant_body(w, k, rows, x, nt, SG_COARSE, out, ldo, kind);   \
+    }
+#define TILE(name, few, chunks)                                             \
+    MM(name)                                                                \
+    {                                                                       \
+        if (fine == SG_RAISED) raised_body(w, k, rows, x, nt, out, ldo, chunks); \
+        else few(w, k, rows, x, nt, fine, out, ldo);                        \
     }
 QUANT(few_q4, SG_PACK_Q4)
 QUANT(few_q4m, SG_PACK_Q4M)
 QUANT(few_q8, SG_PACK_Q8)
 QUANT(few_q4f, SG_PACK_Q4F)
-QUANT(tile_32, SG_PACK_Q8F)
-QUANT(tile_16, SG_PACK_Q8H)
+QUANT(few_q8f, SG_PACK_Q8F)
+QUANT(few_q8h, SG_PACK_Q8H)
+TILE(tile_32, few_q8f, 8)
+TILE(tile_16, few_q8h, 4)
 QUANT(few_q4k, SG_PACK_Q4K)
 QUANT(few_q6k, SG_PACK_Q6K)
 
@@ -231,66 +308,6 @@ static void open_q8(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, 
 static void open_q4f(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q4F); }
 static void open_q4k(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q4K); }
 static void open_q6k(const uint8_t *w, size_t k, uint8_t *out) { open_body(w, k, out, SG_PACK_Q6K); }
-
-/* --- quantising --- */
-
-/* 8 numbers of a block -> q and rests at tile and tile + apart, 4 bytes every nt * 4; returns 256 q + rest,
- * or q. */
-INLINE __m256i quant_8(const float *v, float inverse, uint32_t fine, uint8_t *tile, size_t apart, uint32_t nt)
-{
-    __m256 y = _mm256_mul_ps(_mm256_loadu_ps(v), _mm256_set1_ps(inverse));
-    __m256i q = _mm256_cvtps_epi32(y), sum = q;
-    int32_t all[8];
-    _mm256_storeu_si256((__m256i *)(void *)all, q);
-    for (uint32_t i = 0; i < 8; i++) tile[i / 4 * nt * 4 + i % 4] = (uint8_t)all[i];
-    if (fine != SG_FINE) return sum;
-    __m256i r =
-        _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_sub_ps(y, _mm256_cvtepi32_ps(q)), _mm256_set1_ps(256.0f)));
-    r = _mm256_max_epi32(_mm256_min_epi32(r, _mm256_set1_epi32(127)), _mm256_set1_epi32(-127));
-    _mm256_storeu_si256((__m256i *)(void *)all, r);
-    for (uint32_t i = 0; i < 8; i++) tile[apart + i / 4 * nt * 4 + i % 4] = (uint8_t)all[i];
-    return _mm256_add_epi32(_mm256_slli_epi32(q, 8), r);
-}
-
-/* The chunk `at` of row t of a block again, in two bytes. */
-INLINE void chunk_raise(const float *v, float inverse, uint32_t at, uint8_t *tile, size_t bytes, uint32_t t, uint32_t nt)
-{
-    __m128i q = _mm_cvtps_epi32(_mm_mul_ps(_mm_loadu_ps(v + 4 * at), _mm_set1_ps(inverse))),
-            upper = _mm_srai_epi32(_mm_add_epi32(q, _mm_set1_epi32(64)), 7);
-    int32_t low[4], high[4];
-    _mm_storeu_si128((__m128i *)(void *)low, _mm_sub_epi32(q, _mm_slli_epi32(upper, 7)));
-    _mm_storeu_si128((__m128i *)(void *)high, upper);
-    for (uint32_t i = 0; i < 4; i++) {
-        tile[(at * nt + t) * 4 + i] = (uint8_t)low[i];
-        tile[bytes + 4 * t + i] = (uint8_t)high[i];
-    }
-}
-
-static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine,
-                  uint8_t *tile)
-{
-    const size_t bytes = (size_t)nt * block;
-    for (size_t from = 0; from < k; from += block, tile += sg_tile_bytes(block, block, fine, nt)) {
-        float *d = (float *)(void *)(tile + sg_tile_scales(block, fine, nt)), *s = d + nt;
-        for (uint32_t t = 0; t < nt; t++) {
-            const float *v = x + t * ldx + from;
-            uint32_t at = 0, top = fine == SG_RAISED ? plain_others(v, block, &at) : plain_top(v, block);
-            float inverse = plain_inverse(top);
-            __m256i sum = _mm256_setzero_si256();
-            for (uint32_t i = 0; i < block; i += 8)
-                sum = _mm256_add_epi32(sum, quant_8(v + i, inverse, fine, tile + (i / 4 * nt + t) * 4, bytes, nt));
-            int32_t all[8], total = 0;
-            _mm256_storeu_si256((__m256i *)(void *)all, sum);
-            for (int i = 0; i < 8; i++) total += all[i];
-            if (fine == SG_RAISED) {
-                chunk_raise(v, inverse, at, tile, bytes, t, nt);
-                plain_place(tile + bytes + 4 * (size_t)nt, at, total, t, nt);
-            }
-            d[t] = plain_scale(top, fine == SG_FINE);
-            s[t] = d[t] * (float)total;
-        }
-    }
-}
 
 /* --- float weights: 8 rows x n tokens --- */
 
@@ -369,7 +386,7 @@ static void of_f16(const uint16_t *x, size_t n, float *y)
 
 void sg_kernels_avx2(struct sg_kernels *k)
 {
-    sg_mm_fn *const few[SG_PACK_N] = {few_q4,  few_q4m, few_q8,  few_q4f, tile_32, tile_16,
+    sg_mm_fn *const few[SG_PACK_N] = {few_q4,  few_q4m, few_q8,  few_q4f, few_q8f, few_q8h,
                                       few_q4k, few_q6k, few_f32, few_f16, few_bf16};
     plain_rows(k);
     k->isa = "avx2";
@@ -384,7 +401,7 @@ void sg_kernels_avx2(struct sg_kernels *k)
     k->open[SG_PACK_Q6K] = open_q6k;
     k->open[SG_PACK_F16] = open_f16;
     k->open[SG_PACK_BF16] = open_bf16;
-    k->quant = quant;
+    sg_kernels_avx2_quant(k);
     k->to_f16 = to_f16;
     k->of_f16 = of_f16;
 }

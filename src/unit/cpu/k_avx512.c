@@ -10,7 +10,7 @@
 /* --- quantised: tiles --- */
 
 INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, const int nt,
-                       const int fine, float *out, size_t ldo, const enum sg_pack kind, const int even)
+                       const int fine, float *out, size_t ldo, const enum sg_pack kind)
 {
     const uint32_t block = sg_pack_block(kind);
     const size_t step = sg_pack_block_bytes(kind), blocks = k / block,
@@ -24,7 +24,7 @@ INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
             __m512 d, m;
             __m512i v[8];
             block_open(w, 0, kind, &d, &m, v);
-            run_add(v, w + 128, d, m, xb, nt, fine, (int)block / 4, even, acc);
+            run_add(v, d, m, xb, nt, fine, (int)block / 4, acc);
         }
         UNROLL
         for (int t = 0; t < nt; t++) _mm512_mask_storeu_ps(out + (size_t)t * ldo + g, tail(rows - g), acc[t]);
@@ -49,7 +49,7 @@ INLINE void pair_chunks(const uint8_t *w, const uint8_t *w1, const uint8_t *y, c
 /* Two groups x 6 tokens, half h of a tile of 12, open form: a third fewer loads per product than 16 rows x
  * 12, in as many registers. */
 INLINE void pair_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, const int h,
-                      const int fine, float *out, size_t ldo, const enum sg_pack kind, const int even)
+                      const int fine, float *out, size_t ldo, const enum sg_pack kind)
 {
     const int nt = SG_TILE, n = SG_TILE / 2, chunks = kind == SG_PACK_Q8H ? 4 : 8;
     const size_t step = sg_pack_block_bytes(kind), blocks = k / (size_t)(4 * chunks),
@@ -63,16 +63,9 @@ INLINE void pair_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *
         __m512i sum[2][6];
         const uint8_t *more = x + 4 * chunks * nt, *scales = x + to_scales;
         UNROLL
-        for (int t = 0; t < n; t++) {
-            sum[0][t] = sum[1][t] = even && fine == SG_RAISED ? bytes4(more + 4 * (2 * nt + t)) : _mm512_setzero_si512();
-            if (fine != SG_RAISED) continue;
-            const uint32_t at = 128 + place(more + 4 * (nt + t));
-            const __m512i z = bytes4(more + 4 * t);
-            sum[0][t] = _mm512_slli_epi32(_mm512_dpbusd_epi32(sum[0][t], _mm512_loadu_si512(w + at), z), 7);
-            sum[1][t] = _mm512_slli_epi32(_mm512_dpbusd_epi32(sum[1][t], _mm512_loadu_si512(w1 + at), z), 7);
-        }
+        for (int t = 0; t < n; t++) sum[0][t] = sum[1][t] = _mm512_setzero_si512();
         pair_chunks(w + 128, w1 + 128, x, chunks, sum);
-        if (fine == SG_FINE) {
+        if (fine) {
             UNROLL
             for (int t = 0; t < n; t++) {
                 sum[0][t] = _mm512_slli_epi32(sum[0][t], 8);
@@ -87,7 +80,6 @@ INLINE void pair_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *
             __m512 d = _mm512_set1_ps(one(scales + 4 * t)), s = _mm512_set1_ps(one(scales + 4 * (nt + t)));
             acc[0][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[0][t]), _mm512_mul_ps(d0, d), acc[0][t]);
             acc[1][t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[1][t]), _mm512_mul_ps(d1, d), acc[1][t]);
-            if (even && fine == SG_RAISED) continue;
             acc[0][t] = _mm512_fmadd_ps(m0, s, acc[0][t]);
             acc[1][t] = _mm512_fmadd_ps(m1, s, acc[1][t]);
         }
@@ -101,19 +93,19 @@ INLINE void pair_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *
 
 /* Groups in pairs, the tile in halves. */
 INLINE void pairs_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, const int fine,
-                       float *out, size_t ldo, const enum sg_pack kind, const int even)
+                       float *out, size_t ldo, const enum sg_pack kind)
 {
     const size_t group = k / sg_pack_block(kind) * sg_pack_block_bytes(kind);
     uint32_t g = 0;
     for (; rows - g > 16; g += rows - g < 32 ? rows - g : 32, w += 2 * group)
         for (int h = 0; h < 2; h++)
-            pair_body(w, k, rows - g, x, h, fine, out + (size_t)(6 * h) * ldo + g, ldo, kind, even);
-    if (g < rows) quant_body(w, k, rows - g, x, SG_TILE, fine, out + g, ldo, kind, even);
+            pair_body(w, k, rows - g, x, h, fine, out + (size_t)(6 * h) * ldo + g, ldo, kind);
+    if (g < rows) quant_body(w, k, rows - g, x, SG_TILE, fine, out + g, ldo, kind);
 }
 
-#define BODY(n) quant_body(w, k, rows, x, n, fine, out, ldo, kind, even)
+#define BODY(n) quant_body(w, k, rows, x, n, fine, out, ldo, kind)
 INLINE void tile_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, uint32_t nt, const int fine,
-                      float *out, size_t ldo, const enum sg_pack kind, const int even)
+                      float *out, size_t ldo, const enum sg_pack kind)
 {
     switch (nt) {
         CASE(1);
@@ -127,21 +119,21 @@ INLINE void tile_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *
         CASE(9);
         CASE(10);
         CASE(11);
-    default: pairs_body(w, k, rows, x, fine, out, ldo, kind, even);
+    default: pairs_body(w, k, rows, x, fine, out, ldo, kind);
     }
 }
 #undef BODY
 
-#define TILE(name, kind, even)                                                                             \
-    MM(name)                                                                                               \
-    {                                                                                                      \
-        if (fine == SG_RAISED) tile_body(w, k, rows, x, nt, SG_RAISED, out, ldo, kind, even);              \
-        else if (fine) tile_body(w, k, rows, x, nt, SG_FINE, out, ldo, kind, even);                        \
-        else tile_body(w, k, rows, x, nt, SG_COARSE, out, ldo, kind, even);                                \
+#define TILE(name, kind, raised)                                            \
+    MM(name)                                                                \
+    {                                                                       \
+        if (fine == SG_RAISED) raised(w, k, rows, x, nt, out, ldo);         \
+        else if (fine) tile_body(w, k, rows, x, nt, SG_FINE, out, ldo, kind); \
+        else tile_body(w, k, rows, x, nt, SG_COARSE, out, ldo, kind);       \
     }
-TILE(tile_32, SG_PACK_Q8F, 0)
-TILE(tile_32_even, SG_PACK_Q8F, 1)
-TILE(tile_16, SG_PACK_Q8H, 0)
+TILE(tile_32, SG_PACK_Q8F, sg_raised_avx512_32)
+TILE(tile_32_even, SG_PACK_Q8F, sg_raised_avx512_32_even)
+TILE(tile_16, SG_PACK_Q8H, sg_raised_avx512_16)
 
 INLINE void open_body(const uint8_t *w, size_t k, uint8_t *out, const enum sg_pack kind)
 {
@@ -248,30 +240,6 @@ static void delta(float *s, const struct sg_delta_rows *r)
     for (; c < r->dv; c += 16) delta_columns((struct delta_part){s + c, r->dv, tail(r->dv - c)}, r, c, 1);
 }
 
-INLINE __m512 sigmoid16(__m512 x)
-{
-    const __m512 one = _mm512_set1_ps(1.0f);
-    __m512 e = exp16(_mm512_or_ps(x, _mm512_set1_ps(-0.0f))), y = _mm512_add_ps(one, e), z = _mm512_rcp14_ps(y);
-    z = _mm512_mul_ps(z, _mm512_fnmadd_ps(y, z, _mm512_set1_ps(2.0f)));
-    return _mm512_mask_mul_ps(z, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ), z, e);
-}
-
-static void conv(const float *const *x, uint32_t taps, const float *w, size_t ldw, const float *bias,
-                 enum sg_act act, size_t n, float *y)
-{
-    if (act != SG_ACT_SILU && act != SG_ACT_NONE) {
-        plain_conv(x, taps, w, ldw, bias, act, n, y);
-        return;
-    }
-    for (size_t c = 0; c < n; c += 16) {
-        const __mmask16 m = tail((uint32_t)(n - c < 16 ? n - c : 16));
-        __m512 a = bias ? _mm512_maskz_loadu_ps(m, bias + c) : _mm512_setzero_ps();
-        for (uint32_t j = 0; j < taps; j++)
-            a = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(m, w + j * ldw + c), _mm512_maskz_loadu_ps(m, x[j] + c), a);
-        _mm512_mask_storeu_ps(y + c, m, act == SG_ACT_SILU ? _mm512_mul_ps(a, sigmoid16(a)) : a);
-    }
-}
-
 void sg_kernels_avx512(struct sg_kernels *k)
 {
     plain_rows(k);
@@ -279,6 +247,7 @@ void sg_kernels_avx512(struct sg_kernels *k)
     sg_kernels_avx512_few(k);
     sg_kernels_avx512_quant(k);
     sg_kernels_avx512_attend(k);
+    sg_kernels_avx512_rows(k);
     k->tile[SG_OPEN_32] = tile_32;
     k->tile[SG_OPEN_16] = tile_16;
     k->tile[SG_OPEN_32_EVEN] = tile_32_even;
@@ -289,6 +258,5 @@ void sg_kernels_avx512(struct sg_kernels *k)
     k->open[SG_PACK_Q4K] = open_q4k;
     k->open[SG_PACK_Q6K] = open_q6k;
     k->delta = delta;
-    k->conv = conv;
 }
 #endif

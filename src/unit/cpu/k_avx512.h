@@ -135,29 +135,22 @@ INLINE void block_open(const uint8_t *w, uint32_t part, const enum sg_pack kind,
     }
 }
 
-/* One run of columns of one group: integers of nt rows, with what stands behind them, scaled into acc. memory: where the
- * vectors v lie, for raised activations; even: m is -128 d, so that the integers take it, 7 bits further down. */
-INLINE void run_add(const __m512i *v, const uint8_t *memory, __m512 d, __m512 m, const uint8_t *x, const int nt,
-                    const int fine, const int chunks, const int even, __m512 *acc)
+/* One run of columns of one group: integers of nt rows, with what stands behind them, scaled into acc. */
+INLINE void run_add(const __m512i *v, __m512 d, __m512 m, const uint8_t *x, const int nt, const int fine, const int chunks,
+                    __m512 *acc)
 {
     const uint8_t *more = x + 4 * chunks * nt,
                   *scales = x + sg_tile_scales(4 * (uint32_t)chunks, (uint32_t)fine, (size_t)nt);
     __m512i sum[SG_TILE];
     UNROLL
-    for (int t = 0; t < nt; t++) {
-        sum[t] = even && fine == SG_RAISED ? bytes4(more + 4 * (2 * nt + t)) : _mm512_setzero_si512();
-        if (fine == SG_RAISED)
-            sum[t] = _mm512_slli_epi32(
-                _mm512_dpbusd_epi32(sum[t], _mm512_loadu_si512(memory + place(more + 4 * (nt + t))), bytes4(more + 4 * t)),
-                7);
-    }
+    for (int t = 0; t < nt; t++) sum[t] = _mm512_setzero_si512();
     UNROLL
     for (int c = 0; c < chunks; c++) {
         UNROLL
         for (int t = 0; t < nt; t++)
             sum[t] = _mm512_dpbusd_epi32(sum[t], v[c], bytes4(x + 4 * (c * nt + t)));
     }
-    if (fine == SG_FINE) {           /* a byte below */
+    if (fine) {                      /* a byte below */
         UNROLL
         for (int t = 0; t < nt; t++) sum[t] = _mm512_slli_epi32(sum[t], 8);
         UNROLL
@@ -171,15 +164,19 @@ INLINE void run_add(const __m512i *v, const uint8_t *memory, __m512 d, __m512 m,
     for (int t = 0; t < nt; t++) {
         __m512 each = _mm512_mul_ps(d, _mm512_set1_ps(one(scales + 4 * t)));
         acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[t]), each, acc[t]);
-        if (!even || fine != SG_RAISED)
-            acc[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(one(scales + 4 * (nt + t))), acc[t]);
+        acc[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(one(scales + 4 * (nt + t))), acc[t]);
     }
 }
+
+/* Open weights (blocks of 32; of 32 with m = -128 d; of 16) times a raised tile. */
+typedef void sg_raised_fn(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, uint32_t nt, float *out, size_t ldo);
+sg_raised_fn sg_raised_avx512_32, sg_raised_avx512_32_even, sg_raised_avx512_16;
 
 /* The kernels of k_avx512_few.c, k_avx512_quant.c and k_avx512_attend.c into a table. */
 void sg_kernels_avx512_few(struct sg_kernels *k);
 void sg_kernels_avx512_quant(struct sg_kernels *k);
 void sg_kernels_avx512_attend(struct sg_kernels *k);
+void sg_kernels_avx512_rows(struct sg_kernels *k);
 
 #define MM(name)                                                                                           \
     static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, \

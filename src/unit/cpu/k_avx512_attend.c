@@ -156,29 +156,46 @@ INLINE __m512 cap16(__m512 x, float cap)
     return _mm512_mul_ps(t, _mm512_set1_ps(cap));
 }
 
-/* 16 scores from key `at` on, scaled; outside of [lo, hi) the least there is. */
-INLINE __m512 scaled16(const float *s, uint32_t at, uint32_t lo, uint32_t hi, float scale, float softcap)
+/* 2^x, for x <= 0, within 2e-7 of it: 1 for 0, 0 where it is too small and for minus infinity. */
+INLINE __m512 exp2_16(__m512 x)
 {
-    __m512 y = _mm512_mul_ps(_mm512_loadu_ps(s + at), _mm512_set1_ps(scale));
-    if (softcap > 0.0f) y = cap16(y, softcap);
+    const __m512 r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); /* from 0 to 1: scalef takes floor(x) */
+    __m512 p = _mm512_set1_ps(1.867130050e-03f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.017030708e-03f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.579991266e-02f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.401644439e-01f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.931512952e-01f));
+    return _mm512_scalef_ps(_mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f)), x);
+}
+
+/* 16 scores from key `at` on; outside of [lo, hi) the least there is. */
+INLINE __m512 inside16(__m512 y, uint32_t at, uint32_t lo, uint32_t hi)
+{
     if (lo <= at && at + 16 <= hi) return y;
     const __mmask16 below = lo <= at ? 0 : tail(lo - at), in = hi <= at ? 0 : tail(hi - at);
     return _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), (__mmask16)(in & ~below), y);
 }
 
+/* Scores are scaled as the power is taken, unless they are capped first. */
 static void soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap, float *max,
                    float *sum)
 {
     __m512 x[SG_CHUNK / 16], top = _mm512_set1_ps(-INFINITY), all = _mm512_setzero_ps();
+    const int late = !(softcap > 0.0f) && scale > 0.0f;
     uint32_t n = (keys + 15) / 16;
     for (uint32_t i = 0; i < n; i++) {
-        x[i] = scaled16(s, 16 * i, lo, hi, scale, softcap);
+        x[i] = _mm512_loadu_ps(s + 16 * i);
+        if (!late) x[i] = _mm512_mul_ps(x[i], _mm512_set1_ps(scale));
+        if (softcap > 0.0f) x[i] = cap16(x[i], softcap);
+        x[i] = inside16(x[i], 16 * i, lo, hi);
         top = _mm512_max_ps(x[i], top); /* this order keeps NaN out of the maximum, as the generic one does */
     }
-    *max = _mm512_reduce_max_ps(top);
-    __m512 base = _mm512_set1_ps(*max == -INFINITY ? 0.0f : *max);
+    const float most = _mm512_reduce_max_ps(top);
+    *max = late ? most * scale : most;
+    const __m512 base = _mm512_set1_ps(most == -INFINITY ? 0.0f : most),
+                 unit = _mm512_set1_ps((late ? scale : 1.0f) * 1.44269504088896341f);
     for (uint32_t i = 0; i < n; i++) {
-        __m512 e = exp16(_mm512_sub_ps(x[i], base));
+        __m512 e = exp2_16(_mm512_mul_ps(_mm512_sub_ps(x[i], base), unit));
         _mm512_storeu_ps(s + 16 * i, e);
         all = _mm512_add_ps(all, e);
     }

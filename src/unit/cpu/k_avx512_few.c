@@ -35,19 +35,13 @@ INLINE void few_groups(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
             for (int g = 0; g < groups; g++) {
                 __m512 d[2], m[2];
                 __m512i v[8];
-                _Alignas(64) uint8_t memory[8 * 64];
                 UNROLL
                 for (size_t l = 0; l < step / parts; l += 64)
                     _mm_prefetch((const char *)next + (size_t)g * group + l, _MM_HINT_T0);
                 block_open(w + (size_t)g * group, part, kind, d, m, v);
-                if (fine == SG_RAISED) {
-                    UNROLL
-                    for (uint32_t c = 0; c < run / 4 * runs; c++) _mm512_store_si512(memory + 64 * c, v[c]);
-                }
                 UNROLL
                 for (uint32_t h = 0; h < runs; h++)
-                    run_add(v + run / 4 * h, memory + 16 * run * h, d[h], m[h], x + h * xstep, nt, fine,
-                            (int)run / 4, kind == SG_PACK_Q8, acc[g]);
+                    run_add(v + run / 4 * h, d[h], m[h], x + h * xstep, nt, fine, (int)run / 4, acc[g]);
             }
         }
     }
@@ -72,10 +66,9 @@ INLINE void few_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x
         few_groups(w + g / 16 * group, k, rows - g, x, nt, fine, out + g, ldo, kind, 1);
 }
 
-#define BODY(n)                                                                \
-    (fine == SG_RAISED ? few_body(w, k, rows, x, n, SG_RAISED, out, ldo, KIND) \
-     : fine            ? few_body(w, k, rows, x, n, SG_FINE, out, ldo, KIND)   \
-                       : few_body(w, k, rows, x, n, SG_COARSE, out, ldo, KIND))
+#define BODY(n)                                                      \
+    (fine ? few_body(w, k, rows, x, n, SG_FINE, out, ldo, KIND)      \
+          : few_body(w, k, rows, x, n, SG_COARSE, out, ldo, KIND))
 #define KIND SG_PACK_Q4
 MM(few_q4) { switch (nt) { FOUR; } }
 #undef KIND

@@ -71,8 +71,6 @@ static void mm_quant(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t row
                         if (fine == SG_FINE) rests += (int32_t)q[r][c] * (int8_t)more[at];
                     }
                     if (fine == SG_FINE) sum = sum * 256 + rests;
-                    for (uint32_t c = 0; fine == SG_RAISED && c < 4; c++)
-                        sum += 128 * (int32_t)q[r][sg_le32(more + 4 * (nt + t)) / 16 + c] * (int8_t)more[4 * t + c];
                     acc[t][r] = (float)sum * (d[r] * xd[t]) + acc[t][r];
                     acc[t][r] = m[r] * xs[t] + acc[t][r];
                 }
@@ -80,6 +78,55 @@ static void mm_quant(enum sg_pack kind, const uint8_t *w, size_t k, uint32_t row
         for (uint32_t t = 0; t < nt; t++)
             memcpy(out + t * ldo + g, acc[t], sizeof(float) * (rows - g < 16 ? rows - g : 16));
     }
+}
+
+static int32_t four_products(const uint8_t *w, const uint8_t *x)
+{
+    int32_t sum = 0;
+    for (int c = 0; c < 4; c++) sum += (int32_t)w[c] * (int8_t)x[c];
+    return sum;
+}
+
+/* Row r of an opened group times row t of one span. */
+static float span_sum(const uint8_t *w, uint32_t block, const struct sg_span_at *a, uint32_t r, uint32_t t, uint32_t nt)
+{
+    const float *s = (const float *)(const void *)a->s;
+    float d, m, sum = 0.0f, raised = 0.0f;
+    for (uint32_t b = 0; b < a->blocks; b++) {
+        const uint8_t *wb = w + b * sg_open_bytes(block == 16 ? SG_PACK_Q8H : SG_PACK_Q8F, block);
+        int32_t n = 0;
+        for (uint32_t c = 0; c < block / 4; c++)
+            n += four_products(wb + 128 + 64 * c + 4 * r, a->q + ((b * block / 4 + c) * nt + t) * 4);
+        memcpy(&d, wb + 4 * r, 4);
+        memcpy(&m, wb + 64 + 4 * r, 4);
+        sum = (float)(b % 2 ? -n : n) * d + sum;
+        sum = m * s[b * nt + t] + sum;
+    }
+    for (uint32_t i = 0; i < a->chunks; i++) {
+        const uint8_t *one = a->raised + 16 * (size_t)nt * i;
+        memcpy(&d, w + sg_le32(one + 4 * (2 * nt + t)) + 4 * r, 4);
+        raised = (float)four_products(w + sg_le32(one + 4 * (nt + t)) + 4 * r, one + 4 * t) * d + raised;
+    }
+    return 128.0f * raised + sum;
+}
+
+static void mm_raised(uint32_t block, const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, uint32_t nt,
+                      float *out, size_t ldo)
+{
+    const enum sg_pack kind = block == 16 ? SG_PACK_Q8H : SG_PACK_Q8F;
+    const size_t group = sg_open_bytes(kind, k), span = sg_open_bytes(kind, SG_SPAN);
+    for (uint32_t t = 0; t < nt; t++)
+        for (uint32_t r = 0; r < rows; r++) {
+            const uint8_t *wr = w + r / 16 * group, *xs = x;
+            float acc = 0.0f, d;
+            for (size_t from = 0; from < k; from += SG_SPAN, wr += span) {
+                const struct sg_span_at a = sg_span_of(xs, k - from, block, nt);
+                memcpy(&d, a.d + 4 * t, 4);
+                acc = d * span_sum(wr, block, &a, r % 16, t, nt) + acc;
+                xs = a.raised + 16 * (size_t)nt * a.chunks;
+            }
+            out[t * ldo + r] = acc;
+        }
 }
 
 static float float_at(enum sg_pack kind, const uint8_t *p)
@@ -194,6 +241,13 @@ static void wide_mm(const struct sg_wide *m, const uint16_t *w, const uint16_t *
     {                                                                                                      \
         mm_quant(kind, w, k, rows, x, nt, fine, out, ldo);                                                 \
     }
+#define TILE(name, kind)                                                                                   \
+    static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, \
+                     float *out, size_t ldo)                                                               \
+    {                                                                                                      \
+        if (fine == SG_RAISED) mm_raised(sg_pack_run(kind), w, k, rows, x, nt, out, ldo);                  \
+        else mm_quant(kind, w, k, rows, x, nt, fine, out, ldo);                                            \
+    }
 #define FLOAT(name, kind)                                                                                  \
     static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, \
                      float *out, size_t ldo)                                                               \
@@ -216,6 +270,8 @@ QUANT(mm_q8f, SG_PACK_Q8F)
 QUANT(mm_q8h, SG_PACK_Q8H)
 QUANT(mm_q4k, SG_PACK_Q4K)
 QUANT(mm_q6k, SG_PACK_Q6K)
+TILE(tile_32, SG_PACK_Q8F)
+TILE(tile_16, SG_PACK_Q8H)
 FLOAT(mm_f32, SG_PACK_F32)
 FLOAT(mm_f16, SG_PACK_F16)
 FLOAT(mm_bf16, SG_PACK_BF16)
@@ -249,8 +305,8 @@ void sg_kernels_generic(struct sg_kernels *k)
     memset(k, 0, sizeof *k);
     k->isa = "generic";
     memcpy(k->few, few, sizeof few);
-    k->tile[SG_OPEN_32] = k->tile[SG_OPEN_32_EVEN] = mm_q8f;
-    k->tile[SG_OPEN_16] = mm_q8h;
+    k->tile[SG_OPEN_32] = k->tile[SG_OPEN_32_EVEN] = tile_32;
+    k->tile[SG_OPEN_16] = tile_16;
     k->open[SG_PACK_Q4] = open_q4;
     k->open[SG_PACK_Q4M] = open_q4m;
     k->open[SG_PACK_Q8] = open_q8;

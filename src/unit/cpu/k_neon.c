@@ -92,15 +92,9 @@ INLINE void run_add(const uint8_t *v, float32x4_t d, float32x4_t m, const int c0
                     const enum sg_pack kind, float32x4_t *acc)
 {
     const size_t bytes = (size_t)nt * 4 * (size_t)chunks;
-    const uint8_t *more = x + bytes + 4 * (size_t)t0,
-                  *scales = x + sg_tile_scales(4 * (uint32_t)chunks, (uint32_t)fine, nt) + 4 * (size_t)t0;
+    const uint8_t *scales = x + sg_tile_scales(4 * (uint32_t)chunks, (uint32_t)fine, nt) + 4 * (size_t)t0;
     int32x4_t sum[4];
-    for (int t = 0; t < n; t++) {
-        sum[t] = vdupq_n_s32(0);
-        if (fine != SG_RAISED) continue;
-        int c = c0 + (int)(sg_le32(more + 4 * ((size_t)nt + (unsigned)t)) / 64);
-        sum[t] = vshlq_n_s32(vdotq_s32(sum[t], weights_at(v, kind, c, h), bytes4(more + 4 * t)), 7);
-    }
+    for (int t = 0; t < n; t++) sum[t] = vdupq_n_s32(0);
     for (int pass = 0; pass < (fine == SG_FINE ? 2 : 1); pass++) {
         for (int c = 0; c < chunks; c++) {
             int8x16_t q = weights_at(v, kind, c0 + c, h);
@@ -151,22 +145,99 @@ INLINE void quant_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t 
     }
 }
 
+/* --- raised: open weights; 128 off each again, m of all of x --- */
+
+/* The blocks of a span, each added or subtracted. */
+INLINE void span_add(const uint8_t *w, uint32_t h, const struct sg_span_at *x, uint32_t nt, uint32_t t0, const int n,
+                     const int chunks, float32x4_t *acc)
+{
+    const uint8_t *q = x->q + 4 * t0, *s = x->s + 4 * t0;
+    for (uint32_t b = 0; b < x->blocks; b++, w += 128 + 64 * chunks, s += 4 * nt) {
+        float32x4_t d = floats4(w + 16 * h), m = vfmaq_n_f32(floats4(w + 64 + 16 * h), d, 128.0f);
+        int32x4_t sum[4];
+        for (int t = 0; t < n; t++) sum[t] = vdupq_n_s32(0);
+        for (int c = 0; c < chunks; c++, q += 4 * nt) {
+            int8x16_t v = weights_at(w + 128, SG_PACK_Q8F, c, h);
+            for (int t = 0; t < n; t++) sum[t] = vdotq_s32(sum[t], v, bytes4(q + 4 * t));
+        }
+        if (b % 2) d = vnegq_f32(d);
+        for (int t = 0; t < n; t++) {
+            acc[t] = vfmaq_f32(acc[t], vcvtq_f32_s32(sum[t]), d);
+            acc[t] = vfmaq_n_f32(acc[t], m, one(s + 4 * t));
+        }
+    }
+}
+
+/* Its raised chunks. */
+INLINE void chunks_add(const uint8_t *w, uint32_t h, const struct sg_span_at *x, uint32_t nt, uint32_t t0, const int n,
+                       float32x4_t *acc)
+{
+    const uint8_t *p = x->raised + 4 * t0;
+    float32x4_t up[4];
+    for (int t = 0; t < n; t++) up[t] = vdupq_n_f32(0.0f);
+    for (uint32_t i = 0; i < x->chunks; i++, p += 16 * nt)
+        for (uint32_t t = 0; t < (uint32_t)n; t++) {
+            const uint8_t *v = w + sg_le32(p + 4 * (nt + t)) + 16 * h, *d = w + sg_le32(p + 4 * (2 * nt + t)) + 16 * h;
+            int8x16_t q = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(v), vdupq_n_u8(0x80)));
+            up[t] = vfmaq_f32(up[t], vcvtq_f32_s32(vdotq_s32(vdupq_n_s32(0), q, bytes4(p + 4 * t))), floats4(d));
+        }
+    for (int t = 0; t < n; t++) acc[t] = vfmaq_n_f32(acc[t], up[t], 128.0f);
+}
+
+INLINE void raised_quarter(const uint8_t *w, size_t k, uint32_t h, uint32_t rows, const uint8_t *x, uint32_t nt,
+                           uint32_t t0, const int n, float *out, size_t ldo, const int chunks)
+{
+    float32x4_t acc[4];
+    for (int t = 0; t < n; t++) acc[t] = vdupq_n_f32(0.0f);
+    for (size_t left = k; left;) {
+        const struct sg_span_at a = sg_span_of(x, left, 4 * (unsigned)chunks, nt);
+        float32x4_t span[4];
+        for (int t = 0; t < n; t++) span[t] = vdupq_n_f32(0.0f);
+        span_add(w, h, &a, nt, t0, n, chunks, span);
+        chunks_add(w, h, &a, nt, t0, n, span);
+        for (int t = 0; t < n; t++) acc[t] = vfmaq_n_f32(acc[t], span[t], one(a.d + 4 * (t0 + (unsigned)t)));
+        w += a.blocks * (128 + 64 * (size_t)chunks);
+        left -= a.blocks * 4 * (size_t)chunks;
+        x = a.raised + 16 * (size_t)nt * a.chunks;
+    }
+    for (int t = 0; t < n; t++) store_rows(out + (size_t)t * ldo, rows, acc[t]);
+}
+
+INLINE void raised_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_t *x, uint32_t nt, float *out, size_t ldo,
+                        const int chunks)
+{
+    const size_t group = k / (4 * (unsigned)chunks) * (128 + 64 * (size_t)chunks);
+    for (uint32_t g = 0; g < rows; g += 4) {
+        const uint8_t *wg = w + g / 16 * group;
+        uint32_t h = g / 4 % 4, t = 0;
+        for (; t + 4 <= nt; t += 4) raised_quarter(wg, k, h, rows - g, x, nt, t, 4, out + t * ldo + g, ldo, chunks);
+        for (; t < nt; t++) raised_quarter(wg, k, h, rows - g, x, nt, t, 1, out + t * ldo + g, ldo, chunks);
+    }
+}
+
 #define MM(name)                                                                                           \
     static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, \
                      float *out, size_t ldo)
 #define QUANT(name, kind)                                                \
     MM(name)                                                             \
     {                                                                    \
-        if (fine == SG_RAISED) quant_body(w, k, rows, x, nt, SG_RAISED, out, ldo, kind); \
-        else if (fine) quant_body(w, k, rows, x, nt, SG_FINE, out, ldo, kind);      \
-        else quant_body(w, k, rows, x, nt, SG_COARSE, out, ldo, kind);           \
+        if (fine) quant_body(w, k, rows, x, nt, SG_FINE, out, ldo, kind); \
+        else quant_body(w, k, rows, x, nt, SG_COARSE, out, ldo, kind);   \
+    }
+#define TILE(name, few, chunks)                                             \
+    MM(name)                                                                \
+    {                                                                       \
+        if (fine == SG_RAISED) raised_body(w, k, rows, x, nt, out, ldo, chunks); \
+        else few(w, k, rows, x, nt, fine, out, ldo);                        \
     }
 QUANT(few_q4, SG_PACK_Q4)
 QUANT(few_q4m, SG_PACK_Q4M)
 QUANT(few_q8, SG_PACK_Q8)
 QUANT(few_q4f, SG_PACK_Q4F)
-QUANT(tile_32, SG_PACK_Q8F)
-QUANT(tile_16, SG_PACK_Q8H)
+QUANT(few_q8f, SG_PACK_Q8F)
+QUANT(few_q8h, SG_PACK_Q8H)
+TILE(tile_32, few_q8f, 8)
+TILE(tile_16, few_q8h, 4)
 QUANT(few_q4k, SG_PACK_Q4K)
 QUANT(few_q6k, SG_PACK_Q6K)
 
@@ -218,7 +289,7 @@ static void open_bf16(const uint8_t *w, size_t k, uint8_t *out) { float_open(w, 
 
 void sg_kernels_neon(struct sg_kernels *k)
 {
-    sg_mm_fn *const few[SG_PACK_N] = {few_q4,  few_q4m, few_q8,  few_q4f, tile_32, tile_16,
+    sg_mm_fn *const few[SG_PACK_N] = {few_q4,  few_q4m, few_q8,  few_q4f, few_q8f, few_q8h,
                                       few_q4k, few_q6k, few_f32, few_f16, few_bf16};
     plain_rows(k);
     k->isa = "neon";

@@ -369,29 +369,6 @@ static inline uint32_t plain_top(const float *v, uint32_t n)
     return top;
 }
 
-/* Largest |v| of a block, as bits, less the chunk of 4 that holds the largest number of all, but at least 1/128 of that
- * one: 7 bits are what an upper byte adds. at: the first such chunk. */
-static inline uint32_t plain_others(const float *v, uint32_t block, uint32_t *at)
-{
-    uint32_t top = 0, other = 0, bits;
-    *at = 0;
-    for (uint32_t c = 0; c < block; c += 4) {
-        uint32_t most = 0;
-        for (uint32_t i = 0; i < 4; i++) {
-            bits = sg_bits_of_f32(v[c + i]) & 0x7fffffffu;
-            most = bits > most ? bits : most;
-        }
-        if (most > top) {
-            other = top;
-            top = most;
-            *at = c / 4;
-        } else if (most > other) {
-            other = most;
-        }
-    }
-    bits = sg_bits_of_f32(sg_f32_of_bits(top) * (1.0f / 128.0f));
-    return other > bits ? other : bits;
-}
 static inline float plain_inverse(uint32_t top)
 {
     float f = sg_f32_of_bits(top);
@@ -404,41 +381,139 @@ static inline float plain_scale(uint32_t top, uint32_t fine)
     return fine ? d * (1.0f / 256.0f) : d;
 }
 
-/* Place and sum of a raised block. */
-static inline void plain_place(uint8_t *to, uint32_t at, int32_t sum, uint32_t t, uint32_t nt)
+/* The last bits of a key, which say how far from place 63 its chunk is. */
+enum { KEY_PLACE = SG_SPAN / 4 - 1 };
+
+/* What is at most the largest number of the chunk of a key, as bits. */
+static inline uint32_t plain_key_top(uint32_t key) { return key > KEY_PLACE ? key | KEY_PLACE : 0; }
+
+/* The chunks to raise, and what the scale of the span is made of: not finite when a number is not. Keys: the largest |v|
+ * of a chunk as bits, the last of them replaced, so that no two are equal. */
+static inline uint32_t plain_choose(const float *v, uint32_t columns, uint32_t *at)
 {
-    at *= 64;
-    sum = -sum;
-    memcpy(to + 4 * t, &at, 4);
-    memcpy(to + 4 * (nt + t), &sum, 4);
+    const uint32_t raised = sg_raised_chunks(columns);
+    uint32_t best[SG_RAISED_MOST + 1] = {0};
+    for (uint32_t c = 0; c < columns / 4; c++) {
+        uint32_t key = 0;
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t bits = sg_bits_of_f32(v[4 * c + i]) & (0x7fffffffu - KEY_PLACE);
+            key = bits > key ? bits : key;
+        }
+        key |= KEY_PLACE - c;
+        for (uint32_t i = 0; i <= SG_RAISED_MOST; i++) {
+            const uint32_t less = key < best[i] ? key : best[i];
+            best[i] = key > best[i] ? key : best[i];
+            key = less;
+        }
+    }
+    for (uint32_t i = 0; i < raised; i++) at[i] = KEY_PLACE - (best[i] & KEY_PLACE);
+    const uint32_t top = plain_key_top(best[raised]),
+                   least = sg_bits_of_f32(sg_f32_of_bits(plain_key_top(best[0])) * (1.0f / 128.0f));
+    return top > least ? top : least;
+}
+
+/* Four rows of a span from row t of a tile of nt on; of fewer than four the last is there again, and not stored. */
+struct plain_four {
+    const float *v[4];
+    uint32_t t, nt, rows, columns;
+};
+
+static inline struct plain_four plain_four_at(const float *x, size_t ldx, uint32_t t, uint32_t nt, uint32_t columns)
+{
+    struct plain_four f = {.t = t, .nt = nt, .rows = nt - t < 4 ? nt - t : 4, .columns = columns};
+    for (uint32_t r = 0; r < 4; r++) f.v[r] = x + (t + (r < f.rows ? r : f.rows - 1)) * ldx;
+    return f;
+}
+
+/* Bytes from the beginning of a span of opened weights: the vector of a chunk, or the scales of its block. */
+static inline uint32_t plain_from(uint32_t chunk, uint32_t block) { return chunk * 4 / block * (128 + block * 16); }
+static inline uint32_t plain_at_byte(uint32_t chunk, uint32_t block)
+{
+    return plain_from(chunk, block) + 128 + chunk % (block / 4) * 64;
+}
+
+static inline void plain_store(uint8_t *to, uint32_t bits) { memcpy(to, &bits, 4); }
+
+/* Raised chunk i of row t: what quant has left to it; s: the sum of its block. */
+static inline void plain_raise(const float *v, float inverse, uint32_t chunk, uint32_t block, uint32_t t, uint32_t nt,
+                               uint8_t *q, uint8_t *raised, float *s)
+{
+    int32_t sum = 0;
+    for (uint32_t i = 0; i < 4; i++) {
+        volatile float y = inverse != 0.0f ? v[4 * chunk + i] * inverse : 0.0f;
+        int32_t n = plain_round(y), upper = (n + 32832) / 128 - 256, low = n - 128 * upper;
+        raised[4 * t + i] = (uint8_t)upper;
+        q[(chunk * nt + t) * 4 + i] = (uint8_t)(chunk * 4 / block % 2 ? -low : low);
+        sum += upper;
+    }
+    plain_store(raised + 4 * (nt + t), plain_at_byte(chunk, block));
+    plain_store(raised + 4 * (2 * nt + t), plain_from(chunk, block));
+    plain_store(raised + 4 * (3 * nt + t), (uint32_t)(-128 * sum));
+    s[chunk * 4 / block * nt + t] += 128.0f * (float)sum;
+}
+
+/* Sums of the blocks of row t as they stand in q. */
+static inline void plain_sums(const uint8_t *q, uint32_t blocks, uint32_t block, uint32_t t, uint32_t nt, uint8_t *n,
+                              float *s)
+{
+    for (uint32_t b = 0; b < blocks; b++) {
+        int32_t sum = 0;
+        for (uint32_t c = b * block; c < (b + 1) * block; c++) sum += (int8_t)q[(c / 4 * nt + t) * 4 + c % 4];
+        plain_store(n + 4 * (b * nt + t), (uint32_t)SG_BIAS - 128u * (uint32_t)sum);
+        s[b * nt + t] += (float)(b % 2 ? -sum : sum);
+    }
+}
+
+static void plain_quant_raised(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint8_t *tile)
+{
+    for (size_t from = 0; from < k; from += SG_SPAN) {
+        const struct sg_span_at a = sg_span_of(tile, k - from, block, nt);
+        uint8_t *n = tile + (a.n - tile), *raised = tile + (a.raised - tile);
+        float *s = (float *)(void *)(tile + (a.s - tile)), *d = (float *)(void *)(tile + (a.d - tile));
+        for (uint32_t t = 0; t < nt; t++) {
+            const float *v = x + t * ldx + from;
+            uint32_t at[SG_RAISED_MOST], top = plain_choose(v, a.blocks * block, at);
+            float inverse = plain_inverse(top);
+            for (uint32_t c = 0; c < a.blocks * block; c++) {
+                volatile float y = inverse != 0.0f ? v[c] * inverse : 0.0f;
+                int32_t q = plain_round(y);
+                tile[(c / 4 * nt + t) * 4 + c % 4] = (uint8_t)(c / block % 2 ? -q : q);
+            }
+            d[t] = plain_scale(top, 0);
+            for (uint32_t b = 0; b < a.blocks; b++) s[b * nt + t] = 0.0f;
+            for (uint32_t i = 0; i < a.chunks; i++)
+                plain_raise(v, inverse, at[i], block, t, nt, tile, raised + 16 * (size_t)nt * i, s);
+            plain_sums(tile, a.blocks, block, t, nt, n, s);
+        }
+        tile = raised + 16 * (size_t)nt * a.chunks;
+    }
 }
 
 static void plain_quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine,
                         uint8_t *tile)
 {
     const size_t bytes = (size_t)nt * block;
+    if (fine == SG_RAISED) {
+        plain_quant_raised(x, ldx, nt, k, block, tile);
+        return;
+    }
     for (size_t from = 0; from < k; from += block, tile += sg_tile_bytes(block, block, fine, nt)) {
         float *d = (float *)(void *)(tile + sg_tile_scales(block, fine, nt)), *s = d + nt;
         for (uint32_t t = 0; t < nt; t++) {
             const float *v = x + t * ldx + from;
-            uint32_t at = 0, top = fine == SG_RAISED ? plain_others(v, block, &at) : plain_top(v, block);
+            uint32_t top = plain_top(v, block);
             float inverse = plain_inverse(top);
             int32_t sum = 0;
             for (uint32_t i = 0; i < block; i++) {
                 volatile float y = v[i] * inverse;
-                int32_t q = plain_round(y), r = plain_round((y - (float)q) * 256.0f), upper = (q + 32832) / 128 - 256;
+                int32_t q = plain_round(y), r = plain_round((y - (float)q) * 256.0f);
                 size_t to = ((i / 4) * nt + t) * 4 + i % 4;
                 r = r > 127 ? 127 : r < -127 ? -127 : r;
-                sum += fine == SG_FINE ? q * 256 + r : q;
-                if (fine == SG_FINE) tile[bytes + to] = (uint8_t)r;
-                if (fine == SG_RAISED && i / 4 == at) {
-                    tile[bytes + 4 * t + i % 4] = (uint8_t)upper;
-                    q -= 128 * upper;
-                }
+                sum += fine ? q * 256 + r : q;
+                if (fine) tile[bytes + to] = (uint8_t)r;
                 tile[to] = (uint8_t)q;
             }
-            if (fine == SG_RAISED) plain_place(tile + bytes + 4 * (size_t)nt, at, sum, t, nt);
-            d[t] = plain_scale(top, fine == SG_FINE);
+            d[t] = plain_scale(top, fine);
             s[t] = d[t] * (float)sum;
         }
     }

@@ -6,11 +6,16 @@
  * Packed weights: groups of 16 rows. Quantised ones run in blocks of 32 (or 16) columns; a block holds scales
  * d[16], for some kinds offsets m[16], then vectors of 64 bytes: 16 rows x 4 columns (row r, column c at byte
  * r*4 + c). Value = q*d + m. Activations: a tile of nt <= SG_TILE rows. Quantised: per block of 32 or 16
- * columns q[block/4][nt][4] s8, then d[nt] f32, then s[nt] f32, the sum of what was kept of x. Between q and d
- * stands more when they are fine: the rest r[block/4][nt][4] s8 (x = d * (256 q + r)); and when they are
- * raised: upper[nt][4] s8, at[nt] u32 and n[nt] s32 = -s / d. Then the columns of one chunk, 4 from column at / 16 of
- * the block on, are d * (128 upper + q): the chunk that holds the largest number of the block, which so leaves the
- * scale to the others. Float ("xf"): [k][nt] f32.
+ * columns q[block/4][nt][4] s8, then d[nt] f32, then s[nt] f32, the sum of what was kept of x. When they are fine, the
+ * rest r[block/4][nt][4] s8 stands between q and d (x = d * (256 q + r)). Float ("xf"): [k][nt] f32.
+ *
+ * Raised: spans of SG_SPAN columns (the last may be shorter) share one scale d; of every SG_RAISES columns, begun ones
+ * too, one chunk of 4 has an upper byte: those that hold the largest numbers of the span, which so leave the scale to
+ * the others. x = d * (q + 128 upper). A span of c columns, of b = c / block blocks: q[c/4][nt][4] s8, n[b][nt] s32,
+ * s[b][nt] f32, d[nt] f32, and for each raised chunk upper[nt][4] s8, at[nt] u32, from[nt] u32, n[nt] s32. q of odd blocks
+ * is negated. s: the sum of q + 128 upper; n: -128 times the sum of what stands in q (in upper), plus SG_BIAS for
+ * blocks. at and from: where, in bytes from the beginning of the span of opened weights, the chunk's vector and the
+ * scales of its block are.
  *
  * Wide: products of bf16, sums in fp32, for many rows. A number is rounded to one term, or to two: the second
  * is what the first leaves, rounded too. Weights of a group: per 32 columns, per term, 16 pairs of columns x
@@ -27,6 +32,9 @@
 
 enum { SG_GROUP = 16, SG_TILE = 12, SG_FEW = 4, SG_CHUNK = 128 };
 enum { SG_COARSE, SG_FINE, SG_RAISED };      /* how exactly activations are quantised */
+enum { SG_SPAN = 256, SG_RAISES = 64 };      /* columns: of a scale, for one raised chunk */
+enum { SG_RAISED_MOST = (SG_SPAN + SG_RAISES - 1) / SG_RAISES }; /* raised chunks of a span */
+enum { SG_BIAS = 0x4b400000 };               /* 1.5 * 2^23 as bits of fp32: integers up to 2^22 added to it are added to the number */
 enum { SG_WIDE = 16, SG_WIDE_COLUMNS = 32, SG_WIDE_TERMS = 2 }; /* a wide tile: rows, columns */
 
 /* Raise it whenever a byte of a packed layout changes its place or meaning: packs that an earlier version kept are then
@@ -81,15 +89,36 @@ static inline size_t sg_open_bytes(enum sg_pack kind, size_t k)
     if (kind >= SG_PACK_F32) return k * 64;
     return sg_pack_run(kind) == 16 ? k / 16 * (128 + 256) : k / 32 * (128 + 512);
 }
-/* Bytes of one block of nt rows before d. */
+/* Bytes of one block of nt rows before d; not raised. */
 static inline size_t sg_tile_scales(uint32_t block, uint32_t fine, size_t nt)
 {
-    return nt * (block + (fine == SG_FINE ? block : fine == SG_RAISED ? 12u : 0u));
+    return nt * (block + (fine == SG_FINE ? block : 0u));
 }
+/* Raised chunks of c columns of a span. */
+static inline uint32_t sg_raised_chunks(uint32_t c) { return (c + SG_RAISES - 1) / SG_RAISES; }
+
 /* Bytes of a quantised tile of nt rows and k columns. */
 static inline size_t sg_tile_bytes(size_t k, uint32_t block, uint32_t fine, size_t nt)
 {
-    return k / block * (sg_tile_scales(block, fine, nt) + nt * 8u);
+    const size_t whole = k / SG_SPAN, spans = (k + SG_SPAN - 1) / SG_SPAN,
+                 chunks = whole * SG_RAISED_MOST + sg_raised_chunks((uint32_t)(k % SG_SPAN));
+    return fine == SG_RAISED ? nt * (k + k / block * 8 + spans * 4 + chunks * 16)
+                             : k / block * (sg_tile_scales(block, fine, nt) + nt * 8u);
+}
+
+/* A span of c columns of a raised tile of nt rows. */
+struct sg_span_at {
+    const uint8_t *q, *n, *s, *d, *raised;
+    uint32_t blocks, chunks;         /* chunks: raised ones */
+};
+static inline struct sg_span_at sg_span_of(const uint8_t *x, size_t left, uint32_t block, size_t nt)
+{
+    const uint32_t c = left < SG_SPAN ? (uint32_t)left : (uint32_t)SG_SPAN;
+    struct sg_span_at a = {.q = x, .n = x + nt * c, .blocks = c / block, .chunks = sg_raised_chunks(c)};
+    a.s = a.n + nt * a.blocks * 4;
+    a.d = a.s + nt * a.blocks * 4;
+    a.raised = a.d + nt * 4;
+    return a;
 }
 
 /* Numbers of one group, or of 16 rows, in wide form. */
@@ -126,15 +155,17 @@ struct sg_kernels {
     const char *isa;
     uint32_t level;                  /* of the list in dispatch.c */
 
-    /* --- matrices. Tolerance: fp32 rounding of the same sums; the integer sums inside are exact. --- */
-    sg_mm_fn *few[SG_PACK_N];        /* packed weights, nt <= SG_FEW (float kinds: <= SG_TILE) */
-    sg_mm_fn
-        *tile[SG_OPEN_N]; /* open weights, by sg_open_of; nt <= SG_TILE. Bit-equal to `few` of that isa */
+    /* --- matrices. Tolerance: fp32 rounding of the same sums; the integer sums inside are exact, those of a raised
+     * block within four units. --- */
+    sg_mm_fn *few[SG_PACK_N];        /* packed weights, nt <= SG_FEW (float kinds: <= SG_TILE); not raised */
+    /* Open weights, by sg_open_of; nt <= SG_TILE. Bit-equal to `few` of that isa, or raised. */
+    sg_mm_fn *tile[SG_OPEN_N];
     /* One group -> open form. Exact. NULL for kinds that are open. */
     void (*open[SG_PACK_N])(const uint8_t *w, size_t k, uint8_t *out);
     /* nt rows of k columns (k multiple of block) -> tile. Exact: q = nearest even of y = x * (127 / max|x|),
-     * the rest nearest even of (y - q) * 256, within 127. Raised: max|x| over all but the first chunk that
-     * holds the largest number, at least 1/128 of that one; upper = (q + 64) / 128 rounded down. */
+     * the rest nearest even of (y - q) * 256, within 127. Raised: max|x| over the chunks of a span that are not raised,
+     * its last six bits set unless it is below them, at least 1/128 of the largest one of the span; upper = (y rounded + 64)
+     * / 128 rounded down; the chunks in the order of their largest numbers without those bits, of equal ones the first. */
     void (*quant)(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine,
                   uint8_t *tile);
     void (*spread)(const float *x, size_t ldx, uint32_t nt, size_t k, float *tile);   /* -> "xf"; exact */
