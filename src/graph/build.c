@@ -350,3 +350,10 @@ int32_t sg_rows(struct sg_builder *b, struct sg_operand x)
 {
     return append(b, op_of(SG_OP_ROWS, x), x.width);
 }
+
+int32_t sg_join(struct sg_builder *b, struct sg_operand x, struct sg_join p)
+{
+    struct sg_op op = op_of(SG_OP_JOIN, x);
+    op.u.join = p;
+    return append(b, op, p.sum ? x.width : (uint64_t)x.width * p.ranks);
+}

@@ -124,6 +124,7 @@ static void put_rest(const struct sg_graph *g, struct sg_buf *out, const struct 
         sg_buf_printf(out, " %u of %u %s", op->u.experts.k, op->u.experts.experts,
                       sg_act_name(op->u.experts.act));
         break;
+    case SG_OP_JOIN: sg_buf_printf(out, " %s %u ranks", op->u.join.sum ? "sum of" : "beside", op->u.join.ranks); break;
     default: break;
     }
 }

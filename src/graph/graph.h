@@ -121,6 +121,7 @@ int32_t sg_scale(struct sg_builder *b, struct sg_operand x, float value, struct 
 int32_t sg_route(struct sg_builder *b, struct sg_operand logits, struct sg_route p);
 int32_t sg_experts(struct sg_builder *b, struct sg_operand x, struct sg_operand routing, struct sg_experts p);
 int32_t sg_rows(struct sg_builder *b, struct sg_operand x);
+int32_t sg_join(struct sg_builder *b, struct sg_operand x, struct sg_join p);
 /* Of a graph that is complete: `rows` goes behind the last op that writes state, where it can. */
 void sg_rows_early(struct sg_builder *b);
 

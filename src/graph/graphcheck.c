@@ -316,6 +316,14 @@ static segue_status check_rows(const struct judge *j, uint64_t *width)
     return j->g->values[j->op->in[0].value].wanted ? wrong(j, SEGUE_EINTERNAL, "rows behind rows") : SEGUE_OK;
 }
 
+static segue_status check_join(const struct judge *j, uint64_t *width)
+{
+    const struct sg_join *p = &j->op->u.join;
+    SG_TRY(input(j, 0, "x", 0));
+    *width = p->sum ? j->op->in[0].width : (uint64_t)j->op->in[0].width * p->ranks;
+    return p->ranks > 1 ? SEGUE_OK : wrong(j, SEGUE_EINTERNAL, "%u ranks", p->ranks);
+}
+
 static segue_status check_code(const struct judge *j, uint64_t *width)
 {
     switch (j->op->code) {
@@ -337,6 +345,7 @@ static segue_status check_code(const struct judge *j, uint64_t *width)
     case SG_OP_ROUTE: return check_route(j, width);
     case SG_OP_EXPERTS: return check_experts(j, width);
     case SG_OP_ROWS: return check_rows(j, width);
+    case SG_OP_JOIN: return check_join(j, width);
     default: return wrong(j, SEGUE_EINTERNAL, "code %d is unknown", (int)j->op->code);
     }
 }

@@ -5,6 +5,7 @@
 static const char *const op_names[SG_OP_N] = {
     "embed", "norm", "linear", "rope",  "attend", "conv",    "delta",
     "glu",   "act",  "add",    "scale", "route",  "experts", "rows",
+    "join",
 };
 static const char *const act_names[] = {
     "none", "silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu2", "sigmoid", "tanh",

@@ -23,7 +23,7 @@ struct sg_weight {
 
 enum sg_op_code {
     SG_OP_EMBED, SG_OP_NORM, SG_OP_LINEAR, SG_OP_ROPE, SG_OP_ATTEND, SG_OP_CONV, SG_OP_DELTA, SG_OP_GLU, SG_OP_ACT,
-    SG_OP_ADD, SG_OP_SCALE, SG_OP_ROUTE, SG_OP_EXPERTS, SG_OP_ROWS,
+    SG_OP_ADD, SG_OP_SCALE, SG_OP_ROUTE, SG_OP_EXPERTS, SG_OP_ROWS, SG_OP_JOIN,
     SG_OP_N
 };
 
@@ -84,6 +84,10 @@ struct sg_route { uint32_t experts, k; uint32_t sigmoid, renormalise; float scal
  * expert e = rows [e*ff, (e+1)*ff); down: [experts*d, ff]. A shared expert is ordinary linear/glu ops beside it. */
 struct sg_experts { struct sg_weight gate, up, down; uint32_t experts, k, ff; enum sg_act act; };
 
+/* Of a graph that is one of `ranks` shares (graph/share.h): x -> the sum of all ranks' x (sum), or all of them side by side in
+ * the order of the ranks. The same bits on every rank: what is added is added in that order. */
+struct sg_join { uint32_t ranks, sum; };
+
 enum { SG_OP_INPUTS = 5 };
 
 struct sg_op {
@@ -104,6 +108,7 @@ struct sg_op {
         struct sg_scale scale;
         struct sg_route route;
         struct sg_experts experts;
+        struct sg_join join;
     } u;
 };
 

@@ -159,10 +159,31 @@ static void read_permuted(const struct sg_tensor *t, uint64_t row, uint64_t from
     }
 }
 
+static void read_part(const struct sg_tensor_part *p, uint64_t row, uint64_t from, uint64_t n, float *out)
+{
+    uint64_t whole = sg_part_at(p->rows, p->rows_n, row);
+    for (uint32_t k = 0; k < p->cols_n && n; k++) {
+        const struct sg_run_of *run = &p->cols[k];
+        if (from >= run->n) {
+            from -= run->n;
+            continue;
+        }
+        uint64_t take = run->n - from < n ? run->n - from : n;
+        sg_tensor_row(p->of, whole, run->at + from, take, out);
+        out += take;
+        n -= take;
+        from = 0;
+    }
+}
+
 void sg_tensor_row(const struct sg_tensor *t, uint64_t row, uint64_t from, uint64_t n, float *out)
 {
     if (t->made_of) {
         sg_fp8_read(t, row, from, n, out);
+        return;
+    }
+    if (t->part) {
+        read_part(t->part, row, from, n, out);
         return;
     }
     uint64_t stored = sg_perm_stored(&t->row_perm, row);
@@ -261,7 +282,7 @@ int sg_tensor_finite_rows(const struct sg_tensor *t, uint64_t from, uint64_t to,
 {
     if (t->made_of) t = t->made_of;
     uint64_t rows = sg_tensor_stored_rows(t), cols = t->transposed ? t->rows : t->cols;
-    if (!sg_storage_info(t->storage)->computable) return 1;
+    if (!sg_storage_info(t->storage)->computable || t->part) return 1;
     for (uint64_t row = from; row < to; row++) {
         if (row_finite(t, row, rows, cols)) continue;
         if (bad_row) *bad_row = row;
@@ -290,6 +311,7 @@ uint32_t sg_tensor_regions(const struct sg_tensor *t, struct sg_region out[3])
     uint64_t groups = t->affine.group ? t->rows * t->cols / t->affine.group : 0;
     uint64_t bytes = groups * (affine ? plain_size(t->affine.storage) : sizeof(float));
     uint32_t n = 1;
+    if (t->part) return sg_tensor_regions(t->part->of, out);
     out[0] = (struct sg_region){t->data, t->bytes};
     if ((affine || grouped) && t->affine.scales) out[n++] = (struct sg_region){t->affine.scales, bytes};
     if (affine && t->affine.biases) out[n++] = (struct sg_region){t->affine.biases, bytes};

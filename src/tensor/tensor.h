@@ -41,6 +41,21 @@ struct sg_affine {
     uint32_t bits, group;
 };
 
+/* Rows and columns of another tensor, run by run: what a rank has of a weight (graph/share.h). No part of a part. */
+enum { SG_PART_RUNS = 8 };
+struct sg_tensor_part {
+    const struct sg_tensor *of;
+    uint32_t rows_n, cols_n;     /* runs, at least one each */
+    struct sg_run_of { uint64_t at, n; } rows[SG_PART_RUNS], cols[SG_PART_RUNS];
+};
+/* Where row (or column) i of a part lies in the whole. */
+static inline uint64_t sg_part_at(const struct sg_run_of *runs, uint32_t n, uint64_t i)
+{
+    uint32_t k = 0;
+    while (k + 1 < n && i >= runs[k].n) i -= runs[k++].n;
+    return runs[k].at + i;
+}
+
 struct sg_tensor {
     const char *name;            /* as in the file */
     const char *stored_as;       /* the type as its file names it ("q4_1", "BF16", "iq2_xxs") */
@@ -57,6 +72,8 @@ struct sg_tensor {
     uint32_t transposed;         /* 1: stored [cols, rows] (GPT-2's Conv1D); plain storages only */
     struct sg_perm row_perm, col_perm;
     struct sg_affine affine;     /* SG_AFFINE; for SG_Q8_GROUP: scales (fp32) and group */
+    const struct sg_tensor_part *part;  /* NULL, or where its numbers are: then there is no data, and nothing is permuted or
+                                  * transposed here; whoever made it answers for the whole's being finite */
     const struct sg_map *maps;   /* [maps_n] the files that the pointers above point into; 0: plain memory */
     uint32_t maps_n;
     const struct sg_tensor *made_of;   /* SG_FP8: whose numbers are rounded when a row is read; else NULL */

@@ -23,6 +23,7 @@ struct sg_unit;                      /* begins with struct sg_unit_base in every
 struct sg_program;                   /* a graph as one unit will run it, weights in place */
 struct sg_state;                     /* what the model remembers of one sequence */
 struct sg_run;                       /* one started batch */
+struct sg_meeting;
 
 /* A parsed spec: KIND[:key=value,...]. Keys that a unit does not know are refused by it, by name. */
 struct sg_unit_spec {
@@ -81,6 +82,8 @@ struct sg_batch {
     const atomic_int *cancel;        /* NULL, or polled between ops: 1 = stop */
     const int32_t *outputs;          /* [outputs_n] indices of graph outputs to give as rows; logits have their own place */
     uint32_t outputs_n;
+    struct sg_meeting *meeting;      /* NULL, or: one of several ranks' runs that go together (unit/meeting.h), this one's ... */
+    uint32_t rank;                   /* ... number; cancel is then the meeting's */
 };
 
 /* Where results go: memory of the caller, any pointer may be NULL = not wanted. R = sum of wanted_n over spans.
@@ -209,6 +212,9 @@ struct sg_unit_ops {
     /* After ELOST: bring the unit back; nothing else runs on it. Programs are valid again, states and runs of before stay
      * lost. OK also when it was not lost. */
     segue_status (*restart)(struct sg_unit *u, segue_error *err);
+    /* programs[i], of a unit of its own, is rank i of one graph that was dealt (graph/share.h): makes ready what `join` needs
+     * between them. Before any run; they are discarded together. NULL: nothing is needed. */
+    segue_status (*unite)(struct sg_program *const *programs, uint32_t n, segue_error *err);
 };
 
 /* The first member of every unit's own struct. A program, state and run likewise begin with their base, so that the engine finds

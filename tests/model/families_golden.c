@@ -140,6 +140,28 @@ static void equals_on_every_unit(void **state)
     assert_int_equal(failed, 0);
 }
 
+/* The same over shares of the graph: two ranks, each with half of the heads and columns. States are read as one. What has no
+ * even number of heads, or of whole blocks, is refused by name. */
+static void equals_on_two_ranks(void **state)
+{
+    (void)state;
+    int failed = 0, dealt = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct tiny_wish wish = {.spec = "ref:ranks=2,threads=1"};
+        struct tiny_error e;
+        segue_error err = {0};
+        segue_status s = run(cases[i].model, cases[i].golden, &wish, &e, &err);
+        int refused = s == SEGUE_EUNSUPPORTED && strstr(err.text, "deal graph to 2 ranks") != NULL;
+        int bad = !refused && (s != SEGUE_OK || e.max > BOUND_MAX || e.mean > BOUND_MEAN || !e.greedy_equal);
+        failed += bad;
+        dealt += s == SEGUE_OK;
+        printf("2 ranks %-26s max %.1e mean %.1e %s%s\n", cases[i].model, e.max, e.mean, bad ? "FAILED " : "",
+               s == SEGUE_OK ? bad ? e.where : "" : err.text);
+    }
+    assert_int_equal(failed, 0);
+    assert_true(dealt > 0);
+}
+
 static void chunks_change_nothing(void **state)
 {
     (void)state;
@@ -372,6 +394,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_transformers),           cmocka_unit_test(equals_on_every_unit),
+        cmocka_unit_test(equals_on_two_ranks),
         cmocka_unit_test(chunks_change_nothing),         cmocka_unit_test(mistakes_are_seen),
         cmocka_unit_test(published_mistakes_are_seen),   cmocka_unit_test(padding_is_seen),
         cmocka_unit_test(adapters_equal_merged_weights),

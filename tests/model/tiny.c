@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "unit/spec.h"
 
 extern const struct sg_unit_ops sg_unit_ref;
 
@@ -256,9 +257,9 @@ static segue_status prepare(struct bench *b)
     b->values = calloc(b->graph->outputs_n, sizeof *b->values);
     for (uint32_t i = 0; i < b->graph->outputs_n; i++)
         if (strcmp(b->graph->outputs[i].name, "logits")) b->outputs[b->values_n++] = (int32_t)i;
-    snprintf(spec.kind, sizeof spec.kind, "%s", b->ops->kind);
-    snprintf(spec.text, sizeof spec.text, "%s", b->ops->kind);
+    SG_TRY(sg_spec_parse(&spec, b->wish->spec ? b->wish->spec : b->ops->kind, b->err));
     SG_TRY(b->ops->open(&b->unit, &spec, b->err));
+    b->ops = sg_ops_of(b->unit); /* several units as one have a table of their own */
     const struct sg_graph *graph = b->graph;
     SG_TRY(b->ops->compile(b->unit, &graph, 1, NULL, &b->program, b->err));
     struct sg_state_opts opts = {.kv = b->wish->kv, .rows = b->prompt_n + 64};

@@ -17,6 +17,7 @@ struct tiny_wish {
     const struct sg_lora *lora;         /* NULL: none */
     const struct segue_model *model;    /* opened already; NULL: path is opened */
     uint32_t chunk;                     /* rows a run of the prompt takes; 0 = all */
+    const char *spec;                   /* NULL: the unit's kind */
     uint32_t pad;                       /* tokens of id 0 put in front of the prompt */
 };
 

@@ -11,6 +11,7 @@ enum { HEAD_MOST = 16384 }; /* outputs of a product: constraints 27, 37 */
 const char *sg_ane_helpers_why(const struct sg_graph *g, const struct sg_op *op)
 {
     if (op->code == SG_OP_EMBED) return "tokens choose its rows as it runs, and engines have no such look-up (constraint 10)";
+    if (op->code == SG_OP_JOIN) return "it is a share of a graph, and other ranks are not here";
     if (op->code == SG_OP_ROWS) return "the batch chooses rows as it runs (constraint 10)";
     if (!g->values[op->out].wanted) return NULL;
     if (op->code == SG_OP_LINEAR && op->u.linear.weight.rows > HEAD_MOST)

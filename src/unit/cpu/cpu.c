@@ -173,7 +173,7 @@ segue_status sg_cpu_can(const struct sg_unit *u, const struct sg_graph *g, const
         if (op->u.conv.taps > TAPS_MAX) return refuse(why, op, "taps", op->u.conv.taps, TAPS_MAX);
         return SEGUE_OK;
     default:
-        if ((unsigned)op->code < SG_OP_N) return SEGUE_OK;
+        if ((unsigned)op->code < SG_OP_JOIN) return SEGUE_OK;
         return sg_fail(why, SEGUE_EUNSUPPORTED, "cpu unit: op %d of layer %d: unknown; use another unit",
                        (int)op->code, op->layer);
     }

@@ -9,6 +9,7 @@
 #include "unit/ref/ref.h"
 #include "unit/finite.h"
 #include "unit/spec.h"
+#include "unit/team.h"
 
 enum { THREADS = 2, THREADS_MOST = 64, LIKELY_ROWS = 512 };
 
@@ -49,12 +50,29 @@ static segue_status threads_of(const struct sg_unit_spec *spec, uint32_t *thread
     return SEGUE_OK;
 }
 
+/* As many units as ranks=N says, which compute a model together: what a team of GPUs is held against. */
+static segue_status open_ranks(struct sg_unit **out, const struct sg_unit_spec *spec, const char *text, segue_error *err)
+{
+    struct sg_unit *units[SG_RANKS_MOST];
+    struct sg_unit_spec one = *spec;
+    uint32_t ranks = text[0] >= '2' && text[0] <= '8' && !text[1] ? (uint32_t)(text[0] - '0') : 0, n = 0;
+    if (!ranks) return sg_fail(err, SEGUE_EARG, "open unit: %s: ranks=%s; give 2 to 8", spec->text, text);
+    for (one.pairs_n = 0; one.pairs_n < spec->pairs_n && strcmp(spec->pairs[one.pairs_n].key, "ranks"); one.pairs_n++) {}
+    for (uint32_t i = one.pairs_n; i + 1 < spec->pairs_n; i++) one.pairs[one.pairs_n++] = spec->pairs[i + 1];
+    segue_status status = SEGUE_OK;
+    for (; n < ranks && status == SEGUE_OK; n++) status = sg_unit_ref.open(&units[n], &one, err);
+    if (status == SEGUE_OK) return sg_team_open(out, units, ranks, spec->text, err);
+    for (n--; n;) sg_unit_ref.close(units[--n]);
+    return status;
+}
+
 static segue_status ref_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
-    static const char *const keys[] = {"threads", NULL};
+    static const char *const keys[] = {"threads", "ranks", NULL};
     uint32_t threads;
     SG_TRY(sg_spec_only(spec, keys, err));
     SG_TRY(threads_of(spec, &threads, err));
+    if (sg_spec_value(spec, "ranks")) return open_ranks(out, spec, sg_spec_value(spec, "ranks"), err);
     struct sg_unit *u = sg_alloc(sizeof *u);
     if (!u) return sg_no_memory("unit ref", sizeof *u, err);
     u->base.ops = &sg_unit_ref;

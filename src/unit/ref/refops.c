@@ -33,7 +33,10 @@ segue_status ref_vector(struct ref_pass *p, const struct sg_weight *w, const flo
     return SEGUE_OK;
 }
 
-int ref_stopped(const struct ref_pass *p) { return p->cancel && atomic_load(p->cancel); }
+int ref_stopped(const struct ref_pass *p)
+{
+    return p->stop || (p->cancel && !p->meeting && atomic_load(p->cancel));
+}
 
 /* For large negative x, exp overflows to infinity and the result is 0, as it should be. */
 static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
@@ -446,6 +449,19 @@ static segue_status op_rows(struct ref_pass *p, const struct sg_op *op, float *o
     return SEGUE_OK;
 }
 
+/* What the other ranks have comes through the host's memory; without them the graph is no whole one. */
+static segue_status op_join(struct ref_pass *p, const struct sg_op *op, float *out)
+{
+    struct ref_view x = ref_view_of(p, &op->in[0]);
+    uint32_t rows = rows_of(p, op);
+    if (!p->meeting)
+        return sg_fail(p->err, SEGUE_EUNSUPPORTED, "run: ref: join: this graph is one rank's share; run it with the others");
+    float *own = ref_scratch(p, (size_t)rows * x.width, sizeof *own);
+    if (!own) return SEGUE_EMEMORY;
+    for (uint32_t t = 0; t < rows; t++) memcpy(own + (size_t)t * x.width, ref_row(x, t), x.width * sizeof *own);
+    return sg_meeting_join(p->meeting, p->rank, &op->u.join, own, rows, x.width, out, p->err);
+}
+
 /* The whole list: an op that is missing here does not exist. */
 segue_status ref_op(struct ref_pass *p, const struct sg_op *op, float *out)
 {
@@ -464,6 +480,7 @@ segue_status ref_op(struct ref_pass *p, const struct sg_op *op, float *out)
     case SG_OP_ROUTE: return op_route(p, op, out);
     case SG_OP_EXPERTS: return ref_experts(p, op, out);
     case SG_OP_ROWS: return op_rows(p, op, out);
+    case SG_OP_JOIN: return op_join(p, op, out);
     default:
         return sg_fail(p->err, SEGUE_EINTERNAL, "run: ref: op %d is unknown; report this", (int)op->code);
     }

@@ -111,6 +111,7 @@ static segue_status pass_run(struct sg_run *run, int first)
     for (uint32_t i = 0; i < p->graph->ops_n; i++) {
         const struct sg_op *op = &p->graph->ops[i];
         float *out;
+        if (p->meeting) p->stop = sg_meeting_stops(p->meeting, p->rank, 0);
         if (ref_stopped(p)) break;
         SG_TRY(value_room(p, op->out, &out));
         SG_TRY(ref_op(p, op, out));
@@ -204,7 +205,12 @@ static void work(struct sg_own_run *own)
     struct sg_run *run = (struct sg_run *)(void *)own;
     int32_t token = -1;
     int many = own->batch.spans_n == 1 && own->spans[0].steps > 1;
-    own->status = many ? run_steps(run) : step(run, 1, NULL, &token);
+    struct sg_meeting *meeting = run->pass.meeting;
+    if (meeting && !sg_meeting_all(meeting))
+        own->status = sg_fail(&own->error, SEGUE_ELOST, "run: ref: another rank of this run failed; try again");
+    else
+        own->status = many ? run_steps(run) : step(run, 1, NULL, &token);
+    if (meeting && own->status != SEGUE_OK) sg_meeting_break(meeting);
     for (uint32_t s = 0; s < own->batch.spans_n; s++) ref_state_release(own->spans[s].state);
 }
 
@@ -236,6 +242,8 @@ static segue_status run_fill(struct sg_run *run, const struct sg_batch *b, struc
     pass->spans_n = b->spans_n;
     pass->threads = p->base.unit->threads;
     pass->cancel = b->cancel;
+    pass->meeting = b->meeting;
+    pass->rank = b->rank;
     pass->err = &run->own.error;
     return SEGUE_OK;
 }
