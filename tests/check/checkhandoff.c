@@ -576,6 +576,7 @@ static void cases_of(struct check *c, const struct tiny *m, const struct check_u
 
 void check_handoffs(struct check *c)
 {
+    for (uint32_t i = 0; c->bench && i < c->units_n; i++) check_handoff_times(c, &c->units[i]);
     for (int recurrent = 0; recurrent < 2; recurrent++) {
         struct tiny m;
         segue_error err;

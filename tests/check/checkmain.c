@@ -41,7 +41,8 @@ static const char help[] =
     "  --seed S    other random cases (default 1); equal seeds give equal cases\n"
     "  --quick     a few cases of each kind\n"
     "  --bench     busy time of each case beside `against`; kernels also at a model's sizes, with their rate and\n"
-    "              the roof of one thread measured beside it: reading as many bytes, or the instruction set's peak\n"
+    "              the roof of one thread measured beside it: reading as many bytes, or the instruction set's peak;\n"
+    "              states: getting and putting a whole one of Qwen3.5-0.8B's shape\n"
     "example: check --level op --unit cpu --seed 7\n";
 
 /* --- lines --- */

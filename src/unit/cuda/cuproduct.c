@@ -102,7 +102,7 @@ static segue_status few(struct cu_pass *p, const struct cu_step *s, const struct
     int wide = rows == 1 && g.split == 1 && u->k.wide[t->w.kind] && shared + CU_WIDE_STATIC <= u->shared_max;
     uint32_t blocks = (g.pairs * g.split + 7) / 8,
              most = p->sms * (wide                                  ? CU_WIDE_BLOCKS
-                              : t->w.kind < CK_Q8 || t->w.kind == CK_F8 || u->waves < 4 ? u->waves
+                              : t->w.kind < CK_Q8 || u->waves < 4 ? u->waves
                                                                     : 3); /* as fit */
     if (blocks > most) blocks = most;
     if (blocks > CU_BLOCKS) blocks = CU_BLOCKS;

@@ -98,9 +98,9 @@ int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struc
     out->a.stage_bytes = (per * (g->pitch + scale_bytes) + 127) / 128 * 128;
     out->blocks = out->a.tiles < p->sms ? out->a.tiles : p->sms;
     uint64_t bytes = (uint64_t)out->a.tiles * out->a.stage_bytes / u->sms;
-    if (bytes > (kind >= CK_Q8 ? MOST_QUANTISED : g->pitch > LONG ? MOST_LONG : MOST)) return 0;
+    if (bytes > (kind >= CK_Q8 && kind != CK_F8 ? MOST_QUANTISED : g->pitch > LONG ? MOST_LONG : MOST)) return 0;
     uint32_t most = (out->a.tiles + out->blocks - 1) / out->blocks,
-             room = kind < CK_Q8 ? u->stream : u->stream * 9 / 5,
+             room = kind < CK_Q8 || kind == CK_F8 ? u->stream : u->stream * 9 / 5,
              fit = room * 1024 / out->a.stage_bytes; /* quantised: all ahead beats two blocks side by side */
     if (fit < 3 && fit < most)
         fit = CU_STREAM_ROOM / out->a.stage_bytes; /* long rows: a block fills its multiprocessor */
