@@ -56,6 +56,7 @@ struct cu_kernels {
     cu_fn stream[CK_KINDS][4]; /* for 1, 2, 4, 8 pieces a lane; NULL: none */
     cu_fn attend_part[4], attend_many[4];
     cu_fn batch[3][2][2]; /* fp16, bf16, fp8; 16, 32 rows of weights a block; 8, 16 rows of x */
+    cu_fn single[2][3]; /* fp16, bf16; heads of 64, 128, 256 */
     cu_fn flash[2][3]; /* fp16, bf16; heads of 64, 128, 256 */
     cu_fn wgflash[2][3]; /* the same on Hopper; NULL elsewhere */
 };

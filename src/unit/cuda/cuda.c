@@ -217,6 +217,8 @@ static segue_status find_families(struct sg_unit *u, segue_error *err)
     }
     for (int s = 0; s < 2; s++)
         for (int w = 0; w < 3; w++) {
+            snprintf(name, sizeof name, "single_%s_%d", storages[s + 1], 64 << w);
+            SG_TRY(find_kernel(u, "k_single", name, &u->k.single[s][w], err));
             snprintf(name, sizeof name, "flash_%s_%d", storages[s + 1], 64 << w);
             SG_TRY(find_kernel(u, "k_flash", name, &u->k.flash[s][w], err));
             SG_TRY(cu_check(

@@ -210,33 +210,36 @@ static segue_status do_experts(struct cu_pass *p, const struct sg_op *op)
 
 /* --- ops with a memory --- */
 
-static segue_status do_prepare(struct cu_pass *p, const struct cu_step *s)
+/* s: the step that normalises and rotates heads first, or NULL. */
+static struct ck_prepare prepare_of(const struct cu_pass *p, const struct cu_step *s, const struct sg_op *attend)
 {
-    const struct sg_attend *a = &s->attend->u.attend;
-    const struct sg_op *raw_q = s->q_norm ? s->q_norm : s->q_rope, *raw_k = s->k_norm ? s->k_norm : s->k_rope;
-    const struct sg_rope_table *t = &p->program->base.graph->ropes[s->q_rope->u.rope.table];
+    const struct sg_attend *a = &attend->u.attend;
+    const struct sg_op *raw_q = s ? s->q_norm ? s->q_norm : s->q_rope : NULL,
+                       *raw_k = s ? s->k_norm ? s->k_norm : s->k_rope : NULL;
     struct ck_prepare args = {.pass = cu_kernel_pass(p),
-                              .q = cu_view_of(p, &raw_q->in[0]),
-                              .k = cu_view_of(p, &raw_k->in[0]),
-                              .v = cu_view_of(p, &s->attend->in[2]),
-                              .q_out = out_of(p, s->q_rope),
-                              .q_norm = norm_of(p, s->q_norm),
-                              .k_norm = norm_of(p, s->k_norm),
-                              .inverse = address(p->program->inverse[s->q_rope->u.rope.table]),
+                              .q = cu_view_of(p, raw_q ? &raw_q->in[0] : &attend->in[0]),
+                              .k = cu_view_of(p, raw_k ? &raw_k->in[0] : &attend->in[1]),
+                              .v = cu_view_of(p, &attend->in[2]),
+                              .q_norm = norm_of(p, s ? s->q_norm : NULL),
+                              .k_norm = norm_of(p, s ? s->k_norm : NULL),
                               .heads = a->heads,
                               .kv_heads = a->kv_heads,
                               .d = a->d,
                               .dv = a->dv,
-                              .pairs = t->pairs,
                               .slot_k = (uint32_t)a->slot_k,
                               .slot_v = (uint32_t)a->slot_v,
                               .storage = cu_storage_of(p->kv),
-                              .rows = p->rows_n[0],
-                              .mscale = t->mscale};
+                              .rows = p->rows_n[0]};
+    if (!s) return args;
+    const struct sg_rope *r = &s->q_rope->u.rope;
+    const struct sg_rope_table *t = &p->program->base.graph->ropes[r->table];
+    args.q_out = out_of(p, s->q_rope);
+    args.inverse = address(p->program->inverse[r->table]);
+    args.pairs = t->pairs;
+    args.mscale = t->mscale;
     args.q_norm.present = s->q_norm != NULL;
     args.k_norm.present = s->k_norm != NULL;
-    return cu_launch(p, p->program->base.unit->k.prepare, args.rows, a->heads + a->kv_heads, 1, 128, 0,
-                     &args);
+    return args;
 }
 
 static segue_status do_append(struct cu_pass *p, const struct sg_op *op)
@@ -255,13 +258,10 @@ static segue_status do_append(struct cu_pass *p, const struct sg_op *op)
     return cu_launch(p, p->program->base.unit->k.append, args.rows, a->kv_heads, 1, 64, 0, &args);
 }
 
-static segue_status do_attend(struct cu_pass *p, const struct sg_op *op)
+static struct ck_attend attend_of(const struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_attend *a = &op->u.attend;
-    const struct cu_kernels *k = &p->program->base.unit->k;
-    enum ck_storage storage = cu_storage_of(p->kv);
-    uint32_t groups = a->kv_heads * pieces(a->heads / a->kv_heads, CK_GROUP_HEADS);
-    struct ck_attend args = {.pass = cu_kernel_pass(p),
+    return (struct ck_attend){.pass = cu_kernel_pass(p),
                              .q = cu_view_of(p, &op->in[0]),
                              .gate = cu_view_of(p, &op->in[3]),
                              .y = out_of(p, op),
@@ -273,13 +273,41 @@ static segue_status do_attend(struct cu_pass *p, const struct sg_op *op)
                              .window = a->window,
                              .slot_k = (uint32_t)a->slot_k,
                              .slot_v = (uint32_t)a->slot_v,
-                             .storage = storage,
+                             .storage = cu_storage_of(p->kv),
                              .rows = p->rows_n[0],
                              .chunks = p->chunks,
                              .scale = a->scale,
                              .softcap = a->softcap};
+}
+
+static int width_of(uint32_t d) { return d == 64 ? 0 : d == 128 ? 1 : d == 256 ? 2 : -1; }
+
+/* One row over few positions: all of it in one launch (k_single.cu). */
+static cu_fn single_of(const struct cu_pass *p, const struct ck_prepare *b, const struct ck_attend *a)
+{
+    int width = width_of(a->d), is_16 = a->storage == CK_KV_F16 || a->storage == CK_KV_BF16;
+    if (a->rows != 1 || a->chunks > CK_SINGLE_CHUNKS || width < 0 || a->d != a->dv || !is_16 || a->softcap > 0 ||
+        (a->window && a->window < a->chunks * CK_CHUNK) || b->pairs % 32 || b->pairs > a->d / 2 ||
+        (b->pairs & (b->pairs - 1)))
+        return NULL;
+    return p->program->base.unit->k.single[a->storage == CK_KV_BF16][width];
+}
+
+static segue_status attend_single(struct cu_pass *p, cu_fn fn, const struct ck_prepare *b, const struct ck_attend *a)
+{
+    struct ck_single args = {.prepare = *b, .attend = *a};
+    return cu_launch(p, fn, a->heads, 1, 1, CK_SINGLE_THREADS, 0, &args);
+}
+
+static segue_status do_attend(struct cu_pass *p, const struct sg_op *op)
+{
+    const struct sg_attend *a = &op->u.attend;
+    const struct cu_kernels *k = &p->program->base.unit->k;
+    struct ck_attend args = attend_of(p, op);
+    enum ck_storage storage = cu_storage_of(p->kv);
+    uint32_t groups = a->kv_heads * pieces(a->heads / a->kv_heads, CK_GROUP_HEADS);
     size_t shared = (size_t)CK_GROUP_HEADS * a->d * sizeof(float);
-    int width = a->d == 64 ? 0 : a->d == 128 ? 1 : a->d == 256 ? 2 : -1;
+    int width = width_of(a->d);
     int is_flash = args.rows > CU_EXACT && width >= 0 && a->d == a->dv && (storage == CK_KV_F16 || storage == CK_KV_BF16);
     if (is_flash && k->wgflash[0][width] && cu_in_fours(&args.q) && cu_in_fours(&args.gate) && cu_in_fours(&args.y))
         return cu_launch(p, k->wgflash[storage == CK_KV_BF16][width], pieces(args.rows, 128), a->heads, 1,
@@ -297,6 +325,20 @@ static segue_status do_attend(struct cu_pass *p, const struct sg_op *op)
     return cu_launch(p, k->attend_join, args.rows, a->heads, 1, a->dv > 128 ? 256 : a->dv > 64 ? 128 : 64, 0, &args);
 }
 
+/* Attention with what a layer does before it. */
+static segue_status do_attention(struct cu_pass *p, const struct cu_step *s, const struct sg_op *op)
+{
+    struct ck_prepare before = prepare_of(p, s, op);
+    struct ck_attend args = attend_of(p, op);
+    cu_fn single = single_of(p, &before, &args);
+    if (single) return attend_single(p, single, &before, &args);
+    if (s)
+        SG_TRY(cu_launch(p, p->program->base.unit->k.prepare, before.rows, before.heads + before.kv_heads, 1, 128, 0, &before));
+    else
+        SG_TRY(do_append(p, op));
+    return do_attend(p, op);
+}
+
 /* --- any step --- */
 
 static segue_status do_op(struct cu_pass *p, const struct sg_op *op)
@@ -310,8 +352,7 @@ static segue_status do_op(struct cu_pass *p, const struct sg_op *op)
     case SG_OP_ROPE:
         return do_rope(p, op);
     case SG_OP_ATTEND:
-        SG_TRY(do_append(p, op));
-        return do_attend(p, op);
+        return do_attention(p, NULL, op);
     case SG_OP_CONV:
         return cu_conv(p, op);
     case SG_OP_DELTA:
@@ -338,10 +379,7 @@ static segue_status do_op(struct cu_pass *p, const struct sg_op *op)
 segue_status cu_issue(struct cu_pass *p, const struct cu_step *s)
 {
     if (s->kind == CU_STEP_PRODUCT) return cu_product(p, s);
-    if (s->kind == CU_STEP_PREPARE) {
-        SG_TRY(do_prepare(p, s));
-        return do_attend(p, s->attend);
-    }
+    if (s->kind == CU_STEP_PREPARE) return do_attention(p, s, s->attend);
     return s->conv ? cu_delta(p, s->op, s->conv) : do_op(p, s->op);
 }
 

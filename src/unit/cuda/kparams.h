@@ -172,6 +172,13 @@ struct ck_prepare {
     float mscale;
 };
 
+/* Both for one row, over up to CK_SINGLE_CHUNKS chunks (k_single.cu); pairs 0: nothing is rotated. */
+enum { CK_SINGLE_CHUNKS = 8, CK_SINGLE_THREADS = 512 };
+struct ck_single {
+    struct ck_prepare prepare;
+    struct ck_attend attend;
+};
+
 /* Rows that are never the best one: below limit, and not among these. */
 enum { CK_BANNED = 8 };
 struct ck_banned {
