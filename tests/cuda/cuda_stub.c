@@ -28,6 +28,16 @@ static const struct sg_tensor matrix = {.name = "weight",
                                         .data = (const uint8_t *)numbers,
                                         .bytes = sizeof numbers};
 
+static const struct sg_tensor down = {.name = "down",
+                                      .stored_as = "F32",
+                                      .storage = SG_F32,
+                                      .rank = 2,
+                                      .shape = {8, 64},
+                                      .rows = 8,
+                                      .cols = 64,
+                                      .data = (const uint8_t *)numbers,
+                                      .bytes = sizeof numbers};
+
 /* One of the stub's own functions. The stub stays open from the first call on, or its counts would go with it. */
 static int ask(const char *name)
 {
@@ -70,8 +80,23 @@ static struct sg_graph *make_graph(const struct sg_tensor *weight)
     return g;
 }
 
+/* A product, an activation, a product: what two ranks deal, and join behind it. */
+static struct sg_graph *make_pair(const struct sg_tensor *up, const struct sg_tensor *back)
+{
+    struct sg_builder b;
+    struct sg_graph *g = NULL;
+    segue_error err;
+    assert_int_equal(sg_builder_begin(&b, &err), SEGUE_OK);
+    struct sg_weight none = sg_weight_of(&b, NULL);
+    int32_t x = sg_input_rows(&b, (uint32_t)up->cols);
+    int32_t h = sg_activate(&b, sg_whole(&b, sg_linear(&b, sg_whole(&b, x), sg_weight_of(&b, up), none, sg_absent())), SG_ACT_SILU);
+    sg_output(&b, sg_linear(&b, sg_whole(&b, h), sg_weight_of(&b, back), none, sg_whole(&b, x)), "y");
+    assert_int_equal(sg_builder_end(&b, &g, &err), SEGUE_OK);
+    return g;
+}
+
 /* Open, compile, one run; the first failure's status. The mode is set before opening when `early`, else behind it. */
-static segue_status whole_life(const char *mode, int early, segue_error *err)
+static segue_status life_of(const char *spec, const char *mode, int early, segue_error *err)
 {
     const float x[8] = {1};
     float y[64], *values[] = {y};
@@ -80,28 +105,31 @@ static segue_status whole_life(const char *mode, int early, segue_error *err)
     struct sg_program *p = NULL;
     struct sg_state *s = NULL;
     struct sg_run *run;
-    struct sg_graph *g = make_graph(&matrix);
+    struct sg_graph *g = strchr(spec, '-') ? make_pair(&matrix, &down) : make_graph(&matrix);
     const struct sg_graph *graphs[] = {g};
     stub(early ? mode : "");
-    segue_status status = open_unit(&u, "cuda:0", err);
+    segue_status status = open_unit(&u, spec, err);
+    const struct sg_unit_ops *ops = u ? sg_ops_of(u) : &sg_unit_cuda;
     if (!early) stub(mode);
-    if (status == SEGUE_OK) status = sg_unit_cuda.compile(u, graphs, 1, NULL, &p, err);
-    if (status == SEGUE_OK) status = sg_unit_cuda.state_new(u, g->slots, g->slots_n, NULL, &s, err);
+    if (status == SEGUE_OK) status = ops->compile(u, graphs, 1, NULL, &p, err);
+    if (status == SEGUE_OK) status = ops->state_new(u, g->slots, g->slots_n, NULL, &s, err);
     if (status == SEGUE_OK) {
         struct sg_span span = {.state = s, .rows = 1, .values = x, .steps = 1};
         struct sg_batch batch = {
             .spans = &span, .spans_n = 1, .inline_hint = 1, .outputs = &output, .outputs_n = 1};
         struct sg_result result = {.values = values};
-        status = sg_unit_cuda.start(p, &batch, &result, &run, err);
-        if (status == SEGUE_OK) status = sg_unit_cuda.wait(run, UINT64_MAX, err);
+        status = ops->start(p, &batch, &result, &run, err);
+        if (status == SEGUE_OK) status = ops->wait(run, UINT64_MAX, err);
     }
     stub("");
-    sg_unit_cuda.state_free(s);
-    sg_unit_cuda.discard(p);
-    sg_unit_cuda.close(u);
+    ops->state_free(s);
+    ops->discard(p);
+    ops->close(u);
     sg_graph_free(g);
     return status;
 }
+
+static segue_status whole_life(const char *mode, int early, segue_error *err) { return life_of("cuda:0", mode, early, err); }
 
 static void check_list(const char *mode, const char *why)
 {
@@ -113,6 +141,7 @@ static void check_list(const char *mode, const char *why)
     assert_int_equal(n, why ? 1 : 2);
     assert_int_equal(d[0].info.present, why == NULL);
     if (why) assert_non_null(strstr(d[0].info.why, why));
+    if (!why) assert_non_null(strstr(d[0].info.features, "all as one: cuda:0-1"));
     stub("");
 }
 
@@ -131,7 +160,9 @@ static void refuses_to_open(void **state)
         const char *mode, *spec;
         segue_status status;
     } cases[] = {{"old", "cuda:0", SEGUE_EUNIT}, {"none", "cuda:0", SEGUE_EUNIT},
-                 {"", "cuda:7", SEGUE_EUNIT},    {"", "cuda:0-1", SEGUE_EUNSUPPORTED},
+                 {"", "cuda:7", SEGUE_EUNIT},    {"apart", "cuda:0-1", SEGUE_EUNIT},
+                 {"", "cuda:1-2", SEGUE_EUNIT},  {"", "cuda:1-0", SEGUE_EARG},
+                 {"", "cuda:0-", SEGUE_EARG},    {"", "cuda:0-1,screen=1", SEGUE_EUNSUPPORTED},
                  {"", "cuda:x", SEGUE_EARG},     {"", "cuda:0,depth=3", SEGUE_EARG}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -193,6 +224,27 @@ static void fails_anywhere(void **state)
         assert_int_equal(status, SEGUE_OK);
         assert_true(failures > 5);
     }
+}
+
+/* The same of two GPUs as one unit: nobody waits for a rank that failed. */
+static void several_fail_anywhere(void **state)
+{
+    (void)state;
+    if (getenv("SEGUE_STUB_SHORT")) skip();
+    segue_error err = {0};
+    assert_int_equal(life_of("cuda:0-1", "", 0, &err), SEGUE_OK);
+    assert_int_equal(alive(), 0);
+    assert_int_equal(life_of("cuda:0-1", "launch", 0, &err), SEGUE_ELOST);
+    long failures = 0;
+    for (long n = 1; n < 3000; n += 1 + n / 6) {
+        char mode[32];
+        snprintf(mode, sizeof mode, "%s:%ld", n % 2 ? "once" : "from", n);
+        segue_status status = life_of("cuda:0-1", mode, 1, &err);
+        assert_int_equal(alive(), 0);
+        assert_true(status == SEGUE_OK || status == SEGUE_EUNIT || status == SEGUE_ELOST);
+        failures += status != SEGUE_OK;
+    }
+    assert_true(failures > 5);
 }
 
 /* A state goes from one card to the other: what it held is there, bit for bit, and back again. */
@@ -416,7 +468,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(lists_and_says_why),
                                        cmocka_unit_test(refuses_to_open), cmocka_unit_test(survives),
-                                       cmocka_unit_test(fails_anywhere), cmocka_unit_test(passes), cmocka_unit_test(copies_go_on),
+                                       cmocka_unit_test(fails_anywhere), cmocka_unit_test(several_fail_anywhere), cmocka_unit_test(passes), cmocka_unit_test(copies_go_on),
                                        cmocka_unit_test(names_what_fits),
                                        cmocka_unit_test(chosen_rows_are_launched_for_themselves),
                                        cmocka_unit_test(names_a_storage)};

@@ -4,20 +4,23 @@
  *              lost     waiting finds the GPU gone     lost:N   so does every call from the N-th launch on
  *              once:N   the N-th call fails, no other  from:N   every call from the N-th on
  *              late     copies and fills are done when somebody waits, not before
+ *              apart    the GPUs do not reach each other
  *              room:N   allocations fail from the N-th on, though memory is free: another process takes it
  *   SEGUE_STUB_MB=N     memory of the card; 1024 when not set
  *   SEGUE_STUB_LOG=1    a line on stderr at the first launch
  * What frees is never refused, so that stub_alive counts what its caller forgot. Built with STUB_SHORT it lacks a function.
  * SPDX-License-Identifier: MIT */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { OLD = 803, NO_MEMORY = 2, GONE = 719 };
 
-static int alive, gone;
-static long calls, launches, rooms;
-static size_t used;
+static atomic_int alive, gone;
+static atomic_long calls, launches, rooms;
+static atomic_size_t used;
 
 static int mode(const char *name)
 {
@@ -90,8 +93,9 @@ static struct later {
     int value;
 } later[LATER];
 static int later_n;
+static pthread_mutex_t copying = PTHREAD_MUTEX_INITIALIZER; /* of these */
 
-static void catch_up(void)
+static void catch_up_now(void)
 {
     for (int i = 0; i < later_n; i++) {
         if (later[i].from) memcpy(later[i].to, later[i].from, later[i].n);
@@ -100,11 +104,20 @@ static void catch_up(void)
     later_n = 0;
 }
 
+static void catch_up(void)
+{
+    pthread_mutex_lock(&copying);
+    catch_up_now();
+    pthread_mutex_unlock(&copying);
+}
+
 static void transfer(void *to, const void *from, size_t n, int value)
 {
-    if (later_n == LATER) catch_up();
+    pthread_mutex_lock(&copying);
+    if (later_n == LATER) catch_up_now();
     later[later_n++] = (struct later){to, from, n, value};
-    if (!mode("late")) catch_up();
+    if (!mode("late")) catch_up_now();
+    pthread_mutex_unlock(&copying);
 }
 
 /* Streams differ from each other. */
@@ -136,6 +149,7 @@ API(cuDeviceGetAttribute, (int *v, int which, int card),
                       : which == 97 ? 232448
                       : which == 16 ? 132
                                     : 4;)
+API(cuDeviceCanAccessPeer, (int *can, int a, int b), UNUSED(a) UNUSED(b) *can = !mode("apart");)
 API(cuDeviceGetUuid, (unsigned char *u, int card), UNUSED(card) for (int i = 0; i < 16; i++) u[i] = (unsigned char)i;)
 API(cuDevicePrimaryCtxRetain, (void **c, int card), UNUSED(card) *c = &alive; alive++;)
 FREES(cuDevicePrimaryCtxRelease_v2, (int card), UNUSED(card) alive--;)

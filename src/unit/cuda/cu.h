@@ -43,6 +43,7 @@ enum {
     X(chunk, chunk_local) X(chunk, chunk_carry_16) X(chunk, chunk_carry_32)                            \
     X(attend, append) X(attend, prepare) X(attend, attend_join)                                        \
     X(gemm, narrow) X(gemm, widen) X(gemm, widen_pieces) X(gemm, gemm_f16) X(gemm, gemm_bf16)                                \
+    X(join, join_few) X(join, join_many)                                                                   \
     X(choose, argmax_rows) X(choose, choose_best)                                                          \
     X(screen, screen_make_f32) X(screen, screen_make_f16) X(screen, screen_make_bf16) X(screen, screen_rows) \
     X(screen, screen_best_f32) X(screen, screen_best_f16) X(screen, screen_best_bf16)
@@ -265,8 +266,17 @@ struct cu_kept {
     uint64_t run;
 };
 
+/* Between the ranks of a team (cujoin.c); ranks 0: none. */
+struct cu_join {
+    uint32_t rank, ranks;
+    cu_ptr memory;
+    uint32_t *told;   /* pinned: 1 when a rank did not come */
+    struct ck_join a; /* all but what an op says */
+};
+
 /* What one pass needs beside weights and states. One run at a time uses it. */
 struct cu_lane {
+    struct cu_join join;
     pthread_mutex_t lock;             /* held by that run */
     cu_stream stream;                 /* that passes go to: one of these two */
     cu_stream whole, part;            /* of all multiprocessors; of the lane's part of them (cushare.c), NULL: it has none */
@@ -441,6 +451,13 @@ segue_status cu_issue(struct cu_pass *p, const struct cu_step *s);
 /* The best of each wanted row, and with advance the step to the next token. */
 segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops_n);
 segue_status cu_product(struct cu_pass *p, const struct cu_step *s); /* cuproduct.c */
+/* cujoin.c: several GPUs as one. reach: `from` reads and writes the memory of `to` from now on. lost: ELOST when a rank of a run
+ * on this lane did not come. */
+segue_status cu_join_reach(struct sg_unit *from, struct sg_unit *to, segue_error *err);
+segue_status cu_unite(struct sg_program *const *programs, uint32_t n, segue_error *err);
+void cu_join_close(struct sg_unit *u, struct cu_lane *l);
+segue_status cu_join(struct cu_pass *p, const struct sg_op *op);
+segue_status cu_join_lost(const struct cu_lane *l, segue_error *err);
 /* cudelta.c. conv: the convolution before the delta rule, or NULL when it was done; convolves: the rule will do it itself. */
 segue_status cu_conv(struct cu_pass *p, const struct sg_op *op);
 segue_status cu_delta(struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv);

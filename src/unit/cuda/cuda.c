@@ -10,6 +10,7 @@
 #include "unit/cuda/images.h"
 #include "unit/cuda/nvml.h"
 #include "unit/spec.h"
+#include "unit/team.h"
 
 enum { GPUS_MOST = 16, ATTEND_STATIC = 16384 }; /* shared memory that attention has by itself */
 
@@ -311,6 +312,9 @@ static segue_status cu_list(struct sg_unit_desc *out, size_t cap, size_t *n, seg
         for (int i = 0; i < cards && (size_t)i < cap; i++)
             if (describe_card(&d, i, &out[i]))
                 snprintf(out[i].info.why, sizeof out[i].info.why, "the GPU does not answer");
+        size_t len = cap ? strlen(out[0].info.features) : 0;
+        if (cap && cards > 1)
+            snprintf(out[0].info.features + len, sizeof out[0].info.features - len, "; all as one: cuda:0-%d", cards - 1);
     }
     cu_driver_close(&d);
     return SEGUE_OK;
@@ -353,13 +357,9 @@ static segue_status number_of(const struct sg_unit_spec *spec, const char *key, 
     char *end;
     if (!text) return SEGUE_OK;
     unsigned long n = strtoul(text, &end, 10);
-    if (*text < '0' || *text > '9' || n > most || (*end && *end != '-'))
+    if (*text < '0' || *text > '9' || n > most || *end)
         return sg_fail(err, SEGUE_EARG, "open unit: %s: %s%s is no number up to %u", spec->text,
                        *key ? key : "the GPU ", text, most);
-    if (*end == '-')
-        return sg_fail(err, SEGUE_EUNSUPPORTED,
-                       "open unit: %s: several GPUs as one unit are not built in; name one, cuda:%lu",
-                       spec->text, n);
     *out = (uint32_t)n;
     return SEGUE_OK;
 }
@@ -399,7 +399,7 @@ static segue_status open_card(struct sg_unit *u, uint32_t index, segue_error *er
     return status;
 }
 
-static segue_status cu_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
+static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
     static const char *const keys[] = {"", "pdl", "waves", "graphs", "stream", "part", "rest", "screen", NULL};
     uint32_t index = 0;
@@ -438,6 +438,55 @@ static segue_status cu_open(struct sg_unit **out, const struct sg_unit_spec *spe
     return SEGUE_OK;
 }
 
+/* cuda:A-B: a unit for each GPU from A to B, as a team. */
+static segue_status open_several(struct sg_unit **out, const struct sg_unit_spec *spec, uint32_t first, uint32_t last, segue_error *err)
+{
+    struct sg_unit *units[CK_JOIN_RANKS];
+    struct sg_unit_spec one = *spec;
+    uint32_t n = 0, most = last - first + 1;
+    segue_status status = SEGUE_OK;
+    for (uint32_t k = 0; k < one.pairs_n; k++)
+        if (!strcmp(one.pairs[k].key, "screen"))
+            return sg_fail(err, SEGUE_EUNSUPPORTED, "open unit: %s: screen is for one GPU alone; leave it out", spec->text);
+    for (; n < most && status == SEGUE_OK; n++) {
+        for (uint32_t k = 0; k < one.pairs_n; k++)
+            if (!one.pairs[k].key[0]) snprintf(one.pairs[k].value, sizeof one.pairs[k].value, "%u", first + n);
+        snprintf(one.text, sizeof one.text, "cuda:%u", first + n);
+        status = open_one(&units[n], &one, err);
+    }
+    n -= status != SEGUE_OK;
+    for (uint32_t a = 0; a < n && status == SEGUE_OK; a++)
+        for (uint32_t b = 0; b < n && status == SEGUE_OK; b++)
+            if (a != b) status = cu_join_reach(units[a], units[b], err);
+    if (status == SEGUE_OK) return sg_team_open(out, units, n, spec->text, err);
+    while (n) cu_close(units[--n]);
+    if (status == SEGUE_ELOST && err) err->status = SEGUE_EUNIT;
+    return status == SEGUE_ELOST ? SEGUE_EUNIT : status;
+}
+
+/* OK and *several 0: it is one GPU, or no range at all. */
+static segue_status range_of(const struct sg_unit_spec *spec, uint32_t *first, uint32_t *last, int *several, segue_error *err)
+{
+    const char *text = sg_spec_value(spec, ""), *dash = text ? strchr(text, '-') : NULL;
+    unsigned a, b;
+    int end = 0;
+    *several = dash != NULL;
+    if (!dash) return SEGUE_OK;
+    if (strspn(text, "0123456789-") != strlen(text) || sscanf(text, "%2u-%2u%n", &a, &b, &end) != 2 || text[end] || a >= b ||
+        b >= GPUS_MOST || b - a >= CK_JOIN_RANKS)
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: %s is no range of 2 to %d GPUs, as 0-1", spec->text, text, (int)CK_JOIN_RANKS);
+    *first = a;
+    *last = b;
+    return SEGUE_OK;
+}
+
+static segue_status cu_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
+{
+    uint32_t first = 0, last = 0;
+    int several = 0;
+    SG_TRY(range_of(spec, &first, &last, &several, err));
+    return several ? open_several(out, spec, first, last, err) : open_one(out, spec, err);
+}
 static void cu_describe(const struct sg_unit *u, struct sg_unit_desc *out) { *out = u->desc; }
 
 static segue_status cu_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op,
@@ -528,4 +577,5 @@ const struct sg_unit_ops sg_unit_cuda = {
     .state_logits = cu_state_logits,
     .stream = cu_stream_rate,
     .meter = cu_meter,
+    .unite = cu_unite,
 };

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "unit/cuda/curun.h"
+#include "unit/meeting.h"
 
 /* --- is the batch sound --- */
 
@@ -24,10 +25,16 @@ static void work(struct sg_own_run *own)
 {
     struct sg_run *run = (struct sg_run *)(void *)own;
     struct sg_unit *u = run->program->base.unit;
+    struct sg_meeting *m = own->batch.meeting;
+    int all = !m || sg_meeting_all(m);
     pthread_mutex_lock(&run->lane->lock);
     cu_enter(u);
     cu_share_begin(u, run->lane->kind);
-    own->status = cu_run_all(run);
+    own->status = all ? cu_join_lost(run->lane, &own->error)
+                      : sg_fail(&own->error, SEGUE_ELOST, "run: cuda: another GPU of this unit did not begin; try again");
+    if (own->status == SEGUE_OK) own->status = cu_run_all(run);
+    if (own->status == SEGUE_OK) own->status = cu_join_lost(run->lane, &own->error);
+    if (m && own->status != SEGUE_OK) sg_meeting_break(m);
     cu_share_end(u, run->lane->kind);
     if (own->status != SEGUE_OK) u->d.stream_wait(run->lane->stream);
     cu_leave(u);

@@ -226,7 +226,9 @@ static segue_status run_ahead(struct sg_run *run, int32_t token, uint32_t steps,
         run->passes++;
         if (status == SEGUE_OK && i + 1 >= CU_AHEAD)
             status = wait_for(run, span, published, before, i + 2 - CU_AHEAD);
-        if (*published > before && is_stop(span->sampler, span->ring->tokens[*published - 1])) break;
+        int over = *published > before && is_stop(span->sampler, span->ring->tokens[*published - 1]);
+        struct sg_meeting *m = run->own.batch.meeting; /* ranks issue the same number of steps */
+        if (m ? sg_meeting_stops(m, run->own.batch.rank, over) : over) break;
     }
     cu_result r = u->d.stream_wait(l->stream);
     if (status == SEGUE_OK) status = cu_run_check(run, r);
@@ -235,7 +237,8 @@ static segue_status run_ahead(struct sg_run *run, int32_t token, uint32_t steps,
     cu_state_moved(span->state, written);
     for (uint32_t i = 0; i < written; i++) run->own.history[span->sampler->history_n + before + i] = l->ring[i];
     if (status == SEGUE_OK && written > *published - before) status = nothing_to_choose(run);
-    if (status == SEGUE_OK && cu_run_stopped(run))
+    const struct sg_meeting *m = run->own.batch.meeting;
+    if (status == SEGUE_OK && (m ? sg_meeting_canceled(run->own.batch.meeting) : cu_run_stopped(run)))
         status = sg_fail(&run->own.error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
     return status;
 }

@@ -371,6 +371,8 @@ static segue_status do_op(struct cu_pass *p, const struct sg_op *op)
         return do_experts(p, op);
     case SG_OP_ROWS:
         return do_rows(p, op);
+    case SG_OP_JOIN:
+        return cu_join(p, op);
     default:
         return sg_fail(p->err, SEGUE_EINTERNAL, "run: cuda: op %d is unknown; report this", (int)op->code);
     }

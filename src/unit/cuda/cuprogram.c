@@ -71,6 +71,7 @@ static void lane_close(struct sg_unit *u, struct cu_lane *l)
     for (size_t i = 0; i < sizeof rooms / sizeof *rooms; i++) cu_room_free(u, rooms[i]);
     for (uint32_t i = 0; i < l->loras_n; i++) cu_room_free(u, &l->loras[i].room);
     sg_free(l->loras);
+    cu_join_close(u, l);
 }
 
 static segue_status pinned(struct sg_unit *u, size_t bytes, void *out, segue_error *err)

@@ -4,6 +4,7 @@
 #define SG_UNIT_CUDA_CUTRIP_H
 
 #include "unit/cuda/curun.h"
+#include "unit/meeting.h"
 
 enum { CU_CHUNKS_LEAST = 4 };
 
@@ -20,6 +21,7 @@ struct trip {
 
 static inline int cu_run_stopped(const struct sg_run *run)
 {
+    if (run->own.batch.meeting) return sg_meeting_stops(run->own.batch.meeting, run->own.batch.rank, 0);
     return run->own.batch.cancel && atomic_load(run->own.batch.cancel);
 }
 

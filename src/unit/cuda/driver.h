@@ -68,6 +68,7 @@ struct cu_launch {
     X(to_host, "cuMemcpyDtoHAsync_v2", (void *to, cu_ptr from, size_t n, cu_stream s))     \
     X(copy, "cuMemcpyDtoDAsync_v2", (cu_ptr to, cu_ptr from, size_t n, cu_stream s))       \
     X(copy_peer, "cuMemcpyPeerAsync", (cu_ptr to, cu_ctx there, cu_ptr from, cu_ctx here, size_t n, cu_stream s)) \
+    X(can_reach, "cuDeviceCanAccessPeer", (int *can, cu_card from, cu_card to))            \
     X(peer_enable, "cuCtxEnablePeerAccess", (cu_ctx there, unsigned flags))                \
     X(fill, "cuMemsetD8Async", (cu_ptr to, unsigned char value, size_t n, cu_stream s))    \
     X(stream_new, "cuStreamCreateWithPriority", (cu_stream * s, unsigned flags, int priority)) \

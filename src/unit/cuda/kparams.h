@@ -291,6 +291,18 @@ struct ck_gemm {
     struct ck_segment segment;
     uint32_t rows, k, bf16, pitch;
 };
+/* Of each of `ranks` GPUs: rooms for join_few, two turns of [ranks][blocks][threads] 16 bytes; wide for join_many, two turns of
+ * [ranks][blocks][CK_JOIN_FOURS] float4, and flags, two turns of [ranks][blocks]. */
+enum { CK_JOIN_RANKS = 8, CK_JOIN_BLOCKS = 64, CK_JOIN_THREADS = 256, CK_JOIN_FOURS = 4096 };
+struct ck_join {
+    struct ck_view x, y;
+    uint32_t rows, ranks, rank, sum;
+    void *rooms[CK_JOIN_RANKS], *wide[CK_JOIN_RANKS];
+    uint32_t *flags[CK_JOIN_RANKS];
+    uint32_t *turns;     /* [2][blocks] of this rank: how many there were, of either kernel */
+    uint32_t *lost;      /* 1: a rank did not come */
+    uint32_t *told;      /* the same, in the host's memory */
+};
 struct ck_read {
     const void *data;
     uint64_t n;

@@ -14,6 +14,29 @@ enum { ROWS_AT_ONCE = 64 };
 
 static int permuted(const struct sg_perm *p) { return p->a != 0; }
 
+/* Of a part, what it is a part of. */
+static const struct sg_tensor *whole_of(const struct sg_tensor *t) { return t->part ? t->part->of : t; }
+
+/* A row's columns, run by run: where they are in the whole, and behind how many others. */
+struct columns {
+    uint64_t at, n, to;
+};
+
+static uint32_t columns_of(const struct sg_tensor *t, struct columns out[SG_PART_RUNS])
+{
+    const struct sg_tensor_part *p = t->part;
+    out[0] = (struct columns){.n = t->cols};
+    for (uint32_t i = 0; p && i < p->cols_n; i++)
+        out[i] = (struct columns){p->cols[i].at, p->cols[i].n, i ? out[i - 1].to + out[i - 1].n : 0};
+    return p ? p->cols_n : 1;
+}
+
+static uint64_t stored_row(const struct sg_tensor *t, uint64_t row)
+{
+    uint64_t at = t->part ? sg_part_at(t->part->rows, t->part->rows_n, row) : row;
+    return sg_perm_stored(&whole_of(t)->row_perm, at);
+}
+
 static uint32_t affine_kind(const struct sg_affine *a)
 {
     if (a->bits == 4 && a->group % 32 == 0) return CK_G4;
@@ -25,7 +48,7 @@ static uint32_t kind_of(const struct sg_tensor *t)
 {
     if (t->storage == SG_F32) return CK_F32;
     if (t->storage == SG_BF16) return CK_BF16;
-    if (permuted(&t->col_perm) && (t->col_perm.w % 32 || t->col_perm.first % 32) && t->storage != SG_F16)
+    if (permuted(&whole_of(t)->col_perm) && (whole_of(t)->col_perm.w % 32 || whole_of(t)->col_perm.first % 32) && t->storage != SG_F16)
         return CK_F32;
     switch (t->storage) {
     case SG_Q8_0:
@@ -36,13 +59,13 @@ static uint32_t kind_of(const struct sg_tensor *t)
     case SG_Q5_0:
     case SG_Q5_1:
     case SG_Q6_K:
-        return permuted(&t->col_perm) && t->storage == SG_Q6_K ? CK_F32 : CK_G8;
+        return permuted(&whole_of(t)->col_perm) && t->storage == SG_Q6_K ? CK_F32 : CK_G8;
     case SG_Q4_K:
-        return permuted(&t->col_perm) ? CK_F32 : CK_G4;
+        return permuted(&whole_of(t)->col_perm) ? CK_F32 : CK_G4;
     case SG_AFFINE:
-        return permuted(&t->col_perm) ? CK_F32 : affine_kind(&t->affine);
+        return permuted(&whole_of(t)->col_perm) ? CK_F32 : affine_kind(&t->affine);
     case SG_Q5_K:
-        return permuted(&t->col_perm) ? CK_F32 : CK_G8;
+        return permuted(&whole_of(t)->col_perm) ? CK_F32 : CK_G8;
     case SG_F16:
         return CK_F16;
     case SG_FP8:
@@ -194,54 +217,58 @@ static float affine_number(const struct sg_affine *a, const void *from, size_t i
     return a->storage == SG_F16 ? sg_f32_of_f16(sg_le16(p)) : sg_f32_of_bf16(sg_le16(p));
 }
 
-static void row_affine(const struct sg_tensor *t, const struct ck_weight *w, uint64_t stored, uint8_t *data,
-                       uint8_t *scales)
+static void columns_affine(const struct sg_tensor *t, const struct ck_weight *w, const struct columns *c, uint64_t stored,
+                           uint8_t *data, uint8_t *scales)
 {
     const struct sg_affine *a = &t->affine;
     const uint8_t *from = t->data + stored * (t->cols * a->bits / 8);
-    size_t groups = t->cols / a->group;
-    for (size_t g = 0; g < groups; g++)
-        put_pair(scales + g * 8, affine_number(a, a->scales, stored * groups + g),
-                 affine_number(a, a->biases, stored * groups + g));
+    size_t groups = t->cols / a->group, first = c->at / a->group, before = c->to / a->group;
+    for (size_t g = 0; g < c->n / a->group; g++)
+        put_pair(scales + (before + g) * 8, affine_number(a, a->scales, stored * groups + first + g),
+                 affine_number(a, a->biases, stored * groups + first + g));
     if (w->kind == CK_G8) {
-        memcpy(data, from, t->cols);
+        memcpy(data + c->to, from + c->at, c->n);
         return;
     }
-    for (size_t c = 0; c < t->cols; c += 32)
+    for (size_t i = 0; i < c->n; i += 32)
         for (size_t j = 0; j < 16; j++) {
-            uint8_t x = from[(c + j) / 2] >> (j % 2 * 4) & 15, y = from[(c + j + 16) / 2] >> (j % 2 * 4) & 15;
-            data[c / 2 + j] = (uint8_t)(x | y << 4);
+            size_t k = c->at + i + j;
+            uint8_t x = from[k / 2] >> (j % 2 * 4) & 15, y = from[(k + 16) / 2] >> (j % 2 * 4) & 15;
+            data[(c->to + i) / 2 + j] = (uint8_t)(x | y << 4);
         }
 }
 
-static void row_blocks(const struct sg_tensor *t, uint64_t stored, uint8_t *data, uint8_t *scales)
+static void columns_blocks(const struct sg_tensor *t, const struct columns *c, uint64_t stored, uint8_t *data, uint8_t *scales)
 {
     const struct sg_storage_info *info = sg_storage_info(t->storage);
     const uint8_t *row = t->data + stored * (t->cols / info->block * info->bytes);
-    for (size_t c = 0; c < t->cols; c += info->block) {
-        size_t from = permuted(&t->col_perm) ? sg_perm_stored(&t->col_perm, c) : c;
-        put_block(t, row + from / info->block * info->bytes, c, data, scales);
+    for (size_t i = 0; i < c->n; i += info->block) {
+        size_t from = permuted(&t->col_perm) ? sg_perm_stored(&t->col_perm, c->at + i) : c->at + i;
+        put_block(t, row + from / info->block * info->bytes, c->to + i, data, scales);
     }
 }
 
+/* As they lie in the file, or through fp32. */
 static void row_plain(const struct sg_tensor *t, const struct ck_weight *w, uint64_t row, float *numbers,
                       uint8_t *data)
 {
     uint32_t bytes = w->kind == CK_F32 ? 4 : 2;
-    int same = (t->storage == SG_F32 || t->storage == SG_F16 || t->storage == SG_BF16) && !t->transposed &&
-               !permuted(&t->col_perm);
+    const struct sg_tensor *s = whole_of(t);
+    struct columns c[SG_PART_RUNS];
+    int same = (s->storage == SG_F32 || s->storage == SG_F16 || s->storage == SG_BF16) && !s->transposed &&
+               !permuted(&s->col_perm);
     if (same) {
-        uint64_t stored = permuted(&t->row_perm) ? sg_perm_stored(&t->row_perm, row) : row;
-        memcpy(data, t->data + stored * t->cols * bytes, t->cols * bytes);
+        const uint8_t *from = s->data + stored_row(t, row) * s->cols * bytes;
+        for (uint32_t i = 0, n = columns_of(t, c); i < n; i++) memcpy(data + c[i].to * bytes, from + c[i].at * bytes, c[i].n * bytes);
         return;
     }
     sg_tensor_row(t, row, 0, t->cols, numbers);
-    for (size_t c = 0; c < t->cols; c++) {
-        uint16_t half = w->kind == CK_BF16 ? sg_bf16_of_f32(numbers[c]) : sg_f16_of_f32(numbers[c]);
+    for (size_t k = 0; k < t->cols; k++) {
+        uint16_t half = w->kind == CK_BF16 ? sg_bf16_of_f32(numbers[k]) : sg_f16_of_f32(numbers[k]);
         if (w->kind == CK_F32)
-            memcpy(data + 4 * c, &numbers[c], 4);
+            memcpy(data + 4 * k, &numbers[k], 4);
         else
-            memcpy(data + 2 * c, &half, 2);
+            memcpy(data + 2 * k, &half, 2);
     }
 }
 
@@ -250,14 +277,34 @@ static void rows_transposed(const struct sg_tensor *t, const struct ck_weight *w
                             uint8_t *data)
 {
     uint32_t bytes = w->kind == CK_F32 ? 4 : 2;
-    for (uint64_t c = 0; c < t->cols; c++)
+    const struct sg_tensor *s = whole_of(t);
+    for (uint64_t c = 0; c < t->cols; c++) {
+        uint64_t column = t->part ? sg_part_at(t->part->cols, t->part->cols_n, c) : c;
         for (uint64_t r = from; r < to; r++)
-            memcpy(data + (r - from) * w->pitch + c * bytes, t->data + (c * t->rows + r) * bytes, bytes);
+            memcpy(data + (r - from) * w->pitch + c * bytes, s->data + (column * s->rows + stored_row(t, r)) * bytes, bytes);
+    }
 }
 
+static void row_quantised(const struct sg_tensor *t, const struct ck_weight *w, uint64_t row, uint8_t *data, uint8_t *scales)
+{
+    struct columns c[SG_PART_RUNS];
+    uint64_t stored = stored_row(t, row);
+    for (uint32_t i = 0, n = columns_of(t, c); i < n; i++) {
+        if (t->storage == SG_AFFINE)
+            columns_affine(whole_of(t), w, &c[i], stored, data, scales);
+        else
+            columns_blocks(whole_of(t), &c[i], stored, data, scales);
+    }
+}
+
+/* The scale is the whole row's. numbers: room for a row of the whole, twice. */
 static void row_fp8(const struct sg_tensor *t, uint64_t row, float *numbers, uint8_t *data, uint8_t *scales)
 {
-    float scale = sg_tensor_fp8_row(t, row, numbers, data);
+    const struct sg_tensor *s = whole_of(t);
+    struct columns c[SG_PART_RUNS];
+    uint8_t *codes = (uint8_t *)(numbers + s->cols);
+    float scale = sg_tensor_fp8_row(s, t->part ? sg_part_at(t->part->rows, t->part->rows_n, row) : row, numbers, codes);
+    for (uint32_t i = 0, n = columns_of(t, c); i < n; i++) memcpy(data + c[i].to, codes + c[i].at, c[i].n);
     memcpy(scales, &scale, sizeof scale);
 }
 
@@ -265,21 +312,19 @@ static void put_rows(const struct sg_tensor *t, const struct ck_weight *w, uint6
                      float *numbers, uint8_t *data, uint8_t *scales)
 {
     size_t scale_row = w->scale_pitch * scale_bytes(w);
-    int straight = t->transposed && !permuted(&t->row_perm) && !permuted(&t->col_perm);
+    const struct sg_tensor *s = whole_of(t);
+    int straight = s->transposed && !permuted(&s->row_perm) && !permuted(&s->col_perm);
     if (straight) {
         rows_transposed(t, w, from, to, data);
         return;
     }
     for (uint64_t r = from; r < to; r++, data += w->pitch, scales += scale_row) {
-        uint64_t stored = permuted(&t->row_perm) ? sg_perm_stored(&t->row_perm, r) : r;
         if (w->kind < CK_Q8)
             row_plain(t, w, r, numbers, data);
         else if (w->kind == CK_F8)
             row_fp8(t, r, numbers, data, scales);
-        else if (t->storage == SG_AFFINE)
-            row_affine(t, w, stored, data, scales);
         else
-            row_blocks(t, stored, data, scales);
+            row_quantised(t, w, r, data, scales);
     }
 }
 
@@ -321,7 +366,7 @@ static segue_status send_matrix(struct sg_unit *u, struct cu_tensor *t, segue_er
     struct ck_weight *w = &t->w;
     t->bytes = data_bytes(w) + (size_t)w->scale_pitch * scale_bytes(w) * w->rows;
     if (!t->memory) SG_TRY(cu_room(u, t->bytes, t->source->name ? t->source->name : "weights", &t->memory, err));
-    float *numbers = sg_alloc(t->source->cols * sizeof *numbers);
+    float *numbers = sg_alloc(2 * whole_of(t->source)->cols * sizeof *numbers);
     uint8_t *band = sg_alloc(ROWS_AT_ONCE * (w->pitch + (size_t)w->scale_pitch * scale_bytes(w)));
     segue_status status = numbers && band ? send_rows(u, t, numbers, band, err)
                                           : sg_no_memory("rows of weights", w->pitch, err);
