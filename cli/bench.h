@@ -34,6 +34,12 @@ uint64_t bench_hash(const int32_t *ids, size_t n);
 segue_status bench_answer(segue_session *s, size_t n, struct bench_answer *out, segue_error *err);
 void bench_leave(segue_session *s);
 
+/* Opens the place, with the counters of --meter, lets `measure` work there and closes it; gives the exit code. */
+int bench_at_place(struct bench *b, segue_status (*measure)(struct bench *b, segue_error *err));
+/* The same for each prompt of -p (of 2 tokens at least), or one of `preset` tokens. */
+segue_status bench_each_prompt(struct bench *b, size_t preset,
+                               segue_status (*measure)(struct bench *b, size_t prompt, segue_error *err), segue_error *err);
+
 /* Each measures and prints all its rows; gives the exit code. */
 int bench_handoff(struct bench *b);
 int bench_pipelines(struct bench *b);

@@ -139,6 +139,22 @@ static json_t *row(const struct bench *b, size_t n, const struct sample *samples
     return o;
 }
 
+static segue_status measure(struct bench *b, segue_error *err)
+{
+    size_t n = (size_t)args_number(&b->args, "beside", 2048);
+    int32_t *ids = bench_ids(b, n);
+    struct sample *samples = out_alloc(b->repeats * sizeof *samples), warm;
+    segue_status st = one_sample(b, ids, n, &warm, err);
+    for (size_t i = 0; i < b->repeats && !st; i++) {
+        st = one_sample(b, ids, n, &samples[i], err);
+        progress_step(&b->progress, i + 1, b->repeats, false);
+    }
+    if (!st) st = bench_out_row(b->out, row(b, n, samples), err);
+    free(samples);
+    free(ids);
+    return st;
+}
+
 int bench_beside(struct bench *b)
 {
     static const struct bench_column columns[] = {{"unit", "unit", 0},
@@ -150,23 +166,6 @@ int bench_beside(struct bench *b)
                                                   {"reading ms beside", "prefill_beside_ms", 2},
                                                   {"ratio of reading", "prefill_ratio", 3},
                                                   {NULL, NULL, 0}};
-    segue_error err;
     b->out->columns = columns;
-    int code = place_open(&b->place, &b->args, 0);
-    if (code) return code;
-    size_t n = (size_t)args_number(&b->args, "beside", 2048);
-    int32_t *ids = bench_ids(b, n);
-    struct sample *samples = out_alloc(b->repeats * sizeof *samples), warm;
-    segue_status st = one_sample(b, ids, n, &warm, &err);
-    for (size_t i = 0; i < b->repeats && !st; i++) {
-        st = one_sample(b, ids, n, &samples[i], &err);
-        progress_step(&b->progress, i + 1, b->repeats, false);
-    }
-    if (!st) st = bench_out_row(b->out, row(b, n, samples), &err);
-    progress_end(&b->progress);
-    if (st) code = out_error(&err, EXIT_NOT_HERE);
-    free(samples);
-    free(ids);
-    place_close(&b->place);
-    return code;
+    return bench_at_place(b, measure);
 }

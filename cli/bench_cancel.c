@@ -83,8 +83,9 @@ static json_t *row(const struct bench *b, size_t prompt, uint64_t reading_ns, do
     return o;
 }
 
-static segue_status measure(struct bench *b, size_t prompt, size_t cancels, segue_error *err)
+static segue_status measure(struct bench *b, size_t prompt, segue_error *err)
 {
+    size_t cancels = (size_t)args_number(&b->args, "cancel", 1);
     int32_t *ids = bench_ids(b, prompt);
     double *ms = out_alloc(cancels * sizeof *ms);
     uint64_t ns = 0;
@@ -103,6 +104,8 @@ static segue_status measure(struct bench *b, size_t prompt, size_t cancels, segu
     return st;
 }
 
+static segue_status prompts(struct bench *b, segue_error *err) { return bench_each_prompt(b, 2000, measure, err); }
+
 int bench_cancel(struct bench *b)
 {
     static const struct bench_column columns[] = {{"unit", "unit", 0},
@@ -113,18 +116,6 @@ int bench_cancel(struct bench *b)
                                                   {"p90 ms", "p90_ms", 2},
                                                   {"max ms", "max_ms", 2},
                                                   {NULL, NULL, 0}};
-    segue_error err;
     b->out->columns = columns;
-    int code = place_open(&b->place, &b->args, 0);
-    if (code) return code;
-    size_t prompts_n;
-    long long *prompts = args_counts(&b->args, "prompt", &prompts_n);
-    segue_status st = SEGUE_OK;
-    for (size_t i = 0; i < (prompts_n ? prompts_n : 1) && !st; i++)
-        st = measure(b, prompts_n && prompts[i] > 1 ? (size_t)prompts[i] : 2000, (size_t)args_number(&b->args, "cancel", 1), &err);
-    progress_end(&b->progress);
-    if (st) code = out_error(&err, EXIT_NOT_HERE);
-    place_close(&b->place);
-    free(prompts);
-    return code;
+    return bench_at_place(b, prompts);
 }

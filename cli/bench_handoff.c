@@ -195,14 +195,18 @@ static json_t *row(struct pair *p)
 }
 
 /* The units of the place: 0 and 1, or the same one when it was named twice. */
-static segue_status measure(struct bench *b, size_t prompt, size_t tokens, segue_error *err)
+static segue_status measure(struct bench *b, size_t prompt, segue_error *err)
 {
+    size_t tokens_n;
+    long long *tokens = args_counts(&b->args, "tokens", &tokens_n);
+    size_t answer = tokens_n && tokens[0] > 1 ? (size_t)tokens[0] : 64;
+    free(tokens);
     uint32_t from = (uint32_t)report_phase_unit(&b->place, 0), to = (uint32_t)report_phase_unit(&b->place, 1);
     if (from == to)
         return out_fail(err, SEGUE_EARG,
                         "hand-off: %.100s: from and to are one unit; name another one with --decode",
                         b->place.unit_info[from].spec);
-    struct pair p = {.b = b, .prompt = prompt, .tokens = tokens, .equal = true};
+    struct pair p = {.b = b, .prompt = prompt, .tokens = answer, .equal = true};
     p.split = b->place.plan;
     p.from = whole(b, from, from);
     p.alone = whole(b, to, to);
@@ -257,28 +261,7 @@ static segue_status present(struct names *out, segue_error *err)
     return st;
 }
 
-static int open_and_measure(struct bench *b)
-{
-    segue_error err;
-    int code = place_open(&b->place, &b->args, 0);
-    if (code) return code;
-    size_t prompts_n, tokens_n;
-    long long *prompts = args_counts(&b->args, "prompt", &prompts_n),
-              *tokens = args_counts(&b->args, "tokens", &tokens_n);
-    static const long long preset_p = 410;
-    const long long *p = prompts_n ? prompts : &preset_p;
-    segue_status st = SEGUE_OK;
-    for (size_t i = 0; i < (prompts_n ? prompts_n : 1) && !st; i++) {
-        size_t n = tokens_n && tokens[0] > 1 ? (size_t)tokens[0] : 64;
-        st = measure(b, p[i] > 1 ? (size_t)p[i] : 2, n, &err);
-    }
-    progress_end(&b->progress);
-    if (st) code = out_error(&err, EXIT_NOT_HERE);
-    place_close(&b->place);
-    free(prompts);
-    free(tokens);
-    return code;
-}
+static segue_status prompts(struct bench *b, segue_error *err) { return bench_each_prompt(b, 410, measure, err); }
 
 int bench_handoff(struct bench *b)
 {
@@ -294,7 +277,7 @@ int bench_handoff(struct bench *b)
                                                   {"ids equal", "ids_equal", 0},
                                                   {NULL, NULL, 0}};
     b->out->columns = columns;
-    if (args_has(&b->args, "prefill") || args_has(&b->args, "decode")) return open_and_measure(b);
+    if (args_has(&b->args, "prefill") || args_has(&b->args, "decode")) return bench_at_place(b, prompts);
     struct names names = {.n = 0};
     segue_error err;
     if (present(&names, &err)) return out_error(&err, EXIT_NOT_HERE);
@@ -306,7 +289,7 @@ int bench_handoff(struct bench *b)
             b->args = args_copy(&given);
             args_set(&b->args, "prefill", names.spec[i], &err);
             args_set(&b->args, "decode", names.spec[k], &err);
-            code = open_and_measure(b);
+            code = bench_at_place(b, prompts);
             args_free(&b->args);
         }
     b->args = given;

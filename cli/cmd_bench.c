@@ -115,6 +115,32 @@ void bench_leave(segue_session *s)
     segue_session_close(s);
 }
 
+int bench_at_place(struct bench *b, segue_status (*measure)(struct bench *b, segue_error *err))
+{
+    segue_error err;
+    int code = place_open(&b->place, &b->args, 0);
+    if (code) return code;
+    code = meter_open(&b->meter, &b->args, &b->place);
+    if (!code) {
+        segue_status st = measure(b, &err);
+        progress_end(&b->progress);
+        if (st) code = out_error(&err, EXIT_NOT_HERE);
+    }
+    place_close(&b->place);
+    return code;
+}
+
+segue_status bench_each_prompt(struct bench *b, size_t preset,
+                               segue_status (*measure)(struct bench *b, size_t prompt, segue_error *err), segue_error *err)
+{
+    size_t n;
+    long long *prompts = args_counts(&b->args, "prompt", &n);
+    segue_status st = n ? SEGUE_OK : measure(b, preset, err);
+    for (size_t i = 0; i < n && !st; i++) st = measure(b, prompts[i] > 2 ? (size_t)prompts[i] : 2, err);
+    free(prompts);
+    return st;
+}
+
 /* Stop tokens are ignored, or random weights would end a measurement early. */
 static segue_status open_sessions(struct bench *b, segue_session **sessions, size_t context, segue_error *err)
 {
@@ -272,19 +298,6 @@ static void put_model(json_t *o, const struct bench *b)
     free(type);
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Sorts v. */
-static double median_of(double *v, size_t n)
-{
-    qsort(v, n, sizeof *v, ascending);
-    return n ? (v[(n - 1) / 2] + v[n / 2]) / 2 : 0;
-}
-
 /* Medians over the samples: the rate of weights, the stream beside it, and the share of each sample in the
  * streams measured right before and after it, which no drift of the machine can favour. */
 static void put_roof(json_t *o, const struct sample *samples, size_t n, bool generated)
@@ -300,10 +313,10 @@ static void put_roof(json_t *o, const struct sample *samples, size_t n, bool gen
         share[i] = beside + before > 0 ? 2 * rate[i] / (beside + before) : 0;
         json_array_append_new(list, out_real(stream[i]));
     }
-    report_positive(o, "gb_s", median_of(rate, n), why);
-    report_positive(o, "stream_gb_s", median_of(stream, n), "the unit cannot measure it");
+    report_positive(o, "gb_s", bench_median(rate, n), why);
+    report_positive(o, "stream_gb_s", bench_median(stream, n), "the unit cannot measure it");
     json_object_set_new(o, "samples_stream_gb_s", list);
-    report_positive(o, "roof_share", median_of(share, n), why);
+    report_positive(o, "roof_share", bench_median(share, n), why);
     free(share);
     free(stream);
     free(rate);
@@ -398,10 +411,9 @@ static segue_status one_case(struct bench *b, size_t prompt, size_t generated, s
 }
 
 /* All cases of one thread count. */
-static int cases(struct bench *b)
+static segue_status cases(struct bench *b, segue_error *err)
 {
     static const long long preset_p = 512, preset_n = 128, preset_d = 0;
-    segue_error err;
     size_t prompts_n, tokens_n, depths_n;
     long long *prompts = args_counts(&b->args, "prompt", &prompts_n),
               *tokens = args_counts(&b->args, "tokens", &tokens_n);
@@ -409,23 +421,16 @@ static int cases(struct bench *b)
     const long long *p = prompts_n ? prompts : &preset_p, *n = tokens_n ? tokens : &preset_n,
                     *d = depths_n ? depths : &preset_d;
     segue_status st = SEGUE_OK;
-    int code = place_open(&b->place, &b->args, 0);
-    if (!code && (code = meter_open(&b->meter, &b->args, &b->place))) place_close(&b->place);
-    if (!code) {
-        for (size_t i = 0; i < (depths_n ? depths_n : 1) && !st; i++) {
-            for (size_t k = 0; k < (prompts_n ? prompts_n : 1) && !st; k++)
-                if (p[k]) st = one_case(b, (size_t)p[k], 0, (size_t)d[i], &err);
-            for (size_t k = 0; k < (tokens_n ? tokens_n : 1) && !st; k++)
-                if (n[k]) st = one_case(b, 0, (size_t)n[k], (size_t)d[i], &err);
-        }
-        progress_end(&b->progress);
-        if (st) code = out_error(&err, EXIT_NOT_HERE);
-        place_close(&b->place);
+    for (size_t i = 0; i < (depths_n ? depths_n : 1) && !st; i++) {
+        for (size_t k = 0; k < (prompts_n ? prompts_n : 1) && !st; k++)
+            if (p[k]) st = one_case(b, (size_t)p[k], 0, (size_t)d[i], err);
+        for (size_t k = 0; k < (tokens_n ? tokens_n : 1) && !st; k++)
+            if (n[k]) st = one_case(b, 0, (size_t)n[k], (size_t)d[i], err);
     }
     free(prompts);
     free(tokens);
     free(depths);
-    return code;
+    return st;
 }
 
 /* A thread count is a property of the unit, so each needs units and an engine of its own. */
@@ -459,7 +464,7 @@ static int run(struct args *args)
         } else if (args_has(args, "beside")) {
             code = bench_beside(&b);
         } else {
-            code = cases(&b);
+            code = bench_at_place(&b, cases);
         }
         args_free(&b.args);
     }
