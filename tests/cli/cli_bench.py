@@ -17,6 +17,7 @@ for r in rows:
     ts = [n * 1e9 / x for x in r["samples_ns"]]
     expect("figures", len(ts) == 2 and abs(r["avg_ts"] - sum(ts) / 2) < 1e-3 * r["avg_ts"] and abs(r["avg_ns"] - sum(r["samples_ns"]) / 2) <= 1, r)
     expect("nulls have reasons", all(v is not None or r.get(k + "_reason") for k, v in r.items()), r)
+expect("a stream for each sample of generation, one for a prompt", all(len(r["samples_stream_gb_s"]) == (2 if r["n_gen"] else 1) for r in rows), rows[0])
 expect("generation counts bytes", all(r["gb_s"] and r["gb_s"] > 0 for r in rows if r["n_gen"]), [r["gb_s"] for r in rows])
 same = {(r["n_depth"], r["n_prompt"], r["n_gen"]): set() for r in rows}
 for r in rows: same[(r["n_depth"], r["n_prompt"], r["n_gen"])].add(r["ids_hash"])
