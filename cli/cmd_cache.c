@@ -56,13 +56,14 @@ static int run(struct args *args)
         json_object_set_new(o, "program_files", json_integer((json_int_t)programs.files));
     }
     if (!args_has(args, "json")) {
+        unsigned most = (unsigned)(SEGUE_CACHE_BYTES >> 30);
         printf("%s: %zu files, %.1f MB%s\n", folder, files, (double)bytes / 1e6, clear ? " removed" : "");
         if (!clear && packed_files)
-            printf("packed weights: %zu, %.1f MB; at most 16 GiB, the longest unused go first\n", packed_files,
-                   (double)packed_bytes / 1e6);
+            printf("packed weights: %zu, %.1f MB; at most %u GiB, the longest unused go first\n", packed_files,
+                   (double)packed_bytes / 1e6, most);
         if (!clear && programs.files)
-            printf("compiled programs: %zu, with their weights %.1f MB; at most 16 GiB, the longest unused go first\n",
-                   programs.files, (double)programs.bytes / 1e6);
+            printf("compiled programs: %zu, with their weights %.1f MB; at most %u GiB, the longest unused go first\n",
+                   programs.files, (double)programs.bytes / 1e6, most);
     }
     free(folder);
     if (args_has(args, "json")) return out_json_exit(o);

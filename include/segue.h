@@ -209,6 +209,8 @@ SEGUE_API void segue_adapter_close(segue_adapter *adapter);
 
 enum { SEGUE_KV_DEFAULT = 0, SEGUE_KV_F32 = 1, SEGUE_KV_F16 = 2, SEGUE_KV_BF16 = 3, SEGUE_KV_Q8 = 4 };
 
+#define SEGUE_CACHE_BYTES (UINT64_C(16) << 30)  /* cache_bytes unless asked: 16 GiB */
+
 struct segue_plan;
 typedef struct segue_engine_opts {
     uint32_t size;
@@ -219,7 +221,7 @@ typedef struct segue_engine_opts {
                               * none. What sessions computed is kept for those that begin with the same tokens */
     uint64_t store_memory_bytes, store_disk_bytes;   /* its bounds; 0 = 512 MiB, 4 GiB (all models in the folder) */
     const char *cache;       /* folder that may be emptied at any time, for repacked weights; NULL = keep none */
-    uint64_t cache_bytes;    /* what that folder may hold; the entries used longest ago go; 0 = 16 GiB */
+    uint64_t cache_bytes;    /* what that folder may hold; the entries used longest ago go; 0 = SEGUE_CACHE_BYTES */
     segue_model *const *models;  /* [n] another storage of the same model for that unit, NULL = the engine's own; the
                               * array may be NULL. EFORMAT: another shape id */
     const struct segue_plan *plan;  /* what will be run: only its parts are placed now. NULL: all layers on every unit */

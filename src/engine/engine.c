@@ -10,7 +10,6 @@
 #include "engine/prefixstore.h"
 
 enum { CHUNK_ROWS = 512, CHUNK_ROWS_MAX = 1 << 20 };
-static const uint64_t CACHE_BYTES = UINT64_C(16) << 30;
 
 /* --- programs --- */
 
@@ -183,7 +182,7 @@ static segue_status place_model(struct segue_engine *e, struct sg_place *p, stru
             model->info.path, model->info.shape_id, e->model->info.path, e->model->info.shape_id);
     p->model = sg_model_ref(model);
     p->keep.folder = e->cache;
-    p->keep.most = o->cache_bytes ? o->cache_bytes : CACHE_BYTES;
+    p->keep.most = o->cache_bytes ? o->cache_bytes : SEGUE_CACHE_BYTES;
     p->keep.weights = model->weights_hash;
     p->keep.firm = sg_archive_stamp(model->archive, &p->keep.stamp);
     uint32_t late = p->unit->desc.late_rows;
