@@ -464,6 +464,38 @@ static void chosen_rows_are_launched_for_themselves(void **state)
     assert_int_equal(launches_of(1, 1, 1), launches_of(0, 1, 1));
 }
 
+static int says_whole(const char *mode, const char *spec)
+{
+    struct sg_unit *u = NULL;
+    struct sg_unit_desc d = {0};
+    segue_error err;
+    stub(mode);
+    assert_int_equal(open_unit(&u, spec, &err), SEGUE_OK);
+    sg_unit_cuda.describe(u, &d);
+    sg_unit_cuda.close(u);
+    stub("");
+    assert_int_equal(alive(), 0);
+    return strstr(d.info.features, ", not parted: priorities alone") != NULL;
+}
+
+/* A part that cannot be had, asked for or not, is named; where none is wanted there is nothing to say. */
+static void parts_that_are_none_are_named(void **state)
+{
+    struct sg_unit_desc d[2] = {0};
+    size_t n = 0;
+    (void)state;
+    if (getenv("SEGUE_STUB_SHORT")) skip();
+    int partless = getenv("SEGUE_STUB_PARTLESS") != NULL;
+    assert_int_equal(sg_unit_cuda.list(d, 2, &n, NULL), SEGUE_OK);
+    assert_int_equal(strstr(d[0].info.features, "not parted") != NULL, partless);
+    assert_int_equal(says_whole("", "cuda:0"), partless);
+    assert_int_equal(says_whole("", "cuda:0,part=64"), partless);
+    assert_int_equal(says_whole("", "cuda:0,part=0"), partless);
+    assert_int_equal(says_whole("whole", "cuda:0,part=64"), 1);
+    assert_int_equal(says_whole("whole", "cuda:0"), 1);
+    assert_int_equal(says_whole("whole", "cuda:0,part=0"), partless);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(lists_and_says_why),
@@ -471,6 +503,7 @@ int main(void)
                                        cmocka_unit_test(fails_anywhere), cmocka_unit_test(several_fail_anywhere), cmocka_unit_test(passes), cmocka_unit_test(copies_go_on),
                                        cmocka_unit_test(names_what_fits),
                                        cmocka_unit_test(chosen_rows_are_launched_for_themselves),
-                                       cmocka_unit_test(names_a_storage)};
+                                       cmocka_unit_test(parts_that_are_none_are_named), cmocka_unit_test(names_a_storage)};
+    if (getenv("SEGUE_STUB_PARTLESS")) cmocka_set_test_filter("parts_*");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,9 @@
  *              room:N   allocations fail from the N-th on, though memory is free: another process takes it
  *   SEGUE_STUB_MB=N     memory of the card; 1024 when not set
  *   SEGUE_STUB_LOG=1    a line on stderr at the first launch
- * What frees is never refused, so that stub_alive counts what its caller forgot. Built with STUB_SHORT it lacks a function.
+ *              whole    the card cannot be parted
+ * What frees is never refused, so that stub_alive counts what its caller forgot. Built with STUB_SHORT it lacks a function, with
+ * STUB_PARTLESS all that part a card, as drivers before 12.4.
  * SPDX-License-Identifier: MIT */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -200,7 +202,8 @@ FREES(cuGraphExecDestroy, (void *e), UNUSED(e) alive--;)
 API(cuGraphLaunch, (void *e, void *s), UNUSED(e) UNUSED(s) return launch();)
 API(cuLaunchKernelEx, (const void *l, void *f, void **a, void **x),
     UNUSED(l) UNUSED(f) UNUSED(a) UNUSED(x) return launch();)
-API(cuDeviceGetDevResource, (int card, void *r, int type), UNUSED(card) UNUSED(r) UNUSED(type))
+#ifndef STUB_PARTLESS
+API(cuDeviceGetDevResource, (int card, void *r, int type), UNUSED(card) UNUSED(r) UNUSED(type) return mode("whole") ? 801 : 0;)
 /* The number of multiprocessors stands behind a word and 92 bytes. */
 API(cuDevSmResourceSplitByCount, (void *parts, unsigned *n, const void *all, void *rest, unsigned f, unsigned least),
     UNUSED(all) UNUSED(f) *n = 1; ((unsigned *)parts)[24] = least; ((unsigned *)rest)[24] = 132 - least;)
@@ -208,6 +211,7 @@ API(cuDevResourceGenerateDesc, (void **desc, void *r, unsigned n), UNUSED(r) UNU
 API(cuGreenCtxCreate, (void **g, void *desc, int card, unsigned f), UNUSED(desc) UNUSED(card) UNUSED(f) *g = &alive; alive++;)
 FREES(cuGreenCtxDestroy, (void *g), UNUSED(g) alive--;)
 API(cuGreenCtxStreamCreate, (void **s, void *g, unsigned f, int p), UNUSED(g) UNUSED(f) UNUSED(p) *s = new_stream();)
+#endif
 #ifndef STUB_SHORT
 FREES(cuGetErrorName, (int r, const char **text), UNUSED(r) *text = "STUB_ERROR";)
 #endif

@@ -2,7 +2,7 @@
 # compiled for.
 if(cuda IN_LIST SEGUE_UNITS)
   set(cuda_stubs "")
-  foreach(kind whole short)
+  foreach(kind whole short partless)
     add_library(cuda_stub_${kind} SHARED ${CMAKE_CURRENT_LIST_DIR}/stub_driver.c)
     set_target_properties(cuda_stub_${kind} PROPERTIES OUTPUT_NAME cuda SOVERSION 1 C_VISIBILITY_PRESET default
       LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/stub_${kind})
@@ -11,9 +11,13 @@ if(cuda IN_LIST SEGUE_UNITS)
   set_target_properties(cuda_stub_nvml PROPERTIES OUTPUT_NAME nvidia-ml SOVERSION 1 C_VISIBILITY_PRESET default
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/stub_whole)
   target_compile_definitions(cuda_stub_short PRIVATE STUB_SHORT)
+  target_compile_definitions(cuda_stub_partless PRIVATE STUB_PARTLESS)
   segue_test(cuda_stub "small;fault;quick" ${CMAKE_CURRENT_LIST_DIR}/cuda_stub.c)
-  add_dependencies(cuda_stub cuda_stub_whole cuda_stub_short cuda_stub_nvml)
+  add_dependencies(cuda_stub cuda_stub_whole cuda_stub_short cuda_stub_partless cuda_stub_nvml)
   segue_script(cuda_stub_lacks_one "small;fault;quick" $<TARGET_FILE:cuda_stub>)
+  segue_script(cuda_stub_partless "small;fault;quick" $<TARGET_FILE:cuda_stub>)
+  set_property(TEST cuda_stub_partless APPEND PROPERTY ENVIRONMENT
+    "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/stub_partless" "SEGUE_STUB_PARTLESS=1")
   set_property(TEST cuda_stub APPEND PROPERTY ENVIRONMENT
     "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/stub_whole")
   set_property(TEST cuda_stub_lacks_one APPEND PROPERTY ENVIRONMENT

@@ -165,6 +165,7 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err);
 /* Two phases at once (cushare.c). The card is parted when it can be; close when no stream of a part is left. */
 void cu_share_open(struct sg_unit *u);
 void cu_share_close(struct sg_unit *u);
+void cu_share_say(struct sg_unit_desc *d); /* among the features: the card is not parted */
 cu_result cu_share_stream(struct sg_unit *u, uint32_t kind, cu_stream *out, int priority); /* *out NULL: there is no part */
 void cu_share_begin(struct sg_unit *u, uint32_t kind); /* a run on a lane of this kind */
 void cu_share_end(struct sg_unit *u, uint32_t kind);

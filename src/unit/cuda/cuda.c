@@ -286,6 +286,7 @@ static cu_result describe_card(const struct cu_driver *d, int index, struct sg_u
     snprintf(out->info.features, sizeof out->info.features,
              "%.40s, capability %d.%d, %d multiprocessors, driver API %d.%d", name, major, minor, sms,
              version / 1000, version % 1000 / 10);
+    if (!d->resource) cu_share_say(out);
     out->info.memory_bytes = bytes;
     out->info.present = major >= 8;
     if (major < 8)

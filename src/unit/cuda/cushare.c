@@ -3,6 +3,9 @@
  * 3 times as long, writing 1.24). So while both are at work each keeps to a part of the multiprocessors (green contexts of
  * the driver), and takes all of them when the other rests. The parts overlap: reading goes first in its own, and writing also
  * has what is left there. SPDX-License-Identifier: MIT */
+#include <stdio.h>
+#include <string.h>
+
 #include "base/clock.h"
 #include "unit/cuda/cu.h"
 
@@ -18,19 +21,32 @@ static cu_result part_new(struct sg_unit *u, struct cu_resource *r, uint32_t kin
     return bad;
 }
 
-void cu_share_open(struct sg_unit *u)
+void cu_share_say(struct sg_unit_desc *d)
+{
+    size_t n = strlen(d->info.features);
+    if (!strstr(d->info.features, "not parted"))
+        snprintf(d->info.features + n, sizeof d->info.features - n, ", not parted: priorities alone");
+}
+
+static void part_card(struct sg_unit *u)
 {
     struct cu_resource all = {0}, few = {0}, rest = {0}, other = {0};
     unsigned n = 1;
-    if (u->part == CU_UNSAID) {
-        u->part = u->sms * CU_PART / CU_PARTED;
-        u->rest = u->sms * CU_REST / CU_PARTED;
-    }
     if (!u->part || u->part >= u->sms || !u->d.resource) return;
     if (u->d.resource(u->card, &all, CU_RESOURCE_SMS) || u->d.resource_split(&few, &n, &all, &rest, 0, u->part)) return;
     if (u->rest && u->rest < u->sms && u->d.resource_split(&other, &n, &all, &rest, 0, u->sms - u->rest))
         return; /* the last ones of all, whatever the other part has */
     if (!n || !few.sms || !rest.sms || part_new(u, &few, CU_LANE_FEW) || part_new(u, &rest, CU_LANE_MANY)) cu_share_close(u);
+}
+
+void cu_share_open(struct sg_unit *u)
+{
+    if (u->part == CU_UNSAID) {
+        u->part = u->sms * CU_PART / CU_PARTED;
+        u->rest = u->sms * CU_REST / CU_PARTED;
+    }
+    part_card(u);
+    if (u->part && !u->share.green[CU_LANE_FEW]) cu_share_say(&u->desc);
 }
 
 void cu_share_close(struct sg_unit *u)
