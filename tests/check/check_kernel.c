@@ -457,6 +457,15 @@ static void check_in_place(struct kernel_case *t, uint64_t index)
     sg_arena_free(&arena);
 }
 
+/* One chunk of attention in integers: beside fp32. */
+static void check_narrow(struct kernel_case *t, uint64_t index)
+{
+    if (!t->b->narrow || !begin(t, "attention.narrow", index)) return;
+    t->k.max_abs = check_narrow_distance(&t->rng, t->a, t->b, &t->spread);
+    t->k.bound = 2e-3 * t->spread;
+    check_report(t->c, &t->k);
+}
+
 /* Up to 9 rows of the delta rule at once; in one call each they have the same bits. */
 static void check_delta(struct kernel_case *t, uint64_t index)
 {
@@ -537,6 +546,7 @@ void check_kernels(struct check *c)
             check_halves(&t, i);
             check_attention(&t, i);
             check_in_place(&t, i);
+            check_narrow(&t, i);
             check_join(&t, i);
             check_delta(&t, i);
             check_conv(&t, i);

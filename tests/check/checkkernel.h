@@ -12,6 +12,10 @@ const char *check_pack_name(enum sg_pack kind);
 uint8_t *check_pack_weights(struct check_rng *rng, struct sg_arena *arena, enum sg_pack kind, size_t k,
                             uint32_t groups);
 
+/* Largest difference of one random chunk of attention from fp32, and its largest number; infinite where keys and values in
+ * f16, or fewer queries and keys, have other bits. */
+double check_narrow_distance(struct check_rng *rng, const struct sg_kernels *a, const struct sg_kernels *b, double *spread);
+
 /* --bench: every kernel of `table` at the sizes of a model, beside generic and beside what the machine can
  * do. */
 void check_bench_kernels(struct check *c, const struct sg_kernels *generic, const struct sg_kernels *table);

@@ -9,6 +9,7 @@
 #include "unit/cpu/cpu_types.h"
 
 enum { QUERIES = 96, ROWS = 32, BATCH = 6, LINES = 64, KEY_ROWS = 16 };
+enum { NARROW_ROWS = 16 };           /* passes of more rows take attention in integers, where the kernels have it */
 
 /* Rows of one tile: about QUERIES queries, and never fewer than a split tile may have. */
 static uint32_t tile_rows(const struct sg_cpu_program *p)
@@ -34,19 +35,32 @@ struct room {
     float *s;                        /* [BATCH][SG_CHUNK] */
     float *part;                     /* [BATCH][dvp] of the chunk */
     float *o, *m, *l;                /* [queries][dvp], [queries], [queries]: joined so far */
+    struct narrow {                  /* in integers: queries [queries][width], a chunk, weights [BATCH][SG_CHUNK] */
+        int16_t *q, *k, *v, *p;
+        float *q_scale, *k_scale, *v_scale, *v_top;
+    } n;
 };
 
-static size_t floats_of(const struct sg_cpu_program *p, const struct sg_attend *at)
+/* Floats that the integers take. */
+static size_t narrow_floats(size_t queries, const struct sg_attend *at)
 {
+    size_t width = sg_narrow_width(at->d), dvp = (at->dv + 15) / 16 * 16;
+    return queries * width / 2 + SG_CHUNK * width / 2 + SG_CHUNK * dvp / 2 + BATCH * SG_CHUNK / 2 + queries + 3 * SG_CHUNK +
+           8 * 16;
+}
+
+static size_t floats_of(const struct sg_cpu_program *p, const struct sg_stage *st)
+{
+    const struct sg_attend *at = &st->op->u.attend;
     size_t queries = (size_t)tile_rows(p) * (at->heads / at->kv_heads), dvp = pad16(at->dv);
     return queries * at->d + SG_CHUNK * (size_t)at->d + SG_CHUNK * dvp + BATCH * SG_CHUNK +
-           BATCH * dvp + queries * (dvp + 2) + 9 * 16;
+           BATCH * dvp + queries * (dvp + 2) + 9 * 16 + (st->narrow ? narrow_floats(queries, at) : 0);
 }
 
 size_t sg_attend_thread_bytes(const struct sg_cpu_program *p, const struct sg_stage *st)
 {
     size_t keys = 2 * (size_t)st->op->u.attend.d * sizeof(float);
-    size_t n = floats_of(p, &st->op->u.attend) * sizeof(float);
+    size_t n = floats_of(p, st) * sizeof(float);
     return LINES + (n > keys ? n : keys);
 }
 
@@ -57,8 +71,26 @@ static float *carve(float **p, size_t n)
     return at;
 }
 
-static struct room room_of(const struct sg_pass *a, const struct sg_attend *at, uint32_t thread)
+static int16_t *carve_half(float **p, size_t n) { return (int16_t *)(void *)carve(p, (n + 1) / 2); }
+
+static struct narrow narrow_of(float *p, size_t queries, const struct sg_attend *at)
 {
+    size_t width = sg_narrow_width(at->d), dvp = pad16(at->dv);
+    struct narrow n;
+    n.q = carve_half(&p, queries * width);
+    n.k = carve_half(&p, SG_CHUNK * width);
+    n.v = carve_half(&p, SG_CHUNK * dvp);
+    n.p = carve_half(&p, BATCH * SG_CHUNK);
+    n.q_scale = carve(&p, queries);
+    n.k_scale = carve(&p, SG_CHUNK);
+    n.v_scale = carve(&p, SG_CHUNK);
+    n.v_top = carve(&p, SG_CHUNK);
+    return n;
+}
+
+static struct room room_of(const struct sg_pass *a, const struct sg_stage *st, uint32_t thread)
+{
+    const struct sg_attend *at = &st->op->u.attend;
     uint8_t *base = a->p->threads[thread];
     *(uint64_t *)(void *)base = 0;           /* the matrix stages' stamp */
     float *p = (float *)(void *)(base + LINES);
@@ -72,6 +104,8 @@ static struct room room_of(const struct sg_pass *a, const struct sg_attend *at, 
     r.m = carve(&p, queries);
     r.l = carve(&p, queries);
     r.q = carve(&p, queries * at->d);
+    r.n = (struct narrow){0};
+    if (st->narrow) r.n = narrow_of(p, queries, at);
     return r;
 }
 
@@ -283,14 +317,51 @@ static int batch_chunk(struct work *w, uint32_t from, uint32_t nq, uint64_t chun
     return 1;
 }
 
+/* Rows of such passes: not what a tile or a batch happens to hold, so that a row's result is its own. */
+static const struct sg_narrow *narrow_in(const struct work *w)
+{
+    return w->st->narrow && w->a->t > NARROW_ROWS ? sg_pass_kernels(w->a)->narrow : NULL;
+}
+
+/* As batch_chunk, in integers. */
+static int batch_narrow(struct work *w, uint32_t from, uint32_t nq, uint64_t chunk, float *m, float *l)
+{
+    const struct sg_kernels *k = sg_pass_kernels(w->a);
+    const struct sg_narrow *in = k->narrow;
+    const struct sg_attend *at = &w->st->op->u.attend;
+    const struct narrow *n = &w->room.n;
+    uint32_t keys = 0, lo[BATCH], hi[BATCH];
+    float top[BATCH];
+    for (uint32_t i = 0; i < nq; i++) {
+        seen(w, (from + i) / w->group, chunk, &lo[i], &hi[i]);
+        if (hi[i] > keys) keys = hi[i];
+    }
+    if (!keys) return 0;
+    in->scores(n->q + (size_t)from * sg_narrow_width(at->d), nq, at->d, n->k, n->k_scale, keys, w->room.s);
+    for (uint32_t i = 0; i < nq; i++) {
+        float *s = w->room.s + i * SG_CHUNK;
+        k->soften(s, lo[i], hi[i], keys, at->scale * n->q_scale[from + i], at->softcap, &m[i], &l[i]);
+        top[i] = hi[i] ? n->v_top[hi[i] - 1] : 0.0f;
+        in->weights(s, n->v_scale, top[i], keys, n->p + i * SG_CHUNK);
+    }
+    in->weigh(n->p, top, nq, keys, n->v, w->dvp, w->room.part);
+    return 1;
+}
+
 static void chunk_load(struct work *w, uint64_t chunk)
 {
     const struct sg_kernels *k = sg_pass_kernels(w->a);
     const struct sg_attend *at = &w->st->op->u.attend;
     uint64_t left = w->pos + w->tile->rows - chunk * SG_CHUNK;
     uint32_t keys = left < SG_CHUNK ? (uint32_t)left : SG_CHUNK;
-    sg_kv_load(k, w->state, (uint32_t)at->slot_k, chunk, w->kv_head, keys, w->room.k);
-    sg_kv_load(k, w->state, (uint32_t)at->slot_v, chunk, w->kv_head, keys, w->room.v);
+    const struct sg_narrow *in = narrow_in(w);
+    const void *k16 = in ? sg_kv_f16(w->state, (uint32_t)at->slot_k, chunk, w->kv_head) : NULL,
+               *v16 = in && w->dvp == at->dv ? sg_kv_f16(w->state, (uint32_t)at->slot_v, chunk, w->kv_head) : NULL;
+    if (!k16) sg_kv_load(k, w->state, (uint32_t)at->slot_k, chunk, w->kv_head, keys, w->room.k);
+    if (!v16) sg_kv_load(k, w->state, (uint32_t)at->slot_v, chunk, w->kv_head, keys, w->room.v);
+    if (!in) return;
+    in->keys(k16 ? k16 : w->room.k, k16 != NULL, at->d, keys, w->room.n.k, w->room.n.k_scale);
+    in->values(v16 ? v16 : w->room.v, v16 != NULL, w->dvp, keys, w->room.n.v, w->room.n.v_scale, w->room.n.v_top);
 }
 
 /* Few queries read each number once: they take it as it lies. Of many, a chunk in fp32 serves all. */
@@ -323,6 +394,8 @@ static void whole_tile(struct work *w)
         w->room.m[i] = -INFINITY;
         w->room.l[i] = 0.0f;
     }
+    const struct sg_narrow *in = narrow_in(w);
+    if (in) in->rows(w->room.q, all, at->d, w->room.n.q, w->room.n.q_scale);
     memset(w->room.o, 0, (size_t)all * w->dvp * sizeof(float));
     for (uint64_t c = first_chunk(w); c <= (w->pos + w->tile->rows - 1) / SG_CHUNK; c++) {
         if (sg_pass_stops(w->a)) return;
@@ -330,7 +403,7 @@ static void whole_tile(struct work *w)
         for (uint32_t from = 0; from < all; from += BATCH) {
             uint32_t nq = all - from < BATCH ? all - from : BATCH;
             float m[BATCH], l[BATCH];
-            if (!batch_chunk(w, from, nq, c, m, l)) continue;
+            if (!(in ? batch_narrow : batch_chunk)(w, from, nq, c, m, l)) continue;
             k->join(nq, at->dv, &(struct sg_sums){w->room.m + from, w->room.l + from, w->room.o + (size_t)from * w->dvp},
                     w->dvp, &(struct sg_sums){m, l, w->room.part}, w->dvp);
         }
@@ -418,7 +491,7 @@ static void attend_work(struct sg_pass *a, const struct sg_stage *st, uint32_t i
     w.dvp = pad16(at->dv);
     w.pos = a->p->row_pos[w.tile->row];
     w.state = (const struct sg_cpu_state *)(const void *)a->spans[w.tile->span].state;
-    w.room = room_of(a, at, thread);
+    w.room = room_of(a, st, thread);
     queries_load(&w);
     if (w.tile->split_row == UINT32_MAX) whole_tile(&w);
     else split_chunk(&w, unit - w.tile->base);

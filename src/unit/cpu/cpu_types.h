@@ -249,6 +249,7 @@ struct sg_stage {
     const float *w0, *w1; /* vectors: sinks; conv weight [taps][C], bias; decay, dt; scale; route bias */
     uint32_t scale_n;
     struct sg_packed **experts[3];   /* [experts] each: gate, up, down */
+    int narrow;                      /* ATTEND: passes of many rows in integers */
     int32_t hidden;                  /* value: [k * ff] rows between EXPERT_UP and EXPERT_DOWN */
 };
 

@@ -177,6 +177,24 @@ void sg_kernels_avx512_few(struct sg_kernels *k);
 void sg_kernels_avx512_quant(struct sg_kernels *k);
 void sg_kernels_avx512_attend(struct sg_kernels *k);
 void sg_kernels_avx512_rows(struct sg_kernels *k);
+extern const struct sg_narrow sg_narrow_avx512; /* k_avx512_narrow.c */
+
+/* 16 numbers, of fp32 or of f16. */
+INLINE __m512 numbers(const void *p, size_t at, const int f16)
+{
+    return f16 ? halves16((const uint8_t *)p + 2 * at) : _mm512_loadu_ps((const float *)p + at);
+}
+
+/* body with nq as a constant. */
+#define SIX(call) \
+    switch (nq) { \
+    case 1: call(1); break; \
+    case 2: call(2); break; \
+    case 3: call(3); break; \
+    case 4: call(4); break; \
+    case 5: call(5); break; \
+    default: call(6); \
+    }
 
 #define MM(name)                                                                                           \
     static void name(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, \

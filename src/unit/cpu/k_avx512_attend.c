@@ -7,12 +7,6 @@
 
 enum { ROWS = 32 };                  /* of values from far away that stay in the first-level cache for all columns */
 
-/* 16 numbers, of fp32 or of f16. */
-INLINE __m512 numbers(const void *p, size_t at, const int f16)
-{
-    return f16 ? halves16((const uint8_t *)p + 2 * at) : _mm512_loadu_ps((const float *)p + at);
-}
-
 /* Two lines of what comes next, as often as two lines of what is here are computed: so memory is never idle. */
 INLINE const char *fetch(const char *next)
 {
@@ -58,15 +52,6 @@ INLINE void scores_body(const float *q, const int nq, uint32_t d, const void *k,
     for (; from < keys; from += 16) (void)scores_block(q, nq, d, k, from, 1, s, next, f16);
 }
 
-#define SIX(call) \
-    switch (nq) { \
-    case 1: call(1); break; \
-    case 2: call(2); break; \
-    case 3: call(3); break; \
-    case 4: call(4); break; \
-    case 5: call(5); break; \
-    default: call(6); \
-    }
 #define CALL(n) scores_body(q, n, d, k, keys, s, NULL, 0)
 static void scores(const float *q, uint32_t nq, uint32_t d, const float *k, uint32_t keys, float *s)
 {
@@ -260,5 +245,6 @@ void sg_kernels_avx512_attend(struct sg_kernels *k)
     k->weigh_f16 = weigh_f16;
     k->to_f16 = to_f16;
     k->of_f16 = of_f16;
+    k->narrow = &sg_narrow_avx512;
 }
 #endif

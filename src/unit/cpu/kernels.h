@@ -151,6 +151,26 @@ struct sg_delta_rows {
 /* Of several queries over some keys: maxima of the scores, sums of exp(score - m), values weighed by those. */
 struct sg_sums { float *m, *l, *o; };
 
+/* Attention of many rows in integers: a row of numbers is a scale times 16-bit n, products are summed in 32 bits. Scales of a
+ * row that is not finite are NaN, and so is what comes of it. Every row is independent of its neighbours. keys <= SG_CHUNK. */
+enum { SG_NARROW_SUM = 4095 };       /* most of |n| of weights and values: SG_CHUNK products fit */
+/* Columns of a row in pairs. */
+static inline uint32_t sg_narrow_width(uint32_t d) { return (d + 1) / 2 * 2; }
+struct sg_narrow {
+    /* nq rows of d columns -> n [nq][width]; scale [nq]. Keys too: n within sqrt(2^31 / d). */
+    void (*rows)(const float *q, uint32_t nq, uint32_t d, int16_t *n, float *scale);
+    /* k [keys/16][d][16], fp32 or f16 -> n [keys/16][width/2][16][2]; scale [keys], both to whole 16 keys. */
+    void (*keys)(const void *k, int f16, uint32_t d, uint32_t keys, int16_t *n, float *scale);
+    /* v [keys][dvp], fp32 or f16 -> n [(keys + 1) / 2][dvp][2]; scale, and the largest up to each: [keys to whole 16] */
+    void (*values)(const void *v, int f16, uint32_t dvp, uint32_t keys, int16_t *n, float *scale, float *top);
+    /* As scores, but for the scale of q. */
+    void (*scores)(const int16_t *q, uint32_t nq, uint32_t d, const int16_t *k, const float *scale, uint32_t keys, float *s);
+    /* p [keys], in [0, 1], 0 where scale > top; to whole 16 keys -> n of p * scale / top. */
+    void (*weights)(const float *p, const float *scale, float top, uint32_t keys, int16_t *n);
+    /* As weigh; p [nq][SG_CHUNK]; top [nq] as given to weights. */
+    void (*weigh)(const int16_t *p, const float *top, uint32_t nq, uint32_t keys, const int16_t *v, uint32_t dvp, float *o);
+};
+
 struct sg_kernels {
     const char *isa;
     uint32_t level;                  /* of the list in dispatch.c */
@@ -205,6 +225,7 @@ struct sg_kernels {
                        const void *next);
     void (*weigh_f16)(const float *p, uint32_t nq, uint32_t keys, const uint16_t *v, uint32_t dvp, float *o,
                       const void *next);
+    const struct sg_narrow *narrow;          /* for passes of many rows; NULL: they are taken as few are */
     /* s -> exp(s - max) over keys [lo, hi), 0 elsewhere below keys; max and sum out. Empty: max = -inf, sum =
      * 0. Before: s * scale, then softcap * tanh(s / softcap) when softcap > 0. */
     void (*soften)(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap, float *max,

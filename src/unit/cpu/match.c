@@ -439,8 +439,22 @@ static void uses_count(struct match *m)
         if (g->values[v].op < 0 && g->values[v].kind == SG_VALUE_ROWS) m->born[v] = 0;
 }
 
+/* Attention in integers behind products whose activations are bytes; floats keep what they have. */
+static void narrow_mark(struct sg_cpu_program *p)
+{
+    int bytes = 0;
+    for (uint32_t s = 0; s < p->stages_n; s++) {
+        struct sg_stage *st = &p->stages[s];
+        if (st->kind == SG_ST_ATTEND) st->narrow = bytes && sg_program_kernels(p)->narrow;
+        if (st->kind != SG_ST_MM) continue;
+        bytes = 1;
+        for (uint32_t i = 0; i < st->parts_n; i++) bytes &= st->parts[i].w->kind < SG_PACK_F32;
+    }
+}
+
 static void thread_bytes(struct sg_cpu_program *p)
 {
+    narrow_mark(p);
     for (uint32_t s = 0; s < p->stages_n; s++) {
         const struct sg_stage *st = &p->stages[s];
         size_t n = st->kind == SG_ST_ATTEND || st->kind == SG_ST_KEYS ? sg_attend_thread_bytes(p, st)
