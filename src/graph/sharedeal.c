@@ -34,7 +34,7 @@ static void alike(struct deal *d, const struct sg_op *op)
 
 static void linear(struct deal *d, const struct sg_op *op)
 {
-    if (d->of[op->in[0].value].n || d->g->values[op->out].width % d->ranks) whole(d, op->out);
+    if (d->of[op->in[0].value].n || d->g->values[op->out].width < d->ranks) whole(d, op->out);
     if (op->in[1].value < 0) return;
     if (!d->of[op->out].n || !d->of[op->in[1].value].n) {
         whole(d, op->out);
@@ -47,7 +47,7 @@ static void settle(struct deal *d, const struct sg_op *op)
     switch (op->code) {
     case SG_OP_LINEAR: linear(d, op); break;
     case SG_OP_NORM:
-        if (op->u.norm.groups == 1 || op->u.norm.groups % d->ranks) all_whole(d, op);
+        if (op->u.norm.groups == 1) all_whole(d, op);
         else alike(d, op);
         break;
     case SG_OP_ROPE:
@@ -145,6 +145,7 @@ static segue_status may_deal(const struct deal *d, const struct sg_op *op, segue
     if (!d->of[op->out].n || !headed) return SEGUE_OK;
     if (op->code == SG_OP_ATTEND) SG_TRY(heads_divide(d, op, "queries, K and V", op->u.attend.heads, op->u.attend.kv_heads, err));
     if (op->code == SG_OP_DELTA) SG_TRY(heads_divide(d, op, "keys and values", op->u.delta.k_heads, op->u.delta.v_heads, err));
+    if (op->code == SG_OP_NORM) SG_TRY(heads_divide(d, op, "normalised", op->u.norm.groups, op->u.norm.groups, err));
     if (op->code == SG_OP_ROPE) SG_TRY(heads_divide(d, op, "rotated", op->u.rope.heads, op->u.rope.heads, err));
     for (int k = 0; k < SG_OP_INPUTS; k++)
         if (op->in[k].value >= 0 && !is_one_run(d, &op->in[k]))

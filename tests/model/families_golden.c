@@ -160,6 +160,22 @@ static void equals_on_two_ranks(void **state)
     }
     assert_int_equal(failed, 0);
     assert_true(dealt > 0);
+    static const struct {
+        const char *spec, *model, *golden, *why;
+    } refused[] = {{"ref:ranks=4,threads=1", "llama", "llama/golden", "heads do not divide by 4"},
+                   {"ref:ranks=3,threads=1", "gpt2", "gpt2/golden", "do not divide by 3"}};
+    for (size_t i = 0; i < 2; i++) {
+        struct tiny_wish wish = {.spec = refused[i].spec};
+        struct tiny_error e;
+        segue_error err = {0};
+        assert_int_equal(run(refused[i].model, refused[i].golden, &wish, &e, &err), SEGUE_EUNSUPPORTED);
+        if (!strstr(err.text, refused[i].why)) fail_msg("%s", err.text);
+    }
+    struct tiny_wish four = {.spec = "ref:ranks=4,threads=1"};
+    struct tiny_error e;
+    segue_error err = {0};
+    if (run("llama_mha", "llama_mha/golden", &four, &e, &err) != SEGUE_OK) fail_msg("%s", err.text);
+    assert_true(e.max <= BOUND_MAX && e.greedy_equal);
 }
 
 static void chunks_change_nothing(void **state)

@@ -3,10 +3,11 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/cuda/cu.h"
 
-enum { PEER_THERE_ALREADY = 704, FEW_NUMBERS = 65536 /* up to which join_few is the shorter way */ };
+enum { PEER_THERE_ALREADY = 704, FEW_NUMBERS = 131072 /* up to which join_few is the shorter way */ };
 
 static const size_t few_bytes = (size_t)2 * CK_JOIN_BLOCKS * CK_JOIN_THREADS * 16,
-                    wide_bytes = (size_t)2 * CK_JOIN_BLOCKS * CK_JOIN_FOURS * 16, flag_bytes = (size_t)2 * CK_JOIN_BLOCKS * 4,
+                    wide_bytes = (size_t)CK_JOIN_TURNS * CK_JOIN_BLOCKS * CK_JOIN_FOURS * 16,
+                    flag_bytes = (size_t)CK_JOIN_TURNS * CK_JOIN_BLOCKS * 4,
                     turn_bytes = (size_t)(2 * CK_JOIN_BLOCKS + 4) * 4; /* lost behind them */
 
 void cu_join_close(struct sg_unit *u, struct cu_lane *l)
@@ -101,7 +102,7 @@ segue_status cu_join(struct cu_pass *p, const struct sg_op *op)
     int wide = numbers > FEW_NUMBERS && a.x.width % 4 == 0 && cu_in_fours(&a.x) && cu_in_fours(&a.y);
     uint64_t blocks = wide ? (numbers / 4 + CK_JOIN_FOURS - 1) / CK_JOIN_FOURS : (pairs + CK_JOIN_THREADS - 1) / CK_JOIN_THREADS;
     if (blocks > CK_JOIN_BLOCKS) blocks = CK_JOIN_BLOCKS;
-    return cu_launch(p, wide ? k->join_many : k->join_few, (uint32_t)blocks, 1, 1, CK_JOIN_THREADS, 0, &a);
+    return cu_launch(p, wide ? k->join_many : k->join_few, (uint32_t)blocks, 1, 1, wide ? CK_JOIN_WIDE_THREADS : CK_JOIN_THREADS, 0, &a);
 }
 
 segue_status cu_join_lost(const struct cu_lane *l, segue_error *err)

@@ -5,7 +5,7 @@
  * within LONGEST is given up: a flag on the GPU, which later launches see, and one in the host's memory.
  *
  * join_few: a number travels with its turn in one word of 8 bytes, so there is no flag to wait for behind the data: one way over the
- * link, 2 us in all for the 16 KB of a row of 4,096. join_many: 64 KB a block and turn, then a flag; half the bytes.
+ * link, 2 us in all for the 16 KB of a row of 4,096. join_many: 32 KB a block and turn, then a flag; half the bytes.
  * Sums are made in the order of the ranks: the same bits everywhere.
  * SPDX-License-Identifier: MIT */
 #include "k_common.cuh"
@@ -105,43 +105,56 @@ __device__ void wait_flags(const ck_join &a, size_t at, uint32_t turn)
     }
 }
 
-/* Rows of whole float4s. */
-extern "C" __global__ void join_many(const __grid_constant__ ck_join a)
+/* One piece of 32 KB to the others. */
+__device__ __forceinline__ void send_piece(const ck_join &a, uint64_t i, uint32_t n, uint32_t each, size_t room)
+{
+#pragma unroll 4
+    for (uint32_t k = threadIdx.x; k < n; k += CK_JOIN_WIDE_THREADS) {
+        float4 own = *row_of(a.x, i + k, each);
+        for (uint32_t r = 0; r < a.ranks; r++)
+            if (r != a.rank) ((float4 *)a.wide[r])[room + k] = own;
+    }
+}
+
+/* All ranks' piece: `room` is where rank 0's lies, the next one's `side` behind it. */
+__device__ __forceinline__ void take_piece(const ck_join &a, uint64_t i, uint32_t n, uint32_t each, size_t room, size_t side)
+{
+#pragma unroll 4
+    for (uint32_t k = threadIdx.x; k < n; k += CK_JOIN_WIDE_THREADS) {
+        float4 own = *row_of(a.x, i + k, each), sum = own, *y = row_of(a.y, i + k, each);
+        for (uint32_t r = 0; r < a.ranks; r++) {
+            float4 v = r == a.rank ? own : __ldcv((const float4 *)a.wide[a.rank] + room + r * side + k);
+            if (!a.sum)
+                y[(size_t)r * each] = v;
+            else
+                sum = r ? make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w) : v;
+        }
+        if (a.sum) *y = sum;
+    }
+}
+
+/* Rows of whole float4s. The next piece is on its way while this one is waited for; so four places take turns: who sends piece n + 4
+ * has seen the flag of n + 2 at least, behind which nobody reads n any more. */
+extern "C" __global__ void __launch_bounds__(CK_JOIN_WIDE_THREADS) join_many(const __grid_constant__ ck_join a)
 {
     dependents_may_start();
     wait_for_inputs();
-    uint32_t each = a.x.width / 4, turn = a.turns[CK_JOIN_BLOCKS + blockIdx.x];
-    uint64_t all = (uint64_t)each * a.rows, step = (uint64_t)gridDim.x * CK_JOIN_FOURS;
+    uint32_t each = a.x.width / 4, turn = a.turns[CK_JOIN_BLOCKS + blockIdx.x] + 1;
+    uint64_t all = (uint64_t)each * a.rows, step = (uint64_t)gridDim.x * CK_JOIN_FOURS, i = (uint64_t)blockIdx.x * CK_JOIN_FOURS;
     size_t side = (size_t)CK_JOIN_BLOCKS * CK_JOIN_FOURS, place = (size_t)blockIdx.x * CK_JOIN_FOURS;
-    for (uint64_t i = (uint64_t)blockIdx.x * CK_JOIN_FOURS; i < all; i += step) {
-        size_t at = ++turn & 1;
-        uint32_t n = all - i < CK_JOIN_FOURS ? (uint32_t)(all - i) : CK_JOIN_FOURS;
-#pragma unroll 4
-        for (uint32_t k = threadIdx.x; k < n; k += CK_JOIN_THREADS) {
-            float4 own = *row_of(a.x, i + k, each);
-            for (uint32_t r = 0; r < a.ranks; r++)
-                if (r != a.rank) ((float4 *)a.wide[r])[(at * a.ranks + a.rank) * side + place + k] = own;
+    uint32_t before = 0; /* float4s of the piece that is waited for */
+    for (; i < all || before; i += step, turn++) {
+        uint32_t n = i >= all ? 0 : all - i < CK_JOIN_FOURS ? (uint32_t)(all - i) : CK_JOIN_FOURS, at = turn % CK_JOIN_TURNS;
+        send_piece(a, i, n, each, ((size_t)at * a.ranks + a.rank) * side + place);
+        __syncthreads(); /* all have sent it, and taken the piece before the last one */
+        if (threadIdx.x == 0 && n) flag_all(a, at, turn);
+        if (before) {
+            uint32_t last = (turn - 1) % CK_JOIN_TURNS;
+            if (threadIdx.x == 0) wait_flags(a, last, turn - 1);
+            __syncthreads();
+            take_piece(a, i - step, before, each, (size_t)last * a.ranks * side + place, side);
         }
-        __threadfence_system();
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            flag_all(a, at, turn);
-            wait_flags(a, at, turn);
-        }
-        __syncthreads();
-#pragma unroll 4
-        for (uint32_t k = threadIdx.x; k < n; k += CK_JOIN_THREADS) {
-            float4 own = *row_of(a.x, i + k, each), sum = own, *y = row_of(a.y, i + k, each);
-            for (uint32_t r = 0; r < a.ranks; r++) {
-                float4 v = r == a.rank ? own : __ldcv((const float4 *)a.wide[a.rank] + (at * a.ranks + r) * side + place + k);
-                if (!a.sum)
-                    y[(size_t)r * each] = v;
-                else
-                    sum = r ? make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w) : v;
-            }
-            if (a.sum) *y = sum;
-        }
-        __syncthreads();
+        before = n;
     }
-    if (threadIdx.x == 0) a.turns[CK_JOIN_BLOCKS + blockIdx.x] = turn;
+    if (threadIdx.x == 0) a.turns[CK_JOIN_BLOCKS + blockIdx.x] = turn - 2;
 }

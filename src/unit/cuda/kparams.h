@@ -291,9 +291,9 @@ struct ck_gemm {
     struct ck_segment segment;
     uint32_t rows, k, bf16, pitch;
 };
-/* Of each of `ranks` GPUs: rooms for join_few, two turns of [ranks][blocks][threads] 16 bytes; wide for join_many, two turns of
- * [ranks][blocks][CK_JOIN_FOURS] float4, and flags, two turns of [ranks][blocks]. */
-enum { CK_JOIN_RANKS = 8, CK_JOIN_BLOCKS = 64, CK_JOIN_THREADS = 256, CK_JOIN_FOURS = 4096 };
+/* Of each of `ranks` GPUs: rooms for join_few, two turns of [ranks][blocks][threads] 16 bytes; wide for join_many, CK_JOIN_TURNS of
+ * [ranks][blocks][CK_JOIN_FOURS] float4, and flags, as many of [ranks][blocks]. */
+enum { CK_JOIN_RANKS = 8, CK_JOIN_BLOCKS = 128, CK_JOIN_THREADS = 256, CK_JOIN_WIDE_THREADS = 512, CK_JOIN_FOURS = 2048, CK_JOIN_TURNS = 4 };
 struct ck_join {
     struct ck_view x, y;
     uint32_t rows, ranks, rank, sum;
