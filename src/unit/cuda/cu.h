@@ -29,7 +29,7 @@ enum {
     CU_STREAM_ROOM = 200 << 10, /* bytes of a block's weights in shared memory at most */
     CU_PART = 112, CU_REST = 68, CU_PARTED = 132, /* multiprocessors of runs of few rows, and of long ones beside them, of so many */
     CU_UNSAID = 1 << 20,
-    CU_WIDE_BLOCKS = 2, CU_WIDE_STATIC = 64, /* of products of large weights with one row: blocks a multiprocessor; bytes */
+    CU_WIDE_STATIC = 128, /* bytes of shared memory that k_wide.cu has beside x */
     CU_STEP_TAPS = 8,   /* taps of a convolution that decode kernels take */
 };
 

@@ -187,7 +187,7 @@ static segue_status find_families(struct sg_unit *u, segue_error *err)
         static const int of[4] = {CK_F16, CK_BF16, CK_Q8, CK_F8};
         cu_fn *fn = &u->k.wide[of[i]];
         snprintf(name, sizeof name, "wide_%s", kinds[of[i]]);
-        SG_TRY(find_kernel(u, "k_gemv", name, fn, err));
+        SG_TRY(find_kernel(u, "k_wide", name, fn, err));
         SG_TRY(cu_check(&u->d, u->d.function_set(*fn, CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max - CU_WIDE_STATIC),
                         "open unit", err));
     }

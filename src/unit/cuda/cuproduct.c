@@ -100,8 +100,9 @@ static segue_status few(struct cu_pass *p, const struct cu_step *s, const struct
         skip_rows(&g.segment[i].y, from);
     }
     int wide = rows == 1 && g.split == 1 && u->k.wide[t->w.kind] && shared + CU_WIDE_STATIC <= u->shared_max;
-    uint32_t blocks = (g.pairs * g.split + 7) / 8,
-             most = p->sms * (wide                                  ? CU_WIDE_BLOCKS
+    uint32_t threads = wide ? CK_WIDE_THREADS : CK_GEMV_THREADS, warps = threads / 32,
+             blocks = (g.pairs * g.split + warps - 1) / warps,
+             most = p->sms * (wide                                  ? 1
                               : t->w.kind < CK_Q8 || u->waves < 4 ? u->waves
                                                                     : 3); /* as fit */
     if (blocks > most) blocks = most;
@@ -110,7 +111,7 @@ static segue_status few(struct cu_pass *p, const struct cu_step *s, const struct
     g.best_index = (uint32_t *)(uintptr_t)p->lane->best_index;
     p->best_blocks = g.best ? blocks : p->best_blocks;
     cu_fn fn = wide ? u->k.wide[t->w.kind] : u->k.gemv[t->w.kind][b];
-    SG_TRY(cu_launch(p, fn, blocks, 1, 1, CK_GEMV_THREADS, shared, &g));
+    SG_TRY(cu_launch(p, fn, blocks, 1, 1, threads, shared, &g));
     return SEGUE_OK;
 }
 

@@ -4,7 +4,7 @@
 
 /* Larger products are bound by arithmetic here and take k_gemv.cu: bytes a multiprocessor, measured; less of rows of more
  * than LONG bytes. */
-enum { WARPS = 8, MOST = 512 << 10, MOST_LONG = 200 << 10, MOST_QUANTISED = 256 << 10, LONG = 4096 };
+enum { WARPS = 8, MOST = 512 << 10, MOST_LONG = 200 << 10, MOST_QUANTISED = 128 << 10, LONG = 4096 };
 
 static int aligned(const void *p) { return ((uintptr_t)p & 15) == 0; }
 

@@ -24,6 +24,7 @@ enum {
     CK_SEGMENTS = 6,
     CK_CHUNK = 64,
     CK_GEMV_THREADS = 256,
+    CK_WIDE_THREADS = 512, /* of products of large weights with one row: a block fills its multiprocessor */
     CK_DELTA_COLUMNS = 4,
     CK_DELTA_NUMBERS = 12,
     CK_DELTA_TILED = 8, /* columns of a block of delta_tiles */
