@@ -8,6 +8,8 @@
 
 enum { COMPUTE_F32 = 68, TYPE_F32 = 0, TYPE_F16 = 2, TYPE_BF16 = 14 };
 enum { DESC_TRANSPOSE_A = 3, DESC_EPILOGUE = 7, DESC_BIAS = 8, EPILOGUE_BIAS = 4, WISH_WORKSPACE = 1 };
+enum { ALGO_TILE = 1, TILE_128_128 = 20, TILE_128_256 = 23, TILE_256_128 = 24, TILE_168_128 = 197, TILE_320_128 = 248 };
+enum { FOUND = 8, MANY = 1024 };
 
 struct found { /* cublasLtMatmulHeuristicResult_t */
     uint64_t algo[8];
@@ -34,6 +36,7 @@ static int find_all(struct cu_blas *b)
         {"cublasLtMatmulPreferenceDestroy", &b->wish_free},
         {"cublasLtMatmulPreferenceSetAttribute", &b->wish_set},
         {"cublasLtMatmulAlgoGetHeuristic", &b->find},
+        {"cublasLtMatmulAlgoConfigGetAttribute", &b->setting},
         {"cublasLtMatmul", &b->multiply},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
@@ -76,27 +79,48 @@ void cu_blas_close(struct cu_blas *b)
     memset(b, 0, sizeof *b);
 }
 
+static int tile_of(const struct cu_blas *b, const struct found *f)
+{
+    int tile = 0;
+    size_t written;
+    return b->setting(f->algo, ALGO_TILE, &tile, sizeof tile, &written) ? 0 : tile;
+}
+
+/* The library's first choice, but for many rows: there tiles of 256 and more are slower than others that it names behind them
+ * (6 to 14 % on an H200, docs/CUDA.md). */
+static int best_of(const struct cu_blas *b, const struct found *f, int n, uint32_t rows)
+{
+    static const int better[] = {TILE_168_128, TILE_128_128};
+    int first = tile_of(b, &f[0]);
+    if (rows < MANY || (first != TILE_128_256 && first != TILE_256_128 && first != TILE_320_128)) return 0;
+    for (int k = 0; k < 2; k++)
+        for (int i = 1; i < n; i++)
+            if (!f[i].state && tile_of(b, &f[i]) == better[k]) return i;
+    return 0;
+}
+
 static int shape_find(struct cu_blas *b, struct cu_blas_shape *s)
 {
-    int transpose = 1, type = s->bf16 ? TYPE_BF16 : TYPE_F16, epilogue = EPILOGUE_BIAS, n = 0;
+    int transpose = 1, type = s->bf16 ? TYPE_BF16 : TYPE_F16, epilogue = EPILOGUE_BIAS, n = 0,
+        out = s->out16 ? type : TYPE_F32;
     size_t workspace = CU_BLAS_WORKSPACE;
     uint64_t bias = 256; /* any aligned address: which algorithms serve depends on there being one */
     void *wish = NULL;
-    struct found f;
+    struct found f[FOUND];
     if (b->desc_new(&s->desc, COMPUTE_F32, TYPE_F32)) return 0;
     if (b->desc_set(s->desc, DESC_TRANSPOSE_A, &transpose, sizeof transpose)) return 0;
     if (s->bias && (b->desc_set(s->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
                     b->desc_set(s->desc, DESC_BIAS, &bias, sizeof bias)))
         return 0;
     if (b->layout_new(&s->w, type, s->k, s->n, s->pitch) || b->layout_new(&s->x, type, s->k, s->t, s->k) ||
-        b->layout_new(&s->c, TYPE_F32, s->n, s->t, s->add) ||
-        b->layout_new(&s->y, TYPE_F32, s->n, s->t, s->out))
+        b->layout_new(&s->c, out, s->n, s->t, s->add) ||
+        b->layout_new(&s->y, out, s->n, s->t, s->out))
         return 0;
     if (b->wish_new(&wish)) return 0;
     int bad = b->wish_set(wish, WISH_WORKSPACE, &workspace, sizeof workspace) ||
-              b->find(b->handle, s->desc, s->w, s->x, s->c, s->y, wish, 1, &f, &n) || n < 1 || f.state;
+              b->find(b->handle, s->desc, s->w, s->x, s->c, s->y, wish, FOUND, f, &n) || n < 1 || f[0].state;
     b->wish_free(wish);
-    if (!bad) memcpy(s->algo, f.algo, sizeof s->algo);
+    if (!bad) memcpy(s->algo, f[best_of(b, f, n, s->t)].algo, sizeof s->algo);
     return !bad;
 }
 
@@ -109,6 +133,7 @@ static struct cu_blas_shape *shape_of(struct cu_blas *b, const struct cu_blas_pr
                                  .out = p->out_stride,
                                  .add = p->residual ? p->residual_stride : p->out_stride,
                                  .bf16 = p->bf16,
+                                 .out16 = p->out16,
                                  .residual = p->residual != 0,
                                  .bias = p->bias != 0};
     size_t key = offsetof(struct cu_blas_shape, desc);

@@ -10,7 +10,7 @@ enum { CU_BLAS_SHAPES = 64, CU_BLAS_WORKSPACE = 32 << 20 };
 
 /* How one shape is computed; found once. */
 struct cu_blas_shape {
-    uint32_t t, n, k, pitch, out, add, bf16, residual, bias;
+    uint32_t t, n, k, pitch, out, add, bf16, out16, residual, bias;
     void *desc, *w, *x, *c, *y;
     uint64_t algo[8];
 };
@@ -27,6 +27,7 @@ struct cu_blas {
     int (*wish_new)(void **);
     int (*wish_free)(void *);
     int (*wish_set)(void *, int what, const void *value, size_t bytes);
+    int (*setting)(const void *algo, int what, void *value, size_t bytes, size_t *written);
     int (*find)(void *, void *, void *, void *, void *, void *, void *, int wanted, void *results, int *n);
     int (*multiply)(void *, void *, const void *, const void *, void *, const void *, void *, const void *,
                     const void *, void *, void *, void *, const void *, void *, size_t, void *stream);
@@ -39,9 +40,9 @@ void cu_blas_open(struct cu_blas *b);
 void cu_blas_close(struct cu_blas *b);
 
 /* y [t, n] fp32 = x [t, k] . w [n, k] (16 bits, bf16 or fp16; rows of w `pitch` numbers apart) (+ residual)
- * (+ bias). 0: this library cannot, and nothing was started. */
+ * (+ bias). out16: y in the 16 bits of x, and no residual. 0: this library cannot, and nothing was started. */
 struct cu_blas_product {
-    uint32_t t, n, k, pitch, out_stride, residual_stride, bf16;
+    uint32_t t, n, k, pitch, out_stride, residual_stride, bf16, out16;
     uint64_t x, w, y, residual, bias, workspace;
     void *stream;
 };

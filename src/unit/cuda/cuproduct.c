@@ -252,9 +252,10 @@ static uint32_t joined_from(const struct cu_pass *p, const struct cu_step *s, ui
     return n;
 }
 
-/* y = x w^T for n parts that are one product; x lies narrowed. */
+/* y = x w^T for n parts that are one product; x lies narrowed. half: y in 16 bits where its fp32 would begin, if *half is still
+ * set behind it. */
 static segue_status multiply_many(struct cu_pass *p, const struct cu_step *s, uint32_t from, uint32_t n, uint32_t rows,
-                                  uint32_t bf16)
+                                  uint32_t bf16, uint32_t *half)
 {
     struct sg_unit *u = p->program->base.unit;
     const struct cu_tensor *t = weight(p, s->parts[from]);
@@ -280,6 +281,7 @@ static segue_status multiply_many(struct cu_pass *p, const struct cu_step *s, ui
                                 .out_stride = segment.y.stride,
                                 .residual_stride = segment.residual.stride,
                                 .bf16 = bf16,
+                                .out16 = *half,
                                 .x = p->lane->narrow,
                                 .w = (uint64_t)(uintptr_t)segment.data + (uint64_t)segment.at * pitch,
                                 .y = (uint64_t)(uintptr_t)segment.y.p,
@@ -288,6 +290,8 @@ static segue_status multiply_many(struct cu_pass *p, const struct cu_step *s, ui
                                 .workspace = p->lane->workspace,
                                 .stream = p->lane->stream};
     p->launches++;
+    if (p->lane->workspace && cu_blas_multiply(&u->blas, &b)) return SEGUE_OK;
+    b.out16 = *half = 0;
     if (p->lane->workspace && cu_blas_multiply(&u->blas, &b)) return SEGUE_OK;
     struct ck_gemm g = {.x = (const void *)(uintptr_t)p->lane->narrow,
                         .segment = segment,
@@ -299,8 +303,8 @@ static segue_status multiply_many(struct cu_pass *p, const struct cu_step *s, ui
                      128, 0, &g);
 }
 
-/* Gate * up, narrowed for the step behind this one. */
-static segue_status narrow_glu(struct cu_pass *p, const struct cu_step *s, uint32_t rows, uint32_t bf16)
+/* Gate * up, narrowed for the step behind this one. half: both lie in 16 bits, side by side. */
+static segue_status narrow_glu(struct cu_pass *p, const struct cu_step *s, uint32_t rows, uint32_t bf16, uint32_t half)
 {
     struct sg_unit *u = p->program->base.unit;
     struct ck_narrow a = {.x = cu_view_of(p, &s->glu->in[0]),
@@ -317,19 +321,28 @@ static segue_status narrow_glu(struct cu_pass *p, const struct cu_step *s, uint3
     p->narrowed_norm = NULL;
     p->narrowed_bf16 = bf16;
     p->narrowed_by = s->glu->out;
+    if (half) return cu_launch(p, u->k.narrow_halves, (uint32_t)(((uint64_t)rows * a.k / 8 + 255) / 256), 1, 1, 256, 0, &a);
     return narrow(p, &a, rows);
+}
+
+/* Gate and up may leave their product in bf16: only their own product reads them, and it is narrowed to that anyway. */
+static uint32_t leaves_halves(const struct cu_pass *p, const struct cu_step *s, uint32_t bf16)
+{
+    if (!s->for_next || !bf16 || joined_from(p, s, 0) != 2) return 0;
+    struct ck_view gate = cu_view_of(p, &s->glu->in[0]), up = cu_view_of(p, &s->glu->in[1]);
+    return gate.width % 8 == 0 && gate.stride == 2 * gate.width && up.p == gate.p + gate.width;
 }
 
 static segue_status product_many(struct cu_pass *p, const struct cu_step *s, uint32_t rows)
 {
-    uint32_t bf16 = weight(p, s->parts[0])->w.kind != CK_F16;
+    uint32_t bf16 = weight(p, s->parts[0])->w.kind != CK_F16, half = leaves_halves(p, s, bf16);
     SG_TRY(narrow_x(p, s, rows, bf16));
     for (uint32_t i = 0, n; i < s->parts_n; i += n) {
         n = joined_from(p, s, i);
-        SG_TRY(multiply_many(p, s, i, n, rows, bf16));
+        SG_TRY(multiply_many(p, s, i, n, rows, bf16, &half));
     }
     if (!s->glu) return SEGUE_OK;
-    if (s->for_next) return narrow_glu(p, s, rows, bf16);
+    if (s->for_next) return narrow_glu(p, s, rows, bf16, half);
     struct cu_step apart = {.kind = CU_STEP_OP, .op = s->glu};
     return cu_issue(p, &apart);
 }

@@ -2,74 +2,13 @@
  * warpgroups take 64 rows each of one query head; K and V come in tiles of 64 rows, the next one while this one is worked on;
  * wgmma reads its factors from shared memory itself, so that K and V pass through it once for 64 rows, not for 16. Scores and
  * sums are fp32 in registers, softmax is online, heavy blocks start first.
- *
- * A tile lies as columns of 64 numbers: each [rows][64], 128 bytes a row, its pieces of 16 bytes exchanged by the row (piece ^
- * row % 8), which is what the descriptors say. Shared memory: (128 + 4 * 64) * d * 2 bytes: 192 KB for heads of 256.
+ * Shared memory: (128 + 4 * 64) * d * 2 bytes: 192 KB for heads of 256.
  * SPDX-License-Identifier: MIT */
-#include "k_mma.cuh"
+#include "k_wgmma.cuh"
 
 enum { ROWS = 64, KEYS = 64, THREADS = CK_WGFLASH_THREADS };
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define HOPPER 1
-#else
-#define HOPPER 0
-#endif
-
 #if HOPPER
-/* Where a tile begins, how far its columns of 64 are apart (for V, whose columns are the product's), 8 rows: 1,024 bytes. */
-__device__ __forceinline__ uint64_t tile_at(uint32_t at, uint32_t apart)
-{
-    return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)(apart >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
-}
-
-#define SUMS(d)                                                                                                             \
-    "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]),  \
-        "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),             \
-        "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]),             \
-        "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-#define SUMS_TEXT                                                                                                           \
-    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "  \
-    "%25, %26, %27, %28, %29, %30, %31}"
-
-/* d += a b^T, 64 x 64 x 16: both in shared memory, rows of 16 numbers that follow each other. */
-#define BOTH(TYPE)                                                                                              \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " SUMS_TEXT                      \
-                 ", %32, %33, 1, 1, 1, 0, 0;"                                                                   \
-                 : SUMS(d)                                                                                      \
-                 : "l"(a), "l"(b))
-template <int BF16> __device__ __forceinline__ void multiply(float (&d)[32], uint64_t a, uint64_t b)
-{
-    if (BF16)
-        BOTH("bf16");
-    else
-        BOTH("f16");
-}
-
-/* d += a b, 64 x 64 x 16: a in registers, b's rows in shared memory. */
-#define TURNED(TYPE)                                                                                            \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " " SUMS_TEXT                      \
-                 ", {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"                                                     \
-                 : SUMS(d)                                                                                      \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-template <int BF16> __device__ __forceinline__ void multiply_turned(float (&d)[32], const uint32_t (&a)[4], uint64_t b)
-{
-    if (BF16)
-        TURNED("bf16");
-    else
-        TURNED("f16");
-}
-
-__device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void products_asked() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void products_done() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
-
-/* Byte of the piece of 8 numbers at column c (a multiple of 8) of row r, in a tile of `rows` rows. */
-__device__ __forceinline__ uint32_t piece_at(uint32_t r, uint32_t c, uint32_t rows)
-{
-    return c / 64 * (rows * 128) + r * 128 + ((c / 8 % 8) ^ (r & 7)) * 16;
-}
-
 /* Rows j0 .. j0 + 63 of K or V, those behind `end` as zeros, while the thread goes on. */
 template <int D>
 __device__ __forceinline__ void bring_tile(uint32_t to, const unsigned char *from, size_t row_bytes, uint32_t j0, uint32_t end)
@@ -176,9 +115,42 @@ __device__ __forceinline__ void write_rows(const ck_attend &a, const float (&out
     }
 }
 
+/* One tile of keys: scores, their weights, and what they add to the sums. q, k, v: where tiles begin. */
+template <int BF16, int D>
+__device__ __forceinline__ void add_keys(const ck_attend &a, float (&out)[D / 64][32], softmax &m, const uint32_t (&place)[2],
+                                         uint32_t j0, uint32_t q, uint32_t k, uint32_t v)
+{
+    enum { APART = KEYS * 128 };
+    float s[32], fix[2];
+#pragma unroll
+    for (int n = 0; n < 32; n++) s[n] = 0;
+    products_begin();
+#pragma unroll
+    for (int kk = 0; kk < D / 16; kk++)
+        multiply<BF16>(s, tile_at(q + kk / 4 * (ROWS * 128) + kk % 4 * 32, 16), tile_at(k + kk / 4 * APART + kk % 4 * 32, 16));
+    products_asked();
+    products_done();
+    weigh(a, s, m, place, j0, fix);
+#pragma unroll
+    for (int b = 0; b < D / 64; b++)
+#pragma unroll
+        for (int n = 0; n < 32; n++) out[b][n] *= fix[n >> 1 & 1];
+    uint32_t p[KEYS / 16][4];
+#pragma unroll
+    for (int i = 0; i < KEYS / 4; i++) p[i / 4][i % 4] = pack<BF16>(s[2 * i], s[2 * i + 1]);
+    products_begin();
+#pragma unroll
+    for (int kk = 0; kk < KEYS / 16; kk++)
+#pragma unroll
+        for (int b = 0; b < D / 64; b++)
+            multiply_turned<BF16>(out[b], p[kk], tile_at(v + b * APART + kk * 16 * 128, APART));
+    products_asked();
+    products_done();
+}
+
 template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend &a)
 {
-    enum { TILE = KEYS * D * 2, APART = KEYS * 128 };
+    enum { TILE = KEYS * D * 2 };
     extern __shared__ float4 shared4[];
     unsigned char *room = reinterpret_cast<unsigned char *>(shared4);
     room += (1024 - (shared_at(room) & 1023)) & 1023;
@@ -207,40 +179,15 @@ template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend
     uint32_t last = first + (half + 1) * ROWS < end ? first + (half + 1) * ROWS : end; /* behind what this half sees */
     for (uint32_t j0 = begin, turn = 0; j0 < end; j0 += KEYS, turn ^= 1) {
         asm volatile("cp.async.wait_group 0;" ::: "memory");
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        written();
         __syncthreads();
         if (j0 + KEYS < end) {
             bring_tile<D>(k_at + (turn ^ 1) * TILE, k, row_bytes, j0 + KEYS, end);
             bring_tile<D>(v_at + (turn ^ 1) * TILE, v, row_bytes, j0 + KEYS, end);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
-        if (j0 >= last) continue;
-        float s[32], fix[2];
-#pragma unroll
-        for (int n = 0; n < 32; n++) s[n] = 0;
-        products_begin();
-#pragma unroll
-        for (int kk = 0; kk < D / 16; kk++)
-            multiply<BF16>(s, tile_at(q_at + half * (ROWS * D * 2) + kk / 4 * (ROWS * 128) + kk % 4 * 32, 16),
-                           tile_at(k_at + turn * TILE + kk / 4 * APART + kk % 4 * 32, 16));
-        products_asked();
-        products_done();
-        weigh(a, s, m, place, j0, fix);
-#pragma unroll
-        for (int b = 0; b < D / 64; b++)
-#pragma unroll
-            for (int n = 0; n < 32; n++) out[b][n] *= fix[n >> 1 & 1];
-        uint32_t p[KEYS / 16][4];
-#pragma unroll
-        for (int i = 0; i < KEYS / 4; i++) p[i / 4][i % 4] = pack<BF16>(s[2 * i], s[2 * i + 1]);
-        products_begin();
-#pragma unroll
-        for (int kk = 0; kk < KEYS / 16; kk++)
-#pragma unroll
-            for (int b = 0; b < D / 64; b++)
-                multiply_turned<BF16>(out[b], p[kk], tile_at(v_at + turn * TILE + b * APART + kk * 16 * 128, APART));
-        products_asked();
-        products_done();
+        if (j0 < last)
+            add_keys<BF16, D>(a, out, m, place, j0, q_at + half * (ROWS * D * 2), k_at + turn * TILE, v_at + turn * TILE);
     }
     __syncthreads();
     write_rows<D>(a, out, m, reinterpret_cast<float *>(room), t0, row0, rows, h);
