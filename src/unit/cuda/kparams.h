@@ -30,7 +30,7 @@ enum {
     CK_DELTA_TILED = 8, /* columns of a block of delta_tiles */
     CK_GROUP_HEADS = 8,
     CK_WGFLASH_THREADS = 256,
-    CK_CHUNK_ROWS = 64,    /* of the delta rule on the tensor cores (k_chunk.cu): rows of a chunk, */
+    CK_CHUNK_ROWS = 64,    /* of the delta rule on the tensor cores (k_chunk.cu, k_carry.cu): rows of a chunk, */
     CK_CHUNK_COLUMNS = 32, /* columns of S of a block of chunk_carry at most, */
     CK_CHUNK_THREADS = 256,
     CK_LOCAL_THREADS = 288,
