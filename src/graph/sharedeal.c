@@ -142,9 +142,10 @@ static int is_one_run(const struct deal *d, const struct sg_operand *x)
 static segue_status may_deal(const struct deal *d, const struct sg_op *op, segue_error *err)
 {
     int headed = op->code == SG_OP_ATTEND || op->code == SG_OP_DELTA || op->code == SG_OP_ROPE || op->code == SG_OP_NORM;
-    if (!d->of[op->out].n || !headed) return SEGUE_OK;
+    /* One head makes its norm that of a whole row, and so itself whole: that would be a share in name only. */
     if (op->code == SG_OP_ATTEND) SG_TRY(heads_divide(d, op, "queries, K and V", op->u.attend.heads, op->u.attend.kv_heads, err));
     if (op->code == SG_OP_DELTA) SG_TRY(heads_divide(d, op, "keys and values", op->u.delta.k_heads, op->u.delta.v_heads, err));
+    if (!d->of[op->out].n || !headed) return SEGUE_OK;
     if (op->code == SG_OP_NORM) SG_TRY(heads_divide(d, op, "normalised", op->u.norm.groups, op->u.norm.groups, err));
     if (op->code == SG_OP_ROPE) SG_TRY(heads_divide(d, op, "rotated", op->u.rope.heads, op->u.rope.heads, err));
     for (int k = 0; k < SG_OP_INPUTS; k++)

@@ -21,6 +21,32 @@ static int32_t prompt[PROMPT];
 static char specs[UNITS_MAX][64];
 static uint32_t specs_n;
 static char folders[TINY_MODELS][512];
+static char pair[512]; /* the first model with two heads of K and V, for two ranks */
+
+static int write_pair(void)
+{
+    struct tiny_model m = tiny_models[0];
+    char config[1024], *heads;
+    snprintf(config, sizeof config, "%s", m.config);
+    heads = strstr(config, "num_key_value_heads\":1");
+    if (!heads) return 0;
+    heads[strlen("num_key_value_heads\":")] = '2';
+    m.config = config;
+    for (size_t i = 0; i < sizeof m.parts / sizeof *m.parts && m.parts[i].name; i++)
+        if (strstr(m.parts[i].name, "k_proj") || strstr(m.parts[i].name, "v_proj")) m.parts[i].shape[0] = 32;
+    tiny_folder(pair, sizeof pair, "faults", "pair");
+    return tiny_write(&m, pair, 5);
+}
+
+static void remove_pair(void)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/config.json", pair);
+    unlink(path);
+    snprintf(path, sizeof path, "%s/model.safetensors", pair);
+    unlink(path);
+    rmdir(pair);
+}
 
 static int begin(void **state)
 {
@@ -33,11 +59,13 @@ static int begin(void **state)
         if (info[i].present)
             snprintf(specs[specs_n++], sizeof specs[0], "%s:threads=%d",
                      strcmp(info[i].kind, "proc") ? info[i].kind : info[i].spec, i ? 2 : 1);
+    if (specs_n < UNITS_MAX) snprintf(specs[specs_n++], sizeof specs[0], "ref:ranks=2,threads=1"); /* several units as one */
     for (int i = 0; i < PROMPT; i++) prompt[i] = (i * 17 + 5) % 93 + 3;
     for (int i = 0; i < TINY_MODELS; i++) {
         tiny_folder(folders[i], sizeof folders[i], "faults", tiny_models[i].name);
         if (!tiny_write(&tiny_models[i], folders[i], 5)) return -1;
     }
+    if (!write_pair()) return -1;
     return 0;
 }
 
@@ -45,6 +73,7 @@ static int end(void **state)
 {
     (void)state;
     sg_fault_alloc(0);
+    remove_pair();
     tiny_remove("faults");
     return 0;
 }
@@ -126,18 +155,21 @@ static void every_allocation_may_fail(void **state)
     for (uint32_t u = 0; u < specs_n; u++)
         for (int m = 0; m < TINY_MODELS; m++) {
             struct way w = {.store = ""}; /* in memory */
-            segue_status s = walk(&w, folders[m], specs[u]); /* once without: what libraries keep for good */
+            int several = strstr(specs[u], "ranks") != NULL;
+            const char *folder = several ? pair : folders[m];
+            if (several && m) continue;
+            segue_status s = walk(&w, folder, specs[u]); /* once without: what libraries keep for good */
             if (s != SEGUE_OK) fail_msg("%s on %s: %s", tiny_models[m].name, specs[u], w.err.text);
             leave(&w);
             uint64_t n = 1, failed = 0, stride = 1, all = UINT64_MAX;
             if (!strncmp(specs[u], "ane", 3)) { /* texts of programs make very many: some of them are tried */
-                all = allocations(&w, folders[m], specs[u]);
+                all = allocations(&w, folder, specs[u]);
                 stride = (all + POINTS - 1) / POINTS;
             }
             for (;; n += stride) {
                 size_t before = in_use();
                 sg_fault_alloc(n);
-                s = walk(&w, folders[m], specs[u]);
+                s = walk(&w, folder, specs[u]);
                 void *probe = s == SEGUE_OK ? sg_alloc(1)
                                             : NULL; /* NULL: the fault had not struck yet, and strikes here */
                 int over = s == SEGUE_OK && !probe;
