@@ -141,18 +141,6 @@ INLINE __m512 cap16(__m512 x, float cap)
     return _mm512_mul_ps(t, _mm512_set1_ps(cap));
 }
 
-/* 2^x, for x <= 0, within 2e-7 of it: 1 for 0, 0 where it is too small and for minus infinity. */
-INLINE __m512 exp2_16(__m512 x)
-{
-    const __m512 r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); /* from 0 to 1: scalef takes floor(x) */
-    __m512 p = _mm512_set1_ps(1.867130050e-03f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.017030708e-03f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.579991266e-02f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.401644439e-01f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.931512952e-01f));
-    return _mm512_scalef_ps(_mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f)), x);
-}
-
 /* 16 scores from key `at` on; outside of [lo, hi) the least there is. */
 INLINE __m512 inside16(__m512 y, uint32_t at, uint32_t lo, uint32_t hi)
 {

@@ -4,12 +4,12 @@
 #include "unit/cpu/k_avx512.h"
 #include "unit/cpu/k_plain.h"
 
+/* 1 / (1 + 2^(-x log2 e)); the power is kept finite. NaN passes. */
 INLINE __m512 sigmoid16(__m512 x)
 {
-    const __m512 one = _mm512_set1_ps(1.0f);
-    __m512 e = exp16(_mm512_or_ps(x, _mm512_set1_ps(-0.0f))), y = _mm512_add_ps(one, e), z = _mm512_rcp14_ps(y);
-    z = _mm512_mul_ps(z, _mm512_fnmadd_ps(y, z, _mm512_set1_ps(2.0f)));
-    return _mm512_mask_mul_ps(z, _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ), z, e);
+    const __m512 t = _mm512_min_ps(_mm512_set1_ps(125.0f), _mm512_mul_ps(x, _mm512_set1_ps(-1.44269504088896341f)));
+    const __m512 y = _mm512_add_ps(_mm512_set1_ps(1.0f), exp2_16(t)), z = _mm512_rcp14_ps(y);
+    return _mm512_mul_ps(z, _mm512_fnmadd_ps(y, z, _mm512_set1_ps(2.0f)));
 }
 
 static void conv(const float *const *x, uint32_t taps, const float *w, size_t ldw, const float *bias,
