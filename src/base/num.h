@@ -63,15 +63,14 @@ static inline float sg_f32_of_e4m3(uint8_t c)
     return sg_f32_of_bits(sign | sg_bits_of_f32(tiny));
 }
 
-/* Beyond 448, infinity too, becomes 448. */
-static inline uint8_t sg_e4m3_of_f32(float f)
+/* Beyond 448, infinity too, becomes 448. Signed and without branches, so that loops of it vectorise anywhere. */
+static inline uint32_t sg_e4m3_of_f32(float f)
 {
-    uint32_t u = sg_bits_of_f32(f), sign = (u >> 24) & 0x80u, rest = u & 0x7fffffffu, most = 0x43e00000u /* 448 */;
-    uint32_t a = rest < most ? rest : most;
-    float g = sg_f32_of_bits(a) + 16384.0f; /* below 2^-6: fp32 addition rounds to multiples of 2^-9 */
-    uint32_t small = sg_bits_of_f32(g) - 0x46800000u, large = (a + 0x7ffffu + ((a >> 20) & 1u) - 0x3c000000u) >> 20;
-    uint32_t code = a < 0x3c800000u ? small : large;
-    return (uint8_t)(sign | (rest > 0x7f800000u ? 0x7fu : code));
+    int32_t u = (int32_t)sg_bits_of_f32(f), rest = u & 0x7fffffff, a = rest < 0x43e00000 ? rest : 0x43e00000;
+    float g = sg_f32_of_bits((uint32_t)a) + 16384.0f; /* below 2^-6: fp32 addition rounds to multiples of 2^-9 */
+    int32_t small = (int32_t)sg_bits_of_f32(g) - 0x46800000, large = (a + 0x7ffff + (a >> 20 & 1) - 0x3c000000) >> 20;
+    int32_t tiny = -(a < 0x3c800000), none = -(rest > 0x7f800000);
+    return (uint32_t)((u >> 24 & 0x80) | (small & tiny) | (large & ~tiny) | (0x7f & none));
 }
 
 static inline uint16_t sg_le16(const void *p)
