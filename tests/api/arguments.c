@@ -113,6 +113,9 @@ static void half_given(void **state)
     EARG(segue_model_open(&m, NULL, NULL, &err));
     assert_int_equal(segue_model_open(&m, "/no/such/file", NULL, &err), SEGUE_EIO);
     assert_non_null(strstr(err.text, "/no/such/file"));
+    segue_model_opts made = SEGUE_INIT(segue_model_opts);
+    made.storage = "fp4";
+    EARG(segue_model_open(&m, "/no/such/file", &made, &err));
     EARG(segue_engine_open(&e, model, &unit, 0, NULL, &err));
     EARG(segue_engine_open(&e, model, &none, 1, NULL, &err));
     EARG(segue_engine_open(&e, model, NULL, 1, NULL, &err));

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "graph/graph.h"
+#include "unit/cuda/cu.h"
 #include "unit/spec.h"
 #include "unit/unit.h"
 
@@ -496,6 +497,60 @@ static void parts_that_are_none_are_named(void **state)
     assert_int_equal(says_whole("whole", "cuda:0,part=0"), partless);
 }
 
+/* What lies on the card when threads have shared the work: row for row what one would have put there. */
+static void weights_arrive(void **state)
+{
+    enum { ROWS = 1100, COLS = 1024 };
+    static uint16_t numbers16[ROWS * COLS];
+    static uint8_t blocks[ROWS * (COLS / 32 * 34)], codes[COLS];
+    static float room[COLS];
+    (void)state;
+    if (getenv("SEGUE_STUB_SHORT")) skip();
+    for (uint32_t i = 0; i < ROWS * COLS; i++) numbers16[i] = (uint16_t)(0x3c00 + i * 2654435761u % 977);
+    for (size_t i = 0; i < sizeof blocks; i++) blocks[i] = (uint8_t)(i % 34 == 1 ? 0x2c : i * 2654435761u >> 24);
+    struct sg_tensor plain = matrix, q8, fp8;
+    plain.rows = plain.shape[0] = ROWS;
+    plain.cols = plain.shape[1] = COLS;
+    q8 = plain;
+    plain.storage = SG_BF16;
+    plain.data = (const uint8_t *)numbers16;
+    plain.row_perm = (struct sg_perm){2, ROWS / 4, 1, 0};
+    q8.storage = SG_Q8_0;
+    q8.data = blocks;
+    fp8 = sg_tensor_fp8(&plain);
+    const struct sg_tensor *const all[] = {&plain, &q8, &fp8};
+    stub("");
+    for (int k = 0; k < 3; k++) {
+        struct sg_unit *u = NULL;
+        struct sg_program *p = NULL;
+        segue_error err = {0};
+        struct sg_graph *g = make_graph(all[k]);
+        const struct sg_graph *graphs[] = {g};
+        assert_int_equal(open_unit(&u, "cuda:0", &err), SEGUE_OK);
+        assert_int_equal(sg_unit_cuda.compile(u, graphs, 1, NULL, &p, &err), SEGUE_OK);
+        const struct ck_weight *w = &cu_weight_of(p->weights, all[k])->w;
+        const uint8_t *data = w->data, *scales = w->scales;
+        for (uint32_t r = 0; r < ROWS; r++) {
+            const uint8_t *at = data + (size_t)r * w->pitch;
+            uint64_t stored = sg_perm_stored(&plain.row_perm, r);
+            if (k == 0) assert_memory_equal(at, numbers16 + stored * COLS, COLS * 2);
+            for (uint32_t b = 0; k == 1 && b < COLS / 32; b++) {
+                const uint8_t *from = blocks + (r * (COLS / 32) + b) * 34;
+                assert_memory_equal(at + b * 32, from + 2, 32);
+                assert_memory_equal(scales + (r * (COLS / 32) + b) * 2, from, 2);
+            }
+            if (k < 2) continue;
+            float scale = sg_tensor_fp8_row(&fp8, r, room, codes);
+            assert_memory_equal(at, codes, COLS);
+            assert_memory_equal(scales + r * sizeof scale, &scale, sizeof scale);
+        }
+        sg_unit_cuda.discard(p);
+        sg_unit_cuda.close(u);
+        sg_graph_free(g);
+        assert_int_equal(alive(), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(lists_and_says_why),
@@ -503,7 +558,8 @@ int main(void)
                                        cmocka_unit_test(fails_anywhere), cmocka_unit_test(several_fail_anywhere), cmocka_unit_test(passes), cmocka_unit_test(copies_go_on),
                                        cmocka_unit_test(names_what_fits),
                                        cmocka_unit_test(chosen_rows_are_launched_for_themselves),
-                                       cmocka_unit_test(parts_that_are_none_are_named), cmocka_unit_test(names_a_storage)};
+                                       cmocka_unit_test(parts_that_are_none_are_named), cmocka_unit_test(names_a_storage),
+                                       cmocka_unit_test(weights_arrive)};
     if (getenv("SEGUE_STUB_PARTLESS")) cmocka_set_test_filter("parts_*");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
 #include "unit/cuda/blas.h"
 #include "unit/cuda/driver.h"
 #include "unit/cuda/kparams.h"
+#include "unit/pool.h"
 #include "unit/unit.h"
 
 enum {
@@ -188,6 +189,7 @@ struct cu_weights {
     struct cu_tensor *tensors;
     uint32_t n;
     uint64_t bytes;
+    struct sg_pool *pool; /* while they are brought; NULL: none of them is worth threads */
 };
 segue_status cu_weights_new(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t graphs_n,
                             struct cu_weights **out, segue_error *err);

@@ -8,7 +8,8 @@
 #include "base/num.h"
 #include "unit/cuda/cu.h"
 
-enum { ROWS_AT_ONCE = 64 };
+/* Bytes sent at once, about; rows of a thread's piece of them; numbers from which on a tensor is worth threads. */
+enum { BAND_BYTES = 4 << 20, ROWS_EACH = 16, SHARED = 1 << 20 };
 
 /* --- which form --- */
 
@@ -332,19 +333,55 @@ static void put_rows(const struct sg_tensor *t, const struct ck_weight *w, uint6
 
 static size_t data_bytes(const struct ck_weight *w) { return ((size_t)w->pitch * w->rows + 255) / 256 * 256; }
 
-static segue_status send_rows(struct sg_unit *u, struct cu_tensor *t, float *numbers, uint8_t *band,
-                              segue_error *err)
+/* Numbers that a thread needs room for. */
+static size_t room_of(const struct sg_tensor *t) { return 2 * whole_of(t)->cols; }
+
+/* Rows [from, to) on their way. */
+struct band {
+    const struct sg_tensor *t;
+    const struct ck_weight *w;
+    uint64_t from, to;
+    float *numbers; /* [threads][room_of] */
+    uint8_t *data, *scales;
+};
+
+static void fill_piece(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
+{
+    const struct band *b = arg;
+    uint64_t at = (uint64_t)item * ROWS_EACH, left = b->to - b->from - at;
+    (void)stage;
+    put_rows(b->t, b->w, b->from + at, b->from + at + (left < ROWS_EACH ? left : ROWS_EACH), b->numbers + thread * room_of(b->t),
+             b->data + at * b->w->pitch, b->scales + at * b->w->scale_pitch * scale_bytes(b->w));
+}
+
+static void fill_band(struct sg_pool *pool, struct band *b)
+{
+    uint32_t items = (uint32_t)((b->to - b->from + ROWS_EACH - 1) / ROWS_EACH);
+    struct sg_job job = {.items = &items, .stages = 1, .work = fill_piece, .arg = b};
+    if (pool) sg_pool_run(pool, &job);
+    for (uint32_t i = 0; !pool && i < items; i++) fill_piece(b, 0, i, 0);
+}
+
+static uint64_t band_rows(const struct ck_weight *w)
+{
+    uint64_t rows = BAND_BYTES / (w->pitch + w->scale_pitch * scale_bytes(w) + 1) / ROWS_EACH * ROWS_EACH;
+    return !rows ? ROWS_EACH : rows < w->rows ? rows : w->rows;
+}
+
+static segue_status send_rows(struct cu_weights *all, struct cu_tensor *t, float *numbers, uint8_t *data, segue_error *err)
 {
     struct ck_weight *w = &t->w;
+    struct sg_unit *u = all->unit;
     size_t scale_row = w->scale_pitch * scale_bytes(w);
-    uint8_t *scales = band + (size_t)ROWS_AT_ONCE * w->pitch;
-    for (uint64_t r = 0; r < w->rows; r += ROWS_AT_ONCE) {
-        uint64_t end = r + ROWS_AT_ONCE < w->rows ? r + ROWS_AT_ONCE : w->rows;
-        put_rows(t->source, w, r, end, numbers, band, scales);
-        SG_TRY(cu_send(u, t->memory + r * w->pitch, band, (size_t)(end - r) * w->pitch, err));
+    uint64_t many = band_rows(w);
+    struct band b = {.t = t->source, .w = w, .numbers = numbers, .data = data, .scales = data + many * w->pitch};
+    for (b.from = 0; b.from < w->rows; b.from = b.to) {
+        b.to = b.from + many < w->rows ? b.from + many : w->rows;
+        fill_band(all->pool, &b);
+        SG_TRY(cu_send(u, t->memory + b.from * w->pitch, b.data, (size_t)(b.to - b.from) * w->pitch, err));
         if (scale_row)
-            SG_TRY(cu_send(u, t->memory + data_bytes(w) + r * scale_row, scales,
-                           (size_t)(end - r) * scale_row, err));
+            SG_TRY(cu_send(u, t->memory + data_bytes(w) + b.from * scale_row, b.scales, (size_t)(b.to - b.from) * scale_row,
+                           err));
     }
     return SEGUE_OK;
 }
@@ -361,14 +398,17 @@ static segue_status send_vector(struct sg_unit *u, struct cu_tensor *t, segue_er
     return status;
 }
 
-static segue_status send_matrix(struct sg_unit *u, struct cu_tensor *t, segue_error *err)
+static segue_status send_matrix(struct cu_weights *all, struct cu_tensor *t, segue_error *err)
 {
     struct ck_weight *w = &t->w;
+    struct sg_unit *u = all->unit;
+    if (!all->pool && (uint64_t)w->rows * w->cols >= SHARED) SG_TRY(sg_pool_open(&all->pool, 0, err));
+    uint32_t threads = all->pool ? sg_pool_threads(all->pool) : 1;
     t->bytes = data_bytes(w) + (size_t)w->scale_pitch * scale_bytes(w) * w->rows;
     if (!t->memory) SG_TRY(cu_room(u, t->bytes, t->source->name ? t->source->name : "weights", &t->memory, err));
-    float *numbers = sg_alloc(2 * whole_of(t->source)->cols * sizeof *numbers);
-    uint8_t *band = sg_alloc(ROWS_AT_ONCE * (w->pitch + (size_t)w->scale_pitch * scale_bytes(w)));
-    segue_status status = numbers && band ? send_rows(u, t, numbers, band, err)
+    float *numbers = sg_alloc(threads * room_of(t->source) * sizeof *numbers);
+    uint8_t *band = sg_alloc(band_rows(w) * (w->pitch + (size_t)w->scale_pitch * scale_bytes(w)));
+    segue_status status = numbers && band ? send_rows(all, t, numbers, band, err)
                                           : sg_no_memory("rows of weights", w->pitch, err);
     sg_free(numbers);
     sg_free(band);
@@ -491,7 +531,7 @@ static segue_status bring(struct cu_weights *w, const struct sg_tensor *source, 
 {
     struct cu_tensor *t;
     SG_TRY(know(w, source, &t, err));
-    if ((uses & 1) && !t->w.data) SG_TRY(send_matrix(w->unit, t, err));
+    if ((uses & 1) && !t->w.data) SG_TRY(send_matrix(w, t, err));
     if ((uses & 2) && !t->vector) {
         SG_TRY(send_vector(w->unit, t, err));
         t->bytes += (size_t)source->rows * source->cols * sizeof(float);
@@ -537,6 +577,8 @@ segue_status cu_weights_new(struct sg_unit *u, const struct sg_graph *const *gra
     }
     *w = (struct cu_weights){.unit = u, .references = 1, .tensors = tensors};
     segue_status status = bring_all(w, graphs, graphs_n, err);
+    sg_pool_close(w->pool);
+    w->pool = NULL;
     if (status != SEGUE_OK) {
         cu_weights_free(w);
         return status;
