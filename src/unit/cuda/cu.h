@@ -249,13 +249,15 @@ struct cu_heading {
     cu_ptr head, tokens, place, span, wanted, slots, slots_out;
     unsigned char *pinned;
 };
-/* A step that was issued before it was asked for: its token is the one that the last run chose. */
+/* A step that was issued before it was asked for: its tokens are the ones that the last run chose. */
 struct cu_ahead {
     int active;
-    uint64_t state, version, first; /* of which state, at which position */
-    uint32_t heading;
-    int32_t token;
+    uint32_t heading, spans_n;
     struct ck_banned banned;
+    struct {
+        uint64_t state, version, first; /* of which state, at which position */
+        int32_t token;
+    } of[CK_SPANS];
 };
 struct cu_lora {
     uint64_t id;

@@ -26,8 +26,8 @@ int cu_batch_fits(const struct cu_step *s, const struct ck_weight *w, uint32_t r
 static segue_status split_x(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
                             uint32_t rows)
 {
-    int inside = s->norm && g->norm.groups == 1 && !g->norm.gate.p;
-    if (s->norm && !inside) { /* by heads or with a gate: into its own value first */
+    int inside = s->norm && (g->norm.groups > 1 || !g->norm.gate.p);
+    if (s->norm && !inside) { /* a whole row with a gate: into its own value first */
         struct cu_step apart = {.kind = CU_STEP_OP, .op = s->norm};
         SG_TRY(cu_issue(p, &apart));
     }

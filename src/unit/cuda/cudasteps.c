@@ -1,7 +1,7 @@
 /* cudasteps.c: which rows of a run go together, and generation. Greedy generation never comes back to the host between
  * tokens: the choice kernel moves the head on, and tokens arrive through a ring in pinned memory; up to four steps are in
- * flight. Other samplers choose on the host, a step at a time. A run of one greedy row leaves the next one running behind it
- * (run_leading). SPDX-License-Identifier: MIT */
+ * flight. Other samplers choose on the host, a step at a time. A run of one greedy row of each sequence leaves the next one
+ * running behind it (run_leading). SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "base/clock.h"
@@ -297,34 +297,59 @@ static segue_status run_steps(struct sg_run *run)
 
 /* --- a step ahead --- */
 
-/* One row of one sequence, greedy: the kind of run that comes again with the token it chose. */
-static int may_lead(const struct sg_run *run)
+/* One row of each sequence, greedy: the kind of run that comes again with the tokens it chose. Fills the trip's parts and what
+ * is never chosen. */
+static int may_lead(struct sg_run *run, struct trip *trip)
 {
-    const struct sg_span *s = &run->own.spans[0];
-    return run->own.batch.spans_n == 1 && s->rows == 1 && s->steps <= 1 && s->wanted_n == 1 && s->sampler &&
-           is_greedy(s->sampler) && run->program->may_lead && run->program->base.unit->graphs &&
-           !cu_trip_loras(run) && !run->own.batch.outputs_n;
+    const struct sg_batch *b = &run->own.batch;
+    if (!run->program->base.unit->graphs || !run->program->may_lead || b->spans_n > CK_SPANS || cu_trip_loras(run) || b->outputs_n ||
+        (b->spans_n > 1 && run->own.result.logits))
+        return 0;
+    for (uint32_t i = 0; i < b->spans_n; i++) {
+        const struct sg_span *s = &run->own.spans[i];
+        if (s->rows != 1 || s->steps > 1 || s->wanted_n != 1 || !s->sampler || s->state->storage != run->own.spans[0].state->storage)
+            return 0;
+        trip->parts[trip->parts_n++] = (struct part){i, 0, 1};
+    }
+    if (!all_greedy(run, trip, &trip->banned)) return 0;
+    for (uint32_t i = 0; i < b->spans_n; i++)
+        if (cu_state_others(run->own.spans[i].state, NULL) != SEGUE_OK) return 0; /* no memory for it */
+    return 1;
 }
 
-static int is_expected(const struct sg_run *run)
+static int is_expected(const struct sg_run *run, const struct ck_banned *banned)
 {
     const struct cu_ahead *a = &run->lane->ahead;
-    const struct sg_span *s = &run->own.spans[0];
-    struct ck_banned banned = banned_of(run, s->sampler);
-    return a->active && a->state == s->state->id && a->version == s->state->version && a->first == s->first &&
-           a->token == s->tokens[0] && !memcmp(&a->banned, &banned, sizeof banned);
+    if (!a->active || a->spans_n != run->own.batch.spans_n || memcmp(&a->banned, banned, sizeof *banned)) return 0;
+    for (uint32_t i = 0; i < a->spans_n; i++) {
+        const struct sg_span *s = &run->own.spans[i];
+        if (a->of[i].state != s->state->id || a->of[i].version != s->state->version || a->of[i].first != s->first ||
+            a->of[i].token != s->tokens[0])
+            return 0;
+    }
+    return 1;
 }
 
-/* The row after this one has a place: in every K and V slot, and in the table of positions. */
-static int has_next(const struct sg_run *run)
+static uint64_t furthest_of(const struct sg_run *run)
 {
-    const struct sg_span *s = &run->own.spans[0];
+    uint64_t most = 0;
+    for (uint32_t n = 0; n < run->own.batch.spans_n; n++)
+        if (run->own.spans[n].first > most) most = run->own.spans[n].first;
+    return most;
+}
+
+/* The row after each has a place: in every K and V slot, and in the table of positions. */
+static int has_next(const struct sg_run *run, uint64_t furthest)
+{
     const struct sg_graph *g = run->program->base.graph;
-    for (uint32_t k = 0; k < s->state->slots_n; k++)
-        if (s->state->slots[k].row_bytes && s->first + 2 > s->state->slots[k].room) return 0;
+    for (uint32_t n = 0; n < run->own.batch.spans_n; n++) {
+        const struct sg_span *s = &run->own.spans[n];
+        for (uint32_t k = 0; k < s->state->slots_n; k++)
+            if (s->state->slots[k].row_bytes && s->first + 2 > s->state->slots[k].room) return 0;
+    }
     for (uint32_t i = 0; i < g->ops_n; i++)
         if (g->ops[i].code == SG_OP_EMBED && g->ops[i].u.embed.positions.tensor >= 0 &&
-            s->first + 2 > g->ops[i].u.embed.positions.rows)
+            furthest + 2 > g->ops[i].u.embed.positions.rows)
             return 0;
     return 1;
 }
@@ -368,68 +393,93 @@ static void exchange(struct sg_state *s)
     cu_state_place(s);
 }
 
+static void remember(struct sg_run *run, const struct trip *trip, uint32_t heading, int next)
+{
+    struct cu_ahead *a = &run->lane->ahead;
+    *a = (struct cu_ahead){.active = next, .heading = heading, .spans_n = trip->parts_n, .banned = trip->banned};
+    for (uint32_t i = 0; i < trip->parts_n; i++) {
+        const struct sg_span *s = &run->own.spans[i];
+        a->of[i].state = s->state->id;
+        a->of[i].version = s->state->version;
+        a->of[i].first = s->first + 1;
+        a->of[i].token = run->lane->host_chosen[!heading * CU_FEW + i];
+    }
+}
+
+/* The step that nobody led: both heads are sent, its pass is issued. */
+static segue_status begin_leading(struct sg_run *run, struct trip *trip, struct cu_pass *p, const struct sg_span **spans,
+                                  uint64_t place)
+{
+    if (run->lane->ahead.active) SG_TRY(cu_run_check(run, run->program->base.unit->d.stream_wait(run->lane->stream)));
+    for (uint32_t heading = 0; heading < 2; heading++) {
+        cu_trip_begin(run, trip, p, spans);
+        p->heading = heading;
+        SG_TRY(cu_trip_head(run, trip, p));
+        SG_TRY(cu_trip_send(run, p));
+    }
+    return lead(run, trip, p, 0, place);
+}
+
+/* What the step of heading q chose, and what it left behind. */
+static segue_status take_led(struct sg_run *run, struct trip *trip, struct cu_pass *p, uint32_t q)
+{
+    const int32_t *chosen = run->lane->host_chosen + (size_t)q * CU_FEW;
+    struct sg_result *r = &run->own.result;
+    int found = 1;
+    for (uint32_t i = 0; i < trip->parts_n; i++) {
+        exchange(run->own.spans[i].state);
+        found &= chosen[i] >= 0;
+        if (r->tokens) r->tokens[i] = chosen[i];
+        if (r->logprobs_n) r->logprobs_n[i] = 0;
+    }
+    p->heading = q;
+    p->room = &run->lane->few[q];
+    cu_trip_keep(run, trip, p);
+    cu_trip_over(run, trip);
+    return found ? SEGUE_OK : nothing_to_choose(run);
+}
+
 /* This step (which may be running already), and behind it the one that will most likely be asked for next: it
  * reads what this one leaves and writes elsewhere, so that it can be dropped without a trace. */
-static segue_status run_leading(struct sg_run *run)
+static segue_status run_leading(struct sg_run *run, struct trip *trip)
 {
     const struct sg_span *spans[CK_SPANS];
-    struct sg_span *s = &run->own.spans[0];
     struct sg_unit *u = run->program->base.unit;
     struct cu_lane *l = run->lane;
-    struct trip trip = {
-        .parts = {{0, 0, 1}}, .parts_n = 1, .best = 1, .advance = 2, .screen = !run->own.result.logits, .banned = banned_of(run, s->sampler)};
     struct cu_pass p;
+    uint64_t furthest = furthest_of(run);
     uint32_t q = 0;
+    trip->best = 1;
+    trip->advance = 2;
+    trip->screen = trip->parts_n == 1 && !run->own.result.logits;
     if (cu_run_stopped(run)) return sg_fail(&run->own.error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
-    int expected = is_expected(run);
+    int expected = is_expected(run, &trip->banned), next = has_next(run, furthest);
     SG_TRY(cu_trip_stream(run));
     SG_TRY(cu_trip_clear(run));
-    SG_TRY(cu_state_others(s->state, &run->own.error));
-    cu_trip_begin(run, &trip, &p, spans);
-    SG_TRY(cu_trip_counts(&p));
-    if (expected) {
+    cu_trip_begin(run, trip, &p, spans);
+    cu_trip_counts(&p, trip->parts_n);
+    if (expected)
         q = l->ahead.heading;
-    } else {
-        if (l->ahead.active) SG_TRY(cu_run_check(run, u->d.stream_wait(l->stream)));
-        for (uint32_t heading = 0; heading < 2; heading++) {
-            cu_trip_begin(run, &trip, &p, spans);
-            p.heading = heading;
-            SG_TRY(cu_trip_head(run, &trip, &p));
-            SG_TRY(cu_trip_send(run, &p));
-        }
-        SG_TRY(lead(run, &trip, &p, 0, s->first));
-    }
+    else
+        SG_TRY(begin_leading(run, trip, &p, spans, furthest));
     l->ahead.active = 0;
     SG_TRY(give_led(run, &p, q));
-    int next = has_next(run);
-    s->state->ahead |= next;
-    if (next) SG_TRY(lead(run, &trip, &p, !q, s->first + 1));
+    for (uint32_t i = 0; i < trip->parts_n; i++) run->own.spans[i].state->ahead |= next;
+    if (next) SG_TRY(lead(run, trip, &p, !q, furthest + 1));
     SG_TRY(cu_run_check(run, u->d.event_wait(run->own.result.logits ? l->given[q] : l->done[q])));
-    int32_t token = l->host_chosen[q * CU_FEW];
     if (run->own.result.logits)
         memcpy(run->own.result.logits, l->host_logits + (size_t)q * run->program->base.graph->vocab,
                run->program->base.graph->vocab * sizeof(float));
-    exchange(s->state);
-    p.heading = q;
-    p.room = &l->few[q];
-    cu_trip_keep(run, &trip, &p);
-    cu_trip_over(run, &trip);
-    if (token < 0) return nothing_to_choose(run);
-    if (run->own.result.tokens) run->own.result.tokens[0] = token;
-    l->ahead = (struct cu_ahead){.active = next,
-                                 .state = s->state->id,
-                                 .version = s->state->version,
-                                 .first = s->first + 1,
-                                 .heading = !q,
-                                 .banned = trip.banned,
-                                 .token = token};
+    SG_TRY(take_led(run, trip, &p, q));
+    remember(run, trip, !q, next);
     return SEGUE_OK;
 }
 
 segue_status cu_run_all(struct sg_run *run)
 {
     run->lane->runs++;
-    if (may_lead(run)) return run_leading(run);
+    struct trip trip = {0};
+    if (may_lead(run, &trip)) return run_leading(run, &trip);
     if (run->own.batch.spans_n == 1 && run->own.spans[0].steps > 1) return run_steps(run);
     return run_spans(run);
 }

@@ -271,11 +271,11 @@ void cu_trip_over(struct sg_run *run, const struct trip *trip)
     }
 }
 
-/* The counts of a pass of one row. */
-segue_status cu_trip_counts(struct cu_pass *p)
+/* The counts of a pass of one row of each of n sequences. */
+void cu_trip_counts(struct cu_pass *p, uint32_t n)
 {
-    p->spans_n = p->rows_n[0] = p->rows_n[1] = p->from[0][1] = p->from[1][1] = 1;
-    return SEGUE_OK;
+    p->spans_n = p->rows_n[0] = p->rows_n[1] = n;
+    for (uint32_t i = 0; i < n; i++) p->from[0][i + 1] = p->from[1][i + 1] = i + 1;
 }
 
 segue_status cu_trip_send(struct sg_run *run, const struct cu_pass *p)

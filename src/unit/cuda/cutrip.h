@@ -40,7 +40,7 @@ segue_status cu_trip_stream(struct sg_run *run); /* the lane's stream from now o
 /* A pass by its parts: p is filled, spans[CK_SPANS] is room that lives as long as p. */
 void cu_trip_begin(struct sg_run *run, const struct trip *trip, struct cu_pass *p, const struct sg_span **spans);
 segue_status cu_trip_head(const struct sg_run *run, struct trip *trip, struct cu_pass *p); /* the head, on the host */
-segue_status cu_trip_counts(struct cu_pass *p);                  /* those of a pass of one row */
+void cu_trip_counts(struct cu_pass *p, uint32_t n);                  /* those of a pass of one row */
 segue_status cu_trip_room(struct sg_run *run, struct cu_pass *p);
 segue_status cu_trip_send(struct sg_run *run, const struct cu_pass *p);     /* the head, to the card */
 segue_status cu_trip_issue(struct sg_run *run, struct trip *trip, struct cu_pass *p);

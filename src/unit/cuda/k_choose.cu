@@ -80,10 +80,10 @@ extern "C" __global__ void choose_best(const __grid_constant__ ck_choose c)
     uint32_t token = indices[0];
     if (c.chosen) c.chosen[row] = token >= 0xfffffffeu ? -1 : (int32_t)token;
     if (c.advance == 2) {
-        c.next.tokens[0] = (int32_t)
+        c.next.tokens[row] = (int32_t)
             token; /* not a token when none was found: embed takes 0 for it, and the host drops that pass */
-        c.next.place[0] = c.pass.place[0] + 1;
-        c.next.head->first[0] = h->first[0] + 1;
+        c.next.place[row] = c.pass.place[row] + 1;
+        c.next.head->first[row] = h->first[row] + 1;
         return;
     }
     if (!c.advance || h->stopped) return;

@@ -223,9 +223,10 @@ template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
     float4 S[R];
     bool stopped = a.pass.head->stopped; /* this and S were written by earlier passes: no need to wait */
     uint32_t t0 = a.pass.head->from[s], end = a.pass.head->from[s + 1], own = lane >> 3;
-    /* Twice: the first time on nothing, before the inputs are there, so that the instructions are. */
+    /* Twice: the first time on nothing, before the inputs are there, so that the instructions are; many sequences bring enough
+     * blocks to hide that. */
 #pragma unroll 1
-    for (int real = 0; real < 2; real++) {
+    for (int real = gridDim.y > 2; real < 2; real++) {
 #pragma unroll
         for (int r = 0; r < R; r++) {
             uint32_t i = lane + 32 * r;

@@ -29,6 +29,15 @@ __device__ __forceinline__ void put4(void *y, size_t i, float4 v, uint32_t bf16)
 
 __device__ __forceinline__ float squares_of(float4 v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
 
+/* With what the rounding left, when asked. */
+__device__ __forceinline__ void put_both(const ck_narrow &a, size_t i, float v)
+{
+    put16(a.y, i, v, a.bf16);
+    if (!a.low) return;
+    float kept = a.bf16 ? __bfloat162float(__float2bfloat16_rn(v)) : __half2float(__float2half_rn(v));
+    put16(a.low, i, v - kept, a.bf16);
+}
+
 /* One row of groups, each normalised by a warp, with an optional gate. */
 __device__ __forceinline__ void narrow_groups(const ck_narrow &a, const float *x, size_t to, uint32_t t)
 {
@@ -41,8 +50,7 @@ __device__ __forceinline__ void narrow_groups(const ck_narrow &a, const float *x
         float inverse = rsqrtf(warp_sum(squares) / group + a.norm.eps);
         for (uint32_t e = lane; e < group; e += 32) {
             float v = x[h * group + e], w = a.norm.weight ? a.norm.weight[e] : 1;
-            put16(a.y, to + h * group + e,
-                  gate ? gated(v, inverse, plus, w, gate[h * group + e]) : v * inverse * (plus + w), a.bf16);
+            put_both(a, to + h * group + e, gate ? gated(v, inverse, plus, w, gate[h * group + e]) : v * inverse * (plus + w));
         }
     }
 }
@@ -131,11 +139,7 @@ extern "C" __global__ void narrow(const __grid_constant__ ck_narrow a)
             if (a.norm.weight) v *= a.norm.plus_one ? 1.0f + a.norm.weight[e] : a.norm.weight[e];
             if (a.norm.bias) v += a.norm.bias[e];
         }
-        put16(a.y, (size_t)t * a.k + e, v, a.bf16);
-        if (a.low) { /* what the rounding left */
-            float kept = a.bf16 ? __bfloat162float(__float2bfloat16_rn(v)) : __half2float(__float2half_rn(v));
-            put16(a.low, (size_t)t * a.k + e, v - kept, a.bf16);
-        }
+        put_both(a, (size_t)t * a.k + e, v);
     }
 }
 
