@@ -58,6 +58,7 @@ struct cu_kernels {
     cu_fn stream[CK_KINDS][4]; /* for 1, 2, 4, 8 pieces a lane; NULL: none */
     cu_fn attend_part[4], attend_many[4];
     cu_fn batch[3][2][2]; /* fp16, bf16, fp8; 16, 32 rows of weights a block; 8, 16 rows of x */
+    cu_fn tiles[2][2][2]; /* fp16, bf16; 8, 16 rows of x; 64, 128 columns a warp; NULL: none */
     cu_fn single[2][3]; /* fp16, bf16; heads of 64, 128, 256 */
     cu_fn flash[2][3]; /* fp16, bf16; heads of 64, 128, 256 */
     cu_fn wgflash[2][3]; /* the same on Hopper; NULL elsewhere */
@@ -115,7 +116,7 @@ struct sg_unit {
     uint32_t part, rest;                 /* multiprocessors of runs of few rows, and of long ones, while both are at work; part 0:
                                             both have all; rest 0: what part leaves; CU_UNSAID: as measured best */
     uint32_t screen;                     /* 1: choices without logits do not read the whole head */
-    cu_mod modules[16];
+    cu_mod modules[24];
     uint32_t modules_n;
     struct cu_kernels k;
     atomic_uint_fast64_t states; /* numbers given to states */
@@ -451,6 +452,9 @@ struct ck_view cu_view_of(const struct cu_pass *p, const struct sg_operand *x);
 static inline int cu_in_fours(const struct ck_view *v) { return (uintptr_t)v->p % 16 == 0 && v->stride % 4 == 0; }
 segue_status cu_launch(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t threads,
                        size_t shared, const void *args);
+/* gx blocks, `cluster` of them at a time on neighbouring multiprocessors. */
+segue_status cu_launch_clusters(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32_t cluster, uint32_t threads, size_t shared,
+                                const void *args);
 struct ck_pass cu_kernel_pass(const struct cu_pass *p);
 segue_status cu_issue(struct cu_pass *p, const struct cu_step *s);
 /* The best of each wanted row, and with advance the step to the next token. */
@@ -475,6 +479,16 @@ struct cu_streamed {
     size_t shared;
 };
 int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, struct cu_streamed *out);
+void cu_after_of(const struct cu_pass *p, const struct cu_step *s, struct ck_after *out); /* of s->after; nothing where it is NULL */
+/* cutiles.c: 2 to 16 rows of 16-bit weights on Hopper, when the shapes allow it: 1 and a whole argument. */
+struct cu_tiled {
+    struct ck_tiles a;
+    cu_fn fn;
+    uint32_t blocks, cluster;
+    int norm_apart, whole; /* 1: the norm is a step of its own before it; what comes behind is done as well */
+};
+int cu_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
+                  struct cu_tiled *out);
 /* cubatch.c: 2 to 16 rows and 16-bit weights. The arguments are the segments that cuproduct.c makes, and the norm. */
 int cu_batch_fits(const struct cu_step *s, const struct ck_weight *w, uint32_t rows);
 segue_status cu_batch(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,

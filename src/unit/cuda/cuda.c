@@ -216,6 +216,12 @@ static segue_status find_families(struct sg_unit *u, segue_error *err)
         snprintf(name, sizeof name, "batch_%s_%d_%d", i < 8 ? storages[i / 4 + 1] : "f8", i / 2 % 2 ? 32 : 16, i % 2 ? 16 : 8);
         SG_TRY(find_kernel(u, "k_batch", name, &u->k.batch[i / 4][i / 2 % 2][i % 2], err));
     }
+    for (int i = 0; i < 8 && u->major == 9; i++) {
+        cu_fn *fn = &u->k.tiles[i / 4][i / 2 % 2][i % 2];
+        snprintf(name, sizeof name, "tiles_%s_%d_%d", storages[i / 4 + 1], i / 2 % 2 ? 16 : 8, i % 2 ? 128 : 64);
+        SG_TRY(find_kernel(u, "k_tiles", name, fn, err));
+        SG_TRY(cu_check(&u->d, u->d.function_set(*fn, CU_FN_MAX_DYNAMIC_SHARED, CK_TILES_BYTES), "open unit", err));
+    }
     for (int s = 0; s < 2; s++)
         for (int w = 0; w < 3; w++) {
             snprintf(name, sizeof name, "single_%s_%d", storages[s + 1], 64 << w);

@@ -27,25 +27,33 @@ static struct ck_view out_of(const struct cu_pass *p, const struct sg_op *op)
     return cu_view_of(p, &whole);
 }
 
+static segue_status launch(struct cu_pass *p, cu_fn fn, struct cu_launch *l, uint32_t cluster, const void *args)
+{
+    struct sg_unit *u = p->program->base.unit;
+    struct cu_launch_attr attrs[2];
+    void *list[] = {(void *)(uintptr_t)args};
+    if (!l->grid_x || !l->grid_y || !l->grid_z) return SEGUE_OK;
+    l->stream = p->lane->stream;
+    l->attrs = attrs;
+    if (u->pdl && p->launches && p->rows_n[0] <= CU_EXACT)
+        attrs[l->attrs_n++] = (struct cu_launch_attr){.id = CU_LAUNCH_PROGRAMMATIC, .value = {.allowed = 1}};
+    if (cluster > 1) attrs[l->attrs_n++] = (struct cu_launch_attr){.id = CU_LAUNCH_CLUSTER, .value = {.cluster = {cluster, 1, 1}}};
+    p->launches++;
+    return cu_check(&u->d, u->d.launch(l, fn, list, NULL), "run", p->err);
+}
+
 segue_status cu_launch(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t threads,
                        size_t shared, const void *args)
 {
-    struct sg_unit *u = p->program->base.unit;
-    struct cu_launch_attr early = {.id = CU_LAUNCH_PROGRAMMATIC, .value = {.allowed = 1}};
-    struct cu_launch l = {gx,
-                          gy,
-                          gz,
-                          threads,
-                          1,
-                          1,
-                          (unsigned)shared,
-                          p->lane->stream,
-                          &early,
-                          u->pdl && p->launches && p->rows_n[0] <= CU_EXACT};
-    void *list[] = {(void *)(uintptr_t)args};
-    if (!gx || !gy || !gz) return SEGUE_OK;
-    p->launches++;
-    return cu_check(&u->d, u->d.launch(&l, fn, list, NULL), "run", p->err);
+    struct cu_launch l = {gx, gy, gz, threads, 1, 1, (unsigned)shared, NULL, NULL, 0};
+    return launch(p, fn, &l, 1, args);
+}
+
+segue_status cu_launch_clusters(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32_t cluster, uint32_t threads, size_t shared,
+                                const void *args)
+{
+    struct cu_launch l = {gx, 1, 1, threads, 1, 1, (unsigned)shared, NULL, NULL, 0};
+    return launch(p, fn, &l, cluster, args);
 }
 
 struct ck_pass cu_kernel_pass(const struct cu_pass *p)

@@ -128,6 +128,22 @@ static uint32_t few_at_once(const struct cu_pass *p, const struct cu_step *s, ui
     }
 }
 
+/* 2 to 16 rows of 16-bit weights. */
+static segue_status product_batch(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
+                                  uint32_t rows, int *whole)
+{
+    struct cu_tiled t;
+    if (!cu_tiles_fits(p, s, w, g, &t)) return cu_batch(p, s, w, g, rows);
+    struct cu_step norm = {.kind = CU_STEP_OP, .op = s->norm};
+    if (t.norm_apart) SG_TRY(cu_issue(p, &norm));
+    t.a.g.best_value = (float *)(uintptr_t)p->lane->best_value;
+    t.a.g.best_index = (uint32_t *)(uintptr_t)p->lane->best_index;
+    p->best_blocks = t.a.g.best ? t.blocks * CK_TILES_TURN : p->best_blocks;
+    p->best_done |= t.a.g.best;
+    *whole = t.whole;
+    return cu_launch_clusters(p, t.fn, t.blocks, t.cluster, CK_BATCH_THREADS, CK_TILES_BYTES, &t.a);
+}
+
 /* whole: 1 when what comes behind the product is done as well. */
 static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint32_t rows, int *whole)
 {
@@ -151,11 +167,11 @@ static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint
         a.segment[0].y = out_of(p, s->glu);
     }
     a.split = split_of(p->program->base.unit, w->pitch / 16, a.pairs);
-    if (cu_batch_fits(s, w, rows)) return cu_batch(p, s, w, &a, rows);
-    uint32_t at_once = few_at_once(p, s, rows);
-    a.best = p->best && s->parts_n == 1 && !s->glu && logits >= 0 && g->outputs[logits].value == s->op->out &&
-             rows <= at_once;
+    a.best = p->best && s->parts_n == 1 && !s->glu && logits >= 0 && g->outputs[logits].value == s->op->out;
     a.banned = p->banned;
+    if (cu_batch_fits(s, w, rows)) return product_batch(p, s, w, &a, rows, whole);
+    uint32_t at_once = few_at_once(p, s, rows);
+    a.best &= rows <= at_once;
     if (a.best && p->screen && rows == 1 && s->op == p->program->screen.head) {
         *whole = 1;
         return cu_screen(p, s);

@@ -38,12 +38,12 @@ static int rows_fit(const struct ck_gemv *g, uint32_t scale_bytes, uint32_t outs
     return 1;
 }
 
-/* The op behind the product, for the kernel. The convolution's memory is its one span's. */
-static int after_of(const struct cu_pass *p, const struct cu_step *s, uint32_t whole, struct ck_after *out)
+/* The op behind the product, for the kernel. */
+void cu_after_of(const struct cu_pass *p, const struct cu_step *s, struct ck_after *out)
 {
     const struct sg_op *op = s->after;
     *out = (struct ck_after){0};
-    if (!op) return 1;
+    if (!op) return;
     struct sg_operand value = {.value = op->out, .width = p->program->base.graph->values[op->out].width};
     *out = (struct ck_after){.kind = op->code == SG_OP_CONV ? CK_AFTER_CONV : CK_AFTER_ACT,
                              .segment = s->after_part,
@@ -51,7 +51,7 @@ static int after_of(const struct cu_pass *p, const struct cu_step *s, uint32_t w
                              .pass = cu_kernel_pass(p)};
     if (op->code == SG_OP_ACT) {
         out->act = op->u.act.act;
-        return 1;
+        return;
     }
     const struct sg_conv *c = &op->u.conv;
     const struct sg_weight *w[2] = {&c->weight, &c->bias};
@@ -66,7 +66,6 @@ static int after_of(const struct cu_pass *p, const struct cu_step *s, uint32_t w
     out->slot = (uint32_t)c->slot;
     out->weight = v[0];
     out->bias = v[1];
-    return whole && c->taps <= CK_STREAM_TAPS;
 }
 
 int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g,
@@ -87,7 +86,8 @@ int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struc
     *out = (struct cu_streamed){.a = {.g = *g, .scale_bytes = scale_bytes}, .fn = u->k.stream[kind][form]};
     out->a.g.split = split;
     out->a.g.rows = 1;
-    if (!after_of(p, s, pieces * n <= CK_STREAM_NORMED, &out->a.after)) return 0;
+    cu_after_of(p, s, &out->a.after); /* the convolution's memory is its one span's */
+    if (out->a.after.kind == CK_AFTER_CONV && (pieces * n > CK_STREAM_NORMED || out->a.after.taps > CK_STREAM_TAPS)) return 0;
     for (uint32_t i = 0; i < CK_SEGMENTS; i++) {
         out->a.first[i] = i < g->segments && (!g->glu || !i) ? out->a.tiles : UINT32_MAX;
         if (out->a.first[i] != UINT32_MAX) out->a.tiles += (g->segment[i].n + outs - 1) / outs;

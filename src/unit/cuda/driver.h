@@ -24,14 +24,14 @@ typedef struct cu_green_s *cu_green; /* a part of the multiprocessors */
 
 enum { CU_OUT_OF_MEMORY = 2, CU_NOT_READY = 600, CU_OLD_DRIVER = 803 };
 enum { CU_ATTR_SMS = 16, CU_ATTR_MAJOR = 75, CU_ATTR_MINOR = 76, CU_ATTR_SHARED_OPTIN = 97 };
-enum { CU_FN_MAX_DYNAMIC_SHARED = 8, CU_LAUNCH_PROGRAMMATIC = 6 };
+enum { CU_FN_MAX_DYNAMIC_SHARED = 8, CU_LAUNCH_CLUSTER = 4, CU_LAUNCH_PROGRAMMATIC = 6 };
 enum { CU_HOST_MAPPED = 3, CU_STREAM_NON_BLOCKING = 1, CU_EVENT_UNTIMED = 2 };
 enum { CU_OLDEST = 12000 };          /* driver API version that this unit was written for */
 
 struct cu_launch_attr {
     int id;
     int pad;
-    union { int allowed; unsigned char room[64]; } value;
+    union { int allowed; unsigned cluster[3]; unsigned char room[64]; } value;
 };
 struct cu_launch {
     unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared;

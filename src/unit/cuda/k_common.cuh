@@ -56,8 +56,7 @@ __device__ __forceinline__ float sigmoid_short(float x) { return inverse_short(1
 __device__ __forceinline__ float tanh_short(float x) { return 1.0f - 2.0f * inverse_short(1.0f + exp_short(2.0f * x)); }
 __device__ __forceinline__ float softplus(float x) { return (x > 0 ? x : 0) + log1pf(expf(-fabsf(x))); }
 
-/* One copy of these in a module: code that runs once a kernel waits for the instruction cache, byte by byte. */
-static __device__ __noinline__ float activate_rarely(uint32_t act, float x)
+__device__ __forceinline__ float activate_inline(uint32_t act, float x)
 {
     switch (act) {
     case ACT_GELU:
@@ -78,6 +77,8 @@ static __device__ __noinline__ float activate_rarely(uint32_t act, float x)
         return x;
     }
 }
+/* One copy of these in a module: code that runs once a kernel waits for the instruction cache, byte by byte. */
+static __device__ __noinline__ float activate_rarely(uint32_t act, float x) { return activate_inline(act, x); }
 
 __device__ __forceinline__ float activate(uint32_t act, float x)
 {

@@ -10,46 +10,11 @@
  * Sums over lanes and warps are those of k_gemv.cu, bit for bit: pieces of a lane in rising order, butterfly,
  * warps in order. What a row needs behind its product is loaded ahead as well. The latency of one kernel is:
  * x (600 cycles), its norm (300), 30 cycles a tile and row, two barriers. SPDX-License-Identifier: MIT */
-#include "k_common.cuh"
+#include "k_bulk.cuh"
 
 enum { WARPS = 8, CONSUMERS = WARPS * 32, PARTIALS = 2048, EARLY = 16 };
 
 #if __CUDA_ARCH__ >= 900
-
-__device__ __forceinline__ uint32_t shared_at(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
-__device__ __forceinline__ void gate_open(uint64_t *gate, uint32_t arrivals)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(gate)), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void gate_arrive(uint64_t *gate)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(gate)) : "memory");
-}
-__device__ __forceinline__ void gate_expect(uint64_t *gate, uint32_t bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(gate)), "r"(bytes)
-                 : "memory");
-}
-__device__ __forceinline__ void gate_wait(uint64_t *gate, uint32_t parity)
-{
-    uint32_t over = 0;
-    while (!over)
-        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, "
-                     "1, 0, p;\n}"
-                     : "=r"(over)
-                     : "r"(shared_at(gate)), "r"(parity)
-                     : "memory");
-}
-__device__ __forceinline__ void bring(void *to, const void *from, uint32_t bytes, uint64_t *gate)
-{
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-            shared_at(to)),
-        "l"(from), "r"(bytes), "r"(shared_at(gate))
-        : "memory");
-}
-__device__ __forceinline__ void consumers_meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
 
 /* Rows [row, row + n) of a segment; with glu of both. */
 struct tile_of {
@@ -323,15 +288,6 @@ __device__ __forceinline__ void norm_grouped(const ck_gemv &g, own_x<P, N> &x, c
 }
 
 /* --- the product --- */
-
-__device__ __forceinline__ uint4 shared_piece(uint32_t at)
-{
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(at));
-    return v;
-}
 
 /* Four pieces, asked for before the first is used: by itself the compiler would rather save their registers.
  */

@@ -287,6 +287,15 @@ struct ck_batch {
     uint32_t first[CK_SEGMENTS]; /* block that a segment begins with */
     struct ck_segment segment[CK_SEGMENTS];
 };
+/* Products of 2 to 16 rows on Hopper (k_tiles.cu). A cluster of blocks shares rows of weights along k, `slice` columns each. */
+enum { CK_TILES_SLICE = 1024, CK_TILES_TURN = 4, CK_TILES_BYTES = 98304 /* 64 KB of weights, sums of a turn */ };
+struct ck_tiles {
+    struct ck_gemv g;
+    struct ck_after after;
+    uint32_t tiles, slice, cluster_log, group_warps; /* group_warps: of 64 columns, that share a group of the norm */
+    float per_group;                                 /* 1 / columns of a group, or of a row */
+    uint32_t first[CK_SEGMENTS]; /* first tile of each segment */
+};
 struct ck_gemm {
     const void *x;
     struct ck_segment segment;

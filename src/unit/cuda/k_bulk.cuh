@@ -1,0 +1,54 @@
+/* k_bulk.cuh: Hopper's bulk copies into shared memory and the gates (mbarriers) that say when they have arrived.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_CUDA_K_BULK_CUH
+#define SG_UNIT_CUDA_K_BULK_CUH
+
+#include "k_mma.cuh"
+
+#if __CUDA_ARCH__ >= 900
+
+__device__ __forceinline__ void gate_open(uint64_t *gate, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(gate)), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void gate_arrive(uint64_t *gate)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(gate)) : "memory");
+}
+__device__ __forceinline__ void gate_expect(uint64_t *gate, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(gate)), "r"(bytes)
+                 : "memory");
+}
+__device__ __forceinline__ void gate_wait(uint64_t *gate, uint32_t parity)
+{
+    uint32_t over = 0;
+    while (!over)
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, "
+                     "1, 0, p;\n}"
+                     : "=r"(over)
+                     : "r"(shared_at(gate)), "r"(parity)
+                     : "memory");
+}
+__device__ __forceinline__ void bring(void *to, const void *from, uint32_t bytes, uint64_t *gate)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+            shared_at(to)),
+        "l"(from), "r"(bytes), "r"(shared_at(gate))
+        : "memory");
+}
+/* The 256 threads that multiply; the warp that brings weights is not among them. */
+__device__ __forceinline__ void consumers_meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+
+__device__ __forceinline__ uint4 shared_piece(uint32_t at)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at));
+    return v;
+}
+
+#endif
+#endif
