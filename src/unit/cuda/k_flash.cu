@@ -8,6 +8,131 @@
 
 enum { ROWS = 64, KEYS = 32, THREADS = 128 };
 
+/* q times the scale in 16 bits into shared memory, [ROWS][D + 8]; rows beyond the last are 0. */
+template <int BF16, int D>
+__device__ __forceinline__ void bring_queries(const ck_attend &a, uint32_t t0, uint32_t h, uint32_t rows,
+                                              uint16_t *qs)
+{
+    for (uint32_t i = threadIdx.x; i < ROWS * D / 2; i += THREADS) {
+        uint32_t r = i / (D / 2), c = i % (D / 2) * 2;
+        float x = 0, y = 0;
+        if (r < rows) {
+            const float *q = a.q.p + (size_t)(t0 + r) * a.q.stride + h * D + c;
+            x = q[0] * a.scale;
+            y = q[1] * a.scale;
+        }
+        *reinterpret_cast<uint32_t *>(qs + r * (D + 8) + c) = pack<BF16>(x, y);
+    }
+}
+
+/* s += q k^T of the warp's 16 rows and a tile's KEYS. */
+template <int BF16, int D>
+__device__ __forceinline__ void tile_scores(float (&s)[KEYS / 8][4], const uint16_t *qs, const uint16_t *ks,
+                                            uint32_t warp, uint32_t lane)
+{
+#pragma unroll
+    for (int kk = 0; kk < D; kk += 16) {
+        uint32_t fa[4], fb[4];
+        load4(fa, qs + (warp * 16 + (lane & 15)) * (D + 8) + kk + (lane >> 4) * 8);
+#pragma unroll
+        for (int n = 0; n < KEYS / 16; n++) {
+            load4(fb, ks + (n * 16 + (lane & 7) + (lane >> 4) * 8) * (D + 8) + kk + (lane >> 3 & 1) * 8);
+            mma<BF16>(s[2 * n], fa, fb[0], fb[1]);
+            mma<BF16>(s[2 * n + 1], fa, fb[2], fb[3]);
+        }
+    }
+}
+
+/* Softcap and mask of scores in place; top: this lane's largest of its two rows, which are at `place`. */
+__device__ __forceinline__ void mask_scores(const ck_attend &a, uint32_t j0, uint32_t pair,
+                                            const uint32_t (&place)[2], float (&s)[KEYS / 8][4],
+                                            float (&top)[2])
+{
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t j = j0 + n * 8 + pair + (i & 1), at = place[i >> 1];
+            float x = s[n][i];
+            if (a.softcap > 0) x = a.softcap * tanhf(x / a.softcap);
+            if (j > at || (a.window && j + a.window <= at)) x = -CUDART_INF_F;
+            s[n][i] = x;
+            top[i >> 1] = fmaxf(top[i >> 1], x);
+        }
+}
+
+/* A step of the online softmax: scores become exponentials, `most` and `sum` move on; fix: what sums so far
+ * are multiplied by. `sum` is the lane's share of its rows. */
+__device__ __forceinline__ void online_softmax(float (&s)[KEYS / 8][4], float (&top)[2], float (&most)[2],
+                                               float (&sum)[2], float (&fix)[2])
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        top[i] = fmaxf(top[i], __shfl_xor_sync(0xffffffffu, top[i], 1));
+        top[i] = fmaxf(top[i], __shfl_xor_sync(0xffffffffu, top[i], 2));
+        fix[i] = top[i] > -CUDART_INF_F ? __expf(most[i] - top[i]) : 1;
+        most[i] = top[i];
+        sum[i] *= fix[i];
+    }
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float e =
+                s[n][i] > -CUDART_INF_F ? __expf(s[n][i] - most[i >> 1]) : (s[n][i] != s[n][i] ? s[n][i] : 0);
+            s[n][i] = e;
+            sum[i >> 1] += e;
+        }
+}
+
+/* out = fix out + p v: exponentials in 16 bits times the tile's V. */
+template <int BF16, int D>
+__device__ __forceinline__ void add_values(float (&out)[D / 8][4], const float (&fix)[2],
+                                           const float (&p)[KEYS / 8][4], const uint16_t *vs, uint32_t lane)
+{
+#pragma unroll
+    for (int n = 0; n < D / 8; n++) {
+        out[n][0] *= fix[0], out[n][1] *= fix[0];
+        out[n][2] *= fix[1], out[n][3] *= fix[1];
+    }
+#pragma unroll
+    for (int kk = 0; kk < KEYS / 16; kk++) {
+        uint32_t fa[4] = {pack<BF16>(p[2 * kk][0], p[2 * kk][1]), pack<BF16>(p[2 * kk][2], p[2 * kk][3]),
+                          pack<BF16>(p[2 * kk + 1][0], p[2 * kk + 1][1]),
+                          pack<BF16>(p[2 * kk + 1][2], p[2 * kk + 1][3])},
+                 fb[4];
+#pragma unroll
+        for (int n = 0; n < D / 16; n++) {
+            load4_turned(fb, vs + (kk * 16 + (lane & 15)) * (D + 8) + n * 16 + (lane >> 4) * 8);
+            mma<BF16>(out[2 * n], fa, fb[0], fb[1]);
+            mma<BF16>(out[2 * n + 1], fa, fb[2], fb[3]);
+        }
+    }
+}
+
+/* y = out / sum of the lane's rows row0 and row0 + 8 of a tile of `rows`, times the gate. */
+template <int D>
+__device__ __forceinline__ void write_tile(const ck_attend &a, uint32_t t0, uint32_t h, uint32_t row0,
+                                           uint32_t rows, uint32_t pair, const float (&out)[D / 8][4],
+                                           float (&sum)[2])
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 1);
+        sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 2);
+    }
+#pragma unroll
+    for (int n = 0; n < D / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t r = row0 + (i >> 1) * 8, c = h * D + n * 8 + pair + (i & 1);
+            if (r >= rows) continue;
+            float y = out[n][i] / sum[i >> 1];
+            if (a.gate.p) y *= sigmoid(a.gate.p[(size_t)(t0 + r) * a.gate.stride + c]);
+            a.y.p[(size_t)(t0 + r) * a.y.stride + c] = y;
+        }
+}
+
 template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend &a)
 {
     enum { PITCH = D + 8 };
@@ -18,21 +143,13 @@ template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = lane >> 2, pair = (lane & 3) * 2;
     dependents_may_start();
     wait_for_inputs();
-    uint32_t all = a.pass.head->from[1], first = a.pass.head->first[0] + t0, rows = all - t0 < ROWS ? all - t0 : ROWS;
+    uint32_t all = a.pass.head->from[1], first = a.pass.head->first[0] + t0,
+             rows = all - t0 < ROWS ? all - t0 : ROWS;
     if (t0 >= all) return;
     size_t row_bytes = 2ull * D * a.kv_heads;
     const unsigned char *k = static_cast<const unsigned char *>(a.pass.slots[a.slot_k]) + kv * 2ull * D;
     const unsigned char *v = static_cast<const unsigned char *>(a.pass.slots[a.slot_v]) + kv * 2ull * D;
-    for (uint32_t i = threadIdx.x; i < ROWS * D / 2; i += THREADS) {
-        uint32_t r = i / (D / 2), c = i % (D / 2) * 2;
-        float x = 0, y = 0;
-        if (r < rows) {
-            const float *q = a.q.p + (size_t)(t0 + r) * a.q.stride + h * D + c;
-            x = q[0] * a.scale;
-            y = q[1] * a.scale;
-        }
-        *reinterpret_cast<uint32_t *>(qs + r * PITCH + c) = pack<BF16>(x, y);
-    }
+    bring_queries<BF16, D>(a, t0, h, rows, qs);
     float out[D / 8][4], most[2], sum[2];
 #pragma unroll
     for (int n = 0; n < D / 8; n++) out[n][0] = out[n][1] = out[n][2] = out[n][3] = 0;
@@ -54,82 +171,13 @@ template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend
             *reinterpret_cast<uint4 *>(vs + r * PITCH + c) = y;
         }
         __syncthreads();
-        float s[KEYS / 8][4] = {};
-#pragma unroll
-        for (int kk = 0; kk < D; kk += 16) {
-            uint32_t fa[4], fb[4];
-            load4(fa, qs + (warp * 16 + (lane & 15)) * PITCH + kk + (lane >> 4) * 8);
-#pragma unroll
-            for (int n = 0; n < KEYS / 16; n++) {
-                load4(fb, ks + (n * 16 + (lane & 7) + (lane >> 4) * 8) * PITCH + kk + (lane >> 3 & 1) * 8);
-                mma<BF16>(s[2 * n], fa, fb[0], fb[1]);
-                mma<BF16>(s[2 * n + 1], fa, fb[2], fb[3]);
-            }
-        }
-        float top[2] = {most[0], most[1]};
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                uint32_t j = j0 + n * 8 + pair + (i & 1), at = place[i >> 1];
-                float x = s[n][i];
-                if (a.softcap > 0) x = a.softcap * tanhf(x / a.softcap);
-                if (j > at || (a.window && j + a.window <= at)) x = -CUDART_INF_F;
-                s[n][i] = x;
-                top[i >> 1] = fmaxf(top[i >> 1], x);
-            }
-        float fix[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            top[i] = fmaxf(top[i], __shfl_xor_sync(0xffffffffu, top[i], 1));
-            top[i] = fmaxf(top[i], __shfl_xor_sync(0xffffffffu, top[i], 2));
-            fix[i] = top[i] > -CUDART_INF_F ? __expf(most[i] - top[i]) : 1;
-            most[i] = top[i];
-            sum[i] *= fix[i];
-        }
-#pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float e = s[n][i] > -CUDART_INF_F ? __expf(s[n][i] - most[i >> 1])
-                                                  : (s[n][i] != s[n][i] ? s[n][i] : 0);
-                s[n][i] = e;
-                sum[i >> 1] += e;
-            }
-#pragma unroll
-        for (int n = 0; n < D / 8; n++) {
-            out[n][0] *= fix[0], out[n][1] *= fix[0];
-            out[n][2] *= fix[1], out[n][3] *= fix[1];
-        }
-#pragma unroll
-        for (int kk = 0; kk < KEYS / 16; kk++) {
-            uint32_t fa[4] = {pack<BF16>(s[2 * kk][0], s[2 * kk][1]), pack<BF16>(s[2 * kk][2], s[2 * kk][3]),
-                              pack<BF16>(s[2 * kk + 1][0], s[2 * kk + 1][1]),
-                              pack<BF16>(s[2 * kk + 1][2], s[2 * kk + 1][3])},
-                     fb[4];
-#pragma unroll
-            for (int n = 0; n < D / 16; n++) {
-                load4_turned(fb, vs + (kk * 16 + (lane & 15)) * PITCH + n * 16 + (lane >> 4) * 8);
-                mma<BF16>(out[2 * n], fa, fb[0], fb[1]);
-                mma<BF16>(out[2 * n + 1], fa, fb[2], fb[3]);
-            }
-        }
+        float s[KEYS / 8][4] = {}, top[2] = {most[0], most[1]}, fix[2];
+        tile_scores<BF16, D>(s, qs, ks, warp, lane);
+        mask_scores(a, j0, pair, place, s, top);
+        online_softmax(s, top, most, sum, fix);
+        add_values<BF16, D>(out, fix, s, vs, lane);
     }
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 1);
-        sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 2);
-    }
-#pragma unroll
-    for (int n = 0; n < D / 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint32_t r = row0 + (i >> 1) * 8, c = h * D + n * 8 + pair + (i & 1);
-            if (r >= rows) continue;
-            float y = out[n][i] / sum[i >> 1];
-            if (a.gate.p) y *= sigmoid(a.gate.p[(size_t)(t0 + r) * a.gate.stride + c]);
-            a.y.p[(size_t)(t0 + r) * a.y.stride + c] = y;
-        }
+    write_tile<D>(a, t0, h, row0, rows, pair, out, sum);
 }
 
 #define FLASH(NAME, BF16, D)                                    \
