@@ -79,6 +79,46 @@ __device__ __forceinline__ void multiply(float (&acc)[MT][4], const uint4 (&w)[M
     }
 }
 
+/* Where this lane reads: of segment s from row0 on, or with glu of gate and up; rows beyond the last read the
+ * last. */
+template <int MT>
+__device__ __forceinline__ void find_rows(const ck_batch &a, uint32_t s, uint32_t row0, rows_of<MT> &rows)
+{
+    uint32_t lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const ck_segment &from = a.segment[a.glu ? m : s];
+            uint32_t row = row0 + (a.glu ? 0 : m * 16) + h * 8 + g;
+            if (row >= from.n) row = from.n - 1;
+            rows.at[m][h] = reinterpret_cast<const uint4 *>(static_cast<const unsigned char *>(from.data) +
+                                                            (size_t)(from.at + row) * a.pitch) +
+                            t;
+        }
+}
+
+/* Adds the warps' sums of row r of the block, which is `row` of `to`, and row n of x; scale, bias, gate or
+ * residual. */
+template <int FORM, int MT, int NT>
+__device__ __forceinline__ void end_sum(const ck_batch &a, const ck_segment &to, uint32_t row, uint32_t r,
+                                        uint32_t n, const float (&part)[WARPS][16 * MT][NT * 8 + 1])
+{
+    float v = 0, up = 0;
+    for (int p = 0; p < WARPS; p++) v += part[p][r][n];
+    if (FORM == F8) v *= static_cast<const float *>(to.scales)[to.at + row];
+    if (to.bias) v += to.bias[row];
+    if (a.glu) {
+        for (int p = 0; p < WARPS; p++) up += part[p][(MT > 1 ? 16 : 0) + r][n];
+        if (FORM == F8) up *= static_cast<const float *>(a.segment[1].scales)[a.segment[1].at + row];
+        if (a.segment[1].bias) up += a.segment[1].bias[row];
+        v = activate(a.act, v) * up;
+    } else if (to.residual.p) {
+        v += to.residual.p[(size_t)n * to.residual.stride + row];
+    }
+    to.y.p[(size_t)n * to.y.stride + row] = v;
+}
+
 /* NT: tiles of 8 rows of x. With glu (MT 2) the two tiles are the same rows of gate and up. */
 template <int FORM, int MT, int NT> __device__ __forceinline__ void batch(const ck_batch &a)
 {
@@ -92,16 +132,7 @@ template <int FORM, int MT, int NT> __device__ __forceinline__ void batch(const 
 #pragma unroll
     for (int i = 1; i < CK_SEGMENTS; i++) s += i < a.segments && !a.glu && blockIdx.x >= a.first[i];
     uint32_t row0 = (blockIdx.x - a.first[s]) * (a.glu ? 16 : 16 * MT);
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const ck_segment &from = a.segment[a.glu ? m : s];
-            uint32_t row = row0 + (a.glu ? 0 : m * 16) + h * 8 + g;
-            if (row >= from.n) row = from.n - 1;
-            rows.at[m][h] = reinterpret_cast<const uint4 *>(static_cast<const unsigned char *>(from.data) +
-                                                            (size_t)(from.at + row) * a.pitch) + t;
-        }
+    find_rows<MT>(a, s, row0, rows);
     dependents_may_start();
     load_weights<MT>(w, rows, warp, blocks);
     wait_for_inputs();
@@ -137,20 +168,7 @@ template <int FORM, int MT, int NT> __device__ __forceinline__ void batch(const 
     for (uint32_t i = threadIdx.x; i < height * NT * 8; i += CK_BATCH_THREADS) {
         uint32_t r = i % height, n = i / height, row = row0 + r;
         const ck_segment &to = a.segment[s];
-        if (row >= to.n || n >= a.rows) continue;
-        float v = 0, up = 0;
-        for (int p = 0; p < WARPS; p++) v += part[p][r][n];
-        if (FORM == F8) v *= static_cast<const float *>(to.scales)[to.at + row];
-        if (to.bias) v += to.bias[row];
-        if (a.glu) {
-            for (int p = 0; p < WARPS; p++) up += part[p][(MT > 1 ? 16 : 0) + r][n];
-            if (FORM == F8) up *= static_cast<const float *>(a.segment[1].scales)[a.segment[1].at + row];
-            if (a.segment[1].bias) up += a.segment[1].bias[row];
-            v = activate(a.act, v) * up;
-        } else if (to.residual.p) {
-            v += to.residual.p[(size_t)n * to.residual.stride + row];
-        }
-        to.y.p[(size_t)n * to.y.stride + row] = v;
+        if (row < to.n && n < a.rows) end_sum<FORM, MT, NT>(a, to, row, r, n, part);
     }
 }
 
