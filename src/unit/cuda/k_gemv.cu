@@ -13,6 +13,28 @@
 
 enum { WARPS = CK_GEMV_THREADS / 32 };
 
+/* Warp 0 of a team adds the sums of its other warps, in order; all threads of the block come here. */
+template <int B>
+__device__ __forceinline__ void add_team(float (&acc)[2][B], float (&partial)[WARPS][2][B], uint32_t warp,
+                                         uint32_t part, uint32_t split)
+{
+    __syncthreads();
+    if ((threadIdx.x & 31) == 0)
+#pragma unroll
+        for (int b = 0; b < B; b++) {
+            partial[warp][0][b] = acc[0][b];
+            partial[warp][1][b] = acc[1][b];
+        }
+    __syncthreads();
+    if (part == 0)
+        for (uint32_t q = 1; q < split; q++)
+#pragma unroll
+            for (int b = 0; b < B; b++) {
+                acc[0][b] += partial[warp + q][0][b];
+                acc[1][b] += partial[warp + q][1][b];
+            }
+}
+
 template <int KIND, int B> __device__ __forceinline__ void gemv(const ck_gemv &g)
 {
     extern __shared__ float4 shared4[];
@@ -49,23 +71,7 @@ template <int KIND, int B> __device__ __forceinline__ void gemv(const ck_gemv &g
                 acc[1][b] = warp_sum(acc[1][b]);
             }
         }
-        if (split > 1) {
-            __syncthreads();
-            if (lane == 0)
-#pragma unroll
-                for (int b = 0; b < B; b++) {
-                    partial[warp][0][b] = acc[0][b];
-                    partial[warp][1][b] = acc[1][b];
-                }
-            __syncthreads();
-            if (part == 0)
-                for (uint32_t q = 1; q < split; q++)
-#pragma unroll
-                    for (int b = 0; b < B; b++) {
-                        acc[0][b] += partial[warp + q][0][b];
-                        acc[1][b] += partial[warp + q][1][b];
-                    }
-        }
+        if (split > 1) add_team<B>(acc, partial, warp, part, split);
         if (part == 0 && pair < g.pairs) write_pair<KIND, B>(g, p, w, acc, best, index);
     }
     if (!g.best) return;
