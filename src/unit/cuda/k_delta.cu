@@ -204,6 +204,94 @@ template <int R> __device__ __forceinline__ void make_ready(const ck_delta &a)
     out[2] = make_float4(before[1][0], before[1][1], before[1][2], 0);
 }
 
+/* A lane's rows of `cols` columns of S; `whole`: four, which lie aligned. Zeros where not `real`. */
+template <int R>
+__device__ __forceinline__ void load_state(float4 (&S)[R], const float *memory, const ck_delta &a,
+                                           uint32_t lane, uint32_t cols, bool whole, int real)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        uint32_t i = lane + 32 * r;
+        const float *p = memory + (size_t)i * a.dv;
+        S[r] = make_float4(0, 0, 0, 0);
+        if (i >= a.dk || !real) continue;
+        if (whole)
+            S[r] = *reinterpret_cast<const float4 *>(p);
+        else
+            S[r] = make_float4(p[0], cols > 1 ? p[1] : 0, cols > 2 ? p[2] : 0, cols > 3 ? p[3] : 0);
+    }
+}
+
+template <int R>
+__device__ __forceinline__ void store_state(const float4 (&S)[R], float *after, const ck_delta &a,
+                                            uint32_t lane, uint32_t cols, bool whole)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        uint32_t i = lane + 32 * r;
+        float *p = after + (size_t)i * a.dv;
+        if (i >= a.dk) continue;
+        if (whole) {
+            *reinterpret_cast<float4 *>(p) = S[r];
+            continue;
+        }
+        p[0] = S[r].x;
+        if (cols > 1) p[1] = S[r].y;
+        if (cols > 2) p[2] = S[r].z;
+        if (cols > 3) p[3] = S[r].w;
+    }
+}
+
+/* As bring_row, from what make_ready left. */
+template <int R>
+__device__ __forceinline__ numbers_of load_ready(const ck_delta &a, uint32_t lane, uint32_t t, uint32_t h,
+                                                 float (&q)[R], float (&k)[R])
+{
+    const float *x = a.ready + ((size_t)t * a.k_heads + h / (a.v_heads / a.k_heads)) * 2 * a.dk;
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        uint32_t i = lane + 32 * r;
+        q[r] = i < a.dk ? x[i] : 0;
+        k[r] = i < a.dk ? x[a.dk + i] : 0;
+    }
+    float4 v = *reinterpret_cast<const float4 *>(a.ready + (size_t)a.rows * a.k_heads * 2 * a.dk +
+                                                 ((size_t)t * a.v_heads + h) * NUMBERS);
+    numbers_of n;
+    n.decay = v.x;
+    n.beta = v.y;
+    n.kq = v.z;
+    return n;
+}
+
+/* S <- decay S; then S^T k and S^T q, of column lane / 8. */
+template <int R>
+__device__ __forceinline__ void decay_state(float4 (&S)[R], float decay, const float (&q)[R],
+                                            const float (&k)[R], float &of_k, float &of_q)
+{
+    float4 sk = make_float4(0, 0, 0, 0), sq = sk;
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        S[r].x *= decay, S[r].y *= decay, S[r].z *= decay, S[r].w *= decay;
+        sk.x = fmaf(S[r].x, k[r], sk.x), sk.y = fmaf(S[r].y, k[r], sk.y);
+        sk.z = fmaf(S[r].z, k[r], sk.z), sk.w = fmaf(S[r].w, k[r], sk.w);
+        sq.x = fmaf(S[r].x, q[r], sq.x), sq.y = fmaf(S[r].y, q[r], sq.y);
+        sq.z = fmaf(S[r].z, q[r], sq.z), sq.w = fmaf(S[r].w, q[r], sq.w);
+    }
+    of_k = four_sums(sk.x, sk.y, sk.z, sk.w), of_q = four_sums(sq.x, sq.y, sq.z, sq.w);
+}
+
+/* S <- S + k d^T; lane 8 j holds d of column j. */
+template <int R> __device__ __forceinline__ void add_outer(float4 (&S)[R], const float (&k)[R], float d)
+{
+    float d0 = __shfl_sync(0xffffffffu, d, 0), d1 = __shfl_sync(0xffffffffu, d, 8);
+    float d2 = __shfl_sync(0xffffffffu, d, 16), d3 = __shfl_sync(0xffffffffu, d, 24);
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        S[r].x = fmaf(k[r], d0, S[r].x), S[r].y = fmaf(k[r], d1, S[r].y);
+        S[r].z = fmaf(k[r], d2, S[r].z), S[r].w = fmaf(k[r], d3, S[r].w);
+    }
+}
+
 template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
 {
     uint32_t lane = threadIdx.x & 31, per = (a.dv + CK_DELTA_COLUMNS - 1) / CK_DELTA_COLUMNS;
@@ -227,17 +315,7 @@ template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
      * blocks to hide that. */
 #pragma unroll 1
     for (int real = gridDim.y > 2; real < 2; real++) {
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-            uint32_t i = lane + 32 * r;
-            const float *p = memory + (size_t)i * a.dv;
-            S[r] = make_float4(0, 0, 0, 0);
-            if (i >= a.dk || !real) continue;
-            if (whole)
-                S[r] = *reinterpret_cast<const float4 *>(p);
-            else
-                S[r] = make_float4(p[0], cols > 1 ? p[1] : 0, cols > 2 ? p[2] : 0, cols > 3 ? p[3] : 0);
-        }
+        load_state<R>(S, memory, a, lane, cols, whole, real);
         if (real) {
             wait_for_inputs();
             if (stopped) return;
@@ -249,60 +327,118 @@ template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
             numbers_of n;
             if (own < cols) v = a.in[2].p[(size_t)t * a.in[2].stride + (size_t)h * a.dv + j0 + own];
             if (a.ready) {
-                const float *x = a.ready + ((size_t)t * a.k_heads + h / (a.v_heads / a.k_heads)) * 2 * a.dk;
-#pragma unroll
-                for (int r = 0; r < R; r++) {
-                    uint32_t i = lane + 32 * r;
-                    q[r] = i < a.dk ? x[i] : 0;
-                    k[r] = i < a.dk ? x[a.dk + i] : 0;
-                }
-                float4 v = *reinterpret_cast<const float4 *>(a.ready + (size_t)a.rows * a.k_heads * 2 * a.dk +
-                                                             ((size_t)t * a.v_heads + h) * NUMBERS);
-                n.decay = v.x;
-                n.beta = v.y;
-                n.kq = v.z;
+                n = load_ready<R>(a, lane, t, h, q, k);
             } else {
                 n = bring_row<R>(a, t, h, rate, dt, q, k);
             }
-            float4 sk = make_float4(0, 0, 0, 0), sq = sk;
-#pragma unroll
-            for (int r = 0; r < R; r++) {
-                S[r].x *= n.decay, S[r].y *= n.decay, S[r].z *= n.decay, S[r].w *= n.decay;
-                sk.x = fmaf(S[r].x, k[r], sk.x), sk.y = fmaf(S[r].y, k[r], sk.y);
-                sk.z = fmaf(S[r].z, k[r], sk.z), sk.w = fmaf(S[r].w, k[r], sk.w);
-                sq.x = fmaf(S[r].x, q[r], sq.x), sq.y = fmaf(S[r].y, q[r], sq.y);
-                sq.z = fmaf(S[r].z, q[r], sq.z), sq.w = fmaf(S[r].w, q[r], sq.w);
-            }
-            float mine = four_sums(sk.x, sk.y, sk.z, sk.w), out = four_sums(sq.x, sq.y, sq.z, sq.w);
+            float mine, out;
+            decay_state<R>(S, n.decay, q, k, mine, out);
             float d = n.beta * (v - mine);
-            float d0 = __shfl_sync(0xffffffffu, d, 0), d1 = __shfl_sync(0xffffffffu, d, 8);
-            float d2 = __shfl_sync(0xffffffffu, d, 16), d3 = __shfl_sync(0xffffffffu, d, 24);
-#pragma unroll
-            for (int r = 0; r < R; r++) {
-                S[r].x = fmaf(k[r], d0, S[r].x), S[r].y = fmaf(k[r], d1, S[r].y);
-                S[r].z = fmaf(k[r], d2, S[r].z), S[r].w = fmaf(k[r], d3, S[r].w);
-            }
+            add_outer<R>(S, k, d);
             if ((lane & 7) == 0 && own < cols && real)
                 a.y.p[(size_t)t * a.y.stride + (size_t)h * a.dv + j0 + own] = fmaf(n.kq, d, out);
         }
     }
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        uint32_t i = lane + 32 * r;
-        float *p = after + (size_t)i * a.dv;
-        if (i >= a.dk) continue;
-        if (whole) {
-            *reinterpret_cast<float4 *>(p) = S[r];
-            continue;
-        }
-        p[0] = S[r].x;
-        if (cols > 1) p[1] = S[r].y;
-        if (cols > 2) p[2] = S[r].z;
-        if (cols > 3) p[3] = S[r].w;
-    }
+    store_state<R>(S, after, a, lane, cols, whole);
 }
 
 enum { TILE = 16, WARPS = 4 };
+
+/* k of four rows of a tile from r0 on, and their products with the S before them: in lanes 0 to 15 of sums
+ * S^T k of both columns, in the others S^T q. */
+template <int R>
+__device__ __forceinline__ void four_products(const float2 (&S)[R], const float (&qk)[TILE][64 * R],
+                                              uint32_t r0, uint32_t dk, uint32_t lane, float (&k)[FOUR][R],
+                                              float (&sums)[FOUR])
+{
+#pragma unroll
+    for (int t = 0; t < FOUR; t++) {
+        float2 x = make_float2(0, 0), y = x;
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            float q = qk[r0 + t][lane + 32 * r];
+            k[t][r] = qk[r0 + t][dk + lane + 32 * r];
+            x.x = fmaf(S[r].x, k[t][r], x.x), x.y = fmaf(S[r].y, k[t][r], x.y);
+            y.x = fmaf(S[r].x, q, y.x), y.y = fmaf(S[r].y, q, y.y);
+        }
+        sums[t] = four_sums(x.x, x.y, y.x, y.y);
+    }
+}
+
+/* Row t of four, by its numbers and v: d_t from those before it, which decay up to it as G does; returns y_t.
+ * v is read where it is used. */
+__device__ __forceinline__ float delta_of_row(const float4 *num, const float &v, float sums, uint32_t own,
+                                              int t, float (&d)[FOUR], float &G)
+{
+    float4 n0 = num[0], kk = num[1], kq = num[2];
+    G *= n0.x;
+    float sum = 0, y = 0;
+#pragma unroll
+    for (int m = 1; m <= t; m++) { /* d of t - m has been decayed up to t - 1 */
+        d[t - m] *= n0.x;
+        sum = fmaf(m == 1 ? kk.x : m == 2 ? kk.y : kk.z, d[t - m], sum);
+        y = fmaf(m == 1 ? kq.x : m == 2 ? kq.y : kq.z, d[t - m], y);
+    }
+    float mine = n0.y * (v - fmaf(G, sums, sum));
+    d[t] = __shfl_sync(0xffffffffu, mine, own * 8);
+    return fmaf(n0.z, d[t], fmaf(G, sums, y));
+}
+
+/* S <- G S + sum of k d^T over four rows; lane 0 holds d of the first column, lane 8 that of the second. */
+template <int R>
+__device__ __forceinline__ void add_four(float2 (&S)[R], const float (&k)[FOUR][R], const float (&d)[FOUR],
+                                         float G)
+{
+    float2 w[FOUR];
+#pragma unroll
+    for (int t = 0; t < FOUR; t++)
+        w[t] = make_float2(__shfl_sync(0xffffffffu, d[t], 0), __shfl_sync(0xffffffffu, d[t], 8));
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        S[r].x *= G, S[r].y *= G;
+#pragma unroll
+        for (int t = 0; t < FOUR; t++)
+            S[r].x = fmaf(k[t][r], w[t].x, S[r].x), S[r].y = fmaf(k[t][r], w[t].y, S[r].y);
+    }
+}
+
+/* Where a block's tiles come from: rows [t0, t0 + n) of q and k made ready, [width] of head `key`; columns
+ * from j0 on of head h of v; and numbers, [rows][v heads][NUMBERS]. */
+struct tile_source {
+    uint32_t h, j0, t0, n, width, key;
+    const float *numbers;
+};
+
+/* Asks for TILE rows from tile * TILE on, one group of copies; what is not 16 bytes aligned comes at once. */
+template <int R>
+__device__ __forceinline__ void bring_tile(const ck_delta &a, const tile_source &from, uint32_t tile,
+                                           float (&qk)[TILE][64 * R], float (&vs)[TILE][CK_DELTA_TILED],
+                                           float (&numbers)[TILE][NUMBERS])
+{
+    enum { WIDE = (NUMBERS + CK_DELTA_TILED) / 4 };
+    for (uint32_t i = threadIdx.x; i < TILE * from.width / 4; i += 128) {
+        uint32_t r = i / (from.width / 4), c = i % (from.width / 4) * 4, t = tile * TILE + r;
+        if (t < from.n)
+            copy_later(&qk[r][c], a.ready + ((size_t)(from.t0 + t) * a.k_heads + from.key) * from.width + c);
+        else
+            *reinterpret_cast<float4 *>(&qk[r][c]) = make_float4(0, 0, 0, 0);
+    }
+    for (uint32_t i = threadIdx.x; i < TILE * WIDE; i += 128) {
+        uint32_t r = i / WIDE, c = i % WIDE, t = tile * TILE + r, v = c < NUMBERS / 4 ? 0 : c - NUMBERS / 4;
+        float *put = c < NUMBERS / 4 ? &numbers[r][4 * c] : &vs[r][4 * v];
+        const float *p = c < NUMBERS / 4
+                             ? from.numbers + ((size_t)(from.t0 + t) * a.v_heads + from.h) * NUMBERS + 4 * c
+                             : a.in[2].p + (size_t)(from.t0 + t) * a.in[2].stride + (size_t)from.h * a.dv +
+                                   from.j0 + 4 * v;
+        if (t < from.n && (reinterpret_cast<uintptr_t>(p) & 15) == 0)
+            copy_later(put, p);
+        else if (t < from.n)
+            for (int k = 0; k < 4; k++) put[k] = p[k];
+        else
+            *reinterpret_cast<float4 *>(put) = make_float4(c == 0, 0, 0, 0);
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
 
 /* Many rows of one head of width 128, made ready: the block's 4 warps share q and k, which come into shared
  * memory 16 rows at a time while the 16 before are worked on. Four rows are one step: with S the state before
@@ -314,7 +450,7 @@ template <int R> __device__ __forceinline__ void delta_tiles(const ck_delta &a)
 {
     __shared__ __align__(16) float qk[2][TILE][64 * R], vs[2][TILE][CK_DELTA_TILED],
         numbers[2][TILE][NUMBERS];
-    enum { WIDE = (NUMBERS + CK_DELTA_TILED) / 4, COLUMNS = CK_DELTA_TILED / WARPS };
+    enum { COLUMNS = CK_DELTA_TILED / WARPS };
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, per = a.dv / CK_DELTA_TILED;
     uint32_t h = blockIdx.x / per, j0 = blockIdx.x % per * CK_DELTA_TILED, s = blockIdx.y,
              own = lane >> 3 & 1;
@@ -330,83 +466,27 @@ template <int R> __device__ __forceinline__ void delta_tiles(const ck_delta &a)
     for (int r = 0; r < R; r++)
         S[r] = *reinterpret_cast<const float2 *>(memory + (size_t)(lane + 32 * r) * a.dv);
     uint32_t t0 = a.pass.head->from[s], n = a.pass.head->from[s + 1] - t0;
-    auto bring = [&](uint32_t tile, uint32_t to) {
-        for (uint32_t i = threadIdx.x; i < TILE * width / 4; i += 128) {
-            uint32_t r = i / (width / 4), c = i % (width / 4) * 4, t = tile * TILE + r;
-            if (t < n)
-                copy_later(&qk[to][r][c], a.ready + ((size_t)(t0 + t) * a.k_heads + key) * width + c);
-            else
-                *reinterpret_cast<float4 *>(&qk[to][r][c]) = make_float4(0, 0, 0, 0);
-        }
-        for (uint32_t i = threadIdx.x; i < TILE * WIDE; i += 128) {
-            uint32_t r = i / WIDE, c = i % WIDE, t = tile * TILE + r,
-                     v = c < NUMBERS / 4 ? 0 : c - NUMBERS / 4;
-            float *put = c < NUMBERS / 4 ? &numbers[to][r][4 * c] : &vs[to][r][4 * v];
-            const float *from =
-                c < NUMBERS / 4
-                    ? scalars + ((size_t)(t0 + t) * a.v_heads + h) * NUMBERS + 4 * c
-                    : a.in[2].p + (size_t)(t0 + t) * a.in[2].stride + (size_t)h * a.dv + j0 + 4 * v;
-            if (t < n && (reinterpret_cast<uintptr_t>(from) & 15) == 0)
-                copy_later(put, from);
-            else if (t < n)
-                for (int k = 0; k < 4; k++) put[k] = from[k];
-            else
-                *reinterpret_cast<float4 *>(put) = make_float4(c == 0, 0, 0, 0);
-        }
-        asm volatile("cp.async.commit_group;" ::: "memory");
-    };
-    bring(0, 0);
+    const tile_source from = {h, j0, t0, n, width, key, scalars};
+    bring_tile<R>(a, from, 0, qk[0], vs[0], numbers[0]);
     for (uint32_t tile = 0; tile * TILE < n; tile++) {
-        bring(tile + 1, (tile + 1) & 1);
+        uint32_t to = (tile + 1) & 1;
+        bring_tile<R>(a, from, tile + 1, qk[to], vs[to], numbers[to]);
         asm volatile("cp.async.wait_group 1;" ::: "memory");
         __syncthreads();
         uint32_t in = tile & 1;
 #pragma unroll 1
         for (uint32_t r0 = 0; r0 < TILE; r0 += FOUR) {
-            float k[FOUR][R], sums[FOUR], d[FOUR],
-                G = 1; /* sums: lanes 0 to 15 S^T k of both columns, then S^T q */
-            float2 w[FOUR];
-#pragma unroll
-            for (int t = 0; t < FOUR; t++) {
-                float2 x = make_float2(0, 0), y = x;
-#pragma unroll
-                for (int r = 0; r < R; r++) {
-                    float q = qk[in][r0 + t][lane + 32 * r];
-                    k[t][r] = qk[in][r0 + t][a.dk + lane + 32 * r];
-                    x.x = fmaf(S[r].x, k[t][r], x.x), x.y = fmaf(S[r].y, k[t][r], x.y);
-                    y.x = fmaf(S[r].x, q, y.x), y.y = fmaf(S[r].y, q, y.y);
-                }
-                sums[t] = four_sums(x.x, x.y, y.x, y.y);
-            }
+            float k[FOUR][R], sums[FOUR], d[FOUR], G = 1;
+            four_products<R>(S, qk[in], r0, a.dk, lane, k, sums);
 #pragma unroll
             for (int t = 0; t < FOUR; t++) {
                 const float4 *num = reinterpret_cast<const float4 *>(numbers[in][r0 + t]);
-                float4 n0 = num[0], kk = num[1], kq = num[2];
-                G *= n0.x;
-                float sum = 0, y = 0;
-#pragma unroll
-                for (int m = 1; m <= t; m++) { /* d of t - m has been decayed up to t - 1 */
-                    d[t - m] *= n0.x;
-                    sum = fmaf(m == 1 ? kk.x : m == 2 ? kk.y : kk.z, d[t - m], sum);
-                    y = fmaf(m == 1 ? kq.x : m == 2 ? kq.y : kq.z, d[t - m], y);
-                }
-                float mine = n0.y * (vs[in][r0 + t][warp * COLUMNS + own] - fmaf(G, sums[t], sum));
-                d[t] = __shfl_sync(0xffffffffu, mine, own * 8);
-                y = fmaf(n0.z, d[t], fmaf(G, sums[t], y));
+                float y = delta_of_row(num, vs[in][r0 + t][warp * COLUMNS + own], sums[t], own, t, d, G);
                 if ((lane & 23) == 16 && tile * TILE + r0 + t < n)
                     a.y.p[(size_t)(t0 + tile * TILE + r0 + t) * a.y.stride + (size_t)h * a.dv + j0 +
                           warp * COLUMNS + own] = y;
             }
-#pragma unroll
-            for (int t = 0; t < FOUR; t++)
-                w[t] = make_float2(__shfl_sync(0xffffffffu, d[t], 0), __shfl_sync(0xffffffffu, d[t], 8));
-#pragma unroll
-            for (int r = 0; r < R; r++) {
-                S[r].x *= G, S[r].y *= G;
-#pragma unroll
-                for (int t = 0; t < FOUR; t++)
-                    S[r].x = fmaf(k[t][r], w[t].x, S[r].x), S[r].y = fmaf(k[t][r], w[t].y, S[r].y);
-            }
+            add_four<R>(S, k, d, G);
         }
         __syncthreads();
     }
