@@ -120,8 +120,21 @@ extern "C" __global__ void __launch_bounds__(128) prepare(const __grid_constant_
              a.v.p + (size_t)t * a.v.stride + h * a.dv, a.dv, threadIdx.x, 128);
 }
 
-/* Scores of the chunk's rows for up to HEADS query heads, exponentials in place; per head most and sum.
- * Returns rows. */
+/* A row's scores of all heads from the sums of its 8 lanes; -inf where there is no row. */
+__device__ __forceinline__ void put_scores(const ck_attend &a, uint32_t sub, uint32_t heads, uint32_t r,
+                                           bool present, float (&s)[HEADS], float (*p)[CHUNK])
+{
+#pragma unroll
+    for (int g = 0; g < HEADS; g++) {
+        if (g >= heads) break;
+        for (int m = 4; m; m >>= 1) s[g] += __shfl_xor_sync(0xffffffffu, s[g], m);
+        float v = s[g] * a.scale;
+        if (a.softcap > 0) v = a.softcap * tanhf(v / a.softcap);
+        if (sub == 0) p[g][r] = present ? v : -CUDART_INF_F;
+    }
+}
+
+/* Scores of the chunk's rows for up to HEADS query heads, exponentials in place; per head most and sum. */
 template <int STORAGE>
 __device__ void chunk_scores(const ck_attend &a, const unsigned char *k_base, size_t row_bytes, uint32_t lo,
                              uint32_t hi, uint32_t heads, const float *q, float (*p)[CHUNK], float *most,
@@ -163,14 +176,7 @@ __device__ void chunk_scores(const ck_attend &a, const unsigned char *k_base, si
                 }
             }
         }
-#pragma unroll
-        for (int g = 0; g < HEADS; g++) {
-            if (g >= heads) break;
-            for (int m = 4; m; m >>= 1) s[g] += __shfl_xor_sync(0xffffffffu, s[g], m);
-            float v = s[g] * a.scale;
-            if (a.softcap > 0) v = a.softcap * tanhf(v / a.softcap);
-            if (sub == 0) p[g][r] = r < n ? v : -CUDART_INF_F;
-        }
+        put_scores(a, sub, heads, r, r < n, s, p);
     }
     __syncthreads();
     uint32_t g = threadIdx.x >> 5;
@@ -335,6 +341,18 @@ extern "C" __global__ void attend_join(const __grid_constant__ ck_attend a)
     }
 }
 
+/* y = out / sum of the heads from head0 on, [heads][dv], times the gate. */
+__device__ __forceinline__ void write_heads(const ck_attend &a, uint32_t t, uint32_t head0, uint32_t heads,
+                                            const float *out, const float (&sum)[HEADS])
+{
+    for (uint32_t i = threadIdx.x; i < heads * a.dv; i += THREADS) {
+        float y = out[i] / sum[i / a.dv];
+        uint32_t at = head0 * a.dv + i;
+        if (a.gate.p) y *= sigmoid(a.gate.p[(size_t)t * a.gate.stride + at]);
+        a.y.p[(size_t)t * a.y.stride + at] = y;
+    }
+}
+
 /* Many rows, any width: a block per (row, K/V head and group of query heads), chunk after chunk. */
 template <int STORAGE> __device__ __forceinline__ void attend_many(const ck_attend &a)
 {
@@ -393,12 +411,7 @@ template <int STORAGE> __device__ __forceinline__ void attend_many(const ck_atte
         }
         __syncthreads();
     }
-    for (uint32_t i = threadIdx.x; i < heads * a.dv; i += THREADS) {
-        float y = out[i] / run_sum[i / a.dv];
-        uint32_t at = head0 * a.dv + i;
-        if (a.gate.p) y *= sigmoid(a.gate.p[(size_t)t * a.gate.stride + at]);
-        a.y.p[(size_t)t * a.y.stride + at] = y;
-    }
+    write_heads(a, t, head0, heads, out, run_sum);
 }
 
 #define ATTEND(NAME, STORAGE)                                   \
