@@ -403,19 +403,10 @@ __device__ __forceinline__ void give_best(const ck_gemv &g, float best, uint32_t
     g.best_index[blockIdx.x] = index;
 }
 
-template <int KIND, int P> __device__ __forceinline__ void stream(const ck_stream &a)
+/* Gates of all stages: full by one copy, empty by all warps that read it; and the weights of nothing. */
+__device__ __forceinline__ void prepare_block(const ck_stream &a, uint64_t *full, uint64_t *empty,
+                                              unsigned char (&idle)[32])
 {
-    enum { N = Kind<KIND>::N };
-    constexpr int R = CK_STREAM_ROWS(P), K = P * N <= 8 ? 2 : 1;
-    constexpr bool WHOLE = P * N <= CK_STREAM_NORMED; /* registers for norms and convolutions */
-    extern __shared__ __align__(128) unsigned char tiles[];
-    __shared__ uint64_t full[CK_STREAM_STAGES], empty[CK_STREAM_STAGES];
-    __shared__ __align__(16) float partial[PARTIALS], room[2][WARPS];
-    __shared__ __align__(16) unsigned char idle[32];
-    __shared__ uint32_t indices[WARPS];
-    const ck_gemv &g = a.g;
-    uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, split = 1u << a.split_log;
-    dependents_may_start();
     if (threadIdx.x == CONSUMERS) {
         for (uint32_t i = 0; i < a.stages; i++) {
             gate_open(&full[i], 1);
@@ -426,6 +417,115 @@ template <int KIND, int P> __device__ __forceinline__ void stream(const ck_strea
     }
     if (threadIdx.x < sizeof idle) idle[threadIdx.x] = 0;
     __syncthreads();
+}
+
+/* Rows of a tile that a team multiplies; with glu the first half are gate's, the others up's, outs further. */
+template <int R>
+__device__ __forceinline__ void find_rows(uint32_t (&at)[R], uint32_t team, uint32_t outs, uint32_t glu)
+{
+#pragma unroll
+    for (int j = 0; j < R; j++) {
+        at[j] = !glu              ? team * R + j
+                : j < (R + 1) / 2 ? team * (R / 2) + j
+                                  : outs + team * (R / 2) + j - R / 2;
+    }
+}
+
+/* What the kernel before wrote, waited for if `real`: x, its norm's gate, the residual; then the norm. sums:
+ * of the lane's pieces of x, which offsets are multiplied by. */
+template <int KIND, bool WHOLE, int P, int N>
+__device__ __forceinline__ void bring_inputs(const ck_gemv &g, ending &e, uint32_t real, own_x<P, N> &x,
+                                             const own_x<P, N> &w, own_x<P, N> &gate, float (&sums)[P],
+                                             uint32_t warp, uint32_t part, uint32_t split,
+                                             float (*room)[WARPS])
+{
+    if (real) wait_for_inputs();
+    load_x(x, g.x.p, g.k, part, split, 0, 0);
+    if (P * N <= EARLY && g.norm.gate.p) load_x(gate, g.norm.gate.p, g.k, part, split, 0, 0);
+    if (e.residual_at) e.residual = *e.residual_at;
+    if (WHOLE && g.norm.present) {
+        if (g.norm.groups == 1)
+            norm_whole(g, x, w, warp, split, room);
+        else
+            norm_grouped(g, x, w, gate, part, split);
+    }
+#pragma unroll
+    for (int u = 0; u < P && Kind<KIND>::OFFSETS; u++) {
+        sums[u] = 0;
+#pragma unroll
+        for (int q = 0; q < N; q++) sums[u] += x.v[u][q];
+    }
+}
+
+/* A row's sum of one or two tiles, for end_row: [tile][row of a tile][warp of a team]. */
+template <int K>
+__device__ __forceinline__ void put_sums(const ck_stream &a, float *partial, uint32_t slot, uint32_t put,
+                                         uint32_t part, const float (&mine)[K], uint32_t two)
+{
+    float *to = partial + ((((slot << a.per_log) + put) << a.split_log) + part);
+    to[0] = mine[0];
+    if (two) to[1u << (a.per_log + a.split_log)] = mine[K - 1];
+}
+
+/* The last `slot` tiles before i + K are multiplied: every thread ends one of their rows. e was found for the
+ * first turn_tiles. */
+template <int KIND, bool WHOLE, int K>
+__device__ __forceinline__ void end_turn(const ck_stream &a, ending &e, uint32_t i, uint32_t slot,
+                                         uint32_t turn_tiles, const float *partial, uint32_t real,
+                                         float &best, uint32_t &index)
+{
+    consumers_meet();
+    if (i >= turn_tiles) {
+        find_ending<KIND, WHOLE>(a, i + K - slot, e);
+        if (e.residual_at) e.residual = *e.residual_at;
+    }
+    end_row<KIND, WHOLE>(a, e, partial, real, best, index);
+    consumers_meet();
+}
+
+/* The warp has read tile i, and the one behind it if `two`: their stages are free for tiles still to come. */
+__device__ __forceinline__ void leave_tiles(const ck_stream &a, uint64_t *empty, uint32_t begin, uint32_t two,
+                                            uint32_t i, uint32_t n)
+{
+    uint32_t lane = threadIdx.x & 31;
+    __syncwarp();
+    if (lane <= two && i + lane + a.stages < n)
+        gate_arrive(&empty[begin + lane < a.stages ? begin + lane : 0]);
+}
+
+/* The norm's weights, where there are registers to have them before the inputs. */
+template <int P, int N>
+__device__ __forceinline__ void load_norm(const ck_gemv &g, own_x<P, N> &w, uint32_t part, uint32_t split)
+{
+    if (P * N <= EARLY && g.norm.present)
+        load_x(w, g.norm.weight, g.k, part, split, g.norm.groups > 1 ? g.k / g.norm.groups : 0, 1);
+}
+
+/* R rows of each of K tiles, which lie at data, their scales `behind`. */
+template <int KIND, int P, int R, int K>
+__device__ __forceinline__ void multiply_tiles(const ck_stream &a, const own_x<P, Kind<KIND>::N> &x,
+                                               const float *sums, const uint32_t (&data)[K], uint32_t behind,
+                                               const uint32_t (&at)[R], uint32_t part, uint32_t real,
+                                               float (&acc)[K][R])
+{
+#pragma unroll
+    for (int k = 0; k < K; k++)
+        multiply<KIND, P, R>(a, x, sums, data[k], data[k] + behind, at, part, real, acc[k]);
+}
+
+template <int KIND, int P> __device__ __forceinline__ void stream(const ck_stream &a)
+{
+    constexpr int N = Kind<KIND>::N, R = CK_STREAM_ROWS(P), K = P * N <= 8 ? 2 : 1;
+    constexpr bool WHOLE = P * N <= CK_STREAM_NORMED; /* registers for norms and convolutions */
+    extern __shared__ __align__(128) unsigned char tiles[];
+    __shared__ uint64_t full[CK_STREAM_STAGES], empty[CK_STREAM_STAGES];
+    __shared__ __align__(16) float partial[PARTIALS], room[2][WARPS];
+    __shared__ __align__(16) unsigned char idle[32];
+    __shared__ uint32_t indices[WARPS];
+    const ck_gemv &g = a.g;
+    uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, split = 1u << a.split_log;
+    dependents_may_start();
+    prepare_block(a, full, empty, idle);
     if (warp == WARPS) {
         if (lane == 0) bring_tiles(a, tiles, full, empty);
         return;
@@ -436,41 +536,20 @@ template <int KIND, int P> __device__ __forceinline__ void stream(const ck_strea
     float best = -CUDART_INF_F, sums[P];
     own_x<P, N> x, w, gate;
     ending e;
-    uint32_t at[R], own = lane >> 3;
-    uint32_t put = !g.glu                       ? team * R + own
-                   : own < (R == 1 ? 1 : R / 2) ? team * (R / 2) + own
-                                                : outs + team * (R / 2) + own - R / 2;
+    uint32_t at[R], own = lane >> 3,
+                    put = !g.glu                       ? team * R + own
+                          : own < (R == 1 ? 1 : R / 2) ? team * (R / 2) + own
+                                                       : outs + team * (R / 2) + own - R / 2;
     find_ending<KIND, WHOLE>(a, 0, e);
-    if (P * N <= EARLY && g.norm.present)
-        load_x(w, g.norm.weight, g.k, part, split, g.norm.groups > 1 ? g.k / g.norm.groups : 0, 1);
-#pragma unroll
-    for (int j = 0; j < R; j++) {
-        at[j] = !g.glu            ? team * R + j
-                : j < (R + 1) / 2 ? team * (R / 2) + j
-                                  : outs + team * (R / 2) + j - R / 2;
-    }
+    load_norm(g, w, part, split);
+    find_rows<R>(at, team, outs, g.glu);
     /* Twice: the first time on nothing, before the inputs are there, so that the instructions are. */
 #pragma unroll 1
     for (uint32_t real = 0; real < 2; real++) {
         uint32_t stage = 0, parity = 0, slot = 0, n = real ? many : 1;
         uint32_t base = real ? shared_at(tiles) : shared_at(idle), step = real ? a.stage_bytes : 0,
                  behind = real ? g.pitch << a.per_log : 0;
-        if (real) wait_for_inputs();
-        load_x(x, g.x.p, g.k, part, split, 0, 0);
-        if (P * N <= EARLY && g.norm.gate.p) load_x(gate, g.norm.gate.p, g.k, part, split, 0, 0);
-        if (e.residual_at) e.residual = *e.residual_at;
-        if (WHOLE && g.norm.present) {
-            if (g.norm.groups == 1)
-                norm_whole(g, x, w, warp, split, room);
-            else
-                norm_grouped(g, x, w, gate, part, split);
-        }
-#pragma unroll
-        for (int u = 0; u < P && Kind<KIND>::OFFSETS; u++) {
-            sums[u] = 0;
-#pragma unroll
-            for (int q = 0; q < N; q++) sums[u] += x.v[u][q];
-        }
+        bring_inputs<KIND, WHOLE>(g, e, real, x, w, gate, sums, warp, part, split, room);
 #pragma unroll 1
         for (uint32_t i = 0; i < n; i += K) { /* K tiles at once; the last one may stand for both */
             float acc[K][R], mine[K];
@@ -481,29 +560,15 @@ template <int KIND, int P> __device__ __forceinline__ void stream(const ck_strea
                 data[k] = base + stage * step;
                 if ((k + 1 == K || two) && ++stage == a.stages) stage = 0, parity ^= 1;
             }
-#pragma unroll
-            for (int k = 0; k < K; k++)
-                multiply<KIND, P, R>(a, x, sums, data[k], data[k] + behind, at, part, real, acc[k]);
+            multiply_tiles<KIND, P, R, K>(a, x, sums, data, behind, at, part, real, acc);
 #pragma unroll
             for (int k = 0; k < K; k++) mine[k] = sums_of<R>(acc[k]);
-            if ((lane & 7) == 0 && own < R) {
-                float *to = partial + ((((slot << a.per_log) + put) << a.split_log) + part);
-                to[0] = mine[0];
-                if (two) to[1u << (a.per_log + a.split_log)] = mine[K - 1];
-            }
-            __syncwarp();
-            if (lane <= two && i + lane + a.stages < n)
-                gate_arrive(&empty[begin + lane < a.stages ? begin + lane : 0]);
+            if ((lane & 7) == 0 && own < R) put_sums<K>(a, partial, slot, put, part, mine, two);
+            leave_tiles(a, empty, begin, two, i, n);
             slot += K;
             if (slot < turn_tiles && i + K < n) continue;
-            consumers_meet();
-            if (i >= turn_tiles) {
-                find_ending<KIND, WHOLE>(a, i + K - slot, e);
-                if (e.residual_at) e.residual = *e.residual_at;
-            }
-            end_row<KIND, WHOLE>(a, e, partial, real, best, index);
+            end_turn<KIND, WHOLE, K>(a, e, i, slot, turn_tiles, partial, real, best, index);
             slot = 0;
-            consumers_meet();
         }
     }
     if (g.best) give_best(g, best, index, room[0], indices);
