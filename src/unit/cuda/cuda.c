@@ -169,75 +169,77 @@ static segue_status find_kernel(struct sg_unit *u, const char *file, const char 
     return sg_fail(err, SEGUE_EUNIT, "open unit: cuda: kernel %s is not in this build; build it anew", name);
 }
 
-static segue_status find_families(struct sg_unit *u, segue_error *err)
+/* A kernel whose launches may ask for up to `bytes` of shared memory. */
+static segue_status find_roomy(struct sg_unit *u, const char *file, const char *name, int bytes, cu_fn *out,
+                               segue_error *err)
 {
-    static const char *const kinds[CK_KINDS] = {"F32", "F16", "BF16", "Q8", "Q4", "G8", "G4", "F8"};
+    SG_TRY(find_kernel(u, file, name, out, err));
+    return cu_check(&u->d, u->d.function_set(*out, CU_FN_MAX_DYNAMIC_SHARED, bytes), "open unit", err);
+}
+
+static const char *const kinds[CK_KINDS] = {"F32", "F16", "BF16", "Q8", "Q4", "G8", "G4", "F8"};
+static const char *const storages[4] = {"f32", "f16", "bf16", "q8"};
+
+/* Products with few rows, by kind of weights. */
+static segue_status find_products(struct sg_unit *u, segue_error *err)
+{
     static const int numbers[CK_KINDS] = {4, 8, 8, 16, 32, 16, 32, 16}; /* weights in 16 bytes */
-    static const char *const storages[4] = {"f32", "f16", "bf16", "q8"};
+    static const int wide[4] = {CK_F16, CK_BF16, CK_Q8, CK_F8};
     char name[32];
     for (int k = 0; k < CK_KINDS; k++)
         for (int b = 0; b < 5; b++) {
             snprintf(name, sizeof name, "gemv_%s_%d", kinds[k], 1 << b);
-            SG_TRY(find_kernel(u, "k_gemv", name, &u->k.gemv[k][b], err));
-            SG_TRY(cu_check(&u->d,
-                            u->d.function_set(u->k.gemv[k][b], CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max),
-                            "open unit", err));
+            SG_TRY(find_roomy(u, "k_gemv", name, (int)u->shared_max, &u->k.gemv[k][b], err));
         }
     for (int i = 0; i < 4; i++) {
-        static const int of[4] = {CK_F16, CK_BF16, CK_Q8, CK_F8};
-        cu_fn *fn = &u->k.wide[of[i]];
-        snprintf(name, sizeof name, "wide_%s", kinds[of[i]]);
-        SG_TRY(find_kernel(u, "k_wide", name, fn, err));
-        SG_TRY(cu_check(&u->d, u->d.function_set(*fn, CU_FN_MAX_DYNAMIC_SHARED, (int)u->shared_max - CU_WIDE_STATIC),
-                        "open unit", err));
+        snprintf(name, sizeof name, "wide_%s", kinds[wide[i]]);
+        SG_TRY(find_roomy(u, "k_wide", name, (int)u->shared_max - CU_WIDE_STATIC, &u->k.wide[wide[i]], err));
     }
     for (int k = 0; k < CK_KINDS; k++)
         for (int b = 0; b < 4 && numbers[k] << b <= 64 && u->major >= 9; b++) {
             snprintf(name, sizeof name, "stream_%s_%d", kinds[k], 1 << b);
-            SG_TRY(find_kernel(u, "k_stream", name, &u->k.stream[k][b], err));
-            SG_TRY(cu_check(&u->d, u->d.function_set(u->k.stream[k][b], CU_FN_MAX_DYNAMIC_SHARED, CU_STREAM_ROOM),
-                            "open unit", err));
+            SG_TRY(find_roomy(u, "k_stream", name, CU_STREAM_ROOM, &u->k.stream[k][b], err));
         }
-    for (int s = 0; s < 4; s++) {
-        snprintf(name, sizeof name, "attend_part_%s", storages[s]);
-        SG_TRY(find_kernel(u, "k_attend", name, &u->k.attend_part[s], err));
-        snprintf(name, sizeof name, "attend_many_%s", storages[s]);
-        SG_TRY(find_kernel(u, "k_attend", name, &u->k.attend_many[s], err));
-        SG_TRY(cu_check(&u->d,
-                        u->d.function_set(u->k.attend_part[s], CU_FN_MAX_DYNAMIC_SHARED,
-                                          (int)u->shared_max - ATTEND_STATIC),
-                        "open unit", err));
-        SG_TRY(cu_check(&u->d,
-                        u->d.function_set(u->k.attend_many[s], CU_FN_MAX_DYNAMIC_SHARED,
-                                          (int)u->shared_max - ATTEND_STATIC),
-                        "open unit", err));
-    }
+    return SEGUE_OK;
+}
+
+/* Products with rows of many sequences, on tensor cores. */
+static segue_status find_batches(struct sg_unit *u, segue_error *err)
+{
+    char name[32];
     for (int i = 0; i < 12; i++) {
-        snprintf(name, sizeof name, "batch_%s_%d_%d", i < 8 ? storages[i / 4 + 1] : "f8", i / 2 % 2 ? 32 : 16, i % 2 ? 16 : 8);
+        snprintf(name, sizeof name, "batch_%s_%d_%d", i < 8 ? storages[i / 4 + 1] : "f8", i / 2 % 2 ? 32 : 16,
+                 i % 2 ? 16 : 8);
         SG_TRY(find_kernel(u, "k_batch", name, &u->k.batch[i / 4][i / 2 % 2][i % 2], err));
     }
     for (int i = 0; i < 8 && u->major == 9; i++) {
-        cu_fn *fn = &u->k.tiles[i / 4][i / 2 % 2][i % 2];
         snprintf(name, sizeof name, "tiles_%s_%d_%d", storages[i / 4 + 1], i / 2 % 2 ? 16 : 8, i % 2 ? 128 : 64);
-        SG_TRY(find_kernel(u, "k_tiles", name, fn, err));
-        SG_TRY(cu_check(&u->d, u->d.function_set(*fn, CU_FN_MAX_DYNAMIC_SHARED, CK_TILES_BYTES), "open unit", err));
+        SG_TRY(find_roomy(u, "k_tiles", name, CK_TILES_BYTES, &u->k.tiles[i / 4][i / 2 % 2][i % 2], err));
+    }
+    return SEGUE_OK;
+}
+
+/* Attention: over any storage, and for 16 bits by width of a head. */
+static segue_status find_attention(struct sg_unit *u, segue_error *err)
+{
+    const int room = (int)u->shared_max - ATTEND_STATIC;
+    char name[32];
+    for (int s = 0; s < 4; s++) {
+        snprintf(name, sizeof name, "attend_part_%s", storages[s]);
+        SG_TRY(find_roomy(u, "k_attend", name, room, &u->k.attend_part[s], err));
+        snprintf(name, sizeof name, "attend_many_%s", storages[s]);
+        SG_TRY(find_roomy(u, "k_attend", name, room, &u->k.attend_many[s], err));
     }
     for (int s = 0; s < 2; s++)
         for (int w = 0; w < 3; w++) {
-            snprintf(name, sizeof name, "single_%s_%d", storages[s + 1], 64 << w);
+            const int width = 64 << w;
+            snprintf(name, sizeof name, "single_%s_%d", storages[s + 1], width);
             SG_TRY(find_kernel(u, "k_single", name, &u->k.single[s][w], err));
-            snprintf(name, sizeof name, "flash_%s_%d", storages[s + 1], 64 << w);
-            SG_TRY(find_kernel(u, "k_flash", name, &u->k.flash[s][w], err));
-            SG_TRY(cu_check(
-                &u->d,
-                u->d.function_set(u->k.flash[s][w], CU_FN_MAX_DYNAMIC_SHARED, 128 * ((64 << w) + 8) * 2),
-                "open unit", err));
+            snprintf(name, sizeof name, "flash_%s_%d", storages[s + 1], width);
+            SG_TRY(find_roomy(u, "k_flash", name, 128 * (width + 8) * 2, &u->k.flash[s][w], err));
             if (u->major != 9) continue;
-            snprintf(name, sizeof name, "wgflash_%s_%d", storages[s + 1], 64 << w);
-            SG_TRY(find_kernel(u, "k_wgflash", name, &u->k.wgflash[s][w], err));
-            SG_TRY(cu_check(&u->d,
-                            u->d.function_set(u->k.wgflash[s][w], CU_FN_MAX_DYNAMIC_SHARED, 384 * (64 << w) * 2 + 1024),
-                            "open unit", err));
+            snprintf(name, sizeof name, "wgflash_%s_%d", storages[s + 1], width);
+            SG_TRY(find_roomy(u, "k_wgflash", name, 384 * width * 2 + 1024, &u->k.wgflash[s][w], err));
         }
     return SEGUE_OK;
 }
@@ -258,7 +260,9 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
         if (!r) r = u->d.function_set(u->k.chunk_carry_32, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_CARRY_BYTES);
         SG_TRY(cu_check(&u->d, r, "open unit", err));
     }
-    return find_families(u, err);
+    SG_TRY(find_products(u, err));
+    SG_TRY(find_batches(u, err));
+    return find_attention(u, err);
 }
 
 /* --- what is present --- */
