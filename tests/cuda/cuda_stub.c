@@ -284,6 +284,31 @@ static void passes(void **state)
     assert_int_equal(alive(), 0);
 }
 
+/* The rows of a window that come from elsewhere begin behind what a fresh state has room for. */
+static void a_window_begins_far_on(void **state)
+{
+    const struct sg_slot slots[] = {{.kind = SG_SLOT_K, .heads = 2, .width = 16, .window = 70}};
+    struct sg_state_opts o = {.kv = SG_F32, .rows = 32};
+    struct sg_unit *u = NULL;
+    struct sg_state *s = NULL;
+    static float in[70 * 32], out[70 * 32];
+    segue_error err = {0};
+    (void)state;
+    if (getenv("SEGUE_STUB_SHORT")) skip();
+    stub("");
+    for (size_t i = 0; i < 70 * 32; i++) in[i] = (float)i;
+    assert_int_equal(open_unit(&u, "cuda:0", &err), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_new(u, slots, 1, &o, &s, &err), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_put(s, 0, 5000, 5035, SG_F32, in, &err), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_put(s, 0, 5035, 5070, SG_F32, in + 35 * 32, &err), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_put(s, UINT32_MAX, 5070, 5070, SG_F32, NULL, &err), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_get(s, 0, 5000, 5070, SG_F32, out, &err), SEGUE_OK);
+    assert_memory_equal(in, out, sizeof in);
+    sg_unit_cuda.state_free(s);
+    sg_unit_cuda.close(u);
+    assert_int_equal(alive(), 0);
+}
+
 /* Rows and memory of states from and to pinned memory: begun only, over when the state is sealed or flushed, or when either
  * side is let go. */
 static void copies_go_on(void **state)
@@ -555,7 +580,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(lists_and_says_why),
                                        cmocka_unit_test(refuses_to_open), cmocka_unit_test(survives),
-                                       cmocka_unit_test(fails_anywhere), cmocka_unit_test(several_fail_anywhere), cmocka_unit_test(passes), cmocka_unit_test(copies_go_on),
+                                       cmocka_unit_test(fails_anywhere), cmocka_unit_test(several_fail_anywhere), cmocka_unit_test(passes), cmocka_unit_test(a_window_begins_far_on), cmocka_unit_test(copies_go_on),
                                        cmocka_unit_test(names_what_fits),
                                        cmocka_unit_test(chosen_rows_are_launched_for_themselves),
                                        cmocka_unit_test(parts_that_are_none_are_named), cmocka_unit_test(names_a_storage),

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OLD = 803, NO_MEMORY = 2, GONE = 719 };
+enum { OLD = 803, BAD_VALUE = 1, NO_MEMORY = 2, GONE = 719 };
 
 static atomic_int alive, gone;
 static atomic_long calls, launches, rooms;
@@ -66,12 +66,35 @@ static int launch(void)
     return mode("launch") || gone ? GONE : 0;
 }
 
+/* Memory of the card that is alive: its size and the next one stand in front. */
+struct room {
+    size_t n;
+    struct room *next;
+};
+static struct room *all_rooms;
+static pthread_mutex_t rooming = PTHREAD_MUTEX_INITIALIZER; /* of these */
+
+static int inside_a_room(unsigned long long p, size_t n)
+{
+    int found = 0;
+    pthread_mutex_lock(&rooming);
+    for (const struct room *r = all_rooms; r && !found; r = r->next) {
+        unsigned long long begin = (unsigned long long)r + 64;
+        found = p >= begin && p + n <= begin + r->n;
+    }
+    pthread_mutex_unlock(&rooming);
+    return found;
+}
+
 static int take(unsigned long long *p, size_t n)
 {
     if (mode("memory") || (number("room") && ++rooms >= number("room")) || n > card_bytes() - used) return NO_MEMORY;
-    size_t *room = calloc(1, n + 64); /* its size stands in front */
+    struct room *room = calloc(1, n + 64);
     if (!room) return NO_MEMORY;
-    *room = n;
+    pthread_mutex_lock(&rooming);
+    *room = (struct room){n, all_rooms};
+    all_rooms = room;
+    pthread_mutex_unlock(&rooming);
     used += n;
     alive++;
     *p = (unsigned long long)((char *)room + 64);
@@ -80,8 +103,12 @@ static int take(unsigned long long *p, size_t n)
 
 static void give(unsigned long long p)
 {
-    size_t *room = (size_t *)(void *)((char *)p - 64);
-    used -= *room;
+    struct room *room = (struct room *)(void *)((char *)p - 64), **at = &all_rooms;
+    pthread_mutex_lock(&rooming);
+    while (*at != room) at = &(*at)->next;
+    *at = room->next;
+    pthread_mutex_unlock(&rooming);
+    used -= room->n;
     alive--;
     free(room);
 }
@@ -174,7 +201,8 @@ API(cuMemcpyHtoDAsync_v2, (unsigned long long to, const void *from, size_t n, vo
 API(cuMemcpyDtoHAsync_v2, (void *to, unsigned long long from, size_t n, void *s),
     UNUSED(s) transfer(to, (const void *)from, n, 0);)
 API(cuMemcpyDtoDAsync_v2, (unsigned long long to, unsigned long long from, size_t n, void *s),
-    UNUSED(s) transfer((void *)to, (const void *)from, n, 0);)
+    UNUSED(s) if (!inside_a_room(to, n) || !inside_a_room(from, n)) return BAD_VALUE;
+    transfer((void *)to, (const void *)from, n, 0);)
 API(cuMemcpyPeerAsync, (unsigned long long to, void *a, unsigned long long from, void *b, size_t n, void *s),
     UNUSED(a) UNUSED(b) UNUSED(s) transfer((void *)to, (const void *)from, n, 0);)
 API(cuCtxEnablePeerAccess, (void *c, unsigned f), UNUSED(c) UNUSED(f))

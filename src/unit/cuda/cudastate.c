@@ -109,7 +109,7 @@ static segue_status slot_grow(struct sg_unit *u, struct cu_slot *s, uint64_t row
         status = cu_piece_take(u, bytes, &wider, err);
     }
     if (status == SEGUE_OK)
-        status = move_bytes(u, wider, s->memory, s->memory ? s->end * s->row_bytes : 0, err);
+        status = move_bytes(u, wider, s->memory, s->first < s->end ? s->end * s->row_bytes : 0, err);
     if (status == SEGUE_OK && s->memory) status = moved_all(u, err);
     if (status != SEGUE_OK) {
         cu_room_free(u, &wider);
