@@ -333,6 +333,15 @@ static segue_status do_attend(struct cu_pass *p, const struct sg_op *op)
     return cu_launch(p, k->attend_join, args.rows, a->heads, 1, a->dv > 128 ? 256 : a->dv > 64 ? 128 : 64, 0, &args);
 }
 
+static segue_status do_prepare(struct cu_pass *p, const struct ck_prepare *a)
+{
+    const struct cu_kernels *k = &p->program->base.unit->k;
+    uint32_t each = a->heads + a->kv_heads;
+    if (a->rows > CU_EXACT && a->d % 4 == 0 && cu_in_fours(&a->q) && cu_in_fours(&a->k) && cu_in_fours(&a->q_out))
+        return cu_launch(p, k->prepare_many, pieces(a->rows * each, 8), 1, 1, 256, 0, a);
+    return cu_launch(p, k->prepare, a->rows, each, 1, 128, 0, a);
+}
+
 /* Attention with what a layer does before it. */
 static segue_status do_attention(struct cu_pass *p, const struct cu_step *s, const struct sg_op *op)
 {
@@ -340,10 +349,7 @@ static segue_status do_attention(struct cu_pass *p, const struct cu_step *s, con
     struct ck_attend args = attend_of(p, op);
     cu_fn single = single_of(p, &before, &args);
     if (single) return attend_single(p, single, &before, &args);
-    if (s)
-        SG_TRY(cu_launch(p, p->program->base.unit->k.prepare, before.rows, before.heads + before.kv_heads, 1, 128, 0, &before));
-    else
-        SG_TRY(do_append(p, op));
+    SG_TRY(s ? do_prepare(p, &before) : do_append(p, op));
     return do_attend(p, op);
 }
 

@@ -120,6 +120,48 @@ extern "C" __global__ void __launch_bounds__(128) prepare(const __grid_constant_
              a.v.p + (size_t)t * a.v.stride + h * a.dv, a.dv, threadIdx.x, 128);
 }
 
+/* The same for many rows: a warp for each, 16 bytes a lane. */
+enum { PREPARERS = 8 };
+extern "C" __global__ void __launch_bounds__(32 * PREPARERS) prepare_many(const __grid_constant__ ck_prepare a)
+{
+    __shared__ __align__(16) float rooms[PREPARERS][512];
+    dependents_may_start();
+    wait_for_inputs();
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, i = blockIdx.x * PREPARERS + warp, each = a.heads + a.kv_heads,
+             t = i / each, h = i % each, is_k = h >= a.heads;
+    if (t >= a.pass.head->rows) return;
+    uint32_t place = a.pass.place[t], span = a.pass.span[t];
+    if (is_k) h -= a.heads;
+    const ck_norm &n = is_k ? a.k_norm : a.q_norm;
+    const float *from = (is_k ? a.k.p + (size_t)t * a.k.stride : a.q.p + (size_t)t * a.q.stride) + h * a.d;
+    float *x = rooms[warp], squares = 0, plus = n.plus_one ? 1.0f : 0.0f;
+    for (uint32_t c = 4 * lane; c < a.d; c += 128) {
+        float4 v = four_at(from, c);
+        *reinterpret_cast<float4 *>(x + c) = v;
+        squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    }
+    float inverse = n.present ? rsqrtf(warp_sum(squares) / a.d + n.eps) : 1;
+    __syncwarp();
+    for (uint32_t c = lane; c < a.d && n.present; c += 32) x[c] *= inverse * (n.weight ? plus + n.weight[c] : 1);
+    __syncwarp();
+    for (uint32_t j = lane; j < a.pairs; j += 32) {
+        float co, si, x0 = x[j], x1 = x[j + a.pairs];
+        turn_of(place, a.inverse[j], si, co);
+        co *= a.mscale, si *= a.mscale;
+        x[j] = x0 * co - x1 * si;
+        x[j + a.pairs] = x1 * co + x0 * si;
+    }
+    __syncwarp();
+    if (is_k) {
+        store_kv(a.storage, kv_row(a.pass, span, a.slot_k, place, a.kv_heads, h, a.storage, a.d), x, a.d, lane, 32);
+        store_kv(a.storage, kv_row(a.pass, span, a.slot_v, place, a.kv_heads, h, a.storage, a.dv),
+                 a.v.p + (size_t)t * a.v.stride + h * a.dv, a.dv, lane, 32);
+        return;
+    }
+    float *to = a.q_out.p + (size_t)t * a.q_out.stride + h * a.d;
+    for (uint32_t c = 4 * lane; c < a.d; c += 128) *reinterpret_cast<float4 *>(to + c) = four_at(x, c);
+}
+
 /* A row's scores of all heads from the sums of its 8 lanes; -inf where there is no row. */
 __device__ __forceinline__ void put_scores(const ck_attend &a, uint32_t sub, uint32_t heads, uint32_t r,
                                            bool present, float (&s)[HEADS], float (*p)[CHUNK])

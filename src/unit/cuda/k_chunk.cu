@@ -72,7 +72,13 @@ __device__ __forceinline__ void bring_convolved(const ck_delta &a, int which, ui
     for (int m = 0; m < CK_CHUNK_TAPS; m++) { /* m rows back */
         const float *p = a.conv.weight + (size_t)channel * a.conv.taps + past - m;
         w[m] = make_float4(0, 0, 0, 0);
-        if (m <= past) w[m] = make_float4(p[0], p[a.conv.taps], p[2 * a.conv.taps], p[3 * a.conv.taps]);
+        if (m <= past && past < PAST) w[m] = make_float4(p[0], p[a.conv.taps], p[2 * a.conv.taps], p[3 * a.conv.taps]);
+    }
+    if (past == PAST) { /* a channel's taps are 16 bytes */
+        const float *p = a.conv.weight + (size_t)channel * CK_CHUNK_TAPS;
+        float4 x = four_at(p, 0), y = four_at(p, 4), z = four_at(p, 8), v = four_at(p, 12);
+        w[3] = make_float4(x.x, y.x, z.x, v.x), w[2] = make_float4(x.y, y.y, z.y, v.y);
+        w[1] = make_float4(x.z, y.z, z.z, v.z), w[0] = make_float4(x.w, y.w, z.w, v.w);
     }
     float4 bias = a.conv.bias ? four_at(a.conv.bias, channel) : make_float4(0, 0, 0, 0);
 #pragma unroll
@@ -109,6 +115,14 @@ __device__ __forceinline__ void put_rows(const float4 (&x)[EACH], float eps, flo
     }
 }
 
+/* A warp's rows, 128 columns from `col` on, come into the second-level cache: they are read behind others. */
+__device__ __forceinline__ void expect_rows(const ck_view &x, uint32_t col, uint32_t t0, uint32_t rows)
+{
+    uint32_t lane = threadIdx.x & 31, first = (threadIdx.x >> 5) * EACH + lane / 4;
+    const float *p = x.p + (size_t)(t0 + first) * x.stride + col + lane % 4 * 32;
+    if (first < rows) asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
 /* q and k of the chunk, normalised, into shared memory; a warp takes 8 rows. With a convolution before them v as well, to where
  * chunk_carry reads it. */
 __device__ __forceinline__ void bring_rows(const ck_delta &a, local_room &room, uint32_t t0, uint32_t rows, uint32_t h,
@@ -116,6 +130,8 @@ __device__ __forceinline__ void bring_rows(const ck_delta &a, local_room &room, 
 {
     uint32_t lane = threadIdx.x & 31, key = h / (a.v_heads / a.k_heads) * D + 4 * lane;
     float4 x[EACH];
+    expect_rows(a.in[1], key - 4 * lane, t0, rows);
+    if (a.conv.weight) expect_rows(a.in[2], h * D, t0, rows);
 #pragma unroll 1
     for (int i = 0; i < (a.conv.weight ? 3 : 2); i++) { /* the same code for all: it runs once and is waited for */
         uint32_t col = i < 2 ? key : h * D + 4 * lane;

@@ -1,7 +1,7 @@
 /* k_wgflash.cu: k_flash.cu's attention for Hopper (capability 9.0 alone; elsewhere these kernels are empty and not used). Two
- * warpgroups take 64 rows each of one query head; K and V come in tiles of 64 rows, the next one while this one is worked on;
- * wgmma reads its factors from shared memory itself, so that K and V pass through it once for 64 rows, not for 16. Scores and
- * sums are fp32 in registers, softmax is online, heavy blocks start first.
+ * warpgroups take 64 rows each of one query head, one from the front of the pass and one from its back; K and V come in tiles
+ * of 64 rows, the next one while this one is worked on; wgmma reads its factors from shared memory itself, so that K and V pass
+ * through it once for 64 rows, not for 16. Scores and sums are fp32 in registers, softmax is online.
  * Shared memory: (128 + 4 * 64) * d * 2 bytes: 192 KB for heads of 256.
  * SPDX-License-Identifier: MIT */
 #include "k_wgmma.cuh"
@@ -24,21 +24,43 @@ __device__ __forceinline__ void bring_tile(uint32_t to, const unsigned char *fro
     }
 }
 
-/* q of the block's rows, scaled, in 16 bits: a tile of 64 rows for each warpgroup. */
-template <int BF16, int D>
-__device__ __forceinline__ void bring_q(const ck_attend &a, unsigned char *to, uint32_t t0, uint32_t rows, uint32_t h)
+/* What a warpgroup has: up to 64 rows of the pass from t0 on; the block: keys [begin, end). */
+struct share {
+    uint32_t half, t0, rows, begin, end;
+};
+
+/* The block's two tiles of rows. Without a window one from the front with one from the back, so that all blocks have about as
+ * many keys to go through; with one, two that follow each other and need the same keys. */
+__device__ __forceinline__ share find_share(const ck_attend &a, uint32_t all, uint32_t first)
 {
+    uint32_t tiles = (all + ROWS - 1) / ROWS, low = a.window ? 2 * blockIdx.x : blockIdx.x,
+             high = a.window ? low + 1 : tiles - 1 - low, last = high < tiles ? high : low;
+    share s;
+    s.half = threadIdx.x / 128;
+    uint32_t tile = s.half ? high : low, end = (last + 1) * ROWS < all ? (last + 1) * ROWS : all, at = first + low * ROWS;
+    s.t0 = tile * ROWS;
+    s.rows = tile >= tiles || (!s.half && low == high) ? 0 : all - s.t0 < ROWS ? all - s.t0 : ROWS;
+    s.end = first + end;
+    s.begin = a.window && at + 1 > a.window ? (at + 1 - a.window) / KEYS * KEYS : 0;
+    return s;
+}
+
+/* q of the warpgroup's rows, scaled, in 16 bits, as a tile of 64 rows. */
+template <int BF16, int D>
+__device__ __forceinline__ void bring_q(const ck_attend &a, unsigned char *to, const share &own, uint32_t h)
+{
+    to += own.half * (ROWS * D * 2);
 #pragma unroll 4
-    for (uint32_t i = threadIdx.x; i < 2 * ROWS * D / 8; i += THREADS) {
+    for (uint32_t i = threadIdx.x % 128; i < ROWS * D / 8; i += 128) {
         uint32_t r = i / (D / 8), c = i % (D / 8) * 8;
         float4 x = make_float4(0, 0, 0, 0), y = x;
-        if (r < rows) {
-            const float *q = a.q.p + (size_t)(t0 + r) * a.q.stride + h * D + c;
+        if (r < own.rows) {
+            const float *q = a.q.p + (size_t)(own.t0 + r) * a.q.stride + h * D + c;
             x = four_at(q, 0), y = four_at(q, 4);
         }
         uint4 v = make_uint4(pack<BF16>(x.x * a.scale, x.y * a.scale), pack<BF16>(x.z * a.scale, x.w * a.scale),
                              pack<BF16>(y.x * a.scale, y.y * a.scale), pack<BF16>(y.z * a.scale, y.w * a.scale));
-        *reinterpret_cast<uint4 *>(to + r / ROWS * (ROWS * D * 2) + piece_at(r % ROWS, c, ROWS)) = v;
+        *reinterpret_cast<uint4 *>(to + piece_at(r, c, ROWS)) = v;
     }
 }
 
@@ -86,36 +108,35 @@ __device__ __forceinline__ void weigh(const ck_attend &a, float (&s)[32], softma
 /* The half's rows by way of shared memory (nobody reads K, V or q any more): whole rows go out, and little code. */
 template <int D>
 __device__ __forceinline__ void write_rows(const ck_attend &a, const float (&out)[D / 64][32], softmax &m, float *room,
-                                           uint32_t t0, uint32_t row0, uint32_t rows, uint32_t h)
+                                           const share &own, uint32_t row, uint32_t h)
 {
     enum { PITCH = D + 8 };
-    uint32_t half = threadIdx.x / 128;
-    room += half * ROWS * PITCH;
+    room += own.half * ROWS * PITCH;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         m.sum[i] += __shfl_xor_sync(0xffffffffu, m.sum[i], 1);
         m.sum[i] += __shfl_xor_sync(0xffffffffu, m.sum[i], 2);
-        float share = 1.0f / m.sum[i], *to = room + (row0 - half * ROWS + 8 * i) * PITCH + (threadIdx.x & 3) * 2;
+        float share = 1.0f / m.sum[i], *to = room + (row + 8 * i) * PITCH + (threadIdx.x & 3) * 2;
 #pragma unroll
         for (int n = 0; n < D / 8; n++)
             *reinterpret_cast<float2 *>(to + n * 8) =
                 make_float2(out[n / 8][n % 8 * 4 + 2 * i] * share, out[n / 8][n % 8 * 4 + 2 * i + 1] * share);
     }
-    asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + own.half) : "memory");
 #pragma unroll 4
     for (uint32_t i = threadIdx.x % 128; i < ROWS * D / 4; i += 128) {
-        uint32_t r = i / (D / 4), t = half * ROWS + r, c = i % (D / 4) * 4;
-        if (t >= rows) break;
+        uint32_t r = i / (D / 4), t = own.t0 + r, c = i % (D / 4) * 4;
+        if (r >= own.rows) break;
         float4 v = four_at(room + r * PITCH, c);
         if (a.gate.p) {
-            float4 g = four_at(a.gate.p + (size_t)(t0 + t) * a.gate.stride + h * D, c);
+            float4 g = four_at(a.gate.p + (size_t)t * a.gate.stride + h * D, c);
             v = make_float4(v.x * sigmoid_short(g.x), v.y * sigmoid_short(g.y), v.z * sigmoid_short(g.z), v.w * sigmoid_short(g.w));
         }
-        *reinterpret_cast<float4 *>(a.y.p + (size_t)(t0 + t) * a.y.stride + h * D + c) = v;
+        *reinterpret_cast<float4 *>(a.y.p + (size_t)t * a.y.stride + h * D + c) = v;
     }
 }
 
-/* One tile of keys: scores, their weights, and what they add to the sums. q, k, v: where tiles begin. */
+/* One tile of keys: scores, their weights, and what they add to the sums. q, k, v: where the tiles begin. */
 template <int BF16, int D>
 __device__ __forceinline__ void add_keys(const ck_attend &a, float (&out)[D / 64][32], softmax &m, const uint32_t (&place)[2],
                                          uint32_t j0, uint32_t q, uint32_t k, uint32_t v)
@@ -155,19 +176,18 @@ template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend
     unsigned char *room = reinterpret_cast<unsigned char *>(shared4);
     room += (1024 - (shared_at(room) & 1023)) & 1023;
     uint32_t q_at = shared_at(room), k_at = q_at + 2 * ROWS * D * 2, v_at = k_at + 2 * TILE;
-    uint32_t tile = gridDim.x - 1 - blockIdx.x, h = blockIdx.y, kv = h / (a.heads / a.kv_heads), t0 = tile * 2 * ROWS;
-    uint32_t lane = threadIdx.x & 31, half = threadIdx.x / 128, row0 = half * ROWS + (threadIdx.x / 32 & 3) * 16 + (lane >> 2);
-    uint32_t all = a.pass.head->from[1], first = a.pass.head->first[0] + t0;
-    if (t0 >= all) return;
-    uint32_t rows = all - t0 < 2 * ROWS ? all - t0 : 2 * ROWS, end = first + rows, place[2] = {first + row0, first + row0 + 8};
-    uint32_t begin = a.window && first + 1 > a.window ? (first + 1 - a.window) / KEYS * KEYS : 0;
+    uint32_t h = blockIdx.y, kv = h / (a.heads / a.kv_heads), lane = threadIdx.x & 31;
+    uint32_t all = a.pass.head->from[1], first = a.pass.head->first[0];
+    if (blockIdx.x * 2 * ROWS >= all) return;
+    share own = find_share(a, all, first);
+    uint32_t row = (threadIdx.x / 32 & 3) * 16 + (lane >> 2), place[2] = {first + own.t0 + row, first + own.t0 + row + 8};
     size_t row_bytes = 2ull * D * a.kv_heads;
     const unsigned char *k = static_cast<const unsigned char *>(a.pass.slots[a.slot_k]) + kv * 2ull * D;
     const unsigned char *v = static_cast<const unsigned char *>(a.pass.slots[a.slot_v]) + kv * 2ull * D;
-    bring_tile<D>(k_at, k, row_bytes, begin, end);
-    bring_tile<D>(v_at, v, row_bytes, begin, end);
+    bring_tile<D>(k_at, k, row_bytes, own.begin, own.end);
+    bring_tile<D>(v_at, v, row_bytes, own.begin, own.end);
     asm volatile("cp.async.commit_group;" ::: "memory");
-    bring_q<BF16, D>(a, room, t0, rows, h);
+    bring_q<BF16, D>(a, room, own, h);
     float out[D / 64][32];
 #pragma unroll
     for (int b = 0; b < D / 64; b++)
@@ -176,21 +196,21 @@ template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend
     softmax m;
     m.most[0] = m.most[1] = a.sinks ? a.sinks[h] : -CUDART_INF_F;
     m.sum[0] = m.sum[1] = a.sinks && (lane & 3) == 0 ? 1 : 0;
-    uint32_t last = first + (half + 1) * ROWS < end ? first + (half + 1) * ROWS : end; /* behind what this half sees */
-    for (uint32_t j0 = begin, turn = 0; j0 < end; j0 += KEYS, turn ^= 1) {
+    uint32_t last = own.rows ? first + own.t0 + own.rows : 0; /* behind what this half sees */
+    for (uint32_t j0 = own.begin, turn = 0; j0 < own.end; j0 += KEYS, turn ^= 1) {
         asm volatile("cp.async.wait_group 0;" ::: "memory");
         written();
         __syncthreads();
-        if (j0 + KEYS < end) {
-            bring_tile<D>(k_at + (turn ^ 1) * TILE, k, row_bytes, j0 + KEYS, end);
-            bring_tile<D>(v_at + (turn ^ 1) * TILE, v, row_bytes, j0 + KEYS, end);
+        if (j0 + KEYS < own.end) {
+            bring_tile<D>(k_at + (turn ^ 1) * TILE, k, row_bytes, j0 + KEYS, own.end);
+            bring_tile<D>(v_at + (turn ^ 1) * TILE, v, row_bytes, j0 + KEYS, own.end);
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
         if (j0 < last)
-            add_keys<BF16, D>(a, out, m, place, j0, q_at + half * (ROWS * D * 2), k_at + turn * TILE, v_at + turn * TILE);
+            add_keys<BF16, D>(a, out, m, place, j0, q_at + own.half * (ROWS * D * 2), k_at + turn * TILE, v_at + turn * TILE);
     }
     __syncthreads();
-    write_rows<D>(a, out, m, reinterpret_cast<float *>(room), t0, row0, rows, h);
+    write_rows<D>(a, out, m, reinterpret_cast<float *>(room), own, row, h);
 }
 #endif
 
