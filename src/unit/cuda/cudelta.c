@@ -1,6 +1,6 @@
 /* cudelta.c: what linear layers do in a pass: the short convolution and the delta rule, and which of their kernels take how
  * many rows. Many rows of heads of 128 go in chunks through the tensor cores (k_chunk.cu), which do the convolution before
- * them on the way; others row by row (k_delta.cu). SPDX-License-Identifier: MIT */
+ * them on the way (k_chunk.cu, k_scan.cu on Hopper); others row by row (k_delta.cu). SPDX-License-Identifier: MIT */
 #include "unit/cuda/cu.h"
 
 enum { HEAD = 128 };
@@ -111,9 +111,21 @@ int cu_delta_convolves(const struct cu_pass *p, const struct sg_op *op, const st
            a.conv.at[0] % 4 == 0 && a.conv.at[1] % 4 == 0 && a.conv.at[2] % 4 == 0;
 }
 
+/* On Hopper: factors of the chunks, then S through them. */
+static segue_status in_factors(struct cu_pass *p, struct ck_delta *a)
+{
+    const struct cu_kernels *k = &p->program->base.unit->k;
+    uint32_t chunks = pieces(a->rows, CK_CHUNK_ROWS);
+    SG_TRY(scratch(p, (size_t)chunks * a->v_heads * sizeof *a->factors));
+    a->factors = (struct ck_factors *)(uintptr_t)p->lane->scratch;
+    SG_TRY(cu_launch(p, k->chunk_factors, chunks, a->v_heads, 1, CK_LOCAL_THREADS, CK_CHUNK_LOCAL_BYTES, a));
+    return cu_launch(p, k->chunk_scan, a->v_heads * (HEAD / CK_SCAN_COLUMNS), 1, 1, CK_SCAN_THREADS, CK_SCAN_BYTES, a);
+}
+
 static segue_status in_chunks(struct cu_pass *p, struct ck_delta *a)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
+    if (p->program->base.unit->major == 9 && a->dv == HEAD) return in_factors(p, a);
     uint32_t chunks = pieces(a->rows, CK_CHUNK_ROWS);
     size_t square = (size_t)CK_CHUNK_ROWS * CK_CHUNK_ROWS * 4, qk = (size_t)chunks * a->k_heads * 2 * square,
            tp = (size_t)chunks * a->v_heads * square, numbers = (size_t)chunks * a->v_heads * 3 * CK_CHUNK_ROWS,

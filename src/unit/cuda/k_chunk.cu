@@ -1,7 +1,10 @@
 /* k_chunk.cu: the gated delta rule of many rows on the tensor cores, 64 rows (a chunk) at a time, heads of 128 (reference
  * models.md 2.5): what chunks are without S. With c the running sum of the logarithms of the decays and L_ij = e^(c_i - c_j), i >= j:
  *   X = strict lower part of beta_i (k_i . k_j) L_ij,  T = (I + X)^-1,  P = (q_i . k_j) L_ij
- * for all chunks at once, a block each. T is found in fp32, by blocks of 16, 32, 64. What follows is in k_carry.cu.
+ * for all chunks at once, a block each. T is found in fp32, by blocks of 16, 32, 64. What follows is in k_carry.cu; on Hopper in
+ * k_scan.cu, for which chunk_factors goes on to
+ *   W = T (beta_j e^c_j k_j),  U = T (beta_j v_j),  e^c_i q_i,  e^(c_last - c_j) k_j
+ * and lays them out as the lanes of that kernel hold them.
  * SPDX-License-Identifier: MIT */
 #include "k_pairs.cuh"
 
@@ -33,9 +36,10 @@ __device__ __forceinline__ void sum_decays(const ck_delta &a, local_room &room, 
         c += before;
         before = __shfl_sync(0xffffffffu, c, 31);
         room.c[r] = c;
-        room.beta[r] = numbers[N + r] = beta;
+        room.beta[r] = beta;
+        if (numbers) numbers[N + r] = beta;
     }
-    for (uint32_t r = lane; r < N; r += 32) {
+    for (uint32_t r = lane; r < N && numbers; r += 32) {
         numbers[r] = expf(room.c[r]);
         numbers[2 * N + r] = expf(before - room.c[r]);
     }
@@ -52,15 +56,16 @@ __device__ __forceinline__ void bring_plain(const ck_view &x, uint32_t col, uint
         out[i] = first + i < rows ? four_at(x.p + (size_t)(t0 + first + i) * x.stride, col) : make_float4(0, 0, 0, 0);
 }
 
-/* The same behind the convolution and SiLU; rows before the span's first come from its memory. */
-__device__ __forceinline__ void bring_convolved(const ck_delta &a, int which, uint32_t col, uint32_t t0, uint32_t rows,
-                                                float4 (&out)[EACH])
+enum { PAST = CK_CHUNK_TAPS - 1 };
+
+/* What the convolution reads for a warp's rows of q, k or v (`which`), four columns from `col` on; rows before the span's first come
+ * from its memory. */
+__device__ __forceinline__ void bring_raw(const ck_delta &a, int which, uint32_t col, uint32_t t0, uint32_t rows,
+                                          float4 (&raw)[EACH + PAST])
 {
-    enum { PAST = CK_CHUNK_TAPS - 1 };
     const ck_view &x = a.in[which];
-    uint32_t first = t0 + (threadIdx.x >> 5) * EACH, channel = a.conv.at[which] + col, past = a.conv.taps - 1;
-    const float *memory = static_cast<const float *>(a.pass.slots[a.conv.slot]) + channel;
-    float4 raw[EACH + PAST], w[CK_CHUNK_TAPS];
+    uint32_t first = t0 + (threadIdx.x >> 5) * EACH, past = a.conv.taps - 1;
+    const float *memory = static_cast<const float *>(a.pass.slots[a.conv.slot]) + a.conv.at[which] + col;
 #pragma unroll
     for (int i = 0; i < EACH + PAST; i++) {
         int t = (int)first + i - PAST;
@@ -68,31 +73,59 @@ __device__ __forceinline__ void bring_convolved(const ck_delta &a, int which, ui
         if (t >= 0 && t < (int)(t0 + rows)) raw[i] = four_at(x.p + (size_t)t * x.stride, col);
         if (t < 0 && t + (int)past >= 0) raw[i] = four_at(memory + (size_t)(t + (int)past) * a.conv.width, 0);
     }
-#pragma unroll
-    for (int m = 0; m < CK_CHUNK_TAPS; m++) { /* m rows back */
-        const float *p = a.conv.weight + (size_t)channel * a.conv.taps + past - m;
-        w[m] = make_float4(0, 0, 0, 0);
-        if (m <= past && past < PAST) w[m] = make_float4(p[0], p[a.conv.taps], p[2 * a.conv.taps], p[3 * a.conv.taps]);
+}
+
+/* A channel's weights, the last row's first. */
+__device__ __forceinline__ float4 taps_of(const ck_delta &a, uint32_t channel)
+{
+    const float *p = a.conv.weight + (size_t)channel * a.conv.taps;
+    if (a.conv.taps == CK_CHUNK_TAPS) {
+        float4 x = four_at(p, 0);
+        return make_float4(x.w, x.z, x.y, x.x);
     }
-    if (past == PAST) { /* a channel's taps are 16 bytes */
-        const float *p = a.conv.weight + (size_t)channel * CK_CHUNK_TAPS;
-        float4 x = four_at(p, 0), y = four_at(p, 4), z = four_at(p, 8), v = four_at(p, 12);
-        w[3] = make_float4(x.x, y.x, z.x, v.x), w[2] = make_float4(x.y, y.y, z.y, v.y);
-        w[1] = make_float4(x.z, y.z, z.z, v.z), w[0] = make_float4(x.w, y.w, z.w, v.w);
-    }
+    uint32_t past = a.conv.taps - 1;
+    return make_float4(p[past], past ? p[past - 1] : 0, past > 1 ? p[past - 2] : 0, 0);
+}
+
+/* The convolution and SiLU of four channels, whose weights w has; rows behind the last as zeros. */
+__device__ __forceinline__ void convolve(const ck_delta &a, uint32_t channel, const float4 (&w)[4], uint32_t rows,
+                                         const float4 (&raw)[EACH + PAST], float4 (&out)[EACH])
+{
+    uint32_t first = (threadIdx.x >> 5) * EACH;
     float4 bias = a.conv.bias ? four_at(a.conv.bias, channel) : make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        float4 sum = bias;
-#pragma unroll
-        for (int m = PAST; m >= 0; m--) {
-            const float4 v = raw[i + PAST - m];
-            sum.x += w[m].x * v.x, sum.y += w[m].y * v.y, sum.z += w[m].z * v.z, sum.w += w[m].w * v.w;
-        }
+        const float4 x = raw[i], y = raw[i + 1], z = raw[i + 2], v = raw[i + 3];
+        float4 sum = make_float4(bias.x + w[0].w * x.x, bias.y + w[1].w * x.y, bias.z + w[2].w * x.z, bias.w + w[3].w * x.w);
+        sum.x += w[0].z * y.x, sum.y += w[1].z * y.y, sum.z += w[2].z * y.z, sum.w += w[3].z * y.w;
+        sum.x += w[0].y * z.x, sum.y += w[1].y * z.y, sum.z += w[2].y * z.z, sum.w += w[3].y * z.w;
+        sum.x += w[0].x * v.x, sum.y += w[1].x * v.y, sum.z += w[2].x * v.z, sum.w += w[3].x * v.w;
         sum = make_float4(sum.x * sigmoid_short(sum.x), sum.y * sigmoid_short(sum.y), sum.z * sigmoid_short(sum.z),
                           sum.w * sigmoid_short(sum.w));
-        out[i] = first + i < t0 + rows ? sum : make_float4(0, 0, 0, 0);
+        out[i] = first + i < rows ? sum : make_float4(0, 0, 0, 0);
     }
+}
+
+__device__ __forceinline__ void bring_convolved(const ck_delta &a, int which, uint32_t col, uint32_t t0, uint32_t rows,
+                                                float4 (&out)[EACH])
+{
+    float4 raw[EACH + PAST], w[4];
+    bring_raw(a, which, col, t0, rows, raw);
+#pragma unroll
+    for (int i = 0; i < 4; i++) w[i] = taps_of(a, a.conv.at[which] + col + i);
+    convolve(a, a.conv.at[which] + col, w, rows, raw, out);
+}
+
+/* A right factor of 16 (its columns) x 16 as chunk_scan's lanes hold it, in two parts: from a product's sums of the same 16 rows,
+ * columns 0 to 7 and 8 to 15. */
+enum { PIECE = 2 * 32 };
+__device__ __forceinline__ void put_piece(uint4 *to, const float (&x)[4], const float (&y)[4])
+{
+    uint4 high, low;
+    split(x[0], x[1], high.x, low.x), split(y[0], y[1], high.y, low.y);
+    split(x[2], x[3], high.z, low.z), split(y[2], y[3], high.w, low.w);
+    to += threadIdx.x & 31;
+    to[0] = high, to[32] = low;
 }
 
 /* Rows scaled, each by its length where it has one and `scale`, in two parts: into shared memory, and when `keep` is given to
@@ -123,27 +156,23 @@ __device__ __forceinline__ void expect_rows(const ck_view &x, uint32_t col, uint
     if (first < rows) asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-/* q and k of the chunk, normalised, into shared memory; a warp takes 8 rows. With a convolution before them v as well, to where
- * chunk_carry reads it. */
-__device__ __forceinline__ void bring_rows(const ck_delta &a, local_room &room, uint32_t t0, uint32_t rows, uint32_t h,
-                                           uint16_t *keep, float *v)
+/* q and k of the chunk, normalised, into shared memory; a warp takes 8 rows. V (the third of `many`) stays with the threads, four
+ * columns of the warp's rows each. */
+__device__ __forceinline__ void bring_rows(const ck_delta &a, local_room &room, uint32_t t0, uint32_t rows, uint32_t h, int many,
+                                           uint16_t *keep, float4 (&v)[EACH])
 {
     uint32_t lane = threadIdx.x & 31, key = h / (a.v_heads / a.k_heads) * D + 4 * lane;
-    float4 x[EACH];
     expect_rows(a.in[1], key - 4 * lane, t0, rows);
-    if (a.conv.weight) expect_rows(a.in[2], h * D, t0, rows);
+    if (many > 2) expect_rows(a.in[2], h * D, t0, rows);
 #pragma unroll 1
-    for (int i = 0; i < (a.conv.weight ? 3 : 2); i++) { /* the same code for all: it runs once and is waited for */
+    for (int i = 0; i < many; i++) { /* the same code for all: it runs once and is waited for */
         uint32_t col = i < 2 ? key : h * D + 4 * lane;
         if (a.conv.weight)
-            bring_convolved(a, i, col, t0, rows, x);
+            bring_convolved(a, i, col, t0, rows, v);
         else
-            bring_plain(a.in[i], col, t0, rows, x);
+            bring_plain(a.in[i], col, t0, rows, v);
         if (i < 2)
-            put_rows(x, a.l2_eps, i ? 1 : rsqrtf((float)D), i ? room.k : room.q, keep ? keep + (i ? 0 : 2 * N * D) : nullptr);
-        else
-#pragma unroll
-            for (int r = 0; r < EACH; r++) *reinterpret_cast<float4 *>(v + ((threadIdx.x >> 5) * EACH + r) * D + 4 * lane) = x[r];
+            put_rows(v, a.l2_eps, i ? 1 : rsqrtf((float)D), i ? room.k : room.q, keep ? keep + (i ? 0 : 2 * N * D) : nullptr);
     }
 }
 
@@ -204,15 +233,21 @@ template <int W> __device__ __forceinline__ void merge_blocks(const local_room &
     __syncthreads();
 }
 
-/* T = (I + X)^-1 by blocks, and out in two parts; what lies above the blocks of the diagonal is not read again. */
-__device__ __forceinline__ void solve(local_room &room, uint16_t *t_out)
+/* T = (I + X)^-1 by blocks, where q was; what lies above the blocks of the diagonal is not read again. */
+__device__ __forceinline__ square &solve(local_room &room)
 {
-    square &t = *reinterpret_cast<square *>(room.q), &y = *reinterpret_cast<square *>(room.k);
-    static_assert(sizeof(square) <= sizeof room.q && sizeof(square) <= sizeof room.k, "T lies where q was");
-    solve_blocks(room, t);
+    square *both = reinterpret_cast<square *>(room.q);
+    static_assert(2 * sizeof(square) <= sizeof room.q, "T lies where q was");
+    solve_blocks(room, both[0]);
     __syncthreads();
-    merge_blocks<16>(room, t, y);
-    merge_blocks<32>(room, t, y);
+    merge_blocks<16>(room, both[0], both[1]);
+    merge_blocks<32>(room, both[0], both[1]);
+    return both[0];
+}
+
+/* T out in two parts. */
+__device__ __forceinline__ void put_inverse(const square &t, uint16_t *t_out)
+{
     uint32_t r = threadIdx.x / 4, c = threadIdx.x % 4 * EDGE;
     if (r >= N || c / EDGE > r / EDGE) return;
     uint32_t high[EDGE / 2], low[EDGE / 2];
@@ -226,8 +261,8 @@ __device__ __forceinline__ void solve(local_room &room, uint16_t *t_out)
     }
 }
 
-/* X into shared memory and P out, from k and q there. */
-__device__ __forceinline__ void multiply_rows(local_room &room, uint16_t *tp)
+/* X into shared memory and P out, from k and q there: P by rows to `tp`, or as pieces for chunk_scan. */
+__device__ __forceinline__ void multiply_rows(local_room &room, uint16_t *tp, uint4 *pieces)
 {
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     uint32_t tile = warp & 3, group = lane >> 2, pair = (lane & 3) * 2;
@@ -248,20 +283,26 @@ __device__ __forceinline__ void multiply_rows(local_room &room, uint16_t *tp)
         }
     }
 #pragma unroll
-    for (int n = 0; n < N / 8; n++)
+    for (int n = 0; n < N / 8; n++) {
+        if (n > 2 * tile + 1) continue;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             uint32_t i = tile * 16 + group + 8 * half, j = n * 8 + pair;
-            if (n > 2 * tile + 1) continue;
             float x = sum[n][2 * half] + small[n][2 * half], y = sum[n][2 * half + 1] + small[n][2 * half + 1];
             float at = room.c[i];
             x *= exp_short(fminf(at - room.c[j], 0)), y *= exp_short(fminf(at - room.c[j + 1], 0));
             x = j <= i ? x : 0, y = j + 1 <= i ? y : 0;
+            sum[n][2 * half] = x, sum[n][2 * half + 1] = y;
             if (warp < 4)
                 *reinterpret_cast<float2 *>(&room.x[i][j]) = make_float2(j < i ? x * room.beta[i] : 0, j + 1 < i ? y * room.beta[i] : 0);
-            else
+            else if (tp)
                 put_split(tp + 2 * N * N + i * N + j, N * N, x, y);
         }
+    }
+    if (warp < 4 || !pieces) return;
+#pragma unroll
+    for (int n = 0; n < N / 16; n++)
+        if (n <= tile) put_piece(pieces + (tile * (tile + 1) / 2 + n) * PIECE, sum[2 * n], sum[2 * n + 1]);
 }
 
 /* Eight warps for the rows and the products, one for the decays meanwhile. */
@@ -274,12 +315,152 @@ extern "C" __global__ void __launch_bounds__(CK_LOCAL_THREADS, 2) chunk_local(co
     uint32_t all = a.pass.head->from[1], t0 = c * N, rows = t0 >= all ? 0 : all - t0 < N ? all - t0 : N;
     uint16_t *qk = a.chunk_qk + ((size_t)c * a.k_heads + h / share) * 4 * N * D,
              *tp = a.chunk_tp + ((size_t)c * a.v_heads + h) * 4 * N * N;
-    if (threadIdx.x < THREADS)
-        bring_rows(a, room, t0, rows, h, h % share ? nullptr : qk, a.chunk_v + ((size_t)c * a.v_heads + h) * N * D);
-    else
+    float4 v[EACH];
+    if (threadIdx.x < THREADS) {
+        bring_rows(a, room, t0, rows, h, a.conv.weight ? 3 : 2, h % share ? nullptr : qk, v);
+        float *to = a.chunk_v + ((size_t)c * a.v_heads + h) * N * D + (threadIdx.x >> 5) * EACH * D + (threadIdx.x & 31) * 4;
+#pragma unroll
+        for (int r = 0; r < EACH && a.conv.weight; r++) *reinterpret_cast<float4 *>(to + r * D) = v[r];
+    } else
         sum_decays(a, room, t0, rows, h, a.chunk_numbers + ((size_t)c * a.v_heads + h) * 3 * N);
     __syncthreads();
-    if (threadIdx.x < THREADS) multiply_rows(room, tp);
+    if (threadIdx.x < THREADS) multiply_rows(room, tp, nullptr);
     __syncthreads();
-    solve(room, tp);
+    put_inverse(solve(room), tp);
+}
+
+#if __CUDA_ARCH__ >= 900
+/* Two numbers of either part, scaled and split again. */
+__device__ __forceinline__ void scale_pair(uint32_t &high, uint32_t &low, float x, float y)
+{
+    float2 h = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162 *>(&high)), l = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162 *>(&low));
+    split((h.x + l.x) * x, (h.y + l.y) * y, high, low);
+}
+
+/* e^c q and e^(c_last - c) k, in pieces: a warp has 16 columns of all rows. */
+__device__ __forceinline__ void put_scaled(const local_room &room, uint4 *q_out, uint4 *k_out)
+{
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    float last = room.c[N - 1];
+#pragma unroll 1
+    for (uint32_t tile = 0; tile < N / 16; tile++) {
+        uint32_t h[4], l[4], row = tile * 16 + (lane >> 2);
+        float x = exp_short(room.c[row]), y = exp_short(room.c[row + 8]), z, w;
+        load_b(h, room.q[0][0], WIDE, tile * 16, warp * 16);
+        load_b(l, room.q[1][0], WIDE, tile * 16, warp * 16);
+        scale_pair(h[0], l[0], x, x), scale_pair(h[1], l[1], x, x), scale_pair(h[2], l[2], y, y), scale_pair(h[3], l[3], y, y);
+        uint4 *to = q_out + (warp * (N / 16) + tile) * PIECE + lane;
+        to[0] = make_uint4(h[0], h[1], h[2], h[3]), to[32] = make_uint4(l[0], l[1], l[2], l[3]);
+        row = tile * 16 + (lane & 3) * 2;
+        x = exp_short(last - room.c[row]), y = exp_short(last - room.c[row + 1]);
+        z = exp_short(last - room.c[row + 8]), w = exp_short(last - room.c[row + 9]);
+        load_b_turned(h, room.k[0][0], WIDE, tile * 16, warp * 16);
+        load_b_turned(l, room.k[1][0], WIDE, tile * 16, warp * 16);
+        scale_pair(h[0], l[0], x, y), scale_pair(h[1], l[1], z, w), scale_pair(h[2], l[2], x, y), scale_pair(h[3], l[3], z, w);
+        to = k_out + (warp * (N / 16) + tile) * PIECE + lane;
+        to[0] = make_uint4(h[0], h[1], h[2], h[3]), to[32] = make_uint4(l[0], l[1], l[2], l[3]);
+    }
+}
+
+/* W = T (beta e^c K) in pieces: a warp has 16 rows and half the columns. */
+__device__ __forceinline__ void put_w(const local_room &room, const square &t, uint4 *w_out)
+{
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tile = warp & 3, half = warp >> 2, row = tile * 16 + (lane >> 2);
+    float sum[8][4] = {}, small[8][4] = {};
+#pragma unroll 1
+    for (uint32_t kk = 0; kk <= tile; kk++) {
+        uint32_t ah[4], al[4], bh[4], bl[4], col = kk * 16 + (lane & 3) * 2;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t j = col + i / 2 * 8;
+            float2 x = *reinterpret_cast<const float2 *>(&t[row + i % 2 * 8][j]);
+            split(x.x * room.beta[j] * exp_short(room.c[j]), x.y * room.beta[j + 1] * exp_short(room.c[j + 1]), ah[i], al[i]);
+        }
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            load_b_turned(bh, room.k[0][0], WIDE, kk * 16, half * 64 + n * 16);
+            load_b_turned(bl, room.k[1][0], WIDE, kk * 16, half * 64 + n * 16);
+            mma3(sum[2 * n], small[2 * n], ah, al, bh, bl);
+            mma3(sum[2 * n + 1], small[2 * n + 1], ah, al, bh + 2, bl + 2);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) sum[n][i] += small[n][i];
+#pragma unroll
+    for (int n = 0; n < 4; n++) put_piece(w_out + ((half * 4 + n) * (N / 16) + tile) * PIECE, sum[2 * n], sum[2 * n + 1]);
+}
+
+/* U turned = (beta V) turned x T turned, in fp32 as chunk_scan's lanes hold it: a warp has 16 columns of the head. */
+enum { V_ROW = D + 4 };
+__device__ __forceinline__ void put_u(const square &t, const float *v, float4 *u_out)
+{
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, pair = (lane & 3) * 2;
+    uint32_t ah[4][4], al[4][4];
+#pragma unroll
+    for (int kk = 0; kk < N / 16; kk++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float *p = v + (kk * 16 + pair + i / 2 * 8) * V_ROW + warp * 16 + g + i % 2 * 8;
+            split(p[0], p[V_ROW], ah[kk][i], al[kk][i]);
+        }
+    u_out += warp * (N / 8) * 32 + lane;
+#pragma unroll
+    for (int n = 0; n < N / 16; n++) {
+        float sum[2][4] = {}, small[2][4] = {};
+#pragma unroll
+        for (int kk = 0; kk <= n; kk++) {
+            uint32_t bh[4], bl[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float2 x = *reinterpret_cast<const float2 *>(&t[n * 16 + g + i / 2 * 8][kk * 16 + pair + i % 2 * 8]);
+                split(x.x, x.y, bh[i], bl[i]);
+            }
+            mma3(sum[0], small[0], ah[kk], al[kk], bh, bl);
+            mma3(sum[1], small[1], ah[kk], al[kk], bh + 2, bl + 2);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            u_out[(2 * n + i) * 32] = make_float4(sum[i][0] + small[i][0], sum[i][1] + small[i][1], sum[i][2] + small[i][2], sum[i][3] + small[i][3]);
+    }
+}
+#endif
+
+/* The same on Hopper, for k_scan.cu. */
+extern "C" __global__ void __launch_bounds__(CK_LOCAL_THREADS, 2) chunk_factors(const __grid_constant__ ck_delta a)
+{
+#if __CUDA_ARCH__ >= 900
+    local_room &room = *reinterpret_cast<local_room *>(shared4);
+    uint32_t c = blockIdx.x, h = blockIdx.y, lane = threadIdx.x & 31, first = (threadIdx.x >> 5) * EACH;
+    wait_for_inputs();
+    uint32_t all = a.pass.head->from[1], t0 = c * N, rows = t0 >= all ? 0 : all - t0 < N ? all - t0 : N;
+    ck_factors &out = a.factors[(size_t)c * a.v_heads + h];
+    bool works = threadIdx.x < THREADS;
+    float4 v[EACH];
+    if (works)
+        bring_rows(a, room, t0, rows, h, 3, nullptr, v);
+    else
+        sum_decays(a, room, t0, rows, h, nullptr);
+    __syncthreads();
+    if (works) {
+        multiply_rows(room, nullptr, reinterpret_cast<uint4 *>(out.p));
+        put_scaled(room, reinterpret_cast<uint4 *>(out.q), reinterpret_cast<uint4 *>(out.k));
+    } else if (lane == 0)
+        out.decay = expf(room.c[N - 1]);
+    __syncthreads();
+    const square &t = solve(room);
+    float *turned = reinterpret_cast<float *>(reinterpret_cast<square *>(room.q) + 1); /* over what T no longer needs, and X */
+    static_assert(sizeof(square) + sizeof room.x >= N * V_ROW * sizeof(float), "V lies behind T");
+    if (works) {
+#pragma unroll
+        for (int r = 0; r < EACH; r++) {
+            float b = room.beta[first + r];
+            *reinterpret_cast<float4 *>(turned + (first + r) * V_ROW + 4 * lane) = make_float4(b * v[r].x, b * v[r].y, b * v[r].z, b * v[r].w);
+        }
+        put_w(room, t, reinterpret_cast<uint4 *>(out.w));
+    }
+    __syncthreads();
+    if (works) put_u(t, turned, reinterpret_cast<float4 *>(out.u));
+#endif
 }

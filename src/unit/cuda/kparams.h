@@ -37,7 +37,10 @@ enum {
     CK_CARRY_THREADS = 512,
     CK_CHUNK_TAPS = 4,
     CK_CHUNK_LOCAL_BYTES = (4 * 64 * 136) * 2 + (64 * 64 + 2 * 64) * 4, /* and shared memory of a block */
-    CK_CHUNK_CARRY_BYTES = (6 * 64 * 136 + 4 * 64 * 72 + 2 * 128 * 40 + 6 * 64 * 40) * 2
+    CK_CHUNK_CARRY_BYTES = (6 * 64 * 136 + 4 * 64 * 72 + 2 * 128 * 40 + 6 * 64 * 40) * 2,
+    CK_SCAN_THREADS = 320, /* and of chunk_scan */
+    CK_SCAN_COLUMNS = 16,
+    CK_SCAN_BYTES = 5 * 32768 + 2 * 10 * 1024 + 2 * (8 + 4) * 1024 + 16 * 1024 + 256
 };
 enum ck_storage { CK_KV_F32, CK_KV_F16, CK_KV_BF16, CK_KV_Q8 };
 
@@ -132,6 +135,14 @@ struct ck_conv {
     const float *weight, *bias;
     uint32_t taps, act, slot, rows;
 };
+/* Of a chunk and head, for k_scan.cu: W, k and q of a chunk (what its products' right factors are, two bf16 each, in pieces of 16 x
+ * 16 as lanes hold them: 32 times 8 of the rounded numbers, then of the rest), P in the pieces of its triangle, U turned in
+ * fp32, and by how much S shrinks. */
+struct ck_factors {
+    uint16_t w[2 * 64 * 128], k[2 * 64 * 128], q[2 * 64 * 128], p[10 * 512];
+    float u[64 * 128], decay, none[31];
+};
+
 struct ck_delta {
     struct ck_pass pass;
     struct ck_view in[5], y;
@@ -141,6 +152,7 @@ struct ck_delta {
      * e^c, beta, e^(c_last - c) of each head [3][64] */
     uint16_t *chunk_qk, *chunk_tp;
     float *chunk_numbers, *chunk_v;
+    struct ck_factors *factors; /* chunk_factors: [chunks][heads] */
     struct { /* weight present: in[0] to in[2] are its inputs, from its column at[i] on; v behind it is chunk_v [64][128] of
               * each chunk and head */
         const float *raw, *weight, *bias; /* raw: all columns of the first row */
