@@ -4,7 +4,6 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,11 +11,7 @@
 #include <cmocka.h>
 
 #include "graph/graph.h"
-#include "unit/cuda/cu.h"
-#include "unit/spec.h"
-#include "unit/unit.h"
-
-extern const struct sg_unit_ops sg_unit_cuda;
+#include "stub.h"
 
 static const float numbers[64 * 8];
 static const struct sg_tensor matrix = {.name = "weight",
@@ -38,34 +33,6 @@ static const struct sg_tensor down = {.name = "down",
                                       .cols = 64,
                                       .data = (const uint8_t *)numbers,
                                       .bytes = sizeof numbers};
-
-/* One of the stub's own functions. The stub stays open from the first call on, or its counts would go with it. */
-static int ask(const char *name)
-{
-    static void *library;
-    int (*function)(void);
-    if (!library) library = dlopen("libcuda.so.1", RTLD_NOW);
-    assert_non_null(library);
-    void *found = dlsym(library, name);
-    assert_non_null(found);
-    memcpy(&function, &found, sizeof function);
-    return function();
-}
-
-static int alive(void) { return ask("stub_alive"); }
-
-static void stub(const char *mode)
-{
-    ask("stub_reset");
-    assert_int_equal(setenv("SEGUE_STUB", mode, 1), 0);
-}
-
-static segue_status open_unit(struct sg_unit **u, const char *text, segue_error *err)
-{
-    struct sg_unit_spec spec;
-    assert_int_equal(sg_spec_parse(&spec, text, err), SEGUE_OK);
-    return sg_unit_cuda.open(u, &spec, err);
-}
 
 static struct sg_graph *make_graph(const struct sg_tensor *weight)
 {

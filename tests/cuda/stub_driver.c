@@ -4,7 +4,7 @@
  *              lost     waiting finds the GPU gone     lost:N   so does every call from the N-th launch on
  *              once:N   the N-th call fails, no other  from:N   every call from the N-th on
  *              late     copies and fills are done when somebody waits, not before
- *              apart    the GPUs do not reach each other
+ *              apart    the GPUs do not reach each other       mapless  no tensor map can be made
  *              room:N   allocations fail from the N-th on, though memory is free: another process takes it
  *   SEGUE_STUB_MB=N     memory of the card; 1024 when not set
  *   SEGUE_STUB_LOG=1    a line on stderr at the first launch
@@ -38,11 +38,34 @@ static long number(const char *name)
     return set && !strncmp(set, name, n) && set[n] == ':' ? atol(set + n + 1) : 0;
 }
 
-int stub_alive(void), stub_launches(void);
+/* Kernels by name, each for all modules. */
+static struct kernel {
+    char name[40];
+    atomic_int launches;
+} kernels[512];
+static int kernels_n;
+static pthread_mutex_t naming = PTHREAD_MUTEX_INITIALIZER; /* of these */
+
+static struct kernel *kernel_of(const char *name)
+{
+    pthread_mutex_lock(&naming);
+    int i = 0;
+    while (i < kernels_n && strcmp(kernels[i].name, name)) i++;
+    if (i == kernels_n && i < 511) strncpy(kernels[kernels_n++].name, name, sizeof kernels[i].name - 1);
+    pthread_mutex_unlock(&naming);
+    return &kernels[i];
+}
+
+int stub_alive(void), stub_launches(void), stub_launches_of(const char *name);
 void stub_reset(void);
 int stub_alive(void) { return alive; }
 int stub_launches(void) { return (int)launches; }
-void stub_reset(void) { calls = launches = rooms = gone = 0; }
+int stub_launches_of(const char *name) { return kernel_of(name)->launches; }
+void stub_reset(void)
+{
+    calls = launches = rooms = gone = 0;
+    for (int i = 0; i < kernels_n; i++) kernels[i].launches = 0;
+}
 
 static size_t card_bytes(void)
 {
@@ -186,7 +209,7 @@ FREES(cuCtxPushCurrent_v2, (void *c), UNUSED(c))
 FREES(cuCtxPopCurrent_v2, (void **c), *c = NULL;)
 API(cuModuleLoadData, (void **m, const void *image), UNUSED(image) *m = &alive; alive++;)
 FREES(cuModuleUnload, (void *m), UNUSED(m) alive--;)
-API(cuModuleGetFunction, (void **f, void *m, const char *name), UNUSED(m) UNUSED(name) *f = &alive;)
+API(cuModuleGetFunction, (void **f, void *m, const char *name), UNUSED(m) *f = kernel_of(name);)
 API(cuFuncSetAttribute, (void *f, int which, int v), UNUSED(f) UNUSED(which) UNUSED(v))
 API(cuMemGetInfo_v2, (size_t * unused, size_t *all), *all = card_bytes(); *unused = *all - used;)
 API(cuMemAlloc_v2, (unsigned long long *p, size_t n), return take(p, n);)
@@ -229,7 +252,12 @@ FREES(cuGraphDestroy, (void *g), UNUSED(g) alive--;)
 FREES(cuGraphExecDestroy, (void *e), UNUSED(e) alive--;)
 API(cuGraphLaunch, (void *e, void *s), UNUSED(e) UNUSED(s) return launch();)
 API(cuLaunchKernelEx, (const void *l, void *f, void **a, void **x),
-    UNUSED(l) UNUSED(f) UNUSED(a) UNUSED(x) return launch();)
+    UNUSED(l) UNUSED(a) UNUSED(x) ((struct kernel *)f)->launches++; return launch();)
+API(cuTensorMapEncodeTiled, (void *map, int type, unsigned rank, void *p, const void *dims, const void *strides, const unsigned *box,
+    const unsigned *steps, int interleave, int swizzle, int l2, int fill),
+    UNUSED(dims) UNUSED(strides) UNUSED(steps) UNUSED(interleave) UNUSED(swizzle) UNUSED(l2) UNUSED(fill)
+    if (mode("mapless") || type != 3 || rank != 2 || (size_t)map % 64 || (size_t)p % 16 || !box[0] || box[0] > 256 || !box[1] || box[1] > 256) return 1;
+    memset(map, 0, 128);)
 #ifndef STUB_PARTLESS
 API(cuDeviceGetDevResource, (int card, void *r, int type), UNUSED(card) UNUSED(r) UNUSED(type) return mode("whole") ? 801 : 0;)
 /* The number of multiprocessors stands behind a word and 92 bytes. */

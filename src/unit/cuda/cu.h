@@ -28,7 +28,7 @@ enum {
     CU_POOL = 512,      /* pieces kept ... */
     CU_POOL_MB = 2048,  /* ... and their sum */
     CU_STREAM_ROOM = 200 << 10, /* bytes of a block's weights in shared memory at most */
-    CU_PART = 112, CU_REST = 68, CU_PARTED = 132, /* multiprocessors of runs of few rows, and of long ones beside them, of so many */
+    CU_PART = 96, CU_REST = 84, CU_PARTED = 132, /* multiprocessors of runs of few rows, and of long ones beside them, of so many */
     CU_UNSAID = 1 << 20,
     CU_WIDE_STATIC = 128, /* bytes of shared memory that k_wide.cu has beside x */
     CU_STEP_TAPS = 8,   /* taps of a convolution that decode kernels take */
@@ -38,7 +38,7 @@ enum {
 #define CU_KERNELS(X)                                                                                  \
     X(rows, embed) X(rows, norm_rows) X(rows, rope) X(rows, glu) X(rows, act) X(rows, add)             \
     X(rows, scale) X(rows, rows) X(rows, route) X(rows, experts_in) X(rows, experts_out)               \
-    X(rows, lora_low) X(rows, lora_add) X(rows, read_all)                                              \
+    X(rows, lora_low) X(rows, lora_add) X(rows, read_all) X(rows, sum_parts)                           \
     X(delta, conv_step) X(delta, conv_many) X(delta, conv_keep) X(delta, conv_tiles) X(delta, delta_4) \
     X(delta, delta_8) X(delta, delta_ready_4) X(delta, delta_ready_8) X(delta, delta_tiles_4)          \
     X(chunk, chunk_local) X(chunk, chunk_factors) X(carry, chunk_carry_16) X(carry, chunk_carry_32) X(scan, chunk_scan) \
@@ -58,6 +58,9 @@ struct cu_kernels {
     cu_fn stream[CK_KINDS][4]; /* for 1, 2, 4, 8 pieces a lane; NULL: none */
     cu_fn attend_part[4], attend_many[4];
     cu_fn batch[3][2][2]; /* fp16, bf16, fp8; 16, 32 rows of weights a block; 8, 16 rows of x */
+    cu_fn mlp[3][4];      /* fp16, bf16, Q8_0; rows of up to 512, 1024, 2048, 4096; NULL: none */
+    cu_fn linear[3][3];   /* fp16, bf16, Q8_0; rows of up to 1024, 2048; up to 4096, two value heads a key head */
+    cu_fn heads[2][2][4]; /* fp16, bf16; K and V likewise; rows of up to 1024, heads of 64, 128, 256; of up to 2048, of 256 */
     cu_fn tiles[2][2][2]; /* fp16, bf16; 8, 16 rows of x; 64, 128 columns a warp; NULL: none */
     cu_fn single[2][3]; /* fp16, bf16; heads of 64, 128, 256 */
     cu_fn flash[2][3]; /* fp16, bf16; heads of 64, 128, 256 */
@@ -116,6 +119,7 @@ struct sg_unit {
     uint32_t part, rest;                 /* multiprocessors of runs of few rows, and of long ones, while both are at work; part 0:
                                             both have all; rest 0: what part leaves; CU_UNSAID: as measured best */
     uint32_t screen;                     /* 1: choices without logits do not read the whole head */
+    uint32_t rank;                       /* 1: with one row, whole windows by ranks of blocks (curank.c); more: so many ranks at most */
     cu_mod modules[24];
     uint32_t modules_n;
     struct cu_kernels k;
@@ -164,6 +168,9 @@ void cu_host_begin(struct sg_unit *u);
 void cu_host_end(struct sg_unit *u); /* the GPU is current */
 const struct sg_host_memory *cu_host(struct sg_unit *u);
 segue_status cu_kernels_load(struct sg_unit *u, segue_error *err);
+/* A kernel of k_FILE.cu; one whose launches may ask for up to `bytes` of shared memory. */
+segue_status cu_kernel(struct sg_unit *u, const char *file, const char *name, cu_fn *out, segue_error *err);
+segue_status cu_kernel_roomy(struct sg_unit *u, const char *file, const char *name, int bytes, cu_fn *out, segue_error *err);
 /* Two phases at once (cushare.c). The card is parted when it can be; close when no stream of a part is left. */
 void cu_share_open(struct sg_unit *u);
 void cu_share_close(struct sg_unit *u);
@@ -214,6 +221,26 @@ struct cu_step {
     const struct sg_op *conv;  /* ... whose own step this is: in chunks it takes the convolution on the way */
     int for_next; /* product with glu: only the next step reads it, and takes it narrowed to the same 16 bits */
     const struct sg_op *q_norm, *k_norm, *q_rope, *k_rope, *attend; /* prepare */
+    const struct cu_window *window; /* that begins with this step, or NULL */
+};
+
+/* Steps that ranks of blocks do in one launch when there is one row (k_rank.cuh): a product, what is behind it, and a product back
+ * to what the first one's norm reads, which is added. What they leave lies in parts. */
+enum cu_window_weights { CU_WINDOW_F16, CU_WINDOW_BF16, CU_WINDOW_Q8, CU_WINDOW_NONE };
+enum cu_window_kind { CU_WINDOW_MLP, CU_WINDOW_LINEAR, CU_WINDOW_HEADS };
+struct cu_window {
+    enum cu_window_kind kind;
+    uint32_t first, steps; /* of the program's fused ones; among them */
+    const struct cu_step *of[3]; /* what it does */
+    enum cu_window_weights weights;
+    uint32_t last;         /* last step that reads y */
+    struct sg_operand x;   /* whole */
+    int32_t y;
+    cu_fn fn[2]; /* K and V in fp16, bf16 */
+    size_t shared;
+    uint32_t ranks, own; /* own: columns of the second product that a rank has */
+    uint32_t stages, stage_bytes, fills, ahead, back_rows; /* of the ring of weights; rows of the second product in a stage */
+    uint64_t map[16];    /* struct ck_tensor_map of the second product's weight */
 };
 
 /* Of a value: its piece begins behind `at` columns of all rows of the room of T or R rows; in the piece, which has rows of
@@ -292,6 +319,7 @@ struct cu_lane {
     struct cu_room_pair few[2], many; /* few[1]: the same but for its own wanted rows */
     struct cu_heading headings[2];    /* passes use the first one; a step ahead alternates */
     size_t head_bytes;
+    cu_ptr sums;  /* two rooms for a value in parts */
     cu_ptr split; /* rows of x in two parts of 16 bits, for k_batch.cu */
     cu_ptr scratch, narrow, wide, parts, workspace; /* grown on demand */
     size_t scratch_n, narrow_n, wide_n, parts_n;
@@ -322,6 +350,8 @@ struct sg_program {
     int may_lead;                  /* 1: a step ahead keeps its hands off what it reads */
     struct cu_step *plain, *fused; /* one per op; windows */
     uint32_t plain_n, fused_n;
+    struct cu_window *windows;
+    uint32_t windows_n, parts_width; /* parts_width: of the widest value in parts */
     uint64_t read_per_token;
     struct cu_lane lanes[CU_LANES];
     struct cu_screen { /* cuscreen.c; head NULL: none */
@@ -444,6 +474,10 @@ struct cu_pass {
     const struct sg_op *narrowed_norm;
     uint32_t narrowed_bf16;
     int32_t narrowed_by;
+    struct cu_in_parts { /* values that lie in parts, in the lane's two rooms; n 0: none */
+        int32_t value;
+        uint32_t n, last; /* last: step that reads it last */
+    } in_parts[2];
     uint64_t launches;
     segue_error *err;
 };
@@ -456,6 +490,8 @@ segue_status cu_launch(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32_t gy, ui
 segue_status cu_launch_clusters(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32_t cluster, uint32_t threads, size_t shared,
                                 const void *args);
 struct ck_pass cu_kernel_pass(const struct cu_pass *p);
+const float *cu_vector_of(const struct cu_pass *p, const struct sg_weight *w); /* as fp32; NULL: absent */
+struct ck_norm cu_norm_of(const struct cu_pass *p, const struct sg_op *op);    /* NULL: none */
 segue_status cu_issue(struct cu_pass *p, const struct cu_step *s);
 /* The best of each wanted row, and with advance the step to the next token. */
 segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops_n);
@@ -494,6 +530,22 @@ int cu_batch_fits(const struct cu_step *s, const struct ck_weight *w, uint32_t r
 segue_status cu_batch(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
                       uint32_t rows);
 size_t cu_batch_room(const struct sg_program *p);
+/* curank_find.c: the windows of a program's fused steps; none where the GPU or the driver cannot. Bytes of a lane's room for them. */
+segue_status cu_rank_open(struct sg_unit *u, segue_error *err); /* their kernels, where there are any for this GPU */
+segue_status cu_rank_find(struct sg_unit *u, struct sg_program *p, segue_error *err);
+size_t cu_rank_room(const struct sg_program *p);
+enum { CU_STEP_OPS = 10 + CK_SEGMENTS };
+/* Where an operand's columns lie when all rows are chosen; the part of a product that makes it, or NULL; q, k, v (0, 1, 2) or gate as the
+ * product before an attention step makes them. */
+struct sg_operand cu_source(const struct sg_program *p, const struct sg_operand *x);
+const struct sg_op *cu_part_of(const struct sg_program *p, const struct cu_step *s, const struct sg_operand *x);
+const struct sg_operand *cu_raw_of(const struct cu_step *s, int input);
+uint32_t cu_step_ops(const struct cu_step *s, const struct sg_op *ops[CU_STEP_OPS]); /* of which it is made */
+/* curank.c. issue: a step, or the window that begins with it; *steps: how many that were. settle: what the step reads lies whole
+ * at its place. begin: before the steps of a pass. */
+void cu_rank_begin(struct cu_pass *p);
+segue_status cu_rank_issue(struct cu_pass *p, const struct cu_step *s, uint32_t *steps);
+segue_status cu_rank_settle(struct cu_pass *p, const struct cu_step *s);
 segue_status cu_screen_open(struct sg_unit *u, struct sg_program *p, segue_error *err); /* cuscreen.c */
 segue_status cu_screen(struct cu_pass *p, const struct cu_step *s); /* instead of the product that ends in logits */
 segue_status cu_grow(struct sg_unit *u, cu_ptr *p, size_t *have, size_t want, const char *what,

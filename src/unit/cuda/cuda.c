@@ -161,7 +161,7 @@ segue_status cu_fetch(struct sg_unit *u, void *to, cu_ptr from, size_t n, segue_
 
 /* --- kernels --- */
 
-static segue_status find_kernel(struct sg_unit *u, const char *file, const char *name, cu_fn *out,
+segue_status cu_kernel(struct sg_unit *u, const char *file, const char *name, cu_fn *out,
                                 segue_error *err)
 {
     for (uint32_t i = 0; i < u->modules_n; i++)
@@ -170,10 +170,10 @@ static segue_status find_kernel(struct sg_unit *u, const char *file, const char 
 }
 
 /* A kernel whose launches may ask for up to `bytes` of shared memory. */
-static segue_status find_roomy(struct sg_unit *u, const char *file, const char *name, int bytes, cu_fn *out,
+segue_status cu_kernel_roomy(struct sg_unit *u, const char *file, const char *name, int bytes, cu_fn *out,
                                segue_error *err)
 {
-    SG_TRY(find_kernel(u, file, name, out, err));
+    SG_TRY(cu_kernel(u, file, name, out, err));
     return cu_check(&u->d, u->d.function_set(*out, CU_FN_MAX_DYNAMIC_SHARED, bytes), "open unit", err);
 }
 
@@ -189,16 +189,16 @@ static segue_status find_products(struct sg_unit *u, segue_error *err)
     for (int k = 0; k < CK_KINDS; k++)
         for (int b = 0; b < 5; b++) {
             snprintf(name, sizeof name, "gemv_%s_%d", kinds[k], 1 << b);
-            SG_TRY(find_roomy(u, "k_gemv", name, (int)u->shared_max, &u->k.gemv[k][b], err));
+            SG_TRY(cu_kernel_roomy(u, "k_gemv", name, (int)u->shared_max, &u->k.gemv[k][b], err));
         }
     for (int i = 0; i < 4; i++) {
         snprintf(name, sizeof name, "wide_%s", kinds[wide[i]]);
-        SG_TRY(find_roomy(u, "k_wide", name, (int)u->shared_max - CU_WIDE_STATIC, &u->k.wide[wide[i]], err));
+        SG_TRY(cu_kernel_roomy(u, "k_wide", name, (int)u->shared_max - CU_WIDE_STATIC, &u->k.wide[wide[i]], err));
     }
     for (int k = 0; k < CK_KINDS; k++)
         for (int b = 0; b < 4 && numbers[k] << b <= 64 && u->major >= 9; b++) {
             snprintf(name, sizeof name, "stream_%s_%d", kinds[k], 1 << b);
-            SG_TRY(find_roomy(u, "k_stream", name, CU_STREAM_ROOM, &u->k.stream[k][b], err));
+            SG_TRY(cu_kernel_roomy(u, "k_stream", name, CU_STREAM_ROOM, &u->k.stream[k][b], err));
         }
     return SEGUE_OK;
 }
@@ -210,11 +210,11 @@ static segue_status find_batches(struct sg_unit *u, segue_error *err)
     for (int i = 0; i < 12; i++) {
         snprintf(name, sizeof name, "batch_%s_%d_%d", i < 8 ? storages[i / 4 + 1] : "f8", i / 2 % 2 ? 32 : 16,
                  i % 2 ? 16 : 8);
-        SG_TRY(find_kernel(u, "k_batch", name, &u->k.batch[i / 4][i / 2 % 2][i % 2], err));
+        SG_TRY(cu_kernel(u, "k_batch", name, &u->k.batch[i / 4][i / 2 % 2][i % 2], err));
     }
     for (int i = 0; i < 8 && u->major == 9; i++) {
         snprintf(name, sizeof name, "tiles_%s_%d_%d", storages[i / 4 + 1], i / 2 % 2 ? 16 : 8, i % 2 ? 128 : 64);
-        SG_TRY(find_roomy(u, "k_tiles", name, CK_TILES_BYTES, &u->k.tiles[i / 4][i / 2 % 2][i % 2], err));
+        SG_TRY(cu_kernel_roomy(u, "k_tiles", name, CK_TILES_BYTES, &u->k.tiles[i / 4][i / 2 % 2][i % 2], err));
     }
     return SEGUE_OK;
 }
@@ -226,20 +226,20 @@ static segue_status find_attention(struct sg_unit *u, segue_error *err)
     char name[32];
     for (int s = 0; s < 4; s++) {
         snprintf(name, sizeof name, "attend_part_%s", storages[s]);
-        SG_TRY(find_roomy(u, "k_attend", name, room, &u->k.attend_part[s], err));
+        SG_TRY(cu_kernel_roomy(u, "k_attend", name, room, &u->k.attend_part[s], err));
         snprintf(name, sizeof name, "attend_many_%s", storages[s]);
-        SG_TRY(find_roomy(u, "k_attend", name, room, &u->k.attend_many[s], err));
+        SG_TRY(cu_kernel_roomy(u, "k_attend", name, room, &u->k.attend_many[s], err));
     }
     for (int s = 0; s < 2; s++)
         for (int w = 0; w < 3; w++) {
             const int width = 64 << w;
             snprintf(name, sizeof name, "single_%s_%d", storages[s + 1], width);
-            SG_TRY(find_kernel(u, "k_single", name, &u->k.single[s][w], err));
+            SG_TRY(cu_kernel(u, "k_single", name, &u->k.single[s][w], err));
             snprintf(name, sizeof name, "flash_%s_%d", storages[s + 1], width);
-            SG_TRY(find_roomy(u, "k_flash", name, 128 * (width + 8) * 2, &u->k.flash[s][w], err));
+            SG_TRY(cu_kernel_roomy(u, "k_flash", name, 128 * (width + 8) * 2, &u->k.flash[s][w], err));
             if (u->major != 9) continue;
             snprintf(name, sizeof name, "wgflash_%s_%d", storages[s + 1], width);
-            SG_TRY(find_roomy(u, "k_wgflash", name, 384 * width * 2 + 1024, &u->k.wgflash[s][w], err));
+            SG_TRY(cu_kernel_roomy(u, "k_wgflash", name, 384 * width * 2 + 1024, &u->k.wgflash[s][w], err));
         }
     return SEGUE_OK;
 }
@@ -251,7 +251,7 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
                         "open unit: kernels do not load", err));
         u->modules_n++;
     }
-#define X(file, name) SG_TRY(find_kernel(u, "k_" #file, #name, &u->k.name, err));
+#define X(file, name) SG_TRY(cu_kernel(u, "k_" #file, #name, &u->k.name, err));
     CU_KERNELS(X)
 #undef X
     if (u->shared_max >= CK_CHUNK_CARRY_BYTES) {
@@ -264,6 +264,7 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
     }
     SG_TRY(find_products(u, err));
     SG_TRY(find_batches(u, err));
+    SG_TRY(cu_rank_open(u, err));
     return find_attention(u, err);
 }
 
@@ -414,7 +415,7 @@ static segue_status open_card(struct sg_unit *u, uint32_t index, segue_error *er
 
 static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
-    static const char *const keys[] = {"", "pdl", "waves", "graphs", "stream", "part", "rest", "screen", NULL};
+    static const char *const keys[] = {"", "pdl", "waves", "graphs", "stream", "part", "rest", "screen", "rank", NULL};
     uint32_t index = 0;
     struct sg_unit *u;
     SG_TRY(sg_spec_only(spec, keys, err));
@@ -427,7 +428,7 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
     pthread_mutex_init(&u->keeping, NULL);
     cu_host_begin(u);
     u->base.ops = &sg_unit_cuda;
-    u->pdl = u->graphs = 1;
+    u->pdl = u->graphs = u->rank = 1;
     u->waves = 4;
     u->stream = 100;
     u->part = CU_UNSAID;
@@ -438,6 +439,7 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
     if (status == SEGUE_OK) status = number_of(spec, "part", 1024, &u->part, err);
     if (status == SEGUE_OK) status = number_of(spec, "rest", 1024, &u->rest, err);
     if (status == SEGUE_OK) status = number_of(spec, "screen", 1, &u->screen, err);
+    if (status == SEGUE_OK) status = number_of(spec, "rank", CK_RANK_MOST, &u->rank, err);
     if (!u->waves) u->waves = 1;
     if (status == SEGUE_OK) status = cu_driver_open(&u->d, err);
     if (status == SEGUE_OK) status = open_card(u, index, err);
@@ -523,7 +525,7 @@ static void cu_footprint(const struct sg_program *p, uint64_t *own, uint64_t *re
     if (own) *own = p->weights->bytes;
     if (read) *read = p->read_per_token;
     if (scratch)
-        *scratch = ((uint64_t)p->columns[0] * CU_MANY + (uint64_t)p->columns[1] * CU_FEW) * sizeof(float);
+        *scratch = ((uint64_t)p->columns[0] * CU_MANY + (uint64_t)p->columns[1] * CU_FEW) * sizeof(float) + cu_rank_room(p);
 }
 
 /* --- measurements --- */

@@ -75,7 +75,7 @@ static const struct cu_tensor *tensor(const struct cu_pass *p, const struct sg_w
                          : cu_weight_of(p->program->weights, p->program->base.graph->tensors[w->tensor]);
 }
 
-static const float *vector(const struct cu_pass *p, const struct sg_weight *w)
+const float *cu_vector_of(const struct cu_pass *p, const struct sg_weight *w)
 {
     const struct cu_tensor *t = tensor(p, w);
     return t ? address(t->vector) : NULL;
@@ -110,12 +110,12 @@ static segue_status do_embed(struct cu_pass *p, const struct sg_op *op)
     return cu_launch(p, p->program->base.unit->k.embed, a.rows, pieces(a.y.width, 256), 1, 256, 0, &a);
 }
 
-static struct ck_norm norm_of(const struct cu_pass *p, const struct sg_op *op)
+struct ck_norm cu_norm_of(const struct cu_pass *p, const struct sg_op *op)
 {
     if (!op) return (struct ck_norm){.groups = 1};
     const struct sg_norm *n = &op->u.norm;
-    return (struct ck_norm){.weight = vector(p, &n->weight),
-                            .bias = vector(p, &n->bias),
+    return (struct ck_norm){.weight = cu_vector_of(p, &n->weight),
+                            .bias = cu_vector_of(p, &n->bias),
                             .gate = cu_view_of(p, &op->in[1]),
                             .eps = n->eps,
                             .layer = n->kind == SG_NORM_LAYER,
@@ -127,7 +127,7 @@ static struct ck_norm norm_of(const struct cu_pass *p, const struct sg_op *op)
 static segue_status do_norm(struct cu_pass *p, const struct sg_op *op)
 {
     struct ck_norm_args a = {
-        .x = cu_view_of(p, &op->in[0]), .y = out_of(p, op), .norm = norm_of(p, op), .rows = rows_of(p, op)};
+        .x = cu_view_of(p, &op->in[0]), .y = out_of(p, op), .norm = cu_norm_of(p, op), .rows = rows_of(p, op)};
     uint32_t group = a.x.width / a.norm.groups, threads = group > 512 ? 256 : group > 128 ? 128 : 64;
     return cu_launch(p, p->program->base.unit->k.norm_rows, a.rows, a.norm.groups, 1, threads, 0, &a);
 }
@@ -160,7 +160,7 @@ static segue_status do_map(struct cu_pass *p, const struct sg_op *op, cu_fn fn)
     if (op->code == SG_OP_SCALE) {
         const struct cu_tensor *t = tensor(p, &op->u.scale.weight);
         a.value = op->u.scale.value;
-        a.weight = vector(p, &op->u.scale.weight);
+        a.weight = cu_vector_of(p, &op->u.scale.weight);
         a.one = t && t->source->rows == 1 && t->source->cols == 1;
     }
     return cu_launch(p, fn, a.rows, pieces(a.y.width, 256), 1, 256, 0, &a);
@@ -181,7 +181,7 @@ static segue_status do_route(struct cu_pass *p, const struct sg_op *op)
     const struct sg_route *r = &op->u.route;
     struct ck_route a = {.x = cu_view_of(p, &op->in[0]),
                          .y = out_of(p, op),
-                         .bias = vector(p, &r->bias),
+                         .bias = cu_vector_of(p, &r->bias),
                          .experts = r->experts,
                          .k = r->k,
                          .sigmoid = r->sigmoid,
@@ -228,8 +228,8 @@ static struct ck_prepare prepare_of(const struct cu_pass *p, const struct cu_ste
                               .q = cu_view_of(p, raw_q ? &raw_q->in[0] : &attend->in[0]),
                               .k = cu_view_of(p, raw_k ? &raw_k->in[0] : &attend->in[1]),
                               .v = cu_view_of(p, &attend->in[2]),
-                              .q_norm = norm_of(p, s ? s->q_norm : NULL),
-                              .k_norm = norm_of(p, s ? s->k_norm : NULL),
+                              .q_norm = cu_norm_of(p, s ? s->q_norm : NULL),
+                              .k_norm = cu_norm_of(p, s ? s->k_norm : NULL),
                               .heads = a->heads,
                               .kv_heads = a->kv_heads,
                               .d = a->d,
@@ -273,7 +273,7 @@ static struct ck_attend attend_of(const struct cu_pass *p, const struct sg_op *o
                              .q = cu_view_of(p, &op->in[0]),
                              .gate = cu_view_of(p, &op->in[3]),
                              .y = out_of(p, op),
-                             .sinks = vector(p, &a->sinks),
+                             .sinks = cu_vector_of(p, &a->sinks),
                              .heads = a->heads,
                              .kv_heads = a->kv_heads,
                              .d = a->d,
@@ -394,6 +394,7 @@ static segue_status do_op(struct cu_pass *p, const struct sg_op *op)
 
 segue_status cu_issue(struct cu_pass *p, const struct cu_step *s)
 {
+    SG_TRY(cu_rank_settle(p, s));
     if (s->kind == CU_STEP_PRODUCT) return cu_product(p, s);
     if (s->kind == CU_STEP_PREPARE) return do_attention(p, s, s->attend);
     return s->conv ? cu_delta(p, s->op, s->conv) : do_op(p, s->op);

@@ -34,6 +34,7 @@ static uint64_t read_per_token(const struct sg_program *p)
 static void lane_close(struct sg_unit *u, struct cu_lane *l)
 {
     cu_ptr *const rooms[] = {&l->split,
+                             &l->sums,
                              &l->few[0].memory[0],
                              &l->few[0].memory[1],
                              &l->few[1].memory[1],
@@ -134,6 +135,7 @@ static segue_status lane_open(struct sg_unit *u, struct sg_program *p, int many,
     SG_TRY(pinned(u, CU_RING * sizeof(int32_t) + 64, &l->ring, err));
     l->written = (volatile uint32_t *)(void *)(l->ring + CU_RING);
     SG_TRY(cu_room(u, cu_batch_room(p), "room of a run", &l->split, err));
+    if (p->windows_n) SG_TRY(cu_room(u, cu_rank_room(p), "room of a run", &l->sums, err));
     return pinned(u, 2 * CU_FEW * sizeof(int32_t), &l->host_chosen, err);
 }
 
@@ -166,6 +168,7 @@ void cu_discard(struct sg_program *p)
     sg_free(p->places);
     sg_free(p->plain);
     sg_free(p->fused);
+    sg_free(p->windows);
     sg_free(p);
 }
 
@@ -178,6 +181,7 @@ static segue_status program_fill(struct sg_unit *u, struct sg_program *p, segue_
     if (!p->places || !p->plain || !p->fused)
         return sg_no_memory("program of cuda", g->ops_n * sizeof *p->plain, err);
     SG_TRY(cu_fuse(p, err));
+    SG_TRY(cu_rank_find(u, p, err));
     SG_TRY(send_ropes(u, p, err));
     p->read_per_token = read_per_token(p);
     p->may_lead = g->vocab != 0 && g->inputs_n == 1 && g->values[g->inputs[0].value].kind == SG_VALUE_TOKENS;

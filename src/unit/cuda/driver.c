@@ -30,6 +30,11 @@ static segue_status find_all(struct cu_driver *d, segue_error *err)
     CU_PARTS(X)
 #undef X
     if (!whole) d->resource = NULL;
+#define X(member, symbol, args)         \
+    found = dlsym(d->library, symbol);  \
+    memcpy(&d->member, &found, sizeof found);
+    CU_TENSORS(X)
+#undef X
     return SEGUE_OK;
 }
 

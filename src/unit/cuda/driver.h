@@ -24,7 +24,7 @@ typedef struct cu_green_s *cu_green; /* a part of the multiprocessors */
 
 enum { CU_OUT_OF_MEMORY = 2, CU_NOT_READY = 600, CU_OLD_DRIVER = 803 };
 enum { CU_ATTR_SMS = 16, CU_ATTR_MAJOR = 75, CU_ATTR_MINOR = 76, CU_ATTR_SHARED_OPTIN = 97 };
-enum { CU_FN_MAX_DYNAMIC_SHARED = 8, CU_LAUNCH_CLUSTER = 4, CU_LAUNCH_PROGRAMMATIC = 6 };
+enum { CU_FN_MAX_DYNAMIC_SHARED = 8, CU_FN_CARVEOUT = 9, CU_LAUNCH_CLUSTER = 4, CU_LAUNCH_PROGRAMMATIC = 6 };
 enum { CU_HOST_MAPPED = 3, CU_STREAM_NON_BLOCKING = 1, CU_EVENT_UNTIMED = 2 };
 enum { CU_OLDEST = 12000 };          /* driver API version that this unit was written for */
 
@@ -112,11 +112,18 @@ enum { CU_RESOURCE_SMS = 1, CU_GREEN_DEFAULT_STREAM = 1 };
     X(green_free, "cuGreenCtxDestroy", (cu_green green))                                                       \
     X(green_stream, "cuGreenCtxStreamCreate", (cu_stream *s, cu_green green, unsigned flags, int priority))
 
+/* And what tells a copy where the rows of a matrix are; NULL where it is missing. */
+enum { CU_TENSOR_INT32 = 3, CU_TENSOR_L2_256 = 3 };
+#define CU_TENSORS(X)                                                                                          \
+    X(tensor_map, "cuTensorMapEncodeTiled", (void *map, int type, uint32_t rank, void *p, const uint64_t *dims, \
+        const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int l2, int fill))
+
 struct cu_driver {
     void *library;
 #define X(name, symbol, args) cu_result (*name) args;
     CU_FUNCTIONS(X)
     CU_PARTS(X)
+    CU_TENSORS(X)
 #undef X
 };
 

@@ -5,7 +5,7 @@
  * products with the old state are reduced together: one butterfly of 6 exchanges per token. Prefill takes
  * four tokens a step (delta_tiles). Decoding moves 2 * 4 * dk * dv bytes a head, mostly through L2.
  * SPDX-License-Identifier: MIT */
-#include "k_common.cuh"
+#include "k_rule.cuh"
 
 enum { TAPS = 8 };
 
@@ -123,10 +123,6 @@ __device__ __forceinline__ void copy_later(void *to, const void *from)
                  : "memory");
 }
 
-struct numbers_of {
-    float decay, beta, kq;
-};
-
 /* q and k of a row and head: lane's rows, normalised; all lanes get the row's numbers. */
 template <int R>
 __device__ __forceinline__ numbers_of bring_row(const ck_delta &a, uint32_t t, uint32_t h, float rate,
@@ -135,32 +131,17 @@ __device__ __forceinline__ numbers_of bring_row(const ck_delta &a, uint32_t t, u
     uint32_t lane = threadIdx.x & 31, key = h / (a.v_heads / a.k_heads) * a.dk;
     const float *x = a.in[0].p + (size_t)t * a.in[0].stride + key,
                 *y = a.in[1].p + (size_t)t * a.in[1].stride + key;
-    float qq = 0, kk = 0, kq = 0, slow = a.in[3].p[(size_t)t * a.in[3].stride + h],
-          fast = a.in[4].p[(size_t)t * a.in[4].stride + h];
+    float slow = a.in[3].p[(size_t)t * a.in[3].stride + h], fast = a.in[4].p[(size_t)t * a.in[4].stride + h];
 #pragma unroll
     for (int r = 0; r < R; r++) {
         uint32_t i = lane + 32 * r;
         q[r] = i < a.dk ? x[i] : 0;
         k[r] = i < a.dk ? y[i] : 0;
-        qq = fmaf(q[r], q[r], qq);
-        kk = fmaf(k[r], k[r], kk);
-        kq = fmaf(k[r], q[r], kq);
-    }
-    float qs = rsqrtf((float)a.dk), ks = 1;
-    qq = warp_sum(qq), kk = warp_sum(kk), kq = warp_sum(kq);
-    if (a.l2_eps > 0) {
-        qs *= rsqrtf(qq + a.l2_eps);
-        ks = rsqrtf(kk + a.l2_eps);
-    }
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        q[r] *= qs;
-        k[r] *= ks;
     }
     numbers_of n;
+    n.kq = scale_row<R>(q, k, a.dk, a.l2_eps);
     n.decay = expf(rate * softplus(slow + dt));
     n.beta = sigmoid(fast);
-    n.kq = kq * qs * ks;
     return n;
 }
 
@@ -261,35 +242,6 @@ __device__ __forceinline__ numbers_of load_ready(const ck_delta &a, uint32_t lan
     n.beta = v.y;
     n.kq = v.z;
     return n;
-}
-
-/* S <- decay S; then S^T k and S^T q, of column lane / 8. */
-template <int R>
-__device__ __forceinline__ void decay_state(float4 (&S)[R], float decay, const float (&q)[R],
-                                            const float (&k)[R], float &of_k, float &of_q)
-{
-    float4 sk = make_float4(0, 0, 0, 0), sq = sk;
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        S[r].x *= decay, S[r].y *= decay, S[r].z *= decay, S[r].w *= decay;
-        sk.x = fmaf(S[r].x, k[r], sk.x), sk.y = fmaf(S[r].y, k[r], sk.y);
-        sk.z = fmaf(S[r].z, k[r], sk.z), sk.w = fmaf(S[r].w, k[r], sk.w);
-        sq.x = fmaf(S[r].x, q[r], sq.x), sq.y = fmaf(S[r].y, q[r], sq.y);
-        sq.z = fmaf(S[r].z, q[r], sq.z), sq.w = fmaf(S[r].w, q[r], sq.w);
-    }
-    of_k = four_sums(sk.x, sk.y, sk.z, sk.w), of_q = four_sums(sq.x, sq.y, sq.z, sq.w);
-}
-
-/* S <- S + k d^T; lane 8 j holds d of column j. */
-template <int R> __device__ __forceinline__ void add_outer(float4 (&S)[R], const float (&k)[R], float d)
-{
-    float d0 = __shfl_sync(0xffffffffu, d, 0), d1 = __shfl_sync(0xffffffffu, d, 8);
-    float d2 = __shfl_sync(0xffffffffu, d, 16), d3 = __shfl_sync(0xffffffffu, d, 24);
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        S[r].x = fmaf(k[r], d0, S[r].x), S[r].y = fmaf(k[r], d1, S[r].y);
-        S[r].z = fmaf(k[r], d2, S[r].z), S[r].w = fmaf(k[r], d3, S[r].w);
-    }
 }
 
 template <int R> __device__ __forceinline__ void delta(const ck_delta &a)

@@ -5,8 +5,8 @@
 
 extern "C" __global__ void embed(const __grid_constant__ ck_embed a)
 {
-    dependents_may_start();
     wait_for_inputs();
+    dependents_may_start(); /* not sooner: attention reads its position ahead of its inputs, and the choice before this moves it on */
     uint32_t t = blockIdx.x, c = blockIdx.y * blockDim.x + threadIdx.x;
     if (c >= a.y.width) return;
     int32_t token = a.pass.tokens[t];
@@ -183,6 +183,19 @@ extern "C" __global__ void lora_add(const __grid_constant__ ck_lora a)
     for (uint32_t r = 0; r < a.rank; r++)
         s = fmaf(a.b[((size_t)a.at + n) * a.rank + r], a.low[(size_t)blockIdx.y * a.rank + r], s);
     a.y.p[(size_t)t * a.y.stride + n] += s;
+}
+
+/* A value that ranks left in parts (k_rank.cuh), in their order. */
+extern "C" __global__ void sum_parts(const __grid_constant__ ck_sum a)
+{
+    dependents_may_start();
+    wait_for_inputs();
+    uint32_t c = blockIdx.x * blockDim.x + threadIdx.x;
+    if (c >= a.x.width) return;
+    float s = 0;
+#pragma unroll 8
+    for (uint32_t r = 0; r < a.x.n; r++) s += a.x.p[(size_t)r * a.x.width + c];
+    a.y[c] = s;
 }
 
 /* Bandwidth of reads, for the unit's own measurement. */

@@ -6,7 +6,7 @@
  * team of 256 threads takes a chunk of 64 positions, in the order of sums that k_attend.cu has: 8 lanes a row of K, a
  * thread 8 columns of every n-th row of V, chunks joined in order. Angles, and the K and V that are there already, are
  * loaded before the inputs are waited for: 2 * d * 2 bytes a position and K/V head. SPDX-License-Identifier: MIT */
-#include "k_common.cuh"
+#include "k_head.cuh"
 
 enum { CHUNK = CK_CHUNK, TEAM = 256, TEAMS = CK_SINGLE_THREADS / TEAM };
 
@@ -41,52 +41,7 @@ __device__ __forceinline__ void load_held(held<D> &w, const unsigned char *k, co
     }
 }
 
-template <int STORAGE> __device__ __forceinline__ uint16_t narrowed(float x)
-{
-    return STORAGE == CK_KV_F16 ? __half_as_ushort(__float2half_rn(x)) : __bfloat16_as_ushort(__float2bfloat16_rn(x));
-}
-
-/* A warp's row of one head: lane has columns lane + 32 i. */
-template <int D> struct head_row {
-    float x[D / 32];
-};
-
-template <int D>
-__device__ __forceinline__ void norm_head(const ck_norm &n, head_row<D> &r)
-{
-    uint32_t lane = threadIdx.x & 31;
-    float squares = 0;
-#pragma unroll
-    for (int i = 0; i < D / 32; i++) squares += r.x[i] * r.x[i];
-    float inverse = rsqrtf(warp_sum(squares) / D + n.eps), plus = n.plus_one && n.weight ? 1.0f : 0.0f;
-#pragma unroll
-    for (int i = 0; i < D / 32; i++) r.x[i] *= inverse * (plus + (n.weight ? n.weight[lane + 32 * i] : 1.0f));
-}
-
-/* Pairs (j, j + pairs), pairs a multiple of 32: both in the same lane. */
-template <int D>
-__device__ __forceinline__ void turn_head(head_row<D> &r, uint32_t pairs, const float (&s)[D / 64], const float (&c)[D / 64])
-{
-#pragma unroll
-    for (int m = 1; m <= D / 64; m *= 2) {
-        if (pairs != 32 * m) continue;
-#pragma unroll
-        for (int i = 0; i < m; i++) {
-            float a = r.x[i], b = r.x[i + m];
-            r.x[i] = a * c[i] - b * s[i];
-            r.x[i + m] = b * c[i] + a * s[i];
-        }
-    }
-}
-
 __device__ __forceinline__ void team_meets(uint32_t team) { asm volatile("bar.sync %0, 256;" ::"r"(team + 1) : "memory"); }
-
-template <int STORAGE> __device__ __forceinline__ void eight(const uint4 &v, float (&x)[8])
-{
-    float4 a = STORAGE == CK_KV_F16 ? piece_plane<CK_F16>(v, 0) : piece_plane<CK_BF16>(v, 0);
-    float4 b = STORAGE == CK_KV_F16 ? piece_plane<CK_F16>(v, 1) : piece_plane<CK_BF16>(v, 1);
-    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
-}
 
 /* Scores of a chunk into p. */
 template <int STORAGE, int D>

@@ -308,6 +308,94 @@ struct ck_tiles {
     float per_group;                                 /* 1 / columns of a group, or of a row */
     uint32_t first[CK_SEGMENTS]; /* first tile of each segment */
 };
+/* Two products and what lies between them by ranks, clusters of blocks (k_rank.cuh). A value in parts: x[c] is the sum over r of
+ * p[r * width + c]. */
+enum { CK_RANK_BLOCKS = 8, CK_RANK_MOST = 16, CK_RANK_THREADS = 288, CK_RANK_STAGES = 16, CK_RANK_PIECE = 32 /* columns */, CK_RANK_PIECE8 = 128 /* of Q8_0 */ };
+struct ck_parts {
+    const float *p;
+    uint32_t n, width; /* n: up to CK_RANK_MOST */
+};
+struct ck_rank_weight { /* from its first row on; pitch: bytes of a row; scales: of Q8_0 */
+    const void *data;
+    const float *bias;
+    uint32_t pitch;
+    const void *scales;
+};
+struct ck_rank_scales { /* of Q8_0, of the second product: of all its columns; pitch: scales of a row */
+    const void *p;
+    uint32_t pitch;
+};
+struct ck_tensor_map { /* as the driver makes it: elements of 4 bytes */
+#ifdef __cplusplus
+    alignas(64)
+#else
+    _Alignas(64)
+#endif
+    uint64_t v[16];
+};
+/* Bytes of shared memory that a block of their kernels always has, at most. */
+enum { CK_RANK_FIXED = 2048 };
+#define CK_HEADS_FIXED(width) (100 * (width) + CK_RANK_FIXED)
+struct ck_sum { /* a value in parts to where it lies otherwise */
+    struct ck_parts x;
+    float *y;
+};
+struct ck_mlp {
+    struct ck_tensor_map down; /* boxes of `units` columns, `down_rows` rows */
+    struct ck_parts x;
+    struct ck_norm norm;
+    struct ck_rank_weight gate, up; /* gate.data NULL: up alone */
+    const float *down_bias;
+    struct ck_rank_scales down_scales;
+    float *y;                       /* [ranks][d] */
+    uint32_t d, act;
+    uint32_t units; /* hidden units of a rank, a multiple of CK_RANK_PIECE, or of CK_RANK_PIECE8 */
+    uint32_t stages, stage_bytes, fills, ahead, down_rows; /* of the ring (k_rank.cuh); down_rows: rows of down in a stage */
+};
+/* Attention of one row over few positions: a rank is a query head. */
+struct ck_heads {
+    struct ck_tensor_map out; /* boxes of `width` columns, out_rows rows */
+    struct ck_parts x;
+    struct ck_norm norm, q_norm, k_norm;
+    struct ck_rank_weight in[4]; /* q, k, v, gate (data NULL: none), one pitch */
+    const float *out_bias;
+    float *y; /* [heads][d] */
+    struct ck_pass pass;
+    const float *inverse; /* [pairs] */
+    float mscale, scale;
+    uint32_t d, kv_heads, pairs, slot_k, slot_v; /* pairs 0: nothing is rotated */
+    uint32_t stages, stage_bytes, fills, ahead, out_rows; /* of the ring; out_rows: rows of the output in a stage */
+};
+/* A linear layer's mixer (k_linear.cu): rank r of k_heads (up to CK_RANK_MOST) has key head r and the v_heads / k_heads value heads
+ * with it, all 128 wide. linear_<kind>_2, 4: one value head, d up to 1024, 2048; 8: two, d up to 4096; d a multiple of 128. Weights in
+ * 16 bits, all of one kind, rows of d columns (of out: of v_heads * 128) without gaps. */
+enum { CK_LINEAR_WIDE = 128, CK_LINEAR_TAPS = 4 };
+enum ck_linear_in { CK_LINEAR_Q, CK_LINEAR_K, CK_LINEAR_V, CK_LINEAR_Z, CK_LINEAR_A, CK_LINEAR_B, CK_LINEAR_INS };
+struct ck_linear {
+    struct ck_tensor_map out; /* boxes of CK_LINEAR_WIDE * v_heads / k_heads columns, out_rows rows */
+    struct ck_parts x;
+    struct ck_norm norm;                         /* RMS */
+    struct ck_rank_weight in[CK_LINEAR_INS];     /* of all heads; no biases */
+    struct ck_pass pass;                         /* one row, one span */
+    struct {
+        const float *weight, *bias;              /* [channels][taps], of up to CK_LINEAR_TAPS; SiLU comes behind */
+        uint32_t taps, slot, width, at[3];       /* width: all channels; q, k and v begin with channel at[] */
+    } conv;
+    const float *decay, *dt;                     /* [v_heads] */
+    uint32_t is_log, slot;                       /* slot: of the delta rule */
+    float l2_eps;
+    struct ck_norm gated;                        /* RMS over each value head, gated by z: weight, eps and plus_one; weight [128] */
+    const float *out_bias;
+    struct ck_rank_scales out_scales;
+    float *y;                                    /* [k_heads][d] */
+    uint32_t d, k_heads, v_heads;
+    uint32_t stages, stage_bytes, out_rows;      /* stages: 2 to CK_RANK_STAGES, of 8 rows of d columns; out_rows: of out in a
+                                                  * stage, a multiple of 16, up to d / 8 and 256 */
+};
+/* Bytes of shared memory of a block behind the ring, besides some 3 KB that it always has; share: value heads of a key head. */
+#define CK_LINEAR_SUMS(share) (1280 * (3 + 2 * (share)))
+#define CK_LINEAR_ROOM(d, share) \
+    (4 * (share) * (d) + (d) / 2 + 3 * (2 * (d) + 64) + (4 * (d) > CK_LINEAR_SUMS(share) ? 4 * (d) : CK_LINEAR_SUMS(share)))
 struct ck_gemm {
     const void *x;
     struct ck_segment segment;

@@ -1,0 +1,53 @@
+/* k_head.cuh: a head's row in a warp: its norm and its rotation, and numbers of K and V as they are stored. For kernels that do
+ * attention of one row (k_single.cu, k_heads.cu). SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_CUDA_K_HEAD_CUH
+#define SG_UNIT_CUDA_K_HEAD_CUH
+
+#include "k_common.cuh"
+
+template <int STORAGE> __device__ __forceinline__ uint16_t narrowed(float x)
+{
+    return STORAGE == CK_KV_F16 ? __half_as_ushort(__float2half_rn(x)) : __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+
+/* A warp's row of one head: lane has columns lane + 32 i. */
+template <int D> struct head_row {
+    float x[D / 32];
+};
+
+template <int D>
+__device__ __forceinline__ void norm_head(const ck_norm &n, head_row<D> &r)
+{
+    uint32_t lane = threadIdx.x & 31;
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < D / 32; i++) squares += r.x[i] * r.x[i];
+    float inverse = rsqrtf(warp_sum(squares) / D + n.eps), plus = n.plus_one && n.weight ? 1.0f : 0.0f;
+#pragma unroll
+    for (int i = 0; i < D / 32; i++) r.x[i] *= inverse * (plus + (n.weight ? n.weight[lane + 32 * i] : 1.0f));
+}
+
+/* Pairs (j, j + pairs), pairs a multiple of 32: both in the same lane. */
+template <int D>
+__device__ __forceinline__ void turn_head(head_row<D> &r, uint32_t pairs, const float (&s)[D / 64], const float (&c)[D / 64])
+{
+#pragma unroll
+    for (int m = 1; m <= D / 64; m *= 2) {
+        if (pairs != 32 * m) continue;
+#pragma unroll
+        for (int i = 0; i < m; i++) {
+            float a = r.x[i], b = r.x[i + m];
+            r.x[i] = a * c[i] - b * s[i];
+            r.x[i + m] = b * c[i] + a * s[i];
+        }
+    }
+}
+
+template <int STORAGE> __device__ __forceinline__ void eight(const uint4 &v, float (&x)[8])
+{
+    float4 a = STORAGE == CK_KV_F16 ? piece_plane<CK_F16>(v, 0) : piece_plane<CK_BF16>(v, 0);
+    float4 b = STORAGE == CK_KV_F16 ? piece_plane<CK_F16>(v, 1) : piece_plane<CK_BF16>(v, 1);
+    x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+}
+
+#endif

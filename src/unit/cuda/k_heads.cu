@@ -1,0 +1,370 @@
+/* k_heads.cu: norm, q, k, v (and gate) of one row of x, heads normalised and rotated, K and V stored, attention over few positions,
+ * gate, out-projection and residual, in one launch (k_rank.cuh). A rank is a query head of D columns; ranks that share a K/V head
+ * each make its new row, and one of them stores it. A block has an eighth of the rows of q, k, v and gate, each eighth position
+ * and an eighth of the rows of the output. K and V that are there already are loaded before the inputs are waited for.
+ *
+ * Shared memory: the ring; x as it comes and as parts, a block's own columns; q, k, v, gate of the head; sums of rows; what the warps
+ * found at their positions; what the blocks did; the head's output as parts. SPDX-License-Identifier: MIT */
+#include "k_head.cuh"
+#include "k_rank.cuh"
+
+#if __CUDA_ARCH__ >= 900
+
+enum { Q, K, V, GATE };
+
+/* K and V, each thread's pieces in a place of its own in shared memory: eight lanes have a row, piece c of a lane begins at
+ * column 8 lane + 64 c. */
+template <int D> struct held {
+    enum { PIECES = D / 64, GROUPS = D > 128 ? 1 : 2 }; /* groups of 32 positions of a block */
+    uint4 k[GROUPS][PIECES][RANK_OWNERS], v[GROUPS][PIECES][RANK_OWNERS];
+};
+__device__ __forceinline__ void hold(uint4 *to, const unsigned char *from, bool is)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_at(to)), "l"(from), "r"(is ? 16 : 0) : "memory");
+}
+
+/* What a team or warp or block found: largest score (of base 2), sum of exponentials; `none` is lower than any. */
+struct found {
+    float most, sum;
+};
+static const float none = -1e38f;
+
+struct heads_work {
+    uint32_t rank, kv, block, rows, place, stores; /* rows: of the output; place: the position; stores: the block keeps K and V */
+    unsigned char *k, *v;                  /* position 0 of the head's K and V */
+    size_t pitch;                          /* bytes from one position to the next */
+};
+template <int D> __device__ __forceinline__ heads_work work_of(const ck_heads &a)
+{
+    heads_work w;
+    w.rank = blockIdx.x / RANK;
+    w.kv = w.rank * a.kv_heads / (gridDim.x / RANK);
+    w.block = rank_block();
+    w.rows = a.d / RANK;
+    w.place = a.pass.place[0];
+    w.stores = !w.block && w.rank * a.kv_heads % (gridDim.x / RANK) == 0;
+    w.pitch = (size_t)a.kv_heads * D * 2;
+    w.k = static_cast<unsigned char *>(a.pass.slots[a.slot_k]) + (size_t)w.kv * D * 2;
+    w.v = static_cast<unsigned char *>(a.pass.slots[a.slot_v]) + (size_t)w.kv * D * 2;
+    return w;
+}
+__device__ __forceinline__ uint32_t weights_of(const ck_heads &a) { return a.in[GATE].data ? 4 : 3; }
+/* The block's first row of a weight. */
+template <int D> __device__ __forceinline__ uint32_t first_of(const heads_work &w, uint32_t weight)
+{
+    return (weight == K || weight == V ? w.kv : w.rank) * D + w.block * (D / RANK);
+}
+
+/* The block's row i of all weights. */
+template <int D> __device__ __forceinline__ const unsigned char *row_of(const ck_heads &a, const heads_work &w, uint32_t i)
+{
+    uint32_t weight = i / (D / RANK);
+    return row_at(a.in[weight], first_of<D>(w, weight) + i % (D / RANK));
+}
+
+template <int D> __device__ __forceinline__ void bring_weights(const ck_heads &a, const heads_work &w, const ring &r)
+{
+    ring_at at = {0, 0};
+#pragma unroll 1
+    for (uint32_t i = 0; i < weights_of(a) * (D / RANK); i += 16) /* 8 rows and 8, maybe of the next weight */
+        ring_bring(r, at, row_of<D>(a, w, i), i + 8 < weights_of(a) * (D / RANK) ? row_of<D>(a, w, i + 8) : nullptr, 8 * a.in[Q].pitch,
+                   8 * a.in[Q].pitch);
+#pragma unroll 1
+    for (uint32_t row = 0; row < w.rows; row += a.out_rows)
+        ring_bring_box(r, at, a.out, w.rank * (D / 2), w.block * w.rows + row, a.out_rows * D * 2);
+}
+
+/* Position of the thread's team in a group of 32 of the block. */
+__device__ __forceinline__ uint32_t position(const heads_work &w, uint32_t group) { return (group * 32 + (threadIdx.x >> 3)) * RANK + w.block; }
+
+template <int D> __device__ __forceinline__ void load_held(const heads_work &w, uint32_t group, held<D> &o)
+{
+    uint32_t p = position(w, group), i = group % held<D>::GROUPS;
+    bool is = p < w.place;
+    size_t at = (is ? p : 0) * w.pitch + (threadIdx.x & 7) * 16;
+#pragma unroll
+    for (int c = 0; c < held<D>::PIECES; c++) {
+        hold(&o.k[i][c][threadIdx.x], w.k + at + c * 128, is);
+        hold(&o.v[i][c][threadIdx.x], w.v + at + c * 128, is);
+    }
+}
+
+/* The block's rows of q, k, v, gate to all blocks of the rank, a warp a block: rows [weight][D]. */
+template <int D>
+__device__ __forceinline__ void send_rows(const heads_work &w, uint32_t n, const float *sums, const float *bias, const float *rows,
+                                          const uint64_t *gate)
+{
+    uint32_t to = there(shared_at(rows + w.block * (D / RANK)), threadIdx.x >> 5), counted = there(shared_at(gate), threadIdx.x >> 5);
+#pragma unroll 1
+    for (uint32_t u = threadIdx.x & 31; u < n; u += 32)
+        send_to(whole_sum(sums, u) + bias[u], to + 4 * (u / (D / RANK) * D + u % (D / RANK)), counted);
+}
+
+/* Warp 0 ends q, 1 the new row of K, 2 that of V; block 0 of one of the ranks that share these stores them. */
+template <int STORAGE, int D>
+__device__ __forceinline__ void end_rows(const ck_heads &a, const heads_work &w, const float *rows, const float2 *turns, float *q,
+                                         uint16_t (*fresh)[D])
+{
+    uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    if (warp <= V) {
+        head_row<D> r;
+#pragma unroll
+        for (int i = 0; i < D / 32; i++) r.x[i] = rows[warp * D + lane + 32 * i];
+        if (warp < V) {
+            const ck_norm &n = warp == K ? a.k_norm : a.q_norm;
+            if (n.present) norm_head<D>(n, r);
+            float s[D / 64], c[D / 64];
+#pragma unroll
+            for (int i = 0; i < D / 64; i++) s[i] = turns[lane + 32 * i].x, c[i] = turns[lane + 32 * i].y;
+            turn_head<D>(r, a.pairs, s, c);
+        }
+        uint16_t *to = reinterpret_cast<uint16_t *>((warp == K ? w.k : w.v) + w.place * w.pitch);
+        float scale = a.scale * 1.4426950408889634f;
+#pragma unroll
+        for (int i = 0; i < D / 32; i++) {
+            if (warp == Q) {
+                q[lane + 32 * i] = r.x[i] * scale;
+                continue;
+            }
+            uint16_t x = narrowed<STORAGE>(r.x[i]);
+            fresh[warp - 1][lane + 32 * i] = x;
+            if (w.stores) to[lane + 32 * i] = x;
+        }
+    }
+    consumers_meet();
+}
+
+/* Sums of a warp's four teams into room [D]: each keeps a quarter of its columns. */
+template <int D> __device__ __forceinline__ void put_columns(const float (&acc)[D / 64][8], float *room)
+{
+    uint32_t column = (threadIdx.x & 7) * 8;
+    bool upper = threadIdx.x & 16, odd = threadIdx.x & 8;
+#pragma unroll
+    for (int c = 0; c < D / 64; c++) {
+        float x[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            x[j] = (upper ? acc[c][j + 4] : acc[c][j]) + __shfl_xor_sync(0xffffffffu, upper ? acc[c][j] : acc[c][j + 4], 16);
+        float2 y;
+        y.x = (odd ? x[2] : x[0]) + __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[2], 8);
+        y.y = (odd ? x[3] : x[1]) + __shfl_xor_sync(0xffffffffu, odd ? x[1] : x[3], 8);
+        *reinterpret_cast<float2 *>(room + column + 64 * c + 4 * upper + 2 * odd) = y;
+    }
+}
+
+/* The warp's positions: what it found, and its columns' sums [D] if there was any. */
+template <int STORAGE, int D>
+__device__ __forceinline__ void attend(const heads_work &w, held<D> &h, const float *q, const uint16_t (*fresh)[D], found *at, float *room)
+{
+    enum { PIECES = held<D>::PIECES, GROUPS = held<D>::GROUPS };
+    uint32_t column = (threadIdx.x & 7) * 8, warp = threadIdx.x >> 5;
+    float acc[PIECES][8] = {};
+    found f = {none, 0};
+#pragma unroll 1
+    for (uint32_t group = 0; (group * 32 + warp * 4) * RANK + w.block <= w.place; group++) {
+        uint32_t p = position(w, group), i = group % GROUPS;
+        const uint4 *k = &h.k[i][0][threadIdx.x], *v = &h.v[i][0][threadIdx.x];
+        uint32_t step = RANK_OWNERS;
+        if (group >= GROUPS) load_held<D>(w, group, h);
+        if (p == w.place) {
+            k = reinterpret_cast<const uint4 *>(fresh[0] + column), v = reinterpret_cast<const uint4 *>(fresh[1] + column);
+            step = 8;
+        }
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        float s[2] = {};
+#pragma unroll
+        for (int c = 0; c < PIECES; c++) {
+            float4 low = four_at(q, column + 64 * c), high = four_at(q, column + 64 * c + 4);
+            float x[8];
+            eight<STORAGE>(k[c * step], x);
+            s[0] += x[0] * low.x + x[1] * low.y + x[2] * low.z + x[3] * low.w;
+            s[1] += x[4] * high.x + x[5] * high.y + x[6] * high.z + x[7] * high.w;
+        }
+        float score = s[0] + s[1];
+#pragma unroll
+        for (int m = 1; m < 8; m *= 2) score += __shfl_xor_sync(0xffffffffu, score, m);
+        if (p > w.place) score = -CUDART_INF_F;
+        float most = fmaxf(f.most, score);
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 8));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 16));
+        float before = exp2_short(f.most - most), e = exp2_short(score - most);
+        f.most = most;
+        f.sum = fmaf(f.sum, before, e);
+#pragma unroll
+        for (int c = 0; c < PIECES; c++) {
+            float x[8];
+            eight<STORAGE>(v[c * step], x);
+#pragma unroll
+            for (int j = 0; j < 8; j++) acc[c][j] = fmaf(e, x[j], acc[c][j] * before);
+        }
+    }
+    if (f.most > none) {
+        f.sum += __shfl_xor_sync(0xffffffffu, f.sum, 8);
+        f.sum += __shfl_xor_sync(0xffffffffu, f.sum, 16);
+        put_columns<D>(acc, room);
+    }
+    if (!(threadIdx.x & 31)) *at = f;
+}
+
+/* Eight times what was found, and four columns of the first n, as one. y: [8], `pitch` numbers apart. */
+__device__ __forceinline__ float4 join_eight(const found *at, uint32_t found_pitch, const float *y, uint32_t pitch, uint32_t n, found &all)
+{
+    found f[8];
+    all = found{none, 0};
+#pragma unroll
+    for (int i = 0; i < 8; i++) f[i] = at[i * found_pitch];
+#pragma unroll
+    for (int i = 0; i < 8; i++) all.most = fmaxf(all.most, f[i].most);
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int k = 0; k < 8; k += 4) {
+        if (k >= n) break;
+#pragma unroll
+        for (int i = k; i < k + 4; i++) {
+            float e = exp2_short(f[i].most - all.most);
+            float4 v = i < n ? four_at(y, i * pitch) : make_float4(0, 0, 0, 0);
+            all.sum = fmaf(f[i].sum, e, all.sum);
+            sum.x = fmaf(v.x, e, sum.x), sum.y = fmaf(v.y, e, sum.y), sum.z = fmaf(v.z, e, sum.z), sum.w = fmaf(v.w, e, sum.w);
+        }
+    }
+    return sum;
+}
+
+/* What the block's warps found, joined, to all blocks of the rank: ends [block][D + 4]. */
+template <int D>
+__device__ __forceinline__ void send_found(const heads_work &w, const found *at, const float *room, const float *ends,
+                                           const uint64_t *gate)
+{
+    uint32_t active = w.place < w.block ? 0 : (w.place - w.block) / (4 * RANK) + 1; /* warps with positions, or more */
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x; i < D / 4 * RANK; i += RANK_OWNERS) {
+        uint32_t c = i % (D / 4) * 4, to = there(shared_at(ends + w.block * (D + 4)), i / (D / 4)), counted = there(shared_at(gate), i / (D / 4));
+        found all;
+        float4 v = join_eight(at, 1, room + c, D, active, all);
+        send_four_to(v, to + 16 + 4 * c, counted);
+        if (!c) send_four_to(make_float4(all.most, all.sum, 0, 0), to, counted);
+    }
+}
+
+/* The head's output, gated, into parts. */
+template <int KIND, int D>
+__device__ __forceinline__ void head_parts(const float *ends, const float *gate, unsigned char *parts)
+{
+    uint32_t c = 4 * threadIdx.x;
+    if (c < D) {
+        found all;
+        float4 v = join_eight(reinterpret_cast<const found *>(ends), (D + 4) / 2, ends + 4 + c, D + 4, 8, all);
+        float e = inverse_short(all.sum);
+        v.x *= e, v.y *= e, v.z *= e, v.w *= e;
+        if (gate) {
+            float4 g = four_at(gate, c);
+            v.x *= sigmoid_short(g.x), v.y *= sigmoid_short(g.y), v.z *= sigmoid_short(g.z), v.w *= sigmoid_short(g.w);
+        }
+        put_parts<KIND>(parts, parts_pitch(D), c, v);
+    }
+    consumers_meet();
+}
+
+/* What does not wait for the inputs: biases of the block's rows and of its rows of the output, sines and cosines of
+ * the position. */
+template <int D> __device__ __forceinline__ void load_ahead(const ck_heads &a, const heads_work &w, float *bias, float2 *turns, float *out_bias)
+{
+    uint32_t i = threadIdx.x, weight = i / (D / RANK);
+    if (weight < weights_of(a)) bias[i] = a.in[weight].bias ? a.in[weight].bias[first_of<D>(w, weight) + i % (D / RANK)] : 0;
+    if (!w.rank && i < w.rows) out_bias[i] = a.out_bias ? a.out_bias[w.block * w.rows + i] : 0;
+    if (i >= a.pairs) return;
+    float s, c;
+    turn_of(w.place, a.inverse[i], s, c);
+    turns[i] = make_float2(s * a.mscale, c * a.mscale);
+}
+
+/* What comes from the other blocks of the rank: x, the head's rows, what they found at their positions; so many bytes. */
+enum { AT_X, AT_ROWS, AT_ENDS, GATES };
+__device__ __forceinline__ void open_gates(uint64_t *gates, uint32_t x, uint32_t rows, uint32_t ends)
+{
+    for (int i = 0; i < GATES; i++) gate_open(&gates[i], 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    gate_expect(&gates[AT_X], x);
+    gate_expect(&gates[AT_ROWS], rows);
+    gate_expect(&gates[AT_ENDS], ends);
+}
+
+template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void heads(const ck_heads &a)
+{
+    extern __shared__ __align__(128) unsigned char memory[];
+    __shared__ uint64_t full[CK_RANK_STAGES], empty[CK_RANK_STAGES], gates[GATES];
+    __shared__ rank_stats stats;
+    __shared__ float norm_room[RANK_WARPS];
+    __shared__ __align__(16) float rows[4 * D], q[D], room[RANK_WARPS][D], ends[RANK][D + 4];
+    __shared__ __align__(16) uint16_t fresh[2][D];
+    __shared__ __align__(16) unsigned char made[PARTS * (2 * D + 64)];
+    __shared__ found at_warp[RANK_WARPS];
+    __shared__ float bias[D / 2];
+    __shared__ float2 turns[D / 2];
+    __shared__ float out_bias[64 * P];
+    const heads_work w = work_of<D>(a);
+    const ring r = {memory, a.stage_bytes, a.stages, a.fills, a.ahead, full, empty};
+    uint32_t n = weights_of(a) * (D / RANK);
+    float *xs = reinterpret_cast<float *>(memory + a.stages * a.stage_bytes), *own = xs + a.d, *sums = own + a.d / RANK;
+    held<D> &kv = *reinterpret_cast<held<D> *>(sums + (n + 15) / 16 * 16 * RANK_SUMS_PITCH);
+    unsigned char *parts = reinterpret_cast<unsigned char *>(&kv + 1);
+    dependents_may_start();
+    if (threadIdx.x == RANK_OWNERS) {
+        ring_open(r);
+        open_gates(gates, 4 * a.d + sizeof stats, 4 * D * weights_of(a), sizeof ends);
+    }
+    __syncthreads();
+    rank_arrive();
+    if (threadIdx.x >= RANK_OWNERS) {
+        if (threadIdx.x == RANK_OWNERS) bring_weights<D>(a, w, r);
+        __syncwarp();
+        rank_wait();
+        return;
+    }
+    norm_numbers<(P + 1) / 2> numbers;
+    own_x<P> x;
+    ring_at at = {0, 0};
+    load_norm(a.norm, a.d, numbers);
+#pragma unroll
+    for (int i = 0; i < held<D>::GROUPS; i++) load_held<D>(w, i, kv);
+    load_ahead<D>(a, w, bias, turns, out_bias);
+    const spreading to = spread_from(a.x, w.block, xs, &stats, &gates[AT_X]);
+    rank_wait();
+    wait_for_inputs();
+    spread_x<(P + 1) / 2>(to, a.norm.layer, own);
+    gate_wait_rank(&gates[AT_X], 0);
+    norm_x<KIND>(a.norm, a.d, xs, &stats, numbers, parts, norm_room);
+    take_x<KIND, P>(parts, a.d, x);
+    first_rows<KIND, P>(r, at, x, a.d, n, false, sums);
+    consumers_meet();
+    send_rows<D>(w, n, sums, bias, rows, &gates[AT_ROWS]);
+    gate_wait_rank(&gates[AT_ROWS], 0);
+    end_rows<STORAGE, D>(a, w, rows, turns, q, fresh);
+    attend<STORAGE, D>(w, kv, q, fresh, &at_warp[threadIdx.x >> 5], room[threadIdx.x >> 5]);
+    consumers_meet();
+    send_found<D>(w, at_warp, room[0], ends[0], &gates[AT_ENDS]);
+    gate_wait_rank(&gates[AT_ENDS], 0);
+    head_parts<KIND, D>(ends[0], a.in[GATE].data ? rows + GATE * D : nullptr, made);
+    write_rows<KIND>(r, at, made, D, a.out_rows, w.rows, a.y + (size_t)w.rank * a.d + w.block * w.rows, w.rank ? nullptr : own, out_bias);
+}
+
+#else
+template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void heads(const ck_heads &) {} /* no clusters */
+#endif
+
+/* Columns of x: up to 512 P. */
+#define HEADS(NAME, KIND, KV, STORAGE, P, D)                                                                              \
+    extern "C" __global__ void __launch_bounds__(CK_RANK_THREADS, 2) heads_##NAME##_##KV##_##P##_##D(const __grid_constant__ ck_heads a) \
+    {                                                                                                                     \
+        heads<KIND, STORAGE, P, D>(a);                                                                                    \
+    }
+#define HEADS_OF(P, D)                                  \
+    HEADS(f16, 0, f16, CK_KV_F16, P, D)                 \
+    HEADS(f16, 0, bf16, CK_KV_BF16, P, D)               \
+    HEADS(bf16, 1, f16, CK_KV_F16, P, D)                \
+    HEADS(bf16, 1, bf16, CK_KV_BF16, P, D)
+HEADS_OF(2, 64)
+HEADS_OF(2, 128)
+HEADS_OF(2, 256)
+HEADS_OF(4, 256)

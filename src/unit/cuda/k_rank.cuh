@@ -1,0 +1,514 @@
+/* k_rank.cuh: what the kernels of a *rank* share (k_mlp.cu and its neighbours): two products with one row of x and what lies
+ * between them, in one launch. A rank is a cluster of 8 blocks. It owns some of the numbers between the products (hidden units,
+ * heads): their rows of the first weight, their columns of the second. So what the second product needs is inside the cluster,
+ * and each rank makes its part of every number of y; who reads y next adds the parts: x[c] = sum over ranks of p[rank][c].
+ * The residual is in rank 0's part.
+ *
+ * Weights come through a ring of stages in shared memory, in the order of use, by a warp of its own and before the inputs are
+ * waited for. A stage of the first product is 16 whole rows (8 and 8, where two matrices go together), of the second a box of it.
+ *
+ * A product is done by the tensor cores, 16 rows x 16 columns of weights at a time, straight from the stage: lane (g, t) loads 16
+ * bytes of rows g and g + 8, which are its operands of two products. x is three numbers of 16 bits each (together fp32), three
+ * columns of the other operand. Where rows begin at the same bank, odd rows take the blocks of 32 columns of a pair in the
+ * other order, and their x stands in three further columns: no bank conflicts. Rows of Q8_0: k_rank8.cuh.
+ *
+ * KIND says what weights are: 0: fp16, 1: bf16, RANK_Q8: Q8_0. SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_CUDA_K_RANK_CUH
+#define SG_UNIT_CUDA_K_RANK_CUH
+
+#include "k_rank8.cuh"
+
+enum { RANK = CK_RANK_BLOCKS, RANK_WARPS = 8, RANK_OWNERS = 256, PARTS = 3, RANK_Q8 = 2 };
+
+#if __CUDA_ARCH__ >= 900
+
+/* --- the cluster --- */
+
+__device__ __forceinline__ uint32_t rank_block()
+{
+    uint32_t r;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+    return r;
+}
+__device__ __forceinline__ void rank_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ __forceinline__ void rank_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ __forceinline__ uint32_t there(uint32_t at, uint32_t block)
+{
+    uint32_t to;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(at), "r"(block));
+    return to;
+}
+/* A number, or four, to a place of another block, whose gate counts their bytes; there() finds both. */
+__device__ __forceinline__ void send_to(float v, uint32_t to, uint32_t gate)
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(to), "r"(__float_as_uint(v)), "r"(gate)
+                 : "memory");
+}
+__device__ __forceinline__ void send_four_to(float4 v, uint32_t to, uint32_t gate)
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(to),
+                 "r"(__float_as_uint(v.x)), "r"(__float_as_uint(v.y)), "r"(__float_as_uint(v.z)), "r"(__float_as_uint(v.w)), "r"(gate)
+                 : "memory");
+}
+__device__ __forceinline__ void send(float v, const float *to, const uint64_t *gate, uint32_t block)
+{
+    send_to(v, there(shared_at(to), block), there(shared_at(gate), block));
+}
+__device__ __forceinline__ void gate_wait_rank(uint64_t *gate, uint32_t parity)
+{
+    uint32_t over = 0;
+    while (!over)
+        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(over)
+                     : "r"(shared_at(gate)), "r"(parity)
+                     : "memory");
+}
+
+/* --- the ring --- */
+
+__device__ __forceinline__ const unsigned char *row_at(const ck_rank_weight &w, size_t row)
+{
+    return static_cast<const unsigned char *>(w.data) + row * w.pitch;
+}
+
+struct ring {
+    unsigned char *stages;
+    uint32_t bytes, n, fills, ahead; /* of a stage; stages; how often one is filled in all; so many at most under way at once */
+    uint64_t *full, *empty;
+};
+struct ring_at { /* where somebody is in it */
+    uint32_t stage, turn;
+};
+__device__ __forceinline__ bool ring_again(const ring &r, const ring_at &at) { return (at.turn + 1) * r.n + at.stage < r.fills; }
+__device__ __forceinline__ void ring_next(const ring &r, ring_at &at)
+{
+    if (++at.stage == r.n) at.stage = 0, at.turn++;
+}
+/* For the thread that brings: the next stage is free, and so many bytes will come. */
+__device__ __forceinline__ unsigned char *ring_free(const ring &r, const ring_at &at, uint32_t bytes)
+{
+    uint32_t now = at.turn * r.n + at.stage;
+    if (now >= r.ahead) gate_wait(&r.full[(now - r.ahead) % r.n], (now - r.ahead) / r.n & 1);
+    if (at.turn) gate_wait(&r.empty[at.stage], (at.turn - 1) & 1);
+    gate_expect(&r.full[at.stage], bytes);
+    return r.stages + (size_t)at.stage * r.bytes;
+}
+/* Bytes of n rows of d columns as they stand in a stage, scales behind them. */
+template <int KIND> __device__ __forceinline__ uint32_t rows_bytes(uint32_t n, uint32_t d) { return n * (KIND == RANK_Q8 ? d + d / 16 : 2 * d); }
+
+template <int KIND>
+__device__ __forceinline__ void bring_rows(unsigned char *to, const ck_rank_weight &w, uint32_t row, uint32_t n, uint32_t d, uint64_t *gate)
+{
+    uint32_t bytes = n * d * (KIND == RANK_Q8 ? 1 : 2), scales = n * d / 16;
+    bring(to, row_at(w, row), bytes, gate);
+    if (KIND == RANK_Q8) bring(to + bytes, static_cast<const unsigned char *>(w.scales) + (size_t)row * (d / 16), scales, gate);
+}
+/* n rows of a matrix, and the same of another one that go `behind` them, if there is one. */
+__device__ __forceinline__ void ring_bring(const ring &r, ring_at &at, const void *from, const void *other, uint32_t bytes, uint32_t behind)
+{
+    unsigned char *to = ring_free(r, at, other ? 2 * bytes : bytes);
+    bring(to, from, bytes, &r.full[at.stage]);
+    if (other) bring(to + behind, other, bytes, &r.full[at.stage]);
+    ring_next(r, at);
+}
+/* A box of a matrix, from its column (of 4 bytes) and row on, without gaps. */
+__device__ __forceinline__ void ring_bring_box(const ring &r, ring_at &at, const ck_tensor_map &map, uint32_t column, uint32_t row,
+                                               uint32_t bytes)
+{
+    unsigned char *to = ring_free(r, at, bytes);
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+                     shared_at(to)),
+                 "l"(&map), "r"(column), "r"(row), "r"(shared_at(&r.full[at.stage]))
+                 : "memory");
+    ring_next(r, at);
+}
+__device__ __forceinline__ uint32_t ring_full(const ring &r, const ring_at &at)
+{
+    gate_wait(&r.full[at.stage], at.turn & 1);
+    return shared_at(r.stages) + at.stage * r.bytes;
+}
+/* The warp has used what it read of the stage: the next copy could come before a load that is only under way. */
+__device__ __forceinline__ void ring_leave(const ring &r, const ring_at &at)
+{
+    __syncwarp();
+    if (!(threadIdx.x & 31) && ring_again(r, at)) gate_arrive(&r.empty[at.stage]);
+}
+__device__ __forceinline__ void ring_open(const ring &r)
+{
+    for (uint32_t i = 0; i < r.n; i++) {
+        gate_open(&r.full[i], 1);
+        gate_open(&r.empty[i], RANK_WARPS);
+    }
+}
+
+/* --- x --- */
+
+/* x of a block as the tensor cores want it: [part][columns + 32], 16-bit numbers; pitch: bytes of a part. */
+__device__ __forceinline__ uint32_t parts_pitch(uint32_t k) { return k * 2 + 64; }
+
+__device__ __forceinline__ uint32_t whole_pairs(uint32_t k) { return (k + 63) / 64 * 64; }
+
+/* The next of the parts of two numbers, which loses them. bf16: cut off, so that three are the whole fp32. */
+template <int KIND> __device__ __forceinline__ uint32_t next_part(float &x, float &y)
+{
+    if (KIND != 1) {
+        uint32_t h = pack<0>(x, y);
+        float2 v = __half22float2(*reinterpret_cast<const __half2 *>(&h));
+        x -= v.x, y -= v.y;
+        return h;
+    }
+    uint32_t a = __float_as_uint(x), b = __float_as_uint(y);
+    x -= __uint_as_float(a & 0xffff0000u), y -= __uint_as_float(b & 0xffff0000u);
+    return __byte_perm(a, b, 0x7632);
+}
+
+/* Four numbers from column c on. */
+template <int KIND> __device__ __forceinline__ void put_parts(unsigned char *to, uint32_t pitch, uint32_t c, float4 v)
+{
+#pragma unroll
+    for (int i = 0; i < (KIND == RANK_Q8 ? 2 : PARTS); i++) {
+        uint32_t a = next_part<KIND>(v.x, v.y), b = next_part<KIND>(v.z, v.w);
+        *reinterpret_cast<uint2 *>(to + i * pitch + c * 2) = make_uint2(a, b);
+    }
+}
+
+/* Blocks of 32 columns 2 p and 2 p + 1 of x for this lane, in the order in which even rows take them; zeros where there are none. */
+__device__ __forceinline__ void take_parts(uint32_t parts, uint32_t pitch, uint32_t p, bool there_are, uint4 (&x)[2])
+{
+    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, other = g >= PARTS, part = other ? g - PARTS : g;
+#pragma unroll
+    for (int l = 0; l < 2; l++) {
+        x[l] = make_uint4(0, 0, 0, 0);
+        if (g < 2 * PARTS && there_are) x[l] = shared_piece(parts + part * pitch + (2 * p + (l ^ other)) * 64 + t * 16);
+    }
+}
+
+/* --- the product --- */
+
+/* Not volatile, as mma is: products wait for nothing but their operands. */
+template <int KIND> __device__ __forceinline__ void add_product(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    if (KIND)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/* Two blocks of columns of 16 rows: what a lane loads, and the products. low, high: rows g and g + 8 at the lane's 16 bytes of
+ * block 0; last: the last block there is (x is zero behind it). turned: odd rows take the blocks in the other order. */
+struct piece_pair {
+    uint4 low[2], high[2];
+};
+__device__ __forceinline__ void load_pair(piece_pair &w, uint32_t low, uint32_t high, uint32_t p, uint32_t last, uint32_t turned)
+{
+#pragma unroll
+    for (int l = 0; l < 2; l++) {
+        uint32_t off = min(2 * p + (l ^ turned), last) * 64;
+        w.low[l] = shared_piece(low + off), w.high[l] = shared_piece(high + off);
+    }
+}
+template <int KIND>
+__device__ __forceinline__ void multiply_pair(const piece_pair &w, const uint4 (&x)[2], float (&acc)[4][4])
+{
+#pragma unroll
+    for (int l = 0; l < 2; l++) {
+        const uint32_t first[4] = {w.low[l].x, w.high[l].x, w.low[l].y, w.high[l].y};
+        const uint32_t second[4] = {w.low[l].z, w.high[l].z, w.low[l].w, w.high[l].w};
+        add_product<KIND>(acc[2 * l], first, x[l].x, x[l].y);
+        add_product<KIND>(acc[2 * l + 1], second, x[l].z, x[l].w);
+    }
+}
+
+/* Rows g and g + 8: two lanes of four have a half of their sums each, in both numbers: t = 1 and, beside it, 0, or 2 where turned. */
+__device__ __forceinline__ float2 halves_of(const float (&acc)[4][4], uint32_t turned)
+{
+    float v[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float a = acc[0][2 * i] + acc[1][2 * i] + (acc[2][2 * i] + acc[3][2 * i]);
+        float b = acc[0][2 * i + 1] + acc[1][2 * i + 1] + (acc[2][2 * i + 1] + acc[3][2 * i + 1]);
+        v[i] = (threadIdx.x & 3) != 1 ? a + b : turned ? b : a;
+    }
+    return make_float2(v[0], v[1]);
+}
+/* Whole sums, in lanes t = 1. */
+__device__ __forceinline__ float2 sums_of(const float (&acc)[4][4], uint32_t turned)
+{
+    float2 v = halves_of(acc, turned);
+    uint32_t from = (threadIdx.x & 31) ^ (turned ? 3 : 1);
+    v.x += __shfl_sync(0xffffffffu, v.x, from);
+    v.y += __shfl_sync(0xffffffffu, v.y, from);
+    return v;
+}
+
+/* Rows of this pitch begin at the same bank. */
+__device__ __forceinline__ bool same_bank(uint32_t pitch) { return pitch % 128 == 0; }
+
+/* --- from parts of x to x --- */
+
+/* What each warp of the rank found out of its columns: sums (of squares, or of numbers). */
+struct rank_stats {
+    alignas(16) float of[RANK * RANK_WARPS];
+};
+
+/* Where a thread's part of x comes from and goes to: found before the inputs are there. Eight neighbouring lanes have four columns,
+ * a block of the rank each to send them to. */
+struct spreading {
+    const float *from;
+    uint32_t n, quads, step, xs, stats, gate; /* n: of this lane's parts; step: from one part of its to the next */
+};
+/* xs [d], stats: where x arrives, 4 d + 256 bytes at `gate`. */
+__device__ __forceinline__ spreading spread_from(const ck_parts &x, uint32_t block, const float *xs, const rank_stats *stats, const uint64_t *gate)
+{
+    uint32_t i = threadIdx.x & 7, quads = x.width / 4 / RANK, q = threadIdx.x >> 3, first = block * quads + q;
+    spreading s = {x.p + (size_t)i * x.width + first * 4, x.n > i ? (x.n - i + 7) / 8 : 0, q < quads ? quads - q : 0, 8 * x.width,
+                   there(shared_at(xs + first * 4), i), there(shared_at(&stats->of[block * RANK_WARPS + (threadIdx.x >> 5)]), i),
+                   there(shared_at(gate), i)};
+    asm volatile("" : "+l"(s.from), "+r"(s.n), "+r"(s.quads), "+r"(s.step), "+r"(s.xs), "+r"(s.stats), "+r"(s.gate)); /* now */
+    return s;
+}
+/* The block's columns of x, summed over the up to 16 parts, go to all blocks of the rank; own: they stay here as well. */
+template <int M> __device__ __forceinline__ void spread_x(const spreading &to, uint32_t layer, float *own)
+{
+    float sum = 0;
+    float4 v[M][2];
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            v[m][k] = make_float4(0, 0, 0, 0);
+            if (32 * m < to.quads && k < to.n) v[m][k] = __ldcg(reinterpret_cast<const float4 *>(to.from + k * to.step + 128 * m));
+        }
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        float4 s = make_float4(v[m][0].x + v[m][1].x, v[m][0].y + v[m][1].y, v[m][0].z + v[m][1].z, v[m][0].w + v[m][1].w);
+#pragma unroll
+        for (int b = 1; b < 8; b *= 2) {
+            s.x += __shfl_xor_sync(0xffffffffu, s.x, b);
+            s.y += __shfl_xor_sync(0xffffffffu, s.y, b);
+            s.z += __shfl_xor_sync(0xffffffffu, s.z, b);
+            s.w += __shfl_xor_sync(0xffffffffu, s.w, b);
+        }
+        if (32 * m < to.quads) {
+            send_four_to(s, to.xs + 512 * m, to.gate);
+            if (!(threadIdx.x & 7)) *reinterpret_cast<float4 *>(own + (threadIdx.x >> 3) * 4 + 128 * m) = s;
+        }
+        sum += layer ? s.x + s.y + s.z + s.w : s.x * s.x + s.y * s.y + s.z * s.z + s.w * s.w;
+    }
+    sum += __shfl_xor_sync(0xffffffffu, sum, 8);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 16);
+    if ((threadIdx.x & 31) < 8) send_to(sum, to.stats, to.gate);
+}
+
+/* A thread's numbers of the norm: columns 4 (id + 256 m) on. */
+template <int M> struct norm_numbers {
+    float4 w[M], b[M];
+    float per; /* 1 / columns */
+};
+template <int M> __device__ __forceinline__ void load_norm(const ck_norm &n, uint32_t d, norm_numbers<M> &o)
+{
+    float plus = n.plus_one && n.weight ? 1.0f : 0.0f;
+    o.per = 1.0f / d;
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        uint32_t c = 4 * (threadIdx.x + 256 * m);
+        o.w[m] = make_float4(1, 1, 1, 1), o.b[m] = make_float4(0, 0, 0, 0);
+        if (c >= d) continue;
+        if (n.weight) o.w[m] = four_at(n.weight, c);
+        o.w[m].x += plus, o.w[m].y += plus, o.w[m].z += plus, o.w[m].w += plus;
+        if (n.bias) o.b[m] = four_at(n.bias, c);
+    }
+}
+
+/* Sum of the squares of x - mean over the block. */
+template <int M> __device__ __forceinline__ float centred(const float *xs, uint32_t d, float mean, float *room)
+{
+    float s = 0;
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        uint32_t c = 4 * (threadIdx.x + 256 * m);
+        if (c >= d) continue;
+        float4 v = four_at(xs, c);
+        v.x -= mean, v.y -= mean, v.z -= mean, v.w -= mean;
+        s += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    }
+    s = warp_sum(s);
+    if (!(threadIdx.x & 31)) room[threadIdx.x >> 5] = s;
+    consumers_meet();
+    s = 0;
+#pragma unroll
+    for (int w = 0; w < RANK_WARPS; w++) s += room[w];
+    return s;
+}
+
+/* x has arrived in xs: normalised, into parts. */
+template <int KIND, int M>
+__device__ __forceinline__ void norm_x(const ck_norm &n, uint32_t d, const float *xs, const rank_stats *stats, const norm_numbers<M> &o,
+                                       unsigned char *parts, float *room)
+{
+    float2 s = reinterpret_cast<const float2 *>(stats->of)[threadIdx.x & 31];
+    float sum = warp_sum(s.x + s.y), mean = 0;
+    if (n.layer) {
+        mean = sum * o.per;
+        sum = centred<M>(xs, d, mean, room);
+    }
+    float inverse = n.present ? rsqrtf(fmaf(sum, o.per, n.eps)) : 1;
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        uint32_t c = 4 * (threadIdx.x + 256 * m);
+        if (c >= d) continue;
+        float4 v = four_at(xs, c);
+        v.x = (v.x - mean) * inverse * o.w[m].x + o.b[m].x;
+        v.y = (v.y - mean) * inverse * o.w[m].y + o.b[m].y;
+        v.z = (v.z - mean) * inverse * o.w[m].z + o.b[m].z;
+        v.w = (v.w - mean) * inverse * o.w[m].w + o.b[m].w;
+        put_parts<KIND>(parts, parts_pitch(d), c, v);
+    }
+    consumers_meet();
+}
+
+/* --- both products --- */
+
+/* The warp's columns of x for the first product: pairs warp, warp + 8, ... of blocks; of Q8_0 fours of them. */
+template <int P> struct own_x {
+    uint4 v[P][2];
+};
+template <int KIND, int P> __device__ __forceinline__ void take_x(const unsigned char *parts, uint32_t d, own_x<P> &x)
+{
+    if (KIND == RANK_Q8) {
+#pragma unroll
+        for (int i = 0; i < P; i += 2) {
+            uint32_t group = (threadIdx.x >> 5) + 4 * i;
+            take8(shared_at(parts), parts_pitch(d), group, group < d / GROUP8, x.v + i);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < P; i++) {
+            uint32_t p = (threadIdx.x >> 5) + 8 * i;
+            take_parts(shared_at(parts), parts_pitch(d), p, p < d / 64, x.v[i]);
+        }
+    }
+}
+
+/* Sums of a row of the first product: two of each warp. */
+enum { RANK_SUMS = 2 * RANK_WARPS, RANK_SUMS_PITCH = RANK_SUMS + 4 };
+
+/* 16 rows of the first product, n of each 8 (low_n, high_n there) at low and high, the warp's columns: into sums [16][PITCH]. */
+template <int KIND, int P>
+__device__ __forceinline__ void first_group(const own_x<P> &x, uint32_t d, uint32_t low, uint32_t low_n, uint32_t high, uint32_t high_n,
+                                            float *sums)
+{
+    if (KIND == RANK_Q8) {
+        first_group8<P>(x.v, d, low, low_n, high, high_n, sums + 2 * (threadIdx.x >> 5), RANK_SUMS_PITCH);
+        return;
+    }
+    constexpr int AT_ONCE = P < 2 ? P : 2;
+    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, warp = threadIdx.x >> 5, turned = g & 1;
+    float acc[4][4] = {};
+    low += min(g, low_n - 1) * 2 * d + t * 16;
+    high += min(g, high_n - 1) * 2 * d + t * 16;
+#pragma unroll
+    for (int i = 0; i < P; i += AT_ONCE) {
+        piece_pair w[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) load_pair(w[k], low, high, warp + 8 * (i + k), d / 32 - 1, turned);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) multiply_pair<KIND>(w[k], x.v[i + k], acc);
+    }
+    float2 s = halves_of(acc, turned);
+    sums += g * RANK_SUMS_PITCH + 2 * warp + (t == 1);
+    if (t == 1 || t == 2 * turned) sums[0] = s.x, sums[8 * RANK_SUMS_PITCH] = s.y;
+}
+
+/* The whole sum of a row of the first product. */
+__device__ __forceinline__ float whole_sum(const float *sums, uint32_t row)
+{
+    float v = 0;
+#pragma unroll
+    for (int i = 0; i < RANK_SUMS; i += 4) {
+        float4 s = four_at(sums, row * RANK_SUMS_PITCH + i);
+        v += (s.x + s.y) + (s.z + s.w);
+    }
+    return v;
+}
+
+/* Which lane of four has the second product's sums of its rows. */
+template <int KIND> __device__ __forceinline__ uint32_t lane_of_sums() { return KIND == RANK_Q8 ? threadIdx.x >> 2 & 3 : 1; }
+
+/* 16 rows of the second product with k columns of x, a multiple of 32: rows row + g and row + g + 8 of n pieces at `at`; scales: of
+ * Q8_0, from the first of these rows on. */
+template <int KIND>
+__device__ __forceinline__ float2 second_group(const unsigned char *parts, uint32_t k, uint32_t at, uint32_t row, uint32_t n, uint32_t scales)
+{
+    if (KIND == RANK_Q8) return second_group8(shared_at(parts), parts_pitch(k), k, at + row * k, scales);
+    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, pitch = 2 * k, turned = same_bank(pitch) ? g & 1 : 0;
+    uint32_t low = at + min(row + g, n - 1) * pitch + t * 16, high = at + min(row + g + 8, n - 1) * pitch + t * 16,
+             pairs = whole_pairs(k) / 64;
+    float acc[4][4] = {};
+#pragma unroll 1
+    for (uint32_t p = 0; p < pairs; p += 2) {
+        uint4 x[2][2];
+        piece_pair w[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) load_pair(w[i], low, high, p + i, k / 32 - 1, turned);
+#pragma unroll
+        for (int i = 0; i < 2; i++) take_parts(shared_at(parts), parts_pitch(whole_pairs(k)), p + i, p + i < pairs, x[i]);
+#pragma unroll
+        for (int i = 0; i < 2; i++) multiply_pair<KIND>(w[i], x[i], acc);
+    }
+    return sums_of(acc, turned);
+}
+
+/* A block's n rows of the first product, 16 a stage or, with `both`, 8 of two matrices: sums [group][16][RANK_SUMS_PITCH]. */
+template <int KIND, int P>
+__device__ __forceinline__ void first_rows(const ring &r, ring_at &at, const own_x<P> &x, uint32_t d, uint32_t n, bool both, float *sums)
+{
+    uint32_t each = both ? 8 : 16;
+#pragma unroll 1
+    for (uint32_t row = 0; row < n; row += each, sums += 16 * RANK_SUMS_PITCH) {
+        uint32_t left = n - row, low = min(8u, left), high = both ? low : left > 8 ? min(8u, left - 8) : 1, rows = ring_full(r, at);
+        first_group<KIND, P>(x, d, rows, low, rows + rows_bytes<KIND>(8, d), high, sums);
+        ring_leave(r, at);
+        ring_next(r, at);
+    }
+}
+
+/* A block's n rows of the second product, `per` of them a stage: a warp takes each eighth group of 16, and leaves all stages that are
+ * filled again. k: columns of the rank; own: for rank 0, the block's columns of x, to be added. y, bias: from the block's rows on.
+ * scales: of Q8_0, of all rows, in shared memory. */
+template <int KIND>
+__device__ __forceinline__ void write_rows(const ring &r, ring_at at, const unsigned char *parts, uint32_t k, uint32_t per, uint32_t n,
+                                           float *y, const float *own, const float *bias, uint32_t scales = 0)
+{
+    uint32_t lane = threadIdx.x & 31, stage = 0;
+#pragma unroll 1
+    for (uint32_t row = 16 * (threadIdx.x >> 5); row < n; row += 16 * RANK_WARPS) {
+        for (; row >= stage + per; stage += per) {
+            gate_wait(&r.full[at.stage], at.turn & 1);
+            ring_leave(r, at);
+            ring_next(r, at);
+        }
+        float2 v = second_group<KIND>(parts, k, ring_full(r, at), row - stage, per, scales + row * (k / 16));
+        if ((lane & 3) == lane_of_sums<KIND>())
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                uint32_t o = row + (lane >> 2) + 8 * i;
+                if (o >= n) break;
+                float sum = i ? v.y : v.x;
+                if (own) sum += own[o] + (bias ? bias[o] : 0);
+                y[o] = sum;
+            }
+    }
+    for (; ring_again(r, at); ring_next(r, at)) {
+        gate_wait(&r.full[at.stage], at.turn & 1);
+        ring_leave(r, at);
+    }
+}
+
+#endif
+#endif

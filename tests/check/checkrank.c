@@ -1,0 +1,241 @@
+/* checkrank.c: layers in 16 bits and Q8_0, one behind the other, between other readers of the residual stream: feed-forward ones with and
+ * without a gate, attention as several families have it, the delta rule; norms of both kinds, biases: what a unit may do in fewer
+ * steps when there is one row. A row at a time and a few at once, on the same states, against ref. SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <string.h>
+
+#include "check.h"
+
+enum { VOCAB = 96, TENSORS = 128, TAPS = 4, WIDE = 128, SMALL = 256 };
+enum mixer { NONE, ATTENTION, GATED, RULE };
+
+struct rank {
+    struct check_world w;
+    struct check_rng rng;
+    struct sg_builder b;
+    const struct sg_tensor *made[TENSORS]; /* once, for both graphs */
+    uint32_t made_n, asked;
+    enum sg_storage storage;
+    uint32_t index, d, ff;
+    enum mixer mixer;
+    uint32_t heads, keys, width; /* of the mixer: heads, those of K, or of keys; columns of one */
+};
+
+static const struct sg_tensor *made(struct rank *t, uint32_t rows, uint32_t cols)
+{
+    if (t->asked == t->made_n) {
+        float scale = 1 / sqrtf((float)cols);
+        t->made[t->made_n++] = rows == 1 ? check_vector(&t->w.arena, &t->rng, cols, 1, 0.1f, "vector")
+                                         : check_tensor(&t->w.arena, &t->rng, t->storage, rows, cols, scale, "matrix");
+    }
+    return t->made[t->asked++];
+}
+
+static struct sg_weight tensor(struct rank *t, uint32_t rows, uint32_t cols) { return sg_weight_of(&t->b, made(t, rows, cols)); }
+
+/* Biases and layer norms in every second pair of cases; the delta rule has none. */
+static int is_biased(const struct rank *t) { return t->index % 4 > 1 && t->mixer != RULE; }
+
+static struct sg_weight bias(struct rank *t, uint32_t n) { return is_biased(t) ? tensor(t, 1, n) : sg_weight_of(&t->b, NULL); }
+
+static int32_t norm(struct rank *t, int32_t x)
+{
+    struct sg_norm p = {.kind = is_biased(t) ? SG_NORM_LAYER : SG_NORM_RMS, .eps = 1e-5f, .groups = 1};
+    p.weight = tensor(t, 1, t->d);
+    p.bias = p.kind == SG_NORM_LAYER ? tensor(t, 1, t->d) : sg_weight_of(&t->b, NULL);
+    p.plus_one = t->index % 8 == 4;
+    return sg_norm(&t->b, sg_whole(&t->b, x), p, sg_absent());
+}
+
+static int32_t linear(struct rank *t, int32_t x, uint32_t n, int32_t residual)
+{
+    struct sg_weight w = tensor(t, n, t->b.graph->values[x].width), b = bias(t, n);
+    return sg_linear(&t->b, sg_whole(&t->b, x), w, b, residual < 0 ? sg_absent() : sg_whole(&t->b, residual));
+}
+
+static int32_t head_norm(struct rank *t, int32_t x, uint32_t heads)
+{
+    struct sg_norm p = {.kind = SG_NORM_RMS, .eps = 1e-5f, .groups = heads, .plus_one = 1, .bias = sg_weight_of(&t->b, NULL)};
+    p.weight = tensor(t, 1, t->width);
+    return sg_norm(&t->b, sg_whole(&t->b, x), p, sg_absent());
+}
+
+/* Without a gate: q, k and v are columns of one product, and nothing is rotated where there are biases. */
+static int32_t attention(struct rank *t, int32_t x)
+{
+    struct sg_builder *b = &t->b;
+    uint32_t all = t->heads * t->width, kv = t->keys * t->width, pairs = t->width / (t->width > 128 ? 8 : 2);
+    struct sg_attend p = {.heads = t->heads, .kv_heads = t->keys, .d = t->width, .dv = t->width, .sinks = sg_weight_of(b, NULL)};
+    int32_t h = norm(t, x);
+    struct sg_operand q, k, v, gate = sg_absent();
+    p.scale = 1 / sqrtf((float)t->width);
+    if (t->mixer == GATED) {
+        float inverse[128];
+        int32_t both = linear(t, h, 2 * all, -1), table;
+        for (uint32_t i = 0; i < pairs; i++) inverse[i] = powf(100.0f, -(float)i / (float)pairs);
+        table = sg_rope_table_add(b, pairs, inverse, 1);
+        int32_t first = sg_rope(b, sg_whole(b, head_norm(t, linear(t, h, kv, -1), t->keys)), t->keys, table);
+        struct sg_norm n = {.kind = SG_NORM_RMS, .eps = 1e-5f, .groups = t->heads, .bias = sg_weight_of(b, NULL)};
+        n.weight = tensor(t, 1, t->width);
+        k = sg_whole(b, first);
+        q = sg_whole(b, sg_rope(b, sg_whole(b, sg_norm(b, sg_columns(b, both, 0, all), n, sg_absent())), t->heads, table));
+        v = sg_whole(b, linear(t, h, kv, -1));
+        gate = sg_columns(b, both, all, all);
+    } else {
+        int32_t one = linear(t, h, all + 2 * kv, -1);
+        q = sg_columns(b, one, 0, all);
+        k = sg_columns(b, one, all, kv);
+        v = sg_columns(b, one, all + kv, kv);
+    }
+    return linear(t, sg_attend(b, q, k, v, p, gate), t->d, x);
+}
+
+static int32_t recurrence(struct rank *t, int32_t x)
+{
+    struct sg_builder *b = &t->b;
+    uint32_t keys = t->keys * WIDE, values = t->heads * WIDE, all = 2 * keys + values;
+    int32_t h = norm(t, x), z = linear(t, h, values, -1), u = linear(t, h, all, -1);
+    struct sg_conv c = {.taps = TAPS - t->index / 4 % 2, .act = SG_ACT_SILU, .bias = sg_weight_of(b, NULL)};
+    c.weight = tensor(t, 1, all * c.taps);
+    u = sg_conv(b, sg_whole(b, u), c);
+    struct sg_delta d = {.k_heads = t->keys, .v_heads = t->heads, .dk = WIDE, .dv = WIDE, .decay_is_log = 1, .l2_eps = 1e-6f};
+    d.decay = tensor(t, 1, t->heads);
+    d.dt = tensor(t, 1, t->heads);
+    struct sg_operand in[5] = {sg_columns(b, u, 0, keys), sg_columns(b, u, keys, keys), sg_columns(b, u, 2 * keys, values),
+                               sg_whole(b, linear(t, h, t->heads, -1)), sg_whole(b, linear(t, h, t->heads, -1))};
+    struct sg_norm n = {.kind = SG_NORM_RMS, .eps = 1e-5f, .groups = t->heads, .bias = sg_weight_of(b, NULL)};
+    n.weight = tensor(t, 1, WIDE);
+    return linear(t, sg_norm(b, sg_whole(b, sg_delta(b, in, d)), n, sg_whole(b, z)), t->d, x);
+}
+
+static int32_t mixed(struct rank *t, int32_t x)
+{
+    if (t->mixer == NONE) return x;
+    t->b.layer++;
+    return t->mixer == RULE ? recurrence(t, x) : attention(t, x);
+}
+
+static int32_t feed_forward(struct rank *t, int32_t x, int gated)
+{
+    int32_t h = norm(t, x), up = linear(t, h, t->ff, -1);
+    if (!gated) return linear(t, sg_activate(&t->b, sg_whole(&t->b, up), SG_ACT_GELU_TANH), t->d, x);
+    int32_t gate = linear(t, h, t->ff, -1);
+    return linear(t, sg_glu(&t->b, sg_whole(&t->b, gate), sg_whole(&t->b, up), SG_ACT_SILU), t->d, x);
+}
+
+/* Layers behind each other, one that something else reads as well, one behind a value that is older than the last one. */
+static segue_status build(struct rank *t, int late, struct sg_graph **out, segue_error *err)
+{
+    struct sg_builder *b = &t->b;
+    int gated = t->index % 2 == 0;
+    SG_TRY(sg_builder_begin(b, err));
+    t->asked = 0;
+    int32_t x = sg_embed(b, sg_input_tokens(b), made(t, VOCAB, t->d), NULL, 1), before;
+    b->layer = 0;
+    x = feed_forward(t, mixed(t, x), gated);
+    before = x = feed_forward(t, x, gated);
+    x = feed_forward(t, mixed(t, x), gated);
+    x = sg_add(b, sg_whole(b, linear(t, norm(t, x), t->d, x)), sg_whole(b, before));
+    x = feed_forward(t, mixed(t, x), gated);
+    b->layer = -1;
+    x = norm(t, sg_rows(b, sg_whole(b, x)));
+    sg_output(b, linear(t, x, VOCAB, -1), "logits");
+    if (!late) sg_rows_early(b);
+    return sg_builder_end(b, out, err);
+}
+
+/* A row at a time, of which some units launch what they have captured; a few rows before and between. */
+static void plan_runs(struct rank *t)
+{
+    static const uint32_t rows[4][CHECK_RUNS] = {{1, 1, 1}, {5, 1, 1}, {1, 3, 1}, {16, 1, 1}};
+    struct check_world *w = &t->w;
+    w->seqs = 1;
+    w->runs = CHECK_RUNS;
+    for (uint32_t r = 0; r < w->runs; r++) {
+        uint32_t n = rows[t->index / 2 % 4][r];
+        w->rows[r][0] = n;
+        w->wanted[r][0] = sg_arena_alloc(&w->arena, n * sizeof(uint32_t));
+        if (t->index % 8 == 5 && !r) continue; /* nothing is wanted at first */
+        w->wanted_n[r][0] = 1;
+        w->wanted[r][0][0] = n - 1;
+    }
+    uint32_t all = check_world_first(w, w->runs, 0);
+    w->tokens[0] = sg_arena_alloc(&w->arena, all * sizeof(int32_t));
+    for (uint32_t i = 0; i < all; i++) w->tokens[0][i] = (int32_t)check_below(&t->rng, VOCAB);
+}
+
+/* Bounds: sums of fp32, that go on through layers; K and V are rounded to 16 bits, which turns a last bit here and there;
+ * with Q8_0 some units take x in 16 bits (seen: 1.6e-4 of the largest). */
+static double tolerance_of(const struct check_unit *u, const struct rank *t)
+{
+    if (u->desc.reference) return 0;
+    if (u->desc.half) return 4e-2;
+    return t->mixer == ATTENTION || t->mixer == GATED ? t->w.kv == SG_BF16 ? 1e-2 : 2e-3 : t->storage == SG_Q8_0 ? 5e-4 : 1e-4;
+}
+
+static void one_case(struct check *c, const struct check_unit *u, struct rank *t, struct check_case *k)
+{
+    struct check_result a = {0}, b = {0};
+    struct sg_graph *late = NULL, *own = NULL;
+    segue_error err = {0};
+    char why[sizeof err.text];
+    double scale = 1;
+    t->w.output_width = VOCAB;
+    t->w.kv = t->index % 2 ? SG_BF16 : SG_F16;
+    segue_status status = build(t, 1, &late, &err);
+    if (status == SEGUE_OK) status = build(t, (int)u->desc.late_rows, &own, &err);
+    plan_runs(t);
+    t->w.graph = own;
+    if (status == SEGUE_OK) status = check_world_run(&t->w, u, &a, &err);
+    t->w.graph = late;
+    if (status == SEGUE_OK) status = check_world_run(&t->w, &c->ref, &b, &err);
+    k->max_abs = status == SEGUE_OK ? check_distance(a.y, a.y_n, b.y, b.y_n, &scale) : INFINITY;
+    k->bound = tolerance_of(u, t) * scale;
+    snprintf(why, sizeof why, "%s", err.text);
+    if (status == SEGUE_EUNSUPPORTED) k->skipped = why;
+    else if (status != SEGUE_OK) fprintf(stderr, "check: %s %s: %s\n", k->unit, k->name, why);
+    check_report(c, k);
+    if (status == SEGUE_OK && t->mixer != NONE && !u->desc.reference) {
+        struct check_case slots = *k;
+        strncat(slots.name, ".state", sizeof slots.name - strlen(slots.name) - 1);
+        slots.max_abs = check_distance(a.slots, a.slots_n, b.slots, b.slots_n, &scale);
+        slots.bound = tolerance_of(u, t) * scale;
+        check_report(c, &slots);
+    }
+    check_result_free(&a);
+    check_result_free(&b);
+    sg_graph_free(own);
+    check_world_free(&t->w);
+}
+
+void check_ranks(struct check *c, const struct check_unit *u)
+{
+    static const enum sg_storage storages[] = {SG_F16, SG_BF16, SG_Q8_0};
+    static const struct {
+        uint32_t d, ff;
+        enum mixer mixer;
+        uint32_t heads, keys, width;
+    } shapes[] = {{64, 96, NONE, 0, 0, 0},        {192, 256, NONE, 0, 0, 0},         {576, 1536, NONE, 0, 0, 0},
+                  {64, 1024, NONE, 0, 0, 0},      {320, 416, NONE, 0, 0, 0},         {768, 1536, NONE, 0, 0, 0},
+                  {1024, 3584, NONE, 0, 0, 0},    {1024, 512, NONE, 0, 0, 0},        {128, 256, RULE, 2, 2, WIDE},
+                  {256, 256, GATED, 4, 2, 64},    {128, 256, ATTENTION, 2, 2, 64},   {512, 512, GATED, 4, 1, 256},
+                  {1024, 512, RULE, 4, 4, WIDE},  {576, 512, ATTENTION, 9, 3, 64},   {512, 512, RULE, 4, 2, WIDE},
+                  {768, 512, ATTENTION, 6, 6, 128}, {1536, 512, GATED, 4, 2, 256},   {1536, 512, RULE, 3, 3, WIDE}};
+    const uint32_t n = sizeof shapes / sizeof *shapes;
+    for (size_t s = 0; s < sizeof storages / sizeof *storages; s++)
+        for (uint32_t i = 0; i < n; i++) {
+            if (c->quick && shapes[i].d > SMALL) continue;
+            struct check_case k = {.level = "op", .unit = u->spec, .against = "ref"};
+            struct rank t = {.index = i,
+                             .storage = storages[s],
+                             .d = shapes[i].d,
+                             .ff = shapes[i].ff,
+                             .mixer = shapes[i].mixer,
+                             .heads = shapes[i].heads,
+                             .keys = shapes[i].keys,
+                             .width = shapes[i].width};
+            snprintf(k.name, sizeof k.name, "rank.%s.%u", sg_storage_info(t.storage)->name, i);
+            t.rng = check_rng_of(c->seed, k.name, i);
+            if (check_wants(c, &k)) one_case(c, u, &t, &k);
+        }
+}

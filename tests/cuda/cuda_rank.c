@@ -1,0 +1,254 @@
+/* cuda_rank.c: windows of steps that ranks of blocks do in one launch, over the stub driver: which graphs have them, when what
+ * they leave in parts is summed, and that no failure leaves anything behind. Numbers are check's (rank.*), on a GPU.
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "graph/graph.h"
+#include "stub.h"
+
+enum { D = 256, FF = 96, FF8 = 256, VOCAB = 32, ODD = 80, HEAD = 128, WIDE = 128, TAPS = 4 };
+
+static const uint16_t zeros[6 * WIDE * D];
+
+#define MATRIX(NAME, STORAGE, ROWS, COLS)                                                                                  \
+    static const struct sg_tensor NAME = {.name = #NAME, .storage = STORAGE, .rank = 2, .shape = {ROWS, COLS}, .rows = ROWS, \
+                                          .cols = COLS, .data = (const uint8_t *)zeros, .bytes = sizeof zeros}
+MATRIX(up_f16, SG_F16, FF, D);
+MATRIX(down_f16, SG_F16, D, FF);
+MATRIX(up_bf16, SG_BF16, FF, D);
+MATRIX(down_bf16, SG_BF16, D, FF);
+MATRIX(up_f32, SG_F32, FF, D);
+MATRIX(down_f32, SG_F32, D, FF);
+MATRIX(up_q8, SG_Q8_0, FF8, D);
+MATRIX(down_q8, SG_Q8_0, D, FF8);
+MATRIX(down_other, SG_F16, D, FF8);
+MATRIX(up_narrow, SG_Q8_0, FF, D);
+MATRIX(down_narrow, SG_Q8_0, D, FF);
+MATRIX(up_odd, SG_F16, ODD, D);
+MATRIX(down_odd, SG_F16, D, ODD);
+MATRIX(square, SG_F16, D, D);
+MATRIX(head, SG_F16, VOCAB, D);
+MATRIX(qkv, SG_F16, 4 * HEAD, D); /* two heads, one of K and V */
+MATRIX(mixed, SG_F16, 6 * WIDE, D); /* two heads of q, k and v */
+MATRIX(gates, SG_F16, 2 * WIDE, D);
+MATRIX(back, SG_F16, D, 2 * WIDE);
+MATRIX(pair, SG_F16, 2, D);
+MATRIX(mixed_q8, SG_Q8_0, 6 * WIDE, D);
+MATRIX(gates_q8, SG_Q8_0, 2 * WIDE, D);
+MATRIX(back_q8, SG_Q8_0, D, 2 * WIDE);
+MATRIX(pair_q8, SG_Q8_0, 2, D);
+MATRIX(taps, SG_F32, 1, 6 * WIDE * TAPS);
+MATRIX(numbers, SG_F32, 1, 2);
+
+struct layers { /* f: feed-forward, p: a product with a norm before it, h: attention, l: the delta rule; all add what they read.
+                 * o: remember x, a: add that */
+    const char *what;
+    const struct sg_tensor *up, *down;
+    int alone, other, early, q8; /* 1: no gate; the residual is not what the norm reads; rows are chosen early; Q8_0 in the rule */
+};
+
+static int32_t norm(struct sg_builder *b, int32_t x)
+{
+    struct sg_norm p = {.kind = SG_NORM_RMS, .eps = 1e-5f, .groups = 1, .weight = sg_weight_of(b, NULL), .bias = sg_weight_of(b, NULL)};
+    return sg_norm(b, sg_whole(b, x), p, sg_absent());
+}
+
+static int32_t linear(struct sg_builder *b, int32_t x, const struct sg_tensor *w, int32_t residual)
+{
+    return sg_linear(b, sg_whole(b, x), sg_weight_of(b, w), sg_weight_of(b, NULL), residual < 0 ? sg_absent() : sg_whole(b, residual));
+}
+
+static int32_t feed_forward(struct sg_builder *b, const struct layers *l, int32_t x)
+{
+    int32_t h = norm(b, x), up = linear(b, h, l->up, -1), residual = l->other ? linear(b, x, &square, -1) : x;
+    if (l->alone) return linear(b, sg_activate(b, sg_whole(b, up), SG_ACT_SILU), l->down, residual);
+    int32_t gate = linear(b, h, l->up, -1);
+    return linear(b, sg_glu(b, sg_whole(b, gate), sg_whole(b, up), SG_ACT_SILU), l->down, residual);
+}
+
+static int32_t attention(struct sg_builder *b, int32_t x)
+{
+    int32_t all = linear(b, norm(b, x), &qkv, -1);
+    struct sg_attend p = {.heads = 2, .kv_heads = 1, .d = HEAD, .dv = HEAD, .scale = 1, .sinks = sg_weight_of(b, NULL)};
+    b->layer++;
+    return linear(b, sg_attend(b, sg_columns(b, all, 0, 2 * HEAD), sg_columns(b, all, 2 * HEAD, HEAD), sg_columns(b, all, 3 * HEAD, HEAD), p,
+                               sg_absent()), &square, x);
+}
+
+static int32_t rule(struct sg_builder *b, const struct layers *l, int32_t x)
+{
+    const struct sg_tensor *few = l->q8 ? &pair_q8 : &pair;
+    int32_t h = norm(b, x), z = linear(b, h, l->q8 ? &gates_q8 : &gates, -1), u = linear(b, h, l->q8 ? &mixed_q8 : &mixed, -1);
+    struct sg_conv c = {.weight = sg_weight_of(b, &taps), .bias = sg_weight_of(b, NULL), .taps = TAPS, .act = SG_ACT_SILU};
+    struct sg_norm n = {.kind = SG_NORM_RMS, .eps = 1e-5f, .groups = 2, .weight = sg_weight_of(b, NULL), .bias = sg_weight_of(b, NULL)};
+    struct sg_delta d = {.k_heads = 2, .v_heads = 2, .dk = WIDE, .dv = WIDE, .decay = sg_weight_of(b, &numbers), .dt = sg_weight_of(b, &numbers)};
+    b->layer++;
+    u = sg_conv(b, sg_whole(b, u), c);
+    struct sg_operand in[5] = {sg_columns(b, u, 0, 2 * WIDE), sg_columns(b, u, 2 * WIDE, 2 * WIDE), sg_columns(b, u, 4 * WIDE, 2 * WIDE),
+                               sg_whole(b, linear(b, h, few, -1)), sg_whole(b, linear(b, h, few, -1))};
+    return linear(b, sg_norm(b, sg_whole(b, sg_delta(b, in, d)), n, sg_whole(b, z)), l->q8 ? &back_q8 : &back, x);
+}
+
+static struct sg_graph *make(const struct layers *l)
+{
+    struct sg_builder b;
+    struct sg_graph *g = NULL;
+    segue_error err;
+    assert_int_equal(sg_builder_begin(&b, &err), SEGUE_OK);
+    int32_t x = sg_input_rows(&b, D), old = x;
+    b.layer = 0;
+    for (const char *c = l->what; *c; c++) {
+        if (*c == 'f') x = feed_forward(&b, l, x);
+        if (*c == 'p') x = linear(&b, norm(&b, x), &square, x);
+        if (*c == 'h') x = attention(&b, x);
+        if (*c == 'l') x = rule(&b, l, x);
+        if (*c == 'o') old = x;
+        if (*c == 'a') x = sg_add(&b, sg_whole(&b, x), sg_whole(&b, old));
+    }
+    b.layer = -1;
+    sg_output(&b, linear(&b, sg_rows(&b, sg_whole(&b, x)), &head, -1), "logits");
+    if (l->early) sg_rows_early(&b);
+    assert_int_equal(sg_builder_end(&b, &g, &err), SEGUE_OK);
+    return g;
+}
+
+/* Opens, compiles, runs so often so many rows of which the last one is wanted. The mode is set before opening. */
+static segue_status life(const struct layers *l, const char *spec, const char *mode, uint32_t runs, uint32_t rows, segue_error *err)
+{
+    static const float x[4 * D];
+    const struct sg_state_opts o = {.kv = SG_F16, .rows = 64};
+    float logits[VOCAB];
+    const uint32_t wanted[1] = {rows - 1};
+    struct sg_unit *u = NULL;
+    struct sg_program *p = NULL;
+    struct sg_state *s = NULL;
+    struct sg_graph *g = make(l);
+    const struct sg_graph *graphs[] = {g};
+    stub(mode);
+    segue_status status = open_unit(&u, spec, err);
+    if (status == SEGUE_OK) status = sg_unit_cuda.compile(u, graphs, 1, NULL, &p, err);
+    if (status == SEGUE_OK) status = sg_unit_cuda.state_new(u, g->slots, g->slots_n, &o, &s, err);
+    for (uint32_t i = 0; i < runs && status == SEGUE_OK; i++) {
+        struct sg_run *run;
+        struct sg_span span = {.state = s, .rows = rows, .first = i * rows, .values = x, .wanted = wanted, .wanted_n = 1, .steps = 1};
+        struct sg_batch batch = {.spans = &span, .spans_n = 1, .inline_hint = 1};
+        struct sg_result result = {.logits = logits};
+        status = sg_unit_cuda.start(p, &batch, &result, &run, err);
+        if (status == SEGUE_OK) status = sg_unit_cuda.wait(run, UINT64_MAX, err);
+    }
+    assert_int_equal(setenv("SEGUE_STUB", "", 1), 0);
+    sg_unit_cuda.state_free(s);
+    sg_unit_cuda.discard(p);
+    sg_unit_cuda.close(u);
+    sg_graph_free(g);
+    return status;
+}
+
+static void windows_are_one_launch(void **state)
+{
+    const struct layers f16 = {.up = &up_f16, .down = &down_f16}, bf16 = {.up = &up_bf16, .down = &down_bf16},
+                        f32 = {.up = &up_f32, .down = &down_f32}, odd = {.up = &up_odd, .down = &down_odd},
+                        q8 = {.up = &up_q8, .down = &down_q8}, both = {.up = &up_q8, .down = &down_other},
+                        narrow = {.up = &up_narrow, .down = &down_narrow};
+    const struct {
+        const char *what, *spec, *mode;
+        struct layers of;
+        uint32_t rows;
+        int alone, other, windows, sums;
+    } cases[] = {
+        {"f", "cuda:0", "", f16, 1, 0, 0, 1, 1},         {"f", "cuda:0", "", bf16, 1, 0, 0, 1, 1},
+        {"f", "cuda:0", "", f16, 1, 1, 0, 1, 1},         {"ff", "cuda:0", "", f16, 1, 0, 0, 2, 1},
+        {"fpf", "cuda:0", "", f16, 1, 0, 0, 2, 2},       {"pff", "cuda:0", "", f16, 1, 0, 0, 2, 1},
+        {"foffa", "cuda:0", "", f16, 1, 0, 0, 3, 2}, /* the third one's room is the first one's */
+        {"fofa", "cuda:0", "", f16, 1, 0, 0, 2, 2},      {"ff", "cuda:0,rank=0", "", f16, 1, 0, 0, 0, 0},
+        {"ff", "cuda:0,rank=1", "", f16, 1, 0, 0, 2, 1}, {"ff", "cuda:0", "", f16, 2, 0, 0, 0, 0},
+        {"ff", "cuda:0", "", f32, 1, 0, 0, 0, 0},        {"ff", "cuda:0", "", odd, 1, 0, 0, 0, 0},
+        {"ff", "cuda:0", "", f16, 1, 0, 1, 0, 0},        {"ff", "cuda:0", "mapless", f16, 1, 0, 0, 0, 0},
+        {"ff", "cuda:0", "", q8, 1, 0, 0, 2, 1},         {"f", "cuda:0", "", q8, 1, 1, 0, 1, 1},
+        {"ff", "cuda:0", "", both, 1, 0, 0, 0, 0},       {"ff", "cuda:0", "", q8, 2, 0, 0, 0, 0},
+        {"ff", "cuda:0", "", narrow, 1, 0, 0, 0, 0},
+        {"p", "cuda:0", "", f16, 1, 0, 0, 0, 0},         {"ff", "cuda:0,graphs=0", "", f16, 1, 0, 0, 2, 1},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct layers l = cases[i].of;
+        segue_error err = {0};
+        l.what = cases[i].what;
+        l.alone = cases[i].alone;
+        l.other = cases[i].other;
+        assert_int_equal(life(&l, cases[i].spec, cases[i].mode, 1, cases[i].rows, &err), SEGUE_OK);
+        assert_int_equal(launches_of_kernel("mlp_f16_1") + launches_of_kernel("mlp_bf16_1") + launches_of_kernel("mlp_q8_2"), cases[i].windows);
+        assert_int_equal(launches_of_kernel("sum_parts"), cases[i].sums);
+        assert_int_equal(alive(), 0);
+    }
+}
+
+/* Mixers, and rows that are chosen between the steps of a window. */
+static void mixers_are_one_launch(void **state)
+{
+    const struct layers cases[] = {{.what = "lfhf"}, {.what = "lfhf", .early = 1}, {.what = "hflf", .early = 1}, {.what = "flpfh"},
+                                   {.what = "lflf", .q8 = 1}};
+    const int counts[][4] = {{1, 1, 2, 1}, {1, 1, 2, 1}, {1, 1, 2, 1}, {1, 1, 2, 2}, {2, 0, 2, 1}}; /* rule, attention, feed-forward, sums */
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct layers l = cases[i];
+        segue_error err = {0};
+        l.up = &up_f16;
+        l.down = &down_f16;
+        assert_int_equal(life(&l, "cuda:0", "", 1, 1, &err), SEGUE_OK);
+        assert_int_equal(launches_of_kernel("linear_f16_2") + launches_of_kernel("linear_q8_2"), counts[i][0]);
+        assert_int_equal(launches_of_kernel("heads_f16_f16_2_128"), counts[i][1]);
+        assert_int_equal(launches_of_kernel("mlp_f16_1"), counts[i][2]);
+        assert_int_equal(launches_of_kernel("sum_parts"), counts[i][3]);
+        assert_int_equal(alive(), 0);
+    }
+}
+
+/* The first pass is issued, the second one captured, the third one launched as a graph. */
+static void windows_are_captured(void **state)
+{
+    const struct layers l = {.what = "fpff", .up = &up_f16, .down = &down_f16};
+    segue_error err = {0};
+    (void)state;
+    assert_int_equal(life(&l, "cuda:0", "", 3, 1, &err), SEGUE_OK);
+    assert_int_equal(launches_of_kernel("mlp_f16_1"), 2 * 3);
+    assert_int_equal(launches_of_kernel("sum_parts"), 2 * 2);
+}
+
+/* Every call into the driver fails once, or with all that follow it; the same for allocations. */
+static void fails_anywhere(void **state)
+{
+    const struct layers l = {.what = "lfphf", .up = &up_f16, .down = &down_f16};
+    static const char *const forms[] = {"once", "from", "room"};
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        long failures = 0;
+        segue_status status = SEGUE_OK;
+        for (long n = 1; n < (i == 2 ? 100 : 2000); n += 1 + n / 7) {
+            segue_error err = {0};
+            char mode[32];
+            snprintf(mode, sizeof mode, "%s:%ld", forms[i], n);
+            status = life(&l, "cuda:0", mode, 3, 1, &err);
+            assert_int_equal(alive(), 0);
+            assert_true(status == SEGUE_OK || status == SEGUE_EUNIT || status == (i == 2 ? SEGUE_EMEMORY : SEGUE_ELOST));
+            failures += status != SEGUE_OK;
+        }
+        assert_int_equal(status, SEGUE_OK);
+        assert_true(failures > 5);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(windows_are_one_launch), cmocka_unit_test(mixers_are_one_launch),
+                                       cmocka_unit_test(windows_are_captured),
+                                       cmocka_unit_test(fails_anywhere)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
