@@ -8,7 +8,7 @@
 
 /* Bytes of shared memory with which two blocks share a multiprocessor; columns of x: the most, and up to where ranks are faster than a
  * launch a product (measured: 2,048 columns 49 us a layer for 44); units of a rank and rows of a box at most. */
-enum { BUDGET = 112 << 10, WIDEST = 4096, WIDE = 1024, UNITS_MOST = 512, BOX_ROWS = 256, GROUP = 16, SUMS_PITCH = 20, MLP_RANKS = 14, AHEAD = 2 };
+enum { BUDGET = 112 << 10, WIDEST = 4096, WIDE = 1024, UNITS_MOST = 512, BOX_ROWS = 256, GROUP = CK_RANK_GROUP, MLP_RANKS = 14, AHEAD = 2 };
 
 struct look {
     struct sg_unit *u;
@@ -182,8 +182,8 @@ static int make_map(struct sg_unit *u, const struct ck_weight *w, uint32_t at, u
 /* Bytes of x as it comes, of the block's own columns of it, of sums of groups of rows, of numbers as parts. */
 static size_t x_bytes(uint32_t d) { return 4 * (size_t)d; }
 static size_t own_bytes(uint32_t d) { return x_bytes(d) / CK_RANK_BLOCKS; }
-static size_t sums_bytes(uint32_t rows, uint32_t per) { return (size_t)(rows + per - 1) / per * GROUP * SUMS_PITCH * 4; }
-static size_t parts_bytes(uint32_t k) { return 3 * (2 * (size_t)k + 64); }
+static size_t sums_bytes(uint32_t rows, uint32_t per) { return (size_t)(rows + per - 1) / per * CK_RANK_SUMS_BYTES; }
+static size_t parts_bytes(uint32_t k) { return CK_RANK_PARTS_BYTES((size_t)k); }
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 static uint32_t form_of(uint32_t d)

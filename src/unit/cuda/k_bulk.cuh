@@ -11,6 +11,12 @@ __device__ __forceinline__ void gate_open(uint64_t *gate, uint32_t arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(gate)), "r"(arrivals) : "memory");
 }
+/* All gates that this thread opened are there for copies and for other blocks. */
+__device__ __forceinline__ void gates_opened()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 __device__ __forceinline__ void gate_arrive(uint64_t *gate)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(gate)) : "memory");

@@ -39,7 +39,7 @@ template <int D> __device__ __forceinline__ heads_work work_of(const ck_heads &a
     heads_work w;
     w.rank = blockIdx.x / RANK;
     w.kv = w.rank * a.kv_heads / (gridDim.x / RANK);
-    w.block = rank_block();
+    w.block = cluster_block();
     w.rows = a.d / RANK;
     w.place = a.pass.place[0];
     w.stores = !w.block && w.rank * a.kv_heads % (gridDim.x / RANK) == 0;
@@ -283,8 +283,7 @@ enum { AT_X, AT_ROWS, AT_ENDS, GATES };
 __device__ __forceinline__ void open_gates(uint64_t *gates, uint32_t x, uint32_t rows, uint32_t ends)
 {
     for (int i = 0; i < GATES; i++) gate_open(&gates[i], 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    gates_opened();
     gate_expect(&gates[AT_X], x);
     gate_expect(&gates[AT_ROWS], rows);
     gate_expect(&gates[AT_ENDS], ends);
@@ -315,11 +314,11 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
         open_gates(gates, 4 * a.d + sizeof stats, 4 * D * weights_of(a), sizeof ends);
     }
     __syncthreads();
-    rank_arrive();
+    cluster_arrive();
     if (threadIdx.x >= RANK_OWNERS) {
         if (threadIdx.x == RANK_OWNERS) bring_weights<D>(a, w, r);
         __syncwarp();
-        rank_wait();
+        cluster_wait();
         return;
     }
     norm_numbers<(P + 1) / 2> numbers;
@@ -330,21 +329,21 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     for (int i = 0; i < held<D>::GROUPS; i++) load_held<D>(w, i, kv);
     load_ahead<D>(a, w, bias, turns, out_bias);
     const spreading to = spread_from(a.x, w.block, xs, &stats, &gates[AT_X]);
-    rank_wait();
+    cluster_wait();
     wait_for_inputs();
     spread_x<(P + 1) / 2>(to, a.norm.layer, own);
-    gate_wait_rank(&gates[AT_X], 0);
+    gate_wait_cluster(&gates[AT_X], 0);
     norm_x<KIND>(a.norm, a.d, xs, &stats, numbers, parts, norm_room);
     take_x<KIND, P>(parts, a.d, x);
     first_rows<KIND, P>(r, at, x, a.d, n, false, sums);
     consumers_meet();
     send_rows<D>(w, n, sums, bias, rows, &gates[AT_ROWS]);
-    gate_wait_rank(&gates[AT_ROWS], 0);
+    gate_wait_cluster(&gates[AT_ROWS], 0);
     end_rows<STORAGE, D>(a, w, rows, turns, q, fresh);
     attend<STORAGE, D>(w, kv, q, fresh, &at_warp[threadIdx.x >> 5], room[threadIdx.x >> 5]);
     consumers_meet();
     send_found<D>(w, at_warp, room[0], ends[0], &gates[AT_ENDS]);
-    gate_wait_rank(&gates[AT_ENDS], 0);
+    gate_wait_cluster(&gates[AT_ENDS], 0);
     head_parts<KIND, D>(ends[0], a.in[GATE].data ? rows + GATE * D : nullptr, made);
     write_rows<KIND>(r, at, made, D, a.out_rows, w.rows, a.y + (size_t)w.rank * a.d + w.block * w.rows, w.rank ? nullptr : own, out_bias);
 }

@@ -143,7 +143,7 @@ __device__ __forceinline__ void begin_rule(const ck_linear &a, const linear_work
     if (warp >= 4 * SHARE) return;
     p.beta = sigmoid_short(sum_by_eight(sums, GROUP_AB, 8 + p.head));
     float decay = expf(p.rate * softplus(sum_by_eight(sums, GROUP_AB, p.head) + p.dt)), q[LANE_ROWS];
-    gate_wait_rank(&few.qk_gate, 0);
+    gate_wait_cluster(&few.qk_gate, 0);
 #pragma unroll
     for (int r = 0; r < LANE_ROWS; r++) q[r] = few.qk[lane + 32 * r], p.k[r] = few.qk[WIDE + lane + 32 * r];
     p.kq = scale_row<LANE_ROWS>(q, p.k, WIDE, a.l2_eps);
@@ -218,7 +218,7 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
 {
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ linear_few<SHARE> few;
-    const linear_work w = {blockIdx.x / RANK, rank_block(), a.d / RANK};
+    const linear_work w = {blockIdx.x / RANK, cluster_block(), a.d / RANK};
     const uint32_t fills = PIECES(SHARE) + (w.rows + a.out_rows - 1) / a.out_rows;
     const ring r = {memory, a.stage_bytes, a.stages, fills, fills, few.full, few.empty};
     linear_many m;
@@ -233,18 +233,17 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
         gate_open(&few.ab_gate, 1);
         gate_open(&few.qk_gate, 1);
         gate_open(&few.u_gate, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        gates_opened();
         gate_expect(&few.x_gate, 4 * a.d + sizeof few.stats);
         gate_expect(&few.qk_gate, sizeof few.qk);
         gate_expect(&few.u_gate, sizeof few.us + sizeof few.squares);
     }
     __syncthreads();
-    rank_arrive();
+    cluster_arrive();
     if (threadIdx.x >= RANK_OWNERS) {
         if (threadIdx.x == RANK_OWNERS) bring_weights<KIND, SHARE>(a, w, m.ab, r, &few.ab_gate);
         __syncwarp();
-        rank_wait();
+        cluster_wait();
         return;
     }
     ck_norm norm = a.norm;
@@ -263,10 +262,10 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
                      a.out_scales.pitch, w.rows, SHARE * WIDE);
     own_x<P> x;
     const spreading to = spread_from(a.x, w.block, m.xs, &few.stats, &few.x_gate);
-    rank_wait();
+    cluster_wait();
     wait_for_inputs();
     spread_x<P / 2>(to, 0, m.own);
-    gate_wait_rank(&few.x_gate, 0);
+    gate_wait_cluster(&few.x_gate, 0);
     norm_x<KIND>(norm, a.d, m.xs, &few.stats, numbers, m.parts, few.room);
     take_x<KIND, P>(m.parts, a.d, x);
 #pragma unroll
@@ -276,7 +275,7 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     project<KIND, P, SHARE>(a, w, few, m.xs, shared_at(m.ab), r, at, x, p, keep);
     if (threadIdx.x < 128 * SHARE) end_rule<SHARE>(a, w, few, m.xs, p, keep, after);
     if (KIND == RANK_Q8) scales_arrived();
-    gate_wait_rank(&few.u_gate, 0);
+    gate_wait_cluster(&few.u_gate, 0);
     hidden_parts<KIND, SHARE>(a, few, m.parts);
     write_rows<KIND>(r, at, m.parts, SHARE * WIDE, a.out_rows, w.rows, a.y + w.rank * a.d + w.block * w.rows, w.rank ? nullptr : m.own,
                      a.out_bias ? a.out_bias + w.block * w.rows : nullptr, scales);

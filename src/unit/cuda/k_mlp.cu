@@ -16,7 +16,7 @@ __device__ __forceinline__ mlp_work work_of(const ck_mlp &a)
 {
     mlp_work w;
     w.rank = blockIdx.x / RANK;
-    w.block = rank_block();
+    w.block = cluster_block();
     w.units = a.units / RANK;
     w.first = w.rank * a.units + w.block * w.units;
     w.rows = a.d / RANK;
@@ -95,17 +95,16 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
         ring_open(r);
         gate_open(&x_gate, 1);
         gate_open(&hidden_gate, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        gates_opened();
         gate_expect(&x_gate, 4 * a.d + sizeof stats);
         gate_expect(&hidden_gate, 4 * a.units);
     }
     __syncthreads();
-    rank_arrive();
+    cluster_arrive();
     if (threadIdx.x >= RANK_OWNERS) {
         if (threadIdx.x == RANK_OWNERS) bring_weights<KIND>(a, w, r);
         __syncwarp();
-        rank_wait();
+        cluster_wait();
         return;
     }
     norm_numbers<(P + 1) / 2> numbers;
@@ -117,16 +116,16 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     own_x<P> x;
     ring_at at = {0, 0};
     const spreading to = spread_from(a.x, w.block, xs, &stats, &x_gate);
-    rank_wait();
+    cluster_wait();
     wait_for_inputs();
     spread_x<(P + 1) / 2>(to, a.norm.layer, own);
-    gate_wait_rank(&x_gate, 0);
+    gate_wait_cluster(&x_gate, 0);
     norm_x<KIND>(a.norm, a.d, xs, &stats, numbers, parts, room);
     take_x<KIND, P>(parts, a.d, x);
     first_rows<KIND, P>(r, at, x, a.d, w.units, a.gate.data != nullptr, sums);
     consumers_meet();
     send_hidden(a, w, biases, sums, hs, &hidden_gate);
-    gate_wait_rank(&hidden_gate, 0);
+    gate_wait_cluster(&hidden_gate, 0);
     if (KIND == RANK_Q8) scales_arrived();
     hidden_parts<KIND>(a.units, hs, hidden);
     write_rows<KIND>(r, at, hidden, a.units, a.down_rows, w.rows, a.y + (size_t)w.rank * a.d + w.block * w.rows, w.rank ? nullptr : own,

@@ -16,54 +16,12 @@
 #ifndef SG_UNIT_CUDA_K_RANK_CUH
 #define SG_UNIT_CUDA_K_RANK_CUH
 
+#include "k_cluster.cuh"
 #include "k_rank8.cuh"
 
-enum { RANK = CK_RANK_BLOCKS, RANK_WARPS = 8, RANK_OWNERS = 256, PARTS = 3, RANK_Q8 = 2 };
+enum { RANK = CK_RANK_BLOCKS, RANK_WARPS = 8, RANK_OWNERS = 256, PARTS = CK_RANK_PARTS, RANK_Q8 = 2 };
 
 #if __CUDA_ARCH__ >= 900
-
-/* --- the cluster --- */
-
-__device__ __forceinline__ uint32_t rank_block()
-{
-    uint32_t r;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-    return r;
-}
-__device__ __forceinline__ void rank_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-__device__ __forceinline__ void rank_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-__device__ __forceinline__ uint32_t there(uint32_t at, uint32_t block)
-{
-    uint32_t to;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(at), "r"(block));
-    return to;
-}
-/* A number, or four, to a place of another block, whose gate counts their bytes; there() finds both. */
-__device__ __forceinline__ void send_to(float v, uint32_t to, uint32_t gate)
-{
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(to), "r"(__float_as_uint(v)), "r"(gate)
-                 : "memory");
-}
-__device__ __forceinline__ void send_four_to(float4 v, uint32_t to, uint32_t gate)
-{
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(to),
-                 "r"(__float_as_uint(v.x)), "r"(__float_as_uint(v.y)), "r"(__float_as_uint(v.z)), "r"(__float_as_uint(v.w)), "r"(gate)
-                 : "memory");
-}
-__device__ __forceinline__ void send(float v, const float *to, const uint64_t *gate, uint32_t block)
-{
-    send_to(v, there(shared_at(to), block), there(shared_at(gate), block));
-}
-__device__ __forceinline__ void gate_wait_rank(uint64_t *gate, uint32_t parity)
-{
-    uint32_t over = 0;
-    while (!over)
-        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n}"
-                     : "=r"(over)
-                     : "r"(shared_at(gate)), "r"(parity)
-                     : "memory");
-}
 
 /* --- the ring --- */
 
@@ -145,7 +103,7 @@ __device__ __forceinline__ void ring_open(const ring &r)
 /* --- x --- */
 
 /* x of a block as the tensor cores want it: [part][columns + 32], 16-bit numbers; pitch: bytes of a part. */
-__device__ __forceinline__ uint32_t parts_pitch(uint32_t k) { return k * 2 + 64; }
+__device__ __forceinline__ uint32_t parts_pitch(uint32_t k) { return CK_RANK_PART_PITCH(k); }
 
 __device__ __forceinline__ uint32_t whole_pairs(uint32_t k) { return (k + 63) / 64 * 64; }
 
@@ -396,7 +354,7 @@ template <int KIND, int P> __device__ __forceinline__ void take_x(const unsigned
 }
 
 /* Sums of a row of the first product: two of each warp. */
-enum { RANK_SUMS = 2 * RANK_WARPS, RANK_SUMS_PITCH = RANK_SUMS + 4 };
+enum { RANK_SUMS = 2 * RANK_WARPS, RANK_SUMS_PITCH = CK_RANK_SUMS_PITCH };
 
 /* 16 rows of the first product, n of each 8 (low_n, high_n there) at low and high, the warp's columns: into sums [16][PITCH]. */
 template <int KIND, int P>

@@ -412,8 +412,7 @@ __device__ __forceinline__ void prepare_block(const ck_stream &a, uint64_t *full
             gate_open(&full[i], 1);
             gate_open(&empty[i], WARPS);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        gates_opened();
     }
     if (threadIdx.x < sizeof idle) idle[threadIdx.x] = 0;
     __syncthreads();

@@ -11,45 +11,11 @@
  * warps end each tile, so that what is done for a row of weights is done once for all rows of x. Sums: products of x rounded
  * and of its rest apart, columns rising, the two together, warps in order, blocks in order; no row of x depends on the others.
  * SPDX-License-Identifier: MIT */
-#include "k_bulk.cuh"
+#include "k_cluster.cuh"
 
 enum { WARPS = 8, ROWS = 16, TURN = CK_TILES_TURN, TAPS = CK_STREAM_TAPS };
 
 #if __CUDA_ARCH__ >= 900
-
-/* --- clusters --- */
-
-__device__ __forceinline__ uint32_t cluster_rank()
-{
-    uint32_t r;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-    return r;
-}
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-__device__ __forceinline__ uint32_t there(const void *p, uint32_t rank)
-{
-    uint32_t at;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_at(p)), "r"(rank));
-    return at;
-}
-/* A number to the same place of another block, whose gate counts its bytes. */
-__device__ __forceinline__ void send(float v, float *to, uint64_t *gate, uint32_t rank)
-{
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(there(to, rank)),
-                 "r"(__float_as_uint(v)), "r"(there(gate, rank))
-                 : "memory");
-}
-__device__ __forceinline__ void gate_wait_cluster(uint64_t *gate, uint32_t parity)
-{
-    uint32_t over = 0;
-    while (!over)
-        asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p;\n}"
-                     : "=r"(over)
-                     : "r"(shared_at(gate)), "r"(parity)
-                     : "memory");
-}
 
 /* --- tiles of weights --- */
 
@@ -383,7 +349,7 @@ template <int BF16, int NT, int J> __device__ __forceinline__ void product(const
     extern __shared__ __align__(128) unsigned char tiles[];
     __shared__ rooms<NT> s;
     float *part = reinterpret_cast<float *>(tiles + STAGES * STAGE); /* [TURN][WARPS][NT * 128] */
-    const uint32_t rank = a.cluster_log ? cluster_rank() : 0, warp = threadIdx.x >> 5, first = blockIdx.x >> a.cluster_log,
+    const uint32_t rank = a.cluster_log ? cluster_block() : 0, warp = threadIdx.x >> 5, first = blockIdx.x >> a.cluster_log,
                    step = gridDim.x >> a.cluster_log, many = (a.tiles - first + step - 1) / step;
     /* the warp's columns, in 32s */
     const uint32_t before = warp * 2 * J, blocks = a.slice / 32 > before ? min(a.slice / 32 - before, 2 * J) : 0,

@@ -311,6 +311,11 @@ struct ck_tiles {
 /* Two products and what lies between them by ranks, clusters of blocks (k_rank.cuh). A value in parts: x[c] is the sum over r of
  * p[r * width + c]. */
 enum { CK_RANK_BLOCKS = 8, CK_RANK_MOST = 16, CK_RANK_THREADS = 288, CK_RANK_STAGES = 16, CK_RANK_PIECE = 32 /* columns */, CK_RANK_PIECE8 = 128 /* of Q8_0 */ };
+/* Shared memory that host and kernels count alike: x in CK_RANK_PARTS parts of 16 bits, which banks apart; sums of a group of 16 rows, two of
+ * each warp, likewise. */
+enum { CK_RANK_PARTS = 3, CK_RANK_SUMS_PITCH = 2 * 8 + 4, CK_RANK_GROUP = 16, CK_RANK_SUMS_BYTES = CK_RANK_GROUP * CK_RANK_SUMS_PITCH * 4 };
+#define CK_RANK_PART_PITCH(k) ((k) * 2 + 64)
+#define CK_RANK_PARTS_BYTES(k) (CK_RANK_PARTS * CK_RANK_PART_PITCH(k))
 struct ck_parts {
     const float *p;
     uint32_t n, width; /* n: up to CK_RANK_MOST */
@@ -393,9 +398,9 @@ struct ck_linear {
                                                   * stage, a multiple of 16, up to d / 8 and 256 */
 };
 /* Bytes of shared memory of a block behind the ring, besides some 3 KB that it always has; share: value heads of a key head. */
-#define CK_LINEAR_SUMS(share) (1280 * (3 + 2 * (share)))
+#define CK_LINEAR_SUMS(share) (CK_RANK_SUMS_BYTES * (3 + 2 * (share)))
 #define CK_LINEAR_ROOM(d, share) \
-    (4 * (share) * (d) + (d) / 2 + 3 * (2 * (d) + 64) + (4 * (d) > CK_LINEAR_SUMS(share) ? 4 * (d) : CK_LINEAR_SUMS(share)))
+    (4 * (share) * (d) + (d) / 2 + CK_RANK_PARTS_BYTES(d) + (4 * (d) > CK_LINEAR_SUMS(share) ? 4 * (d) : CK_LINEAR_SUMS(share)))
 struct ck_gemm {
     const void *x;
     struct ck_segment segment;
