@@ -13,6 +13,7 @@
 static void shares_leave(struct team_shares *s)
 {
     if (!s || --s->references) return;
+    sg_team_loras_free(s->loras);
     sg_shares_free(s->shares);
     sg_free(s);
 }

@@ -120,11 +120,17 @@ static segue_status rank_fill(struct sg_run *run, uint32_t r, segue_error *err)
     return SEGUE_OK;
 }
 
-static segue_status no_adapters(const struct sg_batch *b, segue_error *err)
+/* The run's own spans take what the ranks have of their adapters. */
+static segue_status deal_adapters(struct sg_run *run, segue_error *err)
 {
-    for (uint32_t s = 0; s < b->spans_n; s++)
-        if (b->spans[s].loras_n)
-            return sg_fail(err, SEGUE_EUNSUPPORTED, "run: several units as one: adapters are not dealt to ranks; name one unit");
+    for (uint32_t s = 0; s < run->own.batch.spans_n; s++) {
+        struct sg_span *span = &run->own.spans[s];
+        if (!span->loras_n) continue;
+        const struct sg_lora **dealt = sg_arena_alloc(&run->arena, span->loras_n * sizeof *dealt);
+        if (!dealt) return sg_no_memory("a run of several units", span->loras_n * sizeof *dealt, err);
+        for (uint32_t i = 0; i < span->loras_n; i++) SG_TRY(sg_team_lora(run->program, span->loras[i], &dealt[i], err));
+        span->loras = dealt;
+    }
     return SEGUE_OK;
 }
 
@@ -132,12 +138,12 @@ segue_status sg_team_start(struct sg_program *p, const struct sg_batch *b, struc
                         segue_error *err)
 {
     SG_TRY(sg_batch_check(&rules, &p->base, b, err));
-    SG_TRY(no_adapters(b, err));
     struct sg_run *run = sg_alloc(sizeof *run);
     if (!run) return sg_no_memory("a run of several units", sizeof *run, err);
     run->program = p;
     sg_meeting_open(&run->meeting, p->base.unit->ranks, b->cancel);
     segue_status status = sg_own_run_begin(&run->own, &p->base, b, r, work, err);
+    if (status == SEGUE_OK) status = deal_adapters(run, err);
     for (uint32_t i = 0; i < p->base.unit->ranks && status == SEGUE_OK; i++) status = rank_fill(run, i, err);
     if (status != SEGUE_OK) {
         run_free(run);
