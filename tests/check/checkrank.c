@@ -233,7 +233,8 @@ void check_ranks(struct check *c, const struct check_unit *u)
                   {1024, 3584, NONE, 0, 0, 0},    {1024, 512, NONE, 0, 0, 0},        {128, 256, RULE, 2, 2, WIDE},
                   {256, 256, GATED, 4, 2, 64},    {128, 256, ATTENTION, 2, 2, 64},   {512, 512, GATED, 4, 1, 256},
                   {1024, 512, RULE, 4, 4, WIDE},  {576, 512, ATTENTION, 9, 3, 64},   {512, 512, RULE, 4, 2, WIDE},
-                  {768, 512, ATTENTION, 6, 6, 128}, {1536, 512, GATED, 4, 2, 256},   {1536, 512, RULE, 3, 3, WIDE}};
+                  {768, 512, ATTENTION, 6, 6, 128}, {1536, 512, GATED, 4, 2, 256},   {1536, 512, RULE, 3, 3, WIDE},
+                  {1024, 512, GATED, 8, 2, 256}};
     const uint32_t n = sizeof shapes / sizeof *shapes;
     for (size_t s = 0; s < sizeof storages / sizeof *storages; s++)
         for (uint32_t i = 0; i < n; i++) {

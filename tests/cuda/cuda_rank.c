@@ -40,6 +40,8 @@ MATRIX(mixed, SG_F16, 6 * WIDE, D); /* two heads of q, k and v */
 MATRIX(gates, SG_F16, 2 * WIDE, D);
 MATRIX(back, SG_F16, D, 2 * WIDE);
 MATRIX(pair, SG_F16, 2, D);
+MATRIX(qkv_q8, SG_Q8_0, 4 * HEAD, D);
+MATRIX(square_q8, SG_Q8_0, D, D);
 MATRIX(mixed_q8, SG_Q8_0, 6 * WIDE, D);
 MATRIX(gates_q8, SG_Q8_0, 2 * WIDE, D);
 MATRIX(back_q8, SG_Q8_0, D, 2 * WIDE);
@@ -51,7 +53,7 @@ struct layers { /* f: feed-forward, p: a product with a norm before it, h: atten
                  * o: remember x, a: add that */
     const char *what;
     const struct sg_tensor *up, *down;
-    int alone, other, early, q8; /* 1: no gate; the residual is not what the norm reads; rows are chosen early; Q8_0 in the rule */
+    int alone, other, early, q8; /* 1: no gate; the residual is not what the norm reads; rows are chosen early; Q8_0 in mixers */
 };
 
 static int32_t norm(struct sg_builder *b, int32_t x)
@@ -73,13 +75,13 @@ static int32_t feed_forward(struct sg_builder *b, const struct layers *l, int32_
     return linear(b, sg_glu(b, sg_whole(b, gate), sg_whole(b, up), SG_ACT_SILU), l->down, residual);
 }
 
-static int32_t attention(struct sg_builder *b, int32_t x)
+static int32_t attention(struct sg_builder *b, const struct layers *l, int32_t x)
 {
-    int32_t all = linear(b, norm(b, x), &qkv, -1);
+    int32_t all = linear(b, norm(b, x), l->q8 ? &qkv_q8 : &qkv, -1);
     struct sg_attend p = {.heads = 2, .kv_heads = 1, .d = HEAD, .dv = HEAD, .scale = 1, .sinks = sg_weight_of(b, NULL)};
     b->layer++;
     return linear(b, sg_attend(b, sg_columns(b, all, 0, 2 * HEAD), sg_columns(b, all, 2 * HEAD, HEAD), sg_columns(b, all, 3 * HEAD, HEAD), p,
-                               sg_absent()), &square, x);
+                               sg_absent()), l->q8 ? &square_q8 : &square, x);
 }
 
 static int32_t rule(struct sg_builder *b, const struct layers *l, int32_t x)
@@ -107,7 +109,7 @@ static struct sg_graph *make(const struct layers *l)
     for (const char *c = l->what; *c; c++) {
         if (*c == 'f') x = feed_forward(&b, l, x);
         if (*c == 'p') x = linear(&b, norm(&b, x), &square, x);
-        if (*c == 'h') x = attention(&b, x);
+        if (*c == 'h') x = attention(&b, l, x);
         if (*c == 'l') x = rule(&b, l, x);
         if (*c == 'o') old = x;
         if (*c == 'a') x = sg_add(&b, sg_whole(&b, x), sg_whole(&b, old));
@@ -194,8 +196,8 @@ static void windows_are_one_launch(void **state)
 static void mixers_are_one_launch(void **state)
 {
     const struct layers cases[] = {{.what = "lfhf"}, {.what = "lfhf", .early = 1}, {.what = "hflf", .early = 1}, {.what = "flpfh"},
-                                   {.what = "lflf", .q8 = 1}};
-    const int counts[][4] = {{1, 1, 2, 1}, {1, 1, 2, 1}, {1, 1, 2, 1}, {1, 1, 2, 2}, {2, 0, 2, 1}}; /* rule, attention, feed-forward, sums */
+                                   {.what = "lflf", .q8 = 1}, {.what = "lfhf", .q8 = 1}};
+    const int counts[][4] = {{1, 1, 2, 1}, {1, 1, 2, 1}, {1, 1, 2, 1}, {1, 1, 2, 2}, {2, 0, 2, 1}, {1, 1, 2, 1}}; /* rule, attention, feed-forward, sums */
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct layers l = cases[i];
@@ -204,7 +206,7 @@ static void mixers_are_one_launch(void **state)
         l.down = &down_f16;
         assert_int_equal(life(&l, "cuda:0", "", 1, 1, &err), SEGUE_OK);
         assert_int_equal(launches_of_kernel("linear_f16_2") + launches_of_kernel("linear_q8_2"), counts[i][0]);
-        assert_int_equal(launches_of_kernel("heads_f16_f16_2_128"), counts[i][1]);
+        assert_int_equal(launches_of_kernel("heads_f16_f16_2_128") + launches_of_kernel("heads_q8_f16_2_128"), counts[i][1]);
         assert_int_equal(launches_of_kernel("mlp_f16_1"), counts[i][2]);
         assert_int_equal(launches_of_kernel("sum_parts"), counts[i][3]);
         assert_int_equal(alive(), 0);

@@ -60,7 +60,7 @@ struct cu_kernels {
     cu_fn batch[3][2][2]; /* fp16, bf16, fp8; 16, 32 rows of weights a block; 8, 16 rows of x */
     cu_fn mlp[3][4];      /* fp16, bf16, Q8_0; rows of up to 512, 1024, 2048, 4096; NULL: none */
     cu_fn linear[3][3];   /* fp16, bf16, Q8_0; rows of up to 1024, 2048; up to 4096, two value heads a key head */
-    cu_fn heads[2][2][4]; /* fp16, bf16; K and V likewise; rows of up to 1024, heads of 64, 128, 256; of up to 2048, of 256 */
+    cu_fn heads[3][2][4]; /* fp16, bf16, Q8_0 (two forms); K and V fp16, bf16; rows of up to 1024, heads of 64, 128, 256; of up to 2048, of 256 */
     cu_fn tiles[2][2][2]; /* fp16, bf16; 8, 16 rows of x; 64, 128 columns a warp; NULL: none */
     cu_fn single[2][3]; /* fp16, bf16; heads of 64, 128, 256 */
     cu_fn flash[2][3]; /* fp16, bf16; heads of 64, 128, 256 */

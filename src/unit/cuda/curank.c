@@ -177,6 +177,7 @@ static segue_status issue_heads(struct cu_pass *p, const struct cu_window *w, co
                          .q_norm = cu_norm_of(p, step->q_norm),
                          .k_norm = cu_norm_of(p, step->k_norm),
                          .out_bias = cu_vector_of(p, &w->of[2]->op->u.linear.bias),
+                         .out_scales = scales_of(p, w->of[2]),
                          .y = y,
                          .pass = cu_kernel_pass(p),
                          .inverse = table ? (const float *)(uintptr_t)p->program->inverse[rope->u.rope.table] : NULL,

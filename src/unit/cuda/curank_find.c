@@ -318,7 +318,7 @@ static int heads_fit(const struct look *l, const struct cu_step *s, const struct
     uint32_t pairs = step->q_rope ? l->g->ropes[step->q_rope->u.rope.table].pairs : 0;
     for (int i = 0; i < 4; i++)
         if ((i < 3 || op->in[i].value >= 0) && !cu_part_of(l->p, s, cu_raw_of(step, i))) return 0;
-    return a->d == a->dv && a->heads <= CK_RANK_MOST && a->heads % a->kv_heads == 0 && !(a->softcap > 0) && a->sinks.tensor < 0 &&
+    return a->d == a->dv && a->heads % a->kv_heads == 0 && !(a->softcap > 0) && a->sinks.tensor < 0 &&
            pairs % 32 == 0 && pairs <= a->d / 2 && !(pairs & (pairs - 1));
 }
 
@@ -337,15 +337,16 @@ static int find_heads(const struct look *l, uint32_t at, struct cu_window *w)
     const struct cu_step *s = w->of[0], *step = w->of[1], *back = w->of[2];
     const struct sg_op *op = step->kind == CU_STEP_PREPARE ? step->attend : step->op;
     if (s->glu || s->after || back->norm || step->kind == CU_STEP_PRODUCT || op->code != SG_OP_ATTEND) return 0;
-    uint32_t d = weight_of(l, s->parts[0])->cols, head = op->u.attend.d, width = head == 64 ? 0 : head == 128 ? 1 : 2;
-    if (w->weights == CU_WINDOW_Q8 || !is_out(l, &back->op->in[0], op) || !heads_fit(l, s, step, op) || head != 64u << width || d > (width == 2 ? 2048 : 1024)) return 0;
+    uint32_t d = weight_of(l, s->parts[0])->cols, head = op->u.attend.d, width = head == 64 ? 0 : head == 128 ? 1 : 2, form = d > 1024 ? 3 : width;
+    if (!is_out(l, &back->op->in[0], op) || !heads_fit(l, s, step, op) || head != 64u << width || d > (width == 2 ? 2048 : 1024)) return 0;
     w->kind = CU_WINDOW_HEADS;
-    w->ranks = op->u.attend.heads;
-    w->own = head;
-    for (int kv = 0; kv < 2; kv++) w->fn[kv] = l->u->k.heads[w->weights][kv][d > 1024 ? 3 : width];
-    uint32_t each = (op->in[3].value >= 0 ? 4 : 3) * head / CK_RANK_BLOCKS;
-    size_t held = (size_t)(head > 128 ? 1 : 2) * (head / 64) * 2 * 256 * 16,
-           rest = x_bytes(d) + own_bytes(d) + sums_bytes(each, GROUP) + held + parts_bytes(d);
+    w->own = CK_HEADS_OWN(head);
+    w->ranks = op->u.attend.heads * (head / w->own);
+    for (int kv = 0; kv < 2; kv++) w->fn[kv] = l->u->k.heads[w->weights][kv][form];
+    if (!w->fn[0] || w->ranks > CK_RANK_MOST) return 0;
+    uint32_t each = (2 * head + (op->in[3].value >= 0 ? 2 : 1) * w->own) / CK_RANK_BLOCKS;
+    size_t rest = CK_HEADS_ROOM((size_t)head, (size_t)d);
+    if (w->weights == CU_WINDOW_Q8) rest += (size_t)d / CK_RANK_BLOCKS * (w->own / 16); /* scales of the product back */
     return make_ring(l->u, w, d, (each + GROUP - 1) / GROUP, GROUP, rest, CK_HEADS_FIXED(head)) && ends(l, w, back);
 }
 
@@ -394,8 +395,9 @@ segue_status cu_rank_open(struct sg_unit *u, segue_error *err)
         snprintf(name, sizeof name, "linear_%s_%d", kinds[i / 3], 2 << i % 3);
         SG_TRY(open_kernel(u, "k_linear", name, 0, &u->k.linear[i / 3][i % 3], err));
     }
-    for (int i = 0; i < 16 && u->major == 9; i++) {
+    for (int i = 0; i < 24 && u->major == 9; i++) {
         int form = i % 4, width = form < 3 ? 64 << form : 256;
+        if (i >= 16 && (form == 0 || form == 3)) continue; /* Q8_0: heads of whole groups of columns, rows of up to 1024 */
         snprintf(name, sizeof name, "heads_%s_%s_%d_%d", kinds[i / 8], kinds[i / 4 % 2], form < 3 ? 2 : 4, width);
         SG_TRY(open_kernel(u, "k_heads", name, CK_HEADS_FIXED(width), &u->k.heads[i / 8][i / 4 % 2][form], err));
     }

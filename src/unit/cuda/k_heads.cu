@@ -1,10 +1,12 @@
 /* k_heads.cu: norm, q, k, v (and gate) of one row of x, heads normalised and rotated, K and V stored, attention over few positions,
- * gate, out-projection and residual, in one launch (k_rank.cuh). A rank is a query head of D columns; ranks that share a K/V head
- * each make its new row, and one of them stores it. A block has an eighth of the rows of q, k, v and gate, each eighth position
- * and an eighth of the rows of the output. K and V that are there already are loaded before the inputs are waited for.
+ * gate, out-projection and residual, in one launch (k_rank.cuh). A rank is a query head of D columns, or half a one of 256: all of
+ * its q and k, its own columns of v, gate and output. Ranks that share a K/V head each make its new row, and one of them stores
+ * it. A block has an eighth of these rows, each eighth position and an eighth of the rows of the output. K and V that are there
+ * already are loaded before the inputs are waited for.
  *
- * Shared memory: the ring; x as it comes and as parts, a block's own columns; q, k, v, gate of the head; sums of rows; what the warps
- * found at their positions; what the blocks did; the head's output as parts. SPDX-License-Identifier: MIT */
+ * Shared memory: the ring; a block's own columns of x; x as it comes, then sums of rows, then what the warps found at their positions;
+ * K and V; x as parts, then what the blocks found and the output as parts; scales of the output's weight (Q8_0); q, k, v, gate.
+ * SPDX-License-Identifier: MIT */
 #include "k_head.cuh"
 #include "k_rank.cuh"
 
@@ -12,11 +14,17 @@
 
 enum { Q, K, V, GATE };
 
+/* Ranks of a head, and the rank's columns of v, gate and output. A block's rows of q or k, and of v or gate; rows of the rank [q D | k D
+ * | v | gate]. */
+template <int D> struct shape {
+    enum { RANKS = D / CK_HEADS_OWN(D), OWN = D / RANKS, WHOLE = D / RANK, PART = OWN / RANK };
+};
+
 /* K and V, each thread's pieces in a place of its own in shared memory: eight lanes have a row, piece c of a lane begins at
  * column 8 lane + 64 c. */
 template <int D> struct held {
-    enum { PIECES = D / 64, GROUPS = D > 128 ? 1 : 2 }; /* groups of 32 positions of a block */
-    uint4 k[GROUPS][PIECES][RANK_OWNERS], v[GROUPS][PIECES][RANK_OWNERS];
+    enum { PIECES = D / 64, OF_V = shape<D>::OWN / 64, GROUPS = CK_HEADS_GROUPS(D) }; /* groups of 32 positions of a block */
+    uint4 k[GROUPS][PIECES][RANK_OWNERS], v[GROUPS][OF_V][RANK_OWNERS];
 };
 __device__ __forceinline__ void hold(uint4 *to, const unsigned char *from, bool is)
 {
@@ -30,48 +38,80 @@ struct found {
 static const float none = -1e38f;
 
 struct heads_work {
-    uint32_t rank, kv, block, rows, place, stores; /* rows: of the output; place: the position; stores: the block keeps K and V */
-    unsigned char *k, *v;                  /* position 0 of the head's K and V */
-    size_t pitch;                          /* bytes from one position to the next */
+    uint32_t rank, head, part, kv, block, rows, place; /* part: of the head; rows: of the output; place: the position */
+    bool stores;                                       /* the block keeps K and V */
+    unsigned char *k, *v;                              /* position 0 of the head's K, and of the rank's columns of V */
+    size_t pitch;                                      /* bytes from one position to the next */
 };
 template <int D> __device__ __forceinline__ heads_work work_of(const ck_heads &a)
 {
+    enum { RANKS = shape<D>::RANKS };
     heads_work w;
+    uint32_t heads = gridDim.x / (RANK * RANKS);
     w.rank = blockIdx.x / RANK;
-    w.kv = w.rank * a.kv_heads / (gridDim.x / RANK);
+    w.head = w.rank / RANKS;
+    w.part = w.rank % RANKS;
+    w.kv = w.head * a.kv_heads / heads;
     w.block = cluster_block();
     w.rows = a.d / RANK;
     w.place = a.pass.place[0];
-    w.stores = !w.block && w.rank * a.kv_heads % (gridDim.x / RANK) == 0;
+    w.stores = !w.block && w.head * a.kv_heads % heads == 0;
     w.pitch = (size_t)a.kv_heads * D * 2;
     w.k = static_cast<unsigned char *>(a.pass.slots[a.slot_k]) + (size_t)w.kv * D * 2;
-    w.v = static_cast<unsigned char *>(a.pass.slots[a.slot_v]) + (size_t)w.kv * D * 2;
+    w.v = static_cast<unsigned char *>(a.pass.slots[a.slot_v]) + (size_t)w.kv * D * 2 + w.part * shape<D>::OWN * 2;
     return w;
 }
-__device__ __forceinline__ uint32_t weights_of(const ck_heads &a) { return a.in[GATE].data ? 4 : 3; }
-/* The block's first row of a weight. */
-template <int D> __device__ __forceinline__ uint32_t first_of(const heads_work &w, uint32_t weight)
+/* Rows of a block. */
+template <int D> __device__ __forceinline__ uint32_t rows_of(const ck_heads &a)
 {
-    return (weight == K || weight == V ? w.kv : w.rank) * D + w.block * (D / RANK);
+    return 2 * shape<D>::WHOLE + (a.in[GATE].data ? 2 : 1) * shape<D>::PART;
+}
+/* A row of the block: of which weight, which of its rows, and where it is among the rank's. */
+struct heads_row {
+    uint32_t weight, row, at;
+};
+template <int D> __device__ __forceinline__ heads_row row_of(const heads_work &w, uint32_t i)
+{
+    enum { WHOLE = shape<D>::WHOLE, PART = shape<D>::PART, OWN = shape<D>::OWN };
+    heads_row r;
+    if (i < 2 * WHOLE) {
+        uint32_t c = w.block * WHOLE + i % WHOLE;
+        r.weight = i / WHOLE;
+        r.row = (r.weight == K ? w.kv : w.head) * D + c;
+        r.at = r.weight * D + c;
+    } else {
+        uint32_t c = w.block * PART + (i - 2 * WHOLE) % PART;
+        r.weight = V + (i - 2 * WHOLE) / PART;
+        r.row = (r.weight == V ? w.kv : w.head) * D + w.part * OWN + c;
+        r.at = 2 * D + (r.weight - V) * OWN + c;
+    }
+    return r;
 }
 
-/* The block's row i of all weights. */
-template <int D> __device__ __forceinline__ const unsigned char *row_of(const ck_heads &a, const heads_work &w, uint32_t i)
+/* Eight rows of the block to their place in a stage. */
+template <int KIND, int D>
+__device__ __forceinline__ void bring_eight(const ck_heads &a, const heads_work &w, uint32_t i, unsigned char *to, uint64_t *gate)
 {
-    uint32_t weight = i / (D / RANK);
-    return row_at(a.in[weight], first_of<D>(w, weight) + i % (D / RANK));
+    heads_row r = row_of<D>(w, i);
+    bring_rows<KIND>(to, a.in[r.weight], r.row, 8, a.d, gate);
 }
 
-template <int D> __device__ __forceinline__ void bring_weights(const ck_heads &a, const heads_work &w, const ring &r)
+template <int KIND, int D> __device__ __forceinline__ void bring_weights(const ck_heads &a, const heads_work &w, const ring &r)
 {
+    constexpr uint32_t WIDTH = shape<D>::OWN * (KIND == RANK_Q8 ? 1 : 2); /* bytes of a row of out */
+    uint32_t n = rows_of<D>(a), bytes = rows_bytes<KIND>(8, a.d);
     ring_at at = {0, 0};
 #pragma unroll 1
-    for (uint32_t i = 0; i < weights_of(a) * (D / RANK); i += 16) /* 8 rows and 8, maybe of the next weight */
-        ring_bring(r, at, row_of<D>(a, w, i), i + 8 < weights_of(a) * (D / RANK) ? row_of<D>(a, w, i + 8) : nullptr, 8 * a.in[Q].pitch,
-                   8 * a.in[Q].pitch);
+    for (uint32_t i = 0; i < n; i += 16) { /* 8 rows and 8, maybe of the next weight */
+        bool more = i + 8 < n;
+        unsigned char *to = ring_free(r, at, more ? 2 * bytes : bytes);
+        bring_eight<KIND, D>(a, w, i, to, &r.full[at.stage]);
+        if (more) bring_eight<KIND, D>(a, w, i + 8, to + bytes, &r.full[at.stage]);
+        ring_next(r, at);
+    }
 #pragma unroll 1
     for (uint32_t row = 0; row < w.rows; row += a.out_rows)
-        ring_bring_box(r, at, a.out, w.rank * (D / 2), w.block * w.rows + row, a.out_rows * D * 2);
+        ring_bring_box(r, at, a.out, w.rank * (WIDTH / 4), w.block * w.rows + row, a.out_rows * WIDTH);
 }
 
 /* Position of the thread's team in a group of 32 of the block. */
@@ -85,31 +125,32 @@ template <int D> __device__ __forceinline__ void load_held(const heads_work &w, 
 #pragma unroll
     for (int c = 0; c < held<D>::PIECES; c++) {
         hold(&o.k[i][c][threadIdx.x], w.k + at + c * 128, is);
-        hold(&o.v[i][c][threadIdx.x], w.v + at + c * 128, is);
+        if (c < held<D>::OF_V) hold(&o.v[i][c][threadIdx.x], w.v + at + c * 128, is);
     }
 }
 
-/* The block's rows of q, k, v, gate to all blocks of the rank, a warp a block: rows [weight][D]. */
+/* The block's rows of q, k, v, gate to all blocks of the rank, a warp a block. */
 template <int D>
 __device__ __forceinline__ void send_rows(const heads_work &w, uint32_t n, const float *sums, const float *bias, const float *rows,
                                           const uint64_t *gate)
 {
-    uint32_t to = there(shared_at(rows + w.block * (D / RANK)), threadIdx.x >> 5), counted = there(shared_at(gate), threadIdx.x >> 5);
+    uint32_t to = there(shared_at(rows), threadIdx.x >> 5), counted = there(shared_at(gate), threadIdx.x >> 5);
 #pragma unroll 1
-    for (uint32_t u = threadIdx.x & 31; u < n; u += 32)
-        send_to(whole_sum(sums, u) + bias[u], to + 4 * (u / (D / RANK) * D + u % (D / RANK)), counted);
+    for (uint32_t u = threadIdx.x & 31; u < n; u += 32) send_to(whole_sum(sums, u) + bias[u], to + 4 * row_of<D>(w, u).at, counted);
 }
 
-/* Warp 0 ends q, 1 the new row of K, 2 that of V; block 0 of one of the ranks that share these stores them. */
+/* Warp 0 ends q, 1 the new row of K, 2 that of V, as much as the rank has of it. */
 template <int STORAGE, int D>
 __device__ __forceinline__ void end_rows(const ck_heads &a, const heads_work &w, const float *rows, const float2 *turns, float *q,
                                          uint16_t (*fresh)[D])
 {
+    enum { OWN = shape<D>::OWN };
     uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    bool stores = w.stores && (warp == V || !w.part);
     if (warp <= V) {
         head_row<D> r;
 #pragma unroll
-        for (int i = 0; i < D / 32; i++) r.x[i] = rows[warp * D + lane + 32 * i];
+        for (int i = 0; i < D / 32; i++) r.x[i] = warp < V || i < OWN / 32 ? rows[warp * D + lane + 32 * i] : 0;
         if (warp < V) {
             const ck_norm &n = warp == K ? a.k_norm : a.q_norm;
             if (n.present) norm_head<D>(n, r);
@@ -126,9 +167,10 @@ __device__ __forceinline__ void end_rows(const ck_heads &a, const heads_work &w,
                 q[lane + 32 * i] = r.x[i] * scale;
                 continue;
             }
+            if (warp == V && i >= OWN / 32) break;
             uint16_t x = narrowed<STORAGE>(r.x[i]);
             fresh[warp - 1][lane + 32 * i] = x;
-            if (w.stores) to[lane + 32 * i] = x;
+            if (stores) to[lane + 32 * i] = x;
         }
     }
     consumers_meet();
@@ -152,13 +194,13 @@ template <int D> __device__ __forceinline__ void put_columns(const float (&acc)[
     }
 }
 
-/* The warp's positions: what it found, and its columns' sums [D] if there was any. */
+/* The warp's positions: what it found, and the sums of the rank's columns of V if there was any. */
 template <int STORAGE, int D>
 __device__ __forceinline__ void attend(const heads_work &w, held<D> &h, const float *q, const uint16_t (*fresh)[D], found *at, float *room)
 {
-    enum { PIECES = held<D>::PIECES, GROUPS = held<D>::GROUPS };
+    enum { PIECES = held<D>::PIECES, OF_V = held<D>::OF_V, GROUPS = held<D>::GROUPS };
     uint32_t column = (threadIdx.x & 7) * 8, warp = threadIdx.x >> 5;
-    float acc[PIECES][8] = {};
+    float acc[OF_V][8] = {};
     found f = {none, 0};
 #pragma unroll 1
     for (uint32_t group = 0; (group * 32 + warp * 4) * RANK + w.block <= w.place; group++) {
@@ -191,7 +233,7 @@ __device__ __forceinline__ void attend(const heads_work &w, held<D> &h, const fl
         f.most = most;
         f.sum = fmaf(f.sum, before, e);
 #pragma unroll
-        for (int c = 0; c < PIECES; c++) {
+        for (int c = 0; c < OF_V; c++) {
             float x[8];
             eight<STORAGE>(v[c * step], x);
 #pragma unroll
@@ -201,7 +243,7 @@ __device__ __forceinline__ void attend(const heads_work &w, held<D> &h, const fl
     if (f.most > none) {
         f.sum += __shfl_xor_sync(0xffffffffu, f.sum, 8);
         f.sum += __shfl_xor_sync(0xffffffffu, f.sum, 16);
-        put_columns<D>(acc, room);
+        put_columns<shape<D>::OWN>(acc, room);
     }
     if (!(threadIdx.x & 31)) *at = f;
 }
@@ -230,17 +272,18 @@ __device__ __forceinline__ float4 join_eight(const found *at, uint32_t found_pit
     return sum;
 }
 
-/* What the block's warps found, joined, to all blocks of the rank: ends [block][D + 4]. */
+/* What the block's warps found, joined, to all blocks of the rank: ends [block][OWN + 4]. */
 template <int D>
 __device__ __forceinline__ void send_found(const heads_work &w, const found *at, const float *room, const float *ends,
                                            const uint64_t *gate)
 {
+    enum { OWN = shape<D>::OWN };
     uint32_t active = w.place < w.block ? 0 : (w.place - w.block) / (4 * RANK) + 1; /* warps with positions, or more */
 #pragma unroll 1
-    for (uint32_t i = threadIdx.x; i < D / 4 * RANK; i += RANK_OWNERS) {
-        uint32_t c = i % (D / 4) * 4, to = there(shared_at(ends + w.block * (D + 4)), i / (D / 4)), counted = there(shared_at(gate), i / (D / 4));
+    for (uint32_t i = threadIdx.x; i < OWN / 4 * RANK; i += RANK_OWNERS) {
+        uint32_t c = i % (OWN / 4) * 4, to = there(shared_at(ends + w.block * (OWN + 4)), i / (OWN / 4)), counted = there(shared_at(gate), i / (OWN / 4));
         found all;
-        float4 v = join_eight(at, 1, room + c, D, active, all);
+        float4 v = join_eight(at, 1, room + c, OWN, active, all);
         send_four_to(v, to + 16 + 4 * c, counted);
         if (!c) send_four_to(make_float4(all.most, all.sum, 0, 0), to, counted);
     }
@@ -250,17 +293,18 @@ __device__ __forceinline__ void send_found(const heads_work &w, const found *at,
 template <int KIND, int D>
 __device__ __forceinline__ void head_parts(const float *ends, const float *gate, unsigned char *parts)
 {
+    enum { OWN = shape<D>::OWN };
     uint32_t c = 4 * threadIdx.x;
-    if (c < D) {
+    if (c < OWN) {
         found all;
-        float4 v = join_eight(reinterpret_cast<const found *>(ends), (D + 4) / 2, ends + 4 + c, D + 4, 8, all);
+        float4 v = join_eight(reinterpret_cast<const found *>(ends), (OWN + 4) / 2, ends + 4 + c, OWN + 4, 8, all);
         float e = inverse_short(all.sum);
         v.x *= e, v.y *= e, v.z *= e, v.w *= e;
         if (gate) {
             float4 g = four_at(gate, c);
             v.x *= sigmoid_short(g.x), v.y *= sigmoid_short(g.y), v.z *= sigmoid_short(g.z), v.w *= sigmoid_short(g.w);
         }
-        put_parts<KIND>(parts, parts_pitch(D), c, v);
+        put_parts<KIND>(parts, parts_pitch(OWN), c, v);
     }
     consumers_meet();
 }
@@ -269,8 +313,11 @@ __device__ __forceinline__ void head_parts(const float *ends, const float *gate,
  * the position. */
 template <int D> __device__ __forceinline__ void load_ahead(const ck_heads &a, const heads_work &w, float *bias, float2 *turns, float *out_bias)
 {
-    uint32_t i = threadIdx.x, weight = i / (D / RANK);
-    if (weight < weights_of(a)) bias[i] = a.in[weight].bias ? a.in[weight].bias[first_of<D>(w, weight) + i % (D / RANK)] : 0;
+    uint32_t i = threadIdx.x;
+    if (i < rows_of<D>(a)) {
+        heads_row r = row_of<D>(w, i);
+        bias[i] = a.in[r.weight].bias ? a.in[r.weight].bias[r.row] : 0;
+    }
     if (!w.rank && i < w.rows) out_bias[i] = a.out_bias ? a.out_bias[w.block * w.rows + i] : 0;
     if (i >= a.pairs) return;
     float s, c;
@@ -291,32 +338,34 @@ __device__ __forceinline__ void open_gates(uint64_t *gates, uint32_t x, uint32_t
 
 template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void heads(const ck_heads &a)
 {
+    enum { OWN = shape<D>::OWN };
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ uint64_t full[CK_RANK_STAGES], empty[CK_RANK_STAGES], gates[GATES];
     __shared__ rank_stats stats;
     __shared__ float norm_room[RANK_WARPS];
-    __shared__ __align__(16) float rows[4 * D], q[D], room[RANK_WARPS][D], ends[RANK][D + 4];
+    __shared__ __align__(16) float rows[2 * D + 2 * OWN], q[D];
     __shared__ __align__(16) uint16_t fresh[2][D];
-    __shared__ __align__(16) unsigned char made[PARTS * (2 * D + 64)];
     __shared__ found at_warp[RANK_WARPS];
     __shared__ float bias[D / 2];
     __shared__ float2 turns[D / 2];
     __shared__ float out_bias[64 * P];
     const heads_work w = work_of<D>(a);
     const ring r = {memory, a.stage_bytes, a.stages, a.fills, a.ahead, full, empty};
-    uint32_t n = weights_of(a) * (D / RANK);
-    float *xs = reinterpret_cast<float *>(memory + a.stages * a.stage_bytes), *own = xs + a.d, *sums = own + a.d / RANK;
-    held<D> &kv = *reinterpret_cast<held<D> *>(sums + (n + 15) / 16 * 16 * RANK_SUMS_PITCH);
-    unsigned char *parts = reinterpret_cast<unsigned char *>(&kv + 1);
+    uint32_t n = rows_of<D>(a);
+    float *own = reinterpret_cast<float *>(memory + a.stages * a.stage_bytes), *xs = own + a.d / RANK, *sums = xs, *room = xs;
+    held<D> &kv = *reinterpret_cast<held<D> *>(reinterpret_cast<unsigned char *>(xs) + CK_HEADS_FIRST(D, a.d));
+    unsigned char *parts = reinterpret_cast<unsigned char *>(&kv + 1), *scales = parts + CK_HEADS_SECOND(D, a.d);
+    float *ends = reinterpret_cast<float *>(parts);
+    unsigned char *made = reinterpret_cast<unsigned char *>(ends + RANK * (OWN + 4));
     dependents_may_start();
     if (threadIdx.x == RANK_OWNERS) {
         ring_open(r);
-        open_gates(gates, 4 * a.d + sizeof stats, 4 * D * weights_of(a), sizeof ends);
+        open_gates(gates, 4 * a.d + sizeof stats, 4 * RANK * n, 4 * RANK * (OWN + 4));
     }
     __syncthreads();
     cluster_arrive();
     if (threadIdx.x >= RANK_OWNERS) {
-        if (threadIdx.x == RANK_OWNERS) bring_weights<D>(a, w, r);
+        if (threadIdx.x == RANK_OWNERS) bring_weights<KIND, D>(a, w, r);
         __syncwarp();
         cluster_wait();
         return;
@@ -328,6 +377,9 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
 #pragma unroll
     for (int i = 0; i < held<D>::GROUPS; i++) load_held<D>(w, i, kv);
     load_ahead<D>(a, w, bias, turns, out_bias);
+    if (KIND == RANK_Q8)
+        bring_scales(shared_at(scales), static_cast<const __half *>(a.out_scales.p) + w.block * w.rows * a.out_scales.pitch + w.rank * (OWN / 32),
+                     a.out_scales.pitch, w.rows, OWN);
     const spreading to = spread_from(a.x, w.block, xs, &stats, &gates[AT_X]);
     cluster_wait();
     wait_for_inputs();
@@ -340,12 +392,14 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     send_rows<D>(w, n, sums, bias, rows, &gates[AT_ROWS]);
     gate_wait_cluster(&gates[AT_ROWS], 0);
     end_rows<STORAGE, D>(a, w, rows, turns, q, fresh);
-    attend<STORAGE, D>(w, kv, q, fresh, &at_warp[threadIdx.x >> 5], room[threadIdx.x >> 5]);
+    attend<STORAGE, D>(w, kv, q, fresh, &at_warp[threadIdx.x >> 5], room + (threadIdx.x >> 5) * OWN);
     consumers_meet();
-    send_found<D>(w, at_warp, room[0], ends[0], &gates[AT_ENDS]);
+    send_found<D>(w, at_warp, room, ends, &gates[AT_ENDS]);
+    if (KIND == RANK_Q8) scales_arrived();
     gate_wait_cluster(&gates[AT_ENDS], 0);
-    head_parts<KIND, D>(ends[0], a.in[GATE].data ? rows + GATE * D : nullptr, made);
-    write_rows<KIND>(r, at, made, D, a.out_rows, w.rows, a.y + (size_t)w.rank * a.d + w.block * w.rows, w.rank ? nullptr : own, out_bias);
+    head_parts<KIND, D>(ends, a.in[GATE].data ? rows + 2 * D + OWN : nullptr, made);
+    write_rows<KIND>(r, at, made, OWN, a.out_rows, w.rows, a.y + (size_t)w.rank * a.d + w.block * w.rows, w.rank ? nullptr : own, out_bias,
+                     shared_at(scales));
 }
 
 #else
@@ -367,3 +421,7 @@ HEADS_OF(2, 64)
 HEADS_OF(2, 128)
 HEADS_OF(2, 256)
 HEADS_OF(4, 256)
+HEADS(q8, RANK_Q8, f16, CK_KV_F16, 2, 128)
+HEADS(q8, RANK_Q8, bf16, CK_KV_BF16, 2, 128)
+HEADS(q8, RANK_Q8, f16, CK_KV_F16, 2, 256)
+HEADS(q8, RANK_Q8, bf16, CK_KV_BF16, 2, 256)

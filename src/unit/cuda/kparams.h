@@ -340,7 +340,18 @@ struct ck_tensor_map { /* as the driver makes it: elements of 4 bytes */
 };
 /* Bytes of shared memory that a block of their kernels always has, at most. */
 enum { CK_RANK_FIXED = 2048 };
-#define CK_HEADS_FIXED(width) (100 * (width) + CK_RANK_FIXED)
+/* Of attention (k_heads.cu): columns of a rank, which has half a head of 256; groups of 32 positions that a block holds; bytes it always has. Behind the ring:
+ * x, or sums of all of its rows, or what its warps found; K and V held; x in parts, or what the blocks found and the output in parts. */
+#define CK_HEADS_OWN(width) ((width) > 128 ? (width) / 2 : (width))
+#define CK_HEADS_GROUPS(width) ((width) > 128 ? 1 : 2)
+#define CK_HEADS_FIXED(width) (19 * (width) + 17 * CK_HEADS_OWN(width) + CK_RANK_FIXED)
+#define CK_LARGER(a, b) ((a) > (b) ? (a) : (b))
+#define CK_HEADS_SUMS(width) (((width) + CK_HEADS_OWN(width)) / 4 * CK_RANK_SUMS_PITCH * 4)
+#define CK_HEADS_FIRST(width, d) CK_LARGER(CK_LARGER(4 * (d), 32 * CK_HEADS_OWN(width)), CK_HEADS_SUMS(width))
+#define CK_HEADS_HELD(width) (CK_HEADS_GROUPS(width) * ((width) + CK_HEADS_OWN(width)) / 64 * 256 * 16)
+#define CK_HEADS_SECOND(width, d) \
+    CK_LARGER(CK_RANK_PARTS_BYTES(d), 4 * CK_RANK_BLOCKS * (CK_HEADS_OWN(width) + 4) + CK_RANK_PARTS_BYTES(CK_HEADS_OWN(width)))
+#define CK_HEADS_ROOM(width, d) ((d) / 2 + CK_HEADS_FIRST(width, d) + CK_HEADS_HELD(width) + CK_HEADS_SECOND(width, d))
 struct ck_sum { /* a value in parts to where it lies otherwise */
     struct ck_parts x;
     float *y;
@@ -357,14 +368,15 @@ struct ck_mlp {
     uint32_t units; /* hidden units of a rank, a multiple of CK_RANK_PIECE, or of CK_RANK_PIECE8 */
     uint32_t stages, stage_bytes, fills, ahead, down_rows; /* of the ring (k_rank.cuh); down_rows: rows of down in a stage */
 };
-/* Attention of one row over few positions: a rank is a query head. */
+/* Attention of one row over few positions: a rank is a query head, or half a one of 256. */
 struct ck_heads {
-    struct ck_tensor_map out; /* boxes of `width` columns, out_rows rows */
+    struct ck_tensor_map out; /* boxes of the rank's columns, out_rows rows */
     struct ck_parts x;
     struct ck_norm norm, q_norm, k_norm;
     struct ck_rank_weight in[4]; /* q, k, v, gate (data NULL: none), one pitch */
     const float *out_bias;
-    float *y; /* [heads][d] */
+    struct ck_rank_scales out_scales;
+    float *y; /* [ranks][d] */
     struct ck_pass pass;
     const float *inverse; /* [pairs] */
     float mscale, scale;
