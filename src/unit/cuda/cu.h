@@ -18,6 +18,7 @@ enum {
     CU_FEW = 16,     /* rows of a pass that the decode kernels take */
     CU_EXACT = 32,   /* rows up to which products are made by them, 16 at a time */
     CU_MANY = 2048,  /* rows of a pass at most */
+    CU_LATE = 256,   /* from here on kernels of many rows are launched programmatically as well: they let the next one begin when they end */
     CU_PADDED = 512, /* rows of a pass up to which it is filled up to whole ... */
     CU_PAD = 64,     /* ... of these, and captured */
     CU_LOGITS = 256, /* wanted rows of a pass at most */
@@ -41,7 +42,7 @@ enum {
     X(rows, lora_low) X(rows, lora_add) X(rows, read_all) X(rows, sum_parts)                           \
     X(delta, conv_step) X(delta, conv_many) X(delta, conv_keep) X(delta, conv_tiles) X(delta, delta_4) \
     X(delta, delta_8) X(delta, delta_ready_4) X(delta, delta_ready_8) X(delta, delta_tiles_4)          \
-    X(chunk, chunk_local) X(chunk, chunk_factors) X(carry, chunk_carry_16) X(carry, chunk_carry_32) X(scan, chunk_scan) \
+    X(chunk, chunk_local) X(chunk, chunk_factors) X(chunk, chunk_factors_halves) X(carry, chunk_carry_16) X(carry, chunk_carry_32) X(scan, chunk_scan) \
     X(attend, append) X(attend, prepare) X(attend, prepare_many) X(attend, attend_join)                    \
     X(gemm, narrow) X(gemm, narrow_halves) X(gemm, widen) X(gemm, widen_pieces) X(gemm, gemm_f16) X(gemm, gemm_bf16) \
     X(join, join_few) X(join, join_many)                                                                   \
@@ -219,6 +220,7 @@ struct cu_step {
     uint32_t after_part;
     const struct sg_op *delta; /* product with a convolution behind it: the delta rule that alone reads it, ... */
     const struct sg_op *conv;  /* ... whose own step this is: in chunks it takes the convolution on the way */
+    int halves;   /* product with a delta rule: it alone reads the parts, and norms of groups of 128 before products, as gates */
     int for_next; /* product with glu: only the next step reads it, and takes it narrowed to the same 16 bits */
     const struct sg_op *q_norm, *k_norm, *q_rope, *k_rope, *attend; /* prepare */
     const struct cu_window *window; /* that begins with this step, or NULL */
@@ -474,6 +476,7 @@ struct cu_pass {
     const struct sg_op *narrowed_norm;
     uint32_t narrowed_bf16;
     int32_t narrowed_by;
+    const struct cu_step *halves; /* the product whose parts lie in bf16, each row where its fp32 would begin; NULL: none */
     struct cu_in_parts { /* values that lie in parts, in the lane's two rooms; n 0: none */
         int32_t value;
         uint32_t n, last; /* last: step that reads it last */
@@ -482,6 +485,8 @@ struct cu_pass {
     segue_error *err;
 };
 struct ck_view cu_view_of(const struct cu_pass *p, const struct sg_operand *x);
+/* Of a part of p->halves: its p is where bf16 begin; width as it is. */
+struct ck_view cu_halves_of(const struct cu_pass *p, const struct sg_operand *x);
 /* Rows that can be read 16 bytes at a time from every fourth number on. */
 static inline int cu_in_fours(const struct ck_view *v) { return (uintptr_t)v->p % 16 == 0 && v->stride % 4 == 0; }
 segue_status cu_launch(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t threads,
@@ -507,6 +512,7 @@ segue_status cu_join_lost(const struct cu_lane *l, segue_error *err);
 segue_status cu_conv(struct cu_pass *p, const struct sg_op *op);
 segue_status cu_delta(struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv);
 int cu_delta_convolves(const struct cu_pass *p, const struct sg_op *delta, const struct sg_op *conv);
+int cu_delta_halves(const struct cu_pass *p, const struct sg_op *delta, const struct sg_op *conv); /* 1: and may read bf16 */
 /* custream.c: one row, when the shapes allow it: 1 and a whole argument, ready to launch. `g` is filled but for split. */
 struct cu_streamed {
     struct ck_stream a;

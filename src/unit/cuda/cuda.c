@@ -259,6 +259,7 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
         if (!r) r = u->d.function_set(u->k.chunk_carry_16, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_CARRY_BYTES);
         if (!r) r = u->d.function_set(u->k.chunk_carry_32, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_CARRY_BYTES);
         if (!r && u->major == 9) r = u->d.function_set(u->k.chunk_factors, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_LOCAL_BYTES);
+        if (!r && u->major == 9) r = u->d.function_set(u->k.chunk_factors_halves, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_LOCAL_BYTES);
         if (!r && u->major == 9) r = u->d.function_set(u->k.chunk_scan, CU_FN_MAX_DYNAMIC_SHARED, CK_SCAN_BYTES);
         SG_TRY(cu_check(&u->d, r, "open unit", err));
     }

@@ -92,15 +92,23 @@ static void before_conv(const struct cu_pass *p, const struct sg_op *op, const s
     const struct sg_conv *c = &conv->u.conv;
     for (int i = 0; i < 3; i++) {
         struct sg_operand raw = {.value = conv->in[0].value, .at = op->in[i].at, .width = op->in[i].width};
-        a->in[i] = cu_view_of(p, &raw);
+        a->in[i] = a->halves ? cu_halves_of(p, &raw) : cu_view_of(p, &raw);
         a->conv.at[i] = op->in[i].at;
     }
     a->conv.weight = vector(p, &c->weight);
     a->conv.bias = vector(p, &c->bias);
     a->conv.taps = c->taps;
-    a->conv.raw = cu_view_of(p, &conv->in[0]).p;
+    a->conv.raw = a->halves ? cu_halves_of(p, &conv->in[0]).p : cu_view_of(p, &conv->in[0]).p;
+    for (int i = 3; i < 5 && a->halves; i++) a->in[i] = cu_halves_of(p, &op->in[i]);
     a->conv.slot = (uint32_t)c->slot;
     a->conv.width = conv->in[0].width;
+}
+
+static int is_hopper(const struct cu_pass *p) { return p->program->base.unit->major == 9; }
+
+int cu_delta_halves(const struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv)
+{
+    return is_hopper(p) && cu_delta_convolves(p, op, conv);
 }
 
 int cu_delta_convolves(const struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv)
@@ -118,14 +126,15 @@ static segue_status in_factors(struct cu_pass *p, struct ck_delta *a)
     uint32_t chunks = pieces(a->rows, CK_CHUNK_ROWS);
     SG_TRY(scratch(p, (size_t)chunks * a->v_heads * sizeof *a->factors));
     a->factors = (struct ck_factors *)(uintptr_t)p->lane->scratch;
-    SG_TRY(cu_launch(p, k->chunk_factors, chunks, a->v_heads, 1, CK_LOCAL_THREADS, CK_CHUNK_LOCAL_BYTES, a));
+    SG_TRY(cu_launch(p, a->halves ? k->chunk_factors_halves : k->chunk_factors, chunks, a->v_heads, 1,
+                     a->halves ? CK_CHUNK_THREADS : CK_LOCAL_THREADS, CK_CHUNK_LOCAL_BYTES, a));
     return cu_launch(p, k->chunk_scan, a->v_heads * (HEAD / CK_SCAN_COLUMNS), 1, 1, CK_SCAN_THREADS, CK_SCAN_BYTES, a);
 }
 
 static segue_status in_chunks(struct cu_pass *p, struct ck_delta *a)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
-    if (p->program->base.unit->major == 9 && a->dv == HEAD) return in_factors(p, a);
+    if (is_hopper(p) && a->dv == HEAD) return in_factors(p, a);
     uint32_t chunks = pieces(a->rows, CK_CHUNK_ROWS);
     size_t square = (size_t)CK_CHUNK_ROWS * CK_CHUNK_ROWS * 4, qk = (size_t)chunks * a->k_heads * 2 * square,
            tp = (size_t)chunks * a->v_heads * square, numbers = (size_t)chunks * a->v_heads * 3 * CK_CHUNK_ROWS,
@@ -146,6 +155,7 @@ segue_status cu_delta(struct cu_pass *p, const struct sg_op *op, const struct sg
     const struct cu_kernels *k = &p->program->base.unit->k;
     struct ck_delta a = delta_of(p, op);
     if (conv && cu_delta_convolves(p, op, conv)) {
+        a.halves = p->halves && p->halves->delta == op;
         before_conv(p, op, conv, &a);
         return in_chunks(p, &a);
     }

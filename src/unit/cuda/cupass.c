@@ -21,6 +21,14 @@ struct ck_view cu_view_of(const struct cu_pass *p, const struct sg_operand *x)
     return (struct ck_view){.p = address(base) + place->inside + at, .stride = place->stride, .width = x->width};
 }
 
+struct ck_view cu_halves_of(const struct cu_pass *p, const struct sg_operand *x)
+{
+    struct ck_view v = cu_view_of(p, x);
+    uint32_t inside = p->program->places[x->value].inside + x->at;
+    v.p = (float *)(void *)((uint16_t *)(void *)(v.p - inside) + inside);
+    return v;
+}
+
 static struct ck_view out_of(const struct cu_pass *p, const struct sg_op *op)
 {
     struct sg_operand whole = {.value = op->out, .width = p->program->base.graph->values[op->out].width};
@@ -35,7 +43,7 @@ static segue_status launch(struct cu_pass *p, cu_fn fn, struct cu_launch *l, uin
     if (!l->grid_x || !l->grid_y || !l->grid_z) return SEGUE_OK;
     l->stream = p->lane->stream;
     l->attrs = attrs;
-    if (u->pdl && p->launches && p->rows_n[0] <= CU_EXACT)
+    if (u->pdl && p->launches && (p->rows_n[0] <= CU_EXACT || p->rows_n[0] >= CU_LATE))
         attrs[l->attrs_n++] = (struct cu_launch_attr){.id = CU_LAUNCH_PROGRAMMATIC, .value = {.allowed = 1}};
     if (cluster > 1) attrs[l->attrs_n++] = (struct cu_launch_attr){.id = CU_LAUNCH_CLUSTER, .value = {.cluster = {cluster, 1, 1}}};
     p->launches++;

@@ -206,6 +206,13 @@ static segue_status narrow(struct cu_pass *p, struct ck_narrow *a, uint32_t rows
     return cu_launch(p, p->program->base.unit->k.narrow, rows, 1, 1, 256, 0, a);
 }
 
+static int is_half(const struct cu_pass *p, int32_t value)
+{
+    for (uint32_t i = 0; p->halves && i < p->halves->parts_n; i++)
+        if (p->halves->parts[i]->out == value) return 1;
+    return 0;
+}
+
 static segue_status narrow_x(struct cu_pass *p, const struct cu_step *s, uint32_t rows, uint32_t bf16)
 {
     struct sg_unit *u = p->program->base.unit;
@@ -220,6 +227,10 @@ static segue_status narrow_x(struct cu_pass *p, const struct cu_step *s, uint32_
                           .bf16 = bf16,
                           .norm = norm_of(p, norm)};
     a.k = a.x.width;
+    if (norm && is_half(p, norm->in[1].value)) {
+        a.norm.gate = cu_halves_of(p, &norm->in[1]);
+        a.gate_halves = 1;
+    }
     if (p->narrowed == a.x.p && p->narrowed_norm == norm && p->narrowed_bf16 == bf16 &&
         p->narrowed_by == s->op->in[0].value)
         return SEGUE_OK;
@@ -341,9 +352,11 @@ static segue_status narrow_glu(struct cu_pass *p, const struct cu_step *s, uint3
     return narrow(p, &a, rows);
 }
 
-/* Gate and up may leave their product in bf16: only their own product reads them, and it is narrowed to that anyway. */
+/* Gate and up may leave their product in bf16: only their own product reads them, and it is narrowed to that anyway. So may what the
+ * delta rule in chunks reads: x was narrowed to that before the product, which is as much. */
 static uint32_t leaves_halves(const struct cu_pass *p, const struct cu_step *s, uint32_t bf16)
 {
+    if (s->halves) return bf16 && joined_from(p, s, 0) == s->parts_n && cu_delta_halves(p, s->delta, s->after);
     if (!s->for_next || !bf16 || joined_from(p, s, 0) != 2) return 0;
     struct ck_view gate = cu_view_of(p, &s->glu->in[0]), up = cu_view_of(p, &s->glu->in[1]);
     return gate.width % 8 == 0 && gate.stride == 2 * gate.width && up.p == gate.p + gate.width;
@@ -357,6 +370,7 @@ static segue_status product_many(struct cu_pass *p, const struct cu_step *s, uin
         n = joined_from(p, s, i);
         SG_TRY(multiply_many(p, s, i, n, rows, bf16, &half));
     }
+    if (s->halves) p->halves = half ? s : NULL;
     if (!s->glu) return SEGUE_OK;
     if (s->for_next) return narrow_glu(p, s, rows, bf16, half);
     struct cu_step apart = {.kind = CU_STEP_OP, .op = s->glu};

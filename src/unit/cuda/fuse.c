@@ -25,6 +25,8 @@ static const struct sg_op *maker(const struct plan *f, int32_t value)
     return &f->g->ops[f->g->values[value].op];
 }
 
+static uint32_t width_of(const struct plan *f, int32_t value) { return f->g->values[value].width; }
+
 static int is_whole(const struct plan *f, const struct sg_operand *x)
 {
     return x->value >= 0 && x->at == 0 && x->width == f->g->values[x->value].width;
@@ -267,6 +269,31 @@ static int is_output(const struct plan *f, int32_t value)
     return 0;
 }
 
+/* Only a norm of groups of 128 reads the value, as its gate, and only products of many rows read that norm. */
+static int only_gates(const struct plan *f, int32_t value)
+{
+    for (uint32_t i = 0; i < f->p->fused_n; i++) {
+        const struct cu_step *s = &f->p->fused[i];
+        if (s->kind != CU_STEP_PRODUCT || !s->norm || s->norm->in[1].value != value) continue;
+        const struct sg_op *n = s->norm;
+        return f->readers[value] == 1 && n->u.norm.groups > 1 && width_of(f, n->out) == 128 * n->u.norm.groups &&
+               is_whole(f, &n->in[1]) && weight(f, s->parts[0])->w.kind != CK_F32 &&
+               f->g->values[s->op->out].wanted == f->g->values[value].wanted;
+    }
+    return 0;
+}
+
+/* Parts of a product that the delta rule reads, or that are gates of a norm: they may be in bf16. */
+static int may_be_halves(const struct plan *f, const struct cu_step *s)
+{
+    for (uint32_t i = 0; i < s->parts_n; i++) {
+        int32_t v = s->parts[i]->out;
+        int is_its = v == s->after->in[0].value || ((v == s->delta->in[3].value || v == s->delta->in[4].value) && f->readers[v] == 1);
+        if (is_output(f, v) || width_of(f, v) % 8 || (!is_its && !only_gates(f, v))) return 0;
+    }
+    return 1;
+}
+
 /* The delta rule that alone reads a convolution, as q, k and v: what is before the convolution stays until then. */
 static void find_delta(struct plan *f, struct cu_step *s)
 {
@@ -287,11 +314,11 @@ static void find_deltas(struct plan *f)
 {
     for (uint32_t i = 0; i < f->p->fused_n; i++)
         if (f->p->fused[i].after && f->p->fused[i].after->code == SG_OP_CONV) find_delta(f, &f->p->fused[i]);
+    for (uint32_t i = 0; i < f->p->fused_n; i++)
+        if (f->p->fused[i].delta) f->p->fused[i].halves = may_be_halves(f, &f->p->fused[i]);
 }
 
 /* --- places --- */
-
-static uint32_t width_of(const struct plan *f, int32_t value) { return f->g->values[value].width; }
 
 /* What the parts of a product make lies side by side, so that one product of many rows can write it all (cuproduct.c): the
  * first part's piece has room for all of them and lives as long as any. */

@@ -125,7 +125,6 @@ enum { PREPARERS = 8 };
 extern "C" __global__ void __launch_bounds__(32 * PREPARERS) prepare_many(const __grid_constant__ ck_prepare a)
 {
     __shared__ __align__(16) float rooms[PREPARERS][512];
-    dependents_may_start();
     wait_for_inputs();
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, i = blockIdx.x * PREPARERS + warp, each = a.heads + a.kv_heads,
              t = i / each, h = i % each, is_k = h >= a.heads;
@@ -404,7 +403,6 @@ template <int STORAGE> __device__ __forceinline__ void attend_many(const ck_atte
     uint32_t t = blockIdx.x, share = a.heads / a.kv_heads, groups = (share + HEADS - 1) / HEADS;
     uint32_t kv = blockIdx.y / groups, first = blockIdx.y % groups * HEADS,
              heads = share - first < HEADS ? share - first : HEADS;
-    dependents_may_start();
     wait_for_inputs();
     uint32_t place = a.pass.place[t], span = a.pass.span[t], head0 = kv * share + first;
     uint32_t from = a.window && place + 1 > a.window ? place + 1 - a.window : 0;

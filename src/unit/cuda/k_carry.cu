@@ -292,7 +292,6 @@ template <int COLUMNS> __device__ __forceinline__ void carry(const ck_delta &a)
     carry_room<COLUMNS> &room = *reinterpret_cast<carry_room<COLUMNS> *>(shared4);
     static_assert(sizeof(carry_room<COLUMNS>) <= CK_CHUNK_CARRY_BYTES, "what the host asks for");
     uint32_t per = a.dv / COLUMNS, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    dependents_may_start();
     wait_for_inputs();
     carry_place at;
     at.h = blockIdx.x / per;

@@ -4,7 +4,7 @@
  * for all chunks at once, a block each. T is found in fp32, by blocks of 16, 32, 64. What follows is in k_carry.cu; on Hopper in
  * k_scan.cu, for which chunk_factors goes on to
  *   W = T (beta_j e^c_j k_j),  U = T (beta_j v_j),  e^c_i q_i,  e^(c_last - c_j) k_j
- * and lays them out as the lanes of that kernel hold them.
+ * and lays them out as the lanes of that kernel hold them; chunk_factors_halves reads what is before the convolution in bf16.
  * SPDX-License-Identifier: MIT */
 #include "k_pairs.cuh"
 
@@ -12,11 +12,19 @@ enum { THREADS = CK_CHUNK_THREADS };
 
 struct local_room {
     uint16_t k[2][N][WIDE], q[2][N][WIDE];
-    float x[N][N];
+    float x[N][N + 4]; /* rows apart by banks: the inverse reads columns */
     float c[N], beta[N];
 };
 
+/* Row t, column c of a view in fp32, or with HALF in bf16. */
+template <int HALF> __device__ __forceinline__ float one_of(const ck_view &x, uint32_t t, uint32_t c)
+{
+    size_t at = (size_t)t * x.stride + c;
+    return HALF ? __bfloat162float(reinterpret_cast<const __nv_bfloat16 *>(x.p)[at]) : x.p[at];
+}
+
 /* Running sums of the decays' logarithms, by one warp; rows behind the last do nothing. */
+template <int HALF>
 __device__ __forceinline__ void sum_decays(const ck_delta &a, local_room &room, uint32_t t0, uint32_t rows, uint32_t h,
                                            float *numbers)
 {
@@ -26,8 +34,8 @@ __device__ __forceinline__ void sum_decays(const ck_delta &a, local_room &room, 
     for (uint32_t r = lane; r < N; r += 32) {
         uint32_t t = t0 + r;
         bool is_row = r < rows;
-        float c = is_row ? rate * softplus(a.in[3].p[(size_t)t * a.in[3].stride + h] + dt) : 0;
-        float beta = is_row ? sigmoid(a.in[4].p[(size_t)t * a.in[4].stride + h]) : 0;
+        float c = is_row ? rate * softplus(one_of<HALF>(a.in[3], t, h) + dt) : 0;
+        float beta = is_row ? sigmoid(one_of<HALF>(a.in[4], t, h)) : 0;
 #pragma unroll
         for (int m = 1; m < 32; m *= 2) {
             float other = __shfl_up_sync(0xffffffffu, c, m);
@@ -58,20 +66,38 @@ __device__ __forceinline__ void bring_plain(const ck_view &x, uint32_t col, uint
 
 enum { PAST = CK_CHUNK_TAPS - 1 };
 
+/* Four columns as they lie before the convolution: in fp32, or with HALF in bf16. */
+template <int HALF> struct Raw {
+    typedef float4 four;
+};
+template <> struct Raw<1> {
+    typedef uint2 four;
+};
+__device__ __forceinline__ float4 widened(float4 x) { return x; }
+__device__ __forceinline__ float4 widened(uint2 x)
+{
+    return make_float4(__uint_as_float(x.x << 16), __uint_as_float(x.x & 0xffff0000u), __uint_as_float(x.y << 16),
+                       __uint_as_float(x.y & 0xffff0000u));
+}
+__device__ __forceinline__ void narrowed(float4 x, float4 &to) { to = x; }
+__device__ __forceinline__ void narrowed(float4 x, uint2 &to) { to = make_uint2(pack<1>(x.x, x.y), pack<1>(x.z, x.w)); }
+
 /* What the convolution reads for a warp's rows of q, k or v (`which`), four columns from `col` on; rows before the span's first come
  * from its memory. */
+template <int HALF>
 __device__ __forceinline__ void bring_raw(const ck_delta &a, int which, uint32_t col, uint32_t t0, uint32_t rows,
-                                          float4 (&raw)[EACH + PAST])
+                                          typename Raw<HALF>::four (&raw)[EACH + PAST])
 {
+    typedef typename Raw<HALF>::four four;
     const ck_view &x = a.in[which];
     uint32_t first = t0 + (threadIdx.x >> 5) * EACH, past = a.conv.taps - 1;
     const float *memory = static_cast<const float *>(a.pass.slots[a.conv.slot]) + a.conv.at[which] + col;
 #pragma unroll
     for (int i = 0; i < EACH + PAST; i++) {
         int t = (int)first + i - PAST;
-        raw[i] = make_float4(0, 0, 0, 0);
-        if (t >= 0 && t < (int)(t0 + rows)) raw[i] = four_at(x.p + (size_t)t * x.stride, col);
-        if (t < 0 && t + (int)past >= 0) raw[i] = four_at(memory + (size_t)(t + (int)past) * a.conv.width, 0);
+        narrowed(make_float4(0, 0, 0, 0), raw[i]);
+        if (t >= 0 && t < (int)(t0 + rows)) raw[i] = reinterpret_cast<const four *>(x.p)[((size_t)t * x.stride + col) / 4];
+        if (t < 0 && t + (int)past >= 0) narrowed(four_at(memory + (size_t)(t + (int)past) * a.conv.width, 0), raw[i]);
     }
 }
 
@@ -87,15 +113,19 @@ __device__ __forceinline__ float4 taps_of(const ck_delta &a, uint32_t channel)
     return make_float4(p[past], past ? p[past - 1] : 0, past > 1 ? p[past - 2] : 0, 0);
 }
 
-/* The convolution and SiLU of four channels, whose weights w has; rows behind the last as zeros. */
-__device__ __forceinline__ void convolve(const ck_delta &a, uint32_t channel, const float4 (&w)[4], uint32_t rows,
-                                         const float4 (&raw)[EACH + PAST], float4 (&out)[EACH])
+/* The convolution and SiLU of four channels from `channel` on; rows behind the last as zeros. */
+template <class FOUR>
+__device__ __forceinline__ void convolve(const ck_delta &a, uint32_t channel, uint32_t rows, const FOUR (&raw)[EACH + PAST],
+                                         float4 (&out)[EACH])
 {
     uint32_t first = (threadIdx.x >> 5) * EACH;
+    float4 w[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) w[i] = taps_of(a, channel + i);
     float4 bias = a.conv.bias ? four_at(a.conv.bias, channel) : make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        const float4 x = raw[i], y = raw[i + 1], z = raw[i + 2], v = raw[i + 3];
+        const float4 x = widened(raw[i]), y = widened(raw[i + 1]), z = widened(raw[i + 2]), v = widened(raw[i + 3]);
         float4 sum = make_float4(bias.x + w[0].w * x.x, bias.y + w[1].w * x.y, bias.z + w[2].w * x.z, bias.w + w[3].w * x.w);
         sum.x += w[0].z * y.x, sum.y += w[1].z * y.y, sum.z += w[2].z * y.z, sum.w += w[3].z * y.w;
         sum.x += w[0].y * z.x, sum.y += w[1].y * z.y, sum.z += w[2].y * z.z, sum.w += w[3].y * z.w;
@@ -109,11 +139,9 @@ __device__ __forceinline__ void convolve(const ck_delta &a, uint32_t channel, co
 __device__ __forceinline__ void bring_convolved(const ck_delta &a, int which, uint32_t col, uint32_t t0, uint32_t rows,
                                                 float4 (&out)[EACH])
 {
-    float4 raw[EACH + PAST], w[4];
-    bring_raw(a, which, col, t0, rows, raw);
-#pragma unroll
-    for (int i = 0; i < 4; i++) w[i] = taps_of(a, a.conv.at[which] + col + i);
-    convolve(a, a.conv.at[which] + col, w, rows, raw, out);
+    float4 raw[EACH + PAST];
+    bring_raw<0>(a, which, col, t0, rows, raw);
+    convolve(a, a.conv.at[which] + col, rows, raw, out);
 }
 
 /* A right factor of 16 (its columns) x 16 as chunk_scan's lanes hold it, in two parts: from a product's sums of the same 16 rows,
@@ -128,16 +156,40 @@ __device__ __forceinline__ void put_piece(uint4 *to, const float (&x)[4], const 
     to[0] = high, to[32] = low;
 }
 
+__device__ __forceinline__ float square_of(float4 x) { return x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w; }
+
+/* Squares of a warp's 8 rows, summed together: lane l gets the sum of row l / 4. */
+__device__ __forceinline__ float row_sums(const float4 (&x)[EACH])
+{
+    uint32_t lane = threadIdx.x & 31;
+    float s[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) s[i] = square_of(x[i]);
+#pragma unroll
+    for (int n = EACH / 2, m = 16; n; n /= 2, m /= 2) { /* this lane keeps half of its rows and gives the others away */
+        bool high = lane & m;
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            float kept = high ? s[n + i] : s[i], given = high ? s[i] : s[n + i];
+            s[i] = kept + __shfl_xor_sync(0xffffffffu, given, m);
+        }
+    }
+    static_assert(EACH == 8, "three turns");
+    s[0] += __shfl_xor_sync(0xffffffffu, s[0], 2);
+    return s[0] + __shfl_xor_sync(0xffffffffu, s[0], 1);
+}
+
 /* Rows scaled, each by its length where it has one and `scale`, in two parts: into shared memory, and when `keep` is given to
  * where chunk_carry reads them. */
 __device__ __forceinline__ void put_rows(const float4 (&x)[EACH], float eps, float scale, uint16_t (&to)[2][N][WIDE],
                                          uint16_t *keep)
 {
     uint32_t lane = threadIdx.x & 31, first = (threadIdx.x >> 5) * EACH;
+    float own = scale * rsqrtf(row_sums(x) + eps);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         uint32_t r = first + i;
-        float s = scale * rsqrtf(warp_sum(x[i].x * x[i].x + x[i].y * x[i].y + x[i].z * x[i].z + x[i].w * x[i].w) + eps);
+        float s = __shfl_sync(0xffffffffu, own, i * 4);
         uint2 high, low;
         split(x[i].x * s, x[i].y * s, high.x, low.x), split(x[i].z * s, x[i].w * s, high.y, low.y);
         *reinterpret_cast<uint2 *>(&to[0][r][4 * lane]) = high;
@@ -173,6 +225,25 @@ __device__ __forceinline__ void bring_rows(const ck_delta &a, local_room &room, 
             bring_plain(a.in[i], col, t0, rows, v);
         if (i < 2)
             put_rows(v, a.l2_eps, i ? 1 : rsqrtf((float)D), i ? room.k : room.q, keep ? keep + (i ? 0 : 2 * N * D) : nullptr);
+    }
+}
+
+/* The same from bf16, before the convolution: half the bytes and half the registers, so that all rows are asked for at once; a warp
+ * sums the decays until they come. */
+__device__ __forceinline__ void bring_halves(const ck_delta &a, local_room &room, uint32_t t0, uint32_t rows, uint32_t h, float4 (&v)[EACH])
+{
+    uint32_t lane = threadIdx.x & 31, key = h / (a.v_heads / a.k_heads) * D + 4 * lane;
+    uint2 raw[EACH + PAST], next[EACH + PAST], last[EACH + PAST];
+    bring_raw<1>(a, 0, key, t0, rows, raw);
+    bring_raw<1>(a, 1, key, t0, rows, next);
+    bring_raw<1>(a, 2, h * D + 4 * lane, t0, rows, last);
+    if (threadIdx.x >= THREADS - 32) sum_decays<1>(a, room, t0, rows, h, nullptr);
+#pragma unroll 1
+    for (int i = 0; i < 3; i++) {
+        convolve(a, a.conv.at[i] + (i < 2 ? key : h * D + 4 * lane), rows, raw, v);
+        if (i < 2) put_rows(v, a.l2_eps, i ? 1 : rsqrtf((float)D), i ? room.k : room.q, nullptr);
+#pragma unroll
+        for (int r = 0; r < EACH + PAST; r++) raw[r] = next[r], next[r] = last[r];
     }
 }
 
@@ -265,7 +336,7 @@ __device__ __forceinline__ void put_inverse(const square &t, uint16_t *t_out)
 __device__ __forceinline__ void multiply_rows(local_room &room, uint16_t *tp, uint4 *pieces)
 {
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    uint32_t tile = warp & 3, group = lane >> 2, pair = (lane & 3) * 2;
+    uint32_t tile = warp < 4 ? warp : 7 - warp, group = lane >> 2, pair = (lane & 3) * 2; /* warps i and i + 4 share a scheduler */
     const uint16_t *left = warp < 4 ? room.k[0][0] : room.q[0][0];
     float sum[N / 8][4] = {}, small[N / 8][4] = {};
 #pragma unroll 2
@@ -310,7 +381,6 @@ extern "C" __global__ void __launch_bounds__(CK_LOCAL_THREADS, 2) chunk_local(co
 {
     local_room &room = *reinterpret_cast<local_room *>(shared4);
     uint32_t c = blockIdx.x, h = blockIdx.y, share = a.v_heads / a.k_heads;
-    dependents_may_start();
     wait_for_inputs();
     uint32_t all = a.pass.head->from[1], t0 = c * N, rows = t0 >= all ? 0 : all - t0 < N ? all - t0 : N;
     uint16_t *qk = a.chunk_qk + ((size_t)c * a.k_heads + h / share) * 4 * N * D,
@@ -322,7 +392,7 @@ extern "C" __global__ void __launch_bounds__(CK_LOCAL_THREADS, 2) chunk_local(co
 #pragma unroll
         for (int r = 0; r < EACH && a.conv.weight; r++) *reinterpret_cast<float4 *>(to + r * D) = v[r];
     } else
-        sum_decays(a, room, t0, rows, h, a.chunk_numbers + ((size_t)c * a.v_heads + h) * 3 * N);
+        sum_decays<0>(a, room, t0, rows, h, a.chunk_numbers + ((size_t)c * a.v_heads + h) * 3 * N);
     __syncthreads();
     if (threadIdx.x < THREADS) multiply_rows(room, tp, nullptr);
     __syncthreads();
@@ -365,7 +435,7 @@ __device__ __forceinline__ void put_scaled(const local_room &room, uint4 *q_out,
 /* W = T (beta e^c K) in pieces: a warp has 16 rows and half the columns. */
 __device__ __forceinline__ void put_w(const local_room &room, const square &t, uint4 *w_out)
 {
-    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tile = warp & 3, half = warp >> 2, row = tile * 16 + (lane >> 2);
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, half = warp >> 2, tile = half ? 7 - warp : warp, row = tile * 16 + (lane >> 2);
     float sum[8][4] = {}, small[8][4] = {};
 #pragma unroll 1
     for (uint32_t kk = 0; kk <= tile; kk++) {
@@ -427,27 +497,28 @@ __device__ __forceinline__ void put_u(const square &t, const float *v, float4 *u
 }
 #endif
 
-/* The same on Hopper, for k_scan.cu. */
-extern "C" __global__ void __launch_bounds__(CK_LOCAL_THREADS, 2) chunk_factors(const __grid_constant__ ck_delta a)
-{
 #if __CUDA_ARCH__ >= 900
+template <int HALF> __device__ __forceinline__ void make_factors(const ck_delta &a)
+{
     local_room &room = *reinterpret_cast<local_room *>(shared4);
     uint32_t c = blockIdx.x, h = blockIdx.y, lane = threadIdx.x & 31, first = (threadIdx.x >> 5) * EACH;
     wait_for_inputs();
     uint32_t all = a.pass.head->from[1], t0 = c * N, rows = t0 >= all ? 0 : all - t0 < N ? all - t0 : N;
     ck_factors &out = a.factors[(size_t)c * a.v_heads + h];
-    bool works = threadIdx.x < THREADS;
+    bool works = HALF || threadIdx.x < THREADS;
     float4 v[EACH];
-    if (works)
+    if (HALF)
+        bring_halves(a, room, t0, rows, h, v);
+    else if (works)
         bring_rows(a, room, t0, rows, h, 3, nullptr, v);
     else
-        sum_decays(a, room, t0, rows, h, nullptr);
+        sum_decays<0>(a, room, t0, rows, h, nullptr);
     __syncthreads();
     if (works) {
         multiply_rows(room, nullptr, reinterpret_cast<uint4 *>(out.p));
         put_scaled(room, reinterpret_cast<uint4 *>(out.q), reinterpret_cast<uint4 *>(out.k));
-    } else if (lane == 0)
-        out.decay = expf(room.c[N - 1]);
+    }
+    if (threadIdx.x == 0) out.decay = expf(room.c[N - 1]);
     __syncthreads();
     const square &t = solve(room);
     float *turned = reinterpret_cast<float *>(reinterpret_cast<square *>(room.q) + 1); /* over what T no longer needs, and X */
@@ -462,5 +533,19 @@ extern "C" __global__ void __launch_bounds__(CK_LOCAL_THREADS, 2) chunk_factors(
     }
     __syncthreads();
     if (works) put_u(t, turned, reinterpret_cast<float4 *>(out.u));
+}
+#endif
+
+/* The same on Hopper, for k_scan.cu: from fp32, and from bf16 before the convolution. */
+extern "C" __global__ void __launch_bounds__(CK_LOCAL_THREADS, 2) chunk_factors(const __grid_constant__ ck_delta a)
+{
+#if __CUDA_ARCH__ >= 900
+    make_factors<0>(a);
+#endif
+}
+extern "C" __global__ void __launch_bounds__(CK_CHUNK_THREADS, 2) chunk_factors_halves(const __grid_constant__ ck_delta a)
+{
+#if __CUDA_ARCH__ >= 900
+    make_factors<1>(a);
 #endif
 }

@@ -47,7 +47,6 @@ extern "C" __global__ void conv_step(const __grid_constant__ ck_conv a)
  * afterwards. */
 extern "C" __global__ void conv_many(const __grid_constant__ ck_conv a)
 {
-    dependents_may_start();
     wait_for_inputs();
     uint32_t c = blockIdx.y * blockDim.x + threadIdx.x, t = blockIdx.x, past = a.taps - 1, width = a.x.width;
     if (c >= width) return;
@@ -68,7 +67,6 @@ extern "C" __global__ void conv_many(const __grid_constant__ ck_conv a)
 enum { CONV_ROWS = 16 };
 extern "C" __global__ void conv_tiles(const __grid_constant__ ck_conv a)
 {
-    dependents_may_start();
     uint32_t c = blockIdx.y * blockDim.x + threadIdx.x, past = a.taps - 1, width = a.x.width,
              t0 = blockIdx.x * CONV_ROWS;
     float w[TAPS], x[TAPS];
@@ -102,7 +100,6 @@ extern "C" __global__ void conv_tiles(const __grid_constant__ ck_conv a)
 
 extern "C" __global__ void conv_keep(const __grid_constant__ ck_conv a)
 {
-    dependents_may_start();
     wait_for_inputs();
     uint32_t c = blockIdx.x * blockDim.x + threadIdx.x, s = blockIdx.y, past = a.taps - 1, width = a.x.width;
     if (c >= width || a.pass.head->stopped) return;
@@ -412,7 +409,6 @@ template <int R> __device__ __forceinline__ void delta_tiles(const ck_delta &a)
     float *after = static_cast<float *>(a.pass.slots_out[s * a.pass.slots_n + a.slot]) + at;
     const float *scalars = a.ready + (size_t)a.rows * a.k_heads * width;
     float2 S[R];
-    dependents_may_start();
     wait_for_inputs();
 #pragma unroll
     for (int r = 0; r < R; r++)
@@ -458,7 +454,6 @@ extern "C" __global__ void __launch_bounds__(128) delta_tiles_4(const __grid_con
     }                                                                                                     \
     extern "C" __global__ void __launch_bounds__(128) delta_ready_##R(const __grid_constant__ ck_delta a) \
     {                                                                                                     \
-        dependents_may_start();                                                                           \
         wait_for_inputs();                                                                                \
         make_ready<R>(a);                                                                                 \
     }

@@ -141,7 +141,6 @@ template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend
     uint32_t tile = gridDim.x - 1 - blockIdx.x, h = blockIdx.y, kv = h / (a.heads / a.kv_heads),
              t0 = tile * ROWS;
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = lane >> 2, pair = (lane & 3) * 2;
-    dependents_may_start();
     wait_for_inputs();
     uint32_t all = a.pass.head->from[1], first = a.pass.head->first[0] + t0,
              rows = all - t0 < ROWS ? all - t0 : ROWS;

@@ -55,16 +55,25 @@ __device__ __forceinline__ void narrow_groups(const ck_narrow &a, const float *x
     }
 }
 
+__device__ __forceinline__ float4 gate_four(const ck_narrow &a, size_t i)
+{
+    if (!a.gate_halves) return *reinterpret_cast<const float4 *>(a.norm.gate.p + i);
+    uint2 v = *reinterpret_cast<const uint2 *>(reinterpret_cast<const uint16_t *>(a.norm.gate.p) + i);
+    return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u), __uint_as_float(v.y << 16),
+                       __uint_as_float(v.y & 0xffff0000u));
+}
+
 /* The same for groups of 128: a warp holds one, 16 bytes a lane. */
 __device__ __forceinline__ void narrow_heads(const ck_narrow &a, const float *x, size_t to, uint32_t t)
 {
     uint32_t lane = threadIdx.x & 31;
-    const float *gate = a.norm.gate.p ? a.norm.gate.p + (size_t)t * a.norm.gate.stride : nullptr;
+    bool gate = a.norm.gate.p;
+    size_t gate_at = (size_t)t * a.norm.gate.stride;
     float plus = a.norm.plus_one && a.norm.weight ? 1.0f : 0.0f;
     float4 w = a.norm.weight ? four_at(a.norm.weight, 4 * lane) : make_float4(1, 1, 1, 1);
     for (uint32_t h = threadIdx.x >> 5; h < a.norm.groups; h += blockDim.x >> 5) {
         uint32_t e = h * 128 + 4 * lane;
-        float4 v = four_at(x, e), g = gate ? four_at(gate, e) : v;
+        float4 v = four_at(x, e), g = gate ? gate_four(a, gate_at + e) : v;
         float inverse = rsqrtf(warp_sum(squares_of(v)) / 128 + a.norm.eps);
         if (gate)
             v = make_float4(gated(v.x, inverse, plus, w.x, g.x), gated(v.y, inverse, plus, w.y, g.y),
@@ -146,7 +155,6 @@ extern "C" __global__ void narrow(const __grid_constant__ ck_narrow a)
 /* Gate and up in bf16, side by side in rows of 2 k numbers: a thread makes 8 numbers of act(gate) * up. */
 extern "C" __global__ void narrow_halves(const __grid_constant__ ck_narrow a)
 {
-    dependents_may_start();
     wait_for_inputs();
     uint32_t pieces = a.k / 8, i = blockIdx.x * blockDim.x + threadIdx.x, t = i / pieces;
     if (t >= a.rows) return;
@@ -186,7 +194,6 @@ template <int KIND> __device__ __forceinline__ void widen_piece(const ck_widen &
 /* Columns are whole pieces; a.w.kind is the same for all threads. */
 extern "C" __global__ void widen_pieces(const __grid_constant__ ck_widen a)
 {
-    dependents_may_start();
     wait_for_inputs();
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (a.w.kind == CK_Q8) widen_piece<CK_Q8>(a, i);
@@ -198,7 +205,6 @@ extern "C" __global__ void widen_pieces(const __grid_constant__ ck_widen a)
 
 extern "C" __global__ void widen(const __grid_constant__ ck_widen a)
 {
-    dependents_may_start();
     wait_for_inputs();
     uint32_t c = blockIdx.y * blockDim.x + threadIdx.x;
     if (c < a.w.cols)
@@ -214,7 +220,6 @@ template <int BF16> __device__ __forceinline__ void gemm(const ck_gemm &a)
     uint32_t t0 = blockIdx.y * TM, n0 = blockIdx.x * TN, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     uint32_t wm = warp / 2 * 32, wn = warp % 2 * 32, group = lane >> 2, pair = (lane & 3) * 2;
     float acc[2][4][4] = {};
-    dependents_may_start();
     wait_for_inputs();
     for (uint32_t k0 = 0; k0 < a.k; k0 += TK) {
         __syncthreads();

@@ -255,6 +255,11 @@ __device__ __forceinline__ void open_gates(scan_room &room)
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+__device__ __forceinline__ float raw_at(const ck_delta &a, size_t i)
+{
+    return a.halves ? __bfloat162float(reinterpret_cast<const __nv_bfloat16 *>(a.conv.raw)[i]) : a.conv.raw[i];
+}
+
 /* The convolution's memory: the last rows before it. Nobody reads it any more. */
 __device__ __forceinline__ void keep_rows(const ck_delta &a, uint32_t all)
 {
@@ -262,7 +267,7 @@ __device__ __forceinline__ void keep_rows(const ck_delta &a, uint32_t all)
     uint32_t past = a.conv.taps - 1;
     for (uint32_t c = blockIdx.x * HALF + threadIdx.x - HALF; c < a.conv.width; c += gridDim.x * HALF)
         for (uint32_t j = 0; j < past; j++)
-            memory[(size_t)j * a.conv.width + c] = a.conv.raw[(size_t)(all + j - past) * a.in[0].stride + c];
+            memory[(size_t)j * a.conv.width + c] = raw_at(a, (size_t)(all + j - past) * a.in[0].stride + c);
 }
 #endif
 

@@ -219,7 +219,6 @@ template <int BF16, int D> __device__ __forceinline__ void flash(const ck_attend
     extern "C" __global__ void __launch_bounds__(THREADS, 1)      \
         wgflash_##NAME##_##D(const __grid_constant__ ck_attend a) \
     {                                                             \
-        dependents_may_start();                                   \
         wait_for_inputs();                                        \
         flash<BF16, D>(a);                                        \
     }

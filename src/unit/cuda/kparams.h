@@ -36,7 +36,7 @@ enum {
     CK_LOCAL_THREADS = 288,
     CK_CARRY_THREADS = 512,
     CK_CHUNK_TAPS = 4,
-    CK_CHUNK_LOCAL_BYTES = (4 * 64 * 136) * 2 + (64 * 64 + 2 * 64) * 4, /* and shared memory of a block */
+    CK_CHUNK_LOCAL_BYTES = (4 * 64 * 136) * 2 + (64 * 68 + 2 * 64) * 4, /* and shared memory of a block */
     CK_CHUNK_CARRY_BYTES = (6 * 64 * 136 + 4 * 64 * 72 + 2 * 128 * 40 + 6 * 64 * 40) * 2,
     CK_SCAN_THREADS = 320, /* and of chunk_scan */
     CK_SCAN_COLUMNS = 16,
@@ -159,6 +159,7 @@ struct ck_delta {
         uint32_t taps, slot, width, at[3];
     } conv;
     uint32_t k_heads, v_heads, dk, dv, is_log, slot, rows;
+    uint32_t halves; /* 1: in and conv.raw are bf16 */
     float l2_eps;
 };
 struct ck_append {
@@ -283,6 +284,7 @@ struct ck_narrow { /* x2 present: act(x) * x2 */
     void *y, *low; /* low: y's rounding errors, or NULL */
     uint32_t rows, k, bf16;
     uint32_t fours; /* 1: all rows are whole pieces of 16 bytes, no layer norm, groups of 128 or none, no low */
+    uint32_t gate_halves; /* 1: and norm.gate is bf16 */
     struct ck_norm norm;
 };
 struct ck_widen {
