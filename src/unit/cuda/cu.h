@@ -41,7 +41,7 @@ enum {
     X(rows, scale) X(rows, rows) X(rows, route) X(rows, experts_in) X(rows, experts_out)               \
     X(rows, lora_low) X(rows, lora_add) X(rows, read_all) X(rows, sum_parts)                           \
     X(delta, conv_step) X(delta, conv_many) X(delta, conv_keep) X(delta, conv_tiles) X(delta, delta_4) \
-    X(delta, delta_8) X(delta, delta_ready_4) X(delta, delta_ready_8) X(delta, delta_tiles_4)          \
+    X(delta, delta_8) X(delta, delta_ready_4) X(delta, delta_ready_8) X(delta, delta_tiles_4) X(delta, delta_slabs) \
     X(chunk, chunk_local) X(chunk, chunk_factors) X(chunk, chunk_factors_halves) X(carry, chunk_carry_16) X(carry, chunk_carry_32) X(scan, chunk_scan) \
     X(attend, append) X(attend, prepare) X(attend, prepare_many) X(attend, attend_join)                    \
     X(gemm, narrow) X(gemm, narrow_halves) X(gemm, widen) X(gemm, widen_pieces) X(gemm, gemm_f16) X(gemm, gemm_bf16) \

@@ -150,6 +150,13 @@ static segue_status in_chunks(struct cu_pass *p, struct ck_delta *a)
                      CK_CHUNK_CARRY_BYTES, a); /* twice the blocks where they find multiprocessors */
 }
 
+/* Several rows, but few. */
+static int slabs_fit(const struct ck_delta *a)
+{
+    return a->rows > 1 && a->rows <= CU_FEW && a->dk == HEAD && a->dv == HEAD && cu_in_fours(&a->in[0]) && cu_in_fours(&a->in[1]) &&
+           cu_in_fours(&a->in[2]) && cu_in_fours(&a->y);
+}
+
 segue_status cu_delta(struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
@@ -160,6 +167,7 @@ segue_status cu_delta(struct cu_pass *p, const struct sg_op *op, const struct sg
         return in_chunks(p, &a);
     }
     if (chunks_fit(p, &a)) return in_chunks(p, &a);
+    if (slabs_fit(&a)) return cu_launch(p, k->delta_slabs, a.v_heads * (HEAD / CK_DELTA_SLAB), p->spans_n, 1, 128, 0, &a);
     uint32_t units = a.v_heads * pieces(a.dv, CK_DELTA_COLUMNS);
     size_t ready = (size_t)a.rows * a.k_heads * 2 * a.dk;
     if (a.rows > CU_FEW && ready % 4 == 0) {

@@ -291,6 +291,111 @@ template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
     store_state<R>(S, after, a, lane, cols, whole);
 }
 
+/* --- a few rows of heads of 128 --- */
+
+/* A block has 32 columns of a head's S, each of its 4 warps 32 rows of them, a lane 8 rows of four columns: whole lines of memory,
+ * and S of 16 sequences and heads is in registers of one wave of blocks before the inputs are waited for. */
+enum { SLAB = CK_DELTA_SLAB, SLABS = 128 / SLAB, SLAB_WARPS = 4, SLAB_ROWS = 8 };
+struct slab_room {
+    float q[SLAB_WARPS][32], k[SLAB_WARPS][32]; /* of a warp's rows */
+    float sums[2][SLAB_WARPS][2][SLAB];         /* turn by turn, of each warp's rows: S^T k, S^T q */
+};
+
+/* A row's q and k of the head, scaled; the warp's own rows of them into its place. */
+__device__ __forceinline__ numbers_of slab_row(const ck_delta &a, uint32_t t, uint32_t h, float rate, float dt, slab_room &s)
+{
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, key = h / (a.v_heads / a.k_heads) * 128;
+    float4 x = four_at(a.in[0].p + (size_t)t * a.in[0].stride + key, 4 * lane),
+           y = four_at(a.in[1].p + (size_t)t * a.in[1].stride + key, 4 * lane);
+    float slow = a.in[3].p[(size_t)t * a.in[3].stride + h], fast = a.in[4].p[(size_t)t * a.in[4].stride + h];
+    float q[4] = {x.x, x.y, x.z, x.w}, k[4] = {y.x, y.y, y.z, y.w};
+    numbers_of n;
+    n.kq = scale_row<4>(q, k, 128, a.l2_eps);
+    n.decay = expf(rate * softplus(slow + dt));
+    n.beta = sigmoid(fast);
+    if (lane >> 3 == warp) {
+        *reinterpret_cast<float4 *>(&s.q[warp][4 * (lane & 7)]) = make_float4(q[0], q[1], q[2], q[3]);
+        *reinterpret_cast<float4 *>(&s.k[warp][4 * (lane & 7)]) = make_float4(k[0], k[1], k[2], k[3]);
+    }
+    __syncwarp();
+    return n;
+}
+
+/* S <- decay S; the warp's sums of S^T k and S^T q into its place: the four lanes of a column have each two of its eight numbers. */
+__device__ __forceinline__ void slab_sums(float4 (&S)[SLAB_ROWS], float decay, const slab_room &s, float (*to)[SLAB])
+{
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, sub = lane >> 3, j = (lane & 7) * 4;
+    float4 x = make_float4(0, 0, 0, 0), y = x;
+#pragma unroll
+    for (int r = 0; r < SLAB_ROWS; r++) {
+        float k = s.k[warp][sub + 4 * r], q = s.q[warp][sub + 4 * r];
+        S[r].x *= decay, S[r].y *= decay, S[r].z *= decay, S[r].w *= decay;
+        x.x = fmaf(S[r].x, k, x.x), x.y = fmaf(S[r].y, k, x.y), x.z = fmaf(S[r].z, k, x.z), x.w = fmaf(S[r].w, k, x.w);
+        y.x = fmaf(S[r].x, q, y.x), y.y = fmaf(S[r].y, q, y.y), y.z = fmaf(S[r].z, q, y.z), y.w = fmaf(S[r].w, q, y.w);
+    }
+    const bool of_q = sub & 2, last = sub & 1;
+    float4 own = of_q ? y : x, other = of_q ? x : y;
+    own.x += __shfl_xor_sync(0xffffffffu, other.x, 16), own.y += __shfl_xor_sync(0xffffffffu, other.y, 16);
+    own.z += __shfl_xor_sync(0xffffffffu, other.z, 16), own.w += __shfl_xor_sync(0xffffffffu, other.w, 16);
+    float2 mine = last ? make_float2(own.z, own.w) : make_float2(own.x, own.y),
+           theirs = last ? make_float2(own.x, own.y) : make_float2(own.z, own.w);
+    mine.x += __shfl_xor_sync(0xffffffffu, theirs.x, 8), mine.y += __shfl_xor_sync(0xffffffffu, theirs.y, 8);
+    *reinterpret_cast<float2 *>(&to[of_q][j + 2 * last]) = mine;
+}
+
+__device__ __forceinline__ float4 slab_sum(const float (*sums)[2][SLAB], int which, uint32_t j)
+{
+    float4 v = four_at(sums[0][which], j);
+#pragma unroll
+    for (int w = 1; w < SLAB_WARPS; w++) {
+        float4 x = four_at(sums[w][which], j);
+        v.x += x.x, v.y += x.y, v.z += x.z, v.w += x.w;
+    }
+    return v;
+}
+
+extern "C" __global__ void __launch_bounds__(32 * SLAB_WARPS, 8) delta_slabs(const __grid_constant__ ck_delta a)
+{
+    __shared__ __align__(16) slab_room room;
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, sub = lane >> 3, h = blockIdx.x / SLABS, j = (lane & 7) * 4,
+                   j0 = blockIdx.x % SLABS * SLAB + j, s = blockIdx.y;
+    dependents_may_start();
+    const size_t at = ((size_t)h * 128 + warp * 32 + sub) * 128 + j0;
+    const float *memory = static_cast<const float *>(a.pass.slots[s * a.pass.slots_n + a.slot]) + at;
+    float *after = static_cast<float *>(a.pass.slots_out[s * a.pass.slots_n + a.slot]) + at;
+    float4 S[SLAB_ROWS];
+#pragma unroll
+    for (int r = 0; r < SLAB_ROWS; r++) S[r] = four_at(memory, r * 4 * 128);
+    const float rate = a.is_log ? -expf(a.decay[h]) : a.decay[h], dt = a.dt[h];
+    const bool stopped = a.pass.head->stopped;
+    const uint32_t t0 = a.pass.head->from[s], end = a.pass.head->from[s + 1];
+    wait_for_inputs();
+    if (stopped) return;
+#pragma unroll 1
+    for (uint32_t t = t0; t < end; t++) {
+        const float4 v = four_at(a.in[2].p + (size_t)t * a.in[2].stride + h * 128, j0);
+        const numbers_of n = slab_row(a, t, h, rate, dt, room);
+        float(*sums)[2][SLAB] = room.sums[(t - t0) & 1];
+        slab_sums(S, n.decay, room, sums[warp]);
+        __syncthreads();
+        float4 d = slab_sum(sums, 0, j);
+        d.x = n.beta * (v.x - d.x), d.y = n.beta * (v.y - d.y), d.z = n.beta * (v.z - d.z), d.w = n.beta * (v.w - d.w);
+#pragma unroll
+        for (int r = 0; r < SLAB_ROWS; r++) {
+            float k = room.k[warp][sub + 4 * r];
+            S[r].x = fmaf(k, d.x, S[r].x), S[r].y = fmaf(k, d.y, S[r].y), S[r].z = fmaf(k, d.z, S[r].z), S[r].w = fmaf(k, d.w, S[r].w);
+        }
+        if (!sub && !warp) {
+            float4 y = slab_sum(sums, 1, j);
+            y.x = fmaf(n.kq, d.x, y.x), y.y = fmaf(n.kq, d.y, y.y), y.z = fmaf(n.kq, d.z, y.z), y.w = fmaf(n.kq, d.w, y.w);
+            *reinterpret_cast<float4 *>(a.y.p + (size_t)t * a.y.stride + h * 128 + j0) = y;
+        }
+        __syncwarp();
+    }
+#pragma unroll
+    for (int r = 0; r < SLAB_ROWS; r++) *reinterpret_cast<float4 *>(after + r * 4 * 128) = S[r];
+}
+
 enum { TILE = 16, WARPS = 4 };
 
 /* k of four rows of a tile from r0 on, and their products with the S before them: in lanes 0 to 15 of sums

@@ -28,6 +28,7 @@ enum {
     CK_DELTA_COLUMNS = 4,
     CK_DELTA_NUMBERS = 12,
     CK_DELTA_TILED = 8, /* columns of a block of delta_tiles */
+    CK_DELTA_SLAB = 32, /* and of delta_slabs */
     CK_GROUP_HEADS = 8,
     CK_WGFLASH_THREADS = 256,
     CK_CHUNK_ROWS = 64,    /* of the delta rule on the tensor cores (k_chunk.cu, k_carry.cu): rows of a chunk, */
