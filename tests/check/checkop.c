@@ -141,9 +141,9 @@ static void add_loras(struct maker *m, const struct sg_tensor *t)
 }
 
 /* Row windows begin at rows that no group of 16 divides: packed layouts must cope. */
-static int32_t make_linear(struct maker *m)
+static int32_t make_linear_of(struct maker *m, uint32_t k, uint32_t n)
 {
-    uint32_t k = width_for(m, 512), n = between(m, 1, 70), before = sometimes(m) ? 0 : between(m, 1, 20);
+    uint32_t before = sometimes(m) ? 0 : between(m, 1, 20);
     uint32_t rows = before + n + (before ? between(m, 0, 9) : 0);
     float scale = 1 / sqrtf((float)k);
     struct sg_operand x = reserve(m, k), residual = maybe_reserve(m, n);
@@ -155,6 +155,19 @@ static int32_t make_linear(struct maker *m)
     m->block_tolerance = in_blocks(m->storage) ? 3e-2 : 0;
     m->floor = m->data == CHECK_OUTLIERS ? 10 : m->data == CHECK_TINY ? 1e-33 : 1; /* denormals may be lost */
     return sg_linear(&m->b, at(m, x), w, maybe_vector(m, n, 0, 1, "bias"), at(m, residual));
+}
+
+static int32_t make_linear(struct maker *m)
+{
+    uint32_t k = width_for(m, 512);
+    return make_linear_of(m, k, between(m, 1, 70));
+}
+
+/* As wide as rows of large models are: kernels that take whole thousands of columns. */
+static int32_t make_linear_wide(struct maker *m)
+{
+    static const uint32_t wide[] = {4096, 12288, 1024, 2048, 6144};
+    return make_linear_of(m, wide[m->index % 5], between(m, 1, 40));
 }
 
 static int32_t make_rope(struct maker *m)
@@ -352,6 +365,7 @@ static const struct kind {
     {"act", make_act, 0, 18, 9, 2},          {"add", make_add, 0, 4, 2, 4},
     {"scale", make_scale, 0, 6, 3, 4},       {"route", make_route, 0, 10, 4, 1},
     {"experts", make_experts, 1, 3, 1, 1},   {"rows", make_rows, 0, 4, 2, 4},
+    {"linearwide", make_linear_wide, 1, 5, 2, 4},
     {"deltawide", make_delta_wide, 0, 6, 3, 1}, {"attendwide", make_attend_wide, 0, 12, 4, 1},
 };
 

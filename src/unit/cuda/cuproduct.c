@@ -178,12 +178,12 @@ static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint
     }
     p->best_done |= a.best;
     struct cu_streamed one;
-    if (rows == 1 && cu_stream_fits(p, s, &a, &one)) {
+    if (rows == 1 && (cu_stream_fits(p, s, &a, &one) || cu_digits_fits(p, s, &a, &one))) {
         one.a.g.best_value = (float *)(uintptr_t)p->lane->best_value;
         one.a.g.best_index = (uint32_t *)(uintptr_t)p->lane->best_index;
         p->best_blocks = a.best ? one.blocks : p->best_blocks;
         *whole = 1;
-        return cu_launch(p, one.fn, one.blocks, 1, 1, CK_STREAM_THREADS, one.shared, &one.a);
+        return cu_launch(p, one.fn, one.blocks, 1, 1, one.threads, one.shared, &one.a);
     }
     for (uint32_t t = 0; t < rows; t += at_once)
         SG_TRY(few(p, s, &a, t, rows - t < at_once ? rows - t : at_once));

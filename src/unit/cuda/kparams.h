@@ -239,6 +239,11 @@ struct ck_stream {
     uint32_t split_log, per_log, outs_log; /* warps of a row; rows of a tile; those of one segment in it */
     uint32_t first[CK_SEGMENTS];           /* first tile of each segment */
 };
+/* Products of Q8_0 with one row on integer tensor cores (k_digits.cu), told as ck_stream: tiles of 16 rows, of all columns; stages: places
+ * for scales of 512 columns, of each warp. What a block has in shared memory: x as digits, sums of a turn of tiles, each warp's ring. */
+enum { CK_DIGITS_THREADS = 256, CK_DIGITS_STEPS = 8 };
+#define CK_DIGITS_TURN(tiles, blocks) (((tiles) + (blocks) - 1) / (blocks) < 16 ? ((tiles) + (blocks) - 1) / (blocks) : 16)
+#define CK_DIGITS_BYTES(k, turn, chunks) ((k) * 4 + 1024 + (turn) * 512 + 8 * (CK_DIGITS_STEPS * 2048 + (chunks) * 512))
 /* advance 1: the token is the next input of this head, and goes into the ring; 2: it is the input of `next`.
  */
 struct ck_choose {

@@ -1,0 +1,62 @@
+/* cudigits.c: when a product of one row with Q8_0 weights takes k_digits.cu, and what that kernel is told.
+ * SPDX-License-Identifier: MIT */
+#include <stdio.h>
+
+#include "unit/cuda/cu.h"
+
+/* Columns: all warps' shares of scales begin at whole 16 bytes; of x at most; with a norm or a convolution. */
+enum { EACH = 2048, WIDEST = 16384, NORMED = 4096 };
+
+segue_status cu_digits_open(struct sg_unit *u, segue_error *err)
+{
+    char name[32];
+    for (int i = 0; i < 3 && u->major == 9; i++) {
+        snprintf(name, sizeof name, "digits_%d", 4 << i);
+        SG_TRY(cu_kernel_roomy(u, "k_digits", name, (int)u->shared_max - CU_DIGITS_STATIC, &u->k.digits[i], err));
+        SG_TRY(cu_check(&u->d, u->d.function_set(u->k.digits[i], CU_FN_CARVEOUT, 100), "open unit", err));
+    }
+    return SEGUE_OK;
+}
+
+static int aligned(const void *p) { return ((uintptr_t)p & 15) == 0; }
+
+static int norm_fits(const struct ck_norm *n, uint32_t k)
+{
+    if (!n->present) return 1;
+    if (k > NORMED || n->layer || n->bias || !aligned(n->weight) || !aligned(n->gate.p)) return 0;
+    return n->groups == 1 ? !n->gate.p : k / n->groups == 128;
+}
+
+/* Tiles of all segments; with glu a tile has rows of both. */
+static void deal_tiles(struct ck_stream *a, uint32_t sms, uint32_t *blocks)
+{
+    uint32_t outs = a->g.glu ? 8 : 16;
+    a->split_log = 3;
+    a->per_log = 4;
+    a->outs_log = a->g.glu ? 3 : 4;
+    for (uint32_t i = 0; i < CK_SEGMENTS; i++) {
+        a->first[i] = i < a->g.segments && (!a->g.glu || !i) ? a->tiles : UINT32_MAX;
+        if (a->first[i] != UINT32_MAX) a->tiles += (a->g.segment[i].n + outs - 1) / outs;
+    }
+    *blocks = a->tiles < sms ? a->tiles : sms;
+}
+
+int cu_digits_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, struct cu_streamed *out)
+{
+    const struct sg_unit *u = p->program->base.unit;
+    const struct ck_weight *w = &cu_weight_of(p->program->weights, p->program->base.graph->tensors[s->parts[0]->u.linear.weight.tensor])->w;
+    uint32_t width = g->k / 8, form = width <= 4 * 128 ? 0 : width <= 8 * 128 ? 1 : 2;
+    if (w->kind != CK_Q8 || !u->k.digits[form] || g->k % EACH || g->k > WIDEST || !aligned(g->x.p) ||
+        !norm_fits(&g->norm, g->k))
+        return 0;
+    for (uint32_t i = 0; i < g->segments; i++)
+        if (!aligned(g->segment[i].data) || !aligned(g->segment[i].scales)) return 0;
+    *out = (struct cu_streamed){.a = {.g = *g, .scale_bytes = g->scale_pitch * 2}, .fn = u->k.digits[form], .threads = CK_DIGITS_THREADS};
+    cu_after_of(p, s, &out->a.after); /* the convolution's memory is its one span's */
+    if (out->a.after.kind == CK_AFTER_CONV && (g->k > NORMED || out->a.after.taps > CK_STREAM_TAPS)) return 0;
+    out->a.g.rows = 1;
+    deal_tiles(&out->a, p->sms, &out->blocks);
+    out->a.stages = 3;
+    out->shared = CK_DIGITS_BYTES(g->k, CK_DIGITS_TURN(out->a.tiles, out->blocks), out->a.stages);
+    return out->shared + CU_DIGITS_STATIC <= u->shared_max;
+}

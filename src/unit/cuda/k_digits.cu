@@ -1,0 +1,328 @@
+/* k_digits.cu: products of Q8_0 weights with one row of x on the tensor cores, for large weights: integers times integers, so a weight goes
+ * into the product as it lies.
+ *
+ * x is a fixed-point number of 31 bits, one scale for the columns of a warp, written as four digits of 8 bits from -128 to 127: four columns
+ * of the right factor. A product of 16 rows with 32 columns of weights and these is exact in int32; 64 columns at once, two scales of a
+ * row, take the other four columns of the factor (lanes hold 16 bytes of a row, two of them a scale's). So a warp does 1,024 weights with
+ * some 20 instructions and nothing waits for arithmetic.
+ *
+ * A warp has an eighth of all columns, in each tile of 16 rows (with glu 8 of gate's and the same of up's) of its block. It asks for its
+ * own weights, by copies of 16 bytes a lane into a ring of its own of steps of 128 columns, 128 KB a block before the inputs are
+ * waited for. No warp waits for another before the sums are there: a norm's 1 / length is multiplied behind them. SPDX-License-Identifier: MIT */
+#include "k_end.cuh"
+
+#if __CUDA_ARCH__ >= 900
+
+enum { ROWS = 16, STEP = 128, STEP_BYTES = ROWS * STEP, CHUNK = 512, CHUNK_BYTES = ROWS * CHUNK / 16, S = CK_DIGITS_STEPS };
+
+__device__ __forceinline__ void copy16(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+/* Where a warp's next step of weights comes from and goes to. */
+struct ahead {
+    const unsigned char *row[4], *scale;
+    uint32_t tile, step, slot, chunk; /* tile: of the block's */
+};
+
+__device__ __forceinline__ void find_rows(const ck_stream &a, ahead &h, uint32_t from)
+{
+    tile_of t = find_tile(a, blockIdx.x + h.tile * gridDim.x);
+    uint32_t lane = threadIdx.x & 31;
+#pragma unroll
+    for (int i = 0; i < 5; i++) { /* four pieces of weights, one of scales */
+        uint32_t r = i < 4 ? 4 * i + (lane >> 3) : lane >> 1, own = a.g.glu ? r & 7 : r;
+        const ck_segment &s = a.g.segment[a.g.glu ? r >> 3 : t.segment];
+        size_t row = (size_t)s.at + t.row + (own < t.n ? own : t.n - 1);
+        if (i < 4)
+            h.row[i] = static_cast<const unsigned char *>(s.data) + row * a.g.pitch + from + (lane & 7) * 16;
+        else
+            h.scale = static_cast<const unsigned char *>(s.scales) + row * a.scale_bytes + from / 16 + (lane & 1) * 16;
+    }
+}
+
+/* The next 128 columns of 16 rows, as the product's lanes hold them: [64 columns][8 rows][row][16 columns]; each fourth time scales of
+ * 512 columns, a row 32 bytes. ring: data, then `stages` places of scales. */
+__device__ __forceinline__ void ask(const ck_stream &a, ahead &h, uint32_t ring, uint32_t from, uint32_t width, uint32_t many)
+{
+    uint32_t lane = threadIdx.x & 31;
+    if (h.tile < many) {
+        uint32_t to = ring + h.slot * STEP_BYTES + (lane >> 2 & 1) * 1024 + (lane >> 3) * 64 + (lane & 3) * 16;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            copy16(to + i * 256, h.row[i]);
+            h.row[i] += STEP;
+        }
+        if (h.step % 4 == 0) {
+            if (h.step * STEP + (lane & 1) * (CHUNK / 2) < width)
+                copy16(ring + S * STEP_BYTES + h.chunk * CHUNK_BYTES + lane * 16, h.scale);
+            h.scale += CHUNK / 16;
+            if (++h.chunk == a.stages) h.chunk = 0;
+        }
+        if (++h.slot == S) h.slot = 0;
+        if (++h.step * STEP == width) {
+            h.step = 0;
+            if (++h.tile < many) find_rows(a, h, from);
+        }
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* --- x --- */
+
+/* Four numbers as fixed point, digit d of all of them in to[d]. */
+__device__ __forceinline__ void digits_of(float4 v, float scale, uint32_t (&to)[4])
+{
+    const uint32_t half = 0x80808080u; /* makes digits of 0 to 255 of those of -128 to 127 */
+    uint32_t x = __float2int_rn(v.x * scale) + half, y = __float2int_rn(v.y * scale) + half,
+             z = __float2int_rn(v.z * scale) + half, w = __float2int_rn(v.w * scale) + half;
+    uint32_t a = __byte_perm(x, y, 0x5140), b = __byte_perm(z, w, 0x5140), c = __byte_perm(x, y, 0x7362),
+             d = __byte_perm(z, w, 0x7362);
+    to[0] = __byte_perm(a, b, 0x5410) ^ half;
+    to[1] = __byte_perm(a, b, 0x7632) ^ half;
+    to[2] = __byte_perm(c, d, 0x5410) ^ half;
+    to[3] = __byte_perm(c, d, 0x7632) ^ half;
+}
+
+/* Bits without signs grow with the number, and those of what is not finite are more than all others. */
+__device__ __forceinline__ uint32_t largest_of(float4 v)
+{
+    const uint32_t bits = 0x7fffffffu;
+    return max(max(__float_as_uint(v.x) & bits, __float_as_uint(v.y) & bits), max(__float_as_uint(v.z) & bits, __float_as_uint(v.w) & bits));
+}
+
+template <int P> struct own_x { /* four numbers each of P times 128 columns */
+    float4 v[P];
+};
+template <int P> __device__ __forceinline__ void load_own(own_x<P> &x, const float *from, uint32_t width)
+{
+#pragma unroll
+    for (int i = 0; i < P; i++) {
+        x.v[i] = make_float4(0, 0, 0, 0);
+        if (i * STEP < width) x.v[i] = four_at(from, i * STEP + (threadIdx.x & 31) * 4);
+    }
+}
+
+/* The norm, but for a whole row's 1 / length; returns this lane's sum of squares. */
+template <int P>
+__device__ __forceinline__ float norm_own(const ck_norm &n, own_x<P> &x, const own_x<P> &w, const own_x<P> &gate, uint32_t width)
+{
+    float plus = n.plus_one && n.weight ? 1.0f : 0.0f, squares = 0;
+#pragma unroll
+    for (int i = 0; i < P; i++) {
+        if (i * STEP >= width) break;
+        float4 v = x.v[i], m = w.v[i], z = gate.v[i];
+        if (!n.weight) m = make_float4(1, 1, 1, 1);
+        float own = v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w, inverse = 1;
+        squares += own;
+        if (n.groups > 1) inverse = rsqrtf(warp_sum(own) / STEP + n.eps);
+        x.v[i] = n.gate.p ? make_float4(gated(v.x, inverse, plus, m.x, z.x), gated(v.y, inverse, plus, m.y, z.y),
+                                        gated(v.z, inverse, plus, m.z, z.z), gated(v.w, inverse, plus, m.w, z.w))
+                          : make_float4(v.x * inverse * (plus + m.x), v.y * inverse * (plus + m.y), v.z * inverse * (plus + m.z),
+                                        v.w * inverse * (plus + m.w));
+    }
+    return squares;
+}
+
+/* The warp's columns of x as digits: [digit][column / 4], `pitch` words a digit. Returns what a digit 0 stands for; what is not finite
+ * makes it NaN, and every sum with it. */
+template <int P> __device__ __forceinline__ float put_digits(const own_x<P> &x, uint32_t width, uint32_t *words, uint32_t pitch)
+{
+    uint32_t most = 0;
+#pragma unroll
+    for (int i = 0; i < P; i++) most = max(most, largest_of(x.v[i]));
+    most = __reduce_max_sync(0xffffffffu, most) >> 23;
+    uint32_t e = most < 30 ? 30 : most; /* all numbers are below 2^(e - 126) */
+    float scale = __uint_as_float((283 - e) << 23);
+#pragma unroll
+    for (int i = 0; i < P; i++) {
+        if (i * STEP >= width) break;
+        uint32_t d[4];
+        digits_of(x.v[i], scale, d);
+#pragma unroll
+        for (int k = 0; k < 4; k++) words[k * pitch + i * (STEP / 4) + (threadIdx.x & 31)] = d[k];
+    }
+    __syncwarp();
+    return most == 255 ? CUDART_NAN_F : __uint_as_float((e - 29) << 23);
+}
+
+/* --- the product --- */
+
+__device__ __forceinline__ void mma_int8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ uint2 shared_pair(uint32_t at)
+{
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+    return v;
+}
+/* This lane's scale of two that lie in a word. */
+__device__ __forceinline__ float one_scale(uint32_t two, uint32_t second)
+{
+    __half_raw h;
+    h.x = (unsigned short)(second ? two >> 16 : two);
+    return __half2float(__half(h));
+}
+
+/* One step of a warp's weights as its lanes hold them. */
+struct step_of {
+    uint4 w[2][2], x[2]; /* [64 columns][8 rows] */
+    uint2 scale[2];
+};
+__device__ __forceinline__ void read_step(step_of &s, uint32_t data, uint32_t scales, uint32_t x, uint32_t own)
+{
+    uint32_t lane = threadIdx.x & 31;
+#pragma unroll
+    for (int u = 0; u < 2; u++) {
+        s.w[u][0] = shared_piece(data + u * 1024 + lane * 16);
+        s.w[u][1] = shared_piece(data + u * 1024 + 512 + lane * 16);
+        s.x[u] = make_uint4(0, 0, 0, 0);
+        if (own) s.x[u] = shared_piece(x + u * 64);
+    }
+    s.scale[0] = shared_pair(scales + (lane >> 2) * 32);
+    s.scale[1] = shared_pair(scales + (lane >> 2) * 32 + 256);
+}
+__device__ __forceinline__ void use_step(const step_of &s, float (&acc)[2])
+{
+    uint32_t second = threadIdx.x & 2;
+#pragma unroll
+    for (int u = 0; u < 2; u++) {
+        int c[4] = {0, 0, 0, 0};
+        mma_int8(c, s.w[u][0].x, s.w[u][1].x, s.w[u][0].y, s.w[u][1].y, s.x[u].x, s.x[u].y);
+        mma_int8(c, s.w[u][0].z, s.w[u][1].z, s.w[u][0].w, s.w[u][1].w, s.x[u].z, s.x[u].w);
+        acc[0] = fmaf((float)(c[1] * 256 + c[0]), one_scale(u ? s.scale[0].y : s.scale[0].x, second), acc[0]);
+        acc[1] = fmaf((float)(c[3] * 256 + c[2]), one_scale(u ? s.scale[1].y : s.scale[1].x, second), acc[1]);
+    }
+}
+
+/* Sums of the tile's rows over this warp's columns: [row][eighth of the columns]. */
+__device__ __forceinline__ void put_rows(float (&acc)[2], float scale, float *to)
+{
+    uint32_t lane = threadIdx.x & 31;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float v = acc[i] * (lane & 1 ? scale * 65536.0f : scale);
+        v += __shfl_xor_sync(0xffffffffu, v, 1);
+        v += __shfl_xor_sync(0xffffffffu, v, 2);
+        if ((lane & 3) == 0) to[((lane >> 2) + 8 * i) * WARPS] = v;
+        acc[i] = 0;
+    }
+}
+
+/* What a block's warps have in shared memory. */
+struct places {
+    uint32_t *words; /* of this warp, `pitch` words a digit */
+    float *partial;
+    uint32_t pitch, ring;
+};
+__device__ __forceinline__ places find_room(const ck_stream &a, uint32_t width, uint32_t turn)
+{
+    extern __shared__ __align__(128) unsigned char room[];
+    uint32_t warp = threadIdx.x >> 5, pitch = width / 4 + 8;
+    float *partial = reinterpret_cast<float *>(room + WARPS * 16 * pitch);
+    return places{reinterpret_cast<uint32_t *>(room) + warp * 4 * pitch, partial, pitch,
+                  shared_at(partial + turn * ROWS * WARPS) + warp * (S * STEP_BYTES + a.stages * CHUNK_BYTES)};
+}
+
+/* Waits for the inputs; returns what a digit 0 stands for. */
+template <int P, bool NORMED>
+__device__ __forceinline__ float bring_digits(const ck_gemv &g, ending &e, const places &to, uint32_t part, uint32_t width, float *squares)
+{
+    uint32_t lane = threadIdx.x & 31, from = part * width;
+    own_x<P> x;
+    own_x<NORMED ? P : 1> w, gate;
+    if (NORMED && g.norm.present && g.norm.weight)
+#pragma unroll
+        for (int i = 0; i < P && NORMED; i++)
+            if (i * STEP < width) w.v[NORMED ? i : 0] = four_at(g.norm.weight, (g.norm.groups > 1 ? 0 : from + i * STEP) + lane * 4);
+    wait_for_inputs();
+    load_own(x, g.x.p + from, width);
+    if constexpr (NORMED)
+        if (g.norm.gate.p) load_own(gate, g.norm.gate.p + from, width);
+    if (e.residual_at) e.residual = *e.residual_at;
+    if constexpr (NORMED)
+        if (g.norm.present) {
+            float own = warp_sum(norm_own(g.norm, x, w, gate, width));
+            if (lane == 0) squares[part] = own;
+        }
+    return put_digits(x, width, to.words, to.pitch);
+}
+
+/* All warps have their sums of `done` tiles, the last of them the block's tile n. */
+template <bool NORMED>
+__device__ __forceinline__ void end_turn(const ck_stream &a, ending &e, uint32_t n, uint32_t done, uint32_t turn, const places &at,
+                                         const float *squares, float &late, float &best, uint32_t &index)
+{
+    consumers_meet();
+    if (n >= turn) {
+        find_ending<CK_Q8, NORMED>(a, n + 1 - done, e);
+        if (e.residual_at) e.residual = *e.residual_at;
+    } else if (NORMED && a.g.norm.present && a.g.norm.groups == 1) {
+        late = 0;
+#pragma unroll
+        for (int i = 0; i < WARPS; i++) late += squares[i];
+        late = rsqrtf(late / a.g.k + a.g.norm.eps);
+    }
+    e.own = e.own && threadIdx.x >> a.outs_log < done;
+    end_row<CK_Q8, NORMED, true>(a, e, at.partial, true, best, index, late);
+    consumers_meet();
+}
+
+template <int P> __device__ __forceinline__ void digits(const ck_stream &a)
+{
+    constexpr bool NORMED = P <= 4;
+    __shared__ float squares[WARPS], values[WARPS];
+    __shared__ uint32_t indices[WARPS];
+    uint32_t lane = threadIdx.x & 31, width = a.g.k / WARPS, part = ((threadIdx.x >> 5) + blockIdx.x) % WARPS, from = part * width,
+             many = (a.tiles - blockIdx.x - 1) / gridDim.x + 1, turn = CK_DIGITS_TURN(a.tiles, gridDim.x), index = 0xfffffffeu;
+    places at = find_room(a, width, turn);
+    float best = -CUDART_INF_F, acc[2] = {0, 0}, late = 1;
+    ahead h = {{}, nullptr, 0, 0, 0, 0};
+    dependents_may_start();
+    find_rows(a, h, from);
+#pragma unroll 1
+    for (int i = 0; i < S; i++) ask(a, h, at.ring, from, width, many);
+    ending e;
+    find_ending<CK_Q8, NORMED>(a, 0, e);
+    float scale = bring_digits<P, NORMED>(a.g, e, at, part, width, squares);
+    uint32_t own = lane >> 4 == (lane >> 1 & 1), slot = 0, chunk = 0,
+             x = shared_at(at.words) + (((lane >> 2) & 3) * at.pitch + (lane & 3) * 4) * 4;
+#pragma unroll 1
+    for (uint32_t n = 0, done = 0; n < many; n++) {
+#pragma unroll 1
+        for (uint32_t j = 0; j * STEP < width; j++) {
+            step_of s;
+            asm volatile("cp.async.wait_group %0;" ::"n"(S - 1) : "memory");
+            __syncwarp();
+            read_step(s, at.ring + slot * STEP_BYTES, at.ring + S * STEP_BYTES + chunk * CHUNK_BYTES + j % 4 * 8, x + j * STEP, own);
+            __syncwarp();
+            ask(a, h, at.ring, from, width, many);
+            use_step(s, acc);
+            if (++slot == S) slot = 0;
+            if ((j % 4 == 3 || (j + 1) * STEP == width) && ++chunk == a.stages) chunk = 0;
+        }
+        put_rows(acc, scale, at.partial + done * ROWS * WARPS + part);
+        if (++done < turn && n + 1 < many) continue;
+        end_turn<NORMED>(a, e, n, done, turn, at, squares, late, best, index);
+        done = 0;
+    }
+    if (a.g.best) give_best(a.g, best, index, values, indices);
+}
+
+#else
+template <int P> __device__ __forceinline__ void digits(const ck_stream &) {} /* not launched */
+#endif
+
+#define DIGITS(P)                                                                                                      \
+    extern "C" __global__ void __launch_bounds__(CK_DIGITS_THREADS, 2) digits_##P(const __grid_constant__ ck_stream a) \
+    {                                                                                                                  \
+        digits<P>(a);                                                                                                  \
+    }
+DIGITS(4)
+DIGITS(8)
+DIGITS(16)
