@@ -10,21 +10,37 @@ template <int STORAGE> __device__ __forceinline__ uint16_t narrowed(float x)
     return STORAGE == CK_KV_F16 ? __half_as_ushort(__float2half_rn(x)) : __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
+template <int STORAGE> __device__ __forceinline__ uint32_t two(float x, float y)
+{
+    return narrowed<STORAGE>(x) | (uint32_t)narrowed<STORAGE>(y) << 16;
+}
+
 /* A warp's row of one head: lane has columns lane + 32 i. */
 template <int D> struct head_row {
     float x[D / 32];
 };
 
-template <int D>
-__device__ __forceinline__ void norm_head(const ck_norm &n, head_row<D> &r)
+/* What a head's norm multiplies by. */
+template <int D> __device__ __forceinline__ void load_head_norm(const ck_norm &n, head_row<D> &w)
 {
-    uint32_t lane = threadIdx.x & 31;
+    float plus = n.plus_one && n.weight ? 1.0f : 0.0f;
+#pragma unroll
+    for (int i = 0; i < D / 32; i++) w.x[i] = plus + (n.weight ? n.weight[(threadIdx.x & 31) + 32 * i] : 1.0f);
+}
+template <int D> __device__ __forceinline__ void norm_head(const ck_norm &n, head_row<D> &r, const head_row<D> &w)
+{
     float squares = 0;
 #pragma unroll
     for (int i = 0; i < D / 32; i++) squares += r.x[i] * r.x[i];
-    float inverse = rsqrtf(warp_sum(squares) / D + n.eps), plus = n.plus_one && n.weight ? 1.0f : 0.0f;
+    float inverse = rsqrtf(warp_sum(squares) / D + n.eps);
 #pragma unroll
-    for (int i = 0; i < D / 32; i++) r.x[i] *= inverse * (plus + (n.weight ? n.weight[lane + 32 * i] : 1.0f));
+    for (int i = 0; i < D / 32; i++) r.x[i] *= inverse * w.x[i];
+}
+template <int D> __device__ __forceinline__ void norm_head(const ck_norm &n, head_row<D> &r)
+{
+    head_row<D> w;
+    load_head_norm<D>(n, w);
+    norm_head<D>(n, r, w);
 }
 
 /* Pairs (j, j + pairs), pairs a multiple of 32: both in the same lane. */

@@ -39,7 +39,7 @@ static const float none = -1e38f;
 
 struct heads_work {
     uint32_t rank, head, part, kv, block, rows, place; /* part: of the head; rows: of the output; place: the position */
-    bool stores;                                       /* the block keeps K and V */
+    bool stores;                                       /* the rank keeps K and V */
     unsigned char *k, *v;                              /* position 0 of the head's K, and of the rank's columns of V */
     size_t pitch;                                      /* bytes from one position to the next */
 };
@@ -55,7 +55,7 @@ template <int D> __device__ __forceinline__ heads_work work_of(const ck_heads &a
     w.block = cluster_block();
     w.rows = a.d / RANK;
     w.place = a.pass.place[0];
-    w.stores = !w.block && w.head * a.kv_heads % heads == 0;
+    w.stores = w.head * a.kv_heads % heads == 0;
     w.pitch = (size_t)a.kv_heads * D * 2;
     w.k = static_cast<unsigned char *>(a.pass.slots[a.slot_k]) + (size_t)w.kv * D * 2;
     w.v = static_cast<unsigned char *>(a.pass.slots[a.slot_v]) + (size_t)w.kv * D * 2 + w.part * shape<D>::OWN * 2;
@@ -129,37 +129,62 @@ template <int D> __device__ __forceinline__ void load_held(const heads_work &w, 
     }
 }
 
-/* The block's rows of q, k, v, gate to all blocks of the rank, a warp a block. */
+/* Some of the block's rows to all blocks of the rank, a warp a block. */
 template <int D>
-__device__ __forceinline__ void send_rows(const heads_work &w, uint32_t n, const float *sums, const float *bias, const float *rows,
-                                          const uint64_t *gate)
+__device__ __forceinline__ void send_rows(const heads_work &w, uint32_t first, uint32_t end, const float *sums, const float *bias,
+                                          const float *rows, const uint64_t *gate)
 {
     uint32_t to = there(shared_at(rows), threadIdx.x >> 5), counted = there(shared_at(gate), threadIdx.x >> 5);
 #pragma unroll 1
-    for (uint32_t u = threadIdx.x & 31; u < n; u += 32) send_to(whole_sum(sums, u) + bias[u], to + 4 * row_of<D>(w, u).at, counted);
+    for (uint32_t u = first + (threadIdx.x & 31); u < end; u += 32)
+        send_to(whole_sum(sums, u) + bias[u], to + 4 * row_of<D>(w, u).at, counted);
 }
 
-/* Warp 0 ends q, 1 the new row of K, 2 that of V, as much as the rank has of it. */
+/* What comes from the other blocks of the rank: x, rows of q and k, of v and gate, what they found at their positions; so many bytes.
+ * Of narrow heads all rows come together: a second turn takes longer than it hides. */
+enum { AT_X, AT_QK, AT_REST, AT_ENDS, GATES };
+template <int D> __device__ __forceinline__ constexpr uint32_t gate_of_v() { return D > 128 ? AT_REST : AT_QK; }
+template <int D> __device__ __forceinline__ void open_gates(uint64_t *gates, uint32_t x, uint32_t rows)
+{
+    for (int i = 0; i < GATES; i++) gate_open(&gates[i], 1);
+    gates_opened();
+    gate_expect(&gates[AT_X], x);
+    gate_expect(&gates[AT_QK], D > 128 ? 4 * 2 * D : 4 * RANK * rows);
+    if (D > 128) gate_expect(&gates[AT_REST], 4 * RANK * rows - 4 * 2 * D);
+    gate_expect(&gates[AT_ENDS], 4 * RANK * (shape<D>::OWN + 4));
+}
+
+/* The block's rows, of heads of 256 first those of q and k: they arrive while those of v and gate are made. */
+template <int KIND, int P, int D>
+__device__ __forceinline__ void project(const heads_work &w, const ring &r, ring_at &at, const own_x<P> &x, uint32_t d, uint32_t n, float *sums,
+                                        const float *bias, const float *rows, const uint64_t *gates)
+{
+#pragma unroll 1
+    for (uint32_t first = 0, end = D > 128 ? 2 * shape<D>::WHOLE : n; first < n; first = end, end = n) {
+        first_rows<KIND, P>(r, at, x, d, end - first, false, sums + first * RANK_SUMS_PITCH);
+        consumers_meet();
+        send_rows<D>(w, first, end, sums, bias, rows, gates + (first ? AT_REST : AT_QK));
+    }
+}
+
+/* Warp 0 ends q, 1 the new row of K. */
 template <int STORAGE, int D>
 __device__ __forceinline__ void end_rows(const ck_heads &a, const heads_work &w, const float *rows, const float2 *turns, float *q,
-                                         uint16_t (*fresh)[D])
+                                         uint16_t *fresh, const head_row<D> &norm, uint64_t *gates)
 {
-    enum { OWN = shape<D>::OWN };
     uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    bool stores = w.stores && (warp == V || !w.part);
-    if (warp <= V) {
+    gate_wait_cluster(&gates[AT_QK], 0);
+    if (warp <= K) {
         head_row<D> r;
 #pragma unroll
-        for (int i = 0; i < D / 32; i++) r.x[i] = warp < V || i < OWN / 32 ? rows[warp * D + lane + 32 * i] : 0;
-        if (warp < V) {
-            const ck_norm &n = warp == K ? a.k_norm : a.q_norm;
-            if (n.present) norm_head<D>(n, r);
-            float s[D / 64], c[D / 64];
+        for (int i = 0; i < D / 32; i++) r.x[i] = rows[warp * D + lane + 32 * i];
+        const ck_norm &n = warp == K ? a.k_norm : a.q_norm;
+        if (n.present) norm_head<D>(n, r, norm);
+        float s[D / 64], c[D / 64];
 #pragma unroll
-            for (int i = 0; i < D / 64; i++) s[i] = turns[lane + 32 * i].x, c[i] = turns[lane + 32 * i].y;
-            turn_head<D>(r, a.pairs, s, c);
-        }
-        uint16_t *to = reinterpret_cast<uint16_t *>((warp == K ? w.k : w.v) + w.place * w.pitch);
+        for (int i = 0; i < D / 64; i++) s[i] = turns[lane + 32 * i].x, c[i] = turns[lane + 32 * i].y;
+        turn_head<D>(r, a.pairs, s, c);
+        uint16_t *to = reinterpret_cast<uint16_t *>(w.k + w.place * w.pitch);
         float scale = a.scale * 1.4426950408889634f;
 #pragma unroll
         for (int i = 0; i < D / 32; i++) {
@@ -167,13 +192,26 @@ __device__ __forceinline__ void end_rows(const ck_heads &a, const heads_work &w,
                 q[lane + 32 * i] = r.x[i] * scale;
                 continue;
             }
-            if (warp == V && i >= OWN / 32) break;
             uint16_t x = narrowed<STORAGE>(r.x[i]);
-            fresh[warp - 1][lane + 32 * i] = x;
-            if (stores) to[lane + 32 * i] = x;
+            fresh[lane + 32 * i] = x;
+            if (w.stores && !w.part && !w.block) to[lane + 32 * i] = x;
         }
     }
     consumers_meet();
+}
+
+/* The team of the newest position: its row of V, each lane its pieces. */
+template <int STORAGE, int D> __device__ __forceinline__ void end_v(const heads_work &w, const float *v, uint16_t *fresh, uint64_t *gates)
+{
+    gate_wait_cluster(&gates[gate_of_v<D>()], 0);
+#pragma unroll
+    for (int c = 0; c < held<D>::OF_V; c++) {
+        uint32_t column = (threadIdx.x & 7) * 8 + 64 * c;
+        float4 low = four_at(v, column), high = four_at(v, column + 4);
+        uint4 y = make_uint4(two<STORAGE>(low.x, low.y), two<STORAGE>(low.z, low.w), two<STORAGE>(high.x, high.y), two<STORAGE>(high.z, high.w));
+        *reinterpret_cast<uint4 *>(fresh + column) = y;
+        if (w.stores) *reinterpret_cast<uint4 *>(w.v + w.place * w.pitch + column * 2) = y;
+    }
 }
 
 /* Sums of a warp's four teams into room [D]: each keeps a quarter of its columns. */
@@ -196,7 +234,8 @@ template <int D> __device__ __forceinline__ void put_columns(const float (&acc)[
 
 /* The warp's positions: what it found, and the sums of the rank's columns of V if there was any. */
 template <int STORAGE, int D>
-__device__ __forceinline__ void attend(const heads_work &w, held<D> &h, const float *q, const uint16_t (*fresh)[D], found *at, float *room)
+__device__ __forceinline__ void attend(const heads_work &w, held<D> &h, const float *q, const float *new_v, uint16_t (*fresh)[D], uint64_t *gates,
+                                       found *at, float *room)
 {
     enum { PIECES = held<D>::PIECES, OF_V = held<D>::OF_V, GROUPS = held<D>::GROUPS };
     uint32_t column = (threadIdx.x & 7) * 8, warp = threadIdx.x >> 5;
@@ -232,6 +271,7 @@ __device__ __forceinline__ void attend(const heads_work &w, held<D> &h, const fl
         float before = exp2_short(f.most - most), e = exp2_short(score - most);
         f.most = most;
         f.sum = fmaf(f.sum, before, e);
+        if (p == w.place) end_v<STORAGE, D>(w, new_v, fresh[1], gates);
 #pragma unroll
         for (int c = 0; c < OF_V; c++) {
             float x[8];
@@ -325,17 +365,6 @@ template <int D> __device__ __forceinline__ void load_ahead(const ck_heads &a, c
     turns[i] = make_float2(s * a.mscale, c * a.mscale);
 }
 
-/* What comes from the other blocks of the rank: x, the head's rows, what they found at their positions; so many bytes. */
-enum { AT_X, AT_ROWS, AT_ENDS, GATES };
-__device__ __forceinline__ void open_gates(uint64_t *gates, uint32_t x, uint32_t rows, uint32_t ends)
-{
-    for (int i = 0; i < GATES; i++) gate_open(&gates[i], 1);
-    gates_opened();
-    gate_expect(&gates[AT_X], x);
-    gate_expect(&gates[AT_ROWS], rows);
-    gate_expect(&gates[AT_ENDS], ends);
-}
-
 template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void heads(const ck_heads &a)
 {
     enum { OWN = shape<D>::OWN };
@@ -360,7 +389,7 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     dependents_may_start();
     if (threadIdx.x == RANK_OWNERS) {
         ring_open(r);
-        open_gates(gates, 4 * a.d + sizeof stats, 4 * RANK * n, 4 * RANK * (OWN + 4));
+        open_gates<D>(gates, 4 * a.d + sizeof stats, n);
     }
     __syncthreads();
     cluster_arrive();
@@ -377,6 +406,8 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
 #pragma unroll
     for (int i = 0; i < held<D>::GROUPS; i++) load_held<D>(w, i, kv);
     load_ahead<D>(a, w, bias, turns, out_bias);
+    head_row<D> head_norm;
+    load_head_norm<D>(threadIdx.x < 32 ? a.q_norm : a.k_norm, head_norm);
     if (KIND == RANK_Q8)
         bring_scales(shared_at(scales), static_cast<const __half *>(a.out_scales.p) + w.block * w.rows * a.out_scales.pitch + w.rank * (OWN / 32),
                      a.out_scales.pitch, w.rows, OWN);
@@ -387,15 +418,13 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     gate_wait_cluster(&gates[AT_X], 0);
     norm_x<KIND>(a.norm, a.d, xs, &stats, numbers, parts, norm_room);
     take_x<KIND, P>(parts, a.d, x);
-    first_rows<KIND, P>(r, at, x, a.d, n, false, sums);
-    consumers_meet();
-    send_rows<D>(w, n, sums, bias, rows, &gates[AT_ROWS]);
-    gate_wait_cluster(&gates[AT_ROWS], 0);
-    end_rows<STORAGE, D>(a, w, rows, turns, q, fresh);
-    attend<STORAGE, D>(w, kv, q, fresh, &at_warp[threadIdx.x >> 5], room + (threadIdx.x >> 5) * OWN);
+    project<KIND, P, D>(w, r, at, x, a.d, n, sums, bias, rows, gates);
+    end_rows<STORAGE, D>(a, w, rows, turns, q, fresh[0], head_norm, gates);
+    attend<STORAGE, D>(w, kv, q, rows + 2 * D, fresh, gates, &at_warp[threadIdx.x >> 5], room + (threadIdx.x >> 5) * OWN);
     consumers_meet();
     send_found<D>(w, at_warp, room, ends, &gates[AT_ENDS]);
     if (KIND == RANK_Q8) scales_arrived();
+    gate_wait_cluster(&gates[gate_of_v<D>()], 0);
     gate_wait_cluster(&gates[AT_ENDS], 0);
     head_parts<KIND, D>(ends, a.in[GATE].data ? rows + 2 * D + OWN : nullptr, made);
     write_rows<KIND>(r, at, made, OWN, a.out_rows, w.rows, a.y + (size_t)w.rank * a.d + w.block * w.rows, w.rank ? nullptr : own, out_bias,
