@@ -241,7 +241,7 @@ struct cu_window {
     struct sg_operand x;   /* whole */
     int32_t y;
     cu_fn fn[2]; /* K and V in fp16, bf16 */
-    size_t shared;
+    size_t shared, room; /* room: where its parts begin in the lane's, in numbers */
     uint32_t ranks, own; /* own: columns of the second product that a rank has */
     uint32_t stages, stage_bytes, fills, ahead, back_rows; /* of the ring of weights; rows of the second product in a stage */
     uint64_t map[16];    /* struct ck_tensor_map of the second product's weight */
@@ -323,7 +323,8 @@ struct cu_lane {
     struct cu_room_pair few[2], many; /* few[1]: the same but for its own wanted rows */
     struct cu_heading headings[2];    /* passes use the first one; a step ahead alternates */
     size_t head_bytes;
-    cu_ptr sums;  /* two rooms for a value in parts */
+    cu_ptr sums;  /* each window's room for the value that it leaves in parts */
+    int sums_clear; /* 1: all of it is CK_CLEAR */
     cu_ptr split; /* rows of x in two parts of 16 bits, for k_batch.cu */
     cu_ptr scratch, narrow, wide, parts, workspace; /* grown on demand */
     size_t scratch_n, narrow_n, wide_n, parts_n;
@@ -355,7 +356,8 @@ struct sg_program {
     struct cu_step *plain, *fused; /* one per op; windows */
     uint32_t plain_n, fused_n;
     struct cu_window *windows;
-    uint32_t windows_n, parts_width; /* parts_width: of the widest value in parts */
+    uint32_t windows_n;
+    size_t parts; /* numbers of all windows' rooms */
     uint64_t read_per_token;
     struct cu_lane lanes[CU_LANES];
     struct cu_screen { /* cuscreen.c; head NULL: none */
@@ -479,10 +481,12 @@ struct cu_pass {
     uint32_t narrowed_bf16;
     int32_t narrowed_by;
     const struct cu_step *halves; /* the product whose parts lie in bf16, each row where its fp32 would begin; NULL: none */
-    struct cu_in_parts { /* values that lie in parts, in the lane's two rooms; n 0: none */
-        int32_t value;
-        uint32_t n, last; /* last: step that reads it last */
+    struct cu_in_parts { /* values that lie in parts, in the rooms of these windows; NULL: none */
+        const struct cu_window *of;
+        uint64_t launched; /* launches of the pass so far, when it was issued */
     } in_parts[2];
+    const struct cu_window *used[4]; /* whose rooms are not clear, in the order of use */
+    uint32_t used_n;
     uint64_t launches;
     segue_error *err;
 };
@@ -553,8 +557,10 @@ const struct sg_op *cu_part_of(const struct sg_program *p, const struct cu_step 
 const struct sg_operand *cu_raw_of(const struct cu_step *s, int input);
 uint32_t cu_step_ops(const struct cu_step *s, const struct sg_op *ops[CU_STEP_OPS]); /* of which it is made */
 /* curank.c. issue: a step, or the window that begins with it; *steps: how many that were. settle: what the step reads lies whole
- * at its place. begin: before the steps of a pass. */
-void cu_rank_begin(struct cu_pass *p);
+ * at its place. begin: before a pass is issued, captured or launched; over: it was. end: behind the steps, where they are issued. */
+segue_status cu_rank_begin(struct cu_pass *p);
+void cu_rank_over(struct cu_pass *p);
+segue_status cu_rank_end(struct cu_pass *p);
 segue_status cu_rank_issue(struct cu_pass *p, const struct cu_step *s, uint32_t *steps);
 segue_status cu_rank_settle(struct cu_pass *p, const struct cu_step *s);
 segue_status cu_screen_open(struct sg_unit *u, struct sg_program *p, segue_error *err); /* cuscreen.c */

@@ -65,6 +65,7 @@ static segue_status capture_steps(struct sg_run *run, const struct trip *trip, s
     segue_status status = SEGUE_OK;
     SG_TRY(cu_run_check(run, u->d.capture(p->lane->stream, 1)));
     for (uint32_t i = from, many; i < end && status == SEGUE_OK; i += many) status = cu_rank_issue(p, &p->program->fused[i], &many);
+    if (status == SEGUE_OK && end == p->program->fused_n) status = cu_rank_end(p);
     if (status == SEGUE_OK && end == p->program->fused_n) status = cu_trip_choice(trip, p);
     cu_result r = u->d.capture_end(p->lane->stream, &graph);
     if (status == SEGUE_OK) status = cu_run_check(run, r);

@@ -1,18 +1,82 @@
 /* curank.c: windows of steps that ranks of blocks do in one launch (k_rank.cuh), in passes of one row. What a window leaves lies
- * in parts in one of two rooms of the lane; another window reads the parts, for every other step they are first summed into the
- * value's place. Which steps are a window is in curank_find.c. SPDX-License-Identifier: MIT */
+ * in parts in its room of the lane; another window reads the parts, for every other step they are first summed into the value's
+ * place. Rooms are clear when a pass begins, and cleared on the way by who comes later (struct ck_parts). Which steps are a window is
+ * in curank_find.c. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "unit/cuda/cu.h"
 
-enum { SUM_THREADS = 64 };
+enum { SUM_THREADS = 64, LIVE_WIDTH = 768 };
 
-void cu_rank_begin(struct cu_pass *p) { memset(p->in_parts, 0, sizeof p->in_parts); }
+/* --- rooms --- */
 
-static float *room_of(const struct cu_pass *p, uint32_t k)
+/* A pass of one row may have windows. If the last such one failed, its rooms are as it left them. */
+static int may_rank(const struct cu_pass *p)
 {
-    return (float *)(uintptr_t)p->lane->sums + (size_t)k * CK_RANK_MOST * p->program->parts_width;
+    return p->program->windows_n && p->rows_n[0] == 1 && p->spans_n == 1;
 }
+
+segue_status cu_rank_begin(struct cu_pass *p)
+{
+    const struct cu_driver *d = &p->program->base.unit->d;
+    memset(p->in_parts, 0, sizeof p->in_parts);
+    p->used_n = 0;
+    if (!may_rank(p)) return SEGUE_OK;
+    int clear = p->lane->sums_clear;
+    p->lane->sums_clear = 0;
+    if (clear) return SEGUE_OK;
+    return cu_check(d, d->fill(p->lane->sums, (unsigned char)CK_CLEAR, cu_rank_room(p->program), p->lane->stream), "run", p->err);
+}
+
+void cu_rank_over(struct cu_pass *p)
+{
+    if (may_rank(p)) p->lane->sums_clear = 1;
+}
+
+static float *room_of(const struct cu_pass *p, const struct cu_window *w) { return (float *)(uintptr_t)p->lane->sums + w->room; }
+
+static uint32_t width_of(const struct cu_pass *p, const struct cu_window *w) { return p->program->base.graph->values[w->y].width; }
+
+/* Somebody will read the room. */
+static int is_wanted(const struct cu_pass *p, const struct cu_window *w) { return p->in_parts[0].of == w || p->in_parts[1].of == w; }
+
+/* The first room that nobody who was not issued yet reads, for who clears it; NULL: none. */
+static const struct cu_window *take_used(struct cu_pass *p)
+{
+    uint32_t i = 0;
+    while (i < p->used_n && is_wanted(p, p->used[i])) i++;
+    if (i == p->used_n) return NULL;
+    const struct cu_window *w = p->used[i];
+    p->used_n--;
+    memmove(p->used + i, p->used + i + 1, (p->used_n - i) * sizeof *p->used);
+    return w;
+}
+
+static struct ck_clear clear_of(struct cu_pass *p)
+{
+    const struct cu_window *w = take_used(p);
+    return w ? (struct ck_clear){room_of(p, w), w->ranks * width_of(p, w) / 4} : (struct ck_clear){0};
+}
+
+/* Rooms that no kernel cleared on the way, until at most n are left or those wanted. */
+static segue_status clear_rest(struct cu_pass *p, uint32_t n)
+{
+    const struct cu_driver *d = &p->program->base.unit->d;
+    while (p->used_n > n) {
+        struct ck_clear c = clear_of(p);
+        if (!c.fours) break;
+        SG_TRY(cu_check(d, d->fill((cu_ptr)(uintptr_t)c.p, (unsigned char)CK_CLEAR, (size_t)c.fours * 16, p->lane->stream), "run", p->err));
+    }
+    return SEGUE_OK;
+}
+
+segue_status cu_rank_end(struct cu_pass *p)
+{
+    memset(p->in_parts, 0, sizeof p->in_parts);
+    return clear_rest(p, 0);
+}
+
+/* --- values in parts --- */
 
 /* Where a value's columns are read: those of another value where all rows are chosen of it. */
 static struct sg_operand source_of(const struct cu_pass *p, const struct sg_operand *x)
@@ -20,32 +84,44 @@ static struct sg_operand source_of(const struct cu_pass *p, const struct sg_oper
     return p->rows_n[0] == p->rows_n[1] ? cu_source(p->program, x) : *x;
 }
 
-/* The room in which the value lies in parts; 2: it does not. */
-static uint32_t room_with(const struct cu_pass *p, int32_t value)
+/* Which of both in parts the value is; 2: it is not. */
+static uint32_t which_is(const struct cu_pass *p, int32_t value)
 {
     uint32_t k = 0;
-    while (k < 2 && (!p->in_parts[k].n || p->in_parts[k].value != value)) k++;
+    while (k < 2 && (!p->in_parts[k].of || p->in_parts[k].of->y != value)) k++;
     return k;
 }
 
+/* Values that no step from this one on reads. */
+static void drop_read(struct cu_pass *p, const struct cu_step *s)
+{
+    for (int k = 0; k < 2; k++)
+        if (p->in_parts[k].of && p->in_parts[k].of->last < (size_t)(s - p->program->fused)) p->in_parts[k].of = NULL;
+}
+
+/* The kernel clears the value's room, and another one. */
 static segue_status sum(struct cu_pass *p, uint32_t k)
 {
-    struct cu_in_parts *in = &p->in_parts[k];
-    struct sg_operand whole = {.value = in->value, .width = p->program->base.graph->values[in->value].width};
-    struct ck_sum a = {.x = {room_of(p, k), in->n, whole.width}, .y = cu_view_of(p, &whole).p};
-    in->n = 0;
+    const struct cu_window *w = p->in_parts[k].of;
+    struct sg_operand whole = {.value = w->y, .width = width_of(p, w)};
+    struct ck_sum a = {.x = {room_of(p, w), w->ranks, whole.width, 0}, .y = cu_view_of(p, &whole).p};
+    a.clear = clear_of(p);
+    p->in_parts[k].of = NULL;
+    for (uint32_t i = 0; i < p->used_n; i++)
+        if (p->used[i] == w) memmove(p->used + i, p->used + i + 1, (--p->used_n - i) * sizeof *p->used);
     return cu_launch(p, p->program->base.unit->k.sum_parts, (whole.width + SUM_THREADS - 1) / SUM_THREADS, 1, 1, SUM_THREADS, 0, &a);
 }
 
 segue_status cu_rank_settle(struct cu_pass *p, const struct cu_step *s)
 {
     const struct sg_op *ops[CU_STEP_OPS];
-    if (!p->in_parts[0].n && !p->in_parts[1].n) return SEGUE_OK;
+    if (!p->in_parts[0].of && !p->in_parts[1].of) return SEGUE_OK;
     if (s->kind == CU_STEP_OP && s->op->code == SG_OP_ROWS && p->rows_n[0] == p->rows_n[1] && p->program->places[s->op->out].from >= 0)
         return SEGUE_OK; /* nothing is copied */
+    drop_read(p, s);
     for (uint32_t n = cu_step_ops(s, ops); n; n--)
         for (int i = 0; i < SG_OP_INPUTS; i++) {
-            uint32_t k = room_with(p, source_of(p, &ops[n - 1]->in[i]).value);
+            uint32_t k = which_is(p, source_of(p, &ops[n - 1]->in[i]).value);
             if (k < 2) SG_TRY(sum(p, k));
         }
     return SEGUE_OK;
@@ -57,20 +133,31 @@ segue_status cu_rank_settle(struct cu_pass *p, const struct cu_step *s)
 static int parts_of(const struct cu_pass *p, const struct cu_window *w, struct ck_parts *out)
 {
     struct sg_operand x = source_of(p, &w->x);
-    uint32_t k = room_with(p, x.value);
+    uint32_t k = which_is(p, x.value);
     struct ck_view v = cu_view_of(p, &w->x);
-    *out = (struct ck_parts){k < 2 ? room_of(p, k) : v.p, k < 2 ? p->in_parts[k].n : 1, w->x.width};
-    if (k < 2) return !x.at && x.width == p->program->base.graph->values[x.value].width;
-    return cu_in_fours(&v);
+    *out = (struct ck_parts){v.p, 1, w->x.width, 0};
+    if (k == 2) return cu_in_fours(&v);
+    out->p = room_of(p, p->in_parts[k].of);
+    out->n = p->in_parts[k].of->ranks;
+    return !x.at && x.width == width_of(p, p->in_parts[k].of);
 }
 
-/* A room for what the window leaves: not the one that it reads; what others still want there is summed. */
-static segue_status take_room(struct cu_pass *p, const struct cu_window *w, uint32_t *out)
+/* x is read while it is written, where that pays: polling takes of the second-level cache what weights of many bytes want (1,024
+ * columns in 16 bits: 1.7 % slower). */
+static int is_live(const struct cu_pass *p, const struct cu_window *w, uint32_t reads)
 {
-    uint32_t reads = room_with(p, source_of(p, &w->x).value), k = reads == 0;
-    if (reads == 2 && p->in_parts[0].n && p->in_parts[0].last >= w->first) k = 1;
-    *out = k;
-    return p->in_parts[k].n && p->in_parts[k].last >= w->first ? sum(p, k) : SEGUE_OK;
+    return reads < 2 && p->in_parts[reads].launched == p->launches && p->program->base.unit->pdl &&
+           (w->weights == CU_WINDOW_Q8 || w->x.width <= LIVE_WIDTH);
+}
+
+/* A place among both in parts for what the window leaves: not that of what it reads; what others still want there is summed. */
+static segue_status take_place(struct cu_pass *p, const struct cu_window *w, struct ck_parts *x, struct cu_in_parts **out)
+{
+    uint32_t reads = which_is(p, source_of(p, &w->x).value), k = reads == 0 || (reads == 2 && p->in_parts[0].of);
+    if (p->in_parts[k].of) SG_TRY(sum(p, k));
+    x->live = is_live(p, w, reads);
+    *out = &p->in_parts[k];
+    return clear_rest(p, sizeof p->used / sizeof *p->used - 1);
 }
 
 /* The rows of a product's weight that make an operand. */
@@ -102,7 +189,7 @@ static segue_status launch(struct cu_pass *p, const struct cu_window *w, const v
     return cu_launch_clusters(p, fn, w->ranks * CK_RANK_BLOCKS, CK_RANK_BLOCKS, CK_RANK_THREADS, w->shared, args);
 }
 
-static segue_status issue_mlp(struct cu_pass *p, const struct cu_window *w, const struct ck_parts *x, float *y)
+static segue_status issue_mlp(struct cu_pass *p, const struct cu_window *w, const struct ck_parts *x, struct ck_clear clear)
 {
     const struct cu_step *s = w->of[0], *back = w->of[1];
     const struct sg_operand up = {.value = s->parts[s->glu != NULL]->out}, gate = {.value = s->parts[0]->out};
@@ -111,7 +198,8 @@ static segue_status issue_mlp(struct cu_pass *p, const struct cu_window *w, cons
                        .up = rows_of(p, s, &up),
                        .down_bias = cu_vector_of(p, &back->op->u.linear.bias),
                        .down_scales = scales_of(p, back),
-                       .y = y,
+                       .y = room_of(p, w),
+                       .clear = clear,
                        .d = x->width,
                        .act = s->glu ? s->glu->u.glu.act : s->after->u.act.act,
                        .units = w->own,
@@ -125,7 +213,7 @@ static segue_status issue_mlp(struct cu_pass *p, const struct cu_window *w, cons
     return launch(p, w, &a);
 }
 
-static segue_status issue_linear(struct cu_pass *p, const struct cu_window *w, const struct ck_parts *x, float *y)
+static segue_status issue_linear(struct cu_pass *p, const struct cu_window *w, const struct ck_parts *x, struct ck_clear clear)
 {
     const struct cu_step *s = w->of[0], *back = w->of[2];
     const struct sg_op *rule = w->of[1]->op, *conv = s->after;
@@ -147,7 +235,8 @@ static segue_status issue_linear(struct cu_pass *p, const struct cu_window *w, c
                           .l2_eps = d->l2_eps,
                           .gated = cu_norm_of(p, back->norm),
                           .out_bias = cu_vector_of(p, &back->op->u.linear.bias),
-                          .y = y,
+                          .y = room_of(p, w),
+                          .clear = clear,
                           .d = x->width,
                           .k_heads = d->k_heads,
                           .v_heads = d->v_heads,
@@ -166,7 +255,7 @@ static segue_status issue_linear(struct cu_pass *p, const struct cu_window *w, c
     return launch(p, w, &a);
 }
 
-static segue_status issue_heads(struct cu_pass *p, const struct cu_window *w, const struct ck_parts *x, float *y)
+static segue_status issue_heads(struct cu_pass *p, const struct cu_window *w, const struct ck_parts *x, struct ck_clear clear)
 {
     const struct cu_step *s = w->of[0], *step = w->of[1];
     const struct sg_op *rope = step->q_rope, *op = step->kind == CU_STEP_PREPARE ? step->attend : step->op;
@@ -178,7 +267,8 @@ static segue_status issue_heads(struct cu_pass *p, const struct cu_window *w, co
                          .k_norm = cu_norm_of(p, step->k_norm),
                          .out_bias = cu_vector_of(p, &w->of[2]->op->u.linear.bias),
                          .out_scales = scales_of(p, w->of[2]),
-                         .y = y,
+                         .y = room_of(p, w),
+                         .clear = clear,
                          .pass = cu_kernel_pass(p),
                          .inverse = table ? (const float *)(uintptr_t)p->program->inverse[rope->u.rope.table] : NULL,
                          .mscale = table ? table->mscale : 1,
@@ -207,21 +297,23 @@ static int heads_serve(const struct cu_pass *p, const struct cu_window *w)
     return (storage == CK_KV_F16 || storage == CK_KV_BF16) && p->chunks <= CK_SINGLE_CHUNKS && (!window || window >= p->chunks * CK_CHUNK);
 }
 
-static segue_status (*const issue[])(struct cu_pass *p, const struct cu_window *w, const struct ck_parts *x, float *y) = {
+static segue_status (*const issue[])(struct cu_pass *p, const struct cu_window *w, const struct ck_parts *x, struct ck_clear clear) = {
     [CU_WINDOW_MLP] = issue_mlp, [CU_WINDOW_LINEAR] = issue_linear, [CU_WINDOW_HEADS] = issue_heads};
 
 segue_status cu_rank_issue(struct cu_pass *p, const struct cu_step *s, uint32_t *steps)
 {
     const struct cu_window *w = s->window;
     struct ck_parts x;
+    struct cu_in_parts *place;
     *steps = 1;
-    if (!w || p->rows_n[0] != 1 || p->spans_n != 1 || p->spans || p->rows_n[p->program->base.graph->values[w->y].wanted] != 1 ||
+    if (!w || !may_rank(p) || p->spans || p->rows_n[p->program->base.graph->values[w->y].wanted] != 1 ||
         (w->kind == CU_WINDOW_HEADS && !heads_serve(p, w)) || !parts_of(p, w, &x))
         return cu_issue(p, s);
-    uint32_t k = 0;
-    SG_TRY(take_room(p, w, &k));
-    SG_TRY(issue[w->kind](p, w, &x, room_of(p, k)));
-    p->in_parts[k] = (struct cu_in_parts){w->y, w->ranks, w->last};
+    drop_read(p, s);
+    SG_TRY(take_place(p, w, &x, &place));
+    SG_TRY(issue[w->kind](p, w, &x, clear_of(p)));
+    p->used[p->used_n++] = w;
+    *place = (struct cu_in_parts){w, p->launches};
     *steps = w->steps;
     return SEGUE_OK;
 }

@@ -352,7 +352,7 @@ static int find_heads(const struct look *l, uint32_t at, struct cu_window *w)
 
 static int (*const finders[])(const struct look *l, uint32_t at, struct cu_window *w) = {find_mlp, find_linear, find_heads};
 
-size_t cu_rank_room(const struct sg_program *p) { return (size_t)2 * CK_RANK_MOST * p->parts_width * sizeof(float); }
+size_t cu_rank_room(const struct sg_program *p) { return p->parts * sizeof(float); }
 
 segue_status cu_rank_find(struct sg_unit *u, struct sg_program *p, segue_error *err)
 {
@@ -366,11 +366,11 @@ segue_status cu_rank_find(struct sg_unit *u, struct sg_program *p, segue_error *
         while (k < kinds && !finders[k](&l, at, w)) k++;
         at += k < kinds ? w->steps : 1;
         if (k == kinds) continue;
-        uint32_t width = l.g->values[w->y].width;
+        w->room = p->parts;
         w->last = last_reader(&l, w->y);
         p->fused[w->first].window = w;
         p->windows_n++;
-        if (width > p->parts_width) p->parts_width = width;
+        p->parts += (size_t)w->ranks * l.g->values[w->y].width;
     }
     return SEGUE_OK;
 }

@@ -192,6 +192,7 @@ segue_status cu_trip_straight(struct sg_run *run, const struct trip *trip, struc
         for (uint32_t k = 0; k < many; k++) SG_TRY(cu_trip_flow(run, trip, p, &steps[i + k]));
         if (plain) SG_TRY(give_outputs(run, trip, p, steps[i].op->out));
     }
+    SG_TRY(cu_rank_end(p));
     return cu_trip_choice(trip, p);
 }
 
@@ -199,8 +200,9 @@ segue_status cu_trip_issue(struct sg_run *run, struct trip *trip, struct cu_pass
 {
     int few = p->rows_n[0] <= CU_FEW && p->rows_n[0] == p->rows_n[1] && p->rows_n[0] == p->spans_n;
     int same = few && p->program->base.unit->graphs && !is_plain(run, p) && p->program->base.graph->vocab;
-    cu_rank_begin(p);
+    SG_TRY(cu_rank_begin(p));
     segue_status status = same || p->padded ? cu_trip_captured(run, trip, p) : cu_trip_straight(run, trip, p);
+    if (status == SEGUE_OK) cu_rank_over(p);
     run->launches += p->launches;
     p->launches = 0;
     return status;

@@ -413,7 +413,7 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
                      a.out_scales.pitch, w.rows, OWN);
     const spreading to = spread_from(a.x, w.block, xs, &stats, &gates[AT_X]);
     cluster_wait();
-    wait_for_inputs();
+    if (!a.x.live) wait_for_inputs();
     spread_x<(P + 1) / 2>(to, a.norm.layer, own);
     gate_wait_cluster(&gates[AT_X], 0);
     norm_x<KIND>(a.norm, a.d, xs, &stats, numbers, parts, norm_room);
@@ -429,6 +429,7 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     head_parts<KIND, D>(ends, a.in[GATE].data ? rows + 2 * D + OWN : nullptr, made);
     write_rows<KIND>(r, at, made, OWN, a.out_rows, w.rows, a.y + (size_t)w.rank * a.d + w.block * w.rows, w.rank ? nullptr : own, out_bias,
                      shared_at(scales));
+    leave(a.x, a.clear);
 }
 
 #else

@@ -263,7 +263,7 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     own_x<P> x;
     const spreading to = spread_from(a.x, w.block, m.xs, &few.stats, &few.x_gate);
     cluster_wait();
-    wait_for_inputs();
+    if (!a.x.live) wait_for_inputs();
     spread_x<P / 2>(to, 0, m.own);
     gate_wait_cluster(&few.x_gate, 0);
     norm_x<KIND>(norm, a.d, m.xs, &few.stats, numbers, m.parts, few.room);
@@ -279,6 +279,7 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     hidden_parts<KIND, SHARE>(a, few, m.parts);
     write_rows<KIND>(r, at, m.parts, SHARE * WIDE, a.out_rows, w.rows, a.y + w.rank * a.d + w.block * w.rows, w.rank ? nullptr : m.own,
                      a.out_bias ? a.out_bias + w.block * w.rows : nullptr, scales);
+    leave(a.x, a.clear);
 }
 
 #else

@@ -117,7 +117,7 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     ring_at at = {0, 0};
     const spreading to = spread_from(a.x, w.block, xs, &stats, &x_gate);
     cluster_wait();
-    wait_for_inputs();
+    if (!a.x.live) wait_for_inputs();
     spread_x<(P + 1) / 2>(to, a.norm.layer, own);
     gate_wait_cluster(&x_gate, 0);
     norm_x<KIND>(a.norm, a.d, xs, &stats, numbers, parts, room);
@@ -130,6 +130,7 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     hidden_parts<KIND>(a.units, hs, hidden);
     write_rows<KIND>(r, at, hidden, a.units, a.down_rows, w.rows, a.y + (size_t)w.rank * a.d + w.block * w.rows, w.rank ? nullptr : own,
                      a.down_bias ? a.down_bias + w.block * w.rows : nullptr, shared_at(scales));
+    leave(a.x, a.clear);
 }
 
 #else

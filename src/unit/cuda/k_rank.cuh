@@ -218,18 +218,49 @@ struct rank_stats {
  * a block of the rank each to send them to. */
 struct spreading {
     const float *from;
-    uint32_t n, quads, step, xs, stats, gate; /* n: of this lane's parts; step: from one part of its to the next */
+    uint32_t live, n, quads, step, xs, stats, gate; /* n: of this lane's parts; step: from one part of its to the next */
 };
 /* xs [d], stats: where x arrives, 4 d + 256 bytes at `gate`. */
 __device__ __forceinline__ spreading spread_from(const ck_parts &x, uint32_t block, const float *xs, const rank_stats *stats, const uint64_t *gate)
 {
     uint32_t i = threadIdx.x & 7, quads = x.width / 4 / RANK, q = threadIdx.x >> 3, first = block * quads + q;
-    spreading s = {x.p + (size_t)i * x.width + first * 4, x.n > i ? (x.n - i + 7) / 8 : 0, q < quads ? quads - q : 0, 8 * x.width,
+    spreading s = {x.p + (size_t)i * x.width + first * 4, x.live, x.n > i ? (x.n - i + 7) / 8 : 0, q < quads ? quads - q : 0, 8 * x.width,
                    there(shared_at(xs + first * 4), i), there(shared_at(&stats->of[block * RANK_WARPS + (threadIdx.x >> 5)]), i),
                    there(shared_at(gate), i)};
-    asm volatile("" : "+l"(s.from), "+r"(s.n), "+r"(s.quads), "+r"(s.step), "+r"(s.xs), "+r"(s.stats), "+r"(s.gate)); /* now */
+    asm volatile("" : "+l"(s.from), "+r"(s.live), "+r"(s.n), "+r"(s.quads), "+r"(s.step), "+r"(s.xs), "+r"(s.stats), "+r"(s.gate)); /* now */
     return s;
 }
+/* Parts while they are written. A kernel may read the parts of the one before (x.live) with no other wait than for the words: all
+ * blocks of that one have begun, or this one had not, so they will come; should it fail, so does everything on the card, and whoever
+ * polls is ended with it. It waits for that kernel's end before it ends itself: kernels end in order. When it has all of x, each
+ * block of the kernel before has read all that it read, so a room that only that one and earlier ones read may be cleared; it is
+ * written again in the next pass, whose first kernel begins when all of this one have ended. */
+__device__ __forceinline__ float4 load_now(const float *p)
+{
+    float4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
+    return v;
+}
+__device__ __forceinline__ void store_now(float *p, float v)
+{
+    uint32_t bits = __float_as_uint(v);
+    if (bits == CK_CLEAR) bits = 0x7fffffff; /* a NaN stays one */
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(bits) : "memory");
+}
+__device__ __forceinline__ bool is_clear(const float4 &v)
+{
+    return __float_as_uint(v.x) == CK_CLEAR || __float_as_uint(v.y) == CK_CLEAR || __float_as_uint(v.z) == CK_CLEAR ||
+           __float_as_uint(v.w) == CK_CLEAR;
+}
+/* The end of a kernel of ranks. */
+__device__ __forceinline__ void leave(const ck_parts &x, const ck_clear &c)
+{
+    float clear = __uint_as_float(CK_CLEAR);
+    for (uint32_t i = blockIdx.x * RANK_OWNERS + threadIdx.x; i < c.fours; i += gridDim.x * RANK_OWNERS)
+        reinterpret_cast<float4 *>(c.p)[i] = make_float4(clear, clear, clear, clear);
+    if (x.live) wait_for_inputs();
+}
+
 /* The block's columns of x, summed over the up to 16 parts, go to all blocks of the rank; own: they stay here as well. */
 template <int M> __device__ __forceinline__ void spread_x(const spreading &to, uint32_t layer, float *own)
 {
@@ -240,8 +271,19 @@ template <int M> __device__ __forceinline__ void spread_x(const spreading &to, u
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             v[m][k] = make_float4(0, 0, 0, 0);
-            if (32 * m < to.quads && k < to.n) v[m][k] = __ldcg(reinterpret_cast<const float4 *>(to.from + k * to.step + 128 * m));
+            if (32 * m < to.quads && k < to.n) v[m][k] = load_now(to.from + k * to.step + 128 * m);
         }
+    for (bool more = to.live; more;) {
+        more = false;
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+                if (is_clear(v[m][k])) v[m][k] = load_now(to.from + k * to.step + 128 * m);
+#pragma unroll
+        for (int m = 0; m < M; m++) more |= is_clear(v[m][0]) || is_clear(v[m][1]);
+    }
+    __syncwarp();
 #pragma unroll
     for (int m = 0; m < M; m++) {
         float4 s = make_float4(v[m][0].x + v[m][1].x, v[m][0].y + v[m][1].y, v[m][0].z + v[m][1].z, v[m][0].w + v[m][1].w);
@@ -459,7 +501,7 @@ __device__ __forceinline__ void write_rows(const ring &r, ring_at at, const unsi
                 if (o >= n) break;
                 float sum = i ? v.y : v.x;
                 if (own) sum += own[o] + (bias ? bias[o] : 0);
-                y[o] = sum;
+                store_now(y + o, sum);
             }
     }
     for (; ring_again(r, at); ring_next(r, at)) {

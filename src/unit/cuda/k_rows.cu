@@ -196,6 +196,10 @@ extern "C" __global__ void sum_parts(const __grid_constant__ ck_sum a)
 #pragma unroll 8
     for (uint32_t r = 0; r < a.x.n; r++) s += a.x.p[(size_t)r * a.x.width + c];
     a.y[c] = s;
+    float clear = __uint_as_float(CK_CLEAR);
+    float *read = const_cast<float *>(a.x.p);
+    for (uint32_t r = 0; r < a.x.n; r++) read[(size_t)r * a.x.width + c] = clear;
+    for (uint32_t i = c; i < a.clear.fours; i += a.x.width) reinterpret_cast<float4 *>(a.clear.p)[i] = make_float4(clear, clear, clear, clear);
 }
 
 /* Bandwidth of reads, for the unit's own measurement. */

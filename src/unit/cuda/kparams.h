@@ -317,7 +317,8 @@ struct ck_tiles {
     uint32_t first[CK_SEGMENTS]; /* first tile of each segment */
 };
 /* Two products and what lies between them by ranks, clusters of blocks (k_rank.cuh). A value in parts: x[c] is the sum over r of
- * p[r * width + c]. */
+ * p[r * width + c]. Each window of steps has a room of its own for its parts, and before a pass begins all words of all rooms are
+ * CK_CLEAR, which no number is that these kernels write: so the next kernel can tell which words are there already. */
 enum { CK_RANK_BLOCKS = 8, CK_RANK_MOST = 16, CK_RANK_THREADS = 288, CK_RANK_STAGES = 16, CK_RANK_PIECE = 32 /* columns */, CK_RANK_PIECE8 = 128 /* of Q8_0 */ };
 /* Shared memory that host and kernels count alike: x in CK_RANK_PARTS parts of 16 bits, which banks apart; sums of a group of 16 rows, two of
  * each warp, likewise. */
@@ -327,6 +328,12 @@ enum { CK_RANK_PARTS = 3, CK_RANK_SUMS_PITCH = 2 * 8 + 4, CK_RANK_GROUP = 16, CK
 struct ck_parts {
     const float *p;
     uint32_t n, width; /* n: up to CK_RANK_MOST */
+    uint32_t live;     /* 1: the launch before makes them and may be at it: read as they come */
+};
+#define CK_CLEAR 0xffffffffu /* a NaN that no operation makes */
+struct ck_clear { /* a room that nobody reads any more, to be cleared for the next pass; fours: of numbers */
+    float *p;
+    uint32_t fours;
 };
 struct ck_rank_weight { /* from its first row on; pitch: bytes of a row; scales: of Q8_0 */
     const void *data;
@@ -361,7 +368,8 @@ enum { CK_RANK_FIXED = 2048 };
     CK_LARGER(CK_RANK_PARTS_BYTES(d), 4 * CK_RANK_BLOCKS * (CK_HEADS_OWN(width) + 4) + CK_RANK_PARTS_BYTES(CK_HEADS_OWN(width)))
 #define CK_HEADS_ROOM(width, d) ((d) / 2 + CK_HEADS_FIRST(width, d) + CK_HEADS_HELD(width) + CK_HEADS_SECOND(width, d))
 struct ck_sum { /* a value in parts to where it lies otherwise */
-    struct ck_parts x;
+    struct ck_parts x; /* cleared when it is read */
+    struct ck_clear clear;
     float *y;
 };
 struct ck_mlp {
@@ -372,6 +380,7 @@ struct ck_mlp {
     const float *down_bias;
     struct ck_rank_scales down_scales;
     float *y;                       /* [ranks][d] */
+    struct ck_clear clear;
     uint32_t d, act;
     uint32_t units; /* hidden units of a rank, a multiple of CK_RANK_PIECE, or of CK_RANK_PIECE8 */
     uint32_t stages, stage_bytes, fills, ahead, down_rows; /* of the ring (k_rank.cuh); down_rows: rows of down in a stage */
@@ -385,6 +394,7 @@ struct ck_heads {
     const float *out_bias;
     struct ck_rank_scales out_scales;
     float *y; /* [ranks][d] */
+    struct ck_clear clear;
     struct ck_pass pass;
     const float *inverse; /* [pairs] */
     float mscale, scale;
@@ -413,6 +423,7 @@ struct ck_linear {
     const float *out_bias;
     struct ck_rank_scales out_scales;
     float *y;                                    /* [k_heads][d] */
+    struct ck_clear clear;
     uint32_t d, k_heads, v_heads;
     uint32_t stages, stage_bytes, out_rows;      /* stages: 2 to CK_RANK_STAGES, of 8 rows of d columns; out_rows: of out in a
                                                   * stage, a multiple of 16, up to d / 8 and 256 */
