@@ -58,7 +58,7 @@ struct cu_kernels {
     cu_fn gemv[CK_KINDS][5];   /* for 1, 2, 4, 8, 16 rows */
     cu_fn wide[CK_KINDS];      /* one row, large weights; NULL: none */
     cu_fn stream[CK_KINDS][4]; /* for 1, 2, 4, 8 pieces a lane; NULL: none */
-    cu_fn digits[3]; /* Q8_0, one row of up to 4,096, 8,192, 16,384 numbers; NULL: none */
+    cu_fn digits[CK_KINDS][3]; /* one row of up to 4,096, 8,192, 16,384 numbers; NULL: none */
     cu_fn attend_part[4], attend_many[4];
     cu_fn batch[3][2][2]; /* fp16, bf16, fp8; 16, 32 rows of weights a block; 8, 16 rows of x */
     cu_fn mlp[3][4];      /* fp16, bf16, Q8_0; rows of up to 512, 1024, 2048, 4096; NULL: none */
@@ -528,9 +528,9 @@ struct cu_streamed {
 };
 int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, struct cu_streamed *out);
 void cu_after_of(const struct cu_pass *p, const struct cu_step *s, struct ck_after *out); /* of s->after; nothing where it is NULL */
-/* cudigits.c: the same for large Q8_0 weights. */
+/* cudigits.c: the same for large weights. streamed: cu_stream_fits said 1. */
 segue_status cu_digits_open(struct sg_unit *u, segue_error *err);
-int cu_digits_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, struct cu_streamed *out);
+int cu_digits_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, int streamed, struct cu_streamed *out);
 /* cutiles.c: 2 to 16 rows of 16-bit weights on Hopper, when the shapes allow it: 1 and a whole argument. */
 struct cu_tiled {
     struct ck_tiles a;

@@ -1,19 +1,22 @@
-/* cudigits.c: when a product of one row with Q8_0 weights takes k_digits.cu, and what that kernel is told.
+/* cudigits.c: when a product of one row with large weights takes k_digits.cu, and what that kernel is told.
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 
 #include "unit/cuda/cu.h"
 
-/* Columns: all warps' shares of scales begin at whole 16 bytes; of x at most; with a norm or a convolution. */
-enum { EACH = 2048, WIDEST = 16384, NORMED = 4096 };
+/* Columns: all warps' shares of x are whole groups of 128, of scales whole 16 bytes; of x at most; with a norm or a convolution. */
+enum { EACH = 1024, EACH_Q8 = 2048, WIDEST = 16384, NORMED = 4096, LEAST = 2048 };
 
 segue_status cu_digits_open(struct sg_unit *u, segue_error *err)
 {
+    static const struct {
+        enum ck_kind kind;
+        const char *name;
+    } kinds[3] = {{CK_Q8, "Q8"}, {CK_BF16, "BF16"}, {CK_F16, "F16"}};
     char name[32];
-    for (int i = 0; i < 3 && u->major == 9; i++) {
-        snprintf(name, sizeof name, "digits_%d", 4 << i);
-        SG_TRY(cu_kernel_roomy(u, "k_digits", name, (int)u->shared_max - CU_DIGITS_STATIC, &u->k.digits[i], err));
-        SG_TRY(cu_check(&u->d, u->d.function_set(u->k.digits[i], CU_FN_CARVEOUT, 100), "open unit", err));
+    for (int i = 0; i < 9 && u->major == 9; i++) {
+        snprintf(name, sizeof name, "digits_%s_%d", kinds[i / 3].name, 4 << i % 3);
+        SG_TRY(cu_kernel_roomy(u, "k_digits", name, (int)u->shared_max - CU_DIGITS_STATIC, &u->k.digits[kinds[i / 3].kind][i % 3], err));
     }
     return SEGUE_OK;
 }
@@ -41,22 +44,25 @@ static void deal_tiles(struct ck_stream *a, uint32_t sms, uint32_t *blocks)
     *blocks = a->tiles < sms ? a->tiles : sms;
 }
 
-int cu_digits_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, struct cu_streamed *out)
+/* Measured: Q8_0 in place of k_wide.cu, 16 bits in place of k_stream.cu and, with rows of 2,048, of both. */
+static int pays(uint32_t kind, uint32_t k, int streamed) { return kind == CK_Q8 ? !streamed : k == LEAST || (k > LEAST && streamed); }
+
+int cu_digits_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, int streamed, struct cu_streamed *out)
 {
     const struct sg_unit *u = p->program->base.unit;
     const struct ck_weight *w = &cu_weight_of(p->program->weights, p->program->base.graph->tensors[s->parts[0]->u.linear.weight.tensor])->w;
     uint32_t width = g->k / 8, form = width <= 4 * 128 ? 0 : width <= 8 * 128 ? 1 : 2;
-    if (w->kind != CK_Q8 || !u->k.digits[form] || g->k % EACH || g->k > WIDEST || !aligned(g->x.p) ||
+    if (!u->k.digits[w->kind][form] || !pays(w->kind, g->k, streamed) || g->k % (w->kind == CK_Q8 ? EACH_Q8 : EACH) || g->k > WIDEST || !aligned(g->x.p) ||
         !norm_fits(&g->norm, g->k))
         return 0;
     for (uint32_t i = 0; i < g->segments; i++)
         if (!aligned(g->segment[i].data) || !aligned(g->segment[i].scales)) return 0;
-    *out = (struct cu_streamed){.a = {.g = *g, .scale_bytes = g->scale_pitch * 2}, .fn = u->k.digits[form], .threads = CK_DIGITS_THREADS};
+    *out = (struct cu_streamed){.a = {.g = *g, .scale_bytes = w->kind == CK_Q8 ? g->scale_pitch * 2 : 0}, .fn = u->k.digits[w->kind][form], .threads = CK_DIGITS_THREADS};
     cu_after_of(p, s, &out->a.after); /* the convolution's memory is its one span's */
     if (out->a.after.kind == CK_AFTER_CONV && (g->k > NORMED || out->a.after.taps > CK_STREAM_TAPS)) return 0;
     out->a.g.rows = 1;
     deal_tiles(&out->a, p->sms, &out->blocks);
-    out->a.stages = 3;
-    out->shared = CK_DIGITS_BYTES(g->k, CK_DIGITS_TURN(out->a.tiles, out->blocks), out->a.stages);
+    out->a.stages = w->kind == CK_Q8 ? 3 : 0;
+    out->shared = CK_DIGITS_BYTES(w->kind, g->k, CK_DIGITS_TURN(out->a.tiles, out->blocks), out->a.stages);
     return out->shared + CU_DIGITS_STATIC <= u->shared_max;
 }

@@ -177,8 +177,10 @@ static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint
         return cu_screen(p, s);
     }
     p->best_done |= a.best;
-    struct cu_streamed one;
-    if (rows == 1 && (cu_stream_fits(p, s, &a, &one) || cu_digits_fits(p, s, &a, &one))) {
+    struct cu_streamed one, other;
+    int streamed = rows == 1 && cu_stream_fits(p, s, &a, &one), digits = rows == 1 && cu_digits_fits(p, s, &a, streamed, &other);
+    if (digits) one = other;
+    if (streamed || digits) {
         one.a.g.best_value = (float *)(uintptr_t)p->lane->best_value;
         one.a.g.best_index = (uint32_t *)(uintptr_t)p->lane->best_index;
         p->best_blocks = a.best ? one.blocks : p->best_blocks;

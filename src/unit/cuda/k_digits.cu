@@ -1,5 +1,5 @@
-/* k_digits.cu: products of Q8_0 weights with one row of x on the tensor cores, for large weights: integers times integers, so a weight goes
- * into the product as it lies.
+/* k_digits.cu: products of Q8_0 and 16-bit weights with one row of x on the tensor cores, for large weights: a weight goes into the product
+ * as it lies, of Q8_0 integers times integers. 16 bits: x is two fp16 or three bf16 numbers, columns of the right factor, sums fp32.
  *
  * x is a fixed-point number of 31 bits, one scale for the columns of a warp, written as four digits of 8 bits from -128 to 127: four columns
  * of the right factor. A product of 16 rows with 32 columns of weights and these is exact in int32; 64 columns at once, two scales of a
@@ -7,13 +7,18 @@
  * some 20 instructions and nothing waits for arithmetic.
  *
  * A warp has an eighth of all columns, in each tile of 16 rows (with glu 8 of gate's and the same of up's) of its block. It asks for its
- * own weights, by copies of 16 bytes a lane into a ring of its own of steps of 128 columns, 128 KB a block before the inputs are
- * waited for. No warp waits for another before the sums are there: a norm's 1 / length is multiplied behind them. SPDX-License-Identifier: MIT */
+ * own weights, by copies of 16 bytes a lane into a ring of its own of steps of 128 bytes a row, 64 KB a block before the inputs are
+ * waited for, and 64 more behind x. No warp waits for another before the sums are there: a norm's 1 / length is multiplied behind them. SPDX-License-Identifier: MIT */
 #include "k_end.cuh"
 
 #if __CUDA_ARCH__ >= 900
 
-enum { ROWS = 16, STEP = 128, STEP_BYTES = ROWS * STEP, CHUNK = 512, CHUNK_BYTES = ROWS * CHUNK / 16, S = CK_DIGITS_STEPS };
+/* A step: 128 bytes of 16 rows. */
+enum { ROWS = 16, STEP = 128, STEP_BYTES = ROWS * STEP, CHUNK = 512, CHUNK_BYTES = ROWS * CHUNK / 16, S = CK_DIGITS_STEPS, EARLY = CK_DIGITS_EARLY };
+
+template <int KIND> struct form { /* of a weight, and of x: parts of how many numbers a word, and words between them besides */
+    enum { BYTES = KIND == CK_Q8 ? 1 : 2, PARTS = CK_DIGITS_PARTS(KIND), PAD = KIND == CK_Q8 ? 8 : 16 };
+};
 
 __device__ __forceinline__ void copy16(uint32_t to, const void *from)
 {
@@ -26,12 +31,13 @@ struct ahead {
     uint32_t tile, step, slot, chunk; /* tile: of the block's */
 };
 
-__device__ __forceinline__ void find_rows(const ck_stream &a, ahead &h, uint32_t from)
+/* from: byte of a row. */
+template <int KIND> __device__ __forceinline__ void find_rows(const ck_stream &a, ahead &h, uint32_t from)
 {
     tile_of t = find_tile(a, blockIdx.x + h.tile * gridDim.x);
     uint32_t lane = threadIdx.x & 31;
 #pragma unroll
-    for (int i = 0; i < 5; i++) { /* four pieces of weights, one of scales */
+    for (int i = 0; i < (KIND == CK_Q8 ? 5 : 4); i++) { /* four pieces of weights, one of scales */
         uint32_t r = i < 4 ? 4 * i + (lane >> 3) : lane >> 1, own = a.g.glu ? r & 7 : r;
         const ck_segment &s = a.g.segment[a.g.glu ? r >> 3 : t.segment];
         size_t row = (size_t)s.at + t.row + (own < t.n ? own : t.n - 1);
@@ -44,7 +50,8 @@ __device__ __forceinline__ void find_rows(const ck_stream &a, ahead &h, uint32_t
 
 /* The next 128 columns of 16 rows, as the product's lanes hold them: [64 columns][8 rows][row][16 columns]; each fourth time scales of
  * 512 columns, a row 32 bytes. ring: data, then `stages` places of scales. */
-__device__ __forceinline__ void ask(const ck_stream &a, ahead &h, uint32_t ring, uint32_t from, uint32_t width, uint32_t many)
+template <int KIND>
+__device__ __forceinline__ void ask(const ck_stream &a, ahead &h, uint32_t ring, uint32_t from, uint32_t bytes, uint32_t many)
 {
     uint32_t lane = threadIdx.x & 31;
     if (h.tile < many) {
@@ -54,16 +61,16 @@ __device__ __forceinline__ void ask(const ck_stream &a, ahead &h, uint32_t ring,
             copy16(to + i * 256, h.row[i]);
             h.row[i] += STEP;
         }
-        if (h.step % 4 == 0) {
-            if (h.step * STEP + (lane & 1) * (CHUNK / 2) < width)
+        if (KIND == CK_Q8 && h.step % 4 == 0) {
+            if (h.step * STEP + (lane & 1) * (CHUNK / 2) < bytes)
                 copy16(ring + S * STEP_BYTES + h.chunk * CHUNK_BYTES + lane * 16, h.scale);
             h.scale += CHUNK / 16;
             if (++h.chunk == a.stages) h.chunk = 0;
         }
         if (++h.slot == S) h.slot = 0;
-        if (++h.step * STEP == width) {
+        if (++h.step * STEP == bytes) {
             h.step = 0;
-            if (++h.tile < many) find_rows(a, h, from);
+            if (++h.tile < many) find_rows<KIND>(a, h, from);
         }
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -100,7 +107,7 @@ template <int P> __device__ __forceinline__ void load_own(own_x<P> &x, const flo
 #pragma unroll
     for (int i = 0; i < P; i++) {
         x.v[i] = make_float4(0, 0, 0, 0);
-        if (i * STEP < width) x.v[i] = four_at(from, i * STEP + (threadIdx.x & 31) * 4);
+        if (i * 128 < width) x.v[i] = four_at(from, i * 128 + (threadIdx.x & 31) * 4);
     }
 }
 
@@ -111,12 +118,12 @@ __device__ __forceinline__ float norm_own(const ck_norm &n, own_x<P> &x, const o
     float plus = n.plus_one && n.weight ? 1.0f : 0.0f, squares = 0;
 #pragma unroll
     for (int i = 0; i < P; i++) {
-        if (i * STEP >= width) break;
+        if (i * 128 >= width) break;
         float4 v = x.v[i], m = w.v[i], z = gate.v[i];
         if (!n.weight) m = make_float4(1, 1, 1, 1);
         float own = v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w, inverse = 1;
         squares += own;
-        if (n.groups > 1) inverse = rsqrtf(warp_sum(own) / STEP + n.eps);
+        if (n.groups > 1) inverse = rsqrtf(warp_sum(own) / 128 + n.eps);
         x.v[i] = n.gate.p ? make_float4(gated(v.x, inverse, plus, m.x, z.x), gated(v.y, inverse, plus, m.y, z.y),
                                         gated(v.z, inverse, plus, m.z, z.z), gated(v.w, inverse, plus, m.w, z.w))
                           : make_float4(v.x * inverse * (plus + m.x), v.y * inverse * (plus + m.y), v.z * inverse * (plus + m.z),
@@ -125,26 +132,57 @@ __device__ __forceinline__ float norm_own(const ck_norm &n, own_x<P> &x, const o
     return squares;
 }
 
-/* The warp's columns of x as digits: [digit][column / 4], `pitch` words a digit. Returns what a digit 0 stands for; what is not finite
- * makes it NaN, and every sum with it. */
-template <int P> __device__ __forceinline__ float put_digits(const own_x<P> &x, uint32_t width, uint32_t *words, uint32_t pitch)
+/* The larger exponent, as it stands in the number, and 30 at least: all of the warp's numbers are below 2^(it - 126); 255: one is not
+ * finite. */
+template <int P> __device__ __forceinline__ uint32_t most_of(const own_x<P> &x)
 {
-    uint32_t most = 0;
+    uint32_t most = 30u << 23;
 #pragma unroll
     for (int i = 0; i < P; i++) most = max(most, largest_of(x.v[i]));
-    most = __reduce_max_sync(0xffffffffu, most) >> 23;
-    uint32_t e = most < 30 ? 30 : most; /* all numbers are below 2^(e - 126) */
-    float scale = __uint_as_float((283 - e) << 23);
+    return __reduce_max_sync(0xffffffffu, most) >> 23;
+}
+
+/* Four numbers as the parts of KIND's factor, rounded and what is left. */
+template <int KIND> __device__ __forceinline__ void parts_of(float4 v, float scale, uint2 (&to)[form<KIND>::PARTS])
+{
+    v = make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
+#pragma unroll
+    for (int k = 0; k < form<KIND>::PARTS; k++) {
+        to[k] = make_uint2(pack<KIND == CK_BF16>(v.x, v.y), pack<KIND == CK_BF16>(v.z, v.w));
+        if (KIND == CK_BF16) {
+            v.x -= __uint_as_float(to[k].x << 16), v.y -= __uint_as_float(to[k].x & 0xffff0000u);
+            v.z -= __uint_as_float(to[k].y << 16), v.w -= __uint_as_float(to[k].y & 0xffff0000u);
+        } else {
+            float2 lo = __half22float2(*reinterpret_cast<const __half2 *>(&to[k].x)), hi = __half22float2(*reinterpret_cast<const __half2 *>(&to[k].y));
+            v.x -= lo.x, v.y -= lo.y, v.z -= hi.x, v.w -= hi.y;
+        }
+    }
+}
+
+/* The warp's columns of x as digits or parts: [part][column], `pitch` words a part. Returns what a 1 of the last part stands for; what is
+ * not finite makes it NaN, and every sum with it. */
+template <int KIND, int P>
+__device__ __forceinline__ float put_digits(const own_x<P> &x, uint32_t width, uint32_t *words, uint32_t pitch)
+{
+    uint32_t e = KIND == CK_BF16 ? 127 : most_of(x), lane = threadIdx.x & 31;
+    float scale = __uint_as_float(((KIND == CK_Q8 ? 283 : KIND == CK_F16 ? 268 : 254) - e) << 23);
 #pragma unroll
     for (int i = 0; i < P; i++) {
-        if (i * STEP >= width) break;
-        uint32_t d[4];
-        digits_of(x.v[i], scale, d);
+        if (i * 128 >= width) break;
+        if constexpr (KIND == CK_Q8) {
+            uint32_t d[4];
+            digits_of(x.v[i], scale, d);
 #pragma unroll
-        for (int k = 0; k < 4; k++) words[k * pitch + i * (STEP / 4) + (threadIdx.x & 31)] = d[k];
+            for (int k = 0; k < 4; k++) words[k * pitch + i * 32 + lane] = d[k];
+        } else {
+            uint2 d[form<KIND>::PARTS];
+            parts_of<KIND>(x.v[i], scale, d);
+#pragma unroll
+            for (int k = 0; k < form<KIND>::PARTS; k++) *reinterpret_cast<uint2 *>(words + k * pitch + i * 64 + lane * 2) = d[k];
+        }
     }
     __syncwarp();
-    return most == 255 ? CUDART_NAN_F : __uint_as_float((e - 29) << 23);
+    return e == 255 ? CUDART_NAN_F : __uint_as_float((e - (KIND == CK_Q8 ? 29 : KIND == CK_F16 ? 14 : 0)) << 23);
 }
 
 /* --- the product --- */
@@ -171,9 +209,10 @@ __device__ __forceinline__ float one_scale(uint32_t two, uint32_t second)
 
 /* One step of a warp's weights as its lanes hold them. */
 struct step_of {
-    uint4 w[2][2], x[2]; /* [64 columns][8 rows] */
+    uint4 w[2][2], x[2]; /* [64 bytes][8 rows] */
     uint2 scale[2];
 };
+template <int KIND>
 __device__ __forceinline__ void read_step(step_of &s, uint32_t data, uint32_t scales, uint32_t x, uint32_t own)
 {
     uint32_t lane = threadIdx.x & 31;
@@ -184,14 +223,20 @@ __device__ __forceinline__ void read_step(step_of &s, uint32_t data, uint32_t sc
         s.x[u] = make_uint4(0, 0, 0, 0);
         if (own) s.x[u] = shared_piece(x + u * 64);
     }
+    if (KIND != CK_Q8) return;
     s.scale[0] = shared_pair(scales + (lane >> 2) * 32);
     s.scale[1] = shared_pair(scales + (lane >> 2) * 32 + 256);
 }
-__device__ __forceinline__ void use_step(const step_of &s, float (&acc)[2])
+template <int KIND> __device__ __forceinline__ void use_step(const step_of &s, float (&acc)[4])
 {
     uint32_t second = threadIdx.x & 2;
 #pragma unroll
     for (int u = 0; u < 2; u++) {
+        if (KIND != CK_Q8) {
+            mma<KIND == CK_BF16>(acc, {s.w[u][0].x, s.w[u][1].x, s.w[u][0].y, s.w[u][1].y}, s.x[u].x, s.x[u].y);
+            mma<KIND == CK_BF16>(acc, {s.w[u][0].z, s.w[u][1].z, s.w[u][0].w, s.w[u][1].w}, s.x[u].z, s.x[u].w);
+            continue;
+        }
         int c[4] = {0, 0, 0, 0};
         mma_int8(c, s.w[u][0].x, s.w[u][1].x, s.w[u][0].y, s.w[u][1].y, s.x[u].x, s.x[u].y);
         mma_int8(c, s.w[u][0].z, s.w[u][1].z, s.w[u][0].w, s.w[u][1].w, s.x[u].z, s.x[u].w);
@@ -201,17 +246,17 @@ __device__ __forceinline__ void use_step(const step_of &s, float (&acc)[2])
 }
 
 /* Sums of the tile's rows over this warp's columns: [row][eighth of the columns]. */
-__device__ __forceinline__ void put_rows(float (&acc)[2], float scale, float *to)
+template <int KIND> __device__ __forceinline__ void put_rows(float (&acc)[4], float scale, float *to)
 {
     uint32_t lane = threadIdx.x & 31;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        float v = acc[i] * (lane & 1 ? scale * 65536.0f : scale);
+        float v = KIND == CK_Q8 ? acc[i] * (lane & 1 ? scale * 65536.0f : scale) : (acc[2 * i] + acc[2 * i + 1]) * scale;
         v += __shfl_xor_sync(0xffffffffu, v, 1);
         v += __shfl_xor_sync(0xffffffffu, v, 2);
         if ((lane & 3) == 0) to[((lane >> 2) + 8 * i) * WARPS] = v;
-        acc[i] = 0;
     }
+    acc[0] = acc[1] = acc[2] = acc[3] = 0;
 }
 
 /* What a block's warps have in shared memory. */
@@ -220,47 +265,52 @@ struct places {
     float *partial;
     uint32_t pitch, ring;
 };
-__device__ __forceinline__ places find_room(const ck_stream &a, uint32_t width, uint32_t turn)
+template <int KIND> __device__ __forceinline__ places find_room(const ck_stream &a, uint32_t width, uint32_t turn)
 {
     extern __shared__ __align__(128) unsigned char room[];
-    uint32_t warp = threadIdx.x >> 5, pitch = width / 4 + 8;
-    float *partial = reinterpret_cast<float *>(room + WARPS * 16 * pitch);
-    return places{reinterpret_cast<uint32_t *>(room) + warp * 4 * pitch, partial, pitch,
+    uint32_t warp = threadIdx.x >> 5, pitch = width * form<KIND>::BYTES / 4 + form<KIND>::PAD;
+    float *partial = reinterpret_cast<float *>(room + WARPS * form<KIND>::PARTS * 4 * pitch);
+    return places{reinterpret_cast<uint32_t *>(room) + warp * form<KIND>::PARTS * pitch, partial, pitch,
                   shared_at(partial + turn * ROWS * WARPS) + warp * (S * STEP_BYTES + a.stages * CHUNK_BYTES)};
 }
 
-/* Waits for the inputs; returns what a digit 0 stands for. */
-template <int P, bool NORMED>
-__device__ __forceinline__ float bring_digits(const ck_gemv &g, ending &e, const places &to, uint32_t part, uint32_t width, float *squares)
+/* Waits for the inputs, asks for x, then for the rest of the ring's weights, behind which x would stand otherwise; returns what sums are
+ * to be multiplied with. */
+template <int KIND, int P, bool NORMED>
+__device__ __forceinline__ float bring_digits(const ck_stream &a, ahead &h, ending &e, const places &to, uint32_t part, uint32_t width,
+                                              uint32_t many, float *squares)
 {
-    uint32_t lane = threadIdx.x & 31, from = part * width;
+    const ck_gemv &g = a.g;
+    uint32_t lane = threadIdx.x & 31, from = part * width, bytes = width * form<KIND>::BYTES;
     own_x<P> x;
     own_x<NORMED ? P : 1> w, gate;
     if (NORMED && g.norm.present && g.norm.weight)
 #pragma unroll
         for (int i = 0; i < P && NORMED; i++)
-            if (i * STEP < width) w.v[NORMED ? i : 0] = four_at(g.norm.weight, (g.norm.groups > 1 ? 0 : from + i * STEP) + lane * 4);
+            if (i * 128 < width) w.v[NORMED ? i : 0] = four_at(g.norm.weight, (g.norm.groups > 1 ? 0 : from + i * 128) + lane * 4);
     wait_for_inputs();
     load_own(x, g.x.p + from, width);
     if constexpr (NORMED)
         if (g.norm.gate.p) load_own(gate, g.norm.gate.p + from, width);
     if (e.residual_at) e.residual = *e.residual_at;
+#pragma unroll 1
+    for (int i = EARLY; i < S; i++) ask<KIND>(a, h, to.ring, part * bytes, bytes, many);
     if constexpr (NORMED)
         if (g.norm.present) {
             float own = warp_sum(norm_own(g.norm, x, w, gate, width));
             if (lane == 0) squares[part] = own;
         }
-    return put_digits(x, width, to.words, to.pitch);
+    return put_digits<KIND>(x, width, to.words, to.pitch);
 }
 
 /* All warps have their sums of `done` tiles, the last of them the block's tile n. */
-template <bool NORMED>
+template <int KIND, bool NORMED>
 __device__ __forceinline__ void end_turn(const ck_stream &a, ending &e, uint32_t n, uint32_t done, uint32_t turn, const places &at,
                                          const float *squares, float &late, float &best, uint32_t &index)
 {
     consumers_meet();
     if (n >= turn) {
-        find_ending<CK_Q8, NORMED>(a, n + 1 - done, e);
+        find_ending<KIND, NORMED>(a, n + 1 - done, e);
         if (e.residual_at) e.residual = *e.residual_at;
     } else if (NORMED && a.g.norm.present && a.g.norm.groups == 1) {
         late = 0;
@@ -269,60 +319,67 @@ __device__ __forceinline__ void end_turn(const ck_stream &a, ending &e, uint32_t
         late = rsqrtf(late / a.g.k + a.g.norm.eps);
     }
     e.own = e.own && threadIdx.x >> a.outs_log < done;
-    end_row<CK_Q8, NORMED, true>(a, e, at.partial, true, best, index, late);
+    end_row<KIND, NORMED, true>(a, e, at.partial, true, best, index, late);
     consumers_meet();
 }
 
-template <int P> __device__ __forceinline__ void digits(const ck_stream &a)
+template <int KIND, int P> __device__ __forceinline__ void digits(const ck_stream &a)
 {
     constexpr bool NORMED = P <= 4;
     __shared__ float squares[WARPS], values[WARPS];
     __shared__ uint32_t indices[WARPS];
-    uint32_t lane = threadIdx.x & 31, width = a.g.k / WARPS, part = ((threadIdx.x >> 5) + blockIdx.x) % WARPS, from = part * width,
+    uint32_t lane = threadIdx.x & 31, width = a.g.k / WARPS, part = ((threadIdx.x >> 5) + blockIdx.x) % WARPS, bytes = width * form<KIND>::BYTES, from = part * bytes,
              many = (a.tiles - blockIdx.x - 1) / gridDim.x + 1, turn = CK_DIGITS_TURN(a.tiles, gridDim.x), index = 0xfffffffeu;
-    places at = find_room(a, width, turn);
-    float best = -CUDART_INF_F, acc[2] = {0, 0}, late = 1;
+    places at = find_room<KIND>(a, width, turn);
+    float best = -CUDART_INF_F, acc[4] = {0, 0, 0, 0}, late = 1;
     ahead h = {{}, nullptr, 0, 0, 0, 0};
     dependents_may_start();
-    find_rows(a, h, from);
+    find_rows<KIND>(a, h, from);
 #pragma unroll 1
-    for (int i = 0; i < S; i++) ask(a, h, at.ring, from, width, many);
+    for (int i = 0; i < EARLY; i++) ask<KIND>(a, h, at.ring, from, bytes, many);
     ending e;
-    find_ending<CK_Q8, NORMED>(a, 0, e);
-    float scale = bring_digits<P, NORMED>(a.g, e, at, part, width, squares);
-    uint32_t own = lane >> 4 == (lane >> 1 & 1), slot = 0, chunk = 0,
-             x = shared_at(at.words) + (((lane >> 2) & 3) * at.pitch + (lane & 3) * 4) * 4;
+    find_ending<KIND, NORMED>(a, 0, e);
+    float scale = bring_digits<KIND, P, NORMED>(a, h, e, at, part, width, many, squares);
+    uint32_t digit = KIND == CK_Q8 ? (lane >> 2) & 3 : lane >> 2, own = KIND == CK_Q8 ? lane >> 4 == (lane >> 1 & 1) : digit < form<KIND>::PARTS, slot = 0, chunk = 0,
+             x = shared_at(at.words) + (digit * at.pitch + (lane & 3) * 4) * 4;
 #pragma unroll 1
     for (uint32_t n = 0, done = 0; n < many; n++) {
 #pragma unroll 1
-        for (uint32_t j = 0; j * STEP < width; j++) {
+        for (uint32_t j = 0; j * STEP < bytes; j++) {
             step_of s;
             asm volatile("cp.async.wait_group %0;" ::"n"(S - 1) : "memory");
             __syncwarp();
-            read_step(s, at.ring + slot * STEP_BYTES, at.ring + S * STEP_BYTES + chunk * CHUNK_BYTES + j % 4 * 8, x + j * STEP, own);
+            read_step<KIND>(s, at.ring + slot * STEP_BYTES, at.ring + S * STEP_BYTES + chunk * CHUNK_BYTES + j % 4 * 8, x + j * STEP, own);
             __syncwarp();
-            ask(a, h, at.ring, from, width, many);
-            use_step(s, acc);
+            ask<KIND>(a, h, at.ring, from, bytes, many);
+            use_step<KIND>(s, acc);
             if (++slot == S) slot = 0;
-            if ((j % 4 == 3 || (j + 1) * STEP == width) && ++chunk == a.stages) chunk = 0;
+            if ((j % 4 == 3 || (j + 1) * STEP == bytes) && ++chunk == a.stages) chunk = 0;
         }
-        put_rows(acc, scale, at.partial + done * ROWS * WARPS + part);
+        put_rows<KIND>(acc, scale, at.partial + done * ROWS * WARPS + part);
         if (++done < turn && n + 1 < many) continue;
-        end_turn<NORMED>(a, e, n, done, turn, at, squares, late, best, index);
+        end_turn<KIND, NORMED>(a, e, n, done, turn, at, squares, late, best, index);
         done = 0;
     }
     if (a.g.best) give_best(a.g, best, index, values, indices);
 }
 
 #else
-template <int P> __device__ __forceinline__ void digits(const ck_stream &) {} /* not launched */
+template <int KIND, int P> __device__ __forceinline__ void digits(const ck_stream &) {} /* not launched */
 #endif
 
-#define DIGITS(P)                                                                                                      \
-    extern "C" __global__ void __launch_bounds__(CK_DIGITS_THREADS, 2) digits_##P(const __grid_constant__ ck_stream a) \
-    {                                                                                                                  \
-        digits<P>(a);                                                                                                  \
+#define DIGITS(KIND, P)                                                                       \
+    extern "C" __global__ void __launch_bounds__(CK_DIGITS_THREADS, 2)                        \
+        digits_##KIND##_##P(const __grid_constant__ ck_stream a)                              \
+    {                                                                                         \
+        digits<CK_##KIND, P>(a);                                                              \
     }
-DIGITS(4)
-DIGITS(8)
-DIGITS(16)
+DIGITS(Q8, 4)
+DIGITS(Q8, 8)
+DIGITS(Q8, 16)
+DIGITS(BF16, 4)
+DIGITS(BF16, 8)
+DIGITS(BF16, 16)
+DIGITS(F16, 4)
+DIGITS(F16, 8)
+DIGITS(F16, 16)

@@ -241,9 +241,12 @@ struct ck_stream {
 };
 /* Products of Q8_0 with one row on integer tensor cores (k_digits.cu), told as ck_stream: tiles of 16 rows, of all columns; stages: places
  * for scales of 512 columns, of each warp. What a block has in shared memory: x as digits, sums of a turn of tiles, each warp's ring. */
-enum { CK_DIGITS_THREADS = 256, CK_DIGITS_STEPS = 8 };
+enum { CK_DIGITS_THREADS = 256, CK_DIGITS_STEPS = 8, CK_DIGITS_EARLY = 4 };
 #define CK_DIGITS_TURN(tiles, blocks) (((tiles) + (blocks) - 1) / (blocks) < 16 ? ((tiles) + (blocks) - 1) / (blocks) : 16)
-#define CK_DIGITS_BYTES(k, turn, chunks) ((k) * 4 + 1024 + (turn) * 512 + 8 * (CK_DIGITS_STEPS * 2048 + (chunks) * 512))
+/* Digits of x, or 16-bit parts; and what they take. */
+#define CK_DIGITS_PARTS(kind) ((kind) == CK_Q8 ? 4 : (kind) == CK_BF16 ? 3 : 2)
+#define CK_DIGITS_X(kind, k) (CK_DIGITS_PARTS(kind) * ((kind) == CK_Q8 ? (k) + 256 : 2 * (k) + 512))
+#define CK_DIGITS_BYTES(kind, k, turn, chunks) (CK_DIGITS_X(kind, k) + (turn) * 512 + 8 * (CK_DIGITS_STEPS * 2048 + (chunks) * 512))
 /* advance 1: the token is the next input of this head, and goes into the ring; 2: it is the input of `next`.
  */
 struct ck_choose {
