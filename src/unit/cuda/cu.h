@@ -64,7 +64,7 @@ struct cu_kernels {
     cu_fn mlp[3][4];      /* fp16, bf16, Q8_0; rows of up to 512, 1024, 2048, 4096; NULL: none */
     cu_fn linear[3][3];   /* fp16, bf16, Q8_0; rows of up to 1024, 2048; up to 4096, two value heads a key head */
     cu_fn heads[3][2][4]; /* fp16, bf16, Q8_0 (two forms); K and V fp16, bf16; rows of up to 1024, heads of 64, 128, 256; of up to 2048, of 256 */
-    cu_fn tiles[2][2][2]; /* fp16, bf16; 8, 16 rows of x; 64, 128 columns a warp; NULL: none */
+    cu_fn tiles[2];       /* fp16, bf16; NULL: none */
     cu_fn single[2][3]; /* fp16, bf16; heads of 64, 128, 256 */
     cu_fn flash[2][3]; /* fp16, bf16; heads of 64, 128, 256 */
     cu_fn wgflash[2][3]; /* the same on Hopper; NULL elsewhere */
@@ -536,6 +536,7 @@ struct cu_tiled {
     struct ck_tiles a;
     cu_fn fn;
     uint32_t blocks, cluster;
+    size_t shared;
     int norm_apart, whole; /* 1: the norm is a step of its own before it; what comes behind is done as well */
 };
 int cu_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,

@@ -212,9 +212,9 @@ static segue_status find_batches(struct sg_unit *u, segue_error *err)
                  i % 2 ? 16 : 8);
         SG_TRY(cu_kernel(u, "k_batch", name, &u->k.batch[i / 4][i / 2 % 2][i % 2], err));
     }
-    for (int i = 0; i < 8 && u->major == 9; i++) {
-        snprintf(name, sizeof name, "tiles_%s_%d_%d", storages[i / 4 + 1], i / 2 % 2 ? 16 : 8, i % 2 ? 128 : 64);
-        SG_TRY(cu_kernel_roomy(u, "k_tiles", name, CK_TILES_BYTES, &u->k.tiles[i / 4][i / 2 % 2][i % 2], err));
+    for (int i = 0; i < 2 && u->major == 9; i++) {
+        snprintf(name, sizeof name, "tiles_%s", storages[i + 1]);
+        SG_TRY(cu_kernel_roomy(u, "k_tiles", name, CK_TILES_BYTES, &u->k.tiles[i], err));
     }
     return SEGUE_OK;
 }

@@ -1,9 +1,11 @@
 /* cutiles.c: when a product of 2 to 16 rows takes k_tiles.cu (on Hopper, with 16-bit weights), and what that kernel is told:
- * how many blocks share rows. What the kernel does not do before or behind the product is a
+ * how many blocks share rows, and where the copies find the weights. What the kernel does not do before or behind the product is a
  * step of its own. SPDX-License-Identifier: MIT */
 #include "unit/cuda/cu.h"
 
-enum { ROWS = 16, PAIR = 64, CLUSTER_LOG = 3, LONG = 16 }; /* PAIR: columns that a warp takes at a time */
+/* PANEL: columns that come at once; FEW: tiles of a cluster that are not worth twice the blocks; LEAST: panels
+ * under way */
+enum { PANEL = 64, CLUSTER_LOG = 3, FEW = 4, LEAST = 4, HALF = CK_TILES_SLICE / 2, SPARE = 1024 };
 
 static int in_fours(const void *p) { return ((uintptr_t)p & 15) == 0; }
 
@@ -14,25 +16,41 @@ static int norm_fits(const struct ck_norm *n, uint32_t k)
     if (n->layer || n->bias) return 0;
     if (n->groups == 1) return !n->gate.p;
     uint32_t group = k / n->groups;
-    return group % PAIR == 0 && (group & (group - 1)) == 0 && group <= CK_TILES_SLICE / 2 && (!n->gate.p || cu_in_fours(&n->gate));
+    return group % PANEL == 0 && (group & (group - 1)) == 0 && group <= HALF && (!n->gate.p || cu_in_fours(&n->gate));
 }
 
-/* Blocks that share rows, as few as have slices of whole pairs and groups; of groups a warp has one pair. -1: too long. */
-static int cluster_of(const struct ck_norm *n, uint32_t k)
+/* Blocks that share rows: more of them read less of x each, as long as slices have whole panels and groups and a cluster has few
+ * tiles; eight only where there are too few tiles for the card. By the whole card, so that sums do not depend on its part. -1: too
+ * long. */
+static int cluster_of(const struct sg_unit *u, const struct ck_gemv *g, const struct ck_norm *n, uint32_t tiles)
 {
-    uint32_t unit = n->present && n->groups > 1 ? k / n->groups : PAIR, most = unit > PAIR || n->groups > 1 ? CK_TILES_SLICE / 2 : CK_TILES_SLICE;
-    for (int log = 0; log <= CLUSTER_LOG; log++)
-        if (k % (unit << log) == 0 && k >> log <= most) return log;
-    return -1;
+    uint32_t unit = n->present && n->groups > 1 ? g->k / n->groups : PANEL, most = n->present && n->groups > 1 ? HALF : CK_TILES_SLICE;
+    int found = -1;
+    for (int log = 0; log <= CLUSTER_LOG - (int)g->glu; log++) {
+        if (g->k % (unit << log) || g->k >> log > most) continue;
+        if (found >= 0 && (log == CLUSTER_LOG ? tiles << log > u->sms : tiles > (u->sms >> log) * FEW)) break;
+        found = log;
+    }
+    return found;
 }
 
 static int act_fits(uint32_t act) { return act == SG_ACT_NONE || act == SG_ACT_SILU; }
 
-static int rows_fit(const struct ck_gemv *g)
+/* Boxes of 64 rows and 64 columns, which lie as wgmma wants them; with glu eight rows of gate and eight of up in turn. */
+static int map_of(struct sg_unit *u, const struct ck_gemv *g, uint32_t segment, struct ck_tensor_map *map)
 {
-    for (uint32_t i = 0; i < g->segments; i++)
-        if (!in_fours(g->segment[i].data)) return 0;
-    return 1;
+    const struct ck_segment *s = &g->segment[segment];
+    unsigned char *from = (unsigned char *)(uintptr_t)s->data + (size_t)s->at * g->pitch;
+    uint64_t apart = g->glu ? (uint64_t)((uintptr_t)g->segment[1].data + (size_t)g->segment[1].at * g->pitch - (uintptr_t)from) : g->pitch;
+    const uint64_t dims[5] = {PANEL / 2, g->glu ? 8 : s->n, g->glu ? 2 : 1, g->glu ? s->n / 8 : 1, g->k / PANEL},
+                   strides[4] = {g->pitch, apart, 8 * (uint64_t)g->pitch, PANEL * 2};
+    const uint32_t box[5] = {PANEL / 2, g->glu ? 8 : CK_TILES_ROWS, g->glu ? 2 : 1, g->glu ? CK_TILES_ROWS / 16 : 1, 1},
+                   steps[5] = {1, 1, 1, 1, 1};
+    if (!in_fours(from) || (g->glu && (s->n % 8 || g->segment[1].n != s->n || apart >> 40))) return 0;
+    cu_enter(u);
+    cu_result r = u->d.tensor_map(map, CU_TENSOR_INT32, 5, from, dims, strides, box, steps, 0, CU_TENSOR_SWIZZLE_128, CU_TENSOR_L2_256, 0);
+    cu_leave(u);
+    return !r;
 }
 
 /* What the kernel does behind the product: an activation, or the convolution where each row is a sequence of its own. */
@@ -44,11 +62,53 @@ static void after_of(const struct cu_pass *p, const struct cu_step *s, struct ck
     cu_after_of(p, s, out);
 }
 
+/* What a cluster's blocks have of the residual or the convolution before their sums are there. */
+static uint32_t behind_of(const struct ck_tiles *a)
+{
+    uint32_t residual = 0;
+    for (uint32_t i = 0; i < a->g.segments; i++) residual |= a->g.segment[i].residual.p != NULL;
+    return !a->cluster_log ? 0 : a->after.kind == CK_AFTER_CONV ? a->after.taps - 1 : residual;
+}
+
+/* Bytes of shared memory beside the ring, with so many tiles. */
+static uint32_t room_of(const struct ck_tiles *a, uint32_t turns)
+{
+    uint32_t share = CK_TILES_ROWS * (uint32_t)sizeof(float) >> a->cluster_log, bytes = SPARE + a->slice * 4 * CK_TILES_X;
+    if (a->cluster_log) bytes += turns * (CK_TILES_ROWS * CK_TILES_X * (uint32_t)sizeof(float) + share * (a->behind * CK_TILES_X + CK_STREAM_TAPS));
+    return a->g.norm.present ? bytes + a->slice * (uint32_t)sizeof(float) : bytes;
+}
+
+/* Clusters, their tiles and the ring. */
+static uint32_t deal(const struct cu_pass *p, struct ck_tiles *a)
+{
+    uint32_t clusters = p->sms >> a->cluster_log ? p->sms >> a->cluster_log : 1;
+    if (a->tiles > clusters * FEW) clusters *= 2; /* so that one block reads while another one ends a tile */
+    if (clusters > a->tiles) clusters = a->tiles;
+    uint32_t turns = (a->tiles + clusters - 1) / clusters;
+    while (a->cluster_log && turns > 1 && (turns > CK_TILES_TURNS || room_of(a, turns) + LEAST * CK_TILES_STAGE > CK_TILES_BYTES)) turns--;
+    if (a->cluster_log) clusters = (a->tiles + turns - 1) / turns; /* clusters of many blocks do not fill the card to the last */
+    uint32_t panels = a->slice / PANEL * turns;
+    a->turns = turns;
+    a->stages = (CK_TILES_BYTES - room_of(a, turns)) / CK_TILES_STAGE;
+    if (a->stages > CK_TILES_STAGES) a->stages = CK_TILES_STAGES;
+    if (a->stages > panels) a->stages = panels;
+    return clusters;
+}
+
+static uint32_t tiles_of(const struct ck_gemv *g, uint32_t first[CK_SEGMENTS])
+{
+    uint32_t most = g->glu ? CK_TILES_ROWS / 2 : CK_TILES_ROWS, tiles = 0;
+    for (uint32_t i = 0; i < CK_SEGMENTS; i++) {
+        first[i] = i < g->segments && (!g->glu || !i) ? tiles : UINT32_MAX;
+        if (first[i] != UINT32_MAX) tiles += (g->segment[i].n + most - 1) / most;
+    }
+    return tiles;
+}
+
 int cu_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
                   struct cu_tiled *out)
 {
     struct sg_unit *u = p->program->base.unit;
-    uint32_t most = g->glu ? ROWS / 2 : ROWS;
     *out = (struct cu_tiled){.a = {.g = *g}};
     struct ck_tiles *a = &out->a;
     if (s->norm && !norm_fits(&g->norm, w->cols)) {
@@ -56,26 +116,27 @@ int cu_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct
         a->g.norm = (struct ck_norm){.groups = 1};
         a->g.x = cu_view_of(p, &s->op->in[0]);
     }
-    int log = cluster_of(&a->g.norm, w->cols);
-    if (!u->k.tiles[0][0][0] || !u->stream || log < 0 || (w->kind != CK_F16 && w->kind != CK_BF16) || w->pitch != w->cols * 2 || !rows_fit(g) || !cu_in_fours(&a->g.x)) return 0;
+    a->tiles = tiles_of(g, a->first);
+    int log = cluster_of(u, g, &a->g.norm, a->tiles);
+    if (!u->k.tiles[0] || !u->stream || !u->d.tensor_map || log < 0 || (w->kind != CK_F16 && w->kind != CK_BF16) ||
+        w->pitch != w->cols * 2 || !cu_in_fours(&a->g.x))
+        return 0;
     a->cluster_log = (uint32_t)log;
     a->slice = w->cols >> log;
-    a->group_warps = w->cols / a->g.norm.groups / PAIR;
-    a->per_group = 1.0f / (float)(w->cols / a->g.norm.groups);
+    a->group = w->cols / a->g.norm.groups;
+    a->per_group = 1.0f / (float)a->group;
     a->g.rows = p->rows_n[p->program->base.graph->values[s->op->out].wanted];
     after_of(p, s, &a->after);
+    if (!log && a->after.kind == CK_AFTER_CONV) a->after = (struct ck_after){0};
+    a->behind = behind_of(a);
     out->whole = a->after.kind != CK_AFTER_NOTHING;
-    for (uint32_t i = 0; i < CK_SEGMENTS; i++) {
-        a->first[i] = i < g->segments && (!g->glu || !i) ? a->tiles : UINT32_MAX;
-        if (a->first[i] != UINT32_MAX) a->tiles += (g->segment[i].n + most - 1) / most;
-    }
-    uint32_t clusters = p->sms >> log ? p->sms >> log : 1, turns = (a->tiles + clusters - 1) / clusters;
-    if (!act_fits(a->after.act) || (g->glu && (!act_fits(g->act) || log)) || (log && turns > CK_TILES_TURN)) return 0;
-    if (log > 1) clusters = (a->tiles + turns - 1) / turns; /* clusters of many blocks do not fill the card to the last */
-    if (turns > LONG) clusters *= 2; /* so that one block reads while another one sums */
-    if (clusters > a->tiles) clusters = a->tiles;
+    uint32_t clusters = deal(p, a);
+    if (!act_fits(a->after.act) || (g->glu && !act_fits(g->act))) return 0;
+    for (uint32_t i = 0; i < (g->glu ? 1 : g->segments); i++)
+        if (!map_of(u, &a->g, i, &a->map[i])) return 0;
     out->cluster = 1u << log;
     out->blocks = clusters << log;
-    out->fn = u->k.tiles[w->kind == CK_BF16][a->g.rows > 8][a->slice > CK_TILES_SLICE / 2];
+    out->shared = CK_TILES_BYTES;
+    out->fn = u->k.tiles[w->kind == CK_BF16];
     return 1;
 }

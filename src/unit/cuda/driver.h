@@ -113,7 +113,7 @@ enum { CU_RESOURCE_SMS = 1, CU_GREEN_DEFAULT_STREAM = 1 };
     X(green_stream, "cuGreenCtxStreamCreate", (cu_stream *s, cu_green green, unsigned flags, int priority))
 
 /* And what tells a copy where the rows of a matrix are; NULL where it is missing. */
-enum { CU_TENSOR_INT32 = 3, CU_TENSOR_L2_256 = 3 };
+enum { CU_TENSOR_INT32 = 3, CU_TENSOR_SWIZZLE_128 = 3, CU_TENSOR_L2_256 = 3 };
 #define CU_TENSORS(X)                                                                                          \
     X(tensor_map, "cuTensorMapEncodeTiled", (void *map, int type, uint32_t rank, void *p, const uint64_t *dims, \
         const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int l2, int fill))

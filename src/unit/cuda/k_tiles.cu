@@ -2,20 +2,53 @@
  * behind a product is in its launch as with one row (k_stream.cu): norm, gated norm of heads, gate * up, residual,
  * convolution, the best row.
  *
- * A tile is 16 rows of weights (with glu 8 of gate and 8 of up). 8 warps share it along k, 64 or 128 columns each; a cluster of
- * up to 8 blocks shares longer rows, a slice of up to 1,024 columns each, and sends its sums to the block that ends the row.
- * Each warp keeps its columns of all rows of x in registers, as the operands of the tensor cores: two numbers of 16 bits,
- * rounded and rest, so that 4 bytes of x and 4 products stand for an fp32 row. Columns are dealt so that 16 bytes of a row of
- * weights are a lane's operands of two products; the lane copies them into its own places of shared memory, 64 KB a block
- * ahead and the first ones before the inputs are waited for: no one else reads them. Warps meet once in four tiles; then two
- * warps end each tile, so that what is done for a row of weights is done once for all rows of x. Sums: products of x rounded
- * and of its rest apart, columns rising, the two together, warps in order, blocks in order; no row of x depends on the others.
- * SPDX-License-Identifier: MIT */
+ * A tile is 64 rows of weights (with glu 32 of gate and 32 of up, eight and eight in turn), a panel 64 columns of it. Panels come
+ * through a ring of shared memory by tensor maps, asked for by a warp of its own, the first ones before the inputs are waited for;
+ * a warpgroup multiplies them as they lie there with x, which stands beside them as 32 rows of 16 bits: 16 rounded, then what the
+ * rounding left. So fp32 rows cost twice 16 columns of a product, and weights never pass through registers. Long rows, and products
+ * of few tiles, are shared by clusters of up to 8 blocks, a slice of up to 1,024 columns each: every block ends its share of a
+ * tile's rows with the sums that the others send. Sums: columns rising, products of x rounded and of its rest apart; blocks in
+ * order; no row of x depends on the others. SPDX-License-Identifier: MIT */
 #include "k_cluster.cuh"
+#include "k_wgmma.cuh"
 
-enum { WARPS = 8, ROWS = 16, TURN = CK_TILES_TURN, TAPS = CK_STREAM_TAPS };
+enum {
+    WARPS = 8, /* that make x ready and end a cluster's tiles; the first four multiply */
+    ROWS = CK_TILES_ROWS,
+    PANEL = 64,
+    STAGE = CK_TILES_STAGE,
+    X_PANEL = 2 * CK_TILES_X * PANEL * 2, /* bytes */
+    TAPS = CK_STREAM_TAPS,
+    OWN = 8 /* numbers of a tile that a thread ends: rows r and r + 8, each with four rows of x */
+};
 
-#if __CUDA_ARCH__ >= 900
+#if HOPPER
+
+/* d += a b^T, 64 x 32 x 16. */
+#define NARROW(TYPE)                                                                                                       \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE                                               \
+                 " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, 1, 1, 1, 0, 0;"       \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),         \
+                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])    \
+                 : "l"(a), "l"(b))
+template <int BF16> __device__ __forceinline__ void multiply_narrow(float (&d)[16], uint64_t a, uint64_t b)
+{
+    if (BF16)
+        NARROW("bf16");
+    else
+        NARROW("f16");
+}
+
+struct rooms {
+    uint64_t full[CK_TILES_STAGES], empty[CK_TILES_STAGES], met, normed;
+    float slices[8][CK_TILES_X]; /* squares of the blocks of a cluster */
+};
+struct work {
+    uint32_t rank, first, step, many, panels; /* block of the cluster; its tiles: from the first on, each step-th, so many */
+    unsigned char *x, *ring;
+    float *given, *norm, *behind, *taps; /* [many][blocks][ROWS * 16 / blocks] sums that other blocks sent; [slice] weights of the norm;
+                                   * [shares][a.behind]; [many][ROWS / blocks][TAPS] */
+};
 
 /* --- tiles of weights --- */
 
@@ -31,44 +64,29 @@ __device__ __forceinline__ tile_of find_tile(const ck_tiles &a, uint32_t tile)
     return tile_of{s, row, left < most ? left : most};
 }
 
-/* The 16 bytes of a row that a lane multiplies, into its own place, while it goes on. */
-__device__ __forceinline__ void copy_piece(uint32_t to, const void *from)
+/* All panels of the block's tiles, in order; by one thread. */
+__device__ __forceinline__ void bring_panels(const ck_tiles &a, const work &w, rooms &s)
 {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-__device__ __forceinline__ void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void copies_but() /* all groups but the last N have come */
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-
-/* The lane's pieces of rows g and g + 8 of a tile: of 32 columns each, [2 J][2][256] of 16 bytes. One group of copies. */
-template <int J> __device__ __forceinline__ void bring_tile(const ck_tiles &a, uint32_t tile, uint32_t column, uint32_t blocks, uint32_t to)
-{
-    uint32_t lane = threadIdx.x & 31, g = lane >> 2;
-    if (tile < a.tiles && blocks) {
-        tile_of t = find_tile(a, tile);
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const ck_segment &s = a.g.segment[a.g.glu ? h : t.segment];
-            uint32_t r = a.g.glu ? g : g + 8 * h;
-            if (r >= t.n) r = t.n - 1;
-            const unsigned char *from = static_cast<const unsigned char *>(s.data) + (size_t)(s.at + t.row + r) * a.g.pitch +
-                                        column * 2 + (lane & 3) * 16;
-#pragma unroll
-            for (int b = 0; b < 2 * J; b++)
-                if (b < blocks) copy_piece(to + (2 * b + h) * 4096, from + 64 * b);
+    uint32_t stage = 0, turn = 0;
+#pragma unroll 1
+    for (uint32_t i = 0; i < w.many; i++) {
+        const tile_of t = find_tile(a, w.first + i * w.step);
+        const ck_tensor_map &map = a.map[t.segment];
+        const uint32_t row = a.g.glu ? 0 : t.row, eight = a.g.glu ? t.row / 8 : 0;
+#pragma unroll 1
+        for (uint32_t p = 0; p < w.panels; p++) {
+            if (turn) gate_wait(&s.empty[stage], (turn - 1) & 1);
+            gate_expect(&s.full[stage], STAGE);
+            asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, %6}], "
+                         "[%7];" ::"r"(shared_at(w.ring + stage * STAGE)),
+                         "l"(&map), "r"(0), "r"(row), "r"(0), "r"(eight), "r"(w.rank * w.panels + p), "r"(shared_at(&s.full[stage]))
+                         : "memory");
+            if (++stage == a.stages) stage = 0, turn++;
         }
     }
-    copies_end();
 }
 
 /* --- x --- */
-
-/* What a lane (g, t) keeps: of rows g and g + 8, the 8 columns from 8 t on of each 32 of its warp. */
-template <int NT, int J> struct own_x {
-    uint32_t hi[NT][2 * J][4], lo[NT][2 * J][4];
-};
 
 template <int BF16> __device__ __forceinline__ void split(float x, float y, uint32_t &hi, uint32_t &lo)
 {
@@ -81,242 +99,334 @@ template <int BF16> __device__ __forceinline__ void split(float x, float y, uint
     lo = pack<BF16>(x - kept.x, y - kept.y);
 }
 
-/* Zero where there is none. */
-template <int J>
-__device__ __forceinline__ void load_row(float (&v)[2 * J][8], const ck_view &x, uint32_t row, uint32_t column, uint32_t blocks)
-{
-    const float *from = x.p + (size_t)row * x.stride + column + (threadIdx.x & 3) * 8;
-#pragma unroll
-    for (int b = 0; b < 2 * J; b++)
-#pragma unroll
-        for (int q = 0; q < 8; q += 4) {
-            float4 f = make_float4(0, 0, 0, 0);
-            if (b < blocks) f = four_at(from, b * 32 + q);
-            v[b][q] = f.x, v[b][q + 1] = f.y, v[b][q + 2] = f.z, v[b][q + 3] = f.w;
-        }
-}
+/* What a warp makes ready of x: rows `warp` and `warp` + 8, of each eight times 128 columns, four a lane. Of gated rows, which have up
+ * to 512 columns, the last four times are the gate's. */
+enum { TIMES = 8, GATED = 4 };
+typedef float4 own_x[2][TIMES];
 
-template <int J> __device__ __forceinline__ float squares_of(const float (&v)[2 * J][8])
+__device__ __forceinline__ void load_x(const ck_tiles &a, const work &w, own_x &v)
 {
-    float s = 0;
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const bool gated = a.g.norm.gate.p != nullptr;
 #pragma unroll
-    for (int b = 0; b < 2 * J; b++)
+    for (int j = 0; j < 2; j++) {
+        uint32_t n = warp + j * WARPS;
+        const float *x = a.g.x.p + (size_t)n * a.g.x.stride + w.rank * a.slice,
+                    *gate = a.g.norm.gate.p + (size_t)n * a.g.norm.gate.stride + w.rank * a.slice;
 #pragma unroll
-        for (int q = 0; q < 8; q++) s = fmaf(v[b][q], v[b][q], s);
-    s += __shfl_xor_sync(0xffffffffu, s, 1);
-    return s + __shfl_xor_sync(0xffffffffu, s, 2);
-}
-
-template <int NT> struct rooms {
-    uint64_t met, normed;
-    alignas(16) float given[TURN * NT * 128], norm[CK_TILES_SLICE], squares[WARPS][NT * 8], slices[8][NT * 8];
-};
-
-/* Squares of whole rows, or of the groups of 64 to 512 columns that the warp is in; groups only where warps have 64 each. */
-template <int NT>
-__device__ __forceinline__ void sum_squares(const ck_tiles &a, rooms<NT> &s, uint32_t rank, float (&all)[NT])
-{
-    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, id = threadIdx.x;
-    const bool whole = a.g.norm.groups == 1;
-    const uint32_t many = whole ? WARPS : a.group_warps, from = warp & ~(many - 1);
-#pragma unroll
-    for (int n = 0; n < NT; n++)
-        if (!(lane & 3)) s.squares[warp][n * 8 + (lane >> 2)] = all[n];
-    __syncthreads();
-#pragma unroll
-    for (int n = 0; n < NT; n++) {
-        all[n] = 0;
-        for (uint32_t w = 0; w < many; w++) all[n] += s.squares[from + w][n * 8 + (lane >> 2)];
-    }
-    if (!whole || !a.cluster_log) return;
-    if (id < NT * 8 << a.cluster_log) {
-        float own = 0;
-        for (uint32_t w = 0; w < WARPS; w++) own += s.squares[w][id % (NT * 8)];
-        send(own, &s.slices[rank][id % (NT * 8)], &s.normed, id / (NT * 8));
-    }
-    gate_wait_cluster(&s.normed, 0);
-#pragma unroll
-    for (int n = 0; n < NT; n++) {
-        all[n] = 0;
-        for (uint32_t k = 0; k < 1u << a.cluster_log; k++) all[n] += s.slices[k][n * 8 + (lane >> 2)];
-    }
-}
-
-/* x of the warp's columns, normalised and gated when asked, in two parts. */
-template <int BF16, int NT, int J>
-__device__ __forceinline__ void load_x(const ck_tiles &a, rooms<NT> &s, own_x<NT, J> &x, uint32_t rank, uint32_t column, uint32_t blocks)
-{
-    const uint32_t lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, warp = threadIdx.x >> 5;
-    const ck_norm &norm = a.g.norm;
-    float v[NT][2 * J][8], gate[NT][2][8];
-#pragma unroll
-    for (int n = 0; n < NT; n++) {
-        uint32_t own = n * 8 + g < a.g.rows ? blocks : 0;
-        load_row<J>(v[n], a.g.x, n * 8 + g, column, own);
-        if (J == 1 && norm.gate.p) load_row<1>(gate[n], norm.gate, n * 8 + g, column, own);
-    }
-    if (norm.present) {
-        float all[NT];
-#pragma unroll
-        for (int n = 0; n < NT; n++) all[n] = squares_of<J>(v[n]);
-        sum_squares<NT>(a, s, rank, all);
-#pragma unroll
-        for (int n = 0; n < NT; n++) {
-            float inverse = rsqrtf(all[n] * a.per_group + norm.eps);
-#pragma unroll
-            for (int b = 0; b < 2 * J; b++)
-#pragma unroll
-                for (int q = 0; q < 8; q++) {
-                    v[n][b][q] = v[n][b][q] * inverse * s.norm[warp * 64 * J + b * 32 + t * 8 + q];
-                    if (J == 1 && norm.gate.p) v[n][b][q] *= gate[n][b & 1][q] * sigmoid_short(gate[n][b & 1][q]);
-                }
+        for (int i = 0; i < TIMES; i++) {
+            uint32_t c = 128 * i + 4 * lane;
+            v[j][i] = make_float4(0, 0, 0, 0);
+            if (n >= a.g.rows) continue;
+            if (i >= GATED && gated) {
+                if (c - 128 * GATED < a.slice) v[j][i] = four_at(gate, c - 128 * GATED);
+            } else if (c < a.slice) {
+                v[j][i] = four_at(x, c);
+            }
         }
     }
+}
+
+__device__ __forceinline__ float squares_of(const float4 &v) { return fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, v.w * v.w))); }
+
+/* 1 / length of whole rows. */
+__device__ __forceinline__ void whole_lengths(const ck_tiles &a, const work &w, rooms &s, const own_x &v, float (&inverse)[2])
+{
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, blocks = 1u << a.cluster_log;
 #pragma unroll
-    for (int n = 0; n < NT; n++)
+    for (int j = 0; j < 2; j++) {
+        float all = 0;
 #pragma unroll
-        for (int b = 0; b < 2 * J; b++)
+        for (int i = 0; i < TIMES; i++) all += squares_of(v[j][i]);
+        inverse[j] = warp_sum(all);
+        if (a.cluster_log && lane < blocks) send(inverse[j], &s.slices[w.rank][warp + j * WARPS], &s.normed, lane);
+    }
+    if (a.cluster_log) gate_wait_cluster(&s.normed, 0);
 #pragma unroll
-            for (int q = 0; q < 4; q++) split<BF16>(v[n][b][2 * q], v[n][b][2 * q + 1], x.hi[n][b][q], x.lo[n][b][q]);
+    for (int j = 0; j < 2; j++) {
+        if (a.cluster_log) {
+            inverse[j] = 0;
+            for (uint32_t k = 0; k < blocks; k++) inverse[j] += s.slices[k][warp + j * WARPS];
+        }
+        inverse[j] = rsqrtf(inverse[j] * a.per_group + a.g.norm.eps);
+    }
+}
+
+/* The same of the groups of 64 to 512 columns that the lane's columns are in. */
+__device__ __forceinline__ void group_lengths(const ck_tiles &a, const float4 (&v)[TIMES], float (&inverse)[GATED])
+{
+#pragma unroll
+    for (int i = 0; i < GATED; i++) {
+        float all = squares_of(v[i]);
+        for (uint32_t m = a.group > 64 ? 16 : 8; m; m >>= 1) all += __shfl_xor_sync(0xffffffffu, all, m);
+        inverse[i] = all;
+    }
+    if (a.group > 128) {
+        float x = inverse[0] + inverse[1], y = inverse[2] + inverse[3], z = x + y;
+        if (a.group > 256) x = y = z;
+        inverse[0] = inverse[1] = x, inverse[2] = inverse[3] = y;
+    }
+#pragma unroll
+    for (int i = 0; i < GATED; i++) inverse[i] = rsqrtf(inverse[i] * a.per_group + a.g.norm.eps);
+}
+
+__device__ __forceinline__ void scale(float4 &v, float by, const float4 &weight)
+{
+    v.x *= by * weight.x, v.y *= by * weight.y, v.z *= by * weight.z, v.w *= by * weight.w;
+}
+
+__device__ __forceinline__ void norm_x(const ck_tiles &a, const work &w, rooms &s, own_x &v)
+{
+    const uint32_t lane = threadIdx.x & 31;
+    if (a.g.norm.groups == 1) {
+        float inverse[2];
+        whole_lengths(a, w, s, v, inverse);
+#pragma unroll
+        for (int i = 0; i < TIMES; i++) {
+            float4 weight = 128 * i + 4 * lane < a.slice ? four_at(w.norm, 128 * i + 4 * lane) : make_float4(0, 0, 0, 0);
+            scale(v[0][i], inverse[0], weight), scale(v[1][i], inverse[1], weight);
+        }
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        float inverse[GATED];
+        group_lengths(a, v[j], inverse);
+#pragma unroll
+        for (int i = 0; i < GATED; i++) {
+            if (128 * i + 4 * lane >= a.slice) continue;
+            scale(v[j][i], inverse[i], four_at(w.norm, 128 * i + 4 * lane));
+            if (!a.g.norm.gate.p) continue;
+            float4 g = v[j][i + GATED];
+            v[j][i].x *= g.x * sigmoid_short(g.x), v[j][i].y *= g.y * sigmoid_short(g.y);
+            v[j][i].z *= g.z * sigmoid_short(g.z), v[j][i].w *= g.w * sigmoid_short(g.w);
+        }
+    }
+}
+
+/* In two parts to where the products read it. Rows that there are not stay as they are: nobody wants their sums. */
+template <int BF16> __device__ __forceinline__ void put_x(const ck_tiles &a, const work &w, const own_x &v)
+{
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        uint32_t n = warp + j * WARPS;
+        if (n >= a.g.rows) break;
+#pragma unroll
+        for (int i = 0; i < TIMES; i++) {
+            uint32_t c = 128 * i + 4 * lane;
+            if (c >= a.slice) break;
+            uint2 hi, lo;
+            split<BF16>(v[j][i].x, v[j][i].y, hi.x, lo.x);
+            split<BF16>(v[j][i].z, v[j][i].w, hi.y, lo.y);
+            unsigned char *to = w.x + c / PANEL * X_PANEL + piece_at(n, c % PANEL, 0) + c % 8 * 2;
+            *reinterpret_cast<uint2 *>(to) = hi;
+            *reinterpret_cast<uint2 *>(to + CK_TILES_X * 128) = lo;
+        }
+    }
 }
 
 /* --- the product --- */
 
-/* The warp's columns of a tile; at: the lane's own pieces. */
-template <int BF16, int NT, int J>
-__device__ __forceinline__ void multiply(const own_x<NT, J> &x, uint32_t at, uint32_t blocks, float (&acc)[NT][4])
+struct ring_place {
+    uint32_t stage, turn;
+};
+
+/* Sums of a tile, by the four warps of the warpgroup. */
+template <int BF16> __device__ __forceinline__ void multiply_tile(const ck_tiles &a, const work &w, rooms &s, ring_place &at, float (&d)[16])
 {
-    float rest[NT][4] = {};
+    const uint32_t ring = shared_at(w.ring), x = shared_at(w.x);
+    uint32_t before = 0;
 #pragma unroll
-    for (int b = 0; b < 2 * J; b++) {
-        if (b >= blocks) break;
-        uint4 w = shared_piece(at + b * 8192), v = shared_piece(at + b * 8192 + 4096);
-        const uint32_t first[4] = {w.x, v.x, w.y, v.y}, second[4] = {w.z, v.z, w.w, v.w};
+    for (int i = 0; i < 16; i++) d[i] = 0;
+#pragma unroll 1
+    for (uint32_t p = 0; p < w.panels; p++) {
+        gate_wait(&s.full[at.stage], at.turn & 1);
+        products_begin();
 #pragma unroll
-        for (int n = 0; n < NT; n++) {
-            mma<BF16>(acc[n], first, x.hi[n][b][0], x.hi[n][b][1]);
-            mma<BF16>(rest[n], first, x.lo[n][b][0], x.lo[n][b][1]);
-            mma<BF16>(acc[n], second, x.hi[n][b][2], x.hi[n][b][3]);
-            mma<BF16>(rest[n], second, x.lo[n][b][2], x.lo[n][b][3]);
-        }
+        for (int k = 0; k < PANEL / 16; k++)
+            multiply_narrow<BF16>(d, tile_at(ring + at.stage * STAGE + k * 32, 16), tile_at(x + p * X_PANEL + k * 32, 16));
+        products_asked();
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+        if (p && !(threadIdx.x & 31)) gate_arrive(&s.empty[before]);
+        before = at.stage;
+        if (++at.stage == a.stages) at.stage = 0, at.turn++;
     }
-#pragma unroll
-    for (int n = 0; n < NT; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) acc[n][i] += rest[n][i];
-}
-
-/* Where the sum of a tile's row r and x's row n lies: pairs of n are 32 numbers, turned so that banks differ. */
-__device__ __forceinline__ uint32_t place_of(uint32_t r, uint32_t n)
-{
-    return n / 2 * 32 + (((n & 1) * 16 + r) ^ (n / 2 & 3) * 8);
-}
-
-template <int NT> __device__ __forceinline__ void put_sums(float *part, const float (&acc)[NT][4])
-{
-    uint32_t lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-#pragma unroll
-    for (int n = 0; n < NT; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) part[place_of(g + i / 2 * 8, n * 8 + 2 * t + i % 2)] = acc[n][i];
-}
-
-template <int NT> __device__ __forceinline__ float take_sum(const float *part, uint32_t r, uint32_t n)
-{
-    float v = 0;
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) v += part[w * NT * 128 + place_of(r, n)];
-    return v;
+    asm volatile("wgmma.wait_group.sync.aligned 0;"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+                   "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])::"memory");
+    if (!(threadIdx.x & 31)) gate_arrive(&s.empty[before]);
 }
 
 /* --- behind the product --- */
 
-template <int NT> struct best_of {
-    float value[2 * NT];
-    uint32_t index[2 * NT];
+struct best_of {
+    float value[OWN / 2];
+    uint32_t index[OWN / 2];
 };
 
-/* The convolution as in k_delta.cu, for the one row that sequence n has. */
-__device__ __forceinline__ float convolve(const ck_after &c, uint32_t row, uint32_t width, uint32_t n, float x)
+__device__ __forceinline__ bool is_convolved(const ck_tiles &a, uint32_t segment)
 {
-    const uint32_t past = c.taps - 1, slot = n * c.pass.slots_n + c.slot;
-    const float *memory = static_cast<const float *>(c.pass.slots[slot]) + row;
-    float *after = static_cast<float *>(c.pass.slots_out[slot]) + row, m[TAPS], sum = c.bias ? c.bias[row] : 0;
-    bool stopped = c.pass.head->stopped;
+    return a.after.kind == CK_AFTER_CONV && segment == a.after.segment;
+}
+
+/* What comes behind a sum and its residual or convolution; up: its sum, with glu. Returns what was stored. */
+__device__ __forceinline__ float end_one(const ck_tiles &a, uint32_t segment, uint32_t row, uint32_t n, float v, float up)
+{
+    const bool after = a.after.kind == CK_AFTER_ACT || is_convolved(a, segment);
+    const ck_view &y = after ? a.after.y : a.g.segment[segment].y;
+    if ((a.g.glu ? a.g.act : after ? a.after.act : ACT_NONE) == ACT_SILU) v *= sigmoid_short(v);
+    if (a.g.glu) v *= up + (a.g.segment[1].bias ? a.g.segment[1].bias[row] : 0);
+    y.p[(size_t)n * y.stride + row] = v;
+    return v;
+}
+
+__device__ __forceinline__ uint32_t x_row_of(int i) { return (i >> 2) * 8 + (threadIdx.x & 3) * 2 + (i & 1); }
+
+/* A tile that one block has all of: nothing is convolved. Number i of a thread's: rows r and r + 8, with glu gate's and up's. */
+template <int BF16>
+__device__ __forceinline__ void whole_tile(const ck_tiles &a, const work &w, rooms &s, uint32_t tile, ring_place &at, best_of &best)
+{
+    const tile_of t = find_tile(a, tile);
+    const ck_segment &g = a.g.segment[t.segment];
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first = t.row + (a.g.glu ? warp * 8 : warp * 16) + lane / 4;
+    float d[2 * OWN], add[OWN];
 #pragma unroll
-    for (int i = 1; i < TAPS; i++) m[i] = i <= past ? memory[(size_t)(past - i) * width] : 0;
+    for (int i = 0; i < OWN; i++) {
+        uint32_t row = first + (i & 2) * 4, n = x_row_of(i);
+        add[i] = 0;
+        if (row >= t.row + t.n || n >= a.g.rows || (a.g.glu && (i & 2))) continue;
+        if (g.residual.p) add[i] = g.residual.p[(size_t)n * g.residual.stride + row];
+        if (g.bias) add[i] += g.bias[row];
+    }
+    multiply_tile<BF16>(a, w, s, at, d);
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        uint32_t row = first + (i & 2) * 4, n = x_row_of(i);
+        if (row >= t.row + t.n || n >= a.g.rows || (a.g.glu && (i & 2))) continue;
+        float v = end_one(a, t.segment, row, n, d[i] + d[i + OWN] + add[i], d[i | 2] + d[(i | 2) + OWN]);
+        if (a.g.best) keep_best(a.g.banned, v, row, best.value[(i >> 2) * 2 + (i & 1)], best.index[(i >> 2) * 2 + (i & 1)]);
+    }
+}
+
+/* --- shares of a cluster's tiles --- */
+
+/* The block's sums of its tile k to the blocks that end its rows: eight rows go to one block. */
+__device__ __forceinline__ void send_tile(const ck_tiles &a, const work &w, rooms &s, uint32_t k, const float (&d)[2 * OWN])
+{
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, c = a.cluster_log, per = ROWS >> c;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        uint32_t row = warp * 16 + h * 8 + lane / 4, to = row >> (6 - c), gate = there(shared_at(&s.met), to),
+                 at = there(shared_at(w.given + ((k << c) + w.rank) * (per * CK_TILES_X) + (row & (per - 1))), to);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int i = (j >> 1) * 4 + h * 2 + (j & 1);
+            send_to(d[i] + d[i + OWN], at + x_row_of(i) * per * 4, gate);
+        }
+    }
+}
+
+/* Number o of those that a block of a cluster ends: of its tile k, row of the segment, row of x; from: where its sums are in a block's. */
+struct share_of {
+    uint32_t k, segment, row, n, from, taps; /* taps: where the weights of the row's convolution are */
+    bool real;
+};
+__device__ __forceinline__ share_of find_share(const ck_tiles &a, const work &w, uint32_t o)
+{
+    const uint32_t c = a.cluster_log, per = ROWS >> c, log = 6 - c - a.g.glu, u = o & ((1u << log) - 1), row = (w.rank << log) + u;
+    share_of p = {o >> (log + 4), 0, 0, o >> log & (CK_TILES_X - 1), 0, ((o >> (log + 4) << log) + u) * TAPS, false};
+    const tile_of t = find_tile(a, w.first + p.k * w.step);
+    p.segment = t.segment, p.row = t.row + row, p.from = p.n * per + (a.g.glu ? u / 8 * 16 + u % 8 : u);
+    p.real = row < t.n && p.n < a.g.rows;
+    return p;
+}
+__device__ __forceinline__ uint32_t shares_of(const ck_tiles &a, const work &w) { return w.many * (ROWS * CK_TILES_X >> (a.cluster_log + a.g.glu)); }
+
+__device__ __forceinline__ void copy_number(float *to, const float *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_at(to)), "l"(from) : "memory");
+}
+
+/* What sums need besides: the residual, or what the convolution remembers, the newest first, and its weights. By the warpgroup that
+ * does not multiply. */
+__device__ __forceinline__ void bring_behind(const ck_tiles &a, const work &w)
+{
+    const ck_after &c = a.after;
+    const uint32_t all = shares_of(a, w), past = c.taps - 1;
+#pragma unroll 1
+    for (uint32_t o = threadIdx.x - 128; o < all; o += 128) {
+        const share_of p = find_share(a, w, o);
+        const ck_segment &g = a.g.segment[p.segment];
+        if (!p.real) continue;
+        if (is_convolved(a, p.segment)) {
+            const float *memory = static_cast<const float *>(c.pass.slots[p.n * c.pass.slots_n + c.slot]) + p.row;
+            for (uint32_t i = 0; i < past; i++) copy_number(w.behind + o * a.behind + i, memory + (size_t)(past - 1 - i) * g.n);
+            for (uint32_t i = 0; !p.n && i < c.taps; i++) copy_number(w.taps + p.taps + i, c.weight + (size_t)p.row * c.taps + i);
+        } else if (g.residual.p) {
+            copy_number(w.behind + o * a.behind, g.residual.p + (size_t)p.n * g.residual.stride + p.row);
+        }
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* The convolution as in k_delta.cu, for the one row that sequence n has; behind: what it remembers. */
+__device__ __forceinline__ float convolve(const ck_after &c, uint32_t row, uint32_t width, uint32_t n, float x, const float *behind, const float *taps)
+{
+    const uint32_t past = c.taps - 1;
+    float *after = static_cast<float *>(c.pass.slots_out[n * c.pass.slots_n + c.slot]) + row, sum = c.bias ? c.bias[row] : 0, m[TAPS];
     m[0] = x;
 #pragma unroll
+    for (int i = 1; i < TAPS; i++) m[i] = i <= past ? behind[i - 1] : 0;
+#pragma unroll
     for (int i = TAPS - 1; i >= 0; i--)
-        if (i <= past) sum += c.weight[(size_t)row * c.taps + past - i] * m[i];
+        if (i <= past) sum += taps[past - i] * m[i];
+    if (c.pass.head->stopped) return sum;
 #pragma unroll
     for (int i = 1; i < TAPS; i++)
-        if (i <= past && !stopped) after[(size_t)(past - i) * width] = m[i - 1];
+        if (i <= past) after[(size_t)(past - i) * width] = m[i - 1];
     return sum;
 }
 
-/* Ends one tile of a turn, by two warps: a lane has a row of weights and each fourth row of x. part: sums of the block's warps;
- * with a cluster the rows are those that this block ends, and their sums lie in `given`, a block's behind the other's. */
-template <int NT>
-__device__ __forceinline__ void end_tile(const ck_tiles &a, const rooms<NT> &s, uint32_t rank, uint32_t tile, uint32_t k,
-                                         const float *part, best_of<NT> &best)
+/* The block's rows of all tiles, by all threads: sums of blocks in order. */
+__device__ __forceinline__ void end_shares(const ck_tiles &a, const work &w, rooms &s)
 {
-    const tile_of t = find_tile(a, tile);
-    const uint32_t lane = threadIdx.x & 31, r = lane & 15, n0 = (lane >> 4) + 2 * (threadIdx.x >> 5 & 1), c = a.cluster_log,
-                   row = t.row + r, per = ROWS >> c;
-    const ck_segment &g = a.g.segment[t.segment];
-    if (r >= t.n || r >> (4 - c) != rank) return;
-    const bool convolved = a.after.kind == CK_AFTER_CONV && t.segment == a.after.segment;
-    const ck_view &y = convolved || a.after.kind == CK_AFTER_ACT ? a.after.y : g.y;
-    const float bias = g.bias ? g.bias[row] : 0, bias_up = a.g.glu && a.g.segment[1].bias ? a.g.segment[1].bias[row] : 0;
-    const bool silu = a.g.glu ? a.g.act == ACT_SILU : (convolved || a.after.kind == CK_AFTER_ACT) && a.after.act == ACT_SILU;
-#pragma unroll
-    for (int j = 0; j < 2 * NT; j++) {
-        uint32_t n = n0 + 4 * j;
-        if (n >= a.g.rows) break;
-        float v = 0;
-        if (!c)
-            v = take_sum<NT>(part, r, n);
-        else
-            for (uint32_t b = 0; b < 1u << c; b++) v += s.given[(b * TURN + k) * (NT * 128 >> c) + n * per + (r & (per - 1))];
-        v += bias;
-        if (g.residual.p) v += g.residual.p[(size_t)n * g.residual.stride + row];
-        if (convolved) v = convolve(a.after, row, g.n, n, v);
-        if (silu) v *= sigmoid(v);
-        if (a.g.glu) v *= take_sum<NT>(part, r + 8, n) + bias_up;
-        y.p[(size_t)n * y.stride + row] = v;
-        if (a.g.best) keep_best(a.g.banned, v, row, best.value[j], best.index[j]);
+    const uint32_t all = shares_of(a, w), c = a.cluster_log;
+    gate_wait_cluster(&s.met, 0);
+#pragma unroll 1
+    for (uint32_t o = threadIdx.x; o < all; o += 32 * WARPS) {
+        const share_of p = find_share(a, w, o);
+        const ck_segment &g = a.g.segment[p.segment];
+        const float *sums = w.given + (p.k << c) * (ROWS * CK_TILES_X >> c) + p.from;
+        float v = 0, up = 0;
+        for (uint32_t i = 0; i < 1u << c; i++) {
+            v += sums[i * (ROWS * CK_TILES_X >> c)];
+            if (a.g.glu) up += sums[i * (ROWS * CK_TILES_X >> c) + 8];
+        }
+        if (!p.real) continue;
+        if (g.bias) v += g.bias[p.row];
+        if (is_convolved(a, p.segment))
+            v = convolve(a.after, p.row, g.n, p.n, v, w.behind + o * a.behind, w.taps + p.taps);
+        else if (g.residual.p)
+            v += w.behind[o * a.behind];
+        end_one(a, p.segment, p.row, p.n, v, up);
     }
 }
 
-/* The block's sums of a tile to the blocks that end its rows. */
-template <int NT>
-__device__ __forceinline__ void send_tile(const ck_tiles &a, rooms<NT> &s, uint32_t rank, uint32_t k, const float *part)
-{
-    const uint32_t lane = threadIdx.x & 31, r = lane & 15, n0 = (lane >> 4) + 2 * (threadIdx.x >> 5 & 1), c = a.cluster_log,
-                   per = ROWS >> c;
-#pragma unroll
-    for (int j = 0; j < 2 * NT; j++) {
-        uint32_t n = n0 + 4 * j;
-        send(take_sum<NT>(part, r, n), &s.given[(rank * TURN + k) * (NT * 128 >> c) + n * per + (r & (per - 1))], &s.met,
-             r >> (4 - c));
-    }
-}
-
-/* The best of the 16 lanes that have the same rows of x: places of two warps are one block's quarter. */
-template <int NT> __device__ __forceinline__ void give_best(const ck_gemv &g, best_of<NT> &best)
+/* The best of the lanes that have the same rows of x; each warp has a place. */
+__device__ __forceinline__ void give_best(const ck_gemv &g, best_of &best)
 {
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll
-    for (int j = 0; j < 2 * NT; j++) {
-        uint32_t n = (lane >> 4) + 2 * (warp & 1) + 4 * j;
-        for (uint32_t m = 8; m; m >>= 1) {
+    for (int j = 0; j < OWN / 2; j++) {
+        uint32_t n = x_row_of((j >> 1) * 4 + (j & 1));
+        for (uint32_t m = 16; m > 2; m >>= 1) {
             float v = __shfl_xor_sync(0xffffffffu, best.value[j], m);
             uint32_t i = __shfl_xor_sync(0xffffffffu, best.index[j], m);
             better(best.value[j], best.index[j], v, i);
         }
-        if ((lane & 15) || n >= g.rows) continue;
-        size_t to = (size_t)n * gridDim.x * TURN + blockIdx.x * TURN + warp / 2;
+        if (lane > 3 || n >= g.rows) continue;
+        size_t to = (size_t)n * gridDim.x * CK_TILES_BESTS + blockIdx.x * CK_TILES_BESTS + warp;
         g.best_value[to] = best.value[j];
         g.best_index[to] = best.index[j];
     }
@@ -324,86 +434,91 @@ template <int NT> __device__ __forceinline__ void give_best(const ck_gemv &g, be
 
 /* --- the kernel --- */
 
-/* Gates; the norm's weights of the block's columns. many: tiles of the block, of which all are one turn where it has a cluster. */
-template <int NT> __device__ __forceinline__ void open_rooms(const ck_tiles &a, uint32_t rank, uint32_t many, rooms<NT> &s)
+/* Gates, by the thread that brings weights. */
+__device__ __forceinline__ void open_gates(const ck_tiles &a, const work &w, rooms &s)
 {
-    const ck_norm &n = a.g.norm;
-    if (a.cluster_log && !threadIdx.x) {
-        gate_open(&s.met, 1);
-        gate_open(&s.normed, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        gate_expect(&s.met, many * NT * 128 * sizeof(float));
-        gate_expect(&s.normed, NT * 8 * sizeof(float) << a.cluster_log);
-    }
-    const bool whole = n.groups == 1;
-    float plus = n.plus_one ? 1.0f : 0.0f;
-    for (uint32_t i = threadIdx.x; n.present && i < a.slice; i += CK_BATCH_THREADS)
-        s.norm[i] = n.weight ? plus + n.weight[whole ? rank * a.slice + i : i & (a.group_warps * 64 - 1)] : 1;
-    __syncthreads();
-    if (a.cluster_log) cluster_arrive();
+    for (uint32_t i = 0; i < a.stages; i++) gate_open(&s.full[i], 1), gate_open(&s.empty[i], 4);
+    gate_open(&s.met, 1);
+    gate_open(&s.normed, 1);
+    gates_opened();
+    if (!a.cluster_log) return;
+    gate_expect(&s.met, w.many * ROWS * CK_TILES_X * sizeof(float));
+    gate_expect(&s.normed, CK_TILES_X * sizeof(float) << a.cluster_log);
 }
 
-template <int BF16, int NT, int J> __device__ __forceinline__ void product(const ck_tiles &a)
+__device__ __forceinline__ void load_norm(const ck_tiles &a, const work &w)
 {
-    enum { STAGES = 4 / J, STAGE = 16384 * J, SUMS = WARPS * NT * 128 };
-    extern __shared__ __align__(128) unsigned char tiles[];
-    __shared__ rooms<NT> s;
-    float *part = reinterpret_cast<float *>(tiles + STAGES * STAGE); /* [TURN][WARPS][NT * 128] */
-    const uint32_t rank = a.cluster_log ? cluster_block() : 0, warp = threadIdx.x >> 5, first = blockIdx.x >> a.cluster_log,
-                   step = gridDim.x >> a.cluster_log, many = (a.tiles - first + step - 1) / step;
-    /* the warp's columns, in 32s */
-    const uint32_t before = warp * 2 * J, blocks = a.slice / 32 > before ? min(a.slice / 32 - before, 2 * J) : 0,
-                   column = rank * a.slice + before * 32, own = shared_at(tiles) + threadIdx.x * 16;
-    best_of<NT> best;
-    own_x<NT, J> x;
+    const ck_norm &n = a.g.norm;
+    const float plus = n.plus_one ? 1.0f : 0.0f;
+    for (uint32_t i = threadIdx.x; n.present && i < a.slice; i += 32 * WARPS)
+        w.norm[i] = n.weight ? plus + n.weight[n.groups == 1 ? w.rank * a.slice + i : i & (a.group - 1)] : 1;
+}
+
+template <int BF16> __device__ __forceinline__ void multiply_all(const ck_tiles &a, const work &w, rooms &s)
+{
+    ring_place at = {0, 0};
+    best_of best;
+#pragma unroll
+    for (int j = 0; j < OWN / 2; j++) best.value[j] = -CUDART_INF_F, best.index[j] = 0xfffffffeu;
+    if (a.cluster_log) {
+#pragma unroll 1
+        for (uint32_t k = 0; k < w.many; k++) {
+            float d[2 * OWN];
+            multiply_tile<BF16>(a, w, s, at, d);
+            send_tile(a, w, s, k, d);
+        }
+        return;
+    }
+#pragma unroll 1
+    for (uint32_t k = 0; k < w.many; k++) whole_tile<BF16>(a, w, s, w.first + k * w.step, at, best);
+    if (a.g.best) give_best(a.g, best);
+}
+
+template <int BF16> __device__ __forceinline__ void product(const ck_tiles &a)
+{
+    extern __shared__ unsigned char shared[];
+    __shared__ rooms s;
+    work w;
     dependents_may_start();
-#pragma unroll
-    for (uint32_t i = 0; i < STAGES; i++) bring_tile<J>(a, first + i * step, column, blocks, own + i * STAGE);
-    open_rooms<NT>(a, rank, many, s);
-#pragma unroll
-    for (int j = 0; j < 2 * NT; j++) best.value[j] = -CUDART_INF_F, best.index[j] = 0xfffffffeu;
+    w.rank = a.cluster_log ? cluster_block() : 0;
+    w.first = blockIdx.x >> a.cluster_log;
+    w.step = gridDim.x >> a.cluster_log;
+    w.many = (a.tiles - w.first + w.step - 1) / w.step;
+    w.panels = a.slice / PANEL;
+    w.x = shared + (-shared_at(shared) & 1023);
+    w.ring = w.x + w.panels * X_PANEL;
+    w.given = reinterpret_cast<float *>(w.ring + a.stages * STAGE);
+    w.norm = w.given + a.turns * (a.cluster_log ? ROWS * CK_TILES_X : 0);
+    w.behind = w.norm + (a.g.norm.present ? a.slice : 0);
+    w.taps = w.behind + a.turns * a.behind * (ROWS * CK_TILES_X >> a.cluster_log);
+    if (threadIdx.x == 32 * WARPS) open_gates(a, w, s);
+    if (threadIdx.x < 32 * WARPS) load_norm(a, w);
+    __syncthreads();
+    if (a.cluster_log) cluster_arrive();
+    if (threadIdx.x >= 32 * WARPS) {
+        if (threadIdx.x == 32 * WARPS) bring_panels(a, w, s);
+        return;
+    }
+    own_x v;
     if (a.cluster_log) cluster_wait();
     wait_for_inputs();
-    load_x<BF16, NT, J>(a, s, x, rank, column, blocks);
-    uint32_t stage = 0;
-#pragma unroll 1
-    for (uint32_t begin = 0; begin < many; begin += TURN) {
-        uint32_t turn = min(many - begin, (uint32_t)TURN), k = warp / 2;
-#pragma unroll 1
-        for (uint32_t i = 0; i < turn; i++) {
-            float acc[NT][4] = {};
-            copies_but<STAGES - 1>();
-            multiply<BF16, NT, J>(x, own + stage * STAGE, blocks, acc);
-            bring_tile<J>(a, first + (begin + i + STAGES) * step, column, blocks, own + stage * STAGE);
-            put_sums<NT>(part + i * SUMS + warp * NT * 128, acc);
-            if (++stage == STAGES) stage = 0;
-        }
-        __syncthreads();
-        if (a.cluster_log) {
-            if (k < turn) send_tile<NT>(a, s, rank, k, part + k * SUMS);
-            gate_wait_cluster(&s.met, 0);
-        }
-        if (k < turn) end_tile<NT>(a, s, rank, first + (begin + k) * step, k, part + k * SUMS, best);
-        if (begin + TURN < many) __syncthreads();
-    }
-    if (a.g.best) give_best<NT>(a.g, best);
+    load_x(a, w, v);
+    if (a.g.norm.present) norm_x(a, w, s, v);
+    put_x<BF16>(a, w, v);
+    written();
+    consumers_meet();
+    if (threadIdx.x < 128)
+        multiply_all<BF16>(a, w, s);
+    else if (a.behind)
+        bring_behind(a, w);
+    if (!a.cluster_log) return;
+    consumers_meet();
+    end_shares(a, w, s);
 }
 
 #else
-template <int BF16, int NT, int J> __device__ __forceinline__ void product(const ck_tiles &) {} /* no clusters: not launched */
+template <int BF16> __device__ __forceinline__ void product(const ck_tiles &) {} /* no warpgroups: not launched */
 #endif
 
-/* tiles_type_rows of x_columns of a warp */
-#define TILES(name, bf16, nt, j)                                                                                        \
-    extern "C" __global__ void __launch_bounds__(CK_BATCH_THREADS, 2) tiles_##name(const __grid_constant__ ck_tiles a)  \
-    {                                                                                                                   \
-        product<bf16, nt, j>(a);                                                                                        \
-    }
-TILES(f16_8_64, 0, 1, 1)
-TILES(f16_8_128, 0, 1, 2)
-TILES(f16_16_64, 0, 2, 1)
-TILES(f16_16_128, 0, 2, 2)
-TILES(bf16_8_64, 1, 1, 1)
-TILES(bf16_8_128, 1, 1, 2)
-TILES(bf16_16_64, 1, 2, 1)
-TILES(bf16_16_128, 1, 2, 2)
+extern "C" __global__ void __launch_bounds__(CK_TILES_THREADS, 2) tiles_f16(const __grid_constant__ ck_tiles a) { product<0>(a); }
+extern "C" __global__ void __launch_bounds__(CK_TILES_THREADS, 2) tiles_bf16(const __grid_constant__ ck_tiles a) { product<1>(a); }

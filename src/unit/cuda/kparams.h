@@ -310,13 +310,34 @@ struct ck_batch {
     uint32_t first[CK_SEGMENTS]; /* block that a segment begins with */
     struct ck_segment segment[CK_SEGMENTS];
 };
-/* Products of 2 to 16 rows on Hopper (k_tiles.cu). A cluster of blocks shares rows of weights along k, `slice` columns each. */
-enum { CK_TILES_SLICE = 1024, CK_TILES_TURN = 4, CK_TILES_BYTES = 98304 /* 64 KB of weights, sums of a turn */ };
+struct ck_tensor_map { /* as the driver makes it: elements of 4 bytes */
+#ifdef __cplusplus
+    alignas(64)
+#else
+    _Alignas(64)
+#endif
+    uint64_t v[16];
+};
+/* Products of 2 to 16 rows on Hopper (k_tiles.cu). A cluster of blocks shares rows of weights along k, `slice` columns each. Shared
+ * memory of a block: x, `stages` panels of weights, with a cluster sums, with a norm its weights. */
+enum {
+    CK_TILES_SLICE = 1024,
+    CK_TILES_ROWS = 64, /* of weights in a tile; of x: */
+    CK_TILES_X = 16,
+    CK_TILES_TURNS = 8,    /* tiles of a cluster at most */
+    CK_TILES_STAGE = 8192, /* bytes of a tile's 64 columns */
+    CK_TILES_STAGES = 16,
+    CK_TILES_BESTS = 4, /* best rows of a block */
+    CK_TILES_THREADS = 288,
+    CK_TILES_BYTES = 112 << 10 /* with which two blocks share a multiprocessor */
+};
 struct ck_tiles {
+    struct ck_tensor_map map[CK_SEGMENTS]; /* of each segment; with glu the first is of both. Boxes: a tile's 64 columns */
     struct ck_gemv g;
     struct ck_after after;
-    uint32_t tiles, slice, cluster_log, group_warps; /* group_warps: of 64 columns, that share a group of the norm */
-    float per_group;                                 /* 1 / columns of a group, or of a row */
+    uint32_t tiles, slice, cluster_log, turns, stages;
+    uint32_t group, behind;      /* columns of a group of the norm; numbers that each sum of a cluster needs besides */
+    float per_group;             /* 1 / columns of a group, or of a row */
     uint32_t first[CK_SEGMENTS]; /* first tile of each segment */
 };
 /* Two products and what lies between them by ranks, clusters of blocks (k_rank.cuh). A value in parts: x[c] is the sum over r of
@@ -347,14 +368,6 @@ struct ck_rank_weight { /* from its first row on; pitch: bytes of a row; scales:
 struct ck_rank_scales { /* of Q8_0, of the second product: of all its columns; pitch: scales of a row */
     const void *p;
     uint32_t pitch;
-};
-struct ck_tensor_map { /* as the driver makes it: elements of 4 bytes */
-#ifdef __cplusplus
-    alignas(64)
-#else
-    _Alignas(64)
-#endif
-    uint64_t v[16];
 };
 /* Bytes of shared memory that a block of their kernels always has, at most. */
 enum { CK_RANK_FIXED = 2048 };
