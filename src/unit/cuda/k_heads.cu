@@ -100,18 +100,18 @@ template <int KIND, int D> __device__ __forceinline__ void bring_weights(const c
 {
     constexpr uint32_t WIDTH = shape<D>::OWN * (KIND == RANK_Q8 ? 1 : 2); /* bytes of a row of out */
     uint32_t n = rows_of<D>(a), bytes = rows_bytes<KIND>(8, a.d);
-    ring_at at = {0, 0};
+    ring_in in = {};
 #pragma unroll 1
     for (uint32_t i = 0; i < n; i += 16) { /* 8 rows and 8, maybe of the next weight */
         bool more = i + 8 < n;
-        unsigned char *to = ring_free(r, at, more ? 2 * bytes : bytes);
-        bring_eight<KIND, D>(a, w, i, to, &r.full[at.stage]);
-        if (more) bring_eight<KIND, D>(a, w, i + 8, to + bytes, &r.full[at.stage]);
-        ring_next(r, at);
+        unsigned char *to = ring_free(r, in, more ? 2 * bytes : bytes);
+        bring_eight<KIND, D>(a, w, i, to, &r.full[in.at.stage]);
+        if (more) bring_eight<KIND, D>(a, w, i + 8, to + bytes, &r.full[in.at.stage]);
+        ring_next(r, in.at);
     }
 #pragma unroll 1
     for (uint32_t row = 0; row < w.rows; row += a.out_rows)
-        ring_bring_box(r, at, a.out, w.rank * (WIDTH / 4), w.block * w.rows + row, a.out_rows * WIDTH);
+        ring_bring_box(r, in, a.out, w.rank * (WIDTH / 4), w.block * w.rows + row, a.out_rows * WIDTH);
 }
 
 /* Position of the thread's team in a group of 32 of the block. */

@@ -42,7 +42,7 @@ __device__ __forceinline__ void bring_weights(const ck_linear &a, const linear_w
                                               uint64_t *ab_gate)
 {
     constexpr uint32_t WIDTH = SHARE * WIDE * (KIND == RANK_Q8 ? 1 : 2); /* bytes of a row of out */
-    ring_at at = {0, 0};
+    ring_in in = {};
     uint32_t few = rows_bytes<KIND>(SHARE, a.d); /* bytes of the rows of a, and of b */
 #pragma unroll 1
     for (uint32_t i = 0; i < r.fills; i++) {
@@ -52,10 +52,10 @@ __device__ __forceinline__ void bring_weights(const ck_linear &a, const linear_w
             bring_rows<KIND>(ab + few, a.in[CK_LINEAR_B], w.rank * SHARE, SHARE, a.d, ab_gate);
         }
         if (i < PIECES(SHARE)) {
-            bring_piece<KIND, SHARE>(a, w, i, ring_free(r, at, rows_bytes<KIND>(8, a.d)), &r.full[at.stage]);
-            ring_next(r, at);
+            bring_piece<KIND, SHARE>(a, w, i, ring_free(r, in, rows_bytes<KIND>(8, a.d)), &r.full[in.at.stage]);
+            ring_next(r, in.at);
         } else {
-            ring_bring_box(r, at, a.out, w.rank * (WIDTH / 4), w.block * w.rows + (i - PIECES(SHARE)) * a.out_rows, a.out_rows * WIDTH);
+            ring_bring_box(r, in, a.out, w.rank * (WIDTH / 4), w.block * w.rows + (i - PIECES(SHARE)) * a.out_rows, a.out_rows * WIDTH);
         }
     }
 }

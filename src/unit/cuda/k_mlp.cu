@@ -26,20 +26,20 @@ __device__ __forceinline__ mlp_work work_of(const ck_mlp &a)
 
 template <int KIND> __device__ __forceinline__ void bring_weights(const ck_mlp &a, const mlp_work &w, const ring &r)
 {
-    ring_at at = {0, 0};
+    ring_in in = {};
     bool gated = a.gate.data;
     uint32_t bytes = KIND == RANK_Q8 ? 1 : 2; /* of a number */
 #pragma unroll 1
     for (uint32_t u = w.first, end = w.first + w.units; u < end; u += gated ? 8 : 16) {
         uint32_t n = min(8u, end - u), other = gated ? n : min(8u, end - u - n);
-        unsigned char *to = ring_free(r, at, rows_bytes<KIND>(n + other, a.d));
-        bring_rows<KIND>(to, a.up, u, n, a.d, &r.full[at.stage]);
-        if (other) bring_rows<KIND>(to + rows_bytes<KIND>(8, a.d), gated ? a.gate : a.up, gated ? u : u + 8, other, a.d, &r.full[at.stage]);
-        ring_next(r, at);
+        unsigned char *to = ring_free(r, in, rows_bytes<KIND>(n + other, a.d));
+        bring_rows<KIND>(to, a.up, u, n, a.d, &r.full[in.at.stage]);
+        if (other) bring_rows<KIND>(to + rows_bytes<KIND>(8, a.d), gated ? a.gate : a.up, gated ? u : u + 8, other, a.d, &r.full[in.at.stage]);
+        ring_next(r, in.at);
     }
 #pragma unroll 1
     for (uint32_t row = 0; row < w.rows; row += a.down_rows)
-        ring_bring_box(r, at, a.down, w.rank * a.units * bytes / 4, w.block * w.rows + row, a.down_rows * a.units * bytes);
+        ring_bring_box(r, in, a.down, w.rank * a.units * bytes / 4, w.block * w.rows + row, a.down_rows * a.units * bytes);
 }
 
 /* The biases of one of the block's hidden units. */

@@ -43,14 +43,21 @@ __device__ __forceinline__ void ring_next(const ring &r, ring_at &at)
 {
     if (++at.stage == r.n) at.stage = 0, at.turn++;
 }
-/* For the thread that brings: the next stage is free, and so many bytes will come. */
-__device__ __forceinline__ unsigned char *ring_free(const ring &r, const ring_at &at, uint32_t bytes)
+/* For the thread that brings: where it is, and where the fill is that must have come before the next one is asked for. */
+struct ring_in {
+    ring_at at, late;
+    uint32_t asked;
+};
+/* The next stage is free, and so many bytes will come. */
+__device__ __forceinline__ unsigned char *ring_free(const ring &r, ring_in &in, uint32_t bytes)
 {
-    uint32_t now = at.turn * r.n + at.stage;
-    if (now >= r.ahead) gate_wait(&r.full[(now - r.ahead) % r.n], (now - r.ahead) / r.n & 1);
-    if (at.turn) gate_wait(&r.empty[at.stage], (at.turn - 1) & 1);
-    gate_expect(&r.full[at.stage], bytes);
-    return r.stages + (size_t)at.stage * r.bytes;
+    if (in.asked++ >= r.ahead) {
+        gate_wait(&r.full[in.late.stage], in.late.turn & 1);
+        ring_next(r, in.late);
+    }
+    if (in.at.turn) gate_wait(&r.empty[in.at.stage], (in.at.turn - 1) & 1);
+    gate_expect(&r.full[in.at.stage], bytes);
+    return r.stages + (size_t)in.at.stage * r.bytes;
 }
 /* Bytes of n rows of d columns as they stand in a stage, scales behind them. */
 template <int KIND> __device__ __forceinline__ uint32_t rows_bytes(uint32_t n, uint32_t d) { return n * (KIND == RANK_Q8 ? d + d / 16 : 2 * d); }
@@ -62,24 +69,16 @@ __device__ __forceinline__ void bring_rows(unsigned char *to, const ck_rank_weig
     bring(to, row_at(w, row), bytes, gate);
     if (KIND == RANK_Q8) bring(to + bytes, static_cast<const unsigned char *>(w.scales) + (size_t)row * (d / 16), scales, gate);
 }
-/* n rows of a matrix, and the same of another one that go `behind` them, if there is one. */
-__device__ __forceinline__ void ring_bring(const ring &r, ring_at &at, const void *from, const void *other, uint32_t bytes, uint32_t behind)
-{
-    unsigned char *to = ring_free(r, at, other ? 2 * bytes : bytes);
-    bring(to, from, bytes, &r.full[at.stage]);
-    if (other) bring(to + behind, other, bytes, &r.full[at.stage]);
-    ring_next(r, at);
-}
 /* A box of a matrix, from its column (of 4 bytes) and row on, without gaps. */
-__device__ __forceinline__ void ring_bring_box(const ring &r, ring_at &at, const ck_tensor_map &map, uint32_t column, uint32_t row,
+__device__ __forceinline__ void ring_bring_box(const ring &r, ring_in &in, const ck_tensor_map &map, uint32_t column, uint32_t row,
                                                uint32_t bytes)
 {
-    unsigned char *to = ring_free(r, at, bytes);
+    unsigned char *to = ring_free(r, in, bytes);
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
                      shared_at(to)),
-                 "l"(&map), "r"(column), "r"(row), "r"(shared_at(&r.full[at.stage]))
+                 "l"(&map), "r"(column), "r"(row), "r"(shared_at(&r.full[in.at.stage]))
                  : "memory");
-    ring_next(r, at);
+    ring_next(r, in.at);
 }
 __device__ __forceinline__ uint32_t ring_full(const ring &r, const ring_at &at)
 {
