@@ -19,6 +19,7 @@ struct rank {
     uint32_t index, d, ff;
     enum mixer mixer;
     uint32_t heads, keys, width; /* of the mixer: heads, those of K, or of keys; columns of one */
+    float mean;                  /* of norms' weights */
 };
 
 /* Large matrices are made twice and taken in turn by all layers: random numbers take longer than what is done with them. */
@@ -50,10 +51,16 @@ static int is_biased(const struct rank *t) { return t->index % 4 > 1 && t->mixer
 
 static struct sg_weight bias(struct rank *t, uint32_t n) { return is_biased(t) ? tensor(t, 1, n) : sg_weight_of(&t->b, NULL); }
 
+static struct sg_weight norm_weight(struct rank *t)
+{
+    if (t->asked == t->made_n) t->made[t->made_n++] = check_vector(&t->w.arena, &t->rng, t->d, t->mean, 0.1f * t->mean, "norm");
+    return sg_weight_of(&t->b, t->made[t->asked++]);
+}
+
 static int32_t norm(struct rank *t, int32_t x)
 {
     struct sg_norm p = {.kind = is_biased(t) ? SG_NORM_LAYER : SG_NORM_RMS, .eps = 1e-5f, .groups = 1};
-    p.weight = tensor(t, 1, t->d);
+    p.weight = norm_weight(t);
     p.bias = p.kind == SG_NORM_LAYER ? tensor(t, 1, t->d) : sg_weight_of(&t->b, NULL);
     p.plus_one = t->index % 8 == 4;
     return sg_norm(&t->b, sg_whole(&t->b, x), p, sg_absent());
@@ -156,16 +163,24 @@ static segue_status build(struct rank *t, int late, struct sg_graph **out, segue
     return sg_builder_end(b, out, err);
 }
 
-/* A row at a time, of which some units launch what they have captured; with small shapes a few rows before and between (ref takes
- * long over large ones). */
-static void plan_runs(struct rank *t)
+/* A row at a time, of which some units launch what they have captured; with small shapes a few rows before and between, with rows of
+ * 1,024 numbers a few between (ref takes long over large ones). */
+static const uint32_t *rows_of(const struct rank *t)
 {
     static const uint32_t rows[5][CHECK_RUNS] = {{1, 1, 1}, {5, 1, 1}, {1, 3, 1}, {16, 1, 1}, {70, 1, 130}};
+    if (t->mixer == PROMPTS) return rows[4];
+    if (t->d > SMALL || t->mean > 1) return rows[t->d == 1024 ? 2 : 0];
+    return rows[t->index / 2 % 4];
+}
+
+static void plan_runs(struct rank *t)
+{
+    const uint32_t *rows = rows_of(t);
     struct check_world *w = &t->w;
     w->seqs = 1;
     w->runs = CHECK_RUNS;
     for (uint32_t r = 0; r < w->runs; r++) {
-        uint32_t n = rows[t->mixer == PROMPTS ? 4 : t->d > SMALL ? 0 : t->index / 2 % 4][r];
+        uint32_t n = rows[r];
         w->rows[r][0] = n;
         w->wanted[r][0] = sg_arena_alloc(&w->arena, n * sizeof(uint32_t));
         if (t->index % 8 == 5 && !r) continue; /* nothing is wanted at first */
@@ -234,8 +249,9 @@ void check_ranks(struct check *c, const struct check_unit *u)
                   {256, 256, GATED, 4, 2, 64},    {128, 256, ATTENTION, 2, 2, 64},   {512, 512, GATED, 4, 1, 256},
                   {1024, 512, RULE, 4, 4, WIDE},  {576, 512, ATTENTION, 9, 3, 64},   {512, 512, RULE, 4, 2, WIDE},
                   {768, 512, ATTENTION, 6, 6, 128}, {1536, 512, GATED, 4, 2, 256},   {1536, 512, RULE, 3, 3, WIDE},
-                  {1024, 512, GATED, 8, 2, 256},     {128, 256, PROMPTS, 8, 4, WIDE}};
-    const uint32_t n = sizeof shapes / sizeof *shapes;
+                  {1024, 512, GATED, 8, 2, 256},     {128, 256, PROMPTS, 8, 4, WIDE},
+                  {256, 256, NONE, 0, 0, 0},        {192, 256, NONE, 0, 0, 0}};
+    const uint32_t n = sizeof shapes / sizeof *shapes, large = n - 2; /* from here on x, or hidden units, are more than fp16 holds */
     for (size_t s = 0; s < sizeof storages / sizeof *storages; s++)
         for (uint32_t i = 0; i < n; i++) {
             if (shapes[i].d > SMALL && (c->quick || s == i % 2)) continue; /* large ones in one of both 16-bit storages */
@@ -247,7 +263,8 @@ void check_ranks(struct check *c, const struct check_unit *u)
                              .mixer = shapes[i].mixer,
                              .heads = shapes[i].heads,
                              .keys = shapes[i].keys,
-                             .width = shapes[i].width};
+                             .width = shapes[i].width,
+                             .mean = i < large ? 1 : i % 2 ? 4e4f : 3e3f};
             snprintf(k.name, sizeof k.name, "rank.%s.%u", sg_storage_info(t.storage)->name, i);
             t.rng = check_rng_of(c->seed, k.name, i);
             if (check_wants(c, &k)) one_case(c, u, &t, &k);

@@ -106,13 +106,17 @@ __device__ __forceinline__ uint32_t parts_pitch(uint32_t k) { return CK_RANK_PAR
 
 __device__ __forceinline__ uint32_t whole_pairs(uint32_t k) { return (k + 63) / 64 * 64; }
 
-/* The next of the parts of two numbers, which loses them. bf16: cut off, so that three are the whole fp32. */
-template <int KIND> __device__ __forceinline__ uint32_t next_part(float &x, float &y)
+/* What part i is multiplied with, behind the product. */
+template <int KIND> __device__ __forceinline__ constexpr float scale_of_part(int i) { return KIND == 1 ? 1.0f : scale_of_fp16(i); }
+
+/* Part i of two numbers, which lose it. bf16: cut off, so that three are the whole fp32. */
+template <int KIND> __device__ __forceinline__ uint32_t next_part(float &x, float &y, int i)
 {
     if (KIND != 1) {
-        uint32_t h = pack<0>(x, y);
+        float up = scale_of_part<KIND>(i), down = 1 / up;
+        uint32_t h = pack<0>(x * down, y * down);
         float2 v = __half22float2(*reinterpret_cast<const __half2 *>(&h));
-        x -= v.x, y -= v.y;
+        x = fmaf(-up, v.x, x), y = fmaf(-up, v.y, y);
         return h;
     }
     uint32_t a = __float_as_uint(x), b = __float_as_uint(y);
@@ -125,7 +129,7 @@ template <int KIND> __device__ __forceinline__ void put_parts(unsigned char *to,
 {
 #pragma unroll
     for (int i = 0; i < (KIND == RANK_Q8 ? 2 : PARTS); i++) {
-        uint32_t a = next_part<KIND>(v.x, v.y), b = next_part<KIND>(v.z, v.w);
+        uint32_t a = next_part<KIND>(v.x, v.y, i), b = next_part<KIND>(v.z, v.w, i);
         *reinterpret_cast<uint2 *>(to + i * pitch + c * 2) = make_uint2(a, b);
     }
 }
@@ -181,22 +185,25 @@ __device__ __forceinline__ void multiply_pair(const piece_pair &w, const uint4 (
     }
 }
 
-/* Rows g and g + 8: two lanes of four have a half of their sums each, in both numbers: t = 1 and, beside it, 0, or 2 where turned. */
-__device__ __forceinline__ float2 halves_of(const float (&acc)[4][4], uint32_t turned)
+/* Rows g and g + 8: two lanes of four have parts of their sums, in both numbers: t = 1 one part, and beside it the two others, 0, or 2
+ * where turned. */
+template <int KIND> __device__ __forceinline__ float2 halves_of(const float (&acc)[4][4], uint32_t turned)
 {
+    constexpr float S[PARTS] = {scale_of_part<KIND>(0), scale_of_part<KIND>(1), scale_of_part<KIND>(2)};
     float v[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         float a = acc[0][2 * i] + acc[1][2 * i] + (acc[2][2 * i] + acc[3][2 * i]);
         float b = acc[0][2 * i + 1] + acc[1][2 * i + 1] + (acc[2][2 * i + 1] + acc[3][2 * i + 1]);
-        v[i] = (threadIdx.x & 3) != 1 ? a + b : turned ? b : a;
+        if ((threadIdx.x & 3) != 1) v[i] = turned ? fmaf(b, S[2], a * S[1]) : fmaf(b, S[1], a * S[0]);
+        else v[i] = turned ? b * S[0] : a * S[2];
     }
     return make_float2(v[0], v[1]);
 }
 /* Whole sums, in lanes t = 1. */
-__device__ __forceinline__ float2 sums_of(const float (&acc)[4][4], uint32_t turned)
+template <int KIND> __device__ __forceinline__ float2 sums_of(const float (&acc)[4][4], uint32_t turned)
 {
-    float2 v = halves_of(acc, turned);
+    float2 v = halves_of<KIND>(acc, turned);
     uint32_t from = (threadIdx.x & 31) ^ (turned ? 3 : 1);
     v.x += __shfl_sync(0xffffffffu, v.x, from);
     v.y += __shfl_sync(0xffffffffu, v.y, from);
@@ -419,7 +426,7 @@ __device__ __forceinline__ void first_group(const own_x<P> &x, uint32_t d, uint3
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) multiply_pair<KIND>(w[k], x.v[i + k], acc);
     }
-    float2 s = halves_of(acc, turned);
+    float2 s = halves_of<KIND>(acc, turned);
     sums += g * RANK_SUMS_PITCH + 2 * warp + (t == 1);
     if (t == 1 || t == 2 * turned) sums[0] = s.x, sums[8 * RANK_SUMS_PITCH] = s.y;
 }
@@ -460,7 +467,7 @@ __device__ __forceinline__ float2 second_group(const unsigned char *parts, uint3
 #pragma unroll
         for (int i = 0; i < 2; i++) multiply_pair<KIND>(w[i], x[i], acc);
     }
-    return sums_of(acc, turned);
+    return sums_of<KIND>(acc, turned);
 }
 
 /* A block's n rows of the first product, 16 a stage or, with `both`, 8 of two matrices: sums [group][16][RANK_SUMS_PITCH]. */

@@ -22,6 +22,10 @@ __device__ __forceinline__ uint2 shared_two(uint32_t at)
     return v;
 }
 
+/* Part i of a number is fp16 of what is left of it divided by this, so that numbers up to 2.7e8 fit; what part 0 does not hold of small
+ * ones, part 1 does. */
+__device__ __forceinline__ constexpr float scale_of_fp16(int i) { return i == 0 ? 4096.0f : i == 1 ? 2.0f : 1.0f / 1024; }
+
 /* Four int8 as two pairs of fp16: 1024 + u is the fp16 0x6400 | u. */
 __device__ __forceinline__ void widen(uint32_t w, uint32_t &first, uint32_t &second)
 {
@@ -90,8 +94,9 @@ __device__ __forceinline__ void first_group8(const uint4 (*x)[2], uint32_t d, ui
         multiply8(low + group * GROUP8, high + group * GROUP8, low_scales + group * 8, high_scales + group * 8, x + i, acc);
     }
     if (t != (g & 3)) return;
-    *reinterpret_cast<float2 *>(sums + g * pitch) = make_float2(acc[0], acc[1]);
-    *reinterpret_cast<float2 *>(sums + (g + 8) * pitch) = make_float2(acc[2], acc[3]);
+    constexpr float S[2] = {scale_of_fp16(0), scale_of_fp16(1)};
+    *reinterpret_cast<float2 *>(sums + g * pitch) = make_float2(acc[0] * S[0], acc[1] * S[1]);
+    *reinterpret_cast<float2 *>(sums + (g + 8) * pitch) = make_float2(acc[2] * S[0], acc[3] * S[1]);
 }
 
 /* 16 rows of k columns at `at` with x in parts: the sums of rows g and g + 8, in lanes t = g & 3. */
@@ -107,7 +112,8 @@ __device__ __forceinline__ float2 second_group8(uint32_t parts, uint32_t pitch, 
         take8(parts, pitch, i, true, x);
         multiply8(at, at + 8 * k, scales, scales + k / 2, x, acc);
     }
-    return make_float2(acc[0] + acc[1], acc[2] + acc[3]);
+    constexpr float S[2] = {scale_of_fp16(0), scale_of_fp16(1)};
+    return make_float2(fmaf(acc[1], S[1], acc[0] * S[0]), fmaf(acc[3], S[1], acc[2] * S[0]));
 }
 
 /* Scales of the second product: of `rows` rows, with `columns` columns each, from `from` on (rows `pitch` scales apart), into shared
