@@ -190,13 +190,14 @@ __device__ __forceinline__ void multiply_pair(const piece_pair &w, const uint4 (
 template <int KIND> __device__ __forceinline__ float2 halves_of(const float (&acc)[4][4], uint32_t turned)
 {
     constexpr float S[PARTS] = {scale_of_part<KIND>(0), scale_of_part<KIND>(1), scale_of_part<KIND>(2)};
+    bool one = (threadIdx.x & 3) == 1;
+    float of_a = one ? (turned ? 0 : S[2]) : (turned ? S[1] : S[0]), of_b = one ? (turned ? S[0] : 0) : (turned ? S[2] : S[1]);
     float v[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         float a = acc[0][2 * i] + acc[1][2 * i] + (acc[2][2 * i] + acc[3][2 * i]);
         float b = acc[0][2 * i + 1] + acc[1][2 * i + 1] + (acc[2][2 * i + 1] + acc[3][2 * i + 1]);
-        if ((threadIdx.x & 3) != 1) v[i] = turned ? fmaf(b, S[2], a * S[1]) : fmaf(b, S[1], a * S[0]);
-        else v[i] = turned ? b * S[0] : a * S[2];
+        v[i] = KIND != 1 ? fmaf(b, of_b, a * of_a) : !one ? a + b : turned ? b : a;
     }
     return make_float2(v[0], v[1]);
 }
