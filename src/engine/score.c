@@ -7,7 +7,14 @@
 
 #include "base/mem.h"
 
-enum { LOGITS_ROOM = 16 << 20 };
+/* Bytes of a chunk's logits; of a large vocabulary's more, up to so many rows, so that units take them as a prompt's. */
+enum { LOGITS_ROOM = 16 << 20, LOGITS_MOST = 128 << 20, ROWS_LEAST = 64 };
+
+static size_t rows_that_fit(size_t vocab)
+{
+    size_t rows = LOGITS_ROOM / 4 / vocab, most = LOGITS_MOST / 4 / vocab;
+    return rows >= ROWS_LEAST ? rows : most < ROWS_LEAST ? most : ROWS_LEAST;
+}
 
 /* In double: a sum over a whole vocabulary in fp32 would cost the fourth digit. */
 static float log_probability(const float *logits, size_t n, int32_t token)
@@ -60,7 +67,7 @@ static segue_status read_chunks(struct segue_session *s, const struct sg_reading
 segue_status sg_session_read(struct segue_session *s, const struct sg_reading *r, segue_error *err)
 {
     size_t n = s->tokens_n - s->computed, vocab = s->engine->model->info.vocab;
-    size_t chunk = LOGITS_ROOM / 4 / vocab, most = s->layouts[s->at].chunk_rows;
+    size_t chunk = rows_that_fit(vocab), most = s->layouts[s->at].chunk_rows;
     if (chunk > most) chunk = most;
     if (chunk > n) chunk = n;
     if (!chunk) chunk = 1;
