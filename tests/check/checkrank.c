@@ -1,6 +1,6 @@
 /* checkrank.c: layers in 16 bits and Q8_0, one behind the other, between other readers of the residual stream: feed-forward ones with and
  * without a gate, attention as several families have it, the delta rule; norms of both kinds, biases: what a unit may do in fewer
- * steps when there is one row. A row at a time and a few at once, on the same states, against ref. SPDX-License-Identifier: MIT */
+ * steps when there is one row. A row at a time, a few at once, and prompts of the delta rule, on the same states, against ref. SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
 

@@ -31,8 +31,8 @@ enum {
     CU_STREAM_ROOM = 200 << 10, /* bytes of a block's weights in shared memory at most */
     CU_PART = 96, CU_REST = 84, CU_PARTED = 132, /* multiprocessors of runs of few rows, and of long ones beside them, of so many */
     CU_UNSAID = 1 << 20,
-    CU_DIGITS_STATIC = 256, /* likewise k_digits.cu */
-    CU_WIDE_STATIC = 128, /* bytes of shared memory that k_wide.cu has beside x */
+    CU_WIDE_STATIC = 128,   /* bytes of shared memory that k_wide.cu has beside x, */
+    CU_DIGITS_STATIC = 256, /* and k_digits.cu */
     CU_STEP_TAPS = 8,   /* taps of a convolution that decode kernels take */
 };
 
@@ -536,7 +536,6 @@ struct cu_tiled {
     struct ck_tiles a;
     cu_fn fn;
     uint32_t blocks, cluster;
-    size_t shared;
     int norm_apart, whole; /* 1: the norm is a step of its own before it; what comes behind is done as well */
 };
 int cu_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,

@@ -87,19 +87,25 @@ static int chunks_fit(const struct cu_pass *p, const struct ck_delta *a)
 }
 
 /* q, k and v are read before the convolution: where they lie there. */
+/* Of a value that the product left in fp32 or in bf16. */
+static struct ck_view made_view(const struct cu_pass *p, const struct ck_delta *a, const struct sg_operand *x)
+{
+    return a->halves ? cu_halves_of(p, x) : cu_view_of(p, x);
+}
+
 static void before_conv(const struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv, struct ck_delta *a)
 {
     const struct sg_conv *c = &conv->u.conv;
     for (int i = 0; i < 3; i++) {
         struct sg_operand raw = {.value = conv->in[0].value, .at = op->in[i].at, .width = op->in[i].width};
-        a->in[i] = a->halves ? cu_halves_of(p, &raw) : cu_view_of(p, &raw);
+        a->in[i] = made_view(p, a, &raw);
         a->conv.at[i] = op->in[i].at;
     }
     a->conv.weight = vector(p, &c->weight);
     a->conv.bias = vector(p, &c->bias);
     a->conv.taps = c->taps;
-    a->conv.raw = a->halves ? cu_halves_of(p, &conv->in[0]).p : cu_view_of(p, &conv->in[0]).p;
-    for (int i = 3; i < 5 && a->halves; i++) a->in[i] = cu_halves_of(p, &op->in[i]);
+    a->conv.raw = made_view(p, a, &conv->in[0]).p;
+    for (int i = 3; i < 5; i++) a->in[i] = made_view(p, a, &op->in[i]);
     a->conv.slot = (uint32_t)c->slot;
     a->conv.width = conv->in[0].width;
 }

@@ -40,6 +40,12 @@ static uint32_t width_of(const struct cu_pass *p, const struct cu_window *w) { r
 /* Somebody will read the room. */
 static int is_wanted(const struct cu_pass *p, const struct cu_window *w) { return p->in_parts[0].of == w || p->in_parts[1].of == w; }
 
+static void drop_used(struct cu_pass *p, uint32_t i)
+{
+    p->used_n--;
+    memmove(p->used + i, p->used + i + 1, (p->used_n - i) * sizeof *p->used);
+}
+
 /* The first room that nobody who was not issued yet reads, for who clears it; NULL: none. */
 static const struct cu_window *take_used(struct cu_pass *p)
 {
@@ -47,8 +53,7 @@ static const struct cu_window *take_used(struct cu_pass *p)
     while (i < p->used_n && is_wanted(p, p->used[i])) i++;
     if (i == p->used_n) return NULL;
     const struct cu_window *w = p->used[i];
-    p->used_n--;
-    memmove(p->used + i, p->used + i + 1, (p->used_n - i) * sizeof *p->used);
+    drop_used(p, i);
     return w;
 }
 
@@ -107,8 +112,8 @@ static segue_status sum(struct cu_pass *p, uint32_t k)
     struct ck_sum a = {.x = {room_of(p, w), w->ranks, whole.width, 0}, .y = cu_view_of(p, &whole).p};
     a.clear = clear_of(p);
     p->in_parts[k].of = NULL;
-    for (uint32_t i = 0; i < p->used_n; i++)
-        if (p->used[i] == w) memmove(p->used + i, p->used + i + 1, (--p->used_n - i) * sizeof *p->used);
+    for (uint32_t i = p->used_n; i; i--)
+        if (p->used[i - 1] == w) drop_used(p, i - 1);
     return cu_launch(p, p->program->base.unit->k.sum_parts, (whole.width + SUM_THREADS - 1) / SUM_THREADS, 1, 1, SUM_THREADS, 0, &a);
 }
 

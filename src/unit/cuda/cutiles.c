@@ -136,7 +136,6 @@ int cu_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct
         if (!map_of(u, &a->g, i, &a->map[i])) return 0;
     out->cluster = 1u << log;
     out->blocks = clusters << log;
-    out->shared = CK_TILES_BYTES;
     out->fn = u->k.tiles[w->kind == CK_BF16];
     return 1;
 }

@@ -55,6 +55,12 @@ __device__ __forceinline__ uint4 shared_piece(uint32_t at)
                  : "r"(at));
     return v;
 }
+__device__ __forceinline__ uint2 shared_two(uint32_t at)
+{
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+    return v;
+}
 
 #endif
 #endif

@@ -74,11 +74,7 @@ template <> struct Raw<1> {
     typedef uint2 four;
 };
 __device__ __forceinline__ float4 widened(float4 x) { return x; }
-__device__ __forceinline__ float4 widened(uint2 x)
-{
-    return make_float4(__uint_as_float(x.x << 16), __uint_as_float(x.x & 0xffff0000u), __uint_as_float(x.y << 16),
-                       __uint_as_float(x.y & 0xffff0000u));
-}
+__device__ __forceinline__ float4 widened(uint2 x) { return four_of_bf16(x); }
 __device__ __forceinline__ void narrowed(float4 x, float4 &to) { to = x; }
 __device__ __forceinline__ void narrowed(float4 x, uint2 &to) { to = make_uint2(pack<1>(x.x, x.y), pack<1>(x.z, x.w)); }
 

@@ -180,6 +180,12 @@ __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i)
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
+__device__ __forceinline__ float4 four_of_bf16(uint2 v)
+{
+    return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u), __uint_as_float(v.y << 16),
+                       __uint_as_float(v.y & 0xffff0000u));
+}
+
 /* Numbers 4 * plane .. 4 * plane + 3 of a 16-byte piece, before scale and offset. */
 template <int KIND> __device__ __forceinline__ float4 piece_plane(const uint4 &v, int plane)
 {
@@ -189,8 +195,7 @@ template <int KIND> __device__ __forceinline__ float4 piece_plane(const uint4 &v
                         __uint_as_float(v.w));
     } else if (KIND == CK_BF16) {
         uint32_t a = word_of(v, 2 * plane), b = word_of(v, 2 * plane + 1);
-        f = make_float4(__uint_as_float(a << 16), __uint_as_float(a & 0xffff0000u), __uint_as_float(b << 16),
-                        __uint_as_float(b & 0xffff0000u));
+        f = four_of_bf16(make_uint2(a, b));
     } else if (KIND == CK_F16) {
         uint32_t a = word_of(v, 2 * plane), b = word_of(v, 2 * plane + 1);
         float2 lo = __half22float2(*reinterpret_cast<const __half2 *>(&a));

@@ -193,12 +193,6 @@ __device__ __forceinline__ void mma_int8(int (&c)[4], uint32_t a0, uint32_t a1, 
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-__device__ __forceinline__ uint2 shared_pair(uint32_t at)
-{
-    uint2 v;
-    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
-    return v;
-}
 /* This lane's scale of two that lie in a word. */
 __device__ __forceinline__ float one_scale(uint32_t two, uint32_t second)
 {
@@ -224,8 +218,8 @@ __device__ __forceinline__ void read_step(step_of &s, uint32_t data, uint32_t sc
         if (own) s.x[u] = shared_piece(x + u * 64);
     }
     if (KIND != CK_Q8) return;
-    s.scale[0] = shared_pair(scales + (lane >> 2) * 32);
-    s.scale[1] = shared_pair(scales + (lane >> 2) * 32 + 256);
+    s.scale[0] = shared_two(scales + (lane >> 2) * 32);
+    s.scale[1] = shared_two(scales + (lane >> 2) * 32 + 256);
 }
 template <int KIND> __device__ __forceinline__ void use_step(const step_of &s, float (&acc)[4])
 {

@@ -58,9 +58,7 @@ __device__ __forceinline__ void narrow_groups(const ck_narrow &a, const float *x
 __device__ __forceinline__ float4 gate_four(const ck_narrow &a, size_t i)
 {
     if (!a.gate_halves) return *reinterpret_cast<const float4 *>(a.norm.gate.p + i);
-    uint2 v = *reinterpret_cast<const uint2 *>(reinterpret_cast<const uint16_t *>(a.norm.gate.p) + i);
-    return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u), __uint_as_float(v.y << 16),
-                       __uint_as_float(v.y & 0xffff0000u));
+    return four_of_bf16(*reinterpret_cast<const uint2 *>(reinterpret_cast<const uint16_t *>(a.norm.gate.p) + i));
 }
 
 /* The same for groups of 128: a warp holds one, 16 bytes a lane. */

@@ -15,13 +15,6 @@
 
 enum { GROUP8 = 128 /* columns */, OWNERS8 = 256 };
 
-__device__ __forceinline__ uint2 shared_two(uint32_t at)
-{
-    uint2 v;
-    asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
-    return v;
-}
-
 /* Part i of a number is fp16 of what is left of it divided by this, so that numbers up to 2.7e8 fit; what part 0 does not hold of small
  * ones, part 1 does. */
 __device__ __forceinline__ constexpr float scale_of_fp16(int i) { return i == 0 ? 4096.0f : i == 1 ? 2.0f : 1.0f / 1024; }

@@ -239,8 +239,8 @@ struct ck_stream {
     uint32_t split_log, per_log, outs_log; /* warps of a row; rows of a tile; those of one segment in it */
     uint32_t first[CK_SEGMENTS];           /* first tile of each segment */
 };
-/* Products of Q8_0 with one row on integer tensor cores (k_digits.cu), told as ck_stream: tiles of 16 rows, of all columns; stages: places
- * for scales of 512 columns, of each warp. What a block has in shared memory: x as digits, sums of a turn of tiles, each warp's ring. */
+/* Products of large weights with one row (k_digits.cu), told as ck_stream: tiles of 16 rows, of all columns; stages: places for scales (Q8_0)
+ * of 512 columns, of each warp. What a block has in shared memory: x as digits or parts, sums of a turn of tiles, each warp's ring. */
 enum { CK_DIGITS_THREADS = 256, CK_DIGITS_STEPS = 8, CK_DIGITS_EARLY = 4 };
 #define CK_DIGITS_TURN(tiles, blocks) (((tiles) + (blocks) - 1) / (blocks) < 16 ? ((tiles) + (blocks) - 1) / (blocks) : 16)
 /* Digits of x, or 16-bit parts; and what they take. */
@@ -347,6 +347,7 @@ enum { CK_RANK_BLOCKS = 8, CK_RANK_MOST = 16, CK_RANK_THREADS = 288, CK_RANK_STA
 /* Shared memory that host and kernels count alike: x in CK_RANK_PARTS parts of 16 bits, which banks apart; sums of a group of 16 rows, two of
  * each warp, likewise. */
 enum { CK_RANK_PARTS = 3, CK_RANK_SUMS_PITCH = 2 * 8 + 4, CK_RANK_GROUP = 16, CK_RANK_SUMS_BYTES = CK_RANK_GROUP * CK_RANK_SUMS_PITCH * 4 };
+#define CK_LARGER(a, b) ((a) > (b) ? (a) : (b))
 #define CK_RANK_PART_PITCH(k) ((k) * 2 + 64)
 #define CK_RANK_PARTS_BYTES(k) (CK_RANK_PARTS * CK_RANK_PART_PITCH(k))
 struct ck_parts {
@@ -376,7 +377,6 @@ enum { CK_RANK_FIXED = 2048 };
 #define CK_HEADS_OWN(width) ((width) > 128 ? (width) / 2 : (width))
 #define CK_HEADS_GROUPS(width) ((width) > 128 ? 1 : 2)
 #define CK_HEADS_FIXED(width) (19 * (width) + 17 * CK_HEADS_OWN(width) + CK_RANK_FIXED)
-#define CK_LARGER(a, b) ((a) > (b) ? (a) : (b))
 #define CK_HEADS_SUMS(width) (((width) + CK_HEADS_OWN(width)) / 4 * CK_RANK_SUMS_PITCH * 4)
 #define CK_HEADS_FIRST(width, d) CK_LARGER(CK_LARGER(4 * (d), 32 * CK_HEADS_OWN(width)), CK_HEADS_SUMS(width))
 #define CK_HEADS_HELD(width) (CK_HEADS_GROUPS(width) * ((width) + CK_HEADS_OWN(width)) / 64 * 256 * 16)
@@ -447,7 +447,7 @@ struct ck_linear {
 /* Bytes of shared memory of a block behind the ring, besides some 3 KB that it always has; share: value heads of a key head. */
 #define CK_LINEAR_SUMS(share) (CK_RANK_SUMS_BYTES * (3 + 2 * (share)))
 #define CK_LINEAR_ROOM(d, share) \
-    (4 * (share) * (d) + (d) / 2 + CK_RANK_PARTS_BYTES(d) + (4 * (d) > CK_LINEAR_SUMS(share) ? 4 * (d) : CK_LINEAR_SUMS(share)))
+    (4 * (share) * (d) + (d) / 2 + CK_RANK_PARTS_BYTES(d) + CK_LARGER(4 * (d), CK_LINEAR_SUMS(share)))
 struct ck_gemm {
     const void *x;
     struct ck_segment segment;
