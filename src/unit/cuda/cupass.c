@@ -298,11 +298,11 @@ static struct ck_attend attend_of(const struct cu_pass *p, const struct sg_op *o
 
 static int width_of(uint32_t d) { return d == 64 ? 0 : d == 128 ? 1 : d == 256 ? 2 : -1; }
 
-/* One row over few positions: all of it in one launch (k_single.cu). */
+/* Rows that are each a sequence of their own, over few positions: all of it in one launch (k_single.cu). */
 static cu_fn single_of(const struct cu_pass *p, const struct ck_prepare *b, const struct ck_attend *a)
 {
     int width = width_of(a->d), is_16 = a->storage == CK_KV_F16 || a->storage == CK_KV_BF16;
-    if (a->rows != 1 || a->chunks > CK_SINGLE_CHUNKS || width < 0 || a->d != a->dv || !is_16 || a->softcap > 0 ||
+    if (a->rows > CU_FEW || a->rows != p->spans_n || a->chunks > CK_SINGLE_CHUNKS || width < 0 || a->d != a->dv || !is_16 || a->softcap > 0 ||
         (a->window && a->window < a->chunks * CK_CHUNK) || b->pairs % 32 || b->pairs > a->d / 2 ||
         (b->pairs & (b->pairs - 1)))
         return NULL;
@@ -312,7 +312,8 @@ static cu_fn single_of(const struct cu_pass *p, const struct ck_prepare *b, cons
 static segue_status attend_single(struct cu_pass *p, cu_fn fn, const struct ck_prepare *b, const struct ck_attend *a)
 {
     struct ck_single args = {.prepare = *b, .attend = *a};
-    return cu_launch(p, fn, a->heads, 1, 1, CK_SINGLE_THREADS, 0, &args);
+    uint32_t threads = a->rows > 1 && a->chunks <= CK_SINGLE_CHUNKS / 2 ? CK_SINGLE_THREADS / 2 : CK_SINGLE_THREADS;
+    return cu_launch(p, fn, a->heads, a->rows, 1, threads, 0, &args);
 }
 
 static segue_status do_attend(struct cu_pass *p, const struct sg_op *op)

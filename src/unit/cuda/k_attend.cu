@@ -73,31 +73,27 @@ extern "C" __global__ void append(const __grid_constant__ ck_append a)
 }
 
 /* norm and rotation of one head of q or k, and K and V into the state: a block of 128 threads per row and
- * head; heads first q, then k. Width up to 512. */
+ * head; heads first q, then k. Width up to 512. Each warp sums the squares for itself, as k_head.cuh does: a row's numbers are those
+ * of k_single.cu. */
 extern "C" __global__ void __launch_bounds__(128) prepare(const __grid_constant__ ck_prepare a)
 {
-    __shared__ float room[32], x[512];
+    __shared__ float x[512];
     dependents_may_start();
     wait_for_inputs();
     uint32_t t = blockIdx.x, h = blockIdx.y, is_k = h >= a.heads, place = a.pass.place[t],
-             span = a.pass.span[t];
+             span = a.pass.span[t], lane = threadIdx.x & 31;
     if (t >= a.pass.head->rows) return;
     if (is_k) h -= a.heads;
     const ck_norm &n = is_k ? a.k_norm : a.q_norm;
     const float *from = (is_k ? a.k.p + (size_t)t * a.k.stride : a.q.p + (size_t)t * a.q.stride) + h * a.d;
-    float squares = 0;
-    for (uint32_t c = threadIdx.x; c < a.d; c += 128) {
-        float v = from[c];
-        x[c] = v;
-        squares += v * v;
-    }
+    for (uint32_t c = threadIdx.x; c < a.d; c += 128) x[c] = from[c];
+    __syncthreads();
     if (n.present) {
-        float inverse = rsqrtf(block_sum(squares, room) / a.d + n.eps);
-        for (uint32_t c = threadIdx.x; c < a.d; c += 128) {
-            float v = x[c] * inverse;
-            if (n.weight) v *= n.plus_one ? 1.0f + n.weight[c] : n.weight[c];
-            x[c] = v;
-        }
+        float squares = 0, plus = n.plus_one && n.weight ? 1.0f : 0.0f;
+        for (uint32_t c = lane; c < a.d; c += 32) squares += x[c] * x[c];
+        float inverse = rsqrtf(warp_sum(squares) / a.d + n.eps);
+        __syncthreads();
+        for (uint32_t c = threadIdx.x; c < a.d; c += 128) x[c] *= inverse * (plus + (n.weight ? n.weight[c] : 1.0f));
     }
     __syncthreads();
     for (uint32_t j = threadIdx.x; j < a.pairs; j += 128) {

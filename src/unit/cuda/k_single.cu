@@ -1,8 +1,8 @@
-/* k_single.cu: attention of one row over few positions, in one launch: heads of q and k normalised and rotated, K and V
- * stored, scores, softmax, sums, gate. A token of a small model spends more time between launches than in them, and this
- * is one where k_attend.cu takes three.
+/* k_single.cu: attention of rows that are each a sequence of their own, over few positions, in one launch: heads of q and k
+ * normalised and rotated, K and V stored, scores, softmax, sums, gate. A token of a small model spends more time between launches
+ * than in them, and this is one where k_attend.cu takes three.
  *
- * A block per query head; blocks that share a K/V head each make its new row for themselves, and one of them stores it. A
+ * A block per query head and row; blocks that share a K/V head each make its new row for themselves, and one of them stores it. A
  * team of 256 threads takes a chunk of 64 positions, in the order of sums that k_attend.cu has: 8 lanes a row of K, a
  * thread 8 columns of every n-th row of V, chunks joined in order. Angles, and the K and V that are there already, are
  * loaded before the inputs are waited for: 2 * d * 2 bytes a position and K/V head. SPDX-License-Identifier: MIT */
@@ -124,7 +124,7 @@ template <int D> __device__ __forceinline__ void join(const ck_attend &a, const 
     }
     y = bad ? CUDART_NAN_F : y / sum;
     if (a.gate.p) y *= sigmoid(gate);
-    a.y.p[h * D + threadIdx.x] = y;
+    a.y.p[(size_t)blockIdx.y * a.y.stride + h * D + threadIdx.x] = y;
 }
 
 /* Warp 0 makes q, 1 the new row of K, 2 that of V; one block of those that share them stores K and V. */
@@ -135,7 +135,10 @@ __device__ __forceinline__ void make_rows(const ck_prepare &a, uint32_t h, uint3
 {
     uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     if (warp > 2) return;
-    const float *from = warp == 0 ? a.q.p + h * D : warp == 1 ? a.k.p + kv * D : a.v.p + kv * D;
+    const size_t t = blockIdx.y;
+    const float *from = warp == 0   ? a.q.p + t * a.q.stride + h * D
+                        : warp == 1 ? a.k.p + t * a.k.stride + kv * D
+                                    : a.v.p + t * a.v.stride + kv * D;
     head_row<D> r;
 #pragma unroll
     for (int i = 0; i < D / 32; i++) r.x[i] = from[lane + 32 * i];
@@ -164,10 +167,11 @@ template <int STORAGE, int D> __device__ __forceinline__ void single(const ck_si
     __shared__ parts<D> part;
     const ck_attend &at = a.attend;
     uint32_t team = threadIdx.x / TEAM, t = threadIdx.x % TEAM, teams = blockDim.x / TEAM, h = blockIdx.x,
-             share = at.heads / at.kv_heads, kv = h / share, place = at.pass.place[0], chunks = place / CHUNK + 1;
+             row = blockIdx.y, share = at.heads / at.kv_heads, kv = h / share, place = at.pass.place[row], chunks = place / CHUNK + 1;
+    void *const *slots = at.pass.slots + at.pass.span[row] * at.pass.slots_n;
     size_t pitch = (size_t)at.kv_heads * D * 2;
-    unsigned char *k = static_cast<unsigned char *>(at.pass.slots[at.slot_k]) + (size_t)kv * D * 2;
-    unsigned char *v = static_cast<unsigned char *>(at.pass.slots[at.slot_v]) + (size_t)kv * D * 2;
+    unsigned char *k = static_cast<unsigned char *>(slots[at.slot_k]) + (size_t)kv * D * 2;
+    unsigned char *v = static_cast<unsigned char *>(slots[at.slot_v]) + (size_t)kv * D * 2;
     held<D> w;
     float s[D / 64], c[D / 64];
     dependents_may_start();
@@ -181,7 +185,7 @@ template <int STORAGE, int D> __device__ __forceinline__ void single(const ck_si
         c[i] *= a.prepare.mscale;
     }
     wait_for_inputs();
-    float gate = at.gate.p && threadIdx.x < D ? at.gate.p[h * D + threadIdx.x] : 0;
+    float gate = at.gate.p && threadIdx.x < D ? at.gate.p[(size_t)row * at.gate.stride + h * D + threadIdx.x] : 0;
     make_rows<STORAGE, D>(a.prepare, h, kv, h % share == 0, k + place * pitch, v + place * pitch, s, c, q, fresh);
     __syncthreads();
     for (uint32_t chunk = team; chunk < chunks; chunk += teams) {

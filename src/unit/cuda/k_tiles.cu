@@ -235,7 +235,8 @@ struct ring_place {
 /* Sums of a tile, by the four warps of the warpgroup. */
 template <int BF16> __device__ __forceinline__ void multiply_tile(const ck_tiles &a, const work &w, rooms &s, ring_place &at, float (&d)[16])
 {
-    const uint32_t ring = shared_at(w.ring), x = shared_at(w.x);
+    const uint64_t ring = tile_at(shared_at(w.ring), 16);
+    uint64_t x = tile_at(shared_at(w.x), 16);
     uint32_t before = 0;
 #pragma unroll
     for (int i = 0; i < 16; i++) d[i] = 0;
@@ -243,9 +244,10 @@ template <int BF16> __device__ __forceinline__ void multiply_tile(const ck_tiles
     for (uint32_t p = 0; p < w.panels; p++) {
         gate_wait(&s.full[at.stage], at.turn & 1);
         products_begin();
+        const uint64_t rows = tile_behind(ring, at.stage * STAGE);
 #pragma unroll
-        for (int k = 0; k < PANEL / 16; k++)
-            multiply_narrow<BF16>(d, tile_at(ring + at.stage * STAGE + k * 32, 16), tile_at(x + p * X_PANEL + k * 32, 16));
+        for (int k = 0; k < PANEL / 16; k++) multiply_narrow<BF16>(d, tile_behind(rows, k * 32), tile_behind(x, k * 32));
+        x = tile_behind(x, X_PANEL);
         products_asked();
         asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
         if (p && !(threadIdx.x & 31)) gate_arrive(&s.empty[before]);

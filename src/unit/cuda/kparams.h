@@ -187,7 +187,7 @@ struct ck_prepare {
     float mscale;
 };
 
-/* Both for one row, over up to CK_SINGLE_CHUNKS chunks (k_single.cu); pairs 0: nothing is rotated. */
+/* Both for rows of a sequence each, over up to CK_SINGLE_CHUNKS chunks (k_single.cu); pairs 0: nothing is rotated. */
 enum { CK_SINGLE_CHUNKS = 8, CK_SINGLE_THREADS = 512 };
 struct ck_single {
     struct ck_prepare prepare;
