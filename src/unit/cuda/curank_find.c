@@ -151,7 +151,7 @@ static uint32_t second_bytes(const struct cu_window *w) { return w->weights == C
  * has `rest` bytes of shared memory and `fixed` ones that it always has. 0: they do not fit. */
 static int make_ring(const struct sg_unit *u, struct cu_window *w, uint32_t d, uint32_t first, uint32_t rows, size_t rest, size_t fixed)
 {
-    size_t ahead = rows * first_bytes(w, d), behind = (size_t)GROUP * second_bytes(w), whole = u->shared_max - fixed, room = BUDGET - fixed;
+    size_t ahead = rows * first_bytes(w, d) + (w->weights == CU_WINDOW_Q8 ? CK_RANK_APART8 : 0), behind = (size_t)GROUP * second_bytes(w), whole = u->shared_max - fixed, room = BUDGET - fixed;
     w->stage_bytes = (uint32_t)((ahead > behind ? ahead : behind) + 127) / 128 * 128;
     w->back_rows = back_rows(d / CK_RANK_BLOCKS, w->stage_bytes, second_bytes(w));
     w->fills = first + (d / CK_RANK_BLOCKS + w->back_rows - 1) / w->back_rows;

@@ -46,6 +46,9 @@ __device__ __forceinline__ void bring(void *to, const void *from, uint32_t bytes
 }
 /* The 256 threads that multiply; the warp that brings weights is not among them. */
 __device__ __forceinline__ void consumers_meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+/* The same in two steps: what all have read before the first may be overwritten behind the second. */
+__device__ __forceinline__ void consumers_read() { asm volatile("bar.arrive 2, 512;" ::: "memory"); }
+__device__ __forceinline__ void consumers_have_read() { asm volatile("bar.sync 2, 512;" ::: "memory"); }
 
 __device__ __forceinline__ uint4 shared_piece(uint32_t at)
 {

@@ -10,6 +10,7 @@
  * own weights, by copies of 16 bytes a lane into a ring of its own of steps of 128 bytes a row, 64 KB a block before the inputs are
  * waited for, and 64 more behind x. No warp waits for another before the sums are there: a norm's 1 / length is multiplied behind them. SPDX-License-Identifier: MIT */
 #include "k_end.cuh"
+#include "k_fixed.cuh"
 
 #if __CUDA_ARCH__ >= 900
 
@@ -77,27 +78,6 @@ __device__ __forceinline__ void ask(const ck_stream &a, ahead &h, uint32_t ring,
 }
 
 /* --- x --- */
-
-/* Four numbers as fixed point, digit d of all of them in to[d]. */
-__device__ __forceinline__ void digits_of(float4 v, float scale, uint32_t (&to)[4])
-{
-    const uint32_t half = 0x80808080u; /* makes digits of 0 to 255 of those of -128 to 127 */
-    uint32_t x = __float2int_rn(v.x * scale) + half, y = __float2int_rn(v.y * scale) + half,
-             z = __float2int_rn(v.z * scale) + half, w = __float2int_rn(v.w * scale) + half;
-    uint32_t a = __byte_perm(x, y, 0x5140), b = __byte_perm(z, w, 0x5140), c = __byte_perm(x, y, 0x7362),
-             d = __byte_perm(z, w, 0x7362);
-    to[0] = __byte_perm(a, b, 0x5410) ^ half;
-    to[1] = __byte_perm(a, b, 0x7632) ^ half;
-    to[2] = __byte_perm(c, d, 0x5410) ^ half;
-    to[3] = __byte_perm(c, d, 0x7632) ^ half;
-}
-
-/* Bits without signs grow with the number, and those of what is not finite are more than all others. */
-__device__ __forceinline__ uint32_t largest_of(float4 v)
-{
-    const uint32_t bits = 0x7fffffffu;
-    return max(max(__float_as_uint(v.x) & bits, __float_as_uint(v.y) & bits), max(__float_as_uint(v.z) & bits, __float_as_uint(v.w) & bits));
-}
 
 template <int P> struct own_x { /* four numbers each of P times 128 columns */
     float4 v[P];
@@ -186,20 +166,6 @@ __device__ __forceinline__ float put_digits(const own_x<P> &x, uint32_t width, u
 }
 
 /* --- the product --- */
-
-__device__ __forceinline__ void mma_int8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-/* This lane's scale of two that lie in a word. */
-__device__ __forceinline__ float one_scale(uint32_t two, uint32_t second)
-{
-    __half_raw h;
-    h.x = (unsigned short)(second ? two >> 16 : two);
-    return __half2float(__half(h));
-}
 
 /* One step of a warp's weights as its lanes hold them. */
 struct step_of {

@@ -106,7 +106,7 @@ template <int KIND, int D> __device__ __forceinline__ void bring_weights(const c
         bool more = i + 8 < n;
         unsigned char *to = ring_free(r, in, more ? 2 * bytes : bytes);
         bring_eight<KIND, D>(a, w, i, to, &r.full[in.at.stage]);
-        if (more) bring_eight<KIND, D>(a, w, i + 8, to + bytes, &r.full[in.at.stage]);
+        if (more) bring_eight<KIND, D>(a, w, i + 8, to + second_eight<KIND>(a.d), &r.full[in.at.stage]);
         ring_next(r, in.at);
     }
 #pragma unroll 1
@@ -344,7 +344,7 @@ __device__ __forceinline__ void head_parts(const float *ends, const float *gate,
             float4 g = four_at(gate, c);
             v.x *= sigmoid_short(g.x), v.y *= sigmoid_short(g.y), v.z *= sigmoid_short(g.z), v.w *= sigmoid_short(g.w);
         }
-        put_parts<KIND>(parts, parts_pitch(OWN), c, v);
+        put_hidden<KIND>(parts, OWN, c, v);
     }
     consumers_meet();
 }
@@ -416,8 +416,7 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     if (!a.x.live) wait_for_inputs();
     spread_x<(P + 1) / 2>(to, a.norm.layer, own);
     gate_wait_cluster(&gates[AT_X], 0);
-    norm_x<KIND>(a.norm, a.d, xs, &stats, numbers, parts, norm_room);
-    take_x<KIND, P>(parts, a.d, x);
+    ready_x<KIND, P>(a.norm, a.d, xs, &stats, numbers, parts, norm_room, x);
     project<KIND, P, D>(w, r, at, x, a.d, n, sums, bias, rows, gates);
     end_rows<STORAGE, D>(a, w, rows, turns, q, fresh[0], head_norm, gates);
     attend<STORAGE, D>(w, kv, q, rows + 2 * D, fresh, gates, &at_warp[threadIdx.x >> 5], room + (threadIdx.x >> 5) * OWN);

@@ -52,7 +52,9 @@ __device__ __forceinline__ void bring_weights(const ck_linear &a, const linear_w
             bring_rows<KIND>(ab + few, a.in[CK_LINEAR_B], w.rank * SHARE, SHARE, a.d, ab_gate);
         }
         if (i < PIECES(SHARE)) {
-            bring_piece<KIND, SHARE>(a, w, i, ring_free(r, in, rows_bytes<KIND>(8, a.d)), &r.full[in.at.stage]);
+            unsigned char *to = ring_free(r, in, rows_bytes<KIND>(8, a.d));
+            if (i % 2) to += second_eight<KIND>(a.d) - rows_bytes<KIND>(8, a.d);
+            bring_piece<KIND, SHARE>(a, w, i, to, &r.full[in.at.stage]);
             ring_next(r, in.at);
         } else {
             ring_bring_box(r, in, a.out, w.rank * (WIDTH / 4), w.block * w.rows + (i - PIECES(SHARE)) * a.out_rows, a.out_rows * WIDTH);
@@ -188,7 +190,7 @@ __device__ __forceinline__ void project(const ck_linear &a, const linear_work &w
         } else {
             low = ring_full(r, at);
             ring_next(r, at);
-            high = ring_full(r, at);
+            high = ring_full(r, at) + second_eight<KIND>(a.d) - rows_bytes<KIND>(8, a.d);
             n = 8;
         }
         first_group<KIND, P>(x, a.d, low, n, high, n, sums + g * 16 * RANK_SUMS_PITCH);
@@ -209,7 +211,7 @@ __device__ __forceinline__ void hidden_parts(const ck_linear &a, const linear_fe
         float4 v = four_at(few.us, c);
         float inverse = rsqrtf(warp_sum(few.squares[head * 32 + lane]) / WIDE + a.gated.eps);
         v.x *= inverse, v.y *= inverse, v.z *= inverse, v.w *= inverse;
-        put_parts<KIND>(parts, parts_pitch(SHARE * WIDE), c, v);
+        put_hidden<KIND>(parts, SHARE * WIDE, c, v);
     }
     consumers_meet();
 }
@@ -266,8 +268,7 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     if (!a.x.live) wait_for_inputs();
     spread_x<P / 2>(to, 0, m.own);
     gate_wait_cluster(&few.x_gate, 0);
-    norm_x<KIND>(norm, a.d, m.xs, &few.stats, numbers, m.parts, few.room);
-    take_x<KIND, P>(m.parts, a.d, x);
+    ready_x<KIND, P>(norm, a.d, m.xs, &few.stats, numbers, m.parts, few.room, x);
 #pragma unroll
     for (int i = 0; i < LANE_ROWS; i++) p.S[i] = threadIdx.x < 128 * SHARE ? four_at(before, 32 * i * WIDE) : make_float4(0, 0, 0, 0);
     float *keep = stopped ? nullptr : static_cast<float *>(a.pass.slots_out[a.conv.slot]),

@@ -34,7 +34,7 @@ template <int KIND> __device__ __forceinline__ void bring_weights(const ck_mlp &
         uint32_t n = min(8u, end - u), other = gated ? n : min(8u, end - u - n);
         unsigned char *to = ring_free(r, in, rows_bytes<KIND>(n + other, a.d));
         bring_rows<KIND>(to, a.up, u, n, a.d, &r.full[in.at.stage]);
-        if (other) bring_rows<KIND>(to + rows_bytes<KIND>(8, a.d), gated ? a.gate : a.up, gated ? u : u + 8, other, a.d, &r.full[in.at.stage]);
+        if (other) bring_rows<KIND>(to + second_eight<KIND>(a.d), gated ? a.gate : a.up, gated ? u : u + 8, other, a.d, &r.full[in.at.stage]);
         ring_next(r, in.at);
     }
 #pragma unroll 1
@@ -75,7 +75,7 @@ template <int KIND> __device__ __forceinline__ void hidden_parts(uint32_t units,
     uint32_t k = whole_pairs(units);
 #pragma unroll 1
     for (uint32_t c = 4 * threadIdx.x; c < k; c += 4 * RANK_OWNERS)
-        put_parts<KIND>(parts, parts_pitch(k), c, c < units ? four_at(hs, c) : make_float4(0, 0, 0, 0));
+        put_hidden<KIND>(parts, k, c, c < units ? four_at(hs, c) : make_float4(0, 0, 0, 0));
     consumers_meet();
 }
 
@@ -120,8 +120,7 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     if (!a.x.live) wait_for_inputs();
     spread_x<(P + 1) / 2>(to, a.norm.layer, own);
     gate_wait_cluster(&x_gate, 0);
-    norm_x<KIND>(a.norm, a.d, xs, &stats, numbers, parts, room);
-    take_x<KIND, P>(parts, a.d, x);
+    ready_x<KIND, P>(a.norm, a.d, xs, &stats, numbers, parts, room, x);
     first_rows<KIND, P>(r, at, x, a.d, w.units, a.gate.data != nullptr, sums);
     consumers_meet();
     send_hidden(a, w, biases, sums, hs, &hidden_gate);

@@ -61,6 +61,8 @@ __device__ __forceinline__ unsigned char *ring_free(const ring &r, ring_in &in, 
 }
 /* Bytes of n rows of d columns as they stand in a stage, scales behind them. */
 template <int KIND> __device__ __forceinline__ uint32_t rows_bytes(uint32_t n, uint32_t d) { return n * (KIND == RANK_Q8 ? d + d / 16 : 2 * d); }
+/* Where the second eight of 16 rows begin. */
+template <int KIND> __device__ __forceinline__ uint32_t second_eight(uint32_t d) { return rows_bytes<KIND>(8, d) + (KIND == RANK_Q8 ? APART8 : 0); }
 
 template <int KIND>
 __device__ __forceinline__ void bring_rows(unsigned char *to, const ck_rank_weight &w, uint32_t row, uint32_t n, uint32_t d, uint64_t *gate)
@@ -106,8 +108,12 @@ __device__ __forceinline__ uint32_t parts_pitch(uint32_t k) { return CK_RANK_PAR
 
 __device__ __forceinline__ uint32_t whole_pairs(uint32_t k) { return (k + 63) / 64 * 64; }
 
-/* What part i is multiplied with, behind the product. */
-template <int KIND> __device__ __forceinline__ constexpr float scale_of_part(int i) { return KIND == 1 ? 1.0f : scale_of_fp16(i); }
+/* What part i is multiplied with, behind the product: part i of a number is fp16 of what is left of it divided by this, so that numbers up to
+ * 2.7e8 fit; what part 0 does not hold of small ones, part 1 does. */
+template <int KIND> __device__ __forceinline__ constexpr float scale_of_part(int i)
+{
+    return KIND == 1 ? 1.0f : i == 0 ? 4096.0f : i == 1 ? 2.0f : 1.0f / 1024;
+}
 
 /* Part i of two numbers, which lose it. bf16: cut off, so that three are the whole fp32. */
 template <int KIND> __device__ __forceinline__ uint32_t next_part(float &x, float &y, int i)
@@ -128,10 +134,19 @@ template <int KIND> __device__ __forceinline__ uint32_t next_part(float &x, floa
 template <int KIND> __device__ __forceinline__ void put_parts(unsigned char *to, uint32_t pitch, uint32_t c, float4 v)
 {
 #pragma unroll
-    for (int i = 0; i < (KIND == RANK_Q8 ? 2 : PARTS); i++) {
+    for (int i = 0; i < PARTS; i++) {
         uint32_t a = next_part<KIND>(v.x, v.y, i), b = next_part<KIND>(v.z, v.w, i);
         *reinterpret_cast<uint2 *>(to + i * pitch + c * 2) = make_uint2(a, b);
     }
+}
+
+/* Four numbers from column c on of what the second product is with; of Q8_0 a warp has whole groups. */
+template <int KIND> __device__ __forceinline__ void put_hidden(unsigned char *to, uint32_t k, uint32_t c, float4 v)
+{
+    if (KIND == RANK_Q8)
+        put_group8(to + c / GROUP8 * DIGITS8, v);
+    else
+        put_parts<KIND>(to, parts_pitch(k), c, v);
 }
 
 /* Blocks of 32 columns 2 p and 2 p + 1 of x for this lane, in the order in which even rows take them; zeros where there are none. */
@@ -353,53 +368,100 @@ template <int M> __device__ __forceinline__ float centred(const float *xs, uint3
     return s;
 }
 
-/* x has arrived in xs: normalised, into parts. */
-template <int KIND, int M>
-__device__ __forceinline__ void norm_x(const ck_norm &n, uint32_t d, const float *xs, const rank_stats *stats, const norm_numbers<M> &o,
-                                       unsigned char *parts, float *room)
+__device__ __forceinline__ float whole_stats(const rank_stats *stats)
 {
     float2 s = reinterpret_cast<const float2 *>(stats->of)[threadIdx.x & 31];
-    float sum = warp_sum(s.x + s.y), mean = 0;
+    return warp_sum(s.x + s.y);
+}
+/* The norm's mean and 1 / length, when x has arrived in xs. */
+template <int M>
+__device__ __forceinline__ float length_of(const ck_norm &n, uint32_t d, const float *xs, const rank_stats *stats, const norm_numbers<M> &o,
+                                           float *room, float &mean)
+{
+    float sum = whole_stats(stats);
     if (n.layer) {
         mean = sum * o.per;
         sum = centred<M>(xs, d, mean, room);
     }
-    float inverse = n.present ? rsqrtf(fmaf(sum, o.per, n.eps)) : 1;
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-        uint32_t c = 4 * (threadIdx.x + 256 * m);
-        if (c >= d) continue;
-        float4 v = four_at(xs, c);
-        v.x = (v.x - mean) * inverse * o.w[m].x + o.b[m].x;
-        v.y = (v.y - mean) * inverse * o.w[m].y + o.b[m].y;
-        v.z = (v.z - mean) * inverse * o.w[m].z + o.b[m].z;
-        v.w = (v.w - mean) * inverse * o.w[m].w + o.b[m].w;
-        put_parts<KIND>(parts, parts_pitch(d), c, v);
-    }
-    consumers_meet();
+    return n.present ? rsqrtf(fmaf(sum, o.per, n.eps)) : 1;
+}
+/* The thread's four numbers m, normalised. */
+template <int M>
+__device__ __forceinline__ float4 normed(const float *xs, uint32_t c, float mean, float inverse, const norm_numbers<M> &o, int m)
+{
+    float4 v = four_at(xs, c);
+    v.x = (v.x - mean) * inverse * o.w[m].x + o.b[m].x;
+    v.y = (v.y - mean) * inverse * o.w[m].y + o.b[m].y;
+    v.z = (v.z - mean) * inverse * o.w[m].z + o.b[m].z;
+    v.w = (v.w - mean) * inverse * o.w[m].w + o.b[m].w;
+    return v;
 }
 
 /* --- both products --- */
 
-/* The warp's columns of x for the first product: pairs warp, warp + 8, ... of blocks; of Q8_0 fours of them. */
+/* The warp's columns of x for the first product: pairs warp, warp + 8, ... of blocks; of Q8_0 fours of them, and what their sums are
+ * multiplied with. */
 template <int P> struct own_x {
     uint4 v[P][2];
+    float scale;
 };
-template <int KIND, int P> __device__ __forceinline__ void take_x(const unsigned char *parts, uint32_t d, own_x<P> &x)
+/* x has arrived in xs: normalised, into parts, and from there what the warp multiplies. */
+template <int KIND, int P, int M>
+__device__ __forceinline__ void take_x(const ck_norm &n, uint32_t d, const float *xs, const rank_stats *stats, const norm_numbers<M> &o,
+                                       unsigned char *parts, float *room, own_x<P> &x)
 {
-    if (KIND == RANK_Q8) {
+    float mean = 0, inverse = length_of(n, d, xs, stats, o, room, mean);
 #pragma unroll
-        for (int i = 0; i < P; i += 2) {
-            uint32_t group = (threadIdx.x >> 5) + 4 * i;
-            take8(shared_at(parts), parts_pitch(d), group, group < d / GROUP8, x.v + i);
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < P; i++) {
-            uint32_t p = (threadIdx.x >> 5) + 8 * i;
-            take_parts(shared_at(parts), parts_pitch(d), p, p < d / 64, x.v[i]);
-        }
+    for (int m = 0; m < M; m++) {
+        uint32_t c = 4 * (threadIdx.x + 256 * m);
+        if (c < d) put_parts<KIND>(parts, parts_pitch(d), c, normed(xs, c, mean, inverse, o, m));
     }
+    consumers_meet();
+#pragma unroll
+    for (int i = 0; i < P; i++) {
+        uint32_t p = (threadIdx.x >> 5) + 8 * i;
+        take_parts(shared_at(parts), parts_pitch(d), p, p < d / 64, x.v[i]);
+    }
+}
+/* The same of Q8_0: each warp makes digits of its own columns, and waits for the others only before anybody writes where xs is. LATE: of a
+ * root mean square, the 1 / length is multiplied behind the sums. */
+template <bool LATE, int P, int M>
+__device__ __forceinline__ void take_digits(const ck_norm &n, uint32_t d, const float *xs, const rank_stats *stats, const norm_numbers<M> &o,
+                                            unsigned char *parts, float *room, own_x<P> &x)
+{
+    float mean = 0, inverse = 1;
+    uint32_t most = 0, warp = threadIdx.x >> 5;
+    float4 v[M];
+    if (!LATE) inverse = length_of(n, d, xs, stats, o, room, mean);
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        v[m] = make_float4(0, 0, 0, 0);
+        if (warp + 8 * m < d / GROUP8) v[m] = normed(xs, 4 * (threadIdx.x + 256 * m), mean, inverse, o, m);
+        most = max(most, largest_of(v[m]));
+    }
+    consumers_read();
+    uint32_t exponent = exponent8(most);
+    x.scale = last_digit8(exponent);
+    if (LATE) x.scale *= n.present ? rsqrtf(fmaf(whole_stats(stats), o.per, n.eps)) : 1;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        if (warp + 8 * m < d / GROUP8) put8(parts + (warp + 8 * m) * DIGITS8, v[m], exponent);
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < M; m++) take8(shared_at(parts) + (warp + 8 * m) * DIGITS8, warp + 8 * m < d / GROUP8, x.v[m]);
+    consumers_have_read();
+}
+template <int KIND, int P, int M>
+__device__ __forceinline__ void ready_x(const ck_norm &n, uint32_t d, const float *xs, const rank_stats *stats, const norm_numbers<M> &o,
+                                        unsigned char *parts, float *room, own_x<P> &x)
+{
+    if (KIND == RANK_Q8)
+        if (n.layer || n.bias)
+            take_digits<false, P>(n, d, xs, stats, o, parts, room, x);
+        else
+            take_digits<true, P>(n, d, xs, stats, o, parts, room, x);
+    else
+        take_x<KIND, P>(n, d, xs, stats, o, parts, room, x);
 }
 
 /* Sums of a row of the first product: two of each warp. */
@@ -411,7 +473,7 @@ __device__ __forceinline__ void first_group(const own_x<P> &x, uint32_t d, uint3
                                             float *sums)
 {
     if (KIND == RANK_Q8) {
-        first_group8<P>(x.v, d, low, low_n, high, high_n, sums + 2 * (threadIdx.x >> 5), RANK_SUMS_PITCH);
+        first_group8<P>(x.v, x.scale, d, low, high, low_n, sums + 2 * (threadIdx.x >> 5), RANK_SUMS_PITCH);
         return;
     }
     constexpr int AT_ONCE = P < 2 ? P : 2;
@@ -444,15 +506,12 @@ __device__ __forceinline__ float whole_sum(const float *sums, uint32_t row)
     return v;
 }
 
-/* Which lane of four has the second product's sums of its rows. */
-template <int KIND> __device__ __forceinline__ uint32_t lane_of_sums() { return KIND == RANK_Q8 ? threadIdx.x >> 2 & 3 : 1; }
-
 /* 16 rows of the second product with k columns of x, a multiple of 32: rows row + g and row + g + 8 of n pieces at `at`; scales: of
- * Q8_0, from the first of these rows on. */
+ * Q8_0, from the first of these rows on. Lanes t = 1 have the sums. */
 template <int KIND>
 __device__ __forceinline__ float2 second_group(const unsigned char *parts, uint32_t k, uint32_t at, uint32_t row, uint32_t n, uint32_t scales)
 {
-    if (KIND == RANK_Q8) return second_group8(shared_at(parts), parts_pitch(k), k, at + row * k, scales);
+    if (KIND == RANK_Q8) return second_group8(shared_at(parts), k, at + row * k, scales);
     uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, pitch = 2 * k, turned = same_bank(pitch) ? g & 1 : 0;
     uint32_t low = at + min(row + g, n - 1) * pitch + t * 16, high = at + min(row + g + 8, n - 1) * pitch + t * 16,
              pairs = whole_pairs(k) / 64;
@@ -479,7 +538,8 @@ __device__ __forceinline__ void first_rows(const ring &r, ring_at &at, const own
 #pragma unroll 1
     for (uint32_t row = 0; row < n; row += each, sums += 16 * RANK_SUMS_PITCH) {
         uint32_t left = n - row, low = min(8u, left), high = both ? low : left > 8 ? min(8u, left - 8) : 1, rows = ring_full(r, at);
-        first_group<KIND, P>(x, d, rows, low, rows + rows_bytes<KIND>(8, d), high, sums);
+        if (KIND == RANK_Q8) low = high = 8; /* blocks have whole groups */
+        first_group<KIND, P>(x, d, rows, low, rows + second_eight<KIND>(d), high, sums);
         ring_leave(r, at);
         ring_next(r, at);
     }
@@ -501,7 +561,7 @@ __device__ __forceinline__ void write_rows(const ring &r, ring_at at, const unsi
             ring_next(r, at);
         }
         float2 v = second_group<KIND>(parts, k, ring_full(r, at), row - stage, per, scales + row * (k / 16));
-        if ((lane & 3) == lane_of_sums<KIND>())
+        if ((lane & 3) == 1)
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 uint32_t o = row + (lane >> 2) + 8 * i;

@@ -1,112 +1,122 @@
-/* k_rank8.cuh: rows of Q8_0 in the products of a rank (k_rank.cuh): int8 becomes fp16, exactly, x is two numbers of fp16 (together
- * 22 bits). A scale holds for a block of 32 columns of a row, so a product never mixes blocks: lane (g, t) loads 8 bytes of rows g
- * and g + 8, four lanes have a block, and two products from zero on do it, in any order of columns that x has as well.
+/* k_rank8.cuh: rows of Q8_0 in the products of a rank (k_rank.cuh): integers, as in k_digits.cu. x is a fixed-point number of 31 bits in
+ * four digits (k_fixed.cuh), one scale for a group of 128 columns or for all of a warp's. A weight's scale holds for a block of 32 columns:
+ * lane (g, t) loads 16 bytes of 64 columns of rows g and g + 8, so lanes t = 0 and 1 have the first block and t = 2 and 3 the second one;
+ * columns 0 to 3 of the right factor are the digits of the first block, and zeros beside the second one, columns 4 to 7 the reverse. So
+ * lane t has sums of block t / 2 with digits 2 (t % 2) and the next, in both rows, exact in int32, which are joined and scaled.
  *
- * Rows begin at the same bank. So that there are no bank conflicts, row g takes the blocks l = 0 to 3 of a group of four (128 columns)
- * in the order l ^ (g & 3); column 2 j + part of the other operand has that part of x in the order l ^ j. So what row g, and g + 8,
- * is about is in columns 2 (g & 3) and the next, both in lane t = g & 3; what other lanes have is about nothing.
+ * Rows begin at the same bank. In the first product the second eight of them lie APART8 bytes further, and what is row g for even g is
+ * row g + 8 for odd ones: no bank conflicts. In the second one odd rows are loaded in the other order of the two 64 columns and exchanged.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_RANK8_CUH
 #define SG_UNIT_CUDA_K_RANK8_CUH
 
 #include "k_bulk.cuh"
+#include "k_fixed.cuh"
 
 #if __CUDA_ARCH__ >= 900
 
-enum { GROUP8 = 128 /* columns */, OWNERS8 = 256 };
+enum { GROUP8 = 128 /* columns */, OWNERS8 = 256, APART8 = CK_RANK_APART8 };
+/* Digits of a group of x: [digit][columns and some banks], behind the first one's columns what a 1 of the last digit stands for. */
+enum { DIGIT8 = GROUP8 + 32, DIGITS8 = 4 * DIGIT8 };
 
-/* Part i of a number is fp16 of what is left of it divided by this, so that numbers up to 2.7e8 fit; what part 0 does not hold of small
- * ones, part 1 does. */
-__device__ __forceinline__ constexpr float scale_of_fp16(int i) { return i == 0 ? 4096.0f : i == 1 ? 2.0f : 1.0f / 1024; }
+/* Exponent for numbers of which `most` is the largest's bits: all are below 2^(it - 126); 255: one is not finite. */
+__device__ __forceinline__ uint32_t exponent8(uint32_t most) { return __reduce_max_sync(0xffffffffu, max(most, 30u << 23)) >> 23; }
+/* What a 1 of the last digit stands for; NaN, and so is every sum, if a number is not finite. */
+__device__ __forceinline__ float last_digit8(uint32_t exponent) { return exponent == 255 ? CUDART_NAN_F : __uint_as_float((exponent - 29) << 23); }
 
-/* Four int8 as two pairs of fp16: 1024 + u is the fp16 0x6400 | u. */
-__device__ __forceinline__ void widen(uint32_t w, uint32_t &first, uint32_t &second)
+/* The warp's group of x at `to`, four numbers a lane. */
+__device__ __forceinline__ void put8(unsigned char *to, float4 v, uint32_t exponent)
 {
-    const __half2 zero = __half2half2(__ushort_as_half(0x6480)); /* 1024 + 128 */
-    w ^= 0x80808080u;
-    uint32_t a = __byte_perm(w, 0x64646464u, 0x4140), b = __byte_perm(w, 0x64646464u, 0x4342);
-    __half2 x = __hsub2(*reinterpret_cast<const __half2 *>(&a), zero), y = __hsub2(*reinterpret_cast<const __half2 *>(&b), zero);
-    first = *reinterpret_cast<const uint32_t *>(&x), second = *reinterpret_cast<const uint32_t *>(&y);
-}
-
-/* The scales of a group's four blocks, in the order in which the row takes them. */
-__device__ __forceinline__ void order_scales(uint2 s, uint32_t mine, float (&out)[4])
-{
-    uint32_t swap = mine & 1 ? 0x1032 : 0x3210, a = __byte_perm(mine & 2 ? s.y : s.x, 0, swap), b = __byte_perm(mine & 2 ? s.x : s.y, 0, swap);
-    float2 low = __half22float2(*reinterpret_cast<const __half2 *>(&a)), high = __half22float2(*reinterpret_cast<const __half2 *>(&b));
-    out[0] = low.x, out[1] = low.y, out[2] = high.x, out[3] = high.y;
-}
-
-/* Group `group` of x for this lane; zeros where there is none. */
-__device__ __forceinline__ void take8(uint32_t parts, uint32_t pitch, uint32_t group, bool there_is, uint4 (*x)[2])
-{
-    uint32_t g = (threadIdx.x & 31) >> 2, from = parts + (g & 1) * pitch + group * 2 * GROUP8 + (threadIdx.x & 3) * 16;
+    uint32_t d[4];
+    digits_of(v, __uint_as_float((283 - exponent) << 23), d);
 #pragma unroll
-    for (int l = 0; l < 4; l++) x[l / 2][l % 2] = there_is ? shared_piece(from + (l ^ g >> 1) * 64) : make_uint4(0, 0, 0, 0);
+    for (int k = 0; k < 4; k++) *reinterpret_cast<uint32_t *>(to + k * DIGIT8 + (threadIdx.x & 31) * 4) = d[k];
 }
-
-/* A group of rows g and g + 8: low, high: the lane's 8 bytes of their block 0; *_scales: four scales. */
-__device__ __forceinline__ void multiply8(uint32_t low, uint32_t high, uint32_t low_scales, uint32_t high_scales, const uint4 (*x)[2],
-                                               float (&acc)[4])
+/* The same with its scale. */
+__device__ __forceinline__ void put_group8(unsigned char *to, float4 v)
 {
-    uint32_t mine = threadIdx.x >> 2 & 3;
-    uint2 w[4], v[4];
-    float s[4], r[4];
+    uint32_t exponent = exponent8(largest_of(v));
+    put8(to, v, exponent);
+    if (!(threadIdx.x & 31)) *reinterpret_cast<float *>(to + GROUP8) = last_digit8(exponent);
+}
+/* A group of x for this lane: 64 columns each; zeros where there is none. */
+__device__ __forceinline__ void take8(uint32_t from, bool there_is, uint4 (&x)[2])
+{
+    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
+    from += (g & 3) * DIGIT8 + t * 16;
 #pragma unroll
-    for (int l = 0; l < 4; l++) w[l] = shared_two(low + (l ^ mine) * 32), v[l] = shared_two(high + (l ^ mine) * 32);
-    order_scales(shared_two(low_scales), mine, s);
-    order_scales(shared_two(high_scales), mine, r);
-#pragma unroll
-    for (int l = 0; l < 4; l++) {
-        uint32_t first[4], second[4];
-        float c[4] = {0, 0, 0, 0};
-        widen(w[l].x, first[0], first[2]), widen(v[l].x, first[1], first[3]);
-        widen(w[l].y, second[0], second[2]), widen(v[l].y, second[1], second[3]);
-        mma<0>(c, first, x[l / 2][l % 2].x, x[l / 2][l % 2].y);
-        mma<0>(c, second, x[l / 2][l % 2].z, x[l / 2][l % 2].w);
-        acc[0] = fmaf(c[0], s[l], acc[0]), acc[1] = fmaf(c[1], s[l], acc[1]);
-        acc[2] = fmaf(c[2], r[l], acc[2]), acc[3] = fmaf(c[3], r[l], acc[3]);
+    for (int u = 0; u < 2; u++) {
+        x[u] = make_uint4(0, 0, 0, 0);
+        if (g >> 2 == t >> 1 && there_is) x[u] = shared_piece(from + u * 64);
     }
 }
 
-/* 16 rows of the first product, n of each 8 (low_n, high_n there) at low and high, their scales behind them; x: the warp's groups. The
- * two sums of a row, in each part of x, into sums [16][pitch]. */
+/* A group of two rows: low, high: the lane's 16 bytes of their first 64 columns; *_scales: four scales. turned: this lane takes the second
+ * 64 columns first. */
+__device__ __forceinline__ void multiply8(uint32_t low, uint32_t high, uint32_t low_scales, uint32_t high_scales, const uint4 (&x)[2],
+                                               float (&acc)[2], bool turned)
+{
+    uint4 w[2], v[2];
+    uint32_t second = threadIdx.x & 2, first = turned ? 64 : 0;
+#pragma unroll
+    for (int u = 0; u < 2; u++) w[u] = shared_piece(low + (first ^ u * 64)), v[u] = shared_piece(high + (first ^ u * 64));
+    uint2 s = shared_two(low_scales), r = shared_two(high_scales);
+#pragma unroll
+    for (int u = 0; u < 2; u++) {
+        const uint4 a = turned ? w[1 - u] : w[u], b = turned ? v[1 - u] : v[u];
+        int c[4] = {0, 0, 0, 0};
+        mma_int8(c, a.x, b.x, a.y, b.y, x[u].x, x[u].y);
+        mma_int8(c, a.z, b.z, a.w, b.w, x[u].z, x[u].w);
+        acc[0] = fmaf((float)(c[1] * 256 + c[0]), one_scale(u ? s.y : s.x, second), acc[0]);
+        acc[1] = fmaf((float)(c[3] * 256 + c[2]), one_scale(u ? r.y : r.x, second), acc[1]);
+    }
+}
+
+/* 16 rows of the first product, each 8 (n of them there) at low and high, their scales behind them; x: the warp's groups, scale: what a 1 of
+ * their last digit stands for. Two sums of a row into sums [16][pitch]. */
 template <int P>
-__device__ __forceinline__ void first_group8(const uint4 (*x)[2], uint32_t d, uint32_t low, uint32_t low_n, uint32_t high, uint32_t high_n,
-                                             float *sums, uint32_t pitch)
+__device__ __forceinline__ void first_group8(const uint4 (*x)[2], float scale, uint32_t d, uint32_t low, uint32_t high, uint32_t n, float *sums,
+                                             uint32_t pitch)
 {
-    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, row = min(g, low_n - 1), other = min(g, high_n - 1),
-             low_scales = low + low_n * d + row * (d / 16), high_scales = high + high_n * d + other * (d / 16);
-    float acc[4] = {};
-    low += row * d + t * 8;
-    high += other * d + t * 8;
+    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, odd = g & 1, row = min(g, n - 1), warp = threadIdx.x >> 5,
+             in = row * d + warp * GROUP8 + t * 16, of_scales = n * d + row * (d / 16) + warp * 8, a = odd ? high : low, b = odd ? low : high;
+    float acc[2] = {0, 0};
 #pragma unroll
-    for (int i = 0; i < P; i += 2) {
-        uint32_t group = (threadIdx.x >> 5) + 4 * i;
-        if (group >= d / GROUP8) break;
-        multiply8(low + group * GROUP8, high + group * GROUP8, low_scales + group * 8, high_scales + group * 8, x + i, acc);
+    for (int i = 0; i < P / 2; i++) {
+        if (warp + 8 * i >= d / GROUP8) break;
+        multiply8(a + in, b + in, a + of_scales, b + of_scales, x[i], acc, false);
+        in += 8 * GROUP8, of_scales += 8 * 8;
     }
-    if (t != (g & 3)) return;
-    constexpr float S[2] = {scale_of_fp16(0), scale_of_fp16(1)};
-    *reinterpret_cast<float2 *>(sums + g * pitch) = make_float2(acc[0] * S[0], acc[1] * S[1]);
-    *reinterpret_cast<float2 *>(sums + (g + 8) * pitch) = make_float2(acc[2] * S[0], acc[3] * S[1]);
+    if (t & 1) scale *= 65536;
+    acc[0] *= scale, acc[1] *= scale;
+    acc[0] += __shfl_xor_sync(0xffffffffu, acc[0], 2);
+    acc[1] += __shfl_xor_sync(0xffffffffu, acc[1], 2);
+    sums += g * pitch + t;
+    if (t < 2) sums[odd ? 8 * pitch : 0] = acc[0], sums[odd ? 0 : 8 * pitch] = acc[1];
 }
 
-/* 16 rows of k columns at `at` with x in parts: the sums of rows g and g + 8, in lanes t = g & 3. */
-__device__ __forceinline__ float2 second_group8(uint32_t parts, uint32_t pitch, uint32_t k, uint32_t at, uint32_t scales)
+/* 16 rows of k columns at `at` with groups of x: the sums of rows g and g + 8. */
+__device__ __forceinline__ float2 second_group8(uint32_t parts, uint32_t k, uint32_t at, uint32_t scales)
 {
     uint32_t g = (threadIdx.x & 31) >> 2;
-    float acc[4] = {};
-    at += g * k + (threadIdx.x & 3) * 8;
+    float sums[2] = {0, 0};
+    at += g * k + (threadIdx.x & 3) * 16;
     scales += g * (k / 16);
 #pragma unroll 1
-    for (uint32_t i = 0; i < k / GROUP8; i++, at += GROUP8, scales += 8) {
-        uint4 x[2][2];
-        take8(parts, pitch, i, true, x);
-        multiply8(at, at + 8 * k, scales, scales + k / 2, x, acc);
+    for (uint32_t i = 0; i < k / GROUP8; i++, at += GROUP8, scales += 8, parts += DIGITS8) {
+        uint4 x[2];
+        float acc[2] = {0, 0}, scale = __uint_as_float(shared_two(parts + GROUP8).x);
+        take8(parts, true, x);
+        multiply8(at, at + 8 * k, scales, scales + k / 2, x, acc, g & 1);
+        sums[0] = fmaf(acc[0], scale, sums[0]), sums[1] = fmaf(acc[1], scale, sums[1]);
     }
-    constexpr float S[2] = {scale_of_fp16(0), scale_of_fp16(1)};
-    return make_float2(fmaf(acc[1], S[1], acc[0] * S[0]), fmaf(acc[3], S[1], acc[2] * S[0]));
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        if (threadIdx.x & 1) sums[i] *= 65536;
+        sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], 1);
+        sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], 2);
+    }
+    return make_float2(sums[0], sums[1]);
 }
 
 /* Scales of the second product: of `rows` rows, with `columns` columns each, from `from` on (rows `pitch` scales apart), into shared

@@ -343,7 +343,7 @@ struct ck_tiles {
 /* Two products and what lies between them by ranks, clusters of blocks (k_rank.cuh). A value in parts: x[c] is the sum over r of
  * p[r * width + c]. Each window of steps has a room of its own for its parts, and before a pass begins all words of all rooms are
  * CK_CLEAR, which no number is that these kernels write: so the next kernel can tell which words are there already. */
-enum { CK_RANK_BLOCKS = 8, CK_RANK_MOST = 16, CK_RANK_THREADS = 288, CK_RANK_STAGES = 16, CK_RANK_PIECE = 32 /* columns */, CK_RANK_PIECE8 = 128 /* of Q8_0 */ };
+enum { CK_RANK_BLOCKS = 8, CK_RANK_MOST = 16, CK_RANK_THREADS = 288, CK_RANK_STAGES = 16, CK_RANK_PIECE = 32 /* columns */, CK_RANK_PIECE8 = 128 /* of Q8_0 */, CK_RANK_APART8 = 64 /* bytes */ };
 /* Shared memory that host and kernels count alike: x in CK_RANK_PARTS parts of 16 bits, which banks apart; sums of a group of 16 rows, two of
  * each warp, likewise. */
 enum { CK_RANK_PARTS = 3, CK_RANK_SUMS_PITCH = 2 * 8 + 4, CK_RANK_GROUP = 16, CK_RANK_SUMS_BYTES = CK_RANK_GROUP * CK_RANK_SUMS_PITCH * 4 };
