@@ -241,7 +241,7 @@ struct cu_window {
     struct sg_operand x;   /* whole */
     int32_t y;
     cu_fn fn[2]; /* K and V in fp16, bf16 */
-    size_t shared, room; /* room: where its parts begin in the lane's, in numbers */
+    size_t shared, room; /* room: where its words begin in the lane's */
     uint32_t ranks, own; /* own: columns of the second product that a rank has */
     uint32_t stages, stage_bytes, fills, ahead, back_rows; /* of the ring of weights; rows of the second product in a stage */
     uint64_t map[16];    /* struct ck_tensor_map of the second product's weight */
@@ -324,7 +324,7 @@ struct cu_lane {
     struct cu_heading headings[2];    /* passes use the first one; a step ahead alternates */
     size_t head_bytes;
     cu_ptr sums;  /* each window's room for the value that it leaves in parts */
-    int sums_clear; /* 1: all of it is CK_CLEAR */
+    int sums_clear; /* 1: all of it is 0 */
     cu_ptr split; /* rows of x in two parts of 16 bits, for k_batch.cu */
     cu_ptr scratch, narrow, wide, parts, workspace; /* grown on demand */
     size_t scratch_n, narrow_n, wide_n, parts_n;
@@ -357,7 +357,7 @@ struct sg_program {
     uint32_t plain_n, fused_n;
     struct cu_window *windows;
     uint32_t windows_n;
-    size_t parts; /* numbers of all windows' rooms */
+    size_t parts; /* words of all windows' rooms */
     uint64_t read_per_token;
     struct cu_lane lanes[CU_LANES];
     struct cu_screen { /* cuscreen.c; head NULL: none */

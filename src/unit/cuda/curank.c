@@ -6,7 +6,7 @@
 
 #include "unit/cuda/cu.h"
 
-enum { SUM_THREADS = 64, LIVE_WIDTH = 768 };
+enum { SUM_THREADS = 64 };
 
 /* --- rooms --- */
 
@@ -25,7 +25,7 @@ segue_status cu_rank_begin(struct cu_pass *p)
     int clear = p->lane->sums_clear;
     p->lane->sums_clear = 0;
     if (clear) return SEGUE_OK;
-    return cu_check(d, d->fill(p->lane->sums, (unsigned char)CK_CLEAR, cu_rank_room(p->program), p->lane->stream), "run", p->err);
+    return cu_check(d, d->fill(p->lane->sums, 0, cu_rank_room(p->program), p->lane->stream), "run", p->err);
 }
 
 void cu_rank_over(struct cu_pass *p)
@@ -33,7 +33,7 @@ void cu_rank_over(struct cu_pass *p)
     if (may_rank(p)) p->lane->sums_clear = 1;
 }
 
-static float *room_of(const struct cu_pass *p, const struct cu_window *w) { return (float *)(uintptr_t)p->lane->sums + w->room; }
+static uint64_t *room_of(const struct cu_pass *p, const struct cu_window *w) { return (uint64_t *)(uintptr_t)p->lane->sums + w->room; }
 
 static uint32_t width_of(const struct cu_pass *p, const struct cu_window *w) { return p->program->base.graph->values[w->y].width; }
 
@@ -60,7 +60,7 @@ static const struct cu_window *take_used(struct cu_pass *p)
 static struct ck_clear clear_of(struct cu_pass *p)
 {
     const struct cu_window *w = take_used(p);
-    return w ? (struct ck_clear){room_of(p, w), w->ranks * width_of(p, w) / 4} : (struct ck_clear){0};
+    return w ? (struct ck_clear){room_of(p, w), width_of(p, w)} : (struct ck_clear){0};
 }
 
 /* Rooms that no kernel cleared on the way, until at most n are left or those wanted. */
@@ -70,7 +70,7 @@ static segue_status clear_rest(struct cu_pass *p, uint32_t n)
     while (p->used_n > n) {
         struct ck_clear c = clear_of(p);
         if (!c.fours) break;
-        SG_TRY(cu_check(d, d->fill((cu_ptr)(uintptr_t)c.p, (unsigned char)CK_CLEAR, (size_t)c.fours * 16, p->lane->stream), "run", p->err));
+        SG_TRY(cu_check(d, d->fill((cu_ptr)(uintptr_t)c.p, 0, (size_t)c.fours * 16, p->lane->stream), "run", p->err));
     }
     return SEGUE_OK;
 }
@@ -140,19 +140,17 @@ static int parts_of(const struct cu_pass *p, const struct cu_window *w, struct c
     struct sg_operand x = source_of(p, &w->x);
     uint32_t k = which_is(p, x.value);
     struct ck_view v = cu_view_of(p, &w->x);
-    *out = (struct ck_parts){v.p, 1, w->x.width, 0};
+    *out = (struct ck_parts){v.p, 0, w->x.width, 0};
     if (k == 2) return cu_in_fours(&v);
     out->p = room_of(p, p->in_parts[k].of);
     out->n = p->in_parts[k].of->ranks;
     return !x.at && x.width == width_of(p, p->in_parts[k].of);
 }
 
-/* x is read while it is written, where that pays: polling takes of the second-level cache what weights of many bytes want (1,024
- * columns in 16 bits: 1.7 % slower). */
-static int is_live(const struct cu_pass *p, const struct cu_window *w, uint32_t reads)
+/* x is read while it is written. */
+static int is_live(const struct cu_pass *p, uint32_t reads)
 {
-    return reads < 2 && p->in_parts[reads].launched == p->launches && p->program->base.unit->pdl &&
-           (w->weights == CU_WINDOW_Q8 || w->x.width <= LIVE_WIDTH);
+    return reads < 2 && p->in_parts[reads].launched == p->launches && p->program->base.unit->pdl;
 }
 
 /* A place among both in parts for what the window leaves: not that of what it reads; what others still want there is summed. */
@@ -160,7 +158,7 @@ static segue_status take_place(struct cu_pass *p, const struct cu_window *w, str
 {
     uint32_t reads = which_is(p, source_of(p, &w->x).value), k = reads == 0 || (reads == 2 && p->in_parts[0].of);
     if (p->in_parts[k].of) SG_TRY(sum(p, k));
-    x->live = is_live(p, w, reads);
+    x->live = is_live(p, reads);
     *out = &p->in_parts[k];
     return clear_rest(p, sizeof p->used / sizeof *p->used - 1);
 }

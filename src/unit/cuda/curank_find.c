@@ -352,7 +352,7 @@ static int find_heads(const struct look *l, uint32_t at, struct cu_window *w)
 
 static int (*const finders[])(const struct look *l, uint32_t at, struct cu_window *w) = {find_mlp, find_linear, find_heads};
 
-size_t cu_rank_room(const struct sg_program *p) { return p->parts * sizeof(float); }
+size_t cu_rank_room(const struct sg_program *p) { return p->parts * sizeof(uint64_t); }
 
 segue_status cu_rank_find(struct sg_unit *u, struct sg_program *p, segue_error *err)
 {
@@ -370,7 +370,7 @@ segue_status cu_rank_find(struct sg_unit *u, struct sg_program *p, segue_error *
         w->last = last_reader(&l, w->y);
         p->fused[w->first].window = w;
         p->windows_n++;
-        p->parts += (size_t)w->ranks * l.g->values[w->y].width;
+        p->parts += 2 * (size_t)l.g->values[w->y].width;
     }
     return SEGUE_OK;
 }

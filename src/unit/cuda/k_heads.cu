@@ -349,16 +349,15 @@ __device__ __forceinline__ void head_parts(const float *ends, const float *gate,
     consumers_meet();
 }
 
-/* What does not wait for the inputs: biases of the block's rows and of its rows of the output, sines and cosines of
+/* What does not wait for the inputs: biases of the block's rows, sines and cosines of
  * the position. */
-template <int D> __device__ __forceinline__ void load_ahead(const ck_heads &a, const heads_work &w, float *bias, float2 *turns, float *out_bias)
+template <int D> __device__ __forceinline__ void load_ahead(const ck_heads &a, const heads_work &w, float *bias, float2 *turns)
 {
     uint32_t i = threadIdx.x;
     if (i < rows_of<D>(a)) {
         heads_row r = row_of<D>(w, i);
         bias[i] = a.in[r.weight].bias ? a.in[r.weight].bias[r.row] : 0;
     }
-    if (!w.rank && i < w.rows) out_bias[i] = a.out_bias ? a.out_bias[w.block * w.rows + i] : 0;
     if (i >= a.pairs) return;
     float s, c;
     turn_of(w.place, a.inverse[i], s, c);
@@ -377,7 +376,6 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     __shared__ found at_warp[RANK_WARPS];
     __shared__ float bias[D / 2];
     __shared__ float2 turns[D / 2];
-    __shared__ float out_bias[64 * P];
     const heads_work w = work_of<D>(a);
     const ring r = {memory, a.stage_bytes, a.stages, a.fills, a.ahead, full, empty};
     uint32_t n = rows_of<D>(a);
@@ -405,7 +403,7 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     load_norm(a.norm, a.d, numbers);
 #pragma unroll
     for (int i = 0; i < held<D>::GROUPS; i++) load_held<D>(w, i, kv);
-    load_ahead<D>(a, w, bias, turns, out_bias);
+    load_ahead<D>(a, w, bias, turns);
     head_row<D> head_norm;
     load_head_norm<D>(threadIdx.x < 32 ? a.q_norm : a.k_norm, head_norm);
     if (KIND == RANK_Q8)
@@ -414,7 +412,7 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     const spreading to = spread_from(a.x, w.block, xs, &stats, &gates[AT_X]);
     cluster_wait();
     if (!a.x.live) wait_for_inputs();
-    spread_x<(P + 1) / 2>(to, a.norm.layer, own);
+    spread_x<(P + 1) / 2>(to, a.norm.layer, a.out_bias ? a.out_bias + w.block * w.rows : nullptr, own);
     gate_wait_cluster(&gates[AT_X], 0);
     ready_x<KIND, P>(a.norm, a.d, xs, &stats, numbers, parts, norm_room, x);
     project<KIND, P, D>(w, r, at, x, a.d, n, sums, bias, rows, gates);
@@ -426,7 +424,7 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     gate_wait_cluster(&gates[gate_of_v<D>()], 0);
     gate_wait_cluster(&gates[AT_ENDS], 0);
     head_parts<KIND, D>(ends, a.in[GATE].data ? rows + 2 * D + OWN : nullptr, made);
-    write_rows<KIND>(r, at, made, OWN, a.out_rows, w.rows, a.y + (size_t)w.rank * a.d + w.block * w.rows, w.rank ? nullptr : own, out_bias,
+    write_rows<KIND>(r, at, made, OWN, a.out_rows, w.rows, a.y + w.block * w.rows, a.d, w.rank ? nullptr : own,
                      shared_at(scales));
     leave(a.x, a.clear);
 }

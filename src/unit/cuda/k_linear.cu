@@ -266,7 +266,7 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     const spreading to = spread_from(a.x, w.block, m.xs, &few.stats, &few.x_gate);
     cluster_wait();
     if (!a.x.live) wait_for_inputs();
-    spread_x<P / 2>(to, 0, m.own);
+    spread_x<P / 2>(to, 0, a.out_bias ? a.out_bias + w.block * w.rows : nullptr, m.own);
     gate_wait_cluster(&few.x_gate, 0);
     ready_x<KIND, P>(norm, a.d, m.xs, &few.stats, numbers, m.parts, few.room, x);
 #pragma unroll
@@ -278,8 +278,8 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     if (KIND == RANK_Q8) scales_arrived();
     gate_wait_cluster(&few.u_gate, 0);
     hidden_parts<KIND, SHARE>(a, few, m.parts);
-    write_rows<KIND>(r, at, m.parts, SHARE * WIDE, a.out_rows, w.rows, a.y + w.rank * a.d + w.block * w.rows, w.rank ? nullptr : m.own,
-                     a.out_bias ? a.out_bias + w.block * w.rows : nullptr, scales);
+    write_rows<KIND>(r, at, m.parts, SHARE * WIDE, a.out_rows, w.rows, a.y + w.block * w.rows, a.d, w.rank ? nullptr : m.own,
+                     scales);
     leave(a.x, a.clear);
 }
 

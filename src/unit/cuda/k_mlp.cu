@@ -118,7 +118,7 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     const spreading to = spread_from(a.x, w.block, xs, &stats, &x_gate);
     cluster_wait();
     if (!a.x.live) wait_for_inputs();
-    spread_x<(P + 1) / 2>(to, a.norm.layer, own);
+    spread_x<(P + 1) / 2>(to, a.norm.layer, a.down_bias ? a.down_bias + w.block * w.rows : nullptr, own);
     gate_wait_cluster(&x_gate, 0);
     ready_x<KIND, P>(a.norm, a.d, xs, &stats, numbers, parts, room, x);
     first_rows<KIND, P>(r, at, x, a.d, w.units, a.gate.data != nullptr, sums);
@@ -127,8 +127,8 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     gate_wait_cluster(&hidden_gate, 0);
     if (KIND == RANK_Q8) scales_arrived();
     hidden_parts<KIND>(a.units, hs, hidden);
-    write_rows<KIND>(r, at, hidden, a.units, a.down_rows, w.rows, a.y + (size_t)w.rank * a.d + w.block * w.rows, w.rank ? nullptr : own,
-                     a.down_bias ? a.down_bias + w.block * w.rows : nullptr, shared_at(scales));
+    write_rows<KIND>(r, at, hidden, a.units, a.down_rows, w.rows, a.y + w.block * w.rows, a.d, w.rank ? nullptr : own,
+                     shared_at(scales));
     leave(a.x, a.clear);
 }
 

@@ -1,8 +1,7 @@
 /* k_rank.cuh: what the kernels of a *rank* share (k_mlp.cu and its neighbours): two products with one row of x and what lies
  * between them, in one launch. A rank is a cluster of 8 blocks. It owns some of the numbers between the products (hidden units,
  * heads): their rows of the first weight, their columns of the second. So what the second product needs is inside the cluster,
- * and each rank makes its part of every number of y; who reads y next adds the parts: x[c] = sum over ranks of p[rank][c].
- * The residual is in rank 0's part.
+ * and each rank adds its part to every number of y, in fixed point. The residual is in rank 0's part.
  *
  * Weights come through a ring of stages in shared memory, in the order of use, by a warp of its own and before the inputs are
  * waited for. A stage of the first product is 16 whole rows (8 and 8, where two matrices go together), of the second a box of it.
@@ -18,6 +17,7 @@
 
 #include "k_cluster.cuh"
 #include "k_rank8.cuh"
+#include "k_word.cuh"
 
 enum { RANK = CK_RANK_BLOCKS, RANK_WARPS = 8, RANK_OWNERS = 256, PARTS = CK_RANK_PARTS, RANK_Q8 = 2 };
 
@@ -216,109 +216,129 @@ template <int KIND> __device__ __forceinline__ float2 halves_of(const float (&ac
     }
     return make_float2(v[0], v[1]);
 }
-/* Whole sums, in lanes t = 1. */
-template <int KIND> __device__ __forceinline__ float2 sums_of(const float (&acc)[4][4], uint32_t turned)
+/* The whole sum of a lane's row. */
+struct row_sum {
+    float v;
+    uint32_t row; /* of 16; 16: the lane has none */
+};
+template <int KIND> __device__ __forceinline__ row_sum sum_of(const float (&acc)[4][4], uint32_t turned)
 {
     float2 v = halves_of<KIND>(acc, turned);
-    uint32_t from = (threadIdx.x & 31) ^ (turned ? 3 : 1);
-    v.x += __shfl_sync(0xffffffffu, v.x, from);
-    v.y += __shfl_sync(0xffffffffu, v.y, from);
-    return v;
+    uint32_t lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, other = turned ? 2 : 0;
+    bool one = t == 1;
+    float gets = __shfl_sync(0xffffffffu, one ? v.y : v.x, lane ^ (turned ? 3 : 1));
+    return row_sum{(one ? v.x : v.y) + gets, one ? g : t == other ? g + 8 : 16};
 }
 
 /* Rows of this pitch begin at the same bank. */
 __device__ __forceinline__ bool same_bank(uint32_t pitch) { return pitch % 128 == 0; }
 
-/* --- from parts of x to x --- */
+/* --- x that comes --- */
 
 /* What each warp of the rank found out of its columns: sums (of squares, or of numbers). */
 struct rank_stats {
     alignas(16) float of[RANK * RANK_WARPS];
 };
 
-/* Where a thread's part of x comes from and goes to: found before the inputs are there. Eight neighbouring lanes have four columns,
+struct alignas(16) two_words {
+    uint64_t x, y;
+};
+__device__ __forceinline__ two_words load_words(const uint64_t *p)
+{
+    two_words v;
+    asm volatile("ld.relaxed.gpu.global.v2.u64 {%0,%1}, [%2];" : "=l"(v.x), "=l"(v.y) : "l"(p) : "memory");
+    return v;
+}
+__device__ __forceinline__ bool is_whole(const two_words &v, uint32_t n) { return ranks_in(v.x) == n && ranks_in(v.y) == n; }
+
+/* Where a thread's columns of x come from and go to: found before the inputs are there. Eight neighbouring lanes have the same four columns,
  * a block of the rank each to send them to. */
 struct spreading {
-    const float *from;
-    uint32_t live, n, quads, step, xs, stats, gate; /* n: of this lane's parts; step: from one part of its to the next */
+    const uint64_t *from; /* n 0: float */
+    uint32_t n, quads, xs, stats, gate, far; /* n: that add to a word; far: from it to its far word */
 };
 /* xs [d], stats: where x arrives, 4 d + 256 bytes at `gate`. */
 __device__ __forceinline__ spreading spread_from(const ck_parts &x, uint32_t block, const float *xs, const rank_stats *stats, const uint64_t *gate)
 {
     uint32_t i = threadIdx.x & 7, quads = x.width / 4 / RANK, q = threadIdx.x >> 3, first = block * quads + q;
-    spreading s = {x.p + (size_t)i * x.width + first * 4, x.live, x.n > i ? (x.n - i + 7) / 8 : 0, q < quads ? quads - q : 0, 8 * x.width,
+    spreading s = {static_cast<const uint64_t *>(x.p) + first * (x.n ? 4 : 2), x.n, q < quads ? quads - q : 0,
                    there(shared_at(xs + first * 4), i), there(shared_at(&stats->of[block * RANK_WARPS + (threadIdx.x >> 5)]), i),
-                   there(shared_at(gate), i)};
-    asm volatile("" : "+l"(s.from), "+r"(s.live), "+r"(s.n), "+r"(s.quads), "+r"(s.step), "+r"(s.xs), "+r"(s.stats), "+r"(s.gate)); /* now */
+                   there(shared_at(gate), i), x.width};
+    asm volatile("" : "+l"(s.from), "+r"(s.n), "+r"(s.quads), "+r"(s.xs), "+r"(s.stats), "+r"(s.gate)); /* now */
     return s;
 }
-/* Parts while they are written. A kernel may read the parts of the one before (x.live) with no other wait than for the words: all
+/* Words while they are written. A kernel may read those of the one before (x.live) with no other wait than for the words: all
  * blocks of that one have begun, or this one had not, so they will come; should it fail, so does everything on the card, and whoever
  * polls is ended with it. It waits for that kernel's end before it ends itself: kernels end in order. When it has all of x, each
  * block of the kernel before has read all that it read, so a room that only that one and earlier ones read may be cleared; it is
  * written again in the next pass, whose first kernel begins when all of this one have ended. */
-__device__ __forceinline__ float4 load_now(const float *p)
+template <int M> __device__ __forceinline__ void wait_for_x(const spreading &from, float4 (&x)[M])
 {
-    float4 v;
-    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
-    return v;
-}
-__device__ __forceinline__ void store_now(float *p, float v)
-{
-    uint32_t bits = __float_as_uint(v);
-    if (bits == CK_CLEAR) bits = 0x7fffffff; /* a NaN stays one */
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(bits) : "memory");
-}
-__device__ __forceinline__ bool is_clear(const float4 &v)
-{
-    return __float_as_uint(v.x) == CK_CLEAR || __float_as_uint(v.y) == CK_CLEAR || __float_as_uint(v.z) == CK_CLEAR ||
-           __float_as_uint(v.w) == CK_CLEAR;
-}
-/* The end of a kernel of ranks. */
-__device__ __forceinline__ void leave(const ck_parts &x, const ck_clear &c)
-{
-    float clear = __uint_as_float(CK_CLEAR);
-    for (uint32_t i = blockIdx.x * RANK_OWNERS + threadIdx.x; i < c.fours; i += gridDim.x * RANK_OWNERS)
-        reinterpret_cast<float4 *>(c.p)[i] = make_float4(clear, clear, clear, clear);
-    if (x.live) wait_for_inputs();
-}
-
-/* The block's columns of x, summed over the up to 16 parts, go to all blocks of the rank; own: they stay here as well. */
-template <int M> __device__ __forceinline__ void spread_x(const spreading &to, uint32_t layer, float *own)
-{
-    float sum = 0;
-    float4 v[M][2];
+    two_words v[M][2];
+    if (!from.n) { /* an ordinary row */
+#pragma unroll
+        for (int m = 0; m < M; m++)
+            x[m] = 32 * m < from.quads ? __ldcg(reinterpret_cast<const float4 *>(from.from) + 32 * m) : make_float4(0, 0, 0, 0);
+        return;
+    }
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int k = 0; k < 2; k++) {
-            v[m][k] = make_float4(0, 0, 0, 0);
-            if (32 * m < to.quads && k < to.n) v[m][k] = load_now(to.from + k * to.step + 128 * m);
+            v[m][k].x = v[m][k].y = from.n;
+            if (32 * m < from.quads) v[m][k] = load_words(from.from + 128 * m + 2 * k);
         }
-    for (bool more = to.live; more;) {
+    for (bool more = true; more;) {
         more = false;
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll
             for (int k = 0; k < 2; k++)
-                if (is_clear(v[m][k])) v[m][k] = load_now(to.from + k * to.step + 128 * m);
-#pragma unroll
-        for (int m = 0; m < M; m++) more |= is_clear(v[m][0]) || is_clear(v[m][1]);
+                if (!is_whole(v[m][k], from.n)) v[m][k] = load_words(from.from + 128 * m + 2 * k), more = true;
     }
+#pragma unroll
+    for (int m = 0; m < M; m++) x[m] = make_float4(near_of(v[m][0].x), near_of(v[m][0].y), near_of(v[m][1].x), near_of(v[m][1].y));
+    uint32_t far = 0;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int k = 0; k < 2; k++) far |= far_in(v[m][k].x) | far_in(v[m][k].y);
+    if (!far) return;
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        const uint64_t *p = from.from + from.far + 128 * m;
+        if (far_in(v[m][0].x)) x[m].x += far_of(p, far_in(v[m][0].x));
+        if (far_in(v[m][0].y)) x[m].y += far_of(p + 1, far_in(v[m][0].y));
+        if (far_in(v[m][1].x)) x[m].z += far_of(p + 2, far_in(v[m][1].x));
+        if (far_in(v[m][1].y)) x[m].w += far_of(p + 3, far_in(v[m][1].y));
+    }
+}
+/* The end of a kernel of ranks. */
+__device__ __forceinline__ void leave(const ck_parts &x, const ck_clear &c)
+{
+    for (uint32_t i = blockIdx.x * RANK_OWNERS + threadIdx.x; i < c.fours; i += gridDim.x * RANK_OWNERS)
+        reinterpret_cast<uint4 *>(c.p)[i] = make_uint4(0, 0, 0, 0);
+    if (x.live) wait_for_inputs();
+}
+
+/* The block's columns of x go to all blocks of the rank; own: they stay here as well, with what else is to be added to y: bias of these
+ * columns, or NULL. */
+template <int M> __device__ __forceinline__ void spread_x(const spreading &to, uint32_t layer, const float *bias, float *own)
+{
+    uint32_t c = (threadIdx.x >> 3) * 4;
+    float sum = 0;
+    float4 v[M], b[M];
+#pragma unroll
+    for (int m = 0; m < M; m++) b[m] = bias && 32 * m < to.quads ? four_at(bias, c + 128 * m) : make_float4(0, 0, 0, 0);
+    wait_for_x<M>(to, v);
     __syncwarp();
 #pragma unroll
     for (int m = 0; m < M; m++) {
-        float4 s = make_float4(v[m][0].x + v[m][1].x, v[m][0].y + v[m][1].y, v[m][0].z + v[m][1].z, v[m][0].w + v[m][1].w);
-#pragma unroll
-        for (int b = 1; b < 8; b *= 2) {
-            s.x += __shfl_xor_sync(0xffffffffu, s.x, b);
-            s.y += __shfl_xor_sync(0xffffffffu, s.y, b);
-            s.z += __shfl_xor_sync(0xffffffffu, s.z, b);
-            s.w += __shfl_xor_sync(0xffffffffu, s.w, b);
-        }
+        float4 s = v[m];
         if (32 * m < to.quads) {
             send_four_to(s, to.xs + 512 * m, to.gate);
-            if (!(threadIdx.x & 7)) *reinterpret_cast<float4 *>(own + (threadIdx.x >> 3) * 4 + 128 * m) = s;
+            if (!(threadIdx.x & 7))
+                *reinterpret_cast<float4 *>(own + c + 128 * m) = make_float4(s.x + b[m].x, s.y + b[m].y, s.z + b[m].z, s.w + b[m].w);
         }
         sum += layer ? s.x + s.y + s.z + s.w : s.x * s.x + s.y * s.y + s.z * s.z + s.w * s.w;
     }
@@ -507,11 +527,15 @@ __device__ __forceinline__ float whole_sum(const float *sums, uint32_t row)
 }
 
 /* 16 rows of the second product with k columns of x, a multiple of 32: rows row + g and row + g + 8 of n pieces at `at`; scales: of
- * Q8_0, from the first of these rows on. Lanes t = 1 have the sums. */
+ * Q8_0, from the first of these rows on. */
 template <int KIND>
-__device__ __forceinline__ float2 second_group(const unsigned char *parts, uint32_t k, uint32_t at, uint32_t row, uint32_t n, uint32_t scales)
+__device__ __forceinline__ row_sum second_group(const unsigned char *parts, uint32_t k, uint32_t at, uint32_t row, uint32_t n, uint32_t scales)
 {
-    if (KIND == RANK_Q8) return second_group8(shared_at(parts), k, at + row * k, scales);
+    if (KIND == RANK_Q8) {
+        float2 v = second_group8(shared_at(parts), k, at + row * k, scales);
+        uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
+        return row_sum{t == 1 ? v.x : v.y, t == 1 ? g : t == 2 ? g + 8 : 16};
+    }
     uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, pitch = 2 * k, turned = same_bank(pitch) ? g & 1 : 0;
     uint32_t low = at + min(row + g, n - 1) * pitch + t * 16, high = at + min(row + g + 8, n - 1) * pitch + t * 16,
              pairs = whole_pairs(k) / 64;
@@ -527,7 +551,7 @@ __device__ __forceinline__ float2 second_group(const unsigned char *parts, uint3
 #pragma unroll
         for (int i = 0; i < 2; i++) multiply_pair<KIND>(w[i], x[i], acc);
     }
-    return sums_of<KIND>(acc, turned);
+    return sum_of<KIND>(acc, turned);
 }
 
 /* A block's n rows of the first product, 16 a stage or, with `both`, 8 of two matrices: sums [group][16][RANK_SUMS_PITCH]. */
@@ -546,13 +570,14 @@ __device__ __forceinline__ void first_rows(const ring &r, ring_at &at, const own
 }
 
 /* A block's n rows of the second product, `per` of them a stage: a warp takes each eighth group of 16, and leaves all stages that are
- * filled again. k: columns of the rank; own: for rank 0, the block's columns of x, to be added. y, bias: from the block's rows on.
+ * filled again. k: columns of the rank; own: for rank 0, what is to be added; y: both from the block's rows on; far: from a word to its far
+ * word.
  * scales: of Q8_0, of all rows, in shared memory. */
 template <int KIND>
 __device__ __forceinline__ void write_rows(const ring &r, ring_at at, const unsigned char *parts, uint32_t k, uint32_t per, uint32_t n,
-                                           float *y, const float *own, const float *bias, uint32_t scales = 0)
+                                           uint64_t *y, uint32_t far, const float *own, uint32_t scales = 0)
 {
-    uint32_t lane = threadIdx.x & 31, stage = 0;
+    uint32_t stage = 0;
 #pragma unroll 1
     for (uint32_t row = 16 * (threadIdx.x >> 5); row < n; row += 16 * RANK_WARPS) {
         for (; row >= stage + per; stage += per) {
@@ -560,16 +585,9 @@ __device__ __forceinline__ void write_rows(const ring &r, ring_at at, const unsi
             ring_leave(r, at);
             ring_next(r, at);
         }
-        float2 v = second_group<KIND>(parts, k, ring_full(r, at), row - stage, per, scales + row * (k / 16));
-        if ((lane & 3) == 1)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                uint32_t o = row + (lane >> 2) + 8 * i;
-                if (o >= n) break;
-                float sum = i ? v.y : v.x;
-                if (own) sum += own[o] + (bias ? bias[o] : 0);
-                store_now(y + o, sum);
-            }
+        row_sum s = second_group<KIND>(parts, k, ring_full(r, at), row - stage, per, scales + row * (k / 16));
+        uint32_t o = row + s.row;
+        if (s.row < 16 && o < n) add_word(y + o, far, own ? s.v + own[o] : s.v);
     }
     for (; ring_again(r, at); ring_next(r, at)) {
         gate_wait(&r.full[at.stage], at.turn & 1);

@@ -1,7 +1,7 @@
 /* k_rows.cu: the ops that are small or rare, one kernel each and plain: embed, norm, rope, glu, act, add,
  * scale, rows, route, experts, adapters. What is fused elsewhere must compute the same.
  * SPDX-License-Identifier: MIT */
-#include "k_common.cuh"
+#include "k_word.cuh"
 
 extern "C" __global__ void embed(const __grid_constant__ ck_embed a)
 {
@@ -185,21 +185,18 @@ extern "C" __global__ void lora_add(const __grid_constant__ ck_lora a)
     a.y.p[(size_t)t * a.y.stride + n] += s;
 }
 
-/* A value that ranks left in parts (k_rank.cuh), in their order. */
+/* A value that ranks left in words (k_rank.cuh) as numbers. */
 extern "C" __global__ void sum_parts(const __grid_constant__ ck_sum a)
 {
     dependents_may_start();
     wait_for_inputs();
     uint32_t c = blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= a.x.width) return;
-    float s = 0;
-#pragma unroll 8
-    for (uint32_t r = 0; r < a.x.n; r++) s += a.x.p[(size_t)r * a.x.width + c];
-    a.y[c] = s;
-    float clear = __uint_as_float(CK_CLEAR);
-    float *read = const_cast<float *>(a.x.p);
-    for (uint32_t r = 0; r < a.x.n; r++) read[(size_t)r * a.x.width + c] = clear;
-    for (uint32_t i = c; i < a.clear.fours; i += a.x.width) reinterpret_cast<float4 *>(a.clear.p)[i] = make_float4(clear, clear, clear, clear);
+    uint64_t *read = static_cast<uint64_t *>(const_cast<void *>(a.x.p)) + c;
+    uint32_t far = far_in(*read);
+    a.y[c] = near_of(*read) + (far ? far_of(read + a.x.width, far) : 0);
+    read[0] = read[a.x.width] = 0;
+    for (uint32_t i = c; i < a.clear.fours; i += a.x.width) reinterpret_cast<uint4 *>(a.clear.p)[i] = make_uint4(0, 0, 0, 0);
 }
 
 /* Bandwidth of reads, for the unit's own measurement. */

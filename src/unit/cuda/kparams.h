@@ -340,9 +340,9 @@ struct ck_tiles {
     float per_group;             /* 1 / columns of a group, or of a row */
     uint32_t first[CK_SEGMENTS]; /* first tile of each segment */
 };
-/* Two products and what lies between them by ranks, clusters of blocks (k_rank.cuh). A value in parts: x[c] is the sum over r of
- * p[r * width + c]. Each window of steps has a room of its own for its parts, and before a pass begins all words of all rooms are
- * CK_CLEAR, which no number is that these kernels write: so the next kernel can tell which words are there already. */
+/* Two products and what lies between them by ranks, clusters of blocks (k_rank.cuh). A value in parts is a word a column, to which each
+ * rank adds its part and a one, behind them the far words (k_word.cuh). Each window of steps has a room of its own for these, and before a pass
+ * begins all of all rooms is 0: so the next kernel can tell which words are whole already. */
 enum { CK_RANK_BLOCKS = 8, CK_RANK_MOST = 16, CK_RANK_THREADS = 288, CK_RANK_STAGES = 16, CK_RANK_PIECE = 32 /* columns */, CK_RANK_PIECE8 = 128 /* of Q8_0 */, CK_RANK_APART8 = 64 /* bytes */ };
 /* Shared memory that host and kernels count alike: x in CK_RANK_PARTS parts of 16 bits, which banks apart; sums of a group of 16 rows, two of
  * each warp, likewise. */
@@ -351,13 +351,12 @@ enum { CK_RANK_PARTS = 3, CK_RANK_SUMS_PITCH = 2 * 8 + 4, CK_RANK_GROUP = 16, CK
 #define CK_RANK_PART_PITCH(k) ((k) * 2 + 64)
 #define CK_RANK_PARTS_BYTES(k) (CK_RANK_PARTS * CK_RANK_PART_PITCH(k))
 struct ck_parts {
-    const float *p;
-    uint32_t n, width; /* n: up to CK_RANK_MOST */
+    const void *p;
+    uint32_t n, width; /* n: that add to a word, up to CK_RANK_MOST; 0: p is an ordinary row of fp32 */
     uint32_t live;     /* 1: the launch before makes them and may be at it: read as they come */
 };
-#define CK_CLEAR 0xffffffffu /* a NaN that no operation makes */
-struct ck_clear { /* a room that nobody reads any more, to be cleared for the next pass; fours: of numbers */
-    float *p;
+struct ck_clear { /* a room that nobody reads any more, to be cleared for the next pass; fours: of 4 bytes */
+    uint64_t *p;
     uint32_t fours;
 };
 struct ck_rank_weight { /* from its first row on; pitch: bytes of a row; scales: of Q8_0 */
@@ -395,7 +394,7 @@ struct ck_mlp {
     struct ck_rank_weight gate, up; /* gate.data NULL: up alone */
     const float *down_bias;
     struct ck_rank_scales down_scales;
-    float *y;                       /* [ranks][d] */
+    uint64_t *y;                    /* words [2][d] */
     struct ck_clear clear;
     uint32_t d, act;
     uint32_t units; /* hidden units of a rank, a multiple of CK_RANK_PIECE, or of CK_RANK_PIECE8 */
@@ -409,7 +408,7 @@ struct ck_heads {
     struct ck_rank_weight in[4]; /* q, k, v, gate (data NULL: none), one pitch */
     const float *out_bias;
     struct ck_rank_scales out_scales;
-    float *y; /* [ranks][d] */
+    uint64_t *y; /* words [2][d] */
     struct ck_clear clear;
     struct ck_pass pass;
     const float *inverse; /* [pairs] */
@@ -438,7 +437,7 @@ struct ck_linear {
     struct ck_norm gated;                        /* RMS over each value head, gated by z: weight, eps and plus_one; weight [128] */
     const float *out_bias;
     struct ck_rank_scales out_scales;
-    float *y;                                    /* [k_heads][d] */
+    uint64_t *y;                                 /* words [2][d] */
     struct ck_clear clear;
     uint32_t d, k_heads, v_heads;
     uint32_t stages, stage_bytes, out_rows;      /* stages: 2 to CK_RANK_STAGES, of 8 rows of d columns; out_rows: of out in a
