@@ -170,6 +170,22 @@ static int32_t make_linear_wide(struct maker *m)
     return make_linear_of(m, wide[m->index % 5], between(m, 1, 40));
 }
 
+/* As large as the heads of vocabularies that decode reads as a stream, in the forms that such kernels have; other storages small. */
+static int32_t make_head(struct maker *m)
+{
+    const enum sg_storage s = m->storage;
+    int large = s == SG_F16 || s == SG_BF16 || s == SG_Q8_0;
+    uint32_t k = s == SG_F16 ? 576 : s == SG_BF16 ? 1024 : 768, n = large ? (8 << 20) / k + 27 : 40;
+    m->w->input_width = m->columns = k;
+    m->x = sg_input_rows(&m->b, k);
+    m->b.layer = 0;
+    struct sg_weight w = weight(m, check_tensor(&m->w->arena, &m->rng, s, n, k, 1 / sqrtf((float)k), "weight"));
+    m->w->tolerance = 2e-5;
+    m->block_tolerance = in_blocks(s) ? 3e-2 : 0;
+    m->floor = 1;
+    return sg_linear(&m->b, sg_whole(&m->b, m->x), w, weight(m, NULL), sg_absent());
+}
+
 static int32_t make_rope(struct maker *m)
 {
     uint32_t heads = between(m, 1, 4), width = between(m, 2, 70),
@@ -365,7 +381,7 @@ static const struct kind {
     {"act", make_act, 0, 18, 9, 2},          {"add", make_add, 0, 4, 2, 4},
     {"scale", make_scale, 0, 6, 3, 4},       {"route", make_route, 0, 10, 4, 1},
     {"experts", make_experts, 1, 3, 1, 1},   {"rows", make_rows, 0, 4, 2, 4},
-    {"linearwide", make_linear_wide, 1, 5, 2, 4},
+    {"linearwide", make_linear_wide, 1, 5, 2, 4}, {"head", make_head, 1, 1, 1, 1},
     {"deltawide", make_delta_wide, 0, 6, 3, 1}, {"attendwide", make_attend_wide, 0, 12, 4, 1},
 };
 

@@ -58,6 +58,7 @@ struct cu_kernels {
     cu_fn gemv[CK_KINDS][5];   /* for 1, 2, 4, 8, 16 rows */
     cu_fn wide[CK_KINDS];      /* one row, large weights; NULL: none */
     cu_fn stream[CK_KINDS][4]; /* for 1, 2, 4, 8 pieces a lane; NULL: none */
+    cu_fn vocab[CK_KINDS][3];  /* the head with one row: rows of up to 1,024, 2,048, 4,096 bytes; NULL: none */
     cu_fn digits[CK_KINDS][3]; /* one row of up to 4,096, 8,192, 16,384 numbers; NULL: none */
     cu_fn attend_part[4], attend_many[4];
     cu_fn batch[3][2][2]; /* fp16, bf16, fp8; 16, 32 rows of weights a block; 8, 16 rows of x */
@@ -328,7 +329,7 @@ struct cu_lane {
     cu_ptr split; /* rows of x in two parts of 16 bits, for k_batch.cu */
     cu_ptr scratch, narrow, wide, parts, workspace; /* grown on demand */
     size_t scratch_n, narrow_n, wide_n, parts_n;
-    cu_ptr best_value, best_index, chosen, stops;
+    cu_ptr best_value, best_index, draws, chosen, stops;
     int32_t *host_chosen;       /* pinned [CU_FEW] */
     int32_t *ring;              /* pinned and mapped [CU_RING] */
     volatile uint32_t *written; /* behind it */
@@ -531,6 +532,15 @@ void cu_after_of(const struct cu_pass *p, const struct cu_step *s, struct ck_aft
 /* cudigits.c: the same for large weights. streamed: cu_stream_fits said 1. */
 segue_status cu_digits_open(struct sg_unit *u, segue_error *err);
 int cu_digits_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, int streamed, struct cu_streamed *out);
+/* cuvocab.c: the head with one row. */
+struct cu_vocab {
+    struct ck_vocab a;
+    cu_fn fn;
+    uint32_t blocks;
+    size_t shared;
+};
+segue_status cu_vocab_open(struct sg_unit *u, segue_error *err);
+int cu_vocab_fits(const struct cu_pass *p, const struct ck_gemv *g, const struct ck_weight *w, struct cu_vocab *out);
 /* cutiles.c: 2 to 16 rows of 16-bit weights on Hopper, when the shapes allow it: 1 and a whole argument. */
 struct cu_tiled {
     struct ck_tiles a;

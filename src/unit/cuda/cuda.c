@@ -266,6 +266,7 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
     SG_TRY(find_products(u, err));
     SG_TRY(find_batches(u, err));
     SG_TRY(cu_digits_open(u, err));
+    SG_TRY(cu_vocab_open(u, err));
     SG_TRY(cu_rank_open(u, err));
     return find_attention(u, err);
 }

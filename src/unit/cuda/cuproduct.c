@@ -177,6 +177,12 @@ static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint
         return cu_screen(p, s);
     }
     p->best_done |= a.best;
+    struct cu_vocab head;
+    if (rows == 1 && !s->after && cu_vocab_fits(p, &a, w, &head)) {
+        p->best_blocks = a.best ? head.blocks : p->best_blocks;
+        *whole = 1;
+        return cu_launch(p, head.fn, head.blocks, 1, 1, CK_VOCAB_THREADS, head.shared, &head.a);
+    }
     struct cu_streamed one, other;
     int streamed = rows == 1 && cu_stream_fits(p, s, &a, &one), digits = rows == 1 && cu_digits_fits(p, s, &a, streamed, &other);
     if (digits) one = other;

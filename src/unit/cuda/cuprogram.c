@@ -49,6 +49,7 @@ static void lane_close(struct sg_unit *u, struct cu_lane *l)
                              &l->workspace,
                              &l->best_value,
                              &l->best_index,
+                             &l->draws,
                              &l->stops};
     cu_kept_leave(u, l);
     cu_enter(u);
@@ -131,6 +132,11 @@ static segue_status lane_open(struct sg_unit *u, struct sg_program *p, int many,
                    err));
     SG_TRY(cu_room(u, (size_t)CU_FEW * CU_BLOCKS * sizeof(float), "room of a run", &l->best_value, err));
     SG_TRY(cu_room(u, (size_t)CU_FEW * CU_BLOCKS * sizeof(uint32_t), "room of a run", &l->best_index, err));
+    SG_TRY(cu_room(u, sizeof(uint32_t), "room of a run", &l->draws, err));
+    cu_enter(u);
+    r = u->d.fill(l->draws, 0, sizeof(uint32_t), l->whole);
+    cu_leave(u);
+    SG_TRY(cu_check(&u->d, r, "compile", err));
     SG_TRY(cu_room(u, CU_STOPS * sizeof(int32_t), "room of a run", &l->stops, err));
     SG_TRY(pinned(u, CU_RING * sizeof(int32_t) + 64, &l->ring, err));
     l->written = (volatile uint32_t *)(void *)(l->ring + CU_RING);

@@ -247,6 +247,17 @@ enum { CK_DIGITS_THREADS = 256, CK_DIGITS_STEPS = 8, CK_DIGITS_EARLY = 4 };
 #define CK_DIGITS_PARTS(kind) ((kind) == CK_Q8 ? 4 : (kind) == CK_BF16 ? 3 : 2)
 #define CK_DIGITS_X(kind, k) (CK_DIGITS_PARTS(kind) * ((kind) == CK_Q8 ? (k) + 256 : 2 * (k) + 512))
 #define CK_DIGITS_BYTES(kind, k, turn, chunks) (CK_DIGITS_X(kind, k) + (turn) * 512 + 8 * (CK_DIGITS_STEPS * 2048 + (chunks) * 512))
+/* The head with one row (k_vocab.cu): g has one segment and its best rows. A tile is whole rows, 1 << rows_log of them. Shared memory of a
+ * block: `stages` tiles with their scales, and of each warp x in parts, then sums of two turns of rows. */
+enum { CK_VOCAB_THREADS = 288, CK_VOCAB_STAGES = 16, CK_VOCAB_TURN = 64, CK_VOCAB_BYTES = 113 << 10 /* with which two blocks share a multiprocessor */ };
+#define CK_VOCAB_GROUPS(units) ((units) < 4 ? 2 : 1) /* of eight rows, in a tile; units: of 128 bytes that a warp has of a row, at most */
+#define CK_VOCAB_OWN(kind, units) \
+    (((kind) == CK_BF16 ? 3 : (kind) == CK_Q8 ? 4 : 2) * ((kind) == CK_Q8 ? (units) * 128 + 32 : ((units) < 2 ? 2 : (units)) * 128 + 64) + 32)
+struct ck_vocab {
+    struct ck_gemv g;
+    uint32_t tiles, rows_log, stages, stage_bytes, scale_bytes; /* scale_bytes: of a row */
+    uint32_t *draws; /* 0 between launches */
+};
 /* advance 1: the token is the next input of this head, and goes into the ring; 2: it is the input of `next`.
  */
 struct ck_choose {

@@ -1,0 +1,62 @@
+/* cuvocab.c: when the head of one row takes k_vocab.cu, and what that kernel is told.
+ * SPDX-License-Identifier: MIT */
+#include <stdio.h>
+
+#include "unit/cuda/cu.h"
+
+enum { WARPS = 8, UNIT = 128, EACH_Q8 = 256, EACH = 2 /* blocks of a multiprocessor */, LEAST = 8 << 20 /* bytes of weights */, FIXED = 1024 /* of shared memory, at most */ };
+
+segue_status cu_vocab_open(struct sg_unit *u, segue_error *err)
+{
+    static const struct {
+        enum ck_kind kind;
+        const char *name;
+    } kinds[3] = {{CK_F16, "F16"}, {CK_BF16, "BF16"}, {CK_Q8, "Q8"}};
+    char name[32];
+    for (int i = 0; i < 9 && u->major == 9; i++) {
+        if (kinds[i / 3].kind == CK_Q8 && i % 3 == 2) continue;
+        snprintf(name, sizeof name, "vocab_%s_%d", kinds[i / 3].name, 1 << i % 3);
+        SG_TRY(cu_kernel_roomy(u, "k_vocab", name, CK_VOCAB_BYTES - FIXED, &u->k.vocab[kinds[i / 3].kind][i % 3], err));
+    }
+    return SEGUE_OK;
+}
+
+static int aligned(const void *p) { return ((uintptr_t)p & 15) == 0; }
+
+static int norm_fits(const struct ck_norm *n)
+{
+    return !n->present || (n->groups == 1 && !n->gate.p && aligned(n->weight) && aligned(n->bias));
+}
+
+/* Rows of weights without gaps, of whole units, x and they where 16 bytes are one load. */
+static int weights_fit(const struct ck_gemv *g, const struct ck_weight *w)
+{
+    const struct ck_segment *s = &g->segment[0];
+    if (g->segments != 1 || g->glu || s->bias || s->residual.p || (uint64_t)s->n * g->pitch < LEAST) return 0;
+    if (!aligned(g->x.p) || !aligned(s->data) || !aligned(s->scales)) return 0;
+    return w->kind == CK_Q8 ? g->k % EACH_Q8 == 0 && g->k == g->pitch : g->pitch % UNIT == 0 && g->k * 2 == g->pitch;
+}
+
+int cu_vocab_fits(const struct cu_pass *p, const struct ck_gemv *g, const struct ck_weight *w, struct cu_vocab *out)
+{
+    const struct sg_unit *u = p->program->base.unit;
+    uint32_t form = 0;
+    while (form < 2 && g->pitch > (uint32_t)WARPS * UNIT << form) form++;
+    uint32_t units = 1u << form, rows = CK_VOCAB_GROUPS(units) * 8, own = CK_VOCAB_OWN(w->kind, units) * WARPS;
+    if (!u->k.vocab[w->kind][form] || g->pitch > WARPS * UNIT * units || !weights_fit(g, w) || !norm_fits(&g->norm)) return 0;
+    struct ck_vocab *a = &out->a;
+    *out = (struct cu_vocab){.a = {.g = *g, .draws = (uint32_t *)(uintptr_t)p->lane->draws}, .fn = u->k.vocab[w->kind][form]};
+    a->g.rows = 1;
+    a->g.best_value = (float *)(uintptr_t)p->lane->best_value;
+    a->g.best_index = (uint32_t *)(uintptr_t)p->lane->best_index;
+    a->scale_bytes = w->kind == CK_Q8 ? g->scale_pitch * 2 : 0;
+    while (1u << a->rows_log < rows) a->rows_log++;
+    a->tiles = (g->segment[0].n + rows - 1) / rows;
+    a->stage_bytes = rows * (g->pitch + a->scale_bytes);
+    a->stages = (CK_VOCAB_BYTES - FIXED - own) / a->stage_bytes;
+    if (a->stages > CK_VOCAB_STAGES) a->stages = CK_VOCAB_STAGES;
+    out->blocks = EACH * p->sms < a->tiles ? EACH * p->sms : a->tiles;
+    if (a->stages > a->tiles / out->blocks) a->stages = a->tiles / out->blocks; /* all of a full ring's tiles are there */
+    out->shared = (size_t)a->stages * a->stage_bytes + own;
+    return out->blocks <= CU_BLOCKS && a->stages > 0;
+}
