@@ -20,7 +20,7 @@ struct scan_room {
     uint4 q[2][MATRIX / 32];                                         /* the first 64 columns and the others */
     uint4 s[2][D / 16 * PIECE], d[2][N / 16 * PIECE];                /* left factors */
     float4 part[WARPS][N / 8][32];
-    uint64_t w_full[2], k_full[2], q_full[2], p_full[2], w_free[2], k_free[2], q_free[2], p_free[2], s_full[2], d_full[2], s_free[2];
+    uint64_t w_full[2], k_full[2], q_full[2], p_full[2], w_free[2], k_free[2], q_free[2], p_free[2];
 };
 
 __device__ __forceinline__ void warp_arrives(uint64_t *gate)
@@ -30,6 +30,15 @@ __device__ __forceinline__ void warp_arrives(uint64_t *gate)
 }
 /* The warps that have S. */
 __device__ __forceinline__ void state_meets() { asm volatile("bar.sync 1, %0;" ::"n"(HALF + 0) : "memory"); }
+
+/* What warps that have S and those that make O tell each other: one half says so and goes on, the other waits for it. By parity of the
+ * chunk; each is said again only when it was heard. */
+enum { S_THERE = 2, D_THERE = 4, BOTH_READ = 6 };
+__device__ __forceinline__ void tell(uint32_t what, uint32_t turn)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(what + turn), "n"(2 * HALF) : "memory");
+}
+__device__ __forceinline__ void hear(uint32_t what, uint32_t turn) { asm volatile("bar.sync %0, %1;" ::"r"(what + turn), "n"(2 * HALF) : "memory"); }
 
 struct scan_place { /* of a block */
     const ck_factors *factors;
@@ -90,8 +99,8 @@ __device__ __forceinline__ void bring_u(const scan_place &at, uint32_t c, float4
     u[0] = from[0], u[1] = from[32];
 }
 
-/* D = U - W S from the warps' parts of W S: each adds up 16 rows, and all find it as left factors in `to`. */
-__device__ __forceinline__ void share_d(scan_room &room, const float (&ws)[N / 8][4], const float4 (&u)[2], uint4 *to, uint64_t *full)
+/* D = U - W S from the warps' parts of W S: each adds up 16 rows, and all find it as left factors. */
+__device__ __forceinline__ void share_d(scan_room &room, const float (&ws)[N / 8][4], const float4 (&u)[2], uint32_t turn)
 {
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     float d[2][4];
@@ -107,8 +116,8 @@ __device__ __forceinline__ void share_d(scan_room &room, const float (&ws)[N / 8
         d[i][2] = u[i].z - ((x.z + y.z) + (z.z + v.z)), d[i][3] = u[i].w - ((x.w + y.w) + (z.w + v.w));
     }
     make_left<1>(d, high, low);
-    put_left(to + warp * PIECE, high[0], low[0]);
-    warp_arrives(full);
+    put_left(room.d[turn] + warp * PIECE, high[0], low[0]);
+    tell(D_THERE, turn);
     state_meets();
 }
 
@@ -132,16 +141,16 @@ __device__ __forceinline__ void scan_state(const ck_delta &a, scan_room &room, c
         uint4 high[2], low[2];
         float ws[N / 8][4], more[4][4], small[4][4], shrink = decay;
         make_left<2>(S, high, low);
-        if (c > 1) gate_wait(&room.s_free[turn], parity ^ 1);
+        if (c > 1) hear(BOTH_READ, turn);
 #pragma unroll
         for (int k = 0; k < 2; k++) put_left(room.s[turn] + (warp * 2 + k) * PIECE, high[k], low[k]);
-        warp_arrives(&room.s_full[turn]);
+        tell(S_THERE, turn);
         clear(ws);
         gate_wait(&room.w_full[turn], parity);
 #pragma unroll
         for (int k = 0; k < 2; k++) add_pieces<4>(ws, ws, ws, high[k], low[k], room.w[turn] + (warp * 2 + k) * 4 * PIECE, 1);
         warp_arrives(&room.w_free[turn]);
-        share_d(room, ws, u, room.d[turn], &room.d_full[turn]);
+        share_d(room, ws, u, turn);
         if (c + 1 < at.chunks) bring_u(at, c + 1, u, decay);
         clear(more), clear(small); /* what is new in S: sums of their own, which are rounded less */
         gate_wait(&room.k_full[turn], parity);
@@ -185,7 +194,7 @@ __device__ __forceinline__ void scan_out(const ck_delta &a, scan_room &room, con
         uint32_t turn = c & 1, parity = c >> 1 & 1;
         float o[2][4], small[2][4], other[2][4];
         clear(o), clear(small), clear(other);
-        gate_wait(&room.s_full[turn], parity);
+        hear(S_THERE, turn);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             gate_wait(&room.q_full[half], turn);
@@ -197,14 +206,14 @@ __device__ __forceinline__ void scan_out(const ck_delta &a, scan_room &room, con
             warp_arrives(&room.q_free[half]);
         }
         gate_wait(&room.p_full[turn], parity);
-        gate_wait(&room.d_full[turn], parity);
+        hear(D_THERE, turn);
 #pragma unroll
         for (uint32_t k = 0; k < N / 16; k++) {
             const uint4 *left = room.d[turn] + k * PIECE + lane;
             if (k <= tile) add_pieces<1>(o, small, other, left[0], left[32], room.p[turn] + (tile * (tile + 1) / 2 + k) * PIECE, 0);
         }
         warp_arrives(&room.p_free[turn]);
-        warp_arrives(&room.s_free[turn]);
+        if (c + 2 < at.chunks) tell(BOTH_READ, turn);
 #pragma unroll
         for (int i = 0; i < 8; i++) o[i / 4][i % 4] += small[i / 4][i % 4] + other[i / 4][i % 4];
         put_out(a, at, c * N + tile * 16, o);
@@ -250,7 +259,6 @@ __device__ __forceinline__ void open_gates(scan_room &room)
         gate_open(&room.w_full[i], 1), gate_open(&room.k_full[i], 1), gate_open(&room.q_full[i], 1), gate_open(&room.p_full[i], 1);
         gate_open(&room.w_free[i], WARPS), gate_open(&room.k_free[i], WARPS);
         gate_open(&room.q_free[i], WARPS), gate_open(&room.p_free[i], WARPS);
-        gate_open(&room.s_full[i], WARPS), gate_open(&room.d_full[i], WARPS), gate_open(&room.s_free[i], WARPS);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
