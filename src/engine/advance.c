@@ -174,6 +174,12 @@ static segue_status canceled(struct segue_session *s, segue_error *err)
                    s->tokens_n);
 }
 
+void sg_session_went_on(struct segue_session *s)
+{
+    s->rewound = 0;
+    s->point_due = (s->marking || s->stored) && s->computed <= s->given_n; /* taken by the next run, off the way to the first token */
+}
+
 /* One chunk; with_logits: of its last row. sampler (may be NULL) chooses *token from them. */
 static segue_status run_chunk(struct segue_session *s, size_t rows, int with_logits,
                               const struct sg_sampler *sampler, int32_t *token, segue_error *err)
@@ -191,8 +197,7 @@ static segue_status run_chunk(struct segue_session *s, size_t rows, int with_log
     SG_TRY(sg_session_run(s, &ask, err));
     s->logits_known = then;
     s->stats.tokens_in += rows;
-    s->rewound = 0;
-    s->point_due = (s->marking || s->stored) && s->computed <= s->given_n; /* taken by the next run, off the way to the first token */
+    sg_session_went_on(s);
     if (token) *token = ask.token;
     return SEGUE_OK;
 }
@@ -215,9 +220,7 @@ static segue_status bring_for_rows(struct segue_session *s, segue_error *err)
     return sg_session_carry(s, SG_READING, err);
 }
 
-/* States where the waiting rows are to be read. When nothing waits but the logits are unknown, one row is
- * made to wait. */
-static segue_status ready(struct segue_session *s, segue_error *err)
+segue_status sg_session_ready(struct segue_session *s, segue_error *err)
 {
     if (!waiting(s) && !s->logits_known && s->computed) {
         sg_session_cut(s, s->computed - 1);
@@ -242,7 +245,7 @@ static size_t last_chunk(const struct segue_session *s)
 
 segue_status sg_session_settle(struct segue_session *s, segue_error *err)
 {
-    SG_TRY(ready(s, err));
+    SG_TRY(sg_session_ready(s, err));
     return catch_up(s, 0, 1, err);
 }
 
@@ -252,7 +255,7 @@ segue_status segue_session_prefill(segue_session *session, size_t max_rows, size
     size_t before = session->computed, all = waiting(session);
     if (n_done) *n_done = 0;
     if (!all) return SEGUE_OK;
-    SG_TRY(ready(session, err));
+    SG_TRY(sg_session_ready(session, err));
     segue_status status = catch_up(session, max_rows && max_rows < all ? all - max_rows : 0, 1, err);
     if (n_done && session->computed > before) *n_done = session->computed - before;
     return status;
@@ -343,7 +346,7 @@ segue_status segue_session_next(segue_session *session, int32_t *token, segue_er
     if (!token) return sg_fail(err, SEGUE_EARG, "no token chosen: no place to write it; pass token");
     SG_TRY(sg_session_may_choose(s, err));
     SG_TRY(canceled(s, err));
-    SG_TRY(ready(s, err));
+    SG_TRY(sg_session_ready(s, err));
     if (s->verify_rows && s->split && s->at == SG_READING && waiting(s)) {
         SG_TRY(catch_up(s, sg_verify_count(s), 0, err));
         SG_TRY(sg_verify_rows(s, err));

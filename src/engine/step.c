@@ -60,8 +60,7 @@ static segue_status step_room(struct segue_session *s, size_t n, segue_error *er
 static const struct sg_stretch *shared_stretch(const struct segue_session *s)
 {
     const struct sg_layout *l = &s->layouts[s->at];
-    int ready =
-        s->computed && s->tokens_n - s->computed == 1 && !s->point_due && l->n == 1 && sg_layout_holds(l);
+    int ready = s->tokens_n - s->computed == 1 && !s->point_due && l->n == 1 && sg_layout_holds(l);
     return ready && !(s->split && s->at == SG_READING) && sg_session_unit_samples(s) ? l->stages[0].stretch
                                                                                      : NULL;
 }
@@ -91,16 +90,18 @@ static segue_status take_result(struct sg_step *t, uint32_t i, struct segue_sess
     size_t vocab = s->engine->model->info.vocab;
     struct sg_result own = *r;
     own.columns = r->columns / spans; /* each has one row of it */
-    sg_record_run(s, &s->layouts[s->at].stages[0], 1, sg_now_ns() - ns, 1, &own);
+    int writing = s->computed != 0;
+    sg_record_run(s, &s->layouts[s->at].stages[0], writing, sg_now_ns() - ns, 1, &own);
     s->computed++;
     sg_recovery_ran(s, 1);
     s->logits_known = r->logits ? SG_LOGITS_HERE : SG_LOGITS_LATE;
+    sg_session_went_on(s);
     sg_session_tidy(s);
     if (r->logits) memcpy(s->logits, t->logits + i * vocab, vocab * sizeof *s->logits);
     memcpy(s->stats.logprobs, t->logprobs + (size_t)i * LOGPROBS, sizeof s->stats.logprobs);
     s->stats.logprobs_n = t->logprobs_n[i];
     s->stats.tokens_in++;
-    s->stats.decode_ns += ns;
+    *(writing ? &s->stats.decode_ns : &s->stats.prefill_ns) += ns;
     s->stats.dispatches += r->dispatches;
     s->stats.weight_bytes_read += r->weight_bytes / spans; /* one reading serves all */
     return sg_session_accept(s, t->tokens[i], token);
@@ -161,6 +162,13 @@ static segue_status claim(segue_session *const *sessions, size_t n, segue_error 
     return SEGUE_OK;
 }
 
+/* Of first rows, and of rows behind which a point is due, what would make them go alone is done before the run. */
+static segue_status make_ready(segue_session *s, segue_error *err)
+{
+    if (s->tokens_n - s->computed != 1 || (s->computed && !s->point_due)) return SEGUE_OK;
+    return sg_session_ready(s, err);
+}
+
 /* busy: 1 = its turn is still to come, 2 = served. The list is walked until all were. */
 static void step_all(segue_session *const *sessions, size_t n, int32_t *tokens, segue_status *each,
                      segue_error *err)
@@ -170,6 +178,7 @@ static void step_all(segue_session *const *sessions, size_t n, int32_t *tokens, 
         tokens[i] = -1;
         each[i] = sg_session_may_choose(sessions[i], err);
         if (each[i] == SEGUE_OK && atomic_exchange(&sessions[i]->cancel, 0)) each[i] = SEGUE_ECANCELED;
+        if (each[i] == SEGUE_OK) each[i] = make_ready(sessions[i], err);
     }
     for (size_t i = 0; i < n; i++) {
         if (each[i] != SEGUE_OK || atomic_load(&sessions[i]->busy) != 1) continue;
