@@ -7,7 +7,7 @@
 #include "check.h"
 
 enum { VOCAB = 96, TENSORS = 128, TAPS = 4, WIDE = 128, SMALL = 256 };
-enum mixer { NONE, ATTENTION, GATED, RULE, PROMPTS }; /* PROMPTS: the delta rule, of 70 rows, one, 130 */
+enum mixer { NONE, ATTENTION, GATED, RULE, PROMPTS, LONG }; /* PROMPTS: the delta rule, of 70 rows, one, 130; LONG: none, 512 rows */
 
 struct rank {
     struct check_world w;
@@ -129,7 +129,7 @@ static int32_t recurrence(struct rank *t, int32_t x)
 
 static int32_t mixed(struct rank *t, int32_t x)
 {
-    if (t->mixer == NONE) return x;
+    if (t->mixer == NONE || t->mixer == LONG) return x;
     t->b.layer++;
     return t->mixer >= RULE ? recurrence(t, x) : attention(t, x);
 }
@@ -167,8 +167,8 @@ static segue_status build(struct rank *t, int late, struct sg_graph **out, segue
  * 1,024 numbers a few between (ref takes long over large ones). */
 static const uint32_t *rows_of(const struct rank *t)
 {
-    static const uint32_t rows[5][CHECK_RUNS] = {{1, 1, 1}, {5, 1, 1}, {1, 3, 1}, {16, 1, 1}, {70, 1, 130}};
-    if (t->mixer == PROMPTS) return rows[4];
+    static const uint32_t rows[6][CHECK_RUNS] = {{1, 1, 1}, {5, 1, 1}, {1, 3, 1}, {16, 1, 1}, {70, 1, 130}, {512, 1, 1}};
+    if (t->mixer >= PROMPTS) return rows[t->mixer == LONG ? 5 : 4];
     if (t->d > SMALL || t->mean > 1) return rows[t->d == 1024 ? 2 : 0];
     return rows[t->index / 2 % 4];
 }
@@ -197,7 +197,7 @@ static void plan_runs(struct rank *t)
 static double tolerance_of(const struct check_unit *u, const struct rank *t)
 {
     if (u->desc.reference) return 0;
-    if (u->desc.half || t->mixer == PROMPTS) return 4e-2;
+    if (u->desc.half || t->mixer >= PROMPTS) return 4e-2;
     return t->mixer == ATTENTION || t->mixer == GATED ? t->w.kv == SG_BF16 ? 1e-2 : 2e-3 : t->storage == SG_Q8_0 ? 5e-4 : 1e-4;
 }
 
@@ -223,7 +223,7 @@ static void one_case(struct check *c, const struct check_unit *u, struct rank *t
     if (status == SEGUE_EUNSUPPORTED) k->skipped = why;
     else if (status != SEGUE_OK) fprintf(stderr, "check: %s %s: %s\n", k->unit, k->name, why);
     check_report(c, k);
-    if (status == SEGUE_OK && t->mixer != NONE && !u->desc.reference) {
+    if (status == SEGUE_OK && t->mixer != NONE && t->mixer != LONG && !u->desc.reference) {
         struct check_case slots = *k;
         strncat(slots.name, ".state", sizeof slots.name - strlen(slots.name) - 1);
         slots.max_abs = check_distance(a.slots, a.slots_n, b.slots, b.slots_n, &scale);
@@ -250,11 +250,11 @@ void check_ranks(struct check *c, const struct check_unit *u)
                   {1024, 512, RULE, 4, 4, WIDE},  {576, 512, ATTENTION, 9, 3, 64},   {512, 512, RULE, 4, 2, WIDE},
                   {768, 512, ATTENTION, 6, 6, 128}, {1536, 512, GATED, 4, 2, 256},   {1536, 512, RULE, 3, 3, WIDE},
                   {1024, 512, GATED, 8, 2, 256},     {128, 256, PROMPTS, 8, 4, WIDE},
-                  {256, 256, NONE, 0, 0, 0},        {192, 256, NONE, 0, 0, 0}};
-    const uint32_t n = sizeof shapes / sizeof *shapes, large = n - 2; /* from here on x, or hidden units, are more than fp16 holds */
+                  {256, 256, NONE, 0, 0, 0},        {192, 256, NONE, 0, 0, 0},       {64, 2496, LONG, 0, 0, 0}};
+    const uint32_t n = sizeof shapes / sizeof *shapes, large = n - 3; /* in two cases from here on x, or hidden units, are more than fp16 holds */
     for (size_t s = 0; s < sizeof storages / sizeof *storages; s++)
         for (uint32_t i = 0; i < n; i++) {
-            if (shapes[i].d > SMALL && (c->quick || s == i % 2)) continue; /* large ones in one of both 16-bit storages */
+            if ((shapes[i].d > SMALL || shapes[i].mixer == LONG) && (c->quick || s == i % 2)) continue; /* large ones in one of both 16-bit storages */
             struct check_case k = {.level = "op", .unit = u->spec, .against = "ref"};
             struct rank t = {.index = i,
                              .storage = storages[s],
@@ -264,7 +264,7 @@ void check_ranks(struct check *c, const struct check_unit *u)
                              .heads = shapes[i].heads,
                              .keys = shapes[i].keys,
                              .width = shapes[i].width,
-                             .mean = i < large ? 1 : i % 2 ? 4e4f : 3e3f};
+                             .mean = i < large || shapes[i].mixer == LONG ? 1 : i % 2 ? 4e4f : 3e3f};
             snprintf(k.name, sizeof k.name, "rank.%s.%u", sg_storage_info(t.storage)->name, i);
             t.rng = check_rng_of(c->seed, k.name, i);
             if (check_wants(c, &k)) one_case(c, u, &t, &k);

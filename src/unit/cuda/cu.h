@@ -66,6 +66,7 @@ struct cu_kernels {
     cu_fn linear[3][3];   /* fp16, bf16, Q8_0; rows of up to 1024, 2048; up to 4096, two value heads a key head */
     cu_fn heads[3][2][4]; /* fp16, bf16, Q8_0 (two forms); K and V fp16, bf16; rows of up to 1024, heads of 64, 128, 256; of up to 2048, of 256 */
     cu_fn tiles[2];       /* fp16, bf16; NULL: none */
+    cu_fn glu_rows[2];    /* the same */
     cu_fn single[2][3]; /* fp16, bf16; heads of 64, 128, 256 */
     cu_fn flash[2][3]; /* fp16, bf16; heads of 64, 128, 256 */
     cu_fn wgflash[2][3]; /* the same on Hopper; NULL elsewhere */
@@ -477,7 +478,8 @@ struct cu_pass {
     uint32_t best; /* 1: the best logit of each wanted row is wanted */
     struct ck_banned banned;
     uint32_t best_blocks, best_done;
-    const void *narrowed; /* the x whose 16-bit copy lies in lane->narrow, and its form */
+    const void *narrowed; /* the x whose 16-bit copy lies at narrowed_at, and its form */
+    cu_ptr narrowed_at;
     const struct sg_op *narrowed_norm;
     uint32_t narrowed_bf16;
     int32_t narrowed_by;
@@ -550,6 +552,10 @@ struct cu_tiled {
 };
 int cu_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
                   struct cu_tiled *out);
+/* cuglu.c: gate and up of many rows with what is behind them, on Hopper, when the shapes allow it. w: gate's rows in 16 bits, then up's. The
+ * result is what the next product reads, narrowed. */
+int cu_glu_fits(const struct cu_pass *p, const struct cu_step *s, uint32_t rows);
+segue_status cu_glu(struct cu_pass *p, const struct cu_step *s, const void *w, uint32_t pitch, uint32_t rows, uint32_t bf16, int *done);
 /* cubatch.c: 2 to 16 rows and 16-bit weights. The arguments are the segments that cuproduct.c makes, and the norm. */
 int cu_batch_fits(const struct cu_step *s, const struct ck_weight *w, uint32_t rows);
 segue_status cu_batch(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,

@@ -215,6 +215,8 @@ static segue_status find_batches(struct sg_unit *u, segue_error *err)
     for (int i = 0; i < 2 && u->major == 9; i++) {
         snprintf(name, sizeof name, "tiles_%s", storages[i + 1]);
         SG_TRY(cu_kernel_roomy(u, "k_tiles", name, CK_TILES_BYTES, &u->k.tiles[i], err));
+        snprintf(name, sizeof name, "glu_rows_%s", storages[i + 1]);
+        SG_TRY(cu_kernel_roomy(u, "k_glu", name, CK_GLU_BYTES, &u->k.glu_rows[i], err));
     }
     return SEGUE_OK;
 }
@@ -239,7 +241,7 @@ static segue_status find_attention(struct sg_unit *u, segue_error *err)
             SG_TRY(cu_kernel_roomy(u, "k_flash", name, 128 * (width + 8) * 2, &u->k.flash[s][w], err));
             if (u->major != 9) continue;
             snprintf(name, sizeof name, "wgflash_%s_%d", storages[s + 1], width);
-            SG_TRY(cu_kernel_roomy(u, "k_wgflash", name, 384 * width * 2 + 1024, &u->k.wgflash[s][w], err));
+            SG_TRY(cu_kernel_roomy(u, "k_wgflash", name, CK_WGFLASH_BYTES(width), &u->k.wgflash[s][w], err));
         }
     return SEGUE_OK;
 }

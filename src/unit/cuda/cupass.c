@@ -324,11 +324,12 @@ static segue_status do_attend(struct cu_pass *p, const struct sg_op *op)
     enum ck_storage storage = cu_storage_of(p->kv);
     uint32_t groups = a->kv_heads * pieces(a->heads / a->kv_heads, CK_GROUP_HEADS);
     size_t shared = (size_t)CK_GROUP_HEADS * a->d * sizeof(float);
+    uint32_t tiles = pieces(args.rows, 64);
     int width = width_of(a->d);
     int is_flash = args.rows > CU_EXACT && width >= 0 && a->d == a->dv && (storage == CK_KV_F16 || storage == CK_KV_BF16);
     if (is_flash && k->wgflash[0][width] && cu_in_fours(&args.q) && cu_in_fours(&args.gate) && cu_in_fours(&args.y))
-        return cu_launch(p, k->wgflash[storage == CK_KV_BF16][width], pieces(args.rows, 128), a->heads, 1,
-                         CK_WGFLASH_THREADS, (size_t)384 * a->d * 2 + 1024, &args);
+        return cu_launch(p, k->wgflash[storage == CK_KV_BF16][width], tiles * a->heads > p->sms ? pieces(tiles, 2) : tiles, a->heads, 1,
+                         CK_WGFLASH_THREADS, CK_WGFLASH_BYTES(a->d), &args);
     if (is_flash)
         return cu_launch(p, k->flash[storage == CK_KV_BF16][width], pieces(args.rows, 64), a->heads, 1, 128,
                          (size_t)128 * (a->d + 8) * 2, &args);

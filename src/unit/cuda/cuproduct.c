@@ -246,6 +246,7 @@ static segue_status narrow_x(struct cu_pass *p, const struct cu_step *s, uint32_
                    p->err));
     a.y = (void *)(uintptr_t)p->lane->narrow;
     p->narrowed = a.x.p;
+    p->narrowed_at = p->lane->narrow;
     p->narrowed_norm = norm;
     p->narrowed_bf16 = bf16;
     p->narrowed_by = s->op->in[0].value;
@@ -287,6 +288,29 @@ static uint32_t joined_from(const struct cu_pass *p, const struct cu_step *s, ui
     return n;
 }
 
+/* The weights of n parts that are one product, in 16 bits: quantised ones are widened into scratch. */
+static segue_status wide_weights(struct cu_pass *p, const struct cu_step *s, uint32_t from, uint32_t n, uint32_t bf16,
+                                 struct ck_segment *segment, uint32_t *pitch)
+{
+    const struct cu_tensor *t = weight(p, s->parts[from]);
+    uint32_t all = 0;
+    *segment = segment_of(p, s->parts[from]);
+    *pitch = t->w.pitch;
+    for (uint32_t i = 0; i < n; i++) all += s->parts[from + i]->u.linear.weight.rows;
+    segment->n = all;
+    if (is_wide(t)) return SEGUE_OK;
+    SG_TRY(cu_grow(p->program->base.unit, &p->lane->wide, &p->lane->wide_n, (size_t)all * t->w.cols * 2, "room of a run", p->err));
+    for (uint32_t i = 0, before = 0; i < n; i++) {
+        const struct sg_weight *w = &s->parts[from + i]->u.linear.weight;
+        SG_TRY(widen_rows(p, weight(p, s->parts[from + i]), w->at, w->rows, before, bf16));
+        before += w->rows;
+    }
+    segment->data = (const void *)(uintptr_t)p->lane->wide;
+    segment->at = 0;
+    *pitch = t->w.cols * 2;
+    return SEGUE_OK;
+}
+
 /* y = x w^T for n parts that are one product; x lies narrowed. half: y in 16 bits where its fp32 would begin, if *half is still
  * set behind it. */
 static segue_status multiply_many(struct cu_pass *p, const struct cu_step *s, uint32_t from, uint32_t n, uint32_t rows,
@@ -294,21 +318,9 @@ static segue_status multiply_many(struct cu_pass *p, const struct cu_step *s, ui
 {
     struct sg_unit *u = p->program->base.unit;
     const struct cu_tensor *t = weight(p, s->parts[from]);
-    struct ck_segment segment = segment_of(p, s->parts[from]);
-    uint32_t pitch = t->w.pitch, all = 0;
-    for (uint32_t i = 0; i < n; i++) all += s->parts[from + i]->u.linear.weight.rows;
-    if (!is_wide(t)) {
-        SG_TRY(cu_grow(u, &p->lane->wide, &p->lane->wide_n, (size_t)all * t->w.cols * 2, "room of a run", p->err));
-        for (uint32_t i = 0, before = 0; i < n; i++) {
-            const struct sg_weight *w = &s->parts[from + i]->u.linear.weight;
-            SG_TRY(widen_rows(p, weight(p, s->parts[from + i]), w->at, w->rows, before, bf16));
-            before += w->rows;
-        }
-        segment.data = (const void *)(uintptr_t)p->lane->wide;
-        segment.at = 0;
-        pitch = t->w.cols * 2;
-    }
-    segment.n = all;
+    struct ck_segment segment;
+    uint32_t pitch;
+    SG_TRY(wide_weights(p, s, from, n, bf16, &segment, &pitch));
     struct cu_blas_product b = {.t = rows,
                                 .n = segment.n,
                                 .k = t->w.cols,
@@ -317,7 +329,7 @@ static segue_status multiply_many(struct cu_pass *p, const struct cu_step *s, ui
                                 .residual_stride = segment.residual.stride,
                                 .bf16 = bf16,
                                 .out16 = *half,
-                                .x = p->lane->narrow,
+                                .x = p->narrowed_at,
                                 .w = (uint64_t)(uintptr_t)segment.data + (uint64_t)segment.at * pitch,
                                 .y = (uint64_t)(uintptr_t)segment.y.p,
                                 .residual = (uint64_t)(uintptr_t)segment.residual.p,
@@ -328,7 +340,7 @@ static segue_status multiply_many(struct cu_pass *p, const struct cu_step *s, ui
     if (p->lane->workspace && cu_blas_multiply(&u->blas, &b)) return SEGUE_OK;
     b.out16 = *half = 0;
     if (p->lane->workspace && cu_blas_multiply(&u->blas, &b)) return SEGUE_OK;
-    struct ck_gemm g = {.x = (const void *)(uintptr_t)p->lane->narrow,
+    struct ck_gemm g = {.x = (const void *)(uintptr_t)p->narrowed_at,
                         .segment = segment,
                         .rows = rows,
                         .k = t->w.cols,
@@ -353,6 +365,7 @@ static segue_status narrow_glu(struct cu_pass *p, const struct cu_step *s, uint3
                    p->err));
     a.y = (void *)(uintptr_t)p->lane->narrow;
     p->narrowed = out_of(p, s->glu).p;
+    p->narrowed_at = p->lane->narrow;
     p->narrowed_norm = NULL;
     p->narrowed_bf16 = bf16;
     p->narrowed_by = s->glu->out;
@@ -370,10 +383,24 @@ static uint32_t leaves_halves(const struct cu_pass *p, const struct cu_step *s, 
     return gate.width % 8 == 0 && gate.stride == 2 * gate.width && up.p == gate.p + gate.width;
 }
 
+/* Gate, up and what is behind them in one launch, where it can. */
+static segue_status glu_at_once(struct cu_pass *p, const struct cu_step *s, uint32_t rows, uint32_t bf16, int *done)
+{
+    struct ck_segment segment;
+    uint32_t pitch;
+    *done = 0;
+    if (!s->glu || !s->for_next || joined_from(p, s, 0) != 2 || !cu_glu_fits(p, s, rows)) return SEGUE_OK;
+    SG_TRY(wide_weights(p, s, 0, 2, bf16, &segment, &pitch));
+    return cu_glu(p, s, (const char *)segment.data + (size_t)segment.at * pitch, pitch, rows, bf16, done);
+}
+
 static segue_status product_many(struct cu_pass *p, const struct cu_step *s, uint32_t rows)
 {
     uint32_t bf16 = weight(p, s->parts[0])->w.kind != CK_F16, half = leaves_halves(p, s, bf16);
+    int done;
     SG_TRY(narrow_x(p, s, rows, bf16));
+    SG_TRY(glu_at_once(p, s, rows, bf16, &done));
+    if (done) return SEGUE_OK;
     for (uint32_t i = 0, n; i < s->parts_n; i += n) {
         n = joined_from(p, s, i);
         SG_TRY(multiply_many(p, s, i, n, rows, bf16, &half));

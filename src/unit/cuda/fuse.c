@@ -249,7 +249,7 @@ static void find_steps(struct plan *f)
 }
 
 /* Gate * up that only the next product reads goes to it narrowed, without a stop in memory. */
-static void find_for_next(const struct plan *f)
+static void find_for_next(struct plan *f)
 {
     for (uint32_t i = 0; i + 1 < f->p->fused_n; i++) {
         struct cu_step *s = &f->p->fused[i], *next = s + 1;
@@ -259,6 +259,8 @@ static void find_for_next(const struct plan *f)
         s->for_next = !f->kept[value] && f->readers[value] == next->parts_n && next->op->in[0].value == value &&
                       is_whole(f, &next->op->in[0]) && kind != CK_F32 && other != CK_F32 &&
                       (kind == CK_F16) == (other == CK_F16);
+        for (uint32_t k = 0; s->for_next && k < next->parts_n; k++) /* it may lie in their place (cuglu.c) */
+            touch(f, s->glu->in[0].value, index_of(f, next->parts[k]));
     }
 }
 

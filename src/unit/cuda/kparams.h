@@ -329,6 +329,14 @@ struct ck_tensor_map { /* as the driver makes it: elements of 4 bytes */
 #endif
     uint64_t v[16];
 };
+#define CK_WGFLASH_BYTES(d) (7 * 64 * (d) * 2 + 1024)
+/* Gate and up of many rows on Hopper (k_glu.cu): a block's tile is ROWS of x by UNITS of both. y: rows of units in 16 bits. */
+enum { CK_GLU_ROWS = 128, CK_GLU_UNITS = 88, CK_GLU_PANEL = 64, CK_GLU_STAGES = 5, CK_GLU_THREADS = 288 };
+#define CK_GLU_BYTES (CK_GLU_STAGES * (CK_GLU_ROWS + 2 * CK_GLU_UNITS) * CK_GLU_PANEL * 2 + CK_GLU_ROWS * CK_GLU_UNITS * 2 + 1024)
+struct ck_glu {
+    struct ck_tensor_map x, w, y; /* boxes of ROWS, UNITS rows and a panel; of half of ROWS and UNITS; w: gate's rows, then up's */
+    uint32_t panels, units, pairs, tiles; /* pairs: tiles of rows, two together; tiles: pairs of all units */
+};
 /* Products of 2 to 16 rows on Hopper (k_tiles.cu). A cluster of blocks shares rows of weights along k, `slice` columns each. Shared
  * memory of a block: x, `stages` panels of weights, with a cluster sums, with a norm its weights. */
 enum {
