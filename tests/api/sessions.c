@@ -203,6 +203,43 @@ static void steps_with_others_equal_steps_alone(void **state)
     }
 }
 
+/* Sessions of one token each share every reading of the weights from the first step on, and say what they say alone. */
+static void first_rows_go_with_others(void **state)
+{
+    (void)state;
+    enum { N = 3, STEPS = 4 };
+    EACH_UNIT_AND_MODEL(u, m)
+    {
+        segue_engine *e = engine(m, u, u, 0, 0);
+        segue_session *many[N];
+        int32_t want[N][STEPS], got[N];
+        segue_status each[N];
+        segue_stats shared = SEGUE_INIT(segue_stats);
+        segue_sampling p = SEGUE_INIT(segue_sampling);
+        p.ignore_stops = 1;
+        for (int i = 0; i < N; i++) {
+            segue_session *s = session(e, &p);
+            OK(segue_session_append(s, all.prompt + i, 1, &err));
+            answer(s, want[i], STEPS);
+            segue_session_close(s);
+            many[i] = session(e, &p);
+            OK(segue_session_append(many[i], all.prompt + i, 1, &err));
+        }
+        for (int t = 0; t < STEPS; t++) {
+            OK(segue_session_step(many, N, got, each, &err));
+            for (int i = 0; i < N; i++) {
+                assert_int_equal(each[i], SEGUE_OK);
+                assert_int_equal(got[i], want[i][t]);
+                /* a first row that goes alone is none of the answer, and its reading is not counted */
+                OK(segue_session_stats_get(many[i], &shared, &err));
+                assert_true(shared.weight_bytes_read > 0);
+            }
+        }
+        for (int i = 0; i < N; i++) segue_session_close(many[i]);
+        segue_engine_close(e);
+    }
+}
+
 static void rewound_sessions_go_the_straight_way(void **state)
 {
     (void)state;
@@ -520,6 +557,7 @@ int main(void)
         cmocka_unit_test(tokens_are_the_highest_logits),
         cmocka_unit_test(chunks_do_not_show),
         cmocka_unit_test(steps_with_others_equal_steps_alone),
+        cmocka_unit_test(first_rows_go_with_others),
         cmocka_unit_test(rewound_sessions_go_the_straight_way),
         cmocka_unit_test(forks_do_not_disturb),
         cmocka_unit_test(saved_sessions_go_on),
