@@ -547,7 +547,7 @@ int cu_vocab_fits(const struct cu_pass *p, const struct ck_gemv *g, const struct
 struct cu_tiled {
     struct ck_tiles a;
     cu_fn fn;
-    uint32_t blocks, cluster;
+    uint32_t shared, blocks, cluster;
     int norm_apart, whole; /* 1: the norm is a step of its own before it; what comes behind is done as well */
 };
 int cu_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,

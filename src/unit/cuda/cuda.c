@@ -214,7 +214,7 @@ static segue_status find_batches(struct sg_unit *u, segue_error *err)
     }
     for (int i = 0; i < 2 && u->major == 9; i++) {
         snprintf(name, sizeof name, "tiles_%s", storages[i + 1]);
-        SG_TRY(cu_kernel_roomy(u, "k_tiles", name, CK_TILES_BYTES, &u->k.tiles[i], err));
+        SG_TRY(cu_kernel_roomy(u, "k_tiles", name, CK_TILES_WHOLE, &u->k.tiles[i], err));
         snprintf(name, sizeof name, "glu_rows_%s", storages[i + 1]);
         SG_TRY(cu_kernel_roomy(u, "k_glu", name, CK_GLU_BYTES, &u->k.glu_rows[i], err));
     }

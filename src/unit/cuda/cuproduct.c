@@ -138,10 +138,10 @@ static segue_status product_batch(struct cu_pass *p, const struct cu_step *s, co
     if (t.norm_apart) SG_TRY(cu_issue(p, &norm));
     t.a.g.best_value = (float *)(uintptr_t)p->lane->best_value;
     t.a.g.best_index = (uint32_t *)(uintptr_t)p->lane->best_index;
-    p->best_blocks = t.a.g.best ? t.blocks * CK_TILES_BESTS : p->best_blocks;
+    p->best_blocks = t.a.g.best ? t.blocks : p->best_blocks;
     p->best_done |= t.a.g.best;
     *whole = t.whole;
-    return cu_launch_clusters(p, t.fn, t.blocks, t.cluster, CK_TILES_THREADS, CK_TILES_BYTES, &t.a);
+    return cu_launch_clusters(p, t.fn, t.blocks, t.cluster, CK_TILES_THREADS, t.shared, &t.a);
 }
 
 /* whole: 1 when what comes behind the product is done as well. */

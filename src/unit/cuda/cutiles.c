@@ -5,7 +5,7 @@
 
 /* PANEL: columns that come at once; FEW: tiles of a cluster that are not worth twice the blocks; LEAST: panels
  * under way */
-enum { PANEL = 64, CLUSTER_LOG = 3, FEW = 4, LEAST = 4, HALF = CK_TILES_SLICE / 2, SPARE = 1024 };
+enum { PANEL = 64, CLUSTER_LOG = 3, FEW = 4, LEAST = 4, GROUP = 256, HALF = CK_TILES_SLICE / 2, SPARE = 1024 };
 
 static int in_fours(const void *p) { return ((uintptr_t)p & 15) == 0; }
 
@@ -16,7 +16,7 @@ static int norm_fits(const struct ck_norm *n, uint32_t k)
     if (n->layer || n->bias) return 0;
     if (n->groups == 1) return !n->gate.p;
     uint32_t group = k / n->groups;
-    return group % PANEL == 0 && (group & (group - 1)) == 0 && group <= HALF && (!n->gate.p || cu_in_fours(&n->gate));
+    return group % PANEL == 0 && (group & (group - 1)) == 0 && group <= GROUP && (!n->gate.p || cu_in_fours(&n->gate));
 }
 
 /* Blocks that share rows: more of them read less of x each, as long as slices have whole panels and groups and a cluster has few
@@ -78,19 +78,23 @@ static uint32_t room_of(const struct ck_tiles *a, uint32_t turns)
     return a->g.norm.present ? bytes + a->slice * (uint32_t)sizeof(float) : bytes;
 }
 
-/* Clusters, their tiles and the ring. */
-static uint32_t deal(const struct cu_pass *p, struct ck_tiles *a)
+/* Clusters, their tiles and the ring. A block that has whole tiles, and many of them, has a multiprocessor to itself: x is there once. */
+static uint32_t deal(const struct cu_pass *p, struct ck_tiles *a, uint32_t *bytes)
 {
+    *bytes = CK_TILES_BYTES;
     uint32_t clusters = p->sms >> a->cluster_log ? p->sms >> a->cluster_log : 1;
     if (a->tiles > clusters * FEW) clusters *= 2; /* so that one block reads while another one ends a tile */
+    if (!a->cluster_log && clusters > p->sms) clusters = p->sms, *bytes = CK_TILES_WHOLE;
     if (clusters > a->tiles) clusters = a->tiles;
     uint32_t turns = (a->tiles + clusters - 1) / clusters;
     while (a->cluster_log && turns > 1 && (turns > CK_TILES_TURNS || room_of(a, turns) + LEAST * CK_TILES_STAGE > CK_TILES_BYTES)) turns--;
     if (a->cluster_log) clusters = (a->tiles + turns - 1) / turns; /* clusters of many blocks do not fill the card to the last */
     uint32_t panels = a->slice / PANEL * turns;
     a->turns = turns;
-    a->stages = (CK_TILES_BYTES - room_of(a, turns)) / CK_TILES_STAGE;
+    a->groups = turns > 1 && (a->cluster_log || *bytes > CK_TILES_BYTES) ? 2 : 1;
+    a->stages = (*bytes - room_of(a, turns)) / CK_TILES_STAGE;
     if (a->stages > CK_TILES_STAGES) a->stages = CK_TILES_STAGES;
+    a->stages /= a->groups;
     if (a->stages > panels) a->stages = panels;
     return clusters;
 }
@@ -130,7 +134,7 @@ int cu_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct
     if (!log && a->after.kind == CK_AFTER_CONV) a->after = (struct ck_after){0};
     a->behind = behind_of(a);
     out->whole = a->after.kind != CK_AFTER_NOTHING;
-    uint32_t clusters = deal(p, a);
+    uint32_t clusters = deal(p, a, &out->shared);
     if (!act_fits(a->after.act) || (g->glu && !act_fits(g->act))) return 0;
     for (uint32_t i = 0; i < (g->glu ? 1 : g->segments); i++)
         if (!map_of(u, &a->g, i, &a->map[i])) return 0;

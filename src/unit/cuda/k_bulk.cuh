@@ -17,25 +17,27 @@ __device__ __forceinline__ void gates_opened()
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-__device__ __forceinline__ void gate_arrive(uint64_t *gate)
+__device__ __forceinline__ void gate_arrive_at(uint32_t gate)
 {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(gate)) : "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(gate) : "memory");
 }
+__device__ __forceinline__ void gate_arrive(uint64_t *gate) { gate_arrive_at(shared_at(gate)); }
 __device__ __forceinline__ void gate_expect(uint64_t *gate, uint32_t bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(gate)), "r"(bytes)
                  : "memory");
 }
-__device__ __forceinline__ void gate_wait(uint64_t *gate, uint32_t parity)
+__device__ __forceinline__ void gate_wait_at(uint32_t gate, uint32_t parity)
 {
     uint32_t over = 0;
     while (!over)
         asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, "
                      "1, 0, p;\n}"
                      : "=r"(over)
-                     : "r"(shared_at(gate)), "r"(parity)
+                     : "r"(gate), "r"(parity)
                      : "memory");
 }
+__device__ __forceinline__ void gate_wait(uint64_t *gate, uint32_t parity) { gate_wait_at(shared_at(gate), parity); }
 __device__ __forceinline__ void bring(void *to, const void *from, uint32_t bytes, uint64_t *gate)
 {
     asm volatile(

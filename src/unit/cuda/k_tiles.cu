@@ -4,23 +4,12 @@
  *
  * A tile is 64 rows of weights (with glu 32 of gate and 32 of up, eight and eight in turn), a panel 64 columns of it. Panels come
  * through a ring of shared memory by tensor maps, asked for by a warp of its own, the first ones before the inputs are waited for;
- * a warpgroup multiplies them as they lie there with x, which stands beside them as 32 rows of 16 bits: 16 rounded, then what the
- * rounding left. So fp32 rows cost twice 16 columns of a product, and weights never pass through registers. Long rows, and products
+ * warpgroups multiply them as they lie there with x, which stands beside them as 32 rows of 16 bits: 16 rounded, then what the
+ * rounding left (k_tiles.cuh). So fp32 rows cost twice 16 columns of a product, and weights never pass through registers. Long rows, and products
  * of few tiles, are shared by clusters of up to 8 blocks, a slice of up to 1,024 columns each: every block ends its share of a
  * tile's rows with the sums that the others send. Sums: columns rising, products of x rounded and of its rest apart; blocks in
  * order; no row of x depends on the others. SPDX-License-Identifier: MIT */
-#include "k_cluster.cuh"
-#include "k_wgmma.cuh"
-
-enum {
-    WARPS = 8, /* that make x ready and end a cluster's tiles; the first four multiply */
-    ROWS = CK_TILES_ROWS,
-    PANEL = 64,
-    STAGE = CK_TILES_STAGE,
-    X_PANEL = 2 * CK_TILES_X * PANEL * 2, /* bytes */
-    TAPS = CK_STREAM_TAPS,
-    OWN = 8 /* numbers of a tile that a thread ends: rows r and r + 8, each with four rows of x */
-};
+#include "k_tiles.cuh"
 
 #if HOPPER
 
@@ -39,17 +28,6 @@ template <int BF16> __device__ __forceinline__ void multiply_narrow(float (&d)[1
         NARROW("f16");
 }
 
-struct rooms {
-    uint64_t full[CK_TILES_STAGES], empty[CK_TILES_STAGES], met, normed;
-    float slices[8][CK_TILES_X]; /* squares of the blocks of a cluster */
-};
-struct work {
-    uint32_t rank, first, step, many, panels; /* block of the cluster; its tiles: from the first on, each step-th, so many */
-    unsigned char *x, *ring;
-    float *given, *norm, *behind, *taps; /* [many][blocks][ROWS * 16 / blocks] sums that other blocks sent; [slice] weights of the norm;
-                                   * [shares][a.behind]; [many][ROWS / blocks][TAPS] */
-};
-
 /* --- tiles of weights --- */
 
 struct tile_of {
@@ -64,185 +42,63 @@ __device__ __forceinline__ tile_of find_tile(const ck_tiles &a, uint32_t tile)
     return tile_of{s, row, left < most ? left : most};
 }
 
-/* All panels of the block's tiles, in order; by one thread. */
+__device__ __forceinline__ void bring_panel(const ck_tensor_map &map, uint32_t row, uint32_t eight, uint32_t panel, unsigned char *to, uint64_t *gate)
+{
+    gate_expect(gate, STAGE);
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, %6}], "
+                 "[%7];" ::"r"(shared_at(to)),
+                 "l"(&map), "r"(0), "r"(row), "r"(0), "r"(eight), "r"(panel), "r"(shared_at(gate))
+                 : "memory");
+}
+
+/* All panels of the block's tiles, in order, a tile of each warpgroup beside the other one's; by one thread. Each warpgroup has a ring of
+ * its own: a gate tells turns apart by their parity alone. */
 __device__ __forceinline__ void bring_panels(const ck_tiles &a, const work &w, rooms &s)
 {
     uint32_t stage = 0, turn = 0;
 #pragma unroll 1
-    for (uint32_t i = 0; i < w.many; i++) {
-        const tile_of t = find_tile(a, w.first + i * w.step);
-        const ck_tensor_map &map = a.map[t.segment];
-        const uint32_t row = a.g.glu ? 0 : t.row, eight = a.g.glu ? t.row / 8 : 0;
+    for (uint32_t i = 0; i < w.many; i += a.groups) {
+        const bool two = i + 1 < w.many && a.groups > 1;
+        const tile_of t[2] = {find_tile(a, w.first + i * w.step), find_tile(a, w.first + (i + two) * w.step)};
 #pragma unroll 1
         for (uint32_t p = 0; p < w.panels; p++) {
-            if (turn) gate_wait(&s.empty[stage], (turn - 1) & 1);
-            gate_expect(&s.full[stage], STAGE);
-            asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, %6}], "
-                         "[%7];" ::"r"(shared_at(w.ring + stage * STAGE)),
-                         "l"(&map), "r"(0), "r"(row), "r"(0), "r"(eight), "r"(w.rank * w.panels + p), "r"(shared_at(&s.full[stage]))
-                         : "memory");
-            if (++stage == a.stages) stage = 0, turn++;
-        }
-    }
-}
-
-/* --- x --- */
-
-template <int BF16> __device__ __forceinline__ void split(float x, float y, uint32_t &hi, uint32_t &lo)
-{
-    hi = pack<BF16>(x, y);
-    float2 kept;
-    if (BF16)
-        kept = make_float2(__uint_as_float(hi << 16), __uint_as_float(hi & 0xffff0000u));
-    else
-        kept = __half22float2(*reinterpret_cast<const __half2 *>(&hi));
-    lo = pack<BF16>(x - kept.x, y - kept.y);
-}
-
-/* What a warp makes ready of x: rows `warp` and `warp` + 8, of each eight times 128 columns, four a lane. Of gated rows, which have up
- * to 512 columns, the last four times are the gate's. */
-enum { TIMES = 8, GATED = 4 };
-typedef float4 own_x[2][TIMES];
-
-__device__ __forceinline__ void load_x(const ck_tiles &a, const work &w, own_x &v)
-{
-    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const bool gated = a.g.norm.gate.p != nullptr;
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-        uint32_t n = warp + j * WARPS;
-        const float *x = a.g.x.p + (size_t)n * a.g.x.stride + w.rank * a.slice,
-                    *gate = a.g.norm.gate.p + (size_t)n * a.g.norm.gate.stride + w.rank * a.slice;
-#pragma unroll
-        for (int i = 0; i < TIMES; i++) {
-            uint32_t c = 128 * i + 4 * lane;
-            v[j][i] = make_float4(0, 0, 0, 0);
-            if (n >= a.g.rows) continue;
-            if (i >= GATED && gated) {
-                if (c - 128 * GATED < a.slice) v[j][i] = four_at(gate, c - 128 * GATED);
-            } else if (c < a.slice) {
-                v[j][i] = four_at(x, c);
+            for (uint32_t g = 0; g < 2; g++) {
+                const uint32_t at = g * a.stages + stage;
+                if (g && !two) continue;
+                if (turn) gate_wait(&s.empty[at], (turn - 1) & 1);
+                bring_panel(a.map[t[g].segment], a.g.glu ? 0 : t[g].row, a.g.glu ? t[g].row / 8 : 0, w.rank * w.panels + p, w.ring + at * STAGE,
+                            &s.full[at]);
             }
-        }
-    }
-}
-
-__device__ __forceinline__ float squares_of(const float4 &v) { return fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, v.w * v.w))); }
-
-/* 1 / length of whole rows. */
-__device__ __forceinline__ void whole_lengths(const ck_tiles &a, const work &w, rooms &s, const own_x &v, float (&inverse)[2])
-{
-    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, blocks = 1u << a.cluster_log;
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        float all = 0;
-#pragma unroll
-        for (int i = 0; i < TIMES; i++) all += squares_of(v[j][i]);
-        inverse[j] = warp_sum(all);
-        if (a.cluster_log && lane < blocks) send(inverse[j], &s.slices[w.rank][warp + j * WARPS], &s.normed, lane);
-    }
-    if (a.cluster_log) gate_wait_cluster(&s.normed, 0);
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        if (a.cluster_log) {
-            inverse[j] = 0;
-            for (uint32_t k = 0; k < blocks; k++) inverse[j] += s.slices[k][warp + j * WARPS];
-        }
-        inverse[j] = rsqrtf(inverse[j] * a.per_group + a.g.norm.eps);
-    }
-}
-
-/* The same of the groups of 64 to 512 columns that the lane's columns are in. */
-__device__ __forceinline__ void group_lengths(const ck_tiles &a, const float4 (&v)[TIMES], float (&inverse)[GATED])
-{
-#pragma unroll
-    for (int i = 0; i < GATED; i++) {
-        float all = squares_of(v[i]);
-        for (uint32_t m = a.group > 64 ? 16 : 8; m; m >>= 1) all += __shfl_xor_sync(0xffffffffu, all, m);
-        inverse[i] = all;
-    }
-    if (a.group > 128) {
-        float x = inverse[0] + inverse[1], y = inverse[2] + inverse[3], z = x + y;
-        if (a.group > 256) x = y = z;
-        inverse[0] = inverse[1] = x, inverse[2] = inverse[3] = y;
-    }
-#pragma unroll
-    for (int i = 0; i < GATED; i++) inverse[i] = rsqrtf(inverse[i] * a.per_group + a.g.norm.eps);
-}
-
-__device__ __forceinline__ void scale(float4 &v, float by, const float4 &weight)
-{
-    v.x *= by * weight.x, v.y *= by * weight.y, v.z *= by * weight.z, v.w *= by * weight.w;
-}
-
-__device__ __forceinline__ void norm_x(const ck_tiles &a, const work &w, rooms &s, own_x &v)
-{
-    const uint32_t lane = threadIdx.x & 31;
-    if (a.g.norm.groups == 1) {
-        float inverse[2];
-        whole_lengths(a, w, s, v, inverse);
-#pragma unroll
-        for (int i = 0; i < TIMES; i++) {
-            float4 weight = 128 * i + 4 * lane < a.slice ? four_at(w.norm, 128 * i + 4 * lane) : make_float4(0, 0, 0, 0);
-            scale(v[0][i], inverse[0], weight), scale(v[1][i], inverse[1], weight);
-        }
-        return;
-    }
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        float inverse[GATED];
-        group_lengths(a, v[j], inverse);
-#pragma unroll
-        for (int i = 0; i < GATED; i++) {
-            if (128 * i + 4 * lane >= a.slice) continue;
-            scale(v[j][i], inverse[i], four_at(w.norm, 128 * i + 4 * lane));
-            if (!a.g.norm.gate.p) continue;
-            float4 g = v[j][i + GATED];
-            v[j][i].x *= g.x * sigmoid_short(g.x), v[j][i].y *= g.y * sigmoid_short(g.y);
-            v[j][i].z *= g.z * sigmoid_short(g.z), v[j][i].w *= g.w * sigmoid_short(g.w);
-        }
-    }
-}
-
-/* In two parts to where the products read it. Rows that there are not stay as they are: nobody wants their sums. */
-template <int BF16> __device__ __forceinline__ void put_x(const ck_tiles &a, const work &w, const own_x &v)
-{
-    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        uint32_t n = warp + j * WARPS;
-        if (n >= a.g.rows) break;
-#pragma unroll
-        for (int i = 0; i < TIMES; i++) {
-            uint32_t c = 128 * i + 4 * lane;
-            if (c >= a.slice) break;
-            uint2 hi, lo;
-            split<BF16>(v[j][i].x, v[j][i].y, hi.x, lo.x);
-            split<BF16>(v[j][i].z, v[j][i].w, hi.y, lo.y);
-            unsigned char *to = w.x + c / PANEL * X_PANEL + piece_at(n, c % PANEL, 0) + c % 8 * 2;
-            *reinterpret_cast<uint2 *>(to) = hi;
-            *reinterpret_cast<uint2 *>(to + CK_TILES_X * 128) = lo;
+            if (++stage == a.stages) stage = 0, turn++;
         }
     }
 }
 
 /* --- the product --- */
 
+/* Of the warpgroup's ring; first: its first stage. */
 struct ring_place {
-    uint32_t stage, turn;
+    uint32_t stage, turn, first;
 };
+/* The same tile so many bytes on, within shared memory: one addition. */
+__device__ __forceinline__ uint64_t tile_behind(uint64_t tile, uint32_t bytes)
+{
+    return (tile & 0xffffffff00000000ull) | ((uint32_t)tile + (bytes >> 4));
+}
 
-/* Sums of a tile, by the four warps of the warpgroup. */
+/* Sums of a tile, by the four warps of a warpgroup. */
 template <int BF16> __device__ __forceinline__ void multiply_tile(const ck_tiles &a, const work &w, rooms &s, ring_place &at, float (&d)[16])
 {
-    const uint64_t ring = tile_at(shared_at(w.ring), 16);
+    const uint64_t ring = tile_at(shared_at(w.ring) + at.first * STAGE, 16);
     uint64_t x = tile_at(shared_at(w.x), 16);
-    uint32_t before = 0;
+    uint32_t before = 0, full = shared_at(s.full + at.first), empty = shared_at(s.empty + at.first);
+    asm volatile("" : "+r"(full), "+r"(empty)); /* or they are found anew for each panel */
 #pragma unroll
     for (int i = 0; i < 16; i++) d[i] = 0;
 #pragma unroll 1
     for (uint32_t p = 0; p < w.panels; p++) {
-        gate_wait(&s.full[at.stage], at.turn & 1);
+        gate_wait_at(full + at.stage * 8, at.turn & 1);
         products_begin();
         const uint64_t rows = tile_behind(ring, at.stage * STAGE);
 #pragma unroll
@@ -250,14 +106,14 @@ template <int BF16> __device__ __forceinline__ void multiply_tile(const ck_tiles
         x = tile_behind(x, X_PANEL);
         products_asked();
         asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-        if (p && !(threadIdx.x & 31)) gate_arrive(&s.empty[before]);
+        if (p && !(threadIdx.x & 31)) gate_arrive_at(empty + before * 8);
         before = at.stage;
         if (++at.stage == a.stages) at.stage = 0, at.turn++;
     }
     asm volatile("wgmma.wait_group.sync.aligned 0;"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
                    "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])::"memory");
-    if (!(threadIdx.x & 31)) gate_arrive(&s.empty[before]);
+    if (!(threadIdx.x & 31)) gate_arrive_at(empty + before * 8);
 }
 
 /* --- behind the product --- */
@@ -287,11 +143,12 @@ __device__ __forceinline__ uint32_t x_row_of(int i) { return (i >> 2) * 8 + (thr
 
 /* A tile that one block has all of: nothing is convolved. Number i of a thread's: rows r and r + 8, with glu gate's and up's. */
 template <int BF16>
-__device__ __forceinline__ void whole_tile(const ck_tiles &a, const work &w, rooms &s, uint32_t tile, ring_place &at, best_of &best)
+__device__ __forceinline__ void whole_tile(const ck_tiles &a, const work &w, rooms &s, uint32_t tile, const float (&inverse)[OWN / 2],
+                                           ring_place &at, best_of &best)
 {
     const tile_of t = find_tile(a, tile);
     const ck_segment &g = a.g.segment[t.segment];
-    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first = t.row + (a.g.glu ? warp * 8 : warp * 16) + lane / 4;
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3, first = t.row + (a.g.glu ? warp * 8 : warp * 16) + lane / 4;
     float d[2 * OWN], add[OWN];
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
@@ -306,8 +163,9 @@ __device__ __forceinline__ void whole_tile(const ck_tiles &a, const work &w, roo
     for (int i = 0; i < OWN; i++) {
         uint32_t row = first + (i & 2) * 4, n = x_row_of(i);
         if (row >= t.row + t.n || n >= a.g.rows || (a.g.glu && (i & 2))) continue;
-        float v = end_one(a, t.segment, row, n, d[i] + d[i + OWN] + add[i], d[i | 2] + d[(i | 2) + OWN]);
-        if (a.g.best) keep_best(a.g.banned, v, row, best.value[(i >> 2) * 2 + (i & 1)], best.index[(i >> 2) * 2 + (i & 1)]);
+        const int of = (i >> 2) * 2 + (i & 1);
+        float v = end_one(a, t.segment, row, n, fmaf(d[i] + d[i + OWN], inverse[of], add[i]), (d[i | 2] + d[(i | 2) + OWN]) * inverse[of]);
+        if (a.g.best) keep_best(a.g.banned, v, row, best.value[of], best.index[of]);
     }
 }
 
@@ -316,7 +174,7 @@ __device__ __forceinline__ void whole_tile(const ck_tiles &a, const work &w, roo
 /* The block's sums of its tile k to the blocks that end its rows: eight rows go to one block. */
 __device__ __forceinline__ void send_tile(const ck_tiles &a, const work &w, rooms &s, uint32_t k, const float (&d)[2 * OWN])
 {
-    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, c = a.cluster_log, per = ROWS >> c;
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3, c = a.cluster_log, per = ROWS >> c;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         uint32_t row = warp * 16 + h * 8 + lane / 4, to = row >> (6 - c), gate = there(shared_at(&s.met), to),
@@ -350,14 +208,17 @@ __device__ __forceinline__ void copy_number(float *to, const float *from)
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_at(to)), "l"(from) : "memory");
 }
 
-/* What sums need besides: the residual, or what the convolution remembers, the newest first, and its weights. By the warpgroup that
- * does not multiply. */
-__device__ __forceinline__ void bring_behind(const ck_tiles &a, const work &w)
+/* What sums need besides: the residual, or what the convolution remembers, the newest first, and its weights: these are there before
+ * the inputs. By the helpers. */
+__device__ __forceinline__ void bring_behind(const ck_tiles &a, const work &w, rooms &s)
 {
+    if (a.after.kind != CK_AFTER_CONV) wait_for_inputs();
     const ck_after &c = a.after;
-    const uint32_t all = shares_of(a, w), past = c.taps - 1;
+    const uint32_t all = shares_of(a, w), past = c.taps - 1, i = threadIdx.x - 32 * (WARPS + 1);
+    if (c.kind == CK_AFTER_CONV && i < a.g.rows) s.kept[i] = static_cast<float *>(c.pass.slots_out[i * c.pass.slots_n + c.slot]);
+    if (c.kind == CK_AFTER_CONV && !i) s.stopped = c.pass.head->stopped;
 #pragma unroll 1
-    for (uint32_t o = threadIdx.x - 128; o < all; o += 128) {
+    for (uint32_t o = i; o < all; o += 32 * HELPERS) {
         const share_of p = find_share(a, w, o);
         const ck_segment &g = a.g.segment[p.segment];
         if (!p.real) continue;
@@ -372,25 +233,25 @@ __device__ __forceinline__ void bring_behind(const ck_tiles &a, const work &w)
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* The convolution as in k_delta.cu, for the one row that sequence n has; behind: what it remembers. */
-__device__ __forceinline__ float convolve(const ck_after &c, uint32_t row, uint32_t width, uint32_t n, float x, const float *behind, const float *taps)
+/* The convolution as in k_delta.cu, for the one row that a sequence has; behind: what it remembers; after: and where, next. */
+__device__ __forceinline__ float convolve(const ck_after &c, uint32_t row, uint32_t width, float *after, bool stopped, float x, const float *behind, const float *taps)
 {
     const uint32_t past = c.taps - 1;
-    float *after = static_cast<float *>(c.pass.slots_out[n * c.pass.slots_n + c.slot]) + row, sum = c.bias ? c.bias[row] : 0, m[TAPS];
+    float sum = c.bias ? c.bias[row] : 0, m[TAPS];
     m[0] = x;
 #pragma unroll
     for (int i = 1; i < TAPS; i++) m[i] = i <= past ? behind[i - 1] : 0;
 #pragma unroll
     for (int i = TAPS - 1; i >= 0; i--)
         if (i <= past) sum += taps[past - i] * m[i];
-    if (c.pass.head->stopped) return sum;
+    if (stopped) return sum;
 #pragma unroll
     for (int i = 1; i < TAPS; i++)
         if (i <= past) after[(size_t)(past - i) * width] = m[i - 1];
     return sum;
 }
 
-/* The block's rows of all tiles, by all threads: sums of blocks in order. */
+/* The block's rows of all tiles, by all threads that multiplied: sums of blocks in order. */
 __device__ __forceinline__ void end_shares(const ck_tiles &a, const work &w, rooms &s)
 {
     const uint32_t all = shares_of(a, w), c = a.cluster_log;
@@ -406,32 +267,38 @@ __device__ __forceinline__ void end_shares(const ck_tiles &a, const work &w, roo
             if (a.g.glu) up += sums[i * (ROWS * CK_TILES_X >> c) + 8];
         }
         if (!p.real) continue;
+        v *= s.inverse[p.n], up *= s.inverse[p.n];
         if (g.bias) v += g.bias[p.row];
         if (is_convolved(a, p.segment))
-            v = convolve(a.after, p.row, g.n, p.n, v, w.behind + o * a.behind, w.taps + p.taps);
+            v = convolve(a.after, p.row, g.n, s.kept[p.n] + p.row, s.stopped, v, w.behind + o * a.behind, w.taps + p.taps);
         else if (g.residual.p)
             v += w.behind[o * a.behind];
         end_one(a, p.segment, p.row, p.n, v, up);
     }
 }
 
-/* The best of the lanes that have the same rows of x; each warp has a place. */
-__device__ __forceinline__ void give_best(const ck_gemv &g, best_of &best)
+/* The block's best of each row of x: of the lanes that have the same rows, then of the warps, by way of where x was. */
+__device__ __forceinline__ void give_best(const ck_gemv &g, const work &w, best_of &best)
 {
-    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n = threadIdx.x;
+    float *value = reinterpret_cast<float *>(w.x);
+    uint32_t *index = reinterpret_cast<uint32_t *>(value + WARPS * CK_TILES_X);
+    consumers_meet();
 #pragma unroll
     for (int j = 0; j < OWN / 2; j++) {
-        uint32_t n = x_row_of((j >> 1) * 4 + (j & 1));
         for (uint32_t m = 16; m > 2; m >>= 1) {
             float v = __shfl_xor_sync(0xffffffffu, best.value[j], m);
             uint32_t i = __shfl_xor_sync(0xffffffffu, best.index[j], m);
             better(best.value[j], best.index[j], v, i);
         }
-        if (lane > 3 || n >= g.rows) continue;
-        size_t to = (size_t)n * gridDim.x * CK_TILES_BESTS + blockIdx.x * CK_TILES_BESTS + warp;
-        g.best_value[to] = best.value[j];
-        g.best_index[to] = best.index[j];
+        uint32_t to = warp * CK_TILES_X + x_row_of((j >> 1) * 4 + (j & 1));
+        if (lane < 4) value[to] = best.value[j], index[to] = best.index[j];
     }
+    consumers_meet();
+    if (n >= g.rows) return;
+    for (uint32_t i = 1; i < WARPS; i++) better(value[n], index[n], value[i * CK_TILES_X + n], index[i * CK_TILES_X + n]);
+    g.best_value[(size_t)n * gridDim.x + blockIdx.x] = value[n];
+    g.best_index[(size_t)n * gridDim.x + blockIdx.x] = index[n];
 }
 
 /* --- the kernel --- */
@@ -439,7 +306,7 @@ __device__ __forceinline__ void give_best(const ck_gemv &g, best_of &best)
 /* Gates, by the thread that brings weights. */
 __device__ __forceinline__ void open_gates(const ck_tiles &a, const work &w, rooms &s)
 {
-    for (uint32_t i = 0; i < a.stages; i++) gate_open(&s.full[i], 1), gate_open(&s.empty[i], 4);
+    for (uint32_t i = 0; i < a.stages * a.groups; i++) gate_open(&s.full[i], 1), gate_open(&s.empty[i], 4);
     gate_open(&s.met, 1);
     gate_open(&s.normed, 1);
     gates_opened();
@@ -456,25 +323,35 @@ __device__ __forceinline__ void load_norm(const ck_tiles &a, const work &w)
         w.norm[i] = n.weight ? plus + n.weight[n.groups == 1 ? w.rank * a.slice + i : i & (a.group - 1)] : 1;
 }
 
+/* All tiles, by one warpgroup or every second one by each. */
 template <int BF16> __device__ __forceinline__ void multiply_all(const ck_tiles &a, const work &w, rooms &s)
 {
-    ring_place at = {0, 0};
-    best_of best;
-#pragma unroll
-    for (int j = 0; j < OWN / 2; j++) best.value[j] = -CUDART_INF_F, best.index[j] = 0xfffffffeu;
+    const uint32_t group = threadIdx.x >> 7;
+    ring_place at = {0, 0, group * a.stages};
+    const uint32_t end = group < a.groups ? w.many : 0;
     if (a.cluster_log) {
 #pragma unroll 1
-        for (uint32_t k = 0; k < w.many; k++) {
+        for (uint32_t k = group; k < end; k += a.groups) {
             float d[2 * OWN];
             multiply_tile<BF16>(a, w, s, at, d);
             send_tile(a, w, s, k, d);
         }
         return;
     }
+    best_of best;
+    float inverse[OWN / 2];
+#pragma unroll
+    for (int j = 0; j < OWN / 2; j++) {
+        best.value[j] = -CUDART_INF_F, best.index[j] = 0xfffffffeu;
+        inverse[j] = is_late<BF16>(a) ? inverse_of(a, s, x_row_of((j >> 1) * 4 + (j & 1))) : 1;
+    }
 #pragma unroll 1
-    for (uint32_t k = 0; k < w.many; k++) whole_tile<BF16>(a, w, s, w.first + k * w.step, at, best);
-    if (a.g.best) give_best(a.g, best);
+    for (uint32_t k = group; k < end; k += a.groups) whole_tile<BF16>(a, w, s, w.first + k * w.step, inverse, at, best);
+    if (a.g.best) give_best(a.g, w, best);
 }
+
+/* The threads that multiply, and the helpers. */
+__device__ __forceinline__ void cluster_tiles_meet() { asm volatile("bar.sync 2, %0;" ::"n"(32 * (WARPS + HELPERS)) : "memory"); }
 
 template <int BF16> __device__ __forceinline__ void product(const ck_tiles &a)
 {
@@ -489,7 +366,7 @@ template <int BF16> __device__ __forceinline__ void product(const ck_tiles &a)
     w.panels = a.slice / PANEL;
     w.x = shared + (-shared_at(shared) & 1023);
     w.ring = w.x + w.panels * X_PANEL;
-    w.given = reinterpret_cast<float *>(w.ring + a.stages * STAGE);
+    w.given = reinterpret_cast<float *>(w.ring + a.stages * a.groups * STAGE);
     w.norm = w.given + a.turns * (a.cluster_log ? ROWS * CK_TILES_X : 0);
     w.behind = w.norm + (a.g.norm.present ? a.slice : 0);
     w.taps = w.behind + a.turns * a.behind * (ROWS * CK_TILES_X >> a.cluster_log);
@@ -497,24 +374,31 @@ template <int BF16> __device__ __forceinline__ void product(const ck_tiles &a)
     if (threadIdx.x < 32 * WARPS) load_norm(a, w);
     __syncthreads();
     if (a.cluster_log) cluster_arrive();
-    if (threadIdx.x >= 32 * WARPS) {
+    const uint32_t warp = threadIdx.x >> 5;
+    if (warp == WARPS) {
         if (threadIdx.x == 32 * WARPS) bring_panels(a, w, s);
         return;
     }
-    own_x v;
+    if (warp > WARPS) {
+        if (!a.cluster_log) return;
+        if (a.behind) bring_behind(a, w, s);
+        if (threadIdx.x - 32 * (WARPS + 1) < CK_TILES_X) {
+            const uint32_t n = threadIdx.x - 32 * (WARPS + 1);
+            const bool late = is_late<BF16>(a);
+            if (late) gate_wait_cluster(&s.normed, 0);
+            s.inverse[n] = late ? inverse_of(a, s, n) : 1;
+        }
+        cluster_tiles_meet();
+        return;
+    }
     if (a.cluster_log) cluster_wait();
     wait_for_inputs();
-    load_x(a, w, v);
-    if (a.g.norm.present) norm_x(a, w, s, v);
-    put_x<BF16>(a, w, v);
+    make_x<BF16>(a, w, s);
     written();
     consumers_meet();
-    if (threadIdx.x < 128)
-        multiply_all<BF16>(a, w, s);
-    else if (a.behind)
-        bring_behind(a, w);
+    multiply_all<BF16>(a, w, s);
     if (!a.cluster_log) return;
-    consumers_meet();
+    cluster_tiles_meet();
     end_shares(a, w, s);
 }
 

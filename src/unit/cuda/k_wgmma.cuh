@@ -24,12 +24,6 @@ __device__ __forceinline__ uint64_t tile_at(uint32_t at, uint32_t apart)
     return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)(apart >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-/* The same tile so many bytes on, within shared memory: one addition. */
-__device__ __forceinline__ uint64_t tile_behind(uint64_t tile, uint32_t bytes)
-{
-    return (tile & 0xffffffff00000000ull) | ((uint32_t)tile + (bytes >> 4));
-}
-
 /* Byte of the piece of 8 numbers at column c (a multiple of 8) of row r, in a tile of `rows` rows. */
 __device__ __forceinline__ uint32_t piece_at(uint32_t r, uint32_t c, uint32_t rows)
 {

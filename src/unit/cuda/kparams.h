@@ -346,15 +346,16 @@ enum {
     CK_TILES_TURNS = 8,    /* tiles of a cluster at most */
     CK_TILES_STAGE = 8192, /* bytes of a tile's 64 columns */
     CK_TILES_STAGES = 16,
-    CK_TILES_BESTS = 4, /* best rows of a block */
-    CK_TILES_THREADS = 288,
-    CK_TILES_BYTES = 112 << 10 /* with which two blocks share a multiprocessor */
+    CK_TILES_THREADS = 352,
+    CK_TILES_BYTES = 112 << 10, /* with which two blocks share a multiprocessor */
+    CK_TILES_WHOLE = 216 << 10  /* of one that has it alone */
 };
 struct ck_tiles {
     struct ck_tensor_map map[CK_SEGMENTS]; /* of each segment; with glu the first is of both. Boxes: a tile's 64 columns */
     struct ck_gemv g;
     struct ck_after after;
-    uint32_t tiles, slice, cluster_log, turns, stages;
+    uint32_t tiles, slice, cluster_log, turns;
+    uint32_t groups, stages;     /* warpgroups that multiply; stages of each */
     uint32_t group, behind;      /* columns of a group of the norm; numbers that each sum of a cluster needs besides */
     float per_group;             /* 1 / columns of a group, or of a row */
     uint32_t first[CK_SEGMENTS]; /* first tile of each segment */

@@ -1,0 +1,201 @@
+/* k_tiles.cuh: what a block of k_tiles.cu knows, and how it makes x ready: rows of fp32, normalised and gated on the way, become two
+ * rows of 16 bits each, rounded and what the rounding left, as the products read them. SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_CUDA_K_TILES_CUH
+#define SG_UNIT_CUDA_K_TILES_CUH
+
+#include "k_cluster.cuh"
+#include "k_wgmma.cuh"
+
+enum {
+    WARPS = 8, /* that make x ready, multiply and end a cluster's tiles: two warpgroups, which take tiles in turn where there are several */
+    HELPERS = 2, /* warps that bring what sums need besides; the one before them brings weights */
+    ROWS = CK_TILES_ROWS,
+    PANEL = 64,
+    STAGE = CK_TILES_STAGE,
+    X_PANEL = 2 * CK_TILES_X * PANEL * 2, /* bytes */
+    TAPS = CK_STREAM_TAPS,
+    OWN = 8 /* numbers of a tile that a thread ends: rows r and r + 8, each with four rows of x */
+};
+
+#if HOPPER
+
+struct rooms {
+    uint64_t full[CK_TILES_STAGES], empty[CK_TILES_STAGES], met, normed;
+    float slices[8][CK_TILES_X]; /* squares of the blocks of a cluster */
+    float inverse[CK_TILES_X];   /* what sums are multiplied by: 1 / length of the row of x, where that is late */
+    float *kept[CK_TILES_X];     /* where a sequence's convolution is remembered for the next step */
+    uint32_t stopped;
+};
+struct work {
+    uint32_t rank, first, step, many, panels; /* block of the cluster; its tiles: from the first on, each step-th, so many */
+    unsigned char *x, *ring;
+    float *given, *norm, *behind, *taps; /* [many][blocks][ROWS * 16 / blocks] sums that other blocks sent; [slice] weights of the norm;
+                                   * [shares][a.behind]; [many][ROWS / blocks][TAPS] */
+};
+
+template <int BF16> __device__ __forceinline__ void split(float x, float y, uint32_t &hi, uint32_t &lo)
+{
+    hi = pack<BF16>(x, y);
+    float2 kept;
+    if (BF16)
+        kept = make_float2(__uint_as_float(hi << 16), __uint_as_float(hi & 0xffff0000u));
+    else
+        kept = __half22float2(*reinterpret_cast<const __half2 *>(&hi));
+    lo = pack<BF16>(x - kept.x, y - kept.y);
+}
+
+/* What a warp makes ready of x at a time: of rows `warp` and `warp` + 8 256 columns, twice four a lane. */
+enum { TIMES = 2, BATCH = 128 * TIMES };
+typedef float4 batch_x[2][TIMES];
+
+__device__ __forceinline__ void load_batch(const ck_tiles &a, const work &w, const ck_view &x, uint32_t from, batch_x &v)
+{
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const float *row = x.p + (size_t)warp * x.stride + w.rank * a.slice;
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+#pragma unroll
+        for (int i = 0; i < TIMES; i++) {
+            uint32_t c = from + 128 * i + 4 * lane;
+            v[j][i] = make_float4(0, 0, 0, 0);
+            if (warp + j * WARPS < a.g.rows && c < a.slice) v[j][i] = four_at(row + (size_t)j * WARPS * x.stride, c);
+        }
+}
+
+__device__ __forceinline__ float squares_of(const float4 &v) { return fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, v.w * v.w))); }
+
+/* The lane's squares of its two rows to all blocks of the cluster. */
+__device__ __forceinline__ void give_squares(const ck_tiles &a, const work &w, rooms &s, const float (&squares)[2])
+{
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        float all = warp_sum(squares[j]);
+        if (a.cluster_log && !(lane >> a.cluster_log)) send(all, &s.slices[w.rank][warp + j * WARPS], &s.normed, lane);
+        if (!a.cluster_log && !lane) s.slices[0][warp + j * WARPS] = all;
+    }
+}
+
+/* 1 / length of a whole row, when all have given their squares. */
+__device__ __forceinline__ float inverse_of(const ck_tiles &a, const rooms &s, uint32_t n)
+{
+    float all = 0;
+    for (uint32_t k = 0; k < 1u << a.cluster_log; k++) all += s.slices[k][n];
+    return rsqrtf(all * a.per_group + a.g.norm.eps);
+}
+
+/* Lengths of whole rows come behind the sums of bf16 weights. fp16 has no room for rows of any length: they are read twice. */
+template <int BF16> __device__ __forceinline__ bool is_late(const ck_tiles &a) { return BF16 && a.g.norm.present && a.g.norm.groups == 1; }
+
+__device__ __forceinline__ void lengths_first(const ck_tiles &a, const work &w, rooms &s, float (&inverse)[2])
+{
+    float squares[2] = {0, 0};
+#pragma unroll 1
+    for (uint32_t from = 0; from < a.slice; from += BATCH) {
+        batch_x v;
+        load_batch(a, w, a.g.x, from, v);
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+#pragma unroll
+            for (int i = 0; i < TIMES; i++) squares[j] += squares_of(v[j][i]);
+    }
+    give_squares(a, w, s, squares);
+    if (a.cluster_log) gate_wait_cluster(&s.normed, 0);
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < 2; j++) inverse[j] = inverse_of(a, s, (threadIdx.x >> 5) + j * WARPS);
+}
+
+/* 1 / length of the groups of 64 to 256 columns that the lane's columns are in. */
+__device__ __forceinline__ void group_lengths(const ck_tiles &a, const float4 (&v)[TIMES], float (&inverse)[TIMES])
+{
+#pragma unroll
+    for (int i = 0; i < TIMES; i++) {
+        inverse[i] = squares_of(v[i]);
+        for (uint32_t m = a.group > 64 ? 16 : 8; m; m >>= 1) inverse[i] += __shfl_xor_sync(0xffffffffu, inverse[i], m);
+    }
+    if (a.group > 128) inverse[0] = inverse[1] = inverse[0] + inverse[1];
+#pragma unroll
+    for (int i = 0; i < TIMES; i++) inverse[i] = rsqrtf(inverse[i] * a.per_group + a.g.norm.eps);
+}
+
+__device__ __forceinline__ void norm_batch(const ck_tiles &a, const work &w, uint32_t from, const float (&whole)[2], batch_x &v)
+{
+    const uint32_t lane = threadIdx.x & 31;
+    float4 weight[TIMES];
+#pragma unroll
+    for (int i = 0; i < TIMES; i++) {
+        uint32_t c = from + 128 * i + 4 * lane;
+        weight[i] = c < a.slice ? four_at(w.norm, c) : make_float4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        float by[TIMES] = {whole[j], whole[j]};
+        if (a.g.norm.groups > 1) group_lengths(a, v[j], by);
+#pragma unroll
+        for (int i = 0; i < TIMES; i++)
+            v[j][i].x *= by[i] * weight[i].x, v[j][i].y *= by[i] * weight[i].y, v[j][i].z *= by[i] * weight[i].z, v[j][i].w *= by[i] * weight[i].w;
+    }
+}
+
+__device__ __forceinline__ void gate_batch(const batch_x &gate, batch_x &v)
+{
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+#pragma unroll
+        for (int i = 0; i < TIMES; i++) {
+            const float4 g = gate[j][i];
+            v[j][i].x *= g.x * sigmoid_short(g.x), v[j][i].y *= g.y * sigmoid_short(g.y);
+            v[j][i].z *= g.z * sigmoid_short(g.z), v[j][i].w *= g.w * sigmoid_short(g.w);
+        }
+}
+
+/* In two parts to where the products read it. Rows that there are not stay as they are: nobody wants their sums. */
+template <int BF16> __device__ __forceinline__ void put_batch(const ck_tiles &a, const work &w, uint32_t from, const batch_x &v)
+{
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, c = 4 * lane;
+    unsigned char *first = w.x + (from + c) / PANEL * X_PANEL + piece_at(warp, c % PANEL, 0) + c % 8 * 2;
+#pragma unroll
+    for (int j = 0; j < 2; j++)
+#pragma unroll
+        for (int i = 0; i < TIMES; i++) {
+            if (warp + j * WARPS >= a.g.rows || from + 128 * i + c >= a.slice) continue;
+            uint2 hi, lo;
+            split<BF16>(v[j][i].x, v[j][i].y, hi.x, lo.x);
+            split<BF16>(v[j][i].z, v[j][i].w, hi.y, lo.y);
+            unsigned char *to = first + 128 * i / PANEL * X_PANEL + j * WARPS * 128;
+            *reinterpret_cast<uint2 *>(to) = hi;
+            *reinterpret_cast<uint2 *>(to + CK_TILES_X * 128) = lo;
+        }
+}
+
+/* A loop of few instructions: code that runs once is waited for. */
+template <int BF16> __device__ __forceinline__ void make_x(const ck_tiles &a, const work &w, rooms &s)
+{
+    const bool late = is_late<BF16>(a), gated = a.g.norm.gate.p != nullptr;
+    float inverse[2] = {1, 1}, squares[2] = {0, 0};
+    batch_x v, next, gate;
+    load_batch(a, w, a.g.x, 0, next);
+    if (!BF16 && a.g.norm.present && a.g.norm.groups == 1) lengths_first(a, w, s, inverse);
+#pragma unroll 1
+    for (uint32_t from = 0; from < a.slice; from += BATCH) {
+        if (gated) load_batch(a, w, a.g.norm.gate, from, gate);
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+#pragma unroll
+            for (int i = 0; i < TIMES; i++) v[j][i] = next[j][i];
+        if (from + BATCH < a.slice) load_batch(a, w, a.g.x, from + BATCH, next);
+        if (late)
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+#pragma unroll
+                for (int i = 0; i < TIMES; i++) squares[j] += squares_of(v[j][i]);
+        if (a.g.norm.present) norm_batch(a, w, from, inverse, v);
+        if (gated) gate_batch(gate, v);
+        put_batch<BF16>(a, w, from, v);
+    }
+    if (late) give_squares(a, w, s, squares);
+}
+
+#endif
+#endif
