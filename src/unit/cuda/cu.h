@@ -29,7 +29,7 @@ enum {
     CU_POOL = 512,      /* pieces kept ... */
     CU_POOL_MB = 2048,  /* ... and their sum */
     CU_STREAM_ROOM = 200 << 10, /* bytes of a block's weights in shared memory at most */
-    CU_PART = 96, CU_REST = 84, CU_PARTED = 132, /* multiprocessors of runs of few rows, and of long ones beside them, of so many */
+    CU_PART = 64, CU_REST = 68, CU_PARTED = 132, /* multiprocessors of runs of few rows, and of long ones beside them, of so many */
     CU_UNSAID = 1 << 20,
     CU_WIDE_STATIC = 128,   /* bytes of shared memory that k_wide.cu has beside x, */
     CU_DIGITS_STATIC = 256, /* and k_digits.cu */
