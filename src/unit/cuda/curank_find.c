@@ -8,7 +8,10 @@
 
 /* Bytes of shared memory with which two blocks share a multiprocessor; columns of x: the most, and up to where ranks are faster than a
  * launch a product (measured: 2,048 columns 49 us a layer for 44); units of a rank and rows of a box at most. */
-enum { BUDGET = 112 << 10, WIDEST = 4096, WIDE = 1024, UNITS_MOST = 512, BOX_ROWS = 256, GROUP = CK_RANK_GROUP, MLP_RANKS = 14, AHEAD = 2 };
+enum { BUDGET = 112 << 10, WIDEST = 4096, WIDE = 1024, UNITS_MOST = 512, BOX_ROWS = 256, GROUP = CK_RANK_GROUP, AHEAD = 2 };
+
+/* Clusters that a card of 132 multiprocessors holds at once, two blocks on each: a window's and the next one's should be no more. */
+enum { CLUSTERS = 30 };
 
 struct look {
     struct sg_unit *u;
@@ -151,7 +154,8 @@ static uint32_t second_bytes(const struct cu_window *w) { return w->weights == C
  * has `rest` bytes of shared memory and `fixed` ones that it always has. 0: they do not fit. */
 static int make_ring(const struct sg_unit *u, struct cu_window *w, uint32_t d, uint32_t first, uint32_t rows, size_t rest, size_t fixed)
 {
-    size_t ahead = rows * first_bytes(w, d) + (w->weights == CU_WINDOW_Q8 ? CK_RANK_APART8 : 0), behind = (size_t)GROUP * second_bytes(w), whole = u->shared_max - fixed, room = BUDGET - fixed;
+    size_t ahead = rows * first_bytes(w, d) + (w->weights == CU_WINDOW_Q8 ? CK_RANK_APART8 : 0), behind = (size_t)GROUP * second_bytes(w);
+    size_t whole = u->shared_max - fixed, room = BUDGET - fixed;
     w->stage_bytes = (uint32_t)((ahead > behind ? ahead : behind) + 127) / 128 * 128;
     w->back_rows = back_rows(d / CK_RANK_BLOCKS, w->stage_bytes, second_bytes(w));
     w->fills = first + (d / CK_RANK_BLOCKS + w->back_rows - 1) / w->back_rows;
@@ -255,6 +259,14 @@ static int ends(const struct look *l, struct cu_window *w, const struct cu_step 
     return make_map(l->u, weight_of(l, end->op), end->op->u.linear.weight.at, end->op->u.linear.weight.rows, w);
 }
 
+/* As many as the card holds beside the mixer's, which are the window before. */
+static uint32_t mlp_ranks(const struct look *l)
+{
+    const struct cu_window *before = l->p->windows_n ? &l->p->windows[l->p->windows_n - 1] : NULL;
+    uint32_t beside = before && before->kind != CU_WINDOW_MLP ? before->ranks : CK_RANK_MOST;
+    return CLUSTERS - beside < CK_RANK_MOST ? CLUSTERS - beside : CK_RANK_MOST;
+}
+
 /* Norm, gate and up (or up alone, an activation behind it), down. */
 static int find_mlp(const struct look *l, uint32_t at, struct cu_window *w)
 {
@@ -264,7 +276,7 @@ static int find_mlp(const struct look *l, uint32_t at, struct cu_window *w)
     if (!act || (s->glu && s->after) || (!s->glu && act->code != SG_OP_ACT) || back->norm || !is_out(l, &back->op->in[0], act)) return 0;
     uint32_t d = weight_of(l, s->parts[0])->cols, ff = l->g->values[act->out].width;
     uint32_t piece = w->weights == CU_WINDOW_Q8 ? CK_RANK_PIECE8 : CK_RANK_PIECE;
-    if (ff % piece || !(w->ranks = ranks_of(l, ff, piece, MLP_RANKS)) || ff / w->ranks > UNITS_MOST) return 0;
+    if (ff % piece || !(w->ranks = ranks_of(l, ff, piece, mlp_ranks(l))) || ff / w->ranks > UNITS_MOST) return 0;
     w->kind = CU_WINDOW_MLP;
     w->own = ff / w->ranks;
     w->fn[0] = w->fn[1] = l->u->k.mlp[w->weights][form_of(d)];
