@@ -1,5 +1,5 @@
-/* cuda.c: the unit `cuda`: its table, which GPUs are here and why not, opening one, kernels, memory and
- * copies through pinned staging. What a graph becomes is in fuse.c; nothing here knows an op.
+/* cuda.c: the unit `cuda`: its table, which GPUs are here and why not, opening one, memory and copies
+ * through pinned staging. Kernels are found in cukernels.c; what a graph becomes is in fuse.c; nothing here knows an op.
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,12 +7,11 @@
 
 #include "base/clock.h"
 #include "unit/cuda/cu.h"
-#include "unit/cuda/images.h"
 #include "unit/cuda/nvml.h"
 #include "unit/spec.h"
 #include "unit/team.h"
 
-enum { GPUS_MOST = 16, ATTEND_STATIC = 16384 }; /* shared memory that attention has by itself */
+enum { GPUS_MOST = 16 };
 
 extern const struct sg_unit_ops sg_unit_cuda;
 
@@ -157,120 +156,6 @@ segue_status cu_fetch(struct sg_unit *u, void *to, cu_ptr from, size_t n, segue_
     cu_leave(u);
     pthread_mutex_unlock(&u->copying);
     return status;
-}
-
-/* --- kernels --- */
-
-segue_status cu_kernel(struct sg_unit *u, const char *file, const char *name, cu_fn *out,
-                                segue_error *err)
-{
-    for (uint32_t i = 0; i < u->modules_n; i++)
-        if (!strcmp(cu_image_names[i], file) && !u->d.function(out, u->modules[i], name)) return SEGUE_OK;
-    return sg_fail(err, SEGUE_EUNIT, "open unit: cuda: kernel %s is not in this build; build it anew", name);
-}
-
-/* A kernel whose launches may ask for up to `bytes` of shared memory. */
-segue_status cu_kernel_roomy(struct sg_unit *u, const char *file, const char *name, int bytes, cu_fn *out,
-                               segue_error *err)
-{
-    SG_TRY(cu_kernel(u, file, name, out, err));
-    return cu_check(&u->d, u->d.function_set(*out, CU_FN_MAX_DYNAMIC_SHARED, bytes), "open unit", err);
-}
-
-static const char *const kinds[CK_KINDS] = {"F32", "F16", "BF16", "Q8", "Q4", "G8", "G4", "F8"};
-static const char *const storages[4] = {"f32", "f16", "bf16", "q8"};
-
-/* Products with few rows, by kind of weights. */
-static segue_status find_products(struct sg_unit *u, segue_error *err)
-{
-    static const int numbers[CK_KINDS] = {4, 8, 8, 16, 32, 16, 32, 16}; /* weights in 16 bytes */
-    static const int wide[4] = {CK_F16, CK_BF16, CK_Q8, CK_F8};
-    char name[32];
-    for (int k = 0; k < CK_KINDS; k++)
-        for (int b = 0; b < 5; b++) {
-            snprintf(name, sizeof name, "gemv_%s_%d", kinds[k], 1 << b);
-            SG_TRY(cu_kernel_roomy(u, "k_gemv", name, (int)u->shared_max, &u->k.gemv[k][b], err));
-        }
-    for (int i = 0; i < 4; i++) {
-        snprintf(name, sizeof name, "wide_%s", kinds[wide[i]]);
-        SG_TRY(cu_kernel_roomy(u, "k_wide", name, (int)u->shared_max - CU_WIDE_STATIC, &u->k.wide[wide[i]], err));
-    }
-    for (int k = 0; k < CK_KINDS; k++)
-        for (int b = 0; b < 4 && numbers[k] << b <= 64 && u->major >= 9; b++) {
-            snprintf(name, sizeof name, "stream_%s_%d", kinds[k], 1 << b);
-            SG_TRY(cu_kernel_roomy(u, "k_stream", name, CU_STREAM_ROOM, &u->k.stream[k][b], err));
-        }
-    return SEGUE_OK;
-}
-
-/* Products with rows of many sequences, on tensor cores. */
-static segue_status find_batches(struct sg_unit *u, segue_error *err)
-{
-    char name[32];
-    for (int i = 0; i < 12; i++) {
-        snprintf(name, sizeof name, "batch_%s_%d_%d", i < 8 ? storages[i / 4 + 1] : "f8", i / 2 % 2 ? 32 : 16,
-                 i % 2 ? 16 : 8);
-        SG_TRY(cu_kernel(u, "k_batch", name, &u->k.batch[i / 4][i / 2 % 2][i % 2], err));
-    }
-    for (int i = 0; i < 2 && u->major == 9; i++) {
-        snprintf(name, sizeof name, "tiles_%s", storages[i + 1]);
-        SG_TRY(cu_kernel_roomy(u, "k_tiles", name, CK_TILES_WHOLE, &u->k.tiles[i], err));
-        snprintf(name, sizeof name, "glu_rows_%s", storages[i + 1]);
-        SG_TRY(cu_kernel_roomy(u, "k_glu", name, CK_GLU_BYTES, &u->k.glu_rows[i], err));
-    }
-    return SEGUE_OK;
-}
-
-/* Attention: over any storage, and for 16 bits by width of a head. */
-static segue_status find_attention(struct sg_unit *u, segue_error *err)
-{
-    const int room = (int)u->shared_max - ATTEND_STATIC;
-    char name[32];
-    for (int s = 0; s < 4; s++) {
-        snprintf(name, sizeof name, "attend_part_%s", storages[s]);
-        SG_TRY(cu_kernel_roomy(u, "k_attend", name, room, &u->k.attend_part[s], err));
-        snprintf(name, sizeof name, "attend_many_%s", storages[s]);
-        SG_TRY(cu_kernel_roomy(u, "k_attend", name, room, &u->k.attend_many[s], err));
-    }
-    for (int s = 0; s < 2; s++)
-        for (int w = 0; w < 3; w++) {
-            const int width = 64 << w;
-            snprintf(name, sizeof name, "single_%s_%d", storages[s + 1], width);
-            SG_TRY(cu_kernel(u, "k_single", name, &u->k.single[s][w], err));
-            snprintf(name, sizeof name, "flash_%s_%d", storages[s + 1], width);
-            SG_TRY(cu_kernel_roomy(u, "k_flash", name, 128 * (width + 8) * 2, &u->k.flash[s][w], err));
-            if (u->major != 9) continue;
-            snprintf(name, sizeof name, "wgflash_%s_%d", storages[s + 1], width);
-            SG_TRY(cu_kernel_roomy(u, "k_wgflash", name, CK_WGFLASH_BYTES(width), &u->k.wgflash[s][w], err));
-        }
-    return SEGUE_OK;
-}
-
-segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
-{
-    for (size_t i = 0; cu_images[i]; i++) {
-        SG_TRY(cu_check(&u->d, u->d.module_load(&u->modules[i], cu_images[i]),
-                        "open unit: kernels do not load", err));
-        u->modules_n++;
-    }
-#define X(file, name) SG_TRY(cu_kernel(u, "k_" #file, #name, &u->k.name, err));
-    CU_KERNELS(X)
-#undef X
-    if (u->shared_max >= CK_CHUNK_CARRY_BYTES) {
-        cu_result r = u->d.function_set(u->k.chunk_local, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_LOCAL_BYTES);
-        if (!r) r = u->d.function_set(u->k.chunk_carry_16, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_CARRY_BYTES);
-        if (!r) r = u->d.function_set(u->k.chunk_carry_32, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_CARRY_BYTES);
-        if (!r && u->major == 9) r = u->d.function_set(u->k.chunk_factors, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_LOCAL_BYTES);
-        if (!r && u->major == 9) r = u->d.function_set(u->k.chunk_factors_halves, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_LOCAL_BYTES);
-        if (!r && u->major == 9) r = u->d.function_set(u->k.chunk_scan, CU_FN_MAX_DYNAMIC_SHARED, CK_SCAN_BYTES);
-        SG_TRY(cu_check(&u->d, r, "open unit", err));
-    }
-    SG_TRY(find_products(u, err));
-    SG_TRY(find_batches(u, err));
-    SG_TRY(cu_digits_open(u, err));
-    SG_TRY(cu_vocab_open(u, err));
-    SG_TRY(cu_rank_open(u, err));
-    return find_attention(u, err);
 }
 
 /* --- what is present --- */
