@@ -497,6 +497,8 @@ struct ck_view cu_view_of(const struct cu_pass *p, const struct sg_operand *x);
 /* Of a part of p->halves: its p is where bf16 begin; width as it is. */
 struct ck_view cu_halves_of(const struct cu_pass *p, const struct sg_operand *x);
 /* Rows that can be read 16 bytes at a time from every fourth number on. */
+static inline uint32_t cu_pieces(uint32_t n, uint32_t size) { return (n + size - 1) / size; }
+static inline int cu_aligned(const void *p) { return (uintptr_t)p % 16 == 0; }
 static inline int cu_in_fours(const struct ck_view *v) { return (uintptr_t)v->p % 16 == 0 && v->stride % 4 == 0; }
 segue_status cu_launch(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t threads,
                        size_t shared, const void *args);

@@ -22,8 +22,6 @@ static uint32_t rows_of(const struct cu_pass *p, const struct sg_op *op)
     return p->rows_n[p->program->base.graph->values[op->out].wanted];
 }
 
-static uint32_t pieces(uint32_t n, uint32_t size) { return (n + size - 1) / size; }
-
 static segue_status scratch(struct cu_pass *p, size_t bytes)
 {
     return cu_grow(p->program->base.unit, &p->lane->scratch, &p->lane->scratch_n, bytes, "room of a run", p->err);
@@ -50,12 +48,12 @@ segue_status cu_conv(struct cu_pass *p, const struct sg_op *op)
     const struct cu_kernels *k = &p->program->base.unit->k;
     struct ck_conv a = conv_of(p, op);
     if (a.rows <= CU_FEW && a.taps <= CU_STEP_TAPS)
-        return cu_launch(p, k->conv_step, pieces(a.x.width, 128), p->spans_n, 1, 128, 0, &a);
+        return cu_launch(p, k->conv_step, cu_pieces(a.x.width, 128), p->spans_n, 1, 128, 0, &a);
     if (a.taps <= CU_STEP_TAPS && p->spans_n == 1)
-        SG_TRY(cu_launch(p, k->conv_tiles, pieces(a.rows, 16), pieces(a.x.width, 128), 1, 128, 0, &a));
+        SG_TRY(cu_launch(p, k->conv_tiles, cu_pieces(a.rows, 16), cu_pieces(a.x.width, 128), 1, 128, 0, &a));
     else
-        SG_TRY(cu_launch(p, k->conv_many, a.rows, pieces(a.x.width, 256), 1, 256, 0, &a));
-    return cu_launch(p, k->conv_keep, pieces(a.x.width, 128), p->spans_n, 1, 128, 0, &a);
+        SG_TRY(cu_launch(p, k->conv_many, a.rows, cu_pieces(a.x.width, 256), 1, 256, 0, &a));
+    return cu_launch(p, k->conv_keep, cu_pieces(a.x.width, 128), p->spans_n, 1, 128, 0, &a);
 }
 
 /* --- the delta rule --- */
@@ -86,13 +84,13 @@ static int chunks_fit(const struct cu_pass *p, const struct ck_delta *a)
            cu_in_fours(&a->in[1]) && cu_in_fours(&a->in[2]) && cu_in_fours(&a->y);
 }
 
-/* q, k and v are read before the convolution: where they lie there. */
 /* Of a value that the product left in fp32 or in bf16. */
 static struct ck_view made_view(const struct cu_pass *p, const struct ck_delta *a, const struct sg_operand *x)
 {
     return a->halves ? cu_halves_of(p, x) : cu_view_of(p, x);
 }
 
+/* q, k and v are read before the convolution: where they lie there. */
 static void before_conv(const struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv, struct ck_delta *a)
 {
     const struct sg_conv *c = &conv->u.conv;
@@ -129,7 +127,7 @@ int cu_delta_convolves(const struct cu_pass *p, const struct sg_op *op, const st
 static segue_status in_factors(struct cu_pass *p, struct ck_delta *a)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
-    uint32_t chunks = pieces(a->rows, CK_CHUNK_ROWS);
+    uint32_t chunks = cu_pieces(a->rows, CK_CHUNK_ROWS);
     SG_TRY(scratch(p, (size_t)chunks * a->v_heads * sizeof *a->factors));
     a->factors = (struct ck_factors *)(uintptr_t)p->lane->scratch;
     SG_TRY(cu_launch(p, a->halves ? k->chunk_factors_halves : k->chunk_factors, chunks, a->v_heads, 1,
@@ -141,7 +139,7 @@ static segue_status in_chunks(struct cu_pass *p, struct ck_delta *a)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
     if (is_hopper(p) && a->dv == HEAD) return in_factors(p, a);
-    uint32_t chunks = pieces(a->rows, CK_CHUNK_ROWS);
+    uint32_t chunks = cu_pieces(a->rows, CK_CHUNK_ROWS);
     size_t square = (size_t)CK_CHUNK_ROWS * CK_CHUNK_ROWS * 4, qk = (size_t)chunks * a->k_heads * 2 * square,
            tp = (size_t)chunks * a->v_heads * square, numbers = (size_t)chunks * a->v_heads * 3 * CK_CHUNK_ROWS,
            v = a->conv.weight ? (size_t)chunks * a->v_heads * CK_CHUNK_ROWS * HEAD : 0;
@@ -174,14 +172,14 @@ segue_status cu_delta(struct cu_pass *p, const struct sg_op *op, const struct sg
     }
     if (chunks_fit(p, &a)) return in_chunks(p, &a);
     if (slabs_fit(&a)) return cu_launch(p, k->delta_slabs, a.v_heads * (HEAD / CK_DELTA_SLAB), p->spans_n, 1, 128, 0, &a);
-    uint32_t units = a.v_heads * pieces(a.dv, CK_DELTA_COLUMNS);
+    uint32_t units = a.v_heads * cu_pieces(a.dv, CK_DELTA_COLUMNS);
     size_t ready = (size_t)a.rows * a.k_heads * 2 * a.dk;
     if (a.rows > CU_FEW && ready % 4 == 0) {
         SG_TRY(scratch(p, (ready + (size_t)a.rows * a.v_heads * CK_DELTA_NUMBERS) * sizeof(float)));
         a.ready = (float *)(uintptr_t)p->lane->scratch;
-        SG_TRY(cu_launch(p, a.dk <= HEAD ? k->delta_ready_4 : k->delta_ready_8, a.rows, pieces(a.v_heads, 4), 1, 128, 0, &a));
+        SG_TRY(cu_launch(p, a.dk <= HEAD ? k->delta_ready_4 : k->delta_ready_8, a.rows, cu_pieces(a.v_heads, 4), 1, 128, 0, &a));
         if (a.dk == HEAD && a.dv % CK_DELTA_TILED == 0)
             return cu_launch(p, k->delta_tiles_4, a.v_heads * (a.dv / CK_DELTA_TILED), p->spans_n, 1, 128, 0, &a);
     }
-    return cu_launch(p, a.dk <= HEAD ? k->delta_4 : k->delta_8, pieces(units, 4), p->spans_n, 1, 128, 0, &a);
+    return cu_launch(p, a.dk <= HEAD ? k->delta_4 : k->delta_8, cu_pieces(units, 4), p->spans_n, 1, 128, 0, &a);
 }

@@ -21,12 +21,10 @@ segue_status cu_digits_open(struct sg_unit *u, segue_error *err)
     return SEGUE_OK;
 }
 
-static int aligned(const void *p) { return ((uintptr_t)p & 15) == 0; }
-
 static int norm_fits(const struct ck_norm *n, uint32_t k)
 {
     if (!n->present) return 1;
-    if (k > NORMED || n->layer || n->bias || !aligned(n->weight) || !aligned(n->gate.p)) return 0;
+    if (k > NORMED || n->layer || n->bias || !cu_aligned(n->weight) || !cu_aligned(n->gate.p)) return 0;
     return n->groups == 1 ? !n->gate.p : k / n->groups == 128;
 }
 
@@ -52,11 +50,11 @@ int cu_digits_fits(const struct cu_pass *p, const struct cu_step *s, const struc
     const struct sg_unit *u = p->program->base.unit;
     const struct ck_weight *w = &cu_weight_of(p->program->weights, p->program->base.graph->tensors[s->parts[0]->u.linear.weight.tensor])->w;
     uint32_t width = g->k / 8, form = width <= 4 * 128 ? 0 : width <= 8 * 128 ? 1 : 2;
-    if (!u->k.digits[w->kind][form] || !pays(w->kind, g->k, streamed) || g->k % (w->kind == CK_Q8 ? EACH_Q8 : EACH) || g->k > WIDEST || !aligned(g->x.p) ||
+    if (!u->k.digits[w->kind][form] || !pays(w->kind, g->k, streamed) || g->k % (w->kind == CK_Q8 ? EACH_Q8 : EACH) || g->k > WIDEST || !cu_aligned(g->x.p) ||
         !norm_fits(&g->norm, g->k))
         return 0;
     for (uint32_t i = 0; i < g->segments; i++)
-        if (!aligned(g->segment[i].data) || !aligned(g->segment[i].scales)) return 0;
+        if (!cu_aligned(g->segment[i].data) || !cu_aligned(g->segment[i].scales)) return 0;
     *out = (struct cu_streamed){.a = {.g = *g, .scale_bytes = w->kind == CK_Q8 ? g->scale_pitch * 2 : 0}, .fn = u->k.digits[w->kind][form], .threads = CK_DIGITS_THREADS};
     cu_after_of(p, s, &out->a.after); /* the convolution's memory is its one span's */
     if (out->a.after.kind == CK_AFTER_CONV && (g->k > NORMED || out->a.after.taps > CK_STREAM_TAPS)) return 0;

@@ -4,12 +4,10 @@
 
 enum { FEWEST = 512, FULL = 85 /* per cent of what all clusters do in so many turns */ };
 
-static uint32_t pieces(uint32_t n, uint32_t size) { return (n + size - 1) / size; }
-
 /* Where y goes: gate and up of the pass would lie there. */
 static struct ck_view room_of(const struct cu_pass *p, const struct cu_step *s) { return cu_view_of(p, &s->glu->in[0]); }
 
-static uint32_t tiles_of(uint32_t units, uint32_t rows) { return pieces(units, CK_GLU_UNITS) * pieces(rows, 2 * CK_GLU_ROWS); }
+static uint32_t tiles_of(uint32_t units, uint32_t rows) { return cu_pieces(units, CK_GLU_UNITS) * cu_pieces(rows, 2 * CK_GLU_ROWS); }
 
 int cu_glu_fits(const struct cu_pass *p, const struct cu_step *s, uint32_t rows)
 {
@@ -20,7 +18,7 @@ int cu_glu_fits(const struct cu_pass *p, const struct cu_step *s, uint32_t rows)
     if (!u->k.glu_rows[0] || !u->d.tensor_map || rows < FEWEST || s->glu->u.glu.act != SG_ACT_SILU || up->rows != units || units % 8 ||
         s->op->in[0].width % CK_GLU_PANEL || y.stride != 2 * units || other.p != y.p + units || (uintptr_t)y.p % 16)
         return 0;
-    uint64_t all_turns = (uint64_t)pieces(tiles_of(units, rows), all) * all;
+    uint64_t all_turns = (uint64_t)cu_pieces(tiles_of(units, rows), all) * all;
     return (uint64_t)rows * units * 100 >= all_turns * (2 * CK_GLU_ROWS * CK_GLU_UNITS) * FULL;
 }
 
@@ -42,7 +40,7 @@ segue_status cu_glu(struct cu_pass *p, const struct cu_step *s, const void *w, u
     uint32_t units = s->parts[0]->u.linear.weight.rows, k = s->op->in[0].width;
     uint32_t parted = p->sms != u->sms; /* then some multiprocessors are busy, and who is free takes the next tile */
     float *y = room_of(p, s).p;
-    struct ck_glu a = {.panels = k / CK_GLU_PANEL, .units = units, .pairs = pieces(rows, 2 * CK_GLU_ROWS), .tiles = tiles_of(units, rows)};
+    struct ck_glu a = {.panels = k / CK_GLU_PANEL, .units = units, .pairs = cu_pieces(rows, 2 * CK_GLU_ROWS), .tiles = tiles_of(units, rows)};
     if (pitch % 16 || (uintptr_t)w % 16 ||
         !map_of(u, &a.x, (const void *)(uintptr_t)p->narrowed_at, rows, k, 2 * k, CK_GLU_ROWS, CK_GLU_PANEL, CU_TENSOR_SWIZZLE_128) ||
         !map_of(u, &a.w, w, 2 * units, k, pitch, CK_GLU_UNITS, CK_GLU_PANEL, CU_TENSOR_SWIZZLE_128) ||

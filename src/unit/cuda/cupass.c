@@ -94,8 +94,6 @@ static uint32_t rows_of(const struct cu_pass *p, const struct sg_op *op)
     return p->rows_n[p->program->base.graph->values[op->out].wanted];
 }
 
-static uint32_t pieces(uint32_t n, uint32_t size) { return (n + size - 1) / size; }
-
 static segue_status need(struct cu_pass *p, cu_ptr *room, size_t *have, size_t want)
 {
     return cu_grow(p->program->base.unit, room, have, want, "room of a run", p->err);
@@ -115,7 +113,7 @@ static segue_status do_embed(struct cu_pass *p, const struct sg_op *op)
                          .scale = e->scale,
                          .y = out_of(p, op)};
     if (places) a.places = places->w;
-    return cu_launch(p, p->program->base.unit->k.embed, a.rows, pieces(a.y.width, 256), 1, 256, 0, &a);
+    return cu_launch(p, p->program->base.unit->k.embed, a.rows, cu_pieces(a.y.width, 256), 1, 256, 0, &a);
 }
 
 struct ck_norm cu_norm_of(const struct cu_pass *p, const struct sg_op *op)
@@ -154,7 +152,7 @@ static segue_status do_rope(struct cu_pass *p, const struct sg_op *op)
                         .rows = rows_of(p, op),
                         .mscale = t->mscale,
                         .sign = r->sign};
-    return cu_launch(p, p->program->base.unit->k.rope, a.rows, pieces(a.x.width, 128), 1, 128, 0, &a);
+    return cu_launch(p, p->program->base.unit->k.rope, a.rows, cu_pieces(a.x.width, 128), 1, 128, 0, &a);
 }
 
 static segue_status do_map(struct cu_pass *p, const struct sg_op *op, cu_fn fn)
@@ -171,7 +169,7 @@ static segue_status do_map(struct cu_pass *p, const struct sg_op *op, cu_fn fn)
         a.weight = cu_vector_of(p, &op->u.scale.weight);
         a.one = t && t->source->rows == 1 && t->source->cols == 1;
     }
-    return cu_launch(p, fn, a.rows, pieces(a.y.width, 256), 1, 256, 0, &a);
+    return cu_launch(p, fn, a.rows, cu_pieces(a.y.width, 256), 1, 256, 0, &a);
 }
 
 static segue_status do_rows(struct cu_pass *p, const struct sg_op *op)
@@ -181,7 +179,7 @@ static segue_status do_rows(struct cu_pass *p, const struct sg_op *op)
                         .x = cu_view_of(p, &op->in[0]),
                         .y = out_of(p, op),
                         .rows = rows_of(p, op)};
-    return cu_launch(p, p->program->base.unit->k.rows, a.rows, pieces(a.x.width, 256), 1, 256, 0, &a);
+    return cu_launch(p, p->program->base.unit->k.rows, a.rows, cu_pieces(a.x.width, 256), 1, 256, 0, &a);
 }
 
 static segue_status do_route(struct cu_pass *p, const struct sg_op *op)
@@ -196,7 +194,7 @@ static segue_status do_route(struct cu_pass *p, const struct sg_op *op)
                          .renormalise = r->renormalise,
                          .rows = rows_of(p, op),
                          .scale = r->scale};
-    return cu_launch(p, p->program->base.unit->k.route, pieces(a.rows, 32), 1, 1, 32, 0, &a);
+    return cu_launch(p, p->program->base.unit->k.route, cu_pieces(a.rows, 32), 1, 1, 32, 0, &a);
 }
 
 static segue_status do_experts(struct cu_pass *p, const struct sg_op *op)
@@ -220,8 +218,8 @@ static segue_status do_experts(struct cu_pass *p, const struct sg_op *op)
     a.d = a.y.width;
     SG_TRY(need(p, &p->lane->scratch, &p->lane->scratch_n, (size_t)a.rows * a.k * a.ff * sizeof(float)));
     a.hidden = address(p->lane->scratch);
-    SG_TRY(cu_launch(p, u->k.experts_in, pieces(a.ff, 8), a.rows * a.k, 1, 256, 0, &a));
-    return cu_launch(p, u->k.experts_out, pieces(a.d, 8), a.rows, 1, 256, 0, &a);
+    SG_TRY(cu_launch(p, u->k.experts_in, cu_pieces(a.ff, 8), a.rows * a.k, 1, 256, 0, &a));
+    return cu_launch(p, u->k.experts_out, cu_pieces(a.d, 8), a.rows, 1, 256, 0, &a);
 }
 
 /* --- ops with a memory --- */
@@ -322,16 +320,16 @@ static segue_status do_attend(struct cu_pass *p, const struct sg_op *op)
     const struct cu_kernels *k = &p->program->base.unit->k;
     struct ck_attend args = attend_of(p, op);
     enum ck_storage storage = cu_storage_of(p->kv);
-    uint32_t groups = a->kv_heads * pieces(a->heads / a->kv_heads, CK_GROUP_HEADS);
+    uint32_t groups = a->kv_heads * cu_pieces(a->heads / a->kv_heads, CK_GROUP_HEADS);
     size_t shared = (size_t)CK_GROUP_HEADS * a->d * sizeof(float);
-    uint32_t tiles = pieces(args.rows, 64);
+    uint32_t tiles = cu_pieces(args.rows, 64);
     int width = width_of(a->d);
     int is_flash = args.rows > CU_EXACT && width >= 0 && a->d == a->dv && (storage == CK_KV_F16 || storage == CK_KV_BF16);
     if (is_flash && k->wgflash[0][width] && cu_in_fours(&args.q) && cu_in_fours(&args.gate) && cu_in_fours(&args.y))
-        return cu_launch(p, k->wgflash[storage == CK_KV_BF16][width], tiles * a->heads > p->sms ? pieces(tiles, 2) : tiles, a->heads, 1,
+        return cu_launch(p, k->wgflash[storage == CK_KV_BF16][width], tiles * a->heads > p->sms ? cu_pieces(tiles, 2) : tiles, a->heads, 1,
                          CK_WGFLASH_THREADS, CK_WGFLASH_BYTES(a->d), &args);
     if (is_flash)
-        return cu_launch(p, k->flash[storage == CK_KV_BF16][width], pieces(args.rows, 64), a->heads, 1, 128,
+        return cu_launch(p, k->flash[storage == CK_KV_BF16][width], cu_pieces(args.rows, 64), a->heads, 1, 128,
                          (size_t)128 * (a->d + 8) * 2, &args);
     if (args.rows > CU_FEW)
         return cu_launch(p, k->attend_many[storage], args.rows, groups, 1, 256,
@@ -348,7 +346,7 @@ static segue_status do_prepare(struct cu_pass *p, const struct ck_prepare *a)
     const struct cu_kernels *k = &p->program->base.unit->k;
     uint32_t each = a->heads + a->kv_heads;
     if (a->rows > CU_EXACT && a->d % 4 == 0 && cu_in_fours(&a->q) && cu_in_fours(&a->k) && cu_in_fours(&a->q_out))
-        return cu_launch(p, k->prepare_many, pieces(a->rows * each, 8), 1, 1, 256, 0, a);
+        return cu_launch(p, k->prepare_many, cu_pieces(a->rows * each, 8), 1, 1, 256, 0, a);
     return cu_launch(p, k->prepare, a->rows, each, 1, 128, 0, a);
 }
 

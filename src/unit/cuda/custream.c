@@ -6,8 +6,6 @@
  * than LONG bytes. */
 enum { WARPS = 8, MOST = 512 << 10, MOST_LONG = 200 << 10, MOST_QUANTISED = 128 << 10, LONG = 4096 };
 
-static int aligned(const void *p) { return ((uintptr_t)p & 15) == 0; }
-
 static uint32_t scale_size(uint32_t kind)
 {
     return kind == CK_Q8 ? 2 : kind == CK_Q4 ? 4 : kind == CK_G8 || kind == CK_G4 ? 8 : 0;
@@ -17,8 +15,8 @@ static uint32_t scale_size(uint32_t kind)
 static int norm_fits(const struct ck_norm *n, uint32_t k, uint32_t pieces, uint32_t numbers)
 {
     if (!n->present) return 1;
-    if (pieces * numbers > CK_STREAM_NORMED || !aligned(n->weight) || !aligned(n->bias) ||
-        !aligned(n->gate.p))
+    if (pieces * numbers > CK_STREAM_NORMED || !cu_aligned(n->weight) || !cu_aligned(n->bias) ||
+        !cu_aligned(n->gate.p))
         return 0;
     if (n->groups == 1) return 1;
     uint32_t group = k / n->groups, lanes = group / numbers;
@@ -30,7 +28,7 @@ static int rows_fit(const struct ck_gemv *g, uint32_t scale_bytes, uint32_t outs
 {
     for (uint32_t i = 0; i < g->segments; i++) {
         const struct ck_segment *s = &g->segment[i];
-        if (!aligned(s->data) || !aligned(s->scales)) return 0;
+        if (!cu_aligned(s->data) || !cu_aligned(s->scales)) return 0;
         if (scale_bytes % 16 &&
             (s->at * scale_bytes % 16 || outs * scale_bytes % 16 || s->n * scale_bytes % 16))
             return 0;
@@ -76,7 +74,7 @@ int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struc
     const struct cu_tensor *t = cu_weight_of(
         p->program->weights, p->program->base.graph->tensors[s->parts[0]->u.linear.weight.tensor]);
     uint32_t kind = t->w.kind, n = numbers[kind], all = g->pitch / 16, split = 1, form = 0;
-    if (!u->stream || u->major < 9 || g->k % 4 || !aligned(g->x.p)) return 0;
+    if (!u->stream || u->major < 9 || g->k % 4 || !cu_aligned(g->x.p)) return 0;
     while (split < WARPS && all > 32 * split) split *= 2;
     while ((32 * split) << form < all) form++;
     if (form > 3 || !u->k.stream[kind][form]) return 0;

@@ -7,8 +7,6 @@
  * under way */
 enum { PANEL = 64, CLUSTER_LOG = 3, FEW = 4, LEAST = 4, GROUP = 256, HALF = CK_TILES_SLICE / 2, SPARE = 1024 };
 
-static int in_fours(const void *p) { return ((uintptr_t)p & 15) == 0; }
-
 /* The kernel does the norm: of whole rows, of groups of whole pairs. */
 static int norm_fits(const struct ck_norm *n, uint32_t k)
 {
@@ -46,7 +44,7 @@ static int map_of(struct sg_unit *u, const struct ck_gemv *g, uint32_t segment, 
                    strides[4] = {g->pitch, apart, 8 * (uint64_t)g->pitch, PANEL * 2};
     const uint32_t box[5] = {PANEL / 2, g->glu ? 8 : CK_TILES_ROWS, g->glu ? 2 : 1, g->glu ? CK_TILES_ROWS / 16 : 1, 1},
                    steps[5] = {1, 1, 1, 1, 1};
-    if (!in_fours(from) || (g->glu && (s->n % 8 || g->segment[1].n != s->n || apart >> 40))) return 0;
+    if (!cu_aligned(from) || (g->glu && (s->n % 8 || g->segment[1].n != s->n || apart >> 40))) return 0;
     cu_enter(u);
     cu_result r = u->d.tensor_map(map, CU_TENSOR_INT32, 5, from, dims, strides, box, steps, 0, CU_TENSOR_SWIZZLE_128, CU_TENSOR_L2_256, 0);
     cu_leave(u);

@@ -21,11 +21,9 @@ segue_status cu_vocab_open(struct sg_unit *u, segue_error *err)
     return SEGUE_OK;
 }
 
-static int aligned(const void *p) { return ((uintptr_t)p & 15) == 0; }
-
 static int norm_fits(const struct ck_norm *n)
 {
-    return !n->present || (n->groups == 1 && !n->gate.p && aligned(n->weight) && aligned(n->bias));
+    return !n->present || (n->groups == 1 && !n->gate.p && cu_aligned(n->weight) && cu_aligned(n->bias));
 }
 
 /* Rows of weights without gaps, of whole units, x and they where 16 bytes are one load. */
@@ -33,7 +31,7 @@ static int weights_fit(const struct ck_gemv *g, const struct ck_weight *w)
 {
     const struct ck_segment *s = &g->segment[0];
     if (g->segments != 1 || g->glu || s->bias || s->residual.p || (uint64_t)s->n * g->pitch < LEAST) return 0;
-    if (!aligned(g->x.p) || !aligned(s->data) || !aligned(s->scales)) return 0;
+    if (!cu_aligned(g->x.p) || !cu_aligned(s->data) || !cu_aligned(s->scales)) return 0;
     return w->kind == CK_Q8 ? g->k % EACH_Q8 == 0 && g->k == g->pitch : g->pitch % UNIT == 0 && g->k * 2 == g->pitch;
 }
 

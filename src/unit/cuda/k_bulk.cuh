@@ -46,6 +46,13 @@ __device__ __forceinline__ void bring(void *to, const void *from, uint32_t bytes
         "l"(from), "r"(bytes), "r"(shared_at(gate))
         : "memory");
 }
+/* A box of a matrix by its tensor map, from its column (of 4 bytes) and row on. */
+__device__ __forceinline__ void bring_box(uint32_t to, const ck_tensor_map &map, uint32_t column, uint32_t row, uint32_t gate)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+                 "l"(&map), "r"(column), "r"(row), "r"(gate)
+                 : "memory");
+}
 /* The 256 threads that multiply; the warp that brings weights is not among them. */
 __device__ __forceinline__ void consumers_meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
 /* The same in two steps: what all have read before the first may be overwritten behind the second. */

@@ -27,6 +27,18 @@ __device__ __forceinline__ uint32_t largest_of(float4 v)
     return max(max(__float_as_uint(v.x) & bits, __float_as_uint(v.y) & bits), max(__float_as_uint(v.z) & bits, __float_as_uint(v.w) & bits));
 }
 
+/* The exponent, as it stands in a number, for the warp's numbers, of which each lane says the largest of its own, or this one at least: all
+ * are below 2^(it - 126); 255: one is not finite. */
+static const uint32_t least_digits = 30u << 23;
+__device__ __forceinline__ uint32_t exponent_of(uint32_t largest) { return __reduce_max_sync(0xffffffffu, largest) >> 23; }
+/* Numbers of exponent e as digits: digits_of multiplies them with 2^(TO_DIGITS - 127 - e), and a 1 of the last digit then stands for 2^(e -
+ * OF_DIGITS - 127); NaN, and so is every sum, if a number is not finite. */
+enum { TO_DIGITS = 283, OF_DIGITS = 29 };
+__device__ __forceinline__ float last_digit(uint32_t exponent)
+{
+    return exponent == 255 ? CUDART_NAN_F : __uint_as_float((exponent - OF_DIGITS) << 23);
+}
+
 /* Not volatile: products wait for nothing but their operands. */
 __device__ __forceinline__ void mma_int8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
 {

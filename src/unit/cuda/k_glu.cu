@@ -74,9 +74,7 @@ __device__ __forceinline__ void bring_panels(const ck_glu &a, const place &w, ro
             const uint32_t to = shared_at(w.ring + at.stage * STAGE), gate = shared_at(&s.full[at.stage]);
             if (at.turn) gate_wait_cluster(&s.empty[at.stage], (at.turn - 1) & 1);
             gate_expect(&s.full[at.stage], STAGE);
-            asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
-                         "l"(&a.x), "r"(p * (PANEL / 2)), "r"(row), "r"(gate)
-                         : "memory");
+            bring_box(to, a.x, p * (PANEL / 2), row, gate);
             asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], "
                          "[%4], %5;" ::"r"(to + X_BYTES + w.rank * W_BYTES),
                          "l"(&a.w), "r"(p * (PANEL / 2)), "r"(unit), "r"(gate), "h"((uint16_t)3)

@@ -14,14 +14,12 @@ template <int P> struct own_x { /* four numbers each of P times 128 columns */
     float4 v[P];
 };
 
-/* The larger exponent, as it stands in the number, and 30 at least: all of the warp's numbers are below 2^(it - 126); 255: one is not
- * finite. */
-template <int P> __device__ __forceinline__ uint32_t most_of(const own_x<P> &x)
+template <int P> __device__ __forceinline__ uint32_t exponent_of(const own_x<P> &x)
 {
-    uint32_t most = 30u << 23;
+    uint32_t most = least_digits;
 #pragma unroll
     for (int i = 0; i < P; i++) most = max(most, largest_of(x.v[i]));
-    return __reduce_max_sync(0xffffffffu, most) >> 23;
+    return exponent_of(most);
 }
 
 /* Four numbers as the parts of KIND's factor, rounded and what is left. */
@@ -46,8 +44,8 @@ template <int KIND> __device__ __forceinline__ void parts_of(float4 v, float sca
 template <int KIND, int P>
 __device__ __forceinline__ float put_digits(const own_x<P> &x, uint32_t width, uint32_t *words, uint32_t pitch)
 {
-    uint32_t e = KIND == CK_BF16 ? 127 : most_of(x), lane = threadIdx.x & 31;
-    float scale = __uint_as_float(((KIND == CK_Q8 ? 283 : KIND == CK_F16 ? 268 : 254) - e) << 23);
+    uint32_t e = KIND == CK_BF16 ? 127 : exponent_of(x), lane = threadIdx.x & 31;
+    float scale = __uint_as_float(((KIND == CK_Q8 ? TO_DIGITS : KIND == CK_F16 ? 268 : 254) - e) << 23);
 #pragma unroll
     for (int i = 0; i < P; i++) {
         if (i * 128 >= width) break;
@@ -64,7 +62,7 @@ __device__ __forceinline__ float put_digits(const own_x<P> &x, uint32_t width, u
         }
     }
     __syncwarp();
-    return e == 255 ? CUDART_NAN_F : __uint_as_float((e - (KIND == CK_Q8 ? 29 : KIND == CK_F16 ? 14 : 0)) << 23);
+    return e == 255 ? CUDART_NAN_F : __uint_as_float((e - (KIND == CK_Q8 ? OF_DIGITS : KIND == CK_F16 ? 14 : 0)) << 23);
 }
 
 #endif

@@ -75,10 +75,7 @@ __device__ __forceinline__ void ring_bring_box(const ring &r, ring_in &in, const
                                                uint32_t bytes)
 {
     unsigned char *to = ring_free(r, in, bytes);
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-                     shared_at(to)),
-                 "l"(&map), "r"(column), "r"(row), "r"(shared_at(&r.full[in.at.stage]))
-                 : "memory");
+    bring_box(shared_at(to), map, column, row, shared_at(&r.full[in.at.stage]));
     ring_next(r, in.at);
 }
 __device__ __forceinline__ uint32_t ring_full(const ring &r, const ring_at &at)
@@ -347,8 +344,8 @@ __device__ __forceinline__ void take_digits(const ck_norm &n, uint32_t d, const 
         most = max(most, largest_of(v[m]));
     }
     consumers_read();
-    uint32_t exponent = exponent8(most);
-    x.scale = last_digit8(exponent);
+    uint32_t exponent = exponent_of(max(most, least_digits));
+    x.scale = last_digit(exponent);
     if (LATE) x.scale *= n.present ? rsqrtf(fmaf(whole_stats(stats), o.per, n.eps)) : 1;
 #pragma unroll
     for (int m = 0; m < M; m++)
