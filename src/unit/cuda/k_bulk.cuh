@@ -73,6 +73,12 @@ __device__ __forceinline__ uint2 shared_two(uint32_t at)
     asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
     return v;
 }
+__device__ __forceinline__ float shared_number(uint32_t at)
+{
+    float v;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at));
+    return v;
+}
 
 #endif
 #endif

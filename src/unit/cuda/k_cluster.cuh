@@ -22,7 +22,7 @@ __device__ __forceinline__ uint32_t there(uint32_t at, uint32_t block)
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(at), "r"(block));
     return to;
 }
-/* A number, or four, to a place of another block, whose gate counts their bytes; there() finds both. */
+/* A number, or two, or four, to a place of another block, whose gate counts their bytes; there() finds both. */
 __device__ __forceinline__ void send_to(float v, uint32_t to, uint32_t gate)
 {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(to), "r"(__float_as_uint(v)), "r"(gate)
@@ -32,6 +32,12 @@ __device__ __forceinline__ void send_four_to(float4 v, uint32_t to, uint32_t gat
 {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(to),
                  "r"(__float_as_uint(v.x)), "r"(__float_as_uint(v.y)), "r"(__float_as_uint(v.z)), "r"(__float_as_uint(v.w)), "r"(gate)
+                 : "memory");
+}
+__device__ __forceinline__ void send_two_to(float x, float y, uint32_t to, uint32_t gate)
+{
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1,%2}, [%3];" ::"r"(to), "r"(__float_as_uint(x)),
+                 "r"(__float_as_uint(y)), "r"(gate)
                  : "memory");
 }
 /* A number to the same place of another block. */

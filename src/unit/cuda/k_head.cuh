@@ -27,12 +27,12 @@ template <int D> __device__ __forceinline__ void load_head_norm(const ck_norm &n
 #pragma unroll
     for (int i = 0; i < D / 32; i++) w.x[i] = plus + (n.weight ? n.weight[(threadIdx.x & 31) + 32 * i] : 1.0f);
 }
-template <int D> __device__ __forceinline__ void norm_head(const ck_norm &n, head_row<D> &r, const head_row<D> &w)
+template <int D> __device__ __forceinline__ void norm_head(float eps, head_row<D> &r, const head_row<D> &w)
 {
     float squares = 0;
 #pragma unroll
     for (int i = 0; i < D / 32; i++) squares += r.x[i] * r.x[i];
-    float inverse = rsqrtf(warp_sum(squares) / D + n.eps);
+    float inverse = rsqrtf(warp_sum(squares) / D + eps);
 #pragma unroll
     for (int i = 0; i < D / 32; i++) r.x[i] *= inverse * w.x[i];
 }
@@ -40,7 +40,7 @@ template <int D> __device__ __forceinline__ void norm_head(const ck_norm &n, hea
 {
     head_row<D> w;
     load_head_norm<D>(n, w);
-    norm_head<D>(n, r, w);
+    norm_head<D>(n.eps, r, w);
 }
 
 /* Pairs (j, j + pairs), pairs a multiple of 32: both in the same lane. */

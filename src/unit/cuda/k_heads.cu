@@ -32,7 +32,7 @@ __device__ __forceinline__ void hold(uint4 *to, const unsigned char *from, bool 
 }
 
 /* What a team or warp or block found: largest score (of base 2), sum of exponentials; `none` is lower than any. */
-struct found {
+struct alignas(8) found {
     float most, sum;
 };
 static const float none = -1e38f;
@@ -129,17 +129,6 @@ template <int D> __device__ __forceinline__ void load_held(const heads_work &w, 
     }
 }
 
-/* Some of the block's rows to all blocks of the rank, a warp a block. */
-template <int D>
-__device__ __forceinline__ void send_rows(const heads_work &w, uint32_t first, uint32_t end, const float *sums, const float *bias,
-                                          const float *rows, const uint64_t *gate)
-{
-    uint32_t to = there(shared_at(rows), threadIdx.x >> 5), counted = there(shared_at(gate), threadIdx.x >> 5);
-#pragma unroll 1
-    for (uint32_t u = first + (threadIdx.x & 31); u < end; u += 32)
-        send_to(whole_sum(sums, u) + bias[u], to + 4 * row_of<D>(w, u).at, counted);
-}
-
 /* What comes from the other blocks of the rank: x, rows of q and k, of v and gate, what they found at their positions; so many bytes.
  * Of narrow heads all rows come together: a second turn takes longer than it hides. */
 enum { AT_X, AT_QK, AT_REST, AT_ENDS, GATES };
@@ -151,66 +140,111 @@ template <int D> __device__ __forceinline__ void open_gates(uint64_t *gates, uin
     gate_expect(&gates[AT_X], x);
     gate_expect(&gates[AT_QK], D > 128 ? 4 * 2 * D : 4 * RANK * rows);
     if (D > 128) gate_expect(&gates[AT_REST], 4 * RANK * rows - 4 * 2 * D);
-    gate_expect(&gates[AT_ENDS], 4 * RANK * (shape<D>::OWN + 4));
+    gate_expect(&gates[AT_ENDS], 4 * RANK * (shape<D>::OWN + 2));
+}
+
+/* The block's rows go to all blocks of the rank, a warp a block: where a lane's rows go, each 32nd, and their biases. Found before the inputs
+ * are there. */
+template <int D> struct sending {
+    enum { ROWS = D > 128 ? 3 : D / 64, AT_ONCE = D > 64 ? 2 : 1 };
+    uint32_t to[ROWS], gates;
+    float bias[ROWS];
+};
+template <int D>
+__device__ __forceinline__ sending<D> sending_from(const ck_heads &a, const heads_work &w, const float *rows, const uint64_t *gates)
+{
+    sending<D> s;
+    uint32_t warp = threadIdx.x >> 5, last = rows_of<D>(a) - 1;
+    s.gates = there(shared_at(gates), warp);
+#pragma unroll
+    for (int i = 0; i < sending<D>::ROWS; i++) {
+        heads_row r = row_of<D>(w, min((threadIdx.x & 31) + 32 * i, last));
+        const float *bias = a.in[r.weight].bias;
+        s.bias[i] = bias ? bias[r.row] : 0;
+        s.to[i] = there(shared_at(rows + r.at), warp);
+    }
+#pragma unroll
+    for (int i = 0; i < sending<D>::ROWS; i++) asm volatile("" : "+r"(s.to[i]), "+f"(s.bias[i])); /* now */
+    return s;
+}
+/* Rows first to end, up to 64 of them. */
+template <int D> __device__ __forceinline__ void send_rows(const sending<D> &s, uint32_t first, uint32_t end, const float *sums)
+{
+#pragma unroll
+    for (int i = 0; i < sending<D>::AT_ONCE; i++) {
+        uint32_t u = first + (threadIdx.x & 31) + 32 * i;
+        int last = sending<D>::ROWS - 1;
+        if (u < end) send_to(whole_sum(sums, u) + (first ? s.bias[last] : s.bias[i]), first ? s.to[last] : s.to[i], s.gates + 8 * (first ? AT_REST : AT_QK));
+    }
 }
 
 /* The block's rows, of heads of 256 first those of q and k: they arrive while those of v and gate are made. */
 template <int KIND, int P, int D>
-__device__ __forceinline__ void project(const heads_work &w, const ring &r, ring_at &at, const own_x<P> &x, uint32_t d, uint32_t n, float *sums,
-                                        const float *bias, const float *rows, const uint64_t *gates)
+__device__ __forceinline__ void project(const ring &r, ring_at &at, const own_x<P> &x, uint32_t d, uint32_t n, float *sums, const sending<D> &to)
 {
 #pragma unroll 1
     for (uint32_t first = 0, end = D > 128 ? 2 * shape<D>::WHOLE : n; first < n; first = end, end = n) {
         first_rows<KIND, P>(r, at, x, d, end - first, false, sums + first * RANK_SUMS_PITCH);
         consumers_meet();
-        send_rows<D>(w, first, end, sums, bias, rows, gates + (first ? AT_REST : AT_QK));
+        send_rows<D>(to, first, end, sums);
     }
 }
 
 /* Warp 0 ends q, 1 the new row of K. */
 template <int STORAGE, int D>
-__device__ __forceinline__ void end_rows(const ck_heads &a, const heads_work &w, const float *rows, const float2 *turns, float *q,
-                                         uint16_t *fresh, const head_row<D> &norm, uint64_t *gates)
+__device__ __forceinline__ void end_row(const ck_heads &a, const heads_work &w, const float *rows, const float2 *turns, float *q,
+                                        uint16_t *fresh, const head_row<D> &norm, uint64_t *gates)
 {
-    uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, from = shared_at(rows + warp * D + lane);
+    const ck_norm &n = warp == K ? a.k_norm : a.q_norm;
+    uint32_t normed = n.present, pairs = a.pairs, keeps = w.stores && !w.part && !w.block;
+    float eps = n.eps, scale = a.scale * 1.4426950408889634f, s[D / 64], c[D / 64];
+    uint16_t *to = reinterpret_cast<uint16_t *>(w.k + w.place * w.pitch) + lane;
+#pragma unroll
+    for (int i = 0; i < D / 64; i++) s[i] = turns[lane + 32 * i].x, c[i] = turns[lane + 32 * i].y;
+    asm volatile("" : "+r"(from), "+r"(normed), "+r"(pairs), "+r"(keeps), "+f"(eps), "+f"(scale), "+l"(to)); /* now */
     gate_wait_cluster(&gates[AT_QK], 0);
-    if (warp <= K) {
-        head_row<D> r;
+    head_row<D> r;
 #pragma unroll
-        for (int i = 0; i < D / 32; i++) r.x[i] = rows[warp * D + lane + 32 * i];
-        const ck_norm &n = warp == K ? a.k_norm : a.q_norm;
-        if (n.present) norm_head<D>(n, r, norm);
-        float s[D / 64], c[D / 64];
+    for (int i = 0; i < D / 32; i++) r.x[i] = shared_number(from + 128 * i);
+    if (normed) norm_head<D>(eps, r, norm);
+    turn_head<D>(r, pairs, s, c);
+    if (warp == Q) {
 #pragma unroll
-        for (int i = 0; i < D / 64; i++) s[i] = turns[lane + 32 * i].x, c[i] = turns[lane + 32 * i].y;
-        turn_head<D>(r, a.pairs, s, c);
-        uint16_t *to = reinterpret_cast<uint16_t *>(w.k + w.place * w.pitch);
-        float scale = a.scale * 1.4426950408889634f;
-#pragma unroll
-        for (int i = 0; i < D / 32; i++) {
-            if (warp == Q) {
-                q[lane + 32 * i] = r.x[i] * scale;
-                continue;
-            }
-            uint16_t x = narrowed<STORAGE>(r.x[i]);
-            fresh[lane + 32 * i] = x;
-            if (w.stores && !w.part && !w.block) to[lane + 32 * i] = x;
-        }
+        for (int i = 0; i < D / 32; i++) q[lane + 32 * i] = r.x[i] * scale;
+        return;
     }
-    consumers_meet();
+#pragma unroll
+    for (int i = 0; i < D / 32; i++) fresh[lane + 32 * i] = narrowed<STORAGE>(r.x[i]);
+    if (keeps)
+#pragma unroll
+        for (int i = 0; i < D / 32; i++) to[32 * i] = narrowed<STORAGE>(r.x[i]);
+}
+
+/* K and V of a thread's position. */
+template <int D> struct pieces {
+    uint4 k[held<D>::PIECES], v[held<D>::OF_V];
+};
+template <int D> __device__ __forceinline__ void take_held(const held<D> &h, uint32_t group, pieces<D> &o)
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#pragma unroll
+    for (int c = 0; c < held<D>::PIECES; c++) o.k[c] = h.k[group % held<D>::GROUPS][c][threadIdx.x];
+#pragma unroll
+    for (int c = 0; c < held<D>::OF_V; c++) o.v[c] = h.v[group % held<D>::GROUPS][c][threadIdx.x];
 }
 
 /* The team of the newest position: its row of V, each lane its pieces. */
-template <int STORAGE, int D> __device__ __forceinline__ void end_v(const heads_work &w, const float *v, uint16_t *fresh, uint64_t *gates)
+template <int STORAGE, int D>
+__device__ __forceinline__ void end_v(const heads_work &w, const float *v, uint4 (&to)[held<D>::OF_V], uint64_t *gates)
 {
-    gate_wait_cluster(&gates[gate_of_v<D>()], 0);
+    if (gate_of_v<D>() != AT_QK) gate_wait_cluster(&gates[gate_of_v<D>()], 0);
 #pragma unroll
     for (int c = 0; c < held<D>::OF_V; c++) {
         uint32_t column = (threadIdx.x & 7) * 8 + 64 * c;
         float4 low = four_at(v, column), high = four_at(v, column + 4);
-        uint4 y = make_uint4(two<STORAGE>(low.x, low.y), two<STORAGE>(low.z, low.w), two<STORAGE>(high.x, high.y), two<STORAGE>(high.z, high.w));
-        *reinterpret_cast<uint4 *>(fresh + column) = y;
-        if (w.stores) *reinterpret_cast<uint4 *>(w.v + w.place * w.pitch + column * 2) = y;
+        to[c] = make_uint4(two<STORAGE>(low.x, low.y), two<STORAGE>(low.z, low.w), two<STORAGE>(high.x, high.y), two<STORAGE>(high.z, high.w));
+        if (w.stores) *reinterpret_cast<uint4 *>(w.v + w.place * w.pitch + column * 2) = to[c];
     }
 }
 
@@ -232,10 +266,10 @@ template <int D> __device__ __forceinline__ void put_columns(const float (&acc)[
     }
 }
 
-/* The warp's positions: what it found, and the sums of the rank's columns of V if there was any. */
+/* The warp's positions, the first of each team there in `o`: what it found, and the sums of the rank's columns of V if there was any. */
 template <int STORAGE, int D>
-__device__ __forceinline__ void attend(const heads_work &w, held<D> &h, const float *q, const float *new_v, uint16_t (*fresh)[D], uint64_t *gates,
-                                       found *at, float *room)
+__device__ __forceinline__ void attend(const heads_work &w, held<D> &h, pieces<D> &o, const float *q, const float *new_v, const uint16_t *fresh,
+                                       uint64_t *gates, found *at, float *room)
 {
     enum { PIECES = held<D>::PIECES, OF_V = held<D>::OF_V, GROUPS = held<D>::GROUPS };
     uint32_t column = (threadIdx.x & 7) * 8, warp = threadIdx.x >> 5;
@@ -243,21 +277,18 @@ __device__ __forceinline__ void attend(const heads_work &w, held<D> &h, const fl
     found f = {none, 0};
 #pragma unroll 1
     for (uint32_t group = 0; (group * 32 + warp * 4) * RANK + w.block <= w.place; group++) {
-        uint32_t p = position(w, group), i = group % GROUPS;
-        const uint4 *k = &h.k[i][0][threadIdx.x], *v = &h.v[i][0][threadIdx.x];
-        uint32_t step = RANK_OWNERS;
+        uint32_t p = position(w, group);
         if (group >= GROUPS) load_held<D>(w, group, h);
-        if (p == w.place) {
-            k = reinterpret_cast<const uint4 *>(fresh[0] + column), v = reinterpret_cast<const uint4 *>(fresh[1] + column);
-            step = 8;
-        }
-        asm volatile("cp.async.wait_all;" ::: "memory");
+        if (group) take_held<D>(h, group, o);
+        if (p == w.place)
+#pragma unroll
+            for (int c = 0; c < PIECES; c++) o.k[c] = *reinterpret_cast<const uint4 *>(fresh + column + 64 * c);
         float s[2] = {};
 #pragma unroll
         for (int c = 0; c < PIECES; c++) {
             float4 low = four_at(q, column + 64 * c), high = four_at(q, column + 64 * c + 4);
             float x[8];
-            eight<STORAGE>(k[c * step], x);
+            eight<STORAGE>(o.k[c], x);
             s[0] += x[0] * low.x + x[1] * low.y + x[2] * low.z + x[3] * low.w;
             s[1] += x[4] * high.x + x[5] * high.y + x[6] * high.z + x[7] * high.w;
         }
@@ -271,11 +302,11 @@ __device__ __forceinline__ void attend(const heads_work &w, held<D> &h, const fl
         float before = exp2_short(f.most - most), e = exp2_short(score - most);
         f.most = most;
         f.sum = fmaf(f.sum, before, e);
-        if (p == w.place) end_v<STORAGE, D>(w, new_v, fresh[1], gates);
+        if (p == w.place) end_v<STORAGE, D>(w, new_v, o.v, gates);
 #pragma unroll
         for (int c = 0; c < OF_V; c++) {
             float x[8];
-            eight<STORAGE>(v[c * step], x);
+            eight<STORAGE>(o.v[c], x);
 #pragma unroll
             for (int j = 0; j < 8; j++) acc[c][j] = fmaf(e, x[j], acc[c][j] * before);
         }
@@ -288,76 +319,83 @@ __device__ __forceinline__ void attend(const heads_work &w, held<D> &h, const fl
     if (!(threadIdx.x & 31)) *at = f;
 }
 
-/* Eight times what was found, and four columns of the first n, as one. y: [8], `pitch` numbers apart. */
-__device__ __forceinline__ float4 join_eight(const found *at, uint32_t found_pitch, const float *y, uint32_t pitch, uint32_t n, found &all)
+/* A lane's columns of a rank's: two or four numbers. */
+template <int N> struct few {
+    float x[N];
+};
+template <int N> __device__ __forceinline__ few<N> few_at(const float *x) { return *reinterpret_cast<const few<N> *>(__builtin_assume_aligned(x, 4 * N)); }
+
+/* Eight times what was found, and some columns of the first n, as one. y: [8], `pitch` numbers apart. */
+template <int N>
+__device__ __forceinline__ few<N> join_eight(const found *at, uint32_t found_pitch, const float *y, uint32_t pitch, uint32_t n, found &all)
 {
     found f[8];
-    all = found{none, 0};
+    few<N> sum = {};
 #pragma unroll
     for (int i = 0; i < 8; i++) f[i] = at[i * found_pitch];
-#pragma unroll
-    for (int i = 0; i < 8; i++) all.most = fmaxf(all.most, f[i].most);
-    float4 sum = make_float4(0, 0, 0, 0);
+    all.most = fmaxf(fmaxf(fmaxf(f[0].most, f[1].most), fmaxf(f[2].most, f[3].most)),
+                     fmaxf(fmaxf(f[4].most, f[5].most), fmaxf(f[6].most, f[7].most)));
+    all.sum = 0;
 #pragma unroll
     for (int k = 0; k < 8; k += 4) {
         if (k >= n) break;
 #pragma unroll
         for (int i = k; i < k + 4; i++) {
             float e = exp2_short(f[i].most - all.most);
-            float4 v = i < n ? four_at(y, i * pitch) : make_float4(0, 0, 0, 0);
+            few<N> v = {};
+            if (i < n) v = few_at<N>(y + i * pitch);
             all.sum = fmaf(f[i].sum, e, all.sum);
-            sum.x = fmaf(v.x, e, sum.x), sum.y = fmaf(v.y, e, sum.y), sum.z = fmaf(v.z, e, sum.z), sum.w = fmaf(v.w, e, sum.w);
+#pragma unroll
+            for (int j = 0; j < N; j++) sum.x[j] = fmaf(v.x[j], e, sum.x[j]);
         }
     }
     return sum;
 }
 
-/* What the block's warps found, joined, to all blocks of the rank: ends [block][OWN + 4]. */
+/* What the block's warps found, joined, to all blocks of the rank, a warp a block: ends [block][OWN + 4]. */
 template <int D>
 __device__ __forceinline__ void send_found(const heads_work &w, const found *at, const float *room, const float *ends,
                                            const uint64_t *gate)
 {
-    enum { OWN = shape<D>::OWN };
+    enum { OWN = shape<D>::OWN, N = OWN / 32 };
     uint32_t active = w.place < w.block ? 0 : (w.place - w.block) / (4 * RANK) + 1; /* warps with positions, or more */
-#pragma unroll 1
-    for (uint32_t i = threadIdx.x; i < OWN / 4 * RANK; i += RANK_OWNERS) {
-        uint32_t c = i % (OWN / 4) * 4, to = there(shared_at(ends + w.block * (OWN + 4)), i / (OWN / 4)), counted = there(shared_at(gate), i / (OWN / 4));
-        found all;
-        float4 v = join_eight(at, 1, room + c, OWN, active, all);
-        send_four_to(v, to + 16 + 4 * c, counted);
-        if (!c) send_four_to(make_float4(all.most, all.sum, 0, 0), to, counted);
-    }
+    uint32_t lane = threadIdx.x & 31, block = threadIdx.x >> 5, to = there(shared_at(ends + w.block * (OWN + 4)), block), counted = there(shared_at(gate), block);
+    found all;
+    few<N> v = join_eight<N>(at, 1, room + N * lane, OWN, active, all);
+    if constexpr (N == 4)
+        send_four_to(make_float4(v.x[0], v.x[1], v.x[2], v.x[3]), to + 16 + 16 * lane, counted);
+    else
+        send_two_to(v.x[0], v.x[1], to + 16 + 8 * lane, counted);
+    if (!lane) send_two_to(all.most, all.sum, to, counted);
 }
 
-/* The head's output, gated, into parts. */
+/* The head's output, gated, into parts, by one warp. */
 template <int KIND, int D>
-__device__ __forceinline__ void head_parts(const float *ends, const float *gate, unsigned char *parts)
+__device__ __forceinline__ void head_parts(const float *ends, const float *gate, unsigned char *parts, uint64_t *gates)
 {
-    enum { OWN = shape<D>::OWN };
-    uint32_t c = 4 * threadIdx.x;
-    if (c < OWN) {
-        found all;
-        float4 v = join_eight(reinterpret_cast<const found *>(ends), (OWN + 4) / 2, ends + 4 + c, OWN + 4, 8, all);
-        float e = inverse_short(all.sum);
-        v.x *= e, v.y *= e, v.z *= e, v.w *= e;
-        if (gate) {
-            float4 g = four_at(gate, c);
-            v.x *= sigmoid_short(g.x), v.y *= sigmoid_short(g.y), v.z *= sigmoid_short(g.z), v.w *= sigmoid_short(g.w);
-        }
-        put_hidden<KIND>(parts, OWN, c, v);
-    }
-    consumers_meet();
+    enum { OWN = shape<D>::OWN, N = OWN / 32 };
+    uint32_t c = N * threadIdx.x;
+    few<N> open = {};
+    if (gate_of_v<D>() != AT_QK) gate_wait_cluster(&gates[gate_of_v<D>()], 0);
+    if (gate) open = few_at<N>(gate + c);
+#pragma unroll
+    for (int j = 0; j < N; j++) open.x[j] = gate ? sigmoid_short(open.x[j]) : 1;
+    gate_wait_cluster(&gates[AT_ENDS], 0);
+    found all;
+    few<N> v = join_eight<N>(reinterpret_cast<const found *>(ends), (OWN + 4) / 2, ends + 4 + c, OWN + 4, 8, all);
+    float e = inverse_short(all.sum);
+#pragma unroll
+    for (int j = 0; j < N; j++) v.x[j] = v.x[j] * e * open.x[j];
+    if constexpr (N == 4)
+        put_hidden<KIND>(parts, OWN, c, make_float4(v.x[0], v.x[1], v.x[2], v.x[3]));
+    else
+        put_two<KIND>(parts, parts_pitch(OWN), c, v.x[0], v.x[1]);
 }
 
-/* What does not wait for the inputs: biases of the block's rows, sines and cosines of
- * the position. */
-template <int D> __device__ __forceinline__ void load_ahead(const ck_heads &a, const heads_work &w, float *bias, float2 *turns)
+/* Sines and cosines of the position. */
+__device__ __forceinline__ void find_turns(const ck_heads &a, const heads_work &w, float2 *turns)
 {
     uint32_t i = threadIdx.x;
-    if (i < rows_of<D>(a)) {
-        heads_row r = row_of<D>(w, i);
-        bias[i] = a.in[r.weight].bias ? a.in[r.weight].bias[r.row] : 0;
-    }
     if (i >= a.pairs) return;
     float s, c;
     turn_of(w.place, a.inverse[i], s, c);
@@ -372,9 +410,8 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     __shared__ rank_stats stats;
     __shared__ float norm_room[RANK_WARPS];
     __shared__ __align__(16) float rows[2 * D + 2 * OWN], q[D];
-    __shared__ __align__(16) uint16_t fresh[2][D];
-    __shared__ found at_warp[RANK_WARPS];
-    __shared__ float bias[D / 2];
+    __shared__ __align__(16) uint16_t fresh[D];
+    __shared__ __align__(16) found at_warp[RANK_WARPS];
     __shared__ float2 turns[D / 2];
     const heads_work w = work_of<D>(a);
     const ring r = {memory, a.stage_bytes, a.stages, a.fills, a.ahead, full, empty};
@@ -403,27 +440,30 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     load_norm(a.norm, a.d, numbers);
 #pragma unroll
     for (int i = 0; i < held<D>::GROUPS; i++) load_held<D>(w, i, kv);
-    load_ahead<D>(a, w, bias, turns);
+    find_turns(a, w, turns);
     head_row<D> head_norm;
     load_head_norm<D>(threadIdx.x < 32 ? a.q_norm : a.k_norm, head_norm);
     if (KIND == RANK_Q8)
         bring_scales(shared_at(scales), static_cast<const __half *>(a.out_scales.p) + w.block * w.rows * a.out_scales.pitch + w.rank * (OWN / 32),
                      a.out_scales.pitch, w.rows, OWN);
+    const sending<D> sent = sending_from<D>(a, w, rows, gates);
     const spreading to = spread_from(a.x, w.block, xs, &stats, &gates[AT_X]);
     cluster_wait();
     if (!a.x.live) wait_for_inputs();
     spread_x<(P + 1) / 2>(to, a.norm.layer, a.out_bias ? a.out_bias + w.block * w.rows : nullptr, own);
     gate_wait_cluster(&gates[AT_X], 0);
     ready_x<KIND, P>(a.norm, a.d, xs, &stats, numbers, parts, norm_room, x);
-    project<KIND, P, D>(w, r, at, x, a.d, n, sums, bias, rows, gates);
-    end_rows<STORAGE, D>(a, w, rows, turns, q, fresh[0], head_norm, gates);
-    attend<STORAGE, D>(w, kv, q, rows + 2 * D, fresh, gates, &at_warp[threadIdx.x >> 5], room + (threadIdx.x >> 5) * OWN);
+    project<KIND, P, D>(r, at, x, a.d, n, sums, sent);
+    pieces<D> o;
+    take_held<D>(kv, 0, o);
+    if (threadIdx.x < 64) end_row<STORAGE, D>(a, w, rows, turns, q, fresh, head_norm, gates);
+    consumers_meet();
+    attend<STORAGE, D>(w, kv, o, q, rows + 2 * D, fresh, gates, &at_warp[threadIdx.x >> 5], room + (threadIdx.x >> 5) * OWN);
     consumers_meet();
     send_found<D>(w, at_warp, room, ends, &gates[AT_ENDS]);
     if (KIND == RANK_Q8) scales_arrived();
-    gate_wait_cluster(&gates[gate_of_v<D>()], 0);
-    gate_wait_cluster(&gates[AT_ENDS], 0);
-    head_parts<KIND, D>(ends, a.in[GATE].data ? rows + 2 * D + OWN : nullptr, made);
+    if (threadIdx.x < 32) head_parts<KIND, D>(ends, a.in[GATE].data ? rows + 2 * D + OWN : nullptr, made, gates);
+    consumers_meet();
     write_rows<KIND>(r, at, made, OWN, a.out_rows, w.rows, a.y + w.block * w.rows, a.d, w.rank ? nullptr : own,
                      shared_at(scales));
     leave(a.x, a.clear);

@@ -136,6 +136,13 @@ template <int KIND> __device__ __forceinline__ void put_parts(unsigned char *to,
     }
 }
 
+/* Two numbers. */
+template <int KIND> __device__ __forceinline__ void put_two(unsigned char *to, uint32_t pitch, uint32_t c, float x, float y)
+{
+#pragma unroll
+    for (int i = 0; i < PARTS; i++) *reinterpret_cast<uint32_t *>(to + i * pitch + c * 2) = next_part<KIND>(x, y, i);
+}
+
 /* Four numbers from column c on of what the second product is with; of Q8_0 a warp has whole groups. */
 template <int KIND> __device__ __forceinline__ void put_hidden(unsigned char *to, uint32_t k, uint32_t c, float4 v)
 {

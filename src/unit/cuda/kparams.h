@@ -395,7 +395,7 @@ enum { CK_RANK_FIXED = 2048 };
  * x, or sums of all of its rows, or what its warps found; K and V held; x in parts, or what the blocks found and the output in parts. */
 #define CK_HEADS_OWN(width) ((width) > 128 ? (width) / 2 : (width))
 #define CK_HEADS_GROUPS(width) ((width) > 128 ? 1 : 2)
-#define CK_HEADS_FIXED(width) (19 * (width) + 17 * CK_HEADS_OWN(width) + CK_RANK_FIXED)
+#define CK_HEADS_FIXED(width) (18 * (width) + 8 * CK_HEADS_OWN(width) + CK_RANK_FIXED)
 #define CK_HEADS_SUMS(width) (((width) + CK_HEADS_OWN(width)) / 4 * CK_RANK_SUMS_PITCH * 4)
 #define CK_HEADS_FIRST(width, d) CK_LARGER(CK_LARGER(4 * (d), 32 * CK_HEADS_OWN(width)), CK_HEADS_SUMS(width))
 #define CK_HEADS_HELD(width) (CK_HEADS_GROUPS(width) * ((width) + CK_HEADS_OWN(width)) / 64 * 256 * 16)
