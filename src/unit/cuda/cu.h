@@ -265,7 +265,8 @@ struct cu_room_pair { /* memory of values for up to rows[0] rows and rows[1] wan
 
 /* What must be the same for a captured pass to be launched again: rooms that may have moved, too. Compared byte by byte. */
 struct cu_graph_key {
-    uint32_t rows, wanted, chunks, best, advance, storage, stops, heading, sms, screen;
+    uint32_t rows, wanted, chunks, best, advance, storage, stops, heading, sms;
+    uint16_t screen, embedded;
     struct ck_banned banned;
     cu_ptr rooms[7];
 };
@@ -336,6 +337,7 @@ struct cu_lane {
     volatile uint32_t *written; /* behind it */
     float *host_logits;         /* pinned [CK_SPANS][vocab], made on demand */
     struct cu_ahead ahead;
+    uint32_t embedded; /* 1 + heading of the pass whose one row lies embedded, made by the pass before it; 0: of none */
     cu_stream gives; /* logits of one step go out while the next one runs */
     cu_event done[2], given[2];
     struct cu_captured captured[CU_CAPTURED];
@@ -477,7 +479,7 @@ struct cu_pass {
     enum sg_storage kv;
     uint32_t best; /* 1: the best logit of each wanted row is wanted */
     struct ck_banned banned;
-    uint32_t best_blocks, best_done;
+    uint32_t best_blocks, best_done, embedded, embeds; /* embedded: its row is; embeds: it does so for the next pass */
     const void *narrowed; /* the x whose 16-bit copy lies at narrowed_at, and its form */
     cu_ptr narrowed_at;
     const struct sg_op *narrowed_norm;
@@ -509,6 +511,8 @@ struct ck_pass cu_kernel_pass(const struct cu_pass *p);
 const float *cu_vector_of(const struct cu_pass *p, const struct sg_weight *w); /* as fp32; NULL: absent */
 struct ck_norm cu_norm_of(const struct cu_pass *p, const struct sg_op *op);    /* NULL: none */
 segue_status cu_issue(struct cu_pass *p, const struct cu_step *s);
+/* How the choice behind this pass makes the next one's embedded row, so that it may begin behind its `embed`. 0: it can't. */
+int cu_next_embed(const struct cu_pass *p, struct ck_embed *out);
 /* The best of each wanted row, and with advance the step to the next token. */
 segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops_n);
 segue_status cu_product(struct cu_pass *p, const struct cu_step *s); /* cuproduct.c */

@@ -19,7 +19,8 @@ static void key_of(const struct trip *trip, const struct cu_pass *p, struct cu_g
                                  .stops = trip->stops_n,
                                  .heading = p->heading,
                                  .sms = p->sms,
-                                 .screen = p->screen,
+                                 .screen = (uint16_t)p->screen,
+                                 .embedded = (uint16_t)p->embedded,
                                  .banned = trip->banned,
                                  .rooms = {l->scratch, l->parts}};
     if (!many) return;
@@ -64,7 +65,8 @@ static segue_status capture_steps(struct sg_run *run, const struct trip *trip, s
     cu_graph graph = NULL;
     segue_status status = SEGUE_OK;
     SG_TRY(cu_run_check(run, u->d.capture(p->lane->stream, 1)));
-    for (uint32_t i = from, many; i < end && status == SEGUE_OK; i += many) status = cu_rank_issue(p, &p->program->fused[i], &many);
+    for (uint32_t i = from ? from : p->embedded, many; i < end && status == SEGUE_OK; i += many)
+        status = cu_rank_issue(p, &p->program->fused[i], &many);
     if (status == SEGUE_OK && end == p->program->fused_n) status = cu_rank_end(p);
     if (status == SEGUE_OK && end == p->program->fused_n) status = cu_trip_choice(trip, p);
     cu_result r = u->d.capture_end(p->lane->stream, &graph);

@@ -101,7 +101,7 @@ static segue_status need(struct cu_pass *p, cu_ptr *room, size_t *have, size_t w
 
 /* --- small ops --- */
 
-static segue_status do_embed(struct cu_pass *p, const struct sg_op *op)
+static struct ck_embed embed_of(const struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_embed *e = &op->u.embed;
     const struct cu_tensor *places = tensor(p, &e->positions);
@@ -113,6 +113,12 @@ static segue_status do_embed(struct cu_pass *p, const struct sg_op *op)
                          .scale = e->scale,
                          .y = out_of(p, op)};
     if (places) a.places = places->w;
+    return a;
+}
+
+static segue_status do_embed(struct cu_pass *p, const struct sg_op *op)
+{
+    struct ck_embed a = embed_of(p, op);
     return cu_launch(p, p->program->base.unit->k.embed, a.rows, cu_pieces(a.y.width, 256), 1, 256, 0, &a);
 }
 
@@ -408,6 +414,17 @@ segue_status cu_issue(struct cu_pass *p, const struct cu_step *s)
     return s->conv ? cu_delta(p, s->op, s->conv) : do_op(p, s->op);
 }
 
+static int in_fours(const struct ck_weight *w) { return w->kind == CK_F32 || w->kind == CK_F16 || w->kind == CK_BF16 || w->kind == CK_Q8; }
+
+int cu_next_embed(const struct cu_pass *p, struct ck_embed *out)
+{
+    const struct cu_step *s = p->program->fused;
+    for (uint32_t i = 0; i < p->program->fused_n; i++)
+        if ((s[i].kind == CU_STEP_OP && s[i].op->code == SG_OP_EMBED) != !i) return 0;
+    *out = embed_of(p, s->op);
+    return cu_in_fours(&out->y) && in_fours(&out->table) && (!out->places.data || in_fours(&out->places));
+}
+
 segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops_n)
 {
     const struct sg_graph *g = p->program->base.graph;
@@ -444,5 +461,6 @@ segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops
                           .ring_cap = CU_RING,
                           .ring_written = (uint32_t *)(uintptr_t)(ring + CU_RING * sizeof(int32_t)),
                           .chosen = advance == 1 ? NULL : (int32_t *)(uintptr_t)chosen + p->heading * CU_FEW};
-    return cu_launch(p, u->k.choose_best, c.rows, 1, 1, 256, 0, &c);
+    if (p->embeds) cu_next_embed(p, &c.embed);
+    return cu_launch(p, u->k.choose_best, c.rows, 1, 1, CK_CHOOSE_THREADS, 0, &c);
 }

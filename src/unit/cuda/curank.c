@@ -104,12 +104,18 @@ static void drop_read(struct cu_pass *p, const struct cu_step *s)
         if (p->in_parts[k].of && p->in_parts[k].of->last < (size_t)(s - p->program->fused)) p->in_parts[k].of = NULL;
 }
 
+/* x is read while it is written. */
+static int is_live(const struct cu_pass *p, uint32_t reads)
+{
+    return reads < 2 && p->in_parts[reads].launched == p->launches && p->program->base.unit->pdl;
+}
+
 /* The kernel clears the value's room, and another one. */
 static segue_status sum(struct cu_pass *p, uint32_t k)
 {
     const struct cu_window *w = p->in_parts[k].of;
     struct sg_operand whole = {.value = w->y, .width = width_of(p, w)};
-    struct ck_sum a = {.x = {room_of(p, w), w->ranks, whole.width, 0}, .y = cu_view_of(p, &whole).p};
+    struct ck_sum a = {.x = {room_of(p, w), w->ranks, whole.width, (uint32_t)is_live(p, k)}, .y = cu_view_of(p, &whole).p};
     a.clear = clear_of(p);
     p->in_parts[k].of = NULL;
     for (uint32_t i = p->used_n; i; i--)
@@ -145,12 +151,6 @@ static int parts_of(const struct cu_pass *p, const struct cu_window *w, struct c
     out->p = room_of(p, p->in_parts[k].of);
     out->n = p->in_parts[k].of->ranks;
     return !x.at && x.width == width_of(p, p->in_parts[k].of);
-}
-
-/* x is read while it is written. */
-static int is_live(const struct cu_pass *p, uint32_t reads)
-{
-    return reads < 2 && p->in_parts[reads].launched == p->launches && p->program->base.unit->pdl;
 }
 
 /* A place among both in parts for what the window leaves: not that of what it reads; what others still want there is summed. */

@@ -200,9 +200,16 @@ segue_status cu_trip_issue(struct sg_run *run, struct trip *trip, struct cu_pass
 {
     int few = p->rows_n[0] <= CU_FEW && p->rows_n[0] == p->rows_n[1] && p->rows_n[0] == p->spans_n;
     int same = few && p->program->base.unit->graphs && !is_plain(run, p) && p->program->base.graph->vocab;
+    struct cu_lane *l = p->lane;
+    struct ck_embed next;
+    int goes_on = same && trip->advance && p->rows_n[0] == 1;
+    p->embedded = goes_on && l->embedded == 1 + p->heading;
+    p->embeds = goes_on && trip->best && cu_next_embed(p, &next);
+    l->embedded = 0;
     SG_TRY(cu_rank_begin(p));
     segue_status status = same || p->padded ? cu_trip_captured(run, trip, p) : cu_trip_straight(run, trip, p);
     if (status == SEGUE_OK) cu_rank_over(p);
+    if (status == SEGUE_OK && p->embeds) l->embedded = 1 + (trip->advance == 2 ? !p->heading : p->heading);
     run->launches += p->launches;
     p->launches = 0;
     return status;
@@ -284,6 +291,7 @@ void cu_trip_counts(struct cu_pass *p, uint32_t n)
 segue_status cu_trip_send(struct sg_run *run, const struct cu_pass *p)
 {
     const struct cu_heading *h = &p->lane->headings[p->heading];
+    p->lane->embedded = 0;
     return cu_run_check(
         run, run->program->base.unit->d.to_card(h->head, h->pinned, p->lane->head_bytes, p->lane->stream));
 }

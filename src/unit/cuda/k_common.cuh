@@ -254,6 +254,25 @@ __device__ __forceinline__ void better(float &best, uint32_t &index, float v, ui
     else if (i != 0xfffffffeu && (index == 0xfffffffeu || v > best || (v == best && i < index)))
         best = v, index = i;
 }
+/* A row and its value as one number, the greater the better: for whoever compares many at once. 0 and -0 are equal, the first row wins. */
+__device__ __forceinline__ uint64_t standing_of(float v, uint32_t row)
+{
+    uint32_t b = __float_as_uint(v + 0.0f);
+    b ^= (uint32_t)((int32_t)b >> 31) | 0x80000000u;
+    if (row >= 0xfffffffeu) b = row == 0xffffffffu ? 0xffffffffu : 0;
+    return (uint64_t)b << 32 | (uint32_t)~row;
+}
+__device__ __forceinline__ uint32_t row_of_standing(uint64_t s) { return ~(uint32_t)s; }
+__device__ __forceinline__ float value_of_standing(uint64_t s)
+{
+    uint32_t b = (uint32_t)(s >> 32);
+    return __uint_as_float(b ^ (b & 0x80000000u ? 0x80000000u : 0xffffffffu));
+}
+__device__ __forceinline__ uint64_t best_of_warp(uint64_t s)
+{
+    uint32_t high = __reduce_max_sync(0xffffffffu, (uint32_t)(s >> 32)), low = high == (uint32_t)(s >> 32) ? (uint32_t)s : 0;
+    return (uint64_t)high << 32 | __reduce_max_sync(0xffffffffu, low);
+}
 __device__ __forceinline__ void keep_best(const ck_banned &banned, float v, uint32_t row, float &best,
                                           uint32_t &index)
 {

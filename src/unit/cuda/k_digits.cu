@@ -226,8 +226,8 @@ __device__ __forceinline__ void end_turn(const ck_stream &a, ending &e, uint32_t
 template <int KIND, int P> __device__ __forceinline__ void digits(const ck_stream &a)
 {
     constexpr bool NORMED = P <= 4;
-    __shared__ float squares[WARPS], values[WARPS];
-    __shared__ uint32_t indices[WARPS];
+    __shared__ float squares[WARPS];
+    __shared__ uint64_t bests[WARPS];
     uint32_t lane = threadIdx.x & 31, width = a.g.k / WARPS, part = ((threadIdx.x >> 5) + blockIdx.x) % WARPS, bytes = width * form<KIND>::BYTES, from = part * bytes,
              many = (a.tiles - blockIdx.x - 1) / gridDim.x + 1, turn = CK_DIGITS_TURN(a.tiles, gridDim.x), index = 0xfffffffeu;
     places at = find_room<KIND>(a, width, turn);
@@ -261,7 +261,7 @@ template <int KIND, int P> __device__ __forceinline__ void digits(const ck_strea
         end_turn<KIND, NORMED>(a, e, n, done, turn, at, squares, late, best, index);
         done = 0;
     }
-    if (a.g.best) give_best(a.g, best, index, values, indices);
+    if (a.g.best) give_best(a.g, best, index, bests);
 }
 
 #else

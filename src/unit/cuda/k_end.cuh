@@ -118,24 +118,17 @@ __device__ __forceinline__ void end_row(const ck_stream &a, const ending &e, con
     if (g.best && real) keep_best(g.banned, v, e.row, best, index);
 }
 
-/* The best of all threads, into the block's place. */
-__device__ __forceinline__ void give_best(const ck_gemv &g, float best, uint32_t index, float *values,
-                                          uint32_t *indices)
+/* The best of all threads, into the block's place. room: of WARPS. */
+__device__ __forceinline__ void give_best(const ck_gemv &g, float best, uint32_t index, uint64_t *room)
 {
-    for (int m = 16; m; m >>= 1) {
-        float v = __shfl_xor_sync(0xffffffffu, best, m);
-        uint32_t i = __shfl_xor_sync(0xffffffffu, index, m);
-        better(best, index, v, i);
-    }
-    if ((threadIdx.x & 31) == 0) {
-        values[threadIdx.x >> 5] = best;
-        indices[threadIdx.x >> 5] = index;
-    }
+    uint64_t s = best_of_warp(standing_of(best, index));
+    if ((threadIdx.x & 31) == 0) room[threadIdx.x >> 5] = s;
     consumers_meet();
+    if (threadIdx.x >= 32) return;
+    s = best_of_warp(room[threadIdx.x % WARPS]);
     if (threadIdx.x) return;
-    for (int q = 1; q < WARPS; q++) better(best, index, values[q], indices[q]);
-    g.best_value[blockIdx.x] = best;
-    g.best_index[blockIdx.x] = index;
+    g.best_value[blockIdx.x] = value_of_standing(s);
+    g.best_index[blockIdx.x] = row_of_standing(s);
 }
 
 #endif

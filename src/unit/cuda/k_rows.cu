@@ -189,14 +189,17 @@ extern "C" __global__ void lora_add(const __grid_constant__ ck_lora a)
 extern "C" __global__ void sum_parts(const __grid_constant__ ck_sum a)
 {
     dependents_may_start();
-    wait_for_inputs();
+    if (!a.x.live) wait_for_inputs();
     uint32_t c = blockIdx.x * blockDim.x + threadIdx.x;
-    if (c >= a.x.width) return;
-    uint64_t *read = static_cast<uint64_t *>(const_cast<void *>(a.x.p)) + c;
-    uint32_t far = far_in(*read);
-    a.y[c] = near_of(*read) + (far ? far_of(read + a.x.width, far) : 0);
-    read[0] = read[a.x.width] = 0;
-    for (uint32_t i = c; i < a.clear.fours; i += a.x.width) reinterpret_cast<uint4 *>(a.clear.p)[i] = make_uint4(0, 0, 0, 0);
+    if (c < a.x.width) {
+        uint64_t *read = static_cast<uint64_t *>(const_cast<void *>(a.x.p)) + c, w = load_word(read);
+        while (ranks_in(w) != a.x.n) w = load_word(read);
+        uint32_t far = far_in(w);
+        a.y[c] = near_of(w) + (far ? far_of(read + a.x.width, far) : 0);
+        read[0] = read[a.x.width] = 0;
+        for (uint32_t i = c; i < a.clear.fours; i += a.x.width) reinterpret_cast<uint4 *>(a.clear.p)[i] = make_uint4(0, 0, 0, 0);
+    }
+    wait_for_inputs(); /* who comes behind waits for this kernel alone, and reads what others left as well */
 }
 
 /* Bandwidth of reads, for the unit's own measurement. */

@@ -393,7 +393,7 @@ template <int KIND, int P> __device__ __forceinline__ void stream(const ck_strea
     __shared__ uint64_t full[CK_STREAM_STAGES], empty[CK_STREAM_STAGES];
     __shared__ __align__(16) float partial[PARTIALS], room[2][WARPS];
     __shared__ __align__(16) unsigned char idle[32];
-    __shared__ uint32_t indices[WARPS];
+    __shared__ uint64_t bests[WARPS];
     const ck_gemv &g = a.g;
     uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, split = 1u << a.split_log;
     dependents_may_start();
@@ -443,7 +443,7 @@ template <int KIND, int P> __device__ __forceinline__ void stream(const ck_strea
             slot = 0;
         }
     }
-    if (g.best) give_best(g, best, index, room[0], indices);
+    if (g.best) give_best(g, best, index, bests);
 }
 
 #else

@@ -275,8 +275,9 @@ template <int KIND, int UNITS> __device__ __forceinline__ void vocab(const ck_vo
 {
     extern __shared__ __align__(128) unsigned char room[];
     __shared__ uint64_t full[CK_VOCAB_STAGES], empty[CK_VOCAB_STAGES];
-    __shared__ uint32_t which[CK_VOCAB_STAGES], first[2][TURN / GROUP], indices[WARPS];
-    __shared__ float stats[2][WARPS], values[WARPS];
+    __shared__ uint32_t which[CK_VOCAB_STAGES], first[2][TURN / GROUP];
+    __shared__ uint64_t bests[WARPS];
+    __shared__ float stats[2][WARPS];
     ring_of ring = {room, full, empty, which};
     dependents_may_start();
     if (threadIdx.x == CONSUMERS) {
@@ -319,7 +320,7 @@ template <int KIND, int UNITS> __device__ __forceinline__ void vocab(const ck_vo
         done = 0;
         half ^= 1;
     }
-    if (a.g.best) give_best(a.g, best, index, values, indices);
+    if (a.g.best) give_best(a.g, best, index, bests);
 }
 
 #else

@@ -260,6 +260,7 @@ struct ck_vocab {
 };
 /* advance 1: the token is the next input of this head, and goes into the ring; 2: it is the input of `next`.
  */
+enum { CK_CHOOSE_THREADS = 512 };
 struct ck_choose {
     struct ck_pass pass, next;
     const float *best_value;
@@ -270,6 +271,7 @@ struct ck_choose {
     uint32_t ring_cap;
     volatile uint32_t *ring_written;
     int32_t *chosen;
+    struct ck_embed embed; /* of the next input, when y.p is not NULL; pass is not used */
 };
 struct ck_argmax {
     struct ck_view x;
