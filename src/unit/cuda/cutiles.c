@@ -76,7 +76,8 @@ static uint32_t room_of(const struct ck_tiles *a, uint32_t turns)
     return a->g.norm.present ? bytes + a->slice * (uint32_t)sizeof(float) : bytes;
 }
 
-/* Clusters, their tiles and the ring. A block that has whole tiles, and many of them, has a multiprocessor to itself: x is there once. */
+/* Clusters, their tiles and the ring. A block that has whole tiles, and many of them, has a multiprocessor to itself: x is there once. bytes: no
+ * more than is used, or the next kernel's blocks find less room than there is. */
 static uint32_t deal(const struct cu_pass *p, struct ck_tiles *a, uint32_t *bytes)
 {
     *bytes = CK_TILES_BYTES;
@@ -94,6 +95,7 @@ static uint32_t deal(const struct cu_pass *p, struct ck_tiles *a, uint32_t *byte
     if (a->stages > CK_TILES_STAGES) a->stages = CK_TILES_STAGES;
     a->stages /= a->groups;
     if (a->stages > panels) a->stages = panels;
+    *bytes = room_of(a, turns) + a->stages * a->groups * CK_TILES_STAGE;
     return clusters;
 }
 

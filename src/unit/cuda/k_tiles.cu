@@ -128,15 +128,29 @@ __device__ __forceinline__ bool is_convolved(const ck_tiles &a, uint32_t segment
     return a.after.kind == CK_AFTER_CONV && segment == a.after.segment;
 }
 
-/* What comes behind a sum and its residual or convolution; up: its sum, with glu. Returns what was stored. */
-__device__ __forceinline__ float end_one(const ck_tiles &a, uint32_t segment, uint32_t row, uint32_t n, float v, float up)
+/* What is done with the rows of a segment. */
+struct after_of {
+    const ck_view &y;
+    bool activated;
+};
+__device__ __forceinline__ after_of after_segment(const ck_tiles &a, uint32_t segment)
 {
     const bool after = a.after.kind == CK_AFTER_ACT || is_convolved(a, segment);
-    const ck_view &y = after ? a.after.y : a.g.segment[segment].y;
-    if ((a.g.glu ? a.g.act : after ? a.after.act : ACT_NONE) == ACT_SILU) v *= sigmoid_short(v);
-    if (a.g.glu) v *= up + (a.g.segment[1].bias ? a.g.segment[1].bias[row] : 0);
-    y.p[(size_t)n * y.stride + row] = v;
-    return v;
+    return after_of{after ? a.after.y : a.g.segment[segment].y, (a.g.glu ? a.g.act : after ? a.after.act : ACT_NONE) == ACT_SILU};
+}
+
+/* With up's sum what gate has become is multiplied. */
+__device__ __forceinline__ float up_of(const ck_tiles &a, uint32_t row, float up)
+{
+    return up + (a.g.segment[1].bias ? a.g.segment[1].bias[row] : 0);
+}
+
+/* As keep_best where no rows are banned one by one, without a branch: of many rows most lanes of a warp find a better one. */
+__device__ __forceinline__ void keep_better(uint32_t limit, float v, uint32_t row, float &best, uint32_t &index)
+{
+    const bool lost = v != v, take = (row < limit) & (lost | ((index != 0xffffffffu) & ((v > best) | ((v == best) & (row < index)))));
+    best = take ? lost ? CUDART_INF_F : v : best;
+    index = take ? lost ? 0xffffffffu : row : index;
 }
 
 __device__ __forceinline__ uint32_t x_row_of(int i) { return (i >> 2) * 8 + (threadIdx.x & 3) * 2 + (i & 1); }
@@ -149,24 +163,43 @@ __device__ __forceinline__ void whole_tile(const ck_tiles &a, const work &w, roo
     const tile_of t = find_tile(a, tile);
     const ck_segment &g = a.g.segment[t.segment];
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3, first = t.row + (a.g.glu ? warp * 8 : warp * 16) + lane / 4;
-    float d[2 * OWN], add[OWN];
+    const after_of after = after_segment(a, t.segment);
+    float *y = after.y.p + (size_t)x_row_of(0) * after.y.stride + first;
+    const bool added = g.residual.p || g.bias;
+    float d[2 * OWN], v[OWN];
+    bool real[OWN];
 #pragma unroll
     for (int i = 0; i < OWN; i++) {
-        uint32_t row = first + (i & 2) * 4, n = x_row_of(i);
-        add[i] = 0;
-        if (row >= t.row + t.n || n >= a.g.rows || (a.g.glu && (i & 2))) continue;
-        if (g.residual.p) add[i] = g.residual.p[(size_t)n * g.residual.stride + row];
-        if (g.bias) add[i] += g.bias[row];
+        const uint32_t row = first + (i & 2) * 4, n = x_row_of((i >> 2) * 4 + (i & 1));
+        real[i] = row < t.row + t.n && n < a.g.rows && !(a.g.glu && (i & 2));
+        v[i] = 0;
+        if (!added || !real[i]) continue;
+        if (g.residual.p) v[i] = g.residual.p[(size_t)n * g.residual.stride + row];
+        if (g.bias) v[i] += g.bias[row];
     }
     multiply_tile<BF16>(a, w, s, at, d);
 #pragma unroll
-    for (int i = 0; i < OWN; i++) {
-        uint32_t row = first + (i & 2) * 4, n = x_row_of(i);
-        if (row >= t.row + t.n || n >= a.g.rows || (a.g.glu && (i & 2))) continue;
-        const int of = (i >> 2) * 2 + (i & 1);
-        float v = end_one(a, t.segment, row, n, fmaf(d[i] + d[i + OWN], inverse[of], add[i]), (d[i | 2] + d[(i | 2) + OWN]) * inverse[of]);
-        if (a.g.best) keep_best(a.g.banned, v, row, best.value[of], best.index[of]);
-    }
+    for (int i = 0; i < OWN; i++) v[i] = fmaf(d[i] + d[i + OWN], inverse[(i >> 2) * 2 + (i & 1)], v[i]);
+    if (after.activated)
+#pragma unroll
+        for (int i = 0; i < OWN; i++) v[i] *= a.g.glu && (i & 2) ? 1 : sigmoid_short(v[i]);
+    if (a.g.glu)
+#pragma unroll
+        for (int i = 0; i < OWN; i++)
+            if (real[i]) v[i] *= up_of(a, first, v[i | 2]);
+#pragma unroll
+    for (int i = 0; i < OWN; i++)
+        if (real[i]) y[(size_t)((i >> 2) * 8 + (i & 1)) * after.y.stride + (i & 2) * 4] = v[i];
+    if (!a.g.best) return;
+    const ck_banned &banned = a.g.banned;
+    if (banned.n)
+#pragma unroll
+        for (int i = 0; i < OWN; i++)
+            if (real[i]) keep_best(banned, v[i], first + (i & 2) * 4, best.value[(i >> 2) * 2 + (i & 1)], best.index[(i >> 2) * 2 + (i & 1)]);
+    if (!banned.n)
+#pragma unroll
+        for (int i = 0; i < OWN; i++)
+            keep_better(real[i] ? banned.limit : 0, v[i], first + (i & 2) * 4, best.value[(i >> 2) * 2 + (i & 1)], best.index[(i >> 2) * 2 + (i & 1)]);
 }
 
 /* --- shares of a cluster's tiles --- */
@@ -233,47 +266,70 @@ __device__ __forceinline__ void bring_behind(const ck_tiles &a, const work &w, r
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* The convolution as in k_delta.cu, for the one row that a sequence has; behind: what it remembers; after: and where, next. */
-__device__ __forceinline__ float convolve(const ck_after &c, uint32_t row, uint32_t width, float *after, bool stopped, float x, const float *behind, const float *taps)
+/* How the block's tiles end; by a thread each. */
+__device__ __forceinline__ void prepare_end(const ck_tiles &a, const work &w, rooms &s, uint32_t k)
 {
-    const uint32_t past = c.taps - 1;
-    float sum = c.bias ? c.bias[row] : 0, m[TAPS];
-    m[0] = x;
-#pragma unroll
-    for (int i = 1; i < TAPS; i++) m[i] = i <= past ? behind[i - 1] : 0;
-#pragma unroll
-    for (int i = TAPS - 1; i >= 0; i--)
-        if (i <= past) sum += taps[past - i] * m[i];
-    if (stopped) return sum;
-#pragma unroll
-    for (int i = 1; i < TAPS; i++)
-        if (i <= past) after[(size_t)(past - i) * width] = m[i - 1];
-    return sum;
+    const uint32_t mine = w.rank << (6 - a.cluster_log - a.g.glu);
+    const tile_of t = find_tile(a, w.first + k * w.step);
+    const ck_segment &g = a.g.segment[t.segment];
+    const after_of after = after_segment(a, t.segment);
+    const bool convolved = is_convolved(a, t.segment);
+    s.ends[k] = ending{after.y.p + t.row + mine, g.bias ? g.bias + t.row + mine : nullptr, (uint32_t)after.y.stride, t.row + mine, t.n > mine ? t.n - mine : 0,
+                       (convolved ? CONVOLVED : g.residual.p ? ADDED : 0u) | (after.activated ? ACTIVATED : 0u)};
+}
+
+/* The convolution as in k_delta.cu, for the one row that a sequence has; behind: what it remembers, the newest first; after: and where, next.
+ * PAST: rows that it remembers, 0: any number. */
+template <int PAST>
+__device__ __forceinline__ float convolve(const ck_after &c, uint32_t row, uint32_t width, float *after, bool stopped, float x, const float *behind,
+                                          const float *taps)
+{
+    const uint32_t past = PAST ? PAST : c.taps - 1;
+    float sum = c.bias ? c.bias[row] : 0;
+#pragma unroll(PAST ? PAST : 1)
+    for (uint32_t i = 0; i < past; i++) {
+        const float m = behind[past - 1 - i];
+        sum = fmaf(taps[i], m, sum);
+        if (i && !stopped) after[(size_t)(i - 1) * width] = m;
+    }
+    if (past && !stopped) after[(size_t)(past - 1) * width] = x;
+    return fmaf(taps[past], x, sum);
+}
+
+/* A number's sums in all blocks, in order. */
+__device__ __forceinline__ float sum_blocks(const float *sums, uint32_t log)
+{
+    const uint32_t apart = ROWS * CK_TILES_X >> log;
+    float v = sums[0] + sums[apart];
+    if (log > 1) v += sums[2 * apart], v += sums[3 * apart];
+    if (log > 2) v += sums[4 * apart], v += sums[5 * apart], v += sums[6 * apart], v += sums[7 * apart];
+    return v;
 }
 
 /* The block's rows of all tiles, by all threads that multiplied: sums of blocks in order. */
 __device__ __forceinline__ void end_shares(const ck_tiles &a, const work &w, rooms &s)
 {
-    const uint32_t all = shares_of(a, w), c = a.cluster_log;
+    const uint32_t c = a.cluster_log, log = 6 - c - a.g.glu, u = threadIdx.x & ((1u << log) - 1);
+    const float *own = w.given + (a.g.glu ? u / 8 * 16 + u % 8 : u);
     gate_wait_cluster(&s.met, 0);
 #pragma unroll 1
-    for (uint32_t o = threadIdx.x; o < all; o += 32 * WARPS) {
-        const share_of p = find_share(a, w, o);
-        const ck_segment &g = a.g.segment[p.segment];
-        const float *sums = w.given + (p.k << c) * (ROWS * CK_TILES_X >> c) + p.from;
-        float v = 0, up = 0;
-        for (uint32_t i = 0; i < 1u << c; i++) {
-            v += sums[i * (ROWS * CK_TILES_X >> c)];
-            if (a.g.glu) up += sums[i * (ROWS * CK_TILES_X >> c) + 8];
+    for (uint32_t q = threadIdx.x >> log; q < w.many * CK_TILES_X; q += 32 * WARPS >> log) {
+        const uint32_t k = q / CK_TILES_X, n = q % CK_TILES_X, o = (q << log) + u;
+        const ending e = s.ends[k];
+        const float *sums = own + k * ROWS * CK_TILES_X + n * (ROWS >> c), inverse = s.inverse[n];
+        if (u >= e.rows || n >= a.g.rows) continue;
+        float v = sum_blocks(sums, c) * inverse;
+        if (e.bias) v += e.bias[u];
+        if (e.what & CONVOLVED) {
+            const float *behind = w.behind + o * a.behind, *taps = w.taps + ((k << log) + u) * TAPS;
+            const uint32_t row = e.row + u, width = a.g.segment[a.after.segment].n;
+            v = a.after.taps == 4 ? convolve<3>(a.after, row, width, s.kept[n] + row, s.stopped, v, behind, taps)
+                                  : convolve<0>(a.after, row, width, s.kept[n] + row, s.stopped, v, behind, taps);
         }
-        if (!p.real) continue;
-        v *= s.inverse[p.n], up *= s.inverse[p.n];
-        if (g.bias) v += g.bias[p.row];
-        if (is_convolved(a, p.segment))
-            v = convolve(a.after, p.row, g.n, s.kept[p.n] + p.row, s.stopped, v, w.behind + o * a.behind, w.taps + p.taps);
-        else if (g.residual.p)
-            v += w.behind[o * a.behind];
-        end_one(a, p.segment, p.row, p.n, v, up);
+        if (e.what & ADDED) v += w.behind[o * a.behind];
+        if (e.what & ACTIVATED) v *= sigmoid_short(v);
+        if (a.g.glu) v *= up_of(a, e.row + u, sum_blocks(sums + 8, c) * inverse);
+        e.y[(size_t)n * e.stride + u] = v;
     }
 }
 
@@ -381,9 +437,10 @@ template <int BF16> __device__ __forceinline__ void product(const ck_tiles &a)
     }
     if (warp > WARPS) {
         if (!a.cluster_log) return;
+        const uint32_t n = threadIdx.x - 32 * (WARPS + 1);
+        if (n < w.many) prepare_end(a, w, s, n);
         if (a.behind) bring_behind(a, w, s);
-        if (threadIdx.x - 32 * (WARPS + 1) < CK_TILES_X) {
-            const uint32_t n = threadIdx.x - 32 * (WARPS + 1);
+        if (n < CK_TILES_X) {
             const bool late = is_late<BF16>(a);
             if (late) gate_wait_cluster(&s.normed, 0);
             s.inverse[n] = late ? inverse_of(a, s, n) : 1;

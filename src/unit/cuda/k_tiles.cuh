@@ -19,12 +19,23 @@ enum {
 
 #if HOPPER
 
+/* How a cluster's tile ends, of the block's own rows of it: made ready before the inputs. */
+enum { CONVOLVED = 1, ADDED = 2, ACTIVATED = 4 };
+struct ending {
+    float *y;          /* where the first of them goes */
+    const float *bias; /* of the first, or nullptr */
+    uint32_t stride;   /* of y */
+    uint32_t row, rows; /* the first, of its segment; how many there are */
+    uint32_t what;
+};
+
 struct rooms {
     uint64_t full[CK_TILES_STAGES], empty[CK_TILES_STAGES], met, normed;
     float slices[8][CK_TILES_X]; /* squares of the blocks of a cluster */
     float inverse[CK_TILES_X];   /* what sums are multiplied by: 1 / length of the row of x, where that is late */
     float *kept[CK_TILES_X];     /* where a sequence's convolution is remembered for the next step */
     uint32_t stopped;
+    ending ends[CK_TILES_TURNS];
 };
 struct work {
     uint32_t rank, first, step, many, panels; /* block of the cluster; its tiles: from the first on, each step-th, so many */

@@ -349,7 +349,7 @@ enum {
     CK_TILES_STAGE = 8192, /* bytes of a tile's 64 columns */
     CK_TILES_STAGES = 16,
     CK_TILES_THREADS = 352,
-    CK_TILES_BYTES = 112 << 10, /* with which two blocks share a multiprocessor */
+    CK_TILES_BYTES = 111 << 10, /* with which two blocks share a multiprocessor */
     CK_TILES_WHOLE = 216 << 10  /* of one that has it alone */
 };
 struct ck_tiles {
