@@ -73,6 +73,16 @@ __device__ __forceinline__ uint2 shared_two(uint32_t at)
     asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
     return v;
 }
+__device__ __forceinline__ float4 shared_four(uint32_t at)
+{
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
+    return v;
+}
+__device__ __forceinline__ void put_two_at(uint32_t at, float x, float y)
+{
+    asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(at), "f"(x), "f"(y) : "memory");
+}
 __device__ __forceinline__ float shared_number(uint32_t at)
 {
     float v;

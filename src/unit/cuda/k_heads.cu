@@ -221,11 +221,13 @@ __device__ __forceinline__ void end_row(const ck_heads &a, const heads_work &w, 
         for (int i = 0; i < D / 32; i++) to[32 * i] = narrowed<STORAGE>(r.x[i]);
 }
 
-/* K and V of a thread's position. */
-template <int D> struct pieces {
+/* A lane's part of its team's work: in shared memory its columns of q, of the newest position's row of K and of V before it is narrowed,
+ * and where its warp says what it found; K and V of the position that it is at. */
+template <int D> struct lane_work {
+    uint32_t q, new_k, new_v, found;
     uint4 k[held<D>::PIECES], v[held<D>::OF_V];
 };
-template <int D> __device__ __forceinline__ void take_held(const held<D> &h, uint32_t group, pieces<D> &o)
+template <int D> __device__ __forceinline__ void take_held(const held<D> &h, uint32_t group, lane_work<D> &o)
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
 #pragma unroll
@@ -233,18 +235,25 @@ template <int D> __device__ __forceinline__ void take_held(const held<D> &h, uin
 #pragma unroll
     for (int c = 0; c < held<D>::OF_V; c++) o.v[c] = h.v[group % held<D>::GROUPS][c][threadIdx.x];
 }
+template <int D>
+__device__ __forceinline__ void begin_work(const held<D> &h, const float *q, const uint16_t *new_k, const float *new_v, const found *at, lane_work<D> &o)
+{
+    uint32_t column = (threadIdx.x & 7) * 8;
+    o.q = shared_at(q + column), o.new_k = shared_at(new_k + column), o.new_v = shared_at(new_v + column);
+    o.found = shared_at(at + (threadIdx.x >> 5));
+    take_held<D>(h, 0, o);
+    asm volatile("" : "+r"(o.q), "+r"(o.new_k), "+r"(o.new_v), "+r"(o.found)); /* now */
+}
 
 /* The team of the newest position: its row of V, each lane its pieces. */
-template <int STORAGE, int D>
-__device__ __forceinline__ void end_v(const heads_work &w, const float *v, uint4 (&to)[held<D>::OF_V], uint64_t *gates)
+template <int STORAGE, int D> __device__ __forceinline__ void end_v(const heads_work &w, lane_work<D> &o, uint64_t *gates)
 {
     if (gate_of_v<D>() != AT_QK) gate_wait_cluster(&gates[gate_of_v<D>()], 0);
 #pragma unroll
     for (int c = 0; c < held<D>::OF_V; c++) {
-        uint32_t column = (threadIdx.x & 7) * 8 + 64 * c;
-        float4 low = four_at(v, column), high = four_at(v, column + 4);
-        to[c] = make_uint4(two<STORAGE>(low.x, low.y), two<STORAGE>(low.z, low.w), two<STORAGE>(high.x, high.y), two<STORAGE>(high.z, high.w));
-        if (w.stores) *reinterpret_cast<uint4 *>(w.v + w.place * w.pitch + column * 2) = to[c];
+        float4 low = shared_four(o.new_v + 256 * c), high = shared_four(o.new_v + 256 * c + 16);
+        o.v[c] = make_uint4(two<STORAGE>(low.x, low.y), two<STORAGE>(low.z, low.w), two<STORAGE>(high.x, high.y), two<STORAGE>(high.z, high.w));
+        if (w.stores) *reinterpret_cast<uint4 *>(w.v + w.place * w.pitch + (threadIdx.x & 7) * 16 + 128 * c) = o.v[c];
     }
 }
 
@@ -266,64 +275,80 @@ template <int D> __device__ __forceinline__ void put_columns(const float (&acc)[
     }
 }
 
-/* The warp's positions, the first of each team there in `o`: what it found, and the sums of the rank's columns of V if there was any. */
-template <int STORAGE, int D>
-__device__ __forceinline__ void attend(const heads_work &w, held<D> &h, pieces<D> &o, const float *q, const float *new_v, const uint16_t *fresh,
-                                       uint64_t *gates, found *at, float *room)
+/* The warp's positions of one group, which are at hand; FIRST: there is nothing to join them with. */
+template <int STORAGE, int D, bool FIRST>
+__device__ __forceinline__ void attend_group(const heads_work &w, uint32_t p, lane_work<D> &o, uint64_t *gates, found &f,
+                                             float (&acc)[held<D>::OF_V][8])
 {
-    enum { PIECES = held<D>::PIECES, OF_V = held<D>::OF_V, GROUPS = held<D>::GROUPS };
-    uint32_t column = (threadIdx.x & 7) * 8, warp = threadIdx.x >> 5;
-    float acc[OF_V][8] = {};
-    found f = {none, 0};
-#pragma unroll 1
-    for (uint32_t group = 0; (group * 32 + warp * 4) * RANK + w.block <= w.place; group++) {
-        uint32_t p = position(w, group);
-        if (group >= GROUPS) load_held<D>(w, group, h);
-        if (group) take_held<D>(h, group, o);
-        if (p == w.place)
+    float s[2] = {};
+    if (p == w.place)
 #pragma unroll
-            for (int c = 0; c < PIECES; c++) o.k[c] = *reinterpret_cast<const uint4 *>(fresh + column + 64 * c);
-        float s[2] = {};
+        for (int c = 0; c < held<D>::PIECES; c++) o.k[c] = shared_piece(o.new_k + 128 * c);
 #pragma unroll
-        for (int c = 0; c < PIECES; c++) {
-            float4 low = four_at(q, column + 64 * c), high = four_at(q, column + 64 * c + 4);
-            float x[8];
-            eight<STORAGE>(o.k[c], x);
-            s[0] += x[0] * low.x + x[1] * low.y + x[2] * low.z + x[3] * low.w;
-            s[1] += x[4] * high.x + x[5] * high.y + x[6] * high.z + x[7] * high.w;
-        }
-        float score = s[0] + s[1];
-#pragma unroll
-        for (int m = 1; m < 8; m *= 2) score += __shfl_xor_sync(0xffffffffu, score, m);
-        if (p > w.place) score = -CUDART_INF_F;
-        float most = fmaxf(f.most, score);
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 8));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 16));
-        float before = exp2_short(f.most - most), e = exp2_short(score - most);
-        f.most = most;
-        f.sum = fmaf(f.sum, before, e);
-        if (p == w.place) end_v<STORAGE, D>(w, new_v, o.v, gates);
-#pragma unroll
-        for (int c = 0; c < OF_V; c++) {
-            float x[8];
-            eight<STORAGE>(o.v[c], x);
-#pragma unroll
-            for (int j = 0; j < 8; j++) acc[c][j] = fmaf(e, x[j], acc[c][j] * before);
-        }
+    for (int c = 0; c < held<D>::PIECES; c++) {
+        float4 low = shared_four(o.q + 256 * c), high = shared_four(o.q + 256 * c + 16);
+        float x[8];
+        eight<STORAGE>(o.k[c], x);
+        s[0] += x[0] * low.x + x[1] * low.y + x[2] * low.z + x[3] * low.w;
+        s[1] += x[4] * high.x + x[5] * high.y + x[6] * high.z + x[7] * high.w;
     }
-    if (f.most > none) {
+    float score = s[0] + s[1];
+#pragma unroll
+    for (int m = 1; m < 8; m *= 2) score += __shfl_xor_sync(0xffffffffu, score, m);
+    if (p > w.place) score = -CUDART_INF_F;
+    float most = fmaxf(f.most, score);
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 8));
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 16));
+    float before = FIRST ? 0 : exp2_short(f.most - most), e = exp2_short(score - most);
+    f.most = most;
+    f.sum = FIRST ? e : fmaf(f.sum, before, e);
+    if (p == w.place) end_v<STORAGE, D>(w, o, gates);
+#pragma unroll
+    for (int c = 0; c < held<D>::OF_V; c++) {
+        float x[8];
+        eight<STORAGE>(o.v[c], x);
+#pragma unroll
+        for (int j = 0; j < 8; j++) acc[c][j] = FIRST ? e * x[j] : fmaf(e, x[j], acc[c][j] * before);
+    }
+}
+
+/* The warp's positions: what it found, and the sums of the rank's columns of V if there was any. */
+template <int STORAGE, int D>
+__device__ __forceinline__ void attend(const heads_work &w, held<D> &h, lane_work<D> &o, uint64_t *gates, float *room)
+{
+    enum { GROUPS = held<D>::GROUPS };
+    uint32_t first = (threadIdx.x >> 5) * 4 * RANK + w.block; /* of the warp's positions */
+    found f = {none, 0};
+    if (first <= w.place) {
+        float acc[held<D>::OF_V][8];
+        attend_group<STORAGE, D, true>(w, position(w, 0), o, gates, f, acc);
+#pragma unroll 1
+        for (uint32_t group = 1; group * 32 * RANK + first <= w.place; group++) {
+            if (group >= GROUPS) load_held<D>(w, group, h);
+            take_held<D>(h, group, o);
+            attend_group<STORAGE, D, false>(w, position(w, group), o, gates, f, acc);
+        }
         f.sum += __shfl_xor_sync(0xffffffffu, f.sum, 8);
         f.sum += __shfl_xor_sync(0xffffffffu, f.sum, 16);
         put_columns<shape<D>::OWN>(acc, room);
     }
-    if (!(threadIdx.x & 31)) *at = f;
+    if (!(threadIdx.x & 31)) put_two_at(o.found, f.most, f.sum);
 }
 
 /* A lane's columns of a rank's: two or four numbers. */
 template <int N> struct few {
     float x[N];
 };
-template <int N> __device__ __forceinline__ few<N> few_at(const float *x) { return *reinterpret_cast<const few<N> *>(__builtin_assume_aligned(x, 4 * N)); }
+template <int N> __device__ __forceinline__ few<N> few_at(const float *x)
+{
+    if constexpr (N == 2) {
+        float2 v = *reinterpret_cast<const float2 *>(x);
+        return few<N>{{v.x, v.y}};
+    } else {
+        float4 v = four_at(x, 0);
+        return few<N>{{v.x, v.y, v.z, v.w}};
+    }
+}
 
 /* Eight times what was found, and some columns of the first n, as one. y: [8], `pitch` numbers apart. */
 template <int N>
@@ -454,11 +479,11 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     gate_wait_cluster(&gates[AT_X], 0);
     ready_x<KIND, P>(a.norm, a.d, xs, &stats, numbers, parts, norm_room, x);
     project<KIND, P, D>(r, at, x, a.d, n, sums, sent);
-    pieces<D> o;
-    take_held<D>(kv, 0, o);
+    lane_work<D> o;
+    begin_work<D>(kv, q, fresh, rows + 2 * D, at_warp, o);
     if (threadIdx.x < 64) end_row<STORAGE, D>(a, w, rows, turns, q, fresh, head_norm, gates);
     consumers_meet();
-    attend<STORAGE, D>(w, kv, o, q, rows + 2 * D, fresh, gates, &at_warp[threadIdx.x >> 5], room + (threadIdx.x >> 5) * OWN);
+    attend<STORAGE, D>(w, kv, o, gates, room + (threadIdx.x >> 5) * OWN);
     consumers_meet();
     send_found<D>(w, at_warp, room, ends, &gates[AT_ENDS]);
     if (KIND == RANK_Q8) scales_arrived();
