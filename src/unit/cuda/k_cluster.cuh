@@ -22,7 +22,9 @@ __device__ __forceinline__ uint32_t there(uint32_t at, uint32_t block)
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(at), "r"(block));
     return to;
 }
-/* A number, or two, or four, to a place of another block, whose gate counts their bytes; there() finds both. */
+/* A number, or two, or four, to a place of another block, whose gate counts their bytes; there() finds both. Who waits at a gate of its own block that
+ * only counts bytes does so with gate_wait: numbers and count are in the same shared memory, the count moves when they are there, and all
+ * that a wait of the cluster's scope adds to the machine code is to empty the first-level cache, where none of it lies. */
 __device__ __forceinline__ void send_to(float v, uint32_t to, uint32_t gate)
 {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(to), "r"(__float_as_uint(v)), "r"(gate)
@@ -45,6 +47,7 @@ __device__ __forceinline__ void send(float v, const float *to, const uint64_t *g
 {
     send_to(v, there(shared_at(to), block), there(shared_at(gate), block));
 }
+/* For gates at which other blocks arrive themselves, after ordinary stores. */
 __device__ __forceinline__ void gate_wait_cluster(uint64_t *gate, uint32_t parity)
 {
     uint32_t over = 0;

@@ -203,7 +203,7 @@ __device__ __forceinline__ void end_row(const ck_heads &a, const heads_work &w, 
 #pragma unroll
     for (int i = 0; i < D / 64; i++) s[i] = turns[lane + 32 * i].x, c[i] = turns[lane + 32 * i].y;
     asm volatile("" : "+r"(from), "+r"(normed), "+r"(pairs), "+r"(keeps), "+f"(eps), "+f"(scale), "+l"(to)); /* now */
-    gate_wait_cluster(&gates[AT_QK], 0);
+    gate_wait(&gates[AT_QK], 0);
     head_row<D> r;
 #pragma unroll
     for (int i = 0; i < D / 32; i++) r.x[i] = shared_number(from + 128 * i);
@@ -248,7 +248,7 @@ __device__ __forceinline__ void begin_work(const held<D> &h, const float *q, con
 /* The team of the newest position: its row of V, each lane its pieces. */
 template <int STORAGE, int D> __device__ __forceinline__ void end_v(const heads_work &w, lane_work<D> &o, uint64_t *gates)
 {
-    if (gate_of_v<D>() != AT_QK) gate_wait_cluster(&gates[gate_of_v<D>()], 0);
+    if (gate_of_v<D>() != AT_QK) gate_wait(&gates[gate_of_v<D>()], 0);
 #pragma unroll
     for (int c = 0; c < held<D>::OF_V; c++) {
         float4 low = shared_four(o.new_v + 256 * c), high = shared_four(o.new_v + 256 * c + 16);
@@ -401,11 +401,11 @@ __device__ __forceinline__ void head_parts(const float *ends, const float *gate,
     enum { OWN = shape<D>::OWN, N = OWN / 32 };
     uint32_t c = N * threadIdx.x;
     few<N> open = {};
-    if (gate_of_v<D>() != AT_QK) gate_wait_cluster(&gates[gate_of_v<D>()], 0);
+    if (gate_of_v<D>() != AT_QK) gate_wait(&gates[gate_of_v<D>()], 0);
     if (gate) open = few_at<N>(gate + c);
 #pragma unroll
     for (int j = 0; j < N; j++) open.x[j] = gate ? sigmoid_short(open.x[j]) : 1;
-    gate_wait_cluster(&gates[AT_ENDS], 0);
+    gate_wait(&gates[AT_ENDS], 0);
     found all;
     few<N> v = join_eight<N>(reinterpret_cast<const found *>(ends), (OWN + 4) / 2, ends + 4 + c, OWN + 4, 8, all);
     float e = inverse_short(all.sum);
@@ -462,7 +462,7 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     norm_numbers<(P + 1) / 2> numbers;
     own_x<P> x;
     ring_at at = {0, 0};
-    load_norm(a.norm, a.d, numbers);
+    load_norm<KIND>(a.norm, a.d, numbers);
 #pragma unroll
     for (int i = 0; i < held<D>::GROUPS; i++) load_held<D>(w, i, kv);
     find_turns(a, w, turns);
@@ -472,12 +472,13 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
         bring_scales(shared_at(scales), static_cast<const __half *>(a.out_scales.p) + w.block * w.rows * a.out_scales.pitch + w.rank * (OWN / 32),
                      a.out_scales.pitch, w.rows, OWN);
     const sending<D> sent = sending_from<D>(a, w, rows, gates);
-    const spreading to = spread_from(a.x, w.block, xs, &stats, &gates[AT_X]);
+    const x_places from = places_of<KIND>(xs, &stats);
+    const spreading to = spread_from(a.x, w.block, xs, &stats, &gates[AT_X], own);
     cluster_wait();
     if (!a.x.live) wait_for_inputs();
-    spread_x<(P + 1) / 2>(to, a.norm.layer, a.out_bias ? a.out_bias + w.block * w.rows : nullptr, own);
-    gate_wait_cluster(&gates[AT_X], 0);
-    ready_x<KIND, P>(a.norm, a.d, xs, &stats, numbers, parts, norm_room, x);
+    spread_x<(P + 1) / 2>(to, a.norm.layer, a.out_bias ? a.out_bias + w.block * w.rows : nullptr);
+    gate_wait(&gates[AT_X], 0);
+    ready_x<KIND, P>(a.norm, a.d, xs, from, numbers, parts, norm_room, x);
     project<KIND, P, D>(r, at, x, a.d, n, sums, sent);
     lane_work<D> o;
     begin_work<D>(kv, q, fresh, rows + 2 * D, at_warp, o);

@@ -145,7 +145,7 @@ __device__ __forceinline__ void begin_rule(const ck_linear &a, const linear_work
     if (warp >= 4 * SHARE) return;
     p.beta = sigmoid_short(sum_by_eight(sums, GROUP_AB, 8 + p.head));
     float decay = expf(p.rate * softplus(sum_by_eight(sums, GROUP_AB, p.head) + p.dt)), q[LANE_ROWS];
-    gate_wait_cluster(&few.qk_gate, 0);
+    gate_wait(&few.qk_gate, 0);
 #pragma unroll
     for (int r = 0; r < LANE_ROWS; r++) q[r] = few.qk[lane + 32 * r], p.k[r] = few.qk[WIDE + lane + 32 * r];
     p.kq = scale_row<LANE_ROWS>(q, p.k, WIDE, a.l2_eps);
@@ -251,32 +251,34 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     ck_norm norm = a.norm;
     norm.bias = nullptr, norm.layer = 0;
     norm_numbers<P / 2> numbers;
-    load_norm(norm, a.d, numbers);
+    load_norm<KIND>(norm, a.d, numbers);
     /* S and what the convolution remembers were written by earlier passes: no need to wait. */
     rule_part p;
     load_part<SHARE>(a, w, p);
     bool stopped = a.pass.head->stopped;
     const float *before = static_cast<const float *>(a.pass.slots[a.slot]) + p.at;
+    float *keep = stopped ? nullptr : static_cast<float *>(a.pass.slots_out[a.conv.slot]),
+          *after = stopped ? nullptr : static_cast<float *>(a.pass.slots_out[a.slot]);
+    asm volatile("" : "+l"(keep), "+l"(after)); /* now */
     ring_at at = {0, 0};
     uint32_t scales = shared_at(m.ab) + 2 * rows_bytes<KIND>(SHARE, a.d);
     if (KIND == RANK_Q8)
         bring_scales(scales, static_cast<const __half *>(a.out_scales.p) + w.block * w.rows * a.out_scales.pitch + w.rank * SHARE * (WIDE / 32),
                      a.out_scales.pitch, w.rows, SHARE * WIDE);
     own_x<P> x;
-    const spreading to = spread_from(a.x, w.block, m.xs, &few.stats, &few.x_gate);
+    const x_places from = places_of<KIND>(m.xs, &few.stats);
+    const spreading to = spread_from(a.x, w.block, m.xs, &few.stats, &few.x_gate, m.own);
     cluster_wait();
     if (!a.x.live) wait_for_inputs();
-    spread_x<P / 2>(to, 0, a.out_bias ? a.out_bias + w.block * w.rows : nullptr, m.own);
-    gate_wait_cluster(&few.x_gate, 0);
-    ready_x<KIND, P>(norm, a.d, m.xs, &few.stats, numbers, m.parts, few.room, x);
+    spread_x<P / 2>(to, 0, a.out_bias ? a.out_bias + w.block * w.rows : nullptr);
+    gate_wait(&few.x_gate, 0);
+    ready_x<KIND, P>(norm, a.d, m.xs, from, numbers, m.parts, few.room, x);
 #pragma unroll
     for (int i = 0; i < LANE_ROWS; i++) p.S[i] = threadIdx.x < 128 * SHARE ? four_at(before, 32 * i * WIDE) : make_float4(0, 0, 0, 0);
-    float *keep = stopped ? nullptr : static_cast<float *>(a.pass.slots_out[a.conv.slot]),
-          *after = stopped ? nullptr : static_cast<float *>(a.pass.slots_out[a.slot]);
     project<KIND, P, SHARE>(a, w, few, m.xs, shared_at(m.ab), r, at, x, p, keep);
     if (threadIdx.x < 128 * SHARE) end_rule<SHARE>(a, w, few, m.xs, p, keep, after);
     if (KIND == RANK_Q8) scales_arrived();
-    gate_wait_cluster(&few.u_gate, 0);
+    gate_wait(&few.u_gate, 0);
     hidden_parts<KIND, SHARE>(a, few, m.parts);
     write_rows<KIND>(r, at, m.parts, SHARE * WIDE, a.out_rows, w.rows, a.y + w.block * w.rows, a.d, w.rank ? nullptr : m.own,
                      scales);

@@ -108,23 +108,24 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
         return;
     }
     norm_numbers<(P + 1) / 2> numbers;
-    load_norm(a.norm, a.d, numbers);
+    load_norm<KIND>(a.norm, a.d, numbers);
     const unit_biases biases = biases_of(a, w, threadIdx.x & 31);
     if (KIND == RANK_Q8)
         bring_scales(shared_at(scales), static_cast<const __half *>(a.down_scales.p) + w.block * w.rows * a.down_scales.pitch + w.rank * a.units / 32,
                      a.down_scales.pitch, w.rows, a.units);
     own_x<P> x;
     ring_at at = {0, 0};
-    const spreading to = spread_from(a.x, w.block, xs, &stats, &x_gate);
+    const x_places from = places_of<KIND>(xs, &stats);
+    const spreading to = spread_from(a.x, w.block, xs, &stats, &x_gate, own);
     cluster_wait();
     if (!a.x.live) wait_for_inputs();
-    spread_x<(P + 1) / 2>(to, a.norm.layer, a.down_bias ? a.down_bias + w.block * w.rows : nullptr, own);
-    gate_wait_cluster(&x_gate, 0);
-    ready_x<KIND, P>(a.norm, a.d, xs, &stats, numbers, parts, room, x);
+    spread_x<(P + 1) / 2>(to, a.norm.layer, a.down_bias ? a.down_bias + w.block * w.rows : nullptr);
+    gate_wait(&x_gate, 0);
+    ready_x<KIND, P>(a.norm, a.d, xs, from, numbers, parts, room, x);
     first_rows<KIND, P>(r, at, x, a.d, w.units, a.gate.data != nullptr, sums);
     consumers_meet();
     send_hidden(a, w, biases, sums, hs, &hidden_gate);
-    gate_wait_cluster(&hidden_gate, 0);
+    gate_wait(&hidden_gate, 0);
     if (KIND == RANK_Q8) scales_arrived();
     hidden_parts<KIND>(a.units, hs, hidden);
     write_rows<KIND>(r, at, hidden, a.units, a.down_rows, w.rows, a.y + w.block * w.rows, a.d, w.rank ? nullptr : own,

@@ -126,13 +126,13 @@ template <int KIND> __device__ __forceinline__ uint32_t next_part(float &x, floa
     return __byte_perm(a, b, 0x7632);
 }
 
-/* Four numbers from column c on. */
-template <int KIND> __device__ __forceinline__ void put_parts(unsigned char *to, uint32_t pitch, uint32_t c, float4 v)
+/* Four numbers from column c on, where there are some. */
+template <int KIND> __device__ __forceinline__ void put_parts(unsigned char *to, uint32_t pitch, uint32_t c, float4 v, bool there_are)
 {
 #pragma unroll
     for (int i = 0; i < PARTS; i++) {
         uint32_t a = next_part<KIND>(v.x, v.y, i), b = next_part<KIND>(v.z, v.w, i);
-        *reinterpret_cast<uint2 *>(to + i * pitch + c * 2) = make_uint2(a, b);
+        if (there_are) *reinterpret_cast<uint2 *>(to + i * pitch + c * 2) = make_uint2(a, b);
     }
 }
 
@@ -149,7 +149,7 @@ template <int KIND> __device__ __forceinline__ void put_hidden(unsigned char *to
     if (KIND == RANK_Q8)
         put_group8(to + c / GROUP8 * DIGITS8, v);
     else
-        put_parts<KIND>(to, parts_pitch(k), c, v);
+        put_parts<KIND>(to, parts_pitch(k), c, v, true);
 }
 
 /* Blocks of 32 columns 2 p and 2 p + 1 of x for this lane, in the order in which even rows take them; zeros where there are none. */
@@ -238,21 +238,27 @@ __device__ __forceinline__ bool same_bank(uint32_t pitch) { return pitch % 128 =
 
 /* --- x, made ready --- */
 
-/* A thread's numbers of the norm: columns 4 (id + 256 m) on. */
+/* Where four columns of x begin that a thread makes ready, time m: but for fp16, its warp multiplies them. */
+template <int KIND> __device__ __forceinline__ uint32_t own_column(int m)
+{
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    return KIND != 1 ? 4 * (threadIdx.x + 256 * m) : 64 * (warp + 8 * (2 * m + lane / 16)) + 4 * (lane % 16);
+}
+/* A thread's numbers of the norm. */
 template <int M> struct norm_numbers {
     float4 w[M], b[M];
     float per; /* 1 / columns */
 };
-template <int M> __device__ __forceinline__ void load_norm(const ck_norm &n, uint32_t d, norm_numbers<M> &o)
+template <int KIND, int M> __device__ __forceinline__ void load_norm(const ck_norm &n, uint32_t d, norm_numbers<M> &o)
 {
     float plus = n.plus_one && n.weight ? 1.0f : 0.0f;
     o.per = 1.0f / d;
 #pragma unroll
     for (int m = 0; m < M; m++) {
-        uint32_t c = 4 * (threadIdx.x + 256 * m);
-        o.w[m] = make_float4(1, 1, 1, 1), o.b[m] = make_float4(0, 0, 0, 0);
+        uint32_t c = own_column<KIND>(m);
+        o.w[m] = o.b[m] = make_float4(0, 0, 0, 0);
         if (c >= d) continue;
-        if (n.weight) o.w[m] = four_at(n.weight, c);
+        o.w[m] = n.weight ? four_at(n.weight, c) : make_float4(1, 1, 1, 1);
         o.w[m].x += plus, o.w[m].y += plus, o.w[m].z += plus, o.w[m].w += plus;
         if (n.bias) o.b[m] = four_at(n.bias, c);
     }
@@ -279,28 +285,32 @@ template <int M> __device__ __forceinline__ float centred(const float *xs, uint3
     return s;
 }
 
-__device__ __forceinline__ float whole_stats(const rank_stats *stats)
+/* Where a thread finds its numbers of x (four, and four more every 1,024 columns) and its sums of what was found out of it. */
+struct x_places {
+    uint32_t xs, stats;
+};
+template <int KIND> __device__ __forceinline__ x_places places_of(const float *xs, const rank_stats *stats)
 {
-    float2 s = reinterpret_cast<const float2 *>(stats->of)[threadIdx.x & 31];
-    return warp_sum(s.x + s.y);
+    x_places p = {shared_at(xs + own_column<KIND>(0)), shared_at(stats->of + 2 * (threadIdx.x & 31))};
+    asm volatile("" : "+r"(p.xs), "+r"(p.stats)); /* now */
+    return p;
 }
-/* The norm's mean and 1 / length, when x has arrived in xs. */
-template <int M>
-__device__ __forceinline__ float length_of(const ck_norm &n, uint32_t d, const float *xs, const rank_stats *stats, const norm_numbers<M> &o,
-                                           float *room, float &mean)
+/* Both, when they are there; what the thread has of the sum. */
+template <int KIND, int M> __device__ __forceinline__ float take_places(const x_places &p, uint32_t d, float4 (&v)[M])
 {
-    float sum = whole_stats(stats);
-    if (n.layer) {
-        mean = sum * o.per;
-        sum = centred<M>(xs, d, mean, room);
-    }
-    return n.present ? rsqrtf(fmaf(sum, o.per, n.eps)) : 1;
+#pragma unroll
+    for (int m = 0; m < M; m++) v[m] = own_column<KIND>(m) < d ? shared_four(p.xs + 4096 * m) : make_float4(0, 0, 0, 0);
+    uint2 s = shared_two(p.stats);
+    return __uint_as_float(s.x) + __uint_as_float(s.y);
+}
+__device__ __forceinline__ float inverse_of(const ck_norm &n, float sum, float per)
+{
+    float length = rsqrtf(fmaf(sum, per, n.eps));
+    return n.present ? length : 1;
 }
 /* The thread's four numbers m, normalised. */
-template <int M>
-__device__ __forceinline__ float4 normed(const float *xs, uint32_t c, float mean, float inverse, const norm_numbers<M> &o, int m)
+template <int M> __device__ __forceinline__ float4 normed(float4 v, float mean, float inverse, const norm_numbers<M> &o, int m)
 {
-    float4 v = four_at(xs, c);
     v.x = (v.x - mean) * inverse * o.w[m].x + o.b[m].x;
     v.y = (v.y - mean) * inverse * o.w[m].y + o.b[m].y;
     v.z = (v.z - mean) * inverse * o.w[m].z + o.b[m].z;
@@ -310,69 +320,78 @@ __device__ __forceinline__ float4 normed(const float *xs, uint32_t c, float mean
 
 /* --- both products --- */
 
-/* The warp's columns of x for the first product: pairs warp, warp + 8, ... of blocks; of Q8_0 fours of them, and what their sums are
- * multiplied with. */
+/* The warp's columns of x for the first product: pairs warp, warp + 8, ... of blocks; of Q8_0 fours of them. scale: what their sums are
+ * multiplied with; of fp16, nothing. */
 template <int P> struct own_x {
     uint4 v[P][2];
     float scale;
 };
-/* x has arrived in xs: normalised, into parts, and from there what the warp multiplies. */
+/* The thread's numbers v to where they are made ready, and from there what the warp multiplies: what a 1 of it stands for. */
 template <int KIND, int P, int M>
-__device__ __forceinline__ void take_x(const ck_norm &n, uint32_t d, const float *xs, const rank_stats *stats, const norm_numbers<M> &o,
+__device__ __forceinline__ float put_own(uint32_t d, const float4 (&v)[M], unsigned char *parts, own_x<P> &x)
+{
+    uint32_t warp = threadIdx.x >> 5, most = least_digits, exponent = 0;
+    if (KIND == RANK_Q8) {
+#pragma unroll
+        for (int m = 0; m < M; m++) most = max(most, largest_of(v[m]));
+        exponent = exponent_of(most);
+    }
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        uint32_t c = own_column<KIND>(m);
+        if (KIND == RANK_Q8)
+            put8(parts + (warp + 8 * m) * DIGITS8, v[m], exponent, c < d);
+        else
+            put_parts<KIND>(parts, parts_pitch(d), c, v[m], c < d);
+    }
+    if (KIND == 0)
+        consumers_meet();
+    else
+        __syncwarp();
+#pragma unroll
+    for (int i = 0; i < (KIND == RANK_Q8 ? M : P); i++) {
+        uint32_t p = warp + 8 * i;
+        if (KIND == RANK_Q8)
+            take8(shared_at(parts) + p * DIGITS8, p < d / GROUP8, x.v[i]);
+        else
+            take_parts(shared_at(parts), parts_pitch(d), p, p < d / 64, x.v[i]);
+    }
+    return KIND == RANK_Q8 ? last_digit(exponent) : 1;
+}
+/* x has arrived in xs: normalised, as parts or digits. Each warp makes its own columns ready, and waits for the others only before anybody
+ * writes where xs is; of fp16, whose parts are more work, threads take the columns in turn (576: five warps). LATE: the 1 / length of a root
+ * mean square is multiplied behind the sums. */
+template <int KIND, bool LATE, int P, int M>
+__device__ __forceinline__ void take_x(const ck_norm &n, uint32_t d, const float *xs, float sum, float4 (&v)[M], const norm_numbers<M> &o,
                                        unsigned char *parts, float *room, own_x<P> &x)
 {
-    float mean = 0, inverse = length_of(n, d, xs, stats, o, room, mean);
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-        uint32_t c = 4 * (threadIdx.x + 256 * m);
-        if (c < d) put_parts<KIND>(parts, parts_pitch(d), c, normed(xs, c, mean, inverse, o, m));
-    }
-    consumers_meet();
-#pragma unroll
-    for (int i = 0; i < P; i++) {
-        uint32_t p = (threadIdx.x >> 5) + 8 * i;
-        take_parts(shared_at(parts), parts_pitch(d), p, p < d / 64, x.v[i]);
-    }
-}
-/* The same of Q8_0: each warp makes digits of its own columns, and waits for the others only before anybody writes where xs is. LATE: of a
- * root mean square, the 1 / length is multiplied behind the sums. */
-template <bool LATE, int P, int M>
-__device__ __forceinline__ void take_digits(const ck_norm &n, uint32_t d, const float *xs, const rank_stats *stats, const norm_numbers<M> &o,
-                                            unsigned char *parts, float *room, own_x<P> &x)
-{
     float mean = 0, inverse = 1;
-    uint32_t most = 0, warp = threadIdx.x >> 5;
-    float4 v[M];
-    if (!LATE) inverse = length_of(n, d, xs, stats, o, room, mean);
-#pragma unroll
-    for (int m = 0; m < M; m++) {
-        v[m] = make_float4(0, 0, 0, 0);
-        if (warp + 8 * m < d / GROUP8) v[m] = normed(xs, 4 * (threadIdx.x + 256 * m), mean, inverse, o, m);
-        most = max(most, largest_of(v[m]));
+    sum = warp_sum(sum);
+    if (!LATE) {
+        if (n.layer) {
+            mean = sum * o.per;
+            sum = centred<M>(xs, d, mean, room);
+        }
+        inverse = inverse_of(n, sum, o.per);
     }
-    consumers_read();
-    uint32_t exponent = exponent_of(max(most, least_digits));
-    x.scale = last_digit(exponent);
-    if (LATE) x.scale *= n.present ? rsqrtf(fmaf(whole_stats(stats), o.per, n.eps)) : 1;
+    if (KIND) consumers_read();
 #pragma unroll
-    for (int m = 0; m < M; m++)
-        if (warp + 8 * m < d / GROUP8) put8(parts + (warp + 8 * m) * DIGITS8, v[m], exponent);
-    __syncwarp();
-#pragma unroll
-    for (int m = 0; m < M; m++) take8(shared_at(parts) + (warp + 8 * m) * DIGITS8, warp + 8 * m < d / GROUP8, x.v[m]);
-    consumers_have_read();
+    for (int m = 0; m < M; m++) v[m] = normed(v[m], mean, inverse, o, m);
+    x.scale = put_own<KIND, P>(d, v, parts, x);
+    if (LATE) x.scale *= inverse_of(n, sum, o.per);
+    if (KIND) consumers_have_read();
 }
+/* Not of fp16, which has room for what is normalised. */
 template <int KIND, int P, int M>
-__device__ __forceinline__ void ready_x(const ck_norm &n, uint32_t d, const float *xs, const rank_stats *stats, const norm_numbers<M> &o,
+__device__ __forceinline__ void ready_x(const ck_norm &n, uint32_t d, const float *xs, const x_places &from, const norm_numbers<M> &o,
                                         unsigned char *parts, float *room, own_x<P> &x)
 {
-    if (KIND == RANK_Q8)
-        if (n.layer || n.bias)
-            take_digits<false, P>(n, d, xs, stats, o, parts, room, x);
-        else
-            take_digits<true, P>(n, d, xs, stats, o, parts, room, x);
+    float4 v[M];
+    float sum = take_places<KIND>(from, d, v);
+    if (KIND == 0 || n.layer || n.bias)
+        take_x<KIND, false>(n, d, xs, sum, v, o, parts, room, x);
     else
-        take_x<KIND, P>(n, d, xs, stats, o, parts, room, x);
+        take_x<KIND, true>(n, d, xs, sum, v, o, parts, room, x);
 }
 
 /* Sums of a row of the first product: two of each warp. */
@@ -401,6 +420,7 @@ __device__ __forceinline__ void first_group(const own_x<P> &x, uint32_t d, uint3
         for (int k = 0; k < AT_ONCE; k++) multiply_pair<KIND>(w[k], x.v[i + k], acc);
     }
     float2 s = halves_of<KIND>(acc, turned);
+    if (KIND) s.x *= x.scale, s.y *= x.scale;
     sums += g * RANK_SUMS_PITCH + 2 * warp + (t == 1);
     if (t == 1 || t == 2 * turned) sums[0] = s.x, sums[8 * RANK_SUMS_PITCH] = s.y;
 }

@@ -19,19 +19,20 @@ enum { GROUP8 = 128 /* columns */, OWNERS8 = 256, APART8 = CK_RANK_APART8 };
 /* Digits of a group of x: [digit][columns and some banks], behind the first one's columns what a 1 of the last digit stands for. */
 enum { DIGIT8 = GROUP8 + 32, DIGITS8 = 4 * DIGIT8 };
 
-/* The warp's group of x at `to`, four numbers a lane. */
-__device__ __forceinline__ void put8(unsigned char *to, float4 v, uint32_t exponent)
+/* The warp's group of x at `to`, four numbers a lane, where there is one. */
+__device__ __forceinline__ void put8(unsigned char *to, float4 v, uint32_t exponent, bool there_is)
 {
     uint32_t d[4];
     digits_of(v, __uint_as_float((TO_DIGITS - exponent) << 23), d);
 #pragma unroll
-    for (int k = 0; k < 4; k++) *reinterpret_cast<uint32_t *>(to + k * DIGIT8 + (threadIdx.x & 31) * 4) = d[k];
+    for (int k = 0; k < 4; k++)
+        if (there_is) *reinterpret_cast<uint32_t *>(to + k * DIGIT8 + (threadIdx.x & 31) * 4) = d[k];
 }
 /* The same with its scale. */
 __device__ __forceinline__ void put_group8(unsigned char *to, float4 v)
 {
     uint32_t exponent = exponent_of(max(largest_of(v), least_digits));
-    put8(to, v, exponent);
+    put8(to, v, exponent, true);
     if (!(threadIdx.x & 31)) *reinterpret_cast<float *>(to + GROUP8) = last_digit(exponent);
 }
 /* A group of x for this lane: 64 columns each; zeros where there is none. */

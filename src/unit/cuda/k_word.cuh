@@ -39,6 +39,8 @@ __device__ __forceinline__ void add_word(uint64_t *p, uint32_t far, float v)
 }
 /* The number, less what is far. */
 __device__ __forceinline__ float near_of(uint64_t w) { return of_fixed(w, near_one); }
+/* The same of a word that has nothing far: without its count it is 32 times the sum, with the sum's sign. */
+__device__ __forceinline__ float all_near(uint64_t w) { return __ll2float_rn((int64_t)(w & ~31ull)) * (1 / (32 * near_one)); }
 /* What is far of n parts: they will come, if they are not there. */
 __device__ __forceinline__ float far_of(const uint64_t *p, uint32_t n)
 {
