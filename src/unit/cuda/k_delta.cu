@@ -301,17 +301,30 @@ struct slab_room {
     float sums[2][SLAB_WARPS][2][SLAB];         /* turn by turn, of each warp's rows: S^T k, S^T q */
 };
 
-/* A row's q and k of the head, scaled; the warp's own rows of them into its place. */
-__device__ __forceinline__ numbers_of slab_row(const ck_delta &a, uint32_t t, uint32_t h, float rate, float dt, slab_room &s)
+/* Where a lane finds a row's inputs: found before they are there, and kept. */
+struct slab_inputs {
+    const float *q, *k, *v, *slow, *fast;
+};
+__device__ __forceinline__ slab_inputs find_inputs(const ck_delta &a, uint32_t t, uint32_t h, uint32_t j0)
 {
-    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, key = h / (a.v_heads / a.k_heads) * 128;
-    float4 x = four_at(a.in[0].p + (size_t)t * a.in[0].stride + key, 4 * lane),
-           y = four_at(a.in[1].p + (size_t)t * a.in[1].stride + key, 4 * lane);
-    float slow = a.in[3].p[(size_t)t * a.in[3].stride + h], fast = a.in[4].p[(size_t)t * a.in[4].stride + h];
+    const uint32_t key = (a.v_heads == a.k_heads ? h : h / (a.v_heads / a.k_heads)) * 128 + 4 * (threadIdx.x & 31);
+    slab_inputs in = {a.in[0].p + (size_t)t * a.in[0].stride + key, a.in[1].p + (size_t)t * a.in[1].stride + key,
+                      a.in[2].p + (size_t)t * a.in[2].stride + h * 128 + j0, a.in[3].p + (size_t)t * a.in[3].stride + h,
+                      a.in[4].p + (size_t)t * a.in[4].stride + h};
+    asm volatile("" : "+l"(in.q), "+l"(in.k), "+l"(in.v), "+l"(in.slow), "+l"(in.fast));
+    return in;
+}
+
+/* A row's q and k of the head, scaled; the warp's own rows of them into its place. */
+__device__ __forceinline__ numbers_of slab_row(const ck_delta &a, const slab_inputs &in, float rate, const float *dt, slab_room &s)
+{
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const float4 x = four_at(in.q, 0), y = four_at(in.k, 0);
+    const float slow = *in.slow + *dt, fast = *in.fast;
     float q[4] = {x.x, x.y, x.z, x.w}, k[4] = {y.x, y.y, y.z, y.w};
     numbers_of n;
     n.kq = scale_row<4>(q, k, 128, a.l2_eps);
-    n.decay = expf(rate * softplus(slow + dt));
+    n.decay = expf(rate * softplus(slow));
     n.beta = sigmoid(fast);
     if (lane >> 3 == warp) {
         *reinterpret_cast<float4 *>(&s.q[warp][4 * (lane & 7)]) = make_float4(q[0], q[1], q[2], q[3]);
@@ -366,15 +379,16 @@ extern "C" __global__ void __launch_bounds__(32 * SLAB_WARPS, 8) delta_slabs(con
     float4 S[SLAB_ROWS];
 #pragma unroll
     for (int r = 0; r < SLAB_ROWS; r++) S[r] = four_at(memory, r * 4 * 128);
-    const float rate = a.is_log ? -expf(a.decay[h]) : a.decay[h], dt = a.dt[h];
+    const float rate = a.is_log ? -expf(a.decay[h]) : a.decay[h];
     const bool stopped = a.pass.head->stopped;
     const uint32_t t0 = a.pass.head->from[s], end = a.pass.head->from[s + 1];
+    slab_inputs in = find_inputs(a, t0, h, j0);
     wait_for_inputs();
     if (stopped) return;
 #pragma unroll 1
     for (uint32_t t = t0; t < end; t++) {
-        const float4 v = four_at(a.in[2].p + (size_t)t * a.in[2].stride + h * 128, j0);
-        const numbers_of n = slab_row(a, t, h, rate, dt, room);
+        const float4 v = four_at(in.v, 0);
+        const numbers_of n = slab_row(a, in, rate, a.dt + h, room);
         float(*sums)[2][SLAB] = room.sums[(t - t0) & 1];
         slab_sums(S, n.decay, room, sums[warp]);
         __syncthreads();
@@ -390,6 +404,7 @@ extern "C" __global__ void __launch_bounds__(32 * SLAB_WARPS, 8) delta_slabs(con
             y.x = fmaf(n.kq, d.x, y.x), y.y = fmaf(n.kq, d.y, y.y), y.z = fmaf(n.kq, d.z, y.z), y.w = fmaf(n.kq, d.w, y.w);
             *reinterpret_cast<float4 *>(a.y.p + (size_t)t * a.y.stride + h * 128 + j0) = y;
         }
+        in.q += a.in[0].stride, in.k += a.in[1].stride, in.v += a.in[2].stride, in.slow += a.in[3].stride, in.fast += a.in[4].stride;
         __syncwarp();
     }
 #pragma unroll

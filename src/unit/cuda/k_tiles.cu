@@ -449,7 +449,6 @@ template <int BF16> __device__ __forceinline__ void product(const ck_tiles &a)
         return;
     }
     if (a.cluster_log) cluster_wait();
-    wait_for_inputs();
     make_x<BF16>(a, w, s);
     written();
     consumers_meet();

@@ -59,18 +59,32 @@ template <int BF16> __device__ __forceinline__ void split(float x, float y, uint
 enum { TIMES = 2, BATCH = 128 * TIMES };
 typedef float4 batch_x[2][TIMES];
 
-__device__ __forceinline__ void load_batch(const ck_tiles &a, const work &w, const ck_view &x, uint32_t from, batch_x &v)
+/* Where the lane's columns of both rows begin; of rows that there are not, the last one's: nobody wants their sums. Found before the inputs
+ * are there, and kept. */
+struct own_rows {
+    const float *at[2];
+};
+__device__ __forceinline__ own_rows find_rows(const ck_tiles &a, const work &w, const ck_view &x)
 {
-    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const float *row = x.p + (size_t)warp * x.stride + w.rank * a.slice;
+    own_rows rows;
 #pragma unroll
-    for (int j = 0; j < 2; j++)
+    for (int j = 0; j < 2; j++) {
+        const uint32_t n = min((threadIdx.x >> 5) + j * WARPS, a.g.rows - 1);
+        rows.at[j] = x.p + (size_t)n * x.stride + w.rank * a.slice + 4 * (threadIdx.x & 31);
+        asm volatile("" : "+l"(rows.at[j]));
+    }
+    return rows;
+}
+
+__device__ __forceinline__ void load_batch(const ck_tiles &a, const own_rows &rows, uint32_t from, batch_x &v)
+{
 #pragma unroll
-        for (int i = 0; i < TIMES; i++) {
-            uint32_t c = from + 128 * i + 4 * lane;
-            v[j][i] = make_float4(0, 0, 0, 0);
-            if (warp + j * WARPS < a.g.rows && c < a.slice) v[j][i] = four_at(row + (size_t)j * WARPS * x.stride, c);
-        }
+    for (int i = 0; i < TIMES; i++) {
+        const uint32_t c = from + 128 * i;
+        const bool real = c + 4 * (threadIdx.x & 31) < a.slice;
+#pragma unroll
+        for (int j = 0; j < 2; j++) v[j][i] = real ? four_at(rows.at[j], c) : make_float4(0, 0, 0, 0);
+    }
 }
 
 __device__ __forceinline__ float squares_of(const float4 &v) { return fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, v.w * v.w))); }
@@ -79,11 +93,11 @@ __device__ __forceinline__ float squares_of(const float4 &v) { return fmaf(v.x, 
 __device__ __forceinline__ void give_squares(const ck_tiles &a, const work &w, rooms &s, const float (&squares)[2])
 {
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const float all[2] = {warp_sum(squares[0]), warp_sum(squares[1])};
 #pragma unroll
     for (int j = 0; j < 2; j++) {
-        float all = warp_sum(squares[j]);
-        if (a.cluster_log && !(lane >> a.cluster_log)) send(all, &s.slices[w.rank][warp + j * WARPS], &s.normed, lane);
-        if (!a.cluster_log && !lane) s.slices[0][warp + j * WARPS] = all;
+        if (a.cluster_log && !(lane >> a.cluster_log)) send(all[j], &s.slices[w.rank][warp + j * WARPS], &s.normed, lane);
+        if (!a.cluster_log && !lane) s.slices[0][warp + j * WARPS] = all[j];
     }
 }
 
@@ -98,13 +112,13 @@ __device__ __forceinline__ float inverse_of(const ck_tiles &a, const rooms &s, u
 /* Lengths of whole rows come behind the sums of bf16 weights. fp16 has no room for rows of any length: they are read twice. */
 template <int BF16> __device__ __forceinline__ bool is_late(const ck_tiles &a) { return BF16 && a.g.norm.present && a.g.norm.groups == 1; }
 
-__device__ __forceinline__ void lengths_first(const ck_tiles &a, const work &w, rooms &s, float (&inverse)[2])
+__device__ __forceinline__ void lengths_first(const ck_tiles &a, const work &w, const own_rows &rows, rooms &s, float (&inverse)[2])
 {
     float squares[2] = {0, 0};
 #pragma unroll 1
     for (uint32_t from = 0; from < a.slice; from += BATCH) {
         batch_x v;
-        load_batch(a, w, a.g.x, from, v);
+        load_batch(a, rows, from, v);
 #pragma unroll
         for (int j = 0; j < 2; j++)
 #pragma unroll
@@ -117,35 +131,41 @@ __device__ __forceinline__ void lengths_first(const ck_tiles &a, const work &w, 
     for (int j = 0; j < 2; j++) inverse[j] = inverse_of(a, s, (threadIdx.x >> 5) + j * WARPS);
 }
 
-/* 1 / length of the groups of 64 to 256 columns that the lane's columns are in. */
-__device__ __forceinline__ void group_lengths(const ck_tiles &a, const float4 (&v)[TIMES], float (&inverse)[TIMES])
+/* 1 / length of the groups of 64 to 256 columns that the lane's columns are in; all sums beside each other. */
+__device__ __forceinline__ void group_lengths(const ck_tiles &a, const batch_x &v, float (&inverse)[2][TIMES])
 {
 #pragma unroll
-    for (int i = 0; i < TIMES; i++) {
-        inverse[i] = squares_of(v[i]);
-        for (uint32_t m = a.group > 64 ? 16 : 8; m; m >>= 1) inverse[i] += __shfl_xor_sync(0xffffffffu, inverse[i], m);
-    }
-    if (a.group > 128) inverse[0] = inverse[1] = inverse[0] + inverse[1];
+    for (int j = 0; j < 2; j++)
 #pragma unroll
-    for (int i = 0; i < TIMES; i++) inverse[i] = rsqrtf(inverse[i] * a.per_group + a.g.norm.eps);
+        for (int i = 0; i < TIMES; i++) inverse[j][i] = squares_of(v[j][i]);
+#pragma unroll
+    for (uint32_t m = 16; m; m >>= 1)
+#pragma unroll
+        for (int i = 0; i < 2 * TIMES; i++) {
+            float &sum = inverse[i / TIMES][i % TIMES];
+            if (m < 16 || a.group > 64) sum += __shfl_xor_sync(0xffffffffu, sum, m);
+        }
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        if (a.group > 128) inverse[j][0] = inverse[j][1] = inverse[j][0] + inverse[j][1];
+#pragma unroll
+        for (int i = 0; i < TIMES; i++) inverse[j][i] = rsqrtf(inverse[j][i] * a.per_group + a.g.norm.eps);
+    }
 }
 
 __device__ __forceinline__ void norm_batch(const ck_tiles &a, const work &w, uint32_t from, const float (&whole)[2], batch_x &v)
 {
-    const uint32_t lane = threadIdx.x & 31;
-    float4 weight[TIMES];
+    float by[2][TIMES] = {{whole[0], whole[0]}, {whole[1], whole[1]}};
+    if (a.g.norm.groups > 1) group_lengths(a, v, by);
 #pragma unroll
     for (int i = 0; i < TIMES; i++) {
-        uint32_t c = from + 128 * i + 4 * lane;
-        weight[i] = c < a.slice ? four_at(w.norm, c) : make_float4(0, 0, 0, 0);
-    }
+        const uint32_t c = from + 128 * i + 4 * (threadIdx.x & 31);
+        const float4 weight = c < a.slice ? four_at(w.norm, c) : make_float4(0, 0, 0, 0);
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-        float by[TIMES] = {whole[j], whole[j]};
-        if (a.g.norm.groups > 1) group_lengths(a, v[j], by);
-#pragma unroll
-        for (int i = 0; i < TIMES; i++)
-            v[j][i].x *= by[i] * weight[i].x, v[j][i].y *= by[i] * weight[i].y, v[j][i].z *= by[i] * weight[i].z, v[j][i].w *= by[i] * weight[i].w;
+        for (int j = 0; j < 2; j++) {
+            v[j][i].x *= by[j][i] * weight.x, v[j][i].y *= by[j][i] * weight.y;
+            v[j][i].z *= by[j][i] * weight.z, v[j][i].w *= by[j][i] * weight.w;
+        }
     }
 }
 
@@ -161,7 +181,7 @@ __device__ __forceinline__ void gate_batch(const batch_x &gate, batch_x &v)
         }
 }
 
-/* In two parts to where the products read it. Rows that there are not stay as they are: nobody wants their sums. */
+/* In two parts to where the products read it. */
 template <int BF16> __device__ __forceinline__ void put_batch(const ck_tiles &a, const work &w, uint32_t from, const batch_x &v)
 {
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, c = 4 * lane;
@@ -170,7 +190,7 @@ template <int BF16> __device__ __forceinline__ void put_batch(const ck_tiles &a,
     for (int j = 0; j < 2; j++)
 #pragma unroll
         for (int i = 0; i < TIMES; i++) {
-            if (warp + j * WARPS >= a.g.rows || from + 128 * i + c >= a.slice) continue;
+            if (from + 128 * i + c >= a.slice) continue;
             uint2 hi, lo;
             split<BF16>(v[j][i].x, v[j][i].y, hi.x, lo.x);
             split<BF16>(v[j][i].z, v[j][i].w, hi.y, lo.y);
@@ -180,22 +200,24 @@ template <int BF16> __device__ __forceinline__ void put_batch(const ck_tiles &a,
         }
 }
 
-/* A loop of few instructions: code that runs once is waited for. */
+/* Waits for the inputs. A loop of few instructions: code that runs once is waited for. */
 template <int BF16> __device__ __forceinline__ void make_x(const ck_tiles &a, const work &w, rooms &s)
 {
     const bool late = is_late<BF16>(a), gated = a.g.norm.gate.p != nullptr;
+    const own_rows x = find_rows(a, w, a.g.x), gates = find_rows(a, w, gated ? a.g.norm.gate : a.g.x);
     float inverse[2] = {1, 1}, squares[2] = {0, 0};
     batch_x v, next, gate;
-    load_batch(a, w, a.g.x, 0, next);
-    if (!BF16 && a.g.norm.present && a.g.norm.groups == 1) lengths_first(a, w, s, inverse);
+    wait_for_inputs();
+    load_batch(a, x, 0, next);
+    if (!BF16 && a.g.norm.present && a.g.norm.groups == 1) lengths_first(a, w, x, s, inverse);
 #pragma unroll 1
     for (uint32_t from = 0; from < a.slice; from += BATCH) {
-        if (gated) load_batch(a, w, a.g.norm.gate, from, gate);
+        if (gated) load_batch(a, gates, from, gate);
 #pragma unroll
         for (int j = 0; j < 2; j++)
 #pragma unroll
             for (int i = 0; i < TIMES; i++) v[j][i] = next[j][i];
-        if (from + BATCH < a.slice) load_batch(a, w, a.g.x, from + BATCH, next);
+        if (from + BATCH < a.slice) load_batch(a, x, from + BATCH, next);
         if (late)
 #pragma unroll
             for (int j = 0; j < 2; j++)
