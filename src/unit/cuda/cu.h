@@ -479,7 +479,7 @@ struct cu_pass {
     enum sg_storage kv;
     uint32_t best; /* 1: the best logit of each wanted row is wanted */
     struct ck_banned banned;
-    uint32_t best_blocks, best_done, embedded, embeds; /* embedded: its row is; embeds: it does so for the next pass */
+    uint32_t best_blocks, best_done, embedded, embeds, gate; /* embedded: its row is; embeds: it does so for the next pass; gate: 1 + value that was left as its SiLU */
     const void *narrowed; /* the x whose 16-bit copy lies at narrowed_at, and its form */
     cu_ptr narrowed_at;
     const struct sg_op *narrowed_norm;

@@ -185,7 +185,12 @@ static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint
     }
     struct cu_streamed one, other;
     int streamed = rows == 1 && cu_stream_fits(p, s, &a, &one), digits = rows == 1 && cu_digits_fits(p, s, &a, streamed, &other);
-    if (digits) one = other;
+    if (digits) {
+        one = other;
+        p->gate = one.a.gates ? 1 + (uint32_t)s->parts[one.a.gates - 1]->out : 0;
+    }
+    if (!digits && p->gate && s->norm && p->gate == 1 + (uint32_t)s->norm->in[1].value)
+        return sg_fail(p->err, SEGUE_EUNSUPPORTED, "run: cuda: a gate was left as its SiLU for a product that does not come");
     if (streamed || digits) {
         one.a.g.best_value = (float *)(uintptr_t)p->lane->best_value;
         one.a.g.best_index = (uint32_t *)(uintptr_t)p->lane->best_index;

@@ -84,9 +84,9 @@ template <int P> __device__ __forceinline__ void load_own(own_x<P> &x, const flo
     }
 }
 
-/* The norm, but for a whole row's 1 / length; returns this lane's sum of squares. */
+/* The norm, but for a whole row's 1 / length. Returns this lane's sum of squares. */
 template <int P>
-__device__ __forceinline__ float norm_own(const ck_norm &n, own_x<P> &x, const own_x<P> &w, const own_x<P> &gate, uint32_t width)
+__device__ __forceinline__ float norm_own(const ck_norm &n, bool activates, own_x<P> &x, const own_x<P> &w, const own_x<P> &gate, uint32_t width)
 {
     float plus = n.plus_one && n.weight ? 1.0f : 0.0f, squares = 0;
 #pragma unroll
@@ -97,10 +97,11 @@ __device__ __forceinline__ float norm_own(const ck_norm &n, own_x<P> &x, const o
         float own = v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w, inverse = 1;
         squares += own;
         if (n.groups > 1) inverse = rsqrtf(warp_sum(own) / 128 + n.eps);
-        x.v[i] = n.gate.p ? make_float4(gated(v.x, inverse, plus, m.x, z.x), gated(v.y, inverse, plus, m.y, z.y),
-                                        gated(v.z, inverse, plus, m.z, z.z), gated(v.w, inverse, plus, m.w, z.w))
-                          : make_float4(v.x * inverse * (plus + m.x), v.y * inverse * (plus + m.y), v.z * inverse * (plus + m.z),
-                                        v.w * inverse * (plus + m.w));
+        v = make_float4(v.x * inverse * (plus + m.x), v.y * inverse * (plus + m.y), v.z * inverse * (plus + m.z), v.w * inverse * (plus + m.w));
+        if (n.gate.p && activates)
+            z = make_float4(activate(ACT_SILU, z.x), activate(ACT_SILU, z.y), activate(ACT_SILU, z.z), activate(ACT_SILU, z.w));
+        if (n.gate.p) v = make_float4(v.x * z.x, v.y * z.y, v.z * z.z, v.w * z.w);
+        x.v[i] = v;
     }
     return squares;
 }
@@ -171,7 +172,7 @@ template <int KIND> __device__ __forceinline__ places find_room(const ck_stream 
     uint32_t warp = threadIdx.x >> 5, pitch = width * form<KIND>::BYTES / 4 + form<KIND>::PAD;
     float *partial = reinterpret_cast<float *>(room + WARPS * form<KIND>::PARTS * 4 * pitch);
     return places{reinterpret_cast<uint32_t *>(room) + warp * form<KIND>::PARTS * pitch, partial, pitch,
-                  shared_at(partial + turn * ROWS * WARPS) + warp * (S * STEP_BYTES + a.stages * CHUNK_BYTES)};
+                  shared_at(partial + turn * ROWS * WARPS) + warp * a.stage_bytes};
 }
 
 /* Waits for the inputs, asks for x, then for the rest of the ring's weights, behind which x would stand otherwise; returns what sums are
@@ -197,7 +198,7 @@ __device__ __forceinline__ float bring_digits(const ck_stream &a, ahead &h, endi
     for (int i = EARLY; i < S; i++) ask<KIND>(a, h, to.ring, part * bytes, bytes, many);
     if constexpr (NORMED)
         if (g.norm.present) {
-            float own = warp_sum(norm_own(g.norm, x, w, gate, width));
+            float own = warp_sum(norm_own(g.norm, !a.gate_done, x, w, gate, width));
             if (lane == 0) squares[part] = own;
         }
     return put_digits<KIND>(x, width, to.words, to.pitch);
@@ -233,11 +234,12 @@ template <int KIND, int P> __device__ __forceinline__ void digits(const ck_strea
     places at = find_room<KIND>(a, width, turn);
     float best = -CUDART_INF_F, acc[4] = {0, 0, 0, 0}, late = 1;
     ahead h = {{}, nullptr, 0, 0, 0, 0};
+    ending e;
     dependents_may_start();
+    find_memory<NORMED>(a, e);
     find_rows<KIND>(a, h, from);
 #pragma unroll 1
     for (int i = 0; i < EARLY; i++) ask<KIND>(a, h, at.ring, from, bytes, many);
-    ending e;
     find_ending<KIND, NORMED>(a, 0, e);
     float scale = bring_digits<KIND, P, NORMED>(a, h, e, at, part, width, many, squares);
     uint32_t digit = KIND == CK_Q8 ? (lane >> 2) & 3 : lane >> 2, own = KIND == CK_Q8 ? lane >> 4 == (lane >> 1 & 1) : digit < form<KIND>::PARTS, slot = 0, chunk = 0,

@@ -27,11 +27,20 @@ __device__ __forceinline__ tile_of find_tile(const ck_stream &a, uint32_t tile)
  * they point to would be read through memory, twice. */
 struct ending {
     float *y, *after;
-    const float *residual_at;
+    const float *residual_at, *before; /* before, after: the convolution's memory */
     uint32_t row, width;
-    bool own, convolved, stopped;
+    bool own, convolved, stopped, gates;
     float scale, scale_up, bias, bias_up, residual, m[CK_STREAM_TAPS], w[CK_STREAM_TAPS];
 };
+
+/* Where the convolution's memory is: early, for find_ending to wait for nothing. */
+template <bool WHOLE> __device__ __forceinline__ void find_memory(const ck_stream &a, ending &e)
+{
+    if (!WHOLE || a.after.kind != CK_AFTER_CONV) return;
+    e.before = static_cast<const float *>(a.after.pass.slots[a.after.slot]);
+    e.after = static_cast<float *>(a.after.pass.slots_out[a.after.slot]);
+    e.stopped = a.after.pass.head->stopped;
+}
 
 /* first: number of the block's tile whose rows thread 0 starts at. */
 template <int KIND, bool WHOLE>
@@ -55,16 +64,14 @@ __device__ __forceinline__ void find_ending(const ck_stream &a, uint32_t first, 
         e.scale = static_cast<const float *>(s.scales)[s.at + e.row];
         e.scale_up = static_cast<const float *>(up.scales)[up.at + e.row];
     }
+    e.gates = WHOLE && a.gates == t.segment + 1;
     e.convolved = WHOLE && a.after.kind == CK_AFTER_CONV && t.segment == a.after.segment;
     if (!WHOLE || !e.convolved) return;
     uint32_t past = a.after.taps - 1;
-    const float *memory = static_cast<const float *>(a.after.pass.slots[a.after.slot]);
-    e.after = static_cast<float *>(a.after.pass.slots_out[a.after.slot]);
-    e.stopped = a.after.pass.head->stopped;
 #pragma unroll
     for (int m = 0; m < CK_STREAM_TAPS; m++) {
         e.w[m] = m <= past ? a.after.weight[(size_t)e.row * a.after.taps + past - m] : 0;
-        e.m[m] = m && m <= past ? memory[(size_t)(past - m) * e.width + e.row] : 0;
+        e.m[m] = m && m <= past ? e.before[(size_t)(past - m) * e.width + e.row] : 0;
     }
     if (a.after.bias) e.m[0] = a.after.bias[e.row];
 }
@@ -112,6 +119,7 @@ __device__ __forceinline__ void end_row(const ck_stream &a, const ending &e, con
         y = a.after.y.p;
         if (WHOLE && e.convolved) v = convolve(a, e, v, real);
     }
+    if (WHOLE && e.gates) act = ACT_SILU;
     if (act != ACT_NONE) v = activate(act, v);
     if (g.glu) v *= up;
     if (y && real) y[e.row] = v;

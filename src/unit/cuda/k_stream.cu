@@ -412,6 +412,7 @@ template <int KIND, int P> __device__ __forceinline__ void stream(const ck_strea
                     put = !g.glu                       ? team * R + own
                           : own < (R == 1 ? 1 : R / 2) ? team * (R / 2) + own
                                                        : outs + team * (R / 2) + own - R / 2;
+    find_memory<WHOLE>(a, e);
     find_ending<KIND, WHOLE>(a, 0, e);
     load_norm(g, w, part, split);
     find_rows<R>(at, team, outs, g.glu);
