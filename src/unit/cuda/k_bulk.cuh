@@ -53,6 +53,12 @@ __device__ __forceinline__ void bring_box(uint32_t to, const ck_tensor_map &map,
                  "l"(&map), "r"(column), "r"(row), "r"(gate)
                  : "memory");
 }
+/* Eight bytes into shared memory, by the thread itself; those that it asked for have arrived. */
+__device__ __forceinline__ void copy_eight(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copies_arrived() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 /* The 256 threads that multiply; the warp that brings weights is not among them. */
 __device__ __forceinline__ void consumers_meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
 /* The same in two steps: what all have read before the first may be overwritten behind the second. */

@@ -15,9 +15,10 @@ enum { GROUP_Q, GROUP_AB, GROUP_K, GROUP_V }; /* in the order of use; then z's, 
 struct linear_work {
     uint32_t rank, block, rows; /* rows: of out */
 };
-/* Shared memory besides the ring: q and k, what the rule gives out and squares of it as they come; ... */
+/* Shared memory besides the ring: q and k, what the rule gives out (gated, and its square) as they come; ... */
 template <int SHARE> struct linear_few {
-    alignas(16) float qk[2 * WIDE], us[SHARE * WIDE], squares[SHARE * 32];
+    alignas(16) float qk[2 * WIDE];
+    alignas(16) float2 us[SHARE * WIDE];
     rank_stats stats;
     float room[RANK_WARPS];
     uint64_t full[CK_RANK_STAGES], empty[CK_RANK_STAGES], x_gate, ab_gate, qk_gate, u_gate;
@@ -25,7 +26,7 @@ template <int SHARE> struct linear_few {
 struct linear_many { /* ... weights of a and b, and (Q8_0) scales of out; the block's columns of x; x in parts, later what the rule gives
                       * out in parts; x as it comes, later sums of the groups of rows */
     unsigned char *ab, *parts;
-    float *own, *xs;
+    float *own, *xs, *state; /* state: the block's columns of S */
 };
 
 /* Eight rows of q, k, v or z: the piece of the ring. */
@@ -62,9 +63,9 @@ __device__ __forceinline__ void bring_weights(const ck_linear &a, const linear_w
     }
 }
 
-/* A channel of the short convolution: what is known of its sum before its newest entry x is: sum = rest + newest x; the last two. */
+/* A channel of the short convolution: what is known of its sum before its newest entry x is: sum = rest + newest x; the last two; x. */
 struct channel {
-    float rest, newest, last[2];
+    float rest, newest, last[2], x;
 };
 __device__ __forceinline__ void load_channel(const ck_linear &a, uint32_t at, channel &c)
 {
@@ -80,21 +81,20 @@ __device__ __forceinline__ void load_channel(const ck_linear &a, uint32_t at, ch
     }
     c.last[0] = m[1], c.last[1] = m[2];
 }
-/* keep: where the memory of channel `at` is moved on, or NULL. */
-__device__ __forceinline__ float convolved(const ck_linear &a, const channel &c, float x, float *keep, uint32_t at)
+/* Times weight. */
+__device__ __forceinline__ float convolved(channel &c, float x, float weight)
+{
+    float sum = fmaf(c.newest, x, c.rest);
+    c.x = x;
+    return sum * (sigmoid_short(sum) * weight);
+}
+/* Its memory is moved on. */
+__device__ __forceinline__ void keep_channel(const ck_linear &a, const channel &c, float *memory, uint32_t at)
 {
     uint32_t past = a.conv.taps - 1;
-    float sum = fmaf(c.newest, x, c.rest);
 #pragma unroll
     for (int m = 1; m < CK_LINEAR_TAPS; m++)
-        if (keep && m <= past) keep[(past - m) * a.conv.width + at] = m == 1 ? x : c.last[m - 2];
-    return sum * sigmoid_short(sum);
-}
-
-__device__ __forceinline__ uint32_t qk_channel(const ck_linear &a, const linear_work &w)
-{
-    uint32_t lane = threadIdx.x & 31;
-    return a.conv.at[lane / 16] + w.rank * WIDE + w.block * OWN + lane % 16;
+        if (m <= past) memory[(past - m) * a.conv.width + at] = m == 1 ? c.x : c.last[m - 2];
 }
 
 /* The sum over the warps of a row of a group, eight lanes a row. */
@@ -107,75 +107,130 @@ __device__ __forceinline__ float sum_by_eight(const float *sums, uint32_t group,
     return v + __shfl_xor_sync(0xffffffffu, v, 4);
 }
 
-/* What a warp has of the delta rule: four columns of one head's S; a lane: rows lane + 32 r, and column `own`, eight lanes each. */
-struct rule_part {
-    float4 S[LANE_ROWS];
-    float k[LANE_ROWS], beta, of_k, of_q, kq;
-    channel qk, v;
-    float rate, dt, weight;
-    uint32_t at, head, own; /* of S in the slot, with the lane's first row; of the rank; of the head */
+/* What a warp has of the delta rule: of each of the rank's heads two columns, eight lanes of each half of the warp one of them, `own`. The
+ * first half ends v, and has S^T k, the second one z and what the rule gives out, and S^T q. */
+struct rule_head {
+    float2 S[LANE_ROWS]; /* a lane: rows lane + 32 r */
+    channel in;          /* of v; z stays as it is */
+    float beta, rate, dt, of;
 };
-template <int SHARE> __device__ __forceinline__ uint32_t v_channel(const ck_linear &a, const linear_work &w, const rule_part &p)
+template <int SHARE> struct rule_part {
+    rule_head heads[SHARE];
+    channel qk; /* a lane: row lane % 16 of q, or k */
+    float k[LANE_ROWS], kq, weight;
+    uint32_t own;
+};
+__device__ __forceinline__ bool has_z() { return threadIdx.x & 16; }
+__device__ __forceinline__ uint32_t qk_channel(const ck_linear &a, const linear_work &w)
 {
-    return a.conv.at[2] + (w.rank * SHARE + p.head) * WIDE + p.own;
+    uint32_t lane = threadIdx.x & 31;
+    return a.conv.at[lane / 16] + w.rank * WIDE + w.block * OWN + lane % 16;
 }
-template <int SHARE> __device__ __forceinline__ void load_part(const ck_linear &a, const linear_work &w, rule_part &p)
+/* Column c of the rank's head h, of all. */
+template <int SHARE> __device__ __forceinline__ uint32_t v_column(const linear_work &w, int h, uint32_t c) { return (w.rank * SHARE + h) * WIDE + c; }
+template <int SHARE> __device__ __forceinline__ void load_part(const ck_linear &a, const linear_work &w, rule_part<SHARE> &p)
 {
-    uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    p.head = warp / 4 % SHARE;
-    uint32_t head = w.rank * SHARE + p.head, column = w.block * OWN + warp % 4 * 4;
-    p.own = column + lane / 8;
-    p.at = (head * WIDE + lane) * WIDE + column;
+    uint32_t lane = threadIdx.x & 31;
+    p.own = w.block * OWN + (threadIdx.x >> 5) * 2 + lane / 8 % 2;
     load_channel(a, qk_channel(a, w), p.qk);
-    load_channel(a, v_channel<SHARE>(a, w, p), p.v);
-    p.rate = a.is_log ? -expf(a.decay[head]) : a.decay[head];
-    p.dt = a.dt[head];
-    p.weight = (a.gated.weight ? a.gated.weight[p.own] : 1) + (a.gated.plus_one && a.gated.weight ? 1.0f : 0.0f);
+    p.weight = 1;
+    if (has_z() && a.gated.weight) p.weight = a.gated.weight[p.own] + (a.gated.plus_one ? 1.0f : 0.0f);
+#pragma unroll
+    for (int h = 0; h < SHARE; h++) {
+        rule_head &o = p.heads[h];
+        uint32_t head = w.rank * SHARE + h;
+        o.in = channel{0, 1};
+        if (!has_z()) load_channel(a, a.conv.at[2] + v_column<SHARE>(w, h, p.own), o.in);
+        o.rate = a.is_log ? -expf(a.decay[head]) : a.decay[head];
+        o.dt = a.dt[head];
+    }
+}
+
+/* The block's columns of S, of all of the rank's heads: here, rows a few banks apart; there, whole sectors at once. A thread has a pair of each
+ * 32nd row. */
+enum { STATE_PITCH = CK_LINEAR_STATE_PITCH / 4, ROWS_AT_ONCE = RANK_OWNERS / (OWN / 2) };
+__device__ __forceinline__ uint32_t state_here() { return threadIdx.x / (OWN / 2) * STATE_PITCH + threadIdx.x % (OWN / 2) * 2; }
+__device__ __forceinline__ uint32_t state_there(const linear_work &w, uint32_t share)
+{
+    return (w.rank * share * WIDE + threadIdx.x / (OWN / 2)) * WIDE + w.block * OWN + threadIdx.x % (OWN / 2) * 2;
+}
+template <int SHARE> __device__ __forceinline__ void bring_state(const linear_work &w, const float *from, float *to)
+{
+    uint32_t here = shared_at(to + state_here());
+    from += state_there(w, SHARE);
+#pragma unroll
+    for (int i = 0; i < SHARE * WIDE / ROWS_AT_ONCE; i++) copy_eight(here + i * ROWS_AT_ONCE * STATE_PITCH * 4, from + i * ROWS_AT_ONCE * WIDE);
+}
+template <int SHARE> __device__ __forceinline__ void keep_state(const linear_work &w, const float *from, float *to)
+{
+    from += state_here(), to += state_there(w, SHARE);
+#pragma unroll
+    for (int i = 0; i < SHARE * WIDE / ROWS_AT_ONCE; i++)
+        *reinterpret_cast<float2 *>(to + i * ROWS_AT_ONCE * WIDE) = *reinterpret_cast<const float2 *>(from + i * ROWS_AT_ONCE * STATE_PITCH);
+}
+/* A lane's first pair of a head's. */
+__device__ __forceinline__ float *own_state(float *state, int h)
+{
+    return state + (h * WIDE + (threadIdx.x & 31)) * STATE_PITCH + (threadIdx.x >> 5) * 2;
 }
 
 /* Sums of q, k, a and b are there: q and k go to all blocks, a warp a block; then what the rule can do without v. */
 template <int SHARE>
-__device__ __forceinline__ void begin_rule(const ck_linear &a, const linear_work &w, linear_few<SHARE> &few, const float *sums,
-                                           rule_part &p, float *keep)
+__device__ __forceinline__ void begin_rule(const ck_linear &a, const linear_work &w, linear_few<SHARE> &few, const linear_many &m, rule_part<SHARE> &p)
 {
-    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const float *sums = m.xs;
+    uint32_t lane = threadIdx.x & 31;
     float x = whole_sum(sums, lane < 16 ? GROUP_Q * 16 + lane : GROUP_K * 16 + lane - 16);
-    x = convolved(a, p.qk, x, warp ? nullptr : keep, qk_channel(a, w));
-    send(x, few.qk + lane / 16 * WIDE + w.block * OWN + lane % 16, &few.qk_gate, warp);
-    if (warp >= 4 * SHARE) return;
-    p.beta = sigmoid_short(sum_by_eight(sums, GROUP_AB, 8 + p.head));
-    float decay = expf(p.rate * softplus(sum_by_eight(sums, GROUP_AB, p.head) + p.dt)), q[LANE_ROWS];
+    send(convolved(p.qk, x, 1), few.qk + lane / 16 * WIDE + w.block * OWN + lane % 16, &few.qk_gate, threadIdx.x >> 5);
+#pragma unroll
+    for (int h = 0; h < SHARE; h++) {
+        rule_head &o = p.heads[h];
+#pragma unroll
+        for (int r = 0; r < LANE_ROWS; r++) o.S[r] = *reinterpret_cast<const float2 *>(own_state(m.state, h) + 32 * r * STATE_PITCH);
+        o.beta = sigmoid_short(sum_by_eight(sums, GROUP_AB, 8 + h));
+        decay_state<LANE_ROWS>(o.S, expf(o.rate * softplus(sum_by_eight(sums, GROUP_AB, h) + o.dt)));
+    }
+    float q[LANE_ROWS];
     gate_wait(&few.qk_gate, 0);
 #pragma unroll
     for (int r = 0; r < LANE_ROWS; r++) q[r] = few.qk[lane + 32 * r], p.k[r] = few.qk[WIDE + lane + 32 * r];
     p.kq = scale_row<LANE_ROWS>(q, p.k, WIDE, a.l2_eps);
-    decay_state<LANE_ROWS>(p.S, decay, q, p.k, p.of_k, p.of_q);
+#pragma unroll
+    for (int h = 0; h < SHARE; h++) p.heads[h].of = of_state<LANE_ROWS>(p.heads[h].S, q, p.k);
 }
 
-/* Sums of v and z are there: what the rule gives out, gated, goes to all blocks: lane 8 j + i has column j for block i. */
-template <int SHARE>
-__device__ __forceinline__ void end_rule(const ck_linear &a, const linear_work &w, linear_few<SHARE> &few, const float *sums, rule_part &p,
-                                         float *keep, float *after)
+/* Sums of v and z are there: what the rule gives out, gated, goes to all blocks with its square: the last three bits of a lane say which. */
+template <int SHARE> __device__ __forceinline__ void end_rule(linear_few<SHARE> &few, const linear_many &m, rule_part<SHARE> &p)
 {
-    uint32_t lane = threadIdx.x & 31, to = lane & 7, row = p.own % OWN;
-    float z = sum_by_eight(sums, GROUP_V + SHARE + p.head, row), v = sum_by_eight(sums, GROUP_V + p.head, row);
-    v = convolved(a, p.v, v, to ? nullptr : keep, v_channel<SHARE>(a, w, p));
-    z *= sigmoid_short(z) * p.weight;
-    float d = p.beta * (v - p.of_k), o = fmaf(p.kq, d, p.of_q), squares = o * o;
-    send(o * z, few.us + p.head * WIDE + p.own, &few.u_gate, to);
-    squares += __shfl_xor_sync(0xffffffffu, squares, 8);
-    squares += __shfl_xor_sync(0xffffffffu, squares, 16);
-    if (lane < 8) send(squares, few.squares + p.head * 32 + p.own / 4, &few.u_gate, to);
-    if (!after) return;
-    add_outer<LANE_ROWS>(p.S, p.k, d);
+    uint32_t block = threadIdx.x & 7, to = there(shared_at(few.us + p.own), block), gate = there(shared_at(&few.u_gate), block);
 #pragma unroll
-    for (int r = 0; r < LANE_ROWS; r++) *reinterpret_cast<float4 *>(after + p.at + 32 * r * WIDE) = p.S[r];
+    for (int h = 0; h < SHARE; h++) {
+        rule_head &o = p.heads[h];
+        float x = convolved(o.in, sum_by_eight(m.xs, GROUP_V + h + (has_z() ? SHARE : 0), p.own % OWN), p.weight), d = o.beta * (x - o.of),
+              d0 = __shfl_sync(0xffffffffu, d, 0), d1 = __shfl_sync(0xffffffffu, d, 8);
+        float u = fmaf(p.kq, p.own % 2 ? d1 : d0, o.of);
+        if (has_z()) send_two_to(u * x, u * u, to + h * WIDE * sizeof *few.us, gate);
+        add_outer<LANE_ROWS>(o.S, p.k, d0, d1);
+#pragma unroll
+        for (int r = 0; r < LANE_ROWS; r++) *reinterpret_cast<float2 *>(own_state(m.state, h) + 32 * r * STATE_PITCH) = o.S[r];
+    }
+}
+/* What this step leaves to the next ones: memory of the convolution, S. */
+template <int SHARE>
+__device__ __forceinline__ void keep_part(const ck_linear &a, const linear_work &w, const rule_part<SHARE> &p, const float *S, float *memory,
+                                          float *state)
+{
+    if (threadIdx.x < 32) keep_channel(a, p.qk, memory, qk_channel(a, w));
+#pragma unroll
+    for (int h = 0; h < SHARE; h++)
+        if (!(threadIdx.x & 23)) keep_channel(a, p.heads[h].in, memory, a.conv.at[2] + v_column<SHARE>(w, h, p.own));
+    keep_state<SHARE>(w, S, state);
 }
 
 /* All groups of rows of the first product, with the first step of the rule between them. */
 template <int KIND, int P, int SHARE>
-__device__ __forceinline__ void project(const ck_linear &a, const linear_work &w, linear_few<SHARE> &few, float *sums, uint32_t ab,
-                                        const ring &r, ring_at &at, const own_x<P> &x, rule_part &p, float *keep)
+__device__ __forceinline__ void project(const ck_linear &a, const linear_work &w, linear_few<SHARE> &few, const linear_many &m, uint32_t ab,
+                                        const ring &r, ring_at &at, const own_x<P> &x, rule_part<SHARE> &p)
 {
 #pragma unroll 1
     for (uint32_t g = 0; g < GROUP_V + 2 * SHARE; g++) {
@@ -183,7 +238,7 @@ __device__ __forceinline__ void project(const ck_linear &a, const linear_work &w
         ring_at first = at;
         if (g == GROUP_V) {
             consumers_meet();
-            begin_rule<SHARE>(a, w, few, sums, p, keep);
+            begin_rule<SHARE>(a, w, few, m, p);
         }
         if (g == GROUP_AB) {
             gate_wait(&few.ab_gate, 0);
@@ -193,7 +248,7 @@ __device__ __forceinline__ void project(const ck_linear &a, const linear_work &w
             high = ring_full(r, at) + second_eight<KIND>(a.d) - rows_bytes<KIND>(8, a.d);
             n = 8;
         }
-        first_group<KIND, P>(x, a.d, low, n, high, n, sums + g * 16 * RANK_SUMS_PITCH);
+        first_group<KIND, P>(x, a.d, low, n, high, n, m.xs + g * 16 * RANK_SUMS_PITCH);
         if (g == GROUP_AB) continue;
         ring_leave(r, first);
         ring_leave(r, at);
@@ -206,12 +261,11 @@ __device__ __forceinline__ void project(const ck_linear &a, const linear_work &w
 template <int KIND, int SHARE>
 __device__ __forceinline__ void hidden_parts(const ck_linear &a, const linear_few<SHARE> &few, unsigned char *parts)
 {
-    uint32_t lane = threadIdx.x & 31, head = threadIdx.x >> 5, c = 4 * threadIdx.x;
+    uint32_t head = threadIdx.x >> 5, c = 4 * threadIdx.x;
     if (head < SHARE) {
-        float4 v = four_at(few.us, c);
-        float inverse = rsqrtf(warp_sum(few.squares[head * 32 + lane]) / WIDE + a.gated.eps);
-        v.x *= inverse, v.y *= inverse, v.z *= inverse, v.w *= inverse;
-        put_hidden<KIND>(parts, SHARE * WIDE, c, v);
+        float4 low = *reinterpret_cast<const float4 *>(few.us + c), high = *reinterpret_cast<const float4 *>(few.us + c + 2);
+        float inverse = rsqrtf(warp_sum(low.y + low.w + (high.y + high.w)) / WIDE + a.gated.eps);
+        put_hidden<KIND>(parts, SHARE * WIDE, c, make_float4(low.x * inverse, low.z * inverse, high.x * inverse, high.z * inverse));
     }
     consumers_meet();
 }
@@ -228,6 +282,7 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     m.own = reinterpret_cast<float *>(m.ab + 4 * SHARE * a.d);
     m.parts = reinterpret_cast<unsigned char *>(m.own + a.d / RANK);
     m.xs = reinterpret_cast<float *>(m.parts + PARTS * parts_pitch(a.d));
+    m.state = m.xs + CK_LINEAR_FIRST(a.d, SHARE) / 4;
     dependents_may_start();
     if (threadIdx.x == RANK_OWNERS) {
         ring_open(r);
@@ -238,7 +293,7 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
         gates_opened();
         gate_expect(&few.x_gate, 4 * a.d + sizeof few.stats);
         gate_expect(&few.qk_gate, sizeof few.qk);
-        gate_expect(&few.u_gate, sizeof few.us + sizeof few.squares);
+        gate_expect(&few.u_gate, sizeof few.us);
     }
     __syncthreads();
     cluster_arrive();
@@ -253,13 +308,12 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     norm_numbers<P / 2> numbers;
     load_norm<KIND>(norm, a.d, numbers);
     /* S and what the convolution remembers were written by earlier passes: no need to wait. */
-    rule_part p;
+    rule_part<SHARE> p;
     load_part<SHARE>(a, w, p);
-    bool stopped = a.pass.head->stopped;
-    const float *before = static_cast<const float *>(a.pass.slots[a.slot]) + p.at;
-    float *keep = stopped ? nullptr : static_cast<float *>(a.pass.slots_out[a.conv.slot]),
-          *after = stopped ? nullptr : static_cast<float *>(a.pass.slots_out[a.slot]);
-    asm volatile("" : "+l"(keep), "+l"(after)); /* now */
+    bring_state<SHARE>(w, static_cast<const float *>(a.pass.slots[a.slot]), m.state);
+    bool keeps = !a.pass.head->stopped;
+    float *memory_after = static_cast<float *>(a.pass.slots_out[a.conv.slot]), *state_after = static_cast<float *>(a.pass.slots_out[a.slot]);
+    asm volatile("" : "+l"(memory_after), "+l"(state_after)); /* now */
     ring_at at = {0, 0};
     uint32_t scales = shared_at(m.ab) + 2 * rows_bytes<KIND>(SHARE, a.d);
     if (KIND == RANK_Q8)
@@ -273,15 +327,15 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     spread_x<P / 2>(to, 0, a.out_bias ? a.out_bias + w.block * w.rows : nullptr);
     gate_wait(&few.x_gate, 0);
     ready_x<KIND, P>(norm, a.d, m.xs, from, numbers, m.parts, few.room, x);
-#pragma unroll
-    for (int i = 0; i < LANE_ROWS; i++) p.S[i] = threadIdx.x < 128 * SHARE ? four_at(before, 32 * i * WIDE) : make_float4(0, 0, 0, 0);
-    project<KIND, P, SHARE>(a, w, few, m.xs, shared_at(m.ab), r, at, x, p, keep);
-    if (threadIdx.x < 128 * SHARE) end_rule<SHARE>(a, w, few, m.xs, p, keep, after);
-    if (KIND == RANK_Q8) scales_arrived();
+    copies_arrived();
+    project<KIND, P, SHARE>(a, w, few, m, shared_at(m.ab), r, at, x, p);
+    end_rule<SHARE>(few, m, p);
     gate_wait(&few.u_gate, 0);
     hidden_parts<KIND, SHARE>(a, few, m.parts);
     write_rows<KIND>(r, at, m.parts, SHARE * WIDE, a.out_rows, w.rows, a.y + w.block * w.rows, a.d, w.rank ? nullptr : m.own,
                      scales);
+    /* What is stored behind the sums is not in their way. */
+    if (keeps) keep_part<SHARE>(a, w, p, m.state, memory_after, state_after);
     leave(a.x, a.clear);
 }
 

@@ -122,11 +122,9 @@ __device__ __forceinline__ void bring_scales(uint32_t to, const void *from, uint
     uint32_t groups = columns / GROUP8;
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i < rows * groups; i += OWNERS8)
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to + i * 8),
-                     "l"(static_cast<const unsigned char *>(from) + (size_t)(i / groups) * pitch * 2 + i % groups * 8)
-                     : "memory");
+        copy_eight(to + i * 8, static_cast<const unsigned char *>(from) + (size_t)(i / groups) * pitch * 2 + i % groups * 8);
 }
-__device__ __forceinline__ void scales_arrived() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+__device__ __forceinline__ void scales_arrived() { copies_arrived(); }
 
 #endif
 #endif

@@ -61,4 +61,27 @@ template <int R> __device__ __forceinline__ void add_outer(float4 (&S)[R], const
     }
 }
 
+/* The same with two columns of S. */
+template <int R> __device__ __forceinline__ void decay_state(float2 (&S)[R], float decay)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++) S[r].x *= decay, S[r].y *= decay;
+}
+/* S^T k of column lane / 8 in the first half of the warp, S^T q of lane / 8 - 2 in the second. */
+template <int R> __device__ __forceinline__ float of_state(const float2 (&S)[R], const float (&q)[R], const float (&k)[R])
+{
+    float2 sk = make_float2(0, 0), sq = sk;
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        sk.x = fmaf(S[r].x, k[r], sk.x), sk.y = fmaf(S[r].y, k[r], sk.y);
+        sq.x = fmaf(S[r].x, q[r], sq.x), sq.y = fmaf(S[r].y, q[r], sq.y);
+    }
+    return four_sums(sk.x, sk.y, sq.x, sq.y);
+}
+template <int R> __device__ __forceinline__ void add_outer(float2 (&S)[R], const float (&k)[R], float d0, float d1)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++) S[r].x = fmaf(k[r], d0, S[r].x), S[r].y = fmaf(k[r], d1, S[r].y);
+}
+
 #endif

@@ -468,8 +468,10 @@ struct ck_linear {
 };
 /* Bytes of shared memory of a block behind the ring, besides some 3 KB that it always has; share: value heads of a key head. */
 #define CK_LINEAR_SUMS(share) (CK_RANK_SUMS_BYTES * (3 + 2 * (share)))
+#define CK_LINEAR_FIRST(d, share) CK_LARGER(4 * (d), CK_LINEAR_SUMS(share))
+#define CK_LINEAR_STATE_PITCH (CK_LINEAR_WIDE / CK_RANK_BLOCKS * 4 + 8) /* of a block's columns of S */
 #define CK_LINEAR_ROOM(d, share) \
-    (4 * (share) * (d) + (d) / 2 + CK_RANK_PARTS_BYTES(d) + CK_LARGER(4 * (d), CK_LINEAR_SUMS(share)))
+    (4 * (share) * (d) + (d) / 2 + CK_RANK_PARTS_BYTES(d) + CK_LINEAR_FIRST(d, share) + (share) * CK_LINEAR_WIDE * CK_LINEAR_STATE_PITCH)
 struct ck_gemm {
     const void *x;
     struct ck_segment segment;
