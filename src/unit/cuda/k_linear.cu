@@ -1,7 +1,8 @@
 /* k_linear.cu: a linear layer's mixer with one row of x, in one launch (k_rank.cuh): norm, projections, short convolution, the gated
  * delta rule, gated norm, out-projection and residual. Rank r has key head r and the value heads that share it; block j of it
  * numbers 16 j to 16 j + 15 of each head: these rows of q, k, v and z, and these columns of S. So q and k go to all blocks of
- * the rank, v and z stay where they are made, and what the rule gives out goes to all blocks again. a and b are done by each block.
+ * the rank, v and z stay where they are made, and what the rule gives out goes to all blocks again. a and b, a row or two each, are
+ * done by each block.
  * SPDX-License-Identifier: MIT */
 #include "k_rank.cuh"
 #include "k_rule.cuh"
@@ -10,7 +11,7 @@
 
 #define PIECES(share) (4 + 4 * (share)) /* of q, k, v and z of a block, 8 rows each */
 enum { WIDE = CK_LINEAR_WIDE, OWN = WIDE / RANK, LANE_ROWS = WIDE / 32 };
-enum { GROUP_Q, GROUP_AB, GROUP_K, GROUP_V }; /* in the order of use; then z's, from GROUP_V + share on */
+enum { GROUP_Q, GROUP_K, GROUP_V }; /* in the order of use; then z's, from GROUP_V + share on */
 
 struct linear_work {
     uint32_t rank, block, rows; /* rows: of out */
@@ -21,11 +22,12 @@ template <int SHARE> struct linear_few {
     alignas(16) float2 us[SHARE * WIDE];
     rank_stats stats;
     float room[RANK_WARPS];
-    uint64_t full[CK_RANK_STAGES], empty[CK_RANK_STAGES], x_gate, ab_gate, qk_gate, u_gate;
+    uint64_t full[CK_RANK_STAGES], empty[CK_RANK_STAGES], x_gate, qk_gate, u_gate;
 };
-struct linear_many { /* ... weights of a and b, and (Q8_0) scales of out; the block's columns of x; x in parts, later what the rule gives
-                      * out in parts; x as it comes, later sums of the groups of rows */
-    unsigned char *ab, *parts;
+struct linear_many { /* ... what each thread has of a and b; (Q8_0) scales of out; the block's columns of x; x in parts, later what the rule
+                      * gives out in parts; x as it comes, later sums of the groups of rows */
+    float2 *ab; /* [head][thread] */
+    unsigned char *scales, *parts;
     float *own, *xs, *state; /* state: the block's columns of S */
 };
 
@@ -39,19 +41,12 @@ __device__ __forceinline__ void bring_piece(const ck_linear &a, const linear_wor
 }
 /* Weights in the order of use. */
 template <int KIND, int SHARE>
-__device__ __forceinline__ void bring_weights(const ck_linear &a, const linear_work &w, unsigned char *ab, const ring &r,
-                                              uint64_t *ab_gate)
+__device__ __forceinline__ void bring_weights(const ck_linear &a, const linear_work &w, const ring &r)
 {
     constexpr uint32_t WIDTH = SHARE * WIDE * (KIND == RANK_Q8 ? 1 : 2); /* bytes of a row of out */
     ring_in in = {};
-    uint32_t few = rows_bytes<KIND>(SHARE, a.d); /* bytes of the rows of a, and of b */
 #pragma unroll 1
     for (uint32_t i = 0; i < r.fills; i++) {
-        if (i == 2) {
-            gate_expect(ab_gate, 2 * few);
-            bring_rows<KIND>(ab, a.in[CK_LINEAR_A], w.rank * SHARE, SHARE, a.d, ab_gate);
-            bring_rows<KIND>(ab + few, a.in[CK_LINEAR_B], w.rank * SHARE, SHARE, a.d, ab_gate);
-        }
         if (i < PIECES(SHARE)) {
             unsigned char *to = ring_free(r, in, rows_bytes<KIND>(8, a.d));
             if (i % 2) to += second_eight<KIND>(a.d) - rows_bytes<KIND>(8, a.d);
@@ -95,6 +90,60 @@ __device__ __forceinline__ void keep_channel(const ck_linear &a, const channel &
 #pragma unroll
     for (int m = 1; m < CK_LINEAR_TAPS; m++)
         if (m <= past) memory[(past - m) * a.conv.width + at] = m == 1 ? c.x : c.last[m - 2];
+}
+
+/* Rows of a and b are few: they are multiplied as they are by the threads that make x ready, each its own columns (own_column). Four
+ * weights: of Q8_0 with their scale. */
+template <int KIND> __device__ __forceinline__ uint2 four_weights(const ck_rank_weight &w, uint32_t d, uint32_t row, uint32_t c)
+{
+    const unsigned char *at = row_at(w, row);
+    if (KIND != RANK_Q8) return __ldg(reinterpret_cast<const uint2 *>(at + 2 * c));
+    float scale = __half2float(static_cast<const __half *>(w.scales)[(row * d + c) / 32]);
+    return make_uint2(__ldg(reinterpret_cast<const uint32_t *>(at + c)), __float_as_uint(scale));
+}
+template <int KIND> __device__ __forceinline__ float times_four(uint2 w, float4 v)
+{
+    const float4 f = piece_plane<KIND == RANK_Q8 ? CK_Q8 : KIND ? CK_BF16 : CK_F16>(make_uint4(w.x, w.y, 0, 0), 0);
+    float sum = f.x * v.x + f.y * v.y + (f.z * v.z + f.w * v.w);
+    return KIND == RANK_Q8 ? sum * __uint_as_float(w.y) : sum;
+}
+template <int SHARE, int M> struct ab_weights {
+    uint2 a[SHARE][M], b[SHARE][M];
+};
+template <int KIND, int SHARE, int M>
+__device__ __forceinline__ void load_ab(const ck_linear &a, const linear_work &w, ab_weights<SHARE, M> &o)
+{
+#pragma unroll
+    for (int h = 0; h < SHARE; h++)
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            uint32_t c = own_column<KIND>(m), row = w.rank * SHARE + h;
+            o.a[h][m] = o.b[h][m] = make_uint2(0, 0);
+            if (c >= a.d) continue;
+            o.a[h][m] = four_weights<KIND>(a.in[CK_LINEAR_A], a.d, row, c);
+            o.b[h][m] = four_weights<KIND>(a.in[CK_LINEAR_B], a.d, row, c);
+        }
+}
+template <int KIND, int SHARE, int M> __device__ __forceinline__ void put_ab(const ab_weights<SHARE, M> &w, const float4 (&v)[M], float2 *ab)
+{
+#pragma unroll
+    for (int h = 0; h < SHARE; h++) {
+        float2 s = make_float2(0, 0);
+#pragma unroll
+        for (int m = 0; m < M; m++) s.x += times_four<KIND>(w.a[h][m], v[m]), s.y += times_four<KIND>(w.b[h][m], v[m]);
+        ab[h * RANK_OWNERS + threadIdx.x] = s;
+    }
+}
+/* a and b of a head. */
+__device__ __forceinline__ float2 sums_of_ab(const float2 *ab, float late)
+{
+    float2 v = make_float2(0, 0);
+#pragma unroll
+    for (int i = 0; i < RANK_OWNERS; i += 64) {
+        float4 two = *reinterpret_cast<const float4 *>(ab + i + 2 * (threadIdx.x & 31));
+        v.x += two.x + two.z, v.y += two.y + two.w;
+    }
+    return make_float2(warp_sum(v.x) * late, warp_sum(v.y) * late);
 }
 
 /* The sum over the warps of a row of a group, eight lanes a row. */
@@ -174,22 +223,28 @@ __device__ __forceinline__ float *own_state(float *state, int h)
     return state + (h * WIDE + (threadIdx.x & 31)) * STATE_PITCH + (threadIdx.x >> 5) * 2;
 }
 
-/* Sums of q, k, a and b are there: q and k go to all blocks, a warp a block; then what the rule can do without v. */
+/* Sums of q and k are there: they go to all blocks, a warp a block; then what the rule can do without them. late: own_x's. */
 template <int SHARE>
-__device__ __forceinline__ void begin_rule(const ck_linear &a, const linear_work &w, linear_few<SHARE> &few, const linear_many &m, rule_part<SHARE> &p)
+__device__ __forceinline__ void begin_rule(const ck_linear &a, const linear_work &w, linear_few<SHARE> &few, const linear_many &m, float late,
+                                           rule_part<SHARE> &p)
 {
-    const float *sums = m.xs;
     uint32_t lane = threadIdx.x & 31;
-    float x = whole_sum(sums, lane < 16 ? GROUP_Q * 16 + lane : GROUP_K * 16 + lane - 16);
+    float x = whole_sum(m.xs, lane < 16 ? GROUP_Q * 16 + lane : GROUP_K * 16 + lane - 16);
     send(convolved(p.qk, x, 1), few.qk + lane / 16 * WIDE + w.block * OWN + lane % 16, &few.qk_gate, threadIdx.x >> 5);
 #pragma unroll
     for (int h = 0; h < SHARE; h++) {
         rule_head &o = p.heads[h];
+        float2 ab = sums_of_ab(m.ab + h * RANK_OWNERS, late);
 #pragma unroll
         for (int r = 0; r < LANE_ROWS; r++) o.S[r] = *reinterpret_cast<const float2 *>(own_state(m.state, h) + 32 * r * STATE_PITCH);
-        o.beta = sigmoid_short(sum_by_eight(sums, GROUP_AB, 8 + h));
-        decay_state<LANE_ROWS>(o.S, expf(o.rate * softplus(sum_by_eight(sums, GROUP_AB, h) + o.dt)));
+        o.beta = sigmoid_short(ab.y);
+        decay_state<LANE_ROWS>(o.S, expf(o.rate * softplus(ab.x + o.dt)));
     }
+}
+/* q and k have arrived: what the rule can do with them. */
+template <int SHARE> __device__ __forceinline__ void follow_rule(const ck_linear &a, linear_few<SHARE> &few, rule_part<SHARE> &p)
+{
+    uint32_t lane = threadIdx.x & 31;
     float q[LANE_ROWS];
     gate_wait(&few.qk_gate, 0);
 #pragma unroll
@@ -227,33 +282,30 @@ __device__ __forceinline__ void keep_part(const ck_linear &a, const linear_work 
     keep_state<SHARE>(w, S, state);
 }
 
-/* All groups of rows of the first product, with the first step of the rule between them. */
+/* All groups of rows of the first product, with the first steps of the rule between them. Rows of Q8_0 are there by then: q and k are
+ * on their way while those of v and z are multiplied. Of 16 bits those are awaited, and the rule goes first. */
 template <int KIND, int P, int SHARE>
-__device__ __forceinline__ void project(const ck_linear &a, const linear_work &w, linear_few<SHARE> &few, const linear_many &m, uint32_t ab,
-                                        const ring &r, ring_at &at, const own_x<P> &x, rule_part<SHARE> &p)
+__device__ __forceinline__ void project(const ck_linear &a, const linear_work &w, linear_few<SHARE> &few, const linear_many &m, const ring &r,
+                                        ring_at &at, const own_x<P> &x, rule_part<SHARE> &p)
 {
+    constexpr uint32_t ALL = GROUP_V + 2 * SHARE, FOLLOW = KIND == RANK_Q8 ? ALL : GROUP_V;
 #pragma unroll 1
-    for (uint32_t g = 0; g < GROUP_V + 2 * SHARE; g++) {
-        uint32_t low = ab, high = low + rows_bytes<KIND>(SHARE, a.d), n = SHARE;
+    for (uint32_t g = 0; g < ALL; g++) {
         ring_at first = at;
         if (g == GROUP_V) {
             consumers_meet();
-            begin_rule<SHARE>(a, w, few, m, p);
+            begin_rule<SHARE>(a, w, few, m, x.late, p);
         }
-        if (g == GROUP_AB) {
-            gate_wait(&few.ab_gate, 0);
-        } else {
-            low = ring_full(r, at);
-            ring_next(r, at);
-            high = ring_full(r, at) + second_eight<KIND>(a.d) - rows_bytes<KIND>(8, a.d);
-            n = 8;
-        }
-        first_group<KIND, P>(x, a.d, low, n, high, n, m.xs + g * 16 * RANK_SUMS_PITCH);
-        if (g == GROUP_AB) continue;
+        if (g == FOLLOW) follow_rule<SHARE>(a, few, p);
+        uint32_t low = ring_full(r, at);
+        ring_next(r, at);
+        uint32_t high = ring_full(r, at) + second_eight<KIND>(a.d) - rows_bytes<KIND>(8, a.d);
+        first_group<KIND, P>(x, a.d, low, 8, high, 8, m.xs + g * 16 * RANK_SUMS_PITCH);
         ring_leave(r, first);
         ring_leave(r, at);
         ring_next(r, at);
     }
+    if (FOLLOW == ALL) follow_rule<SHARE>(a, few, p);
     consumers_meet();
 }
 
@@ -278,8 +330,9 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     const uint32_t fills = PIECES(SHARE) + (w.rows + a.out_rows - 1) / a.out_rows;
     const ring r = {memory, a.stage_bytes, a.stages, fills, fills, few.full, few.empty};
     linear_many m;
-    m.ab = memory + a.stages * a.stage_bytes;
-    m.own = reinterpret_cast<float *>(m.ab + 4 * SHARE * a.d);
+    m.ab = reinterpret_cast<float2 *>(memory + a.stages * a.stage_bytes);
+    m.scales = reinterpret_cast<unsigned char *>(m.ab + SHARE * RANK_OWNERS);
+    m.own = reinterpret_cast<float *>(m.scales + SHARE * a.d);
     m.parts = reinterpret_cast<unsigned char *>(m.own + a.d / RANK);
     m.xs = reinterpret_cast<float *>(m.parts + PARTS * parts_pitch(a.d));
     m.state = m.xs + CK_LINEAR_FIRST(a.d, SHARE) / 4;
@@ -287,7 +340,6 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     if (threadIdx.x == RANK_OWNERS) {
         ring_open(r);
         gate_open(&few.x_gate, 1);
-        gate_open(&few.ab_gate, 1);
         gate_open(&few.qk_gate, 1);
         gate_open(&few.u_gate, 1);
         gates_opened();
@@ -298,7 +350,7 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     __syncthreads();
     cluster_arrive();
     if (threadIdx.x >= RANK_OWNERS) {
-        if (threadIdx.x == RANK_OWNERS) bring_weights<KIND, SHARE>(a, w, m.ab, r, &few.ab_gate);
+        if (threadIdx.x == RANK_OWNERS) bring_weights<KIND, SHARE>(a, w, r);
         __syncwarp();
         cluster_wait();
         return;
@@ -315,20 +367,24 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     float *memory_after = static_cast<float *>(a.pass.slots_out[a.conv.slot]), *state_after = static_cast<float *>(a.pass.slots_out[a.slot]);
     asm volatile("" : "+l"(memory_after), "+l"(state_after)); /* now */
     ring_at at = {0, 0};
-    uint32_t scales = shared_at(m.ab) + 2 * rows_bytes<KIND>(SHARE, a.d);
+    uint32_t scales = shared_at(m.scales);
     if (KIND == RANK_Q8)
         bring_scales(scales, static_cast<const __half *>(a.out_scales.p) + w.block * w.rows * a.out_scales.pitch + w.rank * SHARE * (WIDE / 32),
                      a.out_scales.pitch, w.rows, SHARE * WIDE);
+    ab_weights<SHARE, P / 2> ab;
+    load_ab<KIND, SHARE>(a, w, ab);
     own_x<P> x;
+    float4 v[P / 2];
     const x_places from = places_of<KIND>(m.xs, &few.stats);
     const spreading to = spread_from(a.x, w.block, m.xs, &few.stats, &few.x_gate, m.own);
     cluster_wait();
     if (!a.x.live) wait_for_inputs();
     spread_x<P / 2>(to, 0, a.out_bias ? a.out_bias + w.block * w.rows : nullptr);
     gate_wait(&few.x_gate, 0);
-    ready_x<KIND, P>(norm, a.d, m.xs, from, numbers, m.parts, few.room, x);
+    ready_x<KIND, P>(norm, a.d, m.xs, from, numbers, m.parts, few.room, x, v);
+    put_ab<KIND, SHARE>(ab, v, m.ab);
     copies_arrived();
-    project<KIND, P, SHARE>(a, w, few, m, shared_at(m.ab), r, at, x, p);
+    project<KIND, P, SHARE>(a, w, few, m, r, at, x, p);
     end_rule<SHARE>(few, m, p);
     gate_wait(&few.u_gate, 0);
     hidden_parts<KIND, SHARE>(a, few, m.parts);

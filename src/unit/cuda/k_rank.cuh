@@ -321,10 +321,10 @@ template <int M> __device__ __forceinline__ float4 normed(float4 v, float mean, 
 /* --- both products --- */
 
 /* The warp's columns of x for the first product: pairs warp, warp + 8, ... of blocks; of Q8_0 fours of them. scale: what their sums are
- * multiplied with; of fp16, nothing. */
+ * multiplied with; of fp16, nothing. late: what sums of the normalised numbers themselves are. */
 template <int P> struct own_x {
     uint4 v[P][2];
-    float scale;
+    float scale, late;
 };
 /* The thread's numbers v to where they are made ready, and from there what the warp multiplies: what a 1 of it stands for. */
 template <int KIND, int P, int M>
@@ -378,20 +378,27 @@ __device__ __forceinline__ void take_x(const ck_norm &n, uint32_t d, const float
 #pragma unroll
     for (int m = 0; m < M; m++) v[m] = normed(v[m], mean, inverse, o, m);
     x.scale = put_own<KIND, P>(d, v, parts, x);
-    if (LATE) x.scale *= inverse_of(n, sum, o.per);
+    x.late = LATE ? inverse_of(n, sum, o.per) : 1;
+    x.scale *= x.late;
     if (KIND) consumers_have_read();
 }
-/* Not of fp16, which has room for what is normalised. */
+/* Not of fp16, which has room for what is normalised. v: the thread's own numbers, normalised but for x.late. */
 template <int KIND, int P, int M>
 __device__ __forceinline__ void ready_x(const ck_norm &n, uint32_t d, const float *xs, const x_places &from, const norm_numbers<M> &o,
-                                        unsigned char *parts, float *room, own_x<P> &x)
+                                        unsigned char *parts, float *room, own_x<P> &x, float4 (&v)[M])
 {
-    float4 v[M];
     float sum = take_places<KIND>(from, d, v);
     if (KIND == 0 || n.layer || n.bias)
         take_x<KIND, false>(n, d, xs, sum, v, o, parts, room, x);
     else
         take_x<KIND, true>(n, d, xs, sum, v, o, parts, room, x);
+}
+template <int KIND, int P, int M>
+__device__ __forceinline__ void ready_x(const ck_norm &n, uint32_t d, const float *xs, const x_places &from, const norm_numbers<M> &o,
+                                        unsigned char *parts, float *room, own_x<P> &x)
+{
+    float4 v[M];
+    ready_x<KIND, P>(n, d, xs, from, o, parts, room, x, v);
 }
 
 /* Sums of a row of the first product: two of each warp. */

@@ -6,7 +6,7 @@
 #include "k_cluster.cuh"
 #include "k_word.cuh"
 
-enum { RANK = CK_RANK_BLOCKS, RANK_WARPS = 8, RANK_OWNERS = 256 };
+enum { RANK = CK_RANK_BLOCKS, RANK_WARPS = 8, RANK_OWNERS = CK_RANK_OWNERS };
 
 #if __CUDA_ARCH__ >= 900
 

@@ -366,7 +366,8 @@ struct ck_tiles {
 /* Two products and what lies between them by ranks, clusters of blocks (k_rank.cuh). A value in parts is a word a column, to which each
  * rank adds its part and a one, behind them the far words (k_word.cuh). Each window of steps has a room of its own for these, and before a pass
  * begins all of all rooms is 0: so the next kernel can tell which words are whole already. */
-enum { CK_RANK_BLOCKS = 8, CK_RANK_MOST = 16, CK_RANK_THREADS = 288, CK_RANK_STAGES = 16, CK_RANK_PIECE = 32 /* columns */, CK_RANK_PIECE8 = 128 /* of Q8_0 */, CK_RANK_APART8 = 64 /* bytes */ };
+enum { CK_RANK_BLOCKS = 8, CK_RANK_MOST = 16, CK_RANK_OWNERS = 256 /* that multiply */, CK_RANK_THREADS = CK_RANK_OWNERS + 32 };
+enum { CK_RANK_STAGES = 16, CK_RANK_PIECE = 32 /* columns */, CK_RANK_PIECE8 = 128 /* of Q8_0 */, CK_RANK_APART8 = 64 /* bytes */ };
 /* Shared memory that host and kernels count alike: x in CK_RANK_PARTS parts of 16 bits, which banks apart; sums of a group of 16 rows, two of
  * each warp, likewise. */
 enum { CK_RANK_PARTS = 3, CK_RANK_SUMS_PITCH = 2 * 8 + 4, CK_RANK_GROUP = 16, CK_RANK_SUMS_BYTES = CK_RANK_GROUP * CK_RANK_SUMS_PITCH * 4 };
@@ -467,11 +468,11 @@ struct ck_linear {
                                                   * stage, a multiple of 16, up to d / 8 and 256 */
 };
 /* Bytes of shared memory of a block behind the ring, besides some 3 KB that it always has; share: value heads of a key head. */
-#define CK_LINEAR_SUMS(share) (CK_RANK_SUMS_BYTES * (3 + 2 * (share)))
+#define CK_LINEAR_SUMS(share) (CK_RANK_SUMS_BYTES * (2 + 2 * (share)))
 #define CK_LINEAR_FIRST(d, share) CK_LARGER(4 * (d), CK_LINEAR_SUMS(share))
 #define CK_LINEAR_STATE_PITCH (CK_LINEAR_WIDE / CK_RANK_BLOCKS * 4 + 8) /* of a block's columns of S */
 #define CK_LINEAR_ROOM(d, share) \
-    (4 * (share) * (d) + (d) / 2 + CK_RANK_PARTS_BYTES(d) + CK_LINEAR_FIRST(d, share) + (share) * CK_LINEAR_WIDE * CK_LINEAR_STATE_PITCH)
+    ((share) * (8 * CK_RANK_OWNERS + (d)) + (d) / 2 + CK_RANK_PARTS_BYTES(d) + CK_LINEAR_FIRST(d, share) + (share) * CK_LINEAR_WIDE * CK_LINEAR_STATE_PITCH)
 struct ck_gemm {
     const void *x;
     struct ck_segment segment;
