@@ -54,7 +54,7 @@ def alive(pid):
 
 
 if os.path.exists("/proc/self/stat"):
-    parent = subprocess.Popen([command, "run", "-m", m, "-p", "x", "-n", "-1", "-c", "4000", "--ignore-eos", "--unit", "proc:ref"],
+    parent = subprocess.Popen([command, "run", "-m", m, "-p", "x", "-n", "-1", "-c", "100000", "--ignore-eos", "--unit", "proc:ref"],
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
     until = time.monotonic() + 60
     children = []

@@ -53,7 +53,6 @@ static int begin(void **state)
     if (!tiny_write(&tiny_models[HYBRID], folder, 3)) return -1;
     if (segue_model_open(&model, folder, NULL, &err) != SEGUE_OK) return -1;
     setenv("SEGUE_COMMAND", SEGUE_BINARY_DIR "/tests/proc_double", 1);
-    setenv("SEGUE_UNIT_WAIT_MS", "60", 1);
     return answer("ref", NULL, want, &stats, &err) == SEGUE_OK ? 0 : -1;
 }
 
@@ -75,7 +74,6 @@ static void behaves(void **state)
     unsetenv("PROC_DOUBLE");
     setenv("SEGUE_UNIT_WAIT_MS", "10000", 1);
     segue_status s = answer("proc:ref", NULL, ids, &stats, &err);
-    setenv("SEGUE_UNIT_WAIT_MS", "60", 1);
     if (s != SEGUE_OK) fail_msg("%s", err.text);
     assert_memory_equal(ids, want, sizeof want);
     assert_int_equal(stats.losses_n, 0);
@@ -95,6 +93,7 @@ static void misbehaves(void **state)
             segue_error err = {0};
             int slow = i >= 15; /* those are found by waiting */
             if ((slow || !all) && k != 4 && k != 0 && (slow || k != 7)) continue;
+            setenv("SEGUE_UNIT_WAIT_MS", slow ? "60" : "10000", 1);   /* a busy machine is no fault of the others */
             setenv("PROC_DOUBLE", modes[i], 1);
             setenv("PROC_DOUBLE_AFTER", moments[k], 1);
             segue_status s = answer("proc:ref", "ref", ids, &stats, &err);
