@@ -52,6 +52,7 @@ static int finish(struct job *j)
         a->err.status = a->status;
         code = out_exit_code(a->status, EXIT_NOT_HERE);
     }
+    segue_status st = SEGUE_OK;
     if (json) {
         json_t *o = report_json(&r);
         if (!a->finish) {
@@ -59,14 +60,15 @@ static int finish(struct job *j)
             json_object_update(o, failure);
             json_decref(failure);
         }
-        if (out_json(o, 0, &err)) code = out_exit_code(err.status, EXIT_NOT_HERE);
+        st = out_json(o, 0, &err);
     } else if (a->status != SEGUE_EIO && a->ids_n && (!a->text.len || a->text.data[a->text.len - 1] != '\n'))
-        if (out_write("\n", 1, &err)) code = EXIT_INPUT_OUTPUT;
-    if (!args_has(j->args, "quiet") && a->finish) report_line(&r); /* a failure is one line */
-    if (!a->finish) {
+        st = out_write("\n", 1, &err);
+    if (st) code = out_exit_code(err.status, EXIT_NOT_HERE);
+    if (!a->finish || st) { /* a failure is one line */
         out_json_errors(false);
-        out_error(&a->err, EXIT_NOT_HERE);
-    }
+        out_error(a->finish ? &err : &a->err, EXIT_NOT_HERE);
+    } else if (!args_has(j->args, "quiet"))
+        report_line(&r);
     return code;
 }
 

@@ -109,9 +109,9 @@ expect("a full context, text", code == 5 and len(out) > 0 and err.startswith("se
 
 # Streams that end early.
 with open("/dev/full", "w") as full_disk:
-    for more in ([], ["--json"]):
+    for more in (["--ignore-eos"], ["--logit-bias", "258=100"], ["--json"]):   # a word, an end without any, an object
         r = subprocess.run([command, *base, "-p", "hello", "-n", "8", *more], stdout=full_disk, stderr=subprocess.PIPE, env=environment)
-        expect("full disk", r.returncode == 1 and b"No space" in r.stderr or more and r.returncode == 1, r)
+        expect(f"full disk, {more[0]}", r.returncode == 1 and b"No space" in r.stderr and r.stderr.count(b"\n") == 1, r)
 r = subprocess.Popen([command, *base, "-p", "hello", "-n", "-1", "--ignore-eos", "-c", "2000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
 r.stdout.read(3)
 r.stdout.close()
