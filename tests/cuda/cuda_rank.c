@@ -122,35 +122,15 @@ static struct sg_graph *make(const struct layers *l)
 }
 
 /* Opens, compiles, runs so often so many rows of which the last one is wanted. The mode is set before opening. */
-static segue_status life(const struct layers *l, const char *spec, const char *mode, uint32_t runs, uint32_t rows, segue_error *err)
+static segue_status run(const struct layers *l, const char *spec, const char *mode, uint32_t runs, uint32_t rows, segue_error *err)
 {
     static const float x[4 * D];
     const struct sg_state_opts o = {.kv = SG_F16, .rows = 64};
     float logits[VOCAB];
     const uint32_t wanted[1] = {rows - 1};
-    struct sg_unit *u = NULL;
-    struct sg_program *p = NULL;
-    struct sg_state *s = NULL;
-    struct sg_graph *g = make(l);
-    const struct sg_graph *graphs[] = {g};
-    stub(mode);
-    segue_status status = open_unit(&u, spec, err);
-    if (status == SEGUE_OK) status = sg_unit_cuda.compile(u, graphs, 1, NULL, &p, err);
-    if (status == SEGUE_OK) status = sg_unit_cuda.state_new(u, g->slots, g->slots_n, &o, &s, err);
-    for (uint32_t i = 0; i < runs && status == SEGUE_OK; i++) {
-        struct sg_run *run;
-        struct sg_span span = {.state = s, .rows = rows, .first = i * rows, .values = x, .wanted = wanted, .wanted_n = 1, .steps = 1};
-        struct sg_batch batch = {.spans = &span, .spans_n = 1, .inline_hint = 1};
-        struct sg_result result = {.logits = logits};
-        status = sg_unit_cuda.start(p, &batch, &result, &run, err);
-        if (status == SEGUE_OK) status = sg_unit_cuda.wait(run, UINT64_MAX, err);
-    }
-    assert_int_equal(setenv("SEGUE_STUB", "", 1), 0);
-    sg_unit_cuda.state_free(s);
-    sg_unit_cuda.discard(p);
-    sg_unit_cuda.close(u);
-    sg_graph_free(g);
-    return status;
+    struct life of = {.spec = spec, .early = mode, .state = &o, .runs = runs,
+                      .span = {.rows = rows, .values = x, .wanted = wanted, .wanted_n = 1, .steps = 1}, .result = {.logits = logits}};
+    return live(&of, make(l), err);
 }
 
 static void windows_are_one_launch(void **state)
@@ -185,10 +165,9 @@ static void windows_are_one_launch(void **state)
         l.what = cases[i].what;
         l.alone = cases[i].alone;
         l.other = cases[i].other;
-        assert_int_equal(life(&l, cases[i].spec, cases[i].mode, 1, cases[i].rows, &err), SEGUE_OK);
+        assert_int_equal(run(&l, cases[i].spec, cases[i].mode, 1, cases[i].rows, &err), SEGUE_OK);
         assert_int_equal(launches_of_kernel("mlp_f16_1") + launches_of_kernel("mlp_bf16_1") + launches_of_kernel("mlp_q8_2"), cases[i].windows);
         assert_int_equal(launches_of_kernel("sum_parts"), cases[i].sums);
-        assert_int_equal(alive(), 0);
     }
 }
 
@@ -204,12 +183,11 @@ static void mixers_are_one_launch(void **state)
         segue_error err = {0};
         l.up = &up_f16;
         l.down = &down_f16;
-        assert_int_equal(life(&l, "cuda:0", "", 1, 1, &err), SEGUE_OK);
+        assert_int_equal(run(&l, "cuda:0", "", 1, 1, &err), SEGUE_OK);
         assert_int_equal(launches_of_kernel("linear_f16_2") + launches_of_kernel("linear_q8_2"), counts[i][0]);
         assert_int_equal(launches_of_kernel("heads_f16_f16_2_128") + launches_of_kernel("heads_q8_f16_2_128"), counts[i][1]);
         assert_int_equal(launches_of_kernel("mlp_f16_1"), counts[i][2]);
         assert_int_equal(launches_of_kernel("sum_parts"), counts[i][3]);
-        assert_int_equal(alive(), 0);
     }
 }
 
@@ -219,7 +197,7 @@ static void windows_are_captured(void **state)
     const struct layers l = {.what = "fpff", .up = &up_f16, .down = &down_f16};
     segue_error err = {0};
     (void)state;
-    assert_int_equal(life(&l, "cuda:0", "", 3, 1, &err), SEGUE_OK);
+    assert_int_equal(run(&l, "cuda:0", "", 3, 1, &err), SEGUE_OK);
     assert_int_equal(launches_of_kernel("mlp_f16_1"), 2 * 3);
     assert_int_equal(launches_of_kernel("sum_parts"), 2 * 2);
 }
@@ -237,8 +215,7 @@ static void fails_anywhere(void **state)
             segue_error err = {0};
             char mode[32];
             snprintf(mode, sizeof mode, "%s:%ld", forms[i], n);
-            status = life(&l, "cuda:0", mode, 3, 1, &err);
-            assert_int_equal(alive(), 0);
+            status = run(&l, "cuda:0", mode, 3, 1, &err);
             assert_true(status == SEGUE_OK || status == SEGUE_EUNIT || status == (i == 2 ? SEGUE_EMEMORY : SEGUE_ELOST));
             failures += status != SEGUE_OK;
         }

@@ -37,29 +37,12 @@ static int embedded_in(uint32_t steps, const char *spec)
     const uint32_t wanted[1] = {0};
     const int32_t tokens[1] = {1};
     const struct sg_sampler greedy = {0};
-    struct sg_unit *u = NULL;
-    struct sg_program *p = NULL;
-    struct sg_state *s = NULL;
-    struct sg_run *run;
     segue_error err;
-    struct sg_graph *g = make();
-    const struct sg_graph *graphs[] = {g};
     int32_t arrived[8] = {0};
     struct sg_ring ring = {.tokens = arrived, .cap = 8};
-    stub("");
-    assert_int_equal(open_unit(&u, spec, &err), SEGUE_OK);
-    assert_int_equal(sg_unit_cuda.compile(u, graphs, 1, NULL, &p, &err), SEGUE_OK);
-    assert_int_equal(sg_unit_cuda.state_new(u, g->slots, g->slots_n, NULL, &s, &err), SEGUE_OK);
-    struct sg_span span = {.state = s, .rows = 1, .tokens = tokens, .wanted = wanted, .wanted_n = 1, .steps = steps, .sampler = &greedy, .ring = &ring};
-    struct sg_batch batch = {.spans = &span, .spans_n = 1, .inline_hint = 1};
-    struct sg_result result = {0};
-    assert_int_equal(sg_unit_cuda.start(p, &batch, &result, &run, &err), SEGUE_OK);
-    if (sg_unit_cuda.wait(run, UINT64_MAX, &err) != SEGUE_OK) fail_msg("%s", err.text);
-    sg_unit_cuda.state_free(s);
-    sg_unit_cuda.discard(p);
-    sg_unit_cuda.close(u);
-    sg_graph_free(g);
-    assert_int_equal(alive(), 0);
+    struct life l = {.spec = spec,
+                     .span = {.rows = 1, .tokens = tokens, .wanted = wanted, .wanted_n = 1, .steps = steps, .sampler = &greedy, .ring = &ring}};
+    if (live(&l, make(), &err) != SEGUE_OK) fail_msg("%s", err.text);
     return launches_of_kernel("embed");
 }
 

@@ -16,7 +16,7 @@ enum { D = 256, LARGE = 16384, SMALL = 64, ROWS = 3 };
 static const uint16_t zeros[LARGE * D];
 
 /* Launches of the head's kernel, and of the one that finds the best row of logits, of a run of so many rows of which the last one is wanted. */
-static void life(uint32_t vocab, uint32_t rows, int chosen, int *heads, int *searches)
+static void run(uint32_t vocab, uint32_t rows, int chosen, int *heads, int *searches)
 {
     static const float x[ROWS * D];
     const struct sg_tensor head = {.name = "head", .storage = SG_F16, .rank = 2, .shape = {vocab, D}, .rows = vocab, .cols = D,
@@ -27,31 +27,15 @@ static void life(uint32_t vocab, uint32_t rows, int chosen, int *heads, int *sea
     segue_error err;
     struct sg_builder b;
     struct sg_graph *g = NULL;
-    struct sg_unit *u = NULL;
-    struct sg_program *p = NULL;
-    struct sg_state *s = NULL;
-    struct sg_run *run;
     assert_int_equal(sg_builder_begin(&b, &err), SEGUE_OK);
     int32_t in = sg_rows(&b, sg_whole(&b, sg_input_rows(&b, D)));
     sg_output(&b, sg_linear(&b, sg_whole(&b, in), sg_weight_of(&b, &head), sg_weight_of(&b, NULL), sg_absent()), "logits");
     assert_int_equal(sg_builder_end(&b, &g, &err), SEGUE_OK);
-    const struct sg_graph *graphs[] = {g};
-    stub("");
-    assert_int_equal(open_unit(&u, "cuda:0", &err), SEGUE_OK);
-    assert_int_equal(sg_unit_cuda.compile(u, graphs, 1, NULL, &p, &err), SEGUE_OK);
-    assert_int_equal(sg_unit_cuda.state_new(u, g->slots, g->slots_n, NULL, &s, &err), SEGUE_OK);
-    struct sg_span span = {.state = s, .rows = rows, .values = x, .wanted = wanted, .wanted_n = 1, .steps = 1, .sampler = chosen ? &greedy : NULL};
-    struct sg_batch batch = {.spans = &span, .spans_n = 1, .inline_hint = 1};
-    struct sg_result result = {.tokens = chosen ? &token : NULL};
-    assert_int_equal(sg_unit_cuda.start(p, &batch, &result, &run, &err), SEGUE_OK);
-    assert_int_equal(sg_unit_cuda.wait(run, UINT64_MAX, &err), SEGUE_OK);
+    struct life l = {.span = {.rows = rows, .values = x, .wanted = wanted, .wanted_n = 1, .steps = 1, .sampler = chosen ? &greedy : NULL},
+                     .result = {.tokens = chosen ? &token : NULL}};
+    assert_int_equal(live(&l, g, &err), SEGUE_OK);
     *heads = launches_of_kernel("vocab_F16_1");
     *searches = launches_of_kernel("argmax_rows");
-    sg_unit_cuda.state_free(s);
-    sg_unit_cuda.discard(p);
-    sg_unit_cuda.close(u);
-    sg_graph_free(g);
-    assert_int_equal(alive(), 0);
 }
 
 static void large_heads_are_streams(void **state)
@@ -63,7 +47,7 @@ static void large_heads_are_streams(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int heads, searches;
-        life(cases[i].vocab, cases[i].rows, cases[i].chosen, &heads, &searches);
+        run(cases[i].vocab, cases[i].rows, cases[i].chosen, &heads, &searches);
         assert_int_equal(heads, cases[i].heads);
         assert_int_equal(searches, 0);
     }
