@@ -33,6 +33,7 @@ enum {
     CU_UNSAID = 1 << 20,
     CU_WIDE_STATIC = 128,   /* bytes of shared memory that k_wide.cu has beside x, */
     CU_DIGITS_STATIC = 256, /* and k_digits.cu */
+    CU_VOCAB_ROOM = CK_VOCAB_BYTES - 1024, /* that a block of k_vocab.cu may ask for */
     CU_STEP_TAPS = 8,   /* taps of a convolution that decode kernels take */
 };
 
@@ -538,7 +539,6 @@ struct cu_streamed {
 int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, struct cu_streamed *out);
 void cu_after_of(const struct cu_pass *p, const struct cu_step *s, struct ck_after *out); /* of s->after; nothing where it is NULL */
 /* cudigits.c: the same for large weights. streamed: cu_stream_fits said 1. */
-segue_status cu_digits_open(struct sg_unit *u, segue_error *err);
 int cu_digits_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, int streamed, struct cu_streamed *out);
 /* cuvocab.c: the head with one row. */
 struct cu_vocab {
@@ -547,7 +547,6 @@ struct cu_vocab {
     uint32_t blocks;
     size_t shared;
 };
-segue_status cu_vocab_open(struct sg_unit *u, segue_error *err);
 int cu_vocab_fits(const struct cu_pass *p, const struct ck_gemv *g, const struct ck_weight *w, struct cu_vocab *out);
 /* cutiles.c: 2 to 16 rows of 16-bit weights on Hopper, when the shapes allow it: 1 and a whole argument. */
 struct cu_tiled {

@@ -1,25 +1,9 @@
 /* cudigits.c: when a product of one row with large weights takes k_digits.cu, and what that kernel is told.
  * SPDX-License-Identifier: MIT */
-#include <stdio.h>
-
 #include "unit/cuda/cu.h"
 
 /* Columns: all warps' shares of x are whole groups of 128, of scales whole 16 bytes; of x at most; with a norm or a convolution. */
 enum { EACH = 1024, EACH_Q8 = 2048, WIDEST = 16384, NORMED = 4096, LEAST = 2048 };
-
-segue_status cu_digits_open(struct sg_unit *u, segue_error *err)
-{
-    static const struct {
-        enum ck_kind kind;
-        const char *name;
-    } kinds[3] = {{CK_Q8, "Q8"}, {CK_BF16, "BF16"}, {CK_F16, "F16"}};
-    char name[32];
-    for (int i = 0; i < 9 && u->major == 9; i++) {
-        snprintf(name, sizeof name, "digits_%s_%d", kinds[i / 3].name, 4 << i % 3);
-        SG_TRY(cu_kernel_roomy(u, "k_digits", name, (int)u->shared_max - CU_DIGITS_STATIC, &u->k.digits[kinds[i / 3].kind][i % 3], err));
-    }
-    return SEGUE_OK;
-}
 
 static int norm_fits(const struct ck_norm *n, uint32_t k)
 {

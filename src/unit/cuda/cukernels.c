@@ -44,6 +44,14 @@ static segue_status find_products(struct sg_unit *u, segue_error *err)
             snprintf(name, sizeof name, "stream_%s_%d", kinds[k], 1 << b);
             SG_TRY(cu_kernel_roomy(u, "k_stream", name, CU_STREAM_ROOM, &u->k.stream[k][b], err));
         }
+    for (int k = CK_F16; k <= CK_Q8 && u->major == 9; k++)
+        for (int b = 0; b < 3; b++) {
+            snprintf(name, sizeof name, "digits_%s_%d", kinds[k], 4 << b);
+            SG_TRY(cu_kernel_roomy(u, "k_digits", name, (int)u->shared_max - CU_DIGITS_STATIC, &u->k.digits[k][b], err));
+            if (k == CK_Q8 && b == 2) continue; /* no such form of the head */
+            snprintf(name, sizeof name, "vocab_%s_%d", kinds[k], 1 << b);
+            SG_TRY(cu_kernel_roomy(u, "k_vocab", name, CU_VOCAB_ROOM, &u->k.vocab[k][b], err));
+        }
     return SEGUE_OK;
 }
 
@@ -111,8 +119,6 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
     }
     SG_TRY(find_products(u, err));
     SG_TRY(find_batches(u, err));
-    SG_TRY(cu_digits_open(u, err));
-    SG_TRY(cu_vocab_open(u, err));
     SG_TRY(cu_rank_open(u, err));
     return find_attention(u, err);
 }

@@ -1,25 +1,8 @@
 /* cuvocab.c: when the head of one row takes k_vocab.cu, and what that kernel is told.
  * SPDX-License-Identifier: MIT */
-#include <stdio.h>
-
 #include "unit/cuda/cu.h"
 
-enum { WARPS = 8, UNIT = 128, EACH_Q8 = 256, EACH = 2 /* blocks of a multiprocessor */, LEAST = 8 << 20 /* bytes of weights */, FIXED = 1024 /* of shared memory, at most */ };
-
-segue_status cu_vocab_open(struct sg_unit *u, segue_error *err)
-{
-    static const struct {
-        enum ck_kind kind;
-        const char *name;
-    } kinds[3] = {{CK_F16, "F16"}, {CK_BF16, "BF16"}, {CK_Q8, "Q8"}};
-    char name[32];
-    for (int i = 0; i < 9 && u->major == 9; i++) {
-        if (kinds[i / 3].kind == CK_Q8 && i % 3 == 2) continue;
-        snprintf(name, sizeof name, "vocab_%s_%d", kinds[i / 3].name, 1 << i % 3);
-        SG_TRY(cu_kernel_roomy(u, "k_vocab", name, CK_VOCAB_BYTES - FIXED, &u->k.vocab[kinds[i / 3].kind][i % 3], err));
-    }
-    return SEGUE_OK;
-}
+enum { WARPS = 8, UNIT = 128, EACH_Q8 = 256, EACH = 2 /* blocks of a multiprocessor */, LEAST = 8 << 20 /* bytes of weights */ };
 
 static int norm_fits(const struct ck_norm *n)
 {
@@ -51,7 +34,7 @@ int cu_vocab_fits(const struct cu_pass *p, const struct ck_gemv *g, const struct
     while (1u << a->rows_log < rows) a->rows_log++;
     a->tiles = (g->segment[0].n + rows - 1) / rows;
     a->stage_bytes = rows * (g->pitch + a->scale_bytes);
-    a->stages = (CK_VOCAB_BYTES - FIXED - own) / a->stage_bytes;
+    a->stages = (CU_VOCAB_ROOM - own) / a->stage_bytes;
     if (a->stages > CK_VOCAB_STAGES) a->stages = CK_VOCAB_STAGES;
     out->blocks = EACH * p->sms < a->tiles ? EACH * p->sms : a->tiles;
     if (a->stages > a->tiles / out->blocks) a->stages = a->tiles / out->blocks; /* all of a full ring's tiles are there */
