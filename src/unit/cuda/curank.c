@@ -245,6 +245,7 @@ static segue_status issue_linear(struct cu_pass *p, const struct cu_window *w, c
                           .v_heads = d->v_heads,
                           .stages = w->stages,
                           .stage_bytes = w->stage_bytes,
+                          .ahead = w->ahead,
                           .out_rows = w->back_rows};
     a.out_scales = scales_of(p, back);
     for (int i = 0; i < 3; i++) { /* as they are before the convolution */

@@ -8,7 +8,7 @@
 
 /* Bytes of shared memory with which two blocks share a multiprocessor; columns of x: the most, and up to where ranks are faster than a
  * launch a product (measured: 2,048 columns 49 us a layer for 44); units of a rank and rows of a box at most. */
-enum { BUDGET = 112 << 10, WIDEST = 4096, WIDE = 1024, UNITS_MOST = 512, BOX_ROWS = 256, GROUP = CK_RANK_GROUP, AHEAD = 2 };
+enum { BUDGET = 112 << 10, WIDEST = 4096, WIDE = 1024, UNITS_MOST = 512, BOX_ROWS = 256, GROUP = CK_RANK_GROUP };
 
 /* Clusters that a card of 132 multiprocessors holds at once, two blocks on each: a window's and the next one's should be no more. */
 enum { CLUSTERS = 30 };
@@ -150,6 +150,14 @@ static uint32_t back_rows(uint32_t rows, uint32_t stage_bytes, uint32_t row_byte
 static size_t first_bytes(const struct cu_window *w, uint32_t n) { return w->weights == CU_WINDOW_Q8 ? n + n / 16 : 2 * (size_t)n; }
 static uint32_t second_bytes(const struct cu_window *w) { return w->weights == CU_WINDOW_Q8 ? w->own : 2 * w->own; }
 
+/* So many fills are under way at once, few enough that those of the kernel that is at work do not queue up behind them. Never more than
+ * stages: the gate that is waited at would be a turn further. Attention's come as they may. */
+static uint32_t most_ahead(const struct cu_window *w)
+{
+    if (w->kind == CU_WINDOW_HEADS) return w->fills;
+    return w->kind == CU_WINDOW_MLP && w->weights == CU_WINDOW_Q8 ? 1 : 2;
+}
+
 /* The ring of weights: `first` fills with `rows` rows of d columns each, then the rank's columns of the rows that a block ends. Beside it the kernel
  * has `rest` bytes of shared memory and `fixed` ones that it always has. 0: they do not fit. */
 static int make_ring(const struct sg_unit *u, struct cu_window *w, uint32_t d, uint32_t first, uint32_t rows, size_t rest, size_t fixed)
@@ -164,7 +172,7 @@ static int make_ring(const struct sg_unit *u, struct cu_window *w, uint32_t d, u
     size_t fit = (room - rest) / w->stage_bytes;
     w->stages = fit < w->fills ? (uint32_t)fit : w->fills;
     if (w->stages > CK_RANK_STAGES) w->stages = CK_RANK_STAGES;
-    w->ahead = w->kind != CU_WINDOW_MLP ? w->fills : w->weights == CU_WINDOW_Q8 ? 2 * AHEAD : AHEAD; /* of Q8_0, half the bytes */
+    w->ahead = most_ahead(w);
     w->shared = (size_t)w->stages * w->stage_bytes + rest;
     return 1;
 }

@@ -328,7 +328,7 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     __shared__ linear_few<SHARE> few;
     const linear_work w = {blockIdx.x / RANK, cluster_block(), a.d / RANK};
     const uint32_t fills = PIECES(SHARE) + (w.rows + a.out_rows - 1) / a.out_rows;
-    const ring r = {memory, a.stage_bytes, a.stages, fills, fills, few.full, few.empty};
+    const ring r = {memory, a.stage_bytes, a.stages, fills, a.ahead, few.full, few.empty};
     linear_many m;
     m.ab = reinterpret_cast<float2 *>(memory + a.stages * a.stage_bytes);
     m.scales = reinterpret_cast<unsigned char *>(m.ab + SHARE * RANK_OWNERS);

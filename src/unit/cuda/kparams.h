@@ -464,7 +464,7 @@ struct ck_linear {
     uint64_t *y;                                 /* words [2][d] */
     struct ck_clear clear;
     uint32_t d, k_heads, v_heads;
-    uint32_t stages, stage_bytes, out_rows;      /* stages: 2 to CK_RANK_STAGES, of 8 rows of d columns; out_rows: of out in a
+    uint32_t stages, stage_bytes, ahead, out_rows; /* stages: 2 to CK_RANK_STAGES, of 8 rows of d columns; out_rows: of out in a
                                                   * stage, a multiple of 16, up to d / 8 and 256 */
 };
 /* Bytes of shared memory of a block behind the ring, besides some 3 KB that it always has; share: value heads of a key head. */
