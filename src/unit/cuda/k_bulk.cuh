@@ -37,6 +37,16 @@ __device__ __forceinline__ void gate_wait_at(uint32_t gate, uint32_t parity)
                      : "r"(gate), "r"(parity)
                      : "memory");
 }
+/* Asked once. */
+__device__ __forceinline__ uint32_t gate_over_at(uint32_t gate, uint32_t parity)
+{
+    uint32_t over;
+    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(over)
+                 : "r"(gate), "r"(parity)
+                 : "memory");
+    return over;
+}
 __device__ __forceinline__ void gate_wait(uint64_t *gate, uint32_t parity) { gate_wait_at(shared_at(gate), parity); }
 __device__ __forceinline__ void bring(void *to, const void *from, uint32_t bytes, uint64_t *gate)
 {

@@ -184,7 +184,7 @@ __device__ __forceinline__ void project(const ring &r, ring_at &at, const own_x<
 {
 #pragma unroll 1
     for (uint32_t first = 0, end = D > 128 ? 2 * shape<D>::WHOLE : n; first < n; first = end, end = n) {
-        first_rows<KIND, P>(r, at, x, d, end - first, false, sums + first * RANK_SUMS_PITCH);
+        first_rows<KIND, P>(r, at, x, d, (end - first + 15) / 16, sums + first * RANK_SUMS_PITCH);
         consumers_meet();
         send_rows<D>(to, first, end, sums);
     }

@@ -300,7 +300,7 @@ __device__ __forceinline__ void project(const ck_linear &a, const linear_work &w
         uint32_t low = ring_full(r, at);
         ring_next(r, at);
         uint32_t high = ring_full(r, at) + second_eight<KIND>(a.d) - rows_bytes<KIND>(8, a.d);
-        first_group<KIND, P>(x, a.d, low, 8, high, 8, m.xs + g * 16 * RANK_SUMS_PITCH);
+        first_group<KIND, P>(x, a.d, low, high, m.xs + g * 16 * RANK_SUMS_PITCH);
         ring_leave(r, first);
         ring_leave(r, at);
         ring_next(r, at);

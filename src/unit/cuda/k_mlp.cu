@@ -42,30 +42,47 @@ template <int KIND> __device__ __forceinline__ void bring_weights(const ck_mlp &
         ring_bring_box(r, in, a.down, w.rank * a.units * bytes / 4, w.block * w.rows + row, a.down_rows * a.units * bytes);
 }
 
-/* The biases of one of the block's hidden units. */
-struct unit_biases {
-    float gate, up;
+/* Eight lanes end a hidden unit, each for one of the rank's blocks: where it goes, and its biases. A warp ends four at once, the block 32. Found
+ * before the inputs are there. */
+struct unit_sending {
+    uint32_t to, gate;
+    float of_gate, of_up;
 };
-__device__ __forceinline__ unit_biases biases_of(const ck_mlp &a, const mlp_work &w, uint32_t u)
+__device__ __forceinline__ uint32_t unit_of_lane() { return threadIdx.x / RANK; }
+__device__ __forceinline__ void load_biases(const ck_mlp &a, const mlp_work &w, uint32_t u, unit_sending &s)
 {
-    unit_biases b = {0, 0};
-    if (a.gate.bias && u < w.units) b.gate = a.gate.bias[w.first + u];
-    if (a.up.bias && u < w.units) b.up = a.up.bias[w.first + u];
-    return b;
+    s.of_gate = a.gate.bias && u < w.units ? a.gate.bias[w.first + u] : 0;
+    s.of_up = a.up.bias && u < w.units ? a.up.bias[w.first + u] : 0;
 }
-
-/* The block's hidden units to all blocks of the rank: a warp a block. hs [units of the rank]; b: of the lane's first one. */
-__device__ __forceinline__ void send_hidden(const ck_mlp &a, const mlp_work &w, unit_biases b, const float *sums, const float *hs,
-                                            const uint64_t *gate)
+/* hs: [units of the rank] */
+__device__ __forceinline__ unit_sending sending_from(const ck_mlp &a, const mlp_work &w, const float *hs, const uint64_t *gate)
 {
-    uint32_t to = there(shared_at(hs + w.block * w.units), threadIdx.x >> 5), counted = there(shared_at(gate), threadIdx.x >> 5);
+    unit_sending s;
+    uint32_t block = threadIdx.x % RANK;
+    s.to = there(shared_at(hs + w.block * w.units + unit_of_lane()), block), s.gate = there(shared_at(gate), block);
+    load_biases(a, w, unit_of_lane(), s);
+    asm volatile("" : "+r"(s.to), "+r"(s.gate), "+f"(s.of_gate), "+f"(s.of_up)); /* now */
+    return s;
+}
+/* The sum over the warps of a row, by eight lanes. */
+__device__ __forceinline__ float sum_by_eight(const float *sums, uint32_t row)
+{
+    float2 s = *reinterpret_cast<const float2 *>(sums + row * RANK_SUMS_PITCH + 2 * (threadIdx.x % RANK));
+    float v = s.x + s.y;
+    v += __shfl_xor_sync(0xffffffffu, v, 1);
+    v += __shfl_xor_sync(0xffffffffu, v, 2);
+    return v + __shfl_xor_sync(0xffffffffu, v, 4);
+}
+/* The block's hidden units to all blocks of the rank; units of a block are whole fours. */
+__device__ __forceinline__ void send_hidden(const ck_mlp &a, const mlp_work &w, unit_sending &s, const float *sums)
+{
 #pragma unroll 1
-    for (uint32_t u = threadIdx.x & 31; u < w.units; u += 32) {
-        float v = whole_sum(sums, a.gate.data ? 2 * u - u % 8 : u) + b.up, g = v;
-        if (a.gate.data) g = whole_sum(sums, 2 * u - u % 8 + 8) + b.gate;
+    for (uint32_t u = unit_of_lane(); u < w.units; u += 32, s.to += 4 * 32) {
+        float v = sum_by_eight(sums, a.gate.data ? 2 * u - u % 8 : u) + s.of_up, g = v;
+        if (a.gate.data) g = sum_by_eight(sums, 2 * u - u % 8 + 8) + s.of_gate;
         g = a.act == ACT_SILU ? g * sigmoid_short(g) : a.act != ACT_NONE ? activate_rarely(a.act, g) : g;
-        send_to(a.gate.data ? g * v : g, to + 4 * u, counted);
-        b = biases_of(a, w, u + 32);
+        send_to(a.gate.data ? g * v : g, s.to, s.gate);
+        if (u + 32 < w.units) load_biases(a, w, u + 32, s);
     }
 }
 
@@ -77,6 +94,45 @@ template <int KIND> __device__ __forceinline__ void hidden_parts(uint32_t units,
     for (uint32_t c = 4 * threadIdx.x; c < k; c += 4 * RANK_OWNERS)
         put_hidden<KIND>(parts, k, c, c < units ? four_at(hs, c) : make_float4(0, 0, 0, 0));
     consumers_meet();
+}
+
+/* 16 rows of down for a warp: the first of the block's rows, which fill of the ring has them and what says so, the lane's 16 bytes, and of which of
+ * the block's rows the lane has the sum (RANK_NONE: of none). A warp's first ones are found before the inputs are there. */
+enum { RANK_NONE = 1 << 30 };
+struct rows_of_down {
+    uint32_t row, fill, gate, parity, low, lane_row;
+};
+template <int KIND> __device__ __forceinline__ rows_of_down find_down(const ck_mlp &a, const mlp_work &w, const ring &r, uint32_t row)
+{
+    rows_of_down o;
+    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, pitch = KIND == RANK_Q8 ? a.units : 2 * a.units, box = row / a.down_rows, turn = 0;
+    o.row = row, o.fill = w.groups + box;
+    uint32_t stage = o.fill;
+    for (; stage >= r.n; turn++) stage -= r.n;
+    o.gate = shared_at(r.full + stage), o.parity = turn & 1;
+    o.low = shared_at(r.stages) + stage * r.bytes + (row - box * a.down_rows + g) * pitch + t * 16;
+    uint32_t of = row_of_lane<KIND>(same_bank(pitch) ? g & 1 : 0);
+    o.lane_row = of < 16 && row + of < w.rows ? row + of : RANK_NONE;
+    asm volatile("" : "+r"(o.gate), "+r"(o.parity), "+r"(o.low), "+r"(o.lane_row)); /* now */
+    return o;
+}
+/* The block's rows of down: a warp takes each eighth 16, and leaves all stages that are filled again. at: behind the first product; own: of rank 0, what
+ * is added besides; scales: of Q8_0. */
+template <int KIND>
+__device__ __forceinline__ void write_down(const ck_mlp &a, const mlp_work &w, const ring &r, ring_at at, const unsigned char *hidden, const float *own,
+                                           uint32_t scales, rows_of_down &o)
+{
+    uint32_t g = (threadIdx.x & 31) >> 2, pitch = KIND == RANK_Q8 ? a.units : 2 * a.units, turned = same_bank(pitch) ? g & 1 : 0;
+    for (uint32_t fill = w.groups; o.row < w.rows; o = find_down<KIND>(a, w, r, o.row + 16 * RANK_WARPS)) {
+        for (; fill < o.fill && ring_again(r, at); fill++) leave_when_full(r, at);
+        bool has = o.lane_row != RANK_NONE;
+        float besides = has && !w.rank ? own[o.lane_row] : 0;
+        uint64_t *y = a.y + w.block * w.rows + o.lane_row;
+        gate_wait_at(o.gate, o.parity);
+        float v = second_sixteen<KIND>(hidden, a.units, o.low, o.low + 8 * pitch, turned, scales + (o.row + g) * (a.units / 16)).v;
+        if (has) add_word(y, a.d, v + besides);
+    }
+    while (ring_again(r, at)) leave_when_full(r, at);
 }
 
 template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
@@ -109,7 +165,6 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     }
     norm_numbers<(P + 1) / 2> numbers;
     load_norm<KIND>(a.norm, a.d, numbers);
-    const unit_biases biases = biases_of(a, w, threadIdx.x & 31);
     if (KIND == RANK_Q8)
         bring_scales(shared_at(scales), static_cast<const __half *>(a.down_scales.p) + w.block * w.rows * a.down_scales.pitch + w.rank * a.units / 32,
                      a.down_scales.pitch, w.rows, a.units);
@@ -117,19 +172,20 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     ring_at at = {0, 0};
     const x_places from = places_of<KIND>(xs, &stats);
     const spreading to = spread_from(a.x, w.block, xs, &stats, &x_gate, own);
+    unit_sending sent = sending_from(a, w, hs, &hidden_gate);
+    rows_of_down down = find_down<KIND>(a, w, r, 16 * (threadIdx.x >> 5));
     cluster_wait();
     if (!a.x.live) wait_for_inputs();
     spread_x<(P + 1) / 2>(to, a.norm.layer, a.down_bias ? a.down_bias + w.block * w.rows : nullptr);
     gate_wait(&x_gate, 0);
     ready_x<KIND, P>(a.norm, a.d, xs, from, numbers, parts, room, x);
-    first_rows<KIND, P>(r, at, x, a.d, w.units, a.gate.data != nullptr, sums);
+    first_rows<KIND, P>(r, at, x, a.d, w.groups, sums);
     consumers_meet();
-    send_hidden(a, w, biases, sums, hs, &hidden_gate);
+    send_hidden(a, w, sent, sums);
     gate_wait(&hidden_gate, 0);
     if (KIND == RANK_Q8) scales_arrived();
     hidden_parts<KIND>(a.units, hs, hidden);
-    write_rows<KIND>(r, at, hidden, a.units, a.down_rows, w.rows, a.y + w.block * w.rows, a.d, w.rank ? nullptr : own,
-                     shared_at(scales));
+    write_down<KIND>(a, w, r, at, hidden, own, shared_at(scales), down);
     leave(a.x, a.clear);
 }
 

@@ -89,6 +89,13 @@ __device__ __forceinline__ void ring_leave(const ring &r, const ring_at &at)
     __syncwarp();
     if (!(threadIdx.x & 31) && ring_again(r, at)) gate_arrive(&r.empty[at.stage]);
 }
+/* A stage of which the warp wants nothing. */
+__device__ __forceinline__ void leave_when_full(const ring &r, ring_at &at)
+{
+    gate_wait(&r.full[at.stage], at.turn & 1);
+    ring_leave(r, at);
+    ring_next(r, at);
+}
 __device__ __forceinline__ void ring_open(const ring &r)
 {
     for (uint32_t i = 0; i < r.n; i++) {
@@ -219,18 +226,23 @@ template <int KIND> __device__ __forceinline__ float2 halves_of(const float (&ac
     }
     return make_float2(v[0], v[1]);
 }
-/* The whole sum of a lane's row. */
+/* Which of 16 rows a lane has the whole sum of; 16: none. */
+template <int KIND> __device__ __forceinline__ uint32_t row_of_lane(uint32_t turned)
+{
+    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
+    return t == 1 ? g : t == (KIND == RANK_Q8 || turned ? 2 : 0) ? g + 8 : 16;
+}
 struct row_sum {
     float v;
-    uint32_t row; /* of 16; 16: the lane has none */
+    uint32_t row;
 };
 template <int KIND> __device__ __forceinline__ row_sum sum_of(const float (&acc)[4][4], uint32_t turned)
 {
     float2 v = halves_of<KIND>(acc, turned);
-    uint32_t lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, other = turned ? 2 : 0;
-    bool one = t == 1;
+    uint32_t lane = threadIdx.x & 31;
+    bool one = (lane & 3) == 1;
     float gets = __shfl_sync(0xffffffffu, one ? v.y : v.x, lane ^ (turned ? 3 : 1));
-    return row_sum{(one ? v.x : v.y) + gets, one ? g : t == other ? g + 8 : 16};
+    return row_sum{(one ? v.x : v.y) + gets, row_of_lane<KIND>(turned)};
 }
 
 /* Rows of this pitch begin at the same bank. */
@@ -404,32 +416,41 @@ __device__ __forceinline__ void ready_x(const ck_norm &n, uint32_t d, const floa
 /* Sums of a row of the first product: two of each warp. */
 enum { RANK_SUMS = 2 * RANK_WARPS, RANK_SUMS_PITCH = CK_RANK_SUMS_PITCH };
 
-/* 16 rows of the first product, n of each 8 (low_n, high_n there) at low and high, the warp's columns: into sums [16][PITCH]. */
+/* The warp's pairs of blocks from the i-th on, of 16 rows, each 8 at low and high. */
+template <int N> __device__ __forceinline__ void load_columns(piece_pair (&w)[N], uint32_t d, uint32_t low, uint32_t high, uint32_t i)
+{
+    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, warp = threadIdx.x >> 5;
+    low += g * 2 * d + t * 16, high += g * 2 * d + t * 16;
+#pragma unroll
+    for (int k = 0; k < N; k++) load_pair(w[k], low, high, warp + 8 * (i + k), d / 32 - 1, g & 1);
+}
+/* The warp's sums of 16 rows into sums [16][PITCH]. */
+template <int KIND, int P> __device__ __forceinline__ void put_sums(const own_x<P> &x, const float (&acc)[4][4], float *sums)
+{
+    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, turned = g & 1;
+    float2 s = halves_of<KIND>(acc, turned);
+    if (KIND) s.x *= x.scale, s.y *= x.scale;
+    sums += g * RANK_SUMS_PITCH + 2 * (threadIdx.x >> 5) + (t == 1);
+    if (t == 1 || t == 2 * turned) sums[0] = s.x, sums[8 * RANK_SUMS_PITCH] = s.y;
+}
+/* 16 rows of the first product, each 8 at low and high, the warp's columns: into sums [16][PITCH]. */
 template <int KIND, int P>
-__device__ __forceinline__ void first_group(const own_x<P> &x, uint32_t d, uint32_t low, uint32_t low_n, uint32_t high, uint32_t high_n,
-                                            float *sums)
+__device__ __forceinline__ void first_group(const own_x<P> &x, uint32_t d, uint32_t low, uint32_t high, float *sums)
 {
     if (KIND == RANK_Q8) {
-        first_group8<P>(x.v, x.scale, d, low, high, low_n, sums + 2 * (threadIdx.x >> 5), RANK_SUMS_PITCH);
+        first_group8<P>(x.v, x.scale, d, low, high, sums + 2 * (threadIdx.x >> 5), RANK_SUMS_PITCH);
         return;
     }
     constexpr int AT_ONCE = P < 2 ? P : 2;
-    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, warp = threadIdx.x >> 5, turned = g & 1;
     float acc[4][4] = {};
-    low += min(g, low_n - 1) * 2 * d + t * 16;
-    high += min(g, high_n - 1) * 2 * d + t * 16;
 #pragma unroll
     for (int i = 0; i < P; i += AT_ONCE) {
         piece_pair w[AT_ONCE];
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) load_pair(w[k], low, high, warp + 8 * (i + k), d / 32 - 1, turned);
+        load_columns<AT_ONCE>(w, d, low, high, i);
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) multiply_pair<KIND>(w[k], x.v[i + k], acc);
     }
-    float2 s = halves_of<KIND>(acc, turned);
-    if (KIND) s.x *= x.scale, s.y *= x.scale;
-    sums += g * RANK_SUMS_PITCH + 2 * warp + (t == 1);
-    if (t == 1 || t == 2 * turned) sums[0] = s.x, sums[8 * RANK_SUMS_PITCH] = s.y;
+    put_sums<KIND, P>(x, acc, sums);
 }
 
 /* The whole sum of a row of the first product. */
@@ -444,19 +465,15 @@ __device__ __forceinline__ float whole_sum(const float *sums, uint32_t row)
     return v;
 }
 
-/* 16 rows of the second product with k columns of x, a multiple of 32: rows row + g and row + g + 8 of n pieces at `at`; scales: of
- * Q8_0, from the first of these rows on. */
+/* 16 rows of the second product with k columns of x, a multiple of 32; low, high: the lane's 16 bytes of rows g and g + 8; scales: of Q8_0, of row g. */
 template <int KIND>
-__device__ __forceinline__ row_sum second_group(const unsigned char *parts, uint32_t k, uint32_t at, uint32_t row, uint32_t n, uint32_t scales)
+__device__ __forceinline__ row_sum second_sixteen(const unsigned char *parts, uint32_t k, uint32_t low, uint32_t high, uint32_t turned, uint32_t scales)
 {
     if (KIND == RANK_Q8) {
-        float2 v = second_group8(shared_at(parts), k, at + row * k, scales);
-        uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
-        return row_sum{t == 1 ? v.x : v.y, t == 1 ? g : t == 2 ? g + 8 : 16};
+        float2 v = second_group8(shared_at(parts), k, low, scales);
+        return row_sum{(threadIdx.x & 3) == 1 ? v.x : v.y, row_of_lane<KIND>(1)};
     }
-    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, pitch = 2 * k, turned = same_bank(pitch) ? g & 1 : 0;
-    uint32_t low = at + min(row + g, n - 1) * pitch + t * 16, high = at + min(row + g + 8, n - 1) * pitch + t * 16,
-             pairs = whole_pairs(k) / 64;
+    uint32_t pairs = whole_pairs(k) / 64;
     float acc[4][4] = {};
 #pragma unroll 1
     for (uint32_t p = 0; p < pairs; p += 2) {
@@ -471,19 +488,29 @@ __device__ __forceinline__ row_sum second_group(const unsigned char *parts, uint
     }
     return sum_of<KIND>(acc, turned);
 }
-
-/* A block's n rows of the first product, 16 a stage or, with `both`, 8 of two matrices: sums [group][16][RANK_SUMS_PITCH]. */
-template <int KIND, int P>
-__device__ __forceinline__ void first_rows(const ring &r, ring_at &at, const own_x<P> &x, uint32_t d, uint32_t n, bool both, float *sums)
+/* The same, rows row + g and row + g + 8 of those at `at`; scales from row `row` on. */
+template <int KIND>
+__device__ __forceinline__ row_sum second_group(const unsigned char *parts, uint32_t k, uint32_t at, uint32_t row, uint32_t scales)
 {
-    uint32_t each = both ? 8 : 16;
+    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, pitch = KIND == RANK_Q8 ? k : 2 * k;
+    return second_sixteen<KIND>(parts, k, at + (row + g) * pitch + t * 16, at + (row + g + 8) * pitch + t * 16, same_bank(pitch) ? g & 1 : 0, scales + g * (k / 16));
+}
+
+/* A block's groups of 16 rows of the first product, one a stage: sums [group][16][RANK_SUMS_PITCH]. Where there are fewer rows, what the stage
+ * held is multiplied, and nobody reads these sums. The next stage is looked at beside the products of this one. */
+template <int KIND, int P>
+__device__ __forceinline__ void first_rows(const ring &r, ring_at &at, const own_x<P> &x, uint32_t d, uint32_t groups, float *sums)
+{
+    uint32_t there = 0;
 #pragma unroll 1
-    for (uint32_t row = 0; row < n; row += each, sums += 16 * RANK_SUMS_PITCH) {
-        uint32_t left = n - row, low = min(8u, left), high = both ? low : left > 8 ? min(8u, left - 8) : 1, rows = ring_full(r, at);
-        if (KIND == RANK_Q8) low = high = 8; /* blocks have whole groups */
-        first_group<KIND, P>(x, d, rows, low, rows + second_eight<KIND>(d), high, sums);
-        ring_leave(r, at);
+    for (uint32_t i = 0; i < groups; i++, sums += 16 * RANK_SUMS_PITCH) {
+        uint32_t rows = shared_at(r.stages) + at.stage * r.bytes;
+        if (!there) gate_wait(&r.full[at.stage], at.turn & 1);
+        ring_at now = at;
         ring_next(r, at);
+        there = i + 1 < groups && gate_over_at(shared_at(&r.full[at.stage]), at.turn & 1);
+        first_group<KIND, P>(x, d, rows, rows + second_eight<KIND>(d), sums);
+        ring_leave(r, now);
     }
 }
 
@@ -498,19 +525,12 @@ __device__ __forceinline__ void write_rows(const ring &r, ring_at at, const unsi
     uint32_t stage = 0;
 #pragma unroll 1
     for (uint32_t row = 16 * (threadIdx.x >> 5); row < n; row += 16 * RANK_WARPS) {
-        for (; row >= stage + per; stage += per) {
-            gate_wait(&r.full[at.stage], at.turn & 1);
-            ring_leave(r, at);
-            ring_next(r, at);
-        }
-        row_sum s = second_group<KIND>(parts, k, ring_full(r, at), row - stage, per, scales + row * (k / 16));
+        for (; row >= stage + per; stage += per) leave_when_full(r, at);
+        row_sum s = second_group<KIND>(parts, k, ring_full(r, at), row - stage, scales + row * (k / 16));
         uint32_t o = row + s.row;
         if (s.row < 16 && o < n) add_word(y + o, far, own ? s.v + own[o] : s.v);
     }
-    for (; ring_again(r, at); ring_next(r, at)) {
-        gate_wait(&r.full[at.stage], at.turn & 1);
-        ring_leave(r, at);
-    }
+    while (ring_again(r, at)) leave_when_full(r, at);
 }
 
 #endif

@@ -68,14 +68,14 @@ __device__ __forceinline__ void multiply8(uint32_t low, uint32_t high, uint32_t 
     }
 }
 
-/* 16 rows of the first product, each 8 (n of them there) at low and high, their scales behind them; x: the warp's groups, scale: what a 1 of
+/* 16 rows of the first product, each 8 at low and high, their scales behind them; x: the warp's groups, scale: what a 1 of
  * their last digit stands for. Two sums of a row into sums [16][pitch]. */
 template <int P>
-__device__ __forceinline__ void first_group8(const uint4 (*x)[2], float scale, uint32_t d, uint32_t low, uint32_t high, uint32_t n, float *sums,
+__device__ __forceinline__ void first_group8(const uint4 (*x)[2], float scale, uint32_t d, uint32_t low, uint32_t high, float *sums,
                                              uint32_t pitch)
 {
-    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, odd = g & 1, row = min(g, n - 1), warp = threadIdx.x >> 5,
-             in = row * d + warp * GROUP8 + t * 16, of_scales = n * d + row * (d / 16) + warp * 8, a = odd ? high : low, b = odd ? low : high;
+    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, odd = g & 1, warp = threadIdx.x >> 5,
+             in = g * d + warp * GROUP8 + t * 16, of_scales = 8 * d + g * (d / 16) + warp * 8, a = odd ? high : low, b = odd ? low : high;
     float acc[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < P / 2; i++) {
@@ -91,13 +91,11 @@ __device__ __forceinline__ void first_group8(const uint4 (*x)[2], float scale, u
     if (t < 2) sums[odd ? 8 * pitch : 0] = acc[0], sums[odd ? 0 : 8 * pitch] = acc[1];
 }
 
-/* 16 rows of k columns at `at` with groups of x: the sums of rows g and g + 8. */
+/* 16 rows of k columns with groups of x, row g's from the lane's 16 bytes and scales on: the sums of rows g and g + 8. */
 __device__ __forceinline__ float2 second_group8(uint32_t parts, uint32_t k, uint32_t at, uint32_t scales)
 {
     uint32_t g = (threadIdx.x & 31) >> 2;
     float sums[2] = {0, 0};
-    at += g * k + (threadIdx.x & 3) * 16;
-    scales += g * (k / 16);
 #pragma unroll 1
     for (uint32_t i = 0; i < k / GROUP8; i++, at += GROUP8, scales += 8, parts += DIGITS8) {
         uint4 x[2];
