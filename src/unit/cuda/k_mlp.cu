@@ -137,6 +137,7 @@ __device__ __forceinline__ void write_down(const ck_mlp &a, const mlp_work &w, c
 
 template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
 {
+    constexpr bool HOLDS = KIND != RANK_Q8 && P <= 2; /* has registers to hold a group */
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ uint64_t full[CK_RANK_STAGES], empty[CK_RANK_STAGES], x_gate, hidden_gate;
     __shared__ rank_stats stats;
@@ -175,11 +176,19 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     unit_sending sent = sending_from(a, w, hs, &hidden_gate);
     rows_of_down down = find_down<KIND>(a, w, r, 16 * (threadIdx.x >> 5));
     cluster_wait();
+    held_group<HOLDS ? P : 1> held;
+    if constexpr (HOLDS) hold_group<KIND, P>(r, at, a.d, room, held);
     if (!a.x.live) wait_for_inputs();
     spread_x<(P + 1) / 2>(to, a.norm.layer, a.down_bias ? a.down_bias + w.block * w.rows : nullptr);
     gate_wait(&x_gate, 0);
     ready_x<KIND, P>(a.norm, a.d, xs, from, numbers, parts, room, x);
-    first_rows<KIND, P>(r, at, x, a.d, w.groups, sums);
+    if constexpr (HOLDS) {
+        uint32_t there = gate_over_at(shared_at(&r.full[at.stage]), at.turn & 1);
+        held_rows<KIND, P>(held, x, sums);
+        first_rows<KIND, P>(r, at, x, a.d, w.groups - 1, sums + 16 * RANK_SUMS_PITCH, there);
+    } else {
+        first_rows<KIND, P>(r, at, x, a.d, w.groups, sums);
+    }
     consumers_meet();
     send_hidden(a, w, sent, sums);
     gate_wait(&hidden_gate, 0);

@@ -465,6 +465,35 @@ __device__ __forceinline__ float whole_sum(const float *sums, uint32_t row)
     return v;
 }
 
+/* A group of the first product that is in registers before x is there: its stage is filled anew by then. room [RANK_WARPS] */
+template <int P> struct held_group {
+    piece_pair w[P];
+};
+template <int KIND, int P>
+__device__ __forceinline__ void hold_group(const ring &r, ring_at &at, uint32_t d, float *room, held_group<P> &h)
+{
+    uint32_t rows = ring_full(r, at), all = 0;
+    load_columns<P>(h.w, d, rows, rows + second_eight<KIND>(d), 0);
+#pragma unroll
+    for (int i = 0; i < P; i++)
+#pragma unroll
+        for (int l = 0; l < 2; l++) {
+            const uint4 &v = h.w[i].low[l], &u = h.w[i].high[l];
+            all |= v.x | v.y | v.z | v.w | u.x | u.y | u.z | u.w;
+        }
+    all = __reduce_or_sync(0xffffffffu, all); /* they have come, not only been asked for */
+    if (!(threadIdx.x & 31)) put_number(shared_at(room + (threadIdx.x >> 5)), __uint_as_float(all));
+    ring_leave(r, at);
+    ring_next(r, at);
+}
+template <int KIND, int P> __device__ __forceinline__ void held_rows(const held_group<P> &h, const own_x<P> &x, float *sums)
+{
+    float acc[4][4] = {};
+#pragma unroll
+    for (int i = 0; i < P; i++) multiply_pair<KIND>(h.w[i], x.v[i], acc);
+    put_sums<KIND, P>(x, acc, sums);
+}
+
 /* 16 rows of the second product with k columns of x, a multiple of 32; low, high: the lane's 16 bytes of rows g and g + 8; scales: of Q8_0, of row g. */
 template <int KIND>
 __device__ __forceinline__ row_sum second_sixteen(const unsigned char *parts, uint32_t k, uint32_t low, uint32_t high, uint32_t turned, uint32_t scales)
@@ -497,11 +526,11 @@ __device__ __forceinline__ row_sum second_group(const unsigned char *parts, uint
 }
 
 /* A block's groups of 16 rows of the first product, one a stage: sums [group][16][RANK_SUMS_PITCH]. Where there are fewer rows, what the stage
- * held is multiplied, and nobody reads these sums. The next stage is looked at beside the products of this one. */
+ * held is multiplied, and nobody reads these sums. The next stage is looked at beside the products of this one. there: the first
+ * one has been seen to be. */
 template <int KIND, int P>
-__device__ __forceinline__ void first_rows(const ring &r, ring_at &at, const own_x<P> &x, uint32_t d, uint32_t groups, float *sums)
+__device__ __forceinline__ void first_rows(const ring &r, ring_at &at, const own_x<P> &x, uint32_t d, uint32_t groups, float *sums, uint32_t there = 0)
 {
-    uint32_t there = 0;
 #pragma unroll 1
     for (uint32_t i = 0; i < groups; i++, sums += 16 * RANK_SUMS_PITCH) {
         uint32_t rows = shared_at(r.stages) + at.stage * r.bytes;
