@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/num.h"
+#include "unit/ane/applefiles.h"
 
 enum kind {
     CLASS,
@@ -789,4 +790,4 @@ int double_folder_entries(void)
     return n;
 }
 
-void double_end(void) { rmdir(all.world.temporary); }
+void double_end(void) { sg_apple_files_remove(all.world.temporary); }

@@ -21,7 +21,7 @@ struct double_opts {
     int cached;                 /* compiledModelExists says YES */
 };
 
-/* Begins anew. The world is valid until double_end. */
+/* Begins anew. The world is valid until double_end, which takes the temporary folder away. */
 const struct sg_apple_world *double_begin(const struct double_opts *o);
 struct double_counts {
     int live_objects, live_surfaces, live_cf, open_pools, compiles, loads, unloads, evaluates, purges, wrongs;
