@@ -57,7 +57,9 @@ static struct kernel *kernel_of(const char *name)
 }
 
 int stub_alive(void), stub_launches(void), stub_launches_of(const char *name);
-void stub_reset(void);
+void stub_reset(void), stub_watch(void (*see)(const char *name, const void *args));
+static void (*watching)(const char *name, const void *args);
+void stub_watch(void (*see)(const char *name, const void *args)) { watching = see; }
 int stub_alive(void) { return alive; }
 int stub_launches(void) { return (int)launches; }
 int stub_launches_of(const char *name) { return kernel_of(name)->launches; }
@@ -252,7 +254,7 @@ FREES(cuGraphDestroy, (void *g), UNUSED(g) alive--;)
 FREES(cuGraphExecDestroy, (void *e), UNUSED(e) alive--;)
 API(cuGraphLaunch, (void *e, void *s), UNUSED(e) UNUSED(s) return launch();)
 API(cuLaunchKernelEx, (const void *l, void *f, void **a, void **x),
-    UNUSED(l) UNUSED(a) UNUSED(x) ((struct kernel *)f)->launches++; return launch();)
+    UNUSED(l) UNUSED(x) ((struct kernel *)f)->launches++; if (watching) watching(((struct kernel *)f)->name, *a); return launch();)
 API(cuTensorMapEncodeTiled, (void *map, int type, unsigned rank, void *p, const void *dims, const void *strides, const unsigned *box,
     const unsigned *steps, int interleave, int swizzle, int l2, int fill),
     UNUSED(dims) UNUSED(strides) UNUSED(steps) UNUSED(interleave) UNUSED(swizzle) UNUSED(l2) UNUSED(fill)

@@ -226,6 +226,7 @@ struct cu_step {
     const struct sg_op *delta; /* product with a convolution behind it: the delta rule that alone reads it, ... */
     const struct sg_op *conv;  /* ... whose own step this is: in chunks it takes the convolution on the way */
     int halves;   /* product with a delta rule: it alone reads the parts, and norms of groups of 128 before products, as gates */
+    uint32_t gate; /* product: 1 + part that nobody reads but the norm of the product behind the next step, the delta rule, as its gate */
     int for_next; /* product with glu: only the next step reads it, and takes it narrowed to the same 16 bits */
     const struct sg_op *q_norm, *k_norm, *q_rope, *k_rope, *attend; /* prepare */
     const struct cu_window *window; /* that begins with this step, or NULL */
@@ -529,6 +530,7 @@ segue_status cu_conv(struct cu_pass *p, const struct sg_op *op);
 segue_status cu_delta(struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv);
 int cu_delta_convolves(const struct cu_pass *p, const struct sg_op *delta, const struct sg_op *conv);
 int cu_delta_halves(const struct cu_pass *p, const struct sg_op *delta, const struct sg_op *conv); /* 1: and may read bf16 */
+struct ck_gemv cu_gemv_of(const struct cu_pass *p, const struct cu_step *s); /* but for the choice of a token */
 /* custream.c: one row, when the shapes allow it: 1 and a whole argument, ready to launch. `g` is filled but for split. */
 struct cu_streamed {
     struct ck_stream a;

@@ -5,6 +5,11 @@
 /* Columns: all warps' shares of x are whole groups of 128, of scales whole 16 bytes; of x at most; with a norm or a convolution. */
 enum { EACH = 1024, EACH_Q8 = 2048, WIDEST = 16384, NORMED = 4096, LEAST = 2048 };
 
+static const struct ck_weight *weight_of(const struct cu_pass *p, const struct cu_step *s)
+{
+    return &cu_weight_of(p->program->weights, p->program->base.graph->tensors[s->parts[0]->u.linear.weight.tensor])->w;
+}
+
 static int norm_fits(const struct ck_norm *n, uint32_t k)
 {
     if (!n->present) return 1;
@@ -29,39 +34,11 @@ static void deal_tiles(struct ck_stream *a, uint32_t sms, uint32_t *blocks)
 /* Measured: Q8_0 in place of k_wide.cu, 16 bits in place of k_stream.cu and, with rows of 2,048, of both. */
 static int pays(uint32_t kind, uint32_t k, int streamed) { return kind == CK_Q8 ? !streamed : k == LEAST || (k > LEAST && streamed); }
 
-/* Whether one op alone reads a value. */
-static int read_once(const struct sg_graph *g, int32_t value, const struct sg_op *by)
-{
-    for (uint32_t i = 0; i < g->ops_n; i++)
-        for (int k = 0; k < SG_OP_INPUTS; k++)
-            if (g->ops[i].in[k].value == value && &g->ops[i] != by) return 0;
-    for (uint32_t i = 0; i < g->outputs_n; i++)
-        if (g->outputs[i].value == value) return 0;
-    return 1;
-}
-
-/* 1 + the part of a step that may leave as its SiLU: the gate of a norm two steps on, behind the delta rule, in a product that comes
- * here as well. */
-static uint32_t gate_of(const struct cu_pass *p, const struct cu_step *s, uint32_t k)
-{
-    const struct cu_step *end = p->program->fused + p->program->fused_n, *next = s + 2;
-    if (s < p->program->fused || next >= end || s->glu || next->kind != CU_STEP_PRODUCT || !next->norm || next->glu || s[1].kind != CU_STEP_OP || s[1].op->code != SG_OP_DELTA)
-        return 0;
-    const struct ck_weight *w = &cu_weight_of(p->program->weights, p->program->base.graph->tensors[next->parts[0]->u.linear.weight.tensor])->w;
-    struct ck_norm n = cu_norm_of(p, next->norm);
-    struct ck_view x = cu_view_of(p, &next->norm->in[0]);
-    if (w->cols != k || k != LEAST || (w->kind != CK_BF16 && w->kind != CK_F16) || !n.gate.p || !norm_fits(&n, k) || !cu_aligned(x.p)) return 0;
-    for (uint32_t i = 0; i < s->parts_n; i++) {
-        const struct sg_operand *gate = &next->norm->in[1];
-        if (s->parts[i]->out == gate->value && !gate->at && (!s->after || s->after_part != i) && read_once(p->program->base.graph, gate->value, next->norm)) return 1 + i;
-    }
-    return 0;
-}
-
-int cu_digits_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, int streamed, struct cu_streamed *out)
+/* All but the gates. */
+static int fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, int streamed, struct cu_streamed *out)
 {
     const struct sg_unit *u = p->program->base.unit;
-    const struct ck_weight *w = &cu_weight_of(p->program->weights, p->program->base.graph->tensors[s->parts[0]->u.linear.weight.tensor])->w;
+    const struct ck_weight *w = weight_of(p, s);
     uint32_t width = g->k / 8, form = width <= 4 * 128 ? 0 : width <= 8 * 128 ? 1 : 2;
     if (!u->k.digits[w->kind][form] || !pays(w->kind, g->k, streamed) || g->k % (w->kind == CK_Q8 ? EACH_Q8 : EACH) || g->k > WIDEST || !cu_aligned(g->x.p) ||
         !norm_fits(&g->norm, g->k))
@@ -72,8 +49,6 @@ int cu_digits_fits(const struct cu_pass *p, const struct cu_step *s, const struc
     cu_after_of(p, s, &out->a.after); /* the convolution's memory is its one span's */
     if (out->a.after.kind == CK_AFTER_CONV && (g->k > NORMED || out->a.after.taps > CK_STREAM_TAPS)) return 0;
     out->a.g.rows = 1;
-    out->a.gates = gate_of(p, s, g->k);
-    out->a.gate_done = s->norm && g->norm.gate.p && p->gate == 1 + (uint32_t)s->norm->in[1].value;
     deal_tiles(&out->a, p->sms, &out->blocks);
     out->a.stages = w->kind == CK_Q8 ? 3 : 0;
     uint32_t all = (out->a.tiles + out->blocks - 1) / out->blocks * ((width * 2 + 127) / 128), steps = CK_DIGITS_STEPS;
@@ -81,4 +56,22 @@ int cu_digits_fits(const struct cu_pass *p, const struct cu_step *s, const struc
     out->a.stage_bytes = steps * 2048 + out->a.stages * 512;
     out->shared = CK_DIGITS_BYTES(w->kind, g->k, CK_DIGITS_TURN(out->a.tiles, out->blocks), out->a.stage_bytes);
     return out->shared + CU_DIGITS_STATIC <= u->shared_max;
+}
+
+/* 1 + the part that leaves as its SiLU: the gate of a norm two steps on, in a product of 16 bits that comes here whatever else may. */
+static uint32_t gate_of(const struct cu_pass *p, const struct cu_step *s, uint32_t k)
+{
+    struct cu_streamed other;
+    if (!s->gate) return 0;
+    struct ck_gemv next = cu_gemv_of(p, s + 2);
+    uint32_t kind = weight_of(p, s + 2)->kind;
+    return next.k == k && k == LEAST && (kind == CK_BF16 || kind == CK_F16) && fits(p, s + 2, &next, 0, &other) ? s->gate : 0;
+}
+
+int cu_digits_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, int streamed, struct cu_streamed *out)
+{
+    if (!fits(p, s, g, streamed, out)) return 0;
+    out->a.gates = gate_of(p, s, g->k);
+    out->a.gate_done = s->norm && g->norm.gate.p && p->gate == 1 + (uint32_t)s->norm->in[1].value;
+    return 1;
 }

@@ -9,37 +9,6 @@ static const struct cu_tensor *weight(const struct cu_pass *p, const struct sg_o
     return cu_weight_of(p->program->weights, p->program->base.graph->tensors[op->u.linear.weight.tensor]);
 }
 
-static const float *bias_of(const struct cu_pass *p, const struct sg_op *op)
-{
-    const struct sg_weight *b = &op->u.linear.bias;
-    if (b->tensor < 0) return NULL;
-    return (const float *)(uintptr_t)cu_weight_of(p->program->weights,
-                                                  p->program->base.graph->tensors[b->tensor])
-        ->vector;
-}
-
-static const float *numbers_of(const struct cu_pass *p, const struct sg_weight *w)
-{
-    if (w->tensor < 0) return NULL;
-    return (const float *)(uintptr_t)cu_weight_of(p->program->weights,
-                                                  p->program->base.graph->tensors[w->tensor])
-        ->vector;
-}
-
-static struct ck_norm norm_of(const struct cu_pass *p, const struct sg_op *op)
-{
-    if (!op) return (struct ck_norm){.groups = 1};
-    const struct sg_norm *n = &op->u.norm;
-    return (struct ck_norm){.weight = numbers_of(p, &n->weight),
-                            .bias = numbers_of(p, &n->bias),
-                            .gate = cu_view_of(p, &op->in[1]),
-                            .eps = n->eps,
-                            .layer = n->kind == SG_NORM_LAYER,
-                            .groups = n->groups,
-                            .plus_one = n->plus_one,
-                            .present = 1};
-}
-
 static struct ck_view out_of(const struct cu_pass *p, const struct sg_op *op)
 {
     struct sg_operand whole = {.value = op->out, .width = p->program->base.graph->values[op->out].width};
@@ -51,7 +20,7 @@ static struct ck_segment segment_of(const struct cu_pass *p, const struct sg_op 
     const struct cu_tensor *t = weight(p, op);
     return (struct ck_segment){.data = t->w.data,
                                .scales = t->w.scales,
-                               .bias = bias_of(p, op),
+                               .bias = cu_vector_of(p, &op->u.linear.bias),
                                .residual = cu_view_of(p, &op->in[1]),
                                .y = out_of(p, op),
                                .n = op->u.linear.weight.rows,
@@ -144,14 +113,11 @@ static segue_status product_batch(struct cu_pass *p, const struct cu_step *s, co
     return cu_launch_clusters(p, t.fn, t.blocks, t.cluster, CK_TILES_THREADS, t.shared, &t.a);
 }
 
-/* whole: 1 when what comes behind the product is done as well. */
-static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint32_t rows, int *whole)
+struct ck_gemv cu_gemv_of(const struct cu_pass *p, const struct cu_step *s)
 {
-    const struct sg_graph *g = p->program->base.graph;
     const struct ck_weight *w = &weight(p, s->parts[0])->w;
-    int32_t logits = g->vocab ? sg_graph_output(g, "logits") : -1;
     struct ck_gemv a = {.x = cu_view_of(p, s->norm ? &s->norm->in[0] : &s->op->in[0]),
-                        .norm = norm_of(p, s->norm),
+                        .norm = cu_norm_of(p, s->norm),
                         .k = w->cols,
                         .pitch = w->pitch,
                         .scale_pitch = w->scale_pitch,
@@ -167,6 +133,16 @@ static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint
         a.segment[0].y = out_of(p, s->glu);
     }
     a.split = split_of(p->program->base.unit, w->pitch / 16, a.pairs);
+    return a;
+}
+
+/* whole: 1 when what comes behind the product is done as well. */
+static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint32_t rows, int *whole)
+{
+    const struct sg_graph *g = p->program->base.graph;
+    const struct ck_weight *w = &weight(p, s->parts[0])->w;
+    int32_t logits = g->vocab ? sg_graph_output(g, "logits") : -1;
+    struct ck_gemv a = cu_gemv_of(p, s);
     a.best = p->best && s->parts_n == 1 && !s->glu && logits >= 0 && g->outputs[logits].value == s->op->out;
     a.banned = p->banned;
     if (cu_batch_fits(s, w, rows)) return product_batch(p, s, w, &a, rows, whole);
@@ -190,7 +166,7 @@ static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint
         p->gate = one.a.gates ? 1 + (uint32_t)s->parts[one.a.gates - 1]->out : 0;
     }
     if (!digits && p->gate && s->norm && p->gate == 1 + (uint32_t)s->norm->in[1].value)
-        return sg_fail(p->err, SEGUE_EUNSUPPORTED, "run: cuda: a gate was left as its SiLU for a product that does not come");
+        return sg_fail(p->err, SEGUE_EINTERNAL, "run: cuda: a gate was left as its SiLU for a product that does not come; report this");
     if (streamed || digits) {
         one.a.g.best_value = (float *)(uintptr_t)p->lane->best_value;
         one.a.g.best_index = (uint32_t *)(uintptr_t)p->lane->best_index;
@@ -238,7 +214,7 @@ static segue_status narrow_x(struct cu_pass *p, const struct cu_step *s, uint32_
     struct ck_narrow a = {.x = cu_view_of(p, norm ? &norm->in[0] : &s->op->in[0]),
                           .rows = rows,
                           .bf16 = bf16,
-                          .norm = norm_of(p, norm)};
+                          .norm = cu_norm_of(p, norm)};
     a.k = a.x.width;
     if (norm && is_half(p, norm->in[1].value)) {
         a.norm.gate = cu_halves_of(p, &norm->in[1]);

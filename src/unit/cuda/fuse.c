@@ -320,6 +320,19 @@ static void find_deltas(struct plan *f)
         if (f->p->fused[i].delta) f->p->fused[i].halves = may_be_halves(f, &f->p->fused[i]);
 }
 
+/* The gate of a norm behind the delta rule that is a part of the product before it. Nobody else may read the part, nor that norm: who
+ * takes the part must be sure to come and to be alone. The head may be screened, which norms apart. */
+static void find_gate(const struct plan *f, struct cu_step *s)
+{
+    const struct cu_step *rule = s + 1, *next = s + 2;
+    if (s->kind != CU_STEP_PRODUCT || s->glu || rule->kind != CU_STEP_OP || rule->op->code != SG_OP_DELTA) return;
+    if (next->kind != CU_STEP_PRODUCT || next->glu || !next->norm || f->kept[next->op->out] || f->readers[next->norm->out] != next->parts_n) return;
+    const struct sg_operand *gate = &next->norm->in[1];
+    if (gate->value < 0 || !is_whole(f, gate) || is_output(f, gate->value) || f->readers[gate->value] != 1) return;
+    for (uint32_t i = 0; i < s->parts_n; i++)
+        if (s->parts[i]->out == gate->value) s->gate = 1 + i;
+}
+
 /* --- places --- */
 
 /* What the parts of a product make lies side by side, so that one product of many rows can write it all (cuproduct.c): the
@@ -417,6 +430,7 @@ segue_status cu_fuse(struct sg_program *p, segue_error *err)
         find_steps(&f);
         find_for_next(&f);
         find_deltas(&f);
+        for (uint32_t i = 0; i + 2 < p->fused_n; i++) find_gate(&f, &p->fused[i]);
         find_places(&f);
     }
     sg_arena_free(&arena);
