@@ -340,7 +340,8 @@ __device__ __forceinline__ void put_sums(const ck_stream &a, float *partial, uin
 }
 
 /* The last `slot` tiles before i + K are multiplied: every thread ends one of their rows. e was found for the
- * first turn_tiles. */
+ * first turn_tiles. With glu a turn has rows for half of the threads; what the others leave in rows of the
+ * next turn's tiles is no sum, and that turn writes those rows anew. Keeping them from it takes longer. */
 template <int KIND, bool WHOLE, int K>
 __device__ __forceinline__ void end_turn(const ck_stream &a, ending &e, uint32_t i, uint32_t slot,
                                          uint32_t turn_tiles, const float *partial, uint32_t real,
