@@ -45,7 +45,7 @@ template <int KIND> __device__ __forceinline__ void bring_weights(const ck_mlp &
 /* Eight lanes end a hidden unit, each for one of the rank's blocks: where it goes, and its biases. A warp ends four at once, the block 32. Found
  * before the inputs are there. */
 struct unit_sending {
-    uint32_t to, gate;
+    uint32_t sums, to, gate; /* sums: where the lane's two of a row are; 0: it has no unit */
     float of_gate, of_up;
 };
 __device__ __forceinline__ uint32_t unit_of_lane() { return threadIdx.x / RANK; }
@@ -54,21 +54,27 @@ __device__ __forceinline__ void load_biases(const ck_mlp &a, const mlp_work &w, 
     s.of_gate = a.gate.bias && u < w.units ? a.gate.bias[w.first + u] : 0;
     s.of_up = a.up.bias && u < w.units ? a.up.bias[w.first + u] : 0;
 }
+__device__ __forceinline__ uint32_t sums_of_unit(const ck_mlp &a, const float *sums, uint32_t u)
+{
+    uint32_t row = a.gate.data ? 2 * u - u % 8 : u; /* gate's is eight rows behind */
+    return shared_at(sums + row * RANK_SUMS_PITCH + 2 * (threadIdx.x % RANK));
+}
 /* hs: [units of the rank] */
-__device__ __forceinline__ unit_sending sending_from(const ck_mlp &a, const mlp_work &w, const float *hs, const uint64_t *gate)
+__device__ __forceinline__ unit_sending sending_from(const ck_mlp &a, const mlp_work &w, const float *sums, const float *hs, const uint64_t *gate)
 {
     unit_sending s;
-    uint32_t block = threadIdx.x % RANK;
-    s.to = there(shared_at(hs + w.block * w.units + unit_of_lane()), block), s.gate = there(shared_at(gate), block);
-    load_biases(a, w, unit_of_lane(), s);
-    asm volatile("" : "+r"(s.to), "+r"(s.gate), "+f"(s.of_gate), "+f"(s.of_up)); /* now */
+    uint32_t block = threadIdx.x % RANK, u = unit_of_lane();
+    s.sums = u < w.units ? sums_of_unit(a, sums, u) : 0;
+    s.to = there(shared_at(hs + w.block * w.units + u), block), s.gate = there(shared_at(gate), block);
+    load_biases(a, w, u, s);
+    asm volatile("" : "+r"(s.sums), "+r"(s.to), "+r"(s.gate), "+f"(s.of_gate), "+f"(s.of_up)); /* now */
     return s;
 }
 /* The sum over the warps of a row, by eight lanes. */
-__device__ __forceinline__ float sum_by_eight(const float *sums, uint32_t row)
+__device__ __forceinline__ float sum_by_eight(uint32_t at)
 {
-    float2 s = *reinterpret_cast<const float2 *>(sums + row * RANK_SUMS_PITCH + 2 * (threadIdx.x % RANK));
-    float v = s.x + s.y;
+    uint2 s = shared_two(at);
+    float v = __uint_as_float(s.x) + __uint_as_float(s.y);
     v += __shfl_xor_sync(0xffffffffu, v, 1);
     v += __shfl_xor_sync(0xffffffffu, v, 2);
     return v + __shfl_xor_sync(0xffffffffu, v, 4);
@@ -76,23 +82,49 @@ __device__ __forceinline__ float sum_by_eight(const float *sums, uint32_t row)
 /* The block's hidden units to all blocks of the rank; units of a block are whole fours. */
 __device__ __forceinline__ void send_hidden(const ck_mlp &a, const mlp_work &w, unit_sending &s, const float *sums)
 {
+    if (!s.sums) return;
 #pragma unroll 1
-    for (uint32_t u = unit_of_lane(); u < w.units; u += 32, s.to += 4 * 32) {
-        float v = sum_by_eight(sums, a.gate.data ? 2 * u - u % 8 : u) + s.of_up, g = v;
-        if (a.gate.data) g = sum_by_eight(sums, 2 * u - u % 8 + 8) + s.of_gate;
+    for (uint32_t left = w.units;;) {
+        float v = sum_by_eight(s.sums) + s.of_up, g = v;
+        if (a.gate.data) g = sum_by_eight(s.sums + 8 * RANK_SUMS_PITCH * 4) + s.of_gate;
         g = a.act == ACT_SILU ? g * sigmoid_short(g) : a.act != ACT_NONE ? activate_rarely(a.act, g) : g;
         send_to(a.gate.data ? g * v : g, s.to, s.gate);
-        if (u + 32 < w.units) load_biases(a, w, u + 32, s);
+        if (left <= 32) break;
+        left -= 32;
+        uint32_t u = w.units - left + unit_of_lane();
+        if (u >= w.units) break;
+        s.sums = sums_of_unit(a, sums, u), s.to += 4 * 32;
+        load_biases(a, w, u, s);
     }
 }
 
-/* Hidden units have arrived: into parts, zero up to a whole pair of blocks. */
-template <int KIND> __device__ __forceinline__ void hidden_parts(uint32_t units, const float *hs, unsigned char *parts)
+/* The thread's four of the hidden units, of all up to a whole pair of blocks: where they come and where they are put in parts or digits; 0: it has none.
+ * Found while they are on their way. */
+struct four_hidden {
+    uint32_t from, to, pitch;
+};
+template <int KIND> __device__ __forceinline__ four_hidden hidden_of_thread(uint32_t units, const float *hs, const unsigned char *parts)
 {
-    uint32_t k = whole_pairs(units);
-#pragma unroll 1
-    for (uint32_t c = 4 * threadIdx.x; c < k; c += 4 * RANK_OWNERS)
-        put_hidden<KIND>(parts, k, c, c < units ? four_at(hs, c) : make_float4(0, 0, 0, 0));
+    uint32_t c = 4 * threadIdx.x, k = whole_pairs(units);
+    four_hidden f = {c < units ? shared_at(hs + c) : 0, c < k ? shared_at(parts + 2 * c) : 0, parts_pitch(k)};
+    if (KIND == RANK_Q8) f.to = f.from;
+    asm volatile("" : "+r"(f.from), "+r"(f.to), "+r"(f.pitch)); /* now */
+    return f;
+}
+template <int KIND> __device__ __forceinline__ void hidden_parts(const four_hidden &f, unsigned char *digits)
+{
+    if (f.to) {
+        float4 v = make_float4(0, 0, 0, 0);
+        if (f.from) v = shared_four(f.from);
+        if (KIND == RANK_Q8)
+            put_group8(digits + (threadIdx.x >> 5) * DIGITS8, v);
+        else
+#pragma unroll
+            for (int i = 0; i < PARTS; i++) {
+                uint32_t a = next_part<KIND>(v.x, v.y, i), b = next_part<KIND>(v.z, v.w, i);
+                put_two_at(f.to + i * f.pitch, __uint_as_float(a), __uint_as_float(b));
+            }
+    }
     consumers_meet();
 }
 
@@ -116,23 +148,42 @@ template <int KIND> __device__ __forceinline__ rows_of_down find_down(const ck_m
     asm volatile("" : "+r"(o.gate), "+r"(o.parity), "+r"(o.low), "+r"(o.lane_row)); /* now */
     return o;
 }
-/* The block's rows of down: a warp takes each eighth 16, and leaves all stages that are filled again. at: behind the first product; own: of rank 0, what
- * is added besides; scales: of Q8_0. */
+/* How the lane multiplies them, and its word and what is added to it besides; own: of rank 0. */
+struct end_of_down {
+    second_lane lane;
+    uint64_t *y;
+    float besides;
+};
 template <int KIND>
-__device__ __forceinline__ void write_down(const ck_mlp &a, const mlp_work &w, const ring &r, ring_at at, const unsigned char *hidden, const float *own,
-                                           uint32_t scales, rows_of_down &o)
+__device__ __forceinline__ end_of_down end_down(const ck_mlp &a, const mlp_work &w, const unsigned char *hidden, const float *own, uint32_t scales,
+                                               const rows_of_down &o)
 {
-    uint32_t g = (threadIdx.x & 31) >> 2, pitch = KIND == RANK_Q8 ? a.units : 2 * a.units, turned = same_bank(pitch) ? g & 1 : 0;
-    for (uint32_t fill = w.groups; o.row < w.rows; o = find_down<KIND>(a, w, r, o.row + 16 * RANK_WARPS)) {
-        for (; fill < o.fill && ring_again(r, at); fill++) leave_when_full(r, at);
-        bool has = o.lane_row != RANK_NONE;
-        float besides = has && !w.rank ? own[o.lane_row] : 0;
-        uint64_t *y = a.y + w.block * w.rows + o.lane_row;
+    end_of_down e;
+    bool has = o.lane_row != RANK_NONE;
+    e.lane = second_of_lane<KIND>(shared_at(hidden), a.units, o.low, scales + (o.row + ((threadIdx.x & 31) >> 2)) * (a.units / 16));
+    e.y = has ? a.y + w.block * w.rows + o.lane_row : nullptr;
+    e.besides = has && !w.rank ? own[o.lane_row] : 0;
+    asm volatile("" : "+r"(e.lane.x.at), "+r"(e.lane.x.other), "+r"(e.lane.x.is), "+r"(e.lane.k), "+r"(e.lane.low), "+r"(e.lane.high), "+r"(e.lane.turned)); /* now */
+    asm volatile("" : "+l"(e.y), "+f"(e.besides));
+    return e;
+}
+/* The block's rows of down: a warp takes each eighth 16, and leaves all stages that are filled again. at: behind the first product; again: some are. */
+template <int KIND>
+__device__ __forceinline__ void write_down(const ck_mlp &a, const mlp_work &w, const ring &r, ring_at at, bool again, const unsigned char *hidden,
+                                           const float *own, uint32_t scales, rows_of_down &o, end_of_down &e)
+{
+    uint32_t fill = w.groups;
+    while (o.row < w.rows) {
+        for (; again && fill < o.fill && ring_again(r, at); fill++) leave_when_full(r, at);
         gate_wait_at(o.gate, o.parity);
-        float v = second_sixteen<KIND>(hidden, a.units, o.low, o.low + 8 * pitch, turned, scales + (o.row + g) * (a.units / 16)).v;
-        if (has) add_word(y, a.d, v + besides);
+        float v = second_sixteen<KIND>(e.lane).v;
+        if (e.y) add_word(e.y, a.d, v + e.besides);
+        uint32_t next = o.row + 16 * RANK_WARPS;
+        if (next >= w.rows) break;
+        o = find_down<KIND>(a, w, r, next);
+        e = end_down<KIND>(a, w, hidden, own, scales, o);
     }
-    while (ring_again(r, at)) leave_when_full(r, at);
+    while (again && ring_again(r, at)) leave_when_full(r, at);
 }
 
 template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
@@ -173,7 +224,7 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     ring_at at = {0, 0};
     const x_places from = places_of<KIND>(xs, &stats);
     const spreading to = spread_from(a.x, w.block, xs, &stats, &x_gate, own);
-    unit_sending sent = sending_from(a, w, hs, &hidden_gate);
+    unit_sending sent = sending_from(a, w, sums, hs, &hidden_gate);
     rows_of_down down = find_down<KIND>(a, w, r, 16 * (threadIdx.x >> 5));
     cluster_wait();
     held_group<HOLDS ? P : 1> held;
@@ -191,10 +242,14 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     }
     consumers_meet();
     send_hidden(a, w, sent, sums);
+    const four_hidden four = hidden_of_thread<KIND>(a.units, hs, hidden);
+    end_of_down end = end_down<KIND>(a, w, hidden, own, shared_at(scales), down);
+    uint32_t again = ring_again(r, at);
+    asm volatile("" : "+r"(again)); /* now */
     gate_wait(&hidden_gate, 0);
     if (KIND == RANK_Q8) scales_arrived();
-    hidden_parts<KIND>(a.units, hs, hidden);
-    write_down<KIND>(a, w, r, at, hidden, own, shared_at(scales), down);
+    hidden_parts<KIND>(four, hidden);
+    write_down<KIND>(a, w, r, at, again, hidden, own, shared_at(scales), down, end);
     leave(a.x, a.clear);
 }
 

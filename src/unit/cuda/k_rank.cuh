@@ -84,10 +84,17 @@ __device__ __forceinline__ uint32_t ring_full(const ring &r, const ring_at &at)
     return shared_at(r.stages) + at.stage * r.bytes;
 }
 /* The warp has used what it read of the stage: the next copy could come before a load that is only under way. */
-__device__ __forceinline__ void ring_leave(const ring &r, const ring_at &at)
+__device__ __forceinline__ void ring_leave(const ring &r, const ring_at &at, bool again)
 {
     __syncwarp();
-    if (!(threadIdx.x & 31) && ring_again(r, at)) gate_arrive(&r.empty[at.stage]);
+    if (!(threadIdx.x & 31) && again) gate_arrive(&r.empty[at.stage]);
+}
+__device__ __forceinline__ void ring_leave(const ring &r, const ring_at &at) { ring_leave(r, at, ring_again(r, at)); }
+/* So many stages from this one on are filled again. */
+__device__ __forceinline__ uint32_t ring_rest(const ring &r, const ring_at &at)
+{
+    uint32_t fill = at.turn * r.n + at.stage + r.n;
+    return fill < r.fills ? r.fills - fill : 0;
 }
 /* A stage of which the warp wants nothing. */
 __device__ __forceinline__ void leave_when_full(const ring &r, ring_at &at)
@@ -159,14 +166,22 @@ template <int KIND> __device__ __forceinline__ void put_hidden(unsigned char *to
         put_parts<KIND>(to, parts_pitch(k), c, v, true);
 }
 
-/* Blocks of 32 columns 2 p and 2 p + 1 of x for this lane, in the order in which even rows take them; zeros where there are none. */
-__device__ __forceinline__ void take_parts(uint32_t parts, uint32_t pitch, uint32_t p, bool there_are, uint4 (&x)[2])
+/* Where the lane's numbers of x are, if it has some: the 16 bytes of block 0 of its part; other: for odd rows. */
+struct lane_parts {
+    uint32_t at, other, is;
+};
+__device__ __forceinline__ lane_parts parts_of_lane(uint32_t parts, uint32_t pitch)
 {
     uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, other = g >= PARTS, part = other ? g - PARTS : g;
+    return lane_parts{parts + part * pitch + t * 16, other, g < 2 * PARTS};
+}
+/* Blocks of 32 columns 2 p and 2 p + 1 of x for this lane, in the order in which even rows take them; zeros where there are none. */
+__device__ __forceinline__ void take_parts(const lane_parts &from, uint32_t p, bool there_are, uint4 (&x)[2])
+{
 #pragma unroll
     for (int l = 0; l < 2; l++) {
         x[l] = make_uint4(0, 0, 0, 0);
-        if (g < 2 * PARTS && there_are) x[l] = shared_piece(parts + part * pitch + (2 * p + (l ^ other)) * 64 + t * 16);
+        if (from.is && there_are) x[l] = shared_piece(from.at + (2 * p + (l ^ from.other)) * 64);
     }
 }
 
@@ -366,7 +381,7 @@ __device__ __forceinline__ float put_own(uint32_t d, const float4 (&v)[M], unsig
         if (KIND == RANK_Q8)
             take8(shared_at(parts) + p * DIGITS8, p < d / GROUP8, x.v[i]);
         else
-            take_parts(shared_at(parts), parts_pitch(d), p, p < d / 64, x.v[i]);
+            take_parts(parts_of_lane(shared_at(parts), parts_pitch(d)), p, p < d / 64, x.v[i]);
     }
     return KIND == RANK_Q8 ? last_digit(exponent) : 1;
 }
@@ -494,35 +509,49 @@ template <int KIND, int P> __device__ __forceinline__ void held_rows(const held_
     put_sums<KIND, P>(x, acc, sums);
 }
 
-/* 16 rows of the second product with k columns of x, a multiple of 32; low, high: the lane's 16 bytes of rows g and g + 8; scales: of Q8_0, of row g. */
+/* A lane of the second product with k columns, a multiple of 32: its x (of Q8_0, digits of all), its 16 bytes of rows g and g + 8 (of Q8_0, of row g, and
+ * that one's scales). */
+struct second_lane {
+    lane_parts x;
+    uint32_t k, low, high, turned;
+};
 template <int KIND>
-__device__ __forceinline__ row_sum second_sixteen(const unsigned char *parts, uint32_t k, uint32_t low, uint32_t high, uint32_t turned, uint32_t scales)
+__device__ __forceinline__ second_lane second_of_lane(uint32_t parts, uint32_t k, uint32_t low, uint32_t scales)
+{
+    uint32_t g = (threadIdx.x & 31) >> 2, pitch = 2 * k;
+    if (KIND == RANK_Q8) return second_lane{{parts, 0}, k, low, scales, 0};
+    return second_lane{parts_of_lane(parts, parts_pitch(whole_pairs(k))), k, low, low + 8 * pitch, same_bank(pitch) ? g & 1 : 0};
+}
+/* 16 rows of it. */
+template <int KIND> __device__ __forceinline__ row_sum second_sixteen(const second_lane &o)
 {
     if (KIND == RANK_Q8) {
-        float2 v = second_group8(shared_at(parts), k, low, scales);
+        float2 v = second_group8(o.x.at, o.k, o.low, o.high);
         return row_sum{(threadIdx.x & 3) == 1 ? v.x : v.y, row_of_lane<KIND>(1)};
     }
-    uint32_t pairs = whole_pairs(k) / 64;
+    uint32_t pairs = whole_pairs(o.k) / 64;
     float acc[4][4] = {};
 #pragma unroll 1
     for (uint32_t p = 0; p < pairs; p += 2) {
         uint4 x[2][2];
         piece_pair w[2];
 #pragma unroll
-        for (int i = 0; i < 2; i++) load_pair(w[i], low, high, p + i, k / 32 - 1, turned);
+        for (int i = 0; i < 2; i++) load_pair(w[i], o.low, o.high, p + i, o.k / 32 - 1, o.turned);
 #pragma unroll
-        for (int i = 0; i < 2; i++) take_parts(shared_at(parts), parts_pitch(whole_pairs(k)), p + i, p + i < pairs, x[i]);
+        for (int i = 0; i < 2; i++) take_parts(o.x, p + i, p + i < pairs, x[i]);
 #pragma unroll
         for (int i = 0; i < 2; i++) multiply_pair<KIND>(w[i], x[i], acc);
     }
-    return sum_of<KIND>(acc, turned);
+    return sum_of<KIND>(acc, o.turned);
 }
-/* The same, rows row + g and row + g + 8 of those at `at`; scales from row `row` on. */
+/* Rows row + g and row + g + 8 of those at `at`; scales from row `row` on. */
 template <int KIND>
 __device__ __forceinline__ row_sum second_group(const unsigned char *parts, uint32_t k, uint32_t at, uint32_t row, uint32_t scales)
 {
     uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, pitch = KIND == RANK_Q8 ? k : 2 * k;
-    return second_sixteen<KIND>(parts, k, at + (row + g) * pitch + t * 16, at + (row + g + 8) * pitch + t * 16, same_bank(pitch) ? g & 1 : 0, scales + g * (k / 16));
+    second_lane o = second_of_lane<KIND>(shared_at(parts), k, at + (row + g) * pitch + t * 16, scales + g * (k / 16));
+    if (KIND != RANK_Q8) o.high = at + (row + g + 8) * pitch + t * 16;
+    return second_sixteen<KIND>(o);
 }
 
 /* A block's groups of 16 rows of the first product, one a stage: sums [group][16][RANK_SUMS_PITCH]. Where there are fewer rows, what the stage
@@ -531,6 +560,7 @@ __device__ __forceinline__ row_sum second_group(const unsigned char *parts, uint
 template <int KIND, int P>
 __device__ __forceinline__ void first_rows(const ring &r, ring_at &at, const own_x<P> &x, uint32_t d, uint32_t groups, float *sums, uint32_t there = 0)
 {
+    uint32_t again = ring_rest(r, at);
 #pragma unroll 1
     for (uint32_t i = 0; i < groups; i++, sums += 16 * RANK_SUMS_PITCH) {
         uint32_t rows = shared_at(r.stages) + at.stage * r.bytes;
@@ -539,7 +569,7 @@ __device__ __forceinline__ void first_rows(const ring &r, ring_at &at, const own
         ring_next(r, at);
         there = i + 1 < groups && gate_over_at(shared_at(&r.full[at.stage]), at.turn & 1);
         first_group<KIND, P>(x, d, rows, rows + second_eight<KIND>(d), sums);
-        ring_leave(r, now);
+        ring_leave(r, now, i < again);
     }
 }
 
