@@ -99,7 +99,7 @@ __device__ __forceinline__ void put_two_at(uint32_t at, float x, float y)
 {
     asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(at), "f"(x), "f"(y) : "memory");
 }
-__device__ __forceinline__ void put_number(uint32_t at, float v) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory"); }
+__device__ __forceinline__ void put_word(uint32_t at, uint32_t v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory"); }
 __device__ __forceinline__ float shared_number(uint32_t at)
 {
     float v;

@@ -4,7 +4,7 @@
  * Shared memory: the ring; hidden units as they come; the block's columns of x; scales of down (Q8_0); x as it comes, then sums of gate
  * and up; x in parts, then the hidden units so.
  * SPDX-License-Identifier: MIT */
-#include "k_rank.cuh"
+#include "k_held.cuh"
 
 #if __CUDA_ARCH__ >= 900
 
@@ -188,7 +188,7 @@ __device__ __forceinline__ void write_down(const ck_mlp &a, const mlp_work &w, c
 
 template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
 {
-    constexpr bool HOLDS = KIND != RANK_Q8 && P <= 2; /* has registers to hold a group */
+    constexpr bool HOLDS = P <= 2; /* has registers to hold a group */
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ uint64_t full[CK_RANK_STAGES], empty[CK_RANK_STAGES], x_gate, hidden_gate;
     __shared__ rank_stats stats;

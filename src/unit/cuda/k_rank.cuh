@@ -480,35 +480,6 @@ __device__ __forceinline__ float whole_sum(const float *sums, uint32_t row)
     return v;
 }
 
-/* A group of the first product that is in registers before x is there: its stage is filled anew by then. room [RANK_WARPS] */
-template <int P> struct held_group {
-    piece_pair w[P];
-};
-template <int KIND, int P>
-__device__ __forceinline__ void hold_group(const ring &r, ring_at &at, uint32_t d, float *room, held_group<P> &h)
-{
-    uint32_t rows = ring_full(r, at), all = 0;
-    load_columns<P>(h.w, d, rows, rows + second_eight<KIND>(d), 0);
-#pragma unroll
-    for (int i = 0; i < P; i++)
-#pragma unroll
-        for (int l = 0; l < 2; l++) {
-            const uint4 &v = h.w[i].low[l], &u = h.w[i].high[l];
-            all |= v.x | v.y | v.z | v.w | u.x | u.y | u.z | u.w;
-        }
-    all = __reduce_or_sync(0xffffffffu, all); /* they have come, not only been asked for */
-    if (!(threadIdx.x & 31)) put_number(shared_at(room + (threadIdx.x >> 5)), __uint_as_float(all));
-    ring_leave(r, at);
-    ring_next(r, at);
-}
-template <int KIND, int P> __device__ __forceinline__ void held_rows(const held_group<P> &h, const own_x<P> &x, float *sums)
-{
-    float acc[4][4] = {};
-#pragma unroll
-    for (int i = 0; i < P; i++) multiply_pair<KIND>(h.w[i], x.v[i], acc);
-    put_sums<KIND, P>(x, acc, sums);
-}
-
 /* A lane of the second product with k columns, a multiple of 32: its x (of Q8_0, digits of all), its 16 bytes of rows g and g + 8 (of Q8_0, of row g, and
  * that one's scales). */
 struct second_lane {

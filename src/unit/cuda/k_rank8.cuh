@@ -47,48 +47,66 @@ __device__ __forceinline__ void take8(uint32_t from, bool there_is, uint4 (&x)[2
     }
 }
 
-/* A group of two rows: low, high: the lane's 16 bytes of their first 64 columns; *_scales: four scales. turned: this lane takes the second
- * 64 columns first. */
-__device__ __forceinline__ void multiply8(uint32_t low, uint32_t high, uint32_t low_scales, uint32_t high_scales, const uint4 (&x)[2],
-                                               float (&acc)[2], bool turned)
+/* A group of two rows: the lane's 16 bytes of each 64 columns, four scales. */
+struct piece8 {
+    uint4 low[2], high[2];
+    uint2 low_scales, high_scales;
+};
+/* low, high: the lane's 16 bytes of their first 64 columns. turned: this lane takes the second 64 columns first. */
+__device__ __forceinline__ void load8(piece8 &w, uint32_t low, uint32_t high, uint32_t low_scales, uint32_t high_scales, bool turned)
 {
-    uint4 w[2], v[2];
-    uint32_t second = threadIdx.x & 2, first = turned ? 64 : 0;
+    uint32_t first = turned ? 64 : 0;
 #pragma unroll
-    for (int u = 0; u < 2; u++) w[u] = shared_piece(low + (first ^ u * 64)), v[u] = shared_piece(high + (first ^ u * 64));
-    uint2 s = shared_two(low_scales), r = shared_two(high_scales);
+    for (int u = 0; u < 2; u++) w.low[u] = shared_piece(low + (first ^ u * 64)), w.high[u] = shared_piece(high + (first ^ u * 64));
+    w.low_scales = shared_two(low_scales), w.high_scales = shared_two(high_scales);
+}
+__device__ __forceinline__ void multiply8(const piece8 &w, const uint4 (&x)[2], float (&acc)[2], bool turned)
+{
+    uint32_t second = threadIdx.x & 2;
 #pragma unroll
     for (int u = 0; u < 2; u++) {
-        const uint4 a = turned ? w[1 - u] : w[u], b = turned ? v[1 - u] : v[u];
+        const uint4 a = turned ? w.low[1 - u] : w.low[u], b = turned ? w.high[1 - u] : w.high[u];
         int c[4] = {0, 0, 0, 0};
         mma_int8(c, a.x, b.x, a.y, b.y, x[u].x, x[u].y);
         mma_int8(c, a.z, b.z, a.w, b.w, x[u].z, x[u].w);
-        acc[0] = fmaf((float)(c[1] * 256 + c[0]), one_scale(u ? s.y : s.x, second), acc[0]);
-        acc[1] = fmaf((float)(c[3] * 256 + c[2]), one_scale(u ? r.y : r.x, second), acc[1]);
+        acc[0] = fmaf((float)(c[1] * 256 + c[0]), one_scale(u ? w.low_scales.y : w.low_scales.x, second), acc[0]);
+        acc[1] = fmaf((float)(c[3] * 256 + c[2]), one_scale(u ? w.high_scales.y : w.high_scales.x, second), acc[1]);
     }
 }
 
-/* 16 rows of the first product, each 8 at low and high, their scales behind them; x: the warp's groups, scale: what a 1 of
- * their last digit stands for. Two sums of a row into sums [16][pitch]. */
-template <int P>
-__device__ __forceinline__ void first_group8(const uint4 (*x)[2], float scale, uint32_t d, uint32_t low, uint32_t high, float *sums,
-                                             uint32_t pitch)
+/* Of the first product, two sums of a row into sums [16][pitch]. scale: what a 1 of the last digit of x stands for. */
+__device__ __forceinline__ void put_sums8(float (&acc)[2], float scale, float *sums, uint32_t pitch)
 {
-    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, odd = g & 1, warp = threadIdx.x >> 5,
-             in = g * d + warp * GROUP8 + t * 16, of_scales = 8 * d + g * (d / 16) + warp * 8, a = odd ? high : low, b = odd ? low : high;
-    float acc[2] = {0, 0};
-#pragma unroll
-    for (int i = 0; i < P / 2; i++) {
-        if (warp + 8 * i >= d / GROUP8) break;
-        multiply8(a + in, b + in, a + of_scales, b + of_scales, x[i], acc, false);
-        in += 8 * GROUP8, of_scales += 8 * 8;
-    }
+    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, odd = g & 1;
     if (t & 1) scale *= 65536;
     acc[0] *= scale, acc[1] *= scale;
     acc[0] += __shfl_xor_sync(0xffffffffu, acc[0], 2);
     acc[1] += __shfl_xor_sync(0xffffffffu, acc[1], 2);
     sums += g * pitch + t;
     if (t < 2) sums[odd ? 8 * pitch : 0] = acc[0], sums[odd ? 0 : 8 * pitch] = acc[1];
+}
+/* A group of 16 rows, each 8 at low and high, their scales behind them. */
+__device__ __forceinline__ void load_group8(piece8 &w, uint32_t d, uint32_t low, uint32_t high, uint32_t group)
+{
+    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, odd = g & 1, in = g * d + group * GROUP8 + t * 16,
+             of_scales = 8 * d + g * (d / 16) + group * 8, a = odd ? high : low, b = odd ? low : high;
+    load8(w, a + in, b + in, a + of_scales, b + of_scales, false);
+}
+/* 16 rows of the first product; x: the warp's groups. */
+template <int P>
+__device__ __forceinline__ void first_group8(const uint4 (*x)[2], float scale, uint32_t d, uint32_t low, uint32_t high, float *sums,
+                                             uint32_t pitch)
+{
+    uint32_t warp = threadIdx.x >> 5;
+    float acc[2] = {0, 0};
+#pragma unroll
+    for (int i = 0; i < P / 2; i++) {
+        piece8 w;
+        if (warp + 8 * i >= d / GROUP8) break;
+        load_group8(w, d, low, high, warp + 8 * i);
+        multiply8(w, x[i], acc, false);
+    }
+    put_sums8(acc, scale, sums, pitch);
 }
 
 /* 16 rows of k columns with groups of x, row g's from the lane's 16 bytes and scales on: the sums of rows g and g + 8. */
@@ -99,9 +117,11 @@ __device__ __forceinline__ float2 second_group8(uint32_t parts, uint32_t k, uint
 #pragma unroll 1
     for (uint32_t i = 0; i < k / GROUP8; i++, at += GROUP8, scales += 8, parts += DIGITS8) {
         uint4 x[2];
+        piece8 w;
         float acc[2] = {0, 0}, scale = __uint_as_float(shared_two(parts + GROUP8).x);
         take8(parts, true, x);
-        multiply8(at, at + 8 * k, scales, scales + k / 2, x, acc, g & 1);
+        load8(w, at, at + 8 * k, scales, scales + k / 2, g & 1);
+        multiply8(w, x, acc, g & 1);
         sums[0] = fmaf(acc[0], scale, sums[0]), sums[1] = fmaf(acc[1], scale, sums[1]);
     }
 #pragma unroll
