@@ -154,10 +154,10 @@ static segue_status in_chunks(struct cu_pass *p, struct ck_delta *a)
                      CK_CHUNK_CARRY_BYTES, a); /* twice the blocks where they find multiprocessors */
 }
 
-/* Several rows, but few. */
+/* Few rows. */
 static int slabs_fit(const struct ck_delta *a)
 {
-    return a->rows > 1 && a->rows <= CU_FEW && a->dk == HEAD && a->dv == HEAD && cu_in_fours(&a->in[0]) && cu_in_fours(&a->in[1]) &&
+    return a->rows <= CU_FEW && a->dk == HEAD && a->dv == HEAD && cu_in_fours(&a->in[0]) && cu_in_fours(&a->in[1]) &&
            cu_in_fours(&a->in[2]) && cu_in_fours(&a->y);
 }
 

@@ -34,6 +34,14 @@ static void deal_tiles(struct ck_stream *a, uint32_t sms, uint32_t *blocks)
 /* Measured: Q8_0 in place of k_wide.cu, 16 bits in place of k_stream.cu and, with rows of 2,048, of both. */
 static int pays(uint32_t kind, uint32_t k, int streamed) { return kind == CK_Q8 ? !streamed : k == LEAST || (k > LEAST && streamed); }
 
+/* Steps asked for ahead of x, which stands behind them; `all`: a block has so many. Measured: a product without a norm comes when the one
+ * before has all but ended, and asks for its whole ring; one with a norm for three quarters of it. Q8_0: half. */
+static uint32_t early_of(const struct ck_gemv *g, uint32_t kind, uint32_t all)
+{
+    uint32_t early = kind == CK_Q8 ? CK_DIGITS_STEPS / 2 : g->norm.present ? CK_DIGITS_STEPS * 3 / 4 : CK_DIGITS_STEPS;
+    return kind != CK_Q8 && all < early ? all : early;
+}
+
 /* All but the gates. */
 static int fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, int streamed, struct cu_streamed *out)
 {
@@ -52,7 +60,8 @@ static int fits(const struct cu_pass *p, const struct cu_step *s, const struct c
     deal_tiles(&out->a, p->sms, &out->blocks);
     out->a.stages = w->kind == CK_Q8 ? 3 : 0;
     uint32_t all = (out->a.tiles + out->blocks - 1) / out->blocks * ((width * 2 + 127) / 128), steps = CK_DIGITS_STEPS;
-    if (w->kind != CK_Q8 && all <= CK_DIGITS_EARLY) steps = all; /* the next product's blocks come beside these */
+    out->a.early = early_of(g, w->kind, all);
+    if (w->kind != CK_Q8 && all <= CK_DIGITS_STEPS / 2) steps = all; /* the next product's blocks come beside these */
     out->a.stage_bytes = steps * 2048 + out->a.stages * 512;
     out->shared = CK_DIGITS_BYTES(w->kind, g->k, CK_DIGITS_TURN(out->a.tiles, out->blocks), out->a.stage_bytes);
     return out->shared + CU_DIGITS_STATIC <= u->shared_max;

@@ -419,6 +419,7 @@ static int in_fours(const struct ck_weight *w) { return w->kind == CK_F32 || w->
 int cu_next_embed(const struct cu_pass *p, struct ck_embed *out)
 {
     const struct cu_step *s = p->program->fused;
+    if (!p->program->windows_n) return 0; /* where products wait for nothing but their inputs: a launch beside the others is sooner */
     for (uint32_t i = 0; i < p->program->fused_n; i++)
         if ((s[i].kind == CU_STEP_OP && s[i].op->code == SG_OP_EMBED) != !i) return 0;
     *out = embed_of(p, s->op);

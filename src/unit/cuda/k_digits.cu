@@ -7,15 +7,15 @@
  * some 20 instructions and nothing waits for arithmetic.
  *
  * A warp has an eighth of all columns, in each tile of 16 rows (with glu 8 of gate's and the same of up's) of its block. It asks for its
- * own weights, by copies of 16 bytes a lane into a ring of its own of steps of 128 bytes a row, 64 KB a block before the inputs are
- * waited for, and 64 more behind x. No warp waits for another before the sums are there: a norm's 1 / length is multiplied behind them. SPDX-License-Identifier: MIT */
+ * own weights, by copies of 16 bytes a lane into a ring of its own of steps of 128 bytes a row, `early` of them before the inputs are
+ * waited for, and the others behind x. No warp waits for another before the sums are there: a norm's 1 / length is multiplied behind them. SPDX-License-Identifier: MIT */
 #include "k_end.cuh"
 #include "k_own.cuh"
 
 #if __CUDA_ARCH__ >= 900
 
 /* A step: 128 bytes of 16 rows. */
-enum { ROWS = 16, STEP = 128, STEP_BYTES = ROWS * STEP, CHUNK = 512, CHUNK_BYTES = ROWS * CHUNK / 16, S = CK_DIGITS_STEPS, EARLY = CK_DIGITS_EARLY };
+enum { ROWS = 16, STEP = 128, STEP_BYTES = ROWS * STEP, CHUNK = 512, CHUNK_BYTES = ROWS * CHUNK / 16, S = CK_DIGITS_STEPS };
 
 __device__ __forceinline__ void copy16(uint32_t to, const void *from)
 {
@@ -195,7 +195,7 @@ __device__ __forceinline__ float bring_digits(const ck_stream &a, ahead &h, endi
         if (g.norm.gate.p) load_own(gate, g.norm.gate.p + from, width);
     if (e.residual_at) e.residual = *e.residual_at;
 #pragma unroll 1
-    for (int i = EARLY; i < S; i++) ask<KIND>(a, h, to.ring, part * bytes, bytes, many);
+    for (uint32_t i = a.early; i < S; i++) ask<KIND>(a, h, to.ring, part * bytes, bytes, many);
     if constexpr (NORMED)
         if (g.norm.present) {
             float own = warp_sum(norm_own(g.norm, !a.gate_done, x, w, gate, width));
@@ -239,7 +239,7 @@ template <int KIND, int P> __device__ __forceinline__ void digits(const ck_strea
     find_memory<NORMED>(a, e);
     find_rows<KIND>(a, h, from);
 #pragma unroll 1
-    for (int i = 0; i < EARLY; i++) ask<KIND>(a, h, at.ring, from, bytes, many);
+    for (uint32_t i = 0; i < a.early; i++) ask<KIND>(a, h, at.ring, from, bytes, many);
     find_ending<KIND, NORMED>(a, 0, e);
     float scale = bring_digits<KIND, P, NORMED>(a, h, e, at, part, width, many, squares);
     uint32_t digit = KIND == CK_Q8 ? (lane >> 2) & 3 : lane >> 2, own = KIND == CK_Q8 ? lane >> 4 == (lane >> 1 & 1) : digit < form<KIND>::PARTS, slot = 0, chunk = 0,

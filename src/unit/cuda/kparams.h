@@ -236,13 +236,14 @@ struct ck_stream {
     struct ck_gemv g;
     struct ck_after after;
     uint32_t tiles, stages, stage_bytes, scale_bytes; /* scale_bytes: of a row */
+    uint32_t early;                        /* steps of k_digits.cu's ring that are asked for ahead of x */
     uint32_t split_log, per_log, outs_log; /* warps of a row; rows of a tile; those of one segment in it */
     uint32_t first[CK_SEGMENTS];           /* first tile of each segment */
     uint32_t gates, gate_done;             /* gates: 1 + segment that leaves as its SiLU, for a gated norm, of which gate_done says so */
 };
 /* Products of large weights with one row (k_digits.cu), told as ck_stream: tiles of 16 rows, of all columns; stages: places for scales (Q8_0)
  * of 512 columns, of each warp; stage_bytes: a warp's ring. What a block has in shared memory: x as digits or parts, sums of a turn of tiles, each warp's ring. */
-enum { CK_DIGITS_THREADS = 256, CK_DIGITS_STEPS = 8, CK_DIGITS_EARLY = 4 };
+enum { CK_DIGITS_THREADS = 256, CK_DIGITS_STEPS = 8 };
 #define CK_DIGITS_TURN(tiles, blocks) (((tiles) + (blocks) - 1) / (blocks) < 16 ? ((tiles) + (blocks) - 1) / (blocks) : 16)
 /* Digits of x, or 16-bit parts; and what they take. */
 #define CK_DIGITS_PARTS(kind) ((kind) == CK_Q8 ? 4 : (kind) == CK_BF16 ? 3 : 2)
