@@ -63,6 +63,29 @@ __device__ __forceinline__ void bring_box(uint32_t to, const ck_tensor_map &map,
                  "l"(&map), "r"(column), "r"(row), "r"(gate)
                  : "memory");
 }
+/* The same of weights, which come once a token: their lines leave the second-level cache before those of a prompt that is being read
+ * beside this one. */
+__device__ __forceinline__ uint64_t leaves_first()
+{
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+__device__ __forceinline__ void bring_once(void *to, const void *from, uint32_t bytes, uint64_t *gate)
+{
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+            shared_at(to)),
+        "l"(from), "r"(bytes), "r"(shared_at(gate)), "l"(leaves_first())
+        : "memory");
+}
+__device__ __forceinline__ void bring_box_once(uint32_t to, const ck_tensor_map &map, uint32_t column, uint32_t row, uint32_t gate)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], "
+                 "[%4], %5;" ::"r"(to),
+                 "l"(&map), "r"(column), "r"(row), "r"(gate), "l"(leaves_first())
+                 : "memory");
+}
 /* Eight bytes into shared memory, by the thread itself; those that it asked for have arrived. */
 __device__ __forceinline__ void copy_eight(uint32_t to, const void *from)
 {

@@ -93,7 +93,7 @@ template <int KIND, int D>
 __device__ __forceinline__ void bring_eight(const ck_heads &a, const heads_work &w, uint32_t i, unsigned char *to, uint64_t *gate)
 {
     heads_row r = row_of<D>(w, i);
-    bring_rows<KIND>(to, a.in[r.weight], r.row, 8, a.d, gate);
+    bring_rows<KIND, 1>(to, a.in[r.weight], r.row, 8, a.d, gate);
 }
 
 template <int KIND, int D> __device__ __forceinline__ void bring_weights(const ck_heads &a, const heads_work &w, const ring &r)

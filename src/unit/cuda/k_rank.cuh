@@ -63,11 +63,15 @@ template <int KIND> __device__ __forceinline__ uint32_t rows_bytes(uint32_t n, u
 /* Where the second eight of 16 rows begin. */
 template <int KIND> __device__ __forceinline__ uint32_t second_eight(uint32_t d) { return rows_bytes<KIND>(8, d) + (KIND == RANK_Q8 ? APART8 : 0); }
 
-template <int KIND>
+/* SHARED: other ranks read the same rows. */
+template <int KIND, int SHARED = 0>
 __device__ __forceinline__ void bring_rows(unsigned char *to, const ck_rank_weight &w, uint32_t row, uint32_t n, uint32_t d, uint64_t *gate)
 {
     uint32_t bytes = n * d * (KIND == RANK_Q8 ? 1 : 2), scales = n * d / 16;
-    bring(to, row_at(w, row), bytes, gate);
+    if (SHARED)
+        bring(to, row_at(w, row), bytes, gate);
+    else
+        bring_once(to, row_at(w, row), bytes, gate);
     if (KIND == RANK_Q8) bring(to + bytes, static_cast<const unsigned char *>(w.scales) + (size_t)row * (d / 16), scales, gate);
 }
 /* A box of a matrix, from its column (of 4 bytes) and row on, without gaps. */
@@ -75,7 +79,7 @@ __device__ __forceinline__ void ring_bring_box(const ring &r, ring_in &in, const
                                                uint32_t bytes)
 {
     unsigned char *to = ring_free(r, in, bytes);
-    bring_box(shared_at(to), map, column, row, shared_at(&r.full[in.at.stage]));
+    bring_box_once(shared_at(to), map, column, row, shared_at(&r.full[in.at.stage]));
     ring_next(r, in.at);
 }
 __device__ __forceinline__ uint32_t ring_full(const ring &r, const ring_at &at)

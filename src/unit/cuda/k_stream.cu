@@ -20,10 +20,10 @@ __device__ __forceinline__ void bring_rows(const ck_stream &a, const ck_segment 
                                            unsigned char *stage, uint32_t at, uint64_t *gate)
 {
     size_t row = (size_t)s.at + t.row;
-    bring(stage + at * a.g.pitch, static_cast<const unsigned char *>(s.data) + row * a.g.pitch,
+    bring_once(stage + at * a.g.pitch, static_cast<const unsigned char *>(s.data) + row * a.g.pitch,
           t.n * a.g.pitch, gate);
     if (a.scale_bytes)
-        bring(stage + (a.g.pitch << a.per_log) + at * a.scale_bytes,
+        bring_once(stage + (a.g.pitch << a.per_log) + at * a.scale_bytes,
               static_cast<const unsigned char *>(s.scales) + row * a.scale_bytes, t.n * a.scale_bytes, gate);
 }
 

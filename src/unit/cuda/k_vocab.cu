@@ -41,9 +41,9 @@ __device__ __forceinline__ void ask_tile(const ck_vocab &a, const ring_of &r, ui
     unsigned char *to = r.room + (size_t)stage * a.stage_bytes;
     r.which[stage] = tile;
     gate_expect(&r.full[stage], n * (a.g.pitch + a.scale_bytes));
-    bring(to, static_cast<const unsigned char *>(a.g.segment[0].data) + from * a.g.pitch, n * a.g.pitch, &r.full[stage]);
+    bring_once(to, static_cast<const unsigned char *>(a.g.segment[0].data) + from * a.g.pitch, n * a.g.pitch, &r.full[stage]);
     if (a.scale_bytes)
-        bring(to + (a.g.pitch << a.rows_log), static_cast<const unsigned char *>(a.g.segment[0].scales) + from * a.scale_bytes,
+        bring_once(to + (a.g.pitch << a.rows_log), static_cast<const unsigned char *>(a.g.segment[0].scales) + from * a.scale_bytes,
               n * a.scale_bytes, &r.full[stage]);
 }
 
