@@ -7,7 +7,7 @@
 #include "engine/units.h"
 #include "unit/serve.h"
 
-enum { HEAD = 6, MESSAGES = 64, LENT = 1 << 20 };
+enum { HEAD = 6, MESSAGES = 64, LENT = 1 << 20, MOST_STATE = 1 << 20 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -19,6 +19,16 @@ static segue_status open_unit(struct sg_unit **out, const char *spec, segue_erro
     if (segue_unit_open(&handle, "ref:threads=1", err) != SEGUE_OK) return SEGUE_EUNIT;
     *out = handle->unit;
     return SEGUE_OK;
+}
+
+/* States of any size are the unit's to refuse; here memory ends early, so that a run stays within its own. */
+static segue_status state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n, const struct sg_state_opts *o,
+                              struct sg_state **out, segue_error *err)
+{
+    double numbers = 0;
+    for (uint32_t i = 0; i < slots_n; i++) numbers += (double)slots[i].heads * slots[i].width * (slots[i].kind == SG_SLOT_DELTA ? slots[i].depth : 1);
+    if (numbers > MOST_STATE) return sg_no_memory("state", MOST_STATE, err);
+    return sg_ops_of(u)->state_new(u, slots, slots_n, o, out, err);
 }
 
 /* A descriptor as another process would lend it. The size stands first, behind a number in some kinds. */
@@ -41,7 +51,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct sg_buf reply = {0};
     if (sg_server_new(&v, open_unit, NULL) != SEGUE_OK) return 0;
     if (open_unit(&v->unit, "", NULL) != SEGUE_OK) return 0;
-    v->ops = sg_ops_of(v->unit);
+    struct sg_unit_ops ops = *sg_ops_of(v->unit);
+    ops.state_new = state_new;
+    v->ops = &ops;
     for (int i = 0; i < MESSAGES && size >= HEAD; i++) {
         size_t n = (size_t)data[2] | (size_t)data[3] << 8 | (size_t)data[4] << 16;
         struct sg_message m = {.kind = data[0], .body = data + HEAD, .body_n = n < size - HEAD ? n : size - HEAD};
