@@ -17,6 +17,10 @@
 /* A step: 128 bytes of 16 rows. */
 enum { ROWS = 16, STEP = 128, STEP_BYTES = ROWS * STEP, CHUNK = 512, CHUNK_BYTES = ROWS * CHUNK / 16, S = CK_DIGITS_STEPS };
 
+/* Steps asked for and used together: of 16 bits, whose sums are one product behind the other, two. Their number is even. */
+template <int KIND> static constexpr uint32_t PER = KIND == CK_Q8 ? 1 : 2;
+static_assert(S % 2 == 0, "a turn of the ring");
+
 __device__ __forceinline__ void copy16(uint32_t to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
@@ -45,7 +49,7 @@ template <int KIND> __device__ __forceinline__ void find_rows(const ck_stream &a
     }
 }
 
-/* The next 128 columns of 16 rows, as the product's lanes hold them: [64 columns][8 rows][row][16 columns]; each fourth time scales of
+/* The next step, or steps, as the product's lanes hold them: [64 bytes][8 rows][row][16 bytes]; of Q8_0 each fourth time scales of
  * 512 columns, a row 32 bytes. ring: data, then `stages` places of scales. */
 template <int KIND>
 __device__ __forceinline__ void ask(const ck_stream &a, ahead &h, uint32_t ring, uint32_t from, uint32_t bytes, uint32_t many)
@@ -55,8 +59,9 @@ __device__ __forceinline__ void ask(const ck_stream &a, ahead &h, uint32_t ring,
         uint32_t to = ring + h.slot * STEP_BYTES + (lane >> 2 & 1) * 1024 + (lane >> 3) * 64 + (lane & 3) * 16;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            copy16(to + i * 256, h.row[i]);
-            h.row[i] += STEP;
+#pragma unroll
+            for (uint32_t n = 0; n < PER<KIND>; n++) copy16(to + n * STEP_BYTES + i * 256, h.row[i] + n * STEP);
+            h.row[i] += PER<KIND> * STEP;
         }
         if (KIND == CK_Q8 && h.step % 4 == 0) {
             if (h.step * STEP + (lane & 1) * (CHUNK / 2) < bytes)
@@ -64,8 +69,8 @@ __device__ __forceinline__ void ask(const ck_stream &a, ahead &h, uint32_t ring,
             h.scale += CHUNK / 16;
             if (++h.chunk == a.stages) h.chunk = 0;
         }
-        if (++h.slot == S) h.slot = 0;
-        if (++h.step * STEP == bytes) {
+        if ((h.slot += PER<KIND>) == S) h.slot = 0;
+        if ((h.step += PER<KIND>) * STEP == bytes) {
             h.step = 0;
             if (++h.tile < many) find_rows<KIND>(a, h, from);
         }
@@ -147,9 +152,13 @@ template <int KIND> __device__ __forceinline__ void use_step(const step_of &s, f
 }
 
 /* Sums of the tile's rows over this warp's columns: [row][eighth of the columns]. */
-template <int KIND> __device__ __forceinline__ void put_rows(float (&acc)[4], float scale, float *to)
+template <int KIND> __device__ __forceinline__ void put_rows(float (&sums)[PER<KIND>][4], float scale, float *to)
 {
     uint32_t lane = threadIdx.x & 31;
+    float (&acc)[4] = sums[0];
+    if constexpr (PER<KIND> == 2)
+#pragma unroll
+        for (int i = 0; i < 4; i++) acc[i] += sums[1][i];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         float v = KIND == CK_Q8 ? acc[i] * (lane & 1 ? scale * 65536.0f : scale) : (acc[2 * i] + acc[2 * i + 1]) * scale;
@@ -157,7 +166,10 @@ template <int KIND> __device__ __forceinline__ void put_rows(float (&acc)[4], fl
         v += __shfl_xor_sync(0xffffffffu, v, 2);
         if ((lane & 3) == 0) to[((lane >> 2) + 8 * i) * WARPS] = v;
     }
-    acc[0] = acc[1] = acc[2] = acc[3] = 0;
+#pragma unroll
+    for (uint32_t n = 0; n < PER<KIND>; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) sums[n][i] = 0;
 }
 
 /* What a block's warps have in shared memory. */
@@ -195,7 +207,7 @@ __device__ __forceinline__ float bring_digits(const ck_stream &a, ahead &h, endi
         if (g.norm.gate.p) load_own(gate, g.norm.gate.p + from, width);
     if (e.residual_at) e.residual = *e.residual_at;
 #pragma unroll 1
-    for (uint32_t i = a.early; i < S; i++) ask<KIND>(a, h, to.ring, part * bytes, bytes, many);
+    for (uint32_t i = a.early; i < S; i += PER<KIND>) ask<KIND>(a, h, to.ring, part * bytes, bytes, many);
     if constexpr (NORMED)
         if (g.norm.present) {
             float own = warp_sum(norm_own(g.norm, !a.gate_done, x, w, gate, width));
@@ -232,14 +244,14 @@ template <int KIND, int P> __device__ __forceinline__ void digits(const ck_strea
     uint32_t lane = threadIdx.x & 31, width = a.g.k / WARPS, part = ((threadIdx.x >> 5) + blockIdx.x) % WARPS, bytes = width * form<KIND>::BYTES, from = part * bytes,
              many = (a.tiles - blockIdx.x - 1) / gridDim.x + 1, turn = CK_DIGITS_TURN(a.tiles, gridDim.x), index = 0xfffffffeu;
     places at = find_room<KIND>(a, width, turn);
-    float best = -CUDART_INF_F, acc[4] = {0, 0, 0, 0}, late = 1;
+    float best = -CUDART_INF_F, acc[PER<KIND>][4] = {}, late = 1;
     ahead h = {{}, nullptr, 0, 0, 0, 0};
     ending e;
     dependents_may_start();
     find_memory<NORMED>(a, e);
     find_rows<KIND>(a, h, from);
 #pragma unroll 1
-    for (uint32_t i = 0; i < a.early; i++) ask<KIND>(a, h, at.ring, from, bytes, many);
+    for (uint32_t i = 0; i < a.early; i += PER<KIND>) ask<KIND>(a, h, at.ring, from, bytes, many);
     find_ending<KIND, NORMED>(a, 0, e);
     float scale = bring_digits<KIND, P, NORMED>(a, h, e, at, part, width, many, squares);
     uint32_t digit = KIND == CK_Q8 ? (lane >> 2) & 3 : lane >> 2, own = KIND == CK_Q8 ? lane >> 4 == (lane >> 1 & 1) : digit < form<KIND>::PARTS, slot = 0, chunk = 0,
@@ -247,16 +259,19 @@ template <int KIND, int P> __device__ __forceinline__ void digits(const ck_strea
 #pragma unroll 1
     for (uint32_t n = 0, done = 0; n < many; n++) {
 #pragma unroll 1
-        for (uint32_t j = 0; j * STEP < bytes; j++) {
-            step_of s;
-            asm volatile("cp.async.wait_group %0;" ::"n"(S - 1) : "memory");
+        for (uint32_t j = 0; j * STEP < bytes; j += PER<KIND>) {
+            step_of s[PER<KIND>];
+            asm volatile("cp.async.wait_group %0;" ::"n"(S / PER<KIND> - 1) : "memory");
             __syncwarp();
-            read_step<KIND>(s, at.ring + slot * STEP_BYTES, at.ring + S * STEP_BYTES + chunk * CHUNK_BYTES + j % 4 * 8, x + j * STEP, own);
+#pragma unroll
+            for (uint32_t i = 0; i < PER<KIND>; i++)
+                read_step<KIND>(s[i], at.ring + (slot + i) * STEP_BYTES, at.ring + S * STEP_BYTES + chunk * CHUNK_BYTES + j % 4 * 8, x + (j + i) * STEP, own);
             __syncwarp();
             ask<KIND>(a, h, at.ring, from, bytes, many);
-            use_step<KIND>(s, acc);
-            if (++slot == S) slot = 0;
-            if ((j % 4 == 3 || (j + 1) * STEP == bytes) && ++chunk == a.stages) chunk = 0;
+#pragma unroll
+            for (uint32_t i = 0; i < PER<KIND>; i++) use_step<KIND>(s[i], acc[i]);
+            if ((slot += PER<KIND>) == S) slot = 0;
+            if (KIND == CK_Q8 && (j % 4 == 3 || (j + 1) * STEP == bytes) && ++chunk == a.stages) chunk = 0;
         }
         put_rows<KIND>(acc, scale, at.partial + done * ROWS * WARPS + part);
         if (++done < turn && n + 1 < many) continue;
