@@ -15,7 +15,7 @@
 
 /* --- the program --- */
 
-enum { CHECK_UNITS = 24 };
+enum { CHECK_UNITS = 24, CHECK_NAMES = 24 };
 
 struct check_unit {
     char spec[64];
@@ -28,6 +28,8 @@ struct check_unit {
 struct check {
     uint64_t seed;
     int list, json, bench, quick;
+    const char *names[CHECK_NAMES];  /* of the cases asked for contain one of these; none: all */
+    uint32_t names_n;
     struct check_unit units[CHECK_UNITS];
     uint32_t units_n;                /* to be checked; `ref` is always open beside them */
     struct check_unit ref;
@@ -48,7 +50,7 @@ struct check_case {
 /* Print one line (or JSON object) and count it. ok is max_abs <= bound unless the case already failed (ok =
  * -1); a NaN fails. With --list only the name is printed: call check_wants before computing. */
 void check_report(struct check *c, struct check_case *k);
-/* 0: only the list is wanted; the case was printed. */
+/* 0: not asked for, or only the list is wanted and the case was printed. */
 int check_wants(struct check *c, struct check_case *k);
 
 /* The units of these specs, or every one that is here, and `ref`. An exit code; its line is printed. */

@@ -34,12 +34,13 @@ enum { LEVELS = sizeof levels / sizeof *levels };
 
 static const char help[] =
     "check [--level kernel|op|gradient|handoff]... [--unit U]... [--seed S] [--list] [--json] [--bench] "
-    "[--quick]\n"
+    "[--quick] [--case TEXT]...\n"
     "Compares every op and every state on each unit with `ref`, and `ref` with a plain restatement.\n"
     "One line a case: level unit against case max_abs bound ok skipped. Exit 0, or 6 when a case failed.\n"
     "  --unit U    only this unit (default: every unit that is built and present, each instruction set)\n"
     "  --seed S    other random cases (default 1); equal seeds give equal cases\n"
     "  --quick     a few cases of each kind\n"
+    "  --case TEXT only cases whose name contains it, or any of several (--list names them)\n"
     "  --bench     busy time of each case beside `against`; kernels also at a model's sizes, with their rate and\n"
     "              the roof of one thread measured beside it: reading as many bytes, or the instruction set's peak;\n"
     "              states: getting and putting a whole one of Qwen3.5-0.8B's shape\n"
@@ -103,8 +104,16 @@ void check_report(struct check *c, struct check_case *k)
     c->failed_n += !c->list && !k->skipped && !k->ok;
 }
 
+static int is_asked_for(const struct check *c, const char *name)
+{
+    for (uint32_t i = 0; i < c->names_n; i++)
+        if (strstr(name, c->names[i])) return 1;
+    return c->names_n == 0;
+}
+
 int check_wants(struct check *c, struct check_case *k)
 {
+    if (!is_asked_for(c, k->name)) return 0;
     if (!c->list) return 1;
     check_report(c, k);
     return 0;
@@ -144,6 +153,9 @@ static int parse(struct check *c, struct options *o, int argc, char **argv)
         } else if (!strcmp(flag, "--unit")) {
             if (!value || o->units_n == CHECK_UNITS) return usage("a unit, at most 24", value);
             o->units[o->units_n++] = value;
+        } else if (!strcmp(flag, "--case")) {
+            if (!value || c->names_n == CHECK_NAMES) return usage("part of a case's name, at most 24", value);
+            c->names[c->names_n++] = value;
         } else if (!strcmp(flag, "--seed")) {
             if (!value || *value < '0' || *value > '9') return usage("a number", value);
             c->seed = strtoull(value, &end, 10);
