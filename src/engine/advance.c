@@ -186,7 +186,7 @@ static segue_status run_chunk(struct segue_session *s, size_t rows, int with_log
 {
     uint32_t wanted = (uint32_t)rows - 1;
     struct sg_ask ask = {.rows = (uint32_t)rows, .sampler = sampler, .token = -1, .last = with_logits != 0};
-    uint32_t then = !with_logits ? 0 : sampler ? sg_session_logits_then(s) : SG_LOGITS_HERE;
+    uint32_t then = with_logits ? sg_session_logits_then(s) : 0;
     if (with_logits) {
         ask.wanted = &wanted;
         ask.wanted_n = 1;

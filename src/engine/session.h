@@ -120,7 +120,7 @@ void sg_session_went_on(struct segue_session *s);
 segue_status sg_session_run(struct segue_session *s, struct sg_ask *ask, segue_error *err);
 /* ELOST leaves states that can only be dropped. */
 segue_status sg_session_run_once(struct segue_session *s, struct sg_ask *ask, segue_error *err);
-/* What logits_known becomes when the unit that has the states makes the choice. */
+/* What logits_known becomes behind a run: where the unit that has the states can, its logits stay there until somebody asks. */
 uint32_t sg_session_logits_then(const struct segue_session *s);
 /* The logits behind the last computed row, brought here if need be; NULL: unknown. */
 const float *sg_session_known_logits(const struct segue_session *s);
