@@ -70,7 +70,7 @@ static segue_status run_flowing(struct segue_session *s, uint32_t k, const struc
     const struct sg_stretch *stretch = s->layouts[s->at].stages[k].stretch;
     struct sg_run *run = NULL;
     struct sg_batch batch = *b;
-    batch.inline_hint = 0;
+    batch.inline_hint = batch.quiet = 0;
     uint64_t begun = sg_now_ns();
     SG_TRY(sg_stretch_start(stretch, &batch, r, &run, err));
     int done = sg_session_follow(s, k, ask->rows, ask->last);
@@ -95,7 +95,7 @@ static segue_status run_stage(struct segue_session *s, uint32_t k, struct sg_ask
                            .loras = s->loras,
                            .loras_n = s->adapters_n,
                            .steps = 1};
-    struct sg_batch batch = {.spans = &span, .spans_n = 1, .inline_hint = 1, .cancel = &s->cancel};
+    struct sg_batch batch = {.spans = &span, .spans_n = 1, .inline_hint = 1, .quiet = 1, .cancel = &s->cancel};
     struct sg_result result = {.rows_done = done};
     if (k == 0)
         span.tokens = s->tokens + s->computed;

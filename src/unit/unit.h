@@ -79,6 +79,7 @@ struct sg_batch {
     uint32_t spans_n;
     uint32_t priority;               /* higher first, where several lanes compete */
     uint32_t inline_hint;            /* 1: the caller waits at once; the unit may work on the caller's thread */
+    uint32_t quiet;                  /* 1: nobody reads a state while the run is at work with it */
     const atomic_int *cancel;        /* NULL, or polled between ops: 1 = stop */
     const int32_t *outputs;          /* [outputs_n] indices of graph outputs to give as rows; logits have their own place */
     uint32_t outputs_n;

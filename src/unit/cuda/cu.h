@@ -267,8 +267,8 @@ struct cu_room_pair { /* memory of values for up to rows[0] rows and rows[1] wan
 
 /* What must be the same for a captured pass to be launched again: rooms that may have moved, too. Compared byte by byte. */
 struct cu_graph_key {
-    uint32_t rows, wanted, chunks, best, advance, storage, stops, heading, sms;
-    uint16_t screen, embedded;
+    uint32_t rows, wanted, chunks, advance, storage, stops, heading, sms;
+    uint16_t best, screen, embedded, quiet;
     struct ck_banned banned;
     cu_ptr rooms[7];
 };

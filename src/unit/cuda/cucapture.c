@@ -1,19 +1,19 @@
 /* cucapture.c: passes that come again: issued straight the first time, which makes all room, captured the second, launched as
- * graphs from then on. What changes between them lies in GPU memory (struct ck_head). A pass of few rows is one graph; one of
- * many is cut behind each layer's memory, where an event says to who waits beside the run that it is there.
+ * graphs from then on. What changes between them lies in GPU memory (struct ck_head). A pass of few rows is one graph; so is one of many
+ * rows beside which nobody reads, others are cut behind each layer's memory, where an event says to who waits that it is there.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "unit/cuda/cutrip.h"
 
-static void key_of(const struct trip *trip, const struct cu_pass *p, struct cu_graph_key *key)
+static void key_of(const struct sg_run *run, const struct trip *trip, const struct cu_pass *p, struct cu_graph_key *key)
 {
     const struct cu_lane *l = p->lane;
     int many = p->rows_n[0] > CU_EXACT;
     *key = (struct cu_graph_key){.rows = p->rows_n[0],
                                  .wanted = p->rows_n[1],
                                  .chunks = many ? 0 : p->chunks,
-                                 .best = trip->best,
+                                 .best = (uint16_t)trip->best,
                                  .advance = trip->advance,
                                  .storage = cu_storage_of(p->kv),
                                  .stops = trip->stops_n,
@@ -24,6 +24,7 @@ static void key_of(const struct trip *trip, const struct cu_pass *p, struct cu_g
                                  .banned = trip->banned,
                                  .rooms = {l->scratch, l->parts}};
     if (!many) return;
+    key->quiet = run->own.batch.quiet != 0;
     key->rooms[2] = l->narrow;
     key->rooms[3] = l->wide;
     key->rooms[4] = l->workspace;
@@ -49,10 +50,10 @@ static struct cu_captured *captured_of(struct cu_lane *l, const struct cu_graph_
 }
 
 /* The steps before `end` that belong together with `from`. */
-static uint32_t end_of(const struct cu_pass *p, uint32_t from, uint32_t cuts)
+static uint32_t end_of(const struct sg_run *run, const struct cu_pass *p, uint32_t from, uint32_t cuts)
 {
     uint32_t end = p->program->fused_n;
-    if (p->rows_n[0] <= CU_EXACT || cuts + 1 == CU_CUTS) return end;
+    if (p->rows_n[0] <= CU_EXACT || run->own.batch.quiet || cuts + 1 == CU_CUTS) return end;
     for (uint32_t i = from; i < end; i++)
         if (cu_flow_cuts(&p->program->fused[i])) return i + 1;
     return end;
@@ -80,7 +81,7 @@ static segue_status capture(struct sg_run *run, const struct trip *trip, struct 
 {
     segue_status status = SEGUE_OK;
     for (uint32_t from = 0; from < p->program->fused_n && status == SEGUE_OK; from = c->ends[c->n - 1]) {
-        c->ends[c->n] = end_of(p, from, c->n);
+        c->ends[c->n] = end_of(run, p, from, c->n);
         status = capture_steps(run, trip, p, from, c->ends[c->n], &c->exec[c->n]);
         if (status != SEGUE_OK) break;
         c->n++;
@@ -96,7 +97,7 @@ static segue_status first_time(struct sg_run *run, const struct trip *trip, stru
     if (l->captured_n == CU_CAPTURED) cu_captured_forget(p->program->base.unit, l);
     struct cu_captured *c = &l->captured[l->captured_n++];
     c->n = 0;
-    key_of(trip, p, &c->key);
+    key_of(run, trip, p, &c->key);
     return SEGUE_OK;
 }
 
@@ -104,7 +105,7 @@ segue_status cu_trip_captured(struct sg_run *run, const struct trip *trip, struc
 {
     struct sg_unit *u = p->program->base.unit;
     struct cu_graph_key key;
-    key_of(trip, p, &key);
+    key_of(run, trip, p, &key);
     struct cu_captured *c = captured_of(p->lane, &key);
     if (!c) return first_time(run, trip, p);
     if (!c->n) SG_TRY(capture(run, trip, p, c));

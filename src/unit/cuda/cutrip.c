@@ -169,7 +169,7 @@ segue_status cu_trip_flow(struct sg_run *run, const struct trip *trip, struct cu
 {
     const struct part *part = &trip->parts[0];
     const struct sg_span *s = &run->own.spans[part->span];
-    if (p->rows_n[0] <= CU_FEW || trip->parts_n > 1) return SEGUE_OK;
+    if (p->rows_n[0] <= CU_FEW || trip->parts_n > 1 || run->own.batch.quiet) return SEGUE_OK;
     return cu_flow_step(p, step, s->state, s->first + part->from + part->rows);
 }
 
