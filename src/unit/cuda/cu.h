@@ -414,7 +414,7 @@ struct sg_state {
     struct cu_lane *kept_in; /* logits (culogits.c): of which lane, */
     cu_ptr kept_at, kept_own; /* where they are, 0: nowhere; memory of its own for them */
     size_t kept_bytes;
-    int ahead;   /* 1: a step ahead may still be running on it */
+    int ahead, clearing; /* 1: a step ahead may still be running on it; its fixed slots are being cleared, on the stream of copies */
 };
 /* Fixed slots have their other copies. */
 segue_status cu_state_others(struct sg_state *s, segue_error *err);

@@ -21,6 +21,22 @@ static const struct sg_batch_rules rules = {.unit = "cuda", .rows = state_rows, 
 
 /* --- start and wait --- */
 
+/* States that are new: the lane goes on when their memory is cleared. */
+static segue_status after_clearing(struct sg_run *run)
+{
+    struct sg_unit *u = run->program->base.unit;
+    int any = 0;
+    for (uint32_t i = 0; i < run->own.batch.spans_n; i++) {
+        struct sg_state *s = run->own.spans[i].state;
+        any |= s->clearing;
+        s->clearing = 0;
+    }
+    if (!any) return SEGUE_OK;
+    cu_result r = u->d.event_record(run->lane->turn, u->copies);
+    if (!r) r = u->d.stream_after(run->lane->stream, run->lane->turn, 0);
+    return cu_check(&u->d, r, "run", &run->own.error);
+}
+
 static void work(struct sg_own_run *own)
 {
     struct sg_run *run = (struct sg_run *)(void *)own;
@@ -32,6 +48,7 @@ static void work(struct sg_own_run *own)
     cu_share_begin(u, run->lane->kind);
     own->status = all ? cu_join_lost(run->lane, &own->error)
                       : sg_fail(&own->error, SEGUE_ELOST, "run: cuda: another GPU of this unit did not begin; try again");
+    if (own->status == SEGUE_OK) own->status = after_clearing(run);
     if (own->status == SEGUE_OK) own->status = cu_run_all(run);
     if (own->status == SEGUE_OK) own->status = cu_join_lost(run->lane, &own->error);
     if (m && own->status != SEGUE_OK) sg_meeting_break(m);

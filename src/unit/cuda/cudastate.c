@@ -56,6 +56,8 @@ static segue_status clear_bytes(struct sg_unit *u, cu_ptr to, size_t n, segue_er
 void cu_state_settle(struct sg_state *s)
 {
     s->version++;
+    if (s->clearing) moved_all(s->base.unit, NULL);
+    s->clearing = 0;
     if (!s->ahead) return;
     cu_enter(s->base.unit);
     s->base.unit->d.wait_all();
@@ -152,7 +154,8 @@ static segue_status state_fill(struct sg_state *st, const struct sg_slot *slots,
     SG_TRY(cu_state_fixed(st, err));
     if (o && o->filled) return SEGUE_OK;
     SG_TRY(clear_bytes(st->base.unit, st->fixed, st->fixed_bytes, err));
-    return moved_all(st->base.unit, err);
+    st->clearing = st->fixed_bytes > 0; /* who reads them first waits for it: a run, or what comes behind on that stream */
+    return SEGUE_OK;
 }
 
 segue_status cu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n,
