@@ -1,5 +1,5 @@
 /* cuda_rank.c: windows of steps that ranks of blocks do in one launch, over the stub driver: which graphs have them, when what
- * they leave in parts is summed, and that no failure leaves anything behind. Numbers are check's (rank.*), on a GPU.
+ * they leave in parts is summed, who embeds the next token, and that no failure leaves anything behind. Numbers are check's (rank.*), on a GPU.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,6 +35,7 @@ MATRIX(up_odd, SG_F16, ODD, D);
 MATRIX(down_odd, SG_F16, D, ODD);
 MATRIX(square, SG_F16, D, D);
 MATRIX(head, SG_F16, VOCAB, D);
+MATRIX(table, SG_F16, VOCAB, D);
 MATRIX(qkv, SG_F16, 4 * HEAD, D); /* two heads, one of K and V */
 MATRIX(mixed, SG_F16, 6 * WIDE, D); /* two heads of q, k and v */
 MATRIX(gates, SG_F16, 2 * WIDE, D);
@@ -53,7 +54,8 @@ struct layers { /* f: feed-forward, p: a product with a norm before it, h: atten
                  * o: remember x, a: add that */
     const char *what;
     const struct sg_tensor *up, *down;
-    int alone, other, early, q8; /* 1: no gate; the residual is not what the norm reads; rows are chosen early; Q8_0 in mixers */
+    int alone, other, early, q8, tokens; /* 1: no gate; the residual is not what the norm reads; rows are chosen early; Q8_0 in
+                                          * mixers; x is embedded */
 };
 
 static int32_t norm(struct sg_builder *b, int32_t x)
@@ -104,7 +106,7 @@ static struct sg_graph *make(const struct layers *l)
     struct sg_graph *g = NULL;
     segue_error err;
     assert_int_equal(sg_builder_begin(&b, &err), SEGUE_OK);
-    int32_t x = sg_input_rows(&b, D), old = x;
+    int32_t x = l->tokens ? sg_embed(&b, sg_input_tokens(&b), &table, NULL, 1) : sg_input_rows(&b, D), old = x;
     b.layer = 0;
     for (const char *c = l->what; *c; c++) {
         if (*c == 'f') x = feed_forward(&b, l, x);
@@ -202,6 +204,52 @@ static void windows_are_captured(void **state)
     assert_int_equal(launches_of_kernel("sum_parts"), 2 * 2);
 }
 
+static int chosen, embedding; /* launches of choose_best, and those that embed what they have chosen */
+
+static void see_choice(const char *name, const void *args)
+{
+    const struct ck_choose *c = args;
+    if (strcmp(name, "choose_best")) return;
+    chosen++;
+    embedding += c->embed.y.p != NULL;
+}
+
+static void write_six(const char *what, const char *spec)
+{
+    const struct layers l = {.what = what, .up = &up_f16, .down = &down_f16, .tokens = 1};
+    const struct sg_state_opts o = {.kv = SG_F16, .rows = 64};
+    const uint32_t wanted[1] = {0};
+    const int32_t tokens[1] = {1};
+    const struct sg_sampler greedy = {0};
+    segue_error err;
+    int32_t arrived[8] = {0};
+    struct sg_ring ring = {.tokens = arrived, .cap = 8};
+    struct life of = {.spec = spec, .state = &o,
+                      .span = {.rows = 1, .tokens = tokens, .wanted = wanted, .wanted_n = 1, .steps = 6, .sampler = &greedy, .ring = &ring}};
+    chosen = embedding = 0;
+    watch(see_choice);
+    segue_status status = live(&of, make(&l), &err);
+    watch(NULL);
+    if (status != SEGUE_OK) fail_msg("%s", err.text);
+}
+
+/* With windows, whoever chooses a token embeds it, once steps are captured: the first choice is issued as it is. Without, a launch of
+ * its own does it beside the others. */
+static void who_chooses_embeds(void **state)
+{
+    const struct {
+        const char *what, *spec;
+        int windows, chosen, embedding;
+    } cases[] = {{"f", "cuda:0", 1, 4, 3}, {"f", "cuda:0,rank=0", 0, 3, 0}, {"p", "cuda:0", 0, 3, 0}, {"f", "cuda:0,graphs=0", 1, 6, 0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_six(cases[i].what, cases[i].spec);
+        assert_int_equal(launches_of_kernel("mlp_f16_1") > 0, cases[i].windows);
+        assert_int_equal(chosen, cases[i].chosen);
+        assert_int_equal(embedding, cases[i].embedding);
+    }
+}
+
 /* Every call into the driver fails once, or with all that follow it; the same for allocations. */
 static void fails_anywhere(void **state)
 {
@@ -228,6 +276,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(windows_are_one_launch), cmocka_unit_test(mixers_are_one_launch),
                                        cmocka_unit_test(windows_are_captured),
-                                       cmocka_unit_test(fails_anywhere)};
+                                       cmocka_unit_test(who_chooses_embeds), cmocka_unit_test(fails_anywhere)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
