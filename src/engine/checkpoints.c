@@ -101,7 +101,7 @@ void sg_session_point(struct segue_session *s, int begins)
         last->begins |= begins != 0;
         return;
     }
-    if (last && s->computed < last->point->rows + gap) return;
+    if (s->computed < (last ? last->point->rows : 0) + gap) return;
     if (s->points_n == SG_POINTS_MAX) make_room(s);
     struct sg_mark *m = &s->points[s->points_n];
     *m = (struct sg_mark){.begins = begins != 0};

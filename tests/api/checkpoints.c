@@ -1,6 +1,6 @@
 /* checkpoints.c: going back in long sessions of a hybrid model, whose memory cannot be run backwards: after
  * an edit of the last turn of 4,000 tokens at most a chunk and the new words are computed, on one unit and
- * after a hand-off; the way is the straight one, bit for bit; budgets hold; forks share memory and points.
+ * after a hand-off; the way is the straight one, bit for bit; budgets hold; a few first rows cost nothing; forks share memory and points.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -189,6 +189,31 @@ static void budgets_hold(void **state)
     segue_engine_close(e);
 }
 
+/* Rows [0, 5) are sooner computed again than kept: a session of a few words costs its states alone, and goes back to its start. */
+static void few_first_rows_are_not_kept(void **state)
+{
+    (void)state;
+    segue_engine *e = engine(0, 0);
+    segue_session *s = session(e, 0), *bare = session(e, SEGUE_NO_CHECKPOINTS);
+    segue_session *const both[] = {s, bare};
+    for (int i = 0; i < 2; i++) {
+        read_text(both[i], text, 5);
+        read_text(both[i], words, 1);
+    }
+    assert_int_equal(stats(s).state_bytes, stats(bare).state_bytes);
+    OK(segue_session_rewind(s, 4, &err));
+    assert_int_equal(stats(s).tokens_reused, 0);
+    read_text(s, text + 4, 1);
+    read_text(s, words, 1);
+    same_logits(s, bare);
+    read_text(s, text, TURN);
+    read_text(s, words, NEW);
+    assert_true(stats(s).state_bytes > stats(bare).state_bytes); /* longer ones are */
+    segue_session_close(s);
+    segue_session_close(bare);
+    segue_engine_close(e);
+}
+
 /* Forks of a long session cost little until they diverge, go back by the same points, and stay apart. */
 static void forks_share(void **state)
 {
@@ -231,6 +256,7 @@ int main(void)
         cmocka_unit_test(the_last_turn_is_edited),
         cmocka_unit_test(a_long_prompt_is_edited_and_retried),
         cmocka_unit_test(budgets_hold),
+        cmocka_unit_test(few_first_rows_are_not_kept),
         cmocka_unit_test(forks_share),
     };
     return cmocka_run_group_tests(tests, begin, end);
