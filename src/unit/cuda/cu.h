@@ -18,7 +18,6 @@ enum {
     CU_FEW = 16,     /* rows of a pass that the decode kernels take */
     CU_EXACT = 32,   /* rows up to which products are made by them, 16 at a time */
     CU_MANY = 2048,  /* rows of a pass at most */
-    CU_LATE = 256,   /* from here on kernels of many rows are launched programmatically as well: they let the next one begin when they end */
     CU_PADDED = 512, /* rows of a pass up to which it is filled up to whole ... */
     CU_PAD = 64,     /* ... of these, and captured */
     CU_LOGITS = 256, /* wanted rows of a pass at most */

@@ -43,7 +43,7 @@ static segue_status launch(struct cu_pass *p, cu_fn fn, struct cu_launch *l, uin
     if (!l->grid_x || !l->grid_y || !l->grid_z) return SEGUE_OK;
     l->stream = p->lane->stream;
     l->attrs = attrs;
-    if (u->pdl && p->launches && (p->rows_n[0] <= CU_EXACT || p->rows_n[0] >= CU_LATE))
+    if (u->pdl && p->launches)
         attrs[l->attrs_n++] = (struct cu_launch_attr){.id = CU_LAUNCH_PROGRAMMATIC, .value = {.allowed = 1}};
     if (cluster > 1) attrs[l->attrs_n++] = (struct cu_launch_attr){.id = CU_LAUNCH_CLUSTER, .value = {.cluster = {cluster, 1, 1}}};
     p->launches++;
