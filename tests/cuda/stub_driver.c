@@ -65,7 +65,8 @@ int stub_launches(void) { return (int)launches; }
 int stub_launches_of(const char *name) { return kernel_of(name)->launches; }
 void stub_reset(void)
 {
-    calls = launches = rooms = gone = 0;
+    calls = launches = rooms = 0;
+    gone = 0;
     for (int i = 0; i < kernels_n; i++) kernels[i].launches = 0;
 }
 
