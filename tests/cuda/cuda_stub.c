@@ -297,6 +297,64 @@ static void copies_go_on(void **state)
     assert_int_equal(alive(), 0);
 }
 
+static segue_status all_rows(struct sg_state *s, uint32_t slots, uint32_t from, uint32_t rows, const size_t *at, float *memory, int put)
+{
+    segue_error err;
+    segue_status status = SEGUE_OK;
+    for (uint32_t i = 0; i < slots && status == SEGUE_OK; i++)
+        status = put ? sg_unit_cuda.state_put(s, i, from, from + rows, SG_F32, memory + at[i], &err)
+                     : sg_unit_cuda.state_get(s, i, from, from + rows, SG_F32, memory + at[i], &err);
+    return status;
+}
+
+/* Rows of several slots that lie behind one another in pinned memory and apart on the card, one narrower than the others; then more
+ * of them than a slot has room for. */
+static void lines_cross(void **state)
+{
+    enum { ROWS = 300, MORE = 40, ALL = 5 * ROWS * 32 };
+    static const uint32_t widths[] = {32, 32, 32, 16, 32};
+    struct sg_slot slots[5];
+    struct sg_state_opts o = {.kv = SG_F32, .rows = ROWS, .filled = 1};
+    struct sg_unit *u = NULL;
+    struct sg_state *s = NULL;
+    size_t at[5], after[5], n = 0, m = 0;
+    segue_error err = {0};
+    (void)state;
+    if (getenv("SEGUE_STUB_SHORT")) skip();
+    for (uint32_t i = 0; i < 5; i++) {
+        slots[i] = (struct sg_slot){.kind = i % 2 ? SG_SLOT_V : SG_SLOT_K, .layer = i / 2, .heads = 1, .width = widths[i]};
+        at[i] = n;
+        after[i] = m;
+        n += ROWS * widths[i];
+        m += MORE * widths[i];
+    }
+    stub("late");
+    assert_int_equal(open_unit(&u, "cuda:0", &err), SEGUE_OK);
+    const struct sg_host_memory *host = sg_unit_cuda.host(u);
+    float *in = host->take(host->owner, ALL * sizeof *in), *out = host->take(host->owner, ALL * sizeof *out);
+    assert_int_equal(sg_unit_cuda.state_new(u, slots, 5, &o, &s, &err), SEGUE_OK);
+    for (size_t i = 0; i < n; i++) in[i] = (float)i;
+    memset(out, 0, ALL * sizeof *out);
+    assert_int_equal(all_rows(s, 5, 0, ROWS, at, in, 1), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_put(s, UINT32_MAX, ROWS, ROWS, SG_F32, NULL, &err), SEGUE_OK);
+    assert_int_equal(all_rows(s, 5, 0, ROWS, at, out, 0), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_flush(s, &err), SEGUE_OK);
+    assert_memory_equal(in, out, n * sizeof *in);
+    assert_int_equal(all_rows(s, 5, ROWS, MORE, after, in, 1), SEGUE_OK); /* slots leave the piece that they had together */
+    assert_int_equal(sg_unit_cuda.state_put(s, UINT32_MAX, ROWS + MORE, ROWS + MORE, SG_F32, NULL, &err), SEGUE_OK);
+    memset(out, 0, ALL * sizeof *out);
+    assert_int_equal(all_rows(s, 5, ROWS, MORE, after, out, 0), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_flush(s, &err), SEGUE_OK);
+    assert_memory_equal(in, out, m * sizeof *in);
+    assert_int_equal(all_rows(s, 5, 0, ROWS, at, out, 0), SEGUE_OK);
+    assert_int_equal(sg_unit_cuda.state_flush(s, &err), SEGUE_OK);
+    assert_memory_equal(in, out, n * sizeof *in);
+    sg_unit_cuda.state_free(s);
+    sg_unit_cuda.close(u);
+    stub("");
+    assert_int_equal(alive(), 0);
+}
+
 /* A card that is too small is refused by number before anything runs on it. */
 static void names_what_fits(void **state)
 {
@@ -504,6 +562,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(lists_and_says_why),
                                        cmocka_unit_test(refuses_to_open), cmocka_unit_test(survives),
                                        cmocka_unit_test(fails_anywhere), cmocka_unit_test(several_fail_anywhere), cmocka_unit_test(passes), cmocka_unit_test(a_window_begins_far_on), cmocka_unit_test(copies_go_on),
+        cmocka_unit_test(lines_cross),
                                        cmocka_unit_test(names_what_fits),
                                        cmocka_unit_test(chosen_rows_are_launched_for_themselves),
                                        cmocka_unit_test(parts_that_are_none_are_named), cmocka_unit_test(names_a_storage),

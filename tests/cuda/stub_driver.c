@@ -226,6 +226,22 @@ API(cuMemcpyHtoDAsync_v2, (unsigned long long to, const void *from, size_t n, vo
     UNUSED(s) transfer((void *)to, from, n, 0);)
 API(cuMemcpyDtoHAsync_v2, (void *to, unsigned long long from, size_t n, void *s),
     UNUSED(s) transfer(to, (const void *)from, n, 0);)
+struct end {
+    size_t at_byte, at_line;
+    int kind; /* 1: the host's memory, 2: the card's */
+    char *host;
+    unsigned long long card;
+    void *array;
+    size_t pitch;
+};
+struct lines {
+    struct end from, to;
+    size_t bytes, n;
+};
+static char *line(const struct end *e, size_t i) { return (e->kind == 1 ? e->host : (char *)e->card) + i * e->pitch; }
+API(cuMemcpy2DAsync_v2, (const struct lines *l, void *s),
+    UNUSED(s) if (l->from.pitch < l->bytes || l->to.pitch < l->bytes || l->from.kind + l->to.kind != 3) return BAD_VALUE;
+    for (size_t i = 0; i < l->n; i++) transfer(line(&l->to, i), line(&l->from, i), l->bytes, 0);)
 API(cuMemcpyDtoDAsync_v2, (unsigned long long to, unsigned long long from, size_t n, void *s),
     UNUSED(s) if (!inside_a_room(to, n) || !inside_a_room(from, n)) return BAD_VALUE;
     transfer((void *)to, (const void *)from, n, 0);)

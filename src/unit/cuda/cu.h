@@ -129,8 +129,7 @@ struct sg_unit {
     uint32_t modules_n;
     struct cu_kernels k;
     atomic_uint_fast64_t states; /* numbers given to states */
-    pthread_mutex_t
-        pooling; /* guards pool: memory of states that were freed, for the next ones of their sizes */
+    pthread_mutex_t pooling; /* guards pool: memory of states that were freed, for the next ones of their sizes */
     struct cu_piece {
         cu_ptr p;
         size_t bytes;
@@ -145,9 +144,10 @@ struct sg_unit {
     struct cu_later { /* a copy that may grow before it begins; guarded by copying */
         unsigned char *host;
         cu_ptr card;
-        size_t n; /* 0: none */
-        int out;
+        size_t n, pitch; /* bytes of a line, 0: none; from one line to the next on the card, in `host` there is nothing between */
+        uint32_t lines, out;
     } later;
+    int begun; /* 1: since `copies` was waited for, one of those has; guarded by copying */
     atomic_int moving; /* 1: copies from or to pinned memory may be under way in `copies` */
     atomic_uint_fast64_t unused; /* bytes of the card, when they were last counted, less states since */
 };
@@ -157,8 +157,7 @@ void cu_enter(struct sg_unit *u);
 void cu_leave(struct sg_unit *u);
 segue_status cu_room(struct sg_unit *u, size_t bytes, const char *what, cu_ptr *out, segue_error *err);
 void cu_room_free(struct sg_unit *u, cu_ptr *p);
-/* Memory of states: kept when it is let go, because the driver takes its time. Nothing may be running on it.
- */
+/* Memory of states: kept when it is let go, because the driver takes its time. Nothing may be running on it. */
 segue_status cu_piece_take(struct sg_unit *u, size_t bytes, cu_ptr *out, segue_error *err);
 void cu_piece_leave(struct sg_unit *u, cu_ptr *p, size_t bytes);
 /* Through pinned memory, in order with `copies`; to_host waits. */
@@ -168,6 +167,7 @@ segue_status cu_fetch(struct sg_unit *u, void *to, cu_ptr from, size_t n, segue_
 segue_status cu_put(struct sg_unit *u, cu_ptr to, const void *from, size_t n, segue_error *err);
 segue_status cu_get(struct sg_unit *u, void *to, cu_ptr from, size_t n, segue_error *err);
 segue_status cu_moves_over(struct sg_unit *u, segue_error *err);
+segue_status cu_moves_go(struct sg_unit *u, segue_error *err); /* what was gathered begins: nothing will join it */
 cu_result cu_moves_begin(struct sg_unit *u); /* copying is ours, the GPU current: before anything else in `copies` */
 void cu_host_begin(struct sg_unit *u);
 void cu_host_end(struct sg_unit *u); /* the GPU is current */
@@ -389,7 +389,7 @@ struct cu_slot {
     uint64_t first, end; /* rows held */
     uint64_t issued;     /* rows there will be once `there` has come; 0: none beside a run */
     cu_event there;
-    int given;
+    int given, together; /* together: memory is a part of the state's `together` */
 };
 struct cu_mark {
     uint32_t number;
@@ -408,8 +408,8 @@ struct sg_state {
     struct cu_mark *marks;
     size_t fixed_bytes; /* of all fixed slots together */
     cu_ptr fixed, fixed_other;
-    uint64_t id,
-        version; /* unlike any other of this unit; grows when rows are changed from outside of runs */
+    struct cu_together { cu_ptr memory; size_t bytes; uint32_t slots; } together; /* rows of slots that have not grown */
+    uint64_t id, version; /* version: unlike any other of this unit; grows when rows are changed from outside of runs */
     struct cu_lane *kept_in; /* logits (culogits.c): of which lane, */
     cu_ptr kept_at, kept_own; /* where they are, 0: nowhere; memory of its own for them */
     size_t kept_bytes;

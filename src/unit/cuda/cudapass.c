@@ -26,20 +26,25 @@ static void exchange_slot(struct cu_slot *a, struct cu_slot *b)
     struct cu_slot before = *a;
     a->memory = b->memory;
     a->room = b->room;
+    a->together = b->together;
     take_over(a, b);
     b->memory = before.memory;
     b->room = before.room;
+    b->together = before.together;
     take_over(b, &before);
 }
 
 static void exchange(struct sg_state *a, struct sg_state *b)
 {
     cu_ptr fixed = a->fixed, other = a->fixed_other;
+    struct cu_together together = a->together;
     for (uint32_t i = 0; i < a->slots_n; i++) exchange_slot(&a->slots[i], &b->slots[i]);
     a->fixed = b->fixed;
     a->fixed_other = b->fixed_other;
     b->fixed = fixed;
     b->fixed_other = other;
+    a->together = b->together;
+    b->together = together;
     cu_state_place(a);
     cu_state_place(b);
 }

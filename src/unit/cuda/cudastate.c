@@ -9,7 +9,7 @@
 #include "unit/cuda/fits.h"
 #include "unit/seal.h"
 
-enum { ROWS_LEAST = 256 };
+enum { ROWS_LEAST = 256, TOGETHER_MB = 64 };
 
 static int is_rows(const struct cu_slot *s) { return s->slot.kind == SG_SLOT_K || s->slot.kind == SG_SLOT_V; }
 
@@ -94,15 +94,28 @@ segue_status cu_state_fixed(struct sg_state *s, segue_error *err)
     return SEGUE_OK;
 }
 
-/* Room for `rows` rows; those held are kept. */
-static segue_status slot_grow(struct sg_unit *u, struct cu_slot *s, uint64_t rows, segue_error *err)
+static uint64_t room_for(uint64_t rows) { return ((rows < ROWS_LEAST ? ROWS_LEAST : rows) + 63) / 64 * 64; }
+
+/* A slot's memory is let go; what several slots share, with the last of them. */
+static void rows_leave(struct sg_state *st, struct cu_slot *s)
 {
-    uint64_t room = s->room * 2 > rows ? s->room * 2 : rows;
+    if (!s->together) {
+        cu_piece_leave(st->base.unit, &s->memory, (size_t)s->room * s->row_bytes);
+        return;
+    }
+    s->together = 0;
+    s->memory = 0;
+    if (!--st->together.slots) cu_piece_leave(st->base.unit, &st->together.memory, st->together.bytes);
+}
+
+/* Room for `rows` rows; those held are kept. */
+static segue_status slot_grow(struct sg_state *st, struct cu_slot *s, uint64_t rows, segue_error *err)
+{
+    struct sg_unit *u = st->base.unit;
+    uint64_t room = room_for(s->room * 2 > rows ? s->room * 2 : rows);
     size_t bytes;
     cu_ptr wider;
     if (rows <= s->room) return SEGUE_OK;
-    if (room < ROWS_LEAST) room = ROWS_LEAST;
-    room = (room + 63) / 64 * 64;
     SG_TRY(sg_mul(room, s->row_bytes, &bytes, "state slot", err));
     segue_status status = cu_piece_take(u, bytes, &wider, err);
     if (status == SEGUE_EMEMORY && room > rows) { /* no room to double: what is needed alone may fit */
@@ -117,27 +130,56 @@ static segue_status slot_grow(struct sg_unit *u, struct cu_slot *s, uint64_t row
         cu_room_free(u, &wider);
         return status;
     }
-    cu_piece_leave(u, &s->memory, (size_t)s->room * s->row_bytes);
+    rows_leave(st, s);
     s->memory = wider;
     s->room = room;
     return SEGUE_OK;
 }
 
-/* A bare state has no memory: it gets another one's, or its own when rows come. */
-static segue_status slot_begin(struct sg_state *st, struct cu_slot *s, const struct sg_slot *slot,
-                               uint64_t rows, int bare, segue_error *err)
+static size_t rows_bytes(const struct cu_slot *s, uint64_t room)
+{
+    return is_rows(s) ? ((size_t)room * s->row_bytes + 255) / 256 * 256 : 0;
+}
+
+/* Rows of all slots in one piece, so that transfers of several of them are one (cuhost.c). What is large takes a piece a slot,
+ * which it leaves when it grows. */
+static segue_status rows_begin(struct sg_state *st, uint64_t rows, segue_error *err)
+{
+    uint64_t room = room_for(rows), row = 0;
+    segue_status status = SEGUE_OK;
+    for (uint32_t i = 0; i < st->slots_n; i++) row += st->slots[i].row_bytes;
+    if (!row) return SEGUE_OK;
+    if (room > ((uint64_t)TOGETHER_MB << 20) / row) {
+        for (uint32_t i = 0; i < st->slots_n && status == SEGUE_OK; i++) status = cu_slot_room(st, i, rows, err);
+        return status;
+    }
+    for (uint32_t i = 0; i < st->slots_n; i++) st->together.bytes += rows_bytes(&st->slots[i], room);
+    SG_TRY(cu_piece_take(st->base.unit, st->together.bytes, &st->together.memory, err));
+    cu_ptr at = st->together.memory;
+    for (uint32_t i = 0; i < st->slots_n; i++) {
+        struct cu_slot *s = &st->slots[i];
+        if (!is_rows(s)) continue;
+        s->memory = at;
+        s->room = room;
+        s->together = 1;
+        st->together.slots++;
+        at += rows_bytes(s, room);
+    }
+    return SEGUE_OK;
+}
+
+static void slot_begin(struct sg_state *st, struct cu_slot *s, const struct sg_slot *slot)
 {
     s->slot = *slot;
     s->row_bytes = sg_slot_row_bytes(slot, st->storage);
     s->fixed_bytes = sg_slot_fixed_bytes(slot);
     st->fixed_bytes += (s->fixed_bytes + 255) / 256 * 256;
-    return is_rows(s) && !bare ? slot_grow(st->base.unit, s, rows ? rows : 1, err) : SEGUE_OK;
 }
 
 segue_status cu_slot_room(struct sg_state *s, uint32_t slot, uint64_t rows, segue_error *err)
 {
     struct cu_slot *c = &s->slots[slot];
-    return is_rows(c) ? slot_grow(s->base.unit, c, rows ? rows : 1, err) : SEGUE_OK;
+    return is_rows(c) ? slot_grow(s, c, rows ? rows : 1, err) : SEGUE_OK;
 }
 
 static segue_status state_fill(struct sg_state *st, const struct sg_slot *slots, uint32_t n,
@@ -149,8 +191,9 @@ static segue_status state_fill(struct sg_state *st, const struct sg_slot *slots,
     st->marks = sg_alloc(st->marks_cap * sizeof *st->marks);
     if (!st->slots || !st->marks) return sg_no_memory("state", n * sizeof *st->slots, err);
     st->slots_n = n;
-    for (uint32_t i = 0; i < n; i++) SG_TRY(slot_begin(st, &st->slots[i], &slots[i], rows, bare, err));
-    if (bare) return SEGUE_OK;
+    for (uint32_t i = 0; i < n; i++) slot_begin(st, &st->slots[i], &slots[i]);
+    if (bare) return SEGUE_OK; /* it gets another one's memory, or its own when rows come */
+    SG_TRY(rows_begin(st, rows, err));
     SG_TRY(cu_state_fixed(st, err));
     if (o && o->filled) return SEGUE_OK;
     SG_TRY(clear_bytes(st->base.unit, st->fixed, st->fixed_bytes, err));
@@ -207,8 +250,7 @@ void cu_state_free(struct sg_state *s)
             s->base.unit->d.event_free(slot->there);
             cu_leave(s->base.unit);
         }
-        if (is_rows(slot))
-            cu_piece_leave(s->base.unit, &s->slots[i].memory, (size_t)slot->room * slot->row_bytes);
+        if (is_rows(slot)) rows_leave(s, &s->slots[i]);
     }
     cu_piece_leave(s->base.unit, &s->fixed, s->fixed_bytes);
     cu_piece_leave(s->base.unit, &s->fixed_other, s->fixed_bytes);
@@ -235,7 +277,7 @@ segue_status cu_state_fork(struct sg_state *s, struct sg_state **out, segue_erro
         to->given = from->given;
         to->first = from->first;
         to->end = from->end;
-        status = is_rows(to) ? slot_grow(u, to, from->end, err) : SEGUE_OK;
+        status = is_rows(to) ? slot_grow(copy, to, from->end, err) : SEGUE_OK;
         if (status == SEGUE_OK && is_rows(to))
             status = move_bytes(u, to->memory, from->memory, from->end * from->row_bytes, err);
     }
@@ -412,6 +454,12 @@ static segue_status get_rows(struct sg_state *st, const struct cu_slot *s, uint6
     return status;
 }
 
+/* Of the fixed slots: what follows does not lie behind it. */
+static int is_last(const struct sg_state *st, const struct cu_slot *s)
+{
+    return s->memory + (s->fixed_bytes + 255) / 256 * 256 == st->fixed + st->fixed_bytes;
+}
+
 segue_status cu_state_get(struct sg_state *st, uint32_t slot, uint64_t from, uint64_t to,
                           enum sg_storage storage, void *out, segue_error *err)
 {
@@ -419,7 +467,10 @@ segue_status cu_state_get(struct sg_state *st, uint32_t slot, uint64_t from, uin
     SG_TRY(slot_of(st, slot, storage, "get", &s, err));
     uint64_t first, end;
     SG_TRY(cu_flow_wait(st, s, to, &first, &end, err));
-    if (!is_rows(s)) return cu_get(st->base.unit, out, s->memory, s->fixed_bytes, err);
+    if (!is_rows(s)) {
+        SG_TRY(cu_get(st->base.unit, out, s->memory, s->fixed_bytes, err));
+        return is_last(st, s) ? cu_moves_go(st->base.unit, err) : SEGUE_OK;
+    }
     if (from > to || to > end || (from < to && from < first))
         return sg_fail(
             err, SEGUE_EARG,
@@ -453,7 +504,7 @@ static segue_status put_rows(struct sg_state *st, struct cu_slot *s, uint64_t fr
                        "put state: cuda: rows [%llu, %llu) beside [%llu, %llu); leave no gap",
                        (unsigned long long)from, (unsigned long long)to, (unsigned long long)s->first,
                        (unsigned long long)s->end);
-    SG_TRY(slot_grow(u, s, to, err));
+    SG_TRY(slot_grow(st, s, to, err));
     size_t bytes = (size_t)(to - from) * s->row_bytes;
     segue_status status = SEGUE_OK;
     if (storage == st->storage) {
@@ -483,7 +534,7 @@ segue_status cu_state_put(struct sg_state *st, uint32_t slot, uint64_t from, uin
     if (is_rows(s)) return put_rows(st, s, from, to, storage, in, err);
     SG_TRY(cu_put(st->base.unit, s->memory, in, s->fixed_bytes, err));
     s->given = 1;
-    return SEGUE_OK;
+    return is_last(st, s) ? cu_moves_go(st->base.unit, err) : SEGUE_OK;
 }
 
 /* --- for runs --- */
@@ -499,7 +550,7 @@ segue_status cu_state_take(struct sg_state *s, uint64_t rows, segue_error *err)
     for (uint32_t i = 0; i < s->slots_n && status == SEGUE_OK; i++)
         if (is_rows(&s->slots[i]) && s->rows + rows > s->slots[i].room) cu_state_settle(s);
     for (uint32_t i = 0; i < s->slots_n && status == SEGUE_OK; i++)
-        if (is_rows(&s->slots[i])) status = slot_grow(s->base.unit, &s->slots[i], s->rows + rows, err);
+        if (is_rows(&s->slots[i])) status = slot_grow(s, &s->slots[i], s->rows + rows, err);
     if (status == SEGUE_EMEMORY)
         sg_fail(err, status,
                 "run: unit cuda: K and V of %llu rows do not fit into the GPU's memory; a context of %llu rows does, or "

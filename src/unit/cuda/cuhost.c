@@ -4,7 +4,9 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/cuda/cu.h"
 
-enum { MOVE_BYTES = 6 << 20, SLAB_MB = 64, ALL_MB = 4096, GRAIN = 4096, HEAD = 64 };
+/* What is gathered before a copy begins: little where the link is at rest. */
+enum { FIRST_BYTES = 3 << 20, MOVE_BYTES = 32 << 20 };
+enum { PITCH_MOST = 1 << 30, SLAB_MB = 64, ALL_MB = 4096, GRAIN = 4096, HEAD = 64 };
 
 struct piece { /* HEAD bytes in front of what is given out */
     size_t bytes;
@@ -105,6 +107,15 @@ cu_result cu_moves_begin(struct sg_unit *u)
     struct cu_later l = u->later;
     u->later.n = 0;
     if (!l.n) return 0;
+    u->begun = 1;
+    if (l.lines > 1) {
+        struct cu_lines all = {.bytes = l.n, .lines = l.lines};
+        struct cu_lines_end card = {.kind = CU_ON_CARD, .card = l.card, .pitch = l.pitch},
+                            host = {.kind = CU_ON_HOST, .host = l.host, .pitch = l.n};
+        all.from = l.out ? card : host;
+        all.to = l.out ? host : card;
+        return u->d.copy_lines(&all, u->copies);
+    }
     return l.out ? u->d.to_host(l.host, l.card, l.n, u->copies) : u->d.to_card(l.card, l.host, l.n, u->copies);
 }
 
@@ -114,25 +125,53 @@ segue_status cu_moves_over(struct sg_unit *u, segue_error *err)
     pthread_mutex_lock(&u->copying);
     cu_enter(u);
     cu_result r = cu_moves_begin(u), s = u->d.stream_wait(u->copies);
+    u->begun = 0;
     cu_leave(u);
     pthread_mutex_unlock(&u->copying);
     return cu_check(&u->d, r ? r : s, "copy state", err);
 }
 
-/* Transfers of a megabyte lose a fifth to what each one costs, so neighbours go together. */
-static segue_status move_later(struct sg_unit *u, cu_ptr card, void *host, size_t n, int out, segue_error *err)
+/* The copy that has not begun takes this one in: behind it on both sides, or on the host alone and as far from the last line on
+ * the card as that is from the one before. */
+static int takes_in(struct sg_unit *u, cu_ptr card, const unsigned char *host, size_t n, int out)
 {
     struct cu_later *l = &u->later;
+    if (!l->n || l->out != (uint32_t)out || l->host + l->lines * l->n != host) return 0;
+    if (l->lines * l->n + n > (size_t)(u->begun ? MOVE_BYTES : FIRST_BYTES)) return 0;
+    if (l->lines == 1 && l->card + l->n == card) {
+        l->n += n;
+        return 1;
+    }
+    size_t pitch = l->lines == 1 ? (size_t)(card - l->card) : l->pitch;
+    if (n != l->n || pitch < n || pitch > PITCH_MOST || card != l->card + l->lines * pitch) return 0;
+    l->pitch = pitch;
+    l->lines++;
+    return 1;
+}
+
+/* Transfers of a megabyte lose a fifth to what each one costs (5 us), so neighbours go together. */
+static segue_status move_later(struct sg_unit *u, cu_ptr card, void *host, size_t n, int out, segue_error *err)
+{
     cu_result r = 0;
     pthread_mutex_lock(&u->copying);
     cu_enter(u);
-    if (l->n && l->out == out && l->host + l->n == host && l->card + l->n == card && l->n + n <= MOVE_BYTES) {
-        l->n += n;
-    } else {
+    if (!takes_in(u, card, host, n, out)) {
         r = cu_moves_begin(u);
-        *l = (struct cu_later){host, card, n, out};
+        u->later = (struct cu_later){.host = host, .card = card, .n = n, .lines = 1, .out = (uint32_t)out};
+    } else if (u->later.lines > 1 && u->begun && !u->d.stream_ask(u->copies)) { /* rows are gathered while others cross */
+        r = cu_moves_begin(u);
     }
     atomic_store(&u->moving, 1);
+    cu_leave(u);
+    pthread_mutex_unlock(&u->copying);
+    return cu_check(&u->d, r, "copy state", err);
+}
+
+segue_status cu_moves_go(struct sg_unit *u, segue_error *err)
+{
+    pthread_mutex_lock(&u->copying);
+    cu_enter(u);
+    cu_result r = cu_moves_begin(u);
     cu_leave(u);
     pthread_mutex_unlock(&u->copying);
     return cu_check(&u->d, r, "copy state", err);

@@ -25,6 +25,7 @@ typedef struct cu_green_s *cu_green; /* a part of the multiprocessors */
 enum { CU_OUT_OF_MEMORY = 2, CU_NOT_READY = 600, CU_OLD_DRIVER = 803 };
 enum { CU_ATTR_SMS = 16, CU_ATTR_MAJOR = 75, CU_ATTR_MINOR = 76, CU_ATTR_SHARED_OPTIN = 97 };
 enum { CU_FN_MAX_DYNAMIC_SHARED = 8, CU_FN_CARVEOUT = 9, CU_LAUNCH_CLUSTER = 4, CU_LAUNCH_PROGRAMMATIC = 6 };
+enum { CU_ON_HOST = 1, CU_ON_CARD = 2 };
 enum { CU_HOST_MAPPED = 3, CU_STREAM_NON_BLOCKING = 1, CU_EVENT_UNTIMED = 2 };
 enum { CU_OLDEST = 12000 };          /* driver API version that this unit was written for */
 
@@ -38,6 +39,20 @@ struct cu_launch {
     cu_stream stream;
     struct cu_launch_attr *attrs;
     unsigned attrs_n;
+};
+
+/* Lines of one length between the host's memory and the card's, as the driver wants it told. */
+struct cu_lines_end {
+    size_t at_byte, at_line;
+    int kind;
+    void *host;
+    cu_ptr card;
+    void *array;
+    size_t pitch;
+};
+struct cu_lines {
+    struct cu_lines_end from, to;
+    size_t bytes, lines;
 };
 
 /* X(name in this file, the driver's symbol, arguments) */
@@ -66,6 +81,7 @@ struct cu_launch {
     X(host_ptr, "cuMemHostGetDevicePointer_v2", (cu_ptr *p, void *host, unsigned flags))   \
     X(to_card, "cuMemcpyHtoDAsync_v2", (cu_ptr to, const void *from, size_t n, cu_stream s)) \
     X(to_host, "cuMemcpyDtoHAsync_v2", (void *to, cu_ptr from, size_t n, cu_stream s))     \
+    X(copy_lines, "cuMemcpy2DAsync_v2", (const struct cu_lines *l, cu_stream s))           \
     X(copy, "cuMemcpyDtoDAsync_v2", (cu_ptr to, cu_ptr from, size_t n, cu_stream s))       \
     X(copy_peer, "cuMemcpyPeerAsync", (cu_ptr to, cu_ctx there, cu_ptr from, cu_ctx here, size_t n, cu_stream s)) \
     X(can_reach, "cuDeviceCanAccessPeer", (int *can, cu_card from, cu_card to))            \
