@@ -113,7 +113,7 @@ static segue_status lane_open(struct sg_unit *u, struct sg_program *p, int many,
     cu_enter(u);
     cu_result r = u->d.priorities(&least, &greatest);
     if (!r) r = u->d.stream_new(&l->whole, CU_STREAM_NON_BLOCKING, many ? least : greatest);
-    if (!r) r = cu_share_stream(u, l->kind, &l->part, !many == !u->rest ? greatest : least);
+    if (!r) r = cu_share_stream(u, l->kind, &l->part, many == (u->rest + u->part > u->sms) ? greatest : least);
     if (!r) r = u->d.event_new(&l->turn, CU_EVENT_UNTIMED);
     l->stream = l->whole;
     if (!r) r = u->d.stream_new(&l->gives, CU_STREAM_NON_BLOCKING, greatest);

@@ -186,6 +186,10 @@ static struct ck_rank_scales scales_of(const struct cu_pass *p, const struct cu_
     return (struct ck_rank_scales){(const uint16_t *)w->scales + (size_t)l->weight.at * w->scale_pitch, w->scale_pitch};
 }
 
+/* The pass has its part of the multiprocessors, which a window fills: the next one's blocks, launched with it, would stand before those
+ * of whoever works beside until it ends. */
+static uint32_t is_parted(const struct cu_pass *p) { return p->sms != p->program->base.unit->sms; }
+
 static segue_status launch(struct cu_pass *p, const struct cu_window *w, const void *args)
 {
     cu_fn fn = w->fn[cu_storage_of(p->kv) == CK_KV_BF16];
@@ -203,6 +207,7 @@ static segue_status issue_mlp(struct cu_pass *p, const struct cu_window *w, cons
                        .down_scales = scales_of(p, back),
                        .y = room_of(p, w),
                        .clear = clear,
+                       .late = is_parted(p),
                        .d = x->width,
                        .act = s->glu ? s->glu->u.glu.act : s->after->u.act.act,
                        .units = w->own,
@@ -240,6 +245,7 @@ static segue_status issue_linear(struct cu_pass *p, const struct cu_window *w, c
                           .out_bias = cu_vector_of(p, &back->op->u.linear.bias),
                           .y = room_of(p, w),
                           .clear = clear,
+                          .late = is_parted(p),
                           .d = x->width,
                           .k_heads = d->k_heads,
                           .v_heads = d->v_heads,
@@ -273,6 +279,7 @@ static segue_status issue_heads(struct cu_pass *p, const struct cu_window *w, co
                          .out_scales = scales_of(p, w->of[2]),
                          .y = room_of(p, w),
                          .clear = clear,
+                         .late = is_parted(p),
                          .pass = cu_kernel_pass(p),
                          .inverse = table ? (const float *)(uintptr_t)p->program->inverse[rope->u.rope.table] : NULL,
                          .mscale = table ? table->mscale : 1,

@@ -236,18 +236,37 @@ static void pad(const struct sg_run *run, const struct trip *trip, struct cu_pas
 
 /* --- one pass --- */
 
-segue_status cu_trip_stream(struct sg_run *run)
+static segue_status change_stream(struct sg_run *run, cu_stream want)
 {
     struct sg_unit *u = run->program->base.unit;
     struct cu_lane *l = run->lane;
-    cu_stream want = l->part && cu_share_wanted(u, l->kind) ? l->part : l->whole;
-    if (want == l->stream) return SEGUE_OK;
     SG_TRY(cu_run_check(run, u->d.event_record(l->turn, l->stream)));
     SG_TRY(cu_run_check(run, u->d.stream_after(want, l->turn, 0)));
     pthread_mutex_lock(&u->keeping); /* who reads logits looks there */
     l->stream = want;
     pthread_mutex_unlock(&u->keeping);
     return SEGUE_OK;
+}
+
+/* A long pass in its part begins when the steps that were begun on all multiprocessors have ended: among each other's blocks both are slow. */
+static segue_status after_whole(struct sg_run *run)
+{
+    struct sg_unit *u = run->program->base.unit;
+    struct cu_lane *l = run->lane, *few = &run->program->lanes[CU_LANE_FEW];
+    pthread_mutex_lock(&u->keeping);
+    int whole = few->stream == few->whole;
+    pthread_mutex_unlock(&u->keeping);
+    for (int i = 0; i < 2 && whole && l->stream == l->part && l != few; i++)
+        SG_TRY(cu_run_check(run, u->d.stream_after(l->stream, few->done[i], 0)));
+    return SEGUE_OK;
+}
+
+segue_status cu_trip_stream(struct sg_run *run)
+{
+    struct cu_lane *l = run->lane;
+    cu_stream want = l->part && cu_share_wanted(run->program->base.unit, l->kind) ? l->part : l->whole;
+    if (want != l->stream) SG_TRY(change_stream(run, want));
+    return after_whole(run);
 }
 
 void cu_trip_begin(struct sg_run *run, const struct trip *trip, struct cu_pass *p,

@@ -446,7 +446,7 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     unsigned char *parts = reinterpret_cast<unsigned char *>(&kv + 1), *scales = parts + CK_HEADS_SECOND(D, a.d);
     float *ends = reinterpret_cast<float *>(parts);
     unsigned char *made = reinterpret_cast<unsigned char *>(ends + RANK * (OWN + 4));
-    dependents_may_start();
+    if (!a.late) dependents_may_start();
     if (threadIdx.x == RANK_OWNERS) {
         ring_open(r);
         open_gates<D>(gates, 4 * a.d + sizeof stats, n);
@@ -454,7 +454,10 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     __syncthreads();
     cluster_arrive();
     if (threadIdx.x >= RANK_OWNERS) {
-        if (threadIdx.x == RANK_OWNERS) bring_weights<KIND, D>(a, w, r);
+        if (threadIdx.x == RANK_OWNERS) {
+            bring_weights<KIND, D>(a, w, r);
+            if (a.late) dependents_may_start();
+        }
         __syncwarp();
         cluster_wait();
         return;

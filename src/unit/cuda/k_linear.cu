@@ -336,7 +336,7 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     m.parts = reinterpret_cast<unsigned char *>(m.own + a.d / RANK);
     m.xs = reinterpret_cast<float *>(m.parts + PARTS * parts_pitch(a.d));
     m.state = m.xs + CK_LINEAR_FIRST(a.d, SHARE) / 4;
-    dependents_may_start();
+    if (!a.late) dependents_may_start();
     if (threadIdx.x == RANK_OWNERS) {
         ring_open(r);
         gate_open(&few.x_gate, 1);
@@ -350,7 +350,10 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     __syncthreads();
     cluster_arrive();
     if (threadIdx.x >= RANK_OWNERS) {
-        if (threadIdx.x == RANK_OWNERS) bring_weights<KIND, SHARE>(a, w, r);
+        if (threadIdx.x == RANK_OWNERS) {
+            bring_weights<KIND, SHARE>(a, w, r);
+            if (a.late) dependents_may_start();
+        }
         __syncwarp();
         cluster_wait();
         return;

@@ -198,7 +198,7 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     float *hs = reinterpret_cast<float *>(memory + a.stages * a.stage_bytes), *own = hs + whole_pairs(a.units), *scales = own + a.d / RANK,
           *xs = scales + (KIND == RANK_Q8 ? a.d / RANK * a.units / 64 : 0), *sums = xs;
     unsigned char *parts = reinterpret_cast<unsigned char *>(xs) + max(4 * a.d, w.groups * 16 * RANK_SUMS_PITCH * 4), *hidden = parts;
-    dependents_may_start();
+    if (!a.late) dependents_may_start();
     if (threadIdx.x == RANK_OWNERS) {
         ring_open(r);
         gate_open(&x_gate, 1);
@@ -210,7 +210,10 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     __syncthreads();
     cluster_arrive();
     if (threadIdx.x >= RANK_OWNERS) {
-        if (threadIdx.x == RANK_OWNERS) bring_weights<KIND>(a, w, r);
+        if (threadIdx.x == RANK_OWNERS) {
+            bring_weights<KIND>(a, w, r);
+            if (a.late) dependents_may_start();
+        }
         __syncwarp();
         cluster_wait();
         return;
