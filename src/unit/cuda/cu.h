@@ -15,6 +15,7 @@
 #include "unit/unit.h"
 
 enum {
+    CU_MODULES = 32, /* files of kernels at most */
     CU_FEW = 16,     /* rows of a pass that the decode kernels take */
     CU_EXACT = 32,   /* rows up to which products are made by them, 16 at a time */
     CU_MANY = 2048,  /* rows of a pass at most */
@@ -125,7 +126,7 @@ struct sg_unit {
                                             both have all; rest 0: what part leaves; CU_UNSAID: as measured best */
     uint32_t screen;                     /* 1: choices without logits do not read the whole head */
     uint32_t rank;                       /* 1: with one row, whole windows by ranks of blocks (curank.c); more: so many ranks at most */
-    cu_mod modules[24];
+    cu_mod modules[CU_MODULES];
     uint32_t modules_n;
     struct cu_kernels k;
     atomic_uint_fast64_t states; /* numbers given to states */

@@ -101,6 +101,8 @@ static segue_status find_attention(struct sg_unit *u, segue_error *err)
 segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
 {
     for (size_t i = 0; cu_images[i]; i++) {
+        if (i == CU_MODULES)
+            return sg_fail(err, SEGUE_EINTERNAL, "open unit: cuda: it has more than %d files of kernels; raise CU_MODULES", CU_MODULES);
         SG_TRY(cu_check(&u->d, u->d.module_load(&u->modules[i], cu_images[i]),
                         "open unit: kernels do not load", err));
         u->modules_n++;
