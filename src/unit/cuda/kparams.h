@@ -421,7 +421,7 @@ struct ck_mlp {
     struct ck_rank_scales down_scales;
     uint64_t *y;                    /* words [2][d] */
     struct ck_clear clear;
-    uint32_t late; /* 1: the next kernel may start when all weights were asked for, not at once (k_rank.cuh) */
+    uint32_t late; /* 1: the next kernel may start when all weights were asked for, not at once (curank.c, is_parted) */
     uint32_t d, act;
     uint32_t units; /* hidden units of a rank, a multiple of CK_RANK_PIECE, or of CK_RANK_PIECE8 */
     uint32_t stages, stage_bytes, fills, ahead, down_rows; /* of the ring (k_rank.cuh); down_rows: rows of down in a stage */
@@ -436,7 +436,7 @@ struct ck_heads {
     struct ck_rank_scales out_scales;
     uint64_t *y; /* words [2][d] */
     struct ck_clear clear;
-    uint32_t late; /* 1: the next kernel may start when all weights were asked for, not at once (k_rank.cuh) */
+    uint32_t late; /* 1: the next kernel may start when all weights were asked for, not at once (curank.c, is_parted) */
     struct ck_pass pass;
     const float *inverse; /* [pairs] */
     float mscale, scale;
@@ -466,7 +466,7 @@ struct ck_linear {
     struct ck_rank_scales out_scales;
     uint64_t *y;                                 /* words [2][d] */
     struct ck_clear clear;
-    uint32_t late; /* 1: the next kernel may start when all weights were asked for, not at once (k_rank.cuh) */
+    uint32_t late; /* 1: the next kernel may start when all weights were asked for, not at once (curank.c, is_parted) */
     uint32_t d, k_heads, v_heads;
     uint32_t stages, stage_bytes, ahead, out_rows; /* stages: 2 to CK_RANK_STAGES, of 8 rows of d columns; out_rows: of out in a
                                                   * stage, a multiple of 16, up to d / 8 and 256 */
