@@ -40,7 +40,8 @@ static const char help[] =
     "  --unit U    only this unit (default: every unit that is built and present, each instruction set)\n"
     "  --seed S    other random cases (default 1); equal seeds give equal cases\n"
     "  --quick     a few cases of each kind\n"
-    "  --case TEXT only cases whose name contains it, or any of several (--list names them)\n"
+    "  --case TEXT only cases whose name contains it, or any of several (--list names them);\n"
+    "              =NAME: that one alone\n"
     "  --bench     busy time of each case beside `against`; kernels also at a model's sizes, with their rate and\n"
     "              the roof of one thread measured beside it: reading as many bytes, or the instruction set's peak;\n"
     "              states: getting and putting a whole one of Qwen3.5-0.8B's shape\n"
@@ -107,7 +108,7 @@ void check_report(struct check *c, struct check_case *k)
 static int is_asked_for(const struct check *c, const char *name)
 {
     for (uint32_t i = 0; i < c->names_n; i++)
-        if (strstr(name, c->names[i])) return 1;
+        if (*c->names[i] == '=' ? !strcmp(name, c->names[i] + 1) : strstr(name, c->names[i]) != NULL) return 1;
     return c->names_n == 0;
 }
 
