@@ -17,6 +17,8 @@ __device__ __forceinline__ void gates_opened()
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+/* Of a stage of a ring that is read by loads every thread says for itself that it may be filled again: a lane that speaks for its warp saves
+ * no time, and racecheck does not follow it. */
 __device__ __forceinline__ void gate_arrive_at(uint32_t gate)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(gate) : "memory");

@@ -87,11 +87,10 @@ __device__ __forceinline__ uint32_t ring_full(const ring &r, const ring_at &at)
     gate_wait(&r.full[at.stage], at.turn & 1);
     return shared_at(r.stages) + at.stage * r.bytes;
 }
-/* The warp has used what it read of the stage: the next copy could come before a load that is only under way. */
+/* The thread has used what it read of the stage: the next copy could come before a load that is only under way. */
 __device__ __forceinline__ void ring_leave(const ring &r, const ring_at &at, bool again)
 {
-    __syncwarp();
-    if (!(threadIdx.x & 31) && again) gate_arrive(&r.empty[at.stage]);
+    if (again) gate_arrive(&r.empty[at.stage]);
 }
 __device__ __forceinline__ void ring_leave(const ring &r, const ring_at &at) { ring_leave(r, at, ring_again(r, at)); }
 /* So many stages from this one on are filled again. */
@@ -111,7 +110,7 @@ __device__ __forceinline__ void ring_open(const ring &r)
 {
     for (uint32_t i = 0; i < r.n; i++) {
         gate_open(&r.full[i], 1);
-        gate_open(&r.empty[i], RANK_WARPS);
+        gate_open(&r.empty[i], 32 * RANK_WARPS);
     }
 }
 

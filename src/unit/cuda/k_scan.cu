@@ -23,11 +23,6 @@ struct scan_room {
     uint64_t w_full[2], k_full[2], q_full[2], p_full[2], w_free[2], k_free[2], q_free[2], p_free[2];
 };
 
-__device__ __forceinline__ void warp_arrives(uint64_t *gate)
-{
-    __syncwarp();
-    if ((threadIdx.x & 31) == 0) gate_arrive(gate);
-}
 /* The warps that have S. */
 __device__ __forceinline__ void state_meets() { asm volatile("bar.sync 1, %0;" ::"n"(HALF + 0) : "memory"); }
 
@@ -149,7 +144,7 @@ __device__ __forceinline__ void scan_state(const ck_delta &a, scan_room &room, c
         gate_wait(&room.w_full[turn], parity);
 #pragma unroll
         for (int k = 0; k < 2; k++) add_pieces<4>(ws, ws, ws, high[k], low[k], room.w[turn] + (warp * 2 + k) * 4 * PIECE, 1);
-        warp_arrives(&room.w_free[turn]);
+        gate_arrive(&room.w_free[turn]);
         share_d(room, ws, u, turn);
         if (c + 1 < at.chunks) bring_u(at, c + 1, u, decay);
         clear(more), clear(small); /* what is new in S: sums of their own, which are rounded less */
@@ -159,7 +154,7 @@ __device__ __forceinline__ void scan_state(const ck_delta &a, scan_room &room, c
             const uint4 *left = room.d[turn] + k * PIECE + lane;
             add_pieces<2>(more, small, small, left[0], left[32], room.k[turn] + (warp * 8 + k) * PIECE, 4);
         }
-        warp_arrives(&room.k_free[turn]);
+        gate_arrive(&room.k_free[turn]);
 #pragma unroll
         for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -203,7 +198,7 @@ __device__ __forceinline__ void scan_out(const ck_delta &a, scan_room &room, con
                 const uint4 *left = room.s[turn] + (half * 4 + k) * PIECE + lane;
                 add_pieces<1>(o, small, other, left[0], left[32], room.q[half] + (k * 4 + tile) * PIECE, 0);
             }
-            warp_arrives(&room.q_free[half]);
+            gate_arrive(&room.q_free[half]);
         }
         gate_wait(&room.p_full[turn], parity);
         hear(D_THERE, turn);
@@ -212,7 +207,7 @@ __device__ __forceinline__ void scan_out(const ck_delta &a, scan_room &room, con
             const uint4 *left = room.d[turn] + k * PIECE + lane;
             if (k <= tile) add_pieces<1>(o, small, other, left[0], left[32], room.p[turn] + (tile * (tile + 1) / 2 + k) * PIECE, 0);
         }
-        warp_arrives(&room.p_free[turn]);
+        gate_arrive(&room.p_free[turn]);
         if (c + 2 < at.chunks) tell(BOTH_READ, turn);
 #pragma unroll
         for (int i = 0; i < 8; i++) o[i / 4][i % 4] += small[i / 4][i % 4] + other[i / 4][i % 4];
@@ -257,8 +252,8 @@ __device__ __forceinline__ void open_gates(scan_room &room)
 {
     for (int i = 0; i < 2; i++) {
         gate_open(&room.w_full[i], 1), gate_open(&room.k_full[i], 1), gate_open(&room.q_full[i], 1), gate_open(&room.p_full[i], 1);
-        gate_open(&room.w_free[i], WARPS), gate_open(&room.k_free[i], WARPS);
-        gate_open(&room.q_free[i], WARPS), gate_open(&room.p_free[i], WARPS);
+        gate_open(&room.w_free[i], HALF), gate_open(&room.k_free[i], HALF);
+        gate_open(&room.q_free[i], HALF), gate_open(&room.p_free[i], HALF);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }

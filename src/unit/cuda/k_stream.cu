@@ -276,14 +276,14 @@ template <int R> __device__ __forceinline__ float sums_of(const float (&acc)[R])
                               R > 3 ? acc[R > 3 ? 3 : 0] : 0);
 }
 
-/* Gates of all stages: full by one copy, empty by all warps that read it; and the weights of nothing. */
+/* Gates of all stages: full by one copy, empty by all threads that read it; and the weights of nothing. */
 __device__ __forceinline__ void prepare_block(const ck_stream &a, uint64_t *full, uint64_t *empty,
                                               unsigned char (&idle)[32])
 {
     if (threadIdx.x == CONSUMERS) {
         for (uint32_t i = 0; i < a.stages; i++) {
             gate_open(&full[i], 1);
-            gate_open(&empty[i], WARPS);
+            gate_open(&empty[i], 32 * WARPS);
         }
         gates_opened();
     }
@@ -356,14 +356,12 @@ __device__ __forceinline__ void end_turn(const ck_stream &a, ending &e, uint32_t
     consumers_meet();
 }
 
-/* The warp has read tile i, and the one behind it if `two`: their stages are free for tiles still to come. */
+/* The thread has read its part of tile i, and of the one behind it if `two`: their stages are for tiles still to come. */
 __device__ __forceinline__ void leave_tiles(const ck_stream &a, uint64_t *empty, uint32_t begin, uint32_t two,
                                             uint32_t i, uint32_t n)
 {
-    uint32_t lane = threadIdx.x & 31;
-    __syncwarp();
-    if (lane <= two && i + lane + a.stages < n)
-        gate_arrive(&empty[begin + lane < a.stages ? begin + lane : 0]);
+    for (uint32_t k = 0; k <= two; k++)
+        if (i + k + a.stages < n) gate_arrive(&empty[begin + k < a.stages ? begin + k : 0]);
 }
 
 /* The norm's weights, where there are registers to have them before the inputs. */

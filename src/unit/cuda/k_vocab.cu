@@ -283,7 +283,7 @@ template <int KIND, int UNITS> __device__ __forceinline__ void vocab(const ck_vo
     if (threadIdx.x == CONSUMERS) {
         for (uint32_t i = 0; i < a.stages; i++) {
             gate_open(&full[i], 1);
-            gate_open(&empty[i], WARPS);
+            gate_open(&empty[i], CONSUMERS);
         }
         gates_opened();
     }
@@ -306,8 +306,7 @@ template <int KIND, int UNITS> __device__ __forceinline__ void vocab(const ck_vo
         more = tile != NONE;
         if (more) {
             multiply_tile<KIND, UNITS>(a, shared_at(room) + stage * a.stage_bytes, x, scale, sums + half * TURN + (done << a.rows_log));
-            __syncwarp();
-            if ((threadIdx.x & 31) == 0) gate_arrive(&empty[stage]);
+            gate_arrive(&empty[stage]);
             if (threadIdx.x == 0) first[half][done] = tile;
             done++;
             if (++stage == a.stages) stage = 0, parity ^= 1;
