@@ -135,6 +135,7 @@ segue_status sg_session_run_once(struct segue_session *s, struct sg_ask *ask, se
     int writing = is_writing(s, ask->rows);
     uint32_t done = 0;
     segue_status status = SEGUE_OK;
+    if (!writing) sg_session_wake_ways(s);
     for (uint32_t k = 0; k < s->layouts[s->at].n && status == SEGUE_OK; k++) {
         done = 0;
         status = run_stage(s, k, ask, &done, err);

@@ -23,6 +23,20 @@ int sg_session_flow_open(struct segue_session *s)
     return 0;
 }
 
+/* States may leave for any unit of the engine that takes them as they lie; ways between units rest when they are not used. */
+void sg_session_wake_ways(const struct segue_session *s)
+{
+    const struct sg_layout *l = &s->layouts[s->at];
+    for (uint32_t i = 0; i < l->n; i++) {
+        struct sg_unit *from = l->stages[i].stretch->unit->unit;
+        const struct sg_unit_ops *ops = sg_ops_of(from);
+        for (uint32_t k = 0; ops->way_wake && k < s->engine->places_n; k++) {
+            struct sg_unit *to = s->engine->places[k].unit->unit;
+            if (to != from && sg_ops_of(to) == ops) ops->way_wake(from, to);
+        }
+    }
+}
+
 void sg_session_tidy(struct segue_session *s)
 {
     if (s->split && s->at == SG_WRITING) sg_layout_try_drop(&s->layouts[SG_READING]);

@@ -148,6 +148,7 @@ segue_status sg_session_move_states(struct segue_session *s, struct sg_layout *f
                                     segue_error *err);
 /* 1: rows can be sent while they are read: the states that take them exist. */
 int sg_session_flow_open(struct segue_session *s);
+void sg_session_wake_ways(const struct segue_session *s); /* before a reading: its states may leave behind it */
 void sg_session_tidy(struct segue_session *s); /* free what a hand-off left behind, unless that would wait */
 /* Beside a run of `rows` rows on stage k of the reading layout; 0: it failed, close the flow behind the run. */
 int sg_session_follow(struct segue_session *s, uint32_t k, uint32_t rows, int last);

@@ -191,6 +191,8 @@ struct sg_unit_ops {
     /* Everything that `from` holds becomes that of `to`, a new state of the same slots and storage on a unit of this kind:
      * the same bytes as get + put. `from` may then only be freed, or be passed back to. Marks are forgotten. */
     segue_status (*state_pass)(struct sg_state *to, struct sg_state *from, segue_error *err);
+    /* States of `from` may soon be passed to `to`, another unit of this kind: what lies between them gets ready beside what runs. */
+    void (*way_wake)(struct sg_unit *from, struct sg_unit *to);
     /* NULL: every copy is over when get or put returns. Else those from and to memory of `host` may go on: get's until
      * state_flush, put's until state_flush or the seal. Frees of either side wait for them as well. */
     const struct sg_host_memory *(*host)(struct sg_unit *u);

@@ -224,6 +224,28 @@ static void passes(void **state)
     assert_int_equal(alive(), 0);
 }
 
+/* Something crosses from card to card, nothing on one; without memory for it nothing does, and nobody is told. */
+static void wakes_the_way(void **state)
+{
+    static const char *const specs[] = {"cuda:0", "cuda:1", "cuda:0"};
+    struct sg_unit *u[3] = {NULL, NULL, NULL};
+    segue_error err = {0};
+    (void)state;
+    if (getenv("SEGUE_STUB_SHORT")) skip();
+    stub("");
+    for (size_t i = 0; i < 3; i++) assert_int_equal(open_unit(&u[i], specs[i], &err), SEGUE_OK);
+    sg_unit_cuda.way_wake(u[0], u[2]);
+    assert_int_equal(ask("stub_crossings"), 0);
+    sg_unit_cuda.way_wake(u[0], u[1]);
+    assert_int_equal(ask("stub_crossings"), 1);
+    stub("memory");
+    sg_unit_cuda.way_wake(u[2], u[1]);
+    assert_int_equal(ask("stub_crossings"), 0);
+    stub("");
+    for (size_t i = 0; i < 3; i++) sg_unit_cuda.close(u[i]);
+    assert_int_equal(alive(), 0);
+}
+
 /* The rows of a window that come from elsewhere begin behind what a fresh state has room for. */
 static void a_window_begins_far_on(void **state)
 {
@@ -561,7 +583,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(lists_and_says_why),
                                        cmocka_unit_test(refuses_to_open), cmocka_unit_test(survives),
-                                       cmocka_unit_test(fails_anywhere), cmocka_unit_test(several_fail_anywhere), cmocka_unit_test(passes), cmocka_unit_test(a_window_begins_far_on), cmocka_unit_test(copies_go_on),
+                                       cmocka_unit_test(fails_anywhere), cmocka_unit_test(several_fail_anywhere), cmocka_unit_test(passes), cmocka_unit_test(wakes_the_way), cmocka_unit_test(a_window_begins_far_on), cmocka_unit_test(copies_go_on),
         cmocka_unit_test(lines_cross),
                                        cmocka_unit_test(names_what_fits),
                                        cmocka_unit_test(chosen_rows_are_launched_for_themselves),

@@ -20,7 +20,7 @@
 
 enum { OLD = 803, BAD_VALUE = 1, NO_MEMORY = 2, GONE = 719 };
 
-static atomic_int alive, gone;
+static atomic_int alive, gone, crossings;
 static atomic_long calls, launches, rooms;
 static atomic_size_t used;
 
@@ -56,17 +56,18 @@ static struct kernel *kernel_of(const char *name)
     return &kernels[i];
 }
 
-int stub_alive(void), stub_launches(void), stub_launches_of(const char *name);
+int stub_alive(void), stub_launches(void), stub_crossings(void), stub_launches_of(const char *name);
 void stub_reset(void), stub_watch(void (*see)(const char *name, const void *args));
 static void (*watching)(const char *name, const void *args);
 void stub_watch(void (*see)(const char *name, const void *args)) { watching = see; }
 int stub_alive(void) { return alive; }
 int stub_launches(void) { return (int)launches; }
+int stub_crossings(void) { return crossings; }
 int stub_launches_of(const char *name) { return kernel_of(name)->launches; }
 void stub_reset(void)
 {
     calls = launches = rooms = 0;
-    gone = 0;
+    gone = crossings = 0;
     for (int i = 0; i < kernels_n; i++) kernels[i].launches = 0;
 }
 
@@ -246,7 +247,7 @@ API(cuMemcpyDtoDAsync_v2, (unsigned long long to, unsigned long long from, size_
     UNUSED(s) if (!inside_a_room(to, n) || !inside_a_room(from, n)) return BAD_VALUE;
     transfer((void *)to, (const void *)from, n, 0);)
 API(cuMemcpyPeerAsync, (unsigned long long to, void *a, unsigned long long from, void *b, size_t n, void *s),
-    UNUSED(a) UNUSED(b) UNUSED(s) transfer((void *)to, (const void *)from, n, 0);)
+    UNUSED(a) UNUSED(b) UNUSED(s) crossings++; transfer((void *)to, (const void *)from, n, 0);)
 API(cuCtxEnablePeerAccess, (void *c, unsigned f), UNUSED(c) UNUSED(f))
 API(cuMemsetD8Async, (unsigned long long to, unsigned char v, size_t n, void *s),
     UNUSED(s) transfer((void *)to, NULL, n, v);)

@@ -117,6 +117,7 @@ struct sg_unit {
     struct cu_blas blas; /* .handle NULL: not installed */
     cu_card card;
     cu_ctx ctx, reaches; /* reaches: of the GPU that states were last passed to directly */
+    cu_ptr porch; uint64_t crossed_ns; /* 64 KB that wake the way there, or 0; when something last went it; guarded by copying */
     uint32_t sms, major, shared_max; /* bytes of shared memory that a block may ask for */
     struct cu_share share;
     pthread_mutex_t keeping; /* guards whose logits lie in which lane (culogits.c) */
@@ -432,15 +433,15 @@ segue_status cu_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint
                           enum sg_storage storage, void *out, segue_error *err);
 segue_status cu_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
                           enum sg_storage storage, const void *in, segue_error *err);
-/* What a step ahead may still be doing to the state is over. Marks are forgotten. A slot has room for so many rows, or
- * for all of it. */
+/* What a step ahead may still be doing to the state is over. Marks are forgotten. A slot has room for so many rows, or for all of it. */
 void cu_state_settle(struct sg_state *s);
 void cu_state_forget(struct sg_state *s);
 segue_status cu_state_fixed(struct sg_state *s, segue_error *err); /* has memory for its fixed slots */
 void cu_state_place(struct sg_state *s);                           /* fixed slots point into the two pieces */
 segue_status cu_slot_room(struct sg_state *s, uint32_t slot, uint64_t rows, segue_error *err);
-segue_status cu_state_pass(struct sg_state *to, struct sg_state *from, segue_error *err); /* cudapass.c */
-segue_status cu_state_flush(struct sg_state *s, segue_error *err);                        /* cuhost.c */
+segue_status cu_state_pass(struct sg_state *to, struct sg_state *from, segue_error *err); /* cudapass.c, as the next */
+void cu_way_wake(struct sg_unit *from, struct sg_unit *to);
+segue_status cu_state_flush(struct sg_state *s, segue_error *err); /* cuhost.c */
 /* For runs: take (refused when busy), make room for rows in all, move on, give back. */
 segue_status cu_state_take(struct sg_state *s, uint64_t rows, segue_error *err);
 void cu_state_moved(struct sg_state *s, uint64_t rows);
@@ -461,8 +462,7 @@ struct cu_pass;
 void cu_flow_begin(struct sg_state *s, uint64_t end);
 segue_status cu_flow_step(struct cu_pass *p, const struct cu_step *s, struct sg_state *state, uint64_t end);
 int cu_flow_cuts(const struct cu_step *s); /* 1: behind this step a captured pass of many rows is cut */
-segue_status cu_flow_wait(struct sg_state *s, struct cu_slot *slot, uint64_t to, uint64_t *first, uint64_t *end,
-                          segue_error *err);
+segue_status cu_flow_wait(struct sg_state *s, struct cu_slot *slot, uint64_t to, uint64_t *first, uint64_t *end, segue_error *err);
 
 /* --- passes (cupass.c) --- */
 

@@ -233,6 +233,7 @@ static void cu_close(struct sg_unit *u)
         pool_empty(u);
         cu_enter(u);
         if (u->copies) u->d.stream_wait(u->copies);
+        cu_room_free(u, &u->porch);
         cu_blas_close(&u->blas);
         for (int i = 0; i < 2; i++)
             if (u->halves[i]) u->d.event_free(u->halves[i]);
@@ -477,6 +478,7 @@ const struct sg_unit_ops sg_unit_cuda = {
     .state_get = cu_state_get,
     .state_put = cu_state_put,
     .state_pass = cu_state_pass,
+    .way_wake = cu_way_wake,
     .host = cu_host,
     .state_flush = cu_state_flush,
     .state_logits = cu_state_logits,

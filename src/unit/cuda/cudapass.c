@@ -3,7 +3,10 @@
  * each other. SPDX-License-Identifier: MIT */
 #include "unit/cuda/cu.h"
 
-enum { PEER_THERE_ALREADY = 704 };
+#include "base/clock.h"
+
+/* NVLink rests when nothing has crossed it for 50 ms, and what crosses next waits 0.2 ms for it; less than WAKE_BYTES does not wake it. */
+enum { PEER_THERE_ALREADY = 704, WAKE_BYTES = 64 << 10, AWAKE_NS = 20000000 };
 
 static int same_slots(const struct sg_state *a, const struct sg_state *b)
 {
@@ -59,6 +62,39 @@ static void reach(struct sg_unit *from, struct sg_unit *to)
     if (!r || r == PEER_THERE_ALREADY) from->reaches = to->ctx;
 }
 
+static cu_ptr porch_of(struct sg_unit *u)
+{
+    pthread_mutex_lock(&u->copying);
+    if (!u->porch && cu_room(u, WAKE_BYTES, "the way to another GPU", &u->porch, NULL) != SEGUE_OK) u->porch = 0;
+    cu_ptr porch = u->porch;
+    pthread_mutex_unlock(&u->copying);
+    return porch;
+}
+
+static int rests(struct sg_unit *from, const struct sg_unit *to)
+{
+    uint64_t now = sg_now_ns();
+    pthread_mutex_lock(&from->copying);
+    int so = from->reaches != to->ctx || now - from->crossed_ns > AWAKE_NS;
+    if (so) from->crossed_ns = now;
+    pthread_mutex_unlock(&from->copying);
+    return so;
+}
+
+/* A way that could not be woken is slow, no more. */
+void cu_way_wake(struct sg_unit *from, struct sg_unit *to)
+{
+    if (from->card == to->card || !rests(from, to)) return;
+    cu_ptr a = porch_of(from), b = porch_of(to);
+    if (!a || !b) return;
+    reach(from, to);
+    pthread_mutex_lock(&from->copying);
+    cu_enter(from);
+    if (!cu_moves_begin(from)) (void)from->d.copy_peer(b, to->ctx, a, from->ctx, WAKE_BYTES, from->copies);
+    cu_leave(from);
+    pthread_mutex_unlock(&from->copying);
+}
+
 static segue_status copy_over(struct sg_state *to, struct sg_state *from, segue_error *err)
 {
     struct sg_unit *u = from->base.unit, *v = to->base.unit;
@@ -79,6 +115,7 @@ static segue_status copy_over(struct sg_state *to, struct sg_state *from, segue_
         if (bytes) r = u->d.copy_peer(b->memory + at, v->ctx, a->memory + at, u->ctx, bytes, u->copies);
     }
     if (!r) r = u->d.stream_wait(u->copies);
+    u->crossed_ns = sg_now_ns();
     cu_leave(u);
     pthread_mutex_unlock(&u->copying);
     SG_TRY(cu_check(&u->d, r, "pass state", err));
