@@ -406,8 +406,13 @@ template <int BF16> __device__ __forceinline__ void multiply_all(const ck_tiles 
     if (a.g.best) give_best(a.g, w, best);
 }
 
-/* The threads that multiply, and the helpers. */
-__device__ __forceinline__ void cluster_tiles_meet() { asm volatile("bar.sync 2, %0;" ::"n"(32 * (WARPS + HELPERS)) : "memory"); }
+/* What the helpers brought is there for the threads that multiply; they need not wait for these. */
+__device__ __forceinline__ void helpers_have_done()
+{
+    __syncwarp();
+    asm volatile("bar.arrive 2, %0;" ::"n"(32 * (WARPS + HELPERS)) : "memory");
+}
+__device__ __forceinline__ void wait_for_helpers() { asm volatile("bar.sync 2, %0;" ::"n"(32 * (WARPS + HELPERS)) : "memory"); }
 
 template <int BF16> __device__ __forceinline__ void product(const ck_tiles &a)
 {
@@ -445,7 +450,7 @@ template <int BF16> __device__ __forceinline__ void product(const ck_tiles &a)
             if (late) gate_wait_cluster(&s.normed, 0);
             s.inverse[n] = late ? inverse_of(a, s, n) : 1;
         }
-        cluster_tiles_meet();
+        helpers_have_done();
         return;
     }
     if (a.cluster_log) cluster_wait();
@@ -454,7 +459,7 @@ template <int BF16> __device__ __forceinline__ void product(const ck_tiles &a)
     consumers_meet();
     multiply_all<BF16>(a, w, s);
     if (!a.cluster_log) return;
-    cluster_tiles_meet();
+    wait_for_helpers();
     end_shares(a, w, s);
 }
 
