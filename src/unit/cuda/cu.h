@@ -434,7 +434,7 @@ segue_status cu_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint
 segue_status cu_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
                           enum sg_storage storage, const void *in, segue_error *err);
 /* What a step ahead may still be doing to the state is over. Marks are forgotten. A slot has room for so many rows, or for all of it. */
-void cu_state_settle(struct sg_state *s);
+segue_status cu_state_settle(struct sg_state *s, segue_error *err);
 void cu_state_forget(struct sg_state *s);
 segue_status cu_state_fixed(struct sg_state *s, segue_error *err); /* has memory for its fixed slots */
 void cu_state_place(struct sg_state *s);                           /* fixed slots point into the two pieces */

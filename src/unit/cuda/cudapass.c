@@ -130,8 +130,8 @@ segue_status cu_state_pass(struct sg_state *to, struct sg_state *from, segue_err
                        "pass state: cuda: the states differ in slots or storage; get and put the rows");
     if (from->busy || to->busy)
         return sg_fail(err, SEGUE_EARG, "pass state: cuda: a run is using a state; wait for it");
-    cu_state_settle(from);
-    cu_state_settle(to);
+    SG_TRY(cu_state_settle(from, err));
+    SG_TRY(cu_state_settle(to, err));
     if (from->base.unit->card == to->base.unit->card)
         exchange(to, from);
     else

@@ -53,16 +53,18 @@ static segue_status clear_bytes(struct sg_unit *u, cu_ptr to, size_t n, segue_er
 
 /* A step ahead only reads what is held, but what changes or frees memory has to wait for it; it is dropped
  * then. */
-void cu_state_settle(struct sg_state *s)
+segue_status cu_state_settle(struct sg_state *s, segue_error *err)
 {
+    struct sg_unit *u = s->base.unit;
     s->version++;
-    if (s->clearing) moved_all(s->base.unit, NULL);
-    s->clearing = 0;
-    if (!s->ahead) return;
-    cu_enter(s->base.unit);
-    s->base.unit->d.wait_all();
-    cu_leave(s->base.unit);
+    segue_status status = s->clearing ? moved_all(u, err) : SEGUE_OK;
+    if (status == SEGUE_OK) s->clearing = 0;
+    if (!s->ahead) return status;
+    cu_enter(u);
+    cu_result r = u->d.wait_all();
+    cu_leave(u);
     s->ahead = 0;
+    return status == SEGUE_OK ? cu_check(&u->d, r, "wait for a step", err) : status;
 }
 
 /* Fixed slots lie in one piece, each at a multiple of 256 bytes; so do their other copies. */
@@ -238,7 +240,7 @@ void cu_state_forget(struct sg_state *s) { marks_keep(s, 0); }
 void cu_state_free(struct sg_state *s)
 {
     if (!s) return;
-    cu_state_settle(s);
+    (void)cu_state_settle(s, NULL);
     (void)cu_moves_over(s->base.unit, NULL);
     cu_kept_forget(s);
     cu_piece_leave(s->base.unit, &s->kept_own, s->kept_bytes);
@@ -343,7 +345,7 @@ segue_status cu_state_back(struct sg_state *s, uint32_t mark, segue_error *err)
     uint32_t at = mark_find(s, mark);
     if (at == s->marks_n)
         return sg_fail(err, SEGUE_EARG, "go back: cuda: mark %u is not alive; use a newer one", mark);
-    cu_state_settle(s);
+    SG_TRY(cu_state_settle(s, err));
     marks_keep(s, at + 1);
     SG_TRY(fixed_move(s, s->marks[at].copy, 1, err));
     rows_keep(s, s->marks[at].rows);
@@ -383,7 +385,7 @@ segue_status cu_state_cut(struct sg_state *s, uint64_t rows, segue_error *err)
         return sg_fail(err, SEGUE_EARG, "cut state: cuda: to %llu rows of %llu; give fewer",
                        (unsigned long long)rows, (unsigned long long)s->rows);
     if (rows && rows < s->rows) SG_TRY(may_cut(s, rows, err));
-    cu_state_settle(s);
+    SG_TRY(cu_state_settle(s, err));
     while (keep < s->marks_n && s->marks[keep].rows <= rows) keep++;
     marks_keep(s, keep);
     rows_keep(s, rows);
@@ -528,7 +530,7 @@ segue_status cu_state_put(struct sg_state *st, uint32_t slot, uint64_t from, uin
 {
     struct cu_slot *s = NULL;
     if (st->busy) return sg_fail(err, SEGUE_EARG, "put state: cuda: a run is using the state; wait for it");
-    cu_state_settle(st);
+    SG_TRY(cu_state_settle(st, err));
     if (slot == UINT32_MAX) return seal(st, to, err);
     SG_TRY(slot_of(st, slot, storage, "put", &s, err));
     if (is_rows(s)) return put_rows(st, s, from, to, storage, in, err);
@@ -548,7 +550,7 @@ segue_status cu_state_take(struct sg_state *s, uint64_t rows, segue_error *err)
     if (busy) return sg_fail(err, SEGUE_EARG, "run: cuda: two spans or runs share a state; fork it");
     segue_status status = SEGUE_OK;
     for (uint32_t i = 0; i < s->slots_n && status == SEGUE_OK; i++)
-        if (is_rows(&s->slots[i]) && s->rows + rows > s->slots[i].room) cu_state_settle(s);
+        if (is_rows(&s->slots[i]) && s->rows + rows > s->slots[i].room) status = cu_state_settle(s, err);
     for (uint32_t i = 0; i < s->slots_n && status == SEGUE_OK; i++)
         if (is_rows(&s->slots[i])) status = slot_grow(s, &s->slots[i], s->rows + rows, err);
     if (status == SEGUE_EMEMORY)
