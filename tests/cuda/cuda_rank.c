@@ -250,6 +250,74 @@ static void who_chooses_embeds(void **state)
     }
 }
 
+static int early, late; /* windows that let the next kernel go at once, and those that ask for their weights first */
+
+static void see_late(const char *name, const void *args)
+{
+    uint32_t is = 2;
+    if (!strncmp(name, "mlp_", 4)) is = ((const struct ck_mlp *)args)->late;
+    if (!strncmp(name, "linear_", 7)) is = ((const struct ck_linear *)args)->late;
+    if (!strncmp(name, "heads_", 6)) is = ((const struct ck_heads *)args)->late;
+    early += is == 0;
+    late += is == 1;
+}
+
+/* One row; while somebody reads beside it, or not. */
+static segue_status write_row(struct sg_unit *u, struct sg_program *p, struct sg_state *s, uint64_t at, int beside, segue_error *err)
+{
+    static const float x[D];
+    static const uint32_t wanted[1] = {0};
+    float logits[VOCAB];
+    struct sg_run *r;
+    struct sg_result result = {.logits = logits};
+    struct sg_span span = {.state = s, .first = at, .rows = 1, .values = x, .wanted = wanted, .wanted_n = 1, .steps = 1};
+    struct sg_batch batch = {.spans = &span, .spans_n = 1, .inline_hint = 1};
+    early = late = 0;
+    if (beside) cu_share_begin(u, CU_LANE_MANY);
+    segue_status status = sg_unit_cuda.start(p, &batch, &result, &r, err);
+    if (status == SEGUE_OK) status = sg_unit_cuda.wait(r, UINT64_MAX, err);
+    if (beside) cu_share_end(u, CU_LANE_MANY);
+    return status;
+}
+
+/* A window that fills a part of the card lets the next one go late; one that has the whole card, or shares what is not parted, at once. */
+static void a_part_lets_go_late(void **state)
+{
+    static const struct {
+        const char *spec, *mode;
+        int beside, late;
+    } cases[] = {{"cuda:0,graphs=0", "", 0, 0}, {"cuda:0,graphs=0", "", 1, 1}, {"cuda:0,graphs=0,part=0", "", 1, 0}, {"cuda:0,graphs=0", "whole", 1, 0}};
+    const struct layers l = {.what = "lfhf", .up = &up_f16, .down = &down_f16};
+    const struct sg_state_opts o = {.kv = SG_F16, .rows = 64};
+    (void)state;
+    watch(see_late);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct sg_graph *g = make(&l);
+        const struct sg_graph *graphs[] = {g};
+        struct sg_unit *u = NULL;
+        struct sg_program *p = NULL;
+        struct sg_state *s = NULL;
+        segue_error err = {0};
+        stub(cases[i].mode);
+        assert_int_equal(open_unit(&u, cases[i].spec, &err), SEGUE_OK);
+        assert_int_equal(sg_unit_cuda.compile(u, graphs, 1, NULL, &p, &err), SEGUE_OK);
+        assert_int_equal(sg_unit_cuda.state_new(u, g->slots, g->slots_n, &o, &s, &err), SEGUE_OK);
+        for (uint64_t at = 0; at < 2; at++) { /* and alone again */
+            int beside = cases[i].beside && !at, want = cases[i].late && !at;
+            assert_int_equal(write_row(u, p, s, at, beside, &err), SEGUE_OK);
+            assert_int_equal(late, want ? 4 : 0);
+            assert_int_equal(early, want ? 0 : 4);
+        }
+        sg_unit_cuda.state_free(s);
+        sg_unit_cuda.discard(p);
+        sg_unit_cuda.close(u);
+        sg_graph_free(g);
+        assert_int_equal(alive(), 0);
+    }
+    watch(NULL);
+    stub("");
+}
+
 /* Every call into the driver fails once, or with all that follow it; the same for allocations. */
 static void fails_anywhere(void **state)
 {
@@ -276,6 +344,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(windows_are_one_launch), cmocka_unit_test(mixers_are_one_launch),
                                        cmocka_unit_test(windows_are_captured),
-                                       cmocka_unit_test(who_chooses_embeds), cmocka_unit_test(fails_anywhere)};
+                                       cmocka_unit_test(who_chooses_embeds), cmocka_unit_test(a_part_lets_go_late), cmocka_unit_test(fails_anywhere)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
