@@ -87,7 +87,7 @@ static int tile_of(const struct cu_blas *b, const struct found *f)
 }
 
 /* The library's first choice, but for many rows: there tiles of 256 and more are slower than others that it names behind them
- * (6 to 14 % on an H200, docs/CUDA.md). */
+ * (6 to 14 % on an H200, docs/CUDA-KERNELS.md). */
 static int best_of(const struct cu_blas *b, const struct found *f, int n, uint32_t rows)
 {
     static const int better[] = {TILE_168_128, TILE_128_128};
