@@ -46,6 +46,7 @@ struct sg_unit_desc {
     uint32_t named_only;             /* 1: never chosen unless named: its way has not run on a device yet */
     uint32_t late_rows;              /* 1: wants graphs in which `rows` stands before the final norm; 0: behind the last mixer */
     uint32_t half;                   /* 1: every operation's numbers are rounded to fp16 */
+    uint32_t invariant;              /* 1: a sequence's numbers are the same bits whatever else is in its batches */
     char kernels[32];                /* equal texts: equal runs give equal bits, in whatever process; "": never promised */
 };
 

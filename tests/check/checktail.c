@@ -195,6 +195,9 @@ static void one_case(struct check *c, const struct check_unit *u, struct tail *t
     snprintf(why, sizeof why, "%s", err.text);
     if (status == SEGUE_EUNSUPPORTED) k->skipped = why;
     else if (status != SEGUE_OK) fprintf(stderr, "check: %s %s: %s\n", k->unit, k->name, why);
+    struct check_world ran = t->w;
+    ran.graph = own;
+    if (status == SEGUE_OK && u->desc.invariant && t->w.seqs > 1) check_alone(u, &ran, &a, k);
     check_report(c, k);
     check_result_free(&a);
     check_result_free(&b);
