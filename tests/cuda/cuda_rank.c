@@ -318,6 +318,45 @@ static void a_part_lets_go_late(void **state)
     stub("");
 }
 
+static char launched[2048]; /* kernels in order, without how many rows they are made for */
+
+static void see_kernels(const char *name, const void *args)
+{
+    size_t n = strlen(launched), keep = strlen(name);
+    (void)args;
+    if (!strcmp(name, "rows")) return; /* where not all of them are wanted */
+    if (!strncmp(name, "gemv_", 5)) keep = (size_t)(strrchr(name, '_') - name);
+    assert_true(n + keep + 2 < sizeof launched);
+    snprintf(launched + n, sizeof launched - n, "%.*s ", (int)keep, name);
+}
+
+/* invariant=1: a row goes where several go, so that its sums are theirs. */
+static void one_row_goes_with_others(void **state)
+{
+    const struct layers cases[] = {{.what = "lfhf", .up = &up_f16, .down = &down_f16}, {.what = "hflf", .up = &up_bf16, .down = &down_bf16, .early = 1},
+                                   {.what = "lfhf", .up = &up_q8, .down = &down_q8, .q8 = 1}, {.what = "fpf", .up = &up_f32, .down = &down_f32}};
+    (void)state;
+    watch(see_kernels);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static const char *const specs[] = {"cuda:0,graphs=0,invariant=1", "cuda:0,graphs=0,invariant=1", "cuda:0,graphs=0"};
+        char of[3][sizeof launched];
+        for (uint32_t k = 0; k < 3; k++) {
+            segue_error err = {0};
+            launched[0] = 0;
+            assert_int_equal(run(&cases[i], specs[k], "", 1, k == 1 ? 2 : 1, &err), SEGUE_OK);
+            memcpy(of[k], launched, sizeof launched);
+        }
+        assert_string_equal(of[0], of[1]);
+        assert_string_not_equal(of[0], of[2]);
+    }
+    watch(NULL);
+    segue_error err = {0};
+    struct sg_unit *u = NULL;
+    assert_int_equal(open_unit(&u, "cuda:0,invariant=1,screen=1", &err), SEGUE_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, "leave out screen or invariant"));
+    assert_int_equal(alive(), 0);
+}
+
 /* Every call into the driver fails once, or with all that follow it; the same for allocations. */
 static void fails_anywhere(void **state)
 {
@@ -344,6 +383,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(windows_are_one_launch), cmocka_unit_test(mixers_are_one_launch),
                                        cmocka_unit_test(windows_are_captured),
-                                       cmocka_unit_test(who_chooses_embeds), cmocka_unit_test(a_part_lets_go_late), cmocka_unit_test(fails_anywhere)};
+                                       cmocka_unit_test(who_chooses_embeds), cmocka_unit_test(a_part_lets_go_late), cmocka_unit_test(one_row_goes_with_others), cmocka_unit_test(fails_anywhere)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -126,7 +126,8 @@ struct sg_unit {
     uint32_t part, rest;                 /* multiprocessors of runs of few rows, and of long ones, while both are at work; part 0:
                                             both have all; rest 0: what part leaves; CU_UNSAID: as measured best */
     uint32_t screen;                     /* 1: choices without logits do not read the whole head */
-    uint32_t rank;                       /* 1: with one row, whole windows by ranks of blocks (curank.c); more: so many ranks at most */
+    uint32_t invariant;                  /* 1: one row takes the kernels of several, so that its sums are theirs */
+    uint32_t rank;                       /* 1: with one row, whole windows by ranks of blocks (curank.c); more: that many at most */
     cu_mod modules[CU_MODULES];
     uint32_t modules_n;
     struct cu_kernels k;
@@ -564,7 +565,7 @@ int cu_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct
 int cu_glu_fits(const struct cu_pass *p, const struct cu_step *s, uint32_t rows);
 segue_status cu_glu(struct cu_pass *p, const struct cu_step *s, const void *w, uint32_t pitch, uint32_t rows, uint32_t bf16, int *done);
 /* cubatch.c: 2 to 16 rows and 16-bit weights. The arguments are the segments that cuproduct.c makes, and the norm. */
-int cu_batch_fits(const struct cu_step *s, const struct ck_weight *w, uint32_t rows);
+int cu_batch_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, uint32_t rows);
 segue_status cu_batch(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
                       uint32_t rows);
 size_t cu_batch_room(const struct sg_program *p);

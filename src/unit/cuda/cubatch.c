@@ -1,5 +1,6 @@
 /* cubatch.c: when a product of few rows takes k_batch.cu, and what that kernel is told. A row alone is faster without it; from
- * 2 on a row's sums are those of every larger batch, and as close to those of the row alone as fp32 sums in another order.
+ * 2 on a row's sums are those of every larger batch, and as close to those of the row alone as fp32 sums in another order; with
+ * invariant=1 a row alone comes here as well.
  * SPDX-License-Identifier: MIT */
 #include "unit/cuda/cu.h"
 
@@ -15,11 +16,11 @@ size_t cu_batch_room(const struct sg_program *p)
     return 2 * CU_FEW * most * sizeof(uint16_t);
 }
 
-int cu_batch_fits(const struct cu_step *s, const struct ck_weight *w, uint32_t rows)
+int cu_batch_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, uint32_t rows)
 {
     int wide = (w->kind == CK_F16 || w->kind == CK_BF16) && w->cols % COLUMNS == 0,
         f8 = w->kind == CK_F8 && w->cols % COLUMNS_F8 == 0;
-    return rows >= FROM && rows <= CU_FEW && (wide || f8) && s->parts_n <= CK_SEGMENTS;
+    return rows >= (p->program->base.unit->invariant ? 1 : FROM) && rows <= CU_FEW && (wide || f8) && s->parts_n <= CK_SEGMENTS;
 }
 
 /* x, normalised where the whole row is, as two matrices. */

@@ -306,7 +306,7 @@ static segue_status open_card(struct sg_unit *u, uint32_t index, segue_error *er
 
 static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
-    static const char *const keys[] = {"", "pdl", "waves", "graphs", "stream", "part", "rest", "screen", "rank", NULL};
+    static const char *const keys[] = {"", "pdl", "waves", "graphs", "stream", "part", "rest", "screen", "rank", "invariant", NULL};
     uint32_t index = 0;
     struct sg_unit *u;
     SG_TRY(sg_spec_only(spec, keys, err));
@@ -331,6 +331,10 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
     if (status == SEGUE_OK) status = number_of(spec, "rest", 1024, &u->rest, err);
     if (status == SEGUE_OK) status = number_of(spec, "screen", 1, &u->screen, err);
     if (status == SEGUE_OK) status = number_of(spec, "rank", CK_RANK_MOST, &u->rank, err);
+    if (status == SEGUE_OK) status = number_of(spec, "invariant", 1, &u->invariant, err);
+    if (status == SEGUE_OK && u->invariant && u->screen)
+        status = sg_fail(err, SEGUE_EUNSUPPORTED, "open unit: %s: a screened head is for a row alone; leave out screen or invariant", spec->text);
+    if (u->invariant) u->rank = 0;
     if (!u->waves) u->waves = 1;
     if (status == SEGUE_OK) status = cu_driver_open(&u->d, err);
     if (status == SEGUE_OK) status = open_card(u, index, err);

@@ -306,7 +306,7 @@ static int width_of(uint32_t d) { return d == 64 ? 0 : d == 128 ? 1 : d == 256 ?
 static cu_fn single_of(const struct cu_pass *p, const struct ck_prepare *b, const struct ck_attend *a)
 {
     int width = width_of(a->d), is_16 = a->storage == CK_KV_F16 || a->storage == CK_KV_BF16;
-    if (a->rows > CU_FEW || a->rows != p->spans_n || a->chunks > CK_SINGLE_CHUNKS || width < 0 || a->d != a->dv || !is_16 || a->softcap > 0 ||
+    if (p->program->base.unit->invariant || a->rows > CU_FEW || a->rows != p->spans_n || a->chunks > CK_SINGLE_CHUNKS || width < 0 || a->d != a->dv || !is_16 || a->softcap > 0 ||
         (a->window && a->window < a->chunks * CK_CHUNK) || b->pairs % 32 || b->pairs > a->d / 2 ||
         (b->pairs & (b->pairs - 1)))
         return NULL;

@@ -68,7 +68,7 @@ static segue_status few(struct cu_pass *p, const struct cu_step *s, const struct
         skip_rows(&g.segment[i].residual, from);
         skip_rows(&g.segment[i].y, from);
     }
-    int wide = rows == 1 && g.split == 1 && u->k.wide[t->w.kind] && shared + CU_WIDE_STATIC <= u->shared_max;
+    int wide = rows == 1 && !u->invariant && g.split == 1 && u->k.wide[t->w.kind] && shared + CU_WIDE_STATIC <= u->shared_max;
     uint32_t threads = wide ? CK_WIDE_THREADS : CK_GEMV_THREADS, warps = threads / 32,
              blocks = (g.pairs * g.split + warps - 1) / warps,
              most = p->sms * (wide                                  ? 1
@@ -145,22 +145,23 @@ static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint
     struct ck_gemv a = cu_gemv_of(p, s);
     a.best = p->best && s->parts_n == 1 && !s->glu && logits >= 0 && g->outputs[logits].value == s->op->out;
     a.banned = p->banned;
-    if (cu_batch_fits(s, w, rows)) return product_batch(p, s, w, &a, rows, whole);
+    if (cu_batch_fits(p, s, w, rows)) return product_batch(p, s, w, &a, rows, whole);
     uint32_t at_once = few_at_once(p, s, rows);
+    int alone = rows == 1 && !p->program->base.unit->invariant;
     a.best &= rows <= at_once;
-    if (a.best && p->screen && rows == 1 && s->op == p->program->screen.head) {
+    if (a.best && p->screen && alone && s->op == p->program->screen.head) {
         *whole = 1;
         return cu_screen(p, s);
     }
     p->best_done |= a.best;
     struct cu_vocab head;
-    if (rows == 1 && !s->after && cu_vocab_fits(p, &a, w, &head)) {
+    if (alone && !s->after && cu_vocab_fits(p, &a, w, &head)) {
         p->best_blocks = a.best ? head.blocks : p->best_blocks;
         *whole = 1;
         return cu_launch(p, head.fn, head.blocks, 1, 1, CK_VOCAB_THREADS, head.shared, &head.a);
     }
     struct cu_streamed one, other;
-    int streamed = rows == 1 && cu_stream_fits(p, s, &a, &one), digits = rows == 1 && cu_digits_fits(p, s, &a, streamed, &other);
+    int streamed = alone && cu_stream_fits(p, s, &a, &one), digits = alone && cu_digits_fits(p, s, &a, streamed, &other);
     if (digits) {
         one = other;
         p->gate = one.a.gates ? 1 + (uint32_t)s->parts[one.a.gates - 1]->out : 0;

@@ -55,8 +55,9 @@ static int map_of(struct sg_unit *u, const struct ck_gemv *g, uint32_t segment, 
 static void after_of(const struct cu_pass *p, const struct cu_step *s, struct ck_after *out)
 {
     const struct sg_op *op = s->after;
+    int each = p->rows_n[0] == p->spans_n && !p->program->base.unit->invariant; /* or others' rows say where it is done */
     *out = (struct ck_after){0};
-    if (!op || (op->code == SG_OP_CONV && (p->rows_n[0] != p->spans_n || op->u.conv.taps > CK_STREAM_TAPS))) return;
+    if (!op || (op->code == SG_OP_CONV && (!each || op->u.conv.taps > CK_STREAM_TAPS))) return;
     cu_after_of(p, s, out);
 }
 
