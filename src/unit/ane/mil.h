@@ -129,7 +129,7 @@ struct sg_mil_function {
     uint32_t line, column;
     struct sg_mil_names *names; /* name -> value */
 };
-enum sg_mil_dialect { SG_MIL_MODERN, SG_MIL_VERBOSE, SG_MIL_BUFFER }; /* A, B, C of ane.md 2.1 */
+enum sg_mil_dialect { SG_MIL_MODERN, SG_MIL_VERBOSE, SG_MIL_BUFFER }; /* docs/ANE.md, "Programs" */
 struct sg_mil_pair {
     const char *key, *value;
 };

@@ -1,5 +1,5 @@
-/* k_chunk.cu: the gated delta rule of many rows on the tensor cores, 64 rows (a chunk) at a time, heads of 128 (reference
- * models.md 2.5): what chunks are without S. With c the running sum of the logarithms of the decays and L_ij = e^(c_i - c_j), i >= j:
+/* k_chunk.cu: the gated delta rule of many rows on the tensor cores, 64 rows (a chunk) at a time, heads of 128: what chunks
+ * are without S. With c the running sum of the logarithms of the decays and L_ij = e^(c_i - c_j), i >= j:
  *   X = strict lower part of beta_i (k_i . k_j) L_ij,  T = (I + X)^-1,  P = (q_i . k_j) L_ij
  * for all chunks at once, a block each. T is found in fp32, by blocks of 16, 32, 64. What follows is in k_carry.cu; on Hopper in
  * k_scan.cu, for which chunk_factors goes on to
