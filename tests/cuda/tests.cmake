@@ -35,6 +35,7 @@ if(cuda IN_LIST SEGUE_UNITS)
     segue_script(cuda_images "small;quick" sh ${CMAKE_CURRENT_LIST_DIR}/images.sh ${nvcc_folder}/cuobjdump
       ${PROJECT_BINARY_DIR}/generated/unit/cuda "${SEGUE_CUDA_TARGETS}")
   endif()
+  segue_script(cuda_sanitize "check;quick" sh ${CMAKE_CURRENT_LIST_DIR}/sanitize_says.sh $<TARGET_FILE:check>)
   if(TARGET segue)
     segue_script(cuda_absent "small;quick" sh ${CMAKE_CURRENT_LIST_DIR}/absent.sh $<TARGET_FILE:segue>
       ${PROJECT_SOURCE_DIR}/tests/golden/tiny/llama)
