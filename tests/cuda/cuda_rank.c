@@ -353,7 +353,16 @@ static void one_row_goes_with_others(void **state)
     segue_error err = {0};
     struct sg_unit *u = NULL;
     assert_int_equal(open_unit(&u, "cuda:0,invariant=1,screen=1", &err), SEGUE_EUNSUPPORTED);
-    assert_non_null(strstr(err.text, "leave out screen or invariant"));
+    assert_non_null(strstr(err.text, "screen and rank are for a row alone"));
+    assert_int_equal(open_unit(&u, "cuda:0,invariant=1,rank=16", &err), SEGUE_EUNSUPPORTED);
+    static const char *const promise[] = {"cuda:0", "cuda:0,invariant=1", "cuda:0-1,invariant=1"};
+    for (uint32_t i = 0; i < 3; i++) {
+        struct sg_unit_desc d;
+        assert_int_equal(open_unit(&u, promise[i], &err), SEGUE_OK);
+        sg_ops_of(u)->describe(u, &d);
+        assert_int_equal(d.invariant, i > 0);
+        sg_ops_of(u)->close(u);
+    }
     assert_int_equal(alive(), 0);
 }
 

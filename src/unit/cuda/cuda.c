@@ -332,8 +332,8 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
     if (status == SEGUE_OK) status = number_of(spec, "screen", 1, &u->screen, err);
     if (status == SEGUE_OK) status = number_of(spec, "rank", CK_RANK_MOST, &u->rank, err);
     if (status == SEGUE_OK) status = number_of(spec, "invariant", 1, &u->invariant, err);
-    if (status == SEGUE_OK && u->invariant && u->screen)
-        status = sg_fail(err, SEGUE_EUNSUPPORTED, "open unit: %s: a screened head is for a row alone; leave out screen or invariant", spec->text);
+    if (status == SEGUE_OK && u->invariant && (u->screen || (sg_spec_value(spec, "rank") && u->rank)))
+        status = sg_fail(err, SEGUE_EUNSUPPORTED, "open unit: %s: screen and rank are for a row alone; leave them out, or invariant", spec->text);
     if (u->invariant) u->rank = 0;
     if (!u->waves) u->waves = 1;
     if (status == SEGUE_OK) status = cu_driver_open(&u->d, err);
@@ -344,6 +344,7 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
         return status == SEGUE_ELOST ? SEGUE_EUNIT : status;
     }
     snprintf(u->desc.info.spec, sizeof u->desc.info.spec, "%s", spec->text);
+    u->desc.invariant = u->invariant;
     *out = u;
     return SEGUE_OK;
 }
