@@ -2,7 +2,7 @@
  * 2 on a row's sums are those of every larger batch, and as close to those of the row alone as fp32 sums in another order; with
  * invariant=1 a row alone comes here as well.
  * SPDX-License-Identifier: MIT */
-#include "unit/cuda/cu.h"
+#include "unit/cuda/cupass.h"
 
 enum { FROM = 2, COLUMNS = 32, COLUMNS_F8 = 64 };
 

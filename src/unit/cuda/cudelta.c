@@ -1,7 +1,7 @@
 /* cudelta.c: what linear layers do in a pass: the short convolution and the delta rule, and which of their kernels take how
  * many rows. Many rows of heads of 128 go in chunks through the tensor cores (k_chunk.cu), which do the convolution before
  * them on the way (k_chunk.cu, k_scan.cu on Hopper); others row by row (k_delta.cu). SPDX-License-Identifier: MIT */
-#include "unit/cuda/cu.h"
+#include "unit/cuda/cupass.h"
 
 enum { HEAD = 128 };
 

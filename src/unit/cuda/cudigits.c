@@ -1,6 +1,6 @@
 /* cudigits.c: when a product of one row with large weights takes k_digits.cu, and what that kernel is told.
  * SPDX-License-Identifier: MIT */
-#include "unit/cuda/cu.h"
+#include "unit/cuda/cupass.h"
 
 /* Columns: all warps' shares of x are whole groups of 128, of scales whole 16 bytes; of x at most; with a norm or a convolution. */
 enum { EACH = 1024, EACH_Q8 = 2048, WIDEST = 16384, NORMED = 4096, LEAST = 2048 };

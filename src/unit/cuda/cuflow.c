@@ -1,7 +1,7 @@
 /* cuflow.c: rows that leave while the run that makes them goes on. Behind each step of a long pass that writes a slot an event
  * is recorded; who asks for the slot's rows waits for that event alone, on the host, and copies beside the steps that follow.
  * Passes of few rows are over sooner than an event is worth. SPDX-License-Identifier: MIT */
-#include "unit/cuda/cu.h"
+#include "unit/cuda/cupass.h"
 
 /* The slots that a step leaves ready; returns how many. */
 static uint32_t slots_of(const struct cu_step *s, uint32_t *out)

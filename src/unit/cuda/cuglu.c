@@ -1,6 +1,6 @@
 /* cuglu.c: when gate and up of many rows take k_glu.cu (on Hopper), and what that kernel is told. It is better than cuBLASLt and a
  * launch behind it where its tiles fill the multiprocessors turn by turn. SPDX-License-Identifier: MIT */
-#include "unit/cuda/cu.h"
+#include "unit/cuda/cupass.h"
 
 enum { FEWEST = 512, FULL = 85 /* per cent of what all clusters do in so many turns */ };
 

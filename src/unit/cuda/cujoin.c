@@ -1,7 +1,7 @@
 /* cujoin.c: what the ranks of a team of GPUs need between them (k_join.cu): for each lane of a program memory that the other
  * ranks write, told to each other when all programs are there, and the launch that sums or lays side by side.
  * SPDX-License-Identifier: MIT */
-#include "unit/cuda/cu.h"
+#include "unit/cuda/cupass.h"
 
 enum { PEER_THERE_ALREADY = 704, FEW_NUMBERS = 131072 /* up to which join_few is the shorter way */ };
 

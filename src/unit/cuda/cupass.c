@@ -3,7 +3,7 @@
  * MIT */
 #include <math.h>
 
-#include "unit/cuda/cu.h"
+#include "unit/cuda/cupass.h"
 
 static float *address(cu_ptr p) { return (float *)(uintptr_t)p; }
 

@@ -2,7 +2,7 @@
  * rows through the decode kernels, 16 at a time, with norm, gate and best logit in the same launch. More rows go through cuBLASLt, or the unit's own tensor-core
  * kernel, with activations narrowed to 16 bits and quantised weights widened into scratch. fp32 weights
  * always take the decode kernels. SPDX-License-Identifier: MIT */
-#include "unit/cuda/cu.h"
+#include "unit/cuda/cupass.h"
 
 static const struct cu_tensor *weight(const struct cu_pass *p, const struct sg_op *op)
 {

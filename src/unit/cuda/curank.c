@@ -4,7 +4,7 @@
  * in curank_find.c. SPDX-License-Identifier: MIT */
 #include <string.h>
 
-#include "unit/cuda/cu.h"
+#include "unit/cuda/cupass.h"
 
 enum { SUM_THREADS = 64 };
 

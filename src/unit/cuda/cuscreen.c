@@ -3,7 +3,7 @@
  * the head would have chosen, outside of ties that fp32 sums in another order break. SPDX-License-Identifier: MIT */
 #include <math.h>
 
-#include "unit/cuda/cu.h"
+#include "unit/cuda/cupass.h"
 
 enum { THREADS = 256, WARPS = THREADS / 32, BLOCKS_EACH = 3, COLUMNS_MOST = 16384 };
 

@@ -1,6 +1,6 @@
 /* custream.c: when a product of one row takes k_stream.cu, and what that kernel is told: how many warps share
  * a row, how large a tile is, how many of them lie in shared memory. SPDX-License-Identifier: MIT */
-#include "unit/cuda/cu.h"
+#include "unit/cuda/cupass.h"
 
 /* Larger products are bound by arithmetic here and take k_gemv.cu: bytes a multiprocessor, measured; less of rows of more
  * than LONG bytes. */

@@ -1,7 +1,7 @@
 /* cutiles.c: when a product of 2 to 16 rows takes k_tiles.cu (on Hopper, with 16-bit weights), and what that kernel is told:
  * how many blocks share rows, and where the copies find the weights. What the kernel does not do before or behind the product is a
  * step of its own. SPDX-License-Identifier: MIT */
-#include "unit/cuda/cu.h"
+#include "unit/cuda/cupass.h"
 
 /* PANEL: columns that come at once; FEW: tiles of a cluster that are not worth twice the blocks; LEAST: panels
  * under way */

@@ -3,6 +3,7 @@
 #ifndef SG_UNIT_CUDA_CUTRIP_H
 #define SG_UNIT_CUDA_CUTRIP_H
 
+#include "unit/cuda/cupass.h"
 #include "unit/cuda/curun.h"
 #include "unit/meeting.h"
 

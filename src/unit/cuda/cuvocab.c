@@ -1,6 +1,6 @@
 /* cuvocab.c: when the head of one row takes k_vocab.cu, and what that kernel is told.
  * SPDX-License-Identifier: MIT */
-#include "unit/cuda/cu.h"
+#include "unit/cuda/cupass.h"
 
 enum { WARPS = 8, UNIT = 128, EACH_Q8 = 256, EACH = 2 /* blocks of a multiprocessor */, LEAST = 8 << 20 /* bytes of weights */ };
 
