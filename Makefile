@@ -8,7 +8,8 @@ ARGS    ?= --greedy
 T       ?= 20
 BUILD   := build
 CMAKE_FLAGS ?=
-generator := $(shell command -v ninja >/dev/null 2>&1 && echo "-G Ninja")
+# Of a new build folder, asked for behind setup, which may have brought it; an old one keeps its own.
+generator = $$([ -e $(BUILD)/CMakeCache.txt ] || ! command -v ninja >/dev/null 2>&1 || echo "-G Ninja")
 
 .PHONY: all configure setup model run test quick fuzz fresh install uninstall clean help
 
