@@ -46,10 +46,18 @@ static int all_greedy(const struct sg_run *run, const struct trip *trip, struct 
     return any;
 }
 
+/* Prompts narrow what meets these to fp16 (docs/CUDA-KERNELS.md, "Prompts"). */
+static int has_f16(const struct sg_graph *g)
+{
+    for (uint32_t i = 0; i < g->ops_n; i++)
+        if (g->ops[i].code == SG_OP_LINEAR && g->tensors[g->ops[i].u.linear.weight.tensor]->storage == SG_F16) return 1;
+    return 0;
+}
+
 static segue_status nothing_to_choose(struct sg_run *run)
 {
-    return sg_fail(&run->own.error, SEGUE_EFORMAT,
-                   "choose a token: cuda: a logit is not a number; the model or its file is damaged");
+    return sg_fail(&run->own.error, SEGUE_EFORMAT, "choose a token: cuda: a logit is not a number; the model or its file is damaged%s",
+                   has_f16(run->program->base.graph) ? ", or numbers beyond 65,504 met its F16 weights: try another unit" : "");
 }
 
 /* Each part's last wanted row chooses when it is its span's last one. */
