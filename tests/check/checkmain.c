@@ -194,5 +194,6 @@ int main(int argc, char **argv)
     if (!code) code = check_open_units(&c, o.units, o.units_n);
     if (!code) run_levels(&c, &o);
     check_close_units(&c);
+    if (!code && c.names_n && !c.cases_n) return usage("the names of cases: --list has them", c.names[0]);
     return code ? code : c.failed_n ? EXIT_FAILED : 0;
 }

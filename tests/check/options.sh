@@ -16,6 +16,8 @@ code 2 --level roof
 code 2 --seed x
 code 2 --unit ref:speed=1
 code 3 --unit nothing
+code 2 --level op --unit ref --case =nothing
+code 0 --level op --unit ref --case =act.0
 [ "$("$check" --list --level gradient)" = "gradient none" ] || fail "--list of a level without cases"
 one=$("$check" --level op --quick --unit ref --seed 5 2> /dev/null) || fail "seed 5 fails"
 two=$("$check" --level op --quick --unit ref --seed 5 2> /dev/null)
