@@ -46,7 +46,7 @@ static int all_greedy(const struct sg_run *run, const struct trip *trip, struct 
     return any;
 }
 
-/* Prompts narrow what meets these to fp16 (docs/CUDA-KERNELS.md, "Prompts"). */
+/* Several rows and prompts narrow what meets these to fp16 (docs/CUDA-KERNELS.md, "16 bits"). */
 static int has_f16(const struct sg_graph *g)
 {
     for (uint32_t i = 0; i < g->ops_n; i++)
