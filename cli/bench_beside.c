@@ -103,7 +103,8 @@ static segue_status one_sample(struct bench *b, const int32_t *ids, size_t n, st
             st = w.st;
             *err = w.err;
         } else if (!st && (w.st || written >= TOKENS_MOST))
-            st = out_fail(err, SEGUE_ELIMIT, "beside: writing ended after %zu tokens, before the prompts were read; take a shorter prompt", written);
+            st = out_fail(err, SEGUE_ELIMIT,
+                          "beside: writing ended after %zu tokens, before the prompts were read; take a shorter prompt", written);
     }
     bench_leave(w.session);
     free(w.at_ns);
@@ -117,8 +118,8 @@ static json_t *row(const struct bench *b, size_t n, const struct sample *samples
     for (size_t k = 0; k < 6; k++) v[k] = out_alloc(b->repeats * sizeof *v[k]);
     for (size_t i = 0; i < b->repeats; i++) {
         const struct sample *s = &samples[i];
-        const double all[6] = {s->alone_ts, s->beside_ts, s->beside_ts > 0 ? s->alone_ts / s->beside_ts : 0, s->reading_alone_ms, s->reading_beside_ms,
-                               s->reading_beside_ms / s->reading_alone_ms};
+        const double all[6] = {s->alone_ts,         s->beside_ts,         s->beside_ts > 0 ? s->alone_ts / s->beside_ts : 0,
+                               s->reading_alone_ms, s->reading_beside_ms, s->reading_beside_ms / s->reading_alone_ms};
         for (size_t k = 0; k < 6; k++) v[k][i] = all[k];
         json_array_append_new(ratios, out_real(all[2]));
         json_array_append_new(readings, out_real(all[5]));

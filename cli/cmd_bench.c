@@ -502,18 +502,20 @@ static const struct arg_def own_defs[] = {
     ARG_END};
 static const struct arg_group own = {"Measurement", own_defs};
 static const struct arg_group *const groups[] = {&own, &flags_model, &flags_engine, &flags_output, NULL};
-const struct command cmd_bench = {.name = "bench",
-                                  .summary = "measure tokens per second",
-                                  .groups = groups,
-                                  .example = "segue bench -p 512 -n 64 -r 2 -o json",
-                                  .run = run,
-                                  .about = "Measures reading a prompt and writing an answer apart, in the "
-                                           "fields of llama-bench. The prompt's ids are random "
-                                           "by seed; generation makes full logits, chooses greedily and "
-                                           "feeds the choice back; loading, packing and warm-up "
-                                           "stand outside. ids_hash is the FNV-1a hash of all ids of the "
-                                           "last sample, so that equal work can be shown. stream_gb_s is "
-                                           "what reading memory reaches with the same threads at the size "
-                                           "of the row's working set (weights of a step and states), "
-                                           "measured after each sample (of a prompt once, after the last one); roof_share is the median share "
-                                           "of a sample in the streams on both sides of it."};
+const struct command cmd_bench = {
+    .name = "bench",
+    .summary = "measure tokens per second",
+    .groups = groups,
+    .example = "segue bench -p 512 -n 64 -r 2 -o json",
+    .run = run,
+    .about = "Measures reading a prompt and writing an answer apart, in the "
+             "fields of llama-bench. The prompt's ids are random "
+             "by seed; generation makes full logits, chooses greedily and "
+             "feeds the choice back; loading, packing and warm-up "
+             "stand outside. ids_hash is the FNV-1a hash of all ids of the "
+             "last sample, so that equal work can be shown. stream_gb_s is "
+             "what reading memory reaches with the same threads at the size "
+             "of the row's working set (weights of a step and states), "
+             "measured after each sample (of a prompt once, after the last one); roof_share is the median share "
+             "of a sample in the streams on both sides of it.",
+};

@@ -428,8 +428,8 @@ static int run(struct args *args)
         out_fail(&err, SEGUE_EARG, "mil: \"%.60s\": give emit, check, run, diff or explain", verb);
         return out_error(&err, EXIT_NOT_HERE);
     }
-    static const char *const forms[] = {"check DIR|FILE.mil", "run DIR|FILE.mil --in T.safetensors --out T.safetensors", "diff A B",
-                                        "explain DIR|FILE.mil, or explain -m MODEL",
+    static const char *const forms[] = {"check DIR|FILE.mil", "run DIR|FILE.mil --in T.safetensors --out T.safetensors",
+                                        "diff A B", "explain DIR|FILE.mil, or explain -m MODEL",
                                         "emit -m MODEL -o DIR, or emit DIR|FILE.mil --mlpackage OUT"};
     int model = args->operands_n == 1 && which >= 3; /* the default one when none is named */
     if (args->operands_n != (model ? 1 : which == 2 ? 3 : 2))

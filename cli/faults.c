@@ -48,7 +48,8 @@ bool faults_begin(void)
     else if (whole && !strncmp(text, "write:", 6)) sg_fault_write(n);
     else if ((strncmp(text, "ulp:", 4) || !ulp(text + 4)) && (strncmp(text, "lost:", 5) || !lost(text + 5))) {
         segue_error err;
-        out_fail(&err, SEGUE_EARG, "SEGUE_FAULT: %.40s: not understood; give alloc:N, write:N, ulp:layer=L or lost:U@TOKEN", text);
+        out_fail(&err, SEGUE_EARG, "SEGUE_FAULT: %.40s: not understood; give alloc:N, write:N, ulp:layer=L or lost:U@TOKEN",
+                 text);
         out_error(&err, EXIT_NOT_HERE);
         return false;
     }

@@ -217,7 +217,8 @@ static json_t *part_json(const struct report *r, uint32_t phase, size_t unit, ui
     else
         out_null(o, "host_bytes", "this unit has no memory of its own, or does not count");
     if (use.columns > before.columns)
-        json_object_set_new(o, "padded_ratio", out_real((double)(use.columns - before.columns) / (double)(use.rows - before.rows)));
+        json_object_set_new(o, "padded_ratio",
+                            out_real((double)(use.columns - before.columns) / (double)(use.rows - before.rows)));
     else
         out_null(o, "padded_ratio", "this unit pads no rows, or had none");
     json_object_set_new(o, "rows_unseen", json_integer((json_int_t)use.rows_unseen));

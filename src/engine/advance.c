@@ -178,7 +178,8 @@ static segue_status canceled(struct segue_session *s, segue_error *err)
 void sg_session_went_on(struct segue_session *s)
 {
     s->rewound = 0;
-    s->point_due = (s->marking || s->stored) && s->computed <= s->given_n; /* taken by the next run, off the way to the first token */
+    /* taken by the next run, off the way to the first token */
+    s->point_due = (s->marking || s->stored) && s->computed <= s->given_n;
 }
 
 /* One chunk; with_logits: of its last row. sampler (may be NULL) chooses *token from them. */

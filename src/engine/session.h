@@ -111,8 +111,8 @@ int sg_session_to_point(struct segue_session *s, uint64_t rows);
 /* --- advance.c --- */
 /* Make sure that there are states to continue. */
 segue_status sg_session_begin(struct segue_session *s, segue_error *err);
-/* States where the waiting rows are to be read, and a point of them where one is due. When nothing waits but the logits are unknown,
- * one row is made to wait. */
+/* States where the waiting rows are to be read, and a point of them where one is due. When nothing waits but the logits are
+ * unknown, one row is made to wait. */
 segue_status sg_session_ready(struct segue_session *s, segue_error *err);
 /* Behind a run: a point is due when all that was given has been read. */
 void sg_session_went_on(struct segue_session *s);

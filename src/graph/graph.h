@@ -71,7 +71,7 @@ const char *sg_act_name(enum sg_act act);
 
 /* Bytes of one row of K or V slot / of a whole CONV or DELTA slot in a storage (f32 f16 bf16 q8_0 for K and V; CONV and
  * DELTA are f32 always). q8_0 in a state: per position and head, blocks of 32 (a last block may be shorter). */
-int sg_slot_same(const struct sg_slot *a, const struct sg_slot *b);      /* in all that a state's memory depends on, and the layer */
+int sg_slot_same(const struct sg_slot *a, const struct sg_slot *b); /* in all that a state's memory depends on, and the layer */
 size_t sg_slot_row_bytes(const struct sg_slot *s, enum sg_storage storage);
 size_t sg_slot_fixed_bytes(const struct sg_slot *s);     /* 0 for K and V */
 /* The first row of K or V that the row at position `rows` may ask for: its window's. */
@@ -106,12 +106,15 @@ struct sg_operand sg_absent(void);
 
 int32_t sg_rope_table_add(struct sg_builder *b, uint32_t pairs, const float *inverse, float mscale);   /* copied */
 
-int32_t sg_embed(struct sg_builder *b, int32_t tokens, const struct sg_tensor *table, const struct sg_tensor *positions, float scale);
+int32_t sg_embed(struct sg_builder *b, int32_t tokens, const struct sg_tensor *table, const struct sg_tensor *positions,
+                 float scale);
 int32_t sg_norm(struct sg_builder *b, struct sg_operand x, struct sg_norm p, struct sg_operand gate);
-int32_t sg_linear(struct sg_builder *b, struct sg_operand x, struct sg_weight w, struct sg_weight bias, struct sg_operand residual);
+int32_t sg_linear(struct sg_builder *b, struct sg_operand x, struct sg_weight w, struct sg_weight bias,
+                  struct sg_operand residual);
 int32_t sg_rope(struct sg_builder *b, struct sg_operand x, uint32_t heads, int32_t table);
 /* Adds the K and V slots of the current layer; p.slot_k and p.slot_v are filled in. */
-int32_t sg_attend(struct sg_builder *b, struct sg_operand q, struct sg_operand k, struct sg_operand v, struct sg_attend p, struct sg_operand gate);
+int32_t sg_attend(struct sg_builder *b, struct sg_operand q, struct sg_operand k, struct sg_operand v, struct sg_attend p,
+                  struct sg_operand gate);
 int32_t sg_conv(struct sg_builder *b, struct sg_operand x, struct sg_conv p);
 int32_t sg_delta(struct sg_builder *b, const struct sg_operand qkvab[5], struct sg_delta p);
 int32_t sg_glu(struct sg_builder *b, struct sg_operand gate, struct sg_operand up, enum sg_act act);

@@ -63,9 +63,17 @@ static struct sg_tensor *part_new(struct share *s, const struct sg_tensor_part *
     if (!t || !own) return NULL;
     uint64_t rows = sum_of(p->rows, p->rows_n), cols = sum_of(p->cols, p->cols_n), numbers = p->of->rows * p->of->cols;
     *own = *p;
-    *t = (struct sg_tensor){.name = p->of->name, .stored_as = p->of->stored_as, .storage = p->of->storage, .rank = p->of->rank > 1 ? 2 : 1,
-                            .shape = {rows, cols}, .rows = rows, .cols = cols, .affine = p->of->affine, .file = p->of->file,
-                            .offset = p->of->offset, .part = own};
+    *t = (struct sg_tensor){.name = p->of->name,
+                            .stored_as = p->of->stored_as,
+                            .storage = p->of->storage,
+                            .rank = p->of->rank > 1 ? 2 : 1,
+                            .shape = {rows, cols},
+                            .rows = rows,
+                            .cols = cols,
+                            .affine = p->of->affine,
+                            .file = p->of->file,
+                            .offset = p->of->offset,
+                            .part = own};
     if (t->rank == 1) t->shape[0] = cols;
     t->bytes = numbers ? (uint64_t)((double)p->of->bytes * (double)(rows * cols) / (double)numbers) : 0;
     return all->parts[all->parts_n++] = t;
@@ -113,7 +121,8 @@ static struct sg_weight same(struct share *s, const struct sg_weight *w)
 
 /* A vector with `per` numbers for each column of a dealt value, whatever its shape: by columns when it is one row, else by
  * rows. */
-static struct sg_weight vector(struct share *s, const struct sg_weight *w, int32_t value, uint32_t at, uint32_t width, uint64_t per)
+static struct sg_weight vector(struct share *s, const struct sg_weight *w, int32_t value, uint32_t at, uint32_t width,
+                               uint64_t per)
 {
     if (w->tensor < 0 || !s->of[value].n) return same(s, w);
     const struct sg_tensor *t = s->g->tensors[w->tensor];
@@ -291,7 +300,8 @@ static segue_status rank_graph(struct share *s, struct sg_graph **out, segue_err
         const struct sg_value *v = &g->values[g->inputs[i].value];
         s->map[g->inputs[i].value] = v->kind == SG_VALUE_TOKENS ? sg_input_tokens(b) : sg_input_rows(b, v->width);
     }
-    for (uint32_t i = 0; i < g->ropes_n; i++) (void)sg_rope_table_add(b, g->ropes[i].pairs, g->ropes[i].inverse, g->ropes[i].mscale);
+    for (uint32_t i = 0; i < g->ropes_n; i++)
+        (void)sg_rope_table_add(b, g->ropes[i].pairs, g->ropes[i].inverse, g->ropes[i].mscale);
     for (uint32_t i = 0; i < g->ops_n && s->error.status == SEGUE_OK; i++) {
         b->layer = g->ops[i].layer;
         s->map[g->ops[i].out] = again(s, &g->ops[i]);
@@ -334,7 +344,8 @@ static segue_status deal_one(struct sg_shares *all, const struct sg_graph *g, ui
     if (!of || !map || !all->slots[index]) return sg_no_memory("shares of a graph", g->values_n * sizeof *of, err);
     for (uint32_t i = 0; i < g->ops_n; i++)
         if (g->ops[i].code == SG_OP_JOIN || (g->ops[i].code == SG_OP_ROPE && g->ops[i].u.rope.sign != 1))
-            return sg_fail(err, SEGUE_EUNSUPPORTED, "deal graph: op %u %s cannot be dealt; take one unit", i, sg_op_name(g->ops[i].code));
+            return sg_fail(err, SEGUE_EUNSUPPORTED, "deal graph: op %u %s cannot be dealt; take one unit", i,
+                           sg_op_name(g->ops[i].code));
     SG_TRY(sg_share_deal(g, all->ranks, of, err));
     slot_runs(g, of, all->slots[index]);
     for (uint32_t r = 0; r < all->ranks; r++) {

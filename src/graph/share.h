@@ -1,11 +1,10 @@
 /* share.h: graphs dealt to ranks that compute them together (tensor parallel). Each rank's graph is the whole's, op for op, with
  * fewer heads and columns: a product's rows are dealt where all that reads them can go on with a share (heads of attention and of
  * the delta rule, channels of the convolution, columns between gate and down); the product behind takes its share of the weight's
- * columns, and a `join` sums what the ranks have. Bias and residual of such a product are rank 0's. The residual stream, norms over
- * whole rows, embeddings and experts are the same on every rank; logits are joined side by side where the vocabulary divides.
- * Which columns are whose: each run of a value's (or slot's) columns is cut into equal pieces, rank 0 first.
- * Weights are parts of the whole's tensors (struct sg_tensor_part): nothing is copied.
- * SPDX-License-Identifier: MIT */
+ * columns, and a `join` sums what the ranks have. Bias and residual of such a product are rank 0's. The residual stream, norms
+ * over whole rows, embeddings and experts are the same on every rank; logits are joined side by side where the vocabulary
+ * divides. Which columns are whose: each run of a value's (or slot's) columns is cut into equal pieces, rank 0 first. Weights are
+ * parts of the whole's tensors (struct sg_tensor_part): nothing is copied. SPDX-License-Identifier: MIT */
 #ifndef SG_GRAPH_SHARE_H
 #define SG_GRAPH_SHARE_H
 

@@ -150,8 +150,9 @@ static segue_status may_deal(const struct deal *d, const struct sg_op *op, segue
     if (op->code == SG_OP_ROPE) SG_TRY(heads_divide(d, op, "rotated", op->u.rope.heads, op->u.rope.heads, err));
     for (int k = 0; k < SG_OP_INPUTS; k++)
         if (op->in[k].value >= 0 && !is_one_run(d, &op->in[k]))
-            return sg_fail(err, SEGUE_EUNSUPPORTED, "deal graph to %u ranks: %s (layer %d): its heads are not one run; take one unit",
-                           d->ranks, sg_op_name(op->code), op->layer);
+            return sg_fail(err, SEGUE_EUNSUPPORTED,
+                           "deal graph to %u ranks: %s (layer %d): its heads are not one run; take one unit", d->ranks,
+                           sg_op_name(op->code), op->layer);
     return SEGUE_OK;
 }
 

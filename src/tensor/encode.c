@@ -115,7 +115,8 @@ segue_status sg_quant_row(enum sg_storage s, const float *src, uint64_t n, void 
     uint8_t *p = out;
     if (s > SG_Q8_0 && s != SG_Q4_K && s != SG_Q6_K)
         return sg_fail(err, SEGUE_EUNSUPPORTED,
-                       "quantise: %s: this type is not written; choose f32, f16, bf16, q8_0, q6_k, q5_1, q5_0, q4_k, q4_1 or q4_0",
+                       "quantise: %s: this type is not written; choose f32, f16, bf16, q8_0, q6_k, q5_1, q5_0, q4_k, "
+                       "q4_1 or q4_0",
                        info->name);
     if (n % info->block)
         return sg_fail(err, SEGUE_EARG,

@@ -222,7 +222,8 @@ static int plain_finite(enum sg_storage s, const uint8_t *p, uint64_t n)
         bad |= (lanes - ones) & ~lanes & tops;
     }
     for (; i < bytes; i += plain_size(s)) {
-        uint32_t x = s == SG_F32 ? sg_le32(p + i) : sg_le16(p + i), mask = s == SG_F32 ? (uint32_t)(full >> 32) : (uint32_t)(full >> 48);
+        uint32_t x = s == SG_F32 ? sg_le32(p + i) : sg_le16(p + i),
+                 mask = s == SG_F32 ? (uint32_t)(full >> 32) : (uint32_t)(full >> 48);
         bad |= (x & mask) == mask;
     }
     return !bad;

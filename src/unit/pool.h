@@ -1,8 +1,7 @@
-/* pool.h: the threads of one unit that computes on the processor. They run a list of stages; every item of a stage is done exactly once,
- * by whichever thread takes it, and a stage begins when all items of the one before are done. What an item
- * computes must not depend on the thread. No lock is taken while work is there: threads spin, then yield, and
- * sleep only when no run has come for some milliseconds.
- * SPDX-License-Identifier: MIT */
+/* pool.h: the threads of one unit that computes on the processor. They run a list of stages; every item of a stage is done
+ * exactly once, by whichever thread takes it, and a stage begins when all items of the one before are done. What an item computes
+ * must not depend on the thread. No lock is taken while work is there: threads spin, then yield, and sleep only when no run has
+ * come for some milliseconds. SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_POOL_H
 #define SG_UNIT_POOL_H
 

@@ -5,7 +5,8 @@
 
 #include "unit/unit.h"
 
-/* KIND:SPEC, a unit named inside of another, becomes the pair {"", SPEC}. EARG names what is wrong and where. `cuda:0` style: a part without '=' becomes the pair {"", "0"}. */
+/* KIND:SPEC, a unit named inside of another, becomes the pair {"", SPEC}. EARG names what is wrong and where. `cuda:0` style: a
+ * part without '=' becomes the pair {"", "0"}. */
 segue_status sg_spec_parse(struct sg_unit_spec *out, const char *text, segue_error *err);
 /* NULL: not given. */
 const char *sg_spec_value(const struct sg_unit_spec *s, const char *key);

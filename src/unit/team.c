@@ -50,7 +50,8 @@ static segue_status program_new(struct sg_unit *u, const struct sg_graph *g, str
 }
 
 /* Rank r's shares of all graphs at once. */
-static segue_status compile_rank(struct sg_unit *u, uint32_t r, struct sg_shares *s, struct sg_program **programs, segue_error *err)
+static segue_status compile_rank(struct sg_unit *u, uint32_t r, struct sg_shares *s, struct sg_program **programs,
+                                 segue_error *err)
 {
     const struct sg_graph **graphs = sg_alloc(s->graphs_n * sizeof *graphs);
     struct sg_program **made = sg_alloc(s->graphs_n * sizeof *made);

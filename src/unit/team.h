@@ -1,7 +1,6 @@
-/* team.h: several units of one kind that compute as one: each is a rank and runs its share of the graph (graph/share.h) beside the
- * others. A state is one state for each rank; rows and memory leave it and come in the canonical layout, as if it were one.
- * Logits and tokens are the same on every rank; rank 0's are given. Adapters are refused.
- * SPDX-License-Identifier: MIT */
+/* team.h: several units of one kind that compute as one: each is a rank and runs its share of the graph (graph/share.h) beside
+ * the others. A state is one state for each rank; rows and memory leave it and come in the canonical layout, as if it were one.
+ * Logits and tokens are the same on every rank; rank 0's are given. Adapters are refused. SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_TEAM_H
 #define SG_UNIT_TEAM_H
 

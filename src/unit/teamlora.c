@@ -1,6 +1,6 @@
-/* teamlora.c: adapters of a team. A change of a weight is a change of its parts: a part of its rows takes these rows of b, a part of
- * its columns these columns of a (what the ranks then add to their sums is summed with them). Whole weights keep theirs.
- * Made once for an adapter; ranks find their own parts in it. SPDX-License-Identifier: MIT */
+/* teamlora.c: adapters of a team. A change of a weight is a change of its parts: a part of its rows takes these rows of b, a part
+ * of its columns these columns of a (what the ranks then add to their sums is summed with them). Whole weights keep theirs. Made
+ * once for an adapter; ranks find their own parts in it. SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,8 +25,8 @@ void sg_team_loras_free(struct team_lora *l)
 }
 
 /* Numbers of [n, k] at the part's rows (or columns), without gaps. NULL: no memory. */
-static const float *gather(struct sg_arena *arena, const float *from, uint64_t k, uint64_t rows, const struct sg_run_of *rows_of, uint32_t rows_n,
-                           uint64_t cols, const struct sg_run_of *cols_of, uint32_t cols_n)
+static const float *gather(struct sg_arena *arena, const float *from, uint64_t k, uint64_t rows, const struct sg_run_of *rows_of,
+                           uint32_t rows_n, uint64_t cols, const struct sg_run_of *cols_of, uint32_t cols_n)
 {
     float *to = sg_arena_alloc(arena, (size_t)(rows * cols) * sizeof *to);
     for (uint64_t i = 0, at = 0; to && i < rows; i++)
@@ -45,7 +45,9 @@ static segue_status part_pair(struct team_lora *l, const struct sg_lora_pair *wh
         own->a = gather(&l->arena, whole->a, whole->tensor->cols, whole->rank, &ranks, 1, t->cols, p->cols, p->cols_n);
     if (t->rows != whole->tensor->rows)
         own->b = gather(&l->arena, whole->b, whole->rank, t->rows, p->rows, p->rows_n, whole->rank, &ranks, 1);
-    return own->a && own->b ? SEGUE_OK : sg_no_memory("adapter of several units", (size_t)(t->rows + t->cols) * whole->rank * sizeof(float), err);
+    return own->a && own->b
+               ? SEGUE_OK
+               : sg_no_memory("adapter of several units", (size_t)(t->rows + t->cols) * whole->rank * sizeof(float), err);
 }
 
 static int by_tensor(const void *a, const void *b)

@@ -1,6 +1,5 @@
-/* teamparts.h: what the files of a team share: team.c (the unit and its programs), teamrun.c (runs), teamlora.c (adapters), teamstate.c (states).
- * The ranks' own objects are known by their table alone.
- * SPDX-License-Identifier: MIT */
+/* teamparts.h: what the files of a team share: team.c (the unit and its programs), teamrun.c (runs), teamlora.c (adapters),
+ * teamstate.c (states). The ranks' own objects are known by their table alone. SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_TEAMPARTS_H
 #define SG_UNIT_TEAMPARTS_H
 
@@ -50,8 +49,8 @@ struct sg_state {
 segue_status sg_team_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
                         segue_error *err);
 segue_status sg_team_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err);
-/* The adapter as the ranks' parts of the weights see it. It lives as long as the program's shares, and what it does not copy as long
- * as the whole. EMEMORY. */
+/* The adapter as the ranks' parts of the weights see it. It lives as long as the program's shares, and what it does not copy as
+ * long as the whole. EMEMORY. */
 segue_status sg_team_lora(struct sg_program *p, const struct sg_lora *whole, const struct sg_lora **out, segue_error *err);
 void sg_team_loras_free(struct team_lora *l);
 /* All calls on states into a table. */

@@ -65,7 +65,8 @@ static segue_status team_state_new(struct sg_unit *u, const struct sg_slot *slot
     pthread_mutex_lock(&u->lock);
     const struct sg_program *p = program_of(u, slots, n);
     segue_status status = p ? state_alloc(u, slots, p->shares->shares->slots[p->index], n, &s, err)
-                            : sg_fail(err, SEGUE_EARG, "new state: several units: no program here has these slots; compile first");
+                            : sg_fail(err, SEGUE_EARG,
+                                      "new state: several units: no program here has these slots; compile first");
     for (uint32_t r = 0; r < u->ranks && status == SEGUE_OK; r++) {
         const struct sg_graph *g = p->shares->shares->graphs[p->index * u->ranks + r];
         status = u->ops->state_new(u->rank[r], g->slots, g->slots_n, &own, &s->rank[r], err);
@@ -84,7 +85,8 @@ static segue_status team_state_fork(struct sg_state *s, struct sg_state **out, s
     struct sg_state *copy = NULL;
     SG_TRY(state_alloc(s->base.unit, s->slots, s->shares, s->slots_n, &copy, err));
     segue_status status = SEGUE_OK;
-    for (uint32_t r = 0; r < ranks_of(s) && status == SEGUE_OK; r++) status = ops_of(s)->state_fork(s->rank[r], &copy->rank[r], err);
+    for (uint32_t r = 0; r < ranks_of(s) && status == SEGUE_OK; r++)
+        status = ops_of(s)->state_fork(s->rank[r], &copy->rank[r], err);
     if (status != SEGUE_OK) {
         team_state_free(copy);
         return status;
@@ -100,7 +102,8 @@ static segue_status team_state_mark(struct sg_state *s, uint32_t *mark, segue_er
     for (uint32_t r = 0; r < ranks_of(s); r++) {
         segue_status status = ops_of(s)->state_mark(s->rank[r], r ? &other : mark, err);
         if (status == SEGUE_OK && r && other != *mark)
-            status = sg_fail(err, SEGUE_EINTERNAL, "mark state: several units: rank %u is at mark %u, not %u; report this", r, other, *mark);
+            status = sg_fail(err, SEGUE_EINTERNAL, "mark state: several units: rank %u is at mark %u, not %u; report this", r,
+                             other, *mark);
         if (status != SEGUE_OK) return status;
     }
     return SEGUE_OK;
@@ -150,14 +153,16 @@ struct dealing {
     uint64_t fixed_rows;             /* of CONV and DELTA; 0: rows are asked for by number */
 };
 
-static segue_status dealing_of(const struct sg_state *s, uint32_t slot, enum sg_storage storage, struct dealing *d, segue_error *err)
+static segue_status dealing_of(const struct sg_state *s, uint32_t slot, enum sg_storage storage, struct dealing *d,
+                               segue_error *err)
 {
     if (slot >= s->slots_n)
         return sg_fail(err, SEGUE_EARG, "copy state: several units: slot %u of %u; give a smaller one", slot, s->slots_n);
     const struct sg_slot *x = &s->slots[slot];
     int rows = x->kind == SG_SLOT_K || x->kind == SG_SLOT_V;
     *d = (struct dealing){.share = &s->shares[slot], .ranks = ranks_of(s)};
-    d->row = rows ? sg_slot_row_bytes(x, storage) : x->kind == SG_SLOT_CONV ? (size_t)x->width * sizeof(float) : sg_slot_fixed_bytes(x);
+    size_t whole = x->kind == SG_SLOT_CONV ? (size_t)x->width * sizeof(float) : sg_slot_fixed_bytes(x);
+    d->row = rows ? sg_slot_row_bytes(x, storage) : whole;
     d->unit = x->kind == SG_SLOT_CONV ? sizeof(float) : x->heads ? d->row / x->heads : 0;
     d->fixed_rows = rows ? 0 : x->kind == SG_SLOT_CONV ? x->heads : 1;
     return SEGUE_OK;
@@ -211,15 +216,16 @@ static segue_status copy_dealt(struct sg_state *s, const struct dealing *d, uint
     do {
         uint64_t end = d->fixed_rows || to - at < most ? to : at + most;
         uint8_t *place = whole + (at - from) * d->row;
-        status = out ? get_dealt(s, d, slot, at, end, storage, own, place, err) : put_dealt(s, d, slot, at, end, storage, own, place, err);
+        status = out ? get_dealt(s, d, slot, at, end, storage, own, place, err)
+                     : put_dealt(s, d, slot, at, end, storage, own, place, err);
         at = end;
     } while (status == SEGUE_OK && at < to);
     sg_free(own);
     return status;
 }
 
-static segue_status team_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage, void *out,
-                                   segue_error *err)
+static segue_status team_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
+                                   void *out, segue_error *err)
 {
     struct dealing d = {0};
     SG_TRY(dealing_of(s, slot, storage, &d, err));
@@ -228,8 +234,8 @@ static segue_status team_state_get(struct sg_state *s, uint32_t slot, uint64_t f
     return copy_dealt(s, &d, slot, from, to, storage, out, 1, err);
 }
 
-static segue_status put_all(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage, const void *in,
-                            segue_error *err)
+static segue_status put_all(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
+                            const void *in, segue_error *err)
 {
     for (uint32_t r = 0; r < ranks_of(s); r++) SG_TRY(ops_of(s)->state_put(s->rank[r], slot, from, to, storage, in, err));
     return SEGUE_OK;

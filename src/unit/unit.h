@@ -1,14 +1,12 @@
-/* unit.h: what a unit is to the rest of the house: one table of functions. Whoever adds a unit implements this table in
- * a folder of its own and adds the folder's name to one list in cmake/library.cmake; no other file names it.
+/* unit.h: what a unit is to the rest of the house: one table of functions. Whoever adds a unit implements this table in a folder
+ * of its own and adds the folder's name to one list in cmake/library.cmake; no other file names it.
  *
- * Who calls: engine/ and tests/. Who must not: one unit another.
- * Concurrency: list, open, describe, can, compile, state_new: any thread, up to `lanes` of these and of runs at a time. start: up
- * to `lanes` runs may be unfinished; two runs that share a state must not overlap. state_get and state_put may run beside a run from one other
- * thread: get waits until the rows it asks for exist
- * (desc.streams). Everything else on a state only between runs.
- * Errors: EUNSUPPORTED names op, layer and reason; EUNIT, ELOST: the unit failed; ECANCELED: batch->cancel became 1 (the
- * state then holds the rows that were finished: sg_result.rows_done).
- * SPDX-License-Identifier: MIT */
+ * Who calls: engine/ and tests/. Who must not: one unit another. Concurrency: list, open, describe, can, compile, state_new: any
+ * thread, up to `lanes` of these and of runs at a time. start: up to `lanes` runs may be unfinished; two runs that share a state
+ * must not overlap. state_get and state_put may run beside a run from one other thread: get waits until the rows it asks for
+ * exist (desc.streams). Everything else on a state only between runs. Errors: EUNSUPPORTED names op, layer and reason; EUNIT,
+ * ELOST: the unit failed; ECANCELED: batch->cancel became 1 (the state then holds the rows that were finished:
+ * sg_result.rows_done). SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_UNIT_H
 #define SG_UNIT_UNIT_H
 
@@ -121,7 +119,7 @@ struct sg_state_opts {
     uint64_t rows;                   /* expected; grows by blocks beyond it, between runs */
     uint32_t undo;                   /* marks that can be alive at once; 0 = 8 */
     uint32_t bare;                   /* 1: state_pass fills it next, or it is freed: memory may be left out until then */
-    uint32_t filled;                 /* 1: every slot is put, or its memory written, before anything else: nothing need be cleared */
+    uint32_t filled; /* 1: every slot is put, or its memory written, before anything else: nothing need be cleared */
     const struct sg_host_memory *host;   /* NULL, or where a unit whose states lie in the host's memory takes it: of another
                                       * unit, to which they will go */
 };
@@ -192,7 +190,8 @@ struct sg_unit_ops {
     /* Everything that `from` holds becomes that of `to`, a new state of the same slots and storage on a unit of this kind:
      * the same bytes as get + put. `from` may then only be freed, or be passed back to. Marks are forgotten. */
     segue_status (*state_pass)(struct sg_state *to, struct sg_state *from, segue_error *err);
-    /* States of `from` may soon be passed to `to`, another unit of this kind: what lies between them gets ready beside what runs. */
+    /* States of `from` may soon be passed to `to`, another unit of this kind: what lies between them gets ready beside what
+     * runs. */
     void (*way_wake)(struct sg_unit *from, struct sg_unit *to);
     /* NULL: every copy is over when get or put returns. Else those from and to memory of `host` may go on: get's until
      * state_flush, put's until state_flush or the seal. Frees of either side wait for them as well. */
@@ -204,7 +203,8 @@ struct sg_unit_ops {
     segue_status (*weight_get)(struct sg_program *p, uint32_t tensor, float *out, segue_error *err);
     segue_status (*weight_put)(struct sg_program *p, uint32_t tensor, const float *in, segue_error *err);
     segue_status (*stream)(struct sg_unit *u, uint64_t bytes, double *gb_s, segue_error *err); /* read bandwidth, measured now */
-    /* What became of keeping: "mapped", "written", "anew" (made faster than kept), or NULL; *why: NULL or the reason. Lives with the program. */
+    /* What became of keeping: "mapped", "written", "anew" (made faster than kept), or NULL; *why: NULL or the reason. Lives with
+     * the program. */
     const char *(*kept)(const struct sg_program *p, const char **why);
     /* Compiles that an engine's own compiler did for it; NULL: each program is one. */
     uint64_t (*compiles)(const struct sg_program *p);

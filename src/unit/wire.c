@@ -53,6 +53,7 @@ segue_status sg_wire_status_take(struct sg_reader *in, segue_status *status, seg
 
 void sg_wire_counters(struct sg_result *r, uint64_t *out[SG_WIRE_COUNTERS])
 {
-    uint64_t *const list[] = {&r->ns, &r->dispatches, &r->weight_bytes, &r->state_bytes, &r->host_bytes, &r->helper_ns, &r->columns};
+    uint64_t *const list[] = {&r->ns,         &r->dispatches, &r->weight_bytes, &r->state_bytes,
+                              &r->host_bytes, &r->helper_ns,  &r->columns};
     for (int i = 0; i < SG_WIRE_COUNTERS; i++) out[i] = list[i];
 }

@@ -58,7 +58,8 @@ static segue_status word(const struct sg_unit_spec *spec, const char *key, const
 static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u, struct sg_npu_opts *o,
                               segue_error *err)
 {
-    static const char *const keys[] = {"", "profile", "weights", "compiles", "on_violation", "threads", "rows", "keys", "layers", "range", NULL};
+    static const char *const keys[] = {"",     "profile", "weights", "compiles", "on_violation", "threads", "rows",
+                                       "keys", "layers",  "range",   NULL};
     const char *soft = sg_spec_value(spec, ""), *profile = sg_spec_value(spec, "profile");
     SG_TRY(sg_spec_only(spec, keys, err));
     if (soft && strcmp(soft, "soft") != 0)

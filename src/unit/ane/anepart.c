@@ -134,7 +134,10 @@ static segue_status keep_weights(struct sg_program *p, uint32_t part, segue_erro
     if (!list) return sg_no_memory("a list of weights", b->n * sizeof *list, err);
     for (uint32_t i = 0; i < b->n; i++) {
         const struct sg_ane_stored *s = &b->list[i];
-        list[i] = (struct listed){.weights_n = s->weights_n, .form = (uint32_t)s->form, .record = s->record, .numbers = s->numbers};
+        list[i] = (struct listed){.weights_n = s->weights_n,
+                                  .form = (uint32_t)s->form,
+                                  .record = s->record,
+                                  .numbers = s->numbers};
         memcpy(list[i].weights, s->weights, sizeof s->weights);
     }
     size_t bytes = b->n * sizeof *list, pad = (64 - bytes % 64) % 64;

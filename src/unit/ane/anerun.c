@@ -1,5 +1,5 @@
-/* anerun.c: one batch on the unit `ane`: each span is cut into dispatches of 1, 32, 64, .. 512 rows (aneshape.c), the last
- * one padded on the right; every part runs on them in turn, its output the next one's input. A dispatch is all or nothing: the state
+/* anerun.c: one batch on the unit `ane`: each span is cut into dispatches of 1, 32, 64, .. 512 rows (aneshape.c), the last one
+ * padded on the right; every part runs on them in turn, its output the next one's input. A dispatch is all or nothing: the state
  * turns when the last part is done. What stands behind `rows` is the helper's. SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <stdio.h>
@@ -165,7 +165,8 @@ static uint64_t unseen_of(const struct sg_state *s)
     uint64_t most = 0;
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct sg_slot *slot = &s->slots[i].slot;
-        uint64_t reach = ane_is_rows(slot) ? ane_reach(s, slot) : 0, asked = slot->window && slot->window < s->rows ? slot->window : s->rows;
+        uint64_t reach = ane_is_rows(slot) ? ane_reach(s, slot) : 0,
+                 asked = slot->window && slot->window < s->rows ? slot->window : s->rows;
         if (reach && asked > reach && asked - reach > most) most = asked - reach;
     }
     return most;
@@ -176,7 +177,8 @@ static segue_status run_span(struct sg_run *run, uint32_t s, uint32_t at)
     const struct sg_span *span = &run->own.spans[s];
     uint32_t rank = ane_lora_columns(run->program, span);
     for (uint32_t done = 0; done < span->rows;) {
-        uint32_t left = span->rows - done, rows = ane_rows_for(run->program, span->state->rows, left), n = left < rows ? left : rows;
+        uint32_t left = span->rows - done, rows = ane_rows_for(run->program, span->state->rows, left),
+                 n = left < rows ? left : rows;
         struct sg_ane_shape shape;
         SG_TRY(ane_shape_of(run->program, rows, span->state->rows + n, rank, &shape, run->host.err));
         if (run->own.batch.cancel && atomic_load(run->own.batch.cancel))

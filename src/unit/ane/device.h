@@ -24,7 +24,8 @@ struct sg_ane_source {
     uint32_t files_n;
     uint32_t cached; /* 1: its compiled form is kept somewhere: load without compiling where that works */
     struct sg_ane_keep *keep; /* NULL, or where the device may keep what it makes of the weights (anekeep.h) */
-    struct sg_hash weights;   /* of all files' bytes: programs of equal weights may share them; 0: not known, keep is not used then */
+    /* of all files' bytes: programs of equal weights may share them; 0: not known, keep is not used then */
+    struct sg_hash weights;
 };
 
 /* An input or output as the engine wants it bound. */

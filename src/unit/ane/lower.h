@@ -1,6 +1,6 @@
-/* lower.h: a part of a graph to a MIL program. Rows lie channels first: a value of `width` columns is
- * [1, width, 1, S] with a row of the run in each of the S places. Ports: x (values that enter, packed along the
- * channels), info (lowerinfo.h), state, and lora (lowerlora.h) where the shape has a rank; out and the new state. SPDX-License-Identifier: MIT */
+/* lower.h: a part of a graph to a MIL program. Rows lie channels first: a value of `width` columns is [1, width, 1, S] with a row
+ * of the run in each of the S places. Ports: x (values that enter, packed along the channels), info (lowerinfo.h), state, and
+ * lora (lowerlora.h) where the shape has a rank; out and the new state. SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_LOWER_H
 #define SG_UNIT_ANE_LOWER_H
 

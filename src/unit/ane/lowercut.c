@@ -31,7 +31,8 @@ uint32_t sg_ane_border_channels(const struct sg_graph *g, const int32_t *values,
 uint64_t sg_ane_slot_channels(const struct sg_slot *s, uint32_t keys)
 {
     uint64_t numbers = sg_slot_fixed_bytes(s) / sizeof(float);
-    if (s->kind == SG_SLOT_K || s->kind == SG_SLOT_V) numbers = (uint64_t)s->heads * s->width * sg_ane_ring_columns(s->window, keys);
+    if (s->kind == SG_SLOT_K || s->kind == SG_SLOT_V)
+        numbers = (uint64_t)s->heads * s->width * sg_ane_ring_columns(s->window, keys);
     return (numbers + keys - 1) / keys;
 }
 
@@ -78,7 +79,8 @@ static uint64_t op_held(const struct sg_graph *g, const struct sg_op *op, uint32
 
 uint64_t sg_ane_part_held(const struct sg_graph *g, const struct sg_ane_part *p, uint32_t rows, uint32_t keys)
 {
-    uint64_t most = 0, borders = (uint64_t)sg_ane_border_channels(g, p->in, p->in_n) + sg_ane_border_channels(g, p->out, p->out_n);
+    uint64_t most = 0,
+             borders = (uint64_t)sg_ane_border_channels(g, p->in, p->in_n) + sg_ane_border_channels(g, p->out, p->out_n);
     for (uint32_t i = 0; i < p->ops_n; i++) {
         uint64_t bytes = op_held(g, &g->ops[p->ops[i]], rows, keys);
         if (bytes > most) most = bytes;
@@ -142,7 +144,8 @@ static void by_rule(const struct sg_graph *g, uint32_t *part_of, uint64_t *own, 
         uint32_t layer = layer_of(g, &g->ops[i]);
         if (bytes > most[layer]) most[layer] = bytes;
         own[layer] += op_state(g, &g->ops[i], SG_ANE_CUT_KEYS);
-        if (g->ops[i].code == SG_OP_NORM && g->ops[i].in[0].width > width) width = g->ops[i].in[0].width; /* as wide as a border */
+        const uint32_t border = g->ops[i].in[0].width;
+        if (g->ops[i].code == SG_OP_NORM && border > width) width = border;
     }
     uint64_t fixed = 2 * sizeof(uint16_t) * width * SG_ANE_CUT_ROWS + info_held(SG_ANE_CUT_ROWS, SG_ANE_CUT_KEYS);
     for (uint32_t layer = 0; layer < g->layers; layer++) {
@@ -203,7 +206,8 @@ static segue_status make(struct maker *m, uint32_t layers, int keep_outputs, seg
     c->behind = sg_arena_alloc(a, (g->ops_n + 1) * sizeof *c->behind);
     if (!m->last || !m->part || !m->made || !c->before || !c->behind) return starve(err);
     uint32_t *part_of = sg_arena_alloc(a, ((size_t)g->layers + 1) * sizeof *part_of);
-    uint64_t *own = sg_arena_alloc(a, ((size_t)g->layers + 1) * sizeof *own), *most = sg_arena_alloc(a, ((size_t)g->layers + 1) * sizeof *most);
+    uint64_t *own = sg_arena_alloc(a, ((size_t)g->layers + 1) * sizeof *own),
+             *most = sg_arena_alloc(a, ((size_t)g->layers + 1) * sizeof *most);
     if (!part_of || !own || !most) return starve(err);
     by_rule(g, part_of, own, most);
     number_parts(m, layers, layers ? NULL : part_of);

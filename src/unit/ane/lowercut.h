@@ -29,7 +29,8 @@ struct sg_ane_cut {
  * than 32 MB: from there on engines spill (constraint 20). Weights do not count: they are streamed once, however the
  * graph is cut. */
 enum { SG_ANE_LAYERS = 6, SG_ANE_CUT_ROWS = 256, SG_ANE_CUT_KEYS = 512, SG_ANE_HELD_MOST = 32 << 20 };
-/* layers: of each part, whatever it holds; 0: by the rule. keep_outputs: values that are outputs of the graph live to the end. EMEMORY. */
+/* layers: of each part, whatever it holds; 0: by the rule. keep_outputs: values that are outputs of the graph live to the end.
+ * EMEMORY. */
 segue_status sg_ane_cut_make(struct sg_ane_cut *out, const struct sg_graph *g, uint32_t layers, int keep_outputs,
                              segue_error *err);
 void sg_ane_cut_free(struct sg_ane_cut *c);

@@ -14,7 +14,7 @@ struct sg_ane_info {
     uint32_t valid;                                      /* 1 channel: 1 for real rows, 0 for padding */
     uint32_t window[SG_ANE_KINDS];                       /* each kind of attention's, as the graph has it; then: */
     struct sg_ane_ring ring[SG_ANE_KINDS];
-    uint32_t place[SG_ANE_KINDS];                        /* [ring.columns] 1 where a row's K and V go; kinds of equal rings share */
+    uint32_t place[SG_ANE_KINDS]; /* [ring.columns] 1 where a row's K and V go; kinds of equal rings share */
     uint32_t mask[SG_ANE_KINDS];                         /* [ring.columns] 0 or SG_ANE_HIDDEN */
     uint32_t fresh[SG_ANE_KINDS];                        /* [columns of the shape] the same for rows of the dispatch itself, where
                                                           * mask is of the ring before it (sg_ane_ring_before) */

@@ -233,7 +233,8 @@ segue_status sg_ane_range_make(struct sg_ane_range *out, const struct sg_graph *
     out->most = sg_arena_alloc(&out->arena, ((size_t)g->values_n + 1) * sizeof *out->most);
     out->value = sg_arena_alloc(&out->arena, (size_t)g->values_n + 1);
     out->inner = sg_arena_alloc(&out->arena, (size_t)g->ops_n + 1);
-    segue_status status = r.of && r.product && out->most && out->value && out->inner ? SEGUE_OK : sg_no_memory("bounds of a graph", 0, err);
+    segue_status status = r.of && r.product && out->most && out->value && out->inner ? SEGUE_OK
+                                                                                     : sg_no_memory("bounds of a graph", 0, err);
     for (uint32_t i = 0; i < g->inputs_n && status == SEGUE_OK; i++)
         r.of[g->inputs[i].value].most = 65504; /* rows of another unit: whatever fp16 holds */
     for (uint32_t i = 0; i < g->ops_n && status == SEGUE_OK; i++) {

@@ -45,7 +45,8 @@ static void put_numbers(struct sg_buf *b, const struct sg_mil_literal *l)
 {
     uint64_t n = sg_mil_elements(&l->type);
     int whole = l->type.dtype == SG_MIL_INT32, truth = l->type.dtype == SG_MIL_BOOL, wide = l->type.dtype == SG_MIL_INT64;
-    size_t values = sg_pb_open(b, whole ? 2 : truth ? 3 : wide ? 5 : l->type.dtype == SG_MIL_FP32 ? 1 : 7), list = sg_pb_open(b, 1);
+    uint32_t field = whole ? 2 : truth ? 3 : wide ? 5 : l->type.dtype == SG_MIL_FP32 ? 1 : 7;
+    size_t values = sg_pb_open(b, field), list = sg_pb_open(b, 1);
     for (uint64_t i = 0; i < n && !b->failed; i++) {
         float real = (float)sg_mil_literal_real(l, i);
         uint16_t half = sg_f16_of_f32(real);
@@ -196,12 +197,14 @@ static segue_status check(const struct sg_mil_program *p, segue_error *err)
     for (uint32_t o = 0; o < f->ops_n; o++)
         for (uint32_t i = 0; i < f->ops[o].args_n; i++)
             if (f->ops[o].args[i].kind == SG_MIL_LITERAL)
-                return sg_fail(err, SEGUE_EUNSUPPORTED, "mlpackage: %.60s: argument %.40s is written inline; run the pass over constants",
+                return sg_fail(err, SEGUE_EUNSUPPORTED,
+                               "mlpackage: %.60s: argument %.40s is written inline; run the pass over constants",
                                f->values[f->ops[o].first].name, f->ops[o].args[i].name);
     return SEGUE_OK;
 }
 
-/* Model { specificationVersion = 1, description = 2 { input = 1, output = 10 }, mlProgram = 502 { version = 1, functions = 2 } } */
+/* Model { specificationVersion = 1, description = 2 { input = 1, output = 10 }, mlProgram = 502 { version = 1, functions = 2 }
+ * } */
 segue_status sg_mlmodel_write(const struct sg_mil_program *p, int one_file, struct sg_buf *out, segue_error *err)
 {
     SG_TRY(check(p, err));
@@ -223,8 +226,9 @@ segue_status sg_mlmodel_write(const struct sg_mil_program *p, int one_file, stru
 
 static const char manifest[] =
     "{\n  \"fileFormatVersion\": \"1.0.0\",\n  \"itemInfoEntries\": {\n"
-    "    \"5E6E0001-0000-4000-8000-000000000001\": {\"author\": \"com.apple.CoreML\", \"description\": \"CoreML Model Specification\", "
-    "\"name\": \"model.mlmodel\", \"path\": \"com.apple.CoreML/model.mlmodel\"},\n"
+    "    \"5E6E0001-0000-4000-8000-000000000001\": {\"author\": \"com.apple.CoreML\", "
+    "\"description\": \"CoreML Model Specification\", \"name\": \"model.mlmodel\", "
+    "\"path\": \"com.apple.CoreML/model.mlmodel\"},\n"
     "    \"5E6E0001-0000-4000-8000-000000000002\": {\"author\": \"com.apple.CoreML\", \"description\": \"CoreML Model Weights\", "
     "\"name\": \"weights\", \"path\": \"com.apple.CoreML/weights\"}\n"
     "  },\n  \"rootModelIdentifier\": \"5E6E0001-0000-4000-8000-000000000001\"\n}\n";

@@ -95,8 +95,9 @@ static segue_status pack_weight(struct sg_npu_plan *plan, uint32_t v, const uint
 }
 
 /* A constant's numbers in the form that its readers want; made in an arena of their own when they are packed after. */
-static segue_status read_constant(struct sg_npu_plan *into, const struct sg_mil_literal *l, const struct sg_mil_op *expr, uint64_t n,
-                                  const struct sg_ane_file *files, uint32_t files_n, int half, const void **out, segue_error *err)
+static segue_status read_constant(struct sg_npu_plan *into, const struct sg_mil_literal *l, const struct sg_mil_op *expr,
+                                  uint64_t n, const struct sg_ane_file *files, uint32_t files_n, int half, const void **out,
+                                  segue_error *err)
 {
     float *numbers;
     if (l) return sg_npu_decode(into, l, files, files_n, half, out, err);

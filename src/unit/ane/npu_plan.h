@@ -47,10 +47,11 @@ struct sg_npu_plan {
 
 /* The handler of an operation; NULL with *nothing = 1: no work at all; NULL with 0: none. */
 sg_npu_handler *sg_npu_handler_of(const struct sg_mil_op *op, int *nothing);
-/* f must be checked; files hold its blobs, or, with garbage, anything. The function's inline operands become values of their own. */
+/* f must be checked; files hold its blobs, or, with garbage, anything. The function's inline operands become values of their
+ * own. */
 segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p, struct sg_mil_function *f,
-                              const struct sg_ane_profile *profile, const struct sg_ane_source *source, struct sg_npu_shelf *shelf,
-                              int garbage, segue_error *err);
+                              const struct sg_ane_profile *profile, const struct sg_ane_source *source,
+                              struct sg_npu_shelf *shelf, int garbage, segue_error *err);
 void sg_npu_plan_free(struct sg_npu_plan *plan);
 /* The name of the first constant that differs between two plans of one function; NULL: none. */
 const char *sg_npu_plan_differs(const struct sg_npu_plan *a, const struct sg_npu_plan *b);

@@ -145,7 +145,8 @@ static int joined_twice(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
     const struct sg_mil_arg *list = sg_mil_arg_find(op, "values");
     uint32_t flat[64], n = 0, more = 0;
     int64_t axis = sg_mil_whole(&r->f, op, "axis", -1);
-    if (strcmp(op->kind, "concat") != 0 || axis < 0 || list->kind != SG_MIL_LIST || sg_mil_whole(&r->f, op, "interleave", 0)) return 0;
+    if (strcmp(op->kind, "concat") != 0 || axis < 0 || list->kind != SG_MIL_LIST || sg_mil_whole(&r->f, op, "interleave", 0))
+        return 0;
     for (uint32_t i = 0; i < list->n; i++) {
         const struct sg_mil_op *inner = sg_mil_maker(r, r->to[list->v.refs[i]], "concat");
         const struct sg_mil_arg *own = inner ? sg_mil_arg_find(inner, "values") : NULL;
@@ -181,7 +182,8 @@ static struct seen *place_of(struct sg_mil_rewrite *r, const struct sg_mil_op *o
         if (a->kind == SG_MIL_LITERAL) add_value(&h, sg_mil_build_literal(&r->b, NULL, a->v.literal));
     }
     uint32_t at = (uint32_t)h.lo & (own->cap - 1);
-    while (own->seen[at].value && (own->seen[at].hash.lo != h.lo || own->seen[at].hash.hi != h.hi)) at = (at + 1) & (own->cap - 1);
+    while (own->seen[at].value && (own->seen[at].hash.lo != h.lo || own->seen[at].hash.hi != h.hi))
+        at = (at + 1) & (own->cap - 1);
     own->seen[at].hash = h;
     return &own->seen[at];
 }

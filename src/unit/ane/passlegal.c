@@ -179,7 +179,9 @@ static int concat(rewrite *r, operation *op)
     int64_t axis = sg_mil_whole(&r->f, op, "axis", 0);
     int whole = sg_mil_arg_find(op, "interleave") != NULL;
     uint32_t values[64];
-    if (list->kind != SG_MIL_LIST || list->n > 64 || (axis >= 0 && whole && list->n > 1) || sg_mil_whole(&r->f, op, "interleave", 0)) return 0;
+    if (list->kind != SG_MIL_LIST || list->n > 64 || (axis >= 0 && whole && list->n > 1) ||
+        sg_mil_whole(&r->f, op, "interleave", 0))
+        return 0;
     for (uint32_t i = 0; i < list->n; i++) values[i] = r->to[list->v.refs[i]];
     if (list->n == 1) {
         sg_mil_become(r, op, values[0]);

@@ -177,7 +177,8 @@ INLINE void four_sums(const struct plain_four *f, const struct sg_span_at *a, co
     for (uint32_t b = 0; b < a->blocks; b++, n += 4 * f->nt, s += f->nt) {
         __m128i pairs = _mm_setzero_si128();
         for (int c = 0; c < block; c += 4, q += 4 * f->nt)
-            pairs = _mm_add_epi16(pairs, _mm_maddubs_epi16(_mm_set1_epi8(1), _mm_maskload_epi32((const int *)(const void *)q, rows)));
+            pairs = _mm_add_epi16(pairs,
+                                  _mm_maddubs_epi16(_mm_set1_epi8(1), _mm_maskload_epi32((const int *)(const void *)q, rows)));
         const __m128i sum = _mm_madd_epi16(pairs, _mm_set1_epi16(1));
         const __m128 all = _mm_cvtepi32_ps(sum), more = _mm_loadu_ps(up[b] + f->t);
         rows_store(n, rows, _mm_sub_epi32(_mm_set1_epi32(SG_BIAS), _mm_slli_epi32(sum, 7)));

@@ -34,7 +34,7 @@ enum { SG_GROUP = 16, SG_TILE = 12, SG_FEW = 4, SG_CHUNK = 128 };
 enum { SG_COARSE, SG_FINE, SG_RAISED };      /* how exactly activations are quantised */
 enum { SG_SPAN = 256, SG_RAISES = 64 };      /* columns: of a scale, for one raised chunk */
 enum { SG_RAISED_MOST = (SG_SPAN + SG_RAISES - 1) / SG_RAISES }; /* raised chunks of a span */
-enum { SG_BIAS = 0x4b400000 };               /* 1.5 * 2^23 as bits of fp32: integers up to 2^22 added to it are added to the number */
+enum { SG_BIAS = 0x4b400000 }; /* 1.5 * 2^23 as bits of fp32: integers up to 2^22 added to it are added to the number */
 enum { SG_WIDE = 16, SG_WIDE_COLUMNS = 32, SG_WIDE_TERMS = 2 }; /* a wide tile: rows, columns */
 
 /* Raise it whenever a byte of a packed layout changes its place or meaning: packs that an earlier version kept are then

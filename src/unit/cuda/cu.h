@@ -29,7 +29,8 @@ enum {
     CU_POOL = 512,      /* pieces kept ... */
     CU_POOL_MB = 2048,  /* ... and their sum */
     CU_STREAM_ROOM = 200 << 10, /* bytes of a block's weights in shared memory at most */
-    CU_PART = 64, CU_REST = 68, CU_PARTED = 132, /* multiprocessors of runs of few rows, and of long ones beside them, of so many */
+    /* multiprocessors of runs of few rows, and of long ones beside them, of so many */
+    CU_PART = 64, CU_REST = 68, CU_PARTED = 132,
     CU_UNSAID = 1 << 20,
     CU_WIDE_STATIC = 128,   /* bytes of shared memory that k_wide.cu has beside x, */
     CU_DIGITS_STATIC = 256, /* and k_digits.cu */
@@ -38,18 +39,22 @@ enum {
 };
 
 /* X(file, name): every kernel that is looked up by one name, and the k_FILE.cu that it is in. */
-#define CU_KERNELS(X)                                                                                  \
-    X(rows, embed) X(rows, norm_rows) X(rows, rope) X(rows, glu) X(rows, act) X(rows, add)             \
-    X(rows, scale) X(rows, rows) X(rows, route) X(rows, experts_in) X(rows, experts_out)               \
-    X(rows, lora_low) X(rows, lora_add) X(rows, read_all) X(rows, sum_parts)                           \
-    X(delta, conv_step) X(delta, conv_many) X(delta, conv_keep) X(delta, conv_tiles) X(delta, delta_4) \
-    X(delta, delta_8) X(delta, delta_ready_4) X(delta, delta_ready_8) X(delta, delta_tiles_4) X(delta, delta_slabs) \
-    X(chunk, chunk_local) X(chunk, chunk_factors) X(chunk, chunk_factors_halves) X(carry, chunk_carry_16) X(carry, chunk_carry_32) X(scan, chunk_scan) \
-    X(attend, append) X(attend, prepare) X(attend, prepare_many) X(attend, attend_join)                    \
-    X(gemm, narrow) X(gemm, narrow_halves) X(gemm, widen) X(gemm, widen_pieces) X(gemm, gemm_f16) X(gemm, gemm_bf16) \
-    X(join, join_few) X(join, join_many)                                                                   \
-    X(choose, argmax_rows) X(choose, choose_best)                                                          \
-    X(screen, screen_make_f32) X(screen, screen_make_f16) X(screen, screen_make_bf16) X(screen, screen_rows) \
+#define CU_KERNELS(X)                                                                                         \
+    X(rows, embed) X(rows, norm_rows) X(rows, rope) X(rows, glu) X(rows, act) X(rows, add) X(rows, scale)     \
+    X(rows, rows) X(rows, route) X(rows, experts_in) X(rows, experts_out) X(rows, lora_low) X(rows, lora_add) \
+    X(rows, read_all) X(rows, sum_parts)                                                                      \
+    X(delta, conv_step) X(delta, conv_many) X(delta, conv_keep) X(delta, conv_tiles) X(delta, delta_4)        \
+    X(delta, delta_8) X(delta, delta_ready_4) X(delta, delta_ready_8) X(delta, delta_tiles_4)                 \
+    X(delta, delta_slabs)                                                                                     \
+    X(chunk, chunk_local) X(chunk, chunk_factors) X(chunk, chunk_factors_halves)                              \
+    X(carry, chunk_carry_16) X(carry, chunk_carry_32)                                                         \
+    X(scan, chunk_scan)                                                                                       \
+    X(attend, append) X(attend, prepare) X(attend, prepare_many) X(attend, attend_join)                       \
+    X(gemm, narrow) X(gemm, narrow_halves) X(gemm, widen) X(gemm, widen_pieces) X(gemm, gemm_f16)             \
+    X(gemm, gemm_bf16)                                                                                        \
+    X(join, join_few) X(join, join_many)                                                                      \
+    X(choose, argmax_rows) X(choose, choose_best)                                                             \
+    X(screen, screen_make_f32) X(screen, screen_make_f16) X(screen, screen_make_bf16) X(screen, screen_rows)  \
     X(screen, screen_best_f32) X(screen, screen_best_f16) X(screen, screen_best_bf16)
 
 struct cu_kernels {
@@ -65,7 +70,8 @@ struct cu_kernels {
     cu_fn batch[3][2][2]; /* fp16, bf16, fp8; 16, 32 rows of weights a block; 8, 16 rows of x */
     cu_fn mlp[3][4];      /* fp16, bf16, Q8_0; rows of up to 512, 1024, 2048, 4096; NULL: none */
     cu_fn linear[3][3];   /* fp16, bf16, Q8_0; rows of up to 1024, 2048; up to 4096, two value heads a key head */
-    cu_fn heads[3][2][4]; /* fp16, bf16, Q8_0 (two forms); K and V fp16, bf16; rows of up to 1024, heads of 64, 128, 256; of up to 2048, of 256 */
+    /* fp16, bf16, Q8_0 (two forms); K and V fp16, bf16; rows of up to 1024, heads of 64, 128, 256; of up to 2048, of 256 */
+    cu_fn heads[3][2][4];
     cu_fn tiles[2];       /* fp16, bf16; NULL: none */
     cu_fn glu_rows[2];    /* the same */
     cu_fn single[2][3]; /* fp16, bf16; heads of 64, 128, 256 */
@@ -127,7 +133,7 @@ struct sg_unit {
                                             both have all; rest 0: what part leaves; CU_UNSAID: as measured best */
     uint32_t screen;                     /* 1: choices without logits do not read the whole head */
     uint32_t invariant;                  /* 1: one row takes the kernels of several, so that its sums are theirs */
-    uint32_t rank;                       /* 1: with one row, whole windows by ranks of blocks (curank.c); more: that many at most */
+    uint32_t rank; /* 1: with one row, whole windows by ranks of blocks (curank.c); more: that many at most */
     cu_mod modules[CU_MODULES];
     uint32_t modules_n;
     struct cu_kernels k;
@@ -228,14 +234,15 @@ struct cu_step {
     const struct sg_op *delta; /* product with a convolution behind it: the delta rule that alone reads it, ... */
     const struct sg_op *conv;  /* ... whose own step this is: in chunks it takes the convolution on the way */
     int halves;   /* product with a delta rule: it alone reads the parts, and norms of groups of 128 before products, as gates */
-    uint32_t gate; /* product: 1 + part that nobody reads but the norm of the product behind the next step, the delta rule, as its gate */
+    /* product: 1 + part that nobody reads but the norm of the product behind the next step, the delta rule, as its gate */
+    uint32_t gate;
     int for_next; /* product with glu: only the next step reads it, and takes it narrowed to the same 16 bits */
     const struct sg_op *q_norm, *k_norm, *q_rope, *k_rope, *attend; /* prepare */
     const struct cu_window *window; /* that begins with this step, or NULL */
 };
 
-/* Steps that ranks of blocks do in one launch when there is one row (k_rank.cuh): a product, what is behind it, and a product back
- * to what the first one's norm reads, which is added. What they leave lies in parts. */
+/* Steps that ranks of blocks do in one launch when there is one row (k_rank.cuh): a product, what is behind it, and a product
+ * back to what the first one's norm reads, which is added. What they leave lies in parts. */
 enum cu_window_weights { CU_WINDOW_F16, CU_WINDOW_BF16, CU_WINDOW_Q8, CU_WINDOW_NONE };
 enum cu_window_kind { CU_WINDOW_MLP, CU_WINDOW_LINEAR, CU_WINDOW_HEADS };
 struct cu_window {
@@ -416,7 +423,8 @@ struct sg_state {
     struct cu_lane *kept_in; /* logits (culogits.c): of which lane, */
     cu_ptr kept_at, kept_own; /* where they are, 0: nowhere; memory of its own for them */
     size_t kept_bytes;
-    int ahead, clearing; /* 1: a step ahead may still be running on it; its fixed slots are being cleared, on the stream of copies */
+    /* 1: a step ahead may still be running on it; its fixed slots are being cleared, on the stream of copies */
+    int ahead, clearing;
 };
 /* Fixed slots have their other copies. */
 segue_status cu_state_others(struct sg_state *s, segue_error *err);
@@ -434,7 +442,8 @@ segue_status cu_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint
                           enum sg_storage storage, void *out, segue_error *err);
 segue_status cu_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
                           enum sg_storage storage, const void *in, segue_error *err);
-/* What a step ahead may still be doing to the state is over. Marks are forgotten. A slot has room for so many rows, or for all of it. */
+/* What a step ahead may still be doing to the state is over. Marks are forgotten. A slot has room for so many rows, or for all of
+ * it. */
 segue_status cu_state_settle(struct sg_state *s, segue_error *err);
 void cu_state_forget(struct sg_state *s);
 segue_status cu_state_fixed(struct sg_state *s, segue_error *err); /* has memory for its fixed slots */
@@ -463,17 +472,19 @@ struct cu_pass;
 void cu_flow_begin(struct sg_state *s, uint64_t end);
 segue_status cu_flow_step(struct cu_pass *p, const struct cu_step *s, struct sg_state *state, uint64_t end);
 int cu_flow_cuts(const struct cu_step *s); /* 1: behind this step a captured pass of many rows is cut */
-segue_status cu_flow_wait(struct sg_state *s, struct cu_slot *slot, uint64_t to, uint64_t *first, uint64_t *end, segue_error *err);
+segue_status cu_flow_wait(struct sg_state *s, struct cu_slot *slot, uint64_t to, uint64_t *first, uint64_t *end,
+                          segue_error *err);
 
 /* --- what a program has besides its steps --- */
 
-/* curank_find.c: the windows of a program's fused steps; none where the GPU or the driver cannot. Bytes of a lane's room for them. */
+/* curank_find.c: the windows of a program's fused steps; none where the GPU or the driver cannot. Bytes of a lane's room for
+ * them. */
 segue_status cu_rank_open(struct sg_unit *u, segue_error *err); /* their kernels, where there are any for this GPU */
 segue_status cu_rank_find(struct sg_unit *u, struct sg_program *p, segue_error *err);
 size_t cu_rank_room(const struct sg_program *p);
 enum { CU_STEP_OPS = 10 + CK_SEGMENTS };
-/* Where an operand's columns lie when all rows are chosen; the part of a product that makes it, or NULL; q, k, v (0, 1, 2) or gate as the
- * product before an attention step makes them. */
+/* Where an operand's columns lie when all rows are chosen; the part of a product that makes it, or NULL; q, k, v (0, 1, 2) or
+ * gate as the product before an attention step makes them. */
 struct sg_operand cu_source(const struct sg_program *p, const struct sg_operand *x);
 const struct sg_op *cu_part_of(const struct sg_program *p, const struct cu_step *s, const struct sg_operand *x);
 const struct sg_operand *cu_raw_of(const struct cu_step *s, int input);

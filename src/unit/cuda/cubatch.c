@@ -65,5 +65,6 @@ segue_status cu_batch(struct cu_pass *p, const struct cu_step *s, const struct c
                          : (g->segment[i].n + (wide ? 31 : 15)) / (wide ? 32 : 16);
     }
     SG_TRY(split_x(p, s, w, g, rows));
-    return cu_launch(p, u->k.batch[w->kind == CK_F8 ? 2 : w->kind == CK_BF16][wide][rows > 8], blocks, 1, 1, CK_BATCH_THREADS, 0, &b);
+    return cu_launch(p, u->k.batch[w->kind == CK_F8 ? 2 : w->kind == CK_BF16][wide][rows > 8], blocks, 1, 1, CK_BATCH_THREADS, 0,
+                     &b);
 }

@@ -1,7 +1,7 @@
 /* cucapture.c: passes that come again: issued straight the first time, which makes all room, captured the second, launched as
- * graphs from then on. What changes between them lies in GPU memory (struct ck_head). A pass of few rows is one graph; so is one of many
- * rows beside which nobody reads, others are cut behind each layer's memory, where an event says to who waits that it is there.
- * SPDX-License-Identifier: MIT */
+ * graphs from then on. What changes between them lies in GPU memory (struct ck_head). A pass of few rows is one graph; so is one
+ * of many rows beside which nobody reads, others are cut behind each layer's memory, where an event says to who waits that it is
+ * there. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "unit/cuda/cutrip.h"

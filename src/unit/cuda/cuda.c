@@ -306,7 +306,8 @@ static segue_status open_card(struct sg_unit *u, uint32_t index, segue_error *er
 
 static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
-    static const char *const keys[] = {"", "pdl", "waves", "graphs", "stream", "part", "rest", "screen", "rank", "invariant", NULL};
+    static const char *const keys[] = {"",     "pdl",    "waves", "graphs",    "stream", "part",
+                                       "rest", "screen", "rank",  "invariant", NULL};
     uint32_t index = 0;
     struct sg_unit *u;
     SG_TRY(sg_spec_only(spec, keys, err));
@@ -333,7 +334,8 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
     if (status == SEGUE_OK) status = number_of(spec, "rank", CK_RANK_MOST, &u->rank, err);
     if (status == SEGUE_OK) status = number_of(spec, "invariant", 1, &u->invariant, err);
     if (status == SEGUE_OK && u->invariant && (u->screen || (sg_spec_value(spec, "rank") && u->rank)))
-        status = sg_fail(err, SEGUE_EUNSUPPORTED, "open unit: %s: screen and rank are for a row alone; leave them out, or invariant", spec->text);
+        status = sg_fail(err, SEGUE_EUNSUPPORTED,
+                         "open unit: %s: screen and rank are for a row alone; leave them out, or invariant", spec->text);
     if (u->invariant) u->rank = 0;
     if (!u->waves) u->waves = 1;
     if (status == SEGUE_OK) status = cu_driver_open(&u->d, err);
@@ -350,7 +352,8 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
 }
 
 /* cuda:A-B: a unit for each GPU from A to B, as a team. */
-static segue_status open_several(struct sg_unit **out, const struct sg_unit_spec *spec, uint32_t first, uint32_t last, segue_error *err)
+static segue_status open_several(struct sg_unit **out, const struct sg_unit_spec *spec, uint32_t first, uint32_t last,
+                                 segue_error *err)
 {
     struct sg_unit *units[CK_JOIN_RANKS];
     struct sg_unit_spec one = *spec;
@@ -385,7 +388,8 @@ static segue_status range_of(const struct sg_unit_spec *spec, uint32_t *first, u
     if (!dash) return SEGUE_OK;
     if (strspn(text, "0123456789-") != strlen(text) || sscanf(text, "%2u-%2u%n", &a, &b, &end) != 2 || text[end] || a >= b ||
         b >= GPUS_MOST || b - a >= CK_JOIN_RANKS)
-        return sg_fail(err, SEGUE_EARG, "open unit: %s: %s is no range of 2 to %d GPUs, as 0-1", spec->text, text, (int)CK_JOIN_RANKS);
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: %s is no range of 2 to %d GPUs, as 0-1", spec->text, text,
+                       (int)CK_JOIN_RANKS);
     *first = a;
     *last = b;
     return SEGUE_OK;

@@ -5,7 +5,8 @@
 
 #include "base/clock.h"
 
-/* NVLink rests when nothing has crossed it for 50 ms, and what crosses next waits 0.2 ms for it; less than WAKE_BYTES does not wake it. */
+/* NVLink rests when nothing has crossed it for 50 ms, and what crosses next waits 0.2 ms for it; less than WAKE_BYTES does not
+ * wake it. */
 enum { PEER_THERE_ALREADY = 704, WAKE_BYTES = 64 << 10, AWAKE_NS = 20000000 };
 
 static int same_slots(const struct sg_state *a, const struct sg_state *b)

@@ -488,7 +488,8 @@ static segue_status seal(struct sg_state *s, uint64_t rows, segue_error *err)
     SG_TRY(cu_moves_over(s->base.unit, err));
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct cu_slot *slot = &s->slots[i];
-        struct sg_sealed held = {"cuda", &slot->slot, slot->first, slot->end, slot->given, sg_slot_first_needed(&slot->slot, rows)};
+        struct sg_sealed held = {"cuda",    &slot->slot, slot->first,
+                                 slot->end, slot->given, sg_slot_first_needed(&slot->slot, rows)};
         SG_TRY(sg_sealed(&held, rows, err));
     }
     marks_keep(s, 0);

@@ -56,7 +56,8 @@ static int has_f16(const struct sg_graph *g)
 
 static segue_status nothing_to_choose(struct sg_run *run)
 {
-    return sg_fail(&run->own.error, SEGUE_EFORMAT, "choose a token: cuda: a logit is not a number; the model or its file is damaged%s",
+    return sg_fail(&run->own.error, SEGUE_EFORMAT,
+                   "choose a token: cuda: a logit is not a number; the model or its file is damaged%s",
                    has_f16(run->program->base.graph) ? ", or numbers beyond 65,504 met its F16 weights: try another unit" : "");
 }
 
@@ -310,12 +311,13 @@ static segue_status run_steps(struct sg_run *run)
 static int may_lead(struct sg_run *run, struct trip *trip)
 {
     const struct sg_batch *b = &run->own.batch;
-    if (!run->program->base.unit->graphs || !run->program->may_lead || b->spans_n > CK_SPANS || cu_trip_loras(run) || b->outputs_n ||
-        (b->spans_n > 1 && run->own.result.logits))
+    if (!run->program->base.unit->graphs || !run->program->may_lead || b->spans_n > CK_SPANS || cu_trip_loras(run) ||
+        b->outputs_n || (b->spans_n > 1 && run->own.result.logits))
         return 0;
     for (uint32_t i = 0; i < b->spans_n; i++) {
         const struct sg_span *s = &run->own.spans[i];
-        if (s->rows != 1 || s->steps > 1 || s->wanted_n != 1 || !s->sampler || s->state->storage != run->own.spans[0].state->storage)
+        if (s->rows != 1 || s->steps > 1 || s->wanted_n != 1 || !s->sampler ||
+            s->state->storage != run->own.spans[0].state->storage)
             return 0;
         trip->parts[trip->parts_n++] = (struct part){i, 0, 1};
     }

@@ -119,8 +119,8 @@ int cu_delta_convolves(const struct cu_pass *p, const struct sg_op *op, const st
 {
     struct ck_delta a = delta_of(p, op);
     before_conv(p, op, conv, &a);
-    return chunks_fit(p, &a) && a.dv == HEAD && conv->u.conv.act == SG_ACT_SILU && a.conv.taps <= CK_CHUNK_TAPS && a.conv.width % 4 == 0 &&
-           a.conv.at[0] % 4 == 0 && a.conv.at[1] % 4 == 0 && a.conv.at[2] % 4 == 0;
+    return chunks_fit(p, &a) && a.dv == HEAD && conv->u.conv.act == SG_ACT_SILU && a.conv.taps <= CK_CHUNK_TAPS &&
+           a.conv.width % 4 == 0 && a.conv.at[0] % 4 == 0 && a.conv.at[1] % 4 == 0 && a.conv.at[2] % 4 == 0;
 }
 
 /* On Hopper: factors of the chunks, then S through them. */

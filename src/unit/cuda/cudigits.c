@@ -2,7 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/cuda/cupass.h"
 
-/* Columns: all warps' shares of x are whole groups of 128, of scales whole 16 bytes; of x at most; with a norm or a convolution. */
+/* Columns: all warps' shares of x are whole groups of 128, of scales whole 16 bytes; of x at most; with a norm or a
+ * convolution. */
 enum { EACH = 1024, EACH_Q8 = 2048, WIDEST = 16384, NORMED = 4096, LEAST = 2048 };
 
 static const struct ck_weight *weight_of(const struct cu_pass *p, const struct cu_step *s)
@@ -32,10 +33,13 @@ static void deal_tiles(struct ck_stream *a, uint32_t sms, uint32_t *blocks)
 }
 
 /* Measured: Q8_0 in place of k_wide.cu, 16 bits in place of k_stream.cu and, with rows of 2,048, of both. */
-static int pays(uint32_t kind, uint32_t k, int streamed) { return kind == CK_Q8 ? !streamed : k == LEAST || (k > LEAST && streamed); }
+static int pays(uint32_t kind, uint32_t k, int streamed)
+{
+    return kind == CK_Q8 ? !streamed : k == LEAST || (k > LEAST && streamed);
+}
 
-/* Steps asked for ahead of x, which stands behind them; `all`: a block has so many. Measured: a product without a norm comes when the one
- * before has all but ended, and asks for its whole ring; one with a norm for three quarters of it. Q8_0: half. */
+/* Steps asked for ahead of x, which stands behind them; `all`: a block has so many. Measured: a product without a norm comes when
+ * the one before has all but ended, and asks for its whole ring; one with a norm for three quarters of it. Q8_0: half. */
 static uint32_t early_of(const struct ck_gemv *g, uint32_t kind, uint32_t all)
 {
     uint32_t early = kind == CK_Q8 ? CK_DIGITS_STEPS / 2 : g->norm.present ? CK_DIGITS_STEPS * 3 / 4 : CK_DIGITS_STEPS;
@@ -48,12 +52,14 @@ static int fits(const struct cu_pass *p, const struct cu_step *s, const struct c
     const struct sg_unit *u = p->program->base.unit;
     const struct ck_weight *w = weight_of(p, s);
     uint32_t width = g->k / 8, form = width <= 4 * 128 ? 0 : width <= 8 * 128 ? 1 : 2;
-    if (!u->k.digits[w->kind][form] || !pays(w->kind, g->k, streamed) || g->k % (w->kind == CK_Q8 ? EACH_Q8 : EACH) || g->k > WIDEST || !cu_aligned(g->x.p) ||
-        !norm_fits(&g->norm, g->k))
+    if (!u->k.digits[w->kind][form] || !pays(w->kind, g->k, streamed) || g->k % (w->kind == CK_Q8 ? EACH_Q8 : EACH) ||
+        g->k > WIDEST || !cu_aligned(g->x.p) || !norm_fits(&g->norm, g->k))
         return 0;
     for (uint32_t i = 0; i < g->segments; i++)
         if (!cu_aligned(g->segment[i].data) || !cu_aligned(g->segment[i].scales)) return 0;
-    *out = (struct cu_streamed){.a = {.g = *g, .scale_bytes = w->kind == CK_Q8 ? g->scale_pitch * 2 : 0}, .fn = u->k.digits[w->kind][form], .threads = CK_DIGITS_THREADS};
+    *out = (struct cu_streamed){.a = {.g = *g, .scale_bytes = w->kind == CK_Q8 ? g->scale_pitch * 2 : 0},
+                                .fn = u->k.digits[w->kind][form],
+                                .threads = CK_DIGITS_THREADS};
     cu_after_of(p, s, &out->a.after); /* the convolution's memory is its one span's */
     if (out->a.after.kind == CK_AFTER_CONV && (g->k > NORMED || out->a.after.taps > CK_STREAM_TAPS)) return 0;
     out->a.g.rows = 1;
@@ -67,7 +73,8 @@ static int fits(const struct cu_pass *p, const struct cu_step *s, const struct c
     return out->shared + CU_DIGITS_STATIC <= u->shared_max;
 }
 
-/* 1 + the part that leaves as its SiLU: the gate of a norm two steps on, in a product of 16 bits that comes here whatever else may. */
+/* 1 + the part that leaves as its SiLU: the gate of a norm two steps on, in a product of 16 bits that comes here whatever else
+ * may. */
 static uint32_t gate_of(const struct cu_pass *p, const struct cu_step *s, uint32_t k)
 {
     struct cu_streamed other;
@@ -77,7 +84,8 @@ static uint32_t gate_of(const struct cu_pass *p, const struct cu_step *s, uint32
     return next.k == k && k == LEAST && (kind == CK_BF16 || kind == CK_F16) && fits(p, s + 2, &next, 0, &other) ? s->gate : 0;
 }
 
-int cu_digits_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, int streamed, struct cu_streamed *out)
+int cu_digits_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, int streamed,
+                   struct cu_streamed *out)
 {
     if (!fits(p, s, g, streamed, out)) return 0;
     out->a.gates = gate_of(p, s, g->k);

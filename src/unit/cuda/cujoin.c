@@ -102,12 +102,14 @@ segue_status cu_join(struct cu_pass *p, const struct sg_op *op)
     int wide = numbers > FEW_NUMBERS && a.x.width % 4 == 0 && cu_in_fours(&a.x) && cu_in_fours(&a.y);
     uint64_t blocks = wide ? (numbers / 4 + CK_JOIN_FOURS - 1) / CK_JOIN_FOURS : (pairs + CK_JOIN_THREADS - 1) / CK_JOIN_THREADS;
     if (blocks > CK_JOIN_BLOCKS) blocks = CK_JOIN_BLOCKS;
-    return cu_launch(p, wide ? k->join_many : k->join_few, (uint32_t)blocks, 1, 1, wide ? CK_JOIN_WIDE_THREADS : CK_JOIN_THREADS, 0, &a);
+    return cu_launch(p, wide ? k->join_many : k->join_few, (uint32_t)blocks, 1, 1, wide ? CK_JOIN_WIDE_THREADS : CK_JOIN_THREADS,
+                     0, &a);
 }
 
 segue_status cu_join_lost(const struct cu_lane *l, segue_error *err)
 {
     const volatile uint32_t *told = l->join.told;
     if (!told || !*told) return SEGUE_OK;
-    return sg_fail(err, SEGUE_ELOST, "run: cuda: another GPU of this unit did not answer within 10 s; open the unit anew, or go on elsewhere");
+    return sg_fail(err, SEGUE_ELOST,
+                   "run: cuda: another GPU of this unit did not answer within 10 s; open the unit anew, or go on elsewhere");
 }

@@ -1,5 +1,5 @@
-/* cukernels.c: the kernels of this build, found by name when a unit is opened, with the shared memory that their launches may ask for.
- * SPDX-License-Identifier: MIT */
+/* cukernels.c: the kernels of this build, found by name when a unit is opened, with the shared memory that their launches may ask
+ * for. SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
 
@@ -102,7 +102,8 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
 {
     for (size_t i = 0; cu_images[i]; i++) {
         if (i == CU_MODULES)
-            return sg_fail(err, SEGUE_EINTERNAL, "open unit: cuda: it has more than %d files of kernels; raise CU_MODULES", CU_MODULES);
+            return sg_fail(err, SEGUE_EINTERNAL, "open unit: cuda: it has more than %d files of kernels; raise CU_MODULES",
+                           CU_MODULES);
         SG_TRY(cu_check(&u->d, u->d.module_load(&u->modules[i], cu_images[i]),
                         "open unit: kernels do not load", err));
         u->modules_n++;

@@ -45,7 +45,8 @@ static segue_status launch(struct cu_pass *p, cu_fn fn, struct cu_launch *l, uin
     l->attrs = attrs;
     if (u->pdl && p->launches)
         attrs[l->attrs_n++] = (struct cu_launch_attr){.id = CU_LAUNCH_PROGRAMMATIC, .value = {.allowed = 1}};
-    if (cluster > 1) attrs[l->attrs_n++] = (struct cu_launch_attr){.id = CU_LAUNCH_CLUSTER, .value = {.cluster = {cluster, 1, 1}}};
+    if (cluster > 1)
+        attrs[l->attrs_n++] = (struct cu_launch_attr){.id = CU_LAUNCH_CLUSTER, .value = {.cluster = {cluster, 1, 1}}};
     p->launches++;
     return cu_check(&u->d, u->d.launch(l, fn, list, NULL), "run", p->err);
 }
@@ -306,9 +307,9 @@ static int width_of(uint32_t d) { return d == 64 ? 0 : d == 128 ? 1 : d == 256 ?
 static cu_fn single_of(const struct cu_pass *p, const struct ck_prepare *b, const struct ck_attend *a)
 {
     int width = width_of(a->d), is_16 = a->storage == CK_KV_F16 || a->storage == CK_KV_BF16;
-    if (p->program->base.unit->invariant || a->rows > CU_FEW || a->rows != p->spans_n || a->chunks > CK_SINGLE_CHUNKS || width < 0 || a->d != a->dv || !is_16 || a->softcap > 0 ||
-        (a->window && a->window < a->chunks * CK_CHUNK) || b->pairs % 32 || b->pairs > a->d / 2 ||
-        (b->pairs & (b->pairs - 1)))
+    if (p->program->base.unit->invariant || a->rows > CU_FEW || a->rows != p->spans_n || a->chunks > CK_SINGLE_CHUNKS ||
+        width < 0 || a->d != a->dv || !is_16 || a->softcap > 0 || (a->window && a->window < a->chunks * CK_CHUNK) ||
+        b->pairs % 32 || b->pairs > a->d / 2 || (b->pairs & (b->pairs - 1)))
         return NULL;
     return p->program->base.unit->k.single[a->storage == CK_KV_BF16][width];
 }
@@ -332,8 +333,8 @@ static segue_status do_attend(struct cu_pass *p, const struct sg_op *op)
     int width = width_of(a->d);
     int is_flash = args.rows > CU_EXACT && width >= 0 && a->d == a->dv && (storage == CK_KV_F16 || storage == CK_KV_BF16);
     if (is_flash && k->wgflash[0][width] && cu_in_fours(&args.q) && cu_in_fours(&args.gate) && cu_in_fours(&args.y))
-        return cu_launch(p, k->wgflash[storage == CK_KV_BF16][width], tiles * a->heads > p->sms ? cu_pieces(tiles, 2) : tiles, a->heads, 1,
-                         CK_WGFLASH_THREADS, CK_WGFLASH_BYTES(a->d), &args);
+        return cu_launch(p, k->wgflash[storage == CK_KV_BF16][width], tiles * a->heads > p->sms ? cu_pieces(tiles, 2) : tiles,
+                         a->heads, 1, CK_WGFLASH_THREADS, CK_WGFLASH_BYTES(a->d), &args);
     if (is_flash)
         return cu_launch(p, k->flash[storage == CK_KV_BF16][width], cu_pieces(args.rows, 64), a->heads, 1, 128,
                          (size_t)128 * (a->d + 8) * 2, &args);
@@ -414,12 +415,16 @@ segue_status cu_issue(struct cu_pass *p, const struct cu_step *s)
     return s->conv ? cu_delta(p, s->op, s->conv) : do_op(p, s->op);
 }
 
-static int in_fours(const struct ck_weight *w) { return w->kind == CK_F32 || w->kind == CK_F16 || w->kind == CK_BF16 || w->kind == CK_Q8; }
+static int in_fours(const struct ck_weight *w)
+{
+    return w->kind == CK_F32 || w->kind == CK_F16 || w->kind == CK_BF16 || w->kind == CK_Q8;
+}
 
 int cu_next_embed(const struct cu_pass *p, struct ck_embed *out)
 {
     const struct cu_step *s = p->program->fused;
-    if (!p->program->windows_n) return 0; /* where products wait for nothing but their inputs: a launch beside the others is sooner */
+    /* where products wait for nothing but their inputs: a launch beside the others is sooner */
+    if (!p->program->windows_n) return 0;
     for (uint32_t i = 0; i < p->program->fused_n; i++)
         if ((s[i].kind == CU_STEP_OP && s[i].op->code == SG_OP_EMBED) != !i) return 0;
     *out = embed_of(p, s->op);

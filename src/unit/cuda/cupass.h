@@ -1,5 +1,5 @@
-/* cupass.h: one pass of rows through a program's steps: what it knows, and what issues them. Kernels are asked one after the other
- * whether they take a step (*_fits); everything here is asynchronous, on the lane's stream, with the GPU current.
+/* cupass.h: one pass of rows through a program's steps: what it knows, and what issues them. Kernels are asked one after the
+ * other whether they take a step (*_fits); everything here is asynchronous, on the lane's stream, with the GPU current.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_CUPASS_H
 #define SG_UNIT_CUDA_CUPASS_H
@@ -21,7 +21,8 @@ struct cu_pass {
     enum sg_storage kv;
     uint32_t best; /* 1: the best logit of each wanted row is wanted */
     struct ck_banned banned;
-    uint32_t best_blocks, best_done, embedded, embeds, gate; /* embedded: its row is; embeds: it does so for the next pass; gate: 1 + value that was left as its SiLU */
+    /* embedded: its row is; embeds: it does so for the next pass; gate: 1 + value that was left as its SiLU */
+    uint32_t best_blocks, best_done, embedded, embeds, gate;
     const void *narrowed; /* the x whose 16-bit copy lies at narrowed_at, and its form */
     cu_ptr narrowed_at;
     const struct sg_op *narrowed_norm;
@@ -71,9 +72,11 @@ struct cu_streamed {
     size_t shared;
 };
 int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, struct cu_streamed *out);
-void cu_after_of(const struct cu_pass *p, const struct cu_step *s, struct ck_after *out); /* of s->after; nothing where it is NULL */
+/* of s->after; nothing where it is NULL */
+void cu_after_of(const struct cu_pass *p, const struct cu_step *s, struct ck_after *out);
 /* cudigits.c: the same for large weights. streamed: cu_stream_fits said 1. */
-int cu_digits_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, int streamed, struct cu_streamed *out);
+int cu_digits_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, int streamed,
+                   struct cu_streamed *out);
 /* cuvocab.c: the head with one row. */
 struct cu_vocab {
     struct ck_vocab a;
@@ -91,16 +94,18 @@ struct cu_tiled {
 };
 int cu_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
                   struct cu_tiled *out);
-/* cuglu.c: gate and up of many rows with what is behind them, on Hopper, when the shapes allow it. w: gate's rows in 16 bits, then up's. The
- * result is what the next product reads, narrowed. */
+/* cuglu.c: gate and up of many rows with what is behind them, on Hopper, when the shapes allow it. w: gate's rows in 16 bits,
+ * then up's. The result is what the next product reads, narrowed. */
 int cu_glu_fits(const struct cu_pass *p, const struct cu_step *s, uint32_t rows);
-segue_status cu_glu(struct cu_pass *p, const struct cu_step *s, const void *w, uint32_t pitch, uint32_t rows, uint32_t bf16, int *done);
+segue_status cu_glu(struct cu_pass *p, const struct cu_step *s, const void *w, uint32_t pitch, uint32_t rows, uint32_t bf16,
+                    int *done);
 /* cubatch.c: 2 to 16 rows and 16-bit weights. The arguments are the segments that cuproduct.c makes, and the norm. */
 int cu_batch_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, uint32_t rows);
 segue_status cu_batch(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
                       uint32_t rows);
 /* curank.c. issue: a step, or the window that begins with it; *steps: how many that were. settle: what the step reads lies whole
- * at its place. begin: before a pass is issued, captured or launched; over: it was. end: behind the steps, where they are issued. */
+ * at its place. begin: before a pass is issued, captured or launched; over: it was. end: behind the steps, where they are
+ * issued. */
 segue_status cu_rank_begin(struct cu_pass *p);
 void cu_rank_over(struct cu_pass *p);
 segue_status cu_rank_end(struct cu_pass *p);

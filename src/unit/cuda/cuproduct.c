@@ -1,7 +1,7 @@
 /* cuproduct.c: products of weights with rows. 2 to 16 rows of 16-bit weights go through cubatch.c, other products of up to 32
- * rows through the decode kernels, 16 at a time, with norm, gate and best logit in the same launch. More rows go through cuBLASLt, or the unit's own tensor-core
- * kernel, with activations narrowed to 16 bits and quantised weights widened into scratch. fp32 weights
- * always take the decode kernels. SPDX-License-Identifier: MIT */
+ * rows through the decode kernels, 16 at a time, with norm, gate and best logit in the same launch. More rows go through
+ * cuBLASLt, or the unit's own tensor-core kernel, with activations narrowed to 16 bits and quantised weights widened into
+ * scratch. fp32 weights always take the decode kernels. SPDX-License-Identifier: MIT */
 #include "unit/cuda/cupass.h"
 
 static const struct cu_tensor *weight(const struct cu_pass *p, const struct sg_op *op)
@@ -167,7 +167,8 @@ static segue_status product_few(struct cu_pass *p, const struct cu_step *s, uint
         p->gate = one.a.gates ? 1 + (uint32_t)s->parts[one.a.gates - 1]->out : 0;
     }
     if (!digits && p->gate && s->norm && p->gate == 1 + (uint32_t)s->norm->in[1].value)
-        return sg_fail(p->err, SEGUE_EINTERNAL, "run: cuda: a gate was left as its SiLU for a product that does not come; report this");
+        return sg_fail(p->err, SEGUE_EINTERNAL,
+                       "run: cuda: a gate was left as its SiLU for a product that does not come; report this");
     if (streamed || digits) {
         one.a.g.best_value = (float *)(uintptr_t)p->lane->best_value;
         one.a.g.best_index = (uint32_t *)(uintptr_t)p->lane->best_index;
@@ -281,7 +282,8 @@ static segue_status wide_weights(struct cu_pass *p, const struct cu_step *s, uin
     for (uint32_t i = 0; i < n; i++) all += s->parts[from + i]->u.linear.weight.rows;
     segment->n = all;
     if (is_wide(t)) return SEGUE_OK;
-    SG_TRY(cu_grow(p->program->base.unit, &p->lane->wide, &p->lane->wide_n, (size_t)all * t->w.cols * 2, "room of a run", p->err));
+    SG_TRY(cu_grow(p->program->base.unit, &p->lane->wide, &p->lane->wide_n, (size_t)all * t->w.cols * 2, "room of a run",
+                   p->err));
     for (uint32_t i = 0, before = 0; i < n; i++) {
         const struct sg_weight *w = &s->parts[from + i]->u.linear.weight;
         SG_TRY(widen_rows(p, weight(p, s->parts[from + i]), w->at, w->rows, before, bf16));
@@ -355,8 +357,8 @@ static segue_status narrow_glu(struct cu_pass *p, const struct cu_step *s, uint3
     return narrow(p, &a, rows);
 }
 
-/* Gate and up may leave their product in bf16: only their own product reads them, and it is narrowed to that anyway. So may what the
- * delta rule in chunks reads: x was narrowed to that before the product, which is as much. */
+/* Gate and up may leave their product in bf16: only their own product reads them, and it is narrowed to that anyway. So may what
+ * the delta rule in chunks reads: x was narrowed to that before the product, which is as much. */
 static uint32_t leaves_halves(const struct cu_pass *p, const struct cu_step *s, uint32_t bf16)
 {
     if (s->halves) return bf16 && joined_from(p, s, 0) == s->parts_n && cu_delta_halves(p, s->delta, s->after);

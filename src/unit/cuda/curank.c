@@ -1,7 +1,7 @@
 /* curank.c: windows of steps that ranks of blocks do in one launch (k_rank.cuh), in passes of one row. What a window leaves lies
  * in parts in its room of the lane; another window reads the parts, for every other step they are first summed into the value's
- * place. Rooms are clear when a pass begins, and cleared on the way by who comes later (struct ck_parts). Which steps are a window is
- * in curank_find.c. SPDX-License-Identifier: MIT */
+ * place. Rooms are clear when a pass begins, and cleared on the way by who comes later (struct ck_parts). Which steps are a
+ * window is in curank_find.c. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "unit/cuda/cupass.h"
@@ -33,12 +33,21 @@ void cu_rank_over(struct cu_pass *p)
     if (may_rank(p)) p->lane->sums_clear = 1;
 }
 
-static uint64_t *room_of(const struct cu_pass *p, const struct cu_window *w) { return (uint64_t *)(uintptr_t)p->lane->sums + w->room; }
+static uint64_t *room_of(const struct cu_pass *p, const struct cu_window *w)
+{
+    return (uint64_t *)(uintptr_t)p->lane->sums + w->room;
+}
 
-static uint32_t width_of(const struct cu_pass *p, const struct cu_window *w) { return p->program->base.graph->values[w->y].width; }
+static uint32_t width_of(const struct cu_pass *p, const struct cu_window *w)
+{
+    return p->program->base.graph->values[w->y].width;
+}
 
 /* Somebody will read the room. */
-static int is_wanted(const struct cu_pass *p, const struct cu_window *w) { return p->in_parts[0].of == w || p->in_parts[1].of == w; }
+static int is_wanted(const struct cu_pass *p, const struct cu_window *w)
+{
+    return p->in_parts[0].of == w || p->in_parts[1].of == w;
+}
 
 static void drop_used(struct cu_pass *p, uint32_t i)
 {
@@ -120,14 +129,16 @@ static segue_status sum(struct cu_pass *p, uint32_t k)
     p->in_parts[k].of = NULL;
     for (uint32_t i = p->used_n; i; i--)
         if (p->used[i - 1] == w) drop_used(p, i - 1);
-    return cu_launch(p, p->program->base.unit->k.sum_parts, (whole.width + SUM_THREADS - 1) / SUM_THREADS, 1, 1, SUM_THREADS, 0, &a);
+    return cu_launch(p, p->program->base.unit->k.sum_parts, (whole.width + SUM_THREADS - 1) / SUM_THREADS, 1, 1, SUM_THREADS, 0,
+                     &a);
 }
 
 segue_status cu_rank_settle(struct cu_pass *p, const struct cu_step *s)
 {
     const struct sg_op *ops[CU_STEP_OPS];
     if (!p->in_parts[0].of && !p->in_parts[1].of) return SEGUE_OK;
-    if (s->kind == CU_STEP_OP && s->op->code == SG_OP_ROWS && p->rows_n[0] == p->rows_n[1] && p->program->places[s->op->out].from >= 0)
+    if (s->kind == CU_STEP_OP && s->op->code == SG_OP_ROWS && p->rows_n[0] == p->rows_n[1] &&
+        p->program->places[s->op->out].from >= 0)
         return SEGUE_OK; /* nothing is copied */
     drop_read(p, s);
     for (uint32_t n = cu_step_ops(s, ops); n; n--)
@@ -186,8 +197,8 @@ static struct ck_rank_scales scales_of(const struct cu_pass *p, const struct cu_
     return (struct ck_rank_scales){(const uint16_t *)w->scales + (size_t)l->weight.at * w->scale_pitch, w->scale_pitch};
 }
 
-/* The pass has its part of the multiprocessors, which a window fills: the next one's blocks, launched with it, would stand before those
- * of whoever works beside until it ends. */
+/* The pass has its part of the multiprocessors, which a window fills: the next one's blocks, launched with it, would stand before
+ * those of whoever works beside until it ends. */
 static uint32_t is_parted(const struct cu_pass *p) { return p->sms != p->program->base.unit->sms; }
 
 static segue_status launch(struct cu_pass *p, const struct cu_window *w, const void *args)
@@ -305,11 +316,16 @@ static int heads_serve(const struct cu_pass *p, const struct cu_window *w)
     const struct cu_step *step = w->of[1];
     uint32_t window = (step->kind == CU_STEP_PREPARE ? step->attend : step->op)->u.attend.window;
     enum ck_storage storage = cu_storage_of(p->kv);
-    return (storage == CK_KV_F16 || storage == CK_KV_BF16) && p->chunks <= CK_SINGLE_CHUNKS && (!window || window >= p->chunks * CK_CHUNK);
+    return (storage == CK_KV_F16 || storage == CK_KV_BF16) && p->chunks <= CK_SINGLE_CHUNKS &&
+           (!window || window >= p->chunks * CK_CHUNK);
 }
 
-static segue_status (*const issue[])(struct cu_pass *p, const struct cu_window *w, const struct ck_parts *x, struct ck_clear clear) = {
-    [CU_WINDOW_MLP] = issue_mlp, [CU_WINDOW_LINEAR] = issue_linear, [CU_WINDOW_HEADS] = issue_heads};
+typedef segue_status issue_fn(struct cu_pass *p, const struct cu_window *w, const struct ck_parts *x, struct ck_clear clear);
+static issue_fn *const issue[] = {
+    [CU_WINDOW_MLP] = issue_mlp,
+    [CU_WINDOW_LINEAR] = issue_linear,
+    [CU_WINDOW_HEADS] = issue_heads,
+};
 
 segue_status cu_rank_issue(struct cu_pass *p, const struct cu_step *s, uint32_t *steps)
 {

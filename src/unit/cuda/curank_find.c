@@ -6,11 +6,12 @@
 
 #include "unit/cuda/cu.h"
 
-/* Bytes of shared memory with which two blocks share a multiprocessor; columns of x: the most, and up to where ranks are faster than a
- * launch a product (measured: 2,048 columns 49 us a layer for 44); units of a rank and rows of a box at most. */
+/* Bytes of shared memory with which two blocks share a multiprocessor; columns of x: the most, and up to where ranks are faster
+ * than a launch a product (measured: 2,048 columns 49 us a layer for 44); units of a rank and rows of a box at most. */
 enum { BUDGET = 112 << 10, WIDEST = 4096, WIDE = 1024, UNITS_MOST = 512, BOX_ROWS = 256, GROUP = CK_RANK_GROUP };
 
-/* Clusters that a card of 132 multiprocessors holds at once, two blocks on each: a window's and the next one's should be no more. */
+/* Clusters that a card of 132 multiprocessors holds at once, two blocks on each: a window's and the next one's should be no
+ * more. */
 enum { CLUSTERS = 30 };
 
 struct look {
@@ -147,22 +148,27 @@ static uint32_t back_rows(uint32_t rows, uint32_t stage_bytes, uint32_t row_byte
 }
 
 /* Bytes of n columns of a row of the first product as it stands in a stage, its scales with it; of the second one's. */
-static size_t first_bytes(const struct cu_window *w, uint32_t n) { return w->weights == CU_WINDOW_Q8 ? n + n / 16 : 2 * (size_t)n; }
+static size_t first_bytes(const struct cu_window *w, uint32_t n)
+{
+    return w->weights == CU_WINDOW_Q8 ? n + n / 16 : 2 * (size_t)n;
+}
 static uint32_t second_bytes(const struct cu_window *w) { return w->weights == CU_WINDOW_Q8 ? w->own : 2 * w->own; }
 
-/* So many fills are under way at once, few enough that those of the kernel that is at work do not queue up behind them. Never more than
- * stages: the gate that is waited at would be a turn further. Attention's come as they may. */
+/* So many fills are under way at once, few enough that those of the kernel that is at work do not queue up behind them. Never
+ * more than stages: the gate that is waited at would be a turn further. Attention's come as they may. */
 static uint32_t most_ahead(const struct cu_window *w)
 {
     if (w->kind == CU_WINDOW_HEADS) return w->fills;
     return w->kind == CU_WINDOW_MLP && w->weights == CU_WINDOW_Q8 ? 1 : 2;
 }
 
-/* The ring of weights: `first` fills with `rows` rows of d columns each, then the rank's columns of the rows that a block ends. Beside it the kernel
- * has `rest` bytes of shared memory and `fixed` ones that it always has. 0: they do not fit. */
-static int make_ring(const struct sg_unit *u, struct cu_window *w, uint32_t d, uint32_t first, uint32_t rows, size_t rest, size_t fixed)
+/* The ring of weights: `first` fills with `rows` rows of d columns each, then the rank's columns of the rows that a block ends.
+ * Beside it the kernel has `rest` bytes of shared memory and `fixed` ones that it always has. 0: they do not fit. */
+static int make_ring(const struct sg_unit *u, struct cu_window *w, uint32_t d, uint32_t first, uint32_t rows, size_t rest,
+                     size_t fixed)
 {
-    size_t ahead = rows * first_bytes(w, d) + (w->weights == CU_WINDOW_Q8 ? CK_RANK_APART8 : 0), behind = (size_t)GROUP * second_bytes(w);
+    size_t ahead = rows * first_bytes(w, d) + (w->weights == CU_WINDOW_Q8 ? CK_RANK_APART8 : 0),
+           behind = (size_t)GROUP * second_bytes(w);
     size_t whole = u->shared_max - fixed, room = BUDGET - fixed;
     w->stage_bytes = (uint32_t)((ahead > behind ? ahead : behind) + 127) / 128 * 128;
     w->back_rows = back_rows(d / CK_RANK_BLOCKS, w->stage_bytes, second_bytes(w));
@@ -231,7 +237,9 @@ static int take_steps(const struct look *l, uint32_t at, uint32_t n, struct cu_w
 {
     uint32_t end = at;
     for (uint32_t k = 0; k < n; k++, end++) {
-        while (end < l->p->fused_n && k && l->p->fused[end].op->code == SG_OP_ROWS && l->p->places[l->p->fused[end].op->out].from >= 0) end++;
+        while (end < l->p->fused_n && k && l->p->fused[end].op->code == SG_OP_ROWS &&
+               l->p->places[l->p->fused[end].op->out].from >= 0)
+            end++;
         if (end >= l->p->fused_n) return 0;
         w->of[k] = &l->p->fused[end];
     }
@@ -240,14 +248,15 @@ static int take_steps(const struct look *l, uint32_t at, uint32_t n, struct cu_w
     return 1;
 }
 
-/* A norm of all of x, products of it in 16 bits; behind n - 2 steps a product of what the last one makes, alone, to which what the norm
- * read is added. */
+/* A norm of all of x, products of it in 16 bits; behind n - 2 steps a product of what the last one makes, alone, to which what
+ * the norm read is added. */
 static int begins(const struct look *l, uint32_t at, uint32_t n, struct cu_window *w)
 {
     *w = (struct cu_window){0};
     if (!take_steps(l, at, n, w)) return 0;
     const struct cu_step *s = w->of[0], *end = w->of[n - 1];
-    if (s->kind != CU_STEP_PRODUCT || end->kind != CU_STEP_PRODUCT || !s->norm || end->parts_n != 1 || end->glu || end->after) return 0;
+    if (s->kind != CU_STEP_PRODUCT || end->kind != CU_STEP_PRODUCT || !s->norm || end->parts_n != 1 || end->glu || end->after)
+        return 0;
     for (uint32_t i = 0; i < s->parts_n; i++)
         if (s->parts[i]->in[1].value >= 0) return 0;
     const struct sg_op *back = end->op;
@@ -281,7 +290,8 @@ static int find_mlp(const struct look *l, uint32_t at, struct cu_window *w)
     if (!begins(l, at, 2, w)) return 0;
     const struct cu_step *s = w->of[0], *back = w->of[1];
     const struct sg_op *act = s->glu ? s->glu : s->parts_n == 1 ? s->after : NULL;
-    if (!act || (s->glu && s->after) || (!s->glu && act->code != SG_OP_ACT) || back->norm || !is_out(l, &back->op->in[0], act)) return 0;
+    if (!act || (s->glu && s->after) || (!s->glu && act->code != SG_OP_ACT) || back->norm || !is_out(l, &back->op->in[0], act))
+        return 0;
     uint32_t d = weight_of(l, s->parts[0])->cols, ff = l->g->values[act->out].width;
     uint32_t piece = w->weights == CU_WINDOW_Q8 ? CK_RANK_PIECE8 : CK_RANK_PIECE;
     if (ff % piece || !(w->ranks = ranks_of(l, ff, piece, mlp_ranks(l))) || ff / w->ranks > UNITS_MOST) return 0;
@@ -289,7 +299,8 @@ static int find_mlp(const struct look *l, uint32_t at, struct cu_window *w)
     w->own = ff / w->ranks;
     w->fn[0] = w->fn[1] = l->u->k.mlp[w->weights][form_of(d)];
     uint32_t pairs = (w->own + 63) / 64 * 64, each = w->own / CK_RANK_BLOCKS, per = s->glu ? GROUP / 2 : GROUP;
-    size_t rest = 4 * (size_t)pairs + own_bytes(d) + larger(x_bytes(d), sums_bytes(each, per)) + parts_bytes(d > pairs ? d : pairs);
+    size_t rest = 4 * (size_t)pairs + own_bytes(d) + larger(x_bytes(d), sums_bytes(each, per)) +
+                  parts_bytes(d > pairs ? d : pairs);
     if (w->weights == CU_WINDOW_Q8) rest += (size_t)d / CK_RANK_BLOCKS * (w->own / 16); /* scales of down */
     return make_ring(l->u, w, d, (each + per - 1) / per, GROUP, rest, CK_RANK_FIXED) && ends(l, w, back);
 }
@@ -309,10 +320,11 @@ static int linear_fits(const struct look *l, const struct cu_step *s, const stru
     const struct sg_norm *before = &s->norm->u.norm, *n = &back->norm->u.norm;
     for (uint32_t i = 0; i < s->parts_n; i++)
         if (s->parts[i]->u.linear.bias.tensor >= 0) return 0;
-    return cu_part_of(l->p, s, &rule->op->in[3]) && cu_part_of(l->p, s, &rule->op->in[4]) && cu_part_of(l->p, s, &back->norm->in[1]) &&
-           is_out(l, &back->norm->in[0], rule->op) && is_out(l, &back->op->in[0], back->norm) && before->kind == SG_NORM_RMS &&
-           before->bias.tensor < 0 && n->kind == SG_NORM_RMS && n->bias.tensor < 0 && n->groups == d->v_heads &&
-           d->dk == CK_LINEAR_WIDE && d->dv == CK_LINEAR_WIDE && d->k_heads <= CK_RANK_MOST && c->taps > 1 && c->taps <= CK_LINEAR_TAPS &&
+    return cu_part_of(l->p, s, &rule->op->in[3]) && cu_part_of(l->p, s, &rule->op->in[4]) &&
+           cu_part_of(l->p, s, &back->norm->in[1]) && is_out(l, &back->norm->in[0], rule->op) &&
+           is_out(l, &back->op->in[0], back->norm) && before->kind == SG_NORM_RMS && before->bias.tensor < 0 &&
+           n->kind == SG_NORM_RMS && n->bias.tensor < 0 && n->groups == d->v_heads && d->dk == CK_LINEAR_WIDE &&
+           d->dv == CK_LINEAR_WIDE && d->k_heads <= CK_RANK_MOST && c->taps > 1 && c->taps <= CK_LINEAR_TAPS &&
            c->act == SG_ACT_SILU;
 }
 
@@ -321,10 +333,12 @@ static int find_linear(const struct look *l, uint32_t at, struct cu_window *w)
 {
     if (!begins(l, at, 3, w)) return 0;
     const struct cu_step *s = w->of[0], *rule = w->of[1], *back = w->of[2];
-    if (s->glu || !s->after || s->after->code != SG_OP_CONV || rule->conv != s->after || !back->norm || !linear_fits(l, s, rule, back))
+    if (s->glu || !s->after || s->after->code != SG_OP_CONV || rule->conv != s->after || !back->norm ||
+        !linear_fits(l, s, rule, back))
         return 0;
     uint32_t share = rule->op->u.delta.v_heads / rule->op->u.delta.k_heads, d = weight_of(l, s->parts[0])->cols;
-    if (share < 1 || share > 2 || d % (w->weights == CU_WINDOW_Q8 ? 256 : CK_LINEAR_WIDE) || d > (share == 2 ? 4096 : 2048)) return 0;
+    if (share < 1 || share > 2 || d % (w->weights == CU_WINDOW_Q8 ? 256 : CK_LINEAR_WIDE) || d > (share == 2 ? 4096 : 2048))
+        return 0;
     w->kind = CU_WINDOW_LINEAR;
     w->ranks = rule->op->u.delta.k_heads;
     w->own = share * CK_LINEAR_WIDE;
@@ -357,8 +371,10 @@ static int find_heads(const struct look *l, uint32_t at, struct cu_window *w)
     const struct cu_step *s = w->of[0], *step = w->of[1], *back = w->of[2];
     const struct sg_op *op = step->kind == CU_STEP_PREPARE ? step->attend : step->op;
     if (s->glu || s->after || back->norm || step->kind == CU_STEP_PRODUCT || op->code != SG_OP_ATTEND) return 0;
-    uint32_t d = weight_of(l, s->parts[0])->cols, head = op->u.attend.d, width = head == 64 ? 0 : head == 128 ? 1 : 2, form = d > 1024 ? 3 : width;
-    if (!is_out(l, &back->op->in[0], op) || !heads_fit(l, s, step, op) || head != 64u << width || d > (width == 2 ? 2048 : 1024)) return 0;
+    uint32_t d = weight_of(l, s->parts[0])->cols, head = op->u.attend.d;
+    uint32_t width = head == 64 ? 0 : head == 128 ? 1 : 2, form = d > 1024 ? 3 : width;
+    if (!is_out(l, &back->op->in[0], op) || !heads_fit(l, s, step, op) || head != 64u << width || d > (width == 2 ? 2048 : 1024))
+        return 0;
     w->kind = CU_WINDOW_HEADS;
     w->own = CK_HEADS_OWN(head);
     w->ranks = op->u.attend.heads * (head / w->own);

@@ -19,7 +19,9 @@ static const struct sg_op *head_of(const struct sg_program *p)
         if (g->ops[i].code != SG_OP_LINEAR || g->ops[i].out != g->outputs[logits].value) continue;
         const struct cu_tensor *t = cu_weight_of(p->weights, g->tensors[l->weight.tensor]);
         int whole = !l->weight.at && l->weight.rows == t->w.rows && l->weight.rows == g->vocab;
-        return whole && l->bias.tensor < 0 && t->w.kind <= CK_BF16 && t->w.cols <= COLUMNS_MOST && g->ops[i].in[1].value < 0 ? &g->ops[i] : NULL;
+        return whole && l->bias.tensor < 0 && t->w.kind <= CK_BF16 && t->w.cols <= COLUMNS_MOST && g->ops[i].in[1].value < 0
+                   ? &g->ops[i]
+                   : NULL;
     }
     return NULL;
 }

@@ -1,8 +1,8 @@
 /* cushare.c: reading beside writing on one GPU. Streams of different priority are not enough: a token's kernels hold shared
- * memory of every multiprocessor while they wait for each other, and a large product finds no room beside them (reading took
- * 3 times as long, writing 1.24). So while both are at work each keeps to a part of the multiprocessors (green contexts of
- * the driver), and takes all of them when the other rests. By default nothing is in both parts; where they overlap reading goes first in its
- * own, and writing also has what is left there. SPDX-License-Identifier: MIT */
+ * memory of every multiprocessor while they wait for each other, and a large product finds no room beside them (reading took 3
+ * times as long, writing 1.24). So while both are at work each keeps to a part of the multiprocessors (green contexts of the
+ * driver), and takes all of them when the other rests. By default nothing is in both parts; where they overlap reading goes first
+ * in its own, and writing also has what is left there. SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
 

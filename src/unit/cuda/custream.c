@@ -81,7 +81,9 @@ int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struc
     uint32_t pieces = 1u << form, per = CK_STREAM_ROWS(pieces) * WARPS / split, outs = g->glu ? per / 2 : per;
     uint32_t scale_bytes = g->scale_pitch * scale_size(kind);
     if (!outs || !norm_fits(&g->norm, g->k, pieces, n) || !rows_fit(g, scale_bytes, outs)) return 0;
-    *out = (struct cu_streamed){.a = {.g = *g, .scale_bytes = scale_bytes}, .fn = u->k.stream[kind][form], .threads = CK_STREAM_THREADS};
+    *out = (struct cu_streamed){.a = {.g = *g, .scale_bytes = scale_bytes},
+                                .fn = u->k.stream[kind][form],
+                                .threads = CK_STREAM_THREADS};
     out->a.g.split = split;
     out->a.g.rows = 1;
     cu_after_of(p, s, &out->a.after); /* the convolution's memory is its one span's */

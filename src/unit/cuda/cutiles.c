@@ -1,5 +1,5 @@
-/* cutiles.c: when a product of 2 to 16 rows takes k_tiles.cu (on Hopper, with 16-bit weights), and what that kernel is told:
- * how many blocks share rows, and where the copies find the weights. What the kernel does not do before or behind the product is a
+/* cutiles.c: when a product of 2 to 16 rows takes k_tiles.cu (on Hopper, with 16-bit weights), and what that kernel is told: how
+ * many blocks share rows, and where the copies find the weights. What the kernel does not do before or behind the product is a
  * step of its own. SPDX-License-Identifier: MIT */
 #include "unit/cuda/cupass.h"
 
@@ -18,11 +18,12 @@ static int norm_fits(const struct ck_norm *n, uint32_t k)
 }
 
 /* Blocks that share rows: more of them read less of x each, as long as slices have whole panels and groups and a cluster has few
- * tiles; eight only where there are too few tiles for the card. By the whole card, so that sums do not depend on its part. -1: too
- * long. */
+ * tiles; eight only where there are too few tiles for the card. By the whole card, so that sums do not depend on its part. -1:
+ * too long. */
 static int cluster_of(const struct sg_unit *u, const struct ck_gemv *g, const struct ck_norm *n, uint32_t tiles)
 {
-    uint32_t unit = n->present && n->groups > 1 ? g->k / n->groups : PANEL, most = n->present && n->groups > 1 ? HALF : CK_TILES_SLICE;
+    uint32_t unit = n->present && n->groups > 1 ? g->k / n->groups : PANEL,
+             most = n->present && n->groups > 1 ? HALF : CK_TILES_SLICE;
     int found = -1;
     for (int log = 0; log <= CLUSTER_LOG - (int)g->glu; log++) {
         if (g->k % (unit << log) || g->k >> log > most) continue;
@@ -39,14 +40,16 @@ static int map_of(struct sg_unit *u, const struct ck_gemv *g, uint32_t segment, 
 {
     const struct ck_segment *s = &g->segment[segment];
     unsigned char *from = (unsigned char *)(uintptr_t)s->data + (size_t)s->at * g->pitch;
-    uint64_t apart = g->glu ? (uint64_t)((uintptr_t)g->segment[1].data + (size_t)g->segment[1].at * g->pitch - (uintptr_t)from) : g->pitch;
+    uint64_t apart = g->glu ? (uint64_t)((uintptr_t)g->segment[1].data + (size_t)g->segment[1].at * g->pitch - (uintptr_t)from)
+                            : g->pitch;
     const uint64_t dims[5] = {PANEL / 2, g->glu ? 8 : s->n, g->glu ? 2 : 1, g->glu ? s->n / 8 : 1, g->k / PANEL},
                    strides[4] = {g->pitch, apart, 8 * (uint64_t)g->pitch, PANEL * 2};
     const uint32_t box[5] = {PANEL / 2, g->glu ? 8 : CK_TILES_ROWS, g->glu ? 2 : 1, g->glu ? CK_TILES_ROWS / 16 : 1, 1},
                    steps[5] = {1, 1, 1, 1, 1};
     if (!cu_aligned(from) || (g->glu && (s->n % 8 || g->segment[1].n != s->n || apart >> 40))) return 0;
     cu_enter(u);
-    cu_result r = u->d.tensor_map(map, CU_TENSOR_INT32, 5, from, dims, strides, box, steps, 0, CU_TENSOR_SWIZZLE_128, CU_TENSOR_L2_256, 0);
+    cu_result r = u->d.tensor_map(map, CU_TENSOR_INT32, 5, from, dims, strides, box, steps, 0, CU_TENSOR_SWIZZLE_128,
+                                  CU_TENSOR_L2_256, 0);
     cu_leave(u);
     return !r;
 }
@@ -73,12 +76,14 @@ static uint32_t behind_of(const struct ck_tiles *a)
 static uint32_t room_of(const struct ck_tiles *a, uint32_t turns)
 {
     uint32_t share = CK_TILES_ROWS * (uint32_t)sizeof(float) >> a->cluster_log, bytes = SPARE + a->slice * 4 * CK_TILES_X;
-    if (a->cluster_log) bytes += turns * (CK_TILES_ROWS * CK_TILES_X * (uint32_t)sizeof(float) + share * (a->behind * CK_TILES_X + CK_STREAM_TAPS));
+    if (a->cluster_log)
+        bytes += turns *
+                 (CK_TILES_ROWS * CK_TILES_X * (uint32_t)sizeof(float) + share * (a->behind * CK_TILES_X + CK_STREAM_TAPS));
     return a->g.norm.present ? bytes + a->slice * (uint32_t)sizeof(float) : bytes;
 }
 
-/* Clusters, their tiles and the ring. A block that has whole tiles, and many of them, has a multiprocessor to itself: x is there once. bytes: no
- * more than is used, or the next kernel's blocks find less room than there is. */
+/* Clusters, their tiles and the ring. A block that has whole tiles, and many of them, has a multiprocessor to itself: x is there
+ * once. bytes: no more than is used, or the next kernel's blocks find less room than there is. */
 static uint32_t deal(const struct cu_pass *p, struct ck_tiles *a, uint32_t *bytes)
 {
     *bytes = CK_TILES_BYTES;
@@ -87,7 +92,8 @@ static uint32_t deal(const struct cu_pass *p, struct ck_tiles *a, uint32_t *byte
     if (!a->cluster_log && clusters > p->sms) clusters = p->sms, *bytes = CK_TILES_WHOLE;
     if (clusters > a->tiles) clusters = a->tiles;
     uint32_t turns = (a->tiles + clusters - 1) / clusters;
-    while (a->cluster_log && turns > 1 && (turns > CK_TILES_TURNS || room_of(a, turns) + LEAST * CK_TILES_STAGE > CK_TILES_BYTES)) turns--;
+    while (a->cluster_log && turns > 1 && (turns > CK_TILES_TURNS || room_of(a, turns) + LEAST * CK_TILES_STAGE > CK_TILES_BYTES))
+        turns--;
     if (a->cluster_log) clusters = (a->tiles + turns - 1) / turns; /* clusters of many blocks do not fill the card to the last */
     uint32_t panels = a->slice / PANEL * turns;
     a->turns = turns;

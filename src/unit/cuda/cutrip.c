@@ -248,7 +248,8 @@ static segue_status change_stream(struct sg_run *run, cu_stream want)
     return SEGUE_OK;
 }
 
-/* A long pass in its part begins when the steps that were begun on all multiprocessors have ended: among each other's blocks both are slow. */
+/* A long pass in its part begins when the steps that were begun on all multiprocessors have ended: among each other's blocks both
+ * are slow. */
 static segue_status after_whole(struct sg_run *run)
 {
     struct sg_unit *u = run->program->base.unit;

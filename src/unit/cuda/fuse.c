@@ -290,7 +290,8 @@ static int may_be_halves(const struct plan *f, const struct cu_step *s)
 {
     for (uint32_t i = 0; i < s->parts_n; i++) {
         int32_t v = s->parts[i]->out;
-        int is_its = v == s->after->in[0].value || ((v == s->delta->in[3].value || v == s->delta->in[4].value) && f->readers[v] == 1);
+        int is_its = v == s->after->in[0].value ||
+                     ((v == s->delta->in[3].value || v == s->delta->in[4].value) && f->readers[v] == 1);
         if (is_output(f, v) || width_of(f, v) % 8 || (!is_its && !only_gates(f, v))) return 0;
     }
     return 1;
@@ -320,13 +321,15 @@ static void find_deltas(struct plan *f)
         if (f->p->fused[i].delta) f->p->fused[i].halves = may_be_halves(f, &f->p->fused[i]);
 }
 
-/* The gate of a norm behind the delta rule that is a part of the product before it. Nobody else may read the part, nor that norm: who
- * takes the part must be sure to come and to be alone. The head may be screened, which norms apart. */
+/* The gate of a norm behind the delta rule that is a part of the product before it. Nobody else may read the part, nor that norm:
+ * who takes the part must be sure to come and to be alone. The head may be screened, which norms apart. */
 static void find_gate(const struct plan *f, struct cu_step *s)
 {
     const struct cu_step *rule = s + 1, *next = s + 2;
     if (s->kind != CU_STEP_PRODUCT || s->glu || rule->kind != CU_STEP_OP || rule->op->code != SG_OP_DELTA) return;
-    if (next->kind != CU_STEP_PRODUCT || next->glu || !next->norm || f->kept[next->op->out] || f->readers[next->norm->out] != next->parts_n) return;
+    if (next->kind != CU_STEP_PRODUCT || next->glu || !next->norm || f->kept[next->op->out] ||
+        f->readers[next->norm->out] != next->parts_n)
+        return;
     const struct sg_operand *gate = &next->norm->in[1];
     if (gate->value < 0 || !is_whole(f, gate) || is_output(f, gate->value) || f->readers[gate->value] != 1) return;
     for (uint32_t i = 0; i < s->parts_n; i++)

@@ -72,9 +72,9 @@ extern "C" __global__ void append(const __grid_constant__ ck_append a)
              a.v.p + (size_t)t * a.v.stride + h * a.dv, a.dv, threadIdx.x, blockDim.x);
 }
 
-/* norm and rotation of one head of q or k, and K and V into the state: a block of 128 threads per row and
- * head; heads first q, then k. Width up to 512. Each warp sums the squares for itself, as k_head.cuh does: a row's numbers are those
- * of k_single.cu. */
+/* norm and rotation of one head of q or k, and K and V into the state: a block of 128 threads per row and head; heads first q,
+ * then k. Width up to 512. Each warp sums the squares for itself, as k_head.cuh does: a row's numbers are those of
+ * k_single.cu. */
 extern "C" __global__ void __launch_bounds__(128) prepare(const __grid_constant__ ck_prepare a)
 {
     __shared__ float x[512];

@@ -1,13 +1,13 @@
 /* k_batch.cu: products of 16-bit weights with 2 to 16 rows, on the tensor cores: many sequences decoded together. Weights are
- * read once for all rows; what fp32 lanes would need (16 multiplications a weight) is 12 GFMA a token of the 0.8B and
- * would cost more than the bytes.
+ * read once for all rows; what fp32 lanes would need (16 multiplications a weight) is 12 GFMA a token of the 0.8B and would cost
+ * more than the bytes.
  *
- * x comes as two matrices of 16 bits, rounded and rest (x = hi + lo to 16 bits of mantissa or more), so that a product
- * keeps about what fp32 lanes keep. A block owns 16 or 32 rows of weights, its 8 warps share them along k, 32 columns at
- * a time. Columns are dealt so that a lane's 16 bytes of a row are its operands of two products: lane (g, t) reads bytes
- * [16 t, 16 t + 16) of rows g and g + 8 of W, and the same of rows g of hi and lo. The first weights are asked for before
- * the inputs are waited for. fp8: 64 columns at a time, four products of a lane's 16 bytes, which become bf16 on the way,
- * exactly; the row's scale comes behind the sum. Sums: columns of a warp rising, then the warps in order; no row depends on the others.
+ * x comes as two matrices of 16 bits, rounded and rest (x = hi + lo to 16 bits of mantissa or more), so that a product keeps
+ * about what fp32 lanes keep. A block owns 16 or 32 rows of weights, its 8 warps share them along k, 32 columns at a time.
+ * Columns are dealt so that a lane's 16 bytes of a row are its operands of two products: lane (g, t) reads bytes [16 t, 16 t +
+ * 16) of rows g and g + 8 of W, and the same of rows g of hi and lo. The first weights are asked for before the inputs are waited
+ * for. fp8: 64 columns at a time, four products of a lane's 16 bytes, which become bf16 on the way, exactly; the row's scale
+ * comes behind the sum. Sums: columns of a warp rising, then the warps in order; no row depends on the others.
  * SPDX-License-Identifier: MIT */
 #include "k_mma.cuh"
 

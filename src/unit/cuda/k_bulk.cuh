@@ -17,8 +17,8 @@ __device__ __forceinline__ void gates_opened()
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-/* Of a stage of a ring that is read by loads every thread says for itself that it may be filled again: a lane that speaks for its warp saves
- * no time, and racecheck does not follow it. */
+/* Of a stage of a ring that is read by loads every thread says for itself that it may be filled again: a lane that speaks for its
+ * warp saves no time, and racecheck does not follow it. */
 __device__ __forceinline__ void gate_arrive_at(uint32_t gate)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(gate) : "memory");
@@ -61,12 +61,13 @@ __device__ __forceinline__ void bring(void *to, const void *from, uint32_t bytes
 /* A box of a matrix by its tensor map, from its column (of 4 bytes) and row on. */
 __device__ __forceinline__ void bring_box(uint32_t to, const ck_tensor_map &map, uint32_t column, uint32_t row, uint32_t gate)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
                  "l"(&map), "r"(column), "r"(row), "r"(gate)
                  : "memory");
 }
-/* The same of weights, which come once a token: their lines leave the second-level cache before those of a prompt that is being read
- * beside this one. */
+/* The same of weights, which come once a token: their lines leave the second-level cache before those of a prompt that is being
+ * read beside this one. */
 __device__ __forceinline__ uint64_t leaves_first()
 {
     uint64_t policy;
@@ -81,10 +82,11 @@ __device__ __forceinline__ void bring_once(void *to, const void *from, uint32_t 
         "l"(from), "r"(bytes), "r"(shared_at(gate)), "l"(leaves_first())
         : "memory");
 }
-__device__ __forceinline__ void bring_box_once(uint32_t to, const ck_tensor_map &map, uint32_t column, uint32_t row, uint32_t gate)
+__device__ __forceinline__ void bring_box_once(uint32_t to, const ck_tensor_map &map, uint32_t column, uint32_t row,
+                                               uint32_t gate)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], "
-                 "[%4], %5;" ::"r"(to),
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
                  "l"(&map), "r"(column), "r"(row), "r"(gate), "l"(leaves_first())
                  : "memory");
 }
@@ -124,7 +126,10 @@ __device__ __forceinline__ void put_two_at(uint32_t at, float x, float y)
 {
     asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(at), "f"(x), "f"(y) : "memory");
 }
-__device__ __forceinline__ void put_word(uint32_t at, uint32_t v) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory"); }
+__device__ __forceinline__ void put_word(uint32_t at, uint32_t v)
+{
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
+}
 __device__ __forceinline__ float shared_number(uint32_t at)
 {
     float v;

@@ -2,8 +2,8 @@
  *   R = beta (V - e^c K S),  D = T R,  O = e^c Q S + P D,  S <- e^c_last S + K^T (e^(c_last - c) D)
  * A block has 16 or 32 columns of a head's S, which stays in registers in fp32.
  *
- * It reads 96 KB a chunk (K and Q 32 each, T and P 16 each), mostly from the second-level cache, while it works on the chunk before:
- * 64 blocks move 6 MB a chunk, about 1.2 us, and 1,392 products of 16 x 8 x 16 take a multiprocessor about as long.
+ * It reads 96 KB a chunk (K and Q 32 each, T and P 16 each), mostly from the second-level cache, while it works on the chunk
+ * before: 64 blocks move 6 MB a chunk, about 1.2 us, and 1,392 products of 16 x 8 x 16 take a multiprocessor about as long.
  * SPDX-License-Identifier: MIT */
 #include "k_pairs.cuh"
 
@@ -109,7 +109,8 @@ __device__ __forceinline__ void bring_numbers(const ck_delta &a, const carry_sou
 
 /* R = beta (V - e^c K S). */
 template <int COLUMNS>
-__device__ __forceinline__ void make_r(carry_room<COLUMNS> &room, const carry_place &at, const uint16_t *k, const carry_numbers &m)
+__device__ __forceinline__ void make_r(carry_room<COLUMNS> &room, const carry_place &at, const uint16_t *k,
+                                       const carry_numbers &m)
 {
     enum { NARROW = carry_room<COLUMNS>::NARROW };
     sums x;
@@ -133,7 +134,8 @@ __device__ __forceinline__ void make_d(carry_room<COLUMNS> &room, const carry_pl
     sums x;
     clear(x);
     if (!at.works) return;
-    add_product<N, SQUARE, NARROW>(x, room.t[0][0], N * SQUARE, at.tile * 16, room.r[0][0], N * NARROW, at.half, (at.tile + 1) * 16);
+    add_product<N, SQUARE, NARROW>(x, room.t[0][0], N * SQUARE, at.tile * 16, room.r[0][0], N * NARROW, at.half,
+                                   (at.tile + 1) * 16);
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll

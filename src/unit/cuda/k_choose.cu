@@ -69,9 +69,10 @@ __device__ __forceinline__ float4 four_weights(const ck_weight &w, size_t row, u
     return make_float4(a.x, a.y, b.x, b.y);
 }
 
-/* Columns of the next input's row as `embed` makes them; place: the first four of this thread, loaded before the token was known. */
-__device__ __forceinline__ void embed_next(const ck_embed &a, uint32_t row, uint32_t token, uint32_t place, float4 places, uint32_t real,
-                                           float4 *nowhere)
+/* Columns of the next input's row as `embed` makes them; place: the first four of this thread, loaded before the token was
+ * known. */
+__device__ __forceinline__ void embed_next(const ck_embed &a, uint32_t row, uint32_t token, uint32_t place, float4 places,
+                                           uint32_t real, float4 *nowhere)
 {
     if (token >= a.table.rows - a.at || !real) token = 0;
 #pragma unroll 1
@@ -93,8 +94,9 @@ extern "C" __global__ void __launch_bounds__(CK_CHOOSE_THREADS) choose_best(cons
     __shared__ float4 nowhere[1];
     dependents_may_start();
     ck_head *h = c.pass.head;
-    uint32_t row = blockIdx.x, t = threadIdx.x, token = 0, place = c.pass.place[row], first = h->first[row], /* of an earlier pass */
-        next = place + 1 < c.embed.places.rows ? place + 1 : 0; /* there may be no next one */
+    uint32_t row = blockIdx.x, t = threadIdx.x, token = 0, place = c.pass.place[row];
+    uint32_t first = h->first[row]; /* of an earlier pass */
+    uint32_t next = place + 1 < c.embed.places.rows ? place + 1 : 0; /* there may be no next one */
     float4 places = make_float4(0, 0, 0, 0);
     if (c.embed.y.p && c.embed.places.data && t * 4 < c.embed.y.width)
         places = four_weights(c.embed.places, (size_t)c.embed.places_at + next, t * 4);
@@ -112,7 +114,8 @@ extern "C" __global__ void __launch_bounds__(CK_CHOOSE_THREADS) choose_best(cons
         token = row_of_standing(best_of_block(best, room[real]));
         if (c.embed.y.p) embed_next(c.embed, row, token, next, places, real, nowhere);
         if (t) continue;
-        if (c.chosen) *(real ? c.chosen + row : reinterpret_cast<int32_t *>(nowhere)) = token >= 0xfffffffeu ? -1 : (int32_t)token;
+        if (c.chosen)
+            *(real ? c.chosen + row : reinterpret_cast<int32_t *>(nowhere)) = token >= 0xfffffffeu ? -1 : (int32_t)token;
         if (c.advance != 2) continue;
         /* not a token when none was found: embed takes 0 for it, and the host drops that pass */
         *(real ? c.next.tokens + row : reinterpret_cast<int32_t *>(nowhere)) = (int32_t)token;

@@ -78,8 +78,8 @@ __device__ __forceinline__ float4 widened(uint2 x) { return four_of_bf16(x); }
 __device__ __forceinline__ void narrowed(float4 x, float4 &to) { to = x; }
 __device__ __forceinline__ void narrowed(float4 x, uint2 &to) { to = make_uint2(pack<1>(x.x, x.y), pack<1>(x.z, x.w)); }
 
-/* What the convolution reads for a warp's rows of q, k or v (`which`), four columns from `col` on; rows before the span's first come
- * from its memory. */
+/* What the convolution reads for a warp's rows of q, k or v (`which`), four columns from `col` on; rows before the span's first
+ * come from its memory. */
 template <int HALF>
 __device__ __forceinline__ void bring_raw(const ck_delta &a, int which, uint32_t col, uint32_t t0, uint32_t rows,
                                           typename Raw<HALF>::four (&raw)[EACH + PAST])
@@ -224,9 +224,10 @@ __device__ __forceinline__ void bring_rows(const ck_delta &a, local_room &room, 
     }
 }
 
-/* The same from bf16, before the convolution: half the bytes and half the registers, so that all rows are asked for at once; a warp
- * sums the decays until they come. */
-__device__ __forceinline__ void bring_halves(const ck_delta &a, local_room &room, uint32_t t0, uint32_t rows, uint32_t h, float4 (&v)[EACH])
+/* The same from bf16, before the convolution: half the bytes and half the registers, so that all rows are asked for at once; a
+ * warp sums the decays until they come. */
+__device__ __forceinline__ void bring_halves(const ck_delta &a, local_room &room, uint32_t t0, uint32_t rows, uint32_t h,
+                                             float4 (&v)[EACH])
 {
     uint32_t lane = threadIdx.x & 31, key = h / (a.v_heads / a.k_heads) * D + 4 * lane;
     uint2 raw[EACH + PAST], next[EACH + PAST], last[EACH + PAST];
@@ -286,7 +287,8 @@ template <int W> __device__ __forceinline__ void merge_blocks(const local_room &
     float4 sum = make_float4(0, 0, 0, 0);
     if (works) {
 #pragma unroll 8
-        for (int m = 0; m < W; m++) sum = add_scaled(sum, room.x[r][base + m], *reinterpret_cast<const float4 *>(&t[base + m][c]));
+        for (int m = 0; m < W; m++)
+            sum = add_scaled(sum, room.x[r][base + m], *reinterpret_cast<const float4 *>(&t[base + m][c]));
         *reinterpret_cast<float4 *>(&y[r][c]) = sum;
     }
     __syncthreads();
@@ -332,7 +334,8 @@ __device__ __forceinline__ void put_inverse(const square &t, uint16_t *t_out)
 __device__ __forceinline__ void multiply_rows(local_room &room, uint16_t *tp, uint4 *pieces)
 {
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    uint32_t tile = warp < 4 ? warp : 7 - warp, group = lane >> 2, pair = (lane & 3) * 2; /* warps i and i + 4 share a scheduler */
+    /* warps i and i + 4 share a scheduler */
+    uint32_t tile = warp < 4 ? warp : 7 - warp, group = lane >> 2, pair = (lane & 3) * 2;
     const uint16_t *left = warp < 4 ? room.k[0][0] : room.q[0][0];
     float sum[N / 8][4] = {}, small[N / 8][4] = {};
 #pragma unroll 2
@@ -361,7 +364,8 @@ __device__ __forceinline__ void multiply_rows(local_room &room, uint16_t *tp, ui
             x = j <= i ? x : 0, y = j + 1 <= i ? y : 0;
             sum[n][2 * half] = x, sum[n][2 * half + 1] = y;
             if (warp < 4)
-                *reinterpret_cast<float2 *>(&room.x[i][j]) = make_float2(j < i ? x * room.beta[i] : 0, j + 1 < i ? y * room.beta[i] : 0);
+                *reinterpret_cast<float2 *>(&room.x[i][j]) = make_float2(j < i ? x * room.beta[i] : 0,
+                                                                         j + 1 < i ? y * room.beta[i] : 0);
             else if (tp)
                 put_split(tp + 2 * N * N + i * N + j, N * N, x, y);
         }
@@ -399,7 +403,8 @@ extern "C" __global__ void __launch_bounds__(CK_LOCAL_THREADS, 2) chunk_local(co
 /* Two numbers of either part, scaled and split again. */
 __device__ __forceinline__ void scale_pair(uint32_t &high, uint32_t &low, float x, float y)
 {
-    float2 h = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162 *>(&high)), l = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162 *>(&low));
+    float2 h = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162 *>(&high)),
+           l = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162 *>(&low));
     split((h.x + l.x) * x, (h.y + l.y) * y, high, low);
 }
 
@@ -431,7 +436,8 @@ __device__ __forceinline__ void put_scaled(const local_room &room, uint4 *q_out,
 /* W = T (beta e^c K) in pieces: a warp has 16 rows and half the columns. */
 __device__ __forceinline__ void put_w(const local_room &room, const square &t, uint4 *w_out)
 {
-    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, half = warp >> 2, tile = half ? 7 - warp : warp, row = tile * 16 + (lane >> 2);
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, half = warp >> 2, tile = half ? 7 - warp : warp,
+             row = tile * 16 + (lane >> 2);
     float sum[8][4] = {}, small[8][4] = {};
 #pragma unroll 1
     for (uint32_t kk = 0; kk <= tile; kk++) {
@@ -488,7 +494,8 @@ __device__ __forceinline__ void put_u(const square &t, const float *v, float4 *u
         }
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            u_out[(2 * n + i) * 32] = make_float4(sum[i][0] + small[i][0], sum[i][1] + small[i][1], sum[i][2] + small[i][2], sum[i][3] + small[i][3]);
+            u_out[(2 * n + i) * 32] = make_float4(sum[i][0] + small[i][0], sum[i][1] + small[i][1], sum[i][2] + small[i][2],
+                                                  sum[i][3] + small[i][3]);
     }
 }
 #endif
@@ -523,7 +530,8 @@ template <int HALF> __device__ __forceinline__ void make_factors(const ck_delta 
 #pragma unroll
         for (int r = 0; r < EACH; r++) {
             float b = room.beta[first + r];
-            *reinterpret_cast<float4 *>(turned + (first + r) * V_ROW + 4 * lane) = make_float4(b * v[r].x, b * v[r].y, b * v[r].z, b * v[r].w);
+            *reinterpret_cast<float4 *>(turned + (first + r) * V_ROW + 4 * lane) = make_float4(b * v[r].x, b * v[r].y, b * v[r].z,
+                                                                                               b * v[r].w);
         }
         put_w(room, t, reinterpret_cast<uint4 *>(out.w));
     }

@@ -1,5 +1,5 @@
-/* k_cluster.cuh: blocks of a Hopper cluster: which one this is, where they meet, numbers into each other's shared memory, and the gate
- * that says when these have arrived. SPDX-License-Identifier: MIT */
+/* k_cluster.cuh: blocks of a Hopper cluster: which one this is, where they meet, numbers into each other's shared memory, and the
+ * gate that says when these have arrived. SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_CLUSTER_CUH
 #define SG_UNIT_CUDA_K_CLUSTER_CUH
 
@@ -22,24 +22,27 @@ __device__ __forceinline__ uint32_t there(uint32_t at, uint32_t block)
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(at), "r"(block));
     return to;
 }
-/* A number, or two, or four, to a place of another block, whose gate counts their bytes; there() finds both. Who waits at a gate of its own block that
- * only counts bytes does so with gate_wait: numbers and count are in the same shared memory, the count moves when they are there, and all
- * that a wait of the cluster's scope adds to the machine code is to empty the first-level cache, where none of it lies. */
+/* A number, or two, or four, to a place of another block, whose gate counts their bytes; there() finds both. Who waits at a gate
+ * of its own block that only counts bytes does so with gate_wait: numbers and count are in the same shared memory, the count
+ * moves when they are there, and all that a wait of the cluster's scope adds to the machine code is to empty the first-level
+ * cache, where none of it lies. */
 __device__ __forceinline__ void send_to(float v, uint32_t to, uint32_t gate)
 {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(to), "r"(__float_as_uint(v)), "r"(gate)
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(to), "r"(__float_as_uint(v)),
+                 "r"(gate)
                  : "memory");
 }
 __device__ __forceinline__ void send_four_to(float4 v, uint32_t to, uint32_t gate)
 {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(to),
-                 "r"(__float_as_uint(v.x)), "r"(__float_as_uint(v.y)), "r"(__float_as_uint(v.z)), "r"(__float_as_uint(v.w)), "r"(gate)
+                 "r"(__float_as_uint(v.x)), "r"(__float_as_uint(v.y)), "r"(__float_as_uint(v.z)), "r"(__float_as_uint(v.w)),
+                 "r"(gate)
                  : "memory");
 }
 __device__ __forceinline__ void send_two_to(float x, float y, uint32_t to, uint32_t gate)
 {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1,%2}, [%3];" ::"r"(to), "r"(__float_as_uint(x)),
-                 "r"(__float_as_uint(y)), "r"(gate)
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1,%2}, [%3];" ::"r"(to),
+                 "r"(__float_as_uint(x)), "r"(__float_as_uint(y)), "r"(gate)
                  : "memory");
 }
 /* A number to the same place of another block. */

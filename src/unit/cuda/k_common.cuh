@@ -254,7 +254,8 @@ __device__ __forceinline__ void better(float &best, uint32_t &index, float v, ui
     else if (i != 0xfffffffeu && (index == 0xfffffffeu || v > best || (v == best && i < index)))
         best = v, index = i;
 }
-/* A row and its value as one number, the greater the better: for whoever compares many at once. 0 and -0 are equal, the first row wins. */
+/* A row and its value as one number, the greater the better: for whoever compares many at once. 0 and -0 are equal, the first row
+ * wins. */
 __device__ __forceinline__ uint64_t standing_of(float v, uint32_t row)
 {
     uint32_t b = __float_as_uint(v + 0.0f);

@@ -293,8 +293,8 @@ template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
 
 /* --- a few rows of heads of 128 --- */
 
-/* A block has 32 columns of a head's S, each of its 4 warps 32 rows of them, a lane 8 rows of four columns: whole lines of memory,
- * and S of 16 sequences and heads is in registers of one wave of blocks before the inputs are waited for. */
+/* A block has 32 columns of a head's S, each of its 4 warps 32 rows of them, a lane 8 rows of four columns: whole lines of
+ * memory, and S of 16 sequences and heads is in registers of one wave of blocks before the inputs are waited for. */
 enum { SLAB = CK_DELTA_SLAB, SLABS = 128 / SLAB, SLAB_WARPS = 4, SLAB_ROWS = 8 };
 struct slab_room {
     float q[SLAB_WARPS][32], k[SLAB_WARPS][32]; /* of a warp's rows */
@@ -316,7 +316,8 @@ __device__ __forceinline__ slab_inputs find_inputs(const ck_delta &a, uint32_t t
 }
 
 /* A row's q and k of the head, scaled; the warp's own rows of them into its place. */
-__device__ __forceinline__ numbers_of slab_row(const ck_delta &a, const slab_inputs &in, float rate, const float *dt, slab_room &s)
+__device__ __forceinline__ numbers_of slab_row(const ck_delta &a, const slab_inputs &in, float rate, const float *dt,
+                                               slab_room &s)
 {
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const float4 x = four_at(in.q, 0), y = four_at(in.k, 0);
@@ -334,7 +335,8 @@ __device__ __forceinline__ numbers_of slab_row(const ck_delta &a, const slab_inp
     return n;
 }
 
-/* S <- decay S; the warp's sums of S^T k and S^T q into its place: the four lanes of a column have each two of its eight numbers. */
+/* S <- decay S; the warp's sums of S^T k and S^T q into its place: the four lanes of a column have each two of its eight
+ * numbers. */
 __device__ __forceinline__ void slab_sums(float4 (&S)[SLAB_ROWS], float decay, const slab_room &s, float (*to)[SLAB])
 {
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, sub = lane >> 3, j = (lane & 7) * 4;
@@ -397,14 +399,16 @@ extern "C" __global__ void __launch_bounds__(32 * SLAB_WARPS, 8) delta_slabs(con
 #pragma unroll
         for (int r = 0; r < SLAB_ROWS; r++) {
             float k = room.k[warp][sub + 4 * r];
-            S[r].x = fmaf(k, d.x, S[r].x), S[r].y = fmaf(k, d.y, S[r].y), S[r].z = fmaf(k, d.z, S[r].z), S[r].w = fmaf(k, d.w, S[r].w);
+            S[r].x = fmaf(k, d.x, S[r].x), S[r].y = fmaf(k, d.y, S[r].y), S[r].z = fmaf(k, d.z, S[r].z),
+            S[r].w = fmaf(k, d.w, S[r].w);
         }
         if (!sub && !warp) {
             float4 y = slab_sum(sums, 1, j);
             y.x = fmaf(n.kq, d.x, y.x), y.y = fmaf(n.kq, d.y, y.y), y.z = fmaf(n.kq, d.z, y.z), y.w = fmaf(n.kq, d.w, y.w);
             *reinterpret_cast<float4 *>(a.y.p + (size_t)t * a.y.stride + h * 128 + j0) = y;
         }
-        in.q += a.in[0].stride, in.k += a.in[1].stride, in.v += a.in[2].stride, in.slow += a.in[3].stride, in.fast += a.in[4].stride;
+        in.q += a.in[0].stride, in.k += a.in[1].stride, in.v += a.in[2].stride, in.slow += a.in[3].stride,
+            in.fast += a.in[4].stride;
         __syncwarp();
     }
 #pragma unroll

@@ -1,14 +1,16 @@
-/* k_digits.cu: products of Q8_0 and 16-bit weights with one row of x on the tensor cores, for large weights: a weight goes into the product
- * as it lies, of Q8_0 integers times integers. 16 bits: x is two fp16 or three bf16 numbers, columns of the right factor, sums fp32.
+/* k_digits.cu: products of Q8_0 and 16-bit weights with one row of x on the tensor cores, for large weights: a weight goes into
+ * the product as it lies, of Q8_0 integers times integers. 16 bits: x is two fp16 or three bf16 numbers, columns of the right
+ * factor, sums fp32.
  *
- * x is a fixed-point number of 31 bits, one scale for the columns of a warp, written as four digits of 8 bits from -128 to 127: four columns
- * of the right factor. A product of 16 rows with 32 columns of weights and these is exact in int32; 64 columns at once, two scales of a
- * row, take the other four columns of the factor (lanes hold 16 bytes of a row, two of them a scale's). So a warp does 1,024 weights with
- * some 20 instructions and nothing waits for arithmetic.
+ * x is a fixed-point number of 31 bits, one scale for the columns of a warp, written as four digits of 8 bits from -128 to 127:
+ * four columns of the right factor. A product of 16 rows with 32 columns of weights and these is exact in int32; 64 columns at
+ * once, two scales of a row, take the other four columns of the factor (lanes hold 16 bytes of a row, two of them a scale's). So
+ * a warp does 1,024 weights with some 20 instructions and nothing waits for arithmetic.
  *
- * A warp has an eighth of all columns, in each tile of 16 rows (with glu 8 of gate's and the same of up's) of its block. It asks for its
- * own weights, by copies of 16 bytes a lane into a ring of its own of steps of 128 bytes a row, `early` of them before the inputs are
- * waited for, and the others behind x. No warp waits for another before the sums are there: a norm's 1 / length is multiplied behind them. SPDX-License-Identifier: MIT */
+ * A warp has an eighth of all columns, in each tile of 16 rows (with glu 8 of gate's and the same of up's) of its block. It asks
+ * for its own weights, by copies of 16 bytes a lane into a ring of its own of steps of 128 bytes a row, `early` of them before
+ * the inputs are waited for, and the others behind x. No warp waits for another before the sums are there: a norm's 1 / length is
+ * multiplied behind them. SPDX-License-Identifier: MIT */
 #include "k_end.cuh"
 #include "k_own.cuh"
 
@@ -49,8 +51,8 @@ template <int KIND> __device__ __forceinline__ void find_rows(const ck_stream &a
     }
 }
 
-/* The next step, or steps, as the product's lanes hold them: [64 bytes][8 rows][row][16 bytes]; of Q8_0 each fourth time scales of
- * 512 columns, a row 32 bytes. ring: data, then `stages` places of scales. */
+/* The next step, or steps, as the product's lanes hold them: [64 bytes][8 rows][row][16 bytes]; of Q8_0 each fourth time scales
+ * of 512 columns, a row 32 bytes. ring: data, then `stages` places of scales. */
 template <int KIND>
 __device__ __forceinline__ void ask(const ck_stream &a, ahead &h, uint32_t ring, uint32_t from, uint32_t bytes, uint32_t many)
 {
@@ -91,7 +93,8 @@ template <int P> __device__ __forceinline__ void load_own(own_x<P> &x, const flo
 
 /* The norm, but for a whole row's 1 / length. Returns this lane's sum of squares. */
 template <int P>
-__device__ __forceinline__ float norm_own(const ck_norm &n, bool activates, own_x<P> &x, const own_x<P> &w, const own_x<P> &gate, uint32_t width)
+__device__ __forceinline__ float norm_own(const ck_norm &n, bool activates, own_x<P> &x, const own_x<P> &w, const own_x<P> &gate,
+                                          uint32_t width)
 {
     float plus = n.plus_one && n.weight ? 1.0f : 0.0f, squares = 0;
 #pragma unroll
@@ -102,7 +105,8 @@ __device__ __forceinline__ float norm_own(const ck_norm &n, bool activates, own_
         float own = v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w, inverse = 1;
         squares += own;
         if (n.groups > 1) inverse = rsqrtf(warp_sum(own) / 128 + n.eps);
-        v = make_float4(v.x * inverse * (plus + m.x), v.y * inverse * (plus + m.y), v.z * inverse * (plus + m.z), v.w * inverse * (plus + m.w));
+        v = make_float4(v.x * inverse * (plus + m.x), v.y * inverse * (plus + m.y), v.z * inverse * (plus + m.z),
+                        v.w * inverse * (plus + m.w));
         if (n.gate.p && activates)
             z = make_float4(activate(ACT_SILU, z.x), activate(ACT_SILU, z.y), activate(ACT_SILU, z.z), activate(ACT_SILU, z.w));
         if (n.gate.p) v = make_float4(v.x * z.x, v.y * z.y, v.z * z.z, v.w * z.w);
@@ -187,11 +191,11 @@ template <int KIND> __device__ __forceinline__ places find_room(const ck_stream 
                   shared_at(partial + turn * ROWS * WARPS) + warp * a.stage_bytes};
 }
 
-/* Waits for the inputs, asks for x, then for the rest of the ring's weights, behind which x would stand otherwise; returns what sums are
- * to be multiplied with. */
+/* Waits for the inputs, asks for x, then for the rest of the ring's weights, behind which x would stand otherwise; returns what
+ * sums are to be multiplied with. */
 template <int KIND, int P, bool NORMED>
-__device__ __forceinline__ float bring_digits(const ck_stream &a, ahead &h, ending &e, const places &to, uint32_t part, uint32_t width,
-                                              uint32_t many, float *squares)
+__device__ __forceinline__ float bring_digits(const ck_stream &a, ahead &h, ending &e, const places &to, uint32_t part,
+                                              uint32_t width, uint32_t many, float *squares)
 {
     const ck_gemv &g = a.g;
     uint32_t lane = threadIdx.x & 31, from = part * width, bytes = width * form<KIND>::BYTES;
@@ -200,7 +204,8 @@ __device__ __forceinline__ float bring_digits(const ck_stream &a, ahead &h, endi
     if (NORMED && g.norm.present && g.norm.weight)
 #pragma unroll
         for (int i = 0; i < P && NORMED; i++)
-            if (i * 128 < width) w.v[NORMED ? i : 0] = four_at(g.norm.weight, (g.norm.groups > 1 ? 0 : from + i * 128) + lane * 4);
+            if (i * 128 < width)
+                w.v[NORMED ? i : 0] = four_at(g.norm.weight, (g.norm.groups > 1 ? 0 : from + i * 128) + lane * 4);
     wait_for_inputs();
     load_own(x, g.x.p + from, width);
     if constexpr (NORMED)
@@ -218,8 +223,8 @@ __device__ __forceinline__ float bring_digits(const ck_stream &a, ahead &h, endi
 
 /* All warps have their sums of `done` tiles, the last of them the block's tile n. */
 template <int KIND, bool NORMED>
-__device__ __forceinline__ void end_turn(const ck_stream &a, ending &e, uint32_t n, uint32_t done, uint32_t turn, const places &at,
-                                         const float *squares, float &late, float &best, uint32_t &index)
+__device__ __forceinline__ void end_turn(const ck_stream &a, ending &e, uint32_t n, uint32_t done, uint32_t turn,
+                                         const places &at, const float *squares, float &late, float &best, uint32_t &index)
 {
     consumers_meet();
     if (n >= turn) {
@@ -241,8 +246,9 @@ template <int KIND, int P> __device__ __forceinline__ void digits(const ck_strea
     constexpr bool NORMED = P <= 4;
     __shared__ float squares[WARPS];
     __shared__ uint64_t bests[WARPS];
-    uint32_t lane = threadIdx.x & 31, width = a.g.k / WARPS, part = ((threadIdx.x >> 5) + blockIdx.x) % WARPS, bytes = width * form<KIND>::BYTES, from = part * bytes,
-             many = (a.tiles - blockIdx.x - 1) / gridDim.x + 1, turn = CK_DIGITS_TURN(a.tiles, gridDim.x), index = 0xfffffffeu;
+    uint32_t lane = threadIdx.x & 31, width = a.g.k / WARPS, part = ((threadIdx.x >> 5) + blockIdx.x) % WARPS,
+             bytes = width * form<KIND>::BYTES, from = part * bytes, many = (a.tiles - blockIdx.x - 1) / gridDim.x + 1,
+             turn = CK_DIGITS_TURN(a.tiles, gridDim.x), index = 0xfffffffeu;
     places at = find_room<KIND>(a, width, turn);
     float best = -CUDART_INF_F, acc[PER<KIND>][4] = {}, late = 1;
     ahead h = {{}, nullptr, 0, 0, 0, 0};
@@ -254,7 +260,8 @@ template <int KIND, int P> __device__ __forceinline__ void digits(const ck_strea
     for (uint32_t i = 0; i < a.early; i += PER<KIND>) ask<KIND>(a, h, at.ring, from, bytes, many);
     find_ending<KIND, NORMED>(a, 0, e);
     float scale = bring_digits<KIND, P, NORMED>(a, h, e, at, part, width, many, squares);
-    uint32_t digit = KIND == CK_Q8 ? (lane >> 2) & 3 : lane >> 2, own = KIND == CK_Q8 ? lane >> 4 == (lane >> 1 & 1) : digit < form<KIND>::PARTS, slot = 0, chunk = 0,
+    uint32_t digit = KIND == CK_Q8 ? (lane >> 2) & 3 : lane >> 2,
+             own = KIND == CK_Q8 ? lane >> 4 == (lane >> 1 & 1) : digit < form<KIND>::PARTS, slot = 0, chunk = 0,
              x = shared_at(at.words) + (digit * at.pitch + (lane & 3) * 4) * 4;
 #pragma unroll 1
     for (uint32_t n = 0, done = 0; n < many; n++) {
@@ -265,7 +272,8 @@ template <int KIND, int P> __device__ __forceinline__ void digits(const ck_strea
             __syncwarp();
 #pragma unroll
             for (uint32_t i = 0; i < PER<KIND>; i++)
-                read_step<KIND>(s[i], at.ring + (slot + i) * STEP_BYTES, at.ring + S * STEP_BYTES + chunk * CHUNK_BYTES + j % 4 * 8, x + (j + i) * STEP, own);
+                read_step<KIND>(s[i], at.ring + (slot + i) * STEP_BYTES,
+                                at.ring + S * STEP_BYTES + chunk * CHUNK_BYTES + j % 4 * 8, x + (j + i) * STEP, own);
             __syncwarp();
             ask<KIND>(a, h, at.ring, from, bytes, many);
 #pragma unroll

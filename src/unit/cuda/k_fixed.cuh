@@ -1,6 +1,5 @@
-/* k_fixed.cuh: x as fixed-point numbers of 31 bits, four digits of 8 bits from -128 to 127 each, and integers times integers on the tensor
- * cores, 16 x 8 x 32 with int32 sums: weights of Q8_0 go into the product as they lie.
- * SPDX-License-Identifier: MIT */
+/* k_fixed.cuh: x as fixed-point numbers of 31 bits, four digits of 8 bits from -128 to 127 each, and integers times integers on
+ * the tensor cores, 16 x 8 x 32 with int32 sums: weights of Q8_0 go into the product as they lie. SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_FIXED_CUH
 #define SG_UNIT_CUDA_K_FIXED_CUH
 
@@ -24,15 +23,16 @@ __device__ __forceinline__ void digits_of(float4 v, float scale, uint32_t (&to)[
 __device__ __forceinline__ uint32_t largest_of(float4 v)
 {
     const uint32_t bits = 0x7fffffffu;
-    return max(max(__float_as_uint(v.x) & bits, __float_as_uint(v.y) & bits), max(__float_as_uint(v.z) & bits, __float_as_uint(v.w) & bits));
+    return max(max(__float_as_uint(v.x) & bits, __float_as_uint(v.y) & bits),
+               max(__float_as_uint(v.z) & bits, __float_as_uint(v.w) & bits));
 }
 
-/* The exponent, as it stands in a number, for the warp's numbers, of which each lane says the largest of its own, or this one at least: all
- * are below 2^(it - 126); 255: one is not finite. */
+/* The exponent, as it stands in a number, for the warp's numbers, of which each lane says the largest of its own, or this one at
+ * least: all are below 2^(it - 126); 255: one is not finite. */
 static const uint32_t least_digits = 30u << 23;
 __device__ __forceinline__ uint32_t exponent_of(uint32_t largest) { return __reduce_max_sync(0xffffffffu, largest) >> 23; }
-/* Numbers of exponent e as digits: digits_of multiplies them with 2^(TO_DIGITS - 127 - e), and a 1 of the last digit then stands for 2^(e -
- * OF_DIGITS - 127); NaN, and so is every sum, if a number is not finite. */
+/* Numbers of exponent e as digits: digits_of multiplies them with 2^(TO_DIGITS - 127 - e), and a 1 of the last digit then stands
+ * for 2^(e - OF_DIGITS - 127); NaN, and so is every sum, if a number is not finite. */
 enum { TO_DIGITS = 283, OF_DIGITS = 29 };
 __device__ __forceinline__ float last_digit(uint32_t exponent)
 {
@@ -40,7 +40,8 @@ __device__ __forceinline__ float last_digit(uint32_t exponent)
 }
 
 /* Not volatile: products wait for nothing but their operands. */
-__device__ __forceinline__ void mma_int8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+__device__ __forceinline__ void mma_int8(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                         uint32_t b1)
 {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])

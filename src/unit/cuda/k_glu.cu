@@ -1,12 +1,12 @@
-/* k_glu.cu: gate and up of many rows on Hopper in one product, y = act(gate) * up in 16 bits for the product behind (capability 9.0
- * alone; elsewhere these kernels are empty and not used).
+/* k_glu.cu: gate and up of many rows on Hopper in one product, y = act(gate) * up in 16 bits for the product behind (capability
+ * 9.0 alone; elsewhere these kernels are empty and not used).
  *
- * A tile is 128 rows of x by 88 hidden units, 88 rows of gate's weights and 88 of up's: a warpgroup has 64 rows and 176 columns of
- * sums, and of a unit gate and up lie in the same thread, so that what is behind the product costs no memory. 88, for then 41 x 16
- * tiles of 3,584 units and 2,048 rows are five turns of 132 blocks but for 4 tiles. Two blocks of a cluster take the same units of
- * two tiles of rows: each brings half of the weights for both. Panels of 64 columns come through a ring of five places by tensor
- * maps, asked for by a warp of its own; wgmma multiplies them as they lie there. Sums are fp32, columns rising. A tile goes out by way
- * of shared memory, while the next one is multiplied. Shared memory: 5 * 38,912 + 22,528 bytes.
+ * A tile is 128 rows of x by 88 hidden units, 88 rows of gate's weights and 88 of up's: a warpgroup has 64 rows and 176 columns
+ * of sums, and of a unit gate and up lie in the same thread, so that what is behind the product costs no memory. 88, for then 41
+ * x 16 tiles of 3,584 units and 2,048 rows are five turns of 132 blocks but for 4 tiles. Two blocks of a cluster take the same
+ * units of two tiles of rows: each brings half of the weights for both. Panels of 64 columns come through a ring of five places
+ * by tensor maps, asked for by a warp of its own; wgmma multiplies them as they lie there. Sums are fp32, columns rising. A tile
+ * goes out by way of shared memory, while the next one is multiplied. Shared memory: 5 * 38,912 + 22,528 bytes.
  * SPDX-License-Identifier: MIT */
 #include "k_cluster.cuh"
 #include "k_wgmma.cuh"
@@ -59,10 +59,14 @@ __device__ __forceinline__ void step_on(ring_place &at)
     if (++at.stage == STAGES) at.stage = 0, at.turn++;
 }
 
-__device__ __forceinline__ uint32_t row_of(const ck_glu &a, const place &w, uint32_t tile) { return (tile % a.pairs * 2 + w.rank) * ROWS; }
+__device__ __forceinline__ uint32_t row_of(const ck_glu &a, const place &w, uint32_t tile)
+{
+    return (tile % a.pairs * 2 + w.rank) * ROWS;
+}
 __device__ __forceinline__ uint32_t unit_of(const ck_glu &a, uint32_t tile) { return tile / a.pairs * UNITS; }
 
-/* All panels of the block's tiles, in order; by one thread. Of the weights the first block brings gate's for both, the other up's. */
+/* All panels of the block's tiles, in order; by one thread. Of the weights the first block brings gate's for both, the other
+ * up's. */
 __device__ __forceinline__ void bring_panels(const ck_glu &a, const place &w, rooms &s)
 {
     ring_place at = {0, 0};
@@ -75,16 +79,16 @@ __device__ __forceinline__ void bring_panels(const ck_glu &a, const place &w, ro
             if (at.turn) gate_wait_cluster(&s.empty[at.stage], (at.turn - 1) & 1);
             gate_expect(&s.full[at.stage], STAGE);
             bring_box(to, a.x, p * (PANEL / 2), row, gate);
-            asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], "
-                         "[%4], %5;" ::"r"(to + X_BYTES + w.rank * W_BYTES),
+            asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+                         "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to + X_BYTES + w.rank * W_BYTES),
                          "l"(&a.w), "r"(p * (PANEL / 2)), "r"(unit), "r"(gate), "h"((uint16_t)3)
                          : "memory");
         }
     }
 }
 
-/* A place of the ring that this warp has read, in both blocks. Not a release to the cluster, which would wait for all of memory: products
- * that are over have read it. */
+/* A place of the ring that this warp has read, in both blocks. Not a release to the cluster, which would wait for all of memory:
+ * products that are over have read it. */
 __device__ __forceinline__ void leave(rooms &s, uint32_t stage)
 {
     if ((threadIdx.x & 31) < 2)
@@ -93,7 +97,8 @@ __device__ __forceinline__ void leave(rooms &s, uint32_t stage)
 }
 
 /* Sums of a tile: 64 rows of gate's units, then of up's. */
-template <int BF16> __device__ __forceinline__ void multiply_tile(const ck_glu &a, const place &w, rooms &s, ring_place &at, float (&d)[SUMS_N])
+template <int BF16>
+__device__ __forceinline__ void multiply_tile(const ck_glu &a, const place &w, rooms &s, ring_place &at, float (&d)[SUMS_N])
 {
     const uint32_t ring = shared_at(w.ring), own = threadIdx.x / 128 * (X_BYTES / 2);
     uint32_t before = 0;
@@ -119,9 +124,12 @@ template <int BF16> __device__ __forceinline__ void multiply_tile(const ck_glu &
 __device__ __forceinline__ void group_meets() { asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory"); }
 
 /* 64 rows of the tile by way of the warpgroup's room: 4 bytes a lane lie in banks of their own. */
-template <int BF16> __device__ __forceinline__ void give_tile(const ck_glu &a, unsigned char *room, uint32_t row, uint32_t unit, const float (&d)[SUMS_N])
+template <int BF16>
+__device__ __forceinline__ void give_tile(const ck_glu &a, unsigned char *room, uint32_t row, uint32_t unit,
+                                          const float (&d)[SUMS_N])
 {
-    const uint32_t lane = threadIdx.x & 31, at = shared_at(room) + ((threadIdx.x % 128 / 32 * 16 + lane / 4) * OUT_WORDS + (lane & 3)) * 4;
+    const uint32_t lane = threadIdx.x & 31,
+                   at = shared_at(room) + ((threadIdx.x % 128 / 32 * 16 + lane / 4) * OUT_WORDS + (lane & 3)) * 4;
     const bool first = threadIdx.x % 128 == 0;
     if (first) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); /* of the tile before */
     group_meets();
@@ -135,7 +143,8 @@ template <int BF16> __device__ __forceinline__ void give_tile(const ck_glu &a, u
     written();
     group_meets();
     if (!first) return;
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\ncp.async.bulk.commit_group;" ::"l"(&a.y),
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n"
+                 "cp.async.bulk.commit_group;" ::"l"(&a.y),
                  "r"(unit / 2), "r"(row + threadIdx.x / 128 * 64), "r"(shared_at(room))
                  : "memory");
 }
@@ -179,4 +188,7 @@ template <int BF16> __device__ __forceinline__ void glu_rows(const ck_glu &) {} 
 #endif
 
 extern "C" __global__ void __launch_bounds__(CK_GLU_THREADS, 1) glu_rows_f16(const __grid_constant__ ck_glu a) { glu_rows<0>(a); }
-extern "C" __global__ void __launch_bounds__(CK_GLU_THREADS, 1) glu_rows_bf16(const __grid_constant__ ck_glu a) { glu_rows<1>(a); }
+extern "C" __global__ void __launch_bounds__(CK_GLU_THREADS, 1) glu_rows_bf16(const __grid_constant__ ck_glu a)
+{
+    glu_rows<1>(a);
+}

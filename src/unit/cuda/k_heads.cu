@@ -1,12 +1,12 @@
-/* k_heads.cu: norm, q, k, v (and gate) of one row of x, heads normalised and rotated, K and V stored, attention over few positions,
- * gate, out-projection and residual, in one launch (k_rank.cuh). A rank is a query head of D columns, or half a one of 256: all of
- * its q and k, its own columns of v, gate and output. Ranks that share a K/V head each make its new row, and one of them stores
- * it. A block has an eighth of these rows, each eighth position and an eighth of the rows of the output. K and V that are there
- * already are loaded before the inputs are waited for.
+/* k_heads.cu: norm, q, k, v (and gate) of one row of x, heads normalised and rotated, K and V stored, attention over few
+ * positions, gate, out-projection and residual, in one launch (k_rank.cuh). A rank is a query head of D columns, or half a one of
+ * 256: all of its q and k, its own columns of v, gate and output. Ranks that share a K/V head each make its new row, and one of
+ * them stores it. A block has an eighth of these rows, each eighth position and an eighth of the rows of the output. K and V that
+ * are there already are loaded before the inputs are waited for.
  *
- * Shared memory: the ring; a block's own columns of x; x as it comes, then sums of rows, then what the warps found at their positions;
- * K and V; x as parts, then what the blocks found and the output as parts; scales of the output's weight (Q8_0); q, k, v, gate.
- * SPDX-License-Identifier: MIT */
+ * Shared memory: the ring; a block's own columns of x; x as it comes, then sums of rows, then what the warps found at their
+ * positions; K and V; x as parts, then what the blocks found and the output as parts; scales of the output's weight (Q8_0); q, k,
+ * v, gate. SPDX-License-Identifier: MIT */
 #include "k_head.cuh"
 #include "k_held.cuh"
 
@@ -14,8 +14,8 @@
 
 enum { Q, K, V, GATE };
 
-/* Ranks of a head, and the rank's columns of v, gate and output. A block's rows of q or k, and of v or gate; rows of the rank [q D | k D
- * | v | gate]. */
+/* Ranks of a head, and the rank's columns of v, gate and output. A block's rows of q or k, and of v or gate; rows of the rank [q
+ * D | k D | v | gate]. */
 template <int D> struct shape {
     enum { RANKS = D / CK_HEADS_OWN(D), OWN = D / RANKS, WHOLE = D / RANK, PART = OWN / RANK };
 };
@@ -115,7 +115,10 @@ template <int KIND, int D> __device__ __forceinline__ void bring_weights(const c
 }
 
 /* Position of the thread's team in a group of 32 of the block. */
-__device__ __forceinline__ uint32_t position(const heads_work &w, uint32_t group) { return (group * 32 + (threadIdx.x >> 3)) * RANK + w.block; }
+__device__ __forceinline__ uint32_t position(const heads_work &w, uint32_t group)
+{
+    return (group * 32 + (threadIdx.x >> 3)) * RANK + w.block;
+}
 
 template <int D> __device__ __forceinline__ void load_held(const heads_work &w, uint32_t group, held<D> &o)
 {
@@ -129,8 +132,8 @@ template <int D> __device__ __forceinline__ void load_held(const heads_work &w, 
     }
 }
 
-/* What comes from the other blocks of the rank: x, rows of q and k, of v and gate, what they found at their positions; so many bytes.
- * Of narrow heads all rows come together: a second turn takes longer than it hides. */
+/* What comes from the other blocks of the rank: x, rows of q and k, of v and gate, what they found at their positions; so many
+ * bytes. Of narrow heads all rows come together: a second turn takes longer than it hides. */
 enum { AT_X, AT_QK, AT_REST, AT_ENDS, GATES };
 template <int D> __device__ __forceinline__ constexpr uint32_t gate_of_v() { return D > 128 ? AT_REST : AT_QK; }
 template <int D> __device__ __forceinline__ void open_gates(uint64_t *gates, uint32_t x, uint32_t rows)
@@ -143,15 +146,16 @@ template <int D> __device__ __forceinline__ void open_gates(uint64_t *gates, uin
     gate_expect(&gates[AT_ENDS], 4 * RANK * (shape<D>::OWN + 2));
 }
 
-/* The block's rows go to all blocks of the rank, a warp a block: where a lane's rows go, each 32nd, and their biases. Found before the inputs
- * are there. */
+/* The block's rows go to all blocks of the rank, a warp a block: where a lane's rows go, each 32nd, and their biases. Found
+ * before the inputs are there. */
 template <int D> struct sending {
     enum { ROWS = D > 128 ? 3 : D / 64, AT_ONCE = D > 64 ? 2 : 1 };
     uint32_t to[ROWS], gates;
     float bias[ROWS];
 };
 template <int D>
-__device__ __forceinline__ sending<D> sending_from(const ck_heads &a, const heads_work &w, const float *rows, const uint64_t *gates)
+__device__ __forceinline__ sending<D> sending_from(const ck_heads &a, const heads_work &w, const float *rows,
+                                                   const uint64_t *gates)
 {
     sending<D> s;
     uint32_t warp = threadIdx.x >> 5, last = rows_of<D>(a) - 1;
@@ -174,13 +178,16 @@ template <int D> __device__ __forceinline__ void send_rows(const sending<D> &s, 
     for (int i = 0; i < sending<D>::AT_ONCE; i++) {
         uint32_t u = first + (threadIdx.x & 31) + 32 * i;
         int last = sending<D>::ROWS - 1;
-        if (u < end) send_to(whole_sum(sums, u) + (first ? s.bias[last] : s.bias[i]), first ? s.to[last] : s.to[i], s.gates + 8 * (first ? AT_REST : AT_QK));
+        if (u < end)
+            send_to(whole_sum(sums, u) + (first ? s.bias[last] : s.bias[i]), first ? s.to[last] : s.to[i],
+                    s.gates + 8 * (first ? AT_REST : AT_QK));
     }
 }
 
 /* The block's rows, of heads of 256 first those of q and k: they arrive while those of v and gate are made. */
 template <int KIND, int P, int D>
-__device__ __forceinline__ void project(const ring &r, ring_at &at, const own_x<P> &x, uint32_t d, uint32_t n, float *sums, const sending<D> &to, uint32_t held)
+__device__ __forceinline__ void project(const ring &r, ring_at &at, const own_x<P> &x, uint32_t d, uint32_t n, float *sums,
+                                        const sending<D> &to, uint32_t held)
 {
 #pragma unroll 1
     for (uint32_t first = 0, end = D > 128 ? 2 * shape<D>::WHOLE : n; first < n; first = end, end = n, held = 0) {
@@ -221,8 +228,8 @@ __device__ __forceinline__ void end_row(const ck_heads &a, const heads_work &w, 
         for (int i = 0; i < D / 32; i++) to[32 * i] = narrowed<STORAGE>(r.x[i]);
 }
 
-/* A lane's part of its team's work: in shared memory its columns of q, of the newest position's row of K and of V before it is narrowed,
- * and where its warp says what it found; K and V of the position that it is at. */
+/* A lane's part of its team's work: in shared memory its columns of q, of the newest position's row of K and of V before it is
+ * narrowed, and where its warp says what it found; K and V of the position that it is at. */
 template <int D> struct lane_work {
     uint32_t q, new_k, new_v, found;
     uint4 k[held<D>::PIECES], v[held<D>::OF_V];
@@ -236,7 +243,8 @@ template <int D> __device__ __forceinline__ void take_held(const held<D> &h, uin
     for (int c = 0; c < held<D>::OF_V; c++) o.v[c] = h.v[group % held<D>::GROUPS][c][threadIdx.x];
 }
 template <int D>
-__device__ __forceinline__ void begin_work(const held<D> &h, const float *q, const uint16_t *new_k, const float *new_v, const found *at, lane_work<D> &o)
+__device__ __forceinline__ void begin_work(const held<D> &h, const float *q, const uint16_t *new_k, const float *new_v,
+                                           const found *at, lane_work<D> &o)
 {
     uint32_t column = (threadIdx.x & 7) * 8;
     o.q = shared_at(q + column), o.new_k = shared_at(new_k + column), o.new_v = shared_at(new_v + column);
@@ -252,7 +260,8 @@ template <int STORAGE, int D> __device__ __forceinline__ void end_v(const heads_
 #pragma unroll
     for (int c = 0; c < held<D>::OF_V; c++) {
         float4 low = shared_four(o.new_v + 256 * c), high = shared_four(o.new_v + 256 * c + 16);
-        o.v[c] = make_uint4(two<STORAGE>(low.x, low.y), two<STORAGE>(low.z, low.w), two<STORAGE>(high.x, high.y), two<STORAGE>(high.z, high.w));
+        o.v[c] = make_uint4(two<STORAGE>(low.x, low.y), two<STORAGE>(low.z, low.w), two<STORAGE>(high.x, high.y),
+                            two<STORAGE>(high.z, high.w));
         if (w.stores) *reinterpret_cast<uint4 *>(w.v + w.place * w.pitch + (threadIdx.x & 7) * 16 + 128 * c) = o.v[c];
     }
 }
@@ -352,7 +361,8 @@ template <int N> __device__ __forceinline__ few<N> few_at(const float *x)
 
 /* Eight times what was found, and some columns of the first n, as one. y: [8], `pitch` numbers apart. */
 template <int N>
-__device__ __forceinline__ few<N> join_eight(const found *at, uint32_t found_pitch, const float *y, uint32_t pitch, uint32_t n, found &all)
+__device__ __forceinline__ few<N> join_eight(const found *at, uint32_t found_pitch, const float *y, uint32_t pitch, uint32_t n,
+                                             found &all)
 {
     found f[8];
     few<N> sum = {};
@@ -384,7 +394,8 @@ __device__ __forceinline__ void send_found(const heads_work &w, const found *at,
 {
     enum { OWN = shape<D>::OWN, N = OWN / 32 };
     uint32_t active = w.place < w.block ? 0 : (w.place - w.block) / (4 * RANK) + 1; /* warps with positions, or more */
-    uint32_t lane = threadIdx.x & 31, block = threadIdx.x >> 5, to = there(shared_at(ends + w.block * (OWN + 4)), block), counted = there(shared_at(gate), block);
+    uint32_t lane = threadIdx.x & 31, block = threadIdx.x >> 5, to = there(shared_at(ends + w.block * (OWN + 4)), block),
+             counted = there(shared_at(gate), block);
     found all;
     few<N> v = join_eight<N>(at, 1, room + N * lane, OWN, active, all);
     if constexpr (N == 4)
@@ -472,7 +483,8 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     head_row<D> head_norm;
     load_head_norm<D>(threadIdx.x < 32 ? a.q_norm : a.k_norm, head_norm);
     if (KIND == RANK_Q8)
-        bring_scales(shared_at(scales), static_cast<const __half *>(a.out_scales.p) + w.block * w.rows * a.out_scales.pitch + w.rank * (OWN / 32),
+        bring_scales(shared_at(scales),
+                     static_cast<const __half *>(a.out_scales.p) + w.block * w.rows * a.out_scales.pitch + w.rank * (OWN / 32),
                      a.out_scales.pitch, w.rows, OWN);
     const sending<D> sent = sending_from<D>(a, w, rows, gates);
     const x_places from = places_of<KIND>(xs, &stats);
@@ -507,10 +519,11 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
 #endif
 
 /* Columns of x: up to 512 P. */
-#define HEADS(NAME, KIND, KV, STORAGE, P, D)                                                                              \
-    extern "C" __global__ void __launch_bounds__(CK_RANK_THREADS, 2) heads_##NAME##_##KV##_##P##_##D(const __grid_constant__ ck_heads a) \
-    {                                                                                                                     \
-        heads<KIND, STORAGE, P, D>(a);                                                                                    \
+#define HEADS(NAME, KIND, KV, STORAGE, P, D)                                \
+    extern "C" __global__ void __launch_bounds__(CK_RANK_THREADS, 2)        \
+        heads_##NAME##_##KV##_##P##_##D(const __grid_constant__ ck_heads a) \
+    {                                                                       \
+        heads<KIND, STORAGE, P, D>(a);                                      \
     }
 #define HEADS_OF(P, D)                                  \
     HEADS(f16, 0, f16, CK_KV_F16, P, D)                 \

@@ -1,5 +1,5 @@
-/* k_held.cuh: the first rows of a rank's first product (k_rank.cuh) in registers before x is there: their stage is filled anew by then, and nothing is
- * loaded between x and the first products. SPDX-License-Identifier: MIT */
+/* k_held.cuh: the first rows of a rank's first product (k_rank.cuh) in registers before x is there: their stage is filled anew by
+ * then, and nothing is loaded between x and the first products. SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_HELD_CUH
 #define SG_UNIT_CUDA_K_HELD_CUH
 
@@ -12,9 +12,14 @@ template <int P> struct held_group {
     piece_pair w[P];
     piece8 w8; /* of Q8_0 */
 };
-__device__ __forceinline__ uint32_t bits_of(const uint4 &v, const uint4 &u) { return v.x | v.y | v.z | v.w | u.x | u.y | u.z | u.w; }
-/* Each eight at low and high. When this is over they have come, not only been asked for, so the stage may be left. room [RANK_WARPS] */
-template <int KIND, int P> __device__ __forceinline__ void hold_rows(uint32_t d, uint32_t low, uint32_t high, float *room, held_group<P> &h)
+__device__ __forceinline__ uint32_t bits_of(const uint4 &v, const uint4 &u)
+{
+    return v.x | v.y | v.z | v.w | u.x | u.y | u.z | u.w;
+}
+/* Each eight at low and high. When this is over they have come, not only been asked for, so the stage may be left. room
+ * [RANK_WARPS] */
+template <int KIND, int P>
+__device__ __forceinline__ void hold_rows(uint32_t d, uint32_t low, uint32_t high, float *room, held_group<P> &h)
 {
     uint32_t warp = threadIdx.x >> 5, all = 0;
     if (KIND == RANK_Q8) { /* a warp that has no group loads another one: its x is zero */

@@ -1,13 +1,12 @@
-/* k_join.cu: what several GPUs have each, summed or laid side by side on all of them, through memory that they write in each other.
- * Every block has a place of its own in each rank's memory and meets the same block of the other ranks there, so no GPU waits as a
- * whole. Two places take turns: who sends for turn n + 2 has read turn n + 1, so the others are done with n. How many turns there
- * were is counted on the GPU, block by block, so a captured launch goes on where the last one ended. A rank that does not come
- * within LONGEST is given up: a flag on the GPU, which later launches see, and one in the host's memory.
+/* k_join.cu: what several GPUs have each, summed or laid side by side on all of them, through memory that they write in each
+ * other. Every block has a place of its own in each rank's memory and meets the same block of the other ranks there, so no GPU
+ * waits as a whole. Two places take turns: who sends for turn n + 2 has read turn n + 1, so the others are done with n. How many
+ * turns there were is counted on the GPU, block by block, so a captured launch goes on where the last one ended. A rank that does
+ * not come within LONGEST is given up: a flag on the GPU, which later launches see, and one in the host's memory.
  *
- * join_few: a number travels with its turn in one word of 8 bytes, so there is no flag to wait for behind the data: one way over the
- * link, 2 us in all for the 16 KB of a row of 4,096. join_many: 32 KB a block and turn, then a flag; half the bytes.
- * Sums are made in the order of the ranks: the same bits everywhere.
- * SPDX-License-Identifier: MIT */
+ * join_few: a number travels with its turn in one word of 8 bytes, so there is no flag to wait for behind the data: one way over
+ * the link, 2 us in all for the 16 KB of a row of 4,096. join_many: 32 KB a block and turn, then a flag; half the bytes. Sums are
+ * made in the order of the ranks: the same bits everywhere. SPDX-License-Identifier: MIT */
 #include "k_common.cuh"
 
 #define LONGEST 10000000000ull /* ns */
@@ -32,7 +31,8 @@ __device__ __noinline__ bool given_up(const ck_join &a, unsigned long long &sinc
 
 __device__ __forceinline__ void send(void *to, float x, float y, uint32_t turn)
 {
-    unsigned long long u = (unsigned long long)turn << 32 | __float_as_uint(x), v = (unsigned long long)turn << 32 | __float_as_uint(y);
+    unsigned long long u = (unsigned long long)turn << 32 | __float_as_uint(x),
+                       v = (unsigned long long)turn << 32 | __float_as_uint(y);
     asm volatile("st.relaxed.sys.global.v2.b64 [%0], {%1, %2};" ::"l"(to), "l"(u), "l"(v) : "memory");
 }
 
@@ -63,7 +63,9 @@ extern "C" __global__ void join_few(const __grid_constant__ ck_join a)
         for (uint32_t r = 0; r < a.ranks && mine; r++)
             if (r != a.rank) send((ulonglong2 *)a.rooms[r] + ((size_t)at * a.ranks + a.rank) * side + place, own.x, own.y, turn);
         for (uint32_t r = 0; r < a.ranks && mine; r++) {
-            float2 v = r == a.rank ? own : receive(a, (const ulonglong2 *)a.rooms[a.rank] + ((size_t)at * a.ranks + r) * side + place, turn);
+            float2 v = r == a.rank
+                           ? own
+                           : receive(a, (const ulonglong2 *)a.rooms[a.rank] + ((size_t)at * a.ranks + r) * side + place, turn);
             if (a.sum) {
                 sum = r ? make_float2(sum.x + v.x, sum.y + v.y) : v;
                 continue;
@@ -133,8 +135,8 @@ __device__ __forceinline__ void take_piece(const ck_join &a, uint64_t i, uint32_
     }
 }
 
-/* Rows of whole float4s. The next piece is on its way while this one is waited for; so four places take turns: who sends piece n + 4
- * has seen the flag of n + 2 at least, behind which nobody reads n any more. */
+/* Rows of whole float4s. The next piece is on its way while this one is waited for; so four places take turns: who sends piece n
+ * + 4 has seen the flag of n + 2 at least, behind which nobody reads n any more. */
 extern "C" __global__ void __launch_bounds__(CK_JOIN_WIDE_THREADS) join_many(const __grid_constant__ ck_join a)
 {
     dependents_may_start();

@@ -1,9 +1,8 @@
-/* k_linear.cu: a linear layer's mixer with one row of x, in one launch (k_rank.cuh): norm, projections, short convolution, the gated
- * delta rule, gated norm, out-projection and residual. Rank r has key head r and the value heads that share it; block j of it
- * numbers 16 j to 16 j + 15 of each head: these rows of q, k, v and z, and these columns of S. So q and k go to all blocks of
- * the rank, v and z stay where they are made, and what the rule gives out goes to all blocks again. a and b, a row or two each, are
- * done by each block.
- * SPDX-License-Identifier: MIT */
+/* k_linear.cu: a linear layer's mixer with one row of x, in one launch (k_rank.cuh): norm, projections, short convolution, the
+ * gated delta rule, gated norm, out-projection and residual. Rank r has key head r and the value heads that share it; block j of
+ * it numbers 16 j to 16 j + 15 of each head: these rows of q, k, v and z, and these columns of S. So q and k go to all blocks of
+ * the rank, v and z stay where they are made, and what the rule gives out goes to all blocks again. a and b, a row or two each,
+ * are done by each block. SPDX-License-Identifier: MIT */
 #include "k_rank.cuh"
 #include "k_rule.cuh"
 
@@ -24,8 +23,9 @@ template <int SHARE> struct linear_few {
     float room[RANK_WARPS];
     uint64_t full[CK_RANK_STAGES], empty[CK_RANK_STAGES], x_gate, qk_gate, u_gate;
 };
-struct linear_many { /* ... what each thread has of a and b; (Q8_0) scales of out; the block's columns of x; x in parts, later what the rule
-                      * gives out in parts; x as it comes, later sums of the groups of rows */
+/* ... what each thread has of a and b; (Q8_0) scales of out; the block's columns of x; x in parts, later what the rule gives out
+ * in parts; x as it comes, later sums of the groups of rows */
+struct linear_many {
     float2 *ab; /* [head][thread] */
     unsigned char *scales, *parts;
     float *own, *xs, *state; /* state: the block's columns of S */
@@ -33,7 +33,8 @@ struct linear_many { /* ... what each thread has of a and b; (Q8_0) scales of ou
 
 /* Eight rows of q, k, v or z: the piece of the ring. */
 template <int KIND, int SHARE>
-__device__ __forceinline__ void bring_piece(const ck_linear &a, const linear_work &w, uint32_t piece, unsigned char *to, uint64_t *gate)
+__device__ __forceinline__ void bring_piece(const ck_linear &a, const linear_work &w, uint32_t piece, unsigned char *to,
+                                            uint64_t *gate)
 {
     uint32_t g = piece / 2, v = g - 2, in = g < 2 ? g : v < SHARE ? CK_LINEAR_V : CK_LINEAR_Z,
              head = g < 2 ? w.rank : w.rank * SHARE + v % SHARE;
@@ -53,12 +54,14 @@ __device__ __forceinline__ void bring_weights(const ck_linear &a, const linear_w
             bring_piece<KIND, SHARE>(a, w, i, to, &r.full[in.at.stage]);
             ring_next(r, in.at);
         } else {
-            ring_bring_box(r, in, a.out, w.rank * (WIDTH / 4), w.block * w.rows + (i - PIECES(SHARE)) * a.out_rows, a.out_rows * WIDTH);
+            ring_bring_box(r, in, a.out, w.rank * (WIDTH / 4), w.block * w.rows + (i - PIECES(SHARE)) * a.out_rows,
+                           a.out_rows * WIDTH);
         }
     }
 }
 
-/* A channel of the short convolution: what is known of its sum before its newest entry x is: sum = rest + newest x; the last two; x. */
+/* A channel of the short convolution: what is known of its sum before its newest entry x is: sum = rest + newest x; the last two;
+ * x. */
 struct channel {
     float rest, newest, last[2], x;
 };
@@ -92,8 +95,8 @@ __device__ __forceinline__ void keep_channel(const ck_linear &a, const channel &
         if (m <= past) memory[(past - m) * a.conv.width + at] = m == 1 ? c.x : c.last[m - 2];
 }
 
-/* Rows of a and b are few: they are multiplied as they are by the threads that make x ready, each its own columns (own_column). Four
- * weights: of Q8_0 with their scale. */
+/* Rows of a and b are few: they are multiplied as they are by the threads that make x ready, each its own columns (own_column).
+ * Four weights: of Q8_0 with their scale. */
 template <int KIND> __device__ __forceinline__ uint2 four_weights(const ck_rank_weight &w, uint32_t d, uint32_t row, uint32_t c)
 {
     const unsigned char *at = row_at(w, row);
@@ -124,7 +127,8 @@ __device__ __forceinline__ void load_ab(const ck_linear &a, const linear_work &w
             o.b[h][m] = four_weights<KIND>(a.in[CK_LINEAR_B], a.d, row, c);
         }
 }
-template <int KIND, int SHARE, int M> __device__ __forceinline__ void put_ab(const ab_weights<SHARE, M> &w, const float4 (&v)[M], float2 *ab)
+template <int KIND, int SHARE, int M>
+__device__ __forceinline__ void put_ab(const ab_weights<SHARE, M> &w, const float4 (&v)[M], float2 *ab)
 {
 #pragma unroll
     for (int h = 0; h < SHARE; h++) {
@@ -156,8 +160,8 @@ __device__ __forceinline__ float sum_by_eight(const float *sums, uint32_t group,
     return v + __shfl_xor_sync(0xffffffffu, v, 4);
 }
 
-/* What a warp has of the delta rule: of each of the rank's heads two columns, eight lanes of each half of the warp one of them, `own`. The
- * first half ends v, and has S^T k, the second one z and what the rule gives out, and S^T q. */
+/* What a warp has of the delta rule: of each of the rank's heads two columns, eight lanes of each half of the warp one of them,
+ * `own`. The first half ends v, and has S^T k, the second one z and what the rule gives out, and S^T q. */
 struct rule_head {
     float2 S[LANE_ROWS]; /* a lane: rows lane + 32 r */
     channel in;          /* of v; z stays as it is */
@@ -176,7 +180,10 @@ __device__ __forceinline__ uint32_t qk_channel(const ck_linear &a, const linear_
     return a.conv.at[lane / 16] + w.rank * WIDE + w.block * OWN + lane % 16;
 }
 /* Column c of the rank's head h, of all. */
-template <int SHARE> __device__ __forceinline__ uint32_t v_column(const linear_work &w, int h, uint32_t c) { return (w.rank * SHARE + h) * WIDE + c; }
+template <int SHARE> __device__ __forceinline__ uint32_t v_column(const linear_work &w, int h, uint32_t c)
+{
+    return (w.rank * SHARE + h) * WIDE + c;
+}
 template <int SHARE> __device__ __forceinline__ void load_part(const ck_linear &a, const linear_work &w, rule_part<SHARE> &p)
 {
     uint32_t lane = threadIdx.x & 31;
@@ -195,8 +202,8 @@ template <int SHARE> __device__ __forceinline__ void load_part(const ck_linear &
     }
 }
 
-/* The block's columns of S, of all of the rank's heads: here, rows a few banks apart; there, whole sectors at once. A thread has a pair of each
- * 32nd row. */
+/* The block's columns of S, of all of the rank's heads: here, rows a few banks apart; there, whole sectors at once. A thread has
+ * a pair of each 32nd row. */
 enum { STATE_PITCH = CK_LINEAR_STATE_PITCH / 4, ROWS_AT_ONCE = RANK_OWNERS / (OWN / 2) };
 __device__ __forceinline__ uint32_t state_here() { return threadIdx.x / (OWN / 2) * STATE_PITCH + threadIdx.x % (OWN / 2) * 2; }
 __device__ __forceinline__ uint32_t state_there(const linear_work &w, uint32_t share)
@@ -208,14 +215,16 @@ template <int SHARE> __device__ __forceinline__ void bring_state(const linear_wo
     uint32_t here = shared_at(to + state_here());
     from += state_there(w, SHARE);
 #pragma unroll
-    for (int i = 0; i < SHARE * WIDE / ROWS_AT_ONCE; i++) copy_eight(here + i * ROWS_AT_ONCE * STATE_PITCH * 4, from + i * ROWS_AT_ONCE * WIDE);
+    for (int i = 0; i < SHARE * WIDE / ROWS_AT_ONCE; i++)
+        copy_eight(here + i * ROWS_AT_ONCE * STATE_PITCH * 4, from + i * ROWS_AT_ONCE * WIDE);
 }
 template <int SHARE> __device__ __forceinline__ void keep_state(const linear_work &w, const float *from, float *to)
 {
     from += state_here(), to += state_there(w, SHARE);
 #pragma unroll
     for (int i = 0; i < SHARE * WIDE / ROWS_AT_ONCE; i++)
-        *reinterpret_cast<float2 *>(to + i * ROWS_AT_ONCE * WIDE) = *reinterpret_cast<const float2 *>(from + i * ROWS_AT_ONCE * STATE_PITCH);
+        *reinterpret_cast<float2 *>(to + i * ROWS_AT_ONCE * WIDE) =
+            *reinterpret_cast<const float2 *>(from + i * ROWS_AT_ONCE * STATE_PITCH);
 }
 /* A lane's first pair of a head's. */
 __device__ __forceinline__ float *own_state(float *state, int h)
@@ -225,8 +234,8 @@ __device__ __forceinline__ float *own_state(float *state, int h)
 
 /* Sums of q and k are there: they go to all blocks, a warp a block; then what the rule can do without them. late: own_x's. */
 template <int SHARE>
-__device__ __forceinline__ void begin_rule(const ck_linear &a, const linear_work &w, linear_few<SHARE> &few, const linear_many &m, float late,
-                                           rule_part<SHARE> &p)
+__device__ __forceinline__ void begin_rule(const ck_linear &a, const linear_work &w, linear_few<SHARE> &few, const linear_many &m,
+                                           float late, rule_part<SHARE> &p)
 {
     uint32_t lane = threadIdx.x & 31;
     float x = whole_sum(m.xs, lane < 16 ? GROUP_Q * 16 + lane : GROUP_K * 16 + lane - 16);
@@ -236,7 +245,8 @@ __device__ __forceinline__ void begin_rule(const ck_linear &a, const linear_work
         rule_head &o = p.heads[h];
         float2 ab = sums_of_ab(m.ab + h * RANK_OWNERS, late);
 #pragma unroll
-        for (int r = 0; r < LANE_ROWS; r++) o.S[r] = *reinterpret_cast<const float2 *>(own_state(m.state, h) + 32 * r * STATE_PITCH);
+        for (int r = 0; r < LANE_ROWS; r++)
+            o.S[r] = *reinterpret_cast<const float2 *>(own_state(m.state, h) + 32 * r * STATE_PITCH);
         o.beta = sigmoid_short(ab.y);
         decay_state<LANE_ROWS>(o.S, expf(o.rate * softplus(ab.x + o.dt)));
     }
@@ -254,15 +264,16 @@ template <int SHARE> __device__ __forceinline__ void follow_rule(const ck_linear
     for (int h = 0; h < SHARE; h++) p.heads[h].of = of_state<LANE_ROWS>(p.heads[h].S, q, p.k);
 }
 
-/* Sums of v and z are there: what the rule gives out, gated, goes to all blocks with its square: the last three bits of a lane say which. */
+/* Sums of v and z are there: what the rule gives out, gated, goes to all blocks with its square: the last three bits of a lane
+ * say which. */
 template <int SHARE> __device__ __forceinline__ void end_rule(linear_few<SHARE> &few, const linear_many &m, rule_part<SHARE> &p)
 {
     uint32_t block = threadIdx.x & 7, to = there(shared_at(few.us + p.own), block), gate = there(shared_at(&few.u_gate), block);
 #pragma unroll
     for (int h = 0; h < SHARE; h++) {
         rule_head &o = p.heads[h];
-        float x = convolved(o.in, sum_by_eight(m.xs, GROUP_V + h + (has_z() ? SHARE : 0), p.own % OWN), p.weight), d = o.beta * (x - o.of),
-              d0 = __shfl_sync(0xffffffffu, d, 0), d1 = __shfl_sync(0xffffffffu, d, 8);
+        float x = convolved(o.in, sum_by_eight(m.xs, GROUP_V + h + (has_z() ? SHARE : 0), p.own % OWN), p.weight),
+              d = o.beta * (x - o.of), d0 = __shfl_sync(0xffffffffu, d, 0), d1 = __shfl_sync(0xffffffffu, d, 8);
         float u = fmaf(p.kq, p.own % 2 ? d1 : d0, o.of);
         if (has_z()) send_two_to(u * x, u * u, to + h * WIDE * sizeof *few.us, gate);
         add_outer<LANE_ROWS>(o.S, p.k, d0, d1);
@@ -272,8 +283,8 @@ template <int SHARE> __device__ __forceinline__ void end_rule(linear_few<SHARE> 
 }
 /* What this step leaves to the next ones: memory of the convolution, S. */
 template <int SHARE>
-__device__ __forceinline__ void keep_part(const ck_linear &a, const linear_work &w, const rule_part<SHARE> &p, const float *S, float *memory,
-                                          float *state)
+__device__ __forceinline__ void keep_part(const ck_linear &a, const linear_work &w, const rule_part<SHARE> &p, const float *S,
+                                          float *memory, float *state)
 {
     if (threadIdx.x < 32) keep_channel(a, p.qk, memory, qk_channel(a, w));
 #pragma unroll
@@ -282,11 +293,11 @@ __device__ __forceinline__ void keep_part(const ck_linear &a, const linear_work 
     keep_state<SHARE>(w, S, state);
 }
 
-/* All groups of rows of the first product, with the first steps of the rule between them. Rows of Q8_0 are there by then: q and k are
- * on their way while those of v and z are multiplied. Of 16 bits those are awaited, and the rule goes first. */
+/* All groups of rows of the first product, with the first steps of the rule between them. Rows of Q8_0 are there by then: q and k
+ * are on their way while those of v and z are multiplied. Of 16 bits those are awaited, and the rule goes first. */
 template <int KIND, int P, int SHARE>
-__device__ __forceinline__ void project(const ck_linear &a, const linear_work &w, linear_few<SHARE> &few, const linear_many &m, const ring &r,
-                                        ring_at &at, const own_x<P> &x, rule_part<SHARE> &p)
+__device__ __forceinline__ void project(const ck_linear &a, const linear_work &w, linear_few<SHARE> &few, const linear_many &m,
+                                        const ring &r, ring_at &at, const own_x<P> &x, rule_part<SHARE> &p)
 {
     constexpr uint32_t ALL = GROUP_V + 2 * SHARE, FOLLOW = KIND == RANK_Q8 ? ALL : GROUP_V;
 #pragma unroll 1
@@ -317,7 +328,8 @@ __device__ __forceinline__ void hidden_parts(const ck_linear &a, const linear_fe
     if (head < SHARE) {
         float4 low = *reinterpret_cast<const float4 *>(few.us + c), high = *reinterpret_cast<const float4 *>(few.us + c + 2);
         float inverse = rsqrtf(warp_sum(low.y + low.w + (high.y + high.w)) / WIDE + a.gated.eps);
-        put_hidden<KIND>(parts, SHARE * WIDE, c, make_float4(low.x * inverse, low.z * inverse, high.x * inverse, high.z * inverse));
+        put_hidden<KIND>(parts, SHARE * WIDE, c,
+                         make_float4(low.x * inverse, low.z * inverse, high.x * inverse, high.z * inverse));
     }
     consumers_meet();
 }
@@ -367,12 +379,15 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     load_part<SHARE>(a, w, p);
     bring_state<SHARE>(w, static_cast<const float *>(a.pass.slots[a.slot]), m.state);
     bool keeps = !a.pass.head->stopped;
-    float *memory_after = static_cast<float *>(a.pass.slots_out[a.conv.slot]), *state_after = static_cast<float *>(a.pass.slots_out[a.slot]);
+    float *memory_after = static_cast<float *>(a.pass.slots_out[a.conv.slot]),
+          *state_after = static_cast<float *>(a.pass.slots_out[a.slot]);
     asm volatile("" : "+l"(memory_after), "+l"(state_after)); /* now */
     ring_at at = {0, 0};
     uint32_t scales = shared_at(m.scales);
     if (KIND == RANK_Q8)
-        bring_scales(scales, static_cast<const __half *>(a.out_scales.p) + w.block * w.rows * a.out_scales.pitch + w.rank * SHARE * (WIDE / 32),
+        bring_scales(scales,
+                     static_cast<const __half *>(a.out_scales.p) + w.block * w.rows * a.out_scales.pitch +
+                         w.rank * SHARE * (WIDE / 32),
                      a.out_scales.pitch, w.rows, SHARE * WIDE);
     ab_weights<SHARE, P / 2> ab;
     load_ab<KIND, SHARE>(a, w, ab);

@@ -1,9 +1,8 @@
-/* k_mlp.cu: norm, gate and up (or up alone), activation, down and residual with one row of x, in one launch (k_rank.cuh). Rank r of R
- * has ff / R hidden units, a block an eighth of them; down's rows are dealt to the blocks, its columns to the ranks.
+/* k_mlp.cu: norm, gate and up (or up alone), activation, down and residual with one row of x, in one launch (k_rank.cuh). Rank r
+ * of R has ff / R hidden units, a block an eighth of them; down's rows are dealt to the blocks, its columns to the ranks.
  *
- * Shared memory: the ring; hidden units as they come; the block's columns of x; scales of down (Q8_0); x as it comes, then sums of gate
- * and up; x in parts, then the hidden units so.
- * SPDX-License-Identifier: MIT */
+ * Shared memory: the ring; hidden units as they come; the block's columns of x; scales of down (Q8_0); x as it comes, then sums
+ * of gate and up; x in parts, then the hidden units so. SPDX-License-Identifier: MIT */
 #include "k_held.cuh"
 
 #if __CUDA_ARCH__ >= 900
@@ -34,7 +33,9 @@ template <int KIND> __device__ __forceinline__ void bring_weights(const ck_mlp &
         uint32_t n = min(8u, end - u), other = gated ? n : min(8u, end - u - n);
         unsigned char *to = ring_free(r, in, rows_bytes<KIND>(n + other, a.d));
         bring_rows<KIND>(to, a.up, u, n, a.d, &r.full[in.at.stage]);
-        if (other) bring_rows<KIND>(to + second_eight<KIND>(a.d), gated ? a.gate : a.up, gated ? u : u + 8, other, a.d, &r.full[in.at.stage]);
+        if (other)
+            bring_rows<KIND>(to + second_eight<KIND>(a.d), gated ? a.gate : a.up, gated ? u : u + 8, other, a.d,
+                             &r.full[in.at.stage]);
         ring_next(r, in.at);
     }
 #pragma unroll 1
@@ -42,8 +43,8 @@ template <int KIND> __device__ __forceinline__ void bring_weights(const ck_mlp &
         ring_bring_box(r, in, a.down, w.rank * a.units * bytes / 4, w.block * w.rows + row, a.down_rows * a.units * bytes);
 }
 
-/* Eight lanes end a hidden unit, each for one of the rank's blocks: where it goes, and its biases. A warp ends four at once, the block 32. Found
- * before the inputs are there. */
+/* Eight lanes end a hidden unit, each for one of the rank's blocks: where it goes, and its biases. A warp ends four at once, the
+ * block 32. Found before the inputs are there. */
 struct unit_sending {
     uint32_t sums, to, gate; /* sums: where the lane's two of a row are; 0: it has no unit */
     float of_gate, of_up;
@@ -60,7 +61,8 @@ __device__ __forceinline__ uint32_t sums_of_unit(const ck_mlp &a, const float *s
     return shared_at(sums + row * RANK_SUMS_PITCH + 2 * (threadIdx.x % RANK));
 }
 /* hs: [units of the rank] */
-__device__ __forceinline__ unit_sending sending_from(const ck_mlp &a, const mlp_work &w, const float *sums, const float *hs, const uint64_t *gate)
+__device__ __forceinline__ unit_sending sending_from(const ck_mlp &a, const mlp_work &w, const float *sums, const float *hs,
+                                                     const uint64_t *gate)
 {
     unit_sending s;
     uint32_t block = threadIdx.x % RANK, u = unit_of_lane();
@@ -98,12 +100,13 @@ __device__ __forceinline__ void send_hidden(const ck_mlp &a, const mlp_work &w, 
     }
 }
 
-/* The thread's four of the hidden units, of all up to a whole pair of blocks: where they come and where they are put in parts or digits; 0: it has none.
- * Found while they are on their way. */
+/* The thread's four of the hidden units, of all up to a whole pair of blocks: where they come and where they are put in parts or
+ * digits; 0: it has none. Found while they are on their way. */
 struct four_hidden {
     uint32_t from, to, pitch;
 };
-template <int KIND> __device__ __forceinline__ four_hidden hidden_of_thread(uint32_t units, const float *hs, const unsigned char *parts)
+template <int KIND>
+__device__ __forceinline__ four_hidden hidden_of_thread(uint32_t units, const float *hs, const unsigned char *parts)
 {
     uint32_t c = 4 * threadIdx.x, k = whole_pairs(units);
     four_hidden f = {c < units ? shared_at(hs + c) : 0, c < k ? shared_at(parts + 2 * c) : 0, parts_pitch(k)};
@@ -128,16 +131,19 @@ template <int KIND> __device__ __forceinline__ void hidden_parts(const four_hidd
     consumers_meet();
 }
 
-/* 16 rows of down for a warp: the first of the block's rows, which fill of the ring has them and what says so, the lane's 16 bytes, and of which of
- * the block's rows the lane has the sum (RANK_NONE: of none). A warp's first ones are found before the inputs are there. */
+/* 16 rows of down for a warp: the first of the block's rows, which fill of the ring has them and what says so, the lane's 16
+ * bytes, and of which of the block's rows the lane has the sum (RANK_NONE: of none). A warp's first ones are found before the
+ * inputs are there. */
 enum { RANK_NONE = 1 << 30 };
 struct rows_of_down {
     uint32_t row, fill, gate, parity, low, lane_row;
 };
-template <int KIND> __device__ __forceinline__ rows_of_down find_down(const ck_mlp &a, const mlp_work &w, const ring &r, uint32_t row)
+template <int KIND>
+__device__ __forceinline__ rows_of_down find_down(const ck_mlp &a, const mlp_work &w, const ring &r, uint32_t row)
 {
     rows_of_down o;
-    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, pitch = KIND == RANK_Q8 ? a.units : 2 * a.units, box = row / a.down_rows, turn = 0;
+    uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, pitch = KIND == RANK_Q8 ? a.units : 2 * a.units,
+             box = row / a.down_rows, turn = 0;
     o.row = row, o.fill = w.groups + box;
     uint32_t stage = o.fill;
     for (; stage >= r.n; turn++) stage -= r.n;
@@ -155,22 +161,27 @@ struct end_of_down {
     float besides;
 };
 template <int KIND>
-__device__ __forceinline__ end_of_down end_down(const ck_mlp &a, const mlp_work &w, const unsigned char *hidden, const float *own, uint32_t scales,
-                                               const rows_of_down &o)
+__device__ __forceinline__ end_of_down end_down(const ck_mlp &a, const mlp_work &w, const unsigned char *hidden, const float *own,
+                                                uint32_t scales, const rows_of_down &o)
 {
     end_of_down e;
     bool has = o.lane_row != RANK_NONE;
-    e.lane = second_of_lane<KIND>(shared_at(hidden), a.units, o.low, scales + (o.row + ((threadIdx.x & 31) >> 2)) * (a.units / 16));
+    e.lane = second_of_lane<KIND>(shared_at(hidden), a.units, o.low,
+                                  scales + (o.row + ((threadIdx.x & 31) >> 2)) * (a.units / 16));
     e.y = has ? a.y + w.block * w.rows + o.lane_row : nullptr;
     e.besides = has && !w.rank ? own[o.lane_row] : 0;
-    asm volatile("" : "+r"(e.lane.x.at), "+r"(e.lane.x.other), "+r"(e.lane.x.is), "+r"(e.lane.k), "+r"(e.lane.low), "+r"(e.lane.high), "+r"(e.lane.turned)); /* now */
+    /* now */
+    asm volatile("" : "+r"(e.lane.x.at), "+r"(e.lane.x.other), "+r"(e.lane.x.is), "+r"(e.lane.k));
+    asm volatile("" : "+r"(e.lane.low), "+r"(e.lane.high), "+r"(e.lane.turned));
     asm volatile("" : "+l"(e.y), "+f"(e.besides));
     return e;
 }
-/* The block's rows of down: a warp takes each eighth 16, and leaves all stages that are filled again. at: behind the first product; again: some are. */
+/* The block's rows of down: a warp takes each eighth 16, and leaves all stages that are filled again. at: behind the first
+ * product; again: some are. */
 template <int KIND>
-__device__ __forceinline__ void write_down(const ck_mlp &a, const mlp_work &w, const ring &r, ring_at at, bool again, const unsigned char *hidden,
-                                           const float *own, uint32_t scales, rows_of_down &o, end_of_down &e)
+__device__ __forceinline__ void write_down(const ck_mlp &a, const mlp_work &w, const ring &r, ring_at at, bool again,
+                                           const unsigned char *hidden, const float *own, uint32_t scales, rows_of_down &o,
+                                           end_of_down &e)
 {
     uint32_t fill = w.groups;
     while (o.row < w.rows) {
@@ -195,9 +206,10 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     __shared__ float room[RANK_WARPS];
     const mlp_work w = work_of(a);
     const ring r = {memory, a.stage_bytes, a.stages, a.fills, a.ahead, full, empty};
-    float *hs = reinterpret_cast<float *>(memory + a.stages * a.stage_bytes), *own = hs + whole_pairs(a.units), *scales = own + a.d / RANK,
-          *xs = scales + (KIND == RANK_Q8 ? a.d / RANK * a.units / 64 : 0), *sums = xs;
-    unsigned char *parts = reinterpret_cast<unsigned char *>(xs) + max(4 * a.d, w.groups * 16 * RANK_SUMS_PITCH * 4), *hidden = parts;
+    float *hs = reinterpret_cast<float *>(memory + a.stages * a.stage_bytes), *own = hs + whole_pairs(a.units),
+          *scales = own + a.d / RANK, *xs = scales + (KIND == RANK_Q8 ? a.d / RANK * a.units / 64 : 0), *sums = xs;
+    unsigned char *parts = reinterpret_cast<unsigned char *>(xs) + max(4 * a.d, w.groups * 16 * RANK_SUMS_PITCH * 4),
+                  *hidden = parts;
     if (!a.late) dependents_may_start();
     if (threadIdx.x == RANK_OWNERS) {
         ring_open(r);
@@ -221,7 +233,9 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     norm_numbers<(P + 1) / 2> numbers;
     load_norm<KIND>(a.norm, a.d, numbers);
     if (KIND == RANK_Q8)
-        bring_scales(shared_at(scales), static_cast<const __half *>(a.down_scales.p) + w.block * w.rows * a.down_scales.pitch + w.rank * a.units / 32,
+        bring_scales(shared_at(scales),
+                     static_cast<const __half *>(a.down_scales.p) + w.block * w.rows * a.down_scales.pitch +
+                         w.rank * a.units / 32,
                      a.down_scales.pitch, w.rows, a.units);
     own_x<P> x;
     ring_at at = {0, 0};
@@ -260,10 +274,11 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
 template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &) {} /* no clusters: not launched */
 #endif
 
-#define MLP(NAME, KIND, P)                                                                                       \
-    extern "C" __global__ void __launch_bounds__(CK_RANK_THREADS, P == 8 ? 1 : 2) mlp_##NAME##_##P(const __grid_constant__ ck_mlp a) \
-    {                                                                                                            \
-        mlp<KIND, P>(a);                                                                                         \
+#define MLP(NAME, KIND, P)                                                        \
+    extern "C" __global__ void __launch_bounds__(CK_RANK_THREADS, P == 8 ? 1 : 2) \
+        mlp_##NAME##_##P(const __grid_constant__ ck_mlp a)                        \
+    {                                                                             \
+        mlp<KIND, P>(a);                                                          \
     }
 MLP(f16, 0, 1)
 MLP(f16, 0, 2)

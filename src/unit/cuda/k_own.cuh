@@ -1,5 +1,5 @@
-/* k_own.cuh: a warp's own columns of x as digits (Q8_0) or 16-bit parts: factors of products on the tensor cores whose weights go in as they
- * lie. For kernels of one row (k_digits.cu, k_vocab.cu). SPDX-License-Identifier: MIT */
+/* k_own.cuh: a warp's own columns of x as digits (Q8_0) or 16-bit parts: factors of products on the tensor cores whose weights go
+ * in as they lie. For kernels of one row (k_digits.cu, k_vocab.cu). SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_OWN_CUH
 #define SG_UNIT_CUDA_K_OWN_CUH
 
@@ -33,14 +33,15 @@ template <int KIND> __device__ __forceinline__ void parts_of(float4 v, float sca
             v.x -= __uint_as_float(to[k].x << 16), v.y -= __uint_as_float(to[k].x & 0xffff0000u);
             v.z -= __uint_as_float(to[k].y << 16), v.w -= __uint_as_float(to[k].y & 0xffff0000u);
         } else {
-            float2 lo = __half22float2(*reinterpret_cast<const __half2 *>(&to[k].x)), hi = __half22float2(*reinterpret_cast<const __half2 *>(&to[k].y));
+            float2 lo = __half22float2(*reinterpret_cast<const __half2 *>(&to[k].x)),
+                   hi = __half22float2(*reinterpret_cast<const __half2 *>(&to[k].y));
             v.x -= lo.x, v.y -= lo.y, v.z -= hi.x, v.w -= hi.y;
         }
     }
 }
 
-/* The warp's columns of x as digits or parts: [part][column], `pitch` words a part. Returns what a 1 of the last part stands for; what is
- * not finite makes it NaN, and every sum with it. */
+/* The warp's columns of x as digits or parts: [part][column], `pitch` words a part. Returns what a 1 of the last part stands for;
+ * what is not finite makes it NaN, and every sum with it. */
 template <int KIND, int P>
 __device__ __forceinline__ float put_digits(const own_x<P> &x, uint32_t width, uint32_t *words, uint32_t pitch)
 {

@@ -1,5 +1,5 @@
-/* k_pairs.cuh: products of factors that are two bf16 numbers each, rounded and rest, from shared memory: three tensor-core products,
- * what is dropped is 2^-16 of a factor. For the delta rule in chunks of 64 rows, heads of 128 (k_chunk.cu, k_carry.cu).
+/* k_pairs.cuh: products of factors that are two bf16 numbers each, rounded and rest, from shared memory: three tensor-core
+ * products, what is dropped is 2^-16 of a factor. For the delta rule in chunks of 64 rows, heads of 128 (k_chunk.cu, k_carry.cu).
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_PAIRS_CUH
 #define SG_UNIT_CUDA_K_PAIRS_CUH

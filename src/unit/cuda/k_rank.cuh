@@ -59,13 +59,20 @@ __device__ __forceinline__ unsigned char *ring_free(const ring &r, ring_in &in, 
     return r.stages + (size_t)in.at.stage * r.bytes;
 }
 /* Bytes of n rows of d columns as they stand in a stage, scales behind them. */
-template <int KIND> __device__ __forceinline__ uint32_t rows_bytes(uint32_t n, uint32_t d) { return n * (KIND == RANK_Q8 ? d + d / 16 : 2 * d); }
+template <int KIND> __device__ __forceinline__ uint32_t rows_bytes(uint32_t n, uint32_t d)
+{
+    return n * (KIND == RANK_Q8 ? d + d / 16 : 2 * d);
+}
 /* Where the second eight of 16 rows begin. */
-template <int KIND> __device__ __forceinline__ uint32_t second_eight(uint32_t d) { return rows_bytes<KIND>(8, d) + (KIND == RANK_Q8 ? APART8 : 0); }
+template <int KIND> __device__ __forceinline__ uint32_t second_eight(uint32_t d)
+{
+    return rows_bytes<KIND>(8, d) + (KIND == RANK_Q8 ? APART8 : 0);
+}
 
 /* SHARED: other ranks read the same rows. */
 template <int KIND, int SHARED = 0>
-__device__ __forceinline__ void bring_rows(unsigned char *to, const ck_rank_weight &w, uint32_t row, uint32_t n, uint32_t d, uint64_t *gate)
+__device__ __forceinline__ void bring_rows(unsigned char *to, const ck_rank_weight &w, uint32_t row, uint32_t n, uint32_t d,
+                                           uint64_t *gate)
 {
     uint32_t bytes = n * d * (KIND == RANK_Q8 ? 1 : 2), scales = n * d / 16;
     if (SHARED)
@@ -75,8 +82,8 @@ __device__ __forceinline__ void bring_rows(unsigned char *to, const ck_rank_weig
     if (KIND == RANK_Q8) bring(to + bytes, static_cast<const unsigned char *>(w.scales) + (size_t)row * (d / 16), scales, gate);
 }
 /* A box of a matrix, from its column (of 4 bytes) and row on, without gaps. */
-__device__ __forceinline__ void ring_bring_box(const ring &r, ring_in &in, const ck_tensor_map &map, uint32_t column, uint32_t row,
-                                               uint32_t bytes)
+__device__ __forceinline__ void ring_bring_box(const ring &r, ring_in &in, const ck_tensor_map &map, uint32_t column,
+                                               uint32_t row, uint32_t bytes)
 {
     unsigned char *to = ring_free(r, in, bytes);
     bring_box_once(shared_at(to), map, column, row, shared_at(&r.full[in.at.stage]));
@@ -121,8 +128,8 @@ __device__ __forceinline__ uint32_t parts_pitch(uint32_t k) { return CK_RANK_PAR
 
 __device__ __forceinline__ uint32_t whole_pairs(uint32_t k) { return (k + 63) / 64 * 64; }
 
-/* What part i is multiplied with, behind the product: part i of a number is fp16 of what is left of it divided by this, so that numbers up to
- * 2.7e8 fit; what part 0 does not hold of small ones, part 1 does. */
+/* What part i is multiplied with, behind the product: part i of a number is fp16 of what is left of it divided by this, so that
+ * numbers up to 2.7e8 fit; what part 0 does not hold of small ones, part 1 does. */
 template <int KIND> __device__ __forceinline__ constexpr float scale_of_part(int i)
 {
     return KIND == 1 ? 1.0f : i == 0 ? 4096.0f : i == 1 ? 2.0f : 1.0f / 1024;
@@ -144,7 +151,8 @@ template <int KIND> __device__ __forceinline__ uint32_t next_part(float &x, floa
 }
 
 /* Four numbers from column c on, where there are some. */
-template <int KIND> __device__ __forceinline__ void put_parts(unsigned char *to, uint32_t pitch, uint32_t c, float4 v, bool there_are)
+template <int KIND>
+__device__ __forceinline__ void put_parts(unsigned char *to, uint32_t pitch, uint32_t c, float4 v, bool there_are)
 {
 #pragma unroll
     for (int i = 0; i < PARTS; i++) {
@@ -178,7 +186,8 @@ __device__ __forceinline__ lane_parts parts_of_lane(uint32_t parts, uint32_t pit
     uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, other = g >= PARTS, part = other ? g - PARTS : g;
     return lane_parts{parts + part * pitch + t * 16, other, g < 2 * PARTS};
 }
-/* Blocks of 32 columns 2 p and 2 p + 1 of x for this lane, in the order in which even rows take them; zeros where there are none. */
+/* Blocks of 32 columns 2 p and 2 p + 1 of x for this lane, in the order in which even rows take them; zeros where there are
+ * none. */
 __device__ __forceinline__ void take_parts(const lane_parts &from, uint32_t p, bool there_are, uint4 (&x)[2])
 {
 #pragma unroll
@@ -228,8 +237,8 @@ __device__ __forceinline__ void multiply_pair(const piece_pair &w, const uint4 (
     }
 }
 
-/* Rows g and g + 8: two lanes of four have parts of their sums, in both numbers: t = 1 one part, and beside it the two others, 0, or 2
- * where turned. */
+/* Rows g and g + 8: two lanes of four have parts of their sums, in both numbers: t = 1 one part, and beside it the two others, 0,
+ * or 2 where turned. */
 template <int KIND> __device__ __forceinline__ float2 halves_of(const float (&acc)[4][4], uint32_t turned)
 {
     constexpr float S[PARTS] = {scale_of_part<KIND>(0), scale_of_part<KIND>(1), scale_of_part<KIND>(2)};
@@ -350,8 +359,8 @@ template <int M> __device__ __forceinline__ float4 normed(float4 v, float mean, 
 
 /* --- both products --- */
 
-/* The warp's columns of x for the first product: pairs warp, warp + 8, ... of blocks; of Q8_0 fours of them. scale: what their sums are
- * multiplied with; of fp16, nothing. late: what sums of the normalised numbers themselves are. */
+/* The warp's columns of x for the first product: pairs warp, warp + 8, ... of blocks; of Q8_0 fours of them. scale: what their
+ * sums are multiplied with; of fp16, nothing. late: what sums of the normalised numbers themselves are. */
 template <int P> struct own_x {
     uint4 v[P][2];
     float scale, late;
@@ -388,12 +397,12 @@ __device__ __forceinline__ float put_own(uint32_t d, const float4 (&v)[M], unsig
     }
     return KIND == RANK_Q8 ? last_digit(exponent) : 1;
 }
-/* x has arrived in xs: normalised, as parts or digits. Each warp makes its own columns ready, and waits for the others only before anybody
- * writes where xs is; of fp16, whose parts are more work, threads take the columns in turn (576: five warps). LATE: the 1 / length of a root
- * mean square is multiplied behind the sums. */
+/* x has arrived in xs: normalised, as parts or digits. Each warp makes its own columns ready, and waits for the others only
+ * before anybody writes where xs is; of fp16, whose parts are more work, threads take the columns in turn (576: five warps).
+ * LATE: the 1 / length of a root mean square is multiplied behind the sums. */
 template <int KIND, bool LATE, int P, int M>
-__device__ __forceinline__ void take_x(const ck_norm &n, uint32_t d, const float *xs, float sum, float4 (&v)[M], const norm_numbers<M> &o,
-                                       unsigned char *parts, float *room, own_x<P> &x)
+__device__ __forceinline__ void take_x(const ck_norm &n, uint32_t d, const float *xs, float sum, float4 (&v)[M],
+                                       const norm_numbers<M> &o, unsigned char *parts, float *room, own_x<P> &x)
 {
     float mean = 0, inverse = 1;
     sum = warp_sum(sum);
@@ -414,8 +423,8 @@ __device__ __forceinline__ void take_x(const ck_norm &n, uint32_t d, const float
 }
 /* Not of fp16, which has room for what is normalised. v: the thread's own numbers, normalised but for x.late. */
 template <int KIND, int P, int M>
-__device__ __forceinline__ void ready_x(const ck_norm &n, uint32_t d, const float *xs, const x_places &from, const norm_numbers<M> &o,
-                                        unsigned char *parts, float *room, own_x<P> &x, float4 (&v)[M])
+__device__ __forceinline__ void ready_x(const ck_norm &n, uint32_t d, const float *xs, const x_places &from,
+                                        const norm_numbers<M> &o, unsigned char *parts, float *room, own_x<P> &x, float4 (&v)[M])
 {
     float sum = take_places<KIND>(from, d, v);
     if (KIND == 0 || n.layer || n.bias)
@@ -424,8 +433,8 @@ __device__ __forceinline__ void ready_x(const ck_norm &n, uint32_t d, const floa
         take_x<KIND, true>(n, d, xs, sum, v, o, parts, room, x);
 }
 template <int KIND, int P, int M>
-__device__ __forceinline__ void ready_x(const ck_norm &n, uint32_t d, const float *xs, const x_places &from, const norm_numbers<M> &o,
-                                        unsigned char *parts, float *room, own_x<P> &x)
+__device__ __forceinline__ void ready_x(const ck_norm &n, uint32_t d, const float *xs, const x_places &from,
+                                        const norm_numbers<M> &o, unsigned char *parts, float *room, own_x<P> &x)
 {
     float4 v[M];
     ready_x<KIND, P>(n, d, xs, from, o, parts, room, x, v);
@@ -435,7 +444,8 @@ __device__ __forceinline__ void ready_x(const ck_norm &n, uint32_t d, const floa
 enum { RANK_SUMS = 2 * RANK_WARPS, RANK_SUMS_PITCH = CK_RANK_SUMS_PITCH };
 
 /* The warp's pairs of blocks from the i-th on, of 16 rows, each 8 at low and high. */
-template <int N> __device__ __forceinline__ void load_columns(piece_pair (&w)[N], uint32_t d, uint32_t low, uint32_t high, uint32_t i)
+template <int N>
+__device__ __forceinline__ void load_columns(piece_pair (&w)[N], uint32_t d, uint32_t low, uint32_t high, uint32_t i)
 {
     uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, warp = threadIdx.x >> 5;
     low += g * 2 * d + t * 16, high += g * 2 * d + t * 16;
@@ -483,8 +493,8 @@ __device__ __forceinline__ float whole_sum(const float *sums, uint32_t row)
     return v;
 }
 
-/* A lane of the second product with k columns, a multiple of 32: its x (of Q8_0, digits of all), its 16 bytes of rows g and g + 8 (of Q8_0, of row g, and
- * that one's scales). */
+/* A lane of the second product with k columns, a multiple of 32: its x (of Q8_0, digits of all), its 16 bytes of rows g and g + 8
+ * (of Q8_0, of row g, and that one's scales). */
 struct second_lane {
     lane_parts x;
     uint32_t k, low, high, turned;
@@ -520,7 +530,8 @@ template <int KIND> __device__ __forceinline__ row_sum second_sixteen(const seco
 }
 /* Rows row + g and row + g + 8 of those at `at`; scales from row `row` on. */
 template <int KIND>
-__device__ __forceinline__ row_sum second_group(const unsigned char *parts, uint32_t k, uint32_t at, uint32_t row, uint32_t scales)
+__device__ __forceinline__ row_sum second_group(const unsigned char *parts, uint32_t k, uint32_t at, uint32_t row,
+                                                uint32_t scales)
 {
     uint32_t g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, pitch = KIND == RANK_Q8 ? k : 2 * k;
     second_lane o = second_of_lane<KIND>(shared_at(parts), k, at + (row + g) * pitch + t * 16, scales + g * (k / 16));
@@ -528,11 +539,12 @@ __device__ __forceinline__ row_sum second_group(const unsigned char *parts, uint
     return second_sixteen<KIND>(o);
 }
 
-/* A block's groups of 16 rows of the first product, one a stage: sums [group][16][RANK_SUMS_PITCH]. Where there are fewer rows, what the stage
- * held is multiplied, and nobody reads these sums. The next stage is looked at beside the products of this one. there: the first
- * one has been seen to be. */
+/* A block's groups of 16 rows of the first product, one a stage: sums [group][16][RANK_SUMS_PITCH]. Where there are fewer rows,
+ * what the stage held is multiplied, and nobody reads these sums. The next stage is looked at beside the products of this one.
+ * there: the first one has been seen to be. */
 template <int KIND, int P>
-__device__ __forceinline__ void first_rows(const ring &r, ring_at &at, const own_x<P> &x, uint32_t d, uint32_t groups, float *sums, uint32_t there = 0)
+__device__ __forceinline__ void first_rows(const ring &r, ring_at &at, const own_x<P> &x, uint32_t d, uint32_t groups,
+                                           float *sums, uint32_t there = 0)
 {
     uint32_t again = ring_rest(r, at);
 #pragma unroll 1
@@ -547,13 +559,12 @@ __device__ __forceinline__ void first_rows(const ring &r, ring_at &at, const own
     }
 }
 
-/* A block's n rows of the second product, `per` of them a stage: a warp takes each eighth group of 16, and leaves all stages that are
- * filled again. k: columns of the rank; own: for rank 0, what is to be added; y: both from the block's rows on; far: from a word to its far
- * word.
- * scales: of Q8_0, of all rows, in shared memory. */
+/* A block's n rows of the second product, `per` of them a stage: a warp takes each eighth group of 16, and leaves all stages that
+ * are filled again. k: columns of the rank; own: for rank 0, what is to be added; y: both from the block's rows on; far: from a
+ * word to its far word. scales: of Q8_0, of all rows, in shared memory. */
 template <int KIND>
-__device__ __forceinline__ void write_rows(const ring &r, ring_at at, const unsigned char *parts, uint32_t k, uint32_t per, uint32_t n,
-                                           uint64_t *y, uint32_t far, const float *own, uint32_t scales = 0)
+__device__ __forceinline__ void write_rows(const ring &r, ring_at at, const unsigned char *parts, uint32_t k, uint32_t per,
+                                           uint32_t n, uint64_t *y, uint32_t far, const float *own, uint32_t scales = 0)
 {
     uint32_t stage = 0;
 #pragma unroll 1

@@ -1,12 +1,13 @@
-/* k_rank8.cuh: rows of Q8_0 in the products of a rank (k_rank.cuh): integers, as in k_digits.cu. x is a fixed-point number of 31 bits in
- * four digits (k_fixed.cuh), one scale for a group of 128 columns or for all of a warp's. A weight's scale holds for a block of 32 columns:
- * lane (g, t) loads 16 bytes of 64 columns of rows g and g + 8, so lanes t = 0 and 1 have the first block and t = 2 and 3 the second one;
- * columns 0 to 3 of the right factor are the digits of the first block, and zeros beside the second one, columns 4 to 7 the reverse. So
- * lane t has sums of block t / 2 with digits 2 (t % 2) and the next, in both rows, exact in int32, which are joined and scaled.
+/* k_rank8.cuh: rows of Q8_0 in the products of a rank (k_rank.cuh): integers, as in k_digits.cu. x is a fixed-point number of 31
+ * bits in four digits (k_fixed.cuh), one scale for a group of 128 columns or for all of a warp's. A weight's scale holds for a
+ * block of 32 columns: lane (g, t) loads 16 bytes of 64 columns of rows g and g + 8, so lanes t = 0 and 1 have the first block
+ * and t = 2 and 3 the second one; columns 0 to 3 of the right factor are the digits of the first block, and zeros beside the
+ * second one, columns 4 to 7 the reverse. So lane t has sums of block t / 2 with digits 2 (t % 2) and the next, in both rows,
+ * exact in int32, which are joined and scaled.
  *
- * Rows begin at the same bank. In the first product the second eight of them lie APART8 bytes further, and what is row g for even g is
- * row g + 8 for odd ones: no bank conflicts. In the second one odd rows are loaded in the other order of the two 64 columns and exchanged.
- * SPDX-License-Identifier: MIT */
+ * Rows begin at the same bank. In the first product the second eight of them lie APART8 bytes further, and what is row g for even
+ * g is row g + 8 for odd ones: no bank conflicts. In the second one odd rows are loaded in the other order of the two 64 columns
+ * and exchanged. SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_RANK8_CUH
 #define SG_UNIT_CUDA_K_RANK8_CUH
 
@@ -16,7 +17,8 @@
 #if __CUDA_ARCH__ >= 900
 
 enum { GROUP8 = 128 /* columns */, OWNERS8 = 256, APART8 = CK_RANK_APART8 };
-/* Digits of a group of x: [digit][columns and some banks], behind the first one's columns what a 1 of the last digit stands for. */
+/* Digits of a group of x: [digit][columns and some banks], behind the first one's columns what a 1 of the last digit stands
+ * for. */
 enum { DIGIT8 = GROUP8 + 32, DIGITS8 = 4 * DIGIT8 };
 
 /* The warp's group of x at `to`, four numbers a lane, where there is one. */
@@ -53,11 +55,13 @@ struct piece8 {
     uint2 low_scales, high_scales;
 };
 /* low, high: the lane's 16 bytes of their first 64 columns. turned: this lane takes the second 64 columns first. */
-__device__ __forceinline__ void load8(piece8 &w, uint32_t low, uint32_t high, uint32_t low_scales, uint32_t high_scales, bool turned)
+__device__ __forceinline__ void load8(piece8 &w, uint32_t low, uint32_t high, uint32_t low_scales, uint32_t high_scales,
+                                      bool turned)
 {
     uint32_t first = turned ? 64 : 0;
 #pragma unroll
-    for (int u = 0; u < 2; u++) w.low[u] = shared_piece(low + (first ^ u * 64)), w.high[u] = shared_piece(high + (first ^ u * 64));
+    for (int u = 0; u < 2; u++)
+        w.low[u] = shared_piece(low + (first ^ u * 64)), w.high[u] = shared_piece(high + (first ^ u * 64));
     w.low_scales = shared_two(low_scales), w.high_scales = shared_two(high_scales);
 }
 __device__ __forceinline__ void multiply8(const piece8 &w, const uint4 (&x)[2], float (&acc)[2], bool turned)
@@ -94,8 +98,8 @@ __device__ __forceinline__ void load_group8(piece8 &w, uint32_t d, uint32_t low,
 }
 /* 16 rows of the first product; x: the warp's groups. */
 template <int P>
-__device__ __forceinline__ void first_group8(const uint4 (*x)[2], float scale, uint32_t d, uint32_t low, uint32_t high, float *sums,
-                                             uint32_t pitch)
+__device__ __forceinline__ void first_group8(const uint4 (*x)[2], float scale, uint32_t d, uint32_t low, uint32_t high,
+                                             float *sums, uint32_t pitch)
 {
     uint32_t warp = threadIdx.x >> 5;
     float acc[2] = {0, 0};
@@ -133,8 +137,8 @@ __device__ __forceinline__ float2 second_group8(uint32_t parts, uint32_t k, uint
     return make_float2(sums[0], sums[1]);
 }
 
-/* Scales of the second product: of `rows` rows, with `columns` columns each, from `from` on (rows `pitch` scales apart), into shared
- * memory without gaps; they have arrived for all when every thread has waited for its own and all have met. */
+/* Scales of the second product: of `rows` rows, with `columns` columns each, from `from` on (rows `pitch` scales apart), into
+ * shared memory without gaps; they have arrived for all when every thread has waited for its own and all have met. */
 __device__ __forceinline__ void bring_scales(uint32_t to, const void *from, uint32_t pitch, uint32_t rows, uint32_t columns)
 {
     uint32_t groups = columns / GROUP8;

@@ -6,7 +6,8 @@
 extern "C" __global__ void embed(const __grid_constant__ ck_embed a)
 {
     wait_for_inputs();
-    dependents_may_start(); /* not sooner: attention reads its position ahead of its inputs, and the choice before this moves it on */
+    /* not sooner: attention reads its position ahead of its inputs, and the choice before this moves it on */
+    dependents_may_start();
     uint32_t t = blockIdx.x, c = blockIdx.y * blockDim.x + threadIdx.x;
     if (c >= a.y.width) return;
     int32_t token = a.pass.tokens[t];

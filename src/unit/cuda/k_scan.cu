@@ -1,13 +1,14 @@
-/* k_scan.cu: S of the delta rule through the chunks that chunk_factors (k_chunk.cu) made ready, in order, on Hopper (elsewhere these
- * kernels are empty and not used):
+/* k_scan.cu: S of the delta rule through the chunks that chunk_factors (k_chunk.cu) made ready, in order, on Hopper (elsewhere
+ * these kernels are empty and not used):
  *   D = U - W S,  O = (e^c Q) S + P D,  S <- e^c_last S + (e^(c_last - c) K)^T D
- * A block has 16 columns of a head's S, turned (columns are rows of the tensor cores' left factor): sums of one product are the left
- * factor of the next, in the lanes that have them. Four warps have 32 rows of S each, in fp32 in registers, and add up their parts
- * of W S by way of shared memory; four more make O of the S and D that those leave there; a thread each brings W and K, and Q and P.
+ * A block has 16 columns of a head's S, turned (columns are rows of the tensor cores' left factor): sums of one product are the
+ * left factor of the next, in the lanes that have them. Four warps have 32 rows of S each, in fp32 in registers, and add up their
+ * parts of W S by way of shared memory; four more make O of the S and D that those leave there; a thread each brings W and K, and
+ * Q and P.
  *
- * Right factors come in the order of the lanes, so that a piece of 16 x 16 is one load of 16 bytes a lane for each of its two parts.
- * A chunk is a chain: 48 products of 16 x 8 x 16 a warp (6 to 8 cycles each), two turns through shared memory, 48 products. Its 106 KB
- * come meanwhile, for the most part from the second-level cache, where all blocks of a head find the same.
+ * Right factors come in the order of the lanes, so that a piece of 16 x 16 is one load of 16 bytes a lane for each of its two
+ * parts. A chunk is a chain: 48 products of 16 x 8 x 16 a warp (6 to 8 cycles each), two turns through shared memory, 48
+ * products. Its 106 KB come meanwhile, for the most part from the second-level cache, where all blocks of a head find the same.
  * SPDX-License-Identifier: MIT */
 #include "k_bulk.cuh"
 #include "k_pairs.cuh"
@@ -26,14 +27,17 @@ struct scan_room {
 /* The warps that have S. */
 __device__ __forceinline__ void state_meets() { asm volatile("bar.sync 1, %0;" ::"n"(HALF + 0) : "memory"); }
 
-/* What warps that have S and those that make O tell each other: one half says so and goes on, the other waits for it. By parity of the
- * chunk; each is said again only when it was heard. */
+/* What warps that have S and those that make O tell each other: one half says so and goes on, the other waits for it. By parity
+ * of the chunk; each is said again only when it was heard. */
 enum { S_THERE = 2, D_THERE = 4, BOTH_READ = 6 };
 __device__ __forceinline__ void tell(uint32_t what, uint32_t turn)
 {
     asm volatile("bar.arrive %0, %1;" ::"r"(what + turn), "n"(2 * HALF) : "memory");
 }
-__device__ __forceinline__ void hear(uint32_t what, uint32_t turn) { asm volatile("bar.sync %0, %1;" ::"r"(what + turn), "n"(2 * HALF) : "memory"); }
+__device__ __forceinline__ void hear(uint32_t what, uint32_t turn)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(what + turn), "n"(2 * HALF) : "memory");
+}
 
 struct scan_place { /* of a block */
     const ck_factors *factors;
@@ -41,12 +45,14 @@ struct scan_place { /* of a block */
 };
 
 /* Sums of a product as left factors of the next, in two parts: tile k has columns 16 k to 16 k + 15. */
-template <int TILES> __device__ __forceinline__ void make_left(const float (&x)[2 * TILES][4], uint4 (&high)[TILES], uint4 (&low)[TILES])
+template <int TILES>
+__device__ __forceinline__ void make_left(const float (&x)[2 * TILES][4], uint4 (&high)[TILES], uint4 (&low)[TILES])
 {
 #pragma unroll
     for (int k = 0; k < TILES; k++) {
         split(x[2 * k][0], x[2 * k][1], high[k].x, low[k].x), split(x[2 * k][2], x[2 * k][3], high[k].y, low[k].y);
-        split(x[2 * k + 1][0], x[2 * k + 1][1], high[k].z, low[k].z), split(x[2 * k + 1][2], x[2 * k + 1][3], high[k].w, low[k].w);
+        split(x[2 * k + 1][0], x[2 * k + 1][1], high[k].z, low[k].z),
+            split(x[2 * k + 1][2], x[2 * k + 1][3], high[k].w, low[k].w);
     }
 }
 __device__ __forceinline__ void put_left(uint4 *to, uint4 high, uint4 low)
@@ -61,8 +67,8 @@ __device__ __forceinline__ void add_one(float (&sum)[4], const uint4 &a, uint32_
     mma<1>(sum, left, b0, b1);
 }
 
-/* sum += the left factor times TILES pieces from b on, `apart` pieces from one another; the small terms go to sums of their own, or
- * to the same. */
+/* sum += the left factor times TILES pieces from b on, `apart` pieces from one another; the small terms go to sums of their own,
+ * or to the same. */
 template <int TILES>
 __device__ __forceinline__ void add_pieces(float (&sum)[2 * TILES][4], float (&small)[2 * TILES][4], float (&other)[2 * TILES][4],
                                            const uint4 &high, const uint4 &low, const uint4 *b, uint32_t apart)
@@ -72,11 +78,13 @@ __device__ __forceinline__ void add_pieces(float (&sum)[2 * TILES][4], float (&s
 #pragma unroll
     for (int n = 0; n < TILES; n++) bh[n] = b[n * apart * PIECE], bl[n] = b[n * apart * PIECE + 32];
 #pragma unroll
-    for (int n = 0; n < TILES; n++) add_one(small[2 * n], high, bl[n].x, bl[n].y), add_one(small[2 * n + 1], high, bl[n].z, bl[n].w);
+    for (int n = 0; n < TILES; n++)
+        add_one(small[2 * n], high, bl[n].x, bl[n].y), add_one(small[2 * n + 1], high, bl[n].z, bl[n].w);
 #pragma unroll
     for (int n = 0; n < TILES; n++) add_one(sum[2 * n], high, bh[n].x, bh[n].y), add_one(sum[2 * n + 1], high, bh[n].z, bh[n].w);
 #pragma unroll
-    for (int n = 0; n < TILES; n++) add_one(other[2 * n], low, bh[n].x, bh[n].y), add_one(other[2 * n + 1], low, bh[n].z, bh[n].w);
+    for (int n = 0; n < TILES; n++)
+        add_one(other[2 * n], low, bh[n].x, bh[n].y), add_one(other[2 * n + 1], low, bh[n].z, bh[n].w);
 }
 
 template <int TILES> __device__ __forceinline__ void clear(float (&x)[TILES][4])
@@ -89,7 +97,8 @@ template <int TILES> __device__ __forceinline__ void clear(float (&x)[TILES][4])
 __device__ __forceinline__ void bring_u(const scan_place &at, uint32_t c, float4 (&u)[2], float &decay)
 {
     const ck_factors &f = at.factors[(size_t)c * at.next];
-    const float4 *from = reinterpret_cast<const float4 *>(f.u) + (at.group * (N / 8) + (threadIdx.x >> 5) * 2) * 32 + (threadIdx.x & 31);
+    const float4 *from = reinterpret_cast<const float4 *>(f.u) + (at.group * (N / 8) + (threadIdx.x >> 5) * 2) * 32 +
+                         (threadIdx.x & 31);
     decay = f.decay;
     u[0] = from[0], u[1] = from[32];
 }
@@ -105,8 +114,8 @@ __device__ __forceinline__ void share_d(scan_room &room, const float (&ws)[N / 8
     state_meets();
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const float4 x = room.part[0][warp * 2 + i][lane], y = room.part[1][warp * 2 + i][lane], z = room.part[2][warp * 2 + i][lane],
-                     v = room.part[3][warp * 2 + i][lane];
+        const float4 x = room.part[0][warp * 2 + i][lane], y = room.part[1][warp * 2 + i][lane],
+                     z = room.part[2][warp * 2 + i][lane], v = room.part[3][warp * 2 + i][lane];
         d[i][0] = u[i].x - ((x.x + y.x) + (z.x + v.x)), d[i][1] = u[i].y - ((x.y + y.y) + (z.y + v.y));
         d[i][2] = u[i].z - ((x.z + y.z) + (z.z + v.z)), d[i][3] = u[i].w - ((x.w + y.w) + (z.w + v.w));
     }
@@ -205,7 +214,8 @@ __device__ __forceinline__ void scan_out(const ck_delta &a, scan_room &room, con
 #pragma unroll
         for (uint32_t k = 0; k < N / 16; k++) {
             const uint4 *left = room.d[turn] + k * PIECE + lane;
-            if (k <= tile) add_pieces<1>(o, small, other, left[0], left[32], room.p[turn] + (tile * (tile + 1) / 2 + k) * PIECE, 0);
+            if (k <= tile)
+                add_pieces<1>(o, small, other, left[0], left[32], room.p[turn] + (tile * (tile + 1) / 2 + k) * PIECE, 0);
         }
         gate_arrive(&room.p_free[turn]);
         if (c + 2 < at.chunks) tell(BOTH_READ, turn);
@@ -251,7 +261,8 @@ __device__ __forceinline__ void bring_out(scan_room &room, const scan_place &at)
 __device__ __forceinline__ void open_gates(scan_room &room)
 {
     for (int i = 0; i < 2; i++) {
-        gate_open(&room.w_full[i], 1), gate_open(&room.k_full[i], 1), gate_open(&room.q_full[i], 1), gate_open(&room.p_full[i], 1);
+        gate_open(&room.w_full[i], 1), gate_open(&room.k_full[i], 1), gate_open(&room.q_full[i], 1),
+            gate_open(&room.p_full[i], 1);
         gate_open(&room.w_free[i], HALF), gate_open(&room.k_free[i], HALF);
         gate_open(&room.q_free[i], HALF), gate_open(&room.p_free[i], HALF);
     }

@@ -107,7 +107,8 @@ template <int D> struct parts { /* of a chunk: sums, largest score, sum of expon
     float y[CK_SINGLE_CHUNKS][D + 2];
 };
 
-template <int D> __device__ __forceinline__ void join(const ck_attend &a, const parts<D> &part, uint32_t h, uint32_t chunks, float gate)
+template <int D>
+__device__ __forceinline__ void join(const ck_attend &a, const parts<D> &part, uint32_t h, uint32_t chunks, float gate)
 {
     float most = a.sinks ? a.sinks[h] : -CUDART_INF_F, y = 0;
     bool bad = false;
@@ -166,8 +167,8 @@ template <int STORAGE, int D> __device__ __forceinline__ void single(const ck_si
     __shared__ __align__(16) uint16_t fresh[2][D];
     __shared__ parts<D> part;
     const ck_attend &at = a.attend;
-    uint32_t team = threadIdx.x / TEAM, t = threadIdx.x % TEAM, teams = blockDim.x / TEAM, h = blockIdx.x,
-             row = blockIdx.y, share = at.heads / at.kv_heads, kv = h / share, place = at.pass.place[row], chunks = place / CHUNK + 1;
+    uint32_t team = threadIdx.x / TEAM, t = threadIdx.x % TEAM, teams = blockDim.x / TEAM, h = blockIdx.x, row = blockIdx.y,
+             share = at.heads / at.kv_heads, kv = h / share, place = at.pass.place[row], chunks = place / CHUNK + 1;
     void *const *slots = at.pass.slots + at.pass.span[row] * at.pass.slots_n;
     size_t pitch = (size_t)at.kv_heads * D * 2;
     unsigned char *k = static_cast<unsigned char *>(slots[at.slot_k]) + (size_t)kv * D * 2;

@@ -1,5 +1,5 @@
-/* k_spread.cuh: x as it comes to a window of steps by ranks (k_rank.cuh): each block reads an eighth of its words (k_word.cuh), while they
- * are written, and sends the numbers to all blocks of its rank. SPDX-License-Identifier: MIT */
+/* k_spread.cuh: x as it comes to a window of steps by ranks (k_rank.cuh): each block reads an eighth of its words (k_word.cuh),
+ * while they are written, and sends the numbers to all blocks of its rank. SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_SPREAD_CUH
 #define SG_UNIT_CUDA_K_SPREAD_CUH
 
@@ -25,15 +25,18 @@ __device__ __forceinline__ two_words load_words(const uint64_t *p)
     return v;
 }
 /* Not 0 in the low five bits: not all n ranks have added. */
-__device__ __forceinline__ uint32_t missing_in(const two_words &v, uint32_t n) { return ((uint32_t)v.x ^ n) | ((uint32_t)v.y ^ n); }
+__device__ __forceinline__ uint32_t missing_in(const two_words &v, uint32_t n)
+{
+    return ((uint32_t)v.x ^ n) | ((uint32_t)v.y ^ n);
+}
 __device__ __forceinline__ uint32_t far_in(const two_words &v) { return far_in(v.x) | far_in(v.y); }
 
 __device__ __forceinline__ void put_four(uint32_t at, float4 v)
 {
     asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(at), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
-/* Where a thread's columns of x come from and go to: found before the inputs are there. Four neighbouring lanes have the warp's 16 columns, and
- * send them to the same block of the rank, the next four to the next one. */
+/* Where a thread's columns of x come from and go to: found before the inputs are there. Four neighbouring lanes have the warp's
+ * 16 columns, and send them to the same block of the rank, the next four to the next one. */
 struct spreading {
     const uint64_t *from; /* n 0: float */
     uint32_t n, quads, xs, stats, gate, far; /* n: that add to a word; far: from it to its far word */
@@ -41,8 +44,8 @@ struct spreading {
 };
 __device__ __forceinline__ uint32_t spread_quad() { return (threadIdx.x >> 5) * 4 + (threadIdx.x & 3); }
 /* xs [d], stats: where x arrives, 4 d + 256 bytes at `gate`; own: the block's columns stay there as well. */
-__device__ __forceinline__ spreading spread_from(const ck_parts &x, uint32_t block, const float *xs, const rank_stats *stats, const uint64_t *gate,
-                                                 const float *own)
+__device__ __forceinline__ spreading spread_from(const ck_parts &x, uint32_t block, const float *xs, const rank_stats *stats,
+                                                 const uint64_t *gate, const float *own)
 {
     uint32_t i = threadIdx.x >> 2 & 7, quads = x.width / 4 / RANK, q = spread_quad(), first = block * quads + q;
     spreading s = {static_cast<const uint64_t *>(x.p) + first * (x.n ? 4 : 2), x.n, q < quads ? quads - q : 0,
@@ -52,10 +55,10 @@ __device__ __forceinline__ spreading spread_from(const ck_parts &x, uint32_t blo
     return s;
 }
 /* Words while they are written. A kernel may read those of the one before (x.live) with no other wait than for the words: all
- * blocks of that one have begun, or this one had not, so they will come; should it fail, so does everything on the card, and whoever
- * polls is ended with it. It waits for that kernel's end before it ends itself: kernels end in order. When it has all of x, each
- * block of the kernel before has read all that it read, so a room that only that one and earlier ones read may be cleared; it is
- * written again in the next pass, whose first kernel begins when all of this one have ended. */
+ * blocks of that one have begun, or this one had not, so they will come; should it fail, so does everything on the card, and
+ * whoever polls is ended with it. It waits for that kernel's end before it ends itself: kernels end in order. When it has all of
+ * x, each block of the kernel before has read all that it read, so a room that only that one and earlier ones read may be
+ * cleared; it is written again in the next pass, whose first kernel begins when all of this one have ended. */
 template <int M> __device__ __forceinline__ void wait_for_x(const spreading &from, float4 (&x)[M])
 {
     two_words v[M][2];
@@ -102,7 +105,8 @@ __device__ __forceinline__ void leave(const ck_parts &x, const ck_clear &c)
     if (x.live) wait_for_inputs();
 }
 
-/* The block's columns of x go to all blocks of the rank, and to `own`, with what else is to be added to y: bias of these columns, or NULL. */
+/* The block's columns of x go to all blocks of the rank, and to `own`, with what else is to be added to y: bias of these columns,
+ * or NULL. */
 template <int M> __device__ __forceinline__ void spread_x(const spreading &to, uint32_t layer, const float *bias)
 {
     float sum = 0;
@@ -124,7 +128,8 @@ template <int M> __device__ __forceinline__ void spread_x(const spreading &to, u
 #pragma unroll
     for (int m = 0; m < M; m++) {
         float4 s = v[m];
-        if (to.own && 32 * m < to.quads) put_four(to.own + 512 * m, make_float4(s.x + b[m].x, s.y + b[m].y, s.z + b[m].z, s.w + b[m].w));
+        if (to.own && 32 * m < to.quads)
+            put_four(to.own + 512 * m, make_float4(s.x + b[m].x, s.y + b[m].y, s.z + b[m].z, s.w + b[m].w));
     }
 }
 

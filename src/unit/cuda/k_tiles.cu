@@ -1,14 +1,14 @@
 /* k_tiles.cu: products of 16-bit weights with 2 to 16 rows on Hopper: many sequences decoded together. What comes before and
- * behind a product is in its launch as with one row (k_stream.cu): norm, gated norm of heads, gate * up, residual,
- * convolution, the best row.
+ * behind a product is in its launch as with one row (k_stream.cu): norm, gated norm of heads, gate * up, residual, convolution,
+ * the best row.
  *
  * A tile is 64 rows of weights (with glu 32 of gate and 32 of up, eight and eight in turn), a panel 64 columns of it. Panels come
- * through a ring of shared memory by tensor maps, asked for by a warp of its own, the first ones before the inputs are waited for;
- * warpgroups multiply them as they lie there with x, which stands beside them as 32 rows of 16 bits: 16 rounded, then what the
- * rounding left (k_tiles.cuh). So fp32 rows cost twice 16 columns of a product, and weights never pass through registers. Long rows, and products
- * of few tiles, are shared by clusters of up to 8 blocks, a slice of up to 1,024 columns each: every block ends its share of a
- * tile's rows with the sums that the others send. Sums: columns rising, products of x rounded and of its rest apart; blocks in
- * order; no row of x depends on the others. SPDX-License-Identifier: MIT */
+ * through a ring of shared memory by tensor maps, asked for by a warp of its own, the first ones before the inputs are waited
+ * for; warpgroups multiply them as they lie there with x, which stands beside them as 32 rows of 16 bits: 16 rounded, then what
+ * the rounding left (k_tiles.cuh). So fp32 rows cost twice 16 columns of a product, and weights never pass through registers.
+ * Long rows, and products of few tiles, are shared by clusters of up to 8 blocks, a slice of up to 1,024 columns each: every
+ * block ends its share of a tile's rows with the sums that the others send. Sums: columns rising, products of x rounded and of
+ * its rest apart; blocks in order; no row of x depends on the others. SPDX-License-Identifier: MIT */
 #include "k_tiles.cuh"
 
 #if HOPPER
@@ -42,17 +42,18 @@ __device__ __forceinline__ tile_of find_tile(const ck_tiles &a, uint32_t tile)
     return tile_of{s, row, left < most ? left : most};
 }
 
-__device__ __forceinline__ void bring_panel(const ck_tensor_map &map, uint32_t row, uint32_t eight, uint32_t panel, unsigned char *to, uint64_t *gate)
+__device__ __forceinline__ void bring_panel(const ck_tensor_map &map, uint32_t row, uint32_t eight, uint32_t panel,
+                                            unsigned char *to, uint64_t *gate)
 {
     gate_expect(gate, STAGE);
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, %6}], "
-                 "[%7];" ::"r"(shared_at(to)),
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(shared_at(to)),
                  "l"(&map), "r"(0), "r"(row), "r"(0), "r"(eight), "r"(panel), "r"(shared_at(gate))
                  : "memory");
 }
 
-/* All panels of the block's tiles, in order, a tile of each warpgroup beside the other one's; by one thread. Each warpgroup has a ring of
- * its own: a gate tells turns apart by their parity alone. */
+/* All panels of the block's tiles, in order, a tile of each warpgroup beside the other one's; by one thread. Each warpgroup has a
+ * ring of its own: a gate tells turns apart by their parity alone. */
 __device__ __forceinline__ void bring_panels(const ck_tiles &a, const work &w, rooms &s)
 {
     uint32_t stage = 0, turn = 0;
@@ -67,8 +68,8 @@ __device__ __forceinline__ void bring_panels(const ck_tiles &a, const work &w, r
                 const uint32_t at = g * a.stages + stage;
                 if (g && !two) continue;
                 if (turn) gate_wait(&s.empty[at], (turn - 1) & 1);
-                bring_panel(a.map[t[g].segment], a.g.glu ? 0 : t[g].row, a.g.glu ? t[g].row / 8 : 0, w.rank * w.panels + p, w.ring + at * STAGE,
-                            &s.full[at]);
+                bring_panel(a.map[t[g].segment], a.g.glu ? 0 : t[g].row, a.g.glu ? t[g].row / 8 : 0, w.rank * w.panels + p,
+                            w.ring + at * STAGE, &s.full[at]);
             }
             if (++stage == a.stages) stage = 0, turn++;
         }
@@ -88,7 +89,8 @@ __device__ __forceinline__ uint64_t tile_behind(uint64_t tile, uint32_t bytes)
 }
 
 /* Sums of a tile, by the four warps of a warpgroup. */
-template <int BF16> __device__ __forceinline__ void multiply_tile(const ck_tiles &a, const work &w, rooms &s, ring_place &at, float (&d)[16])
+template <int BF16>
+__device__ __forceinline__ void multiply_tile(const ck_tiles &a, const work &w, rooms &s, ring_place &at, float (&d)[16])
 {
     const uint64_t ring = tile_at(shared_at(w.ring) + at.first * STAGE, 16);
     uint64_t x = tile_at(shared_at(w.x), 16);
@@ -148,7 +150,8 @@ __device__ __forceinline__ float up_of(const ck_tiles &a, uint32_t row, float up
 /* As keep_best where no rows are banned one by one, without a branch: of many rows most lanes of a warp find a better one. */
 __device__ __forceinline__ void keep_better(uint32_t limit, float v, uint32_t row, float &best, uint32_t &index)
 {
-    const bool lost = v != v, take = (row < limit) & (lost | ((index != 0xffffffffu) & ((v > best) | ((v == best) & (row < index)))));
+    const bool lost = v != v,
+               take = (row < limit) & (lost | ((index != 0xffffffffu) & ((v > best) | ((v == best) & (row < index)))));
     best = take ? lost ? CUDART_INF_F : v : best;
     index = take ? lost ? 0xffffffffu : row : index;
 }
@@ -157,12 +160,13 @@ __device__ __forceinline__ uint32_t x_row_of(int i) { return (i >> 2) * 8 + (thr
 
 /* A tile that one block has all of: nothing is convolved. Number i of a thread's: rows r and r + 8, with glu gate's and up's. */
 template <int BF16>
-__device__ __forceinline__ void whole_tile(const ck_tiles &a, const work &w, rooms &s, uint32_t tile, const float (&inverse)[OWN / 2],
-                                           ring_place &at, best_of &best)
+__device__ __forceinline__ void whole_tile(const ck_tiles &a, const work &w, rooms &s, uint32_t tile,
+                                           const float (&inverse)[OWN / 2], ring_place &at, best_of &best)
 {
     const tile_of t = find_tile(a, tile);
     const ck_segment &g = a.g.segment[t.segment];
-    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3, first = t.row + (a.g.glu ? warp * 8 : warp * 16) + lane / 4;
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3,
+                   first = t.row + (a.g.glu ? warp * 8 : warp * 16) + lane / 4;
     const after_of after = after_segment(a, t.segment);
     float *y = after.y.p + (size_t)x_row_of(0) * after.y.stride + first;
     const bool added = g.residual.p || g.bias;
@@ -195,11 +199,14 @@ __device__ __forceinline__ void whole_tile(const ck_tiles &a, const work &w, roo
     if (banned.n)
 #pragma unroll
         for (int i = 0; i < OWN; i++)
-            if (real[i]) keep_best(banned, v[i], first + (i & 2) * 4, best.value[(i >> 2) * 2 + (i & 1)], best.index[(i >> 2) * 2 + (i & 1)]);
+            if (real[i])
+                keep_best(banned, v[i], first + (i & 2) * 4, best.value[(i >> 2) * 2 + (i & 1)],
+                          best.index[(i >> 2) * 2 + (i & 1)]);
     if (!banned.n)
 #pragma unroll
         for (int i = 0; i < OWN; i++)
-            keep_better(real[i] ? banned.limit : 0, v[i], first + (i & 2) * 4, best.value[(i >> 2) * 2 + (i & 1)], best.index[(i >> 2) * 2 + (i & 1)]);
+            keep_better(real[i] ? banned.limit : 0, v[i], first + (i & 2) * 4, best.value[(i >> 2) * 2 + (i & 1)],
+                        best.index[(i >> 2) * 2 + (i & 1)]);
 }
 
 /* --- shares of a cluster's tiles --- */
@@ -220,29 +227,34 @@ __device__ __forceinline__ void send_tile(const ck_tiles &a, const work &w, room
     }
 }
 
-/* Number o of those that a block of a cluster ends: of its tile k, row of the segment, row of x; from: where its sums are in a block's. */
+/* Number o of those that a block of a cluster ends: of its tile k, row of the segment, row of x; from: where its sums are in a
+ * block's. */
 struct share_of {
     uint32_t k, segment, row, n, from, taps; /* taps: where the weights of the row's convolution are */
     bool real;
 };
 __device__ __forceinline__ share_of find_share(const ck_tiles &a, const work &w, uint32_t o)
 {
-    const uint32_t c = a.cluster_log, per = ROWS >> c, log = 6 - c - a.g.glu, u = o & ((1u << log) - 1), row = (w.rank << log) + u;
+    const uint32_t c = a.cluster_log, per = ROWS >> c, log = 6 - c - a.g.glu, u = o & ((1u << log) - 1),
+                   row = (w.rank << log) + u;
     share_of p = {o >> (log + 4), 0, 0, o >> log & (CK_TILES_X - 1), 0, ((o >> (log + 4) << log) + u) * TAPS, false};
     const tile_of t = find_tile(a, w.first + p.k * w.step);
     p.segment = t.segment, p.row = t.row + row, p.from = p.n * per + (a.g.glu ? u / 8 * 16 + u % 8 : u);
     p.real = row < t.n && p.n < a.g.rows;
     return p;
 }
-__device__ __forceinline__ uint32_t shares_of(const ck_tiles &a, const work &w) { return w.many * (ROWS * CK_TILES_X >> (a.cluster_log + a.g.glu)); }
+__device__ __forceinline__ uint32_t shares_of(const ck_tiles &a, const work &w)
+{
+    return w.many * (ROWS * CK_TILES_X >> (a.cluster_log + a.g.glu));
+}
 
 __device__ __forceinline__ void copy_number(float *to, const float *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_at(to)), "l"(from) : "memory");
 }
 
-/* What sums need besides: the residual, or what the convolution remembers, the newest first, and its weights: these are there before
- * the inputs. By the helpers. */
+/* What sums need besides: the residual, or what the convolution remembers, the newest first, and its weights: these are there
+ * before the inputs. By the helpers. */
 __device__ __forceinline__ void bring_behind(const ck_tiles &a, const work &w, rooms &s)
 {
     if (a.after.kind != CK_AFTER_CONV) wait_for_inputs();
@@ -274,15 +286,19 @@ __device__ __forceinline__ void prepare_end(const ck_tiles &a, const work &w, ro
     const ck_segment &g = a.g.segment[t.segment];
     const after_of after = after_segment(a, t.segment);
     const bool convolved = is_convolved(a, t.segment);
-    s.ends[k] = ending{after.y.p + t.row + mine, g.bias ? g.bias + t.row + mine : nullptr, (uint32_t)after.y.stride, t.row + mine, t.n > mine ? t.n - mine : 0,
+    s.ends[k] = ending{after.y.p + t.row + mine,
+                       g.bias ? g.bias + t.row + mine : nullptr,
+                       (uint32_t)after.y.stride,
+                       t.row + mine,
+                       t.n > mine ? t.n - mine : 0,
                        (convolved ? CONVOLVED : g.residual.p ? ADDED : 0u) | (after.activated ? ACTIVATED : 0u)};
 }
 
-/* The convolution as in k_delta.cu, for the one row that a sequence has; behind: what it remembers, the newest first; after: and where, next.
- * PAST: rows that it remembers, 0: any number. */
+/* The convolution as in k_delta.cu, for the one row that a sequence has; behind: what it remembers, the newest first; after: and
+ * where, next. PAST: rows that it remembers, 0: any number. */
 template <int PAST>
-__device__ __forceinline__ float convolve(const ck_after &c, uint32_t row, uint32_t width, float *after, bool stopped, float x, const float *behind,
-                                          const float *taps)
+__device__ __forceinline__ float convolve(const ck_after &c, uint32_t row, uint32_t width, float *after, bool stopped, float x,
+                                          const float *behind, const float *taps)
 {
     const uint32_t past = PAST ? PAST : c.taps - 1;
     float sum = c.bias ? c.bias[row] : 0;
@@ -468,4 +484,7 @@ template <int BF16> __device__ __forceinline__ void product(const ck_tiles &) {}
 #endif
 
 extern "C" __global__ void __launch_bounds__(CK_TILES_THREADS, 2) tiles_f16(const __grid_constant__ ck_tiles a) { product<0>(a); }
-extern "C" __global__ void __launch_bounds__(CK_TILES_THREADS, 2) tiles_bf16(const __grid_constant__ ck_tiles a) { product<1>(a); }
+extern "C" __global__ void __launch_bounds__(CK_TILES_THREADS, 2) tiles_bf16(const __grid_constant__ ck_tiles a)
+{
+    product<1>(a);
+}

@@ -1,5 +1,5 @@
-/* k_tiles.cuh: what a block of k_tiles.cu knows, and how it makes x ready: rows of fp32, normalised and gated on the way, become two
- * rows of 16 bits each, rounded and what the rounding left, as the products read them. SPDX-License-Identifier: MIT */
+/* k_tiles.cuh: what a block of k_tiles.cu knows, and how it makes x ready: rows of fp32, normalised and gated on the way, become
+ * two rows of 16 bits each, rounded and what the rounding left, as the products read them. SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_TILES_CUH
 #define SG_UNIT_CUDA_K_TILES_CUH
 
@@ -7,7 +7,8 @@
 #include "k_wgmma.cuh"
 
 enum {
-    WARPS = 8, /* that make x ready, multiply and end a cluster's tiles: two warpgroups, which take tiles in turn where there are several */
+    /* that make x ready, multiply and end a cluster's tiles: two warpgroups, which take tiles in turn where there are several */
+    WARPS = 8,
     HELPERS = 2, /* warps that bring what sums need besides; the one before them brings weights */
     ROWS = CK_TILES_ROWS,
     PANEL = 64,
@@ -40,8 +41,10 @@ struct rooms {
 struct work {
     uint32_t rank, first, step, many, panels; /* block of the cluster; its tiles: from the first on, each step-th, so many */
     unsigned char *x, *ring;
-    float *given, *norm, *behind, *taps; /* [many][blocks][ROWS * 16 / blocks] sums that other blocks sent; [slice] weights of the norm;
-                                   * [shares][a.behind]; [many][ROWS / blocks][TAPS] */
+    float *given;  /* [many][blocks][ROWS * 16 / blocks] sums that other blocks sent */
+    float *norm;   /* [slice] weights of the norm */
+    float *behind; /* [shares][a.behind] */
+    float *taps;   /* [many][ROWS / blocks][TAPS] */
 };
 
 template <int BF16> __device__ __forceinline__ void split(float x, float y, uint32_t &hi, uint32_t &lo)
@@ -59,8 +62,8 @@ template <int BF16> __device__ __forceinline__ void split(float x, float y, uint
 enum { TIMES = 2, BATCH = 128 * TIMES };
 typedef float4 batch_x[2][TIMES];
 
-/* Where the lane's columns of both rows begin; of rows that there are not, the last one's: nobody wants their sums. Found before the inputs
- * are there, and kept. */
+/* Where the lane's columns of both rows begin; of rows that there are not, the last one's: nobody wants their sums. Found before
+ * the inputs are there, and kept. */
 struct own_rows {
     const float *at[2];
 };
@@ -110,9 +113,13 @@ __device__ __forceinline__ float inverse_of(const ck_tiles &a, const rooms &s, u
 }
 
 /* Lengths of whole rows come behind the sums of bf16 weights. fp16 has no room for rows of any length: they are read twice. */
-template <int BF16> __device__ __forceinline__ bool is_late(const ck_tiles &a) { return BF16 && a.g.norm.present && a.g.norm.groups == 1; }
+template <int BF16> __device__ __forceinline__ bool is_late(const ck_tiles &a)
+{
+    return BF16 && a.g.norm.present && a.g.norm.groups == 1;
+}
 
-__device__ __forceinline__ void lengths_first(const ck_tiles &a, const work &w, const own_rows &rows, rooms &s, float (&inverse)[2])
+__device__ __forceinline__ void lengths_first(const ck_tiles &a, const work &w, const own_rows &rows, rooms &s,
+                                              float (&inverse)[2])
 {
     float squares[2] = {0, 0};
 #pragma unroll 1

@@ -1,15 +1,17 @@
-/* k_vocab.cu: the head with one row of x on Hopper: logits of all rows of the vocabulary, and the best of them, bound by the memory's
- * pace.
+/* k_vocab.cu: the head with one row of x on Hopper: logits of all rows of the vocabulary, and the best of them, bound by the
+ * memory's pace.
  *
- * A tile is rows that lie side by side (16 of up to 2 KB, 8 longer ones), so that one bulk copy brings it. A block's ring of tiles is half
- * of its multiprocessor's shared memory: it fits beside the blocks of the layers, and is full when x comes. Multiprocessors differ in
- * pace, 95 us beside 147 for the same number of rows: so a block has as many tiles of its own as its ring holds, and draws the others from one
- * counter, each draw a tile ahead of its use. A counter that wraps when every block has drawn in vain is ready for the next launch.
+ * A tile is rows that lie side by side (16 of up to 2 KB, 8 longer ones), so that one bulk copy brings it. A block's ring of
+ * tiles is half of its multiprocessor's shared memory: it fits beside the blocks of the layers, and is full when x comes.
+ * Multiprocessors differ in pace, 95 us beside 147 for the same number of rows: so a block has as many tiles of its own as its
+ * ring holds, and draws the others from one counter, each draw a tile ahead of its use. A counter that wraps when every block has
+ * drawn in vain is ready for the next launch.
  *
- * Eight warps multiply a tile, each with units of 128 bytes of every row, on the tensor cores: eight rows of weights are the right factor, as
- * they lie; x in parts (k_own.cuh) is the left one, and stays in registers. A lane reads 16 bytes of a row; rows of even and odd number the
- * halves of a unit in turn, so that eight lanes read from all banks: the left factor's upper eight rows are x for the odd ones. A row's
- * sum is the same whoever makes it. A norm's 1 / length comes behind the sums. SPDX-License-Identifier: MIT */
+ * Eight warps multiply a tile, each with units of 128 bytes of every row, on the tensor cores: eight rows of weights are the
+ * right factor, as they lie; x in parts (k_own.cuh) is the left one, and stays in registers. A lane reads 16 bytes of a row; rows
+ * of even and odd number the halves of a unit in turn, so that eight lanes read from all banks: the left factor's upper eight
+ * rows are x for the odd ones. A row's sum is the same whoever makes it. A norm's 1 / length comes behind the sums.
+ * SPDX-License-Identifier: MIT */
 #include "k_end.cuh"
 #include "k_own.cuh"
 
@@ -43,8 +45,9 @@ __device__ __forceinline__ void ask_tile(const ck_vocab &a, const ring_of &r, ui
     gate_expect(&r.full[stage], n * (a.g.pitch + a.scale_bytes));
     bring_once(to, static_cast<const unsigned char *>(a.g.segment[0].data) + from * a.g.pitch, n * a.g.pitch, &r.full[stage]);
     if (a.scale_bytes)
-        bring_once(to + (a.g.pitch << a.rows_log), static_cast<const unsigned char *>(a.g.segment[0].scales) + from * a.scale_bytes,
-              n * a.scale_bytes, &r.full[stage]);
+        bring_once(to + (a.g.pitch << a.rows_log),
+                   static_cast<const unsigned char *>(a.g.segment[0].scales) + from * a.scale_bytes, n * a.scale_bytes,
+                   &r.full[stage]);
 }
 
 /* As assembly: the compiler would share atomicInc with the warp, and wait for it at once. */
@@ -184,7 +187,8 @@ template <int KIND, int UNITS> struct eight_rows {
     uint2 even[KIND == CK_Q8 ? UNITS : 1], odd[KIND == CK_Q8 ? UNITS : 1];
 };
 template <int KIND, int UNITS>
-__device__ __forceinline__ void read_rows(eight_rows<KIND, UNITS> &r, uint32_t data, uint32_t scales, uint32_t pitch, uint32_t scale_bytes)
+__device__ __forceinline__ void read_rows(eight_rows<KIND, UNITS> &r, uint32_t data, uint32_t scales, uint32_t pitch,
+                                          uint32_t scale_bytes)
 {
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = lane >> 2,
              at = data + row * pitch + warp * UNIT + (row & 1) * (UNIT / 2) + (lane & 3) * 16;
@@ -240,7 +244,8 @@ __device__ __forceinline__ void put_sums(float2 v, float scale, float *to)
 }
 
 template <int KIND, int UNITS>
-__device__ __forceinline__ void multiply_tile(const ck_vocab &a, uint32_t data, const uint4 (&x)[UNITS][2], float scale, float *to)
+__device__ __forceinline__ void multiply_tile(const ck_vocab &a, uint32_t data, const uint4 (&x)[UNITS][2], float scale,
+                                              float *to)
 {
     constexpr int GROUPS = shape<KIND, UNITS>::GROUPS;
     uint32_t scales = data + (a.g.pitch << a.rows_log);
@@ -256,8 +261,8 @@ __device__ __forceinline__ void multiply_tile(const ck_vocab &a, uint32_t data, 
 /* --- the end --- */
 
 /* Sums of `done` tiles are there, a thread ends a row. sums: of the first warp, the next ones' `apart` words further. */
-__device__ __forceinline__ void end_rows(const ck_vocab &a, const float *sums, uint32_t apart, const uint32_t *first, uint32_t done,
-                                         float late, float &best, uint32_t &index)
+__device__ __forceinline__ void end_rows(const ck_vocab &a, const float *sums, uint32_t apart, const uint32_t *first,
+                                         uint32_t done, float late, float &best, uint32_t &index)
 {
     uint32_t t = threadIdx.x, row;
     if (t >= done << a.rows_log) return;
@@ -293,7 +298,8 @@ template <int KIND, int UNITS> __device__ __forceinline__ void vocab(const ck_vo
         return;
     }
     constexpr uint32_t apart = CK_VOCAB_OWN(KIND, UNITS) / 4;
-    uint32_t *all = reinterpret_cast<uint32_t *>(room + (size_t)a.stages * a.stage_bytes), *own = all + (threadIdx.x >> 5) * apart;
+    uint32_t *all = reinterpret_cast<uint32_t *>(room + (size_t)a.stages * a.stage_bytes),
+             *own = all + (threadIdx.x >> 5) * apart;
     float *sums = reinterpret_cast<float *>(own), best = -CUDART_INF_F, late = 1; /* where x was: two turns of sums */
     uint4 x[UNITS][2];
     float scale = bring_units<KIND, UNITS>(a.g, own, stats, x);
@@ -305,7 +311,8 @@ template <int KIND, int UNITS> __device__ __forceinline__ void vocab(const ck_vo
         uint32_t tile = ring.which[stage];
         more = tile != NONE;
         if (more) {
-            multiply_tile<KIND, UNITS>(a, shared_at(room) + stage * a.stage_bytes, x, scale, sums + half * TURN + (done << a.rows_log));
+            multiply_tile<KIND, UNITS>(a, shared_at(room) + stage * a.stage_bytes, x, scale,
+                                       sums + half * TURN + (done << a.rows_log));
             gate_arrive(&empty[stage]);
             if (threadIdx.x == 0) first[half][done] = tile;
             done++;
@@ -326,10 +333,10 @@ template <int KIND, int UNITS> __device__ __forceinline__ void vocab(const ck_vo
 template <int KIND, int UNITS> __device__ __forceinline__ void vocab(const ck_vocab &) {} /* not launched */
 #endif
 
-#define VOCAB(KIND, UNITS)                                                                                                             \
-    extern "C" __global__ void __launch_bounds__(CK_VOCAB_THREADS, 2) vocab_##KIND##_##UNITS(const __grid_constant__ ck_vocab a)       \
-    {                                                                                                                                  \
-        vocab<CK_##KIND, UNITS>(a);                                                                                                    \
+#define VOCAB(KIND, UNITS)                                                                                                       \
+    extern "C" __global__ void __launch_bounds__(CK_VOCAB_THREADS, 2) vocab_##KIND##_##UNITS(const __grid_constant__ ck_vocab a) \
+    {                                                                                                                            \
+        vocab<CK_##KIND, UNITS>(a);                                                                                              \
     }
 VOCAB(F16, 1)
 VOCAB(F16, 2)

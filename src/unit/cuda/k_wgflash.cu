@@ -1,9 +1,9 @@
 /* k_wgflash.cu: k_flash.cu's attention for Hopper (capability 9.0 alone; elsewhere these kernels are empty and not used). A block
- * takes 64 rows of one query head; where there are more than the card has places for, then 64 more, one tile from the front of the pass
- * and one from its back, so that all blocks have as many keys to go through. Of the tiles of 64 K and V rows one warpgroup takes every
- * other one, so that one multiplies while the other one weighs; at the end they put together what they have. Each warpgroup brings its
- * own K and V, in turn, through three places. wgmma reads its factors from shared memory itself; scores and sums are fp32 in registers,
- * softmax is online. Shared memory: 7 tiles of 64 * d * 2 bytes: 224 KB for heads of 256.
+ * takes 64 rows of one query head; where there are more than the card has places for, then 64 more, one tile from the front of
+ * the pass and one from its back, so that all blocks have as many keys to go through. Of the tiles of 64 K and V rows one
+ * warpgroup takes every other one, so that one multiplies while the other one weighs; at the end they put together what they
+ * have. Each warpgroup brings its own K and V, in turn, through three places. wgmma reads its factors from shared memory itself;
+ * scores and sums are fp32 in registers, softmax is online. Shared memory: 7 tiles of 64 * d * 2 bytes: 224 KB for heads of 256.
  * SPDX-License-Identifier: MIT */
 #include "k_wgmma.cuh"
 
@@ -23,7 +23,8 @@ __device__ __forceinline__ void bring_tile(uint32_t to, const unsigned char *fro
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         const bool is_row = whole || j0 + r + i * APART < end;
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((APART == 4 && i % 2 ? to ^ 64 : to) + i * APART * 128),
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((APART == 4 && i % 2 ? to ^ 64 : to) +
+                                                                           i * APART * 128),
                      "l"(is_row ? from : from - (size_t)(r + i * APART) * row_bytes), "r"(is_row ? 16 : 0)
                      : "memory");
         from += APART * row_bytes;
@@ -105,8 +106,8 @@ __device__ __forceinline__ void weigh(const ck_attend &a, float (&s)[32], softma
 
 __device__ __forceinline__ void group_meets() { asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / HALF) : "memory"); }
 
-/* What each warpgroup has of the rows put together: it ends half of the columns, and leaves of the others what it has. room: its places of
- * K and V, which nobody reads any more; other: those of the other one. */
+/* What each warpgroup has of the rows put together: it ends half of the columns, and leaves of the others what it has. room: its
+ * places of K and V, which nobody reads any more; other: those of the other one. */
 template <int D>
 __device__ __forceinline__ void join_halves(float (&out)[D / 64][32], softmax &m, unsigned char *room, const unsigned char *other)
 {
@@ -149,7 +150,8 @@ __device__ __forceinline__ void join_halves(float (&out)[D / 64][32], softmax &m
 
 /* The warpgroup's columns of the rows by way of shared memory: whole lines go out, and little code. */
 template <int D>
-__device__ __forceinline__ void write_rows(const ck_attend &a, const float (&out)[D / 64][32], float *room, const share &own, uint32_t row, uint32_t h)
+__device__ __forceinline__ void write_rows(const ck_attend &a, const float (&out)[D / 64][32], float *room, const share &own,
+                                           uint32_t row, uint32_t h)
 {
     enum { WIDTH = D / 2, PITCH = WIDTH + 8 };
 #pragma unroll
@@ -167,14 +169,15 @@ __device__ __forceinline__ void write_rows(const ck_attend &a, const float (&out
         float4 v = four_at(room + r * PITCH, c);
         if (a.gate.p) {
             float4 g = four_at(a.gate.p + (size_t)t * a.gate.stride + from, c);
-            v = make_float4(v.x * sigmoid_short(g.x), v.y * sigmoid_short(g.y), v.z * sigmoid_short(g.z), v.w * sigmoid_short(g.w));
+            v = make_float4(v.x * sigmoid_short(g.x), v.y * sigmoid_short(g.y), v.z * sigmoid_short(g.z),
+                            v.w * sigmoid_short(g.w));
         }
         *reinterpret_cast<float4 *>(a.y.p + (size_t)t * a.y.stride + from + c) = v;
     }
 }
 
-/* Where a warpgroup's K and V come from and stand: in two of three places, and the next ones go where it is free. Each block begins at
- * another one of its tiles: all would ask the same lines of the second-level cache at the same moment. */
+/* Where a warpgroup's K and V come from and stand: in two of three places, and the next ones go where it is free. Each block
+ * begins at another one of its tiles: all would ask the same lines of the second-level cache at the same moment. */
 struct stream {
     const unsigned char *k, *v;
     size_t row_bytes;
@@ -191,12 +194,12 @@ template <int D> __device__ __forceinline__ void ask(const stream &s, const unsi
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Tile i of the warpgroup's keys: scores, their weights, and what they add to the sums. K lies in place k, V in the one behind it; K of the
- * next tile goes to the third one, its V to K's. Nothing is under way where writes are made known to the products: that would be waited
- * for. */
+/* Tile i of the warpgroup's keys: scores, their weights, and what they add to the sums. K lies in place k, V in the one behind
+ * it; K of the next tile goes to the third one, its V to K's. Nothing is under way where writes are made known to the products:
+ * that would be waited for. */
 template <int BF16, int D>
-__device__ __forceinline__ void add_keys(const ck_attend &a, float (&out)[D / 64][32], softmax &m, const uint32_t (&place)[2], uint32_t i,
-                                         uint64_t q, const stream &from, uint32_t k)
+__device__ __forceinline__ void add_keys(const ck_attend &a, float (&out)[D / 64][32], softmax &m, const uint32_t (&place)[2],
+                                         uint32_t i, uint64_t q, const stream &from, uint32_t k)
 {
     enum { APART = KEYS * 128, TILE = KEYS * D * 2 };
     const uint32_t v = k == 2 ? 0 : k + 1, free = v == 2 ? 0 : v + 1;
@@ -235,7 +238,8 @@ __device__ __forceinline__ void add_keys(const ck_attend &a, float (&out)[D / 64
 
 /* One tile of rows; `from` says where K and V are and their places begin. */
 template <int BF16, int D>
-__device__ __forceinline__ void attend_rows(const ck_attend &a, unsigned char *room, stream from, const share &own, uint32_t first, uint32_t h)
+__device__ __forceinline__ void attend_rows(const ck_attend &a, unsigned char *room, stream from, const share &own,
+                                            uint32_t first, uint32_t h)
 {
     enum { TILE = KEYS * D * 2 };
     const uint32_t half = threadIdx.x / HALF, lane = threadIdx.x & 31, row = (threadIdx.x / 32 & 3) * 16 + (lane >> 2),
@@ -258,7 +262,8 @@ __device__ __forceinline__ void attend_rows(const ck_attend &a, unsigned char *r
     m.sum[0] = m.sum[1] = sinks && (lane & 3) == 0 ? 1 : 0;
     __syncthreads();
 #pragma unroll 1
-    for (uint32_t i = 0, k = 0; i < from.many; i++, k = k ? k - 1 : 2) add_keys<BF16, D>(a, out, m, place, i, tile_at(shared_at(room), 16), from, k);
+    for (uint32_t i = 0, k = 0; i < from.many; i++, k = k ? k - 1 : 2)
+        add_keys<BF16, D>(a, out, m, place, i, tile_at(shared_at(room), 16), from, k);
     group_meets();
     join_halves<D>(out, m, places, room + TILE + (half ^ 1) * 3 * TILE);
     write_rows<D>(a, out, reinterpret_cast<float *>(places + 128 * D + 2048), own, row, h);

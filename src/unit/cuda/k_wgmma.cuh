@@ -1,9 +1,9 @@
-/* k_wgmma.cuh: products of a warpgroup (128 threads) on Hopper's tensor cores (capability 9.0 alone), 64 x 64 x 16, 16-bit factors
- * and fp32 sums: factors lie in shared memory, the left one in registers as well.
+/* k_wgmma.cuh: products of a warpgroup (128 threads) on Hopper's tensor cores (capability 9.0 alone), 64 x 64 x 16, 16-bit
+ * factors and fp32 sums: factors lie in shared memory, the left one in registers as well.
  *
  * A tile lies as columns of 64 numbers: each [rows][64], 128 bytes a row, its pieces of 16 bytes exchanged by the row (piece ^
- * row % 8), which is what the descriptors say. A thread has of the sums rows r and r + 8 (r = warp * 16 + lane / 4) and columns
- * 8 i + lane % 4 * 2 and the next: number n is at row r + 8 (n / 2 % 2), column n / 4 * 8 + lane % 4 * 2 + n % 2.
+ * row % 8), which is what the descriptors say. A thread has of the sums rows r and r + 8 (r = warp * 16 + lane / 4) and columns 8
+ * i + lane % 4 * 2 and the next: number n is at row r + 8 (n / 2 % 2), column n / 4 * 8 + lane % 4 * 2 + n % 2.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_WGMMA_CUH
 #define SG_UNIT_CUDA_K_WGMMA_CUH

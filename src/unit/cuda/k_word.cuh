@@ -1,7 +1,7 @@
-/* k_word.cuh: x between two windows of steps by ranks (k_rank.cuh): a word a column, to which each rank adds its part as a fixed-point
- * number. A sum of integers is the same in any order. Bits 0 to 4 count the ranks that have added, so whoever reads the word sees by
- * itself whether it is whole; the next 54 are the sum; bits 59 to 63 count the parts that were too large, which are in the
- * column's far word, of a coarser unit. What is too large for that, or no number, makes x no number.
+/* k_word.cuh: x between two windows of steps by ranks (k_rank.cuh): a word a column, to which each rank adds its part as a
+ * fixed-point number. A sum of integers is the same in any order. Bits 0 to 4 count the ranks that have added, so whoever reads
+ * the word sees by itself whether it is whole; the next 54 are the sum; bits 59 to 63 count the parts that were too large, which
+ * are in the column's far word, of a coarser unit. What is too large for that, or no number, makes x no number.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_WORD_CUH
 #define SG_UNIT_CUDA_K_WORD_CUH
@@ -25,7 +25,8 @@ __device__ __forceinline__ uint64_t load_word(const uint64_t *p)
 __device__ __forceinline__ uint64_t to_fixed(float v, float one) { return (uint64_t)__float2ll_rn(v * one) << 5; }
 __device__ __forceinline__ float of_fixed(uint64_t w, float one) { return __ll2float_rn((int64_t)(w << 5) >> 10) * (1 / one); }
 __device__ __forceinline__ uint32_t ranks_in(uint64_t w) { return (uint32_t)w & 31; }
-__device__ __forceinline__ uint32_t far_in(uint64_t w) { return ((uint32_t)(w >> 32) + (1u << 26)) >> 27; } /* the sum may borrow from them */
+/* the sum may borrow from them */
+__device__ __forceinline__ uint32_t far_in(uint64_t w) { return ((uint32_t)(w >> 32) + (1u << 26)) >> 27; }
 
 /* far: from a word to its far word. */
 __device__ __forceinline__ void add_word(uint64_t *p, uint32_t far, float v)

@@ -136,8 +136,8 @@ struct ck_conv {
     const float *weight, *bias;
     uint32_t taps, act, slot, rows;
 };
-/* Of a chunk and head, for k_scan.cu: W, k and q of a chunk (what its products' right factors are, two bf16 each, in pieces of 16 x
- * 16 as lanes hold them: 32 times 8 of the rounded numbers, then of the rest), P in the pieces of its triangle, U turned in
+/* Of a chunk and head, for k_scan.cu: W, k and q of a chunk (what its products' right factors are, two bf16 each, in pieces of 16
+ * x 16 as lanes hold them: 32 times 8 of the rounded numbers, then of the rest), P in the pieces of its triangle, U turned in
  * fp32, and by how much S shrinks. */
 struct ck_factors {
     uint16_t w[2 * 64 * 128], k[2 * 64 * 128], q[2 * 64 * 128], p[10 * 512];
@@ -221,8 +221,8 @@ struct ck_gemv {
     uint32_t *best_index;
     struct ck_segment segment[CK_SEGMENTS];
 };
-/* A product of one row, its weights brought ahead of it (k_stream.cu). A tile is 8 R / split rows of weights, R by the pieces a lane has; with glu half
- * of them gate's and half up's. */
+/* A product of one row, its weights brought ahead of it (k_stream.cu). A tile is 8 R / split rows of weights, R by the pieces a
+ * lane has; with glu half of them gate's and half up's. */
 #define CK_STREAM_ROWS(pieces) ((pieces) >= 8 ? 1 : (pieces) >= 4 ? 2 : 4)
 enum ck_after_kind { CK_AFTER_NOTHING, CK_AFTER_ACT, CK_AFTER_CONV };
 enum { CK_STREAM_STAGES = 16, CK_STREAM_THREADS = 288, CK_STREAM_TAPS = 4, CK_STREAM_NORMED = 32 };
@@ -239,22 +239,25 @@ struct ck_stream {
     uint32_t early;                        /* steps of k_digits.cu's ring that are asked for ahead of x */
     uint32_t split_log, per_log, outs_log; /* warps of a row; rows of a tile; those of one segment in it */
     uint32_t first[CK_SEGMENTS];           /* first tile of each segment */
-    uint32_t gates, gate_done;             /* gates: 1 + segment that leaves as its SiLU, for a gated norm, of which gate_done says so */
+    uint32_t gates, gate_done; /* gates: 1 + segment that leaves as its SiLU, for a gated norm, of which gate_done says so */
 };
-/* Products of large weights with one row (k_digits.cu), told as ck_stream: tiles of 16 rows, of all columns; stages: places for scales (Q8_0)
- * of 512 columns, of each warp; stage_bytes: a warp's ring. What a block has in shared memory: x as digits or parts, sums of a turn of tiles, each warp's ring. */
+/* Products of large weights with one row (k_digits.cu), told as ck_stream: tiles of 16 rows, of all columns; stages: places for
+ * scales (Q8_0) of 512 columns, of each warp; stage_bytes: a warp's ring. What a block has in shared memory: x as digits or
+ * parts, sums of a turn of tiles, each warp's ring. */
 enum { CK_DIGITS_THREADS = 256, CK_DIGITS_STEPS = 8 };
 #define CK_DIGITS_TURN(tiles, blocks) (((tiles) + (blocks) - 1) / (blocks) < 16 ? ((tiles) + (blocks) - 1) / (blocks) : 16)
 /* Digits of x, or 16-bit parts; and what they take. */
 #define CK_DIGITS_PARTS(kind) ((kind) == CK_Q8 ? 4 : (kind) == CK_BF16 ? 3 : 2)
 #define CK_DIGITS_X(kind, k) (CK_DIGITS_PARTS(kind) * ((kind) == CK_Q8 ? (k) + 256 : 2 * (k) + 512))
 #define CK_DIGITS_BYTES(kind, k, turn, ring) (CK_DIGITS_X(kind, k) + (turn) * 512 + 8 * (ring))
-/* The head with one row (k_vocab.cu): g has one segment and its best rows. A tile is whole rows, 1 << rows_log of them. Shared memory of a
- * block: `stages` tiles with their scales, and of each warp x in parts, then sums of two turns of rows. */
-enum { CK_VOCAB_THREADS = 288, CK_VOCAB_STAGES = 16, CK_VOCAB_TURN = 64, CK_VOCAB_BYTES = 113 << 10 /* with which two blocks share a multiprocessor */ };
-#define CK_VOCAB_GROUPS(units) ((units) < 4 ? 2 : 1) /* of eight rows, in a tile; units: of 128 bytes that a warp has of a row, at most */
+/* The head with one row (k_vocab.cu): g has one segment and its best rows. A tile is whole rows, 1 << rows_log of them. Shared
+ * memory of a block: `stages` tiles with their scales, and of each warp x in parts, then sums of two turns of rows. */
+enum { CK_VOCAB_THREADS = 288, CK_VOCAB_STAGES = 16, CK_VOCAB_TURN = 64 };
+enum { CK_VOCAB_BYTES = 113 << 10 /* with which two blocks share a multiprocessor */ };
+/* of eight rows, in a tile; units: of 128 bytes that a warp has of a row, at most */
+#define CK_VOCAB_GROUPS(units) ((units) < 4 ? 2 : 1)
 #define CK_VOCAB_OWN(kind, units) \
-    (((kind) == CK_BF16 ? 3 : (kind) == CK_Q8 ? 4 : 2) * ((kind) == CK_Q8 ? (units) * 128 + 32 : ((units) < 2 ? 2 : (units)) * 128 + 64) + 32)
+    (CK_DIGITS_PARTS(kind) * ((kind) == CK_Q8 ? (units) * 128 + 32 : ((units) < 2 ? 2 : (units)) * 128 + 64) + 32)
 struct ck_vocab {
     struct ck_gemv g;
     uint32_t tiles, rows_log, stages, stage_bytes, scale_bytes; /* scale_bytes: of a row */
@@ -338,11 +341,12 @@ struct ck_tensor_map { /* as the driver makes it: elements of 4 bytes */
 enum { CK_GLU_ROWS = 128, CK_GLU_UNITS = 88, CK_GLU_PANEL = 64, CK_GLU_STAGES = 5, CK_GLU_THREADS = 288 };
 #define CK_GLU_BYTES (CK_GLU_STAGES * (CK_GLU_ROWS + 2 * CK_GLU_UNITS) * CK_GLU_PANEL * 2 + CK_GLU_ROWS * CK_GLU_UNITS * 2 + 1024)
 struct ck_glu {
-    struct ck_tensor_map x, w, y; /* boxes of ROWS, UNITS rows and a panel; of half of ROWS and UNITS; w: gate's rows, then up's */
+    /* boxes of ROWS, UNITS rows and a panel; of half of ROWS and UNITS; w: gate's rows, then up's */
+    struct ck_tensor_map x, w, y;
     uint32_t panels, units, pairs, tiles; /* pairs: tiles of rows, two together; tiles: pairs of all units */
 };
-/* Products of 2 to 16 rows on Hopper (k_tiles.cu). A cluster of blocks shares rows of weights along k, `slice` columns each. Shared
- * memory of a block: x, `stages` panels of weights, with a cluster sums, with a norm its weights. */
+/* Products of 2 to 16 rows on Hopper (k_tiles.cu). A cluster of blocks shares rows of weights along k, `slice` columns each.
+ * Shared memory of a block: x, `stages` panels of weights, with a cluster sums, with a norm its weights. */
 enum {
     CK_TILES_SLICE = 1024,
     CK_TILES_ROWS = 64, /* of weights in a tile; of x: */
@@ -364,14 +368,20 @@ struct ck_tiles {
     float per_group;             /* 1 / columns of a group, or of a row */
     uint32_t first[CK_SEGMENTS]; /* first tile of each segment */
 };
-/* Two products and what lies between them by ranks, clusters of blocks (k_rank.cuh). A value in parts is a word a column, to which each
- * rank adds its part and a one, behind them the far words (k_word.cuh). Each window of steps has a room of its own for these, and before a pass
- * begins all of all rooms is 0: so the next kernel can tell which words are whole already. */
+/* Two products and what lies between them by ranks, clusters of blocks (k_rank.cuh). A value in parts is a word a column, to
+ * which each rank adds its part and a one, behind them the far words (k_word.cuh). Each window of steps has a room of its own for
+ * these, and before a pass begins all of all rooms is 0: so the next kernel can tell which words are whole already. */
 enum { CK_RANK_BLOCKS = 8, CK_RANK_MOST = 16, CK_RANK_OWNERS = 256 /* that multiply */, CK_RANK_THREADS = CK_RANK_OWNERS + 32 };
-enum { CK_RANK_STAGES = 16, CK_RANK_PIECE = 32 /* columns */, CK_RANK_PIECE8 = 128 /* of Q8_0 */, CK_RANK_APART8 = 64 /* bytes */ };
-/* Shared memory that host and kernels count alike: x in CK_RANK_PARTS parts of 16 bits, which banks apart; sums of a group of 16 rows, two of
- * each warp, likewise. */
-enum { CK_RANK_PARTS = 3, CK_RANK_SUMS_PITCH = 2 * 8 + 4, CK_RANK_GROUP = 16, CK_RANK_SUMS_BYTES = CK_RANK_GROUP * CK_RANK_SUMS_PITCH * 4 };
+enum { CK_RANK_STAGES = 16 };
+enum { CK_RANK_PIECE = 32 /* columns */, CK_RANK_PIECE8 = 128 /* of Q8_0 */, CK_RANK_APART8 = 64 /* bytes */ };
+/* Shared memory that host and kernels count alike: x in CK_RANK_PARTS parts of 16 bits, which banks apart; sums of a group of 16
+ * rows, two of each warp, likewise. */
+enum {
+    CK_RANK_PARTS = 3,
+    CK_RANK_SUMS_PITCH = 2 * 8 + 4,
+    CK_RANK_GROUP = 16,
+    CK_RANK_SUMS_BYTES = CK_RANK_GROUP * CK_RANK_SUMS_PITCH * 4
+};
 #define CK_LARGER(a, b) ((a) > (b) ? (a) : (b))
 #define CK_RANK_PART_PITCH(k) ((k) * 2 + 64)
 #define CK_RANK_PARTS_BYTES(k) (CK_RANK_PARTS * CK_RANK_PART_PITCH(k))
@@ -396,8 +406,9 @@ struct ck_rank_scales { /* of Q8_0, of the second product: of all its columns; p
 };
 /* Bytes of shared memory that a block of their kernels always has, at most. */
 enum { CK_RANK_FIXED = 2048 };
-/* Of attention (k_heads.cu): columns of a rank, which has half a head of 256; groups of 32 positions that a block holds; bytes it always has. Behind the ring:
- * x, or sums of all of its rows, or what its warps found; K and V held; x in parts, or what the blocks found and the output in parts. */
+/* Of attention (k_heads.cu): columns of a rank, which has half a head of 256; groups of 32 positions that a block holds; bytes it
+ * always has. Behind the ring: x, or sums of all of its rows, or what its warps found; K and V held; x in parts, or what the
+ * blocks found and the output in parts. */
 #define CK_HEADS_OWN(width) ((width) > 128 ? (width) / 2 : (width))
 #define CK_HEADS_GROUPS(width) ((width) > 128 ? 1 : 2)
 #define CK_HEADS_FIXED(width) (18 * (width) + 8 * CK_HEADS_OWN(width) + CK_RANK_FIXED)
@@ -443,9 +454,9 @@ struct ck_heads {
     uint32_t d, kv_heads, pairs, slot_k, slot_v; /* pairs 0: nothing is rotated */
     uint32_t stages, stage_bytes, fills, ahead, out_rows; /* of the ring; out_rows: rows of the output in a stage */
 };
-/* A linear layer's mixer (k_linear.cu): rank r of k_heads (up to CK_RANK_MOST) has key head r and the v_heads / k_heads value heads
- * with it, all 128 wide. linear_<kind>_2, 4: one value head, d up to 1024, 2048; 8: two, d up to 4096; d a multiple of 128. Weights in
- * 16 bits, all of one kind, rows of d columns (of out: of v_heads * 128) without gaps. */
+/* A linear layer's mixer (k_linear.cu): rank r of k_heads (up to CK_RANK_MOST) has key head r and the v_heads / k_heads value
+ * heads with it, all 128 wide. linear_<kind>_2, 4: one value head, d up to 1024, 2048; 8: two, d up to 4096; d a multiple of 128.
+ * Weights in 16 bits, all of one kind, rows of d columns (of out: of v_heads * 128) without gaps. */
 enum { CK_LINEAR_WIDE = 128, CK_LINEAR_TAPS = 4 };
 enum ck_linear_in { CK_LINEAR_Q, CK_LINEAR_K, CK_LINEAR_V, CK_LINEAR_Z, CK_LINEAR_A, CK_LINEAR_B, CK_LINEAR_INS };
 struct ck_linear {
@@ -461,7 +472,7 @@ struct ck_linear {
     const float *decay, *dt;                     /* [v_heads] */
     uint32_t is_log, slot;                       /* slot: of the delta rule */
     float l2_eps;
-    struct ck_norm gated;                        /* RMS over each value head, gated by z: weight, eps and plus_one; weight [128] */
+    struct ck_norm gated; /* RMS over each value head, gated by z: weight, eps and plus_one; weight [128] */
     const float *out_bias;
     struct ck_rank_scales out_scales;
     uint64_t *y;                                 /* words [2][d] */
@@ -475,16 +486,24 @@ struct ck_linear {
 #define CK_LINEAR_SUMS(share) (CK_RANK_SUMS_BYTES * (2 + 2 * (share)))
 #define CK_LINEAR_FIRST(d, share) CK_LARGER(4 * (d), CK_LINEAR_SUMS(share))
 #define CK_LINEAR_STATE_PITCH (CK_LINEAR_WIDE / CK_RANK_BLOCKS * 4 + 8) /* of a block's columns of S */
-#define CK_LINEAR_ROOM(d, share) \
-    ((share) * (8 * CK_RANK_OWNERS + (d)) + (d) / 2 + CK_RANK_PARTS_BYTES(d) + CK_LINEAR_FIRST(d, share) + (share) * CK_LINEAR_WIDE * CK_LINEAR_STATE_PITCH)
+#define CK_LINEAR_ROOM(d, share)                                                                           \
+    ((share) * (8 * CK_RANK_OWNERS + (d)) + (d) / 2 + CK_RANK_PARTS_BYTES(d) + CK_LINEAR_FIRST(d, share) + \
+     (share) * CK_LINEAR_WIDE * CK_LINEAR_STATE_PITCH)
 struct ck_gemm {
     const void *x;
     struct ck_segment segment;
     uint32_t rows, k, bf16, pitch;
 };
-/* Of each of `ranks` GPUs: rooms for join_few, two turns of [ranks][blocks][threads] 16 bytes; wide for join_many, CK_JOIN_TURNS of
- * [ranks][blocks][CK_JOIN_FOURS] float4, and flags, as many of [ranks][blocks]. */
-enum { CK_JOIN_RANKS = 8, CK_JOIN_BLOCKS = 128, CK_JOIN_THREADS = 256, CK_JOIN_WIDE_THREADS = 512, CK_JOIN_FOURS = 2048, CK_JOIN_TURNS = 4 };
+/* Of each of `ranks` GPUs: rooms for join_few, two turns of [ranks][blocks][threads] 16 bytes; wide for join_many, CK_JOIN_TURNS
+ * of [ranks][blocks][CK_JOIN_FOURS] float4, and flags, as many of [ranks][blocks]. */
+enum {
+    CK_JOIN_RANKS = 8,
+    CK_JOIN_BLOCKS = 128,
+    CK_JOIN_THREADS = 256,
+    CK_JOIN_WIDE_THREADS = 512,
+    CK_JOIN_FOURS = 2048,
+    CK_JOIN_TURNS = 4
+};
 struct ck_join {
     struct ck_view x, y;
     uint32_t rows, ranks, rank, sum;

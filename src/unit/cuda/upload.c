@@ -49,7 +49,8 @@ static uint32_t kind_of(const struct sg_tensor *t)
 {
     if (t->storage == SG_F32) return CK_F32;
     if (t->storage == SG_BF16) return CK_BF16;
-    if (permuted(&whole_of(t)->col_perm) && (whole_of(t)->col_perm.w % 32 || whole_of(t)->col_perm.first % 32) && t->storage != SG_F16)
+    if (permuted(&whole_of(t)->col_perm) && (whole_of(t)->col_perm.w % 32 || whole_of(t)->col_perm.first % 32) &&
+        t->storage != SG_F16)
         return CK_F32;
     switch (t->storage) {
     case SG_Q8_0:
@@ -260,7 +261,8 @@ static void row_plain(const struct sg_tensor *t, const struct ck_weight *w, uint
                !permuted(&s->col_perm);
     if (same) {
         const uint8_t *from = s->data + stored_row(t, row) * s->cols * bytes;
-        for (uint32_t i = 0, n = columns_of(t, c); i < n; i++) memcpy(data + c[i].to * bytes, from + c[i].at * bytes, c[i].n * bytes);
+        for (uint32_t i = 0, n = columns_of(t, c); i < n; i++)
+            memcpy(data + c[i].to * bytes, from + c[i].at * bytes, c[i].n * bytes);
         return;
     }
     sg_tensor_row(t, row, 0, t->cols, numbers);

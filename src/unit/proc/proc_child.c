@@ -67,8 +67,8 @@ static segue_status find_program(char *out, size_t cap, segue_error *err)
             memcpy(out, named, strlen(named) + 1);
             return SEGUE_OK;
         }
-        return sg_fail(err, SEGUE_EUNIT, "unit not opened: proc: $SEGUE_COMMAND is %.200s: no program; set it to the command segue",
-                       named);
+        return sg_fail(err, SEGUE_EUNIT,
+                       "unit not opened: proc: $SEGUE_COMMAND is %.200s: no program; set it to the command segue", named);
     }
     if (own_file(file, sizeof file) && near(file, out, cap)) return SEGUE_OK;
     ssize_t n = readlink("/proc/self/exe", file, sizeof file - 1);
