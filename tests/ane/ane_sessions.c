@@ -215,7 +215,8 @@ static segue_model *model_with(const char *name, const char *layers, unsigned wi
              "\"intermediate_size\":64,\"num_hidden_layers\":3,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":16,"
              "\"rms_norm_eps\":1e-6,\"max_position_embeddings\":256,\"tie_word_embeddings\":true,\"query_pre_attn_scalar\":16,"
              "\"hidden_activation\":\"gelu_pytorch_tanh\",\"sliding_window\":%u,\"layer_types\":[%s],\"rope_theta\":%u,"
-             "\"rope_local_base_freq\":10000,\"bos_token_id\":1,\"eos_token_id\":2}", window, layers, theta);
+             "\"rope_local_base_freq\":10000,\"bos_token_id\":1,\"eos_token_id\":2}",
+             window, layers, theta);
     m.config = config;
     tiny_folder(folder, sizeof folder, "ane", name);
     assert_true(tiny_write(&m, folder, 8));
@@ -253,7 +254,8 @@ static void alike(const char *spec, segue_model *model, segue_model *than, const
         same_logits(s, t, spec);
     }
     for (size_t i = 0; i < n; i++) rows += pieces[i];
-    assert_int_equal(use_of(s, 0).rows_unseen, seen && rows - 1 > seen ? rows - 1 - seen : 0); /* the last piece is one row of phase 1 */
+    /* the last piece is one row of phase 1 */
+    assert_int_equal(use_of(s, 0).rows_unseen, seen && rows - 1 > seen ? rows - 1 - seen : 0);
     for (int k = 0; k < 2; k++) {
         OK(segue_session_rewind(k ? t : s, pieces[0] + pieces[1], &err));
         OK(segue_session_append(k ? t : s, text + 7, 33, &err));
@@ -272,7 +274,8 @@ static void windows_are_rings(void **state)
 {
     (void)state;
     static const size_t pieces[] = {60, 3, 1, 1, 64, 65, 1, 200, 1, 130, 1};
-    static const char *const specs[] = {"ane:soft,threads=2", "ane:soft,layers=2,rows=32,threads=2", "ane:soft,rows=512,threads=2"};
+    static const char *const specs[] = {"ane:soft,threads=2", "ane:soft,layers=2,rows=32,threads=2",
+                                        "ane:soft,rows=512,threads=2"};
     segue_model *m = model_with("rings", SLIDES "," SLIDES "," SEES_ALL, 40, 1000000);
     for (size_t i = 0; i < 3; i++) alike(specs[i], m, m, pieces, sizeof pieces / sizeof *pieces, 0);
     model_gone(m, "rings");

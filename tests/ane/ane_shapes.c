@@ -1,7 +1,6 @@
-/* ane_shapes.c: into which dispatches the unit `ane` cuts a prompt: shapes that are filled have no padding, no fixed
- * number of rows takes less simulated time, programs that differ in their rows share one copy of the weights, and operations of one
- * input one convolution.
- * SPDX-License-Identifier: MIT */
+/* ane_shapes.c: into which dispatches the unit `ane` cuts a prompt: shapes that are filled have no padding, no fixed number of
+ * rows takes less simulated time, programs that differ in their rows share one copy of the weights, and operations of one input
+ * one convolution. SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -220,8 +219,9 @@ static uint32_t convolutions(const struct sg_mil_program *p)
 static void inputs_are_read_once(void **state)
 {
     (void)state;
-    static const char *const qkv[] = {"q_proj.weight", "k_proj.weight", "v_proj.weight"}, *const wide[] = {"gate_proj.weight", "up_proj.weight"},
-                            *const alone[] = {"o_proj.weight"}, *const down[] = {"down_proj.weight"};
+    static const char *const qkv[] = {"q_proj.weight", "k_proj.weight", "v_proj.weight"},
+                             *const wide[] = {"gate_proj.weight", "up_proj.weight"}, *const alone[] = {"o_proj.weight"},
+                             *const down[] = {"down_proj.weight"};
     struct place p;
     open_place(&p, 0, "ane:soft,layers=1,threads=2");
     struct sg_graph *g = (struct sg_graph *)(uintptr_t)p.program->base.graph;

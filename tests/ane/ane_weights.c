@@ -197,7 +197,8 @@ static void firm_files_are_hashed_once(void **state)
     assert_false(same_sources(&first, &other, &keep));
     keep = (struct sg_keep){.folder = home, .most = 1u << 30, .weights = {1, 2}, .stamp = {3, 5}, .firm = 1};
     assert_true(same_sources(&other, &first, &keep));
-    snprintf(line, sizeof line, "for f in %s/ane/*.sources; do printf x | dd of=$f bs=1 seek=200 conv=notrunc 2>/dev/null; done", home);
+    snprintf(line, sizeof line, "for f in %s/ane/*.sources; do printf x | dd of=$f bs=1 seek=200 conv=notrunc 2>/dev/null; done",
+             home);
     assert_int_equal(system(line), 0);
     struct sg_program *x = compiled(&first, &keep), *y;
     assert_int_equal(atomic_load(&x->keep->refused), 1);

@@ -42,7 +42,8 @@ static void put(struct sg_ane_keep *k, uint64_t n, size_t bytes)
     char *text = malloc(bytes + 1);
     assert_non_null(text);
     for (size_t i = 0; i < bytes; i++) text[i] = (char)(n + i * 7);
-    sg_ane_keep_write(k, key_of(n), "program", (struct sg_ane_piece[]){{text, bytes / 3}, {text + bytes / 3, bytes - bytes / 3}}, 2);
+    sg_ane_keep_write(k, key_of(n), "program", (struct sg_ane_piece[]){{text, bytes / 3}, {text + bytes / 3, bytes - bytes / 3}},
+                      2);
     free(text);
 }
 

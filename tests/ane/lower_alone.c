@@ -76,7 +76,8 @@ static void check_part(const struct sg_graph *g, const struct sg_ane_cut *c, uin
     for (uint32_t i = 0; i < part->ops_n; i++)
         for (int k = 0; k < SG_OP_INPUTS; k++) {
             int32_t v = g->ops[part->ops[i]].in[k].value;
-            if (v >= 0 && at[v] != p + 1 && !holds(part->in, part->in_n, v)) fail_msg("part %u reads %%%d, which does not come in", p, v);
+            if (v >= 0 && at[v] != p + 1 && !holds(part->in, part->in_n, v))
+                fail_msg("part %u reads %%%d, which does not come in", p, v);
         }
     for (uint32_t i = 0; i < part->out_n; i++) assert_true(at[part->out[i]] <= p + 1);
     if (p + 1 < c->parts_n) /* what the next one takes is what this one leaves */
@@ -152,10 +153,11 @@ static void bounds_hold_and_are_reached(void **state)
         for (uint32_t i = 0; i < g->ops_n; i++) {
             const struct sg_op *op = &g->ops[i];
             assert_true(r.most[op->out] >= 0 && r.most[op->out] < 3e38f);
-            if (op->code != SG_OP_LINEAR || op->in[1].value >= 0 || op->u.linear.bias.tensor >= 0 || sg_ane_helpers_why(g, op)) continue;
+            if (op->code != SG_OP_LINEAR || op->in[1].value >= 0 || op->u.linear.bias.tensor >= 0 || sg_ane_helpers_why(g, op))
+                continue;
             const struct sg_op *from = maker(g, op->in[0].value);
-            if (!from || from->code != SG_OP_NORM || from->u.norm.kind != SG_NORM_RMS || from->u.norm.groups != 1 || from->u.norm.bias.tensor >= 0 ||
-                from->in[1].value >= 0 || op->in[0].width != g->values[op->in[0].value].width)
+            if (!from || from->code != SG_OP_NORM || from->u.norm.kind != SG_NORM_RMS || from->u.norm.groups != 1 ||
+                from->u.norm.bias.tensor >= 0 || from->in[1].value >= 0 || op->in[0].width != g->values[op->in[0].value].width)
                 continue;
             double want = largest_product(g, op, from);
             if (!(r.most[op->out] >= want * 0.9999 && r.most[op->out] <= want * 1.0001))
@@ -170,6 +172,7 @@ static void bounds_hold_and_are_reached(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_operation_has_one_place), cmocka_unit_test(bounds_hold_and_are_reached)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_operation_has_one_place),
+                                       cmocka_unit_test(bounds_hold_and_are_reached)};
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -50,7 +50,8 @@ static void several_blobs_chain(void **state)
     (void)state;
     for (size_t k = 0; k < sizeof bytes; k++) bytes[k] = (uint8_t)(k * 7);
     sg_blob_begin(&file, NULL);
-    for (int k = 0; k < 4; k++) assert_int_equal(sg_blob_add(&file, types[k], bytes, sizes[k], k == 2 ? 2 : 0, &at[k], NULL), SEGUE_OK);
+    for (int k = 0; k < 4; k++)
+        assert_int_equal(sg_blob_add(&file, types[k], bytes, sizes[k], k == 2 ? 2 : 0, &at[k], NULL), SEGUE_OK);
     assert_int_equal(at[1], 64 + 64 + 64);
     for (int k = 0; k < 4; k++) {
         assert_int_equal(sg_blob_next(&b, (uint8_t *)file.data, file.len, &i, &record, "t", NULL), SEGUE_OK);

@@ -1,7 +1,6 @@
-/* checkpoints.c: going back in long sessions of a hybrid model, whose memory cannot be run backwards: after
- * an edit of the last turn of 4,000 tokens at most a chunk and the new words are computed, on one unit and
- * after a hand-off; the way is the straight one, bit for bit; budgets hold; a few first rows cost nothing; forks share memory and points.
- * SPDX-License-Identifier: MIT */
+/* checkpoints.c: going back in long sessions of a hybrid model, whose memory cannot be run backwards: after an edit of the last
+ * turn of 4,000 tokens at most a chunk and the new words are computed, on one unit and after a hand-off; the way is the straight
+ * one, bit for bit; budgets hold; a few first rows cost nothing; forks share memory and points. SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -189,7 +188,8 @@ static void budgets_hold(void **state)
     segue_engine_close(e);
 }
 
-/* Rows [0, 5) are sooner computed again than kept: a session of a few words costs its states alone, and goes back to its start. */
+/* Rows [0, 5) are sooner computed again than kept: a session of a few words costs its states alone, and goes back to its
+ * start. */
 static void few_first_rows_are_not_kept(void **state)
 {
     (void)state;

@@ -219,7 +219,11 @@ static void layers_may_be_split(void **state)
             segue_plan split = SEGUE_INIT(segue_plan), alone = plan_of(1, 1);
             split.parts_n = 4;
             for (uint32_t i = 0; i < 4; i++)
-                split.parts[i] = (segue_part){.unit = (i == 1) | (i == 2), .phase = i / 2, .from = i % 2, .to = i % 2 ? 3 : 1, .expect_j = -1};
+                split.parts[i] = (segue_part){.unit = (i == 1) | (i == 2),
+                                              .phase = i / 2,
+                                              .from = i % 2,
+                                              .to = i % 2 ? 3 : 1,
+                                              .expect_j = -1};
             segue_session *s = session(e, &split, 70), *t = session(e, &alone, 70);
             segue_stats stats = SEGUE_INIT(segue_stats);
             float scale;
@@ -231,7 +235,8 @@ static void layers_may_be_split(void **state)
             assert_int_equal(parts, 4);
             float d = distance(got, want, ANSWER * TINY_VOCAB, &scale), bound = bound_of(a, b, SEGUE_KV_F16);
             if (d > bound * scale)
-                fail_msg("%s, layers of %s and %s: %g of %g", tiny_models[m].name, all.info[a].spec, all.info[b].spec, (double)d, (double)scale);
+                fail_msg("%s, layers of %s and %s: %g of %g", tiny_models[m].name, all.info[a].spec, all.info[b].spec, (double)d,
+                         (double)scale);
             segue_session_close(s);
             segue_session_close(t);
             segue_engine_close(e);

@@ -126,7 +126,8 @@ struct check_result {
 };
 segue_status check_world_run(const struct check_world *w, const struct check_unit *u,
                              struct check_result *out, segue_error *err);
-/* Each sequence by itself on that unit, too: where a row or a state differs from what it was among the others, the case has failed. */
+/* Each sequence by itself on that unit, too: where a row or a state differs from what it was among the others, the case has
+ * failed. */
 void check_alone(const struct check_unit *u, const struct check_world *w, const struct check_result *all, struct check_case *k);
 /* The same y, by a restatement of each op in double that knows no state: a sequence is computed whole. */
 segue_status check_world_naive(const struct check_world *w, struct check_result *out, segue_error *err);

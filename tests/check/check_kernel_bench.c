@@ -233,8 +233,19 @@ static void delta(struct bench *b, const struct sg_kernels *k, float *out)
         gates[i] = 0.5f;
         gates[DELTA_ROWS + i] = 0.1f;
     }
-    struct sg_delta_rows r = {.rows = b->nt, .dk = HEAD, .dv = HEAD, .q = b->x, .k = b->y, .v = b->x, .decay = gates,
-                              .beta = gates + DELTA_ROWS, .o = out, .room = b->out + INPUTS / 2, .ldk = HEAD, .ldv = HEAD, .ldo = HEAD};
+    struct sg_delta_rows r = {.rows = b->nt,
+                              .dk = HEAD,
+                              .dv = HEAD,
+                              .q = b->x,
+                              .k = b->y,
+                              .v = b->x,
+                              .decay = gates,
+                              .beta = gates + DELTA_ROWS,
+                              .o = out,
+                              .room = b->out + INPUTS / 2,
+                              .ldk = HEAD,
+                              .ldv = HEAD,
+                              .ldo = HEAD};
     k->delta(b->state, &r);
 }
 

@@ -51,8 +51,8 @@ static double rows_apart(const struct check_world *w, const struct check_world *
     return most;
 }
 
-static segue_status world_alone(const struct check_world *w, const struct check_unit *u, const struct check_result *all, double *apart,
-                               segue_error *err)
+static segue_status world_alone(const struct check_world *w, const struct check_unit *u, const struct check_result *all,
+                                double *apart, segue_error *err)
 {
     size_t at = 0;
     *apart = 0;
@@ -63,7 +63,8 @@ static segue_status world_alone(const struct check_world *w, const struct check_
         double scale;
         SG_TRY(check_world_run(&one, u, &r, err));
         double rows = rows_apart(w, &one, which, s, all, &r),
-               slots = at + r.slots_n <= all->slots_n ? check_distance(r.slots, r.slots_n, all->slots + at, r.slots_n, &scale) : INFINITY;
+               slots = at + r.slots_n <= all->slots_n ? check_distance(r.slots, r.slots_n, all->slots + at, r.slots_n, &scale)
+                                                      : INFINITY;
         at += r.slots_n;
         *apart = fmax(*apart, fmax(rows, slots));
         check_result_free(&r);
@@ -75,7 +76,8 @@ void check_alone(const struct check_unit *u, const struct check_world *w, const 
 {
     segue_error err = {0};
     double apart = 0;
-    if (world_alone(w, u, all, &apart, &err) != SEGUE_OK) fprintf(stderr, "check: %s %s, alone: %s\n", k->unit, k->name, err.text);
+    if (world_alone(w, u, all, &apart, &err) != SEGUE_OK)
+        fprintf(stderr, "check: %s %s, alone: %s\n", k->unit, k->name, err.text);
     else if (apart > 0 || isnan(apart)) fprintf(stderr, "check: %s %s: alone it is %g apart\n", k->unit, k->name, apart);
     else return;
     k->ok = -1;

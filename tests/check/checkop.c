@@ -170,7 +170,8 @@ static int32_t make_linear_wide(struct maker *m)
     return make_linear_of(m, wide[m->index % 5], between(m, 1, 40));
 }
 
-/* As large as the heads of vocabularies that decode reads as a stream, in the forms that such kernels have; other storages small. */
+/* As large as the heads of vocabularies that decode reads as a stream, in the forms that such kernels have; other storages
+ * small. */
 static int32_t make_head(struct maker *m)
 {
     const enum sg_storage s = m->storage;

@@ -1,13 +1,15 @@
-/* checkrank.c: layers in 16 bits and Q8_0, one behind the other, between other readers of the residual stream: feed-forward ones with and
- * without a gate, attention as several families have it, the delta rule; norms of both kinds, biases: what a unit may do in fewer
- * steps when there is one row. A row at a time, a few at once, and prompts of the delta rule, on the same states, against ref. SPDX-License-Identifier: MIT */
+/* checkrank.c: layers in 16 bits and Q8_0, one behind the other, between other readers of the residual stream: feed-forward ones
+ * with and without a gate, attention as several families have it, the delta rule; norms of both kinds, biases: what a unit may do
+ * in fewer steps when there is one row. A row at a time, a few at once, and prompts of the delta rule, on the same states,
+ * against ref. SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
 
 #include "check.h"
 
 enum { VOCAB = 96, TENSORS = 128, TAPS = 4, WIDE = 128, SMALL = 256 };
-enum mixer { NONE, ATTENTION, GATED, RULE, PROMPTS, LONG }; /* PROMPTS: the delta rule, of 70 rows, one, 130; LONG: attention, of 512 rows */
+/* PROMPTS: the delta rule, of 70 rows, one, 130; LONG: attention, of 512 rows */
+enum mixer { NONE, ATTENTION, GATED, RULE, PROMPTS, LONG };
 
 struct rank {
     struct check_world w;
@@ -163,8 +165,8 @@ static segue_status build(struct rank *t, int late, struct sg_graph **out, segue
     return sg_builder_end(b, out, err);
 }
 
-/* A row at a time, of which some units launch what they have captured; with small shapes a few rows before and between, with rows of
- * 1,024 numbers a few between (ref takes long over large ones). More sequences bring a row or two. */
+/* A row at a time, of which some units launch what they have captured; with small shapes a few rows before and between, with rows
+ * of 1,024 numbers a few between (ref takes long over large ones). More sequences bring a row or two. */
 static const uint32_t *rows_of(const struct rank *t)
 {
     static const uint32_t rows[6][CHECK_RUNS] = {{1, 1, 1}, {5, 1, 1}, {1, 3, 1}, {16, 1, 1}, {70, 1, 130}, {512, 1, 1}};
@@ -259,10 +261,12 @@ void check_ranks(struct check *c, const struct check_unit *u)
                   {1024, 512, GATED, 8, 2, 256},     {128, 256, PROMPTS, 8, 4, WIDE},
                   {256, 256, NONE, 0, 0, 0},        {192, 256, NONE, 0, 0, 0},       {64, 2496, LONG, 4, 2, 64},
                   {128, 256, PROMPTS, 32, 16, WIDE}};
-    const uint32_t n = sizeof shapes / sizeof *shapes, large = 20; /* in two cases from here on x, or hidden units, are more than fp16 holds */
+    /* in two cases from here on x, or hidden units, are more than fp16 holds */
+    const uint32_t n = sizeof shapes / sizeof *shapes, large = 20;
     for (size_t s = 0; s < sizeof storages / sizeof *storages; s++)
         for (uint32_t i = 0; i < n; i++) {
-            if ((shapes[i].d > SMALL || shapes[i].mixer == LONG) && (c->quick || s == i % 2)) continue; /* large ones in one of both 16-bit storages */
+            /* large ones in one of both 16-bit storages */
+            if ((shapes[i].d > SMALL || shapes[i].mixer == LONG) && (c->quick || s == i % 2)) continue;
             struct check_case k = {.level = "op", .unit = u->spec, .against = "ref"};
             struct rank t = {.index = i,
                              .storage = storages[s],

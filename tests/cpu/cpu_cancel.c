@@ -113,7 +113,8 @@ static void work_after_a_cancel_is_bounded(void **state)
                 assert_int_equal(s, SEGUE_ECANCELED);
                 for (int n = 0; n < KINDS; n++)
                     if (n == k && calls[n] - fatal >= kinds[n].most)
-                        fail_msg("%s: %lu calls after a cancel in call %lu of %lu", kinds[n].name, calls[n] - fatal, fatal, all[n]);
+                        fail_msg("%s: %lu calls after a cancel in call %lu of %lu", kinds[n].name, calls[n] - fatal, fatal,
+                                 all[n]);
                 fatal = 0;
                 assert_int_equal(segue_session_next(session, &got, &err), SEGUE_OK);
                 assert_int_equal(got, want);

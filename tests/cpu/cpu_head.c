@@ -110,7 +110,8 @@ static void rows_nobody_wants_cost_nothing(void **state)
         struct sg_state_opts o = {.rows = ROWS};
         struct sg_state *s = NULL;
         assert_int_equal(sg_unit_cpu.state_new(unit, g->slots, g->slots_n, &o, &s, NULL), SEGUE_OK);
-        struct sg_span span = {.state = s, .rows = wanted[i].from, .tokens = tokens, .wanted = wanted[i].rows, .wanted_n = wanted[i].n, .steps = 1};
+        struct sg_span span =
+            {.state = s, .rows = wanted[i].from, .tokens = tokens, .wanted = wanted[i].rows, .wanted_n = wanted[i].n, .steps = 1};
         struct sg_batch b = {.spans = &span, .spans_n = 1, .inline_hint = 1};
         struct sg_result r = {.logits = logits};
         struct sg_run *run;

@@ -298,7 +298,8 @@ static void a_row_ignores_its_neighbours(void **state)
 static void wide_heads_are_refused(void **state)
 {
     struct place p = place_open(*state, "cpu:threads=1");
-    struct sg_slot slots[2] = {{.kind = SG_SLOT_K, .layer = 3, .heads = 1, .width = 512}, {.kind = SG_SLOT_V, .layer = 3, .heads = 1, .width = 513}};
+    struct sg_slot slots[2] = {{.kind = SG_SLOT_K, .layer = 3, .heads = 1, .width = 512},
+                               {.kind = SG_SLOT_V, .layer = 3, .heads = 1, .width = 513}};
     struct sg_state_opts o = {.kv = SG_F32};
     struct sg_state *s = NULL;
     segue_error err;

@@ -1,7 +1,6 @@
 /* cuda_rank.c: windows of steps that ranks of blocks do in one launch, over the stub driver: which graphs have them, when what
- * they leave in parts is summed, who embeds the next token, what several sequences take, and that no failure leaves anything behind.
- * Numbers are check's (rank.*), on a GPU.
- * SPDX-License-Identifier: MIT */
+ * they leave in parts is summed, who embeds the next token, what several sequences take, and that no failure leaves anything
+ * behind. Numbers are check's (rank.*), on a GPU. SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -62,13 +61,18 @@ struct layers { /* f: feed-forward, p: a product with a norm before it, h: atten
 
 static int32_t norm(struct sg_builder *b, int32_t x)
 {
-    struct sg_norm p = {.kind = SG_NORM_RMS, .eps = 1e-5f, .groups = 1, .weight = sg_weight_of(b, NULL), .bias = sg_weight_of(b, NULL)};
+    struct sg_norm p = {.kind = SG_NORM_RMS,
+                        .eps = 1e-5f,
+                        .groups = 1,
+                        .weight = sg_weight_of(b, NULL),
+                        .bias = sg_weight_of(b, NULL)};
     return sg_norm(b, sg_whole(b, x), p, sg_absent());
 }
 
 static int32_t linear(struct sg_builder *b, int32_t x, const struct sg_tensor *w, int32_t residual)
 {
-    return sg_linear(b, sg_whole(b, x), sg_weight_of(b, w), sg_weight_of(b, NULL), residual < 0 ? sg_absent() : sg_whole(b, residual));
+    return sg_linear(b, sg_whole(b, x), sg_weight_of(b, w), sg_weight_of(b, NULL),
+                     residual < 0 ? sg_absent() : sg_whole(b, residual));
 }
 
 static int32_t feed_forward(struct sg_builder *b, const struct layers *l, int32_t x)
@@ -84,8 +88,10 @@ static int32_t attention(struct sg_builder *b, const struct layers *l, int32_t x
     int32_t all = linear(b, norm(b, x), l->q8 ? &qkv_q8 : &qkv, -1);
     struct sg_attend p = {.heads = 2, .kv_heads = 1, .d = HEAD, .dv = HEAD, .scale = 1, .sinks = sg_weight_of(b, NULL)};
     b->layer++;
-    return linear(b, sg_attend(b, sg_columns(b, all, 0, 2 * HEAD), sg_columns(b, all, 2 * HEAD, HEAD), sg_columns(b, all, 3 * HEAD, HEAD), p,
-                               sg_absent()), l->q8 ? &square_q8 : &square, x);
+    return linear(b,
+                  sg_attend(b, sg_columns(b, all, 0, 2 * HEAD), sg_columns(b, all, 2 * HEAD, HEAD),
+                            sg_columns(b, all, 3 * HEAD, HEAD), p, sg_absent()),
+                  l->q8 ? &square_q8 : &square, x);
 }
 
 static int32_t rule(struct sg_builder *b, const struct layers *l, int32_t x)
@@ -93,12 +99,18 @@ static int32_t rule(struct sg_builder *b, const struct layers *l, int32_t x)
     const struct sg_tensor *few = l->q8 ? &pair_q8 : &pair;
     int32_t h = norm(b, x), z = linear(b, h, l->q8 ? &gates_q8 : &gates, -1), u = linear(b, h, l->q8 ? &mixed_q8 : &mixed, -1);
     struct sg_conv c = {.weight = sg_weight_of(b, &taps), .bias = sg_weight_of(b, NULL), .taps = TAPS, .act = SG_ACT_SILU};
-    struct sg_norm n = {.kind = SG_NORM_RMS, .eps = 1e-5f, .groups = 2, .weight = sg_weight_of(b, NULL), .bias = sg_weight_of(b, NULL)};
-    struct sg_delta d = {.k_heads = 2, .v_heads = 2, .dk = WIDE, .dv = WIDE, .decay = sg_weight_of(b, &numbers), .dt = sg_weight_of(b, &numbers)};
+    struct sg_norm n = {.kind = SG_NORM_RMS,
+                        .eps = 1e-5f,
+                        .groups = 2,
+                        .weight = sg_weight_of(b, NULL),
+                        .bias = sg_weight_of(b, NULL)};
+    struct sg_delta d =
+        {.k_heads = 2, .v_heads = 2, .dk = WIDE, .dv = WIDE, .decay = sg_weight_of(b, &numbers), .dt = sg_weight_of(b, &numbers)};
     b->layer++;
     u = sg_conv(b, sg_whole(b, u), c);
-    struct sg_operand in[5] = {sg_columns(b, u, 0, 2 * WIDE), sg_columns(b, u, 2 * WIDE, 2 * WIDE), sg_columns(b, u, 4 * WIDE, 2 * WIDE),
-                               sg_whole(b, linear(b, h, few, -1)), sg_whole(b, linear(b, h, few, -1))};
+    struct sg_operand in[5] = {sg_columns(b, u, 0, 2 * WIDE), sg_columns(b, u, 2 * WIDE, 2 * WIDE),
+                               sg_columns(b, u, 4 * WIDE, 2 * WIDE), sg_whole(b, linear(b, h, few, -1)),
+                               sg_whole(b, linear(b, h, few, -1))};
     return linear(b, sg_norm(b, sg_whole(b, sg_delta(b, in, d)), n, sg_whole(b, z)), l->q8 ? &back_q8 : &back, x);
 }
 
@@ -126,14 +138,19 @@ static struct sg_graph *make(const struct layers *l)
 }
 
 /* Opens, compiles, runs so often so many rows of which the last one is wanted. The mode is set before opening. */
-static segue_status run(const struct layers *l, const char *spec, const char *mode, uint32_t runs, uint32_t rows, segue_error *err)
+static segue_status run(const struct layers *l, const char *spec, const char *mode, uint32_t runs, uint32_t rows,
+                        segue_error *err)
 {
     static const float x[4 * D];
     const struct sg_state_opts o = {.kv = SG_F16, .rows = 64};
     float logits[VOCAB];
     const uint32_t wanted[1] = {rows - 1};
-    struct life of = {.spec = spec, .early = mode, .state = &o, .runs = runs,
-                      .span = {.rows = rows, .values = x, .wanted = wanted, .wanted_n = 1, .steps = 1}, .result = {.logits = logits}};
+    struct life of = {.spec = spec,
+                      .early = mode,
+                      .state = &o,
+                      .runs = runs,
+                      .span = {.rows = rows, .values = x, .wanted = wanted, .wanted_n = 1, .steps = 1},
+                      .result = {.logits = logits}};
     return live(&of, make(l), err);
 }
 
@@ -170,7 +187,8 @@ static void windows_are_one_launch(void **state)
         l.alone = cases[i].alone;
         l.other = cases[i].other;
         assert_int_equal(run(&l, cases[i].spec, cases[i].mode, 1, cases[i].rows, &err), SEGUE_OK);
-        assert_int_equal(launches_of_kernel("mlp_f16_1") + launches_of_kernel("mlp_bf16_1") + launches_of_kernel("mlp_q8_2"), cases[i].windows);
+        assert_int_equal(launches_of_kernel("mlp_f16_1") + launches_of_kernel("mlp_bf16_1") + launches_of_kernel("mlp_q8_2"),
+                         cases[i].windows);
         assert_int_equal(launches_of_kernel("sum_parts"), cases[i].sums);
     }
 }
@@ -178,9 +196,10 @@ static void windows_are_one_launch(void **state)
 /* Mixers, and rows that are chosen between the steps of a window. */
 static void mixers_are_one_launch(void **state)
 {
-    const struct layers cases[] = {{.what = "lfhf"}, {.what = "lfhf", .early = 1}, {.what = "hflf", .early = 1}, {.what = "flpfh"},
-                                   {.what = "lflf", .q8 = 1}, {.what = "lfhf", .q8 = 1}};
-    const int counts[][4] = {{1, 1, 2, 1}, {1, 1, 2, 1}, {1, 1, 2, 1}, {1, 1, 2, 2}, {2, 0, 2, 1}, {1, 1, 2, 1}}; /* rule, attention, feed-forward, sums */
+    const struct layers cases[] = {{.what = "lfhf"},  {.what = "lfhf", .early = 1}, {.what = "hflf", .early = 1},
+                                   {.what = "flpfh"}, {.what = "lflf", .q8 = 1},    {.what = "lfhf", .q8 = 1}};
+    /* rule, attention, feed-forward, sums */
+    const int counts[][4] = {{1, 1, 2, 1}, {1, 1, 2, 1}, {1, 1, 2, 1}, {1, 1, 2, 2}, {2, 0, 2, 1}, {1, 1, 2, 1}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct layers l = cases[i];
@@ -226,8 +245,10 @@ static void write_six(const char *what, const char *spec)
     segue_error err;
     int32_t arrived[8] = {0};
     struct sg_ring ring = {.tokens = arrived, .cap = 8};
-    struct life of = {.spec = spec, .state = &o,
-                      .span = {.rows = 1, .tokens = tokens, .wanted = wanted, .wanted_n = 1, .steps = 6, .sampler = &greedy, .ring = &ring}};
+    struct life of =
+        {.spec = spec,
+         .state = &o,
+         .span = {.rows = 1, .tokens = tokens, .wanted = wanted, .wanted_n = 1, .steps = 6, .sampler = &greedy, .ring = &ring}};
     chosen = embedding = 0;
     watch(see_choice);
     segue_status status = live(&of, make(&l), &err);
@@ -235,14 +256,17 @@ static void write_six(const char *what, const char *spec)
     if (status != SEGUE_OK) fail_msg("%s", err.text);
 }
 
-/* With windows, whoever chooses a token embeds it, once steps are captured: the first choice is issued as it is. Without, a launch of
- * its own does it beside the others. */
+/* With windows, whoever chooses a token embeds it, once steps are captured: the first choice is issued as it is. Without, a
+ * launch of its own does it beside the others. */
 static void who_chooses_embeds(void **state)
 {
     const struct {
         const char *what, *spec;
         int windows, chosen, embedding;
-    } cases[] = {{"f", "cuda:0", 1, 4, 3}, {"f", "cuda:0,rank=0", 0, 3, 0}, {"p", "cuda:0", 0, 3, 0}, {"f", "cuda:0,graphs=0", 1, 6, 0}};
+    } cases[] = {{"f", "cuda:0", 1, 4, 3},
+                 {"f", "cuda:0,rank=0", 0, 3, 0},
+                 {"p", "cuda:0", 0, 3, 0},
+                 {"f", "cuda:0,graphs=0", 1, 6, 0}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_six(cases[i].what, cases[i].spec);
@@ -281,7 +305,8 @@ static struct desk desk_open(const char *spec, const char *mode, const struct la
     stub(mode);
     assert_int_equal(open_unit(&d.u, spec, &err), SEGUE_OK);
     assert_int_equal(sg_unit_cuda.compile(d.u, graphs, 1, NULL, &d.p, &err), SEGUE_OK);
-    for (uint32_t i = 0; i < states; i++) assert_int_equal(sg_unit_cuda.state_new(d.u, d.g->slots, d.g->slots_n, &o, &d.s[i], &err), SEGUE_OK);
+    for (uint32_t i = 0; i < states; i++)
+        assert_int_equal(sg_unit_cuda.state_new(d.u, d.g->slots, d.g->slots_n, &o, &d.s[i], &err), SEGUE_OK);
     return d;
 }
 
@@ -313,13 +338,17 @@ static void write_rows(struct desk *d, uint64_t at)
     assert_int_equal(sg_unit_cuda.wait(r, UINT64_MAX, &err), SEGUE_OK);
 }
 
-/* A window that fills a part of the card lets the next one go late; one that has the whole card, or shares what is not parted, at once. */
+/* A window that fills a part of the card lets the next one go late; one that has the whole card, or shares what is not parted, at
+ * once. */
 static void a_part_lets_go_late(void **state)
 {
     static const struct {
         const char *spec, *mode;
         int beside, late;
-    } cases[] = {{"cuda:0,graphs=0", "", 0, 0}, {"cuda:0,graphs=0", "", 1, 1}, {"cuda:0,graphs=0,part=0", "", 1, 0}, {"cuda:0,graphs=0", "whole", 1, 0}};
+    } cases[] = {{"cuda:0,graphs=0", "", 0, 0},
+                 {"cuda:0,graphs=0", "", 1, 1},
+                 {"cuda:0,graphs=0,part=0", "", 1, 0},
+                 {"cuda:0,graphs=0", "whole", 1, 0}};
     const struct layers l = {.what = "lfhf", .up = &up_f16, .down = &down_f16};
     (void)state;
     watch(see_late);
@@ -351,16 +380,17 @@ static void see_kernels(const char *name, const void *args)
     snprintf(launched + n, sizeof launched - n, "%.*s ", (int)keep, name);
 }
 
-/* Several sequences have as many launches as one has without windows: five a layer. Where the driver makes no maps of weights, x is
- * split by a launch of its own. */
+/* Several sequences have as many launches as one has without windows: five a layer. Where the driver makes no maps of weights, x
+ * is split by a launch of its own. */
 static void several_have_as_many_launches(void **state)
 {
     static const struct {
         const char *what, *mode, *launches;
     } cases[] = {{"lf", "", "tiles_f16 delta_slabs tiles_f16 tiles_f16 tiles_f16 tiles_f16 "},
                  {"hf", "", "tiles_f16 single_f16_128 tiles_f16 tiles_f16 tiles_f16 tiles_f16 "},
-                 {"lf", "mapless", "narrow batch_f16_16_8 conv_step delta_slabs narrow batch_f16_16_8 narrow batch_f16_32_8 narrow batch_f16_16_8 "
-                                   "narrow batch_f16_16_8 "}};
+                 {"lf", "mapless",
+                  "narrow batch_f16_16_8 conv_step delta_slabs narrow batch_f16_16_8 narrow batch_f16_32_8 narrow batch_f16_16_8 "
+                  "narrow batch_f16_16_8 "}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct layers l = {.what = cases[i].what, .up = &up_wide, .down = &down_other};
@@ -377,8 +407,10 @@ static void several_have_as_many_launches(void **state)
 /* invariant=1: a row goes where several go, so that its sums are theirs. */
 static void one_row_goes_with_others(void **state)
 {
-    const struct layers cases[] = {{.what = "lfhf", .up = &up_f16, .down = &down_f16}, {.what = "hflf", .up = &up_bf16, .down = &down_bf16, .early = 1},
-                                   {.what = "lfhf", .up = &up_q8, .down = &down_q8, .q8 = 1}, {.what = "fpf", .up = &up_f32, .down = &down_f32}};
+    const struct layers cases[] = {{.what = "lfhf", .up = &up_f16, .down = &down_f16},
+                                   {.what = "hflf", .up = &up_bf16, .down = &down_bf16, .early = 1},
+                                   {.what = "lfhf", .up = &up_q8, .down = &down_q8, .q8 = 1},
+                                   {.what = "fpf", .up = &up_f32, .down = &down_f32}};
     (void)state;
     watch(see_kernels);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -434,8 +466,13 @@ static void fails_anywhere(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(windows_are_one_launch), cmocka_unit_test(mixers_are_one_launch),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(windows_are_one_launch),
+                                       cmocka_unit_test(mixers_are_one_launch),
                                        cmocka_unit_test(windows_are_captured),
-                                       cmocka_unit_test(who_chooses_embeds), cmocka_unit_test(a_part_lets_go_late), cmocka_unit_test(several_have_as_many_launches), cmocka_unit_test(one_row_goes_with_others), cmocka_unit_test(fails_anywhere)};
+                                       cmocka_unit_test(who_chooses_embeds),
+                                       cmocka_unit_test(a_part_lets_go_late),
+                                       cmocka_unit_test(several_have_as_many_launches),
+                                       cmocka_unit_test(one_row_goes_with_others),
+                                       cmocka_unit_test(fails_anywhere)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,7 +57,8 @@ static struct sg_graph *make_pair(const struct sg_tensor *up, const struct sg_te
     assert_int_equal(sg_builder_begin(&b, &err), SEGUE_OK);
     struct sg_weight none = sg_weight_of(&b, NULL);
     int32_t x = sg_input_rows(&b, (uint32_t)up->cols);
-    int32_t h = sg_activate(&b, sg_whole(&b, sg_linear(&b, sg_whole(&b, x), sg_weight_of(&b, up), none, sg_absent())), SG_ACT_SILU);
+    int32_t h = sg_activate(&b, sg_whole(&b, sg_linear(&b, sg_whole(&b, x), sg_weight_of(&b, up), none, sg_absent())),
+                            SG_ACT_SILU);
     sg_output(&b, sg_linear(&b, sg_whole(&b, h), sg_weight_of(&b, back), none, sg_whole(&b, x)), "y");
     assert_int_equal(sg_builder_end(&b, &g, &err), SEGUE_OK);
     return g;
@@ -319,7 +320,8 @@ static void copies_go_on(void **state)
     assert_int_equal(alive(), 0);
 }
 
-static segue_status all_rows(struct sg_state *s, uint32_t slots, uint32_t from, uint32_t rows, const size_t *at, float *memory, int put)
+static segue_status all_rows(struct sg_state *s, uint32_t slots, uint32_t from, uint32_t rows, const size_t *at, float *memory,
+                             int put)
 {
     segue_error err;
     segue_status status = SEGUE_OK;
@@ -329,8 +331,8 @@ static segue_status all_rows(struct sg_state *s, uint32_t slots, uint32_t from, 
     return status;
 }
 
-/* Rows of several slots that lie behind one another in pinned memory and apart on the card, one narrower than the others; then more
- * of them than a slot has room for. */
+/* Rows of several slots that lie behind one another in pinned memory and apart on the card, one narrower than the others; then
+ * more of them than a slot has room for. */
 static void lines_cross(void **state)
 {
     enum { ROWS = 300, MORE = 40, ALL = 5 * ROWS * 32 };
@@ -582,12 +584,19 @@ static void weights_arrive(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(lists_and_says_why),
-                                       cmocka_unit_test(refuses_to_open), cmocka_unit_test(survives),
-                                       cmocka_unit_test(fails_anywhere), cmocka_unit_test(several_fail_anywhere), cmocka_unit_test(passes), cmocka_unit_test(wakes_the_way), cmocka_unit_test(a_window_begins_far_on), cmocka_unit_test(copies_go_on),
-        cmocka_unit_test(lines_cross),
+                                       cmocka_unit_test(refuses_to_open),
+                                       cmocka_unit_test(survives),
+                                       cmocka_unit_test(fails_anywhere),
+                                       cmocka_unit_test(several_fail_anywhere),
+                                       cmocka_unit_test(passes),
+                                       cmocka_unit_test(wakes_the_way),
+                                       cmocka_unit_test(a_window_begins_far_on),
+                                       cmocka_unit_test(copies_go_on),
+                                       cmocka_unit_test(lines_cross),
                                        cmocka_unit_test(names_what_fits),
                                        cmocka_unit_test(chosen_rows_are_launched_for_themselves),
-                                       cmocka_unit_test(parts_that_are_none_are_named), cmocka_unit_test(names_a_storage),
+                                       cmocka_unit_test(parts_that_are_none_are_named),
+                                       cmocka_unit_test(names_a_storage),
                                        cmocka_unit_test(weights_arrive)};
     if (getenv("SEGUE_STUB_PARTLESS")) cmocka_set_test_filter("parts_*");
     return cmocka_run_group_tests(tests, NULL, NULL);

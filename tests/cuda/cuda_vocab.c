@@ -1,5 +1,5 @@
-/* cuda_vocab.c: the head of one row over the stub driver: which kernel makes it, and what is said where it makes no numbers. Numbers are check's (head.*), on a GPU.
- * SPDX-License-Identifier: MIT */
+/* cuda_vocab.c: the head of one row over the stub driver: which kernel makes it, and what is said where it makes no numbers.
+ * Numbers are check's (head.*), on a GPU. SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,8 +30,9 @@ static segue_status head_of(enum sg_storage storage, uint32_t vocab, uint32_t ro
     int32_t in = sg_rows(&b, sg_whole(&b, sg_input_rows(&b, D)));
     sg_output(&b, sg_linear(&b, sg_whole(&b, in), sg_weight_of(&b, &head), sg_weight_of(&b, NULL), sg_absent()), "logits");
     assert_int_equal(sg_builder_end(&b, &g, err), SEGUE_OK);
-    struct life l = {.span = {.rows = rows, .values = x, .wanted = wanted, .wanted_n = 1, .steps = 1, .sampler = chosen ? &greedy : NULL},
-                     .result = {.tokens = chosen ? &token : NULL}};
+    struct life l =
+        {.span = {.rows = rows, .values = x, .wanted = wanted, .wanted_n = 1, .steps = 1, .sampler = chosen ? &greedy : NULL},
+         .result = {.tokens = chosen ? &token : NULL}};
     return live(&l, g, err);
 }
 

@@ -93,7 +93,11 @@ static inline segue_status live(struct life *l, struct sg_graph *g, segue_error 
         struct sg_span span = l->span;
         span.state = s;
         span.first = (uint64_t)i * span.rows;
-        struct sg_batch batch = {.spans = &span, .spans_n = 1, .inline_hint = 1, .outputs = l->outputs, .outputs_n = l->outputs_n};
+        struct sg_batch batch = {.spans = &span,
+                                 .spans_n = 1,
+                                 .inline_hint = 1,
+                                 .outputs = l->outputs,
+                                 .outputs_n = l->outputs_n};
         status = ops->start(p, &batch, &l->result, &run, err);
         if (status == SEGUE_OK) status = ops->wait(run, UINT64_MAX, err);
     }

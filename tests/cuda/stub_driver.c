@@ -273,9 +273,10 @@ FREES(cuGraphExecDestroy, (void *e), UNUSED(e) alive--;)
 API(cuGraphLaunch, (void *e, void *s), UNUSED(e) UNUSED(s) return launch();)
 API(cuLaunchKernelEx, (const void *l, void *f, void **a, void **x),
     UNUSED(l) UNUSED(x) ((struct kernel *)f)->launches++; if (watching) watching(((struct kernel *)f)->name, *a); return launch();)
-/* As the driver has it: 4-byte numbers of up to five dimensions, rows in whole 16 bytes, boxes of at most 256 and, swizzled, of 128 bytes a row. */
-static int is_map(const void *map, int type, unsigned rank, const void *p, const unsigned long long *dims, const unsigned long long *strides,
-                  const unsigned *box, int swizzle)
+/* As the driver has it: 4-byte numbers of up to five dimensions, rows in whole 16 bytes, boxes of at most 256 and, swizzled, of
+ * 128 bytes a row. */
+static int is_map(const void *map, int type, unsigned rank, const void *p, const unsigned long long *dims,
+                  const unsigned long long *strides, const unsigned *box, int swizzle)
 {
     int good = !mode("mapless") && type == 3 && rank && rank <= 5 && (size_t)map % 64 == 0 && (size_t)p % 16 == 0;
     for (unsigned i = 0; good && i < rank; i++)

@@ -26,7 +26,8 @@ static segue_status state_new(struct sg_unit *u, const struct sg_slot *slots, ui
                               struct sg_state **out, segue_error *err)
 {
     double numbers = 0;
-    for (uint32_t i = 0; i < slots_n; i++) numbers += (double)slots[i].heads * slots[i].width * (slots[i].kind == SG_SLOT_DELTA ? slots[i].depth : 1);
+    for (uint32_t i = 0; i < slots_n; i++)
+        numbers += (double)slots[i].heads * slots[i].width * (slots[i].kind == SG_SLOT_DELTA ? slots[i].depth : 1);
     if (numbers > MOST_STATE) return sg_no_memory("state", MOST_STATE, err);
     return sg_ops_of(u)->state_new(u, slots, slots_n, o, out, err);
 }

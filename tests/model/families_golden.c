@@ -392,7 +392,8 @@ static void adapter_on(const struct sg_unit_ops *unit, const char *spec, const c
     sg_model_unref(m);
 }
 
-/* Every layout of adapter on every layout of model, on every unit and dealt to two ranks, equals the merged weights in transformers. */
+/* Every layout of adapter on every layout of model, on every unit and dealt to two ranks, equals the merged weights in
+ * transformers. */
 static void adapters_equal_merged_weights(void **state)
 {
     (void)state;

@@ -58,7 +58,8 @@ static void answer(struct sg_server *v, struct sg_channel *c, int connection, st
     struct sg_buf reply = {0};
     int bad = !connection && requests++ >= after;
     if (record && !connection) {
-        const uint8_t head[6] = {(uint8_t)m->kind, 0, (uint8_t)m->body_n, (uint8_t)(m->body_n >> 8), (uint8_t)(m->body_n >> 16), 0};
+        const uint8_t head[6] = {(uint8_t)m->kind,           0, (uint8_t)m->body_n, (uint8_t)(m->body_n >> 8),
+                                 (uint8_t)(m->body_n >> 16), 0};
         fwrite(head, 1, sizeof head, record);
         fwrite(m->body, 1, m->body_n, record);
         fflush(record);

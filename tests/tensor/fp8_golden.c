@@ -117,13 +117,15 @@ static void golden_rows(void **state)
 static void of_every_storage(void **state)
 {
     (void)state;
-    static const enum sg_storage storages[] = {SG_F32, SG_F16, SG_BF16, SG_Q8_0, SG_Q4_0, SG_Q4_1, SG_Q5_0, SG_Q5_1, SG_Q4_K, SG_Q6_K};
+    static const enum sg_storage storages[] = {SG_F32,  SG_F16,  SG_BF16, SG_Q8_0, SG_Q4_0,
+                                               SG_Q4_1, SG_Q5_0, SG_Q5_1, SG_Q4_K, SG_Q6_K};
     static float x[512], source[512], got[512], part[32];
     static uint8_t stored[2048];
     for (int i = 0; i < 512; i++) x[i] = sinf((float)i * 1.7f) * (float)(i % 13) * 0.01f;
     for (size_t k = 0; k < sizeof storages / sizeof *storages; k++) {
         assert_int_equal(sg_quant_row(storages[k], x, 512, stored, NULL), SEGUE_OK);
-        const struct sg_tensor from = {.name = "w", .storage = storages[k], .rank = 2, .shape = {1, 512}, .rows = 1, .cols = 512, .data = stored};
+        const struct sg_tensor from =
+            {.name = "w", .storage = storages[k], .rank = 2, .shape = {1, 512}, .rows = 1, .cols = 512, .data = stored};
         struct sg_tensor t = sg_tensor_fp8(&from);
         sg_tensor_row(&from, 0, 0, 512, source);
         sg_tensor_row(&t, 0, 0, 512, got);
@@ -144,7 +146,8 @@ static void not_finite(void **state)
     uint8_t codes[64];
     uint64_t bad = 9;
     x[40] = INFINITY;
-    const struct sg_tensor from = {.name = "w", .storage = SG_F32, .rank = 2, .shape = {2, 32}, .rows = 2, .cols = 32, .data = (uint8_t *)x};
+    const struct sg_tensor from =
+        {.name = "w", .storage = SG_F32, .rank = 2, .shape = {2, 32}, .rows = 2, .cols = 32, .data = (uint8_t *)x};
     struct sg_tensor t = sg_tensor_fp8(&from);
     assert_false(sg_tensor_finite(&t, &bad));
     assert_int_equal(bad, 1);
