@@ -261,6 +261,9 @@ struct sg_parser {
     const char *open_tag;
     segue_error *err;
 };
+/* --- jinja_parser.c --- */
+int sg_token_is_op(const struct sg_token *t, unsigned op);
+int sg_token_is_name(const struct sg_token *t, const char *name);
 segue_status sg_parser_fail(struct sg_parser *p, uint32_t line, const char *format, ...) SG_FORMAT(3, 4);
 segue_status sg_parser_next(struct sg_parser *p);
 segue_status sg_parser_look(struct sg_parser *p, struct sg_token *out);
@@ -268,11 +271,17 @@ int sg_parser_is_op(const struct sg_parser *p, unsigned op);
 int sg_parser_is_name(const struct sg_parser *p, const char *name);
 segue_status sg_parser_want_op(struct sg_parser *p, unsigned op);
 segue_status sg_parser_want(struct sg_parser *p, int kind, const char *text);
+/* Consume an operator or a word if it stands here. */
+segue_status sg_parser_skip_op(struct sg_parser *p, unsigned op, int *did);
+segue_status sg_parser_skip_name(struct sg_parser *p, const char *name, int *did);
+/* What the current token looks like, for errors. */
+const char *sg_parser_describe(const struct sg_parser *p, char text[64]);
 segue_status sg_parser_node(struct sg_parser *p, int kind, uint32_t line, struct sg_node **out);
 segue_status sg_parser_name(struct sg_parser *p, const char *s, size_t n, uint32_t *id);
 segue_status sg_parser_enter(struct sg_parser *p);
 /* Set depth of a node from its children; refuses what is too deep to walk. */
 segue_status sg_parser_seal(struct sg_parser *p, struct sg_node *node);
+/* --- jinja_expr.c, jinja_block.c, jinja_bind.c --- */
 segue_status sg_parse_expression(struct sg_parser *p, int with_cond, struct sg_node **out);
 segue_status sg_parse_primary(struct sg_parser *p, int with_ns, struct sg_node **out);
 /* end: a name that also ends the tuple ("in", "recursive"), or NULL. */

@@ -1,188 +1,9 @@
 /* jinja_expr.c: tokens to expression nodes, by jinja2's grammar and precedence (pow below unary, tests and filters
  * after postfix, `if` without `else`). Refuses nesting that could not be walked; every node lives in the arena.
  * SPDX-License-Identifier: MIT */
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "text/jinja.h"
-
-segue_status sg_parser_fail(struct sg_parser *p, uint32_t line, const char *format, ...)
-{
-    char text[200];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    return sg_fail(p->err, SEGUE_EFORMAT, "template: %s line %u: %s; correct the template", p->t->what,
-                   (unsigned)line, text);
-}
-
-segue_status sg_parser_next(struct sg_parser *p)
-{
-    if (p->has_ahead) {
-        p->tok = p->ahead;
-        p->has_ahead = 0;
-        return SEGUE_OK;
-    }
-    return sg_lexer_next(&p->lx, &p->tok);
-}
-
-segue_status sg_parser_look(struct sg_parser *p, struct sg_token *out)
-{
-    if (!p->has_ahead) SG_TRY(sg_lexer_next(&p->lx, &p->ahead));
-    p->has_ahead = 1;
-    *out = p->ahead;
-    return SEGUE_OK;
-}
-
-static int token_is_op(const struct sg_token *t, unsigned op) { return t->kind == SG_T_OP && t->op == op; }
-
-static int token_is_name(const struct sg_token *t, const char *name)
-{
-    return t->kind == SG_T_NAME && t->n == strlen(name) && !memcmp(t->s, name, t->n);
-}
-
-int sg_parser_is_op(const struct sg_parser *p, unsigned op) { return token_is_op(&p->tok, op); }
-int sg_parser_is_name(const struct sg_parser *p, const char *name) { return token_is_name(&p->tok, name); }
-
-/* What the current token looks like, for errors. */
-static const char *describe(const struct sg_parser *p, char text[64])
-{
-    static const char *const kinds[] = {"end of template", "text", "'{{'", "'}}'", "'{%'", "'%}'"};
-    const struct sg_token *t = &p->tok;
-    if (t->kind <= SG_T_BLOCK_END) return kinds[t->kind];
-    if (t->kind == SG_T_NAME || t->kind == SG_T_STRING)
-        snprintf(text, 64, "'%.*s'", (int)(t->n > 40 ? 40 : t->n), t->s);
-    else if (t->kind == SG_T_OP && t->op > 255)
-        snprintf(text, 64, "'%c%c'", t->op >> 8, t->op & 255);
-    else if (t->kind == SG_T_OP)
-        snprintf(text, 64, "'%c'", t->op);
-    else
-        snprintf(text, 64, "a number");
-    return text;
-}
-
-segue_status sg_parser_want(struct sg_parser *p, int kind, const char *text)
-{
-    char buf[64];
-    if (p->tok.kind != kind)
-        return sg_parser_fail(p, p->tok.line, "expected %s, got %s%s%s", text, describe(p, buf),
-                              p->open_tag ? " inside " : "", p->open_tag ? p->open_tag : "");
-    return sg_parser_next(p);
-}
-
-segue_status sg_parser_want_op(struct sg_parser *p, unsigned op)
-{
-    char text[4] = {'\'', (char)op, '\'', 0}, buf[64];
-    if (!sg_parser_is_op(p, op))
-        return sg_parser_fail(p, p->tok.line, "expected %s, got %s", text, describe(p, buf));
-    return sg_parser_next(p);
-}
-
-/* Consume an operator or a word if it stands here. */
-static segue_status skip_op(struct sg_parser *p, unsigned op, int *did)
-{
-    *did = sg_parser_is_op(p, op);
-    return *did ? sg_parser_next(p) : SEGUE_OK;
-}
-
-static segue_status skip_name(struct sg_parser *p, const char *name, int *did)
-{
-    *did = sg_parser_is_name(p, name);
-    return *did ? sg_parser_next(p) : SEGUE_OK;
-}
-
-segue_status sg_parser_node(struct sg_parser *p, int kind, uint32_t line, struct sg_node **out)
-{
-    if (p->t->arena.total > SG_PARSED_BYTES)
-        return sg_fail(p->err, SEGUE_ELIMIT,
-                       "template: %s line %u: too large: over %d MB once parsed; this is no chat "
-                       "template",
-                       p->t->what, (unsigned)line, SG_PARSED_BYTES >> 20);
-    struct sg_node *n = sg_arena_alloc(&p->t->arena, sizeof *n);
-    if (!n) return sg_no_memory("template node", sizeof *n, p->err);
-    n->kind = (uint8_t)kind;
-    n->line = line;
-    n->depth = 1;
-    *out = n;
-    return SEGUE_OK;
-}
-
-static unsigned chain_depth(const struct sg_node *n)
-{
-    unsigned d = 0;
-    for (; n; n = n->next) d = n->depth > d ? n->depth : d;
-    return d;
-}
-
-segue_status sg_parser_seal(struct sg_parser *p, struct sg_node *n)
-{
-    const struct sg_node *const kids[] = {n->a, n->b, n->c, n->d, n->e};
-    unsigned depth = 0;
-    for (size_t i = 0; i < 5; i++) {
-        unsigned d = chain_depth(kids[i]);
-        depth = d > depth ? d : depth;
-    }
-    n->depth = (uint16_t)(depth + 1);
-    if (depth >= SG_NODE_DEPTH)
-        return sg_parser_fail(p, n->line, "nested deeper than %d levels", SG_NODE_DEPTH);
-    return SEGUE_OK;
-}
-
-segue_status sg_parser_enter(struct sg_parser *p)
-{
-    if (++p->level > 150) return sg_parser_fail(p, p->tok.line, "nested deeper than %d levels", 150);
-    return SEGUE_OK;
-}
-
-static segue_status grow_names(struct sg_parser *p)
-{
-    struct sg_template *t = p->t;
-    uint32_t cap = p->names_cap ? p->names_cap * 2 : 64;
-    struct sg_name *names = sg_arena_alloc(&t->arena, cap * sizeof *names);
-    uint32_t *table = sg_arena_alloc(&t->arena, (size_t)cap * 2 * sizeof *table);
-    if (!names || !table) return sg_no_memory("template names", cap * sizeof *names, p->err);
-    if (t->names_n) memcpy(names, t->names, t->names_n * sizeof *names);
-    t->names = names;
-    p->names_cap = cap;
-    p->table = table;
-    p->table_cap = cap * 2;
-    return SEGUE_OK;
-}
-
-static uint32_t name_hash(const char *s, size_t n)
-{
-    uint32_t h = 2166136261u;
-    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)s[i]) * 16777619u;
-    return h;
-}
-
-static uint32_t *name_place(struct sg_parser *p, const char *s, size_t n)
-{
-    for (uint32_t i = name_hash(s, n);; i++) {
-        uint32_t *at = &p->table[i & (p->table_cap - 1)];
-        if (!*at) return at;
-        const struct sg_name *name = &p->t->names[*at - 1];
-        if (name->n == n && !memcmp(name->s, s, n)) return at;
-    }
-}
-
-segue_status sg_parser_name(struct sg_parser *p, const char *s, size_t n, uint32_t *id)
-{
-    if (p->t->names_n == p->names_cap) {
-        SG_TRY(grow_names(p));
-        for (uint32_t i = 0; i < p->t->names_n; i++)
-            *name_place(p, p->t->names[i].s, p->t->names[i].n) = i + 1;
-    }
-    uint32_t *at = name_place(p, s, n);
-    if (!*at) {
-        p->t->names[p->t->names_n++] = (struct sg_name){s, n};
-        *at = p->t->names_n;
-    }
-    *id = *at - 1;
-    return SEGUE_OK;
-}
 
 /* A string of the template: never counted, never swept, read by all renderings. */
 static segue_status const_str(struct sg_parser *p, const char *s, size_t n, struct sg_node *node)
@@ -234,10 +55,10 @@ static segue_status parse_name(struct sg_parser *p, int with_ns, struct sg_node 
 {
     struct sg_token t = p->tok;
     SG_TRY(sg_parser_next(p));
-    if (token_is_name(&t, "true") || token_is_name(&t, "True")) return node->u.value = sg_v_bool(1), SEGUE_OK;
-    if (token_is_name(&t, "false") || token_is_name(&t, "False"))
+    if (sg_token_is_name(&t, "true") || sg_token_is_name(&t, "True")) return node->u.value = sg_v_bool(1), SEGUE_OK;
+    if (sg_token_is_name(&t, "false") || sg_token_is_name(&t, "False"))
         return node->u.value = sg_v_bool(0), SEGUE_OK;
-    if (token_is_name(&t, "none") || token_is_name(&t, "None")) return node->u.value = sg_v_none(), SEGUE_OK;
+    if (sg_token_is_name(&t, "none") || sg_token_is_name(&t, "None")) return node->u.value = sg_v_none(), SEGUE_OK;
     node->kind = SG_N_NAME;
     node->s = t.s;
     node->n = t.n;
@@ -271,7 +92,7 @@ segue_status sg_parse_primary(struct sg_parser *p, int with_ns, struct sg_node *
         return sg_parser_next(p);
     }
     int dict = sg_parser_is_op(p, '{');
-    if (!dict && !sg_parser_is_op(p, '[')) return sg_parser_fail(p, line, "unexpected %s", describe(p, buf));
+    if (!dict && !sg_parser_is_op(p, '[')) return sg_parser_fail(p, line, "unexpected %s", sg_parser_describe(p, buf));
     SG_TRY(sg_parser_enter(p));
     node->kind = dict ? SG_N_DICT : SG_N_LIST;
     SG_TRY(parse_items(p, dict ? '}' : ']', dict, &node->a));
@@ -292,7 +113,7 @@ static segue_status parse_arg(struct sg_parser *p, int *kind, struct sg_node **o
         now = 'd';
     else if (p->tok.kind == SG_T_NAME) {
         SG_TRY(sg_parser_look(p, &ahead));
-        if (token_is_op(&ahead, '=')) now = 'k';
+        if (sg_token_is_op(&ahead, '=')) now = 'k';
     }
     int bad = now == '*' ? *kind == '*' || *kind == 'd' : now ? *kind == 'd' : *kind != 0;
     if (bad) return sg_parser_fail(p, p->tok.line, "invalid order of arguments in a call");
@@ -356,7 +177,7 @@ static segue_status parse_subscript(struct sg_parser *p, struct sg_node **out)
     slice->a = first;
     SG_TRY(sg_parser_next(p));
     SG_TRY(slice_part(p, &slice->b));
-    SG_TRY(skip_op(p, ':', &more));
+    SG_TRY(sg_parser_skip_op(p, ':', &more));
     if (more) SG_TRY(slice_part(p, &slice->c));
     *out = slice;
     return sg_parser_seal(p, slice);
@@ -444,7 +265,7 @@ static segue_status parse_test(struct sg_parser *p, struct sg_node *value, struc
     int negated;
     SG_TRY(sg_parser_node(p, SG_N_TEST, p->tok.line, &node));
     SG_TRY(sg_parser_next(p));
-    SG_TRY(skip_name(p, "not", &negated));
+    SG_TRY(sg_parser_skip_name(p, "not", &negated));
     node->a = value;
     SG_TRY(parse_dotted(p, node));
     node->u.func = node->op ? NULL : sg_test_find(node->s, node->n);
@@ -564,7 +385,7 @@ static segue_status compare_op(struct sg_parser *p, uint8_t *op)
     if (sg_parser_is_name(p, "not")) {
         struct sg_token ahead;
         SG_TRY(sg_parser_look(p, &ahead));
-        if (!token_is_name(&ahead, "in")) return SEGUE_OK;
+        if (!sg_token_is_name(&ahead, "in")) return SEGUE_OK;
         *op = 'n';
         SG_TRY(sg_parser_next(p));
     }
@@ -615,7 +436,7 @@ static segue_status parse_logic(struct sg_parser *p, int is_or, struct sg_node *
     for (;;) {
         struct sg_node *right = NULL;
         int did;
-        SG_TRY(skip_name(p, is_or ? "or" : "and", &did));
+        SG_TRY(sg_parser_skip_name(p, is_or ? "or" : "and", &did));
         if (!did) return SEGUE_OK;
         SG_TRY(is_or ? parse_logic(p, 0, &right) : parse_not(p, &right));
         SG_TRY(binary(p, is_or ? SG_N_OR : SG_N_AND, 0, *out, right, out));
@@ -628,12 +449,12 @@ static segue_status parse_cond(struct sg_parser *p, struct sg_node **out)
     for (;;) {
         struct sg_node *node = NULL;
         int did;
-        SG_TRY(skip_name(p, "if", &did));
+        SG_TRY(sg_parser_skip_name(p, "if", &did));
         if (!did) return SEGUE_OK;
         SG_TRY(sg_parser_node(p, SG_N_COND, (*out)->line, &node));
         node->b = *out;
         SG_TRY(parse_logic(p, 1, &node->a));
-        SG_TRY(skip_name(p, "else", &did));
+        SG_TRY(sg_parser_skip_name(p, "else", &did));
         if (did) {
             SG_TRY(sg_parser_enter(p));
             SG_TRY(parse_cond(p, &node->c));
@@ -661,13 +482,13 @@ segue_status sg_parse_tuple(struct sg_parser *p, int simple, int with_cond, cons
         if (end && sg_parser_is_name(p, end)) break;
         SG_TRY(simple ? sg_parse_primary(p, with_ns, tail) : sg_parse_expression(p, with_cond, tail));
         tail = &(*tail)->next;
-        SG_TRY(skip_op(p, ',', &comma));
+        SG_TRY(sg_parser_skip_op(p, ',', &comma));
         if (!comma) break;
         is_tuple = 1;
     }
     if (!is_tuple && first) return *out = first, SEGUE_OK;
     if (!is_tuple && !parens)
-        return sg_parser_fail(p, line, "expected an expression, got %s", describe(p, buf));
+        return sg_parser_fail(p, line, "expected an expression, got %s", sg_parser_describe(p, buf));
     SG_TRY(sg_parser_node(p, SG_N_TUPLE, line, &tuple));
     tuple->a = first;
     *out = tuple;
