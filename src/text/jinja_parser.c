@@ -1,5 +1,5 @@
-/* jinja_parser.c: what all parts of the parser share: the token that stands here and the one behind it, errors that name them, nodes
- * in the arena and their depth, names by number. SPDX-License-Identifier: MIT */
+/* jinja_parser.c: what all parts of the parser share: the token that stands here and the one behind it, errors that name them,
+ * nodes in the arena and their depth, names by number. SPDX-License-Identifier: MIT */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

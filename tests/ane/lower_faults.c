@@ -189,7 +189,10 @@ static const char for_passes[] =
     "tensor<fp16, [1, 1, 1, 32]> m = reduce_mean(x = e, axes = tensor<int32, [1]>([1]), keep_dims = bool(true));\n"
     "tensor<fp16, [1, 20, 1, 32]> z = sub(x = e, y = m);\n    } -> (z);\n}\n";
 
-static segue_status layout(struct sg_mil_program *p, uint64_t *changes, segue_error *err) { return sg_pass_layout(p, 32, changes, err); }
+static segue_status layout(struct sg_mil_program *p, uint64_t *changes, segue_error *err)
+{
+    return sg_pass_layout(p, 32, changes, err);
+}
 static segue_status (*const passes[])(struct sg_mil_program *, uint64_t *, segue_error *) = {
     sg_pass_legal, sg_pass_named, sg_pass_const, sg_pass_fuse, sg_pass_dead, layout};
 
@@ -262,9 +265,11 @@ static void every_allocation_may_fail(void **state)
                 segue_status s = cases[i].once(a);
                 sg_fault_alloc(0);
                 failed += s == SEGUE_EMEMORY;
-                if (s != SEGUE_EMEMORY && s != SEGUE_OK && s != SEGUE_EUNSUPPORTED && s != SEGUE_EINTERNAL) fail_msg("%s %d, allocation %d: status %d", cases[i].name, a, (int)n, s);
+                if (s != SEGUE_EMEMORY && s != SEGUE_OK && s != SEGUE_EUNSUPPORTED && s != SEGUE_EINTERNAL)
+                    fail_msg("%s %d, allocation %d: status %d", cases[i].name, a, (int)n, s);
             }
-            print_message("%s %d: %d allocations, every %d. tried, %d failed\n", cases[i].name, a, (int)all, (int)stride, (int)failed);
+            print_message("%s %d: %d allocations, every %d. tried, %d failed\n", cases[i].name, a, (int)all, (int)stride,
+                          (int)failed);
             assert_true(failed > 0);
             assert_int_equal(cases[i].once(a), SEGUE_OK);
         }

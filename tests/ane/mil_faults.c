@@ -1,5 +1,5 @@
-/* mil_faults.c: every allocation that can fail while a program is read, checked, printed, loaded and run is made to fail once: the status
- * says so and nothing leaks (the address sanitizer watches). Needs a build with SEGUE_FAULTS.
+/* mil_faults.c: every allocation that can fail while a program is read, checked, printed, loaded and run is made to fail once:
+ * the status says so and nothing leaks (the address sanitizer watches). Needs a build with SEGUE_FAULTS.
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -24,7 +24,13 @@
 #define HEAD " " ABC " z = slice_by_size(x = y, begin = tensor<int32, [4]>([0, 0, 0, 0]), size = tensor<int32, [4]>([1, 32, 1, 32]));"
 #define AXIS(n) "axis = int32(" n ")"
 
-struct rig { struct sg_ane_device *d; struct sg_ane_program *p; struct sg_ane_surface *in[4], *out[4]; uint32_t in_n, out_n; const struct sg_ane_port *ports; /* of the inputs */ };
+struct rig {
+    struct sg_ane_device *d;
+    struct sg_ane_program *p;
+    struct sg_ane_surface *in[4], *out[4];
+    uint32_t in_n, out_n;
+    const struct sg_ane_port *ports; /* of the inputs */
+};
 
 static inline struct sg_npu_opts options(const char *profile, int faithful)
 {
@@ -39,7 +45,8 @@ static inline void rig_open(struct rig *g, const struct sg_npu_opts *o)
     assert_int_equal(sg_npu_open(&g->d, o, NULL), SEGUE_OK);
 }
 
-static inline segue_status rig_load(struct rig *g, const char *text, const struct sg_ane_file *files, uint32_t n, segue_error *err)
+static inline segue_status rig_load(struct rig *g, const char *text, const struct sg_ane_file *files, uint32_t n,
+                                    segue_error *err)
 {
     struct sg_ane_source s = {.name = "t", .text = text, .text_bytes = strlen(text), .files = files, .files_n = n};
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(g->d);
@@ -47,8 +54,10 @@ static inline segue_status rig_load(struct rig *g, const char *text, const struc
     segue_status status = ops->load(g->d, &s, &g->p, err);
     if (status) return status;
     assert_int_equal(ops->ports(g->p, 0, &g->ports, &g->in_n, &out, &g->out_n, NULL), SEGUE_OK);
-    for (uint32_t i = 0; i < g->in_n; i++) assert_int_equal(ops->surface_new(g->d, g->ports[i].surface_bytes, &g->in[i], NULL), SEGUE_OK);
-    for (uint32_t i = 0; i < g->out_n; i++) assert_int_equal(ops->surface_new(g->d, out[i].surface_bytes, &g->out[i], NULL), SEGUE_OK);
+    for (uint32_t i = 0; i < g->in_n; i++)
+        assert_int_equal(ops->surface_new(g->d, g->ports[i].surface_bytes, &g->in[i], NULL), SEGUE_OK);
+    for (uint32_t i = 0; i < g->out_n; i++)
+        assert_int_equal(ops->surface_new(g->d, out[i].surface_bytes, &g->out[i], NULL), SEGUE_OK);
     return SEGUE_OK;
 }
 
@@ -79,7 +88,10 @@ static inline uint16_t *bytes_of(struct rig *g, struct sg_ane_surface *s)
     return p;
 }
 
-static inline segue_status rig_run(struct rig *g, segue_error *err) { return sg_ane_ops_of(g->d)->evaluate(g->p, 0, g->in, g->out, err); }
+static inline segue_status rig_run(struct rig *g, segue_error *err)
+{
+    return sg_ane_ops_of(g->d)->evaluate(g->p, 0, g->in, g->out, err);
+}
 
 /* Input i all v, as its type has it. */
 static inline void rig_fill(struct rig *g, uint32_t i, float v)

@@ -36,7 +36,8 @@ static void numerics_by_profile(void **state)
                 assert_non_null(strstr(err.text, "4.2"));
             } else {
                 assert_int_equal(s, SEGUE_OK);
-                if (isnan(want) ? !isnan(is) : !(is == want && !signbit(is) == !signbit(want))) fail_msg("case %zu mode %d: %g, not %g", i, mode, is, want);
+                if (isnan(want) ? !isnan(is) : !(is == want && !signbit(is) == !signbit(want)))
+                    fail_msg("case %zu mode %d: %g, not %g", i, mode, is, want);
             }
             rig_close(&g);
         }
@@ -219,7 +220,11 @@ static void ports_by_name(void **state)
     const struct sg_ane_port *in, *out;
     uint32_t in_n, out_n;
     rig_open(&g, &o);
-    assert_int_equal(rig_load(&g, "program(1.3)\n{\nfunc main<ios16>(" ABC " b, " ABC " a) {\n" ABC " z = sub(x = a, y = b);\n} -> (z);\n}\n", NULL, 0, &err), SEGUE_OK);
+    assert_int_equal(rig_load(&g,
+                              "program(1.3)\n{\nfunc main<ios16>(" ABC " b, " ABC " a) {\n" ABC
+                              " z = sub(x = a, y = b);\n} -> (z);\n}\n",
+                              NULL, 0, &err),
+                     SEGUE_OK);
     sg_ane_ops_of(g.d)->ports(g.p, 0, &in, &in_n, &out, &out_n, NULL);
     assert_string_equal(in[0].name, "a");
     assert_string_equal(in[1].name, "b");
@@ -289,9 +294,9 @@ static void profiles_and_chip_files(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numerics_by_profile), cmocka_unit_test(surfaces), cmocka_unit_test(failures_to_order),
-        cmocka_unit_test(budgets_and_restart), cmocka_unit_test(weights_are_frozen), cmocka_unit_test(ports_by_name), cmocka_unit_test(simulated_time),
-        cmocka_unit_test(profiles_and_chip_files)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(numerics_by_profile), cmocka_unit_test(surfaces),
+                                       cmocka_unit_test(failures_to_order),   cmocka_unit_test(budgets_and_restart),
+                                       cmocka_unit_test(weights_are_frozen),  cmocka_unit_test(ports_by_name),
+                                       cmocka_unit_test(simulated_time),      cmocka_unit_test(profiles_and_chip_files)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

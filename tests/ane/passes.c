@@ -125,7 +125,8 @@ static void passes(pass_fn *pass, const struct sample *s)
     }
     run(p, after);
     for (int i = 0; s->off >= 0 && i < 1024; i++)
-        if (!(fabsf(before[i] - after[i]) <= s->off)) fail_msg("number %d: %g, then %g: %s", i, (double)before[i], (double)after[i], once);
+        if (!(fabsf(before[i] - after[i]) <= s->off))
+            fail_msg("number %d: %g, then %g: %s", i, (double)before[i], (double)after[i], once);
     sg_free(once);
     sg_mil_program_free(p);
 }
@@ -221,7 +222,8 @@ static void refused_operations_are_written_otherwise(void **state)
 /* Ports of odd sizes: padded, in order, padding zero; the numbers are those of the program as it was. */
 static void ports_become_surfaces(void **state)
 {
-    static const char *const bad[] = {"tensor<fp16, [32, 32]> a", "tensor<fp16, [1, 32, 2, 32]> a", "tensor<fp32, [1, 32, 1, 32]> a"};
+    static const char *const bad[] = {"tensor<fp16, [32, 32]> a", "tensor<fp16, [1, 32, 2, 32]> a",
+                                      "tensor<fp32, [1, 32, 1, 32]> a"};
     struct sg_mil_program *p = read(T("1, 64, 1, 32") " in_big, " T("1, 20, 1, 32") " in_x", T("1, 20, 1, 32") " s = slice_by_size(x = in_big, begin = "
         I4("0, 8, 0, 0") ", size = " I4("1, 20, 1, 32") "); " T("1, 20, 1, 32") " to_sum = add(x = s, y = in_x); " T("1, 64, 1, 32")
         " to_wide = mul(x = in_big, y = fp16(0.5));", "to_sum, to_wide");
@@ -242,7 +244,8 @@ static void ports_become_surfaces(void **state)
         for (int s = 0; s < 32; s++) {
             float a = sg_f32_of_f16(sg_f16_of_f32(3 * sinf((float)(c * 32 + s) * 0.7F))),
                   b = sg_f32_of_f16(sg_f16_of_f32(3 * sinf((float)((c + 8) * 32 + s) * 0.7F + 1)));
-            if (fabsf(got[c * 32 + s] - (c < 20 ? a + b : 0)) > 4e-3F) fail_msg("channel %d, column %d: %g", c, s, (double)got[c * 32 + s]);
+            if (fabsf(got[c * 32 + s] - (c < 20 ? a + b : 0)) > 4e-3F)
+                fail_msg("channel %d, column %d: %g", c, s, (double)got[c * 32 + s]);
         }
     changes = 0;
     assert_int_equal(sg_pass_layout(p, 32, &changes, &err), SEGUE_OK);
@@ -258,8 +261,11 @@ static void ports_become_surfaces(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(dead_code_goes), cmocka_unit_test(constants_become_one),
-                                       cmocka_unit_test(chains_shrink), cmocka_unit_test(what_differs_stays), cmocka_unit_test(ports_become_surfaces),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(dead_code_goes),
+                                       cmocka_unit_test(constants_become_one),
+                                       cmocka_unit_test(chains_shrink),
+                                       cmocka_unit_test(what_differs_stays),
+                                       cmocka_unit_test(ports_become_surfaces),
                                        cmocka_unit_test(refused_operations_are_written_otherwise)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* cuda_states.c: rows and memory of the unit cuda's states over the stub driver, whose cards are host memory: from card to card, to
- * and from pinned memory, in windows. What came is what went. SPDX-License-Identifier: MIT */
+/* cuda_states.c: rows and memory of the unit cuda's states over the stub driver, whose cards are host memory: from card to card,
+ * to and from pinned memory, in windows. What came is what went. SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

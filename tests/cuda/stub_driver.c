@@ -272,7 +272,9 @@ FREES(cuGraphDestroy, (void *g), UNUSED(g) alive--;)
 FREES(cuGraphExecDestroy, (void *e), UNUSED(e) alive--;)
 API(cuGraphLaunch, (void *e, void *s), UNUSED(e) UNUSED(s) return launch();)
 API(cuLaunchKernelEx, (const void *l, void *f, void **a, void **x),
-    UNUSED(l) UNUSED(x) ((struct kernel *)f)->launches++; if (watching) watching(((struct kernel *)f)->name, *a); return launch();)
+    UNUSED(l) UNUSED(x) ((struct kernel *)f)->launches++;
+    if (watching) watching(((struct kernel *)f)->name, *a);
+    return launch();)
 /* As the driver has it: 4-byte numbers of up to five dimensions, rows in whole 16 bytes, boxes of at most 256 and, swizzled, of
  * 128 bytes a row. */
 static int is_map(const void *map, int type, unsigned rank, const void *p, const unsigned long long *dims,
@@ -283,9 +285,11 @@ static int is_map(const void *map, int type, unsigned rank, const void *p, const
         good = dims[i] && box[i] && box[i] <= 256 && (i + 1 == rank || (strides[i] % 16 == 0 && strides[i] < 1ULL << 40));
     return good && (swizzle != 3 || box[0] * 4 <= 128);
 }
-API(cuTensorMapEncodeTiled, (void *map, int type, unsigned rank, void *p, const void *dims, const void *strides, const unsigned *box,
-    const unsigned *steps, int interleave, int swizzle, int l2, int fill),
-    UNUSED(steps) UNUSED(interleave) UNUSED(l2) UNUSED(fill) if (!is_map(map, type, rank, p, dims, strides, box, swizzle)) return BAD_VALUE;
+API(cuTensorMapEncodeTiled,
+    (void *map, int type, unsigned rank, void *p, const void *dims, const void *strides, const unsigned *box,
+     const unsigned *steps, int interleave, int swizzle, int l2, int fill),
+    UNUSED(steps) UNUSED(interleave) UNUSED(l2) UNUSED(fill)
+    if (!is_map(map, type, rank, p, dims, strides, box, swizzle)) return BAD_VALUE;
     memset(map, 0, 128);)
 #ifndef STUB_PARTLESS
 API(cuDeviceGetDevResource, (int card, void *r, int type), UNUSED(card) UNUSED(r) UNUSED(type) return mode("whole") ? 801 : 0;)

@@ -144,8 +144,8 @@ static void by_rule(const struct sg_graph *g, uint32_t *part_of, uint64_t *own, 
         uint32_t layer = layer_of(g, &g->ops[i]);
         if (bytes > most[layer]) most[layer] = bytes;
         own[layer] += op_state(g, &g->ops[i], SG_ANE_CUT_KEYS);
-        const uint32_t border = g->ops[i].in[0].width;
-        if (g->ops[i].code == SG_OP_NORM && border > width) width = border;
+        const uint32_t in = g->ops[i].in[0].width; /* of a norm it is as wide as a border */
+        if (g->ops[i].code == SG_OP_NORM && in > width) width = in;
     }
     uint64_t fixed = 2 * sizeof(uint16_t) * width * SG_ANE_CUT_ROWS + info_held(SG_ANE_CUT_ROWS, SG_ANE_CUT_KEYS);
     for (uint32_t layer = 0; layer < g->layers; layer++) {
