@@ -48,7 +48,7 @@ enum {
     X(delta, delta_slabs)                                                                                     \
     X(chunk, chunk_local) X(chunk, chunk_factors) X(chunk, chunk_factors_halves)                              \
     X(carry, chunk_carry_16) X(carry, chunk_carry_32)                                                         \
-    X(scan, chunk_scan)                                                                                       \
+    X(scan, chunk_scan) X(scan, chunk_scan_pairs)                                                             \
     X(attend, append) X(attend, prepare) X(attend, prepare_many) X(attend, attend_join)                       \
     X(gemm, narrow) X(gemm, narrow_halves) X(gemm, widen) X(gemm, widen_pieces) X(gemm, gemm_f16)             \
     X(gemm, gemm_bf16)                                                                                        \

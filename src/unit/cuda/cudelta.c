@@ -132,7 +132,10 @@ static segue_status in_factors(struct cu_pass *p, struct ck_delta *a)
     a->factors = (struct ck_factors *)(uintptr_t)p->lane->scratch;
     SG_TRY(cu_launch(p, a->halves ? k->chunk_factors_halves : k->chunk_factors, chunks, a->v_heads, 1,
                      a->halves ? CK_CHUNK_THREADS : CK_LOCAL_THREADS, CK_CHUNK_LOCAL_BYTES, a));
-    return cu_launch(p, k->chunk_scan, a->v_heads * (HEAD / CK_SCAN_COLUMNS), 1, 1, CK_SCAN_THREADS, CK_SCAN_BYTES, a);
+    uint32_t sets = a->v_heads * (HEAD / CK_SCAN_COLUMNS);
+    if (sets > p->sms) /* or they come in turns */
+        return cu_launch(p, k->chunk_scan_pairs, sets / 2, 1, 1, CK_SCAN_PAIRS, CK_SCAN_BYTES, a);
+    return cu_launch(p, k->chunk_scan, sets, 1, 1, CK_SCAN_THREADS, CK_SCAN_BYTES, a);
 }
 
 static segue_status in_chunks(struct cu_pass *p, struct ck_delta *a)

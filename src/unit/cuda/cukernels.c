@@ -118,6 +118,7 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
         if (!r && u->major == 9) r = u->d.function_set(u->k.chunk_factors, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_LOCAL_BYTES);
         if (!r && u->major == 9) r = u->d.function_set(u->k.chunk_factors_halves, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_LOCAL_BYTES);
         if (!r && u->major == 9) r = u->d.function_set(u->k.chunk_scan, CU_FN_MAX_DYNAMIC_SHARED, CK_SCAN_BYTES);
+        if (!r && u->major == 9) r = u->d.function_set(u->k.chunk_scan_pairs, CU_FN_MAX_DYNAMIC_SHARED, CK_SCAN_BYTES);
         SG_TRY(cu_check(&u->d, r, "open unit", err));
     }
     SG_TRY(find_products(u, err));

@@ -39,7 +39,7 @@ enum {
     CK_CHUNK_TAPS = 4,
     CK_CHUNK_LOCAL_BYTES = (4 * 64 * 136) * 2 + (64 * 68 + 2 * 64) * 4, /* and shared memory of a block */
     CK_CHUNK_CARRY_BYTES = (6 * 64 * 136 + 4 * 64 * 72 + 2 * 128 * 40 + 6 * 64 * 40) * 2,
-    CK_SCAN_THREADS = 320, /* and of chunk_scan */
+    CK_SCAN_THREADS = 320, CK_SCAN_PAIRS = 576, /* and of chunk_scan, chunk_scan_pairs */
     CK_SCAN_COLUMNS = 16,
     CK_SCAN_BYTES = 5 * 32768 + 2 * 10 * 1024 + 2 * (8 + 4) * 1024 + 16 * 1024 + 256
 };
