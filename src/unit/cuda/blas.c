@@ -150,13 +150,13 @@ static struct cu_blas_shape *shape_of(struct cu_blas *b, const struct cu_blas_pr
 
 int cu_blas_multiply(struct cu_blas *b, const struct cu_blas_product *p)
 {
-    const float one = 1, beta = p->residual ? 1 : 0;
+    const float beta = p->residual ? 1 : 0;
     if (!b->handle || p->k % 8 || p->pitch % 8) return 0;
     struct cu_blas_shape *s = shape_of(b, p);
     if (!s) return 0;
     if (p->bias && b->desc_set(s->desc, DESC_BIAS, &p->bias, sizeof p->bias)) return 0;
     uint64_t c = p->residual ? p->residual : p->y;
-    return !b->multiply(b->handle, s->desc, &one, (const void *)(uintptr_t)p->w, s->w,
+    return !b->multiply(b->handle, s->desc, &p->times, (const void *)(uintptr_t)p->w, s->w,
                         (const void *)(uintptr_t)p->x, s->x, &beta, (const void *)(uintptr_t)c, s->c,
                         (void *)(uintptr_t)p->y, s->y, s->algo, (void *)(uintptr_t)p->workspace,
                         CU_BLAS_WORKSPACE, p->stream);

@@ -39,10 +39,11 @@ struct cu_blas {
 void cu_blas_open(struct cu_blas *b);
 void cu_blas_close(struct cu_blas *b);
 
-/* y [t, n] fp32 = x [t, k] . w [n, k] (16 bits, bf16 or fp16; rows of w `pitch` numbers apart) (+ residual)
+/* y [t, n] fp32 = times x [t, k] . w [n, k] (16 bits, bf16 or fp16; rows of w `pitch` numbers apart) (+ residual)
  * (+ bias). out16: y in the 16 bits of x, and no residual. 0: this library cannot, and nothing was started. */
 struct cu_blas_product {
     uint32_t t, n, k, pitch, out_stride, residual_stride, bf16, out16;
+    float times;
     uint64_t x, w, y, residual, bias, workspace;
     void *stream;
 };

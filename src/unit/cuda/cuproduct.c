@@ -313,6 +313,7 @@ static segue_status multiply_many(struct cu_pass *p, const struct cu_step *s, ui
                                 .residual_stride = segment.residual.stride,
                                 .bf16 = bf16,
                                 .out16 = *half,
+                                .times = bf16 ? 1 : CK_F16_MANY,
                                 .x = p->narrowed_at,
                                 .w = (uint64_t)(uintptr_t)segment.data + (uint64_t)segment.at * pitch,
                                 .y = (uint64_t)(uintptr_t)segment.y.p,

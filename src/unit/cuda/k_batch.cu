@@ -126,7 +126,7 @@ template <int FORM, int MT, int NT> __device__ __forceinline__ void batch(const 
     __shared__ float part[WARPS][16 * MT][NT * 8 + 1];
     uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3, s = 0,
              blocks = a.k / BLOCK;
-    float acc[NT][MT][4] = {};
+    float acc[NT][MT][4] = {}, rest[NT][MT][4] = {}; /* rest: of fp16, apart */
     uint4 w[U][MT][2];
     rows_of<MT> rows;
 #pragma unroll
@@ -149,7 +149,7 @@ template <int FORM, int MT, int NT> __device__ __forceinline__ void batch(const 
                     x[n][0] = hi[at], x[n][1] = hi[at + 1], x[n][2] = lo[at], x[n][3] = lo[at + 1];
                 } else {
                     multiply<FORM, MT>(acc[n], w[u], hi[at]);
-                    multiply<FORM, MT>(acc[n], w[u], lo[at]);
+                    multiply<FORM, MT>(FORM == F16 ? rest[n] : acc[n], w[u], lo[at]);
                 }
             }
             if (FORM == F8) multiply_f8<MT, NT>(acc, w[u], x);
@@ -162,7 +162,9 @@ template <int FORM, int MT, int NT> __device__ __forceinline__ void batch(const 
 #pragma unroll
         for (int m = 0; m < MT; m++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) part[warp][m * 16 + g + i / 2 * 8][n * 8 + 2 * t + i % 2] = acc[n][m][i];
+            for (int i = 0; i < 4; i++)
+                part[warp][m * 16 + g + i / 2 * 8][n * 8 + 2 * t + i % 2] =
+                    FORM == F16 ? fmaf(acc[n][m][i], CK_F16_FEW, rest[n][m][i]) : acc[n][m][i];
     __syncthreads();
     const uint32_t height = a.glu ? 16 : 16 * MT;
     for (uint32_t i = threadIdx.x; i < height * NT * 8; i += CK_BATCH_THREADS) {

@@ -22,9 +22,17 @@ __device__ __forceinline__ uint32_t pair16(float x, float y, uint32_t bf16)
     __half2 v = __floats2half2_rn(x, y);
     return *reinterpret_cast<uint32_t *>(&v);
 }
-__device__ __forceinline__ void put4(void *y, size_t i, float4 v, uint32_t bf16)
+
+/* Of x. */
+__device__ __forceinline__ void put_one(const ck_narrow &a, size_t i, float v)
 {
-    *reinterpret_cast<uint2 *>(static_cast<uint16_t *>(y) + i) = make_uint2(pair16(v.x, v.y, bf16), pair16(v.z, v.w, bf16));
+    put16(a.y, i, a.bf16 ? v : v * (1 / CK_F16_MANY), a.bf16);
+}
+__device__ __forceinline__ void put_four(const ck_narrow &a, size_t i, float4 v)
+{
+    const float by = a.bf16 ? 1 : 1 / CK_F16_MANY;
+    *reinterpret_cast<uint2 *>(static_cast<uint16_t *>(a.y) + i) =
+        make_uint2(pair16(v.x * by, v.y * by, a.bf16), pair16(v.z * by, v.w * by, a.bf16));
 }
 
 __device__ __forceinline__ float squares_of(float4 v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
@@ -32,9 +40,10 @@ __device__ __forceinline__ float squares_of(float4 v) { return v.x * v.x + v.y *
 /* With what the rounding left, when asked. */
 __device__ __forceinline__ void put_both(const ck_narrow &a, size_t i, float v)
 {
-    put16(a.y, i, v, a.bf16);
-    if (!a.low) return;
-    float kept = a.bf16 ? __bfloat162float(__float2bfloat16_rn(v)) : __half2float(__float2half_rn(v));
+    if (!a.low) return put_one(a, i, v);
+    const float by = a.bf16 ? 1 : 1 / CK_F16_FEW;
+    float kept = a.bf16 ? __bfloat162float(__float2bfloat16_rn(v)) : __half2float(__float2half_rn(v * by)) * CK_F16_FEW;
+    put16(a.y, i, v * by, a.bf16);
     put16(a.low, i, v - kept, a.bf16);
 }
 
@@ -79,7 +88,7 @@ __device__ __forceinline__ void narrow_heads(const ck_narrow &a, const float *x,
         else
             v = make_float4(v.x * inverse * (plus + w.x), v.y * inverse * (plus + w.y), v.z * inverse * (plus + w.z),
                             v.w * inverse * (plus + w.w));
-        put4(a.y, to + e, v, a.bf16);
+        put_four(a, to + e, v);
     }
 }
 
@@ -91,8 +100,8 @@ __device__ __forceinline__ void narrow_fours(const ck_narrow &a, const float *x,
         const float *x2 = a.x2.p + (size_t)t * a.x2.stride;
         for (uint32_t e = 4 * threadIdx.x; e < a.k; e += 4 * blockDim.x) {
             float4 v = four_at(x, e), u = four_at(x2, e);
-            put4(a.y, to + e, make_float4(activate(a.act, v.x) * u.x, activate(a.act, v.y) * u.y, activate(a.act, v.z) * u.z,
-                                          activate(a.act, v.w) * u.w), a.bf16);
+            put_four(a, to + e, make_float4(activate(a.act, v.x) * u.x, activate(a.act, v.y) * u.y, activate(a.act, v.z) * u.z,
+                                            activate(a.act, v.w) * u.w));
         }
         return;
     }
@@ -108,7 +117,7 @@ __device__ __forceinline__ void narrow_fours(const ck_narrow &a, const float *x,
             v = make_float4(v.x * inverse * (plus + w.x), v.y * inverse * (plus + w.y), v.z * inverse * (plus + w.z),
                             v.w * inverse * (plus + w.w));
         }
-        put4(a.y, to + e, v, a.bf16);
+        put_four(a, to + e, v);
     }
 }
 
@@ -126,7 +135,7 @@ extern "C" __global__ void narrow(const __grid_constant__ ck_narrow a)
     if (a.x2.p) {
         const float *x2 = a.x2.p + (size_t)t * a.x2.stride;
         for (uint32_t e = threadIdx.x; e < a.k; e += blockDim.x)
-            put16(a.y, (size_t)t * a.k + e, activate(a.act, x[e]) * x2[e], a.bf16);
+            put_one(a, (size_t)t * a.k + e, activate(a.act, x[e]) * x2[e]);
         return;
     }
     if (a.norm.groups > 1) return narrow_groups(a, x, (size_t)t * a.k, t);
@@ -263,7 +272,7 @@ template <int BF16> __device__ __forceinline__ void gemm(const ck_gemm &a)
             for (int i = 0; i < 4; i++) {
                 uint32_t t = t0 + wm + m * 16 + group + (i / 2) * 8, row = n0 + wn + n * 8 + pair + i % 2;
                 if (t >= a.rows || row >= a.segment.n) continue;
-                float v = acc[m][n][i];
+                float v = BF16 ? acc[m][n][i] : acc[m][n][i] * CK_F16_MANY;
                 if (a.segment.bias) v += a.segment.bias[row];
                 if (a.segment.residual.p)
                     v += a.segment.residual.p[(size_t)t * a.segment.residual.stride + row];

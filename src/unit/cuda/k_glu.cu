@@ -135,7 +135,8 @@ __device__ __forceinline__ void give_tile(const ck_glu &a, unsigned char *room, 
     group_meets();
 #pragma unroll
     for (int i = 0; i < SUMS_N / 2; i += 2) {
-        const float x = d[i], y = d[i + 1], u = d[i + SUMS_N / 2], v = d[i + 1 + SUMS_N / 2];
+        const float by = BF16 ? 1 : CK_F16_MANY, x = d[i] * by, y = d[i + 1] * by; /* up's sums are the 16th that is wanted */
+        const float u = d[i + SUMS_N / 2], v = d[i + 1 + SUMS_N / 2];
         asm volatile("st.shared.b32 [%0], %1;" ::"r"(at + i / 4 * 16 + (i & 2) * (4 * OUT_WORDS * 4)),
                      "r"(pack<BF16>(x * sigmoid_short(x) * u, y * sigmoid_short(y) * v))
                      : "memory");

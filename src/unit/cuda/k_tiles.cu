@@ -120,6 +120,12 @@ __device__ __forceinline__ void multiply_tile(const ck_tiles &a, const work &w, 
 
 /* --- behind the product --- */
 
+/* Sum i of x rounded, and of what that left. */
+template <int BF16> __device__ __forceinline__ float both_parts(const float (&d)[2 * OWN], int i)
+{
+    return BF16 ? d[i] + d[i + OWN] : fmaf(d[i], CK_F16_FEW, d[i + OWN]);
+}
+
 struct best_of {
     float value[OWN / 2];
     uint32_t index[OWN / 2];
@@ -183,7 +189,7 @@ __device__ __forceinline__ void whole_tile(const ck_tiles &a, const work &w, roo
     }
     multiply_tile<BF16>(a, w, s, at, d);
 #pragma unroll
-    for (int i = 0; i < OWN; i++) v[i] = fmaf(d[i] + d[i + OWN], inverse[(i >> 2) * 2 + (i & 1)], v[i]);
+    for (int i = 0; i < OWN; i++) v[i] = fmaf(both_parts<BF16>(d, i), inverse[(i >> 2) * 2 + (i & 1)], v[i]);
     if (after.activated)
 #pragma unroll
         for (int i = 0; i < OWN; i++) v[i] *= a.g.glu && (i & 2) ? 1 : sigmoid_short(v[i]);
@@ -212,6 +218,7 @@ __device__ __forceinline__ void whole_tile(const ck_tiles &a, const work &w, roo
 /* --- shares of a cluster's tiles --- */
 
 /* The block's sums of its tile k to the blocks that end its rows: eight rows go to one block. */
+template <int BF16>
 __device__ __forceinline__ void send_tile(const ck_tiles &a, const work &w, rooms &s, uint32_t k, const float (&d)[2 * OWN])
 {
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3, c = a.cluster_log, per = ROWS >> c;
@@ -222,7 +229,7 @@ __device__ __forceinline__ void send_tile(const ck_tiles &a, const work &w, room
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             int i = (j >> 1) * 4 + h * 2 + (j & 1);
-            send_to(d[i] + d[i + OWN], at + x_row_of(i) * per * 4, gate);
+            send_to(both_parts<BF16>(d, i), at + x_row_of(i) * per * 4, gate);
         }
     }
 }
@@ -406,7 +413,7 @@ template <int BF16> __device__ __forceinline__ void multiply_all(const ck_tiles 
         for (uint32_t k = group; k < end; k += a.groups) {
             float d[2 * OWN];
             multiply_tile<BF16>(a, w, s, at, d);
-            send_tile(a, w, s, k, d);
+            send_tile<BF16>(a, w, s, k, d);
         }
         return;
     }

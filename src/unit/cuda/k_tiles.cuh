@@ -49,13 +49,13 @@ struct work {
 
 template <int BF16> __device__ __forceinline__ void split(float x, float y, uint32_t &hi, uint32_t &lo)
 {
-    hi = pack<BF16>(x, y);
-    float2 kept;
-    if (BF16)
-        kept = make_float2(__uint_as_float(hi << 16), __uint_as_float(hi & 0xffff0000u));
-    else
-        kept = __half22float2(*reinterpret_cast<const __half2 *>(&hi));
-    lo = pack<BF16>(x - kept.x, y - kept.y);
+    hi = BF16 ? pack<1>(x, y) : pack<0>(x * (1 / CK_F16_FEW), y * (1 / CK_F16_FEW));
+    if (BF16) {
+        lo = pack<1>(x - __uint_as_float(hi << 16), y - __uint_as_float(hi & 0xffff0000u));
+    } else {
+        const float2 kept = __half22float2(*reinterpret_cast<const __half2 *>(&hi));
+        lo = pack<0>(fmaf(kept.x, -CK_F16_FEW, x), fmaf(kept.y, -CK_F16_FEW, y));
+    }
 }
 
 /* What a warp makes ready of x at a time: of rows `warp` and `warp` + 8 256 columns, twice four a lane. */

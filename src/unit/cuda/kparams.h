@@ -305,10 +305,14 @@ struct ck_lora {
     float *low;
     uint32_t rank, from, to, k, n, at;
 };
+/* fp16 ends at 65,504, sooner than x: beside F16 weights a prompt's x is narrowed as a 16th, that of few rows as a 2,048th and, by
+ * itself, what that leaves of x. Sums are multiplied. */
+#define CK_F16_MANY 16.0f
+#define CK_F16_FEW 2048.0f
 struct ck_narrow { /* x2 present: act(x) * x2 */
     struct ck_view x, x2;
     uint32_t act;
-    void *y, *low; /* low: y's rounding errors, or NULL */
+    void *y, *low; /* low: what y leaves of x, or NULL */
     uint32_t rows, k, bf16;
     uint32_t fours; /* 1: all rows are whole pieces of 16 bytes, no layer norm, groups of 128 or none, no low */
     uint32_t gate_halves; /* 1: and norm.gate is bf16 */
@@ -320,7 +324,7 @@ struct ck_widen {
     void *y;
     uint32_t bf16;
 };
-/* x and low: dense [16][k], 16 bits, their sum is x. A block has 16 or 32 rows of weights; with glu, 16 of both. */
+/* x and low: dense [16][k], 16 bits, as struct ck_narrow makes them. A block has 16 or 32 rows of weights; with glu, 16 of both. */
 enum { CK_BATCH_THREADS = 256 };
 struct ck_batch {
     const void *x, *low;
