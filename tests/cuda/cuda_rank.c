@@ -288,12 +288,13 @@ static void see_late(const char *name, const void *args)
     late += is == 1;
 }
 
-/* A unit, a program and some states. */
+/* A unit, a program and some states; lora: the second state's adapter, or NULL. */
 struct desk {
     struct sg_graph *g;
     struct sg_unit *u;
     struct sg_program *p;
     struct sg_state *s[3];
+    const struct sg_lora *lora;
 };
 
 static struct desk desk_open(const char *spec, const char *mode, const struct layers *l, uint32_t states)
@@ -320,8 +321,8 @@ static void desk_close(struct desk *d)
     stub("");
 }
 
-/* A row of each state that there is, of which logits are wanted. */
-static void write_rows(struct desk *d, uint64_t at)
+/* A row of each of n states from `from` on, of which logits are wanted. */
+static void write_rows_of(struct desk *d, uint64_t at, uint32_t from, uint32_t n)
 {
     static const float x[D];
     static const uint32_t wanted[1] = {0};
@@ -331,12 +332,21 @@ static void write_rows(struct desk *d, uint64_t at)
     struct sg_span spans[3];
     struct sg_batch batch = {.spans = spans, .inline_hint = 1};
     segue_error err = {0};
-    for (; batch.spans_n < 3 && d->s[batch.spans_n]; batch.spans_n++)
-        spans[batch.spans_n] = (struct sg_span){
-            .state = d->s[batch.spans_n], .first = at, .rows = 1, .values = x, .wanted = wanted, .wanted_n = 1, .steps = 1};
+    for (uint32_t i = from; i < from + n && d->s[i]; i++)
+        spans[batch.spans_n++] = (struct sg_span){.state = d->s[i],
+                                                  .first = at,
+                                                  .rows = 1,
+                                                  .values = x,
+                                                  .loras = &d->lora,
+                                                  .loras_n = i == 1 && d->lora,
+                                                  .wanted = wanted,
+                                                  .wanted_n = 1,
+                                                  .steps = 1};
     assert_int_equal(sg_unit_cuda.start(d->p, &batch, &result, &r, &err), SEGUE_OK);
     assert_int_equal(sg_unit_cuda.wait(r, UINT64_MAX, &err), SEGUE_OK);
 }
+
+static void write_rows(struct desk *d, uint64_t at) { write_rows_of(d, at, 0, 3); }
 
 /* A window that fills a part of the card lets the next one go late; one that has the whole card, or shares what is not parted, at
  * once. */
@@ -442,6 +452,33 @@ static void one_row_goes_with_others(void **state)
     assert_int_equal(alive(), 0);
 }
 
+/* One of three sequences has an adapter, for which a pass takes steps apart. With invariant=1 the others' launches are those that
+ * each has alone; without, all go together. */
+static void an_adapter_changes_nobody_else(void **state)
+{
+    static const float a[D], b[FF];
+    static const struct sg_lora_pair pairs[] = {{.tensor = &up_f16, .rank = 1, .a = a, .b = b}};
+    static const struct sg_lora lora = {.id = 1, .pairs = pairs, .pairs_n = 1};
+    const struct layers l = {.what = "lfhf", .up = &up_f16, .down = &down_f16};
+    (void)state;
+    for (int invariant = 0; invariant < 2; invariant++) {
+        struct desk d = desk_open(invariant ? "cuda:0,graphs=0,invariant=1" : "cuda:0,graphs=0", "", &l, 3);
+        char alone[sizeof launched];
+        d.lora = &lora;
+        watch(see_kernels);
+        launched[0] = 0;
+        for (uint32_t i = 0; i < 3; i++) write_rows_of(&d, 0, i, 1);
+        memcpy(alone, launched, sizeof alone);
+        launched[0] = 0;
+        write_rows(&d, 1);
+        watch(NULL);
+        if (invariant) assert_string_equal(launched, alone);
+        else assert_string_not_equal(launched, alone);
+        assert_non_null(strstr(launched, "lora_add"));
+        desk_close(&d);
+    }
+}
+
 /* Every call into the driver fails once, or with all that follow it; the same for allocations. */
 static void fails_anywhere(void **state)
 {
@@ -473,6 +510,7 @@ int main(void)
                                        cmocka_unit_test(a_part_lets_go_late),
                                        cmocka_unit_test(several_have_as_many_launches),
                                        cmocka_unit_test(one_row_goes_with_others),
+                                       cmocka_unit_test(an_adapter_changes_nobody_else),
                                        cmocka_unit_test(fails_anywhere)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

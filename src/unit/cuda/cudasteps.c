@@ -127,6 +127,14 @@ static segue_status run_long(struct sg_run *run, uint32_t s, int32_t *token)
     return SEGUE_OK;
 }
 
+/* One kind of states a pass; and since a pass with an adapter takes steps that are not fused, with invariant=1 those with an
+ * adapter go apart from those without. */
+static int may_go_together(const struct sg_run *run, uint32_t s, uint32_t other)
+{
+    const struct sg_span *a = &run->own.spans[s], *b = &run->own.spans[other];
+    return a->state->storage == b->state->storage && (!run->program->base.unit->invariant || !a->loras_n == !b->loras_n);
+}
+
 static segue_status run_spans(struct sg_run *run)
 {
     int32_t token;
@@ -137,9 +145,8 @@ static segue_status run_spans(struct sg_run *run)
             SG_TRY(run_long(run, s++, &token));
             continue;
         }
-        enum sg_storage kv = run->own.spans[s].state->storage;
-        for (; s < run->own.batch.spans_n && trip.parts_n < CK_SPANS && rows + run->own.spans[s].rows <= CU_FEW &&
-               run->own.spans[s].state->storage == kv;
+        for (uint32_t first = s; s < run->own.batch.spans_n && trip.parts_n < CK_SPANS &&
+                                 rows + run->own.spans[s].rows <= CU_FEW && may_go_together(run, first, s);
              s++) {
             trip.parts[trip.parts_n++] = (struct part){s, 0, run->own.spans[s].rows};
             rows += run->own.spans[s].rows;

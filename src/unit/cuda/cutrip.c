@@ -283,8 +283,10 @@ void cu_trip_begin(struct sg_run *run, const struct trip *trip, struct cu_pass *
                           .kv = run->own.spans[trip->parts[0].span].state->storage,
                           .err = &run->own.error,
                           .narrowed_by = -1};
-    for (uint32_t i = 0; i < trip->parts_n; i++) spans[i] = &run->own.spans[trip->parts[i].span];
-    p->spans = cu_trip_loras(run) ? spans : NULL;
+    for (uint32_t i = 0; i < trip->parts_n; i++) {
+        spans[i] = &run->own.spans[trip->parts[i].span];
+        if (spans[i]->loras_n) p->spans = spans;
+    }
 }
 
 void cu_trip_over(struct sg_run *run, const struct trip *trip)
