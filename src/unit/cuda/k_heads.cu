@@ -465,12 +465,9 @@ template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void h
     __syncthreads();
     cluster_arrive();
     if (threadIdx.x >= RANK_OWNERS) {
-        if (threadIdx.x == RANK_OWNERS) {
-            bring_weights<KIND, D>(a, w, r);
-            if (a.late) dependents_may_start();
-        }
-        __syncwarp();
-        cluster_wait();
+        if (threadIdx.x > RANK_OWNERS) return;
+        bring_weights<KIND, D>(a, w, r);
+        if (a.late) dependents_may_start();
         return;
     }
     norm_numbers<(P + 1) / 2> numbers;

@@ -362,12 +362,9 @@ template <int KIND, int P, int SHARE> __device__ __forceinline__ void linear(con
     __syncthreads();
     cluster_arrive();
     if (threadIdx.x >= RANK_OWNERS) {
-        if (threadIdx.x == RANK_OWNERS) {
-            bring_weights<KIND, SHARE>(a, w, r);
-            if (a.late) dependents_may_start();
-        }
-        __syncwarp();
-        cluster_wait();
+        if (threadIdx.x > RANK_OWNERS) return;
+        bring_weights<KIND, SHARE>(a, w, r);
+        if (a.late) dependents_may_start();
         return;
     }
     ck_norm norm = a.norm;

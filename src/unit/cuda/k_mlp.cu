@@ -222,12 +222,9 @@ template <int KIND, int P> __device__ __forceinline__ void mlp(const ck_mlp &a)
     __syncthreads();
     cluster_arrive();
     if (threadIdx.x >= RANK_OWNERS) {
-        if (threadIdx.x == RANK_OWNERS) {
-            bring_weights<KIND>(a, w, r);
-            if (a.late) dependents_may_start();
-        }
-        __syncwarp();
-        cluster_wait();
+        if (threadIdx.x > RANK_OWNERS) return;
+        bring_weights<KIND>(a, w, r);
+        if (a.late) dependents_may_start();
         return;
     }
     norm_numbers<(P + 1) / 2> numbers;

@@ -54,7 +54,10 @@ __device__ __forceinline__ unsigned char *ring_free(const ring &r, ring_in &in, 
         gate_wait(&r.full[in.late.stage], in.late.turn & 1);
         ring_next(r, in.late);
     }
-    if (in.at.turn) gate_wait(&r.empty[in.at.stage], (in.at.turn - 1) & 1);
+    if (in.at.turn) {
+        if (in.at.turn == 1 && !in.at.stage) cluster_wait_alone();
+        gate_wait(&r.empty[in.at.stage], (in.at.turn - 1) & 1);
+    }
     gate_expect(&r.full[in.at.stage], bytes);
     return r.stages + (size_t)in.at.stage * r.bytes;
 }

@@ -79,7 +79,10 @@ __device__ __forceinline__ void bring_panels(const ck_tiles &a, const work &w, r
                 bring_panel(a.map[t[g].segment], a.g.glu ? 0 : t[g].row, a.g.glu ? t[g].row / 8 : 0, w.rank * w.panels + p,
                             w.ring + at * STAGE, &s.full[at], once);
             }
-            if (++stage == a.stages) stage = 0, turn++;
+            if (++stage == a.stages) {
+                stage = 0;
+                if (!turn++ && a.cluster_log) cluster_wait_alone();
+            }
         }
     }
 }
@@ -476,6 +479,7 @@ template <int BF16> __device__ __forceinline__ void product(const ck_tiles &a)
         const uint32_t n = threadIdx.x - 32 * (WARPS + 1);
         if (n < w.many) prepare_end(a, w, s, n);
         if (a.behind) bring_behind(a, w, s);
+        cluster_wait();
         if (n < CK_TILES_X) {
             const bool late = is_late<BF16>(a);
             if (late) gate_wait_cluster(&s.normed, 0);
