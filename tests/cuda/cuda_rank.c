@@ -441,6 +441,8 @@ static void one_row_goes_with_others(void **state)
     assert_int_equal(open_unit(&u, "cuda:0,invariant=1,screen=1", &err), SEGUE_EUNSUPPORTED);
     assert_non_null(strstr(err.text, "screen and rank are for a row alone"));
     assert_int_equal(open_unit(&u, "cuda:0,invariant=1,rank=16", &err), SEGUE_EUNSUPPORTED);
+    assert_int_equal(open_unit(&u, "cuda:0,invariant=2", &err), SEGUE_EARG);
+    assert_non_null(strstr(err.text, "cuda:0,invariant=2: invariant=2; give a number from 0 to 1"));
     static const char *const promise[] = {"cuda:0", "cuda:0,invariant=1", "cuda:0-1,invariant=1"};
     for (uint32_t i = 0; i < 3; i++) {
         struct sg_unit_desc d;

@@ -263,8 +263,8 @@ static segue_status number_of(const struct sg_unit_spec *spec, const char *key, 
     if (!text) return SEGUE_OK;
     unsigned long n = strtoul(text, &end, 10);
     if (*text < '0' || *text > '9' || n > most || *end)
-        return sg_fail(err, SEGUE_EARG, "open unit: %s: %s%s is no number up to %u", spec->text,
-                       *key ? key : "the GPU ", text, most);
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: %s%s%s; give a number from 0 to %u", spec->text,
+                       *key ? key : "GPU ", *key ? "=" : "", text, most);
     *out = (uint32_t)n;
     return SEGUE_OK;
 }
