@@ -58,7 +58,8 @@ static segue_status nothing_to_choose(struct sg_run *run)
 {
     return sg_fail(&run->own.error, SEGUE_EFORMAT,
                    "choose a token: cuda: a logit is not a number; the model or its file is damaged%s",
-                   has_f16(run->program->base.graph) ? ", or numbers beyond a million met its F16 weights: try another unit" : "");
+                   has_f16(run->program->base.graph) ? ", or numbers beyond a million met its F16 weights: try another unit"
+                                                     : "");
 }
 
 /* Each part's last wanted row chooses when it is its span's last one. */

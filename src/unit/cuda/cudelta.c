@@ -134,7 +134,7 @@ static segue_status in_factors(struct cu_pass *p, struct ck_delta *a)
                      a->halves ? CK_CHUNK_THREADS : CK_LOCAL_THREADS, CK_CHUNK_LOCAL_BYTES, a));
     uint32_t sets = a->v_heads * (HEAD / CK_SCAN_COLUMNS);
     if (sets > p->sms) /* or they come in turns */
-        return cu_launch(p, k->chunk_scan_pairs, sets / 2, 1, 1, CK_SCAN_PAIRS, CK_SCAN_BYTES, a);
+        return cu_launch(p, k->chunk_scan_pairs, sets / 2, 1, 1, CK_SCAN_PAIRS_THREADS, CK_SCAN_BYTES, a);
     return cu_launch(p, k->chunk_scan, sets, 1, 1, CK_SCAN_THREADS, CK_SCAN_BYTES, a);
 }
 

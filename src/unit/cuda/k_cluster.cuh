@@ -15,8 +15,8 @@ __device__ __forceinline__ uint32_t cluster_block()
 }
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-/* By one lane. The one that brings weights needs no cluster, but racecheck lets nobody pass who waits for it while another thread
- * neither waits nor has ended: so it waits when it has filled the ring once, before it waits for the others itself. */
+/* By one lane. The one that brings weights needs no cluster, but racecheck, as it seems, lets nobody pass who waits for it while
+ * another thread neither waits nor has ended: so it waits when it has filled the ring once, before it waits for others itself. */
 __device__ __forceinline__ void cluster_wait_alone() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 /* A place in shared memory, as another block has it. */
 __device__ __forceinline__ uint32_t there(uint32_t at, uint32_t block)

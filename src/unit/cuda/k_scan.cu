@@ -342,10 +342,10 @@ extern "C" __global__ void __launch_bounds__(CK_SCAN_THREADS, 1) chunk_scan(cons
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(CK_SCAN_PAIRS, 1) chunk_scan_pairs(const __grid_constant__ ck_delta a)
+extern "C" __global__ void __launch_bounds__(CK_SCAN_PAIRS_THREADS, 1) chunk_scan_pairs(const __grid_constant__ ck_delta a)
 {
 #if __CUDA_ARCH__ >= 900
-    static_assert(CK_SCAN_PAIRS == 4 * HALF + 64, "two warps bring");
+    static_assert(CK_SCAN_PAIRS_THREADS == 4 * HALF + 64, "two warps bring");
     scan<2>(a);
 #endif
 }

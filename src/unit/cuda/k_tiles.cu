@@ -479,7 +479,7 @@ template <int BF16> __device__ __forceinline__ void product(const ck_tiles &a)
         const uint32_t n = threadIdx.x - 32 * (WARPS + 1);
         if (n < w.many) prepare_end(a, w, s, n);
         if (a.behind) bring_behind(a, w, s);
-        cluster_wait();
+        cluster_wait(); /* for racecheck, as in cluster_wait_alone: what follows waits for those who wait there */
         if (n < CK_TILES_X) {
             const bool late = is_late<BF16>(a);
             if (late) gate_wait_cluster(&s.normed, 0);

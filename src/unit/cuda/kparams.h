@@ -39,7 +39,7 @@ enum {
     CK_CHUNK_TAPS = 4,
     CK_CHUNK_LOCAL_BYTES = (4 * 64 * 136) * 2 + (64 * 68 + 2 * 64) * 4, /* and shared memory of a block */
     CK_CHUNK_CARRY_BYTES = (6 * 64 * 136 + 4 * 64 * 72 + 2 * 128 * 40 + 6 * 64 * 40) * 2,
-    CK_SCAN_THREADS = 320, CK_SCAN_PAIRS = 576, /* and of chunk_scan, chunk_scan_pairs */
+    CK_SCAN_THREADS = 320, CK_SCAN_PAIRS_THREADS = 576, /* and of chunk_scan, chunk_scan_pairs */
     CK_SCAN_COLUMNS = 16,
     CK_SCAN_BYTES = 5 * 32768 + 2 * 10 * 1024 + 2 * (8 + 4) * 1024 + 16 * 1024 + 256
 };
@@ -305,8 +305,8 @@ struct ck_lora {
     float *low;
     uint32_t rank, from, to, k, n, at;
 };
-/* fp16 ends at 65,504, sooner than x: beside F16 weights a prompt's x is narrowed as a 16th, that of few rows as a 2,048th and, by
- * itself, what that leaves of x. Sums are multiplied. */
+/* fp16 ends at 65,504, sooner than x: beside F16 weights a prompt's x is narrowed as a 16th, that of few rows as a 2,048th and,
+ * by itself, what that leaves of x. Sums are multiplied. */
 #define CK_F16_MANY 16.0f
 #define CK_F16_FEW 2048.0f
 struct ck_narrow { /* x2 present: act(x) * x2 */
@@ -324,7 +324,8 @@ struct ck_widen {
     void *y;
     uint32_t bf16;
 };
-/* x and low: dense [16][k], 16 bits, as struct ck_narrow makes them. A block has 16 or 32 rows of weights; with glu, 16 of both. */
+/* x and low: dense [16][k], 16 bits, as struct ck_narrow makes them. A block has 16 or 32 rows of weights; with glu, 16 of
+ * both. */
 enum { CK_BATCH_THREADS = 256 };
 struct ck_batch {
     const void *x, *low;
