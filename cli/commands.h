@@ -3,7 +3,7 @@
 #ifndef SEGUE_CLI_COMMANDS_H
 #define SEGUE_CLI_COMMANDS_H
 
-#include "args.h"
+#include "term/args.h"
 
 extern const struct command cmd_run;
 extern const struct command cmd_chat;

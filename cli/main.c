@@ -6,12 +6,12 @@
 #include <string.h>
 
 #include "commands.h"
-#include "faults.h"
-#include "help.h"
-#include "interrupt.h"
-#include "machine.h"
-#include "out.h"
-#include "serve_unit.h"
+#include "task/faults.h"
+#include "term/help.h"
+#include "term/interrupt.h"
+#include "task/machine.h"
+#include "term/out.h"
+#include "task/serve_unit.h"
 
 static const struct command *const commands[] = {
     &cmd_run,    &cmd_chat,     &cmd_eval,     &cmd_bench,   &cmd_units,     &cmd_inspect,

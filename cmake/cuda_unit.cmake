@@ -10,21 +10,21 @@ if(SEGUE_CUDA AND SEGUE_NVCC AND SEGUE_BIN2C AND NOT SEGUE_FUZZ)
   list(APPEND SEGUE_UNITS cuda)
   set(SEGUE_CUDA_TARGETS -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a
     -gencode arch=compute_80,code=compute_80 CACHE STRING "What kernels are compiled for, as nvcc's arguments")
-  file(GLOB cuda_kernels CONFIGURE_DEPENDS ${cuda_dir}/k_*.cu)
-  file(GLOB cuda_headers CONFIGURE_DEPENDS ${cuda_dir}/*.cuh)
+  file(GLOB cuda_kernels CONFIGURE_DEPENDS ${cuda_dir}/kernels/k_*.cu)
+  file(GLOB cuda_headers CONFIGURE_DEPENDS ${cuda_dir}/kernels/include/*.cuh)
   set(cuda_out ${PROJECT_BINARY_DIR}/generated/unit/cuda)
   file(MAKE_DIRECTORY ${cuda_out})
-  set(cuda_images "/* Generated: the fat binaries of all kernels. */\n#include \"unit/cuda/images.h\"\n")
+  set(cuda_images "/* Generated: the fat binaries of all kernels. */\n#include \"unit/cuda/driver/images.h\"\n")
   set(cuda_list "")
   set(cuda_names "")
   foreach(source IN LISTS cuda_kernels)
     get_filename_component(name ${source} NAME_WE)
     add_custom_command(OUTPUT ${cuda_out}/${name}.inc
-      COMMAND ${SEGUE_NVCC} -std=c++17 -O3 --fatbin ${SEGUE_CUDA_TARGETS} -I ${cuda_dir} ${source}
+      COMMAND ${SEGUE_NVCC} -std=c++17 -O3 --fatbin ${SEGUE_CUDA_TARGETS} -I ${cuda_dir}/kernels/include ${source}
         -o ${cuda_out}/${name}.fatbin
       COMMAND ${SEGUE_BIN2C} --const --padd 0 --name cu_image_${name} ${cuda_out}/${name}.fatbin
         > ${cuda_out}/${name}.inc
-      DEPENDS ${source} ${cuda_headers} ${cuda_dir}/kparams.h VERBATIM COMMENT "Compiling kernels ${name}.cu")
+      DEPENDS ${source} ${cuda_headers} ${cuda_dir}/kernels/include/kparams.h VERBATIM COMMENT "Compiling kernels ${name}.cu")
     list(APPEND cuda_incs ${cuda_out}/${name}.inc)
     string(APPEND cuda_images "#include \"${name}.inc\"\n")
     string(APPEND cuda_list "cu_image_${name}, ")

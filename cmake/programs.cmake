@@ -1,6 +1,6 @@
 # The programs: segue (the command) and, once it stands, check. libcurl (pull) and libedit (line editing in chat) are
 # optional; without them those say so.
-file(GLOB SEGUE_CLI_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cli/*.c)
+file(GLOB SEGUE_CLI_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cli/*.c ${PROJECT_SOURCE_DIR}/cli/*/*.c)
 if(SEGUE_CLI_SOURCES)
   # The commit, looked up at each build and written only when it changed.
   add_custom_target(segue_commit BYPRODUCTS ${PROJECT_BINARY_DIR}/generated/commit.h
@@ -8,7 +8,7 @@ if(SEGUE_CLI_SOURCES)
       -P ${PROJECT_SOURCE_DIR}/cmake/commit.cmake)
   add_executable(segue ${SEGUE_CLI_SOURCES})
   add_dependencies(segue segue_commit)
-  target_include_directories(segue PRIVATE ${PROJECT_BINARY_DIR}/generated)
+  target_include_directories(segue PRIVATE ${PROJECT_SOURCE_DIR}/cli ${PROJECT_BINARY_DIR}/generated)
   target_link_libraries(segue PRIVATE segue_static)
   set(device_targets "")
   if(cuda IN_LIST SEGUE_UNITS)

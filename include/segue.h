@@ -314,18 +314,18 @@ typedef struct segue_use {
     uint64_t runs, rows, dispatches, ns;
     uint64_t host_bytes;         /* copied between the host and the unit's own memory; 0: none, or not counted */
     uint64_t columns;            /* rows that dispatches had room for, padding among them; 0: the unit pads none */
-    uint64_t rows_unseen;        /* of a text, by its last row, though the model asks for them: the unit was opened with fewer */
+    uint64_t tokens_truncated;        /* of a text, by its last row, though the model asks for them: the unit was opened with fewer */
 } segue_use;
 
-enum { SEGUE_SPAN_PREFILL = 0, SEGUE_SPAN_DECODE = 1, SEGUE_SPAN_HANDOFF = 2 };
+enum { SEGUE_INTERVAL_PREFILL = 0, SEGUE_INTERVAL_DECODE = 1, SEGUE_INTERVAL_HANDOFF = 2 };
 /* One piece of work of a session; the times are of the system's monotonic clock. */
-typedef struct segue_span {
+typedef struct segue_interval {
     uint64_t begin_ns, end_ns;
     uint32_t what;               /* SEGUE_SPAN_* */
     uint32_t unit, to_unit;      /* index into the engine's units; to_unit: of a hand-off, else as unit */
     uint32_t from, to;           /* layers */
     uint64_t first, rows;        /* of the sequence; a hand-off has all that moved */
-} segue_span;
+} segue_interval;
 
 typedef struct segue_logprob {
     int32_t token;
@@ -371,8 +371,8 @@ typedef struct segue_stats {
     uint32_t direct;                   /* 1: the last hand-off passed memory on, nothing was copied */
     segue_use uses[16];                /* [uses_n] */
     size_t uses_n;
-    const segue_span *spans;           /* [spans_n] oldest first, the last ones of spans_all; until the next call */
-    size_t spans_n, spans_all;
+    const segue_interval *spans;           /* [spans_n] oldest first, the last ones of intervals_total; until the next call */
+    size_t spans_n, intervals_total;
     segue_verify verify;               /* of the last hand-off */
 } segue_stats;
 

@@ -41,19 +41,19 @@ static segue_status io_failed(const char *what, const char *path, int code, segu
 }
 
 /* Left out on purpose: network and memory file systems, where writes through a mapping or by another host are not dated. */
-int sg_stamp_firm(uint64_t kind, uint64_t changed_ns, uint64_t now_ns)
+int sg_file_id_is_exact(uint64_t kind, uint64_t changed_ns, uint64_t now_ns)
 {
     static const uint64_t dated[] = {0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x2FC12FC1, 0x794C7630};
     int known = 0;                /* ext, xfs, btrfs, f2fs, zfs, overlay */
     for (size_t i = 0; i < sizeof dated / sizeof dated[0]; i++) known |= kind == dated[i];
-    return known && changed_ns <= now_ns && now_ns - changed_ns >= SG_STAMP_SETTLES_S * UINT64_C(1000000000);
+    return known && changed_ns <= now_ns && now_ns - changed_ns >= SG_FILE_ID_SETTLE_S * UINT64_C(1000000000);
 }
 
 static uint64_t ns_of(struct timespec t) { return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec; }
 
-static struct sg_stamp stamp_of(int fd, const struct stat *st)
+static struct sg_file_id stamp_of(int fd, const struct stat *st)
 {
-    struct sg_stamp s = {.device = (uint64_t)st->st_dev,
+    struct sg_file_id s = {.device = (uint64_t)st->st_dev,
                          .inode = (uint64_t)st->st_ino,
                          .size = (uint64_t)st->st_size,
                          .owner = (uint32_t)st->st_uid};
@@ -69,13 +69,13 @@ static struct sg_stamp stamp_of(int fd, const struct stat *st)
     struct statfs fs;
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    if (!fstatfs(fd, &fs)) s.firm = sg_stamp_firm((uint64_t)fs.f_type & 0xffffffffu, s.changed_ns, ns_of(now)) != 0;
+    if (!fstatfs(fd, &fs)) s.exact = sg_file_id_is_exact((uint64_t)fs.f_type & 0xffffffffu, s.changed_ns, ns_of(now)) != 0;
 #endif
     return s;
 }
 
 /* Opens a regular file and says how large it is. */
-static segue_status open_regular(const char *path, int *fd, size_t *size, struct sg_stamp *stamp, segue_error *err)
+static segue_status open_regular(const char *path, int *fd, size_t *size, struct sg_file_id *stamp, segue_error *err)
 {
     struct stat st;
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -95,7 +95,7 @@ segue_status sg_map_open(struct sg_map *out, const char *path, segue_error *err)
 {
     int fd;
     size_t size = 0;
-    struct sg_stamp stamp;
+    struct sg_file_id stamp;
     SG_TRY(open_regular(path, &fd, &size, &stamp, err));
     if (!size) {
         close(fd);

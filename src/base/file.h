@@ -5,23 +5,23 @@
 
 #include "base/buf.h"
 
-/* Which bytes a file held when it was opened: of one file, two equal stamps that are firm mean the same bytes. firm: the
- * file system dates every change (a date that no program can set back), and the last one lies SG_STAMP_SETTLES_S behind,
+/* Which bytes a file held when it was opened: of one file, two equal stamps that are exact mean the same bytes. exact: the
+ * file system dates every change (a date that no program can set back), and the last one lies SG_FILE_ID_SETTLE_S behind,
  * so that no writer hides behind the same date, not even one that writes through a mapping. */
-enum { SG_STAMP_SETTLES_S = 60 };
-struct sg_stamp {
+enum { SG_FILE_ID_SETTLE_S = 60 };
+struct sg_file_id {
     uint64_t device, inode, size, modified_ns, changed_ns;
     uint32_t owner;              /* user id */
-    uint32_t firm;
+    uint32_t exact;
 };
-/* 1: a file system of this kind (statfs) and a change that long ago are enough for a firm stamp. */
-int sg_stamp_firm(uint64_t kind, uint64_t changed_ns, uint64_t now_ns);
+/* 1: a file system of this kind (statfs) and a change that long ago are enough for a exact stamp. */
+int sg_file_id_is_exact(uint64_t kind, uint64_t changed_ns, uint64_t now_ns);
 
 /* A file mapped read-only. Zero-size files map as data = "" and size 0. */
 struct sg_map {
     const uint8_t *data;
     size_t size;
-    struct sg_stamp stamp;       /* zero: memory that is no file */
+    struct sg_file_id stamp;       /* zero: memory that is no file */
     int fd;                  /* open for as long as the map, so that another process can be lent the file; -1: none */
 };
 segue_status sg_map_open(struct sg_map *out, const char *path, segue_error *err);   /* EIO names path and reason */

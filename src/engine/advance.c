@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/session.h"
-#include "engine/prefixstore.h"
+#include "engine/store/prefixstore.h"
 
 enum {
     ROOM_ROWS = 512, /* a new state expects this many rows beyond those that wait */
@@ -43,7 +43,7 @@ static void even_out(struct segue_session *s, uint32_t done)
 /* One row that follows others is a token of the answer, but for prompts that are read row by row. */
 static int is_writing(const struct segue_session *s, uint32_t rows)
 {
-    int by_row = s->layouts[SG_READING].chunk_rows == 1, reading = s->split && s->at == SG_READING;
+    int by_row = s->layouts[SG_PREFILL_LAYOUT].chunk_rows == 1, reading = s->split && s->at == SG_PREFILL_LAYOUT;
     return rows == 1 && s->computed && !reading && !(by_row && s->computed < s->given_n);
 }
 
@@ -64,29 +64,29 @@ static segue_status fail_run(struct segue_session *s, segue_status status, uint3
 }
 
 /* Rows leave for the layout of writing while they are made. What that takes beyond the run is exposed. */
-static segue_status run_flowing(struct segue_session *s, uint32_t k, const struct sg_ask *ask,
+static segue_status run_flowing(struct segue_session *s, uint32_t k, const struct sg_run_request *ask,
                                 const struct sg_batch *b, struct sg_result *r, segue_error *err)
 {
-    const struct sg_stretch *stretch = s->layouts[s->at].stages[k].stretch;
+    const struct sg_layer_range *layer_range = s->layouts[s->at].stages[k].layer_range;
     struct sg_run *run = NULL;
     struct sg_batch batch = *b;
     batch.inline_hint = batch.quiet = 0;
     uint64_t begun = sg_now_ns();
-    SG_TRY(sg_stretch_start(stretch, &batch, r, &run, err));
+    SG_TRY(sg_stretch_start(layer_range, &batch, r, &run, err));
     int done = sg_session_follow(s, k, ask->rows, ask->last);
     uint64_t sent = sg_now_ns();
-    segue_status status = sg_stretch_wait(stretch, &batch, run, err);
+    segue_status status = sg_stretch_wait(layer_range, &batch, run, err);
     if (!done) sg_flow_close(s->flow);
     if (status == SEGUE_OK && sent > begun + r->ns) s->stats.handoff_exposed_ns += sent - begun - r->ns;
     return status;
 }
 
 /* One stage: tokens or rows in; rows out but for the last stage, which answers what was asked. */
-static segue_status run_stage(struct segue_session *s, uint32_t k, struct sg_ask *ask, uint32_t *done,
+static segue_status run_stage(struct segue_session *s, uint32_t k, struct sg_run_request *ask, uint32_t *done,
                               segue_error *err)
 {
     struct sg_layout *l = &s->layouts[s->at];
-    const struct sg_stretch *stretch = l->stages[k].stretch;
+    const struct sg_layer_range *layer_range = l->stages[k].layer_range;
     int last = k + 1 == l->n;
     float *out_rows = s->rows[k % 2];
     struct sg_span span = {.state = l->stages[k].state,
@@ -113,29 +113,29 @@ static segue_status run_stage(struct segue_session *s, uint32_t k, struct sg_ask
         result.logprobs = s->stats.logprobs;
         result.logprobs_n = &s->stats.logprobs_n;
     } else {
-        batch.outputs = &stretch->hidden;
+        batch.outputs = &layer_range->hidden;
         batch.outputs_n = 1;
         result.values = &out_rows;
     }
 #ifdef SEGUE_FAULTS
-    if (sg_fault_is_lost(stretch->unit, s->computed, ask->rows, err)) return SEGUE_ELOST;
+    if (sg_fault_is_lost(layer_range->unit, s->computed, ask->rows, err)) return SEGUE_ELOST;
 #endif
     uint64_t begun = sg_now_ns();
     segue_status status = sg_session_flow_open(s) ? run_flowing(s, k, ask, &batch, &result, err)
-                                                  : sg_stretch_run(stretch, &batch, &result, err);
+                                                  : sg_stretch_run(layer_range, &batch, &result, err);
     count(s, &result, is_writing(s, ask->rows));
     if (status == SEGUE_OK)
         sg_record_run(s, &l->stages[k], is_writing(s, ask->rows) != 0, begun, ask->rows, &result);
     return status;
 }
 
-segue_status sg_session_run_once(struct segue_session *s, struct sg_ask *ask, segue_error *err)
+segue_status sg_session_run_once(struct segue_session *s, struct sg_run_request *ask, segue_error *err)
 {
     uint64_t begun = sg_now_ns();
     int writing = is_writing(s, ask->rows);
     uint32_t done = 0;
     segue_status status = SEGUE_OK;
-    if (!writing) sg_session_wake_ways(s);
+    if (!writing) sg_session_prewarm_peers(s);
     for (uint32_t k = 0; k < s->layouts[s->at].n && status == SEGUE_OK; k++) {
         done = 0;
         status = run_stage(s, k, ask, &done, err);
@@ -154,7 +154,7 @@ segue_status sg_session_run_once(struct segue_session *s, struct sg_ask *ask, se
     return SEGUE_OK;
 }
 
-segue_status sg_session_run(struct segue_session *s, struct sg_ask *ask, segue_error *err)
+segue_status sg_session_run(struct segue_session *s, struct sg_run_request *ask, segue_error *err)
 {
     segue_error own, *why = err ? err : &own;
     segue_status status = sg_recovery_keep(s, ask->rows, why);
@@ -175,11 +175,11 @@ static segue_status canceled(struct segue_session *s, segue_error *err)
                    s->tokens_n);
 }
 
-void sg_session_went_on(struct segue_session *s)
+void sg_session_after_run(struct segue_session *s)
 {
     s->rewound = 0;
     /* taken by the next run, off the way to the first token */
-    s->point_due = (s->marking || s->stored) && s->computed <= s->given_n;
+    s->checkpoint_pending = (s->marking || s->stored) && s->computed <= s->given_n;
 }
 
 /* One chunk; with_logits: of its last row. sampler (may be NULL) chooses *token from them. */
@@ -187,7 +187,7 @@ static segue_status run_chunk(struct segue_session *s, size_t rows, int with_log
                               const struct sg_sampler *sampler, int32_t *token, segue_error *err)
 {
     uint32_t wanted = (uint32_t)rows - 1;
-    struct sg_ask ask = {.rows = (uint32_t)rows, .sampler = sampler, .token = -1, .last = with_logits != 0};
+    struct sg_run_request ask = {.rows = (uint32_t)rows, .sampler = sampler, .token = -1, .last = with_logits != 0};
     uint32_t then = with_logits ? sg_session_logits_then(s) : 0;
     if (with_logits) {
         ask.wanted = &wanted;
@@ -195,11 +195,11 @@ static segue_status run_chunk(struct segue_session *s, size_t rows, int with_log
         ask.logits = then == SG_LOGITS_HERE ? s->logits : NULL;
     }
     SG_TRY(canceled(s, err));
-    if (s->point_due) sg_session_point(s, 0);
+    if (s->checkpoint_pending) sg_session_checkpoint(s, 0);
     SG_TRY(sg_session_run(s, &ask, err));
     s->logits_known = then;
     s->stats.tokens_in += rows;
-    sg_session_went_on(s);
+    sg_session_after_run(s);
     if (token) *token = ask.token;
     return SEGUE_OK;
 }
@@ -218,8 +218,8 @@ static segue_status catch_up(struct segue_session *s, size_t keep, int with_logi
  * one. */
 static segue_status bring_for_rows(struct segue_session *s, segue_error *err)
 {
-    if (!s->split || s->computed == 0 || s->at == SG_READING || waiting(s) <= FEW_ROWS) return SEGUE_OK;
-    return sg_session_carry(s, SG_READING, err);
+    if (!s->split || s->computed == 0 || s->at == SG_PREFILL_LAYOUT || waiting(s) <= FEW_ROWS) return SEGUE_OK;
+    return sg_session_carry(s, SG_PREFILL_LAYOUT, err);
 }
 
 segue_status sg_session_ready(struct segue_session *s, segue_error *err)
@@ -228,13 +228,13 @@ segue_status sg_session_ready(struct segue_session *s, segue_error *err)
         sg_session_cut(s, s->computed - 1);
         if (s->stats.tokens_reused > s->computed) s->stats.tokens_reused = s->computed;
     }
-    if (s->point_due && waiting(s)) sg_session_point(s, 0);
-    if (s->stored && !s->sought && waiting(s)) sg_store_seek(s->engine->store, s);
-    s->sought = 1;
+    if (s->checkpoint_pending && waiting(s)) sg_session_checkpoint(s, 0);
+    if (s->stored && !s->store_queried && waiting(s)) sg_store_seek(s->engine->store, s);
+    s->store_queried = 1;
     SG_TRY(bring_for_rows(s, err));
     if (!waiting(s)) return SEGUE_OK;
     SG_TRY(sg_session_begin(s, err));
-    if (waiting(s) > 1) sg_session_point(s, 1);
+    if (waiting(s) > 1) sg_session_checkpoint(s, 1);
     return SEGUE_OK;
 }
 
@@ -269,8 +269,8 @@ segue_status segue_session_prefill(segue_session *session, size_t max_rows, size
 uint32_t sg_session_logits_then(const struct segue_session *s)
 {
     const struct sg_layout *l = &s->layouts[s->at];
-    int stays = !(s->split && s->at == SG_READING) && sg_session_unit_samples(s);
-    return stays && sg_ops_of(l->stages[l->n - 1].stretch->unit->unit)->state_logits ? SG_LOGITS_LATE : SG_LOGITS_HERE;
+    int stays = !(s->split && s->at == SG_PREFILL_LAYOUT) && sg_session_unit_samples(s);
+    return stays && sg_ops_of(l->stages[l->n - 1].layer_range->unit->unit)->state_logits ? SG_LOGITS_LATE : SG_LOGITS_HERE;
 }
 
 const float *sg_session_known_logits(const struct segue_session *s)
@@ -278,9 +278,9 @@ const float *sg_session_known_logits(const struct segue_session *s)
     const struct sg_layout *l = &s->layouts[s->at];
     if (s->logits_known != SG_LOGITS_LATE) return s->logits_known ? s->logits : NULL;
     const struct sg_stage *last = &l->stages[l->n - 1];
-    if (!last->state || sg_unit_enter(last->stretch->unit, NULL, NULL) != SEGUE_OK) return NULL;
+    if (!last->state || sg_unit_enter(last->layer_range->unit, NULL, NULL) != SEGUE_OK) return NULL;
     segue_status status = sg_ops_of(last->state)->state_logits(last->state, s->logits, NULL);
-    sg_unit_leave(last->stretch->unit);
+    sg_unit_leave(last->layer_range->unit);
     return status == SEGUE_OK ? s->logits : NULL;
 }
 
@@ -324,7 +324,7 @@ segue_status sg_session_may_choose(const struct segue_session *s, segue_error *e
 int sg_session_unit_samples(const struct segue_session *s)
 {
     const struct sg_layout *l = &s->layouts[s->at];
-    return l->stages[l->n - 1].stretch->unit->desc.samples != 0;
+    return l->stages[l->n - 1].layer_range->unit->desc.samples != 0;
 }
 
 /* The chosen token is appended; SEGUE_END when it ends the sequence. */
@@ -349,7 +349,7 @@ segue_status segue_session_next(segue_session *session, int32_t *token, segue_er
     SG_TRY(sg_session_may_choose(s, err));
     SG_TRY(canceled(s, err));
     SG_TRY(sg_session_ready(s, err));
-    if (s->verify_rows && s->split && s->at == SG_READING && waiting(s)) {
+    if (s->verify_rows && s->split && s->at == SG_PREFILL_LAYOUT && waiting(s)) {
         SG_TRY(catch_up(s, sg_verify_count(s), 0, err));
         SG_TRY(sg_verify_rows(s, err));
     }
@@ -357,8 +357,8 @@ segue_status segue_session_next(segue_session *session, int32_t *token, segue_er
     sg_session_sampler(s, &sampler);
     int here = !waiting(s) || !sg_session_unit_samples(s);
     if (waiting(s)) SG_TRY(run_chunk(s, waiting(s), 1, here ? NULL : &sampler, &chosen, err));
-    if (s->split && s->at == SG_READING) SG_TRY(sg_session_carry(s, SG_WRITING, err));
-    else sg_session_tidy(s);
+    if (s->split && s->at == SG_PREFILL_LAYOUT) SG_TRY(sg_session_carry(s, SG_DECODE_LAYOUT, err));
+    else sg_session_free_stale(s);
     if (s->checker) SG_TRY(sg_verify_states(s, err));
     if (here) SG_TRY(choose_here(s, &sampler, &chosen, err));
     return sg_session_accept(s, chosen, token);

@@ -5,7 +5,7 @@
 
 #include "base/mem.h"
 #include "engine/session.h"
-#include "engine/prefixstore.h"
+#include "engine/store/prefixstore.h"
 
 enum { GAP_ROWS = 16 }; /* fewer rows than these are computed again rather than kept */
 
@@ -15,7 +15,7 @@ static uint64_t whole_bytes(const struct segue_session *s)
     uint64_t bytes = 0;
     const struct sg_layout *l = &s->layouts[s->at];
     for (uint32_t i = 0; i < l->n; i++) {
-        const struct sg_graph *g = l->stages[i].stretch->graph;
+        const struct sg_graph *g = l->stages[i].layer_range->graph;
         for (uint32_t k = 0; k < g->slots_n; k++) {
             uint64_t window = g->slots[k].window,
                      rows = window && window < s->computed ? window : s->computed;
@@ -31,16 +31,16 @@ static uint64_t cost_of(const struct segue_session *s)
 {
     size_t vocab = s->engine->model->info.vocab;
     uint64_t bytes = 0, whole = whole_bytes(s), own = sg_layout_bytes(&s->layouts[s->at]);
-    for (uint32_t i = 0; i < s->points_n; i++) bytes += sg_point_bytes(s->points[i].point, vocab);
+    for (uint32_t i = 0; i < s->checkpoints_n; i++) bytes += sg_point_bytes(s->points[i].point, vocab);
     uint64_t shared = whole > own ? whole - own : 0;
     return bytes > shared ? bytes - shared : 0;
 }
 
 /* Points that forks hold too are counted by each one's share, as the states themselves are. */
-uint64_t sg_session_points_bytes(const struct segue_session *s)
+uint64_t sg_session_checkpoint_bytes(const struct segue_session *s)
 {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < s->points_n; i++)
+    for (uint32_t i = 0; i < s->checkpoints_n; i++)
         bytes += sg_point_bytes(s->points[i].point, s->engine->model->info.vocab) /
                  atomic_load(&s->points[i].point->references);
     return bytes;
@@ -49,14 +49,14 @@ uint64_t sg_session_points_bytes(const struct segue_session *s)
 static void drop(struct segue_session *s, uint32_t i)
 {
     sg_point_release(s->points[i].point);
-    memmove(s->points + i, s->points + i + 1, (--s->points_n - i) * sizeof *s->points);
+    memmove(s->points + i, s->points + i + 1, (--s->checkpoints_n - i) * sizeof *s->points);
 }
 
 /* The one whose loss costs least: few rows to its neighbours, far from the end. The newest stays, and the
- * newest that begins a stretch of text: there the last turn is edited. */
+ * newest that begins a layer_range of text: there the last turn is edited. */
 static uint32_t least(const struct segue_session *s)
 {
-    uint32_t best = 0, keep = UINT32_MAX, n = s->points_n;
+    uint32_t best = 0, keep = UINT32_MAX, n = s->checkpoints_n;
     uint64_t end = s->points[n - 1].point->rows;
     double best_cost = -1;
     for (uint32_t i = 0; n > 2 && i + 1 < n; i++)
@@ -74,7 +74,7 @@ static uint32_t least(const struct segue_session *s)
 
 static void make_room(struct segue_session *s)
 {
-    while (s->points_n && (s->points_n == SG_POINTS_MAX || cost_of(s) > s->points_budget)) {
+    while (s->checkpoints_n && (s->checkpoints_n == SG_CHECKPOINTS_MAX || cost_of(s) > s->checkpoints_budget)) {
         uint32_t i = least(s);
         uint64_t rows = s->points[i].point->rows;
         if (!s->evicted_from || rows < s->evicted_from) s->evicted_from = rows;
@@ -86,25 +86,25 @@ static void make_room(struct segue_session *s)
 /* Where states can be cut, the session needs no points, and the store only whole texts. */
 static int wanted(const struct segue_session *s, int begins)
 {
-    if (s->marking) return s->points_budget != 0;
+    if (s->marking) return s->checkpoints_budget != 0;
     return s->stored && (begins || s->computed >= s->given_n);
 }
 
-void sg_session_point(struct segue_session *s, int begins)
+void sg_session_checkpoint(struct segue_session *s, int begins)
 {
     struct sg_layout *l = &s->layouts[s->at];
-    struct sg_mark *last = s->points_n ? &s->points[s->points_n - 1] : NULL;
+    struct sg_checkpoint_ref *last = s->checkpoints_n ? &s->points[s->checkpoints_n - 1] : NULL;
     uint64_t gap = l->chunk_rows < GAP_ROWS ? l->chunk_rows : GAP_ROWS;
-    s->point_due = 0;
+    s->checkpoint_pending = 0;
     if (!wanted(s, begins) || !s->computed || !sg_layout_holds(l)) return;
     if (last && last->point->rows == s->computed) {
         last->begins |= begins != 0;
         return;
     }
     if (s->computed < (last ? last->point->rows : 0) + gap) return;
-    if (s->points_n == SG_POINTS_MAX) make_room(s);
-    struct sg_mark *m = &s->points[s->points_n];
-    *m = (struct sg_mark){.begins = begins != 0};
+    if (s->checkpoints_n == SG_CHECKPOINTS_MAX) make_room(s);
+    struct sg_checkpoint_ref *m = &s->points[s->checkpoints_n];
+    *m = (struct sg_checkpoint_ref){.begins = begins != 0};
     if (sg_point_take(&m->point, l, s->computed, sg_session_known_logits(s),
                       s->engine->model->info.vocab, NULL) != SEGUE_OK)
         return; /* no memory for it: later the tokens are computed again, and the report says so */
@@ -113,16 +113,16 @@ void sg_session_point(struct segue_session *s, int begins)
         sg_point_release(m->point);
         return;
     }
-    s->points_n++;
+    s->checkpoints_n++;
     make_room(s);
 }
 
-void sg_session_give(struct segue_session *s)
+void sg_session_store_put(struct segue_session *s)
 {
     struct sg_layout *l = &s->layouts[s->at];
-    struct sg_point *p;
+    struct sg_checkpoint *p;
     if (!s->stored || !s->computed || !s->tokens || !sg_layout_holds(l) || !(p = sg_alloc(sizeof *p))) return;
-    *p = (struct sg_point){.layout = *l, .rows = s->computed};
+    *p = (struct sg_checkpoint){.layout = *l, .rows = s->computed};
     atomic_init(&p->references, 1);
     sg_session_keep_logits(s);
     if (s->logits_known) { /* they are the session's own memory, which it gives too */
@@ -134,23 +134,23 @@ void sg_session_give(struct segue_session *s)
     sg_point_release(p);
 }
 
-void sg_session_forget_points(struct segue_session *s, uint64_t rows)
+void sg_session_forget_checkpoints(struct segue_session *s, uint64_t rows)
 {
-    s->point_due = 0;
-    while (s->points_n && s->points[s->points_n - 1].point->rows > rows) drop(s, s->points_n - 1);
+    s->checkpoint_pending = 0;
+    while (s->checkpoints_n && s->points[s->checkpoints_n - 1].point->rows > rows) drop(s, s->checkpoints_n - 1);
 }
 
-void sg_session_lose_points(struct segue_session *s, const struct sg_layout *lost)
+void sg_session_lose_checkpoints(struct segue_session *s, const struct sg_layout *lost)
 {
-    for (uint32_t i = s->points_n; i-- > 0;) {
+    for (uint32_t i = s->checkpoints_n; i-- > 0;) {
         int gone = 0;
         const struct sg_layout *l = &s->points[i].point->layout;
         for (uint32_t a = 0; a < l->n; a++)
             for (uint32_t b = 0; b < lost->n; b++)
-                gone |= l->stages[a].stretch->unit == lost->stages[b].stretch->unit;
+                gone |= l->stages[a].layer_range->unit == lost->stages[b].layer_range->unit;
         if (gone) drop(s, i);
     }
-    s->point_due = 0;
+    s->checkpoint_pending = 0;
 }
 
 /* Where the point's states are, there the session goes on; a layout that it no longer has is left by a move.
@@ -167,13 +167,13 @@ static segue_status adopt(struct segue_session *s, struct sg_layout *states)
     }
     sg_layout_drop_states(&s->layouts[0]);
     sg_layout_drop_states(&s->layouts[1]);
-    s->at = SG_READING;
-    segue_status status = sg_session_move_states(s, states, &s->layouts[SG_READING], NULL);
+    s->at = SG_PREFILL_LAYOUT;
+    segue_status status = sg_session_move_states(s, states, &s->layouts[SG_PREFILL_LAYOUT], NULL);
     sg_layout_drop_states(states); /* what is left of them */
     return status;
 }
 
-segue_status sg_session_adopt(struct segue_session *s, const struct sg_point *p)
+segue_status sg_session_restore(struct segue_session *s, const struct sg_checkpoint *p)
 {
     struct sg_layout states;
     sg_flow_close(s->flow); /* what is under way belongs to another past */
@@ -185,12 +185,12 @@ segue_status sg_session_adopt(struct segue_session *s, const struct sg_point *p)
     return SEGUE_OK;
 }
 
-int sg_session_to_point(struct segue_session *s, uint64_t rows)
+int sg_session_to_checkpoint(struct segue_session *s, uint64_t rows)
 {
-    sg_session_forget_points(s, rows);
-    while (s->points_n) {
-        if (sg_session_adopt(s, s->points[s->points_n - 1].point) == SEGUE_OK) return 1;
-        drop(s, s->points_n - 1);
+    sg_session_forget_checkpoints(s, rows);
+    while (s->checkpoints_n) {
+        if (sg_session_restore(s, s->points[s->checkpoints_n - 1].point) == SEGUE_OK) return 1;
+        drop(s, s->checkpoints_n - 1);
     }
     return 0;
 }

@@ -7,13 +7,13 @@
 
 #include "base/mem.h"
 #include "engine/sized.h"
-#include "engine/prefixstore.h"
+#include "engine/store/prefixstore.h"
 
 enum { CHUNK_ROWS = 512, CHUNK_ROWS_MAX = 1 << 20 };
 
 /* --- programs --- */
 
-static void stretch_free(struct sg_stretch *s)
+static void stretch_free(struct sg_layer_range *s)
 {
     if (!s) return;
     if (s->program) sg_ops_of(s->program)->discard(s->program);
@@ -21,14 +21,14 @@ static void stretch_free(struct sg_stretch *s)
     sg_free(s);
 }
 
-/* The unit's queue is entered for the compilation only: other sessions go on between two stretches. */
-static segue_status compile(struct segue_engine *e, const struct sg_place *p, struct sg_stretch *s,
+/* The unit's queue is entered for the compilation only: other sessions go on between two layer_ranges. */
+static segue_status compile(struct segue_engine *e, const struct sg_placement *p, struct sg_layer_range *s,
                             segue_error *err)
 {
     int whole = s->from == 0 && s->to == e->graph->layers;
     if (!whole) {
         struct sg_graph_wish wish = {s->from, s->to, s->to == e->graph->layers, e->keep_values,
-                                     s->unit->desc.late_rows};
+                                     s->unit->desc.select_late};
         SG_TRY(sg_model_graph(p->model, &wish, &s->own, err));
     }
     s->graph = !whole ? s->own : p->own ? p->own : e->graph;
@@ -46,16 +46,16 @@ static segue_status compile(struct segue_engine *e, const struct sg_place *p, st
     return status;
 }
 
-/* Under the engine's lock: two sessions that ask for the same stretch must get the same one. */
-static segue_status find_or_compile(struct segue_engine *e, const struct sg_place *p, uint32_t from,
-                                    uint32_t to, const struct sg_stretch **out, segue_error *err)
+/* Under the engine's lock: two sessions that ask for the same layer_range must get the same one. */
+static segue_status find_or_compile(struct segue_engine *e, const struct sg_placement *p, uint32_t from,
+                                    uint32_t to, const struct sg_layer_range **out, segue_error *err)
 {
-    for (const struct sg_stretch *s = e->stretches; s; s = s->next)
+    for (const struct sg_layer_range *s = e->layer_ranges; s; s = s->next)
         if (s->unit == p->unit && s->model == p->model && s->from == from && s->to == to) {
             *out = s;
             return SEGUE_OK;
         }
-    struct sg_stretch *s = sg_alloc(sizeof *s);
+    struct sg_layer_range *s = sg_alloc(sizeof *s);
     if (!s) return sg_no_memory("program", sizeof *s, err);
     s->unit = p->unit;
     s->model = p->model;
@@ -66,14 +66,14 @@ static segue_status find_or_compile(struct segue_engine *e, const struct sg_plac
         stretch_free(s);
         return status;
     }
-    s->next = e->stretches;
-    e->stretches = s;
+    s->next = e->layer_ranges;
+    e->layer_ranges = s;
     *out = s;
     return SEGUE_OK;
 }
 
-segue_status sg_engine_stretch(struct segue_engine *e, uint32_t place, uint32_t from, uint32_t to,
-                               const struct sg_stretch **out, segue_error *err)
+segue_status sg_engine_layer_range(struct segue_engine *e, uint32_t place, uint32_t from, uint32_t to,
+                               const struct sg_layer_range **out, segue_error *err)
 {
     pthread_mutex_lock(&e->lock);
     segue_status status = find_or_compile(e, &e->places[place], from, to, out, err);
@@ -85,7 +85,7 @@ uint64_t sg_engine_compiles(struct segue_engine *e)
 {
     uint64_t n = 0;
     pthread_mutex_lock(&e->lock);
-    for (const struct sg_stretch *s = e->stretches; s; s = s->next) n += sg_program_compiles(s->program);
+    for (const struct sg_layer_range *s = e->layer_ranges; s; s = s->next) n += sg_program_compiles(s->program);
     pthread_mutex_unlock(&e->lock);
     return n;
 }
@@ -171,7 +171,7 @@ static void read_limits(struct segue_engine *e)
 }
 
 /* Another storage of the engine's model: numbers and vocabulary must be the same, or states would not fit. */
-static segue_status place_model(struct segue_engine *e, struct sg_place *p, struct segue_model *model,
+static segue_status place_model(struct segue_engine *e, struct sg_placement *p, struct segue_model *model,
                                 const segue_engine_opts *o, segue_error *err)
 {
     if (!model) model = e->model;
@@ -184,10 +184,10 @@ static segue_status place_model(struct segue_engine *e, struct sg_place *p, stru
     p->keep.folder = e->cache;
     p->keep.most = o->cache_bytes ? o->cache_bytes : SEGUE_CACHE_BYTES;
     p->keep.weights = model->weights_hash;
-    p->keep.firm = sg_archive_stamp(model->archive, &p->keep.stamp);
-    uint32_t late = p->unit->desc.late_rows;
+    p->keep.exact = sg_archive_file_id(model->archive, &p->keep.stamp);
+    uint32_t late = p->unit->desc.select_late;
     if (model == e->model && (!late || e->keep_values)) return SEGUE_OK;
-    struct sg_graph_wish wish = {.head = 1, .values = e->keep_values, .late_rows = late};
+    struct sg_graph_wish wish = {.head = 1, .values = e->keep_values, .select_late = late};
     return sg_model_graph(model, &wish, &p->own, err);
 }
 
@@ -203,14 +203,14 @@ static void name_weights(struct segue_engine *e)
 /* What is going to run is compiled now; without a plan everything on every unit. */
 static segue_status compile_all(struct segue_engine *e, const segue_plan *wish, segue_error *err)
 {
-    const struct sg_stretch *stretch;
+    const struct sg_layer_range *layer_range;
     segue_plan plan;
     SG_TRY(sg_sized_in(&plan, sizeof plan, wish, "plan", err));
     if (wish) SG_TRY(sg_plan_check(e, &plan, err));
     for (uint32_t i = 0; wish && i < plan.parts_n; i++)
-        SG_TRY(sg_engine_stretch(e, plan.parts[i].unit, plan.parts[i].from, plan.parts[i].to, &stretch, err));
+        SG_TRY(sg_engine_layer_range(e, plan.parts[i].unit, plan.parts[i].from, plan.parts[i].to, &layer_range, err));
     for (uint32_t i = 0; !wish && i < e->places_n; i++)
-        SG_TRY(sg_engine_stretch(e, i, 0, e->graph->layers, &stretch, err));
+        SG_TRY(sg_engine_layer_range(e, i, 0, e->graph->layers, &layer_range, err));
     return SEGUE_OK;
 }
 
@@ -226,7 +226,7 @@ static segue_status place_units(struct segue_engine *e, segue_unit *const *units
         const struct sg_unit_desc *desc = &units[i]->desc;
         uint32_t rows = o->chunk_rows ? o->chunk_rows : CHUNK_ROWS;
         if (desc->rows_max && desc->rows_max < rows) rows = desc->rows_max;
-        e->places[i] = (struct sg_place){
+        e->places[i] = (struct sg_placement){
             .unit = sg_unit_share(units[i]), .kv = kv_storage(o->kv, desc), .chunk_rows = rows};
         e->places_n++;
         SG_TRY(place_model(e, &e->places[i], o->models ? o->models[i] : NULL, o, err));
@@ -292,7 +292,7 @@ void segue_engine_close(segue_engine *e)
 {
     if (!e || atomic_fetch_sub(&e->references, 1) != 1) return;
     sg_store_close(e->store);
-    for (struct sg_stretch *s = e->stretches, *next; s; s = next) {
+    for (struct sg_layer_range *s = e->layer_ranges, *next; s; s = next) {
         next = s->next;
         stretch_free(s);
     }

@@ -3,28 +3,28 @@
 #ifndef SG_ENGINE_ENGINE_H
 #define SG_ENGINE_ENGINE_H
 
-#include "engine/units.h"
+#include "engine/placement/units.h"
 #include "model/model.h"
 
 /* Layers [from, to) as one unit runs them. */
-struct sg_stretch {
+struct sg_layer_range {
     struct segue_unit *unit;   /* of one of the engine's places */
     struct segue_model *model; /* whose weights it runs */
     uint32_t from, to;
     const struct sg_graph *graph;
-    struct sg_graph *own; /* freed with the stretch; NULL: the engine's whole graph */
+    struct sg_graph *own; /* freed with the layer_range; NULL: the engine's whole graph */
     struct sg_program *program;
-    int32_t hidden; /* the output that the next stretch starts from; -1 behind the last layer */
-    struct sg_stretch *next;
+    int32_t hidden; /* the output that the next layer_range starts from; -1 behind the last layer */
+    struct sg_layer_range *next;
 };
 
-struct sg_place {
+struct sg_placement {
     struct segue_unit *unit; /* a reference */
     enum sg_storage kv;      /* storage of K and V in states here */
     uint32_t chunk_rows;     /* rows of one prefill run */
     struct segue_model *model; /* a reference; the engine's, or another storage of it */
     struct sg_graph *own;      /* all layers of a model that is not the engine's, or with rows chosen late; else NULL */
-    struct sg_keep keep;       /* of this model; used where the engine has a cache */
+    struct sg_weight_cache keep;       /* of this model; used where the engine has a cache */
 };
 
 struct sg_store;
@@ -32,7 +32,7 @@ struct segue_engine {
     atomic_uint references;
     struct segue_model *model; /* a reference */
     char weights_id[33];       /* of what computes: the model's, or of all storages that the places use, joined */
-    struct sg_place *places;   /* [places_n] */
+    struct sg_placement *places;   /* [places_n] */
     uint32_t places_n;
     uint32_t keep_values;
     char *cache;            /* folder for what units make of the weights; NULL: nothing is kept */
@@ -41,7 +41,7 @@ struct segue_engine {
     uint64_t context_max;   /* rows that the graph can place (learned positions); 0 = no bound */
     uint32_t token_limit;   /* tokens from here on are padding of the vocabulary; 0 = none are */
     pthread_mutex_t lock;   /* of the fields below */
-    struct sg_stretch *stretches;
+    struct sg_layer_range *layer_ranges;
     uint8_t *breakers; /* [token_limit or vocab] DRY sequence breakers, made on first use */
     size_t breakers_n;
 };
@@ -49,9 +49,9 @@ struct segue_engine {
 struct segue_engine *
 sg_engine_share(struct segue_engine *e); /* one more reference; segue_engine_close gives it back */
 
-/* Layers [from, to) on a place, compiled on first use. The stretch lives as long as the engine. */
-segue_status sg_engine_stretch(struct segue_engine *e, uint32_t place, uint32_t from, uint32_t to,
-                               const struct sg_stretch **out, segue_error *err);
+/* Layers [from, to) on a place, compiled on first use. The layer_range lives as long as the engine. */
+segue_status sg_engine_layer_range(struct segue_engine *e, uint32_t place, uint32_t from, uint32_t to,
+                               const struct sg_layer_range **out, segue_error *err);
 /* Compiles so far; what came from the cache folder is none. */
 uint64_t sg_engine_compiles(struct segue_engine *e);
 /* Tokens whose text holds a newline, colon, quote or asterisk. *out = NULL where there is no tokenizer. */

@@ -21,7 +21,7 @@ segue_status sg_record_room(struct segue_session *s, size_t spans, segue_error *
 }
 
 /* Twice the room, so that the oldest half goes at once and the list stays in one piece. */
-static void add_span(struct segue_session *s, const segue_span *span)
+static void add_span(struct segue_session *s, const segue_interval *span)
 {
     if (!s->spans_cap) return;
     if (s->spans_n == 2 * s->spans_cap) {
@@ -29,13 +29,13 @@ static void add_span(struct segue_session *s, const segue_span *span)
         s->spans_n = s->spans_cap;
     }
     s->spans[s->spans_n++] = *span;
-    s->spans_all++;
+    s->intervals_total++;
 }
 
 /* The entry of a part in a phase; NULL: there is no room for one more. */
 static segue_use *use_of(struct segue_session *s, const struct sg_stage *stage, uint32_t phase)
 {
-    const struct sg_stretch *t = stage->stretch;
+    const struct sg_layer_range *t = stage->layer_range;
     segue_use *u = s->stats.uses;
     size_t i = 0;
     while (i < s->stats.uses_n &&
@@ -50,7 +50,7 @@ static segue_use *use_of(struct segue_session *s, const struct sg_stage *stage, 
 void sg_record_run(struct segue_session *s, const struct sg_stage *stage, uint32_t phase, uint64_t begun,
                    uint32_t rows, const struct sg_result *r)
 {
-    const struct sg_stretch *t = stage->stretch;
+    const struct sg_layer_range *t = stage->layer_range;
     uint64_t now = sg_now_ns();
     segue_use *own = use_of(s, stage, phase), *helper = r->helper_ns ? use_of(s, stage, HELPER) : NULL;
     if (own) {
@@ -60,14 +60,14 @@ void sg_record_run(struct segue_session *s, const struct sg_stage *stage, uint32
         own->ns += now - begun;
         own->host_bytes += r->host_bytes;
         own->columns += r->columns;
-        if (r->unseen > own->rows_unseen) own->rows_unseen = r->unseen;
+        if (r->unseen > own->tokens_truncated) own->tokens_truncated = r->unseen;
     }
     if (helper) {
         helper->runs++;
         helper->rows += rows;
         helper->ns += r->helper_ns;
     }
-    add_span(s, &(segue_span){.begin_ns = begun,
+    add_span(s, &(segue_interval){.begin_ns = begun,
                               .end_ns = now,
                               .what = phase,
                               .unit = stage->place,
@@ -81,9 +81,9 @@ void sg_record_run(struct segue_session *s, const struct sg_stage *stage, uint32
 void sg_record_handoff(struct segue_session *s, const struct sg_layout *from, const struct sg_layout *to,
                        uint64_t begun, uint64_t rows)
 {
-    add_span(s, &(segue_span){.begin_ns = begun,
+    add_span(s, &(segue_interval){.begin_ns = begun,
                               .end_ns = sg_now_ns(),
-                              .what = SEGUE_SPAN_HANDOFF,
+                              .what = SEGUE_INTERVAL_HANDOFF,
                               .unit = from->stages[0].place,
                               .to_unit = to->stages[0].place,
                               .to = s->engine->graph->layers,
@@ -94,5 +94,5 @@ void sg_record_give(const struct segue_session *s, segue_stats *out)
 {
     out->spans_n = s->spans_n < s->spans_cap ? s->spans_n : s->spans_cap;
     out->spans = s->spans + (s->spans_n - out->spans_n);
-    out->spans_all = s->spans_all;
+    out->intervals_total = s->intervals_total;
 }

@@ -55,11 +55,11 @@ void sg_recovery_fork(struct segue_session *to, const struct segue_session *from
     to->recovery.moved_at = from->recovery.moved_at;
 }
 
-static int losable(const struct segue_session *s)
+static int may_disconnect(const struct segue_session *s)
 {
     for (uint32_t i = 0; i < 2; i++)
         for (uint32_t k = 0; k < s->layouts[i].n; k++)
-            if (s->layouts[i].stages[k].stretch->unit->desc.losable) return 1;
+            if (s->layouts[i].stages[k].layer_range->unit->desc.may_disconnect) return 1;
     return 0;
 }
 
@@ -71,10 +71,10 @@ segue_status sg_recovery_keep(struct segue_session *s, uint32_t rows, segue_erro
     uint64_t since = s->computed - (r->copy.whole ? r->copy.rows : 0);
     uint64_t ahead = s->context - s->tokens_n < ROOM_ROWS ? s->context : s->tokens_n + ROOM_ROWS;
     /* Room is made while a prompt is read: between two tokens nothing is allocated. */
-    if ((rows > 1 || !s->computed) && losable(s))
-        sg_hostcopy_room(&r->copy, s->engine->graph, &s->layouts[SG_WRITING], ahead, NULL);
+    if ((rows > 1 || !s->computed) && may_disconnect(s))
+        sg_hostcopy_room(&r->copy, s->engine->graph, &s->layouts[SG_DECODE_LAYOUT], ahead, NULL);
     int due = r->runs >= RUNS_MOST || (rows > 1 && since >= s->layouts[s->at].chunk_rows);
-    if (!since || !due || !losable(s) || !sg_layout_holds(&s->layouts[s->at])) return SEGUE_OK;
+    if (!since || !due || !may_disconnect(s) || !sg_layout_holds(&s->layouts[s->at])) return SEGUE_OK;
     segue_status status = sg_hostcopy_take(&r->copy, s->engine->graph, &s->layouts[s->at], s->computed, err);
     r->runs = 0;
     return status == SEGUE_EMEMORY ? SEGUE_OK : status;
@@ -99,9 +99,9 @@ static int usable(const struct sg_layout *l, const struct sg_layout *lost, int a
 {
     int all = l->n > 0;
     for (uint32_t i = 0; i < l->n && all; i++) {
-        struct segue_unit *u = l->stages[i].stretch->unit;
+        struct segue_unit *u = l->stages[i].layer_range->unit;
         int suspect = 0;
-        for (uint32_t k = 0; k < lost->n; k++) suspect |= lost->stages[k].stretch->unit == u;
+        for (uint32_t k = 0; k < lost->n; k++) suspect |= lost->stages[k].layer_range->unit == u;
         if (!sg_ops_of(u->unit)->restart) all = !suspect;
         else all = !(suspect && again) && bring_back(u, NULL) == SEGUE_OK;
     }
@@ -115,7 +115,7 @@ static segue_status elsewhere(struct segue_session *s, const struct sg_layout *l
     for (uint32_t p = 0; p < e->places_n; p++) {
         struct segue_unit *u = e->places[p].unit;
         int suspect = 0;
-        for (uint32_t k = 0; k < lost->n; k++) suspect |= lost->stages[k].stretch->unit == u;
+        for (uint32_t k = 0; k < lost->n; k++) suspect |= lost->stages[k].layer_range->unit == u;
         if (suspect || (sg_ops_of(u->unit)->restart && bring_back(u, NULL) != SEGUE_OK)) continue;
         if (sg_layout_of_place(out, e, p, NULL) == SEGUE_OK) return SEGUE_OK;
     }
@@ -162,16 +162,16 @@ static segue_status replay(struct segue_session *s, uint64_t target, uint32_t at
 {
     while (s->computed < target) {
         uint64_t until = target;
-        if (s->split && s->at == SG_READING && at == SG_WRITING && s->recovery.moved_at < target)
+        if (s->split && s->at == SG_PREFILL_LAYOUT && at == SG_DECODE_LAYOUT && s->recovery.moved_at < target)
             until = s->recovery.moved_at;
         if (s->computed >= until) {
-            SG_TRY(sg_session_bring(s, SG_WRITING, err));
+            SG_TRY(sg_session_to_layout(s, SG_DECODE_LAYOUT, err));
             continue;
         }
-        struct sg_ask ask = {.rows = replay_rows(s, until), .token = -1};
+        struct sg_run_request ask = {.rows = replay_rows(s, until), .token = -1};
         SG_TRY(sg_session_run_once(s, &ask, err));
     }
-    return s->split && s->at != at ? sg_session_bring(s, at, err) : SEGUE_OK;
+    return s->split && s->at != at ? sg_session_to_layout(s, at, err) : SEGUE_OK;
 }
 
 /* The copy where it can be gone on from, else nothing; then all rows behind it. */
@@ -179,7 +179,7 @@ static segue_status restore(struct segue_session *s, uint64_t target, uint32_t a
 {
     const struct sg_recovery *r = &s->recovery;
     *kept = r->copy.whole && r->copy.rows <= target ? r->copy.rows : 0;
-    s->at = s->split && at == SG_WRITING && *kept < r->moved_at ? SG_READING : at;
+    s->at = s->split && at == SG_DECODE_LAYOUT && *kept < r->moved_at ? SG_PREFILL_LAYOUT : at;
     s->computed = 0;
     SG_TRY(sg_layout_states(&s->layouts[s->at], s->context < target + 512 ? s->context : target + 512, err));
     if (*kept) SG_TRY(sg_hostcopy_give(&r->copy, s->engine->graph, &s->layouts[s->at], err));
@@ -194,8 +194,8 @@ static void note(struct segue_session *s, const struct sg_layout *lost, uint64_t
     const struct sg_layout *now = &s->layouts[s->at];
     struct segue_loss *l = &s->stats.losses[s->stats.losses_n % (sizeof s->stats.losses / sizeof *s->stats.losses)];
     *l = (struct segue_loss){.rows = target, .replayed = target - kept, .ns = sg_now_ns() - begun};
-    snprintf(l->unit, sizeof l->unit, "%s", lost->n ? lost->stages[0].stretch->unit->desc.info.spec : "");
-    snprintf(l->to, sizeof l->to, "%s", now->n ? now->stages[0].stretch->unit->desc.info.spec : "");
+    snprintf(l->unit, sizeof l->unit, "%s", lost->n ? lost->stages[0].layer_range->unit->desc.info.spec : "");
+    snprintf(l->to, sizeof l->to, "%s", now->n ? now->stages[0].layer_range->unit->desc.info.spec : "");
     snprintf(l->why, sizeof l->why, "%.255s", why);
     s->stats.losses_n++;
 }
@@ -214,7 +214,7 @@ segue_status sg_session_recover(struct segue_session *s, segue_error *err)
         r->lost_again = r->lost_at == target ? r->lost_again + 1 : 0;
         r->lost_at = target;
         drop_states(s);
-        sg_session_lose_points(s, &lost);
+        sg_session_lose_checkpoints(s, &lost);
         status = settle_layouts(s, &lost, r->lost_again > 1, &first);
         if (status != SEGUE_OK) break;
         later = first;
@@ -242,12 +242,12 @@ segue_status sg_session_carry(struct segue_session *s, uint32_t to, segue_error 
         r->runs = RUNS_MOST;
         status = sg_recovery_keep(s, 0, why);
     }
-    if (status == SEGUE_OK) status = sg_session_bring(s, to, why);
+    if (status == SEGUE_OK) status = sg_session_to_layout(s, to, why);
     for (int i = 0; i < TRIES && status == SEGUE_ELOST; i++) {
         SG_TRY(sg_session_recover(s, why));
-        status = s->split ? sg_session_bring(s, to, why) : SEGUE_OK;
+        status = s->split ? sg_session_to_layout(s, to, why) : SEGUE_OK;
     }
-    if (status == SEGUE_OK && to == SG_WRITING) r->moved_at = s->computed;
+    if (status == SEGUE_OK && to == SG_DECODE_LAYOUT) r->moved_at = s->computed;
     return status;
 }
 

@@ -5,7 +5,7 @@
 #ifndef SG_ENGINE_RECOVER_H
 #define SG_ENGINE_RECOVER_H
 
-#include "engine/hostcopy.h"
+#include "engine/transfer/hostcopy.h"
 
 struct segue_session;
 
@@ -32,7 +32,7 @@ void sg_recovery_fork(struct segue_session *to, const struct segue_session *from
 /* After ELOST, whose text is in err: have states of `computed` rows again, where they were or elsewhere. ELOST: nothing is
  * left to go on with; the session then has no states. */
 segue_status sg_session_recover(struct segue_session *s, segue_error *err);
-/* As sg_session_bring, over losses. */
+/* As sg_session_to_layout, over losses. */
 segue_status sg_session_carry(struct segue_session *s, uint32_t to, segue_error *err);
 
 #ifdef SEGUE_FAULTS

@@ -50,7 +50,7 @@ static segue_status read_chunks(struct segue_session *s, const struct sg_reading
         rows = n - at < chunk ? n - at : chunk;
         float *logits = r->logits ? r->logits + at * vocab : room;
         for (uint32_t k = 0; k < r->outputs_n; k++) values[k] = r->values[k] + at * r->width;
-        struct sg_ask ask = {.rows = (uint32_t)rows,
+        struct sg_run_request ask = {.rows = (uint32_t)rows,
                              .wanted = wanted,
                              .wanted_n = (uint32_t)rows,
                              .logits = logits,

@@ -154,7 +154,7 @@ segue_status sg_session_find_flow(struct segue_session *s, segue_error *err)
     sg_flow_free(s->flow);
     s->flow = NULL;
     if (!s->split) return SEGUE_OK;
-    return sg_flow_new(&s->flow, &s->layouts[SG_READING], &s->layouts[SG_WRITING], s->engine->graph, err);
+    return sg_flow_new(&s->flow, &s->layouts[SG_PREFILL_LAYOUT], &s->layouts[SG_DECODE_LAYOUT], s->engine->graph, err);
 }
 
 /* When reading and writing happen in the same place, one layout serves and nothing is ever moved. */
@@ -164,9 +164,9 @@ static segue_status lay_out(struct segue_session *s, const segue_plan *wish, seg
     SG_TRY(sg_sized_in(&plan, sizeof plan, wish, "plan", err));
     if (!wish) SG_TRY(segue_plan_make(s->engine, NULL, &plan, err));
     SG_TRY(sg_plan_check(s->engine, &plan, err));
-    SG_TRY(sg_layout_make(&s->layouts[SG_READING], s->engine, &plan, SG_READING, err));
-    SG_TRY(sg_layout_make(&s->layouts[SG_WRITING], s->engine, &plan, SG_WRITING, err));
-    use_shapes(&s->layouts[SG_READING], &plan);
+    SG_TRY(sg_layout_make(&s->layouts[SG_PREFILL_LAYOUT], s->engine, &plan, SG_PREFILL_LAYOUT, err));
+    SG_TRY(sg_layout_make(&s->layouts[SG_DECODE_LAYOUT], s->engine, &plan, SG_DECODE_LAYOUT, err));
+    use_shapes(&s->layouts[SG_PREFILL_LAYOUT], &plan);
     if (sg_layout_same(&s->layouts[0], &s->layouts[1])) s->layouts[1].chunk_rows = s->layouts[0].chunk_rows;
     s->split = !sg_layout_same(&s->layouts[0], &s->layouts[1]);
     return sg_session_find_flow(s, err);
@@ -210,7 +210,7 @@ static segue_status fill(struct segue_session *s, const segue_session_opts *o, s
     SG_TRY(take_adapters(s, o, err));
     SG_TRY(lay_out(s, o->plan, err));
     s->stored = s->engine->store && !o->no_store;
-    s->points_budget = o->checkpoint_bytes == SEGUE_NO_CHECKPOINTS ? 0
+    s->checkpoints_budget = o->checkpoint_bytes == SEGUE_NO_CHECKPOINTS ? 0
                        : o->checkpoint_bytes                       ? o->checkpoint_bytes
                                                                    : CHECKPOINT_BYTES;
     SG_TRY(make_room(s, err));
@@ -245,10 +245,10 @@ segue_status segue_session_open(segue_session **out, segue_engine *engine, const
 void segue_session_close(segue_session *s)
 {
     if (!s) return;
-    sg_session_give(s);
+    sg_session_store_put(s);
     sg_layout_drop_states(&s->layouts[0]);
     sg_layout_drop_states(&s->layouts[1]);
-    sg_session_forget_points(s, 0);
+    sg_session_forget_checkpoints(s, 0);
     sg_flow_free(s->flow);
     sg_free(s->spans);
     for (uint32_t i = 0; i < s->adapters_n; i++) sg_adapter_unref(s->adapters[i]);
@@ -289,7 +289,7 @@ segue_status segue_session_append(segue_session *session, const int32_t *tokens,
     memcpy(session->tokens + session->tokens_n, tokens, n * sizeof *tokens);
     session->tokens_n += n;
     session->given_n = session->tokens_n;
-    session->sought = 0;
+    session->store_queried = 0;
     if (session->rewound) return SEGUE_OK; /* what was kept, and why not more, is known */
     session->stats.tokens_reused = session->computed;
     session->stats.reuse_reason = session->computed ? "all" : "first-use";
@@ -313,9 +313,9 @@ segue_status segue_session_stats_get(const segue_session *session, segue_stats *
     segue_stats stats = session->stats;
     stats.compiles = sg_engine_compiles(session->engine);
     stats.state_bytes = sg_layout_bytes(&session->layouts[0]) + sg_layout_bytes(&session->layouts[1]) +
-                        sg_session_points_bytes(session) + sg_hostcopy_bytes(&session->recovery.copy);
-    const struct sg_layout *writing = &session->layouts[SG_WRITING];
-    const struct sg_program *program = writing->n ? writing->stages[0].stretch->program : NULL;
+                        sg_session_checkpoint_bytes(session) + sg_hostcopy_bytes(&session->recovery.copy);
+    const struct sg_layout *writing = &session->layouts[SG_DECODE_LAYOUT];
+    const struct sg_program *program = writing->n ? writing->stages[0].layer_range->program : NULL;
     if (program && sg_ops_of(program)->kept) stats.packed = sg_ops_of(program)->kept(program, &stats.packed_why);
     sg_record_give(session, &stats);
     return sg_sized_out(out, &stats, sizeof stats, "statistics", err);
@@ -343,9 +343,9 @@ void sg_session_cut(struct segue_session *s, uint64_t rows)
     sg_flow_close(s->flow);
     s->logits_known = 0;
     if (sg_layout_holds(l) && sg_layout_cut(l, rows, NULL) == SEGUE_OK) {
-        sg_session_forget_points(s, rows);
+        sg_session_forget_checkpoints(s, rows);
         s->computed = rows;
-    } else if (!sg_session_to_point(s, rows)) {
+    } else if (!sg_session_to_checkpoint(s, rows)) {
         start_over(s);
     }
     sg_recovery_cut(s, s->computed);
@@ -369,7 +369,7 @@ segue_status segue_session_rewind(segue_session *session, size_t length, segue_e
     size_t before = session->computed;
     sg_session_cut(session, length);
     session->tokens_n = length;
-    session->sought = 0;
+    session->store_queried = 0;
     if (session->given_n > length) session->given_n = length;
     session->rewound = 1;
     session->stats.tokens_reused = session->computed;
@@ -399,10 +399,10 @@ static segue_status copy_into(struct segue_session *to, const struct segue_sessi
     to->computed = from->computed;
     sg_recovery_fork(to, from);
     to->given_n = from->given_n;
-    to->point_due = from->point_due;
-    for (; to->points_n < from->points_n; to->points_n++) {
-        to->points[to->points_n] = from->points[to->points_n];
-        sg_point_share(to->points[to->points_n].point);
+    to->checkpoint_pending = from->checkpoint_pending;
+    for (; to->checkpoints_n < from->checkpoints_n; to->checkpoints_n++) {
+        to->points[to->checkpoints_n] = from->points[to->checkpoints_n];
+        sg_point_share(to->points[to->checkpoints_n].point);
     }
     to->stats.tokens_reused = from->computed;
     to->stats.reuse_reason = "all";
@@ -420,7 +420,7 @@ segue_status segue_session_fork(segue_session **out, segue_session *session, seg
                             .adapters_n = session->adapters_n,
                             .no_store = !session->stored,
                             .checkpoint_bytes =
-                                session->points_budget ? session->points_budget : SEGUE_NO_CHECKPOINTS,
+                                session->checkpoints_budget ? session->checkpoints_budget : SEGUE_NO_CHECKPOINTS,
                             .spans = session->spans_cap};
     struct segue_session *fork;
     SG_TRY(segue_session_open(&fork, session->engine, &o, err));

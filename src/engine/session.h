@@ -4,21 +4,21 @@
 #define SG_ENGINE_SESSION_H
 
 #include "base/hash.h"
-#include "engine/point.h"
+#include "engine/checkpoint.h"
 #include "engine/recover.h"
-#include "engine/bridge.h"
-#include "engine/flow.h"
+#include "engine/transfer/bridge.h"
+#include "engine/transfer/flow.h"
 #include "engine/verify.h"
 #include "model/adapter.h"
 
-enum { SG_READING = 0, SG_WRITING = 1 }; /* the two layouts; also the phases of a plan */
+enum { SG_PREFILL_LAYOUT = 0, SG_DECODE_LAYOUT = 1 }; /* the two layouts; also the phases of a plan */
 
-enum { SG_POINTS_MAX = 64 };
+enum { SG_CHECKPOINTS_MAX = 64 };
 
 /* A point that the session can go back to. */
-struct sg_mark {
-    struct sg_point *point; /* a reference */
-    uint32_t begins;        /* 1: a stretch of new text begins here */
+struct sg_checkpoint_ref {
+    struct sg_checkpoint *point; /* a reference */
+    uint32_t begins;        /* 1: a layer_range of new text begins here */
 };
 
 enum { SG_LOGITS_HERE = 1, SG_LOGITS_LATE = 2 }; /* LATE: on the unit of the last row, fetched when asked for */
@@ -44,14 +44,14 @@ struct segue_session {
     size_t breakers_n;
     struct sg_chooser *chooser;         /* made when a choice is due that no unit makes */
     float *work;                        /* [vocab] logits that the chooser changes; made with it */
-    struct sg_mark points[SG_POINTS_MAX]; /* [points_n] rising rows */
-    uint32_t points_n;
-    uint32_t point_due;     /* 1: the rows computed last end a stretch; kept before the next run */
-    uint64_t points_budget; /* bytes */
+    struct sg_checkpoint_ref points[SG_CHECKPOINTS_MAX]; /* [checkpoints_n] rising rows */
+    uint32_t checkpoints_n;
+    uint32_t checkpoint_pending;     /* 1: the rows computed last end a layer_range; kept before the next run */
+    uint64_t checkpoints_budget; /* bytes */
     size_t given_n;         /* tokens up to here were given, not chosen */
     uint64_t evicted_from, evicted_to; /* the first and last point that the budget cost; 0: none */
     uint32_t rewound;       /* 1: since the last run */
-    uint32_t sought;        /* 1: the store was asked about the tokens as they are */
+    uint32_t store_queried;        /* 1: the store was asked about the tokens as they are */
     uint32_t stored;        /* 1: the session takes part in the engine's store */
     uint32_t adapters_known;
     struct sg_hash adapters_id; /* when known */
@@ -63,12 +63,12 @@ struct segue_session {
     struct sg_recovery recovery; /* what a lost unit cannot take along */
     struct sg_step *step; /* room for steps over several sessions, kept by the first of them */
     segue_stats stats;
-    segue_span *spans; /* [2 * spans_cap] spans_n so far, spans_all ever */
-    size_t spans_cap, spans_n, spans_all;
+    segue_interval *spans; /* [2 * spans_cap] spans_n so far, intervals_total ever */
+    size_t spans_cap, spans_n, intervals_total;
 };
 
 /* What one run over the next rows of one session shall give. */
-struct sg_ask {
+struct sg_run_request {
     uint32_t rows;          /* of those that wait */
     const uint32_t *wanted; /* [wanted_n] rows whose logits are wanted */
     uint32_t wanted_n;
@@ -95,18 +95,18 @@ uint64_t sg_session_read_ns(const struct segue_session *s, uint64_t rows);
 
 /* --- checkpoints.c --- */
 /* Keep the states as they are, within the budget, unless a point is near. begins: new text follows. */
-void sg_session_point(struct segue_session *s, int begins);
+void sg_session_checkpoint(struct segue_session *s, int begins);
 /* Forget points behind `rows`. */
-void sg_session_forget_points(struct segue_session *s, uint64_t rows);
+void sg_session_forget_checkpoints(struct segue_session *s, uint64_t rows);
 /* Forget points on units of a layout that is lost. */
-void sg_session_lose_points(struct segue_session *s, const struct sg_layout *lost);
+void sg_session_lose_checkpoints(struct segue_session *s, const struct sg_layout *lost);
 /* The states of a session that ends go to the store. */
-void sg_session_give(struct segue_session *s);
-uint64_t sg_session_points_bytes(const struct segue_session *s);
+void sg_session_store_put(struct segue_session *s);
+uint64_t sg_session_checkpoint_bytes(const struct segue_session *s);
 /* Go on from a fork of the point, whose tokens are the session's. On failure the session may have no states. */
-segue_status sg_session_adopt(struct segue_session *s, const struct sg_point *p);
+segue_status sg_session_restore(struct segue_session *s, const struct sg_checkpoint *p);
 /* Back to the last point of at most `rows` rows; 0: there is none. */
-int sg_session_to_point(struct segue_session *s, uint64_t rows);
+int sg_session_to_checkpoint(struct segue_session *s, uint64_t rows);
 
 /* --- advance.c --- */
 /* Make sure that there are states to continue. */
@@ -115,11 +115,11 @@ segue_status sg_session_begin(struct segue_session *s, segue_error *err);
  * unknown, one row is made to wait. */
 segue_status sg_session_ready(struct segue_session *s, segue_error *err);
 /* Behind a run: a point is due when all that was given has been read. */
-void sg_session_went_on(struct segue_session *s);
+void sg_session_after_run(struct segue_session *s);
 /* The next rows, once more after a recovery when a unit was lost (recover.c). */
-segue_status sg_session_run(struct segue_session *s, struct sg_ask *ask, segue_error *err);
+segue_status sg_session_run(struct segue_session *s, struct sg_run_request *ask, segue_error *err);
 /* ELOST leaves states that can only be dropped. */
-segue_status sg_session_run_once(struct segue_session *s, struct sg_ask *ask, segue_error *err);
+segue_status sg_session_run_once(struct segue_session *s, struct sg_run_request *ask, segue_error *err);
 /* What logits_known becomes behind a run: where the unit that has the states can, its logits stay there until somebody asks. */
 uint32_t sg_session_logits_then(const struct segue_session *s);
 /* The logits behind the last computed row, brought here if need be; NULL: unknown. */
@@ -142,14 +142,14 @@ segue_status sg_session_find_flow(struct segue_session *s, segue_error *err);
 
 /* --- handoff.c --- */
 /* Bring the session's states to its layout `to`. On failure they stay where they were. */
-segue_status sg_session_bring(struct segue_session *s, uint32_t to, segue_error *err);
+segue_status sg_session_to_layout(struct segue_session *s, uint32_t to, segue_error *err);
 /* From a layout that has the states to one that has none; counted. */
 segue_status sg_session_move_states(struct segue_session *s, struct sg_layout *from, struct sg_layout *to,
                                     segue_error *err);
 /* 1: rows can be sent while they are read: the states that take them exist. */
 int sg_session_flow_open(struct segue_session *s);
-void sg_session_wake_ways(const struct segue_session *s); /* before a reading: its states may leave behind it */
-void sg_session_tidy(struct segue_session *s); /* free what a hand-off left behind, unless that would wait */
+void sg_session_prewarm_peers(const struct segue_session *s); /* before a reading: its states may leave behind it */
+void sg_session_free_stale(struct segue_session *s); /* free what a hand-off left behind, unless that would wait */
 /* Beside a run of `rows` rows on stage k of the reading layout; 0: it failed, close the flow behind the run. */
 int sg_session_follow(struct segue_session *s, uint32_t k, uint32_t rows, int last);
 

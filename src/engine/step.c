@@ -56,12 +56,12 @@ static segue_status step_room(struct segue_session *s, size_t n, segue_error *er
     return SEGUE_OK;
 }
 
-/* The stretch on which this session can take one row together with others; NULL: it goes alone. */
-static const struct sg_stretch *shared_stretch(const struct segue_session *s)
+/* The layer_range on which this session can take one row together with others; NULL: it goes alone. */
+static const struct sg_layer_range *shared_stretch(const struct segue_session *s)
 {
     const struct sg_layout *l = &s->layouts[s->at];
-    int ready = s->tokens_n - s->computed == 1 && !s->point_due && l->n == 1 && sg_layout_holds(l);
-    return ready && !(s->split && s->at == SG_READING) && sg_session_unit_samples(s) ? l->stages[0].stretch
+    int ready = s->tokens_n - s->computed == 1 && !s->checkpoint_pending && l->n == 1 && sg_layout_holds(l);
+    return ready && !(s->split && s->at == SG_PREFILL_LAYOUT) && sg_session_unit_samples(s) ? l->stages[0].layer_range
                                                                                      : NULL;
 }
 
@@ -95,8 +95,8 @@ static segue_status take_result(struct sg_step *t, uint32_t i, struct segue_sess
     s->computed++;
     sg_recovery_ran(s, 1);
     s->logits_known = r->logits ? SG_LOGITS_HERE : SG_LOGITS_LATE;
-    sg_session_went_on(s);
-    sg_session_tidy(s);
+    sg_session_after_run(s);
+    sg_session_free_stale(s);
     if (r->logits) memcpy(s->logits, t->logits + i * vocab, vocab * sizeof *s->logits);
     memcpy(s->stats.logprobs, t->logprobs + (size_t)i * LOGPROBS, sizeof s->stats.logprobs);
     s->stats.logprobs_n = t->logprobs_n[i];
@@ -107,16 +107,16 @@ static segue_status take_result(struct sg_step *t, uint32_t i, struct segue_sess
     return sg_session_accept(s, t->tokens[i], token);
 }
 
-/* The sessions of the list that wait on this stretch, as many as the unit takes in one run; the caller comes
+/* The sessions of the list that wait on this layer_range, as many as the unit takes in one run; the caller comes
  * again for the others. */
-static void step_together(segue_session *const *sessions, size_t n, const struct sg_stretch *stretch,
+static void step_together(segue_session *const *sessions, size_t n, const struct sg_layer_range *layer_range,
                           struct sg_step *t, int32_t *tokens, segue_status *each, segue_error *err)
 {
-    uint32_t spans = 0, most = stretch->unit->desc.rows_max ? stretch->unit->desc.rows_max : SESSIONS_MAX;
+    uint32_t spans = 0, most = layer_range->unit->desc.rows_max ? layer_range->unit->desc.rows_max : SESSIONS_MAX;
     uint64_t begun = sg_now_ns();
     for (size_t i = 0; i < n && spans < most; i++)
         if (each[i] == SEGUE_OK && atomic_load(&sessions[i]->busy) == 1 &&
-            shared_stretch(sessions[i]) == stretch)
+            shared_stretch(sessions[i]) == layer_range)
             add_span(t, spans++, sessions[i], (uint32_t)i);
     struct sg_batch batch = {.spans = t->spans, .spans_n = spans, .inline_hint = 1};
     int late = spans && sg_session_logits_then(sessions[t->place[0]]) == SG_LOGITS_LATE;
@@ -125,7 +125,7 @@ static void step_together(segue_session *const *sessions, size_t n, const struct
                                .logprobs = t->logprobs,
                                .logprobs_n = t->logprobs_n,
                                .rows_done = t->done};
-    segue_status status = sg_stretch_run(stretch, &batch, &result, err);
+    segue_status status = sg_stretch_run(layer_range, &batch, &result, err);
     uint64_t ns = sg_now_ns() - begun;
     for (uint32_t k = 0; k < spans; k++) {
         size_t i = t->place[k];
@@ -165,7 +165,7 @@ static segue_status claim(segue_session *const *sessions, size_t n, segue_error 
 /* Of first rows, and of rows behind which a point is due, what would make them go alone is done before the run. */
 static segue_status make_ready(segue_session *s, segue_error *err)
 {
-    if (s->tokens_n - s->computed != 1 || (s->computed && !s->point_due)) return SEGUE_OK;
+    if (s->tokens_n - s->computed != 1 || (s->computed && !s->checkpoint_pending)) return SEGUE_OK;
     return sg_session_ready(s, err);
 }
 
@@ -182,9 +182,9 @@ static void step_all(segue_session *const *sessions, size_t n, int32_t *tokens, 
     }
     for (size_t i = 0; i < n; i++) {
         if (each[i] != SEGUE_OK || atomic_load(&sessions[i]->busy) != 1) continue;
-        const struct sg_stretch *stretch = shared_stretch(sessions[i]);
-        if (stretch) {
-            step_together(sessions, n, stretch, t, tokens, each, err);
+        const struct sg_layer_range *layer_range = shared_stretch(sessions[i]);
+        if (layer_range) {
+            step_together(sessions, n, layer_range, t, tokens, each, err);
         } else {
             atomic_store(&sessions[i]->busy, 2);
             each[i] = segue_session_next(sessions[i], &tokens[i], err);

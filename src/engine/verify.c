@@ -21,8 +21,8 @@ uint32_t sg_verify_count(const struct segue_session *s)
     size_t waiting = s->tokens_n - s->computed, vocab = s->engine->model->info.vocab, n = s->verify_rows;
     if (n > waiting) n = waiting;
     if (n > ROWS_MOST) n = ROWS_MOST;
-    if (n > s->layouts[SG_READING].chunk_rows) n = s->layouts[SG_READING].chunk_rows;
-    if (n > s->layouts[SG_WRITING].chunk_rows) n = s->layouts[SG_WRITING].chunk_rows;
+    if (n > s->layouts[SG_PREFILL_LAYOUT].chunk_rows) n = s->layouts[SG_PREFILL_LAYOUT].chunk_rows;
+    if (n > s->layouts[SG_DECODE_LAYOUT].chunk_rows) n = s->layouts[SG_DECODE_LAYOUT].chunk_rows;
     while (n > 1 && n * vocab > ROOM_FLOATS) n /= 2;
     return (uint32_t)n;
 }
@@ -38,7 +38,7 @@ static segue_status checker_open(struct segue_session *s, segue_error *err)
     s->checker = NULL;
     SG_TRY(segue_session_open(&c, s->engine, &o, err));
     s->checker = c;
-    c->layouts[0] = s->layouts[SG_WRITING];
+    c->layouts[0] = s->layouts[SG_DECODE_LAYOUT];
     for (uint32_t i = 0; i < c->layouts[0].n; i++) c->layouts[0].stages[i].state = NULL;
     c->layouts[1] = c->layouts[0];
     c->split = 0;
@@ -46,7 +46,7 @@ static segue_status checker_open(struct segue_session *s, segue_error *err)
     c->tokens_n = s->tokens_n;
     SG_TRY(sg_layout_states(&c->layouts[0], c->context, err));
     if (!s->computed) return SEGUE_OK;
-    segue_status status = sg_hostcopy_take(&copy, s->engine->graph, &s->layouts[SG_READING], s->computed, err);
+    segue_status status = sg_hostcopy_take(&copy, s->engine->graph, &s->layouts[SG_PREFILL_LAYOUT], s->computed, err);
     if (status == SEGUE_OK) status = sg_hostcopy_give(&copy, s->engine->graph, &c->layouts[0], err);
     sg_hostcopy_free(&copy);
     c->computed = s->computed;
@@ -67,11 +67,11 @@ static int same_kernels(struct segue_session *s)
     const struct sg_graph *g = s->engine->graph;
     for (uint32_t i = 0; i < g->slots_n; i++) {
         uint32_t ignored;
-        const struct sg_stage *a = sg_layout_slot(&s->layouts[SG_READING], g->slots[i].kind, g->slots[i].layer, &ignored),
-                              *b = sg_layout_slot(&s->layouts[SG_WRITING], g->slots[i].kind, g->slots[i].layer, &ignored);
-        const char *kernels = a->stretch->unit->desc.kernels;
-        if (!*kernels || strcmp(kernels, b->stretch->unit->desc.kernels) || a->kv != b->kv ||
-            a->stretch->model != b->stretch->model)
+        const struct sg_stage *a = sg_layout_slot(&s->layouts[SG_PREFILL_LAYOUT], g->slots[i].kind, g->slots[i].layer, &ignored),
+                              *b = sg_layout_slot(&s->layouts[SG_DECODE_LAYOUT], g->slots[i].kind, g->slots[i].layer, &ignored);
+        const char *kernels = a->layer_range->unit->desc.kernels;
+        if (!*kernels || strcmp(kernels, b->layer_range->unit->desc.kernels) || a->kv != b->kv ||
+            a->layer_range->model != b->layer_range->model)
             return 0;
     }
     return 1;
@@ -96,7 +96,7 @@ static void compare_rows(segue_verify *v, const float *want, const float *got, u
 
 static segue_status run_rows(struct segue_session *s, uint32_t rows, const uint32_t *wanted, float *logits, segue_error *err)
 {
-    struct sg_ask ask = {.rows = rows, .wanted = wanted, .wanted_n = rows, .logits = logits, .token = -1};
+    struct sg_run_request ask = {.rows = rows, .wanted = wanted, .wanted_n = rows, .logits = logits, .token = -1};
     return sg_session_run(s, &ask, err);
 }
 
@@ -153,7 +153,7 @@ static segue_status compare_states(struct segue_session *s, segue_error *err)
 {
     const struct sg_graph *g = s->engine->graph;
     segue_verify *v = &s->stats.verify;
-    struct sg_layout *own = &s->checker->layouts[0], *given = &s->layouts[SG_WRITING];
+    struct sg_layout *own = &s->checker->layouts[0], *given = &s->layouts[SG_DECODE_LAYOUT];
     size_t most = 1;
     for (uint32_t i = 0; i < g->slots_n; i++) {
         size_t n = (size_t)g->slots[i].heads * g->slots[i].width, fixed = sg_slot_fixed_bytes(&g->slots[i]) / sizeof(float);
@@ -182,11 +182,11 @@ static segue_status compute_anew(struct segue_session *s, segue_error *err)
     sg_flow_free(s->flow);
     s->flow = NULL;
     for (int i = 0; i < 2; i++) sg_layout_drop_states(&s->layouts[i]);
-    sg_session_forget_points(s, 0);
+    sg_session_forget_checkpoints(s, 0);
     sg_recovery_cut(s, 0);
-    s->layouts[SG_READING] = s->layouts[SG_WRITING];
+    s->layouts[SG_PREFILL_LAYOUT] = s->layouts[SG_DECODE_LAYOUT];
     s->split = 0;
-    s->at = SG_READING;
+    s->at = SG_PREFILL_LAYOUT;
     s->computed = 0;
     s->logits_known = 0;
     return sg_session_settle(s, err);
@@ -195,7 +195,7 @@ static segue_status compute_anew(struct segue_session *s, segue_error *err)
 segue_status sg_verify_states(struct segue_session *s, segue_error *err)
 {
     segue_status status = SEGUE_OK;
-    if (s->at == SG_WRITING && sg_layout_holds(&s->layouts[SG_WRITING]) && s->checker->computed == s->computed)
+    if (s->at == SG_DECODE_LAYOUT && sg_layout_holds(&s->layouts[SG_DECODE_LAYOUT]) && s->checker->computed == s->computed)
         status = compare_states(s, err);
     else
         s->stats.verify = (segue_verify){0}; /* a unit was lost meanwhile: nothing was handed over */

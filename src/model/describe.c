@@ -160,7 +160,7 @@ segue_status sg_model_describe(const struct segue_model *m, int what, struct sg_
 {
     if (what == SEGUE_DESCRIBE_JSON) return describe_json(m, out, err);
     if (what == SEGUE_DESCRIBE_GRAPH) {
-        struct sg_graph_wish wish = {.head = 1, .late_rows = 1}; /* as the family writes it */
+        struct sg_graph_wish wish = {.head = 1, .select_late = 1}; /* as the family writes it */
         struct sg_graph *g = NULL;
         SG_TRY(sg_model_graph(m, &wish, &g, err));
         segue_status s = sg_graph_dump(g, out);

@@ -10,7 +10,7 @@
 
 #include "model/family.h"
 #include "tensor/ggufout.h"
-#include "text/tokggufout.h"
+#include "text/tokenizer/tokggufout.h"
 
 /* Where one written tensor comes from. */
 struct origin {

@@ -424,6 +424,6 @@ segue_status sg_model_graph(const struct segue_model *m, const struct sg_graph_w
     if (w.to < m->numbers->layers) w.head = 0;
     SG_TRY(sg_builder_begin(&b, err));
     build(&b, m, &w);
-    if (w.head && !w.values && !w.late_rows) sg_rows_early(&b);
+    if (w.head && !w.values && !w.select_late) sg_rows_early(&b);
     return sg_builder_end(&b, out, err);
 }

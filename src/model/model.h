@@ -9,7 +9,7 @@
 #include "graph/graph.h"
 #include "tensor/archive.h"
 #include "text/template.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct sg_family;
 struct sg_numbers;
@@ -58,13 +58,13 @@ const struct sg_bound *sg_model_weight(const struct segue_model *m, uint32_t lay
 
 /* Which graph: layers [from, to) of the model; to == 0 means all. Begins with `embed` when from == 0, else
  * with the input "rows"; ends with rows, final norm and "logits" when to is the last layer and head is 1,
- * else with the output "hidden.<to>". values: every hidden.<i> is an output. late_rows: rows are chosen there, before the
+ * else with the output "hidden.<to>". values: every hidden.<i> is an output. select_late: rows are chosen there, before the
  * final norm, and not already behind the last layer's mixer (with values they always are). */
 struct sg_graph_wish {
     uint32_t from, to;
     uint32_t head;
     uint32_t values;
-    uint32_t late_rows;
+    uint32_t select_late;
 };
 segue_status sg_model_graph(const struct segue_model *m, const struct sg_graph_wish *wish,
                             struct sg_graph **out, segue_error *err);

@@ -416,18 +416,18 @@ static struct sg_hash add_tensor(struct sg_hash h, const struct sg_tensor *t)
     return groups && t->affine.biases ? add_sample(h, t->affine.biases, groups * size) : h;
 }
 
-/* Of all parts; 1 when every one is firm. */
-int sg_archive_stamp(const struct sg_archive *a, struct sg_hash *out)
+/* Of all parts; 1 when every one is exact. */
+int sg_archive_file_id(const struct sg_archive *a, struct sg_hash *out)
 {
-    int firm = a->files_n > 0;
+    int exact = a->files_n > 0;
     *out = (struct sg_hash){a->files_n, 0};
     for (uint32_t i = 0; i < a->files_n; i++) {
-        const struct sg_stamp *s = &a->maps[i].stamp;
+        const struct sg_file_id *s = &a->maps[i].stamp;
         const uint64_t words[5] = {s->device, s->inode, s->size, s->modified_ns, s->changed_ns};
         *out = add_bytes(*out, words, sizeof words);
-        firm &= s->firm != 0;
+        exact &= s->exact != 0;
     }
-    return firm;
+    return exact;
 }
 
 /* Small archives: all bytes of all files. Large ones: of each file what lies before its first tensor (names,

@@ -88,9 +88,9 @@ segue_status sg_archive_join_affine(struct sg_archive *a, const json_t *config, 
  * pages of every tensor (first, last and every 1 MiB): enough to tell two models apart, not to detect
  * damage. */
 struct sg_hash sg_archive_hash(const struct sg_archive *a);
-/* Hash of places, sizes and dates of all files when they were mapped. 1: firm (base/file.h): the same files with the same
+/* Hash of places, sizes and dates of all files when they were mapped. 1: exact (base/file.h): the same files with the same
  * stamp hold the same bytes. */
-int sg_archive_stamp(const struct sg_archive *a, struct sg_hash *out);
+int sg_archive_file_id(const struct sg_archive *a, struct sg_hash *out);
 
 /* --- writing safetensors: header from the list, then the data in list order --- */
 struct sg_st_item {

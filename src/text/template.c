@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #include "text/template.h"
 
-#include "text/jinja.h"
+#include "text/jinja/jinja.h"
 
 segue_status sg_template_open(struct sg_template **out, const char *source, size_t len, const char *what,
                               segue_error *err)

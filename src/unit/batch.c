@@ -127,8 +127,8 @@ int sg_wait_done(pthread_mutex_t *lock, pthread_cond_t *changed, const int *done
 
 /* --- runs of their own --- */
 
-segue_status sg_own_run_begin(struct sg_own_run *run, const struct sg_program_base *p, const struct sg_batch *b,
-                              struct sg_result *r, void (*work)(struct sg_own_run *run), segue_error *err)
+segue_status sg_thread_run_init(struct sg_thread_run *run, const struct sg_program_base *p, const struct sg_batch *b,
+                              struct sg_result *r, void (*work)(struct sg_thread_run *run), segue_error *err)
 {
     size_t n = b->spans_n, history = b->spans[0].sampler ? b->spans[0].sampler->history_n + b->spans[0].steps : 0;
     run->base.ops = p->ops;
@@ -147,14 +147,14 @@ segue_status sg_own_run_begin(struct sg_own_run *run, const struct sg_program_ba
     return SEGUE_OK;
 }
 
-segue_status sg_own_run_chooser(struct sg_own_run *run, uint32_t vocab, segue_error *err)
+segue_status sg_thread_run_chooser(struct sg_thread_run *run, uint32_t vocab, segue_error *err)
 {
     return run->chooser ? SEGUE_OK : sg_chooser_new(&run->chooser, vocab, err);
 }
 
 static void *run_main(void *arg)
 {
-    struct sg_own_run *run = arg;
+    struct sg_thread_run *run = arg;
     uint64_t begin = sg_now_ns();
     run->work(run);
     run->ns = sg_now_ns() - begin;
@@ -165,7 +165,7 @@ static void *run_main(void *arg)
     return NULL;
 }
 
-void sg_own_run_go(struct sg_own_run *run)
+void sg_thread_run_start(struct sg_thread_run *run)
 {
     const struct sg_result *r = &run->result;
     for (uint32_t i = 0; r->tokens && i < run->batch.spans_n; i++) r->tokens[i] = -1;
@@ -174,7 +174,7 @@ void sg_own_run_go(struct sg_own_run *run)
     if (!run->threaded) run_main(run);
 }
 
-segue_status sg_own_run_over(struct sg_own_run *run, uint64_t timeout_ns, segue_error *err)
+segue_status sg_thread_run_wait(struct sg_thread_run *run, uint64_t timeout_ns, segue_error *err)
 {
     if (!sg_wait_done(&run->lock, &run->finished, &run->done, timeout_ns)) return SEGUE_END;
     if (run->threaded) pthread_join(run->thread, NULL);
@@ -184,7 +184,7 @@ segue_status sg_own_run_over(struct sg_own_run *run, uint64_t timeout_ns, segue_
     return run->status == SEGUE_OK ? SEGUE_OK : sg_fail(err, run->status, "%s", run->error.text);
 }
 
-void sg_own_run_end(struct sg_own_run *run)
+void sg_thread_run_free(struct sg_thread_run *run)
 {
     sg_chooser_free(run->chooser);
     pthread_cond_destroy(&run->finished);

@@ -25,7 +25,7 @@ int sg_wait_done(pthread_mutex_t *lock, pthread_cond_t *changed, const int *done
 
 /* The common part of a run that takes its memory at start and gives it back after wait; the first member of a unit's
  * struct sg_run. */
-struct sg_own_run {
+struct sg_thread_run {
     struct sg_run_base base;
     struct sg_batch batch;           /* its spans are the copy below */
     struct sg_span *spans;           /* [spans_n] */
@@ -37,21 +37,21 @@ struct sg_own_run {
     uint64_t ns;
     segue_status status;
     segue_error error;
-    void (*work)(struct sg_own_run *run);    /* all of it; sets status, fills error */
+    void (*work)(struct sg_thread_run *run);    /* all of it; sets status, fills error */
     pthread_t thread;
     int threaded, done;
     pthread_mutex_t lock;            /* guards done */
     pthread_cond_t finished;
 };
-/* EMEMORY leaves a run that sg_own_run_end takes. */
-segue_status sg_own_run_begin(struct sg_own_run *run, const struct sg_program_base *p, const struct sg_batch *b,
-                              struct sg_result *r, void (*work)(struct sg_own_run *run), segue_error *err);
+/* EMEMORY leaves a run that sg_thread_run_free takes. */
+segue_status sg_thread_run_init(struct sg_thread_run *run, const struct sg_program_base *p, const struct sg_batch *b,
+                              struct sg_result *r, void (*work)(struct sg_thread_run *run), segue_error *err);
 /* Makes `chooser` where it is not there yet: some 40 bytes a token of the vocabulary, so not for a unit that needs none. */
-segue_status sg_own_run_chooser(struct sg_own_run *run, uint32_t vocab, segue_error *err);
+segue_status sg_thread_run_chooser(struct sg_thread_run *run, uint32_t vocab, segue_error *err);
 /* Works inside this call when the batch hints so or no thread can be had, else on a thread of its own. */
-void sg_own_run_go(struct sg_own_run *run);
+void sg_thread_run_start(struct sg_thread_run *run);
 /* SEGUE_END: not over yet. Else what the run came to; rows_done and ns are reported. */
-segue_status sg_own_run_over(struct sg_own_run *run, uint64_t timeout_ns, segue_error *err);
-void sg_own_run_end(struct sg_own_run *run);     /* frees what begin took, not the struct */
+segue_status sg_thread_run_wait(struct sg_thread_run *run, uint64_t timeout_ns, segue_error *err);
+void sg_thread_run_free(struct sg_thread_run *run);     /* frees what begin took, not the struct */
 
 #endif

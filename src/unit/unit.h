@@ -21,7 +21,7 @@ struct sg_unit;                      /* begins with struct sg_unit_base in every
 struct sg_program;                   /* a graph as one unit will run it, weights in place */
 struct sg_state;                     /* what the model remembers of one sequence */
 struct sg_run;                       /* one started batch */
-struct sg_meeting;
+struct sg_rank_sync;
 
 /* A parsed spec: KIND[:key=value,...]. Keys that a unit does not know are refused by it, by name. */
 struct sg_unit_spec {
@@ -38,11 +38,11 @@ struct sg_unit_desc {
     uint32_t rows_max;               /* rows of one run; 0 = no bound */
     uint32_t samples;                /* 1: steps > 1 and samplers are accepted */
     uint32_t reference;              /* 1: slow on purpose: states are fp32 by default, never chosen unless named */
-    uint32_t losable;                /* 1: it may vanish with its states (ELOST) while this process goes on */
+    uint32_t may_disconnect;                /* 1: it may vanish with its states (ELOST) while this process goes on */
     uint32_t streams;                /* 1: from the return of start on, state_get waits for what the run will write, layer
                                       * by layer, recurrent memory too; 0: beside a run only rows from before it are asked for */
     uint32_t named_only;             /* 1: never chosen unless named: its way has not run on a device yet */
-    uint32_t late_rows;              /* 1: wants graphs in which `rows` stands before the final norm; 0: behind the last mixer */
+    uint32_t select_late;              /* 1: wants graphs in which `rows` stands before the final norm; 0: behind the last mixer */
     uint32_t half;                   /* 1: every operation's numbers are rounded to fp16 */
     uint32_t invariant;              /* 1: a sequence's numbers are the same bits whatever else is in its batches */
     char kernels[32];                /* equal texts: equal runs give equal bits, in whatever process; "": never promised */
@@ -82,8 +82,8 @@ struct sg_batch {
     const atomic_int *cancel;        /* NULL, or polled between ops: 1 = stop */
     const int32_t *outputs;          /* [outputs_n] indices of graph outputs to give as rows; logits have their own place */
     uint32_t outputs_n;
-    struct sg_meeting *meeting;      /* NULL, or: one of several ranks' runs that go together (unit/meeting.h), this one's ... */
-    uint32_t rank;                   /* ... number; cancel is then the meeting's */
+    struct sg_rank_sync *rank_sync;      /* NULL, or: one of several ranks' runs that go together (unit/rank_sync.h), this one's ... */
+    uint32_t rank;                   /* ... number; cancel is then the rank_sync's */
 };
 
 /* Where results go: memory of the caller, any pointer may be NULL = not wanted. R = sum of wanted_n over spans.
@@ -118,7 +118,7 @@ struct sg_state_opts {
     enum sg_storage kv;              /* F32 F16 BF16 Q8_0, for slots K and V; others are fp32 */
     uint64_t rows;                   /* expected; grows by blocks beyond it, between runs */
     uint32_t undo;                   /* marks that can be alive at once; 0 = 8 */
-    uint32_t bare;                   /* 1: state_pass fills it next, or it is freed: memory may be left out until then */
+    uint32_t bare;                   /* 1: state_transfer fills it next, or it is freed: memory may be left out until then */
     uint32_t filled; /* 1: every slot is put, or its memory written, before anything else: nothing need be cleared */
     const struct sg_host_memory *host;   /* NULL, or where a unit whose states lie in the host's memory takes it: of another
                                       * unit, to which they will go */
@@ -126,12 +126,12 @@ struct sg_state_opts {
 
 /* Where a unit may keep what it makes of the weights, for the next start. Whatever is found there is checked before it is
  * used; what cannot be kept is no failure. */
-struct sg_keep {
+struct sg_weight_cache {
     const char *folder;              /* made when missing */
     uint64_t most;                   /* bytes of all entries in it; those used longest ago go */
     struct sg_hash weights;          /* of names, shapes and samples (sg_archive_hash): names an entry, proves nothing */
-    struct sg_hash stamp;            /* of the files (sg_archive_stamp) ... */
-    int firm;                        /* ... 1: equal stamps prove equal bytes */
+    struct sg_hash stamp;            /* of the files (sg_archive_file_id) ... */
+    int exact;                        /* ... 1: equal stamps prove equal bytes */
 };
 
 struct sg_unit_ops {
@@ -149,7 +149,7 @@ struct sg_unit_ops {
      * outlive the program. programs[i] belongs to graphs[i]; all n or none. keep NULL: nothing is kept. EFORMAT: a weight
      * that is not finite (unit/finite.h); a unit that finds kept weights may take that as done. */
     segue_status (*compile)(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n,
-                            const struct sg_keep *keep, struct sg_program **programs, segue_error *err);
+                            const struct sg_weight_cache *keep, struct sg_program **programs, segue_error *err);
     void (*discard)(struct sg_program *p);
     /* Bytes of weights in memory of this unit's own (not mapped files), of weights read per decoded token, and of scratch. */
     void (*footprint)(const struct sg_program *p, uint64_t *own, uint64_t *read_per_token, uint64_t *scratch);
@@ -189,10 +189,10 @@ struct sg_unit_ops {
     /* Optional, NULL = no. */
     /* Everything that `from` holds becomes that of `to`, a new state of the same slots and storage on a unit of this kind:
      * the same bytes as get + put. `from` may then only be freed, or be passed back to. Marks are forgotten. */
-    segue_status (*state_pass)(struct sg_state *to, struct sg_state *from, segue_error *err);
+    segue_status (*state_transfer)(struct sg_state *to, struct sg_state *from, segue_error *err);
     /* States of `from` may soon be passed to `to`, another unit of this kind: what lies between them gets ready beside what
      * runs. */
-    void (*way_wake)(struct sg_unit *from, struct sg_unit *to);
+    void (*peer_prewarm)(struct sg_unit *from, struct sg_unit *to);
     /* NULL: every copy is over when get or put returns. Else those from and to memory of `host` may go on: get's until
      * state_flush, put's until state_flush or the seal. Frees of either side wait for them as well. */
     const struct sg_host_memory *(*host)(struct sg_unit *u);
@@ -218,7 +218,7 @@ struct sg_unit_ops {
     segue_status (*restart)(struct sg_unit *u, segue_error *err);
     /* programs[i], of a unit of its own, is rank i of one graph that was dealt (graph/share.h): makes ready what `join` needs
      * between them. Before any run; they are discarded together. NULL: nothing is needed. */
-    segue_status (*unite)(struct sg_program *const *programs, uint32_t n, segue_error *err);
+    segue_status (*link_ranks)(struct sg_program *const *programs, uint32_t n, segue_error *err);
 };
 
 /* The first member of every unit's own struct. A program, state and run likewise begin with their base, so that the engine finds

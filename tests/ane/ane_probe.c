@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "unit/ane/npu.h"
-#include "unit/ane/probe.h"
+#include "unit/ane/npu/npu.h"
+#include "unit/ane/tools/probe.h"
 
 static struct sg_probe_answer ask(const char *name, const char *profile, int faithful, int delta)
 {

@@ -131,7 +131,7 @@ static void prompts(const char *spec, uint32_t rows)
             if (use.dispatches != (n + rows - 1) / rows * PARTS)
                 fail_msg("%s: %llu dispatches", what, (unsigned long long)use.dispatches);
             assert_int_equal(use.columns, (n + rows - 1) / rows * 32); /* of surfaces, which are no narrower */
-            assert_int_equal(use.rows_unseen, 0);
+            assert_int_equal(use.tokens_truncated, 0);
             same_logits(s, r, what);
             segue_session_close(s);
             segue_session_close(r);
@@ -255,7 +255,7 @@ static void alike(const char *spec, segue_model *model, segue_model *than, const
     }
     for (size_t i = 0; i < n; i++) rows += pieces[i];
     /* the last piece is one row of phase 1 */
-    assert_int_equal(use_of(s, 0).rows_unseen, seen && rows - 1 > seen ? rows - 1 - seen : 0);
+    assert_int_equal(use_of(s, 0).tokens_truncated, seen && rows - 1 > seen ? rows - 1 - seen : 0);
     for (int k = 0; k < 2; k++) {
         OK(segue_session_rewind(k ? t : s, pieces[0] + pieces[1], &err));
         OK(segue_session_append(k ? t : s, text + 7, 33, &err));

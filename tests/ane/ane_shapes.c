@@ -11,7 +11,7 @@
 #include "../api/tiny.h"
 #include "engine/engine.h"
 #include "unit/ane/aneunit.h"
-#include "unit/ane/npu.h"
+#include "unit/ane/npu/npu.h"
 
 enum { LONGEST = 1200 };
 
@@ -57,7 +57,7 @@ static void open_place(struct place *p, int model, const char *spec)
     o.chunk_rows = LONGEST;
     OK(segue_unit_open(&p->unit, spec, &err));
     OK(segue_engine_open(&p->engine, models[model], &p->unit, 1, &o, &err));
-    p->program = p->engine->stretches->program;
+    p->program = p->engine->layer_ranges->program;
 }
 
 static void close_place(struct place *p)

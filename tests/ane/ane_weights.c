@@ -10,7 +10,7 @@
 
 #include "../api/tiny.h"
 #include "engine/engine.h"
-#include "engine/units.h"
+#include "engine/placement/units.h"
 #include "segue.h"
 #include "unit/ane/aneunit.h"
 
@@ -53,7 +53,7 @@ static void open_place(struct place *p, const char *spec)
 {
     OK(segue_unit_open(&p->unit, spec, &err));
     OK(segue_engine_open(&p->engine, model, &p->unit, 1, NULL, &err));
-    p->program = p->engine->stretches->program;
+    p->program = p->engine->layer_ranges->program;
     const struct sg_graph *g = p->program->base.graph;
     for (p->tensor = 0; !strstr(g->tensors[p->tensor]->name, changed); p->tensor++) {}
     const struct sg_tensor *t = g->tensors[p->tensor];
@@ -157,7 +157,7 @@ static void helpers_weights(void **state)
     close_place(&p);
 }
 
-static struct sg_program *compiled(struct place *p, const struct sg_keep *keep)
+static struct sg_program *compiled(struct place *p, const struct sg_weight_cache *keep)
 {
     struct sg_program *made = NULL;
     const struct sg_graph *g = p->program->base.graph;
@@ -165,7 +165,7 @@ static struct sg_program *compiled(struct place *p, const struct sg_keep *keep)
     return made;
 }
 
-static int same_sources(struct place *a, struct place *b, const struct sg_keep *keep)
+static int same_sources(struct place *a, struct place *b, const struct sg_weight_cache *keep)
 {
     struct sg_program *x = compiled(a, keep), *y = compiled(b, keep);
     int same = !memcmp(x->sources, y->sources, x->base.graph->tensors_n * sizeof *x->sources);
@@ -175,7 +175,7 @@ static int same_sources(struct place *a, struct place *b, const struct sg_keep *
     return same;
 }
 
-/* Files with firm stamps are hashed once: what has the same stamp is taken for the same, another stamp, or none that proves
+/* Files with exact stamps are hashed once: what has the same stamp is taken for the same, another stamp, or none that proves
  * anything, or a damaged seal means another look. Two models of one shape stand for the file and for other bytes. */
 static void firm_files_are_hashed_once(void **state)
 {
@@ -191,11 +191,11 @@ static void firm_files_are_hashed_once(void **state)
     model = others;
     open_place(&other, "ane:soft,threads=2");
     model = mine;
-    struct sg_keep keep = {.folder = home, .most = 1u << 30, .weights = {1, 2}, .stamp = {3, 4}, .firm = 1};
+    struct sg_weight_cache keep = {.folder = home, .most = 1u << 30, .weights = {1, 2}, .stamp = {3, 4}, .exact = 1};
     assert_true(same_sources(&first, &other, &keep));
-    keep.firm = 0;
+    keep.exact = 0;
     assert_false(same_sources(&first, &other, &keep));
-    keep = (struct sg_keep){.folder = home, .most = 1u << 30, .weights = {1, 2}, .stamp = {3, 5}, .firm = 1};
+    keep = (struct sg_weight_cache){.folder = home, .most = 1u << 30, .weights = {1, 2}, .stamp = {3, 5}, .exact = 1};
     assert_true(same_sources(&other, &first, &keep));
     snprintf(line, sizeof line, "for f in %s/ane/*.sources; do printf x | dd of=$f bs=1 seek=200 conv=notrunc 2>/dev/null; done",
              home);

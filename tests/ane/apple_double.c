@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/num.h"
-#include "unit/ane/applefiles.h"
+#include "unit/ane/apple/applefiles.h"
 
 enum kind {
     CLASS,
@@ -52,7 +52,7 @@ struct pool {
 static struct {
     struct double_opts o;
     struct double_counts c;
-    struct sg_apple_world world;
+    struct sg_apple_api world;
     pthread_mutex_t lock;
     pthread_cond_t unhang;
     int hanging_over, refused;
@@ -738,12 +738,12 @@ static void no_pause(uint64_t ns)
     CHECK(ns >= 100000000u && ns <= 1000000000u, "a pause outside 100 ms to 1 s");
 }
 
-const struct sg_apple_world *double_begin(const struct double_opts *o)
+const struct sg_apple_api *double_begin(const struct double_opts *o)
 {
     memset(&all.c, 0, sizeof all.c);
     all.o = *o;
     all.refused = all.hanging_over = 0;
-    all.world = (struct sg_apple_world){
+    all.world = (struct sg_apple_api){
         class_named,
         selector_named,
         NULL,

@@ -5,7 +5,7 @@
 #ifndef TESTS_ANE_APPLE_DOUBLE_H
 #define TESTS_ANE_APPLE_DOUBLE_H
 
-#include "unit/ane/apple.h"
+#include "unit/ane/apple/apple.h"
 
 struct double_opts {
     const char *missing_class;  /* objc_getClass gives NULL for it */
@@ -22,7 +22,7 @@ struct double_opts {
 };
 
 /* Begins anew. The world is valid until double_end, which takes the temporary folder away. */
-const struct sg_apple_world *double_begin(const struct double_opts *o);
+const struct sg_apple_api *double_begin(const struct double_opts *o);
 struct double_counts {
     int live_objects, live_surfaces, live_cf, open_pools, compiles, loads, unloads, evaluates, purges, wrongs;
     char wrong[300];

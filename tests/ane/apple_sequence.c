@@ -14,7 +14,7 @@
 #include "base/mem.h"
 #include "base/num.h"
 #include "unit/ane/aneunit.h"
-#include "unit/ane/blob.h"
+#include "unit/ane/blob/blob.h"
 #include "unit/spec.h"
 
 extern const struct sg_unit_ops sg_unit_ane;
@@ -347,7 +347,7 @@ static void described(void **state)
 {
     char architecture[32];
     uint32_t engines, cores;
-    struct sg_apple_world here;
+    struct sg_apple_api here;
     segue_error err = {0};
     (void)state;
     sg_apple_describe(double_begin(&(struct double_opts){0}), architecture, &engines, &cores);
@@ -379,7 +379,7 @@ static void unit_on_an_engine(void **state)
                  {"ane:on_violation=faithful", 1, 0, NULL}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct sg_apple_world *w = double_begin(&(struct double_opts){0});
+        const struct sg_apple_api *w = double_begin(&(struct double_opts){0});
         struct sg_unit_spec spec;
         struct sg_unit_desc desc;
         struct sg_unit *u = NULL;
@@ -399,8 +399,8 @@ static void unit_on_an_engine(void **state)
         }
         all_gone(cases[i].spec);
     }
-    const struct sg_apple_world *w = double_begin(&(struct double_opts){0});
-    struct sg_apple_world lacking = *w;
+    const struct sg_apple_api *w = double_begin(&(struct double_opts){0});
+    struct sg_apple_api lacking = *w;
     struct sg_unit_spec spec;
     struct sg_unit *u = NULL;
     segue_error err = {0};

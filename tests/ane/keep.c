@@ -16,7 +16,7 @@
 
 #include "base/mem.h"
 #include "base/store.h"
-#include "unit/ane/anekeep.h"
+#include "unit/ane/anecache.h"
 
 static char folder[64], inner[80];
 

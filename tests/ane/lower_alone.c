@@ -11,8 +11,8 @@
 
 #include "../api/tiny.h"
 #include "model/model.h"
-#include "unit/ane/lowercut.h"
-#include "unit/ane/lowerrange.h"
+#include "unit/ane/lower/lowercut.h"
+#include "unit/ane/lower/lowerrange.h"
 
 static struct segue_model *models[TINY_MODELS];
 static struct sg_graph *graphs[TINY_MODELS];
@@ -24,7 +24,7 @@ static int begin(void **state)
         char at[512];
         tiny_folder(at, sizeof at, "alone", tiny_models[i].name);
         if (!tiny_write(&tiny_models[i], at, 5u + (unsigned)i) || segue_model_open(&models[i], at, NULL, NULL) ||
-            sg_model_graph(models[i], &(struct sg_graph_wish){.head = 1, .late_rows = 1}, &graphs[i], NULL))
+            sg_model_graph(models[i], &(struct sg_graph_wish){.head = 1, .select_late = 1}, &graphs[i], NULL))
             return -1;
     }
     return 0;

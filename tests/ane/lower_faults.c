@@ -17,16 +17,16 @@
 #include "../api/tiny.h"
 #include "mil_samples.h"
 #include "model/model.h"
-#include "unit/ane/anekeep.h"
-#include "unit/ane/blob.h"
-#include "unit/ane/emit.h"
-#include "unit/ane/milinfer.h"
-#include "unit/ane/milparse.h"
-#include "unit/ane/milrun.h"
-#include "unit/ane/npu.h"
-#include "unit/ane/pass.h"
-#include "unit/ane/probe.h"
-#include "unit/ane/rules.h"
+#include "unit/ane/anecache.h"
+#include "unit/ane/blob/blob.h"
+#include "unit/ane/tools/emit.h"
+#include "unit/ane/mil/milinfer.h"
+#include "unit/ane/mil/milparse.h"
+#include "unit/ane/tools/milrun.h"
+#include "unit/ane/npu/npu.h"
+#include "unit/ane/passes/pass.h"
+#include "unit/ane/tools/probe.h"
+#include "unit/ane/rules/rules.h"
 
 enum { ATTEMPTS = 1000000, POINTS = 400 };
 
@@ -44,7 +44,7 @@ static int begin(void **state)
         char at[512];
         tiny_folder(at, sizeof at, "lower", tiny_models[i].name);
         if (!tiny_write(&tiny_models[i], at, 5u + (unsigned)i) || segue_model_open(&models[i], at, NULL, &err) ||
-            sg_model_graph(models[i], &(struct sg_graph_wish){.head = 1, .late_rows = 1}, &graphs[i], &err))
+            sg_model_graph(models[i], &(struct sg_graph_wish){.head = 1, .select_late = 1}, &graphs[i], &err))
             return -1;
     }
     return 0;

@@ -122,7 +122,7 @@ for unit in ("ane", "proc:ane"):
     code, out, err = run(*fixed, "--ids", "1,2,3,4,5", "--unit", unit, SEGUE_HOME=os.path.join(top.name, "home-" + unit.partition(":")[0]))
     expect(f"{unit}: it runs", code == 0, err)
     report = json.loads(out)
-    told.append((report["compiles"], [[u[k] for k in ("phase", "dispatches", "host_bytes", "padded_ratio", "rows_unseen")] for u in report["units"]]))
+    told.append((report["compiles"], [[u[k] for k in ("phase", "dispatches", "host_bytes", "padded_ratio", "tokens_truncated")] for u in report["units"]]))
 expect("a child reports what it did", told[0] == told[1] and told[0][0] > 0 and told[0][1][0][2] > 0, told)
 only = json.loads(run("mil", "explain", "-m", model, "--layers", "1-1", "--json")[1])
 expect("one layer alone", only["dispatches"] == 1 and only["helper"] == [], only)

@@ -13,13 +13,13 @@
 
 #include "mil_samples.h"
 #include "base/buf.h"
-#include "unit/ane/milbuild.h"
-#include "unit/ane/mildiff.h"
-#include "unit/ane/milparse.h"
-#include "unit/ane/milprint.h"
-#include "unit/ane/mlpackage.h"
-#include "unit/ane/npu.h"
-#include "unit/ane/pass.h"
+#include "unit/ane/mil/milbuild.h"
+#include "unit/ane/tools/mildiff.h"
+#include "unit/ane/mil/milparse.h"
+#include "unit/ane/mil/milprint.h"
+#include "unit/ane/blob/mlpackage.h"
+#include "unit/ane/npu/npu.h"
+#include "unit/ane/passes/pass.h"
 
 enum { ATTEMPTS = 100000 };
 

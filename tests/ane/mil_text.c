@@ -11,10 +11,10 @@
 
 #include "mil_samples.h"
 #include "base/buf.h"
-#include "unit/ane/milbuild.h"
-#include "unit/ane/milinfer.h"
-#include "unit/ane/milparse.h"
-#include "unit/ane/milprint.h"
+#include "unit/ane/mil/milbuild.h"
+#include "unit/ane/mil/milinfer.h"
+#include "unit/ane/mil/milparse.h"
+#include "unit/ane/mil/milprint.h"
 
 static struct sg_mil_program *read(const char *text, struct sg_mil_fault *fault)
 {

@@ -12,9 +12,9 @@
 #include <cmocka.h>
 
 #include "base/num.h"
-#include "unit/ane/milparse.h"
-#include "unit/ane/npu.h"
-#include "unit/ane/rules.h"
+#include "unit/ane/mil/milparse.h"
+#include "unit/ane/npu/npu.h"
+#include "unit/ane/rules/rules.h"
 
 #define T(shape) "tensor<fp16, [" shape "]>"
 #define ABC T("1, 32, 1, 32")

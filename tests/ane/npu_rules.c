@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "npu_rig.h"
-#include "unit/ane/blob.h"
+#include "unit/ane/blob/blob.h"
 
 #define ONE(body) "program(1.3)\n{\nfunc main<ios16>(" ABC " a) {\n" body "\n} -> (z);\n}\n"
 static const char conv_text[] = ONE(T("32, 32, 1, 1") " w = const()[val = " T("32, 32, 1, 1") "(1)]; " ABC " z = " CONV("x = a, weight = w") ";");

@@ -11,11 +11,11 @@
 
 #include "base/buf.h"
 #include "base/num.h"
-#include "unit/ane/milinfer.h"
-#include "unit/ane/milparse.h"
-#include "unit/ane/milprint.h"
-#include "unit/ane/npu.h"
-#include "unit/ane/pass.h"
+#include "unit/ane/mil/milinfer.h"
+#include "unit/ane/mil/milparse.h"
+#include "unit/ane/mil/milprint.h"
+#include "unit/ane/npu/npu.h"
+#include "unit/ane/passes/pass.h"
 
 #define T(shape) "tensor<fp16, [" shape "]>"
 #define A T("1, 32, 1, 32")

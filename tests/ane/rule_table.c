@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "npu_rig.h"
-#include "unit/ane/blob.h"
+#include "unit/ane/blob/blob.h"
 
 /* What a faithful engine does with the second text. */
 enum shows { NO, X1D, INVALID, ZEROS, SWAPPED, LAST, UNMASKED, GARBAGE, INFINITE, HANGS, CRASHES, SLOW, ORDERED };

@@ -10,8 +10,8 @@
 
 #include "base/mem.h"
 #include "base/num.h"
-#include "unit/ane/blob.h"
-#include "unit/ane/compress.h"
+#include "unit/ane/blob/blob.h"
+#include "unit/ane/blob/compress.h"
 
 static const uint16_t four[4] = {0x3c00, 0x4000, 0xb800, 0x7bff};    /* 1, 2, -0.5, 65504 */
 

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "engine/units.h"
+#include "engine/placement/units.h"
 #include "segue.h"
 
 enum { SHORT = 16, LONG = 17 };

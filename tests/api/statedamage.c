@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "engine/statefile.h"
+#include "engine/statefile/statefile.h"
 #include "segue.h"
 #include "tiny.h"
 

@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "engine/bridge.h"
-#include "engine/units.h"
+#include "engine/transfer/bridge.h"
+#include "engine/placement/units.h"
 #include "segue.h"
 #include "tiny.h"
 
@@ -75,7 +75,7 @@ static void spoil(segue_unit *u, int after)
     spoiled = *sound;
     spoiled.state_new = spoiled_new;
     spoiled.state_put = spoiled_put;
-    spoiled.state_pass = NULL;
+    spoiled.state_transfer = NULL;
     base->ops = &spoiled;
     puts_left = after;
 }

@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-#include "engine/units.h"
+#include "engine/placement/units.h"
 #include "graph/graph.h"
 #include "graph/lora.h"
 #include "unit/unit.h"

@@ -491,7 +491,7 @@ static segue_status case_pass(struct pairing *p)
     size_t n = 0, m = 0;
     SG_TRY(prefill(&p->a, p->rows));
     segue_status status = state_bytes(&p->a, &before, &n);
-    if (status == SEGUE_OK) status = p->b.u->ops->state_pass(p->b.state, p->a.state, p->b.err);
+    if (status == SEGUE_OK) status = p->b.u->ops->state_transfer(p->b.state, p->a.state, p->b.err);
     if (status == SEGUE_OK) status = state_bytes(&p->b, &after, &m);
     if (status == SEGUE_OK && (n != m || memcmp(before, after, n)))
         status = sg_fail(p->b.err, SEGUE_EUNIT, "check: the state changed on its way");
@@ -567,7 +567,7 @@ static void cases_of(struct check *c, const struct tiny *m, const struct check_u
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
             if (kinds[k].pairs ? a == b && kinds[k].run == case_to_and_fro : a != b) continue;
             if (kinds[k].run == case_stream && !a->desc.streams) continue;
-            if (kinds[k].run == case_pass && (a->ops != b->ops || !a->ops->state_pass)) continue;
+            if (kinds[k].run == case_pass && (a->ops != b->ops || !a->ops->state_transfer)) continue;
             if (c->quick && (i % 5 != 3 || (a != b && (a - b + (long)i + (long)k) % 2))) continue;
             enum sg_storage kv = a->desc.half || b->desc.half ? SG_F16 : storages[(i + k) % 4];
             one_case(c, &kinds[k], a, b, m, kv, lengths[i]);

@@ -4,7 +4,7 @@
 #define SG_TESTS_CHECKKERNEL_H
 
 #include "check.h"
-#include "unit/cpu/kernels.h"
+#include "unit/cpu/kernels/kernels.h"
 
 const char *check_pack_name(enum sg_pack kind);
 /* Packed weights of random integers with scales that real files have, groups of 16 rows and k columns; the

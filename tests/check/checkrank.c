@@ -217,7 +217,7 @@ static void one_case(struct check *c, const struct check_unit *u, struct rank *t
     t->w.output_width = VOCAB;
     t->w.kv = t->index % 2 ? SG_BF16 : SG_F16;
     segue_status status = build(t, 1, &late, &err);
-    if (status == SEGUE_OK) status = build(t, (int)u->desc.late_rows, &own, &err);
+    if (status == SEGUE_OK) status = build(t, (int)u->desc.select_late, &own, &err);
     plan_runs(t);
     t->w.graph = own;
     if (status == SEGUE_OK) status = check_world_run(&t->w, u, &a, &err);

@@ -183,7 +183,7 @@ static void one_case(struct check *c, const struct check_unit *u, struct tail *t
     t->w.output_width = VOCAB;
     t->w.kv = exact && !u->desc.half ? SG_F32 : SG_F16;
     segue_status status = build(t, 1, &late, &err);
-    if (status == SEGUE_OK) status = build(t, (int)u->desc.late_rows, &own, &err);
+    if (status == SEGUE_OK) status = build(t, (int)u->desc.select_late, &own, &err);
     plan_runs(t);
     if (t->index % 2) add_loras(t);
     t->w.graph = own;

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "../api/tiny.h"
-#include "engine/units.h"
+#include "engine/placement/units.h"
 #include "segue.h"
 #include "unit/cpu/cpu_types.h"
 

@@ -53,7 +53,7 @@ static uint8_t *tensor_make(struct sg_tensor *t, enum sg_storage storage, uint64
 }
 
 /* Packs the tensors, each whole. The set is the caller's. */
-static segue_status pack(struct sg_cpu_unit *u, const struct sg_tensor **tensors, uint32_t n, const struct sg_keep *keep,
+static segue_status pack(struct sg_cpu_unit *u, const struct sg_tensor **tensors, uint32_t n, const struct sg_weight_cache *keep,
                          struct sg_pack_set **out, segue_error *err)
 {
     struct sg_graph g = {.tensors = tensors, .tensors_n = n};
@@ -114,7 +114,7 @@ struct kept {
     struct sg_tensor t[2];
     const struct sg_tensor *list[2];
     uint8_t *data[2];
-    struct sg_keep keep;
+    struct sg_weight_cache keep;
 };
 
 static void folder_empty(const char *folder)
@@ -140,7 +140,7 @@ static void kept_begin(struct kept *k)
     k->data[1] = tensor_make(&k->t[1], SG_Q8_0, ROWS, COLS);
     k->list[0] = &k->t[0];
     k->list[1] = &k->t[1];
-    k->keep = (struct sg_keep){.folder = k->folder, .most = 1u << 30, .weights = {1, 2}, .stamp = {3, 4}, .firm = 1};
+    k->keep = (struct sg_weight_cache){.folder = k->folder, .most = 1u << 30, .weights = {1, 2}, .stamp = {3, 4}, .exact = 1};
 }
 
 static void kept_end(struct kept *k)
@@ -175,7 +175,7 @@ static void every_byte_of_the_weights_counts(void **state)
     kept_begin(&k);
     assert_string_equal(outcome(&k, 1), "written");
     assert_string_equal(outcome(&k, 1), "mapped");
-    k.keep.firm = 0;                         /* the files' dates prove nothing: the bytes are looked at */
+    k.keep.exact = 0;                         /* the files' dates prove nothing: the bytes are looked at */
     assert_string_equal(outcome(&k, 1), "mapped");
     for (int i = 0; i < 40; i++) {
         uint32_t which = (uint32_t)i % 2;
@@ -202,10 +202,10 @@ static void seals_name_files(void **state)
     assert_string_equal(outcome(&k, 1), "mapped");
     k.data[0][77] ^= 1;
     assert_string_equal(outcome(&k, 0), "mapped");
-    k.keep.firm = 0;
+    k.keep.exact = 0;
     assert_string_equal(outcome(&k, 1), "written");
-    k.data[0][77] ^= 1;                      /* what is not firm gets no seal */
-    k.keep.firm = 1;
+    k.data[0][77] ^= 1;                      /* what is not exact gets no seal */
+    k.keep.exact = 1;
     k.keep.stamp.lo++;
     assert_string_equal(outcome(&k, 1), "written");
     kept_end(&k);
@@ -314,7 +314,7 @@ static void allocations_may_fail(void **state)
             struct sg_pack_set *set;
             segue_error err = {0};
             if (!warm) folder_empty(k.folder);
-            k.keep.firm = n % 2;
+            k.keep.exact = n % 2;
             sg_fault_alloc(n);
             segue_status s = pack(k.u, k.list, 2, &k.keep, &set, &err);
             void *probe = sg_alloc(1);
@@ -338,13 +338,13 @@ static void only_dated_writes_are_firm(void **state)
 {
     const uint64_t s = 1000000000u, now = 2000000 * s, ext = 0xEF53;
     (void)state;
-    assert_true(sg_stamp_firm(ext, now - 61 * s, now));
-    assert_false(sg_stamp_firm(ext, now - 59 * s, now));
-    assert_false(sg_stamp_firm(ext, now, now));
-    assert_false(sg_stamp_firm(ext, now + 100 * s, now));        /* from the future: the clock was set */
-    assert_false(sg_stamp_firm(0x01021994, now - 100 * s, now)); /* tmpfs does not date writes through a mapping */
-    assert_false(sg_stamp_firm(0x6969, now - 100 * s, now));     /* nfs */
-    assert_false(sg_stamp_firm(0x4d44, now - 100 * s, now));     /* fat */
+    assert_true(sg_file_id_is_exact(ext, now - 61 * s, now));
+    assert_false(sg_file_id_is_exact(ext, now - 59 * s, now));
+    assert_false(sg_file_id_is_exact(ext, now, now));
+    assert_false(sg_file_id_is_exact(ext, now + 100 * s, now));        /* from the future: the clock was set */
+    assert_false(sg_file_id_is_exact(0x01021994, now - 100 * s, now)); /* tmpfs does not date writes through a mapping */
+    assert_false(sg_file_id_is_exact(0x6969, now - 100 * s, now));     /* nfs */
+    assert_false(sg_file_id_is_exact(0x4d44, now - 100 * s, now));     /* fat */
 }
 
 int main(void)

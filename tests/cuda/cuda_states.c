@@ -34,8 +34,8 @@ static void passes(void **state)
     assert_int_equal(sg_unit_cuda.state_put(s[0], 1, 0, 300, SG_F32, in + 7, &err), SEGUE_OK);
     assert_int_equal(sg_unit_cuda.state_put(s[0], 2, 0, 300, SG_F32, in + 9, &err), SEGUE_OK);
     assert_int_equal(sg_unit_cuda.state_put(s[0], UINT32_MAX, 300, 300, SG_F32, NULL, &err), SEGUE_OK);
-    assert_int_equal(sg_unit_cuda.state_pass(s[1], s[0], &err), SEGUE_OK); /* between cards */
-    assert_int_equal(sg_unit_cuda.state_pass(s[2], s[1], &err), SEGUE_OK); /* on one */
+    assert_int_equal(sg_unit_cuda.state_transfer(s[1], s[0], &err), SEGUE_OK); /* between cards */
+    assert_int_equal(sg_unit_cuda.state_transfer(s[2], s[1], &err), SEGUE_OK); /* on one */
     assert_int_equal(sg_unit_cuda.state_get(s[2], 0, 0, 300, SG_F32, out, &err), SEGUE_OK);
     assert_memory_equal(in, out, 300 * 32 * sizeof *in);
     assert_int_equal(sg_unit_cuda.state_get(s[2], 2, 0, 300, SG_F32, out, &err), SEGUE_OK);
@@ -55,12 +55,12 @@ static void wakes_the_way(void **state)
     (void)state;
     stub("");
     for (size_t i = 0; i < 3; i++) assert_int_equal(open_unit(&u[i], specs[i], &err), SEGUE_OK);
-    sg_unit_cuda.way_wake(u[0], u[2]);
+    sg_unit_cuda.peer_prewarm(u[0], u[2]);
     assert_int_equal(ask("stub_crossings"), 0);
-    sg_unit_cuda.way_wake(u[0], u[1]);
+    sg_unit_cuda.peer_prewarm(u[0], u[1]);
     assert_int_equal(ask("stub_crossings"), 1);
     stub("memory");
-    sg_unit_cuda.way_wake(u[2], u[1]);
+    sg_unit_cuda.peer_prewarm(u[2], u[1]);
     assert_int_equal(ask("stub_crossings"), 0);
     stub("");
     for (size_t i = 0; i < 3; i++) sg_unit_cuda.close(u[i]);

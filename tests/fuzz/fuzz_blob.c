@@ -1,7 +1,7 @@
 /* fuzz_blob.c: hostile weight blobs: walk them, look records up anywhere, read every byte that a record
  * claims. SPDX-License-Identifier: MIT */
-#include "unit/ane/blob.h"
-#include "unit/ane/profile.h"
+#include "unit/ane/blob/blob.h"
+#include "unit/ane/rules/profile.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -4,14 +4,14 @@
 #include <string.h>
 
 #include "base/buf.h"
-#include "unit/ane/explain.h"
-#include "unit/ane/milinfer.h"
-#include "unit/ane/milparse.h"
-#include "unit/ane/milprint.h"
-#include "unit/ane/mlpackage.h"
-#include "unit/ane/npu.h"
-#include "unit/ane/pass.h"
-#include "unit/ane/rules.h"
+#include "unit/ane/tools/explain.h"
+#include "unit/ane/mil/milinfer.h"
+#include "unit/ane/mil/milparse.h"
+#include "unit/ane/mil/milprint.h"
+#include "unit/ane/blob/mlpackage.h"
+#include "unit/ane/npu/npu.h"
+#include "unit/ane/passes/pass.h"
+#include "unit/ane/rules/rules.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

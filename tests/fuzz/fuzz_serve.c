@@ -4,8 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine/units.h"
-#include "unit/serve.h"
+#include "engine/placement/units.h"
+#include "unit/proc/serve.h"
 
 enum { HEAD = 6, MESSAGES = 64, LENT = 1 << 20, MOST_STATE = 1 << 20 };
 

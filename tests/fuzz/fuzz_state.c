@@ -6,7 +6,7 @@
 #include "../api/tiny.h"
 #include "base/mem.h"
 #include "engine/session.h"
-#include "engine/statefile.h"
+#include "engine/statefile/statefile.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerInitialize(int *argc, char ***argv);
@@ -54,7 +54,7 @@ static void use(const struct sg_statefile *f)
     if (sg_statefile_fits(f, engine, none, NULL) != SEGUE_OK || segue_session_open(&s, engine, NULL, NULL))
         return;
     if (f->head.tokens_n <= s->context && sg_session_begin(s, NULL) == SEGUE_OK) {
-        struct sg_point *points[SG_STATE_POINTS];
+        struct sg_checkpoint *points[SG_STATE_POINTS];
         uint32_t n = 0;
         (void)sg_statefile_fill(f, engine, &s->layouts[0], 0, points, &n, NULL);
         while (n) sg_point_release(points[--n]);

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "engine/units.h"
-#include "unit/serve.h"
+#include "engine/placement/units.h"
+#include "unit/proc/serve.h"
 
 static const char *mode;
 static long after, requests;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Write src/text/unicode_case.h: what Python's str knows about characters (case, classes), as runs of code points.
+"""Write src/text/unicode/unicode_case.h: what Python's str knows about characters (case, classes), as runs of code points.
 
-Usage: make_unicode_case.py > src/text/unicode_case.h. The Unicode version is that of the Python that runs it; template
+Usage: make_unicode_case.py > src/text/unicode/unicode_case.h. The Unicode version is that of the Python that runs it; template
 renderings are compared with Python, so its tables are the ones that count.
 SPDX-License-Identifier: MIT
 """

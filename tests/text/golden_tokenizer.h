@@ -15,7 +15,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "tensor/json.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 static inline void golden_path(char *out, size_t cap, const char *kind, const char *file)
 {

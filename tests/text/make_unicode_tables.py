@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Write src/text/unicode_tables.h: character classes and NFC data as the `tokenizers` library has them.
+"""Write src/text/unicode/unicode_tables.h: character classes and NFC data as the `tokenizers` library has them.
 
 Every table is asked from the library itself over all code points (its regular expressions, its Digits and
 Whitespace splitters, its NFC and NFD normalizers), so the result holds whatever Unicode versions its parts
-were built with. Run:  python3 tests/text/make_unicode_tables.py > src/text/unicode_tables.h
+were built with. Run:  python3 tests/text/make_unicode_tables.py > src/text/unicode/unicode_tables.h
 Needs only the `tokenizers` package; made with the version that the head of the table names."""
 import sys
 

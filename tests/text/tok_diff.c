@@ -10,7 +10,7 @@
 
 #include "base/file.h"
 #include "tensor/archive.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 static int failed(const segue_error *err)
 {

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/file.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 static const char separator[] = "\n__ggml_vocab_test__\n";
 

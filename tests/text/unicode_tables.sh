@@ -5,7 +5,7 @@
 set -eu
 python=$1
 here=$(cd "$(dirname "$0")" && pwd)
-table=$here/../../src/text/unicode_tables.h
+table=$here/../../src/text/unicode/unicode_tables.h
 [ -n "$python" ] && [ -x "$python" ] || { echo "SKIP text_unicode: no Python here"; exit 77; }
 have=$("$python" -c 'import tokenizers; print(tokenizers.__version__)' 2>/dev/null) ||
     { echo "SKIP text_unicode: the Python package tokenizers is not installed"; exit 77; }

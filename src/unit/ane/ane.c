@@ -6,14 +6,14 @@
 #include <string.h>
 
 #include "unit/ane/aneunit.h"
-#include "unit/ane/npu.h"
+#include "unit/ane/npu/npu.h"
 #include "unit/spec.h"
 
 extern const struct sg_unit_ops sg_unit_ane;
 
 static void describe_one(struct sg_unit_desc *d, const char *spec, const char *profile, int software)
 {
-    *d = (struct sg_unit_desc){.lanes = 1, .half = 1, .named_only = 1, .late_rows = 1};
+    *d = (struct sg_unit_desc){.lanes = 1, .half = 1, .named_only = 1, .select_late = 1};
     d->info.size = sizeof d->info;
     d->info.built = d->info.present = 1;
     d->info.simulated = software != 0;
@@ -26,7 +26,7 @@ static void describe_one(struct sg_unit_desc *d, const char *spec, const char *p
 
 static segue_status ane_list(struct sg_unit_desc *out, size_t cap, size_t *n, segue_error *err)
 {
-    struct sg_apple_world world;
+    struct sg_apple_api world;
     (void)err;
     if (cap) describe_one(out, "ane", "strict", sg_apple_world_here(&world, NULL) != SEGUE_OK);
     *n = 1;
@@ -104,7 +104,7 @@ static segue_status open_engine(struct sg_unit *u, const struct sg_unit_spec *sp
     return sg_apple_open(&u->device, &u->world, NULL, err);
 }
 
-segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, const struct sg_apple_world *world,
+segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, const struct sg_apple_api *world,
                          segue_error *err)
 {
     struct sg_npu_opts o = {0};
@@ -131,7 +131,7 @@ segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, 
 
 static segue_status ane_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
-    struct sg_apple_world world;
+    struct sg_apple_api world;
     int real = sg_apple_world_here(&world, NULL) == SEGUE_OK;
     return ane_open_on(out, spec, real ? &world : NULL, err);
 }

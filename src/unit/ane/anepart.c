@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "unit/ane/aneunit.h"
-#include "unit/ane/milprint.h"
+#include "unit/ane/mil/milprint.h"
 
 enum { WEIGHTS_VERSION = 3, HEAD_BYTES = 128 };
 
@@ -40,8 +40,8 @@ static struct sg_hash tensor_hash(const struct sg_tensor *t)
     return h;
 }
 
-/* Files whose stamps are firm were hashed before: of which files, and of which of their tensors. */
-static struct sg_hash seal_key(const struct sg_graph *g, const struct sg_keep *keep)
+/* Files whose stamps are exact were hashed before: of which files, and of which of their tensors. */
+static struct sg_hash seal_key(const struct sg_graph *g, const struct sg_weight_cache *keep)
 {
     const struct sg_hash files[] = {keep->weights, keep->stamp};
     struct sg_hash h = sg_ane_key((struct sg_hash){WEIGHTS_VERSION, 0}, files, sizeof files);
@@ -49,7 +49,7 @@ static struct sg_hash seal_key(const struct sg_graph *g, const struct sg_keep *k
     return h;
 }
 
-segue_status ane_sources_hash(struct sg_program *p, const struct sg_keep *keep, segue_error *err)
+segue_status ane_sources_hash(struct sg_program *p, const struct sg_weight_cache *keep, segue_error *err)
 {
     const struct sg_graph *g = p->base.graph;
     const size_t bytes = g->tensors_n * sizeof *p->sources;
@@ -57,12 +57,12 @@ segue_status ane_sources_hash(struct sg_program *p, const struct sg_keep *keep, 
     struct sg_hash key = {0};
     p->sources = sg_alloc(bytes + sizeof *p->sources);
     if (!p->sources) return sg_no_memory("hashes of weights", g->tensors_n, err);
-    if (keep->firm) key = seal_key(g, keep);
-    int sealed = keep->firm && sg_ane_keep_find(p->keep, key, "sources", &seal) && seal.bytes == bytes;
+    if (keep->exact) key = seal_key(g, keep);
+    int sealed = keep->exact && sg_ane_keep_find(p->keep, key, "sources", &seal) && seal.bytes == bytes;
     if (sealed) memcpy(p->sources, seal.data, bytes);
     sg_ane_kept_close(&seal);
     for (uint32_t i = 0; !sealed && i < g->tensors_n; i++) p->sources[i] = tensor_hash(g->tensors[i]);
-    if (!sealed && keep->firm) sg_ane_keep_write(p->keep, key, "sources", &(struct sg_ane_piece){p->sources, bytes}, 1);
+    if (!sealed && keep->exact) sg_ane_keep_write(p->keep, key, "sources", &(struct sg_ane_piece){p->sources, bytes}, 1);
     return SEGUE_OK;
 }
 

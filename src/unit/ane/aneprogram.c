@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "unit/ane/aneunit.h"
-#include "unit/ane/npu.h"
+#include "unit/ane/npu/npu.h"
 #include "unit/finite.h"
 
 static void set_free(struct sg_program *p, struct ane_set *set)
@@ -46,7 +46,7 @@ void ane_discard(struct sg_program *p)
     sg_free(p);
 }
 
-static segue_status fill(struct sg_unit *u, const struct sg_graph *g, const struct sg_keep *keep, struct sg_program *p,
+static segue_status fill(struct sg_unit *u, const struct sg_graph *g, const struct sg_weight_cache *keep, struct sg_program *p,
                          segue_error *err)
 {
     p->base = (struct sg_program_base){u->base.ops, u, g};
@@ -66,7 +66,7 @@ static segue_status fill(struct sg_unit *u, const struct sg_graph *g, const stru
     return SEGUE_OK;
 }
 
-segue_status ane_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_keep *keep,
+segue_status ane_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_weight_cache *keep,
                          struct sg_program **programs, segue_error *err)
 {
     for (uint32_t i = 0; i < n; i++) {

@@ -10,7 +10,7 @@
 #include "unit/ane/aneunit.h"
 
 struct sg_run {
-    struct sg_own_run own;
+    struct sg_thread_run own;
     struct sg_program *program;
     struct ane_host host;
     int kept;
@@ -284,7 +284,7 @@ static void release(struct sg_state *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-static void work(struct sg_own_run *own)
+static void work(struct sg_thread_run *own)
 {
     struct sg_run *run = (struct sg_run *)(void *)own;
     own->status = run_all(run);
@@ -297,7 +297,7 @@ static void run_free(struct sg_run *run)
 {
     for (uint32_t i = 0; run->host.values && i < run->host.g->values_n; i++) sg_free(run->host.values[i]);
     sg_free(run->host.values);
-    sg_own_run_end(&run->own);
+    sg_thread_run_free(&run->own);
     sg_free(run);
 }
 
@@ -327,7 +327,7 @@ static segue_status run_fill(struct sg_run *run, const struct sg_batch *b, struc
     const struct sg_graph *g = p->base.graph;
     run->host = (struct ane_host){.g = g, .pool = p->base.unit->pool, .err = &run->own.error};
     run->kept = wants_kept(g, b);
-    SG_TRY(sg_own_run_begin(&run->own, &p->base, b, r, work, err));
+    SG_TRY(sg_thread_run_init(&run->own, &p->base, b, r, work, err));
     run->host.values = sg_alloc(g->values_n * sizeof *run->host.values);
     if (!run->host.values) return sg_no_memory("a run of ane", 0, err);
     for (uint32_t i = 0; i < b->spans_n; i++) {
@@ -366,14 +366,14 @@ segue_status ane_start(struct sg_program *p, const struct sg_batch *b, struct sg
         run_free(run);
         return status;
     }
-    sg_own_run_go(&run->own);
+    sg_thread_run_start(&run->own);
     *out = run;
     return SEGUE_OK;
 }
 
 segue_status ane_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
 {
-    segue_status status = sg_own_run_over(&run->own, timeout_ns, err);
+    segue_status status = sg_thread_run_wait(&run->own, timeout_ns, err);
     if (status == SEGUE_END) return status;
     run->own.report->dispatches = run->dispatches;
     run->own.report->host_bytes = run->host_bytes;

@@ -7,7 +7,7 @@
 
 #include "base/num.h"
 #include "unit/ane/aneunit.h"
-#include "unit/seal.h"
+#include "unit/state_validate.h"
 
 enum { MARKS = 8 };
 
@@ -495,8 +495,8 @@ static segue_status seal(struct sg_state *s, uint64_t rows, segue_error *err)
 {
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct ane_slot *slot = &s->slots[i];
-        struct sg_sealed held = {"ane", &slot->slot, slot->first, slot->end, slot->given, ane_rows_needed(s, slot, rows)};
-        SG_TRY(sg_sealed(&held, rows, err));
+        struct sg_slot_coverage held = {"ane", &slot->slot, slot->first, slot->end, slot->given, ane_rows_needed(s, slot, rows)};
+        SG_TRY(sg_slot_coverage(&held, rows, err));
     }
     marks_keep(s, 0);
     keep_rows(s, rows);

@@ -6,12 +6,12 @@
 
 #include <pthread.h>
 
-#include "unit/ane/anekeep.h"
-#include "unit/ane/apple.h"
+#include "unit/ane/anecache.h"
+#include "unit/ane/apple/apple.h"
 #include "unit/ane/device.h"
-#include "unit/ane/lower.h"
-#include "unit/ane/lowerrange.h"
-#include "unit/ane/profile.h"
+#include "unit/ane/lower/lower.h"
+#include "unit/ane/lower/lowerrange.h"
+#include "unit/ane/rules/profile.h"
 #include "unit/batch.h"
 #include "unit/pool.h"
 #include "unit/unit.h"
@@ -25,7 +25,7 @@ enum { ANE_DELTA_OFF, ANE_DELTA_ASKED, ANE_DELTA_PROVEN, ANE_DELTA_REFUTED };
 struct sg_unit {
     struct sg_unit_base base;
     struct sg_unit_desc desc;
-    struct sg_apple_world world; /* of a real engine */
+    struct sg_apple_api world; /* of a real engine */
     struct sg_ane_profile profile;
     struct sg_ane_device *device;
     struct sg_pool *pool;   /* the helper's threads */
@@ -37,7 +37,7 @@ struct sg_unit {
     struct sg_program *first; /* all programs of this unit */
 };
 /* On the engine of this world, or on the software engine where world is NULL or the spec says soft. */
-segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, const struct sg_apple_world *world,
+segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, const struct sg_apple_api *world,
                          segue_error *err);
 /* What a spent budget of compiles asks for: everything unloaded, a new process. EUNSUPPORTED on a real engine. */
 segue_status ane_restart(struct sg_unit *u, segue_error *err);
@@ -78,7 +78,7 @@ struct sg_program {
     struct ane_lora loras[ANE_LORAS];
     uint64_t uses;
 };
-segue_status ane_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_keep *keep,
+segue_status ane_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_weight_cache *keep,
                          struct sg_program **programs, segue_error *err);
 void ane_discard(struct sg_program *p);
 /* The programs for that shape, loaded when they are not; surfaces x and info are large enough. */
@@ -92,7 +92,7 @@ segue_status ane_set_of(struct sg_program *p, const struct sg_ane_shape *shape, 
 
 /* Part i of a set: lowered, compiled unless the cache folder has it, loaded. */
 segue_status ane_part_load(struct sg_program *p, struct ane_set *set, uint32_t i, segue_error *err);
-segue_status ane_sources_hash(struct sg_program *p, const struct sg_keep *keep, segue_error *err);
+segue_status ane_sources_hash(struct sg_program *p, const struct sg_weight_cache *keep, segue_error *err);
 
 /* Everything unloaded; the next run compiles again. */
 void ane_sets_drop(struct sg_program *p);

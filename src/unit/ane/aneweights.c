@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "unit/ane/aneunit.h"
-#include "unit/ane/probe.h"
+#include "unit/ane/tools/probe.h"
 
 /* 1: reloading patched files took effect on a program of one product. Asked once for each unit. */
 static int reload_proven(struct sg_unit *u)

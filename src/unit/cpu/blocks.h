@@ -5,7 +5,7 @@
 #define SG_UNIT_CPU_BLOCKS_H
 
 #include "tensor/tensor.h"
-#include "unit/cpu/kernels.h"
+#include "unit/cpu/kernels/kernels.h"
 
 /* Value = q*d + m; halves: d and m of columns 0-15 and of 16-31. half_d, half_m: the file's fp16 bits where
  * the packed kind keeps them. */

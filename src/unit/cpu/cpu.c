@@ -1,5 +1,5 @@
-/* cpu.c: the cpu unit's table: open, describe, can, compile, start, wait. What runs is in cpurun.c, what is
- * remembered in cpustate.c.
+/* cpu.c: the cpu unit's table: open, describe, can, compile, start, wait. What runs is in cpu_run.c, what is
+ * remembered in cpu_state.c.
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <stdlib.h>
@@ -225,7 +225,7 @@ static segue_status program_make(struct sg_cpu_unit *u, const struct sg_graph *g
 }
 
 static segue_status cpu_compile(struct sg_unit *unit, const struct sg_graph *const *graphs, uint32_t n,
-                                const struct sg_keep *keep, struct sg_program **programs, segue_error *err)
+                                const struct sg_weight_cache *keep, struct sg_program **programs, segue_error *err)
 {
     struct sg_cpu_unit *u = own(unit);
     struct sg_pack_set *set = sg_alloc(sizeof *set);
@@ -450,7 +450,7 @@ const struct sg_unit_ops sg_unit_cpu = {
     .state_bytes = sg_cpu_state_bytes,
     .state_get = sg_cpu_state_get,
     .state_put = sg_cpu_state_put,
-    .state_pass = sg_cpu_state_pass,
+    .state_transfer = sg_cpu_state_transfer,
     .state_at = sg_cpu_state_at,
     .stream = cpu_stream,
     .kept = cpu_kept,

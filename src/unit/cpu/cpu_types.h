@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 
 #include "base/file.h"
-#include "unit/cpu/kernels.h"
+#include "unit/cpu/kernels/kernels.h"
 #include "unit/pool.h"
 #include "unit/unit.h"
 
@@ -45,7 +45,7 @@ const float *sg_pack_vector(struct sg_pack_set *set, const struct sg_tensor *t);
 /* Packs what is wanted and checks that all weights of the graphs are finite, or maps what an earlier start kept. The
  * pages of each tensor are given back as soon as it is packed. keep may be NULL. */
 segue_status sg_pack_fill(struct sg_pack_set *set, struct sg_cpu_unit *u, const struct sg_graph *const *graphs,
-                          uint32_t n, const struct sg_keep *keep, segue_error *err);
+                          uint32_t n, const struct sg_weight_cache *keep, segue_error *err);
 void sg_pack_unref(struct sg_pack_set *set);
 
 /* --- the unit --- */
@@ -77,7 +77,7 @@ struct sg_cpu_unit {
     int runner_on, stop;
 };
 
-/* --- states (cpustate.c, cpuslab.c, cpukv.c) --- */
+/* --- states (cpu_state.c, kv_pool.c, kv_layout.c) --- */
 
 enum { SG_KV_RUN = 32 };             /* q8: numbers that share a scale */
 enum { SG_HEAD_MAX = 512 };          /* numbers of a head in K or V: rows on their way have that much room */
@@ -146,7 +146,7 @@ segue_status sg_cpu_state_get(struct sg_state *s, uint32_t slot, uint64_t from, 
 segue_status sg_cpu_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
                               enum sg_storage storage, const void *in, segue_error *err);
 segue_status sg_cpu_state_at(struct sg_state *s, uint32_t slot, int write, void **out, segue_error *err);
-/* Blocks (cpuslab.c). */
+/* Blocks (kv_pool.c). */
 static inline int sg_cpu_is_rows(const struct sg_slot_memory *m)
 {
     return m->slot.kind == SG_SLOT_K || m->slot.kind == SG_SLOT_V;
@@ -165,7 +165,7 @@ segue_status sg_cpu_state_reserve(struct sg_cpu_state *s, uint64_t more, int kee
 void sg_cpu_state_commit(struct sg_cpu_state *s, uint64_t rows);
 /* What a get beside the pass may have before the pass is over (slot_stage NULL: nothing). */
 void sg_cpu_state_watch(struct sg_cpu_state *s, const uint32_t *slot_stage, uint64_t rows);
-segue_status sg_cpu_state_pass(struct sg_state *to, struct sg_state *from, segue_error *err); /* cpupass.c */
+segue_status sg_cpu_state_transfer(struct sg_state *to, struct sg_state *from, segue_error *err); /* cpu_state_transfer.c */
 void sg_cpu_state_undo(struct sg_cpu_state *s); /* recurrent slots as they were at reserve(keep_before) */
 /* Rows [from, to), whose blocks are there, canonical in `storage` <-> the blocks (store: into them), by all threads of
  * the unit unless a run keeps them busy. */
@@ -255,7 +255,7 @@ struct sg_stage {
 
 /* Where a value lives: columns [at, at + stride) of the T area or the R area, times rows. Chosen rows that are all rows are
  * not copied: the value is read where the one that they are chosen from lies. */
-struct sg_place {
+struct sg_value_loc {
     uint32_t at, stride;
     int area;                        /* 0: T, 1: R, 2: logits, -1: nowhere */
     int32_t from;                    /* value that `rows` chooses from, and its first column; -1: another op's */
@@ -284,7 +284,7 @@ struct sg_cpu_program {
     struct sg_pack_set *set;
     struct sg_stage *stages;
     uint32_t stages_n;
-    struct sg_place *places;         /* [values_n] */
+    struct sg_value_loc *places;         /* [values_n] */
     uint32_t t_columns, r_columns;   /* floats per row of the areas */
     size_t x_row_bytes;              /* of the widest prepared activation row */
     uint32_t lora_columns;           /* floats per row of the delta area */
@@ -326,7 +326,7 @@ segue_status sg_cpu_match(struct sg_cpu_program *p,
                           segue_error *err); /* ops -> stages, places; wants packed weights */
 
 /* --- running --- */
-segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err);       /* cpurun.c */
+segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err);       /* cpu_run.c */
 void sg_cpu_spans_busy(const struct sg_span *spans, uint32_t n, int busy);
 segue_status sg_cpu_scratch(struct sg_cpu_program *p, uint32_t t, uint32_t r, int own_logits,
                             const atomic_int *cancel, segue_error *err);
@@ -346,7 +346,7 @@ static inline int sg_pass_stops(struct sg_pass *a)
 static inline float *sg_cpu_rows(const struct sg_pass *a, struct sg_operand x, uint32_t row, size_t *stride)
 {
     const struct sg_cpu_program *p = a->p;
-    const struct sg_place *place = &p->places[x.value];
+    const struct sg_value_loc *place = &p->places[x.value];
     if (place->from >= 0 && a->t == a->r) {
         x.at += place->from_at;
         place = &p->places[place->from];

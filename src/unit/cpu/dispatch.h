@@ -4,7 +4,7 @@
 #define SG_UNIT_CPU_DISPATCH_H
 
 #include "base/err.h"
-#include "unit/cpu/kernels.h"
+#include "unit/cpu/kernels/kernels.h"
 
 enum sg_isa { SG_ISA_GENERIC, SG_ISA_AVX2, SG_ISA_AVX512, SG_ISA_AMX, SG_ISA_NEON, SG_ISA_N };
 

@@ -321,7 +321,7 @@ static segue_status memory_of(struct sg_pack_set *set, size_t total, segue_error
 /* --- all of it --- */
 
 static segue_status pack_new(struct sg_pack_set *set, struct sg_cpu_unit *u, struct sg_sources *src,
-                             const struct sg_keep *keep, size_t total, segue_error *err)
+                             const struct sg_weight_cache *keep, size_t total, segue_error *err)
 {
     struct fill f = {.set = set, .src = src};
     SG_TRY(memory_of(set, total, err));
@@ -340,7 +340,7 @@ static segue_status pack_new(struct sg_pack_set *set, struct sg_cpu_unit *u, str
 }
 
 segue_status sg_pack_fill(struct sg_pack_set *set, struct sg_cpu_unit *u, const struct sg_graph *const *graphs,
-                          uint32_t n, const struct sg_keep *keep, segue_error *err)
+                          uint32_t n, const struct sg_weight_cache *keep, segue_error *err)
 {
     struct sg_sources src;
     size_t total;

@@ -49,7 +49,7 @@ static struct sg_hash add_tensor(struct sg_hash h, const struct sg_tensor *t)
     return add(add(h, t->name, strlen(t->name)), words, sizeof words);
 }
 
-struct sg_hash sg_pack_key(const struct sg_pack_set *set, const struct sg_sources *src, const struct sg_keep *keep)
+struct sg_hash sg_pack_key(const struct sg_pack_set *set, const struct sg_sources *src, const struct sg_weight_cache *keep)
 {
     const uint64_t words[] = {SG_PACK_LAYOUT, SG_GROUP, src->n, set->items_n, keep->weights.lo, keep->weights.hi};
     struct sg_hash h = {1, 0};
@@ -64,7 +64,7 @@ struct sg_hash sg_pack_key(const struct sg_pack_set *set, const struct sg_source
 }
 
 /* KEEP/cpu/KEY.ending; NULL: out of memory. */
-static char *entry_path(const struct sg_keep *keep, struct sg_hash key, const char *ending)
+static char *entry_path(const struct sg_weight_cache *keep, struct sg_hash key, const char *ending)
 {
     char hex[33], name[64];
     sg_hash_hex(key, hex);
@@ -113,11 +113,11 @@ static struct sg_hash source_hash(const struct sg_sources *src)
 /* --- seals --- */
 
 /* 1: this entry was found to hold these files' bytes, and they cannot have changed since. */
-static int sealed(const struct sg_keep *keep, struct sg_hash key, struct sg_hash source)
+static int sealed(const struct sg_weight_cache *keep, struct sg_hash key, struct sg_hash source)
 {
     struct sg_buf buf = {0};
     struct seal s;
-    char *path = keep->firm ? entry_path(keep, key, "seal") : NULL;
+    char *path = keep->exact ? entry_path(keep, key, "seal") : NULL;
     int good = path && sg_file_read(&buf, path, sizeof s, NULL) == SEGUE_OK && buf.len == sizeof s;
     if (good) memcpy(&s, buf.data, sizeof s);
     good = good && !memcmp(s.magic, SEAL_MAGIC, 8) && equal(s.key, key) && equal(s.source, source) &&
@@ -138,9 +138,9 @@ static segue_status whole_file(const char *path, const void *bytes, size_t n, se
 }
 
 /* Under the lock. Young files get none: they are hashed again next time. */
-static segue_status seal_write(const struct sg_keep *keep, struct sg_hash key, struct sg_hash source, segue_error *err)
+static segue_status seal_write(const struct sg_weight_cache *keep, struct sg_hash key, struct sg_hash source, segue_error *err)
 {
-    if (!keep->firm) return SEGUE_OK;
+    if (!keep->exact) return SEGUE_OK;
     struct seal s;
     memset(&s, 0, sizeof s);
     memcpy(s.magic, SEAL_MAGIC, 8);
@@ -156,7 +156,7 @@ static segue_status seal_write(const struct sg_keep *keep, struct sg_hash key, s
 }
 
 /* A seal that cannot be written costs time at the next start and nothing else. */
-static void seal_again(const struct sg_keep *keep, struct sg_hash key, struct sg_hash source)
+static void seal_again(const struct sg_weight_cache *keep, struct sg_hash key, struct sg_hash source)
 {
     int lock;
     char *folder = sg_path_join(keep->folder, "cpu");
@@ -216,7 +216,7 @@ static segue_status data_check(struct sg_cpu_unit *u, const struct sg_map *map, 
     return s;
 }
 
-static segue_status source_check(struct sg_cpu_unit *u, struct sg_sources *src, const struct sg_keep *keep,
+static segue_status source_check(struct sg_cpu_unit *u, struct sg_sources *src, const struct sg_weight_cache *keep,
                                  const struct head *h, const char *path, segue_error *err)
 {
     if (sealed(keep, h->key, h->source)) return SEGUE_OK;
@@ -225,12 +225,12 @@ static segue_status source_check(struct sg_cpu_unit *u, struct sg_sources *src, 
     struct hashing work = {src->pieces, src->hashes, 0, mapped};
     hash_all(u, &work, src->before[src->n]);
     if (!equal(source_hash(src), h->source)) return refused(path, "the model's file has changed", err);
-    if (keep->firm) seal_again(keep, h->key, h->source);
+    if (keep->exact) seal_again(keep, h->key, h->source);
     return SEGUE_OK;
 }
 
 segue_status sg_packfile_map(struct sg_pack_set *set, struct sg_cpu_unit *u, struct sg_sources *src,
-                             const struct sg_keep *keep, uint64_t total, const uint8_t **data, segue_error *err)
+                             const struct sg_weight_cache *keep, uint64_t total, const uint8_t **data, segue_error *err)
 {
     struct sg_hash key = sg_pack_key(set, src, keep);
     struct sg_map map;
@@ -288,7 +288,7 @@ static void head_fill(struct head *h, struct sg_hash key, const struct sg_source
 }
 
 /* Under the lock. Room is made first, so that the folder never holds more than it may. */
-static segue_status entry_write(const struct sg_keep *keep, const char *folder, const struct head *h,
+static segue_status entry_write(const struct sg_weight_cache *keep, const char *folder, const struct head *h,
                                 const struct sg_hash *sums, const uint8_t *data, segue_error *err)
 {
     SG_TRY(sg_store_trim(folder, h->data_at + h->data_bytes + sizeof(struct seal), keep->most, err));
@@ -306,7 +306,7 @@ static segue_status entry_write(const struct sg_keep *keep, const char *folder, 
 }
 
 segue_status sg_packfile_write(const struct sg_pack_set *set, struct sg_cpu_unit *u, const struct sg_sources *src,
-                               const struct sg_keep *keep, uint64_t total, const uint8_t *data, segue_error *err)
+                               const struct sg_weight_cache *keep, uint64_t total, const uint8_t *data, segue_error *err)
 {
     uint32_t n = sg_pieces_cut(NULL, total, NULL);
     struct sg_piece *pieces = sg_alloc(n * sizeof *pieces);

@@ -1,5 +1,5 @@
 /* cu.h: what the files of the unit `cuda` share. cuda.c has the table, driver.c the driver, upload.c weights,
- * fuse.c turns a graph into steps, cupass.c issues one pass of steps, cudarun.c runs batches, cudastate.c
+ * fuse.c turns a graph into steps, issue.c issues one pass of steps, cuda_run.c runs batches, cuda_state.c
  * remembers, blas.c is the door to cuBLASLt. Everything belongs to a unit, program, state or run; two units
  * never share a byte. SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_CU_H
@@ -8,9 +8,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "unit/cuda/blas.h"
-#include "unit/cuda/driver.h"
-#include "unit/cuda/kparams.h"
+#include "unit/cuda/driver/blas.h"
+#include "unit/cuda/driver/driver.h"
+#include "unit/cuda/kernels/include/kparams.h"
 #include "unit/pool.h"
 #include "unit/unit.h"
 
@@ -92,7 +92,7 @@ struct cu_nvml {
 #undef X
 };
 
-/* Pinned memory that other units' states take (cuhost.c). */
+/* Pinned memory that other units' states take (pinned.c). */
 enum { CU_HOST_SLABS = 64 };
 struct cu_host {
     struct sg_host_memory memory;
@@ -106,7 +106,7 @@ struct cu_host {
     void *free; /* pieces that were given back */
 };
 
-/* The multiprocessors in two parts, for runs of few rows and long ones at once (cushare.c). */
+/* The multiprocessors in two parts, for runs of few rows and long ones at once (sm_partition.c). */
 struct cu_share {
     cu_green green[CU_LANES];      /* NULL: the card is not parted */
     uint32_t sms[CU_LANES];        /* that each has */
@@ -126,14 +126,14 @@ struct sg_unit {
     cu_ptr porch; uint64_t crossed_ns; /* 64 KB that wake the way there, or 0; when something last went it; guarded by copying */
     uint32_t sms, major, shared_max; /* bytes of shared memory that a block may ask for */
     struct cu_share share;
-    pthread_mutex_t keeping; /* guards whose logits lie in which lane (culogits.c) */
+    pthread_mutex_t keeping; /* guards whose logits lie in which lane (issue_logits.c) */
     uint32_t pdl, waves, graphs, stream; /* tuning: programmatic launch, blocks per multiprocessor, captured steps, KB of a
                                             block's weights in shared memory (0: k_stream.cu is not used) */
     uint32_t part, rest;                 /* multiprocessors of runs of few rows, and of long ones, while both are at work; part 0:
                                             both have all; rest 0: what part leaves; CU_UNSAID: as measured best */
     uint32_t screen;                     /* 1: choices without logits do not read the whole head */
     uint32_t invariant;                  /* 1: one row takes the kernels of several, so that its sums are theirs */
-    uint32_t rank; /* 1: with one row, whole windows by ranks of blocks (curank.c); more: that many at most */
+    uint32_t rank; /* 1: with one row, whole windows by ranks of blocks (issue_cluster.c); more: that many at most */
     cu_mod modules[CU_MODULES];
     uint32_t modules_n;
     struct cu_kernels k;
@@ -150,7 +150,7 @@ struct sg_unit {
     unsigned char *stage;    /* pinned, two halves of CU_STAGE */
     cu_event halves[2];
     struct cu_host pinned;
-    struct cu_later { /* a copy that may grow before it begins; guarded by copying */
+    struct cu_pending_copy { /* a copy that may grow before it begins; guarded by copying */
         unsigned char *host;
         cu_ptr card;
         size_t n, pitch; /* bytes of a line, 0: none; from one line to the next on the card, in `host` there is nothing between */
@@ -185,7 +185,7 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err);
 /* A kernel of k_FILE.cu; one whose launches may ask for up to `bytes` of shared memory. */
 segue_status cu_kernel(struct sg_unit *u, const char *file, const char *name, cu_fn *out, segue_error *err);
 segue_status cu_kernel_roomy(struct sg_unit *u, const char *file, const char *name, int bytes, cu_fn *out, segue_error *err);
-/* Two phases at once (cushare.c). The card is parted when it can be; close when no stream of a part is left. */
+/* Two phases at once (sm_partition.c). The card is parted when it can be; close when no stream of a part is left. */
 void cu_share_open(struct sg_unit *u);
 void cu_share_close(struct sg_unit *u);
 void cu_share_say(struct sg_unit_desc *d); /* among the features: the card is not parted */
@@ -241,7 +241,7 @@ struct cu_step {
     const struct cu_window *window; /* that begins with this step, or NULL */
 };
 
-/* Steps that ranks of blocks do in one launch when there is one row (k_rank.cuh): a product, what is behind it, and a product
+/* Steps that ranks of blocks do in one launch when there is one row (k_cluster_ops.cuh): a product, what is behind it, and a product
  * back to what the first one's norm reads, which is added. What they leave lies in parts. */
 enum cu_window_weights { CU_WINDOW_F16, CU_WINDOW_BF16, CU_WINDOW_Q8, CU_WINDOW_NONE };
 enum cu_window_kind { CU_WINDOW_MLP, CU_WINDOW_LINEAR, CU_WINDOW_HEADS };
@@ -291,7 +291,7 @@ struct cu_captured { /* steps before ends[i], and not before ends[i - 1], are ex
 
 /* The arrays of struct ck_pass, for CU_MANY rows, in one piece that begins with `head`; and the same in
  * pinned memory. */
-struct cu_heading {
+struct cu_pass_args {
     cu_ptr head, tokens, place, span, wanted, slots, slots_out;
     unsigned char *pinned;
 };
@@ -317,7 +317,7 @@ struct cu_kept {
     uint64_t run;
 };
 
-/* Between the ranks of a team (cujoin.c); ranks 0: none. */
+/* Between the ranks of a team (issue_join.c); ranks 0: none. */
 struct cu_join {
     uint32_t rank, ranks;
     cu_ptr memory;
@@ -330,12 +330,12 @@ struct cu_lane {
     struct cu_join join;
     pthread_mutex_t lock;             /* held by that run */
     cu_stream stream;                 /* that passes go to: one of these two */
-    cu_stream whole, part;            /* of all multiprocessors; of the lane's part of them (cushare.c), NULL: it has none */
+    cu_stream whole, part;            /* of all multiprocessors; of the lane's part of them (sm_partition.c), NULL: it has none */
     cu_event turn;                    /* between two streams */
     uint32_t kind;                    /* CU_LANE_FEW or CU_LANE_MANY */
     cu_event begin, end;
     struct cu_room_pair few[2], many; /* few[1]: the same but for its own wanted rows */
-    struct cu_heading headings[2];    /* passes use the first one; a step ahead alternates */
+    struct cu_pass_args headings[2];    /* passes use the first one; a step ahead alternates */
     size_t head_bytes;
     cu_ptr sums;  /* each window's room for the value that it leaves in parts */
     int sums_clear; /* 1: all of it is 0 */
@@ -375,20 +375,20 @@ struct sg_program {
     size_t parts; /* words of all windows' rooms */
     uint64_t read_per_token;
     struct cu_lane lanes[CU_LANES];
-    struct cu_screen { /* cuscreen.c; head NULL: none */
+    struct cu_screen { /* issue_screen.c; head NULL: none */
         const struct sg_op *head;
         cu_ptr memory;
         struct ck_screen a;
     } screen;
 };
-void cu_captured_forget(struct sg_unit *u, struct cu_lane *l); /* cucapture.c: frees all graphs of a lane */
+void cu_captured_forget(struct sg_unit *u, struct cu_lane *l); /* capture.c: frees all graphs of a lane */
 segue_status cu_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n,
-                        const struct sg_keep *keep, struct sg_program **programs, segue_error *err);
+                        const struct sg_weight_cache *keep, struct sg_program **programs, segue_error *err);
 void cu_discard(struct sg_program *p);
 /* Windows of ops -> steps; both lists are written into the program. */
 segue_status cu_fuse(struct sg_program *p, segue_error *err);
 
-/* --- states (cudastate.c) --- */
+/* --- states (cuda_state.c) --- */
 
 struct cu_slot {
     struct sg_slot slot;
@@ -420,7 +420,7 @@ struct sg_state {
     cu_ptr fixed, fixed_other;
     struct cu_together { cu_ptr memory; size_t bytes; uint32_t slots; } together; /* rows of slots that have not grown */
     uint64_t id, version; /* version: unlike any other of this unit; grows when rows are changed from outside of runs */
-    struct cu_lane *kept_in; /* logits (culogits.c): of which lane, */
+    struct cu_lane *kept_in; /* logits (issue_logits.c): of which lane, */
     cu_ptr kept_at, kept_own; /* where they are, 0: nowhere; memory of its own for them */
     size_t kept_bytes;
     /* 1: a step ahead may still be running on it; its fixed slots are being cleared, on the stream of copies */
@@ -449,16 +449,16 @@ void cu_state_forget(struct sg_state *s);
 segue_status cu_state_fixed(struct sg_state *s, segue_error *err); /* has memory for its fixed slots */
 void cu_state_place(struct sg_state *s);                           /* fixed slots point into the two pieces */
 segue_status cu_slot_room(struct sg_state *s, uint32_t slot, uint64_t rows, segue_error *err);
-segue_status cu_state_pass(struct sg_state *to, struct sg_state *from, segue_error *err); /* cudapass.c, as the next */
-void cu_way_wake(struct sg_unit *from, struct sg_unit *to);
-segue_status cu_state_flush(struct sg_state *s, segue_error *err); /* cuhost.c */
+segue_status cu_state_transfer(struct sg_state *to, struct sg_state *from, segue_error *err); /* cuda_state_transfer.c, as the next */
+void cu_peer_prewarm(struct sg_unit *from, struct sg_unit *to);
+segue_status cu_state_flush(struct sg_state *s, segue_error *err); /* pinned.c */
 /* For runs: take (refused when busy), make room for rows in all, move on, give back. */
 segue_status cu_state_take(struct sg_state *s, uint64_t rows, segue_error *err);
 void cu_state_moved(struct sg_state *s, uint64_t rows);
 void cu_state_release(struct sg_state *s);
 enum ck_storage cu_storage_of(enum sg_storage s);
 
-/* Logits that stay (culogits.c): forget a state's; add the ones that a run left at an address of the lane's room; before a pass
+/* Logits that stay (issue_logits.c): forget a state's; add the ones that a run left at an address of the lane's room; before a pass
  * of a run over these spans, copy those away that it does not replace. */
 void cu_kept_forget(struct sg_state *s);
 void cu_kept_add(struct cu_lane *l, struct sg_state *s, cu_ptr at, uint32_t vocab, uint64_t run);
@@ -466,7 +466,7 @@ void cu_kept_leave(struct sg_unit *u, struct cu_lane *l); /* the lane ends */
 segue_status cu_kept_clear(struct sg_unit *u, struct cu_lane *l, uint64_t run, const struct sg_span *spans, uint32_t n,
                            segue_error *err);
 segue_status cu_state_logits(struct sg_state *s, float *out, segue_error *err);
-/* Beside a run (cuflow.c): begin, before it; step, behind each step of a pass that ends at row `end`; wait until the rows
+/* Beside a run (layer_events.c): begin, before it; step, behind each step of a pass that ends at row `end`; wait until the rows
  * before `to` of a slot, or its memory, can be copied, and how far it reaches then. */
 struct cu_pass;
 void cu_flow_begin(struct sg_state *s, uint64_t end);
@@ -477,7 +477,7 @@ segue_status cu_flow_wait(struct sg_state *s, struct cu_slot *slot, uint64_t to,
 
 /* --- what a program has besides its steps --- */
 
-/* curank_find.c: the windows of a program's fused steps; none where the GPU or the driver cannot. Bytes of a lane's room for
+/* cluster_match.c: the windows of a program's fused steps; none where the GPU or the driver cannot. Bytes of a lane's room for
  * them. */
 segue_status cu_rank_open(struct sg_unit *u, segue_error *err); /* their kernels, where there are any for this GPU */
 segue_status cu_rank_find(struct sg_unit *u, struct sg_program *p, segue_error *err);
@@ -489,13 +489,13 @@ struct sg_operand cu_source(const struct sg_program *p, const struct sg_operand 
 const struct sg_op *cu_part_of(const struct sg_program *p, const struct cu_step *s, const struct sg_operand *x);
 const struct sg_operand *cu_raw_of(const struct cu_step *s, int input);
 uint32_t cu_step_ops(const struct cu_step *s, const struct sg_op *ops[CU_STEP_OPS]); /* of which it is made */
-/* Bytes of a lane for x in two parts (cubatch.c). */
+/* Bytes of a lane for x in two parts (issue_batch.c). */
 size_t cu_batch_room(const struct sg_program *p);
-segue_status cu_screen_open(struct sg_unit *u, struct sg_program *p, segue_error *err); /* cuscreen.c */
-/* cujoin.c: several GPUs as one. reach: `from` reads and writes the memory of `to` from now on. lost: ELOST when a rank of a run
+segue_status cu_screen_open(struct sg_unit *u, struct sg_program *p, segue_error *err); /* issue_screen.c */
+/* issue_join.c: several GPUs as one. reach: `from` reads and writes the memory of `to` from now on. lost: ELOST when a rank of a run
  * on this lane did not come. */
 segue_status cu_join_reach(struct sg_unit *from, struct sg_unit *to, segue_error *err);
-segue_status cu_unite(struct sg_program *const *programs, uint32_t n, segue_error *err);
+segue_status cu_link_ranks(struct sg_program *const *programs, uint32_t n, segue_error *err);
 void cu_join_close(struct sg_unit *u, struct cu_lane *l);
 segue_status cu_join_lost(const struct cu_lane *l, segue_error *err);
 
@@ -507,7 +507,7 @@ static inline int cu_aligned(const void *p) { return (uintptr_t)p % 16 == 0; }
 segue_status cu_grow(struct sg_unit *u, cu_ptr *p, size_t *have, size_t want, const char *what,
                      segue_error *err);
 
-/* --- runs (cudarun.c) --- */
+/* --- runs (cuda_run.c) --- */
 
 segue_status cu_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r,
                       struct sg_run **out, segue_error *err);

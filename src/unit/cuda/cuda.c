@@ -1,5 +1,5 @@
 /* cuda.c: the unit `cuda`: its table, which GPUs are here and why not, opening one, memory and copies
- * through pinned staging. Kernels are found in cukernels.c; what a graph becomes is in fuse.c; nothing here knows an op.
+ * through pinned staging. Kernels are found in kernel_table.c; what a graph becomes is in fuse.c; nothing here knows an op.
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,9 +7,9 @@
 
 #include "base/clock.h"
 #include "unit/cuda/cu.h"
-#include "unit/cuda/nvml.h"
+#include "unit/cuda/driver/nvml.h"
 #include "unit/spec.h"
-#include "unit/team.h"
+#include "unit/group/group.h"
 
 enum { GPUS_MOST = 16 };
 
@@ -372,7 +372,7 @@ static segue_status open_several(struct sg_unit **out, const struct sg_unit_spec
     for (uint32_t a = 0; a < n && status == SEGUE_OK; a++)
         for (uint32_t b = 0; b < n && status == SEGUE_OK; b++)
             if (a != b) status = cu_join_reach(units[a], units[b], err);
-    if (status == SEGUE_OK) return sg_team_open(out, units, n, spec->text, err);
+    if (status == SEGUE_OK) return sg_group_open(out, units, n, spec->text, err);
     while (n) cu_close(units[--n]);
     if (status == SEGUE_ELOST && err) err->status = SEGUE_EUNIT;
     return status == SEGUE_ELOST ? SEGUE_EUNIT : status;
@@ -486,12 +486,12 @@ const struct sg_unit_ops sg_unit_cuda = {
     .state_bytes = cu_state_bytes,
     .state_get = cu_state_get,
     .state_put = cu_state_put,
-    .state_pass = cu_state_pass,
-    .way_wake = cu_way_wake,
+    .state_transfer = cu_state_transfer,
+    .peer_prewarm = cu_peer_prewarm,
     .host = cu_host,
     .state_flush = cu_state_flush,
     .state_logits = cu_state_logits,
     .stream = cu_stream_rate,
     .meter = cu_meter,
-    .unite = cu_unite,
+    .link_ranks = cu_link_ranks,
 };

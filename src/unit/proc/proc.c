@@ -18,7 +18,7 @@ static segue_status proc_list(struct sg_unit_desc *out, size_t cap, size_t *n, s
     (void)err;
     *n = 1;
     if (!cap) return SEGUE_OK;
-    *out = (struct sg_unit_desc){.lanes = 1, .samples = 1, .reference = 1, .losable = 1};
+    *out = (struct sg_unit_desc){.lanes = 1, .samples = 1, .reference = 1, .may_disconnect = 1};
     out->info.size = sizeof out->info;
     out->info.built = out->info.present = 1;
     snprintf(out->info.spec, sizeof out->info.spec, "proc:ref");

@@ -1,5 +1,5 @@
 /* proc.h: what the files of the unit `proc` share: a unit that lets another unit work in a process of its own. proc.c has
- * the table, proc_child.c the process, proc_ask.c requests and their time, proc_lend.c weights and programs, proc_run.c
+ * the table, proc_child.c the process, proc_request.c requests and their time, proc_share.c weights and programs, proc_run.c
  * batches, proc_state.c states. The process is believed in nothing: what it says is checked, what it does not say in time
  * is taken for its death, and a lost one leaves an ELOST behind every program, state and run until it is restarted.
  * SPDX-License-Identifier: MIT */
@@ -11,7 +11,7 @@
 
 #include "base/channel.h"
 #include "base/shared.h"
-#include "unit/wire.h"
+#include "unit/proc/wire.h"
 
 enum { PROC_FIRST = 0, PROC_SECOND = 1 };   /* the connections */
 
@@ -48,7 +48,7 @@ struct sg_program {
     struct sg_program_base base;
     uint32_t id;
     uint32_t *tensors;           /* [graph->tensors_n] numbers */
-    struct sg_keep keep;         /* folder: a copy, or NULL */
+    struct sg_weight_cache keep;         /* folder: a copy, or NULL */
     char kept[16], why[256];     /* what became of keeping */
     atomic_uint_fast64_t compiles; /* of the process, as last heard */
     struct sg_program *next;     /* all of the unit, for a restart */
@@ -124,7 +124,7 @@ void proc_kill(struct proc_child *c);    /* at once; the process is still to be 
 /* Close, wait until it is gone (killed after a while), forget. */
 void proc_end(struct proc_child *c);
 
-/* --- proc_ask.c --- */
+/* --- proc_request.c --- */
 void proc_enter(struct sg_unit *u, int connection);  /* the only user of it until leave */
 void proc_leave(struct sg_unit *u, int connection);
 /* The empty request of a connection, to be filled before proc_ask. */
@@ -148,9 +148,9 @@ segue_status proc_begin(struct sg_unit *u, segue_error *err);
 segue_status proc_greet(struct sg_unit *u, int second, segue_error *err);
 uint64_t proc_limit(const struct sg_unit *u, uint64_t work);  /* time for a number of rows, or of 64 MB of weights */
 
-/* --- proc_lend.c --- */
+/* --- proc_share.c --- */
 segue_status proc_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op, segue_error *why);
-segue_status proc_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_keep *keep,
+segue_status proc_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_weight_cache *keep,
                           struct sg_program **programs, segue_error *err);
 uint64_t proc_compiles(const struct sg_program *p);
 const char *proc_kept(const struct sg_program *p, const char **why);

@@ -9,7 +9,7 @@
 #include "unit/ref/ref.h"
 #include "unit/finite.h"
 #include "unit/spec.h"
-#include "unit/team.h"
+#include "unit/group/group.h"
 
 enum { THREADS = 2, THREADS_MOST = 64, LIKELY_ROWS = 512 };
 
@@ -61,7 +61,7 @@ static segue_status open_ranks(struct sg_unit **out, const struct sg_unit_spec *
     for (uint32_t i = one.pairs_n; i + 1 < spec->pairs_n; i++) one.pairs[one.pairs_n++] = spec->pairs[i + 1];
     segue_status status = SEGUE_OK;
     for (; n < ranks && status == SEGUE_OK; n++) status = sg_unit_ref.open(&units[n], &one, err);
-    if (status == SEGUE_OK) return sg_team_open(out, units, ranks, spec->text, err);
+    if (status == SEGUE_OK) return sg_group_open(out, units, ranks, spec->text, err);
     for (n--; n;) sg_unit_ref.close(units[--n]);
     return status;
 }
@@ -169,7 +169,7 @@ static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, str
 
 /* Nothing is made of the weights, so there is nothing to keep. */
 static segue_status ref_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n,
-                                const struct sg_keep *keep, struct sg_program **programs, segue_error *err)
+                                const struct sg_weight_cache *keep, struct sg_program **programs, segue_error *err)
 {
     (void)keep;
     for (uint32_t i = 0; i < n; i++) {

@@ -7,7 +7,7 @@
 
 #include <pthread.h>
 
-#include "unit/meeting.h"
+#include "unit/rank_sync.h"
 #include "unit/unit.h"
 
 enum { REF_BLOCK_ROWS = 64, REF_MARKS = 8 };
@@ -42,7 +42,7 @@ struct ref_pass {
     struct ref_value *values;        /* [values_n] */
     struct sg_arena scratch;         /* of the op at work */
     const atomic_int *cancel;
-    struct sg_meeting *meeting;      /* NULL, or of the ranks of this run; this one's number; 1: they stop */
+    struct sg_rank_sync *rank_sync;      /* NULL, or of the ranks of this run; this one's number; 1: they stop */
     uint32_t rank;
     int stop;
     uint64_t weight_bytes, state_bytes, ops;

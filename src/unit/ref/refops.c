@@ -35,7 +35,7 @@ segue_status ref_vector(struct ref_pass *p, const struct sg_weight *w, const flo
 
 int ref_stopped(const struct ref_pass *p)
 {
-    return p->stop || (p->cancel && !p->meeting && atomic_load(p->cancel));
+    return p->stop || (p->cancel && !p->rank_sync && atomic_load(p->cancel));
 }
 
 /* For large negative x, exp overflows to infinity and the result is 0, as it should be. */
@@ -454,12 +454,12 @@ static segue_status op_join(struct ref_pass *p, const struct sg_op *op, float *o
 {
     struct ref_view x = ref_view_of(p, &op->in[0]);
     uint32_t rows = rows_of(p, op);
-    if (!p->meeting)
+    if (!p->rank_sync)
         return sg_fail(p->err, SEGUE_EUNSUPPORTED, "run: ref: join: this graph is one rank's share; run it with the others");
     float *own = ref_scratch(p, (size_t)rows * x.width, sizeof *own);
     if (!own) return SEGUE_EMEMORY;
     for (uint32_t t = 0; t < rows; t++) memcpy(own + (size_t)t * x.width, ref_row(x, t), x.width * sizeof *own);
-    return sg_meeting_join(p->meeting, p->rank, &op->u.join, own, rows, x.width, out, p->err);
+    return sg_rank_sync_join(p->rank_sync, p->rank, &op->u.join, own, rows, x.width, out, p->err);
 }
 
 /* The whole list: an op that is missing here does not exist. */

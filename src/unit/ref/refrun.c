@@ -13,7 +13,7 @@
 enum { LOGPROBS = 21 };
 
 struct sg_run {
-    struct sg_own_run own;           /* its spans are as of the step at work */
+    struct sg_thread_run own;           /* its spans are as of the step at work */
     struct sg_program *program;
     struct ref_pass pass;
 };
@@ -111,7 +111,7 @@ static segue_status pass_run(struct sg_run *run, int first)
     for (uint32_t i = 0; i < p->graph->ops_n; i++) {
         const struct sg_op *op = &p->graph->ops[i];
         float *out;
-        if (p->meeting) p->stop = sg_meeting_stops(p->meeting, p->rank, 0);
+        if (p->rank_sync) p->stop = sg_rank_sync_should_stop(p->rank_sync, p->rank, 0);
         if (ref_stopped(p)) break;
         SG_TRY(value_room(p, op->out, &out));
         SG_TRY(ref_op(p, op, out));
@@ -139,7 +139,7 @@ static segue_status choose(struct sg_run *run, uint32_t s, const struct sg_sampl
     float *logits = run->pass.values[value].data + (size_t)(run->pass.from[1][s + 1] - 1) * g->vocab;
     segue_logprob *logprobs = run->own.result.logprobs ? run->own.result.logprobs + (size_t)s * LOGPROBS : NULL;
     size_t n = 0;
-    SG_TRY(sg_own_run_chooser(&run->own, g->vocab, run->pass.err));
+    SG_TRY(sg_thread_run_chooser(&run->own, g->vocab, run->pass.err));
     SG_TRY(sg_choose(run->own.chooser, sampler, logits, span->first + span->wanted[span->wanted_n - 1] + 1, token,
                      logprobs, &n, run->pass.err));
     if (run->own.result.logprobs_n) run->own.result.logprobs_n[s] = n;
@@ -200,17 +200,17 @@ static segue_status run_steps(struct sg_run *run)
 }
 
 /* States are released before the run is over, so that who waits finds them free. */
-static void work(struct sg_own_run *own)
+static void work(struct sg_thread_run *own)
 {
     struct sg_run *run = (struct sg_run *)(void *)own;
     int32_t token = -1;
     int many = own->batch.spans_n == 1 && own->spans[0].steps > 1;
-    struct sg_meeting *meeting = run->pass.meeting;
-    if (meeting && !sg_meeting_all(meeting))
+    struct sg_rank_sync *rank_sync = run->pass.rank_sync;
+    if (rank_sync && !sg_rank_sync_arrive(rank_sync))
         own->status = sg_fail(&own->error, SEGUE_ELOST, "run: ref: another rank of this run failed; try again");
     else
         own->status = many ? run_steps(run) : step(run, 1, NULL, &token);
-    if (meeting && own->status != SEGUE_OK) sg_meeting_break(meeting);
+    if (rank_sync && own->status != SEGUE_OK) sg_rank_sync_abort(rank_sync);
     for (uint32_t s = 0; s < own->batch.spans_n; s++) ref_state_release(own->spans[s].state);
 }
 
@@ -218,7 +218,7 @@ static void work(struct sg_own_run *own)
 
 static void run_free(struct sg_run *run)
 {
-    sg_own_run_end(&run->own);
+    sg_thread_run_free(&run->own);
     sg_free(run->pass.from[0]);
     sg_free(run->pass.from[1]);
     sg_free(run->pass.values);
@@ -230,7 +230,7 @@ static segue_status run_fill(struct sg_run *run, const struct sg_batch *b, struc
 {
     struct sg_program *p = run->program;
     struct ref_pass *pass = &run->pass;
-    SG_TRY(sg_own_run_begin(&run->own, &p->base, b, r, work, err));
+    SG_TRY(sg_thread_run_init(&run->own, &p->base, b, r, work, err));
     pass->from[0] = sg_alloc((b->spans_n + 1) * sizeof *pass->from[0]);
     pass->from[1] = sg_alloc((b->spans_n + 1) * sizeof *pass->from[1]);
     pass->values = sg_alloc(p->base.graph->values_n * sizeof *pass->values);
@@ -242,7 +242,7 @@ static segue_status run_fill(struct sg_run *run, const struct sg_batch *b, struc
     pass->spans_n = b->spans_n;
     pass->threads = p->base.unit->threads;
     pass->cancel = b->cancel;
-    pass->meeting = b->meeting;
+    pass->rank_sync = b->rank_sync;
     pass->rank = b->rank;
     pass->err = &run->own.error;
     return SEGUE_OK;
@@ -273,14 +273,14 @@ segue_status ref_start(struct sg_program *p, const struct sg_batch *b, struct sg
         run_free(run);
         return status;
     }
-    sg_own_run_go(&run->own);
+    sg_thread_run_start(&run->own);
     *out = run;
     return SEGUE_OK;
 }
 
 segue_status ref_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
 {
-    segue_status status = sg_own_run_over(&run->own, timeout_ns, err);
+    segue_status status = sg_thread_run_wait(&run->own, timeout_ns, err);
     if (status == SEGUE_END) return status;
     run->own.report->dispatches = run->pass.ops;
     run->own.report->weight_bytes = run->pass.weight_bytes;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "unit/ref/ref.h"
-#include "unit/seal.h"
+#include "unit/state_validate.h"
 
 struct ref_block {
     atomic_uint references;
@@ -388,9 +388,9 @@ static segue_status seal(struct sg_state *s, uint64_t rows, segue_error *err)
 {
     for (uint32_t i = 0; i < s->slots_n; i++) {
         const struct ref_slot *slot = &s->slots[i];
-        struct sg_sealed held = {"ref",     &slot->slot, slot->first,
+        struct sg_slot_coverage held = {"ref",     &slot->slot, slot->first,
                                  slot->end, slot->given, sg_slot_first_needed(&slot->slot, rows)};
-        SG_TRY(sg_sealed(&held, rows, err));
+        SG_TRY(sg_slot_coverage(&held, rows, err));
     }
     marks_keep(s, 0);
     for (uint32_t i = 0; i < s->slots_n; i++)

@@ -1,0 +1,121 @@
+/* bench_cancel.c: `segue bench --cancel N`: how long a cancel takes to come through while a prompt is read: N cancels at
+ * moments spread evenly over the reading, each in a session of its own. SPDX-License-Identifier: MIT */
+#include "bench/bench.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+#include "term/interrupt.h"
+#include "task/machine.h"
+#include "task/report.h"
+
+/* One cancel, from a thread of its own. */
+struct moment {
+    segue_session *session;
+    uint64_t after_ns, at_ns;
+};
+
+static void *cancel_main(void *arg)
+{
+    struct moment *m = arg;
+    struct timespec wait = {.tv_sec = (time_t)(m->after_ns / 1000000000u), .tv_nsec = (long)(m->after_ns % 1000000000u)};
+    nanosleep(&wait, NULL);
+    m->at_ns = out_now_ns();
+    segue_session_cancel(m->session);
+    return NULL;
+}
+
+/* *ms: from the cancel to the return; below 0: the reading was over before it. */
+static segue_status one_cancel(struct bench *b, const int32_t *ids, size_t prompt, uint64_t after_ns, double *ms,
+                               segue_error *err)
+{
+    struct moment m = {.after_ns = after_ns};
+    pthread_t thread;
+    segue_status st = bench_session(b, place_plan(&b->place), ids, prompt, prompt + 1, &m.session, err);
+    if (!st && pthread_create(&thread, NULL, cancel_main, &m))
+        st = out_fail(err, SEGUE_EUNIT, "cancel: no thread can be started; close some programs");
+    if (!st) {
+        st = segue_session_prefill(m.session, 0, NULL, err);
+        uint64_t end = out_now_ns();
+        pthread_join(thread, NULL);
+        *ms = st == SEGUE_ECANCELED ? (double)(end - m.at_ns) / 1e6 : -1;
+        if (st == SEGUE_ECANCELED && !interrupt_seen()) st = SEGUE_OK;
+    }
+    bench_leave(m.session);
+    return st;
+}
+
+static segue_status whole_reading(struct bench *b, const int32_t *ids, size_t prompt, uint64_t *ns, segue_error *err)
+{
+    segue_session *s = NULL;
+    segue_status st = bench_session(b, place_plan(&b->place), ids, prompt, prompt + 1, &s, err);
+    uint64_t begun = out_now_ns();
+    if (!st) st = segue_session_prefill(s, 0, NULL, err);
+    *ns = out_now_ns() - begun;
+    bench_leave(s);
+    return st;
+}
+
+static json_t *row(const struct bench *b, size_t prompt, uint64_t reading_ns, double *ms, size_t n, size_t asked)
+{
+    json_t *o = json_object(), *list = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(list, out_real(ms[i]));
+    json_object_set_new(o, "unit", json_string(b->place.unit_info[report_phase_unit(&b->place, 0)].spec));
+    json_object_set_new(o, "model", report_model_json(&b->place));
+    json_object_set_new(o, "n_prompt", json_integer((json_int_t)prompt));
+    json_object_set_new(o, "prefill_ms", out_real((double)reading_ns / 1e6));
+    json_object_set_new(o, "cancels", json_integer((json_int_t)asked));
+    json_object_set_new(o, "came_late", json_integer((json_int_t)(asked - n)));
+    json_object_set_new(o, "samples_ms", list);
+    if (n) {
+        double median = bench_median(ms, n); /* sorts */
+        json_object_set_new(o, "median_ms", out_real(median));
+        json_object_set_new(o, "p90_ms", out_real(ms[(n * 9 + 9) / 10 - 1]));
+        json_object_set_new(o, "max_ms", out_real(ms[n - 1]));
+    } else {
+        out_null(o, "median_ms", "every reading was over before its cancel");
+        out_null(o, "p90_ms", "every reading was over before its cancel");
+        out_null(o, "max_ms", "every reading was over before its cancel");
+    }
+    json_object_set_new(o, "machine", machine_json());
+    json_object_set_new(o, "seed", json_integer((json_int_t)b->seed));
+    return o;
+}
+
+static segue_status measure(struct bench *b, size_t prompt, segue_error *err)
+{
+    size_t cancels = (size_t)args_number(&b->args, "cancel", 1);
+    int32_t *ids = bench_ids(b, prompt);
+    double *ms = out_alloc(cancels * sizeof *ms);
+    uint64_t ns = 0;
+    size_t n = 0;
+    segue_status st = whole_reading(b, ids, prompt, &ns, err); /* touches the weights ... */
+    if (!st) st = whole_reading(b, ids, prompt, &ns, err);     /* ... and is the measure of the moments */
+    for (size_t i = 0; i < cancels && !st; i++) {
+        uint64_t after = (uint64_t)((double)ns * ((double)i + 0.5) / (double)cancels * 0.95);
+        st = one_cancel(b, ids, prompt, after, &ms[n], err);
+        n += !st && ms[n] >= 0;
+        progress_step(&b->progress, i + 1, cancels, false);
+    }
+    if (!st) st = bench_out_row(b->out, row(b, prompt, ns, ms, n, cancels), err);
+    free(ms);
+    free(ids);
+    return st;
+}
+
+static segue_status prompts(struct bench *b, segue_error *err) { return bench_each_prompt(b, 2000, measure, err); }
+
+int bench_cancel(struct bench *b)
+{
+    static const struct bench_column columns[] = {{"unit", "unit", 0},
+                                                  {"tokens", "n_prompt", 0},
+                                                  {"reading ms", "prefill_ms", 0},
+                                                  {"cancels", "cancels", 0},
+                                                  {"median ms", "median_ms", 2},
+                                                  {"p90 ms", "p90_ms", 2},
+                                                  {"max ms", "max_ms", 2},
+                                                  {NULL, NULL, 0}};
+    b->out->columns = columns;
+    return bench_at_place(b, prompts);
+}

@@ -1,0 +1,385 @@
+/* bench_pipelines.c: `segue bench --pipelines`: every pipeline under one protocol, in one table. The protocol
+ * is that of published work: four runs, the first dropped, the median of the rest, greedy, prompts of 6, 133
+ * and 410 tokens. Each pipeline runs in a process of its own, so that its first run is cold and its memory is
+ * its own. SPDX-License-Identifier: MIT */
+#include "bench/bench.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "task/folders.h"
+#include "term/interrupt.h"
+#include "task/machine.h"
+#include "bench/pipeline.h"
+#include "task/report.h"
+
+enum { NAMES_MAX = 32 };
+
+/* One run, from the request to the last token. */
+struct measured {
+    double ttft_ms, prefill_tok_s, decode_tok_s, handoff_ms, exposed_ms;
+    segue_stats stats;
+    uint64_t hash;
+};
+
+/* --- one pipeline, in the child --- */
+
+static segue_status one_run(struct bench *b, const int32_t *ids, size_t prompt, size_t tokens,
+                            struct measured *m, segue_error *err)
+{
+    segue_session *s = NULL;
+    struct bench_answer a = {.ids = out_alloc(tokens * sizeof *a.ids)};
+    uint64_t begun = out_now_ns();
+    segue_status st = bench_session(b, place_plan(&b->place), ids, prompt, prompt + tokens, &s, err);
+    double opened = (double)(out_now_ns() - begun) / 1e6;
+    if (!st) st = bench_answer(s, tokens, &a, err);
+    m->stats = a.at_end;
+    m->ttft_ms = opened + (double)a.first_ns / 1e6;
+    double read = (double)(a.at_first.prefill_ns + a.at_first.decode_ns) / 1e9;
+    m->prefill_tok_s = read > 0 ? (double)prompt / read : 0;
+    m->decode_tok_s = a.rest_ns ? (double)(tokens - 1) * 1e9 / (double)a.rest_ns : 0;
+    m->handoff_ms = (double)m->stats.handoff_ns / 1e6;
+    m->exposed_ms = (double)m->stats.handoff_exposed_ns / 1e6;
+    m->hash = bench_hash(a.ids, tokens);
+    machine_peak_bytes();
+    bench_leave(s);
+    free(a.ids);
+    return st;
+}
+
+static void put(json_t *o, const char *name, double v, const char *why)
+{
+    if (v > 0)
+        json_object_set_new(o, name, out_real(v));
+    else
+        out_null(o, name, why);
+}
+
+static double median_of(const struct measured *m, size_t n, size_t offset)
+{
+    double *v = out_alloc(n * sizeof *v);
+    for (size_t i = 0; i < n; i++) memcpy(&v[i], (const char *)&m[i] + offset, sizeof *v);
+    double middle = bench_median(v, n);
+    free(v);
+    return middle;
+}
+
+static const char *const figures[] = {"ttft_ms", "prefill_tok_s", "decode_tok_s", "handoff_ms",
+                                      "handoff_exposed_ms"};
+
+static void put_figures(json_t *o, const struct measured *m, size_t n, bool two)
+{
+    static const size_t at[] = {offsetof(struct measured, ttft_ms), offsetof(struct measured, prefill_tok_s),
+                                offsetof(struct measured, decode_tok_s),
+                                offsetof(struct measured, handoff_ms), offsetof(struct measured, exposed_ms)};
+    for (size_t i = 0; i < 5; i++)
+        put(o, figures[i], median_of(m, n, at[i]),
+            i == 2  ? "one token was written"
+            : i > 2 ? two ? "nothing was handed over" : "one unit: no hand-off"
+                    : "not measured");
+}
+
+/* What the parts of the last run really ran. */
+static json_t *units_json(const struct bench *b, const segue_stats *s)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < s->uses_n; i++) {
+        const segue_use *u = &s->uses[i];
+        json_t *o = json_object();
+        json_object_set_new(o, "unit", json_string(b->place.unit_info[u->unit].spec));
+        json_object_set_new(o, "phase", json_string(report_phase_name(u->phase)));
+        json_object_set_new(o, "layers", json_pack("[i,i]", (int)u->from, (int)(u->to ? u->to - 1 : 0)));
+        json_object_set_new(o, "runs", json_integer((json_int_t)u->runs));
+        json_object_set_new(o, "rows", json_integer((json_int_t)u->rows));
+        json_object_set_new(o, "dispatches", json_integer((json_int_t)u->dispatches));
+        json_object_set_new(o, "ms", out_real((double)u->ns / 1e6));
+        json_object_set_new(o, "simulated", json_boolean(b->place.unit_info[u->unit].simulated));
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+static void put_disk(json_t *o, const struct place *p)
+{
+    uint64_t kept = 0, model = 0;
+    size_t files = 0;
+    char *cache = folders_home("cache");
+    folders_measure(cache, &kept, &files);
+    folders_measure(p->path, &model, &files);
+    json_object_set_new(o, "disk_bytes", json_integer((json_int_t)(kept + model)));
+    free(cache);
+}
+
+static json_t *head(const char *name, size_t prompt, size_t tokens)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "pipeline", json_string(name));
+    json_object_set_new(o, "present", json_true());
+    json_object_set_new(o, "n_prompt", json_integer((json_int_t)prompt));
+    json_object_set_new(o, "n_gen", json_integer((json_int_t)tokens));
+    return o;
+}
+
+static void put_energy(json_t *o, const char *why)
+{
+    out_null(o, "prefill_j", why);
+    out_null(o, "decode_j", why);
+}
+
+/* m[0] was dropped from the medians; of the first prompt it is the cold run. */
+static json_t *row(struct bench *b, const char *name, size_t prompt, size_t tokens, const struct measured *m,
+                   bool cold)
+{
+    const struct place *p = &b->place;
+    const segue_stats *s = &m[b->repeats - 1].stats;
+    size_t read = report_phase_unit(p, 0), write = report_phase_unit(p, 1),
+           kept = b->repeats > 1 ? b->repeats - 1 : 1;
+    json_t *o = head(name, prompt, tokens);
+    char hash[24];
+    json_object_set_new(o, "prefill", json_string(p->unit_info[read].spec));
+    json_object_set_new(o, "decode", json_string(p->unit_info[write].spec));
+    put_figures(o, m + (b->repeats > 1), kept, read != write);
+    json_object_set_new(o, "runs", json_integer((json_int_t)b->repeats));
+    json_object_set_new(o, "dropped", json_integer(b->repeats > 1));
+    json_object_set_new(o, "handoff_bytes", json_integer((json_int_t)s->handoff_bytes));
+    json_object_set_new(o, "copied_bytes", json_integer((json_int_t)s->copied_bytes));
+    put(o, "load_ms", cold ? (double)p->load_ns / 1e6 : 0, "loaded before the first prompt");
+    put(o, "compile_ms", cold ? (double)p->compile_ns / 1e6 : 0, "compiled before the first prompt");
+    put(o, "cold_ttft_ms", cold ? (double)(p->load_ns + p->compile_ns) / 1e6 + m[0].ttft_ms : 0,
+        "warm from the prompt before");
+    report_memory(o, p, s->state_bytes);
+    put_disk(o, p);
+    put_energy(o, "no meter in this build");
+    json_object_set_new(o, "units", units_json(b, s));
+    uint64_t all = 0;
+    for (size_t i = 0; i < s->uses_n; i++) all += s->uses[i].dispatches;
+    json_object_set_new(o, "dispatches", json_integer((json_int_t)all));
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)m[b->repeats - 1].hash);
+    json_object_set_new(o, "ids_hash", json_string(hash));
+    json_object_set_new(o, "model", report_model_json(p));
+    json_object_set_new(o, "machine", machine_json());
+    json_object_set_new(o, "seed", json_integer((json_int_t)b->seed));
+    return o;
+}
+
+static segue_status prompts_of(struct bench *b, const char *name, json_t *rows, segue_error *err)
+{
+    static const long long preset[] = {6, 133, 410};
+    size_t prompts_n, tokens_n;
+    long long *prompts = args_counts(&b->args, "prompt", &prompts_n),
+              *tokens_list = args_counts(&b->args, "tokens", &tokens_n);
+    const long long *p = prompts_n ? prompts : preset;
+    size_t tokens = tokens_n && tokens_list[0] > 0 ? (size_t)tokens_list[0] : 200;
+    struct measured *m = out_alloc(b->repeats * sizeof *m);
+    segue_status st = SEGUE_OK;
+    for (size_t i = 0; i < (prompts_n ? prompts_n : 3) && !st; i++) {
+        size_t prompt = p[i] > 0 ? (size_t)p[i] : 1;
+        int32_t *ids = bench_ids(b, prompt);
+        for (size_t k = 0; k < b->repeats && !st; k++) st = one_run(b, ids, prompt, tokens, &m[k], err);
+        if (!st) json_array_append_new(rows, row(b, name, prompt, tokens, m, i == 0));
+        free(ids);
+    }
+    free(m);
+    free(prompts);
+    free(tokens_list);
+    return st;
+}
+
+/* A pipeline whose unit is not here has a row as well: every figure is null, with the reason. */
+static json_t *absent(const char *name, const char *why)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "pipeline", json_string(name));
+    json_object_set_new(o, "present", json_false());
+    json_object_set_new(o, "why", out_string(why, strlen(why)));
+    static const char *const names[] = {
+        "n_prompt",   "n_gen",        "prefill",    "decode",     "handoff_bytes", "copied_bytes", "load_ms",
+        "compile_ms", "cold_ttft_ms", "peak_bytes", "disk_bytes", "dispatches",    "ids_hash"};
+    for (size_t i = 0; i < 5; i++) out_null(o, figures[i], why);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) out_null(o, names[i], why);
+    put_energy(o, why);
+    json_object_set_new(o, "units", json_array());
+    return o;
+}
+
+/* {"rows": [...]}, or with them {"status", "text"} of what ended it. Only what a machine lacks is a row. */
+static json_t *measure_pipeline(struct bench *b, const char *name)
+{
+    json_t *o = json_object(), *rows = json_array();
+    segue_error err;
+    int what = EXIT_NOT_HERE;
+    segue_status st = place_try(&b->place, &b->args, 0, &what, &err);
+    if ((st == SEGUE_EUNSUPPORTED || st == SEGUE_EUNIT) && what == EXIT_NOT_HERE) {
+        json_array_append_new(rows, absent(name, err.text));
+        st = SEGUE_OK;
+    } else if (!st) {
+        st = prompts_of(b, name, rows, &err);
+    }
+    place_close(&b->place);
+    json_object_set_new(o, "rows", rows);
+    if (!st) return o;
+    json_object_set_new(o, "status", json_integer(st));
+    json_object_set_new(o, "text", out_string(err.text, strlen(err.text)));
+    return o;
+}
+
+/* --- which ones --- */
+
+/* The named ones alone and with the fastest unit to write on; one:U for every real unit. */
+static json_t *preset(struct bench *b, const char *ignored)
+{
+    segue_unit_info info[NAMES_MAX];
+    segue_error err;
+    size_t n = 0;
+    const char *last = NULL;
+    json_t *names = json_array();
+    (void)b;
+    (void)ignored;
+    for (size_t i = 0; i < NAMES_MAX; i++) info[i] = SEGUE_INIT(segue_unit_info);
+    if (segue_unit_list(info, NAMES_MAX, &n, &err)) n = 0;
+    for (size_t i = 0; i < n && i < NAMES_MAX; i++) {
+        if (!info[i].present || info[i].simulated || !strcmp(info[i].kind, "ref") ||
+            !strcmp(info[i].kind, "proc"))
+            continue;
+        json_array_append_new(names, json_sprintf("one:%s", info[i].spec));
+        last = info[i].spec;
+    }
+    for (size_t i = 0; pipeline_names[i]; i++) {
+        json_array_append_new(names, json_string(pipeline_names[i]));
+        if (last && strcmp(pipeline_names[i], "gpu") != 0)
+            json_array_append_new(names, json_sprintf("%s+%s", pipeline_names[i], last));
+    }
+    return json_pack("{s:o}", "names", names);
+}
+
+/* --- all of them --- */
+
+/* What `work` says in a process of its own; units are opened nowhere else, as drivers do not survive a fork.
+ */
+static json_t *in_own_process(struct bench *b, const char *name,
+                              json_t *(*work)(struct bench *, const char *), segue_error *err)
+{
+    int ends[2];
+    if (pipe(ends)) {
+        out_fail_errno(err, "pipeline not measured", name, NULL);
+        return NULL;
+    }
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(ends[0]);
+        FILE *f = fdopen(ends[1], "w");
+        int bad = !f || json_dumpf(work(b, name), f, JSON_COMPACT | JSON_REAL_PRECISION(9)) || fclose(f);
+        _exit(bad ? EXIT_INPUT_OUTPUT : EXIT_DONE);
+    }
+    close(ends[1]);
+    json_error_t why;
+    FILE *f = pid < 0 ? NULL : fdopen(ends[0], "r");
+    json_t *o = f ? json_loadf(f, 0, &why) : NULL;
+    if (f)
+        fclose(f);
+    else
+        close(ends[0]);
+    if (pid > 0) waitpid(pid, NULL, 0);
+    if (!o)
+        out_fail(err, SEGUE_EUNIT, "pipeline: %.100s: its process ended without a word; run it alone", name);
+    return o;
+}
+
+static json_t *wanted(struct bench *b, segue_error *err)
+{
+    const char *text;
+    json_t *names = json_array();
+    for (size_t i = 0; (text = args_each(&b->args, "pipeline", i)); i++)
+        json_array_append_new(names, out_string(text, strlen(text)));
+    if (args_has(&b->args, "prefill") || args_has(&b->args, "decode") || args_has(&b->args, "unit"))
+        json_array_append_new(names, json_string("flags"));
+    if (json_array_size(names)) return names;
+    json_decref(names);
+    json_t *o = in_own_process(b, "list", preset, err);
+    names = json_incref(json_object_get(o, "names"));
+    json_decref(o);
+    return names;
+}
+
+static segue_status take_rows(struct bench *b, json_t *o, segue_error *err)
+{
+    segue_status st = SEGUE_OK;
+    json_t *row, *status = json_object_get(o, "status");
+    size_t i;
+    json_array_foreach(json_object_get(o, "rows"), i, row)
+    {
+        if (!st) st = bench_out_row(b->out, json_incref(row), err);
+    }
+    if (st || !status) return st;
+    return out_fail(err, (segue_status)json_integer_value(status), "%s",
+                    json_string_value(json_object_get(o, "text")));
+}
+
+/* A name that no pipeline has ends the command before anything is measured. */
+static segue_status check_names(const json_t *names, segue_error *err)
+{
+    const json_t *name;
+    size_t i;
+    json_array_foreach(names, i, name)
+    {
+        const char *text = json_string_value(name);
+        segue_status st = strcmp(text, "flags") != 0 ? pipeline_check(text, err) : SEGUE_OK;
+        if (st) return st;
+    }
+    return SEGUE_OK;
+}
+
+static segue_status one_pipeline(struct bench *b, const char *name, segue_error *err)
+{
+    struct args given = b->args;
+    segue_status st = SEGUE_OK;
+    b->args = args_copy(&given);
+    args_drop(&b->args, "pipeline");
+    if (strcmp(name, "flags") != 0) {
+        args_drop(&b->args, "unit");
+        args_drop(&b->args, "prefill");
+        args_drop(&b->args, "decode");
+        st = args_set(&b->args, "pipeline", name, err);
+    }
+    json_t *o = st ? NULL : in_own_process(b, name, measure_pipeline, err);
+    if (!st) st = o ? take_rows(b, o, err) : err->status;
+    json_decref(o);
+    args_free(&b->args);
+    b->args = given;
+    return st;
+}
+
+int bench_pipelines(struct bench *b)
+{
+    static const struct bench_column columns[] = {{"pipeline", "pipeline", 0},
+                                                  {"prefill", "prefill", 0},
+                                                  {"decode", "decode", 0},
+                                                  {"tokens", "n_prompt", 0},
+                                                  {"ttft ms", "ttft_ms", 2},
+                                                  {"cold ttft ms", "cold_ttft_ms", 0},
+                                                  {"prefill tok/s", "prefill_tok_s", 1},
+                                                  {"decode tok/s", "decode_tok_s", 1},
+                                                  {"hand-off ms", "handoff_ms", 3},
+                                                  {"hand-off bytes", "handoff_bytes", 0},
+                                                  {"memory bytes", "peak_bytes", 0},
+                                                  {"disk bytes", "disk_bytes", 0},
+                                                  {"dispatches", "dispatches", 0},
+                                                  {"prefill J", "prefill_j", 3},
+                                                  {"decode J", "decode_j", 3},
+                                                  {"why not", "why", 0},
+                                                  {NULL, NULL, 0}};
+    segue_error err;
+    b->out->columns = columns;
+    json_t *names = wanted(b, &err), *name;
+    segue_status st = names ? check_names(names, &err) : err.status;
+    size_t i;
+    json_array_foreach(names, i, name)
+    {
+        if (!st && !interrupt_seen()) st = one_pipeline(b, json_string_value(name), &err);
+    }
+    json_decref(names);
+    return st ? out_error(&err, EXIT_NOT_HERE) : interrupt_seen() ? EXIT_INTERRUPTED : EXIT_DONE;
+}

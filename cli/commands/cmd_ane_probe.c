@@ -1,0 +1,164 @@
+/* cmd_ane_probe.c: `segue ane-probe`: what this machine's neural engine really does, question by question,
+ * each in a process of its own, since a wrong call may end or hang it. Off a Mac: exit 3.
+ * SPDX-License-Identifier: MIT */
+#include "commands.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "term/flags.h"
+#include "term/out.h"
+#include "unit/ane/apple/apple.h"
+#include "unit/ane/tools/probe.h"
+
+enum { PATIENCE_MS = 150000, ANSWER_MAX = 65536 };
+
+static json_t *methods_json(const struct sg_apple_api *world)
+{
+    struct sg_apple_method m;
+    json_t *list = json_array();
+    for (size_t i = 0; sg_apple_method_at(world, i, &m); i++) {
+        json_t *o = json_pack("{s:s,s:s,s:s,s:b}", "class", m.class, "selector", m.selector, "expected",
+                              m.expected, "equal", m.equal);
+        if (m.found)
+            json_object_set_new(o, "found", json_string(m.found));
+        else
+            out_null(o, "found", "not on this system");
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+/* The first child describes the machine, the others ask one question each. */
+static json_t *answer(size_t question)
+{
+    struct sg_apple_api world;
+    segue_error err;
+    char architecture[32];
+    uint32_t engines, cores;
+    if (sg_apple_world_here(&world, &err)) return out_error_json(&err, EXIT_NOT_HERE);
+    if (!question) {
+        sg_apple_describe(&world, architecture, &engines, &cores);
+        return json_pack("{s:s,s:i,s:i,s:o}", "architecture", architecture, "engines", (int)engines, "cores",
+                         (int)cores, "methods", methods_json(&world));
+    }
+    struct sg_ane_device *d;
+    struct sg_probe_answer a;
+    if (sg_apple_open(&d, &world, NULL, &err) || sg_probe_run(d, question - 1, &a, &err))
+        return out_error_json(&err, EXIT_NOT_HERE);
+    json_t *o = json_pack("{s:s,s:s,s:b,s:s}", "name", sg_probe_name(question - 1), "question",
+                          sg_probe_question(question - 1), "settled", (int)a.settled, "verdict", a.verdict);
+    if (a.value_name) json_object_set_new(o, a.value_name, out_real(a.value));
+    sg_ane_ops_of(d)->close(d);
+    return o;
+}
+
+static void child(int to, size_t question)
+{
+    json_t *o = answer(question);
+    char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    for (size_t done = 0, n = text ? strlen(text) : 0; done < n;) {
+        ssize_t wrote = write(to, text + done, n - done);
+        if (wrote <= 0) break;
+        done += (size_t)wrote;
+    }
+    _exit(0);
+}
+
+/* What the child wrote; NULL when it died or did not answer in time. */
+static json_t *hear(int from)
+{
+    char *text = out_alloc(ANSWER_MAX);
+    size_t n = 0;
+    uint64_t end = out_now_ns() + (uint64_t)PATIENCE_MS * 1000000u;
+    for (;;) {
+        struct pollfd p = {.fd = from, .events = POLLIN};
+        uint64_t now = out_now_ns();
+        if (now >= end || poll(&p, 1, (int)((end - now) / 1000000u) + 1) <= 0) break;
+        ssize_t got = read(from, text + n, ANSWER_MAX - 1 - n);
+        if (got <= 0) break;
+        n += (size_t)got;
+    }
+    json_t *o = json_loadb(text, n, 0, NULL);
+    free(text);
+    return o;
+}
+
+static json_t *in_child(size_t question)
+{
+    int ends[2], status;
+    if (pipe(ends)) return NULL;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid) {
+        close(ends[0]);
+        child(ends[1], question);
+    }
+    close(ends[1]);
+    json_t *o = pid > 0 ? hear(ends[0]) : NULL;
+    close(ends[0]);
+    if (pid > 0) {
+        kill(pid, SIGKILL);
+        waitpid(pid, &status, 0);
+    }
+    return o;
+}
+
+static json_t *silent(size_t question)
+{
+    return json_pack("{s:s,s:s,s:b,s:s}", "name", sg_probe_name(question - 1), "question",
+                     sg_probe_question(question - 1), "settled", 0, "verdict",
+                     "the process died or did not answer");
+}
+
+static int run(struct args *args)
+{
+    segue_error err;
+    json_t *report = in_child(0), *error = report ? json_object_get(report, "error") : NULL;
+    if (!report || error) {
+        const char *text = error ? json_string_value(json_object_get(error, "text"))
+                                 : "neural engine: looking it up: the process died; see docs/ANE.md";
+        out_fail(&err, SEGUE_EUNIT, "%s", text ? text : "");
+        json_decref(report);
+        return out_error(&err, EXIT_NOT_HERE);
+    }
+    json_t *answers = json_array();
+    for (size_t i = 1; i <= sg_probe_count(); i++) {
+        json_t *one = in_child(i);
+        if (!one) one = silent(i);
+        const char *verdict = json_string_value(json_object_get(one, "verdict"));
+        out_note("%s: %s", sg_probe_name(i - 1), verdict ? verdict : "no answer");
+        json_array_append_new(answers, one);
+    }
+    json_object_set_new(report, "answers", answers);
+    const char *path = args_text(args, "output");
+    if (path && json_dump_file(report, path, JSON_INDENT(2))) {
+        json_decref(report);
+        out_fail_errno(&err, "writing the report", path, "check the disk");
+        return out_error(&err, EXIT_NOT_HERE);
+    }
+    if (args_has(args, "json")) return out_json_exit(report);
+    json_decref(report);
+    return EXIT_DONE;
+}
+
+static const struct arg_def own_defs[] = {
+    {"output", 'o', ARG_FILE, 0, "FILE.json", NULL, 0, 0, "write the report there"}, ARG_END};
+static const struct arg_group own = {"What", own_defs};
+static const struct arg_group *const groups[] = {&own, &flags_output, NULL};
+const struct command cmd_ane_probe = {
+    .name = "ane-probe",
+    .summary = "ask a Mac's neural engine what it really does",
+    .groups = groups,
+    .example = "segue ane-probe -o report.json",
+    .run = run,
+    .about = "Runs small programs on the neural engine of a Mac, each question in a process of its own, and "
+             "writes what came back: the methods that "
+             "the system has, whether concat and rsqrt compile, in which order surfaces are bound, whether "
+             "patched weights take effect, what a "
+             "dispatch costs. Nothing is installed or changed. On other machines it ends with exit 3. "
+             "docs/ANE.md says what a private interface "
+             "means."};

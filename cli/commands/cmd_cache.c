@@ -1,0 +1,85 @@
+/* cmd_cache.c: `segue cache [info|clear]`: packed weights, compiled programs; all safe to
+ * delete. SPDX-License-Identifier: MIT */
+#include "commands.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "term/flags.h"
+#include "task/folders.h"
+
+/* Texts that were compiled for a neural engine; bytes with the weights that are kept beside them. */
+struct programs {
+    size_t files;
+    uint64_t bytes;
+};
+
+static struct programs programs_in(const char *folder)
+{
+    static const char *const endings[] = {".program", ".weights", ".packed"};
+    struct programs p = {0};
+    size_t others = 0;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        folders_measure_ending(folder, endings[i], &p.bytes, i ? &others : &p.files);
+    return p;
+}
+
+/* Clearing removes what lies in the folder and follows no link out of it. */
+static int run(struct args *args)
+{
+    segue_error err;
+    const char *verb = args->operands_n ? args->operands[0] : "info";
+    bool clear = !strcmp(verb, "clear");
+    if (!clear && strcmp(verb, "info") != 0) {
+        out_fail(&err, SEGUE_EARG, "cache: \"%.60s\": give info or clear", verb);
+        return out_error(&err, EXIT_NOT_HERE);
+    }
+    char *folder = folders_home("cache");
+    uint64_t bytes = 0;
+    size_t files = 0;
+    folders_measure(folder, &bytes, &files);
+    uint64_t packed_bytes = 0;
+    size_t packed_files = 0;
+    folders_measure_ending(folder, ".pack", &packed_bytes, &packed_files);
+    struct programs programs = programs_in(folder);
+    if (clear && folders_remove(folder, false, &err)) {
+        free(folder);
+        return out_error(&err, EXIT_NOT_HERE);
+    }
+    json_t *o = json_object();
+    json_object_set_new(o, "folder", out_string(folder, strlen(folder)));
+    json_object_set_new(o, clear ? "cleared_bytes" : "bytes", json_integer((json_int_t)bytes));
+    json_object_set_new(o, clear ? "cleared_files" : "files", json_integer((json_int_t)files));
+    if (!clear) {
+        json_object_set_new(o, "packed_bytes", json_integer((json_int_t)packed_bytes));
+        json_object_set_new(o, "packed_files", json_integer((json_int_t)packed_files));
+        json_object_set_new(o, "program_bytes", json_integer((json_int_t)programs.bytes));
+        json_object_set_new(o, "program_files", json_integer((json_int_t)programs.files));
+    }
+    if (!args_has(args, "json")) {
+        unsigned most = (unsigned)(SEGUE_CACHE_BYTES >> 30);
+        printf("%s: %zu files, %.1f MB%s\n", folder, files, (double)bytes / 1e6, clear ? " removed" : "");
+        if (!clear && packed_files)
+            printf("packed weights: %zu, %.1f MB; at most %u GiB, the longest unused go first\n", packed_files,
+                   (double)packed_bytes / 1e6, most);
+        if (!clear && programs.files)
+            printf("compiled programs: %zu, with their weights %.1f MB; at most %u GiB, the longest unused go first\n",
+                   programs.files, (double)programs.bytes / 1e6, most);
+    }
+    free(folder);
+    if (args_has(args, "json")) return out_json_exit(o);
+    json_decref(o);
+    return EXIT_DONE;
+}
+
+static const struct arg_group *const groups[] = {&flags_output, NULL};
+const struct command cmd_cache = {.name = "cache",
+                                  .summary = "show or empty the cache folder",
+                                  .operands = "[info|clear]",
+                                  .operands_max = 1,
+                                  .groups = groups,
+                                  .example = "segue cache info",
+                                  .run = run,
+                                  .about = "The cache folder ($XDG_CACHE_HOME/segue, or $SEGUE_HOME/cache) "
+                                           "holds packed weights and compiled programs. "
+                                           "Each entry is keyed by content, layout and "
+                                           "version; everything in it may be deleted at any time."};

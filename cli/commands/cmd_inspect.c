@@ -1,0 +1,141 @@
+/* cmd_inspect.c: `segue inspect`: what a file says, without running it.
+ * SPDX-License-Identifier: MIT */
+#include "commands.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "term/flags.h"
+#include "task/placement.h"
+
+static segue_status describe(const segue_model *model, int what, struct out_text *text, segue_error *err)
+{
+    segue_status st;
+    OUT_GROW(*text, st, segue_model_describe(model, what, text->data, text->cap, &text->len, err));
+    return st;
+}
+
+static const char *text_of(const json_t *o, const char *name)
+{
+    const char *s = json_string_value(json_object_get(o, name));
+    return s ? s : "-";
+}
+
+/* How many tensors there are of each storage, in the order in which they appear in the file. */
+static void add_storages(struct out_text *t, const json_t *tensors)
+{
+    json_t *counts = json_object();
+    for (size_t i = 0; i < json_array_size(tensors); i++) {
+        const char *storage = text_of(json_array_get(tensors, i), "storage");
+        json_object_set_new(counts, storage,
+                            json_integer(1 + json_integer_value(json_object_get(counts, storage))));
+    }
+    const char *name;
+    json_t *n;
+    out_addf(t, "tensors    %zu:", json_array_size(tensors));
+    json_object_foreach(counts, name, n)
+        out_addf(t, " %" JSON_INTEGER_FORMAT " %s", json_integer_value(n), name);
+    out_addf(t, "\n");
+    json_decref(counts);
+}
+
+static void summary(struct out_text *t, const json_t *o, const segue_model_info *info)
+{
+    const json_t *numbers = json_object_get(o, "numbers"), *tokenizer = json_object_get(o, "tokenizer");
+    out_addf(t, "path       %s\nfamily     %s\nformat     %s, mostly %s\n", text_of(o, "path"),
+             text_of(o, "family"), text_of(o, "format"), info->storage ? info->storage : "-");
+    out_addf(t, "shape_id   %s\nweights_id %s\nnumbers   ", info->shape_id, info->weights_id);
+    const char *name;
+    json_t *v;
+    size_t column = 11;
+    json_object_foreach((json_t *)(uintptr_t)numbers, name, v)
+    {
+        char *value = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+        if (value && strlen(value) < 60) {
+            if (column + strlen(name) + strlen(value) + 2 > 100) out_addf(t, "\n          "), column = 10;
+            out_addf(t, " %s=%s", name, value);
+            column += strlen(name) + strlen(value) + 2;
+        }
+        free(value);
+    }
+    out_addf(t, "\n");
+    add_storages(t, json_object_get(o, "tensors"));
+    if (json_is_object(tokenizer))
+        out_addf(t, "tokenizer  %s, %s, %u tokens, bos %d, eos %d, chat template %s\n",
+                 text_of(tokenizer, "kind"), text_of(tokenizer, "pre"), info->vocab, info->bos, info->eos,
+                 info->has_template ? "yes" : "no");
+    else
+        out_addf(t, "tokenizer  none: takes and gives ids only\n");
+    out_addf(t, "memory     weights %.1f MB, state %.1f MB + %.1f kB a token\n",
+             (double)info->weight_bytes / 1e6, (double)info->state_fixed_bytes / 1e6,
+             (double)info->state_token_bytes / 1e3);
+}
+
+static segue_status as_text(const struct place *p, bool tensors, struct out_text *out, segue_error *err)
+{
+    struct out_text json = {0};
+    segue_status st = describe(p->model, SEGUE_DESCRIBE_JSON, &json, err);
+    json_t *o = st ? NULL : json_loadb(json.data, json.len, 0, NULL);
+    free(json.data);
+    if (st) return st;
+    if (!o)
+        return out_fail(err, SEGUE_EINTERNAL, "inspect: %.300s: the description is no JSON; report it",
+                        p->path);
+    summary(out, o, &p->info);
+    const json_t *list = json_object_get(o, "tensors");
+    for (size_t i = 0; tensors && i < json_array_size(list); i++) {
+        const json_t *t = json_array_get(list, i);
+        char *shape = json_dumps(json_object_get(t, "shape"), JSON_COMPACT | JSON_ENCODE_ANY);
+        out_addf(out, "%-6s %-18s %s\n", text_of(t, "storage"), shape ? shape : "-", text_of(t, "name"));
+        free(shape);
+    }
+    json_decref(o);
+    return SEGUE_OK;
+}
+
+static int run(struct args *args)
+{
+    struct place p;
+    segue_error err;
+    struct out_text text = {0};
+    int code = place_open_model(&p, args);
+    if (code) return code;
+    bool json = args_has(args, "json"), graph = args_has(args, "graph"),
+         template = args_has(args, "template");
+    segue_status st;
+    if (graph || template) {
+        st = describe(p.model, graph ? SEGUE_DESCRIBE_GRAPH : SEGUE_DESCRIBE_TEMPLATE, &text, &err);
+        if (!st && json) {
+            json_t *o = json_object();
+            json_object_set_new(o, graph ? "graph" : "template", out_string(text.data, text.len));
+            st = out_json(o, 0, &err);
+            text.len = 0;
+        }
+    } else if (json)
+        st = describe(p.model, SEGUE_DESCRIBE_JSON, &text, &err);
+    else
+        st = as_text(&p, args_has(args, "tensors"), &text, &err);
+    if (!st && text.len) {
+        if (text.data[text.len - 1] != '\n') out_add(&text, "\n", 1);
+        st = out_write(text.data, text.len, &err);
+    }
+    if (st) code = out_error(&err, EXIT_REFUSED);
+    free(text.data);
+    place_close(&p);
+    return code;
+}
+
+static const struct arg_def own_defs[] = {
+    {"tensors", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "list every tensor"},
+    {"graph", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "print the list of operations, one a line"},
+    {"template", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "print the source of the chat template"},
+    ARG_END};
+static const struct arg_group own = {"What", own_defs};
+static const struct arg_group *const groups[] = {&own, &flags_model, &flags_output, NULL};
+const struct command cmd_inspect = {.name = "inspect",
+                                    .summary = "show what a model file says",
+                                    .groups = groups,
+                                    .example = "segue inspect --tensors",
+                                    .run = run,
+                                    .about = "Prints family, format, numbers, tensors, tokenizer and memory "
+                                             "of a model, without running it. No tensor data "
+                                             "is read, so it is quick for files of any size."};

@@ -1,0 +1,478 @@
+/* cmd_mil.c: `segue mil`: programs of the neural engine as files: check them against the rules, run them on
+ * the software engine, compare and explain them. Like inspect and quantize it looks behind the public header:
+ * its objects are files, not sessions. SPDX-License-Identifier: MIT */
+#include "commands.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "term/flags.h"
+#include "model/model.h"
+#include "term/out.h"
+#include "task/placement.h"
+#include "unit/ane/tools/emit.h"
+#include "unit/ane/tools/explain.h"
+#include "unit/ane/tools/mildiff.h"
+#include "unit/ane/mil/milinfer.h"
+#include "unit/ane/tools/milrun.h"
+#include "unit/ane/blob/mlpackage.h"
+#include "unit/ane/npu/npu.h"
+#include "unit/ane/passes/pass.h"
+#include "unit/ane/rules/rules.h"
+
+/* --profile, changed by --chip. */
+static segue_status profile_of(const struct args *args, struct sg_ane_profile *out, segue_error *err)
+{
+    const char *name = args_text(args, "profile"), *chip = args_text(args, "chip");
+    struct sg_buf text = {0};
+    segue_status st = sg_ane_profile_named(out, name ? name : "strict", err);
+    if (st || !chip) return st;
+    st = sg_file_read(&text, chip, 1 << 20, err);
+    if (!st) st = sg_ane_profile_read(out, text.data ? text.data : "", text.len, chip, err);
+    sg_buf_free(&text);
+    return st;
+}
+
+static int wrong(segue_error *err, const char *verb, const char *form)
+{
+    out_fail(err, SEGUE_EARG, "mil %s: arguments: give segue mil %s", verb, form);
+    return out_error(err, EXIT_NOT_HERE);
+}
+
+/* --- check --- */
+
+static json_t *fault_json(const char *file, const struct sg_mil_fault *f)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "file", out_string(file, strlen(file)));
+    json_object_set_new(o, "line", json_integer(f->line));
+    json_object_set_new(o, "column", json_integer(f->column));
+    json_object_set_new(o, "op", out_string(f->op, strlen(f->op)));
+    json_object_set_new(o, "constraint", json_integer(f->constraint));
+    json_object_set_new(o, "text", out_string(f->text, strlen(f->text)));
+    return o;
+}
+
+static void put_fault(struct out_text *lines, const char *file, const struct sg_mil_fault *f)
+{
+    out_addf(lines, "%s:%u:%u: %sconstraint %u (op %s): %s\n", file, f->line, f->column,
+             f->advice ? "advice: " : "", f->constraint, f->op[0] ? f->op : "-", f->text);
+}
+
+static uint64_t check_texts(const struct sg_mil_folder *folder, const struct sg_ane_profile *profile,
+                            struct out_text *lines, json_t *violations, json_t *advice)
+{
+    uint64_t refusals = 0;
+    for (uint32_t i = 0; i < folder->n; i++) {
+        struct sg_mil_faults faults = {0};
+        const char *path = folder->texts[i].path;
+        sg_mil_text_check(&folder->texts[i], profile, &faults);
+        for (uint32_t k = 0; k < faults.n; k++) {
+            put_fault(lines, path, &faults.list[k]);
+            json_array_append_new(faults.list[k].advice ? advice : violations,
+                                  fault_json(path, &faults.list[k]));
+        }
+        if (faults.dropped) out_addf(lines, "%s: %u more\n", path, faults.dropped);
+        refusals += faults.refusals;
+        sg_mil_faults_free(&faults);
+    }
+    return refusals;
+}
+
+static int check(const struct args *args, const struct sg_mil_folder *folder,
+                 const struct sg_ane_profile *profile)
+{
+    struct out_text lines = {0};
+    segue_error err;
+    json_t *violations = json_array(), *advice = json_array();
+    uint64_t refusals = check_texts(folder, profile, &lines, violations, advice);
+    int code = refusals ? EXIT_CHECK : EXIT_DONE;
+    if (args_has(args, "json")) {
+        json_t *o = json_object();
+        json_object_set_new(o, "profile", json_string(profile->name));
+        json_object_set_new(o, "programs", json_integer(folder->n));
+        json_object_set(o, "violations", violations);
+        json_object_set(o, "advice", advice);
+        int printed = out_json_exit(o);
+        if (printed) code = printed;
+    } else if (lines.len && out_write(lines.data, lines.len, &err))
+        code = out_error(&err, EXIT_NOT_HERE);
+    else if (!refusals)
+        out_note("mil check: %u program%s, nothing refused under %s", folder->n, folder->n == 1 ? "" : "s",
+                 profile->name);
+    json_decref(violations);
+    json_decref(advice);
+    free(lines.data);
+    return code;
+}
+
+/* --- run --- */
+
+static json_t *counters_json(const struct sg_ane_counters *c, uint64_t evaluate_ns)
+{
+    return json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:f,s:f}", "unit", "ane (software)", "compiles",
+                     (json_int_t)c->compiles, "dispatches", (json_int_t)c->dispatches, "weight_bytes",
+                     (json_int_t)c->weight_bytes, "input_bytes", (json_int_t)c->input_bytes, "output_bytes",
+                     (json_int_t)c->output_bytes, "flops", (json_int_t)c->flops, "simulated_us",
+                     (double)c->simulated_ns / 1e3, "evaluate_ms", (double)evaluate_ns / 1e6);
+}
+
+static segue_status run_files(const struct args *args, const struct sg_mil_folder *folder,
+                              const struct sg_ane_profile *profile, struct sg_ane_counters *counters,
+                              uint64_t *evaluate_ns, segue_error *err)
+{
+    struct sg_npu_opts o = {.profile = *profile, .threads = (uint32_t)args_number(args, "threads", 0)};
+    const char *in_path = args_text(args, "in"), *violation = args_text(args, "on-violation");
+    struct sg_archive *in = NULL;
+    struct sg_ane_device *d = NULL;
+    struct sg_mil_results results = {0};
+    o.faithful = violation && !strcmp(violation, "faithful");
+    segue_status st = in_path ? sg_archive_open(&in, in_path, err) : SEGUE_OK;
+    if (!st) st = sg_npu_open(&d, &o, err);
+    if (!st) st = sg_mil_run_folder(d, folder, in, &results, err);
+    if (!st) st = sg_safetensors_write(args_text(args, "out"), results.items, results.n, err);
+    if (!st) sg_ane_ops_of(d)->count(d, counters);
+    *evaluate_ns = results.evaluate_ns;
+    sg_mil_results_free(&results);
+    if (d) sg_ane_ops_of(d)->close(d);
+    sg_archive_close(in);
+    return st;
+}
+
+static int run_verb(const struct args *args, const struct sg_mil_folder *folder,
+                    const struct sg_ane_profile *profile)
+{
+    struct sg_ane_counters c = {0};
+    uint64_t evaluate_ns = 0;
+    segue_error err;
+    if (!args_has(args, "out")) return wrong(&err, "run", "run DIR --in T.safetensors --out T.safetensors");
+    if (run_files(args, folder, profile, &c, &evaluate_ns, &err)) return out_error(&err, EXIT_REFUSED);
+    if (args_has(args, "json")) return out_json_exit(counters_json(&c, evaluate_ns));
+    out_note("mil run: %llu dispatch%s on ane (software), %.3f ms simulated with compiling and loading",
+             (unsigned long long)c.dispatches, c.dispatches == 1 ? "" : "es", (double)c.simulated_ns / 1e6);
+    return EXIT_DONE;
+}
+
+/* --- diff --- */
+
+static int diff(const struct args *args, struct sg_mil_folder *a, const char *second)
+{
+    struct sg_mil_folder b;
+    struct sg_buf lines = {0};
+    segue_error err;
+    uint64_t total = 0;
+    segue_status st = sg_mil_folder_open(&b, second, &err);
+    if (st) return out_error(&err, EXIT_REFUSED);
+    if (a->n != b.n) sg_buf_printf(&lines, "- %u programs\n+ %u programs\n", a->n, b.n);
+    total = a->n != b.n ? 2 : 0;
+    for (uint32_t i = 0; !st && i < a->n && i < b.n; i++) {
+        uint64_t n = 0;
+        st = sg_mil_text_sound(&a->texts[i], &err);
+        if (!st) st = sg_mil_text_sound(&b.texts[i], &err);
+        if (!st) st = sg_mil_diff(a->texts[i].program, b.texts[i].program, &lines, &n, &err);
+        total += n;
+    }
+    int code = total ? EXIT_CHECK : EXIT_DONE;
+    if (!st && args_has(args, "json")) {
+        json_t *o = json_pack("{s:b,s:I,s:o}", "equal", total == 0, "lines", (json_int_t)total, "text",
+                              out_string(lines.data, lines.len));
+        int printed = out_json_exit(o);
+        if (printed) code = printed;
+    } else if (!st && lines.len)
+        st = out_write(lines.data, lines.len, &err);
+    if (st) code = out_error(&err, EXIT_REFUSED);
+    sg_buf_free(&lines);
+    sg_mil_folder_close(&b);
+    return code;
+}
+
+/* --- explain --- */
+
+struct totals {
+    json_t *programs;
+    struct sg_mil_cost all; /* the working set of the widest */
+    double us;
+    json_int_t dispatches;
+};
+
+static void count_program(struct totals *t, const char *path, const struct sg_mil_program *p,
+                          const struct sg_ane_profile *profile)
+{
+    for (uint32_t k = 0; k < p->functions_n; k++) {
+        struct sg_mil_cost c;
+        sg_mil_cost_of(&c, &p->functions[k], profile);
+        double one = sg_mil_expected_us(&c, profile);
+        json_array_append_new(
+            t->programs,
+            json_pack("{s:o,s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:f}", "file", out_string(path, strlen(path)),
+                      "function", p->functions[k].name, "ops", (json_int_t)c.ops, "flops", (json_int_t)c.flops,
+                      "weight_bytes", (json_int_t)c.weight_bytes, "border_bytes", (json_int_t)c.border_bytes,
+                      "logical_bytes", (json_int_t)c.logical_bytes, "working_set_bytes",
+                      (json_int_t)c.working_set_bytes, "expected_us", one));
+        t->all.ops += c.ops;
+        t->all.weight_bytes += c.weight_bytes;
+        if (c.working_set_bytes > t->all.working_set_bytes) t->all.working_set_bytes = c.working_set_bytes;
+        t->us += one;
+        t->dispatches++;
+    }
+}
+
+/* Takes t->programs and helper, which may be NULL. */
+static int show_totals(const struct args *args, const struct totals *t, json_t *helper, const char *profile)
+{
+    json_t *o = json_pack("{s:s,s:o,s:I,s:I,s:I,s:I,s:f}", "profile", profile, "programs", t->programs,
+                          "dispatches", t->dispatches, "ops", (json_int_t)t->all.ops, "weight_bytes",
+                          (json_int_t)t->all.weight_bytes, "working_set_bytes",
+                          (json_int_t)t->all.working_set_bytes, "expected_us", t->us);
+    if (helper) json_object_set_new(o, "helper", helper);
+    if (args_has(args, "json")) return out_json_exit(o);
+    for (size_t i = 0; i < json_array_size(t->programs); i++) {
+        const json_t *p = json_array_get(t->programs, i);
+        printf("%s %s: %lld ops, %.1f MB of weights, working set %.2f MB, %.0f us simulated (%s)\n",
+               json_string_value(json_object_get(p, "file")),
+               json_string_value(json_object_get(p, "function")),
+               (long long)json_integer_value(json_object_get(p, "ops")),
+               json_number_value(json_object_get(p, "weight_bytes")) / 1e6,
+               json_number_value(json_object_get(p, "working_set_bytes")) / 1e6,
+               json_number_value(json_object_get(p, "expected_us")), profile);
+    }
+    for (size_t i = 0; i < json_array_size(helper); i++) {
+        const json_t *h = json_array_get(helper, i);
+        printf("helper %s: %s\n", json_string_value(json_object_get(h, "op")),
+               json_string_value(json_object_get(h, "why")));
+    }
+    json_decref(o);
+    return EXIT_DONE;
+}
+
+static int explain(const struct args *args, const struct sg_mil_folder *folder,
+                   const struct sg_ane_profile *profile)
+{
+    segue_error err;
+    struct totals t = {0};
+    for (uint32_t i = 0; i < folder->n; i++) {
+        struct sg_mil_faults faults = {0};
+        segue_status st = sg_mil_text_sound(&folder->texts[i], &err);
+        if (!st) sg_mil_check_types(folder->texts[i].program, &faults);
+        if (!st) st = sg_mil_faults_fail(&faults, folder->texts[i].path, &err);
+        sg_mil_faults_free(&faults);
+        if (st) return out_error(&err, EXIT_REFUSED);
+    }
+    t.programs = json_array();
+    for (uint32_t i = 0; i < folder->n; i++)
+        count_program(&t, folder->texts[i].path, folder->texts[i].program, profile);
+    return show_totals(args, &t, NULL, profile->name);
+}
+
+/* --- a model: emit, explain -m --- */
+
+static int layers_of(const struct args *args, struct sg_graph_wish *wish, uint32_t layers, segue_error *err)
+{
+    const char *text = args_text(args, "layers");
+    unsigned from, to;
+    char rest;
+    if (!text) return 1;
+    if (sscanf(text, "%u-%u%c", &from, &to, &rest) != 2 || from > to || to >= layers) {
+        out_fail(err, SEGUE_EARG, "mil: --layers %.40s: give A-B with A <= B <= %u", text, layers - 1);
+        return 0;
+    }
+    wish->from = from;
+    wish->to = to + 1;
+    return 1;
+}
+
+static json_t *helper_json(const struct sg_ane_emit *e)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < e->cut.before_n + e->cut.behind_n; i++) {
+        const struct sg_op *op =
+            &e->g->ops[i < e->cut.before_n ? e->cut.before[i] : e->cut.behind[i - e->cut.before_n]];
+        json_array_append_new(list, json_pack("{s:s,s:i,s:s}", "op", sg_op_name(op->code), "layer", op->layer,
+                                              "why", sg_ane_helpers_why(e->g, op)));
+    }
+    if (e->g->vocab)
+        json_array_append_new(list, json_pack("{s:s,s:i,s:s}", "op", "sample", "layer", -1, "why",
+                                              "sorting and random numbers have no path (constraint 10)"));
+    return list;
+}
+
+static int explain_model(const struct args *args, struct sg_ane_emit *e, const struct sg_ane_profile *profile)
+{
+    segue_error err;
+    struct totals t = {.programs = json_array()};
+    segue_status st = SEGUE_OK;
+    for (uint32_t i = 0; i < e->cut.parts_n && !st; i++) {
+        struct sg_mil_program *mil;
+        struct sg_ane_blobs blobs;
+        char name[32];
+        snprintf(name, sizeof name, "p%02u.mil", i);
+        st = sg_ane_emit_part(e, i, &mil, &blobs, &err);
+        if (!st) {
+            count_program(&t, name, mil, profile);
+            json_object_set_new(json_array_get(t.programs, i), "held_bytes",
+                                json_integer((json_int_t)sg_ane_part_held(e->g, &e->cut.parts[i], e->shape.rows, e->shape.keys)));
+        }
+        sg_mil_program_free(mil);
+        sg_ane_blobs_free(&blobs);
+    }
+    if (!st) return show_totals(args, &t, helper_json(e), profile->name);
+    json_decref(t.programs);
+    return out_error(&err, EXIT_REFUSED);
+}
+
+static int emit_model(const struct args *args, struct sg_ane_emit *e, const struct sg_ane_profile *profile)
+{
+    const char *to = args_text(args, "output"), *packages = args_text(args, "mlpackage");
+    struct sg_mil_folder folder;
+    segue_error err;
+    segue_status st = packages ? sg_ane_emit_packages(e, packages, &err) : SEGUE_OK;
+    if (!st && !to) {
+        out_note("mil emit: %u program%s as Core ML", e->cut.parts_n, e->cut.parts_n == 1 ? "" : "s");
+        return EXIT_DONE;
+    }
+    if (!st) st = sg_ane_emit_folder(e, to, &err);
+    if (!st) st = sg_mil_folder_open(&folder, to, &err);
+    if (st) return out_error(&err, EXIT_REFUSED);
+    int code = check(args, &folder, profile);
+    sg_mil_folder_close(&folder);
+    return code;
+}
+
+static int of_model(const struct args *args, const struct sg_ane_profile *profile, int explains)
+{
+    struct place p;
+    struct sg_graph *g = NULL;
+    struct sg_graph_wish wish = {.head = 1, .select_late = 1};
+    struct sg_ane_emit e = {0};
+    struct sg_ane_emit_opts o = {(uint32_t)args_number(args, "rows", 0), (uint32_t)args_number(args, "keys", 0),
+                                 (uint32_t)args_number(args, "fuse", 0), 0, explains};
+    const char *range = args_text(args, "range");
+    segue_error err;
+    o.by_weights = range && !strcmp(range, "weights");
+    if (!explains && !args_text(args, "output") && !args_text(args, "mlpackage"))
+        return wrong(&err, "emit", "emit -m MODEL -o DIR");
+    int code = place_open_model(&p, args);
+    if (code) return code;
+    if (!layers_of(args, &wish, p.info.layers, &err)) {
+        place_close(&p);
+        return out_error(&err, EXIT_NOT_HERE);
+    }
+    segue_status st = sg_model_graph(p.model, &wish, &g, &err);
+    if (!st) st = sg_ane_emit_open(&e, g, &o, &err);
+    if (st)
+        code = out_error(&err, EXIT_REFUSED);
+    else
+        code = explains ? explain_model(args, &e, profile) : emit_model(args, &e, profile);
+    if (!st) sg_ane_emit_close(&e);
+    if (g) sg_graph_free(g);
+    place_close(&p);
+    return code;
+}
+
+/* --- texts as Core ML packages --- */
+
+static segue_status package_text(const struct sg_mil_text *t, const char *to, segue_error *err)
+{
+    struct sg_mil_faults faults = {0};
+    uint64_t changes = 0;
+    segue_status st = sg_mil_text_sound(t, err);
+    if (!st) sg_mil_check_types(t->program, &faults);
+    if (!st) st = sg_mil_faults_fail(&faults, t->path, err);
+    sg_mil_faults_free(&faults);
+    if (!st) st = sg_pass_named(t->program, &changes, err); /* a package has no inline literals */
+    return st ? st : sg_mlpackage_write(t->program, t->files, t->files_n, to, err);
+}
+
+static int package_texts(const struct args *args, const struct sg_mil_folder *folder)
+{
+    const char *to = args_text(args, "mlpackage");
+    segue_error err;
+    if (!to) return wrong(&err, "emit", "emit DIR|FILE.mil --mlpackage OUT");
+    for (uint32_t i = 0; i < folder->n; i++) {
+        const char *slash = strrchr(folder->texts[i].path, '/'), *name = slash ? slash + 1 : folder->texts[i].path;
+        size_t stem = strlen(name) > 4 ? strlen(name) - 4 : strlen(name);
+        char *path = folder->n > 1 ? out_printf("%s/%.*s.mlpackage", to, (int)stem, name) : out_strdup(to);
+        segue_status st = package_text(&folder->texts[i], path, &err);
+        free(path);
+        if (st) return out_error(&err, EXIT_REFUSED);
+    }
+    out_note("mil emit: %u program%s as Core ML", folder->n, folder->n == 1 ? "" : "s");
+    return EXIT_DONE;
+}
+
+/* --- the door --- */
+
+static int of_files(const struct args *args, int which, const struct sg_ane_profile *profile)
+{
+    struct sg_mil_folder folder;
+    segue_error err;
+    if (sg_mil_folder_open(&folder, args->operands[1], &err)) return out_error(&err, EXIT_REFUSED);
+    int code = which == 0   ? check(args, &folder, profile)
+               : which == 1 ? run_verb(args, &folder, profile)
+               : which == 2 ? diff(args, &folder, args->operands[2])
+               : which == 3 ? explain(args, &folder, profile)
+                            : package_texts(args, &folder);
+    sg_mil_folder_close(&folder);
+    return code;
+}
+
+static int run(struct args *args)
+{
+    struct sg_ane_profile profile;
+    segue_error err;
+    const char *verb = args->operands[0];
+    static const char *const verbs[] = {"check", "run", "diff", "explain", "emit"};
+    int which = -1;
+    for (int i = 0; i < 5; i++)
+        if (!strcmp(verbs[i], verb)) which = i;
+    if (which < 0) {
+        out_fail(&err, SEGUE_EARG, "mil: \"%.60s\": give emit, check, run, diff or explain", verb);
+        return out_error(&err, EXIT_NOT_HERE);
+    }
+    static const char *const forms[] = {"check DIR|FILE.mil", "run DIR|FILE.mil --in T.safetensors --out T.safetensors",
+                                        "diff A B", "explain DIR|FILE.mil, or explain -m MODEL",
+                                        "emit -m MODEL -o DIR, or emit DIR|FILE.mil --mlpackage OUT"};
+    int model = args->operands_n == 1 && which >= 3; /* the default one when none is named */
+    if (args->operands_n != (model ? 1 : which == 2 ? 3 : 2))
+        return wrong(&err, verb, forms[which]);
+    if (profile_of(args, &profile, &err)) return out_error(&err, EXIT_REFUSED);
+    return model ? of_model(args, &profile, which == 3) : of_files(args, which, &profile);
+}
+
+static const struct arg_def own_defs[] = {
+    {"profile", 0, ARG_CHOICE, 0, "strict|ieee|m1|m2|m4|m5|h13|h14|h16|h17", "strict", 0, 0,
+     "whose rules and arithmetic"},
+    {"chip", 0, ARG_FILE, 0, "FILE.chip", NULL, 0, 0, "change the profile by the ane_ keys of a chip file"},
+    {"in", 0, ARG_FILE, 0, "T.safetensors", NULL, 0, 0, "run: inputs by name"},
+    {"out", 0, ARG_FILE, 0, "T.safetensors", NULL, 0, 0, "run: where outputs go"},
+    {"on-violation", 0, ARG_CHOICE, 0, "refuse|faithful", "refuse", 0, 0,
+     "run: refuse what an engine gets wrong, or show its symptom"},
+    {"threads", 't', ARG_COUNT, 0, "N", "all cores", 1, 4096, "run: threads of the software engine"},
+    {"rows", 0, ARG_COUNT, 0, "N", "32", 1, 512, "-m: rows of a dispatch: 1, 32, 64, 128, 256 or 512"},
+    {"keys", 0, ARG_COUNT, 0, "N", "512", 32, 4096, "-m: rows of K and V that a state holds: a power of two"},
+    {"layers", 0, ARG_TEXT, 0, "A-B", "all", 0, 0, "-m: these layers alone"},
+    {"fuse", 0, ARG_COUNT, 0, "N", "what fits", 1, 4096, "-m: layers of a program"},
+    {"range", 0, ARG_CHOICE, 0, "none|weights", "none", 0, 0, "-m: values divided by powers of two to fit fp16"},
+    {"output", 'o', ARG_FILE, 0, "DIR", NULL, 0, 0, "emit: where programs, weights and manifest.json go"},
+    {"mlpackage", 0, ARG_FILE, 0, "OUT", NULL, 0, 0, "emit: as Core ML packages; several: in this folder"},
+    ARG_END};
+static const struct arg_group own = {"What", own_defs};
+static const struct arg_group *const groups[] = {&own, &flags_model, &flags_output, NULL};
+const struct command cmd_mil = {.name = "mil",
+                                .summary = "emit, check, run, compare and explain programs of the neural engine",
+                                .operands = "emit|check|run|diff|explain [DIR|FILE.mil] [B]",
+                                .operands_min = 1,
+                                .operands_max = 3,
+                                .groups = groups,
+                                .example = "segue mil explain docs/examples/ffn.mil --profile m1",
+                                .run = run,
+                                .about = "Works on MIL text with its blob files, on any machine. emit "
+                                         "lowers a model and checks what came out. check "
+                                         "prints a line FILE:LINE:COL: constraint N (op NAME): text for each "
+                                         "rule that is broken (exit 6) and advice for what is only slow; "
+                                         "constraint 0 is syntax or types, the others stand in docs/ANE.md. "
+                                         "run executes the programs of a folder in order on the software "
+                                         "engine; an input is taken from --in or from an earlier program's "
+                                         "output of that name. diff compares programs whatever their values "
+                                         "are called. explain counts operations, bytes and the "
+                                         "simulated time; of a model without writing it, and lists what "
+                                         "its helper does instead of an engine."};

@@ -1,0 +1,128 @@
+/* cmd_models.c: `segue models [list|rm NAME]`: what lies in the models folder.
+ * Must never do: remove anything outside that folder.
+ * SPDX-License-Identifier: MIT */
+#include "commands.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "term/flags.h"
+#include "task/folders.h"
+
+static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+/* Bytes of a link are the link's own: what it points to belongs to another program. */
+static json_t *entry_json(const char *folder, const char *name)
+{
+    char *path = out_printf("%s/%s", folder, name), target[4096];
+    uint64_t bytes = 0;
+    size_t files = 0;
+    ssize_t n = readlink(path, target, sizeof target - 1);
+    folders_measure(path, &bytes, &files);
+    json_t *o = json_object();
+    json_object_set_new(o, "name", out_string(name, strlen(name)));
+    json_object_set_new(o, "path", out_string(path, strlen(path)));
+    json_object_set_new(o, "bytes", json_integer((json_int_t)bytes));
+    json_object_set_new(o, "files", json_integer((json_int_t)files));
+    if (n > 0) json_object_set_new(o, "link", out_string(target, (size_t)n));
+    free(path);
+    return o;
+}
+
+/* Names that begin with a dot are downloads under way. */
+static json_t *entries(const char *folder)
+{
+    char **names = NULL;
+    size_t n = 0;
+    DIR *dir = opendir(folder);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        if (e->d_name[0] == '.') continue;
+        names = out_realloc(names, (n + 1) * sizeof *names);
+        names[n++] = out_strdup(e->d_name);
+    }
+    if (dir) closedir(dir);
+    if (n) qsort(names, n, sizeof *names, by_name);
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) {
+        json_array_append_new(list, entry_json(folder, names[i]));
+        free(names[i]);
+    }
+    free(names);
+    return list;
+}
+
+static int list(const struct args *args, const char *folder)
+{
+    json_t *o = json_object(), *models = entries(folder);
+    json_object_set_new(o, "folder", out_string(folder, strlen(folder)));
+    json_object_set_new(o, "models", models);
+    if (args_has(args, "json")) return out_json_exit(o);
+    for (size_t i = 0; i < json_array_size(models); i++) {
+        const json_t *m = json_array_get(models, i);
+        const char *link = json_string_value(json_object_get(m, "link"));
+        printf("%-48s %9.1f MB%s%s\n", json_string_value(json_object_get(m, "name")),
+               json_number_value(json_object_get(m, "bytes")) / 1e6, link ? "  -> " : "", link ? link : "");
+    }
+    if (json_array_size(models) == 0) out_note("models: none in %s; fetch one with segue pull", folder);
+    json_decref(o);
+    return EXIT_DONE;
+}
+
+/* OWNER/NAME and its folder's name OWNER--NAME are the same model. */
+static int rm(const struct args *args, const char *folder, const char *name)
+{
+    segue_error err;
+    struct stat s;
+    struct out_text plain = {0};
+    for (const char *c = name; *c; c++) out_add(&plain, *c == '/' ? "--" : c, *c == '/' ? 2 : 1);
+    char *path = out_printf("%s/%s", folder, plain.data ? plain.data : "");
+    segue_status st = SEGUE_OK;
+    if (!plain.data || !folders_plain_name(plain.data))
+        st = out_fail(&err, SEGUE_EARG, "models rm: \"%.100s\": no name of a model; see segue models", name);
+    else if (lstat(path, &s))
+        st = out_fail(&err, SEGUE_EIO, "models rm: %.100s: no such model in %.200s; see segue models", name,
+                      folder);
+    else
+        st = folders_remove(path, true, &err);
+    free(path);
+    if (st) {
+        free(plain.data);
+        return out_error(&err, EXIT_NOT_HERE);
+    }
+    json_t *o = json_object();
+    json_object_set_new(o, "removed", out_string(plain.data, plain.len));
+    free(plain.data);
+    if (args_has(args, "json")) return out_json_exit(o);
+    json_decref(o);
+    return EXIT_DONE;
+}
+
+static int run(struct args *args)
+{
+    segue_error err;
+    const char *verb = args->operands_n ? args->operands[0] : "list";
+    bool is_list = !strcmp(verb, "list"), is_rm = !strcmp(verb, "rm");
+    if ((!is_list && !is_rm) || args->operands_n != (is_rm ? 2 : args->operands_n ? 1 : 0)) {
+        out_fail(&err, SEGUE_EARG, "models: \"%.60s\": give list, or rm NAME", verb);
+        return out_error(&err, EXIT_NOT_HERE);
+    }
+    char *folder = folders_path("data", "models");
+    int code = is_list ? list(args, folder) : rm(args, folder, args->operands[1]);
+    free(folder);
+    return code;
+}
+
+static const struct arg_group *const groups[] = {&flags_output, NULL};
+const struct command cmd_models = {
+    .name = "models",
+    .summary = "list the models that were fetched, or remove one",
+    .operands = "[list|rm NAME]",
+    .operands_max = 2,
+    .groups = groups,
+    .example = "segue models list",
+    .run = run,
+    .about = "Lists what lies in the models folder of the data folder; those names are what -m takes. rm "
+             "removes one; a "
+             "model that is a link into another program's cache loses the link only."};

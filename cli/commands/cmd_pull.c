@@ -1,0 +1,454 @@
+/* cmd_pull.c: `segue pull`: fetch a model by its Hugging Face id or by address into the models folder.
+ * Must never do: write outside the target folder, whatever names a server sends, or leave a file that was not
+ * checked. SPDX-License-Identifier: MIT */
+#include "commands.h"
+
+#include <errno.h>
+#include <fnmatch.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "term/flags.h"
+#include "task/folders.h"
+#include "task/http.h"
+#include "term/interrupt.h"
+
+struct item {
+    char *name, *url, *sha256; /* sha256 "" = not known */
+    uint64_t bytes;            /* 0 = not known */
+    bool kept;                 /* it was there already */
+};
+
+struct pull {
+    const struct args *args;
+    char *folder; /* where the files go */
+    char *result; /* what -m takes, when that is not the folder */
+    char *note;
+    struct item *items;
+    size_t n;
+    long timeout_s;
+    char endpoint[512];
+};
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && !strcmp(s + n - m, end);
+}
+
+/* --- checking --- */
+
+/* Of the file on the disk, not of the stream: a resumed download is checked whole. */
+static segue_status sha256_of(const char *path, char hex[65], segue_error *err)
+{
+    unsigned char digest[crypto_hash_sha256_BYTES], *block = out_alloc(1 << 20);
+    crypto_hash_sha256_state state;
+    crypto_hash_sha256_init(&state);
+    FILE *f = fopen(path, "rb");
+    size_t n;
+    errno = 0;
+    while (f && (n = fread(block, 1, 1 << 20, f)) > 0) crypto_hash_sha256_update(&state, block, n);
+    segue_status st = !f || ferror(f) ? out_fail_errno(err, "reading", path, NULL) : SEGUE_OK;
+    if (f) fclose(f);
+    free(block);
+    crypto_hash_sha256_final(&state, digest);
+    sodium_bin2hex(hex, 65, digest, sizeof digest);
+    return st;
+}
+
+static bool is_sha256(const char *s) { return strlen(s) == 64 && strspn(s, "0123456789abcdefABCDEF") == 64; }
+
+static void lower(char *s)
+{
+    for (; *s; s++)
+        if (*s >= 'A' && *s <= 'Z') *s = (char)(*s + 32);
+}
+
+/* --- one file --- */
+
+/* What fails here is removed: a later pull must not go on from it. */
+static segue_status check(const struct item *item, const char *part, segue_error *err)
+{
+    char hex[65];
+    struct stat s;
+    if (stat(part, &s)) return out_fail_errno(err, "fetching", part, NULL);
+    if (item->bytes && (uint64_t)s.st_size != item->bytes) {
+        unlink(part);
+        return out_fail(err, SEGUE_EFORMAT,
+                        "fetching: %.250s: %lld bytes came, %llu were announced; removed, try again",
+                        item->url, (long long)s.st_size, (unsigned long long)item->bytes);
+    }
+    if (!*item->sha256) return SEGUE_OK;
+    segue_status st = sha256_of(part, hex, err);
+    if (!st && strcmp(hex, item->sha256) != 0) {
+        unlink(part);
+        st = out_fail(err, SEGUE_EFORMAT, "fetching: %.150s: its SHA-256 is %s, not %s; removed, distrust it",
+                      item->url, hex, item->sha256);
+    }
+    return st;
+}
+
+/* A file that is there and sound is kept. The token goes to the hub's own host only. */
+static segue_status fetch(struct pull *p, struct item *item, segue_error *err)
+{
+    char *path = out_printf("%s/%s", p->folder, item->name), *slash = strrchr(path, '/');
+    char *part = out_printf("%.*s/.%s.part", (int)(slash - path), path, slash + 1);
+    const char *token = getenv("HF_TOKEN");
+    size_t host = strlen(p->endpoint);
+    bool own_host = !strncmp(item->url, p->endpoint, host) && item->url[host] == '/';
+    struct http_request r = {item->url, own_host ? token : NULL, p->timeout_s};
+    struct progress progress;
+    struct stat s;
+    char hex[65];
+    long code;
+    segue_status st = SEGUE_OK;
+    if (!stat(path, &s) && (!item->bytes || (uint64_t)s.st_size == item->bytes)) {
+        st = *item->sha256 ? sha256_of(path, hex, err) : SEGUE_OK;
+        item->kept = !st && (*item->sha256 ? !strcmp(hex, item->sha256) : item->bytes > 0);
+    }
+    if (!st && !item->kept) {
+        char was = *slash;
+        *slash = 0;
+        st = folders_make(path, err);
+        *slash = was;
+        progress_begin(&progress, item->name, args_has(p->args, "quiet"));
+        if (!st) st = http_file(&r, part, item->bytes, &progress, &code, err);
+        progress_end(&progress);
+        if (!st) st = check(item, part, err);
+        if (!st && rename(part, path)) st = out_fail_errno(err, "fetching", path, NULL);
+    }
+    if (!st && !stat(path, &s)) item->bytes = (uint64_t)s.st_size;
+    free(part);
+    free(path);
+    return st;
+}
+
+/* --- which files --- */
+
+static void add_item(struct pull *p, const char *name, const char *url, const char *sha256, uint64_t bytes)
+{
+    p->items = out_realloc(p->items, (p->n + 1) * sizeof *p->items);
+    p->items[p->n] = (struct item){out_strdup(name), out_strdup(url), out_strdup(sha256), bytes, false};
+    lower(p->items[p->n++].sha256);
+}
+
+/* Files that a folder model is made of. */
+static bool of_folder(const char *name)
+{
+    static const char *const ends[] = {".safetensors", ".json",     ".jinja",
+                                       "merges.txt",   "vocab.txt", "tokenizer.model"};
+    if (strchr(name, '/') || !strncmp(name, "consolidated", 12)) return false;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (ends_with(name, ends[i])) return true;
+    return false;
+}
+
+/* The parts of a split GGUF differ in -0000N-of-; compare without it. */
+static bool same_split(const char *a, const char *b)
+{
+    const char *x = strstr(a, "-of-"), *y = strstr(b, "-of-");
+    return x && y && x - a == y - b && x - a > 6 && !strncmp(a, b, (size_t)(x - a) - 5) && !strcmp(x, y);
+}
+
+/* --file names exactly; without it a folder's files, or the one GGUF with all its parts. */
+static bool chosen(const struct pull *p, const char *name, bool folder, const char *gguf)
+{
+    const char *pattern;
+    if (args_has(p->args, "file")) {
+        for (size_t i = 0; (pattern = args_each(p->args, "file", i)); i++)
+            if (!fnmatch(pattern, name, 0)) return true;
+        return false;
+    }
+    if (folder) return of_folder(name);
+    return gguf && (!strcmp(name, gguf) || same_split(name, gguf));
+}
+
+static const char *sibling(const json_t *list, size_t i)
+{
+    return json_string_value(json_object_get(json_array_get(list, i), "rfilename"));
+}
+
+/* Several GGUFs are several storages of one model; which one is the user's to say. */
+static segue_status no_choice(const json_t *list, const char *id, size_t ggufs, segue_error *err)
+{
+    if (ggufs == 0)
+        return out_fail(err, SEGUE_EFORMAT,
+                        "pull: %.150s: no .safetensors and no .gguf in it; choose another, or name files "
+                        "with --file",
+                        id);
+    struct out_text names = {0};
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (sibling(list, i) && ends_with(sibling(list, i), ".gguf") && names.len < 300)
+            out_addf(&names, "%s%s", names.len ? ", " : "", sibling(list, i));
+    out_fail(err, SEGUE_EARG, "pull: %.100s: holds %zu GGUF files; name one with --file: %.330s", id, ggufs,
+             names.data);
+    free(names.data);
+    return SEGUE_EARG;
+}
+
+/* Files are fetched by the commit that the hub names, so that a push in between does not mix two versions. */
+static segue_status choose(struct pull *p, const json_t *answer, const char *id, const char *revision,
+                           segue_error *err)
+{
+    const json_t *list = json_object_get(answer, "siblings");
+    const char *gguf = NULL;
+    size_t ggufs = 0;
+    bool folder = false;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *name = sibling(list, i);
+        if (!name || !folders_plain_path(name)) continue;
+        folder |= !strchr(name, '/') && ends_with(name, ".safetensors");
+        if (ends_with(name, ".gguf") && !(gguf && same_split(gguf, name))) {
+            gguf = name;
+            ggufs++;
+        }
+    }
+    if (!args_has(p->args, "file") && !folder && ggufs != 1) return no_choice(list, id, ggufs, err);
+    char *safe_id = http_escape(id), *safe_revision = http_escape(revision);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *entry = json_array_get(list, i), *lfs = json_object_get(entry, "lfs");
+        const char *name = sibling(list, i), *sha = json_string_value(json_object_get(lfs, "sha256"));
+        if (!name || !chosen(p, name, folder, gguf)) continue;
+        if (!folders_plain_path(
+                name)) { /* "../x", "/x": a hub that sends this is not to be trusted with anything */
+            free(safe_id);
+            free(safe_revision);
+            return out_fail(err, SEGUE_EFORMAT,
+                            "pull: %.100s: \"%.100s\": a file name that leaves the folder; distrust it", id,
+                            name);
+        }
+        json_int_t bytes = json_integer_value(json_object_get(entry, "size"));
+        char *safe = http_escape(name),
+             *url = out_printf("%s/%s/resolve/%s/%s", p->endpoint, safe_id, safe_revision, safe);
+        add_item(p, name, url, sha && is_sha256(sha) ? sha : "", bytes > 0 ? (uint64_t)bytes : 0);
+        free(url);
+        free(safe);
+    }
+    free(safe_id);
+    free(safe_revision);
+    return p->n ? SEGUE_OK
+                : out_fail(err, SEGUE_EARG, "pull: %.150s: no file of that name in it; see its page", id);
+}
+
+/* --- a Hugging Face id --- */
+
+/* The snapshot holds every file that its index or its kind asks for. */
+static bool snapshot_whole(const char *folder)
+{
+    char *path = out_printf("%s/model.safetensors.index.json", folder);
+    json_t *index = json_load_file(path, 0, NULL), *map = json_object_get(index, "weight_map"), *v;
+    const char *key;
+    free(path);
+    bool whole = true;
+    json_object_foreach(map, key, v)
+    {
+        const char *name = json_string_value(v);
+        path = out_printf("%s/%s", folder, name ? name : "");
+        whole = whole && name && folders_plain_name(name) && folders_is_file(path);
+        free(path);
+    }
+    static const char *const needed[] = {"config.json", "model.safetensors"};
+    for (size_t i = 0; i < (json_object_size(map) ? 1u : 2u); i++) {
+        path = out_printf("%s/%s", folder, needed[i]);
+        whole = whole && folders_is_file(path);
+        free(path);
+    }
+    json_decref(index);
+    return whole;
+}
+
+/* In the local cache of Hugging Face's own programs: link it, fetch nothing. */
+static bool from_hub_cache(struct pull *p, const char *id, const char *revision)
+{
+    segue_error ignored;
+    struct stat s;
+    if (args_has(p->args, "out") || args_has(p->args, "file")) return false;
+    char *snapshot = folders_hub_snapshot(id, revision), *models = folders_path("data", "models");
+    bool found = snapshot && snapshot_whole(snapshot) && folders_make(models, &ignored) == SEGUE_OK;
+    if (found && !lstat(p->folder, &s) && S_ISLNK(s.st_mode)) unlink(p->folder);
+    if (found) found = symlink(snapshot, p->folder) == 0;
+    if (found) p->note = out_printf("found in the local Hugging Face cache: %s", snapshot);
+    free(models);
+    free(snapshot);
+    return found;
+}
+
+/* OWNER/NAME[@REVISION]: the local cache of the hub's own programs first, then the hub. */
+static segue_status read_id(struct pull *p, const char *operand, segue_error *err)
+{
+    char *id = out_strdup(operand), *at = strchr(id, '@');
+    const char *revision = at ? at + 1 : NULL, *slash;
+    if (at) *at = 0;
+    slash = strchr(id, '/');
+    segue_status st = SEGUE_OK;
+    if (!slash || strchr(slash + 1, '/') || !folders_plain_path(id) ||
+        (revision && !folders_plain_path(revision)))
+        st = out_fail(err, SEGUE_EARG,
+                      "pull: \"%.150s\": neither an id (OWNER/NAME[@REVISION]) nor an address; see --help",
+                      operand);
+    char *name = st ? NULL : out_printf("%.*s--%s", (int)(slash - id), id, slash + 1);
+    if (!st && !p->folder) {
+        char *models = folders_path("data", "models");
+        p->folder = out_printf("%s/%s", models, name);
+        free(models);
+    }
+    free(name);
+    if (!st && !from_hub_cache(p, id, revision)) {
+        char *safe = http_escape(id), *safe_revision = revision ? http_escape(revision) : NULL;
+        char *url = out_printf("%s/api/models/%s%s%s?blobs=true", p->endpoint, safe,
+                               revision ? "/revision/" : "", safe_revision ? safe_revision : "");
+        struct http_request r = {url, getenv("HF_TOKEN"), p->timeout_s};
+        struct out_text text = {0};
+        long code;
+        st = http_text(&r, (size_t)16 << 20, &text, &code, err);
+        json_t *answer = st ? NULL : json_loadb(text.data ? text.data : "", text.len, 0, NULL);
+        const char *sha = json_string_value(json_object_get(answer, "sha"));
+        if (!st && !json_is_array(json_object_get(answer, "siblings")))
+            st = out_fail(err, SEGUE_EFORMAT, "pull: %.250s: the answer lists no files; check HF_ENDPOINT",
+                          url);
+        if (!st)
+            st = choose(p, answer, id,
+                        sha && folders_plain_name(sha) ? sha
+                        : revision                     ? revision
+                                                       : "main",
+                        err);
+        json_decref(answer);
+        free(text.data);
+        free(url);
+        free(safe_revision);
+        free(safe);
+    }
+    free(id);
+    return st;
+}
+
+/* The file's name is the last part of the path; escapes in it are refused rather than decoded. */
+static segue_status read_url(struct pull *p, const char *url, segue_error *err)
+{
+    const char *path = strstr(url, "://") + 3, *end = path + strcspn(path, "?#"), *slash = end;
+    while (slash > path && slash[-1] != '/') slash--;
+    char *name = out_printf("%.*s", (int)(end - slash), slash);
+    segue_status st = SEGUE_OK;
+    if (!memchr(path, '/', (size_t)(end - path)) || !folders_plain_name(name) || strchr(name, '%'))
+        st = out_fail(err, SEGUE_EARG,
+                      "pull: %.250s: its last part is no plain file name; give the address of a file", url);
+    if (!st && !p->folder) p->folder = folders_path("data", "models");
+    if (!st) {
+        p->result = out_printf("%s/%s", p->folder, name);
+        add_item(p, name, url, "", 0);
+    }
+    free(name);
+    return st;
+}
+
+/* A sum that the user gives stands above the hub's. */
+static segue_status set_sha256(struct pull *p, segue_error *err)
+{
+    const char *sha = args_text(p->args, "sha256");
+    if (!sha) return SEGUE_OK;
+    if (!is_sha256(sha))
+        return out_fail(err, SEGUE_EARG, "flag --sha256: \"%.80s\": not 64 hexadecimal digits", sha);
+    if (p->n != 1)
+        return out_fail(err, SEGUE_EARG,
+                        "flag --sha256: %zu files to fetch; it fits one, name it with --file", p->n);
+    free(p->items[0].sha256);
+    p->items[0].sha256 = out_strdup(sha);
+    lower(p->items[0].sha256);
+    return SEGUE_OK;
+}
+
+static int print(const struct pull *p)
+{
+    json_t *o = json_object(), *files = json_array();
+    const char *path = p->result ? p->result : p->folder;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        json_t *f = json_object();
+        json_object_set_new(f, "name", json_string(p->items[i].name));
+        json_object_set_new(f, "bytes", json_integer((json_int_t)p->items[i].bytes));
+        if (*p->items[i].sha256)
+            json_object_set_new(f, "sha256", json_string(p->items[i].sha256));
+        else
+            out_null(f, "sha256", "the server names none; give --sha256");
+        json_object_set_new(f, "kept", json_boolean(p->items[i].kept));
+        json_array_append_new(files, f);
+        bytes += p->items[i].bytes;
+    }
+    json_object_set_new(o, "path", out_string(path, strlen(path)));
+    json_object_set_new(o, "bytes", json_integer((json_int_t)bytes));
+    json_object_set_new(o, "files", files);
+    json_object_set_new(o, "linked", json_boolean(p->note != NULL));
+    if (p->note && !args_has(p->args, "quiet")) out_note("pull: %s", p->note);
+    if (args_has(p->args, "json")) return out_json_exit(o);
+    json_decref(o);
+    segue_error err;
+    char *line = out_printf("%s\n", path);
+    segue_status st = out_write(line, strlen(line), &err);
+    free(line);
+    return st ? out_error(&err, EXIT_NOT_HERE) : EXIT_DONE;
+}
+
+static int run(struct args *args)
+{
+    struct pull p = {.args = args, .timeout_s = (long)args_number(args, "timeout", 30)};
+    const char *operand = args->operands[0], *endpoint = getenv("HF_ENDPOINT"),
+               *scheme = strstr(operand, "://");
+    segue_error err;
+    segue_status st = SEGUE_OK;
+    snprintf(p.endpoint, sizeof p.endpoint, "%.500s",
+             endpoint && *endpoint ? endpoint : "https://huggingface.co");
+    while (ends_with(p.endpoint, "/")) p.endpoint[strlen(p.endpoint) - 1] = 0;
+    if (args_has(args, "out")) p.folder = out_strdup(args_text(args, "out"));
+    interrupt_hold(true);
+    if (!scheme)
+        st = read_id(&p, operand, &err);
+    else if (!strncmp(operand, "http://", 7) || !strncmp(operand, "https://", 8))
+        st = read_url(&p, operand, &err);
+    else
+        st = out_fail(&err, SEGUE_EARG, "pull: \"%.150s\": only http and https addresses are fetched",
+                      operand);
+    if (!st && !p.note) st = set_sha256(&p, &err);
+    for (size_t i = 0; i < p.n && !st; i++) st = fetch(&p, &p.items[i], &err);
+    if (!st && !p.result && p.n == 1) p.result = out_printf("%s/%s", p.folder, p.items[0].name);
+    int code = st ? out_error(&err, EXIT_NOT_HERE) : print(&p);
+    for (size_t i = 0; i < p.n; i++) {
+        free(p.items[i].name);
+        free(p.items[i].url);
+        free(p.items[i].sha256);
+    }
+    free(p.items);
+    free(p.folder);
+    free(p.result);
+    free(p.note);
+    return code;
+}
+
+static const struct arg_def own_defs[] = {
+    {"sha256", 0, ARG_TEXT, 0, "H", "the hub's", 0, 0, "refuse the file unless this is its SHA-256"},
+    {"out", 'o', ARG_FOLDER, 0, "DIR", "the models folder", 0, 0, "put the files here"},
+    {"file", 0, ARG_TEXT, ARG_MANY, "NAME", NULL, 0, 0,
+     "fetch these files of an id; * and ? stand for others"},
+    {"timeout", 0, ARG_COUNT, 0, "S", "30", 1, 86400, "give up when nothing comes for S seconds"},
+    {"quiet", 'q', ARG_SWITCH, 0, NULL, NULL, 0, 0, "no progress on stderr"},
+    ARG_END};
+static const struct arg_group own = {"Source", own_defs};
+static const struct arg_group *const groups[] = {&own, &flags_output, NULL};
+const struct command cmd_pull = {.name = "pull",
+                                 .summary = "fetch a model by Hugging Face id or address",
+                                 .operands = "OWNER/NAME[@REVISION]|URL",
+                                 .operands_min = 1,
+                                 .operands_max = 1,
+                                 .groups = groups,
+                                 .example = "segue pull HuggingFaceTB/SmolLM2-135M-Instruct",
+                                 .run = run,
+                                 .about = "Fetches the files a model is made of into the models folder: of "
+                                          "an id the safetensors with their JSON files, or "
+                                          "the only GGUF, or what --file names. A download that was cut goes "
+                                          "on where it stopped; each file is checked "
+                                          "against the hub's SHA-256 and takes its name only then. A model "
+                                          "that already lies in a local Hugging Face cache "
+                                          "is linked, not fetched. HF_ENDPOINT names another hub, HF_TOKEN "
+                                          "opens gated models. Prints the path of what "
+                                          "was fetched."};

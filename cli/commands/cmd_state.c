@@ -1,0 +1,315 @@
+/* cmd_state.c: `segue state`: look at saved states, remove, verify and convert them. Looks behind the public
+ * header, as inspect and quantize do: a state file is read without a session. SPDX-License-Identifier: MIT */
+#include "commands.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "engine/statefile/statefile.h"
+#include "term/flags.h"
+#include "task/folders.h"
+#include "task/placement.h"
+#include "task/sessions.h"
+
+/* A path that exists, else the name of a session. */
+static char *path_of(const char *name)
+{
+    if (folders_is_file(name) || !folders_plain_name(name)) return out_strdup(name);
+    char *path = sessions_file(name, "state");
+    if (folders_is_file(path)) return path;
+    free(path);
+    return out_strdup(name);
+}
+
+static void put_sum(json_t *o, const char *name, struct sg_hash sum)
+{
+    char hex[33];
+    sg_hash_hex(sum, hex);
+    json_object_set_new(o, name, json_string(hex));
+}
+
+static const char *storage_of(const struct sg_statefile *f)
+{
+    for (uint32_t i = 0; i < f->head.slots_n; i++)
+        if (f->slots[i].slot.kind <= SG_SLOT_V) return sg_storage_info(f->slots[i].storage)->name;
+    return "f32";
+}
+
+static json_t *slot_json(const struct sg_statefile *f, const struct sg_state_slot *s)
+{
+    const struct sg_slot *d = &s->slot;
+    bool rows = d->kind <= SG_SLOT_V;
+    json_t *o = json_object(), *shape = json_array();
+    char *name = s->point ? out_printf("%s.%u@%llu", sg_state_kind(d->kind), d->layer,
+                                       (unsigned long long)f->points[s->point - 1].rows)
+                          : out_printf("%s.%u", sg_state_kind(d->kind), d->layer);
+    json_object_set_new(o, "name", json_string(name));
+    free(name);
+    json_object_set_new(o, "layer", json_integer(d->layer));
+    json_object_set_new(o, "kind", json_string(sg_state_kind(d->kind)));
+    json_object_set_new(o, "storage", json_string(sg_storage_info(s->storage)->name));
+    if (rows) json_array_append_new(shape, json_integer((json_int_t)(s->end - s->first)));
+    json_array_append_new(shape, json_integer(d->heads));
+    if (d->kind == SG_SLOT_DELTA) json_array_append_new(shape, json_integer(d->depth));
+    json_array_append_new(shape, json_integer(d->width));
+    json_object_set_new(o, "shape", shape);
+    json_object_set_new(o, "first", json_integer((json_int_t)s->first));
+    json_object_set_new(o, "end", json_integer((json_int_t)s->end));
+    json_object_set_new(o, "offset", json_integer((json_int_t)s->at));
+    json_object_set_new(o, "bytes", json_integer((json_int_t)s->bytes));
+    put_sum(o, "checksum", s->sum);
+    return o;
+}
+
+static json_t *head_json(const struct sg_statefile *f)
+{
+    const struct sg_state_head *h = &f->head;
+    json_t *o = json_object();
+    char text[48];
+    snprintf(text, sizeof text, "segue-state-%u", h->version);
+    json_object_set_new(o, "format", json_string(text));
+    json_object_set_new(o, "shape_id", json_stringn(h->shape_id, 32));
+    json_object_set_new(o, "weights_id", json_stringn(h->weights_id, 32));
+    if (h->joined[1].lo) {
+        put_sum(o, "weights_first", h->joined[0]);
+        put_sum(o, "weights_second", h->joined[1]);
+    }
+    put_sum(o, "adapters", h->adapters);
+    put_sum(o, "token_hash", h->tokens_sum);
+    json_object_set_new(o, "tokens", json_integer((json_int_t)h->tokens_n));
+    json_object_set_new(o, "rows", json_integer((json_int_t)h->rows));
+    json_object_set_new(o, "storage", json_string(storage_of(f)));
+    snprintf(text, sizeof text, "canonical-%u", h->layout);
+    json_object_set_new(o, "layout", json_string(text));
+    json_object_set_new(o, "unit", out_string(h->unit, strlen(h->unit)));
+    json_object_set_new(o, "kernels", out_string(h->kernels, strlen(h->kernels)));
+    snprintf(text, sizeof text, "%u.%u.%u", h->library >> 16, h->library >> 8 & 255, h->library & 255);
+    json_object_set_new(o, "version", json_string(text));
+    json_object_set_new(o, "bytes", json_integer((json_int_t)h->file_bytes));
+    return o;
+}
+
+static int info(const struct args *args, const struct sg_statefile *f)
+{
+    json_t *o = head_json(f), *slots = json_array(), *points = json_array();
+    for (uint32_t i = 0; i < f->head.slots_n; i++) json_array_append_new(slots, slot_json(f, &f->slots[i]));
+    for (uint32_t i = 0; i < f->head.checkpoints_n; i++)
+        json_array_append_new(points, json_integer((json_int_t)f->points[i].rows));
+    json_object_set_new(o, "points", points);
+    json_object_set_new(o, "slots", slots);
+    if (args_has(args, "json")) return out_json_exit(o);
+    const char *key;
+    json_t *v;
+    json_object_foreach(o, key, v) if (json_is_string(v)) printf("%-11s %s\n", key, json_string_value(v));
+    else if (json_is_integer(v)) printf("%-11s %lld\n", key, (long long)json_integer_value(v));
+    for (uint32_t i = 0; i < f->head.checkpoints_n; i++)
+        printf("%-11s %llu\n", "point", (unsigned long long)f->points[i].rows);
+    json_decref(o);
+    return EXIT_DONE;
+}
+
+/* --- the folder of sessions --- */
+
+static int list(const struct args *args)
+{
+    char *folder = folders_path("data", "sessions"), **names = NULL,
+         *store = folders_path("cache", "prefixes");
+    size_t n = 0, files = 0;
+    uint64_t bytes = 0;
+    segue_error err;
+    json_t *o = json_object(), *states = json_array();
+    if (folders_is_folder(folder) && sg_folder_list(folder, ".state", 1 << 20, &names, &n, &err))
+        return out_error(&err, EXIT_NOT_HERE);
+    for (size_t i = 0; i < n; i++) {
+        struct sg_statefile f;
+        char *path = out_printf("%s/%s", folder, names[i]);
+        segue_status st = sg_statefile_open(&f, path, 0, &err);
+        json_t *s = st ? json_object() : head_json(&f);
+        json_object_set_new(s, "name", out_string(names[i], strlen(names[i]) - 6));
+        if (st) json_object_set_new(s, "error", out_string(err.text, strlen(err.text)));
+        if (!st) sg_statefile_close(&f);
+        json_array_append_new(states, s);
+        if (!args_has(args, "json") && st)
+            printf("%-32.*s damaged: %s\n", (int)strlen(names[i]) - 6, names[i], err.text);
+        else if (!args_has(args, "json"))
+            printf("%-32.*s %8lld tokens %9.1f MB  %s\n", (int)strlen(names[i]) - 6, names[i],
+                   (long long)json_integer_value(json_object_get(s, "tokens")),
+                   json_number_value(json_object_get(s, "bytes")) / 1e6,
+                   json_string_value(json_object_get(s, "unit")));
+        free(path);
+        sg_free(names[i]);
+    }
+    sg_free(names);
+    folders_measure(store, &bytes, &files);
+    json_object_set_new(o, "folder", out_string(folder, strlen(folder)));
+    json_object_set_new(o, "states", states);
+    json_object_set_new(o, "store", out_string(store, strlen(store)));
+    json_object_set_new(o, "store_files", json_integer((json_int_t)files));
+    json_object_set_new(o, "store_bytes", json_integer((json_int_t)bytes));
+    if (!args_has(args, "json"))
+        printf("%zu states in %s; prefix store: %zu files, %.1f MB\n", n, folder, files, (double)bytes / 1e6);
+    free(folder);
+    free(store);
+    if (args_has(args, "json")) return out_json_exit(o);
+    json_decref(o);
+    return EXIT_DONE;
+}
+
+/* A named session goes with the conversation beside it; any other file must at least begin like a state. */
+static int rm(const struct args *args, const char *name)
+{
+    segue_error err;
+    char *path = path_of(name), *own = folders_plain_name(name) ? sessions_file(name, "state") : NULL;
+    char magic[12] = "";
+    FILE *file = fopen(path, "rb");
+    bool is_state = file && fread(magic, 1, 11, file) == 11 && !memcmp(magic, "segue\x1astate", 11);
+    segue_status st = SEGUE_OK;
+    if (!file)
+        st = out_fail_errno(&err, "state rm", path, "see segue state list");
+    else
+        fclose(file);
+    if (!st && !is_state && !(own && !strcmp(own, path)))
+        st = out_fail(&err, SEGUE_EFORMAT, "state rm: %.300s: it is no state file; remove it by other means",
+                      path);
+    if (!st && unlink(path)) st = out_fail_errno(&err, "state rm", path, NULL);
+    if (!st && own && !strcmp(own, path)) {
+        char *conversation = sessions_file(name, "json");
+        unlink(conversation);
+        free(conversation);
+    }
+    int code = st ? out_error(&err, EXIT_REFUSED) : EXIT_DONE;
+    json_t *o = json_object();
+    json_object_set_new(o, "removed", out_string(path, strlen(path)));
+    free(path);
+    free(own);
+    if (!code && args_has(args, "json")) return out_json_exit(o);
+    json_decref(o);
+    return code;
+}
+
+/* --- with a model --- */
+
+static int say(const struct args *args, const struct sg_statefile *f, const struct sg_verdict *v,
+               const char *unit)
+{
+    segue_error err;
+    int code = EXIT_DONE;
+    if (args_has(args, "json")) {
+        json_t *o =
+            json_pack("{s:I,s:i,s:i,s:s,s:b,s:s}", "rows", (json_int_t)f->head.rows, "slots", (int)v->slots,
+                      "differ", (int)v->bad, "worst_slot", v->name, "ok", v->bad == 0, "unit", unit);
+        json_object_set_new(o, "worst", out_real(v->worst));
+        json_object_set_new(o, "bound", out_real(v->bound));
+        code = out_json_exit(o);
+    } else
+        printf("%s: %u of %u slots differ; the worst, %s, by %.2g of its size (bound %.2g); computed anew on "
+               "%s\n",
+               f->path, v->bad, v->slots, v->name, v->worst, v->bound, unit);
+    if (!v->bad || code) return code;
+    out_json_errors(false);
+    out_fail(&err, SEGUE_EFORMAT,
+             "state verify: %.200s: slot %s differs by %.2g of its size; compute the tokens anew", f->path,
+             v->name, v->worst);
+    out_error(&err, EXIT_REFUSED);
+    return EXIT_CHECK;
+}
+
+static int verify(const struct args *args, const struct sg_statefile *f)
+{
+    struct place p = {0};
+    struct sg_verdict v;
+    segue_error err;
+    segue_session_opts opts = SEGUE_INIT(segue_session_opts);
+    int code = place_open(&p, args, 0);
+    if (code) return code;
+    opts.plan = place_plan(&p);
+    opts.adapters = p.adapters;
+    opts.adapters_n = p.adapters_n;
+    segue_status st = sg_statefile_verify(f, p.engine, &opts, &v, &err);
+    code = st ? out_error(&err, EXIT_REFUSED) : say(args, f, &v, p.unit_info[0].spec);
+    place_close(&p);
+    return code;
+}
+
+static int convert(const struct args *args, const struct sg_statefile *f)
+{
+    segue_error err;
+    const char *out = args_text(args, "output"), *kv = args_text(args, "kv");
+    size_t n = out ? strlen(out) : 0;
+    bool tensors = n > 12 && !strcmp(out + n - 12, ".safetensors");
+    segue_status st = SEGUE_OK;
+    enum sg_storage storage = SG_F32;
+    for (enum sg_storage s = SG_F32; kv && s < SG_STORAGE_N; s++)
+        if (!strcmp(sg_storage_info(s)->name, !strcmp(kv, "q8") ? "q8_0" : kv)) storage = s;
+    if (!out)
+        st = out_fail(&err, SEGUE_EARG, "state convert: no output: give -o OUT.state or -o OUT.safetensors");
+    if (!st && !tensors && !kv)
+        st = out_fail(&err, SEGUE_EARG,
+                      "state convert: no storage: give --kv f32|f16|bf16|q8, or an OUT.safetensors");
+    if (!st) st = tensors ? sg_statefile_tensors(f, out, &err) : sg_statefile_convert(f, storage, out, &err);
+    if (st) return out_error(&err, EXIT_REFUSED);
+    if (!args_has(args, "json")) return EXIT_DONE;
+    return out_json_exit(
+        json_pack("{s:s,s:s}", "path", out, "storage", tensors ? "f32" : sg_storage_info(storage)->name));
+}
+
+static int on_file(const struct args *args, const char *verb, const char *name)
+{
+    struct sg_statefile f;
+    segue_error err;
+    char *path = path_of(name);
+    int code;
+    if (sg_statefile_open(&f, path, 0, &err))
+        code = out_error(&err, EXIT_REFUSED);
+    else {
+        code = !strcmp(verb, "info")     ? info(args, &f)
+               : !strcmp(verb, "verify") ? verify(args, &f)
+                                         : convert(args, &f);
+        sg_statefile_close(&f);
+    }
+    free(path);
+    return code;
+}
+
+static int run(struct args *args)
+{
+    segue_error err;
+    const char *verb = args->operands_n ? args->operands[0] : "list";
+    const char *verbs[] = {"list", "rm", "info", "verify", "convert"};
+    size_t known = 0;
+    while (known < 5 && strcmp(verb, verbs[known]) != 0) known++;
+    if (known == 5 || args->operands_n != (known ? 2u : args->operands_n ? 1u : 0u)) {
+        out_fail(&err, SEGUE_EARG, "state: \"%.60s\": give list, or rm, info, verify or convert and a FILE",
+                 verb);
+        return out_error(&err, EXIT_NOT_HERE);
+    }
+    if (known == 0) return list(args);
+    if (known == 1) return rm(args, args->operands[1]);
+    return on_file(args, verb, args->operands[1]);
+}
+
+static const struct arg_def own_defs[] = {
+    {"output", 'o', ARG_FILE, 0, "OUT", NULL, 0, 0,
+     "convert: OUT.state, or OUT.safetensors with the names of eval --dump"},
+    ARG_END};
+static const struct arg_group own = {"State", own_defs};
+static const struct arg_group *const groups[] = {&own,          &flags_model,  &flags_units,
+                                                 &flags_engine, &flags_output, NULL};
+const struct command cmd_state = {.name = "state",
+                                  .summary = "list, remove, look into, verify and convert saved states",
+                                  .operands = "[list|rm FILE|info FILE|verify FILE|convert FILE]",
+                                  .operands_max = 2,
+                                  .groups = groups,
+                                  .example = "segue state list",
+                                  .run = run,
+                                  .about = "FILE is a state file, or the name of a session (--session NAME). "
+                                           "info says what a file holds: the model it "
+                                           "belongs to, its tokens, its slots with storage and checksums, "
+                                           "and the unit that made it. verify computes "
+                                           "the tokens anew with the model of -m and compares every slot; "
+                                           "exit 6 when one differs by more than the "
+                                           "bound. convert writes another storage of keys and values (--kv), "
+                                           "or safetensors. A damaged file, or one "
+                                           "of another model, is refused with exit 4. rm removes a state, "
+                                           "and of a session the conversation too."};

@@ -1,0 +1,208 @@
+/* cmd_tokenize.c: `segue tokenize`: text to ids and back.
+ * SPDX-License-Identifier: MIT */
+#include "commands.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "term/flags.h"
+#include "task/placement.h"
+#include "task/prompt.h"
+
+static unsigned text_flags(const struct args *args)
+{
+    return (args_has(args, "no-bos") ? SEGUE_TEXT_NO_BOS : 0u) |
+           (args_has(args, "no-special") ? SEGUE_TEXT_NO_SPECIAL : 0u);
+}
+
+static segue_status detokenize(const struct place *p, const struct prompt *ids, unsigned flags,
+                               struct out_text *text, segue_error *err)
+{
+    segue_status st;
+    OUT_GROW(*text, st,
+             segue_detokenize(p->model, ids->ids, ids->n, flags, text->data, text->cap, &text->len, err));
+    return st;
+}
+
+/* Half a character is shown as U+FFFD: a token need not be text of its own. */
+static json_t *pieces_json(const struct place *p, const struct prompt *ids)
+{
+    json_t *list = json_array();
+    segue_error ignored;
+    for (size_t i = 0; i < ids->n; i++) {
+        struct prompt one = {.ids = ids->ids + i, .n = 1};
+        struct out_text text = {0};
+        if (detokenize(p, &one, 0, &text, &ignored)) text.len = 0;
+        json_array_append_new(list, out_string(text.data, text.len));
+        free(text.data);
+    }
+    return list;
+}
+
+/* Pieces are quoted as JSON, so that blanks and line ends can be seen. */
+static segue_status print_ids(const struct args *args, const struct place *p, const struct prompt *ids,
+                              segue_error *err)
+{
+    json_t *pieces = args_has(args, "pieces") ? pieces_json(p, ids) : NULL;
+    if (args_has(args, "json")) {
+        json_t *o = json_object();
+        json_object_set_new(o, "ids", out_id_list(ids->ids, ids->n));
+        json_object_set_new(o, "tokens", json_integer((json_int_t)ids->n));
+        if (pieces) json_object_set_new(o, "pieces", pieces);
+        return out_json(o, 0, err);
+    }
+    struct out_text text = {0};
+    for (size_t i = 0; i < ids->n; i++) {
+        if (pieces) {
+            char *piece = json_dumps(json_array_get(pieces, i), JSON_ENCODE_ANY | JSON_COMPACT);
+            out_addf(&text, "%d %s\n", ids->ids[i], piece ? piece : "");
+            free(piece);
+        } else
+            out_addf(&text, "%s%d", i ? "," : "", ids->ids[i]);
+    }
+    if (!pieces) out_addf(&text, "\n");
+    json_decref(pieces);
+    segue_status st = out_write(text.data ? text.data : "", text.len, err);
+    free(text.data);
+    return st;
+}
+
+/* One JSON string a line in, one array a line out; or the other way with --detokenize. */
+static segue_status one_line(const struct args *args, const struct place *p, const char *line, size_t len,
+                             size_t number, segue_error *err)
+{
+    bool back = args_has(args, "detokenize");
+    json_t *in = json_loadb(line, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL), *out = NULL;
+    struct prompt ids = {0};
+    segue_status st = SEGUE_OK;
+    if (back ? !json_is_array(in) : !json_is_string(in))
+        st = out_fail(err, SEGUE_EFORMAT, "tokenize: line %zu: not a JSON %s; give one a line", number,
+                      back ? "array of ids" : "string");
+    else if (back) {
+        struct out_text text = {0};
+        ids.ids = out_alloc((json_array_size(in) + 1) * sizeof *ids.ids);
+        for (; ids.n < json_array_size(in); ids.n++) {
+            json_int_t v = json_integer_value(json_array_get(in, ids.n));
+            ids.ids[ids.n] = v < -1 || v > INT32_MAX ? -1 : (int32_t)v;
+        }
+        st = detokenize(p, &ids, text_flags(args), &text, err);
+        if (!st) out = out_string(text.data, text.len);
+        free(text.data);
+    } else {
+        st = prompt_tokenize(p->model, json_string_value(in), json_string_length(in), text_flags(args),
+                             SIZE_MAX, &ids, err);
+        if (!st) out = out_id_list(ids.ids, ids.n);
+    }
+    if (!st) {
+        char *text = json_dumps(out, JSON_COMPACT | JSON_ENCODE_ANY);
+        if (!text || fputs(text, stdout) < 0 || fputc('\n', stdout) < 0)
+            st = out_fail_errno(err, "writing the answer", "standard output", NULL);
+        free(text);
+    }
+    json_decref(out);
+    json_decref(in);
+    prompt_free(&ids);
+    return st;
+}
+
+static segue_status lines(const struct args *args, const struct place *p, segue_error *err)
+{
+    const char *path = args_text(args, "file");
+    struct out_text in = {0};
+    segue_status st = prompt_file(path ? path : "-", &in, err);
+    size_t number = 0;
+    for (char *s = in.data; !st && s && *s; number++) {
+        char *end = memchr(s, '\n', (size_t)(in.data + in.len - s));
+        size_t len = end ? (size_t)(end - s) : (size_t)(in.data + in.len - s);
+        if (len) st = one_line(args, p, s, len, number + 1, err);
+        s = end ? end + 1 : NULL;
+    }
+    free(in.data);
+    return st ? st : out_write("", 0, err);
+}
+
+static segue_status backwards(const struct args *args, const struct place *p, segue_error *err)
+{
+    struct prompt ids = {0};
+    struct out_text text = {0}, in = {0};
+    const char *list = args_text(args, "ids");
+    segue_status st = SEGUE_OK;
+    if (!list) {
+        const char *path = args_text(args, "file");
+        if (args_has(args, "prompt"))
+            out_addf(&in, "%s", args_text(args, "prompt"));
+        else
+            st = prompt_file(path ? path : "-", &in, err);
+        list = in.data;
+    }
+    if (!st) st = prompt_ids(list, p->info.vocab, &ids, err);
+    if (!st) st = detokenize(p, &ids, text_flags(args), &text, err);
+    if (!st && args_has(args, "json")) {
+        json_t *o = json_object();
+        json_object_set_new(o, "text", out_string(text.data, text.len));
+        st = out_json(o, 0, err);
+    } else if (!st)
+        st = out_write(text.data, text.len, err);
+    free(in.data);
+    free(text.data);
+    prompt_free(&ids);
+    return st;
+}
+
+static segue_status forwards(const struct args *args, const struct place *p, segue_error *err)
+{
+    const char *prompt = args_text(args, "prompt"), *path = args_text(args, "file");
+    struct out_text in = {0};
+    struct prompt ids = {0};
+    segue_status st = SEGUE_OK;
+    if (prompt)
+        out_addf(&in, "%s", prompt);
+    else
+        st = prompt_file(path ? path : "-", &in, err);
+    if (!st) st = prompt_tokenize(p->model, in.data, in.len, text_flags(args), SIZE_MAX, &ids, err);
+    if (!st) st = print_ids(args, p, &ids, err);
+    free(in.data);
+    prompt_free(&ids);
+    return st;
+}
+
+static int run(struct args *args)
+{
+    struct place p;
+    segue_error err;
+    int code = place_open_model(&p, args);
+    if (code) return code;
+    segue_status st;
+    if (!p.info.has_tokenizer)
+        st = out_fail(&err, SEGUE_EUNSUPPORTED,
+                      "tokenize: %.300s: the model has no tokenizer; choose another", p.path);
+    else if (args_has(args, "jsonl"))
+        st = lines(args, &p, &err);
+    else
+        st = args_has(args, "detokenize") ? backwards(args, &p, &err) : forwards(args, &p, &err);
+    if (st) code = out_error(&err, EXIT_REFUSED);
+    place_close(&p);
+    return code;
+}
+
+static const struct arg_def own_defs[] = {
+    {"prompt", 'p', ARG_TEXT, 0, "TEXT", NULL, 0, 0, "the text"},
+    {"file", 'f', ARG_FILE, 0, "FILE", "standard input", 0, 0, "read the text from a file"},
+    {"ids", 0, ARG_TEXT, 0, "1,2,3|@FILE", NULL, 0, 0, "the ids, with --detokenize"},
+    {"jsonl", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "one JSON string a line in, one array of ids a line out"},
+    {"pieces", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "show the text of each token"},
+    {"no-special", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0,
+     "special tokens in the text are plain text; left out on the way back"},
+    {"no-bos", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "do not add the tokens that begin or end a text"},
+    {"detokenize", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "ids in, text out"},
+    ARG_END};
+static const struct arg_group own = {"Text", own_defs};
+static const struct arg_group *const groups[] = {&own, &flags_model, &flags_output, NULL};
+const struct command cmd_tokenize = {
+    .name = "tokenize",
+    .summary = "turn text into token ids, and back",
+    .groups = groups,
+    .example = "segue tokenize -p 'Hello world' --pieces",
+    .run = run,
+    .about = "Prints the ids of a text by the model's own tokenizer, with commas between; --json prints "
+             "{ids, tokens}. With "
+             "--jsonl it reads one JSON string a line and writes one array a line."};

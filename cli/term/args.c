@@ -1,0 +1,280 @@
+/* args.c: parse argv by the tables of a command; keep the values as text, checked against kind and bounds.
+ * Must never do: print, or know what a flag means.
+ * SPDX-License-Identifier: MIT */
+#include "term/args.h"
+#include "term/out.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* '_' stands for '-', so that the keys of --requests are names of flags as well. */
+const struct arg_def *args_find(const struct command *command, const char *name, size_t len)
+{
+    for (const struct arg_group *const *g = command->groups; *g; g++)
+        for (const struct arg_def *d = (*g)->defs; d->name; d++) {
+            size_t i = 0;
+            while (i < len && d->name[i] && (name[i] == d->name[i] || (name[i] == '_' && d->name[i] == '-')))
+                i++;
+            if (i == len && !d->name[i]) return d;
+        }
+    return NULL;
+}
+
+static const struct arg_def *find_letter(const struct command *command, char letter)
+{
+    for (const struct arg_group *const *g = command->groups; *g; g++)
+        for (const struct arg_def *d = (*g)->defs; d->name; d++)
+            if (letter && d->letter == letter) return d;
+    return NULL;
+}
+
+/* Edits (insert, drop, change, swap of neighbours) from a to b; long words count as far apart. */
+static size_t distance(const char *a, const char *b)
+{
+    size_t n = strlen(a), m = strlen(b), cells[33][33];
+    if (n > 32 || m > 32) return 99;
+    for (size_t i = 0; i <= n; i++)
+        for (size_t j = 0; j <= m; j++) {
+            if (!i || !j) {
+                cells[i][j] = i + j;
+                continue;
+            }
+            size_t best = cells[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            if (cells[i - 1][j] + 1 < best) best = cells[i - 1][j] + 1;
+            if (cells[i][j - 1] + 1 < best) best = cells[i][j - 1] + 1;
+            bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            if (swapped && cells[i - 2][j - 2] + 1 < best) best = cells[i - 2][j - 2] + 1;
+            cells[i][j] = best;
+        }
+    return cells[n][m];
+}
+
+const char *args_near(const char *typed, const char *const *names, size_t n)
+{
+    const char *best = NULL;
+    size_t least = strlen(typed) <= 4 ? 2 : 3;
+    for (size_t i = 0; i < n; i++) {
+        size_t d = distance(typed, names[i]);
+        if (strlen(typed) >= 3 && !strncmp(typed, names[i], strlen(typed))) d = 1;
+        if (d < least) {
+            least = d;
+            best = names[i];
+        }
+    }
+    return best;
+}
+
+/* The nearest name is offered for long flags only: one letter is near to every other. */
+static segue_status unknown_flag(const struct command *command, const char *typed, segue_error *err)
+{
+    const char *names[128];
+    size_t n = 0, len = strcspn(typed, "=");
+    char word[64];
+    snprintf(word, sizeof word, "%.*s", (int)(len < 63 ? len : 63), typed);
+    for (const struct arg_group *const *g = command->groups; *g; g++)
+        for (const struct arg_def *d = (*g)->defs; d->name && n < 128; d++) names[n++] = d->name;
+    const char *near = word[0] == '-' && word[1] == '-' ? args_near(word + 2, names, n) : NULL;
+    if (near) return out_fail(err, SEGUE_EARG, "unknown flag: %s: did you mean --%s?", word, near);
+    return out_fail(err, SEGUE_EARG, "unknown flag: %s: `segue %s` has no such flag; see segue %s --help",
+                    word, command->name, command->name);
+}
+
+/* choices: "a|b|c". */
+static bool choice_has(const char *choices, const char *text)
+{
+    size_t n = strlen(text);
+    for (const char *c = choices; c; c = strchr(c, '|') ? strchr(c, '|') + 1 : NULL)
+        if (strcspn(c, "|") == n && !strncmp(c, text, n)) return true;
+    return false;
+}
+
+/* Whole numbers are read as doubles too: every bound here is below 2^53, where doubles are exact. NaN and
+ * infinity are refused in one place, so no command meets them. */
+static segue_status check_number(const struct arg_def *def, const char *text, size_t len, segue_error *err)
+{
+    double low = def->low, high = def->high;
+    if (low == 0 && high == 0) high = 9007199254740992.0;
+    char word[64], *end;
+    snprintf(word, sizeof word, "%.*s", (int)(len < 63 ? len : 63), text);
+    errno = 0;
+    double v = strtod(word, &end);
+    bool whole = def->kind == ARG_REAL || strspn(word, "+-0123456789") == strlen(word);
+    if (end == word || *end || !isfinite(v) || !whole || len > 62)
+        return out_fail(err, SEGUE_EARG, "flag --%s: \"%s\": not a%s number; give %s", def->name, word,
+                        def->kind == ARG_REAL ? "" : " whole", def->meta);
+    if (v < low || v > high)
+        return out_fail(err, SEGUE_EARG, "flag --%s: %s: out of range; give a number from %g to %g",
+                        def->name, word, low, high);
+    return SEGUE_OK;
+}
+
+/* Every part of a comma list; an empty part is no number. */
+static segue_status check_numbers(const struct arg_def *def, const char *text, segue_error *err)
+{
+    for (const char *s = text;; s++) {
+        size_t len = strcspn(s, ",");
+        segue_status st = check_number(def, s, len, err);
+        if (st || !s[len]) return st;
+        s += len;
+    }
+}
+
+/* A value is looked at before the flag is refused as one of a later build: the user's mistake comes first.
+ * The preset of such a flag is accepted, since it asks for nothing. */
+static segue_status check_value(const struct arg_def *def, const char *text, segue_error *err)
+{
+    segue_status st = SEGUE_OK;
+    if (def->kind == ARG_CHOICE && !choice_has(def->meta, text))
+        st = out_fail(err, SEGUE_EARG, "flag --%s: \"%.80s\": not a choice; give one of %s", def->name, text,
+                      def->meta);
+    else if (def->kind == ARG_COUNT || def->kind == ARG_REAL)
+        st = check_number(def, text, strlen(text), err);
+    else if (def->kind == ARG_COUNTS)
+        st = check_numbers(def, text, err);
+    if (st) return st;
+    if ((def->flags & ARG_LATER) && !(def->preset && !strcmp(text, def->preset)))
+        return out_fail(err, SEGUE_EUNSUPPORTED, "option refused: --%s: not in this build; leave it out",
+                        def->name);
+    return SEGUE_OK;
+}
+
+/* The last value of a flag counts, unless each does. */
+static segue_status put(struct args *args, const struct arg_def *def, const char *text, segue_error *err)
+{
+    segue_status st = check_value(def, text, err);
+    if (st) return st;
+    if (!(def->flags & ARG_MANY))
+        for (size_t i = 0; i < args->values_n; i++)
+            if (args->values[i].def == def) {
+                free(args->values[i].text);
+                args->values[i].text = out_strdup(text);
+                return SEGUE_OK;
+            }
+    args->values = out_realloc(args->values, (args->values_n + 1) * sizeof *args->values);
+    args->values[args->values_n++] = (struct arg_value){def, out_strdup(text)};
+    return SEGUE_OK;
+}
+
+void args_drop(struct args *args, const char *name)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < args->values_n; i++) {
+        if (!strcmp(args->values[i].def->name, name))
+            free(args->values[i].text);
+        else
+            args->values[kept++] = args->values[i];
+    }
+    args->values_n = kept;
+}
+
+/* For a value that comes from elsewhere than argv: a line of --requests, /set of chat. */
+segue_status args_set(struct args *args, const char *name, const char *text, segue_error *err)
+{
+    const struct arg_def *def = args_find(args->command, name, strlen(name));
+    if (!def && name[0] && !name[1]) def = find_letter(args->command, name[0]);
+    if (!def) {
+        char flag[64];
+        snprintf(flag, sizeof flag, "--%.60s", name);
+        return unknown_flag(args->command, flag, err);
+    }
+    return put(args, def, text, err);
+}
+
+/* One flag at argv[*i]; moves *i over its value when that stands apart. */
+static segue_status parse_flag(struct args *args, int argc, char **argv, int *i, segue_error *err)
+{
+    const char *word = argv[*i], *value = NULL;
+    const struct arg_def *def;
+    if (word[1] == '-') {
+        size_t len = strcspn(word + 2, "=");
+        def = args_find(args->command, word + 2, len);
+        if (word[2 + len]) value = word + 3 + len;
+    } else {
+        def = find_letter(args->command, word[1]);
+        if (word[2]) value = word[2] == '=' ? word + 3 : word + 2;
+    }
+    if (!def) return unknown_flag(args->command, word, err);
+    if (def->kind == ARG_SWITCH) {
+        if (value) return out_fail(err, SEGUE_EARG, "flag --%s: \"%.80s\": takes no value", def->name, value);
+        return put(args, def, "", err);
+    }
+    if (!value) {
+        if (*i + 1 >= argc)
+            return out_fail(err, SEGUE_EARG, "flag --%s: value missing; give %s", def->name, def->meta);
+        value = argv[++*i];
+    }
+    return put(args, def, value, err);
+}
+
+/* Flags and operands may be mixed; behind -- everything is an operand. */
+segue_status args_parse(struct args *args, const struct command *command, int argc, char **argv,
+                        segue_error *err)
+{
+    *args = (struct args){.command = command};
+    args->operands = out_alloc(((size_t)argc + 1) * sizeof *args->operands);
+    bool flags = true;
+    for (int i = 0; i < argc; i++) {
+        if (flags && !strcmp(argv[i], "--"))
+            flags = false;
+        else if (flags && argv[i][0] == '-' && argv[i][1]) {
+            segue_status st = parse_flag(args, argc, argv, &i, err);
+            if (st) return st;
+        } else
+            args->operands[args->operands_n++] = argv[i];
+    }
+    if (args->operands_n > (size_t)command->operands_max)
+        return out_fail(err, SEGUE_EARG,
+                        "segue %s: \"%.80s\": not expected here; flags start with a dash, see --help",
+                        command->name, args->operands[command->operands_max]);
+    if (args->operands_n < (size_t)command->operands_min)
+        return out_fail(err, SEGUE_EARG, "segue %s: %s missing; see segue %s --help", command->name,
+                        command->operands, command->name);
+    return SEGUE_OK;
+}
+
+struct args args_copy(const struct args *args)
+{
+    struct args c = {.command = args->command, .values_n = args->values_n};
+    c.values = out_alloc((args->values_n + 1) * sizeof *c.values);
+    for (size_t i = 0; i < args->values_n; i++)
+        c.values[i] = (struct arg_value){args->values[i].def, out_strdup(args->values[i].text)};
+    return c;
+}
+
+void args_free(struct args *args)
+{
+    for (size_t i = 0; i < args->values_n; i++) free(args->values[i].text);
+    free(args->values);
+    free(args->operands);
+    *args = (struct args){0};
+}
+
+const char *args_each(const struct args *args, const char *name, size_t i)
+{
+    for (size_t k = 0; k < args->values_n; k++)
+        if (!strcmp(args->values[k].def->name, name) && i-- == 0) return args->values[k].text;
+    return NULL;
+}
+
+const char *args_text(const struct args *args, const char *name) { return args_each(args, name, 0); }
+
+bool args_has(const struct args *args, const char *name) { return args_text(args, name) != NULL; }
+
+/* The text was checked when it was put there. */
+double args_number(const struct args *args, const char *name, double otherwise)
+{
+    const char *text = args_text(args, name);
+    return text ? strtod(text, NULL) : otherwise;
+}
+
+/* At most one number per byte of text, so the list is never too small. */
+long long *args_counts(const struct args *args, const char *name, size_t *n)
+{
+    const char *s = args_text(args, name);
+    long long *list = out_alloc(((s ? strlen(s) : 0) + 1) * sizeof *list);
+    *n = 0;
+    for (; s && *s; s += strcspn(s, ","), s += *s == ',') list[(*n)++] = strtoll(s, NULL, 10);
+    return list;
+}

@@ -1,0 +1,257 @@
+/* out.c: see out.h. The only place that writes the error line.
+ * SPDX-License-Identifier: MIT */
+#include "term/out.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static bool json_errors;
+
+/* The library survives this; a command of one answer need not. Nothing is half-written: files are written
+ * aside. */
+static void *or_leave(void *p)
+{
+    if (!p) {
+        static const char line[] = "segue: out of memory: the command itself: no memory left; free some\n";
+        ssize_t n = write(2, line, sizeof line - 1);
+        (void)n;
+        _exit(EXIT_NO_ROOM);
+    }
+    return p;
+}
+
+void *out_alloc(size_t size) { return or_leave(calloc(1, size ? size : 1)); }
+
+void *out_realloc(void *p, size_t size) { return or_leave(realloc(p, size ? size : 1)); }
+
+char *out_strdup(const char *s) { return or_leave(strdup(s)); }
+
+char *out_printf(const char *format, ...)
+{
+    va_list ap;
+    va_start(ap, format);
+    int n = vsnprintf(NULL, 0, format, ap);
+    va_end(ap);
+    char *s = out_alloc((size_t)n + 1);
+    va_start(ap, format);
+    vsnprintf(s, (size_t)n + 1, format, ap);
+    va_end(ap);
+    return s;
+}
+
+void out_add(struct out_text *text, const char *bytes, size_t n)
+{
+    if (text->len + n + 1 > text->cap) {
+        text->cap = (text->len + n + 1) * 2;
+        text->data = out_realloc(text->data, text->cap);
+    }
+    if (n) memcpy(text->data + text->len, bytes, n);
+    text->len += n;
+    text->data[text->len] = 0;
+}
+
+void out_addf(struct out_text *text, const char *format, ...)
+{
+    va_list ap;
+    va_start(ap, format);
+    int n = vsnprintf(NULL, 0, format, ap);
+    va_end(ap);
+    char *s = out_alloc((size_t)n + 1);
+    va_start(ap, format);
+    vsnprintf(s, (size_t)n + 1, format, ap);
+    va_end(ap);
+    out_add(text, s, (size_t)n);
+    free(s);
+}
+
+/* Control bytes of hostile names become '?': the error stays one line. */
+segue_status out_fail(segue_error *err, segue_status status, const char *format, ...)
+{
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(err->text, sizeof err->text, format, ap);
+    va_end(ap);
+    for (char *c = err->text; *c; c++)
+        if ((unsigned char)*c < 32 || *c == 127) *c = '?';
+    err->status = status;
+    return status;
+}
+
+segue_status out_fail_errno(segue_error *err, const char *what, const char *object, const char *remedy)
+{
+    int e = errno;
+    segue_status st = e == ENOMEM ? SEGUE_EMEMORY : SEGUE_EIO;
+    return out_fail(err, st, "%s: %.300s: %s%s%s", what, object, strerror(e), remedy ? "; " : "",
+                    remedy ? remedy : "");
+}
+
+int out_exit_code(segue_status status, int what_unsupported)
+{
+    switch (status) {
+    case SEGUE_OK:
+    case SEGUE_END:
+        return EXIT_DONE;
+    case SEGUE_EARG:
+        return EXIT_USAGE;
+    case SEGUE_EMEMORY:
+    case SEGUE_ELIMIT:
+        return EXIT_NO_ROOM;
+    case SEGUE_EFORMAT:
+        return EXIT_REFUSED;
+    case SEGUE_EUNSUPPORTED:
+        return what_unsupported;
+    case SEGUE_EUNIT:
+        return EXIT_NOT_HERE;
+    case SEGUE_ELOST:
+        return EXIT_LOST;
+    case SEGUE_ECANCELED:
+        return EXIT_INTERRUPTED;
+    case SEGUE_EIO:
+    case SEGUE_EINTERNAL:
+        break;
+    }
+    return EXIT_INPUT_OUTPUT;
+}
+
+void out_json_errors(bool on) { json_errors = on; }
+
+json_t *out_error_json(const segue_error *err, int what_unsupported)
+{
+    json_t *inner = json_object();
+    json_object_set_new(inner, "code", json_integer(out_exit_code(err->status, what_unsupported)));
+    json_object_set_new(inner, "name", json_string(segue_status_name(err->status)));
+    json_object_set_new(inner, "text", out_string(err->text, strlen(err->text)));
+    json_t *object = json_object();
+    json_object_set_new(object, "error", inner);
+    return object;
+}
+
+/* stdout may be closed by now; the line on stderr is printed either way. */
+int out_error(const segue_error *err, int what_unsupported)
+{
+    if (json_errors) {
+        segue_error ignored;
+        out_json(out_error_json(err, what_unsupported), 0, &ignored);
+    }
+    fprintf(stderr, "segue: %s\n", err->text);
+    return out_exit_code(err->status, what_unsupported);
+}
+
+void out_note(const char *format, ...)
+{
+    va_list ap;
+    va_start(ap, format);
+    fputs("segue: ", stderr);
+    vfprintf(stderr, format, ap);
+    fputc('\n', stderr);
+    va_end(ap);
+}
+
+/* Past stdio, which loses count of its bytes when a signal interrupts a write. A reader that does not read
+ * must not keep an interrupted program alive. */
+segue_status out_write(const char *bytes, size_t n, segue_error *err)
+{
+    errno = 0;
+    if (fflush(stdout)) return out_fail_errno(err, "writing the answer", "standard output", NULL);
+    while (n) {
+        ssize_t done = write(1, bytes, n);
+        if (done >= 0) {
+            bytes += done;
+            n -= (size_t)done;
+            continue;
+        }
+        struct pollfd out = {.fd = 1, .events = POLLOUT};
+        if (errno != EINTR && errno != EAGAIN)
+            return out_fail_errno(err, "writing the answer", "standard output", NULL);
+        if (poll(&out, 1, errno == EINTR ? 50 : -1) == 0)
+            return out_fail(
+                err, SEGUE_ECANCELED,
+                "writing the answer: standard output: interrupted while nobody reads it; read it");
+    }
+    return SEGUE_OK;
+}
+
+/* Nine digits: enough for every fp32 figure to come back as it was. */
+segue_status out_json(json_t *value, int indent, segue_error *err)
+{
+    size_t flags = JSON_REAL_PRECISION(9) | JSON_ENCODE_ANY | (indent ? JSON_INDENT(indent) : JSON_COMPACT);
+    char *text = json_dumps(value, flags);
+    json_decref(value);
+    if (!text) return out_fail(err, SEGUE_EMEMORY, "writing JSON: standard output: out of memory; free some");
+    segue_status st = out_write(text, strlen(text), err);
+    if (!st) st = out_write("\n", 1, err);
+    free(text);
+    return st;
+}
+
+int out_json_exit(json_t *value)
+{
+    segue_error err;
+    if (out_json(value, 0, &err) == SEGUE_OK) return EXIT_DONE;
+    out_json_errors(false);
+    return out_error(&err, EXIT_NOT_HERE);
+}
+
+/* Length of the UTF-8 character at s, 0 when there is none. */
+static size_t utf8_length(const unsigned char *s, size_t n)
+{
+    if (s[0] < 0x80) return 1;
+    size_t len = s[0] >= 0xf0 && s[0] <= 0xf4  ? 4
+                 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3
+                 : s[0] >= 0xc2 && s[0] < 0xe0 ? 2
+                                               : 0;
+    if (!len || len > n) return 0;
+    for (size_t i = 1; i < len; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    if (s[0] == 0xe0 && s[1] < 0xa0) return 0;
+    if (s[0] == 0xed && s[1] > 0x9f) return 0;
+    if (s[0] == 0xf0 && s[1] < 0x90) return 0;
+    if (s[0] == 0xf4 && s[1] > 0x8f) return 0;
+    return len;
+}
+
+/* Text may end inside a character when an answer was cut. */
+json_t *out_string(const char *bytes, size_t n)
+{
+    json_t *clean = json_stringn(bytes ? bytes : "", bytes ? n : 0);
+    if (clean) return clean;
+    struct out_text t = {0};
+    for (size_t i = 0; i < n;) {
+        size_t len = utf8_length((const unsigned char *)bytes + i, n - i);
+        out_add(&t, len ? bytes + i : "\xef\xbf\xbd", len ? len : 3);
+        i += len ? len : 1;
+    }
+    clean = json_stringn(t.data ? t.data : "", t.len);
+    free(t.data);
+    return clean ? clean : json_string("");
+}
+
+json_t *out_real(double v) { return isfinite(v) ? json_real(v) : json_null(); }
+
+json_t *out_id_list(const int32_t *ids, size_t n)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) json_array_append_new(list, json_integer(ids[i]));
+    return list;
+}
+
+void out_null(json_t *object, const char *name, const char *reason)
+{
+    char *key = out_printf("%s_reason", name);
+    json_object_set_new(object, name, json_null());
+    json_object_set_new(object, key, json_string(reason));
+    free(key);
+}
+
+uint64_t out_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}

@@ -1,0 +1,287 @@
+/* units.c: the table of the units that were built in, made from the generated list, and the public doors to
+ * it. The only file that sees all units; it names none of them. SPDX-License-Identifier: MIT */
+#include "engine/placement/units.h"
+
+#include <stddef.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/mem.h"
+#include "engine/sized.h"
+#include "unit/proc/serve.h"
+#include "unit/spec.h"
+
+#define SG_UNIT(name) extern const struct sg_unit_ops sg_unit_##name;
+#include "unit_list.h"
+#undef SG_UNIT
+#define SG_UNIT(name) &sg_unit_##name,
+static const struct sg_unit_ops *const table[] = {
+#include "unit_list.h"
+    NULL};
+#undef SG_UNIT
+
+enum { ENTRIES_MAX = 32 }; /* entries of one kind, such as the cards of one host */
+
+/* --- list --- */
+
+segue_status segue_unit_list(segue_unit_info *out, size_t cap, size_t *n, segue_error *err)
+{
+    size_t total = 0, stride = 0;
+    if (!n || (cap && !out))
+        return sg_fail(err, SEGUE_EARG, "units not listed: no place to write them; pass out and n");
+    if (cap) stride = out[0].size;
+    if (cap && stride < sizeof out->size)
+        return sg_fail(err, SEGUE_EARG,
+                       "units not listed: the size of the first entry is not set; use SEGUE_INIT");
+    for (size_t i = 0; table[i]; i++) {
+        struct sg_unit_desc desc[ENTRIES_MAX] = {0};
+        size_t found = 0;
+        SG_TRY(table[i]->list(desc, ENTRIES_MAX, &found, err));
+        if (found > ENTRIES_MAX) found = ENTRIES_MAX;
+        for (size_t j = 0; j < found; j++, total++) {
+            if (total >= cap) continue;
+            char *entry =
+                (char *)out + total * stride; /* the caller's struct may be older and shorter than ours */
+            desc[j].info.size = (uint32_t)stride;
+            memcpy(entry, &desc[j].info, stride < sizeof desc[j].info ? stride : sizeof desc[j].info);
+        }
+    }
+    *n = total;
+    return SEGUE_OK;
+}
+
+/* The fastest real unit that is present: the list stands in the order of last resort, so the last one that
+ * may be chosen unnamed. */
+static segue_status fastest(char *spec, size_t cap, segue_error *err)
+{
+    spec[0] = 0;
+    for (size_t i = 0; table[i]; i++) {
+        struct sg_unit_desc desc[ENTRIES_MAX] = {0};
+        size_t found = 0;
+        if (table[i]->list(desc, ENTRIES_MAX, &found, NULL) != SEGUE_OK) continue;
+        for (size_t j = 0; j < found && j < ENTRIES_MAX; j++) {
+            if (!desc[j].info.present || desc[j].info.simulated || desc[j].reference || desc[j].named_only) continue;
+            size_t len = strnlen(desc[j].info.spec, sizeof desc[j].info.spec);
+            if (len >= cap) continue;
+            memcpy(spec, desc[j].info.spec, len);
+            spec[len] = 0;
+            break; /* the first entry of a kind is its best */
+        }
+    }
+    if (spec[0]) return SEGUE_OK;
+    return sg_fail(err, SEGUE_EUNIT,
+                   "unit not opened: none named: no real unit is present in this build; name one");
+}
+
+/* --- open, close --- */
+
+/* Say which kinds there are: the list is generated, so the text is never stale. */
+static segue_status unknown(const struct sg_unit_spec *spec, segue_error *err)
+{
+    char kinds[128] = "";
+    size_t len = 0;
+    for (size_t i = 0; table[i]; i++) {
+        size_t n = strlen(table[i]->kind);
+        if (len + n + 2 > sizeof kinds) break;
+        if (i) kinds[len++] = ' ';
+        memcpy(kinds + len, table[i]->kind, n + 1);
+        len += n;
+    }
+    return sg_fail(err, SEGUE_EUNIT, "unit not opened: %s: this build has no unit of kind '%s'; it has: %s",
+                   spec->text, spec->kind, kinds);
+}
+
+static segue_status wrap(struct segue_unit **out, struct sg_unit *unit, segue_error *err)
+{
+    struct segue_unit *u = sg_alloc(sizeof *u);
+    if (!u) return sg_no_memory("unit", sizeof *u, err);
+    if (pthread_mutex_init(&u->lock, NULL)) {
+        sg_free(u);
+        return sg_no_memory("lock of a unit", sizeof u->lock, err);
+    }
+    if (pthread_cond_init(&u->changed, NULL)) {
+        pthread_mutex_destroy(&u->lock);
+        sg_free(u);
+        return sg_no_memory("queue of a unit", sizeof u->changed, err);
+    }
+    atomic_init(&u->references, 1);
+    u->unit = unit;
+    sg_ops_of(unit)->describe(unit, &u->desc);
+    if (!u->desc.lanes) u->desc.lanes = 1;
+    *out = u;
+    return SEGUE_OK;
+}
+
+static segue_status open_bare(struct sg_unit **out, const char *text, segue_error *err)
+{
+    struct sg_unit_spec spec;
+    SG_TRY(sg_spec_parse(&spec, text, err));
+    size_t i = 0;
+    while (table[i] && strcmp(table[i]->kind, spec.kind) != 0) i++;
+    return table[i] ? table[i]->open(out, &spec, err) : unknown(&spec, err);
+}
+
+segue_status segue_unit_open(segue_unit **out, const char *spec_text, segue_error *err)
+{
+    char chosen[64];
+    struct sg_unit *unit = NULL;
+    if (!out) return sg_fail(err, SEGUE_EARG, "unit not opened: no place to write it; pass out");
+    if (!spec_text || !*spec_text) {
+        SG_TRY(fastest(chosen, sizeof chosen, err));
+        spec_text = chosen;
+    }
+    SG_TRY(open_bare(&unit, spec_text, err));
+    segue_status status = wrap(out, unit, err);
+    if (status != SEGUE_OK) sg_ops_of(unit)->close(unit);
+    return status;
+}
+
+segue_status sg_unit_serve(int fd, segue_error *err) { return sg_serve(fd, open_bare, err); }
+
+struct segue_unit *sg_unit_share(struct segue_unit *u)
+{
+    atomic_fetch_add(&u->references, 1);
+    return u;
+}
+
+void segue_unit_close(segue_unit *u)
+{
+    if (!u || atomic_fetch_sub(&u->references, 1) != 1) return;
+    sg_ops_of(u->unit)->close(u->unit);
+    pthread_cond_destroy(&u->changed);
+    pthread_mutex_destroy(&u->lock);
+    sg_free(u);
+}
+
+/* The only field that is read; a caller's struct may be older and shorter. */
+static uint32_t asks_joules(const segue_unit_info *out)
+{
+    const size_t end = offsetof(segue_unit_info, count_joules) + sizeof out->count_joules;
+    return out && out->size >= end && out->count_joules;
+}
+
+segue_status segue_unit_info_get(const segue_unit *unit, segue_unit_info *out, segue_error *err)
+{
+    struct sg_unit_desc now; /* a restarted unit may be another process */
+    if (!unit) return sg_fail(err, SEGUE_EARG, "unit not described: no unit given; open one");
+    const struct sg_unit_ops *ops = sg_ops_of(unit->unit);
+    ops->describe(unit->unit, &now);
+    now.info.joules = -1;
+    now.info.count_joules = asks_joules(out);
+    if (now.info.count_joules && ops->meter && ops->meter(unit->unit, &now.info.joules, NULL) != SEGUE_OK)
+        now.info.joules = -1;
+    return sg_sized_out(out, &now.info, sizeof now.info, "unit info", err);
+}
+
+segue_status segue_unit_stream(segue_unit *unit, size_t bytes, double *gb_s, segue_error *err)
+{
+    if (!unit || !gb_s)
+        return sg_fail(err, SEGUE_EARG, "bandwidth not measured: unit or result missing; pass both");
+    const struct sg_unit_ops *ops = sg_ops_of(unit->unit);
+    if (!ops->stream)
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "bandwidth not measured: %s: this unit cannot measure it; take another",
+                       unit->desc.info.spec);
+    SG_TRY(sg_unit_enter(unit, NULL, err));
+    segue_status status = ops->stream(unit->unit, bytes, gb_s, err);
+    sg_unit_leave(unit);
+    return status;
+}
+
+/* --- lanes --- */
+
+static void wait_a_little(struct segue_unit *u)
+{
+    struct timespec
+        until; /* a cancel comes from signal handlers, which cannot wake anybody: look again soon */
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 10000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    pthread_cond_timedwait(&u->changed, &u->lock, &until);
+}
+
+/* Under the lock. The turn may stand anywhere: a canceled one leaves from the middle. */
+static void unlink_turn(struct segue_unit *u, struct sg_turn *turn)
+{
+    struct sg_turn **at = &u->first;
+    while (*at != turn) at = &(*at)->next;
+    *at = turn->next;
+}
+
+static uint32_t is_long(const struct segue_unit *u, uint32_t rows)
+{
+    return u->desc.lanes > 1 && u->desc.long_rows && rows > u->desc.long_rows;
+}
+
+/* Under the lock. */
+static int fits(const struct segue_unit *u, uint32_t long_run)
+{
+    return u->running < u->desc.lanes && (!long_run || u->longs + 1 < u->desc.lanes);
+}
+
+/* Under the lock: the first of those that wait and fit; NULL: none. */
+static const struct sg_turn *next_turn(const struct segue_unit *u)
+{
+    const struct sg_turn *t = u->first;
+    while (t && !fits(u, t->is_long)) t = t->next;
+    return t;
+}
+
+static segue_status enter(struct segue_unit *u, uint32_t long_run, const atomic_int *cancel, segue_error *err)
+{
+    struct sg_turn turn = {.is_long = long_run}, **last = &u->first;
+    int canceled = 0;
+    pthread_mutex_lock(&u->lock);
+    while (*last) last = &(*last)->next;
+    *last = &turn;
+    while (!canceled && next_turn(u) != &turn) {
+        wait_a_little(u);
+        canceled = cancel && atomic_load(cancel);
+    }
+    unlink_turn(u, &turn);
+    if (!canceled) {
+        u->running++;
+        u->longs += long_run;
+    }
+    pthread_cond_broadcast(&u->changed);
+    pthread_mutex_unlock(&u->lock);
+    if (!canceled) return SEGUE_OK;
+    return sg_fail(err, SEGUE_ECANCELED,
+                   "run not started: %s: canceled while it waited for the unit; call again to go on",
+                   u->desc.info.spec);
+}
+
+static void leave(struct segue_unit *u, uint32_t long_run)
+{
+    pthread_mutex_lock(&u->lock);
+    u->running--;
+    u->longs -= long_run;
+    pthread_cond_broadcast(&u->changed);
+    pthread_mutex_unlock(&u->lock);
+}
+
+segue_status sg_unit_enter(struct segue_unit *u, const atomic_int *cancel, segue_error *err)
+{
+    return enter(u, 0, cancel, err);
+}
+
+int sg_unit_try_enter(struct segue_unit *u)
+{
+    pthread_mutex_lock(&u->lock);
+    int entered = !next_turn(u) && fits(u, 0);
+    u->running += (uint32_t)entered;
+    pthread_mutex_unlock(&u->lock);
+    return entered;
+}
+
+void sg_unit_leave(struct segue_unit *u) { leave(u, 0); }
+
+segue_status sg_unit_enter_run(struct segue_unit *u, uint32_t rows, const atomic_int *cancel, segue_error *err)
+{
+    return enter(u, is_long(u, rows), cancel, err);
+}
+
+void sg_unit_leave_run(struct segue_unit *u, uint32_t rows) { leave(u, is_long(u, rows)); }

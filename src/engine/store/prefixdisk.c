@@ -1,0 +1,352 @@
+/* prefixdisk.c: the store's files: one folder for all models, a state file for each text's end with the
+ * points on the way to it. Whoever else uses the folder is expected: files appear and vanish, and each is
+ * believed only when every checksum is right, its tokens are the ones asked for, and the same units, kernels,
+ * version and weights made it. SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/session.h"
+#include "engine/store/prefixstore.h"
+
+enum { FILES_MAX = 65536, FILES_KEPT = 4096, NAME_WEIGHTS = 16 };
+static const char ending[] = ".state";
+static const double half_life_ns = 7 * 86400e9; /* a file not used for a week is worth half */
+
+static char *path_of(const struct sg_store *s, const char *name) { return sg_path_join(s->folder, name); }
+
+/* --- reading the folder --- */
+
+static int is_known(const struct sg_store *s, const char *name)
+{
+    const struct sg_store_file *f = s->files;
+    while (f && strcmp(f->name, name) != 0) f = f->next;
+    return f != NULL;
+}
+
+static struct sg_store_file *file_new(struct sg_store *s, const char *name)
+{
+    struct sg_store_file *f = sg_alloc(sizeof *f);
+    if (!f || !(f->name = sg_strndup(name, strlen(name)))) {
+        sg_free(f);
+        return NULL;
+    }
+    f->next = s->files;
+    s->files = f;
+    return f;
+}
+
+static void enter(struct sg_store *s, struct sg_store_file *file, struct sg_kind *kind,
+                  const struct sg_statefile *f, uint32_t point)
+{
+    uint64_t rows = point ? f->points[point - 1].rows : f->head.rows;
+    struct sg_entry *e = sg_store_entry(s, kind, sg_statefile_tokens(f), rows);
+    if (!e || e->file) return;
+    e->file = file;
+    e->file_point = point;
+    e->logits |= (point ? f->points[point - 1].logits_at : f->head.logits_at) != 0;
+    if (!e->read_ns) e->read_ns = (uint64_t)((double)f->head.read_ns * (double)rows / (double)f->head.rows);
+}
+
+/* Another version's kernels may round otherwise, so its states are not taken up; that there are some is
+ * remembered. */
+static void enter_file(struct sg_store *s, const char *name, const struct sg_statefile *f)
+{
+    const segue_model_info *info = &s->engine->model->info;
+    if (memcmp(f->head.shape_id, info->shape_id, 32) != 0 ||
+        memcmp(f->head.weights_id, s->engine->weights_id, 32) != 0)
+        return;
+    struct sg_kind *kind = sg_store_kind(s, f->head.adapters, f->head.unit, f->head.kernels);
+    if (!kind) return;
+    if (f->head.library != segue_version()) {
+        kind->stale = 1;
+        return;
+    }
+    struct sg_store_file *file = file_new(s, name);
+    for (uint32_t p = 0; file && p <= f->head.checkpoints_n; p++) enter(s, file, kind, f, p);
+}
+
+static void look_into(struct sg_store *s, const char *name)
+{
+    struct sg_statefile f;
+    char *path = path_of(s, name);
+    if (!path) return;
+    if (sg_statefile_peek(&f, path, NULL) == SEGUE_OK) {
+        enter_file(s, name, &f);
+        sg_statefile_close(&f);
+    } else {
+        for (struct sg_kind *k = s->kinds; k; k = k->next) k->stale |= f.head.version > SG_STATE_VERSION;
+    }
+    sg_free(path);
+}
+
+void sg_store_scan(struct sg_store *s)
+{
+    char **names = NULL;
+    size_t n = 0;
+    uint64_t bytes, changed;
+    if (sg_file_look(s->folder, &bytes, &changed, NULL) != SEGUE_OK || changed == s->seen_ns) return;
+    if (sg_folder_list(s->folder, "", FILES_MAX, &names, &n, NULL) != SEGUE_OK) return;
+    s->seen_ns = changed;
+    for (size_t i = 0; i < n; i++) {
+        size_t len = strlen(names[i]), end = sizeof ending - 1;
+        char *path = sg_file_abandoned(names[i]) ? path_of(s, names[i]) : NULL;
+        if (path) sg_file_remove(path);
+        sg_free(path);
+        if (len > end && !strcmp(names[i] + len - end, ending) &&
+            !strncmp(names[i], s->engine->weights_id, NAME_WEIGHTS) && !is_known(s, names[i]))
+            look_into(s, names[i]);
+        sg_free(names[i]);
+    }
+    sg_free(names);
+}
+
+void sg_store_forget_file(struct sg_store *s, struct sg_store_file *file, int remove)
+{
+    char *path = remove ? path_of(s, file->name) : NULL;
+    struct sg_store_file **at = &s->files;
+    if (path) sg_file_remove(path);
+    sg_free(path);
+    for (struct sg_entry *e = s->entries, *next; e; e = next) {
+        next = e->next;
+        if (e->file != file) continue;
+        e->file = NULL;
+        if (!e->point) sg_store_drop(s, e);
+    }
+    while (*at != file) at = &(*at)->next;
+    *at = file->next;
+    sg_free(file->name);
+    sg_free(file);
+}
+
+/* --- taking a state from a file --- */
+
+/* The name is a hash; what counts is what stands in the file. */
+static segue_status same_text(const struct sg_statefile *f, const struct sg_entry *e, const int32_t *tokens,
+                              segue_error *err)
+{
+    size_t n = e->node->depth;
+    uint64_t rows = e->file_point > f->head.checkpoints_n ? 0
+                    : e->file_point                  ? f->points[e->file_point - 1].rows
+                                                     : f->head.rows;
+    if (rows == n && !memcmp(sg_statefile_tokens(f), tokens, n * sizeof *tokens) &&
+        f->head.library == segue_version() && !strcmp(f->head.unit, e->kind->unit) &&
+        !strcmp(f->head.kernels, e->kind->kernels))
+        return SEGUE_OK;
+    return sg_fail(err, SEGUE_EFORMAT, "state not loaded: %s: it is not what it was; compute the tokens anew",
+                   f->path);
+}
+
+/* The tokens are those of the tree, which agree with those of whoever asks; a cut follows where his end. */
+static segue_status read_file(const struct sg_store *s, struct sg_entry *e, const char *path,
+                              struct sg_layout *l, float *logits, int *logits_known, segue_error *err)
+{
+    struct sg_statefile f;
+    int32_t *tokens = sg_alloc(e->node->depth * sizeof *tokens);
+    if (!tokens) return sg_no_memory("tokens", e->node->depth * sizeof *tokens, err);
+    sg_tree_tokens(e->node, tokens);
+    segue_status status = sg_statefile_open(&f, path, 0, err);
+    if (status == SEGUE_OK) {
+        status = same_text(&f, e, tokens, err);
+        if (status == SEGUE_OK) status = sg_statefile_fits(&f, s->engine, e->kind->adapters, err);
+        if (status == SEGUE_OK) status = sg_statefile_fill(&f, s->engine, l, e->file_point, NULL, NULL, err);
+        const float *known = status == SEGUE_OK ? sg_statefile_logits(&f, e->file_point) : NULL;
+        if (known) memcpy(logits, known, f.head.vocab * sizeof *logits);
+        *logits_known = known != NULL;
+        sg_statefile_close(&f);
+    }
+    sg_free(tokens);
+    return status;
+}
+
+segue_status sg_store_read(struct sg_store *s, struct sg_entry *e, struct sg_layout *l, float *logits,
+                           int *logits_known)
+{
+    segue_error err = {0};
+    char *path = path_of(s, e->file->name);
+    if (!path) return SEGUE_EMEMORY;
+    segue_status status = read_file(s, e, path, l, logits, logits_known, &err);
+    if (status == SEGUE_OK) sg_file_touch(path);
+    sg_free(path);
+    /* damaged, or gone: another process may have removed it */
+    if (status == SEGUE_EFORMAT || status == SEGUE_EUNSUPPORTED || status == SEGUE_EIO)
+        sg_store_forget_file(s, e->file, status != SEGUE_EIO);
+    return status;
+}
+
+/* --- writing --- */
+
+/* Bytes that a file will have, a little more. */
+static uint64_t file_bytes(const struct sg_store *s, const struct sg_entry *e, uint32_t points)
+{
+    const struct sg_graph *g = s->engine->graph;
+    uint64_t rows = e->node->depth, vocab = s->engine->model->info.vocab, bytes = 4096;
+    for (uint32_t i = 0; i < g->slots_n; i++)
+        bytes += (1 + (uint64_t)points) * (sg_slot_fixed_bytes(&g->slots[i]) + 256) +
+                 rows * sg_slot_row_bytes(&g->slots[i], e->point->layout.stages[0].kv);
+    return bytes + rows * 4 + (1 + (uint64_t)points) * vocab * 4;
+}
+
+struct candidate {
+    char *name;
+    uint64_t bytes;
+    double worth;
+};
+
+/* Time that a byte saves, by what the file says of itself; unreadable ones are worth nothing. */
+static void weigh(const struct sg_store *s, struct candidate *c, uint64_t now)
+{
+    struct sg_statefile f;
+    uint64_t changed = 0;
+    char *path = path_of(s, c->name);
+    if (!path || sg_file_look(path, &c->bytes, &changed, NULL) != SEGUE_OK) c->bytes = 0;
+    if (path && sg_statefile_peek(&f, path, NULL) == SEGUE_OK) {
+        double age = now > changed ? (double)(now - changed) : 0, ns = (double)f.head.read_ns;
+        if (ns <= 0) ns = (double)f.head.rows * 1000;
+        c->worth = ns / (double)(c->bytes + 1) * exp2(-age / half_life_ns);
+        sg_statefile_close(&f);
+    }
+    sg_free(path);
+}
+
+static void remove_candidate(struct sg_store *s, struct candidate *c)
+{
+    struct sg_store_file *f = s->files;
+    while (f && strcmp(f->name, c->name) != 0) f = f->next;
+    char *path = f ? NULL : path_of(s, c->name);
+    if (f) sg_store_forget_file(s, f, 1);
+    if (path) sg_file_remove(path);
+    sg_free(path);
+}
+
+/* Files of all models count. 1: there is room for `wanted` bytes now. */
+static int make_room(struct sg_store *s, uint64_t wanted)
+{
+    char **names = NULL;
+    size_t n = 0;
+    uint64_t total = 0, live = 0, now = sg_wall_ns();
+    if (wanted > s->disk_budget || sg_folder_list(s->folder, ending, FILES_MAX, &names, &n, NULL) != SEGUE_OK)
+        return 0;
+    struct candidate *list = sg_alloc(n * sizeof *list);
+    for (size_t i = 0; list && i < n; i++) {
+        list[i].name = names[i];
+        weigh(s, &list[i], now);
+        total += list[i].bytes;
+        live += list[i].bytes != 0;
+    }
+    while (list && (total + wanted > s->disk_budget || live >= FILES_KEPT)) {
+        struct candidate *least = NULL;
+        for (size_t i = 0; i < n; i++)
+            if (list[i].bytes && (!least || list[i].worth < least->worth)) least = &list[i];
+        if (!least) break;
+        remove_candidate(s, least);
+        total -= least->bytes;
+        least->bytes = 0;
+        live--;
+    }
+    int room = list && total + wanted <= s->disk_budget;
+    for (size_t i = 0; i < n; i++) sg_free(names[i]);
+    sg_free(names);
+    sg_free(list);
+    return room;
+}
+
+/* The points above an entry that are in memory, the nearest, rising. */
+static uint32_t points_above(const struct sg_entry *e, struct sg_entry *out[SG_STATE_POINTS])
+{
+    uint32_t n = 0;
+    for (struct sg_node *up = sg_tree_above(e->node); up && n < SG_STATE_POINTS; up = sg_tree_above(up))
+        if (up->entry->point) out[n++] = up->entry;
+    for (uint32_t i = 0; i < n / 2; i++) {
+        struct sg_entry *swap = out[i];
+        out[i] = out[n - 1 - i];
+        out[n - 1 - i] = swap;
+    }
+    return n;
+}
+
+static void name_of(const struct sg_store *s, const struct sg_entry *e, const int32_t *tokens, char out[64])
+{
+    char hex[33];
+    struct sg_hash h = sg_hash_bytes(tokens, e->node->depth * sizeof *tokens, 0);
+    h = sg_hash_join(h, sg_hash_bytes(e->kind->unit, sizeof e->kind->unit, 0));
+    h = sg_hash_join(h, sg_hash_bytes(e->kind->kernels, sizeof e->kind->kernels, 0));
+    sg_hash_hex(sg_hash_join(h, e->kind->adapters), hex);
+    snprintf(out, 64, "%.*s-%s%s", NAME_WEIGHTS, s->engine->weights_id, hex, ending);
+}
+
+static segue_status save(const struct sg_store *s, struct sg_entry *e, const int32_t *tokens,
+                         struct sg_entry *const *above, uint32_t n, const char *name)
+{
+    struct sg_checkpoint *points[SG_STATE_POINTS];
+    char *path = path_of(s, name);
+    if (!path) return SEGUE_EMEMORY;
+    for (uint32_t i = 0; i < n; i++) points[i] = above[i]->point;
+    struct sg_save v = {.engine = s->engine,
+                        .adapters = e->kind->adapters,
+                        .unit = e->kind->unit,
+                        .kernels = e->kind->kernels,
+                        .tokens = tokens,
+                        .tokens_n = e->node->depth,
+                        .layout = &e->point->layout,
+                        .rows = e->node->depth,
+                        .read_ns = e->read_ns,
+                        .logits = e->point->logits,
+                        .points = points,
+                        .checkpoints_n = n};
+    segue_status status = sg_state_save(&v, path, NULL);
+    sg_free(path);
+    return status;
+}
+
+/* Files whose every entry the new file has too are not needed any more. */
+static void supersede(struct sg_store *s, struct sg_entry *const *above, uint32_t n, struct sg_store_file *by)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        struct sg_store_file *old = above[i]->file;
+        uint32_t covered = 0, users = 0;
+        if (!old || old == by) continue;
+        for (const struct sg_entry *e = s->entries; e; e = e->next) users += e->file == old;
+        for (uint32_t k = 0; k < n; k++) covered += above[k]->file == old;
+        if (covered == users) sg_store_forget_file(s, old, 1);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (!above[i]->file && by) {
+            above[i]->file = by;
+            above[i]->file_point = i + 1;
+        }
+}
+
+/* Where states can be cut, the file of a shorter text that this one begins with is not needed. */
+static void supersede_shorter(struct sg_store *s, const struct sg_entry *e)
+{
+    for (struct sg_node *up = sg_tree_above(e->node); up;) {
+        struct sg_store_file *old = up->entry->file;
+        up = sg_tree_above(up);
+        if (old) sg_store_forget_file(s, old, 1);
+    }
+}
+
+void sg_store_write(struct sg_store *s, struct sg_entry *e)
+{
+    struct sg_entry *above[SG_STATE_POINTS];
+    char name[64];
+    if (!e->point) return;
+    uint32_t n = s->exact ? points_above(e, above) : 0;
+    int32_t *tokens = sg_alloc(e->node->depth * sizeof *tokens);
+    if (!tokens) return;
+    sg_tree_tokens(e->node, tokens);
+    name_of(s, e, tokens, name);
+    if (make_room(s, file_bytes(s, e, n)) && save(s, e, tokens, above, n, name) == SEGUE_OK) {
+        struct sg_store_file *file = file_new(s, name);
+        if (file) {
+            e->file = file;
+            e->file_point = 0;
+            supersede(s, above, sg_state_points_fit(s->engine->graph) ? n : 0, file);
+            if (!s->exact) supersede_shorter(s, e);
+        }
+    }
+    sg_free(tokens);
+}

@@ -1,0 +1,335 @@
+/* bridge.c: states from one unit to another, slot by slot in the canonical layout of docs/STATE.md, K and V
+ * in the storage of the unit that goes on. Knows no unit; what a pair does faster it offers as state_transfer,
+ * which must give the same bytes. SPDX-License-Identifier: MIT */
+#include "engine/transfer/bridge.h"
+
+#include <stdatomic.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+enum { PIECE_BYTES = 1 << 20, CARRIED_BYTES = 32 << 20, PIECES = 64 };
+
+/* --- memory on the way --- */
+
+/* A piece, or the largest thing that cannot be cut. */
+static size_t least_room(const struct sg_layout *to)
+{
+    size_t room = PIECE_BYTES;
+    for (uint32_t i = 0; i < to->n; i++) {
+        const struct sg_graph *g = to->stages[i].layer_range->graph;
+        for (uint32_t k = 0; k < g->slots_n; k++) {
+            size_t fixed = sg_slot_fixed_bytes(&g->slots[k]);
+            size_t bytes = fixed ? fixed : sg_slot_row_bytes(&g->slots[k], to->stages[i].kv);
+            if (bytes > room) room = bytes;
+        }
+    }
+    return room;
+}
+
+/* With pinned memory all rows are under way at once, as far as that is not much. */
+static size_t full_room(const struct sg_layout *to, uint64_t rows)
+{
+    size_t row = 0, least = least_room(to);
+    for (uint32_t i = 0; i < to->n; i++) {
+        const struct sg_graph *g = to->stages[i].layer_range->graph;
+        for (uint32_t k = 0; k < g->slots_n; k++) row += sg_slot_row_bytes(&g->slots[k], to->stages[i].kv);
+    }
+    if (row && rows > CARRIED_BYTES / row) rows = CARRIED_BYTES / row;
+    return rows * row > least ? rows * row : least;
+}
+
+segue_status sg_carrier_open(struct sg_carrier *c, const struct sg_layout *from, const struct sg_layout *to, uint64_t rows,
+                             segue_error *err)
+{
+    const struct sg_host_memory *host = from->stages[0].host ? from->stages[0].host : to->stages[0].host;
+    *c = (struct sg_carrier){.bytes = host ? full_room(to, rows) : least_room(to)};
+    if (host) c->memory = host->take(host->owner, c->bytes);
+    if (c->memory) c->host = host;
+    else c->memory = sg_alloc_unset(c->bytes = least_room(to));
+    return c->memory ? SEGUE_OK : sg_no_memory("hand-off", c->bytes, err);
+}
+
+void sg_carrier_close(struct sg_carrier *c)
+{
+    if (c->host) c->host->leave(c->host->owner, c->memory);
+    else sg_free_aligned(c->memory);
+    *c = (struct sg_carrier){0};
+}
+
+/* --- one slot --- */
+
+static segue_status flush(struct sg_state *s, segue_error *err)
+{
+    return sg_ops_of(s)->state_flush ? sg_ops_of(s)->state_flush(s, err) : SEGUE_OK;
+}
+
+segue_status sg_bridge_flush(const struct sg_layout *from, segue_error *err)
+{
+    for (uint32_t i = 0; i < from->n; i++)
+        if (from->stages[i].state) SG_TRY(flush(from->stages[i].state, err));
+    return SEGUE_OK;
+}
+
+/* Recurrent memory: one copy where it lies open on one of the sides. */
+static segue_status move_fixed(const struct sg_journey *j, struct sg_carrier *c, uint64_t *bytes, segue_error *err)
+{
+    const struct sg_unit_ops *a = sg_ops_of(j->from), *b = sg_ops_of(j->to);
+    void *at;
+    *bytes += sg_slot_fixed_bytes(j->slot);
+    if (a->state_at) {
+        SG_TRY(a->state_at(j->from, j->from_slot, 0, &at, err));
+        return b->state_put(j->to, j->to_slot, 0, j->end, SG_F32, at, err);
+    }
+    if (b->state_at) {
+        SG_TRY(b->state_at(j->to, j->to_slot, 1, &at, err));
+        return a->state_get(j->from, j->from_slot, 0, j->end, SG_F32, at, err);
+    }
+    SG_TRY(a->state_get(j->from, j->from_slot, 0, j->end, SG_F32, c->memory, err));
+    SG_TRY(flush(j->from, err));
+    SG_TRY(b->state_put(j->to, j->to_slot, 0, j->end, SG_F32, c->memory, err));
+    return flush(j->to, err);
+}
+
+/* Rows in pieces, in the storage that they will have: the unit that is left converts once, the other one
+ * copies. */
+segue_status sg_bridge_slot(const struct sg_journey *j, struct sg_carrier *c, uint64_t *bytes, segue_error *err)
+{
+    const struct sg_unit_ops *a = sg_ops_of(j->from), *b = sg_ops_of(j->to);
+    if (sg_slot_fixed_bytes(j->slot)) return move_fixed(j, c, bytes, err);
+    size_t row_bytes = sg_slot_row_bytes(j->slot, j->kv);
+    uint64_t most = row_bytes && c->bytes > row_bytes ? c->bytes / row_bytes : 1;
+    for (uint64_t at = j->first, n; at < j->end; at += n) {
+        n = most < j->end - at ? most : j->end - at;
+        SG_TRY(a->state_get(j->from, j->from_slot, at, at + n, j->kv, c->memory, err));
+        SG_TRY(flush(j->from, err));
+        SG_TRY(b->state_put(j->to, j->to_slot, at, at + n, j->kv, c->memory, err));
+        SG_TRY(flush(j->to, err));
+        *bytes += n * row_bytes;
+    }
+    return SEGUE_OK;
+}
+
+segue_status sg_bridge_seal(const struct sg_stage *stage, uint64_t rows, segue_error *err)
+{
+    return sg_ops_of(stage->state)->state_put(stage->state, UINT32_MAX, rows, rows, stage->kv, NULL, err);
+}
+
+/* --- all slots --- */
+
+struct piece {
+    const struct sg_journey *j;
+    uint64_t from, n;
+    uint8_t *at; /* in the carrier */
+};
+struct move {
+    struct sg_layout *from, *to;
+    struct sg_carrier carrier;
+    struct sg_journey *journeys; /* [n] */
+    uint32_t n, pieces_n;
+    struct piece pieces[PIECES];
+    size_t used; /* of the carrier */
+    int fixed_sent;
+    uint64_t *bytes;
+};
+
+static segue_status find_journeys(struct move *m, uint64_t rows, segue_error *err)
+{
+    uint32_t all = 0;
+    for (uint32_t i = 0; i < m->to->n; i++) all += m->to->stages[i].layer_range->graph->slots_n;
+    m->journeys = sg_alloc(all * sizeof *m->journeys);
+    if (!m->journeys) return sg_no_memory("hand-off", all * sizeof *m->journeys, err);
+    for (uint32_t i = 0; i < m->to->n; i++) {
+        struct sg_stage *stage = &m->to->stages[i];
+        const struct sg_graph *g = stage->layer_range->graph;
+        for (uint32_t k = 0; k < g->slots_n; k++) {
+            struct sg_journey *j = &m->journeys[m->n++];
+            *j = (struct sg_journey){.to = stage->state, .to_slot = k, .slot = &g->slots[k], .kv = stage->kv, .end = rows};
+            struct sg_stage *source = sg_layout_slot(m->from, g->slots[k].kind, g->slots[k].layer, &j->from_slot);
+            if (!source)
+                return sg_fail(err, SEGUE_EINTERNAL, "state not moved: slot of layer %u: it is nowhere; report this",
+                               g->slots[k].layer);
+            j->from = source->state;
+            uint64_t held = rows;
+            sg_ops_of(j->from)->state_held(j->from, j->from_slot, &j->first, &held);
+        }
+    }
+    return SEGUE_OK;
+}
+
+/* Recurrent memory of the units that give it out as it lies (open 1), or of the others. */
+static segue_status send_fixed(struct move *m, int open, segue_error *err)
+{
+    for (uint32_t i = 0; i < m->n; i++) {
+        const struct sg_journey *j = &m->journeys[i];
+        if (sg_slot_fixed_bytes(j->slot) && (sg_ops_of(j->from)->state_at != NULL) == open)
+            SG_TRY(move_fixed(j, &m->carrier, m->bytes, err));
+    }
+    return SEGUE_OK;
+}
+
+/* What was asked for is here, and goes on. Recurrent memory of a unit that copies beside the processor comes over
+ * meanwhile. */
+static segue_status deliver(struct move *m, segue_error *err)
+{
+    SG_TRY(sg_bridge_flush(m->from, err));
+    if (!m->fixed_sent && m->carrier.host) {
+        m->fixed_sent = 1;
+        for (uint32_t i = 0; i < m->n; i++) {
+            const struct sg_journey *j = &m->journeys[i];
+            if (sg_slot_fixed_bytes(j->slot) && !sg_ops_of(j->from)->state_at && !sg_ops_of(j->to)->state_at)
+                m->fixed_sent = 0; /* it needs the carrier */
+        }
+        if (m->fixed_sent) SG_TRY(send_fixed(m, 0, err));
+    }
+    for (uint32_t i = 0; i < m->pieces_n; i++) {
+        const struct piece *p = &m->pieces[i];
+        SG_TRY(sg_ops_of(p->j->to)->state_put(p->j->to, p->j->to_slot, p->from, p->from + p->n, p->j->kv, p->at, err));
+    }
+    m->pieces_n = 0;
+    m->used = 0;
+    return sg_bridge_flush(m->to, err);
+}
+
+static segue_status send_rows(struct move *m, const struct sg_journey *j, segue_error *err)
+{
+    size_t row_bytes = sg_slot_row_bytes(j->slot, j->kv);
+    for (uint64_t at = j->first, n; at < j->end; at += n) {
+        if (m->pieces_n == PIECES || m->carrier.bytes - m->used < row_bytes) SG_TRY(deliver(m, err));
+        uint64_t most = row_bytes ? (m->carrier.bytes - m->used) / row_bytes : j->end - at;
+        n = most < j->end - at ? most : j->end - at;
+        struct piece *p = &m->pieces[m->pieces_n++];
+        *p = (struct piece){j, at, n, m->carrier.memory + m->used};
+        m->used += n * row_bytes;
+        *m->bytes += n * row_bytes;
+        SG_TRY(sg_ops_of(j->from)->state_get(j->from, j->from_slot, at, at + n, j->kv, p->at, err));
+        if (sg_ops_of(j->from)->state_flush) continue;
+        SG_TRY(sg_ops_of(j->to)->state_put(j->to, j->to_slot, at, at + n, j->kv, p->at, err)); /* it is here already */
+        m->pieces_n--;
+        if (!sg_ops_of(j->to)->state_flush) m->used -= n * row_bytes;
+    }
+    return SEGUE_OK;
+}
+
+static segue_status move_slots(struct move *m, uint64_t rows, segue_error *err)
+{
+    SG_TRY(find_journeys(m, rows, err));
+    SG_TRY(send_fixed(m, 1, err));
+    for (uint32_t i = 0; i < m->n; i++)
+        if (!sg_slot_fixed_bytes(m->journeys[i].slot)) SG_TRY(send_rows(m, &m->journeys[i], err));
+    SG_TRY(deliver(m, err));
+    if (!m->fixed_sent) SG_TRY(send_fixed(m, 0, err));
+    SG_TRY(sg_bridge_flush(m->from, err));
+    for (uint32_t i = 0; i < m->to->n; i++) SG_TRY(sg_bridge_seal(&m->to->stages[i], rows, err));
+    return SEGUE_OK;
+}
+
+static segue_status by_pieces(struct sg_layout *from, struct sg_layout *to, uint64_t room_rows, uint64_t rows,
+                              uint64_t *bytes, segue_error *err)
+{
+    struct move m = {.from = from, .to = to, .bytes = bytes};
+    sg_layout_drop_states(to); /* bare ones */
+    SG_TRY(sg_layout_to_fill(to, room_rows, err));
+    segue_status status = sg_carrier_open(&m.carrier, from, to, rows, err);
+    if (status == SEGUE_OK) status = move_slots(&m, rows, err);
+    if (status != SEGUE_OK) {
+        (void)sg_bridge_flush(from, NULL);
+        sg_layout_drop_states(to);
+    }
+    sg_carrier_close(&m.carrier);
+    sg_free(m.journeys);
+    return status;
+}
+
+/* --- the pair's own way --- */
+
+int sg_bridge_passes(const struct sg_layout *from, const struct sg_layout *to)
+{
+    int same = from->n == to->n;
+    for (uint32_t i = 0; same && i < from->n; i++) {
+        const struct sg_layer_range *a = from->stages[i].layer_range, *b = to->stages[i].layer_range;
+        const struct sg_unit_ops *ops = sg_ops_of(b->unit->unit);
+        same = a->from == b->from && a->to == b->to && from->stages[i].kv == to->stages[i].kv &&
+               ops == sg_ops_of(a->unit->unit) && ops->state_transfer;
+    }
+    return same;
+}
+
+static int pass_all(struct sg_layout *from, struct sg_layout *to)
+{
+    if (!sg_bridge_passes(from, to)) return 0;
+    if (!sg_layout_holds(to) && sg_layout_bare(to, NULL) != SEGUE_OK) return 0;
+    uint32_t done = 0;
+    for (; done < to->n; done++) {
+        struct sg_state *a = from->stages[done].state, *b = to->stages[done].state;
+        if (sg_ops_of(b)->state_transfer(b, a, NULL) != SEGUE_OK) break;
+    }
+    if (done == to->n) return 1;
+    while (done--)
+        (void)sg_ops_of(from->stages[done].state)
+            ->state_transfer(from->stages[done].state, to->stages[done].state, NULL);
+    sg_layout_drop_states(to);
+    return 0;
+}
+
+/* What a state of so many rows is in the storage of `to`. */
+static uint64_t bytes_of(const struct sg_layout *to, uint64_t rows)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < to->n; i++) {
+        const struct sg_stage *s = &to->stages[i];
+        for (uint32_t k = 0; k < s->layer_range->graph->slots_n; k++) {
+            const struct sg_slot *slot = &s->layer_range->graph->slots[k];
+            uint64_t first = 0, held = rows;
+            sg_ops_of(s->state)->state_held(s->state, k, &first, &held);
+            size_t fixed = sg_slot_fixed_bytes(slot);
+            bytes += fixed ? fixed : sg_slot_row_bytes(slot, s->kv) * (rows - first);
+        }
+    }
+    return bytes;
+}
+
+segue_status sg_bridge_move(struct sg_layout *from, struct sg_layout *to, uint64_t room, struct sg_moved *out,
+                            segue_error *err)
+{
+    uint64_t begun = sg_now_ns(), first = 0;
+    *out = (struct sg_moved){0};
+    const struct sg_stage *source = &from->stages[0];
+    sg_ops_of(source->state)->state_held(source->state, 0, &first, &out->rows);
+    int passed = pass_all(from, to);
+    if (!passed) SG_TRY(by_pieces(from, to, room, out->rows, &out->copied_bytes, err));
+    out->ns = sg_now_ns() - begun;
+    out->bytes = passed ? bytes_of(to, out->rows) : out->copied_bytes;
+    return SEGUE_OK;
+}
+
+/* --- development builds --- */
+
+#ifdef SEGUE_FAULTS
+static atomic_uint fault_layer; /* one more than the layer; 0: none */
+
+void sg_fault_ulp(uint32_t layer) { atomic_store(&fault_layer, layer + 1); }
+
+/* The first number of the first held row, little-endian. */
+void sg_fault_ulp_now(struct sg_layout *to)
+{
+    uint32_t layer = atomic_load(&fault_layer);
+    uint8_t *room = layer ? sg_alloc(least_room(to)) : NULL;
+    for (uint32_t i = 0; room && i < to->n; i++) {
+        struct sg_stage *stage = &to->stages[i];
+        const struct sg_graph *g = stage->layer_range->graph;
+        const struct sg_unit_ops *ops = stage->state ? sg_ops_of(stage->state) : NULL;
+        for (uint32_t k = 0; ops && k < g->slots_n; k++) {
+            uint64_t first = 0, rows = 0;
+            enum sg_storage storage = sg_slot_fixed_bytes(&g->slots[k]) ? SG_F32 : stage->kv;
+            ops->state_held(stage->state, k, &first, &rows);
+            if (g->slots[k].layer != layer - 1 || first >= rows ||
+                ops->state_get(stage->state, k, first, first + 1, storage, room, NULL) != SEGUE_OK)
+                continue;
+            room[storage == SG_Q8_0 ? 2 : 0] ^= 1; /* q8: behind the scale */
+            (void)ops->state_put(stage->state, k, first, first + 1, storage, room, NULL);
+        }
+    }
+    sg_free(room);
+}
+#endif

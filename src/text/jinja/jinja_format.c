@@ -1,0 +1,559 @@
+/* jinja_format.c: '%' formatting, str.format and strftime. One layout for all: a value becomes digits or text, then
+ * sign, fill and width are put around it. Widths are bounded; nothing is handed to printf from a template.
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "text/jinja/jinja.h"
+
+struct spec {
+    uint32_t fill;
+    char align, sign, type; /* align: < > = ^ or 0; sign: + - space */
+    int alt, zero;
+    char group;               /* , or _ or 0 */
+    int64_t width, precision; /* -1 = not said */
+};
+
+enum { WIDTH_MOST = 100000, PRECISION_MOST = 300 };
+
+/* prefix, digits: ASCII; text: a string value when it is none of a number. */
+static segue_status put_aligned(struct sg_jinja *st, struct sg_buf *b, const struct spec *sp,
+                                const char *prefix, const char *s, size_t n, size_t chars, char align)
+{
+    int64_t pad = sp->width - (int64_t)(chars + strlen(prefix)), left;
+    if (pad < 0) pad = 0;
+    left = align == '<' ? 0 : align == '^' ? pad / 2 : align == '=' ? 0 : pad;
+    for (int64_t i = 0; i < left; i++) SG_TRY(sg_put_char(st, b, sp->fill));
+    SG_TRY(sg_put(st, b, prefix, strlen(prefix)));
+    for (int64_t i = 0; align == '=' && i < pad; i++) SG_TRY(sg_put_char(st, b, sp->fill));
+    SG_TRY(sg_put(st, b, s, n));
+    for (int64_t i = left; align != '=' && i < pad; i++) SG_TRY(sg_put_char(st, b, sp->fill));
+    return SEGUE_OK;
+}
+
+static void group_digits(char *text, size_t cap, char mark, int every)
+{
+    size_t n = strspn(text, "0123456789abcdefABCDEF"), rest = strlen(text + n);
+    size_t marks = n ? (n - 1) / (size_t)every : 0;
+    if (n + marks + rest + 1 > cap) return;
+    memmove(text + n + marks, text + n, rest + 1);
+    for (size_t i = n, to = n + marks, k = 0; i-- > 0; k++) {
+        if (k && k % (size_t)every == 0) text[--to] = mark;
+        text[--to] = text[i];
+    }
+}
+
+static void int_digits(uint64_t u, unsigned base, int upper, char *out)
+{
+    char tmp[72];
+    size_t n = 0, k = 0;
+    do tmp[n++] = (upper ? "0123456789ABCDEF" : "0123456789abcdef")[u % base];
+    while (u /= base);
+    while (n) out[k++] = tmp[--n];
+    out[k] = 0;
+}
+
+static segue_status put_int(struct sg_jinja *st, struct sg_buf *b, const struct spec *sp, int64_t v)
+{
+    char text[160], prefix[8] = "";
+    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+    unsigned base = sp->type == 'x' || sp->type == 'X' ? 16 : sp->type == 'o' ? 8 : sp->type == 'b' ? 2 : 10;
+    int_digits(u, base, sp->type == 'X', text);
+    if (sp->group) group_digits(text, sizeof text, sp->group, base == 10 ? 3 : 4);
+    size_t k = 0;
+    if (v < 0)
+        prefix[k++] = '-';
+    else if (sp->sign == '+' || sp->sign == ' ')
+        prefix[k++] = sp->sign;
+    if (sp->alt && base != 10) {
+        prefix[k++] = '0';
+        prefix[k++] = sp->type;
+    }
+    prefix[k] = 0;
+    return put_aligned(st, b, sp, prefix, text, strlen(text), strlen(text), sp->align ? sp->align : '>');
+}
+
+/* Digits of |d| as type and precision ask. */
+static size_t float_text(const struct spec *sp, double d, char *text, size_t cap)
+{
+    char type = (char)(sp->type | 32);
+    int precision = sp->precision < 0 ? 6 : (int)sp->precision;
+    double a = type == '%' ? fabs(d) * 100 : fabs(d);
+    if (!isfinite(a))
+        snprintf(text, cap, "%s", isnan(a) ? "nan" : "inf");
+    else if (sp->type == '%' || type == 'f')
+        sg_float_digits(text, cap, 'f', precision, sp->type == '%' ? fabs(d) * 100 : a);
+    else if (type == 'e')
+        sg_float_digits(text, cap, 'e', precision, a);
+    else
+        sg_float_digits(text, cap, 'g', precision, a);
+    if (sp->type >= 'A' && sp->type <= 'Z')
+        for (char *p = text; *p; p++) *p = *p >= 'a' && *p <= 'z' ? (char)(*p - 32) : *p;
+    size_t n = strlen(text);
+    if (sp->type == '%' && n + 1 < cap) {
+        text[n++] = '%';
+        text[n] = 0;
+    }
+    return n;
+}
+
+static segue_status put_double(struct sg_jinja *st, struct sg_buf *b, const struct spec *sp, double d)
+{
+    char text[1024];
+    const char *prefix = signbit(d) && !isnan(d) ? "-" : sp->sign == '+' ? "+" : sp->sign == ' ' ? " " : "";
+    if (sp->type) {
+        float_text(sp, d, text, sizeof text);
+    } else if (sp->precision < 0) {
+        struct sg_buf own = {0};
+        segue_status s = sg_put_float(st, &own, fabs(d));
+        snprintf(text, sizeof text, "%s", own.data ? own.data : "");
+        sg_buf_free(&own);
+        SG_TRY(s);
+    } else { /* like g, but with a fraction: Python's rule for format without a type */
+        struct spec g = *sp;
+        g.type = 'g';
+        float_text(&g, d, text, sizeof text);
+        if (!strpbrk(text, ".eni")) strcat(text, ".0");
+    }
+    if (sp->group) group_digits(text, sizeof text, sp->group, 3);
+    return put_aligned(st, b, sp, prefix, text, strlen(text), strlen(text), sp->align ? sp->align : '>');
+}
+
+static segue_status put_string(struct sg_jinja *st, struct sg_buf *b, const struct spec *sp, struct sg_val v,
+                               char align)
+{
+    struct sg_str *s = sg_v_str(v);
+    size_t chars =
+        sp->precision >= 0 && (uint64_t)sp->precision < s->chars ? (size_t)sp->precision : s->chars;
+    return put_aligned(st, b, sp, "", s->s, sg_str_byte(s, chars), chars, align);
+}
+
+static segue_status put_code(struct sg_jinja *st, struct sg_buf *b, const struct spec *sp, struct sg_val v)
+{
+    char text[5];
+    if (v.kind == SG_V_STR && sg_v_str(v)->chars == 1)
+        return put_string(st, b, sp, v, sp->align ? sp->align : '>');
+    if (v.kind != SG_V_INT || v.u.i < 0 || v.u.i > 0x10ffff || (v.u.i >= 0xd800 && v.u.i < 0xe000))
+        return sg_jinja_fail(st, "format: %%c needs a character");
+    size_t n = sg_char_put(text, (uint32_t)v.u.i);
+    return put_aligned(st, b, sp, "", text, n, 1, sp->align ? sp->align : '>');
+}
+
+/* repr or str of a value into a value. */
+static segue_status spell(struct sg_jinja *st, struct sg_val v, int repr, struct sg_val *out)
+{
+    if (!repr) return sg_val_text(st, v, out);
+    struct sg_buf b = sg_buf_begin(st);
+    return sg_str_take(st, sg_put_repr(st, &b, v), &b, out);
+}
+
+/* --- % --- */
+
+static segue_status percent_value(struct sg_jinja *st, struct sg_buf *b, struct spec *sp, struct sg_val v)
+{
+    int is_int = v.kind == SG_V_INT || v.kind == SG_V_BOOL;
+    struct sg_val text;
+    switch (sp->type) {
+    case 's':
+    case 'r':
+    case 'a':
+        SG_TRY(spell(st, v, sp->type != 's', &text));
+        sp->fill = ' ';
+        return put_string(st, b, sp, text, sp->align == '<' ? '<' : '>');
+    case 'c': return put_code(st, b, sp, v);
+    case 'd':
+    case 'i':
+    case 'u':
+        if (v.kind == SG_V_FLOAT && isfinite(v.u.f) && fabs(v.u.f) < 9e18)
+            v = sg_v_int((int64_t)v.u.f), is_int = 1;
+        /* fallthrough */
+    case 'x':
+    case 'X':
+    case 'o':
+        if (!is_int || sp->precision >= 0)
+            return sg_jinja_fail(st, "format: %%%c needs an integer, not '%s'", sp->type,
+                                 sg_val_type(v.kind));
+        return put_int(st, b, sp, v.u.i);
+    case 'e':
+    case 'E':
+    case 'f':
+    case 'F':
+    case 'g':
+    case 'G':
+        if (!is_int && v.kind != SG_V_FLOAT)
+            return sg_jinja_fail(st, "format: %%%c needs a number, not '%s'", sp->type, sg_val_type(v.kind));
+        return put_double(st, b, sp, is_int ? (double)v.u.i : v.u.f);
+    default: return sg_jinja_fail(st, "format: unsupported conversion");
+    }
+}
+
+struct percent {
+    const char *p, *e;
+    struct sg_val args;
+    size_t at;
+    int keyed;
+};
+
+static segue_status percent_arg(struct sg_jinja *st, struct percent *pc, struct sg_val *out)
+{
+    if (pc->args.kind == SG_V_TUPLE && pc->at < sg_v_list(pc->args)->n)
+        return *out = sg_v_list(pc->args)->items[pc->at++], SEGUE_OK;
+    if (pc->args.kind != SG_V_TUPLE && pc->at++ == 0) return *out = pc->args, SEGUE_OK;
+    return sg_jinja_fail(st, "not enough values for a format string");
+}
+
+static segue_status percent_number(struct sg_jinja *st, struct percent *pc, int64_t most, int64_t *out)
+{
+    struct sg_val v;
+    *out = 0;
+    if (pc->p < pc->e && *pc->p == '*') {
+        pc->p++;
+        SG_TRY(percent_arg(st, pc, &v));
+        SG_TRY(sg_val_index(st, v, "a width", out));
+    }
+    for (; pc->p < pc->e && *pc->p >= '0' && *pc->p <= '9' && *out <= most; pc->p++)
+        *out = *out * 10 + (*pc->p - '0');
+    return *out > most || *out < -most ? sg_jinja_fail(st, "format: a width or precision is too large")
+                                       : SEGUE_OK;
+}
+
+static segue_status percent_one(struct sg_jinja *st, struct sg_buf *b, struct percent *pc)
+{
+    struct spec sp = {.fill = ' ', .precision = -1};
+    struct sg_val v = {0};
+    if (pc->p < pc->e && *pc->p == '(') {
+        const char *key = ++pc->p;
+        for (int depth = 1; pc->p < pc->e && (depth += (*pc->p == '(') - (*pc->p == ')')) > 0;) pc->p++;
+        if (pc->p >= pc->e || pc->args.kind != SG_V_DICT)
+            return sg_jinja_fail(st, "format: a key needs a mapping");
+        const struct sg_val *at = sg_dict_name(sg_v_dict(pc->args), key, (size_t)(pc->p++ - key));
+        if (!at) return sg_jinja_fail(st, "format: a key is missing");
+        v = *at;
+        pc->keyed = 1;
+    }
+    for (; pc->p < pc->e && *pc->p && strchr("-+ #0", *pc->p); pc->p++) {
+        if (*pc->p == '-')
+            sp.align = '<';
+        else if (*pc->p == '0')
+            sp.zero = 1;
+        else if (*pc->p == '#')
+            sp.alt = 1;
+        else if (sp.sign != '+')
+            sp.sign = *pc->p;
+    }
+    SG_TRY(percent_number(st, pc, WIDTH_MOST, &sp.width));
+    if (sp.width < 0) {
+        sp.align = '<';
+        sp.width = -sp.width;
+    }
+    if (pc->p < pc->e && *pc->p == '.') {
+        pc->p++;
+        SG_TRY(percent_number(st, pc, PRECISION_MOST, &sp.precision));
+    }
+    while (pc->p < pc->e && (*pc->p == 'l' || *pc->p == 'h' || *pc->p == 'L')) pc->p++;
+    if (pc->p >= pc->e) return sg_jinja_fail(st, "format: the format ends within a conversion");
+    sp.type = *pc->p++;
+    if (sp.type == '%') return sg_put(st, b, "%", 1);
+    if (sp.zero && !sp.align) {
+        sp.align = '=';
+        sp.fill = '0';
+    }
+    if (!v.kind) SG_TRY(percent_arg(st, pc, &v));
+    return percent_value(st, b, &sp, v);
+}
+
+segue_status sg_format_percent(struct sg_jinja *st, struct sg_str *format, struct sg_val args,
+                               struct sg_val *out)
+{
+    struct percent pc = {.p = format->s, .e = format->s + format->n, .args = args};
+    struct sg_buf b = sg_buf_begin(st);
+    segue_status r = SEGUE_OK;
+    while (pc.p < pc.e && r == SEGUE_OK) {
+        const char *p = memchr(pc.p, '%', (size_t)(pc.e - pc.p)), *to = p ? p : pc.e;
+        r = sg_put(st, &b, pc.p, (size_t)(to - pc.p));
+        pc.p = p ? p + 1 : pc.e;
+        if (p && r == SEGUE_OK) r = percent_one(st, &b, &pc);
+    }
+    size_t n = args.kind == SG_V_TUPLE ? sg_v_list(args)->n
+               : args.kind == SG_V_DICT || args.kind == SG_V_LIST || args.kind == SG_V_RANGE ||
+                       args.kind == SG_V_UNDEFINED
+                   ? 0
+                   : 1; /* what has items may go unused */
+    if (r == SEGUE_OK && pc.at < n && !pc.keyed)
+        r = sg_jinja_fail(st, "not all values of a format string are used");
+    return sg_str_take(st, r, &b, out);
+}
+
+/* --- str.format --- */
+
+static segue_status read_spec(struct sg_jinja *st, const char *p, const char *e, struct spec *sp)
+{
+    *sp = (struct spec){.fill = ' ', .precision = -1};
+    const char *q = p;
+    if (p < e) sg_char_get(&q);
+    if (p < e && q < e && strchr("<>=^", *q)) {
+        sp->fill = sg_char_get(&p);
+        sp->align = *p++;
+    } else if (p < e && *p && strchr("<>=^", *p)) {
+        sp->align = *p++;
+    }
+    if (p < e && *p && strchr("+- ", *p)) sp->sign = *p++;
+    if (p < e && *p == '#') sp->alt = 1, p++;
+    if (p < e && *p == '0') {
+        if (!sp->align) {
+            sp->align = '=';
+            sp->fill = '0';
+        }
+        sp->zero = 1;
+        p++;
+    }
+    for (; p < e && *p >= '0' && *p <= '9' && sp->width <= WIDTH_MOST; p++)
+        sp->width = sp->width * 10 + (*p - '0');
+    if (p < e && (*p == ',' || *p == '_')) sp->group = *p++;
+    if (p < e && *p == '.') {
+        sp->precision = 0;
+        for (p++; p < e && *p >= '0' && *p <= '9' && sp->precision <= PRECISION_MOST; p++)
+            sp->precision = sp->precision * 10 + (*p - '0');
+    }
+    if (p < e) sp->type = *p++;
+    if (p < e || sp->width > WIDTH_MOST || sp->precision > PRECISION_MOST)
+        return sg_jinja_fail(st, "format: a field cannot be understood");
+    return SEGUE_OK;
+}
+
+static segue_status put_field(struct sg_jinja *st, struct sg_buf *b, struct sg_val v, const char *p,
+                              const char *e)
+{
+    struct spec sp;
+    if (p == e) return sg_put_str(st, b, v);
+    SG_TRY(read_spec(st, p, e, &sp));
+    int is_int = v.kind == SG_V_INT || v.kind == SG_V_BOOL;
+    int as_float = sp.type && strchr("eEfFgG%", sp.type);
+    if (v.kind == SG_V_STR && (!sp.type || sp.type == 's') && !sp.sign && sp.align != '=')
+        return put_string(st, b, &sp, v, sp.align ? sp.align : '<');
+    if (v.kind == SG_V_STR && sp.zero && (!sp.type || sp.type == 's')) return put_string(st, b, &sp, v, '<');
+    if (v.kind == SG_V_BOOL && !sp.type && !sp.sign) {
+        SG_TRY(sg_val_text(st, v, &v));
+        return put_string(st, b, &sp, v, sp.align ? sp.align : '<');
+    }
+    if (is_int && sp.type == 'c') return put_code(st, b, &sp, v);
+    if (is_int && !as_float && sp.precision < 0 && (!sp.type || strchr("dxXobn", sp.type)))
+        return put_int(st, b, &sp, v.u.i);
+    if ((is_int && as_float) || (v.kind == SG_V_FLOAT && (as_float || !sp.type)))
+        return put_double(st, b, &sp, is_int ? (double)v.u.i : v.u.f);
+    return sg_jinja_fail(st, "format: this field does not fit a value of type '%s'", sg_val_type(v.kind));
+}
+
+struct braces {
+    const struct sg_args *args;
+    size_t next;
+    int manual; /* -1 not known, 0 {} counted, 1 {0} */
+};
+
+static segue_status field_first(struct sg_jinja *st, struct braces *br, const char *s, size_t n,
+                                struct sg_val *out)
+{
+    int64_t i = -1;
+    int digits = n > 0;
+    for (size_t k = 0; k < n; k++) digits &= s[k] >= '0' && s[k] <= '9';
+    if (n && !digits) {
+        const struct sg_val *v = br->args->named ? sg_dict_name(br->args->named, s, n) : NULL;
+        if (!v) return sg_jinja_fail(st, "format: '%.*s' is not given", (int)(n > 40 ? 40 : n), s);
+        return *out = *v, SEGUE_OK;
+    }
+    if (br->manual != -1 && br->manual != digits)
+        return sg_jinja_fail(st, "format: counted and numbered fields are mixed");
+    br->manual = digits;
+    if (!digits)
+        i = (int64_t)br->next++;
+    else if (sg_int_parse(s, n, 10, &i) != 1)
+        i = -1;
+    if (i < 0 || (uint64_t)i >= br->args->pos_n)
+        return sg_jinja_fail(st, "format: there is no value for a field");
+    *out = br->args->pos[i];
+    return SEGUE_OK;
+}
+
+/* name.attr[item] */
+static segue_status field_value(struct sg_jinja *st, struct braces *br, const char *p, const char *e,
+                                struct sg_val *out)
+{
+    const char *q = p;
+    while (q < e && *q != '.' && *q != '[') q++;
+    SG_TRY(field_first(st, br, p, (size_t)(q - p), out));
+    while (q < e) {
+        int item = *q++ == '[';
+        const char *from = q;
+        struct sg_val key;
+        int64_t i;
+        while (q < e && (item ? *q != ']' : *q != '.' && *q != '[')) q++;
+        if (q == from || (item && q == e))
+            return sg_jinja_fail(st, "format: an empty or open part of a field name");
+        if (!item)
+            SG_TRY(sg_val_attr(st, *out, from, (size_t)(q - from), NULL, out));
+        else {
+            if (sg_int_parse(from, (size_t)(q - from), 10, &i) == 1)
+                key = sg_v_int(i);
+            else
+                SG_TRY(sg_str_make(st, from, (size_t)(q - from), &key));
+            SG_TRY(sg_val_item(st, *out, key, NULL, out));
+            q++;
+        }
+    }
+    return SEGUE_OK;
+}
+
+static segue_status put_braces(struct sg_jinja *st, struct sg_buf *b, const char *p, const char *e,
+                               struct braces *br, int depth);
+
+static segue_status put_replacement(struct sg_jinja *st, struct sg_buf *b, const char *p, const char *e,
+                                    struct braces *br, int depth)
+{
+    const char *name = p, *mark = NULL;
+    struct sg_val v;
+    while (p < e && *p != '!' && *p != ':')
+        p += *p == '[' && memchr(p, ']', (size_t)(e - p)) ? (const char *)memchr(p, ']', (size_t)(e - p)) - p
+                                                          : 1;
+    const char *name_end = p;
+    if (p < e && *p == '!') {
+        mark = p + 1;
+        p += 2;
+    }
+    if (p < e && *p != ':') return sg_jinja_fail(st, "format: a field cannot be understood");
+    if (p < e) p++;
+    SG_TRY(field_value(st, br, name, name_end, &v));
+    if (mark && (mark >= e || !strchr("rsa", *mark) || !*mark))
+        return sg_jinja_fail(st, "format: an unknown conversion");
+    if (mark) SG_TRY(spell(st, v, *mark != 's', &v));
+    if (p > e) p = e;
+    if (!memchr(p, '{', (size_t)(e - p))) return put_field(st, b, v, p, e);
+    struct sg_buf inner = sg_buf_begin(st);
+    segue_status r = put_braces(st, &inner, p, e, br, depth + 1);
+    if (r == SEGUE_OK)
+        r = put_field(st, b, v, inner.data ? inner.data : "", (inner.data ? inner.data : "") + inner.len);
+    sg_buf_free(&inner);
+    return r;
+}
+
+static segue_status put_braces(struct sg_jinja *st, struct sg_buf *b, const char *p, const char *e,
+                               struct braces *br, int depth)
+{
+    if (depth > 1) return sg_jinja_fail(st, "format: fields are nested too deep");
+    while (p < e) {
+        const char *q = p;
+        while (q < e && *q != '{' && *q != '}') q++;
+        SG_TRY(sg_put(st, b, p, (size_t)(q - p)));
+        if (q >= e) return SEGUE_OK;
+        if (q + 1 < e && q[1] == *q) {
+            SG_TRY(sg_put(st, b, q, 1));
+            p = q + 2;
+            continue;
+        }
+        if (*q == '}') return sg_jinja_fail(st, "format: a single '}'");
+        const char *from = ++q;
+        for (int open = 1; q < e && (open += (*q == '{') - (*q == '}')) > 0;) q++;
+        if (q >= e) return sg_jinja_fail(st, "format: a '{' is not closed");
+        SG_TRY(put_replacement(st, b, from, q, br, depth));
+        p = q + 1;
+    }
+    return SEGUE_OK;
+}
+
+segue_status sg_format_braces(struct sg_jinja *st, struct sg_str *format, const struct sg_args *args,
+                              struct sg_val *out)
+{
+    struct braces br = {.args = args, .manual = -1};
+    struct sg_buf b = sg_buf_begin(st);
+    return sg_str_take(st, put_braces(st, &b, format->s, format->s + format->n, &br, 0), &b, out);
+}
+
+/* --- time --- */
+
+static int week_of(const struct tm *t, int monday)
+{
+    int day = monday ? (t->tm_wday + 6) % 7 : t->tm_wday;
+    return (t->tm_yday + 7 - day) / 7;
+}
+
+/* One conversion of strftime in the C locale; plain: no padding (%-d). Returns 0 when it is not known. */
+static int time_text(const struct tm *t, char c, int plain, char *out, size_t cap)
+{
+    static const char *const days[] = {"Sunday",   "Monday", "Tuesday", "Wednesday",
+                                       "Thursday", "Friday", "Saturday"};
+    static const char *const months[] = {"January",   "February", "March",    "April",
+                                         "May",       "June",     "July",     "August",
+                                         "September", "October",  "November", "December"};
+    int h12 = t->tm_hour % 12 ? t->tm_hour % 12 : 12, value = -1, width = 2;
+    const char *day = days[t->tm_wday % 7], *month = months[t->tm_mon % 12];
+    switch (c) {
+    case 'a': return snprintf(out, cap, "%.3s", day), 1;
+    case 'A': return snprintf(out, cap, "%s", day), 1;
+    case 'b':
+    case 'h': return snprintf(out, cap, "%.3s", month), 1;
+    case 'B': return snprintf(out, cap, "%s", month), 1;
+    case 'p': return snprintf(out, cap, "%s", t->tm_hour < 12 ? "AM" : "PM"), 1;
+    case 'Y': return snprintf(out, cap, "%d", t->tm_year + 1900), 1;
+    case 'F': return snprintf(out, cap, "%d-%02d-%02d", t->tm_year + 1900, t->tm_mon + 1, t->tm_mday), 1;
+    case 'D':
+    case 'x': return snprintf(out, cap, "%02d/%02d/%02d", t->tm_mon + 1, t->tm_mday, t->tm_year % 100), 1;
+    case 'T':
+    case 'X': return snprintf(out, cap, "%02d:%02d:%02d", t->tm_hour, t->tm_min, t->tm_sec), 1;
+    case 'R': return snprintf(out, cap, "%02d:%02d", t->tm_hour, t->tm_min), 1;
+    case 'c':
+        return snprintf(out, cap, "%.3s %.3s %2d %02d:%02d:%02d %d", day, month, t->tm_mday, t->tm_hour,
+                        t->tm_min, t->tm_sec, t->tm_year + 1900),
+               1;
+    case 'f': return snprintf(out, cap, "000000"), 1;
+    case 'n': return snprintf(out, cap, "\n"), 1;
+    case 't': return snprintf(out, cap, "\t"), 1;
+    case '%': return snprintf(out, cap, "%%"), 1;
+    case 'z':
+    case 'Z': return *out = 0, 1;
+    case 'e': return snprintf(out, cap, plain ? "%d" : "%2d", t->tm_mday), 1;
+    case 'd': value = t->tm_mday; break;
+    case 'm': value = t->tm_mon + 1; break;
+    case 'y': value = t->tm_year % 100; break;
+    case 'H': value = t->tm_hour; break;
+    case 'I': value = h12; break;
+    case 'M': value = t->tm_min; break;
+    case 'S': value = t->tm_sec; break;
+    case 'j':
+        value = t->tm_yday + 1;
+        width = 3;
+        break;
+    case 'u':
+        value = t->tm_wday ? t->tm_wday : 7;
+        width = 1;
+        break;
+    case 'w':
+        value = t->tm_wday;
+        width = 1;
+        break;
+    case 'U': value = week_of(t, 0); break;
+    case 'W': value = week_of(t, 1); break;
+    default: return 0;
+    }
+    snprintf(out, cap, "%0*d", plain ? 1 : width, value);
+    return 1;
+}
+
+segue_status sg_format_time(struct sg_jinja *st, struct sg_str *format, struct sg_val *out)
+{
+    time_t now = st->now < 0 ? time(NULL) : (time_t)st->now;
+    struct tm t;
+    char text[64];
+    if (!localtime_r(&now, &t)) return sg_jinja_fail(st, "strftime_now: the time is out of range");
+    struct sg_buf b = sg_buf_begin(st);
+    segue_status r = SEGUE_OK;
+    for (const char *p = format->s, *e = p + format->n; p < e && r == SEGUE_OK; p++) {
+        int plain = *p == '%' && e - p > 2 && p[1] == '-';
+        if (*p == '%' && e - p > 1 + plain && time_text(&t, p[1 + plain], plain, text, sizeof text)) {
+            r = sg_put(st, &b, text, strlen(text));
+            p += 1 + plain;
+        } else {
+            r = sg_put(st, &b, p, 1);
+        }
+    }
+    return sg_str_take(st, r, &b, out);
+}

@@ -1,0 +1,257 @@
+/* tokgguf.c: the tokenizer inside a GGUF file: "gpt2" (byte-level BPE by merges) and "llama" (by scores).
+ * What the file does not say follows from the name of its pre-tokenizer.
+ * SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "text/tokenizer/tokparts.h"
+
+#define KEY(name) "tokenizer.ggml." name
+
+struct gguf {
+    struct sg_tokenizer *t;
+    const struct sg_archive *a;
+    const char *what;
+    segue_error *err;
+    const struct sg_meta *tokens, *scores, *types, *merges;
+};
+
+/* An array of n items (n = 0: of any number) of a kind; *out = NULL when the key is absent. */
+static segue_status array_of(struct gguf *g, const char *key, enum sg_meta_type item, uint64_t n,
+                             const struct sg_meta **out)
+{
+    const struct sg_meta *m = sg_meta_find(g->a, key);
+    *out = m;
+    if (!m) return SEGUE_OK;
+    if (m->type != SG_META_ARRAY ||
+        (m->v.a.n && m->item != item && (item != SG_META_FLOAT || m->item != SG_META_INT)))
+        return sg_fail(g->err, SEGUE_EFORMAT,
+                       "read tokenizer: %s: %s is of a wrong kind; fetch the file again", g->what, key);
+    if (n && m->v.a.n != n)
+        return sg_fail(g->err, SEGUE_EFORMAT,
+                       "read tokenizer: %s: %s has %llu items, the vocabulary %llu; fetch the file again",
+                       g->what, key, (unsigned long long)m->v.a.n, (unsigned long long)n);
+    return SEGUE_OK;
+}
+
+static int text_is(const char *s, size_t n, const char *name)
+{
+    return strlen(name) == n && memcmp(s, name, n) == 0;
+}
+
+/* Texts, kinds and scores. Unknown kinds count as normal, as in the field. */
+static segue_status read_tokens(struct gguf *g)
+{
+    uint64_t n = g->tokens->v.a.n;
+    if (n > SIZE_MAX / 2) n = SIZE_MAX / 2;
+    SG_TRY(sg_vocab_room(g->t, (size_t)n, g->what, g->err));
+    for (uint64_t i = 0; i < n; i++) {
+        size_t len;
+        const char *text = sg_meta_item_string(g->tokens, i, &len);
+        int64_t kind = g->types ? sg_meta_item_int(g->types, i) : SG_TOKEN_NORMAL;
+        double score = g->scores ? sg_meta_item_float(g->scores, i) : 0;
+        if (kind < SG_TOKEN_NORMAL || kind > SG_TOKEN_BYTE) kind = SG_TOKEN_NORMAL;
+        if (score != score)
+            return sg_fail(g->err, SEGUE_EFORMAT,
+                           "read tokenizer: %s: score %llu is not a number; fetch the file again", g->what,
+                           (unsigned long long)i);
+        SG_TRY(sg_vocab_put(g->t, (int64_t)i, text, len, (enum sg_token_kind)kind, (float)score, g->what,
+                            g->err));
+    }
+    return sg_vocab_index(g->t, g->err);
+}
+
+/* A token may begin with a space, so the two are divided at the first space after the first byte. */
+static segue_status read_merges(struct gguf *g)
+{
+    uint64_t n = g->merges->v.a.n;
+    if (n > SIZE_MAX / 2) n = SIZE_MAX / 2;
+    SG_TRY(sg_merges_room(g->t, (size_t)n, g->err));
+    for (uint64_t i = 0; i < n; i++) {
+        size_t len;
+        const char *text = sg_meta_item_string(g->merges, i, &len),
+                   *space = len > 1 ? memchr(text + 1, ' ', len - 1) : NULL;
+        if (!space)
+            return sg_fail(g->err, SEGUE_EFORMAT,
+                           "read tokenizer: %s: merge %llu is not two tokens; fetch the file again", g->what,
+                           (unsigned long long)i);
+        size_t left = (size_t)(space - text);
+        /* Writers of this format leave merges of tokens that they cut from the vocabulary: such a merge can
+         * never give a token, so it is left out. */
+        segue_status s =
+            sg_merges_put(g->t, text, left, space + 1, len - left - 1, (uint32_t)i, 0, g->what, NULL);
+        if (s != SEGUE_OK && s != SEGUE_EFORMAT) return sg_no_memory("merges", len, g->err);
+    }
+    return SEGUE_OK;
+}
+
+/* Control and unknown tokens are matched in the text unless the caller forbids it, user tokens always. */
+static segue_status read_added(struct gguf *g)
+{
+    struct sg_tokenizer *t = g->t;
+    size_t n = 0, all = 0;
+    for (uint32_t id = 0; id < t->tokens_n; id++)
+        all += t->tokens[id].kind >= SG_TOKEN_UNKNOWN && t->tokens[id].kind <= SG_TOKEN_USER;
+    struct sg_added *items = sg_alloc(all * sizeof *items + 1);
+    if (!items) return sg_no_memory("tokenizer", all * sizeof *items, g->err);
+    for (uint32_t id = 0; id < t->tokens_n; id++) {
+        const struct sg_token *k = &t->tokens[id];
+        if (k->kind < SG_TOKEN_UNKNOWN || k->kind > SG_TOKEN_USER) continue;
+        items[n++] = (struct sg_added){
+            .text = k->text, .len = k->text_len, .id = (int32_t)id, .special = k->kind != SG_TOKEN_USER};
+    }
+    segue_status s = sg_added_make(t, &t->raw, items, n, g->what, g->err);
+    if (s == SEGUE_OK) s = sg_added_make(t, &t->normal, items, 0, g->what, g->err);
+    sg_free(items);
+    return s;
+}
+
+/* What a pre-tokenizer's name stands for. A GGUF names no normalizer: as in llama.cpp the text is taken as it
+ * is, also for Qwen, whose tokenizer.json asks for NFC. */
+static segue_status read_pre(struct gguf *g, int *add_bos)
+{
+    static const struct {
+        const char *name, *pre;
+        enum sg_split_kind split;
+        int digits, whole, bos;
+    } known[] = {
+        {"gpt-2", "gpt2", SG_SPLIT_GPT2, 0, 0, 0},         {"gpt2", "gpt2", SG_SPLIT_GPT2, 0, 0, 0},
+        {"default", "gpt2", SG_SPLIT_GPT2, 0, 0, 0},       {"smollm", "smollm", SG_SPLIT_GPT2, 1, 0, 0},
+        {"refact", "smollm", SG_SPLIT_GPT2, 1, 0, 0},      {"starcoder", "smollm", SG_SPLIT_GPT2, 1, 0, 0},
+        {"llama-bpe", "llama3", SG_SPLIT_LLAMA3, 0, 1, 1}, {"llama3", "llama3", SG_SPLIT_LLAMA3, 0, 1, 1},
+        {"llama-v3", "llama3", SG_SPLIT_LLAMA3, 0, 1, 1},  {"qwen2", "qwen2", SG_SPLIT_QWEN2, 0, 0, 0},
+        {"qwen35", "qwen35", SG_SPLIT_QWEN35, 0, 0, 0},
+    };
+    struct sg_tokenizer *t = g->t;
+    const char *name;
+    size_t len;
+    SG_TRY(sg_meta_string(g->a, KEY("pre"), &name, &len, g->err));
+    if (!name) {
+        name = "default";
+        len = strlen(name);
+    }
+    if (text_is(name, len, "default"))
+        g->t->info.warning = "the file does not name its pre-tokenizer; gpt2's is used";
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (!text_is(name, len, known[i].name)) continue;
+        if (known[i].digits) t->splits[t->splits_n++] = (struct sg_split){.kind = SG_SPLIT_DIGIT};
+        t->splits[t->splits_n++] = (struct sg_split){.kind = known[i].split};
+        t->ignore_merges = (uint8_t)known[i].whole;
+        t->info.pre = known[i].pre;
+        *add_bos = known[i].bos;
+        return SEGUE_OK;
+    }
+    return sg_fail(g->err, SEGUE_EUNSUPPORTED,
+                   "read tokenizer: %s: pre-tokenizer \"%.*s\" is not known; choose another model", g->what,
+                   (int)(len < 40 ? len : 40), name);
+}
+
+/* The unknown token plays no part here: every byte has a token of its own. */
+static segue_status read_bpe(struct gguf *g, int *add_bos)
+{
+    if (!g->merges)
+        return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: %s is missing; fetch the file again",
+                       g->what, KEY("merges"));
+    SG_TRY(read_pre(g, add_bos));
+    g->t->byte_level = 1;
+    g->t->info.kind = "bpe";
+    return read_merges(g);
+}
+
+/* A space goes in front of the text and of what follows a special token, as Prepend does it for each piece.
+ */
+static segue_status read_spm(struct gguf *g)
+{
+    struct sg_tokenizer *t = g->t;
+    int space;
+    int64_t unk;
+    if (!g->scores)
+        return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: %s is missing; fetch the file again",
+                       g->what, KEY("scores"));
+    SG_TRY(sg_meta_bool(g->a, KEY("add_space_prefix"), 1, &space, g->err));
+    SG_TRY(sg_meta_int(g->a, KEY("unknown_token_id"), 0, &unk, g->err));
+    t->unk = unk >= 0 && unk < t->tokens_n ? (int32_t)unk : -1;
+    if (space) t->norms[t->norms_n++] = (struct sg_norm){.kind = SG_NORM_PREPEND, .to = " ", .to_len = 1};
+    t->norms[t->norms_n++] = (struct sg_norm){
+        .kind = SG_NORM_REPLACE, .from = " ", .from_len = 1, .to = "\xe2\x96\x81", .to_len = 3};
+    t->strip_space = space != 0;
+    t->info.kind = "spm";
+    return SEGUE_OK;
+}
+
+/* The id under a key; -1 when absent or written as none. */
+static segue_status id_of(struct gguf *g, const char *key, int32_t *out)
+{
+    int64_t id;
+    SG_TRY(sg_meta_int(g->a, key, -1, &id, g->err));
+    /* 2^32 - 1 is how some writers say "none" in an unsigned field. */
+    if (id >= g->t->tokens_n && id != UINT32_MAX)
+        return sg_fail(g->err, SEGUE_EFORMAT,
+                       "read tokenizer: %s: %s is %lld, the vocabulary has %u tokens; fetch the file again",
+                       g->what, key, (long long)id, g->t->tokens_n);
+    *out = id >= 0 && id < g->t->tokens_n ? (int32_t)id : -1;
+    return SEGUE_OK;
+}
+
+/* Of the three ids that can end an answer a file may name any; sg_vocab_finish drops the absent ones. */
+static segue_status read_ends(struct gguf *g, int add_bos)
+{
+    struct sg_tokenizer *t = g->t;
+    int bos, eos;
+    int32_t *stops = sg_arena_alloc(&t->arena, 3 * sizeof *stops);
+    if (!stops) return sg_no_memory("tokenizer", 3 * sizeof *stops, g->err);
+    SG_TRY(id_of(g, KEY("bos_token_id"), &t->info.bos));
+    SG_TRY(id_of(g, KEY("eos_token_id"), &t->info.eos));
+    SG_TRY(id_of(g, KEY("eot_token_id"), &stops[1]));
+    SG_TRY(id_of(g, KEY("eom_token_id"), &stops[2]));
+    SG_TRY(sg_meta_bool(g->a, KEY("add_bos_token"), add_bos, &bos, g->err));
+    SG_TRY(sg_meta_bool(g->a, KEY("add_eos_token"), 0, &eos, g->err));
+    if (bos && t->info.bos >= 0) t->before[t->before_n++] = t->info.bos;
+    if (eos && t->info.eos >= 0) t->after[t->after_n++] = t->info.eos;
+    stops[0] = t->info.eos;
+    t->info.stops = stops;
+    t->info.stops_n = 3;
+    return SEGUE_OK;
+}
+
+static segue_status read_gguf(struct gguf *g, const char *model, size_t len)
+{
+    int add_bos = 1, bpe = text_is(model, len, "gpt2");
+    if (!bpe && !text_is(model, len, "llama"))
+        return sg_fail(g->err, SEGUE_EUNSUPPORTED,
+                       "read tokenizer: %s: tokenizer \"%.*s\" is not known; choose another model", g->what,
+                       (int)(len < 40 ? len : 40), model);
+    SG_TRY(array_of(g, KEY("tokens"), SG_META_STRING, 0, &g->tokens));
+    if (!g->tokens)
+        return sg_fail(g->err, SEGUE_EFORMAT, "read tokenizer: %s: %s is missing; fetch the file again",
+                       g->what, KEY("tokens"));
+    uint64_t n = g->tokens->v.a.n;
+    SG_TRY(array_of(g, KEY("scores"), SG_META_FLOAT, n, &g->scores));
+    SG_TRY(array_of(g, KEY("token_type"), SG_META_INT, n, &g->types));
+    SG_TRY(array_of(g, KEY("merges"), SG_META_STRING, 0, &g->merges));
+    SG_TRY(read_tokens(g));
+    SG_TRY(bpe ? read_bpe(g, &add_bos) : read_spm(g));
+    SG_TRY(read_added(g));
+    SG_TRY(read_ends(g, add_bos));
+    return sg_vocab_finish(g->t, 1, g->what, g->err);
+}
+
+segue_status sg_tokenizer_of_gguf(struct sg_tokenizer **out, const struct sg_archive *a, segue_error *err)
+{
+    const char *model;
+    size_t len;
+    SG_TRY(sg_meta_string(a, KEY("model"), &model, &len, err));
+    if (!model) {
+        *out = NULL;
+        return SEGUE_OK;
+    }
+    struct sg_tokenizer *t = sg_alloc(sizeof *t);
+    if (!t) return sg_no_memory("tokenizer", sizeof *t, err);
+    t->unk = t->info.bos = t->info.eos = -1;
+    struct gguf g = {.t = t, .a = a, .what = a->path ? a->path : "GGUF", .err = err};
+    segue_status s = read_gguf(&g, model, len);
+    if (s == SEGUE_OK)
+        *out = t;
+    else
+        sg_tokenizer_close(t);
+    return s;
+}

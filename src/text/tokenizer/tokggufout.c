@@ -1,0 +1,122 @@
+/* tokggufout.c: the tokenizer.ggml.* keys of a tokenizer, whatever file it came from: the way back of tokgguf.c.
+ * SPDX-License-Identifier: MIT */
+#include "text/tokenizer/tokggufout.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "text/tokenizer/tokparts.h"
+
+#define KEY(name) "tokenizer.ggml." name
+
+static segue_status put_names(const struct sg_tokenizer *t, struct sg_gguf_out *o, segue_error *err)
+{
+    static const char *const pres[][2] = {
+        {"gpt2", "gpt-2"}, {"smollm", "smollm"}, {"llama3", "llama-bpe"}, {"qwen2", "qwen2"}, {"qwen35", "qwen35"}};
+    const char *model = t->byte_level ? "gpt2" : "llama", *pre = NULL;
+    sg_gguf_key_text(o, KEY("model"), model, strlen(model));
+    if (!t->byte_level) return SEGUE_OK;
+    for (size_t i = 0; t->info.pre && i < sizeof pres / sizeof *pres; i++)
+        if (!strcmp(pres[i][0], t->info.pre)) pre = pres[i][1];
+    if (!pre)
+        return sg_fail(err, SEGUE_EUNSUPPORTED,
+                       "write tokenizer: pre-tokenizer %s: GGUF has no name for it; keep the model's own files",
+                       t->info.pre ? t->info.pre : "of its own");
+    sg_gguf_key_text(o, KEY("pre"), pre, strlen(pre));
+    return SEGUE_OK;
+}
+
+/* Ids without a token are padding, under names that nobody types. */
+static void put_tokens(const struct sg_tokenizer *t, uint32_t rows, struct sg_gguf_out *o)
+{
+    char pad[32];
+    sg_gguf_key_texts(o, KEY("tokens"), rows);
+    for (uint32_t i = 0; i < rows; i++) {
+        if (i < t->tokens_n && t->tokens[i].text) {
+            sg_gguf_put_text(o, t->tokens[i].text, t->tokens[i].text_len);
+            continue;
+        }
+        sg_gguf_put_text(o, pad, (size_t)snprintf(pad, sizeof pad, "[PAD%u]", i));
+    }
+    sg_gguf_key_counts(o, KEY("token_type"), rows);
+    for (uint32_t i = 0; i < rows; i++)
+        sg_gguf_put_count(o, i < t->tokens_n && t->tokens[i].text ? t->tokens[i].kind : SG_TOKEN_UNUSED);
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct sg_merge *x = a, *y = b;
+    return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+/* All merges in order; *n = how many. NULL: out of memory. */
+static struct sg_merge *sorted_merges(const struct sg_tokenizer *t, size_t *n)
+{
+    size_t room = t->merges ? (size_t)t->merges_mask + 1 : 0;
+    struct sg_merge *all = sg_alloc(room * sizeof *all);
+    *n = 0;
+    for (size_t i = 0; all && i < room; i++)
+        if (t->merges[i].rank != UINT32_MAX) all[(*n)++] = t->merges[i];
+    if (all) qsort(all, *n, sizeof *all, by_rank);
+    return all;
+}
+
+static void put_merges(const struct sg_tokenizer *t, const struct sg_merge *all, size_t n, struct sg_gguf_out *o,
+                       struct sg_buf *line)
+{
+    sg_gguf_key_texts(o, KEY("merges"), n);
+    for (size_t i = 0; i < n; i++) {
+        const struct sg_token *left = &t->tokens[all[i].left], *right = &t->tokens[all[i].right];
+        line->len = 0;
+        sg_buf_add(line, left->text, left->text_len);
+        sg_buf_puts(line, " ");
+        sg_buf_add(line, right->text, right->text_len);
+        if (line->failed) o->keys.failed = line->failed;
+        sg_gguf_put_text(o, line->data ? line->data : "", line->len);
+    }
+}
+
+/* Files of this kind merge by score: a token's score is the rank of the first merge that makes it, negated. */
+static segue_status put_scores(const struct sg_tokenizer *t, uint32_t rows, const struct sg_merge *all, size_t n,
+                               struct sg_gguf_out *o, segue_error *err)
+{
+    float *scores = sg_alloc(rows * sizeof *scores);
+    if (!scores) return sg_no_memory("scores", rows * sizeof *scores, err);
+    for (uint32_t i = 0; i < rows && i < t->tokens_n; i++) scores[i] = t->merges ? 0 : t->tokens[i].score;
+    for (size_t i = n; i--;)
+        if ((uint32_t)all[i].made < rows) scores[all[i].made] = -(float)(i + 1);
+    sg_gguf_key_reals(o, KEY("scores"), rows);
+    for (uint32_t i = 0; i < rows; i++) sg_gguf_put_real(o, scores[i]);
+    sg_free(scores);
+    return SEGUE_OK;
+}
+
+static void put_ends(const struct sg_tokenizer *t, struct sg_gguf_out *o)
+{
+    int prefix = 0;
+    for (uint32_t i = 0; i < t->norms_n; i++) prefix |= t->norms[i].kind == SG_NORM_PREPEND;
+    for (uint32_t i = 0; i < t->splits_n; i++) prefix |= t->splits[i].kind == SG_SPLIT_META && t->splits[i].prepend;
+    if (t->info.bos >= 0) sg_gguf_key_count(o, KEY("bos_token_id"), (uint32_t)t->info.bos);
+    if (t->info.eos >= 0) sg_gguf_key_count(o, KEY("eos_token_id"), (uint32_t)t->info.eos);
+    if (t->unk >= 0) sg_gguf_key_count(o, KEY("unknown_token_id"), (uint32_t)t->unk);
+    sg_gguf_key_switch(o, KEY("add_bos_token"), t->info.add_bos);
+    sg_gguf_key_switch(o, KEY("add_eos_token"), t->info.add_eos);
+    if (!t->byte_level) sg_gguf_key_switch(o, KEY("add_space_prefix"), prefix);
+}
+
+segue_status sg_tokenizer_to_gguf(const struct sg_tokenizer *t, uint32_t rows, struct sg_gguf_out *o, segue_error *err)
+{
+    struct sg_buf line = {0};
+    size_t n;
+    struct sg_merge *all = sorted_merges(t, &n);
+    if (!all) return sg_no_memory("merges", t->merges_mask, err);
+    segue_status s = put_names(t, o, err);
+    if (s == SEGUE_OK) put_tokens(t, rows, o);
+    if (s == SEGUE_OK && t->byte_level) put_merges(t, all, n, o, &line);
+    if (s == SEGUE_OK && !t->byte_level) s = put_scores(t, rows, all, n, o, err);
+    if (s == SEGUE_OK) put_ends(t, o);
+    sg_buf_free(&line);
+    sg_free(all);
+    return s;
+}

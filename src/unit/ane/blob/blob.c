@@ -1,0 +1,139 @@
+/* blob.c: see blob.h.
+ * SPDX-License-Identifier: MIT */
+#include "unit/ane/blob/blob.h"
+
+#include <string.h>
+
+#include "base/num.h"
+
+enum { ALIGN = 64, HEADER = 64, RECORD = 64, VERSION = 2 };
+static const uint32_t sentinel = 0xDEADBEEFu;
+
+static uint64_t aligned(uint64_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
+
+static segue_status check_header(const uint8_t *file, size_t n, const char *name, segue_error *err)
+{
+    if (n < HEADER)
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "blob file: %.80s: %zu bytes, less than a header of %d; write it again", name, n,
+                       HEADER);
+    if (sg_le32(file + 4) != VERSION)
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "blob file: %.80s: offset 4: version %u, not %d; it is another format", name,
+                       sg_le32(file + 4), VERSION);
+    return SEGUE_OK;
+}
+
+segue_status sg_blob_at(struct sg_blob *out, const uint8_t *file, size_t n, uint64_t record, const char *name,
+                        segue_error *err)
+{
+    SG_TRY(check_header(file, n, name, err));
+    unsigned long long at = record;
+    if (record % ALIGN)
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "blob file: %.80s: offset %llu: not a multiple of %d; give the place of the record",
+                       name, at, ALIGN);
+    if (record < HEADER || record > n || n - record < RECORD)
+        return sg_fail(
+            err, SEGUE_EFORMAT,
+            "blob file: %.80s: offset %llu: no record of %d bytes fits there in %zu; give the place of the "
+            "record, 64 for the first",
+            name, at, RECORD, n);
+    const uint8_t *r = file + record;
+    if (sg_le32(r) != sentinel)
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "blob file: %.80s: offset %llu: 0x%08x where the sentinel 0xdeadbeef should stand; "
+                       "the offset must "
+                       "name a record, not its data",
+                       name, at, sg_le32(r));
+    struct sg_blob b = {.dtype = sg_mil_dtype_of_blob(sg_le32(r + 4)),
+                        .record = record,
+                        .bytes = sg_le64(r + 8),
+                        .offset = sg_le64(r + 16),
+                        .padding_bits = sg_le64(r + 24)};
+    if (b.dtype == SG_MIL_DTYPES)
+        return sg_fail(err, SEGUE_EFORMAT, "blob file: %.80s: offset %llu: data type code %u is not known",
+                       name, at + 4, sg_le32(r + 4));
+    if (b.offset % ALIGN || b.offset < HEADER || b.offset > n || b.bytes > n - b.offset)
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "blob file: %.80s: offset %llu: data of %llu bytes at %llu, in a file of %zu; "
+                       "unaligned or outside",
+                       name, at + 8, (unsigned long long)b.bytes, (unsigned long long)b.offset, n);
+    if (b.offset < record + RECORD && b.offset + b.bytes > record)
+        return sg_fail(err, SEGUE_EFORMAT, "blob file: %.80s: offset %llu: its data lie on top of the record",
+                       name, at + 16);
+    if (b.padding_bits > 7)
+        return sg_fail(err, SEGUE_EFORMAT, "blob file: %.80s: offset %llu: %llu padding bits; at most 7",
+                       name, at + 24, (unsigned long long)b.padding_bits);
+    b.data = file + b.offset;
+    *out = b;
+    return SEGUE_OK;
+}
+
+segue_status sg_blob_next(struct sg_blob *out, const uint8_t *file, size_t n, uint32_t *i, uint64_t *record,
+                          const char *name, segue_error *err)
+{
+    if (!*record) {
+        SG_TRY(check_header(file, n, name, err));
+        *record = HEADER;
+    }
+    if (*i >= sg_le32(file)) return SEGUE_END;
+    SG_TRY(sg_blob_at(out, file, n, *record, name, err));
+    uint64_t end = out->offset + out->bytes, own = *record + RECORD;
+    *record = aligned(end > own ? end : own);
+    ++*i;
+    return SEGUE_OK;
+}
+
+static void put32(uint8_t *p, uint32_t v)
+{
+    for (int i = 0; i < 4; i++) p[i] = (uint8_t)(v >> (8 * i));
+}
+
+static void put64(uint8_t *p, uint64_t v)
+{
+    put32(p, (uint32_t)v);
+    put32(p + 4, (uint32_t)(v >> 32));
+}
+
+static segue_status blob_failed(const struct sg_buf *file, segue_error *err)
+{
+    return sg_fail(err, file->failed, "blob file: writing: %s",
+                   file->failed == SEGUE_ELIMIT ? "longer than allowed; cut the program"
+                                                : "out of memory; free some");
+}
+
+segue_status sg_blob_begin(struct sg_buf *file, segue_error *err)
+{
+    uint8_t header[HEADER] = {0};
+    put32(header + 4, VERSION);
+    sg_buf_add(file, header, sizeof header);
+    return file->failed ? blob_failed(file, err) : SEGUE_OK;
+}
+
+segue_status sg_blob_add(struct sg_buf *file, enum sg_mil_dtype d, const void *data, uint64_t bytes,
+                         uint64_t padding_bits, uint64_t *record, segue_error *err)
+{
+    static const uint8_t zeros[ALIGN];
+    uint8_t r[RECORD] = {0};
+    uint64_t at = aligned(file->len);
+    if (at > file->len) sg_buf_add(file, zeros, (size_t)(at - file->len));
+    put32(r, sentinel);
+    put32(r + 4, sg_mil_dtype_info(d)->blob);
+    put64(r + 8, bytes);
+    put64(r + 16, at + RECORD);
+    put64(r + 24, padding_bits);
+    sg_buf_add(file, r, sizeof r);
+    sg_buf_add(file, data, (size_t)bytes);
+    if (file->failed) return blob_failed(file, err);
+    uint8_t *count = (uint8_t *)file->data;
+    put32(count, sg_le32(count) + 1);
+    *record = at;
+    return SEGUE_OK;
+}
+
+void sg_blob_measure(uint64_t *length, uint64_t bytes, uint64_t *record)
+{
+    *record = aligned(*length ? *length : HEADER);
+    *length = *record + RECORD + bytes;
+}

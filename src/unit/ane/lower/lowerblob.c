@@ -1,0 +1,138 @@
+/* lowerblob.c: see lowerblob.h.
+ * SPDX-License-Identifier: MIT */
+#include "unit/ane/lower/lowerblob.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "unit/ane/blob/blob.h"
+
+static void apply(enum sg_ane_form form, float *x, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        x[i] = form == SG_ANE_PLUS_ONE ? 1.0f + x[i] : form == SG_ANE_RATE ? -expf(x[i]) : x[i];
+}
+
+/* Row by row, so that no whole matrix stands in fp32. Vectors and small tensors are used whole. */
+static void convert(struct sg_ane_blobs *b, const struct sg_tensor *t, const struct sg_weight *w,
+                    enum sg_ane_form form, float *row, uint16_t *out)
+{
+    for (uint32_t r = 0; r < w->rows; r++) {
+        sg_tensor_row(t, (uint64_t)w->at + r, 0, t->cols, row);
+        apply(form, row, t->cols);
+        sg_compress_fp16(row, t->cols, out + (size_t)r * t->cols, &b->range);
+    }
+}
+
+static segue_status add(struct sg_ane_blobs *b, const struct sg_graph *g, struct sg_ane_stored *out, segue_error *err)
+{
+    const struct sg_tensor *t = g->tensors[out->weights[0].tensor];
+    size_t n, bytes, rows = 0, at = 0;
+    for (uint32_t i = 0; i < out->weights_n; i++) rows += out->weights[i].rows;
+    SG_TRY(sg_mul(rows, (size_t)t->cols, &n, "a weight", err));
+    SG_TRY(sg_mul(n, sizeof(uint16_t), &bytes, "a weight", err));
+    out->numbers = n;
+    if (b->sizes_only) {
+        sg_blob_measure(&b->length, bytes, &out->record);
+        return SEGUE_OK;
+    }
+    float *row = sg_alloc((size_t)t->cols * sizeof *row);
+    uint16_t *half = sg_alloc(bytes);
+    segue_status status = row && half ? SEGUE_OK : sg_no_memory("a weight in fp16", bytes, err);
+    if (status == SEGUE_OK && !b->file.len) status = sg_blob_begin(&b->file, err);
+    if (status == SEGUE_OK) {
+        for (uint32_t i = 0; i < out->weights_n; at += (size_t)t->cols * out->weights[i++].rows)
+            convert(b, g->tensors[out->weights[i].tensor], &out->weights[i], out->form, row, half + at);
+        status = sg_blob_add(&b->file, SG_MIL_FP16, half, bytes, 0, &out->record, err);
+    }
+    sg_free(row);
+    sg_free(half);
+    return status;
+}
+
+static segue_status own_file(struct sg_ane_blobs *b, segue_error *err)
+{
+    struct sg_buf own = {0};
+    b->hashed = 0; /* it is about to change */
+    if (!b->borrowed) return SEGUE_OK;
+    if (sg_buf_add(&own, b->file.data, b->file.len) != SEGUE_OK) return sg_no_memory("weights of a program", b->file.len, err);
+    b->file = own;
+    b->borrowed = 0;
+    return SEGUE_OK;
+}
+
+static int is_of(const struct sg_ane_stored *s, const struct sg_weight *w, uint32_t n, enum sg_ane_form form)
+{
+    int same = s->form == form && s->weights_n == n;
+    for (uint32_t i = 0; same && i < n; i++)
+        same = s->weights[i].tensor == w[i].tensor && s->weights[i].at == w[i].at && s->weights[i].rows == w[i].rows;
+    return same;
+}
+
+segue_status sg_ane_blob_of(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_weight *w, uint32_t n,
+                            enum sg_ane_form form, struct sg_ane_stored **out, segue_error *err)
+{
+    for (uint32_t i = 0; i < b->n; i++) {
+        if (!is_of(&b->list[i], w, n, form)) continue;
+        *out = &b->list[i];
+        return SEGUE_OK;
+    }
+    if (b->n == b->cap) {
+        uint32_t cap = b->cap ? b->cap * 2 : 32;
+        struct sg_ane_stored *more = sg_realloc(b->list, cap * sizeof *more);
+        if (!more) return sg_no_memory("weights of a program", cap * sizeof *more, err);
+        b->list = more;
+        b->cap = cap;
+    }
+    SG_TRY(own_file(b, err));
+    struct sg_ane_stored *s = &b->list[b->n];
+    *s = (struct sg_ane_stored){.weights_n = n, .form = form, .program = UINT32_MAX};
+    memcpy(s->weights, w, n * sizeof *w);
+    SG_TRY(add(b, g, s, err));
+    b->n++;
+    *out = s;
+    return SEGUE_OK;
+}
+
+/* One weight of a blob, whose first number is number `at` of it. */
+static segue_status patch_one(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_ane_stored *s,
+                              const struct sg_weight *w, uint64_t at, const float *in, segue_error *err)
+{
+    struct sg_blob blob;
+    SG_TRY(own_file(b, err));
+    SG_TRY(sg_blob_at(&blob, (const uint8_t *)b->file.data, b->file.len, s->record, b->path, err));
+    uint64_t cols = g->tensors[w->tensor]->cols;
+    float *row = sg_alloc((size_t)cols * sizeof *row);
+    if (!row) return sg_no_memory("a row of a weight", (size_t)cols * sizeof *row, err);
+    uint16_t *out = (uint16_t *)(void *)(b->file.data + blob.offset) + at;
+    for (uint32_t r = 0; r < w->rows; r++) {
+        memcpy(row, in + ((size_t)w->at + r) * cols, (size_t)cols * sizeof *row);
+        apply(s->form, row, cols);
+        sg_compress_fp16(row, cols, out + (size_t)r * cols, &b->range);
+    }
+    sg_free(row);
+    return SEGUE_OK;
+}
+
+segue_status sg_ane_blob_patch(struct sg_ane_blobs *b, const struct sg_graph *g, uint32_t tensor, const float *in, uint32_t *n,
+                               segue_error *err)
+{
+    *n = 0;
+    for (uint32_t i = 0; i < b->n; i++) {
+        const struct sg_ane_stored *s = &b->list[i];
+        uint64_t at = 0;
+        for (uint32_t k = 0; k < s->weights_n; at += s->weights[k].rows * g->tensors[s->weights[k].tensor]->cols, k++) {
+            if (s->weights[k].tensor != (int32_t)tensor) continue;
+            SG_TRY(patch_one(b, g, s, &s->weights[k], at, in, err));
+            ++*n;
+        }
+    }
+    return SEGUE_OK;
+}
+
+void sg_ane_blobs_free(struct sg_ane_blobs *b)
+{
+    if (!b->borrowed) sg_buf_free(&b->file);
+    sg_free(b->list);
+    *b = (struct sg_ane_blobs){0};
+}

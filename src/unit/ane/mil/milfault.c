@@ -1,0 +1,62 @@
+/* milfault.c: see milfault.h.
+ * SPDX-License-Identifier: MIT */
+#include "unit/ane/mil/milfault.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+static struct sg_mil_fault *room(struct sg_mil_faults *faults)
+{
+    if (faults->n >= SG_MIL_FAULTS_MAX) return NULL;
+    if (faults->n == faults->cap) {
+        uint32_t cap = faults->cap ? faults->cap * 2 : 8;
+        void *more = sg_realloc(faults->list, cap * sizeof *faults->list);
+        if (!more) return NULL;
+        faults->list = more;
+        faults->cap = cap;
+    }
+    return &faults->list[faults->n++];
+}
+
+void sg_mil_fault_add(struct sg_mil_faults *faults, const struct sg_mil_place *at, const char *format, ...)
+{
+    if (!faults) return;
+    if (!at->advice) faults->refusals++;
+    struct sg_mil_fault *f = room(faults);
+    if (!f) {
+        faults->dropped++;
+        return;
+    }
+    *f = (struct sg_mil_fault){
+        .line = at->line, .column = at->column, .constraint = at->constraint, .advice = at->advice};
+    snprintf(f->op, sizeof f->op, "%s", at->op ? at->op : "");
+    va_list args;
+    va_start(args, format);
+    vsnprintf(f->text, sizeof f->text, format, args);
+    va_end(args);
+    for (unsigned char *c = (unsigned char *)f->text; *c; c++)
+        if (*c < 0x20 || *c == 0x7f) *c = '?';
+}
+
+void sg_mil_faults_free(struct sg_mil_faults *faults)
+{
+    sg_free(faults->list);
+    *faults = (struct sg_mil_faults){0};
+}
+
+segue_status sg_mil_faults_fail(const struct sg_mil_faults *faults, const char *name, segue_error *err)
+{
+    if (!faults->refusals) return SEGUE_OK;
+    for (uint32_t i = 0; i < faults->n; i++) {
+        const struct sg_mil_fault *f = &faults->list[i];
+        if (f->advice) continue;
+        return sg_fail(err, f->constraint ? SEGUE_EUNSUPPORTED : SEGUE_EFORMAT,
+                       "MIL text: %.80s:%u:%u: constraint %u (op %s): %s", name, f->line, f->column,
+                       f->constraint, f->op[0] ? f->op : "-", f->text);
+    }
+    return sg_fail(err, SEGUE_EMEMORY,
+                   "MIL text: %.80s: out of memory while its faults were listed; free some", name);
+}

@@ -1,0 +1,213 @@
+/* milops.c: see milops.h. The table is the list of ane operations; a new one is a line here, a case in
+ * milinfer.c where its rule is new, and its arithmetic in the software engine. SPDX-License-Identifier: MIT
+ */
+#include "unit/ane/mil/milops.h"
+
+#include <string.h>
+
+#define UNARY(name)                                      \
+    {                                                    \
+        name, "x", SG_MIL_T_SAME, SG_MIL_ELEMENTWISE, 16 \
+    }
+#define UNARY_EPS(name)                                            \
+    {                                                              \
+        name, "x epsilon!?", SG_MIL_T_SAME, SG_MIL_ELEMENTWISE, 16 \
+    }
+#define BINARY(name)                                            \
+    {                                                           \
+        name, "x y", SG_MIL_T_BROADCAST, SG_MIL_ELEMENTWISE, 16 \
+    }
+#define COMPARE(name)                                         \
+    {                                                         \
+        name, "x y", SG_MIL_T_COMPARE, SG_MIL_ELEMENTWISE, 16 \
+    }
+#define REDUCE(name)                                         \
+    {                                                        \
+        name, "x axes!? keep_dims!?", SG_MIL_T_REDUCE, 0, 16 \
+    }
+#define NO_PATH(name)                                 \
+    {                                                 \
+        name, NULL, SG_MIL_T_NONE, SG_MIL_NO_PATH, 16 \
+    }
+
+static const struct sg_mil_op_info ops[] = {
+    {"const", "", SG_MIL_T_CONST, 0, 16},
+    {"conv", "x weight strides!? pad_type!? pad!? dilations!? groups!? bias?", SG_MIL_T_CONV, 0, 16},
+    {"matmul", "x y transpose_x!? transpose_y!?", SG_MIL_T_MATMUL, SG_MIL_NAMED, 16},
+    {"linear", "x weight bias?", SG_MIL_T_LINEAR, 0, 16},
+    {"einsum", "values* equation!", SG_MIL_T_EINSUM, 0, 16},
+    BINARY("add"),
+    BINARY("sub"),
+    BINARY("mul"),
+    BINARY("real_div"),
+    BINARY("maximum"),
+    BINARY("minimum"),
+    BINARY("floor_div"),
+    {"pow", "x y!", SG_MIL_T_BROADCAST, SG_MIL_ELEMENTWISE, 16},
+    UNARY("square"),
+    UNARY("sqrt"),
+    UNARY("exp"),
+    UNARY("exp2"),
+    UNARY("abs"),
+    UNARY("sign"),
+    UNARY("erf"),
+    UNARY("ceil"),
+    UNARY("floor"),
+    UNARY("round"),
+    UNARY("atan"),
+    UNARY_EPS("rsqrt"),
+    UNARY_EPS("log"),
+    UNARY_EPS("inverse"),
+    {"clip", "x alpha! beta!", SG_MIL_T_SAME, SG_MIL_ELEMENTWISE, 16},
+    UNARY("relu"),
+    UNARY("relu6"),
+    UNARY("sigmoid"),
+    UNARY("tanh"),
+    UNARY("silu"),
+    UNARY("softplus"),
+    UNARY("softsign"),
+    {"gelu", "x mode!?", SG_MIL_T_SAME, SG_MIL_ELEMENTWISE | SG_MIL_DOUBTED, 16},
+    {"softmax", "x axis!?", SG_MIL_T_SAME, SG_MIL_NAMED, 16},
+    {"reduce_sum", "x axes!? keep_dims!?", SG_MIL_T_REDUCE, SG_MIL_NAMED, 16},
+    {"reduce_mean", "x axes!? keep_dims!?", SG_MIL_T_REDUCE, SG_MIL_NAMED, 16},
+    REDUCE("reduce_max"),
+    REDUCE("reduce_min"),
+    REDUCE("reduce_l2_norm"),
+    REDUCE("reduce_l1_norm"),
+    REDUCE("reduce_log_sum_exp"),
+    REDUCE("reduce_sum_square"),
+    REDUCE("reduce_log_sum"),
+    {"reduce_argmax", "x axis!? keep_dims!? output_dtype!?", SG_MIL_T_ARG, 0, 16},
+    {"reduce_argmin", "x axis!? keep_dims!? output_dtype!?", SG_MIL_T_ARG, 0, 16},
+    {"layer_norm", "x axes!? gamma!? beta!? epsilon!?", SG_MIL_T_SAME, SG_MIL_NAMED, 16},
+    {"instance_norm", "x gamma!? beta!? epsilon!?", SG_MIL_T_SAME, SG_MIL_NAMED, 16},
+    {"l2_norm", "x epsilon!?", SG_MIL_T_SAME, SG_MIL_NAMED, 16},
+    {"batch_norm", "x mean! variance! gamma!? beta!? epsilon!?", SG_MIL_T_SAME, SG_MIL_DOUBTED | SG_MIL_NAMED,
+     16},
+    {"reshape", "x shape!", SG_MIL_T_RESHAPE, 0, 16},
+    {"transpose", "x perm!", SG_MIL_T_TRANSPOSE, 0, 16},
+    {"expand_dims", "x axes!", SG_MIL_T_EXPAND, 0, 16},
+    {"squeeze", "x axes!?", SG_MIL_T_SQUEEZE, 0, 16},
+    {"slice_by_size", "x begin! size!", SG_MIL_T_SLICE_SIZE, 0, 16},
+    {"slice_by_index", "x begin! end! stride!? begin_mask!? end_mask!? squeeze_mask!?", SG_MIL_T_SLICE_INDEX,
+     0, 16},
+    {"slice_update", "x update begin! end! stride!? begin_mask!? end_mask!? squeeze_mask!?",
+     SG_MIL_T_SLICE_UPDATE, 0, 18},
+    {"concat", "values* axis! interleave!?", SG_MIL_T_CONCAT, 0, 16},
+    {"split", "x num_splits!? split_sizes!? axis!", SG_MIL_T_SPLIT, SG_MIL_DOUBTED, 16},
+    {"stack", "values* axis!", SG_MIL_T_STACK, 0, 16},
+    {"tile", "x reps!", SG_MIL_T_TILE, 0, 16},
+    {"pad", "x pad! mode!? constant_val!?", SG_MIL_T_PAD, 0, 16},
+    {"reverse", "x axes!?", SG_MIL_T_SAME, 0, 16},
+    {"depth_to_space", "x block_size!", SG_MIL_T_BLOCKS, 0, 16},
+    {"space_to_depth", "x block_size!", SG_MIL_T_BLOCKS, 0, 16},
+    {"pixel_shuffle", "x upscale_factor!", SG_MIL_T_BLOCKS, 0, 16},
+    {"gather", "x indices axis!? batch_dims!? validate_indices!?", SG_MIL_T_GATHER, SG_MIL_DOUBTED, 16},
+    {"cast", "x dtype!", SG_MIL_T_CAST, SG_MIL_ELEMENTWISE, 16},
+    {"quantize", "input scale! output_dtype! zero_point!? axis!?", SG_MIL_T_QUANTIZE, 0, 17},
+    {"dequantize", "input scale! zero_point!? axis!?", SG_MIL_T_DEQUANTIZE, 0, 17},
+    {"select", "cond a b", SG_MIL_T_SELECT, SG_MIL_ELEMENTWISE, 16},
+    COMPARE("greater"),
+    COMPARE("greater_equal"),
+    COMPARE("less"),
+    COMPARE("less_equal"),
+    COMPARE("equal"),
+    COMPARE("not_equal"),
+    {"logical_not", "x", SG_MIL_T_SAME, SG_MIL_ELEMENTWISE, 16},
+    UNARY("identity"),
+    {"constexpr_affine_dequantize", "quantized_data!? scale!? zero_point!? axis!?", SG_MIL_T_AFFINE, 0, 16},
+    {"constexpr_lut_to_dense", "indices!? lut!? shape!? vector_axis!?", SG_MIL_T_PALETTE, 0, 16},
+    {"constexpr_sparse_to_dense", "nonzero_data!? mask!? shape!?", SG_MIL_T_SPARSE, 0, 16},
+    {"constexpr_blockwise_shift_scale", "data! scale! offset!?", SG_MIL_T_BLOCKWISE, 0, 18},
+    {"scaled_dot_product_attention", "query key value attn_mask?", SG_MIL_T_ATTENTION, 0, 18},
+    {"topk", "x k! axis!? ascending!? sort!? return_indices!? output_indices_dtype!?", SG_MIL_T_TOPK, 0, 16},
+    {"argsort", "x axis!? ascending!? output_dtype!?", SG_MIL_T_ARGSORT, 0, 16},
+    {"tensor_buffer_to_tensor", "input", SG_MIL_T_UNBUFFER, 0, 17},
+    {"tensor_to_tensor_buffer", "input interleave_factors! strides!", SG_MIL_T_BUFFER, 0, 17},
+    {"read_state", NULL, SG_MIL_T_NONE, SG_MIL_NO_PATH | SG_MIL_CORE_ML, 18},
+    {"coreml_update_state", NULL, SG_MIL_T_NONE, SG_MIL_NO_PATH | SG_MIL_CORE_ML, 18},
+    NO_PATH("neg"),
+    NO_PATH("reciprocal"),
+    NO_PATH("mod"),
+    NO_PATH("sin"),
+    NO_PATH("cos"),
+    NO_PATH("tan"),
+    NO_PATH("asin"),
+    NO_PATH("acos"),
+    NO_PATH("sinh"),
+    NO_PATH("cosh"),
+    NO_PATH("scatter"),
+    NO_PATH("scatter_along_axis"),
+    NO_PATH("scatter_nd"),
+    NO_PATH("one_hot"),
+    NO_PATH("band_part"),
+    NO_PATH("non_zero"),
+    NO_PATH("gru"),
+    NO_PATH("lstm"),
+    NO_PATH("rnn"),
+    NO_PATH("cond"),
+    NO_PATH("while_loop"),
+    NO_PATH("random_uniform"),
+    NO_PATH("random_normal"),
+    NO_PATH("random_bernoulli"),
+    NO_PATH("random_categorical"),
+    NO_PATH("cumsum"),
+    NO_PATH("reduce_prod"),
+    NO_PATH("logical_and"),
+    NO_PATH("logical_or"),
+    NO_PATH("logical_xor"),
+    NO_PATH("avg_pool"),
+    NO_PATH("max_pool"),
+    NO_PATH("l2_pool"),
+    NO_PATH("gather_along_axis"),
+    NO_PATH("gather_nd"),
+    NO_PATH("shape"),
+    NO_PATH("fill"),
+    NO_PATH("range_1d"),
+    NO_PATH("conv_transpose"),
+    NO_PATH("leaky_relu"),
+    NO_PATH("elu"),
+    NO_PATH("prelu"),
+    NO_PATH("resize_nearest_neighbor"),
+    NO_PATH("upsample_bilinear"),
+};
+
+size_t sg_mil_op_count(void) { return sizeof ops / sizeof *ops; }
+const struct sg_mil_op_info *sg_mil_op_at(size_t i) { return &ops[i]; }
+
+const struct sg_mil_op_info *sg_mil_op_named(const char *kind, size_t n)
+{
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        if (ops[i].kind[0] == kind[0] && strlen(ops[i].kind) == n && !memcmp(ops[i].kind, kind, n))
+            return &ops[i];
+    return NULL;
+}
+
+const char *sg_mil_op_arg(const struct sg_mil_op_info *info, uint32_t i, size_t *n, char *mark)
+{
+    const char *s = info->args ? info->args : "";
+    for (; i && *s; i--) {
+        s += strcspn(s, " ");
+        s += *s == ' ';
+    }
+    if (!*s) return NULL;
+    *n = strcspn(s, " !?*");
+    *mark = s[*n] == ' ' ? 0 : s[*n];
+    return s;
+}
+
+int sg_mil_op_takes(const struct sg_mil_op_info *info, const char *name, int *constant, int *list,
+                    int *optional)
+{
+    size_t n;
+    char mark;
+    const char *arg;
+    for (uint32_t i = 0; (arg = sg_mil_op_arg(info, i, &n, &mark)); i++) {
+        if (strlen(name) != n || memcmp(arg, name, n) != 0) continue;
+        *constant = mark == '!';
+        *list = mark == '*';
+        *optional = mark == '?' || (mark == '!' && arg[n + 1] == '?');
+        return 1;
+    }
+    return 0;
+}

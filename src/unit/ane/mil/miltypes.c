@@ -1,0 +1,56 @@
+/* miltypes.c: what the rules of types share; see miltypes.h.
+ * SPDX-License-Identifier: MIT */
+#include "unit/ane/mil/miltypes.h"
+
+#include <string.h>
+
+const struct sg_mil_type *sg_mil_work_type(struct sg_mil_work *w, const char *name)
+{
+    const struct sg_mil_arg *a = sg_mil_arg_find(w->op, name);
+    const struct sg_mil_literal *l = a ? NULL : sg_mil_attr_find(w->op, name);
+    return l ? &l->type : sg_mil_arg_type(w->f, a);
+}
+
+uint32_t sg_mil_work_list(struct sg_mil_work *w, const char *name, const struct sg_mil_type **types,
+                          uint32_t most)
+{
+    const struct sg_mil_arg *a = sg_mil_arg_find(w->op, name);
+    uint32_t n = a && a->kind == SG_MIL_LIST ? a->n : a && a->kind == SG_MIL_REF ? 1 : 0;
+    if (!n || n > most) {
+        SG_MIL_WRONG("%s must be a list of 1 to %u values", name, most);
+        return 0;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        types[i] = &w->f->values[a->kind == SG_MIL_REF ? a->v.ref : a->v.refs[i]].type;
+    return n;
+}
+
+uint32_t sg_mil_work_axis(struct sg_mil_work *w, const char *name, int64_t otherwise, uint32_t rank)
+{
+    int64_t axis = sg_mil_whole(w->f, w->op, name, otherwise);
+    if (axis < 0) axis += rank;
+    if (axis >= 0 && axis < rank) return (uint32_t)axis;
+    SG_MIL_WRONG("%s is outside the rank of %u", name, rank);
+    return SG_MIL_DIMS;
+}
+
+segue_status sg_mil_work_vector(struct sg_mil_work *w, const char *name, uint64_t elements)
+{
+    const struct sg_mil_type *t = sg_mil_work_type(w, name);
+    if (t && sg_mil_elements(t) != elements)
+        return SG_MIL_WRONG("%s has %llu numbers, %llu are needed", name,
+                            (unsigned long long)sg_mil_elements(t), (unsigned long long)elements);
+    return SEGUE_OK;
+}
+
+void sg_mil_reduced(const struct sg_mil_type *x, uint32_t axes, int keep, struct sg_mil_type *out)
+{
+    struct sg_mil_type t = {.dtype = x->dtype};
+    for (uint32_t i = 0; i < x->rank; i++) {
+        if (!(axes >> i & 1))
+            t.dim[t.rank++] = x->dim[i];
+        else if (keep)
+            t.dim[t.rank++] = 1;
+    }
+    *out = t;
+}

@@ -1,0 +1,459 @@
+/* npu_elements.c: operations on single numbers: broadcasts, tables of activations, casts. See npu_plan.h.
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "unit/ane/mil/milinfer.h"
+#include "unit/ane/mil/milops.h"
+#include "unit/ane/npu/npu_plan.h"
+
+enum { CHUNK = 8192 }; /* numbers that one thread takes at a time */
+
+/* --- one operand --- */
+
+enum unary {
+    U_SQUARE,
+    U_SQRT,
+    U_EXP,
+    U_EXP2,
+    U_ABS,
+    U_SIGN,
+    U_ERF,
+    U_CEIL,
+    U_FLOOR,
+    U_ROUND,
+    U_ATAN,
+    U_RSQRT,
+    U_LOG,
+    U_INVERSE,
+    U_CLIP,
+    U_RELU,
+    U_RELU6,
+    U_SIGMOID,
+    U_TANH,
+    U_SILU,
+    U_SOFTPLUS,
+    U_SOFTSIGN,
+    U_GELU,
+    U_NOT,
+    U_NONE
+};
+static const char *const unary_names[U_NONE] = {
+    "square", "sqrt",    "exp",  "exp2",  "abs",      "sign",     "erf",  "ceil",
+    "floor",  "round",   "atan", "rsqrt", "log",      "inverse",  "clip", "relu",
+    "relu6",  "sigmoid", "tanh", "silu",  "softplus", "softsign", "gelu", "logical_not"};
+
+struct unary_job {
+    struct sg_npu_run *r;
+    const float *x;
+    float *out;
+    uint64_t n;
+    uint32_t value;
+    enum unary code;
+    float a, b;    /* epsilon, or the bounds of clip */
+    int tanh_form; /* of gelu */
+};
+
+static float sigmoid(float v) { return 1.0f / (1.0f + expf(-v)); }
+static float gelu(float v, int tanh_form)
+{
+    return tanh_form ? 0.5f * v * (1.0f + tanhf(0.7978845608f * (v + 0.044715f * v * v * v)))
+                     : 0.5f * v * (1.0f + erff(v * 0.70710678f));
+}
+
+static float exact(const struct unary_job *j, float v)
+{
+    return j->code == U_SIGMOID ? sigmoid(v)
+           : j->code == U_TANH  ? tanhf(v)
+           : j->code == U_SILU  ? v * sigmoid(v)
+                                : gelu(v, j->tanh_form);
+}
+
+/* 33 knots over [-8, 8], straight lines between: the engine's own knots are not known. Outside, the ends go
+ * on: constant for sigmoid and tanh, 0 and v for silu and gelu. */
+static float by_table(const struct unary_job *j, float v)
+{
+    if (!(v > -8)) return j->code == U_TANH ? -1 : v != v ? v : 0;
+    if (v >= 8) return j->code <= U_TANH ? 1 : v;
+    float low = floorf(v * 2) / 2, t = (v - low) * 2;
+    return exact(j, low) + t * (exact(j, low + 0.5f) - exact(j, low));
+}
+
+/* Activations through the vector exponential: within fp32's last places, then rounded to fp16. */
+static void activate(const struct unary_job *j, const float *x, float *out, size_t n)
+{
+    if (j->r->profile->tables) {
+        for (size_t i = 0; i < n; i++) out[i] = by_table(j, x[i]);
+        return;
+    }
+    if (j->code == U_GELU) {
+        for (size_t i = 0; i < n; i++) out[i] = gelu(x[i], j->tanh_form);
+        return;
+    }
+    float e[256];
+    for (size_t at = 0; at < n; at += 256) {
+        size_t m = n - at < 256 ? n - at : 256;
+        float scale = j->code == U_TANH ? -2.0f : -1.0f;
+        for (size_t i = 0; i < m; i++) e[i] = scale * x[at + i];
+        j->r->k->exp_row(e, e, m);
+        for (size_t i = 0; i < m; i++) {
+            float v = x[at + i], s = 1.0f / (1.0f + e[i]);
+            out[at + i] = j->code == U_SIGMOID ? s
+                          : j->code == U_SILU  ? (v < -80 ? 0 : v * s)
+                          : fabsf(v) < 0.01f   ? v - v * v * v / 3
+                                               : 2 * s - 1;
+        }
+    }
+}
+
+#define EACH(expr)                   \
+    for (size_t i = 0; i < n; i++) { \
+        float v = x[i];              \
+        out[i] = (expr);             \
+    }                                \
+    break
+
+static void unary_row(const struct unary_job *j, const float *x, float *out, size_t n)
+{
+    const struct sg_ane_profile *p = j->r->profile;
+    float a = j->a, b = j->b;
+    switch (j->code) {
+    case U_SQUARE:
+        EACH(v * v);
+    case U_SQRT:
+        EACH(sqrtf(v));
+    case U_EXP:
+        j->r->k->exp_row(x, out, n);
+        for (size_t i = 0; p->exp_limit > 0 && i < n; i++)
+            if (x[i] >= p->exp_limit) out[i] = INFINITY;
+        break;
+    case U_EXP2:
+        EACH(exp2f(v));
+    case U_ABS:
+        EACH(fabsf(v));
+    case U_SIGN:
+        EACH((float)((v > 0) - (v < 0)));
+    case U_ERF:
+        EACH(erff(v));
+    case U_CEIL:
+        EACH(ceilf(v));
+    case U_FLOOR:
+        EACH(floorf(v));
+    case U_ROUND:
+        EACH(nearbyintf(v));
+    case U_ATAN:
+        EACH(atanf(v));
+    case U_RSQRT:
+        EACH(1.0f / sqrtf(v + a));
+    case U_LOG:
+        EACH(p->log_zero < 0 && v + a == 0 ? p->log_zero : logf(v + a));
+    case U_INVERSE:
+        EACH(1.0f / (v + a));
+    case U_CLIP:
+        EACH(v < a ? a : v > b ? b : v);
+    case U_RELU:
+        EACH(v > 0 ? v : v != v ? v : 0.0f);
+    case U_RELU6:
+        EACH(v > 6 ? 6.0f : v > 0 ? v : v != v ? v : 0.0f);
+    case U_SOFTPLUS:
+        EACH(v > 20 ? v : log1pf(expf(v)));
+    case U_SOFTSIGN:
+        EACH(v / (1.0f + fabsf(v)));
+    case U_NOT:
+        EACH(v == 0 ? 1.0f : 0.0f);
+    default:
+        activate(j, x, out, n);
+    }
+}
+
+static void unary_part(void *arg, uint32_t item, uint32_t thread)
+{
+    struct unary_job *j = arg;
+    uint64_t from = (uint64_t)item * CHUNK;
+    size_t n = (size_t)(j->n - from < CHUNK ? j->n - from : CHUNK);
+    (void)thread;
+    unary_row(j, j->x + from, j->out + from, n);
+    sg_npu_settle(j->r, j->value, j->out + from, n);
+}
+
+segue_status sg_npu_unary(struct sg_npu_run *r, const struct sg_mil_op *op)
+{
+    const struct sg_mil_function *f = r->plan->f;
+    struct unary_job j = {.r = r, .value = op->first, .code = U_NONE};
+    for (int i = 0; i < U_NONE; i++)
+        if (!strcmp(unary_names[i], op->kind)) j.code = (enum unary)i;
+    uint32_t x = sg_npu_operand(r, op, "x");
+    j.x = sg_npu_data(r, x);
+    j.out = sg_npu_data(r, op->first);
+    j.n = r->plan->slots[x].n;
+    const struct sg_mil_literal *a = sg_mil_constant(f, op, j.code == U_CLIP ? "alpha" : "epsilon"),
+                                *b = sg_mil_constant(f, op, "beta");
+    float usual = j.code == U_RSQRT ? 1e-12f : j.code == U_INVERSE ? 1e-4f : j.code == U_LOG ? 1e-45f : 0;
+    j.a = a ? (float)sg_mil_literal_real(a, 0) : usual;
+    j.b = b ? (float)sg_mil_literal_real(b, 0) : 0;
+    const char *mode = sg_mil_word_of(f, op, "mode");
+    j.tanh_form = mode && strcmp(mode, "EXACT") != 0;
+    sg_npu_each(r, (j.n + CHUNK - 1) / CHUNK, unary_part, &j);
+    return SEGUE_OK;
+}
+
+/* --- two and three operands, broadcast --- */
+
+enum binary {
+    B_ADD,
+    B_SUB,
+    B_MUL,
+    B_DIV,
+    B_MAX,
+    B_MIN,
+    B_FLOOR_DIV,
+    B_POW,
+    B_GREATER,
+    B_GREATER_EQUAL,
+    B_LESS,
+    B_LESS_EQUAL,
+    B_EQUAL,
+    B_NOT_EQUAL,
+    B_SELECT,
+    B_NONE
+};
+static const char *const binary_names[B_NONE] = {
+    "add",     "sub",           "mul",  "real_div",   "maximum", "minimum",   "floor_div", "pow",
+    "greater", "greater_equal", "less", "less_equal", "equal",   "not_equal", "select"};
+
+/* Neighbouring dimensions that all operands run through alike are merged; the last one is the row. */
+struct many_job {
+    struct sg_npu_run *r;
+    const float *in[3];
+    float *out;
+    uint32_t value, operands, rank;
+    int64_t dim[SG_MIL_DIMS], stride[3][SG_MIL_DIMS];
+    uint64_t rows, rows_each;
+    enum binary code;
+};
+
+static void broadcast_strides(const struct sg_mil_type *t, uint32_t rank, int64_t *stride)
+{
+    int64_t step = 1;
+    for (uint32_t i = 0; i < rank; i++) {
+        int32_t dim = i < t->rank ? t->dim[t->rank - 1 - i] : 1;
+        stride[rank - 1 - i] = dim == 1 ? 0 : step;
+        step *= dim;
+    }
+}
+
+static void merge_dims(struct many_job *j)
+{
+    for (uint32_t i = j->rank; i-- > 1;) {
+        int alike = 1;
+        for (uint32_t o = 0; o < j->operands; o++)
+            alike &= j->stride[o][i - 1] == j->stride[o][i] * j->dim[i];
+        if (!alike) continue;
+        j->dim[i - 1] *= j->dim[i];
+        for (uint32_t o = 0; o < j->operands; o++) j->stride[o][i - 1] = j->stride[o][i];
+        for (uint32_t k = i; k + 1 < j->rank; k++) {
+            j->dim[k] = j->dim[k + 1];
+            for (uint32_t o = 0; o < j->operands; o++) j->stride[o][k] = j->stride[o][k + 1];
+        }
+        j->rank--;
+    }
+}
+
+#define PAIR(expr)                              \
+    if (sx == 1 && sy == 1)                     \
+        for (int64_t i = 0; i < n; i++) {       \
+            float a = x[i], b = y[i];           \
+            out[i] = (expr);                    \
+        }                                       \
+    else                                        \
+        for (int64_t i = 0; i < n; i++) {       \
+            float a = x[i * sx], b = y[i * sy]; \
+            out[i] = (expr);                    \
+        }                                       \
+    break
+
+static void pair_row(enum binary code, const float *x, int64_t sx, const float *y, int64_t sy, float *out,
+                     int64_t n)
+{
+    switch (code) {
+    case B_ADD:
+        PAIR(a + b);
+    case B_SUB:
+        PAIR(a - b);
+    case B_MUL:
+        PAIR(a * b);
+    case B_DIV:
+        PAIR(a / b);
+    case B_MAX:
+        PAIR(a != a || a > b ? a : b);
+    case B_MIN:
+        PAIR(a != a || a < b ? a : b);
+    case B_FLOOR_DIV:
+        PAIR(floorf(a / b));
+    case B_GREATER:
+        PAIR(a > b ? 1.0f : 0.0f);
+    case B_GREATER_EQUAL:
+        PAIR(a >= b ? 1.0f : 0.0f);
+    case B_LESS:
+        PAIR(a < b ? 1.0f : 0.0f);
+    case B_LESS_EQUAL:
+        PAIR(a <= b ? 1.0f : 0.0f);
+    case B_EQUAL:
+        PAIR(a == b ? 1.0f : 0.0f);
+    case B_NOT_EQUAL:
+        PAIR(a != b ? 1.0f : 0.0f);
+    default:
+        PAIR(b == -0.5f ? 1.0f / sqrtf(a) : b == 2.0f ? a * a : powf(a, b));
+    }
+}
+
+static void many_part(void *arg, uint32_t item, uint32_t thread)
+{
+    struct many_job *j = arg;
+    int64_t n = j->dim[j->rank - 1];
+    uint64_t to = ((uint64_t)item + 1) * j->rows_each;
+    (void)thread;
+    for (uint64_t row = (uint64_t)item * j->rows_each; row < to && row < j->rows; row++) {
+        const float *in[3] = {j->in[0], j->in[1], j->in[2]};
+        uint64_t rest = row;
+        for (uint32_t d = j->rank - 1; d-- > 0; rest /= (uint64_t)j->dim[d])
+            for (uint32_t o = 0; o < j->operands; o++)
+                in[o] += (int64_t)(rest % (uint64_t)j->dim[d]) * j->stride[o][d];
+        float *out = j->out + row * (uint64_t)n;
+        const int64_t *s[3] = {&j->stride[0][j->rank - 1], &j->stride[1][j->rank - 1],
+                               &j->stride[2][j->rank - 1]};
+        if (j->code == B_SELECT)
+            for (int64_t i = 0; i < n; i++)
+                out[i] = in[0][i * *s[0]] != 0 ? in[1][i * *s[1]] : in[2][i * *s[2]];
+        else
+            pair_row(j->code, in[0], *s[0], in[1], *s[1], out, n);
+        if (j->code < B_GREATER || j->code == B_SELECT) sg_npu_settle(j->r, j->value, out, (size_t)n);
+    }
+}
+
+static segue_status run_many(struct sg_npu_run *r, const struct sg_mil_op *op, const char *const *names,
+                             uint32_t operands)
+{
+    const struct sg_mil_type *t = sg_npu_type(r, op->first);
+    struct many_job j = {.r = r,
+                         .out = sg_npu_data(r, op->first),
+                         .value = op->first,
+                         .operands = operands,
+                         .rank = t->rank,
+                         .code = B_NONE};
+    float scalar;
+    for (int i = 0; i < B_NONE; i++)
+        if (!strcmp(binary_names[i], op->kind)) j.code = (enum binary)i;
+    for (uint32_t i = 0; i < t->rank; i++) j.dim[i] = t->dim[i];
+    for (uint32_t o = 0; o < operands; o++) {
+        uint32_t v = sg_npu_operand(r, op, names[o]);
+        if (j.code == B_POW && o) { /* the exponent is a constant, never an operand */
+            const struct sg_mil_literal *y = sg_mil_constant(r->plan->f, op, "y");
+            if (!y || y->kind != SG_MIL_NUMBERS || sg_mil_elements(&y->type) != 1)
+                return sg_fail(r->err, SEGUE_EUNSUPPORTED,
+                               "pow: %s: the exponent must be one number in the text", op->kind);
+            scalar = (float)sg_mil_literal_real(y, 0);
+            j.in[o] = &scalar;
+            continue;
+        }
+        j.in[o] = sg_npu_data(r, v);
+        broadcast_strides(sg_npu_type(r, v), t->rank, j.stride[o]);
+    }
+    if (!j.rank) j.dim[j.rank++] = 1;
+    merge_dims(&j);
+    int64_t row = j.dim[j.rank - 1];
+    j.rows = 1;
+    for (uint32_t i = 0; i + 1 < j.rank; i++) j.rows *= (uint64_t)j.dim[i];
+    if (j.rows == 1 && row > 2 * CHUNK && row % 64 == 0) { /* one long row: cut it for the threads */
+        int64_t parts = row / (row / 64 > 64 ? 4096 : 64);
+        while (row % parts) parts--;
+        for (uint32_t o = 0; o < operands; o++) {
+            int64_t step = j.stride[o][j.rank - 1]; /* dimensions of 1 may stand before it */
+            j.stride[o][1] = step;
+            j.stride[o][0] = step * (row / parts);
+        }
+        j.dim[0] = parts;
+        j.dim[1] = row / parts;
+        j.rank = 2;
+        j.rows = (uint64_t)parts;
+        row /= parts;
+    }
+    j.rows_each = (uint64_t)row >= CHUNK ? 1 : CHUNK / (uint64_t)row;
+    sg_npu_each(r, (j.rows + j.rows_each - 1) / j.rows_each, many_part, &j);
+    return SEGUE_OK;
+}
+
+static const char *const xy[] = {"x", "y"}, *const cond_ab[] = {"cond", "a", "b"};
+segue_status sg_npu_binary(struct sg_npu_run *r, const struct sg_mil_op *op)
+{
+    return run_many(r, op, xy, 2);
+}
+segue_status sg_npu_compare(struct sg_npu_run *r, const struct sg_mil_op *op)
+{
+    return run_many(r, op, xy, 2);
+}
+segue_status sg_npu_select(struct sg_npu_run *r, const struct sg_mil_op *op)
+{
+    return run_many(r, op, cond_ab, 3);
+}
+
+/* --- between types --- */
+
+static float bounded(float v, float low, float high)
+{
+    return v != v ? 0 : v < low ? low : v > high ? high : v;
+}
+
+/* A whole-number type's range; fp16 and fp32 are settled as always. */
+static float as_type(enum sg_mil_dtype d, float v)
+{
+    const struct sg_mil_dtype_info *info = sg_mil_dtype_info(d);
+    if (info->class == SG_MIL_REAL) return v;
+    if (info->class == SG_MIL_TRUTH) return v != 0 ? 1.0f : 0.0f;
+    float high = ldexpf(1, info->class == SG_MIL_SIGNED ? info->bits - 1 : info->bits) - 1;
+    return bounded(truncf(v), info->class == SG_MIL_SIGNED ? -high - 1 : 0, high);
+}
+
+segue_status sg_npu_cast(struct sg_npu_run *r, const struct sg_mil_op *op)
+{
+    uint32_t x = sg_npu_operand(r, op, "x");
+    const float *in = sg_npu_data(r, x);
+    float *out = sg_npu_data(r, op->first);
+    uint64_t n = r->plan->slots[x].n;
+    enum sg_mil_dtype d = (enum sg_mil_dtype)sg_npu_type(r, op->first)->dtype;
+    for (uint64_t i = 0; i < n; i++) out[i] = as_type(d, in[i]);
+    sg_npu_settle(r, op->first, out, (size_t)n);
+    return SEGUE_OK;
+}
+
+static segue_status quantized(struct sg_npu_run *r, const struct sg_mil_op *op, int back)
+{
+    uint32_t x = sg_npu_operand(r, op, "input"), vs = sg_npu_operand(r, op, "scale"),
+             vz = sg_npu_operand(r, op, "zero_point");
+    const struct sg_mil_type *t = sg_npu_type(r, x);
+    const float *in = sg_npu_data(r, x), *scale = sg_npu_data(r, vs),
+                *zero = vz == SG_MIL_NONE ? NULL : sg_npu_data(r, vz);
+    float *out = sg_npu_data(r, op->first);
+    int64_t axis = sg_mil_whole(r->plan->f, op, "axis", 0);
+    uint64_t inner = 1, n = r->plan->slots[x].n;
+    if (axis < 0) axis += t->rank;
+    for (uint32_t i = (uint32_t)axis + 1; i < t->rank; i++) inner *= (uint64_t)t->dim[i];
+    uint64_t places = t->rank ? (uint64_t)t->dim[axis] : 1;
+    int is_signed = sg_npu_type(r, back ? x : op->first)->dtype == SG_MIL_INT8;
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t at = i / inner % places;
+        float s = scale[r->plan->slots[vs].n == 1 ? 0 : at],
+              z = zero ? zero[r->plan->slots[vz].n == 1 ? 0 : at] : 0;
+        out[i] = back ? (in[i] - z) * s
+                      : bounded(nearbyintf(in[i] / s) + z, is_signed ? -128 : 0, is_signed ? 127 : 255);
+    }
+    sg_npu_settle(r, op->first, out, (size_t)n);
+    return SEGUE_OK;
+}
+
+segue_status sg_npu_quantize(struct sg_npu_run *r, const struct sg_mil_op *op) { return quantized(r, op, 0); }
+segue_status sg_npu_dequantize(struct sg_npu_run *r, const struct sg_mil_op *op)
+{
+    return quantized(r, op, 1);
+}

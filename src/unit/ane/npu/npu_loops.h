@@ -1,0 +1,154 @@
+/* npu_loops.h: the loops behind npu_kernels.h, written once over vectors of NPU_BYTES bytes. The file that
+ * includes this defines NPU_BYTES, NPU_MR, NPU_TABLE, NPU_NAME, and, where the processor converts fp16
+ * itself, NPU_WIDEN(p) and NPU_NARROW(v, p). SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "base/num.h"
+#include "unit/ane/npu/npu_kernels.h"
+
+typedef float vec __attribute__((vector_size(NPU_BYTES)));
+typedef uint32_t bits __attribute__((vector_size(NPU_BYTES)));
+typedef int32_t ints __attribute__((vector_size(NPU_BYTES)));
+enum { LANES = NPU_BYTES / 4, MR = NPU_MR, NR = 2 * LANES };
+
+static inline vec load(const float *p)
+{
+    vec v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static inline void store(float *p, vec v) { memcpy(p, &v, sizeof v); }
+static inline vec all(float x)
+{
+    vec v = {0};
+    return v + x;
+}
+
+#ifdef NPU_ROUND
+#define round_vec(v) NPU_ROUND(v)
+#else
+/* Normal numbers round in the bits, small ones by adding 0.5, whose last place is fp16's smallest step. */
+static inline vec round_vec(vec v)
+{
+    bits u = (bits)v, sign = u & 0x80000000u, size = u & 0x7fffffffu;
+    bits normal = (size + 0xfffu + ((size >> 13) & 1u)) & ~0x1fffu;
+    vec small_value = (vec)size + 0.5f;
+    bits small = (bits)(small_value - 0.5f);
+    bits is_small = (bits)((ints)size < (ints){0} + 0x38800000),
+         is_huge = (bits)((ints)normal >= (ints){0} + 0x47800000);
+    bits is_nan = (bits)((ints)size > (ints){0} + 0x7f800000);
+    bits out = (is_small & small) | (~is_small & ((is_huge & 0x7f800000u) | (~is_huge & normal)));
+    return (vec)((is_nan & u) | (~is_nan & (out | sign)));
+}
+#endif
+
+static void loop_round16(float *p, size_t n)
+{
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) store(p + i, round_vec(load(p + i)));
+    for (; i < n; i++) p[i] = sg_f32_of_f16(sg_f16_of_f32(p[i]));
+}
+
+static void loop_widen(const uint16_t *in, float *out, size_t n)
+{
+    size_t i = 0;
+#ifdef NPU_WIDEN
+    for (; i + LANES <= n; i += LANES) store(out + i, NPU_WIDEN(in + i));
+#endif
+    for (; i < n; i++) out[i] = sg_f32_of_f16(in[i]);
+}
+
+static void loop_narrow(const float *in, uint16_t *out, size_t n)
+{
+    size_t i = 0;
+#ifdef NPU_NARROW
+    for (; i + LANES <= n; i += LANES) NPU_NARROW(load(in + i), out + i);
+#endif
+    for (; i < n; i++) out[i] = sg_f16_of_f32(in[i]);
+}
+
+/* exp by 2^n * e^r, |r| <= ln 2 / 2, a polynomial of degree 6: within 2 units of fp32's last place. Below -87
+ * it gives 0, above 89 infinity; NaN stays. */
+static inline vec exp_vec(vec x)
+{
+    bits is_low = (bits)(x < all(-87.0f)), is_high = (bits)(x > all(88.7f)), is_nan = (bits)(x != x);
+    bits out_of_range = is_low | is_high | is_nan;
+    vec y = (vec)((bits)x & ~out_of_range);
+    vec shifted = y * 1.44269504088896341f + 12582912.0f; /* 1.5 * 2^23: rounds to a whole number */
+    vec n = shifted - 12582912.0f;
+    vec r = y - n * 0.693359375f + n * 2.12194440e-4f;
+    vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    bits value = (bits)p + (((bits)shifted - 0x4b400000u) << 23);
+    return (vec)((value & ~out_of_range) | (is_high & 0x7f800000u) | (is_nan & 0x7fc00000u));
+}
+
+static void loop_exp_row(const float *in, float *out, size_t n)
+{
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES) store(out + i, exp_vec(load(in + i)));
+    if (i < n) {
+        float rest[LANES] = {0};
+        memcpy(rest, in + i, (n - i) * sizeof *rest);
+        store(rest, exp_vec(load(rest)));
+        memcpy(out + i, rest, (n - i) * sizeof *rest);
+    }
+}
+
+static inline void store_tile(vec acc[MR][2], float *c, size_t ldc, uint32_t m, uint32_t n)
+{
+    if (n == NR) {
+        for (uint32_t i = 0; i < m; i++) {
+            store(c + i * ldc, acc[i][0]);
+            store(c + i * ldc + LANES, acc[i][1]);
+        }
+        return;
+    }
+    for (uint32_t i = 0; i < m; i++) {
+        float row[NR];
+        store(row, acc[i][0]);
+        store(row + LANES, acc[i][1]);
+        memcpy(c + i * ldc, row, n * sizeof *row);
+    }
+}
+
+static void loop_tile(const float *a, const float *b, size_t k, float *c, size_t ldc, uint32_t m, uint32_t n)
+{
+    vec acc[MR][2] = {{{0}}};
+    for (size_t at = 0; at < k; at++, a += MR, b += NR) {
+        vec b0 = load(b), b1 = load(b + LANES);
+#pragma GCC unroll 16
+        for (int i = 0; i < MR; i++) {
+            acc[i][0] += b0 * a[i];
+            acc[i][1] += b1 * a[i];
+        }
+    }
+    store_tile(acc, c, ldc, m, n);
+}
+
+static void loop_tile_rounded(const float *a, const float *b, size_t k, float *c, size_t ldc, uint32_t m,
+                              uint32_t n)
+{
+    vec acc[MR][2] = {{{0}}};
+    for (size_t at = 0; at < k; at += 4) {
+        size_t four = k - at < 4 ? k - at : 4;
+        for (int i = 0; i < MR; i++) {
+            vec s0 = {0}, s1 = {0};
+            for (size_t j = 0; j < four; j++) {
+                s0 += load(b + (at + j) * NR) * a[(at + j) * MR + (size_t)i];
+                s1 += load(b + (at + j) * NR + LANES) * a[(at + j) * MR + (size_t)i];
+            }
+            acc[i][0] += round_vec(s0);
+            acc[i][1] += round_vec(s1);
+        }
+    }
+    store_tile(acc, c, ldc, m, n);
+}
+
+const struct sg_npu_kernels NPU_TABLE = {NPU_NAME,    MR,           NR,        loop_round16,     loop_widen,
+                                         loop_narrow, loop_exp_row, loop_tile, loop_tile_rounded};

@@ -1,0 +1,354 @@
+/* npu_plan.c: see npu_plan.h.
+ * SPDX-License-Identifier: MIT */
+#include "unit/ane/npu/npu_plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "unit/ane/tools/explain.h"
+#include "unit/ane/mil/milinfer.h"
+#include "unit/ane/mil/milops.h"
+#include "unit/ane/rules/rules.h"
+
+static const uint64_t memory_max = (uint64_t)1 << 31; /* floats of one function's values */
+
+/* --- constants --- */
+
+/* Arguments that are read as numbers of a vector, beside those that are not constant. */
+static int is_operand(const struct sg_mil_op *op, const char *name)
+{
+    static const char *const vectors[] = {"gamma", "beta", "mean", "variance", "scale", "zero_point"};
+    int constant, list, optional;
+    if (!strncmp(op->kind, "constexpr_", 10)) return 0;
+    if (!sg_mil_op_takes(op->info, name, &constant, &list, &optional)) return 0;
+    if (!constant) return 1;
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
+        if (!strcmp(vectors[i], name)) return strcmp(op->kind, "clip") != 0;
+    return 0;
+}
+
+/* Inline operands become values, so that one kind of operand is left. Names with a dot are free: no text can
+ * hold them. */
+static segue_status name_literals(struct sg_npu_plan *plan, struct sg_mil_program *p, segue_error *err)
+{
+    struct sg_mil_function *f = plan->f;
+    for (uint32_t o = 0; o < f->ops_n; o++)
+        for (uint32_t i = 0; i < f->ops[o].args_n; i++) {
+            struct sg_mil_arg *a = &f->ops[o].args[i];
+            if (a->kind != SG_MIL_LITERAL || !is_operand(&f->ops[o], a->name)) continue;
+            const struct sg_mil_literal *l = a->v.literal;
+            char *name = sg_arena_printf(&p->arena, "%u.%u", o, i);
+            int taken;
+            uint32_t v = name ? sg_mil_value_add(f, name, &l->type, SG_MIL_NONE, &taken) : SG_MIL_NONE;
+            if (v == SG_MIL_NONE) return sg_no_memory("a program", 0, err);
+            a->kind = SG_MIL_REF;
+            a->v.ref = v;
+            f->values[v].given = l;
+        }
+    return SEGUE_OK;
+}
+
+static uint32_t inline_count(const struct sg_mil_function *f)
+{
+    uint32_t n = 0;
+    for (uint32_t o = 0; o < f->ops_n; o++)
+        for (uint32_t i = 0; i < f->ops[o].args_n; i++) n += f->ops[o].args[i].kind == SG_MIL_LITERAL;
+    return n;
+}
+
+/* Products read fp16 constants as they are; weights of plain convolutions in the order in which tiles take them. */
+static uint8_t wanted_by(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *arg)
+{
+    if (!strcmp(op->kind, "conv") && !strcmp(arg, "weight"))
+        return sg_mil_whole(f, op, "groups", 1) == 1 ? SG_NPU_WANT_PACKED : SG_NPU_WANT_HALF;
+    if (!strcmp(op->kind, "linear") && !strcmp(arg, "weight")) return SG_NPU_WANT_HALF;
+    return !strcmp(op->kind, "matmul") ? SG_NPU_WANT_HALF : SG_NPU_WANT_FLOAT;
+}
+
+static void mark_wanted(struct sg_npu_plan *plan)
+{
+    const struct sg_mil_function *f = plan->f;
+    for (uint32_t o = 0; o < f->ops_n; o++)
+        for (uint32_t i = 0; i < f->ops[o].args_n; i++) {
+            const struct sg_mil_arg *a = &f->ops[o].args[i];
+            if (a->kind == SG_MIL_LITERAL || !is_operand(&f->ops[o], a->name)) continue;
+            uint8_t how = wanted_by(f, &f->ops[o], a->name);
+            for (uint32_t r = 0; r < (a->kind == SG_MIL_LIST ? a->n : 1); r++)
+                plan->slots[a->kind == SG_MIL_LIST ? a->v.refs[r] : a->v.ref].wanted |= how;
+        }
+    for (uint32_t r = 0; r < f->returns_n; r++) plan->slots[f->returns[r]].wanted |= SG_NPU_WANT_FLOAT;
+}
+
+/* [o][k] of fp16 numbers as [block][k][mr], the last block filled with zeros. */
+static segue_status pack_weight(struct sg_npu_plan *plan, uint32_t v, const uint16_t *half, segue_error *err)
+{
+    const struct sg_mil_type *t = &plan->f->values[v].type;
+    uint64_t mr = sg_npu_kernels_here()->mr, m = (uint64_t)t->dim[0], k = plan->slots[v].n / m, blocks = (m + mr - 1) / mr;
+    uint16_t *packed = sg_npu_packed_room(plan, v);
+    if (!packed) packed = sg_arena_alloc(&plan->arena, (size_t)(blocks * k * mr) * sizeof *packed);
+    if (!packed) return sg_no_memory("a weight", (size_t)(blocks * k * mr) * sizeof *packed, err);
+    for (uint64_t i = 0; i < m; i++)
+        for (uint64_t j = 0; j < k; j++) packed[(i / mr * k + j) * mr + i % mr] = half[i * k + j];
+    plan->slots[v].packed = packed;
+    return SEGUE_OK;
+}
+
+/* A constant's numbers in the form that its readers want; made in an arena of their own when they are packed after. */
+static segue_status read_constant(struct sg_npu_plan *into, const struct sg_mil_literal *l, const struct sg_mil_op *expr,
+                                  uint64_t n, const struct sg_ane_file *files, uint32_t files_n, int half, const void **out,
+                                  segue_error *err)
+{
+    float *numbers;
+    if (l) return sg_npu_decode(into, l, files, files_n, half, out, err);
+    SG_TRY(sg_npu_expand(into, expr, files, files_n, &numbers, err));
+    *out = numbers;
+    if (!half) return SEGUE_OK;
+    uint16_t *h = sg_arena_alloc(&into->arena, (size_t)n * sizeof *h);
+    if (!h) return sg_no_memory("a constant", (size_t)n * sizeof *h, err);
+    for (uint64_t i = 0; i < n; i++) h[i] = sg_f16_of_f32(numbers[i]);
+    *out = h;
+    return SEGUE_OK;
+}
+
+static segue_status make_constant(struct sg_npu_plan *plan, uint32_t v, const struct sg_mil_literal *l,
+                                  const struct sg_mil_op *expr, const struct sg_ane_file *files,
+                                  uint32_t files_n, segue_error *err)
+{
+    struct sg_npu_slot *s = &plan->slots[v];
+    struct sg_npu_plan aside = {.f = plan->f, .garbage = plan->garbage};
+    int is_half = plan->f->values[v].type.dtype == SG_MIL_FP16, packs = is_half && s->wanted == SG_NPU_WANT_PACKED;
+    int half = is_half && !(s->wanted & SG_NPU_WANT_FLOAT);
+    const void *data = NULL;
+    if (!s->wanted || s->packed || s->half) return SEGUE_OK;
+    segue_status status = read_constant(packs ? &aside : plan, l, expr, s->n, files, files_n, half, &data, err);
+    if (status == SEGUE_OK && packs)
+        status = pack_weight(plan, v, data, err);
+    else if (half)
+        s->half = data;
+    else
+        s->data = data;
+    sg_arena_free(&aside.arena);
+    return status;
+}
+
+static segue_status make_constants(struct sg_npu_plan *plan, const struct sg_ane_file *files, uint32_t files_n,
+                                   segue_error *err)
+{
+    const struct sg_mil_function *f = plan->f;
+    for (uint32_t v = 0; v < f->values_n; v++) {
+        const struct sg_mil_literal *l = sg_mil_value_literal(f, v);
+        uint32_t op = f->values[v].op;
+        const struct sg_mil_op *expr =
+            op != SG_MIL_NONE && !strncmp(f->ops[op].kind, "constexpr_", 10) ? &f->ops[op] : NULL;
+        if ((!l && !expr) || (l && l->kind == SG_MIL_TEXT)) continue;
+        SG_TRY(make_constant(plan, v, l, expr, files, files_n, err));
+        if (plan->slots[v].wanted && f->values[v].type.dtype != SG_MIL_STRING)
+            plan->weight_bytes +=
+                (plan->slots[v].n * sg_mil_dtype_info((enum sg_mil_dtype)f->values[v].type.dtype)->bits + 7) /
+                8;
+    }
+    return SEGUE_OK;
+}
+
+/* --- memory: first fit in the order of execution --- */
+
+struct hole {
+    uint64_t at, n;
+};
+struct holes {
+    struct hole *list;
+    uint32_t n, cap;
+    uint64_t end;
+};
+
+static uint64_t take(struct holes *h, uint64_t n)
+{
+    n = (n + 15) / 16 * 16;
+    for (uint32_t i = 0; i < h->n; i++) {
+        if (h->list[i].n < n) continue;
+        uint64_t at = h->list[i].at;
+        h->list[i].at += n;
+        h->list[i].n -= n;
+        if (!h->list[i].n) memmove(&h->list[i], &h->list[i + 1], (--h->n - i) * sizeof *h->list);
+        return at;
+    }
+    h->end += n;
+    return h->end - n;
+}
+
+static int give(struct holes *h, uint64_t at, uint64_t n)
+{
+    n = (n + 15) / 16 * 16;
+    if (h->n + 1 >= h->cap) {
+        uint32_t cap = h->cap ? h->cap * 2 : 64;
+        void *more = sg_realloc(h->list, cap * sizeof *h->list);
+        if (!more) return 0;
+        h->list = more;
+        h->cap = cap;
+    }
+    uint32_t i = 0;
+    while (i < h->n && h->list[i].at < at) i++;
+    if (i && h->list[i - 1].at + h->list[i - 1].n == at) {
+        h->list[i - 1].n += n;
+        i--;
+    } else {
+        memmove(&h->list[i + 1], &h->list[i], (h->n++ - i) * sizeof *h->list);
+        h->list[i] = (struct hole){at, n};
+    }
+    if (i + 1 < h->n && h->list[i].at + h->list[i].n == h->list[i + 1].at) {
+        h->list[i].n += h->list[i + 1].n;
+        memmove(&h->list[i + 1], &h->list[i + 2], (--h->n - i - 1) * sizeof *h->list);
+    }
+    return 1;
+}
+
+/* Who shares memory with whom, and when each memory is read last. */
+static void find_lives(struct sg_npu_plan *plan)
+{
+    const struct sg_mil_function *f = plan->f;
+    for (uint32_t v = 0; v < f->values_n; v++) plan->slots[v].root = v;
+    for (uint32_t o = 0; o < f->ops_n; o++) {
+        const struct sg_mil_op *op = &f->ops[o];
+        for (uint32_t i = 0; i < op->args_n; i++)
+            for (uint32_t r = 0; op->args[i].kind != SG_MIL_LITERAL &&
+                                 r < (op->args[i].kind == SG_MIL_LIST ? op->args[i].n : 1);
+                 r++) {
+                uint32_t v = op->args[i].kind == SG_MIL_LIST ? op->args[i].v.refs[r] : op->args[i].v.ref;
+                plan->slots[plan->slots[v].root].last = o;
+            }
+        for (uint32_t i = 0; i < op->outputs; i++) plan->slots[op->first + i].last = o;
+        const struct sg_mil_arg *from = sg_mil_renames(op) ? sg_mil_arg_find(op, "x") : NULL;
+        if (sg_mil_renames(op) && !from) from = sg_mil_arg_find(op, "input");
+        if (from && from->kind == SG_MIL_REF && !plan->slots[from->v.ref].data)
+            plan->slots[op->first].root = plan->slots[from->v.ref].root;
+    }
+    for (uint32_t r = 0; r < f->returns_n; r++) plan->slots[plan->slots[f->returns[r]].root].last = f->ops_n;
+}
+
+static segue_status place_values(struct sg_npu_plan *plan, segue_error *err)
+{
+    const struct sg_mil_function *f = plan->f;
+    struct holes holes = {0};
+    uint32_t *next = sg_alloc((f->ops_n + (size_t)1) * sizeof *next),
+             *chain = sg_alloc((f->values_n + (size_t)1) * sizeof *chain);
+    int good = next && chain;
+    for (uint32_t v = 0; good && v < f->params_n; v++) plan->slots[v].at = take(&holes, plan->slots[v].n);
+    for (uint32_t v = 0; good && v < f->values_n; v++) /* lists of the values that end at each operation */
+        if (plan->slots[v].root == v && !plan->slots[v].data && !plan->slots[v].half && !plan->slots[v].packed &&
+            plan->slots[v].last < f->ops_n && !sg_ane_is_weight(f, v) &&
+            (v < f->params_n || f->values[v].op != SG_MIL_NONE)) {
+            chain[v] = next[plan->slots[v].last];
+            next[plan->slots[v].last] = v + 1;
+        }
+    for (uint32_t o = 0; good && o < f->ops_n; o++) {
+        for (uint32_t i = 0; i < f->ops[o].outputs; i++) {
+            uint32_t v = f->ops[o].first + i;
+            if (plan->slots[v].root == v && !sg_ane_is_weight(f, v))
+                plan->slots[v].at = take(&holes, plan->slots[v].n);
+        }
+        for (uint32_t v = next[o]; good && v; v = chain[v - 1])
+            good = give(&holes, plan->slots[v - 1].at, plan->slots[v - 1].n);
+        if (holes.end > memory_max) break;
+    }
+    plan->memory = holes.end;
+    sg_free(next);
+    sg_free(chain);
+    sg_free(holes.list);
+    if (!good) return sg_no_memory("a program's plan", 0, err);
+    if (plan->memory > memory_max)
+        return sg_fail(err, SEGUE_ELIMIT,
+                       "program: function %.60s: its values need %llu bytes at once, more than %llu; cut it",
+                       f->name, (unsigned long long)plan->memory * 4, (unsigned long long)memory_max * 4);
+    return SEGUE_OK;
+}
+
+/* --- ports and costs --- */
+
+static segue_status make_ports(struct sg_npu_plan *plan, const uint32_t *values, uint32_t n,
+                               const struct sg_ane_profile *profile, struct sg_ane_port **ports,
+                               uint32_t **order, segue_error *err)
+{
+    uint64_t most = 0;
+    *ports = sg_arena_alloc(&plan->arena, n * sizeof **ports);
+    *order = sg_arena_alloc(&plan->arena, n * sizeof **order);
+    if (!*ports || !*order) return sg_no_memory("a program's ports", 0, err);
+    for (uint32_t i = 0; i < n; i++) { /* insertion by name: there are few */
+        uint32_t v = values ? values[i] : i, at = i;
+        for (; at && strcmp(plan->f->values[(*order)[at - 1]].name, plan->f->values[v].name) > 0; at--)
+            (*order)[at] = (*order)[at - 1];
+        (*order)[at] = v;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const struct sg_mil_value *v = &plan->f->values[(*order)[i]];
+        struct sg_ane_port *p = &(*ports)[i];
+        *p = (struct sg_ane_port){.name = v->name, .type = v->type};
+        sg_ane_port_sizes(&v->type, profile, &p->row_bytes, &p->surface_bytes);
+        if (p->surface_bytes > most) most = p->surface_bytes;
+        plan->activation_bytes += p->surface_bytes;
+    }
+    for (uint32_t i = 0; profile->equal_sizes && i < n; i++) (*ports)[i].surface_bytes = most;
+    return SEGUE_OK;
+}
+
+segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p, struct sg_mil_function *f,
+                              const struct sg_ane_profile *profile, const struct sg_ane_source *source,
+                              struct sg_npu_shelf *shelf, int garbage, segue_error *err)
+{
+    size_t values = (size_t)f->values_n + inline_count(f);
+    *plan = (struct sg_npu_plan){.f = f, .garbage = garbage != 0};
+    segue_status status = name_literals(plan, p, err);
+    if (status == SEGUE_OK) {
+        plan->slots = sg_alloc((values + 1) * sizeof *plan->slots);
+        plan->handlers = sg_alloc((f->ops_n + (size_t)1) * sizeof(sg_npu_handler *));
+        if (!plan->slots || !plan->handlers) status = sg_no_memory("a program", values, err);
+    }
+    for (uint32_t v = 0; status == SEGUE_OK && v < f->values_n; v++)
+        plan->slots[v].n = sg_mil_elements(&f->values[v].type);
+    for (uint32_t o = 0; status == SEGUE_OK && o < f->ops_n; o++) {
+        int nothing = 0;
+        plan->handlers[o] = sg_npu_handler_of(&f->ops[o], &nothing);
+        if (!plan->handlers[o] && !nothing)
+            status = sg_fail(
+                err, SEGUE_EUNSUPPORTED,
+                "program: function %.60s: the software engine does not compute %s; write it otherwise",
+                f->name, f->ops[o].kind);
+        plan->flops += sg_mil_flops(f, &f->ops[o]);
+    }
+    if (status == SEGUE_OK) mark_wanted(plan);
+    if (status == SEGUE_OK) status = sg_npu_packed_take(plan, shelf, source, err);
+    if (status == SEGUE_OK) status = make_constants(plan, source->files, source->files_n, err);
+    if (status == SEGUE_OK) sg_npu_packed_filled(plan, source);
+    if (status == SEGUE_OK) find_lives(plan);
+    if (status == SEGUE_OK) status = place_values(plan, err);
+    if (status == SEGUE_OK)
+        status = make_ports(plan, NULL, f->params_n, profile, &plan->inputs, &plan->input_values, err);
+    if (status == SEGUE_OK)
+        status =
+            make_ports(plan, f->returns, f->returns_n, profile, &plan->outputs, &plan->output_values, err);
+    if (status != SEGUE_OK) sg_npu_plan_free(plan);
+    return status;
+}
+
+void sg_npu_plan_free(struct sg_npu_plan *plan)
+{
+    sg_free(plan->slots);
+    sg_free(plan->handlers);
+    sg_arena_free(&plan->arena);
+    sg_npu_packed_leave(plan);
+    *plan = (struct sg_npu_plan){0};
+}
+
+const char *sg_npu_plan_differs(const struct sg_npu_plan *a, const struct sg_npu_plan *b)
+{
+    uint64_t mr = sg_npu_kernels_here()->mr;
+    for (uint32_t v = 0; v < a->f->values_n; v++) {
+        const struct sg_npu_slot *x = &a->slots[v], *y = &b->slots[v];
+        uint64_t rows = x->packed ? (uint64_t)a->f->values[v].type.dim[0] : 1, n = x->n / rows * ((rows + mr - 1) / mr * mr);
+        if ((x->packed && y->packed && memcmp(x->packed, y->packed, n * sizeof *x->packed)) ||
+            (x->half && y->half && memcmp(x->half, y->half, x->n * sizeof *x->half)) ||
+            (x->data && y->data && memcmp(x->data, y->data, x->n * sizeof *x->data)))
+            return a->f->values[v].name;
+    }
+    return NULL;
+}

@@ -1,0 +1,417 @@
+/* npu_product.c: matrix products, and what is one: matmul, linear, convolution; einsum and attention plainly.
+ * A product packs the right side into panels once, then each thread packs a few rows of the left side and
+ * runs them against all panels: fp16 constants are widened exactly once. Sums are fp32 in the order of k. See
+ * npu_plan.h. SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "unit/ane/mil/milinfer.h"
+#include "unit/ane/npu/npu_plan.h"
+
+enum { PACK_MAX = 1 << 26 }; /* floats of panels at a time, where there are several matrices */
+
+/* Element (i, j) of a matrix lies at i * row + j * col. */
+struct matrix {
+    const float *f;
+    const uint16_t *h;
+    int64_t row, col;
+    const uint16_t *packed; /* [blocks][k][mr] instead */
+};
+
+struct product {
+    struct sg_npu_run *r;
+    struct matrix a, b;
+    float *c; /* [matrices][m][n] */
+    uint64_t m, n, k;
+    uint64_t matrices;
+    const int64_t *a_at, *b_at; /* [matrices] offsets in elements; NULL: one matrix */
+    uint64_t panels, blocks;    /* of a matrix */
+    float *packed, *rows;       /* [matrices][panels][k][nr], [threads][k][mr] */
+    uint32_t value;
+};
+
+static struct matrix matrix_of(const struct sg_npu_run *r, uint32_t value, int64_t row, int64_t col)
+{
+    const struct sg_npu_slot *s = &r->plan->slots[value];
+    return (struct matrix){s->half || s->packed ? NULL : sg_npu_data(r, value), s->half, row, col, s->packed};
+}
+
+static inline float number(const struct matrix *m, int64_t at)
+{
+    return m->h ? sg_f32_of_f16(m->h[at]) : m->f[at];
+}
+
+/* An M1 multiplies subnormal operands as 0. */
+static void flush(const struct sg_npu_run *r, float *p, size_t n)
+{
+    if (!r->profile->flush_products) return;
+    for (size_t i = 0; i < n; i++)
+        if (fabsf(p[i]) < 6.103515625e-5f) p[i] = 0;
+}
+
+static void pack_panel(const struct product *p, int64_t at, uint64_t panel, float *out)
+{
+    uint32_t nr = p->r->k->nr;
+    uint64_t from = panel * nr, n = p->n - from < nr ? p->n - from : nr;
+    const struct matrix *b = &p->b;
+    for (uint64_t k = 0; k < p->k; k++, out += nr) {
+        int64_t place = at + (int64_t)k * b->row + (int64_t)from * b->col;
+        if (b->col == 1 && b->f)
+            memcpy(out, b->f + place, n * sizeof *out);
+        else if (b->col == 1)
+            p->r->k->widen(b->h + place, out, n);
+        else
+            for (uint64_t j = 0; j < n; j++) out[j] = number(b, place + (int64_t)j * b->col);
+        for (uint64_t j = n; j < nr; j++) out[j] = 0;
+    }
+}
+
+static void pack_rows(const struct product *p, int64_t at, uint64_t block, float *out)
+{
+    uint32_t mr = p->r->k->mr;
+    uint64_t from = block * mr, m = p->m - from < mr ? p->m - from : mr;
+    const struct matrix *a = &p->a;
+    float row[256];
+    if (a->packed) {
+        p->r->k->widen(a->packed + block * p->k * mr, out, p->k * mr);
+        return;
+    }
+    for (uint64_t i = 0; i < mr; i++) {
+        int64_t place = at + (int64_t)(from + i) * a->row;
+        for (uint64_t k = 0; k < p->k; k += 256) {
+            uint64_t n = p->k - k < 256 ? p->k - k : 256;
+            if (i >= m)
+                memset(row, 0, n * sizeof *row);
+            else if (a->col == 1 && a->h)
+                p->r->k->widen(a->h + place + (int64_t)k, row, n);
+            else
+                for (uint64_t j = 0; j < n; j++) row[j] = number(a, place + (int64_t)(k + j) * a->col);
+            for (uint64_t j = 0; j < n; j++) out[(k + j) * mr + i] = row[j];
+        }
+    }
+}
+
+/* Constraint 30, after rounding. */
+static void limit_products(struct sg_npu_run *r, float *p, size_t n)
+{
+    float limit = (float)r->profile->mac_limit;
+    if (!r->profile->mac_limit) return;
+    r->k->round16(p, n);
+    for (size_t i = 0; i < n; i++)
+        if (fabsf(p[i]) >= limit) {
+            p[i] = copysignf(INFINITY, p[i]);
+            atomic_fetch_or_explicit(&r->flags, SG_NPU_MAC_LIMIT, memory_order_relaxed);
+        }
+}
+
+static void product_part(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
+{
+    const struct product *p = arg;
+    const struct sg_npu_kernels *k = p->r->k;
+    uint64_t per = stage ? p->blocks : p->panels, matrix = item / per, part = item % per;
+    if (!stage) {
+        float *out = p->packed + (matrix * p->panels + part) * p->k * k->nr;
+        pack_panel(p, p->b_at ? p->b_at[matrix] : 0, part, out);
+        flush(p->r, out, p->k * k->nr);
+        return;
+    }
+    float *rows = p->rows + (size_t)thread * p->k * k->mr;
+    uint64_t from = part * k->mr, m = p->m - from < k->mr ? p->m - from : k->mr;
+    float *c = p->c + (matrix * p->m + from) * p->n;
+    pack_rows(p, p->a_at ? p->a_at[matrix] : 0, part, rows);
+    flush(p->r, rows, p->k * k->mr);
+    for (uint64_t panel = 0; panel < p->panels; panel++) {
+        uint64_t at = panel * k->nr, n = p->n - at < k->nr ? p->n - at : k->nr;
+        const float *b = p->packed + (matrix * p->panels + panel) * p->k * k->nr;
+        (p->r->profile->fp16_tiles ? k->tile_rounded : k->tile)(rows, b, p->k, c + at, p->n, (uint32_t)m,
+                                                                (uint32_t)n);
+    }
+    limit_products(p->r, c, m * p->n);
+    sg_npu_settle(p->r, p->value, c, m * p->n);
+}
+
+static segue_status multiply(struct product *p)
+{
+    struct sg_npu_run *r = p->r;
+    uint32_t threads = sg_pool_threads(r->pool);
+    p->panels = (p->n + r->k->nr - 1) / r->k->nr;
+    p->blocks = (p->m + r->k->mr - 1) / r->k->mr;
+    uint64_t panel_floats = p->panels * p->k * r->k->nr,
+             at_once = PACK_MAX / (panel_floats ? panel_floats : 1), all = p->matrices;
+    uint64_t most = UINT32_MAX / (p->panels > p->blocks ? p->panels : p->blocks);
+    if (at_once > most) at_once = most;
+    if (at_once < 1) at_once = 1;
+    if (at_once > all) at_once = all;
+    size_t row_floats = (size_t)threads * p->k * r->k->mr;
+    float *work = sg_npu_work(r, at_once * panel_floats + row_floats + 16);
+    if (!work) return sg_no_memory("a product", (size_t)(at_once * panel_floats) * 4, r->err);
+    p->packed = work;
+    p->rows = work + at_once * panel_floats;
+    for (uint64_t done = 0; done < all; done += at_once) {
+        struct product part = *p;
+        part.matrices = all - done < at_once ? all - done : at_once;
+        part.c += done * p->m * p->n;
+        if (part.a_at) part.a_at += done;
+        if (part.b_at) part.b_at += done;
+        uint32_t items[2] = {(uint32_t)(part.matrices * p->panels), (uint32_t)(part.matrices * p->blocks)};
+        sg_pool_run(r->pool, &(struct sg_job){.items = items, .stages = 2, .work = product_part, .arg = &part});
+    }
+    return SEGUE_OK;
+}
+
+/* --- matmul and linear --- */
+
+segue_status sg_npu_matmul(struct sg_npu_run *r, const struct sg_mil_op *op)
+{
+    uint32_t x = sg_npu_operand(r, op, "x"), y = sg_npu_operand(r, op, "y");
+    const struct sg_mil_type *tx = sg_npu_type(r, x), *ty = sg_npu_type(r, y), *t = sg_npu_type(r, op->first);
+    int tr_x = sg_mil_whole(r->plan->f, op, "transpose_x", 0) != 0,
+        tr_y = sg_mil_whole(r->plan->f, op, "transpose_y", 0) != 0;
+    int64_t wx = tx->dim[tx->rank - 1], wy = ty->dim[ty->rank - 1];
+    struct product p = {.r = r, .c = sg_npu_data(r, op->first), .value = op->first, .matrices = 1};
+    p.m = (uint64_t)t->dim[t->rank - 2];
+    p.n = (uint64_t)t->dim[t->rank - 1];
+    p.k = (uint64_t)(tr_x ? tx->dim[tx->rank - 2] : wx);
+    p.a = matrix_of(r, x, tr_x ? 1 : wx, tr_x ? wx : 1);
+    p.b = matrix_of(r, y, tr_y ? 1 : wy, tr_y ? wy : 1);
+    for (uint32_t i = 0; i + 2 < t->rank; i++) p.matrices *= (uint64_t)t->dim[i];
+    int64_t *at = sg_alloc((size_t)p.matrices * 2 * sizeof *at);
+    if (!at) return sg_no_memory("a product", (size_t)p.matrices * 16, r->err);
+    for (uint64_t i = 0; i < p.matrices; i++) {
+        const struct sg_mil_type *in[2] = {tx, ty};
+        for (int o = 0; o < 2; o++) {
+            uint64_t rest = i;
+            int64_t step = (int64_t)in[o]->dim[in[o]->rank - 1] * in[o]->dim[in[o]->rank - 2], place = 0;
+            for (uint32_t d = t->rank - 2; d-- > 0; rest /= (uint64_t)t->dim[d]) {
+                if (d + in[o]->rank < t->rank) continue;
+                int32_t dim = in[o]->dim[d + in[o]->rank - t->rank];
+                if (dim > 1) place += (int64_t)(rest % (uint64_t)t->dim[d]) * step;
+                step *= dim;
+            }
+            at[(uint64_t)o * p.matrices + i] = place;
+        }
+    }
+    p.a_at = at;
+    p.b_at = at + p.matrices;
+    segue_status status = multiply(&p);
+    sg_free(at);
+    return status;
+}
+
+segue_status sg_npu_linear(struct sg_npu_run *r, const struct sg_mil_op *op)
+{
+    uint32_t x = sg_npu_operand(r, op, "x"), w = sg_npu_operand(r, op, "weight"),
+             bias = sg_npu_operand(r, op, "bias");
+    const struct sg_mil_type *tw = sg_npu_type(r, w);
+    struct product p = {.r = r, .c = sg_npu_data(r, op->first), .value = op->first, .matrices = 1};
+    p.k = (uint64_t)tw->dim[1];
+    p.n = (uint64_t)tw->dim[0];
+    p.m = r->plan->slots[x].n / p.k;
+    p.a = matrix_of(r, x, tw->dim[1], 1);
+    p.b = matrix_of(r, w, 1, tw->dim[1]);
+    SG_TRY(multiply(&p));
+    if (bias == SG_MIL_NONE) return SEGUE_OK;
+    const float *add = sg_npu_data(r, bias);
+    for (uint64_t i = 0; i < p.m * p.n; i++) p.c[i] += add[i % p.n];
+    sg_npu_settle(r, op->first, p.c, (size_t)(p.m * p.n));
+    return SEGUE_OK;
+}
+
+/* --- convolution --- */
+
+struct conv_job {
+    struct sg_npu_run *r;
+    struct sg_mil_conv c;
+    const float *x;
+    struct matrix w;
+    float *out;
+    int64_t in_c, in_h, in_w, out_c, per_group; /* per_group: input channels of a group */
+    uint32_t value;
+};
+
+/* One output channel of one batch, for grouped ones: taps outside, columns inside. */
+static void conv_channel(void *arg, uint32_t item, uint32_t thread)
+{
+    const struct conv_job *j = arg;
+    int64_t o = item % j->out_c, batch = item / j->out_c, plane = j->c.out[0] * j->c.out[1];
+    int64_t group = o / (j->out_c / j->c.groups), taps = j->c.kernel[0] * j->c.kernel[1];
+    float *out = j->out + (batch * j->out_c + o) * plane;
+    (void)thread;
+    memset(out, 0, (size_t)plane * sizeof *out);
+    for (int64_t i = 0; i < j->per_group; i++)
+        for (int64_t tap = 0; tap < taps; tap++) {
+            const float *in = j->x + ((batch * j->in_c) + group * j->per_group + i) * j->in_h * j->in_w;
+            float w = number(&j->w, (o * j->per_group + i) * taps + tap);
+            int64_t dy = tap / j->c.kernel[1] * j->c.dilation[0] - j->c.before[0],
+                    dx = tap % j->c.kernel[1] * j->c.dilation[1] - j->c.before[1];
+            for (int64_t y = 0; y < j->c.out[0]; y++) {
+                int64_t from = y * j->c.stride[0] + dy;
+                if (from < 0 || from >= j->in_h) continue;
+                for (int64_t x = 0; x < j->c.out[1]; x++) {
+                    int64_t at = x * j->c.stride[1] + dx;
+                    if (at >= 0 && at < j->in_w) out[y * j->c.out[1] + x] += w * in[from * j->in_w + at];
+                }
+            }
+        }
+    limit_products(j->r, out, (size_t)plane);
+    sg_npu_settle(j->r, j->value, out, (size_t)plane);
+}
+
+/* Columns of a batch: [channel][tap][place]. */
+static void unfold(const struct conv_job *j, const float *x, float *columns)
+{
+    int64_t plane = j->c.out[0] * j->c.out[1];
+    for (int64_t row = 0; row < j->in_c * j->c.kernel[0] * j->c.kernel[1]; row++) {
+        int64_t tap = row % (j->c.kernel[0] * j->c.kernel[1]),
+                channel = row / (j->c.kernel[0] * j->c.kernel[1]);
+        int64_t dy = tap / j->c.kernel[1] * j->c.dilation[0] - j->c.before[0],
+                dx = tap % j->c.kernel[1] * j->c.dilation[1] - j->c.before[1];
+        for (int64_t place = 0; place < plane; place++) {
+            int64_t y = place / j->c.out[1] * j->c.stride[0] + dy,
+                    at = place % j->c.out[1] * j->c.stride[1] + dx;
+            int inside = y >= 0 && y < j->in_h && at >= 0 && at < j->in_w;
+            columns[row * plane + place] = inside ? x[(channel * j->in_h + y) * j->in_w + at] : 0;
+        }
+    }
+}
+
+static segue_status conv_whole(struct conv_job *j, int64_t batches)
+{
+    int64_t plane = j->c.out[0] * j->c.out[1], taps = j->c.kernel[0] * j->c.kernel[1],
+            image = j->in_c * j->in_h * j->in_w;
+    int plain = taps == 1 && j->c.stride[0] == 1 && j->c.stride[1] == 1 && plane == j->in_h * j->in_w;
+    size_t floats;
+    float *columns = NULL;
+    struct product p = {.r = j->r,
+                        .m = (uint64_t)j->out_c,
+                        .n = (uint64_t)plane,
+                        .k = (uint64_t)(j->in_c * taps),
+                        .matrices = 1,
+                        .value = j->value,
+                        .a = j->w};
+    p.a.row = (int64_t)p.k;
+    p.a.col = 1;
+    if (!plain) {
+        SG_TRY(sg_mul((size_t)p.k, (size_t)plane * sizeof *columns, &floats, "columns of a convolution",
+                      j->r->err));
+        if (!(columns = sg_alloc(floats))) return sg_no_memory("columns of a convolution", floats, j->r->err);
+    }
+    segue_status status = SEGUE_OK;
+    for (int64_t b = 0; b < batches && status == SEGUE_OK; b++) {
+        if (!plain) unfold(j, j->x + b * image, columns);
+        p.b = (struct matrix){plain ? j->x + b * image : columns, NULL, plane, 1, NULL};
+        p.c = j->out + b * j->out_c * plane;
+        status = multiply(&p);
+    }
+    sg_free(columns);
+    return status;
+}
+
+segue_status sg_npu_conv(struct sg_npu_run *r, const struct sg_mil_op *op)
+{
+    uint32_t x = sg_npu_operand(r, op, "x"), w = sg_npu_operand(r, op, "weight");
+    const struct sg_mil_type *t = sg_npu_type(r, x), *tw = sg_npu_type(r, w);
+    struct conv_job j = {.r = r,
+                         .x = sg_npu_data(r, x),
+                         .w = matrix_of(r, w, 0, 1),
+                         .out = sg_npu_data(r, op->first),
+                         .value = op->first,
+                         .in_c = t->dim[1],
+                         .in_h = t->dim[2],
+                         .in_w = t->dim[3],
+                         .out_c = tw->dim[0],
+                         .per_group = tw->dim[1]};
+    SG_TRY(sg_mil_conv_of(r->plan->f, op, &j.c, r->err));
+    if (j.c.groups == 1) return conv_whole(&j, t->dim[0]);
+    sg_npu_each(r, (uint64_t)(t->dim[0] * j.out_c), conv_channel, &j);
+    return SEGUE_OK;
+}
+
+/* --- plainly --- */
+
+segue_status sg_npu_einsum(struct sg_npu_run *r, const struct sg_mil_op *op)
+{
+    struct sg_mil_einsum e;
+    const struct sg_mil_arg *values = sg_mil_arg_find(op, "values");
+    int64_t size[26] = {0}, step[3][26] = {{0}};
+    char inner[2 * SG_MIL_DIMS + 1] = "";
+    uint32_t inner_n = 0;
+    sg_mil_einsum_of(r->plan->f, op, &e);
+    const char *letters[3] = {e.in[0], e.in[1], e.out};
+    for (int o = 0; o < 3; o++) {
+        const struct sg_mil_type *t = sg_npu_type(r, o < 2 ? values->v.refs[o] : op->first);
+        int64_t stride[SG_MIL_DIMS];
+        sg_npu_strides(t, stride);
+        for (uint32_t d = 0; d < t->rank; d++) {
+            size[letters[o][d] - 'a'] = t->dim[d];
+            step[o][letters[o][d] - 'a'] = stride[d];
+            if (o < 2 && !strchr(e.out, letters[o][d]) && !strchr(inner, letters[o][d]))
+                inner[inner_n++] = letters[o][d];
+        }
+    }
+    const float *a = sg_npu_data(r, values->v.refs[0]), *b = sg_npu_data(r, values->v.refs[1]);
+    float *out = sg_npu_data(r, op->first);
+    int64_t sums = 1;
+    for (uint32_t i = 0; i < inner_n; i++) sums *= size[inner[i] - 'a'];
+    for (uint64_t i = 0; i < r->plan->slots[op->first].n; i++) {
+        int64_t at[2] = {0, 0};
+        uint64_t rest = i;
+        for (size_t d = strlen(e.out); d-- > 0;) {
+            int l = e.out[d] - 'a';
+            int64_t place = (int64_t)(rest % (uint64_t)size[l]);
+            rest /= (uint64_t)size[l];
+            at[0] += place * step[0][l];
+            at[1] += place * step[1][l];
+        }
+        float sum = 0;
+        for (int64_t s = 0; s < sums; s++) {
+            int64_t left = s, x = at[0], y = at[1];
+            for (uint32_t d = inner_n; d-- > 0;) {
+                int l = inner[d] - 'a';
+                x += left % size[l] * step[0][l];
+                y += left % size[l] * step[1][l];
+                left /= size[l];
+            }
+            sum += a[x] * b[y];
+        }
+        out[i] = sum;
+    }
+    limit_products(r, out, (size_t)r->plan->slots[op->first].n);
+    sg_npu_settle(r, op->first, out, (size_t)r->plan->slots[op->first].n);
+    return SEGUE_OK;
+}
+
+/* softmax(q k^T / sqrt(width)) v, a query row at a time. A mask is never read: engines ignore it (constraint
+ * 14). */
+segue_status sg_npu_attention(struct sg_npu_run *r, const struct sg_mil_op *op)
+{
+    uint32_t vq = sg_npu_operand(r, op, "query"), vk = sg_npu_operand(r, op, "key"),
+             vv = sg_npu_operand(r, op, "value");
+    const struct sg_mil_type *q = sg_npu_type(r, vq), *v = sg_npu_type(r, vv);
+    uint64_t rows = (uint64_t)q->dim[q->rank - 2], width = (uint64_t)q->dim[q->rank - 1];
+    uint64_t keys = (uint64_t)v->dim[v->rank - 2], wide = (uint64_t)v->dim[v->rank - 1],
+             heads = r->plan->slots[vq].n / rows / width;
+    float *score = sg_npu_work(r, keys), scale = 1 / sqrtf((float)width), *out = sg_npu_data(r, op->first);
+    if (!score) return sg_no_memory("attention", keys * sizeof *score, r->err);
+    for (uint64_t i = 0; i < heads * rows; i++, out += wide) {
+        const float *query = sg_npu_data(r, vq) + i * width,
+                    *key = sg_npu_data(r, vk) + i / rows * keys * width;
+        const float *value = sg_npu_data(r, vv) + i / rows * keys * wide;
+        float most = -INFINITY, sum = 0;
+        for (uint64_t k = 0; k < keys; k++) {
+            float dot = 0;
+            for (uint64_t d = 0; d < width; d++) dot += query[d] * key[k * width + d];
+            score[k] = dot * scale;
+            if (score[k] > most) most = score[k];
+        }
+        for (uint64_t k = 0; k < keys; k++) sum += score[k] = expf(score[k] - most);
+        for (uint64_t d = 0; d < wide; d++) {
+            float dot = 0;
+            for (uint64_t k = 0; k < keys; k++) dot += score[k] * value[k * wide + d];
+            out[d] = dot / sum;
+        }
+        sg_npu_settle(r, op->first, out, (size_t)wide);
+    }
+    return SEGUE_OK;
+}

@@ -1,0 +1,119 @@
+/* passlayout.c: layout of ports: see pass.h.
+ * SPDX-License-Identifier: MIT */
+#include <stdio.h>
+#include <string.h>
+
+#include "unit/ane/tools/milrewrite.h"
+#include "unit/ane/passes/pass.h"
+
+enum { PORTS = 8, NAME = 64 };
+
+struct layout {
+    uint32_t pad;
+};
+
+static int64_t padded(const struct layout *l, int64_t n) { return (n + l->pad - 1) / l->pad * l->pad; }
+
+static uint64_t size_of(const struct layout *l, const struct sg_mil_type *t)
+{
+    return (uint64_t)(padded(l, t->dim[1]) * padded(l, t->dim[3]));
+}
+
+/* How many of the ports come before port i: those that are smaller, or larger where sizes fall. */
+static uint32_t rank_of(const struct sg_mil_rewrite *r, const uint32_t *values, uint32_t n, uint32_t i, int falling)
+{
+    const struct layout *l = r->own;
+    uint64_t own = size_of(l, &r->f.values[values ? values[i] : i].type);
+    uint32_t rank = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        uint64_t other = size_of(l, &r->f.values[values ? values[k] : k].type);
+        rank += (falling ? other > own : other < own) || (other == own && k < i);
+    }
+    return rank;
+}
+
+static void port_name(char out[NAME], char letter, const char *name)
+{
+    const char *role = strchr(name, '_');
+    snprintf(out, NAME, "%c_%.60s", letter, role ? role + 1 : name);
+}
+
+static void params(struct sg_mil_rewrite *r)
+{
+    const struct layout *l = r->own;
+    char name[NAME];
+    uint32_t made[PORTS];
+    for (uint32_t rank = 0; rank < r->f.params_n; rank++)
+        for (uint32_t i = 0; i < r->f.params_n; i++) {
+            const struct sg_mil_value *v = &r->f.values[i];
+            if (rank_of(r, NULL, r->f.params_n, i, 0) != rank) continue;
+            port_name(name, (char)('a' + (int)rank), v->name);
+            r->changes += strcmp(name, v->name) != 0 || rank != i;
+            made[i] = sg_mil_build_input(&r->b, name, (enum sg_mil_dtype)v->type.dtype, 4,
+                                         (int64_t[]){1, padded(l, v->type.dim[1]), 1, padded(l, v->type.dim[3])});
+        }
+    for (uint32_t i = 0; i < r->f.params_n; i++) {
+        const struct sg_mil_type *t = &r->f.values[i].type, *whole = sg_mil_build_type(&r->b, made[i]);
+        int64_t begin[4] = {0}, size[4] = {1, t->dim[1], 1, t->dim[3]};
+        r->to[i] = made[i];
+        if (r->b.status || (whole->dim[1] == t->dim[1] && whole->dim[3] == t->dim[3])) continue;
+        r->to[i] = sg_mil_build_slice(&r->b, made[i], 4, begin, size);
+        r->changes++;
+    }
+}
+
+/* Zeros behind x along an axis, up to n. */
+static uint32_t fill(struct sg_mil_rewrite *r, uint32_t x, int axis, int64_t n, const char *name)
+{
+    const struct sg_mil_type *t = sg_mil_build_type(&r->b, x);
+    static const double zero;
+    int64_t dim[4] = {1, t->dim[1], 1, t->dim[3]};
+    if (r->b.status || dim[axis] == n) return x;
+    dim[axis] = n - dim[axis];
+    uint32_t both[2] = {x, sg_mil_build_reals(&r->b, SG_MIL_FP16, 4, dim, &zero, 1)};
+    if (name) sg_mil_build_name(&r->b, name);
+    r->changes++;
+    return sg_mil_build_concat(&r->b, both, 2, axis);
+}
+
+static void results(struct sg_mil_rewrite *r, uint32_t *values)
+{
+    const struct layout *l = r->own;
+    uint32_t n = r->f.returns_n, done[PORTS];
+    for (uint32_t i = 0; i < n; i++) {
+        const struct sg_mil_value *v = &r->f.values[r->f.returns[i]];
+        uint32_t rank = rank_of(r, r->f.returns, n, i, 1), x = values[i];
+        char name[NAME];
+        port_name(name, (char)('z' - (int)(n - 1 - rank)), v->name);
+        r->changes += rank != i;
+        int64_t channels = padded(l, v->type.dim[1]), columns = padded(l, v->type.dim[3]);
+        int wide = columns != v->type.dim[3], deep = channels != v->type.dim[1];
+        x = fill(r, x, 1, channels, wide ? NULL : name);
+        x = fill(r, x, 3, columns, name);
+        if (!wide && !deep && strcmp(name, v->name) != 0) {
+            sg_mil_build_name(&r->b, name);
+            x = sg_mil_build_unary(&r->b, "identity", x);
+            r->changes++;
+        }
+        done[rank] = x;
+    }
+    memcpy(values, done, n * sizeof *values);
+}
+
+segue_status sg_pass_layout(struct sg_mil_program *p, uint32_t pad, uint64_t *changes, segue_error *err)
+{
+    static const struct sg_mil_pass pass = {.params = params, .returns = results};
+    for (uint32_t k = 0; k < p->functions_n; k++) {
+        const struct sg_mil_function *f = &p->functions[k];
+        struct layout own = {.pad = pad};
+        if (f->params_n > PORTS || f->returns_n > PORTS)
+            return sg_fail(err, SEGUE_EUNSUPPORTED, "layout: %.60s: more than %d ports on a side; pack them", f->name, PORTS);
+        for (uint32_t i = 0; i < f->params_n + f->returns_n; i++) {
+            const struct sg_mil_value *v = &f->values[i < f->params_n ? i : f->returns[i - f->params_n]];
+            if (v->type.rank != 4 || v->type.dim[0] != 1 || v->type.dim[2] != 1 || v->type.buffer || v->type.dtype != SG_MIL_FP16)
+                return sg_fail(err, SEGUE_EUNSUPPORTED, "layout: %.60s: no fp16 tensor [1, C, 1, S]; reshape it", v->name);
+        }
+        SG_TRY(sg_mil_rewrite(p, k, &pass, &own, changes, err));
+    }
+    return SEGUE_OK;
+}

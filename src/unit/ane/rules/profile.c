@@ -1,0 +1,335 @@
+/* profile.c: see profile.h. Where the sources of a figure differ docs/ANE.md says which was taken.
+ * SPDX-License-Identifier: MIT */
+#include "unit/ane/rules/profile.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "unit/ane/mil/millex.h"
+
+#define KIB 1024u
+#define MIB (1024u * 1024u)
+
+static const struct sg_ane_profile profiles[] = {
+    {.name = "strict",
+     .row_bytes = 64,
+     .surface_bytes = 16 * KIB,
+     .equal_sizes = 1,
+     .sorted_names = 1,
+     .compiles = 119,
+     .loads = 128,
+     .doubted_refused = 1,
+     .fp32_refused = 1,
+     .channels = 32,
+     .dim_c = 65536,
+     .dim_w = 16384,
+     .kernel_w = 13,
+     .kernel_h = 29,
+     .transpose_dim = 16384,
+     .arg_axis = 2048,
+     .matmul_bytes = 64 * KIB,
+     .slice_limit = 4094,
+     .mac_limit = 32768,
+     .outputs = 2,
+     .softmax_power = 1,
+     .flat_dim = 16384,
+     .head_rows = 16384,
+     .mean_refused = 1,
+     .sram_bytes = 32 * MIB,
+     .nan_to_infinity = 1,
+     .undefined_to_zero = 1,
+     .unsigned_zero = 1,
+     .flush_products = 1,
+     .tables = 1,
+     .exp_limit = 11.094f,
+     .log_zero = -45440,
+     .dispatch_us = 230,
+     .tflops = 4.8,
+     .weight_gb_s = 51,
+     .activation_gb_s = 24,
+     .compile_ms = 20,
+     .load_ms = 4},
+    {.name = "ieee",
+     .row_bytes = 64,
+     .surface_bytes = 16 * KIB,
+     .compiles = 119,
+     .loads = 128,
+     .buffers = 1,
+     .channels = 1,
+     .dim_c = 65536,
+     .dim_w = 65536,
+     .kernel_w = 15,
+     .kernel_h = 29,
+     .transpose_dim = 65536,
+     .arg_axis = 2048,
+     .matmul_bytes = 64 * KIB,
+     .sram_bytes = 32 * MIB,
+     .dispatch_us = 95,
+     .tflops = 12,
+     .weight_gb_s = 100,
+     .activation_gb_s = 50,
+     .compile_ms = 20,
+     .load_ms = 4},
+    {.name = "m1",
+     .row_bytes = 64,
+     .surface_bytes = 16 * KIB,
+     .size_order = 1,
+     .compiles = 119,
+     .loads = 128,
+     .fp32_refused = 1,
+     .channels = 32,
+     .dim_c = 65536,
+     .dim_w = 16384,
+     .kernel_w = 13,
+     .kernel_h = 29,
+     .transpose_dim = 16384,
+     .arg_axis = 2048,
+     .matmul_bytes = 64 * KIB,
+     .slice_limit = 4094,
+     .mac_limit = 32768,
+     .flat_dim = 16384,
+     .mean_refused = 1,
+     .sram_bytes = 16 * MIB,
+     .nan_to_infinity = 1,
+     .undefined_to_zero = 1,
+     .unsigned_zero = 1,
+     .flush_products = 1,
+     .tables = 1,
+     .fp16_tiles = 1,
+     .exp_limit = 11.094f,
+     .log_zero = -45440,
+     .dispatch_us = 210,
+     .tflops = 12,
+     .weight_gb_s = 51,
+     .activation_gb_s = 24,
+     .compile_ms = 25,
+     .load_ms = 4},
+    {.name = "m2",
+     .row_bytes = 64,
+     .surface_bytes = 16 * KIB,
+     .compiles = 119,
+     .loads = 128,
+     .fp32_refused = 1,
+     .channels = 1,
+     .dim_c = 65536,
+     .dim_w = 16384,
+     .kernel_w = 13,
+     .kernel_h = 29,
+     .transpose_dim = 16384,
+     .arg_axis = 2048,
+     .matmul_bytes = 64 * KIB,
+     .slice_limit = 4094,
+     .sram_bytes = 24 * MIB,
+     .nan_to_infinity = 1,
+     .undefined_to_zero = 1,
+     .unsigned_zero = 1,
+     .tables = 1,
+     .fp16_tiles = 1,
+     .exp_limit = 11.094f,
+     .log_zero = -45440,
+     .dispatch_us = 150,
+     .tflops = 12,
+     .weight_gb_s = 70,
+     .activation_gb_s = 35,
+     .compile_ms = 25,
+     .load_ms = 4},
+    {.name = "m4",
+     .row_bytes = 64,
+     .surface_bytes = 16 * KIB,
+     .compiles = 119,
+     .loads = 128,
+     .buffers = 1,
+     .channels = 1,
+     .dim_c = 65536,
+     .dim_w = 65536,
+     .kernel_w = 15,
+     .kernel_h = 29,
+     .transpose_dim = 65536,
+     .arg_axis = 2048,
+     .matmul_bytes = 64 * KIB,
+     .sram_bytes = 32 * MIB,
+     .nan_to_infinity = 1,
+     .undefined_to_zero = 1,
+     .unsigned_zero = 1,
+     .tables = 1,
+     .fp16_tiles = 1,
+     .exp_limit = 11.094f,
+     .log_zero = -45440,
+     .dispatch_us = 95,
+     .tflops = 18.6,
+     .weight_gb_s = 100,
+     .activation_gb_s = 50,
+     .compile_ms = 14,
+     .load_ms = 2},
+    {.name = "m5",
+     .row_bytes = 128,
+     .surface_bytes = 16 * KIB,
+     .compiles = 119,
+     .loads = 128,
+     .buffers = 1,
+     .channels = 1,
+     .dim_c = 65536,
+     .dim_w = 65536,
+     .kernel_w = 15,
+     .kernel_h = 29,
+     .transpose_dim = 65536,
+     .arg_axis = 2048,
+     .matmul_bytes = 64 * KIB,
+     .sram_bytes = 32 * MIB,
+     .nan_to_infinity = 1,
+     .undefined_to_zero = 1,
+     .unsigned_zero = 1,
+     .tables = 1,
+     .fp16_tiles = 1,
+     .exp_limit = 11.094f,
+     .log_zero = -45440,
+     .dispatch_us = 117,
+     .tflops = 19.6,
+     .weight_gb_s = 145,
+     .activation_gb_s = 70,
+     .compile_ms = 14,
+     .load_ms = 2},
+};
+static const char *const aliases[][2] = {{"h13", "m1"}, {"h14", "m2"}, {"h16", "m4"}, {"h17", "m5"}};
+
+segue_status sg_ane_profile_named(struct sg_ane_profile *out, const char *name, segue_error *err)
+{
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+        if (!strcmp(aliases[i][0], name)) name = aliases[i][1];
+    for (size_t i = 0; i < sizeof profiles / sizeof *profiles; i++)
+        if (!strcmp(profiles[i].name, name)) {
+            *out = profiles[i];
+            return SEGUE_OK;
+        }
+    return sg_fail(err, SEGUE_EARG,
+                   "profile: %.40s: not known; give strict, ieee, m1, m2, m4, m5, h13, h14, h16 or h17",
+                   name);
+}
+
+enum kind { COUNT, BYTES, SINGLE, DOUBLE };
+#define KEY(name, field, kind, low, high)                                    \
+    {                                                                        \
+        "ane_" name, offsetof(struct sg_ane_profile, field), kind, low, high \
+    }
+static const struct key {
+    const char *name;
+    size_t offset;
+    enum kind kind;
+    double low, high;
+} keys[] = {
+    KEY("row_bytes", row_bytes, COUNT, 2, 4096),
+    KEY("surface_bytes", surface_bytes, COUNT, 1, 1 << 24),
+    KEY("equal_sizes", equal_sizes, COUNT, 0, 1),
+    KEY("sorted_names", sorted_names, COUNT, 0, 1),
+    KEY("size_order", size_order, COUNT, 0, 1),
+    KEY("compiles", compiles, COUNT, 1, 1e9),
+    KEY("loads", loads, COUNT, 1, 1e9),
+    KEY("concat_refused", concat_refused, COUNT, 0, 1),
+    KEY("doubted_refused", doubted_refused, COUNT, 0, 1),
+    KEY("fp32_refused", fp32_refused, COUNT, 0, 1),
+    KEY("buffers", buffers, COUNT, 0, 1),
+    KEY("channels", channels, COUNT, 1, 1024),
+    KEY("dim_c", dim_c, COUNT, 1, 1 << 30),
+    KEY("dim_w", dim_w, COUNT, 1, 1 << 30),
+    KEY("kernel_w", kernel_w, COUNT, 1, 65536),
+    KEY("kernel_h", kernel_h, COUNT, 1, 65536),
+    KEY("transpose_dim", transpose_dim, COUNT, 1, 1 << 30),
+    KEY("arg_axis", arg_axis, COUNT, 1, 1 << 30),
+    KEY("matmul_bytes", matmul_bytes, COUNT, 1, 1 << 30),
+    KEY("head_rows", head_rows, COUNT, 0, 1 << 30),
+    KEY("slice_limit", slice_limit, COUNT, 0, 65504),
+    KEY("mac_limit", mac_limit, COUNT, 0, 65536),
+    KEY("outputs", outputs, COUNT, 0, 1024),
+    KEY("softmax_power", softmax_power, COUNT, 0, 1),
+    KEY("flat_dim", flat_dim, COUNT, 0, 1 << 30),
+    KEY("mean_refused", mean_refused, COUNT, 0, 1),
+    KEY("sram_bytes", sram_bytes, BYTES, 1, 1e12),
+    KEY("nan_to_infinity", nan_to_infinity, COUNT, 0, 1),
+    KEY("undefined_to_zero", undefined_to_zero, COUNT, 0, 1),
+    KEY("unsigned_zero", unsigned_zero, COUNT, 0, 1),
+    KEY("flush_products", flush_products, COUNT, 0, 1),
+    KEY("tables", tables, COUNT, 0, 1),
+    KEY("fp16_tiles", fp16_tiles, COUNT, 0, 1),
+    KEY("exp_limit", exp_limit, SINGLE, 0, 100),
+    KEY("log_zero", log_zero, SINGLE, -65504, 0),
+    KEY("dispatch_us", dispatch_us, DOUBLE, 0, 1e9),
+    KEY("tflops", tflops, DOUBLE, 1e-6, 1e6),
+    KEY("weight_gb_s", weight_gb_s, DOUBLE, 1e-6, 1e6),
+    KEY("activation_gb_s", activation_gb_s, DOUBLE, 1e-6, 1e6),
+    KEY("compile_ms", compile_ms, DOUBLE, 0, 1e9),
+    KEY("load_ms", load_ms, DOUBLE, 0, 1e9),
+};
+
+static const struct key *key_named(const char *s, size_t n)
+{
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strlen(keys[i].name) == n && !memcmp(keys[i].name, s, n)) return &keys[i];
+    return NULL;
+}
+
+static void set(struct sg_ane_profile *p, const struct key *k, double v)
+{
+    char *place = (char *)p + k->offset;
+    if (k->kind == COUNT) *(uint32_t *)place = (uint32_t)v;
+    if (k->kind == BYTES) *(uint64_t *)place = (uint64_t)v;
+    if (k->kind == SINGLE) *(float *)place = (float)v;
+    if (k->kind == DOUBLE) *(double *)place = v;
+}
+
+/* One line without its comment. */
+static segue_status read_line(struct sg_ane_profile *p, const char *line, size_t n, uint32_t number,
+                              const char *name, segue_error *err)
+{
+    struct sg_mil_word w = {.kind = SG_MIL_NUMBER};
+    double v;
+    int whole;
+    int64_t as_whole;
+    size_t at = 0, end;
+    while (at < n && strchr(" \t\r", line[at])) at++;
+    for (end = at; end < n && !strchr(" \t\r", line[end]); end++) {}
+    if (end - at < 4 || memcmp(line + at, "ane_", 4) != 0) return SEGUE_OK;
+    const struct key *k = key_named(line + at, end - at);
+    if (!k)
+        return sg_fail(err, SEGUE_EFORMAT,
+                       "chip file: %.80s: line %u: key %.*s is not known; see docs/ANE.md", name, number,
+                       (int)(end - at < 40 ? end - at : 40), line + at);
+    for (at = end; at < n && strchr(" \t\r", line[at]); at++) {}
+    for (end = at; end < n && !strchr(" \t\r", line[end]); end++) {}
+    w.at = line + at;
+    w.n = end - at;
+    if (!sg_mil_number(&w, &v, &whole, &as_whole) || !(v >= k->low && v <= k->high) ||
+        (k->kind <= BYTES && v != (double)(uint64_t)v))
+        return sg_fail(err, SEGUE_EFORMAT, "chip file: %.80s: line %u: %s needs a%s number from %g to %g",
+                       name, number, k->name, k->kind <= BYTES ? " whole" : "", k->low, k->high);
+    set(p, k, v);
+    return SEGUE_OK;
+}
+
+segue_status sg_ane_profile_read(struct sg_ane_profile *p, const char *text, size_t n, const char *name,
+                                 segue_error *err)
+{
+    struct sg_ane_profile changed = *p;
+    uint32_t number = 1;
+    for (const char *s = text, *end = text + n; s < end; number++) {
+        const char *stop = memchr(s, '\n', (size_t)(end - s));
+        size_t len = (size_t)((stop ? stop : end) - s);
+        for (size_t i = 0; i < len; i++)
+            if (((unsigned char)s[i] < 0x20 && s[i] != '\t' && s[i] != '\r') || s[i] == 0x7f)
+                return sg_fail(err, SEGUE_EFORMAT, "chip file: %.80s: line %u: byte 0x%02x is no text; give lines `key value`",
+                               name, number, (unsigned char)s[i]);
+        const char *comment = memchr(s, '#', len);
+        SG_TRY(read_line(&changed, s, comment ? (size_t)(comment - s) : len, number, name, err));
+        s += len + 1;
+    }
+    *p = changed;
+    return SEGUE_OK;
+}
+
+struct sg_hash sg_ane_profile_hash(const struct sg_ane_profile *p)
+{
+    static const size_t width[] = {[COUNT] = 4, [BYTES] = 8, [SINGLE] = 4, [DOUBLE] = 8};
+    struct sg_hash h = sg_hash_bytes(p->name, strlen(p->name), 0);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        h = sg_hash_join(h, sg_hash_bytes((const char *)p + keys[i].offset, width[keys[i].kind], i));
+    return h;
+}

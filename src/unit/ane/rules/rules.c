@@ -1,0 +1,320 @@
+/* rules.c: see rules.h: the table, blobs, and the walk over a program. What operations must hold stands in
+ * oprules.c. SPDX-License-Identifier: MIT */
+#include "unit/ane/rules/rules.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "unit/ane/blob/blob.h"
+#include "unit/ane/mil/milinfer.h"
+#include "unit/ane/rules/oprules.h"
+
+static const struct sg_ane_rule rules[] = {
+    {1, SG_ANE_FAILS, 's',
+     "a surface holds channels x padded rows, at least 16 KiB; rows of inputs and outputs are whole 64 "
+     "bytes"},
+    {2, SG_ANE_FAILS, 's', "surfaces of all inputs have one size, those of all outputs too"},
+    {3, SG_ANE_PERMUTES, 't', "inputs and outputs are declared in the alphabetical order of their names"},
+    {4, SG_ANE_ZEROS, 't', "inputs rise in size, outputs fall"},
+    {5, SG_ANE_REFUSES, 'p', "compiles of a process are counted"},
+    {6, SG_ANE_REFUSES, 'p', "programs loaded at once are counted"},
+    {8, SG_ANE_DISTORTS, 'p', "weights are frozen when a program is compiled"},
+    {9, SG_ANE_REFUSES, 't', "concat has a constant axis of 0 or more, two values or more, and interleave"},
+    {10, SG_ANE_REFUSES, 't', "the operation has a path to the engine"},
+    {11, SG_ANE_REFUSES, 't', "rsqrt, log and inverse have epsilon"},
+    {12, SG_ANE_REFUSES, 't', "conv has no bias"},
+    {13, SG_ANE_REFUSES, 't',
+     "constants of matmul, softmax, reduce_sum, reduce_mean and norms are named; small whole numbers stand "
+     "in the text"},
+    {14, SG_ANE_IGNORES_MASK, 't', "scaled_dot_product_attention has no mask"},
+    {15, SG_ANE_DISTORTS, 'b', "a blob's offset names its record, and the record is whole"},
+    {16, SG_ANE_REFUSES, 'p', "text goes as data, weights as a dictionary"},
+    {17, SG_ANE_REFUSES, 't', "results are made by operations, names are unique"},
+    {20, SG_ANE_SLOW, 't', "what an operation reads and writes fits the engine's memory"},
+    {23, SG_ANE_REFUSES, 't',
+     "numbers are fp16; fp32 crosses the border through casts where the compiler lets it"},
+    {24, SG_ANE_REFUSES, 't', "inputs and outputs are fp16, fp32 or bool; int8 in buffers"},
+    {25, SG_ANE_REFUSES, 't', "4-bit numbers stand in compressed constants only"},
+    {26, SG_ANE_ZEROS, 't', "channels of inputs and outputs are a multiple of 32"},
+    {27, SG_ANE_REFUSES, 't', "dimensions and rank are bounded"},
+    {28, SG_ANE_REFUSES, 't', "kernels, groups, products, transposes, pads, tiles and axes of argmax are bounded"},
+    {29, SG_ANE_DISTORTS, 'r', "slices of the last axis that do not begin at 0 carry values up to 4094"},
+    {30, SG_ANE_DISTORTS, 'r', "products stay below 32768"},
+    {31, SG_ANE_LAST_ONLY, 't', "a program has at most two outputs"},
+    {33, SG_ANE_INVALID, 't', "the axis of softmax is a power of two"},
+    {35, SG_ANE_CRASHES, 't', "a convolution with computed weights has a batch of 1"},
+    {36, SG_ANE_HANGS, 't', "flat elementwise operations are short"},
+    {37, SG_ANE_REFUSES, 't', "outputs are at most 16384 wide; heads are cut"},
+    {40, SG_ANE_REFUSES, 'p', "after a failed compile the service rests"},
+    {42, SG_ANE_REFUSES, 't', "no reduce_mean in functions for ios18"},
+    {43, SG_ANE_FAILS, 's', "surfaces are whole 16 KiB, rows whole 64 bytes"},
+    {44, SG_ANE_REFUSES, 'p', "compiled files stay until the program is unloaded"},
+    {46, SG_ANE_HANGS, 'p', "an evaluate may never return"},
+    {47, SG_ANE_REFUSES, 'p', "selectors have the known encodings"},
+};
+
+size_t sg_ane_rule_count(void) { return sizeof rules / sizeof *rules; }
+const struct sg_ane_rule *sg_ane_rule_at(size_t i) { return &rules[i]; }
+
+const struct sg_ane_rule *sg_ane_rule_numbered(uint32_t number)
+{
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].number == number) return &rules[i];
+    return NULL;
+}
+
+static uint64_t rounded(uint64_t n, uint64_t to) { return to ? (n + to - 1) / to * to : n; }
+
+void sg_ane_port_sizes(const struct sg_mil_type *t, const struct sg_ane_profile *profile, uint64_t *row_bytes,
+                       uint64_t *surface_bytes)
+{
+    uint64_t each = sg_mil_dtype_info((enum sg_mil_dtype)t->dtype)->bits / 8u, rows = 1;
+    uint64_t last = t->rank ? (uint64_t)t->dim[t->rank - 1] : 1;
+    for (uint32_t i = 0; i + 1 < t->rank; i++) rows *= (uint64_t)t->dim[i];
+    *row_bytes = t->buffer && t->rank > 1 ? (uint64_t)t->buffer->stride[t->rank - 2] * each
+                                          : rounded(last * (each ? each : 1), profile->row_bytes);
+    *surface_bytes = rounded(rows * *row_bytes, profile->surface_bytes);
+}
+
+int sg_ane_is_weight(const struct sg_mil_function *f, uint32_t value)
+{
+    uint32_t op = f->values[value].op;
+    return op != SG_MIL_NONE &&
+           (!strcmp(f->ops[op].kind, "const") || !strncmp(f->ops[op].kind, "constexpr_", 10));
+}
+
+/* --- blobs --- */
+
+const struct sg_ane_file *sg_ane_file_of(const struct sg_ane_file *files, uint32_t files_n,
+                                         const char *mil_path)
+{
+    static const char prefix[] = "@model_path/";
+    if (!strncmp(mil_path, prefix, sizeof prefix - 1)) mil_path += sizeof prefix - 1;
+    for (uint32_t i = 0; i < files_n; i++)
+        if (!strcmp(files[i].path, mil_path)) return &files[i];
+    return NULL;
+}
+
+static void check_blob(const struct sg_mil_literal *l, const char *op, const struct sg_ane_file *files,
+                       uint32_t files_n, struct sg_mil_faults *faults)
+{
+    struct sg_mil_place at = {.line = l->line, .column = l->column, .constraint = 15, .op = op};
+    const struct sg_ane_file *file = sg_ane_file_of(files, files_n, l->v.blob.path);
+    struct sg_blob b;
+    segue_error err;
+    uint64_t bytes;
+    if (!file)
+        sg_mil_fault_add(faults, &at, "%s: no such blob file", l->v.blob.path);
+    else if (sg_blob_at(&b, file->data, file->bytes, l->v.blob.offset, file->path, &err))
+        sg_mil_fault_add(faults, &at, "%s", err.text);
+    else if (sg_mil_type_size(&l->type, NULL, &bytes, &err) == SEGUE_OK &&
+             (b.dtype != l->type.dtype || b.bytes != bytes)) {
+        char text[96];
+        sg_mil_fault_add(faults, &at, "declared as %s, %llu bytes; the record says %s, %llu bytes",
+                         sg_mil_type_text(&l->type, text), (unsigned long long)bytes,
+                         sg_mil_dtype_info(b.dtype)->name, (unsigned long long)b.bytes);
+    }
+}
+
+void sg_ane_check_blobs(const struct sg_mil_program *p, const struct sg_ane_file *files, uint32_t files_n,
+                        struct sg_mil_faults *faults)
+{
+    for (uint32_t i = 0; i < p->functions_n; i++) {
+        const struct sg_mil_function *f = &p->functions[i];
+        for (uint32_t o = 0; o < f->ops_n; o++) {
+            const struct sg_mil_op *op = &f->ops[o];
+            const char *name = f->values[op->first].name;
+            for (uint32_t a = 0; a < op->attrs_n; a++)
+                if (op->attrs[a].literal->kind == SG_MIL_BLOB)
+                    check_blob(op->attrs[a].literal, name, files, files_n, faults);
+            for (uint32_t a = 0; a < op->args_n; a++)
+                if (op->args[a].kind == SG_MIL_LITERAL && op->args[a].v.literal->kind == SG_MIL_BLOB)
+                    check_blob(op->args[a].v.literal, name, files, files_n, faults);
+        }
+    }
+}
+
+/* --- inputs and outputs --- */
+
+struct border {
+    struct sg_ane_check *c;
+    const uint32_t *values;
+    uint32_t n;
+    int out;
+};
+
+static uint32_t value_of(const struct border *b, uint32_t i) { return b->values ? b->values[i] : i; }
+
+static struct sg_mil_place place_of(const struct border *b, uint32_t i, uint32_t constraint)
+{
+    const struct sg_mil_value *v = &b->c->f->values[value_of(b, i)];
+    return (struct sg_mil_place){
+        .line = v->line, .column = v->column, .constraint = constraint, .op = v->name};
+}
+
+static void check_port_type(const struct border *b, uint32_t i)
+{
+    const struct sg_ane_profile *profile = b->c->profile;
+    const struct sg_mil_type *t = &b->c->f->values[value_of(b, i)].type;
+    const char *what = b->out ? "output" : "input",
+               *dtype = sg_mil_dtype_info((enum sg_mil_dtype)t->dtype)->name;
+    struct sg_mil_place at = place_of(b, i, 24);
+    if (t->buffer && !profile->buffers)
+        sg_mil_fault_add(b->c->faults, &at,
+                         "%s is a tensor_buffer, which the compiler of %s does not know; declare a tensor",
+                         what, profile->name);
+    if (t->dtype == SG_MIL_FP16 || t->dtype == SG_MIL_BOOL) return;
+    if (t->dtype == SG_MIL_INT4 || t->dtype == SG_MIL_UINT4 || t->dtype == SG_MIL_BF16)
+        return; /* 25 and 23 name them */
+    if (t->dtype == SG_MIL_INT8 && !b->out && (t->buffer ? profile->buffers : !profile->doubted_refused))
+        return;
+    if (t->dtype == SG_MIL_FP32) {
+        at.constraint = 23;
+        if (profile->fp32_refused)
+            sg_mil_fault_add(
+                b->c->faults, &at,
+                "%s is fp32, and casts to fp16 fail on some engines; convert outside and declare fp16", what);
+        return;
+    }
+    sg_mil_fault_add(b->c->faults, &at, "%s is %s; declare fp16", what, dtype);
+}
+
+static void check_port(const struct border *b, uint32_t i)
+{
+    const struct sg_ane_profile *profile = b->c->profile;
+    const struct sg_mil_type *t = &b->c->f->values[value_of(b, i)].type;
+    uint64_t each = sg_mil_dtype_info((enum sg_mil_dtype)t->dtype)->bits / 8u;
+    check_port_type(b, i);
+    if (!t->rank || !each) return;
+    uint64_t last = (uint64_t)t->dim[t->rank - 1] * each;
+    struct sg_mil_place at = place_of(b, i, 1);
+    if (!t->buffer && last % profile->row_bytes)
+        sg_mil_fault_add(b->c->faults, &at,
+                         "rows of %llu bytes; pad the last dimension to a multiple of %u, so that packed and "
+                         "padded rows are "
+                         "the same",
+                         (unsigned long long)last, (unsigned)(profile->row_bytes / each));
+    at.constraint = 43;
+    if (t->buffer && t->rank > 1 &&
+        ((uint64_t)t->buffer->stride[t->rank - 2] * each % 64 || t->buffer->stride[t->rank - 1] != 1))
+        sg_mil_fault_add(b->c->faults, &at,
+                         "rows of %lld elements apart, %lld between elements; rows must be whole 64 bytes, "
+                         "elements side by side",
+                         (long long)t->buffer->stride[t->rank - 2],
+                         (long long)t->buffer->stride[t->rank - 1]);
+    at.constraint = 26;
+    if (t->rank == 4 && t->dim[1] % (int32_t)profile->channels)
+        sg_mil_fault_add(b->c->faults, &at, "%d channels; pad them to a multiple of %u", (int)t->dim[1],
+                         profile->channels);
+    at.constraint = 37;
+    for (uint32_t d = 0; b->out && profile->head_rows && d < t->rank; d++)
+        if ((uint32_t)t->dim[d] > profile->head_rows)
+            sg_mil_fault_add(b->c->faults, &at,
+                             "an output of %d, more than the %u that every compiler takes; cut the head into blocks",
+                             (int)t->dim[d], profile->head_rows);
+    at.constraint = 27;
+    at.advice = 1;
+    if (t->rank != 4)
+        sg_mil_fault_add(b->c->faults, &at, "rank %u at the border; only rank 4 is known to work everywhere",
+                         t->rank);
+}
+
+static void check_border(const struct border *b)
+{
+    const struct sg_ane_profile *profile = b->c->profile;
+    uint64_t before = 0, row, bytes;
+    for (uint32_t i = 0; i < b->n; i++) {
+        const struct sg_mil_value *v = &b->c->f->values[value_of(b, i)];
+        check_port(b, i);
+        sg_ane_port_sizes(&v->type, &(struct sg_ane_profile){.row_bytes = profile->row_bytes}, &row, &bytes);
+        struct sg_mil_place at = place_of(b, i, 2);
+        const char *what = b->out ? "outputs" : "inputs";
+        at.advice = 1;
+        if (i && profile->equal_sizes && bytes != before)
+            sg_mil_fault_add(b->c->faults, &at,
+                             "%llu bytes beside %llu; give all %s surfaces of the largest size",
+                             (unsigned long long)bytes, (unsigned long long)before, what);
+        at.advice = 0;
+        at.constraint = 4;
+        if (i && profile->size_order && (b->out ? bytes > before : bytes < before))
+            sg_mil_fault_add(b->c->faults, &at, "%llu bytes after %llu; %s must %s in size",
+                             (unsigned long long)bytes, (unsigned long long)before, what,
+                             b->out ? "fall" : "rise");
+        at.constraint = 3;
+        if (i && profile->sorted_names && strcmp(b->c->f->values[value_of(b, i - 1)].name, v->name) >= 0)
+            sg_mil_fault_add(b->c->faults, &at, "declared after %.60s; declare %s in alphabetical order",
+                             b->c->f->values[value_of(b, i - 1)].name, what);
+        before = bytes;
+    }
+}
+
+static void check_returns(struct sg_ane_check *c)
+{
+    const struct sg_mil_function *f = c->f;
+    for (uint32_t i = 0; i < f->returns_n; i++) {
+        const struct sg_mil_value *v = &f->values[f->returns[i]];
+        struct sg_mil_place at = {.line = v->line, .column = v->column, .constraint = 17, .op = v->name};
+        if (v->op == SG_MIL_NONE || sg_ane_is_weight(f, f->returns[i]))
+            sg_mil_fault_add(c->faults, &at,
+                             "the result is an input or a constant; pass it through identity");
+    }
+    struct sg_mil_place at = {.line = f->line, .column = f->column, .constraint = 31, .op = f->name};
+    if (c->profile->outputs && f->returns_n > c->profile->outputs)
+        sg_mil_fault_add(c->faults, &at, "%u outputs, more than %u; pack them into one", f->returns_n,
+                         c->profile->outputs);
+}
+
+/* --- the walk --- */
+
+static void check_value(struct sg_ane_check *c, const struct sg_mil_value *v, int constant)
+{
+    struct sg_mil_place at = {.line = v->line, .column = v->column, .constraint = 27, .op = v->name};
+    const struct sg_mil_type *t = &v->type;
+    if (t->rank > 5 && !constant) /* tables of compressed constants have 6 */
+        sg_mil_fault_add(c->faults, &at, "rank %u; at most 5", t->rank);
+    for (uint32_t i = 0; i < t->rank && !constant; i++) {
+        uint32_t most = t->rank >= 3 && i + 2 >= t->rank ? c->profile->dim_w : c->profile->dim_c;
+        if ((uint32_t)t->dim[i] > most) {
+            sg_mil_fault_add(c->faults, &at, "dimension %u is %d, more than %u; cut it", i, (int)t->dim[i],
+                             most);
+            break;
+        }
+    }
+    at.constraint = 23;
+    if (t->dtype == SG_MIL_BF16)
+        sg_mil_fault_add(c->faults, &at, "bf16 does not reach the engine; convert to fp16");
+    at.constraint = 25;
+    if ((t->dtype == SG_MIL_INT4 || t->dtype == SG_MIL_UINT4) && !constant)
+        sg_mil_fault_add(c->faults, &at,
+                         "a computed or given tensor of 4 bits; only compressed constants have them");
+}
+
+void sg_ane_check_rules(const struct sg_mil_program *p, const struct sg_ane_profile *profile,
+                        struct sg_mil_faults *faults)
+{
+    for (uint32_t i = 0; i < p->functions_n; i++) {
+        const struct sg_mil_function *f = &p->functions[i];
+        struct sg_ane_check c = {
+            p, f, profile, faults, f->target && !strncmp(f->target, "ios", 3) ? atoi(f->target + 3) : 16, 0};
+        for (uint32_t o = 0; o < f->ops_n; o++) {
+            if (!strcmp(f->ops[o].kind, "matmul")) c.has |= SG_ANE_HAS_MATMUL;
+            if (!strcmp(f->ops[o].kind, "softmax")) c.has |= SG_ANE_HAS_SOFTMAX;
+        }
+        for (uint32_t v = 0; v < f->values_n; v++)
+            check_value(&c, &f->values[v],
+                        f->values[v].op != SG_MIL_NONE && !strcmp(f->ops[f->values[v].op].kind, "const"));
+        for (uint32_t o = 0; o < f->ops_n; o++) sg_ane_check_op(&c, &f->ops[o]);
+        check_border(&(struct border){&c, NULL, f->params_n, 0});
+        check_border(&(struct border){&c, f->returns, f->returns_n, 1});
+        check_returns(&c);
+    }
+}
+
+void sg_ane_check(const struct sg_mil_program *p, const struct sg_ane_profile *profile,
+                  const struct sg_ane_file *files, uint32_t files_n, struct sg_mil_faults *faults)
+{
+    sg_mil_check_types(p, faults);
+    if (faults->refusals) return; /* rules read shapes, which must be right */
+    sg_ane_check_rules(p, profile, faults);
+    if (files) sg_ane_check_blobs(p, files, files_n, faults);
+}

@@ -1,0 +1,207 @@
+/* emit.c: see emit.h.
+ * SPDX-License-Identifier: MIT */
+#include "unit/ane/tools/emit.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "unit/ane/aneunit.h"
+#include "unit/ane/mil/milprint.h"
+#include "unit/ane/blob/mlpackage.h"
+#include "unit/finite.h"
+
+segue_status sg_ane_emit_open(struct sg_ane_emit *out, const struct sg_graph *g, const struct sg_ane_emit_opts *o,
+                              segue_error *err)
+{
+    uint32_t rows = o->rows ? o->rows : SG_ANE_PAD, keys = o->keys ? o->keys : ANE_KEYS_LEAST;
+    *out = (struct sg_ane_emit){.g = g, .sizes_only = o->sizes_only,
+                                .shape = {.rows = rows, .columns = rows < SG_ANE_PAD ? SG_ANE_PAD : rows, .keys = keys}};
+    if (rows > ANE_ROWS_MOST || (rows & (rows - 1)) || (rows > 1 && rows < SG_ANE_PAD))
+        return sg_fail(err, SEGUE_EARG, "emit: %u rows; give 1, 32, 64, 128, 256 or 512", rows);
+    if (keys < SG_ANE_PAD || keys > ANE_KEYS_MOST || (keys & (keys - 1)))
+        return sg_fail(err, SEGUE_EARG, "emit: %u keys; give 512, 1024, 2048 or 4096", keys);
+    segue_status status = o->sizes_only ? SEGUE_OK : sg_weights_finite(g, err);
+    for (uint32_t i = 0; i < g->ops_n && status == SEGUE_OK; i++) status = sg_ane_can_lower(g, &g->ops[i], err);
+    if (status == SEGUE_OK)
+        status = sg_ane_cut_make(&out->cut, g, o->layers, !g->vocab, err);
+    if (status == SEGUE_OK) status = sg_ane_info_make(&out->info, g, &out->shape, err);
+    if (status == SEGUE_OK && o->by_weights) status = sg_ane_range_make(&out->range, g, err);
+    if (status == SEGUE_OK && o->by_weights) sg_ane_cut_range(&out->cut, &out->range);
+    if (status != SEGUE_OK) sg_ane_emit_close(out);
+    return status;
+}
+
+void sg_ane_emit_close(struct sg_ane_emit *e)
+{
+    sg_ane_range_free(&e->range);
+    sg_ane_info_free(&e->info);
+    sg_ane_cut_free(&e->cut);
+}
+
+segue_status sg_ane_emit_part(struct sg_ane_emit *e, uint32_t i, struct sg_mil_program **mil, struct sg_ane_blobs *blobs,
+                              segue_error *err)
+{
+    *mil = NULL;
+    *blobs = (struct sg_ane_blobs){.sizes_only = e->sizes_only};
+    snprintf(blobs->path, sizeof blobs->path, "weights/p%02u.bin", i);
+    return sg_ane_lower(mil, e->g, &e->cut.parts[i], &e->info, &e->shape, blobs, err);
+}
+
+/* --- files --- */
+
+static void put_ports(struct sg_buf *m, const char *what, const struct sg_mil_function *f, const uint32_t *values,
+                      uint32_t n)
+{
+    sg_buf_printf(m, ",\n   \"%s\": [", what);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct sg_mil_value *v = &f->values[values ? values[i] : i];
+        sg_buf_printf(m, "%s{\"name\": \"%s\", \"type\": \"fp16\", \"shape\": [%d, %d, %d, %d]}", i ? ", " : "", v->name,
+                      (int)v->type.dim[0], (int)v->type.dim[1], (int)v->type.dim[2], (int)v->type.dim[3]);
+    }
+    sg_buf_puts(m, "]");
+}
+
+/* Names come from files; bytes from 128 on are UTF-8 or, where they are not, were refused by the reader. */
+static void put_name(struct sg_buf *m, const char *name)
+{
+    for (; *name; name++)
+        if ((unsigned char)*name < ' ' || *name == '"' || *name == '\\')
+            sg_buf_printf(m, "\\u%04x", (unsigned)(unsigned char)*name);
+        else
+            sg_buf_printf(m, "%c", *name);
+}
+
+static void put_tensors(struct sg_buf *m, const struct sg_graph *g, const struct sg_ane_blobs *b)
+{
+    sg_buf_printf(m, ",\n   \"weights\": \"%s\", \"tensors\": [", b->path);
+    const char *before = "";
+    for (uint32_t i = 0; i < b->n; i++) {
+        const struct sg_ane_stored *s = &b->list[i];
+        uint64_t below = 0; /* rows of the blob */
+        for (uint32_t k = 0; k < s->weights_n; below += s->weights[k++].rows, before = ",") {
+            const struct sg_weight *w = &s->weights[k];
+            sg_buf_printf(m, "%s\n    {\"value\": \"w%u\", \"tensor\": \"", before, i);
+            put_name(m, g->tensors[w->tensor]->name);
+            sg_buf_printf(m, "\", \"row\": %u, \"rows\": %u, \"offset\": %llu, \"below\": %llu}", w->at, w->rows,
+                          (unsigned long long)s->record, (unsigned long long)below);
+        }
+    }
+    sg_buf_puts(m, "]");
+}
+
+/* Where in the port `info` a dispatch is told what (lowerinfo.h): first channels. */
+static void put_info(struct sg_buf *m, const struct sg_ane_emit *e)
+{
+    const struct sg_ane_info *info = &e->info;
+    const char *before = "";
+    sg_buf_puts(m, "{");
+    if (info->valid != UINT32_MAX) sg_buf_printf(m, "\"valid\": %u, ", info->valid);
+    sg_buf_puts(m, "\"masks\": [");
+    for (uint32_t i = 0; i < info->masks_n; i++) {
+        sg_buf_printf(m, "%s{\"window\": %u, \"ring\": %u, \"place\": %u, \"at\": %u", i ? ", " : "", info->ring[i].window,
+                      info->ring[i].columns, info->place[i], info->mask[i]);
+        if (info->fresh[i] != UINT32_MAX) sg_buf_printf(m, ", \"fresh\": %u", info->fresh[i]);
+        sg_buf_puts(m, "}");
+    }
+    sg_buf_puts(m, "], \"convolutions\": [");
+    for (uint32_t i = 0; i < info->taps_n; i++)
+        sg_buf_printf(m, "%s{\"taps\": %u, \"old\": %u, \"recent\": %u}", i ? ", " : "", info->taps[i], info->old[i],
+                      info->recent[i]);
+    sg_buf_puts(m, "], \"ropes\": [");
+    for (uint32_t i = 0; i < info->ropes_n; i++) {
+        if (info->rope[i] == UINT32_MAX) continue;
+        const struct sg_rope_table *t = &e->g->ropes[i];
+        sg_buf_printf(m, "%s{\"pairs\": %u, \"at\": %u, \"scale\": %.9g, \"inverse\": [", before, t->pairs, info->rope[i],
+                      (double)t->mscale);
+        for (uint32_t k = 0; k < t->pairs; k++) sg_buf_printf(m, "%s%.9g", k ? ", " : "", (double)t->inverse[k]);
+        sg_buf_puts(m, "]}");
+        before = ", ";
+    }
+    sg_buf_puts(m, "]}");
+}
+
+static segue_status write_part(struct sg_ane_emit *e, uint32_t i, const char *folder, struct sg_buf *manifest,
+                               segue_error *err)
+{
+    const struct sg_ane_part *part = &e->cut.parts[i];
+    struct sg_ane_blobs blobs;
+    struct sg_mil_program *mil;
+    struct sg_buf text = {0};
+    char name[32];
+    snprintf(name, sizeof name, "p%02u.mil", i);
+    segue_status status = sg_ane_emit_part(e, i, &mil, &blobs, err);
+    if (status == SEGUE_OK) status = sg_mil_print(mil, SG_MIL_VERBOSE, &text, err);
+    if (status == SEGUE_OK) status = sg_file_write_in(folder, name, text.data, text.len, err);
+    if (status == SEGUE_OK && blobs.file.len)
+        status = sg_file_write_in(folder, blobs.path, blobs.file.data, blobs.file.len, err);
+    if (status == SEGUE_OK) {
+        const struct sg_mil_function *f = &mil->functions[0];
+        sg_buf_printf(manifest, "%s\n  {\"file\": \"%s\", \"layers\": [%u, %u]", i ? "," : "", name, part->layer_from,
+                      part->layer_to - 1);
+        put_ports(manifest, "inputs", f, NULL, f->params_n);
+        put_ports(manifest, "outputs", f, f->returns, f->returns_n);
+        put_tensors(manifest, e->g, &blobs);
+        sg_buf_puts(manifest, "}");
+    }
+    sg_mil_program_free(mil);
+    sg_ane_blobs_free(&blobs);
+    sg_buf_free(&text);
+    return status;
+}
+
+static segue_status write_all(struct sg_ane_emit *e, const char *folder, struct sg_buf *m, segue_error *err)
+{
+    const struct sg_graph *g = e->g;
+    sg_buf_printf(m, "{\"rows\": %u, \"columns\": %u, \"keys\": %u, \"info\": ", e->shape.rows, e->shape.columns,
+                  e->shape.keys);
+    put_info(m, e);
+    sg_buf_puts(m, ", \"programs\": [");
+    for (uint32_t i = 0; i < e->cut.parts_n; i++) SG_TRY(write_part(e, i, folder, m, err));
+    sg_buf_puts(m, "\n ], \"helper\": [");
+    for (uint32_t i = 0; i < e->cut.before_n + e->cut.behind_n; i++) {
+        const struct sg_op *op = &g->ops[i < e->cut.before_n ? e->cut.before[i] : e->cut.behind[i - e->cut.before_n]];
+        sg_buf_printf(m, "%s\n  {\"op\": \"%s\", \"layer\": %d, \"why\": \"%s\"}", i ? "," : "", sg_op_name(op->code),
+                      op->layer, sg_ane_helpers_why(g, op));
+    }
+    sg_buf_puts(m, "]}\n");
+    if (m->failed) return sg_no_memory("manifest", m->len, err);
+    return sg_file_write_in(folder, "manifest.json", m->data, m->len, err);
+}
+
+segue_status sg_ane_emit_folder(struct sg_ane_emit *e, const char *folder, segue_error *err)
+{
+    char weights[1024];
+    struct sg_buf manifest = {0};
+    if ((size_t)snprintf(weights, sizeof weights, "%s/weights", folder) >= sizeof weights)
+        return sg_fail(err, SEGUE_EARG, "emit: %.60s..: the path is too long; give a shorter one", folder);
+    SG_TRY(sg_make_folders(weights, err));
+    segue_status status = write_all(e, folder, &manifest, err);
+    sg_buf_free(&manifest);
+    return status;
+}
+
+/* --- Core ML --- */
+
+static segue_status package(struct sg_ane_emit *e, uint32_t i, const char *folder, segue_error *err)
+{
+    struct sg_ane_blobs blobs;
+    struct sg_mil_program *mil;
+    char name[32];
+    snprintf(name, sizeof name, "p%02u.mlpackage", i);
+    char *path = sg_path_join(folder, e->cut.parts_n > 1 ? name : "");
+    segue_status status = sg_ane_emit_part(e, i, &mil, &blobs, err);
+    if (status == SEGUE_OK && !path) status = sg_no_memory("a path", 0, err);
+    struct sg_ane_file file = {blobs.path, (const uint8_t *)blobs.file.data, blobs.file.len};
+    if (status == SEGUE_OK) status = sg_mlpackage_write(mil, &file, file.bytes != 0, path, err);
+    sg_mil_program_free(mil);
+    sg_ane_blobs_free(&blobs);
+    sg_free(path);
+    return status;
+}
+
+segue_status sg_ane_emit_packages(struct sg_ane_emit *e, const char *folder, segue_error *err)
+{
+    for (uint32_t i = 0; i < e->cut.parts_n; i++) SG_TRY(package(e, i, folder, err));
+    return SEGUE_OK;
+}

@@ -1,0 +1,137 @@
+/* mildiff.c: see mildiff.h. Both programs are printed in one dialect with names by order; equal beginnings
+ * and ends are set apart, and what is left between is compared line by line as long as that is affordable.
+ * SPDX-License-Identifier: MIT */
+#include "unit/ane/tools/mildiff.h"
+
+#include <string.h>
+
+#include "unit/ane/mil/milprint.h"
+
+enum { LCS_MAX = 3000 }; /* lines of a middle part that are matched one by one */
+
+struct line {
+    const char *at;
+    size_t n;
+};
+struct side {
+    struct sg_buf text;
+    struct line *lines;
+    uint32_t n;
+};
+
+/* Input and output names are what a caller binds by: they stay. */
+static segue_status rename_values(struct sg_mil_program *p, segue_error *err)
+{
+    for (uint32_t i = 0; i < p->functions_n; i++) {
+        struct sg_mil_function *f = &p->functions[i];
+        for (uint32_t o = 0; o < f->ops_n; o++)
+            for (uint32_t a = 0; a < f->ops[o].attrs_n; a++)
+                if (!strcmp(f->ops[o].attrs[a].name, "name")) {
+                    memmove(&f->ops[o].attrs[a], &f->ops[o].attrs[a + 1],
+                            (f->ops[o].attrs_n - a - 1) * sizeof *f->ops[o].attrs);
+                    f->ops[o].attrs_n--;
+                    break;
+                }
+        for (uint32_t v = f->params_n; v < f->values_n; v++) {
+            int kept = 0;
+            for (uint32_t r = 0; r < f->returns_n; r++) kept |= f->returns[r] == v;
+            if (!kept && !(f->values[v].name = sg_arena_printf(&p->arena, "v%u", v)))
+                return sg_no_memory("a comparison", 0, err);
+        }
+    }
+    p->info_n = 0;
+    return SEGUE_OK;
+}
+
+static segue_status side_of(struct side *s, struct sg_mil_program *p, segue_error *err)
+{
+    SG_TRY(rename_values(p, err));
+    SG_TRY(sg_mil_print(p, SG_MIL_VERBOSE, &s->text, err));
+    for (const char *c = s->text.data; *c; c++) s->n += *c == '\n';
+    s->lines = sg_alloc((s->n + (size_t)1) * sizeof *s->lines);
+    if (!s->lines) return sg_no_memory("a comparison", s->n, err);
+    const char *at = s->text.data;
+    for (uint32_t i = 0; i < s->n; i++) {
+        s->lines[i] = (struct line){at, strcspn(at, "\n")};
+        at += s->lines[i].n + 1;
+    }
+    return SEGUE_OK;
+}
+
+static int same(const struct line *a, const struct line *b)
+{
+    return a->n == b->n && !memcmp(a->at, b->at, a->n);
+}
+
+static void put(struct sg_buf *out, char mark, const struct line *l, uint64_t *lines)
+{
+    const char *s = l->at;
+    size_t n = l->n;
+    while (n && *s == ' ') {
+        s++;
+        n--;
+    }
+    sg_buf_printf(out, "%c ", mark);
+    sg_buf_add(out, s, n);
+    sg_buf_puts(out, "\n");
+    ++*lines;
+}
+
+/* Longest common run of the middle: table[i][j] of what is left from i and j on. */
+static segue_status match(const struct line *a, uint32_t n, const struct line *b, uint32_t m,
+                          struct sg_buf *out, uint64_t *lines, segue_error *err)
+{
+    uint16_t *table = sg_alloc((size_t)(n + 1) * (m + 1) * sizeof *table);
+    if (!table) return sg_no_memory("a comparison", (size_t)n * m * 2, err);
+#define LEFT(i, j) table[(size_t)(i) * (m + 1) + (j)]
+    for (uint32_t i = n; i-- > 0;)
+        for (uint32_t j = m; j-- > 0;)
+            LEFT(i, j) = same(&a[i], &b[j])                ? (uint16_t)(LEFT(i + 1, j + 1) + 1)
+                         : LEFT(i + 1, j) > LEFT(i, j + 1) ? LEFT(i + 1, j)
+                                                           : LEFT(i, j + 1);
+    uint32_t i = 0, j = 0;
+    while (i < n || j < m) {
+        if (i < n && j < m && same(&a[i], &b[j])) {
+            i++;
+            j++;
+        } else if (j == m || (i < n && LEFT(i + 1, j) >= LEFT(i, j + 1)))
+            put(out, '-', &a[i++], lines);
+        else
+            put(out, '+', &b[j++], lines);
+    }
+#undef LEFT
+    sg_free(table);
+    return SEGUE_OK;
+}
+
+static segue_status compare(struct side *a, struct side *b, struct sg_buf *out, uint64_t *lines,
+                            segue_error *err)
+{
+    uint32_t from = 0, n = a->n, m = b->n;
+    while (from < n && from < m && same(&a->lines[from], &b->lines[from])) from++;
+    while (n > from && m > from && same(&a->lines[n - 1], &b->lines[m - 1])) {
+        n--;
+        m--;
+    }
+    if (n - from <= LCS_MAX && m - from <= LCS_MAX)
+        return match(a->lines + from, n - from, b->lines + from, m - from, out, lines, err);
+    for (uint32_t i = from; i < n; i++) put(out, '-', &a->lines[i], lines);
+    for (uint32_t i = from; i < m; i++) put(out, '+', &b->lines[i], lines);
+    return SEGUE_OK;
+}
+
+segue_status sg_mil_diff(struct sg_mil_program *a, struct sg_mil_program *b, struct sg_buf *out,
+                         uint64_t *lines, segue_error *err)
+{
+    struct side sides[2] = {{{0}, NULL, 0}, {{0}, NULL, 0}};
+    *lines = 0;
+    segue_status status = side_of(&sides[0], a, err);
+    if (status == SEGUE_OK) status = side_of(&sides[1], b, err);
+    if (status == SEGUE_OK) status = compare(&sides[0], &sides[1], out, lines, err);
+    for (int i = 0; i < 2; i++) {
+        sg_buf_free(&sides[i].text);
+        sg_free(sides[i].lines);
+    }
+    if (status == SEGUE_OK && out->failed) status = sg_no_memory("a comparison", out->len, err);
+    return status;
+}

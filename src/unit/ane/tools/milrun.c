@@ -1,0 +1,196 @@
+/* milrun.c: see milrun.h.
+ * SPDX-License-Identifier: MIT */
+#include "unit/ane/tools/milrun.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/num.h"
+
+/* --- numbers and surfaces --- */
+
+static float get_number(enum sg_mil_dtype d, const uint8_t *p)
+{
+    return d == SG_MIL_FP16    ? sg_f32_of_f16(sg_le16(p))
+           : d == SG_MIL_FP32  ? sg_f32_of_bits(sg_le32(p))
+           : d == SG_MIL_INT8  ? (float)(int8_t)*p
+           : d == SG_MIL_INT32 ? (float)(int32_t)sg_le32(p)
+                               : (float)*p;
+}
+
+static void put_number(enum sg_mil_dtype d, uint8_t *p, float v)
+{
+    uint16_t half = sg_f16_of_f32(v);
+    int32_t whole = v > -2147483648.0f && v < 2147483648.0f ? (int32_t)v : 0;
+    if (d == SG_MIL_FP16)
+        memcpy(p, &half, 2);
+    else if (d == SG_MIL_FP32)
+        memcpy(p, &v, 4);
+    else if (d == SG_MIL_INT32)
+        memcpy(p, &whole, 4);
+    else
+        *p = (uint8_t)whole;
+}
+
+/* One of in, out. */
+static segue_status move(const struct sg_ane_port *port, struct sg_ane_surface *s, const float *in,
+                         float *out, segue_error *err)
+{
+    const struct sg_ane_device_ops *ops = sg_ane_ops_of(s);
+    enum sg_mil_dtype d = (enum sg_mil_dtype)port->type.dtype;
+    uint64_t width = port->type.rank ? (uint64_t)port->type.dim[port->type.rank - 1] : 1,
+             rows = sg_mil_elements(&port->type) / width, n;
+    uint32_t each = sg_mil_dtype_info(d)->bits / 8u;
+    void *bytes;
+    SG_TRY(ops->lock(s, in != NULL, &bytes, &n, err));
+    segue_status status = SEGUE_OK;
+    if (n < rows * port->row_bytes)
+        status = sg_fail(err, SEGUE_EARG, "surface: %.60s: %llu bytes, %llu are needed; allocate more",
+                         port->name, (unsigned long long)n, (unsigned long long)(rows * port->row_bytes));
+    for (uint64_t i = 0; status == SEGUE_OK && i < rows; i++) {
+        uint8_t *row = (uint8_t *)bytes + i * port->row_bytes;
+        for (uint64_t k = 0; k < width; k++) {
+            if (in)
+                put_number(d, row + k * each, in[i * width + k]);
+            else
+                out[i * width + k] = get_number(d, row + k * each);
+        }
+    }
+    ops->unlock(s);
+    return status;
+}
+
+segue_status sg_ane_surface_put(const struct sg_ane_port *port, struct sg_ane_surface *s, const float *in,
+                                segue_error *err)
+{
+    return move(port, s, in, NULL, err);
+}
+
+segue_status sg_ane_surface_get(const struct sg_ane_port *port, struct sg_ane_surface *s, float *out,
+                                segue_error *err)
+{
+    return move(port, s, NULL, out, err);
+}
+
+/* --- a run --- */
+
+struct bound {
+    struct sg_ane_surface **in, **out;
+    uint32_t in_n, out_n;
+};
+
+static const struct sg_st_item *result_named(const struct sg_mil_results *r, const char *name)
+{
+    for (uint32_t i = r->n; i-- > 0;)
+        if (!strcmp(r->items[i].name, name)) return &r->items[i];
+    return NULL;
+}
+
+static segue_status fill_input(const struct sg_ane_port *port, struct sg_ane_surface *s,
+                               const struct sg_archive *in, const struct sg_mil_results *earlier,
+                               segue_error *err)
+{
+    const struct sg_tensor *t = in ? sg_archive_find(in, port->name) : NULL;
+    const struct sg_st_item *before = t ? NULL : result_named(earlier, port->name);
+    uint64_t n = sg_mil_elements(&port->type), has = t ? t->rows * t->cols : 1;
+    for (uint32_t i = 0; before && i < before->rank; i++) has *= before->shape[i];
+    if (!t && !before)
+        return sg_fail(err, SEGUE_EARG,
+                       "mil run: input %.80s: no tensor of this name; put one into the file of inputs",
+                       port->name);
+    if (has != n)
+        return sg_fail(err, SEGUE_EARG,
+                       "mil run: input %.80s: %llu numbers, the program reads %llu; give its shape",
+                       port->name, (unsigned long long)has, (unsigned long long)n);
+    if (before) return sg_ane_surface_put(port, s, before->data, err);
+    SG_TRY(sg_tensor_computable(t, err));
+    float *numbers = sg_alloc((size_t)n * sizeof *numbers);
+    if (!numbers) return sg_no_memory("an input", (size_t)n * sizeof *numbers, err);
+    sg_tensor_read(t, numbers);
+    segue_status status = sg_ane_surface_put(port, s, numbers, err);
+    sg_free(numbers);
+    return status;
+}
+
+static segue_status keep_output(const struct sg_ane_port *port, struct sg_ane_surface *s,
+                                struct sg_mil_results *out, segue_error *err)
+{
+    if (out->n == out->cap) {
+        uint32_t cap = out->cap ? out->cap * 2 : 16;
+        void *more = sg_realloc(out->items, cap * sizeof *out->items);
+        if (!more) return sg_no_memory("results", cap * sizeof *out->items, err);
+        out->items = more;
+        out->cap = cap;
+    }
+    struct sg_st_item *item = &out->items[out->n];
+    uint64_t n = sg_mil_elements(&port->type);
+    float *data = sg_arena_alloc(&out->arena, (size_t)n * sizeof *data);
+    const char *name = sg_arena_strndup(&out->arena, port->name, strlen(port->name));
+    if (!data || !name) return sg_no_memory("results", (size_t)n * sizeof *data, err);
+    *item = (struct sg_st_item){.name = name, .storage = SG_F32, .data = data};
+    uint32_t rank = port->type.rank, extra = rank > 4 ? rank - 4 : 0;
+    item->rank = rank - extra;
+    for (uint32_t i = 0; i < item->rank; i++) item->shape[i] = (uint64_t)port->type.dim[i + extra];
+    for (uint32_t i = 0; i < extra; i++) item->shape[0] *= (uint64_t)port->type.dim[i];
+    out->n++;
+    return sg_ane_surface_get(port, s, data, err);
+}
+
+static segue_status run_bound(struct sg_ane_program *p, const struct sg_ane_port *in_ports,
+                              const struct sg_ane_port *out_ports, struct bound *b,
+                              const struct sg_archive *in, struct sg_mil_results *out, segue_error *err)
+{
+    const struct sg_ane_device_ops *ops = sg_ane_ops_of(p);
+    struct sg_ane_device *d = ((struct sg_ane_program_base *)(void *)p)->device;
+    for (uint32_t i = 0; i < b->in_n; i++) {
+        SG_TRY(ops->surface_new(d, in_ports[i].surface_bytes, &b->in[i], err));
+        SG_TRY(fill_input(&in_ports[i], b->in[i], in, out, err));
+    }
+    for (uint32_t i = 0; i < b->out_n; i++)
+        SG_TRY(ops->surface_new(d, out_ports[i].surface_bytes, &b->out[i], err));
+    uint64_t from = sg_now_ns();
+    SG_TRY(ops->evaluate(p, 0, b->in, b->out, err));
+    out->evaluate_ns += sg_now_ns() - from;
+    for (uint32_t i = 0; i < b->out_n; i++) SG_TRY(keep_output(&out_ports[i], b->out[i], out, err));
+    return SEGUE_OK;
+}
+
+static segue_status run_text(struct sg_ane_device *d, const struct sg_mil_text *t,
+                             const struct sg_archive *in, struct sg_mil_results *out, segue_error *err)
+{
+    const struct sg_ane_device_ops *ops = sg_ane_ops_of(d);
+    struct sg_ane_source s = {.name = t->path, .text = (const char *)t->map.data, .text_bytes = t->map.size,
+                              .files = t->files, .files_n = t->files_n};
+    const struct sg_ane_port *in_ports = NULL, *out_ports = NULL;
+    struct sg_ane_program *p = NULL;
+    struct bound b = {0};
+    SG_TRY(ops->load(d, &s, &p, err));
+    segue_status status = ops->ports(p, 0, &in_ports, &b.in_n, &out_ports, &b.out_n, err);
+    b.in = sg_alloc((b.in_n + 1) * sizeof(struct sg_ane_surface *));
+    b.out = sg_alloc((b.out_n + 1) * sizeof(struct sg_ane_surface *));
+    if (status == SEGUE_OK && (!b.in || !b.out)) status = sg_no_memory("surfaces", 0, err);
+    if (status == SEGUE_OK) status = run_bound(p, in_ports, out_ports, &b, in, out, err);
+    for (uint32_t i = 0; b.in && i < b.in_n; i++) ops->surface_free(b.in[i]);
+    for (uint32_t i = 0; b.out && i < b.out_n; i++) ops->surface_free(b.out[i]);
+    sg_free(b.in);
+    sg_free(b.out);
+    ops->unload(p);
+    return status;
+}
+
+segue_status sg_mil_run_folder(struct sg_ane_device *d, const struct sg_mil_folder *f,
+                               const struct sg_archive *in, struct sg_mil_results *out, segue_error *err)
+{
+    for (uint32_t i = 0; i < f->n; i++) {
+        SG_TRY(sg_mil_text_sound(&f->texts[i], err));
+        SG_TRY(run_text(d, &f->texts[i], in, out, err));
+    }
+    return SEGUE_OK;
+}
+
+void sg_mil_results_free(struct sg_mil_results *r)
+{
+    sg_free(r->items);
+    sg_arena_free(&r->arena);
+    *r = (struct sg_mil_results){0};
+}

@@ -1,0 +1,276 @@
+/* probe.c: see probe.h.
+ * SPDX-License-Identifier: MIT */
+#include "unit/ane/tools/probe.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "unit/ane/blob/blob.h"
+#include "unit/ane/tools/milrun.h"
+
+#define T "tensor<fp16, [1, 32, 1, 32]>"
+#define HEAD                                                                                          \
+    "program(1.0)\n[buildInfo = dict<tensor<string, []>, tensor<string, []>>({{\"coremlc-version\", " \
+    "\"3505.4.1\"}})]\n{\n"
+#define ONE(body) HEAD "    func main<ios16>(" T " a_in) {\n" body "    } -> (z_out);\n}\n"
+#define NAMED(type, name, value)                                                                         \
+    "        " type " " name " = const()[name = tensor<string, []>(\"" name "\"), val = " type "(" value \
+    ")];\n"
+#define SCALAR(dtype) "tensor<" dtype ", []>"
+
+enum { N = 1024, PORTS = 4 };
+
+/* A loaded program with its surfaces. */
+struct bench {
+    struct sg_ane_device *d;
+    struct sg_ane_program *p;
+    struct sg_ane_surface *in[PORTS], *out[PORTS];
+    const struct sg_ane_port *in_ports, *out_ports;
+    uint32_t in_n, out_n;
+    char why[sizeof((segue_error *)0)->text];
+};
+
+static void bench_close(struct bench *b)
+{
+    const struct sg_ane_device_ops *ops = sg_ane_ops_of(b->d);
+    ops->unload(b->p);
+    for (int i = 0; i < PORTS; i++) {
+        ops->surface_free(b->in[i]);
+        ops->surface_free(b->out[i]);
+    }
+}
+
+/* What the program takes and gives; asked again after a reload, which makes them anew. */
+static segue_status bench_ports(struct bench *b, segue_error *err)
+{
+    return sg_ane_ops_of(b->d)->ports(b->p, 0, &b->in_ports, &b->in_n, &b->out_ports, &b->out_n, err);
+}
+
+/* 1: compiled, loaded, bound. */
+static int bench_open(struct bench *b, struct sg_ane_device *d, const char *text,
+                      const struct sg_ane_file *file)
+{
+    const struct sg_ane_device_ops *ops = sg_ane_ops_of(d);
+    struct sg_ane_source s = {
+        .name = "probe", .text = text, .text_bytes = strlen(text), .files = file, .files_n = file ? 1 : 0};
+    segue_error err = {0};
+    *b = (struct bench){.d = d};
+    segue_status st = ops->load(d, &s, &b->p, &err);
+    if (st == SEGUE_OK) st = bench_ports(b, &err);
+    if (st == SEGUE_OK && (b->in_n > PORTS || b->out_n > PORTS)) st = SEGUE_EINTERNAL;
+    for (uint32_t i = 0; st == SEGUE_OK && i < b->in_n; i++)
+        st = ops->surface_new(d, b->in_ports[i].surface_bytes, &b->in[i], &err);
+    for (uint32_t i = 0; st == SEGUE_OK && i < b->out_n; i++)
+        st = ops->surface_new(d, b->out_ports[i].surface_bytes, &b->out[i], &err);
+    snprintf(b->why, sizeof b->why, "%s", err.text);
+    return st == SEGUE_OK;
+}
+
+/* Every input i filled with v[i]; the first number of output 0 in *out. 1: evaluated. */
+static int bench_run(struct bench *b, const float *v, float *out)
+{
+    float numbers[2 * N]; /* the largest result: a concat of two inputs */
+    segue_error err = {0};
+    segue_status st = SEGUE_OK;
+    for (uint32_t i = 0; st == SEGUE_OK && i < b->in_n; i++) {
+        for (int k = 0; k < N; k++) numbers[k] = v[i];
+        st = sg_ane_surface_put(&b->in_ports[i], b->in[i], numbers, &err);
+    }
+    if (st == SEGUE_OK) st = sg_ane_ops_of(b->d)->evaluate(b->p, 0, b->in, b->out, &err);
+    if (st == SEGUE_OK) st = sg_ane_surface_get(&b->out_ports[0], b->out[0], numbers, &err);
+    *out = numbers[0];
+    snprintf(b->why, sizeof b->why, "%s", err.text);
+    return st == SEGUE_OK;
+}
+
+/* --- questions --- */
+
+static const char relu_text[] =
+    ONE("        " T " z_out = relu(x = a_in)[name = tensor<string, []>(\"z_out\")];\n");
+static const char concat_text[] = ONE(NAMED(SCALAR("int32"), "k_ax", "1") NAMED(
+    SCALAR("bool"), "k_il",
+    "false") "        tensor<fp16, [1, 64, 1, 32]> z_out = concat(axis = k_ax, interleave = k_il, values = "
+             "(a_in, a_in))[name = tensor<string, []>(\"z_out\")];\n");
+static const char rsqrt_text[] =
+    ONE(NAMED(SCALAR("fp16"), "k_ep",
+              "0x1p-20") "        " T
+                         " z_out = rsqrt(epsilon = k_ep, x = a_in)[name = tensor<string, []>(\"z_out\")];\n");
+static const char order_text[] =
+    HEAD "    func main<ios16>(" T " b_in, " T " a_in) {\n        " T
+         " z_out = sub(x = b_in, y = a_in)[name = tensor<string, []>(\"z_out\")];\n    } -> (z_out);\n}\n";
+static const char weight_text[] =
+    ONE("        " T " w = const()[name = tensor<string, []>(\"w\"), val = " T
+        "(BLOBFILE(path = tensor<string, []>(\"@model_path/weights/w.bin\"), offset = tensor<uint64, "
+        "[]>(64)))];\n        " T " z_out = mul(x = a_in, y = w)[name = tensor<string, []>(\"z_out\")];\n");
+static const char exp_text[] =
+    ONE("        " T " z_out = exp(x = a_in)[name = tensor<string, []>(\"z_out\")];\n");
+static const char sqrt_text[] =
+    ONE("        " T " z_out = sqrt(x = a_in)[name = tensor<string, []>(\"z_out\")];\n");
+
+static void say(struct sg_probe_answer *a, int settled, const char *text)
+{
+    a->settled = (uint32_t)settled;
+    snprintf(a->verdict, sizeof a->verdict, "%.159s", text);
+}
+
+/* A program is accepted and gives what it should. */
+static void accepted(struct sg_ane_device *d, struct sg_probe_answer *a, const char *text, float in,
+                     float want)
+{
+    struct bench b;
+    float got = NAN;
+    if (!bench_open(&b, d, text, NULL) || !bench_run(&b, &in, &got))
+        say(a, 1, b.why[0] ? b.why : "refused");
+    else {
+        a->value = (double)got;
+        a->value_name = "result";
+        say(a, 1, fabsf(got - want) <= 2e-3f * fabsf(want) ? "works" : "runs, with another result");
+    }
+    bench_close(&b);
+}
+
+static void ask_runs(struct sg_ane_device *d, struct sg_probe_answer *a) { accepted(d, a, relu_text, 3, 3); }
+static void ask_concat(struct sg_ane_device *d, struct sg_probe_answer *a)
+{
+    accepted(d, a, concat_text, 3, 3);
+}
+static void ask_rsqrt(struct sg_ane_device *d, struct sg_probe_answer *a)
+{
+    accepted(d, a, rsqrt_text, 4, 0.5f);
+}
+
+static void ask_order(struct sg_ane_device *d, struct sg_probe_answer *a)
+{
+    struct bench b;
+    float v[PORTS] = {0}, got = 0;
+    int good = bench_open(&b, d, order_text, NULL);
+    for (uint32_t i = 0; good && i < b.in_n; i++) v[i] = b.in_ports[i].name[0] == 'b' ? 7 : 5;
+    if (!good || !bench_run(&b, v, &got))
+        say(a, 0, b.why);
+    else
+        say(a, 1,
+            got == 2 ? "binding by name gives the declared operands"
+                     : "binding by name gives exchanged operands");
+    bench_close(&b);
+}
+
+static segue_status weight_file(struct sg_buf *file, float v, segue_error *err)
+{
+    uint16_t w[N];
+    uint64_t at;
+    for (int i = 0; i < N; i++) w[i] = v == 3 ? 0x4200 : 0x4000;
+    SG_TRY(sg_blob_begin(file, err));
+    return sg_blob_add(file, SG_MIL_FP16, w, sizeof w, 0, &at, err);
+}
+
+static void ask_reload(struct sg_ane_device *d, struct sg_probe_answer *a)
+{
+    struct sg_buf two = {0}, three = {0};
+    struct bench b = {.d = d};
+    float in = 5, before = 0, after = 0;
+    segue_error err = {0};
+    if (weight_file(&two, 2, &err) || weight_file(&three, 3, &err)) {
+        say(a, 0, err.text);
+    } else {
+        struct sg_ane_file old = {"weights/w.bin", (const uint8_t *)two.data, two.len},
+                           new = {"weights/w.bin", (const uint8_t *)three.data, three.len};
+        if (!bench_open(&b, d, weight_text, &old) || !bench_run(&b, &in, &before))
+            say(a, 0, b.why);
+        else if (sg_ane_ops_of(d)->reload(b.p, &new, 1, &err) || bench_ports(&b, &err) || !bench_run(&b, &in, &after))
+            say(a, 1, "reload fails");
+        else
+            say(a, 1,
+                after == 15       ? "new weights take effect"
+                : after == before ? "weights stay as compiled"
+                                  : "the result is neither");
+        a->value = (double)after;
+        a->value_name = "result";
+        bench_close(&b);
+    }
+    sg_buf_free(&two);
+    sg_buf_free(&three);
+}
+
+static void figure(struct sg_ane_device *d, struct sg_probe_answer *a, const char *text, float in)
+{
+    struct bench b;
+    float got = NAN;
+    if (!bench_open(&b, d, text, NULL) || !bench_run(&b, &in, &got))
+        say(a, 0, b.why);
+    else {
+        a->value = (double)got;
+        a->value_name = "result";
+        say(a, 1, isnan(got) ? "not a number" : isinf(got) ? "infinite" : "finite");
+    }
+    bench_close(&b);
+}
+
+static void ask_exp(struct sg_ane_device *d, struct sg_probe_answer *a) { figure(d, a, exp_text, 11.0625f); }
+static void ask_sqrt(struct sg_ane_device *d, struct sg_probe_answer *a) { figure(d, a, sqrt_text, -1); }
+
+static void ask_dispatch(struct sg_ane_device *d, struct sg_probe_answer *a)
+{
+    struct bench b;
+    float in = 1, out;
+    int good = bench_open(&b, d, relu_text, NULL) && bench_run(&b, &in, &out);
+    uint64_t from = sg_now_ns();
+    segue_error err;
+    for (int i = 0; good && i < 100; i++)
+        good = sg_ane_ops_of(d)->evaluate(b.p, 0, b.in, b.out, &err) == SEGUE_OK;
+    a->value = (double)(sg_now_ns() - from) / 1e5;
+    a->value_name = good ? "dispatch_us" : NULL;
+    say(a, good, good ? "mean of 100" : b.why);
+    bench_close(&b);
+}
+
+/* Distinct texts, so that no cache answers; stops at the first refusal, far below the budget in question. */
+static void ask_compiles(struct sg_ane_device *d, struct sg_probe_answer *a)
+{
+    int n = 0;
+    for (; n < 16; n++) {
+        char text[sizeof exp_text + 64];
+        struct bench b;
+        snprintf(text, sizeof text,
+                 HEAD "    func main<ios16>(" T " a_in) {\n        " T
+                      " z_out = clip(alpha = tensor<fp16, []>(0.0), beta = "
+                      "tensor<fp16, []>(%d.0), x = a_in);\n    } -> (z_out);\n}\n",
+                 n + 1);
+        int good = bench_open(&b, d, text, NULL);
+        bench_close(&b);
+        if (!good) break;
+    }
+    a->value = n;
+    a->value_name = "compiles";
+    say(a, 1, n == 16 ? "16 compiles in a row succeed" : "a compile fails early");
+}
+
+static const struct {
+    const char *name, *question;
+    void (*ask)(struct sg_ane_device *d, struct sg_probe_answer *a);
+} probes[] = {
+    {"runs", "does a program of one operation run", ask_runs},
+    {"order", "does binding by the loaded program's symbols give declared operands (constraint 3)",
+     ask_order},
+    {"concat", "is concat with named axis and interleave accepted (constraint 9)", ask_concat},
+    {"rsqrt", "is rsqrt with epsilon accepted (constraint 11)", ask_rsqrt},
+    {"reload", "do patched weights take effect after unload and load (constraint 8)", ask_reload},
+    {"exp", "exp(11.0625): finite or infinite (numerics 4.2)", ask_exp},
+    {"sqrt", "sqrt(-1): not a number or zero (numerics 4.2)", ask_sqrt},
+    {"dispatch", "what a dispatch costs (constraint 21)", ask_dispatch},
+    {"compiles", "do sixteen compiles in one process succeed (constraint 5)", ask_compiles},
+};
+
+size_t sg_probe_count(void) { return sizeof probes / sizeof *probes; }
+const char *sg_probe_name(size_t i) { return probes[i].name; }
+const char *sg_probe_question(size_t i) { return probes[i].question; }
+
+segue_status sg_probe_run(struct sg_ane_device *d, size_t i, struct sg_probe_answer *out, segue_error *err)
+{
+    if (i >= sg_probe_count())
+        return sg_fail(err, SEGUE_EARG, "probe: %zu: there are %zu; give another", i, sg_probe_count());
+    *out = (struct sg_probe_answer){{0}, 0, NULL, 0};
+    probes[i].ask(d, out);
+    return SEGUE_OK;
+}

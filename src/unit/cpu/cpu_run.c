@@ -1,0 +1,415 @@
+/* cpu_run.c: one run: check the batch, make room, let the pool do the stages, commit the rows, choose tokens,
+ * repeat for runs of several steps. Nothing is allocated once the scratch has seen a batch of this size.
+ * SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "base/clock.h"
+#include "unit/batch.h"
+#include "unit/cpu/cpu_types.h"
+
+enum { LONG_PASS = 16 };             /* rows from which a pass may be stopped in the middle */
+
+/* --- scratch --- */
+
+/* Fresh pages are touched piece by piece, by all threads, and a cancel ends that: large chunks want much of them. */
+struct clearing { uint8_t *at; size_t bytes; const atomic_int *cancel; };
+enum { CLEAR_BYTES = 1 << 20 };
+
+static void clear_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
+{
+    const struct clearing *c = arg;
+    size_t from = (size_t)item * CLEAR_BYTES;
+    (void)stage;
+    (void)thread;
+    if (c->cancel && atomic_load_explicit(c->cancel, memory_order_relaxed)) return;
+    memset(c->at + from, 0, c->bytes - from < CLEAR_BYTES ? c->bytes - from : CLEAR_BYTES);
+}
+
+/* Replace *area by a zeroed one of n floats. */
+static segue_status area_new(struct sg_cpu_program *p, void *area, size_t n, const atomic_int *cancel,
+                             segue_error *err)
+{
+    struct clearing c = {.at = sg_alloc_unset(n * sizeof(float)), .bytes = n * sizeof(float), .cancel = cancel};
+    uint32_t items = (uint32_t)((c.bytes + CLEAR_BYTES - 1) / CLEAR_BYTES);
+    void *old;
+    if (!c.at) return sg_no_memory("scratch of a cpu program", c.bytes, err);
+    struct sg_job job = {.items = &items, .stages = 1, .work = clear_work, .arg = &c};
+    sg_pool_run(((const struct sg_cpu_unit *)(const void *)p->base.unit)->pool, &job);
+    if (cancel && atomic_load(cancel)) {
+        sg_free_aligned(c.at);
+        return sg_fail(err, SEGUE_ECANCELED, "run: cpu: canceled");
+    }
+    memcpy(&old, area, sizeof old);
+    sg_free_aligned(old);
+    memcpy(area, &c.at, sizeof c.at);
+    p->scratch_bytes += c.bytes;
+    return SEGUE_OK;
+}
+
+static uint32_t room_for(uint32_t n) { return n <= 16 ? 16 : (n + 63) / 64 * 64; }
+
+static segue_status rows_grow(struct sg_cpu_program *p, uint32_t t, const atomic_int *cancel, segue_error *err)
+{
+    uint32_t cap = room_for(t);
+    p->t_cap = 0;                            /* a failure below leaves nothing to be used */
+    SG_TRY(area_new(p, &p->t_area, (size_t)p->t_columns * cap, cancel, err));
+    SG_TRY(area_new(p, &p->angles, (size_t)p->angle_columns * cap, cancel, err));
+    SG_TRY(area_new(p, &p->x_area, (p->x_row_bytes * cap + 1024) / sizeof(float), cancel, err));
+    SG_TRY(area_new(p, &p->row_span, cap, cancel, err));
+    SG_TRY(area_new(p, &p->wanted, cap, cancel, err));
+    SG_TRY(area_new(p, &p->row_pos, 2 * (size_t)cap, cancel, err));
+    SG_TRY(area_new(p, &p->tokens, cap, cancel, err));
+    SG_TRY(area_new(p, &p->tiles, (cap * sizeof *p->tiles + 3) / 4, cancel, err));
+    if (p->lora_area) SG_TRY(area_new(p, &p->lora_area, (size_t)p->lora_columns * cap, cancel, err));
+    p->t_cap = cap;
+    return SEGUE_OK;
+}
+
+segue_status sg_cpu_scratch(struct sg_cpu_program *p, uint32_t t, uint32_t r, int own_logits,
+                            const atomic_int *cancel, segue_error *err)
+{
+    const struct sg_cpu_unit *u = (const struct sg_cpu_unit *)(const void *)p->base.unit;
+    uint32_t threads = sg_pool_threads(u->pool);
+    if (!p->threads) {
+        uint8_t **list = sg_alloc(threads * sizeof(uint8_t *)),
+                *room = sg_alloc_aligned(threads * (p->thread_bytes + 64));
+        if (!list || !room) {
+            sg_free(list);
+            sg_free_aligned(room);
+            return sg_no_memory("scratch of a cpu program", threads * p->thread_bytes, err);
+        }
+        for (uint32_t j = 0; j < threads; j++) list[j] = room + j * (p->thread_bytes + 64);
+        p->threads = list;
+        p->scratch_bytes += threads * p->thread_bytes;
+    }
+    if (!p->items && !(p->items = sg_alloc(p->stages_n * sizeof *p->items)))
+        return sg_no_memory("scratch of a cpu program", p->stages_n * sizeof *p->items, err);
+    if (t > p->t_cap) SG_TRY(rows_grow(p, t, cancel, err));
+    if (r > p->r_cap) {
+        uint32_t cap = room_for(r);
+        SG_TRY(area_new(p, &p->r_area, (size_t)p->r_columns * cap, cancel, err));
+        p->r_cap = cap;
+    }
+    if (own_logits && r > p->logits_cap) {
+        SG_TRY(area_new(p, &p->logits_area, (size_t)p->base.graph->vocab * r, cancel, err));
+        p->logits_cap = r;
+    }
+    return SEGUE_OK;
+}
+
+void sg_cpu_scratch_free(struct sg_cpu_program *p)
+{
+    void *aligned[] = {p->t_area,    p->r_area, p->logits_area, p->angles,
+                       p->lora_area, p->x_area, p->row_span,    p->wanted,
+                       p->row_pos,   p->tokens, p->tiles,       p->threads ? p->threads[0] : NULL};
+    for (size_t i = 0; i < sizeof aligned / sizeof aligned[0]; i++) sg_free_aligned(aligned[i]);
+    sg_free(p->threads);
+    sg_free(p->items);
+    sg_free(p->split);
+    sg_free(p->pending);
+    sg_free(p->sample_row);
+    sg_free(p->history);
+    sg_chooser_free(p->chooser);
+}
+
+/* --- the batch --- */
+
+static const struct sg_port *input_of(const struct sg_graph *g) { return &g->inputs[0]; }
+
+static uint64_t state_rows(const struct sg_state *s)
+{
+    return ((const struct sg_cpu_state *)(const void *)s)->rows;
+}
+static const struct sg_slot *state_slot(const struct sg_state *state, uint32_t i)
+{
+    const struct sg_cpu_state *s = (const struct sg_cpu_state *)(const void *)state;
+    return i < s->slots_n ? &s->slots[i].slot : NULL;
+}
+
+static segue_status batch_fits(const struct sg_cpu_run *run, segue_error *err)
+{
+    const struct sg_batch_rules rules = {.unit = "cpu",
+                                         .rows_max = run->unit->desc.rows_max,
+                                         .stateless = 1,
+                                         .rows = state_rows,
+                                         .slot = state_slot};
+    return sg_batch_check(&rules, &run->program->base, &run->batch, err);
+}
+
+/* --- one pass --- */
+
+/* The first item of a stage is not given out before the stages ahead of it are over. */
+static void stage_begun(struct sg_pass *a, uint32_t stage)
+{
+    for (uint32_t s = 0; s < a->spans_n; s++)
+        if (a->spans[s].state)
+            atomic_store_explicit(&((struct sg_cpu_state *)(void *)a->spans[s].state)->stage, stage,
+                                  memory_order_release);
+}
+
+static void stage_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
+{
+    struct sg_pass *a = arg;
+    const struct sg_stage *st = &a->p->stages[stage];
+    if (sg_pass_stops(a)) return;
+    if (!item) stage_begun(a, stage);
+    switch (st->kind) {
+    case SG_ST_LORA:
+    case SG_ST_PREP:
+    case SG_ST_MM: sg_matrix_work(a, st, item, thread); break;
+    case SG_ST_KEYS:
+    case SG_ST_ATTEND: sg_attend_work(a, st, item, thread); break;
+    default: sg_rows_work(a, st, item, thread);
+    }
+}
+
+static uint32_t stage_items(const struct sg_pass *a, const struct sg_stage *st)
+{
+    switch (st->kind) {
+    case SG_ST_LORA:
+    case SG_ST_PREP:
+    case SG_ST_MM: return sg_matrix_items(a, st);
+    case SG_ST_KEYS:
+    case SG_ST_ATTEND: return sg_attend_items(a, st);
+    default: return sg_rows_items(a, st);
+    }
+}
+
+/* Rows, positions, tokens and wanted rows of all spans, side by side. */
+static void rows_lay(struct sg_pass *a)
+{
+    struct sg_cpu_program *p = a->p;
+    const struct sg_graph *g = p->base.graph;
+    const struct sg_port *in = input_of(g);
+    uint32_t t = 0, r = 0;
+    for (uint32_t s = 0; s < a->spans_n; s++) {
+        const struct sg_span *span = &a->spans[s];
+        for (uint32_t i = 0; i < span->wanted_n; i++) p->wanted[r++] = t + span->wanted[i];
+        for (uint32_t i = 0; i < span->rows; i++, t++) {
+            p->row_span[t] = s;
+            p->row_pos[t] = span->first + i;
+            if (g->values[in->value].kind == SG_VALUE_TOKENS) {
+                p->tokens[t] = span->tokens[i];
+            } else {
+                size_t stride, width = g->values[in->value].width;
+                memcpy(sg_cpu_rows(a, (struct sg_operand){in->value, 0, 0}, t, &stride),
+                       span->values + i * width, width * sizeof(float));
+            }
+        }
+    }
+}
+
+/* Blocks for the rows of all states; recurrent slots of a long pass are kept for undoing. */
+static segue_status states_reserve(struct sg_pass *a, segue_error *err)
+{
+    for (uint32_t s = 0; s < a->spans_n; s++)
+        if (a->spans[s].state)
+            SG_TRY(sg_cpu_state_reserve((struct sg_cpu_state *)(void *)a->spans[s].state, a->spans[s].rows,
+                                        a->t > LONG_PASS, err));
+    for (uint32_t s = 0; s < a->spans_n; s++)
+        if (a->spans[s].state)
+            sg_cpu_state_watch((struct sg_cpu_state *)(void *)a->spans[s].state, a->p->slot_stage, a->spans[s].rows);
+    return SEGUE_OK;
+}
+
+void sg_cpu_spans_busy(const struct sg_span *spans, uint32_t n, int busy)
+{
+    for (uint32_t s = 0; s < n; s++) {
+        struct sg_cpu_state *state = (struct sg_cpu_state *)(void *)spans[s].state;
+        if (!state) continue;
+        if (busy) sg_cpu_state_watch(state, NULL, 0);
+        atomic_store(&state->busy, busy);
+    }
+}
+
+static void states_busy(const struct sg_pass *a, int busy) { sg_cpu_spans_busy(a->spans, a->spans_n, busy); }
+
+/* Rows appended to all states, or ECANCELED and none. */
+static segue_status pass_run(struct sg_cpu_run *run, struct sg_pass *a, segue_error *err)
+{
+    struct sg_cpu_program *p = a->p;
+    SG_TRY(sg_cpu_scratch(p, a->t, a->r, !a->logits && p->base.graph->vocab, a->cancel, err));
+    if (a->loras && !p->lora_area)
+        SG_TRY(area_new(p, &p->lora_area, (size_t)p->lora_columns * p->t_cap, a->cancel, err));
+    if (!a->logits) a->logits = p->logits_area;
+    SG_TRY(states_reserve(a, err));
+    SG_TRY(sg_attend_plan(a, err));
+    rows_lay(a);
+    p->pass_number++;
+    struct sg_job job = {.items = p->items, .stages = p->stages_n, .work = stage_work, .arg = a, .stopped = &a->stopped};
+    for (uint32_t s = 0; s < p->stages_n; s++) {
+        p->items[s] = stage_items(a, &p->stages[s]);
+        run->result->dispatches += p->items[s] != 0;
+    }
+    int stoppable = a->t > LONG_PASS || !p->recurrent;
+    const atomic_int *cancel = a->cancel;
+    if (!stoppable) a->cancel = NULL;
+    if (cancel && atomic_load(cancel)) return sg_fail(err, SEGUE_ECANCELED, "run: cpu: canceled");
+    sg_pool_run(run->unit->pool, &job);
+    a->cancel = cancel;
+    int stopped = atomic_load(&a->stopped) || (stoppable && cancel && atomic_load(cancel));
+    for (uint32_t s = 0; s < a->spans_n; s++) {
+        struct sg_cpu_state *state = (struct sg_cpu_state *)(void *)a->spans[s].state;
+        if (!state) continue;
+        if (stopped) sg_cpu_state_undo(state);
+        else sg_cpu_state_commit(state, a->spans[s].rows);
+    }
+    return stopped ? sg_fail(err, SEGUE_ECANCELED, "run: cpu: canceled") : SEGUE_OK;
+}
+
+static void traffic(struct sg_cpu_run *run, const struct sg_pass *a)
+{
+    run->result->weight_bytes += a->p->read_per_token;
+    for (uint32_t s = 0; s < a->spans_n; s++)
+        if (a->spans[s].state) run->result->state_bytes += sg_cpu_state_bytes(a->spans[s].state);
+}
+
+/* --- results --- */
+
+static void values_give(const struct sg_cpu_run *run, const struct sg_pass *a)
+{
+    const struct sg_graph *g = a->p->base.graph;
+    for (uint32_t i = 0; i < run->batch.outputs_n && run->result->values; i++) {
+        int32_t v = g->outputs[run->batch.outputs[i]].value;
+        uint32_t rows = g->values[v].wanted ? a->r : a->t, width = g->values[v].width;
+        for (uint32_t t = 0; run->result->values[i] && t < rows; t++) {
+            size_t stride;
+            const float *x = sg_cpu_rows(a, (struct sg_operand){v, 0, 0}, t, &stride);
+            memcpy(run->result->values[i] + (size_t)t * width, x, width * sizeof *x);
+        }
+    }
+}
+
+static segue_status chooser_ready(struct sg_cpu_program *p, segue_error *err)
+{
+    uint32_t vocab = p->base.graph->vocab;
+    if (!p->chooser) SG_TRY(sg_chooser_new(&p->chooser, vocab, err));
+    if (!p->sample_row) p->sample_row = sg_alloc(vocab * sizeof *p->sample_row);
+    return p->sample_row ? SEGUE_OK
+                         : sg_no_memory("sampling of a cpu program", vocab * sizeof *p->sample_row, err);
+}
+
+/* The token of span s, whose last wanted row is row `row` of the logits. */
+static segue_status choose(struct sg_cpu_run *run, struct sg_pass *a, uint32_t s, uint32_t row,
+                           const struct sg_sampler *sampler, int32_t *token, segue_error *err)
+{
+    struct sg_cpu_program *p = a->p;
+    const struct sg_span *span = &a->spans[s];
+    struct sg_result *r = run->result;
+    size_t n = 0;
+    SG_TRY(sg_choose_kept(p->chooser, sampler, a->logits + (size_t)row * p->base.graph->vocab, p->sample_row,
+                          span->first + span->wanted[span->wanted_n - 1] + 1, token,
+                          r->logprobs ? r->logprobs + (size_t)s * 21 : NULL,
+                          r->logprobs_n ? &r->logprobs_n[s] : &n, err));
+    if (r->tokens) r->tokens[s] = *token;
+    return SEGUE_OK;
+}
+
+static segue_status tokens_choose(struct sg_cpu_run *run, struct sg_pass *a, segue_error *err)
+{
+    uint32_t row = 0;
+    for (uint32_t s = 0; s < a->spans_n; s++) {
+        const struct sg_span *span = &a->spans[s];
+        int32_t token = -1;
+        row += span->wanted_n;
+        if (run->result->tokens) run->result->tokens[s] = -1;
+        if (!span->sampler || span->steps > 1) continue;
+        SG_TRY(chooser_ready(a->p, err));
+        SG_TRY(choose(run, a, s, row - 1, span->sampler, &token, err));
+    }
+    return SEGUE_OK;
+}
+
+static int is_stop(const struct sg_sampler *s, int32_t token)
+{
+    for (size_t i = 0; i < s->stops_n && !s->p.ignore_stops; i++)
+        if (s->stops[i] == token) return 1;
+    return 0;
+}
+
+/* The sampler's history with room for the tokens of this run. */
+static segue_status history_begin(struct sg_cpu_program *p, struct sg_sampler *s, uint32_t steps,
+                                  segue_error *err)
+{
+    size_t n = s->history_n + steps;
+    if (n > p->history_cap) {
+        int32_t *wider = sg_realloc(p->history, 2 * n * sizeof *wider);
+        if (!wider) return sg_no_memory("history of a run", 2 * n * sizeof *wider, err);
+        p->history = wider;
+        p->history_cap = 2 * n;
+    }
+    if (s->history_n) memcpy(p->history, s->history, s->history_n * sizeof *p->history);
+    s->history = p->history;
+    return SEGUE_OK;
+}
+
+/* A run of several steps: choose, publish, feed back; a stop token ends it early. */
+static segue_status steps_run(struct sg_cpu_run *run, struct sg_pass *a, segue_error *err)
+{
+    struct sg_cpu_program *p = a->p;
+    struct sg_span span = run->spans[0];
+    struct sg_sampler sampler = *span.sampler;
+    static const uint32_t last[1] = {0};
+    uint32_t r = a->r;
+    float *caller = run->result->logits;
+    SG_TRY(chooser_ready(p, err));
+    SG_TRY(history_begin(p, &sampler, span.steps, err));
+    a->spans = &span;
+    for (uint32_t i = 0;; i++) {
+        int32_t token;
+        SG_TRY(choose(run, a, 0, r - 1, &sampler, &token, err));
+        p->history[sampler.history_n++] = token;
+        span.ring->tokens[i] = token;
+        atomic_store(&span.ring->written, i + 1);
+        if (i + 1 == span.steps || is_stop(&sampler, token)) return SEGUE_OK;
+        span.first += span.rows;
+        span.rows = span.wanted_n = 1;
+        span.wanted = last;
+        span.tokens = &token;
+        a->t = a->r = r = 1;
+        a->logits = caller;
+        states_busy(a, 1);
+        segue_status status = pass_run(run, a, err);
+        states_busy(a, 0);
+        SG_TRY(status);
+        traffic(run, a);
+        if (run->result->rows_done) run->result->rows_done[0] += 1;
+    }
+}
+
+segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err)
+{
+    struct sg_result *result = run->result;
+    uint64_t began = sg_now_ns();
+    result->ns = result->dispatches = result->weight_bytes = result->state_bytes = 0;
+    for (uint32_t s = 0; result->rows_done && s < run->batch.spans_n; s++) result->rows_done[s] = 0;
+    segue_status status = batch_fits(run, err);
+    if (status != SEGUE_OK) {
+        sg_cpu_spans_busy(run->spans, run->batch.spans_n, 0);
+        return status;
+    }
+    struct sg_pass *a = &run->program->pass;
+    *a = (struct sg_pass){.p = run->program,
+                          .spans = run->spans,
+                          .spans_n = run->batch.spans_n,
+                          .cancel = run->batch.cancel,
+                          .logits = result->logits};
+    for (uint32_t s = 0; s < a->spans_n; s++) {
+        a->t += run->spans[s].rows;
+        a->r += run->spans[s].wanted_n;
+        a->loras |= run->spans[s].loras_n != 0;
+    }
+    states_busy(a, 1);
+    status = pass_run(run, a, err);
+    states_busy(a, 0);
+    if (status == SEGUE_OK) {
+        traffic(run, a);
+        for (uint32_t s = 0; result->rows_done && s < a->spans_n; s++)
+            result->rows_done[s] = run->spans[s].rows;
+        values_give(run, a);
+        status = tokens_choose(run, a, err);
+    }
+    if (status == SEGUE_OK && a->spans_n == 1 && run->spans[0].steps > 1) status = steps_run(run, a, err);
+    result->ns = sg_now_ns() - began;
+    return status;
+}

@@ -1,0 +1,20 @@
+/* k_avx2.h: what the kernel files for AVX2 share.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_CPU_K_AVX2_H
+#define SG_UNIT_CPU_K_AVX2_H
+
+#include <immintrin.h>
+
+#include "unit/cpu/kernels/kernels.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+/* The kernels of k_avx2_quant.c into a table. */
+void sg_kernels_avx2_quant(struct sg_kernels *k);
+
+#endif

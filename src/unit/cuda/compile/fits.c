@@ -1,0 +1,110 @@
+/* fits.c: see fits.h. SPDX-License-Identifier: MIT */
+#include "unit/cuda/compile/fits.h"
+
+#include <stdio.h>
+
+enum { SMALL_SHARE = 16, ROWS_STEP = 64, GRAIN = 2 << 20 /* of one allocation */ };
+static const uint64_t WORK = (uint64_t)96 << 20; /* passes want about as much beside weights and states */
+
+static uint64_t free_now(struct sg_unit *u, uint64_t *all)
+{
+    size_t unused = 0, total = 0;
+    cu_enter(u);
+    cu_result r = u->d.free_memory(&unused, &total);
+    cu_leave(u);
+    *all = total;
+    pthread_mutex_lock(&u->pooling);
+    uint64_t pooled = u->pool_bytes; /* is given back before anything is refused */
+    pthread_mutex_unlock(&u->pooling);
+    return r ? UINT64_MAX : unused + pooled;
+}
+
+struct shares { /* of a state */
+    uint64_t fixed, row, grains;
+};
+
+static struct shares shares_of(const struct sg_slot *slots, uint32_t n, enum sg_storage kv)
+{
+    struct shares s = {0, 0, (uint64_t)n * GRAIN};
+    for (uint32_t i = 0; i < n; i++) {
+        s.fixed += sg_slot_fixed_bytes(&slots[i]);
+        s.row += sg_slot_row_bytes(&slots[i], kv);
+    }
+    return s;
+}
+
+/* Rows of a state that fit into so many bytes. */
+static uint64_t rows_in(struct shares s, uint64_t bytes)
+{
+    if (bytes < s.fixed + s.grains || !s.row) return 0;
+    return (bytes - s.fixed - s.grains) / s.row / ROWS_STEP * ROWS_STEP;
+}
+
+segue_status cu_state_fits(struct sg_unit *u, const struct sg_slot *slots, uint32_t n, enum sg_storage kv,
+                           uint64_t rows, int full, segue_error *err)
+{
+    struct shares s = shares_of(slots, n, kv);
+    uint64_t known = atomic_load(&u->unused), share = known / SMALL_SHARE;
+    if (!full && s.fixed + s.grains < share && rows < (share - s.fixed - s.grains) / (s.row + 1)) {
+        atomic_store(&u->unused, known - s.fixed - s.grains - rows * s.row); /* asking takes the driver longer than all else */
+        return SEGUE_OK;
+    }
+    uint64_t all, unused = free_now(u, &all), fit = rows_in(s, unused),
+                  narrow = rows_in(shares_of(slots, n, SG_Q8_0), unused);
+    atomic_store(&u->unused, unused == UINT64_MAX ? 0 : unused);
+    if (!full && (s.row == 0 || rows <= (unused - (unused < s.fixed ? unused : s.fixed)) / s.row)) return SEGUE_OK;
+    char advice[112] = "no context fits";
+    if (fit && fit < rows && kv != SG_Q8_0 && narrow > fit)
+        snprintf(advice, sizeof advice, "a context of %llu rows fits, of %llu with K and V as q8",
+                 (unsigned long long)fit, (unsigned long long)narrow);
+    else if (fit && fit < rows)
+        snprintf(advice, sizeof advice, "a context of %llu rows fits", (unsigned long long)fit);
+    return sg_fail(err, SEGUE_EMEMORY,
+                   "new state: unit cuda: %llu MB for %llu rows, %llu MB free of %llu on the GPU; %s; take it, or end "
+                   "other programs there",
+                   (unsigned long long)((s.fixed + s.row * rows) >> 20), (unsigned long long)rows,
+                   (unsigned long long)(unused >> 20), (unsigned long long)(all >> 20), advice);
+}
+
+struct smaller { /* a storage: bytes per 32 numbers, and per row */
+    const char *advice;
+    uint32_t part, row;
+};
+
+/* Bytes of all matrices in a storage, where the file's own is not smaller; part 0: as they are. */
+static uint64_t weights_as(const struct sg_graph *g, struct smaller s)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < g->tensors_n; i++) {
+        const struct sg_tensor *t = g->tensors[i];
+        uint64_t as = s.part && t->rank >= 2 && t->cols % 32 == 0 ? t->rows * (t->cols / 32 * s.part + s.row) : t->bytes;
+        bytes += as < t->bytes ? as : t->bytes;
+    }
+    return bytes;
+}
+
+segue_status cu_weights_fit(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, int full,
+                            segue_error *err)
+{
+    static const struct smaller storages[] = {
+        {"take --storage fp8", 32, 4}, {"quantize it to q8_0", 34, 0}, {"quantize it to q4_0", 20, 0}};
+    if (!n) return SEGUE_OK;
+    const struct sg_graph *g = graphs[0];
+    uint64_t all, unused = free_now(u, &all), bytes = weights_as(g, (struct smaller){0}), least = 0;
+    if (!full && bytes <= unused) return SEGUE_OK;
+    char advice[160] = "no storage fits; take another unit";
+    int len = 0;
+    for (size_t i = 0; i < sizeof storages / sizeof *storages && !(i == 2 && len); i++) {
+        uint64_t as = weights_as(g, storages[i]) + WORK,
+                 rows = as < unused ? rows_in(shares_of(g->slots, g->slots_n, SG_F16), unused - as) : 0;
+        if (as >= unused || (g->slots_n && !rows)) continue;
+        least = !len || rows < least ? rows : least;
+        len += snprintf(advice + len, sizeof advice - (size_t)len, "%s%s", len ? ", or " : "", storages[i].advice);
+    }
+    if (len)
+        snprintf(advice + len, sizeof advice - (size_t)len, ": that leaves room for a context of %llu rows",
+                 (unsigned long long)least);
+    return sg_fail(err, SEGUE_EMEMORY, "load weights: unit cuda: %llu MB of weights, %llu MB free of %llu on the GPU; %s",
+                   (unsigned long long)(bytes >> 20), (unsigned long long)(unused >> 20), (unsigned long long)(all >> 20),
+                   advice);
+}

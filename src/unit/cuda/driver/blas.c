@@ -1,0 +1,163 @@
+/* blas.c: cuBLASLt by dlopen: its algorithm for each shape is asked for once and kept. Row-major products are
+ * column-major ones with both sides exchanged. It must never fail a run: where it cannot, the caller's own
+ * kernel does it. SPDX-License-Identifier: MIT */
+#include "unit/cuda/driver/blas.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+enum { COMPUTE_F32 = 68, TYPE_F32 = 0, TYPE_F16 = 2, TYPE_BF16 = 14 };
+enum { DESC_TRANSPOSE_A = 3, DESC_EPILOGUE = 7, DESC_BIAS = 8, EPILOGUE_BIAS = 4, WISH_WORKSPACE = 1 };
+enum { ALGO_TILE = 1, TILE_128_128 = 20, TILE_128_256 = 23, TILE_256_128 = 24, TILE_168_128 = 197, TILE_320_128 = 248 };
+enum { FOUND = 8, MANY = 1024 };
+
+struct found { /* cublasLtMatmulHeuristicResult_t */
+    uint64_t algo[8];
+    size_t workspace;
+    int state;
+    float waves;
+    int reserved[4];
+};
+
+static int find_all(struct cu_blas *b)
+{
+    const struct {
+        const char *name;
+        void *to;
+    } wanted[] = {
+        {"cublasLtCreate", &b->create},
+        {"cublasLtDestroy", &b->destroy},
+        {"cublasLtMatmulDescCreate", &b->desc_new},
+        {"cublasLtMatmulDescDestroy", &b->desc_free},
+        {"cublasLtMatmulDescSetAttribute", &b->desc_set},
+        {"cublasLtMatrixLayoutCreate", &b->layout_new},
+        {"cublasLtMatrixLayoutDestroy", &b->layout_free},
+        {"cublasLtMatmulPreferenceCreate", &b->wish_new},
+        {"cublasLtMatmulPreferenceDestroy", &b->wish_free},
+        {"cublasLtMatmulPreferenceSetAttribute", &b->wish_set},
+        {"cublasLtMatmulAlgoGetHeuristic", &b->find},
+        {"cublasLtMatmulAlgoConfigGetAttribute", &b->setting},
+        {"cublasLtMatmul", &b->multiply},
+    };
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        void *symbol = dlsym(b->library, wanted[i].name);
+        if (!symbol) return 0;
+        memcpy(wanted[i].to, &symbol, sizeof symbol);
+    }
+    return 1;
+}
+
+void cu_blas_open(struct cu_blas *b)
+{
+    static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so",
+                                        "/usr/local/cuda/lib64/libcublasLt.so"};
+    memset(b, 0, sizeof *b);
+    for (size_t i = 0; i < sizeof names / sizeof *names && !b->library; i++)
+        b->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (!b->library) return;
+    if (!find_all(b) || b->create(&b->handle)) {
+        b->handle = NULL;
+        dlclose(b->library);
+        b->library = NULL;
+    }
+}
+
+static void shape_free(struct cu_blas *b, struct cu_blas_shape *s)
+{
+    if (s->desc) b->desc_free(s->desc);
+    void *layouts[] = {s->w, s->x, s->c, s->y};
+    for (int i = 0; i < 4; i++)
+        if (layouts[i]) b->layout_free(layouts[i]);
+}
+
+void cu_blas_close(struct cu_blas *b)
+{
+    if (!b->handle) return;
+    for (uint32_t i = 0; i < b->shapes_n; i++) shape_free(b, &b->shapes[i]);
+    b->destroy(b->handle);
+    dlclose(b->library);
+    memset(b, 0, sizeof *b);
+}
+
+static int tile_of(const struct cu_blas *b, const struct found *f)
+{
+    int tile = 0;
+    size_t written;
+    return b->setting(f->algo, ALGO_TILE, &tile, sizeof tile, &written) ? 0 : tile;
+}
+
+/* The library's first choice, but for many rows: there tiles of 256 and more are slower than others that it names behind them
+ * (6 to 14 % on an H200, docs/CUDA-KERNELS.md). */
+static int best_of(const struct cu_blas *b, const struct found *f, int n, uint32_t rows)
+{
+    static const int better[] = {TILE_168_128, TILE_128_128};
+    int first = tile_of(b, &f[0]);
+    if (rows < MANY || (first != TILE_128_256 && first != TILE_256_128 && first != TILE_320_128)) return 0;
+    for (int k = 0; k < 2; k++)
+        for (int i = 1; i < n; i++)
+            if (!f[i].state && tile_of(b, &f[i]) == better[k]) return i;
+    return 0;
+}
+
+static int shape_find(struct cu_blas *b, struct cu_blas_shape *s)
+{
+    int transpose = 1, type = s->bf16 ? TYPE_BF16 : TYPE_F16, epilogue = EPILOGUE_BIAS, n = 0,
+        out = s->out16 ? type : TYPE_F32;
+    size_t workspace = CU_BLAS_WORKSPACE;
+    uint64_t bias = 256; /* any aligned address: which algorithms serve depends on there being one */
+    void *wish = NULL;
+    struct found f[FOUND];
+    if (b->desc_new(&s->desc, COMPUTE_F32, TYPE_F32)) return 0;
+    if (b->desc_set(s->desc, DESC_TRANSPOSE_A, &transpose, sizeof transpose)) return 0;
+    if (s->bias && (b->desc_set(s->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
+                    b->desc_set(s->desc, DESC_BIAS, &bias, sizeof bias)))
+        return 0;
+    if (b->layout_new(&s->w, type, s->k, s->n, s->pitch) || b->layout_new(&s->x, type, s->k, s->t, s->k) ||
+        b->layout_new(&s->c, out, s->n, s->t, s->add) ||
+        b->layout_new(&s->y, out, s->n, s->t, s->out))
+        return 0;
+    if (b->wish_new(&wish)) return 0;
+    int bad = b->wish_set(wish, WISH_WORKSPACE, &workspace, sizeof workspace) ||
+              b->find(b->handle, s->desc, s->w, s->x, s->c, s->y, wish, FOUND, f, &n) || n < 1 || f[0].state;
+    b->wish_free(wish);
+    if (!bad) memcpy(s->algo, f[best_of(b, f, n, s->t)].algo, sizeof s->algo);
+    return !bad;
+}
+
+static struct cu_blas_shape *shape_of(struct cu_blas *b, const struct cu_blas_product *p)
+{
+    struct cu_blas_shape want = {.t = p->t,
+                                 .n = p->n,
+                                 .k = p->k,
+                                 .pitch = p->pitch,
+                                 .out = p->out_stride,
+                                 .add = p->residual ? p->residual_stride : p->out_stride,
+                                 .bf16 = p->bf16,
+                                 .out16 = p->out16,
+                                 .residual = p->residual != 0,
+                                 .bias = p->bias != 0};
+    size_t key = offsetof(struct cu_blas_shape, desc);
+    for (uint32_t i = 0; i < b->shapes_n; i++)
+        if (!memcmp(&b->shapes[i], &want, key)) return &b->shapes[i];
+    if (!shape_find(b, &want)) {
+        shape_free(b, &want);
+        return NULL;
+    }
+    if (b->shapes_n == CU_BLAS_SHAPES) shape_free(b, &b->shapes[--b->shapes_n]);
+    b->shapes[b->shapes_n] = want;
+    return &b->shapes[b->shapes_n++];
+}
+
+int cu_blas_multiply(struct cu_blas *b, const struct cu_blas_product *p)
+{
+    const float beta = p->residual ? 1 : 0;
+    if (!b->handle || p->k % 8 || p->pitch % 8) return 0;
+    struct cu_blas_shape *s = shape_of(b, p);
+    if (!s) return 0;
+    if (p->bias && b->desc_set(s->desc, DESC_BIAS, &p->bias, sizeof p->bias)) return 0;
+    uint64_t c = p->residual ? p->residual : p->y;
+    return !b->multiply(b->handle, s->desc, &p->times, (const void *)(uintptr_t)p->w, s->w,
+                        (const void *)(uintptr_t)p->x, s->x, &beta, (const void *)(uintptr_t)c, s->c,
+                        (void *)(uintptr_t)p->y, s->y, s->algo, (void *)(uintptr_t)p->workspace,
+                        CU_BLAS_WORKSPACE, p->stream);
+}

@@ -1,0 +1,85 @@
+/* driver.c: looking up libcuda.so.1, and turning its errors into ours. It must never keep the library open
+ * after a failure or hold anything outside the struct it fills. SPDX-License-Identifier: MIT */
+#include "unit/cuda/driver/driver.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+static segue_status give_up(struct cu_driver *d, segue_status status)
+{
+    cu_driver_close(d);
+    return status;
+}
+
+static segue_status find_all(struct cu_driver *d, segue_error *err)
+{
+    void *found;
+#define X(member, symbol, args)                                                                         \
+    found = dlsym(d->library, symbol);                                                                  \
+    if (!found)                                                                                         \
+        return sg_fail(err, SEGUE_EUNIT, "unit cuda: libcuda.so.1 has no %s; update the NVIDIA driver", \
+                       symbol);                                                                         \
+    memcpy(&d->member, &found, sizeof found);
+    CU_FUNCTIONS(X)
+#undef X
+    int whole = 1;
+#define X(member, symbol, args)         \
+    found = dlsym(d->library, symbol);  \
+    whole &= found != NULL;             \
+    memcpy(&d->member, &found, sizeof found);
+    CU_PARTS(X)
+#undef X
+    if (!whole) d->resource = NULL;
+#define X(member, symbol, args)         \
+    found = dlsym(d->library, symbol);  \
+    memcpy(&d->member, &found, sizeof found);
+    CU_TENSORS(X)
+#undef X
+    return SEGUE_OK;
+}
+
+segue_status cu_driver_open(struct cu_driver *d, segue_error *err)
+{
+    int version = 0;
+    memset(d, 0, sizeof *d);
+    d->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!d->library)
+        return sg_fail(err, SEGUE_EUNIT,
+                       "unit cuda: libcuda.so.1 cannot be opened: no NVIDIA driver here; install it, or "
+                       "take another unit");
+    segue_status status = find_all(d, err);
+    if (status != SEGUE_OK) return give_up(d, status);
+    cu_result r = d->init(0);
+    if (r == CU_OLD_DRIVER || (!r && (d->version(&version) || version < CU_OLDEST)))
+        return give_up(d, sg_fail(err, SEGUE_EUNIT,
+                                  "unit cuda: the NVIDIA driver is too old (API %d.%d, 12.0 is the "
+                                  "oldest that serves); update it",
+                                  version / 1000, version % 1000 / 10));
+    if (r)
+        return give_up(d, sg_fail(err, SEGUE_EUNIT,
+                                  "unit cuda: the NVIDIA driver does not start (error %d); is there a "
+                                  "GPU, and may this user reach it?",
+                                  r));
+    return SEGUE_OK;
+}
+
+void cu_driver_close(struct cu_driver *d)
+{
+    if (d->library) dlclose(d->library);
+    memset(d, 0, sizeof *d);
+}
+
+segue_status cu_check(const struct cu_driver *d, cu_result r, const char *what, segue_error *err)
+{
+    const char *name = NULL;
+    if (!r) return SEGUE_OK;
+    if (r == CU_OUT_OF_MEMORY)
+        return sg_fail(err, SEGUE_EMEMORY,
+                       "%s: unit cuda: the GPU's memory is full; take a smaller storage or context, or "
+                       "end other programs on it",
+                       what);
+    if (d->error_name(r, &name) || !name) name = "an unknown error";
+    return sg_fail(err, SEGUE_ELOST,
+                   "%s: unit cuda: the GPU answered %s (%d); open the unit anew, or go on elsewhere", what,
+                   name, r);
+}

@@ -1,0 +1,115 @@
+/* issue_join.c: what the ranks of a team of GPUs need between them (k_join.cu): for each lane of a program memory that the other
+ * ranks write, told to each other when all programs are there, and the launch that sums or lays side by side.
+ * SPDX-License-Identifier: MIT */
+#include "unit/cuda/issue/issue.h"
+
+enum { PEER_THERE_ALREADY = 704, FEW_NUMBERS = 131072 /* up to which join_few is the shorter way */ };
+
+static const size_t few_bytes = (size_t)2 * CK_JOIN_BLOCKS * CK_JOIN_THREADS * 16,
+                    wide_bytes = (size_t)CK_JOIN_TURNS * CK_JOIN_BLOCKS * CK_JOIN_FOURS * 16,
+                    flag_bytes = (size_t)CK_JOIN_TURNS * CK_JOIN_BLOCKS * 4,
+                    turn_bytes = (size_t)(2 * CK_JOIN_BLOCKS + 4) * 4; /* lost behind them */
+
+void cu_join_close(struct sg_unit *u, struct cu_lane *l)
+{
+    if (l->join.told) {
+        cu_enter(u);
+        u->d.host_free(l->join.told);
+        cu_leave(u);
+    }
+    cu_room_free(u, &l->join.memory);
+    l->join = (struct cu_join){0};
+}
+
+/* This rank's own memory, cleared before anybody writes it. */
+static segue_status join_open(struct sg_unit *u, struct cu_lane *l, uint32_t rank, uint32_t ranks, segue_error *err)
+{
+    struct cu_join *j = &l->join;
+    size_t all = ranks * (few_bytes + wide_bytes + flag_bytes) + turn_bytes;
+    void *told = NULL;
+    cu_ptr seen = 0;
+    j->rank = rank;
+    j->ranks = ranks;
+    SG_TRY(cu_room(u, all, "room of a run", &j->memory, err));
+    pthread_mutex_lock(&u->copying);
+    cu_enter(u);
+    cu_result r = cu_moves_begin(u);
+    if (!r) r = u->d.fill(j->memory, 0, all, u->copies);
+    if (!r) r = u->d.stream_wait(u->copies);
+    if (!r) r = u->d.host_alloc(&told, 64, CU_HOST_MAPPED);
+    j->told = told;
+    if (!r) *j->told = 0;
+    if (!r) r = u->d.host_ptr(&seen, told, 0);
+    cu_leave(u);
+    pthread_mutex_unlock(&u->copying);
+    SG_TRY(cu_check(&u->d, r, "compile: several GPUs", err));
+    cu_ptr flags = j->memory + ranks * (few_bytes + wide_bytes), turns = flags + ranks * flag_bytes;
+    j->a.turns = (void *)(uintptr_t)turns;
+    j->a.lost = (void *)(uintptr_t)(turns + turn_bytes - 16);
+    j->a.told = (void *)(uintptr_t)seen;
+    return SEGUE_OK;
+}
+
+/* Where rank r's memory is, in this rank's arguments: one address space for all GPUs. */
+static void join_tell(struct cu_join *to, uint32_t r, const struct cu_join *from)
+{
+    to->a.rooms[r] = (void *)(uintptr_t)from->memory;
+    to->a.wide[r] = (void *)(uintptr_t)(from->memory + from->ranks * few_bytes);
+    to->a.flags[r] = (void *)(uintptr_t)(from->memory + from->ranks * (few_bytes + wide_bytes));
+}
+
+segue_status cu_join_reach(struct sg_unit *from, struct sg_unit *to, segue_error *err)
+{
+    int can = 0;
+    cu_result r = from->card == to->card;
+    if (!r) r = from->d.can_reach(&can, from->card, to->card);
+    if (r || !can)
+        return sg_fail(err, SEGUE_EUNIT,
+                       "open unit: several GPUs as one: %s cannot reach the memory of %s; take GPUs with NVLink or peer access "
+                       "(nvidia-smi topo -p2p r), or one alone",
+                       from->desc.info.spec, to->desc.info.spec);
+    cu_enter(from);
+    r = from->d.peer_enable(to->ctx, 0);
+    cu_leave(from);
+    return r == PEER_THERE_ALREADY ? SEGUE_OK : cu_check(&from->d, r, "open unit: several GPUs as one", err);
+}
+
+segue_status cu_link_ranks(struct sg_program *const *programs, uint32_t n, segue_error *err)
+{
+    for (uint32_t r = 0; r < n; r++)
+        for (int k = 0; k < CU_LANES; k++) SG_TRY(join_open(programs[r]->base.unit, &programs[r]->lanes[k], r, n, err));
+    for (uint32_t a = 0; a < n; a++)
+        for (uint32_t b = 0; b < n; b++)
+            for (int k = 0; k < CU_LANES; k++) join_tell(&programs[a]->lanes[k].join, b, &programs[b]->lanes[k].join);
+    return SEGUE_OK;
+}
+
+segue_status cu_join(struct cu_pass *p, const struct sg_op *op)
+{
+    const struct cu_kernels *k = &p->program->base.unit->k;
+    const struct cu_join *j = &p->lane->join;
+    struct sg_operand whole = {.value = op->out, .width = p->program->base.graph->values[op->out].width};
+    struct ck_join a = j->a;
+    if (!j->ranks)
+        return sg_fail(p->err, SEGUE_EUNSUPPORTED, "run: cuda: join: this graph is one rank's share; run it with the others");
+    a.x = cu_view_of(p, &op->in[0]);
+    a.y = cu_view_of(p, &whole);
+    a.rows = p->rows_n[p->program->base.graph->values[op->out].wanted];
+    a.ranks = j->ranks;
+    a.rank = j->rank;
+    a.sum = op->u.join.sum;
+    uint64_t numbers = (uint64_t)a.rows * a.x.width, pairs = (uint64_t)a.rows * ((a.x.width + 1) / 2);
+    int wide = numbers > FEW_NUMBERS && a.x.width % 4 == 0 && cu_in_fours(&a.x) && cu_in_fours(&a.y);
+    uint64_t blocks = wide ? (numbers / 4 + CK_JOIN_FOURS - 1) / CK_JOIN_FOURS : (pairs + CK_JOIN_THREADS - 1) / CK_JOIN_THREADS;
+    if (blocks > CK_JOIN_BLOCKS) blocks = CK_JOIN_BLOCKS;
+    return cu_launch(p, wide ? k->join_many : k->join_few, (uint32_t)blocks, 1, 1, wide ? CK_JOIN_WIDE_THREADS : CK_JOIN_THREADS,
+                     0, &a);
+}
+
+segue_status cu_join_lost(const struct cu_lane *l, segue_error *err)
+{
+    const volatile uint32_t *told = l->join.told;
+    if (!told || !*told) return SEGUE_OK;
+    return sg_fail(err, SEGUE_ELOST,
+                   "run: cuda: another GPU of this unit did not answer within 10 s; open the unit anew, or go on elsewhere");
+}

@@ -1,0 +1,80 @@
+/* issue_screen.c: the greedy choice without the whole head (k_screen.cu), when the unit was opened with screen=1 and the step wants
+ * no logits: the form of the head in 8 bits, made once beside it, and the two launches that use it. The token is the one that
+ * the head would have chosen, outside of ties that fp32 sums in another order break. SPDX-License-Identifier: MIT */
+#include <math.h>
+
+#include "unit/cuda/issue/issue.h"
+
+enum { THREADS = 256, WARPS = THREADS / 32, BLOCKS_EACH = 3, COLUMNS_MOST = 16384 };
+
+static void *address(cu_ptr p) { return (void *)(uintptr_t)p; }
+
+/* The product that ends in logits, where it can be screened: 16 or 32 bits a weight, no bias, whole. */
+static const struct sg_op *head_of(const struct sg_program *p)
+{
+    const struct sg_graph *g = p->base.graph;
+    int32_t logits = g->vocab ? sg_graph_output(g, "logits") : -1;
+    for (uint32_t i = 0; logits >= 0 && i < g->ops_n; i++) {
+        const struct sg_linear *l = &g->ops[i].u.linear;
+        if (g->ops[i].code != SG_OP_LINEAR || g->ops[i].out != g->outputs[logits].value) continue;
+        const struct cu_tensor *t = cu_weight_of(p->weights, g->tensors[l->weight.tensor]);
+        int whole = !l->weight.at && l->weight.rows == t->w.rows && l->weight.rows == g->vocab;
+        return whole && l->bias.tensor < 0 && t->w.kind <= CK_BF16 && t->w.cols <= COLUMNS_MOST && g->ops[i].in[1].value < 0
+                   ? &g->ops[i]
+                   : NULL;
+    }
+    return NULL;
+}
+
+segue_status cu_screen_open(struct sg_unit *u, struct sg_program *p, segue_error *err)
+{
+    const struct sg_op *head = u->screen ? head_of(p) : NULL;
+    struct cu_screen *s = &p->screen;
+    if (!head) return SEGUE_OK;
+    const struct cu_tensor *t = cu_weight_of(p->weights, p->base.graph->tensors[head->u.linear.weight.tensor]);
+    uint32_t pitch = (t->w.cols + 15) / 16 * 16, rows = t->w.rows;
+    size_t quick = (size_t)rows * pitch, all = quick + ((size_t)rows * 3 + CU_BLOCKS + 4) * sizeof(float);
+    SG_TRY(cu_room(u, all, "weights", &s->memory, err));
+    cu_ptr scale = s->memory + quick, each = (cu_ptr)rows * sizeof(float);
+    s->a = (struct ck_screen){.w = t->w,
+                              .q = address(s->memory),
+                              .scale = address(scale),
+                              .bound = address(scale + each),
+                              .near = address(scale + 2 * each),
+                              .low = address(scale + 3 * each),
+                              .length = address(scale + 3 * each + CU_BLOCKS * sizeof(float)),
+                              .pitch = pitch};
+    struct cu_launch l = {(rows + WARPS - 1) / WARPS, 1, 1, THREADS, 1, 1, 0, u->copies, NULL, 0};
+    void *list[] = {&s->a};
+    cu_fn make = t->w.kind == CK_F32 ? u->k.screen_make_f32 : t->w.kind == CK_F16 ? u->k.screen_make_f16 : u->k.screen_make_bf16;
+    pthread_mutex_lock(&u->copying);
+    cu_enter(u);
+    cu_result r = cu_moves_begin(u);
+    if (!r) r = u->d.launch(&l, make, list, NULL);
+    if (!r) r = u->d.stream_wait(u->copies);
+    cu_leave(u);
+    pthread_mutex_unlock(&u->copying);
+    SG_TRY(cu_check(&u->d, r, "compile: screening", err));
+    s->head = head;
+    return SEGUE_OK;
+}
+
+segue_status cu_screen(struct cu_pass *p, const struct cu_step *s)
+{
+    struct sg_unit *u = p->program->base.unit;
+    struct ck_screen a = p->program->screen.a;
+    if (s->norm) {
+        struct cu_step apart = {.kind = CU_STEP_OP, .op = s->norm};
+        SG_TRY(cu_issue(p, &apart));
+    }
+    a.x = cu_view_of(p, &s->op->in[0]);
+    a.banned = p->banned;
+    a.blocks = p->sms * BLOCKS_EACH < CU_BLOCKS ? p->sms * BLOCKS_EACH : CU_BLOCKS;
+    a.best_value = address(p->lane->best_value);
+    a.best_index = address(p->lane->best_index);
+    p->best_blocks = p->sms < CU_BLOCKS ? p->sms : CU_BLOCKS;
+    p->best_done = 1;
+    cu_fn best = a.w.kind == CK_F32 ? u->k.screen_best_f32 : a.w.kind == CK_F16 ? u->k.screen_best_f16 : u->k.screen_best_bf16;
+    SG_TRY(cu_launch(p, u->k.screen_rows, a.blocks, 1, 1, THREADS, 2 * (size_t)a.pitch, &a));
+    return cu_launch(p, best, p->best_blocks, 1, 1, THREADS, 0, &a);
+}

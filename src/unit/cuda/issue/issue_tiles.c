@@ -1,0 +1,152 @@
+/* issue_tiles.c: when a product of 2 to 16 rows takes k_tiles.cu (on Hopper, with 16-bit weights), and what that kernel is told: how
+ * many blocks share rows, and where the copies find the weights. What the kernel does not do before or behind the product is a
+ * step of its own. SPDX-License-Identifier: MIT */
+#include "unit/cuda/issue/issue.h"
+
+/* PANEL: columns that come at once; FEW: tiles of a cluster that are not worth twice the blocks; LEAST: panels
+ * under way */
+enum { PANEL = 64, CLUSTER_LOG = 3, FEW = 4, LEAST = 4, GROUP = 256, HALF = CK_TILES_SLICE / 2, SPARE = 1024 };
+
+/* The kernel does the norm: of whole rows, of groups of whole pairs. */
+static int norm_fits(const struct ck_norm *n, uint32_t k)
+{
+    if (!n->present) return 1;
+    if (n->layer || n->bias) return 0;
+    if (n->groups == 1) return !n->gate.p;
+    uint32_t group = k / n->groups;
+    return group % PANEL == 0 && (group & (group - 1)) == 0 && group <= GROUP && (!n->gate.p || cu_in_fours(&n->gate));
+}
+
+/* Blocks that share rows: more of them read less of x each, as long as slices have whole panels and groups and a cluster has few
+ * tiles; eight only where there are too few tiles for the card. By the whole card, so that sums do not depend on its part. -1:
+ * too long. */
+static int cluster_of(const struct sg_unit *u, const struct ck_gemv *g, const struct ck_norm *n, uint32_t tiles)
+{
+    uint32_t unit = n->present && n->groups > 1 ? g->k / n->groups : PANEL,
+             most = n->present && n->groups > 1 ? HALF : CK_TILES_SLICE;
+    int found = -1;
+    for (int log = 0; log <= CLUSTER_LOG - (int)g->glu; log++) {
+        if (g->k % (unit << log) || g->k >> log > most) continue;
+        if (found >= 0 && (log == CLUSTER_LOG ? tiles << log > u->sms : tiles > (u->sms >> log) * FEW)) break;
+        found = log;
+    }
+    return found;
+}
+
+static int act_fits(uint32_t act) { return act == SG_ACT_NONE || act == SG_ACT_SILU; }
+
+/* Boxes of 64 rows and 64 columns, which lie as wgmma wants them; with glu eight rows of gate and eight of up in turn. */
+static int map_of(struct sg_unit *u, const struct ck_gemv *g, uint32_t segment, struct ck_tensor_map *map)
+{
+    const struct ck_segment *s = &g->segment[segment];
+    unsigned char *from = (unsigned char *)(uintptr_t)s->data + (size_t)s->at * g->pitch;
+    uint64_t apart = g->glu ? (uint64_t)((uintptr_t)g->segment[1].data + (size_t)g->segment[1].at * g->pitch - (uintptr_t)from)
+                            : g->pitch;
+    const uint64_t dims[5] = {PANEL / 2, g->glu ? 8 : s->n, g->glu ? 2 : 1, g->glu ? s->n / 8 : 1, g->k / PANEL},
+                   strides[4] = {g->pitch, apart, 8 * (uint64_t)g->pitch, PANEL * 2};
+    const uint32_t box[5] = {PANEL / 2, g->glu ? 8 : CK_TILES_ROWS, g->glu ? 2 : 1, g->glu ? CK_TILES_ROWS / 16 : 1, 1},
+                   steps[5] = {1, 1, 1, 1, 1};
+    if (!cu_aligned(from) || (g->glu && (s->n % 8 || g->segment[1].n != s->n || apart >> 40))) return 0;
+    cu_enter(u);
+    cu_result r = u->d.tensor_map(map, CU_TENSOR_INT32, 5, from, dims, strides, box, steps, 0, CU_TENSOR_SWIZZLE_128,
+                                  CU_TENSOR_L2_256, 0);
+    cu_leave(u);
+    return !r;
+}
+
+/* What the kernel does behind the product: an activation, or the convolution where each row is a sequence of its own. */
+static void after_of(const struct cu_pass *p, const struct cu_step *s, struct ck_after *out)
+{
+    const struct sg_op *op = s->after;
+    int each = p->rows_n[0] == p->spans_n && !p->program->base.unit->invariant; /* or others' rows say where it is done */
+    *out = (struct ck_after){0};
+    if (!op || (op->code == SG_OP_CONV && (!each || op->u.conv.taps > CK_STREAM_TAPS))) return;
+    cu_after_of(p, s, out);
+}
+
+/* What a cluster's blocks have of the residual or the convolution before their sums are there. */
+static uint32_t behind_of(const struct ck_tiles *a)
+{
+    uint32_t residual = 0;
+    for (uint32_t i = 0; i < a->g.segments; i++) residual |= a->g.segment[i].residual.p != NULL;
+    return !a->cluster_log ? 0 : a->after.kind == CK_AFTER_CONV ? a->after.taps - 1 : residual;
+}
+
+/* Bytes of shared memory beside the ring, with so many tiles. */
+static uint32_t room_of(const struct ck_tiles *a, uint32_t turns)
+{
+    uint32_t share = CK_TILES_ROWS * (uint32_t)sizeof(float) >> a->cluster_log, bytes = SPARE + a->slice * 4 * CK_TILES_X;
+    if (a->cluster_log)
+        bytes += turns *
+                 (CK_TILES_ROWS * CK_TILES_X * (uint32_t)sizeof(float) + share * (a->behind * CK_TILES_X + CK_STREAM_TAPS));
+    return a->g.norm.present ? bytes + a->slice * (uint32_t)sizeof(float) : bytes;
+}
+
+/* Clusters, their tiles and the ring. A block that has whole tiles, and many of them, has a multiprocessor to itself: x is there
+ * once. bytes: no more than is used, or the next kernel's blocks find less room than there is. */
+static uint32_t deal(const struct cu_pass *p, struct ck_tiles *a, uint32_t *bytes)
+{
+    *bytes = CK_TILES_BYTES;
+    uint32_t clusters = p->sms >> a->cluster_log ? p->sms >> a->cluster_log : 1;
+    if (a->tiles > clusters * FEW) clusters *= 2; /* so that one block reads while another one ends a tile */
+    if (!a->cluster_log && clusters > p->sms) clusters = p->sms, *bytes = CK_TILES_WHOLE;
+    if (clusters > a->tiles) clusters = a->tiles;
+    uint32_t turns = (a->tiles + clusters - 1) / clusters;
+    while (a->cluster_log && turns > 1 && (turns > CK_TILES_TURNS || room_of(a, turns) + LEAST * CK_TILES_STAGE > CK_TILES_BYTES))
+        turns--;
+    if (a->cluster_log) clusters = (a->tiles + turns - 1) / turns; /* clusters of many blocks do not fill the card to the last */
+    uint32_t panels = a->slice / PANEL * turns;
+    a->turns = turns;
+    a->groups = turns > 1 && (a->cluster_log || *bytes > CK_TILES_BYTES) ? 2 : 1;
+    a->stages = (*bytes - room_of(a, turns)) / CK_TILES_STAGE;
+    if (a->stages > CK_TILES_STAGES) a->stages = CK_TILES_STAGES;
+    a->stages /= a->groups;
+    if (a->stages > panels) a->stages = panels;
+    *bytes = room_of(a, turns) + a->stages * a->groups * CK_TILES_STAGE;
+    return clusters;
+}
+
+static uint32_t tiles_of(const struct ck_gemv *g, uint32_t first[CK_SEGMENTS])
+{
+    uint32_t most = g->glu ? CK_TILES_ROWS / 2 : CK_TILES_ROWS, tiles = 0;
+    for (uint32_t i = 0; i < CK_SEGMENTS; i++) {
+        first[i] = i < g->segments && (!g->glu || !i) ? tiles : UINT32_MAX;
+        if (first[i] != UINT32_MAX) tiles += (g->segment[i].n + most - 1) / most;
+    }
+    return tiles;
+}
+
+int cu_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
+                  struct cu_tiled *out)
+{
+    struct sg_unit *u = p->program->base.unit;
+    *out = (struct cu_tiled){.a = {.g = *g}};
+    struct ck_tiles *a = &out->a;
+    if (s->norm && !norm_fits(&g->norm, w->cols)) {
+        out->norm_apart = 1;
+        a->g.norm = (struct ck_norm){.groups = 1};
+        a->g.x = cu_view_of(p, &s->op->in[0]);
+    }
+    a->tiles = tiles_of(g, a->first);
+    int log = cluster_of(u, g, &a->g.norm, a->tiles);
+    if (!u->k.tiles[0] || !u->stream || !u->d.tensor_map || log < 0 || (w->kind != CK_F16 && w->kind != CK_BF16) ||
+        w->pitch != w->cols * 2 || !cu_in_fours(&a->g.x))
+        return 0;
+    a->cluster_log = (uint32_t)log;
+    a->slice = w->cols >> log;
+    a->group = w->cols / a->g.norm.groups;
+    a->per_group = 1.0f / (float)a->group;
+    a->g.rows = p->rows_n[p->program->base.graph->values[s->op->out].wanted];
+    after_of(p, s, &a->after);
+    if (!log && a->after.kind == CK_AFTER_CONV) a->after = (struct ck_after){0};
+    a->behind = behind_of(a);
+    out->whole = a->after.kind != CK_AFTER_NOTHING;
+    uint32_t clusters = deal(p, a, &out->shared);
+    if (!act_fits(a->after.act) || (g->glu && !act_fits(g->act))) return 0;
+    for (uint32_t i = 0; i < (g->glu ? 1 : g->segments); i++)
+        if (!map_of(u, &a->g, i, &a->map[i])) return 0;
+    out->cluster = 1u << log;
+    out->blocks = clusters << log;
+    out->fn = u->k.tiles[w->kind == CK_BF16];
+    return 1;
+}
