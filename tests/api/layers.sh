@@ -62,7 +62,7 @@ for unit in src/unit/*/; do
 done >> "$bad"
 
 find src cli -name '*.[ch]' | sed 's|.*/||' | sort | uniq -d | sed 's/^/two files are named /' >> "$bad"
-for header in src/unit/unit src/unit/cpu/kernels/kernels src/model/family; do
+for header in src/unit/unit src/unit/serve src/unit/cpu/kernels/kernels src/model/family; do
     [ ! -f "$header.c" ] || echo "$header.c: an interface header has a source of its stem"
 done >> "$bad"
 grep -rnE '\b(printf|puts|putchar|perror|exit|abort|assert)\(' src --include='*.[ch]' |

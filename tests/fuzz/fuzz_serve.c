@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "engine/placement/units.h"
-#include "unit/proc/serve.h"
+#include "unit/proc/server.h"
 
 enum { HEAD = 6, MESSAGES = 64, LENT = 1 << 20, MOST_STATE = 1 << 20 };
 

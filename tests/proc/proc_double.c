@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "engine/placement/units.h"
-#include "unit/proc/serve.h"
+#include "unit/proc/server.h"
 
 static const char *mode;
 static long after, requests;

@@ -8,7 +8,7 @@
 
 #include "base/mem.h"
 #include "engine/sized.h"
-#include "unit/proc/serve.h"
+#include "unit/serve.h"
 #include "unit/spec.h"
 
 #define SG_UNIT(name) extern const struct sg_unit_ops sg_unit_##name;

@@ -2,7 +2,7 @@
  * that this one lives. The first connection ends everything when it closes; the second one stops a run that is under way
  * when it does, so that an end of the other side is noticed in the middle of one.
  * SPDX-License-Identifier: MIT */
-#include "unit/proc/serve.h"
+#include "unit/proc/server.h"
 
 #include <sys/socket.h>
 #include <time.h>

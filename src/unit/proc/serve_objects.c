@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "unit/proc/serve.h"
+#include "unit/proc/server.h"
 
 enum { GRAPHS_MOST = 64, RANK_MOST = 1 << 16, PAIRS_MOST = 1 << 18, FOLDER_MOST = 4096, WHY_MOST = 256 };
 

@@ -1,6 +1,6 @@
 /* serve_run.c: one batch of the other side. Tokens come with the request; rows of numbers go through bulk memory, so that
  * a unit writes its logits where the other side reads them. SPDX-License-Identifier: MIT */
-#include "unit/proc/serve.h"
+#include "unit/proc/server.h"
 
 /* A request as it is taken apart. */
 struct request {

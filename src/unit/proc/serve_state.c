@@ -1,6 +1,6 @@
 /* serve_state.c: states of the other side, and their rows in bulk memory. What one connection frees the other may not be
  * using. SPDX-License-Identifier: MIT */
-#include "unit/proc/serve.h"
+#include "unit/proc/server.h"
 
 enum { SLOTS_MOST = 1 << 16, UNDO_MOST = 64 };
 

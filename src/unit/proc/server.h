@@ -1,22 +1,14 @@
-/* serve.h: letting another process use one unit of this one. sg_serve is the whole of it; the rest is what its files
- * share. What comes in may be damaged or hostile: it is answered with an error, within bounds of memory and time.
+/* server.h: the serving side of unit/serve.h: what its files share. What comes in may be damaged or hostile: it is answered with an error, within bounds of memory and time.
  * SPDX-License-Identifier: MIT */
-#ifndef SG_UNIT_SERVE_H
-#define SG_UNIT_SERVE_H
+#ifndef SG_UNIT_PROC_SERVER_H
+#define SG_UNIT_PROC_SERVER_H
 
 #include <pthread.h>
 
 #include "base/channel.h"
 #include "base/shared.h"
 #include "unit/proc/wire.h"
-
-/* How the unit that the other side names is opened; close by its own table. */
-typedef segue_status (*sg_serve_open)(struct sg_unit **out, const char *spec, segue_error *err);
-
-/* Serve until the other side closes. fd is taken over. OK: it closed; else why serving ended. */
-segue_status sg_serve(int fd, sg_serve_open open, segue_error *err);
-
-/* --- what the files share --- */
+#include "unit/serve.h"
 
 struct sg_server_region {
     struct sg_shared memory;     /* fd -1 and data NULL: the number is free */
