@@ -41,7 +41,7 @@ if(cuda IN_LIST SEGUE_UNITS)
       ${PROJECT_SOURCE_DIR}/tests/golden/tiny/llama)
     if(SEGUE_PYTHON)
       segue_script(cuda_days "small;fault;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/stub_days.py
-        $<TARGET_FILE:segue> ${PROJECT_BINARY_DIR}/stub_whole ${cuda_dir}/driver.h
+        $<TARGET_FILE:segue> ${PROJECT_BINARY_DIR}/stub_whole ${cuda_dir}/driver/driver.h
         ${PROJECT_SOURCE_DIR}/tests/golden/tiny/llama)
     endif()
   endif()

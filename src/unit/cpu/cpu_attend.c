@@ -360,6 +360,10 @@ static void chunk_load(struct work *w, uint64_t chunk)
     if (!k16) sg_kv_load(k, w->state, (uint32_t)at->slot_k, chunk, w->kv_head, keys, w->room.k);
     if (!v16) sg_kv_load(k, w->state, (uint32_t)at->slot_v, chunk, w->kv_head, keys, w->room.v);
     if (!in) return;
+    /* The scale of a value row is its largest magnitude over dvp columns: the padding columns must not hold what the
+     * scratch memory held before. */
+    for (uint32_t t = 0; w->dvp > at->dv && t < keys; t++)
+        memset(w->room.v + (size_t)t * w->dvp + at->dv, 0, (w->dvp - at->dv) * sizeof(float));
     in->keys(k16 ? k16 : w->room.k, k16 != NULL, at->d, keys, w->room.n.k, w->room.n.k_scale);
     in->values(v16 ? v16 : w->room.v, v16 != NULL, w->dvp, keys, w->room.n.v, w->room.n.v_scale, w->room.n.v_top);
 }
