@@ -1,4 +1,5 @@
-/* commands.h: one line per command; main.c lists them.
+/* commands.h: the subcommands, one table each. main.c lists them; every table is defined in cli/commands/cmd_NAME.c,
+ * or in cli/bench/cmd_bench.c.
  * SPDX-License-Identifier: MIT */
 #ifndef SEGUE_CLI_COMMANDS_H
 #define SEGUE_CLI_COMMANDS_H

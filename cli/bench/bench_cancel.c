@@ -1,5 +1,6 @@
-/* bench_cancel.c: `segue bench --cancel N`: how long a cancel takes to come through while a prompt is read: N cancels at
- * moments spread evenly over the reading, each in a session of its own. SPDX-License-Identifier: MIT */
+/* bench_cancel.c: `segue bench --cancel N`: latency of segue_session_cancel during prefill: N cancellations, evenly
+ * spread over the duration of the prefill, each in a new session.
+ * SPDX-License-Identifier: MIT */
 #include "bench/bench.h"
 
 #include <pthread.h>
@@ -7,18 +8,18 @@
 #include <stdlib.h>
 #include <time.h>
 #include "term/interrupt.h"
-#include "task/machine.h"
-#include "task/report.h"
+#include "host/machine.h"
+#include "run/report.h"
 
 /* One cancel, from a thread of its own. */
-struct moment {
+struct cancel_job {
     segue_session *session;
     uint64_t after_ns, at_ns;
 };
 
 static void *cancel_main(void *arg)
 {
-    struct moment *m = arg;
+    struct cancel_job *m = arg;
     struct timespec wait = {.tv_sec = (time_t)(m->after_ns / 1000000000u), .tv_nsec = (long)(m->after_ns % 1000000000u)};
     nanosleep(&wait, NULL);
     m->at_ns = out_now_ns();
@@ -27,12 +28,12 @@ static void *cancel_main(void *arg)
 }
 
 /* *ms: from the cancel to the return; below 0: the reading was over before it. */
-static segue_status one_cancel(struct bench *b, const int32_t *ids, size_t prompt, uint64_t after_ns, double *ms,
+static segue_status time_cancel(struct bench *b, const int32_t *ids, size_t prompt, uint64_t after_ns, double *ms,
                                segue_error *err)
 {
-    struct moment m = {.after_ns = after_ns};
+    struct cancel_job m = {.after_ns = after_ns};
     pthread_t thread;
-    segue_status st = bench_session(b, place_plan(&b->place), ids, prompt, prompt + 1, &m.session, err);
+    segue_status st = bench_session(b, placement_plan(&b->placement), ids, prompt, prompt + 1, &m.session, err);
     if (!st && pthread_create(&thread, NULL, cancel_main, &m))
         st = out_fail(err, SEGUE_EUNIT, "cancel: no thread can be started; close some programs");
     if (!st) {
@@ -40,33 +41,33 @@ static segue_status one_cancel(struct bench *b, const int32_t *ids, size_t promp
         uint64_t end = out_now_ns();
         pthread_join(thread, NULL);
         *ms = st == SEGUE_ECANCELED ? (double)(end - m.at_ns) / 1e6 : -1;
-        if (st == SEGUE_ECANCELED && !interrupt_seen()) st = SEGUE_OK;
+        if (st == SEGUE_ECANCELED && !interrupt_pending()) st = SEGUE_OK;
     }
-    bench_leave(m.session);
+    bench_close_session(m.session);
     return st;
 }
 
-static segue_status whole_reading(struct bench *b, const int32_t *ids, size_t prompt, uint64_t *ns, segue_error *err)
+static segue_status time_prefill(struct bench *b, const int32_t *ids, size_t prompt, uint64_t *ns, segue_error *err)
 {
     segue_session *s = NULL;
-    segue_status st = bench_session(b, place_plan(&b->place), ids, prompt, prompt + 1, &s, err);
-    uint64_t begun = out_now_ns();
+    segue_status st = bench_session(b, placement_plan(&b->placement), ids, prompt, prompt + 1, &s, err);
+    uint64_t start_ns = out_now_ns();
     if (!st) st = segue_session_prefill(s, 0, NULL, err);
-    *ns = out_now_ns() - begun;
-    bench_leave(s);
+    *ns = out_now_ns() - start_ns;
+    bench_close_session(s);
     return st;
 }
 
-static json_t *row(const struct bench *b, size_t prompt, uint64_t reading_ns, double *ms, size_t n, size_t asked)
+static json_t *result_row(const struct bench *b, size_t prompt, uint64_t reading_ns, double *ms, size_t n, size_t requested)
 {
     json_t *o = json_object(), *list = json_array();
     for (size_t i = 0; i < n; i++) json_array_append_new(list, out_real(ms[i]));
-    json_object_set_new(o, "unit", json_string(b->place.unit_info[report_phase_unit(&b->place, 0)].spec));
-    json_object_set_new(o, "model", report_model_json(&b->place));
+    json_object_set_new(o, "unit", json_string(b->placement.unit_info[report_phase_unit(&b->placement, 0)].spec));
+    json_object_set_new(o, "model", report_model_json(&b->placement));
     json_object_set_new(o, "n_prompt", json_integer((json_int_t)prompt));
     json_object_set_new(o, "prefill_ms", out_real((double)reading_ns / 1e6));
-    json_object_set_new(o, "cancels", json_integer((json_int_t)asked));
-    json_object_set_new(o, "came_late", json_integer((json_int_t)(asked - n)));
+    json_object_set_new(o, "cancels", json_integer((json_int_t)requested));
+    json_object_set_new(o, "came_late", json_integer((json_int_t)(requested - n)));
     json_object_set_new(o, "samples_ms", list);
     if (n) {
         double median = bench_median(ms, n); /* sorts */
@@ -90,15 +91,15 @@ static segue_status measure(struct bench *b, size_t prompt, segue_error *err)
     double *ms = out_alloc(cancels * sizeof *ms);
     uint64_t ns = 0;
     size_t n = 0;
-    segue_status st = whole_reading(b, ids, prompt, &ns, err); /* touches the weights ... */
-    if (!st) st = whole_reading(b, ids, prompt, &ns, err);     /* ... and is the measure of the moments */
+    segue_status st = time_prefill(b, ids, prompt, &ns, err); /* touches the weights ... */
+    if (!st) st = time_prefill(b, ids, prompt, &ns, err);     /* ... and is the measure of the moments */
     for (size_t i = 0; i < cancels && !st; i++) {
         uint64_t after = (uint64_t)((double)ns * ((double)i + 0.5) / (double)cancels * 0.95);
-        st = one_cancel(b, ids, prompt, after, &ms[n], err);
+        st = time_cancel(b, ids, prompt, after, &ms[n], err);
         n += !st && ms[n] >= 0;
         progress_step(&b->progress, i + 1, cancels, false);
     }
-    if (!st) st = bench_out_row(b->out, row(b, prompt, ns, ms, n, cancels), err);
+    if (!st) st = bench_out_row(b->out, result_row(b, prompt, ns, ms, n, cancels), err);
     free(ms);
     free(ids);
     return st;
@@ -117,5 +118,5 @@ int bench_cancel(struct bench *b)
                                                   {"max ms", "max_ms", 2},
                                                   {NULL, NULL, 0}};
     b->out->columns = columns;
-    return bench_at_place(b, prompts);
+    return bench_with_placement(b, prompts);
 }

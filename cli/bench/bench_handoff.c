@@ -1,86 +1,94 @@
-/* bench_handoff.c: `segue bench --handoff`: what it costs to read on one unit and write on another, and
- * whether the state that came over is as good to write from as one of the unit's own. Two sessions write in turn, a token
- * each: one after a hand-off, one alone; who begins alternates. SPDX-License-Identifier: MIT */
+/* bench_handoff.c: `segue bench --handoff`: cost of prefill on one unit and decode on another, and whether the
+ * transferred state decodes as fast as a local one. Two sessions, with and without a hand-off, decode alternately one
+ * token each, so that both see the same machine load.
+ * SPDX-License-Identifier: MIT */
 #include "bench/bench.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include "term/interrupt.h"
-#include "task/machine.h"
-#include "task/report.h"
+#include "host/machine.h"
+#include "run/report.h"
 
 enum { PAIRS_MAX = 32 };
-static const double SLOW_NS =
+static const double SLOW_PREFILL_NS =
     3e9; /* a unit that reads slower than this reads once, and its state is forked */
 
-struct pair {
+struct handoff_bench {
     struct bench *b;
-    segue_plan split, from, alone;
-    size_t prompt, tokens;
-    int32_t *ids;
-    double *ratio, *blocking, *exposed, *first; /* [repeats + 1] */
+    segue_plan plan_split; /* prefill on the first unit, decode on the second */
+    segue_plan plan_from;  /* both phases on the first unit */
+    segue_plan plan_alone; /* both phases on the second unit */
+    size_t prompt, tokens; /* tokens of the prompt and of each answer */
+    int32_t *ids;          /* [prompt] random token ids */
+    double *ratio;         /* [repeats] decode time alone / decode time after a hand-off */
+    double *blocking_ms;   /* [repeats] time of a state move without overlap */
+    double *exposed_ms;    /* [repeats + 1] hand-off time not hidden behind the prefill; exposed_n valid entries */
+    double *ttft_ms;       /* [repeats + 1] time to first token; exposed_n valid entries */
     size_t exposed_n;
-    segue_session *read, *read_alone; /* not NULL: forked for each sample */
-    segue_stats stats;                /* of the last hand-off */
-    bool equal;
+    /* Prefilled sessions to fork for each sample; NULL: prefill again for each sample. */
+    segue_session *prefilled, *prefilled_alone;
+    segue_stats stats; /* of the last hand-off */
+    bool ids_equal;    /* all pairs produced the same ids with and without a hand-off */
 };
 
-static segue_plan whole(const struct bench *b, uint32_t prefill, uint32_t decode)
+static segue_plan two_phase_plan(const struct bench *b, uint32_t prefill, uint32_t decode)
 {
     segue_plan p = SEGUE_INIT(segue_plan);
     p.parts_n = 2;
-    p.parts[0] = (segue_part){.unit = prefill, .phase = 0, .to = b->place.info.layers, .expect_j = -1};
-    p.parts[1] = (segue_part){.unit = decode, .phase = 1, .to = b->place.info.layers, .expect_j = -1};
+    p.parts[0] = (segue_part){.unit = prefill, .phase = 0, .to = b->placement.info.layers, .expect_j = -1};
+    p.parts[1] = (segue_part){.unit = decode, .phase = 1, .to = b->placement.info.layers, .expect_j = -1};
     return p;
 }
 
-static segue_status begin(struct pair *p, const segue_plan *plan, segue_session *kept, segue_session **out,
+static segue_status start_session(struct handoff_bench *p, const segue_plan *plan, segue_session *source, segue_session **out,
                           segue_error *err)
 {
-    if (!kept) return bench_session(p->b, plan, p->ids, p->prompt, p->prompt + p->tokens + 1, out, err);
-    segue_status st = segue_session_fork(out, kept, err);
+    if (!source) return bench_session(p->b, plan, p->ids, p->prompt, p->prompt + p->tokens + 1, out, err);
+    segue_status st = segue_session_fork(out, source, err);
     if (!st) interrupt_watch(*out);
     return st;
 }
 
 /* Read where the hand-off begins, up to the first token, which is written where it ends. */
-static segue_status after_handoff(struct pair *p, segue_session **out, struct bench_answer *a, segue_error *err)
+static segue_status decode_after_handoff(struct handoff_bench *p, segue_session **out, struct bench_answer *a, segue_error *err)
 {
     segue_stats before = SEGUE_INIT(segue_stats);
-    segue_status st = begin(p, &p->split, p->read, out, err);
+    segue_status st = start_session(p, &p->plan_split, p->prefilled, out, err);
     if (!st) st = segue_session_stats_get(*out, &before, err);
     if (!st) st = bench_answer(*out, 1, a, err);
     p->stats = a->at_end;
-    if (!st && !p->read) {
-        p->first[p->exposed_n] = (double)a->first_ns / 1e6;
-        p->exposed[p->exposed_n++] = (double)(p->stats.handoff_exposed_ns - before.handoff_exposed_ns) / 1e6;
+    if (!st && !p->prefilled) {
+        p->ttft_ms[p->exposed_n] = (double)a->first_ns / 1e6;
+        p->exposed_ms[p->exposed_n++] = (double)(p->stats.handoff_exposed_ns - before.handoff_exposed_ns) / 1e6;
     }
     return st;
 }
 
-static segue_status alone(struct pair *p, segue_session **out, struct bench_answer *a, segue_error *err)
+static segue_status decode_alone(struct handoff_bench *p, segue_session **out, struct bench_answer *a, segue_error *err)
 {
-    segue_status st = begin(p, &p->alone, p->read_alone, out, err);
+    segue_status st = start_session(p, &p->plan_alone, p->prefilled_alone, out, err);
     return st ? st : bench_answer(*out, 1, a, err);
 }
 
-static segue_status one_token(segue_session *s, struct bench_answer *a, size_t i, double *ns, segue_error *err)
+static segue_status decode_one(segue_session *s, struct bench_answer *a, size_t i, double *ns, segue_error *err)
 {
-    uint64_t begun = out_now_ns();
+    uint64_t start_ns = out_now_ns();
     segue_status st = segue_session_next(s, &a->ids[i], err);
-    *ns = (double)(out_now_ns() - begun);
+    *ns = (double)(out_now_ns() - start_ns);
     return st < 0 ? st : SEGUE_OK;
 }
 
 /* The rest of both answers, token by token in turn: whatever else the machine does meets both alike. */
-static segue_status in_turn(struct pair *p, segue_session *const *s, struct bench_answer *a, size_t first, segue_error *err)
+static segue_status decode_alternating(struct handoff_bench *p, segue_session *const *s, struct bench_answer *a, size_t first,
+                                       segue_error *err)
 {
     double *ns[2] = {out_alloc(p->tokens * sizeof(double)), out_alloc(p->tokens * sizeof(double))};
     segue_status st = SEGUE_OK;
     for (size_t i = 1; i < p->tokens && !st; i++)
         for (size_t k = 0; k < 2 && !st; k++) {
-            size_t who = (k + i + first) % 2;
-            st = one_token(s[who], &a[who], i, &ns[who][i - 1], err);
+            size_t side = (k + i + first) % 2;
+            st = decode_one(s[side], &a[side], i, &ns[side][i - 1], err);
         }
     for (size_t k = 0; k < 2; k++) {
         a[k].token_ns = bench_median(ns[k], p->tokens - 1);
@@ -90,34 +98,34 @@ static segue_status in_turn(struct pair *p, segue_session *const *s, struct benc
 }
 
 /* All is read first, then the state is moved at once. */
-static segue_status blocking(struct pair *p, size_t i, segue_error *err)
+static segue_status time_blocking(struct handoff_bench *p, size_t i, segue_error *err)
 {
     segue_session *s = NULL;
     segue_stats stats = SEGUE_INIT(segue_stats);
-    segue_status st = begin(p, &p->from, p->read, &s, err);
+    segue_status st = start_session(p, &p->plan_from, p->prefilled, &s, err);
     if (!st) st = segue_session_prefill(s, 0, NULL, err);
-    if (!st) st = segue_session_move(s, p->b->place.units[p->split.parts[1].unit], err);
+    if (!st) st = segue_session_move(s, p->b->placement.units[p->plan_split.parts[1].unit], err);
     if (!st) st = segue_session_stats_get(s, &stats, err);
-    p->blocking[i] = (double)stats.handoff_ns / 1e6;
-    bench_leave(s);
+    p->blocking_ms[i] = (double)stats.handoff_ns / 1e6;
+    bench_close_session(s);
     return st;
 }
 
 /* The two halves of a pair change places from one pair to the next. */
-static segue_status one_pair(struct pair *p, size_t i, segue_error *err)
+static segue_status run_pair(struct handoff_bench *p, size_t i, segue_error *err)
 {
     struct bench_answer a[2] = {{0}};
     segue_session *s[2] = {NULL, NULL};
     segue_status st = SEGUE_OK;
     for (size_t k = 0; k < 2; k++) a[k].ids = out_alloc(p->tokens * sizeof *a[k].ids);
     for (size_t k = 0; k < 2 && !st; k++)
-        st = (k + i) % 2 ? alone(p, &s[1], &a[1], err) : after_handoff(p, &s[0], &a[0], err);
-    if (!st) st = in_turn(p, s, a, i, err);
-    for (size_t k = 0; k < 2; k++) bench_leave(s[k]);
+        st = (k + i) % 2 ? decode_alone(p, &s[1], &a[1], err) : decode_after_handoff(p, &s[0], &a[0], err);
+    if (!st) st = decode_alternating(p, s, a, i, err);
+    for (size_t k = 0; k < 2; k++) bench_close_session(s[k]);
     if (!st) {
         p->ratio[i] = a[1].token_ns / a[0].token_ns;
-        p->equal = p->equal && !memcmp(a[0].ids, a[1].ids, p->tokens * sizeof *a[0].ids);
-        st = blocking(p, i, err);
+        p->ids_equal = p->ids_equal && !memcmp(a[0].ids, a[1].ids, p->tokens * sizeof *a[0].ids);
+        st = time_blocking(p, i, err);
     }
     free(a[0].ids);
     free(a[1].ids);
@@ -125,14 +133,14 @@ static segue_status one_pair(struct pair *p, size_t i, segue_error *err)
 }
 
 /* One unmeasured reading touches the weights, and tells whether to read again for each sample. */
-static segue_status warm(struct pair *p, segue_error *err)
+static segue_status warm_up(struct handoff_bench *p, segue_error *err)
 {
     segue_session *s = NULL, *t = NULL;
-    uint64_t begun = out_now_ns();
-    segue_status st = bench_session(p->b, &p->split, p->ids, p->prompt, p->prompt + p->tokens + 1, &s, err);
+    uint64_t start_ns = out_now_ns();
+    segue_status st = bench_session(p->b, &p->plan_split, p->ids, p->prompt, p->prompt + p->tokens + 1, &s, err);
     if (!st) st = segue_session_prefill(s, p->prompt - 1, NULL, err);
-    bool slow = (double)(out_now_ns() - begun) > SLOW_NS;
-    if (!st) st = bench_session(p->b, &p->alone, p->ids, p->prompt, p->prompt + p->tokens + 1, &t, err);
+    bool slow = (double)(out_now_ns() - start_ns) > SLOW_PREFILL_NS;
+    if (!st) st = bench_session(p->b, &p->plan_alone, p->ids, p->prompt, p->prompt + p->tokens + 1, &t, err);
     if (!st) st = segue_session_prefill(t, p->prompt - 1, NULL, err);
     if (!st && !slow) {
         struct bench_answer a = {.ids = out_alloc(p->tokens * sizeof *a.ids)};
@@ -142,43 +150,43 @@ static segue_status warm(struct pair *p, segue_error *err)
     if (!st && slow) { /* all but the first sample begin behind the prompt */
         struct bench_answer a = {.ids = out_alloc(p->tokens * sizeof *a.ids)};
         segue_session *once = NULL;
-        st = after_handoff(p, &once, &a, err);
-        bench_leave(once);
+        st = decode_after_handoff(p, &once, &a, err);
+        bench_close_session(once);
         free(a.ids);
-        p->read = s;
-        p->read_alone = t;
+        p->prefilled = s;
+        p->prefilled_alone = t;
         return st;
     }
-    bench_leave(s);
-    bench_leave(t);
+    bench_close_session(s);
+    bench_close_session(t);
     return st;
 }
 
-static json_t *numbers(const double *v, size_t n)
+static json_t *real_list(const double *v, size_t n)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < n; i++) json_array_append_new(list, out_real(v[i]));
     return list;
 }
 
-static json_t *row(struct pair *p)
+static json_t *result_row(struct handoff_bench *p)
 {
     struct bench *b = p->b;
-    size_t from = p->split.parts[0].unit, to = p->split.parts[1].unit;
+    size_t from = p->plan_split.parts[0].unit, to = p->plan_split.parts[1].unit;
     json_t *o = json_object();
-    json_object_set_new(o, "from", json_string(b->place.unit_info[from].spec));
-    json_object_set_new(o, "to", json_string(b->place.unit_info[to].spec));
-    json_object_set_new(o, "model", report_model_json(&b->place));
+    json_object_set_new(o, "from", json_string(b->placement.unit_info[from].spec));
+    json_object_set_new(o, "to", json_string(b->placement.unit_info[to].spec));
+    json_object_set_new(o, "model", report_model_json(&b->placement));
     json_object_set_new(o, "n_prompt", json_integer((json_int_t)p->prompt));
     json_object_set_new(o, "n_gen", json_integer((json_int_t)p->tokens));
     json_object_set_new(o, "pairs", json_integer((json_int_t)b->repeats));
-    json_object_set_new(o, "samples_decode_ratio", numbers(p->ratio, b->repeats));
-    json_object_set_new(o, "samples_blocking_ms", numbers(p->blocking, b->repeats));
-    double blocked = bench_median(p->blocking, b->repeats);
+    json_object_set_new(o, "samples_decode_ratio", real_list(p->ratio, b->repeats));
+    json_object_set_new(o, "samples_blocking_ms", real_list(p->blocking_ms, b->repeats));
+    double blocked = bench_median(p->blocking_ms, b->repeats);
     json_object_set_new(o, "blocking_ms", out_real(blocked));
-    json_object_set_new(o, "ttft_ms", out_real(bench_median(p->first, p->exposed_n)));
+    json_object_set_new(o, "ttft_ms", out_real(bench_median(p->ttft_ms, p->exposed_n)));
     if (p->exposed_n)
-        json_object_set_new(o, "exposed_ms", out_real(bench_median(p->exposed, p->exposed_n)));
+        json_object_set_new(o, "exposed_ms", out_real(bench_median(p->exposed_ms, p->exposed_n)));
     else
         out_null(o, "exposed_ms", "the prompt was read once for all samples");
     json_object_set_new(o, "bytes", json_integer((json_int_t)p->stats.handoff_bytes));
@@ -188,7 +196,7 @@ static json_t *row(struct pair *p)
     else
         out_null(o, "gb_s", "nothing was copied: memory was passed on");
     json_object_set_new(o, "decode_ratio", out_real(bench_median(p->ratio, b->repeats)));
-    json_object_set_new(o, "ids_equal", json_boolean(p->equal));
+    json_object_set_new(o, "ids_equal", json_boolean(p->ids_equal));
     json_object_set_new(o, "machine", machine_json());
     json_object_set_new(o, "seed", json_integer((json_int_t)b->seed));
     return o;
@@ -198,49 +206,47 @@ static json_t *row(struct pair *p)
 static segue_status measure(struct bench *b, size_t prompt, segue_error *err)
 {
     size_t tokens_n;
-    long long *tokens = args_counts(&b->args, "tokens", &tokens_n);
+    long long *tokens = args_count_list(&b->args, "tokens", &tokens_n);
     size_t answer = tokens_n && tokens[0] > 1 ? (size_t)tokens[0] : 64;
     free(tokens);
-    uint32_t from = (uint32_t)report_phase_unit(&b->place, 0), to = (uint32_t)report_phase_unit(&b->place, 1);
+    uint32_t from = (uint32_t)report_phase_unit(&b->placement, 0), to = (uint32_t)report_phase_unit(&b->placement, 1);
     if (from == to)
         return out_fail(err, SEGUE_EARG,
                         "hand-off: %.100s: from and to are one unit; name another one with --decode",
-                        b->place.unit_info[from].spec);
-    struct pair p = {.b = b, .prompt = prompt, .tokens = answer, .equal = true};
-    p.split = b->place.plan;
-    p.from = whole(b, from, from);
-    p.alone = whole(b, to, to);
+                        b->placement.unit_info[from].spec);
+    struct handoff_bench p = {.b = b, .prompt = prompt, .tokens = answer, .ids_equal = true};
+    p.plan_split = b->placement.plan;
+    p.plan_from = two_phase_plan(b, from, from);
+    p.plan_alone = two_phase_plan(b, to, to);
     p.ids = bench_ids(b, prompt);
     p.ratio = out_alloc(b->repeats * sizeof *p.ratio);
-    p.blocking = out_alloc(b->repeats * sizeof *p.blocking);
-    p.exposed = out_alloc((b->repeats + 1) * sizeof *p.exposed);
-    p.first = out_alloc((b->repeats + 1) * sizeof *p.first);
-    segue_status st = warm(&p, err);
+    p.blocking_ms = out_alloc(b->repeats * sizeof *p.blocking_ms);
+    p.exposed_ms = out_alloc((b->repeats + 1) * sizeof *p.exposed_ms);
+    p.ttft_ms = out_alloc((b->repeats + 1) * sizeof *p.ttft_ms);
+    segue_status st = warm_up(&p, err);
     for (size_t i = 0; i < b->repeats && !st; i++) {
-        st = one_pair(&p, i, err);
+        st = run_pair(&p, i, err);
         progress_step(&b->progress, i + 1, b->repeats, false);
     }
-    if (!st) st = bench_out_row(b->out, row(&p), err);
-    bench_leave(p.read);
-    bench_leave(p.read_alone);
+    if (!st) st = bench_out_row(b->out, result_row(&p), err);
+    bench_close_session(p.prefilled);
+    bench_close_session(p.prefilled_alone);
     free(p.ids);
     free(p.ratio);
-    free(p.blocking);
-    free(p.exposed);
-    free(p.first);
+    free(p.blocking_ms);
+    free(p.exposed_ms);
+    free(p.ttft_ms);
     return st;
 }
 
-/* --- which pairs --- */
-
-struct names {
+struct unit_specs {
     char spec[PAIRS_MAX][64];
     size_t n;
 };
 
 /* Units that may be chosen unnamed; a unit with several instruction sets stands for one of each but the
  * slowest. */
-static segue_status present(struct names *out, segue_error *err)
+static segue_status list_unit_specs(struct unit_specs *out, segue_error *err)
 {
     segue_unit_info info[PAIRS_MAX];
     size_t n = 0;
@@ -277,19 +283,19 @@ int bench_handoff(struct bench *b)
                                                   {"ids equal", "ids_equal", 0},
                                                   {NULL, NULL, 0}};
     b->out->columns = columns;
-    if (args_has(&b->args, "prefill") || args_has(&b->args, "decode")) return bench_at_place(b, prompts);
-    struct names names = {.n = 0};
+    if (args_has(&b->args, "prefill") || args_has(&b->args, "decode")) return bench_with_placement(b, prompts);
+    struct unit_specs unit_specs = {.n = 0};
     segue_error err;
-    if (present(&names, &err)) return out_error(&err, EXIT_NOT_HERE);
+    if (list_unit_specs(&unit_specs, &err)) return out_error(&err, EXIT_UNAVAILABLE);
     struct args given = b->args;
     int code = EXIT_DONE;
-    for (size_t i = 0; i < names.n && !code; i++)
-        for (size_t k = 0; k < names.n && !code; k++) {
+    for (size_t i = 0; i < unit_specs.n && !code; i++)
+        for (size_t k = 0; k < unit_specs.n && !code; k++) {
             if (i == k) continue;
             b->args = args_copy(&given);
-            args_set(&b->args, "prefill", names.spec[i], &err);
-            args_set(&b->args, "decode", names.spec[k], &err);
-            code = bench_at_place(b, prompts);
+            args_set(&b->args, "prefill", unit_specs.spec[i], &err);
+            args_set(&b->args, "decode", unit_specs.spec[k], &err);
+            code = bench_with_placement(b, prompts);
             args_free(&b->args);
         }
     b->args = given;

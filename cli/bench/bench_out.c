@@ -1,5 +1,6 @@
-/* bench_out.c: see bench_out.h. Columns of CSV and SQL are the fields of the first row, nested ones as JSON
- * text. SPDX-License-Identifier: MIT */
+/* bench_out.c: output of bench rows, see bench_out.h. The columns of CSV and SQL are the fields of the first row;
+ * nested objects are JSON text.
+ * SPDX-License-Identifier: MIT */
 #include "bench/bench_out.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-/* bench_pipelines.c: `segue bench --pipelines`: every pipeline under one protocol, in one table. The protocol
- * is that of published work: four runs, the first dropped, the median of the rest, greedy, prompts of 6, 133
- * and 410 tokens. Each pipeline runs in a process of its own, so that its first run is cold and its memory is
- * its own. SPDX-License-Identifier: MIT */
+/* bench_pipelines.c: `segue bench --pipelines`: all predefined placements under the protocol of published work: four
+ * runs, the first dropped, median of the others, greedy, prompts of 6, 133 and 410 tokens. Each pipeline runs in a
+ * child process, so that its first run is cold and its memory is measured separately.
+ * SPDX-License-Identifier: MIT */
 #include "bench/bench.h"
 
 #include <stddef.h>
@@ -9,47 +9,45 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "task/folders.h"
+#include "host/folders.h"
 #include "term/interrupt.h"
-#include "task/machine.h"
-#include "bench/pipeline.h"
-#include "task/report.h"
+#include "host/machine.h"
+#include "run/pipeline.h"
+#include "run/report.h"
 
-enum { NAMES_MAX = 32 };
+enum { MAX_UNITS = 32 };
 
 /* One run, from the request to the last token. */
-struct measured {
+struct run_figures {
     double ttft_ms, prefill_tok_s, decode_tok_s, handoff_ms, exposed_ms;
     segue_stats stats;
     uint64_t hash;
 };
 
-/* --- one pipeline, in the child --- */
-
-static segue_status one_run(struct bench *b, const int32_t *ids, size_t prompt, size_t tokens,
-                            struct measured *m, segue_error *err)
+static segue_status run_once(struct bench *b, const int32_t *ids, size_t prompt, size_t tokens,
+                            struct run_figures *m, segue_error *err)
 {
     segue_session *s = NULL;
     struct bench_answer a = {.ids = out_alloc(tokens * sizeof *a.ids)};
-    uint64_t begun = out_now_ns();
-    segue_status st = bench_session(b, place_plan(&b->place), ids, prompt, prompt + tokens, &s, err);
-    double opened = (double)(out_now_ns() - begun) / 1e6;
+    uint64_t start_ns = out_now_ns();
+    segue_status st = bench_session(b, placement_plan(&b->placement), ids, prompt, prompt + tokens, &s, err);
+    double opened = (double)(out_now_ns() - start_ns) / 1e6;
     if (!st) st = bench_answer(s, tokens, &a, err);
     m->stats = a.at_end;
     m->ttft_ms = opened + (double)a.first_ns / 1e6;
-    double read = (double)(a.at_first.prefill_ns + a.at_first.decode_ns) / 1e9;
-    m->prefill_tok_s = read > 0 ? (double)prompt / read : 0;
+    double prefill_unit = (double)(a.at_first.prefill_ns + a.at_first.decode_ns) / 1e9;
+    m->prefill_tok_s = prefill_unit > 0 ? (double)prompt / prefill_unit : 0;
     m->decode_tok_s = a.rest_ns ? (double)(tokens - 1) * 1e9 / (double)a.rest_ns : 0;
     m->handoff_ms = (double)m->stats.handoff_ns / 1e6;
     m->exposed_ms = (double)m->stats.handoff_exposed_ns / 1e6;
     m->hash = bench_hash(a.ids, tokens);
     machine_peak_bytes();
-    bench_leave(s);
+    bench_close_session(s);
     free(a.ids);
     return st;
 }
 
-static void put(json_t *o, const char *name, double v, const char *why)
+static void put_positive(json_t *o, const char *name, double v, const char *why)
 {
     if (v > 0)
         json_object_set_new(o, name, out_real(v));
@@ -57,7 +55,7 @@ static void put(json_t *o, const char *name, double v, const char *why)
         out_null(o, name, why);
 }
 
-static double median_of(const struct measured *m, size_t n, size_t offset)
+static double median_of(const struct run_figures *m, size_t n, size_t offset)
 {
     double *v = out_alloc(n * sizeof *v);
     for (size_t i = 0; i < n; i++) memcpy(&v[i], (const char *)&m[i] + offset, sizeof *v);
@@ -66,16 +64,16 @@ static double median_of(const struct measured *m, size_t n, size_t offset)
     return middle;
 }
 
-static const char *const figures[] = {"ttft_ms", "prefill_tok_s", "decode_tok_s", "handoff_ms",
+static const char *const figure_names[] = {"ttft_ms", "prefill_tok_s", "decode_tok_s", "handoff_ms",
                                       "handoff_exposed_ms"};
 
-static void put_figures(json_t *o, const struct measured *m, size_t n, bool two)
+static void put_figures(json_t *o, const struct run_figures *m, size_t n, bool two)
 {
-    static const size_t at[] = {offsetof(struct measured, ttft_ms), offsetof(struct measured, prefill_tok_s),
-                                offsetof(struct measured, decode_tok_s),
-                                offsetof(struct measured, handoff_ms), offsetof(struct measured, exposed_ms)};
+    static const size_t at[] = {offsetof(struct run_figures, ttft_ms), offsetof(struct run_figures, prefill_tok_s),
+                                offsetof(struct run_figures, decode_tok_s),
+                                offsetof(struct run_figures, handoff_ms), offsetof(struct run_figures, exposed_ms)};
     for (size_t i = 0; i < 5; i++)
-        put(o, figures[i], median_of(m, n, at[i]),
+        put_positive(o, figure_names[i], median_of(m, n, at[i]),
             i == 2  ? "one token was written"
             : i > 2 ? two ? "nothing was handed over" : "one unit: no hand-off"
                     : "not measured");
@@ -88,31 +86,31 @@ static json_t *units_json(const struct bench *b, const segue_stats *s)
     for (size_t i = 0; i < s->uses_n; i++) {
         const segue_use *u = &s->uses[i];
         json_t *o = json_object();
-        json_object_set_new(o, "unit", json_string(b->place.unit_info[u->unit].spec));
+        json_object_set_new(o, "unit", json_string(b->placement.unit_info[u->unit].spec));
         json_object_set_new(o, "phase", json_string(report_phase_name(u->phase)));
         json_object_set_new(o, "layers", json_pack("[i,i]", (int)u->from, (int)(u->to ? u->to - 1 : 0)));
         json_object_set_new(o, "runs", json_integer((json_int_t)u->runs));
         json_object_set_new(o, "rows", json_integer((json_int_t)u->rows));
         json_object_set_new(o, "dispatches", json_integer((json_int_t)u->dispatches));
         json_object_set_new(o, "ms", out_real((double)u->ns / 1e6));
-        json_object_set_new(o, "simulated", json_boolean(b->place.unit_info[u->unit].simulated));
+        json_object_set_new(o, "simulated", json_boolean(b->placement.unit_info[u->unit].simulated));
         json_array_append_new(list, o);
     }
     return list;
 }
 
-static void put_disk(json_t *o, const struct place *p)
+static void put_disk(json_t *o, const struct placement *p)
 {
-    uint64_t kept = 0, model = 0;
+    uint64_t counted = 0, model = 0;
     size_t files = 0;
     char *cache = folders_home("cache");
-    folders_measure(cache, &kept, &files);
-    folders_measure(p->path, &model, &files);
-    json_object_set_new(o, "disk_bytes", json_integer((json_int_t)(kept + model)));
+    folders_usage(cache, &counted, &files);
+    folders_usage(p->path, &model, &files);
+    json_object_set_new(o, "disk_bytes", json_integer((json_int_t)(counted + model)));
     free(cache);
 }
 
-static json_t *head(const char *name, size_t prompt, size_t tokens)
+static json_t *row_header(const char *name, size_t prompt, size_t tokens)
 {
     json_t *o = json_object();
     json_object_set_new(o, "pipeline", json_string(name));
@@ -129,25 +127,25 @@ static void put_energy(json_t *o, const char *why)
 }
 
 /* m[0] was dropped from the medians; of the first prompt it is the cold run. */
-static json_t *row(struct bench *b, const char *name, size_t prompt, size_t tokens, const struct measured *m,
+static json_t *result_row(struct bench *b, const char *name, size_t prompt, size_t tokens, const struct run_figures *m,
                    bool cold)
 {
-    const struct place *p = &b->place;
+    const struct placement *p = &b->placement;
     const segue_stats *s = &m[b->repeats - 1].stats;
-    size_t read = report_phase_unit(p, 0), write = report_phase_unit(p, 1),
-           kept = b->repeats > 1 ? b->repeats - 1 : 1;
-    json_t *o = head(name, prompt, tokens);
+    size_t prefill_unit = report_phase_unit(p, 0), decode_unit = report_phase_unit(p, 1),
+           counted = b->repeats > 1 ? b->repeats - 1 : 1;
+    json_t *o = row_header(name, prompt, tokens);
     char hash[24];
-    json_object_set_new(o, "prefill", json_string(p->unit_info[read].spec));
-    json_object_set_new(o, "decode", json_string(p->unit_info[write].spec));
-    put_figures(o, m + (b->repeats > 1), kept, read != write);
+    json_object_set_new(o, "prefill", json_string(p->unit_info[prefill_unit].spec));
+    json_object_set_new(o, "decode", json_string(p->unit_info[decode_unit].spec));
+    put_figures(o, m + (b->repeats > 1), counted, prefill_unit != decode_unit);
     json_object_set_new(o, "runs", json_integer((json_int_t)b->repeats));
     json_object_set_new(o, "dropped", json_integer(b->repeats > 1));
     json_object_set_new(o, "handoff_bytes", json_integer((json_int_t)s->handoff_bytes));
     json_object_set_new(o, "copied_bytes", json_integer((json_int_t)s->copied_bytes));
-    put(o, "load_ms", cold ? (double)p->load_ns / 1e6 : 0, "loaded before the first prompt");
-    put(o, "compile_ms", cold ? (double)p->compile_ns / 1e6 : 0, "compiled before the first prompt");
-    put(o, "cold_ttft_ms", cold ? (double)(p->load_ns + p->compile_ns) / 1e6 + m[0].ttft_ms : 0,
+    put_positive(o, "load_ms", cold ? (double)p->load_ns / 1e6 : 0, "loaded before the first prompt");
+    put_positive(o, "compile_ms", cold ? (double)p->compile_ns / 1e6 : 0, "compiled before the first prompt");
+    put_positive(o, "cold_ttft_ms", cold ? (double)(p->load_ns + p->compile_ns) / 1e6 + m[0].ttft_ms : 0,
         "warm from the prompt before");
     report_memory(o, p, s->state_bytes);
     put_disk(o, p);
@@ -164,21 +162,21 @@ static json_t *row(struct bench *b, const char *name, size_t prompt, size_t toke
     return o;
 }
 
-static segue_status prompts_of(struct bench *b, const char *name, json_t *rows, segue_error *err)
+static segue_status bench_prompts(struct bench *b, const char *name, json_t *rows, segue_error *err)
 {
-    static const long long preset[] = {6, 133, 410};
+    static const long long default_names[] = {6, 133, 410};
     size_t prompts_n, tokens_n;
-    long long *prompts = args_counts(&b->args, "prompt", &prompts_n),
-              *tokens_list = args_counts(&b->args, "tokens", &tokens_n);
-    const long long *p = prompts_n ? prompts : preset;
+    long long *prompts = args_count_list(&b->args, "prompt", &prompts_n),
+              *tokens_list = args_count_list(&b->args, "tokens", &tokens_n);
+    const long long *p = prompts_n ? prompts : default_names;
     size_t tokens = tokens_n && tokens_list[0] > 0 ? (size_t)tokens_list[0] : 200;
-    struct measured *m = out_alloc(b->repeats * sizeof *m);
+    struct run_figures *m = out_alloc(b->repeats * sizeof *m);
     segue_status st = SEGUE_OK;
     for (size_t i = 0; i < (prompts_n ? prompts_n : 3) && !st; i++) {
         size_t prompt = p[i] > 0 ? (size_t)p[i] : 1;
         int32_t *ids = bench_ids(b, prompt);
-        for (size_t k = 0; k < b->repeats && !st; k++) st = one_run(b, ids, prompt, tokens, &m[k], err);
-        if (!st) json_array_append_new(rows, row(b, name, prompt, tokens, m, i == 0));
+        for (size_t k = 0; k < b->repeats && !st; k++) st = run_once(b, ids, prompt, tokens, &m[k], err);
+        if (!st) json_array_append_new(rows, result_row(b, name, prompt, tokens, m, i == 0));
         free(ids);
     }
     free(m);
@@ -188,7 +186,7 @@ static segue_status prompts_of(struct bench *b, const char *name, json_t *rows, 
 }
 
 /* A pipeline whose unit is not here has a row as well: every figure is null, with the reason. */
-static json_t *absent(const char *name, const char *why)
+static json_t *unavailable_row(const char *name, const char *why)
 {
     json_t *o = json_object();
     json_object_set_new(o, "pipeline", json_string(name));
@@ -197,7 +195,7 @@ static json_t *absent(const char *name, const char *why)
     static const char *const names[] = {
         "n_prompt",   "n_gen",        "prefill",    "decode",     "handoff_bytes", "copied_bytes", "load_ms",
         "compile_ms", "cold_ttft_ms", "peak_bytes", "disk_bytes", "dispatches",    "ids_hash"};
-    for (size_t i = 0; i < 5; i++) out_null(o, figures[i], why);
+    for (size_t i = 0; i < 5; i++) out_null(o, figure_names[i], why);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) out_null(o, names[i], why);
     put_energy(o, why);
     json_object_set_new(o, "units", json_array());
@@ -209,15 +207,15 @@ static json_t *measure_pipeline(struct bench *b, const char *name)
 {
     json_t *o = json_object(), *rows = json_array();
     segue_error err;
-    int what = EXIT_NOT_HERE;
-    segue_status st = place_try(&b->place, &b->args, 0, &what, &err);
-    if ((st == SEGUE_EUNSUPPORTED || st == SEGUE_EUNIT) && what == EXIT_NOT_HERE) {
-        json_array_append_new(rows, absent(name, err.text));
+    int what = EXIT_UNAVAILABLE;
+    segue_status st = placement_try(&b->placement, &b->args, 0, &what, &err);
+    if ((st == SEGUE_EUNSUPPORTED || st == SEGUE_EUNIT) && what == EXIT_UNAVAILABLE) {
+        json_array_append_new(rows, unavailable_row(name, err.text));
         st = SEGUE_OK;
     } else if (!st) {
-        st = prompts_of(b, name, rows, &err);
+        st = bench_prompts(b, name, rows, &err);
     }
-    place_close(&b->place);
+    placement_close(&b->placement);
     json_object_set_new(o, "rows", rows);
     if (!st) return o;
     json_object_set_new(o, "status", json_integer(st));
@@ -225,21 +223,19 @@ static json_t *measure_pipeline(struct bench *b, const char *name)
     return o;
 }
 
-/* --- which ones --- */
-
 /* The named ones alone and with the fastest unit to write on; one:U for every real unit. */
-static json_t *preset(struct bench *b, const char *ignored)
+static json_t *default_names(struct bench *b, const char *ignored)
 {
-    segue_unit_info info[NAMES_MAX];
+    segue_unit_info info[MAX_UNITS];
     segue_error err;
     size_t n = 0;
     const char *last = NULL;
     json_t *names = json_array();
     (void)b;
     (void)ignored;
-    for (size_t i = 0; i < NAMES_MAX; i++) info[i] = SEGUE_INIT(segue_unit_info);
-    if (segue_unit_list(info, NAMES_MAX, &n, &err)) n = 0;
-    for (size_t i = 0; i < n && i < NAMES_MAX; i++) {
+    for (size_t i = 0; i < MAX_UNITS; i++) info[i] = SEGUE_INIT(segue_unit_info);
+    if (segue_unit_list(info, MAX_UNITS, &n, &err)) n = 0;
+    for (size_t i = 0; i < n && i < MAX_UNITS; i++) {
         if (!info[i].present || info[i].simulated || !strcmp(info[i].kind, "ref") ||
             !strcmp(info[i].kind, "proc"))
             continue;
@@ -254,11 +250,9 @@ static json_t *preset(struct bench *b, const char *ignored)
     return json_pack("{s:o}", "names", names);
 }
 
-/* --- all of them --- */
-
 /* What `work` says in a process of its own; units are opened nowhere else, as drivers do not survive a fork.
  */
-static json_t *in_own_process(struct bench *b, const char *name,
+static json_t *run_in_child(struct bench *b, const char *name,
                               json_t *(*work)(struct bench *, const char *), segue_error *err)
 {
     int ends[2];
@@ -288,30 +282,30 @@ static json_t *in_own_process(struct bench *b, const char *name,
     return o;
 }
 
-static json_t *wanted(struct bench *b, segue_error *err)
+static json_t *selected_names(struct bench *b, segue_error *err)
 {
     const char *text;
     json_t *names = json_array();
-    for (size_t i = 0; (text = args_each(&b->args, "pipeline", i)); i++)
+    for (size_t i = 0; (text = args_nth(&b->args, "pipeline", i)); i++)
         json_array_append_new(names, out_string(text, strlen(text)));
     if (args_has(&b->args, "prefill") || args_has(&b->args, "decode") || args_has(&b->args, "unit"))
         json_array_append_new(names, json_string("flags"));
     if (json_array_size(names)) return names;
     json_decref(names);
-    json_t *o = in_own_process(b, "list", preset, err);
+    json_t *o = run_in_child(b, "list", default_names, err);
     names = json_incref(json_object_get(o, "names"));
     json_decref(o);
     return names;
 }
 
-static segue_status take_rows(struct bench *b, json_t *o, segue_error *err)
+static segue_status output_rows(struct bench *b, json_t *o, segue_error *err)
 {
     segue_status st = SEGUE_OK;
-    json_t *row, *status = json_object_get(o, "status");
+    json_t *result_row, *status = json_object_get(o, "status");
     size_t i;
-    json_array_foreach(json_object_get(o, "rows"), i, row)
+    json_array_foreach(json_object_get(o, "rows"), i, result_row)
     {
-        if (!st) st = bench_out_row(b->out, json_incref(row), err);
+        if (!st) st = bench_out_row(b->out, json_incref(result_row), err);
     }
     if (st || !status) return st;
     return out_fail(err, (segue_status)json_integer_value(status), "%s",
@@ -332,20 +326,20 @@ static segue_status check_names(const json_t *names, segue_error *err)
     return SEGUE_OK;
 }
 
-static segue_status one_pipeline(struct bench *b, const char *name, segue_error *err)
+static segue_status bench_pipeline(struct bench *b, const char *name, segue_error *err)
 {
     struct args given = b->args;
     segue_status st = SEGUE_OK;
     b->args = args_copy(&given);
-    args_drop(&b->args, "pipeline");
+    args_unset(&b->args, "pipeline");
     if (strcmp(name, "flags") != 0) {
-        args_drop(&b->args, "unit");
-        args_drop(&b->args, "prefill");
-        args_drop(&b->args, "decode");
+        args_unset(&b->args, "unit");
+        args_unset(&b->args, "prefill");
+        args_unset(&b->args, "decode");
         st = args_set(&b->args, "pipeline", name, err);
     }
-    json_t *o = st ? NULL : in_own_process(b, name, measure_pipeline, err);
-    if (!st) st = o ? take_rows(b, o, err) : err->status;
+    json_t *o = st ? NULL : run_in_child(b, name, measure_pipeline, err);
+    if (!st) st = o ? output_rows(b, o, err) : err->status;
     json_decref(o);
     args_free(&b->args);
     b->args = given;
@@ -373,13 +367,13 @@ int bench_pipelines(struct bench *b)
                                                   {NULL, NULL, 0}};
     segue_error err;
     b->out->columns = columns;
-    json_t *names = wanted(b, &err), *name;
+    json_t *names = selected_names(b, &err), *name;
     segue_status st = names ? check_names(names, &err) : err.status;
     size_t i;
     json_array_foreach(names, i, name)
     {
-        if (!st && !interrupt_seen()) st = one_pipeline(b, json_string_value(name), &err);
+        if (!st && !interrupt_pending()) st = bench_pipeline(b, json_string_value(name), &err);
     }
     json_decref(names);
-    return st ? out_error(&err, EXIT_NOT_HERE) : interrupt_seen() ? EXIT_INTERRUPTED : EXIT_DONE;
+    return st ? out_error(&err, EXIT_UNAVAILABLE) : interrupt_pending() ? EXIT_INTERRUPTED : EXIT_DONE;
 }

@@ -1,40 +1,47 @@
-/* chat.h: a conversation, shared by cmd_chat.c (turns) and chat_commands.c (slash commands).
+/* chat.h: a conversation with a model: its messages, its session and the figures of its answers. chat.c implements it,
+ * chat_commands.c the slash commands, cmd_chat.c the input loop.
  * SPDX-License-Identifier: MIT */
 #ifndef SEGUE_CLI_CHAT_H
 #define SEGUE_CLI_CHAT_H
 
-#include "task/generate.h"
+#include "run/answer.h"
 #include "term/line_edit.h"
-#include "task/prompt.h"
-#include "bench/trace.h"
+#include "run/prompt.h"
+#include "run/trace.h"
 
 struct chat {
     struct args args; /* changed by /set */
-    struct place place;
+    struct placement placement;
     segue_session *session;
-    json_t *messages;     /* the conversation */
-    json_t *turns, *last; /* figures of each answer, and of the last one */
-    struct lines *lines;
-    struct ahead *ahead; /* two units: the next turn is read while this one is answered */
+    json_t *messages; /* the conversation: list of {role, content} */
+    json_t *turns;    /* report of every answer */
+    json_t *last;     /* report of the last answer; NULL: none */
+    struct line_edit *line_edit;
+    struct read_ahead *read_ahead; /* NULL: one unit runs both phases */
     struct trace trace;
     struct meter meter;
-    bool edited; /* on a terminal */
-    uint64_t seed;
-    const char *reuse_reason; /* of the next answer, when the session knows no better one than first-use */
-    segue_error failure; /* status SEGUE_OK: none */
+    bool interactive;         /* on a terminal */
+    uint64_t seed;            /* of the session, also when chosen at random */
+    const char *reuse_reason; /* overrides the reason "first-use" in the next report; NULL: keep it */
+    segue_error failure;      /* error that ended the conversation; status SEGUE_OK: none */
 };
 
-/* A line without its slash. *go_on becomes false when the conversation ends. */
-segue_status chat_command(struct chat *c, const char *line, bool *go_on, segue_error *err);
-/* Answer the conversation as it stands and append the answer. */
+/* Run a slash command; line is without the slash. *running becomes false if the conversation ends. */
+segue_status chat_command(struct chat *c, const char *line, bool *running, segue_error *err);
+/* Generate the answer to the current messages, print it, and append it to them. */
 segue_status chat_answer(struct chat *c, segue_error *err);
-void chat_leave(struct chat *c, segue_session *session); /* close it, and keep its spans */
-void chat_add(struct chat *c, const char *role, const char *text);
-void chat_set_system(struct chat *c, const char *text);           /* NULL or "": none */
-segue_status chat_open_session(struct chat *c, segue_error *err); /* a fresh one */
-segue_status chat_sampling(struct chat *c, segue_error *err);     /* after a flag changed */
+/* Close a session after its trace was collected. */
+void chat_close_session(struct chat *c, segue_session *session);
+void chat_add_message(struct chat *c, const char *role, const char *text);
+/* Replace the system message; NULL or "": remove it. */
+void chat_set_system(struct chat *c, const char *text);
+/* Replace the session by a new, empty one. On failure the old one stays. */
+segue_status chat_open_session(struct chat *c, segue_error *err);
+/* Apply the sampling flags to the open session. */
+segue_status chat_apply_sampling(struct chat *c, segue_error *err);
 segue_status chat_save_messages(const struct chat *c, const char *path, segue_error *err);
 segue_status chat_load_messages(struct chat *c, const char *path, segue_error *err);
+/* Replace the session by a saved state. */
 segue_status chat_load_state(struct chat *c, const char *path, segue_error *err);
 
 #endif

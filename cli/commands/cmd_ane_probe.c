@@ -1,5 +1,5 @@
-/* cmd_ane_probe.c: `segue ane-probe`: what this machine's neural engine really does, question by question,
- * each in a process of its own, since a wrong call may end or hang it. Off a Mac: exit 3.
+/* cmd_ane_probe.c: `segue ane-probe`: tests of the Neural Engine of a Mac. Each test runs in a child process, because
+ * a wrong call may crash or hang. Exit 3 on other machines.
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
@@ -14,13 +14,13 @@
 #include "unit/ane/apple/apple.h"
 #include "unit/ane/tools/probe.h"
 
-enum { PATIENCE_MS = 150000, ANSWER_MAX = 65536 };
+enum { TIMEOUT_MS = 150000, MAX_ANSWER = 65536 };
 
-static json_t *methods_json(const struct sg_apple_api *world)
+static json_t *methods_json(const struct sg_apple_api *api)
 {
     struct sg_apple_method m;
     json_t *list = json_array();
-    for (size_t i = 0; sg_apple_method_at(world, i, &m); i++) {
+    for (size_t i = 0; sg_apple_method_at(api, i, &m); i++) {
         json_t *o = json_pack("{s:s,s:s,s:s,s:b}", "class", m.class, "selector", m.selector, "expected",
                               m.expected, "equal", m.equal);
         if (m.found)
@@ -33,22 +33,22 @@ static json_t *methods_json(const struct sg_apple_api *world)
 }
 
 /* The first child describes the machine, the others ask one question each. */
-static json_t *answer(size_t question)
+static json_t *probe_json(size_t question)
 {
-    struct sg_apple_api world;
+    struct sg_apple_api api;
     segue_error err;
     char architecture[32];
     uint32_t engines, cores;
-    if (sg_apple_world_here(&world, &err)) return out_error_json(&err, EXIT_NOT_HERE);
+    if (sg_apple_api_here(&api, &err)) return out_error_json(&err, EXIT_UNAVAILABLE);
     if (!question) {
-        sg_apple_describe(&world, architecture, &engines, &cores);
+        sg_apple_describe(&api, architecture, &engines, &cores);
         return json_pack("{s:s,s:i,s:i,s:o}", "architecture", architecture, "engines", (int)engines, "cores",
-                         (int)cores, "methods", methods_json(&world));
+                         (int)cores, "methods", methods_json(&api));
     }
     struct sg_ane_device *d;
     struct sg_probe_answer a;
-    if (sg_apple_open(&d, &world, NULL, &err) || sg_probe_run(d, question - 1, &a, &err))
-        return out_error_json(&err, EXIT_NOT_HERE);
+    if (sg_apple_open(&d, &api, NULL, &err) || sg_probe_run(d, question - 1, &a, &err))
+        return out_error_json(&err, EXIT_UNAVAILABLE);
     json_t *o = json_pack("{s:s,s:s,s:b,s:s}", "name", sg_probe_name(question - 1), "question",
                           sg_probe_question(question - 1), "settled", (int)a.settled, "verdict", a.verdict);
     if (a.value_name) json_object_set_new(o, a.value_name, out_real(a.value));
@@ -56,9 +56,9 @@ static json_t *answer(size_t question)
     return o;
 }
 
-static void child(int to, size_t question)
+static void child_main(int to, size_t question)
 {
-    json_t *o = answer(question);
+    json_t *o = probe_json(question);
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
     for (size_t done = 0, n = text ? strlen(text) : 0; done < n;) {
         ssize_t wrote = write(to, text + done, n - done);
@@ -69,16 +69,16 @@ static void child(int to, size_t question)
 }
 
 /* What the child wrote; NULL when it died or did not answer in time. */
-static json_t *hear(int from)
+static json_t *read_answer(int from)
 {
-    char *text = out_alloc(ANSWER_MAX);
+    char *text = out_alloc(MAX_ANSWER);
     size_t n = 0;
-    uint64_t end = out_now_ns() + (uint64_t)PATIENCE_MS * 1000000u;
+    uint64_t end = out_now_ns() + (uint64_t)TIMEOUT_MS * 1000000u;
     for (;;) {
         struct pollfd p = {.fd = from, .events = POLLIN};
         uint64_t now = out_now_ns();
         if (now >= end || poll(&p, 1, (int)((end - now) / 1000000u) + 1) <= 0) break;
-        ssize_t got = read(from, text + n, ANSWER_MAX - 1 - n);
+        ssize_t got = read(from, text + n, MAX_ANSWER - 1 - n);
         if (got <= 0) break;
         n += (size_t)got;
     }
@@ -87,7 +87,7 @@ static json_t *hear(int from)
     return o;
 }
 
-static json_t *in_child(size_t question)
+static json_t *run_in_child(size_t question)
 {
     int ends[2], status;
     if (pipe(ends)) return NULL;
@@ -95,10 +95,10 @@ static json_t *in_child(size_t question)
     pid_t pid = fork();
     if (!pid) {
         close(ends[0]);
-        child(ends[1], question);
+        child_main(ends[1], question);
     }
     close(ends[1]);
-    json_t *o = pid > 0 ? hear(ends[0]) : NULL;
+    json_t *o = pid > 0 ? read_answer(ends[0]) : NULL;
     close(ends[0]);
     if (pid > 0) {
         kill(pid, SIGKILL);
@@ -107,7 +107,7 @@ static json_t *in_child(size_t question)
     return o;
 }
 
-static json_t *silent(size_t question)
+static json_t *no_answer(size_t question)
 {
     return json_pack("{s:s,s:s,s:b,s:s}", "name", sg_probe_name(question - 1), "question",
                      sg_probe_question(question - 1), "settled", 0, "verdict",
@@ -117,18 +117,18 @@ static json_t *silent(size_t question)
 static int run(struct args *args)
 {
     segue_error err;
-    json_t *report = in_child(0), *error = report ? json_object_get(report, "error") : NULL;
+    json_t *report = run_in_child(0), *error = report ? json_object_get(report, "error") : NULL;
     if (!report || error) {
         const char *text = error ? json_string_value(json_object_get(error, "text"))
                                  : "neural engine: looking it up: the process died; see docs/ANE.md";
         out_fail(&err, SEGUE_EUNIT, "%s", text ? text : "");
         json_decref(report);
-        return out_error(&err, EXIT_NOT_HERE);
+        return out_error(&err, EXIT_UNAVAILABLE);
     }
     json_t *answers = json_array();
     for (size_t i = 1; i <= sg_probe_count(); i++) {
-        json_t *one = in_child(i);
-        if (!one) one = silent(i);
+        json_t *one = run_in_child(i);
+        if (!one) one = no_answer(i);
         const char *verdict = json_string_value(json_object_get(one, "verdict"));
         out_note("%s: %s", sg_probe_name(i - 1), verdict ? verdict : "no answer");
         json_array_append_new(answers, one);
@@ -138,20 +138,20 @@ static int run(struct args *args)
     if (path && json_dump_file(report, path, JSON_INDENT(2))) {
         json_decref(report);
         out_fail_errno(&err, "writing the report", path, "check the disk");
-        return out_error(&err, EXIT_NOT_HERE);
+        return out_error(&err, EXIT_UNAVAILABLE);
     }
     if (args_has(args, "json")) return out_json_exit(report);
     json_decref(report);
     return EXIT_DONE;
 }
 
-static const struct arg_def own_defs[] = {
-    {"output", 'o', ARG_FILE, 0, "FILE.json", NULL, 0, 0, "write the report there"}, ARG_END};
-static const struct arg_group own = {"What", own_defs};
-static const struct arg_group *const groups[] = {&own, &flags_output, NULL};
+static const struct arg_def flag_defs[] = {
+    {"output", 'o', ARG_FILE, 0, "FILE.json", NULL, 0, 0, "write the report to FILE.json"}, ARG_END};
+static const struct arg_group command_flags = {"What", flag_defs};
+static const struct arg_group *const groups[] = {&command_flags, &flags_output, NULL};
 const struct command cmd_ane_probe = {
     .name = "ane-probe",
-    .summary = "ask a Mac's neural engine what it really does",
+    .summary = "test the Neural Engine of a Mac and report its behavior",
     .groups = groups,
     .example = "segue ane-probe -o report.json",
     .run = run,

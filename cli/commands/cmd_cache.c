@@ -5,21 +5,21 @@
 #include <stdlib.h>
 #include <string.h>
 #include "term/flags.h"
-#include "task/folders.h"
+#include "host/folders.h"
 
 /* Texts that were compiled for a neural engine; bytes with the weights that are kept beside them. */
-struct programs {
+struct program_usage {
     size_t files;
     uint64_t bytes;
 };
 
-static struct programs programs_in(const char *folder)
+static struct program_usage find_programs(const char *folder)
 {
     static const char *const endings[] = {".program", ".weights", ".packed"};
-    struct programs p = {0};
+    struct program_usage p = {0};
     size_t others = 0;
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
-        folders_measure_ending(folder, endings[i], &p.bytes, i ? &others : &p.files);
+        folders_usage_suffix(folder, endings[i], &p.bytes, i ? &others : &p.files);
     return p;
 }
 
@@ -31,19 +31,19 @@ static int run(struct args *args)
     bool clear = !strcmp(verb, "clear");
     if (!clear && strcmp(verb, "info") != 0) {
         out_fail(&err, SEGUE_EARG, "cache: \"%.60s\": give info or clear", verb);
-        return out_error(&err, EXIT_NOT_HERE);
+        return out_error(&err, EXIT_UNAVAILABLE);
     }
     char *folder = folders_home("cache");
     uint64_t bytes = 0;
     size_t files = 0;
-    folders_measure(folder, &bytes, &files);
+    folders_usage(folder, &bytes, &files);
     uint64_t packed_bytes = 0;
     size_t packed_files = 0;
-    folders_measure_ending(folder, ".pack", &packed_bytes, &packed_files);
-    struct programs programs = programs_in(folder);
+    folders_usage_suffix(folder, ".pack", &packed_bytes, &packed_files);
+    struct program_usage program_usage = find_programs(folder);
     if (clear && folders_remove(folder, false, &err)) {
         free(folder);
-        return out_error(&err, EXIT_NOT_HERE);
+        return out_error(&err, EXIT_UNAVAILABLE);
     }
     json_t *o = json_object();
     json_object_set_new(o, "folder", out_string(folder, strlen(folder)));
@@ -52,18 +52,18 @@ static int run(struct args *args)
     if (!clear) {
         json_object_set_new(o, "packed_bytes", json_integer((json_int_t)packed_bytes));
         json_object_set_new(o, "packed_files", json_integer((json_int_t)packed_files));
-        json_object_set_new(o, "program_bytes", json_integer((json_int_t)programs.bytes));
-        json_object_set_new(o, "program_files", json_integer((json_int_t)programs.files));
+        json_object_set_new(o, "program_bytes", json_integer((json_int_t)program_usage.bytes));
+        json_object_set_new(o, "program_files", json_integer((json_int_t)program_usage.files));
     }
     if (!args_has(args, "json")) {
-        unsigned most = (unsigned)(SEGUE_CACHE_BYTES >> 30);
+        unsigned limit = (unsigned)(SEGUE_CACHE_BYTES >> 30);
         printf("%s: %zu files, %.1f MB%s\n", folder, files, (double)bytes / 1e6, clear ? " removed" : "");
         if (!clear && packed_files)
-            printf("packed weights: %zu, %.1f MB; at most %u GiB, the longest unused go first\n", packed_files,
-                   (double)packed_bytes / 1e6, most);
-        if (!clear && programs.files)
-            printf("compiled programs: %zu, with their weights %.1f MB; at most %u GiB, the longest unused go first\n",
-                   programs.files, (double)programs.bytes / 1e6, most);
+            printf("packed weights: %zu, %.1f MB; at most %u GiB, least recently used are deleted first\n", packed_files,
+                   (double)packed_bytes / 1e6, limit);
+        if (!clear && program_usage.files)
+            printf("compiled programs: %zu, with their weights %.1f MB; at most %u GiB, least recently used are deleted first\n",
+                   program_usage.files, (double)program_usage.bytes / 1e6, limit);
     }
     free(folder);
     if (args_has(args, "json")) return out_json_exit(o);

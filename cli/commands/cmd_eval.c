@@ -1,6 +1,7 @@
-/* cmd_eval.c: `segue eval`: how likely a text is to a model, what every layer gave, how far two models are
- * apart. Long texts are cut into chunks of -c tokens as llama-perplexity does: each begins anew (with BOS
- * where the model wants one) and the second half of it counts. SPDX-License-Identifier: MIT */
+/* cmd_eval.c: `segue eval`: perplexity of a text, KL divergence of two models, dumps of intermediate values. A long
+ * text is split into chunks of -c tokens as in llama-perplexity: every chunk is a new sequence (with BOS if the model
+ * uses it), and its second half is scored.
+ * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
 #include <math.h>
@@ -8,165 +9,170 @@
 #include <string.h>
 #include "term/flags.h"
 #include "term/interrupt.h"
-#include "commands/klfile.h"
+#include "commands/kl_file.h"
 #include "term/progress.h"
-#include "task/prompt.h"
-#include "task/report.h"
+#include "run/prompt.h"
+#include "run/report.h"
 
-enum { PIECE = 32 }; /* rows whose logits are held at once */
+enum { LOGIT_ROWS = 32 }; /* rows of logits in memory at once */
 
+/* The state of one evaluation. */
 struct eval {
     const struct args *args;
-    struct place place;
-    struct prompt text;
-    size_t rows, chunks, first; /* tokens of a chunk; the first row that counts */
-    struct klfile out, base;
-    bool writes, compares;
-    double nll;
-    size_t scored, equal;
-    double *kl; /* [scored] */
+    struct placement placement;
+    struct prompt text;  /* ids of the whole text */
+    size_t chunk_tokens; /* tokens per chunk */
+    size_t chunks;
+    size_t first_scored;           /* index in a chunk of the first logits row that counts */
+    struct kl_file kl_out, kl_base; /* files of --kl-out and --kl-base */
+    bool write_kl, compare_kl;
+    double nll;        /* sum over the scored tokens, natural logarithm */
+    size_t scored;     /* tokens that count */
+    size_t same_top_n; /* positions at which both models have the same most likely token */
+    double *kl;        /* [scored] KL divergence per position; NULL unless compare_kl */
     struct progress progress;
 };
 
-/* Each chunk is a sequence of its own. */
+/* A session for one chunk. */
 static segue_status open_session(struct eval *e, size_t rows, segue_session **session, segue_error *err)
 {
     segue_session_opts opts = SEGUE_INIT(segue_session_opts);
     opts.context = rows;
-    opts.plan = place_plan(&e->place);
-    opts.adapters = e->place.adapters;
-    opts.adapters_n = e->place.adapters_n;
-    segue_status st = segue_session_open(session, e->place.engine, &opts, err);
+    opts.plan = placement_plan(&e->placement);
+    opts.adapters = e->placement.adapters;
+    opts.adapters_n = e->placement.adapters_n;
+    segue_status st = segue_session_open(session, e->placement.engine, &opts, err);
     if (!st) interrupt_watch(*session);
     return st;
 }
 
-/* Rows [from, from + n) gave logits; row i speaks of token i + 1. */
-static segue_status take_rows(struct eval *e, const float *logits, size_t n, segue_error *err)
+/* Write or compare n rows of logits[n][vocab]. Row i predicts token i + 1. */
+static segue_status score_logits(struct eval *e, const float *logits, size_t n, segue_error *err)
 {
     segue_status st = SEGUE_OK;
     for (size_t i = 0; i < n && !st; i++) {
-        const float *row = logits + i * e->place.info.vocab;
+        const float *row = logits + i * e->placement.info.vocab;
         bool same = false;
         double kl = 0;
-        if (e->writes) st = klfile_put(&e->out, row, err);
-        if (st || !e->compares) continue;
-        st = klfile_compare(&e->base, row, &kl, &same, err);
+        if (e->write_kl) st = kl_file_write_row(&e->kl_out, row, err);
+        if (st || !e->compare_kl) continue;
+        st = kl_file_compare(&e->kl_base, row, &kl, &same, err);
         e->kl = out_realloc(e->kl, (e->scored + i + 1) * sizeof *e->kl);
         e->kl[e->scored + i] = kl;
-        e->equal += same;
+        e->same_top_n += same;
     }
     return st;
 }
 
-/* One chunk: rows before `first` are read only; of the others the next token's log-probability counts. */
-static segue_status chunk(struct eval *e, const int32_t *ids, size_t done, segue_error *err)
+/* Score one chunk. Rows before first_scored are only computed; the log-probabilities of the tokens after it are
+ * summed. Logits are requested LOGIT_ROWS rows at a time, because a row has `vocab` floats. done: tokens scored
+ * before, for the progress line. */
+static segue_status score_chunk(struct eval *e, const int32_t *ids, size_t done, segue_error *err)
 {
-    size_t vocab = e->place.info.vocab, last = e->rows - 1;
-    bool wants_logits = e->writes || e->compares;
-    float *logprobs = out_alloc(e->rows * sizeof *logprobs);
-    float *logits = wants_logits ? out_alloc(PIECE * vocab * sizeof *logits) : NULL;
-    int32_t *own = out_alloc(e->rows * sizeof *own);
+    size_t vocab = e->placement.info.vocab, last = e->chunk_tokens - 1;
+    bool wants_logits = e->write_kl || e->compare_kl;
+    float *logprobs = out_alloc(e->chunk_tokens * sizeof *logprobs);
+    float *logits = wants_logits ? out_alloc(LOGIT_ROWS * vocab * sizeof *logits) : NULL;
+    int32_t *chunk_ids = out_alloc(e->chunk_tokens * sizeof *chunk_ids);
     segue_session *session = NULL;
-    memcpy(own, ids, e->rows * sizeof *own);
-    if (e->place.info.add_bos && e->place.info.bos >= 0 && e->chunks > 1) own[0] = e->place.info.bos;
-    segue_status st = open_session(e, e->rows, &session, err);
-    for (size_t at = 0; at < e->rows && !st;) {
-        size_t n = at < e->first && wants_logits ? e->first - at : e->rows - at;
-        bool counts = at >= e->first && at < last;
+    memcpy(chunk_ids, ids, e->chunk_tokens * sizeof *chunk_ids);
+    if (e->placement.info.add_bos && e->placement.info.bos >= 0 && e->chunks > 1) chunk_ids[0] = e->placement.info.bos;
+    segue_status st = open_session(e, e->chunk_tokens, &session, err);
+    for (size_t at = 0; at < e->chunk_tokens && !st;) {
+        size_t n = at < e->first_scored && wants_logits ? e->first_scored - at : e->chunk_tokens - at;
+        bool counts = at >= e->first_scored && at < last;
         if (n > 256) n = 256;
-        if (wants_logits && counts) n = last - at < PIECE ? last - at : PIECE;
-        st = segue_session_score(session, own + at, n, logprobs + at, counts && wants_logits ? logits : NULL,
+        if (wants_logits && counts) n = last - at < LOGIT_ROWS ? last - at : LOGIT_ROWS;
+        st = segue_session_score(session, chunk_ids + at, n, logprobs + at, counts && wants_logits ? logits : NULL,
                                  err);
         if (!st && counts && wants_logits) {
-            st = take_rows(e, logits, n, err);
+            st = score_logits(e, logits, n, err);
             e->scored += n;
         }
         at += n;
-        progress_step(&e->progress, done + at, e->rows * e->chunks, false);
+        progress_step(&e->progress, done + at, e->chunk_tokens * e->chunks, false);
     }
-    for (size_t i = e->first + 1; i < e->rows && !st; i++) e->nll -= logprobs[i];
-    if (!st && !wants_logits) e->scored += last - e->first;
+    for (size_t i = e->first_scored + 1; i < e->chunk_tokens && !st; i++) e->nll -= logprobs[i];
+    if (!st && !wants_logits) e->scored += last - e->first_scored;
     if (session) interrupt_unwatch(session);
     segue_session_close(session);
-    free(own);
+    free(chunk_ids);
     free(logits);
     free(logprobs);
     return st;
 }
 
-/* Never through the chat template: a text is scored as it is. */
+/* The text is never passed through the chat template. */
 static segue_status read_text(struct eval *e, segue_error *err)
 {
     const char *ids = args_text(e->args, "ids"), *file = args_text(e->args, "file"),
                *prompt = args_text(e->args, "prompt");
     struct out_text text = {0};
     if ((ids != NULL) + (file != NULL) + (prompt != NULL) > 1)
-        return out_fail(err, SEGUE_EARG, "eval: more than one text given; give one of -f, -p and --ids");
-    if (ids) return prompt_ids(ids, e->place.info.vocab, &e->text, err);
+        return out_fail(err, SEGUE_EARG, "eval: more than one text given; use one of -f, -p and --ids");
+    if (ids) return prompt_ids(ids, e->placement.info.vocab, &e->text, err);
     if (!file && !prompt) return SEGUE_OK;
-    if (!e->place.info.has_tokenizer)
+    if (!e->placement.info.has_tokenizer)
         return out_fail(err, SEGUE_EUNSUPPORTED, "eval: %.200s: the model has no tokenizer; give --ids",
-                        e->place.path);
+                        e->placement.path);
     segue_status st = SEGUE_OK;
     if (file)
         st = prompt_file(file, &text, err);
     else
         out_addf(&text, "%s", prompt);
-    if (!st) st = prompt_tokenize(e->place.model, text.data, text.len, 0, SIZE_MAX, &e->text, err);
+    if (!st) st = prompt_tokenize(e->placement.model, text.data, text.len, 0, SIZE_MAX, &e->text, err);
     free(text.data);
     return st;
 }
 
-/* Cut the text into chunks, by -c or by the base file. */
-static segue_status cut(struct eval *e, segue_error *err)
+/* Set chunk size and count from -c, or from the base file, whose tokens then replace the text. Opens the files of
+ * --kl-base and --kl-out. */
+static segue_status split_chunks(struct eval *e, segue_error *err)
 {
-    const char *base = args_text(e->args, "kl-base"), *out = args_text(e->args, "kl-out");
-    size_t n = e->text.n, wanted = (size_t)args_number(e->args, "context", 512);
-    int32_t vocab = (int32_t)e->place.info.vocab;
-    if (base) {
-        segue_status st = klfile_open(&e->base, base, vocab, err);
+    const char *kl_base = args_text(e->args, "kl-base"), *kl_out = args_text(e->args, "kl-out");
+    size_t n = e->text.n, chunk_size = (size_t)args_number(e->args, "context", 512);
+    int32_t vocab = (int32_t)e->placement.info.vocab;
+    if (kl_base) {
+        segue_status st = kl_file_open(&e->kl_base, kl_base, vocab, err);
         if (st) return st;
-        e->compares = true;
-        size_t all = (size_t)e->base.rows * (size_t)e->base.chunks;
-        if (e->text.given && (n < all || memcmp(e->text.ids, e->base.tokens, all * sizeof *e->text.ids) != 0))
+        e->compare_kl = true;
+        size_t all = (size_t)e->kl_base.chunk_tokens * (size_t)e->kl_base.chunks;
+        if (e->text.given && (n < all || memcmp(e->text.ids, e->kl_base.tokens, all * sizeof *e->text.ids) != 0))
             return out_fail(err, SEGUE_EFORMAT,
-                            "base logits: %.200s: made of another text; leave -f and --ids out", base);
+                            "base logits: %.200s: computed from another text; remove -f and --ids", kl_base);
         e->text.ids = out_realloc(e->text.ids, all * sizeof *e->text.ids);
-        memcpy(e->text.ids, e->base.tokens, all * sizeof *e->text.ids);
-        e->rows = (size_t)e->base.rows;
-        e->chunks = (size_t)e->base.chunks;
+        memcpy(e->text.ids, e->kl_base.tokens, all * sizeof *e->text.ids);
+        e->chunk_tokens = (size_t)e->kl_base.chunk_tokens;
+        e->chunks = (size_t)e->kl_base.chunks;
     } else if (n < 2)
         return out_fail(err, SEGUE_EARG, "eval: fewer than two tokens; give a text with -f, -p or --ids");
     else {
-        e->rows = n < wanted ? n : wanted;
-        e->chunks = n / e->rows;
+        e->chunk_tokens = n < chunk_size ? n : chunk_size;
+        e->chunks = n / e->chunk_tokens;
     }
-    if (e->rows < 2)
-        return out_fail(err, SEGUE_EARG, "eval: a chunk of %zu tokens says nothing; raise -c", e->rows);
-    size_t most = (size_t)args_number(e->args, "limit", 0);
-    if (most && most < e->chunks) e->chunks = most;
-    e->writes = out != NULL;
-    e->first = e->chunks > 1 || e->writes || e->compares ? e->rows / 2 : 0;
-    if (e->writes)
-        return klfile_create(&e->out, out, (int32_t)e->rows, vocab, (int32_t)e->chunks, e->text.ids, err);
+    if (e->chunk_tokens < 2)
+        return out_fail(err, SEGUE_EARG, "eval: a chunk of %zu tokens is too short; raise -c", e->chunk_tokens);
+    size_t limit = (size_t)args_number(e->args, "limit", 0);
+    if (limit && limit < e->chunks) e->chunks = limit;
+    e->write_kl = kl_out != NULL;
+    e->first_scored = e->chunks > 1 || e->write_kl || e->compare_kl ? e->chunk_tokens / 2 : 0;
+    if (e->write_kl)
+        return kl_file_create(&e->kl_out, kl_out, (int32_t)e->chunk_tokens, vocab, (int32_t)e->chunks, e->text.ids, err);
     return SEGUE_OK;
 }
 
-/* In a session apart: the graphs of a dump give every value and are slower, but the engine has them either
- * way.
- * */
-static segue_status dump(struct eval *e, segue_error *err)
+/* A separate session: the graphs of a dump output every value and are slower. */
+static segue_status write_dump(struct eval *e, segue_error *err)
 {
     const char *path = args_text(e->args, "dump");
     if (!path) return SEGUE_OK;
     if (e->chunks > 1)
         return out_fail(err, SEGUE_EARG,
-                        "eval: --dump takes one chunk, the text has %zu tokens; raise -c or shorten it",
+                        "eval: --dump works on one chunk, the text has %zu tokens; raise -c or shorten the text",
                         e->text.n);
     segue_session *session = NULL;
-    segue_status st = open_session(e, e->rows, &session, err);
-    if (!st) st = segue_session_dump(session, e->text.ids, e->rows, path, err);
+    segue_status st = open_session(e, e->chunk_tokens, &session, err);
+    if (!st) st = segue_session_dump(session, e->text.ids, e->chunk_tokens, path, err);
     if (session) interrupt_unwatch(session);
     segue_session_close(session);
     return st;
@@ -178,7 +184,7 @@ static int ascending(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* kl_p99 interpolates between neighbours, as llama-perplexity's percentile does. */
+/* kl_p99 interpolates between neighbours, as llama-perplexity's percentile does. Sorts e->kl. */
 static void put_kl(const struct eval *e, json_t *o)
 {
     double sum = 0, at = 0.99 * (double)(e->scored - 1);
@@ -189,25 +195,26 @@ static void put_kl(const struct eval *e, json_t *o)
     json_object_set_new(o, "kl_p99",
                         out_real(e->kl[below] + (at - (double)below) * (e->kl[above] - e->kl[below])));
     json_object_set_new(o, "kl_max", out_real(e->kl[e->scored - 1]));
-    json_object_set_new(o, "same_top", out_real((double)e->equal / (double)e->scored));
+    json_object_set_new(o, "same_top", out_real((double)e->same_top_n / (double)e->scored));
 }
 
-static int print(const struct eval *e)
+/* Print the figures as text or JSON; returns the exit code. */
+static int print_result(const struct eval *e)
 {
     json_t *o = json_object();
     double nll = e->nll / (double)e->scored;
     json_object_set_new(o, "tokens", json_integer((json_int_t)e->scored));
     json_object_set_new(o, "nll", out_real(nll));
     json_object_set_new(o, "perplexity", out_real(exp(nll)));
-    json_object_set_new(o, "input_tokens", json_integer((json_int_t)(e->rows * e->chunks)));
+    json_object_set_new(o, "input_tokens", json_integer((json_int_t)(e->chunk_tokens * e->chunks)));
     json_object_set_new(o, "chunks", json_integer((json_int_t)e->chunks));
-    json_object_set_new(o, "context", json_integer((json_int_t)e->rows));
-    json_object_set_new(o, "model", report_model_json(&e->place));
-    if (e->compares) put_kl(e, o);
+    json_object_set_new(o, "context", json_integer((json_int_t)e->chunk_tokens));
+    json_object_set_new(o, "model", report_model_json(&e->placement));
+    if (e->compare_kl) put_kl(e, o);
     if (args_has(e->args, "json")) return out_json_exit(o);
     printf("tokens     %zu of %zu, in %zu chunks of %zu\nnll        %.6f\nperplexity %.6f\n", e->scored,
-           e->rows * e->chunks, e->chunks, e->rows, nll, exp(nll));
-    if (e->compares)
+           e->chunk_tokens * e->chunks, e->chunks, e->chunk_tokens, nll, exp(nll));
+    if (e->compare_kl)
         printf("kl_mean    %.6g\nkl_p99     %.6g\nsame_top   %.4f\n",
                json_real_value(json_object_get(o, "kl_mean")), json_real_value(json_object_get(o, "kl_p99")),
                json_real_value(json_object_get(o, "same_top")));
@@ -215,54 +222,55 @@ static int print(const struct eval *e)
     return EXIT_DONE;
 }
 
+/* SEGUE_EUNSUPPORTED is about files until the text is read, and about units afterwards. */
 static int run(struct args *args)
 {
     struct eval e = {.args = args};
     segue_error err;
-    int code = place_open(&e.place, args, args_has(args, "dump") ? PLACE_KEEP_VALUES : 0),
-        unsupported = EXIT_REFUSED;
+    int code = placement_open(&e.placement, args, args_has(args, "dump") ? PLACEMENT_KEEP_VALUES : 0),
+        unsupported = EXIT_BAD_INPUT;
     if (code) return code;
     progress_begin(&e.progress, "eval: tokens", args_has(args, "quiet"));
     segue_status st = read_text(&e, &err);
-    if (!st) st = cut(&e, &err);
-    if (!st) unsupported = EXIT_NOT_HERE;
-    if (!st) st = dump(&e, &err);
-    for (size_t i = 0; i < e.chunks && !st; i++) st = chunk(&e, e.text.ids + i * e.rows, i * e.rows, &err);
-    if (!st && e.writes) st = klfile_commit(&e.out, &err);
+    if (!st) st = split_chunks(&e, &err);
+    if (!st) unsupported = EXIT_UNAVAILABLE;
+    if (!st) st = write_dump(&e, &err);
+    for (size_t i = 0; i < e.chunks && !st; i++) st = score_chunk(&e, e.text.ids + i * e.chunk_tokens, i * e.chunk_tokens, &err);
+    if (!st && e.write_kl) st = kl_file_commit(&e.kl_out, &err);
     progress_end(&e.progress);
-    code = st ? out_error(&err, unsupported) : print(&e);
-    klfile_close(&e.out);
-    klfile_close(&e.base);
+    code = st ? out_error(&err, unsupported) : print_result(&e);
+    kl_file_close(&e.kl_out);
+    kl_file_close(&e.kl_base);
     free(e.kl);
     prompt_free(&e.text);
-    place_close(&e.place);
+    placement_close(&e.placement);
     return code;
 }
 
-static const struct arg_def own_defs[] = {
-    {"file", 'f', ARG_FILE, 0, "FILE", NULL, 0, 0, "the text; - is standard input"},
-    {"prompt", 'p', ARG_TEXT, 0, "TEXT", NULL, 0, 0, "the text itself"},
-    {"ids", 0, ARG_TEXT, 0, "1,2,3|@FILE", NULL, 0, 0, "the text as token ids"},
-    {"context", 'c', ARG_COUNT, 0, "N", "512", 2, 16777216, "tokens of a chunk; its second half counts"},
-    {"limit", 0, ARG_COUNT, 0, "N", "all", 1, 16777216, "at most N chunks"},
-    {"dump", 0, ARG_FILE, 0, "OUT.safetensors", NULL, 0, 0, "write tokens, logits, hidden states and caches"},
+/* Flags of eval only. */
+static const struct arg_def flag_defs[] = {
+    {"file", 'f', ARG_FILE, 0, "FILE", NULL, 0, 0, "text file; - is standard input"},
+    {"prompt", 'p', ARG_TEXT, 0, "TEXT", NULL, 0, 0, "text to score"},
+    {"ids", 0, ARG_TEXT, 0, "1,2,3|@FILE", NULL, 0, 0, "text as token ids"},
+    {"context", 'c', ARG_COUNT, 0, "N", "512", 2, 16777216, "tokens per chunk; the second half of each is scored"},
+    {"limit", 0, ARG_COUNT, 0, "N", "all", 1, 16777216, "score at most N chunks"},
+    {"dump", 0, ARG_FILE, 0, "OUT.safetensors", NULL, 0, 0,
+     "write tokens, logits, hidden states and KV caches of every layer to a file"},
     {"kl-out", 0, ARG_FILE, 0, "FILE", NULL, 0, 0, "write base logits in llama-perplexity's format"},
-    {"kl-base", 0, ARG_FILE, 0, "FILE", NULL, 0, 0, "compare with base logits: kl_mean, kl_p99, same_top"},
-    {"quiet", 'q', ARG_SWITCH, 0, NULL, NULL, 0, 0, "no progress on stderr"},
+    {"kl-base", 0, ARG_FILE, 0, "FILE", NULL, 0, 0, "compare with base logits: print kl_mean, kl_p99 and same_top"},
+    {"quiet", 'q', ARG_SWITCH, 0, NULL, NULL, 0, 0, "print no progress on stderr"},
     ARG_END};
-static const struct arg_group own = {"Text", own_defs};
-static const struct arg_group *const groups[] = {&own,          &flags_model,  &flags_units,
+static const struct arg_group command_flags = {"Text", flag_defs};
+static const struct arg_group *const groups[] = {&command_flags,          &flags_model,  &flags_units,
                                                  &flags_engine, &flags_output, NULL};
 const struct command cmd_eval = {.name = "eval",
                                  .summary =
-                                     "perplexity of a text, divergence of two models, dumps of every layer",
+                                     "compute perplexity, KL divergence of two models, or dump every layer",
                                  .groups = groups,
                                  .example = "segue eval -f README.md -c 256 --limit 2",
                                  .run = run,
-                                 .about = "Scores a text: tokens that counted, mean negative log-likelihood "
-                                          "(natural logarithm) and perplexity. A text of "
-                                          "at most -c tokens counts whole; a longer one, and one that is "
-                                          "compared, is cut into chunks of which the second "
-                                          "half counts, as llama-perplexity does, so figures and files can "
-                                          "be exchanged with it. No chat template is "
-                                          "applied."};
+                                 .about = "Scores a text and prints the number of scored tokens, the mean negative "
+                                          "log-likelihood (natural logarithm) and the perplexity. A text of at most "
+                                          "-c tokens is scored as a whole. A longer text, or one that is compared, is split into "
+                                          "chunks of which the second half is scored, as in llama-perplexity, so results and "
+                                          "files are compatible with it. No chat template is applied."};

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "term/flags.h"
-#include "task/placement.h"
+#include "run/placement.h"
 
 static segue_status describe(const segue_model *model, int what, struct out_text *text, segue_error *err)
 {
@@ -14,18 +14,18 @@ static segue_status describe(const segue_model *model, int what, struct out_text
     return st;
 }
 
-static const char *text_of(const json_t *o, const char *name)
+static const char *string_field(const json_t *o, const char *name)
 {
     const char *s = json_string_value(json_object_get(o, name));
     return s ? s : "-";
 }
 
 /* How many tensors there are of each storage, in the order in which they appear in the file. */
-static void add_storages(struct out_text *t, const json_t *tensors)
+static void add_storage_counts(struct out_text *t, const json_t *tensors)
 {
     json_t *counts = json_object();
     for (size_t i = 0; i < json_array_size(tensors); i++) {
-        const char *storage = text_of(json_array_get(tensors, i), "storage");
+        const char *storage = string_field(json_array_get(tensors, i), "storage");
         json_object_set_new(counts, storage,
                             json_integer(1 + json_integer_value(json_object_get(counts, storage))));
     }
@@ -38,11 +38,11 @@ static void add_storages(struct out_text *t, const json_t *tensors)
     json_decref(counts);
 }
 
-static void summary(struct out_text *t, const json_t *o, const segue_model_info *info)
+static void print_summary(struct out_text *t, const json_t *o, const segue_model_info *info)
 {
     const json_t *numbers = json_object_get(o, "numbers"), *tokenizer = json_object_get(o, "tokenizer");
-    out_addf(t, "path       %s\nfamily     %s\nformat     %s, mostly %s\n", text_of(o, "path"),
-             text_of(o, "family"), text_of(o, "format"), info->storage ? info->storage : "-");
+    out_addf(t, "path       %s\nfamily     %s\nformat     %s, mostly %s\n", string_field(o, "path"),
+             string_field(o, "family"), string_field(o, "format"), info->storage ? info->storage : "-");
     out_addf(t, "shape_id   %s\nweights_id %s\nnumbers   ", info->shape_id, info->weights_id);
     const char *name;
     json_t *v;
@@ -58,10 +58,10 @@ static void summary(struct out_text *t, const json_t *o, const segue_model_info 
         free(value);
     }
     out_addf(t, "\n");
-    add_storages(t, json_object_get(o, "tensors"));
+    add_storage_counts(t, json_object_get(o, "tensors"));
     if (json_is_object(tokenizer))
         out_addf(t, "tokenizer  %s, %s, %u tokens, bos %d, eos %d, chat template %s\n",
-                 text_of(tokenizer, "kind"), text_of(tokenizer, "pre"), info->vocab, info->bos, info->eos,
+                 string_field(tokenizer, "kind"), string_field(tokenizer, "pre"), info->vocab, info->bos, info->eos,
                  info->has_template ? "yes" : "no");
     else
         out_addf(t, "tokenizer  none: takes and gives ids only\n");
@@ -70,7 +70,7 @@ static void summary(struct out_text *t, const json_t *o, const segue_model_info 
              (double)info->state_token_bytes / 1e3);
 }
 
-static segue_status as_text(const struct place *p, bool tensors, struct out_text *out, segue_error *err)
+static segue_status describe_as_text(const struct placement *p, bool tensors, struct out_text *out, segue_error *err)
 {
     struct out_text json = {0};
     segue_status st = describe(p->model, SEGUE_DESCRIBE_JSON, &json, err);
@@ -80,12 +80,12 @@ static segue_status as_text(const struct place *p, bool tensors, struct out_text
     if (!o)
         return out_fail(err, SEGUE_EINTERNAL, "inspect: %.300s: the description is no JSON; report it",
                         p->path);
-    summary(out, o, &p->info);
+    print_summary(out, o, &p->info);
     const json_t *list = json_object_get(o, "tensors");
     for (size_t i = 0; tensors && i < json_array_size(list); i++) {
         const json_t *t = json_array_get(list, i);
         char *shape = json_dumps(json_object_get(t, "shape"), JSON_COMPACT | JSON_ENCODE_ANY);
-        out_addf(out, "%-6s %-18s %s\n", text_of(t, "storage"), shape ? shape : "-", text_of(t, "name"));
+        out_addf(out, "%-6s %-18s %s\n", string_field(t, "storage"), shape ? shape : "-", string_field(t, "name"));
         free(shape);
     }
     json_decref(o);
@@ -94,10 +94,10 @@ static segue_status as_text(const struct place *p, bool tensors, struct out_text
 
 static int run(struct args *args)
 {
-    struct place p;
+    struct placement p;
     segue_error err;
     struct out_text text = {0};
-    int code = place_open_model(&p, args);
+    int code = placement_open_model(&p, args);
     if (code) return code;
     bool json = args_has(args, "json"), graph = args_has(args, "graph"),
          template = args_has(args, "template");
@@ -113,26 +113,26 @@ static int run(struct args *args)
     } else if (json)
         st = describe(p.model, SEGUE_DESCRIBE_JSON, &text, &err);
     else
-        st = as_text(&p, args_has(args, "tensors"), &text, &err);
+        st = describe_as_text(&p, args_has(args, "tensors"), &text, &err);
     if (!st && text.len) {
         if (text.data[text.len - 1] != '\n') out_add(&text, "\n", 1);
         st = out_write(text.data, text.len, &err);
     }
-    if (st) code = out_error(&err, EXIT_REFUSED);
+    if (st) code = out_error(&err, EXIT_BAD_INPUT);
     free(text.data);
-    place_close(&p);
+    placement_close(&p);
     return code;
 }
 
-static const struct arg_def own_defs[] = {
+static const struct arg_def flag_defs[] = {
     {"tensors", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "list every tensor"},
-    {"graph", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "print the list of operations, one a line"},
+    {"graph", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "print the operations of the graph, one per line"},
     {"template", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "print the source of the chat template"},
     ARG_END};
-static const struct arg_group own = {"What", own_defs};
-static const struct arg_group *const groups[] = {&own, &flags_model, &flags_output, NULL};
+static const struct arg_group command_flags = {"What", flag_defs};
+static const struct arg_group *const groups[] = {&command_flags, &flags_model, &flags_output, NULL};
 const struct command cmd_inspect = {.name = "inspect",
-                                    .summary = "show what a model file says",
+                                    .summary = "show the metadata of a model file",
                                     .groups = groups,
                                     .example = "segue inspect --tensors",
                                     .run = run,

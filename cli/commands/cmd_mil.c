@@ -1,6 +1,7 @@
-/* cmd_mil.c: `segue mil`: programs of the neural engine as files: check them against the rules, run them on
- * the software engine, compare and explain them. Like inspect and quantize it looks behind the public header:
- * its objects are files, not sessions. SPDX-License-Identifier: MIT */
+/* cmd_mil.c: `segue mil`: Neural Engine programs as files: generate, check against the rules of the hardware, run on
+ * the software engine, compare, and estimate costs. Includes library headers behind segue.h, because its objects are
+ * files (exception in tests/api/layers.sh).
+ * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 #include "term/flags.h"
 #include "model/model.h"
 #include "term/out.h"
-#include "task/placement.h"
+#include "run/placement.h"
 #include "unit/ane/tools/emit.h"
 #include "unit/ane/tools/explain.h"
 #include "unit/ane/tools/mildiff.h"
@@ -19,8 +20,8 @@
 #include "unit/ane/passes/pass.h"
 #include "unit/ane/rules/rules.h"
 
-/* --profile, changed by --chip. */
-static segue_status profile_of(const struct args *args, struct sg_ane_profile *out, segue_error *err)
+/* The profile of --profile, modified by --chip. */
+static segue_status read_profile(const struct args *args, struct sg_ane_profile *out, segue_error *err)
 {
     const char *name = args_text(args, "profile"), *chip = args_text(args, "chip");
     struct sg_buf text = {0};
@@ -32,13 +33,12 @@ static segue_status profile_of(const struct args *args, struct sg_ane_profile *o
     return st;
 }
 
-static int wrong(segue_error *err, const char *verb, const char *form)
+/* Print the expected arguments of a verb; returns the exit code. */
+static int usage_error(segue_error *err, const char *verb, const char *form)
 {
     out_fail(err, SEGUE_EARG, "mil %s: arguments: give segue mil %s", verb, form);
-    return out_error(err, EXIT_NOT_HERE);
+    return out_error(err, EXIT_UNAVAILABLE);
 }
-
-/* --- check --- */
 
 static json_t *fault_json(const char *file, const struct sg_mil_fault *f)
 {
@@ -52,7 +52,7 @@ static json_t *fault_json(const char *file, const struct sg_mil_fault *f)
     return o;
 }
 
-static void put_fault(struct out_text *lines, const char *file, const struct sg_mil_fault *f)
+static void add_fault_line(struct out_text *lines, const char *file, const struct sg_mil_fault *f)
 {
     out_addf(lines, "%s:%u:%u: %sconstraint %u (op %s): %s\n", file, f->line, f->column,
              f->advice ? "advice: " : "", f->constraint, f->op[0] ? f->op : "-", f->text);
@@ -67,7 +67,7 @@ static uint64_t check_texts(const struct sg_mil_folder *folder, const struct sg_
         const char *path = folder->texts[i].path;
         sg_mil_text_check(&folder->texts[i], profile, &faults);
         for (uint32_t k = 0; k < faults.n; k++) {
-            put_fault(lines, path, &faults.list[k]);
+            add_fault_line(lines, path, &faults.list[k]);
             json_array_append_new(faults.list[k].advice ? advice : violations,
                                   fault_json(path, &faults.list[k]));
         }
@@ -78,7 +78,7 @@ static uint64_t check_texts(const struct sg_mil_folder *folder, const struct sg_
     return refusals;
 }
 
-static int check(const struct args *args, const struct sg_mil_folder *folder,
+static int check_folder(const struct args *args, const struct sg_mil_folder *folder,
                  const struct sg_ane_profile *profile)
 {
     struct out_text lines = {0};
@@ -95,7 +95,7 @@ static int check(const struct args *args, const struct sg_mil_folder *folder,
         int printed = out_json_exit(o);
         if (printed) code = printed;
     } else if (lines.len && out_write(lines.data, lines.len, &err))
-        code = out_error(&err, EXIT_NOT_HERE);
+        code = out_error(&err, EXIT_UNAVAILABLE);
     else if (!refusals)
         out_note("mil check: %u program%s, nothing refused under %s", folder->n, folder->n == 1 ? "" : "s",
                  profile->name);
@@ -104,8 +104,6 @@ static int check(const struct args *args, const struct sg_mil_folder *folder,
     free(lines.data);
     return code;
 }
-
-/* --- run --- */
 
 static json_t *counters_json(const struct sg_ane_counters *c, uint64_t evaluate_ns)
 {
@@ -144,30 +142,28 @@ static int run_verb(const struct args *args, const struct sg_mil_folder *folder,
     struct sg_ane_counters c = {0};
     uint64_t evaluate_ns = 0;
     segue_error err;
-    if (!args_has(args, "out")) return wrong(&err, "run", "run DIR --in T.safetensors --out T.safetensors");
-    if (run_files(args, folder, profile, &c, &evaluate_ns, &err)) return out_error(&err, EXIT_REFUSED);
+    if (!args_has(args, "out")) return usage_error(&err, "run", "run DIR --in T.safetensors --out T.safetensors");
+    if (run_files(args, folder, profile, &c, &evaluate_ns, &err)) return out_error(&err, EXIT_BAD_INPUT);
     if (args_has(args, "json")) return out_json_exit(counters_json(&c, evaluate_ns));
     out_note("mil run: %llu dispatch%s on ane (software), %.3f ms simulated with compiling and loading",
              (unsigned long long)c.dispatches, c.dispatches == 1 ? "" : "es", (double)c.simulated_ns / 1e6);
     return EXIT_DONE;
 }
 
-/* --- diff --- */
-
-static int diff(const struct args *args, struct sg_mil_folder *a, const char *second)
+static int diff_folders(const struct args *args, struct sg_mil_folder *a, const char *second)
 {
     struct sg_mil_folder b;
     struct sg_buf lines = {0};
     segue_error err;
     uint64_t total = 0;
     segue_status st = sg_mil_folder_open(&b, second, &err);
-    if (st) return out_error(&err, EXIT_REFUSED);
+    if (st) return out_error(&err, EXIT_BAD_INPUT);
     if (a->n != b.n) sg_buf_printf(&lines, "- %u programs\n+ %u programs\n", a->n, b.n);
     total = a->n != b.n ? 2 : 0;
     for (uint32_t i = 0; !st && i < a->n && i < b.n; i++) {
         uint64_t n = 0;
-        st = sg_mil_text_sound(&a->texts[i], &err);
-        if (!st) st = sg_mil_text_sound(&b.texts[i], &err);
+        st = sg_mil_text_status(&a->texts[i], &err);
+        if (!st) st = sg_mil_text_status(&b.texts[i], &err);
         if (!st) st = sg_mil_diff(a->texts[i].program, b.texts[i].program, &lines, &n, &err);
         total += n;
     }
@@ -179,13 +175,11 @@ static int diff(const struct args *args, struct sg_mil_folder *a, const char *se
         if (printed) code = printed;
     } else if (!st && lines.len)
         st = out_write(lines.data, lines.len, &err);
-    if (st) code = out_error(&err, EXIT_REFUSED);
+    if (st) code = out_error(&err, EXIT_BAD_INPUT);
     sg_buf_free(&lines);
     sg_mil_folder_close(&b);
     return code;
 }
-
-/* --- explain --- */
 
 struct totals {
     json_t *programs;
@@ -194,7 +188,8 @@ struct totals {
     json_int_t dispatches;
 };
 
-static void count_program(struct totals *t, const char *path, const struct sg_mil_program *p,
+/* Add the cost of each function of a program to the totals. */
+static void add_program(struct totals *t, const char *path, const struct sg_mil_program *p,
                           const struct sg_ane_profile *profile)
 {
     for (uint32_t k = 0; k < p->functions_n; k++) {
@@ -216,8 +211,8 @@ static void count_program(struct totals *t, const char *path, const struct sg_mi
     }
 }
 
-/* Takes t->programs and helper, which may be NULL. */
-static int show_totals(const struct args *args, const struct totals *t, json_t *helper, const char *profile)
+/* Print the costs as text or JSON. Frees t->programs and helper, which may be NULL. */
+static int print_totals(const struct args *args, const struct totals *t, json_t *helper, const char *profile)
 {
     json_t *o = json_pack("{s:s,s:o,s:I,s:I,s:I,s:I,s:f}", "profile", profile, "programs", t->programs,
                           "dispatches", t->dispatches, "ops", (json_int_t)t->all.ops, "weight_bytes",
@@ -244,28 +239,27 @@ static int show_totals(const struct args *args, const struct totals *t, json_t *
     return EXIT_DONE;
 }
 
-static int explain(const struct args *args, const struct sg_mil_folder *folder,
+static int explain_folder(const struct args *args, const struct sg_mil_folder *folder,
                    const struct sg_ane_profile *profile)
 {
     segue_error err;
     struct totals t = {0};
     for (uint32_t i = 0; i < folder->n; i++) {
         struct sg_mil_faults faults = {0};
-        segue_status st = sg_mil_text_sound(&folder->texts[i], &err);
+        segue_status st = sg_mil_text_status(&folder->texts[i], &err);
         if (!st) sg_mil_check_types(folder->texts[i].program, &faults);
         if (!st) st = sg_mil_faults_fail(&faults, folder->texts[i].path, &err);
         sg_mil_faults_free(&faults);
-        if (st) return out_error(&err, EXIT_REFUSED);
+        if (st) return out_error(&err, EXIT_BAD_INPUT);
     }
     t.programs = json_array();
     for (uint32_t i = 0; i < folder->n; i++)
-        count_program(&t, folder->texts[i].path, folder->texts[i].program, profile);
-    return show_totals(args, &t, NULL, profile->name);
+        add_program(&t, folder->texts[i].path, folder->texts[i].program, profile);
+    return print_totals(args, &t, NULL, profile->name);
 }
 
-/* --- a model: emit, explain -m --- */
-
-static int layers_of(const struct args *args, struct sg_graph_wish *wish, uint32_t layers, segue_error *err)
+/* Parse --layers A-B. Returns 0 after filling err if it is invalid. */
+static int parse_layers(const struct args *args, struct sg_graph_wish *wish, uint32_t layers, segue_error *err)
 {
     const char *text = args_text(args, "layers");
     unsigned from, to;
@@ -280,6 +274,7 @@ static int layers_of(const struct args *args, struct sg_graph_wish *wish, uint32
     return 1;
 }
 
+/* Operations of the model that the CPU must run, and why. */
 static json_t *helper_json(const struct sg_ane_emit *e)
 {
     json_t *list = json_array();
@@ -287,7 +282,7 @@ static json_t *helper_json(const struct sg_ane_emit *e)
         const struct sg_op *op =
             &e->g->ops[i < e->cut.before_n ? e->cut.before[i] : e->cut.behind[i - e->cut.before_n]];
         json_array_append_new(list, json_pack("{s:s,s:i,s:s}", "op", sg_op_name(op->code), "layer", op->layer,
-                                              "why", sg_ane_helpers_why(e->g, op)));
+                                              "why", sg_ane_helper_reason(e->g, op)));
     }
     if (e->g->vocab)
         json_array_append_new(list, json_pack("{s:s,s:i,s:s}", "op", "sample", "layer", -1, "why",
@@ -307,16 +302,16 @@ static int explain_model(const struct args *args, struct sg_ane_emit *e, const s
         snprintf(name, sizeof name, "p%02u.mil", i);
         st = sg_ane_emit_part(e, i, &mil, &blobs, &err);
         if (!st) {
-            count_program(&t, name, mil, profile);
+            add_program(&t, name, mil, profile);
             json_object_set_new(json_array_get(t.programs, i), "held_bytes",
-                                json_integer((json_int_t)sg_ane_part_held(e->g, &e->cut.parts[i], e->shape.rows, e->shape.keys)));
+                                json_integer((json_int_t)sg_ane_part_bytes(e->g, &e->cut.parts[i], e->shape.rows, e->shape.keys)));
         }
         sg_mil_program_free(mil);
         sg_ane_blobs_free(&blobs);
     }
-    if (!st) return show_totals(args, &t, helper_json(e), profile->name);
+    if (!st) return print_totals(args, &t, helper_json(e), profile->name);
     json_decref(t.programs);
-    return out_error(&err, EXIT_REFUSED);
+    return out_error(&err, EXIT_BAD_INPUT);
 }
 
 static int emit_model(const struct args *args, struct sg_ane_emit *e, const struct sg_ane_profile *profile)
@@ -331,50 +326,49 @@ static int emit_model(const struct args *args, struct sg_ane_emit *e, const stru
     }
     if (!st) st = sg_ane_emit_folder(e, to, &err);
     if (!st) st = sg_mil_folder_open(&folder, to, &err);
-    if (st) return out_error(&err, EXIT_REFUSED);
-    int code = check(args, &folder, profile);
+    if (st) return out_error(&err, EXIT_BAD_INPUT);
+    int code = check_folder(args, &folder, profile);
     sg_mil_folder_close(&folder);
     return code;
 }
 
-static int of_model(const struct args *args, const struct sg_ane_profile *profile, int explains)
+/* explain or emit with a model instead of files. */
+static int run_on_model(const struct args *args, const struct sg_ane_profile *profile, int explain_only)
 {
-    struct place p;
+    struct placement p;
     struct sg_graph *g = NULL;
     struct sg_graph_wish wish = {.head = 1, .select_late = 1};
     struct sg_ane_emit e = {0};
     struct sg_ane_emit_opts o = {(uint32_t)args_number(args, "rows", 0), (uint32_t)args_number(args, "keys", 0),
-                                 (uint32_t)args_number(args, "fuse", 0), 0, explains};
+                                 (uint32_t)args_number(args, "fuse", 0), 0, explain_only};
     const char *range = args_text(args, "range");
     segue_error err;
     o.by_weights = range && !strcmp(range, "weights");
-    if (!explains && !args_text(args, "output") && !args_text(args, "mlpackage"))
-        return wrong(&err, "emit", "emit -m MODEL -o DIR");
-    int code = place_open_model(&p, args);
+    if (!explain_only && !args_text(args, "output") && !args_text(args, "mlpackage"))
+        return usage_error(&err, "emit", "emit -m MODEL -o DIR");
+    int code = placement_open_model(&p, args);
     if (code) return code;
-    if (!layers_of(args, &wish, p.info.layers, &err)) {
-        place_close(&p);
-        return out_error(&err, EXIT_NOT_HERE);
+    if (!parse_layers(args, &wish, p.info.layers, &err)) {
+        placement_close(&p);
+        return out_error(&err, EXIT_UNAVAILABLE);
     }
     segue_status st = sg_model_graph(p.model, &wish, &g, &err);
     if (!st) st = sg_ane_emit_open(&e, g, &o, &err);
     if (st)
-        code = out_error(&err, EXIT_REFUSED);
+        code = out_error(&err, EXIT_BAD_INPUT);
     else
-        code = explains ? explain_model(args, &e, profile) : emit_model(args, &e, profile);
+        code = explain_only ? explain_model(args, &e, profile) : emit_model(args, &e, profile);
     if (!st) sg_ane_emit_close(&e);
     if (g) sg_graph_free(g);
-    place_close(&p);
+    placement_close(&p);
     return code;
 }
 
-/* --- texts as Core ML packages --- */
-
-static segue_status package_text(const struct sg_mil_text *t, const char *to, segue_error *err)
+static segue_status write_package(const struct sg_mil_text *t, const char *to, segue_error *err)
 {
     struct sg_mil_faults faults = {0};
     uint64_t changes = 0;
-    segue_status st = sg_mil_text_sound(t, err);
+    segue_status st = sg_mil_text_status(t, err);
     if (!st) sg_mil_check_types(t->program, &faults);
     if (!st) st = sg_mil_faults_fail(&faults, t->path, err);
     sg_mil_faults_free(&faults);
@@ -382,35 +376,34 @@ static segue_status package_text(const struct sg_mil_text *t, const char *to, se
     return st ? st : sg_mlpackage_write(t->program, t->files, t->files_n, to, err);
 }
 
-static int package_texts(const struct args *args, const struct sg_mil_folder *folder)
+static int write_packages(const struct args *args, const struct sg_mil_folder *folder)
 {
     const char *to = args_text(args, "mlpackage");
     segue_error err;
-    if (!to) return wrong(&err, "emit", "emit DIR|FILE.mil --mlpackage OUT");
+    if (!to) return usage_error(&err, "emit", "emit DIR|FILE.mil --mlpackage OUT");
     for (uint32_t i = 0; i < folder->n; i++) {
         const char *slash = strrchr(folder->texts[i].path, '/'), *name = slash ? slash + 1 : folder->texts[i].path;
         size_t stem = strlen(name) > 4 ? strlen(name) - 4 : strlen(name);
         char *path = folder->n > 1 ? out_printf("%s/%.*s.mlpackage", to, (int)stem, name) : out_strdup(to);
-        segue_status st = package_text(&folder->texts[i], path, &err);
+        segue_status st = write_package(&folder->texts[i], path, &err);
         free(path);
-        if (st) return out_error(&err, EXIT_REFUSED);
+        if (st) return out_error(&err, EXIT_BAD_INPUT);
     }
     out_note("mil emit: %u program%s as Core ML", folder->n, folder->n == 1 ? "" : "s");
     return EXIT_DONE;
 }
 
-/* --- the door --- */
-
-static int of_files(const struct args *args, int which, const struct sg_ane_profile *profile)
+/* Run a verb on MIL text with its blob files. */
+static int run_on_files(const struct args *args, int verb_index, const struct sg_ane_profile *profile)
 {
     struct sg_mil_folder folder;
     segue_error err;
-    if (sg_mil_folder_open(&folder, args->operands[1], &err)) return out_error(&err, EXIT_REFUSED);
-    int code = which == 0   ? check(args, &folder, profile)
-               : which == 1 ? run_verb(args, &folder, profile)
-               : which == 2 ? diff(args, &folder, args->operands[2])
-               : which == 3 ? explain(args, &folder, profile)
-                            : package_texts(args, &folder);
+    if (sg_mil_folder_open(&folder, args->operands[1], &err)) return out_error(&err, EXIT_BAD_INPUT);
+    int code = verb_index == 0   ? check_folder(args, &folder, profile)
+               : verb_index == 1 ? run_verb(args, &folder, profile)
+               : verb_index == 2 ? diff_folders(args, &folder, args->operands[2])
+               : verb_index == 3 ? explain_folder(args, &folder, profile)
+                            : write_packages(args, &folder);
     sg_mil_folder_close(&folder);
     return code;
 }
@@ -421,44 +414,44 @@ static int run(struct args *args)
     segue_error err;
     const char *verb = args->operands[0];
     static const char *const verbs[] = {"check", "run", "diff", "explain", "emit"};
-    int which = -1;
+    int verb_index = -1;
     for (int i = 0; i < 5; i++)
-        if (!strcmp(verbs[i], verb)) which = i;
-    if (which < 0) {
+        if (!strcmp(verbs[i], verb)) verb_index = i;
+    if (verb_index < 0) {
         out_fail(&err, SEGUE_EARG, "mil: \"%.60s\": give emit, check, run, diff or explain", verb);
-        return out_error(&err, EXIT_NOT_HERE);
+        return out_error(&err, EXIT_UNAVAILABLE);
     }
     static const char *const forms[] = {"check DIR|FILE.mil", "run DIR|FILE.mil --in T.safetensors --out T.safetensors",
                                         "diff A B", "explain DIR|FILE.mil, or explain -m MODEL",
                                         "emit -m MODEL -o DIR, or emit DIR|FILE.mil --mlpackage OUT"};
-    int model = args->operands_n == 1 && which >= 3; /* the default one when none is named */
-    if (args->operands_n != (model ? 1 : which == 2 ? 3 : 2))
-        return wrong(&err, verb, forms[which]);
-    if (profile_of(args, &profile, &err)) return out_error(&err, EXIT_REFUSED);
-    return model ? of_model(args, &profile, which == 3) : of_files(args, which, &profile);
+    int model = args->operands_n == 1 && verb_index >= 3; /* the default one when none is named */
+    if (args->operands_n != (model ? 1 : verb_index == 2 ? 3 : 2))
+        return usage_error(&err, verb, forms[verb_index]);
+    if (read_profile(args, &profile, &err)) return out_error(&err, EXIT_BAD_INPUT);
+    return model ? run_on_model(args, &profile, verb_index == 3) : run_on_files(args, verb_index, &profile);
 }
 
-static const struct arg_def own_defs[] = {
+static const struct arg_def flag_defs[] = {
     {"profile", 0, ARG_CHOICE, 0, "strict|ieee|m1|m2|m4|m5|h13|h14|h16|h17", "strict", 0, 0,
-     "whose rules and arithmetic"},
-    {"chip", 0, ARG_FILE, 0, "FILE.chip", NULL, 0, 0, "change the profile by the ane_ keys of a chip file"},
-    {"in", 0, ARG_FILE, 0, "T.safetensors", NULL, 0, 0, "run: inputs by name"},
-    {"out", 0, ARG_FILE, 0, "T.safetensors", NULL, 0, 0, "run: where outputs go"},
+     "target whose rules and arithmetic apply"},
+    {"chip", 0, ARG_FILE, 0, "FILE.chip", NULL, 0, 0, "override the profile with the ane_ keys of a chip file"},
+    {"in", 0, ARG_FILE, 0, "T.safetensors", NULL, 0, 0, "run: input tensors, by name"},
+    {"out", 0, ARG_FILE, 0, "T.safetensors", NULL, 0, 0, "run: file for the output tensors"},
     {"on-violation", 0, ARG_CHOICE, 0, "refuse|faithful", "refuse", 0, 0,
-     "run: refuse what an engine gets wrong, or show its symptom"},
-    {"threads", 't', ARG_COUNT, 0, "N", "all cores", 1, 4096, "run: threads of the software engine"},
-    {"rows", 0, ARG_COUNT, 0, "N", "32", 1, 512, "-m: rows of a dispatch: 1, 32, 64, 128, 256 or 512"},
-    {"keys", 0, ARG_COUNT, 0, "N", "512", 32, 4096, "-m: rows of K and V that a state holds: a power of two"},
-    {"layers", 0, ARG_TEXT, 0, "A-B", "all", 0, 0, "-m: these layers alone"},
-    {"fuse", 0, ARG_COUNT, 0, "N", "what fits", 1, 4096, "-m: layers of a program"},
-    {"range", 0, ARG_CHOICE, 0, "none|weights", "none", 0, 0, "-m: values divided by powers of two to fit fp16"},
-    {"output", 'o', ARG_FILE, 0, "DIR", NULL, 0, 0, "emit: where programs, weights and manifest.json go"},
-    {"mlpackage", 0, ARG_FILE, 0, "OUT", NULL, 0, 0, "emit: as Core ML packages; several: in this folder"},
+     "run: refuse operations that the hardware computes wrongly, or reproduce the error"},
+    {"threads", 't', ARG_COUNT, 0, "N", "all cores", 1, 4096, "run: CPU threads of the software engine"},
+    {"rows", 0, ARG_COUNT, 0, "N", "32", 1, 512, "-m: tokens per dispatch: 1, 32, 64, 128, 256 or 512"},
+    {"keys", 0, ARG_COUNT, 0, "N", "512", 32, 4096, "-m: KV cache size in tokens, a power of two"},
+    {"layers", 0, ARG_TEXT, 0, "A-B", "all", 0, 0, "-m: layers A to B only"},
+    {"fuse", 0, ARG_COUNT, 0, "N", "as many as fit", 1, 4096, "-m: layers per program"},
+    {"range", 0, ARG_CHOICE, 0, "none|weights", "none", 0, 0, "-m: scale values by powers of two to fit fp16"},
+    {"output", 'o', ARG_FILE, 0, "DIR", NULL, 0, 0, "emit: folder for programs, weights and manifest.json"},
+    {"mlpackage", 0, ARG_FILE, 0, "OUT", NULL, 0, 0, "emit: write Core ML packages; OUT is a folder if there are several"},
     ARG_END};
-static const struct arg_group own = {"What", own_defs};
-static const struct arg_group *const groups[] = {&own, &flags_model, &flags_output, NULL};
+static const struct arg_group command_flags = {"What", flag_defs};
+static const struct arg_group *const groups[] = {&command_flags, &flags_model, &flags_output, NULL};
 const struct command cmd_mil = {.name = "mil",
-                                .summary = "emit, check, run, compare and explain programs of the neural engine",
+                                .summary = "generate, check, run, compare and analyze Neural Engine programs",
                                 .operands = "emit|check|run|diff|explain [DIR|FILE.mil] [B]",
                                 .operands_min = 1,
                                 .operands_max = 3,

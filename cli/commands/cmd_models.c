@@ -1,5 +1,5 @@
-/* cmd_models.c: `segue models [list|rm NAME]`: what lies in the models folder.
- * Must never do: remove anything outside that folder.
+/* cmd_models.c: `segue models [list|rm NAME]`: list or remove models in the models folder. Nothing outside of it is
+ * removed.
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
@@ -9,18 +9,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "term/flags.h"
-#include "task/folders.h"
+#include "host/folders.h"
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 /* Bytes of a link are the link's own: what it points to belongs to another program. */
-static json_t *entry_json(const char *folder, const char *name)
+static json_t *model_json(const char *folder, const char *name)
 {
     char *path = out_printf("%s/%s", folder, name), target[4096];
     uint64_t bytes = 0;
     size_t files = 0;
     ssize_t n = readlink(path, target, sizeof target - 1);
-    folders_measure(path, &bytes, &files);
+    folders_usage(path, &bytes, &files);
     json_t *o = json_object();
     json_object_set_new(o, "name", out_string(name, strlen(name)));
     json_object_set_new(o, "path", out_string(path, strlen(path)));
@@ -32,7 +32,7 @@ static json_t *entry_json(const char *folder, const char *name)
 }
 
 /* Names that begin with a dot are downloads under way. */
-static json_t *entries(const char *folder)
+static json_t *models_json(const char *folder)
 {
     char **names = NULL;
     size_t n = 0;
@@ -44,18 +44,18 @@ static json_t *entries(const char *folder)
     }
     if (dir) closedir(dir);
     if (n) qsort(names, n, sizeof *names, by_name);
-    json_t *list = json_array();
+    json_t *list_models = json_array();
     for (size_t i = 0; i < n; i++) {
-        json_array_append_new(list, entry_json(folder, names[i]));
+        json_array_append_new(list_models, model_json(folder, names[i]));
         free(names[i]);
     }
     free(names);
-    return list;
+    return list_models;
 }
 
-static int list(const struct args *args, const char *folder)
+static int list_models(const struct args *args, const char *folder)
 {
-    json_t *o = json_object(), *models = entries(folder);
+    json_t *o = json_object(), *models = models_json(folder);
     json_object_set_new(o, "folder", out_string(folder, strlen(folder)));
     json_object_set_new(o, "models", models);
     if (args_has(args, "json")) return out_json_exit(o);
@@ -65,13 +65,13 @@ static int list(const struct args *args, const char *folder)
         printf("%-48s %9.1f MB%s%s\n", json_string_value(json_object_get(m, "name")),
                json_number_value(json_object_get(m, "bytes")) / 1e6, link ? "  -> " : "", link ? link : "");
     }
-    if (json_array_size(models) == 0) out_note("models: none in %s; fetch one with segue pull", folder);
+    if (json_array_size(models) == 0) out_note("models: none in %s; download one with segue pull", folder);
     json_decref(o);
     return EXIT_DONE;
 }
 
 /* OWNER/NAME and its folder's name OWNER--NAME are the same model. */
-static int rm(const struct args *args, const char *folder, const char *name)
+static int remove_model(const struct args *args, const char *folder, const char *name)
 {
     segue_error err;
     struct stat s;
@@ -89,7 +89,7 @@ static int rm(const struct args *args, const char *folder, const char *name)
     free(path);
     if (st) {
         free(plain.data);
-        return out_error(&err, EXIT_NOT_HERE);
+        return out_error(&err, EXIT_UNAVAILABLE);
     }
     json_t *o = json_object();
     json_object_set_new(o, "removed", out_string(plain.data, plain.len));
@@ -106,10 +106,10 @@ static int run(struct args *args)
     bool is_list = !strcmp(verb, "list"), is_rm = !strcmp(verb, "rm");
     if ((!is_list && !is_rm) || args->operands_n != (is_rm ? 2 : args->operands_n ? 1 : 0)) {
         out_fail(&err, SEGUE_EARG, "models: \"%.60s\": give list, or rm NAME", verb);
-        return out_error(&err, EXIT_NOT_HERE);
+        return out_error(&err, EXIT_UNAVAILABLE);
     }
     char *folder = folders_path("data", "models");
-    int code = is_list ? list(args, folder) : rm(args, folder, args->operands[1]);
+    int code = is_list ? list_models(args, folder) : remove_model(args, folder, args->operands[1]);
     free(folder);
     return code;
 }
@@ -117,7 +117,7 @@ static int run(struct args *args)
 static const struct arg_group *const groups[] = {&flags_output, NULL};
 const struct command cmd_models = {
     .name = "models",
-    .summary = "list the models that were fetched, or remove one",
+    .summary = "list or remove downloaded models",
     .operands = "[list|rm NAME]",
     .operands_max = 2,
     .groups = groups,

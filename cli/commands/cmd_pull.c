@@ -1,6 +1,6 @@
-/* cmd_pull.c: `segue pull`: fetch a model by its Hugging Face id or by address into the models folder.
- * Must never do: write outside the target folder, whatever names a server sends, or leave a file that was not
- * checked. SPDX-License-Identifier: MIT */
+/* cmd_pull.c: `segue pull`: download a model by Hugging Face id or URL into the models folder. Nothing is written
+ * outside of the target folder, whatever file names a server sends, and no unchecked file gets its final name.
+ * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
 #include <errno.h>
@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "term/flags.h"
-#include "task/folders.h"
-#include "task/http.h"
+#include "host/folders.h"
+#include "host/http.h"
 #include "term/interrupt.h"
 
 struct item {
@@ -38,9 +38,7 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && !strcmp(s + n - m, end);
 }
 
-/* --- checking --- */
-
-/* Of the file on the disk, not of the stream: a resumed download is checked whole. */
+/* SHA-256 of the file on disk, not of the stream, so that a resumed download is checked as a whole. */
 static segue_status sha256_of(const char *path, char hex[65], segue_error *err)
 {
     unsigned char digest[crypto_hash_sha256_BYTES], *block = out_alloc(1 << 20);
@@ -58,18 +56,16 @@ static segue_status sha256_of(const char *path, char hex[65], segue_error *err)
     return st;
 }
 
-static bool is_sha256(const char *s) { return strlen(s) == 64 && strspn(s, "0123456789abcdefABCDEF") == 64; }
+static bool is_sha256_hex(const char *s) { return strlen(s) == 64 && strspn(s, "0123456789abcdefABCDEF") == 64; }
 
-static void lower(char *s)
+static void to_lower(char *s)
 {
     for (; *s; s++)
         if (*s >= 'A' && *s <= 'Z') *s = (char)(*s + 32);
 }
 
-/* --- one file --- */
-
-/* What fails here is removed: a later pull must not go on from it. */
-static segue_status check(const struct item *item, const char *part, segue_error *err)
+/* Check size and SHA-256. A file that fails is deleted, so that a later pull does not resume from it. */
+static segue_status check_download(const struct item *item, const char *part, segue_error *err)
 {
     char hex[65];
     struct stat s;
@@ -77,28 +73,29 @@ static segue_status check(const struct item *item, const char *part, segue_error
     if (item->bytes && (uint64_t)s.st_size != item->bytes) {
         unlink(part);
         return out_fail(err, SEGUE_EFORMAT,
-                        "fetching: %.250s: %lld bytes came, %llu were announced; removed, try again",
+                        "fetching: %.250s: received %lld bytes, expected %llu; deleted, try again",
                         item->url, (long long)s.st_size, (unsigned long long)item->bytes);
     }
     if (!*item->sha256) return SEGUE_OK;
     segue_status st = sha256_of(part, hex, err);
     if (!st && strcmp(hex, item->sha256) != 0) {
         unlink(part);
-        st = out_fail(err, SEGUE_EFORMAT, "fetching: %.150s: its SHA-256 is %s, not %s; removed, distrust it",
+        st = out_fail(err, SEGUE_EFORMAT,
+                      "fetching: %.150s: checksum mismatch: SHA-256 is %s, expected %s; deleted, do not trust this source",
                       item->url, hex, item->sha256);
     }
     return st;
 }
 
-/* A file that is there and sound is kept. The token goes to the hub's own host only. */
-static segue_status fetch(struct pull *p, struct item *item, segue_error *err)
+/* Download one file unless a valid copy exists. The token is sent to the host of the hub only. */
+static segue_status fetch_item(struct pull *p, struct item *item, segue_error *err)
 {
     char *path = out_printf("%s/%s", p->folder, item->name), *slash = strrchr(path, '/');
     char *part = out_printf("%.*s/.%s.part", (int)(slash - path), path, slash + 1);
     const char *token = getenv("HF_TOKEN");
     size_t host = strlen(p->endpoint);
-    bool own_host = !strncmp(item->url, p->endpoint, host) && item->url[host] == '/';
-    struct http_request r = {item->url, own_host ? token : NULL, p->timeout_s};
+    bool same_host = !strncmp(item->url, p->endpoint, host) && item->url[host] == '/';
+    struct http_request r = {item->url, same_host ? token : NULL, p->timeout_s};
     struct progress progress;
     struct stat s;
     char hex[65];
@@ -116,7 +113,7 @@ static segue_status fetch(struct pull *p, struct item *item, segue_error *err)
         progress_begin(&progress, item->name, args_has(p->args, "quiet"));
         if (!st) st = http_file(&r, part, item->bytes, &progress, &code, err);
         progress_end(&progress);
-        if (!st) st = check(item, part, err);
+        if (!st) st = check_download(item, part, err);
         if (!st && rename(part, path)) st = out_fail_errno(err, "fetching", path, NULL);
     }
     if (!st && !stat(path, &s)) item->bytes = (uint64_t)s.st_size;
@@ -125,17 +122,15 @@ static segue_status fetch(struct pull *p, struct item *item, segue_error *err)
     return st;
 }
 
-/* --- which files --- */
-
 static void add_item(struct pull *p, const char *name, const char *url, const char *sha256, uint64_t bytes)
 {
     p->items = out_realloc(p->items, (p->n + 1) * sizeof *p->items);
     p->items[p->n] = (struct item){out_strdup(name), out_strdup(url), out_strdup(sha256), bytes, false};
-    lower(p->items[p->n++].sha256);
+    to_lower(p->items[p->n++].sha256);
 }
 
-/* Files that a folder model is made of. */
-static bool of_folder(const char *name)
+/* True for the files that make up a model in Hugging Face format. */
+static bool is_model_file(const char *name)
 {
     static const char *const ends[] = {".safetensors", ".json",     ".jinja",
                                        "merges.txt",   "vocab.txt", "tokenizer.model"};
@@ -152,26 +147,26 @@ static bool same_split(const char *a, const char *b)
     return x && y && x - a == y - b && x - a > 6 && !strncmp(a, b, (size_t)(x - a) - 5) && !strcmp(x, y);
 }
 
-/* --file names exactly; without it a folder's files, or the one GGUF with all its parts. */
-static bool chosen(const struct pull *p, const char *name, bool folder, const char *gguf)
+/* True if the file is to be downloaded: named by --file, or part of the model, or a part of the only GGUF. */
+static bool is_selected(const struct pull *p, const char *name, bool folder, const char *gguf)
 {
     const char *pattern;
     if (args_has(p->args, "file")) {
-        for (size_t i = 0; (pattern = args_each(p->args, "file", i)); i++)
+        for (size_t i = 0; (pattern = args_nth(p->args, "file", i)); i++)
             if (!fnmatch(pattern, name, 0)) return true;
         return false;
     }
-    if (folder) return of_folder(name);
+    if (folder) return is_model_file(name);
     return gguf && (!strcmp(name, gguf) || same_split(name, gguf));
 }
 
-static const char *sibling(const json_t *list, size_t i)
+static const char *sibling_name(const json_t *list, size_t i)
 {
     return json_string_value(json_object_get(json_array_get(list, i), "rfilename"));
 }
 
-/* Several GGUFs are several storages of one model; which one is the user's to say. */
-static segue_status no_choice(const json_t *list, const char *id, size_t ggufs, segue_error *err)
+/* Several GGUF files are variants of one model; the user must choose one. */
+static segue_status fail_ambiguous(const json_t *list, const char *id, size_t ggufs, segue_error *err)
 {
     if (ggufs == 0)
         return out_fail(err, SEGUE_EFORMAT,
@@ -180,16 +175,17 @@ static segue_status no_choice(const json_t *list, const char *id, size_t ggufs, 
                         id);
     struct out_text names = {0};
     for (size_t i = 0; i < json_array_size(list); i++)
-        if (sibling(list, i) && ends_with(sibling(list, i), ".gguf") && names.len < 300)
-            out_addf(&names, "%s%s", names.len ? ", " : "", sibling(list, i));
+        if (sibling_name(list, i) && ends_with(sibling_name(list, i), ".gguf") && names.len < 300)
+            out_addf(&names, "%s%s", names.len ? ", " : "", sibling_name(list, i));
     out_fail(err, SEGUE_EARG, "pull: %.100s: holds %zu GGUF files; name one with --file: %.330s", id, ggufs,
              names.data);
     free(names.data);
     return SEGUE_EARG;
 }
 
-/* Files are fetched by the commit that the hub names, so that a push in between does not mix two versions. */
-static segue_status choose(struct pull *p, const json_t *answer, const char *id, const char *revision,
+/* Add the files of a repository to the list, at the commit that the hub reported, so that a concurrent push cannot
+ * mix versions. */
+static segue_status select_files(struct pull *p, const json_t *answer, const char *id, const char *revision,
                            segue_error *err)
 {
     const json_t *list = json_object_get(answer, "siblings");
@@ -197,7 +193,7 @@ static segue_status choose(struct pull *p, const json_t *answer, const char *id,
     size_t ggufs = 0;
     bool folder = false;
     for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *name = sibling(list, i);
+        const char *name = sibling_name(list, i);
         if (!name || !folders_plain_path(name)) continue;
         folder |= !strchr(name, '/') && ends_with(name, ".safetensors");
         if (ends_with(name, ".gguf") && !(gguf && same_split(gguf, name))) {
@@ -205,24 +201,24 @@ static segue_status choose(struct pull *p, const json_t *answer, const char *id,
             ggufs++;
         }
     }
-    if (!args_has(p->args, "file") && !folder && ggufs != 1) return no_choice(list, id, ggufs, err);
+    if (!args_has(p->args, "file") && !folder && ggufs != 1) return fail_ambiguous(list, id, ggufs, err);
     char *safe_id = http_escape(id), *safe_revision = http_escape(revision);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *entry = json_array_get(list, i), *lfs = json_object_get(entry, "lfs");
-        const char *name = sibling(list, i), *sha = json_string_value(json_object_get(lfs, "sha256"));
-        if (!name || !chosen(p, name, folder, gguf)) continue;
+        const char *name = sibling_name(list, i), *sha = json_string_value(json_object_get(lfs, "sha256"));
+        if (!name || !is_selected(p, name, folder, gguf)) continue;
         if (!folders_plain_path(
                 name)) { /* "../x", "/x": a hub that sends this is not to be trusted with anything */
             free(safe_id);
             free(safe_revision);
             return out_fail(err, SEGUE_EFORMAT,
-                            "pull: %.100s: \"%.100s\": a file name that leaves the folder; distrust it", id,
+                            "pull: %.100s: \"%.100s\": a file name outside the folder; do not trust this source", id,
                             name);
         }
         json_int_t bytes = json_integer_value(json_object_get(entry, "size"));
         char *safe = http_escape(name),
              *url = out_printf("%s/%s/resolve/%s/%s", p->endpoint, safe_id, safe_revision, safe);
-        add_item(p, name, url, sha && is_sha256(sha) ? sha : "", bytes > 0 ? (uint64_t)bytes : 0);
+        add_item(p, name, url, sha && is_sha256_hex(sha) ? sha : "", bytes > 0 ? (uint64_t)bytes : 0);
         free(url);
         free(safe);
     }
@@ -232,41 +228,39 @@ static segue_status choose(struct pull *p, const json_t *answer, const char *id,
                 : out_fail(err, SEGUE_EARG, "pull: %.150s: no file of that name in it; see its page", id);
 }
 
-/* --- a Hugging Face id --- */
-
-/* The snapshot holds every file that its index or its kind asks for. */
-static bool snapshot_whole(const char *folder)
+/* True if a cached snapshot contains all weight files of its index. */
+static bool snapshot_complete(const char *folder)
 {
     char *path = out_printf("%s/model.safetensors.index.json", folder);
     json_t *index = json_load_file(path, 0, NULL), *map = json_object_get(index, "weight_map"), *v;
     const char *key;
     free(path);
-    bool whole = true;
+    bool complete = true;
     json_object_foreach(map, key, v)
     {
         const char *name = json_string_value(v);
         path = out_printf("%s/%s", folder, name ? name : "");
-        whole = whole && name && folders_plain_name(name) && folders_is_file(path);
+        complete = complete && name && folders_plain_name(name) && folders_is_file(path);
         free(path);
     }
     static const char *const needed[] = {"config.json", "model.safetensors"};
     for (size_t i = 0; i < (json_object_size(map) ? 1u : 2u); i++) {
         path = out_printf("%s/%s", folder, needed[i]);
-        whole = whole && folders_is_file(path);
+        complete = complete && folders_is_file(path);
         free(path);
     }
     json_decref(index);
-    return whole;
+    return complete;
 }
 
-/* In the local cache of Hugging Face's own programs: link it, fetch nothing. */
-static bool from_hub_cache(struct pull *p, const char *id, const char *revision)
+/* Link a model from the local Hugging Face cache instead of downloading it. Returns false if it is not there. */
+static bool link_hub_cache(struct pull *p, const char *id, const char *revision)
 {
     segue_error ignored;
     struct stat s;
     if (args_has(p->args, "out") || args_has(p->args, "file")) return false;
     char *snapshot = folders_hub_snapshot(id, revision), *models = folders_path("data", "models");
-    bool found = snapshot && snapshot_whole(snapshot) && folders_make(models, &ignored) == SEGUE_OK;
+    bool found = snapshot && snapshot_complete(snapshot) && folders_make(models, &ignored) == SEGUE_OK;
     if (found && !lstat(p->folder, &s) && S_ISLNK(s.st_mode)) unlink(p->folder);
     if (found) found = symlink(snapshot, p->folder) == 0;
     if (found) p->note = out_printf("found in the local Hugging Face cache: %s", snapshot);
@@ -275,8 +269,8 @@ static bool from_hub_cache(struct pull *p, const char *id, const char *revision)
     return found;
 }
 
-/* OWNER/NAME[@REVISION]: the local cache of the hub's own programs first, then the hub. */
-static segue_status read_id(struct pull *p, const char *operand, segue_error *err)
+/* OWNER/NAME[@REVISION]: use the local cache, or ask the hub for the list of files. */
+static segue_status resolve_id(struct pull *p, const char *operand, segue_error *err)
 {
     char *id = out_strdup(operand), *at = strchr(id, '@');
     const char *revision = at ? at + 1 : NULL, *slash;
@@ -295,7 +289,7 @@ static segue_status read_id(struct pull *p, const char *operand, segue_error *er
         free(models);
     }
     free(name);
-    if (!st && !from_hub_cache(p, id, revision)) {
+    if (!st && !link_hub_cache(p, id, revision)) {
         char *safe = http_escape(id), *safe_revision = revision ? http_escape(revision) : NULL;
         char *url = out_printf("%s/api/models/%s%s%s?blobs=true", p->endpoint, safe,
                                revision ? "/revision/" : "", safe_revision ? safe_revision : "");
@@ -309,7 +303,7 @@ static segue_status read_id(struct pull *p, const char *operand, segue_error *er
             st = out_fail(err, SEGUE_EFORMAT, "pull: %.250s: the answer lists no files; check HF_ENDPOINT",
                           url);
         if (!st)
-            st = choose(p, answer, id,
+            st = select_files(p, answer, id,
                         sha && folders_plain_name(sha) ? sha
                         : revision                     ? revision
                                                        : "main",
@@ -324,8 +318,8 @@ static segue_status read_id(struct pull *p, const char *operand, segue_error *er
     return st;
 }
 
-/* The file's name is the last part of the path; escapes in it are refused rather than decoded. */
-static segue_status read_url(struct pull *p, const char *url, segue_error *err)
+/* The file name is the last component of the URL; percent escapes in it are rejected. */
+static segue_status resolve_url(struct pull *p, const char *url, segue_error *err)
 {
     const char *path = strstr(url, "://") + 3, *end = path + strcspn(path, "?#"), *slash = end;
     while (slash > path && slash[-1] != '/') slash--;
@@ -343,23 +337,23 @@ static segue_status read_url(struct pull *p, const char *url, segue_error *err)
     return st;
 }
 
-/* A sum that the user gives stands above the hub's. */
+/* A checksum given by the user replaces the one of the hub. */
 static segue_status set_sha256(struct pull *p, segue_error *err)
 {
     const char *sha = args_text(p->args, "sha256");
     if (!sha) return SEGUE_OK;
-    if (!is_sha256(sha))
+    if (!is_sha256_hex(sha))
         return out_fail(err, SEGUE_EARG, "flag --sha256: \"%.80s\": not 64 hexadecimal digits", sha);
     if (p->n != 1)
         return out_fail(err, SEGUE_EARG,
                         "flag --sha256: %zu files to fetch; it fits one, name it with --file", p->n);
     free(p->items[0].sha256);
     p->items[0].sha256 = out_strdup(sha);
-    lower(p->items[0].sha256);
+    to_lower(p->items[0].sha256);
     return SEGUE_OK;
 }
 
-static int print(const struct pull *p)
+static int print_result(const struct pull *p)
 {
     json_t *o = json_object(), *files = json_array();
     const char *path = p->result ? p->result : p->folder;
@@ -387,7 +381,7 @@ static int print(const struct pull *p)
     char *line = out_printf("%s\n", path);
     segue_status st = out_write(line, strlen(line), &err);
     free(line);
-    return st ? out_error(&err, EXIT_NOT_HERE) : EXIT_DONE;
+    return st ? out_error(&err, EXIT_UNAVAILABLE) : EXIT_DONE;
 }
 
 static int run(struct args *args)
@@ -401,18 +395,18 @@ static int run(struct args *args)
              endpoint && *endpoint ? endpoint : "https://huggingface.co");
     while (ends_with(p.endpoint, "/")) p.endpoint[strlen(p.endpoint) - 1] = 0;
     if (args_has(args, "out")) p.folder = out_strdup(args_text(args, "out"));
-    interrupt_hold(true);
+    interrupt_defer(true);
     if (!scheme)
-        st = read_id(&p, operand, &err);
+        st = resolve_id(&p, operand, &err);
     else if (!strncmp(operand, "http://", 7) || !strncmp(operand, "https://", 8))
-        st = read_url(&p, operand, &err);
+        st = resolve_url(&p, operand, &err);
     else
         st = out_fail(&err, SEGUE_EARG, "pull: \"%.150s\": only http and https addresses are fetched",
                       operand);
     if (!st && !p.note) st = set_sha256(&p, &err);
-    for (size_t i = 0; i < p.n && !st; i++) st = fetch(&p, &p.items[i], &err);
+    for (size_t i = 0; i < p.n && !st; i++) st = fetch_item(&p, &p.items[i], &err);
     if (!st && !p.result && p.n == 1) p.result = out_printf("%s/%s", p.folder, p.items[0].name);
-    int code = st ? out_error(&err, EXIT_NOT_HERE) : print(&p);
+    int code = st ? out_error(&err, EXIT_UNAVAILABLE) : print_result(&p);
     for (size_t i = 0; i < p.n; i++) {
         free(p.items[i].name);
         free(p.items[i].url);
@@ -425,18 +419,18 @@ static int run(struct args *args)
     return code;
 }
 
-static const struct arg_def own_defs[] = {
-    {"sha256", 0, ARG_TEXT, 0, "H", "the hub's", 0, 0, "refuse the file unless this is its SHA-256"},
-    {"out", 'o', ARG_FOLDER, 0, "DIR", "the models folder", 0, 0, "put the files here"},
-    {"file", 0, ARG_TEXT, ARG_MANY, "NAME", NULL, 0, 0,
-     "fetch these files of an id; * and ? stand for others"},
-    {"timeout", 0, ARG_COUNT, 0, "S", "30", 1, 86400, "give up when nothing comes for S seconds"},
-    {"quiet", 'q', ARG_SWITCH, 0, NULL, NULL, 0, 0, "no progress on stderr"},
+static const struct arg_def flag_defs[] = {
+    {"sha256", 0, ARG_TEXT, 0, "H", "as listed by the hub", 0, 0, "expected SHA-256 of the file"},
+    {"out", 'o', ARG_FOLDER, 0, "DIR", "the models folder", 0, 0, "target folder"},
+    {"file", 0, ARG_TEXT, ARG_REPEATABLE, "NAME", NULL, 0, 0,
+     "download only these files of a repository; * and ? are wildcards; may be repeated"},
+    {"timeout", 0, ARG_COUNT, 0, "S", "30", 1, 86400, "network timeout in seconds"},
+    {"quiet", 'q', ARG_SWITCH, 0, NULL, NULL, 0, 0, "print no progress on stderr"},
     ARG_END};
-static const struct arg_group own = {"Source", own_defs};
-static const struct arg_group *const groups[] = {&own, &flags_output, NULL};
+static const struct arg_group command_flags = {"Source", flag_defs};
+static const struct arg_group *const groups[] = {&command_flags, &flags_output, NULL};
 const struct command cmd_pull = {.name = "pull",
-                                 .summary = "fetch a model by Hugging Face id or address",
+                                 .summary = "download a model by Hugging Face id or URL",
                                  .operands = "OWNER/NAME[@REVISION]|URL",
                                  .operands_min = 1,
                                  .operands_max = 1,

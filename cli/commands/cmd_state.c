@@ -1,5 +1,6 @@
-/* cmd_state.c: `segue state`: look at saved states, remove, verify and convert them. Looks behind the public
- * header, as inspect and quantize do: a state file is read without a session. SPDX-License-Identifier: MIT */
+/* cmd_state.c: `segue state`: list, inspect, remove, verify and convert saved states. Includes library headers behind
+ * segue.h, because state files are read without a session (exception in tests/api/layers.sh).
+ * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
 #include <stdlib.h>
@@ -7,13 +8,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "engine/statefile/statefile.h"
+#include "engine/state_session.h"
 #include "term/flags.h"
-#include "task/folders.h"
-#include "task/placement.h"
-#include "task/sessions.h"
+#include "host/folders.h"
+#include "run/placement.h"
+#include "run/sessions.h"
 
-/* A path that exists, else the name of a session. */
-static char *path_of(const char *name)
+/* An existing path, otherwise the file of a named session. Allocated. */
+static char *resolve_path(const char *name)
 {
     if (folders_is_file(name) || !folders_plain_name(name)) return out_strdup(name);
     char *path = sessions_file(name, "state");
@@ -22,14 +24,14 @@ static char *path_of(const char *name)
     return out_strdup(name);
 }
 
-static void put_sum(json_t *o, const char *name, struct sg_hash sum)
+static void put_hash(json_t *o, const char *name, struct sg_hash sum)
 {
     char hex[33];
     sg_hash_hex(sum, hex);
     json_object_set_new(o, name, json_string(hex));
 }
 
-static const char *storage_of(const struct sg_statefile *f)
+static const char *kv_storage(const struct sg_statefile *f)
 {
     for (uint32_t i = 0; i < f->head.slots_n; i++)
         if (f->slots[i].slot.kind <= SG_SLOT_V) return sg_storage_info(f->slots[i].storage)->name;
@@ -58,7 +60,7 @@ static json_t *slot_json(const struct sg_statefile *f, const struct sg_state_slo
     json_object_set_new(o, "end", json_integer((json_int_t)s->end));
     json_object_set_new(o, "offset", json_integer((json_int_t)s->at));
     json_object_set_new(o, "bytes", json_integer((json_int_t)s->bytes));
-    put_sum(o, "checksum", s->sum);
+    put_hash(o, "checksum", s->sum);
     return o;
 }
 
@@ -72,14 +74,14 @@ static json_t *head_json(const struct sg_statefile *f)
     json_object_set_new(o, "shape_id", json_stringn(h->shape_id, 32));
     json_object_set_new(o, "weights_id", json_stringn(h->weights_id, 32));
     if (h->joined[1].lo) {
-        put_sum(o, "weights_first", h->joined[0]);
-        put_sum(o, "weights_second", h->joined[1]);
+        put_hash(o, "weights_first", h->joined[0]);
+        put_hash(o, "weights_second", h->joined[1]);
     }
-    put_sum(o, "adapters", h->adapters);
-    put_sum(o, "token_hash", h->tokens_sum);
+    put_hash(o, "adapters", h->adapters);
+    put_hash(o, "token_hash", h->tokens_sum);
     json_object_set_new(o, "tokens", json_integer((json_int_t)h->tokens_n));
     json_object_set_new(o, "rows", json_integer((json_int_t)h->rows));
-    json_object_set_new(o, "storage", json_string(storage_of(f)));
+    json_object_set_new(o, "storage", json_string(kv_storage(f)));
     snprintf(text, sizeof text, "canonical-%u", h->layout);
     json_object_set_new(o, "layout", json_string(text));
     json_object_set_new(o, "unit", out_string(h->unit, strlen(h->unit)));
@@ -90,7 +92,7 @@ static json_t *head_json(const struct sg_statefile *f)
     return o;
 }
 
-static int info(const struct args *args, const struct sg_statefile *f)
+static int print_info(const struct args *args, const struct sg_statefile *f)
 {
     json_t *o = head_json(f), *slots = json_array(), *points = json_array();
     for (uint32_t i = 0; i < f->head.slots_n; i++) json_array_append_new(slots, slot_json(f, &f->slots[i]));
@@ -109,9 +111,8 @@ static int info(const struct args *args, const struct sg_statefile *f)
     return EXIT_DONE;
 }
 
-/* --- the folder of sessions --- */
-
-static int list(const struct args *args)
+/* All named sessions, and the size of the prefix cache. */
+static int list_states(const struct args *args)
 {
     char *folder = folders_path("data", "sessions"), **names = NULL,
          *store = folders_path("cache", "prefixes");
@@ -120,7 +121,7 @@ static int list(const struct args *args)
     segue_error err;
     json_t *o = json_object(), *states = json_array();
     if (folders_is_folder(folder) && sg_folder_list(folder, ".state", 1 << 20, &names, &n, &err))
-        return out_error(&err, EXIT_NOT_HERE);
+        return out_error(&err, EXIT_UNAVAILABLE);
     for (size_t i = 0; i < n; i++) {
         struct sg_statefile f;
         char *path = out_printf("%s/%s", folder, names[i]);
@@ -141,7 +142,7 @@ static int list(const struct args *args)
         sg_free(names[i]);
     }
     sg_free(names);
-    folders_measure(store, &bytes, &files);
+    folders_usage(store, &bytes, &files);
     json_object_set_new(o, "folder", out_string(folder, strlen(folder)));
     json_object_set_new(o, "states", states);
     json_object_set_new(o, "store", out_string(store, strlen(store)));
@@ -156,11 +157,12 @@ static int list(const struct args *args)
     return EXIT_DONE;
 }
 
-/* A named session goes with the conversation beside it; any other file must at least begin like a state. */
-static int rm(const struct args *args, const char *name)
+/* Remove a state file. For a named session the conversation is removed too; other files must start with the magic of
+ * a state. */
+static int remove_state(const struct args *args, const char *name)
 {
     segue_error err;
-    char *path = path_of(name), *own = folders_plain_name(name) ? sessions_file(name, "state") : NULL;
+    char *path = resolve_path(name), *session_path = folders_plain_name(name) ? sessions_file(name, "state") : NULL;
     char magic[12] = "";
     FILE *file = fopen(path, "rb");
     bool is_state = file && fread(magic, 1, 11, file) == 11 && !memcmp(magic, "segue\x1astate", 11);
@@ -169,28 +171,27 @@ static int rm(const struct args *args, const char *name)
         st = out_fail_errno(&err, "state rm", path, "see segue state list");
     else
         fclose(file);
-    if (!st && !is_state && !(own && !strcmp(own, path)))
-        st = out_fail(&err, SEGUE_EFORMAT, "state rm: %.300s: it is no state file; remove it by other means",
+    if (!st && !is_state && !(session_path && !strcmp(session_path, path)))
+        st = out_fail(&err, SEGUE_EFORMAT, "state rm: %.300s: no state file; delete it with rm",
                       path);
     if (!st && unlink(path)) st = out_fail_errno(&err, "state rm", path, NULL);
-    if (!st && own && !strcmp(own, path)) {
+    if (!st && session_path && !strcmp(session_path, path)) {
         char *conversation = sessions_file(name, "json");
         unlink(conversation);
         free(conversation);
     }
-    int code = st ? out_error(&err, EXIT_REFUSED) : EXIT_DONE;
+    int code = st ? out_error(&err, EXIT_BAD_INPUT) : EXIT_DONE;
     json_t *o = json_object();
     json_object_set_new(o, "removed", out_string(path, strlen(path)));
     free(path);
-    free(own);
+    free(session_path);
     if (!code && args_has(args, "json")) return out_json_exit(o);
     json_decref(o);
     return code;
 }
 
-/* --- with a model --- */
-
-static int say(const struct args *args, const struct sg_statefile *f, const struct sg_verdict *v,
+/* Print the result of verify; exit code EXIT_CHECK if a slot differs. */
+static int print_verdict(const struct args *args, const struct sg_statefile *f, const struct sg_verdict *v,
                const char *unit)
 {
     segue_error err;
@@ -203,36 +204,38 @@ static int say(const struct args *args, const struct sg_statefile *f, const stru
         json_object_set_new(o, "bound", out_real(v->bound));
         code = out_json_exit(o);
     } else
-        printf("%s: %u of %u slots differ; the worst, %s, by %.2g of its size (bound %.2g); computed anew on "
+        printf("%s: %u of %u slots differ; largest relative error in %s: %.2g (bound %.2g); recomputed on "
                "%s\n",
                f->path, v->bad, v->slots, v->name, v->worst, v->bound, unit);
     if (!v->bad || code) return code;
     out_json_errors(false);
     out_fail(&err, SEGUE_EFORMAT,
-             "state verify: %.200s: slot %s differs by %.2g of its size; compute the tokens anew", f->path,
+             "state verify: %.200s: slot %s differs, relative error %.2g; recompute the state from its tokens", f->path,
              v->name, v->worst);
-    out_error(&err, EXIT_REFUSED);
+    out_error(&err, EXIT_BAD_INPUT);
     return EXIT_CHECK;
 }
 
-static int verify(const struct args *args, const struct sg_statefile *f)
+/* Recompute the tokens with the model of -m and compare all slots. */
+static int verify_state(const struct args *args, const struct sg_statefile *f)
 {
-    struct place p = {0};
+    struct placement p = {0};
     struct sg_verdict v;
     segue_error err;
     segue_session_opts opts = SEGUE_INIT(segue_session_opts);
-    int code = place_open(&p, args, 0);
+    int code = placement_open(&p, args, 0);
     if (code) return code;
-    opts.plan = place_plan(&p);
+    opts.plan = placement_plan(&p);
     opts.adapters = p.adapters;
     opts.adapters_n = p.adapters_n;
     segue_status st = sg_statefile_verify(f, p.engine, &opts, &v, &err);
-    code = st ? out_error(&err, EXIT_REFUSED) : say(args, f, &v, p.unit_info[0].spec);
-    place_close(&p);
+    code = st ? out_error(&err, EXIT_BAD_INPUT) : print_verdict(args, f, &v, p.unit_info[0].spec);
+    placement_close(&p);
     return code;
 }
 
-static int convert(const struct args *args, const struct sg_statefile *f)
+/* Write the state with another KV type, or as safetensors. */
+static int convert_state(const struct args *args, const struct sg_statefile *f)
 {
     segue_error err;
     const char *out = args_text(args, "output"), *kv = args_text(args, "kv");
@@ -248,24 +251,25 @@ static int convert(const struct args *args, const struct sg_statefile *f)
         st = out_fail(&err, SEGUE_EARG,
                       "state convert: no storage: give --kv f32|f16|bf16|q8, or an OUT.safetensors");
     if (!st) st = tensors ? sg_statefile_tensors(f, out, &err) : sg_statefile_convert(f, storage, out, &err);
-    if (st) return out_error(&err, EXIT_REFUSED);
+    if (st) return out_error(&err, EXIT_BAD_INPUT);
     if (!args_has(args, "json")) return EXIT_DONE;
     return out_json_exit(
         json_pack("{s:s,s:s}", "path", out, "storage", tensors ? "f32" : sg_storage_info(storage)->name));
 }
 
-static int on_file(const struct args *args, const char *verb, const char *name)
+/* Open the state and run info, verify or convert. */
+static int run_on_file(const struct args *args, const char *verb, const char *name)
 {
     struct sg_statefile f;
     segue_error err;
-    char *path = path_of(name);
+    char *path = resolve_path(name);
     int code;
     if (sg_statefile_open(&f, path, 0, &err))
-        code = out_error(&err, EXIT_REFUSED);
+        code = out_error(&err, EXIT_BAD_INPUT);
     else {
-        code = !strcmp(verb, "info")     ? info(args, &f)
-               : !strcmp(verb, "verify") ? verify(args, &f)
-                                         : convert(args, &f);
+        code = !strcmp(verb, "info")     ? print_info(args, &f)
+               : !strcmp(verb, "verify") ? verify_state(args, &f)
+                                         : convert_state(args, &f);
         sg_statefile_close(&f);
     }
     free(path);
@@ -282,22 +286,22 @@ static int run(struct args *args)
     if (known == 5 || args->operands_n != (known ? 2u : args->operands_n ? 1u : 0u)) {
         out_fail(&err, SEGUE_EARG, "state: \"%.60s\": give list, or rm, info, verify or convert and a FILE",
                  verb);
-        return out_error(&err, EXIT_NOT_HERE);
+        return out_error(&err, EXIT_UNAVAILABLE);
     }
-    if (known == 0) return list(args);
-    if (known == 1) return rm(args, args->operands[1]);
-    return on_file(args, verb, args->operands[1]);
+    if (known == 0) return list_states(args);
+    if (known == 1) return remove_state(args, args->operands[1]);
+    return run_on_file(args, verb, args->operands[1]);
 }
 
-static const struct arg_def own_defs[] = {
+static const struct arg_def flag_defs[] = {
     {"output", 'o', ARG_FILE, 0, "OUT", NULL, 0, 0,
-     "convert: OUT.state, or OUT.safetensors with the names of eval --dump"},
+     "convert: OUT.state, or OUT.safetensors with the tensor names of eval --dump"},
     ARG_END};
-static const struct arg_group own = {"State", own_defs};
-static const struct arg_group *const groups[] = {&own,          &flags_model,  &flags_units,
+static const struct arg_group command_flags = {"State", flag_defs};
+static const struct arg_group *const groups[] = {&command_flags,          &flags_model,  &flags_units,
                                                  &flags_engine, &flags_output, NULL};
 const struct command cmd_state = {.name = "state",
-                                  .summary = "list, remove, look into, verify and convert saved states",
+                                  .summary = "list, remove, inspect, verify and convert saved states",
                                   .operands = "[list|rm FILE|info FILE|verify FILE|convert FILE]",
                                   .operands_max = 2,
                                   .groups = groups,

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "term/flags.h"
-#include "task/placement.h"
-#include "task/prompt.h"
+#include "run/placement.h"
+#include "run/prompt.h"
 
 static unsigned text_flags(const struct args *args)
 {
@@ -14,7 +14,7 @@ static unsigned text_flags(const struct args *args)
            (args_has(args, "no-special") ? SEGUE_TEXT_NO_SPECIAL : 0u);
 }
 
-static segue_status detokenize(const struct place *p, const struct prompt *ids, unsigned flags,
+static segue_status detokenize(const struct placement *p, const struct prompt *ids, unsigned flags,
                                struct out_text *text, segue_error *err)
 {
     segue_status st;
@@ -23,8 +23,8 @@ static segue_status detokenize(const struct place *p, const struct prompt *ids, 
     return st;
 }
 
-/* Half a character is shown as U+FFFD: a token need not be text of its own. */
-static json_t *pieces_json(const struct place *p, const struct prompt *ids)
+/* Text of each token; an incomplete UTF-8 character is shown as U+FFFD. */
+static json_t *pieces_json(const struct placement *p, const struct prompt *ids)
 {
     json_t *list = json_array();
     segue_error ignored;
@@ -38,8 +38,8 @@ static json_t *pieces_json(const struct place *p, const struct prompt *ids)
     return list;
 }
 
-/* Pieces are quoted as JSON, so that blanks and line ends can be seen. */
-static segue_status print_ids(const struct args *args, const struct place *p, const struct prompt *ids,
+/* With --pieces each token is printed as a JSON string, so that white space is visible. */
+static segue_status print_ids(const struct args *args, const struct placement *p, const struct prompt *ids,
                               segue_error *err)
 {
     json_t *pieces = args_has(args, "pieces") ? pieces_json(p, ids) : NULL;
@@ -66,18 +66,18 @@ static segue_status print_ids(const struct args *args, const struct place *p, co
     return st;
 }
 
-/* One JSON string a line in, one array a line out; or the other way with --detokenize. */
-static segue_status one_line(const struct args *args, const struct place *p, const char *line, size_t len,
+/* --jsonl: one JSON string in, one array of ids out; the reverse with --detokenize. */
+static segue_status convert_line(const struct args *args, const struct placement *p, const char *line, size_t len,
                              size_t number, segue_error *err)
 {
-    bool back = args_has(args, "detokenize");
+    bool reverse = args_has(args, "detokenize");
     json_t *in = json_loadb(line, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL), *out = NULL;
     struct prompt ids = {0};
     segue_status st = SEGUE_OK;
-    if (back ? !json_is_array(in) : !json_is_string(in))
+    if (reverse ? !json_is_array(in) : !json_is_string(in))
         st = out_fail(err, SEGUE_EFORMAT, "tokenize: line %zu: not a JSON %s; give one a line", number,
-                      back ? "array of ids" : "string");
-    else if (back) {
+                      reverse ? "array of ids" : "string");
+    else if (reverse) {
         struct out_text text = {0};
         ids.ids = out_alloc((json_array_size(in) + 1) * sizeof *ids.ids);
         for (; ids.n < json_array_size(in); ids.n++) {
@@ -104,7 +104,7 @@ static segue_status one_line(const struct args *args, const struct place *p, con
     return st;
 }
 
-static segue_status lines(const struct args *args, const struct place *p, segue_error *err)
+static segue_status tokenize_lines(const struct args *args, const struct placement *p, segue_error *err)
 {
     const char *path = args_text(args, "file");
     struct out_text in = {0};
@@ -113,14 +113,14 @@ static segue_status lines(const struct args *args, const struct place *p, segue_
     for (char *s = in.data; !st && s && *s; number++) {
         char *end = memchr(s, '\n', (size_t)(in.data + in.len - s));
         size_t len = end ? (size_t)(end - s) : (size_t)(in.data + in.len - s);
-        if (len) st = one_line(args, p, s, len, number + 1, err);
+        if (len) st = convert_line(args, p, s, len, number + 1, err);
         s = end ? end + 1 : NULL;
     }
     free(in.data);
     return st ? st : out_write("", 0, err);
 }
 
-static segue_status backwards(const struct args *args, const struct place *p, segue_error *err)
+static segue_status detokenize_input(const struct args *args, const struct placement *p, segue_error *err)
 {
     struct prompt ids = {0};
     struct out_text text = {0}, in = {0};
@@ -148,7 +148,7 @@ static segue_status backwards(const struct args *args, const struct place *p, se
     return st;
 }
 
-static segue_status forwards(const struct args *args, const struct place *p, segue_error *err)
+static segue_status tokenize_input(const struct args *args, const struct placement *p, segue_error *err)
 {
     const char *prompt = args_text(args, "prompt"), *path = args_text(args, "file");
     struct out_text in = {0};
@@ -167,39 +167,39 @@ static segue_status forwards(const struct args *args, const struct place *p, seg
 
 static int run(struct args *args)
 {
-    struct place p;
+    struct placement p;
     segue_error err;
-    int code = place_open_model(&p, args);
+    int code = placement_open_model(&p, args);
     if (code) return code;
     segue_status st;
     if (!p.info.has_tokenizer)
         st = out_fail(&err, SEGUE_EUNSUPPORTED,
                       "tokenize: %.300s: the model has no tokenizer; choose another", p.path);
     else if (args_has(args, "jsonl"))
-        st = lines(args, &p, &err);
+        st = tokenize_lines(args, &p, &err);
     else
-        st = args_has(args, "detokenize") ? backwards(args, &p, &err) : forwards(args, &p, &err);
-    if (st) code = out_error(&err, EXIT_REFUSED);
-    place_close(&p);
+        st = args_has(args, "detokenize") ? detokenize_input(args, &p, &err) : tokenize_input(args, &p, &err);
+    if (st) code = out_error(&err, EXIT_BAD_INPUT);
+    placement_close(&p);
     return code;
 }
 
-static const struct arg_def own_defs[] = {
-    {"prompt", 'p', ARG_TEXT, 0, "TEXT", NULL, 0, 0, "the text"},
+static const struct arg_def flag_defs[] = {
+    {"prompt", 'p', ARG_TEXT, 0, "TEXT", NULL, 0, 0, "text to tokenize"},
     {"file", 'f', ARG_FILE, 0, "FILE", "standard input", 0, 0, "read the text from a file"},
-    {"ids", 0, ARG_TEXT, 0, "1,2,3|@FILE", NULL, 0, 0, "the ids, with --detokenize"},
-    {"jsonl", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "one JSON string a line in, one array of ids a line out"},
-    {"pieces", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "show the text of each token"},
+    {"ids", 0, ARG_TEXT, 0, "1,2,3|@FILE", NULL, 0, 0, "token ids, with --detokenize"},
+    {"jsonl", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "read one JSON string per line, write one array of ids per line"},
+    {"pieces", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "print the text of each token"},
     {"no-special", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0,
-     "special tokens in the text are plain text; left out on the way back"},
-    {"no-bos", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "do not add the tokens that begin or end a text"},
-    {"detokenize", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "ids in, text out"},
+     "treat special tokens in the text as plain text; with --detokenize omit them"},
+    {"no-bos", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "do not add BOS and EOS tokens"},
+    {"detokenize", 0, ARG_SWITCH, 0, NULL, NULL, 0, 0, "convert token ids to text"},
     ARG_END};
-static const struct arg_group own = {"Text", own_defs};
-static const struct arg_group *const groups[] = {&own, &flags_model, &flags_output, NULL};
+static const struct arg_group command_flags = {"Text", flag_defs};
+static const struct arg_group *const groups[] = {&command_flags, &flags_model, &flags_output, NULL};
 const struct command cmd_tokenize = {
     .name = "tokenize",
-    .summary = "turn text into token ids, and back",
+    .summary = "convert text to token ids and back",
     .groups = groups,
     .example = "segue tokenize -p 'Hello world' --pieces",
     .run = run,

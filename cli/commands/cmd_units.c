@@ -1,13 +1,13 @@
-/* cmd_units.c: `segue units`: what can compute here, what cannot, and why.
+/* cmd_units.c: `segue units`: compute units of this build, their memory and bandwidth, or why one is unavailable.
  * SPDX-License-Identifier: MIT */
 #include "commands.h"
 
 #include <stdlib.h>
 #include "term/flags.h"
-#include "bench/roof.h"
+#include "run/bandwidth.h"
 #include "term/out.h"
 
-enum { UNITS = 32 };
+enum { MAX_UNITS = 32 };
 
 /* Measuring needs the unit open; one that cannot be opened says why in the place of the figure. */
 static json_t *unit_json(const segue_unit_info *u)
@@ -28,7 +28,7 @@ static json_t *unit_json(const segue_unit_info *u)
     segue_unit *unit = NULL;
     if (!u->present)
         out_null(o, "stream_gb_s", "the unit is not here");
-    else if (segue_unit_open(&unit, u->spec, &err) || roof_measure(unit, 0, &gb_s, &err))
+    else if (segue_unit_open(&unit, u->spec, &err) || bandwidth_measure(unit, 0, &gb_s, &err))
         out_null(o, "stream_gb_s", err.text);
     else
         json_object_set_new(o, "stream_gb_s", out_real(gb_s));
@@ -53,17 +53,17 @@ static void print_line(const json_t *o)
 
 static int run(struct args *args)
 {
-    segue_unit_info *infos = out_alloc(UNITS * sizeof *infos);
+    segue_unit_info *infos = out_alloc(MAX_UNITS * sizeof *infos);
     segue_error err;
     size_t n = 0;
-    for (size_t i = 0; i < UNITS; i++) infos[i] = SEGUE_INIT(segue_unit_info);
-    segue_status st = segue_unit_list(infos, UNITS, &n, &err);
+    for (size_t i = 0; i < MAX_UNITS; i++) infos[i] = SEGUE_INIT(segue_unit_info);
+    segue_status st = segue_unit_list(infos, MAX_UNITS, &n, &err);
     if (st && st != SEGUE_ELIMIT) {
         free(infos);
-        return out_error(&err, EXIT_NOT_HERE);
+        return out_error(&err, EXIT_UNAVAILABLE);
     }
     json_t *list = json_array();
-    for (size_t i = 0; i < n && i < UNITS; i++) json_array_append_new(list, unit_json(&infos[i]));
+    for (size_t i = 0; i < n && i < MAX_UNITS; i++) json_array_append_new(list, unit_json(&infos[i]));
     free(infos);
     if (args_has(args, "json")) return out_json_exit(list);
     for (size_t i = 0; i < json_array_size(list); i++) print_line(json_array_get(list, i));
@@ -73,7 +73,7 @@ static int run(struct args *args)
 
 static const struct arg_group *const groups[] = {&flags_output, NULL};
 const struct command cmd_units = {.name = "units",
-                                  .summary = "list the compute units, and why one is absent",
+                                  .summary = "list the compute units and why one is unavailable",
                                   .groups = groups,
                                   .example = "segue units --json",
                                   .run = run,

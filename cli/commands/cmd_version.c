@@ -28,7 +28,7 @@ static json_t *built_units(void)
 }
 
 /* What the embedded device kernels were compiled for, as the build wrote it: "sm_80 sm_90a"; empty: there are none. */
-static json_t *targets(void)
+static json_t *cuda_targets(void)
 {
     json_t *list = json_array();
     for (const char *p = SEGUE_DEVICE_TARGETS; *p;) {
@@ -50,7 +50,7 @@ static int run(struct args *args)
         json_object_set_new(o, "version", json_string(version));
         json_object_set_new(o, "commit", json_string(SEGUE_COMMIT));
         json_object_set_new(o, "units", units);
-        json_object_set_new(o, "cuda_targets", targets());
+        json_object_set_new(o, "cuda_targets", cuda_targets());
         return out_json_exit(o);
     }
     printf("segue %s (%s), units:", version, SEGUE_COMMIT);
@@ -63,7 +63,7 @@ static int run(struct args *args)
 
 static const struct arg_group *const groups[] = {&flags_output, NULL};
 const struct command cmd_version = {.name = "version",
-                                    .summary = "print version, commit and the units of this build",
+                                    .summary = "print version, commit and compute units of this build",
                                     .groups = groups,
                                     .example = "segue version --json",
                                     .run = run,

@@ -1,72 +1,74 @@
-/* requests.c: many prompts in one process. A line of the file is the command line in JSON; up to N of them
- * are sessions that take one token each per round (segue_session_step). Where one unit reads and another one
- * writes, a thread of its own reads the prompts, so that both units work at once. Replies leave in the order
- * of the lines. Must never do: let one bad line end the others. SPDX-License-Identifier: MIT */
+/* requests.c: many prompts in one process. Each line of the file is a request: a JSON object whose keys are flag
+ * names. Up to --parallel requests are live; each round generates one token for all of them in one batch
+ * (segue_session_step). If prefill and decode run on different units, a thread prefills the prompts, so that both
+ * units work at the same time. Replies are printed in the order of the lines. An invalid line gets an error reply and
+ * does not affect the others.
+ * SPDX-License-Identifier: MIT */
 #include "commands/requests.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include "term/interrupt.h"
-#include "task/report.h"
-#include "task/sessions.h"
+#include "run/report.h"
+#include "run/sessions.h"
 
-enum { ADAPTERS_MOST = 256 };
+enum { MAX_ADAPTERS = 256 };
 
+/* One line of the input. Owned by the queue of struct batch until its reply is printed. */
 struct request {
-    json_t *id;
-    struct args args;
-    struct choice choice;
+    json_t *id;       /* value of "id"; NULL: none */
+    struct args args; /* flags of the command line, overridden by the keys of the line */
+    struct sampler sampler;
     struct prompt prompt;
     struct answer answer;
     segue_session *session;
-    segue_adapter *adapters[PLACE_ADAPTERS]; /* instead of the process's, where the line has "lora" */
+    segue_adapter *adapters[PLACEMENT_ADAPTERS]; /* replace the adapters of the command line if has_adapters */
     size_t adapters_n;
-    bool own_adapters;
-    size_t number; /* of its line, from 0 */
-    bool live;
-    json_t *reply; /* set when it is done */
-    bool reading;  /* the reader's, under its lock */
-    segue_status read;
-    segue_error read_err;
+    bool has_adapters; /* the line has the key "lora" */
+    size_t number;     /* line number, from 0 */
+    bool live;         /* started and still generating */
+    json_t *reply;     /* NULL until finished */
+    bool prefilling;   /* queued in or owned by the prefill thread; guarded by its lock */
+    segue_status prefill_status;
+    segue_error prefill_err;
 };
 
-/* Reads prompts one after the other, on the unit that reads. */
-struct reader {
+/* Thread that prefills queued requests one at a time on the prefill unit. */
+struct prefiller {
     pthread_t thread;
-    pthread_mutex_t lock;
+    pthread_mutex_t lock; /* guards queue, n, stop and request.prefilling */
     pthread_cond_t changed;
-    struct request *queue[256]; /* as many as --parallel allows */
+    struct request *queue[256]; /* FIFO; 256 is the maximum of --parallel */
     size_t n;
-    bool on, stop;
+    bool started, stop;
 };
 
-/* An adapter that some line named; open until the last one is answered, so that lines share it. */
-struct named {
-    char *text;
+/* An adapter named by at least one line. Stays open until the batch ends, so that lines can share it. */
+struct shared_adapter {
+    char *text; /* PATH[=SCALE] as written; the key */
     segue_adapter *adapter;
 };
 
 struct batch {
     const struct args *args;
-    struct place *place;
+    struct placement *placement;
     struct trace *trace;
-    struct reader reader;
-    struct named *adapters; /* [adapters_n] */
+    struct prefiller prefiller;
+    struct shared_adapter *adapters; /* [adapters_n] */
     size_t adapters_n;
-    struct out_text text;
-    char *at; /* the next line */
-    size_t line;
-    struct request **queue; /* [n] started and not yet printed, in order */
+    struct out_text text;   /* the whole input file */
+    char *next_line;        /* first unread byte of text; NULL: all lines were read */
+    size_t line;            /* lines read so far */
+    struct request **queue; /* [n] started and not yet printed, in input order */
     size_t n;
-    int code; /* the first failure's exit code */
+    int code; /* exit code of the first failure; 0: none */
 };
 
-/* --- the reader --- */
-
-static void *reader_main(void *arg)
+/* Takes requests from the queue until told to stop; the lock is released during a prefill. */
+static void *prefiller_main(void *arg)
 {
-    struct reader *r = arg;
+    struct prefiller *r = arg;
     pthread_mutex_lock(&r->lock);
     while (!r->stop) {
         if (!r->n) {
@@ -76,34 +78,37 @@ static void *reader_main(void *arg)
         struct request *q = r->queue[0];
         memmove(r->queue, r->queue + 1, --r->n * sizeof(struct request *));
         pthread_mutex_unlock(&r->lock);
-        q->read = segue_session_prefill(q->session, 0, NULL, &q->read_err);
+        q->prefill_status = segue_session_prefill(q->session, 0, NULL, &q->prefill_err);
         pthread_mutex_lock(&r->lock);
-        q->reading = false;
+        q->prefilling = false;
         pthread_cond_broadcast(&r->changed);
     }
     pthread_mutex_unlock(&r->lock);
     return NULL;
 }
 
-static void reader_open(struct reader *r)
+/* If no thread can be started, the prompts are prefilled by the first segue_session_step instead. */
+static void prefiller_open(struct prefiller *r)
 {
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->changed, NULL);
-    r->on = pthread_create(&r->thread, NULL, reader_main, r) == 0;
+    r->started = pthread_create(&r->thread, NULL, prefiller_main, r) == 0;
 }
 
-static void reader_take(struct reader *r, struct request *q)
+/* Queue a started request. */
+static void prefiller_push(struct prefiller *r, struct request *q)
 {
     pthread_mutex_lock(&r->lock);
-    q->reading = true;
+    q->prefilling = true;
     r->queue[r->n++] = q;
     pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
 }
 
-static void reader_close(struct reader *r)
+/* Stop and join the thread. The caller has cancelled or finished its sessions. */
+static void prefiller_close(struct prefiller *r)
 {
-    if (!r->on) return;
+    if (!r->started) return;
     pthread_mutex_lock(&r->lock);
     r->stop = true;
     pthread_cond_broadcast(&r->changed);
@@ -111,14 +116,12 @@ static void reader_close(struct reader *r)
     pthread_join(r->thread, NULL);
 }
 
-/* --- requests --- */
-
-/* Lists are repeated flags; false and null are flags that are not given. */
-static segue_status set_value(struct args *args, const char *key, const json_t *v, segue_error *err)
+/* Set a flag from a JSON value. Lists repeat the flag; false and null leave it unset; true sets a switch. */
+static segue_status set_flag(struct args *args, const char *key, const json_t *v, segue_error *err)
 {
     if (json_is_array(v) && strcmp(key, "ids") != 0) {
         for (size_t i = 0; i < json_array_size(v); i++) {
-            segue_status st = set_value(args, key, json_array_get(v, i), err);
+            segue_status st = set_flag(args, key, json_array_get(v, i), err);
             if (st) return st;
         }
         return SEGUE_OK;
@@ -132,8 +135,8 @@ static segue_status set_value(struct args *args, const char *key, const json_t *
     return st;
 }
 
-/* Flags that make sense for the whole process only. */
-static bool of_process(const char *key)
+/* True for flags that apply to the whole process and are not allowed in a line. */
+static bool is_process_flag(const char *key)
 {
     static const char *const names[] = {"model", "unit",    "prefill",  "decode",   "threads", "kv",
                                         "chunk", "requests", "parallel", "json",    "save",
@@ -144,47 +147,49 @@ static bool of_process(const char *key)
     return false;
 }
 
-static segue_status take_adapter(struct batch *b, struct request *q, const char *text, segue_error *err)
+/* Add an adapter to a request. An adapter that another line loaded with the same text is shared. */
+static segue_status add_adapter(struct batch *b, struct request *q, const char *text, segue_error *err)
 {
     size_t i = 0;
-    if (!text || !*text || q->adapters_n == PLACE_ADAPTERS)
-        return out_fail(err, SEGUE_EARG, "requests: line %zu: lora: give at most %d of PATH[=SCALE]", b->line, PLACE_ADAPTERS);
+    if (!text || !*text || q->adapters_n == PLACEMENT_ADAPTERS)
+        return out_fail(err, SEGUE_EARG, "requests: line %zu: lora: expected at most %d adapters as PATH[=SCALE]", b->line,
+                        PLACEMENT_ADAPTERS);
     while (i < b->adapters_n && strcmp(b->adapters[i].text, text) != 0) i++;
-    if (i == ADAPTERS_MOST)
-        return out_fail(err, SEGUE_ELIMIT, "requests: line %zu: more than %d different adapters; use several files", b->line,
-                        ADAPTERS_MOST);
+    if (i == MAX_ADAPTERS)
+        return out_fail(err, SEGUE_ELIMIT, "requests: line %zu: more than %d different adapters; split the file", b->line,
+                        MAX_ADAPTERS);
     if (i == b->adapters_n) {
         segue_adapter *opened = NULL;
-        segue_status st = place_adapter_open(&opened, b->place->model, text, err);
+        segue_status st = placement_load_adapter(&opened, b->placement->model, text, err);
         if (st) return st;
         b->adapters = out_realloc(b->adapters, (i + 1) * sizeof *b->adapters);
-        b->adapters[b->adapters_n++] = (struct named){out_strdup(text), opened};
+        b->adapters[b->adapters_n++] = (struct shared_adapter){out_strdup(text), opened};
     }
     q->adapters[q->adapters_n++] = b->adapters[i].adapter;
     return SEGUE_OK;
 }
 
-/* A path, or several; null and false: none. */
-static segue_status take_adapters(struct batch *b, struct request *q, const json_t *v, segue_error *err)
+/* The key "lora": one PATH[=SCALE], a list of them, or null or false for none. */
+static segue_status add_adapters(struct batch *b, struct request *q, const json_t *v, segue_error *err)
 {
     segue_status st = SEGUE_OK;
-    q->own_adapters = true;
+    q->has_adapters = true;
     if (json_is_null(v) || json_is_false(v)) return SEGUE_OK;
-    if (!json_is_array(v)) return take_adapter(b, q, json_string_value(v), err);
+    if (!json_is_array(v)) return add_adapter(b, q, json_string_value(v), err);
     for (size_t i = 0; i < json_array_size(v) && !st; i++)
-        st = take_adapter(b, q, json_string_value(json_array_get(v, i)), err);
+        st = add_adapter(b, q, json_string_value(json_array_get(v, i)), err);
     return st;
 }
 
-/* A conversation and its tools are values here, files on the command line. */
-static segue_status read_line(struct batch *b, struct request *q, const char *line, size_t len,
+/* Parse a line into q. messages and tools are JSON values here, not file names as on the command line. */
+static segue_status parse_request(struct batch *b, struct request *q, const char *line, size_t len,
                               segue_error *err)
 {
     json_error_t why;
     json_t *o = json_loadb(line, len, JSON_REJECT_DUPLICATES, &why), *v;
     if (!json_is_object(o)) {
         json_decref(o);
-        return out_fail(err, SEGUE_EFORMAT, "requests: line %zu: not a JSON object; give one request a line",
+        return out_fail(err, SEGUE_EFORMAT, "requests: line %zu: not a JSON object; expected one request per line",
                         b->line);
     }
     q->id = json_incref(json_object_get(o, "id"));
@@ -194,13 +199,13 @@ static segue_status read_line(struct batch *b, struct request *q, const char *li
     json_object_foreach(o, key, v)
     {
         if (st || !strcmp(key, "id")) continue;
-        if (of_process(key))
+        if (is_process_flag(key))
             st = out_fail(err, SEGUE_EARG,
-                          "requests: line %zu: \"%.40s\" holds for the whole process; put it on the command "
+                          "requests: line %zu: \"%.40s\" applies to the whole process; give it on the command "
                           "line",
                           b->line, key);
         else if (!strcmp(key, "lora"))
-            st = take_adapters(b, q, v, err);
+            st = add_adapters(b, q, v, err);
         else if (!strcmp(key, "messages") && json_is_array(v)) {
             json_t *request = json_object(), *copy = json_deep_copy(v);
             json_object_set_new(request, "messages", copy);
@@ -208,93 +213,94 @@ static segue_status read_line(struct batch *b, struct request *q, const char *li
                 json_object_set(request, "tools", json_object_get(o, "tools"));
             const char *think = json_string_value(json_object_get(o, "think"));
             if (think) json_object_set_new(request, "enable_thinking", json_boolean(!strcmp(think, "on")));
-            st = prompt_chat(b->place->model, request, SIZE_MAX, &q->prompt, err);
+            st = prompt_chat(b->placement->model, request, SIZE_MAX, &q->prompt, err);
             json_decref(request);
         } else if (strcmp(key, "tools") != 0)
-            st = set_value(&q->args, key, v, err);
+            st = set_flag(&q->args, key, v, err);
     }
     json_decref(o);
     return st;
 }
 
-/* A request comes in when a place is free for it: until then its line is not read. */
-static segue_status start(struct batch *b, struct request *q, segue_error *err)
+/* Tokenize the prompt and open the session. This happens when a slot is free, so the time to first token does not
+ * include waiting for one. */
+static segue_status start_request(struct batch *b, struct request *q, segue_error *err)
 {
-    uint64_t begun = out_now_ns();
+    uint64_t start_ns = out_now_ns();
     segue_session_opts opts = SEGUE_INIT(segue_session_opts);
     segue_status st = SEGUE_OK;
-    if (!q->prompt.given) st = prompt_read(&q->prompt, &q->args, b->place, SIZE_MAX / 64, err);
+    if (!q->prompt.given) st = prompt_read(&q->prompt, &q->args, b->placement, SIZE_MAX / 64, err);
     if (!st && q->prompt.n == 0)
         st =
-            out_fail(err, SEGUE_EARG, "requests: line %zu: no prompt: give prompt, ids or messages", b->line);
-    if (!st) st = choice_read(&q->choice, &q->args, &b->place->info, err);
+            out_fail(err, SEGUE_EARG, "requests: line %zu: no prompt; expected the key prompt, ids or messages", b->line);
+    if (!st) st = sampler_read(&q->sampler, &q->args, &b->placement->info, err);
     opts.context = (size_t)args_number(&q->args, "context", 0);
-    opts.plan = place_plan(b->place);
-    opts.sampling = &q->choice.sampling;
-    opts.adapters = q->own_adapters ? q->adapters : b->place->adapters;
-    opts.adapters_n = q->own_adapters ? q->adapters_n : b->place->adapters_n;
-    opts.spans = trace_spans(b->trace);
-    opts.checkpoint_bytes = sessions_checkpoints(&q->args);
+    opts.plan = placement_plan(b->placement);
+    opts.sampling = &q->sampler.sampling;
+    opts.adapters = q->has_adapters ? q->adapters : b->placement->adapters;
+    opts.adapters_n = q->has_adapters ? q->adapters_n : b->placement->adapters_n;
+    opts.spans = trace_capacity(b->trace);
+    opts.checkpoint_bytes = sessions_checkpoint_bytes(&q->args);
     opts.verify_rows = (size_t)args_number(&q->args, "verify", 0);
-    if (!st) st = segue_session_open(&q->session, b->place->engine, &opts, err);
+    if (!st) st = segue_session_open(&q->session, b->placement->engine, &opts, err);
     if (!st) st = segue_session_append(q->session, q->prompt.ids, q->prompt.n, err);
     if (st) return st;
     interrupt_watch(q->session);
-    answer_begin(&q->answer, b->place, &q->args, q->session, begun, false);
+    answer_begin(&q->answer, b->placement, &q->args, q->session, start_ns, false);
     q->live = q->answer.limit > 0;
     if (!q->live)
         answer_run(&q->answer);
-    else if (b->reader.on)
-        reader_take(&b->reader, q);
+    else if (b->prefiller.started)
+        prefiller_push(&b->prefiller, q);
     return SEGUE_OK;
 }
 
-/* The reply of a request that ended, and its memory but for that. */
-static void settle(struct batch *b, struct request *q, const segue_error *failed)
+/* Build the reply of a finished request, or the error reply if `failed`, and free everything else. */
+static void finish_request(struct batch *b, struct request *q, const segue_error *failed)
 {
     segue_error err;
     if (failed) {
-        q->reply = out_error_json(failed, EXIT_REFUSED);
-        if (!b->code) b->code = out_exit_code(failed->status, EXIT_REFUSED);
+        q->reply = out_error_json(failed, EXIT_BAD_INPUT);
+        if (!b->code) b->code = out_exit_code(failed->status, EXIT_BAD_INPUT);
     } else {
-        struct report r = {.place = b->place,
+        struct report r = {.placement = b->placement,
                            .answer = &q->answer,
                            .prompt_ids = q->prompt.ids,
                            .prompt_n = q->prompt.n,
-                           .reuse_reason = sessions_reason(&q->args),
-                           .seed = q->choice.sampling.seed,
-                           .measure_roof = !interrupt_seen()};
+                           .reuse_reason = sessions_reuse_reason(&q->args),
+                           .seed = q->sampler.sampling.seed,
+                           .measure_bandwidth = !interrupt_pending()};
         q->reply = report_json(&r);
         if (!q->answer.finish) {
             err = q->answer.err;
             err.status = q->answer.status;
-            json_t *failure = out_error_json(&err, EXIT_NOT_HERE);
+            json_t *failure = out_error_json(&err, EXIT_UNAVAILABLE);
             json_object_update(q->reply, failure);
             json_decref(failure);
-            if (!b->code) b->code = out_exit_code(err.status, EXIT_NOT_HERE);
+            if (!b->code) b->code = out_exit_code(err.status, EXIT_UNAVAILABLE);
         }
     }
     json_object_set(q->reply, "id", q->id ? q->id : json_null());
     q->live = false;
     if (q->session) interrupt_unwatch(q->session);
-    trace_take(b->trace, b->place, q->session, q->number);
+    trace_append(b->trace, b->placement, q->session, q->number);
     segue_session_close(q->session);
     q->session = NULL;
     answer_free(&q->answer);
     prompt_free(&q->prompt);
-    choice_free(&q->choice);
+    sampler_free(&q->sampler);
     args_free(&q->args);
 }
 
-/* Take lines until `parallel` requests are live or none is left. */
-static void fill(struct batch *b, size_t parallel)
+/* Start requests until `parallel` are live or no line is left. */
+static void admit(struct batch *b, size_t parallel)
 {
     size_t live = 0;
     for (size_t i = 0; i < b->n; i++) live += b->queue[i]->live;
-    while (live < parallel && b->at && b->at < b->text.data + b->text.len && !interrupt_seen()) {
-        char *line = b->at, *end = memchr(line, '\n', (size_t)(b->text.data + b->text.len - line));
+    while (live < parallel && b->next_line && b->next_line < b->text.data + b->text.len && !interrupt_pending()) {
+        char *line = b->next_line, *end = memchr(line, '\n', (size_t)(b->text.data + b->text.len - line));
         size_t len = end ? (size_t)(end - line) : (size_t)(b->text.data + b->text.len - line);
-        b->at = end ? end + 1 : NULL;
+        b->next_line = end ? end + 1 : NULL;
         b->line++;
         if (strspn(line, " \t\r") >= len) continue;
         segue_error err;
@@ -302,53 +308,53 @@ static void fill(struct batch *b, size_t parallel)
         q->number = b->line - 1;
         b->queue = out_realloc(b->queue, (b->n + 1) * sizeof *b->queue);
         b->queue[b->n++] = q;
-        segue_status st = read_line(b, q, line, len, &err);
-        if (!st) st = start(b, q, &err);
-        if (st || !q->live) settle(b, q, st ? &err : NULL);
+        segue_status st = parse_request(b, q, line, len, &err);
+        if (!st) st = start_request(b, q, &err);
+        if (st || !q->live) finish_request(b, q, st ? &err : NULL);
         live += q->live;
     }
 }
 
-/* Requests whose prompt is read, at least one where any lives; those whose reading failed are settled here.
- */
-static size_t ready(struct batch *b, struct request **live, size_t parallel)
+/* Collect into live[parallel] the live requests whose prompt is ready, waiting for at least one if any is live.
+ * Requests whose prefill failed are finished here. Returns their number. */
+static size_t ready_requests(struct batch *b, struct request **live, size_t parallel)
 {
-    struct reader *r = &b->reader;
-    size_t n = 0, lives = 0;
+    struct prefiller *r = &b->prefiller;
+    size_t n = 0, live_n = 0;
     do {
-        if (r->on) pthread_mutex_lock(&r->lock);
-        if (lives && !n) pthread_cond_wait(&r->changed, &r->lock);
-        lives = n = 0;
+        if (r->started) pthread_mutex_lock(&r->lock);
+        if (live_n && !n) pthread_cond_wait(&r->changed, &r->lock);
+        live_n = n = 0;
         for (size_t i = 0; i < b->n && n < parallel; i++) {
-            lives += b->queue[i]->live;
-            if (b->queue[i]->live && !b->queue[i]->reading) live[n++] = b->queue[i];
+            live_n += b->queue[i]->live;
+            if (b->queue[i]->live && !b->queue[i]->prefilling) live[n++] = b->queue[i];
         }
-        if (r->on) pthread_mutex_unlock(&r->lock);
-    } while (lives && !n);
-    size_t kept = 0;
+        if (r->started) pthread_mutex_unlock(&r->lock);
+    } while (live_n && !n);
+    size_t ready_n = 0;
     for (size_t i = 0; i < n; i++) {
-        if (live[i]->read && answer_take(&live[i]->answer, live[i]->read, -1, &live[i]->read_err))
-            settle(b, live[i], NULL);
+        if (live[i]->prefill_status && answer_push(&live[i]->answer, live[i]->prefill_status, -1, &live[i]->prefill_err))
+            finish_request(b, live[i], NULL);
         else
-            live[kept++] = live[i];
+            live[ready_n++] = live[i];
     }
-    return kept;
+    return ready_n;
 }
 
-/* One token for every live request. */
-static void step(struct batch *b, size_t parallel)
+/* Generate one token for every ready request. */
+static void step_all(struct batch *b, size_t parallel)
 {
     segue_session **sessions = out_alloc(parallel * sizeof *sessions);
     struct request **live = out_alloc(parallel * sizeof *live);
     int32_t *tokens = out_alloc(parallel * sizeof *tokens);
     segue_status *each = out_alloc(parallel * sizeof *each);
     segue_error err = {0};
-    size_t n = ready(b, live, parallel);
+    size_t n = ready_requests(b, live, parallel);
     for (size_t i = 0; i < n; i++) sessions[i] = live[i]->session;
     segue_status st = n ? segue_session_step(sessions, n, tokens, each, &err) : SEGUE_OK;
     for (size_t i = 0; i < n; i++) {
-        segue_status own = st == SEGUE_EARG || st == SEGUE_EUNSUPPORTED ? st : each[i];
-        if (answer_take(&live[i]->answer, own, tokens[i], &err)) settle(b, live[i], NULL);
+        segue_status token_status = st == SEGUE_EARG || st == SEGUE_EUNSUPPORTED ? st : each[i];
+        if (answer_push(&live[i]->answer, token_status, tokens[i], &err)) finish_request(b, live[i], NULL);
     }
     free(each);
     free(tokens);
@@ -356,8 +362,8 @@ static void step(struct batch *b, size_t parallel)
     free(sessions);
 }
 
-/* Print what is done at the head of the queue. */
-static segue_status drain(struct batch *b, segue_error *err)
+/* Print the replies at the head of the queue, up to the first request that is not finished. */
+static segue_status print_finished(struct batch *b, segue_error *err)
 {
     size_t done = 0;
     segue_status st = SEGUE_OK;
@@ -370,25 +376,25 @@ static segue_status drain(struct batch *b, segue_error *err)
     return st;
 }
 
-int requests_run(const struct args *args, struct place *place, struct trace *trace)
+int requests_run(const struct args *args, struct placement *placement, struct trace *trace)
 {
-    struct batch b = {.args = args, .place = place, .trace = trace};
+    struct batch b = {.args = args, .placement = placement, .trace = trace};
     size_t parallel = (size_t)args_number(args, "parallel", 4);
     segue_error err;
     segue_status st = prompt_file(args_text(args, "requests"), &b.text, &err);
-    b.at = b.text.data;
-    if (!st && report_phase_unit(place, 0) != report_phase_unit(place, 1)) reader_open(&b.reader);
+    b.next_line = b.text.data;
+    if (!st && report_phase_unit(placement, 0) != report_phase_unit(placement, 1)) prefiller_open(&b.prefiller);
     while (!st) {
-        fill(&b, parallel);
+        admit(&b, parallel);
         if (b.n == 0) break;
-        step(&b, parallel);
-        st = drain(&b, &err);
+        step_all(&b, parallel);
+        st = print_finished(&b, &err);
     }
-    interrupt_hold(true);
-    reader_close(&b.reader);
-    int code = st ? out_error(&err, EXIT_NOT_HERE) : interrupt_seen() ? EXIT_INTERRUPTED : b.code;
+    interrupt_defer(true);
+    prefiller_close(&b.prefiller);
+    int code = st ? out_error(&err, EXIT_UNAVAILABLE) : interrupt_pending() ? EXIT_INTERRUPTED : b.code;
     for (size_t i = 0; i < b.n; i++) {
-        if (b.queue[i]->live) settle(&b, b.queue[i], &err);
+        if (b.queue[i]->live) finish_request(&b, b.queue[i], &err);
         json_decref(b.queue[i]->reply);
         json_decref(b.queue[i]->id);
         free(b.queue[i]);

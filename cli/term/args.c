@@ -1,5 +1,5 @@
-/* args.c: parse argv by the tables of a command; keep the values as text, checked against kind and bounds.
- * Must never do: print, or know what a flag means.
+/* args.c: parse argv against the tables of a command. Values are kept as text after they were checked against the
+ * kind and the bounds of their flag, so readers need no error handling. This file never prints.
  * SPDX-License-Identifier: MIT */
 #include "term/args.h"
 #include "term/out.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* '_' stands for '-', so that the keys of --requests are names of flags as well. */
+/* Names are compared with '_' equal to '-', because the keys of --requests are flag names as JSON identifiers. */
 const struct arg_def *args_find(const struct command *command, const char *name, size_t len)
 {
     for (const struct arg_group *const *g = command->groups; *g; g++)
@@ -30,8 +30,9 @@ static const struct arg_def *find_letter(const struct command *command, char let
     return NULL;
 }
 
-/* Edits (insert, drop, change, swap of neighbours) from a to b; long words count as far apart. */
-static size_t distance(const char *a, const char *b)
+/* Damerau-Levenshtein distance (insert, delete, substitute, swap neighbours) between a and b. Words of more than 32
+ * characters count as distance 99, which bounds the table. */
+static size_t edit_distance(const char *a, const char *b)
 {
     size_t n = strlen(a), m = strlen(b), cells[33][33];
     if (n > 32 || m > 32) return 99;
@@ -51,22 +52,24 @@ static size_t distance(const char *a, const char *b)
     return cells[n][m];
 }
 
-const char *args_near(const char *typed, const char *const *names, size_t n)
+/* A typed prefix of at least 3 characters counts as distance 1. Words of up to 4 characters must be within 1 edit,
+ * longer ones within 2, so that short words do not suggest unrelated names. */
+const char *args_suggest(const char *typed, const char *const *names, size_t n)
 {
     const char *best = NULL;
-    size_t least = strlen(typed) <= 4 ? 2 : 3;
+    size_t limit = strlen(typed) <= 4 ? 2 : 3;
     for (size_t i = 0; i < n; i++) {
-        size_t d = distance(typed, names[i]);
+        size_t d = edit_distance(typed, names[i]);
         if (strlen(typed) >= 3 && !strncmp(typed, names[i], strlen(typed))) d = 1;
-        if (d < least) {
-            least = d;
+        if (d < limit) {
+            limit = d;
             best = names[i];
         }
     }
     return best;
 }
 
-/* The nearest name is offered for long flags only: one letter is near to every other. */
+/* The error for an unknown flag. Only long flags get a suggestion: every letter is one edit away from every other. */
 static segue_status unknown_flag(const struct command *command, const char *typed, segue_error *err)
 {
     const char *names[128];
@@ -75,13 +78,13 @@ static segue_status unknown_flag(const struct command *command, const char *type
     snprintf(word, sizeof word, "%.*s", (int)(len < 63 ? len : 63), typed);
     for (const struct arg_group *const *g = command->groups; *g; g++)
         for (const struct arg_def *d = (*g)->defs; d->name && n < 128; d++) names[n++] = d->name;
-    const char *near = word[0] == '-' && word[1] == '-' ? args_near(word + 2, names, n) : NULL;
-    if (near) return out_fail(err, SEGUE_EARG, "unknown flag: %s: did you mean --%s?", word, near);
-    return out_fail(err, SEGUE_EARG, "unknown flag: %s: `segue %s` has no such flag; see segue %s --help",
+    const char *suggestion = word[0] == '-' && word[1] == '-' ? args_suggest(word + 2, names, n) : NULL;
+    if (suggestion) return out_fail(err, SEGUE_EARG, "unknown flag: %s: did you mean --%s?", word, suggestion);
+    return out_fail(err, SEGUE_EARG, "unknown flag: %s: segue %s has no such flag; see segue %s --help",
                     word, command->name, command->name);
 }
 
-/* choices: "a|b|c". */
+/* True if text is one of the words of choices, "a|b|c". */
 static bool choice_has(const char *choices, const char *text)
 {
     size_t n = strlen(text);
@@ -90,8 +93,8 @@ static bool choice_has(const char *choices, const char *text)
     return false;
 }
 
-/* Whole numbers are read as doubles too: every bound here is below 2^53, where doubles are exact. NaN and
- * infinity are refused in one place, so no command meets them. */
+/* Check one number text[len] against the kind and bounds of def. Integers are read as doubles as well: all bounds are
+ * below 2^53, where doubles are exact. NaN and infinity are rejected here, so no command receives them. */
 static segue_status check_number(const struct arg_def *def, const char *text, size_t len, segue_error *err)
 {
     double low = def->low, high = def->high;
@@ -102,15 +105,15 @@ static segue_status check_number(const struct arg_def *def, const char *text, si
     double v = strtod(word, &end);
     bool whole = def->kind == ARG_REAL || strspn(word, "+-0123456789") == strlen(word);
     if (end == word || *end || !isfinite(v) || !whole || len > 62)
-        return out_fail(err, SEGUE_EARG, "flag --%s: \"%s\": not a%s number; give %s", def->name, word,
-                        def->kind == ARG_REAL ? "" : " whole", def->meta);
+        return out_fail(err, SEGUE_EARG, "flag --%s: \"%s\": not a%s number; expected %s", def->name, word,
+                        def->kind == ARG_REAL ? "" : " whole", def->metavar);
     if (v < low || v > high)
-        return out_fail(err, SEGUE_EARG, "flag --%s: %s: out of range; give a number from %g to %g",
+        return out_fail(err, SEGUE_EARG, "flag --%s: %s: out of range; expected %g to %g",
                         def->name, word, low, high);
     return SEGUE_OK;
 }
 
-/* Every part of a comma list; an empty part is no number. */
+/* Check every element of a comma-separated list. An empty element is an error. */
 static segue_status check_numbers(const struct arg_def *def, const char *text, segue_error *err)
 {
     for (const char *s = text;; s++) {
@@ -121,31 +124,31 @@ static segue_status check_numbers(const struct arg_def *def, const char *text, s
     }
 }
 
-/* A value is looked at before the flag is refused as one of a later build: the user's mistake comes first.
- * The preset of such a flag is accepted, since it asks for nothing. */
+/* Check a value, then reject flags of ARG_UNAVAILABLE; in this order, so that a wrong value is reported first. The
+ * default of an unavailable flag is accepted because it requests nothing. */
 static segue_status check_value(const struct arg_def *def, const char *text, segue_error *err)
 {
     segue_status st = SEGUE_OK;
-    if (def->kind == ARG_CHOICE && !choice_has(def->meta, text))
-        st = out_fail(err, SEGUE_EARG, "flag --%s: \"%.80s\": not a choice; give one of %s", def->name, text,
-                      def->meta);
+    if (def->kind == ARG_CHOICE && !choice_has(def->metavar, text))
+        st = out_fail(err, SEGUE_EARG, "flag --%s: \"%.80s\": invalid value; choose one of %s", def->name, text,
+                      def->metavar);
     else if (def->kind == ARG_COUNT || def->kind == ARG_REAL)
         st = check_number(def, text, strlen(text), err);
     else if (def->kind == ARG_COUNTS)
         st = check_numbers(def, text, err);
     if (st) return st;
-    if ((def->flags & ARG_LATER) && !(def->preset && !strcmp(text, def->preset)))
-        return out_fail(err, SEGUE_EUNSUPPORTED, "option refused: --%s: not in this build; leave it out",
+    if ((def->flags & ARG_UNAVAILABLE) && !(def->default_text && !strcmp(text, def->default_text)))
+        return out_fail(err, SEGUE_EUNSUPPORTED, "flag --%s: not in this build; remove it",
                         def->name);
     return SEGUE_OK;
 }
 
-/* The last value of a flag counts, unless each does. */
-static segue_status put(struct args *args, const struct arg_def *def, const char *text, segue_error *err)
+/* Add a checked value. The last value of a flag wins unless the flag is repeatable. */
+static segue_status store_value(struct args *args, const struct arg_def *def, const char *text, segue_error *err)
 {
     segue_status st = check_value(def, text, err);
     if (st) return st;
-    if (!(def->flags & ARG_MANY))
+    if (!(def->flags & ARG_REPEATABLE))
         for (size_t i = 0; i < args->values_n; i++)
             if (args->values[i].def == def) {
                 free(args->values[i].text);
@@ -157,7 +160,7 @@ static segue_status put(struct args *args, const struct arg_def *def, const char
     return SEGUE_OK;
 }
 
-void args_drop(struct args *args, const char *name)
+void args_unset(struct args *args, const char *name)
 {
     size_t kept = 0;
     for (size_t i = 0; i < args->values_n; i++) {
@@ -169,7 +172,7 @@ void args_drop(struct args *args, const char *name)
     args->values_n = kept;
 }
 
-/* For a value that comes from elsewhere than argv: a line of --requests, /set of chat. */
+/* Used for values that do not come from argv: lines of --requests, /set of chat, bench variants. */
 segue_status args_set(struct args *args, const char *name, const char *text, segue_error *err)
 {
     const struct arg_def *def = args_find(args->command, name, strlen(name));
@@ -179,10 +182,11 @@ segue_status args_set(struct args *args, const char *name, const char *text, seg
         snprintf(flag, sizeof flag, "--%.60s", name);
         return unknown_flag(args->command, flag, err);
     }
-    return put(args, def, text, err);
+    return store_value(args, def, text, err);
 }
 
-/* One flag at argv[*i]; moves *i over its value when that stands apart. */
+/* Parse the flag at argv[*i]: --name VALUE, --name=VALUE, -x VALUE, -xVALUE or -x=VALUE. Advances *i if the value is
+ * the next word. */
 static segue_status parse_flag(struct args *args, int argc, char **argv, int *i, segue_error *err)
 {
     const char *word = argv[*i], *value = NULL;
@@ -197,18 +201,18 @@ static segue_status parse_flag(struct args *args, int argc, char **argv, int *i,
     }
     if (!def) return unknown_flag(args->command, word, err);
     if (def->kind == ARG_SWITCH) {
-        if (value) return out_fail(err, SEGUE_EARG, "flag --%s: \"%.80s\": takes no value", def->name, value);
-        return put(args, def, "", err);
+        if (value) return out_fail(err, SEGUE_EARG, "flag --%s: \"%.80s\": the flag takes no value", def->name, value);
+        return store_value(args, def, "", err);
     }
     if (!value) {
         if (*i + 1 >= argc)
-            return out_fail(err, SEGUE_EARG, "flag --%s: value missing; give %s", def->name, def->meta);
+            return out_fail(err, SEGUE_EARG, "flag --%s: value missing; expected %s", def->name, def->metavar);
         value = argv[++*i];
     }
-    return put(args, def, value, err);
+    return store_value(args, def, value, err);
 }
 
-/* Flags and operands may be mixed; behind -- everything is an operand. */
+/* A single - is an operand, not a flag. */
 segue_status args_parse(struct args *args, const struct command *command, int argc, char **argv,
                         segue_error *err)
 {
@@ -226,8 +230,8 @@ segue_status args_parse(struct args *args, const struct command *command, int ar
     }
     if (args->operands_n > (size_t)command->operands_max)
         return out_fail(err, SEGUE_EARG,
-                        "segue %s: \"%.80s\": not expected here; flags start with a dash, see --help",
-                        command->name, args->operands[command->operands_max]);
+                        "segue %s: \"%.80s\": unexpected argument; see segue %s --help",
+                        command->name, args->operands[command->operands_max], command->name);
     if (args->operands_n < (size_t)command->operands_min)
         return out_fail(err, SEGUE_EARG, "segue %s: %s missing; see segue %s --help", command->name,
                         command->operands, command->name);
@@ -251,26 +255,26 @@ void args_free(struct args *args)
     *args = (struct args){0};
 }
 
-const char *args_each(const struct args *args, const char *name, size_t i)
+const char *args_nth(const struct args *args, const char *name, size_t i)
 {
     for (size_t k = 0; k < args->values_n; k++)
         if (!strcmp(args->values[k].def->name, name) && i-- == 0) return args->values[k].text;
     return NULL;
 }
 
-const char *args_text(const struct args *args, const char *name) { return args_each(args, name, 0); }
+const char *args_text(const struct args *args, const char *name) { return args_nth(args, name, 0); }
 
 bool args_has(const struct args *args, const char *name) { return args_text(args, name) != NULL; }
 
-/* The text was checked when it was put there. */
-double args_number(const struct args *args, const char *name, double otherwise)
+/* The text was checked by store_value, so strtod cannot fail. */
+double args_number(const struct args *args, const char *name, double fallback)
 {
     const char *text = args_text(args, name);
-    return text ? strtod(text, NULL) : otherwise;
+    return text ? strtod(text, NULL) : fallback;
 }
 
-/* At most one number per byte of text, so the list is never too small. */
-long long *args_counts(const struct args *args, const char *name, size_t *n)
+/* A list of k bytes has at most k numbers, so an array of strlen + 1 is large enough. */
+long long *args_count_list(const struct args *args, const char *name, size_t *n)
 {
     const char *s = args_text(args, name);
     long long *list = out_alloc(((s ? strlen(s) : 0) + 1) * sizeof *list);

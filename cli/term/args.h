@@ -1,56 +1,63 @@
-/* args.h: the command line as tables. A command is one `struct command`; its flags stand in groups of `struct
- * arg_def`, shared between commands. Parsing, help, man pages, completions, the lines of `run --requests` and
- * /set of `chat` all read these tables; no flag is named anywhere else but where its value is used. Must
- * never do: know what a flag means. SPDX-License-Identifier: MIT */
+/* args.h: command line parsing driven by tables. A command is one struct command; its flags are arrays of struct
+ * arg_def in groups that several commands share. The same tables produce the parser, --help, the man pages, the shell
+ * completions, the keys of `run --requests` and the names of /set in `chat`. Values are stored as text and checked
+ * against kind and bounds when they are set; what a flag means is known only to the command that reads it.
+ * SPDX-License-Identifier: MIT */
 #ifndef SEGUE_CLI_ARGS_H
 #define SEGUE_CLI_ARGS_H
 
 #include <stdbool.h>
 #include "segue.h"
 
+/* The type of a value; decides how it is checked and completed. */
 enum arg_kind {
-    ARG_SWITCH,
+    ARG_SWITCH, /* takes no value */
     ARG_TEXT,
     ARG_FILE,
     ARG_FOLDER,
-    ARG_COUNT,  /* integer within [low, high] */
-    ARG_REAL,   /* finite number within [low, high] */
-    ARG_CHOICE, /* one of meta, "a|b|c" */
-    ARG_COUNTS, /* integers with commas between */
+    ARG_COUNT,  /* integer in [low, high] */
+    ARG_REAL,   /* finite number in [low, high] */
+    ARG_CHOICE, /* one of the words of metavar, "a|b|c" */
+    ARG_COUNTS, /* comma-separated integers in [low, high] */
 };
 
+/* Bits of arg_def.flags. */
 enum {
-    ARG_MANY = 1,  /* may be given more than once, every value counts */
-    ARG_MINOR = 2, /* named, not explained, in --help; explained in the man page */
-    ARG_LATER = 4  /* known, refused with exit 3 unless its value is the preset */
+    ARG_REPEATABLE = 1, /* may be given more than once; every value counts */
+    ARG_ADVANCED = 2,   /* --help lists only its name; the man page describes it */
+    ARG_UNAVAILABLE = 4 /* not implemented: refused with exit 3 unless the value equals default_text */
 };
 
+/* One flag. All strings are static; tables of definitions end with ARG_END. */
 struct arg_def {
     const char *name; /* long name without dashes */
-    char letter;      /* 0 = none */
+    char letter;      /* short name; 0: none */
     unsigned char kind, flags;
-    const char *meta;   /* what stands for the value: "N", "FILE", "a|b"; NULL for a switch */
-    const char *preset; /* default, in words; NULL = none */
-    double low, high;   /* of ARG_COUNT, ARG_COUNTS, ARG_REAL; both 0 = 0 to 2^53 */
-    const char *help;
+    const char *metavar;      /* placeholder for the value: "N", "FILE", "a|b"; NULL for a switch */
+    const char *default_text; /* default as shown to the user; NULL: none */
+    double low, high;         /* inclusive bounds of numbers; both 0: 0 to 2^53 */
+    const char *help;         /* description, without a final period */
 };
 
+/* A titled set of flags; the title is a section heading in the man page. */
 struct arg_group {
     const char *title;
-    const struct arg_def *defs; /* ends with name NULL */
+    const struct arg_def *defs; /* ends with ARG_END */
 };
 
 struct args;
+/* A subcommand of segue. Every string is static. */
 struct command {
     const char *name, *summary;
-    const char *operands; /* as shown in the usage line; NULL = none */
+    const char *operands; /* as shown in the usage line; NULL: none */
     int operands_min, operands_max;
-    const char *example;                   /* a call that was run */
-    const char *about;                     /* a paragraph for the man page */
+    const char *example;                   /* a complete call; tests/cli/cli_pages.py runs it */
+    const char *about;                     /* DESCRIPTION of the man page */
     const struct arg_group *const *groups; /* ends with NULL */
-    int (*run)(struct args *args);         /* gives the exit code */
+    int (*run)(struct args *args);         /* returns the exit code */
 };
 
+/* A parsed command line. values holds one entry per value in the order given. */
 struct args {
     const struct command *command;
     struct arg_value {
@@ -62,25 +69,35 @@ struct args {
     size_t operands_n;
 };
 
-/* SEGUE_OK, or EARG / EUNSUPPORTED with the one-line text. */
+/* Parse argv[argc], which starts after the name of the command. Flags and operands may be mixed; after -- everything
+ * is an operand. Returns SEGUE_EARG for a user error and SEGUE_EUNSUPPORTED for a flag this build does not implement.
+ * Call args_free in any case. */
 segue_status args_parse(struct args *args, const struct command *command, int argc, char **argv,
                         segue_error *err);
-/* Set one flag by its long name or letter ('_' counts as '-'), replacing an earlier value unless it may be
- * repeated. */
+/* Set one flag by its long name or letter, with '_' accepted for '-'. Replaces an earlier value unless the flag is
+ * ARG_REPEATABLE, in which case the value is added. */
 segue_status args_set(struct args *args, const char *name, const char *text, segue_error *err);
-void args_drop(struct args *args, const char *name); /* as if it had not been given */
+/* Remove all values of a flag, as if it had not been given. */
+void args_unset(struct args *args, const char *name);
+/* Deep copy of the values. Operands are not copied. */
 struct args args_copy(const struct args *args);
 void args_free(struct args *args);
 
+/* True if the flag was given at least once. */
 bool args_has(const struct args *args, const char *name);
-const char *args_text(const struct args *args, const char *name);           /* NULL = not given */
-const char *args_each(const struct args *args, const char *name, size_t i); /* i-th value, NULL = no more */
-double args_number(const struct args *args, const char *name, double otherwise);
-/* The comma list of `name`; memory of the caller. *n = 0 when not given. */
-long long *args_counts(const struct args *args, const char *name, size_t *n);
+/* The value of a flag, owned by args; NULL if the flag was not given. */
+const char *args_text(const struct args *args, const char *name);
+/* The i-th value of a repeatable flag, counted from 0; NULL after the last one. */
+const char *args_nth(const struct args *args, const char *name, size_t i);
+/* The value of an ARG_COUNT or ARG_REAL flag, or fallback if the flag was not given. */
+double args_number(const struct args *args, const char *name, double fallback);
+/* The integers of an ARG_COUNTS flag in an array that the caller frees. *n is their number, 0 if the flag was not
+ * given. */
+long long *args_count_list(const struct args *args, const char *name, size_t *n);
 
+/* The definition of the flag whose long name is name[len], with '_' accepted for '-'; NULL if there is none. */
 const struct arg_def *args_find(const struct command *command, const char *name, size_t len);
-/* The nearest of names[n] to what was typed, NULL when nothing is near. */
-const char *args_near(const char *typed, const char *const *names, size_t n);
+/* The entry of names[n] with the smallest edit distance to `typed`, for "did you mean"; NULL if none is close. */
+const char *args_suggest(const char *typed, const char *const *names, size_t n);
 
 #endif

@@ -1,30 +1,33 @@
-/* help.c: see help.h. A help text fits a screen: at most 40 lines of 100 columns.
- * Must never do: name a command or a flag of its own.
+/* help.c: help texts, man pages and shell completions. A --help text has at most 40 lines of 100 columns, so that it
+ * fits a screen; tests/cli/cli_pages.py checks this. No command or flag is named here except --help, --version, --man
+ * and --completion.
  * SPDX-License-Identifier: MIT */
 #include "term/help.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { COLUMNS = 99 };
+enum { LINE_WIDTH = 99 };
 
-static void def_usage(const struct arg_def *d, char *out, size_t cap)
+/* "-x, --name VALUE" into out[cap]. */
+static void format_flag(const struct arg_def *d, char *out, size_t cap)
 {
     char letter[8] = "";
     if (d->letter) snprintf(letter, sizeof letter, "-%c, ", d->letter);
-    snprintf(out, cap, "%s--%s%s%s", letter, d->name, d->meta ? " " : "", d->meta ? d->meta : "");
+    snprintf(out, cap, "%s--%s%s%s", letter, d->name, d->metavar ? " " : "", d->metavar ? d->metavar : "");
 }
 
-/* Words of s, wrapped; the first line starts at column `at`, the next ones are indented. */
-static void wrap(struct out_text *text, const char *s, size_t at, size_t indent)
+/* Append the words of s, wrapped at LINE_WIDTH. The first line already has start_column characters; the following
+ * lines are indented by `indent`. */
+static void wrap(struct out_text *text, const char *s, size_t start_column, size_t indent)
 {
-    size_t column = at;
+    size_t column = start_column;
     while (*s) {
         size_t n = strcspn(s, " ");
-        if (column > indent && column + n + 1 > COLUMNS) {
+        if (column > indent && column + n + 1 > LINE_WIDTH) {
             out_addf(text, "\n%*s", (int)indent, "");
             column = indent;
-        } else if (column > at || column > indent) {
+        } else if (column > start_column || column > indent) {
             out_add(text, " ", 1);
             column++;
         }
@@ -36,35 +39,36 @@ static void wrap(struct out_text *text, const char *s, size_t at, size_t indent)
     out_add(text, "\n", 1);
 }
 
-/* The flag, and its help beside or below it. */
-static void full_def(struct out_text *text, const struct arg_def *d)
+/* One flag of --help: usage in a column of 28 characters, help and default next to it. */
+static void print_flag(struct out_text *text, const struct arg_def *d)
 {
     char usage[96];
-    def_usage(d, usage, sizeof usage);
-    char *help = d->preset ? out_printf("%s (default: %s)", d->help, d->preset) : out_strdup(d->help);
+    format_flag(d, usage, sizeof usage);
+    char *help = d->default_text ? out_printf("%s (default: %s)", d->help, d->default_text) : out_strdup(d->help);
     size_t before = text->len;
     out_addf(text, "  %-26s ", usage);
     wrap(text, help, text->len - before, 29);
     free(help);
 }
 
-/* The minor flags of all groups, as one wrapped list; those of later builds apart. */
-static void minor_defs(struct out_text *text, const struct command *command, bool later)
+/* The ARG_ADVANCED flags of all groups as one wrapped list, either those of this build or the unavailable ones. \1
+ * stands for the blanks inside "--flag VALUE" while wrapping, so that a flag and its value stay on one line. */
+static void print_flag_names(struct out_text *text, const struct command *command, bool unavailable)
 {
     struct out_text list = {0};
     char usage[96];
     for (const struct arg_group *const *g = command->groups; *g; g++)
         for (const struct arg_def *d = (*g)->defs; d->name; d++) {
-            if (!(d->flags & ARG_MINOR) || !(d->flags & ARG_LATER) == later) continue;
-            def_usage(d, usage, sizeof usage);
+            if (!(d->flags & ARG_ADVANCED) || !(d->flags & ARG_UNAVAILABLE) == unavailable) continue;
+            format_flag(d, usage, sizeof usage);
             for (char *c = usage; *c; c++)
-                if (*c == ' ') *c = '\1'; /* a flag and its value stay on one line */
-            if (later) usage[strcspn(usage, "\1")] = 0;
+                if (*c == ' ') *c = '\1';
+            if (unavailable) usage[strcspn(usage, "\1")] = 0;
             out_addf(&list, "%s%s", list.len ? "  " : "", usage);
         }
     if (list.len) {
         size_t from = text->len;
-        out_addf(text, later ? "Not in this build (exit 3):" : "More (segue --man %s):", command->name);
+        out_addf(text, unavailable ? "Not in this build (exit 3):" : "More (segue --man %s):", command->name);
         wrap(text, list.data, text->len - from, 4);
         for (size_t i = from; i < text->len; i++)
             if (text->data[i] == '\1') text->data[i] = ' ';
@@ -72,7 +76,7 @@ static void minor_defs(struct out_text *text, const struct command *command, boo
     free(list.data);
 }
 
-/* What is explained stands one a line; the rest is named, so that the text fits a screen. */
+/* Flags without ARG_ADVANCED get one entry each; the others are only listed, to keep the text on one screen. */
 void help_command(struct out_text *text, const struct command *command)
 {
     out_addf(text, "segue %s: %s\n", command->name, command->summary);
@@ -80,12 +84,13 @@ void help_command(struct out_text *text, const struct command *command)
              command->operands ? command->operands : "");
     for (const struct arg_group *const *g = command->groups; *g; g++)
         for (const struct arg_def *d = (*g)->defs; d->name; d++)
-            if (!(d->flags & ARG_MINOR)) full_def(text, d);
-    minor_defs(text, command, false);
-    minor_defs(text, command, true);
+            if (!(d->flags & ARG_ADVANCED)) print_flag(text, d);
+    print_flag_names(text, command, false);
+    print_flag_names(text, command, true);
     out_addf(text, "example: %s\n", command->example);
 }
 
+/* List of the commands with their summaries, exit codes and the example of the first command. */
 void help_main(struct out_text *text, const struct command *const *commands)
 {
     out_addf(text, "segue: run a language model across the compute units of a machine\n"
@@ -94,18 +99,17 @@ void help_main(struct out_text *text, const struct command *const *commands)
         out_addf(text, "  %-10s %s\n", (*c)->name, (*c)->summary);
     out_addf(
         text,
-        "segue COMMAND --help: flags and an example\n"
+        "segue COMMAND --help: flags and an example of a command\n"
         "segue --man [COMMAND], segue --completion bash|zsh|fish, segue --version\n"
-        "exit codes: 0 done, 1 input or output, 2 usage, 3 not on this machine or build, 4 file or input\n"
-        "  refused, 5 does not fit, 6 a check failed, 7 unit lost, 130 interrupted\n"
+        "exit codes: 0 success, 1 I/O error, 2 usage error, 3 not available on this machine or build,\n"
+        "  4 invalid file or input, 5 out of memory or over a limit, 6 check failed, 7 unit lost,\n"
+        "  130 interrupted\n"
         "example: %s\n",
         commands[0]->example);
 }
 
-/* --- man pages --- */
-
-/* Text for roff: backslashes and dashes escaped, no line starts with a control character. */
-static void roff(struct out_text *text, const char *s)
+/* Append s as roff text: escape backslashes and dashes, and protect a leading control character. */
+static void add_roff(struct out_text *text, const char *s)
 {
     if (*s == '.' || *s == '\'') out_addf(text, "\\&");
     for (; *s; s++) {
@@ -118,104 +122,105 @@ static void roff(struct out_text *text, const char *s)
     }
 }
 
-/* The date is that of the version's tables, not of the day: the page must be the same whenever it is made. */
-static void man_head(struct out_text *text, const char *page, const char *summary)
+/* The date belongs to the version of the tables and is fixed: the page must not depend on the day of the build. */
+static void man_header(struct out_text *text, const char *page, const char *summary)
 {
     char *upper = out_strdup(page);
     for (char *c = upper; *c; c++)
         if (*c >= 'a' && *c <= 'z') *c = (char)(*c - 32);
     out_addf(text, ".TH %s 1 \"2026-11-21\" \"segue %d.%d.%d\" \"segue\"\n.SH NAME\n", upper,
              SEGUE_VERSION_MAJOR, SEGUE_VERSION_MINOR, SEGUE_VERSION_PATCH);
-    roff(text, page);
+    add_roff(text, page);
     out_addf(text, " \\- ");
-    roff(text, summary);
+    add_roff(text, summary);
     out_add(text, "\n", 1);
     free(upper);
 }
 
-static void man_def(struct out_text *text, const struct arg_def *d)
+/* One flag as a .TP paragraph. */
+static void man_flag(struct out_text *text, const struct arg_def *d)
 {
     out_addf(text, ".TP\n\\fB");
     if (d->letter) out_addf(text, "\\-%c\\fR, \\fB", d->letter);
     out_addf(text, "\\-\\-");
-    roff(text, d->name);
+    add_roff(text, d->name);
     out_addf(text, "\\fR");
-    if (d->meta) {
+    if (d->metavar) {
         out_addf(text, " \\fI");
-        roff(text, d->meta);
+        add_roff(text, d->metavar);
         out_addf(text, "\\fR");
     }
     out_add(text, "\n", 1);
-    roff(text, d->help);
+    add_roff(text, d->help);
     out_add(text, ".", 1);
-    if (d->preset) {
+    if (d->default_text) {
         out_addf(text, " Default: ");
-        roff(text, d->preset);
+        add_roff(text, d->default_text);
         out_add(text, ".", 1);
     }
-    if (d->flags & ARG_LATER) out_addf(text, " Not in this build: refused with exit 3.");
+    if (d->flags & ARG_UNAVAILABLE) out_addf(text, " Not in this build (exit 3).");
     out_add(text, "\n", 1);
 }
 
-static void man_tail(struct out_text *text)
+/* Exit codes and environment variables, the same on every page. */
+static void man_footer(struct out_text *text)
 {
     out_addf(
         text,
         ".SH EXIT STATUS\n"
-        "0 done; 1 input or output; 2 usage; 3 not available on this machine or in this build; 4 file or\n"
-        "input refused; 5 does not fit; 6 a check failed; 7 a unit or peer was lost; 130 interrupted.\n"
+        "0 success; 1 I/O error; 2 usage error; 3 not available on this machine or in this build; 4 invalid\n"
+        "file or input; 5 out of memory or over a limit; 6 check failed; 7 unit or peer lost; 130 interrupted.\n"
         ".SH ENVIRONMENT\n"
         "SEGUE_HOME, SEGUE_MODEL, XDG_CACHE_HOME, XDG_DATA_HOME, HF_ENDPOINT, HF_TOKEN, HF_HOME, "
         "NO_COLOR.\n");
 }
 
+/* Synopsis, description, one section per group of flags, and the example. */
 void help_man_command(struct out_text *text, const struct command *command)
 {
     char *page = out_printf("segue-%s", command->name);
-    man_head(text, page, command->summary);
+    man_header(text, page, command->summary);
     out_addf(text, ".SH SYNOPSIS\n\\fBsegue %s\\fR", command->name);
     if (command->operands) {
         out_add(text, " ", 1);
-        roff(text, command->operands);
+        add_roff(text, command->operands);
     }
     out_addf(text, " [flags]\n.SH DESCRIPTION\n");
-    roff(text, command->about);
+    add_roff(text, command->about);
     out_add(text, "\n", 1);
     for (const struct arg_group *const *g = command->groups; *g; g++) {
         out_addf(text, ".SH %s\n", (*g)->title);
-        for (const struct arg_def *d = (*g)->defs; d->name; d++) man_def(text, d);
+        for (const struct arg_def *d = (*g)->defs; d->name; d++) man_flag(text, d);
     }
     out_addf(text, ".SH EXAMPLE\n.nf\n");
-    roff(text, command->example);
+    add_roff(text, command->example);
     out_addf(text, "\n.fi\n");
-    man_tail(text);
+    man_footer(text);
     out_addf(text, ".SH SEE ALSO\n.BR segue (1)\n");
     free(page);
 }
 
+/* The list of commands refers to one man page per command. */
 void help_man_main(struct out_text *text, const struct command *const *commands)
 {
-    man_head(text, "segue", "run a language model across the compute units of a machine");
+    man_header(text, "segue", "run a language model across the compute units of a machine");
     out_addf(
         text,
         ".SH SYNOPSIS\n\\fBsegue\\fR \\fICOMMAND\\fR [flags]\n.SH DESCRIPTION\n"
-        "segue reads the prompt on one compute unit, hands the state over, and writes the answer on "
-        "another;\n"
-        "or stays on one unit when that is better. The answer goes to standard output, everything else to\n"
-        "standard error.\n.SH COMMANDS\n");
+        "segue runs prefill on one compute unit and decode on another, and moves the state between them, or\n"
+        "runs both phases on one unit. The answer is written to standard output, messages to standard error.\n.SH COMMANDS\n");
     for (const struct command *const *c = commands; *c; c++) {
         out_addf(text, ".TP\n.BR segue\\-");
-        roff(text, (*c)->name);
+        add_roff(text, (*c)->name);
         out_addf(text, " (1)\n");
-        roff(text, (*c)->summary);
+        add_roff(text, (*c)->summary);
         out_add(text, "\n", 1);
     }
-    man_tail(text);
+    man_footer(text);
 }
 
-/* --- completions --- */
-
-static void bash_words(struct out_text *text, const struct command *command)
+/* All flags of a command as one line of words for compgen. */
+static void bash_flags(struct out_text *text, const struct command *command)
 {
     for (const struct arg_group *const *g = command->groups; *g; g++)
         for (const struct arg_def *d = (*g)->defs; d->name; d++) {
@@ -224,19 +229,19 @@ static void bash_words(struct out_text *text, const struct command *command)
         }
 }
 
-/* Choices of a flag as words, for `case` lines; both spellings of the flag as pattern. */
+/* A `case` line for each ARG_CHOICE flag of a command, which completes its values. */
 static void bash_choices(struct out_text *text, const struct command *command)
 {
     for (const struct arg_group *const *g = command->groups; *g; g++)
         for (const struct arg_def *d = (*g)->defs; d->name; d++) {
             if (d->kind != ARG_CHOICE) continue;
             out_addf(text, "        %s:--%s) COMPREPLY=($(compgen -W \"", command->name, d->name);
-            for (const char *c = d->meta; *c; c++) out_add(text, *c == '|' ? " " : c, 1);
+            for (const char *c = d->metavar; *c; c++) out_add(text, *c == '|' ? " " : c, 1);
             out_addf(text, "\" -- \"$word\")); return ;;\n");
         }
 }
 
-/* Values of choices first, then files unless the word begins with a dash, then the command's flags. */
+/* Order: values of choice flags, then file names unless the word starts with a dash, then flags of the command. */
 static void completion_bash(struct out_text *text, const struct command *const *commands)
 {
     out_addf(
@@ -253,14 +258,14 @@ static void completion_bash(struct out_text *text, const struct command *const *
              "    case $command in\n");
     for (const struct command *const *c = commands; *c; c++) {
         out_addf(text, "        %s) COMPREPLY=($(compgen -W \"", (*c)->name);
-        bash_words(text, *c);
+        bash_flags(text, *c);
         out_addf(text, "\" -- \"$word\")) ;;\n");
     }
     out_addf(text, "    esac\n}\ncomplete -o filenames -F _segue segue\n");
 }
 
-/* Text inside single quotes of a shell; brackets and colons would end a zsh description. */
-static void quoted(struct out_text *text, const char *s, bool zsh)
+/* Append s for use inside single quotes of a shell. zsh also needs brackets and colons escaped in descriptions. */
+static void add_quoted(struct out_text *text, const char *s, bool zsh)
 {
     for (; *s; s++) {
         if (*s == '\'')
@@ -272,17 +277,18 @@ static void quoted(struct out_text *text, const char *s, bool zsh)
     }
 }
 
-static void zsh_def(struct out_text *text, const struct arg_def *d, const char *dash, const char *name)
+/* One argument of _arguments for one spelling of a flag: dash "-" or "--", name, description and kind of value. */
+static void zsh_flag(struct out_text *text, const struct arg_def *d, const char *dash, const char *name)
 {
-    out_addf(text, " \\\n            '%s%s%s[", d->flags & ARG_MANY ? "*" : "", dash, name);
-    quoted(text, d->help, true);
+    out_addf(text, " \\\n            '%s%s%s[", d->flags & ARG_REPEATABLE ? "*" : "", dash, name);
+    add_quoted(text, d->help, true);
     out_add(text, "]", 1);
-    if (d->meta) {
+    if (d->metavar) {
         out_add(text, ":", 1);
-        quoted(text, d->meta, true);
+        add_quoted(text, d->metavar, true);
         if (d->kind == ARG_CHOICE) {
             out_addf(text, ":(");
-            for (const char *c = d->meta; *c; c++) out_add(text, *c == '|' ? " " : c, 1);
+            for (const char *c = d->metavar; *c; c++) out_add(text, *c == '|' ? " " : c, 1);
             out_add(text, ")", 1);
         } else
             out_addf(text, d->kind == ARG_FILE ? ":_files" : d->kind == ARG_FOLDER ? ":_files -/" : ":");
@@ -290,7 +296,7 @@ static void zsh_def(struct out_text *text, const struct arg_def *d, const char *
     out_add(text, "'", 1);
 }
 
-/* _arguments wants a line per spelling of a flag. */
+/* _arguments needs one entry per spelling of a flag. */
 static void completion_zsh(struct out_text *text, const struct command *const *commands)
 {
     out_addf(text,
@@ -298,7 +304,7 @@ static void completion_zsh(struct out_text *text, const struct command *const *c
              "    local -a commands\n    commands=(\n");
     for (const struct command *const *c = commands; *c; c++) {
         out_addf(text, "        '%s:", (*c)->name);
-        quoted(text, (*c)->summary, true);
+        add_quoted(text, (*c)->summary, true);
         out_addf(text, "'\n");
     }
     out_addf(text, "    )\n    if (( CURRENT == 2 )); then _describe command commands; return; fi\n"
@@ -308,21 +314,22 @@ static void completion_zsh(struct out_text *text, const struct command *const *c
         for (const struct arg_group *const *g = (*c)->groups; *g; g++)
             for (const struct arg_def *d = (*g)->defs; d->name; d++) {
                 char letter[2] = {d->letter, 0};
-                if (d->letter) zsh_def(text, d, "-", letter);
-                zsh_def(text, d, "--", d->name);
+                if (d->letter) zsh_flag(text, d, "-", letter);
+                zsh_flag(text, d, "--", d->name);
             }
         out_addf(text, " \\\n            '*:file:_files' ;;\n");
     }
     out_addf(text, "    esac\n}\n_segue \"$@\"\n");
 }
 
-static void fish_def(struct out_text *text, const struct command *command, const struct arg_def *d)
+/* One `complete` line, active only after the name of its command. */
+static void fish_flag(struct out_text *text, const struct command *command, const struct arg_def *d)
 {
     out_addf(text, "complete -c segue -n '__fish_seen_subcommand_from %s' -l %s", command->name, d->name);
     if (d->letter) out_addf(text, " -s %c", d->letter);
     if (d->kind == ARG_CHOICE) {
         out_addf(text, " -x -a '");
-        for (const char *c = d->meta; *c; c++) out_add(text, *c == '|' ? " " : c, 1);
+        for (const char *c = d->metavar; *c; c++) out_add(text, *c == '|' ? " " : c, 1);
         out_add(text, "'", 1);
     } else if (d->kind != ARG_SWITCH)
         out_addf(text, " -r");
@@ -334,16 +341,16 @@ static void fish_def(struct out_text *text, const struct command *command, const
     out_addf(text, "'\n");
 }
 
-/* Every flag is tied to its command by a condition. */
+/* One `complete` line per command and per flag. */
 static void completion_fish(struct out_text *text, const struct command *const *commands)
 {
     out_addf(text, "# fish completion of segue, printed by `segue --completion fish`\n");
     for (const struct command *const *c = commands; *c; c++) {
         out_addf(text, "complete -c segue -f -n '__fish_use_subcommand' -a %s -d '", (*c)->name);
-        quoted(text, (*c)->summary, false);
+        add_quoted(text, (*c)->summary, false);
         out_addf(text, "'\n");
         for (const struct arg_group *const *g = (*c)->groups; *g; g++)
-            for (const struct arg_def *d = (*g)->defs; d->name; d++) fish_def(text, *c, d);
+            for (const struct arg_def *d = (*g)->defs; d->name; d++) fish_flag(text, *c, d);
     }
 }
 

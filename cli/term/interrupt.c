@@ -1,4 +1,5 @@
-/* interrupt.c: see interrupt.h. The state is static because a signal has no argument to carry it.
+/* interrupt.c: signal handling, see interrupt.h. The state is static because a signal handler receives no user
+ * pointer.
  * SPDX-License-Identifier: MIT */
 #include "term/interrupt.h"
 #include "term/out.h"
@@ -7,24 +8,25 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { WATCHED = 256 };
-static segue_session *volatile watched[WATCHED];
-static volatile sig_atomic_t seen, held, json;
+enum { MAX_SESSIONS = 256 };
+/* Sessions to cancel; NULL: free entry. Written by the main thread, read by the handler. */
+static segue_session *volatile sessions[MAX_SESSIONS];
+static volatile sig_atomic_t pending, deferred, json;
 
-/* Only calls that are safe in a signal: cancel sets a flag, write and _exit go to the system. */
+/* Async-signal-safe calls only: segue_session_cancel sets a flag, write and _exit are system calls. */
 static void on_signal(int signal_number)
 {
     (void)signal_number;
-    bool any = held;
-    seen = 1;
-    for (int i = 0; i < WATCHED; i++)
-        if (watched[i]) {
-            segue_session_cancel(watched[i]);
-            any = true;
+    bool handled = deferred;
+    pending = 1;
+    for (int i = 0; i < MAX_SESSIONS; i++)
+        if (sessions[i]) {
+            segue_session_cancel(sessions[i]);
+            handled = true;
         }
-    if (!any) {
+    if (!handled) {
         static const char line[] =
-            "segue: interrupted: by a signal: nothing was under way that could be kept\n";
+            "segue: interrupted by a signal: no answer was in progress\n";
         static const char object[] =
             "{\"error\":{\"code\":130,\"name\":\"canceled\",\"text\":\"interrupted\"}}\n";
         ssize_t n = write(2, line, sizeof line - 1);
@@ -34,21 +36,23 @@ static void on_signal(int signal_number)
     }
 }
 
-/* A mapped file that another program cut short: its pages are gone, and nothing can go on. */
-static void on_vanished_page(int signal_number)
+/* SIGBUS: another program truncated a mapped file, for example the model. Its pages are gone, so the process must
+ * end. */
+static void on_sigbus(int signal_number)
 {
     (void)signal_number;
     static const char line[] =
-        "segue: read: a mapped file: it became shorter while it was in use; restore the file and start again\n";
-    static const char object[] = "{\"error\":{\"code\":1,\"name\":\"io\",\"text\":\"a mapped file became shorter\"}}\n";
+        "segue: read failed: a mapped file: truncated while in use; restore the file and run again\n";
+    static const char object[] =
+        "{\"error\":{\"code\":1,\"name\":\"io\",\"text\":\"a mapped file was truncated while in use\"}}\n";
     ssize_t n = write(2, line, sizeof line - 1);
     if (json) n = write(1, object, sizeof object - 1);
     (void)n;
     _exit(EXIT_INPUT_OUTPUT);
 }
 
-/* No SA_RESTART: a read of the terminal must end, too. */
-void interrupt_begin(void)
+/* Without SA_RESTART, so that a signal also interrupts a read from the terminal. */
+void interrupt_init(void)
 {
     struct sigaction a;
     memset(&a, 0, sizeof a);
@@ -57,7 +61,7 @@ void interrupt_begin(void)
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
     sigaction(SIGHUP, &a, NULL);
-    a.sa_handler = on_vanished_page;
+    a.sa_handler = on_sigbus;
     sigaction(SIGBUS, &a, NULL);
     a.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &a, NULL);
@@ -65,23 +69,23 @@ void interrupt_begin(void)
 
 void interrupt_watch(segue_session *s)
 {
-    for (int i = 0; i < WATCHED; i++)
-        if (!watched[i]) {
-            watched[i] = s;
+    for (int i = 0; i < MAX_SESSIONS; i++)
+        if (!sessions[i]) {
+            sessions[i] = s;
             return;
         }
 }
 
 void interrupt_unwatch(segue_session *s)
 {
-    for (int i = 0; i < WATCHED; i++)
-        if (watched[i] == s) watched[i] = NULL;
+    for (int i = 0; i < MAX_SESSIONS; i++)
+        if (sessions[i] == s) sessions[i] = NULL;
 }
 
 void interrupt_json(bool on) { json = on; }
 
-void interrupt_hold(bool hold) { held = hold; }
+void interrupt_defer(bool hold) { deferred = hold; }
 
-bool interrupt_seen(void) { return seen; }
+bool interrupt_pending(void) { return pending; }
 
-void interrupt_forget(void) { seen = 0; }
+void interrupt_clear(void) { pending = 0; }

@@ -1,18 +1,23 @@
-/* interrupt.h: what SIGINT, SIGTERM and SIGHUP do: stop the sessions that are watched, so that the command
- * can still print what it has; end the program at once with exit 130 when none is. SPDX-License-Identifier:
- * MIT */
+/* interrupt.h: handling of SIGINT, SIGTERM and SIGHUP. A signal cancels all watched sessions, so that the command can
+ * print what it has; if no session is watched and the signal is not deferred, the process exits with 130 at once.
+ * SPDX-License-Identifier: MIT */
 #ifndef SEGUE_CLI_INTERRUPT_H
 #define SEGUE_CLI_INTERRUPT_H
 
 #include <stdbool.h>
 #include "segue.h"
 
-void interrupt_begin(void);             /* installs the signals; SIGPIPE becomes an error of the write */
-void interrupt_watch(segue_session *s); /* cancelled by a signal from now on; up to 256 */
+/* Install the handlers. Also ignores SIGPIPE, so that a closed pipe is a write error, and reports SIGBUS. */
+void interrupt_init(void);
+/* Cancel the session on a signal from now on. At most 256 sessions; further ones are not watched. */
+void interrupt_watch(segue_session *s);
 void interrupt_unwatch(segue_session *s);
-void interrupt_hold(bool hold); /* true: a signal only sets the flag, nothing else */
-void interrupt_json(bool on);   /* a sudden end prints an error object, too */
-bool interrupt_seen(void);
-void interrupt_forget(void);
+/* While deferred, a signal only sets the pending flag and never ends the process. */
+void interrupt_defer(bool defer);
+/* Print an error object on stdout when a signal ends the process. */
+void interrupt_json(bool on);
+/* The pending flag: a signal has arrived since the start or the last interrupt_clear. */
+bool interrupt_pending(void);
+void interrupt_clear(void);
 
 #endif

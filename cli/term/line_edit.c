@@ -1,4 +1,5 @@
-/* line_edit.c: see line_edit.h. libedit is optional; without it a terminal gives plain lines.
+/* line_edit.c: input lines, see line_edit.h. libedit is optional (SEGUE_EDIT); without it a terminal is read like a
+ * pipe, with a prompt.
  * SPDX-License-Identifier: MIT */
 #include "term/line_edit.h"
 #include "term/interrupt.h"
@@ -13,11 +14,12 @@
 #include <histedit.h>
 #endif
 
-struct lines {
-    bool edited;
-    char *line, *history_path;
+struct line_edit {
+    bool interactive;
+    char *line; /* buffer of getline */
+    char *history_path;
     size_t cap;
-    struct out_text whole;
+    struct out_text joined; /* an edited line with its continuations */
 #ifdef SEGUE_EDIT
     EditLine *edit;
     History *history;
@@ -26,16 +28,17 @@ struct lines {
 };
 
 #ifdef SEGUE_EDIT
-static char *prompt_of(EditLine *edit)
+/* libedit asks for the prompt through this callback; the object is its client data. */
+static char *prompt_callback(EditLine *edit)
 {
-    struct lines *l = NULL;
+    struct line_edit *l = NULL;
     el_get(edit, EL_CLIENTDATA, &l);
     static char none[] = "";
     return l && l->prompt ? (char *)(uintptr_t)l->prompt : none;
 }
 
-/* ^C at the prompt drops the line, and never ends the program. */
-static unsigned char drop_line(EditLine *edit, int key)
+/* Key binding of ^C: clear the line and stay at the prompt. */
+static unsigned char clear_line_key(EditLine *edit, int key)
 {
     (void)key;
     const LineInfo *info = el_line(edit);
@@ -44,8 +47,8 @@ static unsigned char drop_line(EditLine *edit, int key)
     return CC_REFRESH;
 }
 
-/* -isig: ^C is a key at the prompt, and a signal only while an answer is written. */
-static void open_editor(struct lines *l)
+/* -isig: at the prompt ^C is a key; it is a signal only while an answer is generated. */
+static void open_editor(struct line_edit *l)
 {
     HistEvent event;
     l->edit = el_init("segue", stdin, stderr, stderr);
@@ -55,42 +58,43 @@ static void open_editor(struct lines *l)
     history(l->history, &event, H_SETUNIQUE, 1);
     if (l->history_path) history(l->history, &event, H_LOAD, l->history_path);
     el_set(l->edit, EL_CLIENTDATA, l);
-    el_set(l->edit, EL_PROMPT, prompt_of);
+    el_set(l->edit, EL_PROMPT, prompt_callback);
     el_set(l->edit, EL_EDITOR, "emacs");
     el_set(l->edit, EL_HIST, history, l->history);
     el_set(l->edit, EL_SETTY, "-d", "-isig", NULL);
-    el_set(l->edit, EL_ADDFN, "drop-line", "drop the line", drop_line);
+    el_set(l->edit, EL_ADDFN, "drop-line", "clear the line", clear_line_key);
     el_set(l->edit, EL_BIND, "^C", "drop-line", NULL);
     el_set(l->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
-    l->edited = true;
+    l->interactive = true;
 }
 
-/* History keeps single lines only: a file of lines cannot hold others. */
-static char *edited_line(struct lines *l, const char *prompt)
+/* Continuation lines are joined with newlines. Only single lines enter the history, because its file stores one entry
+ * per line. */
+static char *read_edited_line(struct line_edit *l, const char *prompt)
 {
     HistEvent event;
-    l->whole.len = 0;
+    l->joined.len = 0;
     l->prompt = prompt;
     for (;;) {
         int n = 0;
-        interrupt_forget();
+        interrupt_clear();
         const char *s = el_gets(l->edit, &n);
-        if ((!s || n <= 0) && interrupt_seen())
-            continue; /* a signal from outside, or just before the prompt */
+        if ((!s || n <= 0) && interrupt_pending())
+            continue; /* a signal arrived at or just before the prompt */
         if (!s || n <= 0) return NULL;
         while (n > 0 && (s[n - 1] == '\n' || s[n - 1] == '\r')) n--;
         bool more = n > 0 && s[n - 1] == '\\';
-        out_add(&l->whole, s, (size_t)n - more);
+        out_add(&l->joined, s, (size_t)n - more);
         if (!more) break;
-        out_add(&l->whole, "\n", 1);
+        out_add(&l->joined, "\n", 1);
         l->prompt = "... ";
     }
-    if (l->whole.len && !strchr(l->whole.data, '\n')) history(l->history, &event, H_ENTER, l->whole.data);
-    return l->whole.data;
+    if (l->joined.len && !strchr(l->joined.data, '\n')) history(l->history, &event, H_ENTER, l->joined.data);
+    return l->joined.data;
 }
 
-/* What was typed is the user's alone: mode 0600. */
-static void close_editor(struct lines *l)
+/* The history file contains user input, so it is created with mode 0600. */
+static void close_editor(struct line_edit *l)
 {
     HistEvent event;
     mode_t before = umask(077);
@@ -101,9 +105,9 @@ static void close_editor(struct lines *l)
 }
 #endif
 
-struct lines *lines_open(const char *history_path)
+struct line_edit *line_edit_open(const char *history_path)
 {
-    struct lines *l = out_alloc(sizeof *l);
+    struct line_edit *l = out_alloc(sizeof *l);
     l->history_path = history_path ? out_strdup(history_path) : NULL;
 #ifdef SEGUE_EDIT
     if (isatty(0) && isatty(2)) open_editor(l);
@@ -111,13 +115,13 @@ struct lines *lines_open(const char *history_path)
     return l;
 }
 
-bool lines_edited(const struct lines *l) { return l->edited; }
+bool line_edit_interactive(const struct line_edit *l) { return l->interactive; }
 
-/* Without an editor a terminal still gets a prompt. */
-char *lines_next(struct lines *l, const char *prompt)
+/* Fallback without libedit: getline, with a prompt if stdin is a terminal. */
+char *line_edit_read(struct line_edit *l, const char *prompt)
 {
 #ifdef SEGUE_EDIT
-    if (l->edited) return edited_line(l, prompt);
+    if (l->interactive) return read_edited_line(l, prompt);
 #endif
     if (isatty(0)) {
         fputs(prompt, stderr);
@@ -129,13 +133,13 @@ char *lines_next(struct lines *l, const char *prompt)
     return l->line;
 }
 
-void lines_close(struct lines *l)
+void line_edit_close(struct line_edit *l)
 {
     if (!l) return;
 #ifdef SEGUE_EDIT
     close_editor(l);
 #endif
-    free(l->whole.data);
+    free(l->joined.data);
     free(l->line);
     free(l->history_path);
     free(l);

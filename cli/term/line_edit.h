@@ -1,17 +1,19 @@
-/* line_edit.h: lines of input: edited, with a history, on a terminal; as they come from a pipe.
+/* line_edit.h: input lines. On a terminal they are edited with a history (libedit), otherwise read as they are.
  * SPDX-License-Identifier: MIT */
-#ifndef SEGUE_CLI_LINES_H
-#define SEGUE_CLI_LINES_H
+#ifndef SEGUE_CLI_LINE_EDIT_H
+#define SEGUE_CLI_LINE_EDIT_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-struct lines;
-struct lines *lines_open(const char *history_path); /* history: NULL, or a file of mode 0600 */
-bool lines_edited(const struct lines *l);           /* a terminal on both sides */
-/* The next line without its newline; NULL at the end. A backslash at the end of an edited line continues it.
- * The memory lives until the next call. */
-char *lines_next(struct lines *l, const char *prompt);
-void lines_close(struct lines *l);
+struct line_edit;
+/* history_path: file to load and save the history, created with mode 0600; NULL: no history file. */
+struct line_edit *line_edit_open(const char *history_path);
+/* True if stdin and stderr are terminals and libedit is in the build. */
+bool line_edit_interactive(const struct line_edit *l);
+/* The next line without its newline; NULL at the end of input. In interactive mode a backslash at the end of a line
+ * continues it. The result is valid until the next call. */
+char *line_edit_read(struct line_edit *l, const char *prompt);
+void line_edit_close(struct line_edit *l);
 
 #endif

@@ -1,4 +1,4 @@
-/* out.c: see out.h. The only place that writes the error line.
+/* out.c: output, errors and allocation, see out.h. The error line is written only here.
  * SPDX-License-Identifier: MIT */
 #include "term/out.h"
 
@@ -13,24 +13,24 @@
 
 static bool json_errors;
 
-/* The library survives this; a command of one answer need not. Nothing is half-written: files are written
- * aside. */
-static void *or_leave(void *p)
+/* Exit with EXIT_LIMIT if an allocation failed. The library survives a failed allocation; a command does not need to.
+ * No partial file remains, because files are written under a temporary name and renamed. */
+static void *exit_if_null(void *p)
 {
     if (!p) {
-        static const char line[] = "segue: out of memory: the command itself: no memory left; free some\n";
+        static const char line[] = "segue: out of memory; close other programs or use a smaller model\n";
         ssize_t n = write(2, line, sizeof line - 1);
         (void)n;
-        _exit(EXIT_NO_ROOM);
+        _exit(EXIT_LIMIT);
     }
     return p;
 }
 
-void *out_alloc(size_t size) { return or_leave(calloc(1, size ? size : 1)); }
+void *out_alloc(size_t size) { return exit_if_null(calloc(1, size ? size : 1)); }
 
-void *out_realloc(void *p, size_t size) { return or_leave(realloc(p, size ? size : 1)); }
+void *out_realloc(void *p, size_t size) { return exit_if_null(realloc(p, size ? size : 1)); }
 
-char *out_strdup(const char *s) { return or_leave(strdup(s)); }
+char *out_strdup(const char *s) { return exit_if_null(strdup(s)); }
 
 char *out_printf(const char *format, ...)
 {
@@ -45,6 +45,7 @@ char *out_printf(const char *format, ...)
     return s;
 }
 
+/* The capacity doubles, so that appending n bytes one by one costs O(n). */
 void out_add(struct out_text *text, const char *bytes, size_t n)
 {
     if (text->len + n + 1 > text->cap) {
@@ -70,7 +71,7 @@ void out_addf(struct out_text *text, const char *format, ...)
     free(s);
 }
 
-/* Control bytes of hostile names become '?': the error stays one line. */
+/* Control characters, which may come from file names or servers, become '?', so that the error stays one line. */
 segue_status out_fail(segue_error *err, segue_status status, const char *format, ...)
 {
     va_list ap;
@@ -91,7 +92,8 @@ segue_status out_fail_errno(segue_error *err, const char *what, const char *obje
                     remedy ? remedy : "");
 }
 
-int out_exit_code(segue_status status, int what_unsupported)
+/* One switch over all statuses, without a default, so that the compiler reports a status without an exit code. */
+int out_exit_code(segue_status status, int unsupported_code)
 {
     switch (status) {
     case SEGUE_OK:
@@ -101,15 +103,15 @@ int out_exit_code(segue_status status, int what_unsupported)
         return EXIT_USAGE;
     case SEGUE_EMEMORY:
     case SEGUE_ELIMIT:
-        return EXIT_NO_ROOM;
+        return EXIT_LIMIT;
     case SEGUE_EFORMAT:
-        return EXIT_REFUSED;
+        return EXIT_BAD_INPUT;
     case SEGUE_EUNSUPPORTED:
-        return what_unsupported;
+        return unsupported_code;
     case SEGUE_EUNIT:
-        return EXIT_NOT_HERE;
+        return EXIT_UNAVAILABLE;
     case SEGUE_ELOST:
-        return EXIT_LOST;
+        return EXIT_UNIT_LOST;
     case SEGUE_ECANCELED:
         return EXIT_INTERRUPTED;
     case SEGUE_EIO:
@@ -121,10 +123,10 @@ int out_exit_code(segue_status status, int what_unsupported)
 
 void out_json_errors(bool on) { json_errors = on; }
 
-json_t *out_error_json(const segue_error *err, int what_unsupported)
+json_t *out_error_json(const segue_error *err, int unsupported_code)
 {
     json_t *inner = json_object();
-    json_object_set_new(inner, "code", json_integer(out_exit_code(err->status, what_unsupported)));
+    json_object_set_new(inner, "code", json_integer(out_exit_code(err->status, unsupported_code)));
     json_object_set_new(inner, "name", json_string(segue_status_name(err->status)));
     json_object_set_new(inner, "text", out_string(err->text, strlen(err->text)));
     json_t *object = json_object();
@@ -132,15 +134,15 @@ json_t *out_error_json(const segue_error *err, int what_unsupported)
     return object;
 }
 
-/* stdout may be closed by now; the line on stderr is printed either way. */
-int out_error(const segue_error *err, int what_unsupported)
+/* A failure to write the JSON object is ignored: stdout may be closed, and the line on stderr is still printed. */
+int out_error(const segue_error *err, int unsupported_code)
 {
     if (json_errors) {
         segue_error ignored;
-        out_json(out_error_json(err, what_unsupported), 0, &ignored);
+        out_json(out_error_json(err, unsupported_code), 0, &ignored);
     }
     fprintf(stderr, "segue: %s\n", err->text);
-    return out_exit_code(err->status, what_unsupported);
+    return out_exit_code(err->status, unsupported_code);
 }
 
 void out_note(const char *format, ...)
@@ -153,8 +155,9 @@ void out_note(const char *format, ...)
     va_end(ap);
 }
 
-/* Past stdio, which loses count of its bytes when a signal interrupts a write. A reader that does not read
- * must not keep an interrupted program alive. */
+/* Uses write(2) instead of stdio, which loses track of written bytes when a signal interrupts it. EAGAIN waits for
+ * the reader. After a signal (EINTR) the reader gets 50 ms, so that a stalled pipe cannot keep an interrupted program
+ * alive. */
 segue_status out_write(const char *bytes, size_t n, segue_error *err)
 {
     errno = 0;
@@ -172,33 +175,34 @@ segue_status out_write(const char *bytes, size_t n, segue_error *err)
         if (poll(&out, 1, errno == EINTR ? 50 : -1) == 0)
             return out_fail(
                 err, SEGUE_ECANCELED,
-                "writing the answer: standard output: interrupted while nobody reads it; read it");
+                "writing the answer: standard output: interrupted while the reader does not read");
     }
     return SEGUE_OK;
 }
 
-/* Nine digits: enough for every fp32 figure to come back as it was. */
+/* 9 significant digits represent every fp32 value exactly. */
 segue_status out_json(json_t *value, int indent, segue_error *err)
 {
     size_t flags = JSON_REAL_PRECISION(9) | JSON_ENCODE_ANY | (indent ? JSON_INDENT(indent) : JSON_COMPACT);
     char *text = json_dumps(value, flags);
     json_decref(value);
-    if (!text) return out_fail(err, SEGUE_EMEMORY, "writing JSON: standard output: out of memory; free some");
+    if (!text) return out_fail(err, SEGUE_EMEMORY, "writing JSON: standard output: out of memory");
     segue_status st = out_write(text, strlen(text), err);
     if (!st) st = out_write("\n", 1, err);
     free(text);
     return st;
 }
 
+/* An error object could not be printed either, so it is switched off before the error is reported. */
 int out_json_exit(json_t *value)
 {
     segue_error err;
     if (out_json(value, 0, &err) == SEGUE_OK) return EXIT_DONE;
     out_json_errors(false);
-    return out_error(&err, EXIT_NOT_HERE);
+    return out_error(&err, EXIT_UNAVAILABLE);
 }
 
-/* Length of the UTF-8 character at s, 0 when there is none. */
+/* Length of the UTF-8 character at s[n]; 0 if the bytes are not valid UTF-8 (overlong forms and surrogates included). */
 static size_t utf8_length(const unsigned char *s, size_t n)
 {
     if (s[0] < 0x80) return 1;
@@ -216,20 +220,20 @@ static size_t utf8_length(const unsigned char *s, size_t n)
     return len;
 }
 
-/* Text may end inside a character when an answer was cut. */
+/* Fast path for valid UTF-8. A generated text may end in the middle of a character. */
 json_t *out_string(const char *bytes, size_t n)
 {
-    json_t *clean = json_stringn(bytes ? bytes : "", bytes ? n : 0);
-    if (clean) return clean;
+    json_t *value = json_stringn(bytes ? bytes : "", bytes ? n : 0);
+    if (value) return value;
     struct out_text t = {0};
     for (size_t i = 0; i < n;) {
         size_t len = utf8_length((const unsigned char *)bytes + i, n - i);
         out_add(&t, len ? bytes + i : "\xef\xbf\xbd", len ? len : 3);
         i += len ? len : 1;
     }
-    clean = json_stringn(t.data ? t.data : "", t.len);
+    value = json_stringn(t.data ? t.data : "", t.len);
     free(t.data);
-    return clean ? clean : json_string("");
+    return value ? value : json_string("");
 }
 
 json_t *out_real(double v) { return isfinite(v) ? json_real(v) : json_null(); }

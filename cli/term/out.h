@@ -1,5 +1,6 @@
-/* out.h: what leaves the program: JSON on stdout, the one error line on stderr, exit codes; and the program's
- * memory, which ends the program in good order when there is none. SPDX-License-Identifier: MIT */
+/* out.h: everything the program writes: answers and JSON on stdout, one error line on stderr, exit codes. Also
+ * allocation functions that end the program when memory is exhausted, and small constructors for JSON values.
+ * SPDX-License-Identifier: MIT */
 #ifndef SEGUE_CLI_OUT_H
 #define SEGUE_CLI_OUT_H
 
@@ -15,25 +16,27 @@
 #define OUT_FORMAT(f, a)
 #endif
 
+/* Exit codes of the program, documented in docs/INTERFACE.md. */
 enum {
     EXIT_DONE = 0,
-    EXIT_INPUT_OUTPUT = 1,
+    EXIT_INPUT_OUTPUT = 1, /* a read, a write or the network failed */
     EXIT_USAGE = 2,
-    EXIT_NOT_HERE = 3,
-    EXIT_REFUSED = 4,
-    EXIT_NO_ROOM = 5,
-    EXIT_CHECK = 6,
-    EXIT_LOST = 7,
+    EXIT_UNAVAILABLE = 3, /* a unit or feature is missing on this machine or in this build */
+    EXIT_BAD_INPUT = 4,   /* an invalid or unsupported file */
+    EXIT_LIMIT = 5,       /* out of memory, or larger than a limit such as the context */
+    EXIT_CHECK = 6,       /* a verification found a difference */
+    EXIT_UNIT_LOST = 7,
     EXIT_INTERRUPTED = 130
 };
 
-/* Memory of the program; never NULL: without memory the program says so and ends with exit 5. */
+/* Allocation that never returns NULL: without memory the program prints an error and exits with EXIT_LIMIT. out_alloc
+ * zeroes the block; all blocks are freed with free(). */
 void *out_alloc(size_t size); /* zeroed */
 void *out_realloc(void *p, size_t size);
 char *out_strdup(const char *s);
 char *out_printf(const char *format, ...) OUT_FORMAT(1, 2); /* a new string */
 
-/* A growing string. Zero-initialise; data is NULL until something was added, NUL-terminated after. */
+/* A growing byte string. Zero-initialise it; data is NULL until bytes are added and NUL-terminated afterwards. */
 struct out_text {
     char *data;
     size_t len, cap;
@@ -41,43 +44,46 @@ struct out_text {
 void out_add(struct out_text *text, const char *bytes, size_t n);
 void out_addf(struct out_text *text, const char *format, ...) OUT_FORMAT(2, 3);
 
-/* Fill err and return status; text as in segue.h. */
+/* Fill err and return status. The text has the form "what failed: object: why; what to do", as in segue.h. */
 segue_status out_fail(segue_error *err, segue_status status, const char *format, ...) OUT_FORMAT(3, 4);
-/* The same for a failed call of the C library: EIO, or what errno says. `remedy` may be NULL. */
+/* The same for a failed call of the C library; the reason is strerror(errno). Returns SEGUE_EMEMORY for ENOMEM,
+ * otherwise SEGUE_EIO. remedy: text after the reason, or NULL. */
 segue_status out_fail_errno(segue_error *err, const char *what, const char *object, const char *remedy);
 
-/* The exit code of a status; what_unsupported is the code for EUNSUPPORTED: EXIT_REFUSED while reading files,
- * EXIT_NOT_HERE for units and features. */
-int out_exit_code(segue_status status, int what_unsupported);
+/* The exit code of a status. unsupported_code is used for SEGUE_EUNSUPPORTED: EXIT_BAD_INPUT while files are read,
+ * EXIT_UNAVAILABLE for units and features. */
+int out_exit_code(segue_status status, int unsupported_code);
 
-/* With --json anywhere on the command line, errors are also printed to stdout as an object. */
+/* If on, out_error also prints the error as a JSON object on stdout. Set by --json. */
 void out_json_errors(bool on);
-/* Print the error line (and the JSON object), and give the exit code. */
-int out_error(const segue_error *err, int what_unsupported);
-json_t *out_error_json(const segue_error *err, int what_unsupported);
-/* A line on stderr for the eye: "segue: ...". */
+/* Print the error line, and the JSON object if requested; returns the exit code. */
+int out_error(const segue_error *err, int unsupported_code);
+/* {"error": {"code", "name", "text"}} as a new reference. */
+json_t *out_error_json(const segue_error *err, int unsupported_code);
+/* Print a line for humans on stderr, prefixed with "segue: ". */
 void out_note(const char *format, ...) OUT_FORMAT(1, 2);
 
-/* Write to stdout; EIO names what the system says. Flushed. */
+/* Write bytes to stdout and flush. Returns SEGUE_EIO with the reason of the system. */
 segue_status out_write(const char *bytes, size_t n, segue_error *err);
-/* Print a JSON value and a newline; takes the reference. indent 0 = one line. */
+/* Print a JSON value and a newline; steals the reference. indent 0: on one line. */
 segue_status out_json(json_t *value, int indent, segue_error *err);
-/* The usual end of a command: print value (which it takes) and give the exit code. */
+/* Print a JSON value, steal the reference, and return the exit code. The usual end of a command. */
 int out_json_exit(json_t *value);
 
-/* JSON values that cannot fail: bytes that are no UTF-8 become U+FFFD, numbers that are no number become
- * null. */
+/* JSON values from data that jansson would reject: out_string replaces bytes that are not UTF-8 by U+FFFD, out_real
+ * turns NaN and infinity into null. */
 json_t *out_string(const char *bytes, size_t n);
 json_t *out_real(double v);
 json_t *out_id_list(const int32_t *ids, size_t n);
-/* object[name] = null, object[name_reason] = reason. */
+/* Set object[name] to null and object[name + "_reason"] to reason. Every null in the output has a reason. */
 void out_null(json_t *object, const char *name, const char *reason);
 
-/* Call a library function that gives text by the rule of segue.h, with as much room as it asks for. */
+/* Evaluate `call`, a library function that returns text in (text).data, (text).cap, (text).len by the rule of segue.h
+ * (SEGUE_ELIMIT and the needed length if the buffer is too small), and grow the buffer until it fits. */
 #define OUT_GROW(text, st, call)                                            \
     do {                                                                    \
         size_t need_ = 4096;                                                \
-        for (int round_ = 0; round_ < 3; round_++) {                        \
+        for (int attempt_ = 0; attempt_ < 3; attempt_++) {                        \
             (text).data = out_realloc((text).data, (text).cap = need_ + 1); \
             (st) = (call);                                                  \
             if ((st) != SEGUE_ELIMIT || (text).len < (text).cap) break;     \
@@ -85,6 +91,7 @@ void out_null(json_t *object, const char *name, const char *reason);
         }                                                                   \
     } while (0)
 
+/* Monotonic clock in nanoseconds. */
 uint64_t out_now_ns(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* progress.h: one line on stderr for what takes over a second; silent when stderr is no terminal.
+/* progress.h: progress line on stderr for operations of more than one second. Nothing is shown if stderr is no terminal.
  * SPDX-License-Identifier: MIT */
 #ifndef SEGUE_CLI_PROGRESS_H
 #define SEGUE_CLI_PROGRESS_H
@@ -7,19 +7,19 @@
 #include <stdint.h>
 
 struct progress {
-    const char *what;
-    uint64_t begun_ns, shown_ns;
-    bool on, shown;
+    const char *what; /* label; must outlive the line */
+    uint64_t start_ns, shown_ns;
+    bool enabled, visible;
 };
 void progress_begin(struct progress *p, const char *what, bool quiet);
-/* of 0: the total is not known. bytes: print megabytes. */
-void progress_step(struct progress *p, uint64_t done, uint64_t of, bool bytes);
+/* Report that done of total units are finished. total 0: not known. bytes: units are bytes, shown in MB. */
+void progress_step(struct progress *p, uint64_t done, uint64_t total, bool bytes);
 void progress_end(struct progress *p); /* clears the line */
 
-/* For one call that gives no figures while it works: a line appears when it takes over a second. Every begin
- * needs its end. */
+/* For one blocking call without intermediate figures: "WHAT ..." appears if the call takes more than one second. Returns
+ * NULL if nothing will be shown; pass the result to progress_wait_end in any case. */
 struct progress_wait;
-struct progress_wait *progress_wait_begin(const char *what, bool quiet); /* NULL: nothing will be shown */
+struct progress_wait *progress_wait_begin(const char *what, bool quiet);
 void progress_wait_end(struct progress_wait *w);
 
 #endif

@@ -4,11 +4,6 @@
 #include "model/adapter.h"
 #include "model/model.h"
 
-uint32_t segue_version(void)
-{
-    return SEGUE_VERSION_MAJOR << 16 | SEGUE_VERSION_MINOR << 8 | SEGUE_VERSION_PATCH;
-}
-
 const char *segue_status_name(segue_status status)
 {
     static const char *const failures[] = {"ok",   "argument", "memory", "io",       "format",  "unsupported",

@@ -2,7 +2,6 @@
  * unit beyond its programs is in layout.c. SPDX-License-Identifier: MIT */
 #include "engine/engine.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -10,85 +9,6 @@
 #include "engine/store/prefixstore.h"
 
 enum { CHUNK_ROWS = 512, CHUNK_ROWS_MAX = 1 << 20 };
-
-/* --- programs --- */
-
-static void stretch_free(struct sg_layer_range *s)
-{
-    if (!s) return;
-    if (s->program) sg_ops_of(s->program)->discard(s->program);
-    if (s->own) sg_graph_free(s->own);
-    sg_free(s);
-}
-
-/* The unit's queue is entered for the compilation only: other sessions go on between two layer_ranges. */
-static segue_status compile(struct segue_engine *e, const struct sg_placement *p, struct sg_layer_range *s,
-                            segue_error *err)
-{
-    int whole = s->from == 0 && s->to == e->graph->layers;
-    if (!whole) {
-        struct sg_graph_wish wish = {s->from, s->to, s->to == e->graph->layers, e->keep_values,
-                                     s->unit->desc.select_late};
-        SG_TRY(sg_model_graph(p->model, &wish, &s->own, err));
-    }
-    s->graph = !whole ? s->own : p->own ? p->own : e->graph;
-    char name[32];
-    snprintf(name, sizeof name, "hidden.%u", s->to);
-    s->hidden = s->to < e->graph->layers ? sg_graph_output(s->graph, name) : -1;
-    if (s->to < e->graph->layers && s->hidden < 0)
-        return sg_fail(err, SEGUE_EINTERNAL, "graph refused: layers %u to %u: no output %s; report this",
-                       s->from, s->to, name);
-    SG_TRY(sg_unit_enter(s->unit, NULL, err));
-    segue_status status =
-        sg_ops_of(s->unit->unit)
-            ->compile(s->unit->unit, &s->graph, 1, e->cache ? &p->keep : NULL, &s->program, err);
-    sg_unit_leave(s->unit);
-    return status;
-}
-
-/* Under the engine's lock: two sessions that ask for the same layer_range must get the same one. */
-static segue_status find_or_compile(struct segue_engine *e, const struct sg_placement *p, uint32_t from,
-                                    uint32_t to, const struct sg_layer_range **out, segue_error *err)
-{
-    for (const struct sg_layer_range *s = e->layer_ranges; s; s = s->next)
-        if (s->unit == p->unit && s->model == p->model && s->from == from && s->to == to) {
-            *out = s;
-            return SEGUE_OK;
-        }
-    struct sg_layer_range *s = sg_alloc(sizeof *s);
-    if (!s) return sg_no_memory("program", sizeof *s, err);
-    s->unit = p->unit;
-    s->model = p->model;
-    s->from = from;
-    s->to = to;
-    segue_status status = compile(e, p, s, err);
-    if (status != SEGUE_OK) {
-        stretch_free(s);
-        return status;
-    }
-    s->next = e->layer_ranges;
-    e->layer_ranges = s;
-    *out = s;
-    return SEGUE_OK;
-}
-
-segue_status sg_engine_layer_range(struct segue_engine *e, uint32_t place, uint32_t from, uint32_t to,
-                               const struct sg_layer_range **out, segue_error *err)
-{
-    pthread_mutex_lock(&e->lock);
-    segue_status status = find_or_compile(e, &e->places[place], from, to, out, err);
-    pthread_mutex_unlock(&e->lock);
-    return status;
-}
-
-uint64_t sg_engine_compiles(struct segue_engine *e)
-{
-    uint64_t n = 0;
-    pthread_mutex_lock(&e->lock);
-    for (const struct sg_layer_range *s = e->layer_ranges; s; s = s->next) n += sg_program_compiles(s->program);
-    pthread_mutex_unlock(&e->lock);
-    return n;
-}
 
 /* --- what sampling needs of the vocabulary --- */
 
@@ -181,22 +101,22 @@ static segue_status place_model(struct segue_engine *e, struct sg_placement *p, 
             "engine not opened: %s: another shape (%s) than %s (%s); give another storage of one model",
             model->info.path, model->info.shape_id, e->model->info.path, e->model->info.shape_id);
     p->model = sg_model_ref(model);
-    p->keep.folder = e->cache;
-    p->keep.most = o->cache_bytes ? o->cache_bytes : SEGUE_CACHE_BYTES;
-    p->keep.weights = model->weights_hash;
-    p->keep.exact = sg_archive_file_id(model->archive, &p->keep.stamp);
+    p->weight_cache.folder = e->cache;
+    p->weight_cache.most = o->cache_bytes ? o->cache_bytes : SEGUE_CACHE_BYTES;
+    p->weight_cache.weights = model->weights_hash;
+    p->weight_cache.exact = sg_archive_file_id(model->archive, &p->weight_cache.stamp);
     uint32_t late = p->unit->desc.select_late;
     if (model == e->model && (!late || e->keep_values)) return SEGUE_OK;
     struct sg_graph_wish wish = {.head = 1, .values = e->keep_values, .select_late = late};
-    return sg_model_graph(model, &wish, &p->own, err);
+    return sg_model_graph(model, &wish, &p->graph, err);
 }
 
 /* A state that two storages of a model made together is neither's alone: it fits where the same pair was declared. */
 static void name_weights(struct segue_engine *e)
 {
     struct sg_hash all = e->model->weights_hash;
-    for (uint32_t i = 0; i < e->places_n; i++)
-        if (e->places[i].model != e->model) all = sg_hash_join(all, e->places[i].model->weights_hash);
+    for (uint32_t i = 0; i < e->placements_n; i++)
+        if (e->placements[i].model != e->model) all = sg_hash_join(all, e->placements[i].model->weights_hash);
     sg_hash_hex(all, e->weights_id);
 }
 
@@ -209,7 +129,7 @@ static segue_status compile_all(struct segue_engine *e, const segue_plan *wish, 
     if (wish) SG_TRY(sg_plan_check(e, &plan, err));
     for (uint32_t i = 0; wish && i < plan.parts_n; i++)
         SG_TRY(sg_engine_layer_range(e, plan.parts[i].unit, plan.parts[i].from, plan.parts[i].to, &layer_range, err));
-    for (uint32_t i = 0; !wish && i < e->places_n; i++)
+    for (uint32_t i = 0; !wish && i < e->placements_n; i++)
         SG_TRY(sg_engine_layer_range(e, i, 0, e->graph->layers, &layer_range, err));
     return SEGUE_OK;
 }
@@ -218,18 +138,18 @@ static segue_status compile_all(struct segue_engine *e, const segue_plan *wish, 
 static segue_status place_units(struct segue_engine *e, segue_unit *const *units, size_t n,
                                 const segue_engine_opts *o, segue_error *err)
 {
-    e->places = sg_alloc(n * sizeof *e->places);
-    if (!e->places) return sg_no_memory("engine", n * sizeof *e->places, err);
+    e->placements = sg_alloc(n * sizeof *e->placements);
+    if (!e->placements) return sg_no_memory("engine", n * sizeof *e->placements, err);
     for (size_t i = 0; i < n; i++) {
         if (!units[i])
             return sg_fail(err, SEGUE_EARG, "engine not opened: unit %zu: it is NULL; open it first", i);
         const struct sg_unit_desc *desc = &units[i]->desc;
         uint32_t rows = o->chunk_rows ? o->chunk_rows : CHUNK_ROWS;
         if (desc->rows_max && desc->rows_max < rows) rows = desc->rows_max;
-        e->places[i] = (struct sg_placement){
-            .unit = sg_unit_share(units[i]), .kv = kv_storage(o->kv, desc), .chunk_rows = rows};
-        e->places_n++;
-        SG_TRY(place_model(e, &e->places[i], o->models ? o->models[i] : NULL, o, err));
+        e->placements[i] = (struct sg_placement){
+            .unit = sg_unit_share(units[i]), .kv = kv_storage(o->kv, desc), .chunk_tokens = rows};
+        e->placements_n++;
+        SG_TRY(place_model(e, &e->placements[i], o->models ? o->models[i] : NULL, o, err));
     }
     name_weights(e);
     return compile_all(e, o->plan, err);
@@ -294,14 +214,14 @@ void segue_engine_close(segue_engine *e)
     sg_store_close(e->store);
     for (struct sg_layer_range *s = e->layer_ranges, *next; s; s = next) {
         next = s->next;
-        stretch_free(s);
+        sg_layer_range_free(s);
     }
-    for (uint32_t i = 0; i < e->places_n; i++) {
-        if (e->places[i].own) sg_graph_free(e->places[i].own);
-        if (e->places[i].model) sg_model_unref(e->places[i].model);
-        segue_unit_close(e->places[i].unit);
+    for (uint32_t i = 0; i < e->placements_n; i++) {
+        if (e->placements[i].graph) sg_graph_free(e->placements[i].graph);
+        if (e->placements[i].model) sg_model_unref(e->placements[i].model);
+        segue_unit_close(e->placements[i].unit);
     }
-    sg_free(e->places);
+    sg_free(e->placements);
     if (e->graph) sg_graph_free(e->graph);
     sg_free(e->breakers);
     sg_free(e->cache);

@@ -7,29 +7,30 @@
 
 #include "base/clock.h"
 
-/* --- is the batch sound --- */
+/* --- validation --- */
 
-/* Where a span goes on must be where its state ends: a caller who lost count would otherwise get an answer to another
- * text. */
+/* The state belongs to this unit and graph, and the span starts where its sequence ends; otherwise positions would be wrong. */
 static segue_status check_state(const struct sg_batch_rules *r, const struct sg_program_base *p, const struct sg_span *s,
                                 uint32_t i, segue_error *err)
 {
     const struct sg_graph *g = p->graph;
     if (!s->state && r->stateless && !g->slots_n) return SEGUE_OK;
     if (!s->state || ((const struct sg_state_base *)(const void *)s->state)->unit != p->unit || r->slot(s->state, g->slots_n))
-        return sg_fail(err, SEGUE_EARG, "run: %s: span %u: its state is of another unit or model; make one here", r->unit, i);
+        return sg_fail(err, SEGUE_EARG, "run: %s: span %u: its state belongs to another unit or model; create one on this unit",
+                       r->unit, i);
     for (uint32_t k = 0; k < g->slots_n; k++)
         if (!r->slot(s->state, k) || !sg_slot_same(r->slot(s->state, k), &g->slots[k]))
             return sg_fail(err, SEGUE_EARG,
-                           "run: %s: span %u: slot %u of its state is of another model; make one from this graph", r->unit,
+                           "run: %s: span %u: slot %u of its state belongs to another model; create one from this graph", r->unit,
                            i, k);
     uint64_t rows = r->rows(s->state);
     if (s->first == rows) return SEGUE_OK;
-    return sg_fail(err, SEGUE_EARG, "run: %s: span %u begins at %llu, its state holds %llu rows; continue there", r->unit, i,
-                   (unsigned long long)s->first, (unsigned long long)rows);
+    return sg_fail(err, SEGUE_EARG, "run: %s: span %u begins at position %llu, its state holds %llu tokens; continue there",
+                   r->unit, i, (unsigned long long)s->first, (unsigned long long)rows);
 }
 
-/* Every embed has its own table: the smallest vocabulary and the last position decide. */
+/* A graph may have several embed ops: each token must be in the smallest vocabulary, and the last position in each table of
+ * positions. */
 static segue_status check_tokens(const char *unit, const struct sg_graph *g, const struct sg_span *s, uint32_t i,
                                  segue_error *err)
 {
@@ -38,26 +39,28 @@ static segue_status check_tokens(const char *unit, const struct sg_graph *g, con
         const struct sg_embed *e = &g->ops[o].u.embed;
         for (uint32_t t = 0; t < s->rows; t++)
             if (s->tokens[t] < 0 || (uint32_t)s->tokens[t] >= e->table.rows)
-                return sg_fail(err, SEGUE_EARG, "run: %s: span %u: token %d is outside of the vocabulary of %u", unit, i,
+                return sg_fail(err, SEGUE_EARG, "run: %s: span %u: token %d is not in the vocabulary of %u", unit, i,
                                s->tokens[t], e->table.rows);
         uint64_t last = s->first + s->rows + (s->steps > 1 ? s->steps - 1 : 0);
         if (e->positions.tensor >= 0 && last > e->positions.rows)
-            return sg_fail(err, SEGUE_ELIMIT, "run: %s: span %u: position %llu of %u; the model goes no further", unit, i,
+            return sg_fail(err, SEGUE_ELIMIT, "run: %s: span %u: position %llu, the model has %u; shorten the sequence", unit, i,
                            (unsigned long long)last - 1, e->positions.rows);
     }
     return SEGUE_OK;
 }
 
-/* Several steps feed back to one sequence on its own, so they want a span alone, and its last row. */
+/* A sampler needs logits. steps > 1 feeds tokens back, which needs a batch of one span, its last row, and a ring for all
+ * tokens. */
 static segue_status check_choice(const char *unit, const struct sg_graph *g, const struct sg_span *s, uint32_t i,
                                  uint32_t spans_n, segue_error *err)
 {
     if (s->sampler && (!s->wanted_n || !g->vocab))
-        return sg_fail(err, SEGUE_EARG, "run: %s: span %u: a sampler without logits; want a row of a whole model", unit, i);
+        return sg_fail(err, SEGUE_EARG, "run: %s: span %u: a sampler without logits; select a row of a graph that ends in logits",
+                       unit, i);
     if (s->steps <= 1) return SEGUE_OK;
     if (spans_n == 1 && s->sampler && s->ring && s->ring->cap >= s->steps && s->wanted[s->wanted_n - 1] == s->rows - 1)
         return SEGUE_OK;
-    return sg_fail(err, SEGUE_EARG, "run: %s: span %u: %u steps want one span, a sampler, a ring with room, and its last row",
+    return sg_fail(err, SEGUE_EARG, "run: %s: span %u: %u steps need one span, a sampler, a ring for all tokens and the last row",
                    unit, i, s->steps);
 }
 
@@ -66,21 +69,21 @@ static segue_status check_span(const struct sg_batch_rules *r, const struct sg_p
 {
     const struct sg_span *s = &b->spans[i];
     const struct sg_graph *g = p->graph;
-    if (!s->rows) return sg_fail(err, SEGUE_EARG, "run: %s: span %u has no rows; leave it out", r->unit, i);
+    if (!s->rows) return sg_fail(err, SEGUE_EARG, "run: %s: span %u has no tokens; leave it out", r->unit, i);
     SG_TRY(check_state(r, p, s, i, err));
     if (s->first + s->rows + s->steps > UINT32_MAX / 2)
-        return sg_fail(err, SEGUE_ELIMIT, "run: %s: span %u: position %llu; too far", r->unit, i,
+        return sg_fail(err, SEGUE_ELIMIT, "run: %s: span %u: position %llu is too large", r->unit, i,
                        (unsigned long long)s->first);
     for (uint32_t k = 0; k < g->inputs_n; k++) {
         int tokens = g->values[g->inputs[k].value].kind == SG_VALUE_TOKENS;
         if (tokens ? !s->tokens : !s->values)
-            return sg_fail(err, SEGUE_EARG, "run: %s: span %u gives no %s; the graph reads them", r->unit, i,
+            return sg_fail(err, SEGUE_EARG, "run: %s: span %u has no %s, which the graph reads", r->unit, i,
                            g->inputs[k].name);
         if (tokens) SG_TRY(check_tokens(r->unit, g, s, i, err));
     }
     for (uint32_t k = 0; k < s->wanted_n; k++)
         if (s->wanted[k] >= s->rows || (k && s->wanted[k] <= s->wanted[k - 1]))
-            return sg_fail(err, SEGUE_EARG, "run: %s: span %u: wanted row %u of %u; give rising rows of the span", r->unit, i,
+            return sg_fail(err, SEGUE_EARG, "run: %s: span %u: wanted row %u of %u; use ascending rows of the span", r->unit, i,
                            s->wanted[k], s->rows);
     for (uint32_t k = 0; k < i; k++)
         if (s->state && s->state == b->spans[k].state)
@@ -91,18 +94,18 @@ static segue_status check_span(const struct sg_batch_rules *r, const struct sg_p
 segue_status sg_batch_check(const struct sg_batch_rules *r, const struct sg_program_base *p, const struct sg_batch *b,
                             segue_error *err)
 {
-    uint64_t rows = 0, most = r->rows_max ? r->rows_max : UINT32_MAX / 2;
+    uint64_t rows = 0, max = r->rows_max ? r->rows_max : UINT32_MAX / 2;
     if (!b->spans_n) return sg_fail(err, SEGUE_EARG, "run: %s: a batch without spans; give one", r->unit);
     for (uint32_t i = 0; i < b->spans_n; i++) {
         SG_TRY(check_span(r, p, b, i, err));
         rows += b->spans[i].rows;
     }
-    if (rows > most)
-        return sg_fail(err, SEGUE_ELIMIT, "run: %s: %llu rows at once, at most %llu; give them in pieces", r->unit,
-                       (unsigned long long)rows, (unsigned long long)most);
+    if (rows > max)
+        return sg_fail(err, SEGUE_ELIMIT, "run: %s: %llu tokens in one run, the limit is %llu; split them", r->unit,
+                       (unsigned long long)rows, (unsigned long long)max);
     for (uint32_t i = 0; i < b->outputs_n; i++)
         if (b->outputs[i] < 0 || (uint32_t)b->outputs[i] >= p->graph->outputs_n)
-            return sg_fail(err, SEGUE_EARG, "run: %s: output %d of %u; ask for one that is there", r->unit, b->outputs[i],
+            return sg_fail(err, SEGUE_EARG, "run: %s: output %d of %u does not exist", r->unit, b->outputs[i],
                            p->graph->outputs_n);
     return SEGUE_OK;
 }
@@ -111,21 +114,21 @@ segue_status sg_batch_check(const struct sg_batch_rules *r, const struct sg_prog
 
 int sg_wait_done(pthread_mutex_t *lock, pthread_cond_t *changed, const int *done, uint64_t timeout_ns)
 {
-    const uint64_t second = 1000000000u, most = 365 * 86400 * second;
+    const uint64_t second = 1000000000u, year = 365 * 86400 * second; /* the limit keeps the sum below from wrapping */
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    uint64_t ns = (timeout_ns < most ? timeout_ns : most) + (uint64_t)until.tv_nsec;
+    uint64_t ns = (timeout_ns < year ? timeout_ns : year) + (uint64_t)until.tv_nsec;
     until.tv_sec += (time_t)(ns / second);
     until.tv_nsec = (long)(ns % second);
     pthread_mutex_lock(lock);
-    int late = !timeout_ns;
-    while (!*done && !late) late = pthread_cond_timedwait(changed, lock, &until) != 0;
-    int over = *done;
+    int expired = !timeout_ns;
+    while (!*done && !expired) expired = pthread_cond_timedwait(changed, lock, &until) != 0;
+    int result = *done;
     pthread_mutex_unlock(lock);
-    return over;
+    return result;
 }
 
-/* --- runs of their own --- */
+/* --- runs --- */
 
 segue_status sg_thread_run_init(struct sg_thread_run *run, const struct sg_program_base *p, const struct sg_batch *b,
                               struct sg_result *r, void (*work)(struct sg_thread_run *run), segue_error *err)
@@ -152,12 +155,13 @@ segue_status sg_thread_run_chooser(struct sg_thread_run *run, uint32_t vocab, se
     return run->chooser ? SEGUE_OK : sg_chooser_new(&run->chooser, vocab, err);
 }
 
+/* Thread function, also called directly; `done` is set last, since wait frees the run. */
 static void *run_main(void *arg)
 {
     struct sg_thread_run *run = arg;
-    uint64_t begin = sg_now_ns();
+    uint64_t start_ns = sg_now_ns();
     run->work(run);
-    run->ns = sg_now_ns() - begin;
+    run->ns = sg_now_ns() - start_ns;
     pthread_mutex_lock(&run->lock);
     run->done = 1;
     pthread_cond_broadcast(&run->finished);
@@ -165,6 +169,7 @@ static void *run_main(void *arg)
     return NULL;
 }
 
+/* Spans without a sampler keep token -1 and no log-probabilities. */
 void sg_thread_run_start(struct sg_thread_run *run)
 {
     const struct sg_result *r = &run->result;
@@ -194,7 +199,7 @@ void sg_thread_run_free(struct sg_thread_run *run)
     sg_free(run->rows_done);
 }
 
-/* A program whose weights were mapped from the cache folder was compiled at another start. */
+/* A program whose weights were mapped from the cache was compiled by an earlier process. */
 uint64_t sg_program_compiles(const struct sg_program *p)
 {
     const struct sg_unit_ops *ops = sg_ops_of(p);

@@ -8,26 +8,26 @@ void sg_rank_sync_open(struct sg_rank_sync *m, uint32_t ranks, const atomic_int 
 {
     *m = (struct sg_rank_sync){.ranks = ranks, .cancel = cancel, .end = UINT64_MAX};
     pthread_mutex_init(&m->lock, NULL);
-    pthread_cond_init(&m->moved, NULL);
+    pthread_cond_init(&m->changed, NULL);
 }
 
 void sg_rank_sync_close(struct sg_rank_sync *m)
 {
-    pthread_cond_destroy(&m->moved);
+    pthread_cond_destroy(&m->changed);
     pthread_mutex_destroy(&m->lock);
 }
 
-/* Under the lock: until all are here. */
+/* Barrier, with the lock held. 0: a rank failed. */
 static int wait_all(struct sg_rank_sync *m)
 {
-    uint64_t turn = m->turn;
-    if (++m->came == m->ranks) {
-        m->came = 0;
-        m->turn++;
-        pthread_cond_broadcast(&m->moved);
+    uint64_t round = m->round;
+    if (++m->arrived == m->ranks) {
+        m->arrived = 0;
+        m->round++;
+        pthread_cond_broadcast(&m->changed);
     }
-    while (m->turn == turn && !m->broken) pthread_cond_wait(&m->moved, &m->lock);
-    return m->turn != turn;
+    while (m->round == round && !m->broken) pthread_cond_wait(&m->changed, &m->lock);
+    return m->round != round;
 }
 
 int sg_rank_sync_arrive(struct sg_rank_sync *m)
@@ -38,17 +38,19 @@ int sg_rank_sync_arrive(struct sg_rank_sync *m)
     return all;
 }
 
+/* `end` can move to this query only while no rank was told to continue after it; otherwise ranks would run different numbers of
+ * passes. */
 int sg_rank_sync_should_stop(struct sg_rank_sync *m, uint32_t rank, int want)
 {
     pthread_mutex_lock(&m->lock);
-    uint64_t turn = m->asked[rank]++;
+    uint64_t query = m->queries[rank]++;
     int canceled = m->cancel && atomic_load(m->cancel);
-    if ((want || canceled) && turn >= m->begun && turn < m->end) { /* nobody went on from here yet */
-        m->end = turn;
+    if ((want || canceled) && query >= m->continued && query < m->end) {
+        m->end = query;
         m->canceled = canceled;
     }
-    int stops = turn >= m->end;
-    if (!stops && turn >= m->begun) m->begun = turn + 1;
+    int stops = query >= m->end;
+    if (!stops && query >= m->continued) m->continued = query + 1;
     pthread_mutex_unlock(&m->lock);
     return stops;
 }
@@ -65,10 +67,11 @@ void sg_rank_sync_abort(struct sg_rank_sync *m)
 {
     pthread_mutex_lock(&m->lock);
     m->broken = 1;
-    pthread_cond_broadcast(&m->moved);
+    pthread_cond_broadcast(&m->changed);
     pthread_mutex_unlock(&m->lock);
 }
 
+/* One row of the output. */
 static void join_row(const struct sg_rank_sync *m, const struct sg_join *join, uint32_t row, uint32_t width, float *y)
 {
     for (uint32_t r = 0; r < m->ranks; r++) {
@@ -88,7 +91,7 @@ segue_status sg_rank_sync_join(struct sg_rank_sync *m, uint32_t rank, const stru
     pthread_mutex_unlock(&m->lock);
     for (uint32_t t = 0; t < rows && all; t++) join_row(m, join, t, width, y + t * stride);
     pthread_mutex_lock(&m->lock);
-    all = all && wait_all(m); /* nobody's x goes before all have read it */
+    all = all && wait_all(m); /* x of a rank stays valid until all have read it */
     pthread_mutex_unlock(&m->lock);
-    return all ? SEGUE_OK : sg_fail(err, SEGUE_ELOST, "run: join: another rank failed; open the unit anew, or go on elsewhere");
+    return all ? SEGUE_OK : sg_fail(err, SEGUE_ELOST, "run: join: another rank failed; reopen the unit or use another one");
 }

@@ -1,7 +1,7 @@
-/* sample.c: the steps of sample.h, one function each. Everything that decides is either integer work or
- * double arithmetic in a stated order, with an exponential of its own, so that another compiler or another
- * unit can repeat it bit for bit: no libm call and no fused multiply-add may take part in a choice. Never
- * allocates after sg_chooser_new. SPDX-License-Identifier: MIT */
+/* sample.c: see sample.h; one function per step. A choice uses only integer operations and double arithmetic in a fixed order,
+ * with an exponential implemented here, so that other compilers and units reproduce it bit for bit: no libm call and no fused
+ * multiply-add may influence a choice.
+ * SPDX-License-Identifier: MIT */
 #include "unit/sample.h"
 
 #include <float.h>
@@ -12,29 +12,30 @@
 #include "base/num.h"
 
 #ifdef __clang__
-#pragma STDC FP_CONTRACT OFF /* gcc contracts nothing under -std=c11 */
+#pragma STDC FP_CONTRACT OFF /* gcc does not contract with -std=c11 */
 #endif
 
 enum {
-    HEAP_MAX = 1024,  /* top-k up to here is selected, beyond it everything is sorted */
+    HEAP_MAX = 1024,  /* top-k up to this k uses a heap, larger ones a full sort */
     MATCH_MAX = 1024, /* DRY: longer matches count as this long */
-    BLOCK = 1024,     /* of logits that are searched at once */
-    KEPT = 64,        /* changed logits that are put back */
+    BLOCK = 1024,     /* logits per step of the search for the maximum */
+    SAVED = 64,       /* logits that sg_choose_kept saves and restores */
     DIGIT_BITS = 11,
     DIGITS = 1 << DIGIT_BITS
 };
 
-/* A candidate is 64 bits: the logit's bits so that ascending integers are descending logits, then the id. */
+/* A candidate is 64 bits: the logit mapped so that ascending integers are descending logits, then the id, so that ties order by
+ * id. */
 struct sg_chooser {
     uint32_t vocab;
     uint32_t *counts;          /* [vocab] zero between calls */
     float *raw;                /* [vocab] the logits before any step, for log-probabilities */
-    uint64_t *order, *spare;   /* [vocab] what is being sorted, upper 32 bits first */
-    uint32_t *ids;             /* [vocab] survivors, best first, lowest id on ties ... */
+    uint64_t *order, *spare;   /* [vocab] candidates, and the other buffer of the radix sort */
+    uint32_t *ids;             /* [vocab] remaining tokens, best first, lowest id on ties ... */
     float *values;             /* [vocab] ... and their logits */
-    double *weights;           /* [vocab] exp(logit - highest) of survivors; negative: dropped */
-    uint32_t match[MATCH_MAX]; /* DRY: length of the match at each place of the reversed history */
-    uint32_t tally[DIGITS];
+    double *weights;           /* [vocab] exp(logit - highest) of the remaining tokens; -1: removed */
+    uint32_t match[MATCH_MAX]; /* DRY: match length at each position of the reversed history */
+    uint32_t tally[DIGITS];    /* radix sort: count, then offset, of each digit */
 };
 
 segue_status sg_chooser_new(struct sg_chooser **out, uint32_t vocab, segue_error *err)
@@ -94,7 +95,7 @@ void sg_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]
     out[3] = c3;
 }
 
-/* 24 bits, so that every value is exact in fp32 and 1 never comes out. */
+/* 24 bits: every value is exact in fp32, and the result is below 1. */
 float sg_uniform(uint64_t seed, uint64_t position)
 {
     uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), 0, 0}, word[4];
@@ -149,9 +150,10 @@ static float logit_of(uint64_t c)
 
 /* --- steps that change logits --- */
 
-/* Finite inputs may overflow on the way; infinity minus infinity would poison every weight. */
+/* Finite inputs may overflow in a step; infinity minus infinity would make all weights NaN. */
 static float below_infinity(float x) { return x < FLT_MAX ? x : FLT_MAX; }
 
+/* Adds the bias of each listed token. */
 static void step_bias(const struct sg_sampler *s, float *logits, uint32_t n)
 {
     for (size_t i = 0; i < s->p.bias_n; i++) {
@@ -161,6 +163,7 @@ static void step_bias(const struct sg_sampler *s, float *logits, uint32_t n)
     }
 }
 
+/* ignore_stops: masks all stop tokens. */
 static void step_stops(const struct sg_sampler *s, float *logits, uint32_t n)
 {
     if (!s->p.ignore_stops) return;
@@ -168,40 +171,39 @@ static void step_stops(const struct sg_sampler *s, float *logits, uint32_t n)
         if (s->stops[i] >= 0 && (uint32_t)s->stops[i] < n) logits[s->stops[i]] = -INFINITY;
 }
 
-/* Every token of the window is met once: its count is taken and zeroed at its first occurrence, which also
- * leaves the table clean for the next call. */
+/* Penalties over the last repeat_last_n tokens of the history (0: 64, negative: all). The second loop handles each distinct
+ * token once: it zeroes the count at the first occurrence, which also clears the table for the next call. */
 static void step_penalties(struct sg_chooser *c, const struct sg_sampler *s, float *logits, uint32_t n)
 {
-    float repeat = s->p.repeat_penalty, often = s->p.frequency_penalty, there = s->p.presence_penalty;
+    float repeat = s->p.repeat_penalty, frequency = s->p.frequency_penalty, presence = s->p.presence_penalty;
     int repeats = repeat > 0 && repeat != 1;
-    if (!repeats && often == 0 && there == 0) return;
-    size_t window = s->p.repeat_last_n == 0 ? 64 : (size_t)s->p.repeat_last_n;
-    size_t from = s->p.repeat_last_n < 0 || window > s->history_n ? 0 : s->history_n - window;
+    if (!repeats && frequency == 0 && presence == 0) return;
+    size_t last_n = s->p.repeat_last_n == 0 ? 64 : (size_t)s->p.repeat_last_n;
+    size_t from = s->p.repeat_last_n < 0 || last_n > s->history_n ? 0 : s->history_n - last_n;
     for (size_t i = from; i < s->history_n; i++)
         if (s->history[i] >= 0 && (uint32_t)s->history[i] < n) c->counts[s->history[i]]++;
     for (size_t i = from; i < s->history_n; i++) {
         if (s->history[i] < 0 || (uint32_t)s->history[i] >= n) continue;
         uint32_t id = (uint32_t)s->history[i], count = c->counts[id];
-        if (!count) continue; /* this token is done */
+        if (!count) continue; /* not the first occurrence */
         c->counts[id] = 0;
         float l = logits[id];
         if (repeats) l = l <= 0 ? l * repeat : l / repeat;
-        logits[id] = below_infinity(l - ((float)count * often + there));
+        logits[id] = below_infinity(l - ((float)count * frequency + presence));
     }
 }
 
-/* 1: repetitions may not reach across this token. */
-static int breaks(const struct sg_sampler *s, int32_t token)
+/* 1: a DRY match does not extend across this token. */
+static int is_breaker(const struct sg_sampler *s, int32_t token)
 {
     return s->breakers && token >= 0 && (size_t)token < s->breakers_n && s->breakers[token];
 }
 
-/* Longest match of the history's end (at most `most` tokens) with what ends `back` tokens earlier, for every
- * `back`: the Z function of the reversed history. A match is never longer than MATCH_MAX, so only that many
- * values are kept. For every match that is long enough the token that followed it gets the length in counts.
- */
-static void dry_matches(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n, uint32_t least,
-                        uint32_t most)
+/* Length of the longest common suffix (at most max_n tokens) of the history and of the history without its last `back` tokens,
+ * for every `back`: the Z function of the reversed history. Since matches are at most MATCH_MAX long, only so many values are
+ * stored. For each match of at least min_n tokens, counts[token that followed it] = its length, the maximum over the matches. */
+static void dry_matches(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n, uint32_t min_n,
+                        uint32_t max_n)
 {
     const int32_t *end = s->history + s->history_n - 1; /* reversed[i] = end[-i] */
     size_t left = 0, right = 0;
@@ -211,63 +213,64 @@ static void dry_matches(struct sg_chooser *c, const struct sg_sampler *s, uint32
             k = c->match[back - left];
             if (k > right - back) k = right - back;
         }
-        while (k < most && back + k < s->history_n && end[-(ptrdiff_t)k] == end[-(ptrdiff_t)(back + k)]) k++;
+        while (k < max_n && back + k < s->history_n && end[-(ptrdiff_t)k] == end[-(ptrdiff_t)(back + k)]) k++;
         if (back + k > right) {
             left = back;
             right = back + k;
         }
         if (back < MATCH_MAX) c->match[back] = (uint32_t)k;
         int32_t next = end[1 - (ptrdiff_t)back];
-        if (k >= least && next >= 0 && (uint32_t)next < n && c->counts[next] < k)
+        if (k >= min_n && next >= 0 && (uint32_t)next < n && c->counts[next] < k)
             c->counts[next] = (uint32_t)k;
     }
 }
 
-/* The penalty grows by multiplication up to a bound instead of by pow(), which would be a libm call in a
- * choice. */
+/* Subtracts multiplier * base^(length - min_n) from every token that would extend a repetition of `length` tokens. The power is
+ * computed by multiplication up to a bound: pow() is a libm call. Clears counts again. */
 static void step_dry(struct sg_chooser *c, const struct sg_sampler *s, float *logits, uint32_t n)
 {
     double base = s->p.dry_base > 0 ? (double)s->p.dry_base : 1.75;
     if (!(s->p.dry_multiplier > 0) || base < 1) return;
-    uint32_t least = s->p.dry_allowed_length > 0 ? (uint32_t)s->p.dry_allowed_length : 2, most = 0;
-    while (most < MATCH_MAX && most < s->history_n && !breaks(s, s->history[s->history_n - 1 - most])) most++;
-    if (most < least || s->history_n <= least) return;
-    dry_matches(c, s, n, least, most);
+    uint32_t min_n = s->p.dry_allowed_length > 0 ? (uint32_t)s->p.dry_allowed_length : 2, max_n = 0;
+    while (max_n < MATCH_MAX && max_n < s->history_n && !is_breaker(s, s->history[s->history_n - 1 - max_n])) max_n++;
+    if (max_n < min_n || s->history_n <= min_n) return;
+    dry_matches(c, s, n, min_n, max_n);
     for (size_t i = 0; i < s->history_n; i++) {
         if (s->history[i] < 0 || (uint32_t)s->history[i] >= n) continue;
         uint32_t id = (uint32_t)s->history[i], length = c->counts[id];
         c->counts[id] = 0;
-        if (!length || breaks(s, s->history[i])) continue;
+        if (!length || is_breaker(s, s->history[i])) continue;
         double penalty = (double)s->p.dry_multiplier;
-        for (uint32_t k = least; k < length && penalty < 1e30; k++) penalty *= base;
+        for (uint32_t k = min_n; k < length && penalty < 1e30; k++) penalty *= base;
         logits[id] -= (float)(penalty < 1e30 ? penalty : 1e30);
     }
 }
 
 /* --- steps that choose --- */
 
+/* EFORMAT: a logit is NaN or +infinity. -infinity is a masked token. */
 static segue_status check_logits(const float *logits, uint32_t n, segue_error *err)
 {
     int bad = 0;
     for (uint32_t i = 0; i < n; i++)
-        bad |= !(logits[i] < INFINITY); /* without a branch: this passes every logit */
+        bad |= !(logits[i] < INFINITY); /* no branch, so that the compiler vectorizes it */
     for (uint32_t i = 0; bad && i < n; i++)
         if (!(logits[i] < INFINITY))
             return sg_fail(err, SEGUE_EFORMAT,
-                           "token not chosen: logit of token %u: it is %s; the weights are damaged or the"
+                           "token not chosen: the logit of token %u is %s; the weights are damaged or the"
                            " unit failed",
                            i, logits[i] > 0 ? "infinite" : "not a number");
     return SEGUE_OK;
 }
 
-static segue_status nothing_left(segue_error *err)
+static segue_status all_masked(segue_error *err)
 {
     return sg_fail(err, SEGUE_EFORMAT,
-                   "token not chosen: every token is forbidden: biases or stop tokens leave none; allow"
+                   "token not chosen: biases and stop tokens forbid every token; allow"
                    " at least one");
 }
 
-/* The largest of a block, as integers that rise with the floats: a loop that any compiler makes vectors of. */
+/* Maximum of n floats, compared as integers in the same order, which compilers vectorize. */
 static float largest(const float *x, uint32_t n)
 {
     int32_t top = INT32_MIN;
@@ -279,6 +282,7 @@ static float largest(const float *x, uint32_t n)
     return sg_f32_of_bits((uint32_t)(top ^ (top >> 31 & 0x7fffffff)));
 }
 
+/* Index of the highest logit, lowest id on ties; -1: all are masked. Skips blocks without a new maximum. */
 static int32_t highest(const float *logits, uint32_t n)
 {
     int32_t best = -1;
@@ -295,8 +299,8 @@ static int32_t highest(const float *logits, uint32_t n)
     return best;
 }
 
-/* Restore the heap below `at`: the worst candidate stands on top, ready to be thrown out. */
-static void sift(uint64_t *heap, uint32_t n, uint32_t at)
+/* Max-heap of candidates, worst one at the root: moves heap[at] down to its position. */
+static void sift_down(uint64_t *heap, uint32_t n, uint32_t at)
 {
     uint64_t x = heap[at];
     for (uint32_t child; (child = 2 * at + 1) < n; at = child) {
@@ -307,34 +311,35 @@ static void sift(uint64_t *heap, uint32_t n, uint32_t at)
     heap[at] = x;
 }
 
-/* The k best of the finite logits into heap, best first; k <= HEAP_MAX. */
+/* Writes the k best unmasked tokens to heap [k], best first, and returns their number. k <= HEAP_MAX. Fills the heap, replaces
+ * the worst one by better ones, then sorts it in place. */
 static uint32_t select_best(const float *logits, uint32_t n, uint32_t k, uint64_t *heap)
 {
-    uint32_t held = 0;
+    uint32_t size = 0;
     for (uint32_t i = 0; i < n; i++) {
-        if (!(logits[i] > -INFINITY) || (held == k && logits[i] < logit_of(heap[0]))) continue;
+        if (!(logits[i] > -INFINITY) || (size == k && logits[i] < logit_of(heap[0]))) continue;
         uint64_t c = candidate(logits[i], i);
-        if (held < k) {
-            heap[held++] = c;
-            if (held == k)
-                for (uint32_t j = k / 2; j-- > 0;) sift(heap, k, j);
+        if (size < k) {
+            heap[size++] = c;
+            if (size == k)
+                for (uint32_t j = k / 2; j-- > 0;) sift_down(heap, k, j);
         } else if (c < heap[0]) {
             heap[0] = c;
-            sift(heap, k, 0);
+            sift_down(heap, k, 0);
         }
     }
-    if (held < k)
-        for (uint32_t j = held / 2; j-- > 0;) sift(heap, held, j);
-    for (uint32_t m = held; m > 1; m--) {
+    if (size < k)
+        for (uint32_t j = size / 2; j-- > 0;) sift_down(heap, size, j);
+    for (uint32_t m = size; m > 1; m--) {
         uint64_t worst = heap[0];
         heap[0] = heap[m - 1];
         heap[m - 1] = worst;
-        sift(heap, m - 1, 0);
+        sift_down(heap, m - 1, 0);
     }
-    return held;
+    return size;
 }
 
-/* Stable, by the upper 32 bits; the result is in c->order again. */
+/* Stable radix sort of c->order [n] by the upper 32 bits. */
 static void sort_all(struct sg_chooser *c, uint32_t n)
 {
     for (unsigned shift = 32; shift < 64; shift += DIGIT_BITS) {
@@ -353,7 +358,7 @@ static void sort_all(struct sg_chooser *c, uint32_t n)
     }
 }
 
-/* top-k, and the order that every later step relies on: best first, lowest id on ties. */
+/* Fills ids and values with the top-k tokens in the order that all later steps rely on. Returns their number. */
 static uint32_t step_top_k(struct sg_chooser *c, const struct sg_sampler *s, const float *logits, uint32_t n)
 {
     uint32_t k = s->p.top_k > 0 && (uint32_t)s->p.top_k < n ? (uint32_t)s->p.top_k : n, left = 0;
@@ -372,8 +377,8 @@ static uint32_t step_top_k(struct sg_chooser *c, const struct sg_sampler *s, con
     return left;
 }
 
-/* Weights of the n survivors; their sum, best first. */
-static double weigh(struct sg_chooser *c, uint32_t n, double temperature)
+/* weights = exp((logit - highest) / temperature) of the n remaining tokens; returns their sum, added best first. */
+static double softmax_weights(struct sg_chooser *c, uint32_t n, double temperature)
 {
     double sum = 0, top = (double)c->values[0];
     for (uint32_t i = 0; i < n; i++) {
@@ -383,14 +388,14 @@ static double weigh(struct sg_chooser *c, uint32_t n, double temperature)
     return sum;
 }
 
-/* Keep the tokens whose surprise is nearest to the mean surprise until their mass reaches p. The logarithm of
- * the sum is in both and cancels: |-log p - H| = |mean - d| with d = logit - highest, mean = the expectation
- * of d. Distances are compared as fp32, equal ones keep their order. */
+/* Locally typical sampling: keeps the tokens whose -log p is nearest to the entropy H until their mass reaches typical_p. The
+ * logarithm of the sum cancels: |-log p - H| = |mean - d| with d = logit - highest and mean = E[d]. Distances are compared as
+ * fp32; equal ones keep their order. */
 static uint32_t step_typical(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n)
 {
     double p = (double)s->p.typical_p;
     if (!(p > 0 && p < 1)) return n;
-    double sum = weigh(c, n, 1.0), top = (double)c->values[0], mean = 0, mass = 0;
+    double sum = softmax_weights(c, n, 1.0), top = (double)c->values[0], mean = 0, mass = 0;
     for (uint32_t i = 0; i < n; i++) mean += c->weights[i] / sum * ((double)c->values[i] - top);
     for (uint32_t i = 0; i < n; i++) {
         float distance = (float)fabs(mean - ((double)c->values[i] - top));
@@ -408,12 +413,12 @@ static uint32_t step_typical(struct sg_chooser *c, const struct sg_sampler *s, u
     return left;
 }
 
-/* The smallest prefix whose mass reaches p. */
+/* Nucleus sampling: keeps the shortest prefix whose mass reaches top_p. */
 static uint32_t step_top_p(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n)
 {
     double p = (double)s->p.top_p, mass = 0;
     if (!(p > 0 && p < 1)) return n;
-    double sum = weigh(c, n, 1.0);
+    double sum = softmax_weights(c, n, 1.0);
     for (uint32_t i = 0; i < n; i++) {
         mass += c->weights[i] / sum;
         if (mass >= p) return i + 1;
@@ -421,21 +426,21 @@ static uint32_t step_top_p(struct sg_chooser *c, const struct sg_sampler *s, uin
     return n;
 }
 
-/* Weights are relative to the best already, so the test needs no sum. */
+/* Keeps tokens with at least min_p times the probability of the best one; weights are relative to it, so no sum is needed. */
 static uint32_t step_min_p(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n)
 {
     double p = s->p.min_p < 1 ? (double)s->p.min_p : 1.0;
     if (!(p > 0)) return n;
-    weigh(c, n, 1.0);
+    softmax_weights(c, n, 1.0);
     uint32_t left = 1;
     while (left < n && c->weights[left] >= p) left++;
     return left;
 }
 
-/* The last survivor takes what rounding leaves over. */
+/* Inverse CDF. The last token gets the rest that rounding leaves. */
 static int32_t draw(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n, uint64_t position)
 {
-    double sum = weigh(c, n, (double)s->p.temperature), at = (double)sg_uniform(s->p.seed, position) * sum,
+    double sum = softmax_weights(c, n, (double)s->p.temperature), at = (double)sg_uniform(s->p.seed, position) * sum,
            mass = 0;
     for (uint32_t i = 0; i + 1 < n; i++) {
         mass += c->weights[i];
@@ -444,7 +449,7 @@ static int32_t draw(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n
     return (int32_t)c->ids[n - 1];
 }
 
-/* -1: nothing is left. */
+/* All steps in order; -1: all tokens are masked. */
 static int32_t choose(struct sg_chooser *c, const struct sg_sampler *s, float *logits, uint32_t n,
                       uint64_t position)
 {
@@ -461,24 +466,25 @@ static int32_t choose(struct sg_chooser *c, const struct sg_sampler *s, float *l
     return draw(c, s, left, position);
 }
 
-/* --- log-probabilities: reported, never part of a choice, so libm may help --- */
+/* --- log-probabilities: they influence no choice, so libm is allowed --- */
 
+/* The chosen token, then the best ones, from c->raw. */
 static void report(struct sg_chooser *c, const struct sg_sampler *s, uint32_t n, int32_t token,
                    segue_logprob *out, size_t *out_n)
 {
     double sum = 0, top = -INFINITY;
-    for (uint32_t i = 0; i < c->vocab; i++) /* no fmax: gcc 12 for 64-bit Arm dies of one in a loop */
+    for (uint32_t i = 0; i < c->vocab; i++) /* no fmax: gcc 12 for AArch64 crashes on it in this loop */
         if ((double)c->raw[i] > top) top = (double)c->raw[i];
     for (uint32_t i = 0; i < c->vocab; i++) sum += exp_of((double)c->raw[i] - top);
-    double least = top + log(sum);
+    double log_sum = top + log(sum);
     uint32_t wanted = s->p.logprobs - 1 < 20 ? s->p.logprobs - 1 : 20;
-    out[0] = (segue_logprob){token, (float)((double)c->raw[token] - least)};
-    uint32_t held = wanted ? select_best(c->raw, n, wanted, c->order) : 0;
-    for (uint32_t i = 0; i < held; i++) {
+    out[0] = (segue_logprob){token, (float)((double)c->raw[token] - log_sum)};
+    uint32_t best_n = wanted ? select_best(c->raw, n, wanted, c->order) : 0;
+    for (uint32_t i = 0; i < best_n; i++) {
         uint32_t id = (uint32_t)c->order[i];
-        out[1 + i] = (segue_logprob){(int32_t)id, (float)((double)c->raw[id] - least)};
+        out[1 + i] = (segue_logprob){(int32_t)id, (float)((double)c->raw[id] - log_sum)};
     }
-    *out_n = 1 + held;
+    *out_n = 1 + best_n;
 }
 
 segue_status sg_choose(struct sg_chooser *c, const struct sg_sampler *s, float *logits, uint64_t position,
@@ -489,7 +495,7 @@ segue_status sg_choose(struct sg_chooser *c, const struct sg_sampler *s, float *
     SG_TRY(check_logits(logits, c->vocab, err));
     if (reported) memcpy(c->raw, logits, c->vocab * sizeof *c->raw);
     int32_t chosen = choose(c, s, logits, n, position);
-    if (chosen < 0) return nothing_left(err);
+    if (chosen < 0) return all_masked(err);
     if (reported)
         report(c, s, n, chosen, logprobs, logprobs_n);
     else if (logprobs_n)
@@ -498,40 +504,41 @@ segue_status sg_choose(struct sg_chooser *c, const struct sg_sampler *s, float *
     return SEGUE_OK;
 }
 
-/* 1: the highest logit is wanted after at most KEPT of them have changed. */
-static int few_change(const struct sg_sampler *s)
+/* 1: a greedy choice that changes at most SAVED logits, so that they can be restored one by one. */
+static int changes_few(const struct sg_sampler *s)
 {
     const segue_sampling *p = &s->p;
     int penalties = (p->repeat_penalty > 0 && p->repeat_penalty != 1) || p->frequency_penalty != 0 ||
                     p->presence_penalty != 0 || p->dry_multiplier > 0;
     return !(p->temperature > 0) && !penalties && !p->logprobs &&
-           p->bias_n + (p->ignore_stops ? s->stops_n : 0) <= KEPT;
+           p->bias_n + (p->ignore_stops ? s->stops_n : 0) <= SAVED;
 }
 
-static float keep(const float *logits, uint32_t n, int32_t token)
+/* Read or write the logit of a token; ids outside of the vocabulary are ignored. */
+static float logit_get(const float *logits, uint32_t n, int32_t token)
 {
     return token >= 0 && (uint32_t)token < n ? logits[token] : 0.0f;
 }
 
-static void put_back(float *logits, uint32_t n, int32_t token, float was)
+static void logit_set(float *logits, uint32_t n, int32_t token, float was)
 {
     if (token >= 0 && (uint32_t)token < n) logits[token] = was;
 }
 
-segue_status sg_choose_kept(struct sg_chooser *c, const struct sg_sampler *s, float *logits, float *room,
+segue_status sg_choose_kept(struct sg_chooser *c, const struct sg_sampler *s, float *logits, float *scratch,
                             uint64_t position, int32_t *token, segue_logprob *logprobs, size_t *logprobs_n,
                             segue_error *err)
 {
-    float was[KEPT];
-    if (!few_change(s)) {
-        memcpy(room, logits, c->vocab * sizeof *room);
-        return sg_choose(c, s, room, position, token, logprobs, logprobs_n, err);
+    float was[SAVED];
+    if (!changes_few(s)) {
+        memcpy(scratch, logits, c->vocab * sizeof *scratch);
+        return sg_choose(c, s, scratch, position, token, logprobs, logprobs_n, err);
     }
     size_t biases = s->p.bias_n, stops = s->p.ignore_stops ? s->stops_n : 0;
     for (size_t i = 0; i < biases + stops; i++)
-        was[i] = keep(logits, c->vocab, i < biases ? s->p.bias[i].token : s->stops[i - biases]);
+        was[i] = logit_get(logits, c->vocab, i < biases ? s->p.bias[i].token : s->stops[i - biases]);
     segue_status status = sg_choose(c, s, logits, position, token, logprobs, logprobs_n, err);
     for (size_t i = 0; i < biases + stops; i++)
-        put_back(logits, c->vocab, i < biases ? s->p.bias[i].token : s->stops[i - biases], was[i]);
+        logit_set(logits, c->vocab, i < biases ? s->p.bias[i].token : s->stops[i - biases], was[i]);
     return status;
 }

@@ -1,17 +1,19 @@
-/* sample.h: how a token is chosen from logits: defined once, for every unit. fp32 logits, one stated order of
- * steps, one uniform number per token from Philox4x32-10 keyed by (seed, position). Units that choose on
- * their own agree with this bit for bit on the choice.
+/* sample.h: the choice of a token from fp32 logits, defined once for all units. A unit that chooses on the device chooses the
+ * same tokens. Randomness: one uniform number per token, from Philox4x32-10 keyed by seed and position, so the same seed gives
+ * the same output.
  *
- * Steps: bias; stop tokens forbidden (ignore_stops); repetition, frequency, presence penalties; DRY; [greedy
- * ends here: highest logit, lowest id on ties]; top-k; typical; top-p; min-p; temperature; draw by inverse
- * CDF over the survivors sorted by probability (descending, lowest id first on ties).
+ * Order of steps: bias; mask stop tokens (ignore_stops); repetition, frequency and presence penalties; DRY; greedy (temperature
+ * <= 0) ends here with the highest logit, lowest id on ties; top-k; typical; top-p; min-p; temperature; inverse CDF over the
+ * remaining tokens in descending order of probability, lowest id first on ties.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_SAMPLE_H
 #define SG_UNIT_SAMPLE_H
 
 #include "base/err.h"
 
-/* Everything a choice depends on beside the logits. Plain data, borrowed for the run. */
+enum { SG_LOGPROBS_MAX = 21 }; /* entries of one choice: the chosen token and up to 20 others (segue_sampling.logprobs) */
+
+/* Everything that a choice depends on except the logits. Plain data; the pointers are borrowed for the run. */
 struct sg_sampler {
     segue_sampling p;     /* bias points to [bias_n] */
     const int32_t *stops; /* [stops_n] */
@@ -20,23 +22,22 @@ struct sg_sampler {
     size_t history_n;
     const uint8_t *breakers; /* [breakers_n] 1: a DRY sequence breaker; NULL = none */
     size_t breakers_n;
-    uint32_t limit; /* tokens from here on are never chosen (rows beyond the tokenizer); 0 = no limit */
+    uint32_t limit; /* ids from here on are never chosen (padding of the embedding table); 0 = no limit */
 };
 
-/* Room for one choice at a time over `vocab` logits. No allocation after new. */
+/* Scratch memory for one choice at a time over `vocab` logits, about 40 bytes each. A choice allocates nothing. */
 struct sg_chooser;
 segue_status sg_chooser_new(struct sg_chooser **out, uint32_t vocab, segue_error *err);
 void sg_chooser_free(struct sg_chooser *c);
 
-/* logits are changed in place by the steps. position: of the token being chosen. logprobs (may be NULL) gets
- * the chosen token first, then the p.logprobs - 1 most probable ones, log-softmax of the raw logits (before
- * any step); *logprobs_n = how many. EFORMAT: a NaN logit, or nothing left to choose. */
+/* Overwrites logits [vocab]. position: of the token that is chosen. logprobs (may be NULL): [SG_LOGPROBS_MAX], the chosen token
+ * first, then the p.logprobs - 1 most probable ones, log-softmax of the logits before any step; *logprobs_n = their number.
+ * EFORMAT: a logit is NaN or infinite, or all tokens are masked. */
 segue_status sg_choose(struct sg_chooser *c, const struct sg_sampler *s, float *logits, uint64_t position,
                        int32_t *token, segue_logprob *logprobs, size_t *logprobs_n, segue_error *err);
 
-/* As sg_choose, but the logits are as before when it returns; room: [vocab]. Choosing the highest costs no
- * copy. */
-segue_status sg_choose_kept(struct sg_chooser *c, const struct sg_sampler *s, float *logits, float *room,
+/* Like sg_choose, but leaves the logits unchanged. scratch: [vocab]; greedy choices do not use it. */
+segue_status sg_choose_kept(struct sg_chooser *c, const struct sg_sampler *s, float *logits, float *scratch,
                             uint64_t position, int32_t *token, segue_logprob *logprobs, size_t *logprobs_n,
                             segue_error *err);
 

@@ -1,10 +1,11 @@
-/* spec.c: taking `KIND[:key=value,...]` apart. Knows no unit: which keys mean something is said by the unit
- * itself. SPDX-License-Identifier: MIT */
+/* spec.c: see spec.h. Which keys are valid is up to the unit (sg_spec_only).
+ * SPDX-License-Identifier: MIT */
 #include "unit/spec.h"
 
 #include <string.h>
 
-static segue_status bad(const char *text, size_t at, const char *why, segue_error *err)
+/* EARG at byte `at` of the text. */
+static segue_status syntax_error(const char *text, size_t at, const char *why, segue_error *err)
 {
     return sg_fail(err, SEGUE_EARG,
                    "unit not opened: '%.80s': at character %zu: %s; write KIND or KIND:key=value,...", text,
@@ -19,30 +20,32 @@ static int is_word(const char *s, size_t n)
     return n > 0;
 }
 
+/* One part of n bytes at `at`: key=value, or a value alone. */
 static segue_status parse_pair(struct sg_unit_spec *out, const char *text, size_t at, size_t n,
                                segue_error *err)
 {
     const char *part = text + at, *equals = memchr(part, '=', n);
     size_t key_n = equals ? (size_t)(equals - part) : 0, from = equals ? key_n + 1 : 0;
-    if (n == 0) return bad(text, at, "a key is missing", err);
+    if (n == 0) return syntax_error(text, at, "a key is missing", err);
     if (equals && !is_word(part, key_n))
-        return bad(text, at, "a key is lower case letters, digits and _", err);
-    if (from == n) return bad(text, at + n, "a value is missing", err);
-    if (out->pairs_n == sizeof out->pairs / sizeof out->pairs[0]) return bad(text, at, "too many keys", err);
-    if (key_n >= sizeof out->pairs[0].key) return bad(text, at, "the key is too long", err);
-    if (n - from >= sizeof out->pairs[0].value) return bad(text, at + from, "the value is too long", err);
+        return syntax_error(text, at, "a key is lower case letters, digits and _", err);
+    if (from == n) return syntax_error(text, at + n, "a value is missing", err);
+    if (out->pairs_n == sizeof out->pairs / sizeof out->pairs[0]) return syntax_error(text, at, "too many keys", err);
+    if (key_n >= sizeof out->pairs[0].key) return syntax_error(text, at, "the key is too long", err);
+    if (n - from >= sizeof out->pairs[0].value) return syntax_error(text, at + from, "the value is too long", err);
     for (uint32_t i = 0; i < out->pairs_n; i++)
         if (strlen(out->pairs[i].key) == key_n && memcmp(out->pairs[i].key, part, key_n) == 0)
-            return bad(text, at, "the key is given twice", err);
+            return syntax_error(text, at, "the key is given twice", err);
     memcpy(out->pairs[out->pairs_n].key, part, key_n);
     memcpy(out->pairs[out->pairs_n].value, part + from, n - from);
     out->pairs_n++;
     return SEGUE_OK;
 }
 
+/* KIND:SPEC: the rest of the text is one value. It fits, since both arrays have the size of the text. */
 static segue_status parse_nested(struct sg_unit_spec *out, const char *text, size_t at, size_t n, segue_error *err)
 {
-    if (out->pairs_n) return bad(text, at, "a unit in a unit stands alone", err);
+    if (out->pairs_n) return syntax_error(text, at, "a nested unit must be the only part", err);
     memcpy(out->pairs[0].value, text + at, n); /* n < sizeof text */
     out->pairs_n = 1;
     return SEGUE_OK;
@@ -52,13 +55,12 @@ segue_status sg_spec_parse(struct sg_unit_spec *out, const char *text, segue_err
 {
     struct sg_unit_spec spec = {0};
     size_t n = strlen(text), kind_n = strcspn(text, ":");
-    if (n >= sizeof spec.text) return bad(text, sizeof spec.text - 1, "the spec is too long", err);
-    if (!is_word(text, kind_n)) return bad(text, 0, "a kind is lower case letters, digits and _", err);
-    if (kind_n >= sizeof spec.kind) return bad(text, 0, "the kind is too long", err);
+    if (n >= sizeof spec.text) return syntax_error(text, sizeof spec.text - 1, "the spec is too long", err);
+    if (!is_word(text, kind_n)) return syntax_error(text, 0, "a kind is lower case letters, digits and _", err);
+    if (kind_n >= sizeof spec.kind) return syntax_error(text, 0, "the kind is too long", err);
     memcpy(spec.text, text, n);
     memcpy(spec.kind, text, kind_n);
     for (size_t at = kind_n + 1; kind_n < n && at <= n;) {
-        /* KIND:SPEC, a spec in a spec: all that follows is one value. */
         size_t word = strcspn(text + at, ":=,"), nested = text[at + word] == ':';
         size_t part_n = strcspn(text + at, ",");
         if (nested) {
@@ -86,9 +88,9 @@ segue_status sg_spec_only(const struct sg_unit_spec *s, const char *const *keys,
         while (keys[k] && strcmp(keys[k], s->pairs[i].key) != 0) k++;
         if (keys[k]) continue;
         if (s->pairs[i].key[0])
-            return sg_fail(err, SEGUE_EARG, "unit not opened: %s: it has no key '%s'; leave it out", s->text,
+            return sg_fail(err, SEGUE_EARG, "unit not opened: %s: unknown key '%s'; remove it", s->text,
                            s->pairs[i].key);
-        return sg_fail(err, SEGUE_EARG, "unit not opened: %s: '%s' is no key=value; leave it out", s->text,
+        return sg_fail(err, SEGUE_EARG, "unit not opened: %s: '%s' is not key=value; remove it", s->text,
                        s->pairs[i].value);
     }
     return SEGUE_OK;

@@ -1,16 +1,16 @@
-/* spec.h: reading `KIND[:key=value,...]`.
+/* spec.h: parser for unit specs, `KIND[:key=value,...]` or `KIND:SPEC`.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_SPEC_H
 #define SG_UNIT_SPEC_H
 
 #include "unit/unit.h"
 
-/* KIND:SPEC, a unit named inside of another, becomes the pair {"", SPEC}. EARG names what is wrong and where. `cuda:0` style: a
- * part without '=' becomes the pair {"", "0"}. */
+/* A part without '=' (`cuda:0`) becomes the pair {"", "0"}; a nested spec (`proc:cpu:threads=2`) becomes {"", SPEC}. EARG names
+ * the problem and its position. */
 segue_status sg_spec_parse(struct sg_unit_spec *out, const char *text, segue_error *err);
-/* NULL: not given. */
+/* The value of a key; NULL: not given. */
 const char *sg_spec_value(const struct sg_unit_spec *s, const char *key);
-/* EARG when a key other than those listed (NULL-terminated list) was given. */
+/* EARG when the spec has a key that is not in the NULL-terminated list. */
 segue_status sg_spec_only(const struct sg_unit_spec *s, const char *const *keys, segue_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* The end of filling a state from outside (state_put of slot UINT32_MAX): every slot must have what the next row asks for.
+/* state_validate.h: check of a state that was written with state_put: every slot must have what the next token attends to.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_STATE_VALIDATE_H
 #define SG_UNIT_STATE_VALIDATE_H
@@ -6,14 +6,14 @@
 #include "graph/graph.h"
 
 struct sg_slot_coverage {
-    const char *unit; /* for the text */
+    const char *unit; /* for the error */
     const struct sg_slot *slot;
-    uint64_t first, end; /* K and V: the rows that lie here */
-    int given;           /* other kinds: put at least once */
-    uint64_t needed;     /* K and V: the first row that will be asked for */
+    uint64_t first, end; /* K and V: positions that are held */
+    int given;           /* other kinds: 1 = written at least once */
+    uint64_t needed;     /* K and V: the first position that the next token attends to */
 };
-/* EARG: rows, or memory, were never put. EUNSUPPORTED: rows that are needed here had already gone out of sight where the
- * state was made (a unit that keeps fewer rows than the model's window). */
+/* EARG: positions, or a recurrent slot, were never put. EUNSUPPORTED: positions needed here had already been released where the
+ * state was computed (a unit that keeps fewer positions than the model's window). */
 segue_status sg_slot_coverage(const struct sg_slot_coverage *s, uint64_t rows, segue_error *err);
 
 #endif

@@ -1,12 +1,18 @@
-/* unit.h: what a unit is to the rest of the house: one table of functions. Whoever adds a unit implements this table in a folder
- * of its own and adds the folder's name to one list in cmake/library.cmake; no other file names it.
+/* unit.h: the interface of a unit. A unit is an implementation that runs graphs on one device (CPU, GPU, neural engine, another
+ * process). It implements struct sg_unit_ops in a folder under src/unit and adds the folder to the list in cmake/library.cmake;
+ * no other file names it.
  *
- * Who calls: engine/ and tests/. Who must not: one unit another. Concurrency: list, open, describe, can, compile, state_new: any
- * thread, up to `lanes` of these and of runs at a time. start: up to `lanes` runs may be unfinished; two runs that share a state
- * must not overlap. state_get and state_put may run beside a run from one other thread: get waits until the rows it asks for
- * exist (desc.streams). Everything else on a state only between runs. Errors: EUNSUPPORTED names op, layer and reason; EUNIT,
- * ELOST: the unit failed; ECANCELED: batch->cancel became 1 (the state then holds the rows that were finished:
- * sg_result.rows_done). SPDX-License-Identifier: MIT */
+ * Objects: a program is a compiled graph with its weights; a state is the memory of one sequence (KV cache and recurrent
+ * slots); a batch has one span per sequence; start turns a program and a batch into a run, wait ends it.
+ *
+ * Callers: engine/ and tests/. A unit does not call another unit, except the wrappers group/ and proc/.
+ *
+ * Threads: list, open, describe, can, compile and state_new may be called from any thread; up to desc.lanes of these calls and
+ * of runs may be in progress at once. Two runs that use the same state must not overlap. state_get may run on one other thread
+ * beside a run and waits until the positions exist (see desc.streams). All other calls on a state: only between its runs.
+ *
+ * Errors: EUNSUPPORTED names op, layer and reason. EUNIT, ELOST: the unit failed. ECANCELED: *batch->cancel became 1; the
+ * states contain the tokens that were completed (sg_result.rows_done). SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_UNIT_H
 #define SG_UNIT_UNIT_H
 
@@ -17,218 +23,238 @@
 #include "graph/lora.h"
 #include "unit/sample.h"
 
-struct sg_unit;                      /* begins with struct sg_unit_base in every unit */
-struct sg_program;                   /* a graph as one unit will run it, weights in place */
-struct sg_state;                     /* what the model remembers of one sequence */
-struct sg_run;                       /* one started batch */
+/* Each unit defines these four; each begins with its sg_*_base (end of this file). */
+struct sg_unit;                      /* an open device */
+struct sg_program;                   /* a compiled graph */
+struct sg_state;                     /* memory of one sequence */
+struct sg_run;                       /* a started batch */
 struct sg_rank_sync;
 
-/* A parsed spec: KIND[:key=value,...]. Keys that a unit does not know are refused by it, by name. */
+/* A parsed spec: KIND[:key=value,...] (unit/spec.h). open refuses a key that the unit does not know, by name. */
 struct sg_unit_spec {
     char kind[16];
     char text[64];                   /* the whole spec */
-    uint32_t pairs_n;
+    uint32_t pairs_n;                /* a part without '=' has an empty key */
     struct { char key[16]; char value[64]; } pairs[8];
 };
 
+/* Properties of a unit that do not change while it is open. */
 struct sg_unit_desc {
     segue_unit_info info;
-    uint32_t lanes;                  /* runs at once */
-    uint32_t long_rows;              /* of several lanes one stays free of runs in which a span has more rows; 0: all are alike */
-    uint32_t rows_max;               /* rows of one run; 0 = no bound */
-    uint32_t samples;                /* 1: steps > 1 and samplers are accepted */
-    uint32_t reference;              /* 1: slow on purpose: states are fp32 by default, never chosen unless named */
-    uint32_t may_disconnect;                /* 1: it may vanish with its states (ELOST) while this process goes on */
-    uint32_t streams;                /* 1: from the return of start on, state_get waits for what the run will write, layer
-                                      * by layer, recurrent memory too; 0: beside a run only rows from before it are asked for */
-    uint32_t named_only;             /* 1: never chosen unless named: its way has not run on a device yet */
-    uint32_t select_late;              /* 1: wants graphs in which `rows` stands before the final norm; 0: behind the last mixer */
-    uint32_t half;                   /* 1: every operation's numbers are rounded to fp16 */
-    uint32_t invariant;              /* 1: a sequence's numbers are the same bits whatever else is in its batches */
-    char kernels[32];                /* equal texts: equal runs give equal bits, in whatever process; "": never promised */
+    uint32_t lanes;                  /* runs that may be in progress at once */
+    uint32_t long_rows;              /* with several lanes: one lane is reserved for runs whose spans have at most so many
+                                      * tokens; 0: all lanes are equal */
+    uint32_t rows_max;               /* tokens of one run; 0 = no limit */
+    uint32_t samples;                /* 1: samplers and steps > 1 are accepted */
+    uint32_t reference;              /* 1: slow reference; states are fp32 by default; used only when named */
+    uint32_t may_disconnect;         /* 1: the unit may be lost with its states (ELOST) while this process continues */
+    uint32_t streams;                /* 1: after start, state_get waits for each slot until the run has written it, also
+                                      * recurrent ones; 0: beside a run, get only positions that existed before it */
+    uint32_t named_only;             /* 1: used only when named: not validated on a device yet */
+    uint32_t select_late;            /* 1: prefers graphs whose op `rows` (selection of wanted rows) comes right before the
+                                      * final norm; 0: after the last mixer */
+    uint32_t half;                   /* 1: the result of every operation is rounded to fp16 */
+    uint32_t invariant;              /* 1: the results of a sequence do not depend on the other spans of the batch, bit for
+                                      * bit */
+    char kernels[32];                /* units with equal texts give bit-identical results for equal runs, also across
+                                      * processes; "": no promise */
 };
 
 /* --- batches --- */
 
-/* Tokens of a run with steps > 1, published one by one. The unit stores token i, then sets written = i + 1. */
+/* Tokens of a run with steps > 1, published one by one: the unit stores tokens[i], then sets written = i + 1. */
 struct sg_ring {
     int32_t *tokens;                 /* [cap], cap >= steps */
     uint32_t cap;
-    atomic_uint written;
+    atomic_uint written;             /* tokens that may be read */
 };
 
-/* Rows of one sequence in a run. Rows continue the state: first = rows the state holds so far. */
+/* The part of a batch that belongs to one sequence: its next `rows` tokens. */
 struct sg_span {
-    struct sg_state *state;
-    uint32_t rows;
-    uint64_t first;                  /* position of the first row */
-    const int32_t *tokens;           /* [rows] for the input "tokens" ... */
-    const float *values;             /* ... or [rows, width] for the input "rows" */
-    const uint32_t *wanted;          /* [wanted_n] rows of this span (rising) that `rows` selects */
+    struct sg_state *state;          /* of this unit; NULL only for a graph without slots, where the unit allows it */
+    uint32_t rows;                   /* tokens of this span, > 0 */
+    uint64_t first;                  /* position of the first token = tokens that the state holds */
+    const int32_t *tokens;           /* [rows] for the graph input "tokens" ... */
+    const float *values;             /* ... or [rows, width] for the graph input "rows" */
+    const uint32_t *wanted;          /* [wanted_n] indices into the span, ascending: the tokens whose rows op `rows` selects,
+                                      * for which logits are computed */
     uint32_t wanted_n;
-    const struct sg_lora *const *loras;  /* [loras_n] bound to every row of this span */
+    const struct sg_lora *const *loras;  /* [loras_n] adapters that apply to every token of this span */
     uint32_t loras_n;
-    const struct sg_sampler *sampler;    /* NULL: no token is chosen. Else the last wanted row chooses one */
-    uint32_t steps;                  /* 1: rows only. n > 1: choose, feed back, n - 1 more times (one span per batch) */
-    struct sg_ring *ring;            /* steps > 1 */
+    const struct sg_sampler *sampler;    /* NULL: no token is chosen; else one is chosen from the last wanted row */
+    uint32_t steps;                  /* 0 or 1: one pass. n > 1: choose and feed back, n tokens in total (one span per batch) */
+    struct sg_ring *ring;            /* receives the tokens when steps > 1 */
 };
 
 struct sg_batch {
-    const struct sg_span *spans;
+    const struct sg_span *spans;     /* [spans_n], each with another state */
     uint32_t spans_n;
     uint32_t priority;               /* higher first, where several lanes compete */
-    uint32_t inline_hint;            /* 1: the caller waits at once; the unit may work on the caller's thread */
-    uint32_t quiet;                  /* 1: nobody reads a state while the run is at work with it */
+    uint32_t inline_hint;            /* 1: the caller waits immediately; the unit may compute in start, on the caller's thread */
+    uint32_t quiet;                  /* 1: no thread calls state_get on these states during the run */
     const atomic_int *cancel;        /* NULL, or polled between ops: 1 = stop */
-    const int32_t *outputs;          /* [outputs_n] indices of graph outputs to give as rows; logits have their own place */
+    const int32_t *outputs;          /* [outputs_n] indices of graph outputs to copy to sg_result.values; logits are separate */
     uint32_t outputs_n;
-    struct sg_rank_sync *rank_sync;      /* NULL, or: one of several ranks' runs that go together (unit/rank_sync.h), this one's ... */
-    uint32_t rank;                   /* ... number; cancel is then the rank_sync's */
+    struct sg_rank_sync *rank_sync;  /* NULL, or shared by the runs of all ranks of a group (unit/rank_sync.h); cancel is NULL
+                                      * then, rank_sync has it */
+    uint32_t rank;                   /* this run's rank in rank_sync */
 };
 
-/* Where results go: memory of the caller, any pointer may be NULL = not wanted. R = sum of wanted_n over spans.
- * T = sum of rows. */
+/* Result buffers, owned by the caller; a NULL pointer: not requested. T = sum of rows, R = sum of wanted_n over the spans. */
 struct sg_result {
     float *logits;                   /* [R, vocab] */
-    float **values;                  /* [outputs_n] each [T or R, width] as the output's value says */
-    int32_t *tokens;                 /* [spans_n] the token that each span chose; -1 where none */
-    segue_logprob *logprobs;         /* [spans_n, 21] */
-    size_t *logprobs_n;              /* [spans_n] */
-    /* filled by wait: */
-    uint32_t *rows_done;             /* [spans_n] rows appended to each state (tokens of steps included) */
-    uint64_t ns, dispatches, weight_bytes, state_bytes;  /* busy time, dispatches (kernel regions), bytes read */
-    uint64_t host_bytes;             /* copied between the host and the unit's own memory; 0: none, or not counted */
-    uint64_t helper_ns;              /* of it outside the device: what that has no path for; 0: it does all */
-    uint64_t columns;                /* rows that dispatches had room for, padding among them; 0: none is padded */
-    uint64_t unseen;                 /* rows of a state that its last row no longer saw though the graph asks for them: a unit
-                                      * opened with fewer; the most of all spans */
+    float **values;                  /* [outputs_n], each [T, width] or [R, width] (sg_value.wanted of the output) */
+    int32_t *tokens;                 /* [spans_n] the chosen token; -1: none */
+    segue_logprob *logprobs;         /* [spans_n, SG_LOGPROBS_MAX] */
+    size_t *logprobs_n;              /* [spans_n] entries used */
+    /* Set by wait: */
+    uint32_t *rows_done;             /* [spans_n] tokens appended to each state, those of later steps included */
+    uint64_t ns;                     /* time the unit was busy */
+    uint64_t dispatches;             /* kernel launches, or the unit's equivalent */
+    uint64_t weight_bytes, state_bytes;  /* bytes read of weights and states */
+    uint64_t host_bytes;             /* bytes copied between host and device memory; 0: none, or not counted */
+    uint64_t helper_ns;              /* part of ns spent on the host for ops that the device cannot run */
+    uint64_t columns;                /* tokens computed including padding; 0: nothing is padded */
+    uint64_t unseen;                 /* tokens that the last one could not attend to although the graph asks for it, because the
+                                      * unit was opened with a shorter context; maximum over the spans */
 };
 
 /* --- states --- */
 
-/* Memory of the host that a unit copies from and to at full speed. take: 64-byte aligned, whatever was there; NULL: there is
- * none, take any other. Any thread; outlives what was taken. */
+/* Host memory that a unit copies from and to at full speed (pinned memory). Any thread. The struct outlives all allocations. */
 struct sg_host_memory {
     void *owner;
-    void *(*take)(void *owner, size_t bytes);
-    void (*leave)(void *owner, void *p);
+    void *(*take)(void *owner, size_t bytes);    /* 64-byte aligned, not cleared; NULL: none left, use ordinary memory */
+    void (*leave)(void *owner, void *p);         /* frees what take returned */
 };
 
 struct sg_state_opts {
-    enum sg_storage kv;              /* F32 F16 BF16 Q8_0, for slots K and V; others are fp32 */
-    uint64_t rows;                   /* expected; grows by blocks beyond it, between runs */
-    uint32_t undo;                   /* marks that can be alive at once; 0 = 8 */
-    uint32_t bare;                   /* 1: state_transfer fills it next, or it is freed: memory may be left out until then */
-    uint32_t filled; /* 1: every slot is put, or its memory written, before anything else: nothing need be cleared */
-    const struct sg_host_memory *host;   /* NULL, or where a unit whose states lie in the host's memory takes it: of another
-                                      * unit, to which they will go */
+    enum sg_storage kv;              /* of K and V: F32, F16, BF16 or Q8_0; other slots are fp32 */
+    uint64_t rows;                   /* expected tokens; the state grows beyond them between runs */
+    uint32_t undo;                   /* marks that may be alive at once; 0 = 8 */
+    uint32_t bare;                   /* 1: the next call is state_transfer or state_free, memory need not be allocated before */
+    uint32_t filled;                 /* 1: all slots are written before they are read, memory need not be cleared */
+    const struct sg_host_memory *host;   /* NULL, or the allocator for a unit that keeps states in host memory, of the unit
+                                          * that they will be copied to */
 };
 
-/* Where a unit may keep what it makes of the weights, for the next start. Whatever is found there is checked before it is
- * used; what cannot be kept is no failure. */
+/* Cache folder for prepared weights (repacked, compiled). Entries are verified before use. A failure to write is no error. */
 struct sg_weight_cache {
-    const char *folder;              /* made when missing */
-    uint64_t most;                   /* bytes of all entries in it; those used longest ago go */
-    struct sg_hash weights;          /* of names, shapes and samples (sg_archive_hash): names an entry, proves nothing */
-    struct sg_hash stamp;            /* of the files (sg_archive_file_id) ... */
-    int exact;                        /* ... 1: equal stamps prove equal bytes */
+    const char *folder;              /* created when missing */
+    uint64_t most;                   /* limit of the folder in bytes; the least recently used entries are deleted */
+    struct sg_hash weights;          /* of tensor names, shapes and samples (sg_archive_hash): selects an entry, is no proof */
+    struct sg_hash stamp;            /* file id: of the model files' identity (sg_archive_file_id) ... */
+    int exact;                       /* ... 1: equal ids prove equal bytes */
 };
 
+/* Members are required unless they are listed as optional. */
 struct sg_unit_ops {
     const char *kind;                /* what a spec begins with */
 
-    /* What is present: writes up to cap entries, *n = how many. An absent unit gives one entry with why. */
+    /* --- unit --- */
+
+    /* Devices that are present: writes up to cap entries, *n = their number. A kind without a device writes one entry whose
+     * info says why. */
     segue_status (*list)(struct sg_unit_desc *out, size_t cap, size_t *n, segue_error *err);
     segue_status (*open)(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err);
-    void (*close)(struct sg_unit *u);
+    void (*close)(struct sg_unit *u);            /* after all of its programs, states and runs */
     void (*describe)(const struct sg_unit *u, struct sg_unit_desc *out);
-    /* OK, or EUNSUPPORTED with the reason. */
+    /* OK: the unit runs this op of g. EUNSUPPORTED: *why has the reason. */
     segue_status (*can)(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op, segue_error *why);
 
-    /* All graphs of a model at once: the same tensor pointer in two graphs is one copy on the unit. Graphs and tensors
-     * outlive the program. programs[i] belongs to graphs[i]; all n or none. keep NULL: nothing is kept. EFORMAT: a weight
-     * that is not finite (unit/finite.h); a unit that finds kept weights may take that as done. */
+    /* --- programs --- */
+
+    /* Compiles all graphs of a model: programs[i] from graphs[i]; all n or none. A tensor pointer that occurs in several
+     * graphs is one copy on the unit. Graphs and tensors are borrowed and outlive the programs. keep NULL: no cache.
+     * EFORMAT: a weight is not finite (unit/finite.h); weights found in the cache were checked when they were written. */
     segue_status (*compile)(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n,
                             const struct sg_weight_cache *keep, struct sg_program **programs, segue_error *err);
     void (*discard)(struct sg_program *p);
-    /* Bytes of weights in memory of this unit's own (not mapped files), of weights read per decoded token, and of scratch. */
+    /* Bytes: weights in memory that the unit allocated (no mapped files), weights read per decoded token, scratch. Any
+     * pointer may be NULL. */
     void (*footprint)(const struct sg_program *p, uint64_t *own, uint64_t *read_per_token, uint64_t *scratch);
 
-    /* start copies batch and spans (not what they point to) and result's pointers; all of it stays valid until wait
-     * returns something else than SEGUE_END. wait: timeout_ns 0 = poll; SEGUE_END = not done yet. A finished wait frees the
-     * run, also when it failed. */
+    /* --- runs --- */
+
+    /* start copies batch, spans and the pointers in r. What they point to, and r, stay valid until wait returns another
+     * status than SEGUE_END. wait: SEGUE_END = not done after timeout_ns (0: poll). Any other status is that of the run, and
+     * frees it. */
     segue_status (*start)(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
                           segue_error *err);
     segue_status (*wait)(struct sg_run *run, uint64_t timeout_ns, segue_error *err);
 
+    /* --- states (unit/state_core.h implements most of these) --- */
+
+    /* o NULL: the unit's default storage. */
     segue_status (*state_new)(struct sg_unit *u, const struct sg_slot *slots, uint32_t slots_n,
                               const struct sg_state_opts *o, struct sg_state **out, segue_error *err);
     void (*state_free)(struct sg_state *s);
-    /* Shares K and V blocks until they diverge; recurrent slots are copied. */
+    /* A copy with equal contents and no marks. It may share K and V memory until one of the two is written. */
     segue_status (*state_fork)(struct sg_state *s, struct sg_state **out, segue_error *err);
-    /* Remember this point (recurrent slots copied); returns its number in *mark. back: the state is as it was at mark;
-     * later marks are forgotten. drop: forget marks up to and with this one. */
+    /* Undo marks. mark remembers the state and returns a number. back restores it and forgets later marks; the mark itself
+     * stays alive. drop forgets this mark and all earlier ones. ELIMIT: opts.undo marks are alive. */
     segue_status (*state_mark)(struct sg_state *s, uint32_t *mark, segue_error *err);
     segue_status (*state_back)(struct sg_state *s, uint32_t mark, segue_error *err);
     void (*state_drop)(struct sg_state *s, uint32_t mark);
-    /* Keep the first `rows` rows. EUNSUPPORTED when a recurrent slot, or a window that has lost rows, forbids it (unless
-     * rows is what it holds, or 0). */
+    /* Truncates the sequence to its first `rows` tokens. EUNSUPPORTED: a recurrent slot, or a window that has lost positions,
+     * does not allow it. 0 and the current length are always possible. */
     segue_status (*state_cut)(struct sg_state *s, uint64_t rows, segue_error *err);
-    /* Rows held: of the sequence (*rows) and the first row that slot still has (*first). */
+    /* *rows = length of the sequence in tokens; *first = first position that a K or V slot still holds (0 for others). */
     void (*state_held)(const struct sg_state *s, uint32_t slot, uint64_t *first, uint64_t *rows);
-    uint64_t (*state_bytes)(const struct sg_state *s);     /* what forks share is counted by each one's share */
-    /* Canonical layout (docs/STATE.md): K and V rows [from, to) of one slot as [row][head][width] in `storage`; CONV
-     * [row][channel] and DELTA [head][key][value] whole, fp32 (from and to ignored). put appends or replaces rows; rows that
-     * no put gave are not held. seal (put of slot UINT32_MAX, from = to = rows) sets the sequence's length once all slots
-     * are there. */
+    uint64_t (*state_bytes)(const struct sg_state *s);   /* memory in bytes; shared memory counts by this state's share */
+    /* Contents in the canonical layout (docs/STATE.md). K and V: positions [from, to) of a slot as [position][head][width] in
+     * `storage`. CONV: [row][channel], DELTA: [head][key][value], whole, fp32; from and to are ignored.
+     * get: EARG when a position is not held. put: replaces positions or extends the held range without a gap. After all slots
+     * were put, put with slot UINT32_MAX and from = to = tokens validates them and sets the length of the sequence. */
     segue_status (*state_get)(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
                               void *out, segue_error *err);
     segue_status (*state_put)(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
                               const void *in, segue_error *err);
 
-    /* Optional, NULL = no. */
-    /* Everything that `from` holds becomes that of `to`, a new state of the same slots and storage on a unit of this kind:
-     * the same bytes as get + put. `from` may then only be freed, or be passed back to. Marks are forgotten. */
+    /* --- optional: NULL = not supported --- */
+
+    /* Moves the contents of `from` to `to`, a new state with the same slots and storage on a unit of this kind; same result
+     * as get and put. Marks are forgotten. Afterwards `from` may only be freed or be the target of a transfer. */
     segue_status (*state_transfer)(struct sg_state *to, struct sg_state *from, segue_error *err);
-    /* States of `from` may soon be passed to `to`, another unit of this kind: what lies between them gets ready beside what
-     * runs. */
+    /* Hint that states of `from` may soon be transferred to `to`, another unit of this kind: wakes the link between them. */
     void (*peer_prewarm)(struct sg_unit *from, struct sg_unit *to);
-    /* NULL: every copy is over when get or put returns. Else those from and to memory of `host` may go on: get's until
-     * state_flush, put's until state_flush or the seal. Frees of either side wait for them as well. */
+    /* The unit's pinned memory. Absent: all copies are complete when get or put returns. Present: copies from and to this
+     * memory may be pending; those of get until state_flush, those of put until state_flush or validation. Freeing the
+     * memory or the state waits for them. */
     const struct sg_host_memory *(*host)(struct sg_unit *u);
     segue_status (*state_flush)(struct sg_state *s, segue_error *err);
-    /* Where the memory of a CONV or DELTA slot lies, as get would give it: until the next call that changes the state.
-     * write 0: waits as get does. 1: the caller fills all of it before the seal. */
+    /* Address of a CONV or DELTA slot in host memory, in the layout of get; valid until the next call that changes the state.
+     * write 0: waits like get. write 1: the caller overwrites all of it before validation. */
     segue_status (*state_at)(struct sg_state *s, uint32_t slot, int write, void **out, segue_error *err);
+    /* One weight tensor of a program as fp32 [rows, cols]. */
     segue_status (*weight_get)(struct sg_program *p, uint32_t tensor, float *out, segue_error *err);
     segue_status (*weight_put)(struct sg_program *p, uint32_t tensor, const float *in, segue_error *err);
-    segue_status (*stream)(struct sg_unit *u, uint64_t bytes, double *gb_s, segue_error *err); /* read bandwidth, measured now */
-    /* What became of keeping: "mapped", "written", "anew" (made faster than kept), or NULL; *why: NULL or the reason. Lives with
-     * the program. */
+    segue_status (*stream)(struct sg_unit *u, uint64_t bytes, double *gb_s, segue_error *err); /* measures read bandwidth */
+    /* Outcome of the weight cache: "mapped" (found), "written", "anew" (prepared again, the faster choice), or NULL: not used.
+     * *why: NULL or the reason. The texts live as long as the program. */
     const char *(*kept)(const struct sg_program *p, const char **why);
-    /* Compiles that an engine's own compiler did for it; NULL: each program is one. */
+    /* Compilations by the device's compiler for this program. Absent: see sg_program_compiles. */
     uint64_t (*compiles)(const struct sg_program *p);
-    /* The logits behind the last row of the state's last run, of which the batch wanted a choice but no logits
-     * (result.logits NULL); until the state is changed. With it, logits leave the unit only when somebody asks. */
+    /* Logits [vocab] of the last row of the state's last run, when that run chose a token and result.logits was NULL. Valid
+     * until the state changes. Avoids copying logits that no caller reads. */
     segue_status (*state_logits)(struct sg_state *s, float *out, segue_error *err);
-    /* Joules since some moment before open; any thread, beside runs too. */
+    /* Energy counter in joules with an arbitrary zero; any thread, also during runs. */
     segue_status (*meter)(struct sg_unit *u, double *joules, segue_error *err);
-    /* After ELOST: bring the unit back; nothing else runs on it. Programs are valid again, states and runs of before stay
-     * lost. OK also when it was not lost. */
+    /* After ELOST: restarts the unit, with no other call in progress. Programs become valid again; states and runs from
+     * before stay lost. OK also when it was not lost. */
     segue_status (*restart)(struct sg_unit *u, segue_error *err);
-    /* programs[i], of a unit of its own, is rank i of one graph that was dealt (graph/share.h): makes ready what `join` needs
-     * between them. Before any run; they are discarded together. NULL: nothing is needed. */
+    /* programs[i], on a unit of its own, is rank i of one graph split by graph/tensor_parallel.h: prepares what op `join`
+     * needs between them. Called once before any run; the programs are discarded together. */
     segue_status (*link_ranks)(struct sg_program *const *programs, uint32_t n, segue_error *err);
 };
 
-/* The first member of every unit's own struct. A program, state and run likewise begin with their base, so that the engine finds
- * the table from any of them. */
+/* The first members of each unit's structs, so that callers find the table from any of them. */
 struct sg_unit_base { const struct sg_unit_ops *ops; };
 struct sg_program_base { const struct sg_unit_ops *ops; struct sg_unit *unit; const struct sg_graph *graph; };
 struct sg_state_base { const struct sg_unit_ops *ops; struct sg_unit *unit; };
 struct sg_run_base { const struct sg_unit_ops *ops; };
 
-/* Compiles that were done for a program in this process: what came from the cache folder is none. */
+/* Compilations done for a program in this process; 0 when its weights were mapped from the cache. */
 uint64_t sg_program_compiles(const struct sg_program *p);
 
 static inline const struct sg_unit_ops *sg_ops_of(const void *unit_program_state_or_run)

@@ -181,7 +181,7 @@ static void budget_of_loaded_programs(void **state)
             OK(segue_session_append(s, text, rows, &err));
             OK(segue_session_prefill(s, 0, NULL, &err));
             segue_session_close(s);
-            assert_true(counters(&p).loaded <= ANE_LOADED_MOST);
+            assert_true(counters(&p).loaded <= ANE_LOADED_MAX);
         }
     assert_true(counters(&p).loaded > 3);
     close_place(&p);
@@ -202,8 +202,8 @@ static uint32_t op_named(const struct sg_graph *g, int32_t layer, const char *en
 static void together(const struct sg_graph *g, const struct sg_ane_part *part, const char *const *names, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t out[SG_ANE_MERGED];
-        assert_int_equal(sg_ane_merged(g, part, op_named(g, 0, names[i]), out), n);
+        uint32_t out[SG_ANE_FUSED_MAX];
+        assert_int_equal(sg_ane_fused_linears(g, part, op_named(g, 0, names[i]), out), n);
         for (uint32_t k = 0; k < n; k++) assert_int_equal(out[k], op_named(g, 0, names[k]));
     }
 }
@@ -235,7 +235,7 @@ static void inputs_are_read_once(void **state)
         if (p.program->sets[i]) assert_int_equal(convolutions(sg_npu_program_of(p.program->sets[i]->programs[0])), 4);
     struct sg_linear *up = &g->ops[op_named(g, 0, wide[1])].u.linear;
     uint32_t rows = up->weight.rows;
-    up->weight.rows = SG_ANE_MERGED_MOST; /* more than one convolution has */
+    up->weight.rows = SG_ANE_FUSED_CHANNELS_MAX; /* more than one convolution has */
     together(g, part, wide, 1);
     up->weight.rows = rows;
     close_place(&p);

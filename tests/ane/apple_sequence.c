@@ -356,7 +356,7 @@ static void described(void **state)
     assert_int_equal(cores, 0);
     all_gone("described");
 #ifndef __APPLE__
-    assert_int_equal(sg_apple_world_here(&here, &err), SEGUE_EUNIT);
+    assert_int_equal(sg_apple_api_here(&here, &err), SEGUE_EUNIT);
     assert_non_null(strstr(err.text, "not on this machine"));
 #else
     (void)here;

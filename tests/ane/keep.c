@@ -20,11 +20,11 @@
 
 static char folder[64], inner[80];
 
-static struct sg_ane_keep *open_keep(uint64_t most)
+static struct sg_ane_cache *open_keep(uint64_t most)
 {
-    struct sg_ane_keep *k = NULL;
+    struct sg_ane_cache *k = NULL;
     segue_error err;
-    assert_int_equal(sg_ane_keep_open(&k, folder, most, &err), SEGUE_OK);
+    assert_int_equal(sg_ane_cache_open(&k, folder, most, &err), SEGUE_OK);
     return k;
 }
 
@@ -37,33 +37,33 @@ static void path_of(uint64_t n, char out[160])
     snprintf(out, 160, "%s/%s.program", inner, hex);
 }
 
-static void put(struct sg_ane_keep *k, uint64_t n, size_t bytes)
+static void put(struct sg_ane_cache *k, uint64_t n, size_t bytes)
 {
     char *text = malloc(bytes + 1);
     assert_non_null(text);
     for (size_t i = 0; i < bytes; i++) text[i] = (char)(n + i * 7);
-    sg_ane_keep_write(k, key_of(n), "program", (struct sg_ane_piece[]){{text, bytes / 3}, {text + bytes / 3, bytes - bytes / 3}},
+    sg_ane_cache_write(k, key_of(n), "program", (struct sg_ane_piece[]){{text, bytes / 3}, {text + bytes / 3, bytes - bytes / 3}},
                       2);
     free(text);
 }
 
-static int has(struct sg_ane_keep *k, uint64_t n, size_t bytes)
+static int has(struct sg_ane_cache *k, uint64_t n, size_t bytes)
 {
-    struct sg_ane_kept e;
-    int found = sg_ane_keep_find(k, key_of(n), "program", &e);
+    struct sg_ane_cache_entry e;
+    int found = sg_ane_cache_find(k, key_of(n), "program", &e);
     if (found) {
         assert_int_equal(e.bytes, bytes);
         assert_int_equal((uintptr_t)e.data % 64, 0);
         for (size_t i = 0; i < bytes; i++) assert_int_equal(e.data[i], (uint8_t)(n + i * 7));
     }
-    sg_ane_kept_close(&e);
+    sg_ane_cache_entry_close(&e);
     return found;
 }
 
 static void hits_and_misses(void **state)
 {
     (void)state;
-    struct sg_ane_keep *k = open_keep(1 << 20);
+    struct sg_ane_cache *k = open_keep(1 << 20);
     assert_false(has(k, 1, 1000));
     put(k, 1, 1000);
     put(k, 2, 0);
@@ -75,9 +75,9 @@ static void hits_and_misses(void **state)
     assert_int_equal(k->written, 2);
     assert_int_equal(k->refused, 0);
     assert_false(k->told);
-    sg_ane_keep_close(k);
-    assert_false(sg_ane_keep_find(NULL, key_of(1), "program", &(struct sg_ane_kept){0}));
-    sg_ane_keep_write(NULL, key_of(1), "program", NULL, 0);
+    sg_ane_cache_close(k);
+    assert_false(sg_ane_cache_find(NULL, key_of(1), "program", &(struct sg_ane_cache_entry){0}));
+    sg_ane_cache_write(NULL, key_of(1), "program", NULL, 0);
 }
 
 static void spoil(const char *path, long at, int c)
@@ -98,7 +98,7 @@ static void damage(void **state)
     path_of(10, path);
     path_of(11, other);
     for (long at = 0; at < 128 + 500; at += at < 72 ? 1 : 37) {
-        struct sg_ane_keep *k = open_keep(1 << 20);
+        struct sg_ane_cache *k = open_keep(1 << 20);
         put(k, 10, 500);
         spoil(path, at, 0x41);
         if (at < 72 || at >= 128) { /* between them lies room that nobody reads */
@@ -108,9 +108,9 @@ static void damage(void **state)
         }
         put(k, 10, 500);
         assert_true(has(k, 10, 500));
-        sg_ane_keep_close(k);
+        sg_ane_cache_close(k);
     }
-    struct sg_ane_keep *k = open_keep(1 << 20);
+    struct sg_ane_cache *k = open_keep(1 << 20);
     const long cuts[] = {0, 1, 127, 128, 300, 627};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         put(k, 10, 500);
@@ -133,13 +133,13 @@ static void damage(void **state)
     put(k, 10, 500);
     assert_int_equal(k->written, written);
     rmdir(path);
-    sg_ane_keep_close(k);
+    sg_ane_cache_close(k);
 }
 
 static void one_writer(void **state)
 {
     (void)state;
-    struct sg_ane_keep *k = open_keep(1 << 20);
+    struct sg_ane_cache *k = open_keep(1 << 20);
     segue_error err;
     int lock;
     assert_int_equal(sg_store_lock(inner, &lock, &err), SEGUE_OK);
@@ -149,14 +149,14 @@ static void one_writer(void **state)
     sg_store_unlock(lock);
     put(k, 20, 100);
     assert_true(has(k, 20, 100));
-    sg_ane_keep_close(k);
+    sg_ane_cache_close(k);
 }
 
 static void oldest_go(void **state)
 {
     (void)state;
     enum { ROOM = 10 * (1000 + 128) };
-    struct sg_ane_keep *k = open_keep(ROOM);
+    struct sg_ane_cache *k = open_keep(ROOM);
     uint64_t there = 0;
     for (uint64_t n = 100; n < 140; n++) {
         put(k, n, 1000);
@@ -172,7 +172,7 @@ static void oldest_go(void **state)
     assert_true(k->told);
     assert_false(has(k, 200, ROOM));
     assert_true(has(k, 139, 1000));
-    sg_ane_keep_close(k);
+    sg_ane_cache_close(k);
 }
 
 /* An entry that was found whole is not looked at again while its file's stamp stays; whatever changes it changes the stamp. */
@@ -182,7 +182,7 @@ static void seals(void **state)
     char path[160], seal[168];
     path_of(300, path);
     snprintf(seal, sizeof seal, "%s.seal", path);
-    struct sg_ane_keep *k = open_keep(1 << 20);
+    struct sg_ane_cache *k = open_keep(1 << 20);
     put(k, 300, 700);
     assert_true(has(k, 300, 700));
     if (access(seal, F_OK)) assert_int_equal(k->sealed, 0); /* young: its date proves nothing yet */
@@ -208,7 +208,7 @@ static void seals(void **state)
     assert_true(has(k, 300, 700));
     assert_int_equal(k->sealed, 4);
     assert_int_equal(k->refused, 1);
-    sg_ane_keep_close(k);
+    sg_ane_cache_close(k);
 }
 
 static int make_folder(void **state)

@@ -11,7 +11,7 @@
 
 #include "../api/tiny.h"
 #include "model/model.h"
-#include "unit/ane/lower/lowercut.h"
+#include "unit/ane/lower/lowerpart.h"
 #include "unit/ane/lower/lowerrange.h"
 
 static struct segue_model *models[TINY_MODELS];
@@ -42,14 +42,14 @@ static int end(void **state)
 }
 
 /* Where each value is made: 0 before all parts, part + 1, or parts + 1 behind them. */
-static uint32_t *places_of(const struct sg_graph *g, const struct sg_ane_cut *c)
+static uint32_t *places_of(const struct sg_graph *g, const struct sg_ane_partition *c)
 {
     uint32_t *at = calloc(g->values_n, sizeof *at), *times = calloc(g->ops_n, sizeof *times);
     for (uint32_t i = 0; i < c->before_n; i++) times[c->before[i]]++;
     for (uint32_t p = 0; p < c->parts_n; p++)
         for (uint32_t i = 0; i < c->parts[p].ops_n; i++) {
             assert_true(!i || c->parts[p].ops[i - 1] < c->parts[p].ops[i]);
-            assert_null(sg_ane_helpers_why(g, &g->ops[c->parts[p].ops[i]]));
+            assert_null(sg_ane_helper_reason(g, &g->ops[c->parts[p].ops[i]]));
             times[c->parts[p].ops[i]]++;
             at[g->ops[c->parts[p].ops[i]].out] = p + 1;
         }
@@ -69,7 +69,7 @@ static int holds(const int32_t *list, uint32_t n, int32_t value)
     return 0;
 }
 
-static void check_part(const struct sg_graph *g, const struct sg_ane_cut *c, uint32_t p, const uint32_t *at)
+static void check_part(const struct sg_graph *g, const struct sg_ane_partition *c, uint32_t p, const uint32_t *at)
 {
     const struct sg_ane_part *part = &c->parts[p];
     for (uint32_t i = 0; i < part->in_n; i++) assert_true(at[part->in[i]] < p + 1);
@@ -91,20 +91,20 @@ static void every_operation_has_one_place(void **state)
     for (int m = 0; m < TINY_MODELS; m++)
         for (uint32_t layers = 0; layers <= 4; layers++) { /* 0: as many as fit */
             const struct sg_graph *g = graphs[m];
-            struct sg_ane_cut c;
+            struct sg_ane_partition c;
             uint32_t slots = 0, *owned = calloc(g->slots_n, sizeof *owned);
-            assert_int_equal(sg_ane_cut_make(&c, g, layers, 0, NULL), SEGUE_OK);
+            assert_int_equal(sg_ane_partition_make(&c, g, layers, 0, NULL), SEGUE_OK);
             assert_int_equal(c.parts_n, layers ? (g->layers + layers - 1) / layers : 1);
             assert_int_equal(c.parts[c.parts_n - 1].layer_to, g->layers);
             uint32_t *at = places_of(g, &c);
             for (uint32_t p = 0; p < c.parts_n; p++) {
                 check_part(g, &c, p, at);
                 for (uint32_t i = 0; i < c.parts[p].slots_n; i++) slots += !owned[c.parts[p].slots[i]]++;
-                if (!layers) assert_true(sg_ane_part_held(g, &c.parts[p], SG_ANE_CUT_ROWS, SG_ANE_CUT_KEYS) <= SG_ANE_HELD_MOST);
+                if (!layers) assert_true(sg_ane_part_bytes(g, &c.parts[p], SG_ANE_PART_ROWS, SG_ANE_PART_KEYS) <= SG_ANE_PART_BYTES_MAX);
             }
             assert_int_equal(slots, g->slots_n);
             for (uint32_t i = 0; i < g->slots_n; i++) assert_int_equal(owned[i], 1);
-            sg_ane_cut_free(&c);
+            sg_ane_partition_free(&c);
             free(at);
             free(owned);
         }
@@ -152,16 +152,16 @@ static void bounds_hold_and_are_reached(void **state)
         assert_int_equal(sg_ane_range_make(&r, g, NULL), SEGUE_OK);
         for (uint32_t i = 0; i < g->ops_n; i++) {
             const struct sg_op *op = &g->ops[i];
-            assert_true(r.most[op->out] >= 0 && r.most[op->out] < 3e38f);
-            if (op->code != SG_OP_LINEAR || op->in[1].value >= 0 || op->u.linear.bias.tensor >= 0 || sg_ane_helpers_why(g, op))
+            assert_true(r.max[op->out] >= 0 && r.max[op->out] < 3e38f);
+            if (op->code != SG_OP_LINEAR || op->in[1].value >= 0 || op->u.linear.bias.tensor >= 0 || sg_ane_helper_reason(g, op))
                 continue;
             const struct sg_op *from = maker(g, op->in[0].value);
             if (!from || from->code != SG_OP_NORM || from->u.norm.kind != SG_NORM_RMS || from->u.norm.groups != 1 ||
                 from->u.norm.bias.tensor >= 0 || from->in[1].value >= 0 || op->in[0].width != g->values[op->in[0].value].width)
                 continue;
             double want = largest_product(g, op, from);
-            if (!(r.most[op->out] >= want * 0.9999 && r.most[op->out] <= want * 1.0001))
-                fail_msg("%s: op %u: bound %g, the largest product is %g", tiny_models[m].name, i, (double)r.most[op->out], want);
+            if (!(r.max[op->out] >= want * 0.9999 && r.max[op->out] <= want * 1.0001))
+                fail_msg("%s: op %u: bound %g, the largest product is %g", tiny_models[m].name, i, (double)r.max[op->out], want);
             assert_int_equal(r.inner[i], want > 16384 ? r.inner[i] : 0);
             seen++;
         }

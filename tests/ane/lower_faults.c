@@ -68,12 +68,12 @@ static int end(void **state)
 
 static segue_status cut_and_bound(int m)
 {
-    struct sg_ane_cut cut = {0};
+    struct sg_ane_partition cut = {0};
     struct sg_ane_range range = {0};
-    segue_status s = sg_ane_cut_make(&cut, graphs[m], 0, 1, NULL);
+    segue_status s = sg_ane_partition_make(&cut, graphs[m], 0, 1, NULL);
     if (!s) s = sg_ane_range_make(&range, graphs[m], NULL);
     sg_ane_range_free(&range);
-    sg_ane_cut_free(&cut);
+    sg_ane_partition_free(&cut);
     return s;
 }
 
@@ -124,7 +124,7 @@ static segue_status run_folder(int m)
     sg_ane_profile_named(&o.profile, "ieee", NULL);
     segue_status s = sg_mil_folder_open(&f, at, NULL);
     for (uint32_t i = 0; !s && i < f.n; i++) {
-        s = sg_mil_text_sound(&f.texts[i], NULL);
+        s = sg_mil_text_status(&f.texts[i], NULL);
         if (!s) sg_mil_text_check(&f.texts[i], &o.profile, &faults);
         if (!s && faults.dropped) s = SEGUE_EMEMORY;
     }
@@ -141,19 +141,19 @@ static segue_status run_folder(int m)
 /* Entries: what cannot be kept is no failure; one that was kept is whole. */
 static segue_status keep(int m)
 {
-    struct sg_ane_keep *k = NULL;
-    struct sg_ane_kept e;
+    struct sg_ane_cache *k = NULL;
+    struct sg_ane_cache_entry e;
     const struct sg_hash key = {7, (uint64_t)m};
-    segue_status s = sg_ane_keep_open(&k, folder, 1 << 20, NULL);
+    segue_status s = sg_ane_cache_open(&k, folder, 1 << 20, NULL);
     if (s) return s;
-    sg_ane_keep_write(k, key, "program", &(struct sg_ane_piece){"12345678", 8}, 1);
-    if (sg_ane_keep_find(k, key, "program", &e)) {
+    sg_ane_cache_write(k, key, "program", &(struct sg_ane_piece){"12345678", 8}, 1);
+    if (sg_ane_cache_find(k, key, "program", &e)) {
         assert_int_equal(e.bytes, 8);
         assert_memory_equal(e.data, "12345678", 8);
     } else
         s = SEGUE_EMEMORY;
-    sg_ane_kept_close(&e);
-    sg_ane_keep_close(k);
+    sg_ane_cache_entry_close(&e);
+    sg_ane_cache_close(k);
     return s;
 }
 

@@ -195,7 +195,7 @@ static void check_text(const char *text, const char *profile, struct sg_mil_faul
     segue_error err;
     assert_int_equal(sg_ane_profile_named(&limits, profile, &err), SEGUE_OK);
     if (sg_mil_parse(&p, text, strlen(text), "t", &fault, &err)) {
-        struct sg_mil_place at = {fault.line, fault.column, fault.constraint, 0, "-"};
+        struct sg_mil_loc at = {fault.line, fault.column, fault.constraint, 0, "-"};
         sg_mil_fault_add(faults, &at, "%s", fault.text);
         return;
     }
@@ -362,7 +362,7 @@ static void no_number_is_forgotten(void **state)
         for (size_t i = 0; i < ROWS; i++) count += rows[i].constraint == n;
         if (!by) fail_msg("constraint %u has no line", n);
         if (!strncmp(by, "rows", 4) != (count > 0)) fail_msg("constraint %u: %s, %u rows", n, by, count);
-        if ((by[0] == '-' || n == 21) != !sg_ane_rule_numbered(n)) fail_msg("constraint %u: %s, and the list of rules says otherwise", n, by);
+        if ((by[0] == '-' || n == 21) != !sg_ane_rule_find(n)) fail_msg("constraint %u: %s, and the list of rules says otherwise", n, by);
     }
 }
 

@@ -45,7 +45,7 @@ done >> "$bad"
 # The command sees the public header only. Written exceptions: inspect, quantize, state, mil, ane-probe, the fault hooks of
 # development builds, and the process in which a unit is served.
 for file in $(find cli -name '*.[ch]' | sort); do
-    case $file in cli/commands/cmd_inspect.c | cli/commands/cmd_quantize.c | cli/commands/cmd_state.c | cli/task/faults.c | cli/task/serve_unit.c) continue ;;
+    case $file in cli/commands/cmd_inspect.c | cli/commands/cmd_quantize.c | cli/commands/cmd_state.c | cli/host/faults.c | cli/host/serve_unit.c) continue ;;
     cli/commands/cmd_mil.c | cli/commands/cmd_ane_probe.c) continue ;; esac
     grep -oE '^ *# *include *"[^"]+"' "$file" | sed 's/.*"\(.*\)"/\1/' | while read -r path; do
         [ "$path" = segue.h ] || [ -f "cli/$path" ] || [ "$path" = commit.h ] ||

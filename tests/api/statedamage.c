@@ -141,7 +141,7 @@ static void damage_never_goes_on(void **state)
             continue;
         }
         segue_error why = {0};
-        segue_status status = sg_statefile_of(&f, b, left, 0, &why); /* what a load does first */
+        segue_status status = sg_statefile_open_memory(&f, b, left, 0, &why); /* what a load does first */
         if (status == SEGUE_OK) fail_msg("corruption %d was taken", i);
         if (status != SEGUE_EFORMAT && status != SEGUE_EUNSUPPORTED) fail_msg("corruption %d: %d", i, status);
         assert_true(why.text[0]);

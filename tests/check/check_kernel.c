@@ -75,12 +75,12 @@ static float *data(struct kernel_case *t, struct sg_arena *arena, size_t n)
 static uint8_t *weights(struct kernel_case *t, struct sg_arena *arena, enum sg_pack kind, size_t k,
                         uint32_t groups)
 {
-    size_t bytes = sg_pack_block_bytes(kind), n = k / sg_pack_block(kind) * groups;
+    size_t bytes = sg_pack_block_bytes(kind), n = k / sg_pack_block_cols(kind) * groups;
     uint8_t *w = sg_arena_alloc(arena, n * bytes + 64);
     for (size_t i = 0; w && i < n * bytes; i++) w[i] = (uint8_t)check_below(&t->rng, 256);
     for (size_t i = 0; w && i < n; i++)
         for (int r = 0; r < 32; r++) {
-            float f = check_normal(&t->rng) * (sg_pack_block(kind) == 256 ? 0.0001f : 0.01f);
+            float f = check_normal(&t->rng) * (sg_pack_block_cols(kind) == 256 ? 0.0001f : 0.01f);
             uint16_t h = kind == SG_PACK_BF16 ? sg_bf16_of_f32(f) : sg_f16_of_f32(f);
             int halves = kind == SG_PACK_Q4M || kind == SG_PACK_Q4K ? 32 : 16,
                 half = kind <= SG_PACK_Q8 || kind == SG_PACK_Q4K || kind == SG_PACK_Q6K || kind >= SG_PACK_F16;
@@ -101,14 +101,14 @@ uint8_t *check_pack_weights(struct check_rng *rng, struct sg_arena *arena, enum 
 
 static size_t columns(struct kernel_case *t, enum sg_pack kind)
 {
-    return sg_pack_block(kind) == 256 ? 256 * check_between(&t->rng, 1, 3) : 32 * check_between(&t->rng, 1, 9);
+    return sg_pack_block_cols(kind) == 256 ? 256 * check_between(&t->rng, 1, 3) : 32 * check_between(&t->rng, 1, 9);
 }
 
 static void check_mm(struct kernel_case *t, enum sg_pack kind, uint64_t index)
 {
     if (!begin(t, pack_names[kind], index)) return;
     struct sg_arena arena = {0};
-    uint32_t quant = kind < SG_PACK_F32, block = quant ? sg_pack_run(kind) : 1,
+    uint32_t quant = kind < SG_PACK_F32, block = quant ? sg_pack_scale_cols(kind) : 1,
              nt = check_between(&t->rng, 1, quant ? SG_FEW : SG_TILE);
     uint32_t rows = check_between(&t->rng, 1, 90), groups = (rows + 15) / 16,
              fine = quant ? check_below(&t->rng, 2) : 0;
@@ -138,7 +138,7 @@ static double raised_room(const uint8_t *open, const uint8_t *x, size_t k, uint3
         const uint8_t *w = open, *at = x;
         double all = 0;
         for (size_t left = k; left;) {
-            const struct sg_span_at a = sg_span_of(at, left, block, 1);
+            const struct sg_superblock a = sg_superblock_at(at, left, block, 1);
             float scale, d;
             memcpy(&scale, a.d, 4);
             for (uint32_t b = 0; b < a.blocks; b++, w += 128 + 16 * block) {
@@ -161,7 +161,7 @@ static void check_open(struct kernel_case *t, enum sg_pack kind, uint64_t index)
     snprintf(name, sizeof name, "open.%s", pack_names[kind]);
     if (!begin(t, name, index)) return;
     struct sg_arena arena = {0};
-    uint32_t block = sg_pack_run(kind), nt = check_between(&t->rng, 1, SG_TILE),
+    uint32_t block = sg_pack_scale_cols(kind), nt = check_between(&t->rng, 1, SG_TILE),
              fine = check_below(&t->rng, 3);
     size_t k = columns(t, kind), open = k * 24;
     uint8_t *w = weights(t, &arena, kind, k, 1), *want = sg_arena_alloc(&arena, open),
@@ -179,15 +179,15 @@ static void check_open(struct kernel_case *t, enum sg_pack kind, uint64_t index)
             bits(t, want, got, open);
         }
         t->b->quant(x, k, nt, k, block, fine, tile);
-        t->b->tile[sg_open_of(kind)](t->a->open[kind] ? got : w, k, 16, tile, nt, fine, out, 16);
+        t->b->tile[sg_unpacked_form(kind)](t->a->open[kind] ? got : w, k, 16, tile, nt, fine, out, 16);
         for (uint32_t i = 0; i < nt; i++) {
             t->b->quant(x + i * k, k, 1, k, block, fine, one);
-            if (fine == SG_RAISED) t->b->tile[sg_open_of(kind)](t->a->open[kind] ? got : w, k, 16, one, 1, fine, alone, 16);
+            if (fine == SG_OUTLIER) t->b->tile[sg_unpacked_form(kind)](t->a->open[kind] ? got : w, k, 16, one, 1, fine, alone, 16);
             else t->b->few[kind](w, k, 16, one, 1, fine, alone, 16);
             bits(t, alone, out + i * 16, sizeof alone);
-            if (fine != SG_RAISED) continue;
+            if (fine != SG_OUTLIER) continue;
             t->a->quant(x + i * k, k, 1, k, block, fine, one);
-            t->a->tile[sg_open_of(kind)](t->a->open[kind] ? want : w, k, 16, one, 1, fine, alone, 16);
+            t->a->tile[sg_unpacked_form(kind)](t->a->open[kind] ? want : w, k, 16, one, 1, fine, alone, 16);
             floats(t, alone, out + i * 16, 16, 1e-5);
             const double more = raised_room(t->a->open[kind] ? want : w, one, k, block);
             room = more > room ? more : room;
@@ -207,7 +207,7 @@ static void check_open_float(struct kernel_case *t, enum sg_pack kind, uint64_t 
     if (!begin(t, name, index)) return;
     struct sg_arena arena = {0};
     uint32_t nt = check_between(&t->rng, 1, SG_TILE), rows = check_between(&t->rng, 1, 32);
-    size_t k = check_between(&t->rng, 1, 70), open = 2 * sg_open_bytes(kind, k), group = k * sg_pack_block_bytes(kind);
+    size_t k = check_between(&t->rng, 1, 70), open = 2 * sg_unpacked_bytes(kind, k), group = k * sg_pack_block_bytes(kind);
     uint8_t *w = weights(t, &arena, kind, k, 2), *want = sg_arena_alloc(&arena, open);
     float *x = data(t, &arena, nt * k), *tile = sg_arena_alloc(&arena, nt * k * sizeof *tile),
           *out = sg_arena_alloc(&arena, nt * 32 * sizeof *out), alone[32] = {0};
@@ -242,7 +242,7 @@ static void check_wide(struct kernel_case *t, enum sg_pack kind, uint64_t index)
              groups = check_between(&t->rng, 1, 5), nt = check_between(&t->rng, 1, 70),
              tiles = (nt + 15) / 16;
     size_t k = kind < SG_PACK_F32 ? columns(t, kind) : check_between(&t->rng, 1, 90),
-           each = sg_wide_size(k, terms), x_each = sg_wide_size(k, x_terms),
+           each = sg_bf16_size(k, terms), x_each = sg_bf16_size(k, x_terms),
            ldo = 16 * groups + check_below(&t->rng, 5), step = sg_pack_block_bytes(kind);
     uint8_t *w = weights(t, &arena, kind, k, groups);
     float *x = data(t, &arena, nt * k), *want = sg_arena_alloc(&arena, tiles * 16 * ldo * sizeof *want);
@@ -257,26 +257,26 @@ static void check_wide(struct kernel_case *t, enum sg_pack kind, uint64_t index)
         for (int i = 0; i < 2; i++) {
             const struct sg_kernels *kernels = i ? t->b : t->a;
             for (uint32_t n = 0; n < groups; n++)
-                kernels->wide_open[kind](w + n * (k / sg_pack_block(kind) * step), k, terms,
+                kernels->bf16_unpack[kind](w + n * (k / sg_pack_block_cols(kind) * step), k, terms,
                                          open[i] + n * each);
             for (uint32_t n = 0; n < nt; n += 16)
-                kernels->wide_rows(x + n * k, k, nt - n < 16 ? nt - n : 16, k, x_terms,
+                kernels->bf16_rows(x + n * k, k, nt - n < 16 ? nt - n : 16, k, x_terms,
                                    rows[i] + n / 16 * x_each);
         }
         bf16_bits(t, open[0], open[1], groups * each);
         bf16_bits(t, rows[0], rows[1], tiles * x_each);
-        struct sg_wide m = {k, groups, tiles, terms, x_terms}, alone = {k, 1, 1, terms, x_terms};
-        t->a->wide_mm(&m, open[0], rows[0], want, ldo);
-        t->b->wide_begin();
-        t->b->wide_mm(&m, open[0], rows[0], got, ldo);
+        struct sg_bf16_shape m = {k, groups, tiles, terms, x_terms}, alone = {k, 1, 1, terms, x_terms};
+        t->a->bf16_mm(&m, open[0], rows[0], want, ldo);
+        t->b->bf16_begin();
+        t->b->bf16_mm(&m, open[0], rows[0], got, ldo);
         for (uint32_t i = 0; i < nt; i++) floats(t, want + i * ldo, got + i * ldo, 16 * groups, 1e-5);
         for (uint32_t n = 0; n < tiles * groups; n++) {
             float *own = want + n / groups * 16 * ldo + n % groups * 16;
-            t->b->wide_mm(&alone, open[0] + n % groups * each, rows[0] + n / groups * x_each, own, ldo);
+            t->b->bf16_mm(&alone, open[0] + n % groups * each, rows[0] + n / groups * x_each, own, ldo);
             for (uint32_t i = 0; i < 16; i++)
                 bits(t, own + i * ldo, got + (n / groups * 16 + i) * ldo + n % groups * 16, 64);
         }
-        t->b->wide_end();
+        t->b->bf16_end();
     }
     end(t, &g);
     check_guard_free(&g);
@@ -387,7 +387,7 @@ static void check_attention(struct kernel_case *t, uint64_t index)
             float *si = s + i * (int)(nq * SG_CHUNK);
             k->scores(q, nq, d, kv, keys, si);
             for (uint32_t j = 0; j < nq; j++)
-                k->soften(si + j * SG_CHUNK, lo, hi, keys, 0.1f, cap, &sums[i][0], &sums[i][1]);
+                k->softmax_chunk(si + j * SG_CHUNK, lo, hi, keys, 0.1f, cap, &sums[i][0], &sums[i][1]);
             k->weigh(si, nq, keys, v, dvp, i ? got : want);
         }
         floats(t, want, got, nq * dvp, 2e-5);
@@ -409,7 +409,7 @@ static void check_join(struct kernel_case *t, uint64_t index)
     float *x = data(t, &arena, nq * (APART + 2)), *y = data(t, &arena, nq * (APART + 2)),
           *two = sg_arena_alloc(&arena, 2 * nq * (APART + 2) * sizeof *two);
     if (x && y && two) {
-        struct sg_sums more = {y, y + nq, y + 2 * nq};
+        struct sg_softmax_part more = {y, y + nq, y + 2 * nq};
         for (uint32_t i = 0; i < nq; i++) {
             more.l[i] = x[nq + i] = 1.0f + (float)i;
             if (!check_below(&t->rng, 4)) more.m[i] = -INFINITY;
@@ -418,7 +418,7 @@ static void check_join(struct kernel_case *t, uint64_t index)
         for (int i = 0; i < 2; i++) {
             float *to = two + i * (int)(nq * (APART + 2));
             memcpy(to, x, nq * (APART + 2) * sizeof *to);
-            struct sg_sums sums = {to, to + nq, to + 2 * nq};
+            struct sg_softmax_part sums = {to, to + nq, to + 2 * nq};
             (i ? t->b : t->a)->join(nq, dv, &sums, APART, &more, APART);
             for (uint32_t j = 0; j < nq; j++) {
                 int none = more.m[j] == -INFINITY && x[j] == -INFINITY;
@@ -448,7 +448,7 @@ static void check_in_place(struct kernel_case *t, uint64_t index)
         t->b->scores(q, nq, d, kv, keys, s);
         t->b->scores_f16(q, nq, d, half, keys, s + nq * SG_CHUNK, index % 2 ? half : NULL);
         t->b->weigh(p, nq, keys, kv, d, o);
-        t->b->weigh_f16(p, nq, keys, half, d, o + nq * d, index % 2 ? half : NULL);
+        t->b->pv_f16(p, nq, keys, half, d, o + nq * d, index % 2 ? half : NULL);
         for (uint32_t i = 0; i < nq; i++)
             bits(t, s + i * SG_CHUNK, s + (nq + i) * SG_CHUNK, keys * sizeof *s);
         bits(t, o, o + nq * d, nq * d * sizeof *o);
@@ -475,13 +475,13 @@ static void check_delta(struct kernel_case *t, uint64_t index)
     uint32_t dv = index % 2 ? 16 * check_between(&t->rng, 1, 13) : check_between(&t->rng, 1, 150);
     size_t each = 2 * dk + dv, size = (size_t)dk * dv;
     float *s = sg_arena_alloc(&arena, 3 * size * sizeof *s), *x = data(t, &arena, rows * each),
-          *room = sg_arena_alloc(&arena, SG_DELTA_COLUMNS * dk * sizeof *room),
+          *room = sg_arena_alloc(&arena, SG_DELTA_COLS * dk * sizeof *room),
           *gates = sg_arena_alloc(&arena, 2 * rows * sizeof *gates),
           *want = sg_arena_alloc(&arena, 2 * rows * dv * sizeof *want);
     struct check_guard g;
     float *got = check_guard_new(&g, rows * dv * sizeof *got, 4);
     if (s && x && room && gates && want && got) {
-        struct sg_delta_rows r = {.rows = rows, .dk = dk, .dv = dv, .q = x, .k = x + dk, .v = x + 2 * dk, .ldk = each,
+        struct sg_delta_args r = {.rows = rows, .dk = dk, .dv = dv, .q = x, .k = x + dk, .v = x + 2 * dk, .ldk = each,
                                   .ldv = each, .ldo = dv, .decay = gates, .beta = gates + rows, .o = want, .room = room};
         for (uint32_t i = 0; i < rows * each; i++) x[i] /= sqrtf((float)dk) * (1.0f + fabsf(x[i]));
         for (uint32_t i = 0; i < 2 * rows; i++) gates[i] = (float)check_below(&t->rng, 1000) / 999.0f;

@@ -89,7 +89,7 @@ static void few(struct bench *b, const struct sg_kernels *k, float *out)
 }
 static void tiles(struct bench *b, const struct sg_kernels *k, float *out)
 {
-    k->tile[b->block == 16 ? SG_OPEN_16 : SG_OPEN_32](b->open, K, b->rows, b->tile, b->nt, b->fine, out, b->rows);
+    k->tile[b->block == 16 ? SG_UNPACKED_16 : SG_UNPACKED_32](b->open, K, b->rows, b->tile, b->nt, b->fine, out, b->rows);
 }
 static void open_weights(struct bench *b, const struct sg_kernels *k, float *out)
 {
@@ -109,14 +109,14 @@ static void spread(struct bench *b, const struct sg_kernels *k, float *out)
 /* Rows that make `bytes` of this kind, and activations of nt rows for it. */
 static int prepare(struct bench *b, enum sg_pack kind, double bytes, uint32_t nt, uint32_t fine)
 {
-    size_t group = K / sg_pack_block(kind) * sg_pack_block_bytes(kind);
+    size_t group = K / sg_pack_block_cols(kind) * sg_pack_block_bytes(kind);
     uint32_t groups = (uint32_t)(bytes / (double)group);
     b->kind = kind;
     b->rows = 16 * groups;
     if ((size_t)b->rows * nt > INPUTS) b->rows = INPUTS / nt / 16 * 16; /* the results must fit */
     b->nt = nt;
     b->fine = fine;
-    b->block = kind < SG_PACK_F32 ? sg_pack_run(kind) : 32;
+    b->block = kind < SG_PACK_F32 ? sg_pack_scale_cols(kind) : 32;
     if (kind < SG_PACK_F32)
         b->generic->quant(b->x, K, nt, K, b->block, fine, b->tile);
     else
@@ -128,7 +128,7 @@ static void bench_few(struct bench *b, enum sg_pack kind)
 {
     static const uint32_t rows[] = {1, SG_FEW};
     char name[48];
-    size_t group = K / sg_pack_block(kind) * sg_pack_block_bytes(kind);
+    size_t group = K / sg_pack_block_cols(kind) * sg_pack_block_bytes(kind);
     struct sg_arena arena = {0};
     b->w = check_pack_weights(&b->rng, &arena, kind, K, (uint32_t)(STREAM_BYTES / group));
     for (int i = 0; b->w && i < 2; i++) {
@@ -153,9 +153,9 @@ static void bench_tiles(struct bench *b)
     static const char *const forms[] = {"coarse", "fine", "raised"};
     char name[48];
     for (int half = 0; half < 2; half++)
-        for (uint32_t fine = SG_COARSE; fine <= SG_RAISED; fine++) {
+        for (uint32_t fine = SG_COARSE; fine <= SG_OUTLIER; fine++) {
             enum sg_pack kind = half ? SG_PACK_Q8H : SG_PACK_Q8F;
-            double group = (double)(K / sg_pack_block(kind) * sg_pack_block_bytes(kind));
+            double group = (double)(K / sg_pack_block_cols(kind) * sg_pack_block_bytes(kind));
             b->open = check_pack_weights(&b->rng, &b->arena, kind, K, WIDE_ROWS / 16);
             if (!b->open || !prepare(b, kind, WIDE_ROWS / 16 * group, SG_TILE, fine)) return;
             snprintf(name, sizeof name, "tile.%u.%u.%s", b->block, (unsigned)SG_TILE, forms[fine]);
@@ -212,10 +212,10 @@ static void scores(struct bench *b, const struct sg_kernels *k, float *out)
 {
     k->scores(b->x, QUERIES, HEAD, b->y, KEYS, out);
 }
-static void soften(struct bench *b, const struct sg_kernels *k, float *out)
+static void softmax_chunk(struct bench *b, const struct sg_kernels *k, float *out)
 {
     memcpy(out, b->x, KEYS * sizeof *out);
-    k->soften(out, 0, KEYS, KEYS, 0.1f, 0, out + KEYS, out + KEYS + 1);
+    k->softmax_chunk(out, 0, KEYS, KEYS, 0.1f, 0, out + KEYS, out + KEYS + 1);
 }
 static void weigh(struct bench *b, const struct sg_kernels *k, float *out)
 {
@@ -233,7 +233,7 @@ static void delta(struct bench *b, const struct sg_kernels *k, float *out)
         gates[i] = 0.5f;
         gates[DELTA_ROWS + i] = 0.1f;
     }
-    struct sg_delta_rows r = {.rows = b->nt,
+    struct sg_delta_args r = {.rows = b->nt,
                               .dk = HEAD,
                               .dv = HEAD,
                               .q = b->x,
@@ -265,7 +265,7 @@ static void bench_rows(struct bench *b)
     measure(b, "to_f16", to_f16, n, 0, 0);
     measure(b, "of_f16", of_f16, n / 2, 0, 0);
     measure(b, "attention.scores", scores, 0, products, b->peak_fp32);
-    measure(b, "attention.soften", soften, 4.0 * KEYS, 0, 0);
+    measure(b, "attention.softmax_chunk", softmax_chunk, 4.0 * KEYS, 0, 0);
     measure(b, "attention.weigh", weigh, 0, products, b->peak_fp32);
     measure(b, "conv.4", conv, 4 * n, 0, 0);
     memset(b->state, 0, INPUTS * sizeof *b->state);

@@ -19,7 +19,7 @@ static void narrow_chunk(const struct sg_kernels *k, const struct narrow_room *r
     k->narrow->values(values, f16, dvp, n, r->v, r->v_scale, r->v_top);
     k->narrow->scores(r->q, nq, d, r->k, r->k_scale, n, r->s);
     for (uint32_t i = 0; i < nq; i++) {
-        k->soften(r->s + i * SG_CHUNK, 0, hi, n, 0.1f * r->q_scale[i], 0.0f, &max, &sum);
+        k->softmax_chunk(r->s + i * SG_CHUNK, 0, hi, n, 0.1f * r->q_scale[i], 0.0f, &max, &sum);
         r->top[i] = r->v_top[hi - 1];
         k->narrow->weights(r->s + i * SG_CHUNK, r->v_scale, r->top[i], n, r->p + i * SG_CHUNK);
     }
@@ -83,7 +83,7 @@ double check_narrow_distance(struct check_rng *rng, const struct sg_kernels *a, 
         const size_t n = (size_t)in.nq * in.dvp;
         float *o = in.o;
         a->scores(in.q, in.nq, in.d, in.k, in.keys, r.s);
-        for (uint32_t i = 0; i < in.nq; i++) a->soften(r.s + i * SG_CHUNK, 0, in.hi, in.keys, 0.1f, 0.0f, &max, &sum);
+        for (uint32_t i = 0; i < in.nq; i++) a->softmax_chunk(r.s + i * SG_CHUNK, 0, in.hi, in.keys, 0.1f, 0.0f, &max, &sum);
         a->weigh(r.s, in.nq, in.keys, in.v, in.dvp, o);
         narrow_chunk(b, &r, in.q, in.nq, in.d, in.k, in.v, 0, in.dvp, in.keys, in.hi, o + n);
         narrow_chunk(b, &r, in.q, in.nq, in.d, in.half, in.half + SG_CHUNK * (size_t)in.d, 1, in.dvp, in.keys, in.hi, o + 2 * n);

@@ -31,7 +31,7 @@ static void count(enum counted what)
     if (++calls[what] == fatal && what == watched) segue_session_cancel(session);
 }
 
-static void delta(float *s, const struct sg_delta_rows *r)
+static void delta(float *s, const struct sg_delta_args *r)
 {
     for (uint32_t i = 0; i < r->rows; i++) count(DELTA);
     sound.delta(s, r);

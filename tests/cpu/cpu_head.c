@@ -26,10 +26,10 @@ static void few(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32
     sound.few[SG_PACK_F32](w, k, rows, x, nt, fine, out, ldo);
 }
 
-static void wide_mm(const struct sg_wide *m, const uint16_t *w, const uint16_t *x, float *out, size_t ldo)
+static void bf16_mm(const struct sg_bf16_shape *m, const uint16_t *w, const uint16_t *x, float *out, size_t ldo)
 {
-    fail_msg("a wide product of %u rows, where none was expected", m->tiles * SG_WIDE);
-    sound.wide_mm(m, w, x, out, ldo);
+    fail_msg("a wide product of %u rows, where none was expected", m->tiles * SG_BF16_ROWS);
+    sound.bf16_mm(m, w, x, out, ldo);
 }
 
 static const struct sg_tensor *tensor(struct sg_arena *arena, enum sg_storage storage, uint32_t rows)
@@ -104,7 +104,7 @@ static void rows_nobody_wants_cost_nothing(void **state)
     struct sg_cpu_unit *u = (struct sg_cpu_unit *)(void *)unit;
     sound = u->k;
     u->k.few[SG_PACK_F32] = few;
-    u->k.wide_mm = wide_mm;
+    u->k.bf16_mm = bf16_mm;
     if (sg_unit_cpu.compile(unit, graphs, 1, NULL, &program, &err) != SEGUE_OK) fail_msg("%s", err.text);
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         struct sg_state_opts o = {.rows = ROWS};

@@ -63,7 +63,7 @@ static segue_status pack(struct sg_cpu_unit *u, const struct sg_tensor **tensors
     if (!set) return SEGUE_EMEMORY;
     atomic_init(&set->refs, 1u);
     for (uint32_t i = 0; i < n; i++)
-        if (!sg_pack_want(set, tensors[i], 0, (uint32_t)tensors[i]->rows)) return SEGUE_EMEMORY;
+        if (!sg_pack_request(set, tensors[i], 0, (uint32_t)tensors[i]->rows)) return SEGUE_EMEMORY;
     return sg_pack_fill(set, u, graphs, 1, keep, err);
 }
 
@@ -92,7 +92,7 @@ static void layouts_have_a_version(void **state)
         segue_error err = {0};
         uint8_t *data = tensor_make(&t, storages[i], 40, 256);
         if (pack(u, list, 1, NULL, &set, &err) != SEGUE_OK) fail_msg("%s", err.text);
-        const struct sg_packed *w = set->items[0];
+        const struct sg_packed_weight *w = set->items[0];
         h = sg_hash_join(h, sg_hash_bytes(w->data, w->groups * w->group_bytes, (uint64_t)w->kind));
         sg_pack_unref(set);
         free(data);
@@ -159,10 +159,10 @@ static const char *outcome(struct kept *k, int compare)
     if (pack(k->u, k->list, 2, &k->keep, &set, &err) != SEGUE_OK) fail_msg("%s", err.text);
     assert_int_equal(pack(k->u, k->list, 2, NULL, &fresh, NULL), SEGUE_OK);
     for (uint32_t i = 0; compare && i < 2; i++) {
-        const struct sg_packed *a = set->items[i], *b = fresh->items[i];
+        const struct sg_packed_weight *a = set->items[i], *b = fresh->items[i];
         assert_memory_equal(a->data, b->data, a->groups * a->group_bytes);
     }
-    const char *kept = set->kept;
+    const char *kept = set->cache_result;
     sg_pack_unref(fresh);
     sg_pack_unref(set);
     return kept;

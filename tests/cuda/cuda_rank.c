@@ -1,4 +1,4 @@
-/* cuda_rank.c: windows of steps that ranks of blocks do in one launch, over the stub driver: which graphs have them, when what
+/* cuda_rank.c: fusions of steps that ranks of blocks do in one launch, over the stub driver: which graphs have them, when what
  * they leave in parts is summed, who embeds the next token, what several sequences take, and that no failure leaves anything
  * behind. Numbers are check's (rank.*), on a GPU. SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -164,7 +164,7 @@ static void windows_are_one_launch(void **state)
         const char *what, *spec, *mode;
         struct layers of;
         uint32_t rows;
-        int alone, other, windows, sums;
+        int alone, other, fusions, sums;
     } cases[] = {
         {"f", "cuda:0", "", f16, 1, 0, 0, 1, 1},         {"f", "cuda:0", "", bf16, 1, 0, 0, 1, 1},
         {"f", "cuda:0", "", f16, 1, 1, 0, 1, 1},         {"ff", "cuda:0", "", f16, 1, 0, 0, 2, 1},
@@ -188,7 +188,7 @@ static void windows_are_one_launch(void **state)
         l.other = cases[i].other;
         assert_int_equal(run(&l, cases[i].spec, cases[i].mode, 1, cases[i].rows, &err), SEGUE_OK);
         assert_int_equal(launches_of_kernel("mlp_f16_1") + launches_of_kernel("mlp_bf16_1") + launches_of_kernel("mlp_q8_2"),
-                         cases[i].windows);
+                         cases[i].fusions);
         assert_int_equal(launches_of_kernel("sum_parts"), cases[i].sums);
     }
 }
@@ -256,13 +256,13 @@ static void write_six(const char *what, const char *spec)
     if (status != SEGUE_OK) fail_msg("%s", err.text);
 }
 
-/* With windows, whoever chooses a token embeds it, once steps are captured: the first choice is issued as it is. Without, a
+/* With fusions, whoever chooses a token embeds it, once steps are captured: the first choice is issued as it is. Without, a
  * launch of its own does it beside the others. */
 static void who_chooses_embeds(void **state)
 {
     const struct {
         const char *what, *spec;
-        int windows, chosen, embedding;
+        int fusions, chosen, embedding;
     } cases[] = {{"f", "cuda:0", 1, 4, 3},
                  {"f", "cuda:0,rank=0", 0, 3, 0},
                  {"p", "cuda:0", 0, 3, 0},
@@ -270,13 +270,13 @@ static void who_chooses_embeds(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_six(cases[i].what, cases[i].spec);
-        assert_int_equal(launches_of_kernel("mlp_f16_1") > 0, cases[i].windows);
+        assert_int_equal(launches_of_kernel("mlp_f16_1") > 0, cases[i].fusions);
         assert_int_equal(chosen, cases[i].chosen);
         assert_int_equal(embedding, cases[i].embedding);
     }
 }
 
-static int early, late; /* windows that let the next kernel go at once, and those that ask for their weights first */
+static int early, late; /* fusions that let the next kernel go at once, and those that ask for their weights first */
 
 static void see_late(const char *name, const void *args)
 {
@@ -367,9 +367,9 @@ static void a_part_lets_go_late(void **state)
         for (uint64_t at = 0; at < 2; at++) { /* and alone again */
             int beside = cases[i].beside && !at, want = cases[i].late && !at;
             early = late = 0;
-            if (beside) cu_share_begin(d.u, CU_LANE_MANY);
+            if (beside) cu_partition_run_begin(d.u, CU_LANE_PREFILL);
             write_rows(&d, at);
-            if (beside) cu_share_end(d.u, CU_LANE_MANY);
+            if (beside) cu_partition_run_end(d.u, CU_LANE_PREFILL);
             assert_int_equal(late, want ? 4 : 0);
             assert_int_equal(early, want ? 0 : 4);
         }
@@ -390,7 +390,7 @@ static void see_kernels(const char *name, const void *args)
     snprintf(launched + n, sizeof launched - n, "%.*s ", (int)keep, name);
 }
 
-/* Several sequences have as many launches as one has without windows: five a layer. Where the driver makes no maps of weights, x
+/* Several sequences have as many launches as one has without fusions: five a layer. Where the driver makes no maps of weights, x
  * is split by a launch of its own. */
 static void several_have_as_many_launches(void **state)
 {
@@ -455,7 +455,7 @@ static void one_row_goes_with_others(void **state)
 }
 
 /* One of three sequences has an adapter, for which a pass takes steps apart. With invariant=1 the others' launches are those that
- * each has alone; without, all go together. */
+ * each has alone; without, all go shared_block. */
 static void an_adapter_changes_nobody_else(void **state)
 {
     static const float a[D], b[FF];

@@ -1,5 +1,5 @@
 /* cuda_states.c: rows and memory of the unit cuda's states over the stub driver, whose cards are host memory: from card to card,
- * to and from pinned memory, in windows. What came is what went. SPDX-License-Identifier: MIT */
+ * to and from pinned memory, in fusions. What came is what went. SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -91,7 +91,7 @@ static void a_window_begins_far_on(void **state)
     assert_int_equal(alive(), 0);
 }
 
-/* Rows and memory of states from and to pinned memory: begun only, over when the state is sealed or flushed, or when either
+/* Rows and memory of states from and to pinned memory: copies_started only, over when the state is sealed or flushed, or when either
  * side is let go. */
 static void copies_go_on(void **state)
 {
@@ -130,7 +130,7 @@ static void copies_go_on(void **state)
     fixed[0] = 0;
     assert_int_equal(sg_unit_cuda.state_get(s, 1, 0, ROWS, SG_F32, fixed, &err), SEGUE_OK);
     host->leave(host->owner, fixed);
-    assert_true(fixed[0] > 1); /* nobody else is written to later on */
+    assert_true(fixed[0] > 1); /* nobody else is written to pending on */
     assert_ptr_equal(host->take(host->owner, FIXED * sizeof *fixed), fixed);
     sg_unit_cuda.state_free(s);
     sg_unit_cuda.close(u);
@@ -181,7 +181,7 @@ static void lines_cross(void **state)
     assert_int_equal(all_rows(s, 5, 0, ROWS, at, out, 0), SEGUE_OK);
     assert_int_equal(sg_unit_cuda.state_flush(s, &err), SEGUE_OK);
     assert_memory_equal(in, out, n * sizeof *in);
-    assert_int_equal(all_rows(s, 5, ROWS, MORE, after, in, 1), SEGUE_OK); /* slots leave the piece that they had together */
+    assert_int_equal(all_rows(s, 5, ROWS, MORE, after, in, 1), SEGUE_OK); /* slots leave the piece that they had shared_block */
     assert_int_equal(sg_unit_cuda.state_put(s, UINT32_MAX, ROWS + MORE, ROWS + MORE, SG_F32, NULL, &err), SEGUE_OK);
     memset(out, 0, ALL * sizeof *out);
     assert_int_equal(all_rows(s, 5, ROWS, MORE, after, out, 0), SEGUE_OK);

@@ -41,7 +41,7 @@ units("no GPU", "no GPU", SEGUE_STUB="none")
 
 # Each function that the unit looks up is missing once: its name in the library is changed.
 whole = open(os.path.join(stub, "libcuda.so.1"), "rb").read()
-needed, wished = open(header).read().split("#define CU_PARTS")
+needed, wished = open(header).read().split("#define CU_GREEN_FUNCTIONS")
 symbols, parts = (re.findall(r'X\(\w+, "(cu\w+)"', text) for text in (needed, wished))
 expect("symbols", len(symbols) > 40 and len(parts) == 7, (len(symbols), len(parts)))
 for name in symbols + parts:

@@ -142,38 +142,38 @@ static void give(unsigned long long p)
 
 /* Copies and fills of mode "late", in order. */
 enum { LATER = 4096 };
-static struct later {
+static struct pending {
     void *to;
     const void *from; /* NULL: a fill */
     size_t n;
     int value;
-} later[LATER];
+} pending[LATER];
 static int later_n;
-static pthread_mutex_t copying = PTHREAD_MUTEX_INITIALIZER; /* of these */
+static pthread_mutex_t copy_lock = PTHREAD_MUTEX_INITIALIZER; /* of these */
 
 static void catch_up_now(void)
 {
     for (int i = 0; i < later_n; i++) {
-        if (later[i].from) memcpy(later[i].to, later[i].from, later[i].n);
-        else memset(later[i].to, later[i].value, later[i].n);
+        if (pending[i].from) memcpy(pending[i].to, pending[i].from, pending[i].n);
+        else memset(pending[i].to, pending[i].value, pending[i].n);
     }
     later_n = 0;
 }
 
 static void catch_up(void)
 {
-    pthread_mutex_lock(&copying);
+    pthread_mutex_lock(&copy_lock);
     catch_up_now();
-    pthread_mutex_unlock(&copying);
+    pthread_mutex_unlock(&copy_lock);
 }
 
 static void transfer(void *to, const void *from, size_t n, int value)
 {
-    pthread_mutex_lock(&copying);
+    pthread_mutex_lock(&copy_lock);
     if (later_n == LATER) catch_up_now();
-    later[later_n++] = (struct later){to, from, n, value};
+    pending[later_n++] = (struct pending){to, from, n, value};
     if (!mode("late")) catch_up_now();
-    pthread_mutex_unlock(&copying);
+    pthread_mutex_unlock(&copy_lock);
 }
 
 /* Streams differ from each other. */

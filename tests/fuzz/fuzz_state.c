@@ -5,7 +5,7 @@
 
 #include "../api/tiny.h"
 #include "base/mem.h"
-#include "engine/session.h"
+#include "engine/session/session.h"
 #include "engine/statefile/statefile.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -53,11 +53,11 @@ static void use(const struct sg_statefile *f)
     const struct sg_hash none = {0};
     if (sg_statefile_fits(f, engine, none, NULL) != SEGUE_OK || segue_session_open(&s, engine, NULL, NULL))
         return;
-    if (f->head.tokens_n <= s->context && sg_session_begin(s, NULL) == SEGUE_OK) {
-        struct sg_checkpoint *points[SG_STATE_POINTS];
+    if (f->head.tokens_n <= s->context && sg_session_make_states(s, NULL) == SEGUE_OK) {
+        struct sg_checkpoint *points[SG_STATE_CHECKPOINTS];
         uint32_t n = 0;
         (void)sg_statefile_fill(f, engine, &s->layouts[0], 0, points, &n, NULL);
-        while (n) sg_point_release(points[--n]);
+        while (n) sg_checkpoint_release(points[--n]);
     }
     segue_session_close(s);
 }
@@ -70,7 +70,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(copy, data, size);
     for (int right = 0; right < 2; right++) {
         for (int salvage = 0; salvage < 2; salvage++) {
-            segue_status status = sg_statefile_of(&f, copy, size, salvage, NULL);
+            segue_status status = sg_statefile_open_memory(&f, copy, size, salvage, NULL);
             if (status == SEGUE_OK) use(&f);
             if (status == SEGUE_OK || f.text_only) sg_statefile_close(&f);
         }

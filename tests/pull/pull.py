@@ -170,7 +170,7 @@ with tempfile.TemporaryDirectory() as top:
         one_line(name, err, *words)
         expect(name + " is quick", time.monotonic() - begun < 20)
     code, out, err = pull(h, f"{base}/x/slow.gguf", "--timeout", "1")
-    expect("slow", code == 1, (code, err)); one_line("slow", err, "nothing came")
+    expect("slow", code == 1, (code, err)); one_line("slow", err, "no data received")
     code, out, err = pull(h, f"{base}/x/missing.gguf", "--json")
     expect("json error", code == 1 and json.loads(out)["error"]["code"] == 1, (code, out))
     code, out, err = pull(h, "ftp://127.0.0.1/x.gguf"); expect("ftp", code == 2, (code, err))

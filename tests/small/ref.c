@@ -122,7 +122,7 @@ static uint64_t rows_held(const struct model *m)
     return rows;
 }
 
-static void says(const struct model *m, segue_status status, segue_status wanted, const char *text)
+static void expect_error(const struct model *m, segue_status status, segue_status wanted, const char *text)
 {
     if (status != wanted || !strstr(m->err.text, text))
         fail_msg("%d '%s' lacks '%s'", status, m->err.text, text);
@@ -132,9 +132,9 @@ static void specs_are_refused_by_name(void **state)
 {
     struct model *m = *state;
     struct sg_unit_desc d;
-    says(m, open_ref(m, "ref:speed=9"), SEGUE_EARG, "speed");
-    says(m, open_ref(m, "ref:threads=0"), SEGUE_EARG, "threads=0");
-    says(m, open_ref(m, "ref:0"), SEGUE_EARG, "0");
+    expect_error(m, open_ref(m, "ref:speed=9"), SEGUE_EARG, "speed");
+    expect_error(m, open_ref(m, "ref:threads=0"), SEGUE_EARG, "threads=0");
+    expect_error(m, open_ref(m, "ref:0"), SEGUE_EARG, "0");
     assert_int_equal(open_ref(m, "ref:threads=3"), SEGUE_OK);
     ref->describe(m->unit, &d);
     assert_string_equal(d.info.spec, "ref:threads=3");
@@ -149,36 +149,36 @@ static void wrong_batches_are_named(void **state)
     assert_int_equal(model_begin(m, "ref"), SEGUE_OK);
     good = m->span;
     m->tokens[3] = VOCAB;
-    says(m, run(m), SEGUE_EARG, "token 40 is outside of the vocabulary of 40");
+    expect_error(m, run(m), SEGUE_EARG, "token 40 is not in the vocabulary of 40");
     m->tokens[3] = -1;
-    says(m, run(m), SEGUE_EARG, "token -1");
+    expect_error(m, run(m), SEGUE_EARG, "token -1");
     m->tokens[3] = 0;
     m->span.rows = PLACES + 1;
-    says(m, run(m), SEGUE_ELIMIT, "position 200 of 200");
+    expect_error(m, run(m), SEGUE_ELIMIT, "position 200, the model has 200");
     m->span = good;
     m->span.first = 1;
-    says(m, run(m), SEGUE_EARG, "begins at 1, its state holds 0");
+    expect_error(m, run(m), SEGUE_EARG, "begins at position 1, its state holds 0");
     m->span = good;
     m->span.rows = 0;
-    says(m, run(m), SEGUE_EARG, "no rows");
+    expect_error(m, run(m), SEGUE_EARG, "no tokens");
     m->span = good;
     m->span.tokens = NULL;
-    says(m, run(m), SEGUE_EARG, "no tokens");
+    expect_error(m, run(m), SEGUE_EARG, "no tokens");
     m->span = good;
     m->wanted[0] = ROWS;
-    says(m, run(m), SEGUE_EARG, "wanted row 12 of 12");
+    expect_error(m, run(m), SEGUE_EARG, "wanted row 12 of 12");
     m->wanted[0] = m->wanted[1] = 4;
     m->span.wanted_n = 2;
-    says(m, run(m), SEGUE_EARG, "rising");
+    expect_error(m, run(m), SEGUE_EARG, "ascending");
     m->span = good;
     pair[0] = pair[1] = good;
     m->wanted[0] = 0;
     m->batch.spans = pair;
     m->batch.spans_n = 2;
-    says(m, run(m), SEGUE_EARG, "share a state");
+    expect_error(m, run(m), SEGUE_EARG, "share a state");
     m->batch.spans_n = 1;
     pair[0].steps = 5;
-    says(m, run(m), SEGUE_EARG, "5 steps want");
+    expect_error(m, run(m), SEGUE_EARG, "5 steps need");
     m->batch.spans = &good;
     assert_int_equal(run(m), SEGUE_OK);
     assert_int_equal(m->done, ROWS);
@@ -192,21 +192,21 @@ static void wrong_states_are_named(void **state)
     uint32_t mark;
     assert_int_equal(model_begin(m, "ref"), SEGUE_OK);
     assert_int_equal(run(m), SEGUE_OK);
-    says(m, ref->state_get(m->state, 9, 0, 1, SG_F32, row, &m->err), SEGUE_EARG, "slot 9 of 2");
-    says(m, ref->state_get(m->state, 0, 11, 13, SG_F32, row, &m->err), SEGUE_EARG, "[11, 13) of [0, 12)");
-    says(m, ref->state_get(m->state, 0, 0, 1, SG_Q4_0, row, &m->err), SEGUE_EUNSUPPORTED, "take f32");
-    says(m, ref->state_put(m->state, 0, 14, 15, SG_F32, row, &m->err), SEGUE_EARG, "leave no gap");
-    says(m, ref->state_put(m->state, UINT32_MAX, 13, 13, SG_F32, NULL, &m->err), SEGUE_EARG,
+    expect_error(m, ref->state_get(m->state, 9, 0, 1, SG_F32, row, &m->err), SEGUE_EARG, "slot 9 of 2");
+    expect_error(m, ref->state_get(m->state, 0, 11, 13, SG_F32, row, &m->err), SEGUE_EARG, "[11, 13) are not all held; it holds [0, 12)");
+    expect_error(m, ref->state_get(m->state, 0, 0, 1, SG_Q4_0, row, &m->err), SEGUE_EUNSUPPORTED, "use f32");
+    expect_error(m, ref->state_put(m->state, 0, 14, 15, SG_F32, row, &m->err), SEGUE_EARG, "leave no gap");
+    expect_error(m, ref->state_put(m->state, UINT32_MAX, 13, 13, SG_F32, NULL, &m->err), SEGUE_EARG,
          "lacks rows up to 13");
-    says(m, ref->state_cut(m->state, 13, &m->err), SEGUE_EARG, "13 rows of 12");
-    says(m, ref->state_back(m->state, 77, &m->err), SEGUE_EARG, "mark 77");
+    expect_error(m, ref->state_cut(m->state, 13, &m->err), SEGUE_EARG, "to 13 tokens, it holds 12");
+    expect_error(m, ref->state_back(m->state, 77, &m->err), SEGUE_EARG, "mark 77");
     for (int i = 0; i < 8; i++) assert_int_equal(ref->state_mark(m->state, &mark, &m->err), SEGUE_OK);
-    says(m, ref->state_mark(m->state, &mark, &m->err), SEGUE_ELIMIT, "8 marks are alive");
+    expect_error(m, ref->state_mark(m->state, &mark, &m->err), SEGUE_ELIMIT, "8 marks are alive");
     ref->state_drop(m->state, mark);
     assert_int_equal(ref->state_mark(m->state, &mark, &m->err), SEGUE_OK);
     struct sg_state_opts opts = {.kv = SG_Q4_0};
     struct sg_state *other;
-    says(m, ref->state_new(m->unit, m->graph->slots, 2, &opts, &other, &m->err), SEGUE_EUNSUPPORTED, "q4_0");
+    expect_error(m, ref->state_new(m->unit, m->graph->slots, 2, &opts, &other, &m->err), SEGUE_EUNSUPPORTED, "q4_0");
     model_end(m);
 }
 

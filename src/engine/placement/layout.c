@@ -7,9 +7,9 @@
 /* Where a state of this place lies best when it is to go to one of the others. */
 static const struct sg_host_memory *host_of(const struct segue_engine *e, uint32_t place)
 {
-    for (uint32_t i = 0; i < e->places_n; i++) {
-        struct sg_unit *other = e->places[i].unit->unit;
-        if (e->places[i].unit != e->places[place].unit && sg_ops_of(other)->host) return sg_ops_of(other)->host(other);
+    for (uint32_t i = 0; i < e->placements_n; i++) {
+        struct sg_unit *other = e->placements[i].unit->unit;
+        if (e->placements[i].unit != e->placements[place].unit && sg_ops_of(other)->host) return sg_ops_of(other)->host(other);
     }
     return NULL;
 }
@@ -18,13 +18,13 @@ static const struct sg_host_memory *host_of(const struct segue_engine *e, uint32
 static segue_status add_stage(struct sg_layout *l, struct segue_engine *e, uint32_t place, uint32_t from,
                               uint32_t to, segue_error *err)
 {
-    struct sg_stage *stage = &l->stages[l->n];
-    const struct sg_placement *p = &e->places[place];
+    struct sg_layout_stage *stage = &l->stages[l->n];
+    const struct sg_placement *p = &e->placements[place];
     SG_TRY(sg_engine_layer_range(e, place, from, to, &stage->layer_range, err));
     stage->kv = p->kv;
-    stage->place = place;
+    stage->placement = place;
     stage->host = host_of(e, place);
-    if (!l->n || p->chunk_rows < l->chunk_rows) l->chunk_rows = p->chunk_rows;
+    if (!l->n || p->chunk_tokens < l->chunk_tokens) l->chunk_tokens = p->chunk_tokens;
     l->n++;
     return SEGUE_OK;
 }
@@ -40,7 +40,7 @@ segue_status sg_layout_make(struct sg_layout *out, struct segue_engine *e, const
     return SEGUE_OK;
 }
 
-segue_status sg_layout_of_place(struct sg_layout *out, struct segue_engine *e, uint32_t place,
+segue_status sg_layout_of_placement(struct sg_layout *out, struct segue_engine *e, uint32_t place,
                                 segue_error *err)
 {
     memset(out, 0, sizeof *out);
@@ -59,13 +59,13 @@ int sg_layout_same(const struct sg_layout *a, const struct sg_layout *b)
 /* --- states --- */
 
 /* Undo points are asked for at birth: units lay out their room by it. */
-static segue_status state_new(struct sg_stage *stage, const struct sg_state_opts *wish, segue_error *err)
+static segue_status state_new(struct sg_layout_stage *stage, const struct sg_state_opts *wish, segue_error *err)
 {
     const struct sg_graph *g = stage->layer_range->graph;
     struct segue_unit *u = stage->layer_range->unit;
     struct sg_state_opts o = *wish;
     o.kv = stage->kv;
-    o.undo = SG_MARKS_MAX;
+    o.undo = SG_UNDO_MAX;
     o.host = stage->host;
     SG_TRY(sg_unit_enter(u, NULL, err));
     segue_status status =
@@ -91,12 +91,12 @@ segue_status sg_layout_states(struct sg_layout *l, uint64_t rows, segue_error *e
     return make_states(l, &(struct sg_state_opts){.rows = rows}, err);
 }
 
-segue_status sg_layout_to_fill(struct sg_layout *l, uint64_t rows, segue_error *err)
+segue_status sg_layout_states_to_fill(struct sg_layout *l, uint64_t rows, segue_error *err)
 {
     return make_states(l, &(struct sg_state_opts){.rows = rows, .filled = 1}, err);
 }
 
-segue_status sg_layout_bare(struct sg_layout *l, segue_error *err)
+segue_status sg_layout_bare_states(struct sg_layout *l, segue_error *err)
 {
     return make_states(l, &(struct sg_state_opts){.bare = 1}, err);
 }
@@ -104,7 +104,7 @@ segue_status sg_layout_bare(struct sg_layout *l, segue_error *err)
 static void drop_states(struct sg_layout *l, int wait)
 {
     for (uint32_t i = 0; i < l->n; i++) {
-        struct sg_stage *stage = &l->stages[i];
+        struct sg_layout_stage *stage = &l->stages[i];
         if (!stage->state || (!wait && !sg_unit_try_enter(stage->layer_range->unit))) continue;
         if (wait) sg_unit_enter(stage->layer_range->unit, NULL, NULL);
         sg_ops_of(stage->state)->state_free(stage->state);
@@ -140,7 +140,7 @@ segue_status sg_layout_fork(const struct sg_layout *from, struct sg_layout *to, 
 segue_status sg_layout_cut(struct sg_layout *l, uint64_t rows, segue_error *err)
 {
     for (uint32_t i = 0; i < l->n; i++) {
-        struct sg_stage *stage = &l->stages[i];
+        struct sg_layout_stage *stage = &l->stages[i];
         SG_TRY(sg_unit_enter(stage->layer_range->unit, NULL, err));
         segue_status status = sg_ops_of(stage->state)->state_cut(stage->state, rows, err);
         sg_unit_leave(stage->layer_range->unit);
@@ -157,7 +157,7 @@ uint64_t sg_layout_bytes(const struct sg_layout *l)
     return bytes;
 }
 
-struct sg_stage *sg_layout_slot(struct sg_layout *l, enum sg_slot_kind kind, uint32_t layer, uint32_t *index)
+struct sg_layout_stage *sg_layout_slot(struct sg_layout *l, enum sg_slot_kind kind, uint32_t layer, uint32_t *index)
 {
     for (uint32_t i = 0; i < l->n; i++) {
         const struct sg_graph *g = l->stages[i].layer_range->graph;
@@ -180,7 +180,7 @@ static uint32_t longest(const struct sg_batch *b)
     return rows;
 }
 
-segue_status sg_stretch_start(const struct sg_layer_range *s, const struct sg_batch *b, struct sg_result *r,
+segue_status sg_layer_range_start(const struct sg_layer_range *s, const struct sg_batch *b, struct sg_result *r,
                               struct sg_run **out, segue_error *err)
 {
     SG_TRY(sg_unit_enter_run(s->unit, longest(b), b->cancel, err));
@@ -189,7 +189,7 @@ segue_status sg_stretch_start(const struct sg_layer_range *s, const struct sg_ba
     return status;
 }
 
-segue_status sg_stretch_wait(const struct sg_layer_range *s, const struct sg_batch *b, struct sg_run *run, segue_error *err)
+segue_status sg_layer_range_wait(const struct sg_layer_range *s, const struct sg_batch *b, struct sg_run *run, segue_error *err)
 {
     segue_status status;
     do status = sg_ops_of(s->program)->wait(run, 1000000000, err);
@@ -198,10 +198,10 @@ segue_status sg_stretch_wait(const struct sg_layer_range *s, const struct sg_bat
     return status;
 }
 
-segue_status sg_stretch_run(const struct sg_layer_range *s, const struct sg_batch *b, struct sg_result *r,
+segue_status sg_layer_range_run(const struct sg_layer_range *s, const struct sg_batch *b, struct sg_result *r,
                             segue_error *err)
 {
     struct sg_run *run = NULL;
-    SG_TRY(sg_stretch_start(s, b, r, &run, err));
-    return sg_stretch_wait(s, b, run, err);
+    SG_TRY(sg_layer_range_start(s, b, r, &run, err));
+    return sg_layer_range_wait(s, b, run, err);
 }

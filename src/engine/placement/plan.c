@@ -2,7 +2,7 @@
  * nothing runs. Until units are measured the plan is the order in which the caller named them: the first
  * reads, the second writes. SPDX-License-Identifier: MIT */
 #include "base/buf.h"
-#include "engine/engine.h"
+#include "engine/placement/layer_range.h"
 #include "engine/sized.h"
 
 enum { PARTS_MAX = sizeof(((segue_plan *)0)->parts) / sizeof(segue_part) };
@@ -25,7 +25,7 @@ segue_status segue_plan_make(const segue_engine *engine, const segue_task *task,
                        t.objective);
     segue_plan p = {.size = sizeof p, .parts_n = 2};
     p.parts[0] = whole(0, 0, engine->graph->layers);
-    p.parts[1] = whole(engine->places_n > 1, 1, engine->graph->layers);
+    p.parts[1] = whole(engine->placements_n > 1, 1, engine->graph->layers);
     return sg_sized_out(out, &p, sizeof p, "plan", err);
 }
 
@@ -38,10 +38,10 @@ static segue_status check_phase(const struct segue_engine *e, const segue_plan *
     for (uint32_t i = 0; i < plan->parts_n; i++) {
         const segue_part *p = &plan->parts[i];
         if (p->phase != phase) continue;
-        if (p->unit >= e->places_n)
+        if (p->unit >= e->placements_n)
             return sg_fail(err, SEGUE_EARG,
                            "plan refused: part %u: it wants unit %u of %u; name one that there is", i,
-                           p->unit, e->places_n);
+                           p->unit, e->placements_n);
         if (p->from != at || p->to <= p->from || p->to > e->graph->layers)
             return sg_fail(err, SEGUE_EARG,
                            "plan refused: part %u: layers %u to %u of %s do not follow layer %u of %u; cover"
@@ -76,7 +76,7 @@ segue_status sg_plan_check(const struct segue_engine *e, const segue_plan *plan,
 static void part_text(struct sg_buf *b, const struct segue_engine *e, const segue_part *p)
 {
     sg_buf_printf(b, "%-7s %s layers %u-%u", p->phase ? "decode" : "prefill",
-                  e->places[p->unit].unit->desc.info.spec, p->from, p->to - 1);
+                  e->placements[p->unit].unit->desc.info.spec, p->from, p->to - 1);
     if (p->expect_ns) sg_buf_printf(b, " %.3f ms", (double)p->expect_ns * 1e-6);
     if (p->expect_ns && p->expect_j >= 0) sg_buf_printf(b, " %.3f J", p->expect_j);
     sg_buf_puts(b, "\n");

@@ -204,9 +204,9 @@ static void wait_a_little(struct segue_unit *u)
 }
 
 /* Under the lock. The turn may stand anywhere: a canceled one leaves from the middle. */
-static void unlink_turn(struct segue_unit *u, struct sg_turn *turn)
+static void unlink_turn(struct segue_unit *u, struct sg_unit_waiter *turn)
 {
-    struct sg_turn **at = &u->first;
+    struct sg_unit_waiter **at = &u->first;
     while (*at != turn) at = &(*at)->next;
     *at = turn->next;
 }
@@ -223,16 +223,16 @@ static int fits(const struct segue_unit *u, uint32_t long_run)
 }
 
 /* Under the lock: the first of those that wait and fit; NULL: none. */
-static const struct sg_turn *next_turn(const struct segue_unit *u)
+static const struct sg_unit_waiter *next_turn(const struct segue_unit *u)
 {
-    const struct sg_turn *t = u->first;
+    const struct sg_unit_waiter *t = u->first;
     while (t && !fits(u, t->is_long)) t = t->next;
     return t;
 }
 
 static segue_status enter(struct segue_unit *u, uint32_t long_run, const atomic_int *cancel, segue_error *err)
 {
-    struct sg_turn turn = {.is_long = long_run}, **last = &u->first;
+    struct sg_unit_waiter turn = {.is_long = long_run}, **last = &u->first;
     int canceled = 0;
     pthread_mutex_lock(&u->lock);
     while (*last) last = &(*last)->next;

@@ -8,8 +8,8 @@
 
 #include "unit/unit.h"
 
-struct sg_turn {
-    struct sg_turn *next;
+struct sg_unit_waiter {
+    struct sg_unit_waiter *next;
     uint32_t is_long;
 };
 
@@ -19,7 +19,7 @@ struct segue_unit {
     struct sg_unit_desc desc; /* as opened */
     pthread_mutex_t lock;     /* of the fields below */
     pthread_cond_t changed;
-    struct sg_turn *first; /* who waits, first come first served; each node lives on its thread's stack */
+    struct sg_unit_waiter *first; /* who waits, first come first served; each node lives on its thread's stack */
     uint32_t running;      /* lanes in use, <= desc.lanes */
     uint32_t longs;        /* of them by long runs, < desc.lanes where there are several */
 };

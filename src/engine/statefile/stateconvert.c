@@ -6,8 +6,6 @@
 #include "engine/statefile/statefile.h"
 #include "tensor/archive.h"
 
-static int is_rows(const struct sg_slot *s) { return s->kind == SG_SLOT_K || s->kind == SG_SLOT_V; }
-
 /* --- another storage --- */
 
 struct converting {
@@ -71,13 +69,13 @@ static segue_status convert_all(struct converting *c, enum sg_storage kv, segue_
         const struct sg_state_slot *a = &c->from->slots[i];
         struct sg_state_slot *b = &c->to.slots[i];
         *b = *a;
-        if (is_rows(&a->slot))
+        if (sg_state_has_rows(&a->slot))
             SG_TRY(convert_rows(c, a, b, kv, err));
         else
             SG_TRY(copy_section(c, a->at, a->bytes, &b->at, &b->sum, err));
     }
     for (uint32_t i = 0; i < from->checkpoints_n; i++) {
-        struct sg_state_point *p = &c->to.points[i];
+        struct sg_state_checkpoint *p = &c->to.points[i];
         *p = c->from->points[i];
         if (p->logits_at)
             SG_TRY(copy_section(c, p->logits_at, from->vocab * 4, &p->logits_at, &p->logits_sum, err));
@@ -149,7 +147,7 @@ static segue_status add_slot(struct tensors *t, const struct sg_state_slot *s, s
 {
     char *name = sg_arena_printf(&t->arena, "%s.%u", sg_state_kind(s->slot.kind), s->slot.layer);
     if (!name) return sg_no_memory("tensors of a state", 32, err);
-    if (is_rows(&s->slot)) return add_rows(t, s, name, err);
+    if (sg_state_has_rows(&s->slot)) return add_rows(t, s, name, err);
     float *whole;
     const void *from = t->file->map.data + s->at;
     if (s->slot.kind == SG_SLOT_DELTA) {
@@ -158,7 +156,7 @@ static segue_status add_slot(struct tensors *t, const struct sg_state_slot *s, s
         return SEGUE_OK;
     }
     SG_TRY(take(t, s->bytes / sizeof *whole, &whole, err));
-    sg_dump_turned(&s->slot, from, whole);
+    sg_dump_conv(&s->slot, from, whole);
     const uint64_t shape[3] = {s->slot.width, s->slot.heads, 0};
     add(t, name, SG_F32, shape, whole);
     return SEGUE_OK;

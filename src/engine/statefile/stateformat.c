@@ -29,6 +29,8 @@ const char *sg_state_kind(enum sg_slot_kind kind)
     return names[kind];
 }
 
+int sg_state_has_rows(const struct sg_slot *s) { return s->kind == SG_SLOT_K || s->kind == SG_SLOT_V; }
+
 /* --- checksums --- */
 
 /* Piece by piece, so that a writer need not hold a whole slot. */
@@ -148,7 +150,7 @@ static void walk_slot(struct walk *w, struct sg_state_slot *s)
     s->storage = (enum sg_storage)storage;
 }
 
-static void walk_point(struct walk *w, struct sg_state_point *p)
+static void walk_point(struct walk *w, struct sg_state_checkpoint *p)
 {
     walk_number(w, &p->rows, 8);
     walk_number(w, &p->logits_at, 8);
@@ -172,7 +174,7 @@ segue_status sg_state_put_header(struct sg_file_out *out, const struct sg_statef
     walk_head(&w, &head, zeroes);
     for (uint32_t i = 0; i < head.slots_n; i++) walk_slot(&w, &f->slots[i]);
     for (uint32_t i = 0; i < head.checkpoints_n; i++) {
-        struct sg_state_point p = f->points[i];
+        struct sg_state_checkpoint p = f->points[i];
         walk_point(&w, &p);
     }
     struct sg_hash sum = sg_hash_bytes(bytes, n - SUM_BYTES, SG_STATE_VERSION);
@@ -238,7 +240,7 @@ static segue_status read_header(struct sg_statefile *f, segue_error *err)
                        "state not loaded: %s: format %u, this library reads %d; use the one that saved it",
                        f->path, h->version, SG_STATE_VERSION);
     uint64_t n = sg_state_header_bytes(h->slots_n, h->checkpoints_n);
-    if (h->slots_n > SLOTS_MAX || h->checkpoints_n > SG_STATE_POINTS || n > f->map.size)
+    if (h->slots_n > SLOTS_MAX || h->checkpoints_n > SG_STATE_CHECKPOINTS || n > f->map.size)
         return damaged(f, "its header is cut off", err);
     struct sg_hash sum = sg_hash_bytes(f->map.data, n - SUM_BYTES, SG_STATE_VERSION);
     if (sum.lo != sg_le64(f->map.data + n - 16) || sum.hi != sg_le64(f->map.data + n - 8))
@@ -300,7 +302,7 @@ static segue_status check_slot(const struct sg_statefile *f, const struct sg_sta
         return damaged(f, "a slot has an absurd shape", err);
     if (s->storage != SG_F32 && s->storage != SG_F16 && s->storage != SG_BF16 && s->storage != SG_Q8_0)
         return damaged(f, "a slot has an unknown storage", err);
-    int is_rows = d->kind == SG_SLOT_K || d->kind == SG_SLOT_V;
+    int is_rows = sg_state_has_rows(d);
     size_t row_bytes = is_rows ? sg_slot_row_bytes(d, s->storage) : 0,
            fixed = is_rows ? 0 : sg_slot_fixed_bytes(d);
     uint64_t rows = f->head.rows, most_first = d->window && rows >= d->window ? rows - d->window + 1 : 0;
@@ -362,7 +364,7 @@ segue_status sg_statefile_peek(struct sg_statefile *f, const char *path, segue_e
     return status;
 }
 
-segue_status sg_statefile_of(struct sg_statefile *f, const void *bytes, size_t n, int salvage,
+segue_status sg_statefile_open_memory(struct sg_statefile *f, const void *bytes, size_t n, int salvage,
                              segue_error *err)
 {
     *f = (struct sg_statefile){.path = "state in memory", .borrowed = 1, .map = {.data = bytes, .size = n}};
@@ -379,4 +381,10 @@ void sg_statefile_close(struct sg_statefile *f)
 const int32_t *sg_statefile_tokens(const struct sg_statefile *f)
 {
     return (const int32_t *)(const void *)(f->map.data + f->head.tokens_at);
+}
+
+const float *sg_statefile_logits(const struct sg_statefile *f, uint32_t point)
+{
+    uint64_t at = point ? f->points[point - 1].logits_at : f->head.logits_at;
+    return at ? (const float *)(const void *)(f->map.data + at) : NULL;
 }

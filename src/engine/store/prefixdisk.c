@@ -8,7 +8,6 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "engine/session.h"
 #include "engine/store/prefixstore.h"
 
 enum { FILES_MAX = 65536, FILES_KEPT = 4096, NAME_WEIGHTS = 16 };
@@ -38,16 +37,16 @@ static struct sg_store_file *file_new(struct sg_store *s, const char *name)
     return f;
 }
 
-static void enter(struct sg_store *s, struct sg_store_file *file, struct sg_kind *kind,
+static void enter(struct sg_store *s, struct sg_store_file *file, struct sg_store_class *class,
                   const struct sg_statefile *f, uint32_t point)
 {
     uint64_t rows = point ? f->points[point - 1].rows : f->head.rows;
-    struct sg_entry *e = sg_store_entry(s, kind, sg_statefile_tokens(f), rows);
+    struct sg_store_entry *e = sg_store_get_entry(s, class, sg_statefile_tokens(f), rows);
     if (!e || e->file) return;
     e->file = file;
-    e->file_point = point;
-    e->logits |= (point ? f->points[point - 1].logits_at : f->head.logits_at) != 0;
-    if (!e->read_ns) e->read_ns = (uint64_t)((double)f->head.read_ns * (double)rows / (double)f->head.rows);
+    e->file_checkpoint = point;
+    e->has_logits |= (point ? f->points[point - 1].logits_at : f->head.logits_at) != 0;
+    if (!e->prefill_ns) e->prefill_ns = (uint64_t)((double)f->head.read_ns * (double)rows / (double)f->head.rows);
 }
 
 /* Another version's kernels may round otherwise, so its states are not taken up; that there are some is
@@ -58,14 +57,17 @@ static void enter_file(struct sg_store *s, const char *name, const struct sg_sta
     if (memcmp(f->head.shape_id, info->shape_id, 32) != 0 ||
         memcmp(f->head.weights_id, s->engine->weights_id, 32) != 0)
         return;
-    struct sg_kind *kind = sg_store_kind(s, f->head.adapters, f->head.unit, f->head.kernels);
-    if (!kind) return;
+    struct sg_state_origin origin = {.adapters = f->head.adapters};
+    memcpy(origin.unit, f->head.unit, sizeof origin.unit);
+    memcpy(origin.kernels, f->head.kernels, sizeof origin.kernels);
+    struct sg_store_class *class = sg_store_get_class(s, &origin);
+    if (!class) return;
     if (f->head.library != segue_version()) {
-        kind->stale = 1;
+        class->stale = 1;
         return;
     }
     struct sg_store_file *file = file_new(s, name);
-    for (uint32_t p = 0; file && p <= f->head.checkpoints_n; p++) enter(s, file, kind, f, p);
+    for (uint32_t p = 0; file && p <= f->head.checkpoints_n; p++) enter(s, file, class, f, p);
 }
 
 static void look_into(struct sg_store *s, const char *name)
@@ -77,7 +79,7 @@ static void look_into(struct sg_store *s, const char *name)
         enter_file(s, name, &f);
         sg_statefile_close(&f);
     } else {
-        for (struct sg_kind *k = s->kinds; k; k = k->next) k->stale |= f.head.version > SG_STATE_VERSION;
+        for (struct sg_store_class *c = s->classes; c; c = c->next) c->stale |= f.head.version > SG_STATE_VERSION;
     }
     sg_free(path);
 }
@@ -103,17 +105,17 @@ void sg_store_scan(struct sg_store *s)
     sg_free(names);
 }
 
-void sg_store_forget_file(struct sg_store *s, struct sg_store_file *file, int remove)
+static void forget_file(struct sg_store *s, struct sg_store_file *file, int remove)
 {
     char *path = remove ? path_of(s, file->name) : NULL;
     struct sg_store_file **at = &s->files;
     if (path) sg_file_remove(path);
     sg_free(path);
-    for (struct sg_entry *e = s->entries, *next; e; e = next) {
+    for (struct sg_store_entry *e = s->entries, *next; e; e = next) {
         next = e->next;
         if (e->file != file) continue;
         e->file = NULL;
-        if (!e->point) sg_store_drop(s, e);
+        if (!e->checkpoint) sg_store_remove_entry(s, e);
     }
     while (*at != file) at = &(*at)->next;
     *at = file->next;
@@ -124,23 +126,23 @@ void sg_store_forget_file(struct sg_store *s, struct sg_store_file *file, int re
 /* --- taking a state from a file --- */
 
 /* The name is a hash; what counts is what stands in the file. */
-static segue_status same_text(const struct sg_statefile *f, const struct sg_entry *e, const int32_t *tokens,
+static segue_status same_text(const struct sg_statefile *f, const struct sg_store_entry *e, const int32_t *tokens,
                               segue_error *err)
 {
     size_t n = e->node->depth;
-    uint64_t rows = e->file_point > f->head.checkpoints_n ? 0
-                    : e->file_point                  ? f->points[e->file_point - 1].rows
+    uint64_t rows = e->file_checkpoint > f->head.checkpoints_n ? 0
+                    : e->file_checkpoint                  ? f->points[e->file_checkpoint - 1].rows
                                                      : f->head.rows;
     if (rows == n && !memcmp(sg_statefile_tokens(f), tokens, n * sizeof *tokens) &&
-        f->head.library == segue_version() && !strcmp(f->head.unit, e->kind->unit) &&
-        !strcmp(f->head.kernels, e->kind->kernels))
+        f->head.library == segue_version() && !strcmp(f->head.unit, e->class->origin.unit) &&
+        !strcmp(f->head.kernels, e->class->origin.kernels))
         return SEGUE_OK;
     return sg_fail(err, SEGUE_EFORMAT, "state not loaded: %s: it is not what it was; compute the tokens anew",
                    f->path);
 }
 
 /* The tokens are those of the tree, which agree with those of whoever asks; a cut follows where his end. */
-static segue_status read_file(const struct sg_store *s, struct sg_entry *e, const char *path,
+static segue_status read_file(const struct sg_store *s, struct sg_store_entry *e, const char *path,
                               struct sg_layout *l, float *logits, int *logits_known, segue_error *err)
 {
     struct sg_statefile f;
@@ -150,9 +152,9 @@ static segue_status read_file(const struct sg_store *s, struct sg_entry *e, cons
     segue_status status = sg_statefile_open(&f, path, 0, err);
     if (status == SEGUE_OK) {
         status = same_text(&f, e, tokens, err);
-        if (status == SEGUE_OK) status = sg_statefile_fits(&f, s->engine, e->kind->adapters, err);
-        if (status == SEGUE_OK) status = sg_statefile_fill(&f, s->engine, l, e->file_point, NULL, NULL, err);
-        const float *known = status == SEGUE_OK ? sg_statefile_logits(&f, e->file_point) : NULL;
+        if (status == SEGUE_OK) status = sg_statefile_fits(&f, s->engine, e->class->origin.adapters, err);
+        if (status == SEGUE_OK) status = sg_statefile_fill(&f, s->engine, l, e->file_checkpoint, NULL, NULL, err);
+        const float *known = status == SEGUE_OK ? sg_statefile_logits(&f, e->file_checkpoint) : NULL;
         if (known) memcpy(logits, known, f.head.vocab * sizeof *logits);
         *logits_known = known != NULL;
         sg_statefile_close(&f);
@@ -161,7 +163,7 @@ static segue_status read_file(const struct sg_store *s, struct sg_entry *e, cons
     return status;
 }
 
-segue_status sg_store_read(struct sg_store *s, struct sg_entry *e, struct sg_layout *l, float *logits,
+segue_status sg_store_read(struct sg_store *s, struct sg_store_entry *e, struct sg_layout *l, float *logits,
                            int *logits_known)
 {
     segue_error err = {0};
@@ -172,20 +174,20 @@ segue_status sg_store_read(struct sg_store *s, struct sg_entry *e, struct sg_lay
     sg_free(path);
     /* damaged, or gone: another process may have removed it */
     if (status == SEGUE_EFORMAT || status == SEGUE_EUNSUPPORTED || status == SEGUE_EIO)
-        sg_store_forget_file(s, e->file, status != SEGUE_EIO);
+        forget_file(s, e->file, status != SEGUE_EIO);
     return status;
 }
 
 /* --- writing --- */
 
 /* Bytes that a file will have, a little more. */
-static uint64_t file_bytes(const struct sg_store *s, const struct sg_entry *e, uint32_t points)
+static uint64_t file_bytes(const struct sg_store *s, const struct sg_store_entry *e, uint32_t points)
 {
     const struct sg_graph *g = s->engine->graph;
     uint64_t rows = e->node->depth, vocab = s->engine->model->info.vocab, bytes = 4096;
     for (uint32_t i = 0; i < g->slots_n; i++)
         bytes += (1 + (uint64_t)points) * (sg_slot_fixed_bytes(&g->slots[i]) + 256) +
-                 rows * sg_slot_row_bytes(&g->slots[i], e->point->layout.stages[0].kv);
+                 rows * sg_slot_row_bytes(&g->slots[i], e->checkpoint->layout.stages[0].kv);
     return bytes + rows * 4 + (1 + (uint64_t)points) * vocab * 4;
 }
 
@@ -216,7 +218,7 @@ static void remove_candidate(struct sg_store *s, struct candidate *c)
     struct sg_store_file *f = s->files;
     while (f && strcmp(f->name, c->name) != 0) f = f->next;
     char *path = f ? NULL : path_of(s, c->name);
-    if (f) sg_store_forget_file(s, f, 1);
+    if (f) forget_file(s, f, 1);
     if (path) sg_file_remove(path);
     sg_free(path);
 }
@@ -254,47 +256,45 @@ static int make_room(struct sg_store *s, uint64_t wanted)
 }
 
 /* The points above an entry that are in memory, the nearest, rising. */
-static uint32_t points_above(const struct sg_entry *e, struct sg_entry *out[SG_STATE_POINTS])
+static uint32_t points_above(const struct sg_store_entry *e, struct sg_store_entry *out[SG_STATE_CHECKPOINTS])
 {
     uint32_t n = 0;
-    for (struct sg_node *up = sg_tree_above(e->node); up && n < SG_STATE_POINTS; up = sg_tree_above(up))
-        if (up->entry->point) out[n++] = up->entry;
+    for (struct sg_prefix_node *up = sg_tree_ancestor(e->node); up && n < SG_STATE_CHECKPOINTS; up = sg_tree_ancestor(up))
+        if (up->entry->checkpoint) out[n++] = up->entry;
     for (uint32_t i = 0; i < n / 2; i++) {
-        struct sg_entry *swap = out[i];
+        struct sg_store_entry *swap = out[i];
         out[i] = out[n - 1 - i];
         out[n - 1 - i] = swap;
     }
     return n;
 }
 
-static void name_of(const struct sg_store *s, const struct sg_entry *e, const int32_t *tokens, char out[64])
+static void name_of(const struct sg_store *s, const struct sg_store_entry *e, const int32_t *tokens, char out[64])
 {
     char hex[33];
     struct sg_hash h = sg_hash_bytes(tokens, e->node->depth * sizeof *tokens, 0);
-    h = sg_hash_join(h, sg_hash_bytes(e->kind->unit, sizeof e->kind->unit, 0));
-    h = sg_hash_join(h, sg_hash_bytes(e->kind->kernels, sizeof e->kind->kernels, 0));
-    sg_hash_hex(sg_hash_join(h, e->kind->adapters), hex);
+    h = sg_hash_join(h, sg_hash_bytes(e->class->origin.unit, sizeof e->class->origin.unit, 0));
+    h = sg_hash_join(h, sg_hash_bytes(e->class->origin.kernels, sizeof e->class->origin.kernels, 0));
+    sg_hash_hex(sg_hash_join(h, e->class->origin.adapters), hex);
     snprintf(out, 64, "%.*s-%s%s", NAME_WEIGHTS, s->engine->weights_id, hex, ending);
 }
 
-static segue_status save(const struct sg_store *s, struct sg_entry *e, const int32_t *tokens,
-                         struct sg_entry *const *above, uint32_t n, const char *name)
+static segue_status save(const struct sg_store *s, struct sg_store_entry *e, const int32_t *tokens,
+                         struct sg_store_entry *const *above, uint32_t n, const char *name)
 {
-    struct sg_checkpoint *points[SG_STATE_POINTS];
+    struct sg_checkpoint *points[SG_STATE_CHECKPOINTS];
     char *path = path_of(s, name);
     if (!path) return SEGUE_EMEMORY;
-    for (uint32_t i = 0; i < n; i++) points[i] = above[i]->point;
-    struct sg_save v = {.engine = s->engine,
-                        .adapters = e->kind->adapters,
-                        .unit = e->kind->unit,
-                        .kernels = e->kind->kernels,
+    for (uint32_t i = 0; i < n; i++) points[i] = above[i]->checkpoint;
+    struct sg_state_contents v = {.engine = s->engine,
+                        .origin = &e->class->origin,
                         .tokens = tokens,
                         .tokens_n = e->node->depth,
-                        .layout = &e->point->layout,
-                        .rows = e->node->depth,
-                        .read_ns = e->read_ns,
-                        .logits = e->point->logits,
-                        .points = points,
+                        .layout = &e->checkpoint->layout,
+                        .computed = e->node->depth,
+                        .prefill_ns = e->prefill_ns,
+                        .logits = e->checkpoint->logits,
+                        .checkpoints = points,
                         .checkpoints_n = n};
     segue_status status = sg_state_save(&v, path, NULL);
     sg_free(path);
@@ -302,38 +302,38 @@ static segue_status save(const struct sg_store *s, struct sg_entry *e, const int
 }
 
 /* Files whose every entry the new file has too are not needed any more. */
-static void supersede(struct sg_store *s, struct sg_entry *const *above, uint32_t n, struct sg_store_file *by)
+static void supersede(struct sg_store *s, struct sg_store_entry *const *above, uint32_t n, struct sg_store_file *by)
 {
     for (uint32_t i = 0; i < n; i++) {
         struct sg_store_file *old = above[i]->file;
         uint32_t covered = 0, users = 0;
         if (!old || old == by) continue;
-        for (const struct sg_entry *e = s->entries; e; e = e->next) users += e->file == old;
+        for (const struct sg_store_entry *e = s->entries; e; e = e->next) users += e->file == old;
         for (uint32_t k = 0; k < n; k++) covered += above[k]->file == old;
-        if (covered == users) sg_store_forget_file(s, old, 1);
+        if (covered == users) forget_file(s, old, 1);
     }
     for (uint32_t i = 0; i < n; i++)
         if (!above[i]->file && by) {
             above[i]->file = by;
-            above[i]->file_point = i + 1;
+            above[i]->file_checkpoint = i + 1;
         }
 }
 
 /* Where states can be cut, the file of a shorter text that this one begins with is not needed. */
-static void supersede_shorter(struct sg_store *s, const struct sg_entry *e)
+static void supersede_shorter(struct sg_store *s, const struct sg_store_entry *e)
 {
-    for (struct sg_node *up = sg_tree_above(e->node); up;) {
+    for (struct sg_prefix_node *up = sg_tree_ancestor(e->node); up;) {
         struct sg_store_file *old = up->entry->file;
-        up = sg_tree_above(up);
-        if (old) sg_store_forget_file(s, old, 1);
+        up = sg_tree_ancestor(up);
+        if (old) forget_file(s, old, 1);
     }
 }
 
-void sg_store_write(struct sg_store *s, struct sg_entry *e)
+void sg_store_write(struct sg_store *s, struct sg_store_entry *e)
 {
-    struct sg_entry *above[SG_STATE_POINTS];
+    struct sg_store_entry *above[SG_STATE_CHECKPOINTS];
     char name[64];
-    if (!e->point) return;
+    if (!e->checkpoint) return;
     uint32_t n = s->exact ? points_above(e, above) : 0;
     int32_t *tokens = sg_alloc(e->node->depth * sizeof *tokens);
     if (!tokens) return;
@@ -343,8 +343,8 @@ void sg_store_write(struct sg_store *s, struct sg_entry *e)
         struct sg_store_file *file = file_new(s, name);
         if (file) {
             e->file = file;
-            e->file_point = 0;
-            supersede(s, above, sg_state_points_fit(s->engine->graph) ? n : 0, file);
+            e->file_checkpoint = 0;
+            supersede(s, above, sg_state_can_hold_checkpoints(s->engine->graph) ? n : 0, file);
             if (!s->exact) supersede_shorter(s, e);
         }
     }

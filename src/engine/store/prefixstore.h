@@ -1,89 +1,105 @@
-/* prefixstore.h: prefixes that were computed before, shared by all sessions of an engine and, on disk, by all that
- * run the same model. Kept as points in a tree over tokens; a hit compares tokens. Bounded in memory and on
- * disk: what saves least time a byte goes first. Any thread. SPDX-License-Identifier: MIT */
+/* prefixstore.h: cache of states of token prefixes, shared by all sessions of an engine and, through a folder, by all
+ * processes that run the same model. Entries are checkpoints in a radix tree over tokens; a hit compares tokens, not hashes.
+ * Memory and disk are bounded; the entry that saves the least time per byte is evicted first. Any thread.
+ * SPDX-License-Identifier: MIT */
 #ifndef SG_ENGINE_PREFIXSTORE_H
 #define SG_ENGINE_PREFIXSTORE_H
 
 #include <pthread.h>
 
-#include "engine/store/prefixtree.h"
 #include "engine/statefile/statefile.h"
+#include "engine/store/prefixtree.h"
 
-struct sg_store;
-struct segue_session;
-
-/* A file of the disk's part, seen when its folder was read. */
+/* A state file in the store's folder. */
 struct sg_store_file {
     struct sg_store_file *next;
-    char *name;    /* in the folder */
+    char *name; /* within the folder */
 };
 
-struct sg_entry {
-    struct sg_entry *next; /* of all */
-    struct sg_kind *kind;  /* whose tree it is in */
-    struct sg_node *node;
-    struct sg_checkpoint *point;     /* in memory; NULL: on disk only */
-    struct sg_store_file *file; /* on disk; NULL: in memory only */
-    uint32_t file_point;        /* 0: the file's state, n: its point n */
-    uint32_t logits;            /* 1: known after its last token */
+/* The states of one prefix: in memory, on disk, or both. */
+struct sg_store_entry {
+    struct sg_store_entry *next;      /* of all entries of the store */
+    struct sg_store_class *class;     /* in whose tree it is */
+    struct sg_prefix_node *node;      /* gives the tokens */
+    struct sg_checkpoint *checkpoint; /* a reference; NULL: on disk only */
+    struct sg_store_file *file;       /* NULL: in memory only */
+    uint32_t file_checkpoint;         /* 0: the file's state, n: its checkpoint n - 1 */
+    uint32_t has_logits;              /* 1: the logits after the last token are stored */
     uint32_t hits;
-    double clock;     /* the store's when it was used last */
-    uint64_t read_ns; /* that computing it from nothing costs */
+    double clock;        /* the store's clock at the last use */
+    uint64_t prefill_ns; /* time to compute it from the first token; 0: unknown */
 };
 
-/* States that may stand for each other: the same units, kernels, storages of K and V, and adapters made them.
- */
-struct sg_kind {
-    struct sg_kind *next;
-    struct sg_hash adapters;
-    char unit[SG_STATE_TEXT], kernels[SG_STATE_TEXT];
-    struct sg_node root;
-    uint32_t ghosts;
-    int stale; /* 1: another version of the library left files of this kind */
+/* All prefixes whose states have the same origin and can therefore replace each other. */
+struct sg_store_class {
+    struct sg_store_class *next;
+    struct sg_state_origin origin;
+    struct sg_prefix_node root;
+    uint32_t ghosts; /* nodes in the tree that mark an evicted entry */
+    int stale;       /* 1: the folder has files of this origin from another library version */
 };
 
 struct sg_store {
     pthread_mutex_t lock;
-    const struct segue_engine *engine; /* not a reference: it owns the store */
-    int exact;                         /* 1: states cannot be cut, so a point serves at its own row only */
+    const struct segue_engine *engine; /* owns the store; no reference */
+    int exact;                         /* 1: states cannot be cut, so a checkpoint serves only its own position */
     char *folder;                      /* NULL: memory only */
-    uint64_t memory_budget, disk_budget;
-    struct sg_kind *kinds;
-    struct sg_entry *entries;
+    uint64_t memory_budget, disk_budget; /* bytes */
+    struct sg_store_class *classes;
+    struct sg_store_entry *entries;
     struct sg_store_file *files;
-    uint64_t seen_ns; /* the folder's time of change when it was read */
-    double clock;
+    uint64_t seen_ns; /* modification time of the folder when it was last read */
+    double clock;     /* worth of the last evicted entry: ages entries that are not used (GreedyDual) */
 };
 
-/* folder: "" = memory only. Budgets in bytes. */
+/* folder: "" = memory only. Budgets in bytes; 0 = default. Creates the folder. */
 segue_status sg_store_open(struct sg_store **out, const struct segue_engine *e, const char *folder,
                            uint64_t memory_bytes, uint64_t disk_bytes, segue_error *err);
-/* Writes to disk what is in memory only. */
+/* Writes entries that are only in memory to disk, then frees the store. NULL is allowed. */
 void sg_store_close(struct sg_store *s);
 
-/* Look whether a longer prefix of the session's tokens is kept than it has computed, and go on from there. */
-void sg_store_seek(struct sg_store *s, struct segue_session *session);
-/* Keep the point, of the session's first point->rows tokens; takes a reference of its own. */
-void sg_store_put(struct sg_store *s, const struct segue_session *session, struct sg_checkpoint *point);
+/* A search: the longest usable prefix of tokens. */
+struct sg_store_query {
+    const struct sg_state_origin *origin;
+    const int32_t *tokens; /* [tokens_n] */
+    size_t tokens_n;
+    size_t computed;                /* a hit must save at least some tokens beyond these */
+    const struct sg_layout *layout; /* where states read from disk are placed */
+    float *logits;                  /* [vocab] buffer for logits read from disk; undefined unless logits_known */
+};
 
-/* --- prefixstore.c, for prefixdisk.c: with the lock held --- */
-struct sg_kind *sg_store_kind(struct sg_store *s, struct sg_hash adapters, const char *unit,
-                              const char *kernels);
-/* The entry of these tokens, made when there is none; NULL: out of memory. */
-struct sg_entry *sg_store_entry(struct sg_store *s, struct sg_kind *kind, const int32_t *tokens, size_t n);
-/* Unlink and free an entry that has neither point nor file. */
-void sg_store_drop(struct sg_store *s, struct sg_entry *e);
+/* The result. Either `checkpoint` or `states` holds states of at least `tokens_n` matching tokens; the caller cuts them. */
+struct sg_store_hit {
+    struct sg_checkpoint *checkpoint; /* a reference, to be released; NULL: none in memory */
+    struct sg_layout states;          /* read from disk, the caller's; without states: none */
+    size_t states_n;                  /* tokens in `states` */
+    size_t tokens_n;                  /* tokens to keep; 0: no hit */
+    int read_disk;                    /* 1: a file was read, so query.logits changed */
+    int logits_known;                 /* 1: query.logits are valid */
+    int diverges;                     /* 1: stored prefixes continue with other tokens than the query */
+    const char *reason;               /* why fewer tokens than matched are reused (segue_stats.reuse_reason); NULL: none */
+};
+/* Never fails: what cannot be read is no hit. */
+void sg_store_find(struct sg_store *s, const struct sg_store_query *q, struct sg_store_hit *out);
+/* Stores the checkpoint of the first checkpoint->tokens_n tokens; takes a separate reference. prefill_ns: 0 = unknown. */
+void sg_store_put(struct sg_store *s, const struct sg_state_origin *origin, const int32_t *tokens, uint64_t prefill_ns,
+                  struct sg_checkpoint *checkpoint);
+
+/* --- prefixindex.c: with the lock held --- */
+/* The class of an origin, made if missing. NULL: out of memory. */
+struct sg_store_class *sg_store_get_class(struct sg_store *s, const struct sg_state_origin *origin);
+/* The entry of these tokens, made if missing. NULL: out of memory. */
+struct sg_store_entry *sg_store_get_entry(struct sg_store *s, struct sg_store_class *c, const int32_t *tokens, size_t n);
+/* Unlinks and frees an entry that has neither checkpoint nor file. */
+void sg_store_remove_entry(struct sg_store *s, struct sg_store_entry *e);
 
 /* --- prefixdisk.c: with the lock held --- */
-/* Read what is new in the folder. */
+/* Adds entries for files that appeared in the folder. */
 void sg_store_scan(struct sg_store *s);
-/* Write an entry's point, with the points above it, to disk, as far as the budget allows. */
-void sg_store_write(struct sg_store *s, struct sg_entry *e);
-/* Make states of the entry's file in a layout. EFORMAT and the like: the file is dropped, and the entry loses
- * it. */
-segue_status sg_store_read(struct sg_store *s, struct sg_entry *e, struct sg_layout *l, float *logits,
+/* Writes an entry's checkpoint to disk together with its ancestors' checkpoints, if the budget allows. */
+void sg_store_write(struct sg_store *s, struct sg_store_entry *e);
+/* Loads the entry's file into the empty states of a layout. EFORMAT, EUNSUPPORTED, EIO: the store drops the file. */
+segue_status sg_store_read(struct sg_store *s, struct sg_store_entry *e, struct sg_layout *l, float *logits,
                            int *logits_known);
-/* Its entries lose it, and it is freed; remove: from the disk too. */
-void sg_store_forget_file(struct sg_store *s, struct sg_store_file *file, int remove);
 
 #endif

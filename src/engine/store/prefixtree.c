@@ -13,22 +13,22 @@ static size_t common(const int32_t *a, size_t n, const int32_t *b, size_t m)
     return same;
 }
 
-static struct sg_node *child_of(const struct sg_node *node, int32_t first)
+static struct sg_prefix_node *child_of(const struct sg_prefix_node *node, int32_t first)
 {
-    struct sg_node *c = node->child;
+    struct sg_prefix_node *c = node->child;
     while (c && c->tokens[0] != first) c = c->sibling;
     return c;
 }
 
-static void node_free(struct sg_node *node)
+static void node_free(struct sg_prefix_node *node)
 {
     sg_free(node->tokens);
     sg_free(node);
 }
 
-static struct sg_node *node_new(const int32_t *tokens, size_t n)
+static struct sg_prefix_node *node_new(const int32_t *tokens, size_t n)
 {
-    struct sg_node *node = sg_alloc(sizeof *node);
+    struct sg_prefix_node *node = sg_alloc(sizeof *node);
     if (!node || !(node->tokens = sg_alloc(n * sizeof *tokens))) {
         sg_free(node);
         return NULL;
@@ -38,7 +38,7 @@ static struct sg_node *node_new(const int32_t *tokens, size_t n)
     return node;
 }
 
-static void attach(struct sg_node *parent, struct sg_node *child)
+static void attach(struct sg_prefix_node *parent, struct sg_prefix_node *child)
 {
     child->parent = parent;
     child->depth = parent->depth + child->n;
@@ -46,17 +46,17 @@ static void attach(struct sg_node *parent, struct sg_node *child)
     parent->child = child;
 }
 
-static void detach(struct sg_node *node)
+static void detach(struct sg_prefix_node *node)
 {
-    struct sg_node **at = &node->parent->child;
+    struct sg_prefix_node **at = &node->parent->child;
     while (*at != node) at = &(*at)->sibling;
     *at = node->sibling;
 }
 
 /* A new node after the first `keep` tokens of a node's edge. */
-static struct sg_node *split(struct sg_node *node, size_t keep)
+static struct sg_prefix_node *split(struct sg_prefix_node *node, size_t keep)
 {
-    struct sg_node *upper = node_new(node->tokens, keep), *parent = node->parent;
+    struct sg_prefix_node *upper = node_new(node->tokens, keep), *parent = node->parent;
     if (!upper) return NULL;
     detach(node);
     attach(parent, upper);
@@ -66,15 +66,15 @@ static struct sg_node *split(struct sg_node *node, size_t keep)
     return upper;
 }
 
-struct sg_node *sg_tree_add(struct sg_node *root, const int32_t *tokens, size_t n)
+struct sg_prefix_node *sg_tree_add(struct sg_prefix_node *root, const int32_t *tokens, size_t n)
 {
-    struct sg_node *node = root;
+    struct sg_prefix_node *node = root;
     for (size_t at = 0; at < n;) {
-        struct sg_node *next = child_of(node, tokens[at]);
+        struct sg_prefix_node *next = child_of(node, tokens[at]);
         if (!next) {
             next = node_new(tokens + at, n - at);
             if (next) attach(node, next);
-            if (!next && node != root) sg_tree_prune(node);
+            if (!next && node != root) sg_tree_remove_unused(node);
             return next;
         }
         size_t same = common(next->tokens, next->n, tokens + at, n - at);
@@ -85,10 +85,10 @@ struct sg_node *sg_tree_add(struct sg_node *root, const int32_t *tokens, size_t 
     return node;
 }
 
-size_t sg_tree_walk(struct sg_node *root, const int32_t *tokens, size_t n, struct sg_node **inside,
-                    struct sg_node **below)
+size_t sg_tree_walk(struct sg_prefix_node *root, const int32_t *tokens, size_t n, struct sg_prefix_node **inside,
+                    struct sg_prefix_node **below)
 {
-    struct sg_node *node = root, *next;
+    struct sg_prefix_node *node = root, *next;
     size_t at = 0, same = 0;
     while (at < n && (next = child_of(node, tokens[at]))) {
         same = common(next->tokens, next->n, tokens + at, n - at);
@@ -106,62 +106,62 @@ size_t sg_tree_walk(struct sg_node *root, const int32_t *tokens, size_t n, struc
 }
 
 /* The next node of a walk over all below `top`, parents before children; NULL: it was the last. */
-static struct sg_node *next_node(const struct sg_node *node, const struct sg_node *top)
+static struct sg_prefix_node *next_node(const struct sg_prefix_node *node, const struct sg_prefix_node *top)
 {
     if (node->child) return node->child;
     while (node != top && !node->sibling) node = node->parent;
     return node == top ? NULL : node->sibling;
 }
 
-struct sg_entry *sg_tree_any(const struct sg_node *top)
+struct sg_store_entry *sg_tree_first_entry(const struct sg_prefix_node *top)
 {
-    for (const struct sg_node *node = top; node; node = next_node(node, top))
+    for (const struct sg_prefix_node *node = top; node; node = next_node(node, top))
         if (node->entry) return node->entry;
     return NULL;
 }
 
-struct sg_node *sg_tree_above(const struct sg_node *node)
+struct sg_prefix_node *sg_tree_ancestor(const struct sg_prefix_node *node)
 {
-    struct sg_node *up = node->parent;
+    struct sg_prefix_node *up = node->parent;
     while (up && !up->entry) up = up->parent;
     return up;
 }
 
-void sg_tree_tokens(const struct sg_node *node, int32_t *out)
+void sg_tree_tokens(const struct sg_prefix_node *node, int32_t *out)
 {
     for (; node->parent; node = node->parent)
         memcpy(out + node->depth - node->n, node->tokens, node->n * sizeof *out);
 }
 
-void sg_tree_prune(struct sg_node *node)
+void sg_tree_remove_unused(struct sg_prefix_node *node)
 {
     while (node->parent && !node->child && !node->entry && !node->ghost) {
-        struct sg_node *parent = node->parent;
+        struct sg_prefix_node *parent = node->parent;
         detach(node);
         node_free(node);
         node = parent;
     }
 }
 
-void sg_tree_exorcise(struct sg_node *root)
+void sg_tree_clear_ghosts(struct sg_prefix_node *root)
 {
     int found = 1;
     while (found) { /* pruning changes the tree under the walk, so it begins again */
         found = 0;
-        for (struct sg_node *node = root; node && !found; node = next_node(node, root)) {
+        for (struct sg_prefix_node *node = root; node && !found; node = next_node(node, root)) {
             found = node->ghost;
             node->ghost = 0;
-            if (found) sg_tree_prune(node);
+            if (found) sg_tree_remove_unused(node);
         }
     }
 }
 
-void sg_tree_free(struct sg_node *root)
+void sg_tree_free(struct sg_prefix_node *root)
 {
-    struct sg_node *node = root;
+    struct sg_prefix_node *node = root;
     while (root->child) {
         while (node->child) node = node->child;
-        struct sg_node *parent = node->parent;
+        struct sg_prefix_node *parent = node->parent;
         detach(node);
         node_free(node);
         node = parent;

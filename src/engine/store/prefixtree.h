@@ -1,39 +1,38 @@
-/* prefixtree.h: a radix tree over tokens: which texts begin alike, and what is kept at which of their tokens.
- * Pure memory, no units, no files. One thread at a time. SPDX-License-Identifier: MIT */
+/* prefixtree.h: a radix tree over tokens: which texts share a prefix, and which entry is stored at which token. Memory only:
+ * no units, no files. One thread at a time. SPDX-License-Identifier: MIT */
 #ifndef SG_ENGINE_PREFIXTREE_H
 #define SG_ENGINE_PREFIXTREE_H
 
 #include "base/err.h"
 
-struct sg_entry; /* of the store */
+struct sg_store_entry; /* of the store; the tree only keeps the pointer */
 
-struct sg_node {
-    struct sg_node *parent, *child, *sibling;
-    int32_t *tokens; /* [n] on the edge from the parent; the root has none */
+struct sg_prefix_node {
+    struct sg_prefix_node *parent, *child, *sibling; /* child: the first; sibling: the next child of the parent */
+    int32_t *tokens; /* [n] on the edge from the parent, owned; the root has none */
     size_t n;
-    size_t depth;           /* tokens from the root */
-    struct sg_entry *entry; /* NULL: nothing is kept here */
-    int ghost;              /* 1: something was, and was evicted */
+    size_t depth;                 /* tokens from the root, inclusive */
+    struct sg_store_entry *entry; /* NULL: nothing is stored here */
+    int ghost;                    /* 1: an entry was evicted here */
 };
 
-/* The node of exactly these tokens, made when there is none. NULL: out of memory, and the tree is as it was.
- */
-struct sg_node *sg_tree_add(struct sg_node *root, const int32_t *tokens, size_t n);
-/* How far the tokens agree with the tree. *inside (may be NULL): the last node of whom all tokens agree;
- * *below: the node on whose edge the walk ended, or *inside when it ended there. */
-size_t sg_tree_walk(struct sg_node *root, const int32_t *tokens, size_t n, struct sg_node **inside,
-                    struct sg_node **below);
-/* Any entry at a node or below it, the nearest first; NULL: none. */
-struct sg_entry *sg_tree_any(const struct sg_node *node);
-/* The nearest node above with an entry; NULL: none. */
-struct sg_node *sg_tree_above(const struct sg_node *node);
-/* The tokens from the root to a node, [depth]. */
-void sg_tree_tokens(const struct sg_node *node, int32_t *out);
-/* Remove the node and those above as far as they serve nothing; ghosts stay. */
-void sg_tree_prune(struct sg_node *node);
-/* Forget all ghosts. */
-void sg_tree_exorcise(struct sg_node *root);
-/* All nodes below; entries must be gone. */
-void sg_tree_free(struct sg_node *root);
+/* The node of exactly these tokens, made if missing. NULL: out of memory, the tree is unchanged. */
+struct sg_prefix_node *sg_tree_add(struct sg_prefix_node *root, const int32_t *tokens, size_t n);
+/* Number of tokens that match the tree. *inside (may be NULL): the deepest node whose tokens all match; *below: the node on
+ * whose edge the match ended, or *inside when it ended at a node. */
+size_t sg_tree_walk(struct sg_prefix_node *root, const int32_t *tokens, size_t n, struct sg_prefix_node **inside,
+                    struct sg_prefix_node **below);
+/* The first entry in preorder at a node or below it; NULL: none. */
+struct sg_store_entry *sg_tree_first_entry(const struct sg_prefix_node *node);
+/* The nearest ancestor with an entry; NULL: none. */
+struct sg_prefix_node *sg_tree_ancestor(const struct sg_prefix_node *node);
+/* Writes the tokens from the root to a node, [depth]. */
+void sg_tree_tokens(const struct sg_prefix_node *node, int32_t *out);
+/* Removes the node and its ancestors as long as they have no child, no entry and no ghost mark. */
+void sg_tree_remove_unused(struct sg_prefix_node *node);
+/* Clears all ghost marks and removes the nodes that only carried them. */
+void sg_tree_clear_ghosts(struct sg_prefix_node *root);
+/* Frees all nodes below the root; there must be no entries. */
+void sg_tree_free(struct sg_prefix_node *root);
 
 #endif

@@ -39,22 +39,22 @@ static size_t full_room(const struct sg_layout *to, uint64_t rows)
     return rows * row > least ? rows * row : least;
 }
 
-segue_status sg_carrier_open(struct sg_carrier *c, const struct sg_layout *from, const struct sg_layout *to, uint64_t rows,
+segue_status sg_staging_open(struct sg_staging *c, const struct sg_layout *from, const struct sg_layout *to, uint64_t rows,
                              segue_error *err)
 {
     const struct sg_host_memory *host = from->stages[0].host ? from->stages[0].host : to->stages[0].host;
-    *c = (struct sg_carrier){.bytes = host ? full_room(to, rows) : least_room(to)};
+    *c = (struct sg_staging){.bytes = host ? full_room(to, rows) : least_room(to)};
     if (host) c->memory = host->take(host->owner, c->bytes);
     if (c->memory) c->host = host;
     else c->memory = sg_alloc_unset(c->bytes = least_room(to));
     return c->memory ? SEGUE_OK : sg_no_memory("hand-off", c->bytes, err);
 }
 
-void sg_carrier_close(struct sg_carrier *c)
+void sg_staging_close(struct sg_staging *c)
 {
     if (c->host) c->host->leave(c->host->owner, c->memory);
     else sg_free_aligned(c->memory);
-    *c = (struct sg_carrier){0};
+    *c = (struct sg_staging){0};
 }
 
 /* --- one slot --- */
@@ -72,7 +72,7 @@ segue_status sg_bridge_flush(const struct sg_layout *from, segue_error *err)
 }
 
 /* Recurrent memory: one copy where it lies open on one of the sides. */
-static segue_status move_fixed(const struct sg_journey *j, struct sg_carrier *c, uint64_t *bytes, segue_error *err)
+static segue_status move_fixed(const struct sg_slot_copy *j, struct sg_staging *c, uint64_t *bytes, segue_error *err)
 {
     const struct sg_unit_ops *a = sg_ops_of(j->from), *b = sg_ops_of(j->to);
     void *at;
@@ -93,7 +93,7 @@ static segue_status move_fixed(const struct sg_journey *j, struct sg_carrier *c,
 
 /* Rows in pieces, in the storage that they will have: the unit that is left converts once, the other one
  * copies. */
-segue_status sg_bridge_slot(const struct sg_journey *j, struct sg_carrier *c, uint64_t *bytes, segue_error *err)
+segue_status sg_bridge_slot(const struct sg_slot_copy *j, struct sg_staging *c, uint64_t *bytes, segue_error *err)
 {
     const struct sg_unit_ops *a = sg_ops_of(j->from), *b = sg_ops_of(j->to);
     if (sg_slot_fixed_bytes(j->slot)) return move_fixed(j, c, bytes, err);
@@ -110,7 +110,7 @@ segue_status sg_bridge_slot(const struct sg_journey *j, struct sg_carrier *c, ui
     return SEGUE_OK;
 }
 
-segue_status sg_bridge_seal(const struct sg_stage *stage, uint64_t rows, segue_error *err)
+segue_status sg_bridge_validate(const struct sg_layout_stage *stage, uint64_t rows, segue_error *err)
 {
     return sg_ops_of(stage->state)->state_put(stage->state, UINT32_MAX, rows, rows, stage->kv, NULL, err);
 }
@@ -118,14 +118,14 @@ segue_status sg_bridge_seal(const struct sg_stage *stage, uint64_t rows, segue_e
 /* --- all slots --- */
 
 struct piece {
-    const struct sg_journey *j;
+    const struct sg_slot_copy *j;
     uint64_t from, n;
     uint8_t *at; /* in the carrier */
 };
 struct move {
     struct sg_layout *from, *to;
-    struct sg_carrier carrier;
-    struct sg_journey *journeys; /* [n] */
+    struct sg_staging carrier;
+    struct sg_slot_copy *journeys; /* [n] */
     uint32_t n, pieces_n;
     struct piece pieces[PIECES];
     size_t used; /* of the carrier */
@@ -140,12 +140,12 @@ static segue_status find_journeys(struct move *m, uint64_t rows, segue_error *er
     m->journeys = sg_alloc(all * sizeof *m->journeys);
     if (!m->journeys) return sg_no_memory("hand-off", all * sizeof *m->journeys, err);
     for (uint32_t i = 0; i < m->to->n; i++) {
-        struct sg_stage *stage = &m->to->stages[i];
+        struct sg_layout_stage *stage = &m->to->stages[i];
         const struct sg_graph *g = stage->layer_range->graph;
         for (uint32_t k = 0; k < g->slots_n; k++) {
-            struct sg_journey *j = &m->journeys[m->n++];
-            *j = (struct sg_journey){.to = stage->state, .to_slot = k, .slot = &g->slots[k], .kv = stage->kv, .end = rows};
-            struct sg_stage *source = sg_layout_slot(m->from, g->slots[k].kind, g->slots[k].layer, &j->from_slot);
+            struct sg_slot_copy *j = &m->journeys[m->n++];
+            *j = (struct sg_slot_copy){.to = stage->state, .to_slot = k, .slot = &g->slots[k], .kv = stage->kv, .end = rows};
+            struct sg_layout_stage *source = sg_layout_slot(m->from, g->slots[k].kind, g->slots[k].layer, &j->from_slot);
             if (!source)
                 return sg_fail(err, SEGUE_EINTERNAL, "state not moved: slot of layer %u: it is nowhere; report this",
                                g->slots[k].layer);
@@ -161,7 +161,7 @@ static segue_status find_journeys(struct move *m, uint64_t rows, segue_error *er
 static segue_status send_fixed(struct move *m, int open, segue_error *err)
 {
     for (uint32_t i = 0; i < m->n; i++) {
-        const struct sg_journey *j = &m->journeys[i];
+        const struct sg_slot_copy *j = &m->journeys[i];
         if (sg_slot_fixed_bytes(j->slot) && (sg_ops_of(j->from)->state_at != NULL) == open)
             SG_TRY(move_fixed(j, &m->carrier, m->bytes, err));
     }
@@ -176,7 +176,7 @@ static segue_status deliver(struct move *m, segue_error *err)
     if (!m->fixed_sent && m->carrier.host) {
         m->fixed_sent = 1;
         for (uint32_t i = 0; i < m->n; i++) {
-            const struct sg_journey *j = &m->journeys[i];
+            const struct sg_slot_copy *j = &m->journeys[i];
             if (sg_slot_fixed_bytes(j->slot) && !sg_ops_of(j->from)->state_at && !sg_ops_of(j->to)->state_at)
                 m->fixed_sent = 0; /* it needs the carrier */
         }
@@ -191,7 +191,7 @@ static segue_status deliver(struct move *m, segue_error *err)
     return sg_bridge_flush(m->to, err);
 }
 
-static segue_status send_rows(struct move *m, const struct sg_journey *j, segue_error *err)
+static segue_status send_rows(struct move *m, const struct sg_slot_copy *j, segue_error *err)
 {
     size_t row_bytes = sg_slot_row_bytes(j->slot, j->kv);
     for (uint64_t at = j->first, n; at < j->end; at += n) {
@@ -220,7 +220,7 @@ static segue_status move_slots(struct move *m, uint64_t rows, segue_error *err)
     SG_TRY(deliver(m, err));
     if (!m->fixed_sent) SG_TRY(send_fixed(m, 0, err));
     SG_TRY(sg_bridge_flush(m->from, err));
-    for (uint32_t i = 0; i < m->to->n; i++) SG_TRY(sg_bridge_seal(&m->to->stages[i], rows, err));
+    for (uint32_t i = 0; i < m->to->n; i++) SG_TRY(sg_bridge_validate(&m->to->stages[i], rows, err));
     return SEGUE_OK;
 }
 
@@ -229,21 +229,21 @@ static segue_status by_pieces(struct sg_layout *from, struct sg_layout *to, uint
 {
     struct move m = {.from = from, .to = to, .bytes = bytes};
     sg_layout_drop_states(to); /* bare ones */
-    SG_TRY(sg_layout_to_fill(to, room_rows, err));
-    segue_status status = sg_carrier_open(&m.carrier, from, to, rows, err);
+    SG_TRY(sg_layout_states_to_fill(to, room_rows, err));
+    segue_status status = sg_staging_open(&m.carrier, from, to, rows, err);
     if (status == SEGUE_OK) status = move_slots(&m, rows, err);
     if (status != SEGUE_OK) {
         (void)sg_bridge_flush(from, NULL);
         sg_layout_drop_states(to);
     }
-    sg_carrier_close(&m.carrier);
+    sg_staging_close(&m.carrier);
     sg_free(m.journeys);
     return status;
 }
 
 /* --- the pair's own way --- */
 
-int sg_bridge_passes(const struct sg_layout *from, const struct sg_layout *to)
+int sg_bridge_can_transfer(const struct sg_layout *from, const struct sg_layout *to)
 {
     int same = from->n == to->n;
     for (uint32_t i = 0; same && i < from->n; i++) {
@@ -257,8 +257,8 @@ int sg_bridge_passes(const struct sg_layout *from, const struct sg_layout *to)
 
 static int pass_all(struct sg_layout *from, struct sg_layout *to)
 {
-    if (!sg_bridge_passes(from, to)) return 0;
-    if (!sg_layout_holds(to) && sg_layout_bare(to, NULL) != SEGUE_OK) return 0;
+    if (!sg_bridge_can_transfer(from, to)) return 0;
+    if (!sg_layout_holds(to) && sg_layout_bare_states(to, NULL) != SEGUE_OK) return 0;
     uint32_t done = 0;
     for (; done < to->n; done++) {
         struct sg_state *a = from->stages[done].state, *b = to->stages[done].state;
@@ -277,7 +277,7 @@ static uint64_t bytes_of(const struct sg_layout *to, uint64_t rows)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < to->n; i++) {
-        const struct sg_stage *s = &to->stages[i];
+        const struct sg_layout_stage *s = &to->stages[i];
         for (uint32_t k = 0; k < s->layer_range->graph->slots_n; k++) {
             const struct sg_slot *slot = &s->layer_range->graph->slots[k];
             uint64_t first = 0, held = rows;
@@ -289,12 +289,12 @@ static uint64_t bytes_of(const struct sg_layout *to, uint64_t rows)
     return bytes;
 }
 
-segue_status sg_bridge_move(struct sg_layout *from, struct sg_layout *to, uint64_t room, struct sg_moved *out,
+segue_status sg_bridge_move(struct sg_layout *from, struct sg_layout *to, uint64_t room, struct sg_move_stats *out,
                             segue_error *err)
 {
     uint64_t begun = sg_now_ns(), first = 0;
-    *out = (struct sg_moved){0};
-    const struct sg_stage *source = &from->stages[0];
+    *out = (struct sg_move_stats){0};
+    const struct sg_layout_stage *source = &from->stages[0];
     sg_ops_of(source->state)->state_held(source->state, 0, &first, &out->rows);
     int passed = pass_all(from, to);
     if (!passed) SG_TRY(by_pieces(from, to, room, out->rows, &out->copied_bytes, err));
@@ -316,7 +316,7 @@ void sg_fault_ulp_now(struct sg_layout *to)
     uint32_t layer = atomic_load(&fault_layer);
     uint8_t *room = layer ? sg_alloc(least_room(to)) : NULL;
     for (uint32_t i = 0; room && i < to->n; i++) {
-        struct sg_stage *stage = &to->stages[i];
+        struct sg_layout_stage *stage = &to->stages[i];
         const struct sg_graph *g = stage->layer_range->graph;
         const struct sg_unit_ops *ops = stage->state ? sg_ops_of(stage->state) : NULL;
         for (uint32_t k = 0; ops && k < g->slots_n; k++) {

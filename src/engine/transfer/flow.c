@@ -19,7 +19,7 @@ struct sg_flow {
     struct path *paths; /* [paths_n] in the order of layers */
     uint32_t paths_n;
     int open; /* the states of `to` exist */
-    struct sg_carrier carrier;
+    struct sg_staging carrier;
     struct sg_flow_sums sums;
 };
 
@@ -28,7 +28,7 @@ static segue_status find_paths(struct sg_flow *f, const struct sg_graph *all, se
     for (uint32_t i = 0; i < all->slots_n; i++) {
         struct path *p = &f->paths[f->paths_n++];
         const struct sg_slot *s = &all->slots[i];
-        struct sg_stage *a = sg_layout_slot(f->from, s->kind, s->layer, &p->from_slot),
+        struct sg_layout_stage *a = sg_layout_slot(f->from, s->kind, s->layer, &p->from_slot),
                         *b = sg_layout_slot(f->to, s->kind, s->layer, &p->to_slot);
         if (!a || !b)
             return sg_fail(err, SEGUE_EINTERNAL, "hand-off: slot of layer %u: it is nowhere; report this",
@@ -43,14 +43,14 @@ segue_status sg_flow_new(struct sg_flow **out, struct sg_layout *from, struct sg
                          const struct sg_graph *all, segue_error *err)
 {
     *out = NULL;
-    if (sg_bridge_passes(from, to)) return SEGUE_OK;
+    if (sg_bridge_can_transfer(from, to)) return SEGUE_OK;
     struct sg_flow *f = sg_alloc(sizeof *f);
     if (!f) return sg_no_memory("hand-off", sizeof *f, err);
     f->from = from;
     f->to = to;
     f->paths = sg_alloc(all->slots_n * sizeof *f->paths);
     segue_status status = f->paths ? SEGUE_OK : sg_no_memory("hand-off", all->slots_n * sizeof *f->paths, err);
-    if (status == SEGUE_OK) status = sg_carrier_open(&f->carrier, from, to, 0, err);
+    if (status == SEGUE_OK) status = sg_staging_open(&f->carrier, from, to, 0, err);
     if (status == SEGUE_OK) status = find_paths(f, all, err);
     if (status != SEGUE_OK) {
         sg_flow_free(f);
@@ -64,7 +64,7 @@ void sg_flow_free(struct sg_flow *f)
 {
     if (!f) return;
     sg_free(f->paths);
-    sg_carrier_close(&f->carrier);
+    sg_staging_close(&f->carrier);
     sg_free(f);
 }
 
@@ -78,9 +78,9 @@ void sg_flow_close(struct sg_flow *f)
 
 static segue_status send_path(struct sg_flow *f, struct path *p, uint64_t rows, int last, segue_error *err)
 {
-    const struct sg_stage *a = &f->from->stages[p->from_stage], *b = &f->to->stages[p->to_stage];
+    const struct sg_layout_stage *a = &f->from->stages[p->from_stage], *b = &f->to->stages[p->to_stage];
     const struct sg_slot *slot = &b->layer_range->graph->slots[p->to_slot];
-    struct sg_journey j = {.from = a->state,
+    struct sg_slot_copy j = {.from = a->state,
                            .from_slot = p->from_slot,
                            .to = b->state,
                            .to_slot = p->to_slot,
@@ -104,11 +104,11 @@ static segue_status send_path(struct sg_flow *f, struct path *p, uint64_t rows, 
 
 int sg_flow_open(struct sg_flow *f, uint64_t room)
 {
-    if (!f->open) f->open = sg_layout_to_fill(f->to, room, NULL) == SEGUE_OK;
+    if (!f->open) f->open = sg_layout_states_to_fill(f->to, room, NULL) == SEGUE_OK;
     return f->open;
 }
 
-int sg_flow_follow(struct sg_flow *f, uint32_t k, uint64_t before, uint64_t rows, int last)
+int sg_flow_send(struct sg_flow *f, uint32_t k, uint64_t before, uint64_t rows, int last)
 {
     segue_status status = SEGUE_OK;
     uint64_t begun = sg_thread_ns();
@@ -133,7 +133,7 @@ segue_status sg_flow_finish(struct sg_flow *f, uint64_t rows, segue_error *err)
     }
     if (status == SEGUE_OK) status = sg_bridge_flush(f->from, err);
     for (uint32_t i = 0; i < f->to->n && status == SEGUE_OK; i++)
-        status = sg_bridge_seal(&f->to->stages[i], rows, err);
+        status = sg_bridge_validate(&f->to->stages[i], rows, err);
     if (status != SEGUE_OK) {
         sg_flow_close(f);
         return status;

@@ -18,7 +18,7 @@ void sg_flow_free(struct sg_flow *f);
 int sg_flow_open(struct sg_flow *f, uint64_t room);
 /* Beside a run of stage k of `from` that makes its states, `before` long, `rows` long. last: nothing is read behind it. 0: it
  * failed; close the flow when the run is over. No unit is entered here: the run may hold it. */
-int sg_flow_follow(struct sg_flow *f, uint32_t k, uint64_t before, uint64_t rows, int last);
+int sg_flow_send(struct sg_flow *f, uint32_t k, uint64_t before, uint64_t rows, int last);
 /* Send what is missing and seal; then the states are in `to` as well. EUNSUPPORTED: the flow is closed. */
 segue_status sg_flow_finish(struct sg_flow *f, uint64_t rows, segue_error *err);
 /* Forget what was sent. */

@@ -25,7 +25,7 @@ static segue_status slots_room(struct sg_hostcopy *c, const struct sg_graph *all
     return SEGUE_OK;
 }
 
-segue_status sg_hostcopy_room(struct sg_hostcopy *c, const struct sg_graph *all, struct sg_layout *l, uint64_t rows,
+segue_status sg_hostcopy_reserve(struct sg_hostcopy *c, const struct sg_graph *all, struct sg_layout *l, uint64_t rows,
                               segue_error *err)
 {
     SG_TRY(slots_room(c, all, err));
@@ -33,7 +33,7 @@ segue_status sg_hostcopy_room(struct sg_hostcopy *c, const struct sg_graph *all,
         struct sg_hostcopy_slot *s = &c->slots[i];
         const struct sg_slot *slot = &all->slots[i];
         uint32_t index = 0;
-        const struct sg_stage *stage = sg_layout_slot(l, slot->kind, slot->layer, &index);
+        const struct sg_layout_stage *stage = sg_layout_slot(l, slot->kind, slot->layer, &index);
         size_t fixed = sg_slot_fixed_bytes(slot);
         if (!stage) continue;
         if (slot->kind == SG_SLOT_K || slot->kind == SG_SLOT_V) {
@@ -48,7 +48,7 @@ segue_status sg_hostcopy_room(struct sg_hostcopy *c, const struct sg_graph *all,
 }
 
 /* Rows that were not copied yet, behind those that were; all of them apart, where the old ones are of no use. */
-static segue_status take_rows(struct sg_hostcopy_slot *c, const struct sg_slot *slot, struct sg_stage *stage, uint32_t index,
+static segue_status take_rows(struct sg_hostcopy_slot *c, const struct sg_slot *slot, struct sg_layout_stage *stage, uint32_t index,
                               uint64_t rows, segue_error *err)
 {
     const struct sg_unit_ops *ops = sg_ops_of(stage->state);
@@ -68,7 +68,7 @@ static segue_status take_slot(struct sg_hostcopy_slot *c, const struct sg_slot *
                               segue_error *err)
 {
     uint32_t index = 0;
-    struct sg_stage *stage = sg_layout_slot(l, slot->kind, slot->layer, &index);
+    struct sg_layout_stage *stage = sg_layout_slot(l, slot->kind, slot->layer, &index);
     if (!stage || !stage->state)
         return sg_fail(err, SEGUE_EINTERNAL, "state not copied: slot of layer %u: it is nowhere; report this", slot->layer);
     if (slot->kind == SG_SLOT_K || slot->kind == SG_SLOT_V) return take_rows(c, slot, stage, index, rows, err);
@@ -98,7 +98,7 @@ static void commit(struct sg_hostcopy_slot *c, const struct sg_slot *slot, uint6
     c->end = rows;
 }
 
-segue_status sg_hostcopy_take(struct sg_hostcopy *c, const struct sg_graph *all, struct sg_layout *l, uint64_t rows,
+segue_status sg_hostcopy_save(struct sg_hostcopy *c, const struct sg_graph *all, struct sg_layout *l, uint64_t rows,
                               segue_error *err)
 {
     SG_TRY(slots_room(c, all, err));
@@ -124,7 +124,7 @@ static segue_status give_slot(const struct sg_hostcopy_slot *c, const struct sg_
                               uint64_t rows, segue_error *err)
 {
     uint32_t index = 0;
-    struct sg_stage *stage = sg_layout_slot(l, slot->kind, slot->layer, &index);
+    struct sg_layout_stage *stage = sg_layout_slot(l, slot->kind, slot->layer, &index);
     if (!stage || !stage->state)
         return sg_fail(err, SEGUE_EINTERNAL, "state not restored: slot of layer %u: it is nowhere; report this", slot->layer);
     const struct sg_unit_ops *ops = sg_ops_of(stage->state);
@@ -133,11 +133,11 @@ static segue_status give_slot(const struct sg_hostcopy_slot *c, const struct sg_
     return ops->state_put(stage->state, index, 0, rows, SG_F32, c->bytes, err);
 }
 
-segue_status sg_hostcopy_give(const struct sg_hostcopy *c, const struct sg_graph *all, struct sg_layout *l, segue_error *err)
+segue_status sg_hostcopy_restore(const struct sg_hostcopy *c, const struct sg_graph *all, struct sg_layout *l, segue_error *err)
 {
     for (uint32_t i = 0; i < c->slots_n; i++) SG_TRY(give_slot(&c->slots[i], &all->slots[i], l, c->rows, err));
     for (uint32_t i = 0; i < l->n; i++) {
-        struct sg_stage *stage = &l->stages[i];
+        struct sg_layout_stage *stage = &l->stages[i];
         SG_TRY(sg_ops_of(stage->state)->state_put(stage->state, UINT32_MAX, c->rows, c->rows, stage->kv, NULL, err));
     }
     return SEGUE_OK;

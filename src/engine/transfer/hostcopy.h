@@ -25,15 +25,15 @@ struct sg_hostcopy {
 };
 
 /* Room for `rows` rows as l has them, so that taking them allocates nothing. */
-segue_status sg_hostcopy_room(struct sg_hostcopy *c, const struct sg_graph *all, struct sg_layout *l, uint64_t rows,
+segue_status sg_hostcopy_reserve(struct sg_hostcopy *c, const struct sg_graph *all, struct sg_layout *l, uint64_t rows,
                               segue_error *err);
 /* Copy the states of l, which hold `rows` rows. On failure the old copy stays. EMEMORY, or what the unit said. */
-segue_status sg_hostcopy_take(struct sg_hostcopy *c, const struct sg_graph *all, struct sg_layout *l, uint64_t rows,
+segue_status sg_hostcopy_save(struct sg_hostcopy *c, const struct sg_graph *all, struct sg_layout *l, uint64_t rows,
                               segue_error *err);
 /* The sequence goes another way behind `rows`: what was copied of it is forgotten. */
 void sg_hostcopy_cut(struct sg_hostcopy *c, uint64_t rows);
 /* Put it into the fresh states of l. */
-segue_status sg_hostcopy_give(const struct sg_hostcopy *c, const struct sg_graph *all, struct sg_layout *l, segue_error *err);
+segue_status sg_hostcopy_restore(const struct sg_hostcopy *c, const struct sg_graph *all, struct sg_layout *l, segue_error *err);
 uint64_t sg_hostcopy_bytes(const struct sg_hostcopy *c);
 void sg_hostcopy_free(struct sg_hostcopy *c);
 

@@ -11,6 +11,7 @@
 
 extern const struct sg_unit_ops sg_unit_ane;
 
+/* Fills the description of a unit. The software engine is marked as simulated. */
 static void describe_one(struct sg_unit_desc *d, const char *spec, const char *profile, int software)
 {
     *d = (struct sg_unit_desc){.lanes = 1, .half = 1, .named_only = 1, .select_late = 1};
@@ -28,11 +29,13 @@ static segue_status ane_list(struct sg_unit_desc *out, size_t cap, size_t *n, se
 {
     struct sg_apple_api world;
     (void)err;
-    if (cap) describe_one(out, "ane", "strict", sg_apple_world_here(&world, NULL) != SEGUE_OK);
+    if (cap) describe_one(out, "ane", "strict", sg_apple_api_here(&world, NULL) != SEGUE_OK);
     *n = 1;
     return SEGUE_OK;
 }
 
+/* Reads an integer option; the default stays when it is absent. EARG: not a number in [least,
+ * most]. */
 static segue_status number(const struct sg_unit_spec *spec, const char *key, unsigned long least, unsigned long most,
                            uint32_t *out, segue_error *err)
 {
@@ -46,6 +49,7 @@ static segue_status number(const struct sg_unit_spec *spec, const char *key, uns
     return SEGUE_OK;
 }
 
+/* Reads an option with two allowed words; *out is 1 for `yes`. */
 static segue_status word(const struct sg_unit_spec *spec, const char *key, const char *no, const char *yes,
                          uint32_t *out, segue_error *err)
 {
@@ -55,6 +59,8 @@ static segue_status word(const struct sg_unit_spec *spec, const char *key, const
     return sg_fail(err, SEGUE_EARG, "open unit: %s: %s=%s; give %s or %s", spec->text, key, text, no, yes);
 }
 
+/* Parses the unit spec. rows is 1 or a power of two from 32 to 512, keys a power of two from 32:
+ * programs exist only for such shapes. */
 static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u, struct sg_npu_opts *o,
                               segue_error *err)
 {
@@ -69,8 +75,8 @@ static segue_status read_spec(const struct sg_unit_spec *spec, struct sg_unit *u
     SG_TRY(word(spec, "on_violation", "refuse", "faithful", &o->faithful, err));
     SG_TRY(number(spec, "compiles", 1, 1000000, &o->compiles, err));
     SG_TRY(number(spec, "threads", 1, 256, &o->threads, err));
-    SG_TRY(number(spec, "rows", 1, ANE_ROWS_MOST, &u->rows, err));
-    SG_TRY(number(spec, "keys", 1, ANE_KEYS_MOST, &u->keys, err));
+    SG_TRY(number(spec, "rows", 1, ANE_ROWS_MAX, &u->rows, err));
+    SG_TRY(number(spec, "keys", 1, ANE_KEYS_MAX, &u->keys, err));
     SG_TRY(number(spec, "layers", 1, 4096, &u->layers, err));
     SG_TRY(word(spec, "range", "none", "weights", &u->by_weights, err));
     if (u->rows > 1 && (u->rows < 32 || (u->rows & (u->rows - 1))))
@@ -90,7 +96,8 @@ static void ane_close(struct sg_unit *u)
     sg_free(u);
 }
 
-/* The limits of programs follow the chip, where it says which it is: "h13g" is an h13. */
+/* Opens the real engine. The limits follow the chip: "h13g" selects profile h13. An unknown
+ * architecture keeps the default profile. */
 static segue_status open_engine(struct sg_unit *u, const struct sg_unit_spec *spec, segue_error *err)
 {
     char architecture[32];
@@ -132,7 +139,7 @@ segue_status ane_open_on(struct sg_unit **out, const struct sg_unit_spec *spec, 
 static segue_status ane_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
     struct sg_apple_api world;
-    int real = sg_apple_world_here(&world, NULL) == SEGUE_OK;
+    int real = sg_apple_api_here(&world, NULL) == SEGUE_OK;
     return ane_open_on(out, spec, real ? &world : NULL, err);
 }
 
@@ -145,6 +152,8 @@ static segue_status ane_can(const struct sg_unit *u, const struct sg_graph *g, c
     return sg_ane_can_lower(g, op, why);
 }
 
+/* own: bytes of the weight files; read: fp16 weight bytes read per token; scratch: border and info
+ * surfaces. */
 static void ane_footprint(const struct sg_program *p, uint64_t *own, uint64_t *read, uint64_t *scratch)
 {
     uint64_t bytes = 0, weights = 0;
@@ -162,7 +171,7 @@ static uint64_t ane_compiles(const struct sg_program *p) { return atomic_load(&p
 
 static const char *ane_kept(const struct sg_program *p, const char **why)
 {
-    const struct sg_ane_keep *k = p->keep;
+    const struct sg_ane_cache *k = p->keep;
     *why = k && atomic_load(&k->told) ? k->why : NULL;
     return !k ? NULL : atomic_load(&k->written) ? "written" : atomic_load(&k->hits) ? "mapped" : NULL;
 }

@@ -12,6 +12,8 @@
 
 enum { ORDER = 0x01020304, VERSION = 1, DATA_AT = 128 };
 
+/* Header of an entry file; the data begins at DATA_AT. Fields are in native byte order, and
+ * `order` detects entries of another machine. */
 struct head {
     char magic[8];
     uint32_t order, version;
@@ -29,9 +31,9 @@ struct sg_hash sg_ane_key(struct sg_hash key, const void *bytes, size_t n)
     return sg_hash_join(key, sg_hash_bytes(bytes, n, n));
 }
 
-segue_status sg_ane_keep_open(struct sg_ane_keep **out, const char *folder, uint64_t most, segue_error *err)
+segue_status sg_ane_cache_open(struct sg_ane_cache **out, const char *folder, uint64_t most, segue_error *err)
 {
-    struct sg_ane_keep *k = sg_alloc(sizeof *k);
+    struct sg_ane_cache *k = sg_alloc(sizeof *k);
     if (k) k->folder = sg_path_join(folder, "ane");
     if (!k || !k->folder) {
         sg_free(k);
@@ -42,15 +44,15 @@ segue_status sg_ane_keep_open(struct sg_ane_keep **out, const char *folder, uint
     return SEGUE_OK;
 }
 
-void sg_ane_keep_close(struct sg_ane_keep *k)
+void sg_ane_cache_close(struct sg_ane_cache *k)
 {
     if (!k) return;
     sg_free(k->folder);
     sg_free(k);
 }
 
-/* NULL: out of memory. */
-static char *entry_path(const struct sg_ane_keep *k, struct sg_hash key, const char *ending)
+/* <folder>/<key in hex>.<ending>; to be freed by the caller. NULL: out of memory. */
+static char *entry_path(const struct sg_ane_cache *k, struct sg_hash key, const char *ending)
 {
     char hex[33], name[64];
     sg_hash_hex(key, hex);
@@ -58,9 +60,11 @@ static char *entry_path(const struct sg_ane_keep *k, struct sg_hash key, const c
     return sg_path_join(k->folder, name);
 }
 
+/* Hit and miss counters ignore the lists of source hashes. */
 static int counted(const char *ending) { return strcmp(ending, "sources") != 0; }
 
-static void tell(struct sg_ane_keep *k, const segue_error *err)
+/* Keeps the first problem for the report; later ones are dropped. */
+static void tell(struct sg_ane_cache *k, const segue_error *err)
 {
     if (atomic_load(&k->told)) return;
     snprintf(k->why, sizeof k->why, "%s", err->text);
@@ -69,6 +73,8 @@ static void tell(struct sg_ane_keep *k, const segue_error *err)
 
 /* --- reading --- */
 
+/* Checks everything but the data. Entries owned by other users (except root) are not trusted.
+ * NULL: valid. */
 static const char *fault_of(const struct sg_map *map, struct sg_hash key, struct head *h)
 {
     if (map->size < DATA_AT) return "it is cut off";
@@ -80,7 +86,8 @@ static const char *fault_of(const struct sg_map *map, struct sg_hash key, struct
     return h->bytes != map->size - DATA_AT ? "it is cut off" : NULL;
 }
 
-/* What a seal holds: of which entry, and of which file at which dates. */
+/* Content of a seal file: hash of the entry header and of the file's identity and dates. It states
+ * that this very file was verified. */
 static struct sg_hash seal_of(const struct head *h, const struct sg_file_id *s)
 {
     const uint64_t words[] = {s->device, s->inode, s->size, s->modified_ns, s->changed_ns, s->owner};
@@ -96,8 +103,8 @@ static int is_sealed(const char *seal_path, struct sg_hash seal)
     return good;
 }
 
-/* One that cannot be written costs time at the next start and nothing else. */
-static int write_seal(const struct sg_ane_keep *k, const char *seal_path, struct sg_hash seal)
+/* A seal that cannot be written only costs another verification at the next start. */
+static int write_seal(const struct sg_ane_cache *k, const char *seal_path, struct sg_hash seal)
 {
     struct sg_file_out out;
     int lock;
@@ -112,9 +119,9 @@ static int write_seal(const struct sg_ane_keep *k, const char *seal_path, struct
     return s == SEGUE_OK;
 }
 
-/* The data, unless a seal says that they were looked at. The date of use is that of the seal where there is one: an entry that
- * is touched is no longer what was sealed. */
-static const char *data_fault(struct sg_ane_keep *k, const struct sg_map *map, const struct head *h, const char *path)
+/* Verifies the data by its hash unless a valid seal exists. Last-use time is recorded on the seal
+ * if there is one, because touching the entry would change the dates that the seal covers. */
+static const char *data_fault(struct sg_ane_cache *k, const struct sg_map *map, const struct head *h, const char *path)
 {
     size_t n = strlen(path) + sizeof ".seal";
     char *seal_path = map->stamp.exact || k->young_too ? sg_alloc(n) : NULL;
@@ -134,9 +141,9 @@ static const char *data_fault(struct sg_ane_keep *k, const struct sg_map *map, c
     return whole ? NULL : "its data is damaged";
 }
 
-int sg_ane_keep_find(struct sg_ane_keep *k, struct sg_hash key, const char *ending, struct sg_ane_kept *out)
+int sg_ane_cache_find(struct sg_ane_cache *k, struct sg_hash key, const char *ending, struct sg_ane_cache_entry *out)
 {
-    *out = (struct sg_ane_kept){0};
+    *out = (struct sg_ane_cache_entry){0};
     segue_error err = {0};
     char *path = k ? entry_path(k, key, ending) : NULL;
     if (!path) return 0;
@@ -160,15 +167,16 @@ int sg_ane_keep_find(struct sg_ane_keep *k, struct sg_hash key, const char *endi
     return out->data != NULL;
 }
 
-void sg_ane_kept_close(struct sg_ane_kept *e)
+void sg_ane_cache_entry_close(struct sg_ane_cache_entry *e)
 {
     if (e->data) sg_map_close(&e->map);
-    *e = (struct sg_ane_kept){0};
+    *e = (struct sg_ane_cache_entry){0};
 }
 
 /* --- writing --- */
 
-/* The hash of all pieces comes from the file that was written aside, so that they need not lie in one place. */
+/* Writes the pieces, then hashes the temporary file, so that they need not be contiguous in
+ * memory. The header is written last: until then it is zero and the entry invalid. */
 static segue_status put_all(struct sg_file_out *out, struct head *h, const struct sg_ane_piece *pieces, uint32_t n,
                             segue_error *err)
 {
@@ -192,7 +200,8 @@ static segue_status put_all(struct sg_file_out *out, struct head *h, const struc
     return sg_file_commit(out, err);
 }
 
-static segue_status write_entry(struct sg_ane_keep *k, struct sg_hash key, const char *path,
+/* Makes space in the folder, then writes and renames the entry. */
+static segue_status write_entry(struct sg_ane_cache *k, struct sg_hash key, const char *path,
                                 const struct sg_ane_piece *pieces, uint32_t n, segue_error *err)
 {
     struct head h;
@@ -211,7 +220,7 @@ static segue_status write_entry(struct sg_ane_keep *k, struct sg_hash key, const
     return status;
 }
 
-void sg_ane_keep_write(struct sg_ane_keep *k, struct sg_hash key, const char *ending, const struct sg_ane_piece *pieces,
+void sg_ane_cache_write(struct sg_ane_cache *k, struct sg_hash key, const char *ending, const struct sg_ane_piece *pieces,
                        uint32_t n)
 {
     segue_error err = {0};

@@ -14,7 +14,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 
-struct sg_ane_keep {
+struct sg_ane_cache {
     char *folder;
     uint64_t most;                       /* bytes of all entries */
     atomic_uint_fast64_t hits, misses, refused, written, sealed; /* sealed: hits whose bytes were not looked at again */
@@ -23,18 +23,18 @@ struct sg_ane_keep {
     char why[508];
 };
 /* Of the folder given to compile. EMEMORY. */
-segue_status sg_ane_keep_open(struct sg_ane_keep **out, const char *folder, uint64_t most, segue_error *err);
-void sg_ane_keep_close(struct sg_ane_keep *k);
+segue_status sg_ane_cache_open(struct sg_ane_cache **out, const char *folder, uint64_t most, segue_error *err);
+void sg_ane_cache_close(struct sg_ane_cache *k);
 
-struct sg_ane_kept {
+struct sg_ane_cache_entry {
     struct sg_map map;
     const uint8_t *data;                 /* [bytes], at a multiple of 64; NULL: nothing */
     size_t bytes;
     struct sg_hash hash;                 /* of these bytes */
 };
 /* 1: found, and every byte is as it was written. k NULL: 0. */
-int sg_ane_keep_find(struct sg_ane_keep *k, struct sg_hash key, const char *ending, struct sg_ane_kept *out);
-void sg_ane_kept_close(struct sg_ane_kept *e);
+int sg_ane_cache_find(struct sg_ane_cache *k, struct sg_hash key, const char *ending, struct sg_ane_cache_entry *out);
+void sg_ane_cache_entry_close(struct sg_ane_cache_entry *e);
 
 struct sg_ane_piece {
     const void *data;
@@ -42,7 +42,7 @@ struct sg_ane_piece {
 };
 /* The pieces one after the other as an entry. What cannot be written is noted in why and is no failure. k NULL:
  * nothing. */
-void sg_ane_keep_write(struct sg_ane_keep *k, struct sg_hash key, const char *ending, const struct sg_ane_piece *pieces,
+void sg_ane_cache_write(struct sg_ane_cache *k, struct sg_hash key, const char *ending, const struct sg_ane_piece *pieces,
                        uint32_t n);
 
 /* A key grows by what it must tell apart. */

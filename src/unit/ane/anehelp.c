@@ -6,6 +6,7 @@
 
 #include "unit/ane/aneunit.h"
 
+/* A whole weight as fp32, to be freed by the caller; NULL if the operation has none. */
 static segue_status vector(struct ane_host *h, const struct sg_weight *w, float **out)
 {
     *out = NULL;
@@ -17,6 +18,7 @@ static segue_status vector(struct ane_host *h, const struct sg_weight *w, float 
     return SEGUE_OK;
 }
 
+/* out[t] = table[tokens[t]] * scale + positions[first + t]. */
 segue_status ane_embed(struct ane_host *h, const struct sg_op *op, const int32_t *tokens, uint64_t first, uint32_t n,
                        float *out)
 {
@@ -37,6 +39,7 @@ segue_status ane_embed(struct ane_host *h, const struct sg_op *op, const int32_t
     return SEGUE_OK;
 }
 
+/* Row of an operand. */
 static const float *row_of(const struct ane_host *h, const struct sg_operand *x, uint32_t row)
 {
     return h->values[x->value] + (size_t)row * h->g->values[x->value].width + x->at;
@@ -58,6 +61,7 @@ static float act(enum sg_act a, float x)
     }
 }
 
+/* Layer norm or RMS norm of one group in double; the mean of RMS norm is 0. */
 static void norm_group(const struct sg_norm *n, const float *x, uint32_t width, float *y)
 {
     double mean = 0, squares = 0;
@@ -67,6 +71,7 @@ static void norm_group(const struct sg_norm *n, const float *x, uint32_t width, 
     for (uint32_t c = 0; c < width; c++) y[c] = (float)((x[c] - mean) * inverse);
 }
 
+/* Norm with optional weight, bias and SiLU gate; groups share the weights. */
 static segue_status norm(struct ane_host *h, const struct sg_op *op, float *out)
 {
     const struct sg_norm *n = &op->u.norm;
@@ -99,6 +104,7 @@ struct linear {
     float *rows, *out; /* rows: a weight row for each thread */
 };
 
+/* Dot product with SUMS partial sums, which the compiler vectorizes; the order is fixed. */
 static float dot(const float *a, const float *b, size_t n)
 {
     float sums[SUMS] = {0}, sum = 0;
@@ -110,6 +116,7 @@ static float dot(const float *a, const float *b, size_t n)
     return sum;
 }
 
+/* ROWS_AT_ONCE weight rows: each is dequantized once per thread and used for all activation rows. */
 static void linear_part(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
 {
     const struct linear *w = arg;

@@ -15,6 +15,7 @@ void ane_lora_free(struct sg_program *p, struct ane_lora *l)
     *l = (struct ane_lora){0};
 }
 
+/* 1 if these surfaces hold exactly the adapters of the span in the layout asked for. */
 static int holds(const struct ane_lora *l, const struct sg_span *span, uint32_t rank, uint64_t bytes)
 {
     if (!l->surfaces || l->n != span->loras_n || l->rank != rank || l->bytes != bytes) return 0;
@@ -23,6 +24,8 @@ static int holds(const struct ane_lora *l, const struct sg_span *span, uint32_t 
     return 1;
 }
 
+/* Makes and fills one surface per part with adapter channels. On an error the caller frees what
+ * was made. */
 static segue_status fill(struct sg_program *p, struct ane_lora *l, const struct sg_span *span, uint64_t *host_bytes,
                          segue_error *err)
 {
@@ -46,6 +49,8 @@ static segue_status fill(struct sg_program *p, struct ane_lora *l, const struct 
     return SEGUE_OK;
 }
 
+/* The LoRA rank is padded to a power of two from SG_ANE_PAD on, to limit the number of compiled
+ * shapes. */
 uint32_t ane_lora_columns(const struct sg_program *p, const struct sg_span *span)
 {
     uint32_t rank = span->loras_n ? sg_ane_lora_rank(p->base.graph, span->loras, span->loras_n) : 0, columns = SG_ANE_PAD;
@@ -83,7 +88,7 @@ segue_status ane_lora_of(struct sg_program *p, const struct ane_set *set, const 
 
 /* --- what the helper computes --- */
 
-/* out[n] += B (A x); low: [rank] */
+/* out += B (A x) for one row. low: scratch of `rank` floats. */
 static void add_pair(const struct sg_lora_pair *pair, const struct sg_op *op, const float *x, float *low, float *out)
 {
     uint32_t k = op->in[0].width;

@@ -12,7 +12,7 @@ enum { WEIGHTS_VERSION = 3, HEAD_BYTES = 128 };
 
 /* A weight's place in the file, as an entry has it. */
 struct listed {
-    struct sg_weight weights[SG_ANE_STORED];
+    struct sg_weight weights[SG_ANE_STORED_MAX];
     uint32_t weights_n, form, none; /* none: 0, so that there is no gap */
     uint64_t record, numbers;
 };
@@ -23,6 +23,8 @@ struct list_head {
 };
 static_assert(sizeof(struct list_head) <= HEAD_BYTES, "the head of a list of weights has its room");
 
+/* Hash of everything in a tensor's description that changes its decoded values: name, storage,
+ * shape, permutations, quantization. */
 static struct sg_hash head_hash(const struct sg_tensor *t)
 {
     const uint64_t words[] = {t->storage,    t->rows,       t->cols,          t->transposed,    t->row_perm.a,
@@ -31,6 +33,7 @@ static struct sg_hash head_hash(const struct sg_tensor *t)
     return sg_ane_key(sg_hash_bytes(t->name, strlen(t->name), WEIGHTS_VERSION), words, sizeof words);
 }
 
+/* Hash of a tensor: description and all bytes. */
 static struct sg_hash tensor_hash(const struct sg_tensor *t)
 {
     struct sg_region regions[3];
@@ -53,19 +56,20 @@ segue_status ane_sources_hash(struct sg_program *p, const struct sg_weight_cache
 {
     const struct sg_graph *g = p->base.graph;
     const size_t bytes = g->tensors_n * sizeof *p->sources;
-    struct sg_ane_kept seal = {0};
+    struct sg_ane_cache_entry seal = {0};
     struct sg_hash key = {0};
     p->sources = sg_alloc(bytes + sizeof *p->sources);
     if (!p->sources) return sg_no_memory("hashes of weights", g->tensors_n, err);
     if (keep->exact) key = seal_key(g, keep);
-    int sealed = keep->exact && sg_ane_keep_find(p->keep, key, "sources", &seal) && seal.bytes == bytes;
+    int sealed = keep->exact && sg_ane_cache_find(p->keep, key, "sources", &seal) && seal.bytes == bytes;
     if (sealed) memcpy(p->sources, seal.data, bytes);
-    sg_ane_kept_close(&seal);
+    sg_ane_cache_entry_close(&seal);
     for (uint32_t i = 0; !sealed && i < g->tensors_n; i++) p->sources[i] = tensor_hash(g->tensors[i]);
-    if (!sealed && keep->exact) sg_ane_keep_write(p->keep, key, "sources", &(struct sg_ane_piece){p->sources, bytes}, 1);
+    if (!sealed && keep->exact) sg_ane_cache_write(p->keep, key, "sources", &(struct sg_ane_piece){p->sources, bytes}, 1);
     return SEGUE_OK;
 }
 
+/* Key of the fp16 weights of one part: all source tensors and how the graph was cut. */
 static struct sg_hash weights_key(const struct sg_program *p, uint32_t part)
 {
     const uint64_t words[] = {WEIGHTS_VERSION, part, p->cut[0].parts_n, p->base.unit->layers, p->base.unit->by_weights};
@@ -74,7 +78,9 @@ static struct sg_hash weights_key(const struct sg_program *p, uint32_t part)
 
 /* --- weights --- */
 
-static int borrow(struct sg_ane_blobs *b, const struct sg_ane_kept *kept)
+/* Uses a mapped cache entry as the blob file of a part without a copy. Returns 0 when the entry is
+ * malformed; all offsets are checked against its size. */
+static int borrow(struct sg_ane_blobs *b, const struct sg_ane_cache_entry *kept)
 {
     struct list_head head;
     if (kept->bytes < HEAD_BYTES) return 0;
@@ -88,8 +94,8 @@ static int borrow(struct sg_ane_blobs *b, const struct sg_ane_kept *kept)
     for (uint32_t i = 0; i < head.n; i++) {
         struct listed l;
         memcpy(&l, kept->data + HEAD_BYTES + i * sizeof l, sizeof l);
-        if (l.weights_n > SG_ANE_STORED) l.weights_n = 0; /* of no weight: never asked for */
-        b->list[i] = (struct sg_ane_stored){.weights_n = l.weights_n,
+        if (l.weights_n > SG_ANE_STORED_MAX) l.weights_n = 0; /* of no weight: never asked for */
+        b->list[i] = (struct sg_ane_weight_blob){.weights_n = l.weights_n,
                                             .form = (enum sg_ane_form)l.form,
                                             .record = l.record,
                                             .numbers = l.numbers,
@@ -107,8 +113,8 @@ static int borrow(struct sg_ane_blobs *b, const struct sg_ane_kept *kept)
 
 static void find_weights(struct sg_program *p, uint32_t part)
 {
-    if (!p->keep || p->blobs[part].n || !sg_ane_keep_find(p->keep, weights_key(p, part), "weights", &p->kept[part])) return;
-    if (!borrow(&p->blobs[part], &p->kept[part])) sg_ane_kept_close(&p->kept[part]);
+    if (!p->keep || p->blobs[part].n || !sg_ane_cache_find(p->keep, weights_key(p, part), "weights", &p->kept[part])) return;
+    if (!borrow(&p->blobs[part], &p->kept[part])) sg_ane_cache_entry_close(&p->kept[part]);
 }
 
 /* Looked at once, as long as nothing changes in it. */
@@ -133,7 +139,7 @@ static segue_status keep_weights(struct sg_program *p, uint32_t part, segue_erro
     struct listed *list = sg_alloc(b->n * sizeof *list);
     if (!list) return sg_no_memory("a list of weights", b->n * sizeof *list, err);
     for (uint32_t i = 0; i < b->n; i++) {
-        const struct sg_ane_stored *s = &b->list[i];
+        const struct sg_ane_weight_blob *s = &b->list[i];
         list[i] = (struct listed){.weights_n = s->weights_n,
                                   .form = (uint32_t)s->form,
                                   .record = s->record,
@@ -145,7 +151,7 @@ static segue_status keep_weights(struct sg_program *p, uint32_t part, segue_erro
     char room[HEAD_BYTES] = {0};
     memcpy(room, &head, sizeof head);
     const struct sg_ane_piece pieces[] = {{room, sizeof room}, {list, bytes}, {zeros, pad}, {b->file.data, b->file.len}};
-    sg_ane_keep_write(p->keep, weights_key(p, part), "weights", pieces, 4);
+    sg_ane_cache_write(p->keep, weights_key(p, part), "weights", pieces, 4);
     sg_free(list);
     return SEGUE_OK;
 }
@@ -161,29 +167,33 @@ static struct sg_hash program_key(const struct sg_program *p, const struct sg_an
     return sg_ane_key(sg_hash_bytes(s->text, s->text_bytes, 0), parts, sizeof parts);
 }
 
+/* Loads a program, and records in the cache folder that this exact text was compiled. The text
+ * itself is compared, so a hash collision cannot skip a compile. */
 static segue_status load(struct sg_program *p, struct sg_ane_source *s, struct sg_ane_program **out, segue_error *err)
 {
     struct sg_ane_device *d = p->base.unit->device;
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(d);
     struct sg_ane_counters before, after;
-    struct sg_ane_kept kept = {0};
+    struct sg_ane_cache_entry kept = {0};
     struct sg_hash key = {0};
     if (p->keep) {
         key = program_key(p, s);
         s->keep = p->keep;
-        s->cached = sg_ane_keep_find(p->keep, key, "program", &kept) && kept.bytes == s->text_bytes &&
+        s->cached = sg_ane_cache_find(p->keep, key, "program", &kept) && kept.bytes == s->text_bytes &&
                     !memcmp(kept.data, s->text, s->text_bytes);
-        sg_ane_kept_close(&kept);
+        sg_ane_cache_entry_close(&kept);
     }
     ops->count(d, &before);
     segue_status status = ops->load(d, s, out, err);
     ops->count(d, &after);
     atomic_fetch_add(&p->compiles, after.compiles - before.compiles);
     if (status == SEGUE_OK && after.compiles != before.compiles)
-        sg_ane_keep_write(p->keep, key, "program", &(struct sg_ane_piece){s->text, s->text_bytes}, 1);
+        sg_ane_cache_write(p->keep, key, "program", &(struct sg_ane_piece){s->text, s->text_bytes}, 1);
     return status;
 }
 
+/* Lowers part i to MIL text, stores new weights in the cache, and loads the program. `written`
+ * avoids storing an unchanged list twice. */
 segue_status ane_part_load(struct sg_program *p, struct ane_set *set, uint32_t i, segue_error *err)
 {
     struct sg_ane_blobs *blobs = &p->blobs[i];

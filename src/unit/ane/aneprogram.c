@@ -9,6 +9,7 @@
 #include "unit/ane/npu/npu.h"
 #include "unit/finite.h"
 
+/* Unloads the programs of a set. */
 static void set_free(struct sg_program *p, struct ane_set *set)
 {
     if (!set) return;
@@ -20,6 +21,7 @@ static void set_free(struct sg_program *p, struct ane_set *set)
     sg_free(set);
 }
 
+/* Blobs may borrow cache entries, so they are freed before the entries are closed. */
 void ane_discard(struct sg_program *p)
 {
     if (!p) return;
@@ -31,21 +33,23 @@ void ane_discard(struct sg_program *p)
         }
     for (int i = 0; i < ANE_SETS; i++) set_free(p, p->sets[i]);
     for (uint32_t i = 0; p->blobs && i < p->cut[0].parts_n; i++) sg_ane_blobs_free(&p->blobs[i]);
-    for (uint32_t i = 0; p->kept && i < p->cut[0].parts_n; i++) sg_ane_kept_close(&p->kept[i]);
+    for (uint32_t i = 0; p->kept && i < p->cut[0].parts_n; i++) sg_ane_cache_entry_close(&p->kept[i]);
     sg_free(p->kept);
     sg_free(p->sources);
-    sg_ane_keep_close(p->keep);
+    sg_ane_cache_close(p->keep);
     for (int i = 0; i < 2; i++)
         if (p->x[i]) ops->surface_free(p->x[i]);
     if (p->info) ops->surface_free(p->info);
     for (int i = 0; i < ANE_LORAS; i++) ane_lora_free(p, &p->loras[i]);
     sg_free(p->blobs);
     sg_ane_range_free(&p->range);
-    sg_ane_cut_free(&p->cut[0]);
-    sg_ane_cut_free(&p->cut[1]);
+    sg_ane_partition_free(&p->cut[0]);
+    sg_ane_partition_free(&p->cut[1]);
     sg_free(p);
 }
 
+/* Checks the graph, cuts it twice (cut[1] writes outputs of all rows), and opens the cache.
+ * Nothing is compiled here. */
 static segue_status fill(struct sg_unit *u, const struct sg_graph *g, const struct sg_weight_cache *keep, struct sg_program *p,
                          segue_error *err)
 {
@@ -53,13 +57,13 @@ static segue_status fill(struct sg_unit *u, const struct sg_graph *g, const stru
     SG_TRY(sg_graph_check(g, err));
     SG_TRY(sg_weights_finite(g, err));
     for (uint32_t i = 0; i < g->ops_n; i++) SG_TRY(u->base.ops->can(u, g, &g->ops[i], err));
-    for (int i = 0; i < 2; i++) SG_TRY(sg_ane_cut_make(&p->cut[i], g, u->layers, i, err));
+    for (int i = 0; i < 2; i++) SG_TRY(sg_ane_partition_make(&p->cut[i], g, u->layers, i, err));
     if (u->by_weights) SG_TRY(sg_ane_range_make(&p->range, g, err));
-    for (int i = 0; u->by_weights && i < 2; i++) sg_ane_cut_range(&p->cut[i], &p->range);
+    for (int i = 0; u->by_weights && i < 2; i++) sg_ane_partition_set_range(&p->cut[i], &p->range);
     p->blobs = sg_alloc((p->cut[0].parts_n + 1) * sizeof *p->blobs);
     p->kept = sg_alloc((p->cut[0].parts_n + 1) * sizeof *p->kept);
     if (!p->blobs || !p->kept) return sg_no_memory("program of ane", 0, err);
-    if (keep) SG_TRY(sg_ane_keep_open(&p->keep, keep->folder, keep->most, err));
+    if (keep) SG_TRY(sg_ane_cache_open(&p->keep, keep->folder, keep->most, err));
     if (keep) SG_TRY(ane_sources_hash(p, keep, err));
     for (uint32_t i = 0; i < p->cut[0].parts_n; i++)
         snprintf(p->blobs[i].path, sizeof p->blobs[i].path, "weights/p%02u.bin", i);
@@ -95,6 +99,7 @@ static void most(uint64_t *a, uint64_t b)
     if (b > *a) *a = b;
 }
 
+/* Largest surface size per role (border, info, state, adapters) over all parts of a set. */
 static segue_status measure(struct sg_program *p, struct ane_set *set, segue_error *err)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(p->base.unit->device);
@@ -121,6 +126,8 @@ void ane_sets_drop(struct sg_program *p)
     }
 }
 
+/* Unloads the programs of all models of the unit and resets the budgets. Only the software engine
+ * can do this in the same process. */
 segue_status ane_restart(struct sg_unit *u, segue_error *err)
 {
     if (!sg_ane_ops_of(u->device)->software)
@@ -129,6 +136,8 @@ segue_status ane_restart(struct sg_unit *u, segue_error *err)
     return sg_npu_restart(u->device, err);
 }
 
+/* Loads all parts for one shape. When a budget runs out on the way, everything is unloaded, the
+ * engine is restarted, and all parts are loaded once more. */
 static segue_status set_fill(struct sg_program *p, struct ane_set *set, segue_error *err)
 {
     set->programs = sg_alloc((p->cut[0].parts_n + 1) * sizeof *set->programs);
@@ -156,7 +165,9 @@ static segue_status surface(struct sg_program *p, struct sg_ane_surface **s, uin
     return ops->surface_new(p->base.unit->device, bytes, s, err);
 }
 
-/* Where a profile wants surfaces of one size, all grow to the largest. */
+/* Grows the border and info surfaces of the program to the needs of this set. Where the profile
+ * wants equal sizes (constraint 2), all of them get the largest. A new info surface invalidates
+ * its cached contents (info_keys). */
 static segue_status ready_surfaces(struct sg_program *p, struct ane_set *set, segue_error *err)
 {
     uint64_t x = set->border_bytes, info = set->info_bytes;
@@ -179,6 +190,7 @@ static segue_status ready_surfaces(struct sg_program *p, struct ane_set *set, se
     return SEGUE_OK;
 }
 
+/* The least recently used set; NULL when none is loaded. */
 static struct ane_set **oldest(struct sg_program *p)
 {
     struct ane_set **found = NULL;
@@ -187,7 +199,8 @@ static struct ane_set **oldest(struct sg_program *p)
     return found;
 }
 
-/* A free place: sets used longest ago go while too many programs are loaded (constraint 6), or there is none. */
+/* A free entry of the set cache. Evicts the least recently used sets while the engine has too many
+ * programs loaded (constraint 6) or no entry is free. */
 static struct ane_set **place_of(struct sg_program *p)
 {
     struct sg_ane_device *d = p->base.unit->device;
@@ -197,7 +210,7 @@ static struct ane_set **place_of(struct sg_program *p)
         for (int i = 0; i < ANE_SETS; i++)
             if (!p->sets[i]) free_one = &p->sets[i];
         sg_ane_ops_of(d)->count(d, &c);
-        if (free_one && (!gone || c.loaded + p->cut[0].parts_n <= ANE_LOADED_MOST)) return free_one;
+        if (free_one && (!gone || c.loaded + p->cut[0].parts_n <= ANE_LOADED_MAX)) return free_one;
         set_free(p, *gone);
         *gone = NULL;
     }

@@ -23,7 +23,8 @@ uint64_t ane_rows_needed(const struct sg_state *st, const struct ane_slot *s, ui
 
 uint16_t *ane_row(const struct ane_slot *s, uint64_t row) { return s->rows + (size_t)(row - s->base) * s->numbers; }
 
-segue_status ane_rows_room(struct ane_slot *s, uint64_t from, uint64_t to, segue_error *err)
+/* Moves rows inside the buffer if it is large enough, otherwise grows it by half. */
+segue_status ane_rows_reserve(struct ane_slot *s, uint64_t from, uint64_t to, segue_error *err)
 {
     uint64_t begin = s->first == s->end || from < s->first ? from : s->first, end = to > s->end ? to : s->end, cap;
     size_t held = (size_t)(s->end - s->first) * s->numbers * sizeof *s->rows, bytes;
@@ -45,6 +46,7 @@ segue_status ane_rows_room(struct ane_slot *s, uint64_t from, uint64_t to, segue
     return SEGUE_OK;
 }
 
+/* Converts one row between storages; equal storages are copied. */
 static void row_move(const struct sg_slot *slot, const void *from, enum sg_storage a, void *to, enum sg_storage b,
                      float *row)
 {
@@ -79,7 +81,7 @@ segue_status ane_rows_put(struct ane_slot *s, uint64_t from, uint64_t to, enum s
         return sg_fail(err, SEGUE_EARG, "put state: ane: rows [%llu, %llu) beside [%llu, %llu); leave no gap",
                        (unsigned long long)from, (unsigned long long)to, (unsigned long long)s->first,
                        (unsigned long long)s->end);
-    SG_TRY(ane_rows_room(s, from, to, err));
+    SG_TRY(ane_rows_reserve(s, from, to, err));
     float *row = sg_alloc(s->numbers * sizeof *row);
     if (!row) return sg_no_memory("a row of state", s->numbers * sizeof *row, err);
     size_t bytes = sg_slot_row_bytes(&s->slot, storage);

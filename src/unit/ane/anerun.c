@@ -38,7 +38,8 @@ static segue_status value_room(struct sg_run *run, int32_t value, float **out)
     return *out ? SEGUE_OK : sg_no_memory("rows of a run", bytes, run->host.err);
 }
 
-/* fp32 rows [n, width] to fp16 channels [width][columns]; padding is zero. */
+/* Transposes fp32 rows [n][width] to fp16 channels [width][columns], scaled; columns after n are
+ * zero. EUNSUPPORTED: a value overflows fp16 (exponent bits all set). */
 static segue_status put_value(const float *rows, uint32_t n, uint32_t width, uint32_t columns, float scale, uint16_t *out,
                               segue_error *err)
 {
@@ -55,13 +56,16 @@ static segue_status put_value(const float *rows, uint32_t n, uint32_t width, uin
     return SEGUE_OK;
 }
 
+/* The reverse: fp16 channels to fp32 rows, scaled back. */
 static void get_value(const uint16_t *in, uint32_t n, uint32_t width, uint32_t columns, float scale, float *rows)
 {
     for (uint32_t c = 0; c < width; c++, in += columns)
         for (uint32_t t = 0; t < n; t++) rows[(size_t)t * width + c] = sg_f32_of_f16(in[t]) * scale;
 }
 
-/* Rows [at, at + n) of the run in the values list, packed, to or from a surface. */
+/* Copies rows [at, at + n) of all listed values to (in = 1) or from a border surface, where they
+ * are packed one after the other. With a range plan, value v is stored divided by 2^shift[v].
+ * Unused channels of an input are zeroed. */
 static segue_status border(struct sg_run *run, const int32_t *values, uint32_t values_n, uint32_t at, uint32_t n,
                            const struct sg_ane_shape *shape, struct sg_ane_surface *s, int in)
 {
@@ -85,7 +89,7 @@ static segue_status border(struct sg_run *run, const int32_t *values, uint32_t v
         place += (size_t)width * shape->columns;
         run->host_bytes += 2ull * width * n;
     }
-    uint16_t *end = (uint16_t *)bytes + (size_t)sg_ane_border_channels(g, values, values_n) * shape->columns;
+    uint16_t *end = (uint16_t *)bytes + (size_t)sg_ane_port_channels(g, values, values_n) * shape->columns;
     if (in && status == SEGUE_OK) memset(place, 0, (size_t)(end - place) * sizeof *place);
     ops->unlock(s);
     return status;
@@ -93,6 +97,8 @@ static segue_status border(struct sg_run *run, const int32_t *values, uint32_t v
 
 /* --- a dispatch --- */
 
+/* Runs one part. Ports are matched to surfaces by the role in their name. Activations alternate
+ * between p->x[0] and p->x[1]; states are read from `now` and written to `next`. */
 static segue_status evaluate(struct sg_run *run, struct ane_set *set, const struct ane_lora *lora, struct sg_state *state,
                              uint32_t part, int turn)
 {
@@ -115,7 +121,8 @@ static segue_status evaluate(struct sg_run *run, struct ane_set *set, const stru
     return ops->evaluate(set->programs[part], 0, ins, outs, run->host.err);
 }
 
-/* What the programs are told. From token to token only what differs is written. */
+/* Writes the info surface (positions, masks). In single-row decode only the entries that differ
+ * from the previous position are written, when the surface still has the same key count. */
 static segue_status inform(struct sg_run *run, const struct ane_set *set, uint64_t first, uint32_t n)
 {
     struct sg_program *p = run->program;
@@ -136,20 +143,22 @@ static segue_status inform(struct sg_run *run, const struct ane_set *set, uint64
     return SEGUE_OK;
 }
 
-/* Rows [at, at + n) of the batch, which are the next of this span's state. */
+/* Runs rows [at, at + n) of the batch through all parts; they are the next rows of the span's
+ * state. Order matters: marks copy rows before the engine overwrites them, and the state must be
+ * on the engine before that. */
 static segue_status dispatch(struct sg_run *run, const struct sg_span *span, const struct sg_ane_shape *shape, uint32_t at,
                              uint32_t n)
 {
     struct sg_program *p = run->program;
-    const struct sg_ane_cut *cut = &p->cut[run->kept];
+    const struct sg_ane_partition *cut = &p->cut[run->kept];
     struct sg_state *state = span->state;
     struct ane_lora *lora;
     struct ane_set *set;
     int turn = 0;
     SG_TRY(ane_set_of(p, shape, run->kept, &set, run->host.err));
     uint64_t before = state->copied;
-    SG_TRY(ane_state_bring(state, p, shape->keys, set->state_bytes, run->host.err));
-    SG_TRY(ane_state_spare(state, n, run->host.err));
+    SG_TRY(ane_state_upload(state, p, shape->keys, set->state_bytes, run->host.err));
+    SG_TRY(ane_state_prepare(state, n, run->host.err));
     run->host_bytes += state->copied - before;
     SG_TRY(ane_lora_of(p, set, span, &lora, &run->host_bytes, run->host.err));
     SG_TRY(border(run, cut->parts[0].in, cut->parts[0].in_n, at, n, shape, p->x[0], 1));
@@ -159,7 +168,7 @@ static segue_status dispatch(struct sg_run *run, const struct sg_span *span, con
     return border(run, last->out, last->out_n, at, n, shape, p->x[turn], 0);
 }
 
-/* Rows that keys=N hides from the last row of a state, in a layer that would see them. */
+/* Number of rows that keys=N hides from the last row, the maximum over layers. */
 static uint64_t unseen_of(const struct sg_state *s)
 {
     uint64_t most = 0;
@@ -172,6 +181,8 @@ static uint64_t unseen_of(const struct sg_state *s)
     return most;
 }
 
+/* Cuts the rows of a span into dispatches of the row counts that programs exist for, and advances
+ * the state after each. Cancellation is checked between dispatches. */
 static segue_status run_span(struct sg_run *run, uint32_t s, uint32_t at)
 {
     const struct sg_span *span = &run->own.spans[s];
@@ -184,7 +195,7 @@ static segue_status run_span(struct sg_run *run, uint32_t s, uint32_t at)
         if (run->own.batch.cancel && atomic_load(run->own.batch.cancel))
             return sg_fail(run->host.err, SEGUE_ECANCELED, "run: ane: canceled by the caller");
         if (run->program->cut[0].parts_n) SG_TRY(dispatch(run, span, &shape, at + done, n));
-        ane_state_turn(span->state, n);
+        ane_state_advance(span->state, n);
         run->columns += shape.columns;
         done += n;
         run->own.rows_done[s] = done;
@@ -196,10 +207,12 @@ static segue_status run_span(struct sg_run *run, uint32_t s, uint32_t at)
 
 /* --- the helper's part --- */
 
+/* Fills the graph inputs of all spans on the host: given values are copied, embeddings are looked
+ * up. */
 static segue_status inputs(struct sg_run *run)
 {
     const struct sg_graph *g = run->host.g;
-    const struct sg_ane_cut *cut = &run->program->cut[run->kept];
+    const struct sg_ane_partition *cut = &run->program->cut[run->kept];
     for (uint32_t s = 0, at = 0; s < run->own.batch.spans_n; at += run->own.spans[s++].rows) {
         const struct sg_span *span = &run->own.spans[s];
         float *rows;
@@ -219,6 +232,7 @@ static segue_status inputs(struct sg_run *run)
     return SEGUE_OK;
 }
 
+/* Gathers the wanted rows of all spans. */
 static void select_rows(struct sg_run *run, const struct sg_op *op, float *out)
 {
     const struct sg_operand *x = &op->in[0];
@@ -229,9 +243,11 @@ static void select_rows(struct sg_run *run, const struct sg_op *op, float *out)
                    x->width * sizeof *out);
 }
 
+/* Host operations after the last part, on wanted rows only: row selection, output projection, its
+ * adapters. */
 static segue_status behind(struct sg_run *run)
 {
-    const struct sg_ane_cut *cut = &run->program->cut[run->kept];
+    const struct sg_ane_partition *cut = &run->program->cut[run->kept];
     run->host.rows = run->rows_n[1];
     for (uint32_t i = 0; i < cut->behind_n && run->rows_n[1]; i++) {
         const struct sg_op *op = &run->host.g->ops[cut->behind[i]];
@@ -276,6 +292,7 @@ static segue_status run_all(struct sg_run *run)
     return SEGUE_OK;
 }
 
+/* Marks a state as free and wakes waiting threads. */
 static void release(struct sg_state *s)
 {
     pthread_mutex_lock(&s->lock);
@@ -301,7 +318,8 @@ static void run_free(struct sg_run *run)
     sg_free(run);
 }
 
-/* Outputs that only leave the last part when outputs are kept. */
+/* 1 if the caller asks for an output over all rows that a part computes; only programs of the
+ * second cut write it out. */
 static int wants_kept(const struct sg_graph *g, const struct sg_batch *b)
 {
     for (uint32_t i = 0; i < b->outputs_n; i++) {
@@ -337,6 +355,8 @@ static segue_status run_fill(struct sg_run *run, const struct sg_batch *b, struc
     return SEGUE_OK;
 }
 
+/* Marks all states of the batch as busy, or none: EARG when one is in use, which also catches two
+ * spans with the same state. */
 static segue_status take_states(const struct sg_batch *b, segue_error *err)
 {
     for (uint32_t i = 0; i < b->spans_n; i++) {

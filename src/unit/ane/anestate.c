@@ -13,6 +13,8 @@ enum { MARKS = 8 };
 
 /* --- new, free, fork --- */
 
+/* Sets the element count of a slot and allocates fixed slots. ELIMIT: more elements than fit the
+ * 32-bit arithmetic of surfaces. */
 static segue_status slot_begin(struct sg_state *st, struct ane_slot *s, const struct sg_slot *slot, segue_error *err)
 {
     size_t n;
@@ -27,6 +29,7 @@ static segue_status slot_begin(struct sg_state *st, struct ane_slot *s, const st
     return s->fixed ? SEGUE_OK : sg_no_memory("ane state", n * sizeof *s->fixed, err);
 }
 
+/* Allocates slots and undo marks in the arena of the state. */
 static segue_status state_fill(struct sg_state *st, const struct sg_slot *slots, uint32_t n, segue_error *err)
 {
     st->slots = sg_arena_alloc(&st->arena, (n + 1) * sizeof *st->slots);
@@ -61,6 +64,8 @@ segue_status ane_state_new(struct sg_unit *u, const struct sg_slot *slots, uint3
     return SEGUE_OK;
 }
 
+/* Frees the surfaces. The host copy becomes the only one, so the caller must have synchronized it
+ * unless the state is discarded. */
 static void leave_engine(struct sg_state *s)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(s->base.unit->device);
@@ -81,6 +86,7 @@ static void mark_free(struct ane_mark *m)
     sg_free(m->rows_copy);
 }
 
+/* Frees all marks after the first n. */
 static void marks_keep(struct sg_state *s, uint32_t n)
 {
     while (s->marks_n > n) mark_free(&s->marks[--s->marks_n]);
@@ -98,6 +104,7 @@ void ane_state_free(struct sg_state *s)
     sg_free(s);
 }
 
+/* Downloads the state, then copies it on the host. The copy has no undo marks and no surfaces. */
 segue_status ane_state_fork(struct sg_state *s, struct sg_state **out, segue_error *err)
 {
     struct sg_state_opts o = {.kv = SG_F16, .undo = s->marks_cap};
@@ -112,7 +119,7 @@ segue_status ane_state_fork(struct sg_state *s, struct sg_state **out, segue_err
         struct ane_slot *a = &s->slots[i], *b = &copy->slots[i];
         b->given = a->given;
         if (a->fixed) memcpy(b->fixed, a->fixed, a->numbers * sizeof *a->fixed);
-        if (a->end > a->first) status = ane_rows_room(b, a->first, a->end, err);
+        if (a->end > a->first) status = ane_rows_reserve(b, a->first, a->end, err);
         if (status != SEGUE_OK || !a->end) continue;
         b->first = a->first;
         b->end = a->end;
@@ -129,14 +136,16 @@ segue_status ane_state_fork(struct sg_state *s, struct sg_state **out, segue_err
 
 /* --- to the engine and back --- */
 
-/* Number i of a row of K and V; of the others, one after the other. */
+/* Index in a part's state surface, in fp16 elements; channel `at` begins at at * keys. K and V:
+ * element i has a ring of `columns` entries that begins i * columns later, and a row uses the
+ * entry row % columns. Other slots are packed. */
 static size_t place(const struct ane_slot *s, uint32_t keys, uint64_t row, uint32_t i)
 {
     size_t at = (size_t)s->at * keys;
     return ane_is_rows(&s->slot) ? at + (size_t)i * s->columns + row % s->columns : at + i;
 }
 
-/* Rows from `from` on that lie here, or are to lie here. */
+/* Copies K and V rows [from, st->rows) between host (row-major) and surface (ring). */
 static void copy_rows(struct sg_state *st, const struct ane_slot *s, uint64_t from, int to_engine, uint16_t *there)
 {
     for (uint64_t r = from; r < st->rows; r++) {
@@ -152,6 +161,7 @@ static void copy_rows(struct sg_state *st, const struct ane_slot *s, uint64_t fr
     st->copied += 2ull * s->numbers * (st->rows > from ? st->rows - from : 0);
 }
 
+/* Copies a CONV or DELTA slot; fp32 on the host, fp16 on the engine. */
 static void copy_fixed(struct sg_state *st, const struct ane_slot *s, int to_engine, uint16_t *there)
 {
     for (uint32_t i = 0; i < s->numbers; i++) {
@@ -164,6 +174,8 @@ static void copy_fixed(struct sg_state *st, const struct ane_slot *s, int to_eng
     st->copied += 2ull * s->numbers;
 }
 
+/* Copies all slots of one part between host and surface. To the host only rows after slot->end are
+ * copied; fixed slots only if `fixed`. */
 static segue_status copy_part(struct sg_state *st, uint32_t part, int fixed, int to_engine, segue_error *err)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(st->base.unit->device);
@@ -181,6 +193,8 @@ static segue_status copy_part(struct sg_state *st, uint32_t part, int fixed, int
     return SEGUE_OK;
 }
 
+/* Brings the host copy up to date; the engine keeps its copy. Rows between the host copy and the
+ * oldest row of the ring are no longer available, so the host range restarts at the ring. */
 segue_status ane_state_sync(struct sg_state *s, segue_error *err)
 {
     if (!s->parts_n || (s->synced == s->rows && s->fixed_here)) return SEGUE_OK;
@@ -188,7 +202,7 @@ segue_status ane_state_sync(struct sg_state *s, segue_error *err)
         struct ane_slot *slot = &s->slots[i];
         if (!ane_is_rows(&slot->slot)) continue;
         if (slot->end < slot->there) slot->first = slot->end = slot->there; /* what lies between is gone */
-        SG_TRY(ane_rows_room(slot, slot->end, s->rows, err));
+        SG_TRY(ane_rows_reserve(slot, slot->end, s->rows, err));
     }
     for (uint32_t i = 0; i < s->parts_n; i++) SG_TRY(copy_part(s, i, !s->fixed_here, 0, err));
     for (uint32_t i = 0; i < s->slots_n; i++) {
@@ -200,14 +214,15 @@ segue_status ane_state_sync(struct sg_state *s, segue_error *err)
     return SEGUE_OK;
 }
 
-segue_status ane_state_home(struct sg_state *s, segue_error *err)
+segue_status ane_state_download(struct sg_state *s, segue_error *err)
 {
     SG_TRY(ane_state_sync(s, err));
     leave_engine(s);
     return SEGUE_OK;
 }
 
-static segue_status surfaces(struct sg_state *s, const struct sg_ane_cut *cut, uint64_t bytes, segue_error *err)
+/* Two surfaces per part with slots: the current state and the one that the next dispatch writes. */
+static segue_status surfaces(struct sg_state *s, const struct sg_ane_partition *cut, uint64_t bytes, segue_error *err)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(s->base.unit->device);
     s->now = sg_alloc((cut->parts_n + 1) * sizeof *s->now);
@@ -222,8 +237,8 @@ static segue_status surfaces(struct sg_state *s, const struct sg_ane_cut *cut, u
     return SEGUE_OK;
 }
 
-/* Where each slot lies in the surfaces of the programs, and from which row on. */
-static void lay_out(struct sg_state *s, const struct sg_ane_cut *cut, uint32_t keys)
+/* Assigns part, channel offset and ring size to each slot, and the first row that fits the ring. */
+static void lay_out(struct sg_state *s, const struct sg_ane_partition *cut, uint32_t keys)
 {
     for (uint32_t i = 0; i < cut->parts_n; i++) {
         uint64_t at = 0;
@@ -240,10 +255,11 @@ static void lay_out(struct sg_state *s, const struct sg_ane_cut *cut, uint32_t k
     s->keys = keys;
 }
 
-segue_status ane_state_bring(struct sg_state *s, struct sg_program *p, uint32_t keys, uint64_t bytes, segue_error *err)
+/* Downloads first: a different key count changes the layout of all surfaces. */
+segue_status ane_state_upload(struct sg_state *s, struct sg_program *p, uint32_t keys, uint64_t bytes, segue_error *err)
 {
     if (!s->slots_n || (s->parts_n && s->keys == keys && s->surface_bytes == bytes)) return SEGUE_OK;
-    SG_TRY(ane_state_home(s, err));
+    SG_TRY(ane_state_download(s, err));
     lay_out(s, &p->cut[0], keys);
     s->surface_bytes = bytes;
     segue_status status = surfaces(s, &p->cut[0], bytes, err);
@@ -253,7 +269,9 @@ segue_status ane_state_bring(struct sg_state *s, struct sg_program *p, uint32_t 
     return status;
 }
 
-void ane_state_turn(struct sg_state *s, uint32_t rows)
+/* Swaps the surfaces after all parts have run; before that a failed dispatch leaves the state
+ * unchanged. The lock orders this with ane_state_get on another thread. */
+void ane_state_advance(struct sg_state *s, uint32_t rows)
 {
     struct sg_ane_surface **was = s->now;
     pthread_mutex_lock(&s->lock);
@@ -270,6 +288,7 @@ void ane_state_turn(struct sg_state *s, uint32_t rows)
 
 /* --- marks and cuts --- */
 
+/* Copies all fixed slots to a mark (restore 0) or back. */
 static void fixed_copy(struct sg_state *s, float *copy, int restore)
 {
     for (uint32_t i = 0; i < s->slots_n; i++) {
@@ -283,7 +302,8 @@ static void fixed_copy(struct sg_state *s, float *copy, int restore)
     }
 }
 
-/* Rows of K and V need no copy yet: what a later run writes lies behind them, until a ring has turned once. */
+/* Fixed slots are copied at once. K and V rows are not: later runs append, so the rows stay valid
+ * until a ring wraps (ane_state_prepare). */
 segue_status ane_state_mark(struct sg_state *s, uint32_t *mark, segue_error *err)
 {
     if (s->marks_n == s->marks_cap)
@@ -298,13 +318,14 @@ segue_status ane_state_mark(struct sg_state *s, uint32_t *mark, segue_error *err
     return SEGUE_OK;
 }
 
-/* Rows of windows that the row behind a mark sees, slot by slot. */
+/* Number of rows before a mark that the next row sees through a limited window; 0 for other slots. */
 static size_t mark_rows(const struct sg_state *s, const struct ane_mark *m, uint32_t slot)
 {
     const struct ane_slot *at = &s->slots[slot];
     return ane_is_rows(&at->slot) && ane_reach(s, &at->slot) ? (size_t)(m->rows - ane_rows_needed(s, at, m->rows)) : 0;
 }
 
+/* Saves those rows in the mark, slot after slot. */
 static segue_status mark_fill(struct sg_state *s, struct ane_mark *m, segue_error *err)
 {
     size_t numbers = 0;
@@ -320,7 +341,7 @@ static segue_status mark_fill(struct sg_state *s, struct ane_mark *m, segue_erro
     return SEGUE_OK;
 }
 
-/* Rows here that neither the next one nor a mark without rows of its own can ask for; between runs they stay. */
+/* Releases host rows that neither the next row nor a mark without its own copy can read. */
 static void forget(struct sg_state *s)
 {
     for (uint32_t i = 0; i < s->slots_n; i++) {
@@ -333,7 +354,9 @@ static void forget(struct sg_state *s)
     }
 }
 
-segue_status ane_state_spare(struct sg_state *s, uint32_t n, segue_error *err)
+/* A mark needs its own copy as soon as the next n rows would overwrite its oldest visible row in a
+ * ring. */
+segue_status ane_state_prepare(struct sg_state *s, uint32_t n, segue_error *err)
 {
     for (uint32_t k = 0; s->parts_n && k < s->marks_n; k++)
         for (uint32_t i = 0; i < s->slots_n && !s->marks[k].rows_copy; i++) {
@@ -345,6 +368,7 @@ segue_status ane_state_spare(struct sg_state *s, uint32_t n, segue_error *err)
     return SEGUE_OK;
 }
 
+/* Restores the rows saved in a mark to the host copy. */
 static segue_status mark_rows_back(struct sg_state *s, const struct ane_mark *m, segue_error *err)
 {
     size_t at = 0;
@@ -353,7 +377,7 @@ static segue_status mark_rows_back(struct sg_state *s, const struct ane_mark *m,
         size_t n = mark_rows(s, m, i);
         if (!n) continue;
         slot->first = slot->end = m->rows - n;
-        SG_TRY(ane_rows_room(slot, slot->first, m->rows, err));
+        SG_TRY(ane_rows_reserve(slot, slot->first, m->rows, err));
         memcpy(ane_row(slot, slot->first), m->rows_copy + at, n * slot->numbers * sizeof *slot->rows);
         slot->end = m->rows;
         at += n * slot->numbers;
@@ -361,7 +385,7 @@ static segue_status mark_rows_back(struct sg_state *s, const struct ane_mark *m,
     return SEGUE_OK;
 }
 
-/* The first `rows` rows of K and V are what remains, here and there. */
+/* Truncates the state to `rows` rows in both copies. */
 static void keep_rows(struct sg_state *s, uint64_t rows)
 {
     for (uint32_t i = 0; i < s->slots_n; i++) {
@@ -381,11 +405,13 @@ static uint32_t mark_find(const struct sg_state *s, uint32_t number)
     return i;
 }
 
+/* Restores mark and drops newer ones; the mark itself stays valid. The state leaves the engine
+ * only if host data must replace it. */
 segue_status ane_state_back(struct sg_state *s, uint32_t mark, segue_error *err)
 {
     uint32_t at = mark_find(s, mark);
     if (at == s->marks_n) return sg_fail(err, SEGUE_EARG, "go back: ane: mark %u is not alive; use a newer one", mark);
-    if (s->fixed_numbers || s->marks[at].rows_copy) SG_TRY(ane_state_home(s, err));
+    if (s->fixed_numbers || s->marks[at].rows_copy) SG_TRY(ane_state_download(s, err));
     if (s->marks[at].rows_copy) SG_TRY(mark_rows_back(s, &s->marks[at], err));
     marks_keep(s, at + 1);
     fixed_copy(s, s->marks[at].copy, 1);
@@ -393,6 +419,7 @@ segue_status ane_state_back(struct sg_state *s, uint32_t mark, segue_error *err)
     return SEGUE_OK;
 }
 
+/* Drops this mark and all older ones. */
 void ane_state_drop(struct sg_state *s, uint32_t mark)
 {
     uint32_t at = mark_find(s, mark);
@@ -402,12 +429,13 @@ void ane_state_drop(struct sg_state *s, uint32_t mark)
     memmove(s->marks, s->marks + at + 1, s->marks_n * sizeof *s->marks);
 }
 
-/* The first row of a slot that lies here or there. */
+/* The first row of a slot that host copy and ring together still have without a gap. */
 static uint64_t first_held(const struct sg_state *s, const struct ane_slot *slot)
 {
     return s->parts_n && (slot->end < slot->there || slot->first == slot->end) ? slot->there : slot->first;
 }
 
+/* EUNSUPPORTED: the row after the cut would see a row that is no longer stored. */
 static segue_status cut_possible(const struct sg_state *s, uint64_t rows, segue_error *err)
 {
     for (uint32_t i = 0; rows && i < s->slots_n; i++) {
@@ -421,6 +449,8 @@ static segue_status cut_possible(const struct sg_state *s, uint64_t rows, segue_
     return SEGUE_OK;
 }
 
+/* Truncation to 0 resets the state; any other length is impossible for recurrent slots, which have
+ * no history. Marks after the cut are dropped. */
 segue_status ane_state_cut(struct sg_state *s, uint64_t rows, segue_error *err)
 {
     if (rows > s->rows)
@@ -490,7 +520,8 @@ segue_status ane_state_get(struct sg_state *st, uint32_t slot, uint64_t from, ui
     return status;
 }
 
-/* Rows before `first` were never given; the windows of what is next hide them. */
+/* Validates a state whose slots were written from outside: all rows that the next row sees must be
+ * present. Old marks are invalid then. */
 static segue_status seal(struct sg_state *s, uint64_t rows, segue_error *err)
 {
     for (uint32_t i = 0; i < s->slots_n; i++) {
@@ -509,7 +540,7 @@ segue_status ane_state_put(struct sg_state *st, uint32_t slot, uint64_t from, ui
 {
     struct ane_slot *s = NULL;
     if (st->busy) return sg_fail(err, SEGUE_EARG, "put state: ane: a run is using the state; wait for it");
-    SG_TRY(ane_state_home(st, err));
+    SG_TRY(ane_state_download(st, err));
     if (slot == UINT32_MAX) return seal(st, to, err);
     SG_TRY(slot_of(st, slot, storage, "put", &s, err));
     if (ane_is_rows(&s->slot)) return ane_rows_put(s, from, to, storage, in, err);

@@ -16,8 +16,8 @@
 #include "unit/pool.h"
 #include "unit/unit.h"
 
-enum { ANE_KEYS_LEAST = 512, ANE_KEYS_MOST = 4096, ANE_ROWS_MOST = 512, ANE_SETS = 24, ANE_LORAS = 4,
-       ANE_LOADED_MOST = 48 }; /* programs of a unit, where one model's shape needs no more: heavy ones fail from 55 on */
+enum { ANE_KEYS_MIN = 512, ANE_KEYS_MAX = 4096, ANE_ROWS_MAX = 512, ANE_SETS = 24, ANE_LORAS = 4,
+       ANE_LOADED_MAX = 48 }; /* programs of a unit, where one model's shape needs no more: heavy ones fail from 55 on */
 
 /* weights=delta, and whether reloading patched files was found to work. */
 enum { ANE_DELTA_OFF, ANE_DELTA_ASKED, ANE_DELTA_PROVEN, ANE_DELTA_REFUTED };
@@ -32,7 +32,7 @@ struct sg_unit {
     uint32_t rows;          /* of every dispatch; 0: as the run wants */
     uint32_t by_weights;    /* range=weights: values are divided by powers of two that the weights ask for */
     uint32_t delta;         /* ANE_DELTA_* */
-    uint32_t keys;          /* of every program; 0: as many as a session needs, up to ANE_KEYS_MOST */
+    uint32_t keys;          /* of every program; 0: as many as a session needs, up to ANE_KEYS_MAX */
     uint32_t layers;        /* of every program; 0: as many as fit (lowercut.h) */
     struct sg_program *first; /* all programs of this unit */
 };
@@ -63,11 +63,11 @@ struct ane_lora {
 struct sg_program {
     struct sg_program_base base;
     struct sg_program *after;           /* in the unit's list */
-    struct sg_ane_cut cut[2];           /* [1]: outputs of the graph are kept */
+    struct sg_ane_partition cut[2];           /* [1]: outputs of the graph are kept */
     struct sg_ane_range range;          /* value NULL: none */
     struct sg_ane_blobs *blobs;         /* [parts_n]; both cuts have the same operations in the same parts */
-    struct sg_ane_keep *keep;           /* NULL: nothing is kept between starts */
-    struct sg_ane_kept *kept;           /* [parts_n] entries that blobs borrow */
+    struct sg_ane_cache *keep;           /* NULL: nothing is kept between starts */
+    struct sg_ane_cache_entry *kept;           /* [parts_n] entries that blobs borrow */
     struct sg_hash *sources;            /* [tensors_n] of every byte of a tensor, its name and shape; with keep */
     atomic_uint_fast64_t compiles;      /* that an engine did; what came from the cache folder is none */
     struct ane_set *sets[ANE_SETS];
@@ -158,13 +158,13 @@ segue_status ane_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uin
                            const void *in, segue_error *err);
 /* Where the state lies on the engine: brought there in the layout of the program's parts and this many keys, when it
  * is not. bytes: of each surface. */
-segue_status ane_state_bring(struct sg_state *s, struct sg_program *p, uint32_t keys, uint64_t bytes, segue_error *err);
+segue_status ane_state_upload(struct sg_state *s, struct sg_program *p, uint32_t keys, uint64_t bytes, segue_error *err);
 /* Before a dispatch of n rows: marks keep their own copy of rows that it will overwrite, and what nobody sees goes. */
-segue_status ane_state_spare(struct sg_state *s, uint32_t n, segue_error *err);
+segue_status ane_state_prepare(struct sg_state *s, uint32_t n, segue_error *err);
 /* Back here and gone from there. */
-segue_status ane_state_home(struct sg_state *s, segue_error *err);
+segue_status ane_state_download(struct sg_state *s, segue_error *err);
 segue_status ane_state_sync(struct sg_state *s, segue_error *err); /* a copy of it here */
-void ane_state_turn(struct sg_state *s, uint32_t rows);            /* what a dispatch of all parts left is now the state */
+void ane_state_advance(struct sg_state *s, uint32_t rows);            /* what a dispatch of all parts left is now the state */
 
 /* Rows of K and V here (anerows.c). */
 int ane_is_rows(const struct sg_slot *s);
@@ -174,7 +174,7 @@ uint32_t ane_reach(const struct sg_state *st, const struct sg_slot *s);
 uint64_t ane_rows_needed(const struct sg_state *st, const struct ane_slot *s, uint64_t rows);
 uint16_t *ane_row(const struct ane_slot *s, uint64_t row);
 /* Room for rows [from, to) beside those held, which they touch; rows between `first` and `end` stay. EMEMORY. */
-segue_status ane_rows_room(struct ane_slot *s, uint64_t from, uint64_t to, segue_error *err);
+segue_status ane_rows_reserve(struct ane_slot *s, uint64_t from, uint64_t to, segue_error *err);
 segue_status ane_rows_get(const struct ane_slot *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
                           char *out, segue_error *err);
 segue_status ane_rows_put(struct ane_slot *s, uint64_t from, uint64_t to, enum sg_storage storage, const char *in,

@@ -7,7 +7,7 @@
 #include "unit/ane/aneunit.h"
 #include "unit/ane/tools/probe.h"
 
-/* 1: reloading patched files took effect on a program of one product. Asked once for each unit. */
+/* Runs the probe "reload" once per unit: 1 if patched files take effect without a compile. */
 static int reload_proven(struct sg_unit *u)
 {
     struct sg_probe_answer answer;
@@ -19,6 +19,7 @@ static int reload_proven(struct sg_unit *u)
     return u->delta == ANE_DELTA_PROVEN;
 }
 
+/* Reloads a part in all loaded sets. */
 static segue_status reload(struct sg_program *p, uint32_t part, segue_error *err)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(p->base.unit->device);
@@ -29,6 +30,7 @@ static segue_status reload(struct sg_program *p, uint32_t part, segue_error *err
     return SEGUE_OK;
 }
 
+/* EUNSUPPORTED for weights that host operations read from the model file. */
 static segue_status refuse_helpers(const struct sg_program *p, uint32_t tensor, segue_error *err)
 {
     const struct sg_graph *g = p->base.graph;
@@ -46,6 +48,8 @@ static segue_status refuse_helpers(const struct sg_program *p, uint32_t tensor, 
     return SEGUE_OK;
 }
 
+/* Patches the blob files. Loading the smallest set first makes sure that every weight has its
+ * record there. Without working reload all sets are dropped and compile again. */
 segue_status ane_weight_put(struct sg_program *p, uint32_t tensor, const float *in, segue_error *err)
 {
     struct sg_ane_shape least;

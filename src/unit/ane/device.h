@@ -8,7 +8,7 @@
 #include "base/hash.h"
 #include "unit/ane/mil/mil.h"
 
-struct sg_ane_keep;
+struct sg_ane_cache;
 
 /* One blob file, by its path below @model_path/, such as "weights/w.bin". */
 struct sg_ane_file {
@@ -23,7 +23,7 @@ struct sg_ane_source {
     const struct sg_ane_file *files; /* [files_n] */
     uint32_t files_n;
     uint32_t cached; /* 1: its compiled form is kept somewhere: load without compiling where that works */
-    struct sg_ane_keep *keep; /* NULL, or where the device may keep what it makes of the weights (anecache.h) */
+    struct sg_ane_cache *keep; /* NULL, or where the device may keep what it makes of the weights (anecache.h) */
     /* of all files' bytes: programs of equal weights may share them; 0: not known, keep is not used then */
     struct sg_hash weights;
 };

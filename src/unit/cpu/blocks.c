@@ -1,4 +1,6 @@
-/* blocks.c: see blocks.h; one function per storage, to be read beside the formats in src/tensor/quant.c.
+/* blocks.c: reads 32 columns of a stored row as integers with scale and offset, one function per
+ * storage format. The formats are specified by the decoders in src/tensor/quant.c; here the integers
+ * are kept as they are instead of being multiplied out.
  * SPDX-License-Identifier: MIT */
 #include "unit/cpu/blocks.h"
 
@@ -8,19 +10,22 @@
 
 static float f16_at(const uint8_t *p) { return sg_f32_of_f16(sg_le16(p)); }
 
-static void both(struct sg_block32 *o, float d, float m)
+/* One scale and offset for all 32 columns, in fp32. */
+static void set_dm(struct sg_block32 *o, float d, float m)
 {
     o->d[0] = o->d[1] = d;
     o->m[0] = o->m[1] = m;
 }
 
-static void halves(struct sg_block32 *o, const uint8_t *d, const uint8_t *m)
+/* One scale and offset as the fp16 bits of the file; m NULL: the offset follows from d. */
+static void set_half_dm(struct sg_block32 *o, const uint8_t *d, const uint8_t *m)
 {
     o->half_d = sg_le16(d);
     o->half_m = m ? sg_le16(m) : 0;
 }
 
-static void nibbles(const uint8_t *qs, uint8_t *q)
+/* 16 bytes -> 32 numbers: low nibbles are columns 0-15, high nibbles 16-31. */
+static void read_nibbles(const uint8_t *qs, uint8_t *q)
 {
     for (int i = 0; i < 16; i++) {
         q[i] = qs[i] & 15;
@@ -28,22 +33,25 @@ static void nibbles(const uint8_t *qs, uint8_t *q)
     }
 }
 
-static void five_bits(const uint8_t *qs, const uint8_t *high, uint8_t add, uint8_t *q)
+/* Nibbles plus a fifth bit from a bit mask; `add` moves a signed range to unsigned bytes. */
+static void read_5bit(const uint8_t *qs, const uint8_t *high, uint8_t add, uint8_t *q)
 {
     uint32_t h = sg_le32(high);
-    nibbles(qs, q);
+    read_nibbles(qs, q);
     for (int i = 0; i < 32; i++) q[i] = (uint8_t)((q[i] | (h >> i & 1u) << 4) + add);
 }
 
-static void read_table(const uint8_t *qs, const int8_t *table, uint8_t add, uint8_t *q)
+/* Nibbles mapped through a table of 16 signed values; `add` makes them unsigned. */
+static void read_lut(const uint8_t *qs, const int8_t *table, uint8_t add, uint8_t *q)
 {
-    nibbles(qs, q);
+    read_nibbles(qs, q);
     for (int i = 0; i < 32; i++) q[i] = (uint8_t)(table[q[i]] + add);
 }
 
-/* 6-bit scale and minimum number j of Q4_K and Q5_K: the first four lie whole in bytes 0-7, the upper bits of
- * the last four in the top bits of those. */
-static void k_scale(const uint8_t *s, uint32_t j, uint32_t *scale, uint32_t *min)
+/* 6-bit scale and minimum j of Q4_K and Q5_K, packed in 12 bytes. Values 0-3 are the low 6 bits of
+ * bytes 0-7. Values 4-7 have their low 4 bits in bytes 8-11 and their high 2 bits in the top bits of
+ * bytes 0-7. */
+static void q4_k_scale(const uint8_t *s, uint32_t j, uint32_t *scale, uint32_t *min)
 {
     if (j < 4) {
         *scale = s[j] & 63u;
@@ -54,14 +62,17 @@ static void k_scale(const uint8_t *s, uint32_t j, uint32_t *scale, uint32_t *min
     }
 }
 
+/* Sub-block `at` (of 8) of Q4_K or Q5_K. Keeps the fp16 super-scales and the 6-bit scales, and also
+ * multiplies them out. */
 static void read_q4_k(const uint8_t *b, uint32_t at, struct sg_block32 *o, int five)
 {
     uint32_t scale, min;
-    k_scale(b + 4, at, &scale, &min);
-    halves(o, b, b + 2);
+    q4_k_scale(b + 4, at, &scale, &min);
+    set_half_dm(o, b, b + 2);
     o->scale[0] = (uint8_t)scale;
     o->min = (uint8_t)min;
-    both(o, f16_at(b) * (float)scale, -(f16_at(b + 2) * (float)min));
+    set_dm(o, f16_at(b) * (float)scale, -(f16_at(b + 2) * (float)min));
+    /* two sub-blocks share 32 bytes: low nibbles and high nibbles */
     const uint8_t *qs = b + (five ? 48 : 16) + at / 2 * 32, *high = b + 16;
     for (int i = 0; i < 32; i++) {
         uint32_t q = at % 2 ? qs[i] >> 4 : qs[i] & 15u;
@@ -70,13 +81,14 @@ static void read_q4_k(const uint8_t *b, uint32_t at, struct sg_block32 *o, int f
     }
 }
 
+/* Sub-block `at` of Q6_K: two scales of 16 columns, q - 32. */
 static void read_q6_k(const uint8_t *b, uint32_t at, struct sg_block32 *o)
 {
-    uint32_t half = at / 4, part = at % 4;           /* 128 columns: low 4 bits in 64 bytes, upper 2 in 32 */
+    uint32_t half = at / 4, part = at % 4;           /* 128 columns: low 4 bits in 64 bytes, high 2 bits in 32 */
     const uint8_t *low = b + half * 64 + part % 2 * 32, *high = b + 128 + half * 32;
     for (int i = 0; i < 32; i++)
         o->q[i] = (uint8_t)((part < 2 ? low[i] & 15 : low[i] >> 4) | (high[i] >> 2 * part & 3) << 4);
-    halves(o, b + 208, NULL);
+    set_half_dm(o, b + 208, NULL);
     for (uint32_t h = 0; h < 2; h++) {
         o->scale[h] = b[192 + at * 2 + h];
         o->d[h] = f16_at(b + 208) * (float)(int8_t)o->scale[h];
@@ -84,6 +96,7 @@ static void read_q6_k(const uint8_t *b, uint32_t at, struct sg_block32 *o)
     }
 }
 
+/* Sub-block `at` of Q2_K: a 4-bit scale and a 4-bit minimum per 16 columns. */
 static void read_q2_k(const uint8_t *b, uint32_t at, struct sg_block32 *o)
 {
     const uint8_t *qs = b + 16 + at / 4 * 32;
@@ -95,6 +108,8 @@ static void read_q2_k(const uint8_t *b, uint32_t at, struct sg_block32 *o)
     }
 }
 
+/* Sub-block `at` of Q3_K: the third bit comes from a mask, the 6-bit scales are split over 12 bytes,
+ * offset 32. */
 static void read_q3_k(const uint8_t *b, uint32_t at, struct sg_block32 *o)
 {
     const uint8_t *mask = b, *qs = b + 32 + at / 4 * 32, *s = b + 96;
@@ -107,14 +122,15 @@ static void read_q3_k(const uint8_t *b, uint32_t at, struct sg_block32 *o)
     }
 }
 
-/* 2^(e - 127) / 2, exact down to the smallest. */
+/* 2^(e - 127) / 2, exact down to subnormal numbers; 255 is NaN. */
 static float e8m0_half(uint8_t e)
 {
     if (e == 255) return sg_f32_of_bits(0x7fc00000u);
     return e < 2 ? sg_f32_of_bits(0x00200000u << e) : sg_f32_of_bits((uint32_t)(e - 1) << 23);
 }
 
-static float plain_number(const void *base, enum sg_storage s, uint64_t i)
+/* Number i of an f32, f16 or bf16 array. */
+static float load_scalar(const void *base, enum sg_storage s, uint64_t i)
 {
     const uint8_t *p = base;
     return s == SG_F32   ? sg_f32_of_bits(sg_le32(p + 4 * i))
@@ -122,20 +138,23 @@ static float plain_number(const void *base, enum sg_storage s, uint64_t i)
                          : sg_f32_of_bf16(sg_le16(p + 2 * i));
 }
 
+/* MLX affine: groups of unsigned integers of 2 to 8 bits with a scale and a bias per group; may cross
+ * byte boundaries. */
 static void read_affine(const struct sg_tensor *t, uint64_t row, uint64_t at, struct sg_block32 *o)
 {
     const struct sg_affine *a = &t->affine;
     uint64_t row_bytes = t->cols * a->bits / 8, bit = at * 32 * a->bits,
              group = row * (t->cols / a->group) + at * 32 / a->group;
-    const uint8_t *p = t->data + row * row_bytes + bit / 8; /* 32 numbers begin on a byte at any width */
+    const uint8_t *p = t->data + row * row_bytes + bit / 8; /* 32 numbers start at a byte boundary for any bit width */
     for (uint32_t i = 0; i < 32; i++) {
+        /* a number can cross a byte boundary */
         uint32_t from = i * a->bits, word = p[from / 8];
         if (from % 8 + a->bits > 8) word |= (uint32_t)p[from / 8 + 1] << 8;
         o->q[i] = (uint8_t)(word >> from % 8 & ((1u << a->bits) - 1u));
     }
-    both(o, plain_number(a->scales, a->storage, group), plain_number(a->biases, a->storage, group));
+    set_dm(o, load_scalar(a->scales, a->storage, group), load_scalar(a->biases, a->storage, group));
     if (a->storage == SG_F16)
-        halves(o, (const uint8_t *)a->scales + 2 * group, (const uint8_t *)a->biases + 2 * group);
+        set_half_dm(o, (const uint8_t *)a->scales + 2 * group, (const uint8_t *)a->biases + 2 * group);
 }
 
 enum sg_pack sg_block_kind(const struct sg_tensor *t)
@@ -143,7 +162,7 @@ enum sg_pack sg_block_kind(const struct sg_tensor *t)
     switch (t->storage) {
     case SG_F16: return SG_PACK_F16;
     case SG_BF16:
-    case SG_FP8: return SG_PACK_BF16; /* exact: its scales are powers of two */
+    case SG_FP8: return SG_PACK_BF16; /* exact: the scales are powers of two */
     case SG_Q4_0: return SG_PACK_Q4;
     case SG_Q4_1: return SG_PACK_Q4M;
     case SG_Q5_0:
@@ -177,48 +196,52 @@ void sg_block_read(const struct sg_tensor *t, uint64_t row, uint64_t at, struct 
     }
     if (t->storage == SG_Q8_GROUP) {
         const int8_t *q = (const int8_t *)t->data + row * t->cols + at * 32;
-        float d = plain_number(t->affine.scales, SG_F32, (row * t->cols + at * 32) / t->affine.group);
+        float d = load_scalar(t->affine.scales, SG_F32, (row * t->cols + at * 32) / t->affine.group);
         for (int i = 0; i < 32; i++) o->q[i] = (uint8_t)(q[i] + 128);
-        both(o, d, -128.0f * d);
+        set_dm(o, d, -128.0f * d);
         return;
     }
+    /* file blocks of a row, and runs of 32 columns per block */
     uint64_t blocks = t->cols / info->block, per = info->block / 32;
     b += (row * blocks + at / per) * info->bytes;
     uint32_t sub = (uint32_t)(at % per);
     switch (t->storage) {
     case SG_Q4_0:
-        halves(o, b, NULL);
-        nibbles(b + 2, o->q);
+        set_half_dm(o, b, NULL);
+        read_nibbles(b + 2, o->q);
         break;
     case SG_Q4_1:
-        halves(o, b, b + 2);
-        nibbles(b + 4, o->q);
+        set_half_dm(o, b, b + 2);
+        read_nibbles(b + 4, o->q);
         break;
     case SG_Q5_0:
-        halves(o, b, NULL);
-        five_bits(b + 6, b + 2, 128 - 16, o->q);
+        set_half_dm(o, b, NULL);
+        read_5bit(b + 6, b + 2, 128 - 16, o->q);
         break;
     case SG_Q5_1:
-        both(o, f16_at(b), f16_at(b + 2));
-        five_bits(b + 8, b + 4, 0, o->q);
+        set_dm(o, f16_at(b), f16_at(b + 2));
+        read_5bit(b + 8, b + 4, 0, o->q);
         break;
+    /* signed bytes become unsigned: q + 128 */
     case SG_Q8_0:
-        halves(o, b, NULL);
+        set_half_dm(o, b, NULL);
         for (int i = 0; i < 32; i++) o->q[i] = b[2 + i] ^ 0x80;
         break;
     case SG_IQ4_NL:
-        halves(o, b, NULL);
-        read_table(b + 2, iq4, 128, o->q);
+        set_half_dm(o, b, NULL);
+        read_lut(b + 2, iq4, 128, o->q);
         break;
+    /* the table holds twice the fp4 values, so the scale is halved */
     case SG_MXFP4:
-        both(o, e8m0_half(b[0]), -12.0f * e8m0_half(b[0]));
-        read_table(b + 1, fp4, 12, o->q);
+        set_dm(o, e8m0_half(b[0]), -12.0f * e8m0_half(b[0]));
+        read_lut(b + 1, fp4, 12, o->q);
         break;
     case SG_Q4_K: read_q4_k(b, sub, o, 0); break;
     case SG_Q5_K: read_q4_k(b, sub, o, 1); break;
     case SG_Q6_K: read_q6_k(b, sub, o); break;
     case SG_Q2_K: read_q2_k(b, sub, o); break;
     case SG_Q3_K: read_q3_k(b, sub, o); break;
+    /* formats that are packed as float never come here */
     default: memset(o, 0, sizeof *o); break;
     }
 }

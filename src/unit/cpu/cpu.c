@@ -1,5 +1,5 @@
-/* cpu.c: the cpu unit's table: open, describe, can, compile, start, wait. What runs is in cpu_run.c, what is
- * remembered in cpu_state.c.
+/* cpu.c: the operations table of the cpu unit: open, list, describe, can, compile, footprint, start,
+ * wait, stream. Execution of a run is in cpu_run.c, sequence states in cpu_state.c.
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,14 +13,15 @@
 #include "unit/cpu/dispatch.h"
 #include "unit/spec.h"
 
-enum { SPANS_LEAST = 16, ROWS_MAX = 2048, TAPS_MAX = 16 };
+/* Spans allocated at least per run; rows per run; taps of a convolution. */
+enum { SPANS_MIN = 16, ROWS_MAX = 2048, TAPS_MAX = 16 };
 
 extern const struct sg_unit_ops sg_unit_cpu;
 
-static struct sg_cpu_unit *own(struct sg_unit *u) { return (struct sg_cpu_unit *)(void *)u; }
+/* The unit behind the interface's handle. */
+static struct sg_cpu_unit *cpu_unit(struct sg_unit *u) { return (struct sg_cpu_unit *)(void *)u; }
 
-/* --- open, close, list --- */
-
+/* Fills the description: the spec that reopens this unit, its features, memory and limits. */
 static void desc_fill(struct sg_unit_desc *d, enum sg_isa isa, uint32_t threads)
 {
     memset(d, 0, sizeof *d);
@@ -35,14 +36,17 @@ static void desc_fill(struct sg_unit_desc *d, enum sg_isa isa, uint32_t threads)
                      sg_isa_name((enum sg_isa)i));
         }
     d->info.built = d->info.present = 1;
+    /* installed memory, for the planner; sysconf may not know it */
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     if (pages > 0 && page > 0) d->info.memory_bytes = (uint64_t)pages * (uint64_t)page;
+    /* one stream of runs at a time; tokens are chosen on this unit */
     d->lanes = 1;
     d->rows_max = ROWS_MAX;
     d->samples = 1;
     d->streams = 1;
 }
 
+/* The enum is ordered, so the last instruction set present is the best. */
 static enum sg_isa best_isa(void)
 {
     enum sg_isa best = SG_ISA_GENERIC;
@@ -51,6 +55,7 @@ static enum sg_isa best_isa(void)
     return best;
 }
 
+/* There is one cpu unit, listed with all its cores. */
 static segue_status cpu_list(struct sg_unit_desc *out, size_t cap, size_t *n, segue_error *err)
 {
     (void)err;
@@ -63,9 +68,10 @@ static segue_status cpu_list(struct sg_unit_desc *out, size_t cap, size_t *n, se
     return SEGUE_OK;
 }
 
+/* Stops the run thread after its queue is empty, then frees recycled runs and the pool. */
 static void cpu_close(struct sg_unit *unit)
 {
-    struct sg_cpu_unit *u = own(unit);
+    struct sg_cpu_unit *u = cpu_unit(unit);
     if (!u) return;
     if (u->runner_on) {
         pthread_mutex_lock(&u->lock);
@@ -74,6 +80,7 @@ static void cpu_close(struct sg_unit *unit)
         pthread_mutex_unlock(&u->lock);
         pthread_join(u->runner, NULL);
     }
+    /* all runs are idle now: callers must have waited for theirs */
     while (u->idle) {
         struct sg_cpu_run *run = u->idle;
         u->idle = run->next;
@@ -87,6 +94,7 @@ static void cpu_close(struct sg_unit *unit)
     sg_free(u);
 }
 
+/* Parses threads=N; 0 when absent, which lets the pool choose. EARG. */
 static segue_status threads_of(const struct sg_unit_spec *spec, uint32_t *out, segue_error *err)
 {
     const char *text = sg_spec_value(spec, "threads");
@@ -100,6 +108,8 @@ static segue_status threads_of(const struct sg_unit_spec *spec, uint32_t *out, s
     return SEGUE_OK;
 }
 
+/* Options: isa (an instruction set) and threads. EARG for other keys; EUNIT if the instruction set is
+ * missing. */
 static segue_status cpu_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
     static const char *const keys[] = {"isa", "threads", NULL};
@@ -119,6 +129,7 @@ static segue_status cpu_open(struct sg_unit **out, const struct sg_unit_spec *sp
         cpu_close((struct sg_unit *)(void *)u);
         return status;
     }
+    /* The name in the description: the requested instruction set or the best one. */
     enum sg_isa level = best_isa();
     for (int i = 0; isa && i < SG_ISA_N; i++)
         if (!strcmp(isa, sg_isa_name((enum sg_isa)i))) level = (enum sg_isa)i;
@@ -132,17 +143,16 @@ static void cpu_describe(const struct sg_unit *unit, struct sg_unit_desc *out)
     *out = ((const struct sg_cpu_unit *)(const void *)unit)->desc;
 }
 
-/* --- can --- */
-
-static segue_status refuse(segue_error *why, const struct sg_op *op, const char *what, uint32_t is,
-                           uint32_t most)
+static segue_status fail_limit(segue_error *why, const struct sg_op *op, const char *what, uint32_t value,
+                           uint32_t max)
 {
     return sg_fail(why, SEGUE_EUNSUPPORTED,
                    "cpu unit: %s of layer %d: %s is %u, at most %u; use another unit", sg_op_name(op->code),
-                   op->layer, what, is, most);
+                   op->layer, what, value, max);
 }
 
-static segue_status computable(const struct sg_graph *g, const struct sg_op *op, const struct sg_weight *w,
+/* EUNSUPPORTED unless the weight has a storage that can be decoded here. */
+static segue_status weight_supported(const struct sg_graph *g, const struct sg_op *op, const struct sg_weight *w,
                                segue_error *why)
 {
     if (w->tensor < 0) return SEGUE_OK;
@@ -158,19 +168,20 @@ segue_status sg_cpu_can(const struct sg_unit *u, const struct sg_graph *g, const
     (void)u;
     switch (op->code) {
     case SG_OP_EMBED:
-        SG_TRY(computable(g, op, &op->u.embed.table, why));
-        return computable(g, op, &op->u.embed.positions, why);
-    case SG_OP_LINEAR: return computable(g, op, &op->u.linear.weight, why);
+        SG_TRY(weight_supported(g, op, &op->u.embed.table, why));
+        return weight_supported(g, op, &op->u.embed.positions, why);
+    case SG_OP_LINEAR: return weight_supported(g, op, &op->u.linear.weight, why);
     case SG_OP_EXPERTS:
-        SG_TRY(computable(g, op, &op->u.experts.gate, why));
-        SG_TRY(computable(g, op, &op->u.experts.up, why));
-        return computable(g, op, &op->u.experts.down, why);
+        SG_TRY(weight_supported(g, op, &op->u.experts.gate, why));
+        SG_TRY(weight_supported(g, op, &op->u.experts.up, why));
+        return weight_supported(g, op, &op->u.experts.down, why);
+    /* rows of wider heads would not fit the conversion buffers */
     case SG_OP_ATTEND:
-        if (op->u.attend.d > SG_HEAD_MAX) return refuse(why, op, "head width", op->u.attend.d, SG_HEAD_MAX);
-        if (op->u.attend.dv > SG_HEAD_MAX) return refuse(why, op, "value width", op->u.attend.dv, SG_HEAD_MAX);
+        if (op->u.attend.d > SG_HEAD_MAX) return fail_limit(why, op, "head width", op->u.attend.d, SG_HEAD_MAX);
+        if (op->u.attend.dv > SG_HEAD_MAX) return fail_limit(why, op, "value width", op->u.attend.dv, SG_HEAD_MAX);
         return SEGUE_OK;
     case SG_OP_CONV:
-        if (op->u.conv.taps > TAPS_MAX) return refuse(why, op, "taps", op->u.conv.taps, TAPS_MAX);
+        if (op->u.conv.taps > TAPS_MAX) return fail_limit(why, op, "taps", op->u.conv.taps, TAPS_MAX);
         return SEGUE_OK;
     default:
         if ((unsigned)op->code < SG_OP_JOIN) return SEGUE_OK;
@@ -179,8 +190,7 @@ segue_status sg_cpu_can(const struct sg_unit *u, const struct sg_graph *g, const
     }
 }
 
-/* --- compile --- */
-
+/* Frees a program. The packed weights remain until the last program of the set is gone. */
 static void cpu_discard(struct sg_program *program)
 {
     struct sg_cpu_program *p = (struct sg_cpu_program *)(void *)program;
@@ -191,7 +201,8 @@ static void cpu_discard(struct sg_program *program)
     sg_free(p);
 }
 
-/* When a get beside a run may read a slot: the last stage of the op that writes it. */
+/* For each slot the last stage of the op that writes it: a get beside a run may read the slot after
+ * that stage. */
 static segue_status slot_stages(struct sg_cpu_program *p, segue_error *err)
 {
     uint32_t n = p->base.graph->slots_n;
@@ -207,7 +218,8 @@ static segue_status slot_stages(struct sg_cpu_program *p, segue_error *err)
     return SEGUE_OK;
 }
 
-static segue_status program_make(struct sg_cpu_unit *u, const struct sg_graph *g, struct sg_pack_set *set,
+/* Checks all ops and builds one program; requests its weights from the set. */
+static segue_status program_new(struct sg_cpu_unit *u, const struct sg_graph *g, struct sg_pack_set *set,
                                  struct sg_cpu_program **out, segue_error *err)
 {
     for (uint32_t i = 0; i < g->ops_n; i++)
@@ -219,15 +231,17 @@ static segue_status program_make(struct sg_cpu_unit *u, const struct sg_graph *g
     atomic_fetch_add(&set->refs, 1u);
     for (uint32_t i = 0; i < g->slots_n; i++)
         p->recurrent |= g->slots[i].kind == SG_SLOT_CONV || g->slots[i].kind == SG_SLOT_DELTA;
-    *out = p;                                /* freed by the caller, also when this fails */
+    *out = p;                                /* freed by the caller, also on failure */
     SG_TRY(sg_cpu_match(p, err));
     return slot_stages(p, err);
 }
 
+/* Compiles all graphs against one set of packed weights, so that a tensor used by two graphs is packed
+ * once. */
 static segue_status cpu_compile(struct sg_unit *unit, const struct sg_graph *const *graphs, uint32_t n,
-                                const struct sg_weight_cache *keep, struct sg_program **programs, segue_error *err)
+                                const struct sg_weight_cache *cache, struct sg_program **programs, segue_error *err)
 {
-    struct sg_cpu_unit *u = own(unit);
+    struct sg_cpu_unit *u = cpu_unit(unit);
     struct sg_pack_set *set = sg_alloc(sizeof *set);
     if (!set) return sg_no_memory("cpu program", sizeof *set, err);
     atomic_init(&set->refs, 1u);
@@ -235,14 +249,16 @@ static segue_status cpu_compile(struct sg_unit *unit, const struct sg_graph *con
     for (uint32_t i = 0; i < n; i++) programs[i] = NULL;
     for (uint32_t i = 0; i < n && status == SEGUE_OK; i++) {
         struct sg_cpu_program *p = NULL;
-        status = program_make(u, graphs[i], set, &p, err);
+        status = program_new(u, graphs[i], set, &p, err);
         programs[i] = (struct sg_program *)(void *)p;
     }
     if (status == SEGUE_OK) {
+        /* packing uses the pool, which executes one job at a time */
         pthread_mutex_lock(&u->work);
-        status = sg_pack_fill(set, u, graphs, n, keep, err);
+        status = sg_pack_fill(set, u, graphs, n, cache, err);
         pthread_mutex_unlock(&u->work);
     }
+    /* no program is returned unless all compiled */
     for (uint32_t i = 0; i < n && status != SEGUE_OK; i++) {
         cpu_discard(programs[i]);
         programs[i] = NULL;
@@ -251,6 +267,7 @@ static segue_status cpu_compile(struct sg_unit *unit, const struct sg_graph *con
     return status;
 }
 
+/* Bytes of weights (shared by the set), bytes read per token, bytes of scratch so far. */
 static void cpu_footprint(const struct sg_program *program, uint64_t *weights, uint64_t *read,
                           uint64_t *scratch)
 {
@@ -260,26 +277,28 @@ static void cpu_footprint(const struct sg_program *program, uint64_t *weights, u
     *scratch = p->scratch_bytes;
 }
 
-static const char *cpu_kept(const struct sg_program *program, const char **why)
+/* How the packed weights were obtained, and why not from the cache. */
+static const char *cpu_cache_result(const struct sg_program *program, const char **why)
 {
     const struct sg_pack_set *set = ((const struct sg_cpu_program *)(const void *)program)->set;
-    *why = set->kept_why.text[0] ? set->kept_why.text : NULL;
-    return set->kept;
+    *why = set->cache_why.text[0] ? set->cache_why.text : NULL;
+    return set->cache_result;
 }
 
-/* --- runs --- */
-
-static void run_do(struct sg_cpu_run *run)
+/* Runs of one unit are serialised: the pool executes one job list at a time. */
+static void run_execute(struct sg_cpu_run *run)
 {
     pthread_mutex_lock(&run->unit->work);
     run->status = sg_cpu_run_now(run, &run->error);
     pthread_mutex_unlock(&run->unit->work);
 }
 
+/* The run thread: takes runs from the queue until close, and signals each completion. */
 static void *runner_main(void *arg)
 {
     struct sg_cpu_unit *u = arg;
     pthread_mutex_lock(&u->lock);
+    /* close waits for the queued runs */
     while (!u->stop || u->queue) {
         struct sg_cpu_run *run = u->queue;
         if (!run) {
@@ -288,7 +307,7 @@ static void *runner_main(void *arg)
         }
         u->queue = run->next;
         pthread_mutex_unlock(&u->lock);
-        run_do(run);
+        run_execute(run);
         pthread_mutex_lock(&u->lock);
         run->done = 1;
         pthread_cond_broadcast(&u->changed);
@@ -297,7 +316,8 @@ static void *runner_main(void *arg)
     return NULL;
 }
 
-static segue_status run_take(struct sg_cpu_unit *u, uint32_t spans_n, struct sg_cpu_run **out,
+/* A recycled or new run with room for spans_n spans. EMEMORY; *out is set even then if a run was found. */
+static segue_status run_acquire(struct sg_cpu_unit *u, uint32_t spans_n, struct sg_cpu_run **out,
                              segue_error *err)
 {
     pthread_mutex_lock(&u->lock);
@@ -309,7 +329,7 @@ static segue_status run_take(struct sg_cpu_unit *u, uint32_t spans_n, struct sg_
     run->base.ops = &sg_unit_cpu;
     *out = run;
     if (spans_n <= run->spans_cap) return SEGUE_OK;
-    if (spans_n < SPANS_LEAST) spans_n = SPANS_LEAST;    /* a batch that grows a little allocates nothing */
+    if (spans_n < SPANS_MIN) spans_n = SPANS_MIN;    /* a batch that grows slightly allocates nothing */
     struct sg_span *wider = sg_realloc(run->spans, spans_n * sizeof *wider);
     if (!wider) return sg_no_memory("spans of a run", spans_n * sizeof *wider, err);
     run->spans = wider;
@@ -317,7 +337,8 @@ static segue_status run_take(struct sg_cpu_unit *u, uint32_t spans_n, struct sg_
     return SEGUE_OK;
 }
 
-static void run_give(struct sg_cpu_run *run)
+/* Returns a run to the idle list. */
+static void run_release(struct sg_cpu_run *run)
 {
     struct sg_cpu_unit *u = run->unit;
     pthread_mutex_lock(&u->lock);
@@ -326,7 +347,8 @@ static void run_give(struct sg_cpu_run *run)
     pthread_mutex_unlock(&u->lock);
 }
 
-/* Hand the run to the unit's own thread. */
+/* Puts the run into the queue of the unit's run thread, which is started on first use. Higher priority
+ * first, then in order of submission. */
 static segue_status run_queue(struct sg_cpu_unit *u, struct sg_cpu_run *run, segue_error *err)
 {
     pthread_mutex_lock(&u->lock);
@@ -335,6 +357,7 @@ static segue_status run_queue(struct sg_cpu_unit *u, struct sg_cpu_run *run, seg
         return sg_fail(err, SEGUE_EUNIT, "start run: cpu: its thread cannot be started; close some programs");
     }
     u->runner_on = 1;
+    /* insert behind all runs of the same or a higher priority */
     struct sg_cpu_run **at = &u->queue;
     while (*at && (*at)->batch.priority >= run->batch.priority) at = &(*at)->next;
     run->next = *at;
@@ -344,13 +367,14 @@ static segue_status run_queue(struct sg_cpu_unit *u, struct sg_cpu_run *run, seg
     return SEGUE_OK;
 }
 
+/* Copies the batch into a run and executes it here (inline_hint) or queues it. */
 static segue_status cpu_start(struct sg_program *program, const struct sg_batch *b, struct sg_result *r,
                               struct sg_run **out, segue_error *err)
 {
     struct sg_cpu_program *p = (struct sg_cpu_program *)(void *)program;
-    struct sg_cpu_unit *u = own(p->base.unit);
+    struct sg_cpu_unit *u = cpu_unit(p->base.unit);
     struct sg_cpu_run *run = NULL;
-    segue_status status = run_take(u, b->spans_n, &run, err);
+    segue_status status = run_acquire(u, b->spans_n, &run, err);
     if (status == SEGUE_OK) {
         run->program = p;
         run->batch = *b;
@@ -359,23 +383,25 @@ static segue_status cpu_start(struct sg_program *program, const struct sg_batch 
         run->result = r;
         run->done = 0;
         run->error.text[0] = 0;
+        /* the caller waits anyway: no thread switch */
         if (b->inline_hint) {
-            run_do(run);
+            run_execute(run);
             run->done = 1;
         } else {
-            sg_cpu_spans_busy(run->spans, b->spans_n, 1); /* a get from now on waits for the rows of this run */
+            sg_cpu_spans_busy(run->spans, b->spans_n, 1); /* from now on a concurrent get waits for the rows of this run */
             status = run_queue(u, run, err);
             if (status != SEGUE_OK) sg_cpu_spans_busy(run->spans, b->spans_n, 0);
         }
     }
     if (status != SEGUE_OK) {
-        if (run) run_give(run);
+        if (run) run_release(run);
         return status;
     }
     *out = (struct sg_run *)(void *)run;
     return SEGUE_OK;
 }
 
+/* SEGUE_END: the run is not finished after timeout_ns. Otherwise its status; the run is recycled. */
 static segue_status cpu_wait(struct sg_run *handle, uint64_t timeout_ns, segue_error *err)
 {
     struct sg_cpu_run *run = (struct sg_cpu_run *)(void *)handle;
@@ -383,15 +409,17 @@ static segue_status cpu_wait(struct sg_run *handle, uint64_t timeout_ns, segue_e
     if (!sg_wait_done(&u->lock, &u->changed, &run->done, timeout_ns)) return SEGUE_END;
     segue_status status = run->status;
     if (status != SEGUE_OK && err) *err = run->error;
-    run_give(run);
+    run_release(run);
     return status;
 }
 
-/* --- the stream: what reading memory reaches with this pool --- */
+/* Measurement of the memory bandwidth that this pool of threads reaches. */
 
+/* Arguments of the bandwidth measurement; items of 128 KB. */
 struct stream { const struct sg_cpu_unit *u; const uint64_t *data; size_t words; atomic_ullong sum; };
 enum { STREAM_WORDS = 1 << 14 };
 
+/* Sums one piece; the result is stored so that the reads are not optimised away. */
 static void stream_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
 {
     struct stream *s = arg;
@@ -402,20 +430,23 @@ static void stream_work(void *arg, uint32_t stage, uint32_t item, uint32_t threa
     atomic_fetch_add_explicit(&s->sum, s->u->k.sum(s->data + from, n), memory_order_relaxed);
 }
 
+/* Best of at least three repetitions, for at least 150 ms; the first only warms the caches and page
+ * tables. */
 static segue_status cpu_stream(struct sg_unit *unit, uint64_t bytes, double *gb_s, segue_error *err)
 {
-    struct sg_cpu_unit *u = own(unit);
+    struct sg_cpu_unit *u = cpu_unit(unit);
     size_t words = (size_t)(bytes / 8 / 16 * 16);
     if (words < STREAM_WORDS) words = STREAM_WORDS;
     uint64_t *data = sg_alloc_aligned(words * sizeof *data);
     if (!data) return sg_no_memory("stream of the cpu unit", words * sizeof *data, err);
+    /* touches every page, so that the first pass does not measure page faults */
     for (size_t i = 0; i < words; i += 64) data[i] = i;
     struct stream s = {.u = u, .data = data, .words = words};
     uint32_t items = (uint32_t)((words + STREAM_WORDS - 1) / STREAM_WORDS);
     struct sg_job job = {.items = &items, .stages = 1, .work = stream_work, .arg = &s};
-    uint64_t best = UINT64_MAX, began = sg_now_ns();
+    uint64_t best = UINT64_MAX, start_ns = sg_now_ns();
     pthread_mutex_lock(&u->work);
-    for (int i = 0; i < 3 || sg_now_ns() - began < 150000000u; i++) {
+    for (int i = 0; i < 3 || sg_now_ns() - start_ns < 150000000u; i++) {
         uint64_t from = sg_now_ns();
         sg_pool_run(u->pool, &job);
         uint64_t ns = sg_now_ns() - from;
@@ -453,5 +484,5 @@ const struct sg_unit_ops sg_unit_cpu = {
     .state_transfer = sg_cpu_state_transfer,
     .state_at = sg_cpu_state_at,
     .stream = cpu_stream,
-    .kept = cpu_kept,
+    .kept = cpu_cache_result,
 };

@@ -1,5 +1,6 @@
-/* cpu_run.c: one run: check the batch, make room, let the pool do the stages, commit the rows, choose tokens,
- * repeat for runs of several steps. Nothing is allocated once the scratch has seen a batch of this size.
+/* cpu_run.c: executes one run: check the batch, grow the scratch, run all stages in the pool, commit
+ * the rows, choose tokens, and repeat for runs of several steps. Once the scratch has seen a batch of a
+ * given size, nothing is allocated.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -7,38 +8,41 @@
 #include "unit/batch.h"
 #include "unit/cpu/cpu_types.h"
 
-enum { LONG_PASS = 16 };             /* rows from which a pass may be stopped in the middle */
+enum { CANCELABLE_ROWS = 16 };             /* passes of more rows may be canceled midway */
 
-/* --- scratch --- */
+/* New scratch is zeroed in pieces by all threads, which also distributes the page faults, and a cancel
+ * ends it early: the areas of large batches are hundreds of megabytes. */
+struct zeroing { uint8_t *at; size_t bytes; const atomic_int *cancel; };
+/* Bytes that one item zeroes. */
+enum { ZERO_BYTES = 1 << 20 };
 
-/* Fresh pages are touched piece by piece, by all threads, and a cancel ends that: large chunks want much of them. */
-struct clearing { uint8_t *at; size_t bytes; const atomic_int *cancel; };
-enum { CLEAR_BYTES = 1 << 20 };
-
-static void clear_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
+static void zero_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
 {
-    const struct clearing *c = arg;
-    size_t from = (size_t)item * CLEAR_BYTES;
+    const struct zeroing *c = arg;
+    size_t from = (size_t)item * ZERO_BYTES;
     (void)stage;
     (void)thread;
     if (c->cancel && atomic_load_explicit(c->cancel, memory_order_relaxed)) return;
-    memset(c->at + from, 0, c->bytes - from < CLEAR_BYTES ? c->bytes - from : CLEAR_BYTES);
+    memset(c->at + from, 0, c->bytes - from < ZERO_BYTES ? c->bytes - from : ZERO_BYTES);
 }
 
-/* Replace *area by a zeroed one of n floats. */
-static segue_status area_new(struct sg_cpu_program *p, void *area, size_t n, const atomic_int *cancel,
+/* Replaces *area (a pointer of any type) by a zeroed one of n floats. ECANCELED or EMEMORY leave the
+ * old area. */
+static segue_status area_replace(struct sg_cpu_program *p, void *area, size_t n, const atomic_int *cancel,
                              segue_error *err)
 {
-    struct clearing c = {.at = sg_alloc_unset(n * sizeof(float)), .bytes = n * sizeof(float), .cancel = cancel};
-    uint32_t items = (uint32_t)((c.bytes + CLEAR_BYTES - 1) / CLEAR_BYTES);
+    struct zeroing c = {.at = sg_alloc_unset(n * sizeof(float)), .bytes = n * sizeof(float), .cancel = cancel};
+    uint32_t items = (uint32_t)((c.bytes + ZERO_BYTES - 1) / ZERO_BYTES);
     void *old;
+    /* not cleared by the allocator: the threads below touch the pages first */
     if (!c.at) return sg_no_memory("scratch of a cpu program", c.bytes, err);
-    struct sg_job job = {.items = &items, .stages = 1, .work = clear_work, .arg = &c};
+    struct sg_job job = {.items = &items, .stages = 1, .work = zero_work, .arg = &c};
     sg_pool_run(((const struct sg_cpu_unit *)(const void *)p->base.unit)->pool, &job);
     if (cancel && atomic_load(cancel)) {
         sg_free_aligned(c.at);
         return sg_fail(err, SEGUE_ECANCELED, "run: cpu: canceled");
     }
+    /* the type of *area is unknown, so the pointer is copied by bytes */
     memcpy(&old, area, sizeof old);
     sg_free_aligned(old);
     memcpy(area, &c.at, sizeof c.at);
@@ -46,39 +50,42 @@ static segue_status area_new(struct sg_cpu_program *p, void *area, size_t n, con
     return SEGUE_OK;
 }
 
-static uint32_t room_for(uint32_t n) { return n <= 16 ? 16 : (n + 63) / 64 * 64; }
+/* Capacity for n rows: multiples of 64 limit the number of reallocations. */
+static uint32_t round_capacity(uint32_t n) { return n <= 16 ? 16 : (n + 63) / 64 * 64; }
 
+/* Grows everything that is sized by the rows of a pass. t_cap is set last, so that a failure cannot
+ * leave it too large. */
 static segue_status rows_grow(struct sg_cpu_program *p, uint32_t t, const atomic_int *cancel, segue_error *err)
 {
-    uint32_t cap = room_for(t);
-    p->t_cap = 0;                            /* a failure below leaves nothing to be used */
-    SG_TRY(area_new(p, &p->t_area, (size_t)p->t_columns * cap, cancel, err));
-    SG_TRY(area_new(p, &p->angles, (size_t)p->angle_columns * cap, cancel, err));
-    SG_TRY(area_new(p, &p->x_area, (p->x_row_bytes * cap + 1024) / sizeof(float), cancel, err));
-    SG_TRY(area_new(p, &p->row_span, cap, cancel, err));
-    SG_TRY(area_new(p, &p->wanted, cap, cancel, err));
-    SG_TRY(area_new(p, &p->row_pos, 2 * (size_t)cap, cancel, err));
-    SG_TRY(area_new(p, &p->tokens, cap, cancel, err));
-    SG_TRY(area_new(p, &p->tiles, (cap * sizeof *p->tiles + 3) / 4, cancel, err));
-    if (p->lora_area) SG_TRY(area_new(p, &p->lora_area, (size_t)p->lora_columns * cap, cancel, err));
+    uint32_t cap = round_capacity(t);
+    p->t_cap = 0;                            /* on failure below, no rows are usable */
+    SG_TRY(area_replace(p, &p->t_area, (size_t)p->t_columns * cap, cancel, err));
+    SG_TRY(area_replace(p, &p->angles, (size_t)p->angle_columns * cap, cancel, err));
+    SG_TRY(area_replace(p, &p->x_area, (p->x_row_bytes * cap + 1024) / sizeof(float), cancel, err));
+    SG_TRY(area_replace(p, &p->row_span, cap, cancel, err));
+    SG_TRY(area_replace(p, &p->wanted, cap, cancel, err));
+    SG_TRY(area_replace(p, &p->row_pos, 2 * (size_t)cap, cancel, err));
+    SG_TRY(area_replace(p, &p->tokens, cap, cancel, err));
+    SG_TRY(area_replace(p, &p->tiles, (cap * sizeof *p->tiles + 3) / 4, cancel, err));
+    if (p->lora_area) SG_TRY(area_replace(p, &p->lora_area, (size_t)p->lora_columns * cap, cancel, err));
     p->t_cap = cap;
     return SEGUE_OK;
 }
 
-segue_status sg_cpu_scratch(struct sg_cpu_program *p, uint32_t t, uint32_t r, int own_logits,
+segue_status sg_cpu_scratch(struct sg_cpu_program *p, uint32_t t, uint32_t r, int local_logits,
                             const atomic_int *cancel, segue_error *err)
 {
     const struct sg_cpu_unit *u = (const struct sg_cpu_unit *)(const void *)p->base.unit;
     uint32_t threads = sg_pool_threads(u->pool);
     if (!p->threads) {
         uint8_t **list = sg_alloc(threads * sizeof(uint8_t *)),
-                *room = sg_alloc_aligned(threads * (p->thread_bytes + 64));
-        if (!list || !room) {
+                *scratch = sg_alloc_aligned(threads * (p->thread_bytes + 64));
+        if (!list || !scratch) {
             sg_free(list);
-            sg_free_aligned(room);
+            sg_free_aligned(scratch);
             return sg_no_memory("scratch of a cpu program", threads * p->thread_bytes, err);
         }
-        for (uint32_t j = 0; j < threads; j++) list[j] = room + j * (p->thread_bytes + 64);
+        for (uint32_t j = 0; j < threads; j++) list[j] = scratch + j * (p->thread_bytes + 64);
         p->threads = list;
         p->scratch_bytes += threads * p->thread_bytes;
     }
@@ -86,17 +93,18 @@ segue_status sg_cpu_scratch(struct sg_cpu_program *p, uint32_t t, uint32_t r, in
         return sg_no_memory("scratch of a cpu program", p->stages_n * sizeof *p->items, err);
     if (t > p->t_cap) SG_TRY(rows_grow(p, t, cancel, err));
     if (r > p->r_cap) {
-        uint32_t cap = room_for(r);
-        SG_TRY(area_new(p, &p->r_area, (size_t)p->r_columns * cap, cancel, err));
+        uint32_t cap = round_capacity(r);
+        SG_TRY(area_replace(p, &p->r_area, (size_t)p->r_columns * cap, cancel, err));
         p->r_cap = cap;
     }
-    if (own_logits && r > p->logits_cap) {
-        SG_TRY(area_new(p, &p->logits_area, (size_t)p->base.graph->vocab * r, cancel, err));
+    if (local_logits && r > p->logits_cap) {
+        SG_TRY(area_replace(p, &p->logits_area, (size_t)p->base.graph->vocab * r, cancel, err));
         p->logits_cap = r;
     }
     return SEGUE_OK;
 }
 
+/* The areas are reallocated, never freed, during the life of a program. */
 void sg_cpu_scratch_free(struct sg_cpu_program *p)
 {
     void *aligned[] = {p->t_area,    p->r_area, p->logits_area, p->angles,
@@ -112,10 +120,10 @@ void sg_cpu_scratch_free(struct sg_cpu_program *p)
     sg_chooser_free(p->chooser);
 }
 
-/* --- the batch --- */
-
+/* A graph has one input: tokens, or values from the previous range of layers. */
 static const struct sg_port *input_of(const struct sg_graph *g) { return &g->inputs[0]; }
 
+/* Callbacks of sg_batch_check, which looks into a state of any unit. */
 static uint64_t state_rows(const struct sg_state *s)
 {
     return ((const struct sg_cpu_state *)(const void *)s)->rows;
@@ -126,7 +134,8 @@ static const struct sg_slot *state_slot(const struct sg_state *state, uint32_t i
     return i < s->slots_n ? &s->slots[i].slot : NULL;
 }
 
-static segue_status batch_fits(const struct sg_cpu_run *run, segue_error *err)
+/* The checks that all units share, with this unit's limits. */
+static segue_status batch_check(const struct sg_cpu_run *run, segue_error *err)
 {
     const struct sg_batch_rules rules = {.unit = "cpu",
                                          .rows_max = run->unit->desc.rows_max,
@@ -136,23 +145,27 @@ static segue_status batch_fits(const struct sg_cpu_run *run, segue_error *err)
     return sg_batch_check(&rules, &run->program->base, &run->batch, err);
 }
 
-/* --- one pass --- */
-
-/* The first item of a stage is not given out before the stages ahead of it are over. */
-static void stage_begun(struct sg_pass *a, uint32_t stage)
+/* Publishes the stage that starts, for readers of the states. The pool hands out the first item of a
+ * stage only after all earlier stages are complete, so those are visible to a reader that sees this
+ * number. */
+static void stage_publish(struct sg_cpu_pass *a, uint32_t stage)
 {
-    for (uint32_t s = 0; s < a->spans_n; s++)
-        if (a->spans[s].state)
-            atomic_store_explicit(&((struct sg_cpu_state *)(void *)a->spans[s].state)->stage, stage,
-                                  memory_order_release);
+    for (uint32_t s = 0; s < a->spans_n; s++) {
+        struct sg_cpu_state *state = (struct sg_cpu_state *)(void *)a->spans[s].state;
+        if (!state) continue;
+        atomic_store(&state->stage, stage);
+        sg_cpu_state_notify(state);
+    }
 }
 
+/* The pool's callback: dispatches an item to the file that implements the stage. */
 static void stage_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
 {
-    struct sg_pass *a = arg;
-    const struct sg_stage *st = &a->p->stages[stage];
-    if (sg_pass_stops(a)) return;
-    if (!item) stage_begun(a, stage);
+    struct sg_cpu_pass *a = arg;
+    const struct sg_cpu_stage *st = &a->p->stages[stage];
+    if (sg_cpu_pass_canceled(a)) return;
+    /* item 0 exists in every stage that has work, and is executed once */
+    if (!item) stage_publish(a, stage);
     switch (st->kind) {
     case SG_ST_LORA:
     case SG_ST_PREP:
@@ -163,7 +176,8 @@ static void stage_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread
     }
 }
 
-static uint32_t stage_items(const struct sg_pass *a, const struct sg_stage *st)
+/* Number of items of a stage in this pass; 0: nothing to do. */
+static uint32_t stage_items(const struct sg_cpu_pass *a, const struct sg_cpu_stage *st)
 {
     switch (st->kind) {
     case SG_ST_LORA:
@@ -175,8 +189,9 @@ static uint32_t stage_items(const struct sg_pass *a, const struct sg_stage *st)
     }
 }
 
-/* Rows, positions, tokens and wanted rows of all spans, side by side. */
-static void rows_lay(struct sg_pass *a)
+/* Concatenates rows, positions, tokens and wanted rows of all spans; copies input values when the graph
+ * starts from values. */
+static void rows_index(struct sg_cpu_pass *a)
 {
     struct sg_cpu_program *p = a->p;
     const struct sg_graph *g = p->base.graph;
@@ -192,23 +207,24 @@ static void rows_lay(struct sg_pass *a)
                 p->tokens[t] = span->tokens[i];
             } else {
                 size_t stride, width = g->values[in->value].width;
-                memcpy(sg_cpu_rows(a, (struct sg_operand){in->value, 0, 0}, t, &stride),
+                memcpy(sg_cpu_operand_row(a, (struct sg_operand){in->value, 0, 0}, t, &stride),
                        span->values + i * width, width * sizeof(float));
             }
         }
     }
 }
 
-/* Blocks for the rows of all states; recurrent slots of a long pass are kept for undoing. */
-static segue_status states_reserve(struct sg_pass *a, segue_error *err)
+/* Makes the blocks for the new rows private to each state. A long pass, which can be canceled, also
+ * saves the recurrent slots for undo. */
+static segue_status states_reserve(struct sg_cpu_pass *a, segue_error *err)
 {
     for (uint32_t s = 0; s < a->spans_n; s++)
         if (a->spans[s].state)
             SG_TRY(sg_cpu_state_reserve((struct sg_cpu_state *)(void *)a->spans[s].state, a->spans[s].rows,
-                                        a->t > LONG_PASS, err));
+                                        a->t > CANCELABLE_ROWS, err));
     for (uint32_t s = 0; s < a->spans_n; s++)
         if (a->spans[s].state)
-            sg_cpu_state_watch((struct sg_cpu_state *)(void *)a->spans[s].state, a->p->slot_stage, a->spans[s].rows);
+            sg_cpu_state_pass_set((struct sg_cpu_state *)(void *)a->spans[s].state, a->p->slot_stage, a->spans[s].rows);
     return SEGUE_OK;
 }
 
@@ -217,56 +233,62 @@ void sg_cpu_spans_busy(const struct sg_span *spans, uint32_t n, int busy)
     for (uint32_t s = 0; s < n; s++) {
         struct sg_cpu_state *state = (struct sg_cpu_state *)(void *)spans[s].state;
         if (!state) continue;
-        if (busy) sg_cpu_state_watch(state, NULL, 0);
+        if (busy) sg_cpu_state_pass_set(state, NULL, 0);
         atomic_store(&state->busy, busy);
+        sg_cpu_state_notify(state);
     }
 }
 
-static void states_busy(const struct sg_pass *a, int busy) { sg_cpu_spans_busy(a->spans, a->spans_n, busy); }
+static void pass_set_busy(const struct sg_cpu_pass *a, int busy) { sg_cpu_spans_busy(a->spans, a->spans_n, busy); }
 
-/* Rows appended to all states, or ECANCELED and none. */
-static segue_status pass_run(struct sg_cpu_run *run, struct sg_pass *a, segue_error *err)
+/* One pass: appends the rows to all states, or returns ECANCELED and leaves all states as they were. */
+static segue_status pass_run(struct sg_cpu_run *run, struct sg_cpu_pass *a, segue_error *err)
 {
     struct sg_cpu_program *p = a->p;
     SG_TRY(sg_cpu_scratch(p, a->t, a->r, !a->logits && p->base.graph->vocab, a->cancel, err));
     if (a->loras && !p->lora_area)
-        SG_TRY(area_new(p, &p->lora_area, (size_t)p->lora_columns * p->t_cap, a->cancel, err));
+        SG_TRY(area_replace(p, &p->lora_area, (size_t)p->lora_columns * p->t_cap, a->cancel, err));
     if (!a->logits) a->logits = p->logits_area;
     SG_TRY(states_reserve(a, err));
     SG_TRY(sg_attend_plan(a, err));
-    rows_lay(a);
+    rows_index(a);
+    /* invalidates activations that an earlier pass prepared in the threads' scratch */
     p->pass_number++;
     struct sg_job job = {.items = p->items, .stages = p->stages_n, .work = stage_work, .arg = a, .stopped = &a->stopped};
     for (uint32_t s = 0; s < p->stages_n; s++) {
         p->items[s] = stage_items(a, &p->stages[s]);
         run->result->dispatches += p->items[s] != 0;
     }
-    int stoppable = a->t > LONG_PASS || !p->recurrent;
+    /* A short pass over recurrent slots was not saved for undo, so it runs to the end. */
+    int stoppable = a->t > CANCELABLE_ROWS || !p->recurrent;
     const atomic_int *cancel = a->cancel;
+    /* hides the flag from the stages while a pass must not stop */
     if (!stoppable) a->cancel = NULL;
     if (cancel && atomic_load(cancel)) return sg_fail(err, SEGUE_ECANCELED, "run: cpu: canceled");
     sg_pool_run(run->unit->pool, &job);
     a->cancel = cancel;
+    /* a cancel that came too late to stop an item still discards the pass */
     int stopped = atomic_load(&a->stopped) || (stoppable && cancel && atomic_load(cancel));
     for (uint32_t s = 0; s < a->spans_n; s++) {
         struct sg_cpu_state *state = (struct sg_cpu_state *)(void *)a->spans[s].state;
         if (!state) continue;
+        /* all states of the batch are committed or none is */
         if (stopped) sg_cpu_state_undo(state);
         else sg_cpu_state_commit(state, a->spans[s].rows);
     }
     return stopped ? sg_fail(err, SEGUE_ECANCELED, "run: cpu: canceled") : SEGUE_OK;
 }
 
-static void traffic(struct sg_cpu_run *run, const struct sg_pass *a)
+/* Estimated bytes read: all weights once, and the states. */
+static void count_traffic(struct sg_cpu_run *run, const struct sg_cpu_pass *a)
 {
     run->result->weight_bytes += a->p->read_per_token;
     for (uint32_t s = 0; s < a->spans_n; s++)
         if (a->spans[s].state) run->result->state_bytes += sg_cpu_state_bytes(a->spans[s].state);
 }
 
-/* --- results --- */
-
-static void values_give(const struct sg_cpu_run *run, const struct sg_pass *a)
+/* Copies the requested output values to the caller's buffers. */
+static void values_copy(const struct sg_cpu_run *run, const struct sg_cpu_pass *a)
 {
     const struct sg_graph *g = a->p->base.graph;
     for (uint32_t i = 0; i < run->batch.outputs_n && run->result->values; i++) {
@@ -274,12 +296,13 @@ static void values_give(const struct sg_cpu_run *run, const struct sg_pass *a)
         uint32_t rows = g->values[v].wanted ? a->r : a->t, width = g->values[v].width;
         for (uint32_t t = 0; run->result->values[i] && t < rows; t++) {
             size_t stride;
-            const float *x = sg_cpu_rows(a, (struct sg_operand){v, 0, 0}, t, &stride);
+            const float *x = sg_cpu_operand_row(a, (struct sg_operand){v, 0, 0}, t, &stride);
             memcpy(run->result->values[i] + (size_t)t * width, x, width * sizeof *x);
         }
     }
 }
 
+/* Allocates what sampling needs, on first use. */
 static segue_status chooser_ready(struct sg_cpu_program *p, segue_error *err)
 {
     uint32_t vocab = p->base.graph->vocab;
@@ -289,8 +312,8 @@ static segue_status chooser_ready(struct sg_cpu_program *p, segue_error *err)
                          : sg_no_memory("sampling of a cpu program", vocab * sizeof *p->sample_row, err);
 }
 
-/* The token of span s, whose last wanted row is row `row` of the logits. */
-static segue_status choose(struct sg_cpu_run *run, struct sg_pass *a, uint32_t s, uint32_t row,
+/* Chooses the token of span s from row `row` of the logits, its last wanted row. */
+static segue_status choose_token(struct sg_cpu_run *run, struct sg_cpu_pass *a, uint32_t s, uint32_t row,
                            const struct sg_sampler *sampler, int32_t *token, segue_error *err)
 {
     struct sg_cpu_program *p = a->p;
@@ -305,7 +328,8 @@ static segue_status choose(struct sg_cpu_run *run, struct sg_pass *a, uint32_t s
     return SEGUE_OK;
 }
 
-static segue_status tokens_choose(struct sg_cpu_run *run, struct sg_pass *a, segue_error *err)
+/* Chooses a token for every span that has a sampler and a single step. */
+static segue_status tokens_choose(struct sg_cpu_run *run, struct sg_cpu_pass *a, segue_error *err)
 {
     uint32_t row = 0;
     for (uint32_t s = 0; s < a->spans_n; s++) {
@@ -313,13 +337,15 @@ static segue_status tokens_choose(struct sg_cpu_run *run, struct sg_pass *a, seg
         int32_t token = -1;
         row += span->wanted_n;
         if (run->result->tokens) run->result->tokens[s] = -1;
+        /* a span with several steps chooses in steps_run */
         if (!span->sampler || span->steps > 1) continue;
         SG_TRY(chooser_ready(a->p, err));
-        SG_TRY(choose(run, a, s, row - 1, span->sampler, &token, err));
+        SG_TRY(choose_token(run, a, s, row - 1, span->sampler, &token, err));
     }
     return SEGUE_OK;
 }
 
+/* 1: this token ends the generation. */
 static int is_stop(const struct sg_sampler *s, int32_t token)
 {
     for (size_t i = 0; i < s->stops_n && !s->p.ignore_stops; i++)
@@ -327,11 +353,12 @@ static int is_stop(const struct sg_sampler *s, int32_t token)
     return 0;
 }
 
-/* The sampler's history with room for the tokens of this run. */
+/* Copies the sampler's history into scratch with room for the tokens of this run. */
 static segue_status history_begin(struct sg_cpu_program *p, struct sg_sampler *s, uint32_t steps,
                                   segue_error *err)
 {
     size_t n = s->history_n + steps;
+    /* doubled, so that long generations reallocate rarely */
     if (n > p->history_cap) {
         int32_t *wider = sg_realloc(p->history, 2 * n * sizeof *wider);
         if (!wider) return sg_no_memory("history of a run", 2 * n * sizeof *wider, err);
@@ -343,8 +370,9 @@ static segue_status history_begin(struct sg_cpu_program *p, struct sg_sampler *s
     return SEGUE_OK;
 }
 
-/* A run of several steps: choose, publish, feed back; a stop token ends it early. */
-static segue_status steps_run(struct sg_cpu_run *run, struct sg_pass *a, segue_error *err)
+/* A run of several steps: choose a token, publish it in the ring, feed it back as the next row; a stop
+ * token ends the run. */
+static segue_status steps_run(struct sg_cpu_run *run, struct sg_cpu_pass *a, segue_error *err)
 {
     struct sg_cpu_program *p = a->p;
     struct sg_span span = run->spans[0];
@@ -357,59 +385,64 @@ static segue_status steps_run(struct sg_cpu_run *run, struct sg_pass *a, segue_e
     a->spans = &span;
     for (uint32_t i = 0;; i++) {
         int32_t token;
-        SG_TRY(choose(run, a, 0, r - 1, &sampler, &token, err));
+        SG_TRY(choose_token(run, a, 0, r - 1, &sampler, &token, err));
         p->history[sampler.history_n++] = token;
         span.ring->tokens[i] = token;
         atomic_store(&span.ring->written, i + 1);
+        /* the last token is not fed back: its row is computed by the next run */
         if (i + 1 == span.steps || is_stop(&sampler, token)) return SEGUE_OK;
         span.first += span.rows;
         span.rows = span.wanted_n = 1;
         span.wanted = last;
         span.tokens = &token;
         a->t = a->r = r = 1;
+        /* the caller's logits hold the newest row */
         a->logits = caller;
-        states_busy(a, 1);
+        pass_set_busy(a, 1);
         segue_status status = pass_run(run, a, err);
-        states_busy(a, 0);
+        pass_set_busy(a, 0);
         SG_TRY(status);
-        traffic(run, a);
+        count_traffic(run, a);
         if (run->result->rows_done) run->result->rows_done[0] += 1;
     }
 }
 
+/* One pass over the batch, then the additional steps. The states are marked busy around each pass so
+ * that concurrent gets wait for rows that are being written. */
 segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err)
 {
     struct sg_result *result = run->result;
-    uint64_t began = sg_now_ns();
+    uint64_t start_ns = sg_now_ns();
     result->ns = result->dispatches = result->weight_bytes = result->state_bytes = 0;
     for (uint32_t s = 0; result->rows_done && s < run->batch.spans_n; s++) result->rows_done[s] = 0;
-    segue_status status = batch_fits(run, err);
+    segue_status status = batch_check(run, err);
     if (status != SEGUE_OK) {
         sg_cpu_spans_busy(run->spans, run->batch.spans_n, 0);
         return status;
     }
-    struct sg_pass *a = &run->program->pass;
-    *a = (struct sg_pass){.p = run->program,
+    struct sg_cpu_pass *a = &run->program->pass;
+    *a = (struct sg_cpu_pass){.p = run->program,
                           .spans = run->spans,
                           .spans_n = run->batch.spans_n,
                           .cancel = run->batch.cancel,
                           .logits = result->logits};
+    /* t: all rows of the batch, r: rows whose logits are wanted */
     for (uint32_t s = 0; s < a->spans_n; s++) {
         a->t += run->spans[s].rows;
         a->r += run->spans[s].wanted_n;
         a->loras |= run->spans[s].loras_n != 0;
     }
-    states_busy(a, 1);
+    pass_set_busy(a, 1);
     status = pass_run(run, a, err);
-    states_busy(a, 0);
+    pass_set_busy(a, 0);
     if (status == SEGUE_OK) {
-        traffic(run, a);
+        count_traffic(run, a);
         for (uint32_t s = 0; result->rows_done && s < a->spans_n; s++)
             result->rows_done[s] = run->spans[s].rows;
-        values_give(run, a);
+        values_copy(run, a);
         status = tokens_choose(run, a, err);
     }
     if (status == SEGUE_OK && a->spans_n == 1 && run->spans[0].steps > 1) status = steps_run(run, a, err);
-    result->ns = sg_now_ns() - began;
+    result->ns = sg_now_ns() - start_ns;
     return status;
 }

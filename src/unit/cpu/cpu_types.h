@@ -1,6 +1,7 @@
-/* cpu_types.h: what the files of the cpu unit share: the unit, packed weights, states, stages, programs, one
- * pass of a run. A program is read-only while it runs, except its scratch, which belongs to the one run of
- * the unit at a time.
+/* cpu_types.h: types shared by the files of the cpu unit: the unit and its runs, packed weights,
+ * sequence states, compiled programs and one pass over a batch. A program is read-only while it runs,
+ * except for its scratch, which belongs to the single run that computes on the unit at a time
+ * (sg_cpu_unit.work).
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CPU_CPU_TYPES_H
 #define SG_UNIT_CPU_CPU_TYPES_H
@@ -13,10 +14,9 @@
 #include "unit/pool.h"
 #include "unit/unit.h"
 
-/* --- packed weights (pack.c) --- */
-
-/* A row window of a tensor in a packed kind: groups of SG_GROUP rows, the last one padded with zeros. */
-struct sg_packed {
+/* A range of rows of one tensor in a packed layout (kernels.h). Rows are stored in groups of SG_GROUP;
+ * the last group is padded with zero rows. */
+struct sg_packed_weight {
     const struct sg_tensor *tensor;
     uint32_t at, rows, groups;
     uint32_t k;                      /* columns */
@@ -24,37 +24,44 @@ struct sg_packed {
     size_t group_bytes;
     uint8_t *data;                   /* [groups][group_bytes], 64-byte aligned */
 };
-/* All packed weights and fp32 vectors of the graphs that were compiled together. */
+/* All packed weights and fp32 vectors of the graphs that were compiled together. Shared by their
+ * programs; freed with the last reference. */
 struct sg_pack_set {
     atomic_uint refs;
-    struct sg_packed **items;
+    struct sg_packed_weight **items;
     uint32_t items_n, items_cap;
-    struct sg_arena arena;           /* items, vectors */
-    void *memory;                    /* all packed data, or ... */
-    struct sg_map map;               /* ... the kept entry that holds it */
-    uint64_t bytes;                  /* of memory and arena; a mapped entry is not counted */
-    const char *kept;                /* see sg_unit_ops.kept */
-    segue_error kept_why;
+    struct sg_arena arena;           /* holds the items and the fp32 vectors */
+    /* All packed data when it was packed in this process; NULL when the data is mapped from the weight
+     * cache. */
+    void *memory;
+    struct sg_map map;               /* the mapped cache entry, if the data comes from there */
+    /* bytes of `memory` and `arena`; a mapped entry is not counted because its pages can be evicted */
+    uint64_t bytes;
+    const char *cache_result;                /* what sg_unit_ops.kept reports: "mapped", "written", "anew" or NULL */
+    segue_error cache_why;
 };
 struct sg_cpu_unit;
-/* The packed form of this window, once per set: filled in by sg_pack_fill. NULL: out of memory. */
-struct sg_packed *sg_pack_want(struct sg_pack_set *set, const struct sg_tensor *t, uint32_t at,
+/* Registers rows [at, at + rows) of t for packing and returns the item; a second request for the same
+ * rows returns the same item. The data is written later by sg_pack_fill. NULL: out of memory. */
+struct sg_packed_weight *sg_pack_request(struct sg_pack_set *set, const struct sg_tensor *t, uint32_t at,
                                uint32_t rows);
-/* A tensor of few numbers as fp32 in the set's arena; NULL: out of memory. */
+/* Reads a small tensor (norm weight, bias) as fp32 into the set's arena. NULL: out of memory. */
 const float *sg_pack_vector(struct sg_pack_set *set, const struct sg_tensor *t);
-/* Packs what is wanted and checks that all weights of the graphs are finite, or maps what an earlier start kept. The
- * pages of each tensor are given back as soon as it is packed. keep may be NULL. */
+/* Packs every requested item, or maps an entry of the weight cache with the same contents. Fails when a
+ * weight of the graphs is not finite. The source pages of each tensor are released as soon as it is
+ * packed. cache may be NULL. */
 segue_status sg_pack_fill(struct sg_pack_set *set, struct sg_cpu_unit *u, const struct sg_graph *const *graphs,
-                          uint32_t n, const struct sg_weight_cache *keep, segue_error *err);
+                          uint32_t n, const struct sg_weight_cache *cache, segue_error *err);
 void sg_pack_unref(struct sg_pack_set *set);
 
-/* --- the unit --- */
+/* One run: a batch handed to start, executed either by the caller (inline_hint) or by the unit's run
+ * thread. Recycled through sg_cpu_unit.idle, so that a run in steady state allocates nothing. */
 
 struct sg_cpu_run {
     struct sg_run_base base;
     struct sg_cpu_unit *unit;
     struct sg_cpu_program *program;
-    struct sg_batch batch;           /* its spans are the copy below */
+    struct sg_batch batch;           /* its spans point to the copy below */
     struct sg_span *spans;
     uint32_t spans_cap;
     struct sg_result *result;
@@ -69,67 +76,89 @@ struct sg_cpu_unit {
     struct sg_kernels k;
     struct sg_pool *pool;
     struct sg_unit_desc desc;
-    pthread_mutex_t lock;            /* run lists below */
+    pthread_mutex_t lock;            /* guards the run lists `idle` and `queue` */
     pthread_cond_t changed;
     struct sg_cpu_run *idle, *queue;
-    pthread_mutex_t work;            /* held by the one run that computes */
+    pthread_mutex_t work;            /* held by the run that computes; serialises runs of the unit */
     pthread_t runner;
     int runner_on, stop;
 };
 
-/* --- states (cpu_state.c, kv_pool.c, kv_layout.c) --- */
+enum { SG_KV_Q8_BLOCK = 32 };             /* q8: numbers that share one f16 scale */
+/* largest head width of K or V; sizes the stack buffers that convert one row */
+enum { SG_HEAD_MAX = 512 };
 
-enum { SG_KV_RUN = 32 };             /* q8: numbers that share a scale */
-enum { SG_HEAD_MAX = 512 };          /* numbers of a head in K or V: rows on their way have that much room */
-
-struct sg_kv_slab {
+/* One allocation that holds the blocks of several slots. Freed when none of its blocks is referenced
+ * any more. */
+struct sg_kv_pool {
     atomic_uint refs;
     void *memory;
-    const struct sg_host_memory *host;   /* that it was taken from; NULL: of this process, cleared */
+    /* allocator that `memory` came from; NULL: the process allocator, which returns zeroed memory */
+    const struct sg_host_memory *host;
 };
-/* SG_CHUNK rows of one K or V slot. K: per head [SG_CHUNK/16][width][16]; V: per head [SG_CHUNK][width]; q8:
- * int8 in that order, then f16 scales [SG_CHUNK/16][blocks][16] or [SG_CHUNK][blocks]. */
+/* SG_CHUNK rows of one K or V slot. K is stored per head as [SG_CHUNK/16][width][16], so that a score
+ * kernel loads 16 keys per column with one vector load; V per head as [SG_CHUNK][width]. q8: int8 in
+ * the same order, followed by the f16 scales [SG_CHUNK/16][blocks][16] (K) or [SG_CHUNK][blocks] (V),
+ * with blocks of SG_KV_Q8_BLOCK columns. */
 struct sg_kv_block {
     atomic_uint refs;
-    struct sg_kv_slab *slab;
-    struct sg_kv_block *next;        /* in a free list */
+    struct sg_kv_pool *pool;
+    struct sg_kv_block *next;        /* next in the slot's free list */
     uint8_t *data;
-    int dirty;                       /* 1: what was there before the slab was taken still is */
+    /* 1: the memory still holds what was in it before the pool was allocated */
+    int uncleared;
 };
-struct sg_slot_memory {
+/* One slot of a state: blocks of rows (K, V) or a fixed array (CONV, DELTA). */
+struct sg_cpu_slot {
     struct sg_slot slot;
-    size_t head_bytes, block_bytes;  /* K, V */
-    struct sg_kv_block **blocks;     /* [blocks_cap] by position / SG_CHUNK; NULL: not held */
+    size_t head_bytes, block_bytes;  /* K, V: bytes of one head and of one block of SG_CHUNK rows */
+    struct sg_kv_block **blocks;     /* [blocks_cap] indexed by position / SG_CHUNK; NULL: not held */
     uint32_t blocks_cap;
     struct sg_kv_block *spare;
-    uint64_t first, end;             /* rows held */
-    int given;                       /* CONV, DELTA: a put has filled it */
-    float *fixed, *before;           /* CONV, DELTA: now (in the state's piece), and as it was when the pass began; [fixed_n] */
+    uint64_t first, end;             /* rows [first, end) are held */
+    int filled;                       /* CONV, DELTA: set by put and by the first committed pass */
+    /* CONV, DELTA: the current memory (inside sg_cpu_state.fixed) and its copy from before the pass,
+     * for undo; both [fixed_n] */
+    float *fixed, *undo_copy;
     size_t fixed_n;
 };
-struct sg_mark {
+/* A position that the state can return to. K and V rows need no copy, because they are only cut off. */
+struct sg_cpu_undo_mark {
     uint32_t number;
     uint64_t rows;
-    float *fixed;                    /* all recurrent slots, one after the other */
+    float *fixed;                    /* copy of all recurrent slots, concatenated */
 };
+/* The memory of one sequence on this unit. Rows at and beyond `rows` may be written by a running pass
+ * and are not valid until it commits. */
 struct sg_cpu_state {
     struct sg_state_base base;
-    pthread_mutex_t lock;            /* block tables, against get and put beside a run */
+    /* guards the block tables and the row counts against get and put that run beside a pass */
+    pthread_mutex_t lock;
     enum sg_storage kv;
-    const struct sg_host_memory *host;   /* sg_state_opts */
-    const struct sg_host_memory *fixed_host; /* that `fixed` was taken from; NULL: of this process */
-    void *fixed;                     /* recurrent slots, one after the other, each at a multiple of FIXED_STEP; NULL: bare */
+    const struct sg_host_memory *host;   /* sg_state_opts.host: pinned memory for the blocks, or NULL */
+    /* allocator that `fixed` came from; NULL: the process allocator */
+    const struct sg_host_memory *fixed_host;
+    /* recurrent slots, each at a multiple of RECURRENT_ALIGN bytes; NULL in a bare state */
+    void *fixed;
     uint64_t rows;
-    atomic_int busy;                 /* 1: a run is appending */
-    atomic_uint stage;               /* of the pass that appends: stages before this one are over */
-    const uint32_t *slot_stage;      /* of that pass, NULL: none yet: [slots_n] the last stage that writes a slot */
-    uint64_t coming;                 /* rows that the pass appends */
-    struct sg_slot_memory *slots;
+    atomic_int busy;                 /* 1: a run appends to this state */
+    /* stage that the appending pass has reached: all earlier stages are complete */
+    atomic_uint stage;
+    /* [slots_n] last stage of that pass that writes a slot; NULL: the pass has not started */
+    const uint32_t *slot_stage;
+    uint64_t rows_pending;                 /* rows that the pass appends */
+    struct sg_cpu_slot *slots;
     uint32_t slots_n;
-    uint32_t capacity;               /* blocks per slot that need no allocation */
-    struct sg_mark *marks;
+    uint32_t capacity;               /* blocks per slot that were allocated up front */
+    struct sg_cpu_undo_mark *marks;
     uint32_t marks_n, marks_cap, next_mark;
     int recurrent;
+    /* Readers that wait for a running pass. progress counts notifications and is guarded by wait_lock, which is
+     * never held during a copy of rows, so that a notifying thread does not wait for a reader. */
+    atomic_uint waiters;
+    pthread_mutex_t wait_lock;
+    pthread_cond_t moved;
+    uint32_t progress;
 };
 segue_status sg_cpu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t n,
                               const struct sg_state_opts *o, struct sg_state **out, segue_error *err);
@@ -146,43 +175,59 @@ segue_status sg_cpu_state_get(struct sg_state *s, uint32_t slot, uint64_t from, 
 segue_status sg_cpu_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
                               enum sg_storage storage, const void *in, segue_error *err);
 segue_status sg_cpu_state_at(struct sg_state *s, uint32_t slot, int write, void **out, segue_error *err);
-/* Blocks (kv_pool.c). */
-static inline int sg_cpu_is_rows(const struct sg_slot_memory *m)
+/* K and V slots are stored in blocks; CONV and DELTA slots have a fixed size. */
+static inline int sg_cpu_is_kv(const struct sg_cpu_slot *m)
 {
     return m->slot.kind == SG_SLOT_K || m->slot.kind == SG_SLOT_V;
 }
-void sg_cpu_slab_release(struct sg_kv_slab *slab);
-/* `count` more spare blocks for every K and V slot, in one allocation. */
-segue_status sg_cpu_slab_add(struct sg_cpu_state *s, uint32_t count, segue_error *err);
-segue_status sg_cpu_table_grow(struct sg_cpu_state *s, struct sg_slot_memory *m, uint64_t index, segue_error *err);
-/* Block `index` exists and is this state's alone; take: it may be dirty, sg_kv_rows_pass is the next to write there. */
-segue_status sg_cpu_block_take(struct sg_cpu_state *s, struct sg_slot_memory *m, uint64_t index, segue_error *err);
-segue_status sg_cpu_block_own(struct sg_cpu_state *s, struct sg_slot_memory *m, uint64_t index, segue_error *err);
-void sg_cpu_blocks_drop(struct sg_slot_memory *m, uint64_t from, uint64_t to);
-void sg_cpu_rows_keep(struct sg_slot_memory *m, uint64_t first, uint64_t end); /* of what is held */
-/* Before a pass: blocks for `more` rows, unshared; keep_before: a copy of the recurrent slots for undoing. */
+/* Drops one reference; the last one frees the memory. */
+void sg_kv_pool_unref(struct sg_kv_pool *pool);
+/* Adds `count` free blocks to every K and V slot, in one allocation (kv_pool.c). */
+segue_status sg_kv_pool_add(struct sg_cpu_state *s, uint32_t count, segue_error *err);
+/* Grows the block table so that `index` is valid. EMEMORY, ELIMIT. */
+segue_status sg_kv_table_grow(struct sg_cpu_state *s, struct sg_cpu_slot *m, uint64_t index, segue_error *err);
+/* Makes block `index` exist and be referenced by this state only (copy on write). The plain form may
+ * leave it uncleared: then sg_kv_rows_copy must be the next writer. The zeroed form clears it if
+ * needed. EMEMORY, ELIMIT. */
+segue_status sg_kv_block_private(struct sg_cpu_state *s, struct sg_cpu_slot *m, uint64_t index, segue_error *err);
+segue_status sg_kv_block_private_zeroed(struct sg_cpu_state *s, struct sg_cpu_slot *m, uint64_t index, segue_error *err);
+/* Releases blocks [from, to) of the table. */
+void sg_kv_blocks_drop(struct sg_cpu_slot *m, uint64_t from, uint64_t to);
+/* drops the blocks outside of rows [first, end) */
+void sg_kv_rows_trim(struct sg_cpu_slot *m, uint64_t first, uint64_t end);
+/* Before a pass: makes the blocks for `more` rows private. keep_before: also copies the recurrent
+ * slots, so that a canceled pass can be undone. */
 segue_status sg_cpu_state_reserve(struct sg_cpu_state *s, uint64_t more, int keep_before, segue_error *err);
+/* After a pass: the state has `rows` more rows; blocks that a sliding window no longer needs are
+ * released. */
 void sg_cpu_state_commit(struct sg_cpu_state *s, uint64_t rows);
-/* What a get beside the pass may have before the pass is over (slot_stage NULL: nothing). */
-void sg_cpu_state_watch(struct sg_cpu_state *s, const uint32_t *slot_stage, uint64_t rows);
-segue_status sg_cpu_state_transfer(struct sg_state *to, struct sg_state *from, segue_error *err); /* cpu_state_transfer.c */
-void sg_cpu_state_undo(struct sg_cpu_state *s); /* recurrent slots as they were at reserve(keep_before) */
-/* Rows [from, to), whose blocks are there, canonical in `storage` <-> the blocks (store: into them), by all threads of
- * the unit unless a run keeps them busy. */
-void sg_kv_rows_pass(const struct sg_cpu_state *s, const struct sg_slot_memory *m, uint64_t from, uint64_t to,
+/* Tells concurrent get calls which slots of the running pass are complete after which stage (NULL: none
+ * are yet). */
+void sg_cpu_state_pass_set(struct sg_cpu_state *s, const uint32_t *slot_stage, uint64_t rows);
+/* moves the memory of one state to another (cpu_state_transfer.c) */
+/* Wakes readers after stage, slot_stage, rows or busy have changed. Without waiting readers this is one load. */
+void sg_cpu_state_notify(struct sg_cpu_state *s);
+segue_status sg_cpu_state_transfer(struct sg_state *to, struct sg_state *from, segue_error *err);
+void sg_cpu_state_undo(struct sg_cpu_state *s); /* restores the recurrent slots saved by reserve(keep_before) */
+/* Converts rows [from, to), whose blocks exist, between the blocks and the canonical layout
+ * (docs/STATE.md) in `storage`; store: canonical -> blocks. Uses all threads of the unit unless a run
+ * occupies them. */
+void sg_kv_rows_copy(const struct sg_cpu_state *s, const struct sg_cpu_slot *m, uint64_t from, uint64_t to,
                      enum sg_storage storage, uint8_t *canonical, int store);
-/* One head's row, fp32 -> the state's storage. Only where a pass reserved. */
+/* Stores one head's fp32 row in the state's storage. Only for rows that the pass reserved. */
 void sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t row,
                  uint32_t head, const float *x);
-/* One head's chunk where it lies, in the order of sg_kv_load; NULL when the state is not f16. */
+/* One head's chunk in place, in the order of sg_kv_load, f16 only; NULL when the state has another
+ * storage. */
 const uint16_t *sg_kv_f16(const struct sg_cpu_state *s, uint32_t slot, uint64_t chunk, uint32_t head);
-/* One head's chunk as fp32: K [keys/16][d][16], V [keys][dvp]. */
+/* Loads one head's chunk as fp32: K [keys/16][d][16], V [keys][dvp], dvp = dv rounded up to 16. */
 void sg_kv_load(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t chunk,
                 uint32_t head, uint32_t keys, float *out);
 
-/* --- programs (match.c) --- */
+/* One stage is one parallel region of the pool: its items run on any thread, in any order, and all
+ * items of a stage finish before the next stage starts. */
 
-enum sg_stage_kind {
+enum sg_cpu_stage_kind {
     SG_ST_ANGLES,
     SG_ST_EMBED,
     SG_ST_NORM,
@@ -203,73 +248,85 @@ enum sg_stage_kind {
     SG_ST_EXPERT_DOWN,
     SG_ST_ROWS
 };
-/* Forms of activations that the parts of a matrix stage want: quantised in blocks of 32 or 16, fine (16 bits,
- * two passes over the weight in registers) or raised (a second byte for 4 columns of each block); fp32;
- * wide in one term or two. */
-enum sg_form {
+/* Forms of activations that the linears of a matrix stage need (kernels.h): int8 in blocks of 32 or 16
+ * columns, either fine (16 bits, two passes over the weights in registers) or with outliers (8 bits,
+ * plus a high byte for the 4 largest columns of 64); fp32; bf16 in one term or two. */
+enum sg_x_form {
     SG_FORM_X32_FINE,
     SG_FORM_X16_FINE,
-    SG_FORM_X32_RAISED,
-    SG_FORM_X16_RAISED,
+    SG_FORM_X32_OUTLIER,
+    SG_FORM_X16_OUTLIER,
     SG_FORM_XF,
-    SG_FORM_W1,
-    SG_FORM_W2,
+    SG_FORM_BF16_1,
+    SG_FORM_BF16_2,
     SG_FORM_N
 };
 
-struct sg_norm_use { const struct sg_op *op; const float *weight, *bias; };
+/* A norm op with its weight and bias as fp32; op NULL: none. */
+struct sg_cpu_norm { const struct sg_op *op; const float *weight, *bias; };
 
-/* One linear op (or gate and up of a pair) of a matrix stage. */
-struct sg_part {
+/* One linear op of a matrix stage, or the gate and up projections of a gated MLP. */
+struct sg_cpu_linear {
     const struct sg_op *op, *op_up;
-    struct sg_packed *w, *up;        /* up: out = act(w x) * (up x) */
+    struct sg_packed_weight *w, *up;        /* up set: out = act(w x) * (up x) */
     const float *bias, *bias_up;
     struct sg_operand residual;
-    enum sg_act act;                 /* after bias, before residual; or of the pair */
-    int32_t out;                     /* value */
-    uint32_t lora, lora_up;          /* columns of the delta area */
-    int fine;                        /* 1: fine activations in long prompts too */
+    enum sg_act act;                 /* applied after bias and before residual; or the activation of the gated pair */
+    int32_t out;                     /* index of the value that is written */
+    uint32_t lora, lora_up;          /* first column in the adapter delta area */
+    int fine;                        /* 1: fine activations at every batch size */
 };
 
-struct sg_stage {
-    enum sg_stage_kind kind;
-    const struct sg_op *op;          /* the op, or the first of the window */
-    int wanted;                      /* 1: R rows, 0: T rows */
-    /* MM, PREP, LORA */
+/* One stage of a program. Which fields are used depends on the kind. */
+struct sg_cpu_stage {
+    enum sg_cpu_stage_kind kind;
+    const struct sg_op *op;          /* the op, or the first op of a fusion */
+    int wanted;                      /* 1: r rows (those with logits wanted), 0: all t rows */
+    /* Matrix stages MM, PREP, LORA. */
     struct sg_operand x;
-    struct sg_norm_use norm;         /* op NULL: none */
+    struct sg_cpu_norm norm;         /* norm fused in front of the product; op NULL: none */
     uint32_t k;
-    struct sg_part *parts;
-    uint32_t parts_n;
-    /* KEYS: what is fused before the append */
-    struct sg_norm_use norm_q, norm_k;
+    struct sg_cpu_linear *linears;
+    uint32_t linears_n;
+    /* KEYS: norm and rotation fused in front of the append. */
+    struct sg_cpu_norm norm_q, norm_k;
     const struct sg_op *rope_q, *rope_k;
     struct sg_operand q, key, value;
-    int32_t q_out;                   /* value that holds the finished queries; -1: q is used as it is */
-    const float *w0, *w1; /* vectors: sinks; conv weight [taps][C], bias; decay, dt; scale; route bias */
+    /* value that receives the rotated queries; -1: q needs no rotation and is read directly */
+    int32_t q_out;
+    /* vectors by kind: ATTEND sinks; CONV weight [taps][C] and bias; DELTA decay and dt; SCALE factor;
+     * ROUTE bias */
+    const float *w0, *w1;
     uint32_t scale_n;
-    struct sg_packed **experts[3];   /* [experts] each: gate, up, down */
-    int narrow;                      /* ATTEND: passes of many rows in integers */
-    int32_t hidden;                  /* value: [k * ff] rows between EXPERT_UP and EXPERT_DOWN */
+    struct sg_packed_weight **experts[3];   /* [experts] each: gate, up, down */
+    int attn_i16;                      /* ATTEND: long passes use 16-bit integer arithmetic */
+    /* value [k * ff] per row that EXPERT_UP writes and EXPERT_DOWN reads */
+    int32_t expert_hidden;
 };
 
-/* Where a value lives: columns [at, at + stride) of the T area or the R area, times rows. Chosen rows that are all rows are
- * not copied: the value is read where the one that they are chosen from lies. */
-struct sg_value_loc {
+/* Where a value is stored: columns [at, at + stride) of the area of all rows (t) or of the wanted rows
+ * (r), times the rows. When every row is wanted, an SG_OP_ROWS value is not copied: it is read from its
+ * source (`from`). */
+struct sg_cpu_value_loc {
     uint32_t at, stride;
-    int area;                        /* 0: T, 1: R, 2: logits, -1: nowhere */
-    int32_t from;                    /* value that `rows` chooses from, and its first column; -1: another op's */
+    int area;                        /* 0: t_area, 1: r_area, 2: logits, -1: not stored */
+    /* SG_OP_ROWS: the source value and its first column; -1: the value of another op */
+    int32_t from;
     uint32_t from_at;
 };
 
-/* Rows of one span and one tile of attention. */
-struct sg_att_tile {
-    uint32_t span, row, rows;        /* row: among T */
-    uint32_t base, units;            /* first unit and how many: 1, or the chunks when split over them */
-    uint32_t split_row;              /* place of its first row in the split area; UINT32_MAX: not split */
+/* Rows of one span that are attended together. A tile is one job per kv head; a tile of few rows is
+ * split over the chunks of keys instead (flash-decoding), one job per chunk and kv head. */
+struct sg_cpu_attn_tile {
+    uint32_t span, row, rows;        /* row: index among the t rows of the pass */
+    uint32_t first_job, jobs_n;            /* first job and number of jobs: 1, or the number of chunks of a split tile */
+    /* row of its first row in the split area; UINT32_MAX: the tile is not split */
+    uint32_t split_row;
 };
 
-struct sg_pass {
+/* One pass: all spans of a batch through all stages once. t rows enter, r rows have their logits or
+ * values wanted. */
+struct sg_cpu_pass {
     struct sg_cpu_program *p;
     const struct sg_span *spans;
     uint32_t spans_n, t, r;
@@ -279,62 +336,71 @@ struct sg_pass {
     float *logits;                   /* [r][vocab] */
 };
 
+/* A compiled graph: stages, value placement, packed weights, and the scratch of the run in progress. */
 struct sg_cpu_program {
     struct sg_program_base base;
     struct sg_pack_set *set;
-    struct sg_stage *stages;
+    struct sg_cpu_stage *stages;
     uint32_t stages_n;
-    struct sg_value_loc *places;         /* [values_n] */
-    uint32_t t_columns, r_columns;   /* floats per row of the areas */
-    size_t x_row_bytes;              /* of the widest prepared activation row */
-    uint32_t lora_columns;           /* floats per row of the delta area */
-    uint32_t split_row_floats;       /* heads * (dv + 2) of the largest attend, for one chunk */
-    uint32_t kv_heads_max, group_max; /* over all attends; group = heads / kv_heads */
-    uint32_t rope_value;             /* 1: some op needs angles */
-    uint32_t angle_columns;          /* floats per row: all rope tables */
-    uint32_t *angle_at;              /* [ropes_n] */
-    size_t thread_bytes;             /* of one thread's scratch */
+    struct sg_cpu_value_loc *value_locs;         /* [values_n], plus one per experts op */
+    uint32_t t_columns, r_columns;   /* floats per row of t_area and r_area */
+    size_t x_row_bytes;              /* bytes of the widest prepared activation row */
+    uint32_t lora_columns;           /* floats per row of lora_area */
+    /* heads * (dv + 2) of the largest attention op: m, l and o of one row and one chunk */
+    uint32_t split_row_floats;
+    uint32_t kv_heads_max, group_max; /* maxima over all attention ops; group = heads / kv_heads */
+    uint32_t rope_value;             /* 1: some op needs rotation angles */
+    uint32_t angle_columns;          /* floats per row of `angles`: all rope tables */
+    uint32_t *angle_at;              /* [ropes_n] first column of a table */
+    size_t thread_bytes;             /* scratch of one thread, maximum over the stages */
     uint64_t read_per_token;
     int recurrent;
     uint32_t *slot_stage;            /* [slots_n] the last stage that writes a slot */
     struct sg_arena arena;
-    /* scratch: grown between passes */
+    /* Scratch: grown between passes, never inside one. t_cap and r_cap are rows, logits_cap rows of
+     * logits. */
     uint32_t t_cap, r_cap, logits_cap, pending_cap;
     size_t split_cap;                /* floats */
     uint64_t pass_number;
     float *t_area, *r_area, *logits_area, *angles, *lora_area, *split;
     uint8_t *x_area;
-    uint8_t **threads;               /* [threads] */
-    uint32_t *items;                 /* [stages_n] */
-    uint32_t *row_span, *wanted;     /* [t_cap] */
+    uint8_t **threads;               /* [threads] scratch of each thread */
+    uint32_t *items;                 /* [stages_n] items of each stage of this pass */
+    uint32_t *row_span, *wanted;     /* [t_cap] span of each row; t-row of each wanted row */
     uint64_t *row_pos;
     int32_t *tokens;
-    struct sg_att_tile *tiles;       /* [t_cap] */
-    uint32_t tiles_n, units_n, split_chunks;
-    atomic_uint *pending;            /* [pending_cap] split rows x kv_heads_max: chunks to come */
-    float *sample_row;               /* [vocab] */
-    int32_t *history;                /* [history_cap], runs of several steps */
+    struct sg_cpu_attn_tile *tiles;       /* [t_cap] */
+    uint32_t tiles_n, jobs_n, split_chunks;
+    /* [pending_cap] split rows x kv_heads_max: chunks that are not finished yet */
+    atomic_uint *pending;
+    float *sample_row;               /* [vocab] logits after penalties */
+    int32_t *history;                /* [history_cap] tokens, for runs of several steps */
     size_t history_cap;
     struct sg_chooser *chooser;
-    struct sg_pass pass;
+    struct sg_cpu_pass pass;
     uint64_t scratch_bytes;
 };
 
+/* Whether this unit can run the op; the reason goes to why. */
 segue_status sg_cpu_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op,
                         segue_error *why);
 segue_status sg_cpu_match(struct sg_cpu_program *p,
-                          segue_error *err); /* ops -> stages, places; wants packed weights */
+                          segue_error *err); /* builds the stages, assigns value_locs, requests packed weights (match.c) */
 
-/* --- running --- */
-segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err);       /* cpu_run.c */
+/* executes a run in the calling thread (cpu_run.c) */
+segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err);
+/* Marks the states of the spans as being appended to (or not), for concurrent get calls. */
 void sg_cpu_spans_busy(const struct sg_span *spans, uint32_t n, int busy);
+/* Grows the program's scratch to t rows, r wanted rows and, if asked, r rows of logits. EMEMORY;
+ * ECANCELED when *cancel is set while large areas are cleared. */
 segue_status sg_cpu_scratch(struct sg_cpu_program *p, uint32_t t, uint32_t r, int own_logits,
                             const atomic_int *cancel, segue_error *err);
 void sg_cpu_scratch_free(struct sg_cpu_program *p);
 
-/* 1: the pass was canceled; its results are nobody's. Asked before each item, and in items that grow with the rows or the
- * keys at least once for every SG_CHUNK of them: whatever the chunk of a prompt, what is left to do is bounded. */
-static inline int sg_pass_stops(struct sg_pass *a)
+/* 1: the pass was canceled and its results are discarded. Checked before each item, and inside items
+ * whose work grows with rows or keys at least once per SG_CHUNK of them, so the work left after a
+ * cancel is bounded for any prompt length. */
+static inline int sg_cpu_pass_canceled(struct sg_cpu_pass *a)
 {
     if (atomic_load_explicit(&a->stopped, memory_order_relaxed)) return 1;
     if (!a->cancel || !atomic_load_explicit(a->cancel, memory_order_relaxed)) return 0;
@@ -342,14 +408,14 @@ static inline int sg_pass_stops(struct sg_pass *a)
     return 1;
 }
 
-/* Row `row` of an operand; rows lie *stride floats apart. */
-static inline float *sg_cpu_rows(const struct sg_pass *a, struct sg_operand x, uint32_t row, size_t *stride)
+/* First element of row `row` of an operand; consecutive rows are *stride floats apart. */
+static inline float *sg_cpu_operand_row(const struct sg_cpu_pass *a, struct sg_operand x, uint32_t row, size_t *stride)
 {
     const struct sg_cpu_program *p = a->p;
-    const struct sg_value_loc *place = &p->places[x.value];
+    const struct sg_cpu_value_loc *place = &p->value_locs[x.value];
     if (place->from >= 0 && a->t == a->r) {
         x.at += place->from_at;
-        place = &p->places[place->from];
+        place = &p->value_locs[place->from];
     }
     *stride = place->stride;
     float *base = place->area == 0   ? p->t_area + (size_t)place->at * p->t_cap
@@ -358,34 +424,37 @@ static inline float *sg_cpu_rows(const struct sg_pass *a, struct sg_operand x, u
     return base + (size_t)row * place->stride + x.at;
 }
 
-static inline uint32_t sg_stage_rows(const struct sg_pass *a, const struct sg_stage *st)
+static inline uint32_t sg_cpu_stage_rows(const struct sg_cpu_pass *a, const struct sg_cpu_stage *st)
 {
     return st->wanted ? a->r : a->t;
 }
-static inline const struct sg_kernels *sg_program_kernels(const struct sg_cpu_program *p)
+static inline const struct sg_kernels *sg_cpu_program_kernels(const struct sg_cpu_program *p)
 {
     return &((const struct sg_cpu_unit *)(const void *)p->base.unit)->k;
 }
-static inline const struct sg_kernels *sg_pass_kernels(const struct sg_pass *a)
+static inline const struct sg_kernels *sg_cpu_pass_kernels(const struct sg_cpu_pass *a)
 {
-    return sg_program_kernels(a->p);
+    return sg_cpu_program_kernels(a->p);
 }
-/* Items and work of a stage, by file: cpu_matrix.c, cpu_attend.c, cpu_rows.c */
-uint32_t sg_matrix_items(const struct sg_pass *a, const struct sg_stage *st);
-void sg_matrix_work(struct sg_pass *a, const struct sg_stage *st, uint32_t item, uint32_t thread);
-size_t sg_matrix_thread_bytes(const struct sg_cpu_program *p, const struct sg_stage *st);
-/* Per row, of all forms that it may take. */
-size_t sg_matrix_x_bytes(const struct sg_cpu_program *p, const struct sg_stage *st);
-uint32_t sg_attend_items(const struct sg_pass *a, const struct sg_stage *st);
-void sg_attend_work(struct sg_pass *a, const struct sg_stage *st, uint32_t item, uint32_t thread);
-size_t sg_attend_thread_bytes(const struct sg_cpu_program *p, const struct sg_stage *st);
-segue_status sg_attend_plan(struct sg_pass *a,
-                            segue_error *err); /* tiles of this pass into the program's scratch */
-uint32_t sg_rows_items(const struct sg_pass *a, const struct sg_stage *st);
-/* Norm of one row as the op says, groups and gate included; gate NULL: none. */
-void sg_row_norm(const struct sg_kernels *k, const struct sg_norm_use *use, const float *x, const float *gate,
+/* Number of items of a stage, the work of one item, and the bytes of thread scratch that it needs:
+ * cpu_matrix.c, cpu_attend.c, cpu_rows.c. */
+uint32_t sg_matrix_items(const struct sg_cpu_pass *a, const struct sg_cpu_stage *st);
+void sg_matrix_work(struct sg_cpu_pass *a, const struct sg_cpu_stage *st, uint32_t item, uint32_t thread);
+size_t sg_matrix_thread_bytes(const struct sg_cpu_program *p, const struct sg_cpu_stage *st);
+/* Bytes per row of the prepared activations, for all forms that the stage may use. */
+size_t sg_matrix_x_bytes(const struct sg_cpu_program *p, const struct sg_cpu_stage *st);
+uint32_t sg_attend_items(const struct sg_cpu_pass *a, const struct sg_cpu_stage *st);
+void sg_attend_work(struct sg_cpu_pass *a, const struct sg_cpu_stage *st, uint32_t item, uint32_t thread);
+size_t sg_attend_thread_bytes(const struct sg_cpu_program *p, const struct sg_cpu_stage *st);
+segue_status sg_attend_plan(struct sg_cpu_pass *a,
+                            /* splits the rows of this pass into attention tiles, in the program's
+                             * scratch */
+                            segue_error *err);
+uint32_t sg_rows_items(const struct sg_cpu_pass *a, const struct sg_cpu_stage *st);
+/* Norm of one row with the op's groups, followed by the gate if there is one (NULL: none). */
+void sg_row_norm(const struct sg_kernels *k, const struct sg_cpu_norm *use, const float *x, const float *gate,
                  uint32_t width, float *y);
-void sg_rows_work(struct sg_pass *a, const struct sg_stage *st, uint32_t item, uint32_t thread);
-size_t sg_rows_thread_bytes(const struct sg_cpu_program *p, const struct sg_stage *st);
+void sg_rows_work(struct sg_cpu_pass *a, const struct sg_cpu_stage *st, uint32_t item, uint32_t thread);
+size_t sg_rows_thread_bytes(const struct sg_cpu_program *p, const struct sg_cpu_stage *st);
 
 #endif

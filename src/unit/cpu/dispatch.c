@@ -1,4 +1,5 @@
-/* dispatch.c: what the processor has, and the table for it. The only file that asks the processor.
+/* dispatch.c: detects the instruction sets of the processor and builds the kernel table. The only file
+ * that queries the processor.
  * SPDX-License-Identifier: MIT */
 #if defined(__x86_64__) && defined(__linux__)
 #define _GNU_SOURCE /* syscall */
@@ -10,14 +11,15 @@
 
 #include <string.h>
 
-static const char *const names[SG_ISA_N] = {"generic", "avx2", "avx512", "amx", "neon"};
+static const char *const isa_names[SG_ISA_N] = {"generic", "avx2", "avx512", "amx", "neon"};
 
-const char *sg_isa_name(enum sg_isa isa) { return names[isa]; }
+const char *sg_isa_name(enum sg_isa isa) { return isa_names[isa]; }
 
 #if defined(__x86_64__)
-/* The processor names tiles and bf16 for both units, the system saves tiles at a switch (XCR0), and it lets
- * this process use them: it wants to be asked once, and to be asked again does no harm. A hypervisor that
- * hides any of these is believed. */
+/* AMX needs all of: CPUID lists tiles and bf16 (also AVX512-BF16, for rounding), the kernel saves tile
+ * state on context switches (XCR0 bits 17 and 18), and this process has permission for it. Permission
+ * is requested here and lasts for the process; requesting it again is harmless. If a hypervisor hides
+ * any of these, AMX is not used. */
 static int amx_present(void)
 {
 #ifdef __linux__
@@ -53,23 +55,25 @@ int sg_isa_present(enum sg_isa isa)
     return 0;
 }
 
+/* Starts with the generic table and lets each instruction set up to the requested one overwrite its
+ * entries. */
 segue_status sg_isa_choose(const char *name, struct sg_kernels *out, segue_error *err)
 {
-    int want = -1;
+    int wanted = -1;
     for (int i = 0; name && i < SG_ISA_N; i++)
-        if (!strcmp(name, names[i])) want = i;
-    if (name && want < 0)
+        if (!strcmp(name, isa_names[i])) wanted = i;
+    if (name && wanted < 0)
         return sg_fail(err, SEGUE_EARG, "cpu unit: isa=%s: unknown; use generic, avx2, avx512, amx or neon",
                        name);
-    if (name && !sg_isa_present((enum sg_isa)want))
+    if (name && !sg_isa_present((enum sg_isa)wanted))
         return sg_fail(err, SEGUE_EUNIT,
                        "cpu unit: isa=%s: this processor or build does not have it; leave isa out", name);
     sg_kernels_generic(out);
-    if (name && want == SG_ISA_GENERIC) return SEGUE_OK;
+    if (name && wanted == SG_ISA_GENERIC) return SEGUE_OK;
 #if defined(__x86_64__)
     if (sg_isa_present(SG_ISA_AVX2)) sg_kernels_avx2(out);
-    if (sg_isa_present(SG_ISA_AVX512) && want != SG_ISA_AVX2) sg_kernels_avx512(out);
-    if (sg_isa_present(SG_ISA_AMX) && (!name || want == SG_ISA_AMX)) sg_kernels_amx(out);
+    if (sg_isa_present(SG_ISA_AVX512) && wanted != SG_ISA_AVX2) sg_kernels_avx512(out);
+    if (sg_isa_present(SG_ISA_AMX) && (!name || wanted == SG_ISA_AMX)) sg_kernels_amx(out);
 #elif defined(SEGUE_NEON)
     sg_kernels_neon(out);
 #endif

@@ -1,5 +1,6 @@
-/* packfile.c: see packfile.h. An entry is a head, the hashes of its data's pieces, and from data_at on the data; numbers
- * as this machine writes them, since nobody else reads them: `order` refuses other machines' entries.
+/* packfile.c: reads and writes cached packs; see packfile.h. A file consists of a header, the hashes of
+ * the data's pieces and, from data_at on, the data. Numbers are in the byte order of this machine;
+ * BYTE_ORDER_MARK rejects files of other machines.
  * SPDX-License-Identifier: MIT */
 #include "unit/cpu/packfile.h"
 
@@ -10,124 +11,136 @@
 #include "base/file.h"
 #include "base/store.h"
 
-static const char PACK_MAGIC[8] = "SGPACK1", SEAL_MAGIC[8] = "SGSEAL1";
-static const uint32_t ORDER = 0x01020304;
-static const uint64_t SMALL = 4096, LARGE = 2u << 20;    /* data begins on a page, of large packs on a large one */
+static const char PACK_MAGIC[8] = "SGPACK1", STAMP_MAGIC[8] = "SGSEAL1";
+static const uint32_t BYTE_ORDER_MARK = 0x01020304;
+/* data starts on a page boundary, in large packs on a huge page boundary */
+static const uint64_t PAGE_BYTES = 4096, HUGE_PAGE_BYTES = 2u << 20;
 
-struct head {
+/* Start of an entry. key names the entry, source proves what it was packed from, sums and self protect
+ * the file itself. */
+struct pack_header {
     char magic[8];
     uint32_t order, layout;
     struct sg_hash key;
-    struct sg_hash source;           /* of all bytes of the weights */
-    struct sg_hash sums;             /* of the list of hashes that follows */
+    struct sg_hash source;           /* hash of all source bytes */
+    struct sg_hash sums;             /* hash of the list of piece hashes */
     uint64_t pieces_n, data_at, data_bytes;
-    struct sg_hash self;             /* of all fields above */
+    struct sg_hash self;             /* hash of all fields above */
 };
-struct seal {
+/* Content of KEY.seal: the source files (by file id) for which the entry was last verified. */
+struct verified_stamp {
     char magic[8];
     struct sg_hash key, source, stamp;
     struct sg_hash self;
 };
 
-static struct sg_hash head_hash(const struct head *h) { return sg_hash_bytes(h, offsetof(struct head, self), 2); }
-static struct sg_hash seal_hash(const struct seal *s) { return sg_hash_bytes(s, offsetof(struct seal, self), 3); }
-static int equal(struct sg_hash a, struct sg_hash b) { return a.lo == b.lo && a.hi == b.hi; }
+static struct sg_hash head_hash(const struct pack_header *h) { return sg_hash_bytes(h, offsetof(struct pack_header, self), 2); }
+static struct sg_hash stamp_hash(const struct verified_stamp *s)
+{
+    return sg_hash_bytes(s, offsetof(struct verified_stamp, self), 3);
+}
+static int hash_equal(struct sg_hash a, struct sg_hash b) { return a.lo == b.lo && a.hi == b.hi; }
 
-/* --- names and keys --- */
-
-static struct sg_hash add(struct sg_hash h, const void *bytes, size_t n)
+/* Appends bytes to a hash. */
+static struct sg_hash hash_add(struct sg_hash h, const void *bytes, size_t n)
 {
     return sg_hash_join(h, sg_hash_bytes(bytes, n, n));
 }
 
-static struct sg_hash add_tensor(struct sg_hash h, const struct sg_tensor *t)
+/* Everything about a tensor that affects its packed form, except its data. */
+static struct sg_hash hash_add_tensor(struct sg_hash h, const struct sg_tensor *t)
 {
     const uint64_t words[] = {t->storage, t->rows, t->cols, t->bytes, t->transposed,
                               t->row_perm.a, t->row_perm.b, t->row_perm.w, t->row_perm.first,
                               t->col_perm.a, t->col_perm.b, t->col_perm.w, t->col_perm.first,
                               t->affine.storage, t->affine.bits, t->affine.group};
-    return add(add(h, t->name, strlen(t->name)), words, sizeof words);
+    return hash_add(hash_add(h, t->name, strlen(t->name)), words, sizeof words);
 }
 
-struct sg_hash sg_pack_key(const struct sg_pack_set *set, const struct sg_sources *src, const struct sg_weight_cache *keep)
+/* All layout-relevant inputs: a changed layout, graph or weight set gives another key. */
+struct sg_hash sg_pack_key(const struct sg_pack_set *set, const struct sg_weight_sources *src,
+                           const struct sg_weight_cache *cache)
 {
-    const uint64_t words[] = {SG_PACK_LAYOUT, SG_GROUP, src->n, set->items_n, keep->weights.lo, keep->weights.hi};
+    /* the version of the layouts, the group size and the identity of the weights */
+    const uint64_t words[] = {SG_PACK_LAYOUT, SG_GROUP, src->n, set->items_n, cache->weights.lo, cache->weights.hi};
     struct sg_hash h = {1, 0};
-    h = add(h, words, sizeof words);
-    for (uint32_t i = 0; i < src->n; i++) h = add_tensor(h, src->tensors[i]);
+    h = hash_add(h, words, sizeof words);
+    for (uint32_t i = 0; i < src->n; i++) h = hash_add_tensor(h, src->tensors[i]);
     for (uint32_t i = 0; i < set->items_n; i++) {
-        const struct sg_packed *w = set->items[i];
+        const struct sg_packed_weight *w = set->items[i];
         const uint64_t item[] = {w->at, w->rows, w->groups, w->k, w->kind, w->group_bytes};
-        h = add(add(h, w->tensor->name, strlen(w->tensor->name)), item, sizeof item);
+        h = hash_add(hash_add(h, w->tensor->name, strlen(w->tensor->name)), item, sizeof item);
     }
     return h;
 }
 
-/* KEEP/cpu/KEY.ending; NULL: out of memory. */
-static char *entry_path(const struct sg_weight_cache *keep, struct sg_hash key, const char *ending)
+/* FOLDER/cpu/KEY.ending; NULL: out of memory. */
+static char *entry_path(const struct sg_weight_cache *cache, struct sg_hash key, const char *ending)
 {
     char hex[33], name[64];
     sg_hash_hex(key, hex);
     snprintf(name, sizeof name, "cpu/%s.%s", hex, ending);
-    return sg_path_join(keep->folder, name);
+    return sg_path_join(cache->folder, name);
 }
 
-/* --- hashing by all threads --- */
-
-uint32_t sg_pieces_cut(const void *data, uint64_t bytes, struct sg_piece *out)
+/* Pieces have a fixed size, so the hashes do not depend on the number of threads. */
+uint32_t sg_hash_pieces(const void *data, uint64_t bytes, struct sg_hash_piece *out)
 {
     uint32_t n = 0;
-    for (uint64_t at = 0; at < bytes; at += SG_PIECE_BYTES, n++) {
+    for (uint64_t at = 0; at < bytes; at += SG_HASH_PIECE_BYTES, n++) {
         uint64_t left = bytes - at;
         if (out)
-            out[n] = (struct sg_piece){(const uint8_t *)data + at, left < SG_PIECE_BYTES ? (size_t)left : SG_PIECE_BYTES};
+            out[n] = (struct sg_hash_piece){(const uint8_t *)data + at,
+                                            left < SG_HASH_PIECE_BYTES ? (size_t)left : SG_HASH_PIECE_BYTES};
     }
     return n;
 }
 
-struct hashing { const struct sg_piece *pieces; struct sg_hash *out; int want, forget; };
+/* Hashing of pieces by the pool. prefault: touch the pages first; drop_pages: release them afterwards. */
+struct hash_job { const struct sg_hash_piece *pieces; struct sg_hash *out; int prefault, drop_pages; };
 
 static void hash_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
 {
-    const struct hashing *h = arg;
-    const struct sg_piece *p = &h->pieces[item];
+    const struct hash_job *h = arg;
+    const struct sg_hash_piece *p = &h->pieces[item];
     (void)stage;
     (void)thread;
-    if (h->want) sg_map_touch(p->data, p->bytes);
+    if (h->prefault) sg_map_touch(p->data, p->bytes);
     h->out[item] = sg_hash_bytes(p->data, p->bytes, p->bytes);
-    if (h->forget) sg_map_forget(p->data, p->bytes);
+    if (h->drop_pages) sg_map_forget(p->data, p->bytes);
 }
 
-static void hash_all(struct sg_cpu_unit *u, struct hashing *h, uint32_t n)
+static void hash_all(struct sg_cpu_unit *u, struct hash_job *h, uint32_t n)
 {
     struct sg_job job = {.items = &n, .stages = 1, .work = hash_work, .arg = h};
     if (n) sg_pool_run(u->pool, &job);
 }
 
-static struct sg_hash source_hash(const struct sg_sources *src)
+/* One hash over the hashes of all source pieces. */
+static struct sg_hash source_hash(const struct sg_weight_sources *src)
 {
-    size_t n = src->before[src->n];
+    size_t n = src->pieces_before[src->n];
     return sg_hash_bytes(src->hashes, n * sizeof *src->hashes, n);
 }
 
-/* --- seals --- */
-
-/* 1: this entry was found to hold these files' bytes, and they cannot have changed since. */
-static int sealed(const struct sg_weight_cache *keep, struct sg_hash key, struct sg_hash source)
+/* 1: the entry was verified against these files before, and their file ids are exact, so they cannot
+ * have changed since. */
+static int stamp_matches(const struct sg_weight_cache *cache, struct sg_hash key, struct sg_hash source)
 {
     struct sg_buf buf = {0};
-    struct seal s;
-    char *path = keep->exact ? entry_path(keep, key, "seal") : NULL;
+    struct verified_stamp s;
+    char *path = cache->exact ? entry_path(cache, key, "seal") : NULL;
     int good = path && sg_file_read(&buf, path, sizeof s, NULL) == SEGUE_OK && buf.len == sizeof s;
     if (good) memcpy(&s, buf.data, sizeof s);
-    good = good && !memcmp(s.magic, SEAL_MAGIC, 8) && equal(s.key, key) && equal(s.source, source) &&
-           equal(s.stamp, keep->stamp) && equal(s.self, seal_hash(&s));
+    good = good && !memcmp(s.magic, STAMP_MAGIC, 8) && hash_equal(s.key, key) && hash_equal(s.source, source) &&
+           hash_equal(s.stamp, cache->stamp) && hash_equal(s.self, stamp_hash(&s));
     sg_buf_free(&buf);
     sg_free(path);
     return good;
 }
 
-static segue_status whole_file(const char *path, const void *bytes, size_t n, segue_error *err)
+/* Writes a file atomically: to a temporary name, then renamed. */
+static segue_status write_file(const char *path, const void *bytes, size_t n, segue_error *err)
 {
     struct sg_file_out out;
     SG_TRY(sg_file_begin(&out, path, 0600, err));
@@ -137,77 +150,83 @@ static segue_status whole_file(const char *path, const void *bytes, size_t n, se
     return s;
 }
 
-/* Under the lock. Young files get none: they are hashed again next time. */
-static segue_status seal_write(const struct sg_weight_cache *keep, struct sg_hash key, struct sg_hash source, segue_error *err)
+/* Under the lock. Only for exact file ids; otherwise the files are hashed again at the next start. */
+static segue_status stamp_write(const struct sg_weight_cache *cache, struct sg_hash key, struct sg_hash source, segue_error *err)
 {
-    if (!keep->exact) return SEGUE_OK;
-    struct seal s;
+    if (!cache->exact) return SEGUE_OK;
+    struct verified_stamp s;
+    /* padding bytes are hashed, too */
     memset(&s, 0, sizeof s);
-    memcpy(s.magic, SEAL_MAGIC, 8);
+    memcpy(s.magic, STAMP_MAGIC, 8);
     s.key = key;
     s.source = source;
-    s.stamp = keep->stamp;
-    s.self = seal_hash(&s);
-    char *path = entry_path(keep, key, "seal");
+    s.stamp = cache->stamp;
+    s.self = stamp_hash(&s);
+    char *path = entry_path(cache, key, "seal");
     if (!path) return sg_no_memory("seal of packed weights", sizeof s, err);
-    segue_status status = whole_file(path, &s, sizeof s, err);
+    segue_status status = write_file(path, &s, sizeof s, err);
     sg_free(path);
     return status;
 }
 
-/* A seal that cannot be written costs time at the next start and nothing else. */
-static void seal_again(const struct sg_weight_cache *keep, struct sg_hash key, struct sg_hash source)
+/* If the stamp cannot be written, the next start hashes the files again; nothing else is lost. */
+static void stamp_refresh(const struct sg_weight_cache *cache, struct sg_hash key, struct sg_hash source)
 {
     int lock;
-    char *folder = sg_path_join(keep->folder, "cpu");
+    char *folder = sg_path_join(cache->folder, "cpu");
     if (folder && sg_store_lock(folder, &lock, NULL) == SEGUE_OK) {
-        (void)seal_write(keep, key, source, NULL);
+        (void)stamp_write(cache, key, source, NULL);
         sg_store_unlock(lock);
     }
     sg_free(folder);
 }
 
-/* --- reading --- */
-
-static segue_status refused(const char *path, const char *why, segue_error *err)
+/* EFORMAT: the entry is not used, and is replaced after packing. */
+static segue_status fail_refused(const char *path, const char *why, segue_error *err)
 {
     return sg_fail(err, SEGUE_EFORMAT, "map packed weights: %s: %s; it is replaced", path, why);
 }
 
+/* Validates the header before anything that it points to is read: owner, magic, version, hashes,
+ * bounds. */
 static segue_status head_check(const struct sg_map *map, const char *path, struct sg_hash key, uint64_t total,
-                               struct head *h, segue_error *err)
+                               struct pack_header *h, segue_error *err)
 {
-    uint64_t pieces = sg_pieces_cut(NULL, total, NULL);
-    if (map->size < sizeof *h) return refused(path, "it is cut off", err);
+    uint64_t pieces = sg_hash_pieces(NULL, total, NULL);
+    if (map->size < sizeof *h) return fail_refused(path, "it is cut off", err);
     memcpy(h, map->data, sizeof *h);
-    if (map->stamp.owner != geteuid() && map->stamp.owner) return refused(path, "it belongs to another user", err);
-    if (memcmp(h->magic, PACK_MAGIC, 8) || h->order != ORDER) return refused(path, "it is no entry of this machine", err);
-    if (h->layout != SG_PACK_LAYOUT) return refused(path, "it has the layouts of another version", err);
-    if (!equal(h->self, head_hash(h))) return refused(path, "its head is damaged", err);
-    if (!equal(h->key, key) || h->data_bytes != total || h->pieces_n != pieces)
-        return refused(path, "it holds other weights", err);
-    if (h->data_at % SMALL || h->data_at < sizeof *h + pieces * sizeof(struct sg_hash) || h->data_at > map->size ||
+    /* a file of another user could be changed at any time; root is trusted */
+    if (map->stamp.owner != geteuid() && map->stamp.owner) return fail_refused(path, "it belongs to another user", err);
+    if (memcmp(h->magic, PACK_MAGIC, 8) || h->order != BYTE_ORDER_MARK)
+        return fail_refused(path, "it is no entry of this machine", err);
+    if (h->layout != SG_PACK_LAYOUT) return fail_refused(path, "it has the layouts of another version", err);
+    if (!hash_equal(h->self, head_hash(h))) return fail_refused(path, "its head is damaged", err);
+    if (!hash_equal(h->key, key) || h->data_bytes != total || h->pieces_n != pieces)
+        return fail_refused(path, "it holds other weights", err);
+    /* all offsets must lie inside the file, without overflow */
+    if (h->data_at % PAGE_BYTES || h->data_at < sizeof *h + pieces * sizeof(struct sg_hash) || h->data_at > map->size ||
         map->size - h->data_at != total)
-        return refused(path, "it is cut off", err);
-    if (!equal(h->sums, sg_hash_bytes(map->data + sizeof *h, pieces * sizeof(struct sg_hash), pieces)))
-        return refused(path, "its head is damaged", err);
+        return fail_refused(path, "it is cut off", err);
+    if (!hash_equal(h->sums, sg_hash_bytes(map->data + sizeof *h, pieces * sizeof(struct sg_hash), pieces)))
+        return fail_refused(path, "its head is damaged", err);
     return SEGUE_OK;
 }
 
-/* Every byte against the hashes of the head; this also brings the pages in, which the first token needs. */
-static segue_status data_check(struct sg_cpu_unit *u, const struct sg_map *map, const char *path, const struct head *h,
+/* Compares every byte with the hashes in the header. This also loads the pages, which the first token
+ * needs anyway. */
+static segue_status data_check(struct sg_cpu_unit *u, const struct sg_map *map, const char *path, const struct pack_header *h,
                                segue_error *err)
 {
     size_t n = (size_t)h->pieces_n;
-    struct sg_piece *pieces = sg_alloc(n * sizeof *pieces);
+    struct sg_hash_piece *pieces = sg_alloc(n * sizeof *pieces);
     struct sg_hash *found = sg_alloc(n * sizeof *found);
     segue_status s = SEGUE_OK;
     if (pieces && found) {
         sg_map_want(map);
-        sg_pieces_cut(map->data + h->data_at, h->data_bytes, pieces);
-        struct hashing work = {pieces, found, 1, 0};
+        sg_hash_pieces(map->data + h->data_at, h->data_bytes, pieces);
+        struct hash_job work = {pieces, found, 1, 0};
         hash_all(u, &work, (uint32_t)n);
-        if (memcmp(found, map->data + sizeof *h, n * sizeof *found)) s = refused(path, "its data is damaged", err);
+        if (memcmp(found, map->data + sizeof *h, n * sizeof *found)) s = fail_refused(path, "its data is damaged", err);
     } else {
         s = sg_no_memory("hashes of packed weights", n * sizeof *pieces, err);
     }
@@ -216,26 +235,31 @@ static segue_status data_check(struct sg_cpu_unit *u, const struct sg_map *map, 
     return s;
 }
 
-static segue_status source_check(struct sg_cpu_unit *u, struct sg_sources *src, const struct sg_weight_cache *keep,
-                                 const struct head *h, const char *path, segue_error *err)
+/* Compares the sources with the entry: by stamp if it is valid, otherwise by hashing all source bytes. */
+static segue_status source_check(struct sg_cpu_unit *u, struct sg_weight_sources *src, const struct sg_weight_cache *cache,
+                                 const struct pack_header *h, const char *path, segue_error *err)
 {
-    if (sealed(keep, h->key, h->source)) return SEGUE_OK;
+    /* cheap: no source byte is read */
+    if (stamp_matches(cache, h->key, h->source)) return SEGUE_OK;
+    /* pages of a mapped model are dropped after hashing; other sources live in memory only */
     int mapped = src->n != 0;
     for (uint32_t i = 0; i < src->n; i++) mapped = mapped && src->tensors[i]->mapped;
-    struct hashing work = {src->pieces, src->hashes, 0, mapped};
-    hash_all(u, &work, src->before[src->n]);
-    if (!equal(source_hash(src), h->source)) return refused(path, "the model's file has changed", err);
-    if (keep->exact) seal_again(keep, h->key, h->source);
+    struct hash_job work = {src->pieces, src->hashes, 0, mapped};
+    hash_all(u, &work, src->pieces_before[src->n]);
+    if (!hash_equal(source_hash(src), h->source)) return fail_refused(path, "the model's file has changed", err);
+    /* the sources match: the next start can rely on their file ids */
+    if (cache->exact) stamp_refresh(cache, h->key, h->source);
     return SEGUE_OK;
 }
 
-segue_status sg_packfile_map(struct sg_pack_set *set, struct sg_cpu_unit *u, struct sg_sources *src,
-                             const struct sg_weight_cache *keep, uint64_t total, const uint8_t **data, segue_error *err)
+/* The mapping is kept in set->map only if all checks pass. */
+segue_status sg_packfile_map(struct sg_pack_set *set, struct sg_cpu_unit *u, struct sg_weight_sources *src,
+                             const struct sg_weight_cache *cache, uint64_t total, const uint8_t **data, segue_error *err)
 {
-    struct sg_hash key = sg_pack_key(set, src, keep);
+    struct sg_hash key = sg_pack_key(set, src, cache);
     struct sg_map map;
-    struct head h;
-    char *path = entry_path(keep, key, "pack");
+    struct pack_header h;
+    char *path = entry_path(cache, key, "pack");
     if (!path) return sg_no_memory("name of packed weights", 0, err);
     segue_status s = sg_path_kind(path) == SG_PATH_NONE ? SEGUE_EIO : sg_map_open(&map, path, err);
     if (s != SEGUE_OK) {
@@ -243,9 +267,10 @@ segue_status sg_packfile_map(struct sg_pack_set *set, struct sg_cpu_unit *u, str
         return s;
     }
     s = head_check(&map, path, key, total, &h, err);
-    if (s == SEGUE_OK) s = source_check(u, src, keep, &h, path, err);
+    if (s == SEGUE_OK) s = source_check(u, src, cache, &h, path, err);
     if (s == SEGUE_OK) s = data_check(u, &map, path, &h, err);
     if (s == SEGUE_OK) {
+        /* marks the entry as recently used, for the trimming of the folder */
         sg_store_touch(path);
         set->map = map;
         *data = map.data + h.data_at;
@@ -256,27 +281,28 @@ segue_status sg_packfile_map(struct sg_pack_set *set, struct sg_cpu_unit *u, str
     return s;
 }
 
-/* --- writing --- */
-
-static segue_status entry_put(struct sg_file_out *out, const struct head *h, const struct sg_hash *sums,
+/* Header, hashes and data; commit renames the file into place. */
+static segue_status entry_put(struct sg_file_out *out, const struct pack_header *h, const struct sg_hash *sums,
                               const uint8_t *data, segue_error *err)
 {
     SG_TRY(sg_file_put_at(out, 0, h, sizeof *h, err));
     SG_TRY(sg_file_put_at(out, sizeof *h, sums, (size_t)h->pieces_n * sizeof *sums, err));
-    /* large writes at aligned places leave large pages in the page cache where the file system has them */
-    for (uint64_t at = 0; at < h->data_bytes; at += LARGE)
+    /* large writes at aligned offsets let the file system use large folios in the page cache */
+    for (uint64_t at = 0; at < h->data_bytes; at += HUGE_PAGE_BYTES)
         SG_TRY(sg_file_put_at(out, h->data_at + at, data + at,
-                              (size_t)(h->data_bytes - at < LARGE ? h->data_bytes - at : LARGE), err));
+                              (size_t)(h->data_bytes - at < HUGE_PAGE_BYTES ? h->data_bytes - at : HUGE_PAGE_BYTES), err));
     return sg_file_commit(out, err);
 }
 
-static void head_fill(struct head *h, struct sg_hash key, const struct sg_sources *src, const struct sg_hash *sums,
+/* Fills the header; its own hash comes last. */
+static void head_fill(struct pack_header *h, struct sg_hash key, const struct sg_weight_sources *src, const struct sg_hash *sums,
                       uint32_t n, uint64_t total)
 {
-    uint64_t page = total >= 2 * LARGE ? LARGE : SMALL;
+    /* a small pack would waste most of a huge page */
+    uint64_t page = total >= 2 * HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : PAGE_BYTES;
     memset(h, 0, sizeof *h);
     memcpy(h->magic, PACK_MAGIC, 8);
-    h->order = ORDER;
+    h->order = BYTE_ORDER_MARK;
     h->layout = SG_PACK_LAYOUT;
     h->key = key;
     h->source = source_hash(src);
@@ -287,12 +313,13 @@ static void head_fill(struct head *h, struct sg_hash key, const struct sg_source
     h->self = head_hash(h);
 }
 
-/* Under the lock. Room is made first, so that the folder never holds more than it may. */
-static segue_status entry_write(const struct sg_weight_cache *keep, const char *folder, const struct head *h,
+/* Under the lock. Old entries are removed first, so that the folder never exceeds its limit. */
+static segue_status entry_write(const struct sg_weight_cache *cache, const char *folder, const struct pack_header *h,
                                 const struct sg_hash *sums, const uint8_t *data, segue_error *err)
 {
-    SG_TRY(sg_store_trim(folder, h->data_at + h->data_bytes + sizeof(struct seal), keep->most, err));
-    char *path = entry_path(keep, h->key, "pack");
+    /* evicts least recently used entries */
+    SG_TRY(sg_store_trim(folder, h->data_at + h->data_bytes + sizeof(struct verified_stamp), cache->most, err));
+    char *path = entry_path(cache, h->key, "pack");
     if (!path) return sg_no_memory("name of packed weights", 0, err);
     struct sg_file_out out;
     segue_status s = sg_file_begin(&out, path, 0600, err);
@@ -301,28 +328,30 @@ static segue_status entry_write(const struct sg_weight_cache *keep, const char *
         sg_file_close(&out);
     }
     sg_free(path);
-    if (s == SEGUE_OK) (void)seal_write(keep, h->key, h->source, NULL);    /* without it the next start hashes again */
+    /* without a stamp the next start hashes the sources again */
+    if (s == SEGUE_OK) (void)stamp_write(cache, h->key, h->source, NULL);
     return s;
 }
 
-segue_status sg_packfile_write(const struct sg_pack_set *set, struct sg_cpu_unit *u, const struct sg_sources *src,
-                               const struct sg_weight_cache *keep, uint64_t total, const uint8_t *data, segue_error *err)
+/* Hashes the packed data, then writes the entry under the folder's lock. */
+segue_status sg_packfile_write(const struct sg_pack_set *set, struct sg_cpu_unit *u, const struct sg_weight_sources *src,
+                               const struct sg_weight_cache *cache, uint64_t total, const uint8_t *data, segue_error *err)
 {
-    uint32_t n = sg_pieces_cut(NULL, total, NULL);
-    struct sg_piece *pieces = sg_alloc(n * sizeof *pieces);
+    uint32_t n = sg_hash_pieces(NULL, total, NULL);
+    struct sg_hash_piece *pieces = sg_alloc(n * sizeof *pieces);
     struct sg_hash *sums = sg_alloc(n * sizeof *sums);
-    char *folder = sg_path_join(keep->folder, "cpu");
+    char *folder = sg_path_join(cache->folder, "cpu");
     int lock;
     segue_status s = SEGUE_OK;
     if (!pieces || !sums || !folder) s = sg_no_memory("hashes of packed weights", n * sizeof *pieces, err);
     if (s == SEGUE_OK) s = sg_store_lock(folder, &lock, err);
     if (s == SEGUE_OK) {
-        struct head h;
-        struct hashing work = {pieces, sums, 0, 0};
-        sg_pieces_cut(data, total, pieces);
+        struct pack_header h;
+        struct hash_job work = {pieces, sums, 0, 0};
+        sg_hash_pieces(data, total, pieces);
         hash_all(u, &work, n);
-        head_fill(&h, sg_pack_key(set, src, keep), src, sums, n, total);
-        s = entry_write(keep, folder, &h, sums, data, err);
+        head_fill(&h, sg_pack_key(set, src, cache), src, sums, n, total);
+        s = entry_write(cache, folder, &h, sums, data, err);
         sg_store_unlock(lock);
     }
     sg_free(pieces);
@@ -331,46 +360,46 @@ segue_status sg_packfile_write(const struct sg_pack_set *set, struct sg_cpu_unit
     return s;
 }
 
-/* --- the bytes of the weights --- */
-
-segue_status sg_sources_list(struct sg_sources *out, const struct sg_graph *const *graphs, uint32_t n,
+/* Two passes over all tensors: count the pieces, then list them. */
+segue_status sg_weight_sources_list(struct sg_weight_sources *out, const struct sg_graph *const *graphs, uint32_t n,
                              segue_error *err)
 {
     struct sg_region regions[3];
     uint32_t pieces = 0, t = 0;
-    *out = (struct sg_sources){0};
+    *out = (struct sg_weight_sources){0};
     for (uint32_t g = 0; g < n; g++) {
         out->n += graphs[g]->tensors_n;
         for (uint32_t i = 0; i < graphs[g]->tensors_n; i++)
             for (uint32_t r = sg_tensor_regions(graphs[g]->tensors[i], regions); r--;)
-                pieces += sg_pieces_cut(NULL, regions[r].bytes, NULL);
+                pieces += sg_hash_pieces(NULL, regions[r].bytes, NULL);
     }
     out->tensors = sg_alloc(out->n * sizeof *out->tensors);
-    out->before = sg_alloc((out->n + 1) * sizeof *out->before);
+    out->pieces_before = sg_alloc((out->n + 1) * sizeof *out->pieces_before);
     out->pieces = sg_alloc(pieces * sizeof *out->pieces);
     out->hashes = sg_alloc(pieces * sizeof *out->hashes);
-    out->again = sg_alloc(pieces * sizeof *out->again);
-    if (!out->tensors || !out->before || !out->pieces || !out->hashes || !out->again) {
-        sg_sources_free(out);
+    out->hashes_after = sg_alloc(pieces * sizeof *out->hashes_after);
+    if (!out->tensors || !out->pieces_before || !out->pieces || !out->hashes || !out->hashes_after) {
+        sg_weight_sources_free(out);
         return sg_no_memory("pieces of the weights", pieces * sizeof *out->pieces, err);
     }
     for (uint32_t g = 0; g < n; g++)
         for (uint32_t i = 0; i < graphs[g]->tensors_n; i++, t++) {
             uint32_t regions_n = sg_tensor_regions(graphs[g]->tensors[i], regions);
             out->tensors[t] = graphs[g]->tensors[i];
-            out->before[t + 1] = out->before[t];
+            out->pieces_before[t + 1] = out->pieces_before[t];
             for (uint32_t r = 0; r < regions_n; r++)
-                out->before[t + 1] += sg_pieces_cut(regions[r].data, regions[r].bytes, out->pieces + out->before[t + 1]);
+                out->pieces_before[t + 1] += sg_hash_pieces(regions[r].data, regions[r].bytes,
+                                                            out->pieces + out->pieces_before[t + 1]);
         }
     return SEGUE_OK;
 }
 
-void sg_sources_free(struct sg_sources *s)
+void sg_weight_sources_free(struct sg_weight_sources *s)
 {
     sg_free(s->tensors);
-    sg_free(s->before);
+    sg_free(s->pieces_before);
     sg_free(s->pieces);
     sg_free(s->hashes);
-    sg_free(s->again);
-    *s = (struct sg_sources){0};
+    sg_free(s->hashes_after);
+    *s = (struct sg_weight_sources){0};
 }

@@ -1,6 +1,5 @@
-/* cuda.c: the unit `cuda`: its table, which GPUs are here and why not, opening one, memory and copies
- * through pinned staging. Kernels are found in kernel_table.c; what a graph becomes is in fuse.c; nothing here knows an op.
- * SPDX-License-Identifier: MIT */
+/* cuda.c: the table of operations of the unit `cuda`: listing the GPUs, opening one GPU (cuda:N) or a group (cuda:A-B), limits
+ * of ops, memory footprint, and the memory bandwidth test. SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,161 +7,17 @@
 #include "base/clock.h"
 #include "unit/cuda/cu.h"
 #include "unit/cuda/driver/nvml.h"
-#include "unit/spec.h"
+#include "unit/cuda/issue/issue.h"
 #include "unit/group/group.h"
+#include "unit/spec.h"
 
-enum { GPUS_MOST = 16 };
+enum { MAX_GPUS = 16 };
 
 extern const struct sg_unit_ops sg_unit_cuda;
 
-/* --- memory and copies --- */
-
-void cu_enter(struct sg_unit *u) { u->d.push(u->ctx); }
-
-void cu_leave(struct sg_unit *u)
-{
-    cu_ctx before;
-    u->d.pop(&before);
-}
-
-segue_status cu_room(struct sg_unit *u, size_t bytes, const char *what, cu_ptr *out, segue_error *err)
-{
-    *out = 0;
-    cu_enter(u);
-    cu_result r = u->d.alloc(out, bytes ? bytes : 16);
-    cu_leave(u);
-    if (r == CU_OUT_OF_MEMORY)
-        return sg_fail(err, SEGUE_EMEMORY,
-                       "unit cuda: %s: %zu MB do not fit into the GPU's memory; take a smaller storage or "
-                       "context, or end other programs on it",
-                       what, bytes >> 20);
-    return cu_check(&u->d, r, what, err);
-}
-
-void cu_room_free(struct sg_unit *u, cu_ptr *p)
-{
-    if (!*p) return;
-    cu_enter(u);
-    u->d.free(*p);
-    cu_leave(u);
-    *p = 0;
-}
-
-static void pool_empty(struct sg_unit *u)
-{
-    pthread_mutex_lock(&u->pooling);
-    while (u->pool_n) cu_room_free(u, &u->pool[--u->pool_n].p);
-    u->pool_bytes = 0;
-    pthread_mutex_unlock(&u->pooling);
-}
-
-segue_status cu_piece_take(struct sg_unit *u, size_t bytes, cu_ptr *out, segue_error *err)
-{
-    *out = 0;
-    pthread_mutex_lock(&u->pooling);
-    for (uint32_t i = 0; i < u->pool_n && !*out; i++)
-        if (u->pool[i].bytes == bytes) {
-            *out = u->pool[i].p;
-            u->pool[i] = u->pool[--u->pool_n];
-            u->pool_bytes -= bytes;
-        }
-    pthread_mutex_unlock(&u->pooling);
-    if (*out) return SEGUE_OK;
-    segue_status status = cu_room(u, bytes, "state", out, err);
-    if (status != SEGUE_EMEMORY || !u->pool_n) return status;
-    pool_empty(u); /* what is kept may be what is missing */
-    return cu_room(u, bytes, "state", out, err);
-}
-
-void cu_piece_leave(struct sg_unit *u, cu_ptr *p, size_t bytes)
-{
-    if (!*p) return;
-    pthread_mutex_lock(&u->pooling);
-    if (u->pool_n < CU_POOL && u->pool_bytes + bytes <= (size_t)CU_POOL_MB << 20) {
-        u->pool[u->pool_n++] = (struct cu_piece){*p, bytes};
-        u->pool_bytes += bytes;
-        *p = 0;
-    }
-    pthread_mutex_unlock(&u->pooling);
-    cu_room_free(u, p);
-}
-
-segue_status cu_grow(struct sg_unit *u, cu_ptr *p, size_t *have, size_t want, const char *what,
-                     segue_error *err)
-{
-    if (want <= *have) return SEGUE_OK;
-    cu_room_free(u, p);
-    *have = 0;
-    SG_TRY(cu_room(u, want, what, p, err));
-    *have = want;
-    return SEGUE_OK;
-}
-
-/* The pinned half number i % 2 is free to be used again. */
-static segue_status half_free(struct sg_unit *u, size_t i, segue_error *err)
-{
-    if (i < 2) return SEGUE_OK;
-    return cu_check(&u->d, u->d.event_wait(u->halves[i % 2]), "copy", err);
-}
-
-static segue_status send_pieces(struct sg_unit *u, cu_ptr to, const char *from, size_t n, segue_error *err)
-{
-    for (size_t i = 0, at = 0; at < n; i++, at += CU_STAGE) {
-        size_t piece = n - at < CU_STAGE ? n - at : CU_STAGE;
-        unsigned char *half = u->stage + i % 2 * CU_STAGE;
-        SG_TRY(half_free(u, i, err));
-        memcpy(half, from + at, piece);
-        SG_TRY(cu_check(&u->d, u->d.to_card(to + at, half, piece, u->copies), "copy to the GPU", err));
-        SG_TRY(cu_check(&u->d, u->d.event_record(u->halves[i % 2], u->copies), "copy to the GPU", err));
-    }
-    return cu_check(&u->d, u->d.stream_wait(u->copies), "copy to the GPU", err);
-}
-
-static segue_status fetch_pieces(struct sg_unit *u, char *to, cu_ptr from, size_t n, segue_error *err)
-{
-    size_t pieces = (n + CU_STAGE - 1) / CU_STAGE;
-    for (size_t i = 0; i < pieces + 1; i++) { /* piece i starts before piece i - 1 is taken out */
-        size_t at = i * (size_t)CU_STAGE, piece = i < pieces ? (n - at < CU_STAGE ? n - at : CU_STAGE) : 0;
-        if (piece) {
-            SG_TRY(cu_check(&u->d, u->d.to_host(u->stage + i % 2 * CU_STAGE, from + at, piece, u->copies),
-                            "copy from the GPU", err));
-            SG_TRY(cu_check(&u->d, u->d.event_record(u->halves[i % 2], u->copies), "copy from the GPU", err));
-        }
-        if (!i) continue;
-        size_t before = at - CU_STAGE, many = n - before < CU_STAGE ? n - before : CU_STAGE;
-        SG_TRY(cu_check(&u->d, u->d.event_wait(u->halves[(i - 1) % 2]), "copy from the GPU", err));
-        memcpy(to + before, u->stage + (i - 1) % 2 * CU_STAGE, many);
-    }
-    return SEGUE_OK;
-}
-
-segue_status cu_send(struct sg_unit *u, cu_ptr to, const void *from, size_t n, segue_error *err)
-{
-    pthread_mutex_lock(&u->copying);
-    cu_enter(u);
-    segue_status status = cu_check(&u->d, cu_moves_begin(u), "copy to the GPU", err);
-    if (status == SEGUE_OK) status = send_pieces(u, to, from, n, err);
-    cu_leave(u);
-    pthread_mutex_unlock(&u->copying);
-    return status;
-}
-
-segue_status cu_fetch(struct sg_unit *u, void *to, cu_ptr from, size_t n, segue_error *err)
-{
-    pthread_mutex_lock(&u->copying);
-    cu_enter(u);
-    segue_status status = cu_check(&u->d, cu_moves_begin(u), "copy from the GPU", err);
-    if (status == SEGUE_OK) status = fetch_pieces(u, to, from, n, err);
-    cu_leave(u);
-    pthread_mutex_unlock(&u->copying);
-    return status;
-}
-
-/* --- what is present --- */
-
 static void describe_absent(struct sg_unit_desc *d, const char *why)
 {
-    *d = (struct sg_unit_desc){.lanes = CU_LANES, .long_rows = CU_FEW, .samples = 1, .streams = 1};
+    *d = (struct sg_unit_desc){.lanes = CU_LANES, .long_rows = CU_DECODE_ROWS, .samples = 1, .streams = 1};
     d->info.size = sizeof d->info;
     d->info.built = 1;
     snprintf(d->info.spec, sizeof d->info.spec, "cuda");
@@ -172,29 +27,26 @@ static void describe_absent(struct sg_unit_desc *d, const char *why)
 
 static cu_result describe_card(const struct cu_driver *d, int index, struct sg_unit_desc *out)
 {
-    cu_card card;
+    cu_device card;
     char name[64] = "";
     int major = 0, minor = 0, sms = 0, version = 0;
     size_t bytes = 0;
     cu_result r = d->get(&card, index);
     if (!r) r = d->name(name, sizeof name, card);
     if (!r) r = d->total(&bytes, card);
-    if (!r) r = d->attribute(&major, CU_ATTR_MAJOR, card);
-    if (!r) r = d->attribute(&minor, CU_ATTR_MINOR, card);
-    if (!r) r = d->attribute(&sms, CU_ATTR_SMS, card);
+    if (!r) r = d->get_attribute(&major, CU_ATTR_MAJOR, card);
+    if (!r) r = d->get_attribute(&minor, CU_ATTR_MINOR, card);
+    if (!r) r = d->get_attribute(&sms, CU_ATTR_SMS, card);
     if (!r) r = d->version(&version);
     describe_absent(out, "");
     snprintf(out->info.spec, sizeof out->info.spec, "cuda:%d", index);
     if (r) return r;
-    snprintf(out->info.features, sizeof out->info.features,
-             "%.40s, capability %d.%d, %d multiprocessors, driver API %d.%d", name, major, minor, sms,
-             version / 1000, version % 1000 / 10);
-    if (!d->resource) cu_share_say(out);
+    snprintf(out->info.features, sizeof out->info.features, "%.40s, capability %d.%d, %d multiprocessors, driver API %d.%d", name,
+             major, minor, sms, version / 1000, version % 1000 / 10);
+    if (!d->resource) cu_partition_note_absent(out);
     out->info.memory_bytes = bytes;
     out->info.present = major >= 8;
-    if (major < 8)
-        snprintf(out->info.why, sizeof out->info.why, "capability %d.%d; 8.0 is the least that serves", major,
-                 minor);
+    if (major < 8) snprintf(out->info.why, sizeof out->info.why, "capability %d.%d; 8.0 is the least that serves", major, minor);
     return 0;
 }
 
@@ -214,8 +66,7 @@ static segue_status cu_list(struct sg_unit_desc *out, size_t cap, size_t *n, seg
     } else {
         *n = (size_t)cards;
         for (int i = 0; i < cards && (size_t)i < cap; i++)
-            if (describe_card(&d, i, &out[i]))
-                snprintf(out[i].info.why, sizeof out[i].info.why, "the GPU does not answer");
+            if (describe_card(&d, i, &out[i])) snprintf(out[i].info.why, sizeof out[i].info.why, "the GPU does not answer");
         size_t len = cap ? strlen(out[0].info.features) : 0;
         if (cap && cards > 1)
             snprintf(out[0].info.features + len, sizeof out[0].info.features - len, "; all as one: cuda:0-%d", cards - 1);
@@ -224,47 +75,44 @@ static segue_status cu_list(struct sg_unit_desc *out, size_t cap, size_t *n, seg
     return SEGUE_OK;
 }
 
-/* --- open and close --- */
-
 static void cu_close(struct sg_unit *u)
 {
     if (!u) return;
     if (u->ctx) {
-        pool_empty(u);
+        cu_pool_empty(u);
         cu_enter(u);
-        if (u->copies) u->d.stream_wait(u->copies);
-        cu_room_free(u, &u->porch);
+        if (u->copies) u->d.stream_sync(u->copies);
+        cu_mem_free(u, &u->peer_probe);
         cu_blas_close(&u->blas);
         for (int i = 0; i < 2; i++)
-            if (u->halves[i]) u->d.event_free(u->halves[i]);
+            if (u->staging_events[i]) u->d.event_free(u->staging_events[i]);
         if (u->copies) u->d.stream_free(u->copies);
-        if (u->stage) u->d.host_free(u->stage);
-        cu_host_end(u);
-        cu_share_close(u);
+        if (u->staging) u->d.host_free(u->staging);
+        cu_pinned_close(u);
+        cu_partition_close(u);
         while (u->modules_n) u->d.module_unload(u->modules[--u->modules_n]);
         cu_leave(u);
         u->d.release(u->card);
     }
     cu_nvml_close(&u->nvml);
     cu_driver_close(&u->d);
-    pthread_mutex_destroy(&u->copying);
-    pthread_mutex_destroy(&u->pooling);
-    pthread_mutex_destroy(&u->metering);
-    pthread_mutex_destroy(&u->keeping);
+    pthread_mutex_destroy(&u->copy_lock);
+    pthread_mutex_destroy(&u->pool_lock);
+    pthread_mutex_destroy(&u->nvml_lock);
+    pthread_mutex_destroy(&u->logits_lock);
     pthread_mutex_destroy(&u->pinned.lock);
     sg_free(u);
 }
 
-static segue_status number_of(const struct sg_unit_spec *spec, const char *key, uint32_t most, uint32_t *out,
-                              segue_error *err)
+static segue_status number_of(const struct sg_unit_spec *spec, const char *key, uint32_t most, uint32_t *out, segue_error *err)
 {
     const char *text = sg_spec_value(spec, key);
     char *end;
     if (!text) return SEGUE_OK;
     unsigned long n = strtoul(text, &end, 10);
     if (*text < '0' || *text > '9' || n > most || *end)
-        return sg_fail(err, SEGUE_EARG, "open unit: %s: %s%s%s; give a number from 0 to %u", spec->text,
-                       *key ? key : "GPU ", *key ? "=" : "", text, most);
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: %s%s%s; give a number from 0 to %u", spec->text, *key ? key : "GPU ",
+                       *key ? "=" : "", text, most);
     *out = (uint32_t)n;
     return SEGUE_OK;
 }
@@ -273,33 +121,29 @@ static segue_status open_card(struct sg_unit *u, uint32_t index, segue_error *er
 {
     int cards = 0, value = 0;
     if (u->d.count(&cards) || (int)index >= cards)
-        return sg_fail(err, SEGUE_EUNIT,
-                       "open unit: cuda:%u: there are %d GPUs here; `segue units` lists them", index, cards);
+        return sg_fail(err, SEGUE_EUNIT, "open unit: cuda:%u: there are %d GPUs here; `segue units` lists them", index, cards);
     SG_TRY(cu_check(&u->d, u->d.get(&u->card, (int)index), "open unit", err));
     SG_TRY(cu_check(&u->d, describe_card(&u->d, (int)index, &u->desc), "open unit", err));
-    if (!u->desc.info.present)
-        return sg_fail(err, SEGUE_EUNIT, "open unit: cuda:%u: %s", index, u->desc.info.why);
-    u->d.attribute(&value, CU_ATTR_SMS, u->card);
+    if (!u->desc.info.present) return sg_fail(err, SEGUE_EUNIT, "open unit: cuda:%u: %s", index, u->desc.info.why);
+    u->d.get_attribute(&value, CU_ATTR_SMS, u->card);
     u->sms = value > 0 ? (uint32_t)value : 1;
-    u->d.attribute(&value, CU_ATTR_MAJOR, u->card);
+    u->d.get_attribute(&value, CU_ATTR_MAJOR, u->card);
     u->major = (uint32_t)value;
-    u->d.attribute(&value, CU_ATTR_SHARED_OPTIN, u->card);
+    u->d.get_attribute(&value, CU_ATTR_SHARED_OPTIN, u->card);
     u->shared_max = value > 65536 ? (uint32_t)value - 8192 : 40960; /* what is left beside static room */
     if (u->major < 9) u->pdl = 0;
     SG_TRY(cu_check(&u->d, u->d.retain(&u->ctx, u->card), "open unit", err));
     cu_enter(u);
-    segue_status status =
-        cu_check(&u->d, u->d.stream_new(&u->copies, CU_STREAM_NON_BLOCKING, 0), "open unit", err);
+    segue_status status = cu_check(&u->d, u->d.stream_new(&u->copies, CU_STREAM_NON_BLOCKING, 0), "open unit", err);
     void *stage = NULL;
     if (status == SEGUE_OK)
-        status =
-            cu_check(&u->d, u->d.host_alloc(&stage, 2 * (size_t)CU_STAGE, CU_HOST_MAPPED), "open unit", err);
-    u->stage = stage;
+        status = cu_check(&u->d, u->d.host_alloc(&stage, 2 * (size_t)CU_STAGING_BYTES, CU_HOST_MAPPED), "open unit", err);
+    u->staging = stage;
     for (int i = 0; i < 2 && status == SEGUE_OK; i++)
-        status = cu_check(&u->d, u->d.event_new(&u->halves[i], CU_EVENT_UNTIMED), "open unit", err);
+        status = cu_check(&u->d, u->d.event_new(&u->staging_events[i], CU_EVENT_UNTIMED), "open unit", err);
     if (status == SEGUE_OK) status = cu_kernels_load(u, err);
     if (status == SEGUE_OK) cu_blas_open(&u->blas);
-    if (status == SEGUE_OK) cu_share_open(u);
+    if (status == SEGUE_OK) cu_partition_open(u);
     cu_leave(u);
     return status;
 }
@@ -311,32 +155,32 @@ static segue_status open_one(struct sg_unit **out, const struct sg_unit_spec *sp
     uint32_t index = 0;
     struct sg_unit *u;
     SG_TRY(sg_spec_only(spec, keys, err));
-    SG_TRY(number_of(spec, "", GPUS_MOST, &index, err));
+    SG_TRY(number_of(spec, "", MAX_GPUS, &index, err));
     u = sg_alloc(sizeof *u);
     if (!u) return sg_no_memory("unit cuda", sizeof *u, err);
-    pthread_mutex_init(&u->copying, NULL);
-    pthread_mutex_init(&u->pooling, NULL);
-    pthread_mutex_init(&u->metering, NULL);
-    pthread_mutex_init(&u->keeping, NULL);
-    cu_host_begin(u);
+    pthread_mutex_init(&u->copy_lock, NULL);
+    pthread_mutex_init(&u->pool_lock, NULL);
+    pthread_mutex_init(&u->nvml_lock, NULL);
+    pthread_mutex_init(&u->logits_lock, NULL);
+    cu_pinned_open(u);
     u->base.ops = &sg_unit_cuda;
-    u->pdl = u->graphs = u->rank = 1;
+    u->pdl = u->graphs = u->cluster_fusion = 1;
     u->waves = 4;
     u->stream = 100;
-    u->part = CU_UNSAID;
+    u->part_sms = CU_PART_AUTO;
     segue_status status = number_of(spec, "pdl", 1, &u->pdl, err);
     if (status == SEGUE_OK) status = number_of(spec, "waves", 8, &u->waves, err);
     if (status == SEGUE_OK) status = number_of(spec, "graphs", 1, &u->graphs, err);
-    if (status == SEGUE_OK) status = number_of(spec, "stream", CU_STREAM_ROOM >> 10, &u->stream, err);
-    if (status == SEGUE_OK) status = number_of(spec, "part", 1024, &u->part, err);
-    if (status == SEGUE_OK) status = number_of(spec, "rest", 1024, &u->rest, err);
+    if (status == SEGUE_OK) status = number_of(spec, "stream", CU_STREAM_SHARED_MAX >> 10, &u->stream, err);
+    if (status == SEGUE_OK) status = number_of(spec, "part", 1024, &u->part_sms, err);
+    if (status == SEGUE_OK) status = number_of(spec, "rest", 1024, &u->rest_sms, err);
     if (status == SEGUE_OK) status = number_of(spec, "screen", 1, &u->screen, err);
-    if (status == SEGUE_OK) status = number_of(spec, "rank", CK_RANK_MOST, &u->rank, err);
+    if (status == SEGUE_OK) status = number_of(spec, "rank", CK_CLUSTERS_MAX, &u->cluster_fusion, err);
     if (status == SEGUE_OK) status = number_of(spec, "invariant", 1, &u->invariant, err);
-    if (status == SEGUE_OK && u->invariant && (u->screen || (sg_spec_value(spec, "rank") && u->rank)))
+    if (status == SEGUE_OK && u->invariant && (u->screen || (sg_spec_value(spec, "rank") && u->cluster_fusion)))
         status = sg_fail(err, SEGUE_EUNSUPPORTED,
                          "open unit: %s: screen and rank are for a row alone; leave them out, or invariant", spec->text);
-    if (u->invariant) u->rank = 0;
+    if (u->invariant) u->cluster_fusion = 0;
     if (!u->waves) u->waves = 1;
     if (status == SEGUE_OK) status = cu_driver_open(&u->d, err);
     if (status == SEGUE_OK) status = open_card(u, index, err);
@@ -371,7 +215,7 @@ static segue_status open_several(struct sg_unit **out, const struct sg_unit_spec
     n -= status != SEGUE_OK;
     for (uint32_t a = 0; a < n && status == SEGUE_OK; a++)
         for (uint32_t b = 0; b < n && status == SEGUE_OK; b++)
-            if (a != b) status = cu_join_reach(units[a], units[b], err);
+            if (a != b) status = cu_peer_enable(units[a], units[b], err);
     if (status == SEGUE_OK) return sg_group_open(out, units, n, spec->text, err);
     while (n) cu_close(units[--n]);
     if (status == SEGUE_ELOST && err) err->status = SEGUE_EUNIT;
@@ -387,7 +231,7 @@ static segue_status range_of(const struct sg_unit_spec *spec, uint32_t *first, u
     *several = dash != NULL;
     if (!dash) return SEGUE_OK;
     if (strspn(text, "0123456789-") != strlen(text) || sscanf(text, "%2u-%2u%n", &a, &b, &end) != 2 || text[end] || a >= b ||
-        b >= GPUS_MOST || b - a >= CK_JOIN_RANKS)
+        b >= MAX_GPUS || b - a >= CK_JOIN_RANKS)
         return sg_fail(err, SEGUE_EARG, "open unit: %s: %s is no range of 2 to %d GPUs, as 0-1", spec->text, text,
                        (int)CK_JOIN_RANKS);
     *first = a;
@@ -404,18 +248,16 @@ static segue_status cu_open(struct sg_unit **out, const struct sg_unit_spec *spe
 }
 static void cu_describe(const struct sg_unit *u, struct sg_unit_desc *out) { *out = u->desc; }
 
-static segue_status cu_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op,
-                           segue_error *why)
+static segue_status cu_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op, segue_error *why)
 {
     (void)u;
     SG_TRY(sg_op_check(g, (uint32_t)(op - g->ops), why));
     const struct sg_attend *a = &op->u.attend;
     if (op->code == SG_OP_DELTA && op->u.delta.dk > 256)
-        return sg_fail(why, SEGUE_EUNSUPPORTED, "unit cuda: delta (layer %d): keys of width %u; 256 at most",
-                       op->layer, op->u.delta.dk);
+        return sg_fail(why, SEGUE_EUNSUPPORTED, "unit cuda: delta (layer %d): keys of width %u; 256 at most", op->layer,
+                       op->u.delta.dk);
     if (op->code == SG_OP_ATTEND && (a->d > 1024 || a->dv > 1024))
-        return sg_fail(why, SEGUE_EUNSUPPORTED,
-                       "unit cuda: attend (layer %d): heads of width %u and %u; 1024 at most", op->layer,
+        return sg_fail(why, SEGUE_EUNSUPPORTED, "unit cuda: attend (layer %d): heads of width %u and %u; 1024 at most", op->layer,
                        a->d, a->dv);
     return SEGUE_OK;
 }
@@ -425,22 +267,20 @@ static void cu_footprint(const struct sg_program *p, uint64_t *own, uint64_t *re
     if (own) *own = p->weights->bytes;
     if (read) *read = p->read_per_token;
     if (scratch)
-        *scratch = ((uint64_t)p->columns[0] * CU_MANY + (uint64_t)p->columns[1] * CU_FEW) * sizeof(float) + cu_rank_room(p);
+        *scratch = ((uint64_t)p->columns[0] * CU_PASS_ROWS + (uint64_t)p->columns[1] * CU_DECODE_ROWS) * sizeof(float) +
+                   cu_cluster_sums_bytes(p);
 }
-
-/* --- measurements --- */
 
 static segue_status read_timed(struct sg_unit *u, cu_ptr p, uint64_t bytes, double *gb_s, segue_error *err)
 {
-    struct ck_read args = {
-        .data = (const void *)(uintptr_t)p, .n = bytes / 16, .out = (uint32_t *)(uintptr_t)p};
+    struct ck_read args = {.data = (const void *)(uintptr_t)p, .n = bytes / 16, .out = (uint32_t *)(uintptr_t)p};
     struct cu_launch l = {u->sms * 8, 1, 1, 512, 1, 1, 0, u->copies, NULL, 0};
     void *list[] = {&args};
     double best = 0;
     for (int i = 0; i < 4; i++) {
         uint64_t begin = sg_now_ns();
         SG_TRY(cu_check(&u->d, u->d.launch(&l, u->k.read_all, list, NULL), "measure", err));
-        SG_TRY(cu_check(&u->d, u->d.stream_wait(u->copies), "measure", err));
+        SG_TRY(cu_check(&u->d, u->d.stream_sync(u->copies), "measure", err));
         double rate = (double)bytes / (double)(sg_now_ns() - begin);
         if (rate > best) best = rate;
     }
@@ -452,14 +292,14 @@ static segue_status cu_stream_rate(struct sg_unit *u, uint64_t bytes, double *gb
 {
     cu_ptr p;
     if (bytes < 1 << 20) bytes = 1 << 20;
-    SG_TRY(cu_room(u, bytes, "measure", &p, err));
-    pthread_mutex_lock(&u->copying);
+    SG_TRY(cu_mem_alloc(u, bytes, "measure", &p, err));
+    pthread_mutex_lock(&u->copy_lock);
     cu_enter(u);
-    segue_status status = cu_check(&u->d, u->d.fill(p, 7, bytes, u->copies), "measure", err);
+    segue_status status = cu_check(&u->d, u->d.memset_d8(p, 7, bytes, u->copies), "measure", err);
     if (status == SEGUE_OK) status = read_timed(u, p, bytes, gb_s, err);
     cu_leave(u);
-    pthread_mutex_unlock(&u->copying);
-    cu_room_free(u, &p);
+    pthread_mutex_unlock(&u->copy_lock);
+    cu_mem_free(u, &p);
     return status;
 }
 
@@ -488,10 +328,10 @@ const struct sg_unit_ops sg_unit_cuda = {
     .state_put = cu_state_put,
     .state_transfer = cu_state_transfer,
     .peer_prewarm = cu_peer_prewarm,
-    .host = cu_host,
+    .host = cu_host_memory,
     .state_flush = cu_state_flush,
     .state_logits = cu_state_logits,
     .stream = cu_stream_rate,
-    .meter = cu_meter,
+    .meter = cu_energy,
     .link_ranks = cu_link_ranks,
 };

@@ -127,7 +127,7 @@ void proc_end(struct proc_child *c);
 /* --- proc_request.c --- */
 void proc_enter(struct sg_unit *u, int connection);  /* the only user of it until leave */
 void proc_leave(struct sg_unit *u, int connection);
-/* The empty request of a connection, to be filled before proc_ask. */
+/* The empty request of a connection, to be filled before proc_call. */
 struct sg_buf *proc_request(struct sg_unit *u, int connection);
 segue_status proc_send(struct sg_unit *u, int connection, uint32_t kind, int fd, segue_error *err);
 /* Wait for the reply to the last request, timeout_ns at most (SEGUE_END), or for ever. ELOST: no sign of life, no answer
@@ -135,7 +135,7 @@ segue_status proc_send(struct sg_unit *u, int connection, uint32_t kind, int fd,
 segue_status proc_reply(struct sg_unit *u, int connection, uint32_t kind, const atomic_int *cancel, uint64_t timeout_ns,
                         uint64_t begun, uint64_t limit_ns, struct sg_reader *in, segue_error *err);
 /* Both; limit_ns 0: as long as anything quick takes. */
-segue_status proc_ask(struct sg_unit *u, int connection, uint32_t kind, int fd, uint64_t limit_ns, struct sg_reader *in,
+segue_status proc_call(struct sg_unit *u, int connection, uint32_t kind, int fd, uint64_t limit_ns, struct sg_reader *in,
                       segue_error *err);
 /* Mark as lost and say so. */
 segue_status proc_lose(struct sg_unit *u, const char *why, segue_error *err);
@@ -145,8 +145,8 @@ segue_status proc_area(struct sg_unit *u, int connection, size_t size, segue_err
 /* A fresh process, greeted. */
 segue_status proc_begin(struct sg_unit *u, segue_error *err);
 /* Greeting, page and areas over the connections of u->child. `second` is lent with the greeting and closed. */
-segue_status proc_greet(struct sg_unit *u, int second, segue_error *err);
-uint64_t proc_limit(const struct sg_unit *u, uint64_t work);  /* time for a number of rows, or of 64 MB of weights */
+segue_status proc_handshake(struct sg_unit *u, int second, segue_error *err);
+uint64_t proc_time_limit(const struct sg_unit *u, uint64_t work);  /* time for a number of rows, or of 64 MB of weights */
 
 /* --- proc_share.c --- */
 segue_status proc_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op, segue_error *why);
@@ -187,6 +187,6 @@ segue_status proc_state_put(struct sg_state *s, uint32_t slot, uint64_t from, ui
                             const void *in, segue_error *err);
 segue_status proc_state_here(struct sg_unit *u, const struct sg_state *s, segue_error *err);   /* ELOST: went with its process */
 /* What a reply says of a state; rows must be `rows` unless UINT64_MAX. EFORMAT: nonsense. */
-segue_status proc_held_take(struct sg_state *s, struct sg_reader *in, uint64_t rows, segue_error *err);
+segue_status proc_held_read(struct sg_state *s, struct sg_reader *in, uint64_t rows, segue_error *err);
 
 #endif

@@ -63,7 +63,7 @@ struct sg_buf *proc_request(struct sg_unit *u, int connection)
     return b;
 }
 
-uint64_t proc_limit(const struct sg_unit *u, uint64_t work) { return u->patience_ns * (QUICK + work); }
+uint64_t proc_time_limit(const struct sg_unit *u, uint64_t work) { return u->patience_ns * (QUICK + work); }
 
 segue_status proc_send(struct sg_unit *u, int connection, uint32_t kind, int fd, segue_error *err)
 {
@@ -134,11 +134,11 @@ segue_status proc_reply(struct sg_unit *u, int connection, uint32_t kind, const 
     }
 }
 
-segue_status proc_ask(struct sg_unit *u, int connection, uint32_t kind, int fd, uint64_t limit_ns, struct sg_reader *in,
+segue_status proc_call(struct sg_unit *u, int connection, uint32_t kind, int fd, uint64_t limit_ns, struct sg_reader *in,
                       segue_error *err)
 {
     SG_TRY(proc_send(u, connection, kind, fd, err));
-    return proc_reply(u, connection, kind, NULL, UINT64_MAX, sg_now_ns(), limit_ns ? limit_ns : proc_limit(u, 0), in, err);
+    return proc_reply(u, connection, kind, NULL, UINT64_MAX, sg_now_ns(), limit_ns ? limit_ns : proc_time_limit(u, 0), in, err);
 }
 
 /* --- shared memory --- */
@@ -150,7 +150,7 @@ static segue_status share(struct sg_unit *u, int connection, uint32_t kind, stru
     struct sg_reader in;
     SG_TRY(sg_shared_new(&fresh, size, err));
     sg_put_u64(proc_request(u, connection), size);
-    segue_status status = proc_ask(u, connection, kind, fresh.fd, 0, &in, err);
+    segue_status status = proc_call(u, connection, kind, fresh.fd, 0, &in, err);
     if (status != SEGUE_OK) {
         sg_shared_free(&fresh);
         return status;
@@ -179,7 +179,7 @@ static segue_status greet(struct sg_unit *u, int second, segue_error *err)
     sg_put_u32(b, SG_WIRE_VERSION);
     sg_put_u32(b, segue_version());
     sg_put_text(b, u->inner);
-    SG_TRY(proc_ask(u, PROC_FIRST, SG_WIRE_HELLO, second, 0, &in, err));
+    SG_TRY(proc_call(u, PROC_FIRST, SG_WIRE_HANDSHAKE, second, 0, &in, err));
     uint32_t pid = sg_take_u32(&in);
     if (sg_wire_desc_take(&in, &desc, NULL) != SEGUE_OK || !sg_reader_done(&in) || !desc.info.present)
         return proc_lose(u, "it described itself in no known way", err);
@@ -199,10 +199,10 @@ segue_status proc_begin(struct sg_unit *u, segue_error *err)
 {
     int second = -1;
     SG_TRY(proc_spawn(&u->child, &second, err));
-    return proc_greet(u, second, err);
+    return proc_handshake(u, second, err);
 }
 
-segue_status proc_greet(struct sg_unit *u, int second, segue_error *err)
+segue_status proc_handshake(struct sg_unit *u, int second, segue_error *err)
 {
     atomic_store(&u->lost, 0);
     u->generation++;

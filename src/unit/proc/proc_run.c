@@ -185,7 +185,7 @@ static segue_status send(struct sg_run *run, segue_error *err)
     atomic_store(&((struct sg_wire_page *)(void *)u->child.page.data)->cancel,
                  run->batch.cancel ? atomic_load(run->batch.cancel) : 0);
     run->begun = sg_now_ns();
-    run->limit_ns = proc_limit(u, run->rows);
+    run->limit_ns = proc_time_limit(u, run->rows);
     return proc_send(u, PROC_FIRST, SG_WIRE_RUN, -1, err);
 }
 
@@ -207,7 +207,7 @@ static segue_status results_take(struct sg_run *run, struct sg_reader *in, int f
         if (in->bad || done > s->rows || (!failed && done != s->rows))
             return proc_lose(u, "it lied about the rows of a run", err);
         run->rows_done[i] += done;
-        if (s->state) SG_TRY(proc_held_take(s->state, in, s->state->slots_n ? s->first + done : UINT64_MAX, err));
+        if (s->state) SG_TRY(proc_held_read(s->state, in, s->state->slots_n ? s->first + done : UINT64_MAX, err));
     }
     return sg_reader_done(in) ? SEGUE_OK : proc_lose(u, "it answered nonsense", err);
 }

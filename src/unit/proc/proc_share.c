@@ -73,7 +73,7 @@ static segue_status region_send(struct sg_unit *u, uint32_t id, segue_error *err
     struct sg_buf *b = proc_request(u, PROC_FIRST);
     sg_put_u32(b, id);
     sg_put_u64(b, r->size);
-    SG_TRY(proc_ask(u, PROC_FIRST, SG_WIRE_REGION, r->fd, 0, &in, err));
+    SG_TRY(proc_call(u, PROC_FIRST, SG_WIRE_REGION, r->fd, 0, &in, err));
     r->sent = 1;
     return SEGUE_OK;
 }
@@ -87,7 +87,7 @@ static void regions_sweep(struct sg_unit *u)
         if (!r->data || r->users) continue;
         if (r->sent) {
             sg_put_u32(proc_request(u, PROC_FIRST), i);
-            proc_ask(u, PROC_FIRST, SG_WIRE_REGION_DROP, -1, 0, &in, NULL);
+            proc_call(u, PROC_FIRST, SG_WIRE_REGION_DROP, -1, 0, &in, NULL);
         }
         sg_shared_free(&r->own);
         *r = (struct proc_region){.own.fd = -1};
@@ -225,7 +225,7 @@ static void tensors_sweep(struct sg_unit *u)
         if (u->tensors[i].sent) sg_put_u32(b, i);
         tensor_forget(u, i);
     }
-    if (n) proc_ask(u, PROC_FIRST, SG_WIRE_TENSOR_DROP, -1, 0, &in, NULL);
+    if (n) proc_call(u, PROC_FIRST, SG_WIRE_TENSOR_DROP, -1, 0, &in, NULL);
     regions_sweep(u);
 }
 
@@ -257,7 +257,7 @@ static uint64_t compile_limit(const struct sg_unit *u)
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < u->tensors_n; i++)
         if (u->tensors[i].key) bytes += u->tensors[i].tensor.bytes;
-    return proc_limit(u, bytes / WORK_BYTES + 1);
+    return proc_time_limit(u, bytes / WORK_BYTES + 1);
 }
 
 static void keep_put(struct sg_buf *b, const struct sg_weight_cache *k)
@@ -284,7 +284,7 @@ static segue_status can_here(struct sg_unit *u, const struct sg_graph *g, uint32
         sg_put_u32(b, SG_WIRE_PROGRAMS - 1); /* a number that no program gets */
         sg_wire_graph_put(b, g, ids);
         sg_put_u32(b, op);
-        status = proc_ask(u, PROC_FIRST, SG_WIRE_CAN, -1, compile_limit(u), &in, why);
+        status = proc_call(u, PROC_FIRST, SG_WIRE_CAN, -1, compile_limit(u), &in, why);
     }
     sg_free(ids);
     tensors_sweep(u);
@@ -356,7 +356,7 @@ static segue_status compile_here(struct sg_unit *u, struct sg_program *const *pr
         sg_put_u32(b, programs[i]->id);
         sg_wire_graph_put(b, programs[i]->base.graph, programs[i]->tensors);
     }
-    SG_TRY(proc_ask(u, PROC_FIRST, SG_WIRE_COMPILE, -1, compile_limit(u), &in, err));
+    SG_TRY(proc_call(u, PROC_FIRST, SG_WIRE_COMPILE, -1, compile_limit(u), &in, err));
     tensors_are_sent(u);
     for (uint32_t i = 0; i < n; i++) {
         sg_take_text(&in, programs[i]->kept, sizeof programs[i]->kept);
@@ -409,7 +409,7 @@ static void lora_drop(struct sg_unit *u, uint32_t number)
     struct sg_reader in;
     u->loras[number] = (struct proc_lora){0};
     sg_put_u32(proc_request(u, PROC_FIRST), number);
-    proc_ask(u, PROC_FIRST, SG_WIRE_LORA_DROP, -1, 0, &in, NULL);
+    proc_call(u, PROC_FIRST, SG_WIRE_LORA_DROP, -1, 0, &in, NULL);
 }
 
 void proc_discard(struct sg_program *p)
@@ -421,7 +421,7 @@ void proc_discard(struct sg_program *p)
     for (uint32_t i = 0; i < u->loras_n; i++)
         if (u->loras[i].id && u->loras[i].program == p->id) lora_drop(u, i);
     sg_put_u32(proc_request(u, PROC_FIRST), p->id);
-    proc_ask(u, PROC_FIRST, SG_WIRE_DISCARD, -1, 0, &in, NULL);
+    proc_call(u, PROC_FIRST, SG_WIRE_DISCARD, -1, 0, &in, NULL);
     program_free(u, p);
     tensors_sweep(u);
     proc_leave(u, PROC_FIRST);
@@ -434,7 +434,7 @@ void proc_footprint(const struct sg_program *p, uint64_t *own, uint64_t *read, u
     uint64_t three[3] = {0};
     proc_enter(u, PROC_FIRST);
     sg_put_u32(proc_request(u, PROC_FIRST), p->id);
-    if (proc_ask(u, PROC_FIRST, SG_WIRE_FOOTPRINT, -1, 0, &in, NULL) == SEGUE_OK)
+    if (proc_call(u, PROC_FIRST, SG_WIRE_FOOTPRINT, -1, 0, &in, NULL) == SEGUE_OK)
         for (int i = 0; i < 3; i++) three[i] = sg_take_u64(&in);
     proc_leave(u, PROC_FIRST);
     if (own) *own = three[0];
@@ -525,7 +525,7 @@ segue_status proc_lora_number(struct sg_unit *u, const struct sg_program *p, con
     sg_put_u64(b, memory.size);
     sg_put_u32(b, n);
     pairs_of(u, p, l, b, memory.data, &bytes);
-    segue_status status = proc_ask(u, PROC_FIRST, SG_WIRE_LORA, memory.fd, 0, &in, err);
+    segue_status status = proc_call(u, PROC_FIRST, SG_WIRE_LORA, memory.fd, 0, &in, err);
     sg_shared_free(&memory);
     if (status == SEGUE_OK) u->loras[*number] = (struct proc_lora){l->id, p->id, u->runs};
     return status;

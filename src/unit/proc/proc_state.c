@@ -18,7 +18,7 @@ segue_status proc_state_here(struct sg_unit *u, const struct sg_state *s, segue_
 
 /* --- what is known of a state --- */
 
-segue_status proc_held_take(struct sg_state *s, struct sg_reader *in, uint64_t rows, segue_error *err)
+segue_status proc_held_read(struct sg_state *s, struct sg_reader *in, uint64_t rows, segue_error *err)
 {
     struct sg_unit *u = s->base.unit;
     uint64_t held = sg_take_u64(in), bytes = sg_take_u64(in);
@@ -88,8 +88,8 @@ static segue_status state_make(struct sg_unit *u, const struct sg_slot *slots, u
 static segue_status state_begin(struct sg_unit *u, struct sg_state *s, uint32_t kind, segue_error *err)
 {
     struct sg_reader in;
-    segue_status status = proc_ask(u, PROC_FIRST, kind, -1, 0, &in, err);
-    if (status == SEGUE_OK) status = proc_held_take(s, &in, UINT64_MAX, err);
+    segue_status status = proc_call(u, PROC_FIRST, kind, -1, 0, &in, err);
+    if (status == SEGUE_OK) status = proc_held_read(s, &in, UINT64_MAX, err);
     if (status == SEGUE_OK) return SEGUE_OK;
     u->state_ids[s->id] = 0;
     state_drop(s);
@@ -143,7 +143,7 @@ void proc_state_free(struct sg_state *s)
     proc_enter(u, PROC_FIRST);
     if (s->generation == u->generation) {
         sg_put_u32(proc_request(u, PROC_FIRST), s->id);
-        if (proc_ask(u, PROC_FIRST, SG_WIRE_STATE_FREE, -1, 0, &in, NULL) == SEGUE_OK) u->state_ids[s->id] = 0;
+        if (proc_call(u, PROC_FIRST, SG_WIRE_STATE_FREE, -1, 0, &in, NULL) == SEGUE_OK) u->state_ids[s->id] = 0;
     }
     proc_leave(u, PROC_FIRST);
     state_drop(s);
@@ -162,12 +162,12 @@ static segue_status change(struct sg_state *s, uint32_t kind, uint64_t n, uint32
         struct sg_buf *b = proc_request(u, PROC_FIRST);
         sg_put_u32(b, s->id);
         sg_put_u64(b, n);
-        status = proc_ask(u, PROC_FIRST, kind, -1, 0, &in, err);
+        status = proc_call(u, PROC_FIRST, kind, -1, 0, &in, err);
     }
     if (status == SEGUE_OK) {
         uint32_t given = sg_take_u32(&in);
         if (mark) *mark = given;
-        status = proc_held_take(s, &in, kind == SG_WIRE_STATE_CUT && s->slots_n ? n : UINT64_MAX, err);
+        status = proc_held_read(s, &in, kind == SG_WIRE_STATE_CUT && s->slots_n ? n : UINT64_MAX, err);
     }
     proc_leave(u, PROC_FIRST);
     return status;
@@ -237,7 +237,7 @@ static segue_status get_piece(struct sg_state *s, uint32_t slot, uint64_t from, 
     struct sg_reader in;
     SG_TRY(proc_area(u, PROC_SECOND, bytes, err));
     rows_request(u, s, slot, from, to, storage);
-    SG_TRY(proc_ask(u, PROC_SECOND, SG_WIRE_STATE_GET, -1, proc_limit(u, 1024), &in, err));
+    SG_TRY(proc_call(u, PROC_SECOND, SG_WIRE_STATE_GET, -1, proc_time_limit(u, 1024), &in, err));
     memcpy(out, u->child.areas[PROC_SECOND].data, bytes);
     return all_finite(out, bytes, storage) ? SEGUE_OK : proc_lose(u, "its state holds what is no number", err);
 }
@@ -250,8 +250,8 @@ static segue_status put_piece(struct sg_state *s, uint32_t slot, uint64_t from, 
     if (bytes) SG_TRY(proc_area(u, PROC_SECOND, bytes, err));
     if (bytes) memcpy(u->child.areas[PROC_SECOND].data, data, bytes);
     rows_request(u, s, slot, from, to, storage);
-    SG_TRY(proc_ask(u, PROC_SECOND, SG_WIRE_STATE_PUT, -1, 0, &in, err));
-    return proc_held_take(s, &in, slot == UINT32_MAX && s->slots_n ? to : UINT64_MAX, err);
+    SG_TRY(proc_call(u, PROC_SECOND, SG_WIRE_STATE_PUT, -1, 0, &in, err));
+    return proc_held_read(s, &in, slot == UINT32_MAX && s->slots_n ? to : UINT64_MAX, err);
 }
 
 /* Either way, cut into pieces where bulk memory would have to grow for it. */

@@ -12,16 +12,16 @@ enum { BEAT_NS = 50000000, AREA_MOST = 1 << 30 };
 
 static const uint64_t for_ever = UINT64_MAX / 4, patience_ns = (uint64_t)60 * 1000000000u;
 
-segue_status sg_server_refuse(segue_error *err, const char *what)
+segue_status sg_server_reject(segue_error *err, const char *what)
 {
     return sg_fail(err, SEGUE_EFORMAT, "message refused: %s; the other side is damaged or hostile", what);
 }
 
 /* Grown by a half, so that a rising row of numbers does not copy the table each time. */
-segue_status sg_server_room(void *table, uint32_t *n, uint32_t id, uint32_t most, size_t size, segue_error *err)
+segue_status sg_server_table_grow(void *table, uint32_t *n, uint32_t id, uint32_t most, size_t size, segue_error *err)
 {
     void *old, *wider;
-    if (id >= most) return sg_server_refuse(err, "a number: it is too large");
+    if (id >= most) return sg_server_reject(err, "a number: it is too large");
     if (id < *n) return SEGUE_OK;
     uint32_t want = id + 1 + *n / 2;
     if (want > most) want = most;
@@ -44,7 +44,7 @@ static segue_status greet(struct sg_server *v, struct sg_reader *in, int fd, str
     sg_take_text(in, spec, sizeof spec);
     segue_status status = SEGUE_OK;
     if (!sg_reader_done(in) || v->unit || fd < 0)
-        status = sg_server_refuse(err, "a greeting: it is damaged, or the second one");
+        status = sg_server_reject(err, "a greeting: it is damaged, or the second one");
     else if (wire != SG_WIRE_VERSION || library != segue_version())
         status = sg_fail(err, SEGUE_EUNIT,
                          "greeting refused: this is segue %x with protocol %d, the other side has %x and %u; install one",
@@ -70,7 +70,7 @@ static segue_status lend(struct sg_reader *in, int fd, size_t least, struct sg_s
     struct sg_shared memory;
     if (!sg_reader_done(in) || size > AREA_MOST || size < least) {
         if (fd >= 0) close(fd);
-        return sg_server_refuse(err, "memory to share: of an absurd size");
+        return sg_server_reject(err, "memory to share: of an absurd size");
     }
     SG_TRY(sg_shared_map(&memory, fd, (size_t)size, 1, err));
     sg_shared_free(place);
@@ -82,7 +82,7 @@ static segue_status stream(struct sg_server *v, struct sg_reader *in, struct sg_
 {
     uint64_t bytes = sg_take_u64(in), bits;
     double gb_s = 0;
-    if (!sg_reader_done(in) || bytes > (uint64_t)1 << 36) return sg_server_refuse(err, "a measurement: it is damaged");
+    if (!sg_reader_done(in) || bytes > (uint64_t)1 << 36) return sg_server_reject(err, "a measurement: it is damaged");
     if (!v->ops->stream) return sg_fail(err, SEGUE_EUNSUPPORTED, "bandwidth not measured: this unit cannot measure it");
     SG_TRY(v->ops->stream(v->unit, bytes, &gb_s, err));
     memcpy(&bits, &gb_s, sizeof bits);
@@ -110,7 +110,7 @@ static segue_status first_connection(struct sg_server *v, const struct sg_messag
     case SG_WIRE_STATE_DROP:
     case SG_WIRE_STATE_CUT: return sg_serve_state(v, m->kind, in, out, err);
     case SG_WIRE_STREAM: return stream(v, in, out, err);
-    default: return sg_server_refuse(err, "a request: of no known kind");
+    default: return sg_server_reject(err, "a request: of no known kind");
     }
 }
 
@@ -118,25 +118,25 @@ static segue_status dispatch(struct sg_server *v, int connection, const struct s
                              segue_error *err)
 {
     struct sg_reader in = sg_reader_of(m->body, m->body_n);
-    int lends = m->kind == SG_WIRE_HELLO || m->kind == SG_WIRE_PAGE || m->kind == SG_WIRE_AREA ||
+    int lends = m->kind == SG_WIRE_HANDSHAKE || m->kind == SG_WIRE_PAGE || m->kind == SG_WIRE_AREA ||
                 m->kind == SG_WIRE_REGION || m->kind == SG_WIRE_LORA;
-    if (m->fd >= 0 && (!lends || (connection && m->kind != SG_WIRE_AREA) || (!v->unit && m->kind != SG_WIRE_HELLO)))
+    if (m->fd >= 0 && (!lends || (connection && m->kind != SG_WIRE_AREA) || (!v->unit && m->kind != SG_WIRE_HANDSHAKE)))
         close(m->fd);
     if (!v->unit) {
-        if (m->kind == SG_WIRE_HELLO && !connection) return greet(v, &in, m->fd, out, err);
-        return sg_server_refuse(err, "a request: before the greeting");
+        if (m->kind == SG_WIRE_HANDSHAKE && !connection) return greet(v, &in, m->fd, out, err);
+        return sg_server_reject(err, "a request: before the greeting");
     }
     if (m->kind == SG_WIRE_AREA) return lend(&in, m->fd, 1, &v->areas[connection], err);
     if (connection) {
         if (m->kind == SG_WIRE_STATE_GET || m->kind == SG_WIRE_STATE_PUT)
             return sg_serve_get_put(v, m->kind, &in, out, err);
-        return sg_server_refuse(err, "a request: not on this connection");
+        return sg_server_reject(err, "a request: not on this connection");
     }
-    if (m->kind == SG_WIRE_HELLO) return greet(v, &in, m->fd, out, err);
+    if (m->kind == SG_WIRE_HANDSHAKE) return greet(v, &in, m->fd, out, err);
     if (m->kind == SG_WIRE_PAGE) {
         if (!v->page.data) return lend(&in, m->fd, sizeof(struct sg_wire_page), &v->page, err);
         if (m->fd >= 0) close(m->fd);
-        return sg_server_refuse(err, "a page: there is one");
+        return sg_server_reject(err, "a page: there is one");
     }
     if (m->kind == SG_WIRE_REGION) return sg_serve_region(v, &in, m->fd, err);
     if (m->kind == SG_WIRE_LORA) return sg_serve_lora(v, &in, m->fd, err);
@@ -195,7 +195,7 @@ void sg_server_free(struct sg_server *v)
 {
     if (!v) return;
     if (v->unit) sg_serve_states_free(v);
-    if (v->unit) sg_serve_hold_free(v);
+    if (v->unit) sg_serve_objects_free(v);
     if (v->unit) v->ops->close(v->unit);
     sg_channel_close(&v->second);
     sg_shared_free(&v->page);

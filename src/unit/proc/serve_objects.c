@@ -15,10 +15,10 @@ segue_status sg_serve_region(struct sg_server *v, struct sg_reader *in, int fd, 
     uint64_t size = sg_take_u64(in);
     struct sg_shared memory;
     SG_TRY(sg_shared_map(&memory, fd, (size_t)size, 0, err));
-    segue_status status = sg_reader_done(in) ? SEGUE_OK : sg_server_refuse(err, "a region: it is damaged");
+    segue_status status = sg_reader_done(in) ? SEGUE_OK : sg_server_reject(err, "a region: it is damaged");
     if (status == SEGUE_OK)
-        status = sg_server_room(&v->regions, &v->regions_n, id, SG_WIRE_REGIONS, sizeof *v->regions, err);
-    if (status == SEGUE_OK && v->regions[id].memory.data) status = sg_server_refuse(err, "a region: its number is taken");
+        status = sg_server_table_grow(&v->regions, &v->regions_n, id, SG_WIRE_REGIONS, sizeof *v->regions, err);
+    if (status == SEGUE_OK && v->regions[id].memory.data) status = sg_server_reject(err, "a region: its number is taken");
     if (status != SEGUE_OK) {
         sg_shared_free(&memory);
         return status;
@@ -31,7 +31,7 @@ segue_status sg_serve_region_drop(struct sg_server *v, struct sg_reader *in, seg
 {
     uint32_t id = sg_take_u32(in);
     if (!sg_reader_done(in) || id >= v->regions_n || !v->regions[id].memory.data || v->regions[id].users)
-        return sg_server_refuse(err, "a region to let go: there is none, or it is in use");
+        return sg_server_reject(err, "a region to let go: there is none, or it is in use");
     sg_shared_free(&v->regions[id].memory);
     return SEGUE_OK;
 }
@@ -63,8 +63,8 @@ static segue_status tensor_new(struct sg_server *v, const struct sg_lent *region
                                uint32_t *made, segue_error *err)
 {
     uint32_t id = sg_take_u32(in);
-    SG_TRY(sg_server_room(&v->tensors, &v->tensors_n, id, SG_WIRE_TENSORS, sizeof *v->tensors, err));
-    if (v->tensors[id]) return sg_server_refuse(err, "a tensor: its number is taken");
+    SG_TRY(sg_server_table_grow(&v->tensors, &v->tensors_n, id, SG_WIRE_TENSORS, sizeof *v->tensors, err));
+    if (v->tensors[id]) return sg_server_reject(err, "a tensor: its number is taken");
     struct sg_server_tensor *t = sg_alloc(sizeof *t);
     if (!t) return sg_no_memory("tensor", sizeof *t, err);
     segue_status status = sg_wire_tensor_take(in, regions, v->regions_n, &t->arena, &t->tensor, err);
@@ -89,7 +89,7 @@ static segue_status tensors_new(struct sg_server *v, struct sg_reader *in, uint3
                                 segue_error *err)
 {
     uint32_t n = sg_take_u32(in);
-    if (in->bad || n > in->left / 64) return sg_server_refuse(err, "a list of tensors: it is cut off");
+    if (in->bad || n > in->left / 64) return sg_server_reject(err, "a list of tensors: it is cut off");
     *made = sg_arena_alloc(&v->scratch, n * sizeof **made);
     struct sg_lent *regions = sg_arena_alloc(&v->scratch, (v->regions_n + 1) * sizeof *regions);
     if (!*made || !regions) return sg_no_memory("tensors", n * sizeof **made, err);
@@ -102,11 +102,11 @@ static segue_status tensors_new(struct sg_server *v, struct sg_reader *in, uint3
 segue_status sg_serve_tensor_drop(struct sg_server *v, struct sg_reader *in, segue_error *err)
 {
     uint32_t n = sg_take_u32(in);
-    if (in->bad || n > in->left / 4) return sg_server_refuse(err, "tensors to let go: the list is cut off");
+    if (in->bad || n > in->left / 4) return sg_server_reject(err, "tensors to let go: the list is cut off");
     for (uint32_t i = 0; i < n; i++) {
         uint32_t id = sg_take_u32(in);
         if (id >= v->tensors_n || !v->tensors[id] || v->tensors[id]->users)
-            return sg_server_refuse(err, "a tensor to let go: there is none, or it is in use");
+            return sg_server_reject(err, "a tensor to let go: there is none, or it is in use");
         tensor_free(v, id);
     }
     return SEGUE_OK;
@@ -159,7 +159,7 @@ static segue_status keep_take(struct sg_server *v, struct sg_reader *in, struct 
     k->stamp.hi = sg_take_u64(in);
     k->exact = sg_take_u32(in) == 1;
     *keep = k;
-    return in->bad || !folder[0] ? sg_server_refuse(err, "a folder: it has no name") : SEGUE_OK;
+    return in->bad || !folder[0] ? sg_server_reject(err, "a folder: it has no name") : SEGUE_OK;
 }
 
 /* Programs of all graphs, or none. */
@@ -185,10 +185,10 @@ static segue_status graphs_take(struct sg_server *v, struct sg_reader *in, struc
     for (uint32_t i = 0; i < v->tensors_n; i++) tensors[i] = v->tensors[i] ? &v->tensors[i]->tensor : NULL;
     for (uint32_t i = 0; i < n; i++) {
         ids[i] = sg_take_u32(in);
-        SG_TRY(sg_server_room(&v->programs, &v->programs_n, ids[i], SG_WIRE_PROGRAMS, sizeof *v->programs, err));
+        SG_TRY(sg_server_table_grow(&v->programs, &v->programs_n, ids[i], SG_WIRE_PROGRAMS, sizeof *v->programs, err));
         int taken = v->programs[ids[i]].program != NULL;
         for (uint32_t k = 0; k < i; k++) taken |= ids[k] == ids[i];
-        if (taken) return sg_server_refuse(err, "a program: its number is taken");
+        if (taken) return sg_server_reject(err, "a program: its number is taken");
         SG_TRY(graph_take(v, in, tensors, &fresh[i], err));
     }
     return SEGUE_OK;
@@ -210,12 +210,12 @@ static segue_status compile_or_can(struct sg_server *v, struct sg_reader *in, st
     struct sg_weight_cache *keep;
     SG_TRY(keep_take(v, in, &keep, err));
     uint32_t n = sg_take_u32(in), ids[GRAPHS_MOST];
-    if (in->bad || !n || n > GRAPHS_MOST || (can && n != 1)) return sg_server_refuse(err, "graphs: none, or too many");
+    if (in->bad || !n || n > GRAPHS_MOST || (can && n != 1)) return sg_server_reject(err, "graphs: none, or too many");
     SG_TRY(graphs_take(v, in, fresh, ids, n, err));
     uint32_t op = can ? sg_take_u32(in) : 0;
-    if (!sg_reader_done(in)) return sg_server_refuse(err, "graphs: the list is damaged");
+    if (!sg_reader_done(in)) return sg_server_reject(err, "graphs: the list is damaged");
     if (can) {
-        if (op >= fresh[0].graph->ops_n) return sg_server_refuse(err, "an op: there is none of this number");
+        if (op >= fresh[0].graph->ops_n) return sg_server_reject(err, "an op: there is none of this number");
         return v->ops->can(v->unit, fresh[0].graph, &fresh[0].graph->ops[op], err);
     }
     SG_TRY(compile_all(v, fresh, n, keep, err));
@@ -245,7 +245,7 @@ segue_status sg_serve_discard(struct sg_server *v, struct sg_reader *in, segue_e
 {
     uint32_t id = sg_take_u32(in);
     if (!sg_reader_done(in) || id >= v->programs_n || !v->programs[id].program)
-        return sg_server_refuse(err, "a program to let go: there is none");
+        return sg_server_reject(err, "a program to let go: there is none");
     program_free(v, &v->programs[id]);
     return SEGUE_OK;
 }
@@ -255,7 +255,7 @@ segue_status sg_serve_footprint(struct sg_server *v, struct sg_reader *in, struc
     uint32_t id = sg_take_u32(in);
     uint64_t own = 0, read = 0, scratch = 0;
     if (!sg_reader_done(in) || id >= v->programs_n || !v->programs[id].program)
-        return sg_server_refuse(err, "a program to weigh: there is none");
+        return sg_server_reject(err, "a program to weigh: there is none");
     v->ops->footprint(v->programs[id].program, &own, &read, &scratch);
     sg_put_u64(out, own);
     sg_put_u64(out, read);
@@ -296,19 +296,19 @@ static segue_status pairs_take(struct sg_server *v, struct sg_reader *in, struct
     for (uint32_t i = 0; i < n; i++) {
         uint32_t id = sg_take_u32(in), rank = sg_take_u32(in);
         if (id >= v->tensors_n || !v->tensors[id] || !rank || rank > RANK_MOST)
-            return sg_server_refuse(err, "an adapter: a tensor or rank that is none");
+            return sg_server_reject(err, "an adapter: a tensor or rank that is none");
         const struct sg_tensor *t = &v->tensors[id]->tensor;
         const float *a = matrix_take(in, &l->memory, rank, t->cols), *b = matrix_take(in, &l->memory, t->rows, rank);
-        if (!a || !b) return sg_server_refuse(err, "an adapter: numbers outside of its memory");
+        if (!a || !b) return sg_server_reject(err, "an adapter: numbers outside of its memory");
         l->pairs[i] = (struct sg_lora_pair){t, rank, a, b};
         l->tensors[i] = id;
         l->lora.pairs_n++;
         v->tensors[id]->users++;
     }
-    if (!sg_reader_done(in)) return sg_server_refuse(err, "an adapter: the list is damaged");
+    if (!sg_reader_done(in)) return sg_server_reject(err, "an adapter: the list is damaged");
     if (n) qsort(l->pairs, n, sizeof *l->pairs, by_tensor);
     for (uint32_t i = 1; i < n; i++)
-        if (l->pairs[i].tensor == l->pairs[i - 1].tensor) return sg_server_refuse(err, "an adapter: a tensor twice");
+        if (l->pairs[i].tensor == l->pairs[i - 1].tensor) return sg_server_reject(err, "an adapter: a tensor twice");
     return SEGUE_OK;
 }
 
@@ -320,9 +320,9 @@ segue_status sg_serve_lora(struct sg_server *v, struct sg_reader *in, int fd, se
     struct sg_server_lora l = {.memory.fd = -1};
     SG_TRY(sg_shared_map(&l.memory, fd, (size_t)size, 0, err));
     segue_status status = in->bad || n > PAIRS_MOST || n > in->left / 8
-                              ? sg_server_refuse(err, "an adapter: it is cut off")
-                              : sg_server_room(&v->loras, &v->loras_n, id, SG_WIRE_LORAS, sizeof *v->loras, err);
-    if (status == SEGUE_OK && v->loras[id].pairs) status = sg_server_refuse(err, "an adapter: its number is taken");
+                              ? sg_server_reject(err, "an adapter: it is cut off")
+                              : sg_server_table_grow(&v->loras, &v->loras_n, id, SG_WIRE_LORAS, sizeof *v->loras, err);
+    if (status == SEGUE_OK && v->loras[id].pairs) status = sg_server_reject(err, "an adapter: its number is taken");
     if (status == SEGUE_OK) {
         l.pairs = sg_alloc(n * sizeof *l.pairs);
         l.tensors = sg_alloc(n * sizeof *l.tensors);
@@ -342,12 +342,12 @@ segue_status sg_serve_lora_drop(struct sg_server *v, struct sg_reader *in, segue
 {
     uint32_t id = sg_take_u32(in);
     if (!sg_reader_done(in) || id >= v->loras_n || !v->loras[id].pairs)
-        return sg_server_refuse(err, "an adapter to let go: there is none");
+        return sg_server_reject(err, "an adapter to let go: there is none");
     lora_free(v, &v->loras[id]);
     return SEGUE_OK;
 }
 
-void sg_serve_hold_free(struct sg_server *v)
+void sg_serve_objects_free(struct sg_server *v)
 {
     for (uint32_t i = 0; i < v->loras_n; i++)
         if (v->loras[i].pairs) lora_free(v, &v->loras[i]);

@@ -13,7 +13,7 @@ struct request {
     uint64_t rows, wanted;                   /* T and R */
 };
 
-static segue_status damaged(segue_error *err) { return sg_server_refuse(err, "a run: it is damaged"); }
+static segue_status damaged(segue_error *err) { return sg_server_reject(err, "a run: it is damaged"); }
 
 static void *room(struct sg_server *v, size_t n, size_t size)
 {
@@ -48,7 +48,7 @@ static segue_status loras_take(struct sg_server *v, struct sg_reader *in, struct
     if (!list) return sg_no_memory("run", n * sizeof *list, err);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t id = sg_take_u32(in);
-        if (id >= v->loras_n || !v->loras[id].pairs) return sg_server_refuse(err, "a run: an adapter that is none");
+        if (id >= v->loras_n || !v->loras[id].pairs) return sg_server_reject(err, "a run: an adapter that is none");
         list[i] = &v->loras[id].lora;
     }
     span->loras = list;
@@ -62,7 +62,7 @@ static segue_status span_take(struct sg_server *v, struct sg_reader *in, struct 
     const struct sg_graph *g = q->program->graph;
     uint32_t state = sg_take_u32(in);
     if (state != UINT32_MAX) {
-        if (state >= v->states_n || !v->states[state].state) return sg_server_refuse(err, "a run: a state that is none");
+        if (state >= v->states_n || !v->states[state].state) return sg_server_reject(err, "a run: a state that is none");
         q->states[i] = &v->states[state];
         span->state = v->states[state].state;
     }
@@ -75,7 +75,7 @@ static segue_status span_take(struct sg_server *v, struct sg_reader *in, struct 
         SG_TRY(words_take(v, in, span->rows, &span->tokens, err));
     } else {
         span->values = floats_at(v, sg_take_u64(in), span->rows, g->values[g->inputs[0].value].width);
-        if (!span->values) return sg_server_refuse(err, "a run: rows outside of the shared memory");
+        if (!span->values) return sg_server_reject(err, "a run: rows outside of the shared memory");
     }
     span->wanted_n = sg_take_u32(in);
     q->wanted += span->wanted_n;
@@ -107,12 +107,12 @@ static segue_status places(struct sg_server *v, struct request *q, segue_error *
     const struct sg_graph *g = q->program->graph;
     if (q->logits_at != UINT64_MAX) {
         q->result.logits = floats_at(v, q->logits_at, q->wanted, g->vocab);
-        if (!q->result.logits) return sg_server_refuse(err, "a run: no place for logits in the shared memory");
+        if (!q->result.logits) return sg_server_reject(err, "a run: no place for logits in the shared memory");
     }
     for (uint32_t i = 0; i < q->batch.outputs_n; i++) {
         const struct sg_value *value = &g->values[g->outputs[q->batch.outputs[i]].value];
         q->result.values[i] = floats_at(v, q->outputs_at[i], value->wanted ? q->wanted : q->rows, value->width);
-        if (!q->result.values[i]) return sg_server_refuse(err, "a run: no place for rows in the shared memory");
+        if (!q->result.values[i]) return sg_server_reject(err, "a run: no place for rows in the shared memory");
     }
     q->result.rows_done = room(v, q->batch.spans_n, sizeof *q->result.rows_done);
     return q->result.rows_done ? SEGUE_OK : sg_no_memory("run", q->batch.spans_n, err);
@@ -122,7 +122,7 @@ static segue_status request_take(struct sg_server *v, struct sg_reader *in, stru
 {
     uint32_t id = sg_take_u32(in);
     if (in->bad || id >= v->programs_n || !v->programs[id].program)
-        return sg_server_refuse(err, "a run: a program that is none");
+        return sg_server_reject(err, "a run: a program that is none");
     q->program = &v->programs[id];
     q->batch.priority = sg_take_u32(in);
     q->batch.inline_hint = !sg_take_u32(in);
@@ -174,7 +174,7 @@ segue_status sg_serve_run(struct sg_server *v, struct sg_reader *in, struct sg_b
     sg_put_u64(out, sg_program_compiles(q.program->program));
     for (uint32_t i = 0; i < q.batch.spans_n; i++) {
         sg_put_u32(out, q.result.rows_done[i]);
-        if (q.states[i]) sg_serve_held_put(v, q.states[i], out);
+        if (q.states[i]) sg_serve_held_write(v, q.states[i], out);
     }
     return status;
 }

@@ -12,9 +12,9 @@ static struct sg_server_state *state_take(struct sg_server *v, struct sg_reader 
     return !in->bad && id < v->states_n && v->states[id].state ? &v->states[id] : NULL;
 }
 
-static segue_status no_state(segue_error *err) { return sg_server_refuse(err, "a state: there is none of this number"); }
+static segue_status no_state(segue_error *err) { return sg_server_reject(err, "a state: there is none of this number"); }
 
-void sg_serve_held_put(struct sg_server *v, const struct sg_server_state *s, struct sg_buf *out)
+void sg_serve_held_write(struct sg_server *v, const struct sg_server_state *s, struct sg_buf *out)
 {
     uint64_t rows = 0, first = 0;
     if (s->slots_n) v->ops->state_held(s->state, 0, &first, &rows);
@@ -37,8 +37,8 @@ static segue_status state_keep(struct sg_server *v, uint32_t id, struct sg_state
     if (!copy) return sg_no_memory("state", slots_n * sizeof *copy, err);
     if (slots_n) memcpy(copy, slots, slots_n * sizeof *copy);
     pthread_mutex_lock(&v->lock);
-    segue_status status = sg_server_room(&v->states, &v->states_n, id, SG_WIRE_STATES, sizeof *v->states, err);
-    if (status == SEGUE_OK && v->states[id].state) status = sg_server_refuse(err, "a state: its number is taken");
+    segue_status status = sg_server_table_grow(&v->states, &v->states_n, id, SG_WIRE_STATES, sizeof *v->states, err);
+    if (status == SEGUE_OK && v->states[id].state) status = sg_server_reject(err, "a state: its number is taken");
     if (status == SEGUE_OK) v->states[id] = (struct sg_server_state){.state = state, .slots = copy, .slots_n = slots_n};
     pthread_mutex_unlock(&v->lock);
     if (status != SEGUE_OK) sg_free(copy);
@@ -53,15 +53,15 @@ static segue_status serve_new(struct sg_server *v, struct sg_reader *in, struct 
     o.rows = sg_take_u64(in);
     o.undo = sg_take_u32(in);
     if (in->bad || kv >= SG_STORAGE_N || o.rows > INT32_MAX || o.undo > UNDO_MOST)
-        return sg_server_refuse(err, "a new state: it is damaged");
+        return sg_server_reject(err, "a new state: it is damaged");
     o.kv = (enum sg_storage)kv;
     SG_TRY(sg_wire_slots_take(in, SLOTS_MOST, &slots, &slots_n, err));
     struct sg_state *state = NULL;
     segue_status status = sg_reader_done(in) ? v->ops->state_new(v->unit, slots, slots_n, &o, &state, err)
-                                             : sg_server_refuse(err, "a new state: it is damaged");
+                                             : sg_server_reject(err, "a new state: it is damaged");
     if (status == SEGUE_OK) {
         status = state_keep(v, id, state, slots, slots_n, err);
-        if (status == SEGUE_OK) sg_serve_held_put(v, &v->states[id], out);
+        if (status == SEGUE_OK) sg_serve_held_write(v, &v->states[id], out);
         else v->ops->state_free(state);
     }
     sg_free(slots);
@@ -73,10 +73,10 @@ static segue_status serve_fork(struct sg_server *v, struct sg_server_state *s, s
 {
     uint32_t id = sg_take_u32(in);
     struct sg_state *fork = NULL;
-    if (!sg_reader_done(in)) return sg_server_refuse(err, "a fork: it is damaged");
+    if (!sg_reader_done(in)) return sg_server_reject(err, "a fork: it is damaged");
     SG_TRY(v->ops->state_fork(s->state, &fork, err));
     segue_status status = state_keep(v, id, fork, s->slots, s->slots_n, err);
-    if (status == SEGUE_OK) sg_serve_held_put(v, &v->states[id], out);
+    if (status == SEGUE_OK) sg_serve_held_write(v, &v->states[id], out);
     else v->ops->state_free(fork);
     return status;
 }
@@ -87,7 +87,7 @@ static segue_status serve_free(struct sg_server *v, struct sg_server_state *s, s
     struct sg_server_state gone = *s;
     if (!gone.users) *s = (struct sg_server_state){0};
     pthread_mutex_unlock(&v->lock);
-    if (gone.users) return sg_server_refuse(err, "a state to let go: its rows are being read");
+    if (gone.users) return sg_server_reject(err, "a state to let go: its rows are being read");
     v->ops->state_free(gone.state);
     sg_free(gone.slots);
     return SEGUE_OK;
@@ -113,7 +113,7 @@ static segue_status serve_change(struct sg_server *v, uint32_t kind, struct sg_s
     pthread_mutex_lock(&v->lock);
     uint32_t users = s->users;
     pthread_mutex_unlock(&v->lock);
-    if (users) return sg_server_refuse(err, "a state to change: its rows are being read");
+    if (users) return sg_server_reject(err, "a state to change: its rows are being read");
     segue_status status = SEGUE_OK;
     if (kind == SG_WIRE_STATE_MARK) status = v->ops->state_mark(s->state, &mark, err);
     else if (kind == SG_WIRE_STATE_BACK) status = v->ops->state_back(s->state, mark, err);
@@ -121,7 +121,7 @@ static segue_status serve_change(struct sg_server *v, uint32_t kind, struct sg_s
     else status = v->ops->state_cut(s->state, n, err);
     SG_TRY(status);
     sg_put_u32(out, mark);
-    sg_serve_held_put(v, s, out);
+    sg_serve_held_write(v, s, out);
     return SEGUE_OK;
 }
 
@@ -132,7 +132,7 @@ segue_status sg_serve_state(struct sg_server *v, uint32_t kind, struct sg_reader
     if (!s) return no_state(err);
     if (kind == SG_WIRE_STATE_FORK) return serve_fork(v, s, in, out, err);
     uint64_t n = kind == SG_WIRE_STATE_FREE ? 0 : sg_take_u64(in);
-    if (!sg_reader_done(in)) return sg_server_refuse(err, "a state to change: the request is damaged");
+    if (!sg_reader_done(in)) return sg_server_reject(err, "a state to change: the request is damaged");
     if (kind == SG_WIRE_STATE_FREE) return serve_free(v, s, err);
     return serve_change(v, kind, s, n, out, err);
 }
@@ -154,13 +154,13 @@ static segue_status move_rows(struct sg_server *v, uint32_t kind, const struct s
     uint32_t slot = sg_take_u32(in), storage = sg_take_u32(in);
     uint64_t from = sg_take_u64(in), to = sg_take_u64(in), at = sg_take_u64(in);
     const struct sg_shared *area = &v->areas[1];
-    if (!sg_reader_done(in) || storage >= SG_STORAGE_N) return sg_server_refuse(err, "rows of a state: it is damaged");
+    if (!sg_reader_done(in) || storage >= SG_STORAGE_N) return sg_server_reject(err, "rows of a state: it is damaged");
     if (slot == UINT32_MAX && kind == SG_WIRE_STATE_PUT)
-        return to > INT32_MAX ? sg_server_refuse(err, "rows of a state: too many")
+        return to > INT32_MAX ? sg_server_reject(err, "rows of a state: too many")
                               : v->ops->state_put(s->state, slot, from, to, (enum sg_storage)storage, NULL, err);
     uint64_t bytes = slot < s->slots_n ? bytes_of(&s->slots[slot], (enum sg_storage)storage, from, to) : UINT64_MAX;
     if (!area->data || at > area->size || bytes > area->size - at)
-        return sg_server_refuse(err, "rows of a state: they have no place in the shared memory");
+        return sg_server_reject(err, "rows of a state: they have no place in the shared memory");
     uint8_t *place = area->data + at;
     return kind == SG_WIRE_STATE_GET
                ? v->ops->state_get(s->state, slot, from, to, (enum sg_storage)storage, place, err)
@@ -180,7 +180,7 @@ segue_status sg_serve_get_put(struct sg_server *v, uint32_t kind, struct sg_read
     pthread_mutex_unlock(&v->lock);
     if (!s) return no_state(err);
     segue_status status = move_rows(v, kind, &copy, in, err);
-    if (status == SEGUE_OK && kind == SG_WIRE_STATE_PUT) sg_serve_held_put(v, &copy, out);
+    if (status == SEGUE_OK && kind == SG_WIRE_STATE_PUT) sg_serve_held_write(v, &copy, out);
     pthread_mutex_lock(&v->lock);
     v->states[id].users--;
     pthread_mutex_unlock(&v->lock);

@@ -70,9 +70,9 @@ void sg_server_free(struct sg_server *v);
 void sg_server_answer(struct sg_server *v, int connection, const struct sg_message *m, struct sg_buf *reply);
 
 /* The text of every refusal here. */
-segue_status sg_server_refuse(segue_error *err, const char *what);
+segue_status sg_server_reject(segue_error *err, const char *what);
 /* Grow a table so that `id` has a place. EFORMAT: not below `most`. */
-segue_status sg_server_room(void *table, uint32_t *n, uint32_t id, uint32_t most, size_t size, segue_error *err);
+segue_status sg_server_table_grow(void *table, uint32_t *n, uint32_t id, uint32_t most, size_t size, segue_error *err);
 
 /* One function for each kind: takes its request, appends what follows the status. */
 segue_status sg_serve_region(struct sg_server *v, struct sg_reader *in, int fd, segue_error *err);
@@ -83,14 +83,14 @@ segue_status sg_serve_tensor_drop(struct sg_server *v, struct sg_reader *in, seg
 segue_status sg_serve_footprint(struct sg_server *v, struct sg_reader *in, struct sg_buf *out, segue_error *err);
 segue_status sg_serve_lora(struct sg_server *v, struct sg_reader *in, int fd, segue_error *err);
 segue_status sg_serve_lora_drop(struct sg_server *v, struct sg_reader *in, segue_error *err);
-void sg_serve_hold_free(struct sg_server *v);
+void sg_serve_objects_free(struct sg_server *v);
 
 segue_status sg_serve_run(struct sg_server *v, struct sg_reader *in, struct sg_buf *out, segue_error *err);
 
 segue_status sg_serve_state(struct sg_server *v, uint32_t kind, struct sg_reader *in, struct sg_buf *out, segue_error *err);
 segue_status sg_serve_get_put(struct sg_server *v, uint32_t kind, struct sg_reader *in, struct sg_buf *out,
                               segue_error *err);
-void sg_serve_held_put(struct sg_server *v, const struct sg_server_state *s, struct sg_buf *out);
+void sg_serve_held_write(struct sg_server *v, const struct sg_server_state *s, struct sg_buf *out);
 void sg_serve_states_free(struct sg_server *v);
 
 #endif

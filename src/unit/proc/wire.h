@@ -11,7 +11,7 @@
 enum { SG_WIRE_VERSION = 4, SG_WIRE_REPLY = 0x100 };
 
 enum sg_wire_kind {
-    SG_WIRE_HELLO = 1,   /* version, library, spec; lends the second connection -> description */
+    SG_WIRE_HANDSHAKE = 1,   /* version, library, spec; lends the second connection -> description */
     SG_WIRE_PAGE,        /* lends struct sg_wire_page */
     SG_WIRE_AREA,        /* size; lends this connection's bulk memory */
     SG_WIRE_REGION,      /* number, size; lends a file or memory that tensors lie in */

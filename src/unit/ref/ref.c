@@ -1,5 +1,4 @@
-/* ref.c: the unit `ref`: its table, what it says of itself, and compiling, which here means looking when a
- * value is read for the last time. Everything that computes is in refops.c.
+/* ref.c: the table of the unit `ref`, its description, and compile, which finds the last use of each value.
  * SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 #include <stdio.h>
@@ -11,7 +10,7 @@
 #include "unit/spec.h"
 #include "unit/group/group.h"
 
-enum { THREADS = 2, THREADS_MOST = 64, LIKELY_ROWS = 512 };
+enum { DEFAULT_THREADS = 2, THREADS_MAX = 64, TYPICAL_TOKENS = 512 };
 
 extern const struct sg_unit_ops sg_unit_ref;
 
@@ -34,29 +33,29 @@ static segue_status ref_list(struct sg_unit_desc *out, size_t cap, size_t *n, se
     return SEGUE_OK;
 }
 
-/* Two threads by default: enough for an oracle, and the machine stays usable beside it. */
+/* Value of threads=N. Two by default, which leaves CPUs for the unit that is compared with ref. */
 static segue_status threads_of(const struct sg_unit_spec *spec, uint32_t *threads, segue_error *err)
 {
     const char *text = sg_spec_value(spec, "threads");
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    *threads = cores > 1 ? THREADS : 1;
+    *threads = cores > 1 ? DEFAULT_THREADS : 1;
     if (!text) return SEGUE_OK;
     char *end;
     unsigned long n = strtoul(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end || !n || n > THREADS_MOST)
-        return sg_fail(err, SEGUE_EARG, "open unit: %s: threads=%s; give 1 to %d", spec->text, text,
-                       THREADS_MOST);
+    if (*text < '0' || *text > '9' || *end || !n || n > THREADS_MAX)
+        return sg_fail(err, SEGUE_EARG, "open unit: %s: threads=%s; use 1 to %d", spec->text, text,
+                       THREADS_MAX);
     *threads = (uint32_t)n;
     return SEGUE_OK;
 }
 
-/* As many units as ranks=N says, which compute a model together: what a team of GPUs is held against. */
+/* ranks=N: a group of N ref units with the other keys of the spec; the reference for groups of GPUs. */
 static segue_status open_ranks(struct sg_unit **out, const struct sg_unit_spec *spec, const char *text, segue_error *err)
 {
     struct sg_unit *units[SG_RANKS_MOST];
     struct sg_unit_spec one = *spec;
     uint32_t ranks = text[0] >= '2' && text[0] <= '8' && !text[1] ? (uint32_t)(text[0] - '0') : 0, n = 0;
-    if (!ranks) return sg_fail(err, SEGUE_EARG, "open unit: %s: ranks=%s; give 2 to 8", spec->text, text);
+    if (!ranks) return sg_fail(err, SEGUE_EARG, "open unit: %s: ranks=%s; use 2 to 8", spec->text, text);
     for (one.pairs_n = 0; one.pairs_n < spec->pairs_n && strcmp(spec->pairs[one.pairs_n].key, "ranks"); one.pairs_n++) {}
     for (uint32_t i = one.pairs_n; i + 1 < spec->pairs_n; i++) one.pairs[one.pairs_n++] = spec->pairs[i + 1];
     segue_status status = SEGUE_OK;
@@ -87,7 +86,7 @@ static void ref_close(struct sg_unit *u) { sg_free(u); }
 
 static void ref_describe(const struct sg_unit *u, struct sg_unit_desc *out) { *out = u->desc; }
 
-/* Whatever is a sound op, ref computes: it is the definition. */
+/* ref supports every valid op. */
 static segue_status ref_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op,
                             segue_error *why)
 {
@@ -104,7 +103,7 @@ static uint64_t weight_bytes(const struct sg_graph *g, const struct sg_weight *w
     return t->bytes / t->rows * w->rows;
 }
 
-/* What one decoded token reads: each linear once, of the experts the chosen share. */
+/* Bytes read per decoded token: each linear once, one row of embeddings, k of the experts. */
 static uint64_t read_per_token(const struct sg_graph *g)
 {
     uint64_t bytes = 0;
@@ -120,10 +119,10 @@ static uint64_t read_per_token(const struct sg_graph *g)
     return bytes;
 }
 
-/* Fills last_use; returns the most columns that are alive at once. */
+/* Fills last_use; returns the maximum of the summed widths of live values. */
 static uint64_t find_last_uses(const struct sg_graph *g, uint32_t *last_use)
 {
-    uint64_t alive = 0, most = 0;
+    uint64_t live = 0, max = 0;
     int32_t logits = sg_graph_output(g, "logits");
     for (uint32_t i = 0; i < g->ops_n; i++) {
         last_use[g->ops[i].out] = i;
@@ -132,12 +131,12 @@ static uint64_t find_last_uses(const struct sg_graph *g, uint32_t *last_use)
     }
     if (logits >= 0) last_use[g->outputs[logits].value] = UINT32_MAX;
     for (uint32_t i = 0; i < g->ops_n; i++) {
-        alive += g->values[g->ops[i].out].width;
-        if (alive > most) most = alive;
+        live += g->values[g->ops[i].out].width;
+        if (live > max) max = live;
         for (uint32_t v = 0; v < g->values_n; v++)
-            if (last_use[v] == i && g->values[v].op >= 0) alive -= g->values[v].width;
+            if (last_use[v] == i && g->values[v].op >= 0) live -= g->values[v].width;
     }
-    return most;
+    return max;
 }
 
 static void ref_discard(struct sg_program *p)
@@ -147,7 +146,7 @@ static void ref_discard(struct sg_program *p)
     sg_free(p);
 }
 
-/* Checked again: graphs may come from a wire, not only from the builder. */
+/* The graph is checked here because it may come from another process. */
 static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, struct sg_program **out,
                                 segue_error *err)
 {
@@ -161,13 +160,13 @@ static segue_status compile_one(struct sg_unit *u, const struct sg_graph *g, str
     }
     p->base = (struct sg_program_base){&sg_unit_ref, u, g};
     p->last_use = last_use;
-    p->widest = find_last_uses(g, last_use);
+    p->live_cols_max = find_last_uses(g, last_use);
     p->read_per_token = read_per_token(g);
     *out = p;
     return SEGUE_OK;
 }
 
-/* Nothing is made of the weights, so there is nothing to keep. */
+/* Weights are not prepared, so the cache is not used. */
 static segue_status ref_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n,
                                 const struct sg_weight_cache *keep, struct sg_program **programs, segue_error *err)
 {
@@ -182,12 +181,12 @@ static segue_status ref_compile(struct sg_unit *u, const struct sg_graph *const 
     return SEGUE_OK;
 }
 
-/* Weights stay in the mapped file; values are taken and given back during a run. */
+/* Weights stay in the mapped file; scratch is an estimate for TYPICAL_TOKENS tokens. */
 static void ref_footprint(const struct sg_program *p, uint64_t *own, uint64_t *read, uint64_t *scratch)
 {
     if (own) *own = 0;
     if (read) *read = p->read_per_token;
-    if (scratch) *scratch = p->widest * sizeof(float) * LIKELY_ROWS;
+    if (scratch) *scratch = p->live_cols_max * sizeof(float) * TYPICAL_TOKENS;
 }
 
 const struct sg_unit_ops sg_unit_ref = {
@@ -204,13 +203,13 @@ const struct sg_unit_ops sg_unit_ref = {
     .wait = ref_wait,
     .state_new = ref_state_new,
     .state_free = ref_state_free,
-    .state_fork = ref_state_fork,
-    .state_mark = ref_state_mark,
-    .state_back = ref_state_back,
-    .state_drop = ref_state_drop,
-    .state_cut = ref_state_cut,
-    .state_held = ref_state_held,
+    .state_fork = sg_state_core_fork,
+    .state_mark = sg_state_core_mark,
+    .state_back = sg_state_core_back,
+    .state_drop = sg_state_core_drop,
+    .state_cut = sg_state_core_cut,
+    .state_held = sg_state_core_held,
     .state_bytes = ref_state_bytes,
     .state_get = ref_state_get,
-    .state_put = ref_state_put,
+    .state_put = sg_state_core_put,
 };

@@ -10,7 +10,8 @@
 
 enum { READ_ONLY = 1, TRIES = 5, INT64_NUMBER = 4 };
 
-/* What the engine says, and what to do about it. */
+/* Turns an NSError of the service into EUNIT with advice: the first known text found in its
+ * description or domain decides. error may be NULL: the service gave no reason. */
 segue_status sg_apple_failed(world *w, const char *what, const char *name, void *error, segue_error *err)
 {
     static const struct {
@@ -35,6 +36,8 @@ segue_status sg_apple_failed(world *w, const char *what, const char *name, void 
 
 /* --- the device --- */
 
+/* Compares the type encoding of every method with the table in apple_api.c before anything is
+ * called: a wrong cast would corrupt the call. */
 segue_status sg_apple_open(struct sg_ane_device **out, const struct sg_apple_api *w,
                            const struct sg_apple_opts *o, segue_error *err)
 {
@@ -59,7 +62,7 @@ segue_status sg_apple_open(struct sg_ane_device **out, const struct sg_apple_api
     if (!d->o.evaluate_ns) d->o.evaluate_ns = 2000000000u;
     if (!d->o.tries) d->o.tries = TRIES;
     segue_status status = sg_ane_profile_named(&d->profile, "ieee", err);
-    if (status == SEGUE_OK) status = sg_patience_open(&d->worker, err);
+    if (status == SEGUE_OK) status = sg_timed_call_open(&d->worker, err);
     if (status != SEGUE_OK)
         sg_free(d);
     else
@@ -67,14 +70,15 @@ segue_status sg_apple_open(struct sg_ane_device **out, const struct sg_apple_api
     return status;
 }
 
-/* What the service still holds of a lost device stays for it. */
+/* On a lost device the struct is leaked, because the service may still use it. */
 static void apple_close(struct sg_ane_device *d)
 {
     if (!d) return;
-    sg_patience_close(d->worker);
+    sg_timed_call_close(d->worker);
     if (!d->lost) sg_free(d);
 }
 
+/* Queries _ANEDeviceInfo. Class methods that this system does not have are skipped. */
 void sg_apple_describe(const struct sg_apple_api *w, char architecture[32], uint32_t *engines,
                        uint32_t *cores)
 {
@@ -91,7 +95,8 @@ void sg_apple_describe(const struct sg_apple_api *w, char architecture[32], uint
     w->pool_pop(pool);
 }
 
-/* The system's build is the compiler's version. */
+/* Compiler identity for cache keys: architecture and the kernel release, with which the compiler
+ * changes. */
 static void apple_compiler(const struct sg_ane_device *d, char out[64])
 {
     char architecture[32];
@@ -102,6 +107,7 @@ static void apple_compiler(const struct sg_ane_device *d, char out[64])
 
 static void apple_count(const struct sg_ane_device *d, struct sg_ane_counters *out) { *out = d->c; }
 
+/* Runs on the worker thread inside an autorelease pool. */
 static void run_job(void *arg)
 {
     struct job *j = arg;
@@ -116,7 +122,7 @@ segue_status sg_apple_ask(const struct job *given, uint64_t limit_ns, const char
     struct job *j = sg_alloc(sizeof *j);
     if (!j) return sg_no_memory("a request to the engine", sizeof *j, err);
     *j = *given;
-    if (d->lost || !sg_patience_do(d->worker, run_job, j, limit_ns)) {
+    if (d->lost || !sg_timed_call_run(d->worker, run_job, j, limit_ns)) {
         if (d->lost) sg_free(j);
         d->lost = 1;
         return sg_fail(
@@ -132,6 +138,8 @@ segue_status sg_apple_ask(const struct job *given, uint64_t limit_ns, const char
 
 /* --- surfaces --- */
 
+/* IOSurfaceCreate for one row of `bytes` one-byte elements. The Core Foundation numbers and the
+ * dictionary are released here; the caller owns the surface. */
 static void *surface_of(world *w, uint64_t bytes)
 {
     int64_t values[6] = {(int64_t)bytes, 1, 1, (int64_t)bytes, (int64_t)bytes, 0};
@@ -148,6 +156,7 @@ static void *surface_of(world *w, uint64_t bytes)
     return surface;
 }
 
+/* On a lost device the surface is leaked: the engine may still write to it. */
 static void apple_surface_free(struct sg_ane_surface *s)
 {
     if (!s) return;
@@ -158,6 +167,8 @@ static void apple_surface_free(struct sg_ane_surface *s)
     sg_free(s);
 }
 
+/* Makes a zeroed surface and wraps it with +[_ANEIOSurfaceObject objectWithIOSurface:]. The
+ * wrapper is autoreleased, so it is retained before the pool is popped. */
 static segue_status apple_surface_new(struct sg_ane_device *d, uint64_t bytes, struct sg_ane_surface **out,
                                       segue_error *err)
 {
@@ -186,6 +197,7 @@ static segue_status apple_surface_new(struct sg_ane_device *d, uint64_t bytes, s
     return SEGUE_OK;
 }
 
+/* Reads lock with kIOSurfaceLockReadOnly. Locks do not nest here. */
 static segue_status apple_lock(struct sg_ane_surface *s, int to_write, void **bytes, uint64_t *n,
                                segue_error *err)
 {
@@ -224,7 +236,8 @@ static segue_status apple_ports(struct sg_ane_program *p, uint32_t procedure,
     return SEGUE_OK;
 }
 
-/* A request binds surfaces to symbol indices; it is kept while the same surfaces come again. */
+/* Builds the _ANERequest that binds surface objects to symbol indices. The previous request is
+ * reused when procedure and surfaces are the same, which is the case from token to token. */
 static segue_status make_request(struct job *j)
 {
     world *w = j->d->w;
@@ -269,6 +282,7 @@ static segue_status make_request(struct job *j)
     return SEGUE_OK;
 }
 
+/* -[_ANEInMemoryModel evaluateWithQoS:options:request:error:], on the worker thread. */
 static segue_status evaluate_job(struct job *j)
 {
     world *w = j->d->w;

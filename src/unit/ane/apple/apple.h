@@ -7,7 +7,8 @@
 
 #include "unit/ane/device.h"
 
-/* Everything that comes from outside; objects are void pointers. */
+/* All external functions that this path calls, so that a test can replace them. Objective-C
+ * objects, classes and selectors are void pointers. */
 struct sg_apple_api {
     void *(*class_named)(const char *name); /* objc_getClass; NULL: absent */
     void *(*selector)(const char *name);    /* sel_registerName */
@@ -35,7 +36,7 @@ struct sg_apple_api {
 };
 
 /* What this machine has. EUNIT says what is missing: every machine but a Mac with an engine. */
-segue_status sg_apple_world_here(struct sg_apple_api *out, segue_error *err);
+segue_status sg_apple_api_here(struct sg_apple_api *out, segue_error *err);
 
 struct sg_apple_opts {
     uint64_t compile_ns, load_ns, evaluate_ns; /* limits; 0: 120 s, 10 s, 2 s */

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "unit/ane/apple/apple.h"
 
+/* Methods that the unit calls, with the type encoding the casts assume. of_class: a class method. */
 static const struct {
     const char *class, *selector, *encoding;
     int of_class;
@@ -30,6 +31,7 @@ static const struct {
      "@@:@@@@@@@", 1},
 };
 
+/* Compares type encodings without the frame offsets (digits) that the runtime inserts. */
 static int same_encoding(const char *found, const char *expected)
 {
     for (; found && *found; found++) {
@@ -52,6 +54,8 @@ int sg_apple_method_at(const struct sg_apple_api *w, size_t i, struct sg_apple_m
     return 1;
 }
 
+/* A symbol to look up with dlsym. offset: the member of sg_apple_api that receives it.
+ * is_variable: the symbol is a variable that holds a pointer, which is loaded. */
 struct symbol {
     const char *name;
     size_t offset;
@@ -92,8 +96,9 @@ static const struct {
     {"/System/Library/PrivateFrameworks/AppleNeuralEngine.framework/AppleNeuralEngine", {{0}}},
 };
 
-/* Libraries stay open for the life of the process: classes cannot be unloaded. */
-segue_status sg_apple_world_here(struct sg_apple_api *out, segue_error *err)
+/* Fills *out from the libraries of this machine. They are never closed: Objective-C classes cannot
+ * be unloaded. */
+segue_status sg_apple_api_here(struct sg_apple_api *out, segue_error *err)
 {
     struct sg_apple_api w = {.pause_ns = sg_pause_ns};
     for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++) {

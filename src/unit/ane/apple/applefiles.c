@@ -13,6 +13,7 @@
 
 enum { DEPTH_MAX = 16 };
 
+/* 1 for a relative path without empty, "." or ".." components. */
 int sg_apple_path_plain(const char *path)
 {
     for (const char *s = path;; s++) {
@@ -23,6 +24,7 @@ int sg_apple_path_plain(const char *path)
     }
 }
 
+/* Repeats partial and interrupted writes. Returns 0 on an error, which is in errno. */
 static int write_all(int fd, const uint8_t *bytes, size_t n)
 {
     while (n) {
@@ -35,7 +37,8 @@ static int write_all(int fd, const uint8_t *bytes, size_t n)
     return 1;
 }
 
-/* Not synced: the files live as long as the program is loaded. */
+/* Writes one file and makes its folders. O_NOFOLLOW rejects a symbolic link at the final name. No
+ * fsync: the files are needed only while the program is loaded. */
 static segue_status write_file(const char *folder, const char *name, const void *bytes, size_t n,
                                segue_error *err)
 {
@@ -75,6 +78,7 @@ segue_status sg_apple_files_write(const char *folder, const struct sg_ane_source
     return sg_apple_blobs_write(folder, s->files, s->files_n, err);
 }
 
+/* Removes a folder and its contents without following links, at most DEPTH_MAX levels deep. */
 static void remove_tree(const char *path, int depth)
 {
     struct stat st;

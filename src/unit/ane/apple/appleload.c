@@ -14,6 +14,8 @@ enum { HEX_MAX = 256 };
 
 /* --- ports --- */
 
+/* Ports of a function with their row and surface sizes. values: indices of the values; NULL: the
+ * first n values. */
 static segue_status port_list(struct sg_ane_program *p, const struct sg_mil_function *f,
                               const uint32_t *values, uint32_t n, struct sg_ane_port **ports,
                               uint32_t **index, segue_error *err)
@@ -33,7 +35,8 @@ static segue_status port_list(struct sg_ane_program *p, const struct sg_mil_func
     return SEGUE_OK;
 }
 
-/* The symbol index of a port, by its name; outputs carry the suffix @output. */
+/* Finds the symbol index of a port by name. Symbol names may carry a suffix after '@' (outputs:
+ * @output). Returns 0 when there is none. */
 static int symbol_index(world *w, void *names, void *indices, const char *name, uint32_t *out)
 {
     for (unsigned long i = 0; i < count(w, indices); i++) {
@@ -48,7 +51,8 @@ static int symbol_index(world *w, void *names, void *indices, const char *name, 
     return 0;
 }
 
-/* Rows of the loaded program must lie where surfaces have them. */
+/* Compares the row strides that the loaded model reports (list: LiveInputList or LiveOutputList)
+ * with ours. Entries without a stride are accepted. */
 static segue_status check_strides(world *w, void *attributes, const char *list,
                                   const struct sg_ane_port *ports, uint32_t n, segue_error *err)
 {
@@ -69,6 +73,8 @@ static segue_status check_strides(world *w, void *attributes, const char *list,
     return SEGUE_OK;
 }
 
+/* Reads the symbol indices of all ports from modelAttributes. A program with one input and one
+ * output needs none: its index 0 is the same in all sources. */
 static segue_status bind_by_name(struct sg_ane_program *p, segue_error *err)
 {
     world *w = p->base.device->w;
@@ -108,6 +114,9 @@ static segue_status bind_by_name(struct sg_ane_program *p, segue_error *err)
 
 /* --- loading --- */
 
+/* The weights dictionary of a model descriptor: "@model_path/<file>" maps to {offset: 0, data:
+ * NSData}. Autoreleased. Must not be nil, so it is empty for programs without files. NULL: out of
+ * memory. */
 static void *weights_of(world *w, const struct sg_ane_source *s)
 {
     void *dictionary = empty(w); /* never nil, also without weights */
@@ -130,6 +139,9 @@ static void *weights_of(world *w, const struct sg_ane_source *s)
     return dictionary;
 }
 
+/* Describes the program, makes the model object (retained in p->model), and writes its files to
+ * <temporary>/<identifier>, where the service reads them. The identifier becomes a path component,
+ * so only plain characters are accepted. */
 static segue_status make_model(struct job *j)
 {
     world *w = j->d->w;
@@ -160,7 +172,8 @@ static segue_status make_model(struct job *j)
     return sg_apple_files_write(j->p->folder, j->source, &j->err);
 }
 
-/* Up to `tries` times, from 100 ms doubling to 1 s: after a failed compile the service may be restarting. */
+/* Tries up to `tries` times with pauses of 100 ms, doubling up to 1 s: after a failed compile the
+ * service may be restarting. Each try counts against the compile budget. */
 static segue_status compile(struct job *j)
 {
     world *w = j->d->w;
@@ -184,6 +197,8 @@ static int load(struct job *j, void **error)
     return j->p->loaded;
 }
 
+/* Loads a cached compilation when the system still has it. A failed load means a stale one: it is
+ * purged, compiled and loaded once more. */
 static segue_status load_job(struct job *j)
 {
     world *w = j->d->w;
@@ -199,6 +214,7 @@ static segue_status load_job(struct job *j)
     return bind_by_name(j->p, &j->err);
 }
 
+/* Drops the references to request and model; errors of the service are ignored. */
 static segue_status unload_job(struct job *j)
 {
     world *w = j->d->w;
@@ -211,6 +227,8 @@ static segue_status unload_job(struct job *j)
     return SEGUE_OK;
 }
 
+/* Unloads, overwrites the blob files, loads again. The request is dropped because it belongs to
+ * the old load. */
 static segue_status reload_job(struct job *j)
 {
     world *w = j->d->w;
@@ -224,8 +242,8 @@ static segue_status reload_job(struct job *j)
     return load(j, &error) ? SEGUE_OK : sg_apple_failed(w, "load", j->p->name, error, &j->err);
 }
 
-/* Files stay until the program is unloaded: the service reads them on demand. A lost device keeps everything.
- */
+/* Files are removed only after the unload, because the service reads them on demand. If the device
+ * is lost, everything is leaked. */
 void sg_apple_unload(struct sg_ane_program *p)
 {
     if (!p) return;
@@ -243,6 +261,7 @@ void sg_apple_unload(struct sg_ane_program *p)
     d->c.unloads++;
 }
 
+/* Parses the text on our side to know names, types and sizes of all ports. */
 static segue_status prepare(struct sg_ane_program *p, const struct sg_ane_source *s, segue_error *err)
 {
     p->name = sg_strndup(s->name, strlen(s->name));

@@ -14,6 +14,7 @@ enum { QOS = 21, PORTS_MAX = 256 };
 
 /* --- messages --- */
 
+/* C types of the methods. The first two arguments of each are the receiver and the selector. */
 typedef const struct sg_apple_api world;
 typedef void *take0(void *, void *);
 typedef void *take1(void *, void *, void *);
@@ -35,6 +36,7 @@ typedef _Bool work_options(void *, void *, unsigned, void *, void **);
 typedef _Bool work_request(void *, void *, unsigned, void *, void *, void **);
 typedef _Bool work_plain(void *, void *, unsigned, void **);
 
+/* The function to call for a method: objc_msgSend on a Mac, the function of the double in tests. */
 static inline void (*function_of(world *w, void *receiver, void *selector))(void)
 {
     return w->method ? w->method(receiver, selector) : w->send;
@@ -44,12 +46,15 @@ static inline void (*function_of(world *w, void *receiver, void *selector))(void
 #define SEND0(type, receiver, name) \
     ((type *)function_of(w, receiver, w->selector(name)))(receiver, w->selector(name))
 
+/* Takes a reference, so that o survives the autorelease pool; `released` drops it. NULL is
+ * allowed. */
 static inline void *retained(world *w, void *o) { return o ? SEND0(take0, o, "retain") : NULL; }
 static inline void released(world *w, void *o)
 {
     if (o) SEND0(give_none, o, "release");
 }
 
+/* The factories below return autoreleased objects, valid until the enclosing pool is popped. */
 static inline void *string(world *w, const char *s)
 {
     return SEND(take_text, w->class_named("NSString"), "stringWithUTF8String:", s);
@@ -73,10 +78,12 @@ static inline void *pairs(world *w, void *const *values, void *const *keys, size
                 keys, n);
 }
 static inline void *empty(world *w) { return SEND0(take0, w->class_named("NSDictionary"), "dictionary"); }
+/* Value of a dictionary by a string key, borrowed; NULL when the dictionary or the key is missing. */
 static inline void *entry(world *w, void *dictionary, const char *key)
 {
     return dictionary ? SEND(take1, dictionary, "objectForKey:", string(w, key)) : NULL;
 }
+/* Length of an NSArray; 0 for NULL. */
 static inline unsigned long count(world *w, void *list) { return list ? SEND0(give_count, list, "count") : 0; }
 static inline void *item(world *w, void *list, unsigned long i)
 {
@@ -88,21 +95,26 @@ segue_status sg_apple_failed(world *w, const char *what, const char *name, void 
 
 /* --- objects --- */
 
+/* The device. After a timeout `lost` is set: no further call is made, and no object that the
+ * service may still use is freed. */
 struct sg_ane_device {
     struct sg_ane_device_base base;
     world *w;
     struct sg_apple_opts o;
-    struct sg_patience *worker;
+    struct sg_timed_call *worker;
     struct sg_ane_counters c;
     struct sg_ane_profile profile; /* padding of surfaces */
     int lost;
 };
 
+/* Ports of one function in declaration order, with the symbol index that a request uses for each. */
 struct procedure {
     struct sg_ane_port *in, *out;
     uint32_t *in_index, *out_index; /* symbol indices */
     uint32_t in_n, out_n;
 };
+/* `request` caches the last binding: it is rebuilt only when procedure or surfaces change. bound
+ * holds the surface objects without a reference. */
 struct sg_ane_program {
     struct sg_ane_program_base base;
     struct sg_mil_program *mil;   /* names and types of ports */

@@ -7,7 +7,9 @@
 
 #include "base/mem.h"
 
-struct sg_patience {
+/* One worker thread for calls that may never return. busy: a task is queued or running; done: it
+ * returned; lost: it exceeded its limit. All fields after `changed` are guarded by `lock`. */
+struct sg_timed_call {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -16,9 +18,10 @@ struct sg_patience {
     int busy, done, stop, lost;
 };
 
+/* The worker runs one task at a time without holding the lock. */
 static void *work(void *self)
 {
-    struct sg_patience *p = self;
+    struct sg_timed_call *p = self;
     pthread_mutex_lock(&p->lock);
     while (!p->stop) {
         if (!p->busy || p->done) {
@@ -35,9 +38,9 @@ static void *work(void *self)
     return NULL;
 }
 
-segue_status sg_patience_open(struct sg_patience **out, segue_error *err)
+segue_status sg_timed_call_open(struct sg_timed_call **out, segue_error *err)
 {
-    struct sg_patience *p = sg_alloc(sizeof *p);
+    struct sg_timed_call *p = sg_alloc(sizeof *p);
     if (!p) return sg_no_memory("a thread", sizeof *p, err);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
@@ -51,7 +54,9 @@ segue_status sg_patience_open(struct sg_patience **out, segue_error *err)
     return SEGUE_OK;
 }
 
-void sg_patience_close(struct sg_patience *p)
+/* Joins the thread. A lost worker is detached instead, and its struct is leaked, because the task
+ * may still return and use it. */
+void sg_timed_call_close(struct sg_timed_call *p)
 {
     if (!p) return;
     pthread_mutex_lock(&p->lock);
@@ -69,7 +74,10 @@ void sg_patience_close(struct sg_patience *p)
     sg_free(p);
 }
 
-int sg_patience_do(struct sg_patience *p, void (*task)(void *arg), void *arg, uint64_t limit_ns)
+/* Runs task on the worker and waits at most limit_ns. Returns 1 if it finished; 0 if it timed out
+ * now or earlier, after which no task is accepted. The deadline uses CLOCK_REALTIME, the default
+ * clock of pthread_cond_timedwait. */
+int sg_timed_call_run(struct sg_timed_call *p, void (*task)(void *arg), void *arg, uint64_t limit_ns)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);

@@ -5,12 +5,12 @@
 
 #include "base/err.h"
 
-struct sg_patience;
-segue_status sg_patience_open(struct sg_patience **out, segue_error *err);
+struct sg_timed_call;
+segue_status sg_timed_call_open(struct sg_timed_call **out, segue_error *err);
 /* Joins the thread; one that is lost is left behind with its task, and keeps this object alive. */
-void sg_patience_close(struct sg_patience *p);
+void sg_timed_call_close(struct sg_timed_call *p);
 /* task(arg) on the thread. 1: done. 0: it did not end within the limit; arg then belongs to the task for
  * ever, and no later task is taken. */
-int sg_patience_do(struct sg_patience *p, void (*task)(void *arg), void *arg, uint64_t limit_ns);
+int sg_timed_call_run(struct sg_timed_call *p, void (*task)(void *arg), void *arg, uint64_t limit_ns);
 
 #endif

@@ -9,7 +9,7 @@
 enum { ALIGN = 64, HEADER = 64, RECORD = 64, VERSION = 2 };
 static const uint32_t sentinel = 0xDEADBEEFu;
 
-static uint64_t aligned(uint64_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
+static uint64_t align64(uint64_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
 
 static segue_status check_header(const uint8_t *file, size_t n, const char *name, segue_error *err)
 {
@@ -46,7 +46,7 @@ segue_status sg_blob_at(struct sg_blob *out, const uint8_t *file, size_t n, uint
                        "the offset must "
                        "name a record, not its data",
                        name, at, sg_le32(r));
-    struct sg_blob b = {.dtype = sg_mil_dtype_of_blob(sg_le32(r + 4)),
+    struct sg_blob b = {.dtype = sg_mil_dtype_from_blob(sg_le32(r + 4)),
                         .record = record,
                         .bytes = sg_le64(r + 8),
                         .offset = sg_le64(r + 16),
@@ -79,8 +79,8 @@ segue_status sg_blob_next(struct sg_blob *out, const uint8_t *file, size_t n, ui
     }
     if (*i >= sg_le32(file)) return SEGUE_END;
     SG_TRY(sg_blob_at(out, file, n, *record, name, err));
-    uint64_t end = out->offset + out->bytes, own = *record + RECORD;
-    *record = aligned(end > own ? end : own);
+    uint64_t end = out->offset + out->bytes, record_end = *record + RECORD;
+    *record = align64(end > record_end ? end : record_end);
     ++*i;
     return SEGUE_OK;
 }
@@ -116,7 +116,7 @@ segue_status sg_blob_add(struct sg_buf *file, enum sg_mil_dtype d, const void *d
 {
     static const uint8_t zeros[ALIGN];
     uint8_t r[RECORD] = {0};
-    uint64_t at = aligned(file->len);
+    uint64_t at = align64(file->len);
     if (at > file->len) sg_buf_add(file, zeros, (size_t)(at - file->len));
     put32(r, sentinel);
     put32(r + 4, sg_mil_dtype_info(d)->blob);
@@ -134,6 +134,6 @@ segue_status sg_blob_add(struct sg_buf *file, enum sg_mil_dtype d, const void *d
 
 void sg_blob_measure(uint64_t *length, uint64_t bytes, uint64_t *record)
 {
-    *record = aligned(*length ? *length : HEADER);
+    *record = align64(*length ? *length : HEADER);
     *length = *record + RECORD + bytes;
 }

@@ -41,10 +41,10 @@ void sg_compress_int8(const float *in, uint64_t rows, uint64_t cols, int8_t *out
 {
     for (uint64_t r = 0; r < rows; r++) {
         const float *row = in + r * cols;
-        float most = 0;
+        float max = 0;
         for (uint64_t i = 0; i < cols; i++)
-            if (isfinite(row[i]) && fabsf(row[i]) > most) most = fabsf(row[i]);
-        scale[r] = sg_f16_of_f32(most / 127);
+            if (isfinite(row[i]) && fabsf(row[i]) > max) max = fabsf(row[i]);
+        scale[r] = sg_f16_of_f32(max / 127);
         if ((scale[r] & 0x7fff) == 0x7c00) scale[r] = 0x7bff;
         float step = sg_f32_of_f16(scale[r]); /* as the engine will multiply it */
         for (uint64_t i = 0; i < cols; i++) {
@@ -54,13 +54,13 @@ void sg_compress_int8(const float *in, uint64_t rows, uint64_t cols, int8_t *out
     }
 }
 
-static int rising(const void *a, const void *b)
+static int compare_floats(const void *a, const void *b)
 {
     float x = *(const float *)a, y = *(const float *)b;
     return (x > y) - (x < y);
 }
 
-static uint64_t first_above(const float *sorted, uint64_t n, double bound)
+static uint64_t upper_bound(const float *sorted, uint64_t n, double bound)
 {
     uint64_t low = 0, high = n;
     while (low < high) {
@@ -75,22 +75,22 @@ static uint64_t first_above(const float *sorted, uint64_t n, double bound)
 
 /* Lloyd's iteration on sorted numbers; sums[i] is the sum of the first i. Begins between the extremes and the
  * quantiles: near the density's cube root, where the optimum lies. */
-static void table_of(const float *sorted, const double *sums, uint64_t n, uint32_t entries, double *centre)
+static void lloyd_table(const float *sorted, const double *sums, uint64_t n, uint32_t entries, double *center)
 {
     for (uint32_t k = 0; k < entries; k++) {
-        double share = (k + 0.5) / entries;
-        centre[k] = 0.5 * (double)sorted[(uint64_t)(share * (double)n)] +
-                    0.5 * (sorted[0] + share * ((double)sorted[n - 1] - sorted[0]));
+        double quantile = (k + 0.5) / entries;
+        center[k] = 0.5 * (double)sorted[(uint64_t)(quantile * (double)n)] +
+                    0.5 * (sorted[0] + quantile * ((double)sorted[n - 1] - sorted[0]));
     }
     for (int round = 0; round < ROUNDS; round++) {
         double moved = 0;
         uint64_t from = 0;
         for (uint32_t k = 0; k < entries; k++) {
-            uint64_t to = k + 1 < entries ? first_above(sorted, n, (centre[k] + centre[k + 1]) / 2) : n;
+            uint64_t to = k + 1 < entries ? upper_bound(sorted, n, (center[k] + center[k + 1]) / 2) : n;
             if (to > from) {
                 double mean = (sums[to] - sums[from]) / (double)(to - from);
-                moved += fabs(mean - centre[k]);
-                centre[k] = mean;
+                moved += fabs(mean - center[k]);
+                center[k] = mean;
             }
             from = to > from ? to : from;
         }
@@ -98,7 +98,7 @@ static void table_of(const float *sorted, const double *sums, uint64_t n, uint32
     }
 }
 
-static void assign(const float *in, uint64_t n, uint32_t bits, const uint16_t *table, uint8_t *packed)
+static void pack_indices(const float *in, uint64_t n, uint32_t bits, const uint16_t *table, uint8_t *packed)
 {
     float bound[64];
     uint32_t entries = 1u << bits;
@@ -111,9 +111,9 @@ static void assign(const float *in, uint64_t n, uint32_t bits, const uint16_t *t
         for (uint32_t half = entries / 2; half; half /= 2)
             if (v > bound[k + half - 1]) k += half;
         uint64_t at = i * bits;
-        uint32_t two = k << (at & 7);
-        packed[at >> 3] |= (uint8_t)two;
-        if (two >> 8) packed[(at >> 3) + 1] |= (uint8_t)(two >> 8);
+        uint32_t shifted = k << (at & 7);
+        packed[at >> 3] |= (uint8_t)shifted;
+        if (shifted >> 8) packed[(at >> 3) + 1] |= (uint8_t)(shifted >> 8);
     }
 }
 
@@ -122,7 +122,7 @@ segue_status sg_compress_palette(const float *in, uint64_t n, uint32_t bits, uin
 {
     uint64_t step = (n + SAMPLE_MAX - 1) / SAMPLE_MAX, m = 0;
     float *sorted = sg_alloc((SAMPLE_MAX + 1) * sizeof *sorted);
-    double *sums = sg_alloc((SAMPLE_MAX + 2) * sizeof *sums), centre[64] = {0};
+    double *sums = sg_alloc((SAMPLE_MAX + 2) * sizeof *sums), center[64] = {0};
     if (!sorted || !sums) {
         sg_free(sorted);
         sg_free(sums);
@@ -131,14 +131,14 @@ segue_status sg_compress_palette(const float *in, uint64_t n, uint32_t bits, uin
     for (uint64_t i = 0; i < n; i += step)
         if (isfinite(in[i])) sorted[m++] = in[i];
     if (!m) sorted[m++] = 0;
-    qsort(sorted, m, sizeof *sorted, rising);
+    qsort(sorted, m, sizeof *sorted, compare_floats);
     for (uint64_t i = 0; i < m; i++) sums[i + 1] = sums[i] + sorted[i];
-    table_of(sorted, sums, m, 1u << bits, centre);
+    lloyd_table(sorted, sums, m, 1u << bits, center);
     for (uint32_t k = 0; k < 1u << bits; k++) {
-        table[k] = sg_f16_of_f32((float)centre[k]);
+        table[k] = sg_f16_of_f32((float)center[k]);
         if ((table[k] & 0x7fff) == 0x7c00) table[k] = (uint16_t)(table[k] - 1);
     }
-    assign(in, n, bits, table, packed);
+    pack_indices(in, n, bits, table, packed);
     sg_free(sorted);
     sg_free(sums);
     return SEGUE_OK;

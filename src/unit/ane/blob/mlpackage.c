@@ -50,7 +50,7 @@ static void put_numbers(struct sg_buf *b, const struct sg_mil_literal *l)
     for (uint64_t i = 0; i < n && !b->failed; i++) {
         float real = (float)sg_mil_literal_real(l, i);
         uint16_t half = sg_f16_of_f32(real);
-        int64_t v = whole || truth || wide ? sg_mil_literal_whole(l, i) : 0;
+        int64_t v = whole || truth || wide ? sg_mil_literal_int(l, i) : 0;
         if (whole || truth || wide)
             sg_pb_varint(b, (uint64_t)v);
         else if (l->type.dtype == SG_MIL_FP16)
@@ -58,7 +58,7 @@ static void put_numbers(struct sg_buf *b, const struct sg_mil_literal *l)
         else if (l->type.dtype == SG_MIL_FP32)
             sg_buf_add(b, &real, sizeof real);
         else
-            sg_buf_add(b, (uint8_t[]){(uint8_t)sg_mil_literal_whole(l, i)}, 1);
+            sg_buf_add(b, (uint8_t[]){(uint8_t)sg_mil_literal_int(l, i)}, 1);
     }
     sg_pb_close(b, list);
     sg_pb_close(b, values);

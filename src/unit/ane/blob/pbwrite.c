@@ -18,17 +18,17 @@ void sg_pb_varint(struct sg_buf *b, uint64_t v)
     sg_buf_add(b, out, n);
 }
 
-static void tag(struct sg_buf *b, uint32_t field, uint32_t kind) { sg_pb_varint(b, (uint64_t)field << 3 | kind); }
+static void put_tag(struct sg_buf *b, uint32_t field, uint32_t kind) { sg_pb_varint(b, (uint64_t)field << 3 | kind); }
 
 void sg_pb_number(struct sg_buf *b, uint32_t field, uint64_t v)
 {
-    tag(b, field, VARINT);
+    put_tag(b, field, VARINT);
     sg_pb_varint(b, v);
 }
 
 void sg_pb_bytes(struct sg_buf *b, uint32_t field, const void *bytes, size_t n)
 {
-    tag(b, field, BYTES);
+    put_tag(b, field, BYTES);
     sg_pb_varint(b, n);
     sg_buf_add(b, bytes, n);
 }
@@ -37,9 +37,9 @@ void sg_pb_text(struct sg_buf *b, uint32_t field, const char *s) { sg_pb_bytes(b
 
 size_t sg_pb_open(struct sg_buf *b, uint32_t field)
 {
-    static const uint8_t room[LENGTH_BYTES];
-    tag(b, field, BYTES);
-    sg_buf_add(b, room, sizeof room);
+    static const uint8_t placeholder[LENGTH_BYTES];
+    put_tag(b, field, BYTES);
+    sg_buf_add(b, placeholder, sizeof placeholder);
     return b->len;
 }
 

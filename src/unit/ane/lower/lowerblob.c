@@ -7,10 +7,10 @@
 
 #include "unit/ane/blob/blob.h"
 
-static void apply(enum sg_ane_form form, float *x, uint64_t n)
+static void apply_form(enum sg_ane_form form, float *x, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++)
-        x[i] = form == SG_ANE_PLUS_ONE ? 1.0f + x[i] : form == SG_ANE_RATE ? -expf(x[i]) : x[i];
+        x[i] = form == SG_ANE_PLUS_ONE ? 1.0f + x[i] : form == SG_ANE_NEG_EXP ? -expf(x[i]) : x[i];
 }
 
 /* Row by row, so that no whole matrix stands in fp32. Vectors and small tensors are used whole. */
@@ -19,12 +19,12 @@ static void convert(struct sg_ane_blobs *b, const struct sg_tensor *t, const str
 {
     for (uint32_t r = 0; r < w->rows; r++) {
         sg_tensor_row(t, (uint64_t)w->at + r, 0, t->cols, row);
-        apply(form, row, t->cols);
+        apply_form(form, row, t->cols);
         sg_compress_fp16(row, t->cols, out + (size_t)r * t->cols, &b->range);
     }
 }
 
-static segue_status add(struct sg_ane_blobs *b, const struct sg_graph *g, struct sg_ane_stored *out, segue_error *err)
+static segue_status add_blob(struct sg_ane_blobs *b, const struct sg_graph *g, struct sg_ane_weight_blob *out, segue_error *err)
 {
     const struct sg_tensor *t = g->tensors[out->weights[0].tensor];
     size_t n, bytes, rows = 0, at = 0;
@@ -50,18 +50,18 @@ static segue_status add(struct sg_ane_blobs *b, const struct sg_graph *g, struct
     return status;
 }
 
-static segue_status own_file(struct sg_ane_blobs *b, segue_error *err)
+static segue_status make_private(struct sg_ane_blobs *b, segue_error *err)
 {
-    struct sg_buf own = {0};
+    struct sg_buf copy = {0};
     b->hashed = 0; /* it is about to change */
     if (!b->borrowed) return SEGUE_OK;
-    if (sg_buf_add(&own, b->file.data, b->file.len) != SEGUE_OK) return sg_no_memory("weights of a program", b->file.len, err);
-    b->file = own;
+    if (sg_buf_add(&copy, b->file.data, b->file.len) != SEGUE_OK) return sg_no_memory("weights of a program", b->file.len, err);
+    b->file = copy;
     b->borrowed = 0;
     return SEGUE_OK;
 }
 
-static int is_of(const struct sg_ane_stored *s, const struct sg_weight *w, uint32_t n, enum sg_ane_form form)
+static int holds_weights(const struct sg_ane_weight_blob *s, const struct sg_weight *w, uint32_t n, enum sg_ane_form form)
 {
     int same = s->form == form && s->weights_n == n;
     for (uint32_t i = 0; same && i < n; i++)
@@ -70,36 +70,36 @@ static int is_of(const struct sg_ane_stored *s, const struct sg_weight *w, uint3
 }
 
 segue_status sg_ane_blob_of(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_weight *w, uint32_t n,
-                            enum sg_ane_form form, struct sg_ane_stored **out, segue_error *err)
+                            enum sg_ane_form form, struct sg_ane_weight_blob **out, segue_error *err)
 {
     for (uint32_t i = 0; i < b->n; i++) {
-        if (!is_of(&b->list[i], w, n, form)) continue;
+        if (!holds_weights(&b->list[i], w, n, form)) continue;
         *out = &b->list[i];
         return SEGUE_OK;
     }
     if (b->n == b->cap) {
         uint32_t cap = b->cap ? b->cap * 2 : 32;
-        struct sg_ane_stored *more = sg_realloc(b->list, cap * sizeof *more);
+        struct sg_ane_weight_blob *more = sg_realloc(b->list, cap * sizeof *more);
         if (!more) return sg_no_memory("weights of a program", cap * sizeof *more, err);
         b->list = more;
         b->cap = cap;
     }
-    SG_TRY(own_file(b, err));
-    struct sg_ane_stored *s = &b->list[b->n];
-    *s = (struct sg_ane_stored){.weights_n = n, .form = form, .program = UINT32_MAX};
+    SG_TRY(make_private(b, err));
+    struct sg_ane_weight_blob *s = &b->list[b->n];
+    *s = (struct sg_ane_weight_blob){.weights_n = n, .form = form, .program = UINT32_MAX};
     memcpy(s->weights, w, n * sizeof *w);
-    SG_TRY(add(b, g, s, err));
+    SG_TRY(add_blob(b, g, s, err));
     b->n++;
     *out = s;
     return SEGUE_OK;
 }
 
 /* One weight of a blob, whose first number is number `at` of it. */
-static segue_status patch_one(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_ane_stored *s,
+static segue_status patch_one(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_ane_weight_blob *s,
                               const struct sg_weight *w, uint64_t at, const float *in, segue_error *err)
 {
     struct sg_blob blob;
-    SG_TRY(own_file(b, err));
+    SG_TRY(make_private(b, err));
     SG_TRY(sg_blob_at(&blob, (const uint8_t *)b->file.data, b->file.len, s->record, b->path, err));
     uint64_t cols = g->tensors[w->tensor]->cols;
     float *row = sg_alloc((size_t)cols * sizeof *row);
@@ -107,7 +107,7 @@ static segue_status patch_one(struct sg_ane_blobs *b, const struct sg_graph *g, 
     uint16_t *out = (uint16_t *)(void *)(b->file.data + blob.offset) + at;
     for (uint32_t r = 0; r < w->rows; r++) {
         memcpy(row, in + ((size_t)w->at + r) * cols, (size_t)cols * sizeof *row);
-        apply(s->form, row, cols);
+        apply_form(s->form, row, cols);
         sg_compress_fp16(row, cols, out + (size_t)r * cols, &b->range);
     }
     sg_free(row);
@@ -119,7 +119,7 @@ segue_status sg_ane_blob_patch(struct sg_ane_blobs *b, const struct sg_graph *g,
 {
     *n = 0;
     for (uint32_t i = 0; i < b->n; i++) {
-        const struct sg_ane_stored *s = &b->list[i];
+        const struct sg_ane_weight_blob *s = &b->list[i];
         uint64_t at = 0;
         for (uint32_t k = 0; k < s->weights_n; at += s->weights[k].rows * g->tensors[s->weights[k].tensor]->cols, k++) {
             if (s->weights[k].tensor != (int32_t)tensor) continue;

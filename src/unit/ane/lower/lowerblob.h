@@ -11,11 +11,11 @@
 enum sg_ane_form {
     SG_ANE_AS_IS,
     SG_ANE_PLUS_ONE, /* 1 + w */
-    SG_ANE_RATE      /* -exp(w) */
+    SG_ANE_NEG_EXP      /* -exp(w) */
 };
-enum { SG_ANE_STORED = 3 }; /* weights of one blob at most */
-struct sg_ane_stored {
-    struct sg_weight weights[SG_ANE_STORED]; /* [weights_n] of as many columns each, one below the other */
+enum { SG_ANE_STORED_MAX = 3 }; /* weights of one blob at most */
+struct sg_ane_weight_blob {
+    struct sg_weight weights[SG_ANE_STORED_MAX]; /* [weights_n] of as many columns each, one below the other */
     uint32_t weights_n;
     enum sg_ane_form form;
     uint64_t record, numbers;
@@ -23,7 +23,7 @@ struct sg_ane_stored {
 };
 struct sg_ane_blobs {
     struct sg_buf file;
-    struct sg_ane_stored *list; /* [n] */
+    struct sg_ane_weight_blob *list; /* [n] */
     uint32_t n, cap, programs;
     struct sg_range_report range;
     int sizes_only;  /* no weight is read and file stays empty; places are those that it would have */
@@ -36,7 +36,7 @@ struct sg_ane_blobs {
 };
 /* The blob of n weights, made when it is asked for the first time; valid until the next call. EMEMORY, ELIMIT. */
 segue_status sg_ane_blob_of(struct sg_ane_blobs *b, const struct sg_graph *g, const struct sg_weight *w, uint32_t n,
-                            enum sg_ane_form form, struct sg_ane_stored **out, segue_error *err);
+                            enum sg_ane_form form, struct sg_ane_weight_blob **out, segue_error *err);
 /* Other numbers for a tensor, [rows, cols] as the graph's: every blob made of it is written again, where it stands.
  * *n: how many. EMEMORY. */
 segue_status sg_ane_blob_patch(struct sg_ane_blobs *b, const struct sg_graph *g, uint32_t tensor, const float *in, uint32_t *n,

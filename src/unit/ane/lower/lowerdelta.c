@@ -5,9 +5,9 @@
  * have beta, g and k of 0. One row is the step form of the same. SPDX-License-Identifier: MIT */
 #include <math.h>
 
-#include "unit/ane/lower/lower.h"
+#include "unit/ane/lower/lowercommon.h"
 
-enum { CHUNK_MOST = 64 };
+enum { CHUNK_MAX = 64 };
 
 /* What a chunk reads: [kv heads.., .., N], a matrix for each value head or, where it is shared, for each key head. */
 struct chunk {
@@ -20,9 +20,9 @@ static int is_lower(int64_t i, int64_t j, int64_t arg) { return i >= j + arg; }
 static int is_upper(int64_t i, int64_t j, int64_t arg) { return j >= i + arg; }
 static int is_block(int64_t i, int64_t j, int64_t w) { return i / (2 * w) == j / (2 * w) && i / w % 2 && j / w % 2 == 0; }
 
-static uint32_t mul(struct sg_ane_lower *l, uint32_t x, uint32_t y) { return SG_ANE_BIN("mul", x, y); }
+static uint32_t mul(struct sg_lowering *l, uint32_t x, uint32_t y) { return SG_ANE_BIN("mul", x, y); }
 
-static uint32_t columns(struct sg_ane_lower *l, uint32_t x, int64_t at, int64_t n)
+static uint32_t slice_columns(struct sg_lowering *l, uint32_t x, int64_t at, int64_t n)
 {
     const struct sg_mil_type *t = sg_mil_build_type(&l->b, x);
     if (l->b.status || n == t->dim[3]) return x;
@@ -31,19 +31,19 @@ static uint32_t columns(struct sg_ane_lower *l, uint32_t x, int64_t at, int64_t 
 }
 
 /* e^(sum of g over m in (j, i]), 1 above the diagonal: [kh, R, N, N]. */
-static uint32_t decays(struct sg_ane_lower *l, const struct chunk *c)
+static uint32_t decays(struct sg_lowering *l, const struct chunk *c)
 {
     uint32_t column = sg_mil_build_reshape(&l->b, c->g, 4, (int64_t[]){c->heads, c->shared, c->n, 1});
-    uint32_t from = mul(l, column, sg_ane_pattern(l, c->n, is_lower, 1));
-    return SG_ANE_UN("exp", sg_mil_build_matmul(&l->b, sg_ane_pattern(l, c->n, is_lower, 0), from, 0, 0));
+    uint32_t from = mul(l, column, sg_ane_pattern_matrix(l, c->n, is_lower, 1));
+    return SG_ANE_UN("exp", sg_mil_build_matmul(&l->b, sg_ane_pattern_matrix(l, c->n, is_lower, 0), from, 0, 0));
 }
 
 /* (I + X)^-1, X strictly lower. */
-static uint32_t inverse(struct sg_ane_lower *l, uint32_t x, int64_t n)
+static uint32_t inverse(struct sg_lowering *l, uint32_t x, int64_t n)
 {
-    uint32_t p = sg_ane_pattern(l, n, is_one, 0);
+    uint32_t p = sg_ane_pattern_matrix(l, n, is_one, 0);
     for (int64_t w = 1; w < n; w *= 2) {
-        uint32_t y = mul(l, x, sg_ane_pattern(l, n, is_block, w));
+        uint32_t y = mul(l, x, sg_ane_pattern_matrix(l, n, is_block, w));
         if (w > 1) y = sg_mil_build_matmul(&l->b, sg_mil_build_matmul(&l->b, p, y, 0, 0), p, 0, 0);
         p = SG_ANE_BIN("sub", p, y);
     }
@@ -51,48 +51,48 @@ static uint32_t inverse(struct sg_ane_lower *l, uint32_t x, int64_t n)
 }
 
 /* e^(sums of g): up to each row (reach is_lower 0), or behind it (is_upper 1). [kh, R, 1, N] */
-static uint32_t reach(struct sg_ane_lower *l, const struct chunk *c, int behind)
+static uint32_t decay_sums(struct sg_lowering *l, const struct chunk *c, int suffix)
 {
-    uint32_t which = sg_ane_pattern(l, c->n, behind ? is_upper : is_lower, behind);
+    uint32_t which = sg_ane_pattern_matrix(l, c->n, suffix ? is_upper : is_lower, suffix);
     return SG_ANE_UN("exp", sg_mil_build_matmul(&l->b, c->g, which, 0, 1));
 }
 
 /* The chunk's results [kh, R, dv, N]; *state [kh, R, dk, dv] goes on. */
-static uint32_t run_chunk(struct sg_ane_lower *l, const struct chunk *c, uint32_t *state)
+static uint32_t run_chunk(struct sg_lowering *l, const struct chunk *c, uint32_t *state)
 {
-    uint32_t decay = decays(l, c), e = reach(l, c, 0), s = *state;
+    uint32_t decay = decays(l, c), e = decay_sums(l, c, 0), s = *state;
     uint32_t column = sg_mil_build_reshape(&l->b, c->beta, 4, (int64_t[]){c->heads, c->shared, c->n, 1});
     uint32_t keys = sg_mil_build_matmul(&l->b, c->k, c->k, 1, 0);
-    uint32_t x = mul(l, mul(l, mul(l, decay, sg_ane_pattern(l, c->n, is_lower, 1)), keys), column);
+    uint32_t x = mul(l, mul(l, mul(l, decay, sg_ane_pattern_matrix(l, c->n, is_lower, 1)), keys), column);
     uint32_t p = inverse(l, x, c->n);
     uint32_t u = sg_mil_build_matmul(&l->b, mul(l, c->v, c->beta), p, 0, 1);
     uint32_t w = sg_mil_build_matmul(&l->b, mul(l, c->k, mul(l, c->beta, e)), p, 0, 1);
     uint32_t d = SG_ANE_BIN("sub", u, sg_mil_build_matmul(&l->b, s, w, 1, 0));
     uint32_t old = sg_mil_build_matmul(&l->b, s, mul(l, c->q, e), 1, 0);
-    uint32_t seen = mul(l, mul(l, decay, sg_ane_pattern(l, c->n, is_lower, 0)), sg_mil_build_matmul(&l->b, c->q, c->k, 1, 0));
-    uint32_t out = SG_ANE_BIN("add", old, sg_mil_build_matmul(&l->b, d, seen, 0, 1));
-    uint32_t whole = SG_ANE_UN("exp", sg_mil_build_reduce(&l->b, "reduce_sum", c->g, 3));
-    uint32_t added = sg_mil_build_matmul(&l->b, mul(l, c->k, reach(l, c, 1)), d, 0, 1);
-    *state = SG_ANE_BIN("add", mul(l, s, whole), added);
+    uint32_t attn = mul(l, mul(l, decay, sg_ane_pattern_matrix(l, c->n, is_lower, 0)), sg_mil_build_matmul(&l->b, c->q, c->k, 1, 0));
+    uint32_t out = SG_ANE_BIN("add", old, sg_mil_build_matmul(&l->b, d, attn, 0, 1));
+    uint32_t chunk_decay = SG_ANE_UN("exp", sg_mil_build_reduce(&l->b, "reduce_sum", c->g, 3));
+    uint32_t added = sg_mil_build_matmul(&l->b, mul(l, c->k, decay_sums(l, c, 1)), d, 0, 1);
+    *state = SG_ANE_BIN("add", mul(l, s, chunk_decay), added);
     return out;
 }
 
 /* Rates and steps of every value head, before they are cut into chunks: [1, heads, 1, S]. */
-static uint32_t exponents(struct sg_ane_lower *l, const struct sg_op *op, uint32_t valid)
+static uint32_t exponents(struct sg_lowering *l, const struct sg_op *op, uint32_t valid)
 {
     const struct sg_delta *p = &op->u.delta;
-    int64_t own[4] = {1, p->v_heads, 1, 1};
-    uint32_t dt = sg_ane_weight(l, &p->dt, SG_ANE_AS_IS, 4, own);
-    uint32_t rate = sg_ane_weight(l, &p->decay, p->decay_is_log ? SG_ANE_RATE : SG_ANE_AS_IS, 4, own);
+    int64_t shape[4] = {1, p->v_heads, 1, 1};
+    uint32_t dt = sg_ane_weight(l, &p->dt, SG_ANE_AS_IS, 4, shape);
+    uint32_t rate = sg_ane_weight(l, &p->decay, p->decay_is_log ? SG_ANE_NEG_EXP : SG_ANE_AS_IS, 4, shape);
     uint32_t step = SG_ANE_UN("softplus", SG_ANE_BIN("add", sg_ane_operand(l, &op->in[3]), dt));
     return mul(l, mul(l, step, rate), valid);
 }
 
-uint32_t sg_ane_lower_delta(struct sg_ane_lower *l, const struct sg_op *op)
+uint32_t sg_ane_lower_delta(struct sg_lowering *l, const struct sg_op *op)
 {
     const struct sg_delta *p = &op->u.delta;
     struct chunk all = {.heads = p->k_heads, .shared = p->v_heads / p->k_heads, .dk = p->dk, .dv = p->dv};
-    int64_t s = l->s, step = s < CHUNK_MOST ? s : CHUNK_MOST, key[4] = {all.heads, 1, all.dk, s},
+    int64_t s = l->s, step = s < CHUNK_MAX ? s : CHUNK_MAX, key[4] = {all.heads, 1, all.dk, s},
             value[4] = {all.heads, all.shared, all.dv, s}, number[4] = {all.heads, all.shared, 1, s};
     uint32_t valid = sg_ane_channels(l, l->info_rows, l->info->valid, 1), outs[16], n = 0;
     all.g = sg_mil_build_reshape(&l->b, exponents(l, op, valid), 4, number);
@@ -102,8 +102,8 @@ uint32_t sg_ane_lower_delta(struct sg_ane_lower *l, const struct sg_op *op)
     all.k = sg_mil_build_reshape(&l->b, sg_ane_operand(l, &op->in[1]), 4, key);
     all.v = sg_mil_build_reshape(&l->b, sg_ane_operand(l, &op->in[2]), 4, value);
     if (p->l2_eps > 0) {
-        all.q = sg_ane_unit_length(l, all.q, 2, 1, (double)p->l2_eps, 0);
-        all.k = sg_ane_unit_length(l, all.k, 2, 1, (double)p->l2_eps, 0);
+        all.q = sg_ane_normalize(l, all.q, 2, 1, (double)p->l2_eps, 0);
+        all.k = sg_ane_normalize(l, all.k, 2, 1, (double)p->l2_eps, 0);
     }
     all.q = mul(l, all.q, SG_ANE_NUM(1 / sqrt(p->dk)));
     all.k = mul(l, all.k, valid);
@@ -111,11 +111,11 @@ uint32_t sg_ane_lower_delta(struct sg_ane_lower *l, const struct sg_op *op)
     for (int64_t at = 0; at < s && n < 16; at += step) {
         struct chunk c = all;
         c.n = step;
-        c.q = columns(l, all.q, at, step);
-        c.k = columns(l, all.k, at, step);
-        c.v = columns(l, all.v, at, step);
-        c.g = columns(l, all.g, at, step);
-        c.beta = columns(l, all.beta, at, step);
+        c.q = slice_columns(l, all.q, at, step);
+        c.k = slice_columns(l, all.k, at, step);
+        c.v = slice_columns(l, all.v, at, step);
+        c.g = slice_columns(l, all.g, at, step);
+        c.beta = slice_columns(l, all.beta, at, step);
         outs[n++] = run_chunk(l, &c, &state);
     }
     sg_ane_pack(l, p->slot, state, all.dv);

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "base/num.h"
-#include "unit/ane/lower/lowercut.h"
+#include "unit/ane/lower/lowerpart.h"
 
-static uint32_t take(uint32_t *channels, uint32_t n)
+static uint32_t take_channels(uint32_t *channels, uint32_t n)
 {
     uint32_t at = *channels;
     *channels += n;
@@ -31,21 +31,21 @@ uint32_t sg_ane_info_taps(const struct sg_ane_info *i, uint32_t taps)
 
 static segue_status too_many(const char *what, segue_error *err)
 {
-    return sg_fail(err, SEGUE_EUNSUPPORTED, "compile: ane: more than %d %s; use another unit", SG_ANE_KINDS, what);
+    return sg_fail(err, SEGUE_EUNSUPPORTED, "compile: ane: more than %d %s; use another unit", SG_ANE_KINDS_MAX, what);
 }
 
 static segue_status add_attend(struct sg_ane_info *i, uint32_t window, const struct sg_ane_shape *shape, segue_error *err)
 {
     struct sg_ane_ring ring = sg_ane_ring_of(shape, window);
-    uint32_t at = sg_ane_info_kind(i, window), like = 0;
+    uint32_t at = sg_ane_info_kind(i, window), same = 0;
     if (at < i->masks_n) return SEGUE_OK;
-    if (at == SG_ANE_KINDS) return too_many("different windows", err);
-    while (like < at && i->ring[like].columns != ring.columns) like++;
+    if (at == SG_ANE_KINDS_MAX) return too_many("different windows", err);
+    while (same < at && i->ring[same].columns != ring.columns) same++;
     i->window[at] = window;
     i->ring[at] = ring;
-    i->place[at] = like < at ? i->place[like] : take(&i->channels, ring.columns);
-    i->mask[at] = take(&i->channels, ring.columns);
-    i->fresh[at] = sg_ane_ring_before(&ring, shape) ? take(&i->channels, shape->columns) : UINT32_MAX;
+    i->scatter[at] = same < at ? i->scatter[same] : take_channels(&i->channels, ring.columns);
+    i->mask[at] = take_channels(&i->channels, ring.columns);
+    i->fresh[at] = sg_ane_ring_reads_old(&ring, shape) ? take_channels(&i->channels, shape->columns) : UINT32_MAX;
     i->masks_n++;
     return SEGUE_OK;
 }
@@ -54,10 +54,10 @@ static segue_status add_taps(struct sg_ane_info *i, uint32_t taps, segue_error *
 {
     uint32_t at = sg_ane_info_taps(i, taps);
     if (at < i->taps_n || taps < 2) return SEGUE_OK;
-    if (at == SG_ANE_KINDS) return too_many("lengths of convolutions", err);
+    if (at == SG_ANE_KINDS_MAX) return too_many("lengths of convolutions", err);
     i->taps[at] = taps;
-    i->old[at] = take(&i->channels, taps - 1);
-    i->recent[at] = take(&i->channels, taps - 1);
+    i->old[at] = take_channels(&i->channels, taps - 1);
+    i->recent[at] = take_channels(&i->channels, taps - 1);
     i->taps_n++;
     return SEGUE_OK;
 }
@@ -66,8 +66,8 @@ static segue_status add_op(struct sg_ane_info *i, const struct sg_graph *g, cons
                            const struct sg_ane_shape *shape, segue_error *err)
 {
     if (op->code == SG_OP_ROPE && i->rope[op->u.rope.table] == UINT32_MAX)
-        i->rope[op->u.rope.table] = take(&i->channels, 2 * g->ropes[op->u.rope.table].pairs);
-    if (op->code == SG_OP_DELTA && i->valid == UINT32_MAX) i->valid = take(&i->channels, 1);
+        i->rope[op->u.rope.table] = take_channels(&i->channels, 2 * g->ropes[op->u.rope.table].pairs);
+    if (op->code == SG_OP_DELTA && i->valid == UINT32_MAX) i->valid = take_channels(&i->channels, 1);
     if (op->code == SG_OP_CONV) return add_taps(i, op->u.conv.taps, err);
     return op->code == SG_OP_ATTEND ? add_attend(i, op->u.attend.window, shape, err) : SEGUE_OK;
 }
@@ -80,7 +80,7 @@ segue_status sg_ane_info_make(struct sg_ane_info *out, const struct sg_graph *g,
     if (!out->rope) return sg_no_memory("layout of a program", 0, err);
     for (uint32_t r = 0; r < g->ropes_n; r++) out->rope[r] = UINT32_MAX;
     for (uint32_t o = 0; o < g->ops_n; o++) {
-        if (sg_ane_helpers_why(g, &g->ops[o])) continue;
+        if (sg_ane_helper_reason(g, &g->ops[o])) continue;
         segue_status status = add_op(out, g, &g->ops[o], shape, err);
         if (status == SEGUE_OK) continue;
         sg_ane_info_free(out);
@@ -115,35 +115,35 @@ static uint64_t row_in(uint32_t column, uint32_t columns, uint64_t held)
     return column < held ? held - 1 - (held - 1 - column) % columns : UINT64_MAX;
 }
 
-static int sees(uint64_t position, uint64_t row, uint32_t window)
+static int is_visible(uint64_t position, uint64_t row, uint32_t window)
 {
     return row <= position && (!window || row + window > position);
 }
 
-static int is_new(const struct sg_ane_info *i, uint32_t kind) { return i->fresh[kind] != UINT32_MAX; }
+static int has_fresh(const struct sg_ane_info *i, uint32_t kind) { return i->fresh[kind] != UINT32_MAX; }
 
 /* Row s sees the rows (position - window, position]; padding rows see what the last real one sees. */
 static void fill_mask(const struct sg_ane_info *i, uint32_t kind, const struct sg_ane_shape *shape, uint64_t first, uint32_t n,
                       uint16_t *out)
 {
-    const uint16_t hidden = sg_f16_of_f32((float)SG_ANE_HIDDEN);
+    const uint16_t hidden = sg_f16_of_f32((float)SG_ANE_MASKED);
     const struct sg_ane_ring *r = &i->ring[kind];
     for (uint32_t c = 0; c < r->columns; c++) {
-        uint64_t row = row_in(c, r->columns, is_new(i, kind) ? first : first + n);
+        uint64_t row = row_in(c, r->columns, has_fresh(i, kind) ? first : first + n);
         for (uint32_t s = 0; s < shape->columns; s++)
-            *out++ = sees(first + (s < n ? s : n - 1), row, r->window) ? 0 : hidden;
+            *out++ = is_visible(first + (s < n ? s : n - 1), row, r->window) ? 0 : hidden;
     }
 }
 
 static void fill_fresh(uint32_t window, uint32_t columns, uint32_t n, uint16_t *out)
 {
-    const uint16_t hidden = sg_f16_of_f32((float)SG_ANE_HIDDEN);
+    const uint16_t hidden = sg_f16_of_f32((float)SG_ANE_MASKED);
     for (uint32_t row = 0; row < columns; row++)
-        for (uint32_t s = 0; s < columns; s++) *out++ = sees(s < n ? s : n - 1, row, window) ? 0 : hidden;
+        for (uint32_t s = 0; s < columns; s++) *out++ = is_visible(s < n ? s : n - 1, row, window) ? 0 : hidden;
 }
 
 /* Of more rows than there are columns the last ones stay. */
-static void fill_place(uint32_t ring, uint32_t columns, uint64_t first, uint32_t n, uint16_t *out)
+static void fill_scatter(uint32_t ring, uint32_t columns, uint64_t first, uint32_t n, uint16_t *out)
 {
     for (uint32_t s = n > ring ? n - ring : 0; s < n; s++) out[(size_t)((first + s) % ring) * columns + s] = 0x3c00;
 }
@@ -169,9 +169,9 @@ void sg_ane_info_fill(const struct sg_ane_info *i, const struct sg_graph *g, con
         if (i->rope[r] != UINT32_MAX) fill_rope(&g->ropes[r], shape->columns, first, n, out + i->rope[r] * columns);
     for (uint32_t s = 0; s < n && i->valid != UINT32_MAX; s++) out[i->valid * columns + s] = 0x3c00;
     for (uint32_t k = 0; k < i->masks_n; k++) {
-        fill_place(i->ring[k].columns, shape->columns, first, n, out + i->place[k] * columns);
+        fill_scatter(i->ring[k].columns, shape->columns, first, n, out + i->scatter[k] * columns);
         fill_mask(i, k, shape, first, n, out + i->mask[k] * columns);
-        if (is_new(i, k)) fill_fresh(i->ring[k].window, shape->columns, n, out + i->fresh[k] * columns);
+        if (has_fresh(i, k)) fill_fresh(i->ring[k].window, shape->columns, n, out + i->fresh[k] * columns);
     }
     for (uint32_t k = 0; k < i->taps_n; k++)
         fill_taps(i->taps[k] - 1, shape, n, out + i->old[k] * columns, out + i->recent[k] * columns);
@@ -179,14 +179,14 @@ void sg_ane_info_fill(const struct sg_ane_info *i, const struct sg_graph *g, con
 
 /* --- from one row to another --- */
 
-static int shares_place(const struct sg_ane_info *i, uint32_t kind)
+static int shares_scatter(const struct sg_ane_info *i, uint32_t kind)
 {
     for (uint32_t k = 0; k < kind; k++)
-        if (i->place[k] == i->place[kind]) return 1;
+        if (i->scatter[k] == i->scatter[kind]) return 1;
     return 0;
 }
 
-static uint64_t move_place(uint32_t ring, size_t columns, uint64_t before, uint64_t first, uint16_t *out)
+static uint64_t move_scatter(uint32_t ring, size_t columns, uint64_t before, uint64_t first, uint16_t *out)
 {
     if (before % ring == first % ring) return 0;
     out[(size_t)(before % ring) * columns] = 0;
@@ -196,10 +196,10 @@ static uint64_t move_place(uint32_t ring, size_t columns, uint64_t before, uint6
 
 static uint64_t move_mask(const struct sg_ane_ring *r, size_t columns, uint64_t first, uint16_t *out)
 {
-    const uint16_t hidden = sg_f16_of_f32((float)SG_ANE_HIDDEN);
+    const uint16_t hidden = sg_f16_of_f32((float)SG_ANE_MASKED);
     uint64_t n = 0;
     for (uint32_t c = 0; c < r->columns; c++, out += columns) {
-        uint16_t now = sees(first, row_in(c, r->columns, first + 1), r->window) ? 0 : hidden;
+        uint16_t now = is_visible(first, row_in(c, r->columns, first + 1), r->window) ? 0 : hidden;
         if (*out == now) continue;
         *out = now;
         n++;
@@ -219,7 +219,7 @@ uint64_t sg_ane_info_step(const struct sg_ane_info *i, const struct sg_graph *g,
         n += 2ull * g->ropes[r].pairs;
     }
     for (uint32_t k = 0; k < i->masks_n; k++) {
-        if (!shares_place(i, k)) n += move_place(i->ring[k].columns, columns, before, first, out + i->place[k] * columns);
+        if (!shares_scatter(i, k)) n += move_scatter(i->ring[k].columns, columns, before, first, out + i->scatter[k] * columns);
         n += move_mask(&i->ring[k], columns, first, out + i->mask[k] * columns);
     }
     return n;

@@ -6,19 +6,19 @@
 
 #include "unit/ane/lower/lowerring.h"
 
-enum { SG_ANE_KINDS = 8, SG_ANE_HIDDEN = -10000 }; /* what a mask adds to a key that is not seen */
+enum { SG_ANE_KINDS_MAX = 8, SG_ANE_MASKED = -10000 }; /* what a mask adds to a key that is not seen */
 
 /* Channels where each thing begins; UINT32_MAX: not there. */
 struct sg_ane_info {
     uint32_t channels;                                   /* padded; 0: the graph needs none */
     uint32_t valid;                                      /* 1 channel: 1 for real rows, 0 for padding */
-    uint32_t window[SG_ANE_KINDS];                       /* each kind of attention's, as the graph has it; then: */
-    struct sg_ane_ring ring[SG_ANE_KINDS];
-    uint32_t place[SG_ANE_KINDS]; /* [ring.columns] 1 where a row's K and V go; kinds of equal rings share */
-    uint32_t mask[SG_ANE_KINDS];                         /* [ring.columns] 0 or SG_ANE_HIDDEN */
-    uint32_t fresh[SG_ANE_KINDS];                        /* [columns of the shape] the same for rows of the dispatch itself, where
-                                                          * mask is of the ring before it (sg_ane_ring_before) */
-    uint32_t old[SG_ANE_KINDS], recent[SG_ANE_KINDS], taps[SG_ANE_KINDS]; /* [taps - 1] each: what a convolution
+    uint32_t window[SG_ANE_KINDS_MAX];                       /* each kind of attention's, as the graph has it; then: */
+    struct sg_ane_ring ring[SG_ANE_KINDS_MAX];
+    uint32_t scatter[SG_ANE_KINDS_MAX]; /* [ring.columns] 1 where a row's K and V go; kinds of equal rings share */
+    uint32_t mask[SG_ANE_KINDS_MAX];                         /* [ring.columns] 0 or SG_ANE_MASKED */
+    uint32_t fresh[SG_ANE_KINDS_MAX];                        /* [columns of the shape] the same for rows of the dispatch itself, where
+                                                          * mask is of the ring before it (sg_ane_ring_reads_old) */
+    uint32_t old[SG_ANE_KINDS_MAX], recent[SG_ANE_KINDS_MAX], taps[SG_ANE_KINDS_MAX]; /* [taps - 1] each: what a convolution
                                                           * keeps of its memory and takes of its rows */
     uint32_t masks_n, taps_n, ropes_n;
     uint32_t *rope;                                      /* [ropes_n] pairs of cosines, then pairs of sines */

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "base/num.h"
-#include "unit/ane/lower/lower.h"
+#include "unit/ane/lower/lowercommon.h"
 
-static uint64_t width_of(const struct sg_op *op)
+static uint64_t op_channels(const struct sg_op *op)
 {
     return op->code == SG_OP_LINEAR ? (uint64_t)op->in[0].width + op->u.linear.weight.rows : 0;
 }
@@ -15,7 +15,7 @@ static uint64_t width_of(const struct sg_op *op)
 uint64_t sg_ane_lora_at(const struct sg_graph *g, const struct sg_ane_part *part, uint32_t op)
 {
     uint64_t at = 0;
-    for (uint32_t i = 0; i < part->ops_n && part->ops[i] != op; i++) at += width_of(&g->ops[part->ops[i]]);
+    for (uint32_t i = 0; i < part->ops_n && part->ops[i] != op; i++) at += op_channels(&g->ops[part->ops[i]]);
     return at;
 }
 
@@ -26,36 +26,36 @@ uint64_t sg_ane_lora_channels(const struct sg_graph *g, const struct sg_ane_part
 
 uint32_t sg_ane_lora_rank(const struct sg_graph *g, const struct sg_lora *const *loras, uint32_t n)
 {
-    uint32_t most = 0;
+    uint32_t max = 0;
     for (uint32_t t = 0; t < g->tensors_n; t++) {
         uint32_t sum = 0;
         for (uint32_t i = 0; i < n; i++) {
             const struct sg_lora_pair *pair = sg_lora_find(loras[i], g->tensors[t]);
             sum += pair ? pair->rank : 0;
         }
-        most = sum > most ? sum : most;
+        max = sum > max ? sum : max;
     }
-    return most;
+    return max;
 }
 
 /* A's rows become columns from `at` on; B's columns as they are. Returns 0 when a number is beyond fp16. */
 static int put_pair(const struct sg_lora_pair *pair, const struct sg_op *op, uint32_t rank, uint32_t at, uint16_t *out)
 {
-    uint32_t k = op->in[0].width, n = op->u.linear.weight.rows, met = 0;
+    uint32_t k = op->in[0].width, n = op->u.linear.weight.rows, overflow = 0;
     const float *b = pair->b + (size_t)op->u.linear.weight.at * pair->rank;
     for (uint32_t r = 0; r < pair->rank; r++) {
         for (uint32_t c = 0; c < k; c++) {
             uint16_t v = sg_f16_of_f32(pair->a[(size_t)r * k + c]);
             out[(size_t)c * rank + at + r] = v;
-            met |= (v & 0x7c00) == 0x7c00;
+            overflow |= (v & 0x7c00) == 0x7c00;
         }
         for (uint32_t c = 0; c < n; c++) {
             uint16_t v = sg_f16_of_f32(b[(size_t)c * pair->rank + r]);
             out[((size_t)k + c) * rank + at + r] = v;
-            met |= (v & 0x7c00) == 0x7c00;
+            overflow |= (v & 0x7c00) == 0x7c00;
         }
     }
-    return !met;
+    return !overflow;
 }
 
 segue_status sg_ane_lora_fill(const struct sg_graph *g, const struct sg_ane_part *part, const struct sg_lora *const *loras,
@@ -75,27 +75,27 @@ segue_status sg_ane_lora_fill(const struct sg_graph *g, const struct sg_ane_part
                                t->name);
             at += pair->rank;
         }
-        out += width_of(op) * rank;
+        out += op_channels(op) * rank;
     }
     return SEGUE_OK;
 }
 
 /* --- as MIL --- */
 
-static uint32_t matrix(struct sg_ane_lower *l, uint64_t at, int64_t n)
+static uint32_t lora_matrix(struct sg_lowering *l, uint64_t at, int64_t n)
 {
     uint32_t x = sg_ane_channels(l, l->lora, (int64_t)at, n);
     return sg_mil_build_reshape(&l->b, x, 4, (int64_t[]){1, 1, n, l->shape->rank});
 }
 
 /* y + B (A^T x) */
-uint32_t sg_ane_lower_lora(struct sg_ane_lower *l, const struct sg_op *op, uint32_t x, uint32_t y)
+uint32_t sg_ane_lower_lora(struct sg_lowering *l, const struct sg_op *op, uint32_t x, uint32_t y)
 {
     int64_t k = op->in[0].width, n = op->u.linear.weight.rows;
     if (!l->shape->rank) return y;
     uint64_t at = sg_ane_lora_at(l->g, l->part, (uint32_t)(op - l->g->ops));
     uint32_t rows = sg_mil_build_reshape(&l->b, x, 4, (int64_t[]){1, 1, k, l->s});
-    uint32_t low = sg_mil_build_matmul(&l->b, matrix(l, at, k), rows, 1, 0);
-    uint32_t change = sg_mil_build_matmul(&l->b, matrix(l, at + (uint64_t)k, n), low, 0, 0);
+    uint32_t low = sg_mil_build_matmul(&l->b, lora_matrix(l, at, k), rows, 1, 0);
+    uint32_t change = sg_mil_build_matmul(&l->b, lora_matrix(l, at + (uint64_t)k, n), low, 0, 0);
     return SG_ANE_BIN("add", y, sg_mil_build_reshape(&l->b, change, 4, (int64_t[]){1, n, 1, l->s}));
 }

@@ -6,7 +6,7 @@
 #define SG_UNIT_ANE_LOWERLORA_H
 
 #include "graph/lora.h"
-#include "unit/ane/lower/lowercut.h"
+#include "unit/ane/lower/lowerpart.h"
 
 /* Padded; 0: the part has no linear operation. */
 uint64_t sg_ane_lora_channels(const struct sg_graph *g, const struct sg_ane_part *part);

@@ -7,7 +7,7 @@
 #include "graph/graph.h"
 
 struct sg_ane_range {
-    float *most;    /* [values_n] no number of the value is larger; of the delta rule an estimate */
+    float *max;    /* [values_n] no number of the value is larger; of the delta rule an estimate */
     int8_t *value;  /* [values_n] it lies divided by 2^this: the residual stream, all of it alike, and glu's results */
     int8_t *inner;  /* [ops_n] linear: what goes into the product is divided by 2^this first */
     struct sg_arena arena;

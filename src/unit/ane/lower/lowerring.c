@@ -2,11 +2,11 @@
  * SPDX-License-Identifier: MIT */
 #include "unit/ane/lower/lowerring.h"
 
-enum { LEAST = 32 };
+enum { COLUMNS_MIN = 32 };
 
 uint32_t sg_ane_ring_columns(uint32_t window, uint32_t keys)
 {
-    uint32_t columns = LEAST;
+    uint32_t columns = COLUMNS_MIN;
     while (columns < window && columns < keys) columns *= 2;
     return window && columns < keys ? columns : keys;
 }
@@ -14,19 +14,19 @@ uint32_t sg_ane_ring_columns(uint32_t window, uint32_t keys)
 struct sg_ane_ring sg_ane_ring_of(const struct sg_ane_shape *shape, uint32_t window)
 {
     struct sg_ane_ring r = {window, sg_ane_ring_columns(window, shape->keys), 0};
-    r.turns = r.columns < shape->keys || shape->rolls;
-    if (r.turns && (!window || window > r.columns)) r.window = r.columns;
+    r.wraps = r.columns < shape->keys || shape->rolls;
+    if (r.wraps && (!window || window > r.columns)) r.window = r.columns;
     return r;
 }
 
-int sg_ane_ring_before(const struct sg_ane_ring *r, const struct sg_ane_shape *shape) { return r->turns && shape->rows > 1; }
+int sg_ane_ring_reads_old(const struct sg_ane_ring *r, const struct sg_ane_shape *shape) { return r->wraps && shape->rows > 1; }
 
-uint32_t sg_ane_ring_most(const struct sg_slot *slots, uint32_t n, uint32_t least, uint32_t most)
+uint32_t sg_ane_ring_keys(const struct sg_slot *slots, uint32_t n, uint32_t keys_min, uint32_t max)
 {
-    uint32_t keys = least;
+    uint32_t keys = keys_min;
     for (uint32_t i = 0; i < n; i++) {
         if (slots[i].kind != SG_SLOT_K && slots[i].kind != SG_SLOT_V) continue;
-        if (!slots[i].window || slots[i].window > most) return 0;
+        if (!slots[i].window || slots[i].window > max) return 0;
         while (keys < slots[i].window) keys *= 2;
     }
     return keys;

@@ -18,16 +18,16 @@ struct sg_ane_shape {
 struct sg_ane_ring {
     uint32_t window;  /* rows that a row sees, itself among them; 0: all */
     uint32_t columns;
-    uint32_t turns;   /* 1: rows come to lie over older ones */
+    uint32_t wraps;   /* 1: rows come to lie over older ones */
 };
 struct sg_ane_ring sg_ane_ring_of(const struct sg_ane_shape *shape, uint32_t window);
 /* Columns of a ring, whatever the shape but its keys. */
 uint32_t sg_ane_ring_columns(uint32_t window, uint32_t keys);
 /* 1: a dispatch of this shape writes over rows that its own first rows still see, so that it must look at the ring as
  * it was, and at its own rows beside it. */
-int sg_ane_ring_before(const struct sg_ane_ring *r, const struct sg_ane_shape *shape);
+int sg_ane_ring_reads_old(const struct sg_ane_ring *r, const struct sg_ane_shape *shape);
 
 /* The state of `keys` columns from which on no row of any slot needs another one; 0: there is none, a slot keeps all. */
-uint32_t sg_ane_ring_most(const struct sg_slot *slots, uint32_t n, uint32_t least, uint32_t most);
+uint32_t sg_ane_ring_keys(const struct sg_slot *slots, uint32_t n, uint32_t keys_min, uint32_t max);
 
 #endif

@@ -2,52 +2,50 @@
  * with the port `info`, so that one program serves every position. SPDX-License-Identifier: MIT */
 #include <math.h>
 
-#include "unit/ane/lower/lower.h"
-
-enum { TAPS_MOST = 13 };
+#include "unit/ane/lower/lowercommon.h"
 
 /* [n][S] of info as [1, 1, n, S]. */
-static uint32_t told(struct sg_ane_lower *l, int64_t at, int64_t n)
+static uint32_t info_matrix(struct sg_lowering *l, int64_t at, int64_t n)
 {
     return sg_mil_build_reshape(&l->b, sg_ane_channels(l, l->info_rows, at, n), 4, (int64_t[]){1, 1, n, l->s});
 }
 
 /* The rows of a slot as they came, [1, n, 1, ring]. */
-static uint32_t held_rows(struct sg_ane_lower *l, int32_t slot, uint32_t kind, int64_t n)
+static uint32_t ring_rows(struct sg_lowering *l, int32_t slot, uint32_t kind, int64_t n)
 {
     int64_t columns = l->info->ring[kind].columns;
-    return columns == l->shape->keys ? l->states[slot] : sg_ane_unpack(l, slot, SG_ANE_SHAPE(1, n, 1, columns));
+    return columns == l->shape->keys ? l->slot_in[slot] : sg_ane_unpack(l, slot, SG_ANE_SHAPE(1, n, 1, columns));
 }
 
 /* They with the S new rows in their places: held * stays + rows place^T; exact, a place holds one number. */
-static uint32_t append_rows(struct sg_ane_lower *l, int32_t slot, uint32_t kind, uint32_t held, uint32_t rows)
+static uint32_t update_ring(struct sg_lowering *l, int32_t slot, uint32_t kind, uint32_t ring, uint32_t rows)
 {
     int64_t columns = l->info->ring[kind].columns, n = sg_mil_build_type(&l->b, rows)->dim[1], s = l->s;
-    if (l->place[kind] == SG_MIL_NONE) {
-        l->place[kind] = told(l, l->info->place[kind], columns);
-        uint32_t taken = sg_mil_build_reduce(&l->b, "reduce_sum", l->place[kind], 3);
-        l->placed[kind] =
-            sg_mil_build_reshape(&l->b, SG_ANE_BIN("sub", SG_ANE_NUM(1), taken), 4, (int64_t[]){1, 1, 1, columns});
+    if (l->scatter[kind] == SG_MIL_NONE) {
+        l->scatter[kind] = info_matrix(l, l->info->scatter[kind], columns);
+        uint32_t replaced = sg_mil_build_reduce(&l->b, "reduce_sum", l->scatter[kind], 3);
+        l->keep[kind] =
+            sg_mil_build_reshape(&l->b, SG_ANE_BIN("sub", SG_ANE_NUM(1), replaced), 4, (int64_t[]){1, 1, 1, columns});
     }
     uint32_t flat = sg_mil_build_reshape(&l->b, rows, 4, (int64_t[]){1, 1, n, s});
-    uint32_t spread = sg_mil_build_matmul(&l->b, flat, l->place[kind], 0, 1);
-    spread = sg_mil_build_reshape(&l->b, spread, 4, (int64_t[]){1, n, 1, columns});
-    uint32_t now = SG_ANE_BIN("add", SG_ANE_BIN("mul", held, l->placed[kind]), spread);
+    uint32_t scattered = sg_mil_build_matmul(&l->b, flat, l->scatter[kind], 0, 1);
+    scattered = sg_mil_build_reshape(&l->b, scattered, 4, (int64_t[]){1, n, 1, columns});
+    uint32_t updated = SG_ANE_BIN("add", SG_ANE_BIN("mul", ring, l->keep[kind]), scattered);
     if (columns == l->shape->keys)
-        l->updated[slot] = now;
+        l->slot_out[slot] = updated;
     else
-        sg_ane_pack(l, slot, now, columns);
-    return now;
+        sg_ane_pack(l, slot, updated, columns);
+    return updated;
 }
 
 /* Keys and values that rows look at: [1, kv_heads d, 1, n] each, and their mask, the first of n channels of info. */
-struct looked {
+struct kv_source {
     uint32_t k, v;
     int64_t mask, n;
 };
 
 /* [kv head, head of its group, key, row]: nothing is transposed on the way. */
-static uint32_t scores_of(struct sg_ane_lower *l, const struct sg_attend *a, uint32_t q, const struct looked *at)
+static uint32_t attention_scores(struct sg_lowering *l, const struct sg_attend *a, uint32_t q, const struct kv_source *at)
 {
     uint32_t k = sg_mil_build_reshape(&l->b, at->k, 4, (int64_t[]){a->kv_heads, 1, a->d, at->n});
     uint32_t scores = sg_mil_build_matmul(&l->b, k, q, 1, 0);
@@ -55,37 +53,37 @@ static uint32_t scores_of(struct sg_ane_lower *l, const struct sg_attend *a, uin
         scores = sg_ane_act(l, SG_ACT_TANH, SG_ANE_BIN("mul", scores, SG_ANE_NUM(1 / (double)a->softcap)));
         scores = SG_ANE_BIN("mul", scores, SG_ANE_NUM((double)a->softcap));
     }
-    return SG_ANE_BIN("add", scores, told(l, at->mask, at->n));
+    return SG_ANE_BIN("add", scores, info_matrix(l, at->mask, at->n));
 }
 
-static uint32_t mix(struct sg_ane_lower *l, const struct sg_attend *a, uint32_t share, const struct looked *at)
+static uint32_t weighted_values(struct sg_lowering *l, const struct sg_attend *a, uint32_t probs, const struct kv_source *at)
 {
     uint32_t v = sg_mil_build_reshape(&l->b, at->v, 4, (int64_t[]){a->kv_heads, 1, a->dv, at->n});
-    return sg_mil_build_matmul(&l->b, v, share, 0, 0);
+    return sg_mil_build_matmul(&l->b, v, probs, 0, 0);
 }
 
 /* Softmax over two pieces, whose lengths together are no power of two (constraint 33): the greatest of both is
  * subtracted, shares are divided by the sum of both, so that no sum of values leaves fp16. */
-static uint32_t attend_both(struct sg_ane_lower *l, const struct sg_attend *a, uint32_t q, const struct looked *at)
+static uint32_t attend_two_sources(struct sg_lowering *l, const struct sg_attend *a, uint32_t q, const struct kv_source *at)
 {
-    uint32_t x[2], most[2], sum[2], y[2];
+    uint32_t x[2], max[2], sum[2], y[2];
     for (int i = 0; i < 2; i++) {
-        x[i] = scores_of(l, a, q, &at[i]);
-        most[i] = sg_mil_build_reduce(&l->b, "reduce_max", x[i], 2);
+        x[i] = attention_scores(l, a, q, &at[i]);
+        max[i] = sg_mil_build_reduce(&l->b, "reduce_max", x[i], 2);
     }
-    most[0] = SG_ANE_BIN("maximum", most[0], most[1]);
+    max[0] = SG_ANE_BIN("maximum", max[0], max[1]);
     for (int i = 0; i < 2; i++) {
-        x[i] = SG_ANE_UN("exp", SG_ANE_BIN("sub", x[i], most[0]));
+        x[i] = SG_ANE_UN("exp", SG_ANE_BIN("sub", x[i], max[0]));
         sum[i] = sg_mil_build_reduce(&l->b, "reduce_sum", x[i], 2);
     }
     sum[0] = SG_ANE_BIN("add", sum[0], sum[1]);
-    for (int i = 0; i < 2; i++) y[i] = mix(l, a, SG_ANE_BIN("real_div", x[i], sum[0]), &at[i]);
+    for (int i = 0; i < 2; i++) y[i] = weighted_values(l, a, SG_ANE_BIN("real_div", x[i], sum[0]), &at[i]);
     return SG_ANE_BIN("add", y[0], y[1]);
 }
 
 /* New rows go into the ring, and rows look at it: as it is then, or, where that has lost rows that the first of them
  * see, as it was, and at the new rows beside it. */
-uint32_t sg_ane_lower_attend(struct sg_ane_lower *l, const struct sg_op *op)
+uint32_t sg_ane_lower_attend(struct sg_lowering *l, const struct sg_op *op)
 {
     const struct sg_attend *a = &op->u.attend;
     uint32_t kind = sg_ane_info_kind(l->info, a->window);
@@ -94,17 +92,17 @@ uint32_t sg_ane_lower_attend(struct sg_ane_lower *l, const struct sg_op *op)
     uint32_t q = SG_ANE_BIN("mul", sg_ane_operand(l, &op->in[0]), SG_ANE_NUM((double)a->scale));
     q = sg_mil_build_reshape(&l->b, q, 4, (int64_t[]){kv, a->heads / a->kv_heads, a->d, s});
     uint32_t k = sg_ane_operand(l, &op->in[1]), v = sg_ane_operand(l, &op->in[2]), y;
-    struct looked at[2] = {{held_rows(l, a->slot_k, kind, kv * a->d), held_rows(l, a->slot_v, kind, kv * a->dv),
+    struct kv_source at[2] = {{ring_rows(l, a->slot_k, kind, kv * a->d), ring_rows(l, a->slot_v, kind, kv * a->dv),
                             l->info->mask[kind], ring->columns},
                            {k, v, l->info->fresh[kind], s}};
-    k = append_rows(l, a->slot_k, kind, at[0].k, k);
-    v = append_rows(l, a->slot_v, kind, at[0].v, v);
-    if (sg_ane_ring_before(ring, l->shape)) {
-        y = attend_both(l, a, q, at);
+    k = update_ring(l, a->slot_k, kind, at[0].k, k);
+    v = update_ring(l, a->slot_v, kind, at[0].v, v);
+    if (sg_ane_ring_reads_old(ring, l->shape)) {
+        y = attend_two_sources(l, a, q, at);
     } else {
         at[0].k = k;
         at[0].v = v;
-        y = mix(l, a, sg_mil_build_softmax(&l->b, scores_of(l, a, q, at), 2), at);
+        y = weighted_values(l, a, sg_mil_build_softmax(&l->b, attention_scores(l, a, q, at), 2), at);
     }
     y = sg_mil_build_reshape(&l->b, y, 4, (int64_t[]){1, (int64_t)a->heads * a->dv, 1, s});
     if (op->in[3].value < 0) return y;
@@ -112,7 +110,7 @@ uint32_t sg_ane_lower_attend(struct sg_ane_lower *l, const struct sg_op *op)
 }
 
 /* [n][columns] of info as [1, 1, n, columns], from its first `columns` columns. */
-static uint32_t select_rows(struct sg_ane_lower *l, uint32_t port, int64_t at, int64_t n, int64_t columns)
+static uint32_t select_rows(struct sg_lowering *l, uint32_t port, int64_t at, int64_t n, int64_t columns)
 {
     int64_t begin[4] = {0, at, 0, 0}, size[4] = {1, n, 1, columns};
     return sg_mil_build_reshape(&l->b, sg_mil_build_slice(&l->b, port, 4, begin, size), 4,
@@ -121,7 +119,7 @@ static uint32_t select_rows(struct sg_ane_lower *l, uint32_t port, int64_t at, i
 
 /* Past and present side by side, one convolution by channels; then what to remember is chosen by two products
  * with selections, so that padding never gets in. */
-uint32_t sg_ane_lower_conv(struct sg_ane_lower *l, const struct sg_op *op)
+uint32_t sg_ane_lower_conv(struct sg_lowering *l, const struct sg_op *op)
 {
     const struct sg_conv *c = &op->u.conv;
     int64_t width = op->in[0].width, past = c->taps - 1, s = l->s;
@@ -129,35 +127,20 @@ uint32_t sg_ane_lower_conv(struct sg_ane_lower *l, const struct sg_op *op)
     if (past) {
         uint32_t at = sg_ane_info_taps(l->info, c->taps);
         uint32_t memory = sg_ane_unpack(l, c->slot, SG_ANE_SHAPE(1, past, 1, width));
-        uint32_t turned = sg_mil_build_transpose(&l->b, memory, 4, (int64_t[]){0, 3, 2, 1});
-        uint32_t both[2] = {turned, x};
-        wide = sg_mil_build_concat(&l->b, both, 2, 3);
+        uint32_t transposed = sg_mil_build_transpose(&l->b, memory, 4, (int64_t[]){0, 3, 2, 1});
+        uint32_t parts[2] = {transposed, x};
+        wide = sg_mil_build_concat(&l->b, parts, 2, 3);
         uint32_t old = select_rows(l, l->info_port, l->info->old[at], past, past);
         uint32_t recent = select_rows(l, l->info_rows, l->info->recent[at], past, s);
         memory = sg_mil_build_reshape(&l->b, memory, 4, (int64_t[]){1, 1, past, width});
         uint32_t rows = sg_mil_build_reshape(&l->b, x, 4, (int64_t[]){1, 1, width, s});
-        uint32_t kept = SG_ANE_BIN("add", sg_mil_build_matmul(&l->b, old, memory, 0, 0),
+        uint32_t next = SG_ANE_BIN("add", sg_mil_build_matmul(&l->b, old, memory, 0, 0),
                                    sg_mil_build_matmul(&l->b, recent, rows, 0, 1));
-        sg_ane_pack(l, c->slot, kept, width);
+        sg_ane_pack(l, c->slot, next, width);
     }
     uint32_t w = sg_ane_weight(l, &c->weight, SG_ANE_AS_IS, SG_ANE_SHAPE(width, 1, 1, c->taps));
     uint32_t y = sg_mil_build_conv(&l->b, wide, w, width);
     if (c->bias.tensor >= 0)
         y = SG_ANE_BIN("add", y, sg_ane_weight(l, &c->bias, SG_ANE_AS_IS, SG_ANE_SHAPE(1, width, 1, 1)));
     return sg_ane_act(l, c->act, y);
-}
-
-segue_status sg_ane_can_lower(const struct sg_graph *g, const struct sg_op *op, segue_error *why)
-{
-    const char *reason = NULL;
-    if (op->code == SG_OP_ROUTE || op->code == SG_OP_EXPERTS)
-        reason = "a choice of experts depends on data, and a program's weights do not";
-    else if (op->code == SG_OP_ATTEND && op->u.attend.sinks.tensor >= 0)
-        reason = "sinks have no lowering yet";
-    else if (op->code == SG_OP_CONV && op->u.conv.taps > TAPS_MOST)
-        reason = "the kernel is wider than the engine's";
-    (void)g;
-    if (!reason) return SEGUE_OK;
-    return sg_fail(why, SEGUE_EUNSUPPORTED, "compile: ane: %s of layer %d: %s; use another unit", sg_op_name(op->code),
-                   op->layer, reason);
 }

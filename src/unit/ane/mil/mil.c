@@ -18,8 +18,8 @@ static const struct sg_mil_dtype_info dtypes[SG_MIL_DTYPES] = {
     [SG_MIL_UINT64] = {"uint64", 64, 0, SG_MIL_UNSIGNED},  [SG_MIL_INT4] = {"int4", 4, 8, SG_MIL_SIGNED},
     [SG_MIL_UINT4] = {"uint4", 4, 11, SG_MIL_UNSIGNED},    [SG_MIL_UINT1] = {"uint1", 1, 9, SG_MIL_UNSIGNED},
     [SG_MIL_UINT2] = {"uint2", 2, 10, SG_MIL_UNSIGNED},    [SG_MIL_UINT3] = {"uint3", 3, 12, SG_MIL_UNSIGNED},
-    [SG_MIL_UINT6] = {"uint6", 6, 13, SG_MIL_UNSIGNED},    [SG_MIL_BOOL] = {"bool", 8, 0, SG_MIL_TRUTH},
-    [SG_MIL_STRING] = {"string", 0, 0, SG_MIL_CHARACTERS},
+    [SG_MIL_UINT6] = {"uint6", 6, 13, SG_MIL_UNSIGNED},    [SG_MIL_BOOL] = {"bool", 8, 0, SG_MIL_BOOLEAN},
+    [SG_MIL_STRING] = {"string", 0, 0, SG_MIL_CHARS},
 };
 
 const struct sg_mil_dtype_info *sg_mil_dtype_info(enum sg_mil_dtype d) { return &dtypes[d]; }
@@ -31,7 +31,7 @@ enum sg_mil_dtype sg_mil_dtype_named(const char *name, size_t n)
     return SG_MIL_DTYPES;
 }
 
-enum sg_mil_dtype sg_mil_dtype_of_blob(uint32_t code)
+enum sg_mil_dtype sg_mil_dtype_from_blob(uint32_t code)
 {
     for (int d = 0; code && d < SG_MIL_DTYPES; d++)
         if (dtypes[d].blob == code) return (enum sg_mil_dtype)d;
@@ -64,7 +64,7 @@ uint64_t sg_mil_elements(const struct sg_mil_type *t)
 segue_status sg_mil_type_size(const struct sg_mil_type *t, uint64_t *elements, uint64_t *bytes,
                               segue_error *err)
 {
-    uint64_t n = 1, most = (uint64_t)1 << 40;
+    uint64_t n = 1, max = (uint64_t)1 << 40;
     char text[96];
     for (uint32_t i = 0; i < t->rank; i++) {
         if (t->dim[i] < 1)
@@ -73,7 +73,7 @@ segue_status sg_mil_type_size(const struct sg_mil_type *t, uint64_t *elements, u
                            "a number above 0",
                            sg_mil_type_text(t, text));
         n *= (uint64_t)t->dim[i]; /* both factors are below 2^41 and 2^31: no overflow before the test */
-        if (n > most)
+        if (n > max)
             return sg_fail(err, SEGUE_EFORMAT, "type: %s: more than 2^40 elements; make it smaller",
                            sg_mil_type_text(t, text));
     }
@@ -99,7 +99,7 @@ struct sg_mil_names {
     uint32_t cap, used;
 };
 
-static uint32_t slot_of(const struct sg_mil_function *f, const char *name, size_t n)
+static uint32_t find_slot(const struct sg_mil_function *f, const char *name, size_t n)
 {
     const struct sg_mil_names *t = f->names;
     uint32_t at = (uint32_t)sg_hash_bytes(name, n, 0).lo & (t->cap - 1);
@@ -124,7 +124,7 @@ static int names_grow(struct sg_mil_function *f)
     t->cap = cap;
     for (uint32_t i = 0; i < old_cap; i++)
         if (old[i])
-            t->slots[slot_of(f, f->values[old[i] - 1].name, strlen(f->values[old[i] - 1].name))] = old[i];
+            t->slots[find_slot(f, f->values[old[i] - 1].name, strlen(f->values[old[i] - 1].name))] = old[i];
     sg_free(old);
     return 1;
 }
@@ -132,7 +132,7 @@ static int names_grow(struct sg_mil_function *f)
 uint32_t sg_mil_value_find(const struct sg_mil_function *f, const char *name, size_t n)
 {
     if (!f->names) return SG_MIL_NONE;
-    uint32_t found = f->names->slots[slot_of(f, name, n)];
+    uint32_t found = f->names->slots[find_slot(f, name, n)];
     return found ? found - 1 : SG_MIL_NONE;
 }
 
@@ -184,7 +184,7 @@ const struct sg_mil_function *sg_mil_function_find(const struct sg_mil_program *
     return NULL;
 }
 
-static void *grown(void *list, uint32_t n, uint32_t *cap, size_t each)
+static void *grow_list(void *list, uint32_t n, uint32_t *cap, size_t each)
 {
     if (n < *cap) return list;
     if (*cap >= 1u << 28) return NULL;
@@ -198,11 +198,11 @@ uint32_t sg_mil_value_add(struct sg_mil_function *f, const char *name, const str
                           uint32_t op, int *taken)
 {
     if (taken) *taken = 0;
-    void *values = grown(f->values, f->values_n, &f->values_cap, sizeof *f->values);
+    void *values = grow_list(f->values, f->values_n, &f->values_cap, sizeof *f->values);
     if (!values) return SG_MIL_NONE;
     f->values = values;
     if (!names_grow(f)) return SG_MIL_NONE;
-    uint32_t slot = slot_of(f, name, strlen(name));
+    uint32_t slot = find_slot(f, name, strlen(name));
     if (f->names->slots[slot]) {
         if (taken) *taken = 1;
         return SG_MIL_NONE;
@@ -215,7 +215,7 @@ uint32_t sg_mil_value_add(struct sg_mil_function *f, const char *name, const str
 
 struct sg_mil_op *sg_mil_op_add(struct sg_mil_function *f)
 {
-    void *ops = grown(f->ops, f->ops_n, &f->ops_cap, sizeof *f->ops);
+    void *ops = grow_list(f->ops, f->ops_n, &f->ops_cap, sizeof *f->ops);
     if (!ops) return NULL;
     f->ops = ops;
     memset(&f->ops[f->ops_n], 0, sizeof *f->ops);
@@ -270,7 +270,7 @@ double sg_mil_literal_real(const struct sg_mil_literal *l, uint64_t i)
                                             : (double)l->v.whole[i];
 }
 
-int64_t sg_mil_literal_whole(const struct sg_mil_literal *l, uint64_t i)
+int64_t sg_mil_literal_int(const struct sg_mil_literal *l, uint64_t i)
 {
     if (!l || l->kind != SG_MIL_NUMBERS || !l->n) return 0;
     if (l->n == 1) i = 0;

@@ -10,7 +10,7 @@
 #include "unit/ane/mil/milinfer.h"
 #include "unit/ane/mil/milops.h"
 
-struct sg_mil_shared {
+struct sg_mil_interned {
     struct sg_hash hash;
     uint32_t value;
 };
@@ -20,40 +20,40 @@ static struct sg_mil_function *function_of(const struct sg_mil_builder *b)
     return &b->program->functions[b->function];
 }
 
-static uint32_t starve(struct sg_mil_builder *b)
+static uint32_t no_memory(struct sg_mil_builder *b)
 {
     if (!b->status) b->status = sg_no_memory("MIL program", 0, &b->err);
     return 0;
 }
 
-static void *kept(struct sg_mil_builder *b, const void *bytes, size_t n)
+static void *arena_copy(struct sg_mil_builder *b, const void *bytes, size_t n)
 {
     void *copy = b->status ? NULL : sg_arena_alloc(&b->program->arena, n);
     if (copy && n) memcpy(copy, bytes, n);
-    if (!copy) starve(b);
+    if (!copy) no_memory(b);
     return copy;
 }
 
-static const char *kept_text(struct sg_mil_builder *b, const char *s) { return kept(b, s, strlen(s) + 1); }
+static const char *arena_text(struct sg_mil_builder *b, const char *s) { return arena_copy(b, s, strlen(s) + 1); }
 
 void sg_mil_build_begin(struct sg_mil_builder *b, struct sg_mil_program *p, const char *function,
                         const char *target)
 {
     *b = (struct sg_mil_builder){.program = p, .function = p->functions_n};
     const char *usual = p->dialect == SG_MIL_VERBOSE ? "ios16" : "ios18";
-    const char *name = kept_text(b, function), *kept_target = kept_text(b, target ? target : usual);
+    const char *name = arena_text(b, function), *target_copy = arena_text(b, target ? target : usual);
     if (b->status) return;
     if (sg_mil_function_find(p, name))
         b->status = sg_fail(&b->err, SEGUE_EARG,
                             "MIL program: two functions are named %.60s; name one otherwise", name);
-    else if (!sg_mil_function_add(p, name, kept_target))
-        starve(b);
+    else if (!sg_mil_function_add(p, name, target_copy))
+        no_memory(b);
 }
 
 segue_status sg_mil_build_end(struct sg_mil_builder *b, const uint32_t *returns, uint32_t n, segue_error *err)
 {
-    sg_free(b->shared);
-    b->shared = NULL;
+    sg_free(b->interned);
+    b->interned = NULL;
     if (!b->status && !n)
         b->status = sg_fail(&b->err, SEGUE_EARG, "MIL program: %.60s returns nothing", function_of(b)->name);
     if (!b->status) {
@@ -63,7 +63,7 @@ segue_status sg_mil_build_end(struct sg_mil_builder *b, const uint32_t *returns,
             memcpy(f->returns, returns, n * sizeof *returns);
             f->returns_n = n;
         } else
-            starve(b);
+            no_memory(b);
     }
     return b->status ? sg_fail(err, b->status, "%s", b->err.text) : SEGUE_OK;
 }
@@ -79,17 +79,17 @@ void sg_mil_build_name(struct sg_mil_builder *b, const char *name) { b->next_nam
 uint32_t sg_mil_build_input(struct sg_mil_builder *b, const char *name, enum sg_mil_dtype d, uint32_t rank,
                             const int64_t *dim)
 {
-    const char *own = kept_text(b, name);
+    const char *copy = arena_text(b, name);
     if (b->status) return 0;
     struct sg_mil_type t = sg_mil_tensor(d, rank, dim);
     struct sg_mil_function *f = function_of(b);
     int taken;
-    uint32_t value = f->ops_n ? SG_MIL_NONE : sg_mil_value_add(f, own, &t, SG_MIL_NONE, &taken);
+    uint32_t value = f->ops_n ? SG_MIL_NONE : sg_mil_value_add(f, copy, &t, SG_MIL_NONE, &taken);
     if (value == SG_MIL_NONE) {
         if (f->ops_n || taken)
             b->status = sg_fail(&b->err, SEGUE_EARG, "MIL program: input %.60s: %s", name,
                                 f->ops_n ? "after operations" : "twice");
-        return starve(b);
+        return no_memory(b);
     }
     f->params_n = f->values_n;
     return value;
@@ -107,37 +107,37 @@ static uint32_t append(struct sg_mil_builder *b, struct sg_mil_op *op, const cha
         return 0;
     }
     uint32_t index = f->ops_n;
-    struct sg_mil_op *place = sg_mil_op_add(f);
-    if (!place) return starve(b);
-    *place = *op;
+    struct sg_mil_op *slot = sg_mil_op_add(f);
+    if (!slot) return no_memory(b);
+    *slot = *op;
     for (uint32_t i = 0; i < op->outputs; i++) {
         int taken;
-        const char *own = i ? sg_arena_printf(&b->program->arena, "%s_%u", name, i) : name;
-        uint32_t value = own ? sg_mil_value_add(f, own, &types[i], index, &taken) : SG_MIL_NONE;
-        if (value == SG_MIL_NONE && own && taken)
+        const char *copy = i ? sg_arena_printf(&b->program->arena, "%s_%u", name, i) : name;
+        uint32_t value = copy ? sg_mil_value_add(f, copy, &types[i], index, &taken) : SG_MIL_NONE;
+        if (value == SG_MIL_NONE && copy && taken)
             b->status =
-                sg_fail(&b->err, SEGUE_EARG, "MIL program: the name %.60s is taken; choose another", own);
-        if (value == SG_MIL_NONE) return starve(b);
+                sg_fail(&b->err, SEGUE_EARG, "MIL program: the name %.60s is taken; choose another", copy);
+        if (value == SG_MIL_NONE) return no_memory(b);
     }
     return op->first;
 }
 
 /* v0, v1, .. or k0, k1, ..: the next that nobody bears. */
-static const char *fresh(struct sg_mil_builder *b, char letter, uint32_t *n)
+static const char *unique_name(struct sg_mil_builder *b, char letter, uint32_t *n)
 {
     char name[16];
     do snprintf(name, sizeof name, "%c%u", letter, (*n)++);
     while (sg_mil_value_find(function_of(b), name, strlen(name)) != SG_MIL_NONE);
-    return kept_text(b, name);
+    return arena_text(b, name);
 }
 
 uint32_t sg_mil_build_append(struct sg_mil_builder *b, const struct sg_mil_op *op)
 {
-    struct sg_mil_op own = *op;
+    struct sg_mil_op copy = *op;
     if (b->status) return 0;
-    const char *name = b->next_name ? kept_text(b, b->next_name) : fresh(b, 'v', &b->values);
+    const char *name = b->next_name ? arena_text(b, b->next_name) : unique_name(b, 'v', &b->values);
     b->next_name = NULL;
-    return name ? append(b, &own, name) : starve(b);
+    return name ? append(b, &copy, name) : no_memory(b);
 }
 
 uint32_t sg_mil_build_op(struct sg_mil_builder *b, const char *kind, const struct sg_mil_operand *operands,
@@ -145,16 +145,16 @@ uint32_t sg_mil_build_op(struct sg_mil_builder *b, const char *kind, const struc
 {
     if (b->status) return 0;
     struct sg_mil_op op = {.info = sg_mil_op_named(kind, strlen(kind)), .args_n = n, .outputs = outputs};
-    op.kind = op.info ? op.info->kind : kept_text(b, kind);
+    op.kind = op.info ? op.info->kind : arena_text(b, kind);
     op.args = sg_arena_alloc(&b->program->arena, n * sizeof *op.args);
-    if (!op.args) return starve(b);
+    if (!op.args) return no_memory(b);
     for (uint32_t i = 0; i < n; i++) {
         struct sg_mil_arg *a = &op.args[i];
-        a->name = kept_text(b, operands[i].name);
+        a->name = arena_text(b, operands[i].name);
         a->kind = operands[i].list ? SG_MIL_LIST : SG_MIL_REF;
         a->n = operands[i].n;
         if (operands[i].list)
-            a->v.refs = kept(b, operands[i].list, operands[i].n * sizeof *operands[i].list);
+            a->v.refs = arena_copy(b, operands[i].list, operands[i].n * sizeof *operands[i].list);
         else
             a->v.ref = operands[i].value;
     }
@@ -166,33 +166,33 @@ uint32_t sg_mil_build_op(struct sg_mil_builder *b, const char *kind, const struc
 static uint32_t add_const(struct sg_mil_builder *b, const char *name, const struct sg_mil_literal *literal)
 {
     struct sg_mil_op op = {.info = sg_mil_op_named("const", 5), .kind = "const", .attrs_n = 1, .outputs = 1};
-    struct sg_mil_attr val = {.name = "val", .literal = kept(b, literal, sizeof *literal)};
-    op.attrs = kept(b, &val, sizeof val);
+    struct sg_mil_attr val = {.name = "val", .literal = arena_copy(b, literal, sizeof *literal)};
+    op.attrs = arena_copy(b, &val, sizeof val);
     if (b->status) return 0;
-    if (!name && !(name = fresh(b, 'k', &b->consts))) return starve(b);
+    if (!name && !(name = unique_name(b, 'k', &b->consts))) return no_memory(b);
     return append(b, &op, name);
 }
 
-static int shared_grow(struct sg_mil_builder *b)
+static int intern_grow(struct sg_mil_builder *b)
 {
-    if (b->shared_n * 2 < b->shared_cap) return 1;
-    uint32_t cap = b->shared_cap ? b->shared_cap * 2 : 64;
-    struct sg_mil_shared *more = sg_alloc(cap * sizeof *more);
+    if (b->interned_n * 2 < b->interned_cap) return 1;
+    uint32_t cap = b->interned_cap ? b->interned_cap * 2 : 64;
+    struct sg_mil_interned *more = sg_alloc(cap * sizeof *more);
     if (!more) return 0;
-    for (uint32_t i = 0; i < b->shared_cap; i++) {
-        if (b->shared[i].value == 0) continue;
-        uint32_t at = (uint32_t)b->shared[i].hash.lo & (cap - 1);
+    for (uint32_t i = 0; i < b->interned_cap; i++) {
+        if (b->interned[i].value == 0) continue;
+        uint32_t at = (uint32_t)b->interned[i].hash.lo & (cap - 1);
         while (more[at].value) at = (at + 1) & (cap - 1);
-        more[at] = b->shared[i];
+        more[at] = b->interned[i];
     }
-    sg_free(b->shared);
-    b->shared = more;
-    b->shared_cap = cap;
+    sg_free(b->interned);
+    b->interned = more;
+    b->interned_cap = cap;
     return 1;
 }
 
 /* One const for equal contents: bytes are what identifies it beside the type. */
-static uint32_t shared_const(struct sg_mil_builder *b, const char *name, struct sg_mil_literal *l, const void *bytes,
+static uint32_t intern_const(struct sg_mil_builder *b, const char *name, struct sg_mil_literal *l, const void *bytes,
                              size_t n)
 {
     if (b->status) return 0;
@@ -204,76 +204,76 @@ static uint32_t shared_const(struct sg_mil_builder *b, const char *name, struct 
     struct sg_hash h = sg_hash_join(sg_hash_bytes(&l->type.dtype, 2, 1),
                                     sg_hash_bytes(l->type.dim, l->type.rank * sizeof *l->type.dim, 2));
     h = sg_hash_join(h, sg_hash_bytes(bytes, n, l->kind));
-    if (!shared_grow(b)) return starve(b);
-    uint32_t at = (uint32_t)h.lo & (b->shared_cap - 1);
-    for (; b->shared[at].value; at = (at + 1) & (b->shared_cap - 1))
-        if (b->shared[at].hash.lo == h.lo && b->shared[at].hash.hi == h.hi) return b->shared[at].value - 1;
-    const void *own = l->kind == SG_MIL_BLOB ? l : kept(b, bytes, n);
+    if (!intern_grow(b)) return no_memory(b);
+    uint32_t at = (uint32_t)h.lo & (b->interned_cap - 1);
+    for (; b->interned[at].value; at = (at + 1) & (b->interned_cap - 1))
+        if (b->interned[at].hash.lo == h.lo && b->interned[at].hash.hi == h.hi) return b->interned[at].value - 1;
+    const void *copy = l->kind == SG_MIL_BLOB ? l : arena_copy(b, bytes, n);
     if (l->kind == SG_MIL_TEXT)
-        l->v.text = own;
+        l->v.text = copy;
     else if (l->kind == SG_MIL_BLOB)
-        l->v.blob.path = kept_text(b, l->v.blob.path);
+        l->v.blob.path = arena_text(b, l->v.blob.path);
     else if (sg_mil_dtype_info((enum sg_mil_dtype)l->type.dtype)->class == SG_MIL_REAL)
-        l->v.real = own;
+        l->v.real = copy;
     else
-        l->v.whole = own;
+        l->v.whole = copy;
     uint32_t value = add_const(b, name, l);
     if (b->status) return 0;
-    b->shared[at] = (struct sg_mil_shared){h, value + 1};
-    b->shared_n++;
+    b->interned[at] = (struct sg_mil_interned){h, value + 1};
+    b->interned_n++;
     return value;
 }
 
-uint32_t sg_mil_build_reals(struct sg_mil_builder *b, enum sg_mil_dtype d, uint32_t rank, const int64_t *dim,
+uint32_t sg_mil_build_real_tensor(struct sg_mil_builder *b, enum sg_mil_dtype d, uint32_t rank, const int64_t *dim,
                             const double *v, uint64_t n)
 {
     struct sg_mil_literal l = {.type = sg_mil_tensor(d, rank, dim), .kind = SG_MIL_NUMBERS, .n = n};
-    return shared_const(b, NULL, &l, v, n * sizeof *v);
+    return intern_const(b, NULL, &l, v, n * sizeof *v);
 }
 
-uint32_t sg_mil_build_wholes(struct sg_mil_builder *b, enum sg_mil_dtype d, uint32_t rank, const int64_t *dim,
+uint32_t sg_mil_build_int_tensor(struct sg_mil_builder *b, enum sg_mil_dtype d, uint32_t rank, const int64_t *dim,
                              const int64_t *v, uint64_t n)
 {
     struct sg_mil_literal l = {.type = sg_mil_tensor(d, rank, dim), .kind = SG_MIL_NUMBERS, .n = n};
-    return shared_const(b, NULL, &l, v, n * sizeof *v);
+    return intern_const(b, NULL, &l, v, n * sizeof *v);
 }
 
 uint32_t sg_mil_build_real(struct sg_mil_builder *b, double v)
 {
-    return sg_mil_build_reals(b, SG_MIL_FP16, 0, NULL, &v, 1);
+    return sg_mil_build_real_tensor(b, SG_MIL_FP16, 0, NULL, &v, 1);
 }
 uint32_t sg_mil_build_int(struct sg_mil_builder *b, int64_t v)
 {
-    return sg_mil_build_wholes(b, SG_MIL_INT32, 0, NULL, &v, 1);
+    return sg_mil_build_int_tensor(b, SG_MIL_INT32, 0, NULL, &v, 1);
 }
 
 uint32_t sg_mil_build_ints(struct sg_mil_builder *b, const int64_t *v, uint32_t n)
 {
     int64_t dim = n;
-    return sg_mil_build_wholes(b, SG_MIL_INT32, 1, &dim, v, n);
+    return sg_mil_build_int_tensor(b, SG_MIL_INT32, 1, &dim, v, n);
 }
 
 uint32_t sg_mil_build_bool(struct sg_mil_builder *b, int v)
 {
     int64_t truth = v != 0;
-    return sg_mil_build_wholes(b, SG_MIL_BOOL, 0, NULL, &truth, 1);
+    return sg_mil_build_int_tensor(b, SG_MIL_BOOL, 0, NULL, &truth, 1);
 }
 
-uint32_t sg_mil_build_word(struct sg_mil_builder *b, const char *v)
+uint32_t sg_mil_build_text(struct sg_mil_builder *b, const char *v)
 {
     struct sg_mil_literal l = {.type = sg_mil_scalar(SG_MIL_STRING), .kind = SG_MIL_TEXT, .n = strlen(v)};
-    return shared_const(b, NULL, &l, v, strlen(v) + 1);
+    return intern_const(b, NULL, &l, v, strlen(v) + 1);
 }
 
 uint32_t sg_mil_build_literal(struct sg_mil_builder *b, const char *name, const struct sg_mil_literal *literal)
 {
     struct sg_mil_literal l = *literal;
     if (b->status) return 0;
-    if (name && !(name = kept_text(b, name))) return 0;
-    if (l.kind != SG_MIL_BLOB) return shared_const(b, name, &l, l.v.text, l.kind == SG_MIL_TEXT ? l.n + 1 : l.n * 8);
+    if (name && !(name = arena_text(b, name))) return 0;
+    if (l.kind != SG_MIL_BLOB) return intern_const(b, name, &l, l.v.text, l.kind == SG_MIL_TEXT ? l.n + 1 : l.n * 8);
     struct sg_buf id = {0};
     sg_buf_printf(&id, "%llu %s", (unsigned long long)l.v.blob.offset, l.v.blob.path);
-    uint32_t value = id.failed ? starve(b) : shared_const(b, name, &l, id.data, id.len);
+    uint32_t value = id.failed ? no_memory(b) : intern_const(b, name, &l, id.data, id.len);
     sg_buf_free(&id);
     return value;
 }
@@ -285,8 +285,8 @@ uint32_t sg_mil_build_blob(struct sg_mil_builder *b, const char *name, enum sg_m
     struct sg_mil_literal l = {.type = sg_mil_tensor(d, rank, dim), .kind = SG_MIL_BLOB};
     l.v.blob.path = sg_arena_printf(&b->program->arena, "@model_path/%s", path);
     l.v.blob.offset = offset;
-    const char *own = kept_text(b, name);
-    return l.v.blob.path && own ? add_const(b, own, &l) : starve(b);
+    const char *copy = arena_text(b, name);
+    return l.v.blob.path && copy ? add_const(b, copy, &l) : no_memory(b);
 }
 
 /* --- common operations --- */
@@ -309,19 +309,19 @@ uint32_t sg_mil_build_binary(struct sg_mil_builder *b, const char *kind, uint32_
 }
 
 /* A name given before is for the operation, not for its constants, which are made first. */
-#define KEEP_NAME(b)                    \
+#define SAVE_NAME(b)                    \
     const char *name_ = (b)->next_name; \
     (b)->next_name = NULL
-#define USE_NAME(b) (b)->next_name = name_
+#define RESTORE_NAME(b) (b)->next_name = name_
 
 uint32_t sg_mil_build_conv(struct sg_mil_builder *b, uint32_t x, uint32_t weight, int64_t groups)
 {
     static const int64_t ones[2] = {1, 1}, zeros[4] = {0, 0, 0, 0};
-    KEEP_NAME(b);
-    uint32_t kind = sg_mil_build_word(b, "valid"), one = sg_mil_build_ints(b, ones, 2),
+    SAVE_NAME(b);
+    uint32_t kind = sg_mil_build_text(b, "valid"), one = sg_mil_build_ints(b, ones, 2),
              pad = sg_mil_build_ints(b, zeros, 4);
     uint32_t group = sg_mil_build_int(b, groups);
-    USE_NAME(b);
+    RESTORE_NAME(b);
     return OP("conv", ARG("dilations", one), ARG("groups", group), ARG("pad", pad), ARG("pad_type", kind),
               ARG("strides", one), ARG("weight", weight), ARG("x", x));
 }
@@ -329,58 +329,58 @@ uint32_t sg_mil_build_conv(struct sg_mil_builder *b, uint32_t x, uint32_t weight
 uint32_t sg_mil_build_matmul(struct sg_mil_builder *b, uint32_t x, uint32_t y, int transpose_x,
                              int transpose_y)
 {
-    KEEP_NAME(b);
+    SAVE_NAME(b);
     uint32_t tx = sg_mil_build_bool(b, transpose_x), ty = sg_mil_build_bool(b, transpose_y);
-    USE_NAME(b);
+    RESTORE_NAME(b);
     return OP("matmul", ARG("transpose_x", tx), ARG("transpose_y", ty), ARG("x", x), ARG("y", y));
 }
 
 uint32_t sg_mil_build_reshape(struct sg_mil_builder *b, uint32_t x, uint32_t rank, const int64_t *shape)
 {
-    KEEP_NAME(b);
+    SAVE_NAME(b);
     uint32_t to = sg_mil_build_ints(b, shape, rank);
-    USE_NAME(b);
+    RESTORE_NAME(b);
     return OP("reshape", ARG("shape", to), ARG("x", x));
 }
 
 uint32_t sg_mil_build_transpose(struct sg_mil_builder *b, uint32_t x, uint32_t rank, const int64_t *perm)
 {
-    KEEP_NAME(b);
+    SAVE_NAME(b);
     uint32_t order = sg_mil_build_ints(b, perm, rank);
-    USE_NAME(b);
+    RESTORE_NAME(b);
     return OP("transpose", ARG("perm", order), ARG("x", x));
 }
 
 uint32_t sg_mil_build_slice(struct sg_mil_builder *b, uint32_t x, uint32_t rank, const int64_t *begin,
                             const int64_t *size)
 {
-    KEEP_NAME(b);
+    SAVE_NAME(b);
     uint32_t from = sg_mil_build_ints(b, begin, rank), n = sg_mil_build_ints(b, size, rank);
-    USE_NAME(b);
+    RESTORE_NAME(b);
     return OP("slice_by_size", ARG("begin", from), ARG("size", n), ARG("x", x));
 }
 
 uint32_t sg_mil_build_concat(struct sg_mil_builder *b, const uint32_t *values, uint32_t n, int64_t axis)
 {
-    KEEP_NAME(b);
+    SAVE_NAME(b);
     uint32_t at = sg_mil_build_int(b, axis), interleave = sg_mil_build_bool(b, 0);
-    USE_NAME(b);
+    RESTORE_NAME(b);
     return OP("concat", ARG("axis", at), ARG("interleave", interleave),
               {.name = "values", .list = values, .n = n});
 }
 
 uint32_t sg_mil_build_softmax(struct sg_mil_builder *b, uint32_t x, int64_t axis)
 {
-    KEEP_NAME(b);
+    SAVE_NAME(b);
     uint32_t at = sg_mil_build_int(b, axis);
-    USE_NAME(b);
+    RESTORE_NAME(b);
     return OP("softmax", ARG("axis", at), ARG("x", x));
 }
 
 uint32_t sg_mil_build_reduce(struct sg_mil_builder *b, const char *kind, uint32_t x, int64_t axis)
 {
-    KEEP_NAME(b);
+    SAVE_NAME(b);
     uint32_t axes = sg_mil_build_ints(b, &axis, 1), keep = sg_mil_build_bool(b, 1);
-    USE_NAME(b);
+    RESTORE_NAME(b);
     return OP(kind, ARG("axes", axes), ARG("keep_dims", keep), ARG("x", x));
 }

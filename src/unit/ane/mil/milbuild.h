@@ -14,8 +14,8 @@ struct sg_mil_builder {
     segue_error err;
     const char *next_name;        /* of the next operation; NULL: v0, v1, ... */
     uint32_t values, consts;      /* names given so far */
-    struct sg_mil_shared *shared; /* [shared_cap] constants by hash */
-    uint32_t shared_n, shared_cap;
+    struct sg_mil_interned *interned; /* [shared_cap] constants by hash */
+    uint32_t interned_n, interned_cap;
 };
 
 /* A new function in p; inputs come first, then operations, then the return. target: "ios16"; NULL: the
@@ -33,15 +33,15 @@ segue_status sg_mil_build_end(struct sg_mil_builder *b, const uint32_t *returns,
 uint32_t sg_mil_build_input(struct sg_mil_builder *b, const char *name, enum sg_mil_dtype d, uint32_t rank,
                             const int64_t *dim);
 /* Constants. n: 1 for all alike, or as many as the shape has. */
-uint32_t sg_mil_build_reals(struct sg_mil_builder *b, enum sg_mil_dtype d, uint32_t rank, const int64_t *dim,
+uint32_t sg_mil_build_real_tensor(struct sg_mil_builder *b, enum sg_mil_dtype d, uint32_t rank, const int64_t *dim,
                             const double *v, uint64_t n);
-uint32_t sg_mil_build_wholes(struct sg_mil_builder *b, enum sg_mil_dtype d, uint32_t rank, const int64_t *dim,
+uint32_t sg_mil_build_int_tensor(struct sg_mil_builder *b, enum sg_mil_dtype d, uint32_t rank, const int64_t *dim,
                              const int64_t *v, uint64_t n);
 uint32_t sg_mil_build_real(struct sg_mil_builder *b, double v);                     /* an fp16 scalar */
 uint32_t sg_mil_build_ints(struct sg_mil_builder *b, const int64_t *v, uint32_t n); /* int32 [n] */
 uint32_t sg_mil_build_int(struct sg_mil_builder *b, int64_t v);
 uint32_t sg_mil_build_bool(struct sg_mil_builder *b, int v);
-uint32_t sg_mil_build_word(struct sg_mil_builder *b, const char *v);
+uint32_t sg_mil_build_text(struct sg_mil_builder *b, const char *v);
 /* A weight: path below @model_path/, such as "weights/w.bin"; offset: of the blob's record. */
 uint32_t sg_mil_build_blob(struct sg_mil_builder *b, const char *name, enum sg_mil_dtype d, uint32_t rank,
                            const int64_t *dim, const char *path, uint64_t offset);

@@ -4,44 +4,55 @@
 
 #include <string.h>
 
-const struct sg_mil_literal *sg_mil_constant(const struct sg_mil_function *f, const struct sg_mil_op *op,
+int sg_mil_is_const_op(const struct sg_mil_op *op)
+{
+    return !strcmp(op->kind, "const") || !strncmp(op->kind, "constexpr_", 10);
+}
+
+int sg_mil_is_const_value(const struct sg_mil_function *f, uint32_t value)
+{
+    uint32_t op = f->values[value].op;
+    return op != SG_MIL_NONE && sg_mil_is_const_op(&f->ops[op]);
+}
+
+const struct sg_mil_literal *sg_mil_const_literal(const struct sg_mil_function *f, const struct sg_mil_op *op,
                                              const char *name)
 {
     const struct sg_mil_arg *a = sg_mil_arg_find(op, name);
     return a ? sg_mil_arg_literal(f, a) : sg_mil_attr_find(op, name);
 }
 
-int sg_mil_wholes(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name, int64_t *out,
+int sg_mil_const_ints(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name, int64_t *out,
                   uint32_t *n)
 {
-    const struct sg_mil_literal *l = sg_mil_constant(f, op, name);
+    const struct sg_mil_literal *l = sg_mil_const_literal(f, op, name);
     *n = 0;
     if (!l || l->kind != SG_MIL_NUMBERS) return 0;
     uint64_t elements = l->type.rank ? sg_mil_elements(&l->type) : 1;
     if (elements > 2 * SG_MIL_DIMS) return 0;
-    for (*n = 0; *n < elements; ++*n) out[*n] = sg_mil_literal_whole(l, *n);
+    for (*n = 0; *n < elements; ++*n) out[*n] = sg_mil_literal_int(l, *n);
     return 1;
 }
 
-int64_t sg_mil_whole(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name,
-                     int64_t otherwise)
+int64_t sg_mil_const_int(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name,
+                     int64_t fallback)
 {
     int64_t v[2 * SG_MIL_DIMS];
     uint32_t n;
-    return sg_mil_wholes(f, op, name, v, &n) && n ? v[0] : otherwise;
+    return sg_mil_const_ints(f, op, name, v, &n) && n ? v[0] : fallback;
 }
 
-const char *sg_mil_word_of(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name)
+const char *sg_mil_const_text(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name)
 {
-    const struct sg_mil_literal *l = sg_mil_constant(f, op, name);
+    const struct sg_mil_literal *l = sg_mil_const_literal(f, op, name);
     return l && l->kind == SG_MIL_TEXT ? l->v.text : NULL;
 }
 
-uint32_t sg_mil_axes(const struct sg_mil_function *f, const struct sg_mil_op *op, uint32_t rank)
+uint32_t sg_mil_const_axes(const struct sg_mil_function *f, const struct sg_mil_op *op, uint32_t rank)
 {
     int64_t axes[2 * SG_MIL_DIMS];
     uint32_t n, set = 0;
-    if (!sg_mil_wholes(f, op, "axes", axes, &n)) return sg_mil_arg_find(op, "axes") ? 0 : (1u << rank) - 1;
+    if (!sg_mil_const_ints(f, op, "axes", axes, &n)) return sg_mil_arg_find(op, "axes") ? 0 : (1u << rank) - 1;
     for (uint32_t i = 0; i < n; i++) {
         int64_t axis = axes[i] < 0 ? axes[i] + rank : axes[i];
         if (axis < 0 || axis >= rank) return 0;
@@ -51,12 +62,12 @@ uint32_t sg_mil_axes(const struct sg_mil_function *f, const struct sg_mil_op *op
 }
 
 /* A mask argument's bit of one axis. */
-static int masked(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name,
+static int mask_bit(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name,
                   uint32_t axis)
 {
     int64_t v[2 * SG_MIL_DIMS];
     uint32_t n;
-    return sg_mil_wholes(f, op, name, v, &n) && (n == 1 ? v[0] != 0 : axis < n && v[axis] != 0);
+    return sg_mil_const_ints(f, op, name, v, &n) && (n == 1 ? v[0] != 0 : axis < n && v[axis] != 0);
 }
 
 int sg_mil_slice(const struct sg_mil_function *f, const struct sg_mil_op *op, const struct sg_mil_type *x,
@@ -65,10 +76,10 @@ int sg_mil_slice(const struct sg_mil_function *f, const struct sg_mil_op *op, co
     int64_t b[2 * SG_MIL_DIMS], e[2 * SG_MIL_DIMS], s[2 * SG_MIL_DIMS];
     uint32_t nb, ne, ns;
     *squeezed = 0;
-    if (!sg_mil_wholes(f, op, "begin", b, &nb) || !sg_mil_wholes(f, op, "end", e, &ne) || nb != x->rank ||
+    if (!sg_mil_const_ints(f, op, "begin", b, &nb) || !sg_mil_const_ints(f, op, "end", e, &ne) || nb != x->rank ||
         ne != x->rank)
         return 0;
-    if (!sg_mil_wholes(f, op, "stride", s, &ns)) {
+    if (!sg_mil_const_ints(f, op, "stride", s, &ns)) {
         if (sg_mil_arg_find(op, "stride")) return 0;
         for (ns = 0; ns < x->rank; ns++) s[ns] = 1;
     }
@@ -77,9 +88,9 @@ int sg_mil_slice(const struct sg_mil_function *f, const struct sg_mil_op *op, co
         int64_t dim = x->dim[i];
         if (!s[i] || s[i] > dim || s[i] < -dim) return 0;
         int64_t from = b[i] < 0 ? b[i] + dim : b[i], to = e[i] < 0 ? e[i] + dim : e[i];
-        if (masked(f, op, "begin_mask", i)) from = s[i] > 0 ? 0 : dim - 1;
-        if (masked(f, op, "end_mask", i)) to = s[i] > 0 ? dim : -1;
-        if (masked(f, op, "squeeze_mask", i)) {
+        if (mask_bit(f, op, "begin_mask", i)) from = s[i] > 0 ? 0 : dim - 1;
+        if (mask_bit(f, op, "end_mask", i)) to = s[i] > 0 ? dim : -1;
+        if (mask_bit(f, op, "squeeze_mask", i)) {
             *squeezed |= 1u << i;
             to = from + 1;
             s[i] = 1;
@@ -95,20 +106,20 @@ int sg_mil_slice(const struct sg_mil_function *f, const struct sg_mil_op *op, co
 }
 
 /* Two whole numbers with one for both allowed; 0: something else stands there. */
-static int pair_of(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name,
+static int const_pair(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *name,
                    int64_t out[2])
 {
     int64_t v[2 * SG_MIL_DIMS];
     uint32_t n;
     out[0] = out[1] = 1;
     if (!sg_mil_arg_find(op, name)) return 1;
-    if (!sg_mil_wholes(f, op, name, v, &n) || n != 2) return 0;
+    if (!sg_mil_const_ints(f, op, name, v, &n) || n != 2) return 0;
     out[0] = v[0];
     out[1] = v[1];
     return v[0] >= 1 && v[0] <= 65536 && v[1] >= 1 && v[1] <= 65536;
 }
 
-segue_status sg_mil_conv_of(const struct sg_mil_function *f, const struct sg_mil_op *op,
+segue_status sg_mil_conv_geometry(const struct sg_mil_function *f, const struct sg_mil_op *op,
                             struct sg_mil_conv *c, segue_error *err)
 {
     const struct sg_mil_type *x = sg_mil_arg_type(f, sg_mil_arg_find(op, "x"));
@@ -117,44 +128,44 @@ segue_status sg_mil_conv_of(const struct sg_mil_function *f, const struct sg_mil
     uint32_t n;
     if (!x || !w || x->rank != 4 || w->rank != 4)
         return sg_fail(err, SEGUE_EFORMAT, "conv reads x [N, C, H, W] and weight [O, I, h, w]");
-    if (!pair_of(f, op, "strides", c->stride) || !pair_of(f, op, "dilations", c->dilation))
+    if (!const_pair(f, op, "strides", c->stride) || !const_pair(f, op, "dilations", c->dilation))
         return sg_fail(err, SEGUE_EFORMAT,
                        "strides and dilations must be two constants from 1 to 65536 each");
-    c->groups = sg_mil_whole(f, op, "groups", 1);
+    c->groups = sg_mil_const_int(f, op, "groups", 1);
     if (c->groups < 1 || x->dim[1] % c->groups || w->dim[0] % c->groups || w->dim[1] != x->dim[1] / c->groups)
         return sg_fail(err, SEGUE_EFORMAT, "%d input channels and a weight for %d in %lld groups do not fit",
                        (int)x->dim[1], (int)w->dim[1], (long long)c->groups);
-    const char *kind = sg_mil_word_of(f, op, "pad_type");
+    const char *kind = sg_mil_const_text(f, op, "pad_type");
     if (!kind) kind = "valid";
     int same = !strcmp(kind, "same") || !strcmp(kind, "same_lower"), custom = !strcmp(kind, "custom");
     if (!same && !custom && strcmp(kind, "valid") != 0)
         return sg_fail(err, SEGUE_EFORMAT, "pad_type \"%.20s\" is none of valid, same, custom", kind);
-    if (custom && (!sg_mil_wholes(f, op, "pad", pad, &n) || n != 4))
+    if (custom && (!sg_mil_const_ints(f, op, "pad", pad, &n) || n != 4))
         return sg_fail(err, SEGUE_EFORMAT, "pad_type custom needs pad with four constants");
     for (uint32_t i = 0; i < 2; i++) {
         int64_t in = x->dim[2 + i], before = pad[2 * i], after = pad[2 * i + 1];
         c->kernel[i] = w->dim[2 + i];
-        int64_t reach = (c->kernel[i] - 1) * c->dilation[i] + 1;
+        int64_t extent = (c->kernel[i] - 1) * c->dilation[i] + 1;
         if (same) {
-            int64_t all = ((in + c->stride[i] - 1) / c->stride[i] - 1) * c->stride[i] + reach - in;
-            if (all < 0) all = 0;
-            before = kind[4] ? all - all / 2 : all / 2;
-            after = all - before;
+            int64_t total = ((in + c->stride[i] - 1) / c->stride[i] - 1) * c->stride[i] + extent - in;
+            if (total < 0) total = 0;
+            before = kind[4] ? total - total / 2 : total / 2;
+            after = total - before;
         } else if (!custom)
             before = after = 0;
-        if (before < 0 || after < 0 || before > 65536 || after > 65536 || in + before + after < reach)
+        if (before < 0 || after < 0 || before > 65536 || after > 65536 || in + before + after < extent)
             return sg_fail(err, SEGUE_EFORMAT,
                            "a kernel that reaches over %lld does not fit %lld padded places",
-                           (long long)reach, (long long)(in + before + after));
+                           (long long)extent, (long long)(in + before + after));
         c->before[i] = before;
-        c->out[i] = (in + before + after - reach) / c->stride[i] + 1;
+        c->out[i] = (in + before + after - extent) / c->stride[i] + 1;
     }
     return SEGUE_OK;
 }
 
-int sg_mil_einsum_of(const struct sg_mil_function *f, const struct sg_mil_op *op, struct sg_mil_einsum *e)
+int sg_mil_einsum_parse(const struct sg_mil_function *f, const struct sg_mil_op *op, struct sg_mil_einsum *e)
 {
-    const char *s = sg_mil_word_of(f, op, "equation");
+    const char *s = sg_mil_const_text(f, op, "equation");
     memset(e, 0, sizeof *e);
     if (!s) return 0;
     char *parts[3] = {e->in[0], e->in[1], e->out};

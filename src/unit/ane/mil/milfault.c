@@ -8,7 +8,7 @@
 
 #include "base/mem.h"
 
-static struct sg_mil_fault *room(struct sg_mil_faults *faults)
+static struct sg_mil_fault *next_entry(struct sg_mil_faults *faults)
 {
     if (faults->n >= SG_MIL_FAULTS_MAX) return NULL;
     if (faults->n == faults->cap) {
@@ -21,11 +21,11 @@ static struct sg_mil_fault *room(struct sg_mil_faults *faults)
     return &faults->list[faults->n++];
 }
 
-void sg_mil_fault_add(struct sg_mil_faults *faults, const struct sg_mil_place *at, const char *format, ...)
+void sg_mil_fault_add(struct sg_mil_faults *faults, const struct sg_mil_loc *at, const char *format, ...)
 {
     if (!faults) return;
     if (!at->advice) faults->refusals++;
-    struct sg_mil_fault *f = room(faults);
+    struct sg_mil_fault *f = next_entry(faults);
     if (!f) {
         faults->dropped++;
         return;

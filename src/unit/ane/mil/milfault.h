@@ -1,35 +1,40 @@
-/* milfault.h: what is wrong with a MIL text: a list of findings, each with its place, the number of the rule
- * (docs/ANE.md; 0 is syntax or types) and the operation. Bounded: beyond the limit findings are counted, not
- * kept. SPDX-License-Identifier: MIT */
+/* milfault.h: diagnostics for an MIL text. Each has a source position, the number of the broken constraint
+ * (docs/ANE.md; 0: syntax or types) and the operation concerned. The list is bounded: diagnostics beyond the
+ * limit are counted but not stored.
+ * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_MILFAULT_H
 #define SG_UNIT_ANE_MILFAULT_H
 
 #include "base/err.h"
 
+/* One diagnostic. */
 struct sg_mil_fault {
     uint32_t line, column; /* from 1; 0: the whole file */
-    uint32_t constraint;
-    uint32_t advice; /* 1: slower or doubtful, not refused */
-    char op[64];     /* the operation's name, or the value's; "" where there is none */
+    uint32_t constraint;   /* number in docs/ANE.md; 0: syntax or types */
+    uint32_t advice;       /* 1: warning; the program still compiles */
+    char op[64];     /* name of the value or operation concerned; "" when there is none */
     char text[256];
 };
-/* Zero-initialise. */
+/* A list of diagnostics. Initialize with zeros; free with sg_mil_faults_free. */
 struct sg_mil_faults {
     struct sg_mil_fault *list; /* [n] */
-    uint32_t n, cap, dropped;  /* dropped: beyond SG_MIL_FAULTS_MAX, or out of memory */
-    uint32_t refusals;         /* findings that are no advice, dropped ones too */
+    uint32_t n, cap, dropped;  /* dropped: not stored, because of the limit or lack of memory */
+    uint32_t refusals;         /* errors (diagnostics without advice), including dropped ones */
 };
 enum { SG_MIL_FAULTS_MAX = 1000 };
 
-struct sg_mil_place {
+/* Position, constraint and severity of a diagnostic that is about to be added. */
+struct sg_mil_loc {
     uint32_t line, column, constraint, advice;
     const char *op;
 };
-void sg_mil_fault_add(struct sg_mil_faults *faults, const struct sg_mil_place *at, const char *format, ...)
+/* Appends a diagnostic; control characters in the text become `?`. faults may be NULL: nothing happens. */
+void sg_mil_fault_add(struct sg_mil_faults *faults, const struct sg_mil_loc *at, const char *format, ...)
     SG_FORMAT(3, 4);
 void sg_mil_faults_free(struct sg_mil_faults *faults);
-/* The first refusal as an error: `MIL text: NAME:LINE:COL: constraint N (op OP): text`. EFORMAT for
- * constraint 0, else EUNSUPPORTED; SEGUE_OK when there is none. */
+/* Reports the first error as `MIL text: NAME:LINE:COL: constraint N (op OP): text`. EFORMAT for constraint
+ * 0, otherwise EUNSUPPORTED. SEGUE_OK: there are only warnings or nothing. EMEMORY: no error could be
+ * stored. */
 segue_status sg_mil_faults_fail(const struct sg_mil_faults *faults, const char *name, segue_error *err);
 
 #endif

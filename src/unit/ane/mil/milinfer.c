@@ -7,48 +7,48 @@
 #include "unit/ane/mil/milops.h"
 #include "unit/ane/mil/miltypes.h"
 
-static segue_status (*const rules[SG_MIL_T_NONE])(struct sg_mil_work *) = {
-    [SG_MIL_T_CONST] = sg_mil_rule_const,
-    [SG_MIL_T_SAME] = sg_mil_rule_same,
-    [SG_MIL_T_BROADCAST] = sg_mil_rule_broadcast,
-    [SG_MIL_T_COMPARE] = sg_mil_rule_compare,
-    [SG_MIL_T_SELECT] = sg_mil_rule_select,
-    [SG_MIL_T_CONV] = sg_mil_rule_conv,
-    [SG_MIL_T_MATMUL] = sg_mil_rule_matmul,
-    [SG_MIL_T_LINEAR] = sg_mil_rule_linear,
-    [SG_MIL_T_EINSUM] = sg_mil_rule_einsum,
-    [SG_MIL_T_REDUCE] = sg_mil_rule_reduce,
-    [SG_MIL_T_ARG] = sg_mil_rule_arg,
-    [SG_MIL_T_RESHAPE] = sg_mil_rule_reshape,
-    [SG_MIL_T_TRANSPOSE] = sg_mil_rule_transpose,
-    [SG_MIL_T_EXPAND] = sg_mil_rule_expand,
-    [SG_MIL_T_SQUEEZE] = sg_mil_rule_squeeze,
-    [SG_MIL_T_SLICE_SIZE] = sg_mil_rule_slice_size,
-    [SG_MIL_T_SLICE_INDEX] = sg_mil_rule_slice_index,
-    [SG_MIL_T_SLICE_UPDATE] = sg_mil_rule_slice_update,
-    [SG_MIL_T_CONCAT] = sg_mil_rule_concat,
-    [SG_MIL_T_SPLIT] = sg_mil_rule_split,
-    [SG_MIL_T_STACK] = sg_mil_rule_stack,
-    [SG_MIL_T_TILE] = sg_mil_rule_tile,
-    [SG_MIL_T_PAD] = sg_mil_rule_pad,
-    [SG_MIL_T_BLOCKS] = sg_mil_rule_blocks,
-    [SG_MIL_T_GATHER] = sg_mil_rule_gather,
-    [SG_MIL_T_CAST] = sg_mil_rule_cast,
-    [SG_MIL_T_QUANTIZE] = sg_mil_rule_quantize,
-    [SG_MIL_T_DEQUANTIZE] = sg_mil_rule_dequantize,
-    [SG_MIL_T_AFFINE] = sg_mil_rule_affine,
-    [SG_MIL_T_PALETTE] = sg_mil_rule_palette,
-    [SG_MIL_T_SPARSE] = sg_mil_rule_sparse,
-    [SG_MIL_T_BLOCKWISE] = sg_mil_rule_blockwise,
-    [SG_MIL_T_ATTENTION] = sg_mil_rule_attention,
-    [SG_MIL_T_TOPK] = sg_mil_rule_topk,
-    [SG_MIL_T_ARGSORT] = sg_mil_rule_argsort,
-    [SG_MIL_T_UNBUFFER] = sg_mil_rule_unbuffer,
-    [SG_MIL_T_BUFFER] = sg_mil_rule_buffer,
+static segue_status (*const rules[SG_MIL_T_NONE])(struct sg_mil_infer_ctx *) = {
+    [SG_MIL_T_CONST] = sg_mil_infer_const,
+    [SG_MIL_T_SAME] = sg_mil_infer_same,
+    [SG_MIL_T_BROADCAST] = sg_mil_infer_broadcast,
+    [SG_MIL_T_COMPARE] = sg_mil_infer_compare,
+    [SG_MIL_T_SELECT] = sg_mil_infer_select,
+    [SG_MIL_T_CONV] = sg_mil_infer_conv,
+    [SG_MIL_T_MATMUL] = sg_mil_infer_matmul,
+    [SG_MIL_T_LINEAR] = sg_mil_infer_linear,
+    [SG_MIL_T_EINSUM] = sg_mil_infer_einsum,
+    [SG_MIL_T_REDUCE] = sg_mil_infer_reduce,
+    [SG_MIL_T_ARG] = sg_mil_infer_arg,
+    [SG_MIL_T_RESHAPE] = sg_mil_infer_reshape,
+    [SG_MIL_T_TRANSPOSE] = sg_mil_infer_transpose,
+    [SG_MIL_T_EXPAND] = sg_mil_infer_expand,
+    [SG_MIL_T_SQUEEZE] = sg_mil_infer_squeeze,
+    [SG_MIL_T_SLICE_SIZE] = sg_mil_infer_slice_size,
+    [SG_MIL_T_SLICE_INDEX] = sg_mil_infer_slice_index,
+    [SG_MIL_T_SLICE_UPDATE] = sg_mil_infer_slice_update,
+    [SG_MIL_T_CONCAT] = sg_mil_infer_concat,
+    [SG_MIL_T_SPLIT] = sg_mil_infer_split,
+    [SG_MIL_T_STACK] = sg_mil_infer_stack,
+    [SG_MIL_T_TILE] = sg_mil_infer_tile,
+    [SG_MIL_T_PAD] = sg_mil_infer_pad,
+    [SG_MIL_T_BLOCKS] = sg_mil_infer_blocks,
+    [SG_MIL_T_GATHER] = sg_mil_infer_gather,
+    [SG_MIL_T_CAST] = sg_mil_infer_cast,
+    [SG_MIL_T_QUANTIZE] = sg_mil_infer_quantize,
+    [SG_MIL_T_DEQUANTIZE] = sg_mil_infer_dequantize,
+    [SG_MIL_T_AFFINE] = sg_mil_infer_affine,
+    [SG_MIL_T_PALETTE] = sg_mil_infer_palette,
+    [SG_MIL_T_SPARSE] = sg_mil_infer_sparse,
+    [SG_MIL_T_BLOCKWISE] = sg_mil_infer_blockwise,
+    [SG_MIL_T_ATTENTION] = sg_mil_infer_attention,
+    [SG_MIL_T_TOPK] = sg_mil_infer_topk,
+    [SG_MIL_T_ARGSORT] = sg_mil_infer_argsort,
+    [SG_MIL_T_UNBUFFER] = sg_mil_infer_unbuffer,
+    [SG_MIL_T_BUFFER] = sg_mil_infer_buffer,
 };
 
 /* Every argument is known and of its kind; every needed one is there, as argument or attribute. */
-static segue_status complete(struct sg_mil_work *w)
+static segue_status check_args(struct sg_mil_infer_ctx *w)
 {
     const struct sg_mil_op_info *info = w->op->info;
     int constant, list, optional;
@@ -58,18 +58,18 @@ static segue_status complete(struct sg_mil_work *w)
     for (uint32_t i = 0; i < w->op->args_n; i++) {
         const struct sg_mil_arg *a = &w->op->args[i];
         if (!sg_mil_op_takes(info, a->name, &constant, &list, &optional))
-            return SG_MIL_WRONG("%s has no argument %.40s", info->kind, a->name);
+            return SG_MIL_TYPE_ERROR("%s has no argument %.40s", info->kind, a->name);
         if (a->kind == SG_MIL_LIST && !list)
-            return SG_MIL_WRONG("argument %s is a list; one value belongs there", a->name);
+            return SG_MIL_TYPE_ERROR("argument %s is a list; one value belongs there", a->name);
         if (constant && !sg_mil_arg_literal(w->f, a))
-            return SG_MIL_WRONG("argument %s must be constant", a->name);
+            return SG_MIL_TYPE_ERROR("argument %s must be constant", a->name);
     }
     for (uint32_t i = 0; (arg = sg_mil_op_arg(info, i, &n, &mark_of)); i++) {
         memcpy(name, arg, n);
         name[n] = 0;
         sg_mil_op_takes(info, name, &constant, &list, &optional);
         if (!optional && !sg_mil_arg_find(w->op, name))
-            return SG_MIL_WRONG("%s needs the argument %s", info->kind, name);
+            return SG_MIL_TYPE_ERROR("%s needs the argument %s", info->kind, name);
     }
     return SEGUE_OK;
 }
@@ -77,16 +77,16 @@ static segue_status complete(struct sg_mil_work *w)
 segue_status sg_mil_infer(const struct sg_mil_function *f, const struct sg_mil_op *op,
                           struct sg_mil_type *out, segue_error *err)
 {
-    struct sg_mil_work work = {f, op, out, NULL, err}, *w = &work;
+    struct sg_mil_infer_ctx work = {f, op, out, NULL, err}, *w = &work;
     if (!op->info || op->info->rule >= SG_MIL_T_NONE)
         return sg_fail(err, SEGUE_EUNSUPPORTED, "operation %.40s has no path to the engine", op->kind);
-    SG_TRY(complete(w));
-    w->x = sg_mil_work_type(w, "x");
-    if (!w->x) w->x = sg_mil_work_type(w, "input");
-    if (!w->x) w->x = sg_mil_work_type(w, "query");
-    int many = op->info->rule == SG_MIL_T_SPLIT || op->info->rule == SG_MIL_T_TOPK;
-    if (!op->outputs || op->outputs > SG_MIL_OUTPUTS_MAX || (!many && op->outputs != 1))
-        return SG_MIL_WRONG("%u results; %s gives one", op->outputs, op->kind);
+    SG_TRY(check_args(w));
+    w->x = sg_mil_infer_arg_type(w, "x");
+    if (!w->x) w->x = sg_mil_infer_arg_type(w, "input");
+    if (!w->x) w->x = sg_mil_infer_arg_type(w, "query");
+    int multi_output = op->info->rule == SG_MIL_T_SPLIT || op->info->rule == SG_MIL_T_TOPK;
+    if (!op->outputs || op->outputs > SG_MIL_OUTPUTS_MAX || (!multi_output && op->outputs != 1))
+        return SG_MIL_TYPE_ERROR("%u results; %s gives one", op->outputs, op->kind);
     SG_TRY(rules[op->info->rule](w));
     for (uint32_t i = 0; i < op->outputs; i++) SG_TRY(sg_mil_type_size(&out[i], NULL, NULL, err));
     return SEGUE_OK;
@@ -99,7 +99,7 @@ static uint32_t constraint_of(const struct sg_mil_function *f, const struct sg_m
     if (op->info->rule != SG_MIL_T_CONV) return 0;
     const struct sg_mil_type *x = sg_mil_arg_type(f, sg_mil_arg_find(op, "x"));
     const struct sg_mil_type *w = sg_mil_arg_type(f, sg_mil_arg_find(op, "weight"));
-    int64_t groups = sg_mil_whole(f, op, "groups", 1);
+    int64_t groups = sg_mil_const_int(f, op, "groups", 1);
     int known = x && w && x->rank == 4 && w->rank == 4 && groups > 0;
     return known && (x->dim[1] % groups || w->dim[0] % groups) ? 28 : 0;
 }
@@ -109,9 +109,9 @@ static void check_op(const struct sg_mil_function *f, const struct sg_mil_op *op
 {
     struct sg_mil_type out[SG_MIL_OUTPUTS_MAX];
     segue_error err;
-    char said[96], is[96];
+    char declared[96], inferred[96];
     const struct sg_mil_value *v = &f->values[op->first];
-    struct sg_mil_place at = {.line = op->line, .column = op->column, .op = v->name};
+    struct sg_mil_loc at = {.line = op->line, .column = op->column, .op = v->name};
     if (!op->info || op->info->rule == SG_MIL_T_NONE) {
         at.constraint = 10;
         sg_mil_fault_add(faults, &at, "operation %.40s %s", op->kind,
@@ -128,7 +128,7 @@ static void check_op(const struct sg_mil_function *f, const struct sg_mil_op *op
         if (!sg_mil_type_equal(&out[i], &v[i].type) || (op->info->rule != SG_MIL_T_BUFFER && out[i].buffer)) {
             at.op = v[i].name;
             sg_mil_fault_add(faults, &at, "declared as %s, but %s gives %s",
-                             sg_mil_type_text(&v[i].type, said), op->kind, sg_mil_type_text(&out[i], is));
+                             sg_mil_type_text(&v[i].type, declared), op->kind, sg_mil_type_text(&out[i], inferred));
         }
 }
 
@@ -140,7 +140,7 @@ void sg_mil_check_types(const struct sg_mil_program *p, struct sg_mil_faults *fa
         uint32_t before = faults->refusals;
         for (uint32_t v = 0; v < f->values_n; v++)
             if (sg_mil_type_size(&f->values[v].type, NULL, NULL, &err)) {
-                struct sg_mil_place at = {
+                struct sg_mil_loc at = {
                     .line = f->values[v].line, .column = f->values[v].column, .op = f->values[v].name};
                 sg_mil_fault_add(faults, &at, "%s", err.text);
             }

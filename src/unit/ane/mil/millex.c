@@ -39,33 +39,33 @@ static size_t number_length(const char *s, const char *end)
     return (size_t)(p - s);
 }
 
-static struct sg_mil_word quoted(struct sg_mil_lexer *lx, struct sg_mil_word w)
+static struct sg_mil_token lex_quoted(struct sg_mil_lexer *lx, struct sg_mil_token w)
 {
     const char *p = lx->text + 1;
     while (p < lx->end && *p != '"' && *p != '\n') p += *p == '\\' && p + 1 < lx->end && p[1] != '\n' ? 2 : 1;
     if (p >= lx->end || *p != '"') {
-        w.kind = SG_MIL_BAD;
+        w.kind = SG_MIL_BAD_BYTE;
         return w;
     }
-    w.kind = SG_MIL_QUOTED;
+    w.kind = SG_MIL_QUOTED_TEXT;
     w.at = lx->text + 1;
     w.n = (size_t)(p - w.at);
     lx->text = p + 1;
     return w;
 }
 
-struct sg_mil_word sg_mil_lexer_next(struct sg_mil_lexer *lx)
+struct sg_mil_token sg_mil_lexer_next(struct sg_mil_lexer *lx)
 {
     skip_space(lx);
-    struct sg_mil_word w = {.kind = SG_MIL_END,
+    struct sg_mil_token w = {.kind = SG_MIL_END,
                             .at = lx->text,
                             .line = lx->line,
                             .column = (uint32_t)(lx->text - lx->line_start) + 1};
     if (lx->text >= lx->end) return w;
     char c = *lx->text;
     if (c == '"') {
-        w.mark = c;
-        return quoted(lx, w);
+        w.punct = c;
+        return lex_quoted(lx, w);
     }
     if (c == '-' && lx->text + 1 < lx->end && lx->text[1] == '>') {
         w.kind = SG_MIL_ARROW;
@@ -77,10 +77,10 @@ struct sg_mil_word sg_mil_lexer_next(struct sg_mil_lexer *lx)
         w.kind = SG_MIL_NAME;
         while (lx->text + w.n < lx->end && is_name(lx->text[w.n])) w.n++;
     } else {
-        w.kind = c && strchr("<>()[]{}=,;?:", c) ? SG_MIL_MARK : SG_MIL_BAD;
-        w.mark = c;
+        w.kind = c && strchr("<>()[]{}=,;?:", c) ? SG_MIL_PUNCT : SG_MIL_BAD_BYTE;
+        w.punct = c;
         w.n = 1;
-        if (w.kind == SG_MIL_BAD) return w;
+        if (w.kind == SG_MIL_BAD_BYTE) return w;
     }
     lx->text += w.n;
     return w;
@@ -141,7 +141,7 @@ static int decimal_number(char *s, double *real, int *whole, int64_t *as_whole)
     return end != s && !*end && isfinite(*real);
 }
 
-int sg_mil_number(const struct sg_mil_word *w, double *real, int *whole, int64_t *as_whole)
+int sg_mil_number(const struct sg_mil_token *w, double *real, int *whole, int64_t *as_whole)
 {
     char copy[72];
     *whole = 0;

@@ -1,12 +1,15 @@
-/* milops.h: the operations of MIL that this unit knows: arguments, and what is known of them on engines
- * (docs/ANE.md has the sources). Must never know how one is computed. SPDX-License-Identifier: MIT */
+/* milops.h: table of the MIL operations that the unit knows: their arguments, type rule and what is known
+ * about their support on engines (sources in docs/ANE.md). The table does not know how an operation is
+ * computed; that is the software engine's part.
+ * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_ANE_MILOPS_H
 #define SG_UNIT_ANE_MILOPS_H
 
 #include "unit/ane/mil/mil.h"
 
-/* One rule of types for each shape of operation. */
-enum sg_mil_rule {
+/* Type rules; operations with the same shape behaviour share one. milinfer.c maps each to its function.
+ * SG_MIL_T_NONE: the operation has no rule because no engine compiles it. */
+enum sg_mil_type_rule {
     SG_MIL_T_CONST,
     SG_MIL_T_SAME,
     SG_MIL_T_BROADCAST,
@@ -47,30 +50,35 @@ enum sg_mil_rule {
     SG_MIL_T_NONE
 };
 
+/* Bits of sg_mil_op_info.flags. */
 enum {
-    SG_MIL_ELEMENTWISE = 1, /* one result of one element of each operand */
-    SG_MIL_NO_PATH = 2,     /* never compiles for the engine: constraint 10 */
-    SG_MIL_DOUBTED = 4,     /* refused by some compilers: constraint 10 in the strict profile */
-    SG_MIL_NAMED = 8,       /* its constants must be named consts outside the buffer dialect: constraint 13 */
-    SG_MIL_CORE_ML = 16     /* only the public framework knows it */
+    SG_MIL_ELEMENTWISE = 1, /* each result element depends on one element of each operand */
+    SG_MIL_NO_PATH = 2,     /* never compiles for the engine (constraint 10) */
+    SG_MIL_UNCERTAIN = 4,     /* rejected by some compilers (constraint 10, strict profile only) */
+    SG_MIL_NAMED_CONSTS = 8,       /* constants must be named outside the buffer dialect (constraint 13) */
+    SG_MIL_CORE_ML = 16     /* known to Core ML only, not to the private interface */
 };
 
+/* One operation. args is a list such as "x weight strides! bias?": `!` must be a constant, `?` optional, `*`
+ * a list of values; `!?` combines the first two. Each argument is named once. */
 struct sg_mil_op_info {
     const char *kind;
-    const char
-        *args;    /* "x weight strides! bias?": ! must be constant, ? may be left out, * a list; each once */
-    uint8_t rule; /* enum sg_mil_rule */
+    const char *args; /* NULL: arguments are not described */
+    uint8_t rule; /* enum sg_mil_type_rule */
     uint8_t flags;
-    uint8_t since; /* first function target: 16, 17, 18 */
+    uint8_t since; /* lowest function target that has the operation: 16, 17 or 18 (iosNN) */
 };
 
-const struct sg_mil_op_info *sg_mil_op_named(const char *kind, size_t n); /* NULL: not known */
+/* Entry for a name of n bytes; NULL: unknown operation. */
+const struct sg_mil_op_info *sg_mil_op_named(const char *kind, size_t n);
 size_t sg_mil_op_count(void);
 const struct sg_mil_op_info *sg_mil_op_at(size_t i);
-/* 1 when the operation takes an argument of that name; *constant and *list say how. */
+/* 1 when the operation has an argument of this name; the flags are then set. The outputs are unchanged
+ * otherwise. */
 int sg_mil_op_takes(const struct sg_mil_op_info *info, const char *name, int *constant, int *list,
                     int *optional);
-/* The i-th argument's name in *n bytes at the result; NULL: no more. */
+/* Name of argument i: *n bytes at the returned pointer, and the first marker character or 0. NULL: i is past
+ * the last argument. */
 const char *sg_mil_op_arg(const struct sg_mil_op_info *info, uint32_t i, size_t *n, char *mark);
 
 #endif

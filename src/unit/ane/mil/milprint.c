@@ -54,7 +54,7 @@ void sg_mil_print_number(struct sg_buf *out, const struct sg_mil_literal *l, uin
     case SG_MIL_REAL:
         print_real(out, l->v.real[at]);
         break;
-    case SG_MIL_TRUTH:
+    case SG_MIL_BOOLEAN:
         sg_buf_puts(out, l->v.whole[at] ? "true" : "false");
         break;
     case SG_MIL_UNSIGNED:
@@ -145,7 +145,7 @@ static void print_literal(struct printer *p, const struct sg_mil_literal *l)
 
 /* --- operations --- */
 
-static int stands_inline(const struct printer *p, const struct sg_mil_literal *l)
+static int is_inline(const struct printer *p, const struct sg_mil_literal *l)
 {
     return p->dialect == SG_MIL_BUFFER && l && l->kind != SG_MIL_BLOB &&
            (l->kind == SG_MIL_TEXT || l->n <= INLINE_MAX);
@@ -190,7 +190,7 @@ static void print_arg(struct printer *p, const struct sg_mil_op *op, uint32_t i)
         for (uint32_t r = 0; r < a->n; r++)
             sg_buf_printf(p->out, "%s%s", r ? ", " : "", p->f->values[a->v.refs[r]].name);
         sg_buf_puts(p->out, ")");
-    } else if (l && (stands_inline(p, l) || (a->kind == SG_MIL_LITERAL && p->dialect == SG_MIL_BUFFER)))
+    } else if (l && (is_inline(p, l) || (a->kind == SG_MIL_LITERAL && p->dialect == SG_MIL_BUFFER)))
         print_literal(p, l);
     else
         sg_buf_puts(p->out,
@@ -198,9 +198,9 @@ static void print_arg(struct printer *p, const struct sg_mil_op *op, uint32_t i)
 }
 
 /* A const that the buffer dialect writes at its uses: nothing that is a list or a result may name it. */
-static int only_inline(const struct printer *p, const uint8_t *named, const struct sg_mil_op *op)
+static int printed_at_uses_only(const struct printer *p, const uint8_t *listed, const struct sg_mil_op *op)
 {
-    return !strcmp(op->kind, "const") && stands_inline(p, sg_mil_attr_find(op, "val")) && !named[op->first];
+    return !strcmp(op->kind, "const") && is_inline(p, sg_mil_attr_find(op, "val")) && !listed[op->first];
 }
 
 static void print_op(struct printer *p, const struct sg_mil_op *op)
@@ -238,21 +238,21 @@ static void print_op(struct printer *p, const struct sg_mil_op *op)
 /* --- functions --- */
 
 /* Values that a list or a return names: they need a statement of their own. */
-static void mark_named(const struct sg_mil_function *f, uint8_t *named)
+static void mark_listed(const struct sg_mil_function *f, uint8_t *listed)
 {
     for (uint32_t o = 0; o < f->ops_n; o++)
         for (uint32_t i = 0; i < f->ops[o].args_n; i++)
             for (uint32_t r = 0; f->ops[o].args[i].kind == SG_MIL_LIST && r < f->ops[o].args[i].n; r++)
-                named[f->ops[o].args[i].v.refs[r]] = 1;
-    for (uint32_t r = 0; r < f->returns_n; r++) named[f->returns[r]] = 1;
+                listed[f->ops[o].args[i].v.refs[r]] = 1;
+    for (uint32_t r = 0; r < f->returns_n; r++) listed[f->returns[r]] = 1;
 }
 
 static segue_status print_function(struct printer *p, segue_error *err)
 {
     const struct sg_mil_function *f = p->f;
-    uint8_t *named = sg_alloc(f->values_n + 1);
-    if (!named) return sg_no_memory("MIL text", f->values_n, err);
-    mark_named(f, named);
+    uint8_t *listed = sg_alloc(f->values_n + 1);
+    if (!listed) return sg_no_memory("MIL text", f->values_n, err);
+    mark_listed(f, listed);
     const char *target = p->dialect == p->program->dialect && f->target ? f->target
                          : p->dialect == SG_MIL_VERBOSE                 ? "ios16"
                                                                         : "ios18";
@@ -264,23 +264,23 @@ static segue_status print_function(struct printer *p, segue_error *err)
     }
     sg_buf_puts(p->out, ") {\n");
     for (uint32_t o = 0; o < f->ops_n && !p->out->failed; o++)
-        if (!only_inline(p, named, &f->ops[o])) print_op(p, &f->ops[o]);
+        if (!printed_at_uses_only(p, listed, &f->ops[o])) print_op(p, &f->ops[o]);
     sg_buf_puts(p->out, "    } -> (");
     for (uint32_t r = 0; r < f->returns_n; r++)
         sg_buf_printf(p->out, "%s%s", r ? ", " : "", f->values[f->returns[r]].name);
     sg_buf_puts(p->out, ");\n");
-    sg_free(named);
+    sg_free(listed);
     return SEGUE_OK;
 }
 
 static void print_info(struct printer *p)
 {
-    static const struct sg_mil_pair usual[] = {{"coremlc-component-MIL", "3510.2.1"},
+    static const struct sg_mil_pair default_info[] = {{"coremlc-component-MIL", "3510.2.1"},
                                                {"coremlc-version", "3505.4.1"},
                                                {"coremltools-component-milinternal", ""},
                                                {"coremltools-version", "9.0"}};
     int verbose = p->dialect == SG_MIL_VERBOSE;
-    const struct sg_mil_pair *info = p->program->info_n ? p->program->info : verbose ? usual + 1 : usual;
+    const struct sg_mil_pair *info = p->program->info_n ? p->program->info : verbose ? default_info + 1 : default_info;
     uint32_t n = p->program->info_n ? p->program->info_n : verbose ? 1 : 4;
     const char *type = verbose ? "tensor<string, []>" : "string";
     sg_buf_printf(p->out, "[buildInfo = dict<%s, %s>({", type, type);

@@ -4,58 +4,58 @@
 
 #include <string.h>
 
-static segue_status typed_as(struct sg_mil_work *w, const char *arg)
+static segue_status set_named_dtype(struct sg_mil_infer_ctx *w, const char *arg)
 {
-    const char *word = sg_mil_word_of(w->f, w->op, arg);
+    const char *word = sg_mil_const_text(w->f, w->op, arg);
     enum sg_mil_dtype d = word ? sg_mil_dtype_named(word, strlen(word)) : SG_MIL_DTYPES;
-    if (d == SG_MIL_DTYPES || d == SG_MIL_STRING) return SG_MIL_WRONG("%s must name a data type", arg);
+    if (d == SG_MIL_DTYPES || d == SG_MIL_STRING) return SG_MIL_TYPE_ERROR("%s must name a data type", arg);
     w->out[0] = *w->x;
     w->out[0].dtype = (uint8_t)d;
     return SEGUE_OK;
 }
 
-segue_status sg_mil_rule_cast(struct sg_mil_work *w) { return typed_as(w, "dtype"); }
+segue_status sg_mil_infer_cast(struct sg_mil_infer_ctx *w) { return set_named_dtype(w, "dtype"); }
 
 /* Scale and zero point: one for all, or one for each place of the axis. */
-static segue_status scale_fits(struct sg_mil_work *w, const struct sg_mil_type *x)
+static segue_status check_scale(struct sg_mil_infer_ctx *w, const struct sg_mil_type *x)
 {
     static const char *const names[] = {"scale", "zero_point"};
     for (int i = 0; i < 2; i++) {
-        const struct sg_mil_type *t = sg_mil_work_type(w, names[i]);
+        const struct sg_mil_type *t = sg_mil_infer_arg_type(w, names[i]);
         if (!t || sg_mil_elements(t) == 1) continue;
-        uint32_t axis = sg_mil_work_axis(w, "axis", 0, x->rank);
+        uint32_t axis = sg_mil_infer_axis(w, "axis", 0, x->rank);
         if (axis == SG_MIL_DIMS) return SEGUE_EFORMAT;
-        SG_TRY(sg_mil_work_vector(w, names[i], (uint64_t)x->dim[axis]));
+        SG_TRY(sg_mil_infer_vector(w, names[i], (uint64_t)x->dim[axis]));
     }
     return SEGUE_OK;
 }
 
-segue_status sg_mil_rule_quantize(struct sg_mil_work *w)
+segue_status sg_mil_infer_quantize(struct sg_mil_infer_ctx *w)
 {
-    SG_TRY(typed_as(w, "output_dtype"));
+    SG_TRY(set_named_dtype(w, "output_dtype"));
     if (w->out[0].dtype != SG_MIL_INT8 && w->out[0].dtype != SG_MIL_UINT8)
-        return SG_MIL_WRONG("output_dtype must be int8 or uint8");
-    return scale_fits(w, w->x);
+        return SG_MIL_TYPE_ERROR("output_dtype must be int8 or uint8");
+    return check_scale(w, w->x);
 }
 
-segue_status sg_mil_rule_dequantize(struct sg_mil_work *w)
+segue_status sg_mil_infer_dequantize(struct sg_mil_infer_ctx *w)
 {
     if (w->x->dtype != SG_MIL_INT8 && w->x->dtype != SG_MIL_UINT8)
-        return SG_MIL_WRONG("input must be int8 or uint8");
+        return SG_MIL_TYPE_ERROR("input must be int8 or uint8");
     w->out[0] = *w->x;
-    w->out[0].dtype = sg_mil_work_type(w, "scale")->dtype;
-    return scale_fits(w, w->x);
+    w->out[0].dtype = sg_mil_infer_arg_type(w, "scale")->dtype;
+    return check_scale(w, w->x);
 }
 
-segue_status sg_mil_rule_affine(struct sg_mil_work *w)
+segue_status sg_mil_infer_affine(struct sg_mil_infer_ctx *w)
 {
-    const struct sg_mil_type *q = sg_mil_work_type(w, "quantized_data"), *s = sg_mil_work_type(w, "scale");
+    const struct sg_mil_type *q = sg_mil_infer_arg_type(w, "quantized_data"), *s = sg_mil_infer_arg_type(w, "scale");
     if (!q || !s || (q->dtype != SG_MIL_INT8 && q->dtype != SG_MIL_UINT8) ||
         (s->dtype != SG_MIL_FP16 && s->dtype != SG_MIL_FP32))
-        return SG_MIL_WRONG("quantized_data must be int8 or uint8, scale fp16 or fp32; give both");
+        return SG_MIL_TYPE_ERROR("quantized_data must be int8 or uint8, scale fp16 or fp32; give both");
     w->out[0] = *q;
     w->out[0].dtype = s->dtype;
-    return scale_fits(w, q);
+    return check_scale(w, q);
 }
 
 static uint32_t index_bits(uint64_t entries)
@@ -67,20 +67,20 @@ static uint32_t index_bits(uint64_t entries)
 
 /* ios16: a packed byte vector, a vector of 2^n entries, and the shape. ios18: indices of n bits and a table
  * of rank + 2. */
-segue_status sg_mil_rule_palette(struct sg_mil_work *w)
+segue_status sg_mil_infer_palette(struct sg_mil_infer_ctx *w)
 {
-    const struct sg_mil_type *at = sg_mil_work_type(w, "indices"), *lut = sg_mil_work_type(w, "lut");
+    const struct sg_mil_type *at = sg_mil_infer_arg_type(w, "indices"), *lut = sg_mil_infer_arg_type(w, "lut");
     int64_t shape[2 * SG_MIL_DIMS];
     uint32_t n;
-    if (!at || !lut) return SG_MIL_WRONG("give indices and lut");
-    if (sg_mil_wholes(w->f, w->op, "shape", shape, &n)) {
+    if (!at || !lut) return SG_MIL_TYPE_ERROR("give indices and lut");
+    if (sg_mil_const_ints(w->f, w->op, "shape", shape, &n)) {
         if (n > SG_MIL_DIMS || lut->rank != 1 || at->rank != 1 || at->dtype != SG_MIL_UINT8)
-            return SG_MIL_WRONG("with shape, indices are packed in one row of uint8 and lut is one row");
+            return SG_MIL_TYPE_ERROR("with shape, indices are packed in one row of uint8 and lut is one row");
         struct sg_mil_type t = sg_mil_tensor((enum sg_mil_dtype)lut->dtype, n, shape);
         uint64_t elements, bits = index_bits((uint64_t)lut->dim[0]);
         SG_TRY(sg_mil_type_size(&t, &elements, NULL, w->err));
         if (!bits || (uint64_t)at->dim[0] != (elements * bits + 7) / 8)
-            return SG_MIL_WRONG("%d bytes of indices and %d entries do not give %llu numbers",
+            return SG_MIL_TYPE_ERROR("%d bytes of indices and %d entries do not give %llu numbers",
                                 (int)at->dim[0], (int)lut->dim[0], (unsigned long long)elements);
         w->out[0] = t;
         return SEGUE_OK;
@@ -88,49 +88,49 @@ segue_status sg_mil_rule_palette(struct sg_mil_work *w)
     uint32_t bits = sg_mil_dtype_info((enum sg_mil_dtype)at->dtype)->bits;
     if (sg_mil_dtype_info((enum sg_mil_dtype)at->dtype)->class != SG_MIL_UNSIGNED || bits > 8 ||
         lut->rank != at->rank + 2 || lut->dim[at->rank] != 1 << bits || lut->dim[at->rank + 1] != 1)
-        return SG_MIL_WRONG(
+        return SG_MIL_TYPE_ERROR(
             "indices must be uint1 to uint8, lut of their rank + 2 with 2^bits entries of one number");
     for (uint32_t i = 0; i < at->rank; i++)
         if (lut->dim[i] < 1 || at->dim[i] % lut->dim[i])
-            return SG_MIL_WRONG("tables do not divide dimension %u", i);
+            return SG_MIL_TYPE_ERROR("tables do not divide dimension %u", i);
     w->out[0] = *at;
     w->out[0].dtype = lut->dtype;
     return SEGUE_OK;
 }
 
-segue_status sg_mil_rule_sparse(struct sg_mil_work *w)
+segue_status sg_mil_infer_sparse(struct sg_mil_infer_ctx *w)
 {
-    const struct sg_mil_type *data = sg_mil_work_type(w, "nonzero_data"), *mask = sg_mil_work_type(w, "mask");
+    const struct sg_mil_type *data = sg_mil_infer_arg_type(w, "nonzero_data"), *mask = sg_mil_infer_arg_type(w, "mask");
     int64_t shape[2 * SG_MIL_DIMS];
     uint32_t n;
     uint64_t elements;
-    if (!data || !mask || data->rank != 1) return SG_MIL_WRONG("give nonzero_data as one row, and mask");
-    if (sg_mil_wholes(w->f, w->op, "shape", shape, &n)) {
+    if (!data || !mask || data->rank != 1) return SG_MIL_TYPE_ERROR("give nonzero_data as one row, and mask");
+    if (sg_mil_const_ints(w->f, w->op, "shape", shape, &n)) {
         if (n > SG_MIL_DIMS || mask->rank != 1 || mask->dtype != SG_MIL_UINT8)
-            return SG_MIL_WRONG("with shape, mask is one row of uint8");
+            return SG_MIL_TYPE_ERROR("with shape, mask is one row of uint8");
         w->out[0] = sg_mil_tensor((enum sg_mil_dtype)data->dtype, n, shape);
         SG_TRY(sg_mil_type_size(&w->out[0], &elements, NULL, w->err));
         return (uint64_t)mask->dim[0] == (elements + 7) / 8
                    ? SEGUE_OK
-                   : SG_MIL_WRONG("the mask has not one bit for each number");
+                   : SG_MIL_TYPE_ERROR("the mask has not one bit for each number");
     }
-    if (mask->dtype != SG_MIL_UINT1) return SG_MIL_WRONG("mask must be uint1, or a row of uint8 with shape");
+    if (mask->dtype != SG_MIL_UINT1) return SG_MIL_TYPE_ERROR("mask must be uint1, or a row of uint8 with shape");
     w->out[0] = *mask;
     w->out[0].dtype = data->dtype;
     return SEGUE_OK;
 }
 
-segue_status sg_mil_rule_blockwise(struct sg_mil_work *w)
+segue_status sg_mil_infer_blockwise(struct sg_mil_infer_ctx *w)
 {
-    const struct sg_mil_type *q = sg_mil_work_type(w, "data"), *s = sg_mil_work_type(w, "scale"),
-                             *o = sg_mil_work_type(w, "offset");
+    const struct sg_mil_type *q = sg_mil_infer_arg_type(w, "data"), *s = sg_mil_infer_arg_type(w, "scale"),
+                             *o = sg_mil_infer_arg_type(w, "offset");
     uint8_t class = sg_mil_dtype_info((enum sg_mil_dtype)q->dtype)->class;
     if ((class != SG_MIL_SIGNED && class != SG_MIL_UNSIGNED) || s->rank != q->rank ||
         (o && o->rank != q->rank))
-        return SG_MIL_WRONG("data must be whole numbers, scale and offset of its rank");
+        return SG_MIL_TYPE_ERROR("data must be whole numbers, scale and offset of its rank");
     for (uint32_t i = 0; i < q->rank; i++)
         if (s->dim[i] < 1 || q->dim[i] % s->dim[i] || (o && o->dim[i] != s->dim[i]))
-            return SG_MIL_WRONG("blocks do not divide dimension %u", i);
+            return SG_MIL_TYPE_ERROR("blocks do not divide dimension %u", i);
     w->out[0] = *q;
     w->out[0].dtype = s->dtype;
     return SEGUE_OK;

@@ -4,20 +4,20 @@
 
 #include <string.h>
 
-const struct sg_mil_type *sg_mil_work_type(struct sg_mil_work *w, const char *name)
+const struct sg_mil_type *sg_mil_infer_arg_type(struct sg_mil_infer_ctx *w, const char *name)
 {
     const struct sg_mil_arg *a = sg_mil_arg_find(w->op, name);
     const struct sg_mil_literal *l = a ? NULL : sg_mil_attr_find(w->op, name);
     return l ? &l->type : sg_mil_arg_type(w->f, a);
 }
 
-uint32_t sg_mil_work_list(struct sg_mil_work *w, const char *name, const struct sg_mil_type **types,
-                          uint32_t most)
+uint32_t sg_mil_infer_list(struct sg_mil_infer_ctx *w, const char *name, const struct sg_mil_type **types,
+                          uint32_t max)
 {
     const struct sg_mil_arg *a = sg_mil_arg_find(w->op, name);
     uint32_t n = a && a->kind == SG_MIL_LIST ? a->n : a && a->kind == SG_MIL_REF ? 1 : 0;
-    if (!n || n > most) {
-        SG_MIL_WRONG("%s must be a list of 1 to %u values", name, most);
+    if (!n || n > max) {
+        SG_MIL_TYPE_ERROR("%s must be a list of 1 to %u values", name, max);
         return 0;
     }
     for (uint32_t i = 0; i < n; i++)
@@ -25,25 +25,25 @@ uint32_t sg_mil_work_list(struct sg_mil_work *w, const char *name, const struct 
     return n;
 }
 
-uint32_t sg_mil_work_axis(struct sg_mil_work *w, const char *name, int64_t otherwise, uint32_t rank)
+uint32_t sg_mil_infer_axis(struct sg_mil_infer_ctx *w, const char *name, int64_t fallback, uint32_t rank)
 {
-    int64_t axis = sg_mil_whole(w->f, w->op, name, otherwise);
+    int64_t axis = sg_mil_const_int(w->f, w->op, name, fallback);
     if (axis < 0) axis += rank;
     if (axis >= 0 && axis < rank) return (uint32_t)axis;
-    SG_MIL_WRONG("%s is outside the rank of %u", name, rank);
+    SG_MIL_TYPE_ERROR("%s is outside the rank of %u", name, rank);
     return SG_MIL_DIMS;
 }
 
-segue_status sg_mil_work_vector(struct sg_mil_work *w, const char *name, uint64_t elements)
+segue_status sg_mil_infer_vector(struct sg_mil_infer_ctx *w, const char *name, uint64_t elements)
 {
-    const struct sg_mil_type *t = sg_mil_work_type(w, name);
+    const struct sg_mil_type *t = sg_mil_infer_arg_type(w, name);
     if (t && sg_mil_elements(t) != elements)
-        return SG_MIL_WRONG("%s has %llu numbers, %llu are needed", name,
+        return SG_MIL_TYPE_ERROR("%s has %llu numbers, %llu are needed", name,
                             (unsigned long long)sg_mil_elements(t), (unsigned long long)elements);
     return SEGUE_OK;
 }
 
-void sg_mil_reduced(const struct sg_mil_type *x, uint32_t axes, int keep, struct sg_mil_type *out)
+void sg_mil_reduced_shape(const struct sg_mil_type *x, uint32_t axes, int keep, struct sg_mil_type *out)
 {
     struct sg_mil_type t = {.dtype = x->dtype};
     for (uint32_t i = 0; i < x->rank; i++) {

@@ -7,12 +7,12 @@
 #include <string.h>
 
 SG_FORMAT(4, 5)
-void sg_mil_refuse(struct sg_mil_parser *p, const struct sg_mil_word *at, uint32_t constraint,
+void sg_mil_parse_error(struct sg_mil_parser *p, const struct sg_mil_token *at, uint32_t constraint,
                    const char *format, ...)
 {
-    if (p->bad) return;
-    p->bad = 1;
-    p->word.kind = SG_MIL_END;
+    if (p->failed) return;
+    p->failed = 1;
+    p->token.kind = SG_MIL_END;
     *p->fault = (struct sg_mil_fault){.line = at->line, .column = at->column, .constraint = constraint};
     snprintf(p->fault->op, sizeof p->fault->op, "%s", p->op ? p->op : "");
     va_list args;
@@ -21,286 +21,286 @@ void sg_mil_refuse(struct sg_mil_parser *p, const struct sg_mil_word *at, uint32
     va_end(args);
 }
 
-void sg_mil_starved(struct sg_mil_parser *p)
+void sg_mil_parse_no_memory(struct sg_mil_parser *p)
 {
-    p->starved = 1;
-    sg_mil_refuse(p, &p->word, 0, "out of memory; free some");
+    p->no_memory = 1;
+    sg_mil_parse_error(p, &p->token, 0, "out of memory; free some");
 }
 
-void *sg_mil_kept(struct sg_mil_parser *p, const void *bytes, size_t n)
+void *sg_mil_arena_copy(struct sg_mil_parser *p, const void *bytes, size_t n)
 {
-    void *copy = p->bad ? NULL : sg_arena_alloc(&p->program->arena, n);
+    void *copy = p->failed ? NULL : sg_arena_alloc(&p->program->arena, n);
     if (copy && n) memcpy(copy, bytes, n);
-    if (!copy && !p->bad) {
-        sg_mil_starved(p);
+    if (!copy && !p->failed) {
+        sg_mil_parse_no_memory(p);
     }
     return copy;
 }
 
-const char *sg_mil_kept_text(struct sg_mil_parser *p, const char *s, size_t n)
+const char *sg_mil_arena_text(struct sg_mil_parser *p, const char *s, size_t n)
 {
-    char *copy = p->bad ? NULL : sg_arena_strndup(&p->program->arena, s, n);
-    if (!copy && !p->bad) {
-        sg_mil_starved(p);
+    char *copy = p->failed ? NULL : sg_arena_strndup(&p->program->arena, s, n);
+    if (!copy && !p->failed) {
+        sg_mil_parse_no_memory(p);
     }
     return copy;
 }
 
-void sg_mil_step(struct sg_mil_parser *p)
+void sg_mil_next_token(struct sg_mil_parser *p)
 {
-    if (!p->bad) p->word = sg_mil_lexer_next(&p->lexer);
+    if (!p->failed) p->token = sg_mil_lexer_next(&p->lexer);
 }
 
-int sg_mil_is_mark(const struct sg_mil_parser *p, char c)
+int sg_mil_is_punct(const struct sg_mil_parser *p, char c)
 {
-    return p->word.kind == SG_MIL_MARK && p->word.mark == c;
+    return p->token.kind == SG_MIL_PUNCT && p->token.punct == c;
 }
 int sg_mil_is_name(const struct sg_mil_parser *p, const char *name)
 {
-    return p->word.kind == SG_MIL_NAME && p->word.n == strlen(name) && !memcmp(p->word.at, name, p->word.n);
+    return p->token.kind == SG_MIL_NAME && p->token.n == strlen(name) && !memcmp(p->token.at, name, p->token.n);
 }
 
 void sg_mil_unexpected(struct sg_mil_parser *p, const char *wanted)
 {
-    const struct sg_mil_word *w = &p->word;
-    unsigned char c = (unsigned char)w->mark;
+    const struct sg_mil_token *w = &p->token;
+    unsigned char c = (unsigned char)w->punct;
     if (w->kind == SG_MIL_END)
-        sg_mil_refuse(p, w, 0,
+        sg_mil_parse_error(p, w, 0,
                       "the text ends where %s should stand; it is cut off, or a bracket is not closed",
                       wanted);
-    else if (w->kind == SG_MIL_BAD && c == '"')
-        sg_mil_refuse(p, w, 0, "a string is not closed on its line; close it with a quote");
-    else if (w->kind == SG_MIL_BAD)
-        sg_mil_refuse(p, w, 0, "byte 0x%02x where %s should stand; no word of MIL begins with it", c, wanted);
+    else if (w->kind == SG_MIL_BAD_BYTE && c == '"')
+        sg_mil_parse_error(p, w, 0, "a string is not closed on its line; close it with a quote");
+    else if (w->kind == SG_MIL_BAD_BYTE)
+        sg_mil_parse_error(p, w, 0, "byte 0x%02x where %s should stand; no word of MIL begins with it", c, wanted);
     else
-        sg_mil_refuse(p, w, 0, "\"%.*s\" where %s should stand", (int)(w->n < 40 ? w->n : 40), w->at, wanted);
+        sg_mil_parse_error(p, w, 0, "\"%.*s\" where %s should stand", (int)(w->n < 40 ? w->n : 40), w->at, wanted);
 }
 
-int sg_mil_mark_if(struct sg_mil_parser *p, char c)
+int sg_mil_accept(struct sg_mil_parser *p, char c)
 {
-    if (!sg_mil_is_mark(p, c)) return 0;
-    sg_mil_step(p);
+    if (!sg_mil_is_punct(p, c)) return 0;
+    sg_mil_next_token(p);
     return 1;
 }
 
-void sg_mil_mark(struct sg_mil_parser *p, char c)
+void sg_mil_expect(struct sg_mil_parser *p, char c)
 {
     char wanted[] = {'"', c, '"', 0};
-    if (!sg_mil_mark_if(p, c)) sg_mil_unexpected(p, wanted);
+    if (!sg_mil_accept(p, c)) sg_mil_unexpected(p, wanted);
 }
 
-void sg_mil_name_is(struct sg_mil_parser *p, const char *name)
+void sg_mil_expect_name(struct sg_mil_parser *p, const char *name)
 {
     if (!sg_mil_is_name(p, name))
         sg_mil_unexpected(p, name);
     else
-        sg_mil_step(p);
+        sg_mil_next_token(p);
 }
 
-const char *sg_mil_name(struct sg_mil_parser *p, const char *what)
+const char *sg_mil_parse_name(struct sg_mil_parser *p, const char *what)
 {
-    if (p->word.kind != SG_MIL_NAME) {
+    if (p->token.kind != SG_MIL_NAME) {
         sg_mil_unexpected(p, what);
         return "";
     }
-    if (p->word.n > SG_MIL_NAME_MAX)
-        sg_mil_refuse(p, &p->word, 0, "a name of %zu bytes; at most %d are allowed", p->word.n,
+    if (p->token.n > SG_MIL_NAME_MAX)
+        sg_mil_parse_error(p, &p->token, 0, "a name of %zu bytes; at most %d are allowed", p->token.n,
                       SG_MIL_NAME_MAX);
-    const char *kept_name = sg_mil_kept_text(p, p->word.at, p->word.n);
-    sg_mil_step(p);
-    return kept_name ? kept_name : "";
+    const char *copy = sg_mil_arena_text(p, p->token.at, p->token.n);
+    sg_mil_next_token(p);
+    return copy ? copy : "";
 }
 
-static int64_t whole_number(struct sg_mil_parser *p, const char *what)
+static int64_t parse_int(struct sg_mil_parser *p, const char *what)
 {
     double real;
     int whole;
     int64_t v = 0;
-    if (p->word.kind != SG_MIL_NUMBER)
+    if (p->token.kind != SG_MIL_NUMBER)
         sg_mil_unexpected(p, what);
-    else if (!sg_mil_number(&p->word, &real, &whole, &v) || !whole)
-        sg_mil_refuse(p, &p->word, 0, "\"%.*s\" is not %s", (int)(p->word.n < 40 ? p->word.n : 40),
-                      p->word.at, what);
-    sg_mil_step(p);
+    else if (!sg_mil_number(&p->token, &real, &whole, &v) || !whole)
+        sg_mil_parse_error(p, &p->token, 0, "\"%.*s\" is not %s", (int)(p->token.n < 40 ? p->token.n : 40),
+                      p->token.at, what);
+    sg_mil_next_token(p);
     return v;
 }
 
 /* --- types --- */
 
-static enum sg_mil_dtype dtype(struct sg_mil_parser *p)
+static enum sg_mil_dtype parse_dtype(struct sg_mil_parser *p)
 {
     enum sg_mil_dtype d =
-        p->word.kind == SG_MIL_NAME ? sg_mil_dtype_named(p->word.at, p->word.n) : SG_MIL_DTYPES;
+        p->token.kind == SG_MIL_NAME ? sg_mil_dtype_named(p->token.at, p->token.n) : SG_MIL_DTYPES;
     if (d == SG_MIL_DTYPES) {
         sg_mil_unexpected(p, "a data type");
         return SG_MIL_FP16;
     }
-    sg_mil_step(p);
+    sg_mil_next_token(p);
     return d;
 }
 
 /* `[a, b]`, at most SG_MIL_DIMS; returns how many. */
-static uint32_t whole_list(struct sg_mil_parser *p, int64_t *out, int unknown, const char *what)
+static uint32_t parse_int_list(struct sg_mil_parser *p, int64_t *out, int unknown, const char *what)
 {
     uint32_t n = 0;
-    struct sg_mil_word start = p->word;
-    sg_mil_mark(p, '[');
-    while (!p->bad && !sg_mil_is_mark(p, ']')) {
+    struct sg_mil_token start = p->token;
+    sg_mil_expect(p, '[');
+    while (!p->failed && !sg_mil_is_punct(p, ']')) {
         if (n == SG_MIL_DIMS) {
-            sg_mil_refuse(p, &start, 27, "rank above %d; at most 5 dimensions compile", SG_MIL_DIMS);
+            sg_mil_parse_error(p, &start, 27, "rank above %d; at most 5 dimensions compile", SG_MIL_DIMS);
             break;
         }
-        struct sg_mil_word at = p->word;
-        int open = unknown && sg_mil_mark_if(p, '?');
-        int64_t v = open ? SG_MIL_UNKNOWN : whole_number(p, what);
+        struct sg_mil_token at = p->token;
+        int open = unknown && sg_mil_accept(p, '?');
+        int64_t v = open ? SG_MIL_UNKNOWN : parse_int(p, what);
         if ((v < 0 && !open) || v > INT32_MAX)
-            sg_mil_refuse(p, &at, 27, "a dimension of %lld; at most 65536 compiles", (long long)v);
+            sg_mil_parse_error(p, &at, 27, "a dimension of %lld; at most 65536 compiles", (long long)v);
         out[n++] = v;
-        if (!sg_mil_mark_if(p, ',')) break;
+        if (!sg_mil_accept(p, ',')) break;
     }
-    sg_mil_mark(p, ']');
+    sg_mil_expect(p, ']');
     return n;
 }
 
-static const struct sg_mil_layout *buffer_layout(struct sg_mil_parser *p, struct sg_mil_type *t)
+static const struct sg_mil_layout *parse_buffer_layout(struct sg_mil_parser *p, struct sg_mil_type *t)
 {
     struct sg_mil_layout layout = {0};
     int64_t shape[SG_MIL_DIMS];
-    struct sg_mil_word at = p->word;
-    sg_mil_name_is(p, "shape");
-    sg_mil_mark(p, '=');
-    uint32_t n = whole_list(p, shape, 0, "a dimension");
-    sg_mil_mark(p, ',');
-    sg_mil_name_is(p, "strides");
-    sg_mil_mark(p, '=');
-    uint32_t strides = whole_list(p, layout.stride, 0, "a stride");
+    struct sg_mil_token at = p->token;
+    sg_mil_expect_name(p, "shape");
+    sg_mil_expect(p, '=');
+    uint32_t n = parse_int_list(p, shape, 0, "a dimension");
+    sg_mil_expect(p, ',');
+    sg_mil_expect_name(p, "strides");
+    sg_mil_expect(p, '=');
+    uint32_t strides = parse_int_list(p, layout.stride, 0, "a stride");
     uint32_t factors = n;
     for (uint32_t i = 0; i < n; i++) layout.interleave[i] = 1;
-    if (sg_mil_mark_if(p, ',')) {
-        sg_mil_name_is(p, "interleave_factors");
-        sg_mil_mark(p, '=');
-        factors = whole_list(p, layout.interleave, 0, "an interleave factor");
+    if (sg_mil_accept(p, ',')) {
+        sg_mil_expect_name(p, "interleave_factors");
+        sg_mil_expect(p, '=');
+        factors = parse_int_list(p, layout.interleave, 0, "an interleave factor");
     }
     if (strides != n || factors != n)
-        sg_mil_refuse(p, &at, 0, "%u dimensions, %u strides, %u interleave factors; give as many of each", n,
+        sg_mil_parse_error(p, &at, 0, "%u dimensions, %u strides, %u interleave factors; give as many of each", n,
                       strides, factors);
     *t = sg_mil_tensor((enum sg_mil_dtype)t->dtype, n, shape);
-    return sg_mil_kept(p, &layout, sizeof layout);
+    return sg_mil_arena_copy(p, &layout, sizeof layout);
 }
 
-struct sg_mil_type sg_mil_read_type(struct sg_mil_parser *p)
+struct sg_mil_type sg_mil_parse_type(struct sg_mil_parser *p)
 {
     struct sg_mil_type t = {0};
     if (sg_mil_is_name(p, "tensor_buffer")) {
-        sg_mil_step(p);
-        sg_mil_mark(p, '<');
-        t.dtype = (uint8_t)dtype(p);
-        sg_mil_mark(p, ',');
-        t.buffer = buffer_layout(p, &t);
-        sg_mil_mark(p, '>');
+        sg_mil_next_token(p);
+        sg_mil_expect(p, '<');
+        t.dtype = (uint8_t)parse_dtype(p);
+        sg_mil_expect(p, ',');
+        t.buffer = parse_buffer_layout(p, &t);
+        sg_mil_expect(p, '>');
     } else if (sg_mil_is_name(p, "tensor")) {
         int64_t dim[SG_MIL_DIMS];
-        sg_mil_step(p);
-        sg_mil_mark(p, '<');
-        enum sg_mil_dtype d = dtype(p);
-        sg_mil_mark(p, ',');
-        uint32_t n = whole_list(p, dim, 1, "a dimension");
+        sg_mil_next_token(p);
+        sg_mil_expect(p, '<');
+        enum sg_mil_dtype d = parse_dtype(p);
+        sg_mil_expect(p, ',');
+        uint32_t n = parse_int_list(p, dim, 1, "a dimension");
         t = sg_mil_tensor(d, n, dim);
-        sg_mil_mark(p, '>');
+        sg_mil_expect(p, '>');
     } else
-        t.dtype = (uint8_t)dtype(p);
+        t.dtype = (uint8_t)parse_dtype(p);
     return t;
 }
 
 /* --- literals --- */
 
-static int numbers_room(struct sg_mil_parser *p, uint64_t n)
+static int reserve_number(struct sg_mil_parser *p, uint64_t n)
 {
     if (n < p->numbers_cap) return 1;
     uint64_t cap = p->numbers_cap ? p->numbers_cap * 2 : 256;
     double *reals = sg_realloc(p->reals, cap * sizeof *reals);
     if (reals) p->reals = reals;
-    int64_t *wholes = reals ? sg_realloc(p->wholes, cap * sizeof *wholes) : NULL;
-    if (wholes) p->wholes = wholes;
-    if (wholes) p->numbers_cap = cap;
-    if (!wholes) {
-        sg_mil_starved(p);
+    int64_t *ints = reals ? sg_realloc(p->ints, cap * sizeof *ints) : NULL;
+    if (ints) p->ints = ints;
+    if (ints) p->numbers_cap = cap;
+    if (!ints) {
+        sg_mil_parse_no_memory(p);
     }
-    return wholes != NULL;
+    return ints != NULL;
 }
 
-static int in_range(const struct sg_mil_dtype_info *info, const struct sg_mil_word *w, int64_t v)
+static int in_range(const struct sg_mil_dtype_info *info, const struct sg_mil_token *w, int64_t v)
 {
     int negative = w->at[0] == '-';
     if (info->class == SG_MIL_UNSIGNED)
         return (!negative || !v) && (info->bits == 64 || (uint64_t)v >> info->bits == 0);
-    int64_t most = info->bits == 64 ? INT64_MAX : ((int64_t)1 << (info->bits - 1)) - 1;
-    return negative ? v <= 0 && v >= -most - 1 : v >= 0 && v <= most;
+    int64_t max = info->bits == 64 ? INT64_MAX : ((int64_t)1 << (info->bits - 1)) - 1;
+    return negative ? v <= 0 && v >= -max - 1 : v >= 0 && v <= max;
 }
 
 /* One number, or true or false, into scratch place n. */
-static void scalar(struct sg_mil_parser *p, const struct sg_mil_dtype_info *info, uint64_t n)
+static void parse_scalar(struct sg_mil_parser *p, const struct sg_mil_dtype_info *info, uint64_t n)
 {
-    if (!numbers_room(p, n)) return;
-    const struct sg_mil_word w = p->word;
+    if (!reserve_number(p, n)) return;
+    const struct sg_mil_token w = p->token;
     int whole = 0;
-    p->wholes[n] = 0;
-    if (info->class == SG_MIL_TRUTH && (sg_mil_is_name(p, "true") || sg_mil_is_name(p, "false"))) {
-        p->wholes[n] = sg_mil_is_name(p, "true");
-    } else if (info->class == SG_MIL_TRUTH) {
+    p->ints[n] = 0;
+    if (info->class == SG_MIL_BOOLEAN && (sg_mil_is_name(p, "true") || sg_mil_is_name(p, "false"))) {
+        p->ints[n] = sg_mil_is_name(p, "true");
+    } else if (info->class == SG_MIL_BOOLEAN) {
         sg_mil_unexpected(p, "true or false");
     } else if (w.kind != SG_MIL_NUMBER && !sg_mil_is_name(p, "inf") && !sg_mil_is_name(p, "nan")) {
         sg_mil_unexpected(p, "a number");
-    } else if (!sg_mil_number(&w, &p->reals[n], &whole, &p->wholes[n])) {
-        sg_mil_refuse(p, &w, 0, "\"%.*s\" is not a number, or out of every range", (int)(w.n < 40 ? w.n : 40),
+    } else if (!sg_mil_number(&w, &p->reals[n], &whole, &p->ints[n])) {
+        sg_mil_parse_error(p, &w, 0, "\"%.*s\" is not a number, or out of every range", (int)(w.n < 40 ? w.n : 40),
                       w.at);
-    } else if (info->class != SG_MIL_REAL && (!whole || !in_range(info, &w, p->wholes[n])))
-        sg_mil_refuse(p, &w, 0, "\"%.*s\" is not a value of %s", (int)(w.n < 40 ? w.n : 40), w.at,
+    } else if (info->class != SG_MIL_REAL && (!whole || !in_range(info, &w, p->ints[n])))
+        sg_mil_parse_error(p, &w, 0, "\"%.*s\" is not a value of %s", (int)(w.n < 40 ? w.n : 40), w.at,
                       info->name);
-    sg_mil_step(p);
+    sg_mil_next_token(p);
 }
 
 /* A string, bare or as `string("..")` or `tensor<string, []>("..")`. */
-const char *sg_mil_read_text(struct sg_mil_parser *p, uint64_t *n)
+const char *sg_mil_parse_string(struct sg_mil_parser *p, uint64_t *n)
 {
-    int wrapped = p->word.kind == SG_MIL_NAME;
+    int wrapped = p->token.kind == SG_MIL_NAME;
     if (wrapped) {
-        struct sg_mil_word at = p->word;
-        struct sg_mil_type t = sg_mil_read_type(p);
+        struct sg_mil_token at = p->token;
+        struct sg_mil_type t = sg_mil_parse_type(p);
         if (t.dtype != SG_MIL_STRING || t.rank)
-            sg_mil_refuse(p, &at, 0, "not a string where one should stand");
-        sg_mil_mark(p, '(');
+            sg_mil_parse_error(p, &at, 0, "not a string where one should stand");
+        sg_mil_expect(p, '(');
     }
-    if (p->word.kind != SG_MIL_QUOTED) sg_mil_unexpected(p, "a string");
-    char *copy = sg_mil_kept(p, p->word.at, p->word.n + 1);
+    if (p->token.kind != SG_MIL_QUOTED_TEXT) sg_mil_unexpected(p, "a string");
+    char *copy = sg_mil_arena_copy(p, p->token.at, p->token.n + 1);
     size_t out = 0;
-    for (size_t i = 0; copy && i < p->word.n; i++) {
-        char c = p->word.at[i];
-        if (c == '\\' && i + 1 < p->word.n) c = p->word.at[++i];
-        if (!c) sg_mil_refuse(p, &p->word, 0, "a string holds a zero byte");
+    for (size_t i = 0; copy && i < p->token.n; i++) {
+        char c = p->token.at[i];
+        if (c == '\\' && i + 1 < p->token.n) c = p->token.at[++i];
+        if (!c) sg_mil_parse_error(p, &p->token, 0, "a string holds a zero byte");
         copy[out++] = c;
     }
     if (copy) copy[out] = 0;
     *n = out;
-    sg_mil_step(p);
-    if (wrapped) sg_mil_mark(p, ')');
+    sg_mil_next_token(p);
+    if (wrapped) sg_mil_expect(p, ')');
     return copy ? copy : "";
 }
 
 /* A relative path below the model: no way up, no root, no empty part. */
-static void check_path(struct sg_mil_parser *p, const struct sg_mil_word *at, const char *path)
+static void check_path(struct sg_mil_parser *p, const struct sg_mil_token *at, const char *path)
 {
     static const char prefix[] = "@model_path/";
     const char *s = path;
     if (strncmp(s, prefix, sizeof prefix - 1) != 0) {
-        sg_mil_refuse(p, at, 0, "blob path \"%.80s\" does not begin with %s; blobs lie beside the program",
+        sg_mil_parse_error(p, at, 0, "blob path \"%.80s\" does not begin with %s; blobs lie beside the program",
                       path, prefix);
         return;
     }
     for (s += sizeof prefix - 1;; s++) {
         size_t n = strcspn(s, "/");
         if (!n || (n == 1 && s[0] == '.') || (n == 2 && s[0] == '.' && s[1] == '.') || strcspn(s, "\\") < n) {
-            sg_mil_refuse(
+            sg_mil_parse_error(
                 p, at, 0,
                 "blob path \"%.80s\" leaves the model's folder or has an empty part; use plain names", path);
             return;
@@ -310,83 +310,83 @@ static void check_path(struct sg_mil_parser *p, const struct sg_mil_word *at, co
     }
 }
 
-static void blob(struct sg_mil_parser *p, struct sg_mil_literal *l)
+static void parse_blob(struct sg_mil_parser *p, struct sg_mil_literal *l)
 {
     uint64_t n;
-    struct sg_mil_word at = p->word;
-    sg_mil_step(p);
-    sg_mil_mark(p, '(');
-    sg_mil_name_is(p, "path");
-    sg_mil_mark(p, '=');
-    at = p->word;
-    l->v.blob.path = sg_mil_read_text(p, &n);
-    if (!p->bad) check_path(p, &at, l->v.blob.path);
-    sg_mil_mark(p, ',');
-    sg_mil_name_is(p, "offset");
-    sg_mil_mark(p, '=');
-    at = p->word;
+    struct sg_mil_token at = p->token;
+    sg_mil_next_token(p);
+    sg_mil_expect(p, '(');
+    sg_mil_expect_name(p, "path");
+    sg_mil_expect(p, '=');
+    at = p->token;
+    l->v.blob.path = sg_mil_parse_string(p, &n);
+    if (!p->failed) check_path(p, &at, l->v.blob.path);
+    sg_mil_expect(p, ',');
+    sg_mil_expect_name(p, "offset");
+    sg_mil_expect(p, '=');
+    at = p->token;
     struct sg_mil_type t = {.dtype = SG_MIL_UINT64};
-    int wrapped = p->word.kind == SG_MIL_NAME;
+    int wrapped = p->token.kind == SG_MIL_NAME;
     if (wrapped) {
-        t = sg_mil_read_type(p);
-        sg_mil_mark(p, '(');
+        t = sg_mil_parse_type(p);
+        sg_mil_expect(p, '(');
     }
-    int64_t offset = whole_number(p, "an offset");
+    int64_t offset = parse_int(p, "an offset");
     if (t.dtype != SG_MIL_UINT64 || t.rank || offset < 0)
-        sg_mil_refuse(p, &at, 0, "a blob's offset must be a uint64 below 2^63");
-    if (wrapped) sg_mil_mark(p, ')');
+        sg_mil_parse_error(p, &at, 0, "a blob's offset must be a uint64 below 2^63");
+    if (wrapped) sg_mil_expect(p, ')');
     l->v.blob.offset = (uint64_t)offset;
     l->kind = SG_MIL_BLOB;
-    sg_mil_mark(p, ')');
+    sg_mil_expect(p, ')');
 }
 
-static void numbers(struct sg_mil_parser *p, struct sg_mil_literal *l, const struct sg_mil_word *at,
+static void parse_numbers(struct sg_mil_parser *p, struct sg_mil_literal *l, const struct sg_mil_token *at,
                     uint64_t elements)
 {
     const struct sg_mil_dtype_info *info = sg_mil_dtype_info((enum sg_mil_dtype)l->type.dtype);
     uint64_t n = 0;
     l->kind = SG_MIL_NUMBERS;
-    if (sg_mil_mark_if(p, '[')) {
-        while (!p->bad && !sg_mil_is_mark(p, ']')) {
+    if (sg_mil_accept(p, '[')) {
+        while (!p->failed && !sg_mil_is_punct(p, ']')) {
             if (n == elements)
-                sg_mil_refuse(p, &p->word, 0, "more numbers than the type's %llu",
+                sg_mil_parse_error(p, &p->token, 0, "more numbers than the type's %llu",
                               (unsigned long long)elements);
-            scalar(p, info, n++);
-            if (!sg_mil_mark_if(p, ',')) break;
+            parse_scalar(p, info, n++);
+            if (!sg_mil_accept(p, ',')) break;
         }
-        sg_mil_mark(p, ']');
+        sg_mil_expect(p, ']');
         if (n != elements)
-            sg_mil_refuse(p, at, 0, "%llu numbers for a type of %llu", (unsigned long long)n,
+            sg_mil_parse_error(p, at, 0, "%llu numbers for a type of %llu", (unsigned long long)n,
                           (unsigned long long)elements);
     } else {
-        scalar(p, info, n++);
+        parse_scalar(p, info, n++);
     }
-    if (p->bad) return;
+    if (p->failed) return;
     l->n = n;
     if (info->class == SG_MIL_REAL)
-        l->v.real = sg_mil_kept(p, p->reals, n * sizeof *p->reals);
+        l->v.real = sg_mil_arena_copy(p, p->reals, n * sizeof *p->reals);
     else
-        l->v.whole = sg_mil_kept(p, p->wholes, n * sizeof *p->wholes);
+        l->v.whole = sg_mil_arena_copy(p, p->ints, n * sizeof *p->ints);
 }
 
-const struct sg_mil_literal *sg_mil_read_literal(struct sg_mil_parser *p)
+const struct sg_mil_literal *sg_mil_parse_literal(struct sg_mil_parser *p)
 {
-    struct sg_mil_word at = p->word;
-    struct sg_mil_literal l = {.type = sg_mil_read_type(p), .line = at.line, .column = at.column};
+    struct sg_mil_token at = p->token;
+    struct sg_mil_literal l = {.type = sg_mil_parse_type(p), .line = at.line, .column = at.column};
     segue_error err;
     uint64_t elements = 1;
-    if (!p->bad && l.type.buffer) sg_mil_refuse(p, &at, 0, "a tensor_buffer cannot be written as a constant");
-    if (!p->bad && sg_mil_type_size(&l.type, &elements, NULL, &err)) sg_mil_refuse(p, &at, 0, "%s", err.text);
-    sg_mil_mark(p, '(');
+    if (!p->failed && l.type.buffer) sg_mil_parse_error(p, &at, 0, "a tensor_buffer cannot be written as a constant");
+    if (!p->failed && sg_mil_type_size(&l.type, &elements, NULL, &err)) sg_mil_parse_error(p, &at, 0, "%s", err.text);
+    sg_mil_expect(p, '(');
     if (sg_mil_is_name(p, "BLOBFILE"))
-        blob(p, &l);
+        parse_blob(p, &l);
     else if (l.type.dtype == SG_MIL_STRING) {
-        if (l.type.rank) sg_mil_refuse(p, &at, 0, "a tensor of strings; only scalar strings are known");
+        if (l.type.rank) sg_mil_parse_error(p, &at, 0, "a tensor of strings; only scalar strings are known");
         l.kind = SG_MIL_TEXT;
-        if (p->word.kind != SG_MIL_QUOTED) sg_mil_unexpected(p, "a string");
-        l.v.text = sg_mil_read_text(p, &l.n);
+        if (p->token.kind != SG_MIL_QUOTED_TEXT) sg_mil_unexpected(p, "a string");
+        l.v.text = sg_mil_parse_string(p, &l.n);
     } else
-        numbers(p, &l, &at, elements);
-    sg_mil_mark(p, ')');
-    return sg_mil_kept(p, &l, sizeof l);
+        parse_numbers(p, &l, &at, elements);
+    sg_mil_expect(p, ')');
+    return sg_mil_arena_copy(p, &l, sizeof l);
 }

@@ -13,6 +13,8 @@
 
 enum { NPU_VERSION = 2 }; /* raised when a text that was accepted may be refused, or the other way round */
 
+/* One simulated process. memory holds the values of the running program, work the scratch of its
+ * handlers; both grow and are reused, because a device runs one call at a time. */
 struct sg_ane_device {
     struct sg_ane_device_base base;
     struct sg_npu_opts o;
@@ -21,17 +23,19 @@ struct sg_ane_device {
     struct sg_ane_counters c;
     uint64_t compiles_tried, evaluates_tried, compiles_left, restarts;
     uint32_t resting;     /* compiles still refused after a failed one */
-    struct sg_npu_shelf shelf; /* weights that programs share */
+    struct sg_npu_weight_cache shelf; /* weights that programs share */
     float *memory, *work; /* of the program at work; grown */
     size_t memory_floats, work_floats;
 };
 
+/* A parsed program with one plan for each function (a procedure of the device interface). */
 struct sg_ane_program {
     struct sg_ane_program_base base;
     struct sg_mil_program *mil;
     struct sg_npu_plan *plans; /* [mil->functions_n] */
 };
 
+/* n is rounded up to the surface unit of the profile. locked counts nested locks. */
 struct sg_ane_surface {
     struct sg_ane_surface_base base;
     uint8_t *bytes;
@@ -85,6 +89,7 @@ segue_status sg_npu_restart(struct sg_ane_device *d, segue_error *err)
 uint64_t sg_npu_restarts(const struct sg_ane_device *d) { return d->restarts; }
 const struct sg_mil_program *sg_npu_program_of(const struct sg_ane_program *p) { return p->mil; }
 
+/* Identity of the compiler for cache keys. */
 static void npu_compiler(const struct sg_ane_device *d, char out[64])
 {
     snprintf(out, 64, "software %d%s", NPU_VERSION, d->o.faithful ? " faithful" : "");
@@ -100,7 +105,9 @@ static void simulate_ns(struct sg_ane_device *d, double ns) { d->c.simulated_ns 
 
 /* --- loading --- */
 
-/* Constraints 5 and 40: the compiler's own refusals, before it looks at the text. */
+/* Charges one compile before the text is read. Errors: EUNIT while the service refuses after a
+ * failure (constraint 40), ELIMIT when the budget is spent (constraint 5), EUNIT for a failure
+ * requested by fail_compile. */
 static segue_status spend_compile(struct sg_ane_device *d, const char *name, segue_error *err)
 {
     d->compiles_tried++;
@@ -128,6 +135,7 @@ static segue_status spend_compile(struct sg_ane_device *d, const char *name, seg
     return SEGUE_OK;
 }
 
+/* Records what a function will do wrong at run time in faithful mode. */
 static void show(struct sg_npu_symptoms *s, enum sg_ane_symptom symptom)
 {
     if (symptom == SG_ANE_ZEROS) s->zeros = 1;
@@ -137,7 +145,9 @@ static void show(struct sg_npu_symptoms *s, enum sg_ane_symptom symptom)
     if (symptom == SG_ANE_INVALID) s->fails = "InvalidMILProgram";
 }
 
-/* In faithful mode findings that the compiler does not see become symptoms of the plans. */
+/* Decides on the findings of the checker. In refuse mode each one is an error. In faithful mode
+ * only those that the real compiler reports are errors; a crash of the compiler service is an
+ * error and makes it refuse further compiles; the others become symptoms of all functions. */
 static segue_status judge(struct sg_ane_device *d, struct sg_ane_program *p,
                           const struct sg_mil_faults *faults, const char *name, segue_error *err)
 {
@@ -147,9 +157,9 @@ static segue_status judge(struct sg_ane_device *d, struct sg_ane_program *p,
     for (uint32_t i = 0; i < faults->n; i++) {
         const struct sg_mil_fault *f = &faults->list[i];
         if (f->advice) continue;
-        const struct sg_ane_rule *rule = sg_ane_rule_numbered(f->constraint);
+        const struct sg_ane_rule *rule = sg_ane_rule_find(f->constraint);
         enum sg_ane_symptom symptom = rule ? rule->symptom : SG_ANE_REFUSES;
-        struct sg_mil_place at = {f->line, f->column, f->constraint, 0, f->op};
+        struct sg_mil_loc at = {f->line, f->column, f->constraint, 0, f->op};
         if (symptom == SG_ANE_REFUSES) sg_mil_fault_add(&refused, &at, "%s", f->text);
         crashes |= symptom == SG_ANE_CRASHES;
         for (uint32_t k = 0; k < p->mil->functions_n; k++) show(&p->plans[k].shows, symptom);
@@ -163,6 +173,7 @@ static segue_status judge(struct sg_ane_device *d, struct sg_ane_program *p,
                    "compile: %.60s: constraint 35: the compiler's service ended; see segue mil check", name);
 }
 
+/* base.device is NULL for a program that was never counted as loaded. */
 static void npu_unload(struct sg_ane_program *p)
 {
     if (!p) return;
@@ -176,6 +187,8 @@ static void npu_unload(struct sg_ane_program *p)
     sg_free(p);
 }
 
+/* Parses, checks and plans a program. sg_npu_plan_make clears the plan, so the symptoms are saved
+ * around the call. */
 static segue_status make_program(struct sg_ane_device *d, struct sg_ane_program *p,
                                  const struct sg_ane_source *s, segue_error *err)
 {
@@ -196,6 +209,8 @@ static segue_status make_program(struct sg_ane_device *d, struct sg_ane_program 
     return status;
 }
 
+/* A cached source costs no compile. The load budget (constraint 6) is checked after the program
+ * was made. */
 static segue_status npu_load(struct sg_ane_device *d, const struct sg_ane_source *s,
                              struct sg_ane_program **out, segue_error *err)
 {
@@ -233,6 +248,9 @@ static segue_status keep_weights(const struct sg_ane_device *d, const struct sg_
                 : SEGUE_OK;
 }
 
+/* Replaces the blob files of a loaded program. Without the delta option the new plans only serve
+ * the comparison of constraint 8 and are freed; with it they replace the old ones. Shared packed
+ * weights are not used here (cache NULL). */
 static segue_status npu_reload(struct sg_ane_program *p, const struct sg_ane_file *files, uint32_t files_n,
                                segue_error *err)
 {
@@ -262,6 +280,7 @@ static segue_status npu_reload(struct sg_ane_program *p, const struct sg_ane_fil
 
 /* --- surfaces --- */
 
+/* Zeroed memory, at least one surface unit. */
 static segue_status npu_surface_new(struct sg_ane_device *d, uint64_t bytes, struct sg_ane_surface **out,
                                     segue_error *err)
 {
@@ -319,7 +338,8 @@ static segue_status npu_ports(struct sg_ane_program *p, uint32_t procedure, cons
     return SEGUE_OK;
 }
 
-/* Constraints 1, 2 and 43 at the moment of binding. */
+/* Checks of the surfaces at evaluate: present, unlocked, large enough (constraint 1), a whole
+ * number of units (43), and of equal size where the profile asks for it (2). */
 static segue_status check_surfaces(const struct sg_ane_device *d, const struct sg_ane_port *ports, uint32_t n,
                                    struct sg_ane_surface *const *surfaces, segue_error *err)
 {
@@ -350,7 +370,7 @@ static segue_status check_surfaces(const struct sg_ane_device *d, const struct s
     return SEGUE_OK;
 }
 
-/* Rows of a surface are padded; buffers carry their own strides. */
+/* Elements per row (the last dimension), and the number of rows. */
 static uint64_t row_places(const struct sg_mil_type *t, uint64_t *rows)
 {
     uint64_t width = t->rank ? (uint64_t)t->dim[t->rank - 1] : 1;
@@ -358,6 +378,8 @@ static uint64_t row_places(const struct sg_mil_type *t, uint64_t *rows)
     return width;
 }
 
+/* Converts a surface to fp32 values. Each row begins at a multiple of row_bytes; values are
+ * packed. */
 static void read_surface(struct sg_npu_run *r, const struct sg_ane_port *port, const struct sg_ane_surface *s,
                          uint32_t value)
 {
@@ -379,7 +401,8 @@ static void read_surface(struct sg_npu_run *r, const struct sg_ane_port *port, c
     }
 }
 
-/* What was not written stays poisoned (NaN), so that a reader of padding notices. */
+/* Writes a result to its surface. All other bytes are filled with fp16 NaN (0x7e00), so that code
+ * that reads padding is detected. zeros: the symptom of an output that the engine never writes. */
 static void write_surface(struct sg_npu_run *r, const struct sg_ane_port *port, struct sg_ane_surface *s,
                           uint32_t value, int zeros)
 {
@@ -404,7 +427,8 @@ static void write_surface(struct sg_npu_run *r, const struct sg_ane_port *port, 
     }
 }
 
-/* In refuse mode: what the operation met that an engine gets wrong. */
+/* In refuse mode, turns what the last operation recorded into an error that names the constraint.
+ * Clears the flags. */
 static segue_status check_flags(struct sg_npu_run *r, const char *op, segue_error *err)
 {
     unsigned met = atomic_exchange(&r->flags, 0);
@@ -427,6 +451,7 @@ static segue_status check_flags(struct sg_npu_run *r, const char *op, segue_erro
         met & SG_NPU_MADE_NAN ? "is not a number" : "is beyond fp16's 65504");
 }
 
+/* Runs the operations in program order. */
 static segue_status run_plan(struct sg_npu_run *r, segue_error *err)
 {
     const struct sg_mil_function *f = r->plan->f;
@@ -438,6 +463,8 @@ static segue_status run_plan(struct sg_npu_run *r, segue_error *err)
     return SEGUE_OK;
 }
 
+/* Faults requested by the options, then symptoms of faithful mode. ELOST stands for a call that
+ * never returns. */
 static segue_status injected(struct sg_ane_device *d, const struct sg_npu_plan *plan, segue_error *err)
 {
     d->evaluates_tried++;
@@ -458,6 +485,8 @@ static segue_status injected(struct sg_ane_device *d, const struct sg_npu_plan *
     return SEGUE_OK;
 }
 
+/* Adds the simulated time of a dispatch: the fixed cost plus the larger of compute time and memory
+ * time. */
 static void account(struct sg_ane_device *d, const struct sg_npu_plan *plan)
 {
     const struct sg_ane_profile *p = &d->o.profile;
@@ -472,6 +501,7 @@ static void account(struct sg_ane_device *d, const struct sg_npu_plan *plan)
     simulate_ns(d, p->dispatch_us * 1e3 + (compute > memory ? compute : memory));
 }
 
+/* Grows the value memory of the device; its contents are lost. */
 static segue_status ready_memory(struct sg_ane_device *d, uint64_t floats, segue_error *err)
 {
     if (floats <= d->memory_floats) return SEGUE_OK;
@@ -483,6 +513,7 @@ static segue_status ready_memory(struct sg_ane_device *d, uint64_t floats, segue
     return SEGUE_OK;
 }
 
+/* Checks surfaces, converts inputs to fp32, runs the plan, and writes the outputs. */
 static segue_status npu_evaluate(struct sg_ane_program *p, uint32_t procedure,
                                  struct sg_ane_surface *const *inputs, struct sg_ane_surface *const *outputs,
                                  segue_error *err)

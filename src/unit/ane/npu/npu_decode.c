@@ -10,6 +10,8 @@
 
 enum { CONSTANT_MAX = 1 << 30 }; /* numbers of one constant */
 
+/* Arena memory for n elements plus 64 bytes, so that a vector load may read past the end. NULL:
+ * too many elements or out of memory. */
 static void *room(struct sg_npu_plan *plan, uint64_t n, size_t each, segue_error *err)
 {
     if (n > CONSTANT_MAX) {
@@ -22,7 +24,8 @@ static void *room(struct sg_npu_plan *plan, uint64_t n, size_t each, segue_error
     return p;
 }
 
-/* Number i of packed bytes. */
+/* Element i of a packed array as fp32. Types below 8 bits are packed with the least significant
+ * bits first and may cross a byte boundary. Only int4 of them is signed. */
 static float packed_number(enum sg_mil_dtype d, const uint8_t *bytes, uint64_t i)
 {
     switch (d) {
@@ -53,8 +56,8 @@ static float packed_number(enum sg_mil_dtype d, const uint8_t *bytes, uint64_t i
     return (float)(d == SG_MIL_INT4 && v > 7 ? v - 16 : v);
 }
 
-/* Constraint 15 as chips show it: nobody looks at the record; what stands 64 bytes behind the offset is taken for the
- * numbers, and zeros behind the file's end. */
+/* Constraint 15 as the chip behaves: the record header is not checked. The bytes 64 after the
+ * offset are used as data, zeros after the end of the file. */
 static segue_status take_garbage(struct sg_npu_plan *plan, struct sg_blob *b, uint64_t bytes, uint64_t offset,
                                  const struct sg_ane_file *file, segue_error *err)
 {
@@ -67,6 +70,8 @@ static segue_status take_garbage(struct sg_npu_plan *plan, struct sg_blob *b, ui
     return SEGUE_OK;
 }
 
+/* Finds the record of a blob literal. EFORMAT: no such file, or size or type do not match the
+ * literal; with garbage, invalid records are accepted as the chip does. */
 static segue_status blob_of(struct sg_npu_plan *plan, struct sg_blob *b, const struct sg_mil_literal *l,
                             const struct sg_ane_file *files, uint32_t files_n, segue_error *err)
 {
@@ -86,6 +91,7 @@ static segue_status blob_of(struct sg_npu_plan *plan, struct sg_blob *b, const s
     return SEGUE_OK;
 }
 
+/* Element i of a literal in the text, rounded to its type. */
 static float dense_number(const struct sg_mil_literal *l, uint64_t i)
 {
     float v = (float)sg_mil_literal_real(l, i);
@@ -127,10 +133,12 @@ struct parts {
     segue_error *err;
 };
 
+/* Decodes one named argument of a constexpr operation. type: must be present; NULL: optional, *out
+ * = NULL if absent. */
 static segue_status part(struct parts *s, const char *name, const float **out,
                          const struct sg_mil_type **type)
 {
-    const struct sg_mil_literal *l = sg_mil_constant(s->plan->f, s->op, name);
+    const struct sg_mil_literal *l = sg_mil_const_literal(s->plan->f, s->op, name);
     const void *data = NULL;
     *out = NULL;
     if (!l && type)
@@ -142,6 +150,8 @@ static segue_status part(struct parts *s, const char *name, const float **out,
     return SEGUE_OK;
 }
 
+/* constexpr_affine_dequantize: (q - zero) * scale, with one scale and zero point per tensor or per
+ * index of the axis. */
 static segue_status expand_affine(struct parts *s, float *out, uint64_t n)
 {
     const float *q, *scale, *zero;
@@ -149,8 +159,8 @@ static segue_status expand_affine(struct parts *s, float *out, uint64_t n)
     SG_TRY(part(s, "quantized_data", &q, &t));
     SG_TRY(part(s, "scale", &scale, &ts));
     SG_TRY(part(s, "zero_point", &zero, NULL));
-    if (zero) tz = &sg_mil_constant(s->plan->f, s->op, "zero_point")->type;
-    int64_t axis = sg_mil_whole(s->plan->f, s->op, "axis", 0);
+    if (zero) tz = &sg_mil_const_literal(s->plan->f, s->op, "zero_point")->type;
+    int64_t axis = sg_mil_const_int(s->plan->f, s->op, "axis", 0);
     if (axis < 0) axis += t->rank;
     uint64_t inner = 1, places = t->rank ? (uint64_t)t->dim[axis] : 1;
     for (uint32_t i = (uint32_t)axis + 1; i < t->rank; i++) inner *= (uint64_t)t->dim[i];
@@ -162,7 +172,8 @@ static segue_status expand_affine(struct parts *s, float *out, uint64_t n)
     return SEGUE_OK;
 }
 
-/* Which block of `blocks` the element i of a shape lies in. */
+/* Index of the quantization block that contains element i. blocks has the number of blocks along
+ * each dimension. */
 static uint64_t block_of(const struct sg_mil_type *shape, const struct sg_mil_type *blocks, uint64_t i)
 {
     uint64_t at = 0, stride = 1;
@@ -175,6 +186,8 @@ static uint64_t block_of(const struct sg_mil_type *shape, const struct sg_mil_ty
     return at;
 }
 
+/* constexpr_lut_to_dense. A lut of one dimension: indices are packed bits, least significant
+ * first. Otherwise one lut per block, and indices are whole elements. */
 static segue_status expand_palette(struct parts *s, float *out, uint64_t n)
 {
     const float *at, *lut;
@@ -197,6 +210,7 @@ static segue_status expand_palette(struct parts *s, float *out, uint64_t n)
     return SEGUE_OK;
 }
 
+/* constexpr_sparse_to_dense: the set bits of the mask take the values in order, all others are 0. */
 static segue_status expand_sparse(struct parts *s, float *out, uint64_t n)
 {
     const float *data, *mask;
@@ -214,6 +228,7 @@ static segue_status expand_sparse(struct parts *s, float *out, uint64_t n)
     return SEGUE_OK;
 }
 
+/* constexpr_blockwise_shift_scale: (data - offset) * scale with one pair per block. */
 static segue_status expand_blockwise(struct parts *s, float *out, uint64_t n)
 {
     const float *data, *scale, *offset;

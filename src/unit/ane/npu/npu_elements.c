@@ -62,6 +62,7 @@ static float gelu(float v, int tanh_form)
                      : 0.5f * v * (1.0f + erff(v * 0.70710678f));
 }
 
+/* The activation that the table of by_table samples. */
 static float exact(const struct unary_job *j, float v)
 {
     return j->code == U_SIGMOID ? sigmoid(v)
@@ -70,8 +71,9 @@ static float exact(const struct unary_job *j, float v)
                                 : gelu(v, j->tanh_form);
 }
 
-/* 33 knots over [-8, 8], straight lines between: the engine's own knots are not known. Outside, the ends go
- * on: constant for sigmoid and tanh, 0 and v for silu and gelu. */
+/* Piecewise linear interpolation with 33 knots over [-8, 8], step 0.5; the knots of the real
+ * engine are not known. Outside of the range: the limits of sigmoid and tanh, 0 or v for silu and
+ * gelu. NaN stays NaN except for tanh. */
 static float by_table(const struct unary_job *j, float v)
 {
     if (!(v > -8)) return j->code == U_TANH ? -1 : v != v ? v : 0;
@@ -80,7 +82,9 @@ static float by_table(const struct unary_job *j, float v)
     return exact(j, low) + t * (exact(j, low + 0.5f) - exact(j, low));
 }
 
-/* Activations through the vector exponential: within fp32's last places, then rounded to fp16. */
+/* Sigmoid, tanh, silu and gelu. With exp_row: sigmoid is 1 / (1 + e^-x), tanh is 2 sigmoid(2x) -
+ * 1, and x - x^3/3 for |x| < 0.01, where that form cancels. Silu is 0 below -80. Blocks of 256 fit
+ * the stack buffer. */
 static void activate(const struct unary_job *j, const float *x, float *out, size_t n)
 {
     if (j->r->profile->tables) {
@@ -114,6 +118,8 @@ static void activate(const struct unary_job *j, const float *x, float *out, size
     }                                \
     break
 
+/* Applies one function to n values. log_zero and exp_limit are deviations of the engine that a
+ * profile may ask for; NaN passes through the relu variants. */
 static void unary_row(const struct unary_job *j, const float *x, float *out, size_t n)
 {
     const struct sg_ane_profile *p = j->r->profile;
@@ -167,6 +173,7 @@ static void unary_row(const struct unary_job *j, const float *x, float *out, siz
     }
 }
 
+/* One chunk of CHUNK values. */
 static void unary_part(void *arg, uint32_t item, uint32_t thread)
 {
     struct unary_job *j = arg;
@@ -177,6 +184,8 @@ static void unary_part(void *arg, uint32_t item, uint32_t thread)
     sg_npu_settle(j->r, j->value, j->out + from, n);
 }
 
+/* Handler of all functions of one operand. a is epsilon (its default depends on the function) or
+ * the lower bound of clip; b is the upper bound. */
 segue_status sg_npu_unary(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     const struct sg_mil_function *f = r->plan->f;
@@ -187,12 +196,12 @@ segue_status sg_npu_unary(struct sg_npu_run *r, const struct sg_mil_op *op)
     j.x = sg_npu_data(r, x);
     j.out = sg_npu_data(r, op->first);
     j.n = r->plan->slots[x].n;
-    const struct sg_mil_literal *a = sg_mil_constant(f, op, j.code == U_CLIP ? "alpha" : "epsilon"),
-                                *b = sg_mil_constant(f, op, "beta");
+    const struct sg_mil_literal *a = sg_mil_const_literal(f, op, j.code == U_CLIP ? "alpha" : "epsilon"),
+                                *b = sg_mil_const_literal(f, op, "beta");
     float usual = j.code == U_RSQRT ? 1e-12f : j.code == U_INVERSE ? 1e-4f : j.code == U_LOG ? 1e-45f : 0;
     j.a = a ? (float)sg_mil_literal_real(a, 0) : usual;
     j.b = b ? (float)sg_mil_literal_real(b, 0) : 0;
-    const char *mode = sg_mil_word_of(f, op, "mode");
+    const char *mode = sg_mil_const_text(f, op, "mode");
     j.tanh_form = mode && strcmp(mode, "EXACT") != 0;
     sg_npu_each(r, (j.n + CHUNK - 1) / CHUNK, unary_part, &j);
     return SEGUE_OK;
@@ -222,7 +231,9 @@ static const char *const binary_names[B_NONE] = {
     "add",     "sub",           "mul",  "real_div",   "maximum", "minimum",   "floor_div", "pow",
     "greater", "greater_equal", "less", "less_equal", "equal",   "not_equal", "select"};
 
-/* Neighbouring dimensions that all operands run through alike are merged; the last one is the row. */
+/* A broadcast operation of two or three operands. A stride of 0 repeats an operand along that
+ * dimension. Adjacent dimensions that all operands traverse contiguously are merged; the last
+ * dimension is the row. */
 struct many_job {
     struct sg_npu_run *r;
     const float *in[3];
@@ -233,6 +244,8 @@ struct many_job {
     enum binary code;
 };
 
+/* Strides of t aligned to the last of `rank` dimensions; 0 for missing dimensions and those of
+ * size 1. */
 static void broadcast_strides(const struct sg_mil_type *t, uint32_t rank, int64_t *stride)
 {
     int64_t step = 1;
@@ -243,6 +256,7 @@ static void broadcast_strides(const struct sg_mil_type *t, uint32_t rank, int64_
     }
 }
 
+/* Merges dimension i into i - 1 where the strides of all operands allow it. */
 static void merge_dims(struct many_job *j)
 {
     for (uint32_t i = j->rank; i-- > 1;) {
@@ -273,6 +287,8 @@ static void merge_dims(struct many_job *j)
         }                                       \
     break
 
+/* One row of a binary operation. maximum and minimum return NaN if either operand is NaN. pow with
+ * exponents -0.5 and 2 uses 1 / sqrt(a) and a * a instead of powf. */
 static void pair_row(enum binary code, const float *x, int64_t sx, const float *y, int64_t sy, float *out,
                      int64_t n)
 {
@@ -308,6 +324,7 @@ static void pair_row(enum binary code, const float *x, int64_t sx, const float *
     }
 }
 
+/* One group of rows_each rows. Comparisons give 0 or 1 and need no rounding. */
 static void many_part(void *arg, uint32_t item, uint32_t thread)
 {
     struct many_job *j = arg;
@@ -332,6 +349,8 @@ static void many_part(void *arg, uint32_t item, uint32_t thread)
     }
 }
 
+/* Sets up and runs a broadcast operation. pow takes its exponent as a scalar constant with stride
+ * 0. A single long row is cut into equal parts so that all threads have work. */
 static segue_status run_many(struct sg_npu_run *r, const struct sg_mil_op *op, const char *const *names,
                              uint32_t operands)
 {
@@ -349,7 +368,7 @@ static segue_status run_many(struct sg_npu_run *r, const struct sg_mil_op *op, c
     for (uint32_t o = 0; o < operands; o++) {
         uint32_t v = sg_npu_operand(r, op, names[o]);
         if (j.code == B_POW && o) { /* the exponent is a constant, never an operand */
-            const struct sg_mil_literal *y = sg_mil_constant(r->plan->f, op, "y");
+            const struct sg_mil_literal *y = sg_mil_const_literal(r->plan->f, op, "y");
             if (!y || y->kind != SG_MIL_NUMBERS || sg_mil_elements(&y->type) != 1)
                 return sg_fail(r->err, SEGUE_EUNSUPPORTED,
                                "pow: %s: the exponent must be one number in the text", op->kind);
@@ -400,17 +419,19 @@ segue_status sg_npu_select(struct sg_npu_run *r, const struct sg_mil_op *op)
 
 /* --- between types --- */
 
+/* Clamps v to [low, high]; NaN gives 0. */
 static float bounded(float v, float low, float high)
 {
     return v != v ? 0 : v < low ? low : v > high ? high : v;
 }
 
-/* A whole-number type's range; fp16 and fp32 are settled as always. */
+/* Converts to the range of type d: truncation and saturation for integers, 0 or 1 for bool. fp16
+ * rounding is left to sg_npu_settle. */
 static float as_type(enum sg_mil_dtype d, float v)
 {
     const struct sg_mil_dtype_info *info = sg_mil_dtype_info(d);
     if (info->class == SG_MIL_REAL) return v;
-    if (info->class == SG_MIL_TRUTH) return v != 0 ? 1.0f : 0.0f;
+    if (info->class == SG_MIL_BOOLEAN) return v != 0 ? 1.0f : 0.0f;
     float high = ldexpf(1, info->class == SG_MIL_SIGNED ? info->bits - 1 : info->bits) - 1;
     return bounded(truncf(v), info->class == SG_MIL_SIGNED ? -high - 1 : 0, high);
 }
@@ -435,7 +456,7 @@ static segue_status quantized(struct sg_npu_run *r, const struct sg_mil_op *op, 
     const float *in = sg_npu_data(r, x), *scale = sg_npu_data(r, vs),
                 *zero = vz == SG_MIL_NONE ? NULL : sg_npu_data(r, vz);
     float *out = sg_npu_data(r, op->first);
-    int64_t axis = sg_mil_whole(r->plan->f, op, "axis", 0);
+    int64_t axis = sg_mil_const_int(r->plan->f, op, "axis", 0);
     uint64_t inner = 1, n = r->plan->slots[x].n;
     if (axis < 0) axis += t->rank;
     for (uint32_t i = (uint32_t)axis + 1; i < t->rank; i++) inner *= (uint64_t)t->dim[i];

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Kernels of one instruction set. round16, widen and narrow give the same bits on every set.
+ * exp_row and the tiles use fp32 and may differ in the last bit between sets. */
 struct sg_npu_kernels {
     const char *name;
     uint32_t mr, nr;                     /* a tile of products is at most mr x nr */

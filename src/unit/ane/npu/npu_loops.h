@@ -11,6 +11,7 @@ typedef uint32_t bits __attribute__((vector_size(NPU_BYTES)));
 typedef int32_t ints __attribute__((vector_size(NPU_BYTES)));
 enum { LANES = NPU_BYTES / 4, MR = NPU_MR, NR = 2 * LANES };
 
+/* Unaligned vector load; memcpy compiles to one instruction. */
 static inline vec load(const float *p)
 {
     vec v;
@@ -19,6 +20,7 @@ static inline vec load(const float *p)
 }
 
 static inline void store(float *p, vec v) { memcpy(p, &v, sizeof v); }
+/* Broadcasts x to all lanes. */
 static inline vec all(float x)
 {
     vec v = {0};
@@ -28,7 +30,11 @@ static inline vec all(float x)
 #ifdef NPU_ROUND
 #define round_vec(v) NPU_ROUND(v)
 #else
-/* Normal numbers round in the bits, small ones by adding 0.5, whose last place is fp16's smallest step. */
+/* Rounds fp32 lanes to the nearest fp16 value, ties to even, and returns them as fp32. Normal fp16
+ * results drop the low 13 mantissa bits: adding 0xfff plus the lowest bit that remains rounds ties
+ * to even. Results below 2^-14 (0x38800000) are subnormal in fp16: adding and subtracting 0.5
+ * rounds them to multiples of 2^-24. Results of 2^16 and more (0x47800000) become infinity. NaN
+ * keeps its payload. */
 static inline vec round_vec(vec v)
 {
     bits u = (bits)v, sign = u & 0x80000000u, size = u & 0x7fffffffu;
@@ -43,6 +49,8 @@ static inline vec round_vec(vec v)
 }
 #endif
 
+/* In-place rounding of n values. The scalar tail uses the conversion of base/num.h, which rounds
+ * the same way. */
 static void loop_round16(float *p, size_t n)
 {
     size_t i = 0;
@@ -50,6 +58,7 @@ static void loop_round16(float *p, size_t n)
     for (; i < n; i++) p[i] = sg_f32_of_f16(sg_f16_of_f32(p[i]));
 }
 
+/* fp16 bits to fp32; exact. */
 static void loop_widen(const uint16_t *in, float *out, size_t n)
 {
     size_t i = 0;
@@ -59,6 +68,7 @@ static void loop_widen(const uint16_t *in, float *out, size_t n)
     for (; i < n; i++) out[i] = sg_f32_of_f16(in[i]);
 }
 
+/* fp32 to fp16 bits. */
 static void loop_narrow(const float *in, uint16_t *out, size_t n)
 {
     size_t i = 0;
@@ -68,8 +78,9 @@ static void loop_narrow(const float *in, uint16_t *out, size_t n)
     for (; i < n; i++) out[i] = sg_f16_of_f32(in[i]);
 }
 
-/* exp by 2^n * e^r, |r| <= ln 2 / 2, a polynomial of degree 6: within 2 units of fp32's last place. Below -87
- * it gives 0, above 89 infinity; NaN stays. */
+/* exp(x) = 2^n * e^r with |r| <= ln 2 / 2 and a polynomial of degree 6 for e^r; the error is
+ * within 2 ulp of fp32. Results: 0 below -87, infinity above 88.7, NaN for NaN. Lanes out of range
+ * are computed as exp(0) and replaced at the end, so that no lane overflows. */
 static inline vec exp_vec(vec x)
 {
     bits is_low = (bits)(x < all(-87.0f)), is_high = (bits)(x > all(88.7f)), is_nan = (bits)(x != x);
@@ -88,6 +99,8 @@ static inline vec exp_vec(vec x)
     return (vec)((value & ~out_of_range) | (is_high & 0x7f800000u) | (is_nan & 0x7fc00000u));
 }
 
+/* out[i] = exp(in[i]). The tail is padded to a full vector, so each value has the same result at
+ * any index. in and out may be the same array. */
 static void loop_exp_row(const float *in, float *out, size_t n)
 {
     size_t i = 0;
@@ -100,6 +113,8 @@ static void loop_exp_row(const float *in, float *out, size_t n)
     }
 }
 
+/* Writes m x n accumulators to c. A narrow tile (n < NR) is copied through a row buffer so that no
+ * column after n is written. */
 static inline void store_tile(vec acc[MR][2], float *c, size_t ldc, uint32_t m, uint32_t n)
 {
     if (n == NR) {
@@ -117,6 +132,8 @@ static inline void store_tile(vec acc[MR][2], float *c, size_t ldc, uint32_t m, 
     }
 }
 
+/* c[m][n] = a^T b with fp32 accumulators. a is packed [k][MR], b is packed [k][NR]; padding rows
+ * and columns are computed and not stored. */
 static void loop_tile(const float *a, const float *b, size_t k, float *c, size_t ldc, uint32_t m, uint32_t n)
 {
     vec acc[MR][2] = {{{0}}};
@@ -131,6 +148,8 @@ static void loop_tile(const float *a, const float *b, size_t k, float *c, size_t
     store_tile(acc, c, ldc, m, n);
 }
 
+/* The same with the accumulation of the real engine: four products are added in fp32, their sum is
+ * rounded to fp16, and the rounded sums are accumulated in fp32. */
 static void loop_tile_rounded(const float *a, const float *b, size_t k, float *c, size_t ldc, uint32_t m,
                               uint32_t n)
 {

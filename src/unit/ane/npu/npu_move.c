@@ -6,6 +6,7 @@
 #include "unit/ane/mil/milinfer.h"
 #include "unit/ane/npu/npu_plan.h"
 
+/* Strides in elements of a packed row-major array of type t. */
 void sg_npu_strides(const struct sg_mil_type *t, int64_t stride[SG_MIL_DIMS])
 {
     int64_t step = 1;
@@ -21,6 +22,8 @@ struct copy_job {
     uint64_t rows, each;
 };
 
+/* Copies one group of rows. The last dimension is the row; a row contiguous on both sides is one
+ * memcpy. */
 static void copy_part(void *arg, uint32_t item, uint32_t thread)
 {
     struct copy_job *j = arg;
@@ -44,6 +47,8 @@ static void copy_part(void *arg, uint32_t item, uint32_t thread)
     }
 }
 
+/* Strided copy of a given shape, run on the pool. Adjacent dimensions that are contiguous on both
+ * sides are merged first to get long rows. Each item moves about 8192 elements. */
 void sg_npu_copy(struct sg_npu_run *r, const struct sg_npu_copy *given, float *out, const float *in)
 {
     struct sg_npu_copy c = *given;
@@ -66,7 +71,7 @@ void sg_npu_copy(struct sg_npu_run *r, const struct sg_npu_copy *given, float *o
     sg_npu_each(r, (j.rows + j.each - 1) / j.each, copy_part, &j);
 }
 
-/* A copy of the shape t between packed places. */
+/* Copy of a packed array of type t to a packed array; callers replace strides on one side. */
 static struct sg_npu_copy whole(const struct sg_mil_type *t)
 {
     struct sg_npu_copy c = {.rank = t->rank};
@@ -78,6 +83,8 @@ static struct sg_npu_copy whole(const struct sg_mil_type *t)
 
 /* --- operations --- */
 
+/* Reshape and similar: nothing to do when the result shares the memory of x, otherwise a plain
+ * copy. */
 segue_status sg_npu_same(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x");
@@ -87,19 +94,21 @@ segue_status sg_npu_same(struct sg_npu_run *r, const struct sg_mil_op *op)
     return SEGUE_OK;
 }
 
+/* Reads x with permuted strides; negative axes count from the end. */
 segue_status sg_npu_transpose(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x"), n;
     int64_t perm[2 * SG_MIL_DIMS], stride[SG_MIL_DIMS];
     struct sg_npu_copy c = whole(sg_npu_type(r, op->first));
-    sg_mil_wholes(r->plan->f, op, "perm", perm, &n);
+    sg_mil_const_ints(r->plan->f, op, "perm", perm, &n);
     sg_npu_strides(sg_npu_type(r, x), stride);
     for (uint32_t i = 0; i < c.rank; i++) c.from[i] = stride[perm[i] < 0 ? perm[i] + c.rank : perm[i]];
     sg_npu_copy(r, &c, sg_npu_data(r, op->first), sg_npu_data(r, x));
     return SEGUE_OK;
 }
 
-/* Constraint 29: what passes through a slice of the last axis that does not begin at 0. */
+/* Constraint 29: values beyond slice_limit become infinity in a slice of the last axis that does
+ * not begin at 0. */
 static void distort_slice(struct sg_npu_run *r, float *p, uint64_t n)
 {
     float limit = (float)r->profile->slice_limit;
@@ -110,7 +119,8 @@ static void distort_slice(struct sg_npu_run *r, float *p, uint64_t n)
         }
 }
 
-/* Where the slice lies in x: offset and strides; the shape is the result's before squeezing. */
+/* The copy that reads a slice of x. *offset: its first element in x; *moved: 1 if it does not
+ * begin at 0 on the last axis. The shape is that of the result before squeezing. */
 static struct sg_npu_copy window(struct sg_npu_run *r, const struct sg_mil_op *op,
                                  const struct sg_mil_type *x, int64_t *offset, int *moved)
 {
@@ -118,7 +128,7 @@ static struct sg_npu_copy window(struct sg_npu_run *r, const struct sg_mil_op *o
     uint32_t squeezed, n;
     struct sg_npu_copy c = {.rank = x->rank};
     if (!strcmp(op->kind, "slice_by_size")) {
-        sg_mil_wholes(r->plan->f, op, "begin", begin, &n);
+        sg_mil_const_ints(r->plan->f, op, "begin", begin, &n);
         for (uint32_t i = 0; i < x->rank; i++) {
             count[i] = sg_npu_type(r, op->first)->dim[i];
             step[i] = 1;
@@ -150,6 +160,8 @@ segue_status sg_npu_slice(struct sg_npu_run *r, const struct sg_mil_op *op)
     return SEGUE_OK;
 }
 
+/* Copies x, then writes update into the slice: the copy of a slice with source and target strides
+ * exchanged. */
 segue_status sg_npu_slice_update(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x"), update = sg_npu_operand(r, op, "update");
@@ -167,9 +179,10 @@ segue_status sg_npu_slice_update(struct sg_npu_run *r, const struct sg_mil_op *o
     return SEGUE_OK;
 }
 
+/* The axis operand as an index from 0. */
 static uint32_t axis_in(struct sg_npu_run *r, const struct sg_mil_op *op, int64_t otherwise, uint32_t rank)
 {
-    int64_t axis = sg_mil_whole(r->plan->f, op, "axis", otherwise);
+    int64_t axis = sg_mil_const_int(r->plan->f, op, "axis", otherwise);
     return (uint32_t)(axis < 0 ? axis + rank : axis);
 }
 
@@ -180,7 +193,7 @@ static segue_status join(struct sg_npu_run *r, const struct sg_mil_op *op, int s
     const struct sg_mil_type *t = sg_npu_type(r, op->first);
     const struct sg_mil_arg *a = sg_mil_arg_find(op, "values");
     uint32_t axis = axis_in(r, op, 0, t->rank), n = a->kind == SG_MIL_LIST ? a->n : 1;
-    int interleave = !stacked && sg_mil_whole(r->plan->f, op, "interleave", 0) != 0;
+    int interleave = !stacked && sg_mil_const_int(r->plan->f, op, "interleave", 0) != 0;
     int64_t stride[SG_MIL_DIMS], at = 0;
     sg_npu_strides(t, stride);
     for (uint32_t i = 0; i < n; i++) {
@@ -199,6 +212,8 @@ static segue_status join(struct sg_npu_run *r, const struct sg_mil_op *op, int s
 segue_status sg_npu_concat(struct sg_npu_run *r, const struct sg_mil_op *op) { return join(r, op, 0); }
 segue_status sg_npu_stack(struct sg_npu_run *r, const struct sg_mil_op *op) { return join(r, op, 1); }
 
+/* Each result is a slice of x along the axis; constraint 29 applies to all but the first on the
+ * last axis. */
 segue_status sg_npu_split(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x");
@@ -218,13 +233,14 @@ segue_status sg_npu_split(struct sg_npu_run *r, const struct sg_mil_op *op)
     return SEGUE_OK;
 }
 
+/* One copy of x for each repetition. k enumerates them with the last axis fastest. */
 segue_status sg_npu_tile(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x"), n;
     const struct sg_mil_type *t = sg_npu_type(r, x);
     int64_t reps[2 * SG_MIL_DIMS], in[SG_MIL_DIMS], out[SG_MIL_DIMS];
     float *to = sg_npu_data(r, op->first);
-    sg_mil_wholes(r->plan->f, op, "reps", reps, &n);
+    sg_mil_const_ints(r->plan->f, op, "reps", reps, &n);
     sg_npu_strides(t, in);
     sg_npu_strides(sg_npu_type(r, op->first), out);
     uint64_t times = 1;
@@ -241,17 +257,19 @@ segue_status sg_npu_tile(struct sg_npu_run *r, const struct sg_mil_op *op)
     return SEGUE_OK;
 }
 
-/* Padding by index: small and rare. */
+/* Computes the source index of each output element. mode constant fills, reflect mirrors without
+ * the edge element, replicate repeats the edge. pad holds (before, after) pairs for the last n / 2
+ * dimensions. */
 segue_status sg_npu_pad(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x"), n;
     const struct sg_mil_type *t = sg_npu_type(r, x), *to = sg_npu_type(r, op->first);
-    const char *mode = sg_mil_word_of(r->plan->f, op, "mode");
-    const struct sg_mil_literal *constant = sg_mil_constant(r->plan->f, op, "constant_val");
+    const char *mode = sg_mil_const_text(r->plan->f, op, "mode");
+    const struct sg_mil_literal *constant = sg_mil_const_literal(r->plan->f, op, "constant_val");
     float fill = constant ? (float)sg_mil_literal_real(constant, 0) : 0, *out = sg_npu_data(r, op->first);
     const float *in = sg_npu_data(r, x);
     int64_t pad[2 * SG_MIL_DIMS], stride[SG_MIL_DIMS];
-    sg_mil_wholes(r->plan->f, op, "pad", pad, &n);
+    sg_mil_const_ints(r->plan->f, op, "pad", pad, &n);
     sg_npu_strides(t, stride);
     for (uint64_t i = 0; i < r->plan->slots[op->first].n; i++) {
         uint64_t rest = i;
@@ -273,11 +291,12 @@ segue_status sg_npu_pad(struct sg_npu_run *r, const struct sg_mil_op *op)
     return SEGUE_OK;
 }
 
+/* Reads x from the last element with a negative stride on each reversed axis. */
 segue_status sg_npu_reverse(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x");
     const struct sg_mil_type *t = sg_npu_type(r, x);
-    uint32_t axes = sg_mil_axes(r->plan->f, op, t->rank);
+    uint32_t axes = sg_mil_const_axes(r->plan->f, op, t->rank);
     struct sg_npu_copy c = whole(t);
     int64_t at = 0;
     for (uint32_t i = 0; i < t->rank; i++)
@@ -296,7 +315,7 @@ segue_status sg_npu_blocks(struct sg_npu_run *r, const struct sg_mil_op *op)
     uint32_t x = sg_npu_operand(r, op, "x");
     int down = !strcmp(op->kind, "space_to_depth"), shuffle = op->kind[0] == 'p';
     const struct sg_mil_type *deep = sg_npu_type(r, down ? op->first : x);
-    int64_t b = sg_mil_whole(r->plan->f, op, shuffle ? "upscale_factor" : "block_size", 1);
+    int64_t b = sg_mil_const_int(r->plan->f, op, shuffle ? "upscale_factor" : "block_size", 1);
     int64_t h = deep->dim[2], w = deep->dim[3], channels = deep->dim[1] / (b * b), plane = h * w;
     struct sg_npu_copy c = {.rank = 6, .dim = {deep->dim[0], channels, h, b, w, b}};
     int64_t wide[6] = {deep->dim[1] * plane, plane * b * b, w * b * b, w * b, b, 1};
@@ -309,6 +328,8 @@ segue_status sg_npu_blocks(struct sg_npu_run *r, const struct sg_mil_op *op)
     return SEGUE_OK;
 }
 
+/* Copies slices of x by index along one axis. Negative indices count from the end. EUNSUPPORTED:
+ * an index is out of range. */
 segue_status sg_npu_gather(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x"), at = sg_npu_operand(r, op, "indices");

@@ -8,6 +8,7 @@
 
 enum { PACK_VERSION = 1, LEAST = 1024 }; /* numbers: smaller ones are decoded faster than found */
 
+/* The blob literal of a constant; NULL for computed values and inline numbers. */
 static const struct sg_mil_literal *blob_of(const struct sg_npu_plan *plan, uint32_t value)
 {
     const struct sg_mil_literal *l =
@@ -15,6 +16,8 @@ static const struct sg_mil_literal *blob_of(const struct sg_npu_plan *plan, uint
     return l && l->kind == SG_MIL_BLOB ? l : NULL;
 }
 
+/* Size of a constant in the shared buffer, a multiple of 64 bytes; 0: not shared. Only fp16
+ * weights that products read in packed form are shared. Rows are padded to the tile height mr. */
 static uint64_t packed_bytes(const struct sg_npu_plan *plan, uint32_t value)
 {
     const struct sg_npu_slot *s = &plan->slots[value];
@@ -24,7 +27,9 @@ static uint64_t packed_bytes(const struct sg_npu_plan *plan, uint32_t value)
     return ((m + mr - 1) / mr * mr * (s->n / m) * sizeof(uint16_t) + 63) / 64 * 64;
 }
 
-/* What they are made of, in the order in which they lie; 0 bytes: nothing is worth sharing. */
+/* Hash of everything that determines the packed bytes: format version, tile height, hash of the
+ * weight files, and size, shape and blob offset of each constant in buffer order. Returns the
+ * total size; 0: nothing to share. */
 static uint64_t key_of(const struct sg_npu_plan *plan, const struct sg_ane_source *source, struct sg_hash *key)
 {
     uint64_t total = 0;
@@ -42,24 +47,26 @@ static uint64_t key_of(const struct sg_npu_plan *plan, const struct sg_ane_sourc
     return total;
 }
 
+/* Maps the entry of the cache folder. An entry of another size is stale and ignored. */
 static int entry_found(struct sg_npu_packed *p, const struct sg_ane_source *source)
 {
-    if (!source->keep || !sg_ane_keep_find(source->keep, p->key, "packed", &p->kept)) return 0;
+    if (!source->keep || !sg_ane_cache_find(source->keep, p->key, "packed", &p->kept)) return 0;
     if (p->kept.bytes == p->bytes) {
         p->data = p->kept.data;
         return 1;
     }
-    sg_ane_kept_close(&p->kept);
+    sg_ane_cache_entry_close(&p->kept);
     return 0;
 }
 
 static void packed_free(struct sg_npu_packed *p)
 {
     sg_free_aligned(p->own);
-    sg_ane_kept_close(&p->kept);
+    sg_ane_cache_entry_close(&p->kept);
     sg_free(p);
 }
 
+/* A new buffer with one user: mapped from the cache folder, or zeroed memory for the plan to fill. */
 static segue_status packed_new(struct sg_npu_packed **out, struct sg_hash key, uint64_t bytes, const struct sg_ane_source *source,
                                segue_error *err)
 {
@@ -76,8 +83,11 @@ static segue_status packed_new(struct sg_npu_packed **out, struct sg_hash key, u
     return SEGUE_OK;
 }
 
-segue_status sg_npu_packed_take(struct sg_npu_plan *plan, struct sg_npu_shelf *shelf, const struct sg_ane_source *source,
-                                segue_error *err)
+/* Finds or makes the buffer of this plan and takes a reference. Slots are set only when its
+ * contents are complete; otherwise the plan fills it through sg_npu_packed_dest and calls
+ * sg_npu_packed_publish. Without a hash of the weights nothing is shared. */
+segue_status sg_npu_packed_acquire(struct sg_npu_plan *plan, struct sg_npu_weight_cache *shelf,
+                                   const struct sg_ane_source *source, segue_error *err)
 {
     struct sg_hash key;
     uint64_t total = shelf && (source->weights.lo | source->weights.hi) ? key_of(plan, source, &key) : 0, at = 0;
@@ -102,7 +112,8 @@ segue_status sg_npu_packed_take(struct sg_npu_plan *plan, struct sg_npu_shelf *s
     return SEGUE_OK;
 }
 
-uint16_t *sg_npu_packed_room(const struct sg_npu_plan *plan, uint32_t value)
+/* The offset of a value is the sum of the sizes before it, in value order as in key_of. */
+uint16_t *sg_npu_packed_dest(const struct sg_npu_plan *plan, uint32_t value)
 {
     uint64_t at = 0;
     if (!plan->packed || !plan->packed->own || !packed_bytes(plan, value)) return NULL;
@@ -110,15 +121,18 @@ uint16_t *sg_npu_packed_room(const struct sg_npu_plan *plan, uint32_t value)
     return (uint16_t *)(void *)(plan->packed->own + at);
 }
 
-void sg_npu_packed_filled(const struct sg_npu_plan *plan, const struct sg_ane_source *source)
+/* Marks the buffer as complete and writes it to the cache folder. A failed write only costs time
+ * at the next start. */
+void sg_npu_packed_publish(const struct sg_npu_plan *plan, const struct sg_ane_source *source)
 {
     struct sg_npu_packed *p = plan->packed;
     if (!p || !p->own || p->filled) return;
     p->filled = 1;
-    if (source->keep) sg_ane_keep_write(source->keep, p->key, "packed", &(struct sg_ane_piece){p->data, (size_t)p->bytes}, 1);
+    if (source->keep) sg_ane_cache_write(source->keep, p->key, "packed", &(struct sg_ane_piece){p->data, (size_t)p->bytes}, 1);
 }
 
-void sg_npu_packed_leave(struct sg_npu_plan *plan)
+/* Drops the reference of a plan; the last one removes the buffer from the list and frees it. */
+void sg_npu_packed_release(struct sg_npu_plan *plan)
 {
     struct sg_npu_packed *p = plan->packed;
     plan->packed = NULL;

@@ -15,7 +15,8 @@ static const uint64_t memory_max = (uint64_t)1 << 31; /* floats of one function'
 
 /* --- constants --- */
 
-/* Arguments that are read as numbers of a vector, beside those that are not constant. */
+/* 1 for arguments that handlers read as values: all that may vary at run time, and the listed
+ * constant vectors. Parameters such as axis stay literals. */
 static int is_operand(const struct sg_mil_op *op, const char *name)
 {
     static const char *const vectors[] = {"gamma", "beta", "mean", "variance", "scale", "zero_point"};
@@ -28,8 +29,8 @@ static int is_operand(const struct sg_mil_op *op, const char *name)
     return 0;
 }
 
-/* Inline operands become values, so that one kind of operand is left. Names with a dot are free: no text can
- * hold them. */
+/* Turns inline operands into values, so that handlers see only references. Their names contain a
+ * dot, which no identifier of the text can. */
 static segue_status name_literals(struct sg_npu_plan *plan, struct sg_mil_program *p, segue_error *err)
 {
     struct sg_mil_function *f = plan->f;
@@ -49,6 +50,7 @@ static segue_status name_literals(struct sg_npu_plan *plan, struct sg_mil_progra
     return SEGUE_OK;
 }
 
+/* Upper bound of the values that name_literals adds. */
 static uint32_t inline_count(const struct sg_mil_function *f)
 {
     uint32_t n = 0;
@@ -57,15 +59,17 @@ static uint32_t inline_count(const struct sg_mil_function *f)
     return n;
 }
 
-/* Products read fp16 constants as they are; weights of plain convolutions in the order in which tiles take them. */
+/* The form in which an operation reads an operand: packed for weights of convolutions without
+ * groups, fp16 bits for other products, fp32 otherwise. */
 static uint8_t wanted_by(const struct sg_mil_function *f, const struct sg_mil_op *op, const char *arg)
 {
     if (!strcmp(op->kind, "conv") && !strcmp(arg, "weight"))
-        return sg_mil_whole(f, op, "groups", 1) == 1 ? SG_NPU_WANT_PACKED : SG_NPU_WANT_HALF;
+        return sg_mil_const_int(f, op, "groups", 1) == 1 ? SG_NPU_WANT_PACKED : SG_NPU_WANT_HALF;
     if (!strcmp(op->kind, "linear") && !strcmp(arg, "weight")) return SG_NPU_WANT_HALF;
     return !strcmp(op->kind, "matmul") ? SG_NPU_WANT_HALF : SG_NPU_WANT_FLOAT;
 }
 
+/* Collects the forms that all readers of a value need. */
 static void mark_wanted(struct sg_npu_plan *plan)
 {
     const struct sg_mil_function *f = plan->f;
@@ -80,12 +84,13 @@ static void mark_wanted(struct sg_npu_plan *plan)
     for (uint32_t r = 0; r < f->returns_n; r++) plan->slots[f->returns[r]].wanted |= SG_NPU_WANT_FLOAT;
 }
 
-/* [o][k] of fp16 numbers as [block][k][mr], the last block filled with zeros. */
+/* Repacks [m][k] fp16 to [block][k][mr], zeros in the rows after m, which is the order that a tile
+ * reads. The target is the shared buffer if the value has a place there. */
 static segue_status pack_weight(struct sg_npu_plan *plan, uint32_t v, const uint16_t *half, segue_error *err)
 {
     const struct sg_mil_type *t = &plan->f->values[v].type;
     uint64_t mr = sg_npu_kernels_here()->mr, m = (uint64_t)t->dim[0], k = plan->slots[v].n / m, blocks = (m + mr - 1) / mr;
-    uint16_t *packed = sg_npu_packed_room(plan, v);
+    uint16_t *packed = sg_npu_packed_dest(plan, v);
     if (!packed) packed = sg_arena_alloc(&plan->arena, (size_t)(blocks * k * mr) * sizeof *packed);
     if (!packed) return sg_no_memory("a weight", (size_t)(blocks * k * mr) * sizeof *packed, err);
     for (uint64_t i = 0; i < m; i++)
@@ -94,7 +99,8 @@ static segue_status pack_weight(struct sg_npu_plan *plan, uint32_t v, const uint
     return SEGUE_OK;
 }
 
-/* A constant's numbers in the form that its readers want; made in an arena of their own when they are packed after. */
+/* Decodes a constant (literal l) or a compressed one (operation expr) into the arena of `into`, as
+ * fp16 bits or fp32. */
 static segue_status read_constant(struct sg_npu_plan *into, const struct sg_mil_literal *l, const struct sg_mil_op *expr,
                                   uint64_t n, const struct sg_ane_file *files, uint32_t files_n, int half, const void **out,
                                   segue_error *err)
@@ -111,6 +117,8 @@ static segue_status read_constant(struct sg_npu_plan *into, const struct sg_mil_
     return SEGUE_OK;
 }
 
+/* Makes the one form of constant v that is needed. A weight to be packed is decoded into a
+ * temporary arena, which is freed here. */
 static segue_status make_constant(struct sg_npu_plan *plan, uint32_t v, const struct sg_mil_literal *l,
                                   const struct sg_mil_op *expr, const struct sg_ane_file *files,
                                   uint32_t files_n, segue_error *err)
@@ -132,6 +140,8 @@ static segue_status make_constant(struct sg_npu_plan *plan, uint32_t v, const st
     return status;
 }
 
+/* All constants of the function. weight_bytes counts their stored size, also for those that were
+ * shared. */
 static segue_status make_constants(struct sg_npu_plan *plan, const struct sg_ane_file *files, uint32_t files_n,
                                    segue_error *err)
 {
@@ -153,6 +163,8 @@ static segue_status make_constants(struct sg_npu_plan *plan, const struct sg_ane
 
 /* --- memory: first fit in the order of execution --- */
 
+/* First-fit allocator of value memory. The free blocks are sorted by offset and adjacent ones are
+ * merged; `end` is the size so far. Units: floats. */
 struct hole {
     uint64_t at, n;
 };
@@ -162,6 +174,7 @@ struct holes {
     uint64_t end;
 };
 
+/* Allocates n floats, rounded up to 16 (64 bytes), from the first block that fits, or at the end. */
 static uint64_t take(struct holes *h, uint64_t n)
 {
     n = (n + 15) / 16 * 16;
@@ -177,6 +190,7 @@ static uint64_t take(struct holes *h, uint64_t n)
     return h->end - n;
 }
 
+/* Frees a block and merges it with its neighbours. 0: out of memory. */
 static int give(struct holes *h, uint64_t at, uint64_t n)
 {
     n = (n + 15) / 16 * 16;
@@ -203,7 +217,8 @@ static int give(struct holes *h, uint64_t at, uint64_t n)
     return 1;
 }
 
-/* Who shares memory with whom, and when each memory is read last. */
+/* Finds values that share memory (reshape and the like: root) and the last reader of each.
+ * Returned values live until after the last operation. */
 static void find_lives(struct sg_npu_plan *plan)
 {
     const struct sg_mil_function *f = plan->f;
@@ -218,14 +233,16 @@ static void find_lives(struct sg_npu_plan *plan)
                 plan->slots[plan->slots[v].root].last = o;
             }
         for (uint32_t i = 0; i < op->outputs; i++) plan->slots[op->first + i].last = o;
-        const struct sg_mil_arg *from = sg_mil_renames(op) ? sg_mil_arg_find(op, "x") : NULL;
-        if (sg_mil_renames(op) && !from) from = sg_mil_arg_find(op, "input");
+        const struct sg_mil_arg *from = sg_mil_is_view(op) ? sg_mil_arg_find(op, "x") : NULL;
+        if (sg_mil_is_view(op) && !from) from = sg_mil_arg_find(op, "input");
         if (from && from->kind == SG_MIL_REF && !plan->slots[from->v.ref].data)
             plan->slots[op->first].root = plan->slots[from->v.ref].root;
     }
     for (uint32_t r = 0; r < f->returns_n; r++) plan->slots[plan->slots[f->returns[r]].root].last = f->ops_n;
 }
 
+/* Assigns offsets in execution order: results of an operation are allocated before its operands
+ * are freed, so they never overlap. ELIMIT: more than memory_max floats. */
 static segue_status place_values(struct sg_npu_plan *plan, segue_error *err)
 {
     const struct sg_mil_function *f = plan->f;
@@ -236,7 +253,7 @@ static segue_status place_values(struct sg_npu_plan *plan, segue_error *err)
     for (uint32_t v = 0; good && v < f->params_n; v++) plan->slots[v].at = take(&holes, plan->slots[v].n);
     for (uint32_t v = 0; good && v < f->values_n; v++) /* lists of the values that end at each operation */
         if (plan->slots[v].root == v && !plan->slots[v].data && !plan->slots[v].half && !plan->slots[v].packed &&
-            plan->slots[v].last < f->ops_n && !sg_ane_is_weight(f, v) &&
+            plan->slots[v].last < f->ops_n && !sg_mil_is_const_value(f, v) &&
             (v < f->params_n || f->values[v].op != SG_MIL_NONE)) {
             chain[v] = next[plan->slots[v].last];
             next[plan->slots[v].last] = v + 1;
@@ -244,7 +261,7 @@ static segue_status place_values(struct sg_npu_plan *plan, segue_error *err)
     for (uint32_t o = 0; good && o < f->ops_n; o++) {
         for (uint32_t i = 0; i < f->ops[o].outputs; i++) {
             uint32_t v = f->ops[o].first + i;
-            if (plan->slots[v].root == v && !sg_ane_is_weight(f, v))
+            if (plan->slots[v].root == v && !sg_mil_is_const_value(f, v))
                 plan->slots[v].at = take(&holes, plan->slots[v].n);
         }
         for (uint32_t v = next[o]; good && v; v = chain[v - 1])
@@ -265,6 +282,8 @@ static segue_status place_values(struct sg_npu_plan *plan, segue_error *err)
 
 /* --- ports and costs --- */
 
+/* Ports sorted by name, which is the order in which the engine binds them. With equal_sizes each
+ * surface is as large as the largest. */
 static segue_status make_ports(struct sg_npu_plan *plan, const uint32_t *values, uint32_t n,
                                const struct sg_ane_profile *profile, struct sg_ane_port **ports,
                                uint32_t **order, segue_error *err)
@@ -293,7 +312,7 @@ static segue_status make_ports(struct sg_npu_plan *plan, const uint32_t *values,
 
 segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p, struct sg_mil_function *f,
                               const struct sg_ane_profile *profile, const struct sg_ane_source *source,
-                              struct sg_npu_shelf *shelf, int garbage, segue_error *err)
+                              struct sg_npu_weight_cache *shelf, int garbage, segue_error *err)
 {
     size_t values = (size_t)f->values_n + inline_count(f);
     *plan = (struct sg_npu_plan){.f = f, .garbage = garbage != 0};
@@ -316,9 +335,9 @@ segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p
         plan->flops += sg_mil_flops(f, &f->ops[o]);
     }
     if (status == SEGUE_OK) mark_wanted(plan);
-    if (status == SEGUE_OK) status = sg_npu_packed_take(plan, shelf, source, err);
+    if (status == SEGUE_OK) status = sg_npu_packed_acquire(plan, shelf, source, err);
     if (status == SEGUE_OK) status = make_constants(plan, source->files, source->files_n, err);
-    if (status == SEGUE_OK) sg_npu_packed_filled(plan, source);
+    if (status == SEGUE_OK) sg_npu_packed_publish(plan, source);
     if (status == SEGUE_OK) find_lives(plan);
     if (status == SEGUE_OK) status = place_values(plan, err);
     if (status == SEGUE_OK)
@@ -335,7 +354,7 @@ void sg_npu_plan_free(struct sg_npu_plan *plan)
     sg_free(plan->slots);
     sg_free(plan->handlers);
     sg_arena_free(&plan->arena);
-    sg_npu_packed_leave(plan);
+    sg_npu_packed_release(plan);
     *plan = (struct sg_npu_plan){0};
 }
 

@@ -11,7 +11,7 @@
 #include "unit/pool.h"
 
 struct sg_npu_run;
-struct sg_npu_shelf;
+struct sg_npu_weight_cache;
 typedef segue_status sg_npu_handler(struct sg_npu_run *r, const struct sg_mil_op *op);
 
 /* Where a value lies. Numbers are fp32, rounded to their type; fp16 constants of products stay as they are in
@@ -41,7 +41,7 @@ struct sg_npu_plan {
         const char *fails;                          /* evaluate fails with this; NULL */
     } shows;
     struct sg_arena arena;                          /* constants and lists */
-    struct sg_npu_shelf *shelf;                     /* where packed came from */
+    struct sg_npu_weight_cache *shelf;                     /* where packed came from */
     struct sg_npu_packed *packed;                   /* constants shared with other plans; NULL: none */
 };
 
@@ -51,7 +51,7 @@ sg_npu_handler *sg_npu_handler_of(const struct sg_mil_op *op, int *nothing);
  * own. */
 segue_status sg_npu_plan_make(struct sg_npu_plan *plan, struct sg_mil_program *p, struct sg_mil_function *f,
                               const struct sg_ane_profile *profile, const struct sg_ane_source *source,
-                              struct sg_npu_shelf *shelf, int garbage, segue_error *err);
+                              struct sg_npu_weight_cache *shelf, int garbage, segue_error *err);
 void sg_npu_plan_free(struct sg_npu_plan *plan);
 /* The name of the first constant that differs between two plans of one function; NULL: none. */
 const char *sg_npu_plan_differs(const struct sg_npu_plan *a, const struct sg_npu_plan *b);
@@ -72,20 +72,20 @@ struct sg_npu_packed {
     uint32_t users, filled;
     const uint8_t *data;    /* own, or that of kept */
     uint8_t *own;           /* filled by the first plan; NULL: they came from the cache folder */
-    struct sg_ane_kept kept;
+    struct sg_ane_cache_entry kept;
 };
-struct sg_npu_shelf {
+struct sg_npu_weight_cache {
     struct sg_npu_packed *first;
     uint64_t bytes;         /* of all */
 };
 /* Slots of those that are there point to them. EMEMORY. */
-segue_status sg_npu_packed_take(struct sg_npu_plan *plan, struct sg_npu_shelf *shelf, const struct sg_ane_source *source,
-                                segue_error *err);
+segue_status sg_npu_packed_acquire(struct sg_npu_plan *plan, struct sg_npu_weight_cache *shelf,
+                                   const struct sg_ane_source *source, segue_error *err);
 /* Where the plan is to write those of a value; NULL: nowhere, it has its own. */
-uint16_t *sg_npu_packed_room(const struct sg_npu_plan *plan, uint32_t value);
+uint16_t *sg_npu_packed_dest(const struct sg_npu_plan *plan, uint32_t value);
 /* All are written: others may read them, and they are kept for the next start. */
-void sg_npu_packed_filled(const struct sg_npu_plan *plan, const struct sg_ane_source *source);
-void sg_npu_packed_leave(struct sg_npu_plan *plan);
+void sg_npu_packed_publish(const struct sg_npu_plan *plan, const struct sg_ane_source *source);
+void sg_npu_packed_release(struct sg_npu_plan *plan);
 
 /* --- while it runs --- */
 

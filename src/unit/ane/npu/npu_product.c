@@ -31,6 +31,7 @@ struct product {
     uint32_t value;
 };
 
+/* View of a value as a matrix in the form its slot has: fp32, fp16 bits, or packed. */
 static struct matrix matrix_of(const struct sg_npu_run *r, uint32_t value, int64_t row, int64_t col)
 {
     const struct sg_npu_slot *s = &r->plan->slots[value];
@@ -42,7 +43,8 @@ static inline float number(const struct matrix *m, int64_t at)
     return m->h ? sg_f32_of_f16(m->h[at]) : m->f[at];
 }
 
-/* An M1 multiplies subnormal operands as 0. */
+/* An M1 treats subnormal fp16 operands of products as 0; 6.1e-5 is 2^-14, the smallest normal
+ * fp16. */
 static void flush(const struct sg_npu_run *r, float *p, size_t n)
 {
     if (!r->profile->flush_products) return;
@@ -50,6 +52,7 @@ static void flush(const struct sg_npu_run *r, float *p, size_t n)
         if (fabsf(p[i]) < 6.103515625e-5f) p[i] = 0;
 }
 
+/* Packs columns [panel * nr, + nr) of b to [k][nr]; missing columns are zero. */
 static void pack_panel(const struct product *p, int64_t at, uint64_t panel, float *out)
 {
     uint32_t nr = p->r->k->nr;
@@ -67,6 +70,9 @@ static void pack_panel(const struct product *p, int64_t at, uint64_t panel, floa
     }
 }
 
+/* Packs rows [block * mr, + mr) of a to [k][mr]; missing rows are zero. Works in pieces of 256
+ * columns, so that the strided writes use a row already converted. Packed weights only need
+ * widening. */
 static void pack_rows(const struct product *p, int64_t at, uint64_t block, float *out)
 {
     uint32_t mr = p->r->k->mr;
@@ -92,7 +98,9 @@ static void pack_rows(const struct product *p, int64_t at, uint64_t block, float
     }
 }
 
-/* Constraint 30, after rounding. */
+/* Constraint 30: the multiply-accumulate unit overflows at mac_limit. Values are rounded to fp16
+ * first; each value of that size or more becomes infinity with its sign, and the run records
+ * SG_NPU_MAC_LIMIT. No limit in the profile: values stay fp32. */
 static void limit_products(struct sg_npu_run *r, float *p, size_t n)
 {
     float limit = (float)r->profile->mac_limit;
@@ -105,6 +113,9 @@ static void limit_products(struct sg_npu_run *r, float *p, size_t n)
         }
 }
 
+/* One work item of a product. Stage 0 packs one panel of nr columns of b. Stage 1 packs one block
+ * of mr rows of a into the buffer of this thread and multiplies it with every panel of its matrix.
+ * The pool runs all of stage 0 before stage 1. */
 static void product_part(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
 {
     const struct product *p = arg;
@@ -131,6 +142,9 @@ static void product_part(void *arg, uint32_t stage, uint32_t item, uint32_t thre
     sg_npu_settle(p->r, p->value, c, m * p->n);
 }
 
+/* Computes all matrices of a batched product. Packed panels of b are limited to PACK_MAX floats,
+ * so the batch is processed in groups of at_once matrices; the item count of a stage must also fit
+ * 32 bits. The scratch buffer holds the panels, then one row block per thread. */
 static segue_status multiply(struct product *p)
 {
     struct sg_npu_run *r = p->r;
@@ -162,12 +176,15 @@ static segue_status multiply(struct product *p)
 
 /* --- matmul and linear --- */
 
+/* matmul with broadcast batch dimensions. Transposed operands swap the row and column strides
+ * instead of copying. at[] holds the element offset of each matrix: the first half for x, the
+ * second half for y; a batch dimension of 1 contributes no offset. */
 segue_status sg_npu_matmul(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x"), y = sg_npu_operand(r, op, "y");
     const struct sg_mil_type *tx = sg_npu_type(r, x), *ty = sg_npu_type(r, y), *t = sg_npu_type(r, op->first);
-    int tr_x = sg_mil_whole(r->plan->f, op, "transpose_x", 0) != 0,
-        tr_y = sg_mil_whole(r->plan->f, op, "transpose_y", 0) != 0;
+    int tr_x = sg_mil_const_int(r->plan->f, op, "transpose_x", 0) != 0,
+        tr_y = sg_mil_const_int(r->plan->f, op, "transpose_y", 0) != 0;
     int64_t wx = tx->dim[tx->rank - 1], wy = ty->dim[ty->rank - 1];
     struct product p = {.r = r, .c = sg_npu_data(r, op->first), .value = op->first, .matrices = 1};
     p.m = (uint64_t)t->dim[t->rank - 2];
@@ -199,6 +216,7 @@ segue_status sg_npu_matmul(struct sg_npu_run *r, const struct sg_mil_op *op)
     return status;
 }
 
+/* y = x W^T + bias; W is [out, in]. x is treated as a matrix of n / in rows. */
 segue_status sg_npu_linear(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x"), w = sg_npu_operand(r, op, "weight"),
@@ -230,7 +248,8 @@ struct conv_job {
     uint32_t value;
 };
 
-/* One output channel of one batch, for grouped ones: taps outside, columns inside. */
+/* One output channel of one image of a grouped convolution. Loops over input channel and tap
+ * outside and over output positions inside; positions in the padding are skipped. */
 static void conv_channel(void *arg, uint32_t item, uint32_t thread)
 {
     const struct conv_job *j = arg;
@@ -258,7 +277,7 @@ static void conv_channel(void *arg, uint32_t item, uint32_t thread)
     sg_npu_settle(j->r, j->value, out, (size_t)plane);
 }
 
-/* Columns of a batch: [channel][tap][place]. */
+/* im2col of one image: columns is [channel * taps][output position], zero in the padding. */
 static void unfold(const struct conv_job *j, const float *x, float *columns)
 {
     int64_t plane = j->c.out[0] * j->c.out[1];
@@ -276,6 +295,9 @@ static void unfold(const struct conv_job *j, const float *x, float *columns)
     }
 }
 
+/* Convolution without groups as a product of the weight [out_c][in_c * taps] with the columns of
+ * each image. A 1 x 1 kernel with stride 1 and no padding needs no im2col: the image is already
+ * that matrix. */
 static segue_status conv_whole(struct conv_job *j, int64_t batches)
 {
     int64_t plane = j->c.out[0] * j->c.out[1], taps = j->c.kernel[0] * j->c.kernel[1],
@@ -322,7 +344,7 @@ segue_status sg_npu_conv(struct sg_npu_run *r, const struct sg_mil_op *op)
                          .in_w = t->dim[3],
                          .out_c = tw->dim[0],
                          .per_group = tw->dim[1]};
-    SG_TRY(sg_mil_conv_of(r->plan->f, op, &j.c, r->err));
+    SG_TRY(sg_mil_conv_geometry(r->plan->f, op, &j.c, r->err));
     if (j.c.groups == 1) return conv_whole(&j, t->dim[0]);
     sg_npu_each(r, (uint64_t)(t->dim[0] * j.out_c), conv_channel, &j);
     return SEGUE_OK;
@@ -330,6 +352,9 @@ segue_status sg_npu_conv(struct sg_npu_run *r, const struct sg_mil_op *op)
 
 /* --- plainly --- */
 
+/* einsum of two operands by direct summation. step[o][letter] is the stride of a letter in operand
+ * o (2 = output), 0 where it is absent. Letters missing from the output are summed in the order of
+ * inner[]. */
 segue_status sg_npu_einsum(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     struct sg_mil_einsum e;
@@ -337,7 +362,7 @@ segue_status sg_npu_einsum(struct sg_npu_run *r, const struct sg_mil_op *op)
     int64_t size[26] = {0}, step[3][26] = {{0}};
     char inner[2 * SG_MIL_DIMS + 1] = "";
     uint32_t inner_n = 0;
-    sg_mil_einsum_of(r->plan->f, op, &e);
+    sg_mil_einsum_parse(r->plan->f, op, &e);
     const char *letters[3] = {e.in[0], e.in[1], e.out};
     for (int o = 0; o < 3; o++) {
         const struct sg_mil_type *t = sg_npu_type(r, o < 2 ? values->v.refs[o] : op->first);
@@ -382,8 +407,8 @@ segue_status sg_npu_einsum(struct sg_npu_run *r, const struct sg_mil_op *op)
     return SEGUE_OK;
 }
 
-/* softmax(q k^T / sqrt(width)) v, a query row at a time. A mask is never read: engines ignore it (constraint
- * 14). */
+/* softmax(q k^T / sqrt(width)) v, one query row at a time, in fp32 with the maximum subtracted. A
+ * mask operand is not read: the engine ignores it (constraint 14). */
 segue_status sg_npu_attention(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t vq = sg_npu_operand(r, op, "query"), vk = sg_npu_operand(r, op, "key"),

@@ -7,11 +7,12 @@
 #include "unit/ane/mil/milinfer.h"
 #include "unit/ane/npu/npu_plan.h"
 
+/* A tensor seen as [outer][along][inner]; the operation works along the middle dimension. */
 struct lanes {
     uint64_t outer, along, inner;
 };
 
-/* The axes of the set as one run; 0: they do not stand side by side. */
+/* Shape for a set of adjacent axes. 0: they are not adjacent, see gathered. */
 static int lanes_of(const struct sg_mil_type *t, uint32_t axes, struct lanes *l)
 {
     *l = (struct lanes){1, 1, 1};
@@ -23,7 +24,8 @@ static int lanes_of(const struct sg_mil_type *t, uint32_t axes, struct lanes *l)
     return 1;
 }
 
-/* x with the axes of the set moved to the end, in working memory. */
+/* Copies x with the reduced axes moved to the end into the scratch buffer, so that inner is 1.
+ * NULL: out of memory. */
 static float *gathered(struct sg_npu_run *r, uint32_t x, uint32_t axes, struct lanes *l)
 {
     const struct sg_mil_type *t = sg_npu_type(r, x);
@@ -66,8 +68,10 @@ struct lane_job {
     float epsilon;
 };
 
+/* Neutral element of a reduction. */
 static float start_of(enum reduce code) { return code == R_MAX ? -INFINITY : code == R_MIN ? INFINITY : 0; }
 
+/* acc[i] = op(acc[i], x[i]) for n independent results. NaN is kept by max and min. */
 static void reduce_row(enum reduce code, float *acc, const float *x, uint64_t n)
 {
     switch (code) {
@@ -89,7 +93,8 @@ static void reduce_row(enum reduce code, float *acc, const float *x, uint64_t n)
     }
 }
 
-/* One row: sixteen results side by side, then one, in a fixed order. */
+/* Reduces a contiguous row with 16 partial results in a fixed order, so the result does not depend
+ * on the number of threads. */
 static float fold(enum reduce code, const float *x, uint64_t n)
 {
     float part[16], all = start_of(code);
@@ -105,6 +110,8 @@ static float fold(enum reduce code, const float *x, uint64_t n)
     return all;
 }
 
+/* One block of up to COLUMNS inner positions of one outer index. Log-sum-exp subtracts the
+ * maximum. */
 static void reduce_part(void *arg, uint32_t item, uint32_t thread)
 {
     struct lane_job *j = arg;
@@ -146,6 +153,7 @@ static struct lane_job lane_job(struct sg_npu_run *r, const struct sg_mil_op *op
                              .code = R_NONE};
 }
 
+/* Runs part for all (outer, block of COLUMNS inner positions). */
 static void each_column(struct lane_job *j, void (*part)(void *, uint32_t, uint32_t))
 {
     j->columns = (j->l.inner + COLUMNS - 1) / COLUMNS;
@@ -156,7 +164,7 @@ segue_status sg_npu_reduce(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x");
     struct lane_job j = lane_job(r, op, x);
-    uint32_t axes = sg_mil_axes(r->plan->f, op, sg_npu_type(r, x)->rank);
+    uint32_t axes = sg_mil_const_axes(r->plan->f, op, sg_npu_type(r, x)->rank);
     for (int i = 0; i < R_NONE; i++)
         if (!strcmp(reduce_names[i], op->kind)) j.code = (enum reduce)i;
     if (!lanes_of(sg_npu_type(r, x), axes, &j.l) && !(j.x = gathered(r, x, axes, &j.l)))
@@ -167,12 +175,14 @@ segue_status sg_npu_reduce(struct sg_npu_run *r, const struct sg_mil_op *op)
 
 /* --- along one axis --- */
 
+/* The axis operand as a bit mask; default: the last axis. */
 static uint32_t axis_bit(struct sg_npu_run *r, const struct sg_mil_op *op, uint32_t rank)
 {
-    int64_t axis = sg_mil_whole(r->plan->f, op, "axis", -1);
+    int64_t axis = sg_mil_const_int(r->plan->f, op, "axis", -1);
     return 1u << (axis < 0 ? axis + rank : axis);
 }
 
+/* Index of the first maximum or minimum. */
 segue_status sg_npu_arg(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x");
@@ -190,6 +200,8 @@ segue_status sg_npu_arg(struct sg_npu_run *r, const struct sg_mil_op *op)
     return SEGUE_OK;
 }
 
+/* Softmax with the maximum subtracted, in fp32. For inner > 1 the sums run over rows of columns to
+ * keep access contiguous. */
 static void softmax_part(void *arg, uint32_t item, uint32_t thread)
 {
     struct lane_job *j = arg;
@@ -237,7 +249,8 @@ segue_status sg_npu_softmax(struct sg_npu_run *r, const struct sg_mil_op *op)
 
 /* --- norms --- */
 
-/* One lane: minus the mean, over the deviation; l2: over the length. */
+/* Normalizes n values with a stride: mean and variance, or for l2 only the length. The sums are
+ * double. */
 static void norm_lane(struct lane_job *j, const float *x, float *out, uint64_t step, uint64_t n, int l2)
 {
     double mean = 0, square = 0;
@@ -271,7 +284,7 @@ static void layer_norm_part(void *arg, uint32_t item, uint32_t thread)
 static void norm_arguments(struct lane_job *j, float epsilon)
 {
     uint32_t gamma = sg_npu_operand(j->r, j->op, "gamma"), beta = sg_npu_operand(j->r, j->op, "beta");
-    const struct sg_mil_literal *e = sg_mil_constant(j->r->plan->f, j->op, "epsilon");
+    const struct sg_mil_literal *e = sg_mil_const_literal(j->r->plan->f, j->op, "epsilon");
     j->gamma = gamma == SG_MIL_NONE ? NULL : sg_npu_data(j->r, gamma);
     j->beta = beta == SG_MIL_NONE ? NULL : sg_npu_data(j->r, beta);
     j->epsilon = e ? (float)sg_mil_literal_real(e, 0) : epsilon;
@@ -282,7 +295,7 @@ segue_status sg_npu_layer_norm(struct sg_npu_run *r, const struct sg_mil_op *op)
     uint32_t x = sg_npu_operand(r, op, "x");
     struct lane_job j = lane_job(r, op, x);
     norm_arguments(&j, 1e-5f);
-    if (!lanes_of(sg_npu_type(r, x), sg_mil_axes(r->plan->f, op, sg_npu_type(r, x)->rank), &j.l))
+    if (!lanes_of(sg_npu_type(r, x), sg_mil_const_axes(r->plan->f, op, sg_npu_type(r, x)->rank), &j.l))
         return sg_fail(r->err, SEGUE_EUNSUPPORTED,
                        "layer_norm: %s: axes that do not stand side by side; transpose before",
                        r->plan->f->values[op->first].name);
@@ -339,10 +352,10 @@ static int rising(const void *a, const void *b)
 segue_status sg_npu_sorted(struct sg_npu_run *r, const struct sg_mil_op *op)
 {
     uint32_t x = sg_npu_operand(r, op, "x");
-    int top = !strcmp(op->kind, "topk"), up = sg_mil_whole(r->plan->f, op, "ascending", 0) != 0;
+    int top = !strcmp(op->kind, "topk"), up = sg_mil_const_int(r->plan->f, op, "ascending", 0) != 0;
     struct lane_job j = lane_job(r, op, x);
     lanes_of(sg_npu_type(r, x), axis_bit(r, op, sg_npu_type(r, x)->rank), &j.l);
-    uint64_t k = top ? (uint64_t)sg_mil_whole(r->plan->f, op, "k", 1) : j.l.along;
+    uint64_t k = top ? (uint64_t)sg_mil_const_int(r->plan->f, op, "k", 1) : j.l.along;
     float *indices = !top ? j.out : op->outputs > 1 ? sg_npu_data(r, op->first + 1) : NULL;
     struct ranked *list = sg_alloc((size_t)j.l.along * sizeof *list);
     if (!list) return sg_no_memory("a sort", (size_t)j.l.along * sizeof *list, r->err);

@@ -6,6 +6,8 @@
 #include "unit/ane/mil/milops.h"
 #include "unit/ane/npu/npu_plan.h"
 
+/* Handlers by operation name. An operation that is not listed is found by its type rule in
+ * sg_npu_handler_of. */
 static const struct {
     const char *kind;
     sg_npu_handler *run;
@@ -69,6 +71,7 @@ sg_npu_handler *sg_npu_handler_of(const struct sg_mil_op *op, int *nothing)
     }
 }
 
+/* Only references count: an operand given as a literal also returns SG_MIL_NONE. */
 uint32_t sg_npu_operand(const struct sg_npu_run *r, const struct sg_mil_op *op, const char *name)
 {
     const struct sg_mil_arg *a = sg_mil_arg_find(op, name);
@@ -76,6 +79,8 @@ uint32_t sg_npu_operand(const struct sg_npu_run *r, const struct sg_mil_op *op, 
     return a && a->kind == SG_MIL_REF ? a->v.ref : SG_MIL_NONE;
 }
 
+/* Scratch of at least n floats, shared by all handlers of a device. The contents are lost when it
+ * grows. NULL: out of memory. */
 float *sg_npu_work(struct sg_npu_run *r, size_t n)
 {
     if (n <= *r->work_floats) return *r->work;
@@ -91,6 +96,7 @@ struct each {
     void *arg;
 };
 
+/* Adapts a job of one stage to the callback of the pool. */
 static void each_part(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
 {
     struct each *e = arg;
@@ -98,6 +104,7 @@ static void each_part(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
     e->part(e->arg, item, thread);
 }
 
+/* Runs part for items 0 to items - 1 on the pool; a single item runs on the calling thread. */
 void sg_npu_each(struct sg_npu_run *r, uint64_t items,
                  void (*part)(void *arg, uint32_t item, uint32_t thread), void *arg)
 {
@@ -109,6 +116,9 @@ void sg_npu_each(struct sg_npu_run *r, uint64_t items,
         sg_pool_run(r->pool, &(struct sg_job){.items = &n, .stages = 1, .work = each_part, .arg = &e});
 }
 
+/* Finishes n results of `value`: rounds fp16 results, then applies the arithmetic of the engine
+ * where the profile has it: NaN becomes 0, and adding 0 turns -0 into +0. Records NaN and fp16
+ * overflow in the flags of the run; several threads may do so at once. */
 void sg_npu_settle(struct sg_npu_run *r, uint32_t value, float *p, size_t n)
 {
     enum sg_mil_dtype d = (enum sg_mil_dtype)sg_npu_type(r, value)->dtype;

@@ -5,12 +5,12 @@
 
 #include "base/num.h"
 #include "unit/ane/mil/milinfer.h"
-#include "unit/ane/tools/milrewrite.h"
+#include "unit/ane/passes/milrewrite.h"
 #include "unit/ane/passes/pass.h"
 
-enum { MOST = 65536 };
+enum { FOLD_MAX = 65536 };
 
-static int one(const char *kind, float x, float *y)
+static int eval_unary(const char *kind, float x, float *y)
 {
     if (!strcmp(kind, "exp")) *y = expf(x);
     else if (!strcmp(kind, "abs")) *y = fabsf(x);
@@ -22,7 +22,7 @@ static int one(const char *kind, float x, float *y)
     return 1;
 }
 
-static int two(const char *kind, float x, float y, float *z)
+static int eval_binary(const char *kind, float x, float y, float *z)
 {
     if (!strcmp(kind, "add")) *z = x + y;
     else if (!strcmp(kind, "sub")) *z = x - y;
@@ -35,26 +35,26 @@ static int two(const char *kind, float x, float y, float *z)
 }
 
 /* The place in an operand of place i of the result, by NumPy's rule of broadcasting. */
-static uint64_t place(const struct sg_mil_type *t, const struct sg_mil_type *out, uint64_t i)
+static uint64_t operand_index(const struct sg_mil_type *t, const struct sg_mil_type *out, uint64_t i)
 {
     uint64_t at = 0, stride = 1;
     for (uint32_t k = 0; k < out->rank; k++) {
         uint64_t d = (uint64_t)out->dim[out->rank - 1 - k], c = i % d;
         i /= d;
         if (k >= t->rank) continue;
-        uint64_t own = (uint64_t)t->dim[t->rank - 1 - k];
-        at += own == 1 ? 0 : c * stride;
-        stride *= own;
+        uint64_t extent = (uint64_t)t->dim[t->rank - 1 - k];
+        at += extent == 1 ? 0 : c * stride;
+        stride *= extent;
     }
     return at;
 }
 
 /* On the values as they are by now: what was computed above is a constant too. */
-static const struct sg_mil_literal *numbers_of(struct sg_mil_rewrite *r, const struct sg_mil_op *op, const char *arg)
+static const struct sg_mil_literal *const_operand(struct sg_mil_rewrite *r, const struct sg_mil_op *op, const char *arg)
 {
-    uint32_t value = sg_mil_new(r, op, arg);
+    uint32_t value = sg_mil_rewrite_arg(r, op, arg);
     if (value == SG_MIL_NONE || r->b.status) return NULL;
-    const struct sg_mil_literal *l = sg_mil_value_literal(sg_mil_made(r), value);
+    const struct sg_mil_literal *l = sg_mil_value_literal(sg_mil_rewrite_built(r), value);
     return l && l->kind == SG_MIL_NUMBERS && l->type.dtype == SG_MIL_FP16 ? l : NULL;
 }
 
@@ -63,8 +63,8 @@ static int fold(const struct sg_mil_op *op, const struct sg_mil_literal *x, cons
                 const struct sg_mil_type *out, uint64_t n, double *to)
 {
     for (uint64_t i = 0; i < n; i++) {
-        float v, a = (float)sg_mil_literal_real(x, y ? place(&x->type, out, i) : i);
-        if (!(y ? two(op->kind, a, (float)sg_mil_literal_real(y, place(&y->type, out, i)), &v) : one(op->kind, a, &v)))
+        float v, a = (float)sg_mil_literal_real(x, y ? operand_index(&x->type, out, i) : i);
+        if (!(y ? eval_binary(op->kind, a, (float)sg_mil_literal_real(y, operand_index(&y->type, out, i)), &v) : eval_unary(op->kind, a, &v)))
             return 0;
         to[i] = (double)sg_f32_of_f16(sg_f16_of_f32(v));
         if (!isfinite(to[i])) return 0;
@@ -75,34 +75,34 @@ static int fold(const struct sg_mil_op *op, const struct sg_mil_literal *x, cons
 static void step(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
 {
     const struct sg_mil_type *out = &r->f.values[op->first].type;
-    const struct sg_mil_literal *x = numbers_of(r, op, "x"), *y = numbers_of(r, op, "y");
+    const struct sg_mil_literal *x = const_operand(r, op, "x"), *y = const_operand(r, op, "y");
     int binary = sg_mil_arg_find(op, "y") != NULL;
     uint64_t n = sg_mil_elements(out);
     double *to = NULL;
     for (uint32_t i = 0; i < op->args_n; i++) r->changes += op->args[i].kind == SG_MIL_LITERAL;
-    if (x && (y || !binary) && n <= MOST && op->outputs == 1 && out->dtype == SG_MIL_FP16 && !r->returned[op->first] &&
+    if (x && (y || !binary) && n <= FOLD_MAX && op->outputs == 1 && out->dtype == SG_MIL_FP16 && !r->is_result[op->first] &&
         (to = sg_alloc((size_t)n * sizeof *to)) && fold(op, x, y, out, n, to)) {
         int64_t dim[SG_MIL_DIMS];
         for (uint32_t k = 0; k < out->rank; k++) dim[k] = out->dim[k];
-        r->to[op->first] = sg_mil_build_reals(&r->b, SG_MIL_FP16, out->rank, dim, to, n);
+        r->map[op->first] = sg_mil_build_real_tensor(&r->b, SG_MIL_FP16, out->rank, dim, to, n);
         r->changes++;
     } else {
-        uint32_t before = sg_mil_made(r)->values_n;
-        sg_mil_keep(r, op);
-        r->changes += sg_mil_value_literal(&r->f, op->first) && sg_mil_made(r)->values_n == before;
+        uint32_t before = sg_mil_rewrite_built(r)->values_n;
+        sg_mil_rewrite_copy(r, op);
+        r->changes += sg_mil_value_literal(&r->f, op->first) && sg_mil_rewrite_built(r)->values_n == before;
     }
     sg_free(to);
 }
 
-static void name(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
+static void name_literals(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
 {
     for (uint32_t i = 0; i < op->args_n; i++) r->changes += op->args[i].kind == SG_MIL_LITERAL;
-    sg_mil_keep(r, op);
+    sg_mil_rewrite_copy(r, op);
 }
 
 segue_status sg_pass_named(struct sg_mil_program *p, uint64_t *changes, segue_error *err)
 {
-    static const struct sg_mil_pass pass = {.step = name};
+    static const struct sg_mil_pass pass = {.step = name_literals};
     for (uint32_t k = 0; k < p->functions_n; k++) SG_TRY(sg_mil_rewrite(p, k, &pass, NULL, changes, err));
     return SEGUE_OK;
 }

@@ -1,17 +1,17 @@
 /* passdead.c: dead code: see pass.h.
  * SPDX-License-Identifier: MIT */
-#include "unit/ane/tools/milrewrite.h"
+#include "unit/ane/passes/milrewrite.h"
 #include "unit/ane/passes/pass.h"
 
 /* Operands stand above: one walk from the end marks all. */
-static void mark(const struct sg_mil_function *f, uint8_t *live)
+static void mark_live(const struct sg_mil_function *f, uint8_t *live)
 {
     for (uint32_t i = 0; i < f->returns_n; i++) live[f->returns[i]] = 1;
     for (uint32_t o = f->ops_n; o-- > 0;) {
         const struct sg_mil_op *op = &f->ops[o];
-        int wanted = 0;
-        for (uint32_t i = 0; i < op->outputs; i++) wanted |= live[op->first + i];
-        for (uint32_t i = 0; wanted && i < op->args_n; i++) {
+        int live_op = 0;
+        for (uint32_t i = 0; i < op->outputs; i++) live_op |= live[op->first + i];
+        for (uint32_t i = 0; live_op && i < op->args_n; i++) {
             const struct sg_mil_arg *a = &op->args[i];
             if (a->kind == SG_MIL_REF) live[a->v.ref] = 1;
             for (uint32_t k = 0; a->kind == SG_MIL_LIST && k < a->n; k++) live[a->v.refs[k]] = 1;
@@ -21,11 +21,11 @@ static void mark(const struct sg_mil_function *f, uint8_t *live)
 
 static void step(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
 {
-    const uint8_t *live = r->own;
-    int wanted = 0;
-    for (uint32_t i = 0; i < op->outputs; i++) wanted |= live[op->first + i];
-    if (wanted)
-        sg_mil_keep(r, op);
+    const uint8_t *live = r->ctx;
+    int live_op = 0;
+    for (uint32_t i = 0; i < op->outputs; i++) live_op |= live[op->first + i];
+    if (live_op)
+        sg_mil_rewrite_copy(r, op);
     else
         r->changes++;
 }
@@ -37,7 +37,7 @@ segue_status sg_pass_dead(struct sg_mil_program *p, uint64_t *changes, segue_err
     for (uint32_t k = 0; k < p->functions_n && status == SEGUE_OK; k++) {
         uint8_t *live = sg_alloc((size_t)p->functions[k].values_n + 1);
         if (!live) return sg_no_memory("a pass over a program", p->functions[k].values_n, err);
-        mark(&p->functions[k], live);
+        mark_live(&p->functions[k], live);
         status = sg_mil_rewrite(p, k, &pass, live, changes, err);
         sg_free(live);
     }

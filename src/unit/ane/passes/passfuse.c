@@ -6,15 +6,15 @@
 #include "base/hash.h"
 #include "base/num.h"
 #include "unit/ane/mil/milinfer.h"
-#include "unit/ane/tools/milrewrite.h"
+#include "unit/ane/passes/milrewrite.h"
 #include "unit/ane/passes/pass.h"
 
-struct seen {
+struct cse_entry {
     struct sg_hash hash;
     uint32_t value; /* 0: free */
 };
 struct fuse {
-    struct seen *seen; /* [cap], a power of two above twice the operations */
+    struct cse_entry *entries; /* [cap], a power of two above twice the operations */
     uint32_t cap;
 };
 
@@ -26,17 +26,17 @@ static const struct sg_mil_type *type_of(const struct sg_mil_rewrite *r, uint32_
 /* The only number of a constant; 0 in *is: there is none. */
 static double scalar(const struct sg_mil_rewrite *r, uint32_t value, int *is)
 {
-    const struct sg_mil_literal *l = r->b.status ? NULL : sg_mil_value_literal(sg_mil_made(r), value);
+    const struct sg_mil_literal *l = r->b.status ? NULL : sg_mil_value_literal(sg_mil_rewrite_built(r), value);
     *is = l && l->kind == SG_MIL_NUMBERS && l->n == 1 && l->type.dtype == SG_MIL_FP16;
     return *is ? (double)sg_f32_of_f16(sg_f16_of_f32((float)l->v.real[0])) : 0;
 }
 
 /* --- what changes nothing --- */
 
-static int neutral(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uint32_t x)
+static int is_neutral(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uint32_t x)
 {
     static const struct { const char *kind; double with; } pairs[] = {{"mul", 1}, {"real_div", 1}, {"add", 0}, {"sub", 0}};
-    uint32_t y = sg_mil_new(r, op, "y");
+    uint32_t y = sg_mil_rewrite_arg(r, op, "y");
     int is;
     double v = y == SG_MIL_NONE ? 0 : scalar(r, y, &is);
     for (size_t i = 0; y != SG_MIL_NONE && i < sizeof pairs / sizeof *pairs; i++)
@@ -45,78 +45,78 @@ static int neutral(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uint32_
 }
 
 /* mul(mul(x, a), b) with single numbers: one product, where a b is exact. */
-static int scaled_twice(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uint32_t x)
+static int fold_scales(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uint32_t x)
 {
-    uint32_t y = sg_mil_new(r, op, "y");
-    const struct sg_mil_op *inner = sg_mil_maker(r, x, "mul");
+    uint32_t y = sg_mil_rewrite_arg(r, op, "y");
+    const struct sg_mil_op *inner = sg_mil_rewrite_def(r, x, "mul");
     int one, two;
     if (strcmp(op->kind, "mul") != 0 || !inner) return 0;
     uint32_t from = sg_mil_arg_find(inner, "x")->v.ref;
     double a = scalar(r, sg_mil_arg_find(inner, "y")->v.ref, &one), b = scalar(r, y, &two), c = a * b;
     if (!one || !two || (double)sg_f32_of_f16(sg_f16_of_f32((float)c)) != c || fabs(c) < 6.103515625e-5) return 0;
     uint32_t k = sg_mil_build_real(&r->b, c);
-    sg_mil_keep_name(r, op);
-    r->to[op->first] = sg_mil_build_binary(&r->b, "mul", from, k);
+    sg_mil_rewrite_keep_name(r, op);
+    r->map[op->first] = sg_mil_build_binary(&r->b, "mul", from, k);
     r->changes++;
     return 1;
 }
 
 /* --- chains that move numbers --- */
 
-static int reshaped_twice(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uint32_t x)
+static int fold_reshapes(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uint32_t x)
 {
-    const struct sg_mil_op *inner = sg_mil_maker(r, x, "reshape");
+    const struct sg_mil_op *inner = sg_mil_rewrite_def(r, x, "reshape");
     const struct sg_mil_type *out = &r->f.values[op->first].type;
     int64_t dim[SG_MIL_DIMS];
     if (strcmp(op->kind, "reshape") != 0 || !inner) return 0;
     uint32_t from = sg_mil_arg_find(inner, "x")->v.ref;
     for (uint32_t k = 0; k < out->rank; k++) dim[k] = out->dim[k];
     if (sg_mil_type_equal(type_of(r, from), out)) {
-        sg_mil_become(r, op, from);
+        sg_mil_rewrite_replace(r, op, from);
         return 1;
     }
-    sg_mil_keep_name(r, op);
-    r->to[op->first] = sg_mil_build_reshape(&r->b, from, out->rank, dim);
+    sg_mil_rewrite_keep_name(r, op);
+    r->map[op->first] = sg_mil_build_reshape(&r->b, from, out->rank, dim);
     r->changes++;
     return 1;
 }
 
-static int turned_twice(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uint32_t x)
+static int fold_transposes(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uint32_t x)
 {
-    const struct sg_mil_op *inner = sg_mil_maker(r, x, "transpose");
+    const struct sg_mil_op *inner = sg_mil_rewrite_def(r, x, "transpose");
     int64_t p[SG_MIL_DIMS], q[SG_MIL_DIMS];
-    uint32_t n, m, straight = 1;
-    if (strcmp(op->kind, "transpose") != 0 || !sg_mil_wholes(&r->f, op, "perm", p, &n)) return 0;
-    if (!inner || !sg_mil_wholes(sg_mil_made(r), inner, "perm", q, &m) || m != n) return 0;
+    uint32_t n, m, identity = 1;
+    if (strcmp(op->kind, "transpose") != 0 || !sg_mil_const_ints(&r->f, op, "perm", p, &n)) return 0;
+    if (!inner || !sg_mil_const_ints(sg_mil_rewrite_built(r), inner, "perm", q, &m) || m != n) return 0;
     uint32_t from = sg_mil_arg_find(inner, "x")->v.ref;
     for (uint32_t k = 0; k < n; k++) {
         p[k] = q[p[k] < 0 ? p[k] + n : p[k]];
-        straight &= p[k] == (int64_t)k;
+        identity &= p[k] == (int64_t)k;
     }
-    if (straight) {
-        sg_mil_become(r, op, from);
+    if (identity) {
+        sg_mil_rewrite_replace(r, op, from);
         return 1;
     }
-    sg_mil_keep_name(r, op);
-    r->to[op->first] = sg_mil_build_transpose(&r->b, from, n, p);
+    sg_mil_rewrite_keep_name(r, op);
+    r->map[op->first] = sg_mil_build_transpose(&r->b, from, n, p);
     r->changes++;
     return 1;
 }
 
 /* A window of a window, or of one part of a concatenation. */
-static int sliced_twice(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uint32_t x)
+static int fold_slices(struct sg_mil_rewrite *r, const struct sg_mil_op *op, uint32_t x)
 {
-    const struct sg_mil_op *slice = sg_mil_maker(r, x, "slice_by_size"), *join = sg_mil_maker(r, x, "concat");
+    const struct sg_mil_op *slice = sg_mil_rewrite_def(r, x, "slice_by_size"), *join = sg_mil_rewrite_def(r, x, "concat");
     const struct sg_mil_type *out = &r->f.values[op->first].type;
-    int64_t at[SG_MIL_DIMS], more[SG_MIL_DIMS], size[SG_MIL_DIMS];
+    int64_t at[SG_MIL_DIMS], found[SG_MIL_DIMS], size[SG_MIL_DIMS];
     uint32_t n, m, from = SG_MIL_NONE;
-    if (strcmp(op->kind, "slice_by_size") != 0 || !sg_mil_wholes(&r->f, op, "begin", at, &n)) return 0;
+    if (strcmp(op->kind, "slice_by_size") != 0 || !sg_mil_const_ints(&r->f, op, "begin", at, &n)) return 0;
     for (uint32_t k = 0; k < n; k++) size[k] = out->dim[k];
-    if (slice && sg_mil_wholes(sg_mil_made(r), slice, "begin", more, &m) && m == n) {
+    if (slice && sg_mil_const_ints(sg_mil_rewrite_built(r), slice, "begin", found, &m) && m == n) {
         from = sg_mil_arg_find(slice, "x")->v.ref;
-        for (uint32_t k = 0; k < n; k++) at[k] += more[k];
+        for (uint32_t k = 0; k < n; k++) at[k] += found[k];
     } else if (join) {
-        int64_t axis = sg_mil_whole(sg_mil_made(r), join, "axis", -1);
+        int64_t axis = sg_mil_const_int(sg_mil_rewrite_built(r), join, "axis", -1);
         const struct sg_mil_arg *list = sg_mil_arg_find(join, "values");
         for (uint32_t k = 0; axis >= 0 && list->kind == SG_MIL_LIST && k < list->n && from == SG_MIL_NONE; k++) {
             int64_t width = type_of(r, list->v.refs[k])->dim[axis];
@@ -130,36 +130,36 @@ static int sliced_twice(struct sg_mil_rewrite *r, const struct sg_mil_op *op, ui
     }
     if (from == SG_MIL_NONE) return 0;
     if (sg_mil_type_equal(type_of(r, from), out)) {
-        sg_mil_become(r, op, from);
+        sg_mil_rewrite_replace(r, op, from);
         return 1;
     }
-    sg_mil_keep_name(r, op);
-    r->to[op->first] = sg_mil_build_slice(&r->b, from, n, at, size);
+    sg_mil_rewrite_keep_name(r, op);
+    r->map[op->first] = sg_mil_build_slice(&r->b, from, n, at, size);
     r->changes++;
     return 1;
 }
 
 /* A concatenation of concatenations along one axis. */
-static int joined_twice(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
+static int fold_concats(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
 {
     const struct sg_mil_arg *list = sg_mil_arg_find(op, "values");
-    uint32_t flat[64], n = 0, more = 0;
-    int64_t axis = sg_mil_whole(&r->f, op, "axis", -1);
-    if (strcmp(op->kind, "concat") != 0 || axis < 0 || list->kind != SG_MIL_LIST || sg_mil_whole(&r->f, op, "interleave", 0))
+    uint32_t flat[64], n = 0, found = 0;
+    int64_t axis = sg_mil_const_int(&r->f, op, "axis", -1);
+    if (strcmp(op->kind, "concat") != 0 || axis < 0 || list->kind != SG_MIL_LIST || sg_mil_const_int(&r->f, op, "interleave", 0))
         return 0;
     for (uint32_t i = 0; i < list->n; i++) {
-        const struct sg_mil_op *inner = sg_mil_maker(r, r->to[list->v.refs[i]], "concat");
-        const struct sg_mil_arg *own = inner ? sg_mil_arg_find(inner, "values") : NULL;
-        int same = inner && sg_mil_whole(sg_mil_made(r), inner, "axis", -1) == axis &&
-                   own->kind == SG_MIL_LIST && !sg_mil_whole(sg_mil_made(r), inner, "interleave", 0);
-        if (n + (same ? own->n : 1) > 64) return 0;
-        for (uint32_t k = 0; same && k < own->n; k++) flat[n++] = own->v.refs[k];
-        if (!same) flat[n++] = r->to[list->v.refs[i]];
-        more |= (uint32_t)same;
+        const struct sg_mil_op *inner = sg_mil_rewrite_def(r, r->map[list->v.refs[i]], "concat");
+        const struct sg_mil_arg *f = inner ? sg_mil_arg_find(inner, "values") : NULL;
+        int same = inner && sg_mil_const_int(sg_mil_rewrite_built(r), inner, "axis", -1) == axis &&
+                   f->kind == SG_MIL_LIST && !sg_mil_const_int(sg_mil_rewrite_built(r), inner, "interleave", 0);
+        if (n + (same ? f->n : 1) > 64) return 0;
+        for (uint32_t k = 0; same && k < f->n; k++) flat[n++] = f->v.refs[k];
+        if (!same) flat[n++] = r->map[list->v.refs[i]];
+        found |= (uint32_t)same;
     }
-    if (!more) return 0;
-    sg_mil_keep_name(r, op);
-    r->to[op->first] = sg_mil_build_concat(&r->b, flat, n, axis);
+    if (!found) return 0;
+    sg_mil_rewrite_keep_name(r, op);
+    r->map[op->first] = sg_mil_build_concat(&r->b, flat, n, axis);
     r->changes++;
     return 1;
 }
@@ -170,22 +170,22 @@ static void add_text(struct sg_hash *h, const char *s) { *h = sg_hash_join(*h, s
 static void add_value(struct sg_hash *h, uint32_t v) { *h = sg_hash_join(*h, sg_hash_bytes(&v, sizeof v, 2)); }
 
 /* Arguments in any order are told apart: passes write them in one order, and another costs no more than a chance. */
-static struct seen *place_of(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
+static struct cse_entry *cse_slot(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
 {
-    struct fuse *own = r->own;
+    struct fuse *f = r->ctx;
     struct sg_hash h = sg_hash_bytes(op->kind, strlen(op->kind), 0);
     for (uint32_t i = 0; i < op->args_n; i++) {
         const struct sg_mil_arg *a = &op->args[i];
         add_text(&h, a->name);
-        if (a->kind == SG_MIL_REF) add_value(&h, r->to[a->v.ref]);
-        for (uint32_t k = 0; a->kind == SG_MIL_LIST && k < a->n; k++) add_value(&h, r->to[a->v.refs[k]]);
+        if (a->kind == SG_MIL_REF) add_value(&h, r->map[a->v.ref]);
+        for (uint32_t k = 0; a->kind == SG_MIL_LIST && k < a->n; k++) add_value(&h, r->map[a->v.refs[k]]);
         if (a->kind == SG_MIL_LITERAL) add_value(&h, sg_mil_build_literal(&r->b, NULL, a->v.literal));
     }
-    uint32_t at = (uint32_t)h.lo & (own->cap - 1);
-    while (own->seen[at].value && (own->seen[at].hash.lo != h.lo || own->seen[at].hash.hi != h.hi))
-        at = (at + 1) & (own->cap - 1);
-    own->seen[at].hash = h;
-    return &own->seen[at];
+    uint32_t at = (uint32_t)h.lo & (f->cap - 1);
+    while (f->entries[at].value && (f->entries[at].hash.lo != h.lo || f->entries[at].hash.hi != h.hi))
+        at = (at + 1) & (f->cap - 1);
+    f->entries[at].hash = h;
+    return &f->entries[at];
 }
 
 /* Constants, and operations that hold their data themselves. */
@@ -200,27 +200,27 @@ static void step(struct sg_mil_rewrite *r, const struct sg_mil_op *op)
 {
     const struct sg_mil_type *out = &r->f.values[op->first].type;
     if (op->outputs != 1 || out->buffer || has_data(op)) {
-        sg_mil_keep(r, op);
+        sg_mil_rewrite_copy(r, op);
         return;
     }
-    uint32_t x = sg_mil_new(r, op, "x");
+    uint32_t x = sg_mil_rewrite_arg(r, op, "x");
     int same = !r->b.status && x != SG_MIL_NONE && sg_mil_type_equal(type_of(r, x), out);
-    if (same && !r->returned[op->first] &&
-        (!strcmp(op->kind, "reshape") || !strcmp(op->kind, "slice_by_size") || neutral(r, op, x))) {
-        sg_mil_become(r, op, x);
+    if (same && !r->is_result[op->first] &&
+        (!strcmp(op->kind, "reshape") || !strcmp(op->kind, "slice_by_size") || is_neutral(r, op, x))) {
+        sg_mil_rewrite_replace(r, op, x);
         return;
     }
     if (x != SG_MIL_NONE &&
-        (scaled_twice(r, op, x) || reshaped_twice(r, op, x) || turned_twice(r, op, x) || sliced_twice(r, op, x)))
+        (fold_scales(r, op, x) || fold_reshapes(r, op, x) || fold_transposes(r, op, x) || fold_slices(r, op, x)))
         return;
-    if (joined_twice(r, op)) return;
-    struct seen *s = place_of(r, op);
-    if (s->value && !r->returned[op->first]) {
-        sg_mil_become(r, op, s->value - 1);
+    if (fold_concats(r, op)) return;
+    struct cse_entry *s = cse_slot(r, op);
+    if (s->value && !r->is_result[op->first]) {
+        sg_mil_rewrite_replace(r, op, s->value - 1);
         return;
     }
-    sg_mil_keep(r, op);
-    if (!s->value && !r->b.status) s->value = r->to[op->first] + 1;
+    sg_mil_rewrite_copy(r, op);
+    if (!s->value && !r->b.status) s->value = r->map[op->first] + 1;
 }
 
 segue_status sg_pass_fuse(struct sg_mil_program *p, uint64_t *changes, segue_error *err)
@@ -228,12 +228,12 @@ segue_status sg_pass_fuse(struct sg_mil_program *p, uint64_t *changes, segue_err
     static const struct sg_mil_pass pass = {.step = step};
     segue_status status = SEGUE_OK;
     for (uint32_t k = 0; k < p->functions_n && status == SEGUE_OK; k++) {
-        struct fuse own = {.cap = 64};
-        while (own.cap < 2 * p->functions[k].ops_n) own.cap *= 2;
-        own.seen = sg_alloc(own.cap * sizeof *own.seen);
-        if (!own.seen) return sg_no_memory("a pass over a program", own.cap * sizeof *own.seen, err);
-        status = sg_mil_rewrite(p, k, &pass, &own, changes, err);
-        sg_free(own.seen);
+        struct fuse ctx = {.cap = 64};
+        while (ctx.cap < 2 * p->functions[k].ops_n) ctx.cap *= 2;
+        ctx.entries = sg_alloc(ctx.cap * sizeof *ctx.entries);
+        if (!ctx.entries) return sg_no_memory("a pass over a program", ctx.cap * sizeof *ctx.entries, err);
+        status = sg_mil_rewrite(p, k, &pass, &ctx, changes, err);
+        sg_free(ctx.entries);
     }
     return status;
 }

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "unit/ane/tools/milrewrite.h"
+#include "unit/ane/passes/milrewrite.h"
 #include "unit/ane/passes/pass.h"
 
 enum { PORTS = 8, NAME = 64 };
@@ -20,16 +20,16 @@ static uint64_t size_of(const struct layout *l, const struct sg_mil_type *t)
 }
 
 /* How many of the ports come before port i: those that are smaller, or larger where sizes fall. */
-static uint32_t rank_of(const struct sg_mil_rewrite *r, const uint32_t *values, uint32_t n, uint32_t i, int falling)
+static uint32_t sort_position(const struct sg_mil_rewrite *r, const uint32_t *values, uint32_t n, uint32_t i, int falling)
 {
-    const struct layout *l = r->own;
-    uint64_t own = size_of(l, &r->f.values[values ? values[i] : i].type);
-    uint32_t rank = 0;
+    const struct layout *l = r->ctx;
+    uint64_t bytes = size_of(l, &r->f.values[values ? values[i] : i].type);
+    uint32_t pos = 0;
     for (uint32_t k = 0; k < n; k++) {
         uint64_t other = size_of(l, &r->f.values[values ? values[k] : k].type);
-        rank += (falling ? other > own : other < own) || (other == own && k < i);
+        pos += (falling ? other > bytes : other < bytes) || (other == bytes && k < i);
     }
-    return rank;
+    return pos;
 }
 
 static void port_name(char out[NAME], char letter, const char *name)
@@ -38,74 +38,74 @@ static void port_name(char out[NAME], char letter, const char *name)
     snprintf(out, NAME, "%c_%.60s", letter, role ? role + 1 : name);
 }
 
-static void params(struct sg_mil_rewrite *r)
+static void rewrite_params(struct sg_mil_rewrite *r)
 {
-    const struct layout *l = r->own;
+    const struct layout *l = r->ctx;
     char name[NAME];
     uint32_t made[PORTS];
-    for (uint32_t rank = 0; rank < r->f.params_n; rank++)
+    for (uint32_t pos = 0; pos < r->f.params_n; pos++)
         for (uint32_t i = 0; i < r->f.params_n; i++) {
             const struct sg_mil_value *v = &r->f.values[i];
-            if (rank_of(r, NULL, r->f.params_n, i, 0) != rank) continue;
-            port_name(name, (char)('a' + (int)rank), v->name);
-            r->changes += strcmp(name, v->name) != 0 || rank != i;
+            if (sort_position(r, NULL, r->f.params_n, i, 0) != pos) continue;
+            port_name(name, (char)('a' + (int)pos), v->name);
+            r->changes += strcmp(name, v->name) != 0 || pos != i;
             made[i] = sg_mil_build_input(&r->b, name, (enum sg_mil_dtype)v->type.dtype, 4,
                                          (int64_t[]){1, padded(l, v->type.dim[1]), 1, padded(l, v->type.dim[3])});
         }
     for (uint32_t i = 0; i < r->f.params_n; i++) {
         const struct sg_mil_type *t = &r->f.values[i].type, *whole = sg_mil_build_type(&r->b, made[i]);
         int64_t begin[4] = {0}, size[4] = {1, t->dim[1], 1, t->dim[3]};
-        r->to[i] = made[i];
+        r->map[i] = made[i];
         if (r->b.status || (whole->dim[1] == t->dim[1] && whole->dim[3] == t->dim[3])) continue;
-        r->to[i] = sg_mil_build_slice(&r->b, made[i], 4, begin, size);
+        r->map[i] = sg_mil_build_slice(&r->b, made[i], 4, begin, size);
         r->changes++;
     }
 }
 
 /* Zeros behind x along an axis, up to n. */
-static uint32_t fill(struct sg_mil_rewrite *r, uint32_t x, int axis, int64_t n, const char *name)
+static uint32_t pad_axis(struct sg_mil_rewrite *r, uint32_t x, int axis, int64_t n, const char *name)
 {
     const struct sg_mil_type *t = sg_mil_build_type(&r->b, x);
     static const double zero;
     int64_t dim[4] = {1, t->dim[1], 1, t->dim[3]};
     if (r->b.status || dim[axis] == n) return x;
     dim[axis] = n - dim[axis];
-    uint32_t both[2] = {x, sg_mil_build_reals(&r->b, SG_MIL_FP16, 4, dim, &zero, 1)};
+    uint32_t parts[2] = {x, sg_mil_build_real_tensor(&r->b, SG_MIL_FP16, 4, dim, &zero, 1)};
     if (name) sg_mil_build_name(&r->b, name);
     r->changes++;
-    return sg_mil_build_concat(&r->b, both, 2, axis);
+    return sg_mil_build_concat(&r->b, parts, 2, axis);
 }
 
-static void results(struct sg_mil_rewrite *r, uint32_t *values)
+static void rewrite_results(struct sg_mil_rewrite *r, uint32_t *values)
 {
-    const struct layout *l = r->own;
+    const struct layout *l = r->ctx;
     uint32_t n = r->f.returns_n, done[PORTS];
     for (uint32_t i = 0; i < n; i++) {
         const struct sg_mil_value *v = &r->f.values[r->f.returns[i]];
-        uint32_t rank = rank_of(r, r->f.returns, n, i, 1), x = values[i];
+        uint32_t pos = sort_position(r, r->f.returns, n, i, 1), x = values[i];
         char name[NAME];
-        port_name(name, (char)('z' - (int)(n - 1 - rank)), v->name);
-        r->changes += rank != i;
+        port_name(name, (char)('z' - (int)(n - 1 - pos)), v->name);
+        r->changes += pos != i;
         int64_t channels = padded(l, v->type.dim[1]), columns = padded(l, v->type.dim[3]);
         int wide = columns != v->type.dim[3], deep = channels != v->type.dim[1];
-        x = fill(r, x, 1, channels, wide ? NULL : name);
-        x = fill(r, x, 3, columns, name);
+        x = pad_axis(r, x, 1, channels, wide ? NULL : name);
+        x = pad_axis(r, x, 3, columns, name);
         if (!wide && !deep && strcmp(name, v->name) != 0) {
             sg_mil_build_name(&r->b, name);
             x = sg_mil_build_unary(&r->b, "identity", x);
             r->changes++;
         }
-        done[rank] = x;
+        done[pos] = x;
     }
     memcpy(values, done, n * sizeof *values);
 }
 
 segue_status sg_pass_layout(struct sg_mil_program *p, uint32_t pad, uint64_t *changes, segue_error *err)
 {
-    static const struct sg_mil_pass pass = {.params = params, .returns = results};
+    static const struct sg_mil_pass pass = {.params = rewrite_params, .returns = rewrite_results};
     for (uint32_t k = 0; k < p->functions_n; k++) {
         const struct sg_mil_function *f = &p->functions[k];
-        struct layout own = {.pad = pad};
+        struct layout ctx = {.pad = pad};
         if (f->params_n > PORTS || f->returns_n > PORTS)
             return sg_fail(err, SEGUE_EUNSUPPORTED, "layout: %.60s: more than %d ports on a side; pack them", f->name, PORTS);
         for (uint32_t i = 0; i < f->params_n + f->returns_n; i++) {
@@ -113,7 +113,7 @@ segue_status sg_pass_layout(struct sg_mil_program *p, uint32_t pad, uint64_t *ch
             if (v->type.rank != 4 || v->type.dim[0] != 1 || v->type.dim[2] != 1 || v->type.buffer || v->type.dtype != SG_MIL_FP16)
                 return sg_fail(err, SEGUE_EUNSUPPORTED, "layout: %.60s: no fp16 tensor [1, C, 1, S]; reshape it", v->name);
         }
-        SG_TRY(sg_mil_rewrite(p, k, &pass, &own, changes, err));
+        SG_TRY(sg_mil_rewrite(p, k, &pass, &ctx, changes, err));
     }
     return SEGUE_OK;
 }

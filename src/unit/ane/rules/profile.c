@@ -267,20 +267,20 @@ static const struct key *key_named(const char *s, size_t n)
     return NULL;
 }
 
-static void set(struct sg_ane_profile *p, const struct key *k, double v)
+static void store_value(struct sg_ane_profile *p, const struct key *k, double v)
 {
-    char *place = (char *)p + k->offset;
-    if (k->kind == COUNT) *(uint32_t *)place = (uint32_t)v;
-    if (k->kind == BYTES) *(uint64_t *)place = (uint64_t)v;
-    if (k->kind == SINGLE) *(float *)place = (float)v;
-    if (k->kind == DOUBLE) *(double *)place = v;
+    char *field = (char *)p + k->offset;
+    if (k->kind == COUNT) *(uint32_t *)field = (uint32_t)v;
+    if (k->kind == BYTES) *(uint64_t *)field = (uint64_t)v;
+    if (k->kind == SINGLE) *(float *)field = (float)v;
+    if (k->kind == DOUBLE) *(double *)field = v;
 }
 
 /* One line without its comment. */
 static segue_status read_line(struct sg_ane_profile *p, const char *line, size_t n, uint32_t number,
                               const char *name, segue_error *err)
 {
-    struct sg_mil_word w = {.kind = SG_MIL_NUMBER};
+    struct sg_mil_token w = {.kind = SG_MIL_NUMBER};
     double v;
     int whole;
     int64_t as_whole;
@@ -301,7 +301,7 @@ static segue_status read_line(struct sg_ane_profile *p, const char *line, size_t
         (k->kind <= BYTES && v != (double)(uint64_t)v))
         return sg_fail(err, SEGUE_EFORMAT, "chip file: %.80s: line %u: %s needs a%s number from %g to %g",
                        name, number, k->name, k->kind <= BYTES ? " whole" : "", k->low, k->high);
-    set(p, k, v);
+    store_value(p, k, v);
     return SEGUE_OK;
 }
 
@@ -311,8 +311,8 @@ segue_status sg_ane_profile_read(struct sg_ane_profile *p, const char *text, siz
     struct sg_ane_profile changed = *p;
     uint32_t number = 1;
     for (const char *s = text, *end = text + n; s < end; number++) {
-        const char *stop = memchr(s, '\n', (size_t)(end - s));
-        size_t len = (size_t)((stop ? stop : end) - s);
+        const char *newline = memchr(s, '\n', (size_t)(end - s));
+        size_t len = (size_t)((newline ? newline : end) - s);
         for (size_t i = 0; i < len; i++)
             if (((unsigned char)s[i] < 0x20 && s[i] != '\t' && s[i] != '\r') || s[i] == 0x7f)
                 return sg_fail(err, SEGUE_EFORMAT, "chip file: %.80s: line %u: byte 0x%02x is no text; give lines `key value`",

@@ -56,7 +56,7 @@ static const struct sg_ane_rule rules[] = {
 size_t sg_ane_rule_count(void) { return sizeof rules / sizeof *rules; }
 const struct sg_ane_rule *sg_ane_rule_at(size_t i) { return &rules[i]; }
 
-const struct sg_ane_rule *sg_ane_rule_numbered(uint32_t number)
+const struct sg_ane_rule *sg_ane_rule_find(uint32_t number)
 {
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].number == number) return &rules[i];
@@ -76,13 +76,6 @@ void sg_ane_port_sizes(const struct sg_mil_type *t, const struct sg_ane_profile 
     *surface_bytes = rounded(rows * *row_bytes, profile->surface_bytes);
 }
 
-int sg_ane_is_weight(const struct sg_mil_function *f, uint32_t value)
-{
-    uint32_t op = f->values[value].op;
-    return op != SG_MIL_NONE &&
-           (!strcmp(f->ops[op].kind, "const") || !strncmp(f->ops[op].kind, "constexpr_", 10));
-}
-
 /* --- blobs --- */
 
 const struct sg_ane_file *sg_ane_file_of(const struct sg_ane_file *files, uint32_t files_n,
@@ -98,7 +91,7 @@ const struct sg_ane_file *sg_ane_file_of(const struct sg_ane_file *files, uint32
 static void check_blob(const struct sg_mil_literal *l, const char *op, const struct sg_ane_file *files,
                        uint32_t files_n, struct sg_mil_faults *faults)
 {
-    struct sg_mil_place at = {.line = l->line, .column = l->column, .constraint = 15, .op = op};
+    struct sg_mil_loc at = {.line = l->line, .column = l->column, .constraint = 15, .op = op};
     const struct sg_ane_file *file = sg_ane_file_of(files, files_n, l->v.blob.path);
     struct sg_blob b;
     segue_error err;
@@ -136,29 +129,29 @@ void sg_ane_check_blobs(const struct sg_mil_program *p, const struct sg_ane_file
 
 /* --- inputs and outputs --- */
 
-struct border {
+struct port_list {
     struct sg_ane_check *c;
     const uint32_t *values;
     uint32_t n;
     int out;
 };
 
-static uint32_t value_of(const struct border *b, uint32_t i) { return b->values ? b->values[i] : i; }
+static uint32_t value_of(const struct port_list *b, uint32_t i) { return b->values ? b->values[i] : i; }
 
-static struct sg_mil_place place_of(const struct border *b, uint32_t i, uint32_t constraint)
+static struct sg_mil_loc port_loc(const struct port_list *b, uint32_t i, uint32_t constraint)
 {
     const struct sg_mil_value *v = &b->c->f->values[value_of(b, i)];
-    return (struct sg_mil_place){
+    return (struct sg_mil_loc){
         .line = v->line, .column = v->column, .constraint = constraint, .op = v->name};
 }
 
-static void check_port_type(const struct border *b, uint32_t i)
+static void check_port_type(const struct port_list *b, uint32_t i)
 {
     const struct sg_ane_profile *profile = b->c->profile;
     const struct sg_mil_type *t = &b->c->f->values[value_of(b, i)].type;
     const char *what = b->out ? "output" : "input",
                *dtype = sg_mil_dtype_info((enum sg_mil_dtype)t->dtype)->name;
-    struct sg_mil_place at = place_of(b, i, 24);
+    struct sg_mil_loc at = port_loc(b, i, 24);
     if (t->buffer && !profile->buffers)
         sg_mil_fault_add(b->c->faults, &at,
                          "%s is a tensor_buffer, which the compiler of %s does not know; declare a tensor",
@@ -179,7 +172,7 @@ static void check_port_type(const struct border *b, uint32_t i)
     sg_mil_fault_add(b->c->faults, &at, "%s is %s; declare fp16", what, dtype);
 }
 
-static void check_port(const struct border *b, uint32_t i)
+static void check_port(const struct port_list *b, uint32_t i)
 {
     const struct sg_ane_profile *profile = b->c->profile;
     const struct sg_mil_type *t = &b->c->f->values[value_of(b, i)].type;
@@ -187,7 +180,7 @@ static void check_port(const struct border *b, uint32_t i)
     check_port_type(b, i);
     if (!t->rank || !each) return;
     uint64_t last = (uint64_t)t->dim[t->rank - 1] * each;
-    struct sg_mil_place at = place_of(b, i, 1);
+    struct sg_mil_loc at = port_loc(b, i, 1);
     if (!t->buffer && last % profile->row_bytes)
         sg_mil_fault_add(b->c->faults, &at,
                          "rows of %llu bytes; pad the last dimension to a multiple of %u, so that packed and "
@@ -219,7 +212,7 @@ static void check_port(const struct border *b, uint32_t i)
                          t->rank);
 }
 
-static void check_border(const struct border *b)
+static void check_ports(const struct port_list *b)
 {
     const struct sg_ane_profile *profile = b->c->profile;
     uint64_t before = 0, row, bytes;
@@ -227,7 +220,7 @@ static void check_border(const struct border *b)
         const struct sg_mil_value *v = &b->c->f->values[value_of(b, i)];
         check_port(b, i);
         sg_ane_port_sizes(&v->type, &(struct sg_ane_profile){.row_bytes = profile->row_bytes}, &row, &bytes);
-        struct sg_mil_place at = place_of(b, i, 2);
+        struct sg_mil_loc at = port_loc(b, i, 2);
         const char *what = b->out ? "outputs" : "inputs";
         at.advice = 1;
         if (i && profile->equal_sizes && bytes != before)
@@ -253,12 +246,12 @@ static void check_returns(struct sg_ane_check *c)
     const struct sg_mil_function *f = c->f;
     for (uint32_t i = 0; i < f->returns_n; i++) {
         const struct sg_mil_value *v = &f->values[f->returns[i]];
-        struct sg_mil_place at = {.line = v->line, .column = v->column, .constraint = 17, .op = v->name};
-        if (v->op == SG_MIL_NONE || sg_ane_is_weight(f, f->returns[i]))
+        struct sg_mil_loc at = {.line = v->line, .column = v->column, .constraint = 17, .op = v->name};
+        if (v->op == SG_MIL_NONE || sg_mil_is_const_value(f, f->returns[i]))
             sg_mil_fault_add(c->faults, &at,
                              "the result is an input or a constant; pass it through identity");
     }
-    struct sg_mil_place at = {.line = f->line, .column = f->column, .constraint = 31, .op = f->name};
+    struct sg_mil_loc at = {.line = f->line, .column = f->column, .constraint = 31, .op = f->name};
     if (c->profile->outputs && f->returns_n > c->profile->outputs)
         sg_mil_fault_add(c->faults, &at, "%u outputs, more than %u; pack them into one", f->returns_n,
                          c->profile->outputs);
@@ -268,15 +261,15 @@ static void check_returns(struct sg_ane_check *c)
 
 static void check_value(struct sg_ane_check *c, const struct sg_mil_value *v, int constant)
 {
-    struct sg_mil_place at = {.line = v->line, .column = v->column, .constraint = 27, .op = v->name};
+    struct sg_mil_loc at = {.line = v->line, .column = v->column, .constraint = 27, .op = v->name};
     const struct sg_mil_type *t = &v->type;
     if (t->rank > 5 && !constant) /* tables of compressed constants have 6 */
         sg_mil_fault_add(c->faults, &at, "rank %u; at most 5", t->rank);
     for (uint32_t i = 0; i < t->rank && !constant; i++) {
-        uint32_t most = t->rank >= 3 && i + 2 >= t->rank ? c->profile->dim_w : c->profile->dim_c;
-        if ((uint32_t)t->dim[i] > most) {
+        uint32_t max = t->rank >= 3 && i + 2 >= t->rank ? c->profile->dim_w : c->profile->dim_c;
+        if ((uint32_t)t->dim[i] > max) {
             sg_mil_fault_add(c->faults, &at, "dimension %u is %d, more than %u; cut it", i, (int)t->dim[i],
-                             most);
+                             max);
             break;
         }
     }
@@ -304,8 +297,8 @@ void sg_ane_check_rules(const struct sg_mil_program *p, const struct sg_ane_prof
             check_value(&c, &f->values[v],
                         f->values[v].op != SG_MIL_NONE && !strcmp(f->ops[f->values[v].op].kind, "const"));
         for (uint32_t o = 0; o < f->ops_n; o++) sg_ane_check_op(&c, &f->ops[o]);
-        check_border(&(struct border){&c, NULL, f->params_n, 0});
-        check_border(&(struct border){&c, f->returns, f->returns_n, 1});
+        check_ports(&(struct port_list){&c, NULL, f->params_n, 0});
+        check_ports(&(struct port_list){&c, f->returns, f->returns_n, 1});
         check_returns(&c);
     }
 }

@@ -6,6 +6,7 @@
 
 #include "unit/ane/device.h"
 #include "unit/ane/mil/milfault.h"
+#include "unit/ane/mil/milinfer.h"
 #include "unit/ane/rules/profile.h"
 
 /* What an engine does when a rule is broken. */
@@ -30,7 +31,7 @@ struct sg_ane_rule {
 };
 size_t sg_ane_rule_count(void);
 const struct sg_ane_rule *sg_ane_rule_at(size_t i);
-const struct sg_ane_rule *sg_ane_rule_numbered(uint32_t number); /* NULL */
+const struct sg_ane_rule *sg_ane_rule_find(uint32_t number); /* NULL */
 
 /* Types must have been found right (sg_mil_check_types). */
 void sg_ane_check_rules(const struct sg_mil_program *p, const struct sg_ane_profile *profile,
@@ -47,7 +48,5 @@ const struct sg_ane_file *sg_ane_file_of(const struct sg_ane_file *files, uint32
 /* What a surface for this type needs: bytes of a padded row, and of the whole. */
 void sg_ane_port_sizes(const struct sg_mil_type *t, const struct sg_ane_profile *profile, uint64_t *row_bytes,
                        uint64_t *surface_bytes);
-/* 1: known when the program is compiled (a const, or a constexpr operation). */
-int sg_ane_is_weight(const struct sg_mil_function *f, uint32_t value);
 
 #endif

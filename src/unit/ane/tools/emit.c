@@ -14,20 +14,20 @@
 segue_status sg_ane_emit_open(struct sg_ane_emit *out, const struct sg_graph *g, const struct sg_ane_emit_opts *o,
                               segue_error *err)
 {
-    uint32_t rows = o->rows ? o->rows : SG_ANE_PAD, keys = o->keys ? o->keys : ANE_KEYS_LEAST;
+    uint32_t rows = o->rows ? o->rows : SG_ANE_PAD, keys = o->keys ? o->keys : ANE_KEYS_MIN;
     *out = (struct sg_ane_emit){.g = g, .sizes_only = o->sizes_only,
                                 .shape = {.rows = rows, .columns = rows < SG_ANE_PAD ? SG_ANE_PAD : rows, .keys = keys}};
-    if (rows > ANE_ROWS_MOST || (rows & (rows - 1)) || (rows > 1 && rows < SG_ANE_PAD))
+    if (rows > ANE_ROWS_MAX || (rows & (rows - 1)) || (rows > 1 && rows < SG_ANE_PAD))
         return sg_fail(err, SEGUE_EARG, "emit: %u rows; give 1, 32, 64, 128, 256 or 512", rows);
-    if (keys < SG_ANE_PAD || keys > ANE_KEYS_MOST || (keys & (keys - 1)))
+    if (keys < SG_ANE_PAD || keys > ANE_KEYS_MAX || (keys & (keys - 1)))
         return sg_fail(err, SEGUE_EARG, "emit: %u keys; give 512, 1024, 2048 or 4096", keys);
     segue_status status = o->sizes_only ? SEGUE_OK : sg_weights_finite(g, err);
     for (uint32_t i = 0; i < g->ops_n && status == SEGUE_OK; i++) status = sg_ane_can_lower(g, &g->ops[i], err);
     if (status == SEGUE_OK)
-        status = sg_ane_cut_make(&out->cut, g, o->layers, !g->vocab, err);
+        status = sg_ane_partition_make(&out->cut, g, o->layers, !g->vocab, err);
     if (status == SEGUE_OK) status = sg_ane_info_make(&out->info, g, &out->shape, err);
     if (status == SEGUE_OK && o->by_weights) status = sg_ane_range_make(&out->range, g, err);
-    if (status == SEGUE_OK && o->by_weights) sg_ane_cut_range(&out->cut, &out->range);
+    if (status == SEGUE_OK && o->by_weights) sg_ane_partition_set_range(&out->cut, &out->range);
     if (status != SEGUE_OK) sg_ane_emit_close(out);
     return status;
 }
@@ -36,7 +36,7 @@ void sg_ane_emit_close(struct sg_ane_emit *e)
 {
     sg_ane_range_free(&e->range);
     sg_ane_info_free(&e->info);
-    sg_ane_cut_free(&e->cut);
+    sg_ane_partition_free(&e->cut);
 }
 
 segue_status sg_ane_emit_part(struct sg_ane_emit *e, uint32_t i, struct sg_mil_program **mil, struct sg_ane_blobs *blobs,
@@ -77,7 +77,7 @@ static void put_tensors(struct sg_buf *m, const struct sg_graph *g, const struct
     sg_buf_printf(m, ",\n   \"weights\": \"%s\", \"tensors\": [", b->path);
     const char *before = "";
     for (uint32_t i = 0; i < b->n; i++) {
-        const struct sg_ane_stored *s = &b->list[i];
+        const struct sg_ane_weight_blob *s = &b->list[i];
         uint64_t below = 0; /* rows of the blob */
         for (uint32_t k = 0; k < s->weights_n; below += s->weights[k++].rows, before = ",") {
             const struct sg_weight *w = &s->weights[k];
@@ -100,7 +100,7 @@ static void put_info(struct sg_buf *m, const struct sg_ane_emit *e)
     sg_buf_puts(m, "\"masks\": [");
     for (uint32_t i = 0; i < info->masks_n; i++) {
         sg_buf_printf(m, "%s{\"window\": %u, \"ring\": %u, \"place\": %u, \"at\": %u", i ? ", " : "", info->ring[i].window,
-                      info->ring[i].columns, info->place[i], info->mask[i]);
+                      info->ring[i].columns, info->scatter[i], info->mask[i]);
         if (info->fresh[i] != UINT32_MAX) sg_buf_printf(m, ", \"fresh\": %u", info->fresh[i]);
         sg_buf_puts(m, "}");
     }
@@ -162,7 +162,7 @@ static segue_status write_all(struct sg_ane_emit *e, const char *folder, struct 
     for (uint32_t i = 0; i < e->cut.before_n + e->cut.behind_n; i++) {
         const struct sg_op *op = &g->ops[i < e->cut.before_n ? e->cut.before[i] : e->cut.behind[i - e->cut.before_n]];
         sg_buf_printf(m, "%s\n  {\"op\": \"%s\", \"layer\": %d, \"why\": \"%s\"}", i ? "," : "", sg_op_name(op->code),
-                      op->layer, sg_ane_helpers_why(g, op));
+                      op->layer, sg_ane_helper_reason(g, op));
     }
     sg_buf_puts(m, "]}\n");
     if (m->failed) return sg_no_memory("manifest", m->len, err);

@@ -16,7 +16,7 @@ struct sg_ane_emit_opts {
 struct sg_ane_emit {
     const struct sg_graph *g;
     struct sg_ane_shape shape;
-    struct sg_ane_cut cut;
+    struct sg_ane_partition cut;
     struct sg_ane_info info;
     struct sg_ane_range range; /* value NULL: none */
     int sizes_only;

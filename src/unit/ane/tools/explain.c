@@ -7,7 +7,7 @@
 #include "unit/ane/mil/milinfer.h"
 #include "unit/ane/rules/rules.h"
 
-int sg_mil_renames(const struct sg_mil_op *op)
+int sg_mil_is_view(const struct sg_mil_op *op)
 {
     static const char *const kinds[] = {"reshape",
                                         "expand_dims",
@@ -20,23 +20,18 @@ int sg_mil_renames(const struct sg_mil_op *op)
     return 0;
 }
 
-static int is_constant(const struct sg_mil_op *op)
-{
-    return !strcmp(op->kind, "const") || !strncmp(op->kind, "constexpr_", 10);
-}
-
 uint64_t sg_mil_flops(const struct sg_mil_function *f, const struct sg_mil_op *op)
 {
     const struct sg_mil_type *out = &f->values[op->first].type,
                              *x = sg_mil_arg_type(f, sg_mil_arg_find(op, "x"));
     const struct sg_mil_type *w = sg_mil_arg_type(f, sg_mil_arg_find(op, "weight"));
     uint64_t n = sg_mil_elements(out);
-    if (is_constant(op) || sg_mil_renames(op)) return 0;
+    if (sg_mil_is_const_op(op) || sg_mil_is_view(op)) return 0;
     if (!strcmp(op->kind, "conv"))
         return 2 * n * (uint64_t)w->dim[1] * (uint64_t)w->dim[2] * (uint64_t)w->dim[3];
     if (!strcmp(op->kind, "linear")) return 2 * n * (uint64_t)w->dim[1];
     if (!strcmp(op->kind, "matmul"))
-        return 2 * n * (uint64_t)x->dim[x->rank - (sg_mil_whole(f, op, "transpose_x", 0) ? 2 : 1)];
+        return 2 * n * (uint64_t)x->dim[x->rank - (sg_mil_const_int(f, op, "transpose_x", 0) ? 2 : 1)];
     return n;
 }
 
@@ -70,10 +65,10 @@ void sg_mil_cost_of(struct sg_mil_cost *out, const struct sg_mil_function *f,
         for (uint32_t a = 0; a < op->attrs_n; a++)
             if (op->attrs[a].literal->kind != SG_MIL_TEXT)
                 c.weight_bytes += bytes_of(&op->attrs[a].literal->type);
-        if (is_constant(op)) continue;
+        if (sg_mil_is_const_op(op)) continue;
         uint64_t bytes = touched(f, op);
         if (bytes > c.working_set_bytes) c.working_set_bytes = bytes;
-        c.ops += !sg_mil_renames(op);
+        c.ops += !sg_mil_is_view(op);
         c.flops += sg_mil_flops(f, op);
     }
     for (uint32_t i = 0; i < f->params_n + f->returns_n; i++) {

@@ -22,6 +22,6 @@ double sg_mil_expected_us(const struct sg_mil_cost *c, const struct sg_ane_profi
 /* Products and sums of an operation. */
 uint64_t sg_mil_flops(const struct sg_mil_function *f, const struct sg_mil_op *op);
 /* 1: the operation only gives another shape or name to the same numbers. */
-int sg_mil_renames(const struct sg_mil_op *op);
+int sg_mil_is_view(const struct sg_mil_op *op);
 
 #endif

@@ -63,7 +63,7 @@ static int same(const struct line *a, const struct line *b)
     return a->n == b->n && !memcmp(a->at, b->at, a->n);
 }
 
-static void put(struct sg_buf *out, char mark, const struct line *l, uint64_t *lines)
+static void put_line(struct sg_buf *out, char sign, const struct line *l, uint64_t *lines)
 {
     const char *s = l->at;
     size_t n = l->n;
@@ -71,14 +71,14 @@ static void put(struct sg_buf *out, char mark, const struct line *l, uint64_t *l
         s++;
         n--;
     }
-    sg_buf_printf(out, "%c ", mark);
+    sg_buf_printf(out, "%c ", sign);
     sg_buf_add(out, s, n);
     sg_buf_puts(out, "\n");
     ++*lines;
 }
 
 /* Longest common run of the middle: table[i][j] of what is left from i and j on. */
-static segue_status match(const struct line *a, uint32_t n, const struct line *b, uint32_t m,
+static segue_status diff_middle(const struct line *a, uint32_t n, const struct line *b, uint32_t m,
                           struct sg_buf *out, uint64_t *lines, segue_error *err)
 {
     uint16_t *table = sg_alloc((size_t)(n + 1) * (m + 1) * sizeof *table);
@@ -95,9 +95,9 @@ static segue_status match(const struct line *a, uint32_t n, const struct line *b
             i++;
             j++;
         } else if (j == m || (i < n && LEFT(i + 1, j) >= LEFT(i, j + 1)))
-            put(out, '-', &a[i++], lines);
+            put_line(out, '-', &a[i++], lines);
         else
-            put(out, '+', &b[j++], lines);
+            put_line(out, '+', &b[j++], lines);
     }
 #undef LEFT
     sg_free(table);
@@ -114,9 +114,9 @@ static segue_status compare(struct side *a, struct side *b, struct sg_buf *out, 
         m--;
     }
     if (n - from <= LCS_MAX && m - from <= LCS_MAX)
-        return match(a->lines + from, n - from, b->lines + from, m - from, out, lines, err);
-    for (uint32_t i = from; i < n; i++) put(out, '-', &a->lines[i], lines);
-    for (uint32_t i = from; i < m; i++) put(out, '+', &b->lines[i], lines);
+        return diff_middle(a->lines + from, n - from, b->lines + from, m - from, out, lines, err);
+    for (uint32_t i = from; i < n; i++) put_line(out, '-', &a->lines[i], lines);
+    for (uint32_t i = from; i < m; i++) put_line(out, '+', &b->lines[i], lines);
     return SEGUE_OK;
 }
 

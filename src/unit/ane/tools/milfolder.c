@@ -9,7 +9,7 @@
 
 enum { TEXTS_MAX = 4096 };
 
-static segue_status take_file(struct sg_mil_text *t, const char *folder, const char *mil_path,
+static segue_status map_blob_file(struct sg_mil_text *t, const char *folder, const char *mil_path,
                               segue_error *err)
 {
     if (sg_ane_file_of(t->files, t->files_n, mil_path)) return SEGUE_OK;
@@ -38,18 +38,18 @@ static segue_status take_file(struct sg_mil_text *t, const char *folder, const c
     return SEGUE_OK;
 }
 
-static segue_status take_files(struct sg_mil_text *t, const char *folder, segue_error *err)
+static segue_status map_blob_files(struct sg_mil_text *t, const char *folder, segue_error *err)
 {
     for (uint32_t i = 0; i < t->program->functions_n; i++) {
         const struct sg_mil_function *f = &t->program->functions[i];
         for (uint32_t o = 0; o < f->ops_n; o++) {
             for (uint32_t a = 0; a < f->ops[o].attrs_n; a++)
                 if (f->ops[o].attrs[a].literal->kind == SG_MIL_BLOB)
-                    SG_TRY(take_file(t, folder, f->ops[o].attrs[a].literal->v.blob.path, err));
+                    SG_TRY(map_blob_file(t, folder, f->ops[o].attrs[a].literal->v.blob.path, err));
             for (uint32_t a = 0; a < f->ops[o].args_n; a++)
                 if (f->ops[o].args[a].kind == SG_MIL_LITERAL &&
                     f->ops[o].args[a].v.literal->kind == SG_MIL_BLOB)
-                    SG_TRY(take_file(t, folder, f->ops[o].args[a].v.literal->v.blob.path, err));
+                    SG_TRY(map_blob_file(t, folder, f->ops[o].args[a].v.literal->v.blob.path, err));
         }
     }
     return SEGUE_OK;
@@ -68,7 +68,7 @@ static segue_status open_text(struct sg_mil_text *t, char *path, segue_error *er
     const char *slash = strrchr(path, '/');
     char *folder = slash ? sg_strndup(path, (size_t)(slash - path) + (slash == path)) : sg_strndup(".", 1);
     if (!folder) return sg_no_memory("a path", strlen(path), err);
-    status = take_files(t, folder, err);
+    status = map_blob_files(t, folder, err);
     sg_free(folder);
     return status;
 }
@@ -133,11 +133,11 @@ void sg_mil_text_check(const struct sg_mil_text *t, const struct sg_ane_profile 
     else
         sg_mil_fault_add(
             faults,
-            &(struct sg_mil_place){t->fault.line, t->fault.column, t->fault.constraint, 0, t->fault.op}, "%s",
+            &(struct sg_mil_loc){t->fault.line, t->fault.column, t->fault.constraint, 0, t->fault.op}, "%s",
             t->fault.text);
 }
 
-segue_status sg_mil_text_sound(const struct sg_mil_text *t, segue_error *err)
+segue_status sg_mil_text_status(const struct sg_mil_text *t, segue_error *err)
 {
     if (t->program) return SEGUE_OK;
     return sg_fail(err, SEGUE_EFORMAT, "MIL text: %.200s:%u:%u: %s", t->path, t->fault.line, t->fault.column,

@@ -31,6 +31,6 @@ void sg_mil_folder_close(struct sg_mil_folder *f);
 void sg_mil_text_check(const struct sg_mil_text *t, const struct sg_ane_profile *profile,
                        struct sg_mil_faults *faults);
 /* EFORMAT when the text was refused. */
-segue_status sg_mil_text_sound(const struct sg_mil_text *t, segue_error *err);
+segue_status sg_mil_text_status(const struct sg_mil_text *t, segue_error *err);
 
 #endif

@@ -33,7 +33,7 @@ static void put_number(enum sg_mil_dtype d, uint8_t *p, float v)
 }
 
 /* One of in, out. */
-static segue_status move(const struct sg_ane_port *port, struct sg_ane_surface *s, const float *in,
+static segue_status copy_surface(const struct sg_ane_port *port, struct sg_ane_surface *s, const float *in,
                          float *out, segue_error *err)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(s);
@@ -63,18 +63,18 @@ static segue_status move(const struct sg_ane_port *port, struct sg_ane_surface *
 segue_status sg_ane_surface_put(const struct sg_ane_port *port, struct sg_ane_surface *s, const float *in,
                                 segue_error *err)
 {
-    return move(port, s, in, NULL, err);
+    return copy_surface(port, s, in, NULL, err);
 }
 
 segue_status sg_ane_surface_get(const struct sg_ane_port *port, struct sg_ane_surface *s, float *out,
                                 segue_error *err)
 {
-    return move(port, s, NULL, out, err);
+    return copy_surface(port, s, NULL, out, err);
 }
 
 /* --- a run --- */
 
-struct bound {
+struct surfaces {
     struct sg_ane_surface **in, **out;
     uint32_t in_n, out_n;
 };
@@ -112,7 +112,7 @@ static segue_status fill_input(const struct sg_ane_port *port, struct sg_ane_sur
     return status;
 }
 
-static segue_status keep_output(const struct sg_ane_port *port, struct sg_ane_surface *s,
+static segue_status store_output(const struct sg_ane_port *port, struct sg_ane_surface *s,
                                 struct sg_mil_results *out, segue_error *err)
 {
     if (out->n == out->cap) {
@@ -137,7 +137,7 @@ static segue_status keep_output(const struct sg_ane_port *port, struct sg_ane_su
 }
 
 static segue_status run_bound(struct sg_ane_program *p, const struct sg_ane_port *in_ports,
-                              const struct sg_ane_port *out_ports, struct bound *b,
+                              const struct sg_ane_port *out_ports, struct surfaces *b,
                               const struct sg_archive *in, struct sg_mil_results *out, segue_error *err)
 {
     const struct sg_ane_device_ops *ops = sg_ane_ops_of(p);
@@ -151,7 +151,7 @@ static segue_status run_bound(struct sg_ane_program *p, const struct sg_ane_port
     uint64_t from = sg_now_ns();
     SG_TRY(ops->evaluate(p, 0, b->in, b->out, err));
     out->evaluate_ns += sg_now_ns() - from;
-    for (uint32_t i = 0; i < b->out_n; i++) SG_TRY(keep_output(&out_ports[i], b->out[i], out, err));
+    for (uint32_t i = 0; i < b->out_n; i++) SG_TRY(store_output(&out_ports[i], b->out[i], out, err));
     return SEGUE_OK;
 }
 
@@ -163,7 +163,7 @@ static segue_status run_text(struct sg_ane_device *d, const struct sg_mil_text *
                               .files = t->files, .files_n = t->files_n};
     const struct sg_ane_port *in_ports = NULL, *out_ports = NULL;
     struct sg_ane_program *p = NULL;
-    struct bound b = {0};
+    struct surfaces b = {0};
     SG_TRY(ops->load(d, &s, &p, err));
     segue_status status = ops->ports(p, 0, &in_ports, &b.in_n, &out_ports, &b.out_n, err);
     b.in = sg_alloc((b.in_n + 1) * sizeof(struct sg_ane_surface *));
@@ -182,7 +182,7 @@ segue_status sg_mil_run_folder(struct sg_ane_device *d, const struct sg_mil_fold
                                const struct sg_archive *in, struct sg_mil_results *out, segue_error *err)
 {
     for (uint32_t i = 0; i < f->n; i++) {
-        SG_TRY(sg_mil_text_sound(&f->texts[i], err));
+        SG_TRY(sg_mil_text_status(&f->texts[i], err));
         SG_TRY(run_text(d, &f->texts[i], in, out, err));
     }
     return SEGUE_OK;

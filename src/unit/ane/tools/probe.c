@@ -109,48 +109,48 @@ static const char exp_text[] =
 static const char sqrt_text[] =
     ONE("        " T " z_out = sqrt(x = a_in)[name = tensor<string, []>(\"z_out\")];\n");
 
-static void say(struct sg_probe_answer *a, int settled, const char *text)
+static void set_verdict(struct sg_probe_answer *a, int settled, const char *text)
 {
     a->settled = (uint32_t)settled;
     snprintf(a->verdict, sizeof a->verdict, "%.159s", text);
 }
 
 /* A program is accepted and gives what it should. */
-static void accepted(struct sg_ane_device *d, struct sg_probe_answer *a, const char *text, float in,
+static void probe_result(struct sg_ane_device *d, struct sg_probe_answer *a, const char *text, float in,
                      float want)
 {
     struct bench b;
     float got = NAN;
     if (!bench_open(&b, d, text, NULL) || !bench_run(&b, &in, &got))
-        say(a, 1, b.why[0] ? b.why : "refused");
+        set_verdict(a, 1, b.why[0] ? b.why : "refused");
     else {
         a->value = (double)got;
         a->value_name = "result";
-        say(a, 1, fabsf(got - want) <= 2e-3f * fabsf(want) ? "works" : "runs, with another result");
+        set_verdict(a, 1, fabsf(got - want) <= 2e-3f * fabsf(want) ? "works" : "runs, with another result");
     }
     bench_close(&b);
 }
 
-static void ask_runs(struct sg_ane_device *d, struct sg_probe_answer *a) { accepted(d, a, relu_text, 3, 3); }
-static void ask_concat(struct sg_ane_device *d, struct sg_probe_answer *a)
+static void probe_runs(struct sg_ane_device *d, struct sg_probe_answer *a) { probe_result(d, a, relu_text, 3, 3); }
+static void probe_concat(struct sg_ane_device *d, struct sg_probe_answer *a)
 {
-    accepted(d, a, concat_text, 3, 3);
+    probe_result(d, a, concat_text, 3, 3);
 }
-static void ask_rsqrt(struct sg_ane_device *d, struct sg_probe_answer *a)
+static void probe_rsqrt(struct sg_ane_device *d, struct sg_probe_answer *a)
 {
-    accepted(d, a, rsqrt_text, 4, 0.5f);
+    probe_result(d, a, rsqrt_text, 4, 0.5f);
 }
 
-static void ask_order(struct sg_ane_device *d, struct sg_probe_answer *a)
+static void probe_order(struct sg_ane_device *d, struct sg_probe_answer *a)
 {
     struct bench b;
     float v[PORTS] = {0}, got = 0;
     int good = bench_open(&b, d, order_text, NULL);
     for (uint32_t i = 0; good && i < b.in_n; i++) v[i] = b.in_ports[i].name[0] == 'b' ? 7 : 5;
     if (!good || !bench_run(&b, v, &got))
-        say(a, 0, b.why);
+        set_verdict(a, 0, b.why);
     else
-        say(a, 1,
+        set_verdict(a, 1,
             got == 2 ? "binding by name gives the declared operands"
                      : "binding by name gives exchanged operands");
     bench_close(&b);
@@ -165,23 +165,23 @@ static segue_status weight_file(struct sg_buf *file, float v, segue_error *err)
     return sg_blob_add(file, SG_MIL_FP16, w, sizeof w, 0, &at, err);
 }
 
-static void ask_reload(struct sg_ane_device *d, struct sg_probe_answer *a)
+static void probe_reload(struct sg_ane_device *d, struct sg_probe_answer *a)
 {
     struct sg_buf two = {0}, three = {0};
     struct bench b = {.d = d};
     float in = 5, before = 0, after = 0;
     segue_error err = {0};
     if (weight_file(&two, 2, &err) || weight_file(&three, 3, &err)) {
-        say(a, 0, err.text);
+        set_verdict(a, 0, err.text);
     } else {
         struct sg_ane_file old = {"weights/w.bin", (const uint8_t *)two.data, two.len},
                            new = {"weights/w.bin", (const uint8_t *)three.data, three.len};
         if (!bench_open(&b, d, weight_text, &old) || !bench_run(&b, &in, &before))
-            say(a, 0, b.why);
+            set_verdict(a, 0, b.why);
         else if (sg_ane_ops_of(d)->reload(b.p, &new, 1, &err) || bench_ports(&b, &err) || !bench_run(&b, &in, &after))
-            say(a, 1, "reload fails");
+            set_verdict(a, 1, "reload fails");
         else
-            say(a, 1,
+            set_verdict(a, 1,
                 after == 15       ? "new weights take effect"
                 : after == before ? "weights stay as compiled"
                                   : "the result is neither");
@@ -193,24 +193,24 @@ static void ask_reload(struct sg_ane_device *d, struct sg_probe_answer *a)
     sg_buf_free(&three);
 }
 
-static void figure(struct sg_ane_device *d, struct sg_probe_answer *a, const char *text, float in)
+static void probe_value(struct sg_ane_device *d, struct sg_probe_answer *a, const char *text, float in)
 {
     struct bench b;
     float got = NAN;
     if (!bench_open(&b, d, text, NULL) || !bench_run(&b, &in, &got))
-        say(a, 0, b.why);
+        set_verdict(a, 0, b.why);
     else {
         a->value = (double)got;
         a->value_name = "result";
-        say(a, 1, isnan(got) ? "not a number" : isinf(got) ? "infinite" : "finite");
+        set_verdict(a, 1, isnan(got) ? "not a number" : isinf(got) ? "infinite" : "finite");
     }
     bench_close(&b);
 }
 
-static void ask_exp(struct sg_ane_device *d, struct sg_probe_answer *a) { figure(d, a, exp_text, 11.0625f); }
-static void ask_sqrt(struct sg_ane_device *d, struct sg_probe_answer *a) { figure(d, a, sqrt_text, -1); }
+static void probe_exp(struct sg_ane_device *d, struct sg_probe_answer *a) { probe_value(d, a, exp_text, 11.0625f); }
+static void probe_sqrt(struct sg_ane_device *d, struct sg_probe_answer *a) { probe_value(d, a, sqrt_text, -1); }
 
-static void ask_dispatch(struct sg_ane_device *d, struct sg_probe_answer *a)
+static void probe_dispatch(struct sg_ane_device *d, struct sg_probe_answer *a)
 {
     struct bench b;
     float in = 1, out;
@@ -221,12 +221,12 @@ static void ask_dispatch(struct sg_ane_device *d, struct sg_probe_answer *a)
         good = sg_ane_ops_of(d)->evaluate(b.p, 0, b.in, b.out, &err) == SEGUE_OK;
     a->value = (double)(sg_now_ns() - from) / 1e5;
     a->value_name = good ? "dispatch_us" : NULL;
-    say(a, good, good ? "mean of 100" : b.why);
+    set_verdict(a, good, good ? "mean of 100" : b.why);
     bench_close(&b);
 }
 
 /* Distinct texts, so that no cache answers; stops at the first refusal, far below the budget in question. */
-static void ask_compiles(struct sg_ane_device *d, struct sg_probe_answer *a)
+static void probe_compiles(struct sg_ane_device *d, struct sg_probe_answer *a)
 {
     int n = 0;
     for (; n < 16; n++) {
@@ -243,23 +243,23 @@ static void ask_compiles(struct sg_ane_device *d, struct sg_probe_answer *a)
     }
     a->value = n;
     a->value_name = "compiles";
-    say(a, 1, n == 16 ? "16 compiles in a row succeed" : "a compile fails early");
+    set_verdict(a, 1, n == 16 ? "16 compiles in a row succeed" : "a compile fails early");
 }
 
 static const struct {
     const char *name, *question;
-    void (*ask)(struct sg_ane_device *d, struct sg_probe_answer *a);
+    void (*run)(struct sg_ane_device *d, struct sg_probe_answer *a);
 } probes[] = {
-    {"runs", "does a program of one operation run", ask_runs},
+    {"runs", "does a program of one operation run", probe_runs},
     {"order", "does binding by the loaded program's symbols give declared operands (constraint 3)",
-     ask_order},
-    {"concat", "is concat with named axis and interleave accepted (constraint 9)", ask_concat},
-    {"rsqrt", "is rsqrt with epsilon accepted (constraint 11)", ask_rsqrt},
-    {"reload", "do patched weights take effect after unload and load (constraint 8)", ask_reload},
-    {"exp", "exp(11.0625): finite or infinite (numerics 4.2)", ask_exp},
-    {"sqrt", "sqrt(-1): not a number or zero (numerics 4.2)", ask_sqrt},
-    {"dispatch", "what a dispatch costs (constraint 21)", ask_dispatch},
-    {"compiles", "do sixteen compiles in one process succeed (constraint 5)", ask_compiles},
+     probe_order},
+    {"concat", "is concat with named axis and interleave accepted (constraint 9)", probe_concat},
+    {"rsqrt", "is rsqrt with epsilon accepted (constraint 11)", probe_rsqrt},
+    {"reload", "do patched weights take effect after unload and load (constraint 8)", probe_reload},
+    {"exp", "exp(11.0625): finite or infinite (numerics 4.2)", probe_exp},
+    {"sqrt", "sqrt(-1): not a number or zero (numerics 4.2)", probe_sqrt},
+    {"dispatch", "what a dispatch costs (constraint 21)", probe_dispatch},
+    {"compiles", "do sixteen compiles in one process succeed (constraint 5)", probe_compiles},
 };
 
 size_t sg_probe_count(void) { return sizeof probes / sizeof *probes; }
@@ -271,6 +271,6 @@ segue_status sg_probe_run(struct sg_ane_device *d, size_t i, struct sg_probe_ans
     if (i >= sg_probe_count())
         return sg_fail(err, SEGUE_EARG, "probe: %zu: there are %zu; give another", i, sg_probe_count());
     *out = (struct sg_probe_answer){{0}, 0, NULL, 0};
-    probes[i].ask(d, out);
+    probes[i].run(d, out);
     return SEGUE_OK;
 }

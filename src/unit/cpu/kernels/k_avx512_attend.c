@@ -1,21 +1,23 @@
-/* k_avx512_attend.c: attention for AVX-512: one chunk of keys against up to 6 queries, and the conversions of
- * what a state holds. Every score has one chain over d, every weighted sum one chain over the keys, in every
- * width and from every storage: that is what makes a row independent of its neighbours.
+/* k_avx512_attend.c: fp32 attention of one chunk of keys with up to 6 queries, for AVX-512, and f16
+ * conversions. Keys and values are fp32, or f16 converted while they are loaded. Each score is one
+ * chain over d and each weighted sum one chain over the keys, for every number of queries and either
+ * storage, so a row's result does not depend on the rows computed with it.
  * SPDX-License-Identifier: MIT */
 #if defined(__x86_64__)
 #include "unit/cpu/kernels/k_avx512.h"
 
-enum { ROWS = 32 };                  /* of values from far away that stay in the first-level cache for all columns */
+enum { PV_ROWS = 32 };                  /* values per step: a block of f16 rows stays in L1 while all of its columns are summed */
 
-/* Two lines of what comes next, as often as two lines of what is here are computed: so memory is never idle. */
-INLINE const char *fetch(const char *next)
+/* Prefetches two lines of the data that is needed next. Called once per two lines that are computed, so
+ * that memory reads continue during the arithmetic. */
+INLINE const char *prefetch_next(const char *next)
 {
     _mm_prefetch(next, _MM_HINT_T1);
     _mm_prefetch(next + 64, _MM_HINT_T1);
     return next + 128;
 }
 
-/* Keys [from, from + 16 * wide). */
+/* Scores of nq queries for keys [from, from + 16 * wide), up to 24 fp32 sums. */
 INLINE const char *scores_block(const float *q, const int nq, uint32_t d, const void *k, uint32_t from, const int wide,
                                 float *s, const char *next, const int f16)
 {
@@ -26,10 +28,11 @@ INLINE const char *scores_block(const float *q, const int nq, uint32_t d, const 
         for (int i = 0; i < nq; i++) acc[b][i] = _mm512_setzero_ps();
     }
     for (uint32_t j = 0; j < d; j++) {
-        if (f16 && wide == 4) next = fetch(next);
+        /* only the wide loop consumes two lines per step */
+        if (f16 && wide == 4) next = prefetch_next(next);
         UNROLL
         for (int b = 0; b < wide; b++) {
-            __m512 v = numbers(k, (size_t)from * d + ((size_t)(unsigned)b * d + j) * 16, f16);
+            __m512 v = load16(k, (size_t)from * d + ((size_t)(unsigned)b * d + j) * 16, f16);
             UNROLL
             for (int i = 0; i < nq; i++)
                 acc[b][i] = _mm512_fmadd_ps(v, _mm512_set1_ps(q[(unsigned)i * d + j]), acc[b][i]);
@@ -43,11 +46,13 @@ INLINE const char *scores_block(const float *q, const int nq, uint32_t d, const 
     return next;
 }
 
-/* A diagonal ends anywhere: what is left of 64 keys goes by 16. */
+/* 64 keys at a time. The last visible key can be anywhere in a chunk; the remainder of up to 63 keys is
+ * done 16 at a time. */
 INLINE void scores_body(const float *q, const int nq, uint32_t d, const void *k, uint32_t keys, float *s,
                         const char *next, const int f16)
 {
     uint32_t from = 0;
+    /* a group of 64 is used as soon as more than 48 keys remain */
     for (; from + 48 < keys; from += 64) next = scores_block(q, nq, d, k, from, 4, s, next, f16);
     for (; from < keys; from += 16) (void)scores_block(q, nq, d, k, from, 1, s, next, f16);
 }
@@ -55,20 +60,21 @@ INLINE void scores_body(const float *q, const int nq, uint32_t d, const void *k,
 #define CALL(n) scores_body(q, n, d, k, keys, s, NULL, 0)
 static void scores(const float *q, uint32_t nq, uint32_t d, const float *k, uint32_t keys, float *s)
 {
-    SIX(CALL)
+    DISPATCH_NQ(CALL)
 }
 #undef CALL
 #define CALL(n) scores_body(q, n, d, k, keys, s, next, 1)
 static void scores_f16(const float *q, uint32_t nq, uint32_t d, const uint16_t *k, uint32_t keys, float *s,
                        const void *next)
 {
-    if (!next) next = k;                     /* is near already */
-    SIX(CALL)
+    if (!next) next = k;                     /* NULL: prefetch data that is cached already, which costs little */
+    DISPATCH_NQ(CALL)
 }
 #undef CALL
 
-/* Columns [c, c + 16 * wide) of the weighted sum, keys [from, to); those before them are in o. */
-INLINE const char *weigh_columns(const float *p, const int nq, uint32_t from, uint32_t to, const void *v, uint32_t c,
+/* Columns [c, c + 16 * wide) of the weighted sum over keys [from, to); the sums of earlier keys are
+ * read from o. */
+INLINE const char *pv_cols(const float *p, const int nq, uint32_t from, uint32_t to, const void *v, uint32_t c,
                                  uint32_t dvp, const int wide, const char *next, const int f16, float *o)
 {
     __m512 acc[6][4];
@@ -78,13 +84,14 @@ INLINE const char *weigh_columns(const float *p, const int nq, uint32_t from, ui
     for (int i = 0; i < nq; i++) {
         UNROLL
         for (int w = 0; w < wide; w++)
+            /* continue the sums of the previous keys */
             acc[i][w] = from ? _mm512_loadu_ps(o + (size_t)(unsigned)i * dvp + 16 * w) : _mm512_setzero_ps();
     }
     for (uint32_t t = from; t < to; t++, at += dvp) {
         __m512 x[4];
-        if (f16 && wide == 4) next = fetch(next);
+        if (f16 && wide == 4) next = prefetch_next(next);
         UNROLL
-        for (int w = 0; w < wide; w++) x[w] = numbers(v, at + 16 * (size_t)(unsigned)w, f16);
+        for (int w = 0; w < wide; w++) x[w] = load16(v, at + 16 * (size_t)(unsigned)w, f16);
         UNROLL
         for (int i = 0; i < nq; i++) {
             __m512 a = _mm512_set1_ps(p[i * SG_CHUNK + (int)t]);
@@ -100,73 +107,80 @@ INLINE const char *weigh_columns(const float *p, const int nq, uint32_t from, ui
     return next;
 }
 
-INLINE void weigh_body(const float *p, const int nq, uint32_t keys, const void *v, uint32_t dvp, const char *next,
+/* Weighted sum, all columns: 64 at a time, then 16. f16 values go in blocks of PV_ROWS keys. */
+INLINE void pv_body(const float *p, const int nq, uint32_t keys, const void *v, uint32_t dvp, const char *next,
                        const int f16, float *o)
 {
-    const uint32_t rows = f16 ? ROWS : SG_CHUNK;
+    /* fp32 values are in the thread's scratch, close enough to read once per 64 columns */
+    const uint32_t rows = f16 ? PV_ROWS : SG_CHUNK;
     for (uint32_t from = 0; from < keys; from += rows) {
         uint32_t c = 0, to = keys - from < rows ? keys : from + rows;
-        for (; c + 64 <= dvp; c += 64) next = weigh_columns(p, nq, from, to, v, c, dvp, 4, next, f16, o);
-        for (; c < dvp; c += 16) (void)weigh_columns(p, nq, from, to, v, c, dvp, 1, next, f16, o);
+        for (; c + 64 <= dvp; c += 64) next = pv_cols(p, nq, from, to, v, c, dvp, 4, next, f16, o);
+        for (; c < dvp; c += 16) (void)pv_cols(p, nq, from, to, v, c, dvp, 1, next, f16, o);
     }
 }
 
-#define CALL(n) weigh_body(p, n, keys, v, dvp, NULL, 0, o)
-static void weigh(const float *p, uint32_t nq, uint32_t keys, const float *v, uint32_t dvp, float *o)
+#define CALL(n) pv_body(p, n, keys, v, dvp, NULL, 0, o)
+static void pv(const float *p, uint32_t nq, uint32_t keys, const float *v, uint32_t dvp, float *o)
 {
-    SIX(CALL)
+    DISPATCH_NQ(CALL)
 }
 #undef CALL
-#define CALL(n) weigh_body(p, n, keys, v, dvp, next, 1, o)
-static void weigh_f16(const float *p, uint32_t nq, uint32_t keys, const uint16_t *v, uint32_t dvp, float *o,
+#define CALL(n) pv_body(p, n, keys, v, dvp, next, 1, o)
+static void pv_f16(const float *p, uint32_t nq, uint32_t keys, const uint16_t *v, uint32_t dvp, float *o,
                       const void *next)
 {
     if (!next) next = v;
-    SIX(CALL)
+    DISPATCH_NQ(CALL)
 }
 #undef CALL
 
-/* cap * tanh(x / cap), as plain_tanh. */
+/* cap * tanh(x / cap), with the formulas of plain_tanh. */
 INLINE __m512 cap16(__m512 x, float cap)
 {
     const __m512 one = _mm512_set1_ps(1.0f);
     __m512 y = _mm512_div_ps(x, _mm512_set1_ps(cap)), size = _mm512_abs_ps(y), z = _mm512_mul_ps(y, y);
     __m512 e = exp16(_mm512_mul_ps(size, _mm512_set1_ps(-2.0f)));
+    /* tanh(|y|) = (1 - e^-2|y|) / (1 + e^-2|y|), then the sign */
     __m512 big = _mm512_div_ps(_mm512_sub_ps(one, e), _mm512_add_ps(one, e));
     __m512 p = _mm512_fmadd_ps(z, _mm512_set1_ps(-0.0539682540f), _mm512_set1_ps(0.133333333f));
     p = _mm512_fmadd_ps(z, p, _mm512_set1_ps(-0.333333333f));
-    p = _mm512_mul_ps(size, _mm512_fmadd_ps(z, p, one)); /* the difference of the large form cancels near zero */
+    p = _mm512_mul_ps(size, _mm512_fmadd_ps(z, p, one)); /* the quotient form loses precision near zero */
     __m512 t = _mm512_mask_mov_ps(big, _mm512_cmp_ps_mask(z, _mm512_set1_ps(0.01f), _CMP_LT_OQ), p);
     t = _mm512_or_ps(t, _mm512_and_ps(y, _mm512_set1_ps(-0.0f)));
     return _mm512_mul_ps(t, _mm512_set1_ps(cap));
 }
 
-/* 16 scores from key `at` on; outside of [lo, hi) the least there is. */
-INLINE __m512 inside16(__m512 y, uint32_t at, uint32_t lo, uint32_t hi)
+/* 16 scores from key `at`; -inf outside of [lo, hi). */
+INLINE __m512 mask_outside16(__m512 y, uint32_t at, uint32_t lo, uint32_t hi)
 {
     if (lo <= at && at + 16 <= hi) return y;
-    const __mmask16 below = lo <= at ? 0 : tail(lo - at), in = hi <= at ? 0 : tail(hi - at);
+    /* lanes before lo and from hi on are masked */
+    const __mmask16 below = lo <= at ? 0 : tail_mask(lo - at), in = hi <= at ? 0 : tail_mask(hi - at);
     return _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), (__mmask16)(in & ~below), y);
 }
 
-/* Scores are scaled as the power is taken, unless they are capped first. */
-static void soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap, float *max,
+/* Softmax of one chunk. The factor `scale` is applied inside the exponent (2^x with log2 e folded in)
+ * unless a soft cap needs the scaled scores first. */
+static void softmax_chunk(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scale, float softcap, float *max,
                    float *sum)
 {
     __m512 x[SG_CHUNK / 16], top = _mm512_set1_ps(-INFINITY), all = _mm512_setzero_ps();
-    const int late = !(softcap > 0.0f) && scale > 0.0f;
+    /* a negative scale would swap maximum and minimum */
+    const int scale_late = !(softcap > 0.0f) && scale > 0.0f;
     uint32_t n = (keys + 15) / 16;
     for (uint32_t i = 0; i < n; i++) {
         x[i] = _mm512_loadu_ps(s + 16 * i);
-        if (!late) x[i] = _mm512_mul_ps(x[i], _mm512_set1_ps(scale));
+        if (!scale_late) x[i] = _mm512_mul_ps(x[i], _mm512_set1_ps(scale));
         if (softcap > 0.0f) x[i] = cap16(x[i], softcap);
-        x[i] = inside16(x[i], 16 * i, lo, hi);
-        top = _mm512_max_ps(x[i], top); /* this order keeps NaN out of the maximum, as the generic one does */
+        x[i] = mask_outside16(x[i], 16 * i, lo, hi);
+        /* with this operand order a NaN does not become the maximum, as in the generic kernel */
+        top = _mm512_max_ps(x[i], top);
     }
-    const float most = _mm512_reduce_max_ps(top);
-    *max = late ? most * scale : most;
-    const __m512 base = _mm512_set1_ps(most == -INFINITY ? 0.0f : most),
-                 unit = _mm512_set1_ps((late ? scale : 1.0f) * 1.44269504088896341f);
+    const float max_score = _mm512_reduce_max_ps(top);
+    *max = scale_late ? max_score * scale : max_score;
+    const __m512 base = _mm512_set1_ps(max_score == -INFINITY ? 0.0f : max_score),
+                 unit = _mm512_set1_ps((scale_late ? scale : 1.0f) * 1.44269504088896341f);
     for (uint32_t i = 0; i < n; i++) {
         __m512 e = exp2_16(_mm512_mul_ps(_mm512_sub_ps(x[i], base), unit));
         _mm512_storeu_ps(s + 16 * i, e);
@@ -175,40 +189,46 @@ static void soften(float *s, uint32_t lo, uint32_t hi, uint32_t keys, float scal
     *sum = _mm512_reduce_add_ps(all);
 }
 
-static void join(uint32_t nq, uint32_t dv, const struct sg_sums *to, size_t ldo, const struct sg_sums *from, size_t ldf)
+/* Online softmax merge, all queries in the lanes of one register; then one pass over each row of o. */
+static void merge(uint32_t nq, uint32_t dv, const struct sg_softmax_part *to, size_t ldo, const struct sg_softmax_part *from,
+                  size_t ldf)
 {
-    const __mmask16 lanes = tail(nq);
+    /* one lane per query */
+    const __mmask16 lanes = tail_mask(nq);
     const __m512 least = _mm512_set1_ps(-INFINITY);
     __m512 m = _mm512_mask_loadu_ps(least, lanes, to->m), c = _mm512_mask_loadu_ps(least, lanes, from->m),
            l = _mm512_maskz_loadu_ps(lanes, to->l), more = _mm512_maskz_loadu_ps(lanes, from->l);
-    const __mmask16 some = _mm512_cmp_ps_mask(c, least, _CMP_NEQ_UQ), had = _mm512_cmp_ps_mask(m, least, _CMP_NEQ_UQ);
-    __m512 top = _mm512_mask_mov_ps(m, some, _mm512_mask_max_ps(c, had, c, m));
-    _Alignas(64) float mine[16], theirs[16];
-    __m512 x = _mm512_maskz_mov_ps(had, exp16(_mm512_sub_ps(m, top))),
-           y = _mm512_maskz_mov_ps(some, exp16(_mm512_sub_ps(c, top)));
-    _mm512_store_ps(mine, x);
-    _mm512_store_ps(theirs, y);
-    _mm512_mask_storeu_ps(to->m, (__mmask16)(lanes & some), top);
-    _mm512_mask_storeu_ps(to->l, (__mmask16)(lanes & some), _mm512_fmadd_ps(l, x, _mm512_mul_ps(more, y)));
+    const __mmask16 has_new = _mm512_cmp_ps_mask(c, least, _CMP_NEQ_UQ), has_old = _mm512_cmp_ps_mask(m, least, _CMP_NEQ_UQ);
+    /* queries without new keys keep their maximum */
+    __m512 top = _mm512_mask_mov_ps(m, has_new, _mm512_mask_max_ps(c, has_old, c, m));
+    _Alignas(64) float old_scale[16], new_scale[16];
+    __m512 x = _mm512_maskz_mov_ps(has_old, exp16(_mm512_sub_ps(m, top))),
+           y = _mm512_maskz_mov_ps(has_new, exp16(_mm512_sub_ps(c, top)));
+    _mm512_store_ps(old_scale, x);
+    _mm512_store_ps(new_scale, y);
+    /* queries without new keys are not written */
+    _mm512_mask_storeu_ps(to->m, (__mmask16)(lanes & has_new), top);
+    _mm512_mask_storeu_ps(to->l, (__mmask16)(lanes & has_new), _mm512_fmadd_ps(l, x, _mm512_mul_ps(more, y)));
     for (uint32_t i = 0; i < nq; i++) {
         float *o = to->o + i * ldo;
         const float *p = from->o + i * ldf;
-        if (!(some >> i & 1u)) continue;
+        if (!(has_new >> i & 1u)) continue;
         for (uint32_t j = 0; j < dv; j += 16) {
-            const __mmask16 in = tail(dv - j);
+            const __mmask16 in = tail_mask(dv - j);
             __m512 a = _mm512_maskz_loadu_ps(in, p + j);
-            if (had >> i & 1u) /* else the first chunk: nothing to scale */
-                a = _mm512_fmadd_ps(_mm512_set1_ps(theirs[i]), a,
-                                    _mm512_mul_ps(_mm512_set1_ps(mine[i]), _mm512_maskz_loadu_ps(in, o + j)));
+            if (has_old >> i & 1u) /* otherwise the first chunk: nothing to rescale */
+                a = _mm512_fmadd_ps(_mm512_set1_ps(new_scale[i]), a,
+                                    _mm512_mul_ps(_mm512_set1_ps(old_scale[i]), _mm512_maskz_loadu_ps(in, o + j)));
             _mm512_mask_storeu_ps(o + j, in, a);
         }
     }
 }
 
+/* Conversions with masked tails. */
 static void to_f16(const float *x, size_t n, uint16_t *y)
 {
     for (size_t i = 0; i < n; i += 16) {
-        const __mmask16 m = tail((uint32_t)(n - i < 16 ? n - i : 16));
+        const __mmask16 m = tail_mask((uint32_t)(n - i < 16 ? n - i : 16));
         _mm256_mask_storeu_epi16(
             y + i, m,
             _mm512_cvtps_ph(_mm512_maskz_loadu_ps(m, x + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -218,8 +238,8 @@ static void to_f16(const float *x, size_t n, uint16_t *y)
 static void of_f16(const uint16_t *x, size_t n, float *y)
 {
     size_t i = 0;
-    for (; i + 16 <= n; i += 16) _mm512_storeu_ps(y + i, halves16((const uint8_t *)(x + i)));
-    const __mmask16 m = tail((uint32_t)(n - i < 16 ? n - i : 16));
+    for (; i + 16 <= n; i += 16) _mm512_storeu_ps(y + i, load_f16x16((const uint8_t *)(x + i)));
+    const __mmask16 m = tail_mask((uint32_t)(n - i < 16 ? n - i : 16));
     if (m) _mm512_mask_storeu_ps(y + i, m, _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(m, x + i)));
 }
 
@@ -227,12 +247,12 @@ void sg_kernels_avx512_attend(struct sg_kernels *k)
 {
     k->scores = scores;
     k->scores_f16 = scores_f16;
-    k->soften = soften;
-    k->weigh = weigh;
-    k->join = join;
-    k->weigh_f16 = weigh_f16;
+    k->softmax_chunk = softmax_chunk;
+    k->weigh = pv;
+    k->join = merge;
+    k->pv_f16 = pv_f16;
     k->to_f16 = to_f16;
     k->of_f16 = of_f16;
-    k->narrow = &sg_narrow_avx512;
+    k->narrow = &sg_attn_i16_avx512;
 }
 #endif

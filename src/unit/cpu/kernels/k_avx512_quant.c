@@ -1,16 +1,18 @@
-/* k_avx512_quant.c: activations into tiles, for AVX-512. Bit-equal to k_plain.h.
+/* k_avx512_quant.c: quantises activations into tiles and transposes float tiles, for AVX-512. Bit-equal
+ * to k_plain.h.
  * SPDX-License-Identifier: MIT */
 #if defined(__x86_64__)
 #include "unit/cpu/kernels/k_avx512.h"
 #include "unit/cpu/kernels/k_plain.h"
 
-/* 16 numbers y = q + rest: q as bytes, the rests as bytes; returns 256 * sum of q + sum of rests, or the sum
- * of q. */
+/* Quantises 16 numbers y: q and, if fine, the remainders as bytes. Returns 256 q + remainder, or q, per
+ * lane. */
 INLINE __m512i quant_16(__m512 y, const int fine, uint8_t *q, uint8_t *rest)
 {
     const __m512i limit = _mm512_set1_epi32(127);
     __m512i x = _mm512_cvtps_epi32(y);
     _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtepi32_epi8(x));
+    /* SG_COARSE has no remainders */
     if (fine != SG_FINE) return x;
     __m512 r = _mm512_mul_ps(_mm512_sub_ps(y, _mm512_cvtepi32_ps(x)), _mm512_set1_ps(256.0f));
     __m512i z = _mm512_max_epi32(_mm512_min_epi32(_mm512_cvtps_epi32(r), limit),
@@ -19,7 +21,8 @@ INLINE __m512i quant_16(__m512 y, const int fine, uint8_t *q, uint8_t *rest)
     return _mm512_add_epi32(_mm512_slli_epi32(x, 8), z);
 }
 
-INLINE uint32_t top_of(const float *v, const int block)
+/* Largest |v| of a block, as bits. */
+INLINE uint32_t block_max_bits(const float *v, const int block)
 {
     const __m512i most = _mm512_set1_epi32(0x7fffffff);
     __m512i a = _mm512_and_si512(_mm512_loadu_si512(v), most);
@@ -27,17 +30,19 @@ INLINE uint32_t top_of(const float *v, const int block)
     return _mm512_reduce_max_epu32(a);
 }
 
-/* Row t of one block. */
+/* Row t of one block: maximum, scale, bytes in chunks of four, and the sum. */
 INLINE void quant_block(const float *v, const int block, const int fine, uint32_t t, uint32_t nt, uint8_t *to)
 {
     uint8_t q[32], r[32], *more = to + (size_t)nt * (uint32_t)block;
     float *d = (float *)(void *)(to + sg_tile_scales((uint32_t)block, (uint32_t)fine, nt));
-    const uint32_t top = top_of(v, block);
+    const uint32_t top = block_max_bits(v, block);
     const float inverse = plain_inverse(top);
     const __m512 by = _mm512_set1_ps(inverse);
     __m512i sum = quant_16(_mm512_mul_ps(_mm512_loadu_ps(v), by), fine, q, r);
     if (block == 32)
+        /* second half of a block of 32 */
         sum = _mm512_add_epi32(sum, quant_16(_mm512_mul_ps(_mm512_loadu_ps(v + 16), by), fine, q + 16, r + 16));
+    /* integers: the order of additions does not matter */
     const int32_t total = _mm512_reduce_add_epi32(sum);
     for (uint32_t c = 0; c < (uint32_t)block / 4; c++) {
         memcpy(to + (c * nt + t) * 4, q + 4 * c, 4);
@@ -47,6 +52,7 @@ INLINE void quant_block(const float *v, const int block, const int fine, uint32_
     d[nt + t] = d[t] * (float)total;
 }
 
+/* All rows, block by block, with one scale per block and row. */
 INLINE void quant_rows(const float *x, size_t ldx, uint32_t nt, size_t k, const int block, const int fine,
                        uint8_t *tile)
 {
@@ -56,74 +62,80 @@ INLINE void quant_rows(const float *x, size_t ldx, uint32_t nt, size_t k, const 
             quant_block(x + t * ldx + b * (size_t)block, block, fine, t, nt, tile + b * step);
 }
 
-/* --- raised: four rows at a time --- */
+/* keys that are kept sorted: the outlier chunks and the one after them */
 
-enum { KEYS = SG_RAISED_MOST + 1 };
+enum { KEYS_N = SG_OUTLIERS_MAX + 1 };
 
-/* Of every row r, the largest of each chunk: lane i has rows 0-3 of chunk i. */
-INLINE __m512i chunk_tops(const __m512i *x)
+/* Maximum of each chunk of 4 columns, for four rows x [row]: 32-bit element r of lane i belongs to row
+ * r and chunk i. */
+INLINE __m512i chunk_max(const __m512i *x)
 {
     __m512i a = _mm512_max_epu32(_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpackhi_epi32(x[0], x[1])),
             b = _mm512_max_epu32(_mm512_unpacklo_epi32(x[2], x[3]), _mm512_unpackhi_epi32(x[2], x[3]));
     return _mm512_max_epu32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
 }
 
-/* Into the largest keys, in order, from place i on. */
+/* Inserts x into the sorted keys best[from..]: one step of an insertion network, all rows at once. */
 INLINE void key_insert(__m512i *best, const int from, __m512i x)
 {
     UNROLL
-    for (int i = from; i < KEYS; i++) {
+    for (int i = from; i < KEYS_N; i++) {
         __m512i more = _mm512_max_epu32(best[i], x);
         x = _mm512_min_epu32(best[i], x);
         best[i] = more;
     }
 }
 
-/* The keys of plain_choose of four rows, largest first. */
-INLINE void four_keys(const struct plain_four *f, __m128i *key)
+/* Keys of plain_outliers_choose for four rows, largest first. The four 128-bit lanes keep their own
+ * sorted keys, which are merged in two steps. */
+INLINE void rows4_keys(const struct plain_rows4 *f, __m128i *key)
 {
-    const __m512i most = _mm512_set1_epi32((int32_t)(0x7fffffffu & ~KEY_PLACE));
-    __m512i place = _mm512_set_epi32(60, 60, 60, 60, 61, 61, 61, 61, 62, 62, 62, 62, 63, 63, 63, 63), best[KEYS];
+    const __m512i most = _mm512_set1_epi32((int32_t)(0x7fffffffu & ~KEY_INDEX));
+    /* KEY_INDEX - chunk, for the four chunks of a load */
+    __m512i index = _mm512_set_epi32(60, 60, 60, 60, 61, 61, 61, 61, 62, 62, 62, 62, 63, 63, 63, 63), best[KEYS_N];
     UNROLL
-    for (int i = 0; i < KEYS; i++) best[i] = _mm512_setzero_si512();
+    for (int i = 0; i < KEYS_N; i++) best[i] = _mm512_setzero_si512();
     for (uint32_t c = 0; c < f->columns; c += 16) {
         __m512i x[4];
         UNROLL
         for (int r = 0; r < 4; r++) x[r] = _mm512_and_si512(_mm512_loadu_si512(f->v[r] + c), most);
-        key_insert(best, 0, _mm512_or_si512(chunk_tops(x), place));
-        place = _mm512_sub_epi32(place, _mm512_set1_epi32(4));
+        key_insert(best, 0, _mm512_or_si512(chunk_max(x), index));
+        index = _mm512_sub_epi32(index, _mm512_set1_epi32(4));
     }
-    __m512i other[KEYS];
+    __m512i other[KEYS_N];
+    /* merge the keys of opposite, then of adjacent 128-bit lanes */
     UNROLL
-    for (int i = 0; i < KEYS; i++) other[i] = _mm512_shuffle_i32x4(best[i], best[i], 0x4e);
+    for (int i = 0; i < KEYS_N; i++) other[i] = _mm512_shuffle_i32x4(best[i], best[i], 0x4e);
     UNROLL
-    for (int i = 0; i < KEYS; i++) key_insert(best, i, other[i]);
+    for (int i = 0; i < KEYS_N; i++) key_insert(best, i, other[i]);
     UNROLL
-    for (int i = 0; i < KEYS; i++) other[i] = _mm512_shuffle_i32x4(best[i], best[i], 0xb1);
+    for (int i = 0; i < KEYS_N; i++) other[i] = _mm512_shuffle_i32x4(best[i], best[i], 0xb1);
     UNROLL
-    for (int i = 0; i < KEYS; i++) key_insert(best, i, other[i]);
+    for (int i = 0; i < KEYS_N; i++) key_insert(best, i, other[i]);
     UNROLL
-    for (int i = 0; i < KEYS; i++) key[i] = _mm512_castsi512_si128(best[i]);
+    for (int i = 0; i < KEYS_N; i++) key[i] = _mm512_castsi512_si128(best[i]);
 }
 
-INLINE __m128i key_top(__m128i key)
+/* plain_key_max of four keys. */
+INLINE __m128i key_max(__m128i key)
 {
-    return _mm_maskz_or_epi32(_mm_cmpgt_epu32_mask(key, _mm_set1_epi32(KEY_PLACE)), key, _mm_set1_epi32(KEY_PLACE));
+    return _mm_maskz_or_epi32(_mm_cmpgt_epu32_mask(key, _mm_set1_epi32(KEY_INDEX)), key, _mm_set1_epi32(KEY_INDEX));
 }
 
-/* The scales of four rows into d; returns their inverses. */
-INLINE __m128 four_scales(__m128i first, __m128i other, __mmask8 rows, float *d)
+/* Scales of four rows to d; returns 127 / maximum, or 0. first, other: the largest key and the one
+ * after the outliers. */
+INLINE __m128 rows4_scales(__m128i first, __m128i other, __mmask8 rows, float *d)
 {
-    const __m128 least = _mm_mul_ps(_mm_castsi128_ps(key_top(first)), _mm_set1_ps(1.0f / 128.0f));
-    const __m128i top = _mm_max_epu32(key_top(other), _mm_castps_si128(least));
+    const __m128 least = _mm_mul_ps(_mm_castsi128_ps(key_max(first)), _mm_set1_ps(1.0f / 128.0f));
+    const __m128i top = _mm_max_epu32(key_max(other), _mm_castps_si128(least));
     const __m128 f = _mm_castsi128_ps(top);
     const __mmask8 finite = _mm_cmplt_epu32_mask(top, _mm_set1_epi32(0x7f800000)),
-                   large = _mm_cmp_ps_mask(f, _mm_set1_ps(TINY_BLOCK), _CMP_GT_OQ);
+                   large = _mm_cmp_ps_mask(f, _mm_set1_ps(BLOCK_MIN), _CMP_GT_OQ);
     _mm_mask_storeu_ps(d, rows, _mm_mask_mul_ps(_mm_set1_ps(NAN), finite, f, _mm_set1_ps(1.0f / 127.0f)));
     return _mm_maskz_div_ps(finite & large, _mm_set1_ps(127.0f), f);
 }
 
-/* Four lanes of 16 bytes, apart from each other. */
+/* Stores the four 128-bit lanes, `apart` bytes from each other; masked: only the first rows of each. */
 INLINE void lanes_store(__m512i x, uint8_t *to, size_t apart)
 {
     _mm_storeu_si128((__m128i *)(void *)to, _mm512_castsi512_si128(x));
@@ -131,7 +143,7 @@ INLINE void lanes_store(__m512i x, uint8_t *to, size_t apart)
     _mm_storeu_si128((__m128i *)(void *)(to + 2 * apart), _mm512_extracti32x4_epi32(x, 2));
     _mm_storeu_si128((__m128i *)(void *)(to + 3 * apart), _mm512_extracti32x4_epi32(x, 3));
 }
-INLINE void lanes_store_some(__m512i x, uint8_t *to, size_t apart, __mmask8 rows)
+INLINE void lanes_store_masked(__m512i x, uint8_t *to, size_t apart, __mmask8 rows)
 {
     _mm_mask_storeu_epi32(to, rows, _mm512_castsi512_si128(x));
     _mm_mask_storeu_epi32(to + apart, rows, _mm512_extracti32x4_epi32(x, 1));
@@ -139,8 +151,11 @@ INLINE void lanes_store_some(__m512i x, uint8_t *to, size_t apart, __mmask8 rows
     _mm_mask_storeu_epi32(to + 3 * apart, rows, _mm512_extracti32x4_epi32(x, 3));
 }
 
-/* 64 columns from c on (fewer at the end of a row) as bytes; those of odd blocks negated. */
-INLINE void four_bytes(const struct plain_four *f, uint32_t c, const int whole, const int block, const float *inverse, uint8_t *q)
+/* Columns [c, c + 64) of four rows (fewer at the end of a row) as bytes: round, pack 32 -> 16 -> 8
+ * bits, and transpose so that the four bytes of each chunk and row are adjacent. Odd blocks are
+ * negated. */
+INLINE void rows4_quant(const struct plain_rows4 *f, uint32_t c, const int whole, const int block, const float *inverse,
+                        uint8_t *q)
 {
     const size_t apart = 4 * (size_t)f->nt;
     const uint32_t groups = whole ? 4 : (f->columns - c) / 16;
@@ -153,6 +168,7 @@ INLINE void four_bytes(const struct plain_four *f, uint32_t c, const int whole, 
         __m512i y[4];
         UNROLL
         for (uint32_t e = 0; e < 4; e++) {
+            /* columns beyond the end are replaced by the first ones and not stored */
             const float *v = f->v[r] + c + 16 * (e < groups ? e : 0);
             y[e] = _mm512_cvtps_epi32(_mm512_maskz_mul_ps(any, _mm512_loadu_ps(v), e * 16 / (uint32_t)block % 2 ? minus : by));
         }
@@ -166,15 +182,17 @@ INLINE void four_bytes(const struct plain_four *f, uint32_t c, const int whole, 
     UNROLL
     for (uint32_t e = 0; e < 4; e++) {
         if (whole) lanes_store(each[e], to + 4 * e * apart, apart);
-        else if (e < groups) lanes_store_some(each[e], to + 4 * e * apart, apart, rows);
+        else if (e < groups) lanes_store_masked(each[e], to + 4 * e * apart, apart, rows);
     }
 }
 
-/* One raised chunk of each of four rows; up [block][SG_WIDE]: the sums of the blocks. */
-INLINE void four_raise(const struct plain_four *f, __m128i key, const int block, const float *inverse, uint8_t *q,
-                       uint8_t *raised, float up[][SG_WIDE])
+/* The i-th outlier chunk of each of four rows: upper = (x + 64) >> 7, low = x - 128 upper; writes the
+ * bytes, offsets and the bias, and replaces the bytes in q. up [block][SG_BF16_ROWS]: adds 128 upper to
+ * the sums of the blocks. */
+INLINE void rows4_outlier(const struct plain_rows4 *f, __m128i key, const int block, const float *inverse, uint8_t *q,
+                       uint8_t *raised, float up[][SG_BF16_ROWS])
 {
-    const __m128i at = _mm_andnot_si128(key, _mm_set1_epi32(KEY_PLACE)), in = _mm_srli_epi32(at, block == 32 ? 3 : 2),
+    const __m128i at = _mm_andnot_si128(key, _mm_set1_epi32(KEY_INDEX)), in = _mm_srli_epi32(at, block == 32 ? 3 : 2),
                   from = _mm_mullo_epi32(in, _mm_set1_epi32(128 + 16 * block)),
                   vector = _mm_add_epi32(_mm_slli_epi32(at, 6), _mm_add_epi32(_mm_slli_epi32(in, 7), _mm_set1_epi32(128))),
                   sign = _mm_sub_epi32(_mm_setzero_si128(), _mm_and_si128(in, _mm_set1_epi32(1)));
@@ -186,11 +204,13 @@ INLINE void four_raise(const struct plain_four *f, __m128i key, const int block,
     _mm_storeu_si128((__m128i *)(void *)b, in);
     UNROLL
     for (int r = 0; r < 4; r++) {
+        /* 0 times infinity would be NaN */
         const __mmask8 any = inverse[r] != 0.0f ? 0xff : 0;
         const __m128i x = _mm_cvtps_epi32(_mm_maskz_mul_ps(any, _mm_loadu_ps(f->v[r] + 4 * chunk[r]), _mm_set1_ps(inverse[r])));
         upper[r] = _mm_srai_epi32(_mm_add_epi32(x, _mm_set1_epi32(64)), 7);
         low[r] = _mm_sub_epi32(x, _mm_slli_epi32(upper[r], 7));
     }
+    /* four rows x four bytes each */
     const __m128i l = _mm_packs_epi16(_mm_packs_epi32(low[0], low[1]), _mm_packs_epi32(low[2], low[3])),
                   u = _mm_packs_epi16(_mm_packs_epi32(upper[0], upper[1]), _mm_packs_epi32(upper[2], upper[3])),
                   sum = _mm_slli_epi32(_mm_dpbusd_epi32(_mm_setzero_si128(), _mm_set1_epi8(1), u), 7);
@@ -207,45 +227,51 @@ INLINE void four_raise(const struct plain_four *f, __m128i key, const int block,
     }
 }
 
-INLINE void four_rows(const struct plain_four *f, const int block, uint8_t *q, uint8_t *raised, float *d, float up[][SG_WIDE])
+/* Four rows of one superblock: choose outliers, scale, bytes, outlier records. */
+INLINE void rows4_superblock(const struct plain_rows4 *f, const int block, uint8_t *q, uint8_t *raised, float *d,
+                             float up[][SG_BF16_ROWS])
 {
-    const uint32_t chunks = sg_raised_chunks(f->columns);
-    __m128i key[KEYS];
+    const uint32_t chunks = sg_outlier_chunks(f->columns);
+    __m128i key[KEYS_N];
     float inverse[4];
-    four_keys(f, key);
-    _mm_storeu_ps(inverse, four_scales(key[0], key[chunks], (__mmask8)((1u << f->rows) - 1u), d + f->t));
+    rows4_keys(f, key);
+    _mm_storeu_ps(inverse, rows4_scales(key[0], key[chunks], (__mmask8)((1u << f->rows) - 1u), d + f->t));
     uint32_t c = 0;
-    for (; c + 64 <= f->columns && f->rows == 4; c += 64) four_bytes(f, c, 1, block, inverse, q);
-    for (; c < f->columns; c += 64) four_bytes(f, c, 0, block, inverse, q);
-    for (uint32_t i = 0; i < chunks; i++) four_raise(f, key[i], block, inverse, q, raised + 16 * (size_t)f->nt * i, up);
+    /* whole stores as long as four rows and 64 columns exist */
+    for (; c + 64 <= f->columns && f->rows == 4; c += 64) rows4_quant(f, c, 1, block, inverse, q);
+    for (; c < f->columns; c += 64) rows4_quant(f, c, 0, block, inverse, q);
+    for (uint32_t i = 0; i < chunks; i++) rows4_outlier(f, key[i], block, inverse, q, raised + 16 * (size_t)f->nt * i, up);
 }
 
-/* Sums of the blocks as they stand in q, all rows side by side. */
-INLINE void blocks_sum(const struct sg_span_at *a, const int block, uint32_t nt, uint8_t *n, float *s, float up[][SG_WIDE])
+/* Block sums as stored in q, all rows of the tile at once: n and s of kernels.h. */
+INLINE void blocks_sum(const struct sg_superblock *a, const int block, uint32_t nt, uint8_t *n, float *s,
+                       float up[][SG_BF16_ROWS])
 {
-    const __mmask16 rows = tail(nt);
+    const __mmask16 rows = tail_mask(nt);
     const uint8_t *q = a->q;
     for (uint32_t b = 0; b < a->blocks; b++, n += 4 * nt, s += nt) {
         __m512i sum = _mm512_setzero_si512();
         for (int c = 0; c < block; c += 4, q += 4 * nt)
             sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), _mm512_maskz_loadu_epi32(rows, q));
         _mm512_mask_storeu_epi32(n, rows, _mm512_sub_epi32(_mm512_set1_epi32(SG_BIAS), _mm512_slli_epi32(sum, 7)));
+        /* stored q of odd blocks is negated, so its sum is subtracted */
         const __m512 f = _mm512_cvtepi32_ps(sum), more = _mm512_loadu_ps(up[b]);
         _mm512_mask_storeu_ps(s, rows, b % 2 ? _mm512_sub_ps(more, f) : _mm512_add_ps(more, f));
     }
 }
 
-INLINE void quant_raised(const float *x, size_t ldx, uint32_t nt, size_t k, const int block, uint8_t *tile)
+/* One superblock after the other, four rows at a time, then the block sums. */
+INLINE void quant_outlier(const float *x, size_t ldx, uint32_t nt, size_t k, const int block, uint8_t *tile)
 {
-    for (size_t from = 0; from < k; from += SG_SPAN) {
-        const struct sg_span_at a = sg_span_of(tile, k - from, (uint32_t)block, nt);
+    for (size_t from = 0; from < k; from += SG_SUPERBLOCK) {
+        const struct sg_superblock a = sg_superblock_at(tile, k - from, (uint32_t)block, nt);
         const uint32_t columns = a.blocks * (uint32_t)block;
         uint8_t *raised = tile + (a.raised - tile);
-        float *d = (float *)(void *)(tile + (a.d - tile)), up[SG_SPAN / 16][SG_WIDE];
+        float *d = (float *)(void *)(tile + (a.d - tile)), up[SG_SUPERBLOCK / 16][SG_BF16_ROWS];
         memset(up, 0, sizeof up[0] * a.blocks);
         for (uint32_t t = 0; t < nt; t += 4) {
-            const struct plain_four f = plain_four_at(x + from, ldx, t, nt, columns);
-            four_rows(&f, block, tile, raised, d, up);
+            const struct plain_rows4 f = plain_rows4_at(x + from, ldx, t, nt, columns);
+            rows4_superblock(&f, block, tile, raised, d, up);
         }
         blocks_sum(&a, block, nt, tile + (a.n - tile), (float *)(void *)(tile + (a.s - tile)), up);
         tile = raised + 16 * (size_t)nt * a.chunks;
@@ -255,16 +281,18 @@ INLINE void quant_raised(const float *x, size_t ldx, uint32_t nt, size_t k, cons
 static void quant(const float *x, size_t ldx, uint32_t nt, size_t k, uint32_t block, uint32_t fine,
                   uint8_t *tile)
 {
-    if (fine == SG_RAISED && block == 32) quant_raised(x, ldx, nt, k, 32, tile);
-    else if (fine == SG_RAISED) quant_raised(x, ldx, nt, k, 16, tile);
+    if (fine == SG_OUTLIER && block == 32) quant_outlier(x, ldx, nt, k, 32, tile);
+    else if (fine == SG_OUTLIER) quant_outlier(x, ldx, nt, k, 16, tile);
     else if (block == 32 && fine) quant_rows(x, ldx, nt, k, 32, SG_FINE, tile);
     else if (block == 32) quant_rows(x, ldx, nt, k, 32, SG_COARSE, tile);
     else if (fine) quant_rows(x, ldx, nt, k, 16, SG_FINE, tile);
     else quant_rows(x, ldx, nt, k, 16, SG_COARSE, tile);
 }
 
-static void spread(const float *x, size_t ldx, uint32_t nt, size_t k, float *tile)
+/* [nt][k] -> [k][nt]: 4 x 4 transposes of four rows by 16 columns; tails element by element. */
+static void transpose(const float *x, size_t ldx, uint32_t nt, size_t k, float *tile)
 {
+    /* columns in whole vectors */
     const size_t whole = k / 16 * 16;
     uint32_t t = 0;
     for (; t + 4 <= nt; t += 4)
@@ -281,6 +309,7 @@ static void spread(const float *x, size_t ldx, uint32_t nt, size_t k, float *til
             lanes_store(_mm512_castpd_si512(_mm512_unpacklo_pd(c, e)), to + 2 * column, 4 * column);
             lanes_store(_mm512_castpd_si512(_mm512_unpackhi_pd(c, e)), to + 3 * column, 4 * column);
         }
+    /* remaining rows, and remaining columns of all rows */
     for (uint32_t r = 0; r < nt; r++)
         for (size_t i = r < t ? whole : 0; i < k; i++) tile[i * nt + r] = x[r * ldx + i];
 }
@@ -288,6 +317,6 @@ static void spread(const float *x, size_t ldx, uint32_t nt, size_t k, float *til
 void sg_kernels_avx512_quant(struct sg_kernels *k)
 {
     k->quant = quant;
-    k->spread = spread;
+    k->spread = transpose;
 }
 #endif

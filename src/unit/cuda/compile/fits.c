@@ -1,31 +1,32 @@
-/* fits.c: see fits.h. SPDX-License-Identifier: MIT */
+/* fits.c: checks whether weights or a state fit into the free GPU memory, and suggests what would fit; see fits.h.
+ * SPDX-License-Identifier: MIT */
 #include "unit/cuda/compile/fits.h"
 
 #include <stdio.h>
 
-enum { SMALL_SHARE = 16, ROWS_STEP = 64, GRAIN = 2 << 20 /* of one allocation */ };
+enum { SKIP_QUERY_PART = 16, ROWS_STEP = 64, GRAIN = 2 << 20 /* of one allocation */ };
 static const uint64_t WORK = (uint64_t)96 << 20; /* passes want about as much beside weights and states */
 
-static uint64_t free_now(struct sg_unit *u, uint64_t *all)
+static uint64_t query_free(struct sg_unit *u, uint64_t *all)
 {
     size_t unused = 0, total = 0;
     cu_enter(u);
-    cu_result r = u->d.free_memory(&unused, &total);
+    cu_result r = u->d.mem_info(&unused, &total);
     cu_leave(u);
     *all = total;
-    pthread_mutex_lock(&u->pooling);
+    pthread_mutex_lock(&u->pool_lock);
     uint64_t pooled = u->pool_bytes; /* is given back before anything is refused */
-    pthread_mutex_unlock(&u->pooling);
+    pthread_mutex_unlock(&u->pool_lock);
     return r ? UINT64_MAX : unused + pooled;
 }
 
-struct shares { /* of a state */
+struct cu_state_size { /* of a state */
     uint64_t fixed, row, grains;
 };
 
-static struct shares shares_of(const struct sg_slot *slots, uint32_t n, enum sg_storage kv)
+static struct cu_state_size state_size_of(const struct sg_slot *slots, uint32_t n, enum sg_storage kv)
 {
-    struct shares s = {0, 0, (uint64_t)n * GRAIN};
+    struct cu_state_size s = {0, 0, (uint64_t)n * GRAIN};
     for (uint32_t i = 0; i < n; i++) {
         s.fixed += sg_slot_fixed_bytes(&slots[i]);
         s.row += sg_slot_row_bytes(&slots[i], kv);
@@ -34,29 +35,30 @@ static struct shares shares_of(const struct sg_slot *slots, uint32_t n, enum sg_
 }
 
 /* Rows of a state that fit into so many bytes. */
-static uint64_t rows_in(struct shares s, uint64_t bytes)
+static uint64_t rows_in(struct cu_state_size s, uint64_t bytes)
 {
     if (bytes < s.fixed + s.grains || !s.row) return 0;
     return (bytes - s.fixed - s.grains) / s.row / ROWS_STEP * ROWS_STEP;
 }
 
-segue_status cu_state_fits(struct sg_unit *u, const struct sg_slot *slots, uint32_t n, enum sg_storage kv,
-                           uint64_t rows, int full, segue_error *err)
+segue_status cu_state_fits(struct sg_unit *u, const struct sg_slot *slots, uint32_t n, enum sg_storage kv, uint64_t rows,
+                           int full, segue_error *err)
 {
-    struct shares s = shares_of(slots, n, kv);
-    uint64_t known = atomic_load(&u->unused), share = known / SMALL_SHARE;
+    struct cu_state_size s = state_size_of(slots, n, kv);
+    uint64_t known = atomic_load(&u->free_estimate), share = known / SKIP_QUERY_PART;
     if (!full && s.fixed + s.grains < share && rows < (share - s.fixed - s.grains) / (s.row + 1)) {
-        atomic_store(&u->unused, known - s.fixed - s.grains - rows * s.row); /* asking takes the driver longer than all else */
+        atomic_store(&u->free_estimate,
+                     known - s.fixed - s.grains - rows * s.row); /* asking takes the driver longer than all else */
         return SEGUE_OK;
     }
-    uint64_t all, unused = free_now(u, &all), fit = rows_in(s, unused),
-                  narrow = rows_in(shares_of(slots, n, SG_Q8_0), unused);
-    atomic_store(&u->unused, unused == UINT64_MAX ? 0 : unused);
+    uint64_t all, unused = query_free(u, &all), fit = rows_in(s, unused),
+                  narrow = rows_in(state_size_of(slots, n, SG_Q8_0), unused);
+    atomic_store(&u->free_estimate, unused == UINT64_MAX ? 0 : unused);
     if (!full && (s.row == 0 || rows <= (unused - (unused < s.fixed ? unused : s.fixed)) / s.row)) return SEGUE_OK;
     char advice[112] = "no context fits";
     if (fit && fit < rows && kv != SG_Q8_0 && narrow > fit)
-        snprintf(advice, sizeof advice, "a context of %llu rows fits, of %llu with K and V as q8",
-                 (unsigned long long)fit, (unsigned long long)narrow);
+        snprintf(advice, sizeof advice, "a context of %llu rows fits, of %llu with K and V as q8", (unsigned long long)fit,
+                 (unsigned long long)narrow);
     else if (fit && fit < rows)
         snprintf(advice, sizeof advice, "a context of %llu rows fits", (unsigned long long)fit);
     return sg_fail(err, SEGUE_EMEMORY,
@@ -66,13 +68,13 @@ segue_status cu_state_fits(struct sg_unit *u, const struct sg_slot *slots, uint3
                    (unsigned long long)(unused >> 20), (unsigned long long)(all >> 20), advice);
 }
 
-struct smaller { /* a storage: bytes per 32 numbers, and per row */
+struct cu_storage_size { /* a storage: bytes per 32 numbers, and per row */
     const char *advice;
     uint32_t part, row;
 };
 
 /* Bytes of all matrices in a storage, where the file's own is not smaller; part 0: as they are. */
-static uint64_t weights_as(const struct sg_graph *g, struct smaller s)
+static uint64_t weights_as(const struct sg_graph *g, struct cu_storage_size s)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < g->tensors_n; i++) {
@@ -83,20 +85,20 @@ static uint64_t weights_as(const struct sg_graph *g, struct smaller s)
     return bytes;
 }
 
-segue_status cu_weights_fit(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, int full,
-                            segue_error *err)
+segue_status cu_weights_fit(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, int full, segue_error *err)
 {
-    static const struct smaller storages[] = {
-        {"take --storage fp8", 32, 4}, {"quantize it to q8_0", 34, 0}, {"quantize it to q4_0", 20, 0}};
+    static const struct cu_storage_size storages[] = {{"take --storage fp8", 32, 4},
+                                                      {"quantize it to q8_0", 34, 0},
+                                                      {"quantize it to q4_0", 20, 0}};
     if (!n) return SEGUE_OK;
     const struct sg_graph *g = graphs[0];
-    uint64_t all, unused = free_now(u, &all), bytes = weights_as(g, (struct smaller){0}), least = 0;
+    uint64_t all, unused = query_free(u, &all), bytes = weights_as(g, (struct cu_storage_size){0}), least = 0;
     if (!full && bytes <= unused) return SEGUE_OK;
     char advice[160] = "no storage fits; take another unit";
     int len = 0;
     for (size_t i = 0; i < sizeof storages / sizeof *storages && !(i == 2 && len); i++) {
         uint64_t as = weights_as(g, storages[i]) + WORK,
-                 rows = as < unused ? rows_in(shares_of(g->slots, g->slots_n, SG_F16), unused - as) : 0;
+                 rows = as < unused ? rows_in(state_size_of(g->slots, g->slots_n, SG_F16), unused - as) : 0;
         if (as >= unused || (g->slots_n && !rows)) continue;
         least = !len || rows < least ? rows : least;
         len += snprintf(advice + len, sizeof advice - (size_t)len, "%s%s", len ? ", or " : "", storages[i].advice);

@@ -4,7 +4,7 @@
 #ifndef SG_UNIT_CUDA_FITS_H
 #define SG_UNIT_CUDA_FITS_H
 
-#include "unit/cuda/cu.h"
+#include "unit/cuda/driver/gpu.h"
 
 /* EMEMORY when a state of so many rows cannot fit. full 1: it was tried and did not; says the same. */
 segue_status cu_state_fits(struct sg_unit *u, const struct sg_slot *slots, uint32_t n, enum sg_storage kv,

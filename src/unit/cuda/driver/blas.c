@@ -1,17 +1,17 @@
-/* blas.c: cuBLASLt by dlopen: its algorithm for each shape is asked for once and kept. Row-major products are
- * column-major ones with both sides exchanged. It must never fail a run: where it cannot, the caller's own
- * kernel does it. SPDX-License-Identifier: MIT */
+/* blas.c: cuBLASLt by dlopen. The algorithm of each shape is queried once and cached. Row-major products are column-major ones
+ * with both operands exchanged. A failure never fails a run: cu_blas_multiply returns 0 and the caller uses its own kernel.
+ * SPDX-License-Identifier: MIT */
 #include "unit/cuda/driver/blas.h"
 
 #include <dlfcn.h>
 #include <string.h>
 
 enum { COMPUTE_F32 = 68, TYPE_F32 = 0, TYPE_F16 = 2, TYPE_BF16 = 14 };
-enum { DESC_TRANSPOSE_A = 3, DESC_EPILOGUE = 7, DESC_BIAS = 8, EPILOGUE_BIAS = 4, WISH_WORKSPACE = 1 };
+enum { DESC_TRANSPOSE_A = 3, DESC_EPILOGUE = 7, DESC_BIAS = 8, EPILOGUE_BIAS = 4, PREF_WORKSPACE = 1 };
 enum { ALGO_TILE = 1, TILE_128_128 = 20, TILE_128_256 = 23, TILE_256_128 = 24, TILE_168_128 = 197, TILE_320_128 = 248 };
 enum { FOUND = 8, MANY = 1024 };
 
-struct found { /* cublasLtMatmulHeuristicResult_t */
+struct cu_blas_heuristic { /* cublasLtMatmulHeuristicResult_t */
     uint64_t algo[8];
     size_t workspace;
     int state;
@@ -32,9 +32,9 @@ static int find_all(struct cu_blas *b)
         {"cublasLtMatmulDescSetAttribute", &b->desc_set},
         {"cublasLtMatrixLayoutCreate", &b->layout_new},
         {"cublasLtMatrixLayoutDestroy", &b->layout_free},
-        {"cublasLtMatmulPreferenceCreate", &b->wish_new},
-        {"cublasLtMatmulPreferenceDestroy", &b->wish_free},
-        {"cublasLtMatmulPreferenceSetAttribute", &b->wish_set},
+        {"cublasLtMatmulPreferenceCreate", &b->pref_new},
+        {"cublasLtMatmulPreferenceDestroy", &b->pref_free},
+        {"cublasLtMatmulPreferenceSetAttribute", &b->pref_set},
         {"cublasLtMatmulAlgoGetHeuristic", &b->find},
         {"cublasLtMatmulAlgoConfigGetAttribute", &b->setting},
         {"cublasLtMatmul", &b->multiply},
@@ -52,8 +52,7 @@ void cu_blas_open(struct cu_blas *b)
     static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so",
                                         "/usr/local/cuda/lib64/libcublasLt.so"};
     memset(b, 0, sizeof *b);
-    for (size_t i = 0; i < sizeof names / sizeof *names && !b->library; i++)
-        b->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < sizeof names / sizeof *names && !b->library; i++) b->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     if (!b->library) return;
     if (!find_all(b) || b->create(&b->handle)) {
         b->handle = NULL;
@@ -79,7 +78,7 @@ void cu_blas_close(struct cu_blas *b)
     memset(b, 0, sizeof *b);
 }
 
-static int tile_of(const struct cu_blas *b, const struct found *f)
+static int tile_of(const struct cu_blas *b, const struct cu_blas_heuristic *f)
 {
     int tile = 0;
     size_t written;
@@ -88,7 +87,7 @@ static int tile_of(const struct cu_blas *b, const struct found *f)
 
 /* The library's first choice, but for many rows: there tiles of 256 and more are slower than others that it names behind them
  * (6 to 14 % on an H200, docs/CUDA-KERNELS.md). */
-static int best_of(const struct cu_blas *b, const struct found *f, int n, uint32_t rows)
+static int preferred_algo(const struct cu_blas *b, const struct cu_blas_heuristic *f, int n, uint32_t rows)
 {
     static const int better[] = {TILE_168_128, TILE_128_128};
     int first = tile_of(b, &f[0]);
@@ -101,26 +100,24 @@ static int best_of(const struct cu_blas *b, const struct found *f, int n, uint32
 
 static int shape_find(struct cu_blas *b, struct cu_blas_shape *s)
 {
-    int transpose = 1, type = s->bf16 ? TYPE_BF16 : TYPE_F16, epilogue = EPILOGUE_BIAS, n = 0,
-        out = s->out16 ? type : TYPE_F32;
+    int transpose = 1, type = s->bf16 ? TYPE_BF16 : TYPE_F16, epilogue = EPILOGUE_BIAS, n = 0, out = s->out16 ? type : TYPE_F32;
     size_t workspace = CU_BLAS_WORKSPACE;
     uint64_t bias = 256; /* any aligned address: which algorithms serve depends on there being one */
-    void *wish = NULL;
-    struct found f[FOUND];
+    void *pref = NULL;
+    struct cu_blas_heuristic f[FOUND];
     if (b->desc_new(&s->desc, COMPUTE_F32, TYPE_F32)) return 0;
     if (b->desc_set(s->desc, DESC_TRANSPOSE_A, &transpose, sizeof transpose)) return 0;
-    if (s->bias && (b->desc_set(s->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
-                    b->desc_set(s->desc, DESC_BIAS, &bias, sizeof bias)))
+    if (s->bias &&
+        (b->desc_set(s->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue) || b->desc_set(s->desc, DESC_BIAS, &bias, sizeof bias)))
         return 0;
     if (b->layout_new(&s->w, type, s->k, s->n, s->pitch) || b->layout_new(&s->x, type, s->k, s->t, s->k) ||
-        b->layout_new(&s->c, out, s->n, s->t, s->add) ||
-        b->layout_new(&s->y, out, s->n, s->t, s->out))
+        b->layout_new(&s->c, out, s->n, s->t, s->add) || b->layout_new(&s->y, out, s->n, s->t, s->out))
         return 0;
-    if (b->wish_new(&wish)) return 0;
-    int bad = b->wish_set(wish, WISH_WORKSPACE, &workspace, sizeof workspace) ||
-              b->find(b->handle, s->desc, s->w, s->x, s->c, s->y, wish, FOUND, f, &n) || n < 1 || f[0].state;
-    b->wish_free(wish);
-    if (!bad) memcpy(s->algo, f[best_of(b, f, n, s->t)].algo, sizeof s->algo);
+    if (b->pref_new(&pref)) return 0;
+    int bad = b->pref_set(pref, PREF_WORKSPACE, &workspace, sizeof workspace) ||
+              b->find(b->handle, s->desc, s->w, s->x, s->c, s->y, pref, FOUND, f, &n) || n < 1 || f[0].state;
+    b->pref_free(pref);
+    if (!bad) memcpy(s->algo, f[preferred_algo(b, f, n, s->t)].algo, sizeof s->algo);
     return !bad;
 }
 
@@ -156,8 +153,7 @@ int cu_blas_multiply(struct cu_blas *b, const struct cu_blas_product *p)
     if (!s) return 0;
     if (p->bias && b->desc_set(s->desc, DESC_BIAS, &p->bias, sizeof p->bias)) return 0;
     uint64_t c = p->residual ? p->residual : p->y;
-    return !b->multiply(b->handle, s->desc, &p->times, (const void *)(uintptr_t)p->w, s->w,
-                        (const void *)(uintptr_t)p->x, s->x, &beta, (const void *)(uintptr_t)c, s->c,
-                        (void *)(uintptr_t)p->y, s->y, s->algo, (void *)(uintptr_t)p->workspace,
-                        CU_BLAS_WORKSPACE, p->stream);
+    return !b->multiply(b->handle, s->desc, &p->times, (const void *)(uintptr_t)p->w, s->w, (const void *)(uintptr_t)p->x, s->x,
+                        &beta, (const void *)(uintptr_t)c, s->c, (void *)(uintptr_t)p->y, s->y, s->algo,
+                        (void *)(uintptr_t)p->workspace, CU_BLAS_WORKSPACE, p->stream);
 }

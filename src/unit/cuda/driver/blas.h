@@ -24,9 +24,9 @@ struct cu_blas {
     int (*desc_set)(void *, int what, const void *value, size_t bytes);
     int (*layout_new)(void **, int type, uint64_t rows, uint64_t cols, int64_t stride);
     int (*layout_free)(void *);
-    int (*wish_new)(void **);
-    int (*wish_free)(void *);
-    int (*wish_set)(void *, int what, const void *value, size_t bytes);
+    int (*pref_new)(void **);
+    int (*pref_free)(void *);
+    int (*pref_set)(void *, int what, const void *value, size_t bytes);
     int (*setting)(const void *algo, int what, void *value, size_t bytes, size_t *written);
     int (*find)(void *, void *, void *, void *, void *, void *, void *, int wanted, void *results, int *n);
     int (*multiply)(void *, void *, const void *, const void *, void *, const void *, void *, const void *,

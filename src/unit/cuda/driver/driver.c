@@ -1,11 +1,11 @@
-/* driver.c: looking up libcuda.so.1, and turning its errors into ours. It must never keep the library open
- * after a failure or hold anything outside the struct it fills. SPDX-License-Identifier: MIT */
+/* driver.c: looks up libcuda.so.1 and its functions at run time and converts driver errors to segue_status. After a failed
+ * open no library stays open. SPDX-License-Identifier: MIT */
 #include "unit/cuda/driver/driver.h"
 
 #include <dlfcn.h>
 #include <string.h>
 
-static segue_status give_up(struct cu_driver *d, segue_status status)
+static segue_status close_after(struct cu_driver *d, segue_status status)
 {
     cu_driver_close(d);
     return status;
@@ -14,26 +14,24 @@ static segue_status give_up(struct cu_driver *d, segue_status status)
 static segue_status find_all(struct cu_driver *d, segue_error *err)
 {
     void *found;
-#define X(member, symbol, args)                                                                         \
-    found = dlsym(d->library, symbol);                                                                  \
-    if (!found)                                                                                         \
-        return sg_fail(err, SEGUE_EUNIT, "unit cuda: libcuda.so.1 has no %s; update the NVIDIA driver", \
-                       symbol);                                                                         \
+#define X(member, symbol, args)                                                                                          \
+    found = dlsym(d->library, symbol);                                                                                   \
+    if (!found) return sg_fail(err, SEGUE_EUNIT, "unit cuda: libcuda.so.1 has no %s; update the NVIDIA driver", symbol); \
     memcpy(&d->member, &found, sizeof found);
     CU_FUNCTIONS(X)
 #undef X
-    int whole = 1;
-#define X(member, symbol, args)         \
-    found = dlsym(d->library, symbol);  \
-    whole &= found != NULL;             \
+    int complete = 1;
+#define X(member, symbol, args)        \
+    found = dlsym(d->library, symbol); \
+    complete &= found != NULL;         \
     memcpy(&d->member, &found, sizeof found);
-    CU_PARTS(X)
+    CU_GREEN_FUNCTIONS(X)
 #undef X
-    if (!whole) d->resource = NULL;
-#define X(member, symbol, args)         \
-    found = dlsym(d->library, symbol);  \
+    if (!complete) d->resource = NULL;
+#define X(member, symbol, args)        \
+    found = dlsym(d->library, symbol); \
     memcpy(&d->member, &found, sizeof found);
-    CU_TENSORS(X)
+    CU_TENSOR_FUNCTIONS(X)
 #undef X
     return SEGUE_OK;
 }
@@ -48,18 +46,18 @@ segue_status cu_driver_open(struct cu_driver *d, segue_error *err)
                        "unit cuda: libcuda.so.1 cannot be opened: no NVIDIA driver here; install it, or "
                        "take another unit");
     segue_status status = find_all(d, err);
-    if (status != SEGUE_OK) return give_up(d, status);
+    if (status != SEGUE_OK) return close_after(d, status);
     cu_result r = d->init(0);
-    if (r == CU_OLD_DRIVER || (!r && (d->version(&version) || version < CU_OLDEST)))
-        return give_up(d, sg_fail(err, SEGUE_EUNIT,
-                                  "unit cuda: the NVIDIA driver is too old (API %d.%d, 12.0 is the "
-                                  "oldest that serves); update it",
-                                  version / 1000, version % 1000 / 10));
+    if (r == CU_OLD_DRIVER || (!r && (d->version(&version) || version < CU_MIN_VERSION)))
+        return close_after(d, sg_fail(err, SEGUE_EUNIT,
+                                      "unit cuda: the NVIDIA driver is too old (API %d.%d, 12.0 is the "
+                                      "oldest that serves); update it",
+                                      version / 1000, version % 1000 / 10));
     if (r)
-        return give_up(d, sg_fail(err, SEGUE_EUNIT,
-                                  "unit cuda: the NVIDIA driver does not start (error %d); is there a "
-                                  "GPU, and may this user reach it?",
-                                  r));
+        return close_after(d, sg_fail(err, SEGUE_EUNIT,
+                                      "unit cuda: the NVIDIA driver does not start (error %d); is there a "
+                                      "GPU, and may this user reach it?",
+                                      r));
     return SEGUE_OK;
 }
 
@@ -79,7 +77,6 @@ segue_status cu_check(const struct cu_driver *d, cu_result r, const char *what, 
                        "end other programs on it",
                        what);
     if (d->error_name(r, &name) || !name) name = "an unknown error";
-    return sg_fail(err, SEGUE_ELOST,
-                   "%s: unit cuda: the GPU answered %s (%d); open the unit anew, or go on elsewhere", what,
+    return sg_fail(err, SEGUE_ELOST, "%s: unit cuda: the GPU answered %s (%d); open the unit anew, or go on elsewhere", what,
                    name, r);
 }

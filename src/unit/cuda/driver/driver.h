@@ -11,7 +11,7 @@
 #include "base/err.h"
 
 typedef int cu_result;               /* 0: fine */
-typedef int cu_card;                 /* ordinal of a GPU in the driver's own numbering */
+typedef int cu_device;                 /* ordinal of a GPU in the driver's own numbering */
 typedef uint64_t cu_ptr;             /* an address in GPU memory */
 typedef struct cu_ctx_s *cu_ctx;
 typedef struct cu_mod_s *cu_mod;
@@ -27,7 +27,7 @@ enum { CU_ATTR_SMS = 16, CU_ATTR_MAJOR = 75, CU_ATTR_MINOR = 76, CU_ATTR_SHARED_
 enum { CU_FN_MAX_DYNAMIC_SHARED = 8, CU_FN_CARVEOUT = 9, CU_LAUNCH_CLUSTER = 4, CU_LAUNCH_PROGRAMMATIC = 6 };
 enum { CU_ON_HOST = 1, CU_ON_CARD = 2 };
 enum { CU_HOST_MAPPED = 3, CU_STREAM_NON_BLOCKING = 1, CU_EVENT_UNTIMED = 2 };
-enum { CU_OLDEST = 12000 };          /* driver API version that this unit was written for */
+enum { CU_MIN_VERSION = 12000 };          /* driver API version that this unit was written for */
 
 struct cu_launch_attr {
     int id;
@@ -42,7 +42,7 @@ struct cu_launch {
 };
 
 /* Lines of one length between the host's memory and the card's, as the driver wants it told. */
-struct cu_lines_end {
+struct cu_copy_2d_end {
     size_t at_byte, at_line;
     int kind;
     void *host;
@@ -50,8 +50,8 @@ struct cu_lines_end {
     void *array;
     size_t pitch;
 };
-struct cu_lines {
-    struct cu_lines_end from, to;
+struct cu_copy_2d {
+    struct cu_copy_2d_end from, to;
     size_t bytes, lines;
 };
 
@@ -60,52 +60,52 @@ struct cu_lines {
     X(init, "cuInit", (unsigned flags))                                                    \
     X(version, "cuDriverGetVersion", (int *version))                                       \
     X(count, "cuDeviceGetCount", (int *n))                                                 \
-    X(get, "cuDeviceGet", (cu_card *card, int index))                                      \
-    X(name, "cuDeviceGetName", (char *name, int cap, cu_card card))                        \
-    X(total, "cuDeviceTotalMem_v2", (size_t *bytes, cu_card card))                         \
-    X(attribute, "cuDeviceGetAttribute", (int *value, int which, cu_card card))            \
-    X(uuid, "cuDeviceGetUuid", (unsigned char *uuid, cu_card card))                        \
-    X(retain, "cuDevicePrimaryCtxRetain", (cu_ctx *ctx, cu_card card))                     \
-    X(release, "cuDevicePrimaryCtxRelease_v2", (cu_card card))                             \
+    X(get, "cuDeviceGet", (cu_device *card, int index))                                      \
+    X(name, "cuDeviceGetName", (char *name, int cap, cu_device card))                        \
+    X(total, "cuDeviceTotalMem_v2", (size_t *bytes, cu_device card))                         \
+    X(get_attribute, "cuDeviceGetAttribute", (int *value, int which, cu_device card))            \
+    X(uuid, "cuDeviceGetUuid", (unsigned char *uuid, cu_device card))                        \
+    X(retain, "cuDevicePrimaryCtxRetain", (cu_ctx *ctx, cu_device card))                     \
+    X(release, "cuDevicePrimaryCtxRelease_v2", (cu_device card))                             \
     X(push, "cuCtxPushCurrent_v2", (cu_ctx ctx))                                           \
     X(pop, "cuCtxPopCurrent_v2", (cu_ctx *ctx))                                            \
     X(module_load, "cuModuleLoadData", (cu_mod *module, const void *image))                \
     X(module_unload, "cuModuleUnload", (cu_mod module))                                    \
-    X(function, "cuModuleGetFunction", (cu_fn *fn, cu_mod module, const char *name))       \
-    X(function_set, "cuFuncSetAttribute", (cu_fn fn, int which, int value))                \
-    X(free_memory, "cuMemGetInfo_v2", (size_t *unused, size_t *all))                       \
+    X(get_function, "cuModuleGetFunction", (cu_fn *fn, cu_mod module, const char *name))       \
+    X(func_set_attr, "cuFuncSetAttribute", (cu_fn fn, int which, int value))                \
+    X(mem_info, "cuMemGetInfo_v2", (size_t *unused, size_t *all))                       \
     X(alloc, "cuMemAlloc_v2", (cu_ptr *p, size_t bytes))                                   \
     X(free, "cuMemFree_v2", (cu_ptr p))                                                    \
     X(host_alloc, "cuMemHostAlloc", (void **p, size_t bytes, unsigned flags))              \
     X(host_free, "cuMemFreeHost", (void *p))                                               \
     X(host_ptr, "cuMemHostGetDevicePointer_v2", (cu_ptr *p, void *host, unsigned flags))   \
-    X(to_card, "cuMemcpyHtoDAsync_v2", (cu_ptr to, const void *from, size_t n, cu_stream s)) \
-    X(to_host, "cuMemcpyDtoHAsync_v2", (void *to, cu_ptr from, size_t n, cu_stream s))     \
-    X(copy_lines, "cuMemcpy2DAsync_v2", (const struct cu_lines *l, cu_stream s))           \
-    X(copy, "cuMemcpyDtoDAsync_v2", (cu_ptr to, cu_ptr from, size_t n, cu_stream s))       \
+    X(copy_htod, "cuMemcpyHtoDAsync_v2", (cu_ptr to, const void *from, size_t n, cu_stream s)) \
+    X(copy_dtoh, "cuMemcpyDtoHAsync_v2", (void *to, cu_ptr from, size_t n, cu_stream s))     \
+    X(copy_2d, "cuMemcpy2DAsync_v2", (const struct cu_copy_2d *l, cu_stream s))           \
+    X(copy_dtod, "cuMemcpyDtoDAsync_v2", (cu_ptr to, cu_ptr from, size_t n, cu_stream s))       \
     X(copy_peer, "cuMemcpyPeerAsync", (cu_ptr to, cu_ctx there, cu_ptr from, cu_ctx here, size_t n, cu_stream s)) \
-    X(can_reach, "cuDeviceCanAccessPeer", (int *can, cu_card from, cu_card to))            \
+    X(can_access_peer, "cuDeviceCanAccessPeer", (int *can, cu_device from, cu_device to))            \
     X(peer_enable, "cuCtxEnablePeerAccess", (cu_ctx there, unsigned flags))                \
-    X(fill, "cuMemsetD8Async", (cu_ptr to, unsigned char value, size_t n, cu_stream s))    \
+    X(memset_d8, "cuMemsetD8Async", (cu_ptr to, unsigned char value, size_t n, cu_stream s))    \
     X(stream_new, "cuStreamCreateWithPriority", (cu_stream * s, unsigned flags, int priority)) \
     X(stream_free, "cuStreamDestroy_v2", (cu_stream s))                                    \
-    X(stream_wait, "cuStreamSynchronize", (cu_stream s))                                   \
-    X(stream_ask, "cuStreamQuery", (cu_stream s))                                          \
+    X(stream_sync, "cuStreamSynchronize", (cu_stream s))                                   \
+    X(stream_query, "cuStreamQuery", (cu_stream s))                                          \
     X(priorities, "cuCtxGetStreamPriorityRange", (int *least, int *greatest))              \
     X(event_new, "cuEventCreate", (cu_event *e, unsigned flags))                           \
     X(event_free, "cuEventDestroy_v2", (cu_event e))                                       \
     X(event_record, "cuEventRecord", (cu_event e, cu_stream s))                            \
-    X(event_wait, "cuEventSynchronize", (cu_event e))                                      \
-    X(event_ask, "cuEventQuery", (cu_event e))                                             \
-    X(stream_after, "cuStreamWaitEvent", (cu_stream s, cu_event e, unsigned flags))        \
-    X(wait_all, "cuCtxSynchronize", (void))                                                \
+    X(event_sync, "cuEventSynchronize", (cu_event e))                                      \
+    X(event_query, "cuEventQuery", (cu_event e))                                             \
+    X(stream_wait_event, "cuStreamWaitEvent", (cu_stream s, cu_event e, unsigned flags))        \
+    X(ctx_sync, "cuCtxSynchronize", (void))                                                \
     X(event_between, "cuEventElapsedTime", (float *ms, cu_event a, cu_event b))            \
-    X(capture, "cuStreamBeginCapture_v2", (cu_stream s, int mode))                         \
+    X(capture_begin, "cuStreamBeginCapture_v2", (cu_stream s, int mode))                         \
     X(capture_end, "cuStreamEndCapture", (cu_stream s, cu_graph *graph))                   \
-    X(graph_make, "cuGraphInstantiateWithFlags", (cu_exec *exec, cu_graph graph, uint64_t flags)) \
+    X(graph_instantiate, "cuGraphInstantiateWithFlags", (cu_exec *exec, cu_graph graph, uint64_t flags)) \
     X(graph_free, "cuGraphDestroy", (cu_graph graph))                                      \
     X(exec_free, "cuGraphExecDestroy", (cu_exec exec))                                     \
-    X(exec_run, "cuGraphLaunch", (cu_exec exec, cu_stream s))                              \
+    X(graph_launch, "cuGraphLaunch", (cu_exec exec, cu_stream s))                              \
     X(launch, "cuLaunchKernelEx", (const struct cu_launch *l, cu_fn fn, void **args, void **extra)) \
     X(error_name, "cuGetErrorName", (cu_result r, const char **text))
 
@@ -118,19 +118,19 @@ struct cu_resource {
 };
 enum { CU_RESOURCE_SMS = 1, CU_GREEN_DEFAULT_STREAM = 1 };
 
-/* The same for what a driver need not have (12.4 and later do): resource is NULL where one is missing. */
-#define CU_PARTS(X)                                                                                            \
-    X(resource, "cuDeviceGetDevResource", (cu_card card, struct cu_resource *r, int type))                     \
+/* Optional functions, in driver 12.4 and later; `resource` is NULL where one is missing. */
+#define CU_GREEN_FUNCTIONS(X)                                                                                            \
+    X(resource, "cuDeviceGetDevResource", (cu_device card, struct cu_resource *r, int type))                     \
     X(resource_split, "cuDevSmResourceSplitByCount", (struct cu_resource *parts, unsigned *n,                  \
         const struct cu_resource *all, struct cu_resource *rest, unsigned flags, unsigned least))              \
     X(resource_desc, "cuDevResourceGenerateDesc", (void **desc, struct cu_resource *r, unsigned n))            \
-    X(green_new, "cuGreenCtxCreate", (cu_green *green, void *desc, cu_card card, unsigned flags))              \
+    X(green_new, "cuGreenCtxCreate", (cu_green *green, void *desc, cu_device card, unsigned flags))              \
     X(green_free, "cuGreenCtxDestroy", (cu_green green))                                                       \
     X(green_stream, "cuGreenCtxStreamCreate", (cu_stream *s, cu_green green, unsigned flags, int priority))
 
 /* And what tells a copy where the rows of a matrix are; NULL where it is missing. */
 enum { CU_TENSOR_INT32 = 3, CU_TENSOR_SWIZZLE_128 = 3, CU_TENSOR_L2_256 = 3 };
-#define CU_TENSORS(X)                                                                                          \
+#define CU_TENSOR_FUNCTIONS(X)                                                                                          \
     X(tensor_map, "cuTensorMapEncodeTiled", (void *map, int type, uint32_t rank, void *p, const uint64_t *dims, \
         const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave, int swizzle, int l2, int fill))
 
@@ -138,8 +138,8 @@ struct cu_driver {
     void *library;
 #define X(name, symbol, args) cu_result (*name) args;
     CU_FUNCTIONS(X)
-    CU_PARTS(X)
-    CU_TENSORS(X)
+    CU_GREEN_FUNCTIONS(X)
+    CU_TENSOR_FUNCTIONS(X)
 #undef X
 };
 

@@ -1,9 +1,9 @@
-/* kernel_table.c: the kernels of this build, found by name when a unit is opened, with the shared memory that their launches may ask
- * for. SPDX-License-Identifier: MIT */
+/* kernel_table.c: loads the kernel modules of this build when a unit is opened, looks up every kernel by name and sets how
+ * much dynamic shared memory its launches may request. SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
 
-#include "unit/cuda/cu.h"
+#include "unit/cuda/driver/gpu.h"
 #include "unit/cuda/driver/images.h"
 
 enum { ATTEND_STATIC = 16384 }; /* bytes of shared memory that attention has by itself */
@@ -11,14 +11,14 @@ enum { ATTEND_STATIC = 16384 }; /* bytes of shared memory that attention has by 
 segue_status cu_kernel(struct sg_unit *u, const char *file, const char *name, cu_fn *out, segue_error *err)
 {
     for (uint32_t i = 0; i < u->modules_n; i++)
-        if (!strcmp(cu_image_names[i], file) && !u->d.function(out, u->modules[i], name)) return SEGUE_OK;
+        if (!strcmp(cu_image_names[i], file) && !u->d.get_function(out, u->modules[i], name)) return SEGUE_OK;
     return sg_fail(err, SEGUE_EUNIT, "open unit: cuda: kernel %s is not in this build; build it anew", name);
 }
 
-segue_status cu_kernel_roomy(struct sg_unit *u, const char *file, const char *name, int bytes, cu_fn *out, segue_error *err)
+segue_status cu_kernel_dynamic(struct sg_unit *u, const char *file, const char *name, int bytes, cu_fn *out, segue_error *err)
 {
     SG_TRY(cu_kernel(u, file, name, out, err));
-    return cu_check(&u->d, u->d.function_set(*out, CU_FN_MAX_DYNAMIC_SHARED, bytes), "open unit", err);
+    return cu_check(&u->d, u->d.func_set_attr(*out, CU_FN_MAX_DYNAMIC_SHARED, bytes), "open unit", err);
 }
 
 static const char *const kinds[CK_KINDS] = {"F32", "F16", "BF16", "Q8", "Q4", "G8", "G4", "F8"};
@@ -33,24 +33,24 @@ static segue_status find_products(struct sg_unit *u, segue_error *err)
     for (int k = 0; k < CK_KINDS; k++)
         for (int b = 0; b < 5; b++) {
             snprintf(name, sizeof name, "gemv_%s_%d", kinds[k], 1 << b);
-            SG_TRY(cu_kernel_roomy(u, "k_gemv", name, (int)u->shared_max, &u->k.gemv[k][b], err));
+            SG_TRY(cu_kernel_dynamic(u, "k_gemv", name, (int)u->shared_max, &u->k.gemv[k][b], err));
         }
     for (int i = 0; i < 4; i++) {
         snprintf(name, sizeof name, "wide_%s", kinds[wide[i]]);
-        SG_TRY(cu_kernel_roomy(u, "k_wide", name, (int)u->shared_max - CU_WIDE_STATIC, &u->k.wide[wide[i]], err));
+        SG_TRY(cu_kernel_dynamic(u, "k_wide", name, (int)u->shared_max - CU_WIDE_STATIC, &u->k.wide[wide[i]], err));
     }
     for (int k = 0; k < CK_KINDS; k++)
         for (int b = 0; b < 4 && numbers[k] << b <= 64 && u->major >= 9; b++) {
             snprintf(name, sizeof name, "stream_%s_%d", kinds[k], 1 << b);
-            SG_TRY(cu_kernel_roomy(u, "k_stream", name, CU_STREAM_ROOM, &u->k.stream[k][b], err));
+            SG_TRY(cu_kernel_dynamic(u, "k_stream", name, CU_STREAM_SHARED_MAX, &u->k.stream[k][b], err));
         }
     for (int k = CK_F16; k <= CK_Q8 && u->major == 9; k++)
         for (int b = 0; b < 3; b++) {
             snprintf(name, sizeof name, "digits_%s_%d", kinds[k], 4 << b);
-            SG_TRY(cu_kernel_roomy(u, "k_digits", name, (int)u->shared_max - CU_DIGITS_STATIC, &u->k.digits[k][b], err));
+            SG_TRY(cu_kernel_dynamic(u, "k_digits", name, (int)u->shared_max - CU_DIGITS_STATIC, &u->k.digits[k][b], err));
             if (k == CK_Q8 && b == 2) continue; /* no such form of the head */
             snprintf(name, sizeof name, "vocab_%s_%d", kinds[k], 1 << b);
-            SG_TRY(cu_kernel_roomy(u, "k_vocab", name, CU_VOCAB_ROOM, &u->k.vocab[k][b], err));
+            SG_TRY(cu_kernel_dynamic(u, "k_vocab", name, CU_VOCAB_SHARED_MAX, &u->k.vocab[k][b], err));
         }
     return SEGUE_OK;
 }
@@ -60,15 +60,14 @@ static segue_status find_batches(struct sg_unit *u, segue_error *err)
 {
     char name[32];
     for (int i = 0; i < 12; i++) {
-        snprintf(name, sizeof name, "batch_%s_%d_%d", i < 8 ? storages[i / 4 + 1] : "f8", i / 2 % 2 ? 32 : 16,
-                 i % 2 ? 16 : 8);
+        snprintf(name, sizeof name, "batch_%s_%d_%d", i < 8 ? storages[i / 4 + 1] : "f8", i / 2 % 2 ? 32 : 16, i % 2 ? 16 : 8);
         SG_TRY(cu_kernel(u, "k_batch", name, &u->k.batch[i / 4][i / 2 % 2][i % 2], err));
     }
     for (int i = 0; i < 2 && u->major == 9; i++) {
         snprintf(name, sizeof name, "tiles_%s", storages[i + 1]);
-        SG_TRY(cu_kernel_roomy(u, "k_tiles", name, CK_TILES_WHOLE, &u->k.tiles[i], err));
+        SG_TRY(cu_kernel_dynamic(u, "k_tiles", name, CK_TILES_MAX_BYTES, &u->k.tiles[i], err));
         snprintf(name, sizeof name, "glu_rows_%s", storages[i + 1]);
-        SG_TRY(cu_kernel_roomy(u, "k_glu", name, CK_GLU_BYTES, &u->k.glu_rows[i], err));
+        SG_TRY(cu_kernel_dynamic(u, "k_glu", name, CK_GLU_BYTES, &u->k.glu_rows[i], err));
     }
     return SEGUE_OK;
 }
@@ -80,9 +79,9 @@ static segue_status find_attention(struct sg_unit *u, segue_error *err)
     char name[32];
     for (int s = 0; s < 4; s++) {
         snprintf(name, sizeof name, "attend_part_%s", storages[s]);
-        SG_TRY(cu_kernel_roomy(u, "k_attend", name, room, &u->k.attend_part[s], err));
+        SG_TRY(cu_kernel_dynamic(u, "k_attend", name, room, &u->k.attend_part[s], err));
         snprintf(name, sizeof name, "attend_many_%s", storages[s]);
-        SG_TRY(cu_kernel_roomy(u, "k_attend", name, room, &u->k.attend_many[s], err));
+        SG_TRY(cu_kernel_dynamic(u, "k_attend", name, room, &u->k.attend_many[s], err));
     }
     for (int s = 0; s < 2; s++)
         for (int w = 0; w < 3; w++) {
@@ -90,11 +89,39 @@ static segue_status find_attention(struct sg_unit *u, segue_error *err)
             snprintf(name, sizeof name, "single_%s_%d", storages[s + 1], width);
             SG_TRY(cu_kernel(u, "k_single", name, &u->k.single[s][w], err));
             snprintf(name, sizeof name, "flash_%s_%d", storages[s + 1], width);
-            SG_TRY(cu_kernel_roomy(u, "k_flash", name, 128 * (width + 8) * 2, &u->k.flash[s][w], err));
+            SG_TRY(cu_kernel_dynamic(u, "k_flash", name, 128 * (width + 8) * 2, &u->k.flash[s][w], err));
             if (u->major != 9) continue;
             snprintf(name, sizeof name, "wgflash_%s_%d", storages[s + 1], width);
-            SG_TRY(cu_kernel_roomy(u, "k_wgflash", name, CK_WGFLASH_BYTES(width), &u->k.wgflash[s][w], err));
+            SG_TRY(cu_kernel_dynamic(u, "k_wgflash", name, CK_WGFLASH_BYTES(width), &u->k.wgflash[s][w], err));
         }
+    return SEGUE_OK;
+}
+
+static segue_status find_cluster_kernel(struct sg_unit *u, const char *file, const char *name, size_t fixed, cu_fn *out,
+                                        segue_error *err)
+{
+    SG_TRY(cu_kernel_dynamic(u, file, name, (int)(u->shared_max - fixed), out, err));
+    return cu_check(&u->d, u->d.func_set_attr(*out, CU_FN_CARVEOUT, 100), "open unit", err);
+}
+
+static segue_status find_clusters(struct sg_unit *u, segue_error *err)
+{
+    static const char *const types[3] = {"f16", "bf16", "q8"};
+    char name[40];
+    for (int i = 0; i < 12 && u->major == 9; i++) {
+        snprintf(name, sizeof name, "mlp_%s_%d", types[i / 4], i == 8 ? 2 : 1 << i % 4); /* Q8_0: 512 columns as 1024 */
+        SG_TRY(find_cluster_kernel(u, "k_mlp", name, 0, &u->k.mlp[i / 4][i % 4], err));
+    }
+    for (int i = 0; i < 9 && u->major == 9; i++) {
+        snprintf(name, sizeof name, "linear_%s_%d", types[i / 3], 2 << i % 3);
+        SG_TRY(find_cluster_kernel(u, "k_linear", name, 0, &u->k.linear[i / 3][i % 3], err));
+    }
+    for (int i = 0; i < 24 && u->major == 9; i++) {
+        int form = i % 4, width = form < 3 ? 64 << form : 256;
+        if (i >= 16 && (form == 0 || form == 3)) continue; /* Q8_0: heads of whole groups of columns, rows of up to 1024 */
+        snprintf(name, sizeof name, "heads_%s_%s_%d_%d", types[i / 8], types[i / 4 % 2], form < 3 ? 2 : 4, width);
+        SG_TRY(find_cluster_kernel(u, "k_heads", name, CK_HEADS_STATIC_BYTES(width), &u->k.heads[i / 8][i / 4 % 2][form], err));
+    }
     return SEGUE_OK;
 }
 
@@ -104,25 +131,25 @@ segue_status cu_kernels_load(struct sg_unit *u, segue_error *err)
         if (i == CU_MODULES)
             return sg_fail(err, SEGUE_EINTERNAL, "open unit: cuda: it has more than %d files of kernels; raise CU_MODULES",
                            CU_MODULES);
-        SG_TRY(cu_check(&u->d, u->d.module_load(&u->modules[i], cu_images[i]),
-                        "open unit: kernels do not load", err));
+        SG_TRY(cu_check(&u->d, u->d.module_load(&u->modules[i], cu_images[i]), "open unit: kernels do not load", err));
         u->modules_n++;
     }
 #define X(file, name) SG_TRY(cu_kernel(u, "k_" #file, #name, &u->k.name, err));
     CU_KERNELS(X)
 #undef X
-    if (u->shared_max >= CK_CHUNK_CARRY_BYTES) {
-        cu_result r = u->d.function_set(u->k.chunk_local, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_LOCAL_BYTES);
-        if (!r) r = u->d.function_set(u->k.chunk_carry_16, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_CARRY_BYTES);
-        if (!r) r = u->d.function_set(u->k.chunk_carry_32, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_CARRY_BYTES);
-        if (!r && u->major == 9) r = u->d.function_set(u->k.chunk_factors, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_LOCAL_BYTES);
-        if (!r && u->major == 9) r = u->d.function_set(u->k.chunk_factors_halves, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_LOCAL_BYTES);
-        if (!r && u->major == 9) r = u->d.function_set(u->k.chunk_scan, CU_FN_MAX_DYNAMIC_SHARED, CK_SCAN_BYTES);
-        if (!r && u->major == 9) r = u->d.function_set(u->k.chunk_scan_pairs, CU_FN_MAX_DYNAMIC_SHARED, CK_SCAN_BYTES);
+    if (u->shared_max >= CK_CHUNK_STATE_BYTES) {
+        cu_result r = u->d.func_set_attr(u->k.chunk_local, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_LOCAL_BYTES);
+        if (!r) r = u->d.func_set_attr(u->k.chunk_state_16, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_STATE_BYTES);
+        if (!r) r = u->d.func_set_attr(u->k.chunk_state_32, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_STATE_BYTES);
+        if (!r && u->major == 9) r = u->d.func_set_attr(u->k.chunk_factors, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_LOCAL_BYTES);
+        if (!r && u->major == 9)
+            r = u->d.func_set_attr(u->k.chunk_factors_halves, CU_FN_MAX_DYNAMIC_SHARED, CK_CHUNK_LOCAL_BYTES);
+        if (!r && u->major == 9) r = u->d.func_set_attr(u->k.chunk_scan, CU_FN_MAX_DYNAMIC_SHARED, CK_SCAN_BYTES);
+        if (!r && u->major == 9) r = u->d.func_set_attr(u->k.chunk_scan_pairs, CU_FN_MAX_DYNAMIC_SHARED, CK_SCAN_BYTES);
         SG_TRY(cu_check(&u->d, r, "open unit", err));
     }
     SG_TRY(find_products(u, err));
     SG_TRY(find_batches(u, err));
-    SG_TRY(cu_rank_open(u, err));
+    SG_TRY(find_clusters(u, err));
     return find_attention(u, err);
 }

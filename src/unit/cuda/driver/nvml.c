@@ -1,5 +1,5 @@
-/* nvml.c: energy that a GPU has used, from NVML, which is looked up when it is first asked for and closed with the unit.
- * The card is found by its UUID: NVML numbers cards in an order of its own. SPDX-License-Identifier: MIT */
+/* nvml.c: energy that the GPU has used, from NVML. The library is opened at the first query and closed with the unit. The GPU
+ * is identified by its UUID, because NVML and CUDA number GPUs differently. SPDX-License-Identifier: MIT */
 #include "unit/cuda/driver/nvml.h"
 
 #include <dlfcn.h>
@@ -9,9 +9,9 @@
 static int find_all(struct cu_nvml *n)
 {
     void *found;
-#define X(member, symbol, args)                     \
-    found = dlsym(n->library, symbol);              \
-    if (!found) return 0;                           \
+#define X(member, symbol, args)        \
+    found = dlsym(n->library, symbol); \
+    if (!found) return 0;              \
     memcpy(&n->member, &found, sizeof found);
     CU_NVML(X)
 #undef X
@@ -47,18 +47,17 @@ static int nvml_open(struct cu_nvml *n, const unsigned char *uuid)
     return 0;
 }
 
-segue_status cu_meter(struct sg_unit *u, double *joules, segue_error *err)
+segue_status cu_energy(struct sg_unit *u, double *joules, segue_error *err)
 {
     unsigned char uuid[16] = {0};
     unsigned long long mj = 0;
     struct cu_nvml *n = &u->nvml;
-    pthread_mutex_lock(&u->metering);
+    pthread_mutex_lock(&u->nvml_lock);
     int there = n->card || (!u->d.uuid(uuid, u->card) && nvml_open(n, uuid)), counts = there && !n->energy(n->card, &mj);
-    pthread_mutex_unlock(&u->metering);
+    pthread_mutex_unlock(&u->nvml_lock);
     if (!there)
         return sg_fail(err, SEGUE_EUNSUPPORTED, "energy not measured: unit cuda: NVML is not there or does not know the GPU");
-    if (!counts)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "energy not measured: unit cuda: this GPU does not count it");
+    if (!counts) return sg_fail(err, SEGUE_EUNSUPPORTED, "energy not measured: unit cuda: this GPU does not count it");
     *joules = (double)mj * 1e-3;
     return SEGUE_OK;
 }

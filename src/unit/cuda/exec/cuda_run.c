@@ -1,13 +1,13 @@
-/* cuda_run.c: a batch from start to wait: is it sound, which rows go together in a pass, what comes back.
- * Spans of up to 16 rows share passes of up to 16; a longer span goes alone, 2,048 rows at a time, so that
- * nothing a row meets depends on its neighbours. With inline_hint the caller's thread does it inside start,
- * otherwise a thread of the run. A pass is all or nothing; rows_done counts finished ones. Generation is in
- * exec_steps.c. SPDX-License-Identifier: MIT */
+/* cuda_run.c: a batch from start to wait. Spans of up to 16 rows share passes of up to 16 rows. A longer span has passes of
+ * its own, of up to 2048 rows, so its results do not depend on other spans. With inline_hint the batch runs on the thread that
+ * calls start, else on a thread of the run. A pass succeeds or fails as a whole; rows_done counts the rows of completed
+ * passes. SPDX-License-Identifier: MIT */
 #include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "unit/cuda/exec/cuda_run.h"
+#include "unit/cuda/issue/issue.h"
 #include "unit/rank_sync.h"
 
 /* --- is the batch sound --- */
@@ -22,58 +22,56 @@ static const struct sg_batch_rules rules = {.unit = "cuda", .rows = state_rows, 
 /* --- start and wait --- */
 
 /* States that are new: the lane goes on when their memory is cleared. */
-static segue_status after_clearing(struct sg_run *run)
+static segue_status wait_for_clearing(struct sg_run *run)
 {
     struct sg_unit *u = run->program->base.unit;
     int any = 0;
-    for (uint32_t i = 0; i < run->own.batch.spans_n; i++) {
-        struct sg_state *s = run->own.spans[i].state;
+    for (uint32_t i = 0; i < run->base.batch.spans_n; i++) {
+        struct sg_state *s = run->base.spans[i].state;
         any |= s->clearing;
         s->clearing = 0;
     }
     if (!any) return SEGUE_OK;
-    cu_result r = u->d.event_record(run->lane->turn, u->copies);
-    if (!r) r = u->d.stream_after(run->lane->stream, run->lane->turn, 0);
-    return cu_check(&u->d, r, "run", &run->own.error);
+    cu_result r = u->d.event_record(run->lane->stream_event, u->copies);
+    if (!r) r = u->d.stream_wait_event(run->lane->stream, run->lane->stream_event, 0);
+    return cu_check(&u->d, r, "run", &run->base.error);
 }
 
-static void work(struct sg_thread_run *own)
+static void run_work(struct sg_thread_run *base)
 {
-    struct sg_run *run = (struct sg_run *)(void *)own;
+    struct sg_run *run = (struct sg_run *)(void *)base;
     struct sg_unit *u = run->program->base.unit;
-    struct sg_rank_sync *m = own->batch.rank_sync;
+    struct sg_rank_sync *m = base->batch.rank_sync;
     int all = !m || sg_rank_sync_arrive(m);
     pthread_mutex_lock(&run->lane->lock);
     cu_enter(u);
-    cu_share_begin(u, run->lane->kind);
-    own->status = all ? cu_join_lost(run->lane, &own->error)
-                      : sg_fail(&own->error, SEGUE_ELOST, "run: cuda: another GPU of this unit did not begin; try again");
-    if (own->status == SEGUE_OK) own->status = after_clearing(run);
-    if (own->status == SEGUE_OK) own->status = cu_run_all(run);
-    if (own->status == SEGUE_OK) own->status = cu_join_lost(run->lane, &own->error);
-    if (m && own->status != SEGUE_OK) sg_rank_sync_abort(m);
-    cu_share_end(u, run->lane->kind);
-    if (own->status != SEGUE_OK) u->d.stream_wait(run->lane->stream);
+    cu_partition_run_begin(u, run->lane->kind);
+    base->status = all ? cu_join_check(run->lane, &base->error)
+                       : sg_fail(&base->error, SEGUE_ELOST, "run: cuda: another GPU of this unit did not begin; try again");
+    if (base->status == SEGUE_OK) base->status = wait_for_clearing(run);
+    if (base->status == SEGUE_OK) base->status = cu_run_all(run);
+    if (base->status == SEGUE_OK) base->status = cu_join_check(run->lane, &base->error);
+    if (m && base->status != SEGUE_OK) sg_rank_sync_abort(m);
+    cu_partition_run_end(u, run->lane->kind);
+    if (base->status != SEGUE_OK) u->d.stream_sync(run->lane->stream);
     cu_leave(u);
     pthread_mutex_unlock(&run->lane->lock);
-    for (uint32_t s = 0; s < own->batch.spans_n; s++) cu_state_release(own->spans[s].state);
+    for (uint32_t s = 0; s < base->batch.spans_n; s++) cu_state_release(base->spans[s].state);
 }
 
 static void run_free(struct sg_run *run)
 {
-    sg_thread_run_free(&run->own);
+    sg_thread_run_free(&run->base);
     sg_free(run);
 }
 
-static segue_status take_states(const struct sg_batch *b, segue_error *err)
+static segue_status acquire_states(const struct sg_batch *b, segue_error *err)
 {
     for (uint32_t i = 0; i < b->spans_n; i++) {
-        segue_status status =
-            cu_state_take(b->spans[i].state, (uint64_t)b->spans[i].rows + b->spans[i].steps, err);
+        segue_status status = cu_state_acquire(b->spans[i].state, (uint64_t)b->spans[i].rows + b->spans[i].steps, err);
         /* What follows a choice writes recurrent memory again, nobody knows how often. */
         if (status == SEGUE_OK)
-            cu_flow_begin(b->spans[i].state,
-                          b->spans[i].steps > 1 ? UINT64_MAX : b->spans[i].first + b->spans[i].rows);
+            cu_layer_events_begin(b->spans[i].state, b->spans[i].steps > 1 ? UINT64_MAX : b->spans[i].first + b->spans[i].rows);
         if (status == SEGUE_OK) continue;
         while (i) cu_state_release(b->spans[--i].state);
         return status;
@@ -81,34 +79,33 @@ static segue_status take_states(const struct sg_batch *b, segue_error *err)
     return SEGUE_OK;
 }
 
-segue_status cu_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r,
-                      struct sg_run **out, segue_error *err)
+segue_status cu_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out, segue_error *err)
 {
     SG_TRY(sg_batch_check(&rules, &p->base, b, err));
     struct sg_run *run = sg_alloc(sizeof *run);
     if (!run) return sg_no_memory("a run of cuda", sizeof *run, err);
     run->program = p;
-    run->lane = &p->lanes[CU_LANE_FEW];
+    run->lane = &p->lanes[CU_LANE_DECODE];
     for (uint32_t i = 0; i < b->spans_n; i++)
-        if (b->spans[i].rows > CU_FEW) run->lane = &p->lanes[CU_LANE_MANY];
-    segue_status status = sg_thread_run_init(&run->own, &p->base, b, r, work, err);
-    if (status == SEGUE_OK) status = take_states(b, err);
+        if (b->spans[i].rows > CU_DECODE_ROWS) run->lane = &p->lanes[CU_LANE_PREFILL];
+    segue_status status = sg_thread_run_init(&run->base, &p->base, b, r, run_work, err);
+    if (status == SEGUE_OK) status = acquire_states(b, err);
     if (status != SEGUE_OK) {
         run_free(run);
         return status;
     }
-    sg_thread_run_start(&run->own);
+    sg_thread_run_start(&run->base);
     *out = run;
     return SEGUE_OK;
 }
 
 segue_status cu_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
 {
-    segue_status status = sg_thread_run_wait(&run->own, timeout_ns, err);
+    segue_status status = sg_thread_run_wait(&run->base, timeout_ns, err);
     if (status == SEGUE_END) return status;
-    run->own.report->dispatches = run->launches;
-    run->own.report->weight_bytes = run->passes * run->program->read_per_token;
-    run->own.report->state_bytes = run->state_bytes;
+    run->base.report->dispatches = run->launches;
+    run->base.report->weight_bytes = run->passes * run->program->read_per_token;
+    run->base.report->state_bytes = run->state_bytes;
     run_free(run);
     return status;
 }

@@ -1,19 +1,23 @@
-/* cuda_run.h: a run as the files that carry it out see it: cuda_run.c (start, wait), exec_steps.c and exec_pass.c (passes,
- * generation). SPDX-License-Identifier: MIT */
-#ifndef SG_UNIT_CUDA_CURUN_H
-#define SG_UNIT_CUDA_CURUN_H
+/* cuda_run.h: a run: one batch on one lane (cuda_run.c). SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_CUDA_RUN_H
+#define SG_UNIT_CUDA_RUN_H
 
 #include "unit/batch.h"
-#include "unit/cuda/cu.h"
+#include "unit/cuda/compile/program.h"
 
 struct sg_run {
-    struct sg_thread_run own;
+    struct sg_thread_run base; /* batch, spans, result, error */
     struct sg_program *program;
     struct cu_lane *lane;
-    uint64_t launches, passes, state_bytes;
+    uint64_t launches, passes, state_bytes; /* statistics: kernels or graphs launched, passes, bytes of states read and written */
 };
 
-/* The whole batch. The GPU is current, the run's lane is ours. */
+/* Operations of the unit's table. */
+segue_status cu_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r,
+                      struct sg_run **out, segue_error *err);
+segue_status cu_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err);
+
+/* Executes the whole batch (exec_steps.c). The context is current and the lane locked by this run. */
 segue_status cu_run_all(struct sg_run *run);
 
 #endif

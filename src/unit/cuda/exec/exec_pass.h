@@ -1,63 +1,100 @@
-/* exec_pass.h: one pass of a run, for whoever decides which rows go together (exec_steps.c). All of it is called with the GPU
- * current and the run's lane ours; errors stand in the run. SPDX-License-Identifier: MIT */
-#ifndef SG_UNIT_CUDA_CUTRIP_H
-#define SG_UNIT_CUDA_CUTRIP_H
+/* exec_pass.h: one pass of a run. All functions are called with the context current and the run's lane locked; errors are put
+ * into the run. A pass: cu_pass_begin, cu_pass_fill_head, cu_pass_alloc, cu_pass_send_head, cu_pass_issue, wait, cu_pass_commit.
+ * SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_CUDA_EXEC_PASS_H
+#define SG_UNIT_CUDA_EXEC_PASS_H
 
-#include "unit/cuda/issue/issue.h"
 #include "unit/cuda/exec/cuda_run.h"
+#include "unit/cuda/issue/issue.h"
 #include "unit/rank_sync.h"
 
-enum { CU_CHUNKS_LEAST = 4 };
+enum { CU_CHUNKS_MIN = 4 };
 
-struct part { /* rows [from, from + rows) of a span */
+/* Rows [from, from + rows) of a span. */
+struct cu_span_part {
     uint32_t span, from, rows;
 };
 
-struct trip {
-    struct part parts[CK_SPANS];
-    uint32_t parts_n, best, advance, stops_n, screen; /* screen: no logits are wanted, by anybody */
-    struct ck_banned banned;        /* what the best row must not be */
-    uint32_t wanted_from[CK_SPANS]; /* first wanted row of the span that lies in its part */
+/* What a pass computes. */
+struct cu_pass_plan {
+    struct cu_span_part parts[CK_SPANS]; /* of different spans */
+    uint32_t parts_n;
+    uint32_t best;    /* 1: the GPU chooses the best row of each wanted row */
+    uint32_t advance; /* 0: no next token; 1: the head is advanced to the next token (generation on the GPU); 2: lookahead */
+    uint32_t stops_n; /* stop tokens in the lane's `stops` */
+    uint32_t screen;  /* 1: no caller wants logits, so the candidate filter may be used */
+    struct ck_banned banned;        /* tokens that must not be chosen */
+    uint32_t wanted_from[CK_SPANS]; /* index of the first wanted row of each part in its span; set by cu_pass_fill_head */
 };
 
 static inline int cu_run_stopped(const struct sg_run *run)
 {
-    if (run->own.batch.rank_sync) return sg_rank_sync_should_stop(run->own.batch.rank_sync, run->own.batch.rank, 0);
-    return run->own.batch.cancel && atomic_load(run->own.batch.cancel);
+    if (run->base.batch.rank_sync) return sg_rank_sync_should_stop(run->base.batch.rank_sync, run->base.batch.rank, 0);
+    return run->base.batch.cancel && atomic_load(run->base.batch.cancel);
 }
 
 static inline segue_status cu_run_check(struct sg_run *run, cu_result r)
 {
-    return cu_check(&run->program->base.unit->d, r, "run", &run->own.error);
+    return cu_check(&run->program->base.unit->d, r, "run", &run->base.error);
 }
 
-/* Where the host writes what lies at p in the head on the card. */
-static inline void *cu_trip_pinned(const struct cu_pass_args *h, cu_ptr p) { return h->pinned + (p - h->head); }
+/* Chunks of CK_CHUNK positions that attention over `rows` rows needs, rounded up to a power of two: few graphs serve all
+ * lengths. */
+static inline uint32_t cu_chunks_for(uint64_t rows)
+{
+    uint32_t chunks = CU_CHUNKS_MIN;
+    while ((uint64_t)chunks * CK_CHUNK < rows) chunks *= 2;
+    return chunks;
+}
 
-int cu_trip_loras(const struct sg_run *run);                     /* 1: a span of the run has adapters */
-/* How many wanted rows of a span lie in a part, and from which on. */
-uint32_t cu_trip_wanted(const struct sg_span *s, const struct part *part, uint32_t *first);
-segue_status cu_trip_stream(struct sg_run *run); /* the lane's stream from now on: beside the other kind of runs or alone */
-/* A pass by its parts: p is filled, spans[CK_SPANS] is room that lives as long as p. */
-void cu_trip_begin(struct sg_run *run, const struct trip *trip, struct cu_pass *p, const struct sg_span **spans);
-segue_status cu_trip_head(const struct sg_run *run, struct trip *trip, struct cu_pass *p); /* the head, on the host */
-void cu_trip_counts(struct cu_pass *p, uint32_t n);                  /* those of a pass of one row */
-segue_status cu_trip_room(struct sg_run *run, struct cu_pass *p);
-segue_status cu_trip_send(struct sg_run *run, const struct cu_pass *p);     /* the head, to the card */
-segue_status cu_trip_issue(struct sg_run *run, struct trip *trip, struct cu_pass *p);
-/* The parts of that: straight; behind a step, for who reads beside the run; the choice at the end; as a captured graph. */
-segue_status cu_trip_straight(struct sg_run *run, const struct trip *trip, struct cu_pass *p);
-segue_status cu_trip_flow(struct sg_run *run, const struct trip *trip, struct cu_pass *p, const struct cu_step *step);
-segue_status cu_trip_choice(const struct trip *trip, struct cu_pass *p);
-segue_status cu_trip_captured(struct sg_run *run, const struct trip *trip, struct cu_pass *p);
-void cu_trip_over(struct sg_run *run, const struct trip *trip);  /* its rows are rows of the states now */
-/* All of that, and waits. give_logits 0: they stay on the card. last_logits: room for the last wanted row's of each part,
- * or NULL. */
-segue_status cu_trip_go(struct sg_run *run, struct trip *trip, int give_logits, float *last_logits);
+/* --- arguments and buffers (pass_args.c) --- */
 
-segue_status cu_trip_logits(struct sg_run *run, float **out);    /* pinned room for logits of the lane */
-/* Logits that nobody asked for yet stay where they are until the lane wants the place. */
-segue_status cu_trip_clear(struct sg_run *run);
-void cu_trip_keep(struct sg_run *run, const struct trip *trip, const struct cu_pass *p);
+/* The pinned copy of address p of an args block. */
+static inline void *cu_args_pinned(const struct cu_pass_args *h, cu_ptr p) { return h->pinned + (p - h->head); }
+int cu_run_has_loras(const struct sg_run *run);                            /* 1: a span has adapters */
+int cu_pass_is_unfused(const struct sg_run *run, const struct cu_pass *p); /* 1: every op is a step: adapters or extra outputs */
+/* Number of wanted rows of a span that are in a part; *first: index of the first. */
+uint32_t cu_part_wanted(const struct sg_span *s, const struct cu_span_part *part, uint32_t *first);
+segue_status cu_pass_fill_head(const struct sg_run *run, struct cu_pass_plan *plan, struct cu_pass *p); /* the pinned args */
+void cu_pass_one_row_counts(struct cu_pass *p, uint32_t n); /* counts of a pass with one row of each of n sequences */
+/* short prompts: to CU_PAD_ROWS */
+void cu_pass_pad(const struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p);
+segue_status cu_pass_alloc(struct sg_run *run, struct cu_pass *p);           /* value buffers that are large enough */
+segue_status cu_pass_send_head(struct sg_run *run, const struct cu_pass *p); /* the args to the GPU */
+/* values given by the caller */
+segue_status cu_pass_send_inputs(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p);
+
+/* --- issuing (pass_steps.c, capture.c, exec_pass.c) --- */
+
+/* Rows of this span's predecessors among all rows (wanted 0) or wanted rows (1) of the batch. */
+size_t cu_rows_before(const struct sg_run *run, uint32_t span, int wanted);
+/* A value's rows to the caller's memory, which has the rows of all spans. */
+segue_status cu_copy_rows_out(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p, int32_t value, float *out);
+/* All steps, launch by launch, and the choice. */
+segue_status cu_pass_issue_steps(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p);
+/* After a step: events for readers of the state. */
+segue_status cu_pass_layer_done(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p,
+                                const struct cu_step *step);
+segue_status cu_pass_choice(const struct cu_pass_plan *plan, struct cu_pass *p);
+/* The same as cu_pass_issue_steps, by captured graphs from the second time on. */
+segue_status cu_pass_launch_graph(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p);
+void cu_captured_forget(struct sg_unit *u, struct cu_lane *l); /* destroys all graphs of a lane */
+
+/* --- a pass (exec_pass.c) --- */
+
+/* the lane's stream: SM partition while the other lane runs, else all SMs */
+segue_status cu_pass_select_stream(struct sg_run *run);
+/* Initialises p. spans [CK_SPANS] must live as long as p. */
+void cu_pass_begin(struct sg_run *run, const struct cu_pass_plan *plan, struct cu_pass *p, const struct sg_span **spans);
+segue_status cu_pass_issue(struct sg_run *run, struct cu_pass_plan *plan, struct cu_pass *p);
+/* the pass is complete: its rows belong to the states */
+void cu_pass_commit(struct sg_run *run, const struct cu_pass_plan *plan);
+/* A whole pass, until it is complete. copy_logits 1: to the caller's result. last_logits [parts][vocab]: logits of the last
+ * wanted row of each part; NULL: not needed. */
+segue_status cu_pass_run(struct sg_run *run, struct cu_pass_plan *plan, int copy_logits, float *last_logits);
+segue_status cu_pass_logits_buffer(struct sg_run *run, float **out); /* the lane's pinned logits, allocated on first use */
+segue_status cu_pass_save_logits(struct sg_run *run); /* before the value buffers are overwritten: kept logits of other states */
+/* After a pass that copied no logits: each part's last ones stay on the GPU until they are requested. */
+void cu_pass_keep_logits(struct sg_run *run, const struct cu_pass_plan *plan, const struct cu_pass *p);
 
 #endif

@@ -1,83 +1,118 @@
-/* issue.h: one pass of rows through a program's steps: what it knows, and what issues them. Kernels are asked one after the
- * other whether they take a step (*_fits); everything here is asynchronous, on the lane's stream, with the GPU current.
+/* issue.h: issues the steps of a pass as kernel launches. All functions run with the context current, put their launches into the
+ * lane's stream and do not wait; a pass may be captured as a CUDA graph. For a product the kernels are tried in a fixed order: a
+ * *_fits function says from shapes, types and alignment whether its kernel supports the step, and fills the arguments.
  * SPDX-License-Identifier: MIT */
-#ifndef SG_UNIT_CUDA_CUPASS_H
-#define SG_UNIT_CUDA_CUPASS_H
+#ifndef SG_UNIT_CUDA_ISSUE_H
+#define SG_UNIT_CUDA_ISSUE_H
 
-#include "unit/cuda/cu.h"
+#include "unit/cuda/compile/program.h"
+#include "unit/cuda/state/state.h"
 
-/* Rows of up to 16 spans that go through the graph together. */
+/* Rows of up to CK_SPANS spans that go through the graph together. */
 struct cu_pass {
     struct sg_program *program;
     struct cu_lane *lane;
-    const struct cu_room_pair *room;
-    uint32_t rows_n[2];                 /* T, R */
-    uint32_t padded;                    /* 1: the last rows of T are none; the head on the card knows how many there are */
-    uint32_t spans_n, chunks;           /* chunks: of attention, for the furthest row */
-    uint32_t sms;                       /* multiprocessors that it may count on */
-    uint32_t screen;                    /* 1: of the head only the best row is wanted (issue_screen.c) */
-    const struct sg_span *const *spans; /* [spans_n] whose adapters apply; NULL: none has any */
-    uint32_t from[2][CK_SPANS + 1], heading;
-    enum sg_storage kv;
-    uint32_t best; /* 1: the best logit of each wanted row is wanted */
+    const struct cu_value_buffers *values;
+    uint32_t rows_n[2];                 /* rows; wanted rows */
+    uint32_t padded;                    /* 1: the last rows are padding; the head in GPU memory has the true count */
+    uint32_t spans_n;
+    uint32_t chunks;                    /* chunks of CK_CHUNK positions that attention covers, for the furthest row */
+    uint32_t sms;                       /* multiprocessors available: the whole GPU's or the partition's */
+    uint32_t screen;                    /* 1: no logits are needed, the output head may use the candidate filter */
+    const struct sg_span *const *spans; /* [spans_n] for their adapters; NULL: no span has any */
+    uint32_t from[2][CK_SPANS + 1];     /* first row, first wanted row of each span */
+    uint32_t args_index;                /* which of the lane's pass_args */
+    enum sg_storage kv;                 /* storage of K and V */
+    uint32_t best;                      /* 1: the best row of each wanted row's logits is needed */
     struct ck_banned banned;
-    /* embedded: its row is; embeds: it does so for the next pass; gate: 1 + value that was left as its SiLU */
-    uint32_t best_blocks, best_done, embedded, embeds, gate;
-    const void *narrowed; /* the x whose 16-bit copy lies at narrowed_at, and its form */
+    uint32_t best_blocks, best_done;    /* blocks that report a best logit; 1: the head's kernel has reported them */
+    uint32_t embedded, embeds;          /* 1: the previous pass wrote the embedding; this pass writes the next one's */
+    uint32_t gate;                      /* 1 + value that a product stored after SiLU; 0: none */
+    const void *narrowed;               /* fp32 address of the x whose 16-bit copy is at narrowed_at; NULL: none */
     cu_ptr narrowed_at;
-    const struct sg_op *narrowed_norm;
+    const struct sg_op *narrowed_norm;  /* norm that the copy includes */
     uint32_t narrowed_bf16;
-    int32_t narrowed_by;
-    const struct cu_step *halves; /* the product whose parts lie in bf16, each row where its fp32 would begin; NULL: none */
-    struct cu_in_parts { /* values that lie in parts, in the rooms of these windows; NULL: none */
-        const struct cu_window *of;
-        uint64_t launched; /* launches of the pass so far, when it was issued */
+    int32_t narrowed_by;                /* its value */
+    /* product whose parts are stored in bf16, in the first half of their fp32 rows; NULL: none */
+    const struct cu_step *parts_bf16;
+    struct cu_partial_value {           /* outputs of fusions that are still partial sums; NULL: none */
+        const struct cu_fusion *fusion;
+        uint64_t launched;              /* launches when it was issued */
     } in_parts[2];
-    const struct cu_window *used[4]; /* whose rooms are not clear, in the order of use */
+    const struct cu_fusion *used[4];    /* fusions whose partial sums are not cleared yet, oldest first */
     uint32_t used_n;
     uint64_t launches;
     segue_error *err;
 };
+
+/* --- operands (operands.c): kernel arguments of graph operands --- */
+
+static inline float *cu_floats(cu_ptr p) { return (float *)(uintptr_t)p; }
 struct ck_view cu_view_of(const struct cu_pass *p, const struct sg_operand *x);
-/* Of a part of p->halves: its p is where bf16 begin; width as it is. */
-struct ck_view cu_halves_of(const struct cu_pass *p, const struct sg_operand *x);
-/* Rows that can be read 16 bytes at a time from every fourth number on. */
-static inline int cu_in_fours(const struct ck_view *v) { return (uintptr_t)v->p % 16 == 0 && v->stride % 4 == 0; }
+struct ck_view cu_output_view(const struct cu_pass *p, const struct sg_op *op); /* the whole output of an op */
+/* A part of p->parts_bf16: .p is the address of its first bf16 number. */
+struct ck_view cu_bf16_view_of(const struct cu_pass *p, const struct sg_operand *x);
+/* 1: rows can be read as float4 from every column that is a multiple of 4. */
+static inline int cu_is_float4(const struct ck_view *v) { return (uintptr_t)v->p % 16 == 0 && v->stride % 4 == 0; }
+struct ck_pass cu_kernel_pass(const struct cu_pass *p);
+uint32_t cu_out_rows(const struct cu_pass *p, const struct sg_op *op); /* rows of the op's output in this pass */
+const struct cu_tensor *cu_weight_tensor(const struct cu_pass *p, const struct sg_weight *w);  /* NULL: absent */
+const struct cu_tensor *cu_linear_tensor(const struct cu_pass *p, const struct sg_op *linear);
+const float *cu_vector_of(const struct cu_pass *p, const struct sg_weight *w); /* fp32 numbers; NULL: absent */
+struct ck_norm cu_norm_of(const struct cu_pass *p, const struct sg_op *op);    /* op NULL: .present is 0 */
+struct ck_segment cu_segment_of(const struct cu_pass *p, const struct sg_op *linear);
+struct ck_gemv cu_gemv_of(const struct cu_pass *p, const struct cu_step *s);   /* without the choice of a token */
+/* Arguments of s->after; CK_EPILOGUE_NONE where it is NULL. */
+void cu_after_of(const struct cu_pass *p, const struct cu_step *s, struct ck_epilogue *out);
+
+/* --- launches (launch.c) --- */
+
+/* One launch of gx * gy * gz blocks; none when one of them is 0. args is the kernel's only parameter, a struct by value. */
 segue_status cu_launch(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32_t gy, uint32_t gz, uint32_t threads,
                        size_t shared, const void *args);
-/* gx blocks, `cluster` of them at a time on neighbouring multiprocessors. */
+/* gx blocks in thread-block clusters of `cluster`. */
 segue_status cu_launch_clusters(struct cu_pass *p, cu_fn fn, uint32_t gx, uint32_t cluster, uint32_t threads, size_t shared,
                                 const void *args);
-struct ck_pass cu_kernel_pass(const struct cu_pass *p);
-const float *cu_vector_of(const struct cu_pass *p, const struct sg_weight *w); /* as fp32; NULL: absent */
-struct ck_norm cu_norm_of(const struct cu_pass *p, const struct sg_op *op);    /* NULL: none */
-segue_status cu_issue(struct cu_pass *p, const struct cu_step *s);
-/* How the choice behind this pass makes the next one's embedded row, so that it may begin behind its `embed`. 0: it can't. */
-int cu_next_embed(const struct cu_pass *p, struct ck_embed *out);
-/* The best of each wanted row, and with advance the step to the next token. */
-segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops_n);
-segue_status cu_product(struct cu_pass *p, const struct cu_step *s); /* issue_product.c */
-segue_status cu_join(struct cu_pass *p, const struct sg_op *op); /* issue_join.c */
-/* issue_delta.c. conv: the convolution before the delta rule, or NULL when it was done; convolves: the rule will do it itself. */
-segue_status cu_conv(struct cu_pass *p, const struct sg_op *op);
-segue_status cu_delta(struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv);
+/* Grows a scratch buffer of the lane. cuMemFree waits for the GPU, so kernels in flight may still use the old buffer. */
+segue_status cu_lane_grow(struct cu_pass *p, cu_ptr *buffer, size_t *have, size_t want);
+
+/* --- ops --- */
+
+/* Norm, elementwise ops, rope, embedding, row selection and mixture of experts (issue_ops.c); EINTERNAL for any other op. */
+segue_status cu_issue_small(struct cu_pass *p, const struct sg_op *op);
+struct ck_embed cu_embed_args(const struct cu_pass *p, const struct sg_op *op);
+/* Attention (issue_attend.c). s: the step with norm and rope of q and k; NULL: they are separate steps. */
+segue_status cu_issue_attention(struct cu_pass *p, const struct cu_step *s, const struct sg_op *op);
+/* Convolution and delta rule (issue_delta.c). conv: the convolution before the rule; NULL: it has been computed. */
+segue_status cu_issue_conv(struct cu_pass *p, const struct sg_op *op);
+segue_status cu_issue_delta(struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv);
+/* 1: its kernel convolves */
 int cu_delta_convolves(const struct cu_pass *p, const struct sg_op *delta, const struct sg_op *conv);
-int cu_delta_halves(const struct cu_pass *p, const struct sg_op *delta, const struct sg_op *conv); /* 1: and may read bf16 */
-struct ck_gemv cu_gemv_of(const struct cu_pass *p, const struct cu_step *s); /* but for the choice of a token */
-/* issue_stream.c: one row, when the shapes allow it: 1 and a whole argument, ready to launch. `g` is filled but for split. */
+int cu_delta_halves(const struct cu_pass *p, const struct sg_op *delta, const struct sg_op *conv); /* 1: and it can read bf16 */
+/* Sum or concatenation over the GPUs of a group (issue_join.c). */
+segue_status cu_issue_join(struct cu_pass *p, const struct sg_op *op);
+
+/* --- products: y = x W^T, with norm before and activation, convolution or residual after --- */
+
+segue_status cu_issue_product(struct cu_pass *p, const struct cu_step *s);              /* issue_product.c: selects the kernel */
+/* issue_gemm.c: more than CU_GEMV_ROWS rows */
+segue_status cu_issue_gemm(struct cu_pass *p, const struct cu_step *s, uint32_t rows);
+/* issue_lora.c: adds adapters to the output */
+segue_status cu_issue_loras(struct cu_pass *p, const struct sg_op *op);
+
+/* One row, a launch that is ready but for the choice of a token. */
 struct cu_streamed {
     struct ck_stream a;
     cu_fn fn;
     uint32_t blocks, threads;
     size_t shared;
 };
+/* issue_stream.c: k_stream.cu, compute capability 9.0 and later. */
 int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, struct cu_streamed *out);
-/* of s->after; nothing where it is NULL */
-void cu_after_of(const struct cu_pass *p, const struct cu_step *s, struct ck_after *out);
-/* issue_digits.c: the same for large weights. streamed: cu_stream_fits said 1. */
+/* issue_digits.c: k_digits.cu, Hopper, large weights. streamed: what cu_stream_fits returned. */
 int cu_digits_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, int streamed,
                    struct cu_streamed *out);
-/* issue_vocab.c: the head with one row. */
+/* issue_vocab.c: k_vocab.cu, Hopper, the output head. */
 struct cu_vocab {
     struct ck_vocab a;
     cu_fn fn;
@@ -85,32 +120,53 @@ struct cu_vocab {
     size_t shared;
 };
 int cu_vocab_fits(const struct cu_pass *p, const struct ck_gemv *g, const struct ck_weight *w, struct cu_vocab *out);
-/* issue_tiles.c: 2 to 16 rows of 16-bit weights on Hopper, when the shapes allow it: 1 and a whole argument. */
+/* issue_tiles.c: k_tiles.cu, Hopper, 2 to 16 rows, 16-bit weights. */
 struct cu_tiled {
     struct ck_tiles a;
     cu_fn fn;
     uint32_t shared, blocks, cluster;
-    int norm_apart, whole; /* 1: the norm is a step of its own before it; what comes behind is done as well */
+    int norm_apart, whole; /* 1: the norm must be issued before it; s->after is included */
 };
 int cu_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
                   struct cu_tiled *out);
-/* issue_glu.c: gate and up of many rows with what is behind them, on Hopper, when the shapes allow it. w: gate's rows in 16 bits,
- * then up's. The result is what the next product reads, narrowed. */
-int cu_glu_fits(const struct cu_pass *p, const struct cu_step *s, uint32_t rows);
-segue_status cu_glu(struct cu_pass *p, const struct cu_step *s, const void *w, uint32_t pitch, uint32_t rows, uint32_t bf16,
-                    int *done);
-/* issue_batch.c: 2 to 16 rows and 16-bit weights. The arguments are the segments that issue_product.c makes, and the norm. */
+/* issue_batch.c: k_batch.cu, 2 to 16 rows, 16-bit and fp8 weights. */
 int cu_batch_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, uint32_t rows);
-segue_status cu_batch(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
-                      uint32_t rows);
-/* issue_cluster.c. issue: a step, or the window that begins with it; *steps: how many that were. settle: what the step reads lies whole
- * at its place. begin: before a pass is issued, captured or launched; over: it was. end: behind the steps, where they are
- * issued. */
-segue_status cu_rank_begin(struct cu_pass *p);
-void cu_rank_over(struct cu_pass *p);
-segue_status cu_rank_end(struct cu_pass *p);
-segue_status cu_rank_issue(struct cu_pass *p, const struct cu_step *s, uint32_t *steps);
-segue_status cu_rank_settle(struct cu_pass *p, const struct cu_step *s);
-segue_status cu_screen(struct cu_pass *p, const struct cu_step *s); /* issue_screen.c: instead of the product that ends in logits */
+segue_status cu_issue_batch(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
+                            uint32_t rows);
+size_t cu_batch_split_bytes(const struct sg_program *p); /* bytes of a lane's x_split */
+/* issue_glu.c: k_glu.cu, Hopper: gate and up of many rows with the activation. w: rows of gate, then of up, in 16 bits. The
+ * result is left where the next product finds it narrowed. *done 0: not launched. */
+int cu_glu_fits(const struct cu_pass *p, const struct cu_step *s, uint32_t rows);
+segue_status cu_issue_glu(struct cu_pass *p, const struct cu_step *s, const void *w, uint32_t pitch, uint32_t rows, uint32_t bf16,
+                          int *done);
+/* issue_screen.c: greedy choice with a candidate filter, in place of the output head. open: at compile, builds the 8-bit copy. */
+segue_status cu_screen_open(struct sg_unit *u, struct sg_program *p, segue_error *err);
+segue_status cu_issue_screen(struct cu_pass *p, const struct cu_step *s);
+
+/* --- cluster fusions (issue_cluster.c) --- */
+
+segue_status cu_cluster_pass_begin(struct cu_pass *p); /* before a pass is issued, captured or replayed */
+void cu_cluster_pass_done(struct cu_pass *p);          /* after that, when it succeeded */
+segue_status cu_cluster_pass_end(struct cu_pass *p);   /* after the last step, where steps are issued: clears partial sums */
+/* Launches the fusion that begins with step s; *steps: how many steps that were, 0: s begins none that this pass can use. */
+segue_status cu_cluster_issue(struct cu_pass *p, const struct cu_step *s, uint32_t *steps);
+/* Sums up the partial values that step s reads, so that they are in their value buffers. */
+segue_status cu_cluster_settle(struct cu_pass *p, const struct cu_step *s);
+
+/* --- the whole --- */
+
+/* The step s, or the fusion that begins with it; *steps: how many steps that were (issue.c). */
+segue_status cu_issue(struct cu_pass *p, const struct cu_step *s, uint32_t *steps);
+/* issue_choice.c: the best token of each wanted row; `advance` as in struct cu_pass_plan. */
+segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops_n);
+/* 1: the choice can write the next pass's embedding; fills the arguments. */
+int cu_next_embed(const struct cu_pass *p, struct ck_embed *out);
+
+/* --- groups of GPUs (issue_join.c) --- */
+
+segue_status cu_peer_enable(struct sg_unit *from, struct sg_unit *to, segue_error *err); /* `from` may access memory of `to` */
+segue_status cu_link_ranks(struct sg_program *const *programs, uint32_t n, segue_error *err);
+void cu_join_close(struct sg_unit *u, struct cu_lane *l);
+segue_status cu_join_check(const struct cu_lane *l, segue_error *err); /* ELOST: a peer did not answer during a run */
 
 #endif

@@ -1,26 +1,26 @@
-/* issue_batch.c: when a product of few rows takes k_batch.cu, and what that kernel is told. A row alone is faster without it; from
- * 2 on a row's sums are those of every larger batch, and as close to those of the row alone as fp32 sums in another order; with
- * invariant=1 a row alone comes here as well.
- * SPDX-License-Identifier: MIT */
+/* issue_batch.c: when a product uses k_batch.cu: 2 to 16 rows of 16-bit or fp8 weights, on tensor cores. One row is faster
+ * with other kernels. From 2 rows on, the sums of a row do not depend on the batch size; they differ from those of a single
+ * row only by the order of fp32 additions. With "invariant=1" a single row is computed here too. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
 enum { FROM = 2, COLUMNS = 32, COLUMNS_F8 = 64 };
 
-size_t cu_batch_room(const struct sg_program *p)
+size_t cu_batch_split_bytes(const struct sg_program *p)
 {
     const struct sg_graph *g = p->base.graph;
     size_t most = COLUMNS;
     for (uint32_t i = 0; i < g->ops_n; i++)
         if (g->ops[i].code == SG_OP_LINEAR && g->tensors[g->ops[i].u.linear.weight.tensor]->cols > most)
             most = g->tensors[g->ops[i].u.linear.weight.tensor]->cols;
-    return 2 * CU_FEW * most * sizeof(uint16_t);
+    return 2 * CU_DECODE_ROWS * most * sizeof(uint16_t);
 }
 
 int cu_batch_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, uint32_t rows)
 {
     int wide = (w->kind == CK_F16 || w->kind == CK_BF16) && w->cols % COLUMNS == 0,
         f8 = w->kind == CK_F8 && w->cols % COLUMNS_F8 == 0;
-    return rows >= (p->program->base.unit->invariant ? 1 : FROM) && rows <= CU_FEW && (wide || f8) && s->parts_n <= CK_SEGMENTS;
+    return rows >= (p->program->base.unit->invariant ? 1 : FROM) && rows <= CU_DECODE_ROWS && (wide || f8) &&
+           s->parts_n <= CK_SEGMENTS;
 }
 
 /* x, normalised where the whole row is, as two matrices. */
@@ -28,13 +28,10 @@ static segue_status split_x(struct cu_pass *p, const struct cu_step *s, const st
                             uint32_t rows)
 {
     int inside = s->norm && (g->norm.groups > 1 || !g->norm.gate.p);
-    if (s->norm && !inside) { /* a whole row with a gate: into its own value first */
-        struct cu_step apart = {.kind = CU_STEP_OP, .op = s->norm};
-        SG_TRY(cu_issue(p, &apart));
-    }
+    if (s->norm && !inside) SG_TRY(cu_issue_small(p, s->norm)); /* a gate over a whole row: into the norm's own value first */
     struct ck_narrow a = {.x = s->norm && !inside ? cu_view_of(p, &s->op->in[0]) : g->x,
-                          .y = (void *)(uintptr_t)p->lane->split,
-                          .low = (void *)(uintptr_t)(p->lane->split + (size_t)CU_FEW * w->cols * sizeof(uint16_t)),
+                          .y = (void *)(uintptr_t)p->lane->x_split,
+                          .low = (void *)(uintptr_t)(p->lane->x_split + (size_t)CU_DECODE_ROWS * w->cols * sizeof(uint16_t)),
                           .rows = rows,
                           .k = w->cols,
                           .bf16 = w->kind != CK_F16,
@@ -43,12 +40,12 @@ static segue_status split_x(struct cu_pass *p, const struct cu_step *s, const st
     return cu_launch(p, p->program->base.unit->k.narrow, rows, 1, 1, 256, 0, &a);
 }
 
-segue_status cu_batch(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
-                      uint32_t rows)
+segue_status cu_issue_batch(struct cu_pass *p, const struct cu_step *s, const struct ck_weight *w, const struct ck_gemv *g,
+                            uint32_t rows)
 {
     const struct sg_unit *u = p->program->base.unit;
-    struct ck_batch b = {.x = (const void *)(uintptr_t)p->lane->split,
-                         .low = (const void *)(uintptr_t)(p->lane->split + (size_t)CU_FEW * w->cols * sizeof(uint16_t)),
+    struct ck_batch b = {.x = (const void *)(uintptr_t)p->lane->x_split,
+                         .low = (const void *)(uintptr_t)(p->lane->x_split + (size_t)CU_DECODE_ROWS * w->cols * sizeof(uint16_t)),
                          .rows = rows,
                          .k = w->cols,
                          .pitch = w->pitch,
@@ -61,8 +58,7 @@ segue_status cu_batch(struct cu_pass *p, const struct cu_step *s, const struct c
     for (uint32_t i = 0; i < g->segments; i++) {
         b.segment[i] = g->segment[i];
         b.first[i] = blocks;
-        blocks += g->glu ? (i ? 0 : (g->segment[i].n + 15) / 16)
-                         : (g->segment[i].n + (wide ? 31 : 15)) / (wide ? 32 : 16);
+        blocks += g->glu ? (i ? 0 : (g->segment[i].n + 15) / 16) : (g->segment[i].n + (wide ? 31 : 15)) / (wide ? 32 : 16);
     }
     SG_TRY(split_x(p, s, w, g, rows));
     return cu_launch(p, u->k.batch[w->kind == CK_F8 ? 2 : w->kind == CK_BF16][wide][rows > 8], blocks, 1, 1, CK_BATCH_THREADS, 0,

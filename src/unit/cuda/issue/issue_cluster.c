@@ -1,7 +1,7 @@
-/* issue_cluster.c: windows of steps that ranks of blocks do in one launch (k_cluster_ops.cuh), in passes of one row. What a window leaves lies
- * in parts in its room of the lane; another window reads the parts, for every other step they are first summed into the value's
- * place. Rooms are clear when a pass begins, and cleared on the way by who comes later (struct ck_parts). Which steps are a
- * window is in cluster_match.c. SPDX-License-Identifier: MIT */
+/* issue_cluster.c: launches of cluster fusions, in passes of one row. The output of a fusion stays as partial sums
+ * (fixed-point words of the lane). Another fusion reads the sums directly; for any other step they are first added up into the
+ * value buffer. The sums are zero when a pass begins. Later kernels of the pass clear them after their last reader (struct
+ * ck_fixed_sums). SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "unit/cuda/issue/issue.h"
@@ -10,84 +10,81 @@ enum { SUM_THREADS = 64 };
 
 /* --- rooms --- */
 
-/* A pass of one row may have windows. If the last such one failed, its rooms are as it left them. */
-static int may_rank(const struct cu_pass *p)
-{
-    return p->program->windows_n && p->rows_n[0] == 1 && p->spans_n == 1;
-}
+/* 1: fusions can be used in this pass (one row). */
+static int can_fuse(const struct cu_pass *p) { return p->program->fusions_n && p->rows_n[0] == 1 && p->spans_n == 1; }
 
-segue_status cu_rank_begin(struct cu_pass *p)
+segue_status cu_cluster_pass_begin(struct cu_pass *p)
 {
     const struct cu_driver *d = &p->program->base.unit->d;
     memset(p->in_parts, 0, sizeof p->in_parts);
     p->used_n = 0;
-    if (!may_rank(p)) return SEGUE_OK;
-    int clear = p->lane->sums_clear;
-    p->lane->sums_clear = 0;
+    if (!can_fuse(p)) return SEGUE_OK;
+    int clear = p->lane->partial_sums_zero;
+    p->lane->partial_sums_zero = 0;
     if (clear) return SEGUE_OK;
-    return cu_check(d, d->fill(p->lane->sums, 0, cu_rank_room(p->program), p->lane->stream), "run", p->err);
+    return cu_check(d, d->memset_d8(p->lane->partial_sums, 0, cu_cluster_sums_bytes(p->program), p->lane->stream), "run", p->err);
 }
 
-void cu_rank_over(struct cu_pass *p)
+void cu_cluster_pass_done(struct cu_pass *p)
 {
-    if (may_rank(p)) p->lane->sums_clear = 1;
+    if (can_fuse(p)) p->lane->partial_sums_zero = 1;
 }
 
-static uint64_t *room_of(const struct cu_pass *p, const struct cu_window *w)
+static uint64_t *sums_of(const struct cu_pass *p, const struct cu_fusion *w)
 {
-    return (uint64_t *)(uintptr_t)p->lane->sums + w->room;
+    return (uint64_t *)(uintptr_t)p->lane->partial_sums + w->sums_at;
 }
 
-static uint32_t width_of(const struct cu_pass *p, const struct cu_window *w)
+static uint32_t width_of(const struct cu_pass *p, const struct cu_fusion *w)
 {
     return p->program->base.graph->values[w->y].width;
 }
 
 /* Somebody will read the room. */
-static int is_wanted(const struct cu_pass *p, const struct cu_window *w)
+static int is_still_read(const struct cu_pass *p, const struct cu_fusion *w)
 {
-    return p->in_parts[0].of == w || p->in_parts[1].of == w;
+    return p->in_parts[0].fusion == w || p->in_parts[1].fusion == w;
 }
 
-static void drop_used(struct cu_pass *p, uint32_t i)
+static void remove_used(struct cu_pass *p, uint32_t i)
 {
     p->used_n--;
     memmove(p->used + i, p->used + i + 1, (p->used_n - i) * sizeof *p->used);
 }
 
 /* The first room that nobody who was not issued yet reads, for who clears it; NULL: none. */
-static const struct cu_window *take_used(struct cu_pass *p)
+static const struct cu_fusion *next_to_clear(struct cu_pass *p)
 {
     uint32_t i = 0;
-    while (i < p->used_n && is_wanted(p, p->used[i])) i++;
+    while (i < p->used_n && is_still_read(p, p->used[i])) i++;
     if (i == p->used_n) return NULL;
-    const struct cu_window *w = p->used[i];
-    drop_used(p, i);
+    const struct cu_fusion *w = p->used[i];
+    remove_used(p, i);
     return w;
 }
 
 static struct ck_clear clear_of(struct cu_pass *p)
 {
-    const struct cu_window *w = take_used(p);
-    return w ? (struct ck_clear){room_of(p, w), width_of(p, w)} : (struct ck_clear){0};
+    const struct cu_fusion *w = next_to_clear(p);
+    return w ? (struct ck_clear){sums_of(p, w), width_of(p, w)} : (struct ck_clear){0};
 }
 
 /* Rooms that no kernel cleared on the way, until at most n are left or those wanted. */
-static segue_status clear_rest(struct cu_pass *p, uint32_t n)
+static segue_status clear_used(struct cu_pass *p, uint32_t n)
 {
     const struct cu_driver *d = &p->program->base.unit->d;
     while (p->used_n > n) {
         struct ck_clear c = clear_of(p);
         if (!c.fours) break;
-        SG_TRY(cu_check(d, d->fill((cu_ptr)(uintptr_t)c.p, 0, (size_t)c.fours * 16, p->lane->stream), "run", p->err));
+        SG_TRY(cu_check(d, d->memset_d8((cu_ptr)(uintptr_t)c.p, 0, (size_t)c.fours * 16, p->lane->stream), "run", p->err));
     }
     return SEGUE_OK;
 }
 
-segue_status cu_rank_end(struct cu_pass *p)
+segue_status cu_cluster_pass_end(struct cu_pass *p)
 {
     memset(p->in_parts, 0, sizeof p->in_parts);
-    return clear_rest(p, 0);
+    return clear_used(p, 0);
 }
 
 /* --- values in parts --- */
@@ -99,143 +96,144 @@ static struct sg_operand source_of(const struct cu_pass *p, const struct sg_oper
 }
 
 /* Which of both in parts the value is; 2: it is not. */
-static uint32_t which_is(const struct cu_pass *p, int32_t value)
+static uint32_t partial_index(const struct cu_pass *p, int32_t value)
 {
     uint32_t k = 0;
-    while (k < 2 && (!p->in_parts[k].of || p->in_parts[k].of->y != value)) k++;
+    while (k < 2 && (!p->in_parts[k].fusion || p->in_parts[k].fusion->y != value)) k++;
     return k;
 }
 
 /* Values that no step from this one on reads. */
-static void drop_read(struct cu_pass *p, const struct cu_step *s)
+static void drop_dead(struct cu_pass *p, const struct cu_step *s)
 {
     for (int k = 0; k < 2; k++)
-        if (p->in_parts[k].of && p->in_parts[k].of->last < (size_t)(s - p->program->fused)) p->in_parts[k].of = NULL;
+        if (p->in_parts[k].fusion && p->in_parts[k].fusion->last < (size_t)(s - p->program->fused)) p->in_parts[k].fusion = NULL;
 }
 
 /* x is read while it is written. */
-static int is_live(const struct cu_pass *p, uint32_t reads)
+static int is_concurrent(const struct cu_pass *p, uint32_t reads)
 {
     return reads < 2 && p->in_parts[reads].launched == p->launches && p->program->base.unit->pdl;
 }
 
 /* The kernel clears the value's room, and another one. */
-static segue_status sum(struct cu_pass *p, uint32_t k)
+static segue_status sum_partials(struct cu_pass *p, uint32_t k)
 {
-    const struct cu_window *w = p->in_parts[k].of;
+    const struct cu_fusion *w = p->in_parts[k].fusion;
     struct sg_operand whole = {.value = w->y, .width = width_of(p, w)};
-    struct ck_sum a = {.x = {room_of(p, w), w->ranks, whole.width, (uint32_t)is_live(p, k)}, .y = cu_view_of(p, &whole).p};
+    struct ck_sum_parts a = {.x = {sums_of(p, w), w->clusters, whole.width, (uint32_t)is_concurrent(p, k)},
+                       .y = cu_view_of(p, &whole).p};
     a.clear = clear_of(p);
-    p->in_parts[k].of = NULL;
+    p->in_parts[k].fusion = NULL;
     for (uint32_t i = p->used_n; i; i--)
-        if (p->used[i - 1] == w) drop_used(p, i - 1);
+        if (p->used[i - 1] == w) remove_used(p, i - 1);
     return cu_launch(p, p->program->base.unit->k.sum_parts, (whole.width + SUM_THREADS - 1) / SUM_THREADS, 1, 1, SUM_THREADS, 0,
                      &a);
 }
 
-segue_status cu_rank_settle(struct cu_pass *p, const struct cu_step *s)
+segue_status cu_cluster_settle(struct cu_pass *p, const struct cu_step *s)
 {
     const struct sg_op *ops[CU_STEP_OPS];
-    if (!p->in_parts[0].of && !p->in_parts[1].of) return SEGUE_OK;
+    if (!p->in_parts[0].fusion && !p->in_parts[1].fusion) return SEGUE_OK;
     if (s->kind == CU_STEP_OP && s->op->code == SG_OP_ROWS && p->rows_n[0] == p->rows_n[1] &&
-        p->program->places[s->op->out].from >= 0)
+        p->program->value_locs[s->op->out].from >= 0)
         return SEGUE_OK; /* nothing is copied */
-    drop_read(p, s);
+    drop_dead(p, s);
     for (uint32_t n = cu_step_ops(s, ops); n; n--)
         for (int i = 0; i < SG_OP_INPUTS; i++) {
-            uint32_t k = which_is(p, source_of(p, &ops[n - 1]->in[i]).value);
-            if (k < 2) SG_TRY(sum(p, k));
+            uint32_t k = partial_index(p, source_of(p, &ops[n - 1]->in[i]).value);
+            if (k < 2) SG_TRY(sum_partials(p, k));
         }
     return SEGUE_OK;
 }
 
-/* --- windows --- */
+/* --- fusions --- */
 
 /* x as a window reads it. 0: it lies where its kernel cannot read. */
-static int parts_of(const struct cu_pass *p, const struct cu_window *w, struct ck_parts *out)
+static int x_parts_of(const struct cu_pass *p, const struct cu_fusion *w, struct ck_fixed_sums *out)
 {
     struct sg_operand x = source_of(p, &w->x);
-    uint32_t k = which_is(p, x.value);
+    uint32_t k = partial_index(p, x.value);
     struct ck_view v = cu_view_of(p, &w->x);
-    *out = (struct ck_parts){v.p, 0, w->x.width, 0};
-    if (k == 2) return cu_in_fours(&v);
-    out->p = room_of(p, p->in_parts[k].of);
-    out->n = p->in_parts[k].of->ranks;
-    return !x.at && x.width == width_of(p, p->in_parts[k].of);
+    *out = (struct ck_fixed_sums){v.p, 0, w->x.width, 0};
+    if (k == 2) return cu_is_float4(&v);
+    out->p = sums_of(p, p->in_parts[k].fusion);
+    out->n = p->in_parts[k].fusion->clusters;
+    return !x.at && x.width == width_of(p, p->in_parts[k].fusion);
 }
 
 /* A place among both in parts for what the window leaves: not that of what it reads; what others still want there is summed. */
-static segue_status take_place(struct cu_pass *p, const struct cu_window *w, struct ck_parts *x, struct cu_in_parts **out)
+static segue_status claim_partial(struct cu_pass *p, const struct cu_fusion *w, struct ck_fixed_sums *x, struct cu_partial_value **out)
 {
-    uint32_t reads = which_is(p, source_of(p, &w->x).value), k = reads == 0 || (reads == 2 && p->in_parts[0].of);
-    if (p->in_parts[k].of) SG_TRY(sum(p, k));
-    x->live = is_live(p, reads);
+    uint32_t reads = partial_index(p, source_of(p, &w->x).value), k = reads == 0 || (reads == 2 && p->in_parts[0].fusion);
+    if (p->in_parts[k].fusion) SG_TRY(sum_partials(p, k));
+    x->live = is_concurrent(p, reads);
     *out = &p->in_parts[k];
-    return clear_rest(p, sizeof p->used / sizeof *p->used - 1);
+    return clear_used(p, sizeof p->used / sizeof *p->used - 1);
 }
 
 /* The rows of a product's weight that make an operand. */
-static struct ck_rank_weight rows_of(const struct cu_pass *p, const struct cu_step *s, const struct sg_operand *x)
+static struct ck_cluster_weight weight_rows_of(const struct cu_pass *p, const struct cu_step *s, const struct sg_operand *x)
 {
     const struct sg_op *part = cu_part_of(p->program, s, x);
-    if (!part) return (struct ck_rank_weight){0};
+    if (!part) return (struct ck_cluster_weight){0};
     const struct sg_linear *l = &part->u.linear;
     const struct ck_weight *w = &cu_weight_of(p->program->weights, p->program->base.graph->tensors[l->weight.tensor])->w;
     uint32_t at = cu_source(p->program, x).at;
     const float *bias = cu_vector_of(p, &l->bias);
     size_t row = (size_t)l->weight.at + at;
-    return (struct ck_rank_weight){(const unsigned char *)w->data + row * w->pitch, bias ? bias + at : NULL, w->pitch,
+    return (struct ck_cluster_weight){(const unsigned char *)w->data + row * w->pitch, bias ? bias + at : NULL, w->pitch,
                                    w->kind == CK_Q8 ? (const uint16_t *)w->scales + row * w->scale_pitch : NULL};
 }
 
 /* Of the second product's weight. */
-static struct ck_rank_scales scales_of(const struct cu_pass *p, const struct cu_step *back)
+static struct ck_cluster_scales scales_of(const struct cu_pass *p, const struct cu_step *back)
 {
     const struct sg_linear *l = &back->op->u.linear;
     const struct ck_weight *w = &cu_weight_of(p->program->weights, p->program->base.graph->tensors[l->weight.tensor])->w;
-    if (w->kind != CK_Q8) return (struct ck_rank_scales){0};
-    return (struct ck_rank_scales){(const uint16_t *)w->scales + (size_t)l->weight.at * w->scale_pitch, w->scale_pitch};
+    if (w->kind != CK_Q8) return (struct ck_cluster_scales){0};
+    return (struct ck_cluster_scales){(const uint16_t *)w->scales + (size_t)l->weight.at * w->scale_pitch, w->scale_pitch};
 }
 
 /* The pass has its part of the multiprocessors, which a window fills: the next one's blocks, launched with it, would stand before
  * those of whoever works beside until it ends. */
-static uint32_t is_parted(const struct cu_pass *p) { return p->sms != p->program->base.unit->sms; }
+static uint32_t is_partitioned(const struct cu_pass *p) { return p->sms != p->program->base.unit->sms; }
 
-static segue_status launch(struct cu_pass *p, const struct cu_window *w, const void *args)
+static segue_status launch_fusion(struct cu_pass *p, const struct cu_fusion *w, const void *args)
 {
     cu_fn fn = w->fn[cu_storage_of(p->kv) == CK_KV_BF16];
-    return cu_launch_clusters(p, fn, w->ranks * CK_RANK_BLOCKS, CK_RANK_BLOCKS, CK_RANK_THREADS, w->shared, args);
+    return cu_launch_clusters(p, fn, w->clusters * CK_CLUSTER_BLOCKS, CK_CLUSTER_BLOCKS, CK_CLUSTER_THREADS, w->shared, args);
 }
 
-static segue_status issue_mlp(struct cu_pass *p, const struct cu_window *w, const struct ck_parts *x, struct ck_clear clear)
+static segue_status issue_mlp(struct cu_pass *p, const struct cu_fusion *w, const struct ck_fixed_sums *x, struct ck_clear clear)
 {
-    const struct cu_step *s = w->of[0], *back = w->of[1];
+    const struct cu_step *s = w->step[0], *back = w->step[1];
     const struct sg_operand up = {.value = s->parts[s->glu != NULL]->out}, gate = {.value = s->parts[0]->out};
     struct ck_mlp a = {.x = *x,
                        .norm = cu_norm_of(p, s->norm),
-                       .up = rows_of(p, s, &up),
+                       .up = weight_rows_of(p, s, &up),
                        .down_bias = cu_vector_of(p, &back->op->u.linear.bias),
                        .down_scales = scales_of(p, back),
-                       .y = room_of(p, w),
+                       .y = sums_of(p, w),
                        .clear = clear,
-                       .late = is_parted(p),
+                       .late = is_partitioned(p),
                        .d = x->width,
                        .act = s->glu ? s->glu->u.glu.act : s->after->u.act.act,
-                       .units = w->own,
+                       .units = w->cluster_cols,
                        .stages = w->stages,
                        .stage_bytes = w->stage_bytes,
                        .fills = w->fills,
                        .ahead = w->ahead,
                        .down_rows = w->back_rows};
-    if (s->glu) a.gate = rows_of(p, s, &gate);
+    if (s->glu) a.gate = weight_rows_of(p, s, &gate);
     memcpy(a.down.v, w->map, sizeof w->map);
-    return launch(p, w, &a);
+    return launch_fusion(p, w, &a);
 }
 
-static segue_status issue_linear(struct cu_pass *p, const struct cu_window *w, const struct ck_parts *x, struct ck_clear clear)
+static segue_status issue_linear(struct cu_pass *p, const struct cu_fusion *w, const struct ck_fixed_sums *x, struct ck_clear clear)
 {
-    const struct cu_step *s = w->of[0], *back = w->of[2];
-    const struct sg_op *rule = w->of[1]->op, *conv = s->after;
+    const struct cu_step *s = w->step[0], *back = w->step[2];
+    const struct sg_op *rule = w->step[1]->op, *conv = s->after;
     const struct sg_delta *d = &rule->u.delta;
     const struct sg_conv *c = &conv->u.conv;
     struct ck_linear a = {.x = *x,
@@ -254,9 +252,9 @@ static segue_status issue_linear(struct cu_pass *p, const struct cu_window *w, c
                           .l2_eps = d->l2_eps,
                           .gated = cu_norm_of(p, back->norm),
                           .out_bias = cu_vector_of(p, &back->op->u.linear.bias),
-                          .y = room_of(p, w),
+                          .y = sums_of(p, w),
                           .clear = clear,
-                          .late = is_parted(p),
+                          .late = is_partitioned(p),
                           .d = x->width,
                           .k_heads = d->k_heads,
                           .v_heads = d->v_heads,
@@ -267,30 +265,30 @@ static segue_status issue_linear(struct cu_pass *p, const struct cu_window *w, c
     a.out_scales = scales_of(p, back);
     for (int i = 0; i < 3; i++) { /* as they are before the convolution */
         struct sg_operand raw = {.value = conv->in[0].value, .at = rule->in[i].at};
-        a.in[CK_LINEAR_Q + i] = rows_of(p, s, &raw);
+        a.in[CK_LINEAR_Q + i] = weight_rows_of(p, s, &raw);
     }
-    a.in[CK_LINEAR_Z] = rows_of(p, s, &back->norm->in[1]);
-    a.in[CK_LINEAR_A] = rows_of(p, s, &rule->in[3]);
-    a.in[CK_LINEAR_B] = rows_of(p, s, &rule->in[4]);
+    a.in[CK_LINEAR_Z] = weight_rows_of(p, s, &back->norm->in[1]);
+    a.in[CK_LINEAR_A] = weight_rows_of(p, s, &rule->in[3]);
+    a.in[CK_LINEAR_B] = weight_rows_of(p, s, &rule->in[4]);
     memcpy(a.out.v, w->map, sizeof w->map);
-    return launch(p, w, &a);
+    return launch_fusion(p, w, &a);
 }
 
-static segue_status issue_heads(struct cu_pass *p, const struct cu_window *w, const struct ck_parts *x, struct ck_clear clear)
+static segue_status issue_heads(struct cu_pass *p, const struct cu_fusion *w, const struct ck_fixed_sums *x, struct ck_clear clear)
 {
-    const struct cu_step *s = w->of[0], *step = w->of[1];
-    const struct sg_op *rope = step->q_rope, *op = step->kind == CU_STEP_PREPARE ? step->attend : step->op;
+    const struct cu_step *s = w->step[0], *step = w->step[1];
+    const struct sg_op *rope = step->q_rope, *op = step->kind == CU_STEP_ATTEND ? step->attend : step->op;
     const struct sg_attend *t = &op->u.attend;
     const struct sg_rope_table *table = rope ? &p->program->base.graph->ropes[rope->u.rope.table] : NULL;
     struct ck_heads a = {.x = *x,
                          .norm = cu_norm_of(p, s->norm),
                          .q_norm = cu_norm_of(p, step->q_norm),
                          .k_norm = cu_norm_of(p, step->k_norm),
-                         .out_bias = cu_vector_of(p, &w->of[2]->op->u.linear.bias),
-                         .out_scales = scales_of(p, w->of[2]),
-                         .y = room_of(p, w),
+                         .out_bias = cu_vector_of(p, &w->step[2]->op->u.linear.bias),
+                         .out_scales = scales_of(p, w->step[2]),
+                         .y = sums_of(p, w),
                          .clear = clear,
-                         .late = is_parted(p),
+                         .late = is_partitioned(p),
                          .pass = cu_kernel_pass(p),
                          .inverse = table ? (const float *)(uintptr_t)p->program->inverse[rope->u.rope.table] : NULL,
                          .mscale = table ? table->mscale : 1,
@@ -305,42 +303,42 @@ static segue_status issue_heads(struct cu_pass *p, const struct cu_window *w, co
                          .fills = w->fills,
                          .ahead = w->ahead,
                          .out_rows = w->back_rows};
-    for (int i = 0; i < 4; i++) a.in[i] = rows_of(p, s, cu_raw_of(step, i));
+    for (int i = 0; i < 4; i++) a.in[i] = weight_rows_of(p, s, cu_raw_of(step, i));
     memcpy(a.out.v, w->map, sizeof w->map);
-    return launch(p, w, &a);
+    return launch_fusion(p, w, &a);
 }
 
 /* Over few positions, all of them held, K and V in 16 bits. */
-static int heads_serve(const struct cu_pass *p, const struct cu_window *w)
+static int heads_supported(const struct cu_pass *p, const struct cu_fusion *w)
 {
-    const struct cu_step *step = w->of[1];
-    uint32_t window = (step->kind == CU_STEP_PREPARE ? step->attend : step->op)->u.attend.window;
+    const struct cu_step *step = w->step[1];
+    uint32_t window = (step->kind == CU_STEP_ATTEND ? step->attend : step->op)->u.attend.window;
     enum ck_storage storage = cu_storage_of(p->kv);
     return (storage == CK_KV_F16 || storage == CK_KV_BF16) && p->chunks <= CK_SINGLE_CHUNKS &&
            (!window || window >= p->chunks * CK_CHUNK);
 }
 
-typedef segue_status issue_fn(struct cu_pass *p, const struct cu_window *w, const struct ck_parts *x, struct ck_clear clear);
+typedef segue_status issue_fn(struct cu_pass *p, const struct cu_fusion *w, const struct ck_fixed_sums *x, struct ck_clear clear);
 static issue_fn *const issue[] = {
-    [CU_WINDOW_MLP] = issue_mlp,
-    [CU_WINDOW_LINEAR] = issue_linear,
-    [CU_WINDOW_HEADS] = issue_heads,
+    [CU_FUSION_MLP] = issue_mlp,
+    [CU_FUSION_LINEAR] = issue_linear,
+    [CU_FUSION_HEADS] = issue_heads,
 };
 
-segue_status cu_rank_issue(struct cu_pass *p, const struct cu_step *s, uint32_t *steps)
+segue_status cu_cluster_issue(struct cu_pass *p, const struct cu_step *s, uint32_t *steps)
 {
-    const struct cu_window *w = s->window;
-    struct ck_parts x;
-    struct cu_in_parts *place;
-    *steps = 1;
-    if (!w || !may_rank(p) || p->spans || p->rows_n[p->program->base.graph->values[w->y].wanted] != 1 ||
-        (w->kind == CU_WINDOW_HEADS && !heads_serve(p, w)) || !parts_of(p, w, &x))
-        return cu_issue(p, s);
-    drop_read(p, s);
-    SG_TRY(take_place(p, w, &x, &place));
+    const struct cu_fusion *w = s->fusion;
+    struct ck_fixed_sums x;
+    struct cu_partial_value *entry;
+    *steps = 0;
+    if (!w || !can_fuse(p) || p->spans || p->rows_n[p->program->base.graph->values[w->y].wanted] != 1 ||
+        (w->kind == CU_FUSION_HEADS && !heads_supported(p, w)) || !x_parts_of(p, w, &x))
+        return SEGUE_OK;
+    drop_dead(p, s);
+    SG_TRY(claim_partial(p, w, &x, &entry));
     SG_TRY(issue[w->kind](p, w, &x, clear_of(p)));
     p->used[p->used_n++] = w;
-    *place = (struct cu_in_parts){w, p->launches};
+    *entry = (struct cu_partial_value){w, p->launches};
     *steps = w->steps;
     return SEGUE_OK;
 }

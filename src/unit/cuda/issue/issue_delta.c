@@ -1,30 +1,13 @@
-/* issue_delta.c: what linear layers do in a pass: the short convolution and the delta rule, and which of their kernels take how
- * many rows. Many rows of heads of 128 go in chunks through the tensor cores (k_chunk.cu), which do the convolution before
- * them on the way (k_chunk.cu, k_scan.cu on Hopper); others row by row (k_delta.cu). SPDX-License-Identifier: MIT */
+/* issue_delta.c: launches of the short convolution and the delta rule. A long pass with heads of 128 runs in chunks of 64 rows
+ * on tensor cores (k_chunk.cu, k_chunk_state.cu; k_scan.cu on Hopper), which also compute the convolution; all else runs row by row
+ * (k_delta.cu). SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
 enum { HEAD = 128 };
 
-static const float *vector(const struct cu_pass *p, const struct sg_weight *w)
-{
-    if (w->tensor < 0) return NULL;
-    return (const float *)(uintptr_t)cu_weight_of(p->program->weights, p->program->base.graph->tensors[w->tensor])->vector;
-}
-
-static struct ck_view out_of(const struct cu_pass *p, const struct sg_op *op)
-{
-    struct sg_operand whole = {.value = op->out, .width = p->program->base.graph->values[op->out].width};
-    return cu_view_of(p, &whole);
-}
-
-static uint32_t rows_of(const struct cu_pass *p, const struct sg_op *op)
-{
-    return p->rows_n[p->program->base.graph->values[op->out].wanted];
-}
-
 static segue_status scratch(struct cu_pass *p, size_t bytes)
 {
-    return cu_grow(p->program->base.unit, &p->lane->scratch, &p->lane->scratch_n, bytes, "room of a run", p->err);
+    return cu_lane_grow(p, &p->lane->scratch, &p->lane->scratch_bytes, bytes);
 }
 
 /* --- the convolution --- */
@@ -34,26 +17,26 @@ static struct ck_conv conv_of(const struct cu_pass *p, const struct sg_op *op)
     const struct sg_conv *c = &op->u.conv;
     return (struct ck_conv){.pass = cu_kernel_pass(p),
                             .x = cu_view_of(p, &op->in[0]),
-                            .y = out_of(p, op),
-                            .weight = vector(p, &c->weight),
-                            .bias = vector(p, &c->bias),
+                            .y = cu_output_view(p, op),
+                            .weight = cu_vector_of(p, &c->weight),
+                            .bias = cu_vector_of(p, &c->bias),
                             .taps = c->taps,
                             .act = c->act,
                             .slot = (uint32_t)c->slot,
-                            .rows = rows_of(p, op)};
+                            .rows = cu_out_rows(p, op)};
 }
 
-segue_status cu_conv(struct cu_pass *p, const struct sg_op *op)
+segue_status cu_issue_conv(struct cu_pass *p, const struct sg_op *op)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
     struct ck_conv a = conv_of(p, op);
-    if (a.rows <= CU_FEW && a.taps <= CU_STEP_TAPS)
+    if (a.rows <= CU_DECODE_ROWS && a.taps <= CU_CONV_STEP_TAPS)
         return cu_launch(p, k->conv_step, cu_pieces(a.x.width, 128), p->spans_n, 1, 128, 0, &a);
-    if (a.taps <= CU_STEP_TAPS && p->spans_n == 1)
+    if (a.taps <= CU_CONV_STEP_TAPS && p->spans_n == 1)
         SG_TRY(cu_launch(p, k->conv_tiles, cu_pieces(a.rows, 16), cu_pieces(a.x.width, 128), 1, 128, 0, &a));
     else
         SG_TRY(cu_launch(p, k->conv_many, a.rows, cu_pieces(a.x.width, 256), 1, 256, 0, &a));
-    return cu_launch(p, k->conv_keep, cu_pieces(a.x.width, 128), p->spans_n, 1, 128, 0, &a);
+    return cu_launch(p, k->conv_store, cu_pieces(a.x.width, 128), p->spans_n, 1, 128, 0, &a);
 }
 
 /* --- the delta rule --- */
@@ -62,16 +45,16 @@ static struct ck_delta delta_of(const struct cu_pass *p, const struct sg_op *op)
 {
     const struct sg_delta *d = &op->u.delta;
     struct ck_delta a = {.pass = cu_kernel_pass(p),
-                         .y = out_of(p, op),
-                         .decay = vector(p, &d->decay),
-                         .dt = vector(p, &d->dt),
+                         .y = cu_output_view(p, op),
+                         .decay = cu_vector_of(p, &d->decay),
+                         .dt = cu_vector_of(p, &d->dt),
                          .k_heads = d->k_heads,
                          .v_heads = d->v_heads,
                          .dk = d->dk,
                          .dv = d->dv,
                          .is_log = d->decay_is_log,
                          .slot = (uint32_t)d->slot,
-                         .rows = rows_of(p, op),
+                         .rows = cu_out_rows(p, op),
                          .l2_eps = d->l2_eps};
     for (int i = 0; i < 5; i++) a.in[i] = cu_view_of(p, &op->in[i]);
     return a;
@@ -79,31 +62,31 @@ static struct ck_delta delta_of(const struct cu_pass *p, const struct sg_op *op)
 
 static int chunks_fit(const struct cu_pass *p, const struct ck_delta *a)
 {
-    return p->program->base.unit->shared_max >= CK_CHUNK_CARRY_BYTES && p->spans_n == 1 && a->rows > CU_EXACT &&
-           a->dk == HEAD && a->dv % CK_CHUNK_COLUMNS == 0 && a->l2_eps > 0 && cu_in_fours(&a->in[0]) &&
-           cu_in_fours(&a->in[1]) && cu_in_fours(&a->in[2]) && cu_in_fours(&a->y);
+    return p->program->base.unit->shared_max >= CK_CHUNK_STATE_BYTES && p->spans_n == 1 && a->rows > CU_GEMV_ROWS &&
+           a->dk == HEAD && a->dv % CK_CHUNK_COLUMNS == 0 && a->l2_eps > 0 && cu_is_float4(&a->in[0]) &&
+           cu_is_float4(&a->in[1]) && cu_is_float4(&a->in[2]) && cu_is_float4(&a->y);
 }
 
 /* Of a value that the product left in fp32 or in bf16. */
-static struct ck_view made_view(const struct cu_pass *p, const struct ck_delta *a, const struct sg_operand *x)
+static struct ck_view part_view(const struct cu_pass *p, const struct ck_delta *a, const struct sg_operand *x)
 {
-    return a->halves ? cu_halves_of(p, x) : cu_view_of(p, x);
+    return a->halves ? cu_bf16_view_of(p, x) : cu_view_of(p, x);
 }
 
 /* q, k and v are read before the convolution: where they lie there. */
-static void before_conv(const struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv, struct ck_delta *a)
+static void read_before_conv(const struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv, struct ck_delta *a)
 {
     const struct sg_conv *c = &conv->u.conv;
     for (int i = 0; i < 3; i++) {
         struct sg_operand raw = {.value = conv->in[0].value, .at = op->in[i].at, .width = op->in[i].width};
-        a->in[i] = made_view(p, a, &raw);
+        a->in[i] = part_view(p, a, &raw);
         a->conv.at[i] = op->in[i].at;
     }
-    a->conv.weight = vector(p, &c->weight);
-    a->conv.bias = vector(p, &c->bias);
+    a->conv.weight = cu_vector_of(p, &c->weight);
+    a->conv.bias = cu_vector_of(p, &c->bias);
     a->conv.taps = c->taps;
-    a->conv.raw = made_view(p, a, &conv->in[0]).p;
-    for (int i = 3; i < 5; i++) a->in[i] = made_view(p, a, &op->in[i]);
+    a->conv.raw = part_view(p, a, &conv->in[0]).p;
+    for (int i = 3; i < 5; i++) a->in[i] = part_view(p, a, &op->in[i]);
     a->conv.slot = (uint32_t)c->slot;
     a->conv.width = conv->in[0].width;
 }
@@ -118,30 +101,30 @@ int cu_delta_halves(const struct cu_pass *p, const struct sg_op *op, const struc
 int cu_delta_convolves(const struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv)
 {
     struct ck_delta a = delta_of(p, op);
-    before_conv(p, op, conv, &a);
+    read_before_conv(p, op, conv, &a);
     return chunks_fit(p, &a) && a.dv == HEAD && conv->u.conv.act == SG_ACT_SILU && a.conv.taps <= CK_CHUNK_TAPS &&
            a.conv.width % 4 == 0 && a.conv.at[0] % 4 == 0 && a.conv.at[1] % 4 == 0 && a.conv.at[2] % 4 == 0;
 }
 
 /* On Hopper: factors of the chunks, then S through them. */
-static segue_status in_factors(struct cu_pass *p, struct ck_delta *a)
+static segue_status issue_chunk_factors(struct cu_pass *p, struct ck_delta *a)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
     uint32_t chunks = cu_pieces(a->rows, CK_CHUNK_ROWS);
     SG_TRY(scratch(p, (size_t)chunks * a->v_heads * sizeof *a->factors));
     a->factors = (struct ck_factors *)(uintptr_t)p->lane->scratch;
     SG_TRY(cu_launch(p, a->halves ? k->chunk_factors_halves : k->chunk_factors, chunks, a->v_heads, 1,
-                     a->halves ? CK_CHUNK_THREADS : CK_LOCAL_THREADS, CK_CHUNK_LOCAL_BYTES, a));
+                     a->halves ? CK_CHUNK_THREADS : CK_CHUNK_LOCAL_THREADS, CK_CHUNK_LOCAL_BYTES, a));
     uint32_t sets = a->v_heads * (HEAD / CK_SCAN_COLUMNS);
     if (sets > p->sms) /* or they come in turns */
         return cu_launch(p, k->chunk_scan_pairs, sets / 2, 1, 1, CK_SCAN_PAIRS_THREADS, CK_SCAN_BYTES, a);
     return cu_launch(p, k->chunk_scan, sets, 1, 1, CK_SCAN_THREADS, CK_SCAN_BYTES, a);
 }
 
-static segue_status in_chunks(struct cu_pass *p, struct ck_delta *a)
+static segue_status issue_chunks(struct cu_pass *p, struct ck_delta *a)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
-    if (is_hopper(p) && a->dv == HEAD) return in_factors(p, a);
+    if (is_hopper(p) && a->dv == HEAD) return issue_chunk_factors(p, a);
     uint32_t chunks = cu_pieces(a->rows, CK_CHUNK_ROWS);
     size_t square = (size_t)CK_CHUNK_ROWS * CK_CHUNK_ROWS * 4, qk = (size_t)chunks * a->k_heads * 2 * square,
            tp = (size_t)chunks * a->v_heads * square, numbers = (size_t)chunks * a->v_heads * 3 * CK_CHUNK_ROWS,
@@ -149,40 +132,40 @@ static segue_status in_chunks(struct cu_pass *p, struct ck_delta *a)
     SG_TRY(scratch(p, (qk + tp) * sizeof(uint16_t) + (numbers + v) * sizeof(float)));
     a->chunk_qk = (uint16_t *)(uintptr_t)p->lane->scratch;
     a->chunk_tp = a->chunk_qk + qk;
-    a->chunk_numbers = (float *)(void *)(a->chunk_tp + tp);
-    a->chunk_v = a->chunk_numbers + numbers;
-    SG_TRY(cu_launch(p, k->chunk_local, chunks, a->v_heads, 1, CK_LOCAL_THREADS, CK_CHUNK_LOCAL_BYTES, a));
+    a->chunk_scalars = (float *)(void *)(a->chunk_tp + tp);
+    a->chunk_v = a->chunk_scalars + numbers;
+    SG_TRY(cu_launch(p, k->chunk_local, chunks, a->v_heads, 1, CK_CHUNK_LOCAL_THREADS, CK_CHUNK_LOCAL_BYTES, a));
     uint32_t blocks = a->v_heads * (a->dv / CK_CHUNK_COLUMNS), narrow = 2 * blocks <= p->program->base.unit->sms;
-    return cu_launch(p, narrow ? k->chunk_carry_16 : k->chunk_carry_32, narrow ? 2 * blocks : blocks, 1, 1, CK_CARRY_THREADS,
-                     CK_CHUNK_CARRY_BYTES, a); /* twice the blocks where they find multiprocessors */
+    return cu_launch(p, narrow ? k->chunk_state_16 : k->chunk_state_32, narrow ? 2 * blocks : blocks, 1, 1, CK_CHUNK_STATE_THREADS,
+                     CK_CHUNK_STATE_BYTES, a); /* twice the blocks where they find multiprocessors */
 }
 
 /* Few rows. */
 static int slabs_fit(const struct ck_delta *a)
 {
-    return a->rows <= CU_FEW && a->dk == HEAD && a->dv == HEAD && cu_in_fours(&a->in[0]) && cu_in_fours(&a->in[1]) &&
-           cu_in_fours(&a->in[2]) && cu_in_fours(&a->y);
+    return a->rows <= CU_DECODE_ROWS && a->dk == HEAD && a->dv == HEAD && cu_is_float4(&a->in[0]) && cu_is_float4(&a->in[1]) &&
+           cu_is_float4(&a->in[2]) && cu_is_float4(&a->y);
 }
 
-segue_status cu_delta(struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv)
+segue_status cu_issue_delta(struct cu_pass *p, const struct sg_op *op, const struct sg_op *conv)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
     struct ck_delta a = delta_of(p, op);
     if (conv && cu_delta_convolves(p, op, conv)) {
-        a.halves = p->halves && p->halves->delta == op;
-        before_conv(p, op, conv, &a);
-        return in_chunks(p, &a);
+        a.halves = p->parts_bf16 && p->parts_bf16->delta == op;
+        read_before_conv(p, op, conv, &a);
+        return issue_chunks(p, &a);
     }
-    if (chunks_fit(p, &a)) return in_chunks(p, &a);
-    if (slabs_fit(&a)) return cu_launch(p, k->delta_slabs, a.v_heads * (HEAD / CK_DELTA_SLAB), p->spans_n, 1, 128, 0, &a);
+    if (chunks_fit(p, &a)) return issue_chunks(p, &a);
+    if (slabs_fit(&a)) return cu_launch(p, k->delta_slabs, a.v_heads * (HEAD / CK_DELTA_SLAB_COLUMNS), p->spans_n, 1, 128, 0, &a);
     uint32_t units = a.v_heads * cu_pieces(a.dv, CK_DELTA_COLUMNS);
     size_t ready = (size_t)a.rows * a.k_heads * 2 * a.dk;
-    if (a.rows > CU_FEW && ready % 4 == 0) {
-        SG_TRY(scratch(p, (ready + (size_t)a.rows * a.v_heads * CK_DELTA_NUMBERS) * sizeof(float)));
+    if (a.rows > CU_DECODE_ROWS && ready % 4 == 0) {
+        SG_TRY(scratch(p, (ready + (size_t)a.rows * a.v_heads * CK_DELTA_SCALARS) * sizeof(float)));
         a.ready = (float *)(uintptr_t)p->lane->scratch;
-        SG_TRY(cu_launch(p, a.dk <= HEAD ? k->delta_ready_4 : k->delta_ready_8, a.rows, cu_pieces(a.v_heads, 4), 1, 128, 0, &a));
-        if (a.dk == HEAD && a.dv % CK_DELTA_TILED == 0)
-            return cu_launch(p, k->delta_tiles_4, a.v_heads * (a.dv / CK_DELTA_TILED), p->spans_n, 1, 128, 0, &a);
+        SG_TRY(cu_launch(p, a.dk <= HEAD ? k->delta_prepare_4 : k->delta_prepare_8, a.rows, cu_pieces(a.v_heads, 4), 1, 128, 0, &a));
+        if (a.dk == HEAD && a.dv % CK_DELTA_TILE_COLUMNS == 0)
+            return cu_launch(p, k->delta_tiles_4, a.v_heads * (a.dv / CK_DELTA_TILE_COLUMNS), p->spans_n, 1, 128, 0, &a);
     }
     return cu_launch(p, a.dk <= HEAD ? k->delta_4 : k->delta_8, cu_pieces(units, 4), p->spans_n, 1, 128, 0, &a);
 }

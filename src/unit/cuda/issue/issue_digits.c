@@ -1,15 +1,10 @@
-/* issue_digits.c: when a product of one row with large weights takes k_digits.cu, and what that kernel is told.
+/* issue_digits.c: when a product of one row with large weights uses k_digits.cu (Hopper), and its arguments.
  * SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
 /* Columns: all warps' shares of x are whole groups of 128, of scales whole 16 bytes; of x at most; with a norm or a
  * convolution. */
 enum { EACH = 1024, EACH_Q8 = 2048, WIDEST = 16384, NORMED = 4096, LEAST = 2048 };
-
-static const struct ck_weight *weight_of(const struct cu_pass *p, const struct cu_step *s)
-{
-    return &cu_weight_of(p->program->weights, p->program->base.graph->tensors[s->parts[0]->u.linear.weight.tensor])->w;
-}
 
 static int norm_fits(const struct ck_norm *n, uint32_t k)
 {
@@ -19,7 +14,7 @@ static int norm_fits(const struct ck_norm *n, uint32_t k)
 }
 
 /* Tiles of all segments; with glu a tile has rows of both. */
-static void deal_tiles(struct ck_stream *a, uint32_t sms, uint32_t *blocks)
+static void count_tiles(struct ck_stream *a, uint32_t sms, uint32_t *blocks)
 {
     uint32_t outs = a->g.glu ? 8 : 16;
     a->split_log = 3;
@@ -33,14 +28,14 @@ static void deal_tiles(struct ck_stream *a, uint32_t sms, uint32_t *blocks)
 }
 
 /* Measured: Q8_0 in place of k_wide.cu, 16 bits in place of k_stream.cu and, with rows of 2,048, of both. */
-static int pays(uint32_t kind, uint32_t k, int streamed)
+static int is_faster(uint32_t kind, uint32_t k, int streamed)
 {
     return kind == CK_Q8 ? !streamed : k == LEAST || (k > LEAST && streamed);
 }
 
 /* Steps asked for ahead of x, which stands behind them; `all`: a block has so many. Measured: a product without a norm comes when
  * the one before has all but ended, and asks for its whole ring; one with a norm for three quarters of it. Q8_0: half. */
-static uint32_t early_of(const struct ck_gemv *g, uint32_t kind, uint32_t all)
+static uint32_t early_steps_of(const struct ck_gemv *g, uint32_t kind, uint32_t all)
 {
     uint32_t early = kind == CK_Q8 ? CK_DIGITS_STEPS / 2 : g->norm.present ? CK_DIGITS_STEPS * 3 / 4 : CK_DIGITS_STEPS;
     return kind != CK_Q8 && all < early ? all : early;
@@ -50,9 +45,9 @@ static uint32_t early_of(const struct ck_gemv *g, uint32_t kind, uint32_t all)
 static int fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, int streamed, struct cu_streamed *out)
 {
     const struct sg_unit *u = p->program->base.unit;
-    const struct ck_weight *w = weight_of(p, s);
+    const struct ck_weight *w = &cu_linear_tensor(p, s->parts[0])->w;
     uint32_t width = g->k / 8, form = width <= 4 * 128 ? 0 : width <= 8 * 128 ? 1 : 2;
-    if (!u->k.digits[w->kind][form] || !pays(w->kind, g->k, streamed) || g->k % (w->kind == CK_Q8 ? EACH_Q8 : EACH) ||
+    if (!u->k.digits[w->kind][form] || !is_faster(w->kind, g->k, streamed) || g->k % (w->kind == CK_Q8 ? EACH_Q8 : EACH) ||
         g->k > WIDEST || !cu_aligned(g->x.p) || !norm_fits(&g->norm, g->k))
         return 0;
     for (uint32_t i = 0; i < g->segments; i++)
@@ -61,12 +56,12 @@ static int fits(const struct cu_pass *p, const struct cu_step *s, const struct c
                                 .fn = u->k.digits[w->kind][form],
                                 .threads = CK_DIGITS_THREADS};
     cu_after_of(p, s, &out->a.after); /* the convolution's memory is its one span's */
-    if (out->a.after.kind == CK_AFTER_CONV && (g->k > NORMED || out->a.after.taps > CK_STREAM_TAPS)) return 0;
+    if (out->a.after.kind == CK_EPILOGUE_CONV && (g->k > NORMED || out->a.after.taps > CK_STREAM_TAPS)) return 0;
     out->a.g.rows = 1;
-    deal_tiles(&out->a, p->sms, &out->blocks);
+    count_tiles(&out->a, p->sms, &out->blocks);
     out->a.stages = w->kind == CK_Q8 ? 3 : 0;
     uint32_t all = (out->a.tiles + out->blocks - 1) / out->blocks * ((width * 2 + 127) / 128), steps = CK_DIGITS_STEPS;
-    out->a.early = early_of(g, w->kind, all);
+    out->a.early = early_steps_of(g, w->kind, all);
     if (w->kind != CK_Q8 && all <= CK_DIGITS_STEPS / 2) steps = all; /* the next product's blocks come beside these */
     out->a.stage_bytes = steps * 2048 + out->a.stages * 512;
     out->shared = CK_DIGITS_BYTES(w->kind, g->k, CK_DIGITS_TURN(out->a.tiles, out->blocks), out->a.stage_bytes);
@@ -80,7 +75,7 @@ static uint32_t gate_of(const struct cu_pass *p, const struct cu_step *s, uint32
     struct cu_streamed other;
     if (!s->gate) return 0;
     struct ck_gemv next = cu_gemv_of(p, s + 2);
-    uint32_t kind = weight_of(p, s + 2)->kind;
+    uint32_t kind = cu_linear_tensor(p, s[2].parts[0])->w.kind;
     return next.k == k && k == LEAST && (kind == CK_BF16 || kind == CK_F16) && fits(p, s + 2, &next, 0, &other) ? s->gate : 0;
 }
 

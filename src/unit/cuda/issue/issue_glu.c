@@ -1,11 +1,11 @@
-/* issue_glu.c: when gate and up of many rows take k_glu.cu (on Hopper), and what that kernel is told. It is better than cuBLASLt and
- * a launch behind it where its tiles fill the multiprocessors turn by turn. SPDX-License-Identifier: MIT */
+/* issue_glu.c: when gate and up of many rows use k_glu.cu (Hopper), and its arguments. It is faster than cuBLASLt and a
+ * separate activation when its tiles fill the multiprocessors evenly. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
-enum { FEWEST = 512, FULL = 85 /* per cent of what all clusters do in so many turns */ };
+enum { FEWEST = 512, FULL = 85 /* min. percentage of tiles that are in use when every cluster does the same number of them */ };
 
 /* Where y goes: gate and up of the pass would lie there. */
-static struct ck_view room_of(const struct cu_pass *p, const struct cu_step *s) { return cu_view_of(p, &s->glu->in[0]); }
+static struct ck_view output_view(const struct cu_pass *p, const struct cu_step *s) { return cu_view_of(p, &s->glu->in[0]); }
 
 static uint32_t tiles_of(uint32_t units, uint32_t rows)
 {
@@ -16,10 +16,10 @@ int cu_glu_fits(const struct cu_pass *p, const struct cu_step *s, uint32_t rows)
 {
     const struct sg_unit *u = p->program->base.unit;
     const struct sg_weight *gate = &s->parts[0]->u.linear.weight, *up = &s->parts[1]->u.linear.weight;
-    struct ck_view y = room_of(p, s), other = cu_view_of(p, &s->glu->in[1]);
+    struct ck_view y = output_view(p, s), other = cu_view_of(p, &s->glu->in[1]);
     uint32_t units = gate->rows, all = p->sms / 2;
     if (!u->k.glu_rows[0] || !u->d.tensor_map || rows < FEWEST || s->glu->u.glu.act != SG_ACT_SILU || up->rows != units ||
-        units % 8 || s->op->in[0].width % CK_GLU_PANEL || y.stride != 2 * units || other.p != y.p + units || (uintptr_t)y.p % 16)
+        units % 8 || s->op->in[0].width % CK_GLU_PANEL_COLS || y.stride != 2 * units || other.p != y.p + units || (uintptr_t)y.p % 16)
         return 0;
     uint64_t all_turns = (uint64_t)cu_pieces(tiles_of(units, rows), all) * all;
     return (uint64_t)rows * units * 100 >= all_turns * (2 * CK_GLU_ROWS * CK_GLU_UNITS) * FULL;
@@ -38,21 +38,21 @@ static int map_of(struct sg_unit *u, struct ck_tensor_map *map, const void *from
     return !r;
 }
 
-segue_status cu_glu(struct cu_pass *p, const struct cu_step *s, const void *w, uint32_t pitch, uint32_t rows, uint32_t bf16,
-                    int *done)
+segue_status cu_issue_glu(struct cu_pass *p, const struct cu_step *s, const void *w, uint32_t pitch, uint32_t rows, uint32_t bf16,
+                          int *done)
 {
     struct sg_unit *u = p->program->base.unit;
     uint32_t units = s->parts[0]->u.linear.weight.rows, k = s->op->in[0].width;
     uint32_t parted = p->sms != u->sms; /* then some multiprocessors are busy, and who is free takes the next tile */
-    float *y = room_of(p, s).p;
-    struct ck_glu a = {.panels = k / CK_GLU_PANEL,
+    float *y = output_view(p, s).p;
+    struct ck_glu a = {.panels = k / CK_GLU_PANEL_COLS,
                        .units = units,
                        .pairs = cu_pieces(rows, 2 * CK_GLU_ROWS),
                        .tiles = tiles_of(units, rows)};
     if (pitch % 16 || (uintptr_t)w % 16 ||
-        !map_of(u, &a.x, (const void *)(uintptr_t)p->narrowed_at, rows, k, 2 * k, CK_GLU_ROWS, CK_GLU_PANEL,
+        !map_of(u, &a.x, (const void *)(uintptr_t)p->narrowed_at, rows, k, 2 * k, CK_GLU_ROWS, CK_GLU_PANEL_COLS,
                 CU_TENSOR_SWIZZLE_128) ||
-        !map_of(u, &a.w, w, 2 * units, k, pitch, CK_GLU_UNITS, CK_GLU_PANEL, CU_TENSOR_SWIZZLE_128) ||
+        !map_of(u, &a.w, w, 2 * units, k, pitch, CK_GLU_UNITS, CK_GLU_PANEL_COLS, CU_TENSOR_SWIZZLE_128) ||
         !map_of(u, &a.y, y, rows, units, 2 * units, CK_GLU_ROWS / 2, CK_GLU_UNITS, 0))
         return SEGUE_OK;
     SG_TRY(cu_launch_clusters(p, u->k.glu_rows[bf16], 2 * (parted || a.tiles < p->sms / 2 ? a.tiles : p->sms / 2), 2,

@@ -1,6 +1,5 @@
-/* issue_join.c: what the ranks of a team of GPUs need between them (k_join.cu): for each lane of a program memory that the other
- * ranks write, told to each other when all programs are there, and the launch that sums or lays side by side.
- * SPDX-License-Identifier: MIT */
+/* issue_join.c: sums and concatenations between the GPUs of a group (k_join.cu). Each lane of each program has memory that the
+ * peers write; the addresses are exchanged when all programs are compiled. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
 enum { PEER_THERE_ALREADY = 704, FEW_NUMBERS = 131072 /* up to which join_few is the shorter way */ };
@@ -12,12 +11,12 @@ static const size_t few_bytes = (size_t)2 * CK_JOIN_BLOCKS * CK_JOIN_THREADS * 1
 
 void cu_join_close(struct sg_unit *u, struct cu_lane *l)
 {
-    if (l->join.told) {
+    if (l->join.lost_flag) {
         cu_enter(u);
-        u->d.host_free(l->join.told);
+        u->d.host_free(l->join.lost_flag);
         cu_leave(u);
     }
-    cu_room_free(u, &l->join.memory);
+    cu_mem_free(u, &l->join.memory);
     l->join = (struct cu_join){0};
 }
 
@@ -30,18 +29,18 @@ static segue_status join_open(struct sg_unit *u, struct cu_lane *l, uint32_t ran
     cu_ptr seen = 0;
     j->rank = rank;
     j->ranks = ranks;
-    SG_TRY(cu_room(u, all, "room of a run", &j->memory, err));
-    pthread_mutex_lock(&u->copying);
+    SG_TRY(cu_mem_alloc(u, all, "buffers of a run", &j->memory, err));
+    pthread_mutex_lock(&u->copy_lock);
     cu_enter(u);
-    cu_result r = cu_moves_begin(u);
-    if (!r) r = u->d.fill(j->memory, 0, all, u->copies);
-    if (!r) r = u->d.stream_wait(u->copies);
+    cu_result r = cu_pending_copy_start(u);
+    if (!r) r = u->d.memset_d8(j->memory, 0, all, u->copies);
+    if (!r) r = u->d.stream_sync(u->copies);
     if (!r) r = u->d.host_alloc(&told, 64, CU_HOST_MAPPED);
-    j->told = told;
-    if (!r) *j->told = 0;
+    j->lost_flag = told;
+    if (!r) *j->lost_flag = 0;
     if (!r) r = u->d.host_ptr(&seen, told, 0);
     cu_leave(u);
-    pthread_mutex_unlock(&u->copying);
+    pthread_mutex_unlock(&u->copy_lock);
     SG_TRY(cu_check(&u->d, r, "compile: several GPUs", err));
     cu_ptr flags = j->memory + ranks * (few_bytes + wide_bytes), turns = flags + ranks * flag_bytes;
     j->a.turns = (void *)(uintptr_t)turns;
@@ -51,18 +50,18 @@ static segue_status join_open(struct sg_unit *u, struct cu_lane *l, uint32_t ran
 }
 
 /* Where rank r's memory is, in this rank's arguments: one address space for all GPUs. */
-static void join_tell(struct cu_join *to, uint32_t r, const struct cu_join *from)
+static void join_link(struct cu_join *to, uint32_t r, const struct cu_join *from)
 {
     to->a.rooms[r] = (void *)(uintptr_t)from->memory;
     to->a.wide[r] = (void *)(uintptr_t)(from->memory + from->ranks * few_bytes);
     to->a.flags[r] = (void *)(uintptr_t)(from->memory + from->ranks * (few_bytes + wide_bytes));
 }
 
-segue_status cu_join_reach(struct sg_unit *from, struct sg_unit *to, segue_error *err)
+segue_status cu_peer_enable(struct sg_unit *from, struct sg_unit *to, segue_error *err)
 {
     int can = 0;
     cu_result r = from->card == to->card;
-    if (!r) r = from->d.can_reach(&can, from->card, to->card);
+    if (!r) r = from->d.can_access_peer(&can, from->card, to->card);
     if (r || !can)
         return sg_fail(err, SEGUE_EUNIT,
                        "open unit: several GPUs as one: %s cannot reach the memory of %s; take GPUs with NVLink or peer access "
@@ -80,11 +79,11 @@ segue_status cu_link_ranks(struct sg_program *const *programs, uint32_t n, segue
         for (int k = 0; k < CU_LANES; k++) SG_TRY(join_open(programs[r]->base.unit, &programs[r]->lanes[k], r, n, err));
     for (uint32_t a = 0; a < n; a++)
         for (uint32_t b = 0; b < n; b++)
-            for (int k = 0; k < CU_LANES; k++) join_tell(&programs[a]->lanes[k].join, b, &programs[b]->lanes[k].join);
+            for (int k = 0; k < CU_LANES; k++) join_link(&programs[a]->lanes[k].join, b, &programs[b]->lanes[k].join);
     return SEGUE_OK;
 }
 
-segue_status cu_join(struct cu_pass *p, const struct sg_op *op)
+segue_status cu_issue_join(struct cu_pass *p, const struct sg_op *op)
 {
     const struct cu_kernels *k = &p->program->base.unit->k;
     const struct cu_join *j = &p->lane->join;
@@ -99,16 +98,16 @@ segue_status cu_join(struct cu_pass *p, const struct sg_op *op)
     a.rank = j->rank;
     a.sum = op->u.join.sum;
     uint64_t numbers = (uint64_t)a.rows * a.x.width, pairs = (uint64_t)a.rows * ((a.x.width + 1) / 2);
-    int wide = numbers > FEW_NUMBERS && a.x.width % 4 == 0 && cu_in_fours(&a.x) && cu_in_fours(&a.y);
+    int wide = numbers > FEW_NUMBERS && a.x.width % 4 == 0 && cu_is_float4(&a.x) && cu_is_float4(&a.y);
     uint64_t blocks = wide ? (numbers / 4 + CK_JOIN_FOURS - 1) / CK_JOIN_FOURS : (pairs + CK_JOIN_THREADS - 1) / CK_JOIN_THREADS;
     if (blocks > CK_JOIN_BLOCKS) blocks = CK_JOIN_BLOCKS;
     return cu_launch(p, wide ? k->join_many : k->join_few, (uint32_t)blocks, 1, 1, wide ? CK_JOIN_WIDE_THREADS : CK_JOIN_THREADS,
                      0, &a);
 }
 
-segue_status cu_join_lost(const struct cu_lane *l, segue_error *err)
+segue_status cu_join_check(const struct cu_lane *l, segue_error *err)
 {
-    const volatile uint32_t *told = l->join.told;
+    const volatile uint32_t *told = l->join.lost_flag;
     if (!told || !*told) return SEGUE_OK;
     return sg_fail(err, SEGUE_ELOST,
                    "run: cuda: another GPU of this unit did not answer within 10 s; open the unit anew, or go on elsewhere");

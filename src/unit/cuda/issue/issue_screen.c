@@ -1,6 +1,7 @@
-/* issue_screen.c: the greedy choice without the whole head (k_screen.cu), when the unit was opened with screen=1 and the step wants
- * no logits: the form of the head in 8 bits, made once beside it, and the two launches that use it. The token is the one that
- * the head would have chosen, outside of ties that fp32 sums in another order break. SPDX-License-Identifier: MIT */
+/* issue_screen.c: the greedy choice without reading the whole output head (k_screen.cu), with "screen=1" and when no logits
+ * are requested. An 8-bit copy of the head, made at compile, gives an estimate and an error bound for each row. Only rows
+ * whose bound reaches the best estimate (the candidates) are computed exactly. The token is the one that the full head gives,
+ * except for ties that a different order of fp32 additions breaks differently. SPDX-License-Identifier: MIT */
 #include <math.h>
 
 #include "unit/cuda/issue/issue.h"
@@ -33,8 +34,8 @@ segue_status cu_screen_open(struct sg_unit *u, struct sg_program *p, segue_error
     if (!head) return SEGUE_OK;
     const struct cu_tensor *t = cu_weight_of(p->weights, p->base.graph->tensors[head->u.linear.weight.tensor]);
     uint32_t pitch = (t->w.cols + 15) / 16 * 16, rows = t->w.rows;
-    size_t quick = (size_t)rows * pitch, all = quick + ((size_t)rows * 3 + CU_BLOCKS + 4) * sizeof(float);
-    SG_TRY(cu_room(u, all, "weights", &s->memory, err));
+    size_t quick = (size_t)rows * pitch, all = quick + ((size_t)rows * 3 + CU_CHOICE_BLOCKS + 4) * sizeof(float);
+    SG_TRY(cu_mem_alloc(u, all, "weights", &s->memory, err));
     cu_ptr scale = s->memory + quick, each = (cu_ptr)rows * sizeof(float);
     s->a = (struct ck_screen){.w = t->w,
                               .q = address(s->memory),
@@ -42,37 +43,34 @@ segue_status cu_screen_open(struct sg_unit *u, struct sg_program *p, segue_error
                               .bound = address(scale + each),
                               .near = address(scale + 2 * each),
                               .low = address(scale + 3 * each),
-                              .length = address(scale + 3 * each + CU_BLOCKS * sizeof(float)),
+                              .length = address(scale + 3 * each + CU_CHOICE_BLOCKS * sizeof(float)),
                               .pitch = pitch};
     struct cu_launch l = {(rows + WARPS - 1) / WARPS, 1, 1, THREADS, 1, 1, 0, u->copies, NULL, 0};
     void *list[] = {&s->a};
     cu_fn make = t->w.kind == CK_F32 ? u->k.screen_make_f32 : t->w.kind == CK_F16 ? u->k.screen_make_f16 : u->k.screen_make_bf16;
-    pthread_mutex_lock(&u->copying);
+    pthread_mutex_lock(&u->copy_lock);
     cu_enter(u);
-    cu_result r = cu_moves_begin(u);
+    cu_result r = cu_pending_copy_start(u);
     if (!r) r = u->d.launch(&l, make, list, NULL);
-    if (!r) r = u->d.stream_wait(u->copies);
+    if (!r) r = u->d.stream_sync(u->copies);
     cu_leave(u);
-    pthread_mutex_unlock(&u->copying);
+    pthread_mutex_unlock(&u->copy_lock);
     SG_TRY(cu_check(&u->d, r, "compile: screening", err));
     s->head = head;
     return SEGUE_OK;
 }
 
-segue_status cu_screen(struct cu_pass *p, const struct cu_step *s)
+segue_status cu_issue_screen(struct cu_pass *p, const struct cu_step *s)
 {
     struct sg_unit *u = p->program->base.unit;
     struct ck_screen a = p->program->screen.a;
-    if (s->norm) {
-        struct cu_step apart = {.kind = CU_STEP_OP, .op = s->norm};
-        SG_TRY(cu_issue(p, &apart));
-    }
+    if (s->norm) SG_TRY(cu_issue_small(p, s->norm));
     a.x = cu_view_of(p, &s->op->in[0]);
     a.banned = p->banned;
-    a.blocks = p->sms * BLOCKS_EACH < CU_BLOCKS ? p->sms * BLOCKS_EACH : CU_BLOCKS;
+    a.blocks = p->sms * BLOCKS_EACH < CU_CHOICE_BLOCKS ? p->sms * BLOCKS_EACH : CU_CHOICE_BLOCKS;
     a.best_value = address(p->lane->best_value);
     a.best_index = address(p->lane->best_index);
-    p->best_blocks = p->sms < CU_BLOCKS ? p->sms : CU_BLOCKS;
+    p->best_blocks = p->sms < CU_CHOICE_BLOCKS ? p->sms : CU_CHOICE_BLOCKS;
     p->best_done = 1;
     cu_fn best = a.w.kind == CK_F32 ? u->k.screen_best_f32 : a.w.kind == CK_F16 ? u->k.screen_best_f16 : u->k.screen_best_bf16;
     SG_TRY(cu_launch(p, u->k.screen_rows, a.blocks, 1, 1, THREADS, 2 * (size_t)a.pitch, &a));

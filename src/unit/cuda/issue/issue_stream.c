@@ -1,5 +1,5 @@
-/* issue_stream.c: when a product of one row takes k_stream.cu, and what that kernel is told: how many warps share
- * a row, how large a tile is, how many of them lie in shared memory. SPDX-License-Identifier: MIT */
+/* issue_stream.c: when a product of one row uses k_stream.cu, and its arguments: how many warps share a weight row, the size
+ * of a tile, and how many tiles are buffered in shared memory. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
 /* Larger products are bound by arithmetic here and take k_gemv.cu: bytes a multiprocessor, measured; less of rows of more
@@ -15,9 +15,7 @@ static uint32_t scale_size(uint32_t kind)
 static int norm_fits(const struct ck_norm *n, uint32_t k, uint32_t pieces, uint32_t numbers)
 {
     if (!n->present) return 1;
-    if (pieces * numbers > CK_STREAM_NORMED || !cu_aligned(n->weight) || !cu_aligned(n->bias) ||
-        !cu_aligned(n->gate.p))
-        return 0;
+    if (pieces * numbers > CK_STREAM_NORMED || !cu_aligned(n->weight) || !cu_aligned(n->bias) || !cu_aligned(n->gate.p)) return 0;
     if (n->groups == 1) return 1;
     uint32_t group = k / n->groups, lanes = group / numbers;
     return group % numbers == 0 && lanes <= 32 && (lanes & (lanes - 1)) == 0;
@@ -29,50 +27,16 @@ static int rows_fit(const struct ck_gemv *g, uint32_t scale_bytes, uint32_t outs
     for (uint32_t i = 0; i < g->segments; i++) {
         const struct ck_segment *s = &g->segment[i];
         if (!cu_aligned(s->data) || !cu_aligned(s->scales)) return 0;
-        if (scale_bytes % 16 &&
-            (s->at * scale_bytes % 16 || outs * scale_bytes % 16 || s->n * scale_bytes % 16))
-            return 0;
+        if (scale_bytes % 16 && (s->at * scale_bytes % 16 || outs * scale_bytes % 16 || s->n * scale_bytes % 16)) return 0;
     }
     return 1;
 }
 
-/* The op behind the product, for the kernel. */
-void cu_after_of(const struct cu_pass *p, const struct cu_step *s, struct ck_after *out)
-{
-    const struct sg_op *op = s->after;
-    *out = (struct ck_after){0};
-    if (!op) return;
-    struct sg_operand value = {.value = op->out, .width = p->program->base.graph->values[op->out].width};
-    *out = (struct ck_after){.kind = op->code == SG_OP_CONV ? CK_AFTER_CONV : CK_AFTER_ACT,
-                             .segment = s->after_part,
-                             .y = cu_view_of(p, &value),
-                             .pass = cu_kernel_pass(p)};
-    if (op->code == SG_OP_ACT) {
-        out->act = op->u.act.act;
-        return;
-    }
-    const struct sg_conv *c = &op->u.conv;
-    const struct sg_weight *w[2] = {&c->weight, &c->bias};
-    const float *v[2] = {NULL, NULL};
-    for (int i = 0; i < 2; i++)
-        if (w[i]->tensor >= 0)
-            v[i] = (const float *)(uintptr_t)cu_weight_of(p->program->weights,
-                                                          p->program->base.graph->tensors[w[i]->tensor])
-                       ->vector;
-    out->act = c->act;
-    out->taps = c->taps;
-    out->slot = (uint32_t)c->slot;
-    out->weight = v[0];
-    out->bias = v[1];
-}
-
-int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g,
-                   struct cu_streamed *out)
+int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struct ck_gemv *g, struct cu_streamed *out)
 {
     static const uint32_t numbers[CK_KINDS] = {4, 8, 8, 16, 32, 16, 32, 16};
     struct sg_unit *u = p->program->base.unit;
-    const struct cu_tensor *t = cu_weight_of(
-        p->program->weights, p->program->base.graph->tensors[s->parts[0]->u.linear.weight.tensor]);
+    const struct cu_tensor *t = cu_linear_tensor(p, s->parts[0]);
     uint32_t kind = t->w.kind, n = numbers[kind], all = g->pitch / 16, split = 1, form = 0;
     if (!u->stream || u->major < 9 || g->k % 4 || !cu_aligned(g->x.p)) return 0;
     while (split < WARPS && all > 32 * split) split *= 2;
@@ -87,7 +51,7 @@ int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struc
     out->a.g.split = split;
     out->a.g.rows = 1;
     cu_after_of(p, s, &out->a.after); /* the convolution's memory is its one span's */
-    if (out->a.after.kind == CK_AFTER_CONV && (pieces * n > CK_STREAM_NORMED || out->a.after.taps > CK_STREAM_TAPS)) return 0;
+    if (out->a.after.kind == CK_EPILOGUE_CONV && (pieces * n > CK_STREAM_NORMED || out->a.after.taps > CK_STREAM_TAPS)) return 0;
     for (uint32_t i = 0; i < CK_SEGMENTS; i++) {
         out->a.first[i] = i < g->segments && (!g->glu || !i) ? out->a.tiles : UINT32_MAX;
         if (out->a.first[i] != UINT32_MAX) out->a.tiles += (g->segment[i].n + outs - 1) / outs;
@@ -102,9 +66,8 @@ int cu_stream_fits(const struct cu_pass *p, const struct cu_step *s, const struc
     uint32_t most = (out->a.tiles + out->blocks - 1) / out->blocks,
              room = kind < CK_Q8 || kind == CK_F8 ? u->stream : u->stream * 9 / 5,
              fit = room * 1024 / out->a.stage_bytes; /* quantised: all ahead beats two blocks side by side */
-    if (fit < 3 && fit < most)
-        fit = CU_STREAM_ROOM / out->a.stage_bytes; /* long rows: a block fills its multiprocessor */
-    if (fit > CU_STREAM_ROOM / out->a.stage_bytes) fit = CU_STREAM_ROOM / out->a.stage_bytes;
+    if (fit < 3 && fit < most) fit = CU_STREAM_SHARED_MAX / out->a.stage_bytes; /* long rows: a block fills its multiprocessor */
+    if (fit > CU_STREAM_SHARED_MAX / out->a.stage_bytes) fit = CU_STREAM_SHARED_MAX / out->a.stage_bytes;
     if (fit > CK_STREAM_STAGES) fit = CK_STREAM_STAGES;
     out->a.stages = fit < most ? fit : most;
     out->shared = (size_t)out->a.stages * out->a.stage_bytes;

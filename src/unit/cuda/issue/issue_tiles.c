@@ -1,11 +1,11 @@
-/* issue_tiles.c: when a product of 2 to 16 rows takes k_tiles.cu (on Hopper, with 16-bit weights), and what that kernel is told: how
- * many blocks share rows, and where the copies find the weights. What the kernel does not do before or behind the product is a
- * step of its own. SPDX-License-Identifier: MIT */
+/* issue_tiles.c: when a product of 2 to 16 rows uses k_tiles.cu (Hopper, 16-bit weights), and its arguments: the blocks of a
+ * cluster that split the columns, the ring of stages, and tensor maps of the weights. What the kernel cannot do before or
+ * after the product is issued as a separate op. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
-/* PANEL: columns that come at once; FEW: tiles of a cluster that are not worth twice the blocks; LEAST: panels
+/* PANEL: columns that come at once; FEW: tiles of a cluster that are not worth twice the blocks; MIN_STAGES: panels
  * under way */
-enum { PANEL = 64, CLUSTER_LOG = 3, FEW = 4, LEAST = 4, GROUP = 256, HALF = CK_TILES_SLICE / 2, SPARE = 1024 };
+enum { PANEL = 64, CLUSTER_LOG = 3, FEW = 4, MIN_STAGES = 4, GROUP = 256, HALF = CK_TILES_SLICE / 2, SPARE = 1024 };
 
 /* The kernel does the norm: of whole rows, of groups of whole pairs. */
 static int norm_fits(const struct ck_norm *n, uint32_t k)
@@ -14,7 +14,7 @@ static int norm_fits(const struct ck_norm *n, uint32_t k)
     if (n->layer || n->bias) return 0;
     if (n->groups == 1) return !n->gate.p;
     uint32_t group = k / n->groups;
-    return group % PANEL == 0 && (group & (group - 1)) == 0 && group <= GROUP && (!n->gate.p || cu_in_fours(&n->gate));
+    return group % PANEL == 0 && (group & (group - 1)) == 0 && group <= GROUP && (!n->gate.p || cu_is_float4(&n->gate));
 }
 
 /* Blocks that share rows: more of them read less of x each, as long as slices have whole panels and groups and a cluster has few
@@ -55,54 +55,55 @@ static int map_of(struct sg_unit *u, const struct ck_gemv *g, uint32_t segment, 
 }
 
 /* What the kernel does behind the product: an activation, or the convolution where each row is a sequence of its own. */
-static void after_of(const struct cu_pass *p, const struct cu_step *s, struct ck_after *out)
+static void after_of(const struct cu_pass *p, const struct cu_step *s, struct ck_epilogue *out)
 {
     const struct sg_op *op = s->after;
     int each = p->rows_n[0] == p->spans_n && !p->program->base.unit->invariant; /* or others' rows say where it is done */
-    *out = (struct ck_after){0};
+    *out = (struct ck_epilogue){0};
     if (!op || (op->code == SG_OP_CONV && (!each || op->u.conv.taps > CK_STREAM_TAPS))) return;
     cu_after_of(p, s, out);
 }
 
 /* What a cluster's blocks have of the residual or the convolution before their sums are there. */
-static uint32_t behind_of(const struct ck_tiles *a)
+static uint32_t epilogue_rows_of(const struct ck_tiles *a)
 {
     uint32_t residual = 0;
     for (uint32_t i = 0; i < a->g.segments; i++) residual |= a->g.segment[i].residual.p != NULL;
-    return !a->cluster_log ? 0 : a->after.kind == CK_AFTER_CONV ? a->after.taps - 1 : residual;
+    return !a->cluster_log ? 0 : a->after.kind == CK_EPILOGUE_CONV ? a->after.taps - 1 : residual;
 }
 
 /* Bytes of shared memory beside the ring, with so many tiles. */
-static uint32_t room_of(const struct ck_tiles *a, uint32_t turns)
+static uint32_t shared_bytes_of(const struct ck_tiles *a, uint32_t turns)
 {
-    uint32_t share = CK_TILES_ROWS * (uint32_t)sizeof(float) >> a->cluster_log, bytes = SPARE + a->slice * 4 * CK_TILES_X;
+    uint32_t share = CK_TILES_ROWS * (uint32_t)sizeof(float) >> a->cluster_log, bytes = SPARE + a->slice * 4 * CK_TILES_X_ROWS;
     if (a->cluster_log)
         bytes += turns *
-                 (CK_TILES_ROWS * CK_TILES_X * (uint32_t)sizeof(float) + share * (a->behind * CK_TILES_X + CK_STREAM_TAPS));
+                 (CK_TILES_ROWS * CK_TILES_X_ROWS * (uint32_t)sizeof(float) + share * (a->behind * CK_TILES_X_ROWS + CK_STREAM_TAPS));
     return a->g.norm.present ? bytes + a->slice * (uint32_t)sizeof(float) : bytes;
 }
 
 /* Clusters, their tiles and the ring. A block that has whole tiles, and many of them, has a multiprocessor to itself: x is there
  * once. bytes: no more than is used, or the next kernel's blocks find less room than there is. */
-static uint32_t deal(const struct cu_pass *p, struct ck_tiles *a, uint32_t *bytes)
+static uint32_t partition_tiles(const struct cu_pass *p, struct ck_tiles *a, uint32_t *bytes)
 {
     *bytes = CK_TILES_BYTES;
     uint32_t clusters = p->sms >> a->cluster_log ? p->sms >> a->cluster_log : 1;
     if (a->tiles > clusters * FEW) clusters *= 2; /* so that one block reads while another one ends a tile */
-    if (!a->cluster_log && clusters > p->sms) clusters = p->sms, *bytes = CK_TILES_WHOLE;
+    if (!a->cluster_log && clusters > p->sms) clusters = p->sms, *bytes = CK_TILES_MAX_BYTES;
     if (clusters > a->tiles) clusters = a->tiles;
     uint32_t turns = (a->tiles + clusters - 1) / clusters;
-    while (a->cluster_log && turns > 1 && (turns > CK_TILES_TURNS || room_of(a, turns) + LEAST * CK_TILES_STAGE > CK_TILES_BYTES))
+    while (a->cluster_log && turns > 1 &&
+           (turns > CK_TILES_PER_CLUSTER || shared_bytes_of(a, turns) + MIN_STAGES * CK_TILES_STAGE > CK_TILES_BYTES))
         turns--;
-    if (a->cluster_log) clusters = (a->tiles + turns - 1) / turns; /* clusters of many blocks do not fill the card to the last */
+    if (a->cluster_log) clusters = (a->tiles + turns - 1) / turns; /* clusters of several blocks rarely fill the GPU completely */
     uint32_t panels = a->slice / PANEL * turns;
     a->turns = turns;
     a->groups = turns > 1 && (a->cluster_log || *bytes > CK_TILES_BYTES) ? 2 : 1;
-    a->stages = (*bytes - room_of(a, turns)) / CK_TILES_STAGE;
+    a->stages = (*bytes - shared_bytes_of(a, turns)) / CK_TILES_STAGE;
     if (a->stages > CK_TILES_STAGES) a->stages = CK_TILES_STAGES;
     a->stages /= a->groups;
     if (a->stages > panels) a->stages = panels;
-    *bytes = room_of(a, turns) + a->stages * a->groups * CK_TILES_STAGE;
+    *bytes = shared_bytes_of(a, turns) + a->stages * a->groups * CK_TILES_STAGE;
     return clusters;
 }
 
@@ -130,7 +131,7 @@ int cu_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct
     a->tiles = tiles_of(g, a->first);
     int log = cluster_of(u, g, &a->g.norm, a->tiles);
     if (!u->k.tiles[0] || !u->stream || !u->d.tensor_map || log < 0 || (w->kind != CK_F16 && w->kind != CK_BF16) ||
-        w->pitch != w->cols * 2 || !cu_in_fours(&a->g.x))
+        w->pitch != w->cols * 2 || !cu_is_float4(&a->g.x))
         return 0;
     a->cluster_log = (uint32_t)log;
     a->slice = w->cols >> log;
@@ -138,10 +139,10 @@ int cu_tiles_fits(const struct cu_pass *p, const struct cu_step *s, const struct
     a->per_group = 1.0f / (float)a->group;
     a->g.rows = p->rows_n[p->program->base.graph->values[s->op->out].wanted];
     after_of(p, s, &a->after);
-    if (!log && a->after.kind == CK_AFTER_CONV) a->after = (struct ck_after){0};
-    a->behind = behind_of(a);
-    out->whole = a->after.kind != CK_AFTER_NOTHING;
-    uint32_t clusters = deal(p, a, &out->shared);
+    if (!log && a->after.kind == CK_EPILOGUE_CONV) a->after = (struct ck_epilogue){0};
+    a->behind = epilogue_rows_of(a);
+    out->whole = a->after.kind != CK_EPILOGUE_NONE;
+    uint32_t clusters = partition_tiles(p, a, &out->shared);
     if (!act_fits(a->after.act) || (g->glu && !act_fits(g->act))) return 0;
     for (uint32_t i = 0; i < (g->glu ? 1 : g->segments); i++)
         if (!map_of(u, &a->g, i, &a->map[i])) return 0;

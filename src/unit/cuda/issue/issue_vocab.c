@@ -1,5 +1,4 @@
-/* issue_vocab.c: when the head of one row takes k_vocab.cu, and what that kernel is told.
- * SPDX-License-Identifier: MIT */
+/* issue_vocab.c: when the output head of one row uses k_vocab.cu (Hopper), and its arguments. SPDX-License-Identifier: MIT */
 #include "unit/cuda/issue/issue.h"
 
 enum { WARPS = 8, UNIT = 128, EACH_Q8 = 256, EACH = 2 /* blocks of a multiprocessor */, LEAST = 8 << 20 /* bytes of weights */ };
@@ -23,7 +22,7 @@ int cu_vocab_fits(const struct cu_pass *p, const struct ck_gemv *g, const struct
     const struct sg_unit *u = p->program->base.unit;
     uint32_t form = 0;
     while (form < 2 && g->pitch > (uint32_t)WARPS * UNIT << form) form++;
-    uint32_t units = 1u << form, rows = CK_VOCAB_GROUPS(units) * 8, own = CK_VOCAB_OWN(w->kind, units) * WARPS;
+    uint32_t units = 1u << form, rows = CK_VOCAB_GROUPS(units) * 8, own = CK_VOCAB_WARP_BYTES(w->kind, units) * WARPS;
     if (!u->k.vocab[w->kind][form] || g->pitch > WARPS * UNIT * units || !weights_fit(g, w) || !norm_fits(&g->norm)) return 0;
     struct ck_vocab *a = &out->a;
     *out = (struct cu_vocab){.a = {.g = *g, .draws = (uint32_t *)(uintptr_t)p->lane->draws}, .fn = u->k.vocab[w->kind][form]};
@@ -34,10 +33,10 @@ int cu_vocab_fits(const struct cu_pass *p, const struct ck_gemv *g, const struct
     while (1u << a->rows_log < rows) a->rows_log++;
     a->tiles = (g->segment[0].n + rows - 1) / rows;
     a->stage_bytes = rows * (g->pitch + a->scale_bytes);
-    a->stages = (CU_VOCAB_ROOM - own) / a->stage_bytes;
+    a->stages = (CU_VOCAB_SHARED_MAX - own) / a->stage_bytes;
     if (a->stages > CK_VOCAB_STAGES) a->stages = CK_VOCAB_STAGES;
     out->blocks = EACH * p->sms < a->tiles ? EACH * p->sms : a->tiles;
     if (a->stages > a->tiles / out->blocks) a->stages = a->tiles / out->blocks; /* all of a full ring's tiles are there */
     out->shared = (size_t)a->stages * a->stage_bytes + own;
-    return out->blocks <= CU_BLOCKS && a->stages > 0;
+    return out->blocks <= CU_CHOICE_BLOCKS && a->stages > 0;
 }

@@ -1,27 +1,30 @@
-/* k_attend.cu: attention over the K and V rows that a state holds, and what comes before it in a decoder
- * layer.
+/* k_attend.cu: attention over the K and V rows of the state for any storage and head size, and the
+ * kernels that run before it: store of K and V (append) and norm, RoPE and store in one (prepare,
+ * prepare_many). All architectures.
  *
- * Few rows: a block per (chunk of 64 held rows, K/V head and up to 8 of its query heads, row): scores with 8
- * lanes a row, softmax of the chunk, a thread per column for the sum; a second kernel joins the chunks of a
- * head in order. Chunks are cut by position alone, so a row's result does not depend on its batch. K and V
- * are read once: 2 * d * 2 bytes a row. Many rows: attend_many, a block per row and head, online over chunks;
- * the tensor-core kernel is in k_flash.cu. SPDX-License-Identifier: MIT */
+ * Few rows (decode): attend_part, grid (chunks of 64 positions, K/V heads times groups of up to 8
+ * query heads, rows), 256 threads: scores with 8 lanes per position, softmax of the chunk, weighted
+ * sums of V. attend_join merges the chunks of a head in order. Chunk boundaries depend on positions
+ * alone, so a row's result does not depend on its batch. K and V are read once. Many rows:
+ * attend_many, a block per row and K/V head, online softmax over the chunks; used where the
+ * tensor-core kernels k_flash.cu and k_wgflash.cu do not apply.
+ * SPDX-License-Identifier: MIT */
 #include "k_common.cuh"
 
 enum { CHUNK = CK_CHUNK, HEADS = CK_GROUP_HEADS, THREADS = 256 };
 
-__device__ void store_kv(uint32_t storage, unsigned char *head, const float *x, uint32_t width, uint32_t at,
-                         uint32_t step)
+/* Stores one head's row of K or V; the calling threads cover elements at, at + step, ... */
+__device__ void store_kv(uint32_t storage, unsigned char *head, const float *x, uint32_t width, uint32_t at, uint32_t step)
 {
-    if (storage == CK_KV_Q8) { /* a warp per block; as graph/slot.c: scale = largest / 127 as fp16, values by
-                                  the exact scale */
+    /* Q8_0, one warp per block of 32, as graph/slot.c: the scale is max / 127 in fp16, values are
+     * quantised with the exact scale */
+    if (storage == CK_KV_Q8) {
         uint32_t lane = threadIdx.x & 31;
         for (uint32_t b = at / 32; b * 32 < width; b += step / 32) {
             uint32_t c = b * 32 + lane;
-            float v = c < width ? x[c] : 0, most = warp_max(fabsf(v));
+            float v = c < width ? x[c] : 0, max_abs = warp_max(fabsf(v));
             bool finite = __all_sync(0xffffffffu, isfinite(v));
-            float scale = finite ? most / 127.0f : CUDART_NAN_F,
-                  inverse = finite && scale > 0 ? 1.0f / scale : 0.0f;
+            float scale = finite ? max_abs / 127.0f : CUDART_NAN_F, inverse = finite && scale > 0 ? 1.0f / scale : 0.0f;
             if (isinf(inverse)) inverse = 0;
             unsigned short bits = __half_as_ushort(__float2half_rn(scale));
             unsigned char *to = head + (size_t)b * 34;
@@ -31,7 +34,8 @@ __device__ void store_kv(uint32_t storage, unsigned char *head, const float *x, 
         }
         return;
     }
-    for (uint32_t c0 = at; c0 < width; c0 += 4 * step) { /* loads first: what is stored might be what is read */
+    /* loads first: x may alias the destination */
+    for (uint32_t c0 = at; c0 < width; c0 += 4 * step) {
         float v[4];
 #pragma unroll
         for (int i = 0; i < 4; i++)
@@ -50,44 +54,45 @@ __device__ void store_kv(uint32_t storage, unsigned char *head, const float *x, 
     }
 }
 
-__device__ __forceinline__ unsigned char *kv_row(const ck_pass &p, uint32_t span, uint32_t slot,
-                                                 uint32_t place, uint32_t heads, uint32_t head,
-                                                 uint32_t storage, uint32_t width)
+/* Address of one head in row `pos` of a span's K or V slot. */
+__device__ __forceinline__ unsigned char *kv_row(const ck_pass &p, uint32_t span, uint32_t slot, uint32_t pos, uint32_t heads,
+                                                 uint32_t head, uint32_t storage, uint32_t width)
 {
     size_t bytes = kv_head_bytes(storage, width);
-    return static_cast<unsigned char *>(p.slots[span * p.slots_n + slot]) +
-           ((size_t)place * heads + head) * bytes;
+    return static_cast<unsigned char *>(p.slots[span * p.slots_n + slot]) + ((size_t)pos * heads + head) * bytes;
 }
 
-/* A block of 64 threads per row and K/V head. */
+/* Grid (rows, K/V heads), 64 threads. */
 extern "C" __global__ void append(const __grid_constant__ ck_append a)
 {
-    dependents_may_start();
+    launch_dependents();
     wait_for_inputs();
-    uint32_t t = blockIdx.x, h = blockIdx.y, span = a.pass.span[t], place = a.pass.place[t];
-    if (t >= a.pass.head->rows) return; /* the pass was filled up with rows that are none */
-    store_kv(a.storage, kv_row(a.pass, span, a.slot_k, place, a.heads, h, a.storage, a.d),
-             a.k.p + (size_t)t * a.k.stride + h * a.d, a.d, threadIdx.x, blockDim.x);
-    store_kv(a.storage, kv_row(a.pass, span, a.slot_v, place, a.heads, h, a.storage, a.dv),
+    uint32_t t = blockIdx.x, h = blockIdx.y, span = a.pass.span[t], pos = a.pass.place[t];
+    if (t >= a.pass.head->rows) return; /* padding row of a captured graph */
+    store_kv(a.storage, kv_row(a.pass, span, a.slot_k, pos, a.heads, h, a.storage, a.d), a.k.p + (size_t)t * a.k.stride + h * a.d,
+             a.d, threadIdx.x, blockDim.x);
+    store_kv(a.storage, kv_row(a.pass, span, a.slot_v, pos, a.heads, h, a.storage, a.dv),
              a.v.p + (size_t)t * a.v.stride + h * a.dv, a.dv, threadIdx.x, blockDim.x);
 }
 
-/* norm and rotation of one head of q or k, and K and V into the state: a block of 128 threads per row and head; heads first q,
- * then k. Width up to 512. Each warp sums the squares for itself, as k_head.cuh does: a row's numbers are those of
- * k_single.cu. */
+/* Norm and RoPE of one head of q or k, and the store of K and V. Grid (rows, query heads then K/V
+ * heads), 128 threads; head size up to 512. Every warp sums the squares by itself in the order of
+ * k_head.cuh, so results equal those of k_single.cu. */
 extern "C" __global__ void __launch_bounds__(128) prepare(const __grid_constant__ ck_prepare a)
 {
     __shared__ float x[512];
-    dependents_may_start();
+    launch_dependents();
     wait_for_inputs();
-    uint32_t t = blockIdx.x, h = blockIdx.y, is_k = h >= a.heads, place = a.pass.place[t],
-             span = a.pass.span[t], lane = threadIdx.x & 31;
+    /* is_k: this block handles a K/V head; it also stores the head's V row. */
+    uint32_t t = blockIdx.x, h = blockIdx.y, is_k = h >= a.heads, pos = a.pass.place[t], span = a.pass.span[t],
+             lane = threadIdx.x & 31;
     if (t >= a.pass.head->rows) return;
     if (is_k) h -= a.heads;
     const ck_norm &n = is_k ? a.k_norm : a.q_norm;
     const float *from = (is_k ? a.k.p + (size_t)t * a.k.stride : a.q.p + (size_t)t * a.q.stride) + h * a.d;
     for (uint32_t c = threadIdx.x; c < a.d; c += 128) x[c] = from[c];
     __syncthreads();
+    /* RMS norm of the head. */
     if (n.present) {
         float squares = 0, plus = n.plus_one && n.weight ? 1.0f : 0.0f;
         for (uint32_t c = lane; c < a.d; c += 32) squares += x[c] * x[c];
@@ -96,42 +101,43 @@ extern "C" __global__ void __launch_bounds__(128) prepare(const __grid_constant_
         for (uint32_t c = threadIdx.x; c < a.d; c += 128) x[c] *= inverse * (plus + (n.weight ? n.weight[c] : 1.0f));
     }
     __syncthreads();
+    /* Rotate pairs (j, j + pairs). */
     for (uint32_t j = threadIdx.x; j < a.pairs; j += 128) {
         float co, si, x0 = x[j], x1 = x[j + a.pairs];
-        turn_of(place, a.inverse[j], si, co);
+        rope_sincos(pos, a.inverse[j], si, co);
         co *= a.mscale;
         si *= a.mscale;
         x[j] = x0 * co - x1 * si;
         x[j + a.pairs] = x1 * co + x0 * si;
     }
     __syncthreads();
+    /* q goes to q_out, k and v to the state. */
     if (!is_k) {
-        for (uint32_t c = threadIdx.x; c < a.d; c += 128)
-            a.q_out.p[(size_t)t * a.q_out.stride + h * a.d + c] = x[c];
+        for (uint32_t c = threadIdx.x; c < a.d; c += 128) a.q_out.p[(size_t)t * a.q_out.stride + h * a.d + c] = x[c];
         return;
     }
-    store_kv(a.storage, kv_row(a.pass, span, a.slot_k, place, a.kv_heads, h, a.storage, a.d), x, a.d,
-             threadIdx.x, 128);
-    store_kv(a.storage, kv_row(a.pass, span, a.slot_v, place, a.kv_heads, h, a.storage, a.dv),
+    store_kv(a.storage, kv_row(a.pass, span, a.slot_k, pos, a.kv_heads, h, a.storage, a.d), x, a.d, threadIdx.x, 128);
+    store_kv(a.storage, kv_row(a.pass, span, a.slot_v, pos, a.kv_heads, h, a.storage, a.dv),
              a.v.p + (size_t)t * a.v.stride + h * a.dv, a.dv, threadIdx.x, 128);
 }
 
-/* The same for many rows: a warp for each, 16 bytes a lane. */
-enum { PREPARERS = 8 };
-extern "C" __global__ void __launch_bounds__(32 * PREPARERS) prepare_many(const __grid_constant__ ck_prepare a)
+/* The same for many rows: one warp per row and head, 16 bytes per lane. */
+enum { PREPARE_WARPS = 8 };
+extern "C" __global__ void __launch_bounds__(32 * PREPARE_WARPS) prepare_many(const __grid_constant__ ck_prepare a)
 {
-    __shared__ __align__(16) float rooms[PREPARERS][512];
+    __shared__ __align__(16) float row_buffers[PREPARE_WARPS][512];
     wait_for_inputs();
-    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, i = blockIdx.x * PREPARERS + warp, each = a.heads + a.kv_heads,
+    /* One warp per (row, head); heads are ordered query heads first, then K/V heads. */
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, i = blockIdx.x * PREPARE_WARPS + warp, each = a.heads + a.kv_heads,
              t = i / each, h = i % each, is_k = h >= a.heads;
     if (t >= a.pass.head->rows) return;
-    uint32_t place = a.pass.place[t], span = a.pass.span[t];
+    uint32_t pos = a.pass.place[t], span = a.pass.span[t];
     if (is_k) h -= a.heads;
     const ck_norm &n = is_k ? a.k_norm : a.q_norm;
     const float *from = (is_k ? a.k.p + (size_t)t * a.k.stride : a.q.p + (size_t)t * a.q.stride) + h * a.d;
-    float *x = rooms[warp], squares = 0, plus = n.plus_one ? 1.0f : 0.0f;
+    float *x = row_buffers[warp], squares = 0, plus = n.plus_one ? 1.0f : 0.0f;
     for (uint32_t c = 4 * lane; c < a.d; c += 128) {
-        float4 v = four_at(from, c);
+        float4 v = float4_at(from, c);
         *reinterpret_cast<float4 *>(x + c) = v;
         squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
     }
@@ -141,25 +147,26 @@ extern "C" __global__ void __launch_bounds__(32 * PREPARERS) prepare_many(const 
     __syncwarp();
     for (uint32_t j = lane; j < a.pairs; j += 32) {
         float co, si, x0 = x[j], x1 = x[j + a.pairs];
-        turn_of(place, a.inverse[j], si, co);
+        rope_sincos(pos, a.inverse[j], si, co);
         co *= a.mscale, si *= a.mscale;
         x[j] = x0 * co - x1 * si;
         x[j + a.pairs] = x1 * co + x0 * si;
     }
     __syncwarp();
     if (is_k) {
-        store_kv(a.storage, kv_row(a.pass, span, a.slot_k, place, a.kv_heads, h, a.storage, a.d), x, a.d, lane, 32);
-        store_kv(a.storage, kv_row(a.pass, span, a.slot_v, place, a.kv_heads, h, a.storage, a.dv),
+        store_kv(a.storage, kv_row(a.pass, span, a.slot_k, pos, a.kv_heads, h, a.storage, a.d), x, a.d, lane, 32);
+        store_kv(a.storage, kv_row(a.pass, span, a.slot_v, pos, a.kv_heads, h, a.storage, a.dv),
                  a.v.p + (size_t)t * a.v.stride + h * a.dv, a.dv, lane, 32);
         return;
     }
     float *to = a.q_out.p + (size_t)t * a.q_out.stride + h * a.d;
-    for (uint32_t c = 4 * lane; c < a.d; c += 128) *reinterpret_cast<float4 *>(to + c) = four_at(x, c);
+    for (uint32_t c = 4 * lane; c < a.d; c += 128) *reinterpret_cast<float4 *>(to + c) = float4_at(x, c);
 }
 
-/* A row's scores of all heads from the sums of its 8 lanes; -inf where there is no row. */
-__device__ __forceinline__ void put_scores(const ck_attend &a, uint32_t sub, uint32_t heads, uint32_t r,
-                                           bool present, float (&s)[HEADS], float (*p)[CHUNK])
+/* Completes the scores of one position for all heads from the partial sums of its 8 lanes; -inf
+ * where the position does not exist. */
+__device__ __forceinline__ void put_scores(const ck_attend &a, uint32_t sub, uint32_t heads, uint32_t r, bool present,
+                                           float (&s)[HEADS], float (*p)[CHUNK])
 {
 #pragma unroll
     for (int g = 0; g < HEADS; g++) {
@@ -171,11 +178,11 @@ __device__ __forceinline__ void put_scores(const ck_attend &a, uint32_t sub, uin
     }
 }
 
-/* Scores of the chunk's rows for up to HEADS query heads, exponentials in place; per head most and sum. */
+/* Scores of positions [lo, hi) for up to HEADS query heads; replaces them by exponentials in p and
+ * returns maximum and sum per head. */
 template <int STORAGE>
-__device__ void chunk_scores(const ck_attend &a, const unsigned char *k_base, size_t row_bytes, uint32_t lo,
-                             uint32_t hi, uint32_t heads, const float *q, float (*p)[CHUNK], float *most,
-                             float *sum)
+__device__ void chunk_scores(const ck_attend &a, const unsigned char *k_base, size_t row_bytes, uint32_t lo, uint32_t hi,
+                             uint32_t heads, const float *q, float (*p)[CHUNK], float *max_score, float *sum)
 {
     uint32_t lane = threadIdx.x & 31, sub = lane & 7, n = hi - lo;
     for (uint32_t r0 = 0; r0 < CHUNK; r0 += THREADS / 8) {
@@ -183,16 +190,16 @@ __device__ void chunk_scores(const ck_attend &a, const unsigned char *k_base, si
         float s[HEADS];
 #pragma unroll
         for (int g = 0; g < HEADS; g++) s[g] = 0;
+        /* 8 lanes share a position; each takes every eighth group of columns. */
         if (r < n) {
             const unsigned char *row = k_base + (size_t)(lo + r) * row_bytes;
             if ((STORAGE == CK_KV_F16 || STORAGE == CK_KV_BF16) && a.d % 64 == 0) {
-                uint4 piece[4]; /* four loads before the first is used */
+                uint4 piece[4]; /* four loads in flight before the first use */
                 for (uint32_t c = sub * 8, i = 0; c < a.d; c += 64, i++) {
                     if (i % 4 == 0)
 #pragma unroll
                         for (int k = 0; k < 4; k++)
-                            if (c + 64 * k < a.d)
-                                piece[k] = *reinterpret_cast<const uint4 *>(row + 2 * (c + 64 * k));
+                            if (c + 64 * k < a.d) piece[k] = *reinterpret_cast<const uint4 *>(row + 2 * (c + 64 * k));
                     uint4 v = i % 4 == 0 ? piece[0] : i % 4 == 1 ? piece[1] : i % 4 == 2 ? piece[2] : piece[3];
                     float4 x = STORAGE == CK_KV_F16 ? piece_plane<CK_F16>(v, 0) : piece_plane<CK_BF16>(v, 0);
                     float4 y = STORAGE == CK_KV_F16 ? piece_plane<CK_F16>(v, 1) : piece_plane<CK_BF16>(v, 1);
@@ -200,8 +207,8 @@ __device__ void chunk_scores(const ck_attend &a, const unsigned char *k_base, si
                     for (int g = 0; g < HEADS; g++) {
                         if (g >= heads) break;
                         const float *z = q + g * a.d + c;
-                        s[g] += x.x * z[0] + x.y * z[1] + x.z * z[2] + x.w * z[3] + y.x * z[4] + y.y * z[5] +
-                                y.z * z[6] + y.w * z[7];
+                        s[g] += x.x * z[0] + x.y * z[1] + x.z * z[2] + x.w * z[3] + y.x * z[4] + y.y * z[5] + y.z * z[6] +
+                                y.w * z[7];
                     }
                 }
             } else {
@@ -215,6 +222,7 @@ __device__ void chunk_scores(const ck_attend &a, const unsigned char *k_base, si
         }
         put_scores(a, sub, heads, r, r < n, s, p);
     }
+    /* Softmax of the chunk: one warp per head, two positions per lane. */
     __syncthreads();
     uint32_t g = threadIdx.x >> 5;
     if (g < heads) {
@@ -226,22 +234,22 @@ __device__ void chunk_scores(const ck_attend &a, const unsigned char *k_base, si
         p[g][lane + 32] = y;
         float total = warp_sum(x + y);
         if (lane == 0) {
-            most[g] = m;
+            max_score[g] = m;
             sum[g] = total;
         }
     }
     __syncthreads();
 }
 
-/* sum over the chunk's rows of p * v, for 16-bit V whose width divides 2,048: a thread takes 8 columns of
- * every n-th row, then the n sums of a column are added in order. room: 2,048 floats. */
+/* Weighted sum of V over the chunk, for 16-bit V whose head size divides 2,048: a thread takes 8
+ * columns of every n-th position, then the n partial sums of a column are added in order. scratch:
+ * 2,048 floats. */
 template <int STORAGE>
-__device__ void chunk_values(const unsigned char *v, size_t row_bytes, uint32_t lo, uint32_t n, uint32_t dv,
-                             uint32_t heads, const float (*p)[CHUNK], float *room, float *out,
-                             size_t out_step)
+__device__ void chunk_values(const unsigned char *v, size_t row_bytes, uint32_t lo, uint32_t n, uint32_t dv, uint32_t heads,
+                             const float (*p)[CHUNK], float *scratch, float *out, size_t out_step)
 {
-    uint32_t lanes = dv / 8, groups = THREADS / lanes, group = threadIdx.x / lanes,
-             c = threadIdx.x % lanes * 8;
+    /* A thread owns 8 columns of V for positions group, group + groups, ... */
+    uint32_t lanes = dv / 8, groups = THREADS / lanes, group = threadIdx.x / lanes, c = threadIdx.x % lanes * 8;
     float acc[HEADS][8];
 #pragma unroll
     for (int g = 0; g < HEADS; g++)
@@ -262,65 +270,67 @@ __device__ void chunk_values(const unsigned char *v, size_t row_bytes, uint32_t 
             acc[g][6] = fmaf(w, b.z, acc[g][6]), acc[g][7] = fmaf(w, b.w, acc[g][7]);
         }
     }
+    /* Reduce over the groups, head by head, through shared memory. */
 #pragma unroll
     for (int g = 0; g < HEADS; g++) {
         if (g >= heads) break;
         __syncthreads();
 #pragma unroll
-        for (int i = 0; i < 8; i++) room[group * dv + c + i] = acc[g][i];
+        for (int i = 0; i < 8; i++) scratch[group * dv + c + i] = acc[g][i];
         __syncthreads();
         if (threadIdx.x < dv) {
             float sum = 0;
-            for (uint32_t k = 0; k < groups; k++) sum += room[k * dv + threadIdx.x];
+            for (uint32_t k = 0; k < groups; k++) sum += scratch[k * dv + threadIdx.x];
             out[g * out_step + threadIdx.x] = sum;
         }
     }
 }
 
-/* Where the part of (row, head, chunk) lies: dv sums, most, sum. */
+/* Partial result of (row, head, chunk): dv sums, then maximum and sum. */
 __device__ __forceinline__ float *part_of(const ck_attend &a, uint32_t t, uint32_t head, uint32_t chunk)
 {
     return a.parts + (((size_t)t * a.heads + head) * a.chunks + chunk) * (a.dv + 2);
 }
 
+/* Kernel body of attend_part. Dynamic shared memory: the query heads [heads][d]. */
 template <int STORAGE> __device__ __forceinline__ void attend_part(const ck_attend &a)
 {
     extern __shared__ float4 shared4[];
-    __shared__ float p[HEADS][CHUNK], most[HEADS], sum[HEADS], room[2048];
+    __shared__ float p[HEADS][CHUNK], max_score[HEADS], sum[HEADS], scratch[2048];
     float *q = reinterpret_cast<float *>(shared4);
-    uint32_t t = blockIdx.z, chunk = blockIdx.x, share = a.heads / a.kv_heads,
-             groups = (share + HEADS - 1) / HEADS;
-    uint32_t kv = blockIdx.y / groups, first = blockIdx.y % groups * HEADS,
-             heads = share - first < HEADS ? share - first : HEADS;
-    dependents_may_start();
+    uint32_t t = blockIdx.z, chunk = blockIdx.x, share = a.heads / a.kv_heads, groups = (share + HEADS - 1) / HEADS;
+    uint32_t kv = blockIdx.y / groups, first = blockIdx.y % groups * HEADS, heads = share - first < HEADS ? share - first : HEADS;
+    launch_dependents();
     wait_for_inputs();
-    uint32_t place = a.pass.place[t], span = a.pass.span[t], lo = chunk * CHUNK, hi = lo + CHUNK;
-    uint32_t from = a.window && place + 1 > a.window ? place + 1 - a.window : 0;
-    if (hi > place + 1) hi = place + 1;
+    uint32_t pos = a.pass.place[t], span = a.pass.span[t], lo = chunk * CHUNK, hi = lo + CHUNK;
+    /* Range of positions that this chunk covers, clipped to the sliding window and the current
+     * position. */
+    uint32_t from = a.window && pos + 1 > a.window ? pos + 1 - a.window : 0;
+    if (hi > pos + 1) hi = pos + 1;
     if (lo < from) lo = from;
     if (lo >= hi) return;
     uint32_t head0 = kv * share + first;
     size_t k_head = kv_head_bytes(STORAGE, a.d), v_head = kv_head_bytes(STORAGE, a.dv);
-    const unsigned char *k =
-        static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_k]) + kv * k_head;
-    const unsigned char *v =
-        static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_v]) + kv * v_head;
+    const unsigned char *k = static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_k]) + kv * k_head;
+    const unsigned char *v = static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_v]) + kv * v_head;
+    /* Stage the query heads in shared memory, four loads in flight per thread. */
     for (uint32_t i0 = threadIdx.x; i0 < heads * a.d; i0 += 4 * THREADS) {
         float v[4];
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (i0 + i * THREADS < heads * a.d)
-                v[i] = a.q.p[(size_t)t * a.q.stride + head0 * a.d + i0 + i * THREADS];
+            if (i0 + i * THREADS < heads * a.d) v[i] = a.q.p[(size_t)t * a.q.stride + head0 * a.d + i0 + i * THREADS];
 #pragma unroll
         for (int i = 0; i < 4; i++)
             if (i0 + i * THREADS < heads * a.d) q[i0 + i * THREADS] = v[i];
     }
     __syncthreads();
-    chunk_scores<STORAGE>(a, k, k_head * a.kv_heads, lo, hi, heads, q, p, most, sum);
+    chunk_scores<STORAGE>(a, k, k_head * a.kv_heads, lo, hi, heads, q, p, max_score, sum);
+    /* 16-bit V with a power-of-two head size takes the vectorised path; others one column per
+     * thread. */
     bool wide = (STORAGE == CK_KV_F16 || STORAGE == CK_KV_BF16) && (a.dv == 64 || a.dv == 128 || a.dv == 256);
     if (wide)
-        chunk_values<STORAGE>(v, v_head * a.kv_heads, lo, hi - lo, a.dv, heads, p, room,
-                              part_of(a, t, head0, chunk), (size_t)a.chunks * (a.dv + 2));
+        chunk_values<STORAGE>(v, v_head * a.kv_heads, lo, hi - lo, a.dv, heads, p, scratch, part_of(a, t, head0, chunk),
+                              (size_t)a.chunks * (a.dv + 2));
     for (uint32_t c = threadIdx.x; c < a.dv && !wide; c += THREADS) {
         float acc[HEADS];
 #pragma unroll
@@ -336,41 +346,43 @@ template <int STORAGE> __device__ __forceinline__ void attend_part(const ck_atte
         for (int g = 0; g < HEADS; g++)
             if (g < heads) part_of(a, t, head0 + g, chunk)[c] = acc[g];
     }
+    /* Maximum and sum follow the dv columns of the part. */
     if (threadIdx.x < heads) {
         float *to = part_of(a, t, head0 + threadIdx.x, chunk) + a.dv;
-        to[0] = most[threadIdx.x];
+        to[0] = max_score[threadIdx.x];
         to[1] = sum[threadIdx.x];
     }
 }
 
-/* Joins the chunks of a head: a block per (row, head). */
+/* Merges the chunks of a head: grid (rows, heads). NaN in any chunk makes the row NaN. */
 extern "C" __global__ void attend_join(const __grid_constant__ ck_attend a)
 {
-    dependents_may_start();
+    launch_dependents();
     wait_for_inputs();
-    uint32_t t = blockIdx.x, h = blockIdx.y, place = a.pass.place[t];
-    uint32_t from = a.window && place + 1 > a.window ? place + 1 - a.window : 0, c0 = from / CHUNK,
-             c1 = place / CHUNK;
-    float most = a.sinks ? a.sinks[h] : -CUDART_INF_F;
+    uint32_t t = blockIdx.x, h = blockIdx.y, pos = a.pass.place[t];
+    uint32_t from = a.window && pos + 1 > a.window ? pos + 1 - a.window : 0, c0 = from / CHUNK, c1 = pos / CHUNK;
+    /* Global maximum over sinks and chunks, then the rescaled sum. */
+    float max_score = a.sinks ? a.sinks[h] : -CUDART_INF_F;
     bool bad = false;
 #pragma unroll 4
     for (uint32_t c = c0; c <= c1; c++) {
         float m = part_of(a, t, h, c)[a.dv];
         bad = bad || m != m;
-        most = fmaxf(most, m);
+        max_score = fmaxf(max_score, m);
     }
-    float sum = a.sinks ? expf(a.sinks[h] - most) : 0;
+    float sum = a.sinks ? expf(a.sinks[h] - max_score) : 0;
 #pragma unroll 4
     for (uint32_t c = c0; c <= c1; c++) {
         const float *p = part_of(a, t, h, c) + a.dv;
-        sum += p[1] * expf(p[0] - most);
+        sum += p[1] * expf(p[0] - max_score);
     }
+    /* Each thread merges its columns. */
     for (uint32_t i = threadIdx.x; i < a.dv; i += blockDim.x) {
         float y = 0, gate = a.gate.p ? a.gate.p[(size_t)t * a.gate.stride + h * a.dv + i] : 0;
 #pragma unroll 4
         for (uint32_t c = c0; c <= c1; c++) {
             const float *p = part_of(a, t, h, c);
-            y = fmaf(p[i], expf(p[a.dv] - most), y);
+            y = fmaf(p[i], expf(p[a.dv] - max_score), y);
         }
         y = bad ? CUDART_NAN_F : y / sum;
         if (a.gate.p) y *= sigmoid(gate);
@@ -378,9 +390,9 @@ extern "C" __global__ void attend_join(const __grid_constant__ ck_attend a)
     }
 }
 
-/* y = out / sum of the heads from head0 on, [heads][dv], times the gate. */
-__device__ __forceinline__ void write_heads(const ck_attend &a, uint32_t t, uint32_t head0, uint32_t heads,
-                                            const float *out, const float (&sum)[HEADS])
+/* y = out / sum for the heads from head0 on, out [heads][dv], times sigmoid(gate) if present. */
+__device__ __forceinline__ void write_heads(const ck_attend &a, uint32_t t, uint32_t head0, uint32_t heads, const float *out,
+                                            const float (&sum)[HEADS])
 {
     for (uint32_t i = threadIdx.x; i < heads * a.dv; i += THREADS) {
         float y = out[i] / sum[i / a.dv];
@@ -390,46 +402,46 @@ __device__ __forceinline__ void write_heads(const ck_attend &a, uint32_t t, uint
     }
 }
 
-/* Many rows, any width: a block per (row, K/V head and group of query heads), chunk after chunk. */
+/* Kernel body of attend_many: grid (rows, K/V heads times groups of query heads), loops over the
+ * chunks with online softmax. Dynamic shared memory: q [HEADS][d], running sums [HEADS][dv]. */
 template <int STORAGE> __device__ __forceinline__ void attend_many(const ck_attend &a)
 {
     extern __shared__ float4 shared4[];
-    __shared__ float p[HEADS][CHUNK], most[HEADS], sum[HEADS], run_most[HEADS], run_sum[HEADS], fix[HEADS];
+    __shared__ float p[HEADS][CHUNK], max_score[HEADS], sum[HEADS], running_max[HEADS], run_sum[HEADS], rescale[HEADS];
     float *q = reinterpret_cast<float *>(shared4), *out = q + HEADS * a.d;
     uint32_t t = blockIdx.x, share = a.heads / a.kv_heads, groups = (share + HEADS - 1) / HEADS;
-    uint32_t kv = blockIdx.y / groups, first = blockIdx.y % groups * HEADS,
-             heads = share - first < HEADS ? share - first : HEADS;
+    uint32_t kv = blockIdx.y / groups, first = blockIdx.y % groups * HEADS, heads = share - first < HEADS ? share - first : HEADS;
     wait_for_inputs();
-    uint32_t place = a.pass.place[t], span = a.pass.span[t], head0 = kv * share + first;
-    uint32_t from = a.window && place + 1 > a.window ? place + 1 - a.window : 0;
+    uint32_t pos = a.pass.place[t], span = a.pass.span[t], head0 = kv * share + first;
+    /* First visible position under the sliding window. */
+    uint32_t from = a.window && pos + 1 > a.window ? pos + 1 - a.window : 0;
     size_t k_head = kv_head_bytes(STORAGE, a.d), v_head = kv_head_bytes(STORAGE, a.dv);
-    const unsigned char *k =
-        static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_k]) + kv * k_head;
-    const unsigned char *v =
-        static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_v]) + kv * v_head;
-    for (uint32_t i = threadIdx.x; i < heads * a.d; i += THREADS)
-        q[i] = a.q.p[(size_t)t * a.q.stride + head0 * a.d + i];
+    const unsigned char *k = static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_k]) + kv * k_head;
+    const unsigned char *v = static_cast<const unsigned char *>(a.pass.slots[span * a.pass.slots_n + a.slot_v]) + kv * v_head;
+    for (uint32_t i = threadIdx.x; i < heads * a.d; i += THREADS) q[i] = a.q.p[(size_t)t * a.q.stride + head0 * a.d + i];
     for (uint32_t i = threadIdx.x; i < HEADS * a.dv; i += THREADS) out[i] = 0;
+    /* Attention sinks enter as an initial maximum with sum 1. */
     if (threadIdx.x < heads) {
-        run_most[threadIdx.x] = a.sinks ? a.sinks[head0 + threadIdx.x] : -CUDART_INF_F;
+        running_max[threadIdx.x] = a.sinks ? a.sinks[head0 + threadIdx.x] : -CUDART_INF_F;
         run_sum[threadIdx.x] = a.sinks ? 1 : 0;
     }
     __syncthreads();
-    for (uint32_t chunk = from / CHUNK; chunk <= place / CHUNK; chunk++) {
+    for (uint32_t chunk = from / CHUNK; chunk <= pos / CHUNK; chunk++) {
         uint32_t lo = chunk * CHUNK < from ? from : chunk * CHUNK,
-                 hi = chunk * CHUNK + CHUNK > place + 1 ? place + 1 : chunk * CHUNK + CHUNK;
-        chunk_scores<STORAGE>(a, k, k_head * a.kv_heads, lo, hi, heads, q, p, most, sum);
+                 hi = chunk * CHUNK + CHUNK > pos + 1 ? pos + 1 : chunk * CHUNK + CHUNK;
+        chunk_scores<STORAGE>(a, k, k_head * a.kv_heads, lo, hi, heads, q, p, max_score, sum);
+        /* Merge the chunk into the running softmax: rescale is the factor of the old sums, max_score
+         * becomes the factor of the new. */
         if (threadIdx.x < heads) {
-            float m = most[threadIdx.x] != most[threadIdx.x]
-                          ? CUDART_NAN_F
-                          : fmaxf(run_most[threadIdx.x], most[threadIdx.x]);
-            fix[threadIdx.x] = expf(run_most[threadIdx.x] - m);
-            most[threadIdx.x] = expf(most[threadIdx.x] - m);
-            run_sum[threadIdx.x] =
-                run_sum[threadIdx.x] * fix[threadIdx.x] + sum[threadIdx.x] * most[threadIdx.x];
-            run_most[threadIdx.x] = m;
+            float m = max_score[threadIdx.x] != max_score[threadIdx.x] ? CUDART_NAN_F
+                                                                       : fmaxf(running_max[threadIdx.x], max_score[threadIdx.x]);
+            rescale[threadIdx.x] = expf(running_max[threadIdx.x] - m);
+            max_score[threadIdx.x] = expf(max_score[threadIdx.x] - m);
+            run_sum[threadIdx.x] = run_sum[threadIdx.x] * rescale[threadIdx.x] + sum[threadIdx.x] * max_score[threadIdx.x];
+            running_max[threadIdx.x] = m;
         }
         __syncthreads();
+        /* Weighted sum of V, one column per thread. */
         for (uint32_t c = threadIdx.x; c < a.dv; c += THREADS) {
             float acc[HEADS];
 #pragma unroll
@@ -443,23 +455,21 @@ template <int STORAGE> __device__ __forceinline__ void attend_many(const ck_atte
             }
 #pragma unroll
             for (int g = 0; g < HEADS; g++)
-                if (g < heads) out[g * a.dv + c] = out[g * a.dv + c] * fix[g] + acc[g] * most[g];
+                if (g < heads) out[g * a.dv + c] = out[g * a.dv + c] * rescale[g] + acc[g] * max_score[g];
         }
         __syncthreads();
     }
     write_heads(a, t, head0, heads, out, run_sum);
 }
 
-#define ATTEND(NAME, STORAGE)                                   \
-    extern "C" __global__ void __launch_bounds__(THREADS)       \
-        attend_part_##NAME(const __grid_constant__ ck_attend a) \
-    {                                                           \
-        attend_part<STORAGE>(a);                                \
-    }                                                           \
-    extern "C" __global__ void __launch_bounds__(THREADS)       \
-        attend_many_##NAME(const __grid_constant__ ck_attend a) \
-    {                                                           \
-        attend_many<STORAGE>(a);                                \
+#define ATTEND(NAME, STORAGE)                                                                                     \
+    extern "C" __global__ void __launch_bounds__(THREADS) attend_part_##NAME(const __grid_constant__ ck_attend a) \
+    {                                                                                                             \
+        attend_part<STORAGE>(a);                                                                                  \
+    }                                                                                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS) attend_many_##NAME(const __grid_constant__ ck_attend a) \
+    {                                                                                                             \
+        attend_many<STORAGE>(a);                                                                                  \
     }
 ATTEND(f32, CK_KV_F32)
 ATTEND(f16, CK_KV_F16)

@@ -1,18 +1,20 @@
-/* k_batch.cu: products of 16-bit weights with 2 to 16 rows, on the tensor cores: many sequences decoded together. Weights are
- * read once for all rows; what fp32 lanes would need (16 multiplications a weight) is 12 GFMA a token of the 0.8B and would cost
- * more than the bytes.
+/* k_batch.cu: products of 16-bit or fp8 weights with 2 to 16 rows on tensor cores: several sequences
+ * decoded together, where k_tiles.cu does not apply. All architectures. Weights are read once for
+ * all rows.
  *
- * x comes as two matrices of 16 bits, rounded and rest (x = hi + lo to 16 bits of mantissa or more), so that a product keeps
- * about what fp32 lanes keep. A block owns 16 or 32 rows of weights, its 8 warps share them along k, 32 columns at a time.
- * Columns are dealt so that a lane's 16 bytes of a row are its operands of two products: lane (g, t) reads bytes [16 t, 16 t +
- * 16) of rows g and g + 8 of W, and the same of rows g of hi and lo. The first weights are asked for before the inputs are waited
- * for. fp8: 64 columns at a time, four products of a lane's 16 bytes, which become bf16 on the way, exactly; the row's scale
- * comes behind the sum. Sums: columns of a warp rising, then the warps in order; no row depends on the others.
+ * x is given as two 16-bit matrices, rounded value hi and remainder lo, so that products keep about
+ * fp32 precision. A block (256 threads) owns 16 or 32 weight rows; its 8 warps split k, 32 columns
+ * at a time. Columns are permuted so that a lane's 16 bytes of a row are its operands of two
+ * products: lane (g, t) reads bytes [16 t, 16 t + 16) of rows g and g + 8 of W, and the same bytes
+ * of row g of hi and lo. The first weights are requested before griddepcontrol.wait. fp8: 64 columns
+ * at a time, converted exactly to bf16; the row scale is applied to the sum. Sums: columns of a warp
+ * ascending, then warps in order; no row of x depends on the others.
  * SPDX-License-Identifier: MIT */
 #include "k_mma.cuh"
 
 enum { WARPS = CK_BATCH_THREADS / 32, U = 4, F16 = 0, BF16 = 1, F8 = 2 };
 
+/* Streaming load of 16 bytes. */
 __device__ __forceinline__ uint4 load_once(const uint4 *p)
 {
     uint4 v;
@@ -23,10 +25,10 @@ __device__ __forceinline__ uint4 load_once(const uint4 *p)
 }
 
 template <int MT> struct rows_of {
-    const uint4 *at[MT][2]; /* this lane's piece of rows g and g + 8 of each tile of 16 */
+    const uint4 *at[MT][2]; /* this lane's piece of rows g and g + 8 in each tile of 16 rows */
 };
 
-/* U blocks of columns from block b on, one of WARPS. */
+/* Loads U column blocks from block b on, WARPS apart. */
 template <int MT>
 __device__ __forceinline__ void load_weights(uint4 (&w)[U][MT][2], const rows_of<MT> &rows, uint32_t b, uint32_t blocks)
 {
@@ -40,7 +42,8 @@ __device__ __forceinline__ void load_weights(uint4 (&w)[U][MT][2], const rows_of
                                                     : make_uint4(0, 0, 0, 0);
 }
 
-/* Two e4m3, bytes `low` and low + 1 of a word, as two bf16: as the bits of a bf16 they are 2^-120 of themselves. */
+/* Two e4m3, bytes `low` and low + 1 of a word, as two bf16: their bits read as bf16 are the values
+ * times 2^-120. */
 __device__ __forceinline__ uint32_t wide_e4m3(uint32_t word, int low)
 {
     uint32_t high = __byte_perm(word, 0, low ? 0x3424 : 0x1404), b = (high & 0x80008000u) | (high >> 4 & 0x07f007f0u),
@@ -54,21 +57,21 @@ template <int MT, int NT>
 __device__ __forceinline__ void multiply_f8(float (&acc)[NT][MT][4], const uint4 (&w)[MT][2], const uint4 (&x)[NT][4])
 {
 #pragma unroll
-    for (int m = 0; m < MT; m++)
+    for (int m = 0; m < MT; m++) /* Four products per 16 bytes; each e4m3 pair becomes one bf16 pair. */
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            uint32_t one = word_of(w[m][0], j), other = word_of(w[m][1], j);
+            uint32_t one = component(w[m][0], j), other = component(w[m][1], j);
             const uint32_t a[4] = {wide_e4m3(one, 0), wide_e4m3(other, 0), wide_e4m3(one, 2), wide_e4m3(other, 2)};
 #pragma unroll
             for (int n = 0; n < NT; n++)
 #pragma unroll
                 for (int part = 0; part < 4; part += 2)
-                    mma<1>(acc[n][m], a, word_of(x[n][part + j / 2], j % 2 * 2), word_of(x[n][part + j / 2], j % 2 * 2 + 1));
+                    mma<1>(acc[n][m], a, component(x[n][part + j / 2], j % 2 * 2), component(x[n][part + j / 2], j % 2 * 2 + 1));
         }
 }
 
-template <int FORM, int MT>
-__device__ __forceinline__ void multiply(float (&acc)[MT][4], const uint4 (&w)[MT][2], uint4 x)
+/* 32 columns of 16-bit weights with one operand of x. */
+template <int FORM, int MT> __device__ __forceinline__ void multiply(float (&acc)[MT][4], const uint4 (&w)[MT][2], uint4 x)
 {
 #pragma unroll
     for (int m = 0; m < MT; m++) {
@@ -79,16 +82,16 @@ __device__ __forceinline__ void multiply(float (&acc)[MT][4], const uint4 (&w)[M
     }
 }
 
-/* Where this lane reads: of segment s from row0 on, or with glu of gate and up; rows beyond the last read the
- * last. */
-template <int MT>
-__device__ __forceinline__ void find_rows(const ck_batch &a, uint32_t s, uint32_t row0, rows_of<MT> &rows)
+/* Addresses that this lane reads: rows from row0 on of segment s, with glu of gate and up; missing
+ * rows repeat the last. */
+template <int MT> __device__ __forceinline__ void find_rows(const ck_batch &a, uint32_t s, uint32_t row0, rows_of<MT> &rows)
 {
     uint32_t lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
+            /* Missing rows repeat the last row; their sums are not stored. */
             const ck_segment &from = a.segment[a.glu ? m : s];
             uint32_t row = row0 + (a.glu ? 0 : m * 16) + h * 8 + g;
             if (row >= from.n) row = from.n - 1;
@@ -98,17 +101,18 @@ __device__ __forceinline__ void find_rows(const ck_batch &a, uint32_t s, uint32_
         }
 }
 
-/* Adds the warps' sums of row r of the block, which is `row` of `to`, and row n of x; scale, bias, gate or
- * residual. */
+/* Finishes one output: adds the warps' sums of row r of the block (`row` of the segment) and row n
+ * of x; scale, bias, gate or residual. */
 template <int FORM, int MT, int NT>
-__device__ __forceinline__ void end_sum(const ck_batch &a, const ck_segment &to, uint32_t row, uint32_t r,
-                                        uint32_t n, const float (&part)[WARPS][16 * MT][NT * 8 + 1])
+__device__ __forceinline__ void finish_sum(const ck_batch &a, const ck_segment &to, uint32_t row, uint32_t r, uint32_t n,
+                                           const float (&part)[WARPS][16 * MT][NT * 8 + 1])
 {
     float v = 0, up = 0;
     for (int p = 0; p < WARPS; p++) v += part[p][r][n];
     if (FORM == F8) v *= static_cast<const float *>(to.scales)[to.at + row];
     if (to.bias) v += to.bias[row];
     if (a.glu) {
+        /* With glu the second row tile holds up. */
         for (int p = 0; p < WARPS; p++) up += part[p][(MT > 1 ? 16 : 0) + r][n];
         if (FORM == F8) up *= static_cast<const float *>(a.segment[1].scales)[a.segment[1].at + row];
         if (a.segment[1].bias) up += a.segment[1].bias[row];
@@ -119,24 +123,26 @@ __device__ __forceinline__ void end_sum(const ck_batch &a, const ck_segment &to,
     to.y.p[(size_t)n * to.y.stride + row] = v;
 }
 
-/* NT: tiles of 8 rows of x. With glu (MT 2) the two tiles are the same rows of gate and up. */
+/* Kernel body. MT: tiles of 16 weight rows; NT: tiles of 8 rows of x. With glu (MT 2) the two tiles
+ * are the same rows of gate and up. */
 template <int FORM, int MT, int NT> __device__ __forceinline__ void batch(const ck_batch &a)
 {
-    constexpr uint32_t EACH = FORM == F8 ? 2 : 1, BLOCK = 32 * EACH; /* pieces of x a lane; columns at a time */
+    constexpr uint32_t EACH = FORM == F8 ? 2 : 1, BLOCK = 32 * EACH; /* 16-byte pieces of x per lane; columns per step */
     __shared__ float part[WARPS][16 * MT][NT * 8 + 1];
-    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3, s = 0,
-             blocks = a.k / BLOCK;
-    float acc[NT][MT][4] = {}, rest[NT][MT][4] = {}; /* rest: of fp16, apart */
+    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3, s = 0, blocks = a.k / BLOCK;
+    float acc[NT][MT][4] = {}, rest[NT][MT][4] = {}; /* fp16: products with the remainder, which have another scale */
     uint4 w[U][MT][2];
     rows_of<MT> rows;
 #pragma unroll
     for (int i = 1; i < CK_SEGMENTS; i++) s += i < a.segments && !a.glu && blockIdx.x >= a.first[i];
     uint32_t row0 = (blockIdx.x - a.first[s]) * (a.glu ? 16 : 16 * MT);
+    /* Weight addresses and first loads before the inputs arrive. */
     find_rows<MT>(a, s, row0, rows);
-    dependents_may_start();
+    launch_dependents();
     load_weights<MT>(w, rows, warp, blocks);
     wait_for_inputs();
     const uint4 *hi = static_cast<const uint4 *>(a.x) + t * EACH, *lo = static_cast<const uint4 *>(a.low) + t * EACH;
+    /* The warp's column blocks, U at a time. */
     for (uint32_t b = warp; b < blocks;) {
 #pragma unroll
         for (int u = 0; u < U; u++) {
@@ -157,27 +163,30 @@ template <int FORM, int MT, int NT> __device__ __forceinline__ void batch(const 
         b += U * WARPS;
         if (b < blocks) load_weights<MT>(w, rows, b, blocks);
     }
+    /* Partial sums of all warps to shared memory. */
 #pragma unroll
     for (int n = 0; n < NT; n++)
 #pragma unroll
         for (int m = 0; m < MT; m++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                part[warp][m * 16 + g + i / 2 * 8][n * 8 + 2 * t + i % 2] =
-                    FORM == F16 ? fmaf(acc[n][m][i], CK_F16_FEW, rest[n][m][i]) : acc[n][m][i];
+                part[warp][m * 16 + g + i / 2 * 8][n * 8 + 2 * t + i % 2] = FORM == F16
+                                                                                ? fmaf(acc[n][m][i], CK_F16_FEW, rest[n][m][i])
+                                                                                : acc[n][m][i];
     __syncthreads();
+    /* One output per thread. */
     const uint32_t height = a.glu ? 16 : 16 * MT;
     for (uint32_t i = threadIdx.x; i < height * NT * 8; i += CK_BATCH_THREADS) {
         uint32_t r = i % height, n = i / height, row = row0 + r;
         const ck_segment &to = a.segment[s];
-        if (row < to.n && n < a.rows) end_sum<FORM, MT, NT>(a, to, row, r, n, part);
+        if (row < to.n && n < a.rows) finish_sum<FORM, MT, NT>(a, to, row, r, n, part);
     }
 }
 
-#define BATCH(name, form, mt, nt)                                                                                \
-    extern "C" __global__ void __launch_bounds__(CK_BATCH_THREADS) name(const __grid_constant__ ck_batch a)      \
-    {                                                                                                            \
-        batch<form, mt, nt>(a);                                                                                  \
+#define BATCH(name, form, mt, nt)                                                                           \
+    extern "C" __global__ void __launch_bounds__(CK_BATCH_THREADS) name(const __grid_constant__ ck_batch a) \
+    {                                                                                                       \
+        batch<form, mt, nt>(a);                                                                             \
     }
 BATCH(batch_f16_16_8, F16, 1, 1)
 BATCH(batch_f16_16_16, F16, 1, 2)

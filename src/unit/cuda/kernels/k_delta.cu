@@ -1,33 +1,39 @@
-/* k_delta.cu: what linear layers remember: the short convolution and the gated delta rule.
+/* k_delta.cu: linear-attention state in prefill and decoding: the short convolution (conv_*) and the
+ * gated delta rule (delta_*), token by token. All architectures; for prompts the host prefers the
+ * chunked tensor-core kernels (k_chunk.cu).
  *
- * delta: a warp owns 4 columns of one head's S [dk][dv] and keeps them in registers over all rows of its
- * span: lane l holds rows l, l + 32, ... With S' = e^g S the new output is S'^T q + (k . q) d, so both
- * products with the old state are reduced together: one butterfly of 6 exchanges per token. Prefill takes
- * four tokens a step (delta_tiles). Decoding moves 2 * 4 * dk * dv bytes a head, mostly through L2.
+ * delta_4, delta_8: a warp owns 4 columns of one head's S [dk][dv] and keeps them in registers over
+ * all tokens of its span, lane l rows l, l + 32, ... With S' = decay S the output is S'^T q + (k .
+ * q) d, so both products with S' are reduced together: one butterfly of 6 exchanges per token.
+ * Decoding moves 2 * 4 * dk * dv bytes per head, mostly through L2. delta_slabs: heads of 128, few
+ * tokens per sequence. delta_tiles_4 (k_delta_tiles.cuh): four tokens per step, from rows normalised
+ * by delta_prepare.
  * SPDX-License-Identifier: MIT */
-#include "k_rule.cuh"
+#include "k_delta_tiles.cuh"
 
+/* Largest number of convolution taps that conv_step and conv_tiles hold in registers. */
 enum { TAPS = 8 };
 
-/* A thread per channel and span; rows in order. For few rows and up to TAPS taps; entry m is m rows back. */
+/* Convolution of few tokens per span: a thread per channel and span, tokens in order; entry m of x
+ * is m tokens back. Also updates the state. Grid (channels, spans). */
 extern "C" __global__ void conv_step(const __grid_constant__ ck_conv a)
 {
-    dependents_may_start();
+    launch_dependents();
     uint32_t c = blockIdx.x * blockDim.x + threadIdx.x, s = blockIdx.y, past = a.taps - 1, width = a.x.width;
     const float *memory = static_cast<const float *>(a.pass.slots[s * a.pass.slots_n + a.slot]);
     float *after = static_cast<float *>(a.pass.slots_out[s * a.pass.slots_n + a.slot]);
     float w[TAPS], x[TAPS];
+    /* Weights reversed: w[m] belongs to the input m tokens back. */
 #pragma unroll
-    for (int m = 0; m < TAPS; m++)
-        w[m] = c < width && m < a.taps ? a.weight[(size_t)c * a.taps + past - m] : 0;
+    for (int m = 0; m < TAPS; m++) w[m] = c < width && m < a.taps ? a.weight[(size_t)c * a.taps + past - m] : 0;
     float bias = a.bias && c < width ? a.bias[c] : 0;
-    bool stopped =
-        a.pass.head->stopped; /* this and the memory were written by earlier passes: no need to wait */
+    bool stopped = a.pass.head->stopped; /* stopped and the state were written by earlier passes: no wait needed */
     uint32_t begin = a.pass.head->from[s], end = a.pass.head->from[s + 1];
 #pragma unroll
     for (int m = 1; m < TAPS; m++) x[m] = c < width && m <= past ? memory[(size_t)(past - m) * width + c] : 0;
     wait_for_inputs();
     if (c >= width || stopped) return;
+    /* Tokens in order; x shifts by one entry per token. */
     for (uint32_t t = begin; t < end; t++) {
         float sum = bias;
         x[0] = a.x.p[(size_t)t * a.x.stride + c];
@@ -38,13 +44,14 @@ extern "C" __global__ void conv_step(const __grid_constant__ ck_conv a)
 #pragma unroll
         for (int m = TAPS - 1; m > 0; m--) x[m] = x[m - 1];
     }
+    /* The last inputs become the new state. */
 #pragma unroll
     for (int m = 1; m < TAPS; m++)
         if (m <= past) after[(size_t)(past - m) * width + c] = x[m];
 }
 
-/* One span of many rows: a thread per channel and row, any number of taps; conv_keep moves the memory on
- * afterwards. */
+/* Convolution of one long span with any number of taps: a thread per channel and token. conv_store
+ * updates the state afterwards. */
 extern "C" __global__ void conv_many(const __grid_constant__ ck_conv a)
 {
     wait_for_inputs();
@@ -54,36 +61,34 @@ extern "C" __global__ void conv_many(const __grid_constant__ ck_conv a)
     const float *memory = static_cast<const float *>(a.pass.slots[s * a.pass.slots_n + a.slot]);
     float sum = a.bias ? a.bias[c] : 0;
     for (uint32_t j = 0; j < a.taps; j++) {
-        int32_t at = (int32_t)(t - t0 + j) - (int32_t)past; /* row of the span */
-        float x = at < 0 ? memory[(size_t)(at + (int32_t)past) * width + c]
-                         : a.x.p[(size_t)(t0 + at) * a.x.stride + c];
+        int32_t at = (int32_t)(t - t0 + j) - (int32_t)past; /* token of the span */
+        float x = at < 0 ? memory[(size_t)(at + (int32_t)past) * width + c] : a.x.p[(size_t)(t0 + at) * a.x.stride + c];
         sum += a.weight[(size_t)c * a.taps + j] * x;
     }
     a.y.p[(size_t)t * a.y.stride + c] = activate(a.act, sum);
 }
 
-/* As conv_many for up to TAPS taps: a thread takes a channel and CONV_ROWS rows, so weights and most rows are
- * read once. */
+/* As conv_many for up to TAPS taps: a thread handles one channel and CONV_ROWS tokens, so weights
+ * and most inputs are read once. */
 enum { CONV_ROWS = 16 };
 extern "C" __global__ void conv_tiles(const __grid_constant__ ck_conv a)
 {
-    uint32_t c = blockIdx.y * blockDim.x + threadIdx.x, past = a.taps - 1, width = a.x.width,
-             t0 = blockIdx.x * CONV_ROWS;
+    uint32_t c = blockIdx.y * blockDim.x + threadIdx.x, past = a.taps - 1, width = a.x.width, t0 = blockIdx.x * CONV_ROWS;
     float w[TAPS], x[TAPS];
 #pragma unroll
-    for (int m = 0; m < TAPS; m++)
-        w[m] = c < width && m < a.taps ? a.weight[(size_t)c * a.taps + past - m] : 0;
+    for (int m = 0; m < TAPS; m++) w[m] = c < width && m < a.taps ? a.weight[(size_t)c * a.taps + past - m] : 0;
     float bias = a.bias && c < width ? a.bias[c] : 0;
     wait_for_inputs();
     if (c >= width) return;
     const float *memory = static_cast<const float *>(a.pass.slots[a.slot]);
+    /* Inputs before this tile: from the rows before it, or from the state. */
 #pragma unroll
     for (int m = 1; m < TAPS; m++) {
         x[m] = 0;
         if (m > past) continue;
-        x[m] =
-            t0 >= m ? a.x.p[(size_t)(t0 - m) * a.x.stride + c] : memory[(size_t)(past + t0 - m) * width + c];
+        x[m] = t0 >= m ? a.x.p[(size_t)(t0 - m) * a.x.stride + c] : memory[(size_t)(past + t0 - m) * width + c];
     }
+    /* CONV_ROWS tokens with a sliding register window. */
 #pragma unroll
     for (int i = 0; i < CONV_ROWS; i++) {
         if (t0 + i >= a.rows) break;
@@ -98,36 +103,29 @@ extern "C" __global__ void conv_tiles(const __grid_constant__ ck_conv a)
     }
 }
 
-extern "C" __global__ void conv_keep(const __grid_constant__ ck_conv a)
+/* Updates the convolution state with the last inputs of each span. Grid (channels, spans). */
+extern "C" __global__ void conv_store(const __grid_constant__ ck_conv a)
 {
     wait_for_inputs();
     uint32_t c = blockIdx.x * blockDim.x + threadIdx.x, s = blockIdx.y, past = a.taps - 1, width = a.x.width;
     if (c >= width || a.pass.head->stopped) return;
     float *memory = static_cast<float *>(a.pass.slots[s * a.pass.slots_n + a.slot]);
     uint32_t t0 = a.pass.head->from[s], n = a.pass.head->from[s + 1] - t0;
-    for (uint32_t j = 0; j < past; j++) { /* rising: an entry is read before it is overwritten */
+    for (uint32_t j = 0; j < past; j++) { /* ascending: entries are read before they are overwritten */
         uint32_t at = n + j;
-        memory[(size_t)j * width + c] =
-            at < past ? memory[(size_t)at * width + c] : a.x.p[(size_t)(t0 + at - past) * a.x.stride + c];
+        memory[(size_t)j * width + c] = at < past ? memory[(size_t)at * width + c]
+                                                  : a.x.p[(size_t)(t0 + at - past) * a.x.stride + c];
     }
 }
 
-/* 16 bytes into shared memory, while the thread goes on. */
-__device__ __forceinline__ void copy_later(void *to, const void *from)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from)
-                 : "memory");
-}
-
-/* q and k of a row and head: lane's rows, normalised; all lanes get the row's numbers. */
+/* q and k of a token and head, this lane's rows, normalised; returns the head's scalars in all
+ * lanes. */
 template <int R>
-__device__ __forceinline__ numbers_of bring_row(const ck_delta &a, uint32_t t, uint32_t h, float rate,
-                                                float dt, float (&q)[R], float (&k)[R])
+__device__ __forceinline__ delta_scalars load_row(const ck_delta &a, uint32_t t, uint32_t h, float rate, float dt, float (&q)[R],
+                                                  float (&k)[R])
 {
     uint32_t lane = threadIdx.x & 31, key = h / (a.v_heads / a.k_heads) * a.dk;
-    const float *x = a.in[0].p + (size_t)t * a.in[0].stride + key,
-                *y = a.in[1].p + (size_t)t * a.in[1].stride + key;
+    const float *x = a.in[0].p + (size_t)t * a.in[0].stride + key, *y = a.in[1].p + (size_t)t * a.in[1].stride + key;
     float slow = a.in[3].p[(size_t)t * a.in[3].stride + h], fast = a.in[4].p[(size_t)t * a.in[4].stride + h];
 #pragma unroll
     for (int r = 0; r < R; r++) {
@@ -135,24 +133,26 @@ __device__ __forceinline__ numbers_of bring_row(const ck_delta &a, uint32_t t, u
         q[r] = i < a.dk ? x[i] : 0;
         k[r] = i < a.dk ? y[i] : 0;
     }
-    numbers_of n;
+    /* Decay e^(rate * softplus(a + dt)) and beta = sigmoid(b). */
+    delta_scalars n;
     n.kq = scale_row<R>(q, k, a.dk, a.l2_eps);
     n.decay = expf(rate * softplus(slow + dt));
     n.beta = sigmoid(fast);
     return n;
 }
 
-/* Where the rows of q and k made ready lie: [t][key head][2 * dk], then [t][v head][NUMBERS]: decay, beta, k
- * . q, and for the up to three rows m before t in its group of FOUR of the span: k of m . k, k of m . q. */
-enum { NUMBERS = CK_DELTA_NUMBERS, FOUR = 4 };
-template <int R> __device__ __forceinline__ void make_ready(const ck_delta &a)
+/* Body of delta_prepare, a warp per token and head. Output: [t][key head][2 dk] normalised q and k,
+ * then [t][v head][SCALARS]: decay, beta, k . q, and for the up to three tokens m before t in its
+ * group of FOUR: k_(t-m) . k_t and k_(t-m) . q_t. */
+template <int R> __device__ __forceinline__ void prepare_rows(const ck_delta &a)
 {
     uint32_t t = blockIdx.x, h = blockIdx.y * (blockDim.x >> 5) + (threadIdx.x >> 5), lane = threadIdx.x & 31;
     if (h >= a.v_heads) return;
     float q[R], k[R], rate = a.is_log ? -expf(a.decay[h]) : a.decay[h], before[2][FOUR - 1];
     uint32_t share = a.v_heads / a.k_heads, group = (t - a.pass.head->from[a.pass.span[t]]) % FOUR;
-    numbers_of n = bring_row<R>(a, t, h, rate, a.dt[h], q, k);
+    delta_scalars n = load_row<R>(a, t, h, rate, a.dt[h], q, k);
     float *to = a.ready + ((size_t)t * a.k_heads + h / share) * 2 * a.dk;
+    /* Products with up to three earlier keys of the group of four. */
 #pragma unroll
     for (int m = 1; m < FOUR; m++) {
         const float *y = a.in[1].p + (size_t)(t - m) * a.in[1].stride + h / share * a.dk;
@@ -166,6 +166,7 @@ template <int R> __device__ __forceinline__ void make_ready(const ck_delta &a)
         float scale = a.l2_eps > 0 ? rsqrtf(warp_sum(squares) + a.l2_eps) : 1;
         before[0][m - 1] = warp_sum(kk) * scale, before[1][m - 1] = warp_sum(kq) * scale;
     }
+    /* Value heads of a key head share q and k: one of them writes. */
     if (h % share == 0)
 #pragma unroll
         for (int r = 0; r < R; r++) {
@@ -176,16 +177,16 @@ template <int R> __device__ __forceinline__ void make_ready(const ck_delta &a)
         }
     if (lane) return;
     float4 *out = reinterpret_cast<float4 *>(a.ready + (size_t)a.rows * a.k_heads * 2 * a.dk +
-                                             ((size_t)t * a.v_heads + h) * NUMBERS);
+                                             ((size_t)t * a.v_heads + h) * SCALARS);
     out[0] = make_float4(n.decay, n.beta, n.kq, 0);
     out[1] = make_float4(before[0][0], before[0][1], before[0][2], 0);
     out[2] = make_float4(before[1][0], before[1][1], before[1][2], 0);
 }
 
-/* A lane's rows of `cols` columns of S; `whole`: four, which lie aligned. Zeros where not `real`. */
+/* Loads this lane's rows of `cols` columns of S; whole: four aligned columns. Zeros unless `real`. */
 template <int R>
-__device__ __forceinline__ void load_state(float4 (&S)[R], const float *memory, const ck_delta &a,
-                                           uint32_t lane, uint32_t cols, bool whole, int real)
+__device__ __forceinline__ void load_state(float4 (&S)[R], const float *memory, const ck_delta &a, uint32_t lane, uint32_t cols,
+                                           bool whole, int real)
 {
 #pragma unroll
     for (int r = 0; r < R; r++) {
@@ -200,9 +201,10 @@ __device__ __forceinline__ void load_state(float4 (&S)[R], const float *memory, 
     }
 }
 
+/* Stores them. */
 template <int R>
-__device__ __forceinline__ void store_state(const float4 (&S)[R], float *after, const ck_delta &a,
-                                            uint32_t lane, uint32_t cols, bool whole)
+__device__ __forceinline__ void store_state(const float4 (&S)[R], float *after, const ck_delta &a, uint32_t lane, uint32_t cols,
+                                            bool whole)
 {
 #pragma unroll
     for (int r = 0; r < R; r++) {
@@ -220,10 +222,10 @@ __device__ __forceinline__ void store_state(const float4 (&S)[R], float *after, 
     }
 }
 
-/* As bring_row, from what make_ready left. */
+/* As load_row, from the output of delta_prepare. */
 template <int R>
-__device__ __forceinline__ numbers_of load_ready(const ck_delta &a, uint32_t lane, uint32_t t, uint32_t h,
-                                                 float (&q)[R], float (&k)[R])
+__device__ __forceinline__ delta_scalars load_prepared(const ck_delta &a, uint32_t lane, uint32_t t, uint32_t h, float (&q)[R],
+                                                       float (&k)[R])
 {
     const float *x = a.ready + ((size_t)t * a.k_heads + h / (a.v_heads / a.k_heads)) * 2 * a.dk;
 #pragma unroll
@@ -233,20 +235,23 @@ __device__ __forceinline__ numbers_of load_ready(const ck_delta &a, uint32_t lan
         k[r] = i < a.dk ? x[a.dk + i] : 0;
     }
     float4 v = *reinterpret_cast<const float4 *>(a.ready + (size_t)a.rows * a.k_heads * 2 * a.dk +
-                                                 ((size_t)t * a.v_heads + h) * NUMBERS);
-    numbers_of n;
+                                                 ((size_t)t * a.v_heads + h) * SCALARS);
+    delta_scalars n;
     n.decay = v.x;
     n.beta = v.y;
     n.kq = v.z;
     return n;
 }
 
+/* Body of delta_4 and delta_8 (R = 4, 8 rows of S per lane). Grid (heads times column groups,
+ * spans), 128 threads. */
 template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
 {
+    /* unit: warp number over heads and column groups. */
     uint32_t lane = threadIdx.x & 31, per = (a.dv + CK_DELTA_COLUMNS - 1) / CK_DELTA_COLUMNS;
-    uint32_t unit = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), h = unit / per,
-             j0 = unit % per * CK_DELTA_COLUMNS, s = blockIdx.y;
-    dependents_may_start();
+    uint32_t unit = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5), h = unit / per, j0 = unit % per * CK_DELTA_COLUMNS,
+             s = blockIdx.y;
+    launch_dependents();
     if (h >= a.v_heads) {
         wait_for_inputs();
         return;
@@ -258,10 +263,10 @@ template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
     bool whole = cols == 4 && a.dv % 4 == 0;
     float rate = a.is_log ? -expf(a.decay[h]) : a.decay[h], dt = a.dt[h];
     float4 S[R];
-    bool stopped = a.pass.head->stopped; /* this and S were written by earlier passes: no need to wait */
+    bool stopped = a.pass.head->stopped; /* stopped and S were written by earlier passes: no wait needed */
     uint32_t t0 = a.pass.head->from[s], end = a.pass.head->from[s + 1], own = lane >> 3;
-    /* Twice: the first time on nothing, before the inputs are there, so that the instructions are; many sequences bring enough
-     * blocks to hide that. */
+    /* Two rounds: the first one computes on zeros before the inputs arrive, to load the instruction
+     * cache. With many sequences there are enough blocks to hide those misses. */
 #pragma unroll 1
     for (int real = gridDim.y > 2; real < 2; real++) {
         load_state<R>(S, memory, a, lane, cols, whole, real);
@@ -273,13 +278,15 @@ template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
 #pragma unroll 1
         for (uint32_t t = t0; t < last; t++) {
             float q[R], k[R], v = 0;
-            numbers_of n;
+            /* v of this lane's column. */
+            delta_scalars n;
             if (own < cols) v = a.in[2].p[(size_t)t * a.in[2].stride + (size_t)h * a.dv + j0 + own];
             if (a.ready) {
-                n = load_ready<R>(a, lane, t, h, q, k);
+                n = load_prepared<R>(a, lane, t, h, q, k);
             } else {
-                n = bring_row<R>(a, t, h, rate, dt, q, k);
+                n = load_row<R>(a, t, h, rate, dt, q, k);
             }
+            /* One token of the rule. */
             float mine, out;
             decay_state<R>(S, n.decay, q, k, mine, out);
             float d = n.beta * (v - mine);
@@ -291,17 +298,16 @@ template <int R> __device__ __forceinline__ void delta(const ck_delta &a)
     store_state<R>(S, after, a, lane, cols, whole);
 }
 
-/* --- a few rows of heads of 128 --- */
-
-/* A block has 32 columns of a head's S, each of its 4 warps 32 rows of them, a lane 8 rows of four columns: whole lines of
- * memory, and S of 16 sequences and heads is in registers of one wave of blocks before the inputs are waited for. */
-enum { SLAB = CK_DELTA_SLAB, SLABS = 128 / SLAB, SLAB_WARPS = 4, SLAB_ROWS = 8 };
-struct slab_room {
-    float q[SLAB_WARPS][32], k[SLAB_WARPS][32]; /* of a warp's rows */
-    float sums[2][SLAB_WARPS][2][SLAB];         /* turn by turn, of each warp's rows: S^T k, S^T q */
+/* delta_slabs: a block handles 32 columns of one head's S, each of its 4 warps 32 rows of them, a
+ * lane 8 rows of four columns. Loads cover whole lines, and S of 16 sequences and heads fits into
+ * the registers of one wave of blocks before the inputs arrive. */
+enum { SLAB = CK_DELTA_SLAB_COLUMNS, SLABS = 128 / SLAB, SLAB_WARPS = 4, SLAB_ROWS = 8 };
+struct slab_smem {
+    float q[SLAB_WARPS][32], k[SLAB_WARPS][32]; /* rows of each warp */
+    float sums[2][SLAB_WARPS][2][SLAB];         /* double-buffered by token: each warp's partial sums of S^T k and S^T q */
 };
 
-/* Where a lane finds a row's inputs: found before they are there, and kept. */
+/* Input addresses of a lane, computed before the inputs arrive (the asm statement keeps that order). */
 struct slab_inputs {
     const float *q, *k, *v, *slow, *fast;
 };
@@ -315,15 +321,15 @@ __device__ __forceinline__ slab_inputs find_inputs(const ck_delta &a, uint32_t t
     return in;
 }
 
-/* A row's q and k of the head, scaled; the warp's own rows of them into its place. */
-__device__ __forceinline__ numbers_of slab_row(const ck_delta &a, const slab_inputs &in, float rate, const float *dt,
-                                               slab_room &s)
+/* Normalises q and k of a token and head; each warp stores its own 32 rows of them. */
+__device__ __forceinline__ delta_scalars slab_row(const ck_delta &a, const slab_inputs &in, float rate, const float *dt,
+                                                  slab_smem &s)
 {
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const float4 x = four_at(in.q, 0), y = four_at(in.k, 0);
+    const float4 x = float4_at(in.q, 0), y = float4_at(in.k, 0);
     const float slow = *in.slow + *dt, fast = *in.fast;
     float q[4] = {x.x, x.y, x.z, x.w}, k[4] = {y.x, y.y, y.z, y.w};
-    numbers_of n;
+    delta_scalars n;
     n.kq = scale_row<4>(q, k, 128, a.l2_eps);
     n.decay = expf(rate * softplus(slow));
     n.beta = sigmoid(fast);
@@ -335,9 +341,9 @@ __device__ __forceinline__ numbers_of slab_row(const ck_delta &a, const slab_inp
     return n;
 }
 
-/* S <- decay S; the warp's sums of S^T k and S^T q into its place: the four lanes of a column have each two of its eight
- * numbers. */
-__device__ __forceinline__ void slab_sums(float4 (&S)[SLAB_ROWS], float decay, const slab_room &s, float (*to)[SLAB])
+/* S <- decay S; stores the warp's partial sums of S^T k and S^T q. The four lanes of a column group
+ * reduce by halves: each ends up with two of the eight sums. */
+__device__ __forceinline__ void slab_sums(float4 (&S)[SLAB_ROWS], float decay, const slab_smem &s, float (*to)[SLAB])
 {
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, sub = lane >> 3, j = (lane & 7) * 4;
     float4 x = make_float4(0, 0, 0, 0), y = x;
@@ -348,6 +354,7 @@ __device__ __forceinline__ void slab_sums(float4 (&S)[SLAB_ROWS], float decay, c
         x.x = fmaf(S[r].x, k, x.x), x.y = fmaf(S[r].y, k, x.y), x.z = fmaf(S[r].z, k, x.z), x.w = fmaf(S[r].w, k, x.w);
         y.x = fmaf(S[r].x, q, y.x), y.y = fmaf(S[r].y, q, y.y), y.z = fmaf(S[r].z, q, y.z), y.w = fmaf(S[r].w, q, y.w);
     }
+    /* Exchange between the two lane halves (k or q), then between neighbours (column pairs). */
     const bool of_q = sub & 2, last = sub & 1;
     float4 own = of_q ? y : x, other = of_q ? x : y;
     own.x += __shfl_xor_sync(0xffffffffu, other.x, 16), own.y += __shfl_xor_sync(0xffffffffu, other.y, 16);
@@ -358,29 +365,32 @@ __device__ __forceinline__ void slab_sums(float4 (&S)[SLAB_ROWS], float decay, c
     *reinterpret_cast<float2 *>(&to[of_q][j + 2 * last]) = mine;
 }
 
+/* Adds the warps' partial sums of four columns, in order; which: 0 S^T k, 1 S^T q. */
 __device__ __forceinline__ float4 slab_sum(const float (*sums)[2][SLAB], int which, uint32_t j)
 {
-    float4 v = four_at(sums[0][which], j);
+    float4 v = float4_at(sums[0][which], j);
 #pragma unroll
     for (int w = 1; w < SLAB_WARPS; w++) {
-        float4 x = four_at(sums[w][which], j);
+        float4 x = float4_at(sums[w][which], j);
         v.x += x.x, v.y += x.y, v.z += x.z, v.w += x.w;
     }
     return v;
 }
 
+/* Kernel: grid (heads times slabs, spans), 128 threads. */
 extern "C" __global__ void __launch_bounds__(32 * SLAB_WARPS, 8) delta_slabs(const __grid_constant__ ck_delta a)
 {
-    __shared__ __align__(16) slab_room room;
+    __shared__ __align__(16) slab_smem smem;
+    /* sub: this lane's row within each group of four; j: its columns. */
     const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, sub = lane >> 3, h = blockIdx.x / SLABS, j = (lane & 7) * 4,
                    j0 = blockIdx.x % SLABS * SLAB + j, s = blockIdx.y;
-    dependents_may_start();
+    launch_dependents();
     const size_t at = ((size_t)h * 128 + warp * 32 + sub) * 128 + j0;
     const float *memory = static_cast<const float *>(a.pass.slots[s * a.pass.slots_n + a.slot]) + at;
     float *after = static_cast<float *>(a.pass.slots_out[s * a.pass.slots_n + a.slot]) + at;
     float4 S[SLAB_ROWS];
 #pragma unroll
-    for (int r = 0; r < SLAB_ROWS; r++) S[r] = four_at(memory, r * 4 * 128);
+    for (int r = 0; r < SLAB_ROWS; r++) S[r] = float4_at(memory, r * 4 * 128);
     const float rate = a.is_log ? -expf(a.decay[h]) : a.decay[h];
     const bool stopped = a.pass.head->stopped;
     const uint32_t t0 = a.pass.head->from[s], end = a.pass.head->from[s + 1];
@@ -389,19 +399,21 @@ extern "C" __global__ void __launch_bounds__(32 * SLAB_WARPS, 8) delta_slabs(con
     if (stopped) return;
 #pragma unroll 1
     for (uint32_t t = t0; t < end; t++) {
-        const float4 v = four_at(in.v, 0);
-        const numbers_of n = slab_row(a, in, rate, a.dt + h, room);
-        float(*sums)[2][SLAB] = room.sums[(t - t0) & 1];
-        slab_sums(S, n.decay, room, sums[warp]);
+        const float4 v = float4_at(in.v, 0);
+        const delta_scalars n = slab_row(a, in, rate, a.dt + h, smem);
+        float(*sums)[2][SLAB] = smem.sums[(t - t0) & 1];
+        slab_sums(S, n.decay, smem, sums[warp]);
         __syncthreads();
+        /* d = beta (v - S^T k), the same in all warps. */
         float4 d = slab_sum(sums, 0, j);
         d.x = n.beta * (v.x - d.x), d.y = n.beta * (v.y - d.y), d.z = n.beta * (v.z - d.z), d.w = n.beta * (v.w - d.w);
 #pragma unroll
         for (int r = 0; r < SLAB_ROWS; r++) {
-            float k = room.k[warp][sub + 4 * r];
+            float k = smem.k[warp][sub + 4 * r];
             S[r].x = fmaf(k, d.x, S[r].x), S[r].y = fmaf(k, d.y, S[r].y), S[r].z = fmaf(k, d.z, S[r].z),
             S[r].w = fmaf(k, d.w, S[r].w);
         }
+        /* One warp writes the output. */
         if (!sub && !warp) {
             float4 y = slab_sum(sums, 1, j);
             y.x = fmaf(n.kq, d.x, y.x), y.y = fmaf(n.kq, d.y, y.y), y.z = fmaf(n.kq, d.z, y.z), y.w = fmaf(n.kq, d.w, y.w);
@@ -415,171 +427,15 @@ extern "C" __global__ void __launch_bounds__(32 * SLAB_WARPS, 8) delta_slabs(con
     for (int r = 0; r < SLAB_ROWS; r++) *reinterpret_cast<float4 *>(after + r * 4 * 128) = S[r];
 }
 
-enum { TILE = 16, WARPS = 4 };
+/* Tokens per shared-memory tile, warps per block. */
+extern "C" __global__ void __launch_bounds__(128) delta_tiles_4(const __grid_constant__ ck_delta a) { delta_tiles<4>(a); }
 
-/* k of four rows of a tile from r0 on, and their products with the S before them: in lanes 0 to 15 of sums
- * S^T k of both columns, in the others S^T q. */
-template <int R>
-__device__ __forceinline__ void four_products(const float2 (&S)[R], const float (&qk)[TILE][64 * R],
-                                              uint32_t r0, uint32_t dk, uint32_t lane, float (&k)[FOUR][R],
-                                              float (&sums)[FOUR])
-{
-#pragma unroll
-    for (int t = 0; t < FOUR; t++) {
-        float2 x = make_float2(0, 0), y = x;
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-            float q = qk[r0 + t][lane + 32 * r];
-            k[t][r] = qk[r0 + t][dk + lane + 32 * r];
-            x.x = fmaf(S[r].x, k[t][r], x.x), x.y = fmaf(S[r].y, k[t][r], x.y);
-            y.x = fmaf(S[r].x, q, y.x), y.y = fmaf(S[r].y, q, y.y);
-        }
-        sums[t] = four_sums(x.x, x.y, y.x, y.y);
-    }
-}
-
-/* Row t of four, by its numbers and v: d_t from those before it, which decay up to it as G does; returns y_t.
- * v is read where it is used. */
-__device__ __forceinline__ float delta_of_row(const float4 *num, const float &v, float sums, uint32_t own,
-                                              int t, float (&d)[FOUR], float &G)
-{
-    float4 n0 = num[0], kk = num[1], kq = num[2];
-    G *= n0.x;
-    float sum = 0, y = 0;
-#pragma unroll
-    for (int m = 1; m <= t; m++) { /* d of t - m has been decayed up to t - 1 */
-        d[t - m] *= n0.x;
-        sum = fmaf(m == 1 ? kk.x : m == 2 ? kk.y : kk.z, d[t - m], sum);
-        y = fmaf(m == 1 ? kq.x : m == 2 ? kq.y : kq.z, d[t - m], y);
-    }
-    float mine = n0.y * (v - fmaf(G, sums, sum));
-    d[t] = __shfl_sync(0xffffffffu, mine, own * 8);
-    return fmaf(n0.z, d[t], fmaf(G, sums, y));
-}
-
-/* S <- G S + sum of k d^T over four rows; lane 0 holds d of the first column, lane 8 that of the second. */
-template <int R>
-__device__ __forceinline__ void add_four(float2 (&S)[R], const float (&k)[FOUR][R], const float (&d)[FOUR],
-                                         float G)
-{
-    float2 w[FOUR];
-#pragma unroll
-    for (int t = 0; t < FOUR; t++)
-        w[t] = make_float2(__shfl_sync(0xffffffffu, d[t], 0), __shfl_sync(0xffffffffu, d[t], 8));
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-        S[r].x *= G, S[r].y *= G;
-#pragma unroll
-        for (int t = 0; t < FOUR; t++)
-            S[r].x = fmaf(k[t][r], w[t].x, S[r].x), S[r].y = fmaf(k[t][r], w[t].y, S[r].y);
-    }
-}
-
-/* Where a block's tiles come from: rows [t0, t0 + n) of q and k made ready, [width] of head `key`; columns
- * from j0 on of head h of v; and numbers, [rows][v heads][NUMBERS]. */
-struct tile_source {
-    uint32_t h, j0, t0, n, width, key;
-    const float *numbers;
-};
-
-/* Asks for TILE rows from tile * TILE on, one group of copies; what is not 16 bytes aligned comes at once. */
-template <int R>
-__device__ __forceinline__ void bring_tile(const ck_delta &a, const tile_source &from, uint32_t tile,
-                                           float (&qk)[TILE][64 * R], float (&vs)[TILE][CK_DELTA_TILED],
-                                           float (&numbers)[TILE][NUMBERS])
-{
-    enum { WIDE = (NUMBERS + CK_DELTA_TILED) / 4 };
-    for (uint32_t i = threadIdx.x; i < TILE * from.width / 4; i += 128) {
-        uint32_t r = i / (from.width / 4), c = i % (from.width / 4) * 4, t = tile * TILE + r;
-        if (t < from.n)
-            copy_later(&qk[r][c], a.ready + ((size_t)(from.t0 + t) * a.k_heads + from.key) * from.width + c);
-        else
-            *reinterpret_cast<float4 *>(&qk[r][c]) = make_float4(0, 0, 0, 0);
-    }
-    for (uint32_t i = threadIdx.x; i < TILE * WIDE; i += 128) {
-        uint32_t r = i / WIDE, c = i % WIDE, t = tile * TILE + r, v = c < NUMBERS / 4 ? 0 : c - NUMBERS / 4;
-        float *put = c < NUMBERS / 4 ? &numbers[r][4 * c] : &vs[r][4 * v];
-        const float *p = c < NUMBERS / 4
-                             ? from.numbers + ((size_t)(from.t0 + t) * a.v_heads + from.h) * NUMBERS + 4 * c
-                             : a.in[2].p + (size_t)(from.t0 + t) * a.in[2].stride + (size_t)from.h * a.dv +
-                                   from.j0 + 4 * v;
-        if (t < from.n && (reinterpret_cast<uintptr_t>(p) & 15) == 0)
-            copy_later(put, p);
-        else if (t < from.n)
-            for (int k = 0; k < 4; k++) put[k] = p[k];
-        else
-            *reinterpret_cast<float4 *>(put) = make_float4(c == 0, 0, 0, 0);
-    }
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-/* Many rows of one head of width 128, made ready: the block's 4 warps share q and k, which come into shared
- * memory 16 rows at a time while the 16 before are worked on. Four rows are one step: with S the state before
- * them, G_t the product of their decays up to t and G_st that of the rows s + 1 .. t, d_t = beta_t (v_t - G_t
- * S^T k_t - sum over s < t of G_st (k_s . k_t) d_s) y_t = G_t S^T q_t + sum over s <= t of G_st (k_s . q_t)
- * d_s,   S <- G_4 S + sum of G_s4 k_s d_s^T so that all eight products with S are reduced together. Rows
- * beyond the last are nothing: decay 1, all else 0. */
-template <int R> __device__ __forceinline__ void delta_tiles(const ck_delta &a)
-{
-    __shared__ __align__(16) float qk[2][TILE][64 * R], vs[2][TILE][CK_DELTA_TILED],
-        numbers[2][TILE][NUMBERS];
-    enum { COLUMNS = CK_DELTA_TILED / WARPS };
-    uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, per = a.dv / CK_DELTA_TILED;
-    uint32_t h = blockIdx.x / per, j0 = blockIdx.x % per * CK_DELTA_TILED, s = blockIdx.y,
-             own = lane >> 3 & 1;
-    uint32_t width = 2 * a.dk, key = h / (a.v_heads / a.k_heads);
-    size_t at = (size_t)h * a.dk * a.dv + j0 + warp * COLUMNS;
-    const float *memory = static_cast<const float *>(a.pass.slots[s * a.pass.slots_n + a.slot]) + at;
-    float *after = static_cast<float *>(a.pass.slots_out[s * a.pass.slots_n + a.slot]) + at;
-    const float *scalars = a.ready + (size_t)a.rows * a.k_heads * width;
-    float2 S[R];
-    wait_for_inputs();
-#pragma unroll
-    for (int r = 0; r < R; r++)
-        S[r] = *reinterpret_cast<const float2 *>(memory + (size_t)(lane + 32 * r) * a.dv);
-    uint32_t t0 = a.pass.head->from[s], n = a.pass.head->from[s + 1] - t0;
-    const tile_source from = {h, j0, t0, n, width, key, scalars};
-    bring_tile<R>(a, from, 0, qk[0], vs[0], numbers[0]);
-    for (uint32_t tile = 0; tile * TILE < n; tile++) {
-        uint32_t to = (tile + 1) & 1;
-        bring_tile<R>(a, from, tile + 1, qk[to], vs[to], numbers[to]);
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
-        __syncthreads();
-        uint32_t in = tile & 1;
-#pragma unroll 1
-        for (uint32_t r0 = 0; r0 < TILE; r0 += FOUR) {
-            float k[FOUR][R], sums[FOUR], d[FOUR], G = 1;
-            four_products<R>(S, qk[in], r0, a.dk, lane, k, sums);
-#pragma unroll
-            for (int t = 0; t < FOUR; t++) {
-                const float4 *num = reinterpret_cast<const float4 *>(numbers[in][r0 + t]);
-                float y = delta_of_row(num, vs[in][r0 + t][warp * COLUMNS + own], sums[t], own, t, d, G);
-                if ((lane & 23) == 16 && tile * TILE + r0 + t < n)
-                    a.y.p[(size_t)(t0 + tile * TILE + r0 + t) * a.y.stride + (size_t)h * a.dv + j0 +
-                          warp * COLUMNS + own] = y;
-            }
-            add_four<R>(S, k, d, G);
-        }
-        __syncthreads();
-    }
-#pragma unroll
-    for (int r = 0; r < R; r++) *reinterpret_cast<float2 *>(after + (size_t)(lane + 32 * r) * a.dv) = S[r];
-}
-
-extern "C" __global__ void __launch_bounds__(128) delta_tiles_4(const __grid_constant__ ck_delta a)
-{
-    delta_tiles<4>(a);
-}
-
-#define DELTA(R)                                                                                          \
-    extern "C" __global__ void __launch_bounds__(128) delta_##R(const __grid_constant__ ck_delta a)       \
-    {                                                                                                     \
-        delta<R>(a);                                                                                      \
-    }                                                                                                     \
-    extern "C" __global__ void __launch_bounds__(128) delta_ready_##R(const __grid_constant__ ck_delta a) \
-    {                                                                                                     \
-        wait_for_inputs();                                                                                \
-        make_ready<R>(a);                                                                                 \
+#define DELTA(R)                                                                                                     \
+    extern "C" __global__ void __launch_bounds__(128) delta_##R(const __grid_constant__ ck_delta a) { delta<R>(a); } \
+    extern "C" __global__ void __launch_bounds__(128) delta_prepare_##R(const __grid_constant__ ck_delta a)          \
+    {                                                                                                                \
+        wait_for_inputs();                                                                                           \
+        prepare_rows<R>(a);                                                                                          \
     }
 DELTA(4)
 DELTA(8)

@@ -1,22 +1,23 @@
-/* k_gemv.cu: products of weights with 1 to 16 rows: y = W x (+ bias) (+ residual), for several weights that
- * share x, with the norm of x before and the gate's activation or the best row behind. Decoding lives here,
- * and it is bound by how fast weights arrive: bytes / 4.5 TB/s.
+/* k_gemv.cu: product of weights in any storage with 1 to 16 rows: y = W x (+ bias) (+ residual), for
+ * several weights that share x, with a norm before and act(gate) * up or argmax after. The general
+ * decode kernel for all architectures, bound by memory bandwidth; used where no specialised kernel
+ * applies (for large weights with one row: k_wide.cu).
  *
- * A team of `split` warps owns a pair of rows. Lane l of warp p reads the 16-byte pieces (i * split + p) * 32
- * + l of both, four of each before the first is used; the first ones before the inputs are waited for, so
- * that weights flow while the kernel before still runs. x lies in shared memory as fp32, number j of piece c
- * in plane j / 4: lanes read 16 bytes each without a bank conflict. Sums are fp32: a lane's pieces in rising
- * order, then a butterfly, then the warps of the team in order. None of this depends on how many rows x has,
- * so a row alone equals the row in a batch, bit for bit. Large
- * weights with one row: k_wide.cu. SPDX-License-Identifier: MIT */
+ * 256 threads. A group of `split` warps owns a pair of weight rows. Lane l of warp p reads the
+ * 16-byte pieces (i * split + p) * 32 + l of both, four of each before the first is used, the first
+ * ones before griddepcontrol.wait, so that weights arrive while the previous kernel still runs. x is
+ * in shared memory as fp32 planes (k_gemv.cuh). Sums are fp32: pieces of a lane ascending, butterfly
+ * over lanes, warps of the group in order. The order does not depend on the number of rows, so a
+ * single row equals the same row in a batch bit for bit.
+ * SPDX-License-Identifier: MIT */
 #include "k_gemv.cuh"
 
 enum { WARPS = CK_GEMV_THREADS / 32 };
 
-/* Warp 0 of a team adds the sums of its other warps, in order; all threads of the block come here. */
+/* Warp 0 of a group adds the sums of its other warps, in order. Called by all threads of the block. */
 template <int B>
-__device__ __forceinline__ void add_group(float (&acc)[2][B], float (&partial)[WARPS][2][B], uint32_t warp,
-                                         uint32_t part, uint32_t split)
+__device__ __forceinline__ void add_group(float (&acc)[2][B], float (&partial)[WARPS][2][B], uint32_t warp, uint32_t part,
+                                          uint32_t split)
 {
     __syncthreads();
     if ((threadIdx.x & 31) == 0)
@@ -35,27 +36,28 @@ __device__ __forceinline__ void add_group(float (&acc)[2][B], float (&partial)[W
             }
 }
 
+/* Kernel body. B: rows of x that registers hold. */
 template <int KIND, int B> __device__ __forceinline__ void gemv(const ck_gemv &g)
 {
     extern __shared__ float4 shared4[];
     __shared__ float partial[WARPS][2][B];
     __shared__ float best_value[WARPS][B];
     __shared__ uint32_t best_index[WARPS][B];
-    float *room = reinterpret_cast<float *>(shared4), *xs = room + 32;
+    float *scratch = reinterpret_cast<float *>(shared4), *xs = scratch + 32;
     uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, nc = g.pitch / 16, split = g.split;
-    uint32_t teams = gridDim.x * WARPS / split, team = (blockIdx.x * WARPS + warp) / split,
-             part = warp % split;
-    uint32_t step = 32 * split, turns = (g.pairs + teams - 1) / teams;
+    uint32_t warp_groups = gridDim.x * WARPS / split, warp_group = (blockIdx.x * WARPS + warp) / split, part = warp % split;
+    uint32_t step = 32 * split, turns = (g.pairs + warp_groups - 1) / warp_groups;
     pieces<KIND> w;
     float best = -CUDART_INF_F;
     uint32_t index = 0xfffffffeu;
-    dependents_may_start();
-    pair_of p = find_pair(g, team < g.pairs ? team : 0);
-    load_pieces<KIND>(w, g, p, part * 32 + lane, step, team < g.pairs ? nc : 0);
+    launch_dependents();
+    pair_of p = find_pair(g, warp_group < g.pairs ? warp_group : 0);
+    load_pieces<KIND>(w, g, p, part * 32 + lane, step, warp_group < g.pairs ? nc : 0);
     wait_for_inputs();
-    bring_x<B, CK_GEMV_THREADS>(g, planes_of<KIND>(nc), Kind<KIND>::OFFSETS, xs, room);
+    load_x<B, CK_GEMV_THREADS>(g, planes_of<KIND>(nc), Kind<KIND>::OFFSETS, xs, scratch);
+    /* One row pair per warp group and turn; all warps stay for the barriers of add_group. */
     for (uint32_t turn = 0; turn < turns; turn++) {
-        uint32_t pair = team + turn * teams;
+        uint32_t pair = warp_group + turn * warp_groups;
         float acc[2][B];
 #pragma unroll
         for (int b = 0; b < B; b++) acc[0][b] = acc[1][b] = 0;
@@ -75,6 +77,7 @@ template <int KIND, int B> __device__ __forceinline__ void gemv(const ck_gemv &g
         if (part == 0 && pair < g.pairs) write_pair<KIND, B>(g, p, w, acc, best, index);
     }
     if (!g.best) return;
+    /* Argmax of the block: over its warps. */
     if (lane < B) {
         best_value[warp][lane] = best;
         best_index[warp][lane] = index;
@@ -94,15 +97,13 @@ template <int KIND, int B> __device__ __forceinline__ void gemv(const ck_gemv &g
     g.best_index[(size_t)threadIdx.x * gridDim.x + blockIdx.x] = index;
 }
 
-#define GEMV(KIND, B, BLOCKS)                                             \
-    extern "C" __global__ void __launch_bounds__(CK_GEMV_THREADS, BLOCKS) \
-        gemv_##KIND##_##B(const __grid_constant__ ck_gemv g)              \
-    {                                                                     \
-        gemv<CK_##KIND, B>(g);                                            \
+#define GEMV(KIND, B, BLOCKS)                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(CK_GEMV_THREADS, BLOCKS) gemv_##KIND##_##B(const __grid_constant__ ck_gemv g) \
+    {                                                                                                                          \
+        gemv<CK_##KIND, B>(g);                                                                                                 \
     }
-/* Blocks that must fit on a multiprocessor: what registers allow without spilling. */
-#define GEMV_KIND(KIND, BLOCKS) \
-    GEMV(KIND, 1, BLOCKS) GEMV(KIND, 2, 2) GEMV(KIND, 4, 2) GEMV(KIND, 8, 1) GEMV(KIND, 16, 1)
+/* Last argument: blocks per multiprocessor, the most that registers allow without spilling. */
+#define GEMV_KIND(KIND, BLOCKS) GEMV(KIND, 1, BLOCKS) GEMV(KIND, 2, 2) GEMV(KIND, 4, 2) GEMV(KIND, 8, 1) GEMV(KIND, 16, 1)
 GEMV_KIND(F32, 4)
 GEMV_KIND(F16, 4)
 GEMV_KIND(BF16, 4)

@@ -1,12 +1,23 @@
-/* k_heads.cu: norm, q, k, v (and gate) of one row of x, heads normalised and rotated, K and V stored, attention over few
- * positions, gate, out-projection and residual, in one launch (k_cluster_ops.cuh). A rank is a query head of D columns, or half a one of
- * 256: all of its q and k, its own columns of v, gate and output. Ranks that share a K/V head each make its new row, and one of
- * them stores it. A block has an eighth of these rows, each eighth position and an eighth of the rows of the output. K and V that
- * are there already are loaded before the inputs are waited for.
+/* k_heads.cu: the attention block of a layer for one row of x, fused into one launch (helpers:
+ * k_cluster_ops.cuh): RMS norm, q, k, v (and gate) projections, norm and RoPE of the heads, store of
+ * K and V, attention, output gate, out-projection and residual. Host: chosen by cluster_match.c for
+ * one row of up to 512 P columns, fp16, bf16 or Q8_0 weights and at most 512 positions. sm_90.
  *
- * Shared memory: the ring; a block's own columns of x; x as it comes, then sums of rows, then what the warps found at their
- * positions; K and V; x as parts, then what the blocks found and the output as parts; scales of the output's weight (Q8_0); q, k,
- * v, gate. SPDX-License-Identifier: MIT */
+ * Layout: clusters of 8 blocks, 288 threads (256 consumers, 1 warp that loads weights). A cluster
+ * computes one query head of D columns, or half of one of 256: all of the head's q and k, but only
+ * its own COLS columns of v, gate and output. Clusters that share a K/V head each compute its new
+ * row, and one of them stores it. Block j of a cluster computes one eighth of these rows, attends to
+ * positions p with p % 8 = j, and produces one eighth of the rows of the output.
+ *
+ * Dynamic shared memory: weight ring; the block's own columns of x (residual); x, reused for row
+ * sums and then for the warps' attention results; prefetched K and V; x in parts, reused for the
+ * blocks' results and the output in parts; scales of the output weight (Q8_0). Static: q, k, v, gate
+ * of the cluster, mbarriers.
+ *
+ * Synchronisation: ring mbarriers; MBARS mbarriers count bytes that other blocks send; named barrier
+ * 1 joins the consumers. K, V and all weights are loaded before griddepcontrol.wait, or before the
+ * poll of x when the previous kernel is a fusion too.
+ * SPDX-License-Identifier: MIT */
 #include "k_head.cuh"
 #include "k_weight_prefetch.cuh"
 
@@ -14,260 +25,283 @@
 
 enum { Q, K, V, GATE };
 
-/* Ranks of a head, and the rank's columns of v, gate and output. A block's rows of q or k, and of v or gate; rows of the rank [q
- * D | k D | v | gate]. */
+/* CLUSTERS per head, COLS: the cluster's columns of v, gate and output. QK_ROWS, VG_ROWS: rows of a
+ * block in q or k, and in v or gate. The cluster's rows are stored as [q D | k D | v | gate]. */
 template <int D> struct shape {
-    enum { RANKS = D / CK_HEADS_OWN(D), OWN = D / RANKS, WHOLE = D / RANK, PART = OWN / RANK };
+    enum { CLUSTERS = D / CK_HEADS_COLS(D), COLS = D / CLUSTERS, QK_ROWS = D / CLUSTER, VG_ROWS = COLS / CLUSTER };
 };
 
-/* K and V, each thread's pieces in a place of its own in shared memory: eight lanes have a row, piece c of a lane begins at
- * column 8 lane + 64 c. */
-template <int D> struct held {
-    enum { PIECES = D / 64, OF_V = shape<D>::OWN / 64, GROUPS = CK_HEADS_GROUPS(D) }; /* groups of 32 positions of a block */
-    uint4 k[GROUPS][PIECES][RANK_OWNERS], v[GROUPS][OF_V][RANK_OWNERS];
+/* Prefetched K and V in shared memory, each thread in its own place: eight lanes read one position,
+ * piece c of a lane starts at column 8 lane + 64 c. */
+template <int D> struct kv_prefetch {
+    /* groups of 32 positions of a block */
+    enum { PIECES = D / 64, OF_V = shape<D>::COLS / 64, GROUPS = CK_HEADS_POS_GROUPS(D) };
+    uint4 k[GROUPS][PIECES][CLUSTER_CONSUMERS], v[GROUPS][OF_V][CLUSTER_CONSUMERS];
 };
-__device__ __forceinline__ void hold(uint4 *to, const unsigned char *from, bool is)
+/* cp.async of 16 bytes, zero-filled where `is` is false. */
+__device__ __forceinline__ void cp_async_16_zfill(uint4 *to, const unsigned char *from, bool is)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_at(to)), "l"(from), "r"(is ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem_addr(to)), "l"(from), "r"(is ? 16 : 0) : "memory");
 }
 
-/* What a team or warp or block found: largest score (of base 2), sum of exponentials; `none` is lower than any. */
-struct alignas(8) found {
-    float most, sum;
+/* Partial softmax of a lane group, warp or block: largest score (in base 2) and sum of exponentials.
+ * `lowest` is below any score. */
+struct alignas(8) softmax_part {
+    float max, sum;
 };
-static const float none = -1e38f;
+static const float lowest = -1e38f;
 
+/* What this block computes. */
 struct heads_work {
-    uint32_t rank, head, part, kv, block, rows, place; /* part: of the head; rows: of the output; place: the position */
-    bool stores;                                       /* the rank keeps K and V */
-    unsigned char *k, *v;                              /* position 0 of the head's K, and of the rank's columns of V */
-    size_t pitch;                                      /* bytes from one position to the next */
+    /* part: half of the head; rows: output rows of the block; pos: position of the row */
+    uint32_t cluster, head, part, kv, cta, rows, pos;
+    bool stores;          /* this cluster stores K and V */
+    unsigned char *k, *v; /* position 0 of the head's K, and of the cluster's columns of V */
+    size_t pitch;         /* bytes between positions */
 };
 template <int D> __device__ __forceinline__ heads_work work_of(const ck_heads &a)
 {
-    enum { RANKS = shape<D>::RANKS };
+    enum { CLUSTERS = shape<D>::CLUSTERS };
     heads_work w;
-    uint32_t heads = gridDim.x / (RANK * RANKS);
-    w.rank = blockIdx.x / RANK;
-    w.head = w.rank / RANKS;
-    w.part = w.rank % RANKS;
+    uint32_t heads = gridDim.x / (CLUSTER * CLUSTERS);
+    w.cluster = blockIdx.x / CLUSTER;
+    w.head = w.cluster / CLUSTERS;
+    w.part = w.cluster % CLUSTERS;
     w.kv = w.head * a.kv_heads / heads;
-    w.block = cluster_block();
-    w.rows = a.d / RANK;
-    w.place = a.pass.place[0];
+    w.cta = cluster_cta_rank();
+    w.rows = a.d / CLUSTER;
+    w.pos = a.pass.place[0];
     w.stores = w.head * a.kv_heads % heads == 0;
     w.pitch = (size_t)a.kv_heads * D * 2;
     w.k = static_cast<unsigned char *>(a.pass.slots[a.slot_k]) + (size_t)w.kv * D * 2;
-    w.v = static_cast<unsigned char *>(a.pass.slots[a.slot_v]) + (size_t)w.kv * D * 2 + w.part * shape<D>::OWN * 2;
+    w.v = static_cast<unsigned char *>(a.pass.slots[a.slot_v]) + (size_t)w.kv * D * 2 + w.part * shape<D>::COLS * 2;
     return w;
 }
-/* Rows of a block. */
+/* Number of q, k, v and gate rows that a block computes. */
 template <int D> __device__ __forceinline__ uint32_t rows_of(const ck_heads &a)
 {
-    return 2 * shape<D>::WHOLE + (a.in[GATE].data ? 2 : 1) * shape<D>::PART;
+    return 2 * shape<D>::QK_ROWS + (a.in[GATE].data ? 2 : 1) * shape<D>::VG_ROWS;
 }
-/* A row of the block: of which weight, which of its rows, and where it is among the rank's. */
+/* Row i of the block: weight (Q, K, V or GATE), row of that weight, and index among the cluster's
+ * rows. */
 struct heads_row {
     uint32_t weight, row, at;
 };
 template <int D> __device__ __forceinline__ heads_row row_of(const heads_work &w, uint32_t i)
 {
-    enum { WHOLE = shape<D>::WHOLE, PART = shape<D>::PART, OWN = shape<D>::OWN };
+    enum { QK_ROWS = shape<D>::QK_ROWS, VG_ROWS = shape<D>::VG_ROWS, COLS = shape<D>::COLS };
     heads_row r;
-    if (i < 2 * WHOLE) {
-        uint32_t c = w.block * WHOLE + i % WHOLE;
-        r.weight = i / WHOLE;
+    if (i < 2 * QK_ROWS) {
+        uint32_t c = w.cta * QK_ROWS + i % QK_ROWS;
+        r.weight = i / QK_ROWS;
         r.row = (r.weight == K ? w.kv : w.head) * D + c;
         r.at = r.weight * D + c;
     } else {
-        uint32_t c = w.block * PART + (i - 2 * WHOLE) % PART;
-        r.weight = V + (i - 2 * WHOLE) / PART;
-        r.row = (r.weight == V ? w.kv : w.head) * D + w.part * OWN + c;
-        r.at = 2 * D + (r.weight - V) * OWN + c;
+        uint32_t c = w.cta * VG_ROWS + (i - 2 * QK_ROWS) % VG_ROWS;
+        r.weight = V + (i - 2 * QK_ROWS) / VG_ROWS;
+        r.row = (r.weight == V ? w.kv : w.head) * D + w.part * COLS + c;
+        r.at = 2 * D + (r.weight - V) * COLS + c;
     }
     return r;
 }
 
-/* Eight rows of the block to their place in a stage. */
+/* Issues the loads of eight weight rows, the block's rows i to i + 7, into a stage. */
 template <int KIND, int D>
-__device__ __forceinline__ void bring_eight(const ck_heads &a, const heads_work &w, uint32_t i, unsigned char *to, uint64_t *gate)
+__device__ __forceinline__ void load_rows_8(const ck_heads &a, const heads_work &w, uint32_t i, unsigned char *to, uint64_t *mbar)
 {
     heads_row r = row_of<D>(w, i);
-    bring_rows<KIND, 1>(to, a.in[r.weight], r.row, 8, a.d, gate);
+    load_rows<KIND, 1>(to, a.in[r.weight], r.row, 8, a.d, mbar);
 }
 
-template <int KIND, int D> __device__ __forceinline__ void bring_weights(const ck_heads &a, const heads_work &w, const ring &r)
+/* Producer thread: all weights of the block in the order of use, first q, k, v and gate by 16 rows,
+ * then boxes of the output weight. */
+template <int KIND, int D> __device__ __forceinline__ void load_weights(const ck_heads &a, const heads_work &w, const ring &r)
 {
-    constexpr uint32_t WIDTH = shape<D>::OWN * (KIND == RANK_Q8 ? 1 : 2); /* bytes of a row of out */
+    constexpr uint32_t WIDTH = shape<D>::COLS * (KIND == KIND_Q8 ? 1 : 2); /* bytes of a row of the output weight */
     uint32_t n = rows_of<D>(a), bytes = rows_bytes<KIND>(8, a.d);
-    ring_in in = {};
+    ring_producer in = {};
 #pragma unroll 1
-    for (uint32_t i = 0; i < n; i += 16) { /* 8 rows and 8, maybe of the next weight */
+    for (uint32_t i = 0; i < n; i += 16) { /* two groups of 8 rows, possibly of different weights */
         bool more = i + 8 < n;
-        unsigned char *to = ring_free(r, in, more ? 2 * bytes : bytes);
-        bring_eight<KIND, D>(a, w, i, to, &r.full[in.at.stage]);
-        if (more) bring_eight<KIND, D>(a, w, i + 8, to + second_eight<KIND>(a.d), &r.full[in.at.stage]);
+        unsigned char *to = ring_acquire(r, in, more ? 2 * bytes : bytes);
+        load_rows_8<KIND, D>(a, w, i, to, &r.full[in.at.stage]);
+        if (more) load_rows_8<KIND, D>(a, w, i + 8, to + second_eight<KIND>(a.d), &r.full[in.at.stage]);
         ring_next(r, in.at);
     }
 #pragma unroll 1
     for (uint32_t row = 0; row < w.rows; row += a.out_rows)
-        ring_bring_box(r, in, a.out, w.rank * (WIDTH / 4), w.block * w.rows + row, a.out_rows * WIDTH);
+        ring_load_box(r, in, a.out, w.cluster * (WIDTH / 4), w.cta * w.rows + row, a.out_rows * WIDTH);
 }
 
-/* Position of the thread's team in a group of 32 of the block. */
+/* Position of the thread's lane group (8 lanes) in group `group` of 32 of the block. */
 __device__ __forceinline__ uint32_t position(const heads_work &w, uint32_t group)
 {
-    return (group * 32 + (threadIdx.x >> 3)) * RANK + w.block;
+    return (group * 32 + (threadIdx.x >> 3)) * CLUSTER + w.cta;
 }
 
-template <int D> __device__ __forceinline__ void load_held(const heads_work &w, uint32_t group, held<D> &o)
+/* Starts the copies of K and V of one group of positions; positions at or after the current one read
+ * as zeros. */
+template <int D> __device__ __forceinline__ void prefetch_kv(const heads_work &w, uint32_t group, kv_prefetch<D> &o)
 {
-    uint32_t p = position(w, group), i = group % held<D>::GROUPS;
-    bool is = p < w.place;
+    uint32_t p = position(w, group), i = group % kv_prefetch<D>::GROUPS;
+    bool is = p < w.pos;
     size_t at = (is ? p : 0) * w.pitch + (threadIdx.x & 7) * 16;
 #pragma unroll
-    for (int c = 0; c < held<D>::PIECES; c++) {
-        hold(&o.k[i][c][threadIdx.x], w.k + at + c * 128, is);
-        if (c < held<D>::OF_V) hold(&o.v[i][c][threadIdx.x], w.v + at + c * 128, is);
+    for (int c = 0; c < kv_prefetch<D>::PIECES; c++) {
+        cp_async_16_zfill(&o.k[i][c][threadIdx.x], w.k + at + c * 128, is);
+        if (c < kv_prefetch<D>::OF_V) cp_async_16_zfill(&o.v[i][c][threadIdx.x], w.v + at + c * 128, is);
     }
 }
 
-/* What comes from the other blocks of the rank: x, rows of q and k, of v and gate, what they found at their positions; so many
- * bytes. Of narrow heads all rows come together: a second turn takes longer than it hides. */
-enum { AT_X, AT_QK, AT_REST, AT_ENDS, GATES };
-template <int D> __device__ __forceinline__ constexpr uint32_t gate_of_v() { return D > 128 ? AT_REST : AT_QK; }
-template <int D> __device__ __forceinline__ void open_gates(uint64_t *gates, uint32_t x, uint32_t rows)
+/* Data received from the other blocks of the cluster, one mbarrier each: x, rows of q and k, rows of
+ * v and gate, and partial attention results. Up to D = 128 all rows arrive together on AT_QK:
+ * splitting them costs more than it hides. */
+enum { AT_X, AT_QK, AT_REST, AT_ENDS, MBARS };
+template <int D> __device__ __forceinline__ constexpr uint32_t mbar_of_v() { return D > 128 ? AT_REST : AT_QK; }
+/* Initialises these mbarriers and announces the bytes of their only phase. x: bytes of x; rows: rows
+ * per block. */
+template <int D> __device__ __forceinline__ void init_mbars(uint64_t *mbars, uint32_t x, uint32_t rows)
 {
-    for (int i = 0; i < GATES; i++) gate_open(&gates[i], 1);
-    gates_opened();
-    gate_expect(&gates[AT_X], x);
-    gate_expect(&gates[AT_QK], D > 128 ? 4 * 2 * D : 4 * RANK * rows);
-    if (D > 128) gate_expect(&gates[AT_REST], 4 * RANK * rows - 4 * 2 * D);
-    gate_expect(&gates[AT_ENDS], 4 * RANK * (shape<D>::OWN + 2));
+    for (int i = 0; i < MBARS; i++) mbar_init(&mbars[i], 1);
+    mbar_init_fence();
+    mbar_expect_tx(&mbars[AT_X], x);
+    mbar_expect_tx(&mbars[AT_QK], D > 128 ? 4 * 2 * D : 4 * CLUSTER * rows);
+    if (D > 128) mbar_expect_tx(&mbars[AT_REST], 4 * CLUSTER * rows - 4 * 2 * D);
+    mbar_expect_tx(&mbars[AT_ENDS], 4 * CLUSTER * (shape<D>::COLS + 2));
 }
 
-/* The block's rows go to all blocks of the rank, a warp a block: where a lane's rows go, each 32nd, and their biases. Found
- * before the inputs are there. */
-template <int D> struct sending {
+/* Targets of the block's rows: warp w sends them to block w. A lane handles every 32nd row: its
+ * address in the target block and its bias. Computed before x is available; the asm statement keeps
+ * the compiler from moving that after the wait. */
+template <int D> struct row_targets {
     enum { ROWS = D > 128 ? 3 : D / 64, AT_ONCE = D > 64 ? 2 : 1 };
-    uint32_t to[ROWS], gates;
+    uint32_t to[ROWS], mbars;
     float bias[ROWS];
 };
 template <int D>
-__device__ __forceinline__ sending<D> sending_from(const ck_heads &a, const heads_work &w, const float *rows,
-                                                   const uint64_t *gates)
+__device__ __forceinline__ row_targets<D> find_row_targets(const ck_heads &a, const heads_work &w, const float *rows,
+                                                           const uint64_t *mbars)
 {
-    sending<D> s;
+    row_targets<D> s;
     uint32_t warp = threadIdx.x >> 5, last = rows_of<D>(a) - 1;
-    s.gates = there(shared_at(gates), warp);
+    s.mbars = mapa(smem_addr(mbars), warp);
 #pragma unroll
-    for (int i = 0; i < sending<D>::ROWS; i++) {
+    for (int i = 0; i < row_targets<D>::ROWS; i++) {
         heads_row r = row_of<D>(w, min((threadIdx.x & 31) + 32 * i, last));
         const float *bias = a.in[r.weight].bias;
         s.bias[i] = bias ? bias[r.row] : 0;
-        s.to[i] = there(shared_at(rows + r.at), warp);
+        s.to[i] = mapa(smem_addr(rows + r.at), warp);
     }
+    /* computed here, before the wait */
 #pragma unroll
-    for (int i = 0; i < sending<D>::ROWS; i++) asm volatile("" : "+r"(s.to[i]), "+f"(s.bias[i])); /* now */
+    for (int i = 0; i < row_targets<D>::ROWS; i++) asm volatile("" : "+r"(s.to[i]), "+f"(s.bias[i]));
     return s;
 }
-/* Rows first to end, up to 64 of them. */
-template <int D> __device__ __forceinline__ void send_rows(const sending<D> &s, uint32_t first, uint32_t end, const float *sums)
+/* Sends rows [first, end), up to 64, of the block to all blocks. */
+template <int D>
+__device__ __forceinline__ void send_rows(const row_targets<D> &s, uint32_t first, uint32_t end, const float *sums)
 {
 #pragma unroll
-    for (int i = 0; i < sending<D>::AT_ONCE; i++) {
+    for (int i = 0; i < row_targets<D>::AT_ONCE; i++) {
         uint32_t u = first + (threadIdx.x & 31) + 32 * i;
-        int last = sending<D>::ROWS - 1;
+        int last = row_targets<D>::ROWS - 1;
         if (u < end)
-            send_to(whole_sum(sums, u) + (first ? s.bias[last] : s.bias[i]), first ? s.to[last] : s.to[i],
-                    s.gates + 8 * (first ? AT_REST : AT_QK));
+            st_async_f32(sum_row(sums, u) + (first ? s.bias[last] : s.bias[i]), first ? s.to[last] : s.to[i],
+                         s.mbars + 8 * (first ? AT_REST : AT_QK));
     }
 }
 
-/* The block's rows, of heads of 256 first those of q and k: they arrive while those of v and gate are made. */
+/* First product. For D = 256 in two steps, q and k first, so that they arrive while v and gate are
+ * computed. prefetched: 1 if the first group of rows was already multiplied from registers. */
 template <int KIND, int P, int D>
-__device__ __forceinline__ void project(const ring &r, ring_at &at, const own_x<P> &x, uint32_t d, uint32_t n, float *sums,
-                                        const sending<D> &to, uint32_t held)
+__device__ __forceinline__ void project(const ring &r, ring_pos &at, const x_frags<P> &x, uint32_t d, uint32_t n, float *sums,
+                                        const row_targets<D> &to, uint32_t prefetched)
 {
 #pragma unroll 1
-    for (uint32_t first = 0, end = D > 128 ? 2 * shape<D>::WHOLE : n; first < n; first = end, end = n, held = 0) {
-        first_rows<KIND, P>(r, at, x, d, (end - first + 15) / 16 - held, sums + (first + 16 * held) * RANK_SUMS_PITCH);
-        consumers_meet();
+    for (uint32_t first = 0, end = D > 128 ? 2 * shape<D>::QK_ROWS : n; first < n; first = end, end = n, prefetched = 0) {
+        first_rows<KIND, P>(r, at, x, d, (end - first + 15) / 16 - prefetched, sums + (first + 16 * prefetched) * SUMS_PITCH);
+        consumers_sync();
         send_rows<D>(to, first, end, sums);
     }
 }
 
-/* Warp 0 ends q, 1 the new row of K. */
+/* Warps 0 and 1: norm and RoPE of q and of the new K row. Warp 0 writes scaled q (base-2 logits) to
+ * shared memory, warp 1 the new K row in 16 bits to shared memory and, if this block stores it, to
+ * the state. */
 template <int STORAGE, int D>
-__device__ __forceinline__ void end_row(const ck_heads &a, const heads_work &w, const float *rows, const float2 *turns, float *q,
-                                        uint16_t *fresh, const head_row<D> &norm, uint64_t *gates)
+__device__ __forceinline__ void finish_qk_row(const ck_heads &a, const heads_work &w, const float *rows, const float2 *sin_cos,
+                                              float *q, uint16_t *fresh, const head_row<D> &norm, uint64_t *mbars)
 {
-    uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, from = shared_at(rows + warp * D + lane);
+    uint32_t warp = threadIdx.x >> 5, lane = threadIdx.x & 31, from = smem_addr(rows + warp * D + lane);
     const ck_norm &n = warp == K ? a.k_norm : a.q_norm;
-    uint32_t normed = n.present, pairs = a.pairs, keeps = w.stores && !w.part && !w.block;
+    uint32_t normed = n.present, pairs = a.pairs, stores = w.stores && !w.part && !w.cta;
     float eps = n.eps, scale = a.scale * 1.4426950408889634f, s[D / 64], c[D / 64];
-    uint16_t *to = reinterpret_cast<uint16_t *>(w.k + w.place * w.pitch) + lane;
+    uint16_t *to = reinterpret_cast<uint16_t *>(w.k + w.pos * w.pitch) + lane;
 #pragma unroll
-    for (int i = 0; i < D / 64; i++) s[i] = turns[lane + 32 * i].x, c[i] = turns[lane + 32 * i].y;
-    asm volatile("" : "+r"(from), "+r"(normed), "+r"(pairs), "+r"(keeps), "+f"(eps), "+f"(scale), "+l"(to)); /* now */
-    gate_wait(&gates[AT_QK], 0);
+    for (int i = 0; i < D / 64; i++) s[i] = sin_cos[lane + 32 * i].x, c[i] = sin_cos[lane + 32 * i].y;
+    /* computed before the wait below */
+    asm volatile("" : "+r"(from), "+r"(normed), "+r"(pairs), "+r"(stores), "+f"(eps), "+f"(scale), "+l"(to));
+    mbar_wait(&mbars[AT_QK], 0);
     head_row<D> r;
 #pragma unroll
-    for (int i = 0; i < D / 32; i++) r.x[i] = shared_number(from + 128 * i);
+    for (int i = 0; i < D / 32; i++) r.x[i] = lds_f32(from + 128 * i);
     if (normed) norm_head<D>(eps, r, norm);
-    turn_head<D>(r, pairs, s, c);
+    rope_head<D>(r, pairs, s, c);
     if (warp == Q) {
 #pragma unroll
         for (int i = 0; i < D / 32; i++) q[lane + 32 * i] = r.x[i] * scale;
         return;
     }
 #pragma unroll
-    for (int i = 0; i < D / 32; i++) fresh[lane + 32 * i] = narrowed<STORAGE>(r.x[i]);
-    if (keeps)
+    for (int i = 0; i < D / 32; i++) fresh[lane + 32 * i] = to_16bit<STORAGE>(r.x[i]);
+    if (stores)
 #pragma unroll
-        for (int i = 0; i < D / 32; i++) to[32 * i] = narrowed<STORAGE>(r.x[i]);
+        for (int i = 0; i < D / 32; i++) to[32 * i] = to_16bit<STORAGE>(r.x[i]);
 }
 
-/* A lane's part of its team's work: in shared memory its columns of q, of the newest position's row of K and of V before it is
- * narrowed, and where its warp says what it found; K and V of the position that it is at. */
+/* One lane's share of its position: addresses of its columns of q, of the new K row and of the new V
+ * row (still fp32), of its warp's partial result; K and V of the current position in registers. */
 template <int D> struct lane_work {
-    uint32_t q, new_k, new_v, found;
-    uint4 k[held<D>::PIECES], v[held<D>::OF_V];
+    uint32_t q, new_k, new_v, part_addr;
+    uint4 k[kv_prefetch<D>::PIECES], v[kv_prefetch<D>::OF_V];
 };
-template <int D> __device__ __forceinline__ void take_held(const held<D> &h, uint32_t group, lane_work<D> &o)
+/* Waits for the cp.async copies and takes this thread's K and V of one group. */
+template <int D> __device__ __forceinline__ void load_kv(const kv_prefetch<D> &h, uint32_t group, lane_work<D> &o)
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
 #pragma unroll
-    for (int c = 0; c < held<D>::PIECES; c++) o.k[c] = h.k[group % held<D>::GROUPS][c][threadIdx.x];
+    for (int c = 0; c < kv_prefetch<D>::PIECES; c++) o.k[c] = h.k[group % kv_prefetch<D>::GROUPS][c][threadIdx.x];
 #pragma unroll
-    for (int c = 0; c < held<D>::OF_V; c++) o.v[c] = h.v[group % held<D>::GROUPS][c][threadIdx.x];
+    for (int c = 0; c < kv_prefetch<D>::OF_V; c++) o.v[c] = h.v[group % kv_prefetch<D>::GROUPS][c][threadIdx.x];
 }
 template <int D>
-__device__ __forceinline__ void begin_work(const held<D> &h, const float *q, const uint16_t *new_k, const float *new_v,
-                                           const found *at, lane_work<D> &o)
+__device__ __forceinline__ void begin_work(const kv_prefetch<D> &h, const float *q, const uint16_t *new_k, const float *new_v,
+                                           const softmax_part *at, lane_work<D> &o)
 {
     uint32_t column = (threadIdx.x & 7) * 8;
-    o.q = shared_at(q + column), o.new_k = shared_at(new_k + column), o.new_v = shared_at(new_v + column);
-    o.found = shared_at(at + (threadIdx.x >> 5));
-    take_held<D>(h, 0, o);
-    asm volatile("" : "+r"(o.q), "+r"(o.new_k), "+r"(o.new_v), "+r"(o.found)); /* now */
+    o.q = smem_addr(q + column), o.new_k = smem_addr(new_k + column), o.new_v = smem_addr(new_v + column);
+    o.part_addr = smem_addr(at + (threadIdx.x >> 5));
+    load_kv<D>(h, 0, o);
+    asm volatile("" : "+r"(o.q), "+r"(o.new_k), "+r"(o.new_v), "+r"(o.part_addr)); /* computed here, before the wait */
 }
 
-/* The team of the newest position: its row of V, each lane its pieces. */
-template <int STORAGE, int D> __device__ __forceinline__ void end_v(const heads_work &w, lane_work<D> &o, uint64_t *gates)
+/* The lane group at the current position: takes V's new row as 16 bits and stores it to the state if
+ * the cluster stores. */
+template <int STORAGE, int D> __device__ __forceinline__ void finish_v(const heads_work &w, lane_work<D> &o, uint64_t *mbars)
 {
-    if (gate_of_v<D>() != AT_QK) gate_wait(&gates[gate_of_v<D>()], 0);
+    if (mbar_of_v<D>() != AT_QK) mbar_wait(&mbars[mbar_of_v<D>()], 0);
 #pragma unroll
-    for (int c = 0; c < held<D>::OF_V; c++) {
-        float4 low = shared_four(o.new_v + 256 * c), high = shared_four(o.new_v + 256 * c + 16);
-        o.v[c] = make_uint4(two<STORAGE>(low.x, low.y), two<STORAGE>(low.z, low.w), two<STORAGE>(high.x, high.y),
-                            two<STORAGE>(high.z, high.w));
-        if (w.stores) *reinterpret_cast<uint4 *>(w.v + w.place * w.pitch + (threadIdx.x & 7) * 16 + 128 * c) = o.v[c];
+    for (int c = 0; c < kv_prefetch<D>::OF_V; c++) {
+        float4 low = lds_f32x4(o.new_v + 256 * c), high = lds_f32x4(o.new_v + 256 * c + 16);
+        o.v[c] = make_uint4(pack_2<STORAGE>(low.x, low.y), pack_2<STORAGE>(low.z, low.w), pack_2<STORAGE>(high.x, high.y),
+                            pack_2<STORAGE>(high.z, high.w));
+        if (w.stores) *reinterpret_cast<uint4 *>(w.v + w.pos * w.pitch + (threadIdx.x & 7) * 16 + 128 * c) = o.v[c];
     }
 }
 
-/* Sums of a warp's four teams into room [D]: each keeps a quarter of its columns. */
-template <int D> __device__ __forceinline__ void put_columns(const float (&acc)[D / 64][8], float *room)
+/* Sums the four lane groups of a warp into scratch [D]; each lane group writes a quarter of the
+ * columns. */
+template <int D> __device__ __forceinline__ void put_columns(const float (&acc)[D / 64][8], float *scratch)
 {
     uint32_t column = (threadIdx.x & 7) * 8;
     bool upper = threadIdx.x & 16, odd = threadIdx.x & 8;
@@ -280,105 +314,108 @@ template <int D> __device__ __forceinline__ void put_columns(const float (&acc)[
         float2 y;
         y.x = (odd ? x[2] : x[0]) + __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[2], 8);
         y.y = (odd ? x[3] : x[1]) + __shfl_xor_sync(0xffffffffu, odd ? x[1] : x[3], 8);
-        *reinterpret_cast<float2 *>(room + column + 64 * c + 4 * upper + 2 * odd) = y;
+        *reinterpret_cast<float2 *>(scratch + column + 64 * c + 4 * upper + 2 * odd) = y;
     }
 }
 
-/* The warp's positions of one group, which are at hand; FIRST: there is nothing to join them with. */
+/* Online softmax step over one group of positions held in registers. FIRST: f and acc are
+ * overwritten instead of rescaled. Scores of positions after the current one are -inf. */
 template <int STORAGE, int D, bool FIRST>
-__device__ __forceinline__ void attend_group(const heads_work &w, uint32_t p, lane_work<D> &o, uint64_t *gates, found &f,
-                                             float (&acc)[held<D>::OF_V][8])
+__device__ __forceinline__ void attend_group(const heads_work &w, uint32_t p, lane_work<D> &o, uint64_t *mbars, softmax_part &f,
+                                             float (&acc)[kv_prefetch<D>::OF_V][8])
 {
     float s[2] = {};
-    if (p == w.place)
+    if (p == w.pos)
 #pragma unroll
-        for (int c = 0; c < held<D>::PIECES; c++) o.k[c] = shared_piece(o.new_k + 128 * c);
+        for (int c = 0; c < kv_prefetch<D>::PIECES; c++) o.k[c] = lds_128(o.new_k + 128 * c);
 #pragma unroll
-    for (int c = 0; c < held<D>::PIECES; c++) {
-        float4 low = shared_four(o.q + 256 * c), high = shared_four(o.q + 256 * c + 16);
+    for (int c = 0; c < kv_prefetch<D>::PIECES; c++) {
+        float4 low = lds_f32x4(o.q + 256 * c), high = lds_f32x4(o.q + 256 * c + 16);
         float x[8];
-        eight<STORAGE>(o.k[c], x);
+        unpack_8<STORAGE>(o.k[c], x);
         s[0] += x[0] * low.x + x[1] * low.y + x[2] * low.z + x[3] * low.w;
         s[1] += x[4] * high.x + x[5] * high.y + x[6] * high.z + x[7] * high.w;
     }
     float score = s[0] + s[1];
 #pragma unroll
     for (int m = 1; m < 8; m *= 2) score += __shfl_xor_sync(0xffffffffu, score, m);
-    if (p > w.place) score = -CUDART_INF_F;
-    float most = fmaxf(f.most, score);
-    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 8));
-    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 16));
-    float before = FIRST ? 0 : exp2_short(f.most - most), e = exp2_short(score - most);
-    f.most = most;
-    f.sum = FIRST ? e : fmaf(f.sum, before, e);
-    if (p == w.place) end_v<STORAGE, D>(w, o, gates);
+    if (p > w.pos) score = -CUDART_INF_F;
+    float max = fmaxf(f.max, score);
+    max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 8));
+    max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 16));
+    float rescale = FIRST ? 0 : exp2_fast(f.max - max), e = exp2_fast(score - max);
+    f.max = max;
+    f.sum = FIRST ? e : fmaf(f.sum, rescale, e);
+    if (p == w.pos) finish_v<STORAGE, D>(w, o, mbars);
 #pragma unroll
-    for (int c = 0; c < held<D>::OF_V; c++) {
+    for (int c = 0; c < kv_prefetch<D>::OF_V; c++) {
         float x[8];
-        eight<STORAGE>(o.v[c], x);
+        unpack_8<STORAGE>(o.v[c], x);
 #pragma unroll
-        for (int j = 0; j < 8; j++) acc[c][j] = FIRST ? e * x[j] : fmaf(e, x[j], acc[c][j] * before);
+        for (int j = 0; j < 8; j++) acc[c][j] = FIRST ? e * x[j] : fmaf(e, x[j], acc[c][j] * rescale);
     }
 }
 
-/* The warp's positions: what it found, and the sums of the rank's columns of V if there was any. */
+/* Attention over the positions of this warp: partial softmax to shared memory, weighted sums of V to
+ * scratch. */
 template <int STORAGE, int D>
-__device__ __forceinline__ void attend(const heads_work &w, held<D> &h, lane_work<D> &o, uint64_t *gates, float *room)
+__device__ __forceinline__ void attend(const heads_work &w, kv_prefetch<D> &h, lane_work<D> &o, uint64_t *mbars, float *scratch)
 {
-    enum { GROUPS = held<D>::GROUPS };
-    uint32_t first = (threadIdx.x >> 5) * 4 * RANK + w.block; /* of the warp's positions */
-    found f = {none, 0};
-    if (first <= w.place) {
-        float acc[held<D>::OF_V][8];
-        attend_group<STORAGE, D, true>(w, position(w, 0), o, gates, f, acc);
+    enum { GROUPS = kv_prefetch<D>::GROUPS };
+    uint32_t first = (threadIdx.x >> 5) * 4 * CLUSTER + w.cta; /* first of the warp's positions */
+    softmax_part f = {lowest, 0};
+    if (first <= w.pos) {
+        float acc[kv_prefetch<D>::OF_V][8];
+        attend_group<STORAGE, D, true>(w, position(w, 0), o, mbars, f, acc);
 #pragma unroll 1
-        for (uint32_t group = 1; group * 32 * RANK + first <= w.place; group++) {
-            if (group >= GROUPS) load_held<D>(w, group, h);
-            take_held<D>(h, group, o);
-            attend_group<STORAGE, D, false>(w, position(w, group), o, gates, f, acc);
+        for (uint32_t group = 1; group * 32 * CLUSTER + first <= w.pos; group++) {
+            if (group >= GROUPS) prefetch_kv<D>(w, group, h);
+            load_kv<D>(h, group, o);
+            attend_group<STORAGE, D, false>(w, position(w, group), o, mbars, f, acc);
         }
         f.sum += __shfl_xor_sync(0xffffffffu, f.sum, 8);
         f.sum += __shfl_xor_sync(0xffffffffu, f.sum, 16);
-        put_columns<shape<D>::OWN>(acc, room);
+        put_columns<shape<D>::COLS>(acc, scratch);
     }
-    if (!(threadIdx.x & 31)) put_two_at(o.found, f.most, f.sum);
+    if (!(threadIdx.x & 31)) sts_f32x2(o.part_addr, f.max, f.sum);
 }
 
-/* A lane's columns of a rank's: two or four numbers. */
-template <int N> struct few {
+/* The columns that one lane handles: two or four. */
+template <int N> struct lane_cols {
     float x[N];
 };
-template <int N> __device__ __forceinline__ few<N> few_at(const float *x)
+template <int N> __device__ __forceinline__ lane_cols<N> lane_cols_at(const float *x)
 {
     if constexpr (N == 2) {
         float2 v = *reinterpret_cast<const float2 *>(x);
-        return few<N>{{v.x, v.y}};
+        return lane_cols<N>{{v.x, v.y}};
     } else {
-        float4 v = four_at(x, 0);
-        return few<N>{{v.x, v.y, v.z, v.w}};
+        float4 v = float4_at(x, 0);
+        return lane_cols<N>{{v.x, v.y, v.z, v.w}};
     }
 }
 
-/* Eight times what was found, and some columns of the first n, as one. y: [8], `pitch` numbers apart. */
+/* Merges eight partial softmax results and the columns of the first n of them; y: [8], `pitch`
+ * floats apart. */
 template <int N>
-__device__ __forceinline__ few<N> join_eight(const found *at, uint32_t found_pitch, const float *y, uint32_t pitch, uint32_t n,
-                                             found &all)
+__device__ __forceinline__ lane_cols<N> merge_eight(const softmax_part *at, uint32_t found_pitch, const float *y, uint32_t pitch,
+                                                    uint32_t n, softmax_part &all)
 {
-    found f[8];
-    few<N> sum = {};
+    softmax_part f[8];
+    lane_cols<N> sum = {};
 #pragma unroll
     for (int i = 0; i < 8; i++) f[i] = at[i * found_pitch];
-    all.most = fmaxf(fmaxf(fmaxf(f[0].most, f[1].most), fmaxf(f[2].most, f[3].most)),
-                     fmaxf(fmaxf(f[4].most, f[5].most), fmaxf(f[6].most, f[7].most)));
+    all.max = fmaxf(fmaxf(fmaxf(f[0].max, f[1].max), fmaxf(f[2].max, f[3].max)),
+                    fmaxf(fmaxf(f[4].max, f[5].max), fmaxf(f[6].max, f[7].max)));
     all.sum = 0;
 #pragma unroll
     for (int k = 0; k < 8; k += 4) {
         if (k >= n) break;
 #pragma unroll
         for (int i = k; i < k + 4; i++) {
-            float e = exp2_short(f[i].most - all.most);
-            few<N> v = {};
-            if (i < n) v = few_at<N>(y + i * pitch);
+            float e = exp2_fast(f[i].max - all.max);
+            lane_cols<N> v = {};
+            if (i < n) v = lane_cols_at<N>(y + i * pitch);
             all.sum = fmaf(f[i].sum, e, all.sum);
 #pragma unroll
             for (int j = 0; j < N; j++) sum.x[j] = fmaf(v.x[j], e, sum.x[j]);
@@ -387,151 +424,158 @@ __device__ __forceinline__ few<N> join_eight(const found *at, uint32_t found_pit
     return sum;
 }
 
-/* What the block's warps found, joined, to all blocks of the rank, a warp a block: ends [block][OWN + 4]. */
+/* Merges the results of the block's warps and sends them to all blocks, warp w to block w: ends
+ * [block][COLS + 4] holds {max, sum, -, -, columns}. */
 template <int D>
-__device__ __forceinline__ void send_found(const heads_work &w, const found *at, const float *room, const float *ends,
-                                           const uint64_t *gate)
+__device__ __forceinline__ void send_partials(const heads_work &w, const softmax_part *at, const float *scratch,
+                                              const float *ends, const uint64_t *mbar)
 {
-    enum { OWN = shape<D>::OWN, N = OWN / 32 };
-    uint32_t active = w.place < w.block ? 0 : (w.place - w.block) / (4 * RANK) + 1; /* warps with positions, or more */
-    uint32_t lane = threadIdx.x & 31, block = threadIdx.x >> 5, to = there(shared_at(ends + w.block * (OWN + 4)), block),
-             counted = there(shared_at(gate), block);
-    found all;
-    few<N> v = join_eight<N>(at, 1, room + N * lane, OWN, active, all);
+    enum { COLS = shape<D>::COLS, N = COLS / 32 };
+    uint32_t active = w.pos < w.cta ? 0 : (w.pos - w.cta) / (4 * CLUSTER) + 1; /* upper bound of the warps with positions */
+    uint32_t lane = threadIdx.x & 31, block = threadIdx.x >> 5, to = mapa(smem_addr(ends + w.cta * (COLS + 4)), block),
+             counted = mapa(smem_addr(mbar), block);
+    softmax_part all;
+    lane_cols<N> v = merge_eight<N>(at, 1, scratch + N * lane, COLS, active, all);
     if constexpr (N == 4)
-        send_four_to(make_float4(v.x[0], v.x[1], v.x[2], v.x[3]), to + 16 + 16 * lane, counted);
+        st_async_f32x4(make_float4(v.x[0], v.x[1], v.x[2], v.x[3]), to + 16 + 16 * lane, counted);
     else
-        send_two_to(v.x[0], v.x[1], to + 16 + 8 * lane, counted);
-    if (!lane) send_two_to(all.most, all.sum, to, counted);
+        st_async_f32x2(v.x[0], v.x[1], to + 16 + 8 * lane, counted);
+    if (!lane) st_async_f32x2(all.max, all.sum, to, counted);
 }
 
-/* The head's output, gated, into parts, by one warp. */
+/* One warp: merges the blocks' results, applies the output gate, and stores the head's output in
+ * parts for the second product. */
 template <int KIND, int D>
-__device__ __forceinline__ void head_parts(const float *ends, const float *gate, unsigned char *parts, uint64_t *gates)
+__device__ __forceinline__ void store_head_parts(const float *ends, const float *gate, unsigned char *parts, uint64_t *mbars)
 {
-    enum { OWN = shape<D>::OWN, N = OWN / 32 };
+    enum { COLS = shape<D>::COLS, N = COLS / 32 };
     uint32_t c = N * threadIdx.x;
-    few<N> open = {};
-    if (gate_of_v<D>() != AT_QK) gate_wait(&gates[gate_of_v<D>()], 0);
-    if (gate) open = few_at<N>(gate + c);
+    lane_cols<N> g = {};
+    if (mbar_of_v<D>() != AT_QK) mbar_wait(&mbars[mbar_of_v<D>()], 0);
+    if (gate) g = lane_cols_at<N>(gate + c);
 #pragma unroll
-    for (int j = 0; j < N; j++) open.x[j] = gate ? sigmoid_short(open.x[j]) : 1;
-    gate_wait(&gates[AT_ENDS], 0);
-    found all;
-    few<N> v = join_eight<N>(reinterpret_cast<const found *>(ends), (OWN + 4) / 2, ends + 4 + c, OWN + 4, 8, all);
-    float e = inverse_short(all.sum);
+    for (int j = 0; j < N; j++) g.x[j] = gate ? sigmoid_fast(g.x[j]) : 1;
+    mbar_wait(&mbars[AT_ENDS], 0);
+    softmax_part all;
+    lane_cols<N> v = merge_eight<N>(reinterpret_cast<const softmax_part *>(ends), (COLS + 4) / 2, ends + 4 + c, COLS + 4, 8, all);
+    float e = rcp_fast(all.sum);
 #pragma unroll
-    for (int j = 0; j < N; j++) v.x[j] = v.x[j] * e * open.x[j];
+    for (int j = 0; j < N; j++) v.x[j] = v.x[j] * e * g.x[j];
     if constexpr (N == 4)
-        put_hidden<KIND>(parts, OWN, c, make_float4(v.x[0], v.x[1], v.x[2], v.x[3]));
+        put_hidden<KIND>(parts, COLS, c, make_float4(v.x[0], v.x[1], v.x[2], v.x[3]));
     else
-        put_two<KIND>(parts, parts_pitch(OWN), c, v.x[0], v.x[1]);
+        put_two<KIND>(parts, parts_pitch(COLS), c, v.x[0], v.x[1]);
 }
 
-/* Sines and cosines of the position. */
-__device__ __forceinline__ void find_turns(const ck_heads &a, const heads_work &w, float2 *turns)
+/* sin and cos of the position, for each rotary pair. */
+__device__ __forceinline__ void load_sincos(const ck_heads &a, const heads_work &w, float2 *sin_cos)
 {
     uint32_t i = threadIdx.x;
     if (i >= a.pairs) return;
     float s, c;
-    turn_of(w.place, a.inverse[i], s, c);
-    turns[i] = make_float2(s * a.mscale, c * a.mscale);
+    rope_sincos(w.pos, a.inverse[i], s, c);
+    sin_cos[i] = make_float2(s * a.mscale, c * a.mscale);
 }
 
+/* Kernel body. P: pairs of 32-column blocks of x per warp (d up to 512 P). */
 template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void heads(const ck_heads &a)
 {
-    enum { OWN = shape<D>::OWN };
+    enum { COLS = shape<D>::COLS };
     extern __shared__ __align__(128) unsigned char memory[];
-    __shared__ uint64_t full[CK_RANK_STAGES], empty[CK_RANK_STAGES], gates[GATES];
-    __shared__ rank_stats stats;
-    __shared__ float norm_room[RANK_WARPS];
-    __shared__ __align__(16) float rows[2 * D + 2 * OWN], q[D];
+    __shared__ uint64_t full[CK_CLUSTER_STAGES], empty[CK_CLUSTER_STAGES], mbars[MBARS];
+    __shared__ cluster_stats stats;
+    __shared__ float norm_scratch[CONSUMER_WARPS];
+    __shared__ __align__(16) float rows[2 * D + 2 * COLS], q[D];
     __shared__ __align__(16) uint16_t fresh[D];
-    __shared__ __align__(16) found at_warp[RANK_WARPS];
-    __shared__ float2 turns[D / 2];
+    __shared__ __align__(16) softmax_part at_warp[CONSUMER_WARPS];
+    __shared__ float2 sin_cos[D / 2];
     const heads_work w = work_of<D>(a);
     const ring r = {memory, a.stage_bytes, a.stages, a.fills, a.ahead, full, empty};
     uint32_t n = rows_of<D>(a);
-    float *own = reinterpret_cast<float *>(memory + a.stages * a.stage_bytes), *xs = own + a.d / RANK, *sums = xs, *room = xs;
-    held<D> &kv = *reinterpret_cast<held<D> *>(reinterpret_cast<unsigned char *>(xs) + CK_HEADS_FIRST(D, a.d));
-    unsigned char *parts = reinterpret_cast<unsigned char *>(&kv + 1), *scales = parts + CK_HEADS_SECOND(D, a.d);
+    float *extra = reinterpret_cast<float *>(memory + a.stages * a.stage_bytes), *xs = extra + a.d / CLUSTER, *sums = xs,
+          *scratch = xs;
+    kv_prefetch<D> &kv = *reinterpret_cast<kv_prefetch<D> *>(reinterpret_cast<unsigned char *>(xs) + CK_HEADS_X_BYTES(D, a.d));
+    unsigned char *parts = reinterpret_cast<unsigned char *>(&kv + 1), *scales = parts + CK_HEADS_PARTS_BYTES(D, a.d);
     float *ends = reinterpret_cast<float *>(parts);
-    unsigned char *made = reinterpret_cast<unsigned char *>(ends + RANK * (OWN + 4));
-    if (!a.late) dependents_may_start();
-    if (threadIdx.x == RANK_OWNERS) {
-        ring_open(r);
-        open_gates<D>(gates, 4 * a.d + sizeof stats, n);
+    unsigned char *out_parts = reinterpret_cast<unsigned char *>(ends + CLUSTER * (COLS + 4));
+    if (!a.late) launch_dependents();
+    if (threadIdx.x == CLUSTER_CONSUMERS) {
+        ring_init(r);
+        init_mbars<D>(mbars, 4 * a.d + sizeof stats, n);
     }
     __syncthreads();
     cluster_arrive();
-    if (threadIdx.x >= RANK_OWNERS) {
-        if (threadIdx.x > RANK_OWNERS) return;
-        bring_weights<KIND, D>(a, w, r);
-        if (a.late) dependents_may_start();
+    if (threadIdx.x >= CLUSTER_CONSUMERS) {
+        if (threadIdx.x > CLUSTER_CONSUMERS) return;
+        load_weights<KIND, D>(a, w, r);
+        if (a.late) launch_dependents();
         return;
     }
-    norm_numbers<(P + 1) / 2> numbers;
-    own_x<P> x;
-    ring_at at = {0, 0};
+    norm_coeffs<(P + 1) / 2> numbers;
+    x_frags<P> x;
+    ring_pos at = {0, 0};
     load_norm<KIND>(a.norm, a.d, numbers);
 #pragma unroll
-    for (int i = 0; i < held<D>::GROUPS; i++) load_held<D>(w, i, kv);
-    find_turns(a, w, turns);
+    for (int i = 0; i < kv_prefetch<D>::GROUPS; i++) prefetch_kv<D>(w, i, kv);
+    load_sincos(a, w, sin_cos);
     head_row<D> head_norm;
     load_head_norm<D>(threadIdx.x < 32 ? a.q_norm : a.k_norm, head_norm);
-    if (KIND == RANK_Q8)
-        bring_scales(shared_at(scales),
-                     static_cast<const __half *>(a.out_scales.p) + w.block * w.rows * a.out_scales.pitch + w.rank * (OWN / 32),
-                     a.out_scales.pitch, w.rows, OWN);
-    const sending<D> sent = sending_from<D>(a, w, rows, gates);
-    const x_places from = places_of<KIND>(xs, &stats);
-    const spreading to = spread_from(a.x, w.block, xs, &stats, &gates[AT_X], own);
+    if (KIND == KIND_Q8)
+        load_scales(smem_addr(scales),
+                    static_cast<const __half *>(a.out_scales.p) + w.cta * w.rows * a.out_scales.pitch + w.cluster * (COLS / 32),
+                    a.out_scales.pitch, w.rows, COLS);
+    const row_targets<D> sent = find_row_targets<D>(a, w, rows, mbars);
+    const x_addresses from = find_x_addresses<KIND>(xs, &stats);
+    const x_exchange to = x_exchange_setup(a.x, w.cta, xs, &stats, &mbars[AT_X], extra);
     cluster_wait();
-    constexpr bool HOLDS = KIND == 0 && P <= 2; /* measured: of heads of 256 in bf16 it takes 0.5 %, of Q8_0 nothing */
-    held_group<HOLDS ? P : 1> held;
-    if constexpr (HOLDS) hold_group<KIND, P>(r, at, a.d, norm_room, held);
+    /* register prefetch of the first weight rows pays off only for fp16 with short rows (bf16, D =
+     * 256: 0.5 % slower) */
+    constexpr bool PREFETCH = KIND == 0 && P <= 2;
+    prefetched_group<PREFETCH ? P : 1> prefetched;
+    if constexpr (PREFETCH) prefetch_group<KIND, P>(r, at, a.d, norm_scratch, prefetched);
     if (!a.x.live) wait_for_inputs();
-    spread_x<(P + 1) / 2>(to, a.norm.layer, a.out_bias ? a.out_bias + w.block * w.rows : nullptr);
-    gate_wait(&gates[AT_X], 0);
-    ready_x<KIND, P>(a.norm, a.d, xs, from, numbers, parts, norm_room, x);
-    if constexpr (HOLDS) held_rows<KIND, P>(held, x, sums);
-    project<KIND, P, D>(r, at, x, a.d, n, sums, sent, HOLDS);
+    exchange_x<(P + 1) / 2>(to, a.norm.layer, a.out_bias ? a.out_bias + w.cta * w.rows : nullptr);
+    mbar_wait(&mbars[AT_X], 0);
+    prepare_x<KIND, P>(a.norm, a.d, xs, from, numbers, parts, norm_scratch, x);
+    if constexpr (PREFETCH) multiply_prefetched<KIND, P>(prefetched, x, sums);
+    project<KIND, P, D>(r, at, x, a.d, n, sums, sent, PREFETCH);
     lane_work<D> o;
     begin_work<D>(kv, q, fresh, rows + 2 * D, at_warp, o);
-    if (threadIdx.x < 64) end_row<STORAGE, D>(a, w, rows, turns, q, fresh, head_norm, gates);
-    consumers_meet();
-    attend<STORAGE, D>(w, kv, o, gates, room + (threadIdx.x >> 5) * OWN);
-    consumers_meet();
-    send_found<D>(w, at_warp, room, ends, &gates[AT_ENDS]);
-    if (KIND == RANK_Q8) scales_arrived();
-    if (threadIdx.x < 32) head_parts<KIND, D>(ends, a.in[GATE].data ? rows + 2 * D + OWN : nullptr, made, gates);
-    consumers_meet();
-    write_rows<KIND>(r, at, made, OWN, a.out_rows, w.rows, a.y + w.block * w.rows, a.d, w.rank ? nullptr : own,
-                     shared_at(scales));
-    leave(a.x, a.clear);
+    if (threadIdx.x < 64) finish_qk_row<STORAGE, D>(a, w, rows, sin_cos, q, fresh, head_norm, mbars);
+    consumers_sync();
+    attend<STORAGE, D>(w, kv, o, mbars, scratch + (threadIdx.x >> 5) * COLS);
+    consumers_sync();
+    send_partials<D>(w, at_warp, scratch, ends, &mbars[AT_ENDS]);
+    if (KIND == KIND_Q8) scales_arrived();
+    if (threadIdx.x < 32) store_head_parts<KIND, D>(ends, a.in[GATE].data ? rows + 2 * D + COLS : nullptr, out_parts, mbars);
+    consumers_sync();
+    write_rows<KIND>(r, at, out_parts, COLS, a.out_rows, w.rows, a.y + w.cta * w.rows, a.d, w.cluster ? nullptr : extra,
+                     smem_addr(scales));
+    finish_kernel(a.x, a.clear);
 }
 
 #else
-template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void heads(const ck_heads &) {} /* no clusters */
+/* no clusters before sm_90: never launched */
+template <int KIND, int STORAGE, int P, int D> __device__ __forceinline__ void heads(const ck_heads &) {}
 #endif
 
-/* Columns of x: up to 512 P. */
+/* d up to 512 P. */
 #define HEADS(NAME, KIND, KV, STORAGE, P, D)                                \
-    extern "C" __global__ void __launch_bounds__(CK_RANK_THREADS, 2)        \
+    extern "C" __global__ void __launch_bounds__(CK_CLUSTER_THREADS, 2)     \
         heads_##NAME##_##KV##_##P##_##D(const __grid_constant__ ck_heads a) \
     {                                                                       \
         heads<KIND, STORAGE, P, D>(a);                                      \
     }
-#define HEADS_OF(P, D)                                  \
-    HEADS(f16, 0, f16, CK_KV_F16, P, D)                 \
-    HEADS(f16, 0, bf16, CK_KV_BF16, P, D)               \
-    HEADS(bf16, 1, f16, CK_KV_F16, P, D)                \
+#define HEADS_OF(P, D)                    \
+    HEADS(f16, 0, f16, CK_KV_F16, P, D)   \
+    HEADS(f16, 0, bf16, CK_KV_BF16, P, D) \
+    HEADS(bf16, 1, f16, CK_KV_F16, P, D)  \
     HEADS(bf16, 1, bf16, CK_KV_BF16, P, D)
 HEADS_OF(2, 64)
 HEADS_OF(2, 128)
 HEADS_OF(2, 256)
 HEADS_OF(4, 256)
-HEADS(q8, RANK_Q8, f16, CK_KV_F16, 2, 128)
-HEADS(q8, RANK_Q8, bf16, CK_KV_BF16, 2, 128)
-HEADS(q8, RANK_Q8, f16, CK_KV_F16, 2, 256)
-HEADS(q8, RANK_Q8, bf16, CK_KV_BF16, 2, 256)
+HEADS(q8, KIND_Q8, f16, CK_KV_F16, 2, 128)
+HEADS(q8, KIND_Q8, bf16, CK_KV_BF16, 2, 128)
+HEADS(q8, KIND_Q8, f16, CK_KV_F16, 2, 256)
+HEADS(q8, KIND_Q8, bf16, CK_KV_BF16, 2, 256)

@@ -1,30 +1,36 @@
-/* k_wide.cu: products of large weights with one row of x: bound by the memory's pace, so a warp always has weights in flight.
+/* k_wide.cu: matrix-vector product of a large weight with one row of x, bound by memory bandwidth:
+ * every warp always has weight loads in flight. Host: one row, fp16, bf16, Q8_0 or fp8 weights,
+ * where the sm_90 kernels (k_stream.cu, k_digits.cu) do not apply.
  *
- * A warp per pair of rows, 16 of them in a block that fills its multiprocessor, so that x comes there once: with two blocks
- * of 8 warps x took as long as a tenth of the weights. The next pieces, 4 KB a warp, are asked for before these are used,
- * over the end of a pair as well; the first 8 KB before the inputs are waited for. Sums are those of k_gemv.cu, except that a
- * norm's 1 / length comes behind the sum: a row alone equals the row in a batch to rounding. SPDX-License-Identifier: MIT */
+ * 512 threads, one block per multiprocessor, so that x is read once per multiprocessor; with two
+ * blocks of 8 warps reading x took as long as a tenth of the weights. A warp handles one pair of
+ * weight rows at a time. The next pieces (4 KB per warp) are requested before the current ones are
+ * used, also across the end of a pair, the first 8 KB before griddepcontrol.wait. Shared memory: 32
+ * floats of scratch, then x as fp32 planes (k_gemv.cuh). Sums as in k_gemv.cu, except that the 1 /
+ * rms of a norm is applied after the sum: a single row equals the same row in a batch only up to
+ * rounding.
+ * SPDX-License-Identifier: MIT */
 #include "k_gemv.cuh"
 
 enum { WIDE_WARPS = CK_WIDE_THREADS / 32, WIDE_STEP = 4 * CK_WIDE_THREADS };
 
-/* x times the norm's weight where it shall lie. What is left of the norm, 1 / length, is the same for all of x: sums are
- * multiplied with it at their end, and nobody waits for it here. Returns it. */
-template <int MANY>
-__device__ __forceinline__ float bring_unscaled(const ck_norm &norm, const float *x, uint32_t k, planes pl, float *to,
-                                                float *room)
+/* x times the norm's weight into shared memory. The factor 1 / rms is the same for all columns and
+ * is returned, to be applied to the sums, so nothing waits for it here. */
+template <int BATCH>
+__device__ __forceinline__ float load_unscaled(const ck_norm &norm, const float *x, uint32_t k, planes pl, float *to,
+                                               float *scratch)
 {
     float squares = 0, plus = norm.plus_one && norm.weight ? 1.0f : 0.0f;
-    for (uint32_t e0 = threadIdx.x * 4; e0 < k; e0 += WIDE_STEP * MANY) {
-        float4 v[MANY], w[MANY];
+    for (uint32_t e0 = threadIdx.x * 4; e0 < k; e0 += WIDE_STEP * BATCH) {
+        float4 v[BATCH], w[BATCH];
 #pragma unroll
-        for (int i = 0; i < MANY; i++) {
+        for (int i = 0; i < BATCH; i++) {
             w[i] = make_float4(1, 1, 1, 1);
-            if (e0 + i * WIDE_STEP < k) v[i] = four_at(x, e0 + i * WIDE_STEP);
-            if (e0 + i * WIDE_STEP < k && norm.weight) w[i] = four_at(norm.weight, e0 + i * WIDE_STEP);
+            if (e0 + i * WIDE_STEP < k) v[i] = float4_at(x, e0 + i * WIDE_STEP);
+            if (e0 + i * WIDE_STEP < k && norm.weight) w[i] = float4_at(norm.weight, e0 + i * WIDE_STEP);
         }
 #pragma unroll
-        for (int i = 0; i < MANY; i++) {
+        for (int i = 0; i < BATCH; i++) {
             if (e0 + i * WIDE_STEP >= k) break;
             squares += squares_of(v[i], 0);
             put_four(to, pl, e0 + i * WIDE_STEP,
@@ -33,67 +39,71 @@ __device__ __forceinline__ float bring_unscaled(const ck_norm &norm, const float
         }
     }
     squares = warp_sum(squares);
-    if ((threadIdx.x & 31) == 0) room[threadIdx.x >> 5] = squares;
+    if ((threadIdx.x & 31) == 0) scratch[threadIdx.x >> 5] = squares;
     __syncthreads();
     squares = 0;
 #pragma unroll
-    for (int i = 0; i < WIDE_WARPS; i++) squares += room[i];
+    for (int i = 0; i < WIDE_WARPS; i++) squares += scratch[i];
     return rsqrtf(squares / k + norm.eps);
 }
 
-/* x as it is. Blocks begin at different places: all of them at one would queue up before a few slices of the second-level
- * cache. */
-template <int MANY> __device__ __forceinline__ void bring_turned(const float *x, uint32_t k, planes pl, float *to)
+/* x without a norm. Blocks start at different offsets: if all read the same lines at once they queue
+ * at a few L2 slices. */
+template <int BATCH> __device__ __forceinline__ void load_rotated(const float *x, uint32_t k, planes pl, float *to)
 {
+    /* Start offset of this block, a multiple of 128 columns. */
     uint32_t turn = k % 128 ? 0 : blockIdx.x % (k / 128) * 128;
-    for (uint32_t e0 = threadIdx.x * 4; e0 < k; e0 += WIDE_STEP * MANY) {
-        float4 v[MANY];
-        uint32_t e[MANY];
+    for (uint32_t e0 = threadIdx.x * 4; e0 < k; e0 += WIDE_STEP * BATCH) {
+        float4 v[BATCH];
+        uint32_t e[BATCH];
 #pragma unroll
-        for (int i = 0; i < MANY; i++) {
+        for (int i = 0; i < BATCH; i++) {
             e[i] = e0 + i * WIDE_STEP + turn;
             if (e[i] >= k) e[i] -= k;
-            if (e0 + i * WIDE_STEP < k) v[i] = four_at(x, e[i]);
+            if (e0 + i * WIDE_STEP < k) v[i] = float4_at(x, e[i]);
         }
 #pragma unroll
-        for (int i = 0; i < MANY; i++)
+        for (int i = 0; i < BATCH; i++)
             if (e0 + i * WIDE_STEP < k) put_four(to, pl, e[i], v[i]);
     }
     __syncthreads();
 }
 
-/* Returns what sums are to be multiplied with. */
-template <int KIND> __device__ __forceinline__ float bring_one(const ck_gemv &g, float *xs, float *room)
+/* Loads x with whatever norm the product has. Returns the factor to apply to the sums. */
+template <int KIND> __device__ __forceinline__ float load_one(const ck_gemv &g, float *xs, float *scratch)
 {
     uint32_t nc = g.pitch / 16, k = g.k;
     planes pl = planes_of<KIND>(nc);
     const ck_norm &n = g.norm;
     bool even = by_fours(g.x.p, k) && nc << pl.shift == k;
     if (even && n.present && n.groups == 1 && !n.layer && !n.bias && by_fours(n.weight, k))
-        return bring_unscaled<2>(n, g.x.p, k, pl, xs, room);
+        return load_unscaled<2>(n, g.x.p, k, pl, xs, scratch);
     if (even && !n.present)
-        bring_turned<Kind<KIND>::SCALES ? 2 : 4>(g.x.p, k, pl, xs); /* as many as registers hold */
+        load_rotated<Kind<KIND>::SCALES ? 2 : 4>(g.x.p, k, pl, xs); /* as many as registers allow */
     else
-        bring_x<1, CK_WIDE_THREADS>(g, pl, Kind<KIND>::OFFSETS, xs, room);
+        load_x<1, CK_WIDE_THREADS>(g, pl, Kind<KIND>::OFFSETS, xs, scratch);
     return 1;
 }
 
+/* A warp's position in its sequence of pieces: the row pair and the piece in it. */
 struct position {
     pair_of p;
     uint32_t pair, c;
 };
-__device__ __forceinline__ void go_on(const ck_gemv &g, position &at, uint32_t teams, uint32_t nc)
+/* Moves to the next group of U pieces, at the end of a row to the warp's next pair. */
+__device__ __forceinline__ void advance_piece(const ck_gemv &g, position &at, uint32_t warps, uint32_t nc)
 {
     at.c += U * 32;
     if (at.c - (threadIdx.x & 31) < nc) return;
     at.c = threadIdx.x & 31;
-    at.pair += teams;
+    at.pair += warps;
     if (at.pair < g.pairs) at.p = find_pair(g, at.pair);
 }
+/* Multiplies one group of pieces; at the end of the rows reduces over the warp and writes both
+ * outputs. */
 template <int KIND>
 __device__ __forceinline__ void use_pieces(const ck_gemv &g, const pieces<KIND> &w, const position &at, uint32_t nc,
-                                           const float *xs, float scale, float (&acc)[2][1], float &best,
-                                           uint32_t &index)
+                                           const float *xs, float scale, float (&acc)[2][1], float &best, uint32_t &index)
 {
     multiply<KIND, 1>(w, at.c, 32, nc, xs, acc);
     if (at.c - (threadIdx.x & 31) + U * 32 < nc) return;
@@ -103,31 +113,34 @@ __device__ __forceinline__ void use_pieces(const ck_gemv &g, const pieces<KIND> 
     acc[0][0] = acc[1][0] = 0;
 }
 
+/* Kernel body: two register buffers a and b, used alternately. */
 template <int KIND> __device__ __forceinline__ void gemv_wide(const ck_gemv &g)
 {
     extern __shared__ float4 shared4[];
-    float *room = reinterpret_cast<float *>(shared4), *xs = room + 32, best = -CUDART_INF_F, acc[2][1] = {};
-    uint32_t lane = threadIdx.x & 31, nc = g.pitch / 16, teams = gridDim.x * WIDE_WARPS, index = 0xfffffffeu;
+    float *scratch = reinterpret_cast<float *>(shared4), *xs = scratch + 32, best = -CUDART_INF_F, acc[2][1] = {};
+    uint32_t lane = threadIdx.x & 31, nc = g.pitch / 16, warps = gridDim.x * WIDE_WARPS, index = 0xfffffffeu;
     position now = {{}, blockIdx.x * WIDE_WARPS + (threadIdx.x >> 5), lane}, then;
     pieces<KIND> a, b;
-    dependents_may_start();
+    launch_dependents();
     now.p = find_pair(g, now.pair < g.pairs ? now.pair : 0);
     load_pieces<KIND>(a, g, now.p, now.c, 32, now.pair < g.pairs ? nc : 0);
     then = now;
-    go_on(g, then, teams, nc);
+    /* Two register buffers are in flight before the inputs are waited for. */
+    advance_piece(g, then, warps, nc);
     load_pieces<KIND>(b, g, then.p, then.c, 32, then.pair < g.pairs ? nc : 0);
     wait_for_inputs();
-    float scale = bring_one<KIND>(g, xs, room);
+    float scale = load_one<KIND>(g, xs, scratch);
+    /* Use one buffer, refill it, then the other. */
 #pragma unroll 1
     while (now.pair < g.pairs) {
         use_pieces<KIND>(g, a, now, nc, xs, scale, acc, best, index);
         now = then;
-        go_on(g, now, teams, nc);
+        advance_piece(g, now, warps, nc);
         if (now.pair < g.pairs) load_pieces<KIND>(a, g, now.p, now.c, 32, nc);
         if (then.pair >= g.pairs) break;
         use_pieces<KIND>(g, b, then, nc, xs, scale, acc, best, index);
         then = now;
-        go_on(g, then, teams, nc);
+        advance_piece(g, then, warps, nc);
         if (then.pair < g.pairs) load_pieces<KIND>(b, g, then.p, then.c, 32, nc);
     }
     if (!g.best) return;
@@ -141,10 +154,10 @@ template <int KIND> __device__ __forceinline__ void gemv_wide(const ck_gemv &g)
     g.best_index[blockIdx.x] = index;
 }
 
-#define WIDE(KIND)                                                                                                \
+#define WIDE(KIND)                                                                                                  \
     extern "C" __global__ void __launch_bounds__(CK_WIDE_THREADS, 1) wide_##KIND(const __grid_constant__ ck_gemv g) \
-    {                                                                                                             \
-        gemv_wide<CK_##KIND>(g);                                                                                  \
+    {                                                                                                               \
+        gemv_wide<CK_##KIND>(g);                                                                                    \
     }
 WIDE(F16)
 WIDE(BF16)

@@ -1,13 +1,13 @@
-/* cuda_state_transfer.c: a state from one unit of this kind to another. On one GPU the memory changes hands; between two of a host
- * the bytes go from card to card, all of them in flight at once, and never through the host's memory where the cards reach
- * each other. SPDX-License-Identifier: MIT */
-#include "unit/cuda/cu.h"
+/* cuda_state_transfer.c: moves a state between two units of this kind. On one GPU the memory is exchanged. Between two GPUs
+ * all slots are copied at once with cuMemcpyPeerAsync, directly where peer access is available and through the host otherwise.
+ * SPDX-License-Identifier: MIT */
+#include "unit/cuda/state/state.h"
 
 #include "base/clock.h"
 
 /* NVLink rests when nothing has crossed it for 50 ms, and what crosses next waits 0.2 ms for it; less than WAKE_BYTES does not
  * wake it. */
-enum { PEER_THERE_ALREADY = 704, WAKE_BYTES = 64 << 10, AWAKE_NS = 20000000 };
+enum { PEER_ALREADY_ENABLED = 704, WAKE_BYTES = 64 << 10, AWAKE_NS = 20000000 };
 
 static int same_slots(const struct sg_state *a, const struct sg_state *b)
 {
@@ -18,129 +18,127 @@ static int same_slots(const struct sg_state *a, const struct sg_state *b)
 }
 
 /* What a slot holds, without the memory. */
-static void take_over(struct cu_slot *to, const struct cu_slot *from)
+static void copy_coverage(struct cu_slot *to, const struct cu_slot *from)
 {
     to->first = from->first;
     to->end = from->end;
-    to->given = from->given;
+    to->has_data = from->has_data;
 }
 
-static void exchange_slot(struct cu_slot *a, struct cu_slot *b)
+static void swap_slots(struct cu_slot *a, struct cu_slot *b)
 {
     struct cu_slot before = *a;
     a->memory = b->memory;
-    a->room = b->room;
-    a->together = b->together;
-    take_over(a, b);
+    a->capacity = b->capacity;
+    a->shared_block = b->shared_block;
+    copy_coverage(a, b);
     b->memory = before.memory;
-    b->room = before.room;
-    b->together = before.together;
-    take_over(b, &before);
+    b->capacity = before.capacity;
+    b->shared_block = before.shared_block;
+    copy_coverage(b, &before);
 }
 
-static void exchange(struct sg_state *a, struct sg_state *b)
+static void swap_states(struct sg_state *a, struct sg_state *b)
 {
-    cu_ptr fixed = a->fixed, other = a->fixed_other;
-    struct cu_together together = a->together;
-    for (uint32_t i = 0; i < a->slots_n; i++) exchange_slot(&a->slots[i], &b->slots[i]);
+    cu_ptr fixed = a->fixed, other = a->fixed_alt;
+    struct cu_slot_block shared_block = a->shared_block;
+    for (uint32_t i = 0; i < a->slots_n; i++) swap_slots(&a->slots[i], &b->slots[i]);
     a->fixed = b->fixed;
-    a->fixed_other = b->fixed_other;
+    a->fixed_alt = b->fixed_alt;
     b->fixed = fixed;
-    b->fixed_other = other;
-    a->together = b->together;
-    b->together = together;
-    cu_state_place(a);
-    cu_state_place(b);
+    b->fixed_alt = other;
+    a->shared_block = b->shared_block;
+    b->shared_block = shared_block;
+    cu_state_set_fixed(a);
+    cu_state_set_fixed(b);
 }
 
 /* Cards that do not reach each other are copied between by the driver, by way of the host. */
-static void reach(struct sg_unit *from, struct sg_unit *to)
+static void enable_peer(struct sg_unit *from, struct sg_unit *to)
 {
-    if (from->reaches == to->ctx) return;
+    if (from->peer_ctx == to->ctx) return;
     cu_enter(from);
     cu_result r = from->d.peer_enable(to->ctx, 0);
     cu_leave(from);
-    if (!r || r == PEER_THERE_ALREADY) from->reaches = to->ctx;
+    if (!r || r == PEER_ALREADY_ENABLED) from->peer_ctx = to->ctx;
 }
 
-static cu_ptr porch_of(struct sg_unit *u)
+static cu_ptr peer_probe_of(struct sg_unit *u)
 {
-    pthread_mutex_lock(&u->copying);
-    if (!u->porch && cu_room(u, WAKE_BYTES, "the way to another GPU", &u->porch, NULL) != SEGUE_OK) u->porch = 0;
-    cu_ptr porch = u->porch;
-    pthread_mutex_unlock(&u->copying);
-    return porch;
+    pthread_mutex_lock(&u->copy_lock);
+    if (!u->peer_probe && cu_mem_alloc(u, WAKE_BYTES, "the way to another GPU", &u->peer_probe, NULL) != SEGUE_OK)
+        u->peer_probe = 0;
+    cu_ptr peer_probe = u->peer_probe;
+    pthread_mutex_unlock(&u->copy_lock);
+    return peer_probe;
 }
 
-static int rests(struct sg_unit *from, const struct sg_unit *to)
+static int link_is_idle(struct sg_unit *from, const struct sg_unit *to)
 {
     uint64_t now = sg_now_ns();
-    pthread_mutex_lock(&from->copying);
-    int so = from->reaches != to->ctx || now - from->crossed_ns > AWAKE_NS;
-    if (so) from->crossed_ns = now;
-    pthread_mutex_unlock(&from->copying);
-    return so;
+    pthread_mutex_lock(&from->copy_lock);
+    int idle = from->peer_ctx != to->ctx || now - from->peer_used_ns > AWAKE_NS;
+    if (idle) from->peer_used_ns = now;
+    pthread_mutex_unlock(&from->copy_lock);
+    return idle;
 }
 
 /* A way that could not be woken is slow, no more. */
 void cu_peer_prewarm(struct sg_unit *from, struct sg_unit *to)
 {
-    if (from->card == to->card || !rests(from, to)) return;
-    cu_ptr a = porch_of(from), b = porch_of(to);
+    if (from->card == to->card || !link_is_idle(from, to)) return;
+    cu_ptr a = peer_probe_of(from), b = peer_probe_of(to);
     if (!a || !b) return;
-    reach(from, to);
-    pthread_mutex_lock(&from->copying);
+    enable_peer(from, to);
+    pthread_mutex_lock(&from->copy_lock);
     cu_enter(from);
-    if (!cu_moves_begin(from)) (void)from->d.copy_peer(b, to->ctx, a, from->ctx, WAKE_BYTES, from->copies);
+    if (!cu_pending_copy_start(from)) (void)from->d.copy_peer(b, to->ctx, a, from->ctx, WAKE_BYTES, from->copies);
     cu_leave(from);
-    pthread_mutex_unlock(&from->copying);
+    pthread_mutex_unlock(&from->copy_lock);
 }
 
-static segue_status copy_over(struct sg_state *to, struct sg_state *from, segue_error *err)
+static segue_status copy_between_gpus(struct sg_state *to, struct sg_state *from, segue_error *err)
 {
     struct sg_unit *u = from->base.unit, *v = to->base.unit;
     segue_status status = SEGUE_OK;
     cu_result r = 0;
-    reach(u, v);
-    SG_TRY(cu_state_fixed(to, err));
-    for (uint32_t i = 0; i < to->slots_n && status == SEGUE_OK; i++)
-        status = cu_slot_room(to, i, from->slots[i].end, err);
+    enable_peer(u, v);
+    SG_TRY(cu_state_alloc_fixed(to, err));
+    for (uint32_t i = 0; i < to->slots_n && status == SEGUE_OK; i++) status = cu_slot_reserve(to, i, from->slots[i].end, err);
     if (status != SEGUE_OK) return status;
-    pthread_mutex_lock(&u->copying);
+    pthread_mutex_lock(&u->copy_lock);
     cu_enter(u);
-    r = cu_moves_begin(u);
+    r = cu_pending_copy_start(u);
     if (to->fixed_bytes && !r) r = u->d.copy_peer(to->fixed, v->ctx, from->fixed, u->ctx, to->fixed_bytes, u->copies);
     for (uint32_t i = 0; i < to->slots_n && !r; i++) {
         const struct cu_slot *a = &from->slots[i], *b = &to->slots[i];
         size_t at = a->first * a->row_bytes, bytes = (a->end - a->first) * a->row_bytes;
         if (bytes) r = u->d.copy_peer(b->memory + at, v->ctx, a->memory + at, u->ctx, bytes, u->copies);
     }
-    if (!r) r = u->d.stream_wait(u->copies);
-    u->crossed_ns = sg_now_ns();
+    if (!r) r = u->d.stream_sync(u->copies);
+    u->peer_used_ns = sg_now_ns();
     cu_leave(u);
-    pthread_mutex_unlock(&u->copying);
+    pthread_mutex_unlock(&u->copy_lock);
     SG_TRY(cu_check(&u->d, r, "pass state", err));
-    for (uint32_t i = 0; i < to->slots_n; i++) take_over(&to->slots[i], &from->slots[i]);
+    for (uint32_t i = 0; i < to->slots_n; i++) copy_coverage(&to->slots[i], &from->slots[i]);
     return SEGUE_OK;
 }
 
 segue_status cu_state_transfer(struct sg_state *to, struct sg_state *from, segue_error *err)
 {
     if (!same_slots(from, to))
-        return sg_fail(err, SEGUE_EUNSUPPORTED,
-                       "pass state: cuda: the states differ in slots or storage; get and put the rows");
-    if (from->busy || to->busy)
-        return sg_fail(err, SEGUE_EARG, "pass state: cuda: a run is using a state; wait for it");
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "pass state: cuda: the states differ in slots or storage; get and put the rows");
+    if (from->busy || to->busy) return sg_fail(err, SEGUE_EARG, "pass state: cuda: a run is using a state; wait for it");
     SG_TRY(cu_state_settle(from, err));
     SG_TRY(cu_state_settle(to, err));
     if (from->base.unit->card == to->base.unit->card)
-        exchange(to, from);
+        swap_states(to, from);
     else
-        SG_TRY(copy_over(to, from, err));
+        SG_TRY(copy_between_gpus(to, from, err));
     uint64_t rows = to->rows;
     to->rows = from->rows;
     from->rows = rows;
-    cu_state_forget(to);
-    cu_state_forget(from);
+    cu_state_drop_marks(to);
+    cu_state_drop_marks(from);
     return SEGUE_OK;
 }

@@ -1,4 +1,6 @@
-/* k_bulk.cuh: Hopper's bulk copies into shared memory and the gates (mbarriers) that say when they have arrived.
+/* k_bulk.cuh: thin wrappers around sm_90 instructions: mbarriers, bulk copies and TMA loads into
+ * shared memory, named barriers of the consumer warps, and explicit shared-memory loads and stores.
+ * An address parameter of type uint32_t is a shared-memory address (smem_addr).
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_BULK_CUH
 #define SG_UNIT_CUDA_K_BULK_CUH
@@ -7,130 +9,132 @@
 
 #if __CUDA_ARCH__ >= 900
 
-__device__ __forceinline__ void gate_open(uint64_t *gate, uint32_t arrivals)
+/* mbarrier.init for the given number of arrivals per phase. */
+__device__ __forceinline__ void mbar_init(uint64_t *mbar, uint32_t arrivals)
 {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(gate)), "r"(arrivals) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_addr(mbar)), "r"(arrivals) : "memory");
 }
-/* All gates that this thread opened are there for copies and for other blocks. */
-__device__ __forceinline__ void gates_opened()
+/* Makes initialised mbarriers visible to the async proxy and to the cluster. */
+__device__ __forceinline__ void mbar_init_fence()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-/* Of a stage of a ring that is read by loads every thread says for itself that it may be filled again: a lane that speaks for its
- * warp saves no time, and racecheck does not follow it. */
-__device__ __forceinline__ void gate_arrive_at(uint32_t gate)
+/* Arrival at a ring stage's "empty" mbarrier. Every thread that read the stage arrives for itself:
+ * one arrival per warp is not faster, and compute-sanitizer racecheck cannot follow it. */
+__device__ __forceinline__ void mbar_arrive_at(uint32_t mbar)
 {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(gate) : "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(mbar) : "memory");
 }
-__device__ __forceinline__ void gate_arrive(uint64_t *gate) { gate_arrive_at(shared_at(gate)); }
-__device__ __forceinline__ void gate_expect(uint64_t *gate, uint32_t bytes)
+__device__ __forceinline__ void mbar_arrive(uint64_t *mbar) { mbar_arrive_at(smem_addr(mbar)); }
+/* Arrival of the producer, announcing `bytes` of asynchronous copies for this phase. */
+__device__ __forceinline__ void mbar_expect_tx(uint64_t *mbar, uint32_t bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(gate)), "r"(bytes)
-                 : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_addr(mbar)), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void gate_wait_at(uint32_t gate, uint32_t parity)
+/* Waits until the phase of the given parity has completed. */
+__device__ __forceinline__ void mbar_wait_at(uint32_t mbar, uint32_t parity)
 {
     uint32_t over = 0;
     while (!over)
         asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, "
                      "1, 0, p;\n}"
                      : "=r"(over)
-                     : "r"(gate), "r"(parity)
+                     : "r"(mbar), "r"(parity)
                      : "memory");
 }
-/* Asked once. */
-__device__ __forceinline__ uint32_t gate_over_at(uint32_t gate, uint32_t parity)
+/* Tests the phase once, without waiting; 1: completed. */
+__device__ __forceinline__ uint32_t mbar_test_at(uint32_t mbar, uint32_t parity)
 {
     uint32_t over;
     asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
                  : "=r"(over)
-                 : "r"(gate), "r"(parity)
+                 : "r"(mbar), "r"(parity)
                  : "memory");
     return over;
 }
-__device__ __forceinline__ void gate_wait(uint64_t *gate, uint32_t parity) { gate_wait_at(shared_at(gate), parity); }
-__device__ __forceinline__ void bring(void *to, const void *from, uint32_t bytes, uint64_t *gate)
+__device__ __forceinline__ void mbar_wait(uint64_t *mbar, uint32_t parity) { mbar_wait_at(smem_addr(mbar), parity); }
+/* Bulk copy of `bytes` (a multiple of 16) from global to shared memory; completes on mbar. */
+__device__ __forceinline__ void bulk_load(void *to, const void *from, uint32_t bytes, uint64_t *mbar)
 {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-            shared_at(to)),
-        "l"(from), "r"(bytes), "r"(shared_at(gate))
-        : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(smem_addr(to)),
+                 "l"(from), "r"(bytes), "r"(smem_addr(mbar))
+                 : "memory");
 }
-/* A box of a matrix by its tensor map, from its column (of 4 bytes) and row on. */
-__device__ __forceinline__ void bring_box(uint32_t to, const ck_tensor_map &map, uint32_t column, uint32_t row, uint32_t gate)
+/* TMA load of a 2-D box starting at (column in 4-byte elements, row). */
+__device__ __forceinline__ void tma_load_2d(uint32_t to, const ck_tensor_map &map, uint32_t column, uint32_t row, uint32_t mbar)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
-                 "l"(&map), "r"(column), "r"(row), "r"(gate)
+                 "l"(&map), "r"(column), "r"(row), "r"(mbar)
                  : "memory");
 }
-/* The same of weights, which come once a token: their lines leave the second-level cache before those of a prompt that is being
- * read beside this one. */
-__device__ __forceinline__ uint64_t leaves_first()
+/* Variants with an L2 evict-first policy, for weights, which are read once per token: they leave L2
+ * before the lines of a prompt that runs concurrently. */
+__device__ __forceinline__ uint64_t l2_evict_first_policy()
 {
     uint64_t policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
-__device__ __forceinline__ void bring_once(void *to, const void *from, uint32_t bytes, uint64_t *gate)
+__device__ __forceinline__ void bulk_load_evict_first(void *to, const void *from, uint32_t bytes, uint64_t *mbar)
 {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-            shared_at(to)),
-        "l"(from), "r"(bytes), "r"(shared_at(gate)), "l"(leaves_first())
+            smem_addr(to)),
+        "l"(from), "r"(bytes), "r"(smem_addr(mbar)), "l"(l2_evict_first_policy())
         : "memory");
 }
-__device__ __forceinline__ void bring_box_once(uint32_t to, const ck_tensor_map &map, uint32_t column, uint32_t row,
-                                               uint32_t gate)
+__device__ __forceinline__ void tma_load_2d_evict_first(uint32_t to, const ck_tensor_map &map, uint32_t column, uint32_t row,
+                                                        uint32_t mbar)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
                  "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-                 "l"(&map), "r"(column), "r"(row), "r"(gate), "l"(leaves_first())
+                 "l"(&map), "r"(column), "r"(row), "r"(mbar), "l"(l2_evict_first_policy())
                  : "memory");
 }
-/* Eight bytes into shared memory, by the thread itself; those that it asked for have arrived. */
-__device__ __forceinline__ void copy_eight(uint32_t to, const void *from)
+/* cp.async of eight bytes by the calling thread; cp_async_wait_all waits for this thread's copies. */
+__device__ __forceinline__ void cp_async_8(uint32_t to, const void *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
 }
-__device__ __forceinline__ void copies_arrived() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-/* The 256 threads that multiply; the warp that brings weights is not among them. */
-__device__ __forceinline__ void consumers_meet() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
-/* The same in two steps: what all have read before the first may be overwritten behind the second. */
-__device__ __forceinline__ void consumers_read() { asm volatile("bar.arrive 2, 512;" ::: "memory"); }
-__device__ __forceinline__ void consumers_have_read() { asm volatile("bar.sync 2, 512;" ::: "memory"); }
+__device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+/* Named barrier 1 over the 256 consumer threads; the warp that loads weights does not take part. */
+__device__ __forceinline__ void consumers_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+/* Named barrier 2, split: what all consumers read before consumers_arrive_read may be overwritten
+ * after consumers_wait_read. */
+__device__ __forceinline__ void consumers_arrive_read() { asm volatile("bar.arrive 2, 512;" ::: "memory"); }
+__device__ __forceinline__ void consumers_wait_read() { asm volatile("bar.sync 2, 512;" ::: "memory"); }
 
-__device__ __forceinline__ uint4 shared_piece(uint32_t at)
+/* Vector loads and stores in shared memory as volatile assembly, so that the compiler keeps their
+ * order. */
+__device__ __forceinline__ uint4 lds_128(uint32_t at)
 {
     uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(at));
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
     return v;
 }
-__device__ __forceinline__ uint2 shared_two(uint32_t at)
+__device__ __forceinline__ uint2 lds_64(uint32_t at)
 {
     uint2 v;
     asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
     return v;
 }
-__device__ __forceinline__ float4 shared_four(uint32_t at)
+__device__ __forceinline__ float4 lds_f32x4(uint32_t at)
 {
     float4 v;
     asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
     return v;
 }
-__device__ __forceinline__ void put_two_at(uint32_t at, float x, float y)
+__device__ __forceinline__ void sts_f32x2(uint32_t at, float x, float y)
 {
     asm volatile("st.shared.v2.f32 [%0], {%1,%2};" ::"r"(at), "f"(x), "f"(y) : "memory");
 }
-__device__ __forceinline__ void put_word(uint32_t at, uint32_t v)
+__device__ __forceinline__ void sts_u32(uint32_t at, uint32_t v)
 {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(v) : "memory");
 }
-__device__ __forceinline__ float shared_number(uint32_t at)
+__device__ __forceinline__ float lds_f32(uint32_t at)
 {
     float v;
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at));

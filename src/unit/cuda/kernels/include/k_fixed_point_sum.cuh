@@ -1,53 +1,62 @@
-/* k_fixed_point_sum.cuh: x between two windows of steps by ranks (k_cluster_ops.cuh): a word a column, to which each rank adds its part as a
- * fixed-point number. A sum of integers is the same in any order. Bits 0 to 4 count the ranks that have added, so whoever reads
- * the word sees by itself whether it is whole; the next 54 are the sum; bits 59 to 63 count the parts that were too large, which
- * are in the column's far word, of a coarser unit. What is too large for that, or no number, makes x no number.
+/* k_fixed_point_sum.cuh: the residual stream between two fused cluster kernels (k_cluster_ops.cuh),
+ * one 64-bit word per column in global memory, to which every cluster adds its part with one
+ * red.add. Integer addition is associative, so the sum does not depend on the order of arrival.
+ * Layout of a word: bits 0 to 4 count the clusters that have added, so a reader sees from the word
+ * alone whether it is complete; bits 5 to 58 are the sum in units of 2^-34; bits 59 to 63 count
+ * parts that were too large for it. Those were added to the column's second, coarse word, in units
+ * of 2^-11. A part too large even for that, or NaN, makes the result NaN. Words must be zero before
+ * the first addition.
  * SPDX-License-Identifier: MIT */
-#ifndef SG_UNIT_CUDA_K_WORD_CUH
-#define SG_UNIT_CUDA_K_WORD_CUH
+#ifndef SG_UNIT_CUDA_K_FIXED_POINT_SUM_CUH
+#define SG_UNIT_CUDA_K_FIXED_POINT_SUM_CUH
 
 #include "k_common.cuh"
 
-/* 1 in fixed point. Parts are below 2^49, so up to CK_RANK_MOST of them are no more than the 54 bits. */
-static const float near_one = 17179869184.0f, near_most = 32768.0f, far_one = 2048.0f, far_most = 274877906944.0f;
-static const uint64_t too_large = 1ull << 59;
+/* Units and limits of both words. Fine parts are below 2^49, so up to CK_CLUSTERS_MAX of them fit
+ * into 54 bits. */
+static const float fine_one = 17179869184.0f, fine_max = 32768.0f, coarse_one = 2048.0f, coarse_max = 274877906944.0f;
+static const uint64_t overflow_unit = 1ull << 59;
 
-__device__ __forceinline__ void add_now(uint64_t *p, uint64_t w)
+__device__ __forceinline__ void red_add_u64(uint64_t *p, uint64_t w)
 {
     asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(w) : "memory");
 }
-__device__ __forceinline__ uint64_t load_word(const uint64_t *p)
+__device__ __forceinline__ uint64_t load_sum_word(const uint64_t *p)
 {
     uint64_t w;
     asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(w) : "l"(p) : "memory");
     return w;
 }
+/* Conversion between a part and the sum bits of a word; `one` is the value of 1.0 in that unit. */
 __device__ __forceinline__ uint64_t to_fixed(float v, float one) { return (uint64_t)__float2ll_rn(v * one) << 5; }
-__device__ __forceinline__ float of_fixed(uint64_t w, float one) { return __ll2float_rn((int64_t)(w << 5) >> 10) * (1 / one); }
-__device__ __forceinline__ uint32_t ranks_in(uint64_t w) { return (uint32_t)w & 31; }
-/* the sum may borrow from them */
-__device__ __forceinline__ uint32_t far_in(uint64_t w) { return ((uint32_t)(w >> 32) + (1u << 26)) >> 27; }
+__device__ __forceinline__ float from_fixed(uint64_t w, float one) { return __ll2float_rn((int64_t)(w << 5) >> 10) * (1 / one); }
+__device__ __forceinline__ uint32_t addends_in(uint64_t w) { return (uint32_t)w & 31; }
+/* Number of coarse parts; the addition corrects the borrow of a negative sum. */
+__device__ __forceinline__ uint32_t coarse_in(uint64_t w) { return ((uint32_t)(w >> 32) + (1u << 26)) >> 27; }
 
-/* far: from a word to its far word. */
-__device__ __forceinline__ void add_word(uint64_t *p, uint32_t far, float v)
+/* Adds a part to word p; coarse: distance in words from p to its coarse word. */
+__device__ __forceinline__ void add_fixed_point(uint64_t *p, uint32_t coarse, float v)
 {
-    uint64_t w = too_large;
-    if (fabsf(v) < near_most)
-        w = to_fixed(v, near_one);
+    uint64_t w = overflow_unit;
+    if (fabsf(v) < fine_max)
+        w = to_fixed(v, fine_one);
     else
-        add_now(p + far, (fabsf(v) < far_most ? to_fixed(v, far_one) : too_large) + 1);
-    add_now(p, w + 1);
+        red_add_u64(p + coarse, (fabsf(v) < coarse_max ? to_fixed(v, coarse_one) : overflow_unit) + 1);
+    red_add_u64(p, w + 1);
 }
-/* The number, less what is far. */
-__device__ __forceinline__ float near_of(uint64_t w) { return of_fixed(w, near_one); }
-/* The same of a word that has nothing far: without its count it is 32 times the sum, with the sum's sign. */
-__device__ __forceinline__ float all_near(uint64_t w) { return __ll2float_rn((int64_t)(w & ~31ull)) * (1 / (32 * near_one)); }
-/* What is far of n parts: they will come, if they are not there. */
-__device__ __forceinline__ float far_of(const uint64_t *p, uint32_t n)
+/* Value of the fine part. */
+__device__ __forceinline__ float fine_value(uint64_t w) { return from_fixed(w, fine_one); }
+/* The same when there is no coarse part: without its count the word is 32 times the signed sum. */
+__device__ __forceinline__ float fine_value_only(uint64_t w)
 {
-    uint64_t w = load_word(p);
-    while (ranks_in(w) != n) w = load_word(p);
-    return far_in(w) ? __uint_as_float(0x7fffffff) : of_fixed(w, far_one);
+    return __ll2float_rn((int64_t)(w & ~31ull)) * (1 / (32 * fine_one));
+}
+/* Value of the coarse word after n parts; polls until they have arrived. */
+__device__ __forceinline__ float coarse_value(const uint64_t *p, uint32_t n)
+{
+    uint64_t w = load_sum_word(p);
+    while (addends_in(w) != n) w = load_sum_word(p);
+    return coarse_in(w) ? __uint_as_float(0x7fffffff) : from_fixed(w, coarse_one);
 }
 
 #endif

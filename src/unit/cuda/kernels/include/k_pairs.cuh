@@ -1,5 +1,7 @@
-/* k_pairs.cuh: products of factors that are two bf16 numbers each, rounded and rest, from shared memory: three tensor-core
- * products, what is dropped is 2^-16 of a factor. For the delta rule in chunks of 64 rows, heads of 128 (k_chunk.cu, k_carry.cu).
+/* k_pairs.cuh: products of operands that are stored as two bf16 each (rounded value and remainder)
+ * in shared memory. Three tensor-core products keep all but about 2^-16 of an operand's precision.
+ * Used by the chunked delta rule (k_chunk.cu, k_chunk_state.cu, k_scan.cu): chunks of N = 64 tokens,
+ * heads of D = 128.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_PAIRS_CUH
 #define SG_UNIT_CUDA_K_PAIRS_CUH
@@ -9,13 +11,13 @@
 enum {
     N = CK_CHUNK_ROWS,
     D = 128,
-    WIDE = D + 8, /* rows in shared memory: 16 bytes more, so that ldmatrix meets no bank twice */
+    WIDE = D + 8, /* row pitch in shared memory: 16 bytes of padding make ldmatrix free of bank conflicts */
     SQUARE = N + 8
 };
 
 extern __shared__ float4 shared4[];
 
-/* Two numbers as two pairs of bf16. */
+/* Splits two numbers into packed rounded values (high) and packed remainders (low). */
 __device__ __forceinline__ void split(float x, float y, uint32_t &high, uint32_t &low)
 {
     __nv_bfloat162 h = __floats2bfloat162_rn(x, y);
@@ -24,7 +26,8 @@ __device__ __forceinline__ void split(float x, float y, uint32_t &high, uint32_t
     low = *reinterpret_cast<uint32_t *>(&l);
 }
 
-/* Both parts of two numbers of a row, to two matrices `apart` numbers from one another. */
+/* Stores both parts of two neighbouring numbers of a row; the remainders' matrix starts `apart`
+ * elements after `to`. */
 __device__ __forceinline__ void put_split(uint16_t *to, size_t apart, float x, float y)
 {
     uint32_t high, low;
@@ -33,7 +36,8 @@ __device__ __forceinline__ void put_split(uint16_t *to, size_t apart, float x, f
     *reinterpret_cast<uint32_t *>(to + apart) = low;
 }
 
-/* c += a b, each in two parts; the small terms are summed apart. */
+/* c += a b with a and b in two parts; cross terms accumulate in `small` and are added later, low x
+ * low is dropped. */
 __device__ __forceinline__ void mma3(float (&c)[4], float (&small)[4], const uint32_t (&ah)[4], const uint32_t (&al)[4],
                                      const uint32_t *bh, const uint32_t *bl)
 {
@@ -42,26 +46,27 @@ __device__ __forceinline__ void mma3(float (&c)[4], float (&small)[4], const uin
     mma<1>(small, al, bh[0], bh[1]);
 }
 
-/* Fragments of a matrix in shared memory: rows as they lie (a: 16 x 16 at row, col; b of its transpose), or turned. */
+/* Fragments of a 16 x 16 tile at (row, col) of matrix m in shared memory. load_a, load_b: m is
+ * stored row-major, for b as its transpose; the _trans variants read the transposed matrix. */
 __device__ __forceinline__ void load_a(uint32_t (&r)[4], const uint16_t *m, uint32_t pitch, uint32_t row, uint32_t col)
 {
     uint32_t lane = threadIdx.x & 31;
-    load4(r, m + (row + (lane & 15)) * pitch + col + (lane >> 4) * 8);
+    ldmatrix_x4(r, m + (row + (lane & 15)) * pitch + col + (lane >> 4) * 8);
 }
-__device__ __forceinline__ void load_a_turned(uint32_t (&r)[4], const uint16_t *m, uint32_t pitch, uint32_t row, uint32_t col)
+__device__ __forceinline__ void load_a_trans(uint32_t (&r)[4], const uint16_t *m, uint32_t pitch, uint32_t row, uint32_t col)
 {
-    uint32_t lane = threadIdx.x & 31; /* a's row is m's column */
-    load4_turned(r, m + (col + (lane & 7) + (lane >> 4) * 8) * pitch + row + (lane >> 3 & 1) * 8);
+    uint32_t lane = threadIdx.x & 31; /* row of a = column of m */
+    ldmatrix_x4_trans(r, m + (col + (lane & 7) + (lane >> 4) * 8) * pitch + row + (lane >> 3 & 1) * 8);
 }
 __device__ __forceinline__ void load_b(uint32_t (&r)[4], const uint16_t *m, uint32_t pitch, uint32_t row, uint32_t col)
 {
-    uint32_t lane = threadIdx.x & 31; /* two tiles of b: m's rows are b's columns */
-    load4(r, m + (row + (lane & 7) + (lane >> 4) * 8) * pitch + col + (lane >> 3 & 1) * 8);
+    uint32_t lane = threadIdx.x & 31; /* two tiles of b: rows of m are columns of b */
+    ldmatrix_x4(r, m + (row + (lane & 7) + (lane >> 4) * 8) * pitch + col + (lane >> 3 & 1) * 8);
 }
-__device__ __forceinline__ void load_b_turned(uint32_t (&r)[4], const uint16_t *m, uint32_t pitch, uint32_t row, uint32_t col)
+__device__ __forceinline__ void load_b_trans(uint32_t (&r)[4], const uint16_t *m, uint32_t pitch, uint32_t row, uint32_t col)
 {
     uint32_t lane = threadIdx.x & 31;
-    load4_turned(r, m + (row + (lane & 15)) * pitch + col + (lane >> 4) * 8);
+    ldmatrix_x4_trans(r, m + (row + (lane & 15)) * pitch + col + (lane >> 4) * 8);
 }
 
 #endif

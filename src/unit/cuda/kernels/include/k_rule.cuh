@@ -1,15 +1,19 @@
-/* k_rule.cuh: the gated delta rule of one row and head, a warp with four columns of S: lane l holds rows l, l + 32, ...
+/* k_rule.cuh: steps of the gated delta rule for one token and head. S [dk][dv] is held in registers:
+ * a warp owns four (or two) columns of it, lane l holds rows l, l + 32, ... (R rows). Used by
+ * k_delta.cu and k_linear.cu.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_CUDA_K_RULE_CUH
 #define SG_UNIT_CUDA_K_RULE_CUH
 
 #include "k_common.cuh"
 
-struct numbers_of {
+/* Scalars of a token and head: decay factor, step size beta, dot product k . q. */
+struct delta_scalars {
     float decay, beta, kq;
 };
 
-/* q and k of a head, scaled as the rule wants them; k . q. */
+/* Scales q by 1 / sqrt(dk) and, with l2_eps > 0, q and k by their inverse lengths; returns k . q of
+ * the scaled rows. */
 template <int R> __device__ __forceinline__ float scale_row(float (&q)[R], float (&k)[R], uint32_t dk, float l2_eps)
 {
     float qq = 0, kk = 0, kq = 0, qs = rsqrtf((float)dk), ks = 1;
@@ -32,10 +36,10 @@ template <int R> __device__ __forceinline__ float scale_row(float (&q)[R], float
     return kq * qs * ks;
 }
 
-/* S <- decay S; then S^T k and S^T q, of column lane / 8. */
+/* S <- decay S; then of_k = S^T k and of_q = S^T q, for column lane / 8. */
 template <int R>
-__device__ __forceinline__ void decay_state(float4 (&S)[R], float decay, const float (&q)[R],
-                                            const float (&k)[R], float &of_k, float &of_q)
+__device__ __forceinline__ void decay_state(float4 (&S)[R], float decay, const float (&q)[R], const float (&k)[R], float &of_k,
+                                            float &of_q)
 {
     float4 sk = make_float4(0, 0, 0, 0), sq = sk;
 #pragma unroll
@@ -46,7 +50,7 @@ __device__ __forceinline__ void decay_state(float4 (&S)[R], float decay, const f
         sq.x = fmaf(S[r].x, q[r], sq.x), sq.y = fmaf(S[r].y, q[r], sq.y);
         sq.z = fmaf(S[r].z, q[r], sq.z), sq.w = fmaf(S[r].w, q[r], sq.w);
     }
-    of_k = four_sums(sk.x, sk.y, sk.z, sk.w), of_q = four_sums(sq.x, sq.y, sq.z, sq.w);
+    of_k = warp_sum_4(sk.x, sk.y, sk.z, sk.w), of_q = warp_sum_4(sq.x, sq.y, sq.z, sq.w);
 }
 
 /* S <- S + k d^T; lane 8 j holds d of column j. */
@@ -61,14 +65,14 @@ template <int R> __device__ __forceinline__ void add_outer(float4 (&S)[R], const
     }
 }
 
-/* The same with two columns of S. */
+/* The same with two columns of S per warp. */
 template <int R> __device__ __forceinline__ void decay_state(float2 (&S)[R], float decay)
 {
 #pragma unroll
     for (int r = 0; r < R; r++) S[r].x *= decay, S[r].y *= decay;
 }
-/* S^T k of column lane / 8 in the first half of the warp, S^T q of lane / 8 - 2 in the second. */
-template <int R> __device__ __forceinline__ float of_state(const float2 (&S)[R], const float (&q)[R], const float (&k)[R])
+/* Lanes 0 to 15: S^T k of column lane / 8; lanes 16 to 31: S^T q of column lane / 8 - 2. */
+template <int R> __device__ __forceinline__ float state_products(const float2 (&S)[R], const float (&q)[R], const float (&k)[R])
 {
     float2 sk = make_float2(0, 0), sq = sk;
 #pragma unroll
@@ -76,7 +80,7 @@ template <int R> __device__ __forceinline__ float of_state(const float2 (&S)[R],
         sk.x = fmaf(S[r].x, k[r], sk.x), sk.y = fmaf(S[r].y, k[r], sk.y);
         sq.x = fmaf(S[r].x, q[r], sq.x), sq.y = fmaf(S[r].y, q[r], sq.y);
     }
-    return four_sums(sk.x, sk.y, sq.x, sq.y);
+    return warp_sum_4(sk.x, sk.y, sq.x, sq.y);
 }
 template <int R> __device__ __forceinline__ void add_outer(float2 (&S)[R], const float (&k)[R], float d0, float d1)
 {

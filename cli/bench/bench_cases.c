@@ -1,0 +1,316 @@
+/* bench_cases.c: the default mode of `segue bench`: tokens per second in the fields of llama-bench. Two kinds of
+ * rows: prefill of a prompt, and generation after a given depth. Loading, weight packing and warm-up are not
+ * measured. Generation computes full logits, decodes greedily and feeds the token back.
+ * SPDX-License-Identifier: MIT */
+#include "bench/bench.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "commit.h"
+#include "host/machine.h"
+#include "run/bandwidth.h"
+#include "run/report.h"
+#include "term/interrupt.h"
+
+struct bench_sample {
+    uint64_t ns;
+    uint64_t weight_bytes, state_bytes; /* read by the measured part; held by all sessions */
+    double stream_gb_s;                 /* measured right after; 0: could not be */
+};
+
+/* Stop tokens are ignored, so that random weights cannot end a measurement early. */
+static segue_status open_sessions(struct bench *b, segue_session **sessions, size_t context, segue_error *err)
+{
+    segue_sampling greedy = SEGUE_INIT(segue_sampling);
+    segue_session_opts opts = SEGUE_INIT(segue_session_opts);
+    greedy.ignore_stops = 1;
+    opts.sampling = &greedy;
+    opts.context = context;
+    opts.plan = placement_plan(&b->placement);
+    opts.adapters = b->placement.adapters;
+    opts.adapters_n = b->placement.adapters_n;
+    segue_status st = SEGUE_OK;
+    for (size_t i = 0; i < b->sequences && !st; i++) {
+        st = segue_session_open(&sessions[i], b->placement.engine, &opts, err);
+        if (!st) interrupt_watch(sessions[i]);
+    }
+    return st;
+}
+
+/* Append n random ids to every session; the random sequence continues from one session to the next. */
+static segue_status append_random(struct bench *b, segue_session **sessions, size_t n, uint64_t *random,
+                         uint64_t *hash, segue_error *err)
+{
+    int32_t *ids = out_alloc((n + 1) * sizeof *ids);
+    segue_status st = SEGUE_OK;
+    for (size_t s = 0; s < b->sequences && !st; s++) {
+        for (size_t i = 0; i < n; i++) {
+            ids[i] = (int32_t)(bench_random(random) % b->placement.info.vocab);
+            bench_hash_add(hash, ids[i]);
+        }
+        st = segue_session_append(sessions[s], ids, n, err);
+    }
+    free(ids);
+    return st;
+}
+
+/* Sessions are prefilled one after the other, as by a server. */
+static segue_status prefill_all(struct bench *b, segue_session **sessions, segue_error *err)
+{
+    segue_status st = SEGUE_OK;
+    for (size_t s = 0; s < b->sequences && !st; s++) st = segue_session_prefill(sessions[s], 0, NULL, err);
+    return st;
+}
+
+/* One token per session and round. The hash covers all generated ids. */
+static segue_status generate_all(struct bench *b, segue_session **sessions, size_t n, uint64_t *hash,
+                             segue_error *err)
+{
+    int32_t *tokens = out_alloc(b->sequences * sizeof *tokens);
+    segue_status *each = out_alloc(b->sequences * sizeof *each), st = SEGUE_OK;
+    for (size_t i = 0; i < n && st >= 0; i++) {
+        if (b->sequences == 1)
+            st = segue_session_next(sessions[0], tokens, err);
+        else
+            st = segue_session_step(sessions, b->sequences, tokens, each, err);
+        for (size_t s = 0; s < b->sequences && st >= 0; s++) {
+            if (b->sequences > 1 && each[s] < 0) st = each[s];
+            bench_hash_add(hash, tokens[s]);
+        }
+    }
+    free(each);
+    free(tokens);
+    return st < 0 ? st : SEGUE_OK;
+}
+
+/* Sums over all sessions; a weight read that served several sessions is divided among them. */
+static segue_status sum_stats(const struct bench *b, segue_session **sessions, uint64_t *weights,
+                           uint64_t *states, segue_error *err)
+{
+    segue_status st = SEGUE_OK;
+    *weights = *states = 0;
+    for (size_t s = 0; s < b->sequences && !st; s++) {
+        segue_stats stats = SEGUE_INIT(segue_stats);
+        st = segue_session_stats_get(sessions[s], &stats, err);
+        *weights += stats.weight_bytes_read;
+        *states += stats.state_bytes;
+    }
+    return st;
+}
+
+/* One sample: prefill if prompt > 0, decode if generated > 0, both after `depth` unmeasured tokens. */
+static segue_status run_sample(struct bench *b, size_t prompt, size_t generated, size_t depth,
+                            struct bench_sample *out, uint64_t *hash, segue_error *err)
+{
+    segue_session **sessions = out_alloc(b->sequences * sizeof *sessions);
+    uint64_t random = b->seed, start_ns = 0;
+    uint64_t before = 0, after = 0;
+    /* Generation needs one token to start from; llama-bench feeds one, too. */
+    size_t first = generated ? 1 : 0;
+    segue_status st = open_sessions(b, sessions, depth + prompt + generated + first, err);
+    if (!st && depth) st = append_random(b, sessions, depth, &random, hash, err);
+    if (!st && depth) st = prefill_all(b, sessions, err);
+    if (!st) st = append_random(b, sessions, prompt + first, &random, hash, err);
+    if (!st) st = sum_stats(b, sessions, &before, &out->state_bytes, err);
+    start_ns = out_now_ns();
+    if (!st) st = generated ? generate_all(b, sessions, generated, hash, err) : prefill_all(b, sessions, err);
+    out->ns = out_now_ns() - start_ns;
+    if (!st) st = sum_stats(b, sessions, &after, &out->state_bytes, err);
+    out->weight_bytes = after - before;
+    machine_peak_bytes();
+    for (size_t s = 0; s < b->sequences; s++) {
+        if (sessions[s]) interrupt_unwatch(sessions[s]);
+        segue_session_close(sessions[s]);
+    }
+    free(sessions);
+    return st;
+}
+
+/* Mean and sample standard deviation of v[n], as in llama-bench. */
+static void mean_deviation(const double *v, size_t n, double *mean, double *deviation)
+{
+    double sum = 0, squares = 0;
+    for (size_t i = 0; i < n; i++) sum += v[i];
+    *mean = sum / (double)n;
+    for (size_t i = 0; i < n; i++) squares += (v[i] - *mean) * (v[i] - *mean);
+    *deviation = n > 1 ? sqrt(squares / (double)(n - 1)) : 0;
+}
+
+/* tokens: number of tokens per sample. */
+static void put_samples(json_t *o, const struct bench_sample *samples, size_t n, double tokens)
+{
+    double *ns = out_alloc(n * sizeof *ns), *ts = out_alloc(n * sizeof *ts), mean, deviation;
+    json_t *ns_list = json_array(), *ts_list = json_array();
+    for (size_t i = 0; i < n; i++) {
+        ns[i] = (double)samples[i].ns;
+        ts[i] = tokens * 1e9 / ns[i];
+        json_array_append_new(ns_list, json_integer((json_int_t)samples[i].ns));
+        json_array_append_new(ts_list, out_real(ts[i]));
+    }
+    mean_deviation(ns, n, &mean, &deviation);
+    json_object_set_new(o, "avg_ns", json_integer((json_int_t)mean));
+    json_object_set_new(o, "stddev_ns", json_integer((json_int_t)deviation));
+    mean_deviation(ts, n, &mean, &deviation);
+    json_object_set_new(o, "avg_ts", out_real(mean));
+    json_object_set_new(o, "stddev_ts", out_real(deviation));
+    json_object_set_new(o, "samples_ns", ns_list);
+    json_object_set_new(o, "samples_ts", ts_list);
+    free(ns);
+    free(ts);
+}
+
+static void put_model(json_t *o, const struct bench *b)
+{
+    const struct placement *p = &b->placement;
+    char *type =
+        out_printf("%s %s", p->info.family ? p->info.family : "", p->info.storage ? p->info.storage : "");
+    json_object_set_new(o, "build_commit", json_string(SEGUE_COMMIT));
+    json_object_set_new(o, "model_filename", out_string(p->path, strlen(p->path)));
+    json_object_set_new(o, "model_type", json_string(type));
+    json_object_set_new(o, "model_size", json_integer((json_int_t)p->info.weight_bytes));
+    json_object_set_new(o, "model", report_model_json(p));
+    json_object_set_new(o, "unit", report_unit_name(&p->unit_info[0]));
+    const char *threads = strstr(p->unit_info[0].spec, "threads="); /* what the unit took */
+    json_object_set_new(o, "n_threads", json_integer(threads ? atoi(threads + 8) : (json_int_t)b->threads));
+    free(type);
+}
+
+/* Medians over the samples. The utilization of a sample uses the mean of the bandwidth measured before and after it,
+ * so that slow drift of the machine cancels. A prompt has one bandwidth measurement only. */
+static void put_bandwidth(json_t *o, const struct bench_sample *samples, size_t n, bool generated)
+{
+    if (!generated) samples += n - 1, n = 1;
+    double *rate = out_alloc(n * sizeof *rate), *stream = out_alloc(n * sizeof *stream),
+           *share = out_alloc(n * sizeof *share);
+    json_t *list = json_array();
+    const char *why = generated ? "the unit counted no bytes" : "counted in generation only";
+    for (size_t i = 0; i < n; i++) {
+        double after = samples[i].stream_gb_s, before = i ? samples[i - 1].stream_gb_s : after;
+        rate[i] = generated ? (double)samples[i].weight_bytes / (double)samples[i].ns : 0;
+        stream[i] = after;
+        share[i] = after + before > 0 ? 2 * rate[i] / (after + before) : 0;
+        json_array_append_new(list, out_real(stream[i]));
+    }
+    report_positive_or_null(o, "gb_s", bench_median(rate, n), why);
+    report_positive_or_null(o, "stream_gb_s", bench_median(stream, n), "the unit cannot measure it");
+    json_object_set_new(o, "samples_stream_gb_s", list);
+    report_positive_or_null(o, "roof_share", bench_median(share, n), why);
+    free(share);
+    free(stream);
+    free(rate);
+}
+
+/* The stream at the working set of one step of this sample: the weights it reads and all states. */
+static void measure_stream(struct bench *b, size_t generated, struct bench_sample *s)
+{
+    segue_error ignored;
+    uint64_t weights =
+        generated && s->weight_bytes ? s->weight_bytes / generated : b->placement.info.weight_bytes;
+    if (bandwidth_measure(b->placement.units[report_phase_unit(&b->placement, 1)], weights + s->state_bytes,
+                     &s->stream_gb_s, &ignored))
+        s->stream_gb_s = 0;
+}
+
+/* Joules per token over at least one second, longer than the update interval of the counters. Runs after the timed
+ * samples. */
+static segue_status measure_energy(struct bench *b, size_t prompt, size_t generated, size_t depth, double *each, double *watts,
+                              segue_error *err)
+{
+    static const uint64_t MIN_NS = 1000000000;
+    struct bench_sample unused;
+    segue_status st = SEGUE_OK;
+    size_t runs = 0;
+    double before = meter_read(&b->meter);
+    uint64_t start_ns = out_now_ns(), hash = BENCH_HASH_INIT;
+    *each = *watts = -1;
+    if (before < 0 || depth) return SEGUE_OK; /* what stands before would be counted as well */
+    for (; !st && out_now_ns() - start_ns < MIN_NS; runs++)
+        st = run_sample(b, prompt, generated, depth, &unused, &hash, err);
+    double after = meter_read(&b->meter);
+    if (st || after < before) return st;
+    *watts = (after - before) * 1e9 / (double)(out_now_ns() - start_ns);
+    *each = (after - before) / ((double)runs * (double)(prompt + generated) * (double)b->sequences);
+    return SEGUE_OK;
+}
+
+/* One case as an object, all of its fields present in every row. */
+static json_t *result_row(struct bench *b, size_t prompt, size_t generated, size_t depth,
+                   const struct bench_sample *samples, uint64_t hash)
+{
+    json_t *o = json_object();
+    char text[32];
+    time_t now = time(NULL);
+    struct tm utc;
+    put_model(o, b);
+    json_object_set_new(o, "n_prompt", json_integer((json_int_t)prompt));
+    json_object_set_new(o, "n_gen", json_integer((json_int_t)generated));
+    json_object_set_new(o, "n_depth", json_integer((json_int_t)depth));
+    json_object_set_new(o, "n_sequences", json_integer((json_int_t)b->sequences));
+    strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    json_object_set_new(o, "test_time", json_string(text));
+    put_samples(o, samples, b->repeats, (double)(prompt + generated) * (double)b->sequences);
+    json_object_set_new(o, "load_ms", out_real((double)b->placement.load_ns / 1e6));
+    json_object_set_new(o, "compile_ms", out_real((double)b->placement.compile_ns / 1e6));
+    const struct bench_sample *last = &samples[b->repeats - 1];
+    report_memory(o, &b->placement, last->state_bytes);
+    put_bandwidth(o, samples, b->repeats, generated > 0);
+    json_object_set_new(o, "machine", machine_json());
+    json_object_set_new(o, "seed", json_integer((json_int_t)b->seed));
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
+    json_object_set_new(o, "ids_hash", json_string(text));
+    return o;
+}
+
+/* The warm-up run touches all pages of weights and state that the samples use. */
+static segue_status run_case(struct bench *b, size_t prompt, size_t generated, size_t depth, segue_error *err)
+{
+    struct bench_sample *samples = out_alloc(b->repeats * sizeof *samples), warm;
+    uint64_t basis = BENCH_HASH_INIT, hash = basis;
+    segue_status st = SEGUE_OK;
+    if (!args_has(&b->args, "no-warmup"))
+        st = run_sample(b, prompt, generated > 2 ? 2 : generated, depth, &warm, &hash, err);
+    for (size_t i = 0; i < b->repeats && !st; i++) {
+        hash = basis;
+        st = run_sample(b, prompt, generated, depth, &samples[i], &hash, err);
+        if (!st && generated) measure_stream(b, generated, &samples[i]);
+        progress_step(&b->progress, i + 1, b->repeats, false);
+    }
+    /* A prompt has no share in the stream; what that buffer leaves in the caches of addresses costs the next sample 0.7 ms. */
+    if (!st && !generated) measure_stream(b, generated, &samples[b->repeats - 1]);
+    double each, watts;
+    if (!st) st = measure_energy(b, prompt, generated, depth, &each, &watts, err);
+    if (!st) {
+        json_t *o = result_row(b, prompt, generated, depth, samples, hash);
+        json_object_set_new(o, "energy", meter_json(&b->meter, generated ? -1 : each, generated ? each : -1, watts));
+        st = bench_out_row(b->out, o, err);
+    }
+    free(samples);
+    return st;
+}
+
+/* All cases of one thread count. */
+static segue_status run_cases(struct bench *b, segue_error *err)
+{
+    static const long long default_p = 512, default_n = 128, default_d = 0;
+    size_t prompts_n, tokens_n, depths_n;
+    long long *prompts = args_count_list(&b->args, "prompt", &prompts_n),
+              *tokens = args_count_list(&b->args, "tokens", &tokens_n);
+    long long *depths = args_count_list(&b->args, "depth", &depths_n);
+    const long long *p = prompts_n ? prompts : &default_p, *n = tokens_n ? tokens : &default_n,
+                    *d = depths_n ? depths : &default_d;
+    segue_status st = SEGUE_OK;
+    for (size_t i = 0; i < (depths_n ? depths_n : 1) && !st; i++) {
+        for (size_t k = 0; k < (prompts_n ? prompts_n : 1) && !st; k++)
+            if (p[k]) st = run_case(b, (size_t)p[k], 0, (size_t)d[i], err);
+        for (size_t k = 0; k < (tokens_n ? tokens_n : 1) && !st; k++)
+            if (n[k]) st = run_case(b, 0, (size_t)n[k], (size_t)d[i], err);
+    }
+    free(prompts);
+    free(tokens);
+    free(depths);
+    return st;
+}
+
+int bench_cases(struct bench *b) { return bench_with_placement(b, run_cases); }

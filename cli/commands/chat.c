@@ -1,0 +1,237 @@
+/* chat.c: a conversation, see chat.h. Every turn renders the whole conversation and reuses the common prefix of the
+ * session, so an edited history needs no special case.
+ * SPDX-License-Identifier: MIT */
+#include "commands/chat.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "run/report.h"
+#include "run/sessions.h"
+#include "term/interrupt.h"
+
+void chat_close_session(struct chat *c, segue_session *session)
+{
+    trace_append(&c->trace, &c->placement, session, json_array_size(c->turns));
+    segue_session_close(session);
+}
+
+/* The read-ahead session belongs to the old one, so it is dropped first. */
+segue_status chat_open_session(struct chat *c, segue_error *err)
+{
+    struct sampler sampler;
+    segue_session_opts opts = SEGUE_INIT(segue_session_opts);
+    segue_status st = sampler_read(&sampler, &c->args, &c->placement.info, err);
+    opts.context = (size_t)args_number(&c->args, "context", 0);
+    opts.plan = placement_plan(&c->placement);
+    opts.sampling = &sampler.sampling;
+    opts.adapters = c->placement.adapters;
+    opts.adapters_n = c->placement.adapters_n;
+    opts.checkpoint_bytes = sessions_checkpoint_bytes(&c->args);
+    opts.spans = trace_capacity(&c->trace);
+    opts.verify_rows = (size_t)args_number(&c->args, "verify", 0);
+    segue_session *fresh = NULL;
+    read_ahead_reset(c->read_ahead);
+    if (!st) st = segue_session_open(&fresh, c->placement.engine, &opts, err);
+    if (!st) {
+        c->seed = sampler.sampling.seed;
+        chat_close_session(c, c->session);
+        c->session = fresh;
+    }
+    sampler_free(&sampler);
+    return st;
+}
+
+/* A random seed is kept, so that /set of another flag does not change the random sequence. */
+segue_status chat_apply_sampling(struct chat *c, segue_error *err)
+{
+    struct sampler sampler;
+    segue_status st = sampler_read(&sampler, &c->args, &c->placement.info, err);
+    if (!st && !args_has(&c->args, "seed")) sampler.sampling.seed = c->seed;
+    if (!st) st = segue_session_sampling(c->session, &sampler.sampling, err);
+    if (!st) c->seed = sampler.sampling.seed;
+    sampler_free(&sampler);
+    return st;
+}
+
+/* The system message is the first message, or there is none. */
+void chat_set_system(struct chat *c, const char *text)
+{
+    json_t *first = json_array_get(c->messages, 0);
+    const char *role = json_string_value(json_object_get(first, "role"));
+    if (role && !strcmp(role, "system")) json_array_remove(c->messages, 0);
+    if (text && *text) json_array_insert_new(c->messages, 0, prompt_message("system", text, strlen(text)));
+}
+
+void chat_add_message(struct chat *c, const char *role, const char *text)
+{
+    json_array_append_new(c->messages, prompt_message(role, text, strlen(text)));
+}
+
+/* The token ids of the conversation so far, ending where the next answer begins. Without a template the contents are
+ * concatenated. */
+static segue_status render(struct chat *c, struct prompt *out, segue_error *err)
+{
+    if (c->placement.info.has_template && !args_has(&c->args, "raw")) {
+        json_t *request = json_object();
+        json_object_set(request, "messages", c->messages);
+        prompt_set_thinking(request, &c->args);
+        segue_status st = prompt_chat(c->placement.model, request, SIZE_MAX / 64, out, err);
+        json_decref(request);
+        return st;
+    }
+    
+    struct out_text text = {0};
+    size_t i;
+    json_t *m;
+    json_array_foreach(c->messages, i, m)
+        out_addf(&text, "%s", json_string_value(json_object_get(m, "content")));
+    segue_status st =
+        prompt_tokenize(c->placement.model, text.data ? text.data : "", text.len, 0, SIZE_MAX / 64, out, err);
+    free(text.data);
+    return st;
+}
+
+/* Give the read-ahead the tokens that precede the next user message whatever it says: render the conversation with
+ * two different messages and take the common prefix, less its last token, which may merge with the text that follows. */
+static void queue_known_tokens(struct chat *c)
+{
+    struct prompt two[2] = {{0}};
+    segue_error ignored;
+    segue_status st = SEGUE_OK;
+    for (int i = 0; i < 2 && !st; i++) {
+        chat_add_message(c, "user", i ? "a" : "I");
+        st = render(c, &two[i], &ignored);
+        json_array_remove(c->messages, json_array_size(c->messages) - 1);
+    }
+    size_t same = 0;
+    while (!st && same < two[0].n && same < two[1].n && two[0].ids[same] == two[1].ids[same]) same++;
+    if (same > 1) read_ahead_finish(c->read_ahead, two[0].ids, same - 1);
+    prompt_free(&two[0]);
+    prompt_free(&two[1]);
+}
+
+/* Add the figures of the read-ahead to the report: tokens, time next to the last answer, time waited. */
+static void put_read_ahead(struct chat *c, uint64_t waited_ns)
+{
+    uint64_t ns;
+    size_t n = read_ahead_stats(c->read_ahead, &ns);
+    json_t *o = json_object();
+    json_object_set_new(o, "tokens", json_integer((json_int_t)n));
+    json_object_set_new(o, "ms", out_real((double)ns / 1e6));
+    json_object_set_new(o, "waited_ms", out_real((double)waited_ns / 1e6));
+    json_object_set_new(c->last, "ahead", o);
+}
+
+/* Build the report of an answer, and print its summary line in interactive mode. */
+static void record_stats(struct chat *c, const struct answer *a, const struct prompt *prompt, uint64_t waited_ns)
+{
+    struct report r = {.placement = &c->placement,
+                       .answer = a,
+                       .prompt_ids = prompt->ids,
+                       .prompt_n = prompt->n,
+                       .reuse_reason = c->reuse_reason ? c->reuse_reason : sessions_reuse_reason(&c->args),
+                       .seed = c->seed,
+                       .measure_bandwidth = a->finish && strcmp(a->finish, "cancel") != 0};
+    json_decref(c->last);
+    c->last = report_json(&r);
+    if (c->read_ahead) put_read_ahead(c, waited_ns);
+    json_array_append(c->turns, c->last);
+    c->reuse_reason = NULL;
+    if (c->interactive && !args_has(&c->args, "quiet")) report_print_line(&r);
+}
+
+/* Continue with the session that read ahead, if it holds more of the prompt than the old one, which is then closed. */
+static segue_status take_read_ahead(struct chat *c, const struct prompt *prompt, uint64_t *waited_ns, segue_error *err)
+{
+    segue_session *old = c->session;
+    read_ahead_begin_turn(c->read_ahead, &c->session, prompt->ids, prompt->n, waited_ns);
+    if (c->session == old) return SEGUE_OK;
+    chat_close_session(c, old);
+    return chat_apply_sampling(c, err);
+}
+
+/* An interrupt ends the answer but keeps its text in the conversation. */
+segue_status chat_answer(struct chat *c, segue_error *err)
+{
+    struct prompt prompt = {0};
+    struct answer a = {0};
+    uint64_t start_ns = out_now_ns(), waited_ns = 0;
+    segue_status st = render(c, &prompt, err);
+    if (!st && prompt.n == 0) st = out_fail(err, SEGUE_EARG, "chat: the prompt is empty; enter a message");
+    if (!st) st = take_read_ahead(c, &prompt, &waited_ns, err);
+    if (!st) st = sessions_sync(c->session, prompt.ids, prompt.n, err);
+    if (!st) {
+        interrupt_clear();
+        interrupt_watch(c->session);
+        answer_begin(&a, &c->placement, &c->args, c->session, start_ns, !args_has(&c->args, "json"));
+        a.prompt_pending = sessions_pending(c->session);
+        a.read_ahead = c->read_ahead;
+        answer_set_meter(&a, &c->meter);
+        answer_run(&a);
+        interrupt_unwatch(c->session);
+        if (a.text.len || a.finish)
+            json_array_append_new(c->messages, prompt_message("assistant", a.text.data, a.text.len));
+        st = a.finish ? SEGUE_OK : a.status;
+        if (st) *err = a.err;
+        if (st) err->status = st;
+        segue_error lost;
+        if (st != SEGUE_EIO && !args_has(&c->args, "json") && out_write("\n", 1, &lost)) {
+            *err = lost;
+            st = lost.status;
+        }
+        if (c->read_ahead && !st) queue_known_tokens(c);
+        record_stats(c, &a, &prompt, waited_ns);
+    }
+    answer_free(&a);
+    prompt_free(&prompt);
+    return st;
+}
+
+/* Written to a temporary file and renamed, so that a full disk keeps the old conversation. Mode 0600, as for states. */
+segue_status chat_save_messages(const struct chat *c, const char *path, segue_error *err)
+{
+    char *aside = out_printf("%s.tmp-%ld", path, (long)getpid());
+    mode_t before = umask(077);
+    errno = 0;
+    bool written = json_dump_file(c->messages, aside, JSON_INDENT(2)) == 0 && rename(aside, path) == 0;
+    segue_status st = written ? SEGUE_OK : out_fail_errno(err, "saving the conversation", path, NULL);
+    if (!written) unlink(aside);
+    umask(before);
+    free(aside);
+    return st;
+}
+
+/* The old conversation stays if the file is invalid. */
+segue_status chat_load_messages(struct chat *c, const char *path, segue_error *err)
+{
+    json_t *request = NULL;
+    segue_status st = prompt_messages(path, &request, err);
+    if (st) return st;
+    json_decref(c->messages);
+    c->messages = json_incref(json_object_get(request, "messages"));
+    json_decref(request);
+    return SEGUE_OK;
+}
+
+/* A state file contains sampling parameters; those of the flags are applied instead. */
+segue_status chat_load_state(struct chat *c, const char *path, segue_error *err)
+{
+    segue_session_opts opts = SEGUE_INIT(segue_session_opts);
+    segue_session *loaded = NULL;
+    opts.context = (size_t)args_number(&c->args, "context", 0);
+    opts.plan = placement_plan(&c->placement);
+    opts.adapters = c->placement.adapters;
+    opts.adapters_n = c->placement.adapters_n;
+    opts.checkpoint_bytes = sessions_checkpoint_bytes(&c->args);
+    opts.spans = trace_capacity(&c->trace);
+    segue_status st =
+        sessions_load(&loaded, c->placement.engine, &opts, &c->args, path, true, &c->reuse_reason, err);
+    if (st) return st;
+    read_ahead_reset(c->read_ahead);
+    chat_close_session(c, c->session);
+    c->session = loaded;
+    return chat_apply_sampling(c, err);
+}

@@ -1,0 +1,42 @@
+/* folders.h: locations of models, sessions and caches, file system helpers, and the search for a model by name.
+ * Returned paths are allocated; the caller frees them.
+ * SPDX-License-Identifier: MIT */
+#ifndef SEGUE_CLI_FOLDERS_H
+#define SEGUE_CLI_FOLDERS_H
+
+#include "term/args.h"
+#include "term/out.h"
+
+/* Model that is used without -m and $SEGUE_MODEL, in the models folder. */
+#define FOLDERS_DEFAULT_MODEL "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+/* The data or cache folder of segue; which is "data" or "cache". $SEGUE_HOME/WHICH if set, else $XDG_DATA_HOME/segue
+ * or $XDG_CACHE_HOME/segue, else ~/.local/share/segue or ~/.cache/segue. */
+char *folders_home(const char *which);
+/* folders_home(which)/name; name may contain slashes. */
+char *folders_path(const char *which, const char *name);
+/* Create a folder and its parents, with mode 0700. */
+segue_status folders_make(const char *path, segue_error *err);
+/* True for a regular file, also through a symbolic link. */
+bool folders_is_file(const char *path);
+bool folders_is_folder(const char *path);
+/* Add the bytes and the number of files below path to *bytes and *files. Symbolic links are not followed. */
+void folders_usage(const char *path, uint64_t *bytes, size_t *files);
+/* The same for files whose name ends with suffix. */
+void folders_usage_suffix(const char *path, const char *suffix, uint64_t *bytes, size_t *files);
+/* Remove the content of path, and path itself if remove_self. Symbolic links are removed, never followed. */
+segue_status folders_remove(const char *path, bool remove_self, segue_error *err);
+/* True if name is a single path component that is safe to create: no slash, no leading dot, no control characters. */
+bool folders_plain_name(const char *name);
+/* True if every component of a relative path is a plain name. */
+bool folders_plain_path(const char *path);
+/* Path of the snapshot of a Hugging Face id (OWNER/NAME) in the local cache of huggingface_hub; NULL if it is not
+ * there. revision NULL: main. */
+char *folders_hub_snapshot(const char *id, const char *revision);
+
+/* Resolve a model name as -m does: an existing path, a name in the models folder, or an id in the Hugging Face cache. */
+segue_status folders_model_named(const char *name, char **path, segue_error *err);
+/* The model of -m, $SEGUE_MODEL or the default. SEGUE_EIO or SEGUE_EARG if there is none. */
+segue_status folders_model(const struct args *args, char **path, segue_error *err);
+
+#endif

@@ -1,0 +1,59 @@
+/* answer.h: generation of one answer: sampling parameters from the flags, and the loop from a session to text, token
+ * by token. Used by run, chat and run --requests.
+ * SPDX-License-Identifier: MIT */
+#ifndef SEGUE_CLI_GENERATE_H
+#define SEGUE_CLI_GENERATE_H
+
+#include "run/meter.h"
+#include "run/placement.h"
+#include "run/read_ahead.h"
+
+/* Sampling parameters. The library copies them when a session is opened or its sampling is set. */
+struct sampler {
+    segue_sampling sampling;
+    struct segue_bias *bias; /* owner of sampling.bias */
+};
+/* Each parameter comes from its flag, else from generation_config.json of the model, else from llama.cpp's default. */
+segue_status sampler_read(struct sampler *c, const struct args *args, const segue_model_info *info,
+                          segue_error *err);
+void sampler_free(struct sampler *c);
+
+/* An answer while it is generated, and its figures afterwards. Set up by answer_begin, freed by answer_free. */
+struct answer {
+    const segue_model *model;
+    segue_session *session;        /* of the caller */
+    struct read_ahead *read_ahead; /* receives the tokens; NULL: none */
+    bool to_stdout, terminal, quiet; /* print text; stdout is a terminal; no progress */
+    size_t prompt_pending;         /* prompt tokens to compute before the first token; for the progress line */
+    size_t chunk;                  /* prompt tokens per prefill pass */
+    segue_text pieces;             /* state of incremental detokenization */
+    const char **stops;            /* --stop strings */
+    char *piece;                   /* buffer for the text of one token; NULL: the model has no tokenizer */
+    size_t piece_cap;
+    struct out_text text; /* all text so far; data NULL: the model has no tokenizer */
+    int32_t *ids;         /* [ids_n] all tokens so far, the stop token included */
+    size_t ids_n, ids_cap, limit; /* limit: maximum of ids_n */
+    uint32_t logprobs;            /* 0: none; else 1 + number of alternatives */
+    json_t *logprob_list;
+    const char *finish;  /* "stop" | "length" | "cancel"; NULL while generating or after a failure */
+    segue_status status; /* of the failure; SEGUE_OK otherwise */
+    segue_error err;
+    uint64_t start_ns, first_ns, end_ns;     /* request, first token (0: none), end */
+    segue_stats at_begin, at_first, at_end;  /* counters of the session at these times */
+    struct meter *meter;                     /* NULL: no energy measurement */
+    double joules[3];                        /* energy at these times; negative: not measured */
+};
+
+/* Start an answer. start_ns: time of the request. The session stays with the caller. */
+void answer_begin(struct answer *a, const struct placement *p, const struct args *args, segue_session *session,
+                  uint64_t start_ns, bool to_stdout);
+/* Measure energy from now on. */
+void answer_set_meter(struct answer *a, struct meter *m);
+/* Add the token that segue_session_next or _step returned, with its status and error. Returns true when the answer has
+ * ended; then finish or status says why. */
+bool answer_push(struct answer *a, segue_status status, int32_t token, const segue_error *err);
+/* Prefill the prompt and generate until the end. */
+void answer_run(struct answer *a);
+void answer_free(struct answer *a);
+
+#endif

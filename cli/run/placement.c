@@ -1,0 +1,342 @@
+/* placement.c: opens model, units, adapters and engine, see placement.h. A unit named by the user is opened or the
+ * command fails; there is no fallback to another unit.
+ * SPDX-License-Identifier: MIT */
+#include "run/placement.h"
+#include "host/folders.h"
+#include "host/machine.h"
+#include "run/pipeline.h"
+#include "term/progress.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Reset *p and open the model of -m. Prints a warning of the tokenizer, if any. */
+static segue_status open_model(struct placement *p, const struct args *args, segue_error *err)
+{
+    *p = (struct placement){0};
+    uint64_t start_ns = out_now_ns();
+    segue_model_opts opts = SEGUE_INIT(segue_model_opts);
+    if (args_find(args->command, "storage", 7)) p->storage = opts.storage = args_text(args, "storage");
+    segue_status st = folders_model(args, &p->path, err);
+    if (!st) st = segue_model_open(&p->model, p->path, &opts, err);
+    if (!st) {
+        p->info = SEGUE_INIT(segue_model_info);
+        st = segue_model_info_get(p->model, &p->info, err);
+    }
+    p->load_ns = out_now_ns() - start_ns;
+    if (!st && p->info.warning) out_note("%s: tokenizer: %s", p->path, p->info.warning);
+    return st;
+}
+
+/* SEGUE_EUNSUPPORTED concerns the file here, so the exit code is 4. */
+int placement_open_model(struct placement *p, const struct args *args)
+{
+    segue_error err;
+    if (!open_model(p, args, &err)) return EXIT_DONE;
+    int code = out_error(&err, EXIT_BAD_INPUT);
+    placement_close(p);
+    return code;
+}
+
+/* The spec of the CPU unit carries its thread count, so the unit is reopened with threads=N, also inside a proc:
+ * unit. Other units, and specs that already have threads=, are left as they are. */
+segue_status placement_open_unit(segue_unit **out, const char *spec, unsigned threads, segue_error *err)
+{
+    segue_unit_info info = SEGUE_INIT(segue_unit_info);
+    segue_status st = segue_unit_open(out, spec, err);
+    if (!st && !threads) return SEGUE_OK;
+    if (!st) st = segue_unit_info_get(*out, &info, err);
+    if (st) return st;
+    const char *base = spec ? spec : info.kind;
+    const char *inner = strncmp(base, "proc:", 5) ? base : base + 5; /* the unit inside proc: */
+    if ((strcmp(info.kind, "cpu") != 0 && strncmp(inner, "cpu", 3) != 0) || strstr(base, "threads=")) return SEGUE_OK;
+    segue_unit_close(*out);
+    *out = NULL;
+    char *full = out_printf("%s%cthreads=%u", base, strchr(inner, ':') ? ',' : ':', threads);
+    st = segue_unit_open(out, full, err);
+    free(full);
+    return st;
+}
+
+/* Remove "KEY=value" from a unit spec; the rest is passed to the unit. key includes the '='. Returns the value,
+ * allocated, which ends at the next comma; NULL: the key is absent. */
+static char *take_option(char *spec, const char *key)
+{
+    char *at = spec;
+    size_t key_n = strlen(key);
+    while ((at = strstr(at, key)) && (at == spec || (at[-1] != ',' && at[-1] != ':'))) at++;
+    if (!at) return NULL;
+    size_t len = strcspn(at, ",");
+    char *value = out_printf("%.*s", (int)(len - key_n), at + key_n), *rest = at + len + (at[len] == ',');
+    memmove(at, rest, strlen(rest) + 1);
+    size_t n = strlen(spec);
+    if (n && (spec[n - 1] == ',' || spec[n - 1] == ':')) spec[n - 1] = 0;
+    return value;
+}
+
+/* Open a separate model for one unit: another file (name NULL: the same file), or another storage (NULL: that of
+ * --storage). */
+static segue_status open_unit_model(struct placement *p, size_t at, const char *name, const char *storage, segue_error *err)
+{
+    char *path = NULL;
+    segue_model_opts opts = SEGUE_INIT(segue_model_opts);
+    opts.storage = storage ? storage : p->storage;
+    segue_status st = name ? folders_model_named(name, &path, err) : SEGUE_OK;
+    if (!st) st = segue_model_open(&p->models[at], path ? path : p->path, &opts, err);
+    p->model_info[at] = SEGUE_INIT(segue_model_info);
+    if (!st) st = segue_model_info_get(p->models[at], &p->model_info[at], err);
+    free(path);
+    return st;
+}
+
+/* Open units[at] by its spec, after removing the keys model= and storage=, which are handled here. */
+static segue_status open_unit(struct placement *p, size_t at, const char *spec, unsigned threads,
+                              segue_error *err)
+{
+    char *unit = spec ? out_strdup(spec) : NULL, *path = unit ? take_option(unit, "model=") : NULL,
+         *storage = unit ? take_option(unit, "storage=") : NULL;
+    segue_status st = placement_open_unit(&p->units[at], unit, threads, err);
+    if (!st && (path || storage)) st = open_unit_model(p, at, path, storage, err);
+    free(path);
+    free(storage);
+    free(unit);
+    return st;
+}
+
+/* Index in p->units of the unit with this spec; opens it if it is new. NULL stands for the fastest unit, which may
+ * turn out to be one that is open already; then the second handle is closed. */
+static segue_status unit_index(struct placement *p, const char *spec, unsigned threads, uint32_t *index,
+                               segue_error *err)
+{
+    for (size_t i = 0; i < p->units_n; i++)
+        if ((!spec && !p->specs[i]) || (spec && p->specs[i] && !strcmp(spec, p->specs[i]))) {
+            *index = (uint32_t)i;
+            return SEGUE_OK;
+        }
+    if (p->units_n == PLACEMENT_UNITS)
+        return out_fail(err, SEGUE_EARG, "units: more than %d units given", PLACEMENT_UNITS);
+    size_t at = p->units_n;
+    segue_status st = open_unit(p, at, spec, threads, err);
+    if (st) return st;
+    p->unit_info[at] = SEGUE_INIT(segue_unit_info);
+    *index = (uint32_t)at;
+    st = segue_unit_info_get(p->units[at], &p->unit_info[at], err);
+    if (st) return st;
+    for (size_t i = 0; i < at; i++)
+        if ((!spec || !p->specs[i]) && !p->models[i] && !p->models[at] &&
+            !strcmp(p->unit_info[i].spec, p->unit_info[at].spec)) { /* the fastest unit is already open */
+            segue_unit_close(p->units[at]);
+            p->units[at] = NULL;
+            *index = (uint32_t)i;
+            return SEGUE_OK;
+        }
+    p->specs[at] = spec ? out_strdup(spec) : NULL;
+    p->units_n++;
+    return SEGUE_OK;
+}
+
+/* Add "U@A-B" to the plan: unit U runs layers A to B (inclusive) of a phase; without @ all layers. */
+static segue_status add_plan_part(struct placement *p, const char *text, uint32_t phase, unsigned threads,
+                             segue_error *err)
+{
+    char *spec = out_strdup(text), *at = strrchr(spec, '@');
+    segue_part part = {.phase = phase, .from = 0, .to = p->info.layers, .expect_j = -1};
+    segue_status st = SEGUE_OK;
+    if (at) {
+        unsigned a, b;
+        char rest;
+        *at = 0;
+        if (sscanf(at + 1, "%u-%u%c", &a, &b, &rest) != 2 || a > b || b >= p->info.layers)
+            st = out_fail(err, SEGUE_EARG, "layers: %.100s: invalid range; expected A-B with A <= B <= %u", text,
+                          p->info.layers - 1);
+        else {
+            part.from = a;
+            part.to = b + 1;
+        }
+    }
+    if (!st && p->plan.parts_n == 8) st = out_fail(err, SEGUE_EARG, "plan: more than 8 parts; use fewer --prefill and --decode");
+    if (!st) st = unit_index(p, spec, threads, &part.unit, err);
+    if (!st) p->plan.parts[p->plan.parts_n++] = part;
+    free(spec);
+    return st;
+}
+
+/* Add a phase of a pipeline to the plan: all layers on one unit. An empty spec is the fastest unit. */
+static segue_status pipeline_part(struct placement *p, const char *spec, uint32_t phase, unsigned threads,
+                                  segue_error *err)
+{
+    segue_part *part = &p->plan.parts[p->plan.parts_n++];
+    *part = (segue_part){.phase = phase, .to = p->info.layers, .expect_j = -1};
+    return unit_index(p, *spec ? spec : NULL, threads, &part->unit, err);
+}
+
+/* Build the plan of --pipeline, which excludes the flags that name units. */
+static segue_status open_pipeline(struct placement *p, const struct args *args, unsigned threads,
+                                  segue_error *err)
+{
+    struct pipeline pipeline;
+    if (args_has(args, "unit") || args_has(args, "prefill") || args_has(args, "decode"))
+        return out_fail(err, SEGUE_EARG,
+                        "flag --pipeline: cannot be combined with --unit, --prefill or --decode");
+    p->pipeline = args_text(args, "pipeline");
+    p->planned = true;
+    segue_status st = pipeline_read(&pipeline, p->pipeline, err);
+    memcpy(p->plan.shapes, pipeline.shapes, sizeof p->plan.shapes);
+    if (!st) st = pipeline_part(p, pipeline.prefill, 0, threads, err);
+    if (!st) st = pipeline_part(p, pipeline.decode, 1, threads, err);
+    return st;
+}
+
+/* Without --prefill and --decode one unit runs both phases. If only one of them is given, the other phase runs on
+ * --unit. */
+static segue_status open_units(struct placement *p, const struct args *args, segue_error *err)
+{
+    static const char *const phases[] = {"prefill", "decode"};
+    unsigned threads = (unsigned)args_number(args, "threads", 0);
+    const char *all = args_text(args, "unit"), *text;
+    p->plan = SEGUE_INIT(segue_plan);
+    if (args_find(args->command, "pipeline", 8) && args_has(args, "pipeline"))
+        return open_pipeline(p, args, threads, err);
+    p->planned = args_has(args, "prefill") || args_has(args, "decode");
+    uint32_t index;
+    if (!p->planned) return unit_index(p, all, threads, &index, err);
+    for (uint32_t phase = 0; phase < 2; phase++) {
+        segue_status st = SEGUE_OK;
+        size_t i = 0;
+        for (; !st && (text = args_nth(args, phases[phase], i)); i++)
+            st = add_plan_part(p, text, phase, threads, err);
+        if (st) return st;
+        if (i) continue;
+        segue_part whole = {.phase = phase, .to = p->info.layers, .expect_j = -1};
+        st = unit_index(p, all, threads, &whole.unit, err);
+        if (st) return st;
+        p->plan.parts[p->plan.parts_n++] = whole;
+    }
+    return SEGUE_OK;
+}
+
+/* If a file of the full name exists, '=' is part of the name. Otherwise the number after the last '=' is the scale. */
+segue_status placement_load_adapter(segue_adapter **out, const segue_model *model, const char *text, segue_error *err)
+{
+    char *path = out_strdup(text), *sign = strrchr(path, '='), *end = NULL;
+    float scale = 1;
+    if (sign && sign[1] && !folders_is_file(text) && !folders_is_folder(text)) {
+        float v = strtof(sign + 1, &end);
+        if (!*end && v == v && v - v == 0) {
+            scale = v;
+            *sign = 0;
+        }
+    }
+    segue_status st = segue_adapter_open(out, model, path, scale, err);
+    free(path);
+    return st;
+}
+
+segue_status placement_add_adapter(struct placement *p, const char *text, segue_error *err)
+{
+    if (p->adapters_n == PLACEMENT_ADAPTERS)
+        return out_fail(err, SEGUE_EARG, "adapters: more than %d adapters given", PLACEMENT_ADAPTERS);
+    segue_status st = placement_load_adapter(&p->adapters[p->adapters_n], p->model, text, err);
+    if (!st) p->adapters_n++;
+    return st;
+}
+
+/* The number of a KV cache type in segue.h, by the name of --kv. */
+static uint32_t kv_type(const char *name)
+{
+    static const char *const names[] = {"", "f32", "f16", "bf16", "q8"};
+    for (uint32_t i = 1; name && i < 5; i++)
+        if (!strcmp(name, names[i])) return i;
+    return SEGUE_KV_DEFAULT;
+}
+
+/* The value of a flag in MiB as bytes; 0: the command has no such flag, or it was not given. */
+static uint64_t megabytes(const struct args *args, const char *name)
+{
+    return args_find(args->command, name, strlen(name)) ? (uint64_t)args_number(args, name, 0) << 20 : 0;
+}
+
+/* Folder of the prefix cache; NULL: off. It is on with --store on, and by default in chat. If the folder cannot be
+ * created, --store on fails later, while chat continues without the cache. */
+static char *store_folder(const struct args *args)
+{
+    segue_error err;
+    const char *wish = args_find(args->command, "store", 5) ? args_text(args, "store") : "off";
+    if (!wish) wish = strcmp(args->command->name, "chat") != 0 ? "off" : "auto";
+    if (!strcmp(wish, "off")) return NULL;
+    char *folder = folders_path("cache", "prefixes");
+    if (!strcmp(wish, "on") || folders_make(folder, &err) == SEGUE_OK) return folder;
+    out_note("%s; continuing without the prefix cache", err.text);
+    free(folder);
+    return NULL;
+}
+
+/* Build the engine: packs the weights for every unit and compiles programs, which may take long. */
+static segue_status open_engine(struct placement *p, const struct args *args, unsigned flags, segue_error *err)
+{
+    segue_engine_opts opts = SEGUE_INIT(segue_engine_opts);
+    opts.kv = kv_type(args_text(args, "kv"));
+    opts.chunk_rows = (uint32_t)args_number(args, "chunk", 0);
+    opts.keep_values = flags & PLACEMENT_KEEP_VALUES ? 1 : 0;
+    char *cache = folders_home("cache"), *store = store_folder(args);
+    opts.store = store;
+    opts.store_memory_bytes = megabytes(args, "store-memory");
+    opts.store_disk_bytes = megabytes(args, "store-disk");
+    opts.cache = cache;
+    opts.models = p->models;
+    opts.plan = placement_plan(p);
+    bool quiet = args_find(args->command, "quiet", 5) && args_has(args, "quiet");
+    struct progress_wait *wait = progress_wait_begin("preparing the weights", quiet);
+    segue_status st = segue_engine_open(&p->engine, p->model, p->units, p->units_n, &opts, err);
+    progress_wait_end(wait);
+    free(cache);
+    free(store);
+    return st;
+}
+
+/* SEGUE_EUNSUPPORTED concerns units and features (exit 3), except for models and adapters, which are files (exit 4). */
+segue_status placement_try(struct placement *p, const struct args *args, unsigned flags, int *unsupported_code, segue_error *err)
+{
+    *unsupported_code = EXIT_BAD_INPUT;
+    segue_status st = open_model(p, args, err);
+    if (st) return st;
+    uint64_t start_ns = out_now_ns();
+    *unsupported_code = EXIT_UNAVAILABLE;
+    st = open_units(p, args, err);
+    const char *lora;
+    for (size_t i = 0; !st && (lora = args_nth(args, "lora", i)); i++) {
+        st = placement_add_adapter(p, lora, err);
+        if (st) *unsupported_code = EXIT_BAD_INPUT;
+    }
+    if (!st) st = open_engine(p, args, flags, err);
+    p->compile_ns = out_now_ns() - start_ns;
+    machine_peak_bytes();
+    return st;
+}
+
+int placement_open(struct placement *p, const struct args *args, unsigned flags)
+{
+    int unsupported_code;
+    segue_error err;
+    if (!placement_try(p, args, flags, &unsupported_code, &err)) return EXIT_DONE;
+    int code = out_error(&err, unsupported_code);
+    placement_close(p);
+    return code;
+}
+
+/* Children before parents. Safe on a partly opened placement. */
+void placement_close(struct placement *p)
+{
+    for (size_t i = 0; i < p->adapters_n; i++) segue_adapter_close(p->adapters[i]);
+    segue_engine_close(p->engine);
+    for (size_t i = 0; i < PLACEMENT_UNITS; i++) {
+        segue_unit_close(p->units[i]);
+        segue_model_close(p->models[i]);
+        free(p->specs[i]);
+    }
+    segue_model_close(p->model);
+    free(p->path);
+    *p = (struct placement){0};
+}
+
+const segue_plan *placement_plan(const struct placement *p) { return p->planned ? &p->plan : NULL; }

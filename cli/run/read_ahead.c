@@ -1,0 +1,233 @@
+/* read_ahead.c: read-ahead, see read_ahead.h. One thread, woken by tokens; it owns the session `next` while
+ * `running`. When an answer is complete it also forks `next` into `spare`, so that the next turn starts without a
+ * copy.
+ * SPDX-License-Identifier: MIT */
+#include "run/read_ahead.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include "run/sessions.h"
+
+enum { MIN_BATCH = 32, QUEUE = 1 << 16 };
+
+struct read_ahead {
+    pthread_t thread;
+    pthread_mutex_t lock; /* of all below */
+    pthread_cond_t changed;
+    segue_session *next, *spare; /* the thread's while busy */
+    int32_t *queue, *batch; /* [QUEUE] tokens that follow what `next` has; those being read, the thread's */
+    size_t queue_n;
+    bool answer_done; /* no more tokens of this answer come: read what there is */
+    bool running, stop, failed;
+    size_t tokens_read; /* tokens read ahead since the turn began */
+    uint64_t ns;
+    size_t last_read;
+    uint64_t last_ns;
+};
+
+/* Lock held. True if a batch is large enough, or if the answer is complete and something remains to do. */
+static bool work_pending(const struct read_ahead *a)
+{
+    if (!a->next || a->failed) return false;
+    return a->queue_n >= MIN_BATCH || (a->answer_done && (a->queue_n || !a->spare));
+}
+
+/* Lock held; released during the prefill. Takes the whole queue. */
+static void read_batch(struct read_ahead *a)
+{
+    segue_error ignored;
+    size_t n = a->queue_n, done = 0;
+    bool answer_done = a->answer_done;
+    memcpy(a->batch, a->queue, n * sizeof *a->batch);
+    a->queue_n = 0;
+    a->running = true;
+    pthread_mutex_unlock(&a->lock);
+    uint64_t start_ns = out_now_ns();
+    segue_session *spare = NULL;
+    segue_status st = segue_session_append(a->next, a->batch, n, &ignored);
+    if (!st) st = segue_session_prefill(a->next, 0, &done, &ignored);
+    uint64_t ns = out_now_ns() - start_ns;
+    if (!st && answer_done && segue_session_fork(&spare, a->next, &ignored)) spare = NULL;
+    pthread_mutex_lock(&a->lock);
+    a->running = false;
+    a->failed = st != SEGUE_OK || (answer_done && !spare);
+    a->tokens_read += done;
+    a->ns += ns;
+    segue_session_close(a->spare);
+    a->spare = spare;
+    pthread_cond_broadcast(&a->changed);
+}
+
+static void *thread_main(void *arg)
+{
+    struct read_ahead *a = arg;
+    pthread_mutex_lock(&a->lock);
+    while (!a->stop) {
+        if (work_pending(a))
+            read_batch(a);
+        else
+            pthread_cond_wait(&a->changed, &a->lock);
+    }
+    pthread_mutex_unlock(&a->lock);
+    return NULL;
+}
+
+struct read_ahead *read_ahead_open(void)
+{
+    struct read_ahead *a = out_alloc(sizeof *a);
+    a->queue = out_alloc(2 * QUEUE * sizeof *a->queue);
+    a->batch = a->queue + QUEUE;
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_cond_init(&a->changed, NULL);
+    if (pthread_create(&a->thread, NULL, thread_main, a) == 0) return a;
+    free(a->queue);
+    free(a);
+    return NULL;
+}
+
+/* Lock held. Wait for the thread; cancel: interrupt its prefill instead of finishing the queue. */
+static void wait_idle(struct read_ahead *a, bool cancel)
+{
+    if (cancel && a->running) segue_session_cancel(a->next);
+    while (a->running || (!cancel && work_pending(a))) pthread_cond_wait(&a->changed, &a->lock);
+}
+
+static void discard(struct read_ahead *a)
+{
+    segue_session_close(a->next);
+    segue_session_close(a->spare);
+    a->next = a->spare = NULL;
+    a->queue_n = 0;
+    a->answer_done = a->failed = false;
+}
+
+void read_ahead_close(struct read_ahead *a)
+{
+    if (!a) return;
+    pthread_mutex_lock(&a->lock);
+    a->stop = true;
+    wait_idle(a, true);
+    pthread_cond_broadcast(&a->changed);
+    pthread_mutex_unlock(&a->lock);
+    pthread_join(a->thread, NULL);
+    discard(a);
+    pthread_cond_destroy(&a->changed);
+    pthread_mutex_destroy(&a->lock);
+    free(a->queue);
+    free(a);
+}
+
+static size_t common_prefix(const segue_session *s, const int32_t *ids, size_t n)
+{
+    const int32_t *held;
+    size_t held_n = s ? segue_session_tokens(s, &held) : 0, same = 0;
+    while (same < held_n && same < n && held[same] == ids[same]) same++;
+    return same;
+}
+
+void read_ahead_begin_turn(struct read_ahead *a, segue_session **session, const int32_t *ids, size_t n, uint64_t *waited_ns)
+{
+    *waited_ns = 0;
+    if (!a) return;
+    uint64_t start_ns = out_now_ns();
+    pthread_mutex_lock(&a->lock);
+    wait_idle(a, false);
+    *waited_ns = out_now_ns() - start_ns;
+    a->last_read = a->last_ns = 0;
+    if (a->next && !a->failed && a->answer_done && common_prefix(a->next, ids, n) >= common_prefix(*session, ids, n)) {
+        *session = a->next;
+        a->next =
+            a->spare; /* it has the same tokens, and will read the new words once more, beside the answer */
+        a->spare = NULL;
+        a->last_read = a->tokens_read;
+        a->last_ns = a->ns;
+    } else {
+        discard(a);
+    }
+    a->queue_n = 0;
+    a->answer_done = false;
+    a->tokens_read = a->ns = 0;
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* Lock held. Queue the tokens that `session` has and `next` lacks. The thread is not woken before the first answer
+ * token. */
+static void queue_missing(struct read_ahead *a, const segue_session *session)
+{
+    segue_error ignored;
+    const int32_t *held;
+    size_t n = segue_session_tokens(session, &held), same = common_prefix(a->next, held, n);
+    int stale = same < segue_session_tokens(a->next, NULL);
+    if (n - same > QUEUE || (stale && segue_session_rewind(a->next, same, &ignored))) {
+        discard(a);
+        return;
+    }
+    if (n > same) memcpy(a->queue, held + same, (n - same) * sizeof *held);
+    a->queue_n = n - same;
+}
+
+/* In the first turn the prompt is prefilled once, and the session is forked before the hand-off. */
+segue_status read_ahead_attach(struct read_ahead *a, segue_session *session, segue_error *err)
+{
+    segue_error ignored;
+    if (!a) return SEGUE_OK;
+    segue_status st = SEGUE_OK;
+    pthread_mutex_lock(&a->lock);
+    if (!a->next) {
+        st = segue_session_prefill(session, 0, NULL, err);
+        if (st || segue_session_fork(&a->next, session, &ignored)) a->next = NULL;
+    }
+    if (a->next) queue_missing(a, session);
+    pthread_mutex_unlock(&a->lock);
+    return st;
+}
+
+void read_ahead_push(struct read_ahead *a, int32_t token)
+{
+    if (!a) return;
+    pthread_mutex_lock(&a->lock);
+    if (a->queue_n == QUEUE)
+        a->failed = true;
+    else
+        a->queue[a->queue_n++] = token;
+    if (a->queue_n >= MIN_BATCH) pthread_cond_broadcast(&a->changed);
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* A template may render an answer differently from its tokens; from the first difference it is prefilled again. */
+void read_ahead_finish(struct read_ahead *a, const int32_t *ids, size_t n)
+{
+    segue_error ignored;
+    if (!a) return;
+    pthread_mutex_lock(&a->lock);
+    while (a->running) pthread_cond_wait(&a->changed, &a->lock);
+    if (a->next && !a->failed) {
+        size_t same = common_prefix(a->next, ids, n), have = segue_session_tokens(a->next, NULL);
+        if (same < have && segue_session_rewind(a->next, same, &ignored)) a->failed = true;
+        a->queue_n = 0;
+        if (n - same > QUEUE) a->failed = true;
+        if (!a->failed) {
+            memcpy(a->queue, ids + same, (n - same) * sizeof *ids);
+            a->queue_n = n - same;
+            a->answer_done = true;
+        }
+    }
+    pthread_cond_broadcast(&a->changed);
+    pthread_mutex_unlock(&a->lock);
+}
+
+void read_ahead_reset(struct read_ahead *a)
+{
+    if (!a) return;
+    pthread_mutex_lock(&a->lock);
+    wait_idle(a, true);
+    discard(a);
+    pthread_mutex_unlock(&a->lock);
+}
+
+size_t read_ahead_stats(const struct read_ahead *a, uint64_t *ns)
+{
+    *ns = a ? a->last_ns : 0;
+    return a ? a->last_read : 0;
+}

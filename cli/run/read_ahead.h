@@ -1,0 +1,32 @@
+/* read_ahead.h: prefill of the next turn of a chat while the current answer is generated. If prefill and decode run
+ * on different units, a thread feeds the tokens of the answer to a second session on the prefill unit. The next turn
+ * continues in that session, so only its new words and the hand-off remain before the first token. All functions
+ * accept NULL, which means no read-ahead.
+ * SPDX-License-Identifier: MIT */
+#ifndef SEGUE_CLI_AHEAD_H
+#define SEGUE_CLI_AHEAD_H
+
+#include "term/out.h"
+
+struct read_ahead; /* NULL is allowed everywhere: nothing is read ahead */
+
+/* Start the thread; NULL if it cannot be started. */
+struct read_ahead *read_ahead_open(void); /* NULL: no thread */
+void read_ahead_close(struct read_ahead *a);
+
+/* A turn begins with the prompt ids[n]: wait for the running prefill. If the read-ahead session holds at least as
+ * much of the prompt, *session is replaced by it and the caller closes the old one. *waited_ns: time spent waiting. */
+void read_ahead_begin_turn(struct read_ahead *a, segue_session **session, const int32_t *ids, size_t n, uint64_t *waited_ns);
+/* Call before the first token of an answer is computed: prepares a session that follows `session`, forking it if
+ * needed. */
+segue_status read_ahead_attach(struct read_ahead *a, segue_session *session, segue_error *err);
+/* Queue a token of the answer. Does not allocate. */
+void read_ahead_push(struct read_ahead *a, int32_t token); /* of the answer; allocates nothing */
+/* The answer is complete; ids[n] is the known beginning of the next prompt, which the thread prefills. */
+void read_ahead_finish(struct read_ahead *a, const int32_t *ids, size_t n);
+/* Discard everything read ahead, for example after the session was replaced. */
+void read_ahead_reset(struct read_ahead *a);
+/* Tokens read ahead for the last turn; *ns: their prefill time. */
+size_t read_ahead_stats(const struct read_ahead *a, uint64_t *ns);
+
+#endif

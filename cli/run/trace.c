@@ -1,0 +1,55 @@
+/* trace.c: see trace.h. SPDX-License-Identifier: MIT */
+#include "run/trace.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { MAX_INTERVALS = 1 << 16 };
+
+void trace_begin(struct trace *t, const struct args *args)
+{
+    *t = (struct trace){.path = args_text(args, "trace")};
+    if (t->path) t->events = json_array();
+}
+
+size_t trace_capacity(const struct trace *t) { return t->path ? MAX_INTERVALS : 0; }
+
+void trace_append(struct trace *t, const struct placement *p, const segue_session *session, size_t number)
+{
+    static const char *const names[] = {"prefill", "decode", "hand-off"};
+    segue_stats s = SEGUE_INIT(segue_stats);
+    segue_error ignored;
+    if (!t->path || !session || segue_session_stats_get(session, &s, &ignored)) return;
+    for (size_t i = 0; i < s.spans_n; i++) {
+        const segue_interval *x = &s.spans[i];
+        json_t *e = json_pack(
+            "{s:s,s:s,s:f,s:f,s:i,s:i,s:{s:I,s:I,s:I,s:[i,i]}}", "name", names[x->what % 3], "ph", "X", "ts",
+            (double)x->begin_ns / 1e3, "dur", (double)(x->end_ns - x->begin_ns) / 1e3, "pid", (int)getpid(),
+            "tid", (int)x->unit, "args", "session", (json_int_t)number, "first", (json_int_t)x->first, "rows",
+            (json_int_t)x->rows, "layers", (int)x->from, (int)(x->to ? x->to - 1 : 0));
+        if (x->to_unit != x->unit)
+            json_object_set_new(json_object_get(e, "args"), "to", json_string(p->unit_info[x->to_unit].spec));
+        json_array_append_new(t->events, e);
+    }
+}
+
+segue_status trace_end(struct trace *t, const struct placement *p, segue_error *err)
+{
+    if (!t->path) return SEGUE_OK;
+    for (size_t i = 0; i < p->units_n; i++)
+        json_array_append_new(t->events,
+                              json_pack("{s:s,s:s,s:i,s:i,s:{s:s}}", "name", "thread_name", "ph", "M", "pid",
+                                        (int)getpid(), "tid", (int)i, "args", "name", p->unit_info[i].spec));
+    json_t *o = json_pack("{s:o,s:s}", "traceEvents", t->events, "displayTimeUnit", "ms");
+    char *tmp_path = out_printf("%s.tmp-%ld", t->path, (long)getpid());
+    errno = 0;
+    bool written =
+        json_dump_file(o, tmp_path, JSON_COMPACT | JSON_REAL_PRECISION(17)) == 0 && rename(tmp_path, t->path) == 0;
+    segue_status st = written ? SEGUE_OK : out_fail_errno(err, "writing the trace", t->path, NULL);
+    if (!written) unlink(tmp_path);
+    free(tmp_path);
+    json_decref(o);
+    *t = (struct trace){0};
+    return st;
+}

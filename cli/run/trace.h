@@ -1,0 +1,21 @@
+/* trace.h: --trace FILE: timeline of a run in Chrome's trace format (chrome://tracing, Perfetto), one row per unit
+ * and one event per prefill, decode or hand-off.
+ * SPDX-License-Identifier: MIT */
+#ifndef SEGUE_CLI_TRACE_H
+#define SEGUE_CLI_TRACE_H
+
+#include "run/placement.h"
+
+struct trace {
+    const char *path; /* NULL: nothing is kept */
+    json_t *events;
+};
+void trace_begin(struct trace *t, const struct args *args);
+/* Number of intervals a session must record, for segue_session_opts; 0 without --trace. */
+size_t trace_capacity(const struct trace *t); /* for segue_session_opts */
+/* Collect the intervals of a session before it is closed. number: of the request or turn. */
+void trace_append(struct trace *t, const struct placement *p, const segue_session *session, size_t number);
+/* Write the file under a temporary name, rename it, and free the trace. SEGUE_EIO on failure. */
+segue_status trace_end(struct trace *t, const struct placement *p, segue_error *err);
+
+#endif

@@ -1,0 +1,83 @@
+/* layer_range.c: compiles layer ranges for the units of an engine, each once. SPDX-License-Identifier: MIT */
+#include "engine/placement/layer_range.h"
+
+#include <stdio.h>
+
+#include "base/mem.h"
+
+void sg_layer_range_free(struct sg_layer_range *s)
+{
+    if (!s) return;
+    if (s->program) sg_ops_of(s->program)->discard(s->program);
+    if (s->local_graph) sg_graph_free(s->local_graph);
+    sg_free(s);
+}
+
+/* The unit's queue is entered for the compilation only: other sessions go on between two layer_ranges. */
+static segue_status compile(struct segue_engine *e, const struct sg_placement *p, struct sg_layer_range *s,
+                            segue_error *err)
+{
+    int whole = s->from == 0 && s->to == e->graph->layers;
+    if (!whole) {
+        struct sg_graph_wish wish = {s->from, s->to, s->to == e->graph->layers, e->keep_values,
+                                     s->unit->desc.select_late};
+        SG_TRY(sg_model_graph(p->model, &wish, &s->local_graph, err));
+    }
+    s->graph = !whole ? s->local_graph : p->graph ? p->graph : e->graph;
+    char name[32];
+    snprintf(name, sizeof name, "hidden.%u", s->to);
+    s->hidden = s->to < e->graph->layers ? sg_graph_output(s->graph, name) : -1;
+    if (s->to < e->graph->layers && s->hidden < 0)
+        return sg_fail(err, SEGUE_EINTERNAL, "graph refused: layers %u to %u: no output %s; report this",
+                       s->from, s->to, name);
+    SG_TRY(sg_unit_enter(s->unit, NULL, err));
+    segue_status status =
+        sg_ops_of(s->unit->unit)
+            ->compile(s->unit->unit, &s->graph, 1, e->cache ? &p->weight_cache : NULL, &s->program, err);
+    sg_unit_leave(s->unit);
+    return status;
+}
+
+/* Under the engine's lock: two sessions that ask for the same layer_range must get the same one. */
+static segue_status find_or_compile(struct segue_engine *e, const struct sg_placement *p, uint32_t from,
+                                    uint32_t to, const struct sg_layer_range **out, segue_error *err)
+{
+    for (const struct sg_layer_range *s = e->layer_ranges; s; s = s->next)
+        if (s->unit == p->unit && s->model == p->model && s->from == from && s->to == to) {
+            *out = s;
+            return SEGUE_OK;
+        }
+    struct sg_layer_range *s = sg_alloc(sizeof *s);
+    if (!s) return sg_no_memory("program", sizeof *s, err);
+    s->unit = p->unit;
+    s->model = p->model;
+    s->from = from;
+    s->to = to;
+    segue_status status = compile(e, p, s, err);
+    if (status != SEGUE_OK) {
+        sg_layer_range_free(s);
+        return status;
+    }
+    s->next = e->layer_ranges;
+    e->layer_ranges = s;
+    *out = s;
+    return SEGUE_OK;
+}
+
+segue_status sg_engine_layer_range(struct segue_engine *e, uint32_t place, uint32_t from, uint32_t to,
+                               const struct sg_layer_range **out, segue_error *err)
+{
+    pthread_mutex_lock(&e->lock);
+    segue_status status = find_or_compile(e, &e->placements[place], from, to, out, err);
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+uint64_t sg_engine_compiles(struct segue_engine *e)
+{
+    uint64_t n = 0;
+    pthread_mutex_lock(&e->lock);
+    for (const struct sg_layer_range *s = e->layer_ranges; s; s = s->next) n += sg_program_compiles(s->program);
+    pthread_mutex_unlock(&e->lock);
+    return n;
+}

@@ -1,0 +1,86 @@
+/* advance.c: computing the pending tokens of a session: choosing the layout, asking the prefix store, taking checkpoints,
+ * and running in chunks. After a session's first token nothing here allocates. SPDX-License-Identifier: MIT */
+#include "engine/session/session.h"
+
+enum { FEW_TOKENS = 16 /* up to so many new tokens are read on the decode layout: a hand-off would cost more */ };
+
+void sg_session_after_run(struct segue_session *s)
+{
+    s->rewound = 0;
+    /* taken by the next run, off the way to the first token */
+    s->checkpoint_pending = (s->needs_checkpoints || s->uses_store) && s->computed <= s->input_n;
+}
+
+/* One chunk; with_logits: of its last row. sampler (may be NULL) chooses *token from them. */
+segue_status sg_session_run_chunk(struct segue_session *s, size_t rows, int with_logits,
+                              const struct sg_sampler *sampler, int32_t *token, segue_error *err)
+{
+    uint32_t wanted = (uint32_t)rows - 1;
+    struct sg_run_request ask = {.tokens_n = (uint32_t)rows, .sampler = sampler, .token = -1, .is_last = with_logits != 0};
+    uint32_t then = with_logits ? sg_session_logits_after_run(s) : 0;
+    if (with_logits) {
+        ask.wanted = &wanted;
+        ask.wanted_n = 1;
+        ask.logits = then == SG_LOGITS_HERE ? s->logits : NULL;
+    }
+    SG_TRY(sg_session_check_cancel(s, err));
+    if (s->checkpoint_pending) sg_session_checkpoint(s, 0);
+    SG_TRY(sg_session_run(s, &ask, err));
+    s->logits_known = then;
+    s->stats.tokens_in += rows;
+    sg_session_after_run(s);
+    if (token) *token = ask.token;
+    return SEGUE_OK;
+}
+
+/* All that waits but the last `keep` rows. */
+segue_status sg_session_catch_up(struct segue_session *s, size_t keep, int with_logits, segue_error *err)
+{
+    while (sg_session_pending(s) > keep) {
+        size_t left = sg_session_pending(s) - keep, chunk = s->layouts[s->active].chunk_tokens;
+        SG_TRY(sg_session_run_chunk(s, left < chunk ? left : chunk, with_logits && left <= chunk, NULL, NULL, err));
+    }
+    return SEGUE_OK;
+}
+
+/* Where the waiting rows are read: the first ones and long ones on the reading layout, a few on the writing
+ * one. */
+static segue_status choose_layout(struct segue_session *s, segue_error *err)
+{
+    if (!s->split || s->computed == 0 || s->active == SG_PREFILL_LAYOUT || sg_session_pending(s) <= FEW_TOKENS) return SEGUE_OK;
+    return sg_session_to_layout_retry(s, SG_PREFILL_LAYOUT, err);
+}
+
+segue_status sg_session_prepare(struct segue_session *s, segue_error *err)
+{
+    if (!sg_session_pending(s) && !s->logits_known && s->computed) {
+        sg_session_cut(s, s->computed - 1);
+        if (s->stats.tokens_reused > s->computed) s->stats.tokens_reused = s->computed;
+    }
+    if (s->checkpoint_pending && sg_session_pending(s)) sg_session_checkpoint(s, 0);
+    if (s->uses_store && !s->store_queried && sg_session_pending(s)) sg_session_query_store(s);
+    s->store_queried = 1;
+    SG_TRY(choose_layout(s, err));
+    if (!sg_session_pending(s)) return SEGUE_OK;
+    SG_TRY(sg_session_make_states(s, err));
+    if (sg_session_pending(s) > 1) sg_session_checkpoint(s, 1);
+    return SEGUE_OK;
+}
+
+segue_status sg_session_compute_all(struct segue_session *s, segue_error *err)
+{
+    SG_TRY(sg_session_prepare(s, err));
+    return sg_session_catch_up(s, 0, 1, err);
+}
+
+segue_status segue_session_prefill(segue_session *session, size_t max_rows, size_t *n_done, segue_error *err)
+{
+    SG_TRY(sg_session_check(session, "tokens not computed", err));
+    size_t before = session->computed, all = sg_session_pending(session);
+    if (n_done) *n_done = 0;
+    if (!all) return SEGUE_OK;
+    SG_TRY(sg_session_prepare(session, err));
+    segue_status status = sg_session_catch_up(session, max_rows && max_rows < all ? all - max_rows : 0, 1, err);
+    if (n_done && session->computed > before) *n_done = session->computed - before;
+    return status;
+}

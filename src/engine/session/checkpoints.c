@@ -1,0 +1,203 @@
+/* checkpoints.c: the points that a session can go back to. Recurrent memory cannot be run backwards and a
+ * window forgets, so states are kept where text begins and ends and after each chunk, within a budget of
+ * bytes: dense near the end, where edits happen, thin far back. SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/session/session.h"
+#include "engine/store/prefixstore.h"
+
+enum { GAP_ROWS = 16 }; /* fewer rows than these are computed again rather than kept */
+
+/* Bytes that the session's own states would have if they shared nothing. */
+static uint64_t whole_bytes(const struct segue_session *s)
+{
+    uint64_t bytes = 0;
+    const struct sg_layout *l = &s->layouts[s->active];
+    for (uint32_t i = 0; i < l->n; i++) {
+        const struct sg_graph *g = l->stages[i].layer_range->graph;
+        for (uint32_t k = 0; k < g->slots_n; k++) {
+            uint64_t window = g->slots[k].window,
+                     rows = window && window < s->computed ? window : s->computed;
+            bytes +=
+                sg_slot_fixed_bytes(&g->slots[k]) + rows * sg_slot_row_bytes(&g->slots[k], l->stages[i].kv);
+        }
+    }
+    return bytes;
+}
+
+/* What the points cost beside the session's own states, with which they share K and V until a move. */
+static uint64_t cost_of(const struct segue_session *s)
+{
+    size_t vocab = s->engine->model->info.vocab;
+    uint64_t bytes = 0, whole = whole_bytes(s), own = sg_layout_bytes(&s->layouts[s->active]);
+    for (uint32_t i = 0; i < s->checkpoints_n; i++) bytes += sg_checkpoint_bytes(s->checkpoints[i].checkpoint, vocab);
+    uint64_t shared = whole > own ? whole - own : 0;
+    return bytes > shared ? bytes - shared : 0;
+}
+
+/* Points that forks hold too are counted by each one's share, as the states themselves are. */
+uint64_t sg_session_checkpoint_bytes(const struct segue_session *s)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->checkpoints_n; i++)
+        bytes += sg_checkpoint_bytes(s->checkpoints[i].checkpoint, s->engine->model->info.vocab) /
+                 atomic_load(&s->checkpoints[i].checkpoint->references);
+    return bytes;
+}
+
+static void drop(struct segue_session *s, uint32_t i)
+{
+    sg_checkpoint_release(s->checkpoints[i].checkpoint);
+    memmove(s->checkpoints + i, s->checkpoints + i + 1, (--s->checkpoints_n - i) * sizeof *s->checkpoints);
+}
+
+/* The one whose loss costs least: few rows to its neighbours, far from the end. The newest stays, and the
+ * newest that begins a layer_range of text: there the last turn is edited. */
+static uint32_t least(const struct segue_session *s)
+{
+    uint32_t best = 0, keep = UINT32_MAX, n = s->checkpoints_n;
+    uint64_t end = s->checkpoints[n - 1].checkpoint->tokens_n;
+    double best_cost = -1;
+    for (uint32_t i = 0; n > 2 && i + 1 < n; i++)
+        if (s->checkpoints[i].starts_input) keep = i;
+    for (uint32_t i = 0; i + 1 < n; i++) {
+        uint64_t before = i ? s->checkpoints[i - 1].checkpoint->tokens_n : 0, rows = s->checkpoints[i].checkpoint->tokens_n;
+        double cost = (double)(s->checkpoints[i + 1].checkpoint->tokens_n - before) / (double)(end - rows + GAP_ROWS);
+        if (i != keep && (best_cost < 0 || cost < best_cost)) {
+            best_cost = cost;
+            best = i;
+        }
+    }
+    return best;
+}
+
+static void make_room(struct segue_session *s)
+{
+    while (s->checkpoints_n && (s->checkpoints_n == SG_CHECKPOINTS_MAX || cost_of(s) > s->checkpoints_budget)) {
+        uint32_t i = least(s);
+        uint64_t rows = s->checkpoints[i].checkpoint->tokens_n;
+        if (!s->evicted_from || rows < s->evicted_from) s->evicted_from = rows;
+        if (rows > s->evicted_to) s->evicted_to = rows;
+        drop(s, i);
+    }
+}
+
+/* Where states can be cut, the session needs no points, and the store only whole texts. */
+static int wanted(const struct segue_session *s, int begins)
+{
+    if (s->needs_checkpoints) return s->checkpoints_budget != 0;
+    return s->uses_store && (begins || s->computed >= s->input_n);
+}
+
+static void put_in_store(struct segue_session *s, struct sg_checkpoint *p)
+{
+    struct sg_state_origin origin;
+    sg_session_origin(s, &origin);
+    sg_store_put(s->engine->store, &origin, s->tokens, sg_session_prefill_cost_ns(s, p->tokens_n), p);
+}
+
+void sg_session_checkpoint(struct segue_session *s, int begins)
+{
+    struct sg_layout *l = &s->layouts[s->active];
+    struct sg_checkpoint_ref *last = s->checkpoints_n ? &s->checkpoints[s->checkpoints_n - 1] : NULL;
+    uint64_t gap = l->chunk_tokens < GAP_ROWS ? l->chunk_tokens : GAP_ROWS;
+    s->checkpoint_pending = 0;
+    if (!wanted(s, begins) || !s->computed || !sg_layout_holds(l)) return;
+    if (last && last->checkpoint->tokens_n == s->computed) {
+        last->starts_input |= begins != 0;
+        return;
+    }
+    if (s->computed < (last ? last->checkpoint->tokens_n : 0) + gap) return;
+    if (s->checkpoints_n == SG_CHECKPOINTS_MAX) make_room(s);
+    struct sg_checkpoint_ref *m = &s->checkpoints[s->checkpoints_n];
+    *m = (struct sg_checkpoint_ref){.starts_input = begins != 0};
+    if (sg_checkpoint_new(&m->checkpoint, l, s->computed, sg_session_known_logits(s),
+                      s->engine->model->info.vocab, NULL) != SEGUE_OK)
+        return; /* no memory for it: later the tokens are computed again, and the report says so */
+    if (s->uses_store) put_in_store(s, m->checkpoint);
+    if (!s->needs_checkpoints) {
+        sg_checkpoint_release(m->checkpoint);
+        return;
+    }
+    s->checkpoints_n++;
+    make_room(s);
+}
+
+void sg_session_store_put(struct segue_session *s)
+{
+    struct sg_layout *l = &s->layouts[s->active];
+    struct sg_checkpoint *p;
+    if (!s->uses_store || !s->computed || !s->tokens || !sg_layout_holds(l) || !(p = sg_alloc(sizeof *p))) return;
+    *p = (struct sg_checkpoint){.layout = *l, .tokens_n = s->computed};
+    atomic_init(&p->references, 1);
+    sg_session_fetch_logits(s);
+    if (s->logits_known) { /* they are the session's own memory, which it gives too */
+        p->logits = s->logits;
+        s->logits = NULL;
+    }
+    for (uint32_t i = 0; i < l->n; i++) l->stages[i].state = NULL;
+    put_in_store(s, p);
+    sg_checkpoint_release(p);
+}
+
+void sg_session_forget_checkpoints(struct segue_session *s, uint64_t rows)
+{
+    s->checkpoint_pending = 0;
+    while (s->checkpoints_n && s->checkpoints[s->checkpoints_n - 1].checkpoint->tokens_n > rows) drop(s, s->checkpoints_n - 1);
+}
+
+void sg_session_drop_lost_checkpoints(struct segue_session *s, const struct sg_layout *lost)
+{
+    for (uint32_t i = s->checkpoints_n; i-- > 0;) {
+        int gone = 0;
+        const struct sg_layout *l = &s->checkpoints[i].checkpoint->layout;
+        for (uint32_t a = 0; a < l->n; a++)
+            for (uint32_t b = 0; b < lost->n; b++)
+                gone |= l->stages[a].layer_range->unit == lost->stages[b].layer_range->unit;
+        if (gone) drop(s, i);
+    }
+    s->checkpoint_pending = 0;
+}
+
+/* Where the point's states are, there the session goes on; a layout that it no longer has is left by a move.
+ */
+static segue_status adopt(struct segue_session *s, struct sg_layout *states)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        if (!sg_layout_same(&s->layouts[i], states)) continue;
+        sg_layout_drop_states(&s->layouts[0]);
+        sg_layout_drop_states(&s->layouts[1]);
+        s->layouts[i] = *states;
+        s->active = i;
+        return SEGUE_OK;
+    }
+    sg_layout_drop_states(&s->layouts[0]);
+    sg_layout_drop_states(&s->layouts[1]);
+    s->active = SG_PREFILL_LAYOUT;
+    segue_status status = sg_session_move_states(s, states, &s->layouts[SG_PREFILL_LAYOUT], NULL);
+    sg_layout_drop_states(states); /* what is left of them */
+    return status;
+}
+
+segue_status sg_session_restore(struct segue_session *s, const struct sg_checkpoint *p)
+{
+    struct sg_layout states;
+    sg_flow_close(s->flow); /* what is under way belongs to another past */
+    SG_TRY(sg_layout_fork(&p->layout, &states, NULL));
+    SG_TRY(adopt(s, &states));
+    s->computed = p->tokens_n;
+    s->logits_known = p->logits != NULL;
+    if (p->logits) memcpy(s->logits, p->logits, s->engine->model->info.vocab * sizeof *p->logits);
+    return SEGUE_OK;
+}
+
+int sg_session_to_checkpoint(struct segue_session *s, uint64_t rows)
+{
+    sg_session_forget_checkpoints(s, rows);
+    while (s->checkpoints_n) {
+        if (sg_session_restore(s, s->checkpoints[s->checkpoints_n - 1].checkpoint) == SEGUE_OK) return 1;
+        drop(s, s->checkpoints_n - 1);
+    }
+    return 0;
+}

@@ -1,0 +1,82 @@
+/* next.c: choosing the next token of one session: computes what is pending, hands the states off to the decode layout and
+ * samples on the unit or on the host. SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/session/session.h"
+#include "engine/session/verify.h"
+
+/* Rows of the last chunk when those that wait are read in full chunks from the first on. */
+static size_t last_chunk(const struct segue_session *s)
+{
+    size_t chunk = s->layouts[s->active].chunk_tokens, over = sg_session_pending(s) % chunk;
+    return over || !sg_session_pending(s) ? over : chunk;
+}
+
+/* From the logits that are here already, or where the unit leaves the choice to us. */
+static segue_status choose_here(struct segue_session *s, const struct sg_sampler *sampler, int32_t *token,
+                                segue_error *err)
+{
+    size_t vocab = s->engine->model->info.vocab;
+    if (!s->chooser) SG_TRY(sg_chooser_new(&s->chooser, (uint32_t)vocab, err));
+    if (!s->sampler_logits) s->sampler_logits = sg_alloc(vocab * sizeof *s->sampler_logits);
+    if (!s->sampler_logits) return sg_no_memory("logits", vocab * sizeof *s->sampler_logits, err);
+    const float *logits = sg_session_known_logits(s);
+    if (!logits) {
+        s->logits_known = 0;
+        return sg_fail(err, SEGUE_ELOST, "no token chosen: the unit lost the logits; call again");
+    }
+    memcpy(s->sampler_logits, logits, vocab * sizeof *s->sampler_logits);
+    return sg_choose(s->chooser, sampler, s->sampler_logits, s->tokens_n, token, s->stats.logprobs,
+                     &s->stats.logprobs_n, err);
+}
+
+segue_status sg_session_check_choose(const struct segue_session *s, segue_error *err)
+{
+    if (s->tokens_n == 0)
+        return sg_fail(err, SEGUE_EARG,
+                       "no token chosen: empty session: there is nothing to continue; append tokens first");
+    if (s->tokens_n >= s->context)
+        return sg_fail(err, SEGUE_ELIMIT,
+                       "no token chosen: session of %zu tokens: its context of %zu is full; enlarge the"
+                       " context or start anew",
+                       s->tokens_n, s->context);
+    return SEGUE_OK;
+}
+
+/* The chosen token is appended; SEGUE_END when it ends the sequence. */
+segue_status sg_session_accept(struct segue_session *s, int32_t token, int32_t *out)
+{
+    const struct segue_model *m = s->engine->model;
+    s->tokens[s->tokens_n++] = token;
+    s->stats.tokens_out++;
+    *out = token;
+    for (size_t i = 0; !s->sampling.ignore_stops && i < m->stops_n; i++)
+        if (m->stops[i] == token) return SEGUE_END;
+    return SEGUE_OK;
+}
+
+segue_status segue_session_next(segue_session *session, int32_t *token, segue_error *err)
+{
+    struct segue_session *s = session;
+    struct sg_sampler sampler;
+    int32_t chosen = -1;
+    SG_TRY(sg_session_check(s, "no token chosen", err));
+    if (!token) return sg_fail(err, SEGUE_EARG, "no token chosen: no place to write it; pass token");
+    SG_TRY(sg_session_check_choose(s, err));
+    SG_TRY(sg_session_check_cancel(s, err));
+    SG_TRY(sg_session_prepare(s, err));
+    if (s->verify_tokens && s->split && s->active == SG_PREFILL_LAYOUT && sg_session_pending(s)) {
+        SG_TRY(sg_session_catch_up(s, sg_verify_token_count(s), 0, err));
+        SG_TRY(sg_verify_logits(s, err));
+    }
+    SG_TRY(sg_session_catch_up(s, last_chunk(s), 0, err));
+    sg_session_sampler(s, &sampler);
+    int here = !sg_session_pending(s) || !sg_session_unit_samples(s);
+    if (sg_session_pending(s)) SG_TRY(sg_session_run_chunk(s, sg_session_pending(s), 1, here ? NULL : &sampler, &chosen, err));
+    if (s->split && s->active == SG_PREFILL_LAYOUT) SG_TRY(sg_session_to_layout_retry(s, SG_DECODE_LAYOUT, err));
+    else sg_session_free_stale(s);
+    if (s->verifier) SG_TRY(sg_verify_states(s, err));
+    if (here) SG_TRY(choose_here(s, &sampler, &chosen, err));
+    return sg_session_accept(s, chosen, token);
+}

@@ -1,0 +1,122 @@
+/* score.c: what the model thinks of given tokens: log-probabilities and logits, and the values of a dump.
+ * Rows go in chunks whose logits fit in a bounded room. SPDX-License-Identifier: MIT */
+#include "engine/session/score.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+/* Bytes of a chunk's logits; of a large vocabulary's more, up to so many rows, so that units take them as a prompt's. */
+enum { LOGITS_ROOM = 16 << 20, LOGITS_MOST = 128 << 20, ROWS_LEAST = 64 };
+
+static size_t rows_that_fit(size_t vocab)
+{
+    size_t rows = LOGITS_ROOM / 4 / vocab, most = LOGITS_MOST / 4 / vocab;
+    return rows >= ROWS_LEAST ? rows : most < ROWS_LEAST ? most : ROWS_LEAST;
+}
+
+/* In double: a sum over a whole vocabulary in fp32 would cost the fourth digit. */
+static float log_probability(const float *logits, size_t n, int32_t token)
+{
+    double top = -INFINITY, sum = 0;
+    for (size_t i = 0; i < n; i++)
+        if ((double)logits[i] > top) top = (double)logits[i];
+    for (size_t i = 0; i < n; i++) sum += exp((double)logits[i] - top);
+    return (float)((double)logits[token] - top - log(sum));
+}
+
+/* Rows [at, at + rows) of the reading, just computed, whose logits stand in `logits`. */
+static void take_rows(struct segue_session *s, const struct sg_score_request *r, size_t at, size_t rows,
+                      const float *logits)
+{
+    size_t vocab = s->engine->model->info.vocab;
+    const int32_t *tokens = s->tokens + (s->computed - rows);
+    for (size_t i = 0; r->logprobs && i < rows; i++) {
+        const float *before = i ? logits + (i - 1) * vocab : s->logits;
+        r->logprobs[at + i] = at + i || r->continues ? log_probability(before, vocab, tokens[i]) : 0;
+    }
+    memcpy(s->logits, logits + (rows - 1) * vocab, vocab * sizeof *logits);
+    s->logits_known = 1;
+}
+
+/* Every row is wanted, so a chunk is bounded by the room for its logits, not by the unit. */
+static segue_status read_chunks(struct segue_session *s, const struct sg_score_request *r, size_t n, size_t chunk,
+                                uint32_t *wanted, float *room, float **values, segue_error *err)
+{
+    size_t vocab = s->engine->model->info.vocab;
+    for (size_t i = 0; i < chunk; i++) wanted[i] = (uint32_t)i;
+    for (size_t at = 0, rows; at < n; at += rows) {
+        rows = n - at < chunk ? n - at : chunk;
+        float *logits = r->logits ? r->logits + at * vocab : room;
+        for (uint32_t k = 0; k < r->outputs_n; k++) values[k] = r->values[k] + at * r->width;
+        struct sg_run_request ask = {.tokens_n = (uint32_t)rows,
+                             .wanted = wanted,
+                             .wanted_n = (uint32_t)rows,
+                             .logits = logits,
+                             .outputs = r->outputs,
+                             .outputs_n = r->outputs_n,
+                             .values = values};
+        SG_TRY(sg_session_run(s, &ask, err));
+        s->stats.tokens_in += rows;
+        take_rows(s, r, at, rows, logits);
+    }
+    return SEGUE_OK;
+}
+
+segue_status sg_session_run_scored(struct segue_session *s, const struct sg_score_request *r, segue_error *err)
+{
+    size_t n = s->tokens_n - s->computed, vocab = s->engine->model->info.vocab;
+    size_t chunk = rows_that_fit(vocab), most = s->layouts[s->active].chunk_tokens;
+    if (chunk > most) chunk = most;
+    if (chunk > n) chunk = n;
+    if (!chunk) chunk = 1;
+    uint32_t *wanted = sg_alloc(chunk * sizeof *wanted);
+    float *room = sg_alloc(r->logits ? 1 : chunk * vocab * sizeof *room);
+    float **values = sg_alloc((r->outputs_n + 1) * sizeof(float *));
+    segue_status status = wanted && room && values
+                              ? sg_session_make_states(s, err)
+                              : sg_no_memory("logits", chunk * vocab * sizeof(float), err);
+    if (status == SEGUE_OK) status = read_chunks(s, r, n, chunk, wanted, room, values, err);
+    sg_free(wanted);
+    sg_free(room);
+    sg_free(values);
+    return status;
+}
+
+segue_status segue_session_score(segue_session *session, const int32_t *tokens, size_t n, float *logprobs,
+                                 float *logits, segue_error *err)
+{
+    SG_TRY(sg_session_check(session, "tokens not scored", err));
+    if (!n || !tokens)
+        return sg_fail(err, SEGUE_EARG, "tokens not scored: no tokens given; pass at least one");
+    if (session->tokens_n) SG_TRY(sg_session_compute_all(session, err));
+    size_t before = session->tokens_n;
+    SG_TRY(segue_session_append(session, tokens, n, err));
+    sg_session_fetch_logits(session);
+    struct sg_score_request r = {.logprobs = logprobs, .logits = logits, .continues = before > 0};
+    segue_status status =
+        logprobs || logits ? sg_session_run_scored(session, &r, err) : sg_session_compute_all(session, err);
+    if (status != SEGUE_OK) session->tokens_n = session->computed > before ? session->computed : before;
+    return status;
+}
+
+segue_status segue_session_logits(const segue_session *session, float *out, size_t cap, size_t *n,
+                                  segue_error *err)
+{
+    SG_TRY(sg_session_check(session, "logits not read", err));
+    size_t vocab = session->engine->model->info.vocab;
+    if (!n || (cap && !out))
+        return sg_fail(err, SEGUE_EARG, "logits not read: no place to write them; pass out and n");
+    const float *logits = session->computed ? sg_session_known_logits(session) : NULL;
+    if (!logits)
+        return sg_fail(err, SEGUE_EARG,
+                       "logits not read: session of %zu tokens: none is computed last; prefill first",
+                       session->tokens_n);
+    *n = vocab;
+    if (cap < vocab)
+        return sg_fail(err, SEGUE_ELIMIT, "logits not read: place of %zu: there are %zu; enlarge it", cap,
+                       vocab);
+    memcpy(out, logits, vocab * sizeof *out);
+    return SEGUE_OK;
+}

@@ -1,0 +1,197 @@
+/* session.h: struct segue_session, one growing token sequence, and the functions that the files of session/ share. They are
+ * listed from the lowest level to the highest; a file calls only files above it in this list. One thread at a time per
+ * session, except for `cancel`.
+ *
+ * The first `computed` of the `tokens_n` tokens are in the states; the others are pending. The states are in the layout
+ * `active`. The prefill and the decode layout may be the same ("not split"). SPDX-License-Identifier: MIT */
+#ifndef SG_ENGINE_SESSION_H
+#define SG_ENGINE_SESSION_H
+
+#include "base/hash.h"
+#include "engine/engine.h"
+#include "engine/placement/checkpoint.h"
+#include "engine/session/recovery.h"
+#include "engine/statefile/statefile.h"
+#include "engine/transfer/bridge.h"
+#include "engine/transfer/flow.h"
+#include "model/adapter.h"
+
+enum { SG_PREFILL_LAYOUT = 0, SG_DECODE_LAYOUT = 1 }; /* index of segue_session.layouts; also the phase of a plan's part */
+
+enum { SG_CHECKPOINTS_MAX = 64 };
+
+/* A position that the session can go back to. */
+struct sg_checkpoint_ref {
+    struct sg_checkpoint *checkpoint; /* a reference */
+    uint32_t starts_input;            /* 1: newly appended text starts here */
+};
+
+/* Values of segue_session.logits_known. LATE: still on the unit of the last layer, copied when they are needed. */
+enum { SG_LOGITS_HERE = 1, SG_LOGITS_LATE = 2 };
+
+struct sg_step;
+struct segue_session {
+    struct segue_engine *engine;     /* a reference */
+    struct segue_adapter **adapters; /* [adapters_n] references */
+    const struct sg_lora **loras;    /* [adapters_n] of the adapters */
+    uint32_t adapters_n;
+    struct sg_layout layouts[2]; /* by SG_PREFILL_LAYOUT, SG_DECODE_LAYOUT */
+    uint32_t active;             /* layout that has the states, or will have them first */
+    uint32_t split;              /* 1: the two layouts differ, so states are handed off between them */
+    uint32_t needs_checkpoints;  /* 1: some slot (recurrent, sliding window) cannot be cut to fewer tokens */
+    struct sg_flow *flow;        /* hand-off during prefill, owned; NULL: states are moved after it */
+    int32_t *tokens;             /* [context] tokens_n valid */
+    size_t tokens_n, computed, context;
+    float *logits;         /* [vocab] after the last computed token, valid when logits_known */
+    uint32_t logits_known; /* 0, SG_LOGITS_HERE or SG_LOGITS_LATE */
+    float *hidden[2];      /* [chunk, width] hidden values between two stages, used in turn; NULL with one stage */
+    segue_sampling sampling;
+    struct segue_bias *bias; /* [sampling.bias_n], owned */
+    const uint8_t *breakers; /* [breakers_n], the engine's; only with DRY sampling */
+    size_t breakers_n;
+    struct sg_chooser *chooser; /* host sampler; made when a token is chosen that no unit samples */
+    float *sampler_logits;      /* [vocab] copy that the host sampler changes; made with it */
+    struct sg_checkpoint_ref checkpoints[SG_CHECKPOINTS_MAX]; /* [checkpoints_n] by rising position */
+    uint32_t checkpoints_n;
+    uint32_t checkpoint_pending;       /* 1: take a checkpoint before the next run */
+    uint64_t checkpoints_budget;       /* bytes; 0: no checkpoints */
+    size_t input_n;                    /* the first input_n tokens were appended by the caller, later ones were chosen */
+    uint64_t evicted_from, evicted_to; /* lowest and highest position of checkpoints evicted for the budget; 0: none */
+    uint32_t rewound;                  /* 1: rewound since the last run */
+    uint32_t store_queried;            /* 1: the prefix store was searched for the present tokens */
+    uint32_t uses_store;               /* 1: reads and writes the engine's prefix store */
+    uint32_t adapters_known;           /* 1: adapters_id is computed */
+    struct sg_hash adapters_id;        /* checksum of the adapters' matrices */
+    uint64_t prefill_ns, prefill_tokens; /* sums over prefill runs, for the cost of recomputing a prefix */
+    atomic_int cancel;                 /* 1: stop at the next chunk; set from any thread or signal handler */
+    atomic_int busy;                   /* in segue_session_step: 1 = not served yet, 2 = served; else 0 */
+    size_t verify_tokens;              /* tokens at the end of a prompt that a hand-off check computes twice */
+    struct segue_session *verifier;    /* session on the decode layout, only during such a check */
+    struct sg_recovery recovery;
+    struct sg_step *step; /* buffers of segue_session_step, owned by the first session of its list; NULL: none yet */
+    segue_stats stats;
+    segue_interval *intervals; /* [2 * intervals_cap] intervals_n valid; intervals_total counts all ever recorded */
+    size_t intervals_cap, intervals_n, intervals_total;
+};
+
+/* One run over the next pending tokens of one session. */
+struct sg_run_request {
+    uint32_t tokens_n;
+    const uint32_t *wanted; /* [wanted_n] indices within the run whose logits are computed */
+    uint32_t wanted_n;
+    float *logits;                    /* [wanted_n, vocab], or NULL: they stay on the unit */
+    const struct sg_sampler *sampler; /* NULL: the unit does not sample */
+    int32_t token;                    /* out: the sampled token */
+    uint32_t is_last;                 /* 1: no further tokens are pending after this run */
+    const int32_t *outputs;           /* [outputs_n] graph outputs to return; layouts of one stage only */
+    uint32_t outputs_n;
+    float **values; /* [outputs_n] each [tokens_n, width] */
+};
+
+static inline size_t sg_session_pending(const struct segue_session *s) { return s->tokens_n - s->computed; }
+
+/* --- session_core.c --- */
+/* EARG unless there is a session; `what` starts the message. */
+segue_status sg_session_check(const struct segue_session *s, const char *what, segue_error *err);
+/* ECANCELED if a cancel was requested, which this consumes. */
+segue_status sg_session_check_cancel(struct segue_session *s, segue_error *err);
+/* Inputs of the next sampling step. The pointers in *out belong to the session. */
+void sg_session_sampler(const struct segue_session *s, struct sg_sampler *out);
+/* Expected time to compute n tokens here, from the prefill runs so far; 0: unknown. */
+uint64_t sg_session_prefill_cost_ns(const struct segue_session *s, uint64_t n);
+/* 1: the unit of the last layer can sample. */
+int sg_session_unit_samples(const struct segue_session *s);
+/* Value of logits_known after a run: LATE where the unit can keep the logits. */
+uint32_t sg_session_logits_after_run(const struct segue_session *s);
+/* The logits after the last computed token, copied from the unit if necessary; NULL: unknown. */
+const float *sg_session_known_logits(const struct segue_session *s);
+/* Copies late logits to the host. Call before the states leave their unit. */
+void sg_session_fetch_logits(struct segue_session *s);
+
+/* --- state_origin.c --- */
+/* Identity of what computed this session's states. Caches adapters_id. */
+void sg_session_origin(struct segue_session *s, struct sg_state_origin *out);
+
+/* --- record.c --- */
+/* Space for the last `intervals` intervals. EARG: too many; EMEMORY. */
+segue_status sg_record_alloc(struct segue_session *s, size_t intervals, segue_error *err);
+/* Adds one run on a stage to the statistics. phase: SG_PREFILL_LAYOUT or SG_DECODE_LAYOUT; start_ns: of sg_now_ns. */
+void sg_record_run(struct segue_session *s, const struct sg_layout_stage *stage, uint32_t phase, uint64_t start_ns,
+                   uint32_t tokens_n, const struct sg_result *r);
+void sg_record_handoff(struct segue_session *s, const struct sg_layout *from, const struct sg_layout *to,
+                       uint64_t start_ns, uint64_t tokens_n);
+void sg_record_get(const struct segue_session *s, segue_stats *out);
+
+/* --- handoff.c --- */
+/* Replaces s->flow by one for the present layouts; NULL where states cannot be sent during prefill. */
+segue_status sg_session_make_flow(struct segue_session *s, segue_error *err);
+/* Moves the states to layout `to`. On failure they stay where they were. */
+segue_status sg_session_to_layout(struct segue_session *s, uint32_t to, segue_error *err);
+/* Moves states from a layout that has them to one that has none, and counts it in the statistics. */
+segue_status sg_session_move_states(struct segue_session *s, struct sg_layout *from, struct sg_layout *to,
+                                    segue_error *err);
+/* 1: states can be sent during the next run: the receiving states exist. */
+int sg_session_flow_open(struct segue_session *s);
+/* Before prefill: wakes the links on which the states may be sent afterwards. */
+void sg_session_prewarm_peers(const struct segue_session *s);
+/* Frees states that a hand-off left in the prefill layout, unless that would wait for a unit. */
+void sg_session_free_stale(struct segue_session *s);
+/* During a run of n tokens on stage k of the prefill layout: sends what is ready. 0: failed; close the flow after the run. */
+int sg_session_flow_send(struct segue_session *s, uint32_t k, uint32_t n, int last);
+
+/* --- checkpoints.c --- */
+/* Takes a checkpoint of the states within the budget, unless the last one is near. starts_input: new text follows. */
+void sg_session_checkpoint(struct segue_session *s, int starts_input);
+/* Drops checkpoints after position `pos`. */
+void sg_session_forget_checkpoints(struct segue_session *s, uint64_t pos);
+/* Drops checkpoints that have states on a unit of layout `lost`. */
+void sg_session_drop_lost_checkpoints(struct segue_session *s, const struct sg_layout *lost);
+/* Gives the states of a closing session to the prefix store. */
+void sg_session_store_put(struct segue_session *s);
+uint64_t sg_session_checkpoint_bytes(const struct segue_session *s);
+/* Continues from a fork of the checkpoint, whose tokens must be the session's. On failure the session may have no states. */
+segue_status sg_session_restore(struct segue_session *s, const struct sg_checkpoint *p);
+/* Restores the last checkpoint of at most `pos` tokens; 0: there is none. */
+int sg_session_to_checkpoint(struct segue_session *s, uint64_t pos);
+
+/* --- store_query.c --- */
+/* Searches the prefix store for a longer prefix of the tokens than is computed, and continues from it. */
+void sg_session_query_store(struct segue_session *s);
+
+/* --- rewind.c --- */
+/* Keeps at most the first `pos` tokens of the states: cut, or from a checkpoint, or none. `computed` tells how many remain. */
+void sg_session_cut(struct segue_session *s, uint64_t pos);
+
+/* --- run.c --- */
+/* Runs the next tokens once. ELOST: the states can only be dropped. */
+segue_status sg_session_run_once(struct segue_session *s, struct sg_run_request *request, segue_error *err);
+
+/* --- failover.c --- */
+/* Makes empty states if the session has none. */
+segue_status sg_session_make_states(struct segue_session *s, segue_error *err);
+/* sg_session_run_once, repeated after each recovery from a lost unit. */
+segue_status sg_session_run(struct segue_session *s, struct sg_run_request *request, segue_error *err);
+/* sg_session_to_layout, repeated after each recovery from a lost unit. */
+segue_status sg_session_to_layout_retry(struct segue_session *s, uint32_t to, segue_error *err);
+
+/* --- advance.c --- */
+/* Has states in the layout where the pending tokens are to be computed, and takes a due checkpoint. If no token is pending
+ * and the logits are unknown, the last token becomes pending again. */
+segue_status sg_session_prepare(struct segue_session *s, segue_error *err);
+/* After a run: a checkpoint is due when all appended tokens are computed. */
+void sg_session_after_run(struct segue_session *s);
+/* Computes all pending tokens but the last `keep`, in chunks. with_logits: of the last token. */
+segue_status sg_session_catch_up(struct segue_session *s, size_t keep, int with_logits, segue_error *err);
+/* Computes the next n pending tokens. with_logits: of the last one. sampler (may be NULL): samples *token from them. */
+segue_status sg_session_run_chunk(struct segue_session *s, size_t n, int with_logits, const struct sg_sampler *sampler,
+                                  int32_t *token, segue_error *err);
+/* Computes all pending tokens, with the logits after the last one. */
+segue_status sg_session_compute_all(struct segue_session *s, segue_error *err);
+
+/* --- next.c --- */
+/* EARG: no tokens; ELIMIT: the context is full. */
+segue_status sg_session_check_choose(const struct segue_session *s, segue_error *err);
+/* Appends a chosen token. SEGUE_END: it ends the sequence. */
+segue_status sg_session_accept(struct segue_session *s, int32_t token, int32_t *out);
+
+#endif

@@ -1,0 +1,69 @@
+/* session_core.c: accessors of a session that every other session file may call: argument check, sampler view, cost
+ * estimate and the logits of the last computed token. Calls units only, no other session file. SPDX-License-Identifier: MIT */
+#include "engine/session/session.h"
+
+#include "base/clock.h"
+
+segue_status sg_session_check(const struct segue_session *s, const char *what, segue_error *err)
+{
+    if (s) return SEGUE_OK;
+    return sg_fail(err, SEGUE_EARG, "%s: session: none given; open one", what);
+}
+
+void sg_session_sampler(const struct segue_session *s, struct sg_sampler *out)
+{
+    const struct segue_model *m = s->engine->model;
+    *out = (struct sg_sampler){.p = s->sampling,
+                               .stops = m->stops,
+                               .stops_n = m->stops_n,
+                               .history = s->tokens,
+                               .history_n = s->tokens_n,
+                               .breakers = s->breakers,
+                               .breakers_n = s->breakers_n,
+                               .limit = s->engine->token_limit};
+}
+
+uint64_t sg_session_prefill_cost_ns(const struct segue_session *s, uint64_t rows)
+{
+    return s->prefill_tokens ? (uint64_t)((double)s->prefill_ns / (double)s->prefill_tokens * (double)rows) : 0;
+}
+
+segue_status sg_session_check_cancel(struct segue_session *s, segue_error *err)
+{
+    if (!atomic_exchange(&s->cancel, 0)) return SEGUE_OK;
+    return sg_fail(err, SEGUE_ECANCELED, "canceled: session of %zu tokens: on request; call again to go on",
+                   s->tokens_n);
+}
+
+/* --- logits of the last computed token --- */
+
+/* The unit that ends the layout has the logits; it chooses if it can. */
+int sg_session_unit_samples(const struct segue_session *s)
+{
+    const struct sg_layout *l = &s->layouts[s->active];
+    return l->stages[l->n - 1].layer_range->unit->desc.samples != 0;
+}
+
+/* Before a hand-off there is no unit to keep them. */
+uint32_t sg_session_logits_after_run(const struct segue_session *s)
+{
+    const struct sg_layout *l = &s->layouts[s->active];
+    int stays = !(s->split && s->active == SG_PREFILL_LAYOUT) && sg_session_unit_samples(s);
+    return stays && sg_ops_of(l->stages[l->n - 1].layer_range->unit->unit)->state_logits ? SG_LOGITS_LATE : SG_LOGITS_HERE;
+}
+
+const float *sg_session_known_logits(const struct segue_session *s)
+{
+    const struct sg_layout *l = &s->layouts[s->active];
+    if (s->logits_known != SG_LOGITS_LATE) return s->logits_known ? s->logits : NULL;
+    const struct sg_layout_stage *last = &l->stages[l->n - 1];
+    if (!last->state || sg_unit_enter(last->layer_range->unit, NULL, NULL) != SEGUE_OK) return NULL;
+    segue_status status = sg_ops_of(last->state)->state_logits(last->state, s->logits, NULL);
+    sg_unit_leave(last->layer_range->unit);
+    return status == SEGUE_OK ? s->logits : NULL;
+}
+
+void sg_session_fetch_logits(struct segue_session *s)
+{
+    if (s->logits_known == SG_LOGITS_LATE) s->logits_known = sg_session_known_logits(s) ? SG_LOGITS_HERE : 0;
+}

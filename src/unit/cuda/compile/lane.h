@@ -1,0 +1,113 @@
+/* lane.h: what a program needs to execute passes, apart from weights and states: streams, events, value buffers, scratch and
+ * captured graphs. The types only; lanes are opened in exec/lane.c. SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_CUDA_LANE_TYPES_H
+#define SG_UNIT_CUDA_LANE_TYPES_H
+
+#include "unit/cuda/driver/gpu.h"
+
+enum { CU_RING_TOKENS = 65536, CU_STOPS = 1024 }; /* tokens of the ring; max. stop tokens */
+
+/* Buffers of all values: [0] for values with a row per token of the pass, [1] for values with a row per wanted row. Laid out by
+ * struct cu_value_loc. */
+struct cu_value_buffers {
+    cu_ptr memory[2];
+    uint32_t rows[2]; /* rows that fit */
+};
+
+/* A captured pass may be replayed only if all of this is equal (compared with memcmp): the shape of the pass, the options that
+ * select kernels, and the buffers that may have been reallocated since. Tokens, positions and slots are not part of it: kernels
+ * read them from struct ck_pass in GPU memory. */
+struct cu_graph_key {
+    uint32_t rows, wanted, chunks, advance, storage, stops, args_index, sms;
+    uint16_t best, screen, embedded, quiet;
+    struct ck_banned banned;
+    cu_ptr buffers[7];
+};
+enum { CU_GRAPHS_CACHED = 24, CU_GRAPH_PIECES = 64 };
+/* A captured pass: graph i holds the fused steps from ends[i - 1] (0 for the first) to before ends[i]. */
+struct cu_captured {
+    struct cu_graph_key key;
+    uint32_t n; /* graphs; 0: seen once, not captured yet */
+    uint32_t ends[CU_GRAPH_PIECES];
+    cu_exec exec[CU_GRAPH_PIECES];
+};
+
+/* Arguments of a pass: the arrays of struct ck_pass for CU_PASS_ROWS rows, in one GPU block that begins with `head`, and a pinned
+ * copy of the block that the host fills. */
+struct cu_pass_args {
+    cu_ptr head, tokens, pos, span, wanted, slots, slots_out;
+    unsigned char *pinned;
+};
+
+/* The step that was issued before it was requested. It is used when the next run asks for exactly this. */
+struct cu_lookahead {
+    int active;
+    uint32_t args_index, spans_n; /* which pass_args it uses */
+    struct ck_banned banned;
+    struct {
+        uint64_t state, version, first; /* id and version of the state, position of the row */
+        int32_t token;
+    } spans[CK_SPANS];
+};
+
+/* A LoRA pair in GPU memory: a [rank, cols], then b [rows, rank], fp32. */
+struct cu_lora {
+    uint64_t id;
+    const struct sg_lora_pair *pair;
+    cu_ptr memory;
+};
+
+/* A state whose last logits are still in the lane's value buffers, and the run that wrote them. */
+struct cu_lane_logits {
+    struct sg_state *state;
+    uint64_t run;
+};
+
+/* Buffers for the sums between the GPUs of a group (issue_join.c). */
+struct cu_join {
+    uint32_t rank, ranks; /* ranks 0: the program is not part of a group */
+    cu_ptr memory;        /* written by the peers */
+    uint32_t *lost_flag;  /* pinned: 1 when a peer did not answer in time */
+    struct ck_join a;     /* kernel arguments, without those of the op */
+};
+
+/* One run at a time uses a lane, under `lock`. All launches of a pass are in `stream`. */
+struct cu_lane {
+    struct cu_join join;
+    pthread_mutex_t lock;
+    cu_stream stream;        /* the stream in use: stream_all or stream_part; changed under the unit's logits_lock */
+    cu_stream stream_all;    /* on all multiprocessors */
+    cu_stream stream_part;   /* on the lane's SM partition; NULL: none */
+    cu_event stream_event;   /* orders work across a change of streams */
+    uint32_t kind;           /* CU_LANE_DECODE or CU_LANE_PREFILL */
+    struct cu_value_buffers values_few[2]; /* up to CU_GEMV_ROWS rows; [1] shares memory[0] and has separate wanted rows */
+    struct cu_value_buffers values_many;   /* grown on demand */
+    struct cu_pass_args pass_args[2];      /* passes use [0]; lookahead steps alternate between both */
+    size_t head_bytes;       /* bytes of one args block */
+    cu_ptr partial_sums;     /* fixed-point sums that fusions exchange; see struct cu_fusion.sums_at */
+    int partial_sums_zero;   /* 1: all of it is 0 */
+    cu_ptr x_split;          /* two 16-bit parts of x, for k_batch.cu */
+    /* Scratch, grown on demand: general; x in 16 bits; dequantised weights; attention partial results; cuBLASLt workspace. */
+    cu_ptr scratch, narrow, wide, attn_parts, workspace;
+    size_t scratch_bytes, narrow_bytes, wide_bytes, attn_parts_bytes;
+    cu_ptr best_value, best_index; /* [CU_DECODE_ROWS][CU_CHOICE_BLOCKS] best logit of each block, and its row */
+    cu_ptr draws;            /* work counter of k_vocab.cu */
+    cu_ptr stops;            /* [CU_STOPS] stop tokens */
+    int32_t *host_chosen;    /* pinned [2][CU_DECODE_ROWS]: chosen token of each row, by args_index */
+    int32_t *ring;           /* pinned [CU_RING_TOKENS]: tokens of generation on the GPU */
+    volatile uint32_t *ring_written; /* tokens written so far; follows the ring in memory */
+    float *host_logits;      /* pinned [CK_SPANS][vocab], allocated on first use */
+    struct cu_lookahead ahead;
+    uint32_t embedded;       /* 1 + args_index of the pass whose embedding row the previous pass already wrote; 0: none */
+    cu_stream logits_stream; /* copies logits of one step while the next one runs */
+    cu_event done[2], logits_copied[2]; /* by args_index: step complete; logits copied */
+    struct cu_captured captured[CU_GRAPHS_CACHED];
+    uint32_t captured_n;
+    struct cu_lane_logits logits[CK_SPANS];
+    uint32_t logits_n;
+    uint64_t runs;           /* runs so far; numbers them */
+    struct cu_lora *loras;   /* adapters uploaded so far; freed with the lane */
+    uint32_t loras_n, loras_cap;
+};
+
+#endif

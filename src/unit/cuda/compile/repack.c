@@ -1,0 +1,324 @@
+/* repack.c: rows of a tensor from the file format to the layout that kernels read (kparams.h). F32, F16, BF16, FP8, Q8_0,
+ * Q4_0, Q4_1, Q5, Q4_K, Q5_K, Q6_K and MLX 4 and 8 bits keep their numbers exactly. All other storages, and blocks that a
+ * column permutation cuts, become F32, which is exact too, and rare. SPDX-License-Identifier: MIT */
+#include "unit/cuda/compile/repack.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/num.h"
+
+static int permuted(const struct sg_perm *p) { return p->a != 0; }
+
+/* Of a part, what it is a part of. */
+static const struct sg_tensor *whole_of(const struct sg_tensor *t) { return t->part ? t->part->of : t; }
+
+/* A row's columns, run by run: where they are in the whole, and behind how many others. */
+struct cu_col_run {
+    uint64_t at, n, to;
+};
+
+static uint32_t columns_of(const struct sg_tensor *t, struct cu_col_run out[SG_PART_RUNS])
+{
+    const struct sg_tensor_part *p = t->part;
+    out[0] = (struct cu_col_run){.n = t->cols};
+    for (uint32_t i = 0; p && i < p->cols_n; i++)
+        out[i] = (struct cu_col_run){p->cols[i].at, p->cols[i].n, i ? out[i - 1].to + out[i - 1].n : 0};
+    return p ? p->cols_n : 1;
+}
+
+static uint64_t stored_row(const struct sg_tensor *t, uint64_t row)
+{
+    uint64_t at = t->part ? sg_part_at(t->part->rows, t->part->rows_n, row) : row;
+    return sg_perm_stored(&whole_of(t)->row_perm, at);
+}
+
+static uint32_t affine_kind(const struct sg_affine *a)
+{
+    if (a->bits == 4 && a->group % 32 == 0) return CK_G4;
+    if (a->bits == 8 && a->group % 16 == 0) return CK_G8;
+    return CK_F32;
+}
+
+static uint32_t kind_of(const struct sg_tensor *t)
+{
+    if (t->storage == SG_F32) return CK_F32;
+    if (t->storage == SG_BF16) return CK_BF16;
+    if (permuted(&whole_of(t)->col_perm) && (whole_of(t)->col_perm.w % 32 || whole_of(t)->col_perm.first % 32) &&
+        t->storage != SG_F16)
+        return CK_F32;
+    switch (t->storage) {
+    case SG_Q8_0:
+        return CK_Q8;
+    case SG_Q4_0:
+    case SG_Q4_1:
+        return CK_Q4;
+    case SG_Q5_0:
+    case SG_Q5_1:
+    case SG_Q6_K:
+        return permuted(&whole_of(t)->col_perm) && t->storage == SG_Q6_K ? CK_F32 : CK_G8;
+    case SG_Q4_K:
+        return permuted(&whole_of(t)->col_perm) ? CK_F32 : CK_G4;
+    case SG_AFFINE:
+        return permuted(&whole_of(t)->col_perm) ? CK_F32 : affine_kind(&t->affine);
+    case SG_Q5_K:
+        return permuted(&whole_of(t)->col_perm) ? CK_F32 : CK_G8;
+    case SG_F16:
+        return CK_F16;
+    case SG_FP8:
+        return CK_F8;
+    default:
+        return CK_F32;
+    }
+}
+
+static uint32_t round_up(uint64_t n, uint32_t to) { return (uint32_t)((n + to - 1) / to * to); }
+
+void cu_weight_shape(const struct sg_tensor *t, struct ck_weight *w)
+{
+    static const uint32_t bits[] =
+        {[CK_F32] = 32, [CK_F16] = 16, [CK_BF16] = 16, [CK_Q8] = 8, [CK_Q4] = 4, [CK_G8] = 8, [CK_G4] = 4, [CK_F8] = 8};
+    w->kind = kind_of(t);
+    w->rows = (uint32_t)t->rows;
+    w->cols = (uint32_t)t->cols;
+    w->pitch = round_up((t->cols * bits[w->kind] + 7) / 8, 16);
+    w->group = t->storage == SG_Q6_K ? 16 : t->storage == SG_AFFINE ? t->affine.group : 32;
+    w->scale_pitch = w->kind < CK_Q8 ? 0 : w->kind == CK_F8 ? 1 : (uint32_t)((t->cols + w->group - 1) / w->group);
+}
+
+size_t cu_scale_entry_bytes(const struct ck_weight *w)
+{
+    return w->kind == CK_Q8 ? 2 : w->kind == CK_Q4 || w->kind == CK_F8 ? 4 : w->kind == CK_G8 || w->kind == CK_G4 ? 8 : 0;
+}
+
+static void put_pair(uint8_t *to, float scale, float offset)
+{
+    memcpy(to, &scale, 4);
+    memcpy(to + 4, &offset, 4);
+}
+
+static void block_q5(const uint8_t *b, int with_min, uint8_t *data, uint8_t *scale)
+{
+    float d = sg_f32_of_f16(sg_le16(b)), m = with_min ? sg_f32_of_f16(sg_le16(b + 2)) : -16 * d;
+    const uint8_t *high = b + (with_min ? 4 : 2), *low = high + 4;
+    uint32_t bits = sg_le32(high);
+    for (int j = 0; j < 16; j++) {
+        data[j] = (uint8_t)((low[j] & 15) | (bits >> j & 1) << 4);
+        data[j + 16] = (uint8_t)(low[j] >> 4 | (bits >> (j + 16) & 1) << 4);
+    }
+    put_pair(scale, d, m);
+}
+
+/* Scale and minimum number j of a Q4_K block: 6 bits each, packed in 12 bytes. */
+static void scale_q4k(const uint8_t *s, int j, uint8_t *scale, uint8_t *min)
+{
+    if (j < 4) {
+        *scale = s[j] & 63;
+        *min = s[j + 4] & 63;
+        return;
+    }
+    *scale = (uint8_t)((s[j + 4] & 15) | (s[j - 4] >> 6) << 4);
+    *min = (uint8_t)(s[j + 4] >> 4 | (s[j] >> 6) << 4);
+}
+
+/* 256 numbers: eight groups of 32, in pairs that share bytes: low nibbles first. */
+static void block_q4k(const uint8_t *b, uint8_t *data, uint8_t *scales)
+{
+    float d = sg_f32_of_f16(sg_le16(b)), m = sg_f32_of_f16(sg_le16(b + 2));
+    for (int g = 0; g < 8; g++) {
+        uint8_t s, n;
+        const uint8_t *q = b + 16 + g / 2 * 32;
+        int shift = g % 2 * 4;
+        scale_q4k(b + 4, g, &s, &n);
+        put_pair(scales + g * 8, d * s, -m * n);
+        for (int j = 0; j < 16; j++) data[g * 16 + j] = (uint8_t)((q[j] >> shift & 15) | (q[j + 16] >> shift & 15) << 4);
+    }
+}
+
+static void block_q5k(const uint8_t *b, uint8_t *data, uint8_t *scales)
+{
+    float d = sg_f32_of_f16(sg_le16(b)), m = sg_f32_of_f16(sg_le16(b + 2));
+    for (int g = 0; g < 8; g++) {
+        uint8_t s, n;
+        const uint8_t *q = b + 48 + g / 2 * 32, *high = b + 16;
+        int shift = g % 2 * 4;
+        scale_q4k(b + 4, g, &s, &n);
+        put_pair(scales + g * 8, d * s, -m * n);
+        for (int j = 0; j < 32; j++) data[g * 32 + j] = (uint8_t)((q[j] >> shift & 15) | (high[j] >> g & 1) << 4);
+    }
+}
+
+static void block_q6k(const uint8_t *b, uint8_t *data, uint8_t *scales)
+{
+    float d = sg_f32_of_f16(sg_le16(b + 208));
+    for (int half = 0; half < 2; half++)
+        for (int l = 0; l < 32; l++) {
+            const uint8_t *low = b + half * 64, *high = b + 128 + half * 32;
+            uint8_t *to = data + half * 128 + l;
+            to[0] = (uint8_t)((low[l] & 15) | (high[l] & 3) << 4);
+            to[32] = (uint8_t)((low[l + 32] & 15) | (high[l] >> 2 & 3) << 4);
+            to[64] = (uint8_t)(low[l] >> 4 | (high[l] >> 4 & 3) << 4);
+            to[96] = (uint8_t)(low[l + 32] >> 4 | (high[l] >> 6 & 3) << 4);
+        }
+    for (int g = 0; g < 16; g++) {
+        float s = d * (float)(int8_t)b[192 + g];
+        put_pair(scales + g * 8, s, -32 * s);
+    }
+}
+
+/* One stored block of 32 or 256 numbers, number `at` of its row. */
+static void put_block(const struct sg_tensor *t, const uint8_t *b, size_t at, uint8_t *data, uint8_t *scales)
+{
+    switch (t->storage) {
+    case SG_Q8_0:
+        memcpy(data + at, b + 2, 32);
+        memcpy(scales + at / 32 * 2, b, 2);
+        break;
+    case SG_Q4_0: {
+        uint16_t offset = sg_f16_of_f32(-8 * sg_f32_of_f16(sg_le16(b)));
+        memcpy(data + at / 2, b + 2, 16);
+        memcpy(scales + at / 32 * 4, b, 2);
+        memcpy(scales + at / 32 * 4 + 2, &offset, 2);
+        break;
+    }
+    case SG_Q4_1:
+        memcpy(data + at / 2, b + 4, 16);
+        memcpy(scales + at / 32 * 4, b, 4);
+        break;
+    case SG_Q5_0:
+        block_q5(b, 0, data + at, scales + at / 32 * 8);
+        break;
+    case SG_Q5_1:
+        block_q5(b, 1, data + at, scales + at / 32 * 8);
+        break;
+    case SG_Q4_K:
+        block_q4k(b, data + at / 2, scales + at / 32 * 8);
+        break;
+    case SG_Q5_K:
+        block_q5k(b, data + at, scales + at / 32 * 8);
+        break;
+    default:
+        block_q6k(b, data + at, scales + at / 16 * 8);
+        break;
+    }
+}
+
+static float affine_number(const struct sg_affine *a, const void *from, size_t i)
+{
+    const uint8_t *p = (const uint8_t *)from + i * (a->storage == SG_F32 ? 4 : 2);
+    if (a->storage == SG_F32) return sg_f32_of_bits(sg_le32(p));
+    return a->storage == SG_F16 ? sg_f32_of_f16(sg_le16(p)) : sg_f32_of_bf16(sg_le16(p));
+}
+
+static void columns_affine(const struct sg_tensor *t, const struct ck_weight *w, const struct cu_col_run *c, uint64_t stored,
+                           uint8_t *data, uint8_t *scales)
+{
+    const struct sg_affine *a = &t->affine;
+    const uint8_t *from = t->data + stored * (t->cols * a->bits / 8);
+    size_t groups = t->cols / a->group, first = c->at / a->group, before = c->to / a->group;
+    for (size_t g = 0; g < c->n / a->group; g++)
+        put_pair(scales + (before + g) * 8, affine_number(a, a->scales, stored * groups + first + g),
+                 affine_number(a, a->biases, stored * groups + first + g));
+    if (w->kind == CK_G8) {
+        memcpy(data + c->to, from + c->at, c->n);
+        return;
+    }
+    for (size_t i = 0; i < c->n; i += 32)
+        for (size_t j = 0; j < 16; j++) {
+            size_t k = c->at + i + j;
+            uint8_t x = from[k / 2] >> (j % 2 * 4) & 15, y = from[(k + 16) / 2] >> (j % 2 * 4) & 15;
+            data[(c->to + i) / 2 + j] = (uint8_t)(x | y << 4);
+        }
+}
+
+static void columns_blocks(const struct sg_tensor *t, const struct cu_col_run *c, uint64_t stored, uint8_t *data, uint8_t *scales)
+{
+    const struct sg_storage_info *info = sg_storage_info(t->storage);
+    const uint8_t *row = t->data + stored * (t->cols / info->block * info->bytes);
+    for (size_t i = 0; i < c->n; i += info->block) {
+        size_t from = permuted(&t->col_perm) ? sg_perm_stored(&t->col_perm, c->at + i) : c->at + i;
+        put_block(t, row + from / info->block * info->bytes, c->to + i, data, scales);
+    }
+}
+
+/* As they lie in the file, or through fp32. */
+static void row_unquantised(const struct sg_tensor *t, const struct ck_weight *w, uint64_t row, float *numbers, uint8_t *data)
+{
+    uint32_t bytes = w->kind == CK_F32 ? 4 : 2;
+    const struct sg_tensor *s = whole_of(t);
+    struct cu_col_run c[SG_PART_RUNS];
+    int same = (s->storage == SG_F32 || s->storage == SG_F16 || s->storage == SG_BF16) && !s->transposed &&
+               !permuted(&s->col_perm);
+    if (same) {
+        const uint8_t *from = s->data + stored_row(t, row) * s->cols * bytes;
+        for (uint32_t i = 0, n = columns_of(t, c); i < n; i++)
+            memcpy(data + c[i].to * bytes, from + c[i].at * bytes, c[i].n * bytes);
+        return;
+    }
+    sg_tensor_row(t, row, 0, t->cols, numbers);
+    for (size_t k = 0; k < t->cols; k++) {
+        uint16_t half = w->kind == CK_BF16 ? sg_bf16_of_f32(numbers[k]) : sg_f16_of_f32(numbers[k]);
+        if (w->kind == CK_F32)
+            memcpy(data + 4 * k, &numbers[k], 4);
+        else
+            memcpy(data + 2 * k, &half, 2);
+    }
+}
+
+/* Rows of a transposed tensor are read in bands: a stored row holds one number of each. */
+static void rows_transposed(const struct sg_tensor *t, const struct ck_weight *w, uint64_t from, uint64_t to, uint8_t *data)
+{
+    uint32_t bytes = w->kind == CK_F32 ? 4 : 2;
+    const struct sg_tensor *s = whole_of(t);
+    for (uint64_t c = 0; c < t->cols; c++) {
+        uint64_t column = t->part ? sg_part_at(t->part->cols, t->part->cols_n, c) : c;
+        for (uint64_t r = from; r < to; r++)
+            memcpy(data + (r - from) * w->pitch + c * bytes, s->data + (column * s->rows + stored_row(t, r)) * bytes, bytes);
+    }
+}
+
+static void row_quantised(const struct sg_tensor *t, const struct ck_weight *w, uint64_t row, uint8_t *data, uint8_t *scales)
+{
+    struct cu_col_run c[SG_PART_RUNS];
+    uint64_t stored = stored_row(t, row);
+    for (uint32_t i = 0, n = columns_of(t, c); i < n; i++) {
+        if (t->storage == SG_AFFINE)
+            columns_affine(whole_of(t), w, &c[i], stored, data, scales);
+        else
+            columns_blocks(whole_of(t), &c[i], stored, data, scales);
+    }
+}
+
+/* The scale is the whole row's. numbers: room for a row of the whole, twice. */
+static void row_fp8(const struct sg_tensor *t, uint64_t row, float *numbers, uint8_t *data, uint8_t *scales)
+{
+    const struct sg_tensor *s = whole_of(t);
+    struct cu_col_run c[SG_PART_RUNS];
+    uint8_t *codes = (uint8_t *)(numbers + s->cols);
+    float scale = sg_tensor_fp8_row(s, t->part ? sg_part_at(t->part->rows, t->part->rows_n, row) : row, numbers, codes);
+    for (uint32_t i = 0, n = columns_of(t, c); i < n; i++) memcpy(data + c[i].to, codes + c[i].at, c[i].n);
+    memcpy(scales, &scale, sizeof scale);
+}
+
+void cu_repack_rows(const struct sg_tensor *t, const struct ck_weight *w, uint64_t from, uint64_t to, float *numbers,
+                    uint8_t *data, uint8_t *scales)
+{
+    size_t scale_row = w->scale_pitch * cu_scale_entry_bytes(w);
+    const struct sg_tensor *s = whole_of(t);
+    int straight = s->transposed && !permuted(&s->row_perm) && !permuted(&s->col_perm);
+    if (straight) {
+        rows_transposed(t, w, from, to, data);
+        return;
+    }
+    for (uint64_t r = from; r < to; r++, data += w->pitch, scales += scale_row) {
+        if (w->kind < CK_Q8)
+            row_unquantised(t, w, r, numbers, data);
+        else if (w->kind == CK_F8)
+            row_fp8(t, r, numbers, data, scales);
+        else
+            row_quantised(t, w, r, data, scales);
+    }
+}
+
+/* Numbers that a thread needs room for. */
+size_t cu_repack_scratch(const struct sg_tensor *t) { return 2 * whole_of(t)->cols; }

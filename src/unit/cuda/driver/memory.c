@@ -1,0 +1,84 @@
+/* memory.c: the current context, GPU memory, and the pool of freed state memory. The pool exists because cuMemAlloc and
+ * cuMemFree synchronise with the GPU; its blocks are reused for requests of exactly the same size.
+ * SPDX-License-Identifier: MIT */
+#include "unit/cuda/driver/gpu.h"
+
+void cu_enter(struct sg_unit *u) { u->d.push(u->ctx); }
+
+void cu_leave(struct sg_unit *u)
+{
+    cu_ctx before;
+    u->d.pop(&before);
+}
+
+segue_status cu_mem_alloc(struct sg_unit *u, size_t bytes, const char *what, cu_ptr *out, segue_error *err)
+{
+    *out = 0;
+    cu_enter(u);
+    cu_result r = u->d.alloc(out, bytes ? bytes : 16);
+    cu_leave(u);
+    if (r == CU_OUT_OF_MEMORY)
+        return sg_fail(err, SEGUE_EMEMORY,
+                       "unit cuda: %s: %zu MB do not fit into the GPU's memory; take a smaller storage or "
+                       "context, or end other programs on it",
+                       what, bytes >> 20);
+    return cu_check(&u->d, r, what, err);
+}
+
+void cu_mem_free(struct sg_unit *u, cu_ptr *p)
+{
+    if (!*p) return;
+    cu_enter(u);
+    u->d.free(*p);
+    cu_leave(u);
+    *p = 0;
+}
+
+segue_status cu_mem_grow(struct sg_unit *u, cu_ptr *p, size_t *have, size_t want, const char *what, segue_error *err)
+{
+    if (want <= *have) return SEGUE_OK;
+    cu_mem_free(u, p);
+    *have = 0;
+    SG_TRY(cu_mem_alloc(u, want, what, p, err));
+    *have = want;
+    return SEGUE_OK;
+}
+
+void cu_pool_empty(struct sg_unit *u)
+{
+    pthread_mutex_lock(&u->pool_lock);
+    while (u->pool_n) cu_mem_free(u, &u->pool[--u->pool_n].p);
+    u->pool_bytes = 0;
+    pthread_mutex_unlock(&u->pool_lock);
+}
+
+segue_status cu_pool_alloc(struct sg_unit *u, size_t bytes, cu_ptr *out, segue_error *err)
+{
+    *out = 0;
+    pthread_mutex_lock(&u->pool_lock);
+    for (uint32_t i = 0; i < u->pool_n && !*out; i++)
+        if (u->pool[i].bytes == bytes) {
+            *out = u->pool[i].p;
+            u->pool[i] = u->pool[--u->pool_n];
+            u->pool_bytes -= bytes;
+        }
+    pthread_mutex_unlock(&u->pool_lock);
+    if (*out) return SEGUE_OK;
+    segue_status status = cu_mem_alloc(u, bytes, "state", out, err);
+    if (status != SEGUE_EMEMORY || !u->pool_n) return status;
+    cu_pool_empty(u); /* what is kept may be what is missing */
+    return cu_mem_alloc(u, bytes, "state", out, err);
+}
+
+void cu_pool_free(struct sg_unit *u, cu_ptr *p, size_t bytes)
+{
+    if (!*p) return;
+    pthread_mutex_lock(&u->pool_lock);
+    if (u->pool_n < CU_POOL_BLOCKS && u->pool_bytes + bytes <= (size_t)CU_POOL_MB << 20) {
+        u->pool[u->pool_n++] = (struct cu_pool_block){*p, bytes};
+        u->pool_bytes += bytes;
+        *p = 0;
+    }
+    pthread_mutex_unlock(&u->pool_lock);
+    cu_mem_free(u, p);
+}

@@ -1,0 +1,23 @@
+/* choose.h: how a run chooses tokens: on the GPU (greedy) or on the host. SPDX-License-Identifier: MIT */
+#ifndef SG_UNIT_CUDA_CHOOSE_H
+#define SG_UNIT_CUDA_CHOOSE_H
+
+#include "unit/cuda/exec/exec_pass.h"
+
+/* 1: the sampler takes the highest logit, which the GPU can do. */
+int cu_is_greedy(const struct sg_sampler *s);
+/* Tokens that a greedy choice must not return: rows beyond the limit, and stop tokens when they are ignored. */
+struct ck_banned cu_banned_of(const struct sg_run *run, const struct sg_sampler *s);
+/* 1: all samplers of the plan's spans are greedy with the same banned tokens, which are returned. */
+int cu_all_greedy(const struct sg_run *run, const struct cu_pass_plan *plan, struct ck_banned *banned);
+/* The error of a choice among logits that are not numbers. */
+segue_status cu_no_finite_logit(struct sg_run *run);
+/* Runs a pass and chooses a token for each span that ends in it. `one`: a sampler used in place of the spans'; NULL: theirs.
+ * *token: the last one chosen. copy_logits: as cu_pass_run. */
+segue_status cu_pass_and_choose(struct sg_run *run, struct cu_pass_plan *plan, int copy_logits, const struct sg_sampler *one,
+                                int32_t *token);
+/* One row per sequence, all greedy (lookahead.c): 1 if the run can be executed so; fills the plan's parts and banned tokens. */
+int cu_can_look_ahead(struct sg_run *run, struct cu_pass_plan *plan);
+segue_status cu_run_lookahead(struct sg_run *run, struct cu_pass_plan *plan);
+
+#endif

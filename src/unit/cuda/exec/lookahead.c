@@ -1,0 +1,186 @@
+/* lookahead.c: decoding one token per run with the next step issued in advance. A run of one greedy row per sequence leaves
+ * the following step running on the token just chosen. That step writes fixed slots to a second block (fixed_alt), and its K
+ * and V rows beyond those held, so it is discarded without effect when the next run asks for something else.
+ * SPDX-License-Identifier: MIT */
+#include <string.h>
+
+#include "unit/cuda/exec/choose.h"
+#include "unit/cuda/exec/exec_pass.h"
+
+/* 1: the run has one greedy row per sequence, so the next run will probably continue with the chosen tokens. Fills the parts
+ * of the plan and the banned tokens. */
+int cu_can_look_ahead(struct sg_run *run, struct cu_pass_plan *plan)
+{
+    const struct sg_batch *b = &run->base.batch;
+    if (!run->program->base.unit->graphs || !run->program->lookahead_ok || b->spans_n > CK_SPANS || cu_run_has_loras(run) ||
+        b->outputs_n || (b->spans_n > 1 && run->base.result.logits))
+        return 0;
+    for (uint32_t i = 0; i < b->spans_n; i++) {
+        const struct sg_span *s = &run->base.spans[i];
+        if (s->rows != 1 || s->steps > 1 || s->wanted_n != 1 || !s->sampler ||
+            s->state->storage != run->base.spans[0].state->storage)
+            return 0;
+        plan->parts[plan->parts_n++] = (struct cu_span_part){i, 0, 1};
+    }
+    if (!cu_all_greedy(run, plan, &plan->banned)) return 0;
+    for (uint32_t i = 0; i < b->spans_n; i++)
+        if (cu_state_alloc_alt(run->base.spans[i].state, NULL) != SEGUE_OK) return 0; /* no memory for it */
+    return 1;
+}
+
+static int is_expected(const struct sg_run *run, const struct ck_banned *banned)
+{
+    const struct cu_lookahead *a = &run->lane->ahead;
+    if (!a->active || a->spans_n != run->base.batch.spans_n || memcmp(&a->banned, banned, sizeof *banned)) return 0;
+    for (uint32_t i = 0; i < a->spans_n; i++) {
+        const struct sg_span *s = &run->base.spans[i];
+        if (a->spans[i].state != s->state->id || a->spans[i].version != s->state->version || a->spans[i].first != s->first ||
+            a->spans[i].token != s->tokens[0])
+            return 0;
+    }
+    return 1;
+}
+
+static uint64_t max_position(const struct sg_run *run)
+{
+    uint64_t most = 0;
+    for (uint32_t n = 0; n < run->base.batch.spans_n; n++)
+        if (run->base.spans[n].first > most) most = run->base.spans[n].first;
+    return most;
+}
+
+/* The row after each has a place: in every K and V slot, and in the table of positions. */
+static int has_next_position(const struct sg_run *run, uint64_t furthest)
+{
+    const struct sg_graph *g = run->program->base.graph;
+    for (uint32_t n = 0; n < run->base.batch.spans_n; n++) {
+        const struct sg_span *s = &run->base.spans[n];
+        for (uint32_t k = 0; k < s->state->slots_n; k++)
+            if (s->state->slots[k].row_bytes && s->first + 2 > s->state->slots[k].capacity) return 0;
+    }
+    for (uint32_t i = 0; i < g->ops_n; i++)
+        if (g->ops[i].code == SG_OP_EMBED && g->ops[i].u.embed.positions.tensor >= 0 &&
+            furthest + 2 > g->ops[i].u.embed.positions.rows)
+            return 0;
+    return 1;
+}
+
+/* Issues the pass with these arguments, which are on the GPU already, for rows up to position `pos`. */
+static segue_status issue_step(struct sg_run *run, struct cu_pass_plan *plan, struct cu_pass *p, uint32_t args_index,
+                               uint64_t pos)
+{
+    p->args_index = args_index;
+    p->best_done = 0;
+    p->values = &p->lane->values_few[args_index];
+    p->chunks = cu_chunks_for(pos + 1);
+    SG_TRY(cu_pass_issue(run, plan, p));
+    return cu_run_check(run, run->program->base.unit->d.event_record(p->lane->done[args_index], p->lane->stream));
+}
+
+static segue_status copy_step_logits(struct sg_run *run, struct cu_pass *p, uint32_t args_index)
+{
+    const struct sg_graph *g = run->program->base.graph;
+    struct sg_unit *u = run->program->base.unit;
+    struct cu_lane *l = p->lane;
+    struct sg_operand whole = {.value = g->outputs[sg_graph_output(g, "logits")].value, .width = g->vocab};
+    float *to;
+    if (!run->base.result.logits) return SEGUE_OK;
+    SG_TRY(cu_pass_logits_buffer(run, &to));
+    p->args_index = args_index;
+    p->values = &l->values_few[args_index];
+    SG_TRY(cu_run_check(run, u->d.stream_wait_event(l->logits_stream, l->done[args_index], 0)));
+    SG_TRY(cu_run_check(run, u->d.copy_dtoh(to + (size_t)args_index * g->vocab, (cu_ptr)(uintptr_t)cu_view_of(p, &whole).p,
+                                            g->vocab * sizeof(float), l->logits_stream)));
+    return cu_run_check(run, u->d.event_record(l->logits_copied[args_index], l->logits_stream));
+}
+
+/* What was read becomes what is written next, and the other way round. */
+static void swap_fixed(struct sg_state *s)
+{
+    cu_ptr before = s->fixed;
+    s->fixed = s->fixed_alt;
+    s->fixed_alt = before;
+    cu_state_set_fixed(s);
+}
+
+static void record_lookahead(struct sg_run *run, const struct cu_pass_plan *plan, uint32_t args_index, int next)
+{
+    struct cu_lookahead *a = &run->lane->ahead;
+    *a = (struct cu_lookahead){.active = next, .args_index = args_index, .spans_n = plan->parts_n, .banned = plan->banned};
+    for (uint32_t i = 0; i < plan->parts_n; i++) {
+        const struct sg_span *s = &run->base.spans[i];
+        a->spans[i].state = s->state->id;
+        a->spans[i].version = s->state->version;
+        a->spans[i].first = s->first + 1;
+        a->spans[i].token = run->lane->host_chosen[!args_index * CU_DECODE_ROWS + i];
+    }
+}
+
+/* The step that nobody led: both heads are sent, its pass is issued. */
+static segue_status start_unexpected(struct sg_run *run, struct cu_pass_plan *plan, struct cu_pass *p,
+                                     const struct sg_span **spans, uint64_t pos)
+{
+    if (run->lane->ahead.active) SG_TRY(cu_run_check(run, run->program->base.unit->d.stream_sync(run->lane->stream)));
+    for (uint32_t args_index = 0; args_index < 2; args_index++) {
+        cu_pass_begin(run, plan, p, spans);
+        p->args_index = args_index;
+        SG_TRY(cu_pass_fill_head(run, plan, p));
+        SG_TRY(cu_pass_send_head(run, p));
+    }
+    return issue_step(run, plan, p, 0, pos);
+}
+
+/* The step with arguments q is complete: returns its tokens and commits its rows. */
+static segue_status finish_step(struct sg_run *run, struct cu_pass_plan *plan, struct cu_pass *p, uint32_t q)
+{
+    const int32_t *chosen = run->lane->host_chosen + (size_t)q * CU_DECODE_ROWS;
+    struct sg_result *r = &run->base.result;
+    int found = 1;
+    for (uint32_t i = 0; i < plan->parts_n; i++) {
+        swap_fixed(run->base.spans[i].state);
+        found &= chosen[i] >= 0;
+        if (r->tokens) r->tokens[i] = chosen[i];
+        if (r->logprobs_n) r->logprobs_n[i] = 0;
+    }
+    p->args_index = q;
+    p->values = &run->lane->values_few[q];
+    cu_pass_keep_logits(run, plan, p);
+    cu_pass_commit(run, plan);
+    return found ? SEGUE_OK : cu_no_finite_logit(run);
+}
+
+/* This step (which may be running already), and behind it the one that will most likely be asked for next: it
+ * reads what this one leaves and writes elsewhere, so that it can be dropped without a trace. */
+segue_status cu_run_lookahead(struct sg_run *run, struct cu_pass_plan *plan)
+{
+    const struct sg_span *spans[CK_SPANS];
+    struct sg_unit *u = run->program->base.unit;
+    struct cu_lane *l = run->lane;
+    struct cu_pass p;
+    uint64_t furthest = max_position(run);
+    uint32_t q = 0;
+    plan->best = 1;
+    plan->advance = 2;
+    plan->screen = plan->parts_n == 1 && !run->base.result.logits;
+    if (cu_run_stopped(run)) return sg_fail(&run->base.error, SEGUE_ECANCELED, "run: cuda: canceled by the caller");
+    int expected = is_expected(run, &plan->banned), next = has_next_position(run, furthest);
+    SG_TRY(cu_pass_select_stream(run));
+    SG_TRY(cu_pass_save_logits(run));
+    cu_pass_begin(run, plan, &p, spans);
+    cu_pass_one_row_counts(&p, plan->parts_n);
+    if (expected)
+        q = l->ahead.args_index;
+    else
+        SG_TRY(start_unexpected(run, plan, &p, spans, furthest));
+    l->ahead.active = 0;
+    SG_TRY(copy_step_logits(run, &p, q));
+    for (uint32_t i = 0; i < plan->parts_n; i++) run->base.spans[i].state->gpu_pending |= next;
+    if (next) SG_TRY(issue_step(run, plan, &p, !q, furthest + 1));
+    SG_TRY(cu_run_check(run, u->d.event_sync(run->base.result.logits ? l->logits_copied[q] : l->done[q])));
+    if (run->base.result.logits)
+        memcpy(run->base.result.logits, l->host_logits + (size_t)q * run->program->base.graph->vocab,
+               run->program->base.graph->vocab * sizeof(float));
+    SG_TRY(finish_step(run, plan, &p, q));
+    record_lookahead(run, plan, !q, next);
+    return SEGUE_OK;
+}

@@ -1,0 +1,142 @@
+/* issue_attend.c: launches of attention. With one row per sequence and up to 8 chunks of 64 positions, one kernel does all of
+ * it (k_single.cu). Else K and V are stored first (prepare or append). Up to 16 rows: chunks and a join (k_attend.cu). More
+ * than 32 rows with K and V in 16 bits and heads of 64, 128 or 256: flash attention, with wgmma on Hopper (k_wgflash.cu,
+ * k_flash.cu). All else: k_attend.cu row by row. SPDX-License-Identifier: MIT */
+#include "unit/cuda/issue/issue.h"
+
+/* s: the step that normalises and rotates heads first, or NULL. */
+static struct ck_prepare prepare_of(const struct cu_pass *p, const struct cu_step *s, const struct sg_op *attend)
+{
+    const struct sg_attend *a = &attend->u.attend;
+    const struct sg_op *raw_q = s ? s->q_norm ? s->q_norm : s->q_rope : NULL,
+                       *raw_k = s ? s->k_norm ? s->k_norm : s->k_rope : NULL;
+    struct ck_prepare args = {.pass = cu_kernel_pass(p),
+                              .q = cu_view_of(p, raw_q ? &raw_q->in[0] : &attend->in[0]),
+                              .k = cu_view_of(p, raw_k ? &raw_k->in[0] : &attend->in[1]),
+                              .v = cu_view_of(p, &attend->in[2]),
+                              .q_norm = cu_norm_of(p, s ? s->q_norm : NULL),
+                              .k_norm = cu_norm_of(p, s ? s->k_norm : NULL),
+                              .heads = a->heads,
+                              .kv_heads = a->kv_heads,
+                              .d = a->d,
+                              .dv = a->dv,
+                              .slot_k = (uint32_t)a->slot_k,
+                              .slot_v = (uint32_t)a->slot_v,
+                              .storage = cu_storage_of(p->kv),
+                              .rows = p->rows_n[0]};
+    if (!s) return args;
+    const struct sg_rope *r = &s->q_rope->u.rope;
+    const struct sg_rope_table *t = &p->program->base.graph->ropes[r->table];
+    args.q_out = cu_output_view(p, s->q_rope);
+    args.inverse = cu_floats(p->program->inverse[r->table]);
+    args.pairs = t->pairs;
+    args.mscale = t->mscale;
+    args.q_norm.present = s->q_norm != NULL;
+    args.k_norm.present = s->k_norm != NULL;
+    return args;
+}
+
+static segue_status issue_append(struct cu_pass *p, const struct sg_op *op)
+{
+    const struct sg_attend *a = &op->u.attend;
+    struct ck_append args = {.pass = cu_kernel_pass(p),
+                             .k = cu_view_of(p, &op->in[1]),
+                             .v = cu_view_of(p, &op->in[2]),
+                             .heads = a->kv_heads,
+                             .d = a->d,
+                             .dv = a->dv,
+                             .slot_k = (uint32_t)a->slot_k,
+                             .slot_v = (uint32_t)a->slot_v,
+                             .storage = cu_storage_of(p->kv),
+                             .rows = p->rows_n[0]};
+    return cu_launch(p, p->program->base.unit->k.append, args.rows, a->kv_heads, 1, 64, 0, &args);
+}
+
+static struct ck_attend attend_of(const struct cu_pass *p, const struct sg_op *op)
+{
+    const struct sg_attend *a = &op->u.attend;
+    return (struct ck_attend){.pass = cu_kernel_pass(p),
+                              .q = cu_view_of(p, &op->in[0]),
+                              .gate = cu_view_of(p, &op->in[3]),
+                              .y = cu_output_view(p, op),
+                              .sinks = cu_vector_of(p, &a->sinks),
+                              .heads = a->heads,
+                              .kv_heads = a->kv_heads,
+                              .d = a->d,
+                              .dv = a->dv,
+                              .window = a->window,
+                              .slot_k = (uint32_t)a->slot_k,
+                              .slot_v = (uint32_t)a->slot_v,
+                              .storage = cu_storage_of(p->kv),
+                              .rows = p->rows_n[0],
+                              .chunks = p->chunks,
+                              .scale = a->scale,
+                              .softcap = a->softcap};
+}
+
+static int head_width_index(uint32_t d) { return d == 64 ? 0 : d == 128 ? 1 : d == 256 ? 2 : -1; }
+
+/* Rows that are each a sequence of their own, over few positions: all of it in one launch (k_single.cu). */
+static cu_fn single_kernel_of(const struct cu_pass *p, const struct ck_prepare *b, const struct ck_attend *a)
+{
+    int width = head_width_index(a->d), is_16 = a->storage == CK_KV_F16 || a->storage == CK_KV_BF16;
+    if (p->program->base.unit->invariant || a->rows > CU_DECODE_ROWS || a->rows != p->spans_n || a->chunks > CK_SINGLE_CHUNKS ||
+        width < 0 || a->d != a->dv || !is_16 || a->softcap > 0 || (a->window && a->window < a->chunks * CK_CHUNK) ||
+        b->pairs % 32 || b->pairs > a->d / 2 || (b->pairs & (b->pairs - 1)))
+        return NULL;
+    return p->program->base.unit->k.single[a->storage == CK_KV_BF16][width];
+}
+
+static segue_status attend_single(struct cu_pass *p, cu_fn fn, const struct ck_prepare *b, const struct ck_attend *a)
+{
+    struct ck_single args = {.prepare = *b, .attend = *a};
+    uint32_t threads = a->rows > 1 && a->chunks <= CK_SINGLE_CHUNKS / 2 ? CK_SINGLE_THREADS / 2 : CK_SINGLE_THREADS;
+    return cu_launch(p, fn, a->heads, a->rows, 1, threads, 0, &args);
+}
+
+static segue_status issue_attend(struct cu_pass *p, const struct sg_op *op)
+{
+    const struct sg_attend *a = &op->u.attend;
+    const struct cu_kernels *k = &p->program->base.unit->k;
+    struct ck_attend args = attend_of(p, op);
+    enum ck_storage storage = cu_storage_of(p->kv);
+    uint32_t groups = a->kv_heads * cu_pieces(a->heads / a->kv_heads, CK_GROUP_HEADS);
+    size_t shared = (size_t)CK_GROUP_HEADS * a->d * sizeof(float);
+    uint32_t tiles = cu_pieces(args.rows, 64);
+    int width = head_width_index(a->d);
+    int is_flash = args.rows > CU_GEMV_ROWS && width >= 0 && a->d == a->dv && (storage == CK_KV_F16 || storage == CK_KV_BF16);
+    if (is_flash && k->wgflash[0][width] && cu_is_float4(&args.q) && cu_is_float4(&args.gate) && cu_is_float4(&args.y))
+        return cu_launch(p, k->wgflash[storage == CK_KV_BF16][width], tiles * a->heads > p->sms ? cu_pieces(tiles, 2) : tiles,
+                         a->heads, 1, CK_WGFLASH_THREADS, CK_WGFLASH_BYTES(a->d), &args);
+    if (is_flash)
+        return cu_launch(p, k->flash[storage == CK_KV_BF16][width], cu_pieces(args.rows, 64), a->heads, 1, 128,
+                         (size_t)128 * (a->d + 8) * 2, &args);
+    if (args.rows > CU_DECODE_ROWS)
+        return cu_launch(p, k->attend_many[storage], args.rows, groups, 1, 256,
+                         shared + (size_t)CK_GROUP_HEADS * a->dv * sizeof(float), &args);
+    SG_TRY(cu_lane_grow(p, &p->lane->attn_parts, &p->lane->attn_parts_bytes,
+                        (size_t)CU_DECODE_ROWS * a->heads * p->chunks * (a->dv + 2) * sizeof(float)));
+    args.parts = cu_floats(p->lane->attn_parts);
+    SG_TRY(cu_launch(p, k->attend_part[storage], p->chunks, groups, args.rows, 256, shared, &args));
+    return cu_launch(p, k->attend_join, args.rows, a->heads, 1, a->dv > 128 ? 256 : a->dv > 64 ? 128 : 64, 0, &args);
+}
+
+static segue_status issue_prepare(struct cu_pass *p, const struct ck_prepare *a)
+{
+    const struct cu_kernels *k = &p->program->base.unit->k;
+    uint32_t each = a->heads + a->kv_heads;
+    if (a->rows > CU_GEMV_ROWS && a->d % 4 == 0 && cu_is_float4(&a->q) && cu_is_float4(&a->k) && cu_is_float4(&a->q_out))
+        return cu_launch(p, k->prepare_many, cu_pieces(a->rows * each, 8), 1, 1, 256, 0, a);
+    return cu_launch(p, k->prepare, a->rows, each, 1, 128, 0, a);
+}
+
+/* Attention with what a layer does before it. */
+segue_status cu_issue_attention(struct cu_pass *p, const struct cu_step *s, const struct sg_op *op)
+{
+    struct ck_prepare before = prepare_of(p, s, op);
+    struct ck_attend args = attend_of(p, op);
+    cu_fn single = single_kernel_of(p, &before, &args);
+    if (single) return attend_single(p, single, &before, &args);
+    SG_TRY(s ? issue_prepare(p, &before) : issue_append(p, op));
+    return issue_attend(p, op);
+}

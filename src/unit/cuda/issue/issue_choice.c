@@ -1,0 +1,59 @@
+/* issue_choice.c: the greedy choice of a token on the GPU: the best logit of each block is reduced to the best row, which is
+ * written to pinned memory and, for generation, becomes the input of the next pass. SPDX-License-Identifier: MIT */
+#include "unit/cuda/issue/issue.h"
+
+static int is_read_in_fours(const struct ck_weight *w)
+{
+    return w->kind == CK_F32 || w->kind == CK_F16 || w->kind == CK_BF16 || w->kind == CK_Q8;
+}
+
+int cu_next_embed(const struct cu_pass *p, struct ck_embed *out)
+{
+    const struct cu_step *s = p->program->fused;
+    /* where products wait for nothing but their inputs: a launch beside the others is sooner */
+    if (!p->program->fusions_n) return 0;
+    for (uint32_t i = 0; i < p->program->fused_n; i++)
+        if ((s[i].kind == CU_STEP_OP && s[i].op->code == SG_OP_EMBED) != !i) return 0;
+    *out = cu_embed_args(p, s->op);
+    return cu_is_float4(&out->y) && is_read_in_fours(&out->table) && (!out->places.data || is_read_in_fours(&out->places));
+}
+
+segue_status cu_issue_choice(struct cu_pass *p, uint32_t advance, uint32_t stops_n)
+{
+    const struct sg_graph *g = p->program->base.graph;
+    struct cu_lane *l = p->lane;
+    struct sg_unit *u = p->program->base.unit;
+    uint32_t *best_index = (uint32_t *)(uintptr_t)l->best_index;
+    if (!p->best_done) {
+        int32_t value = g->outputs[sg_graph_output(g, "logits")].value;
+        struct sg_operand whole = {.value = value, .width = g->vocab};
+        struct ck_argmax a = {.x = cu_view_of(p, &whole),
+                              .best_value = cu_floats(l->best_value),
+                              .best_index = best_index,
+                              .banned = p->banned,
+                              .blocks = 64,
+                              .rows = p->rows_n[1]};
+        p->best_blocks = a.blocks;
+        SG_TRY(cu_launch(p, u->k.argmax_rows, a.blocks, a.rows, 1, 256, 0, &a));
+    }
+    cu_ptr ring = 0, chosen = 0;
+    SG_TRY(cu_check(&u->d, u->d.host_ptr(&ring, l->ring, 0), "run", p->err));
+    SG_TRY(cu_check(&u->d, u->d.host_ptr(&chosen, l->host_chosen, 0), "run", p->err));
+    struct cu_pass other = *p;
+    other.args_index = !p->args_index;
+    struct ck_choose c = {.pass = cu_kernel_pass(p),
+                          .next = cu_kernel_pass(&other),
+                          .best_value = cu_floats(l->best_value),
+                          .best_index = best_index,
+                          .blocks = p->best_blocks,
+                          .rows = p->rows_n[1],
+                          .advance = advance,
+                          .stops_n = stops_n,
+                          .stops = (int32_t *)(uintptr_t)l->stops,
+                          .ring = (int32_t *)(uintptr_t)ring,
+                          .ring_cap = CU_RING_TOKENS,
+                          .ring_written = (uint32_t *)(uintptr_t)(ring + CU_RING_TOKENS * sizeof(int32_t)),
+                          .chosen = advance == 1 ? NULL : (int32_t *)(uintptr_t)chosen + p->args_index * CU_DECODE_ROWS};
+    if (p->embeds) cu_next_embed(p, &c.embed);
+    return cu_launch(p, u->k.choose_best, c.rows, 1, 1, CK_CHOOSE_THREADS, 0, &c);
+}
