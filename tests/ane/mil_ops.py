@@ -257,7 +257,7 @@ got, err = execute(open(os.path.join(folder, "p00.mil")).read(), {"a": bb})
 expect("buffers", got is not None and np.allclose(got["z"], half(f(bb) ** 2)), err)
 covered |= {"tensor_buffer_to_tensor", "tensor_to_tensor_buffer"}
 # Every operation that has an answer was asked.
-table = open(os.path.join(source, "src", "unit", "ane", "milops.c")).read()
+table = open(os.path.join(source, "src", "unit", "ane", "mil", "milops.c")).read()
 import re
 known = set(re.findall(r'(?:\{|UNARY\(|UNARY_EPS\(|BINARY\(|COMPARE\(|REDUCE\()"([a-z0-9_]+)"', table)) - {"const", "read_state", "coreml_update_state"}
 expect("every operation of the table is tested", known <= covered, sorted(known - covered))

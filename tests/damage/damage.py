@@ -68,7 +68,7 @@ def vanishing(tmp):
     assert p.stdout.read(1)
     os.truncate(copy, 4096)
     _, err = p.communicate(timeout=120)
-    assert p.returncode == 1 and b"became shorter" in err, (p.returncode, err)
+    assert p.returncode == 1 and b"truncated while in use" in err, (p.returncode, err)
 
 
 with tempfile.TemporaryDirectory() as folder:
