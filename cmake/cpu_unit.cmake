@@ -1,8 +1,7 @@
-# The cpu unit's kernel files: each gets the flags of its instruction set; files of another architecture are left out.
+# Kernel files of the cpu unit: each is compiled for its instruction set; files of other architectures are excluded.
 set(cpu ${PROJECT_SOURCE_DIR}/src/unit/cpu/kernels)
 set(kernel_flags "-O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math")
-# Unrolled kernels cost a compiler minutes under every sanitizer at full optimisation; addresses and threads are what
-# can go wrong in them.
+# With sanitizers, fully optimised unrolled kernels take minutes to compile. -O1 still checks addresses and threads.
 if(SEGUE_SANITIZE OR SEGUE_FUZZ)
   set(kernel_flags "-O1 -g0 -fno-sanitize=undefined")
 endif()

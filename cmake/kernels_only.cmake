@@ -1,5 +1,5 @@
-# `check` with the level kernel alone: the kernels and what they stand on, statically linked, so that a build for another
-# processor needs its C library only and runs under an emulator (tests/check/neon.sh).
+# Builds only the kernel level of `check`: the kernels and their dependencies, statically linked, so that a cross build
+# needs no more than a C library and runs in an emulator (tests/check/neon.sh).
 file(GLOB SEGUE_SOURCES ${PROJECT_SOURCE_DIR}/src/unit/cpu/kernels/k_*.c ${PROJECT_SOURCE_DIR}/src/unit/cpu/dispatch.c)
 include(cmake/cpu_unit.cmake)
 set(base ${PROJECT_SOURCE_DIR}/src/base)

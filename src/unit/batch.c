@@ -64,6 +64,7 @@ static segue_status check_choice(const char *unit, const struct sg_graph *g, con
                    unit, i, s->steps);
 }
 
+/* Everything about span i, also that no earlier span has its state. */
 static segue_status check_span(const struct sg_batch_rules *r, const struct sg_program_base *p, const struct sg_batch *b,
                                uint32_t i, segue_error *err)
 {
@@ -91,6 +92,7 @@ static segue_status check_span(const struct sg_batch_rules *r, const struct sg_p
     return check_choice(r->unit, g, s, i, b->spans_n, err);
 }
 
+/* Spans, then the total, then the outputs. */
 segue_status sg_batch_check(const struct sg_batch_rules *r, const struct sg_program_base *p, const struct sg_batch *b,
                             segue_error *err)
 {
@@ -112,6 +114,7 @@ segue_status sg_batch_check(const struct sg_batch_rules *r, const struct sg_prog
 
 /* --- waiting --- */
 
+/* A timed wait on the realtime clock, which pthread_cond_timedwait uses by default. */
 int sg_wait_done(pthread_mutex_t *lock, pthread_cond_t *changed, const int *done, uint64_t timeout_ns)
 {
     const uint64_t second = 1000000000u, year = 365 * 86400 * second; /* the limit keeps the sum below from wrapping */
@@ -189,6 +192,7 @@ segue_status sg_thread_run_wait(struct sg_thread_run *run, uint64_t timeout_ns, 
     return run->status == SEGUE_OK ? SEGUE_OK : sg_fail(err, run->status, "%s", run->error.text);
 }
 
+/* Call it after the thread was joined, or when it was never started. */
 void sg_thread_run_free(struct sg_thread_run *run)
 {
     sg_chooser_free(run->chooser);

@@ -45,6 +45,7 @@ segue_status sg_block_table_own(struct sg_block_table *t, uint64_t index, pthrea
     return SEGUE_OK;
 }
 
+/* Each block of `from` gets one more reference. */
 segue_status sg_block_table_share(struct sg_block_table *to, const struct sg_block_table *from, segue_error *err)
 {
     if (!from->cap) return SEGUE_OK;

@@ -51,6 +51,7 @@ struct sg_pool {
     struct worker *workers;                      /* [threads] */
 };
 
+/* One iteration of a wait: a pause instruction, or a yield after pool->spins of them. */
 static inline void relax(const struct sg_pool *pool, uint32_t turn)
 {
     if (turn < pool->spins) {
@@ -182,6 +183,7 @@ static void wake_all(struct sg_pool *pool)
     pthread_mutex_unlock(&pool->lock);
 }
 
+/* The two increments of `generation` open and close the job; see the head of this file. */
 void sg_pool_run(struct sg_pool *pool, const struct sg_job *job)
 {
     pool->job = job;
@@ -195,8 +197,10 @@ void sg_pool_run(struct sg_pool *pool, const struct sg_job *job)
     pool->stage_base += job->stages;
 }
 
+/* With the calling thread. */
 uint32_t sg_pool_threads(const struct sg_pool *pool) { return pool->threads; }
 
+/* CPUs in the affinity mask of the process, or online. */
 static uint32_t processors(void)
 {
 #ifdef __linux__
@@ -238,6 +242,7 @@ segue_status sg_pool_open(struct sg_pool **out, uint32_t threads, segue_error *e
     return SEGUE_OK;
 }
 
+/* Also after a failed open, with the threads started so far. */
 void sg_pool_close(struct sg_pool *pool)
 {
     if (!pool) return;

@@ -63,6 +63,7 @@ int sg_rank_sync_canceled(struct sg_rank_sync *m)
     return canceled;
 }
 
+/* The flag stays set: later calls of other ranks fail too. */
 void sg_rank_sync_abort(struct sg_rank_sync *m)
 {
     pthread_mutex_lock(&m->lock);
@@ -81,6 +82,7 @@ static void join_row(const struct sg_rank_sync *m, const struct sg_join *join, u
     }
 }
 
+/* Two barriers: before reading the inputs of the others, and before the own input may be freed. */
 segue_status sg_rank_sync_join(struct sg_rank_sync *m, uint32_t rank, const struct sg_join *join, const float *x, uint32_t rows,
                              uint32_t width, float *y, segue_error *err)
 {

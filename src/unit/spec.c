@@ -51,6 +51,7 @@ static segue_status parse_nested(struct sg_unit_spec *out, const char *text, siz
     return SEGUE_OK;
 }
 
+/* Writes *out only when the whole text is valid. */
 segue_status sg_spec_parse(struct sg_unit_spec *out, const char *text, segue_error *err)
 {
     struct sg_unit_spec spec = {0};

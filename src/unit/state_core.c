@@ -51,6 +51,7 @@ segue_status sg_state_core_init(struct sg_state_core *c, const struct sg_state_c
     return SEGUE_OK;
 }
 
+/* The core is the first member of the unit's struct sg_state. */
 static struct sg_state *state_of(struct sg_state_core *c) { return (struct sg_state *)(void *)c; }
 
 /* Forget the marks from index n on. */
@@ -64,6 +65,7 @@ static void marks_truncate(struct sg_state_core *c, uint32_t n)
 
 void sg_state_core_forget_marks(struct sg_state_core *c) { marks_truncate(c, 0); }
 
+/* Marks are released first: the unit still has its undo buffers. */
 void sg_state_core_free(struct sg_state_core *c)
 {
     marks_truncate(c, 0);
@@ -103,6 +105,7 @@ segue_status sg_state_core_fork(struct sg_state *state, struct sg_state **out, s
     return SEGUE_OK;
 }
 
+/* 1: equal kinds, sizes and layers of all slots, and the same storage of K and V. */
 static int same_slots(const struct sg_state_core *a, const struct sg_state_core *b)
 {
     if (a->slots_n != b->slots_n || a->storage != b->storage) return 0;
@@ -111,6 +114,7 @@ static int same_slots(const struct sg_state_core *a, const struct sg_state_core 
     return 1;
 }
 
+/* 1: a run has acquired the state. */
 static int is_busy(struct sg_state_core *c)
 {
     pthread_mutex_lock(&c->lock);
@@ -134,6 +138,7 @@ segue_status sg_state_core_check_transfer(struct sg_state *to, struct sg_state *
 
 /* --- marks --- */
 
+/* The mark takes the first free buffer; it counts as alive only when the copy succeeded. */
 segue_status sg_state_core_mark(struct sg_state *s, uint32_t *mark, segue_error *err)
 {
     struct sg_state_core *c = sg_state_core_of(s);
@@ -201,6 +206,7 @@ void sg_state_core_drop(struct sg_state *s, uint32_t mark)
 
 /* --- cuts --- */
 
+/* The unit's callback, or the default. */
 static uint64_t first_held(const struct sg_state_core *c, uint32_t i)
 {
     const struct sg_state *s = (const struct sg_state *)(const void *)c;
@@ -282,6 +288,7 @@ void sg_state_core_wait(struct sg_state_core *c, const struct sg_core_slot *s, u
     while (c->busy && (!sg_slot_grows(&s->slot) || s->end < to)) pthread_cond_wait(&c->changed, &c->lock);
 }
 
+/* An empty range is valid anywhere up to `end`. */
 segue_status sg_state_core_check_get(const struct sg_state_core *c, uint32_t slot, uint64_t from, uint64_t to, uint64_t first,
                                      uint64_t end, segue_error *err)
 {
@@ -351,6 +358,7 @@ void sg_state_core_release(struct sg_state_core *c)
     pthread_mutex_unlock(&c->lock);
 }
 
+/* Two runs with the same state would both append at the same positions. */
 segue_status sg_state_core_acquire_all(const struct sg_span *spans, uint32_t spans_n, segue_error *err)
 {
     for (uint32_t i = 0; i < spans_n; i++) {
@@ -383,6 +391,7 @@ void sg_state_core_retain(struct sg_state_core *c)
     truncate_to(c, c->tokens);
 }
 
+/* K and V were written by the run at positions [tokens, tokens + n); recurrent slots were updated in place. */
 void sg_state_core_advance(struct sg_state_core *c, uint64_t n)
 {
     c->tokens += n;

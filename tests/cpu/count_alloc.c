@@ -1,5 +1,5 @@
-/* count_alloc.c: preloaded into a process, it counts calls of the allocator and of mmap and writes the counts to the file
- * that COUNT_ALLOC_OUT names when the process ends.
+/* count_alloc.c: a library that is preloaded into a process. It counts calls of the allocator and of
+ * mmap, and writes the counts to the file named by COUNT_ALLOC_OUT when the process ends.
  * SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include <dlfcn.h>
@@ -25,6 +25,7 @@ void *aligned_alloc(size_t align, size_t n);
 void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t from);
 
 enum { MALLOC, CALLOC, REALLOC, ALIGNED, MMAP, KINDS };
+/* Counted functions; each forwards to the implementation of glibc. */
 static atomic_ullong counts[KINDS];
 
 void *malloc(size_t n)
@@ -71,7 +72,8 @@ void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t from)
     return next(at, n, protection, flags, fd, from);
 }
 
-__attribute__((destructor)) static void tell(void)
+/* Runs at exit; write and open do not allocate. */
+__attribute__((destructor)) static void write_counts(void)
 {
     char line[160];
     const char *path = getenv("COUNT_ALLOC_OUT");

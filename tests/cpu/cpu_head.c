@@ -1,6 +1,7 @@
-/* cpu_head.c: the head, and of the last layer what stands behind its memory, are multiplied for the rows that somebody wants
- * and for no others: the kernels of their storage, which no other matrix of the model has, are counted. Where all rows are
- * wanted, choosing them is no dispatch. SPDX-License-Identifier: MIT */
+/* cpu_head.c: the head, and everything in the last layer after its memory, is computed only for rows
+ * whose logits are wanted. The test counts calls of the fp32 kernel, which only those matrices use.
+ * When all rows are wanted, selecting them is not a dispatch.
+ * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,21 +18,24 @@ extern const struct sg_unit_ops sg_unit_cpu;
 
 enum { VOCAB = 40, WIDTH = 32, ROWS = 90 };
 
-static struct sg_kernels sound;
-static atomic_ulong numbers;         /* that products of the head gave */
+static struct sg_kernels original;
+static atomic_ulong outputs_n;         /* numbers that products of the head produced */
 
+/* Counts the results of the fp32 kernel. */
 static void few(const uint8_t *w, size_t k, uint32_t rows, const void *x, uint32_t nt, uint32_t fine, float *out, size_t ldo)
 {
-    numbers += (unsigned long)rows * nt;
-    sound.few[SG_PACK_F32](w, k, rows, x, nt, fine, out, ldo);
+    outputs_n += (unsigned long)rows * nt;
+    original.few[SG_PACK_F32](w, k, rows, x, nt, fine, out, ldo);
 }
 
+/* The batches are short, so the bf16 kernel must not be called. */
 static void bf16_mm(const struct sg_bf16_shape *m, const uint16_t *w, const uint16_t *x, float *out, size_t ldo)
 {
     fail_msg("a wide product of %u rows, where none was expected", m->tiles * SG_BF16_ROWS);
-    sound.bf16_mm(m, w, x, out, ldo);
+    original.bf16_mm(m, w, x, out, ldo);
 }
 
+/* A tensor with a simple pattern, quantised to the storage. */
 static const struct sg_tensor *tensor(struct sg_arena *arena, enum sg_storage storage, uint32_t rows)
 {
     struct sg_tensor *t = sg_arena_alloc(arena, sizeof *t);
@@ -58,7 +62,7 @@ static const struct sg_tensor *taps(struct sg_arena *arena)
     return t;
 }
 
-/* Embedding, one matrix, a memory; one matrix in fp32 behind it and the head in fp32. */
+/* Embedding, one q8 matrix, a convolution (memory), then one fp32 matrix and the fp32 head. */
 static struct sg_graph *graph_of(struct sg_arena *arena)
 {
     struct sg_builder b;
@@ -82,7 +86,7 @@ static struct sg_graph *graph_of(struct sg_arena *arena)
     return g;
 }
 
-static void rows_nobody_wants_cost_nothing(void **state)
+static void unwanted_rows_are_not_computed(void **state)
 {
     (void)state;
     static struct { uint32_t n, rows[ROWS], from, dispatches; } wanted[] = {
@@ -102,7 +106,7 @@ static void rows_nobody_wants_cost_nothing(void **state)
     assert_int_equal(sg_spec_parse(&spec, "cpu:isa=generic,threads=2", NULL), SEGUE_OK);
     if (sg_unit_cpu.open(&unit, &spec, &err) != SEGUE_OK) fail_msg("%s", err.text);
     struct sg_cpu_unit *u = (struct sg_cpu_unit *)(void *)unit;
-    sound = u->k;
+    original = u->k;
     u->k.few[SG_PACK_F32] = few;
     u->k.bf16_mm = bf16_mm;
     if (sg_unit_cpu.compile(unit, graphs, 1, NULL, &program, &err) != SEGUE_OK) fail_msg("%s", err.text);
@@ -115,11 +119,11 @@ static void rows_nobody_wants_cost_nothing(void **state)
         struct sg_batch b = {.spans = &span, .spans_n = 1, .inline_hint = 1};
         struct sg_result r = {.logits = logits};
         struct sg_run *run;
-        numbers = 0;
+        outputs_n = 0;
         segue_status status = sg_unit_cpu.start(program, &b, &r, &run, &err);
         if (status == SEGUE_OK) status = sg_unit_cpu.wait(run, UINT64_MAX, &err);
         if (status != SEGUE_OK) fail_msg("%s", err.text);
-        assert_int_equal(numbers, (unsigned long)wanted[i].n * (WIDTH + VOCAB));
+        assert_int_equal(outputs_n, (unsigned long)wanted[i].n * (WIDTH + VOCAB));
         assert_int_equal(r.dispatches, wanted[i].dispatches);
         sg_unit_cpu.state_free(s);
     }
@@ -131,6 +135,6 @@ static void rows_nobody_wants_cost_nothing(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_nobody_wants_cost_nothing)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(unwanted_rows_are_not_computed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Packed weights in the cache folder: kept, mapped, refused and replaced; the answer never depends on it.
+"""The cache of packed weights through the command line: written, mapped, refused, replaced. The output never changes.
 
     pack_cache.py SEGUE [faults]      faults: the build has SEGUE_FAULT. Exit 77: the Python packages are missing
 """
@@ -16,7 +16,7 @@ WIDTH, VOCAB = 256, 8192
 
 
 def write(path, kind, seed):
-    """A one-layer llama whose packed form is larger than what is never kept."""
+    """A one-layer llama whose packed form is large enough to be cached."""
     rng = np.random.default_rng(seed)
     w = gguf.GGUFWriter(path, "llama")
     w.add_block_count(1); w.add_context_length(64); w.add_embedding_length(WIDTH); w.add_feed_forward_length(WIDTH)
@@ -52,7 +52,7 @@ def entries(home, ending=".pack"):
 
 
 def change_in_place(path, at, keep_dates=True):
-    """Same size, same modification date, same file."""
+    """Flips bits of one byte; size, inode and, if asked, dates stay the same."""
     s = os.stat(path)
     with open(path, "r+b") as f:
         f.seek(at); old = f.read(1)
@@ -66,15 +66,15 @@ def hit_and_miss(tmp, model, ids):
     assert answer(home, model) == ("mapped", ids, None)
     assert answer(home, model, "-t", "1") == ("mapped", ids, None) == answer(home, model, "-t", "3")
     assert len(entries(home)) == 1
-    copy = os.path.join(tmp, "copy.gguf")                          # another file with the same bytes
+    copy = os.path.join(tmp, "copy.gguf")                          # a copy with the same bytes
     shutil.copyfile(model, copy)
     assert answer(home, copy) == ("mapped", ids, None)
-    os.chmod(entries(home)[0], 0)                                  # unreadable (not for root): packed anew, same answer
+    os.chmod(entries(home)[0], 0)                                  # unreadable (except for root): packed again
     assert answer(home, model)[1] == ids
 
 
 def changed_model(tmp, kind, ids):
-    """One quant flipped in place, where no sample of the file's hash looks; dates set back."""
+    """Some quants change in place, outside the sampled hash of the file, with unchanged dates: a new pack is made."""
     home, model = os.path.join(tmp, "changed"), os.path.join(tmp, "changed.gguf")
     write(model, kind, 1)
     assert answer(home, model) == ("written", ids, None)
@@ -82,7 +82,7 @@ def changed_model(tmp, kind, ids):
     assert clean == ("mapped", ids, None)
     tensors = {t.name: t for t in gguf.GGUFReader(model).tensors}
     t = tensors["output.weight"]
-    for row in range(0, VOCAB, 97):                                # enough rows to change the answer
+    for row in range(0, VOCAB, 97):                                # enough rows to change the output
         change_in_place(model, int(t.data_offset) + row * int(t.n_bytes) // VOCAB + 9)
     fresh = answer(os.path.join(tmp, "fresh"), model)[1]
     packed, got, _ = answer(home, model)
@@ -96,7 +96,7 @@ def damaged(tmp, model, ids):
     entry = entries(home)[0]
     whole = open(entry, "rb").read()
     rng = np.random.default_rng(5)
-    sums_end = 104 + 16 * ((len(whole) - 4096 + (1 << 20) - 1) >> 20)  # head, one hash a MiB; zeros up to the data at 4096
+    sums_end = 104 + 16 * ((len(whole) - 4096 + (1 << 20) - 1) >> 20)  # header, one hash per MiB; zeros up to the data at 4096
     assert any(whole[sums_end - 8:sums_end]) and not any(whole[sums_end:4096])
     for at in list(range(0, sums_end, 5)) + [sums_end - 1, 4096, 4097, len(whole) - 1] + [int(x) for x in rng.integers(4096, len(whole), 24)]:
         change_in_place(entry, at)
@@ -111,25 +111,25 @@ def damaged(tmp, model, ids):
     assert answer(home, model)[:2] == ("written", ids)
     open(entry, "wb").write(os.urandom(len(whole)))
     assert answer(home, model)[:2] == ("written", ids)
-    os.unlink(entry); os.mkdir(entry)                              # a folder in its place: not kept, not fatal
+    os.unlink(entry); os.mkdir(entry)                              # a folder with that name: not cached, not fatal
     packed, got, why = answer(home, model)
     assert packed is None and got == ids and why, (packed, why)
     os.rmdir(entry)
-    other = os.path.join(tmp, "other.gguf")                        # another model's entry under this one's name
+    other = os.path.join(tmp, "other.gguf")                        # the entry of another model under this key
     write(other, gguf.GGMLQuantizationType.Q8_0, 9)
     answer(home, model); ours = entries(home)[0]
     answer(home, other)
     theirs = [e for e in entries(home) if e != ours][0]
     shutil.copyfile(theirs, ours)
     assert answer(home, model)[:2] == ("written", ids)
-    for at in range(0, 72, 7):                                     # a damaged seal costs a look at the file, no more
-        seals = entries(home, ".seal")
-        if seals: change_in_place(seals[0], at)
+    for at in range(0, 72, 7):                                     # a corrupt stamp only means that the file is hashed
+        stamps = entries(home, ".seal")
+        if stamps: change_in_place(stamps[0], at)
         assert answer(home, model)[:2] == ("mapped", ids)
 
 
 def version(tmp, model, ids):
-    """The layout's number stands behind the magic and the byte order; with its checksum mended it is still refused."""
+    """Another layout version in the header is refused and named as the reason."""
     home = os.path.join(tmp, "version")
     answer(home, model)
     entry = entries(home)[0]
@@ -158,16 +158,16 @@ def two_at_once(tmp, model, ids):
 
 def nowhere(tmp, model, ids):
     home = os.path.join(tmp, "nowhere")
-    open(home, "w").close()                                        # a file where the folder should be
+    open(home, "w").close()                                        # a file with the name of the folder
     packed, got, why = answer(home, model)
     assert packed is None and got == ids and why, (packed, why)
     r = subprocess.run([segue, "run", "-m", model, "--unit", "cpu", "--ids", "1,2", "-n", "1"], capture_output=True, text=True,
                        env=dict(os.environ, SEGUE_HOME=home))
-    assert r.returncode == 0 and "not cached" in r.stderr, r.stderr
+    assert r.returncode == 0 and "not kept" in r.stderr, r.stderr
 
 
 def killed(tmp, model, ids):
-    """What a killed writer left is swept by the next one."""
+    """Temporary files of a killed writer are removed by the next one."""
     home = os.path.join(tmp, "killed")
     folder = os.path.join(home, "cache", "cpu")
     os.makedirs(folder)
@@ -177,7 +177,7 @@ def killed(tmp, model, ids):
 
 
 def full_disk(tmp, model, ids):
-    """Every write fails once; nothing half-written is left, the run goes on."""
+    """Fails the first, second, ... write: no partial file remains, and the run succeeds."""
     home = os.path.join(tmp, "full")
     failed = 0
     for n in range(1, 40):
@@ -194,7 +194,7 @@ def full_disk(tmp, model, ids):
 
 
 def storages(tmp):
-    """f32, bf16 and q8 keys and values run from a mapped pack as from a new one."""
+    """All weight and KV storages give the same output from a mapped pack as from a new one."""
     for name in ("Q8_0", "Q4_1", "Q4_0", "F16", "BF16", "F32"):
         kind, home, model = getattr(gguf.GGMLQuantizationType, name), os.path.join(tmp, "s" + name), os.path.join(tmp, name + ".gguf")
         write(model, kind, 3)
@@ -219,7 +219,7 @@ with tempfile.TemporaryDirectory() as folder:
     expected = answer(os.path.join(folder, "first"), model)[1]
     if faults:
         full_disk(folder, model, expected)
-        print("pack_cache: a full disk is survived")
+        print("pack_cache: runs succeed on a full disk")
         sys.exit(0)
     hit_and_miss(folder, model, expected)
     changed_model(folder, gguf.GGMLQuantizationType.Q8_0, expected)
@@ -230,4 +230,4 @@ with tempfile.TemporaryDirectory() as folder:
     killed(folder, model, expected)
     storages(folder)
     shown_and_cleared(folder)
-print("pack_cache: kept, mapped, refused, replaced")
+print("pack_cache: written, mapped, refused, replaced")

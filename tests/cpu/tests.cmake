@@ -1,17 +1,17 @@
-# The cpu unit by itself: equal results whatever the threads, the batch and the chunking; states; cancel; its pool.
+# The cpu unit: results independent of threads and batch, states, cancel, packed weights, thread pool.
 segue_test(cpu_unit "small;api;quick" cpu/cpu_unit.c)
 segue_test(cpu_pool "small;quick" cpu/cpu_pool.c)
 segue_test(cpu_pack "small;quick" cpu/cpu_pack.c)
 segue_test(cpu_head "small;quick" cpu/cpu_head.c)
 segue_test(cpu_cancel "api;quick" cpu/cpu_cancel.c)
-# Packed weights in the cache folder; where the hooks are built in, with a full disk.
+# The cache of packed weights through the command line; builds with fault injection also test a full disk.
 if(TARGET segue AND SEGUE_PYTHON AND NOT SEGUE_PYTHON MATCHES "NOTFOUND")
   segue_script(cpu_cache "api;quick" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/pack_cache.py $<TARGET_FILE:segue>)
   if(SEGUE_FAULTS)
     segue_script(cpu_cache_faults "fault" ${SEGUE_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/pack_cache.py $<TARGET_FILE:segue> faults)
   endif()
 endif()
-# Calls of the allocator, counted by a preloaded library; not under sanitizers, which bring an allocator of their own.
+# Allocator calls per token, counted by a preloaded library. Not with sanitizers, which replace the allocator.
 if(TARGET segue AND CMAKE_SYSTEM_NAME STREQUAL "Linux" AND NOT SEGUE_SANITIZE)
   add_library(count_alloc SHARED ${CMAKE_CURRENT_LIST_DIR}/count_alloc.c)
   target_compile_definitions(count_alloc PRIVATE _DEFAULT_SOURCE)

@@ -28,8 +28,8 @@ expect("cpu to proc:cpu: equal tokens", both.get("ids") == answer("--unit", "cpu
 expect("cpu to proc:cpu: bytes were handed over", both.get("handoff_bytes", 0) > 0, both.get("handoff_bytes"))
 
 # --- refusals ---
-refused(2, ["run", "-m", m, "-p", "x", "--unit", "proc"], "proc:U")
-refused(2, ["run", "-m", m, "-p", "x", "--unit", "proc:proc:ref"], "proc:U")
+refused(2, ["run", "-m", m, "-p", "x", "--unit", "proc"], "proc:cpu")
+refused(2, ["run", "-m", m, "-p", "x", "--unit", "proc:proc:ref"], "proc:cpu")
 refused(3, ["run", "-m", m, "-p", "x", "--unit", "proc:nothing"], "nothing")
 refused(2, ["run", "-m", m, "-p", "x", "--unit", "proc:cpu:threads=none"], "threads")
 refused(3, ["run", "-m", m, "-p", "x", "--unit", "proc:ref"], "SEGUE_COMMAND", SEGUE_COMMAND="/nowhere/segue")

@@ -30,7 +30,7 @@ static void for_ever(struct sg_server *v, int beat)
 {
     struct sg_wire_page *page = (struct sg_wire_page *)(void *)v->page.data;
     for (;;) {
-        if (beat && page) atomic_fetch_add(&page->beat, 1u);
+        if (beat && page) atomic_fetch_add(&page->heartbeat, 1u);
         usleep(10000);
     }
 }

@@ -103,7 +103,7 @@ static segue_status threads_of(const struct sg_unit_spec *spec, uint32_t *out, s
     char *end;
     long n = strtol(text, &end, 10);
     if (end == text || *end || n < 1 || n > 256)
-        return sg_fail(err, SEGUE_EARG, "open unit: cpu: threads=%s; give a number from 1 to 256", text);
+        return sg_fail(err, SEGUE_EARG, "open unit: cpu: threads=%s is not a number from 1 to 256; correct it", text);
     *out = (uint32_t)n;
     return SEGUE_OK;
 }
@@ -147,7 +147,7 @@ static segue_status fail_limit(segue_error *why, const struct sg_op *op, const c
                            uint32_t max)
 {
     return sg_fail(why, SEGUE_EUNSUPPORTED,
-                   "cpu unit: %s of layer %d: %s is %u, at most %u; use another unit", sg_op_name(op->code),
+                   "compile: cpu: %s of layer %d: %s is %u, the maximum is %u; use another unit", sg_op_name(op->code),
                    op->layer, what, value, max);
 }
 
@@ -158,7 +158,8 @@ static segue_status weight_supported(const struct sg_graph *g, const struct sg_o
     if (w->tensor < 0) return SEGUE_OK;
     const struct sg_tensor *t = g->tensors[w->tensor];
     if (sg_storage_info(t->storage)->computable && t->cols <= UINT32_MAX / 64) return SEGUE_OK;
-    return sg_fail(why, SEGUE_EUNSUPPORTED, "cpu unit: %s of layer %d: %s is stored as %s; convert it first",
+    return sg_fail(why, SEGUE_EUNSUPPORTED,
+                   "compile: cpu: %s of layer %d: %s is stored as %s, which is not supported; convert it first",
                    sg_op_name(op->code), op->layer, t->name, sg_storage_info(t->storage)->name);
 }
 
@@ -185,7 +186,7 @@ segue_status sg_cpu_can(const struct sg_unit *u, const struct sg_graph *g, const
         return SEGUE_OK;
     default:
         if ((unsigned)op->code < SG_OP_JOIN) return SEGUE_OK;
-        return sg_fail(why, SEGUE_EUNSUPPORTED, "cpu unit: op %d of layer %d: unknown; use another unit",
+        return sg_fail(why, SEGUE_EUNSUPPORTED, "compile: cpu: op %d of layer %d is unknown; use another unit",
                        (int)op->code, op->layer);
     }
 }
@@ -354,7 +355,7 @@ static segue_status run_queue(struct sg_cpu_unit *u, struct sg_cpu_run *run, seg
     pthread_mutex_lock(&u->lock);
     if (!u->runner_on && pthread_create(&u->runner, NULL, runner_main, u)) {
         pthread_mutex_unlock(&u->lock);
-        return sg_fail(err, SEGUE_EUNIT, "start run: cpu: its thread cannot be started; close some programs");
+        return sg_fail(err, SEGUE_EUNIT, "start run: cpu: cannot create the run thread; close other programs");
     }
     u->runner_on = 1;
     /* insert behind all runs of the same or a higher priority */

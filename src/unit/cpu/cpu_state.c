@@ -29,9 +29,9 @@ static segue_status recurrent_alloc(struct sg_cpu_state *s, int filled, segue_er
 {
     size_t bytes = 0;
     for (uint32_t i = 0; i < s->slots_n; i++) {
-        size_t cpu_state = s->slots[i].fixed_n * sizeof(float);
-        if (cpu_state > SIZE_MAX / 2 - bytes) return sg_no_memory("recurrent slots of a cpu state", cpu_state, err);
-        bytes += (cpu_state + RECURRENT_ALIGN - 1) / RECURRENT_ALIGN * RECURRENT_ALIGN;
+        size_t slot_bytes = s->slots[i].fixed_n * sizeof(float);
+        if (slot_bytes > SIZE_MAX / 2 - bytes) return sg_no_memory("recurrent slots of a cpu state", slot_bytes, err);
+        bytes += (slot_bytes + RECURRENT_ALIGN - 1) / RECURRENT_ALIGN * RECURRENT_ALIGN;
     }
     if (!bytes) return SEGUE_OK;
     s->fixed = s->host ? s->host->take(s->host->owner, bytes) : NULL;
@@ -97,11 +97,12 @@ segue_status sg_cpu_state_new(struct sg_unit *u, const struct sg_slot *slots, ui
 {
     enum sg_storage kv = o ? o->kv : SG_F16;
     if (kv != SG_F32 && kv != SG_F16 && kv != SG_BF16 && kv != SG_Q8_0)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "new state: cpu: K and V as %s; take f32, f16, bf16 or q8",
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "new state: cpu: K and V cannot be stored as %s; use f32, f16, bf16 or q8",
                        (unsigned)kv < SG_STORAGE_N ? sg_storage_info(kv)->name : "an unknown storage");
     for (uint32_t i = 0; i < n; i++)
         if ((slots[i].kind == SG_SLOT_K || slots[i].kind == SG_SLOT_V) && slots[i].width > SG_HEAD_MAX)
-            return sg_fail(err, SEGUE_EUNSUPPORTED, "new state: cpu: layer %u: heads of %u numbers; %d at most", slots[i].layer,
+            return sg_fail(err, SEGUE_EUNSUPPORTED,
+                           "new state: cpu: layer %u: head width %u exceeds the maximum of %d; use another unit", slots[i].layer,
                            slots[i].width, SG_HEAD_MAX);
     struct sg_cpu_state *s = sg_alloc(sizeof *s);
     if (!s) return sg_no_memory("cpu state", sizeof *s, err);
@@ -218,7 +219,7 @@ segue_status sg_cpu_state_mark(struct sg_state *state, uint32_t *mark, segue_err
     struct sg_cpu_state *s = cpu_state(state);
     if (s->marks_n == s->marks_cap)
         return sg_fail(err, SEGUE_ELIMIT,
-                       "mark state: cpu: %u marks are alive; drop one, or open the state with more",
+                       "mark state: cpu: all %u marks are in use; drop one, or create the state with more",
                        s->marks_n);
     size_t n = 0;
     for (uint32_t i = 0; i < s->slots_n; i++) n += s->slots[i].fixed_n;
@@ -256,7 +257,7 @@ segue_status sg_cpu_state_back(struct sg_state *state, uint32_t mark, segue_erro
     struct sg_cpu_state *s = cpu_state(state);
     uint32_t at = mark_find(s, mark);
     if (at == s->marks_n)
-        return sg_fail(err, SEGUE_EARG, "go back: cpu: mark %u is not alive; use a newer one", mark);
+        return sg_fail(err, SEGUE_EARG, "restore state: cpu: mark %u was dropped; use a newer one", mark);
     /* newer marks describe rows that no longer exist */
     marks_truncate(s, at + 1);
     if (s->marks[at].fixed) recurrent_copy(s, s->marks[at].fixed, 1);
@@ -285,13 +286,13 @@ static segue_status cut_check(const struct sg_cpu_state *s, uint64_t rows, segue
         const struct sg_cpu_slot *m = &s->slots[i];
         if (m->fixed_n)
             return sg_fail(err, SEGUE_EUNSUPPORTED,
-                           "cut state: cpu: layer %u: its recurrent memory cannot be cut back; "
-                           "go back to a mark, or replay",
+                           "cut state: cpu: layer %u: a recurrent slot cannot be cut; "
+                           "restore a mark, or recompute the sequence",
                            m->slot.layer);
         if (sg_cpu_is_kv(m) && m->first > sg_slot_first_needed(&m->slot, rows))
             return sg_fail(err, SEGUE_EUNSUPPORTED,
-                           "cut state: cpu: layer %u: row %llu is gone, its rows begin at %llu; "
-                           "replay",
+                           "cut state: cpu: layer %u: row %llu was released, the first row held is %llu; "
+                           "recompute the sequence",
                            m->slot.layer, (unsigned long long)sg_slot_first_needed(&m->slot, rows),
                            (unsigned long long)m->first);
     }
@@ -302,7 +303,7 @@ segue_status sg_cpu_state_cut(struct sg_state *state, uint64_t rows, segue_error
 {
     struct sg_cpu_state *s = cpu_state(state);
     if (rows > s->rows)
-        return sg_fail(err, SEGUE_EARG, "cut state: cpu: to %llu rows of %llu; give fewer",
+        return sg_fail(err, SEGUE_EARG, "cut state: cpu: cannot cut to %llu rows, the state has %llu; pass a smaller number",
                        (unsigned long long)rows, (unsigned long long)s->rows);
     /* a cut to 0 is always possible: everything is cleared */
     if (rows && rows < s->rows) SG_TRY(cut_check(s, rows, err));
@@ -403,11 +404,11 @@ static segue_status slot_find(struct sg_cpu_state *s, uint32_t slot, enum sg_sto
                             struct sg_cpu_slot **out, segue_error *err)
 {
     if (slot >= s->slots_n)
-        return sg_fail(err, SEGUE_EARG, "%s state: cpu: slot %u of %u; give a smaller one", verb, slot,
-                       s->slots_n);
+        return sg_fail(err, SEGUE_EARG, "%s state: cpu: slot %u does not exist, the state has %u; pass a smaller number", verb,
+                       slot, s->slots_n);
     *out = &s->slots[slot];
     if (sg_cpu_is_kv(*out) ? sg_slot_row_bytes(&(*out)->slot, storage) == 0 : storage != SG_F32)
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "%s state: cpu: slot %u in storage %d; take f32%s", verb,
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "%s state: cpu: slot %u cannot be converted to storage %d; use f32%s", verb,
                        slot, (int)storage, sg_cpu_is_kv(*out) ? ", f16, bf16 or q8" : "");
     return SEGUE_OK;
 }
@@ -475,8 +476,8 @@ segue_status sg_cpu_state_get(struct sg_state *state, uint32_t slot, uint64_t fr
         memcpy(out, m->fixed, m->fixed_n * sizeof(float));
     else if (from > to || to > end || (from < to && from < m->first))
         status = sg_fail(err, SEGUE_EARG,
-                         "get state: cpu: slot %u: rows [%llu, %llu) of [%llu, %llu); ask for those that "
-                         "are held",
+                         "get state: cpu: slot %u: rows [%llu, %llu) are not held, only [%llu, %llu); "
+                         "request rows that are held",
                          slot, (unsigned long long)from, (unsigned long long)to, (unsigned long long)m->first,
                          (unsigned long long)end);
     else
@@ -493,9 +494,9 @@ segue_status sg_cpu_state_at(struct sg_state *state, uint32_t slot, int write, v
     struct sg_cpu_slot *m = NULL;
     SG_TRY(slot_find(s, slot, SG_F32, write ? "put" : "get", &m, err));
     if (sg_cpu_is_kv(m))
-        return sg_fail(err, SEGUE_EUNSUPPORTED, "find state: cpu: slot %u: rows lie in blocks; get or put them", slot);
+        return sg_fail(err, SEGUE_EUNSUPPORTED, "map state: cpu: slot %u: K and V are stored in blocks; use get or put", slot);
     if (write && atomic_load(&s->busy))
-        return sg_fail(err, SEGUE_EARG, "put state: cpu: a run is using the state; wait for it");
+        return sg_fail(err, SEGUE_EARG, "put state: cpu: a run is using the state; wait for the run");
     if (write) m->filled = 1;
     else slot_wait(s, slot, UINT64_MAX);
     *out = m->fixed;
@@ -522,7 +523,7 @@ segue_status sg_cpu_state_put(struct sg_state *state, uint32_t slot, uint64_t fr
     struct sg_cpu_state *s = cpu_state(state);
     struct sg_cpu_slot *m = NULL;
     if (atomic_load(&s->busy))
-        return sg_fail(err, SEGUE_EARG, "put state: cpu: a run is using the state; wait for it");
+        return sg_fail(err, SEGUE_EARG, "put state: cpu: a run is using the state; wait for the run");
     if (slot == UINT32_MAX) return state_validate(s, to, err);
     SG_TRY(slot_find(s, slot, storage, "put", &m, err));
     if (!sg_cpu_is_kv(m)) {
@@ -533,7 +534,7 @@ segue_status sg_cpu_state_put(struct sg_state *state, uint32_t slot, uint64_t fr
     /* an empty slot may start at any position */
     if (m->first == m->end) m->first = m->end = from;
     if (from > to || from > m->end || to < m->first)
-        return sg_fail(err, SEGUE_EARG, "put state: cpu: rows [%llu, %llu) beside [%llu, %llu); leave no gap",
+        return sg_fail(err, SEGUE_EARG, "put state: cpu: rows [%llu, %llu) are not adjacent to [%llu, %llu); leave no gap",
                        (unsigned long long)from, (unsigned long long)to, (unsigned long long)m->first,
                        (unsigned long long)m->end);
     for (uint64_t b = from / SG_CHUNK; from < to && b <= (to - 1) / SG_CHUNK; b++) SG_TRY(sg_kv_block_private(s, m, b, err));

@@ -20,9 +20,9 @@ segue_status sg_cpu_state_transfer(struct sg_state *to, struct sg_state *from, s
     struct sg_cpu_state *src = (struct sg_cpu_state *)(void *)from, *dst = (struct sg_cpu_state *)(void *)to;
     if (!same_slots(src, dst))
         return sg_fail(err, SEGUE_EUNSUPPORTED,
-                       "pass state: cpu: the states differ in slots or storage; get and put the rows");
+                       "transfer state: cpu: the states differ in slots or storage; use get and put");
     if (atomic_load(&src->busy) || atomic_load(&dst->busy))
-        return sg_fail(err, SEGUE_EARG, "pass state: cpu: a run is using a state; wait for it");
+        return sg_fail(err, SEGUE_EARG, "transfer state: cpu: a run is using a state; wait for the run");
     struct sg_cpu_slot *slots = dst->slots;
     uint64_t rows = dst->rows;
     uint32_t capacity = dst->capacity;

@@ -412,16 +412,16 @@ static inline int sg_cpu_pass_canceled(struct sg_cpu_pass *a)
 static inline float *sg_cpu_operand_row(const struct sg_cpu_pass *a, struct sg_operand x, uint32_t row, size_t *stride)
 {
     const struct sg_cpu_program *p = a->p;
-    const struct sg_cpu_value_loc *place = &p->value_locs[x.value];
-    if (place->from >= 0 && a->t == a->r) {
-        x.at += place->from_at;
-        place = &p->value_locs[place->from];
+    const struct sg_cpu_value_loc *loc = &p->value_locs[x.value];
+    if (loc->from >= 0 && a->t == a->r) {
+        x.at += loc->from_at;
+        loc = &p->value_locs[loc->from];
     }
-    *stride = place->stride;
-    float *base = place->area == 0   ? p->t_area + (size_t)place->at * p->t_cap
-                  : place->area == 1 ? p->r_area + (size_t)place->at * p->r_cap
+    *stride = loc->stride;
+    float *base = loc->area == 0   ? p->t_area + (size_t)loc->at * p->t_cap
+                  : loc->area == 1 ? p->r_area + (size_t)loc->at * p->r_cap
                                      : a->logits;
-    return base + (size_t)row * place->stride + x.at;
+    return base + (size_t)row * loc->stride + x.at;
 }
 
 static inline uint32_t sg_cpu_stage_rows(const struct sg_cpu_pass *a, const struct sg_cpu_stage *st)

@@ -63,11 +63,11 @@ segue_status sg_isa_choose(const char *name, struct sg_kernels *out, segue_error
     for (int i = 0; name && i < SG_ISA_N; i++)
         if (!strcmp(name, isa_names[i])) wanted = i;
     if (name && wanted < 0)
-        return sg_fail(err, SEGUE_EARG, "cpu unit: isa=%s: unknown; use generic, avx2, avx512, amx or neon",
+        return sg_fail(err, SEGUE_EARG, "open unit: cpu: isa=%s is unknown; use generic, avx2, avx512, amx or neon",
                        name);
     if (name && !sg_isa_present((enum sg_isa)wanted))
         return sg_fail(err, SEGUE_EUNIT,
-                       "cpu unit: isa=%s: this processor or build does not have it; leave isa out", name);
+                       "open unit: cpu: isa=%s is not supported by this processor or build; omit isa", name);
     sg_kernels_generic(out);
     if (name && wanted == SG_ISA_GENERIC) return SEGUE_OK;
 #if defined(__x86_64__)

@@ -77,7 +77,9 @@ segue_status sg_kv_table_grow(struct sg_cpu_state *s, struct sg_cpu_slot *m, uin
 {
     if (index < m->blocks_cap) return SEGUE_OK;
     if (index > UINT32_MAX / 4)
-        return sg_fail(err, SEGUE_ELIMIT, "cpu state: row %llu: too long", (unsigned long long)index);
+        return sg_fail(err, SEGUE_ELIMIT,
+                       "grow state: cpu: block %llu exceeds the maximum length of a sequence; use a shorter context",
+                       (unsigned long long)index);
     /* at least doubles */
     uint32_t cap = (uint32_t)index + m->blocks_cap + TABLE_GROW;
     struct sg_kv_block **wider = sg_alloc(cap * sizeof(struct sg_kv_block *)), **old = m->blocks;

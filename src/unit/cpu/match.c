@@ -220,7 +220,7 @@ static void matrix_stage(struct match *m, uint32_t i)
 /* 1: every reader is a linear that reads it completely as its input. */
 static int norm_for_linear(const struct match *m, const struct sg_op *op)
 {
-    /* a gated or grouped norm has a stage of its own */
+    /* a gated or grouped norm is a separate stage */
     if (op->in[1].value >= 0 || op->u.norm.groups > 1) return 0;
     uint32_t found = 0;
     for (uint32_t i = 0; i < m->g->ops_n; i++)

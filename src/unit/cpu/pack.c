@@ -357,7 +357,8 @@ static segue_status pack_weights(struct sg_pack_set *set, struct sg_cpu_unit *u,
     segue_status s;
     /* the file changed while it was packed */
     if (memcmp(src->hashes, src->hashes_after, src->pieces_before[src->n] * sizeof *src->hashes_after))
-        s = sg_fail(&why, SEGUE_EIO, "keep packed weights: the model's file changed while it was read; it goes on without");
+        s = sg_fail(&why, SEGUE_EIO,
+                    "cache packed weights: the model file changed while it was read; continuing without the cache");
     else
         s = sg_packfile_write(set, u, src, cache, total, set->items[0]->data, &why);
     if (s == SEGUE_EMEMORY) return sg_fail(err, s, "%s", why.text);

@@ -163,7 +163,7 @@ static segue_status stamp_write(const struct sg_weight_cache *cache, struct sg_h
     s.stamp = cache->stamp;
     s.self = stamp_hash(&s);
     char *path = entry_path(cache, key, "seal");
-    if (!path) return sg_no_memory("seal of packed weights", sizeof s, err);
+    if (!path) return sg_no_memory("stamp of packed weights", sizeof s, err);
     segue_status status = write_file(path, &s, sizeof s, err);
     sg_free(path);
     return status;
@@ -184,7 +184,7 @@ static void stamp_refresh(const struct sg_weight_cache *cache, struct sg_hash ke
 /* EFORMAT: the entry is not used, and is replaced after packing. */
 static segue_status fail_refused(const char *path, const char *why, segue_error *err)
 {
-    return sg_fail(err, SEGUE_EFORMAT, "map packed weights: %s: %s; it is replaced", path, why);
+    return sg_fail(err, SEGUE_EFORMAT, "map packed weights: %s: %s; packing again", path, why);
 }
 
 /* Validates the header before anything that it points to is read: owner, magic, version, hashes,
@@ -193,22 +193,22 @@ static segue_status head_check(const struct sg_map *map, const char *path, struc
                                struct pack_header *h, segue_error *err)
 {
     uint64_t pieces = sg_hash_pieces(NULL, total, NULL);
-    if (map->size < sizeof *h) return fail_refused(path, "it is cut off", err);
+    if (map->size < sizeof *h) return fail_refused(path, "the file is truncated", err);
     memcpy(h, map->data, sizeof *h);
     /* a file of another user could be changed at any time; root is trusted */
-    if (map->stamp.owner != geteuid() && map->stamp.owner) return fail_refused(path, "it belongs to another user", err);
+    if (map->stamp.owner != geteuid() && map->stamp.owner) return fail_refused(path, "the file belongs to another user", err);
     if (memcmp(h->magic, PACK_MAGIC, 8) || h->order != BYTE_ORDER_MARK)
-        return fail_refused(path, "it is no entry of this machine", err);
-    if (h->layout != SG_PACK_LAYOUT) return fail_refused(path, "it has the layouts of another version", err);
-    if (!hash_equal(h->self, head_hash(h))) return fail_refused(path, "its head is damaged", err);
+        return fail_refused(path, "not a pack of this machine", err);
+    if (h->layout != SG_PACK_LAYOUT) return fail_refused(path, "written by another version", err);
+    if (!hash_equal(h->self, head_hash(h))) return fail_refused(path, "the header is corrupt", err);
     if (!hash_equal(h->key, key) || h->data_bytes != total || h->pieces_n != pieces)
-        return fail_refused(path, "it holds other weights", err);
+        return fail_refused(path, "packed from other weights", err);
     /* all offsets must lie inside the file, without overflow */
     if (h->data_at % PAGE_BYTES || h->data_at < sizeof *h + pieces * sizeof(struct sg_hash) || h->data_at > map->size ||
         map->size - h->data_at != total)
-        return fail_refused(path, "it is cut off", err);
+        return fail_refused(path, "the file is truncated", err);
     if (!hash_equal(h->sums, sg_hash_bytes(map->data + sizeof *h, pieces * sizeof(struct sg_hash), pieces)))
-        return fail_refused(path, "its head is damaged", err);
+        return fail_refused(path, "the header is corrupt", err);
     return SEGUE_OK;
 }
 
@@ -226,7 +226,7 @@ static segue_status data_check(struct sg_cpu_unit *u, const struct sg_map *map, 
         sg_hash_pieces(map->data + h->data_at, h->data_bytes, pieces);
         struct hash_job work = {pieces, found, 1, 0};
         hash_all(u, &work, (uint32_t)n);
-        if (memcmp(found, map->data + sizeof *h, n * sizeof *found)) s = fail_refused(path, "its data is damaged", err);
+        if (memcmp(found, map->data + sizeof *h, n * sizeof *found)) s = fail_refused(path, "the data is corrupt", err);
     } else {
         s = sg_no_memory("hashes of packed weights", n * sizeof *pieces, err);
     }
@@ -246,7 +246,7 @@ static segue_status source_check(struct sg_cpu_unit *u, struct sg_weight_sources
     for (uint32_t i = 0; i < src->n; i++) mapped = mapped && src->tensors[i]->mapped;
     struct hash_job work = {src->pieces, src->hashes, 0, mapped};
     hash_all(u, &work, src->pieces_before[src->n]);
-    if (!hash_equal(source_hash(src), h->source)) return fail_refused(path, "the model's file has changed", err);
+    if (!hash_equal(source_hash(src), h->source)) return fail_refused(path, "the model file has changed", err);
     /* the sources match: the next start can rely on their file ids */
     if (cache->exact) stamp_refresh(cache, h->key, h->source);
     return SEGUE_OK;

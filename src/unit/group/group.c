@@ -1,4 +1,4 @@
-/* group.c: see group.h. The unit, and a graph's shares compiled by its ranks.
+/* group.c: see group.h. The unit and its programs.
  * SPDX-License-Identifier: MIT */
 #include "unit/group/group.h"
 
@@ -10,14 +10,15 @@
 
 /* --- programs --- */
 
-static void shares_leave(struct group_graphs *s)
+static void graphs_release(struct group_graphs *g)
 {
-    if (!s || --s->references) return;
-    sg_group_loras_free(s->loras);
-    sg_tp_graphs_free(s->shares);
-    sg_free(s);
+    if (!g || --g->refs) return;
+    sg_group_loras_free(g->loras);
+    sg_tp_graphs_free(g->tp);
+    sg_free(g);
 }
 
+/* The graphs are freed with their last program. */
 static void group_discard(struct sg_program *p)
 {
     if (!p) return;
@@ -28,19 +29,20 @@ static void group_discard(struct sg_program *p)
     if (*at) *at = p->next;
     pthread_mutex_unlock(&u->lock);
     for (uint32_t r = 0; r < u->ranks; r++) u->ops->discard(p->rank[r]);
-    shares_leave(p->shares);
+    graphs_release(p->graphs);
     sg_free(p);
 }
 
-static segue_status program_new(struct sg_unit *u, const struct sg_graph *g, struct group_graphs *shares, uint32_t index,
+/* A program without its ranks, in the unit's list. */
+static segue_status program_new(struct sg_unit *u, const struct sg_graph *g, struct group_graphs *graphs, uint32_t index,
                                 struct sg_program **out, segue_error *err)
 {
     struct sg_program *p = sg_alloc(sizeof *p);
     if (!p) return sg_no_memory("program of several units", sizeof *p, err);
     p->base = (struct sg_program_base){u->base.ops, u, g};
-    p->shares = shares;
+    p->graphs = graphs;
     p->index = index;
-    shares->references++;
+    graphs->refs++;
     pthread_mutex_lock(&u->lock);
     p->next = u->programs;
     u->programs = p;
@@ -49,7 +51,7 @@ static segue_status program_new(struct sg_unit *u, const struct sg_graph *g, str
     return SEGUE_OK;
 }
 
-/* Rank r's shares of all graphs at once. */
+/* Compiles rank r of all graphs in one call, so that weights in several graphs are shared. */
 static segue_status compile_rank(struct sg_unit *u, uint32_t r, struct sg_tp_graphs *s, struct sg_program **programs,
                                  segue_error *err)
 {
@@ -64,35 +66,38 @@ static segue_status compile_rank(struct sg_unit *u, uint32_t r, struct sg_tp_gra
     return status;
 }
 
-static segue_status compile_all(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, struct group_graphs *shares,
+/* Programs are created first, so that a failure can discard them in any state. */
+static segue_status compile_all(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, struct group_graphs *split,
                                 struct sg_program **programs, segue_error *err)
 {
-    for (uint32_t i = 0; i < n; i++) SG_TRY(program_new(u, graphs[i], shares, i, &programs[i], err));
-    for (uint32_t r = 0; r < u->ranks; r++) SG_TRY(compile_rank(u, r, shares->shares, programs, err));
+    for (uint32_t i = 0; i < n; i++) SG_TRY(program_new(u, graphs[i], split, i, &programs[i], err));
+    for (uint32_t r = 0; r < u->ranks; r++) SG_TRY(compile_rank(u, r, split->tp, programs, err));
     for (uint32_t i = 0; i < n && u->ops->link_ranks; i++) SG_TRY(u->ops->link_ranks(programs[i]->rank, u->ranks, err));
     return SEGUE_OK;
 }
 
-static segue_status group_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_weight_cache *keep,
-                                 struct sg_program **programs, segue_error *err)
+/* Weights are checked before they are split. The weight cache is not used, since its entries are of whole weights. */
+static segue_status group_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n,
+                                  const struct sg_weight_cache *keep, struct sg_program **programs, segue_error *err)
 {
     (void)keep;
     for (uint32_t i = 0; i < n; i++) SG_TRY(sg_graph_check(graphs[i], err));
     for (uint32_t i = 0; i < n; i++) SG_TRY(sg_weights_finite(graphs[i], err));
-    struct group_graphs *shares = sg_alloc(sizeof *shares);
-    if (!shares) return sg_no_memory("shares", sizeof *shares, err);
-    shares->references = 1;
+    struct group_graphs *split = sg_alloc(sizeof *split);
+    if (!split) return sg_no_memory("graphs of several units", sizeof *split, err);
+    split->refs = 1;
     for (uint32_t i = 0; i < n; i++) programs[i] = NULL;
-    segue_status status = sg_tp_graphs_new(graphs, n, u->ranks, &shares->shares, err);
-    if (status == SEGUE_OK) status = compile_all(u, graphs, n, shares, programs, err);
+    segue_status status = sg_tp_graphs_new(graphs, n, u->ranks, &split->tp, err);
+    if (status == SEGUE_OK) status = compile_all(u, graphs, n, split, programs, err);
     for (uint32_t i = 0; i < n && status != SEGUE_OK; i++) {
         group_discard(programs[i]);
         programs[i] = NULL;
     }
-    shares_leave(shares);
+    graphs_release(split);
     return status;
 }
 
+/* Sums over the ranks. */
 static void group_footprint(const struct sg_program *p, uint64_t *own, uint64_t *read, uint64_t *scratch)
 {
     const struct sg_unit *u = p->base.unit;
@@ -109,6 +114,7 @@ static void group_footprint(const struct sg_program *p, uint64_t *own, uint64_t 
 
 /* --- the unit --- */
 
+/* The ranks are closed with the group. */
 static void group_close(struct sg_unit *u)
 {
     if (!u) return;
@@ -120,12 +126,13 @@ static void group_close(struct sg_unit *u)
 
 static void group_describe(const struct sg_unit *u, struct sg_unit_desc *out) { *out = u->desc; }
 
+/* All ranks are units of one kind; rank 0 answers for them. */
 static segue_status group_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op, segue_error *why)
 {
     return u->ops->can(u->rank[0], g, op, why);
 }
 
-/* One after the other: what they read together is the sum. */
+/* Measured one rank after the other and added. */
 static segue_status group_stream(struct sg_unit *u, uint64_t bytes, double *gb_s, segue_error *err)
 {
     double sum = 0, one;
@@ -134,6 +141,7 @@ static segue_status group_stream(struct sg_unit *u, uint64_t bytes, double *gb_s
     return SEGUE_OK;
 }
 
+/* Sum over the ranks. */
 static segue_status group_meter(struct sg_unit *u, double *joules, segue_error *err)
 {
     double sum = 0, one;
@@ -142,6 +150,7 @@ static segue_status group_meter(struct sg_unit *u, double *joules, segue_error *
     return SEGUE_OK;
 }
 
+/* The description of rank 0 with the memory of all. */
 static void describe(struct sg_unit *u, const char *spec)
 {
     struct sg_unit_desc *d = &u->desc;
@@ -155,21 +164,22 @@ static void describe(struct sg_unit *u, const char *spec)
     snprintf(features, sizeof features, "%u x %.*s", u->ranks, (int)sizeof features - 8, d->info.features);
     memcpy(d->info.features, features, sizeof features);
     snprintf(d->info.spec, sizeof d->info.spec, "%s", spec);
-    d->streams = 0; /* a rank may begin later than start returns */
+    d->streams = 0; /* start returns before all ranks have started */
     d->kernels[0] = 0;
     if (d->lanes > GROUP_LANES || !d->long_rows) d->lanes = 1;
 }
 
-static void table(struct sg_unit *u)
+/* The group's table: optional functions only where the ranks have them. */
+static void table_init(struct sg_unit *u)
 {
-    u->own = (struct sg_unit_ops){.kind = "team", .close = group_close, .describe = group_describe, .can = group_can,
+    u->table = (struct sg_unit_ops){.kind = "team", .close = group_close, .describe = group_describe, .can = group_can,
                                   .compile = group_compile, .discard = group_discard, .footprint = group_footprint,
                                   .start = sg_group_start, .wait = sg_group_wait};
-    sg_group_state_table(&u->own);
-    if (!u->ops->state_logits) u->own.state_logits = NULL;
-    if (u->ops->stream) u->own.stream = group_stream;
-    if (u->ops->meter) u->own.meter = group_meter;
-    u->base.ops = &u->own;
+    sg_group_state_table(&u->table);
+    if (!u->ops->state_logits) u->table.state_logits = NULL;
+    if (u->ops->stream) u->table.stream = group_stream;
+    if (u->ops->meter) u->table.meter = group_meter;
+    u->base.ops = &u->table;
 }
 
 segue_status sg_group_open(struct sg_unit **out, struct sg_unit *const *units, uint32_t n, const char *spec, segue_error *err)
@@ -185,7 +195,7 @@ segue_status sg_group_open(struct sg_unit **out, struct sg_unit *const *units, u
     memcpy(u->rank, units, n * sizeof *units);
     for (int i = 0; i < GROUP_LANES; i++) pthread_mutex_init(&u->lanes[i], NULL);
     pthread_mutex_init(&u->lock, NULL);
-    table(u);
+    table_init(u);
     describe(u, spec);
     *out = u;
     return SEGUE_OK;

@@ -1,15 +1,16 @@
-/* group_lora.c: adapters of a team. A change of a weight is a change of its parts: a part of its rows takes these rows of b, a part
- * of its columns these columns of a (what the ranks then add to their sums is summed with them). Whole weights keep theirs. Made
- * once for an adapter; ranks find their own parts in it. SPDX-License-Identifier: MIT */
+/* group_lora.c: LoRA adapters of a group. The change of a weight is b a, with a [lora_rank, cols] and b [rows, lora_rank].
+ * A rank with some rows of the weight uses these rows of b; a rank with some columns uses these columns of a, and the sum
+ * of the ranks (op join) includes the change. Weights that are not split keep their pair. One list has the pairs of all
+ * ranks, found by tensor. SPDX-License-Identifier: MIT */
 #include <stdlib.h>
 #include <string.h>
 
 #include "unit/group/group_types.h"
 
 struct group_lora {
-    struct sg_lora lora;             /* the id of the whole's */
+    struct sg_lora lora;             /* same id as the unsplit adapter */
     struct sg_lora_pair *pairs;      /* [lora.pairs_n] */
-    struct sg_arena arena;           /* numbers that do not lie together in the whole */
+    struct sg_arena arena;           /* gathered rows and columns */
     struct group_lora *next;
 };
 
@@ -24,7 +25,7 @@ void sg_group_loras_free(struct group_lora *l)
     }
 }
 
-/* Numbers of [n, k] at the part's rows (or columns), without gaps. NULL: no memory. */
+/* A dense copy of the given rows and columns of a matrix with k columns. NULL: no memory. */
 static const float *gather(struct sg_arena *arena, const float *from, uint64_t k, uint64_t rows, const struct sg_run_of *rows_of,
                            uint32_t rows_n, uint64_t cols, const struct sg_run_of *cols_of, uint32_t cols_n)
 {
@@ -35,32 +36,36 @@ static const float *gather(struct sg_arena *arena, const float *from, uint64_t k
     return to;
 }
 
+/* Appends the pair of one part of a weight. */
 static segue_status part_pair(struct group_lora *l, const struct sg_lora_pair *whole, const struct sg_tensor *t, segue_error *err)
 {
     const struct sg_tensor_part *p = t->part;
     const struct sg_run_of ranks = {0, whole->rank};
-    struct sg_lora_pair *own = &l->pairs[l->lora.pairs_n++];
-    *own = (struct sg_lora_pair){t, whole->rank, whole->a, whole->b};
+    struct sg_lora_pair *pair = &l->pairs[l->lora.pairs_n++];
+    *pair = (struct sg_lora_pair){t, whole->rank, whole->a, whole->b};
     if (t->cols != whole->tensor->cols)
-        own->a = gather(&l->arena, whole->a, whole->tensor->cols, whole->rank, &ranks, 1, t->cols, p->cols, p->cols_n);
+        pair->a = gather(&l->arena, whole->a, whole->tensor->cols, whole->rank, &ranks, 1, t->cols, p->cols, p->cols_n);
     if (t->rows != whole->tensor->rows)
-        own->b = gather(&l->arena, whole->b, whole->rank, t->rows, p->rows, p->rows_n, whole->rank, &ranks, 1);
-    return own->a && own->b
+        pair->b = gather(&l->arena, whole->b, whole->rank, t->rows, p->rows, p->rows_n, whole->rank, &ranks, 1);
+    return pair->a && pair->b
                ? SEGUE_OK
                : sg_no_memory("adapter of several units", (size_t)(t->rows + t->cols) * whole->rank * sizeof(float), err);
 }
 
+/* Order of sg_lora_find: by the address of the tensor. */
 static int by_tensor(const void *a, const void *b)
 {
     uintptr_t x = (uintptr_t)((const struct sg_lora_pair *)a)->tensor, y = (uintptr_t)((const struct sg_lora_pair *)b)->tensor;
     return (x > y) - (x < y);
 }
 
-static segue_status fill(struct group_lora *l, const struct sg_tp_graphs *s, const struct sg_lora *whole, segue_error *err)
+/* The pairs of the whole weights, then those of all parts, sorted for sg_lora_find. */
+static segue_status split_adapter(struct group_lora *l, const struct sg_tp_graphs *s, const struct sg_lora *whole,
+                                  segue_error *err)
 {
-    size_t most = (size_t)whole->pairs_n + s->parts_n;
-    l->pairs = sg_alloc(most * sizeof *l->pairs);
-    if (!l->pairs) return sg_no_memory("adapter of several units", most * sizeof *l->pairs, err);
+    size_t max = (size_t)whole->pairs_n + s->parts_n;
+    l->pairs = sg_alloc(max * sizeof *l->pairs);
+    if (!l->pairs) return sg_no_memory("adapter of several units", max * sizeof *l->pairs, err);
     l->lora = (struct sg_lora){.id = whole->id, .pairs = l->pairs, .pairs_n = whole->pairs_n};
     memcpy(l->pairs, whole->pairs, whole->pairs_n * sizeof *l->pairs);
     for (uint32_t i = 0; i < s->parts_n; i++) {
@@ -71,19 +76,20 @@ static segue_status fill(struct group_lora *l, const struct sg_tp_graphs *s, con
     return SEGUE_OK;
 }
 
+/* Split adapters are cached by id for the life of the graphs. */
 segue_status sg_group_lora(struct sg_program *p, const struct sg_lora *whole, const struct sg_lora **out, segue_error *err)
 {
     struct sg_unit *u = p->base.unit;
     segue_status status = SEGUE_OK;
     pthread_mutex_lock(&u->lock);
-    struct group_lora *l = p->shares->loras;
+    struct group_lora *l = p->graphs->loras;
     while (l && l->lora.id != whole->id) l = l->next;
     if (!l) {
         l = sg_alloc(sizeof *l);
-        status = l ? fill(l, p->shares->shares, whole, err) : sg_no_memory("adapter of several units", sizeof *l, err);
+        status = l ? split_adapter(l, p->graphs->tp, whole, err) : sg_no_memory("adapter of several units", sizeof *l, err);
         if (status == SEGUE_OK) {
-            l->next = p->shares->loras;
-            p->shares->loras = l;
+            l->next = p->graphs->loras;
+            p->graphs->loras = l;
         } else {
             sg_group_loras_free(l);
         }

@@ -1,5 +1,5 @@
-/* group_run.c: a run of a team: the same batch for every rank, each over its own states, each in a thread of its own; rank 0 in
- * the run's. What the caller asked for, rank 0 gives.
+/* group_run.c: runs of a group: every rank runs the same batch with its states, in parallel; rank 0 uses the thread of the
+ * run. Rank 0 fills the caller's result.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -10,20 +10,21 @@
 struct group_rank {
     struct sg_run *run;              /* NULL: not started */
     struct sg_span *spans;           /* the batch's, with this rank's states */
-    struct sg_ring ring;             /* steps > 1, but for rank 0, which has the caller's */
+    struct sg_ring ring;             /* steps > 1: of ranks other than 0, which uses the caller's */
     struct sg_result result;
     segue_error error;
     segue_status status;
 };
 
 struct sg_run {
-    struct sg_thread_run own;
+    struct sg_thread_run common;
     struct sg_program *program;
     struct sg_rank_sync rank_sync;
-    struct sg_arena arena;           /* owns what ranks have */
+    struct sg_arena arena;           /* owns spans and tokens of the ranks */
     struct group_rank rank[SG_RANKS_MOST];
 };
 
+/* All ranks have the same length. */
 static uint64_t state_rows(const struct sg_state *s)
 {
     uint64_t first, rows = 0;
@@ -33,10 +34,11 @@ static uint64_t state_rows(const struct sg_state *s)
 static const struct sg_slot *state_slot(const struct sg_state *s, uint32_t i) { return i < s->slots_n ? &s->slots[i] : NULL; }
 static const struct sg_batch_rules rules = {.unit = "several units", .rows = state_rows, .slot = state_slot};
 
+/* Cancel goes through rank_sync, so that all ranks stop after the same pass. */
 static segue_status start_rank(struct sg_run *run, uint32_t r)
 {
     struct group_rank *t = &run->rank[r];
-    struct sg_batch b = run->own.batch;
+    struct sg_batch b = run->common.batch;
     b.spans = t->spans;
     b.inline_hint = r == 0;
     b.cancel = NULL;
@@ -45,6 +47,7 @@ static segue_status start_rank(struct sg_run *run, uint32_t r)
     return run->program->base.unit->ops->start(run->program->rank[r], &b, &t->result, &t->run, &t->error);
 }
 
+/* Until the run of this rank ends. */
 static void wait_rank(struct sg_run *run, struct group_rank *t)
 {
     do {
@@ -52,7 +55,7 @@ static void wait_rank(struct sg_run *run, struct group_rank *t)
     } while (t->status == SEGUE_END);
 }
 
-/* The one that failed by itself, rather than for want of another. */
+/* The status of the run: an error other than ELOST, which ranks report when another one failed, takes precedence. */
 static void first_failure(struct sg_run *run)
 {
     uint32_t ranks = run->program->base.unit->ranks, at = 0;
@@ -63,18 +66,20 @@ static void first_failure(struct sg_run *run)
             at = r;
             break;
         }
-    run->own.status = run->rank[at].status;
-    run->own.error = run->rank[at].error;
+    run->common.status = run->rank[at].status;
+    run->common.error = run->rank[at].error;
 }
 
-static void work(struct sg_thread_run *own)
+/* A rank that cannot start ends the others through rank_sync. */
+static void work(struct sg_thread_run *common)
 {
-    struct sg_run *run = (struct sg_run *)(void *)own;
+    struct sg_run *run = (struct sg_run *)(void *)common;
     struct sg_unit *u = run->program->base.unit;
     int is_long = 0;
-    for (uint32_t s = 0; s < own->batch.spans_n; s++) is_long |= u->desc.long_rows && own->spans[s].rows > u->desc.long_rows;
+    for (uint32_t s = 0; s < common->batch.spans_n; s++)
+        is_long |= u->desc.long_rows && common->spans[s].rows > u->desc.long_rows;
     pthread_mutex_lock(&u->lanes[is_long]);
-    for (uint32_t r = u->ranks; r--;) { /* rank 0 last: it works in this thread */
+    for (uint32_t r = u->ranks; r--;) { /* rank 0 last: it computes inside start */
         run->rank[r].status = start_rank(run, r);
         if (run->rank[r].status == SEGUE_OK) continue;
         run->rank[r].run = NULL;
@@ -91,26 +96,27 @@ static void work(struct sg_thread_run *own)
 
 static void run_free(struct sg_run *run)
 {
-    sg_thread_run_free(&run->own);
+    sg_thread_run_free(&run->common);
     sg_rank_sync_close(&run->rank_sync);
     sg_arena_free(&run->arena);
     sg_free(run);
 }
 
-static segue_status rank_fill(struct sg_run *run, uint32_t r, segue_error *err)
+/* The batch and result of one rank. */
+static segue_status rank_init(struct sg_run *run, uint32_t r, segue_error *err)
 {
     struct group_rank *t = &run->rank[r];
-    const struct sg_thread_run *own = &run->own;
-    uint32_t n = own->batch.spans_n, steps = own->spans[0].steps > 1 ? own->spans[0].steps : 0;
+    const struct sg_thread_run *common = &run->common;
+    uint32_t n = common->batch.spans_n, steps = common->spans[0].steps > 1 ? common->spans[0].steps : 0;
     int32_t *tokens = sg_arena_alloc(&run->arena, (steps + 1) * sizeof *tokens);
     t->spans = sg_arena_alloc(&run->arena, n * sizeof *t->spans);
     if (!t->spans || !tokens) return sg_no_memory("a run of several units", n * sizeof *t->spans, err);
-    memcpy(t->spans, own->spans, n * sizeof *t->spans);
+    memcpy(t->spans, common->spans, n * sizeof *t->spans);
     for (uint32_t s = 0; s < n; s++)
-        if (own->spans[s].state) t->spans[s].state = own->spans[s].state->rank[r];
+        if (common->spans[s].state) t->spans[s].state = common->spans[s].state->rank[r];
     if (!r) {
-        t->result = own->result;
-        t->result.rows_done = own->rows_done;
+        t->result = common->result;
+        t->result.rows_done = common->rows_done;
         return SEGUE_OK;
     }
     t->ring.tokens = tokens;
@@ -120,16 +126,16 @@ static segue_status rank_fill(struct sg_run *run, uint32_t r, segue_error *err)
     return SEGUE_OK;
 }
 
-/* The run's own spans take what the ranks have of their adapters. */
-static segue_status deal_adapters(struct sg_run *run, segue_error *err)
+/* Replaces the adapters of the spans by split ones. */
+static segue_status split_adapters(struct sg_run *run, segue_error *err)
 {
-    for (uint32_t s = 0; s < run->own.batch.spans_n; s++) {
-        struct sg_span *span = &run->own.spans[s];
+    for (uint32_t s = 0; s < run->common.batch.spans_n; s++) {
+        struct sg_span *span = &run->common.spans[s];
         if (!span->loras_n) continue;
-        const struct sg_lora **dealt = sg_arena_alloc(&run->arena, span->loras_n * sizeof *dealt);
-        if (!dealt) return sg_no_memory("a run of several units", span->loras_n * sizeof *dealt, err);
-        for (uint32_t i = 0; i < span->loras_n; i++) SG_TRY(sg_group_lora(run->program, span->loras[i], &dealt[i], err));
-        span->loras = dealt;
+        const struct sg_lora **split = sg_arena_alloc(&run->arena, span->loras_n * sizeof *split);
+        if (!split) return sg_no_memory("a run of several units", span->loras_n * sizeof *split, err);
+        for (uint32_t i = 0; i < span->loras_n; i++) SG_TRY(sg_group_lora(run->program, span->loras[i], &split[i], err));
+        span->loras = split;
     }
     return SEGUE_OK;
 }
@@ -142,23 +148,24 @@ segue_status sg_group_start(struct sg_program *p, const struct sg_batch *b, stru
     if (!run) return sg_no_memory("a run of several units", sizeof *run, err);
     run->program = p;
     sg_rank_sync_open(&run->rank_sync, p->base.unit->ranks, b->cancel);
-    segue_status status = sg_thread_run_init(&run->own, &p->base, b, r, work, err);
-    if (status == SEGUE_OK) status = deal_adapters(run, err);
-    for (uint32_t i = 0; i < p->base.unit->ranks && status == SEGUE_OK; i++) status = rank_fill(run, i, err);
+    segue_status status = sg_thread_run_init(&run->common, &p->base, b, r, work, err);
+    if (status == SEGUE_OK) status = split_adapters(run, err);
+    for (uint32_t i = 0; i < p->base.unit->ranks && status == SEGUE_OK; i++) status = rank_init(run, i, err);
     if (status != SEGUE_OK) {
         run_free(run);
         return status;
     }
-    sg_thread_run_start(&run->own);
+    sg_thread_run_start(&run->common);
     *out = run;
     return SEGUE_OK;
 }
 
+/* Counters are sums over the ranks; ns is that of the whole run. */
 segue_status sg_group_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err)
 {
-    segue_status status = sg_thread_run_wait(&run->own, timeout_ns, err);
+    segue_status status = sg_thread_run_wait(&run->common, timeout_ns, err);
     if (status == SEGUE_END) return status;
-    struct sg_result *out = run->own.report;
+    struct sg_result *out = run->common.report;
     out->dispatches = out->weight_bytes = out->state_bytes = 0;
     for (uint32_t r = 0; r < run->program->base.unit->ranks; r++) {
         out->dispatches += run->rank[r].result.dispatches;

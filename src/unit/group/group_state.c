@@ -1,11 +1,12 @@
-/* group_state.c: a state of a team: a state for each rank, of its share of the slots. What comes in is dealt, what leaves is laid
- * side by side, some rows at a time.
+/* group_state.c: states of a group: one state per rank, with its part of each slot. put splits the canonical layout over the
+ * ranks, get joins it, in pieces.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "unit/group/group_types.h"
+#include "unit/state_core.h"
 
-enum { PIECE = 1 << 22 };            /* bytes of the rows that are dealt at once */
+enum { PIECE_BYTES = 1 << 22 };      /* of the rows that are split at once */
 
 static const struct sg_unit_ops *ops_of(const struct sg_state *s) { return s->base.unit->ops; }
 static uint32_t ranks_of(const struct sg_state *s) { return s->base.unit->ranks; }
@@ -16,11 +17,12 @@ static void group_state_free(struct sg_state *s)
     for (uint32_t r = 0; r < ranks_of(s); r++)
         if (s->rank[r]) ops_of(s)->state_free(s->rank[r]);
     sg_free(s->slots);
-    sg_free(s->shares);
+    sg_free(s->splits);
     sg_free(s);
 }
 
-static segue_status state_alloc(struct sg_unit *u, const struct sg_slot *slots, const struct sg_tp_slot *shares, uint32_t n,
+/* A state without its ranks. */
+static segue_status state_alloc(struct sg_unit *u, const struct sg_slot *slots, const struct sg_tp_slot *splits, uint32_t n,
                                 struct sg_state **out, segue_error *err)
 {
     struct sg_state *s = sg_alloc(sizeof *s);
@@ -28,13 +30,13 @@ static segue_status state_alloc(struct sg_unit *u, const struct sg_slot *slots, 
     s->base = (struct sg_state_base){u->base.ops, u};
     s->slots_n = n;
     s->slots = sg_alloc((n + 1) * sizeof *s->slots);
-    s->shares = sg_alloc((n + 1) * sizeof *s->shares);
-    if (!s->slots || !s->shares) {
+    s->splits = sg_alloc((n + 1) * sizeof *s->splits);
+    if (!s->slots || !s->splits) {
         group_state_free(s);
         return sg_no_memory("state", n * sizeof *s->slots, err);
     }
     if (n) memcpy(s->slots, slots, n * sizeof *slots);
-    if (n) memcpy(s->shares, shares, n * sizeof *shares);
+    if (n) memcpy(s->splits, splits, n * sizeof *splits);
     *out = s;
     return SEGUE_OK;
 }
@@ -47,7 +49,7 @@ static int same_slots(const struct sg_graph *g, const struct sg_slot *slots, uin
     return 1;
 }
 
-/* The program whose slots these are: it knows how they are dealt. Under the lock. */
+/* A program with these slots, which knows how they are split. Under the lock. */
 static const struct sg_program *program_of(const struct sg_unit *u, const struct sg_slot *slots, uint32_t n)
 {
     const struct sg_program *p = u->programs;
@@ -55,21 +57,22 @@ static const struct sg_program *program_of(const struct sg_unit *u, const struct
     return p;
 }
 
+/* Each rank's state has the slots of its part of the graph. Host memory is not passed on: get and put go through buffers here. */
 static segue_status group_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t n, const struct sg_state_opts *o,
                                    struct sg_state **out, segue_error *err)
 {
     struct sg_state *s = NULL;
-    struct sg_state_opts own = o ? *o : (struct sg_state_opts){.kv = SG_F16};
-    own.host = NULL;
-    own.bare = 0;
+    struct sg_state_opts opts = o ? *o : (struct sg_state_opts){.kv = SG_F16};
+    opts.host = NULL;
+    opts.bare = 0;
     pthread_mutex_lock(&u->lock);
     const struct sg_program *p = program_of(u, slots, n);
-    segue_status status = p ? state_alloc(u, slots, p->shares->shares->slots[p->index], n, &s, err)
+    segue_status status = p ? state_alloc(u, slots, p->graphs->tp->slots[p->index], n, &s, err)
                             : sg_fail(err, SEGUE_EARG,
-                                      "new state: several units: no program here has these slots; compile first");
+                                      "new state: several units: no program has these slots; compile first");
     for (uint32_t r = 0; r < u->ranks && status == SEGUE_OK; r++) {
-        const struct sg_graph *g = p->shares->shares->graphs[p->index * u->ranks + r];
-        status = u->ops->state_new(u->rank[r], g->slots, g->slots_n, &own, &s->rank[r], err);
+        const struct sg_graph *g = p->graphs->tp->graphs[p->index * u->ranks + r];
+        status = u->ops->state_new(u->rank[r], g->slots, g->slots_n, &opts, &s->rank[r], err);
     }
     pthread_mutex_unlock(&u->lock);
     if (status != SEGUE_OK) {
@@ -83,7 +86,7 @@ static segue_status group_state_new(struct sg_unit *u, const struct sg_slot *slo
 static segue_status group_state_fork(struct sg_state *s, struct sg_state **out, segue_error *err)
 {
     struct sg_state *copy = NULL;
-    SG_TRY(state_alloc(s->base.unit, s->slots, s->shares, s->slots_n, &copy, err));
+    SG_TRY(state_alloc(s->base.unit, s->slots, s->splits, s->slots_n, &copy, err));
     segue_status status = SEGUE_OK;
     for (uint32_t r = 0; r < ranks_of(s) && status == SEGUE_OK; r++)
         status = ops_of(s)->state_fork(s->rank[r], &copy->rank[r], err);
@@ -95,15 +98,15 @@ static segue_status group_state_fork(struct sg_state *s, struct sg_state **out, 
     return SEGUE_OK;
 }
 
-/* Ranks are marked, brought back and cut alike, so their marks have the same numbers. */
+/* All ranks get the same calls, so their marks have the same numbers. */
 static segue_status group_state_mark(struct sg_state *s, uint32_t *mark, segue_error *err)
 {
     uint32_t other;
     for (uint32_t r = 0; r < ranks_of(s); r++) {
         segue_status status = ops_of(s)->state_mark(s->rank[r], r ? &other : mark, err);
         if (status == SEGUE_OK && r && other != *mark)
-            status = sg_fail(err, SEGUE_EINTERNAL, "mark state: several units: rank %u is at mark %u, not %u; report this", r,
-                             other, *mark);
+            status = sg_fail(err, SEGUE_EINTERNAL,
+                             "mark state: several units: rank %u returned mark %u, expected %u; report this", r, other, *mark);
         if (status != SEGUE_OK) return status;
     }
     return SEGUE_OK;
@@ -145,22 +148,23 @@ static segue_status group_state_logits(struct sg_state *s, float *out, segue_err
 
 /* --- get and put --- */
 
-struct dealing {
-    const struct sg_tp_slot *share;
+struct split_layout {
+    const struct sg_tp_slot *split;
     uint32_t ranks;
     size_t unit;                     /* bytes of a head, or a channel */
-    size_t row;                      /* bytes of a row of the whole */
-    uint64_t fixed_rows;             /* of CONV and DELTA; 0: rows are asked for by number */
+    size_t row;                      /* bytes of a row of all ranks */
+    uint64_t fixed_rows;             /* rows of a CONV or DELTA slot; 0: K or V, rows are positions */
 };
 
-static segue_status dealing_of(const struct sg_state *s, uint32_t slot, enum sg_storage storage, struct dealing *d,
+/* How a slot is split in a storage. A CONV row has width channels; a DELTA slot is one row of all heads. */
+static segue_status layout_of(const struct sg_state *s, uint32_t slot, enum sg_storage storage, struct split_layout *d,
                                segue_error *err)
 {
     if (slot >= s->slots_n)
-        return sg_fail(err, SEGUE_EARG, "copy state: several units: slot %u of %u; give a smaller one", slot, s->slots_n);
+        return sg_fail(err, SEGUE_EARG, "copy state: several units: slot %u of %u does not exist", slot, s->slots_n);
     const struct sg_slot *x = &s->slots[slot];
-    int rows = x->kind == SG_SLOT_K || x->kind == SG_SLOT_V;
-    *d = (struct dealing){.share = &s->shares[slot], .ranks = ranks_of(s)};
+    int rows = sg_slot_grows(x);
+    *d = (struct split_layout){.split = &s->splits[slot], .ranks = ranks_of(s)};
     size_t whole = x->kind == SG_SLOT_CONV ? (size_t)x->width * sizeof(float) : sg_slot_fixed_bytes(x);
     d->row = rows ? sg_slot_row_bytes(x, storage) : whole;
     d->unit = x->kind == SG_SLOT_CONV ? sizeof(float) : x->heads ? d->row / x->heads : 0;
@@ -168,13 +172,13 @@ static segue_status dealing_of(const struct sg_state *s, uint32_t slot, enum sg_
     return SEGUE_OK;
 }
 
-/* Rows of the whole <-> rows of one rank. */
-static void deal_rows(const struct dealing *d, uint32_t rank, uint64_t rows, uint8_t *whole, uint8_t *own, int out)
+/* Copies the part of one rank between rows of all ranks and rows of the rank. out 1: to the former. */
+static void copy_rank_rows(const struct split_layout *d, uint32_t rank, uint64_t rows, uint8_t *whole, uint8_t *part, int out)
 {
     for (uint64_t t = 0; t < rows; t++) {
-        uint8_t *a = whole + t * d->row, *b = own + t * (d->row / d->ranks);
-        for (uint32_t i = 0; i < d->share->runs_n; i++) {
-            size_t run = d->share->runs[i] * d->unit, piece = run / d->ranks;
+        uint8_t *a = whole + t * d->row, *b = part + t * (d->row / d->ranks);
+        for (uint32_t i = 0; i < d->split->runs_n; i++) {
+            size_t run = d->split->runs[i] * d->unit, piece = run / d->ranks;
             if (out) memcpy(a + rank * piece, b, piece);
             else memcpy(b, a + rank * piece, piece);
             a += run;
@@ -183,55 +187,57 @@ static void deal_rows(const struct dealing *d, uint32_t rank, uint64_t rows, uin
     }
 }
 
-static segue_status get_dealt(struct sg_state *s, const struct dealing *d, uint32_t slot, uint64_t from, uint64_t to,
-                              enum sg_storage storage, uint8_t *own, uint8_t *out, segue_error *err)
+/* Reads the part of each rank to `part` and copies it to its columns of `out`. */
+static segue_status get_joined(struct sg_state *s, const struct split_layout *d, uint32_t slot, uint64_t from, uint64_t to,
+                              enum sg_storage storage, uint8_t *part, uint8_t *out, segue_error *err)
 {
     for (uint32_t r = 0; r < d->ranks; r++) {
-        SG_TRY(ops_of(s)->state_get(s->rank[r], slot, from, to, storage, own, err));
-        deal_rows(d, r, d->fixed_rows ? d->fixed_rows : to - from, out, own, 1);
+        SG_TRY(ops_of(s)->state_get(s->rank[r], slot, from, to, storage, part, err));
+        copy_rank_rows(d, r, d->fixed_rows ? d->fixed_rows : to - from, out, part, 1);
     }
     return SEGUE_OK;
 }
 
-static segue_status put_dealt(struct sg_state *s, const struct dealing *d, uint32_t slot, uint64_t from, uint64_t to,
-                              enum sg_storage storage, uint8_t *own, uint8_t *in, segue_error *err)
+/* Copies the columns of each rank to `part` and writes them to its state. */
+static segue_status put_split(struct sg_state *s, const struct split_layout *d, uint32_t slot, uint64_t from, uint64_t to,
+                              enum sg_storage storage, uint8_t *part, uint8_t *in, segue_error *err)
 {
     for (uint32_t r = 0; r < d->ranks; r++) {
-        deal_rows(d, r, d->fixed_rows ? d->fixed_rows : to - from, in, own, 0);
-        SG_TRY(ops_of(s)->state_put(s->rank[r], slot, from, to, storage, own, err));
+        copy_rank_rows(d, r, d->fixed_rows ? d->fixed_rows : to - from, in, part, 0);
+        SG_TRY(ops_of(s)->state_put(s->rank[r], slot, from, to, storage, part, err));
     }
     return SEGUE_OK;
 }
 
-/* Piece by piece, so that the room for it stays small. */
-static segue_status copy_dealt(struct sg_state *s, const struct dealing *d, uint32_t slot, uint64_t from, uint64_t to,
+/* In pieces, so that the buffer stays small. Recurrent slots are copied whole. */
+static segue_status copy_pieces(struct sg_state *s, const struct split_layout *d, uint32_t slot, uint64_t from, uint64_t to,
                                enum sg_storage storage, uint8_t *whole, int out, segue_error *err)
 {
-    uint64_t all = to - from, most = d->fixed_rows || !d->row ? all : PIECE / d->row + 1, rows = most < all ? most : all;
+    uint64_t all = to - from, max = d->fixed_rows || !d->row ? all : PIECE_BYTES / d->row + 1, rows = max < all ? max : all;
     size_t bytes = (d->fixed_rows ? d->fixed_rows : rows) * (d->row / d->ranks);
-    uint8_t *own = sg_alloc(bytes + 16);
-    if (!own) return sg_no_memory("rows of a rank", bytes, err);
+    uint8_t *part = sg_alloc(bytes + 16);
+    if (!part) return sg_no_memory("rows of a rank", bytes, err);
     segue_status status = SEGUE_OK;
     uint64_t at = from;
     do {
-        uint64_t end = d->fixed_rows || to - at < most ? to : at + most;
-        uint8_t *place = whole + (at - from) * d->row;
-        status = out ? get_dealt(s, d, slot, at, end, storage, own, place, err)
-                     : put_dealt(s, d, slot, at, end, storage, own, place, err);
+        uint64_t end = d->fixed_rows || to - at < max ? to : at + max;
+        uint8_t *piece = whole + (at - from) * d->row;
+        status = out ? get_joined(s, d, slot, at, end, storage, part, piece, err)
+                     : put_split(s, d, slot, at, end, storage, part, piece, err);
         at = end;
     } while (status == SEGUE_OK && at < to);
-    sg_free(own);
+    sg_free(part);
     return status;
 }
 
 static segue_status group_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
                                    void *out, segue_error *err)
 {
-    struct dealing d = {0};
-    SG_TRY(dealing_of(s, slot, storage, &d, err));
+    struct split_layout d = {0};
+    SG_TRY(layout_of(s, slot, storage, &d, err));
     if (d.fixed_rows) from = to = 0;
-    if (!d.share->runs_n || from > to) return ops_of(s)->state_get(s->rank[0], slot, from, to, storage, out, err);
-    return copy_dealt(s, &d, slot, from, to, storage, out, 1, err);
+    if (!d.split->runs_n || from > to) return ops_of(s)->state_get(s->rank[0], slot, from, to, storage, out, err);
+    return copy_pieces(s, &d, slot, from, to, storage, out, 1, err);
 }
 
 static segue_status put_all(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
@@ -244,14 +250,14 @@ static segue_status put_all(struct sg_state *s, uint32_t slot, uint64_t from, ui
 static segue_status group_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
                                    const void *in, segue_error *err)
 {
-    struct dealing d = {0};
+    struct split_layout d = {0};
     if (slot == UINT32_MAX) return put_all(s, slot, from, to, storage, in, err);
-    SG_TRY(dealing_of(s, slot, storage, &d, err));
+    SG_TRY(layout_of(s, slot, storage, &d, err));
     if (d.fixed_rows) from = to = 0;
-    if (!d.share->runs_n || from > to) return put_all(s, slot, from, to, storage, in, err);
+    if (!d.split->runs_n || from > to) return put_all(s, slot, from, to, storage, in, err);
     uint8_t *bytes; /* only read */
     memcpy(&bytes, &in, sizeof bytes);
-    return copy_dealt(s, &d, slot, from, to, storage, bytes, 0, err);
+    return copy_pieces(s, &d, slot, from, to, storage, bytes, 0, err);
 }
 
 void sg_group_state_table(struct sg_unit_ops *t)

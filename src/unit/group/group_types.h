@@ -1,5 +1,5 @@
-/* group_types.h: what the files of a team share: group.c (the unit and its programs), group_run.c (runs), group_lora.c (adapters),
- * group_state.c (states). The ranks' own objects are known by their table alone. SPDX-License-Identifier: MIT */
+/* group_types.h: internal header of unit/group. group.c: the unit and its programs; group_run.c: runs; group_lora.c: adapters;
+ * group_state.c: states. Objects of the ranks are used through their table only. SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_GROUP_TYPES_H
 #define SG_UNIT_GROUP_TYPES_H
 
@@ -12,48 +12,50 @@ enum { GROUP_LANES = 2 };
 
 struct sg_unit {
     struct sg_unit_base base;
-    struct sg_unit_ops own;          /* the table of this team: what its ranks can do */
+    struct sg_unit_ops table;        /* of this group; optional members only when the ranks have them */
     const struct sg_unit_ops *ops;   /* the ranks' table */
     struct sg_unit_desc desc;
     uint32_t ranks;
     struct sg_unit *rank[SG_RANKS_MOST];
-    pthread_mutex_t lanes[GROUP_LANES];  /* ranks meet in the same order: one run of few rows, and a long one, at a time */
+    pthread_mutex_t lanes[GROUP_LANES];  /* [0]: short runs, [1]: long runs (desc.long_rows); one of each at a time, so that
+                                          * all ranks start runs in the same order */
     pthread_mutex_t lock;            /* guards programs */
-    struct sg_program *programs;     /* all that were not discarded */
+    struct sg_program *programs;     /* list of those that were not discarded */
 };
 
 struct group_lora;
 
-struct group_graphs {                 /* of one compile */
-    struct sg_tp_graphs *shares;
-    uint32_t references;
-    struct group_lora *loras;         /* adapters that were bound; the unit's lock guards the list */
+/* The graphs of one compile, shared by its programs. */
+struct group_graphs {
+    struct sg_tp_graphs *tp;         /* each graph split into ranks */
+    uint32_t refs;                   /* programs */
+    struct group_lora *loras;        /* split adapters; guarded by the unit's lock */
 };
 
 struct sg_program {
     struct sg_program_base base;
-    struct group_graphs *shares;
-    uint32_t index;                  /* of its graph there */
+    struct group_graphs *graphs;
+    uint32_t index;                  /* of its graph in graphs->tp */
     struct sg_program *rank[SG_RANKS_MOST];
-    struct sg_program *next;         /* of the unit's */
+    struct sg_program *next;         /* in the unit's list */
 };
 
 struct sg_state {
     struct sg_state_base base;
     uint32_t slots_n;
-    struct sg_slot *slots;           /* of the whole */
-    struct sg_tp_slot *shares;    /* how each is dealt */
+    struct sg_slot *slots;           /* [slots_n] of the unsplit graph */
+    struct sg_tp_slot *splits;       /* [slots_n] how each slot is split over the ranks */
     struct sg_state *rank[SG_RANKS_MOST];
 };
 
 segue_status sg_group_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
                         segue_error *err);
 segue_status sg_group_wait(struct sg_run *run, uint64_t timeout_ns, segue_error *err);
-/* The adapter as the ranks' parts of the weights see it. It lives as long as the program's shares, and what it does not copy as
- * long as the whole. EMEMORY. */
+/* The adapter with pairs for the ranks' parts of the weights; made on first use. It lives as long as the programs of the compile
+ * and refers to matrices of `whole`. EMEMORY. */
 segue_status sg_group_lora(struct sg_program *p, const struct sg_lora *whole, const struct sg_lora **out, segue_error *err);
 void sg_group_loras_free(struct group_lora *l);
-/* All calls on states into a table. */
+/* Fills in the functions of states. */
 void sg_group_state_table(struct sg_unit_ops *t);
 
 #endif

@@ -1,4 +1,4 @@
-/* proc.c: the unit `proc`: its table, opening, closing, restarting. SPDX-License-Identifier: MIT */
+/* proc.c: the table of the unit `proc`; open, close, restart. SPDX-License-Identifier: MIT */
 #include "unit/proc/proc.h"
 
 #include <stdio.h>
@@ -7,12 +7,11 @@
 
 #include "unit/spec.h"
 
-enum { PATIENCE_MS = 10000, PATIENCE_MS_MOST = 3600000 };
+enum { SILENCE_MS = 10000, SILENCE_MS_MAX = 3600000 };
 
 extern const struct sg_unit_ops sg_unit_proc;
 
-/* One entry that can be opened as it stands; any other unit of the list may stand behind the colon. It is marked as one
- * that is used only when named. */
+/* One entry that can be opened as is; any other spec may follow the colon. `reference`: used only when named. */
 static segue_status proc_list(struct sg_unit_desc *out, size_t cap, size_t *n, segue_error *err)
 {
     (void)err;
@@ -23,14 +22,17 @@ static segue_status proc_list(struct sg_unit_desc *out, size_t cap, size_t *n, s
     out->info.built = out->info.present = 1;
     snprintf(out->info.spec, sizeof out->info.spec, "proc:ref");
     snprintf(out->info.kind, sizeof out->info.kind, "proc");
-    snprintf(out->info.features, sizeof out->info.features, "proc:U: any unit U of this list in a process of its own");
+    snprintf(out->info.features, sizeof out->info.features, "proc:U: any unit U of this list in a separate process");
     return SEGUE_OK;
 }
 
+/* Ends the child first, then frees the tables. All programs, states and runs are gone by then. */
 static void free_unit(struct sg_unit *u)
 {
     proc_end(&u->child);
-    proc_lend_free(u);
+    proc_share_free(u);
+    sg_free(u->program_ids);
+    sg_free(u->loras);
     sg_chooser_free(u->chooser);
     sg_free(u->row);
     sg_free(u->run.spans);
@@ -44,27 +46,28 @@ static void free_unit(struct sg_unit *u)
     sg_free(u);
 }
 
-/* How long a process may be silent: $SEGUE_UNIT_WAIT_MS, for slow machines and for tests. */
-static uint64_t patience(void)
+/* $SEGUE_UNIT_WAIT_MS, for slow machines and for tests, or the default, in ns. */
+static uint64_t silence_limit(void)
 {
     const char *text = getenv("SEGUE_UNIT_WAIT_MS");
     char *end = NULL;
     long ms = text && *text ? strtol(text, &end, 10) : 0;
-    if (ms < 1 || ms > PATIENCE_MS_MOST || *end) ms = PATIENCE_MS;
+    if (ms < 1 || ms > SILENCE_MS_MAX || *end) ms = SILENCE_MS;
     return (uint64_t)ms * 1000000u;
 }
 
-/* What stands behind `proc:` as it was written. */
+/* The spec after `proc:`. A proc unit inside a proc unit is refused. */
 static segue_status inner_of(struct sg_unit *u, const struct sg_unit_spec *spec, segue_error *err)
 {
     const char *inner = spec->pairs_n == 1 && !spec->pairs[0].key[0] ? spec->pairs[0].value : "";
     size_t n = strlen(inner);
     if (!n || n >= sizeof u->inner || !strncmp(inner, spec->kind, strlen(spec->kind)))
-        return sg_fail(err, SEGUE_EARG, "unit not opened: %s: a unit is to stand behind the colon; write proc:U", spec->text);
+        return sg_fail(err, SEGUE_EARG, "unit not opened: %s: expected a unit after the colon, for example proc:cpu", spec->text);
     memcpy(u->inner, inner, n + 1);
     return SEGUE_OK;
 }
 
+/* A unit without a child; it counts as lost until the handshake. */
 static segue_status unit_new(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
     struct sg_unit *u = sg_alloc(sizeof *u);
@@ -79,7 +82,7 @@ static segue_status unit_new(struct sg_unit **out, const struct sg_unit_spec *sp
         return sg_no_memory("queue of a unit", sizeof u->changed, err);
     }
     u->base.ops = &sg_unit_proc;
-    u->patience_ns = patience();
+    u->silence_ns = silence_limit();
     u->child.page.fd = u->child.areas[0].fd = u->child.areas[1].fd = -1;
     u->child.channels[0].fd = u->child.channels[1].fd = -1;
     atomic_init(&u->lost, 1);
@@ -90,7 +93,7 @@ static segue_status unit_new(struct sg_unit **out, const struct sg_unit_spec *sp
     return SEGUE_OK;
 }
 
-/* A process that dies in its first moments is a unit that could not be had, not one that was lost. */
+/* A child that fails during the handshake is an error of open: EUNIT, not ELOST. */
 static segue_status proc_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
     struct sg_unit *u = NULL;
@@ -124,6 +127,7 @@ static void proc_close(struct sg_unit *u)
     if (u) free_unit(u);
 }
 
+/* The lock is needed because a restart replaces the description. */
 static void proc_describe(const struct sg_unit *u, struct sg_unit_desc *out)
 {
     union { const pthread_mutex_t *in; pthread_mutex_t *out; } lock = {&u->lock};
@@ -134,29 +138,32 @@ static void proc_describe(const struct sg_unit *u, struct sg_unit_desc *out)
 
 /* --- after a loss --- */
 
-static segue_status again(struct sg_unit *u, segue_error *err)
+/* Both connections are held by the caller. All states are lost with the old child. */
+static segue_status restart(struct sg_unit *u, segue_error *err)
 {
     segue_error why = {.text = ""};
     if (!atomic_load(&u->lost)) return SEGUE_OK;
     proc_end(&u->child);
     if (u->state_ids_n) memset(u->state_ids, 0, u->state_ids_n);
     segue_status status = proc_begin(u, &why);
-    if (status == SEGUE_OK) status = proc_lend_again(u, &why);
+    if (status == SEGUE_OK) status = proc_share_again(u, &why);
     if (status == SEGUE_OK) return SEGUE_OK;
-    if (status != SEGUE_ELOST) proc_lose(u, why.text, NULL); /* half a unit is none */
+    if (status != SEGUE_ELOST) proc_lose(u, why.text, NULL); /* a partly restored child is not usable */
     return sg_fail(err, SEGUE_ELOST, "unit not restarted: %s: %.300s", u->desc.info.spec, why.text);
 }
 
+/* Both connections are entered, so that no other call is in progress. */
 static segue_status proc_restart(struct sg_unit *u, segue_error *err)
 {
     proc_enter(u, PROC_FIRST);
     proc_enter(u, PROC_SECOND);
-    segue_status status = again(u, err);
+    segue_status status = restart(u, err);
     proc_leave(u, PROC_SECOND);
     proc_leave(u, PROC_FIRST);
     return status;
 }
 
+/* The child measures; its result is checked for plausibility. */
 static segue_status proc_stream(struct sg_unit *u, uint64_t bytes, double *gb_s, segue_error *err)
 {
     struct sg_reader in;
@@ -165,11 +172,11 @@ static segue_status proc_stream(struct sg_unit *u, uint64_t bytes, double *gb_s,
     sg_put_u64(proc_request(u, PROC_FIRST), bytes);
     segue_status status = proc_call(u, PROC_FIRST, SG_WIRE_STREAM, -1, 0, &in, err);
     if (status == SEGUE_OK) bits = sg_take_u64(&in);
-    if (status == SEGUE_OK && !sg_reader_done(&in)) status = proc_lose(u, "it answered nonsense", err);
+    if (status == SEGUE_OK && !sg_reader_done(&in)) status = proc_lose(u, "it sent an invalid reply", err);
     proc_leave(u, PROC_FIRST);
     if (status != SEGUE_OK) return status;
     memcpy(gb_s, &bits, sizeof bits);
-    return *gb_s > 0 && *gb_s < 1e9 ? SEGUE_OK : proc_lose(u, "it measured nonsense", err);
+    return *gb_s > 0 && *gb_s < 1e9 ? SEGUE_OK : proc_lose(u, "it sent an invalid bandwidth", err);
 }
 
 const struct sg_unit_ops sg_unit_proc = {

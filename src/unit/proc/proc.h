@@ -1,7 +1,10 @@
-/* proc.h: what the files of the unit `proc` share: a unit that lets another unit work in a process of its own. proc.c has
- * the table, proc_child.c the process, proc_request.c requests and their time, proc_share.c weights and programs, proc_run.c
- * batches, proc_state.c states. The process is believed in nothing: what it says is checked, what it does not say in time
- * is taken for its death, and a lost one leaves an ELOST behind every program, state and run until it is restarted.
+/* proc.h: internal header of the unit `proc`, which runs another unit in a child process. proc.c: the table; proc_child.c:
+ * starting and ending the child; proc_request.c: requests, replies and timeouts; proc_share.c: weights; proc_program.c:
+ * programs; proc_lora.c: adapters; proc_run.c: runs; proc_state.c: states. The child is not trusted: replies are validated,
+ * and a child that does not reply in time is killed. Then programs, states and runs return ELOST until the unit is restarted.
+ *
+ * The first connection carries requests in order; the second one state_get and state_put, which may run beside a run. A
+ * thread uses a connection between proc_enter and proc_leave.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_UNIT_PROC_PROC_H
 #define SG_UNIT_PROC_PROC_H
@@ -11,37 +14,40 @@
 
 #include "base/channel.h"
 #include "base/shared.h"
+#include "unit/generate.h"
 #include "unit/proc/wire.h"
 
-enum { PROC_FIRST = 0, PROC_SECOND = 1 };   /* the connections */
+enum { PROC_FIRST = 0, PROC_SECOND = 1 };   /* indices of the connections */
 
 struct proc_child {
     pid_t pid;                   /* 0: none */
     struct sg_channel channels[2];
-    struct sg_shared page, areas[2];
+    struct sg_shared page;       /* struct sg_wire_page */
+    struct sg_shared areas[2];   /* bulk memory of each connection */
 };
 
+/* A mapped file or shared memory that the child maps too. */
 struct proc_region {
     const uint8_t *data;         /* NULL: the number is free */
     size_t size;
-    int fd;                      /* a model's file, or own.fd */
-    struct sg_shared own;        /* tensors that lie in plain memory are copied here */
-    uint32_t users, sent;        /* tensors in it; 1: the process has it */
+    int fd;                      /* of the model's file, or own.fd */
+    struct sg_shared own;        /* copies of tensors from ordinary memory; else fd -1 */
+    uint32_t users, sent;        /* arrays of tensors in it; 1: the child has it */
 };
 
 struct proc_tensor {
     const struct sg_tensor *key; /* NULL: the number is free */
-    struct sg_tensor tensor;     /* as it was */
+    struct sg_tensor tensor;     /* copy, to detect changes */
     struct sg_spot spots[SG_SPOTS];
-    uint32_t users;              /* programs */
-    uint32_t sent;
+    uint32_t users;              /* programs that read it */
+    uint32_t sent;               /* 1: the child has it */
 };
 
-/* An adapter as one program sees it. */
+/* An adapter that was sent for one program. */
 struct proc_lora {
     uint64_t id;                 /* of the adapter; 0: the number is free */
     uint32_t program;
-    uint64_t used;               /* the run that used it last */
+    uint64_t used;               /* number of the run that used it last */
 };
 
 struct sg_program {
@@ -49,106 +55,117 @@ struct sg_program {
     uint32_t id;
     uint32_t *tensors;           /* [graph->tensors_n] numbers */
     struct sg_weight_cache keep;         /* folder: a copy, or NULL */
-    char kept[16], why[256];     /* what became of keeping */
-    atomic_uint_fast64_t compiles; /* of the process, as last heard */
-    struct sg_program *next;     /* all of the unit, for a restart */
+    char kept[16], why[256];     /* outcome of the weight cache (unit.h, kept) */
+    atomic_uint_fast64_t compiles; /* as the child reported last */
+    struct sg_program *next;     /* list of the unit, for a restart */
 };
 
 struct sg_state {
     struct sg_state_base base;
-    uint32_t id, generation;     /* of the process that has it */
+    uint32_t id, generation;     /* generation: of the child that has the state */
     struct sg_slot *slots;       /* [slots_n] */
     uint32_t slots_n;
-    struct sg_wire_held held;    /* as last heard; under the unit's lock */
+    struct sg_wire_held held;    /* as the child reported last; guarded by the unit's lock */
 };
 
 struct sg_run {
     struct sg_run_base base;
     struct sg_program *program;
     struct sg_batch batch;
-    struct sg_span *spans;       /* [spans_cap] of the step at work */
+    struct sg_span *spans;       /* [spans_cap] of the current step */
     uint32_t spans_cap;
     struct sg_result *result;
-    uint64_t *values_at;         /* [outputs] offsets in the first area */
+    uint64_t *values_at;         /* [values_cap] offsets of the outputs in the first area */
     uint32_t values_cap;
-    uint64_t logits_at, number;  /* UINT64_MAX: no logits; number of the request */
+    uint64_t logits_at;          /* offset of the logits; UINT64_MAX: none */
     uint32_t rows, wanted;       /* T and R of the step */
     uint32_t *rows_done;         /* [spans_cap] over all steps */
-    struct sg_sampler sampler;   /* several steps: with a history of its own */
-    int32_t *history;
+    struct sg_generation generation; /* steps > 1 */
+    int32_t *history;            /* [history_cap] of the generation */
     size_t history_cap;
-    uint32_t step;
-    int32_t token;
-    uint64_t begun, limit_ns;
-    segue_status status;         /* of a run that failed before it was under way */
-    segue_error error;
+    int32_t token;               /* chosen last */
+    uint64_t start_ns, limit_ns; /* when the step was sent; time allowed for the reply */
 };
 
 struct sg_unit {
     struct sg_unit_base base;
     struct sg_unit_desc desc;
-    char inner[64];              /* the spec of the unit in the process */
-    uint64_t patience_ns;        /* without a sign of life */
-    pthread_mutex_t lock;        /* of all below that is not of one connection's user */
+    char inner[64];              /* spec of the unit in the child */
+    uint64_t silence_ns;         /* how long the heartbeat may stand still before the child is lost */
+    pthread_mutex_t lock;        /* guards desc, busy, why and what states hold; the rest belongs to the user of a connection */
     pthread_cond_t changed;
     int busy[2];                 /* a connection is in use */
     atomic_int lost;
-    char why[200];               /* it was lost */
-    uint32_t generation;
+    char why[200];               /* reason of the loss */
+    uint32_t generation;         /* number of the child: rises with each restart */
     struct proc_child child;
-    uint64_t numbers[2];         /* of the last request */
-    uint32_t beats[2];           /* last seen by each connection, and when */
-    uint64_t beats_at[2];
+    uint64_t numbers[2];         /* number of the last request */
+    uint32_t heartbeats[2];      /* last value that each connection saw ... */
+    uint64_t heartbeats_ns[2];   /* ... and when */
     struct sg_buf out[2];        /* request being written */
     struct proc_region *regions; uint32_t regions_n;
     struct proc_tensor *tensors; uint32_t tensors_n;
-    uint8_t *program_ids;        uint32_t program_ids_n;
+    uint8_t *program_ids;        uint32_t program_ids_n;     /* 1: the number is in use */
     struct sg_program *programs;
     struct proc_lora *loras;     uint32_t loras_n;
-    uint64_t runs;
+    uint64_t runs;               /* number of runs so far */
     uint8_t *state_ids;          uint32_t state_ids_n;
     struct sg_run run;           /* one at a time */
-    struct sg_chooser *chooser;
+    struct sg_chooser *chooser;  /* NULL, or for chooser_vocab tokens */
     uint32_t chooser_vocab;
-    float *row;                  /* [chooser_vocab] */
+    float *row;                  /* [chooser_vocab] copy of logits */
 };
 
 /* --- proc.c --- */
-/* The unit over connections to somebody who serves already, or pretends to; for tests. The ends are taken over. */
+/* For tests: a unit over two connected sockets, whose peer serves or pretends to. Takes ownership of the ends. */
 segue_status proc_adopt(struct sg_unit **out, const int ends[2], segue_error *err);
 
 /* --- proc_child.c --- */
-/* Start the program that serves. EUNIT: it is not there, or cannot be started. */
+/* Starts the child. *second: the child's end of the second connection, to be passed in the handshake. EUNIT: the command is
+ * missing or cannot be started. */
 segue_status proc_spawn(struct proc_child *c, int *second, segue_error *err);
-void proc_kill(struct proc_child *c);    /* at once; the process is still to be ended */
-/* Close, wait until it is gone (killed after a while), forget. */
+void proc_kill(struct proc_child *c);    /* SIGKILL; proc_end is still to be called */
+/* Closes the connections, waits for the child to exit (kills it after two seconds) and resets c. */
 void proc_end(struct proc_child *c);
 
 /* --- proc_request.c --- */
-void proc_enter(struct sg_unit *u, int connection);  /* the only user of it until leave */
+void proc_enter(struct sg_unit *u, int connection);  /* waits; the caller is the only user until leave */
 void proc_leave(struct sg_unit *u, int connection);
-/* The empty request of a connection, to be filled before proc_call. */
+/* The connection's request buffer, emptied. */
 struct sg_buf *proc_request(struct sg_unit *u, int connection);
 segue_status proc_send(struct sg_unit *u, int connection, uint32_t kind, int fd, segue_error *err);
-/* Wait for the reply to the last request, timeout_ns at most (SEGUE_END), or for ever. ELOST: no sign of life, no answer
- * within limit_ns after `begun`, or no sound one. The status that the process gave is returned; *in is what follows it. */
+/* Waits for the reply to the last request; SEGUE_END after timeout_ns. Forwards *cancel to the child. ELOST: the heartbeat
+ * stopped, no reply came within limit_ns after start_ns, or it is invalid. Otherwise the status in the reply; *in is the
+ * rest of it. */
 segue_status proc_reply(struct sg_unit *u, int connection, uint32_t kind, const atomic_int *cancel, uint64_t timeout_ns,
-                        uint64_t begun, uint64_t limit_ns, struct sg_reader *in, segue_error *err);
-/* Both; limit_ns 0: as long as anything quick takes. */
+                        uint64_t start_ns, uint64_t limit_ns, struct sg_reader *in, segue_error *err);
+/* proc_send and proc_reply; limit_ns 0: the limit for short requests. */
 segue_status proc_call(struct sg_unit *u, int connection, uint32_t kind, int fd, uint64_t limit_ns, struct sg_reader *in,
                       segue_error *err);
-/* Mark as lost and say so. */
+/* Marks the unit as lost, kills the child, returns ELOST. */
 segue_status proc_lose(struct sg_unit *u, const char *why, segue_error *err);
 segue_status proc_is_lost(struct sg_unit *u, segue_error *err);
-/* Bulk memory of a connection, at least so large. */
+/* Makes the bulk memory of a connection at least `size` bytes. */
 segue_status proc_area(struct sg_unit *u, int connection, size_t size, segue_error *err);
-/* A fresh process, greeted. */
+/* Starts a child and does the handshake. */
 segue_status proc_begin(struct sg_unit *u, segue_error *err);
-/* Greeting, page and areas over the connections of u->child. `second` is lent with the greeting and closed. */
+/* Handshake, page and areas over the connections of u->child. `second` is passed to the child and closed. */
 segue_status proc_handshake(struct sg_unit *u, int second, segue_error *err);
-uint64_t proc_time_limit(const struct sg_unit *u, uint64_t work);  /* time for a number of rows, or of 64 MB of weights */
+uint64_t proc_time_limit(const struct sg_unit *u, uint64_t work);  /* for so many tokens, or units of 64 MB of weights */
 
-/* --- proc_share.c --- */
+/* --- proc_share.c: all in the first connection --- */
+/* Numbers of a graph's tensors, ids[g->tensors_n]. New ones get a location in a region that the child has; their definitions are
+ * written by the next proc_tensors_write. */
+segue_status proc_tensors_place(struct sg_unit *u, const struct sg_graph *g, uint32_t *ids, segue_error *err);
+/* Writes the definitions of all tensors that were not sent to a request; mark_sent: it succeeded. */
+void proc_tensors_write(struct sg_unit *u, struct sg_buf *b);
+void proc_tensors_mark_sent(struct sg_unit *u);
+/* Drops tensors, and then regions, that no program uses, here and in the child. */
+void proc_tensors_drop_unused(struct sg_unit *u);
+segue_status proc_regions_share_again(struct sg_unit *u, segue_error *err);
+void proc_share_free(struct sg_unit *u);
+
+/* --- proc_program.c --- */
 segue_status proc_can(const struct sg_unit *u, const struct sg_graph *g, const struct sg_op *op, segue_error *why);
 segue_status proc_compile(struct sg_unit *u, const struct sg_graph *const *graphs, uint32_t n, const struct sg_weight_cache *keep,
                           struct sg_program **programs, segue_error *err);
@@ -156,14 +173,18 @@ uint64_t proc_compiles(const struct sg_program *p);
 const char *proc_kept(const struct sg_program *p, const char **why);
 void proc_discard(struct sg_program *p);
 void proc_footprint(const struct sg_program *p, uint64_t *own, uint64_t *read, uint64_t *scratch);
-/* Give a fresh process everything that the old one had but states. */
-segue_status proc_lend_again(struct sg_unit *u, segue_error *err);
-/* The number of an adapter for a program, lent on first use. Within the first connection. */
+/* Gives a restarted child everything that the previous one had, except states. */
+segue_status proc_share_again(struct sg_unit *u, segue_error *err);
+
+/* --- proc_lora.c --- */
+/* The number of an adapter for a program; sends it on first use. In the first connection. */
 segue_status proc_lora_number(struct sg_unit *u, const struct sg_program *p, const struct sg_lora *l, uint32_t *number,
                               segue_error *err);
-void proc_lend_free(struct sg_unit *u);
-/* The lowest free number of a table of flags, which grows; it is taken. */
-segue_status proc_number(uint8_t **flags, uint32_t *n, uint32_t most, uint32_t *out, segue_error *err);
+void proc_loras_drop(struct sg_unit *u, uint32_t program);
+
+/* --- proc_request.c, numbers --- */
+/* Takes the lowest free number below max; flags[n] grows. ELIMIT: none is free. */
+segue_status proc_number(uint8_t **flags, uint32_t *n, uint32_t max, uint32_t *out, segue_error *err);
 
 /* --- proc_run.c --- */
 segue_status proc_start(struct sg_program *p, const struct sg_batch *b, struct sg_result *r, struct sg_run **out,
@@ -185,8 +206,9 @@ segue_status proc_state_get(struct sg_state *s, uint32_t slot, uint64_t from, ui
                             void *out, segue_error *err);
 segue_status proc_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
                             const void *in, segue_error *err);
-segue_status proc_state_here(struct sg_unit *u, const struct sg_state *s, segue_error *err);   /* ELOST: went with its process */
-/* What a reply says of a state; rows must be `rows` unless UINT64_MAX. EFORMAT: nonsense. */
+/* ELOST: the unit is lost, or the state was in a previous child. */
+segue_status proc_state_here(struct sg_unit *u, const struct sg_state *s, segue_error *err);
+/* Reads the description of a state from a reply. The length must be `rows`, unless that is UINT64_MAX. ELOST: invalid. */
 segue_status proc_held_read(struct sg_state *s, struct sg_reader *in, uint64_t rows, segue_error *err);
 
 #endif

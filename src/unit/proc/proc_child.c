@@ -1,5 +1,5 @@
-/* proc_child.c: the process: which program it is, how it begins and how it ends. docs/UNITS.md has the rule by which the
- * program is found; it is never searched in $PATH. SPDX-License-Identifier: MIT */
+/* proc_child.c: the child process: finding the command, starting it, ending it. docs/UNITS.md describes how the command is found;
+ * $PATH is not searched. SPDX-License-Identifier: MIT */
 #ifdef __linux__
 #define _GNU_SOURCE                  /* dladdr */
 #endif
@@ -21,9 +21,9 @@
 
 extern char **environ;
 
-enum { GRACE_NS = 2000000000, LOOK_NS = 2000000 };
+enum { EXIT_LIMIT_NS = 2000000000, POLL_NS = 2000000 };
 
-/* --- which program --- */
+/* --- finding the command --- */
 
 static int is_program(const char *path)
 {
@@ -31,8 +31,8 @@ static int is_program(const char *path)
     return !stat(path, &st) && S_ISREG(st.st_mode) && !access(path, X_OK);
 }
 
-/* `segue` beside a file, or where an install or build tree has it beside its libraries and tests. */
-static int near(const char *file, char *out, size_t cap)
+/* The command next to a file, or where install and build trees have it relative to libraries and tests. */
+static int find_near(const char *file, char *out, size_t cap)
 {
     static const char *const places[] = {"segue", "../bin/segue", "../../bin/segue", "../segue"};
     const char *slash = strrchr(file, '/');
@@ -44,12 +44,12 @@ static int near(const char *file, char *out, size_t cap)
     return 0;
 }
 
-/* The file that this code lies in: the shared library, or the program that holds it. */
-static int own_file(char *out, size_t cap)
+/* The file that contains this code: the shared library, or the program linked with the static one. */
+static int this_file(char *out, size_t cap)
 {
     Dl_info info;
-    static const char mark = 0;
-    char *whole = dladdr(&mark, &info) && info.dli_fname && strchr(info.dli_fname, '/') ? realpath(info.dli_fname, NULL)
+    static const char anchor = 0;
+    char *whole = dladdr(&anchor, &info) && info.dli_fname && strchr(info.dli_fname, '/') ? realpath(info.dli_fname, NULL)
                                                                                        : NULL;
     if (!whole) return 0;
     size_t n = strlen(whole);
@@ -68,22 +68,24 @@ static segue_status find_program(char *out, size_t cap, segue_error *err)
             return SEGUE_OK;
         }
         return sg_fail(err, SEGUE_EUNIT,
-                       "unit not opened: proc: $SEGUE_COMMAND is %.200s: no program; set it to the command segue", named);
+                       "unit not opened: proc: $SEGUE_COMMAND is %.200s, which is not a program; set it to the path of segue",
+                       named);
     }
-    if (own_file(file, sizeof file) && near(file, out, cap)) return SEGUE_OK;
+    if (this_file(file, sizeof file) && find_near(file, out, cap)) return SEGUE_OK;
     ssize_t n = readlink("/proc/self/exe", file, sizeof file - 1);
     if (n > 0) {
         file[n] = 0;
-        if (near(file, out, cap)) return SEGUE_OK;
+        if (find_near(file, out, cap)) return SEGUE_OK;
     }
     return sg_fail(err, SEGUE_EUNIT,
-                   "unit not opened: proc: the command segue is not beside this program or library; set SEGUE_COMMAND to it");
+                   "unit not opened: proc: the command segue was not found near this program or library; set "
+                   "SEGUE_COMMAND to its path");
 }
 
-/* --- beginning --- */
+/* --- starting --- */
 
-/* A group of its own, so that an interrupt typed at the terminal reaches the parent alone; the connection in place of
- * standard input; nothing on standard output, which belongs to the answer. */
+/* A separate process group, so that Ctrl-C at the terminal reaches the parent only. The first connection is the child's standard
+ * input; its standard output is /dev/null, since the parent's output may be data. */
 static int spawn(pid_t *pid, const char *program, int first)
 {
     char name[] = "segue", flag[] = "--serve-unit", *const argv[] = {name, flag, NULL};
@@ -141,8 +143,8 @@ segue_status proc_spawn(struct proc_child *c, int *second, segue_error *err)
 
 /* --- ending --- */
 
-/* 1: it is gone and reaped, also when somebody else reaped it. */
-static int gone(pid_t pid)
+/* 1: the child exited and was reaped, here or elsewhere. */
+static int has_exited(pid_t pid)
 {
     int ignored;
     pid_t got;
@@ -156,15 +158,15 @@ void proc_kill(struct proc_child *c)
     if (c->pid > 0) kill(c->pid, SIGKILL);
 }
 
-/* Closed connections are its order to end; it gets a while for that. */
+/* The child exits when its connections close. */
 void proc_end(struct proc_child *c)
 {
     for (int i = 0; i < 2; i++) sg_channel_close(&c->channels[i]);
     if (c->pid > 0) {
-        uint64_t until = sg_now_ns() + GRACE_NS;
-        while (!gone(c->pid)) {
+        uint64_t until = sg_now_ns() + EXIT_LIMIT_NS;
+        while (!has_exited(c->pid)) {
             if (sg_now_ns() > until) kill(c->pid, SIGKILL);
-            sg_pause_ns(LOOK_NS);
+            sg_pause_ns(POLL_NS);
         }
     }
     c->pid = 0;

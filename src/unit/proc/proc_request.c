@@ -1,5 +1,5 @@
-/* proc_request.c: requests, replies, and how long to wait for them. A process that says nothing sound in time is lost: it is
- * ended, and everything that it had with it. SPDX-License-Identifier: MIT */
+/* proc_request.c: requests, replies, timeouts, shared memory, the handshake. A child that does not send a valid reply in time is
+ * killed, and the unit is lost. SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -8,12 +8,14 @@
 #include "base/clock.h"
 #include "unit/proc/proc.h"
 
-enum { LOOK_NS = 4000000, IDLE_NS = 100000000, AREA_LEAST = 1 << 22, QUICK = 6 };
+/* Poll intervals with and without a cancel flag to forward; size of a new area; time limit of short requests in silence_ns. */
+enum { CANCEL_POLL_NS = 4000000, IDLE_POLL_NS = 100000000, AREA_MIN = 1 << 22, SHORT_LIMIT = 6 };
 
 static struct sg_wire_page *page_of(struct sg_unit *u) { return (struct sg_wire_page *)(void *)u->child.page.data; }
 
 /* --- one user at a time --- */
 
+/* First come, first served is not guaranteed: waiting threads compete when the connection becomes free. */
 void proc_enter(struct sg_unit *u, int connection)
 {
     pthread_mutex_lock(&u->lock);
@@ -35,10 +37,10 @@ void proc_leave(struct sg_unit *u, int connection)
 segue_status proc_is_lost(struct sg_unit *u, segue_error *err)
 {
     if (!atomic_load(&u->lost)) return SEGUE_OK;
-    return sg_fail(err, SEGUE_ELOST, "unit lost: %s: %s; restart it or go on elsewhere", u->desc.info.spec, u->why);
+    return sg_fail(err, SEGUE_ELOST, "unit lost: %s: %s; restart it or use another unit", u->desc.info.spec, u->why);
 }
 
-/* The sockets are only shut, since the other connection's user may be in the middle of a call. */
+/* The sockets are shut down but not closed: the user of the other connection may be in a call on its descriptor. */
 segue_status proc_lose(struct sg_unit *u, const char *why, segue_error *err)
 {
     pthread_mutex_lock(&u->lock);
@@ -63,74 +65,76 @@ struct sg_buf *proc_request(struct sg_unit *u, int connection)
     return b;
 }
 
-uint64_t proc_time_limit(const struct sg_unit *u, uint64_t work) { return u->patience_ns * (QUICK + work); }
+/* Grows with the work, so that slow machines do not lose a unit that still computes. */
+uint64_t proc_time_limit(const struct sg_unit *u, uint64_t work) { return u->silence_ns * (SHORT_LIMIT + work); }
 
+/* The heartbeat is observed from here on: an idle child need not prove that it lives. */
 segue_status proc_send(struct sg_unit *u, int connection, uint32_t kind, int fd, segue_error *err)
 {
     struct sg_buf *b = &u->out[connection];
     SG_TRY(proc_is_lost(u, err));
     if (b->failed) return sg_no_memory("request", b->len, err);
     if (b->len > SG_WIRE_REQUEST)
-        return sg_fail(err, SEGUE_ELIMIT, "request not sent: %s: %zu bytes, at most %d; ask for less at once",
+        return sg_fail(err, SEGUE_ELIMIT, "request not sent: %s: %zu bytes, the limit is %d; use smaller requests",
                        u->desc.info.spec, b->len, SG_WIRE_REQUEST);
     segue_error why;
     u->numbers[connection]++;
-    u->beats_at[connection] = sg_now_ns();
-    if (sg_channel_send(&u->child.channels[connection], kind, u->numbers[connection], b->data, b->len, fd, u->patience_ns,
+    u->heartbeats_ns[connection] = sg_now_ns();
+    if (sg_channel_send(&u->child.channels[connection], kind, u->numbers[connection], b->data, b->len, fd, u->silence_ns,
                         &why) == SEGUE_OK)
         return SEGUE_OK;
     return proc_lose(u, why.text, err);
 }
 
-/* Out of order, of another kind, or with something that nobody asked for. */
-static segue_status reply_sound(struct sg_unit *u, int connection, uint32_t kind, const struct sg_message *m,
+/* Number, kind and status of a reply; an unexpected descriptor is an error. Returns the status in the reply. */
+static segue_status reply_check(struct sg_unit *u, int connection, uint32_t kind, const struct sg_message *m,
                                 struct sg_reader *in, segue_error *err)
 {
-    segue_status said = SEGUE_OK;
+    segue_status remote = SEGUE_OK;
     segue_error why = {.text = ""};
     if (m->fd >= 0) close(m->fd);
     if (m->fd >= 0 || m->kind != kind + SG_WIRE_REPLY || m->number != u->numbers[connection])
-        return proc_lose(u, "it answered out of order", err);
+        return proc_lose(u, "it replied out of order", err);
     *in = sg_reader_of(m->body, m->body_n);
-    if (sg_wire_status_take(in, &said, &why) != SEGUE_OK) return proc_lose(u, "it answered nonsense", err);
-    return said == SEGUE_OK ? SEGUE_OK : sg_fail(err, said, "%s", why.text);
+    if (sg_wire_status_take(in, &remote, &why) != SEGUE_OK) return proc_lose(u, "it sent an invalid reply", err);
+    return remote == SEGUE_OK ? SEGUE_OK : sg_fail(err, remote, "%s", why.text);
 }
 
-/* Nothing came for a while: is it alive, and is there time left? */
-static segue_status still_waiting(struct sg_unit *u, int connection, uint64_t begun, uint64_t limit_ns, segue_error *err)
+/* No data yet: END while the heartbeat runs and time is left. */
+static segue_status check_alive(struct sg_unit *u, int connection, uint64_t start_ns, uint64_t limit_ns, segue_error *err)
 {
     struct sg_wire_page *page = page_of(u);
     uint64_t now = sg_now_ns();
-    uint32_t beat = page ? atomic_load(&page->beat) : 0;
+    uint32_t heartbeat = page ? atomic_load(&page->heartbeat) : 0;
     SG_TRY(proc_is_lost(u, err));
-    if (beat != u->beats[connection]) u->beats_at[connection] = now;
-    u->beats[connection] = beat;
-    if (page && now - u->beats_at[connection] > u->patience_ns) return proc_lose(u, "it gave no sign of life", err);
-    if (now - begun > limit_ns) return proc_lose(u, "it did not answer in time", err);
+    if (heartbeat != u->heartbeats[connection]) u->heartbeats_ns[connection] = now;
+    u->heartbeats[connection] = heartbeat;
+    if (page && now - u->heartbeats_ns[connection] > u->silence_ns) return proc_lose(u, "its heartbeat stopped", err);
+    if (now - start_ns > limit_ns) return proc_lose(u, "it did not reply in time", err);
     return SEGUE_END;
 }
 
 segue_status proc_reply(struct sg_unit *u, int connection, uint32_t kind, const atomic_int *cancel, uint64_t timeout_ns,
-                        uint64_t begun, uint64_t limit_ns, struct sg_reader *in, segue_error *err)
+                        uint64_t start_ns, uint64_t limit_ns, struct sg_reader *in, segue_error *err)
 {
-    uint64_t from = sg_now_ns();
+    uint64_t wait_start_ns = sg_now_ns();
     for (;;) {
         struct sg_message m;
         segue_error why;
-        uint64_t spent = sg_now_ns() - from, left = timeout_ns > spent ? timeout_ns - spent : 0;
-        uint64_t slice = cancel ? LOOK_NS : IDLE_NS;
-        if (slice > u->patience_ns / 4) slice = u->patience_ns / 4;
+        uint64_t spent = sg_now_ns() - wait_start_ns, left = timeout_ns > spent ? timeout_ns - spent : 0;
+        uint64_t slice = cancel ? CANCEL_POLL_NS : IDLE_POLL_NS;
+        if (slice > u->silence_ns / 4) slice = u->silence_ns / 4;
         segue_status status = sg_channel_receive(&u->child.channels[connection], &m, SG_WIRE_ANSWER,
                                                  left < slice ? left : slice, &why);
-        if (status == SEGUE_OK) return reply_sound(u, connection, kind, &m, in, err);
-        if (status == SEGUE_EMEMORY) { /* ours; but the rest of the reply cannot be found again */
+        if (status == SEGUE_OK) return reply_check(u, connection, kind, &m, in, err);
+        if (status == SEGUE_EMEMORY) { /* of this process; the rest of the reply cannot be skipped */
             proc_lose(u, why.text, NULL);
             return sg_fail(err, status, "%s", why.text);
         }
         if (status != SEGUE_END) return proc_lose(u, why.text, err);
         if (cancel && atomic_load(cancel) && page_of(u)) atomic_store(&page_of(u)->cancel, 1);
-        status = still_waiting(u, connection, begun, limit_ns, err);
-        if (status != SEGUE_END || sg_now_ns() - from >= timeout_ns) return status;
+        status = check_alive(u, connection, start_ns, limit_ns, err);
+        if (status != SEGUE_END || sg_now_ns() - wait_start_ns >= timeout_ns) return status;
     }
 }
 
@@ -143,7 +147,8 @@ segue_status proc_call(struct sg_unit *u, int connection, uint32_t kind, int fd,
 
 /* --- shared memory --- */
 
-static segue_status share(struct sg_unit *u, int connection, uint32_t kind, struct sg_shared *place, size_t size,
+/* Replaces shared memory by a new one of `size` bytes that the child maps too. */
+static segue_status share(struct sg_unit *u, int connection, uint32_t kind, struct sg_shared *memory, size_t size,
                           segue_error *err)
 {
     struct sg_shared fresh;
@@ -155,23 +160,26 @@ static segue_status share(struct sg_unit *u, int connection, uint32_t kind, stru
         sg_shared_free(&fresh);
         return status;
     }
-    sg_shared_free(place);
-    *place = fresh;
+    sg_shared_free(memory);
+    *memory = fresh;
     return SEGUE_OK;
 }
 
+/* Sizes are powers of two times AREA_MIN, so that growing requests reallocate rarely. */
 segue_status proc_area(struct sg_unit *u, int connection, size_t size, segue_error *err)
 {
     struct sg_shared *area = &u->child.areas[connection];
     if (area->size >= size) return SEGUE_OK;
-    size_t want = AREA_LEAST;
+    size_t want = AREA_MIN;
     while (want < size && want < SIZE_MAX / 2) want *= 2;
     return share(u, connection, SG_WIRE_AREA, area, want, err);
 }
 
-/* --- greeting --- */
+/* --- handshake --- */
 
-static segue_status greet(struct sg_unit *u, int second, segue_error *err)
+/* Versions and the inner spec; the reply describes the unit. Some properties are replaced: one run at a time, tokens are chosen
+ * in this process. */
+static segue_status handshake(struct sg_unit *u, int second, segue_error *err)
 {
     struct sg_reader in;
     struct sg_unit_desc desc;
@@ -182,7 +190,7 @@ static segue_status greet(struct sg_unit *u, int second, segue_error *err)
     SG_TRY(proc_call(u, PROC_FIRST, SG_WIRE_HANDSHAKE, second, 0, &in, err));
     uint32_t pid = sg_take_u32(&in);
     if (sg_wire_desc_take(&in, &desc, NULL) != SEGUE_OK || !sg_reader_done(&in) || !desc.info.present)
-        return proc_lose(u, "it described itself in no known way", err);
+        return proc_lose(u, "it sent an invalid description", err);
     memcpy(desc.info.spec, u->desc.info.spec, sizeof desc.info.spec);
     memcpy(desc.info.kind, u->desc.info.kind, sizeof desc.info.kind);
     desc.info.pid = u->child.pid ? (uint32_t)u->child.pid : pid;
@@ -202,14 +210,36 @@ segue_status proc_begin(struct sg_unit *u, segue_error *err)
     return proc_handshake(u, second, err);
 }
 
+/* The unit counts as alive from here on; a child that fails marks it as lost again. */
 segue_status proc_handshake(struct sg_unit *u, int second, segue_error *err)
 {
     atomic_store(&u->lost, 0);
     u->generation++;
-    segue_status status = greet(u, second, err);
+    segue_status status = handshake(u, second, err);
     if (second >= 0) close(second);
     if (status == SEGUE_OK)
         status = share(u, PROC_FIRST, SG_WIRE_PAGE, &u->child.page, sizeof(struct sg_wire_page), err);
-    for (int i = 0; i < 2 && status == SEGUE_OK; i++) status = proc_area(u, i, AREA_LEAST, err);
+    for (int i = 0; i < 2 && status == SEGUE_OK; i++) status = proc_area(u, i, AREA_MIN, err);
     return status;
+}
+
+/* --- numbers --- */
+
+segue_status proc_number(uint8_t **flags, uint32_t *n, uint32_t max, uint32_t *out, segue_error *err)
+{
+    uint32_t i = 0;
+    while (i < *n && (*flags)[i]) i++;
+    if (i == max) return sg_fail(err, SEGUE_ELIMIT, "unit proc: %u objects of one kind is the limit; close some", max);
+    if (i == *n) {
+        uint32_t want = *n ? *n * 2 : 32;
+        if (want > max) want = max;
+        uint8_t *wider = sg_realloc(*flags, want);
+        if (!wider) return sg_no_memory("table", want, err);
+        memset(wider + *n, 0, want - *n);
+        *flags = wider;
+        *n = want;
+    }
+    (*flags)[i] = 1;
+    *out = i;
+    return SEGUE_OK;
 }

@@ -1,31 +1,32 @@
-/* proc_state.c: states that another process has. Rows go through bulk memory of the second connection, so that they may
- * travel beside a run. What is asked often (how many rows) is remembered from the last reply.
+/* proc_state.c: states, whose memory is in the child. get and put use the bulk memory of the second connection, so that they can
+ * run beside a run. Length, memory and first positions are cached from the last reply.
  * SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <string.h>
 
 #include "unit/proc/proc.h"
+#include "unit/state_core.h"
 
-enum { BYTES_MOST_LOG2 = 50 };
+enum { STATE_BYTES_LOG2_MAX = 50 };
 
 segue_status proc_state_here(struct sg_unit *u, const struct sg_state *s, segue_error *err)
 {
     SG_TRY(proc_is_lost(u, err));
     if (s->generation == u->generation) return SEGUE_OK;
-    return sg_fail(err, SEGUE_ELOST, "unit lost: %s: the state went with a process that is gone; compute it anew",
+    return sg_fail(err, SEGUE_ELOST, "unit lost: %s: the state was lost with its process; compute it again",
                    u->desc.info.spec);
 }
 
-/* --- what is known of a state --- */
+/* --- cached properties --- */
 
 segue_status proc_held_read(struct sg_state *s, struct sg_reader *in, uint64_t rows, segue_error *err)
 {
     struct sg_unit *u = s->base.unit;
     uint64_t held = sg_take_u64(in), bytes = sg_take_u64(in);
     const uint8_t *first = sg_take(in, s->slots_n * sizeof *s->held.first);
-    int sound = first && held <= INT32_MAX && bytes >> BYTES_MOST_LOG2 == 0 && (rows == UINT64_MAX || held == rows);
+    int sound = first && held <= INT32_MAX && bytes >> STATE_BYTES_LOG2_MAX == 0 && (rows == UINT64_MAX || held == rows);
     for (uint32_t i = 0; sound && i < s->slots_n; i++) sound = sg_le64(first + 8 * i) <= INT32_MAX;
-    if (!sound) return proc_lose(u, "it lied about a state", err);
+    if (!sound) return proc_lose(u, "it sent an invalid state description", err);
     pthread_mutex_lock(&u->lock);
     s->held.rows = held;
     s->held.bytes = bytes;
@@ -34,6 +35,7 @@ segue_status proc_held_read(struct sg_state *s, struct sg_reader *in, uint64_t r
     return SEGUE_OK;
 }
 
+/* From the cache: no request. */
 void proc_state_held(const struct sg_state *s, uint32_t slot, uint64_t *first, uint64_t *rows)
 {
     struct sg_unit *u = s->base.unit;
@@ -54,7 +56,7 @@ uint64_t proc_state_bytes(const struct sg_state *s)
 
 /* --- new, free, fork --- */
 
-static void state_drop(struct sg_state *s)
+static void state_release(struct sg_state *s)
 {
     if (!s) return;
     sg_free(s->slots);
@@ -62,8 +64,8 @@ static void state_drop(struct sg_state *s)
     sg_free(s);
 }
 
-/* Everything but the process's part. Within the first connection. */
-static segue_status state_make(struct sg_unit *u, const struct sg_slot *slots, uint32_t n, struct sg_state **out,
+/* This side of a state, with a new number. In the first connection. */
+static segue_status state_alloc(struct sg_unit *u, const struct sg_slot *slots, uint32_t n, struct sg_state **out,
                                segue_error *err)
 {
     struct sg_state *s = sg_alloc(sizeof *s);
@@ -76,7 +78,7 @@ static segue_status state_make(struct sg_unit *u, const struct sg_slot *slots, u
     segue_status status = s->slots && s->held.first ? proc_number(&u->state_ids, &u->state_ids_n, SG_WIRE_STATES, &s->id, err)
                                                     : sg_no_memory("state", n * sizeof *s->slots, err);
     if (status != SEGUE_OK) {
-        state_drop(s);
+        state_release(s);
         return status;
     }
     if (n) memcpy(s->slots, slots, n * sizeof *slots);
@@ -84,15 +86,15 @@ static segue_status state_make(struct sg_unit *u, const struct sg_slot *slots, u
     return SEGUE_OK;
 }
 
-/* Send the request that makes it, and take what it holds. */
-static segue_status state_begin(struct sg_unit *u, struct sg_state *s, uint32_t kind, segue_error *err)
+/* Sends the request that creates it in the child. A failure frees it here. */
+static segue_status state_create(struct sg_unit *u, struct sg_state *s, uint32_t kind, segue_error *err)
 {
     struct sg_reader in;
     segue_status status = proc_call(u, PROC_FIRST, kind, -1, 0, &in, err);
     if (status == SEGUE_OK) status = proc_held_read(s, &in, UINT64_MAX, err);
     if (status == SEGUE_OK) return SEGUE_OK;
     u->state_ids[s->id] = 0;
-    state_drop(s);
+    state_release(s);
     return status;
 }
 
@@ -102,7 +104,7 @@ segue_status proc_state_new(struct sg_unit *u, const struct sg_slot *slots, uint
     struct sg_state *s = NULL;
     proc_enter(u, PROC_FIRST);
     segue_status status = proc_is_lost(u, err);
-    if (status == SEGUE_OK) status = state_make(u, slots, slots_n, &s, err);
+    if (status == SEGUE_OK) status = state_alloc(u, slots, slots_n, &s, err);
     if (status == SEGUE_OK) {
         struct sg_buf *b = proc_request(u, PROC_FIRST);
         sg_put_u32(b, s->id);
@@ -110,7 +112,7 @@ segue_status proc_state_new(struct sg_unit *u, const struct sg_slot *slots, uint
         sg_put_u64(b, o ? o->rows : 0);
         sg_put_u32(b, o ? o->undo : 0);
         sg_wire_slots_put(b, slots, slots_n);
-        status = state_begin(u, s, SG_WIRE_STATE_NEW, err);
+        status = state_create(u, s, SG_WIRE_STATE_NEW, err);
     }
     proc_leave(u, PROC_FIRST);
     if (status == SEGUE_OK) *out = s;
@@ -123,18 +125,19 @@ segue_status proc_state_fork(struct sg_state *from, struct sg_state **out, segue
     struct sg_state *s = NULL;
     proc_enter(u, PROC_FIRST);
     segue_status status = proc_state_here(u, from, err);
-    if (status == SEGUE_OK) status = state_make(u, from->slots, from->slots_n, &s, err);
+    if (status == SEGUE_OK) status = state_alloc(u, from->slots, from->slots_n, &s, err);
     if (status == SEGUE_OK) {
         struct sg_buf *b = proc_request(u, PROC_FIRST);
         sg_put_u32(b, from->id);
         sg_put_u32(b, s->id);
-        status = state_begin(u, s, SG_WIRE_STATE_FORK, err);
+        status = state_create(u, s, SG_WIRE_STATE_FORK, err);
     }
     proc_leave(u, PROC_FIRST);
     if (status == SEGUE_OK) *out = s;
     return status;
 }
 
+/* A state of a previous child exists on this side only. */
 void proc_state_free(struct sg_state *s)
 {
     if (!s) return;
@@ -146,12 +149,12 @@ void proc_state_free(struct sg_state *s)
         if (proc_call(u, PROC_FIRST, SG_WIRE_STATE_FREE, -1, 0, &in, NULL) == SEGUE_OK) u->state_ids[s->id] = 0;
     }
     proc_leave(u, PROC_FIRST);
-    state_drop(s);
+    state_release(s);
 }
 
-/* --- going back --- */
+/* --- marks and cuts --- */
 
-/* mark, back, drop, cut: a number out, a number in, and what the state then holds. */
+/* mark, back, drop, cut: sends a number; the reply has a mark and the description of the state. */
 static segue_status change(struct sg_state *s, uint32_t kind, uint64_t n, uint32_t *mark, segue_error *err)
 {
     struct sg_unit *u = s->base.unit;
@@ -165,8 +168,8 @@ static segue_status change(struct sg_state *s, uint32_t kind, uint64_t n, uint32
         status = proc_call(u, PROC_FIRST, kind, -1, 0, &in, err);
     }
     if (status == SEGUE_OK) {
-        uint32_t given = sg_take_u32(&in);
-        if (mark) *mark = given;
+        uint32_t number = sg_take_u32(&in);
+        if (mark) *mark = number;
         status = proc_held_read(s, &in, kind == SG_WIRE_STATE_CUT && s->slots_n ? n : UINT64_MAX, err);
     }
     proc_leave(u, PROC_FIRST);
@@ -190,12 +193,10 @@ segue_status proc_state_cut(struct sg_state *s, uint64_t rows, segue_error *err)
     return change(s, SG_WIRE_STATE_CUT, rows, NULL, err);
 }
 
-/* --- rows --- */
+/* --- get and put --- */
 
-static int is_rows(const struct sg_slot *s) { return s->kind == SG_SLOT_K || s->kind == SG_SLOT_V; }
-
-/* Exponents of all ones are NaN or infinity; in q8 the scales would have to be looked at one by one, and are by whoever
- * uses them. Whole words, so that looking costs less than copying. */
+/* NaN and infinity have an exponent of all ones. q8 is not checked here: units check its scales when they use them. No branch, so
+ * that the compiler vectorizes it. */
 static int all_finite(const uint8_t *p, size_t bytes, enum sg_storage storage)
 {
     size_t size = storage == SG_F32 ? 4 : 2, bad = 0;
@@ -217,6 +218,7 @@ static int all_finite(const uint8_t *p, size_t bytes, enum sg_storage storage)
     return !bad;
 }
 
+/* Request of get and put; the data is at offset 0 of the bulk memory. */
 static void rows_request(struct sg_unit *u, const struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
                          enum sg_storage storage)
 {
@@ -229,7 +231,7 @@ static void rows_request(struct sg_unit *u, const struct sg_state *s, uint32_t s
     sg_put_u64(b, 0);
 }
 
-/* One piece that fits in bulk memory. A get may have to wait for a run, so it has as much time as one. */
+/* A piece that fits into bulk memory. A get may wait for a run, so its time limit is that of a run. */
 static segue_status get_piece(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
                               size_t bytes, uint8_t *out, segue_error *err)
 {
@@ -239,7 +241,7 @@ static segue_status get_piece(struct sg_state *s, uint32_t slot, uint64_t from, 
     rows_request(u, s, slot, from, to, storage);
     SG_TRY(proc_call(u, PROC_SECOND, SG_WIRE_STATE_GET, -1, proc_time_limit(u, 1024), &in, err));
     memcpy(out, u->child.areas[PROC_SECOND].data, bytes);
-    return all_finite(out, bytes, storage) ? SEGUE_OK : proc_lose(u, "its state holds what is no number", err);
+    return all_finite(out, bytes, storage) ? SEGUE_OK : proc_lose(u, "its state has NaN or infinite values", err);
 }
 
 static segue_status put_piece(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
@@ -254,25 +256,25 @@ static segue_status put_piece(struct sg_state *s, uint32_t slot, uint64_t from, 
     return proc_held_read(s, &in, slot == UINT32_MAX && s->slots_n ? to : UINT64_MAX, err);
 }
 
-/* Either way, cut into pieces where bulk memory would have to grow for it. */
-static segue_status move(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage, uint8_t *out,
+/* get (out) or put (data), in pieces of the size of the bulk memory. */
+static segue_status transfer(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage, uint8_t *out,
                          const uint8_t *data, segue_error *err)
 {
     struct sg_unit *u = s->base.unit;
     if (slot == UINT32_MAX && data == NULL && out == NULL) return put_piece(s, slot, from, to, storage, 0, NULL, err);
     if (slot >= s->slots_n)
-        return sg_fail(err, SEGUE_EARG, "state: %s: slot %u of %u; name one that there is", u->desc.info.spec, slot,
+        return sg_fail(err, SEGUE_EARG, "state: %s: slot %u of %u does not exist", u->desc.info.spec, slot,
                        s->slots_n);
     const struct sg_slot *what = &s->slots[slot];
     size_t fixed = sg_slot_fixed_bytes(what), row = sg_slot_row_bytes(what, storage);
-    if (!is_rows(what) || from >= to) {
-        size_t bytes = is_rows(what) ? 0 : fixed;
+    if (!sg_slot_grows(what) || from >= to) {
+        size_t bytes = sg_slot_grows(what) ? 0 : fixed;
         return out ? get_piece(s, slot, from, to, storage, bytes, out, err)
                    : put_piece(s, slot, from, to, storage, bytes, data, err);
     }
-    uint64_t most = row && row < u->child.areas[PROC_SECOND].size ? u->child.areas[PROC_SECOND].size / row : 1;
+    uint64_t max = row && row < u->child.areas[PROC_SECOND].size ? u->child.areas[PROC_SECOND].size / row : 1;
     for (uint64_t at = from, n; at < to; at += n) {
-        n = to - at < most ? to - at : most;
+        n = to - at < max ? to - at : max;
         size_t skip = (size_t)(at - from) * row;
         SG_TRY(out ? get_piece(s, slot, at, at + n, storage, (size_t)n * row, out + skip, err)
                    : put_piece(s, slot, at, at + n, storage, (size_t)n * row, data + skip, err));
@@ -286,7 +288,7 @@ segue_status proc_state_get(struct sg_state *s, uint32_t slot, uint64_t from, ui
     struct sg_unit *u = s->base.unit;
     proc_enter(u, PROC_SECOND);
     segue_status status = proc_state_here(u, s, err);
-    if (status == SEGUE_OK) status = move(s, slot, from, to, storage, out, NULL, err);
+    if (status == SEGUE_OK) status = transfer(s, slot, from, to, storage, out, NULL, err);
     proc_leave(u, PROC_SECOND);
     return status;
 }
@@ -297,7 +299,7 @@ segue_status proc_state_put(struct sg_state *s, uint32_t slot, uint64_t from, ui
     struct sg_unit *u = s->base.unit;
     proc_enter(u, PROC_SECOND);
     segue_status status = proc_state_here(u, s, err);
-    if (status == SEGUE_OK) status = move(s, slot, from, to, storage, NULL, in, err);
+    if (status == SEGUE_OK) status = transfer(s, slot, from, to, storage, NULL, in, err);
     proc_leave(u, PROC_SECOND);
     return status;
 }

@@ -1,24 +1,25 @@
-/* serve_objects.c: what the other side lends and has compiled: regions, tensors, programs, adapters, each under a number of
- * its choice. Nothing is let go while something else still reads it. SPDX-License-Identifier: MIT */
+/* serve_objects.c: regions, tensors, programs and adapters of the peer. Use counts keep an object alive while another one refers
+ * to it. SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "unit/proc/server.h"
 
-enum { GRAPHS_MOST = 64, RANK_MOST = 1 << 16, PAIRS_MOST = 1 << 18, FOLDER_MOST = 4096, WHY_MOST = 256 };
+enum { GRAPHS_MAX = 64, LORA_RANK_MAX = 1 << 16, PAIRS_MAX = 1 << 18, FOLDER_MAX = 4096, WHY_MAX = 256 };
 
 /* --- regions --- */
 
+/* The memory is mapped read-only. */
 segue_status sg_serve_region(struct sg_server *v, struct sg_reader *in, int fd, segue_error *err)
 {
     uint32_t id = sg_take_u32(in);
     uint64_t size = sg_take_u64(in);
     struct sg_shared memory;
     SG_TRY(sg_shared_map(&memory, fd, (size_t)size, 0, err));
-    segue_status status = sg_reader_done(in) ? SEGUE_OK : sg_server_reject(err, "a region: it is damaged");
+    segue_status status = sg_reader_done(in) ? SEGUE_OK : sg_server_reject(err, "a region: damaged");
     if (status == SEGUE_OK)
         status = sg_server_table_grow(&v->regions, &v->regions_n, id, SG_WIRE_REGIONS, sizeof *v->regions, err);
-    if (status == SEGUE_OK && v->regions[id].memory.data) status = sg_server_reject(err, "a region: its number is taken");
+    if (status == SEGUE_OK && v->regions[id].memory.data) status = sg_server_reject(err, "a region: its number is in use");
     if (status != SEGUE_OK) {
         sg_shared_free(&memory);
         return status;
@@ -31,13 +32,14 @@ segue_status sg_serve_region_drop(struct sg_server *v, struct sg_reader *in, seg
 {
     uint32_t id = sg_take_u32(in);
     if (!sg_reader_done(in) || id >= v->regions_n || !v->regions[id].memory.data || v->regions[id].users)
-        return sg_server_reject(err, "a region to let go: there is none, or it is in use");
+        return sg_server_reject(err, "a region to drop: unknown, or in use");
     sg_shared_free(&v->regions[id].memory);
     return SEGUE_OK;
 }
 
 /* --- tensors --- */
 
+/* Its regions lose a user. */
 static void tensor_free(struct sg_server *v, uint32_t id)
 {
     struct sg_server_tensor *t = v->tensors[id];
@@ -48,7 +50,7 @@ static void tensor_free(struct sg_server *v, uint32_t id)
     v->tensors[id] = NULL;
 }
 
-/* Which region a pointer lies in: take has checked that it does. */
+/* The region that contains a pointer, which sg_wire_tensor_take has checked; UINT32_MAX for NULL. */
 static uint32_t region_of(const struct sg_server *v, const void *p)
 {
     const uint8_t *at = p;
@@ -59,12 +61,13 @@ static uint32_t region_of(const struct sg_server *v, const void *p)
     return UINT32_MAX;
 }
 
+/* Decodes one tensor; locations are checked against the regions. */
 static segue_status tensor_new(struct sg_server *v, const struct sg_lent *regions, struct sg_reader *in,
                                uint32_t *made, segue_error *err)
 {
     uint32_t id = sg_take_u32(in);
     SG_TRY(sg_server_table_grow(&v->tensors, &v->tensors_n, id, SG_WIRE_TENSORS, sizeof *v->tensors, err));
-    if (v->tensors[id]) return sg_server_reject(err, "a tensor: its number is taken");
+    if (v->tensors[id]) return sg_server_reject(err, "a tensor: its number is in use");
     struct sg_server_tensor *t = sg_alloc(sizeof *t);
     if (!t) return sg_no_memory("tensor", sizeof *t, err);
     segue_status status = sg_wire_tensor_take(in, regions, v->regions_n, &t->arena, &t->tensor, err);
@@ -79,17 +82,18 @@ static segue_status tensor_new(struct sg_server *v, const struct sg_lent *region
         if (t->regions[i] != UINT32_MAX) v->regions[t->regions[i]].users++;
     }
     t->id = id;
-    t->tensor.mapped = 1;    /* every region is mapped, and its pages can be read again */
+    t->tensor.mapped = 1;    /* regions are shared mappings */
     v->tensors[id] = t;
     *made = id;
     return SEGUE_OK;
 }
 
+/* New tensors of a request; their numbers go to *made, so that a failure can free them. */
 static segue_status tensors_new(struct sg_server *v, struct sg_reader *in, uint32_t **made, uint32_t *made_n,
                                 segue_error *err)
 {
     uint32_t n = sg_take_u32(in);
-    if (in->bad || n > in->left / 64) return sg_server_reject(err, "a list of tensors: it is cut off");
+    if (in->bad || n > in->left / 64) return sg_server_reject(err, "a list of tensors: truncated");
     *made = sg_arena_alloc(&v->scratch, n * sizeof **made);
     struct sg_lent *regions = sg_arena_alloc(&v->scratch, (v->regions_n + 1) * sizeof *regions);
     if (!*made || !regions) return sg_no_memory("tensors", n * sizeof **made, err);
@@ -102,11 +106,11 @@ static segue_status tensors_new(struct sg_server *v, struct sg_reader *in, uint3
 segue_status sg_serve_tensor_drop(struct sg_server *v, struct sg_reader *in, segue_error *err)
 {
     uint32_t n = sg_take_u32(in);
-    if (in->bad || n > in->left / 4) return sg_server_reject(err, "tensors to let go: the list is cut off");
+    if (in->bad || n > in->left / 4) return sg_server_reject(err, "tensors to drop: truncated");
     for (uint32_t i = 0; i < n; i++) {
         uint32_t id = sg_take_u32(in);
         if (id >= v->tensors_n || !v->tensors[id] || v->tensors[id]->users)
-            return sg_server_reject(err, "a tensor to let go: there is none, or it is in use");
+            return sg_server_reject(err, "a tensor to drop: unknown, or in use");
         tensor_free(v, id);
     }
     return SEGUE_OK;
@@ -114,6 +118,7 @@ segue_status sg_serve_tensor_drop(struct sg_server *v, struct sg_reader *in, seg
 
 /* --- programs --- */
 
+/* Also frees a graph without a program, after a failure. */
 static void program_free(struct sg_server *v, struct sg_server_program *p)
 {
     if (p->program) v->ops->discard(p->program);
@@ -123,8 +128,8 @@ static void program_free(struct sg_server *v, struct sg_server_program *p)
     *p = (struct sg_server_program){0};
 }
 
-/* A graph, its tensors held; the program comes later. */
-static segue_status graph_take(struct sg_server *v, struct sg_reader *in, const struct sg_tensor *const *tensors,
+/* Reads a graph and counts the use of its tensors. */
+static segue_status graph_read(struct sg_server *v, struct sg_reader *in, const struct sg_tensor *const *tensors,
                                struct sg_server_program *p, segue_error *err)
 {
     SG_TRY(sg_wire_graph_take(in, tensors, v->tensors_n, &p->graph, err));
@@ -132,7 +137,7 @@ static segue_status graph_take(struct sg_server *v, struct sg_reader *in, const 
     uint32_t *ids = sg_alloc(n * sizeof *ids);
     if (!ids) return sg_no_memory("program", n * sizeof *ids, err);
     for (uint32_t i = 0; i < n; i++) {
-        /* The tensor is the first member of what the table holds. */
+        /* the tensor is the first member of the table entry */
         const struct sg_server_tensor *t = (const struct sg_server_tensor *)(const void *)p->graph->tensors[i];
         uint32_t id = t->id;
         ids[i] = id;
@@ -142,10 +147,10 @@ static segue_status graph_take(struct sg_server *v, struct sg_reader *in, const 
     return SEGUE_OK;
 }
 
-/* Where the other side wants packed weights kept; the name lives in the scratch arena. *keep = NULL: nowhere. */
-static segue_status keep_take(struct sg_server *v, struct sg_reader *in, struct sg_weight_cache **keep, segue_error *err)
+/* The weight cache that the peer names; in the scratch arena. *keep = NULL: none. */
+static segue_status cache_read(struct sg_server *v, struct sg_reader *in, struct sg_weight_cache **keep, segue_error *err)
 {
-    char folder[FOLDER_MOST];
+    char folder[FOLDER_MAX];
     *keep = NULL;
     if (!sg_take_u32(in)) return SEGUE_OK;
     sg_take_text(in, folder, sizeof folder);
@@ -159,15 +164,15 @@ static segue_status keep_take(struct sg_server *v, struct sg_reader *in, struct 
     k->stamp.hi = sg_take_u64(in);
     k->exact = sg_take_u32(in) == 1;
     *keep = k;
-    return in->bad || !folder[0] ? sg_server_reject(err, "a folder: it has no name") : SEGUE_OK;
+    return in->bad || !folder[0] ? sg_server_reject(err, "a cache folder: no name") : SEGUE_OK;
 }
 
 /* Programs of all graphs, or none. */
 static segue_status compile_all(struct sg_server *v, struct sg_server_program *fresh, uint32_t n,
                                 const struct sg_weight_cache *keep, segue_error *err)
 {
-    const struct sg_graph *graphs[GRAPHS_MOST];
-    struct sg_program *programs[GRAPHS_MOST] = {NULL};
+    const struct sg_graph *graphs[GRAPHS_MAX];
+    struct sg_program *programs[GRAPHS_MAX] = {NULL};
     for (uint32_t i = 0; i < n; i++) {
         graphs[i] = fresh[i].graph;
         for (uint32_t k = 0; k < graphs[i]->ops_n; k++) SG_TRY(v->ops->can(v->unit, graphs[i], &graphs[i]->ops[k], err));
@@ -177,7 +182,8 @@ static segue_status compile_all(struct sg_server *v, struct sg_server_program *f
     return SEGUE_OK;
 }
 
-static segue_status graphs_take(struct sg_server *v, struct sg_reader *in, struct sg_server_program *fresh,
+/* Reads n graphs and the numbers of their programs. */
+static segue_status graphs_read(struct sg_server *v, struct sg_reader *in, struct sg_server_program *fresh,
                                 uint32_t *ids, uint32_t n, segue_error *err)
 {
     const struct sg_tensor **tensors = sg_arena_alloc(&v->scratch, (v->tensors_n + 1) * sizeof *tensors);
@@ -188,39 +194,40 @@ static segue_status graphs_take(struct sg_server *v, struct sg_reader *in, struc
         SG_TRY(sg_server_table_grow(&v->programs, &v->programs_n, ids[i], SG_WIRE_PROGRAMS, sizeof *v->programs, err));
         int taken = v->programs[ids[i]].program != NULL;
         for (uint32_t k = 0; k < i; k++) taken |= ids[k] == ids[i];
-        if (taken) return sg_server_reject(err, "a program: its number is taken");
-        SG_TRY(graph_take(v, in, tensors, &fresh[i], err));
+        if (taken) return sg_server_reject(err, "a program: its number is in use");
+        SG_TRY(graph_read(v, in, tensors, &fresh[i], err));
     }
     return SEGUE_OK;
 }
 
-/* What became of keeping, as two texts. */
-static void kept_put(struct sg_server *v, const struct sg_program *p, struct sg_buf *out)
+/* The outcome of the weight cache, as two texts. */
+static void cache_status_write(struct sg_server *v, const struct sg_program *p, struct sg_buf *out)
 {
     const char *why = NULL, *kept = v->ops->kept ? v->ops->kept(p, &why) : NULL;
-    char text[WHY_MOST];
+    char text[WHY_MAX];
     snprintf(text, sizeof text, "%s", why ? why : "");
     sg_put_text(out, kept ? kept : "");
     sg_put_text(out, text);
 }
 
+/* The common part of both requests; `fresh` owns graphs and programs until they are entered in the table. */
 static segue_status compile_or_can(struct sg_server *v, struct sg_reader *in, struct sg_server_program *fresh, int can,
                                    struct sg_buf *out, segue_error *err)
 {
     struct sg_weight_cache *keep;
-    SG_TRY(keep_take(v, in, &keep, err));
-    uint32_t n = sg_take_u32(in), ids[GRAPHS_MOST];
-    if (in->bad || !n || n > GRAPHS_MOST || (can && n != 1)) return sg_server_reject(err, "graphs: none, or too many");
-    SG_TRY(graphs_take(v, in, fresh, ids, n, err));
+    SG_TRY(cache_read(v, in, &keep, err));
+    uint32_t n = sg_take_u32(in), ids[GRAPHS_MAX];
+    if (in->bad || !n || n > GRAPHS_MAX || (can && n != 1)) return sg_server_reject(err, "graphs: none, or too many");
+    SG_TRY(graphs_read(v, in, fresh, ids, n, err));
     uint32_t op = can ? sg_take_u32(in) : 0;
-    if (!sg_reader_done(in)) return sg_server_reject(err, "graphs: the list is damaged");
+    if (!sg_reader_done(in)) return sg_server_reject(err, "graphs: damaged");
     if (can) {
-        if (op >= fresh[0].graph->ops_n) return sg_server_reject(err, "an op: there is none of this number");
+        if (op >= fresh[0].graph->ops_n) return sg_server_reject(err, "an op: unknown number");
         return v->ops->can(v->unit, fresh[0].graph, &fresh[0].graph->ops[op], err);
     }
     SG_TRY(compile_all(v, fresh, n, keep, err));
     for (uint32_t i = 0; i < n; i++) {
-        kept_put(v, fresh[i].program, out);
+        cache_status_write(v, fresh[i].program, out);
         sg_put_u64(out, sg_program_compiles(fresh[i].program));
         v->programs[ids[i]] = fresh[i];
         fresh[i] = (struct sg_server_program){0};
@@ -228,14 +235,14 @@ static segue_status compile_or_can(struct sg_server *v, struct sg_reader *in, st
     return SEGUE_OK;
 }
 
-/* Tensors that came with a request that failed, or only asked, go with it. */
+/* After a failure, or a query (can), the tensors of the request are freed again. */
 segue_status sg_serve_compile(struct sg_server *v, struct sg_reader *in, int can, struct sg_buf *out, segue_error *err)
 {
-    struct sg_server_program fresh[GRAPHS_MOST] = {{0}};
+    struct sg_server_program fresh[GRAPHS_MAX] = {{0}};
     uint32_t *made = NULL, made_n = 0;
     segue_status status = tensors_new(v, in, &made, &made_n, err);
     if (status == SEGUE_OK) status = compile_or_can(v, in, fresh, can, out, err);
-    for (uint32_t i = 0; i < GRAPHS_MOST; i++) program_free(v, &fresh[i]);
+    for (uint32_t i = 0; i < GRAPHS_MAX; i++) program_free(v, &fresh[i]);
     if (can || status != SEGUE_OK)
         while (made_n) tensor_free(v, made[--made_n]);
     return status;
@@ -245,7 +252,7 @@ segue_status sg_serve_discard(struct sg_server *v, struct sg_reader *in, segue_e
 {
     uint32_t id = sg_take_u32(in);
     if (!sg_reader_done(in) || id >= v->programs_n || !v->programs[id].program)
-        return sg_server_reject(err, "a program to let go: there is none");
+        return sg_server_reject(err, "a program to discard: unknown");
     program_free(v, &v->programs[id]);
     return SEGUE_OK;
 }
@@ -255,7 +262,7 @@ segue_status sg_serve_footprint(struct sg_server *v, struct sg_reader *in, struc
     uint32_t id = sg_take_u32(in);
     uint64_t own = 0, read = 0, scratch = 0;
     if (!sg_reader_done(in) || id >= v->programs_n || !v->programs[id].program)
-        return sg_server_reject(err, "a program to weigh: there is none");
+        return sg_server_reject(err, "a program: unknown");
     v->ops->footprint(v->programs[id].program, &own, &read, &scratch);
     sg_put_u64(out, own);
     sg_put_u64(out, read);
@@ -265,6 +272,7 @@ segue_status sg_serve_footprint(struct sg_server *v, struct sg_reader *in, struc
 
 /* --- adapters --- */
 
+/* Also frees an adapter that was read in part. */
 static void lora_free(struct sg_server *v, struct sg_server_lora *l)
 {
     for (uint32_t i = 0; l->tensors && i < l->lora.pairs_n; i++) v->tensors[l->tensors[i]]->users--;
@@ -274,8 +282,8 @@ static void lora_free(struct sg_server *v, struct sg_server_lora *l)
     *l = (struct sg_server_lora){.memory.fd = -1};
 }
 
-/* rows x cols floats at an offset of the adapter's memory. */
-static const float *matrix_take(struct sg_reader *in, const struct sg_shared *m, uint64_t rows, uint64_t cols)
+/* rows x cols floats at an offset of the adapter's memory; NULL: out of bounds. */
+static const float *matrix_read(struct sg_reader *in, const struct sg_shared *m, uint64_t rows, uint64_t cols)
 {
     uint64_t at = sg_take_u64(in);
     if (cols && rows > ((uint64_t)1 << 40) / cols) return NULL;
@@ -290,25 +298,26 @@ static int by_tensor(const void *a, const void *b)
     return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
 }
 
-static segue_status pairs_take(struct sg_server *v, struct sg_reader *in, struct sg_server_lora *l, uint32_t n,
+/* Pairs are sorted by tensor for sg_lora_find; a tensor may occur once. */
+static segue_status pairs_read(struct sg_server *v, struct sg_reader *in, struct sg_server_lora *l, uint32_t n,
                                segue_error *err)
 {
     for (uint32_t i = 0; i < n; i++) {
         uint32_t id = sg_take_u32(in), rank = sg_take_u32(in);
-        if (id >= v->tensors_n || !v->tensors[id] || !rank || rank > RANK_MOST)
-            return sg_server_reject(err, "an adapter: a tensor or rank that is none");
+        if (id >= v->tensors_n || !v->tensors[id] || !rank || rank > LORA_RANK_MAX)
+            return sg_server_reject(err, "an adapter: unknown tensor or invalid rank");
         const struct sg_tensor *t = &v->tensors[id]->tensor;
-        const float *a = matrix_take(in, &l->memory, rank, t->cols), *b = matrix_take(in, &l->memory, t->rows, rank);
-        if (!a || !b) return sg_server_reject(err, "an adapter: numbers outside of its memory");
+        const float *a = matrix_read(in, &l->memory, rank, t->cols), *b = matrix_read(in, &l->memory, t->rows, rank);
+        if (!a || !b) return sg_server_reject(err, "an adapter: matrix outside of its memory");
         l->pairs[i] = (struct sg_lora_pair){t, rank, a, b};
         l->tensors[i] = id;
         l->lora.pairs_n++;
         v->tensors[id]->users++;
     }
-    if (!sg_reader_done(in)) return sg_server_reject(err, "an adapter: the list is damaged");
+    if (!sg_reader_done(in)) return sg_server_reject(err, "an adapter: damaged");
     if (n) qsort(l->pairs, n, sizeof *l->pairs, by_tensor);
     for (uint32_t i = 1; i < n; i++)
-        if (l->pairs[i].tensor == l->pairs[i - 1].tensor) return sg_server_reject(err, "an adapter: a tensor twice");
+        if (l->pairs[i].tensor == l->pairs[i - 1].tensor) return sg_server_reject(err, "an adapter: duplicate tensor");
     return SEGUE_OK;
 }
 
@@ -319,14 +328,14 @@ segue_status sg_serve_lora(struct sg_server *v, struct sg_reader *in, int fd, se
     uint32_t n = sg_take_u32(in);
     struct sg_server_lora l = {.memory.fd = -1};
     SG_TRY(sg_shared_map(&l.memory, fd, (size_t)size, 0, err));
-    segue_status status = in->bad || n > PAIRS_MOST || n > in->left / 8
-                              ? sg_server_reject(err, "an adapter: it is cut off")
+    segue_status status = in->bad || n > PAIRS_MAX || n > in->left / 8
+                              ? sg_server_reject(err, "an adapter: truncated")
                               : sg_server_table_grow(&v->loras, &v->loras_n, id, SG_WIRE_LORAS, sizeof *v->loras, err);
-    if (status == SEGUE_OK && v->loras[id].pairs) status = sg_server_reject(err, "an adapter: its number is taken");
+    if (status == SEGUE_OK && v->loras[id].pairs) status = sg_server_reject(err, "an adapter: its number is in use");
     if (status == SEGUE_OK) {
         l.pairs = sg_alloc(n * sizeof *l.pairs);
         l.tensors = sg_alloc(n * sizeof *l.tensors);
-        status = l.pairs && l.tensors ? pairs_take(v, in, &l, n, err) : sg_no_memory("adapter", n * sizeof *l.pairs, err);
+        status = l.pairs && l.tensors ? pairs_read(v, in, &l, n, err) : sg_no_memory("adapter", n * sizeof *l.pairs, err);
     }
     if (status != SEGUE_OK) {
         lora_free(v, &l);
@@ -342,11 +351,12 @@ segue_status sg_serve_lora_drop(struct sg_server *v, struct sg_reader *in, segue
 {
     uint32_t id = sg_take_u32(in);
     if (!sg_reader_done(in) || id >= v->loras_n || !v->loras[id].pairs)
-        return sg_server_reject(err, "an adapter to let go: there is none");
+        return sg_server_reject(err, "an adapter to drop: unknown");
     lora_free(v, &v->loras[id]);
     return SEGUE_OK;
 }
 
+/* Users before what they use: adapters, programs, tensors, regions. */
 void sg_serve_objects_free(struct sg_server *v)
 {
     for (uint32_t i = 0; i < v->loras_n; i++)

@@ -1,26 +1,27 @@
-/* serve_run.c: one batch of the other side. Tokens come with the request; rows of numbers go through bulk memory, so that
- * a unit writes its logits where the other side reads them. SPDX-License-Identifier: MIT */
+/* serve_run.c: runs. Tokens are part of the request; floats are in the bulk memory of the first connection, so that the
+ * unit writes logits directly to memory of the peer. SPDX-License-Identifier: MIT */
 #include "unit/proc/server.h"
 
-/* A request as it is taken apart. */
+/* A decoded request. */
 struct request {
     const struct sg_server_program *program;
     struct sg_batch batch;
     struct sg_result result;
     struct sg_span *spans;                   /* [batch.spans_n] */
     struct sg_server_state **states;         /* [batch.spans_n] NULL: none */
-    uint64_t logits_at, *outputs_at;         /* UINT64_MAX: not wanted */
+    uint64_t logits_at, *outputs_at;         /* offsets in bulk memory; logits_at UINT64_MAX: none */
     uint64_t rows, wanted;                   /* T and R */
 };
 
-static segue_status damaged(segue_error *err) { return sg_server_reject(err, "a run: it is damaged"); }
+static segue_status damaged(segue_error *err) { return sg_server_reject(err, "a run: damaged"); }
 
-static void *room(struct sg_server *v, size_t n, size_t size)
+/* n entries in the arena of the request. */
+static void *scratch_array(struct sg_server *v, size_t n, size_t size)
 {
     return n > SIZE_MAX / size ? NULL : sg_arena_alloc(&v->scratch, n * size);
 }
 
-/* n floats at an offset of this connection's bulk memory; NULL: not there. */
+/* rows x width floats at an offset of the bulk memory; NULL: out of bounds or misaligned. */
 static float *floats_at(const struct sg_server *v, uint64_t at, uint64_t rows, uint64_t width)
 {
     const struct sg_shared *area = &v->areas[0];
@@ -29,26 +30,26 @@ static float *floats_at(const struct sg_server *v, uint64_t at, uint64_t rows, u
     return (float *)(void *)(area->data + at);
 }
 
-/* n 32-bit words copied out of the request: it may lie unaligned. */
-static segue_status words_take(struct sg_server *v, struct sg_reader *in, uint32_t n, void *list, segue_error *err)
+/* Copies n 32-bit words of the request, which may be unaligned. list: address of the pointer. */
+static segue_status words_read(struct sg_server *v, struct sg_reader *in, uint32_t n, void *list, segue_error *err)
 {
     if (in->bad || n > in->left / 4) return damaged(err);
-    uint32_t *words = room(v, n, sizeof *words);
+    uint32_t *words = scratch_array(v, n, sizeof *words);
     if (!words) return sg_no_memory("run", n * sizeof *words, err);
     sg_take_into(in, words, n, sizeof *words);
     memcpy(list, &words, sizeof words);
     return SEGUE_OK;
 }
 
-static segue_status loras_take(struct sg_server *v, struct sg_reader *in, struct sg_span *span, segue_error *err)
+static segue_status loras_read(struct sg_server *v, struct sg_reader *in, struct sg_span *span, segue_error *err)
 {
     uint32_t n = sg_take_u32(in);
     if (in->bad || n > in->left / 4) return damaged(err);
-    const struct sg_lora **list = room(v, n, sizeof *list);
+    const struct sg_lora **list = scratch_array(v, n, sizeof *list);
     if (!list) return sg_no_memory("run", n * sizeof *list, err);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t id = sg_take_u32(in);
-        if (id >= v->loras_n || !v->loras[id].pairs) return sg_server_reject(err, "a run: an adapter that is none");
+        if (id >= v->loras_n || !v->loras[id].pairs) return sg_server_reject(err, "a run: unknown adapter");
         list[i] = &v->loras[id].lora;
     }
     span->loras = list;
@@ -56,13 +57,14 @@ static segue_status loras_take(struct sg_server *v, struct sg_reader *in, struct
     return SEGUE_OK;
 }
 
-static segue_status span_take(struct sg_server *v, struct sg_reader *in, struct request *q, uint32_t i, segue_error *err)
+/* One span: state, tokens or offset of input rows, wanted rows, adapters. Totals are checked against the limits. */
+static segue_status span_read(struct sg_server *v, struct sg_reader *in, struct request *q, uint32_t i, segue_error *err)
 {
     struct sg_span *span = &q->spans[i];
     const struct sg_graph *g = q->program->graph;
     uint32_t state = sg_take_u32(in);
     if (state != UINT32_MAX) {
-        if (state >= v->states_n || !v->states[state].state) return sg_server_reject(err, "a run: a state that is none");
+        if (state >= v->states_n || !v->states[state].state) return sg_server_reject(err, "a run: unknown state");
         q->states[i] = &v->states[state];
         span->state = v->states[state].state;
     }
@@ -72,24 +74,25 @@ static segue_status span_take(struct sg_server *v, struct sg_reader *in, struct 
     q->rows += span->rows;
     if (in->bad || q->rows > SG_WIRE_ROWS || span->first > INT32_MAX) return damaged(err);
     if (g->values[g->inputs[0].value].kind == SG_VALUE_TOKENS) {
-        SG_TRY(words_take(v, in, span->rows, &span->tokens, err));
+        SG_TRY(words_read(v, in, span->rows, &span->tokens, err));
     } else {
         span->values = floats_at(v, sg_take_u64(in), span->rows, g->values[g->inputs[0].value].width);
-        if (!span->values) return sg_server_reject(err, "a run: rows outside of the shared memory");
+        if (!span->values) return sg_server_reject(err, "a run: input rows outside of the shared memory");
     }
     span->wanted_n = sg_take_u32(in);
     q->wanted += span->wanted_n;
-    SG_TRY(words_take(v, in, span->wanted_n, &span->wanted, err));
-    return loras_take(v, in, span, err);
+    SG_TRY(words_read(v, in, span->wanted_n, &span->wanted, err));
+    return loras_read(v, in, span, err);
 }
 
-static segue_status outputs_take(struct sg_server *v, struct sg_reader *in, struct request *q, segue_error *err)
+/* Indices of graph outputs and the offsets of their rows. */
+static segue_status outputs_read(struct sg_server *v, struct sg_reader *in, struct request *q, segue_error *err)
 {
     uint32_t n = sg_take_u32(in);
     if (in->bad || n > in->left / 12) return damaged(err);
-    int32_t *outputs = room(v, n, sizeof *outputs);
-    q->outputs_at = room(v, n, sizeof *q->outputs_at);
-    q->result.values = room(v, n, sizeof *q->result.values);
+    int32_t *outputs = scratch_array(v, n, sizeof *outputs);
+    q->outputs_at = scratch_array(v, n, sizeof *q->outputs_at);
+    q->result.values = scratch_array(v, n, sizeof *q->result.values);
     if (!outputs || !q->outputs_at || !q->result.values) return sg_no_memory("run", n * sizeof *outputs, err);
     for (uint32_t i = 0; i < n; i++) {
         outputs[i] = (int32_t)sg_take_u32(in);
@@ -101,70 +104,72 @@ static segue_status outputs_take(struct sg_server *v, struct sg_reader *in, stru
     return SEGUE_OK;
 }
 
-/* Where results go, once T and R are known. */
-static segue_status places(struct sg_server *v, struct request *q, segue_error *err)
+/* Result buffers in bulk memory, once T and R are known. */
+static segue_status result_buffers(struct sg_server *v, struct request *q, segue_error *err)
 {
     const struct sg_graph *g = q->program->graph;
     if (q->logits_at != UINT64_MAX) {
         q->result.logits = floats_at(v, q->logits_at, q->wanted, g->vocab);
-        if (!q->result.logits) return sg_server_reject(err, "a run: no place for logits in the shared memory");
+        if (!q->result.logits) return sg_server_reject(err, "a run: logits outside of the shared memory");
     }
     for (uint32_t i = 0; i < q->batch.outputs_n; i++) {
         const struct sg_value *value = &g->values[g->outputs[q->batch.outputs[i]].value];
         q->result.values[i] = floats_at(v, q->outputs_at[i], value->wanted ? q->wanted : q->rows, value->width);
-        if (!q->result.values[i]) return sg_server_reject(err, "a run: no place for rows in the shared memory");
+        if (!q->result.values[i]) return sg_server_reject(err, "a run: outputs outside of the shared memory");
     }
-    q->result.rows_done = room(v, q->batch.spans_n, sizeof *q->result.rows_done);
+    q->result.rows_done = scratch_array(v, q->batch.spans_n, sizeof *q->result.rows_done);
     return q->result.rows_done ? SEGUE_OK : sg_no_memory("run", q->batch.spans_n, err);
 }
 
-static segue_status request_take(struct sg_server *v, struct sg_reader *in, struct request *q, segue_error *err)
+/* Everything is validated before the unit sees it, except what sg_batch_check of the unit checks. */
+static segue_status request_read(struct sg_server *v, struct sg_reader *in, struct request *q, segue_error *err)
 {
     uint32_t id = sg_take_u32(in);
     if (in->bad || id >= v->programs_n || !v->programs[id].program)
-        return sg_server_reject(err, "a run: a program that is none");
+        return sg_server_reject(err, "a run: unknown program");
     q->program = &v->programs[id];
     q->batch.priority = sg_take_u32(in);
     q->batch.inline_hint = !sg_take_u32(in);
     q->logits_at = sg_take_u64(in);
-    SG_TRY(outputs_take(v, in, q, err));
+    SG_TRY(outputs_read(v, in, q, err));
     uint32_t n = sg_take_u32(in);
     if (in->bad || !n || n > SG_WIRE_SPANS || n > in->left / 16) return damaged(err);
-    q->spans = room(v, n, sizeof *q->spans);
-    q->states = room(v, n, sizeof *q->states);
+    q->spans = scratch_array(v, n, sizeof *q->spans);
+    q->states = scratch_array(v, n, sizeof *q->states);
     if (!q->spans || !q->states) return sg_no_memory("run", n * sizeof *q->spans, err);
     q->batch.spans = q->spans;
-    for (; q->batch.spans_n < n; q->batch.spans_n++) SG_TRY(span_take(v, in, q, q->batch.spans_n, err));
+    for (; q->batch.spans_n < n; q->batch.spans_n++) SG_TRY(span_read(v, in, q, q->batch.spans_n, err));
     if (!sg_reader_done(in)) return damaged(err);
-    return places(v, q, err);
+    return result_buffers(v, q, err);
 }
 
-/* From here on the second connection may ask for what the run will write: the unit itself makes it wait. */
-static void begun(struct sg_server *v)
+/* From now on a get on the second connection waits in the unit for what the run writes. */
+static void set_accepted(struct sg_server *v)
 {
     struct sg_wire_page *page = (struct sg_wire_page *)(void *)v->page.data;
-    if (page) atomic_store(&page->begun, (uint32_t)v->number);
+    if (page) atomic_store(&page->accepted, (uint32_t)v->number);
 }
 
+/* The page has the cancel flag that the peer sets. */
 static segue_status run(struct sg_server *v, struct request *q, segue_error *err)
 {
     struct sg_run *started = NULL;
     struct sg_wire_page *page = (struct sg_wire_page *)(void *)v->page.data;
     q->batch.cancel = page ? &page->cancel : &v->own_cancel;
     segue_status status = v->ops->start(q->program->program, &q->batch, &q->result, &started, err);
-    begun(v);
+    set_accepted(v);
     SG_TRY(status);
     do status = v->ops->wait(started, 1000000000, err);
     while (status == SEGUE_END);
     return status;
 }
 
-/* What a run came to is said also when it failed: rows may have been finished. */
+/* Counters and states are sent after a failed run too, because tokens may have been completed. */
 segue_status sg_serve_run(struct sg_server *v, struct sg_reader *in, struct sg_buf *out, segue_error *err)
 {
     struct request q = {0};
-    segue_status status = request_take(v, in, &q, err);
-    if (status != SEGUE_OK) begun(v);
+    segue_status status = request_read(v, in, &q, err);
+    if (status != SEGUE_OK) set_accepted(v);
     SG_TRY(status);
     status = run(v, &q, err);
     uint64_t *counters[SG_WIRE_COUNTERS];

@@ -1,7 +1,8 @@
-/* wire.c: descriptions and statuses as bytes. The other forms stand with who writes and reads them: serve*.c and the
- * unit on the other side. SPDX-License-Identifier: MIT */
+/* wire.c: encoding of descriptions and statuses. Requests are encoded in proc_*.c and decoded in serve_*.c. SPDX-License-
+ * Identifier: MIT */
 #include "unit/proc/wire.h"
 
+/* Texts, memory, then numbers; sg_wire_desc_take reads the same order. */
 void sg_wire_desc_put(struct sg_buf *out, const struct sg_unit_desc *d)
 {
     const segue_unit_info *i = &d->info;
@@ -28,7 +29,7 @@ segue_status sg_wire_desc_take(struct sg_reader *in, struct sg_unit_desc *out, s
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) *numbers[k] = sg_take_u32(in);
     if (in->bad || i->built > 1 || i->present > 1 || i->simulated > 1 || d.samples > 1 || d.reference > 1 ||
         d.streams > 1 || d.half > 1 || d.select_late > 1 || d.invariant > 1)
-        return sg_fail(err, SEGUE_EFORMAT, "message refused: description of a unit: it is damaged");
+        return sg_fail(err, SEGUE_EFORMAT, "message refused: the description of a unit is damaged");
     *out = d;
     return SEGUE_OK;
 }
@@ -39,15 +40,16 @@ void sg_wire_status_put(struct sg_buf *out, segue_status status, const segue_err
     sg_put_text(out, status == SEGUE_OK ? "" : why->text);
 }
 
+/* Positive values and unknown errors are invalid. */
 segue_status sg_wire_status_take(struct sg_reader *in, segue_status *status, segue_error *why)
 {
     char text[sizeof why->text];
-    int32_t said = (int32_t)sg_take_u32(in);
+    int32_t remote = (int32_t)sg_take_u32(in);
     sg_take_text(in, text, sizeof text);
-    if (in->bad || said > SEGUE_OK || said < SEGUE_EINTERNAL)
-        return sg_fail(why, SEGUE_EFORMAT, "message refused: reply: it has no status");
-    *status = (segue_status)said;
-    if (said) sg_fail(why, (segue_status)said, "%s", text);
+    if (in->bad || remote > SEGUE_OK || remote < SEGUE_EINTERNAL)
+        return sg_fail(why, SEGUE_EFORMAT, "message refused: the reply has no status");
+    *status = (segue_status)remote;
+    if (remote) sg_fail(why, (segue_status)remote, "%s", text);
     return SEGUE_OK;
 }
 

@@ -14,6 +14,7 @@ enum { DEFAULT_THREADS = 2, THREADS_MAX = 64, TYPICAL_TOKENS = 512 };
 
 extern const struct sg_unit_ops sg_unit_ref;
 
+/* The description of every ref unit; open replaces the spec. */
 static void describe_one(struct sg_unit_desc *d)
 {
     *d = (struct sg_unit_desc){.lanes = 1, .samples = 1, .reference = 1, .streams = 1, .invariant = 1};
@@ -65,6 +66,7 @@ static segue_status open_ranks(struct sg_unit **out, const struct sg_unit_spec *
     return status;
 }
 
+/* With ranks=N the result is a group. */
 static segue_status ref_open(struct sg_unit **out, const struct sg_unit_spec *spec, segue_error *err)
 {
     static const char *const keys[] = {"threads", "ranks", NULL};
@@ -96,6 +98,7 @@ static segue_status ref_can(const struct sg_unit *u, const struct sg_graph *g, c
 
 /* --- compile --- */
 
+/* Bytes of the rows that an op uses. */
 static uint64_t weight_bytes(const struct sg_graph *g, const struct sg_weight *w)
 {
     if (w->tensor < 0) return 0;

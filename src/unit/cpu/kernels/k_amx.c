@@ -141,7 +141,7 @@ INLINE __m512 residual(__m512 x)
 INLINE void terms_store(__m512 even, __m512 odd, uint32_t terms, uint16_t *out)
 {
     pair_store(even, odd, out);
-    /* the second term is stored behind the first, per 32 columns */
+    /* the second term is stored after the first, per 32 columns */
     if (terms > 1) pair_store(residual(even), residual(odd), out + TILE_NUMBERS);
 }
 

@@ -64,7 +64,7 @@ INLINE const uint8_t *vectors_of(const uint8_t *w, uint32_t part, const enum sg_
 }
 
 /* Chunk c of 4 columns for half h of the rows, as unsigned bytes. Nibbles: chunks 4 to 7 are the high
- * halves of 0 to 3. Q6K inserts two high bits from the vectors behind the nibbles. */
+ * halves of 0 to 3. Q6K inserts two high bits from the vectors after the nibbles. */
 INLINE __m256i weights_at(const uint8_t *v, const enum sg_pack kind, int c, uint32_t h)
 {
     const int nibbles = has_nibbles(kind);
@@ -292,7 +292,7 @@ INLINE void outlier_body(const uint8_t *w, size_t k, uint32_t rows, const uint8_
         if (fine) quant_body(w, k, rows, x, nt, SG_FINE, out, ldo, kind); \
         else quant_body(w, k, rows, x, nt, SG_COARSE, out, ldo, kind);   \
     }
-/* SG_OUTLIER tiles have a body of their own; others use the kernel of packed weights. */
+/* SG_OUTLIER tiles use a separate body; others use the kernel of packed weights. */
 #define TILE(name, few, chunks)                                             \
     MM(name)                                                                \
     {                                                                       \

@@ -148,7 +148,7 @@ INLINE void rows4_quant(const struct plain_rows4 *f, uint32_t c, const int block
  * bytes, offsets and the bias, and replaces the bytes in q. up [block][SG_BF16_ROWS]: adds 128 upper to
  * the sums of the blocks. */
 INLINE void rows4_outlier(const struct plain_rows4 *f, __m128i key, const int block, const float *inverse, uint8_t *q,
-                       uint8_t *raised, float up[][SG_BF16_ROWS])
+                       uint8_t *outliers, float up[][SG_BF16_ROWS])
 {
     /* index of the chunk, index of its block, and the offsets of both in unpacked weights */
     const __m128i at = _mm_andnot_si128(key, _mm_set1_epi32(KEY_INDEX)), in = _mm_srli_epi32(at, block == 32 ? 3 : 2),
@@ -171,7 +171,7 @@ INLINE void rows4_outlier(const struct plain_rows4 *f, __m128i key, const int bl
                   u = _mm_packs_epi16(_mm_packs_epi32(upper[0], upper[1]), _mm_packs_epi32(upper[2], upper[3])),
                   pairs = _mm_maddubs_epi16(_mm_set1_epi8(1), u),
                   sum = _mm_slli_epi32(_mm_madd_epi16(pairs, _mm_set1_epi16(1)), 7);
-    uint8_t *to = raised + 4 * f->t;
+    uint8_t *to = outliers + 4 * f->t;
     rows_store(to, rows, u);
     rows_store(to + 4 * f->nt, rows, vector);
     rows_store(to + 8 * f->nt, rows, from);
@@ -208,7 +208,7 @@ static inline void quant_outlier(const float *x, size_t ldx, uint32_t nt, size_t
 {
     for (size_t from = 0; from < k; from += SG_SUPERBLOCK) {
         const struct sg_superblock a = sg_superblock_at(tile, k - from, (uint32_t)block, nt);
-        uint8_t *raised = tile + (a.raised - tile), *n = tile + (a.n - tile);
+        uint8_t *outliers = tile + (a.raised - tile), *n = tile + (a.n - tile);
         float *d = (float *)(void *)(tile + (a.d - tile)), *s = (float *)(void *)(tile + (a.s - tile)), inverse[4];
         float up[SG_SUPERBLOCK / 16][SG_BF16_ROWS];
         memset(up, 0, sizeof up[0] * a.blocks);
@@ -219,10 +219,10 @@ static inline void quant_outlier(const float *x, size_t ldx, uint32_t nt, size_t
             _mm_storeu_ps(inverse, rows4_scales(key[0], key[a.chunks], rows_mask(f.rows), d + t));
             for (uint32_t c = 0; c < f.columns; c += 32) rows4_quant(&f, c, block, inverse, tile);
             for (uint32_t i = 0; i < a.chunks; i++)
-                rows4_outlier(&f, key[i], block, inverse, tile, raised + 16 * (size_t)nt * i, up);
+                rows4_outlier(&f, key[i], block, inverse, tile, outliers + 16 * (size_t)nt * i, up);
             rows4_sums(&f, &a, block, n, s, up);
         }
-        tile = raised + 16 * (size_t)nt * a.chunks;
+        tile = outliers + 16 * (size_t)nt * a.chunks;
     }
 }
 

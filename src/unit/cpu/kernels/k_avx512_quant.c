@@ -190,7 +190,7 @@ INLINE void rows4_quant(const struct plain_rows4 *f, uint32_t c, const int whole
  * bytes, offsets and the bias, and replaces the bytes in q. up [block][SG_BF16_ROWS]: adds 128 upper to
  * the sums of the blocks. */
 INLINE void rows4_outlier(const struct plain_rows4 *f, __m128i key, const int block, const float *inverse, uint8_t *q,
-                       uint8_t *raised, float up[][SG_BF16_ROWS])
+                       uint8_t *outliers, float up[][SG_BF16_ROWS])
 {
     const __m128i at = _mm_andnot_si128(key, _mm_set1_epi32(KEY_INDEX)), in = _mm_srli_epi32(at, block == 32 ? 3 : 2),
                   from = _mm_mullo_epi32(in, _mm_set1_epi32(128 + 16 * block)),
@@ -214,7 +214,7 @@ INLINE void rows4_outlier(const struct plain_rows4 *f, __m128i key, const int bl
     const __m128i l = _mm_packs_epi16(_mm_packs_epi32(low[0], low[1]), _mm_packs_epi32(low[2], low[3])),
                   u = _mm_packs_epi16(_mm_packs_epi32(upper[0], upper[1]), _mm_packs_epi32(upper[2], upper[3])),
                   sum = _mm_slli_epi32(_mm_dpbusd_epi32(_mm_setzero_si128(), _mm_set1_epi8(1), u), 7);
-    uint8_t *to = raised + 4 * f->t;
+    uint8_t *to = outliers + 4 * f->t;
     _mm_mask_storeu_epi32(to, rows, u);
     _mm_mask_storeu_epi32(to + 4 * f->nt, rows, vector);
     _mm_mask_storeu_epi32(to + 8 * f->nt, rows, from);
@@ -228,7 +228,7 @@ INLINE void rows4_outlier(const struct plain_rows4 *f, __m128i key, const int bl
 }
 
 /* Four rows of one superblock: choose outliers, scale, bytes, outlier records. */
-INLINE void rows4_superblock(const struct plain_rows4 *f, const int block, uint8_t *q, uint8_t *raised, float *d,
+INLINE void rows4_superblock(const struct plain_rows4 *f, const int block, uint8_t *q, uint8_t *outliers, float *d,
                              float up[][SG_BF16_ROWS])
 {
     const uint32_t chunks = sg_outlier_chunks(f->columns);
@@ -240,7 +240,7 @@ INLINE void rows4_superblock(const struct plain_rows4 *f, const int block, uint8
     /* whole stores as long as four rows and 64 columns exist */
     for (; c + 64 <= f->columns && f->rows == 4; c += 64) rows4_quant(f, c, 1, block, inverse, q);
     for (; c < f->columns; c += 64) rows4_quant(f, c, 0, block, inverse, q);
-    for (uint32_t i = 0; i < chunks; i++) rows4_outlier(f, key[i], block, inverse, q, raised + 16 * (size_t)f->nt * i, up);
+    for (uint32_t i = 0; i < chunks; i++) rows4_outlier(f, key[i], block, inverse, q, outliers + 16 * (size_t)f->nt * i, up);
 }
 
 /* Block sums as stored in q, all rows of the tile at once: n and s of kernels.h. */
@@ -266,15 +266,15 @@ INLINE void quant_outlier(const float *x, size_t ldx, uint32_t nt, size_t k, con
     for (size_t from = 0; from < k; from += SG_SUPERBLOCK) {
         const struct sg_superblock a = sg_superblock_at(tile, k - from, (uint32_t)block, nt);
         const uint32_t columns = a.blocks * (uint32_t)block;
-        uint8_t *raised = tile + (a.raised - tile);
+        uint8_t *outliers = tile + (a.raised - tile);
         float *d = (float *)(void *)(tile + (a.d - tile)), up[SG_SUPERBLOCK / 16][SG_BF16_ROWS];
         memset(up, 0, sizeof up[0] * a.blocks);
         for (uint32_t t = 0; t < nt; t += 4) {
             const struct plain_rows4 f = plain_rows4_at(x + from, ldx, t, nt, columns);
-            rows4_superblock(&f, block, tile, raised, d, up);
+            rows4_superblock(&f, block, tile, outliers, d, up);
         }
         blocks_sum(&a, block, nt, tile + (a.n - tile), (float *)(void *)(tile + (a.s - tile)), up);
-        tile = raised + 16 * (size_t)nt * a.chunks;
+        tile = outliers + 16 * (size_t)nt * a.chunks;
     }
 }
 

@@ -104,7 +104,7 @@ static int32_t dot4(const uint8_t *w, const uint8_t *x)
 static float superblock_dot(const uint8_t *w, uint32_t block, const struct sg_superblock *a, uint32_t r, uint32_t t, uint32_t nt)
 {
     const float *s = (const float *)(const void *)a->s;
-    float d, m, sum = 0.0f, raised = 0.0f;
+    float d, m, sum = 0.0f, outliers = 0.0f;
     for (uint32_t b = 0; b < a->blocks; b++) {
         const uint8_t *wb = w + b * sg_unpacked_bytes(block == 16 ? SG_PACK_Q8H : SG_PACK_Q8F, block);
         int32_t n = 0;
@@ -120,9 +120,9 @@ static float superblock_dot(const uint8_t *w, uint32_t block, const struct sg_su
         /* this row's outlier chunk: bytes, then offsets of vector and scales */
         const uint8_t *one = a->raised + 16 * (size_t)nt * i;
         memcpy(&d, w + sg_le32(one + 4 * (2 * nt + t)) + 4 * r, 4);
-        raised = (float)dot4(w + sg_le32(one + 4 * (nt + t)) + 4 * r, one + 4 * t) * d + raised;
+        outliers = (float)dot4(w + sg_le32(one + 4 * (nt + t)) + 4 * r, one + 4 * t) * d + outliers;
     }
-    return 128.0f * raised + sum;
+    return 128.0f * outliers + sum;
 }
 
 /* Unpacked weights times an SG_OUTLIER tile, one superblock after the other; acc is fp32. */

@@ -48,7 +48,7 @@ INLINE const uint8_t *vectors_of(const uint8_t *w, uint32_t part, const enum sg_
 }
 
 /* Chunk c of 4 columns for quarter h of the rows, minus 128. Q6K inserts two high bits from the vectors
- * behind the nibbles. */
+ * after the nibbles. */
 INLINE int8x16_t weights_at(const uint8_t *v, const enum sg_pack kind, int c, uint32_t h)
 {
     const int nibbles = has_nibbles(kind);

@@ -64,7 +64,7 @@ static inline uint32_t plain_key_max(uint32_t key) { return key > KEY_INDEX ? ke
  * of the largest number, because an outlier has only 7 bits more. */
 static inline uint32_t plain_outliers_choose(const float *v, uint32_t columns, uint32_t *at)
 {
-    const uint32_t raised = sg_outlier_chunks(columns);
+    const uint32_t outliers = sg_outlier_chunks(columns);
     uint32_t best[SG_OUTLIERS_MAX + 1] = {0};
     for (uint32_t c = 0; c < columns / 4; c++) {
         uint32_t key = 0;
@@ -79,8 +79,8 @@ static inline uint32_t plain_outliers_choose(const float *v, uint32_t columns, u
             key = less;
         }
     }
-    for (uint32_t i = 0; i < raised; i++) at[i] = KEY_INDEX - (best[i] & KEY_INDEX);
-    const uint32_t top = plain_key_max(best[raised]),
+    for (uint32_t i = 0; i < outliers; i++) at[i] = KEY_INDEX - (best[i] & KEY_INDEX);
+    const uint32_t top = plain_key_max(best[outliers]),
                    least = sg_bits_of_f32(sg_f32_of_bits(plain_key_max(best[0])) * (1.0f / 128.0f));
     return top > least ? top : least;
 }
@@ -113,19 +113,19 @@ static inline void plain_store_u32(uint8_t *to, uint32_t bits) { memcpy(to, &bit
  * replaces the one in q (negated in odd blocks), the upper byte goes to the outlier record with its
  * offsets. s: sums of the blocks. */
 static inline void plain_outlier(const float *v, float inverse, uint32_t chunk, uint32_t block, uint32_t t, uint32_t nt,
-                               uint8_t *q, uint8_t *raised, float *s)
+                               uint8_t *q, uint8_t *outliers, float *s)
 {
     int32_t sum = 0;
     for (uint32_t i = 0; i < 4; i++) {
         volatile float y = inverse != 0.0f ? v[4 * chunk + i] * inverse : 0.0f;
         int32_t n = plain_round(y), upper = (n + 32832) / 128 - 256, low = n - 128 * upper;
-        raised[4 * t + i] = (uint8_t)upper;
+        outliers[4 * t + i] = (uint8_t)upper;
         q[(chunk * nt + t) * 4 + i] = (uint8_t)(chunk * 4 / block % 2 ? -low : low);
         sum += upper;
     }
-    plain_store_u32(raised + 4 * (nt + t), plain_chunk_offset(chunk, block));
-    plain_store_u32(raised + 4 * (2 * nt + t), plain_block_offset(chunk, block));
-    plain_store_u32(raised + 4 * (3 * nt + t), (uint32_t)(-128 * sum));
+    plain_store_u32(outliers + 4 * (nt + t), plain_chunk_offset(chunk, block));
+    plain_store_u32(outliers + 4 * (2 * nt + t), plain_block_offset(chunk, block));
+    plain_store_u32(outliers + 4 * (3 * nt + t), (uint32_t)(-128 * sum));
     s[chunk * 4 / block * nt + t] += 128.0f * (float)sum;
 }
 
@@ -148,7 +148,7 @@ static void plain_quant_outlier(const float *x, size_t ldx, uint32_t nt, size_t 
 {
     for (size_t from = 0; from < k; from += SG_SUPERBLOCK) {
         const struct sg_superblock a = sg_superblock_at(tile, k - from, block, nt);
-        uint8_t *n = tile + (a.n - tile), *raised = tile + (a.raised - tile);
+        uint8_t *n = tile + (a.n - tile), *outliers = tile + (a.raised - tile);
         float *s = (float *)(void *)(tile + (a.s - tile)), *d = (float *)(void *)(tile + (a.d - tile));
         for (uint32_t t = 0; t < nt; t++) {
             const float *v = x + t * ldx + from;
@@ -162,10 +162,10 @@ static void plain_quant_outlier(const float *x, size_t ldx, uint32_t nt, size_t 
             d[t] = plain_scale(top, 0);
             for (uint32_t b = 0; b < a.blocks; b++) s[b * nt + t] = 0.0f;
             for (uint32_t i = 0; i < a.chunks; i++)
-                plain_outlier(v, inverse, at[i], block, t, nt, tile, raised + 16 * (size_t)nt * i, s);
+                plain_outlier(v, inverse, at[i], block, t, nt, tile, outliers + 16 * (size_t)nt * i, s);
             plain_sums(tile, a.blocks, block, t, nt, n, s);
         }
-        tile = raised + 16 * (size_t)nt * a.chunks;
+        tile = outliers + 16 * (size_t)nt * a.chunks;
     }
 }
 
