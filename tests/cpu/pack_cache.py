@@ -163,7 +163,7 @@ def nowhere(tmp, model, ids):
     assert packed is None and got == ids and why, (packed, why)
     r = subprocess.run([segue, "run", "-m", model, "--unit", "cpu", "--ids", "1,2", "-n", "1"], capture_output=True, text=True,
                        env=dict(os.environ, SEGUE_HOME=home))
-    assert r.returncode == 0 and "not kept" in r.stderr, r.stderr
+    assert r.returncode == 0 and "not cached" in r.stderr, r.stderr
 
 
 def killed(tmp, model, ids):
