@@ -17,7 +17,7 @@ static void release(struct sg_shared_block *b, const struct sg_block_ops *ops, v
 segue_status sg_block_table_grow(struct sg_block_table *t, uint64_t index, pthread_mutex_t *lock, segue_error *err)
 {
     if (index < t->cap) return SEGUE_OK;
-    if (index > UINT32_MAX / 4) return sg_fail(err, SEGUE_ELIMIT, "state: block %llu: too many", (unsigned long long)index);
+    if (index > UINT32_MAX / 4) return sg_fail(err, SEGUE_ELIMIT, "grow state: block %llu exceeds the longest sequence; use a shorter context", (unsigned long long)index);
     uint64_t cap = index + SPARE_ENTRIES + t->cap;
     struct sg_shared_block **wider = sg_alloc(cap * sizeof(struct sg_shared_block *)), **old = t->blocks;
     if (!wider) return sg_no_memory("block table of a state", cap * sizeof(struct sg_shared_block *), err);
@@ -40,6 +40,9 @@ segue_status sg_block_table_own(struct sg_block_table *t, uint64_t index, pthrea
     SG_TRY(ops->create(owner, shared, &copy, err));
     pthread_mutex_lock(lock);
     t->blocks[index] = copy;
+    if (t->from == t->to) t->from = t->to = index;
+    if (index < t->from) t->from = index;
+    if (index >= t->to) t->to = index + 1;
     pthread_mutex_unlock(lock);
     release(shared, ops, owner);
     return SEGUE_OK;
@@ -52,7 +55,9 @@ segue_status sg_block_table_share(struct sg_block_table *to, const struct sg_blo
     to->blocks = sg_alloc(from->cap * sizeof(struct sg_shared_block *));
     if (!to->blocks) return sg_no_memory("block table of a state", from->cap * sizeof(struct sg_shared_block *), err);
     to->cap = from->cap;
-    for (uint64_t i = 0; i < from->cap; i++) {
+    to->from = from->from;
+    to->to = from->to;
+    for (uint64_t i = from->from; i < from->to; i++) {
         to->blocks[i] = from->blocks[i];
         if (to->blocks[i]) atomic_fetch_add(&to->blocks[i]->refs, 1u);
     }
@@ -61,10 +66,14 @@ segue_status sg_block_table_share(struct sg_block_table *to, const struct sg_blo
 
 void sg_block_table_drop(struct sg_block_table *t, uint64_t from, uint64_t to, const struct sg_block_ops *ops, void *owner)
 {
-    for (uint64_t i = from; i < to && i < t->cap; i++) {
+    uint64_t first = from > t->from ? from : t->from, end = to < t->to ? to : t->to;
+    for (uint64_t i = first; i < end; i++) {
         release(t->blocks[i], ops, owner);
         t->blocks[i] = NULL;
     }
+    if (first >= end) return;
+    if (first == t->from) t->from = end;
+    else if (end == t->to) t->to = first;
 }
 
 void sg_block_table_trim(struct sg_block_table *t, uint64_t first, uint64_t end, uint32_t block_tokens,
@@ -84,7 +93,7 @@ void sg_block_table_free(struct sg_block_table *t, const struct sg_block_ops *op
 uint64_t sg_block_table_bytes(const struct sg_block_table *t, size_t block_bytes)
 {
     uint64_t bytes = 0;
-    for (uint64_t i = 0; i < t->cap; i++)
+    for (uint64_t i = t->from; i < t->to; i++)
         if (t->blocks[i]) bytes += block_bytes / atomic_load(&t->blocks[i]->refs);
     return bytes;
 }

@@ -20,6 +20,7 @@ struct sg_shared_block {
 struct sg_block_table {
     struct sg_shared_block **blocks; /* [cap], index = position / positions per block; NULL: not held */
     uint64_t cap;
+    uint64_t from, to;               /* entries outside of [from, to) are NULL: a trim does not visit them */
 };
 
 /* A unit's memory for blocks; `owner` is passed through. */

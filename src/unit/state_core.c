@@ -79,7 +79,8 @@ void sg_state_core_free(struct sg_state_core *c)
 segue_status sg_state_core_fork(struct sg_state *state, struct sg_state **out, segue_error *err)
 {
     const struct sg_state_core *c = sg_state_core_of(state);
-    struct sg_state_opts o = {.kv = c->storage, .rows = c->tokens, .undo = c->marks_cap, .filled = 1, .host = c->host};
+    struct sg_state_opts o = {.kv = c->storage, .rows = c->ops->fork_shares ? 0 : c->tokens, .undo = c->marks_cap,
+                              .filled = 1, .host = c->host};
     struct sg_state *copy = NULL;
     struct sg_slot *slots = sg_alloc(c->slots_n * sizeof *slots);
     if (!slots) return sg_no_memory("state", c->slots_n * sizeof *slots, err);
@@ -313,6 +314,12 @@ static segue_status validate(struct sg_state *s, uint64_t tokens, segue_error *e
     return SEGUE_OK;
 }
 
+segue_status sg_state_core_check_idle(struct sg_state_core *c, segue_error *err)
+{
+    if (!is_busy(c)) return SEGUE_OK;
+    return sg_fail(err, SEGUE_EARG, "put state: %s: a run is using the state; wait for it", c->ops->unit);
+}
+
 /* Positions may be replaced, or added at either end; a gap would be positions without contents. The length of the sequence
  * changes only when the state is validated. */
 segue_status sg_state_core_put(struct sg_state *state, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
@@ -320,7 +327,7 @@ segue_status sg_state_core_put(struct sg_state *state, uint32_t slot, uint64_t f
 {
     struct sg_state_core *c = sg_state_core_of(state);
     struct sg_core_slot *s = NULL;
-    if (is_busy(c)) return sg_fail(err, SEGUE_EARG, "put state: %s: a run is using the state; wait for it", c->ops->unit);
+    SG_TRY(sg_state_core_check_idle(c, err));
     if (c->ops->settle) SG_TRY(c->ops->settle(state, err));
     if (slot == UINT32_MAX) return validate(state, to, err);
     SG_TRY(sg_state_core_slot(c, slot, storage, "put", &s, err));

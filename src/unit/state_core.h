@@ -52,6 +52,7 @@ struct sg_state_core_ops {
     const char *unit;                /* named in errors */
     uint32_t block_tokens;           /* K, V: memory is released in blocks of so many positions; 0: never while the state lives */
     size_t slot_size;                /* of the unit's slot struct, which begins with struct sg_core_slot */
+    int fork_shares;                 /* 1: `copy` shares K and V, so that a fork needs no memory for its tokens in advance */
 
     /* Copy all recurrent slots into or from undo buffer m->buffer, which the unit allocates when it needs it. */
     segue_status (*undo_save)(struct sg_state *s, const struct sg_undo_mark *m, segue_error *err);
@@ -120,6 +121,8 @@ void sg_state_core_forget_marks(struct sg_state_core *c);
 /* Member of struct sg_unit_ops. */
 segue_status sg_state_core_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to, enum sg_storage storage,
                                const void *in, segue_error *err);
+/* EARG when a run has acquired the state, which nothing may write to then. */
+segue_status sg_state_core_check_idle(struct sg_state_core *c, segue_error *err);
 /* For a unit's get. The slot exists and can be read in that storage; verb ("get") goes into the error. */
 segue_status sg_state_core_slot(const struct sg_state_core *c, uint32_t slot, enum sg_storage storage, const char *verb,
                                 struct sg_core_slot **out, segue_error *err);

@@ -368,31 +368,43 @@ static segue_status run_queue(struct sg_cpu_unit *u, struct sg_cpu_run *run, seg
     return SEGUE_OK;
 }
 
-/* Copies the batch into a run and executes it here (inline_hint) or queues it. */
+/* Copies the batch into the run. */
+static void run_fill(struct sg_cpu_run *run, struct sg_cpu_program *p, const struct sg_batch *b, struct sg_result *r)
+{
+    run->program = p;
+    run->batch = *b;
+    memcpy(run->spans, b->spans, b->spans_n * sizeof *run->spans);
+    run->batch.spans = run->spans;
+    run->result = r;
+    run->done = 0;
+    run->error.text[0] = 0;
+}
+
+/* Executes the run here (inline_hint: the caller waits anyway, so no thread switch) or queues it. */
+static segue_status run_submit(struct sg_cpu_unit *u, struct sg_cpu_run *run, segue_error *err)
+{
+    SG_TRY(sg_cpu_states_acquire(run->spans, run->batch.spans_n, err));
+    if (run->batch.inline_hint) {
+        run_execute(run);
+        run->done = 1;
+        return SEGUE_OK;
+    }
+    segue_status status = run_queue(u, run, err);
+    if (status != SEGUE_OK) sg_cpu_states_release(run->spans, run->batch.spans_n);
+    return status;
+}
+
 static segue_status cpu_start(struct sg_program *program, const struct sg_batch *b, struct sg_result *r,
                               struct sg_run **out, segue_error *err)
 {
     struct sg_cpu_program *p = (struct sg_cpu_program *)(void *)program;
     struct sg_cpu_unit *u = cpu_unit(p->base.unit);
     struct sg_cpu_run *run = NULL;
+    SG_TRY(sg_cpu_batch_check(p, b, err));
     segue_status status = run_acquire(u, b->spans_n, &run, err);
     if (status == SEGUE_OK) {
-        run->program = p;
-        run->batch = *b;
-        if (b->spans_n) memcpy(run->spans, b->spans, b->spans_n * sizeof *run->spans);
-        run->batch.spans = run->spans;
-        run->result = r;
-        run->done = 0;
-        run->error.text[0] = 0;
-        /* the caller waits anyway: no thread switch */
-        if (b->inline_hint) {
-            run_execute(run);
-            run->done = 1;
-        } else {
-            sg_cpu_spans_busy(run->spans, b->spans_n, 1); /* from now on a concurrent get waits for the rows of this run */
-            status = run_queue(u, run, err);
-            if (status != SEGUE_OK) sg_cpu_spans_busy(run->spans, b->spans_n, 0);
-        }
+        run_fill(run, p, b, r);
+        status = run_submit(u, run, err);
     }
     if (status != SEGUE_OK) {
         if (run) run_release(run);
@@ -473,15 +485,15 @@ const struct sg_unit_ops sg_unit_cpu = {
     .wait = cpu_wait,
     .state_new = sg_cpu_state_new,
     .state_free = sg_cpu_state_free,
-    .state_fork = sg_cpu_state_fork,
-    .state_mark = sg_cpu_state_mark,
-    .state_back = sg_cpu_state_back,
-    .state_drop = sg_cpu_state_drop,
-    .state_cut = sg_cpu_state_cut,
-    .state_held = sg_cpu_state_held,
+    .state_fork = sg_state_core_fork,
+    .state_mark = sg_state_core_mark,
+    .state_back = sg_state_core_back,
+    .state_drop = sg_state_core_drop,
+    .state_cut = sg_state_core_cut,
+    .state_held = sg_state_core_held,
     .state_bytes = sg_cpu_state_bytes,
     .state_get = sg_cpu_state_get,
-    .state_put = sg_cpu_state_put,
+    .state_put = sg_state_core_put,
     .state_transfer = sg_cpu_state_transfer,
     .state_at = sg_cpu_state_at,
     .stream = cpu_stream,

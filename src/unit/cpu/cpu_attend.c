@@ -148,7 +148,7 @@ segue_status sg_attend_plan(struct sg_cpu_pass *a, segue_error *err)
     if (!p->kv_heads_max) return SEGUE_OK;
     for (uint32_t s = 0; s < a->spans_n; s++) {
         const struct sg_span *span = &a->spans[s];
-        const struct sg_cpu_state *state = (const struct sg_cpu_state *)(const void *)span->state;
+        const struct sg_cpu_state *state = sg_cpu_state_of(span->state);
         uint32_t held = (uint32_t)((span->first + span->rows - 1) / SG_CHUNK + 1);
         uint32_t each = span_tile_rows(p, span->rows);
         /* few rows have too few tiles for all threads: split over the keys */
@@ -221,7 +221,7 @@ static void append_head(struct sg_cpu_pass *a, const struct sg_cpu_stage *st, ui
     const struct sg_attend *at = &st->op->u.attend;
     uint32_t group = at->heads / at->kv_heads;
     const struct sg_span *span = &a->spans[a->p->row_span[row]];
-    const struct sg_cpu_state *state = (const struct sg_cpu_state *)(const void *)span->state;
+    const struct sg_cpu_state *state = sg_cpu_state_of(span->state);
     uint64_t pos = a->p->row_pos[row];
     float *scratch = (float *)(void *)(a->p->threads[thread] + LINE_BYTES), *rotated = scratch + at->d;
     *(uint64_t *)(void *)a->p->threads[thread] = 0;
@@ -532,7 +532,7 @@ static void attend_work(struct sg_cpu_pass *a, const struct sg_cpu_stage *st, ui
     w.group = at->heads / at->kv_heads;
     w.dvp = pad16(at->dv);
     w.pos = a->p->row_pos[w.tile->row];
-    w.state = (const struct sg_cpu_state *)(const void *)a->spans[w.tile->span].state;
+    w.state = sg_cpu_state_of(a->spans[w.tile->span].state);
     w.scratch = scratch_of(a, st, thread);
     load_queries(&w);
     if (w.tile->split_row == UINT32_MAX) attend_tile(&w);

@@ -176,7 +176,7 @@ static uint32_t span_row(const struct sg_cpu_pass *a, uint32_t span)
 /* A slot of the state of a span. */
 static struct sg_cpu_slot *slot_of(const struct sg_cpu_pass *a, uint32_t span, int32_t slot)
 {
-    return &((struct sg_cpu_state *)(void *)a->spans[span].state)->slots[slot];
+    return sg_cpu_slot_at(sg_cpu_state_of(a->spans[span].state), (uint32_t)slot);
 }
 
 /* Channels [from, from + n) of one span, all rows. The slot holds the last taps - 1 inputs before the

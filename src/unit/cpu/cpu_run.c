@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "unit/batch.h"
 #include "unit/cpu/cpu_types.h"
+#include "unit/generate.h"
 
 enum { CANCELABLE_ROWS = 16 };             /* passes of more rows may be canceled midway */
 
@@ -123,26 +124,14 @@ void sg_cpu_scratch_free(struct sg_cpu_program *p)
 /* A graph has one input: tokens, or values from the previous range of layers. */
 static const struct sg_port *input_of(const struct sg_graph *g) { return &g->inputs[0]; }
 
-/* Callbacks of sg_batch_check, which looks into a state of any unit. */
-static uint64_t state_rows(const struct sg_state *s)
-{
-    return ((const struct sg_cpu_state *)(const void *)s)->rows;
-}
-static const struct sg_slot *state_slot(const struct sg_state *state, uint32_t i)
-{
-    const struct sg_cpu_state *s = (const struct sg_cpu_state *)(const void *)state;
-    return i < s->slots_n ? &s->slots[i].slot : NULL;
-}
-
-/* The checks that all units share, with this unit's limits. */
-static segue_status batch_check(const struct sg_cpu_run *run, segue_error *err)
+segue_status sg_cpu_batch_check(const struct sg_cpu_program *p, const struct sg_batch *b, segue_error *err)
 {
     const struct sg_batch_rules rules = {.unit = "cpu",
-                                         .rows_max = run->unit->desc.rows_max,
+                                         .rows_max = ((const struct sg_cpu_unit *)(const void *)p->base.unit)->desc.rows_max,
                                          .stateless = 1,
-                                         .rows = state_rows,
-                                         .slot = state_slot};
-    return sg_batch_check(&rules, &run->program->base, &run->batch, err);
+                                         .rows = sg_state_core_tokens,
+                                         .slot = sg_state_core_slot_info};
+    return sg_batch_check(&rules, &p->base, b, err);
 }
 
 /* Publishes the stage that starts, for readers of the states. The pool hands out the first item of a
@@ -151,8 +140,8 @@ static segue_status batch_check(const struct sg_cpu_run *run, segue_error *err)
 static void stage_publish(struct sg_cpu_pass *a, uint32_t stage)
 {
     for (uint32_t s = 0; s < a->spans_n; s++) {
-        struct sg_cpu_state *state = (struct sg_cpu_state *)(void *)a->spans[s].state;
-        if (!state) continue;
+        if (!a->spans[s].state) continue;
+        struct sg_cpu_state *state = sg_cpu_state_of(a->spans[s].state);
         atomic_store(&state->stage, stage);
         sg_cpu_state_notify(state);
     }
@@ -220,26 +209,13 @@ static segue_status states_reserve(struct sg_cpu_pass *a, segue_error *err)
 {
     for (uint32_t s = 0; s < a->spans_n; s++)
         if (a->spans[s].state)
-            SG_TRY(sg_cpu_state_reserve((struct sg_cpu_state *)(void *)a->spans[s].state, a->spans[s].rows,
+            SG_TRY(sg_cpu_state_reserve(sg_cpu_state_of(a->spans[s].state), a->spans[s].rows,
                                         a->t > CANCELABLE_ROWS, err));
     for (uint32_t s = 0; s < a->spans_n; s++)
         if (a->spans[s].state)
-            sg_cpu_state_pass_set((struct sg_cpu_state *)(void *)a->spans[s].state, a->p->slot_stage, a->spans[s].rows);
+            sg_cpu_state_pass_set(sg_cpu_state_of(a->spans[s].state), a->p->slot_stage, a->spans[s].rows);
     return SEGUE_OK;
 }
-
-void sg_cpu_spans_busy(const struct sg_span *spans, uint32_t n, int busy)
-{
-    for (uint32_t s = 0; s < n; s++) {
-        struct sg_cpu_state *state = (struct sg_cpu_state *)(void *)spans[s].state;
-        if (!state) continue;
-        if (busy) sg_cpu_state_pass_set(state, NULL, 0);
-        atomic_store(&state->busy, busy);
-        sg_cpu_state_notify(state);
-    }
-}
-
-static void pass_set_busy(const struct sg_cpu_pass *a, int busy) { sg_cpu_spans_busy(a->spans, a->spans_n, busy); }
 
 /* One pass: appends the rows to all states, or returns ECANCELED and leaves all states as they were. */
 static segue_status pass_run(struct sg_cpu_run *run, struct sg_cpu_pass *a, segue_error *err)
@@ -270,8 +246,8 @@ static segue_status pass_run(struct sg_cpu_run *run, struct sg_cpu_pass *a, segu
     /* a cancel that came too late to stop an item still discards the pass */
     int stopped = atomic_load(&a->stopped) || (stoppable && cancel && atomic_load(cancel));
     for (uint32_t s = 0; s < a->spans_n; s++) {
-        struct sg_cpu_state *state = (struct sg_cpu_state *)(void *)a->spans[s].state;
-        if (!state) continue;
+        if (!a->spans[s].state) continue;
+        struct sg_cpu_state *state = sg_cpu_state_of(a->spans[s].state);
         /* all states of the batch are committed or none is */
         if (stopped) sg_cpu_state_undo(state);
         else sg_cpu_state_commit(state, a->spans[s].rows);
@@ -312,20 +288,13 @@ static segue_status chooser_ready(struct sg_cpu_program *p, segue_error *err)
                          : sg_no_memory("sampling of a cpu program", vocab * sizeof *p->sample_row, err);
 }
 
-/* Chooses the token of span s from row `row` of the logits, its last wanted row. */
+/* Chooses the token of span s from row `row` of the logits, its last wanted row. The logits stay unchanged. */
 static segue_status choose_token(struct sg_cpu_run *run, struct sg_cpu_pass *a, uint32_t s, uint32_t row,
-                           const struct sg_sampler *sampler, int32_t *token, segue_error *err)
+                                 const struct sg_sampler *sampler, int32_t *token, segue_error *err)
 {
     struct sg_cpu_program *p = a->p;
-    const struct sg_span *span = &a->spans[s];
-    struct sg_result *r = run->result;
-    size_t n = 0;
-    SG_TRY(sg_choose_kept(p->chooser, sampler, a->logits + (size_t)row * p->base.graph->vocab, p->sample_row,
-                          span->first + span->wanted[span->wanted_n - 1] + 1, token,
-                          r->logprobs ? r->logprobs + (size_t)s * 21 : NULL,
-                          r->logprobs_n ? &r->logprobs_n[s] : &n, err));
-    if (r->tokens) r->tokens[s] = *token;
-    return SEGUE_OK;
+    return sg_choose_for_span(p->chooser, sampler, &a->spans[s], s, a->logits + (size_t)row * p->base.graph->vocab,
+                              p->sample_row, run->result, token, err);
 }
 
 /* Chooses a token for every span that has a sampler and a single step. */
@@ -345,81 +314,53 @@ static segue_status tokens_choose(struct sg_cpu_run *run, struct sg_cpu_pass *a,
     return SEGUE_OK;
 }
 
-/* 1: this token ends the generation. */
-static int is_stop(const struct sg_sampler *s, int32_t token)
+/* Capacity for the history of a run of several steps. Doubled, so that long generations reallocate rarely. */
+static segue_status history_reserve(struct sg_cpu_program *p, const struct sg_span *span, segue_error *err)
 {
-    for (size_t i = 0; i < s->stops_n && !s->p.ignore_stops; i++)
-        if (s->stops[i] == token) return 1;
-    return 0;
-}
-
-/* Copies the sampler's history into scratch with room for the tokens of this run. */
-static segue_status history_begin(struct sg_cpu_program *p, struct sg_sampler *s, uint32_t steps,
-                                  segue_error *err)
-{
-    size_t n = s->history_n + steps;
-    /* doubled, so that long generations reallocate rarely */
-    if (n > p->history_cap) {
-        int32_t *wider = sg_realloc(p->history, 2 * n * sizeof *wider);
-        if (!wider) return sg_no_memory("history of a run", 2 * n * sizeof *wider, err);
-        p->history = wider;
-        p->history_cap = 2 * n;
-    }
-    if (s->history_n) memcpy(p->history, s->history, s->history_n * sizeof *p->history);
-    s->history = p->history;
+    size_t n = span->sampler->history_n + span->steps;
+    if (n <= p->history_cap) return SEGUE_OK;
+    int32_t *wider = sg_realloc(p->history, 2 * n * sizeof *wider);
+    if (!wider) return sg_no_memory("history of a run", 2 * n * sizeof *wider, err);
+    p->history = wider;
+    p->history_cap = 2 * n;
     return SEGUE_OK;
 }
 
-/* A run of several steps: choose a token, publish it in the ring, feed it back as the next row; a stop
- * token ends the run. */
+/* A run of several steps: choose a token, publish it in the ring, feed it back as the next row. The last
+ * token is not fed back: its row is computed by the next run. */
 static segue_status steps_run(struct sg_cpu_run *run, struct sg_cpu_pass *a, segue_error *err)
 {
     struct sg_cpu_program *p = a->p;
     struct sg_span span = run->spans[0];
-    struct sg_sampler sampler = *span.sampler;
-    static const uint32_t last[1] = {0};
-    uint32_t r = a->r;
-    float *caller = run->result->logits;
+    struct sg_generation g;
+    uint32_t last = a->r - 1;
+    int32_t token;
     SG_TRY(chooser_ready(p, err));
-    SG_TRY(history_begin(p, &sampler, span.steps, err));
+    SG_TRY(history_reserve(p, &span, err));
+    sg_generation_begin(&g, &span, p->history);
     a->spans = &span;
-    for (uint32_t i = 0;; i++) {
-        int32_t token;
-        SG_TRY(choose_token(run, a, 0, r - 1, &sampler, &token, err));
-        p->history[sampler.history_n++] = token;
-        span.ring->tokens[i] = token;
-        atomic_store(&span.ring->written, i + 1);
-        /* the last token is not fed back: its row is computed by the next run */
-        if (i + 1 == span.steps || is_stop(&sampler, token)) return SEGUE_OK;
-        span.first += span.rows;
-        span.rows = span.wanted_n = 1;
-        span.wanted = last;
-        span.tokens = &token;
-        a->t = a->r = r = 1;
+    SG_TRY(choose_token(run, a, 0, last, &g.sampler, &token, err));
+    while (!sg_generation_publish(&g, token)) {
+        sg_generation_next(&g);
+        a->t = a->r = 1;
         /* the caller's logits hold the newest row */
-        a->logits = caller;
-        pass_set_busy(a, 1);
-        segue_status status = pass_run(run, a, err);
-        pass_set_busy(a, 0);
-        SG_TRY(status);
+        a->logits = run->result->logits;
+        SG_TRY(pass_run(run, a, err));
         count_traffic(run, a);
         if (run->result->rows_done) run->result->rows_done[0] += 1;
+        SG_TRY(choose_token(run, a, 0, 0, &g.sampler, &token, err));
     }
+    return SEGUE_OK;
 }
 
-/* One pass over the batch, then the additional steps. The states are marked busy around each pass so
- * that concurrent gets wait for rows that are being written. */
+/* One pass over the batch, then the additional steps. The states were acquired by start, so that concurrent
+ * gets wait for rows that are being written; they are released here. */
 segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err)
 {
     struct sg_result *result = run->result;
     uint64_t start_ns = sg_now_ns();
     result->ns = result->dispatches = result->weight_bytes = result->state_bytes = 0;
     for (uint32_t s = 0; result->rows_done && s < run->batch.spans_n; s++) result->rows_done[s] = 0;
-    segue_status status = batch_check(run, err);
-    if (status != SEGUE_OK) {
-        sg_cpu_spans_busy(run->spans, run->batch.spans_n, 0);
-        return status;
-    }
     struct sg_cpu_pass *a = &run->program->pass;
     *a = (struct sg_cpu_pass){.p = run->program,
                           .spans = run->spans,
@@ -432,9 +373,7 @@ segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err)
         a->r += run->spans[s].wanted_n;
         a->loras |= run->spans[s].loras_n != 0;
     }
-    pass_set_busy(a, 1);
-    status = pass_run(run, a, err);
-    pass_set_busy(a, 0);
+    segue_status status = pass_run(run, a, err);
     if (status == SEGUE_OK) {
         count_traffic(run, a);
         for (uint32_t s = 0; result->rows_done && s < a->spans_n; s++)
@@ -443,6 +382,7 @@ segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err)
         status = tokens_choose(run, a, err);
     }
     if (status == SEGUE_OK && a->spans_n == 1 && run->spans[0].steps > 1) status = steps_run(run, a, err);
+    sg_cpu_states_release(run->spans, run->batch.spans_n);
     result->ns = sg_now_ns() - start_ns;
     return status;
 }

@@ -11,7 +11,9 @@
 
 #include "base/file.h"
 #include "unit/cpu/kernels/kernels.h"
+#include "unit/kv_blocks.h"
 #include "unit/pool.h"
+#include "unit/state_core.h"
 #include "unit/unit.h"
 
 /* A range of rows of one tensor in a packed layout (kernels.h). Rows are stored in groups of SG_GROUP;
@@ -101,7 +103,7 @@ struct sg_kv_pool {
  * the same order, followed by the f16 scales [SG_CHUNK/16][blocks][16] (K) or [SG_CHUNK][blocks] (V),
  * with blocks of SG_KV_Q8_BLOCK columns. */
 struct sg_kv_block {
-    atomic_uint refs;
+    struct sg_shared_block shared;
     struct sg_kv_pool *pool;
     struct sg_kv_block *next;        /* next in the slot's free list */
     uint8_t *data;
@@ -110,49 +112,30 @@ struct sg_kv_block {
 };
 /* One slot of a state: blocks of rows (K, V) or a fixed array (CONV, DELTA). */
 struct sg_cpu_slot {
-    struct sg_slot slot;
+    struct sg_core_slot core;
     size_t head_bytes, block_bytes;  /* K, V: bytes of one head and of one block of SG_CHUNK rows */
-    struct sg_kv_block **blocks;     /* [blocks_cap] indexed by position / SG_CHUNK; NULL: not held */
-    uint32_t blocks_cap;
-    struct sg_kv_block *spare;
-    uint64_t first, end;             /* rows [first, end) are held */
-    int filled;                       /* CONV, DELTA: set by put and by the first committed pass */
+    struct sg_block_table table;     /* K, V: blocks of SG_CHUNK positions */
+    struct sg_kv_block *spare;       /* free blocks, for the next ones that the table needs */
     /* CONV, DELTA: the current memory (inside sg_cpu_state.fixed) and its copy from before the pass,
-     * for undo; both [fixed_n] */
+     * for undo; both core.fixed_bytes long */
     float *fixed, *undo_copy;
-    size_t fixed_n;
 };
-/* A position that the state can return to. K and V rows need no copy, because they are only cut off. */
-struct sg_cpu_undo_mark {
-    uint32_t number;
-    uint64_t rows;
-    float *fixed;                    /* copy of all recurrent slots, concatenated */
-};
-/* The memory of one sequence on this unit. Rows at and beyond `rows` may be written by a running pass
- * and are not valid until it commits. */
+/* The memory of one sequence on this unit. Rows at and beyond core.tokens may be written by a running
+ * pass and are not valid until it commits. core.lock guards also the block tables, against a get that
+ * runs beside a pass. core.changed has no waiters: readers wait as described below. */
 struct sg_cpu_state {
-    struct sg_state_base base;
-    /* guards the block tables and the row counts against get and put that run beside a pass */
-    pthread_mutex_t lock;
-    enum sg_storage kv;
-    const struct sg_host_memory *host;   /* sg_state_opts.host: pinned memory for the blocks, or NULL */
+    struct sg_state_core core;
     /* allocator that `fixed` came from; NULL: the process allocator */
     const struct sg_host_memory *fixed_host;
     /* recurrent slots, each at a multiple of RECURRENT_ALIGN bytes; NULL in a bare state */
     void *fixed;
-    uint64_t rows;
-    atomic_int busy;                 /* 1: a run appends to this state */
+    float **undo;                    /* [marks_cap] undo buffers: all recurrent slots, concatenated; NULL: not allocated yet */
     /* stage that the appending pass has reached: all earlier stages are complete */
     atomic_uint stage;
     /* [slots_n] last stage of that pass that writes a slot; NULL: the pass has not started */
     const uint32_t *slot_stage;
-    uint64_t rows_pending;                 /* rows that the pass appends */
-    struct sg_cpu_slot *slots;
-    uint32_t slots_n;
+    uint64_t tokens_pending;         /* that the pass appends */
     uint32_t capacity;               /* blocks per slot that were allocated up front */
-    struct sg_cpu_undo_mark *marks;
-    uint32_t marks_n, marks_cap, next_mark;
-    int recurrent;
     /* Readers that wait for a running pass. progress counts notifications and is guarded by wait_lock, which is
      * never held during a copy of rows, so that a notifying thread does not wait for a reader. */
     atomic_uint waiters;
@@ -160,41 +143,43 @@ struct sg_cpu_state {
     pthread_cond_t moved;
     uint32_t progress;
 };
+static inline struct sg_cpu_state *sg_cpu_state_of(struct sg_state *s) { return (struct sg_cpu_state *)(void *)s; }
+static inline const struct sg_cpu_state *sg_cpu_state_of_const(const struct sg_state *s)
+{
+    return (const struct sg_cpu_state *)(const void *)s;
+}
+static inline struct sg_cpu_slot *sg_cpu_slot_at(const struct sg_cpu_state *s, uint32_t i)
+{
+    return (struct sg_cpu_slot *)(void *)sg_core_slot_at(&s->core, i);
+}
+/* Members of struct sg_unit_ops that state_core.h does not provide. */
 segue_status sg_cpu_state_new(struct sg_unit *u, const struct sg_slot *slots, uint32_t n,
                               const struct sg_state_opts *o, struct sg_state **out, segue_error *err);
 void sg_cpu_state_free(struct sg_state *s);
-segue_status sg_cpu_state_fork(struct sg_state *s, struct sg_state **out, segue_error *err);
-segue_status sg_cpu_state_mark(struct sg_state *s, uint32_t *mark, segue_error *err);
-segue_status sg_cpu_state_back(struct sg_state *s, uint32_t mark, segue_error *err);
-void sg_cpu_state_drop(struct sg_state *s, uint32_t mark);
-segue_status sg_cpu_state_cut(struct sg_state *s, uint64_t rows, segue_error *err);
-void sg_cpu_state_held(const struct sg_state *s, uint32_t slot, uint64_t *first, uint64_t *rows);
 uint64_t sg_cpu_state_bytes(const struct sg_state *s);
 segue_status sg_cpu_state_get(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
                               enum sg_storage storage, void *out, segue_error *err);
-segue_status sg_cpu_state_put(struct sg_state *s, uint32_t slot, uint64_t from, uint64_t to,
-                              enum sg_storage storage, const void *in, segue_error *err);
 segue_status sg_cpu_state_at(struct sg_state *s, uint32_t slot, int write, void **out, segue_error *err);
+/* Moves the memory of `from` to `to` (cpu_state_transfer.c). */
+segue_status sg_cpu_state_transfer(struct sg_state *to, struct sg_state *from, segue_error *err);
 /* K and V slots are stored in blocks; CONV and DELTA slots have a fixed size. */
-static inline int sg_cpu_is_kv(const struct sg_cpu_slot *m)
+static inline int sg_cpu_is_kv(const struct sg_cpu_slot *m) { return sg_slot_grows(&m->core.slot); }
+/* The block that holds position `pos`, which is held. */
+static inline struct sg_kv_block *sg_kv_block_at(const struct sg_cpu_slot *m, uint64_t pos)
 {
-    return m->slot.kind == SG_SLOT_K || m->slot.kind == SG_SLOT_V;
+    return (struct sg_kv_block *)(void *)m->table.blocks[pos / SG_CHUNK];
 }
-/* Drops one reference; the last one frees the memory. */
-void sg_kv_pool_unref(struct sg_kv_pool *pool);
 /* Adds `count` free blocks to every K and V slot, in one allocation (kv_pool.c). */
 segue_status sg_kv_pool_add(struct sg_cpu_state *s, uint32_t count, segue_error *err);
-/* Grows the block table so that `index` is valid. EMEMORY, ELIMIT. */
-segue_status sg_kv_table_grow(struct sg_cpu_state *s, struct sg_cpu_slot *m, uint64_t index, segue_error *err);
 /* Makes block `index` exist and be referenced by this state only (copy on write). The plain form may
  * leave it uncleared: then sg_kv_rows_copy must be the next writer. The zeroed form clears it if
  * needed. EMEMORY, ELIMIT. */
 segue_status sg_kv_block_private(struct sg_cpu_state *s, struct sg_cpu_slot *m, uint64_t index, segue_error *err);
 segue_status sg_kv_block_private_zeroed(struct sg_cpu_state *s, struct sg_cpu_slot *m, uint64_t index, segue_error *err);
-/* Releases blocks [from, to) of the table. */
-void sg_kv_blocks_drop(struct sg_cpu_slot *m, uint64_t from, uint64_t to);
-/* drops the blocks outside of rows [first, end) */
-void sg_kv_rows_trim(struct sg_cpu_slot *m, uint64_t first, uint64_t end);
+/* Releases the blocks outside of [core.first, core.end). Takes no lock: the caller holds the state's lock or is alone. */
+void sg_kv_blocks_trim(struct sg_cpu_slot *m);
+/* Frees the table and the free list of a slot. */
+void sg_kv_blocks_free(struct sg_cpu_slot *m);
 /* Before a pass: makes the blocks for `more` rows private. keep_before: also copies the recurrent
  * slots, so that a canceled pass can be undone. */
 segue_status sg_cpu_state_reserve(struct sg_cpu_state *s, uint64_t more, int keep_before, segue_error *err);
@@ -204,10 +189,8 @@ void sg_cpu_state_commit(struct sg_cpu_state *s, uint64_t rows);
 /* Tells concurrent get calls which slots of the running pass are complete after which stage (NULL: none
  * are yet). */
 void sg_cpu_state_pass_set(struct sg_cpu_state *s, const uint32_t *slot_stage, uint64_t rows);
-/* moves the memory of one state to another (cpu_state_transfer.c) */
-/* Wakes readers after stage, slot_stage, rows or busy have changed. Without waiting readers this is one load. */
+/* Wakes readers after stage, slot_stage, core.tokens or core.busy have changed. Without waiting readers this is one load. */
 void sg_cpu_state_notify(struct sg_cpu_state *s);
-segue_status sg_cpu_state_transfer(struct sg_state *to, struct sg_state *from, segue_error *err);
 void sg_cpu_state_undo(struct sg_cpu_state *s); /* restores the recurrent slots saved by reserve(keep_before) */
 /* Converts rows [from, to), whose blocks exist, between the blocks and the canonical layout
  * (docs/STATE.md) in `storage`; store: canonical -> blocks. Uses all threads of the unit unless a run
@@ -387,10 +370,14 @@ segue_status sg_cpu_can(const struct sg_unit *u, const struct sg_graph *g, const
 segue_status sg_cpu_match(struct sg_cpu_program *p,
                           segue_error *err); /* builds the stages, assigns value_locs, requests packed weights (match.c) */
 
-/* executes a run in the calling thread (cpu_run.c) */
+/* The checks that all units share, with this unit's limits. EARG, ELIMIT. */
+segue_status sg_cpu_batch_check(const struct sg_cpu_program *p, const struct sg_batch *b, segue_error *err);
+/* Executes a run, whose states are acquired, in the calling thread and releases the states (cpu_run.c). */
 segue_status sg_cpu_run_now(struct sg_cpu_run *run, segue_error *err);
-/* Marks the states of the spans as being appended to (or not), for concurrent get calls. */
-void sg_cpu_spans_busy(const struct sg_span *spans, uint32_t n, int busy);
+/* Acquires the states of the spans for a run: all of them, or none (EARG: another run has one). release wakes concurrent
+ * get calls. */
+segue_status sg_cpu_states_acquire(const struct sg_span *spans, uint32_t n, segue_error *err);
+void sg_cpu_states_release(const struct sg_span *spans, uint32_t n);
 /* Grows the program's scratch to t rows, r wanted rows and, if asked, r rows of logits. EMEMORY;
  * ECANCELED when *cancel is set while large areas are cleared. */
 segue_status sg_cpu_scratch(struct sg_cpu_program *p, uint32_t t, uint32_t r, int own_logits,

@@ -23,15 +23,15 @@ static size_t scale_index(int key, uint32_t row, uint32_t block, uint32_t blocks
 /* Start of a head's part of the block that holds a row. */
 static uint8_t *head_data(const struct sg_cpu_slot *m, uint64_t row, uint32_t head)
 {
-    return m->blocks[row / SG_CHUNK]->data + head * m->head_bytes;
+    return sg_kv_block_at(m, row)->data + head * m->head_bytes;
 }
 
 /* Copies one head of a row in canonical q8 form (scale, then up to 32 int8, per block) from or to the
  * block. */
 static void q8_row(const struct sg_cpu_slot *m, uint64_t row, uint32_t head, uint8_t *canonical, int store)
 {
-    uint32_t r = (uint32_t)(row % SG_CHUNK), width = m->slot.width, blocks = (width + Q8 - 1) / Q8;
-    int key = m->slot.kind == SG_SLOT_K;
+    uint32_t r = (uint32_t)(row % SG_CHUNK), width = m->core.slot.width, blocks = (width + Q8 - 1) / Q8;
+    int key = m->core.slot.kind == SG_SLOT_K;
     uint8_t *data = head_data(m, row, head), *scales = data + (size_t)SG_CHUNK * width;
     for (uint32_t b = 0; b < blocks; b++) {
         uint32_t n = width - b * Q8 < Q8 ? width - b * Q8 : Q8;
@@ -49,9 +49,9 @@ static void q8_row(const struct sg_cpu_slot *m, uint64_t row, uint32_t head, uin
 /* One head of a row, fp32. */
 static void f32_row(const struct sg_cpu_slot *m, uint64_t row, uint32_t head, float *x, int store)
 {
-    uint32_t r = (uint32_t)(row % SG_CHUNK), width = m->slot.width;
+    uint32_t r = (uint32_t)(row % SG_CHUNK), width = m->core.slot.width;
     float *data = (float *)(void *)head_data(m, row, head);
-    int key = m->slot.kind == SG_SLOT_K;
+    int key = m->core.slot.kind == SG_SLOT_K;
     for (uint32_t j = 0; j < width; j++) {
         float *at = data + elem_index(key, r, j, width);
         if (store) *at = x[j];
@@ -62,9 +62,9 @@ static void f32_row(const struct sg_cpu_slot *m, uint64_t row, uint32_t head, fl
 /* One head of a row, f16 or bf16. A row of V is contiguous. */
 static void half_row(const struct sg_cpu_slot *m, uint64_t row, uint32_t head, uint16_t *x, int store)
 {
-    uint32_t r = (uint32_t)(row % SG_CHUNK), width = m->slot.width;
+    uint32_t r = (uint32_t)(row % SG_CHUNK), width = m->core.slot.width;
     uint16_t *data = (uint16_t *)(void *)head_data(m, row, head);
-    if (m->slot.kind == SG_SLOT_V) {
+    if (m->core.slot.kind == SG_SLOT_V) {
         uint16_t *at = data + (size_t)r * width;
         memcpy(store ? at : x, store ? x : at, width * sizeof *x);
         return;
@@ -80,8 +80,8 @@ static void half_row(const struct sg_cpu_slot *m, uint64_t row, uint32_t head, u
 static void row_copy(const struct sg_cpu_state *s, const struct sg_cpu_slot *m, uint64_t row,
                      uint32_t head, void *x, int store)
 {
-    if (s->kv == SG_Q8_0) q8_row(m, row, head, x, store);
-    else if (s->kv == SG_F32) f32_row(m, row, head, x, store);
+    if (s->core.storage == SG_Q8_0) q8_row(m, row, head, x, store);
+    else if (s->core.storage == SG_F32) f32_row(m, row, head, x, store);
     else half_row(m, row, head, x, store);
 }
 
@@ -89,24 +89,24 @@ static void row_copy(const struct sg_cpu_state *s, const struct sg_cpu_slot *m, 
 void sg_kv_store(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t row,
                  uint32_t head, const float *x)
 {
-    const struct sg_cpu_slot *m = &s->slots[slot];
-    uint32_t width = m->slot.width;
+    const struct sg_cpu_slot *m = sg_cpu_slot_at(s, slot);
+    uint32_t width = m->core.slot.width;
     /* no conversion: scattered directly */
-    if (s->kv == SG_F32) {
+    if (s->core.storage == SG_F32) {
         uint32_t r = (uint32_t)(row % SG_CHUNK);
         float *data = (float *)(void *)head_data(m, row, head);
-        for (uint32_t j = 0; j < width; j++) data[elem_index(m->slot.kind == SG_SLOT_K, r, j, width)] = x[j];
+        for (uint32_t j = 0; j < width; j++) data[elem_index(m->core.slot.kind == SG_SLOT_K, r, j, width)] = x[j];
         return;
     }
     _Alignas(16) uint16_t encoded[SG_HEAD_MAX + SG_HEAD_MAX / 8];
     if (width > SG_HEAD_MAX) return;           /* refused by can and state_new */
     /* the common case uses the vector kernel; bf16 and q8 use the portable encoder */
-    if (s->kv == SG_F16) {
+    if (s->core.storage == SG_F16) {
         k->to_f16(x, width, encoded);
     } else {
-        struct sg_slot one = m->slot;
+        struct sg_slot one = m->core.slot;
         one.heads = 1;
-        sg_slot_encode(&one, s->kv, x, encoded);
+        sg_slot_encode(&one, s->core.storage, x, encoded);
     }
     row_copy(s, m, row, head, encoded, 1);
 }
@@ -141,20 +141,20 @@ static void load_q8_values(const int8_t *q, const uint8_t *scales, uint32_t widt
 /* Valid until the state changes its blocks. */
 const uint16_t *sg_kv_f16(const struct sg_cpu_state *s, uint32_t slot, uint64_t chunk, uint32_t head)
 {
-    const struct sg_cpu_slot *m = &s->slots[slot];
-    const void *data = m->blocks[chunk]->data + head * m->head_bytes;
-    return s->kv == SG_F16 ? data : NULL;
+    const struct sg_cpu_slot *m = sg_cpu_slot_at(s, slot);
+    const void *data = sg_kv_block_at(m, chunk * SG_CHUNK)->data + head * m->head_bytes;
+    return s->core.storage == SG_F16 ? data : NULL;
 }
 
 /* K in groups of 16 is contiguous and converted in one call. */
 void sg_kv_load(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32_t slot, uint64_t chunk,
                 uint32_t head, uint32_t keys, float *out)
 {
-    const struct sg_cpu_slot *m = &s->slots[slot];
-    uint32_t width = m->slot.width, key = m->slot.kind == SG_SLOT_K,
+    const struct sg_cpu_slot *m = sg_cpu_slot_at(s, slot);
+    uint32_t width = m->core.slot.width, key = m->core.slot.kind == SG_SLOT_K,
              step = key ? width : (width + 15) / 16 * 16;
-    const uint8_t *data = m->blocks[chunk]->data + head * m->head_bytes;
-    if (s->kv == SG_Q8_0) {
+    const uint8_t *data = sg_kv_block_at(m, chunk * SG_CHUNK)->data + head * m->head_bytes;
+    if (s->core.storage == SG_Q8_0) {
         const uint8_t *scales = data + (size_t)SG_CHUNK * width;
         if (key) load_q8_keys((const int8_t *)data, scales, width, keys, out);
         else load_q8_values((const int8_t *)data, scales, width, keys, step, out);
@@ -165,10 +165,10 @@ void sg_kv_load(const struct sg_kernels *k, const struct sg_cpu_state *s, uint32
     uint32_t lines = step == width ? 1 : rows;       /* padded rows of V are converted one by one */
     size_t n = step == width ? (size_t)rows * width : width;
     for (uint32_t i = 0; i < lines; i++) {
-        const void *from = data + (size_t)i * width * (s->kv == SG_F32 ? 4 : 2);
+        const void *from = data + (size_t)i * width * (s->core.storage == SG_F32 ? 4 : 2);
         float *to = out + (size_t)i * step;
-        if (s->kv == SG_F32) memcpy(to, from, n * sizeof *to);
-        else if (s->kv == SG_F16) k->of_f16(from, n, to);
+        if (s->core.storage == SG_F32) memcpy(to, from, n * sizeof *to);
+        else if (s->core.storage == SG_F16) k->of_f16(from, n, to);
         else k->of_bf16(from, n, to);
     }
 }
@@ -228,11 +228,11 @@ static void keys_copy(uint8_t *block, uint32_t width, size_t elem_bytes, uint8_t
 static int group_copy(const struct kv_copy *p, uint64_t row, uint32_t head, uint8_t *canonical)
 {
     const struct sg_cpu_slot *m = p->m;
-    uint32_t width = m->slot.width;
-    size_t elem_bytes = p->s->kv == SG_F32 ? 4 : 2;
+    uint32_t width = m->core.slot.width;
+    size_t elem_bytes = p->s->core.storage == SG_F32 ? 4 : 2;
     uint8_t *block = head_data(m, row, head) + row % SG_CHUNK * width * elem_bytes;
-    if (p->storage != p->s->kv || p->storage == SG_Q8_0) return 0;
-    if (m->slot.kind == SG_SLOT_K) {
+    if (p->storage != p->s->core.storage || p->storage == SG_Q8_0) return 0;
+    if (m->core.slot.kind == SG_SLOT_K) {
         keys_copy(block, width, elem_bytes, canonical, p->row_bytes, p->store);
         return 1;
     }
@@ -244,22 +244,22 @@ static int group_copy(const struct kv_copy *p, uint64_t row, uint32_t head, uint
 /* Copies one head of one row, converting through fp32 when the storages differ. */
 static void row_convert(const struct kv_copy *p, uint64_t row, uint32_t head, uint8_t *canonical)
 {
-    struct sg_slot one = p->m->slot;
+    struct sg_slot one = p->m->core.slot;
     one.heads = 1;
     float wide[SG_HEAD_MAX];
     /* canonical rows may have any alignment; the row functions need aligned numbers */
     _Alignas(16) uint16_t encoded[2 * SG_HEAD_MAX + SG_HEAD_MAX / 8];
-    size_t step = sg_slot_row_bytes(&one, p->s->kv);
-    int same = p->storage == p->s->kv;
+    size_t step = sg_slot_row_bytes(&one, p->s->core.storage);
+    int same = p->storage == p->s->core.storage;
     if (p->store && same) memcpy(encoded, canonical, step);
     if (p->store && !same) {
         sg_slot_decode(&one, p->storage, canonical, wide);
-        sg_slot_encode(&one, p->s->kv, wide, encoded);
+        sg_slot_encode(&one, p->s->core.storage, wide, encoded);
     }
     row_copy(p->s, p->m, row, head, encoded, p->store);
     if (!p->store && same) memcpy(canonical, encoded, step);
     if (!p->store && !same) {
-        sg_slot_decode(&one, p->s->kv, encoded, wide);
+        sg_slot_decode(&one, p->s->core.storage, encoded, wide);
         sg_slot_encode(&one, p->storage, wide, canonical);
     }
 }
@@ -268,8 +268,8 @@ static void row_convert(const struct kv_copy *p, uint64_t row, uint32_t head, ui
 static void group_clear(const struct kv_copy *p, uint64_t row, uint32_t head)
 {
     const struct sg_cpu_slot *m = p->m;
-    size_t width = m->slot.width, blocks = (width + Q8 - 1) / Q8, at = row % SG_CHUNK;
-    size_t elem_bytes = p->s->kv == SG_F32 ? 4 : p->s->kv == SG_Q8_0 ? 1 : 2;
+    size_t width = m->core.slot.width, blocks = (width + Q8 - 1) / Q8, at = row % SG_CHUNK;
+    size_t elem_bytes = p->s->core.storage == SG_F32 ? 4 : p->s->core.storage == SG_Q8_0 ? 1 : 2;
     uint8_t *data = head_data(m, row, head);
     memset(data + at * width * elem_bytes, 0, GROUP_ROWS * width * elem_bytes);
     if (elem_bytes == 1) memset(data + SG_CHUNK * width + at * blocks * 2, 0, GROUP_ROWS * blocks * 2);
@@ -279,14 +279,14 @@ static void group_clear(const struct kv_copy *p, uint64_t row, uint32_t head)
 static void group_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread)
 {
     const struct kv_copy *p = arg;
-    uint32_t heads = p->m->slot.heads, head = item % heads;
+    uint32_t heads = p->m->core.slot.heads, head = item % heads;
     uint64_t begin = (p->first_group + item / heads) * GROUP_ROWS, end = begin + GROUP_ROWS,
              row = begin > p->from ? begin : p->from, to = end < p->to ? end : p->to;
     (void)stage;
     (void)thread;
     int whole = row == begin && to == end;
     /* parts of an uncleared group that are not stored must read as zeros */
-    if (p->store && !whole && p->m->blocks[begin / SG_CHUNK]->uncleared) group_clear(p, begin, head);
+    if (p->store && !whole && sg_kv_block_at(p->m, begin)->uncleared) group_clear(p, begin, head);
     if (row >= to) return;
     uint8_t *canonical = p->canonical + (size_t)(row - p->from) * p->row_bytes + head * p->head_step;
     if (whole && group_copy(p, row, head, canonical)) return;
@@ -296,17 +296,17 @@ static void group_work(void *arg, uint32_t stage, uint32_t item, uint32_t thread
 void sg_kv_rows_copy(const struct sg_cpu_state *s, const struct sg_cpu_slot *m, uint64_t from, uint64_t to,
                      enum sg_storage storage, uint8_t *canonical, int store)
 {
-    struct sg_cpu_unit *u = (struct sg_cpu_unit *)(void *)s->base.unit;
-    struct sg_slot one = m->slot;
+    struct sg_cpu_unit *u = (struct sg_cpu_unit *)(void *)s->core.base.unit;
+    struct sg_slot one = m->core.slot;
     one.heads = 1;
     struct kv_copy p = {.s = s, .m = m, .from = from, .to = to, .storage = storage, .canonical = canonical, .store = store};
-    p.row_bytes = sg_slot_row_bytes(&m->slot, storage);
+    p.row_bytes = sg_slot_row_bytes(&m->core.slot, storage);
     p.head_step = sg_slot_row_bytes(&one, storage);
     if (from >= to) return;
     /* storing into uncleared blocks must cover each block completely: unit is then a whole block */
     uint64_t unit = store ? SG_CHUNK : GROUP_ROWS, first = from / unit * unit, end = (to + unit - 1) / unit * unit;
     p.first_group = first / GROUP_ROWS;
-    uint32_t items = (uint32_t)((end - first) / GROUP_ROWS) * m->slot.heads;
+    uint32_t items = (uint32_t)((end - first) / GROUP_ROWS) * m->core.slot.heads;
     struct sg_job job = {.items = &items, .stages = 1, .work = group_work, .arg = &p};
     /* trylock: a running pass keeps the pool; then this thread copies alone */
     if ((to - from) * p.row_bytes > SERIAL_BYTES && !pthread_mutex_trylock(&u->work)) {
@@ -316,5 +316,5 @@ void sg_kv_rows_copy(const struct sg_cpu_state *s, const struct sg_cpu_slot *m, 
         for (uint32_t i = 0; i < items; i++) group_work(&p, 0, i, 0);
     }
     /* now every byte of these blocks is defined */
-    for (uint64_t c = first / SG_CHUNK; store && c < end / SG_CHUNK; c++) m->blocks[c]->uncleared = 0;
+    for (uint64_t c = first / SG_CHUNK; store && c < end / SG_CHUNK; c++) sg_kv_block_at(m, c * SG_CHUNK)->uncleared = 0;
 }

@@ -1,5 +1,5 @@
-/* kv_pool.c: allocation of K and V blocks: pools of blocks, per-slot free lists, copy on write. Pools
- * come from the process allocator (zeroed) or from the allocator of another unit (struct
+/* kv_pool.c: the memory of K and V blocks: pools of blocks and per-slot free lists. Which block a state
+ * holds, sharing and copy on write are in unit/kv_blocks.c. Pools come from the process allocator (zeroed) or from the allocator of another unit (struct
  * sg_host_memory, pinned for fast copies). Pinned memory is not cleared in advance, so a block is
  * cleared when it is first written.
  * SPDX-License-Identifier: MIT */
@@ -7,10 +7,10 @@
 
 #include "unit/cpu/cpu_types.h"
 
-/* Blocks added when a slot has no free one; spare table entries. */
-enum { BLOCKS_GROW = 4, TABLE_GROW = 16 };
+enum { BLOCKS_GROW = 4 };            /* blocks added when a slot has no free one */
 
-void sg_kv_pool_unref(struct sg_kv_pool *pool)
+/* Drops one reference; the last one frees the memory. */
+static void pool_unref(struct sg_kv_pool *pool)
 {
     if (atomic_fetch_sub(&pool->refs, 1u) == 1) {
         if (pool->host) pool->host->leave(pool->host->owner, pool->memory);
@@ -19,22 +19,14 @@ void sg_kv_pool_unref(struct sg_kv_pool *pool)
     }
 }
 
-/* Drops one reference to a block; with the last one the block goes to this slot's free list. */
-static void sg_kv_block_unref(struct sg_cpu_slot *m, struct sg_kv_block *b)
-{
-    if (!b || atomic_fetch_sub(&b->refs, 1u) != 1) return;
-    b->next = m->spare;
-    m->spare = b;
-}
-
 /* Adds `count` free blocks to every K and V slot in one allocation. Pages are committed on first touch.
  * The memory holds all block headers first, then the data, both aligned to 64 bytes. */
 segue_status sg_kv_pool_add(struct sg_cpu_state *s, uint32_t count, segue_error *err)
 {
     size_t block_bytes_sum = 0, slots = 0, bytes;
-    for (uint32_t i = 0; i < s->slots_n; i++)
-        if (sg_cpu_is_kv(&s->slots[i])) {
-            block_bytes_sum += s->slots[i].block_bytes;
+    for (uint32_t i = 0; i < s->core.slots_n; i++)
+        if (sg_cpu_is_kv(sg_cpu_slot_at(s, i))) {
+            block_bytes_sum += sg_cpu_slot_at(s, i)->block_bytes;
             slots++;
         }
     /* a state without K and V */
@@ -42,8 +34,9 @@ segue_status sg_kv_pool_add(struct sg_cpu_state *s, uint32_t count, segue_error 
     size_t headers_bytes = slots * count * ((sizeof(struct sg_kv_block) + 63) / 64 * 64);
     SG_TRY(sg_mul(block_bytes_sum, count, &bytes, "rows of a state", err));
     struct sg_kv_pool *pool = sg_alloc(sizeof *pool);
-    uint8_t *memory = pool && s->host ? s->host->take(s->host->owner, bytes + headers_bytes + 64) : NULL;
-    if (memory) pool->host = s->host;
+    const struct sg_host_memory *host = s->core.host;
+    uint8_t *memory = pool && host ? host->take(host->owner, bytes + headers_bytes + 64) : NULL;
+    if (memory) pool->host = host;
     else memory = pool ? sg_alloc(bytes + headers_bytes + 64) : NULL;
     if (!memory) {
         sg_free(pool);
@@ -55,11 +48,11 @@ segue_status sg_kv_pool_add(struct sg_cpu_state *s, uint32_t count, segue_error 
     uint8_t *header = memory + (64 - (uintptr_t)memory % 64) % 64, *data = header + headers_bytes;
     for (uint32_t n = 0; n < count; n++)
         /* blocks of one index are adjacent in memory for all slots */
-        for (uint32_t i = s->slots_n; i-- > 0;) {
-            struct sg_cpu_slot *m = &s->slots[i];
+        for (uint32_t i = s->core.slots_n; i-- > 0;) {
+            struct sg_cpu_slot *m = sg_cpu_slot_at(s, i);
             if (!sg_cpu_is_kv(m)) continue;
             struct sg_kv_block *b = (struct sg_kv_block *)(void *)header;
-            atomic_init(&b->refs, 0u);
+            atomic_init(&b->shared.refs, 0u);
             b->pool = pool;
             b->uncleared = pool->host != NULL;
             b->data = data;
@@ -71,75 +64,72 @@ segue_status sg_kv_pool_add(struct sg_cpu_state *s, uint32_t count, segue_error 
     return SEGUE_OK;
 }
 
-/* The new table is swapped in under the lock, since a concurrent get may read the old one. */
-segue_status sg_kv_table_grow(struct sg_cpu_state *s, struct sg_cpu_slot *m, uint64_t index,
-                               segue_error *err)
+/* What the block callbacks work on. Not stored in the slot: a transfer exchanges the slots of two states. */
+struct kv_owner {
+    struct sg_cpu_state *state;      /* NULL in a call that creates no block */
+    struct sg_cpu_slot *slot;
+};
+
+/* Takes a block from the slot's free list. Copy on write: a copy of `from` is also as cleared as that one is. */
+static segue_status block_create(void *arg, const struct sg_shared_block *from, struct sg_shared_block **out,
+                                 segue_error *err)
 {
-    if (index < m->blocks_cap) return SEGUE_OK;
-    if (index > UINT32_MAX / 4)
-        return sg_fail(err, SEGUE_ELIMIT,
-                       "grow state: cpu: block %llu exceeds the maximum length of a sequence; use a shorter context",
-                       (unsigned long long)index);
-    /* at least doubles */
-    uint32_t cap = (uint32_t)index + m->blocks_cap + TABLE_GROW;
-    struct sg_kv_block **wider = sg_alloc(cap * sizeof(struct sg_kv_block *)), **old = m->blocks;
-    if (!wider) return sg_no_memory("block table of a cpu state", cap * sizeof(struct sg_kv_block *), err);
-    if (m->blocks_cap) memcpy(wider, old, m->blocks_cap * sizeof(struct sg_kv_block *));
-    pthread_mutex_lock(&s->lock);
-    m->blocks = wider;
-    m->blocks_cap = cap;
-    pthread_mutex_unlock(&s->lock);
-    sg_free(old);
+    const struct kv_owner *o = arg;
+    struct sg_cpu_slot *m = o->slot;
+    const struct sg_kv_block *original = (const struct sg_kv_block *)(const void *)from;
+    if (!m->spare) SG_TRY(sg_kv_pool_add(o->state, BLOCKS_GROW, err));
+    struct sg_kv_block *b = m->spare;
+    m->spare = b->next;
+    atomic_store(&b->shared.refs, 1u);
+    if (original) {
+        memcpy(b->data, original->data, m->block_bytes);
+        b->uncleared = original->uncleared;
+    }
+    *out = &b->shared;
     return SEGUE_OK;
 }
 
-/* Copy on write: a block that other states reference is copied to a free one first. The block may be
- * uncleared; then sg_kv_rows_copy must be the next writer. */
+/* The last reference was this slot's: the block goes to its free list, also when another state allocated it. */
+static void block_destroy(void *arg, struct sg_shared_block *shared)
+{
+    struct sg_cpu_slot *m = ((const struct kv_owner *)arg)->slot;
+    struct sg_kv_block *b = (struct sg_kv_block *)(void *)shared;
+    b->next = m->spare;
+    m->spare = b;
+}
+
+static const struct sg_block_ops block_ops = {.create = block_create, .destroy = block_destroy};
+
 segue_status sg_kv_block_private(struct sg_cpu_state *s, struct sg_cpu_slot *m, uint64_t index, segue_error *err)
 {
-    SG_TRY(sg_kv_table_grow(s, m, index, err));
-    struct sg_kv_block *b = m->blocks[index];
-    if (b && atomic_load(&b->refs) == 1) return SEGUE_OK;
-    if (!m->spare) SG_TRY(sg_kv_pool_add(s, BLOCKS_GROW, err));
-    struct sg_kv_block *fresh = m->spare;
-    m->spare = fresh->next;
-    atomic_store(&fresh->refs, 1u);
-    if (b) {
-        memcpy(fresh->data, b->data, m->block_bytes);
-        fresh->uncleared = b->uncleared;
-    }
-    pthread_mutex_lock(&s->lock);
-    m->blocks[index] = fresh;
-    pthread_mutex_unlock(&s->lock);
-    sg_kv_block_unref(m, b);
-    return SEGUE_OK;
+    struct kv_owner owner = {s, m};
+    return sg_block_table_own(&m->table, index, &s->core.lock, &block_ops, &owner, err);
 }
 
 /* Kernels read whole groups of 16 keys, so an uncleared block could feed them NaN. */
 segue_status sg_kv_block_private_zeroed(struct sg_cpu_state *s, struct sg_cpu_slot *m, uint64_t index, segue_error *err)
 {
     SG_TRY(sg_kv_block_private(s, m, index, err));
-    struct sg_kv_block *b = m->blocks[index];
+    struct sg_kv_block *b = sg_kv_block_at(m, index * SG_CHUNK);
     if (b->uncleared) memset(b->data, 0, m->block_bytes);
     b->uncleared = 0;
     return SEGUE_OK;
 }
 
-/* Takes no lock: a commit, which gets may run beside, calls this under the lock of the state. */
-void sg_kv_blocks_drop(struct sg_cpu_slot *m, uint64_t from, uint64_t to)
+void sg_kv_blocks_trim(struct sg_cpu_slot *m)
 {
-    for (uint64_t i = from; i < to && i < m->blocks_cap; i++) {
-        sg_kv_block_unref(m, m->blocks[i]);
-        m->blocks[i] = NULL;
-    }
+    struct kv_owner owner = {NULL, m};
+    sg_block_table_trim(&m->table, m->core.first, m->core.end, SG_CHUNK, &block_ops, &owner);
 }
 
-/* Releases the blocks outside of rows [first, end) and adjusts the range of held rows. */
-void sg_kv_rows_trim(struct sg_cpu_slot *m, uint64_t first, uint64_t end)
+/* A free block holds a reference to its pool. */
+void sg_kv_blocks_free(struct sg_cpu_slot *m)
 {
-    sg_kv_blocks_drop(m, 0, first / SG_CHUNK);
-    sg_kv_blocks_drop(m, (end + SG_CHUNK - 1) / SG_CHUNK, m->blocks_cap);
-    if (first > m->first) m->first = first;
-    m->end = end;
-    if (m->first > end) m->first = end;
+    struct kv_owner owner = {NULL, m};
+    sg_block_table_free(&m->table, &block_ops, &owner);
+    while (m->spare) {
+        struct sg_kv_block *b = m->spare;
+        m->spare = b->next;
+        pool_unref(b->pool);
+    }
 }

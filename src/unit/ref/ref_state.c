@@ -173,6 +173,7 @@ static const struct sg_state_core_ops core_ops = {
     .unit = "ref",
     .block_tokens = REF_BLOCK_TOKENS,
     .slot_size = sizeof(struct ref_slot),
+    .fork_shares = 1,
     .undo_save = undo_save,
     .undo_restore = undo_restore,
     .undo_release = undo_release,
