@@ -43,8 +43,8 @@ static json_t *slot_json(const struct sg_statefile *f, const struct sg_state_slo
     const struct sg_slot *d = &s->slot;
     bool rows = d->kind <= SG_SLOT_V;
     json_t *o = json_object(), *shape = json_array();
-    char *name = s->point ? out_printf("%s.%u@%llu", sg_state_kind(d->kind), d->layer,
-                                       (unsigned long long)f->points[s->point - 1].rows)
+    char *name = s->checkpoint ? out_printf("%s.%u@%llu", sg_state_kind(d->kind), d->layer,
+                                       (unsigned long long)f->checkpoints[s->checkpoint - 1].rows)
                           : out_printf("%s.%u", sg_state_kind(d->kind), d->layer);
     json_object_set_new(o, "name", json_string(name));
     free(name);
@@ -97,7 +97,7 @@ static int print_info(const struct args *args, const struct sg_statefile *f)
     json_t *o = head_json(f), *slots = json_array(), *points = json_array();
     for (uint32_t i = 0; i < f->head.slots_n; i++) json_array_append_new(slots, slot_json(f, &f->slots[i]));
     for (uint32_t i = 0; i < f->head.checkpoints_n; i++)
-        json_array_append_new(points, json_integer((json_int_t)f->points[i].rows));
+        json_array_append_new(points, json_integer((json_int_t)f->checkpoints[i].rows));
     json_object_set_new(o, "points", points);
     json_object_set_new(o, "slots", slots);
     if (args_has(args, "json")) return out_json_exit(o);
@@ -106,7 +106,7 @@ static int print_info(const struct args *args, const struct sg_statefile *f)
     json_object_foreach(o, key, v) if (json_is_string(v)) printf("%-11s %s\n", key, json_string_value(v));
     else if (json_is_integer(v)) printf("%-11s %lld\n", key, (long long)json_integer_value(v));
     for (uint32_t i = 0; i < f->head.checkpoints_n; i++)
-        printf("%-11s %llu\n", "point", (unsigned long long)f->points[i].rows);
+        printf("%-11s %llu\n", "point", (unsigned long long)f->checkpoints[i].rows);
     json_decref(o);
     return EXIT_DONE;
 }
@@ -172,7 +172,7 @@ static int remove_state(const struct args *args, const char *name)
     else
         fclose(file);
     if (!st && !is_state && !(session_path && !strcmp(session_path, path)))
-        st = out_fail(&err, SEGUE_EFORMAT, "state rm: %.300s: no state file; delete it with rm",
+        st = out_fail(&err, SEGUE_EFORMAT, "state rm: %.300s: not a state file; delete it with rm",
                       path);
     if (!st && unlink(path)) st = out_fail_errno(&err, "state rm", path, NULL);
     if (!st && session_path && !strcmp(session_path, path)) {

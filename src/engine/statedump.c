@@ -1,5 +1,5 @@
-/* statedump.c: what a session computed, as safetensors with the names and shapes of the project's goldens:
- * for looking, and for comparing with other programs. A dump cannot be loaded: statefile.c writes what can.
+/* statedump.c: writes everything that a session computed as safetensors, with the names and shapes of the test goldens, for
+ * inspection and for comparison with other programs. A dump cannot be loaded; state files can (statefile/).
  * SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +9,7 @@
 #include "engine/statefile/statefile.h"
 #include "tensor/archive.h"
 
+/* A dump in progress. */
 struct dump {
     struct segue_session *session;
     struct sg_arena arena;    /* owns everything below */
@@ -19,8 +20,8 @@ struct dump {
     uint32_t outputs_n;
 };
 
-/* Memory of the dump; sizes are products of numbers from a file. */
-static segue_status take(struct dump *d, size_t a, size_t b, size_t size, void *out, segue_error *err)
+/* Memory of the dump, a * b * size bytes. The factors come from a file, so the products are checked. */
+static segue_status dump_alloc(struct dump *d, size_t a, size_t b, size_t size, void *out, segue_error *err)
 {
     size_t bytes;
     void *p = NULL;
@@ -32,7 +33,7 @@ static segue_status take(struct dump *d, size_t a, size_t b, size_t size, void *
     return SEGUE_OK;
 }
 
-/* The item of a name; shape dimensions that are 0 are not there. */
+/* Adds a tensor. layer < 0: the name is `kind` alone. The shape ends at the first 0. */
 static segue_status add(struct dump *d, const char *kind, int layer, enum sg_storage storage,
                         const uint64_t shape[3], const void *data, segue_error *err)
 {
@@ -45,7 +46,7 @@ static segue_status add(struct dump *d, const char *kind, int layer, enum sg_sto
     return SEGUE_OK;
 }
 
-/* K or V from row `first` on. */
+/* The rows of K or V that the next token attends to. */
 static segue_status add_rows(struct dump *d, struct sg_state *state, uint32_t index,
                              const struct sg_slot *slot, segue_error *err)
 {
@@ -54,31 +55,31 @@ static segue_status add_rows(struct dump *d, struct sg_state *state, uint32_t in
     float *rows = NULL, *heads = NULL;
     ops->state_held(state, index, &first, &end);
     if (slot->window && end - first >= slot->window)
-        first = end - slot->window + 1; /* what the next row can see */
+        first = end - slot->window + 1;
     size_t n = end - first, wide = (size_t)slot->heads * slot->width;
-    SG_TRY(take(d, n, wide, sizeof(float), &rows, err));
-    SG_TRY(take(d, n, wide, sizeof(float), &heads, err));
+    SG_TRY(dump_alloc(d, n, wide, sizeof(float), &rows, err));
+    SG_TRY(dump_alloc(d, n, wide, sizeof(float), &heads, err));
     SG_TRY(ops->state_get(state, index, first, end, SG_F32, rows, err));
     sg_dump_heads(slot, n, rows, heads);
     const uint64_t shape[3] = {slot->heads, n, slot->width};
     return add(d, slot->kind == SG_SLOT_K ? "k" : "v", (int)slot->layer, SG_F32, shape, heads, err);
 }
 
-/* rec stays as it is. */
+/* A recurrent slot: CONV is transposed, DELTA is written as stored. */
 static segue_status add_fixed(struct dump *d, struct sg_state *state, uint32_t index,
                               const struct sg_slot *slot, segue_error *err)
 {
-    float *whole = NULL, *turned = NULL;
-    SG_TRY(take(d, sg_slot_fixed_bytes(slot), 1, 1, &whole, err));
+    float *whole = NULL, *transposed = NULL;
+    SG_TRY(dump_alloc(d, sg_slot_fixed_bytes(slot), 1, 1, &whole, err));
     SG_TRY(sg_ops_of(state)->state_get(state, index, 0, 0, SG_F32, whole, err));
     if (slot->kind == SG_SLOT_DELTA) {
         const uint64_t shape[3] = {slot->heads, slot->depth, slot->width};
         return add(d, "rec", (int)slot->layer, SG_F32, shape, whole, err);
     }
-    SG_TRY(take(d, slot->heads, slot->width, sizeof(float), &turned, err));
-    sg_dump_conv(slot, whole, turned);
+    SG_TRY(dump_alloc(d, slot->heads, slot->width, sizeof(float), &transposed, err));
+    sg_dump_conv(slot, whole, transposed);
     const uint64_t shape[3] = {slot->width, slot->heads, 0};
-    return add(d, "conv", (int)slot->layer, SG_F32, shape, turned, err);
+    return add(d, "conv", (int)slot->layer, SG_F32, shape, transposed, err);
 }
 
 static segue_status add_slots(struct dump *d, segue_error *err)
@@ -100,18 +101,18 @@ static segue_status find_outputs(struct dump *d, size_t rows, segue_error *err)
 {
     const struct sg_graph *g = d->session->engine->graph;
     size_t width = d->session->engine->model->info.width;
-    SG_TRY(take(d, g->outputs_n + 1, 1, sizeof(int32_t), &d->outputs, err));
-    SG_TRY(take(d, g->outputs_n + 1, 1, sizeof(float *), &d->values, err));
+    SG_TRY(dump_alloc(d, g->outputs_n + 1, 1, sizeof(int32_t), &d->outputs, err));
+    SG_TRY(dump_alloc(d, g->outputs_n + 1, 1, sizeof(float *), &d->values, err));
     for (uint32_t i = 0; i < g->outputs_n; i++) {
         if (strncmp(g->outputs[i].name, "hidden.", 7) != 0) continue;
         d->outputs[d->outputs_n] = (int32_t)i;
-        SG_TRY(take(d, rows, width, sizeof(float), &d->values[d->outputs_n], err));
+        SG_TRY(dump_alloc(d, rows, width, sizeof(float), &d->values[d->outputs_n], err));
         d->outputs_n++;
     }
     return SEGUE_OK;
 }
 
-/* The graph's own names are the goldens' names. */
+/* The outputs of the graph have the names of the goldens. */
 static segue_status add_hidden(struct dump *d, size_t rows, segue_error *err)
 {
     const struct sg_graph *g = d->session->engine->graph;
@@ -121,15 +122,15 @@ static segue_status add_hidden(struct dump *d, size_t rows, segue_error *err)
     return SEGUE_OK;
 }
 
-/* Rows first, slots after: the slots then hold exactly what the rows left behind. */
+/* Runs all tokens first, then reads the slots, which hold the state after the last token. */
 static segue_status collect(struct dump *d, segue_error *err)
 {
     struct segue_session *s = d->session;
     size_t rows = s->tokens_n, vocab = s->engine->model->info.vocab;
     float *logits = NULL;
-    SG_TRY(take(d, s->engine->graph->outputs_n + s->engine->graph->slots_n + 2, 1, sizeof *d->items,
+    SG_TRY(dump_alloc(d, s->engine->graph->outputs_n + s->engine->graph->slots_n + 2, 1, sizeof *d->items,
                 &d->items, err));
-    SG_TRY(take(d, rows, vocab, sizeof(float), &logits, err));
+    SG_TRY(dump_alloc(d, rows, vocab, sizeof(float), &logits, err));
     SG_TRY(find_outputs(d, rows, err));
     struct sg_score_request r = {.logits = logits,
                            .outputs = d->outputs,
@@ -149,18 +150,17 @@ segue_status segue_session_dump(segue_session *session, const int32_t *tokens, s
 {
     SG_TRY(sg_session_check(session, "session not dumped", err));
     if (!path || !*path || (n && !tokens))
-        return sg_fail(err, SEGUE_EARG, "session not dumped: path or tokens missing; pass both");
+        return sg_fail(err, SEGUE_EARG, "session not dumped: path or tokens is NULL; pass both");
     if (!session->engine->keep_values)
         return sg_fail(err, SEGUE_EARG,
-                       "session not dumped: the engine keeps no values; open it with keep_values");
+                       "session not dumped: the engine was opened without keep_values; set it");
     if (session->computed || session->tokens_n + n == 0)
         return sg_fail(err, SEGUE_EARG,
-                       "session not dumped: %zu tokens are computed: a dump needs a session that has tokens,"
-                       " none of them computed; open a new one",
+                       "session not dumped: %zu tokens are computed: a dump needs tokens, none of them computed; open a new session",
                        session->computed);
     if (session->layouts[session->active].n != 1)
         return sg_fail(err, SEGUE_EUNSUPPORTED,
-                       "session not dumped: its layers are on several units; dump from one");
+                       "session not dumped: the layers are on several units; use a plan with one unit");
     SG_TRY(segue_session_append(session, tokens, n, err));
     struct dump d = {.session = session};
     segue_status status = collect(&d, err);

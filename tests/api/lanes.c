@@ -39,7 +39,7 @@ static void one_lane_stays_free(void **state)
     assert_int_equal(sg_unit_try_enter(u), 1);
     sg_unit_leave(u);
     sg_unit_leave_run(u, LONG);
-    assert_int_equal(u->running + u->longs, 0);
+    assert_int_equal(u->running + u->long_running, 0);
     segue_unit_close(u);
 }
 
@@ -81,7 +81,7 @@ static void short_runs_pass(void **state)
     sg_unit_leave_run(w.unit, LONG);
     pthread_join(thread, &done);
     assert_ptr_equal(done, &w);
-    assert_int_equal(w.unit->running + w.unit->longs, 0);
+    assert_int_equal(w.unit->running + w.unit->long_running, 0);
     segue_unit_close(w.unit);
 }
 

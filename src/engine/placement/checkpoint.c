@@ -5,13 +5,14 @@
 
 #include "base/mem.h"
 
-segue_status sg_checkpoint_new(struct sg_checkpoint **out, const struct sg_layout *from, uint64_t rows,
+/* The logits are copied last, when nothing can fail any more. */
+segue_status sg_checkpoint_new(struct sg_checkpoint **out, const struct sg_layout *from, uint64_t tokens_n,
                            const float *logits, size_t vocab, segue_error *err)
 {
     struct sg_checkpoint *p = sg_alloc(sizeof *p);
     if (!p) return sg_no_memory("checkpoint", sizeof *p, err);
     atomic_init(&p->references, 1);
-    p->tokens_n = rows;
+    p->tokens_n = tokens_n;
     p->logits = logits ? sg_alloc(vocab * sizeof *logits) : NULL;
     segue_status status = logits && !p->logits ? sg_no_memory("checkpoint", vocab * sizeof *logits, err)
                                                : sg_layout_fork(from, &p->layout, err);

@@ -1,4 +1,4 @@
-/* checkpoint.h: immutable states of a sequence at one position, kept to go back to and to share. A checkpoint is a fork: it
+/* checkpoint.h: immutable states of a sequence at one position, for rewind and for the prefix store. A checkpoint is a fork: it
  * shares K and V with the states that it was taken from, and is never run itself, only forked again. Reference counted,
  * any thread; the engine must outlive its checkpoints. SPDX-License-Identifier: MIT */
 #ifndef SG_ENGINE_CHECKPOINT_H

@@ -1,4 +1,4 @@
-/* layer_range.c: compiles layer ranges for the units of an engine, each once. SPDX-License-Identifier: MIT */
+/* layer_range.c: compiles layer ranges for the units of an engine, each once, on first use. SPDX-License-Identifier: MIT */
 #include "engine/placement/layer_range.h"
 
 #include <stdio.h>
@@ -13,7 +13,8 @@ void sg_layer_range_free(struct sg_layer_range *s)
     sg_free(s);
 }
 
-/* The unit's queue is entered for the compilation only: other sessions go on between two layer_ranges. */
+/* Builds the graph of the range, unless it is the whole model, and compiles it. The unit is entered for the compilation only,
+ * so that other sessions can run between the compilations of two ranges. */
 static segue_status compile(struct segue_engine *e, const struct sg_placement *p, struct sg_layer_range *s,
                             segue_error *err)
 {
@@ -38,7 +39,7 @@ static segue_status compile(struct segue_engine *e, const struct sg_placement *p
     return status;
 }
 
-/* Under the engine's lock: two sessions that ask for the same layer_range must get the same one. */
+/* The engine's lock is held, so that two sessions that request the same range get the same one. */
 static segue_status find_or_compile(struct segue_engine *e, const struct sg_placement *p, uint32_t from,
                                     uint32_t to, const struct sg_layer_range **out, segue_error *err)
 {
@@ -64,11 +65,11 @@ static segue_status find_or_compile(struct segue_engine *e, const struct sg_plac
     return SEGUE_OK;
 }
 
-segue_status sg_engine_layer_range(struct segue_engine *e, uint32_t place, uint32_t from, uint32_t to,
+segue_status sg_engine_layer_range(struct segue_engine *e, uint32_t placement, uint32_t from, uint32_t to,
                                const struct sg_layer_range **out, segue_error *err)
 {
     pthread_mutex_lock(&e->lock);
-    segue_status status = find_or_compile(e, &e->placements[place], from, to, out, err);
+    segue_status status = find_or_compile(e, &e->placements[placement], from, to, out, err);
     pthread_mutex_unlock(&e->lock);
     return status;
 }

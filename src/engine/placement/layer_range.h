@@ -23,8 +23,8 @@ struct sg_layer_range {
 struct sg_placement {
     struct segue_unit *unit;   /* a reference */
     enum sg_storage kv;        /* storage of K and V in states on this unit */
-    uint32_t chunk_tokens;     /* most tokens of one prefill run */
-    struct segue_model *model; /* a reference; the engine's model, or a second file of it with another quantization */
+    uint32_t chunk_tokens;     /* maximum number of tokens of one prefill run */
+    struct segue_model *model; /* a reference; the engine's model, or a second file of it with another storage */
     struct sg_graph *graph;    /* all layers, when the engine's graph does not fit (other file, or select_late); else NULL */
     struct sg_weight_cache weight_cache; /* of this model; used only when segue_engine.cache is set */
 };

@@ -1,29 +1,29 @@
-/* layout.c: states over layer_ranges: made, forked, cut, marked and run as one. Each call enters the unit's
- * queue, so that sessions of several threads never meet inside a unit. SPDX-License-Identifier: MIT */
+/* layout.c: the states of all stages of a layout as one: new, fork, cut, free and run. Every call into a unit happens between
+ * sg_unit_enter and sg_unit_leave, which serialise the sessions of several threads. SPDX-License-Identifier: MIT */
 #include "engine/placement/layout.h"
 
 #include <string.h>
 
-/* Where a state of this place lies best when it is to go to one of the others. */
-static const struct sg_host_memory *host_of(const struct segue_engine *e, uint32_t place)
+/* Pinned memory of another unit of the engine, so that states which move there are copied faster; NULL: none offers it. */
+static const struct sg_host_memory *host_of(const struct segue_engine *e, uint32_t placement)
 {
     for (uint32_t i = 0; i < e->placements_n; i++) {
         struct sg_unit *other = e->placements[i].unit->unit;
-        if (e->placements[i].unit != e->placements[place].unit && sg_ops_of(other)->host) return sg_ops_of(other)->host(other);
+        if (e->placements[i].unit != e->placements[placement].unit && sg_ops_of(other)->host) return sg_ops_of(other)->host(other);
     }
     return NULL;
 }
 
-/* A layout reads in chunks that its smallest place can take. */
-static segue_status add_stage(struct sg_layout *l, struct segue_engine *e, uint32_t place, uint32_t from,
+/* Appends the layers [from, to). The chunk size of a layout is the smallest of its stages. */
+static segue_status add_stage(struct sg_layout *l, struct segue_engine *e, uint32_t placement, uint32_t from,
                               uint32_t to, segue_error *err)
 {
     struct sg_layout_stage *stage = &l->stages[l->n];
-    const struct sg_placement *p = &e->placements[place];
-    SG_TRY(sg_engine_layer_range(e, place, from, to, &stage->layer_range, err));
+    const struct sg_placement *p = &e->placements[placement];
+    SG_TRY(sg_engine_layer_range(e, placement, from, to, &stage->layer_range, err));
     stage->kv = p->kv;
-    stage->placement = place;
-    stage->host = host_of(e, place);
+    stage->placement = placement;
+    stage->host = host_of(e, placement);
     if (!l->n || p->chunk_tokens < l->chunk_tokens) l->chunk_tokens = p->chunk_tokens;
     l->n++;
     return SEGUE_OK;
@@ -40,14 +40,14 @@ segue_status sg_layout_make(struct sg_layout *out, struct segue_engine *e, const
     return SEGUE_OK;
 }
 
-segue_status sg_layout_of_placement(struct sg_layout *out, struct segue_engine *e, uint32_t place,
+segue_status sg_layout_of_placement(struct sg_layout *out, struct segue_engine *e, uint32_t placement,
                                 segue_error *err)
 {
     memset(out, 0, sizeof *out);
-    return add_stage(out, e, place, 0, e->graph->layers, err);
+    return add_stage(out, e, placement, 0, e->graph->layers, err);
 }
 
-/* Stretches are shared by all sessions of an engine, so equal work is the same pointer. */
+/* Layer ranges are shared by all sessions of an engine, so equal ranges are the same pointer. */
 int sg_layout_same(const struct sg_layout *a, const struct sg_layout *b)
 {
     int same = a->n == b->n;
@@ -58,12 +58,12 @@ int sg_layout_same(const struct sg_layout *a, const struct sg_layout *b)
 
 /* --- states --- */
 
-/* Undo points are asked for at birth: units lay out their room by it. */
-static segue_status state_new(struct sg_layout_stage *stage, const struct sg_state_opts *wish, segue_error *err)
+/* One empty state with the options of `common` and the stage's own storage and host memory. */
+static segue_status state_new(struct sg_layout_stage *stage, const struct sg_state_opts *common, segue_error *err)
 {
     const struct sg_graph *g = stage->layer_range->graph;
     struct segue_unit *u = stage->layer_range->unit;
-    struct sg_state_opts o = *wish;
+    struct sg_state_opts o = *common;
     o.kv = stage->kv;
     o.undo = SG_UNDO_MAX;
     o.host = stage->host;
@@ -74,10 +74,11 @@ static segue_status state_new(struct sg_layout_stage *stage, const struct sg_sta
     return status;
 }
 
-static segue_status make_states(struct sg_layout *l, const struct sg_state_opts *wish, segue_error *err)
+/* After a failure the layout has no states. */
+static segue_status make_states(struct sg_layout *l, const struct sg_state_opts *common, segue_error *err)
 {
     for (uint32_t i = 0; i < l->n; i++) {
-        segue_status status = state_new(&l->stages[i], wish, err);
+        segue_status status = state_new(&l->stages[i], common, err);
         if (status == SEGUE_OK) continue;
         l->stages[i].state = NULL;
         sg_layout_drop_states(l);
@@ -101,6 +102,7 @@ segue_status sg_layout_bare_states(struct sg_layout *l, segue_error *err)
     return make_states(l, &(struct sg_state_opts){.bare = 1}, err);
 }
 
+/* wait 0: skips states whose unit is in use. */
 static void drop_states(struct sg_layout *l, int wait)
 {
     for (uint32_t i = 0; i < l->n; i++) {
@@ -172,7 +174,8 @@ struct sg_layout_stage *sg_layout_slot(struct sg_layout *l, enum sg_slot_kind ki
 
 /* --- runs --- */
 
-static uint32_t longest(const struct sg_batch *b)
+/* Tokens of the longest_span span, by which the unit chooses a lane. */
+static uint32_t longest_span(const struct sg_batch *b)
 {
     uint32_t rows = 0;
     for (uint32_t i = 0; i < b->spans_n; i++)
@@ -180,21 +183,23 @@ static uint32_t longest(const struct sg_batch *b)
     return rows;
 }
 
+/* The lane is held until wait. */
 segue_status sg_layer_range_start(const struct sg_layer_range *s, const struct sg_batch *b, struct sg_result *r,
                               struct sg_run **out, segue_error *err)
 {
-    SG_TRY(sg_unit_enter_run(s->unit, longest(b), b->cancel, err));
+    SG_TRY(sg_unit_enter_run(s->unit, longest_span(b), b->cancel, err));
     segue_status status = sg_ops_of(s->program)->start(s->program, b, r, out, err);
-    if (status != SEGUE_OK) sg_unit_leave_run(s->unit, longest(b));
+    if (status != SEGUE_OK) sg_unit_leave_run(s->unit, longest_span(b));
     return status;
 }
 
+/* Waits in periods of one second, since a unit may bound the timeout that it supports. */
 segue_status sg_layer_range_wait(const struct sg_layer_range *s, const struct sg_batch *b, struct sg_run *run, segue_error *err)
 {
     segue_status status;
     do status = sg_ops_of(s->program)->wait(run, 1000000000, err);
     while (status == SEGUE_END);
-    sg_unit_leave_run(s->unit, longest(b));
+    sg_unit_leave_run(s->unit, longest_span(b));
     return status;
 }
 

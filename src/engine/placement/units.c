@@ -1,5 +1,5 @@
-/* units.c: the table of the units that were built in, made from the generated list, and the public doors to
- * it. The only file that sees all units; it names none of them. SPDX-License-Identifier: MIT */
+/* units.c: the table of all units of this build (from the generated unit_list.h), the public functions on units, and the queue
+ * for their lanes. The only file that sees all units; it names none of them. SPDX-License-Identifier: MIT */
 #include "engine/placement/units.h"
 
 #include <stddef.h>
@@ -28,7 +28,7 @@ segue_status segue_unit_list(segue_unit_info *out, size_t cap, size_t *n, segue_
 {
     size_t total = 0, stride = 0;
     if (!n || (cap && !out))
-        return sg_fail(err, SEGUE_EARG, "units not listed: no place to write them; pass out and n");
+        return sg_fail(err, SEGUE_EARG, "units not listed: out or n is NULL; pass both");
     if (cap) stride = out[0].size;
     if (cap && stride < sizeof out->size)
         return sg_fail(err, SEGUE_EARG,
@@ -41,7 +41,7 @@ segue_status segue_unit_list(segue_unit_info *out, size_t cap, size_t *n, segue_
         for (size_t j = 0; j < found; j++, total++) {
             if (total >= cap) continue;
             char *entry =
-                (char *)out + total * stride; /* the caller's struct may be older and shorter than ours */
+                (char *)out + total * stride; /* the caller's struct may be of an older, shorter version */
             desc[j].info.size = (uint32_t)stride;
             memcpy(entry, &desc[j].info, stride < sizeof desc[j].info ? stride : sizeof desc[j].info);
         }
@@ -50,8 +50,8 @@ segue_status segue_unit_list(segue_unit_info *out, size_t cap, size_t *n, segue_
     return SEGUE_OK;
 }
 
-/* The fastest real unit that is present: the list stands in the order of last resort, so the last one that
- * may be chosen unnamed. */
+/* The fastest real unit that is present. The list is in ascending order of speed, so it is the last one that may be chosen
+ * without being named. */
 static segue_status fastest(char *spec, size_t cap, segue_error *err)
 {
     spec[0] = 0;
@@ -70,13 +70,13 @@ static segue_status fastest(char *spec, size_t cap, segue_error *err)
     }
     if (spec[0]) return SEGUE_OK;
     return sg_fail(err, SEGUE_EUNIT,
-                   "unit not opened: none named: no real unit is present in this build; name one");
+                   "unit not opened: no spec given and no real unit is present; name a unit, for example ref");
 }
 
 /* --- open, close --- */
 
-/* Say which kinds there are: the list is generated, so the text is never stale. */
-static segue_status unknown(const struct sg_unit_spec *spec, segue_error *err)
+/* The error for a kind that this build lacks; it lists the kinds that there are. */
+static segue_status unknown_kind(const struct sg_unit_spec *spec, segue_error *err)
 {
     char kinds[128] = "";
     size_t len = 0;
@@ -91,6 +91,7 @@ static segue_status unknown(const struct sg_unit_spec *spec, segue_error *err)
                    spec->text, spec->kind, kinds);
 }
 
+/* The engine's object around an opened unit. */
 static segue_status wrap(struct segue_unit **out, struct sg_unit *unit, segue_error *err)
 {
     struct segue_unit *u = sg_alloc(sizeof *u);
@@ -112,20 +113,21 @@ static segue_status wrap(struct segue_unit **out, struct sg_unit *unit, segue_er
     return SEGUE_OK;
 }
 
+/* Opens a unit by its spec, without the engine's object. */
 static segue_status open_bare(struct sg_unit **out, const char *text, segue_error *err)
 {
     struct sg_unit_spec spec;
     SG_TRY(sg_spec_parse(&spec, text, err));
     size_t i = 0;
     while (table[i] && strcmp(table[i]->kind, spec.kind) != 0) i++;
-    return table[i] ? table[i]->open(out, &spec, err) : unknown(&spec, err);
+    return table[i] ? table[i]->open(out, &spec, err) : unknown_kind(&spec, err);
 }
 
 segue_status segue_unit_open(segue_unit **out, const char *spec_text, segue_error *err)
 {
     char chosen[64];
     struct sg_unit *unit = NULL;
-    if (!out) return sg_fail(err, SEGUE_EARG, "unit not opened: no place to write it; pass out");
+    if (!out) return sg_fail(err, SEGUE_EARG, "unit not opened: out is NULL; pass it");
     if (!spec_text || !*spec_text) {
         SG_TRY(fastest(chosen, sizeof chosen, err));
         spec_text = chosen;
@@ -163,7 +165,7 @@ static uint32_t asks_joules(const segue_unit_info *out)
 segue_status segue_unit_info_get(const segue_unit *unit, segue_unit_info *out, segue_error *err)
 {
     struct sg_unit_desc now; /* a restarted unit may be another process */
-    if (!unit) return sg_fail(err, SEGUE_EARG, "unit not described: no unit given; open one");
+    if (!unit) return sg_fail(err, SEGUE_EARG, "unit not described: the unit is NULL; open one");
     const struct sg_unit_ops *ops = sg_ops_of(unit->unit);
     ops->describe(unit->unit, &now);
     now.info.joules = -1;
@@ -176,11 +178,11 @@ segue_status segue_unit_info_get(const segue_unit *unit, segue_unit_info *out, s
 segue_status segue_unit_stream(segue_unit *unit, size_t bytes, double *gb_s, segue_error *err)
 {
     if (!unit || !gb_s)
-        return sg_fail(err, SEGUE_EARG, "bandwidth not measured: unit or result missing; pass both");
+        return sg_fail(err, SEGUE_EARG, "bandwidth not measured: unit or gb_s is NULL; pass both");
     const struct sg_unit_ops *ops = sg_ops_of(unit->unit);
     if (!ops->stream)
         return sg_fail(err, SEGUE_EUNSUPPORTED,
-                       "bandwidth not measured: %s: this unit cannot measure it; take another",
+                       "bandwidth not measured: %s: the unit does not support it; use another",
                        unit->desc.info.spec);
     SG_TRY(sg_unit_enter(unit, NULL, err));
     segue_status status = ops->stream(unit->unit, bytes, gb_s, err);
@@ -190,10 +192,10 @@ segue_status segue_unit_stream(segue_unit *unit, size_t bytes, double *gb_s, seg
 
 /* --- lanes --- */
 
-static void wait_a_little(struct segue_unit *u)
+/* Waits for a change, at most 10 ms: a cancel may come from a signal handler, which cannot signal a condition variable. */
+static void wait_briefly(struct segue_unit *u)
 {
-    struct timespec
-        until; /* a cancel comes from signal handlers, which cannot wake anybody: look again soon */
+    struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_nsec += 10000000;
     if (until.tv_nsec >= 1000000000) {
@@ -203,12 +205,12 @@ static void wait_a_little(struct segue_unit *u)
     pthread_cond_timedwait(&u->changed, &u->lock, &until);
 }
 
-/* Under the lock. The turn may stand anywhere: a canceled one leaves from the middle. */
-static void unlink_turn(struct segue_unit *u, struct sg_unit_waiter *turn)
+/* The lock is held. A canceled waiter may be anywhere in the queue. */
+static void unlink_waiter(struct segue_unit *u, struct sg_unit_waiter *waiter)
 {
     struct sg_unit_waiter **at = &u->first;
-    while (*at != turn) at = &(*at)->next;
-    *at = turn->next;
+    while (*at != waiter) at = &(*at)->next;
+    *at = waiter->next;
 }
 
 static uint32_t is_long(const struct segue_unit *u, uint32_t rows)
@@ -216,41 +218,42 @@ static uint32_t is_long(const struct segue_unit *u, uint32_t rows)
     return u->desc.lanes > 1 && u->desc.long_rows && rows > u->desc.long_rows;
 }
 
-/* Under the lock. */
+/* The lock is held. 1: a lane is free for such a run. */
 static int fits(const struct segue_unit *u, uint32_t long_run)
 {
-    return u->running < u->desc.lanes && (!long_run || u->longs + 1 < u->desc.lanes);
+    return u->running < u->desc.lanes && (!long_run || u->long_running + 1 < u->desc.lanes);
 }
 
-/* Under the lock: the first of those that wait and fit; NULL: none. */
-static const struct sg_unit_waiter *next_turn(const struct segue_unit *u)
+/* The lock is held. The first waiter that fits; NULL: none. */
+static const struct sg_unit_waiter *next_waiter(const struct segue_unit *u)
 {
     const struct sg_unit_waiter *t = u->first;
     while (t && !fits(u, t->is_long)) t = t->next;
     return t;
 }
 
+/* Queues this thread and waits until it is the next one that fits. */
 static segue_status enter(struct segue_unit *u, uint32_t long_run, const atomic_int *cancel, segue_error *err)
 {
-    struct sg_unit_waiter turn = {.is_long = long_run}, **last = &u->first;
+    struct sg_unit_waiter waiter = {.is_long = long_run}, **last = &u->first;
     int canceled = 0;
     pthread_mutex_lock(&u->lock);
     while (*last) last = &(*last)->next;
-    *last = &turn;
-    while (!canceled && next_turn(u) != &turn) {
-        wait_a_little(u);
+    *last = &waiter;
+    while (!canceled && next_waiter(u) != &waiter) {
+        wait_briefly(u);
         canceled = cancel && atomic_load(cancel);
     }
-    unlink_turn(u, &turn);
+    unlink_waiter(u, &waiter);
     if (!canceled) {
         u->running++;
-        u->longs += long_run;
+        u->long_running += long_run;
     }
     pthread_cond_broadcast(&u->changed);
     pthread_mutex_unlock(&u->lock);
     if (!canceled) return SEGUE_OK;
     return sg_fail(err, SEGUE_ECANCELED,
-                   "run not started: %s: canceled while it waited for the unit; call again to go on",
+                   "run not started: %s: canceled while waiting for the unit; call again to continue",
                    u->desc.info.spec);
 }
 
@@ -258,7 +261,7 @@ static void leave(struct segue_unit *u, uint32_t long_run)
 {
     pthread_mutex_lock(&u->lock);
     u->running--;
-    u->longs -= long_run;
+    u->long_running -= long_run;
     pthread_cond_broadcast(&u->changed);
     pthread_mutex_unlock(&u->lock);
 }
@@ -271,7 +274,7 @@ segue_status sg_unit_enter(struct segue_unit *u, const atomic_int *cancel, segue
 int sg_unit_try_enter(struct segue_unit *u)
 {
     pthread_mutex_lock(&u->lock);
-    int entered = !next_turn(u) && fits(u, 0);
+    int entered = !next_waiter(u) && fits(u, 0);
     u->running += (uint32_t)entered;
     pthread_mutex_unlock(&u->lock);
     return entered;

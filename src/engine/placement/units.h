@@ -1,5 +1,5 @@
-/* units.h: an opened unit as the engine holds it: counted references, and the order in which threads enter
- * it. SPDX-License-Identifier: MIT */
+/* units.h: an opened unit as the engine holds it: reference count, and the queue of threads that wait to use it.
+ * SPDX-License-Identifier: MIT */
 #ifndef SG_ENGINE_UNITS_H
 #define SG_ENGINE_UNITS_H
 
@@ -8,36 +8,38 @@
 
 #include "unit/unit.h"
 
+/* A thread that waits for a lane; on its stack. */
 struct sg_unit_waiter {
     struct sg_unit_waiter *next;
-    uint32_t is_long;
+    uint32_t is_long; /* 1: for a run of more than desc.long_rows tokens */
 };
 
 struct segue_unit {
     atomic_uint references;
-    struct sg_unit *unit;
-    struct sg_unit_desc desc; /* as opened */
-    pthread_mutex_t lock;     /* of the fields below */
+    struct sg_unit *unit;     /* owned */
+    struct sg_unit_desc desc; /* as reported when it was opened */
+    pthread_mutex_t lock;     /* guards the fields below */
     pthread_cond_t changed;
-    struct sg_unit_waiter *first; /* who waits, first come first served; each node lives on its thread's stack */
-    uint32_t running;      /* lanes in use, <= desc.lanes */
-    uint32_t longs;        /* of them by long runs, < desc.lanes where there are several */
+    struct sg_unit_waiter *first; /* in order of arrival */
+    uint32_t running;             /* lanes in use, at most desc.lanes */
+    uint32_t long_running;        /* of them by long runs, less than desc.lanes when there are several lanes */
 };
 
-struct segue_unit *
-sg_unit_share(struct segue_unit *u); /* one more reference; segue_unit_close gives it back */
+/* Adds a reference, which segue_unit_close releases. */
+struct segue_unit *sg_unit_share(struct segue_unit *u);
 
-/* Serve the unit that the other side names to it, until it closes. fd, a connected local socket, is taken over. */
+/* Child process of the unit `proc`: opens the unit that the peer names and serves it until the peer closes. fd: a connected
+ * local socket, closed by this call. */
 segue_status sg_unit_serve(int fd, segue_error *err);
 
-/* Wait for a lane; every call into the unit's table happens between enter and leave, but for get and put on a
- * state. cancel (may be NULL) is looked at while waiting: ECANCELED, and no lane is held. */
+/* Waits for a lane. Every call into the unit's table happens between enter and leave, except get and put on a state.
+ * ECANCELED: *cancel was set while waiting; no lane is held. cancel may be NULL. */
 segue_status sg_unit_enter(struct segue_unit *u, const atomic_int *cancel, segue_error *err);
-/* 1: entered. 0: somebody else works there or waits. */
+/* 1: entered. 0: no lane is free, or another thread waits. */
 int sg_unit_try_enter(struct segue_unit *u);
 void sg_unit_leave(struct segue_unit *u);
-/* The same for a run with a span of so many rows: of several lanes one stays free for those that are short, which pass by
- * the long ones that wait for another. */
+/* The same for a run whose longest span has `rows` tokens. One of several lanes is reserved for short runs (decode), which
+ * may overtake waiting long ones (prefill). */
 segue_status sg_unit_enter_run(struct segue_unit *u, uint32_t rows, const atomic_int *cancel, segue_error *err);
 void sg_unit_leave_run(struct segue_unit *u, uint32_t rows);
 

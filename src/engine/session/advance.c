@@ -2,38 +2,38 @@
  * and running in chunks. After a session's first token nothing here allocates. SPDX-License-Identifier: MIT */
 #include "engine/session/session.h"
 
-enum { FEW_TOKENS = 16 /* up to so many new tokens are read on the decode layout: a hand-off would cost more */ };
+enum { FEW_TOKENS = 16 /* up to so many new tokens are computed on the decode layout: a hand-off would cost more */ };
 
 void sg_session_after_run(struct segue_session *s)
 {
     s->rewound = 0;
-    /* taken by the next run, off the way to the first token */
+    /* taken before the next run, so that it does not delay the first token */
     s->checkpoint_pending = (s->needs_checkpoints || s->uses_store) && s->computed <= s->input_n;
 }
 
-/* One chunk; with_logits: of its last row. sampler (may be NULL) chooses *token from them. */
+/* Computes the next `rows` tokens. with_logits: also the logits after the last one. sampler (may be NULL) chooses *token. */
 segue_status sg_session_run_chunk(struct segue_session *s, size_t rows, int with_logits,
                               const struct sg_sampler *sampler, int32_t *token, segue_error *err)
 {
     uint32_t wanted = (uint32_t)rows - 1;
-    struct sg_run_request ask = {.tokens_n = (uint32_t)rows, .sampler = sampler, .token = -1, .is_last = with_logits != 0};
+    struct sg_run_request request = {.tokens_n = (uint32_t)rows, .sampler = sampler, .token = -1, .is_last = with_logits != 0};
     uint32_t then = with_logits ? sg_session_logits_after_run(s) : 0;
     if (with_logits) {
-        ask.wanted = &wanted;
-        ask.wanted_n = 1;
-        ask.logits = then == SG_LOGITS_HERE ? s->logits : NULL;
+        request.wanted = &wanted;
+        request.wanted_n = 1;
+        request.logits = then == SG_LOGITS_HERE ? s->logits : NULL;
     }
     SG_TRY(sg_session_check_cancel(s, err));
     if (s->checkpoint_pending) sg_session_checkpoint(s, 0);
-    SG_TRY(sg_session_run(s, &ask, err));
+    SG_TRY(sg_session_run(s, &request, err));
     s->logits_known = then;
     s->stats.tokens_in += rows;
     sg_session_after_run(s);
-    if (token) *token = ask.token;
+    if (token) *token = request.token;
     return SEGUE_OK;
 }
 
-/* All that waits but the last `keep` rows. */
+/* Computes all pending tokens except the last `keep`. */
 segue_status sg_session_catch_up(struct segue_session *s, size_t keep, int with_logits, segue_error *err)
 {
     while (sg_session_pending(s) > keep) {
@@ -43,8 +43,7 @@ segue_status sg_session_catch_up(struct segue_session *s, size_t keep, int with_
     return SEGUE_OK;
 }
 
-/* Where the waiting rows are read: the first ones and long ones on the reading layout, a few on the writing
- * one. */
+/* The first tokens of a session and long inputs are computed on the prefill layout, up to FEW_TOKENS on the decode layout. */
 static segue_status choose_layout(struct segue_session *s, segue_error *err)
 {
     if (!s->split || s->computed == 0 || s->active == SG_PREFILL_LAYOUT || sg_session_pending(s) <= FEW_TOKENS) return SEGUE_OK;

@@ -1,13 +1,13 @@
-/* checkpoints.c: the points that a session can go back to. Recurrent memory cannot be run backwards and a
- * window forgets, so states are kept where text begins and ends and after each chunk, within a budget of
- * bytes: dense near the end, where edits happen, thin far back. SPDX-License-Identifier: MIT */
+/* checkpoints.c: the checkpoints of a session. Recurrent slots and sliding windows cannot be cut back, so copies of the states are
+ * kept where input starts and ends and after each chunk, within a budget of bytes: dense near the end of the sequence, where
+ * edits happen, and sparse before. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "base/mem.h"
 #include "engine/session/session.h"
 #include "engine/store/prefixstore.h"
 
-enum { GAP_ROWS = 16 }; /* fewer rows than these are computed again rather than kept */
+enum { GAP_TOKENS = 16 }; /* minimum distance of checkpoints: fewer tokens are computed again */
 
 /* Bytes that the session's own states would have if they shared nothing. */
 static uint64_t whole_bytes(const struct segue_session *s)
@@ -26,17 +26,17 @@ static uint64_t whole_bytes(const struct segue_session *s)
     return bytes;
 }
 
-/* What the points cost beside the session's own states, with which they share K and V until a move. */
+/* Bytes of the checkpoints beyond the session's own states, with which they share K and V until a move. */
 static uint64_t cost_of(const struct segue_session *s)
 {
     size_t vocab = s->engine->model->info.vocab;
-    uint64_t bytes = 0, whole = whole_bytes(s), own = sg_layout_bytes(&s->layouts[s->active]);
+    uint64_t bytes = 0, whole = whole_bytes(s), present = sg_layout_bytes(&s->layouts[s->active]);
     for (uint32_t i = 0; i < s->checkpoints_n; i++) bytes += sg_checkpoint_bytes(s->checkpoints[i].checkpoint, vocab);
-    uint64_t shared = whole > own ? whole - own : 0;
+    uint64_t shared = whole > present ? whole - present : 0;
     return bytes > shared ? bytes - shared : 0;
 }
 
-/* Points that forks hold too are counted by each one's share, as the states themselves are. */
+/* A checkpoint that forks also hold counts by this session's share. */
 uint64_t sg_session_checkpoint_bytes(const struct segue_session *s)
 {
     uint64_t bytes = 0;
@@ -52,19 +52,19 @@ static void drop(struct segue_session *s, uint32_t i)
     memmove(s->checkpoints + i, s->checkpoints + i + 1, (--s->checkpoints_n - i) * sizeof *s->checkpoints);
 }
 
-/* The one whose loss costs least: few rows to its neighbours, far from the end. The newest stays, and the
- * newest that begins a layer_range of text: there the last turn is edited. */
-static uint32_t least(const struct segue_session *s)
+/* The checkpoint to evict: the one with the smallest gap between its neighbours relative to its distance from the end. The newest
+ * one stays, and the newest at which input starts, because the last turn is the one most often edited. */
+static uint32_t eviction_candidate(const struct segue_session *s)
 {
-    uint32_t best = 0, keep = UINT32_MAX, n = s->checkpoints_n;
+    uint32_t best = 0, kept = UINT32_MAX, n = s->checkpoints_n;
     uint64_t end = s->checkpoints[n - 1].checkpoint->tokens_n;
     double best_cost = -1;
     for (uint32_t i = 0; n > 2 && i + 1 < n; i++)
-        if (s->checkpoints[i].starts_input) keep = i;
+        if (s->checkpoints[i].starts_input) kept = i;
     for (uint32_t i = 0; i + 1 < n; i++) {
         uint64_t before = i ? s->checkpoints[i - 1].checkpoint->tokens_n : 0, rows = s->checkpoints[i].checkpoint->tokens_n;
-        double cost = (double)(s->checkpoints[i + 1].checkpoint->tokens_n - before) / (double)(end - rows + GAP_ROWS);
-        if (i != keep && (best_cost < 0 || cost < best_cost)) {
+        double cost = (double)(s->checkpoints[i + 1].checkpoint->tokens_n - before) / (double)(end - rows + GAP_TOKENS);
+        if (i != kept && (best_cost < 0 || cost < best_cost)) {
             best_cost = cost;
             best = i;
         }
@@ -72,10 +72,11 @@ static uint32_t least(const struct segue_session *s)
     return best;
 }
 
-static void make_room(struct segue_session *s)
+/* Evicts until the number and the budget hold; remembers the range of evicted positions for reuse_reason. */
+static void enforce_budget(struct segue_session *s)
 {
     while (s->checkpoints_n && (s->checkpoints_n == SG_CHECKPOINTS_MAX || cost_of(s) > s->checkpoints_budget)) {
-        uint32_t i = least(s);
+        uint32_t i = eviction_candidate(s);
         uint64_t rows = s->checkpoints[i].checkpoint->tokens_n;
         if (!s->evicted_from || rows < s->evicted_from) s->evicted_from = rows;
         if (rows > s->evicted_to) s->evicted_to = rows;
@@ -83,7 +84,7 @@ static void make_room(struct segue_session *s)
     }
 }
 
-/* Where states can be cut, the session needs no points, and the store only whole texts. */
+/* 1: take a checkpoint now. States that can be cut need none; the prefix store then only wants the ends of inputs. */
 static int wanted(const struct segue_session *s, int begins)
 {
     if (s->needs_checkpoints) return s->checkpoints_budget != 0;
@@ -101,7 +102,7 @@ void sg_session_checkpoint(struct segue_session *s, int begins)
 {
     struct sg_layout *l = &s->layouts[s->active];
     struct sg_checkpoint_ref *last = s->checkpoints_n ? &s->checkpoints[s->checkpoints_n - 1] : NULL;
-    uint64_t gap = l->chunk_tokens < GAP_ROWS ? l->chunk_tokens : GAP_ROWS;
+    uint64_t gap = l->chunk_tokens < GAP_TOKENS ? l->chunk_tokens : GAP_TOKENS;
     s->checkpoint_pending = 0;
     if (!wanted(s, begins) || !s->computed || !sg_layout_holds(l)) return;
     if (last && last->checkpoint->tokens_n == s->computed) {
@@ -109,19 +110,19 @@ void sg_session_checkpoint(struct segue_session *s, int begins)
         return;
     }
     if (s->computed < (last ? last->checkpoint->tokens_n : 0) + gap) return;
-    if (s->checkpoints_n == SG_CHECKPOINTS_MAX) make_room(s);
+    if (s->checkpoints_n == SG_CHECKPOINTS_MAX) enforce_budget(s);
     struct sg_checkpoint_ref *m = &s->checkpoints[s->checkpoints_n];
     *m = (struct sg_checkpoint_ref){.starts_input = begins != 0};
     if (sg_checkpoint_new(&m->checkpoint, l, s->computed, sg_session_known_logits(s),
                       s->engine->model->info.vocab, NULL) != SEGUE_OK)
-        return; /* no memory for it: later the tokens are computed again, and the report says so */
+        return; /* out of memory: a later rewind computes the tokens again */
     if (s->uses_store) put_in_store(s, m->checkpoint);
     if (!s->needs_checkpoints) {
         sg_checkpoint_release(m->checkpoint);
         return;
     }
     s->checkpoints_n++;
-    make_room(s);
+    enforce_budget(s);
 }
 
 void sg_session_store_put(struct segue_session *s)
@@ -132,7 +133,7 @@ void sg_session_store_put(struct segue_session *s)
     *p = (struct sg_checkpoint){.layout = *l, .tokens_n = s->computed};
     atomic_init(&p->references, 1);
     sg_session_fetch_logits(s);
-    if (s->logits_known) { /* they are the session's own memory, which it gives too */
+    if (s->logits_known) { /* the checkpoint takes over the session's buffer */
         p->logits = s->logits;
         s->logits = NULL;
     }
@@ -160,9 +161,9 @@ void sg_session_drop_lost_checkpoints(struct segue_session *s, const struct sg_l
     s->checkpoint_pending = 0;
 }
 
-/* Where the point's states are, there the session goes on; a layout that it no longer has is left by a move.
- */
-static segue_status adopt(struct segue_session *s, struct sg_layout *states)
+/* Replaces the session's states by `states`, on the layout that they are in. States of a layout that the session no longer has
+ * are moved to the prefill layout. */
+static segue_status take_states(struct segue_session *s, struct sg_layout *states)
 {
     for (uint32_t i = 0; i < 2; i++) {
         if (!sg_layout_same(&s->layouts[i], states)) continue;
@@ -176,16 +177,16 @@ static segue_status adopt(struct segue_session *s, struct sg_layout *states)
     sg_layout_drop_states(&s->layouts[1]);
     s->active = SG_PREFILL_LAYOUT;
     segue_status status = sg_session_move_states(s, states, &s->layouts[SG_PREFILL_LAYOUT], NULL);
-    sg_layout_drop_states(states); /* what is left of them */
+    sg_layout_drop_states(states);
     return status;
 }
 
 segue_status sg_session_restore(struct segue_session *s, const struct sg_checkpoint *p)
 {
     struct sg_layout states;
-    sg_flow_close(s->flow); /* what is under way belongs to another past */
+    sg_flow_close(s->flow); /* rows that were sent belong to the states that are replaced */
     SG_TRY(sg_layout_fork(&p->layout, &states, NULL));
-    SG_TRY(adopt(s, &states));
+    SG_TRY(take_states(s, &states));
     s->computed = p->tokens_n;
     s->logits_known = p->logits != NULL;
     if (p->logits) memcpy(s->logits, p->logits, s->engine->model->info.vocab * sizeof *p->logits);

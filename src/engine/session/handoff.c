@@ -1,16 +1,17 @@
-/* handoff.c: the states of a session between the layout where it reads and the one where it writes.
+/* handoff.c: moves the states of a session between its prefill and its decode layout: streamed during prefill (transfer/flow.h) or
+ * in one piece after it (transfer/bridge.h).
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "engine/session/session.h"
 #include "engine/transfer/bridge.h"
 
-/* A moved state expects about as much to come as a new one. */
-static uint64_t room_rows(const struct segue_session *s)
+/* Capacity of moved states in tokens: 512 more than there are, at most the context. */
+static uint64_t capacity_tokens(const struct segue_session *s)
 {
     return s->context - s->tokens_n < 512 ? s->context : s->tokens_n + 512;
 }
 
-/* --- beside runs --- */
+/* --- during prefill --- */
 
 segue_status sg_session_make_flow(struct segue_session *s, segue_error *err)
 {
@@ -20,18 +21,18 @@ segue_status sg_session_make_flow(struct segue_session *s, segue_error *err)
     return sg_flow_new(&s->flow, &s->layouts[SG_PREFILL_LAYOUT], &s->layouts[SG_DECODE_LAYOUT], s->engine->graph, err);
 }
 
-/* A unit that is at work lets nobody in until it is done, so states are made before the reading begins, and
- * what is left behind is freed when it can be without waiting. */
+/* A unit runs one call at a time, so the states of the decode layout are created before prefill starts, and those that a
+ * hand-off leaves in the prefill layout are freed when no run has to be waited for (sg_session_free_stale). */
 int sg_session_flow_open(struct segue_session *s)
 {
     struct sg_layout *to = &s->layouts[SG_DECODE_LAYOUT];
     if (!s->split || s->active != SG_PREFILL_LAYOUT) return 0;
-    if (s->flow) return sg_flow_open(s->flow, room_rows(s));
+    if (s->flow) return sg_flow_open(s->flow, capacity_tokens(s));
     if (!sg_layout_holds(to)) (void)sg_layout_bare_states(to, NULL);
     return 0;
 }
 
-/* States may leave for any unit of the engine that takes them as they lie; ways between units rest when they are not used. */
+/* Wakes the links between units of one kind, which power down when idle: a hand-off by state_transfer may follow. */
 void sg_session_prewarm_peers(const struct segue_session *s)
 {
     const struct sg_layout *l = &s->layouts[s->active];
@@ -62,8 +63,8 @@ int sg_session_flow_send(struct segue_session *s, uint32_t k, uint32_t rows, int
     return done;
 }
 
-/* The rest of a hand-off that was on its way. */
-static segue_status finish(struct segue_session *s, uint64_t begun, segue_error *err)
+/* Completes a streamed hand-off; its remaining time is exposed. */
+static segue_status finish_flow(struct segue_session *s, uint64_t start_ns, segue_error *err)
 {
     struct sg_layout *from = &s->layouts[SG_PREFILL_LAYOUT];
     struct sg_flow_sums before, after;
@@ -73,39 +74,39 @@ static segue_status finish(struct segue_session *s, uint64_t begun, segue_error 
     s->stats.handoff_bytes += after.bytes - before.bytes;
     s->stats.copied_bytes += after.bytes - before.bytes;
     if (status != SEGUE_OK) return status;
-    uint64_t ns = sg_now_ns() - begun;
+    uint64_t ns = sg_now_ns() - start_ns;
     s->stats.handoff_ns += ns;
     s->stats.handoff_exposed_ns += ns;
     s->stats.direct = 0;
-    sg_record_handoff(s, from, &s->layouts[SG_DECODE_LAYOUT], begun, s->computed);
+    sg_record_handoff(s, from, &s->layouts[SG_DECODE_LAYOUT], start_ns, s->computed);
     return SEGUE_OK;
 }
 
-/* --- at once --- */
+/* --- after prefill --- */
 
 segue_status sg_session_move_states(struct segue_session *s, struct sg_layout *from, struct sg_layout *to,
                                     segue_error *err)
 {
     struct sg_move_stats moved;
-    uint64_t begun = sg_now_ns();
-    SG_TRY(sg_bridge_move(from, to, room_rows(s), &moved, err));
+    uint64_t start_ns = sg_now_ns();
+    SG_TRY(sg_bridge_move(from, to, capacity_tokens(s), &moved, err));
     s->stats.handoff_ns += moved.ns;
     s->stats.handoff_exposed_ns += moved.ns;
     s->stats.handoff_bytes += moved.bytes;
     s->stats.copied_bytes += moved.copied_bytes;
     s->stats.direct = !moved.copied_bytes;
-    sg_record_handoff(s, from, to, begun, moved.rows);
+    sg_record_handoff(s, from, to, start_ns, moved.tokens);
     return SEGUE_OK;
 }
 
 segue_status sg_session_to_layout(struct segue_session *s, uint32_t to, segue_error *err)
 {
     if (s->active == to) return SEGUE_OK;
-    uint64_t begun = sg_now_ns();
+    uint64_t start_ns = sg_now_ns();
     sg_session_fetch_logits(s);
-    if (to == SG_PREFILL_LAYOUT) sg_layout_drop_states(&s->layouts[to]); /* what was left behind there */
+    if (to == SG_PREFILL_LAYOUT) sg_layout_drop_states(&s->layouts[to]); /* stale states of an earlier hand-off */
     if (sg_layout_holds(&s->layouts[s->active])) {
-        int done = s->flow && to == SG_DECODE_LAYOUT && finish(s, begun, NULL) == SEGUE_OK;
+        int done = s->flow && to == SG_DECODE_LAYOUT && finish_flow(s, start_ns, NULL) == SEGUE_OK;
         if (!done) SG_TRY(sg_session_move_states(s, &s->layouts[s->active], &s->layouts[to], err));
     }
 #ifdef SEGUE_FAULTS
@@ -121,15 +122,15 @@ segue_status segue_session_move(segue_session *session, segue_unit *to, segue_er
 {
     struct sg_layout layout;
     SG_TRY(sg_session_check(session, "state not moved", err));
-    if (!to) return sg_fail(err, SEGUE_EARG, "state not moved: no unit given; pass one of the engine's");
+    if (!to) return sg_fail(err, SEGUE_EARG, "state not moved: the unit is NULL; pass one of the engine's units");
     struct segue_engine *e = session->engine;
-    uint32_t place = 0;
-    while (place < e->placements_n && e->placements[place].unit != to) place++;
-    if (place == e->placements_n)
+    uint32_t placement = 0;
+    while (placement < e->placements_n && e->placements[placement].unit != to) placement++;
+    if (placement == e->placements_n)
         return sg_fail(err, SEGUE_EARG,
-                       "state not moved: %s: the engine was not opened with this unit; open it with both",
+                       "state not moved: %s: the engine was opened without this unit; open it with both",
                        to->desc.info.spec);
-    SG_TRY(sg_layout_of_placement(&layout, e, place, err));
+    SG_TRY(sg_layout_of_placement(&layout, e, placement, err));
     sg_session_fetch_logits(session);
     sg_flow_close(session->flow);
     sg_layout_drop_states(&session->layouts[1 - session->active]);

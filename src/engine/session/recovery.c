@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "engine/session/session.h"
 
-enum { AHEAD_TOKENS = 512 };
+enum { AHEAD_TOKENS = 512 }; /* capacity of the host copy beyond the present tokens */
 
 segue_status sg_recovery_alloc(struct segue_session *s, segue_error *err)
 {
@@ -49,6 +49,7 @@ void sg_recovery_fork(struct segue_session *to, const struct segue_session *from
     to->recovery.handoff_pos = from->recovery.handoff_pos;
 }
 
+/* 1: a unit of the session can be lost while this process continues. */
 static int may_disconnect(const struct segue_session *s)
 {
     for (uint32_t i = 0; i < 2; i++)
@@ -57,14 +58,14 @@ static int may_disconnect(const struct segue_session *s)
     return 0;
 }
 
-/* A copy is due before the next chunk, and after a number of short runs; not just after a move, where it would stand
- * before the first token. No memory for it: a loss will cost more. */
+/* A copy is due before the next chunk, and after SG_RECOVERY_RUNS_MAX short runs; not right after a hand-off, where it would
+ * delay the first token. Without memory for it a loss costs more tokens. */
 segue_status sg_recovery_update(struct segue_session *s, uint32_t rows, segue_error *err)
 {
     struct sg_recovery *r = &s->recovery;
-    uint64_t since = s->computed - (r->copy.whole ? r->copy.rows : 0);
+    uint64_t since = s->computed - (r->copy.complete ? r->copy.tokens : 0);
     uint64_t ahead = s->context - s->tokens_n < AHEAD_TOKENS ? s->context : s->tokens_n + AHEAD_TOKENS;
-    /* Room is made while a prompt is read: between two tokens nothing is allocated. */
+    /* Memory is reserved during prefill, so that decode does not allocate. */
     if ((rows > 1 || !s->computed) && may_disconnect(s))
         sg_hostcopy_reserve(&r->copy, s->engine->graph, &s->layouts[SG_DECODE_LAYOUT], ahead, NULL);
     int due = r->runs_since_copy >= SG_RECOVERY_RUNS_MAX || (rows > 1 && since >= s->layouts[s->active].chunk_tokens);
@@ -74,11 +75,11 @@ segue_status sg_recovery_update(struct segue_session *s, uint32_t rows, segue_er
     return status == SEGUE_EMEMORY ? SEGUE_OK : status;
 }
 
-/* --- development builds --- */
+/* --- fault injection --- */
 
 #ifdef SEGUE_FAULTS
 static char fault_spec[64];
-static atomic_ullong fault_row;      /* one more than the token; 0: none */
+static atomic_ullong fault_row;      /* position of the token + 1; 0: none */
 
 void sg_fault_lost(const char *spec, uint64_t row)
 {
@@ -91,7 +92,7 @@ int sg_fault_is_lost(const struct segue_unit *u, uint64_t first, uint32_t rows, 
     unsigned long long row = atomic_load(&fault_row);
     if (!row || row - 1 < first || row - 1 >= first + rows || strcmp(fault_spec, u->desc.info.spec)) return 0;
     atomic_store(&fault_row, 0);
-    sg_fail(err, SEGUE_ELOST, "unit lost: %s: SEGUE_FAULT says so at token %llu", u->desc.info.spec, row - 1);
+    sg_fail(err, SEGUE_ELOST, "unit lost: %s: injected by SEGUE_FAULT at token %llu", u->desc.info.spec, row - 1);
     return 1;
 }
 #endif

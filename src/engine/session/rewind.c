@@ -2,7 +2,7 @@
  * else start from the first token. SPDX-License-Identifier: MIT */
 #include "engine/session/session.h"
 
-/* Nothing of the states can be kept: the next run computes from the first token. */
+/* Empties the states: the next run computes from the first token. */
 static void start_over(struct segue_session *s)
 {
     s->computed = 0;
@@ -37,9 +37,9 @@ segue_status segue_session_rewind(segue_session *session, size_t length, segue_e
 {
     SG_TRY(sg_session_check(session, "session not rewound", err));
     if (length > session->tokens_n)
-        return sg_fail(err, SEGUE_EARG, "session not rewound: to %zu tokens: it has only %zu; name fewer",
+        return sg_fail(err, SEGUE_EARG, "session not rewound: to %zu tokens: it has %zu; pass a smaller number",
                        length, session->tokens_n);
-    if (length == session->tokens_n) return SEGUE_OK; /* what append says holds */
+    if (length == session->tokens_n) return SEGUE_OK; /* reuse_reason as append set it */
     size_t before = session->computed;
     sg_session_cut(session, length);
     session->tokens_n = length;

@@ -5,8 +5,8 @@
 #include "base/clock.h"
 #include "engine/session/session.h"
 
-/* After a failed run: stages that got further than the others are cut back. */
-static void even_out(struct segue_session *s, uint32_t done)
+/* After a failed run: cuts all stages to the tokens that every stage has finished. */
+static void cut_to_common(struct segue_session *s, uint32_t done)
 {
     struct sg_layout *l = &s->layouts[s->active];
     s->computed += l->n == 1 ? done : 0;
@@ -16,49 +16,51 @@ static void even_out(struct segue_session *s, uint32_t done)
     sg_session_cut(s, rows);
 }
 
-/* One row that follows others is a token of the answer, but for prompts that are read row by row. */
-static int is_writing(const struct segue_session *s, uint32_t rows)
+/* 1: the run is decode: one token after others, not on the prefill layout, and not part of a prompt that a unit reads token by
+ * token. */
+static int is_decode(const struct segue_session *s, uint32_t rows)
 {
-    int by_row = s->layouts[SG_PREFILL_LAYOUT].chunk_tokens == 1, reading = s->split && s->active == SG_PREFILL_LAYOUT;
-    return rows == 1 && s->computed && !reading && !(by_row && s->computed < s->input_n);
+    int by_row = s->layouts[SG_PREFILL_LAYOUT].chunk_tokens == 1, prefill = s->split && s->active == SG_PREFILL_LAYOUT;
+    return rows == 1 && s->computed && !prefill && !(by_row && s->computed < s->input_n);
 }
 
-/* Bytes of weights are reported for writing alone: there they are the roof that speed is measured against. */
-static void count(struct segue_session *s, const struct sg_result *r, int writing)
+/* Weight bytes are counted for decode only, whose speed they bound. */
+static void count(struct segue_session *s, const struct sg_result *r, int decode)
 {
     s->stats.dispatches += r->dispatches;
-    if (writing) s->stats.weight_bytes_read += r->weight_bytes;
+    if (decode) s->stats.weight_bytes_read += r->weight_bytes;
 }
 
-/* A lost unit took the states along; recover.c sees to that. */
+/* ELOST: the states are gone with the unit; failover.c recovers. */
 static segue_status fail_run(struct segue_session *s, segue_status status, uint32_t done)
 {
     sg_flow_close(s->flow);
-    if (status != SEGUE_ELOST) even_out(s, done);
+    if (status != SEGUE_ELOST) cut_to_common(s, done);
     if (status == SEGUE_ECANCELED) atomic_store(&s->cancel, 0);
     return status;
 }
 
-/* Rows leave for the layout of writing while they are made. What that takes beyond the run is exposed. */
-static segue_status run_flowing(struct segue_session *s, uint32_t k, const struct sg_run_request *ask,
+/* A run during which completed rows are copied to the decode layout. Copying that outlasts the run is exposed time. */
+static segue_status run_flowing(struct segue_session *s, uint32_t k, const struct sg_run_request *request,
                                 const struct sg_batch *b, struct sg_result *r, segue_error *err)
 {
     const struct sg_layer_range *layer_range = s->layouts[s->active].stages[k].layer_range;
     struct sg_run *run = NULL;
     struct sg_batch batch = *b;
     batch.inline_hint = batch.quiet = 0;
-    uint64_t begun = sg_now_ns();
+    uint64_t start_ns = sg_now_ns();
     SG_TRY(sg_layer_range_start(layer_range, &batch, r, &run, err));
-    int done = sg_session_flow_send(s, k, ask->tokens_n, ask->is_last);
+    int done = sg_session_flow_send(s, k, request->tokens_n, request->is_last);
     uint64_t sent = sg_now_ns();
     segue_status status = sg_layer_range_wait(layer_range, &batch, run, err);
     if (!done) sg_flow_close(s->flow);
-    if (status == SEGUE_OK && sent > begun + r->ns) s->stats.handoff_exposed_ns += sent - begun - r->ns;
+    if (status == SEGUE_OK && sent > start_ns + r->ns) s->stats.handoff_exposed_ns += sent - start_ns - r->ns;
     return status;
 }
 
-/* One stage: tokens or rows in; rows out but for the last stage, which answers what was asked. */
-static segue_status run_stage(struct segue_session *s, uint32_t k, struct sg_run_request *ask, uint32_t *done,
+/* Runs one stage. The first one takes tokens, the others the hidden values of the stage before; the last one returns what the
+ * request asks for, the others their hidden values. */
+static segue_status run_stage(struct segue_session *s, uint32_t k, struct sg_run_request *request, uint32_t *done,
                               segue_error *err)
 {
     struct sg_layout *l = &s->layouts[s->active];
@@ -66,7 +68,7 @@ static segue_status run_stage(struct segue_session *s, uint32_t k, struct sg_run
     int last = k + 1 == l->n;
     float *out_rows = s->hidden[k % 2];
     struct sg_span span = {.state = l->stages[k].state,
-                           .rows = ask->tokens_n,
+                           .rows = request->tokens_n,
                            .first = s->computed,
                            .loras = s->loras,
                            .loras_n = s->adapters_n,
@@ -78,14 +80,14 @@ static segue_status run_stage(struct segue_session *s, uint32_t k, struct sg_run
     else
         span.values = s->hidden[(k - 1) % 2];
     if (last) {
-        span.wanted = ask->wanted;
-        span.wanted_n = ask->wanted_n;
-        span.sampler = ask->sampler;
-        batch.outputs = ask->outputs;
-        batch.outputs_n = ask->outputs_n;
-        result.logits = ask->logits;
-        result.values = ask->values;
-        result.tokens = &ask->token;
+        span.wanted = request->wanted;
+        span.wanted_n = request->wanted_n;
+        span.sampler = request->sampler;
+        batch.outputs = request->outputs;
+        batch.outputs_n = request->outputs_n;
+        result.logits = request->logits;
+        result.values = request->values;
+        result.tokens = &request->token;
         result.logprobs = s->stats.logprobs;
         result.logprobs_n = &s->stats.logprobs_n;
     } else {
@@ -94,38 +96,38 @@ static segue_status run_stage(struct segue_session *s, uint32_t k, struct sg_run
         result.values = &out_rows;
     }
 #ifdef SEGUE_FAULTS
-    if (sg_fault_is_lost(layer_range->unit, s->computed, ask->tokens_n, err)) return SEGUE_ELOST;
+    if (sg_fault_is_lost(layer_range->unit, s->computed, request->tokens_n, err)) return SEGUE_ELOST;
 #endif
-    uint64_t begun = sg_now_ns();
-    segue_status status = sg_session_flow_open(s) ? run_flowing(s, k, ask, &batch, &result, err)
+    uint64_t start_ns = sg_now_ns();
+    segue_status status = sg_session_flow_open(s) ? run_flowing(s, k, request, &batch, &result, err)
                                                   : sg_layer_range_run(layer_range, &batch, &result, err);
-    count(s, &result, is_writing(s, ask->tokens_n));
+    count(s, &result, is_decode(s, request->tokens_n));
     if (status == SEGUE_OK)
-        sg_record_run(s, &l->stages[k], is_writing(s, ask->tokens_n) != 0, begun, ask->tokens_n, &result);
+        sg_record_run(s, &l->stages[k], is_decode(s, request->tokens_n) != 0, start_ns, request->tokens_n, &result);
     return status;
 }
 
-segue_status sg_session_run_once(struct segue_session *s, struct sg_run_request *ask, segue_error *err)
+segue_status sg_session_run_once(struct segue_session *s, struct sg_run_request *request, segue_error *err)
 {
-    uint64_t begun = sg_now_ns();
-    int writing = is_writing(s, ask->tokens_n);
+    uint64_t start_ns = sg_now_ns();
+    int decode = is_decode(s, request->tokens_n);
     uint32_t done = 0;
     segue_status status = SEGUE_OK;
-    if (!writing) sg_session_prewarm_peers(s);
+    if (!decode) sg_session_prewarm_peers(s);
     for (uint32_t k = 0; k < s->layouts[s->active].n && status == SEGUE_OK; k++) {
         done = 0;
-        status = run_stage(s, k, ask, &done, err);
+        status = run_stage(s, k, request, &done, err);
     }
-    uint64_t *spent = writing ? &s->stats.decode_ns : &s->stats.prefill_ns;
-    uint64_t ns = sg_now_ns() - begun;
+    uint64_t *spent = decode ? &s->stats.decode_ns : &s->stats.prefill_ns;
+    uint64_t ns = sg_now_ns() - start_ns;
     *spent += ns;
     if (status != SEGUE_OK) return fail_run(s, status, done);
-    if (!writing) {
+    if (!decode) {
         s->prefill_ns += ns;
-        s->prefill_tokens += ask->tokens_n;
+        s->prefill_tokens += request->tokens_n;
     }
-    s->computed += ask->tokens_n;
-    sg_recovery_after_run(s, ask->tokens_n);
+    s->computed += request->tokens_n;
+    sg_recovery_after_run(s, request->tokens_n);
     s->logits_known = 0;
     return SEGUE_OK;
 }

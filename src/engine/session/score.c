@@ -1,5 +1,5 @@
-/* score.c: what the model thinks of given tokens: log-probabilities and logits, and the values of a dump.
- * Rows go in chunks whose logits fit in a bounded room. SPDX-License-Identifier: MIT */
+/* score.c: log-probabilities and logits of given tokens, and the values of a dump. The logits of a chunk are bounded in bytes.
+ * SPDX-License-Identifier: MIT */
 #include "engine/session/score.h"
 
 #include <math.h>
@@ -7,16 +7,17 @@
 
 #include "base/mem.h"
 
-/* Bytes of a chunk's logits; of a large vocabulary's more, up to so many rows, so that units take them as a prompt's. */
-enum { LOGITS_ROOM = 16 << 20, LOGITS_MOST = 128 << 20, ROWS_LEAST = 64 };
+/* Chunks of at least ROWS_MIN tokens run as fast as a prompt, so a large vocabulary may use up to LOGITS_MAX bytes for them. */
+enum { LOGITS_BYTES = 16 << 20, LOGITS_MAX = 128 << 20, ROWS_MIN = 64 };
 
+/* Tokens per chunk by the memory of their logits. */
 static size_t rows_that_fit(size_t vocab)
 {
-    size_t rows = LOGITS_ROOM / 4 / vocab, most = LOGITS_MOST / 4 / vocab;
-    return rows >= ROWS_LEAST ? rows : most < ROWS_LEAST ? most : ROWS_LEAST;
+    size_t rows = LOGITS_BYTES / 4 / vocab, max = LOGITS_MAX / 4 / vocab;
+    return rows >= ROWS_MIN ? rows : max < ROWS_MIN ? max : ROWS_MIN;
 }
 
-/* In double: a sum over a whole vocabulary in fp32 would cost the fourth digit. */
+/* In double: a sum over a whole vocabulary in fp32 would lose the fourth digit. */
 static float log_probability(const float *logits, size_t n, int32_t token)
 {
     double top = -INFINITY, sum = 0;
@@ -26,7 +27,8 @@ static float log_probability(const float *logits, size_t n, int32_t token)
     return (float)((double)logits[token] - top - log(sum));
 }
 
-/* Rows [at, at + rows) of the reading, just computed, whose logits stand in `logits`. */
+/* Stores the results of tokens [at, at + rows), which were just computed. A token's log-probability is given by the logits of
+ * the position before it. */
 static void take_rows(struct segue_session *s, const struct sg_score_request *r, size_t at, size_t rows,
                       const float *logits)
 {
@@ -40,24 +42,24 @@ static void take_rows(struct segue_session *s, const struct sg_score_request *r,
     s->logits_known = 1;
 }
 
-/* Every row is wanted, so a chunk is bounded by the room for its logits, not by the unit. */
+/* Computes n pending tokens, `chunk` at a time. buffer: [chunk, vocab], used when the caller wants no logits. */
 static segue_status read_chunks(struct segue_session *s, const struct sg_score_request *r, size_t n, size_t chunk,
-                                uint32_t *wanted, float *room, float **values, segue_error *err)
+                                uint32_t *wanted, float *buffer, float **values, segue_error *err)
 {
     size_t vocab = s->engine->model->info.vocab;
     for (size_t i = 0; i < chunk; i++) wanted[i] = (uint32_t)i;
     for (size_t at = 0, rows; at < n; at += rows) {
         rows = n - at < chunk ? n - at : chunk;
-        float *logits = r->logits ? r->logits + at * vocab : room;
+        float *logits = r->logits ? r->logits + at * vocab : buffer;
         for (uint32_t k = 0; k < r->outputs_n; k++) values[k] = r->values[k] + at * r->width;
-        struct sg_run_request ask = {.tokens_n = (uint32_t)rows,
+        struct sg_run_request request = {.tokens_n = (uint32_t)rows,
                              .wanted = wanted,
                              .wanted_n = (uint32_t)rows,
                              .logits = logits,
                              .outputs = r->outputs,
                              .outputs_n = r->outputs_n,
                              .values = values};
-        SG_TRY(sg_session_run(s, &ask, err));
+        SG_TRY(sg_session_run(s, &request, err));
         s->stats.tokens_in += rows;
         take_rows(s, r, at, rows, logits);
     }
@@ -67,19 +69,19 @@ static segue_status read_chunks(struct segue_session *s, const struct sg_score_r
 segue_status sg_session_run_scored(struct segue_session *s, const struct sg_score_request *r, segue_error *err)
 {
     size_t n = s->tokens_n - s->computed, vocab = s->engine->model->info.vocab;
-    size_t chunk = rows_that_fit(vocab), most = s->layouts[s->active].chunk_tokens;
-    if (chunk > most) chunk = most;
+    size_t chunk = rows_that_fit(vocab), max = s->layouts[s->active].chunk_tokens;
+    if (chunk > max) chunk = max;
     if (chunk > n) chunk = n;
     if (!chunk) chunk = 1;
     uint32_t *wanted = sg_alloc(chunk * sizeof *wanted);
-    float *room = sg_alloc(r->logits ? 1 : chunk * vocab * sizeof *room);
+    float *buffer = sg_alloc(r->logits ? 1 : chunk * vocab * sizeof *buffer);
     float **values = sg_alloc((r->outputs_n + 1) * sizeof(float *));
-    segue_status status = wanted && room && values
+    segue_status status = wanted && buffer && values
                               ? sg_session_make_states(s, err)
                               : sg_no_memory("logits", chunk * vocab * sizeof(float), err);
-    if (status == SEGUE_OK) status = read_chunks(s, r, n, chunk, wanted, room, values, err);
+    if (status == SEGUE_OK) status = read_chunks(s, r, n, chunk, wanted, buffer, values, err);
     sg_free(wanted);
-    sg_free(room);
+    sg_free(buffer);
     sg_free(values);
     return status;
 }

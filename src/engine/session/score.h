@@ -1,4 +1,4 @@
-/* score.h: computing what waits with every row's logits, and with values of the graph.
+/* score.h: computes pending tokens and returns the logits of every position, and values of the graph.
  * SPDX-License-Identifier: MIT */
 #ifndef SG_ENGINE_SCORE_H
 #define SG_ENGINE_SCORE_H
@@ -6,15 +6,15 @@
 #include "engine/session/session.h"
 
 struct sg_score_request {
-    float *logprobs;        /* [waiting] or NULL */
-    float *logits;          /* [waiting, vocab] or NULL */
-    uint32_t continues;     /* 1: the session's logits say what the first waiting token was worth */
+    float *logprobs;        /* [pending] or NULL */
+    float *logits;          /* [pending, vocab] or NULL */
+    uint32_t continues;     /* 1: the first pending token has a log-probability by the session's logits; 0: it is the first of all */
     const int32_t *outputs; /* [outputs_n] of the graph */
     uint32_t outputs_n;
-    float **values; /* [outputs_n] each [waiting, width] */
+    float **values; /* [outputs_n] each [pending, width] */
     size_t width;
 };
-/* All rows that wait, in chunks. */
+/* Computes all pending tokens in chunks. */
 segue_status sg_session_run_scored(struct segue_session *s, const struct sg_score_request *r, segue_error *err);
 
 #endif

@@ -5,8 +5,7 @@
 
 #include "engine/session/session.h"
 
-/* The matrices themselves, not their file: a state made with an adapter fits the same adapter from anywhere.
- */
+/* Hash of the adapters' matrices, not of their files, so that the same adapter from another path is accepted. */
 static struct sg_hash adapters_id(const struct segue_session *s)
 {
     struct sg_hash id = {0};
@@ -22,13 +21,14 @@ static struct sg_hash adapters_id(const struct segue_session *s)
     return id;
 }
 
+/* Appends n bytes of text; truncates to SG_STATE_TEXT. */
 static void append(char *out, const char *text, size_t n)
 {
-    size_t used = strlen(out), room = SG_STATE_TEXT - 1 - used;
-    memcpy(out + used, text, n < room ? n : room);
+    size_t used = strlen(out), left = SG_STATE_TEXT - 1 - used;
+    memcpy(out + used, text, n < left ? n : left);
 }
 
-/* The spec without its number of threads, which changes nothing. */
+/* Appends the spec without its number of threads, which does not change results. */
 static void append_spec(char *out, const char *spec)
 {
     const char *colon = strchr(spec, ':'), *at = colon ? colon + 1 : NULL;
@@ -45,6 +45,7 @@ static void append_spec(char *out, const char *spec)
     }
 }
 
+/* The units of a layout with their layers, and their kernels with the storage of K and V. */
 static void append_layout(const struct sg_layout *l, char *unit, char *kernels)
 {
     char layers[32];

@@ -20,7 +20,7 @@ struct sg_step {
     struct sg_arena arena;
 };
 
-/* Make s->step hold at least n sessions; a larger set of buffers replaces a smaller one. */
+/* Makes s->step hold at least n sessions; a larger set of buffers replaces a smaller one. */
 segue_status sg_step_reserve(struct segue_session *s, size_t n, segue_error *err);
 void sg_step_free(struct sg_step *step); /* NULL is allowed */
 

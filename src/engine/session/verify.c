@@ -7,28 +7,28 @@
 #include "base/mem.h"
 #include "engine/session/session.h"
 
-enum { ROWS_MOST = 256, ROOM_FLOATS = 1 << 24 };
+enum { TOKENS_MAX = 256, LOGITS_MAX = 1 << 24 }; /* tokens, and numbers of logits, that are compared */
 
-/* Of the largest logit, and of the rms of a slot: two units differ by rounded products, a broken hand-off by the size of
- * the numbers (docs/STATE.md). Where both have the same kernels nothing may differ. */
+/* Bounds relative to the largest logit and to the rms of a slot. Two units differ by rounding, a broken hand-off by the size of the
+ * numbers (docs/STATE.md). With the same kernels on both sides no bit may differ. */
 static const double bound_logits = 0.05, bound_slots = 0.05, bound_q8 = 0.08;
 
-/* --- the rows --- */
+/* --- logits --- */
 
-/* Those asked for, as far as they wait and their logits have room. */
+/* The requested number, at max what is pending, fits one chunk of both layouts, and whose logits fit LOGITS_MAX. */
 uint32_t sg_verify_token_count(const struct segue_session *s)
 {
     size_t waiting = s->tokens_n - s->computed, vocab = s->engine->model->info.vocab, n = s->verify_tokens;
     if (n > waiting) n = waiting;
-    if (n > ROWS_MOST) n = ROWS_MOST;
+    if (n > TOKENS_MAX) n = TOKENS_MAX;
     if (n > s->layouts[SG_PREFILL_LAYOUT].chunk_tokens) n = s->layouts[SG_PREFILL_LAYOUT].chunk_tokens;
     if (n > s->layouts[SG_DECODE_LAYOUT].chunk_tokens) n = s->layouts[SG_DECODE_LAYOUT].chunk_tokens;
-    while (n > 1 && n * vocab > ROOM_FLOATS) n /= 2;
+    while (n > 1 && n * vocab > LOGITS_MAX) n /= 2;
     return (uint32_t)n;
 }
 
-/* A session on the writing layout alone, at the rows that have been read, with what a hand-off brings there. */
-static segue_status checker_open(struct segue_session *s, segue_error *err)
+/* Opens s->verifier: a session on the decode layout only, with a copy of the states at the tokens computed so far. */
+static segue_status verifier_open(struct segue_session *s, segue_error *err)
 {
     struct sg_hostcopy copy = {0};
     segue_session_opts o = {.size = sizeof o, .context = s->tokens_n + 1, .adapters = s->adapters, .adapters_n = s->adapters_n,
@@ -61,7 +61,7 @@ static size_t best_of(const float *x, size_t n)
     return best;
 }
 
-/* 1: both layouts have the same kernels, weights and storage, layer by layer: then not a bit may differ. */
+/* 1: both layouts have the same kernels, weights and storage in every layer. */
 static int same_kernels(struct segue_session *s)
 {
     const struct sg_graph *g = s->engine->graph;
@@ -77,35 +77,35 @@ static int same_kernels(struct segue_session *s)
     return 1;
 }
 
-/* Largest difference, against the largest logit; other first choices are counted. */
+/* The largest difference relative to the largest logit; counts rows with another best token. */
 static void compare_rows(segue_verify *v, const float *want, const float *got, uint32_t rows, size_t vocab, int same)
 {
-    double most = 0, size = 0;
+    double max = 0, size = 0;
     for (size_t i = 0; i < rows * vocab; i++) {
         double d = fabs((double)got[i] - (double)want[i]), x = fabs((double)want[i]);
-        if (!(d <= most)) most = d; /* NaN stays */
+        if (!(d <= max)) max = d; /* NaN stays */
         if (x > size) size = x;
     }
     for (uint32_t r = 0; r < rows; r++)
         v->near_ties += best_of(want + r * vocab, vocab) != best_of(got + r * vocab, vocab);
     v->rows = rows;
-    v->max_abs = most;
+    v->max_abs = max;
     v->bound = same ? 0 : bound_logits * size;
-    v->ok = most <= v->bound;
+    v->ok = max <= v->bound;
 }
 
 static segue_status run_rows(struct segue_session *s, uint32_t rows, const uint32_t *wanted, float *logits, segue_error *err)
 {
-    struct sg_run_request ask = {.tokens_n = rows, .wanted = wanted, .wanted_n = rows, .logits = logits, .token = -1};
-    return sg_session_run(s, &ask, err);
+    struct sg_run_request request = {.tokens_n = rows, .wanted = wanted, .wanted_n = rows, .logits = logits, .token = -1};
+    return sg_session_run(s, &request, err);
 }
 
 segue_status sg_verify_logits(struct segue_session *s, segue_error *err)
 {
     size_t vocab = s->engine->model->info.vocab;
-    uint32_t n = (uint32_t)(s->tokens_n - s->computed), wanted[ROWS_MOST];
+    uint32_t n = (uint32_t)(s->tokens_n - s->computed), wanted[TOKENS_MAX];
     for (uint32_t i = 0; i < n; i++) wanted[i] = i;
-    SG_TRY(checker_open(s, err));
+    SG_TRY(verifier_open(s, err));
     float *want = sg_alloc(n * vocab * sizeof *want), *got = sg_alloc(n * vocab * sizeof *got);
     segue_status status = want && got ? run_rows(s->verifier, n, wanted, want, err)
                                       : sg_no_memory("logits to compare", 2 * n * vocab * sizeof *want, err);
@@ -123,9 +123,9 @@ segue_status sg_verify_logits(struct segue_session *s, segue_error *err)
     return status;
 }
 
-/* --- the states --- */
+/* --- states --- */
 
-/* One slot as fp32 from both, in pieces of rows: sums of squares. */
+/* Adds the squares of the differences, and of the values, of one slot, read as fp32 row by row from both layouts. */
 static segue_status slot_error(struct sg_layout *a, struct sg_layout *b, const struct sg_slot *slot, uint64_t rows, float *x,
                                float *y, double *error, double *size, segue_error *err)
 {
@@ -153,19 +153,19 @@ static segue_status compare_states(struct segue_session *s, segue_error *err)
 {
     const struct sg_graph *g = s->engine->graph;
     segue_verify *v = &s->stats.verify;
-    struct sg_layout *own = &s->verifier->layouts[0], *given = &s->layouts[SG_DECODE_LAYOUT];
-    size_t most = 1;
+    struct sg_layout *expected = &s->verifier->layouts[0], *received = &s->layouts[SG_DECODE_LAYOUT];
+    size_t max = 1;
     for (uint32_t i = 0; i < g->slots_n; i++) {
         size_t n = (size_t)g->slots[i].heads * g->slots[i].width, fixed = sg_slot_fixed_bytes(&g->slots[i]) / sizeof(float);
-        most = n > most ? n : most;
-        most = fixed > most ? fixed : most;
+        max = n > max ? n : max;
+        max = fixed > max ? fixed : max;
     }
-    float *x = sg_alloc(most * sizeof *x), *y = sg_alloc(most * sizeof *y);
-    segue_status status = x && y ? SEGUE_OK : sg_no_memory("slots to compare", 2 * most * sizeof *x, err);
-    v->state_bound = same_kernels(s) ? 0 : given->stages[0].kv == SG_Q8_0 ? bound_q8 : bound_slots;
+    float *x = sg_alloc(max * sizeof *x), *y = sg_alloc(max * sizeof *y);
+    segue_status status = x && y ? SEGUE_OK : sg_no_memory("slots to compare", 2 * max * sizeof *x, err);
+    v->state_bound = same_kernels(s) ? 0 : received->stages[0].kv == SG_Q8_0 ? bound_q8 : bound_slots;
     for (uint32_t i = 0; i < g->slots_n && status == SEGUE_OK; i++) {
         double error = 0, size = 0;
-        status = slot_error(own, given, &g->slots[i], s->computed, x, y, &error, &size, err);
+        status = slot_error(expected, received, &g->slots[i], s->computed, x, y, &error, &size, err);
         double relative = size > 0 ? sqrt(error / size) : sqrt(error);
         if (!(relative <= v->state_error)) v->state_error = relative;
     }
@@ -175,8 +175,8 @@ static segue_status compare_states(struct segue_session *s, segue_error *err)
     return status;
 }
 
-/* The reader is not trusted any more: the writing layout reads, too. */
-static segue_status compute_anew(struct segue_session *s, segue_error *err)
+/* Drops everything that the prefill unit computed; the decode layout becomes the only one. */
+static segue_status recompute(struct segue_session *s, segue_error *err)
 {
     s->stats.verify.action = "recomputed";
     sg_flow_free(s->flow);
@@ -198,9 +198,9 @@ segue_status sg_verify_states(struct segue_session *s, segue_error *err)
     if (s->active == SG_DECODE_LAYOUT && sg_layout_holds(&s->layouts[SG_DECODE_LAYOUT]) && s->verifier->computed == s->computed)
         status = compare_states(s, err);
     else
-        s->stats.verify = (segue_verify){0}; /* a unit was lost meanwhile: nothing was handed over */
+        s->stats.verify = (segue_verify){0}; /* a unit was lost, so no states were handed over */
     segue_session_close(s->verifier);
     s->verifier = NULL;
-    if (status == SEGUE_OK && s->stats.verify.rows && !s->stats.verify.ok) status = compute_anew(s, err);
+    if (status == SEGUE_OK && s->stats.verify.rows && !s->stats.verify.ok) status = recompute(s, err);
     return status;
 }

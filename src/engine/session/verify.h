@@ -1,6 +1,5 @@
-/* verify.h: is what a hand-off brought what the decoder would have computed? The decoder reads the last rows of the prompt
- * itself, from a state handed over in front of them; their logits are compared with the reader's, and the states behind
- * them with those handed over. SPDX-License-Identifier: MIT */
+/* verify.h: verification of a hand-off. The decode unit computes the last tokens of the prompt too, from a copy of the states before
+ * them. Its logits are compared with those of the prefill unit, and its states with those that are handed over. SPDX-License-Identifier: MIT */
 #ifndef SG_ENGINE_VERIFY_H
 #define SG_ENGINE_VERIFY_H
 
@@ -10,11 +9,12 @@
 
 struct segue_session;
 
-/* How many of the rows that wait are to be read twice: the last ones. */
+/* Number of pending tokens, the last ones, that both units compute. */
 uint32_t sg_verify_token_count(const struct segue_session *s);
-/* All that wait: instead of the last run of a prompt on the reading layout: nothing waits behind it, and the logits are known. */
+/* Replaces the last run of a prompt on the prefill layout: computes all pending tokens on both and compares the logits. */
 segue_status sg_verify_logits(struct segue_session *s, segue_error *err);
-/* Behind the hand-off. A breach: the decoder computes all tokens anew and reads by itself from then on. */
+/* After the hand-off: compares the states. On a difference beyond the bound the decode layout computes all tokens again and
+ * also does the prefill from then on (segue_verify.action). */
 segue_status sg_verify_states(struct segue_session *s, segue_error *err);
 
 #endif

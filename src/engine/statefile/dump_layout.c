@@ -13,8 +13,8 @@ void sg_dump_heads(const struct sg_slot *slot, size_t n, const float *rows, floa
                    slot->width * sizeof(float));
 }
 
-void sg_dump_conv(const struct sg_slot *slot, const float *rows, float *turned)
+void sg_dump_conv(const struct sg_slot *slot, const float *rows, float *transposed)
 {
     for (size_t t = 0; t < slot->heads; t++)
-        for (size_t c = 0; c < slot->width; c++) turned[c * slot->heads + t] = rows[t * slot->width + c];
+        for (size_t c = 0; c < slot->width; c++) transposed[c * slot->heads + t] = rows[t * slot->width + c];
 }

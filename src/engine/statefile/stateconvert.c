@@ -1,5 +1,5 @@
-/* stateconvert.c: a state file in another storage, and as safetensors with the names and shapes of a dump.
- * Needs no model: a file says what its slots are. SPDX-License-Identifier: MIT */
+/* stateconvert.c: converts a state file to another storage of K and V, or to safetensors with the names and shapes of a dump.
+ * No model is needed, because the file describes its slots. SPDX-License-Identifier: MIT */
 #include <string.h>
 
 #include "base/mem.h"
@@ -8,6 +8,7 @@
 
 /* --- another storage --- */
 
+/* One conversion in progress; end: offset after the last section written. */
 struct converting {
     const struct sg_statefile *from;
     struct sg_statefile to;
@@ -15,21 +16,22 @@ struct converting {
     uint64_t end;
 };
 
+/* Copies n bytes at offset `from` unchanged. */
 static segue_status copy_section(struct converting *c, uint64_t from, uint64_t n, uint64_t *at,
                                  struct sg_hash *sum, segue_error *err)
 {
     return sg_state_put_section(&c->out, c->from->map.data + from, n, &c->end, at, sum, err);
 }
 
-/* Row by row by way of fp32, in pieces of whole rows; equal storages keep their bytes. */
+/* Converts K or V row by row through fp32; equal storages are copied unchanged. Written in pieces of whole rows. */
 static segue_status convert_rows(struct converting *c, const struct sg_state_slot *from,
                                  struct sg_state_slot *to, enum sg_storage kv, segue_error *err)
 {
     size_t in = sg_slot_row_bytes(&from->slot, from->storage), out = sg_slot_row_bytes(&from->slot, kv),
            piece = sg_state_piece(out), wide = (size_t)from->slot.heads * from->slot.width * sizeof(float);
-    uint8_t *room = sg_alloc(piece);
+    uint8_t *buffer = sg_alloc(piece);
     float *row = sg_alloc(wide);
-    segue_status status = room && row ? SEGUE_OK : sg_no_memory("rows of a state", piece, err);
+    segue_status status = buffer && row ? SEGUE_OK : sg_no_memory("rows of a state", piece, err);
     const uint8_t *at = c->from->map.data + from->at;
     to->storage = kv;
     to->at = sg_state_aligned(c->end);
@@ -37,20 +39,20 @@ static segue_status convert_rows(struct converting *c, const struct sg_state_slo
     to->sum = (struct sg_hash){0};
     for (uint64_t r = from->first, n = 0; status == SEGUE_OK && r < from->end; r++, at += in) {
         if (from->storage == kv) {
-            memcpy(room + n, at, in);
+            memcpy(buffer + n, at, in);
         } else {
             sg_slot_decode(&from->slot, from->storage, at, row);
-            sg_slot_encode(&from->slot, kv, row, room + n);
+            sg_slot_encode(&from->slot, kv, row, buffer + n);
         }
         n += out;
         if (n < piece && r + 1 < from->end) continue;
-        sg_state_add_sum(&to->sum, room, n);
-        status = sg_file_put_at(&c->out, to->at + to->bytes, room, n, err);
+        sg_state_add_sum(&to->sum, buffer, n);
+        status = sg_file_put_at(&c->out, to->at + to->bytes, buffer, n, err);
         to->bytes += n;
         n = 0;
     }
     c->end = to->at + to->bytes;
-    sg_free(room);
+    sg_free(buffer);
     sg_free(row);
     return status;
 }
@@ -75,8 +77,8 @@ static segue_status convert_all(struct converting *c, enum sg_storage kv, segue_
             SG_TRY(copy_section(c, a->at, a->bytes, &b->at, &b->sum, err));
     }
     for (uint32_t i = 0; i < from->checkpoints_n; i++) {
-        struct sg_state_checkpoint *p = &c->to.points[i];
-        *p = c->from->points[i];
+        struct sg_state_checkpoint *p = &c->to.checkpoints[i];
+        *p = c->from->checkpoints[i];
         if (p->logits_at)
             SG_TRY(copy_section(c, p->logits_at, from->vocab * 4, &p->logits_at, &p->logits_sum, err));
     }
@@ -102,6 +104,7 @@ segue_status sg_statefile_convert(const struct sg_statefile *f, enum sg_storage 
 
 /* --- as tensors --- */
 
+/* The tensors of a file to write. */
 struct tensors {
     const struct sg_statefile *file;
     struct sg_arena arena; /* owns everything below */
@@ -171,7 +174,7 @@ static segue_status fill(struct tensors *t, segue_error *err)
     add(t, "tokens", SG_I32, tokens, sg_statefile_tokens(t->file));
     if (h->logits_at) add(t, "logits", SG_F32, logits, sg_statefile_logits(t->file, 0));
     for (uint32_t i = 0; i < h->slots_n; i++)
-        if (!t->file->slots[i].point) SG_TRY(add_slot(t, &t->file->slots[i], err));
+        if (!t->file->slots[i].checkpoint) SG_TRY(add_slot(t, &t->file->slots[i], err));
     return SEGUE_OK;
 }
 

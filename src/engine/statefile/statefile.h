@@ -14,7 +14,7 @@ enum {
     SG_STATE_VERSION = 2,
     SG_STATE_LAYOUT = 1,     /* version of the layout of slots, docs/STATE.md "Slots" */
     SG_STATE_TEXT = 96,      /* bytes of a text field, with its NUL */
-    SG_STATE_CHECKPOINTS = 8 /* most checkpoints in a file */
+    SG_STATE_CHECKPOINTS = 8 /* maximum number of checkpoints in a file */
 };
 
 /* What computed a state. States of equal origin (and equal weights) can replace each other bit for bit. */
@@ -42,12 +42,13 @@ struct sg_state_head {
 struct sg_state_slot {
     struct sg_slot slot;
     enum sg_storage storage;
-    uint32_t point;      /* 0: of the state itself; n: of checkpoint n - 1 */
+    uint32_t checkpoint; /* 0: of the state itself; n: of checkpoint n - 1 */
     uint64_t first, end; /* positions held, K and V only; else 0 */
     uint64_t at, bytes;  /* section in the file */
     struct sg_hash sum;
 };
 
+/* A checkpoint of a file. Its K and V are those of the state up to `rows`. */
 struct sg_state_checkpoint {
     uint64_t rows;      /* tokens in the states */
     uint64_t logits_at; /* 0: no logits */
@@ -60,15 +61,15 @@ struct sg_statefile {
     struct sg_map map;
     struct sg_state_head head;
     struct sg_state_slot *slots;                   /* [head.slots_n] */
-    struct sg_state_checkpoint points[SG_STATE_CHECKPOINTS]; /* [head.checkpoints_n] by rising position */
+    struct sg_state_checkpoint checkpoints[SG_STATE_CHECKPOINTS]; /* [head.checkpoints_n] in ascending order of rows */
     int borrowed;                                  /* 1: the mapping is the caller's memory */
-    int text_only;                                 /* 1: only header and tokens are sound, the rest is damaged */
+    int text_only;                                 /* 1: only header and tokens are valid, the rest is damaged */
 };
 
 /* --- stateformat.c --- */
 /* Maps a file and checks everything that needs no model, checksums included. EFORMAT: damaged, with the reason;
  * EUNSUPPORTED: another format version. On failure the file is closed, except when salvage is 1 and header and tokens are
- * sound: then text_only is set, the file stays open and the status is returned. */
+ * valid: then text_only is set, the file stays open and the status is returned. */
 segue_status sg_statefile_open(struct sg_statefile *f, const char *path, int salvage, segue_error *err);
 /* Checks header and tokens only: fast, and enough to see what the file contains. */
 segue_status sg_statefile_peek(struct sg_statefile *f, const char *path, segue_error *err);
@@ -77,18 +78,18 @@ segue_status sg_statefile_open_memory(struct sg_statefile *f, const void *bytes,
                                       segue_error *err);
 void sg_statefile_close(struct sg_statefile *f);
 const int32_t *sg_statefile_tokens(const struct sg_statefile *f); /* [head.tokens_n] */
-/* Logits [head.vocab] of the state (point 0) or of checkpoint point - 1; NULL: none. */
-const float *sg_statefile_logits(const struct sg_statefile *f, uint32_t point);
+/* Logits [head.vocab] of the state (0) or of checkpoint number n - 1 (n); NULL: none. */
+const float *sg_statefile_logits(const struct sg_statefile *f, uint32_t checkpoint);
 /* Slot names as in `--dump`: "k", "v", "conv", "rec". */
 const char *sg_state_kind(enum sg_slot_kind kind);
 /* 1: K or V, one row per token; 0: a recurrent slot of fixed size. */
 int sg_state_has_rows(const struct sg_slot *s);
 
-/* For writers. The caller fills head, slots and points while it writes the sections, and writes the header last. */
+/* For writers. The caller fills head, slots and checkpoints while it writes the sections, and writes the header last. */
 uint64_t sg_state_header_bytes(uint32_t slots_n, uint32_t checkpoints_n);
 /* `at` rounded up to the alignment of sections. */
 uint64_t sg_state_aligned(uint64_t at);
-/* Bytes of a piece that is hashed at once: whole rows of row_bytes; row_bytes 0: no rows. */
+/* Bytes that are hashed at once: a multiple of row_bytes; row_bytes 0: a recurrent slot. */
 size_t sg_state_piece(size_t row_bytes);
 /* Adds the next piece to a section's checksum. */
 void sg_state_add_sum(struct sg_hash *sum, const void *bytes, size_t n);
@@ -108,7 +109,7 @@ struct sg_state_contents {
     struct sg_layout *layout; /* with states */
     uint64_t computed, prefill_ns;
     const float *logits;                      /* [vocab] or NULL */
-    struct sg_checkpoint *const *checkpoints; /* [checkpoints_n] below `computed`, by rising position */
+    struct sg_checkpoint *const *checkpoints; /* [checkpoints_n] below `computed`, in ascending order of length */
     uint32_t checkpoints_n;
 };
 /* 1: a file can hold checkpoints of this graph's states (recurrent slots, and no sliding windows). */
@@ -120,10 +121,10 @@ segue_status sg_state_save(const struct sg_state_contents *v, const char *path, 
 /* EFORMAT: the file's shape, weights, adapters or slots differ from the engine's model and `adapters`. */
 segue_status sg_statefile_fits(const struct sg_statefile *f, const struct segue_engine *e,
                                struct sg_hash adapters, segue_error *err);
-/* Fills the empty states of a layout. points (may be NULL): [SG_STATE_CHECKPOINTS] receives a fork at each checkpoint,
+/* Fills the empty states of a layout. checkpoints (may be NULL): [SG_STATE_CHECKPOINTS] receives a fork at each checkpoint,
  * *checkpoints_n of them, also on failure. upto: 0 = load the state, n = stop at checkpoint n - 1. */
 segue_status sg_statefile_fill(const struct sg_statefile *f, const struct segue_engine *e,
-                               struct sg_layout *l, uint32_t upto, struct sg_checkpoint **points,
+                               struct sg_layout *l, uint32_t upto, struct sg_checkpoint **checkpoints,
                                uint32_t *checkpoints_n, segue_error *err);
 
 /* --- stateconvert.c --- */
@@ -137,6 +138,6 @@ segue_status sg_statefile_tensors(const struct sg_statefile *f, const char *path
 /* [n, heads, width] to [heads, n, width]. */
 void sg_dump_heads(const struct sg_slot *slot, size_t n, const float *rows, float *heads);
 /* A convolution slot from [step, channel] to [channel, step]. */
-void sg_dump_conv(const struct sg_slot *slot, const float *rows, float *turned);
+void sg_dump_conv(const struct sg_slot *slot, const float *rows, float *transposed);
 
 #endif

@@ -1,5 +1,5 @@
-/* stateformat.c: the bytes of a state file (docs/STATE.md): header and tables walked by one function for both
- * directions, and the reader that holds every number against the file before it is used. Knows no model.
+/* stateformat.c: the bytes of a state file (docs/STATE.md). One function per record serializes and parses it, so that both directions
+ * agree. The reader checks every number against the size of the file before it is used. Needs no model.
  * SPDX-License-Identifier: MIT */
 #include <string.h>
 
@@ -10,10 +10,10 @@
 enum {
     HEAD_BYTES = 448,
     SLOT_BYTES = 80,
-    POINT_BYTES = 32,
+    CHECKPOINT_BYTES = 32,
     SUM_BYTES = 16,
     ALIGN = 64,
-    PIECE = 1 << 20,
+    PIECE = 1 << 20,   /* bytes hashed at once */
     SLOTS_MAX = 65536,
     SIDE_MAX = 1 << 24 /* heads, width, depth */
 };
@@ -33,7 +33,7 @@ int sg_state_has_rows(const struct sg_slot *s) { return s->kind == SG_SLOT_K || 
 
 /* --- checksums --- */
 
-/* Piece by piece, so that a writer need not hold a whole slot. */
+/* A section's checksum is computed piece by piece, so that a writer need not hold a whole slot. */
 void sg_state_add_sum(struct sg_hash *sum, const void *bytes, size_t n)
 {
     *sum = sg_hash_join(*sum, sg_hash_bytes(bytes, n, 0));
@@ -47,7 +47,7 @@ struct sg_hash sg_state_sum(const void *bytes, size_t n, size_t piece)
     return sum;
 }
 
-/* K and V are summed in pieces of whole rows, everything else in pieces of PIECE. */
+/* K and V: as many whole rows as fit PIECE, at least one. */
 size_t sg_state_piece(size_t row_bytes)
 {
     if (!row_bytes) return PIECE;
@@ -56,8 +56,9 @@ size_t sg_state_piece(size_t row_bytes)
 
 static int same(struct sg_hash a, struct sg_hash b) { return a.lo == b.lo && a.hi == b.hi; }
 
-/* --- header to bytes and back: one walk for both directions --- */
+/* --- records: writing and reading --- */
 
+/* Position in the bytes, and the direction. */
 struct walk {
     uint8_t *at;
     int writing;
@@ -72,7 +73,7 @@ static void walk_bytes(struct walk *w, void *p, size_t n)
     w->at += n;
 }
 
-/* Byte by byte: the file is little-endian on every machine. */
+/* Little-endian on every machine. */
 static void walk_number(struct walk *w, uint64_t *x, size_t n)
 {
     uint64_t value = w->writing ? *x : 0;
@@ -99,13 +100,13 @@ static void walk_sum(struct walk *w, struct sg_hash *h)
     walk_number(w, &h->hi, 8);
 }
 
-/* zeroes: what the reserved bytes hold; anything else is of a later version. */
+/* zeroes: the reserved bytes, which must be 0. */
 static void walk_head(struct walk *w, struct sg_state_head *h, uint8_t zeroes[16])
 {
-    char mark[16];
+    char file_magic[16];
     uint32_t slot_bytes = SLOT_BYTES;
-    memcpy(mark, magic, sizeof mark);
-    walk_bytes(w, mark, sizeof mark);
+    memcpy(file_magic, magic, sizeof file_magic);
+    walk_bytes(w, file_magic, sizeof file_magic);
     walk_32(w, &h->version);
     walk_32(w, &h->library);
     walk_number(w, &h->file_bytes, 8);
@@ -140,7 +141,7 @@ static void walk_slot(struct walk *w, struct sg_state_slot *s)
     walk_32(w, &s->slot.depth);
     walk_32(w, &s->slot.window);
     walk_32(w, &storage);
-    walk_32(w, &s->point);
+    walk_32(w, &s->checkpoint);
     walk_number(w, &s->first, 8);
     walk_number(w, &s->end, 8);
     walk_number(w, &s->at, 8);
@@ -150,7 +151,7 @@ static void walk_slot(struct walk *w, struct sg_state_slot *s)
     s->storage = (enum sg_storage)storage;
 }
 
-static void walk_point(struct walk *w, struct sg_state_checkpoint *p)
+static void walk_checkpoint(struct walk *w, struct sg_state_checkpoint *p)
 {
     walk_number(w, &p->rows, 8);
     walk_number(w, &p->logits_at, 8);
@@ -159,11 +160,12 @@ static void walk_point(struct walk *w, struct sg_state_checkpoint *p)
 
 uint64_t sg_state_header_bytes(uint32_t slots_n, uint32_t checkpoints_n)
 {
-    return HEAD_BYTES + (uint64_t)slots_n * SLOT_BYTES + (uint64_t)checkpoints_n * POINT_BYTES + SUM_BYTES;
+    return HEAD_BYTES + (uint64_t)slots_n * SLOT_BYTES + (uint64_t)checkpoints_n * CHECKPOINT_BYTES + SUM_BYTES;
 }
 
 uint64_t sg_state_aligned(uint64_t at) { return (at + ALIGN - 1) / ALIGN * ALIGN; }
 
+/* The header's checksum is seeded with the format version. */
 segue_status sg_state_put_header(struct sg_file_out *out, const struct sg_statefile *f, segue_error *err)
 {
     struct sg_state_head head = f->head;
@@ -174,8 +176,8 @@ segue_status sg_state_put_header(struct sg_file_out *out, const struct sg_statef
     walk_head(&w, &head, zeroes);
     for (uint32_t i = 0; i < head.slots_n; i++) walk_slot(&w, &f->slots[i]);
     for (uint32_t i = 0; i < head.checkpoints_n; i++) {
-        struct sg_state_checkpoint p = f->points[i];
-        walk_point(&w, &p);
+        struct sg_state_checkpoint p = f->checkpoints[i];
+        walk_checkpoint(&w, &p);
     }
     struct sg_hash sum = sg_hash_bytes(bytes, n - SUM_BYTES, SG_STATE_VERSION);
     walk_sum(&w, &sum);
@@ -195,12 +197,14 @@ segue_status sg_state_put_section(struct sg_file_out *out, const void *bytes, si
 
 /* --- reading --- */
 
+/* The error for a damaged file. */
 static segue_status damaged(const struct sg_statefile *f, const char *what, segue_error *err)
 {
     return sg_fail(err, SEGUE_EFORMAT,
-                   "state not loaded: %s: %s; the file is damaged: compute the tokens anew", f->path, what);
+                   "state not loaded: %s: damaged: %s; compute the tokens again", f->path, what);
 }
 
+/* The tables of slots and checkpoints, whose sizes read_header has checked. Records are copied, since the mapping is read-only. */
 static segue_status read_tables(struct sg_statefile *f, segue_error *err)
 {
     struct sg_state_head *h = &f->head;
@@ -213,51 +217,51 @@ static segue_status read_tables(struct sg_statefile *f, segue_error *err)
         struct walk r = {record, 0};
         walk_slot(&r, &f->slots[i]);
     }
-    for (uint32_t i = 0; i < h->checkpoints_n; i++, at += POINT_BYTES) {
-        uint8_t record[POINT_BYTES];
+    for (uint32_t i = 0; i < h->checkpoints_n; i++, at += CHECKPOINT_BYTES) {
+        uint8_t record[CHECKPOINT_BYTES];
         memcpy(record, at, sizeof record);
         struct walk r = {record, 0};
-        walk_point(&r, &f->points[i]);
+        walk_checkpoint(&r, &f->checkpoints[i]);
     }
     return SEGUE_OK;
 }
 
-/* Nothing is believed before the checksum is right, and no size before it is held against the map. */
+/* Order: magic, version, sizes against the mapping, checksum, reserved bytes, tables. */
 static segue_status read_header(struct sg_statefile *f, segue_error *err)
 {
     struct sg_state_head *h = &f->head;
     uint8_t zeroes[16];
     if (f->map.size < sizeof magic || memcmp(f->map.data, magic, sizeof magic) != 0)
         return sg_fail(err, SEGUE_EFORMAT,
-                       "state not loaded: %s: it is no state file; name one that segue saved", f->path);
-    if (f->map.size < HEAD_BYTES + SUM_BYTES) return damaged(f, "its header is cut off", err);
+                       "state not loaded: %s: not a state file; pass one that segue saved", f->path);
+    if (f->map.size < HEAD_BYTES + SUM_BYTES) return damaged(f, "the header is truncated", err);
     uint8_t head[HEAD_BYTES];
     memcpy(head, f->map.data, sizeof head);
     struct walk w = {head, 0};
     walk_head(&w, h, zeroes);
     if (h->version != SG_STATE_VERSION)
         return sg_fail(err, SEGUE_EUNSUPPORTED,
-                       "state not loaded: %s: format %u, this library reads %d; use the one that saved it",
+                       "state not loaded: %s: format version %u, this library reads %d; use the version that saved it",
                        f->path, h->version, SG_STATE_VERSION);
     uint64_t n = sg_state_header_bytes(h->slots_n, h->checkpoints_n);
     if (h->slots_n > SLOTS_MAX || h->checkpoints_n > SG_STATE_CHECKPOINTS || n > f->map.size)
-        return damaged(f, "its header is cut off", err);
+        return damaged(f, "the header is truncated", err);
     struct sg_hash sum = sg_hash_bytes(f->map.data, n - SUM_BYTES, SG_STATE_VERSION);
     if (sum.lo != sg_le64(f->map.data + n - 16) || sum.hi != sg_le64(f->map.data + n - 8))
-        return damaged(f, "the checksum of its header is wrong", err);
+        return damaged(f, "the header's checksum is wrong", err);
     for (size_t i = 0; i < sizeof zeroes; i++)
-        if (zeroes[i]) return damaged(f, "reserved bytes of its header are not zero", err);
-    if (h->layout != SG_STATE_LAYOUT) return damaged(f, "its layout is unknown", err);
+        if (zeroes[i]) return damaged(f, "reserved bytes of the header are not zero", err);
+    if (h->layout != SG_STATE_LAYOUT) return damaged(f, "the layout of slots is unknown", err);
     h->unit[SG_STATE_TEXT - 1] = h->kernels[SG_STATE_TEXT - 1] = 0;
     return read_tables(f, err);
 }
 
-/* A section that begins where the last one ended: in the file, only zeroes before it. */
+/* A section starts at the aligned end of the previous one, is inside the file, and the padding before it is zero. */
 static segue_status check_section(const struct sg_statefile *f, uint64_t at, uint64_t bytes, uint64_t *end,
                                   segue_error *err)
 {
     if (at != sg_state_aligned(*end) || at > f->map.size || bytes > f->map.size - at)
-        return damaged(f, "a section lies outside its place", err);
+        return damaged(f, "a section is out of place or outside of the file", err);
     for (uint64_t i = *end; i < at; i++)
         if (f->map.data[i]) return damaged(f, "bytes between two sections are not zero", err);
     *end = at + bytes;
@@ -268,71 +272,74 @@ static segue_status check_logits(const struct sg_statefile *f, uint64_t at, stru
                                  segue_error *err)
 {
     if (!at)
-        return sum.lo || sum.hi ? damaged(f, "logits that are not there have a checksum", err) : SEGUE_OK;
+        return sum.lo || sum.hi ? damaged(f, "absent logits have a checksum", err) : SEGUE_OK;
     SG_TRY(check_section(f, at, f->head.vocab * 4, end, err));
     if (!same(sum, sg_state_sum(f->map.data + at, f->head.vocab * 4, PIECE)))
-        return damaged(f, "the checksum of its logits is wrong", err);
+        return damaged(f, "the checksum of the logits is wrong", err);
     return SEGUE_OK;
 }
 
-/* Counts bound what follows: rows never exceed tokens, tokens fit the context of some session. */
+/* The counts bound all later loops: rows <= tokens <= INT32_MAX. */
 static segue_status check_tokens(const struct sg_statefile *f, uint64_t *end, segue_error *err)
 {
     const struct sg_state_head *h = &f->head;
     *end = sg_state_header_bytes(h->slots_n, h->checkpoints_n);
     if (h->tokens_n > INT32_MAX || !h->rows || h->rows > h->tokens_n || h->vocab > INT32_MAX)
-        return damaged(f, "its token counts are absurd", err);
+        return damaged(f, "the token counts are out of range", err);
     SG_TRY(check_section(f, h->tokens_at, h->tokens_n * 4, end, err));
     if (!same(h->tokens_sum, sg_state_sum(f->map.data + h->tokens_at, h->tokens_n * 4, PIECE)))
-        return damaged(f, "the checksum of its tokens is wrong", err);
+        return damaged(f, "the checksum of the tokens is wrong", err);
     const int32_t *tokens = sg_statefile_tokens(f);
     for (uint64_t i = 0; i < h->tokens_n; i++)
         if (tokens[i] < 0 || (uint64_t)tokens[i] >= h->vocab)
-            return damaged(f, "a token lies outside its vocabulary", err);
+            return damaged(f, "a token is outside of the vocabulary", err);
     return SEGUE_OK;
 }
 
-/* Sides are bounded first, so that no product of them overflows. */
+/* Dimensions are bounded first, so that no product of them overflows. K and V must hold everything up to the end that the next
+ * token attends to. */
 static segue_status check_slot(const struct sg_statefile *f, const struct sg_state_slot *s, uint64_t *end,
                                segue_error *err)
 {
     const struct sg_slot *d = &s->slot;
     if (d->kind > SG_SLOT_DELTA || d->heads > SIDE_MAX || d->width > SIDE_MAX || d->depth > SIDE_MAX ||
         (uint64_t)d->heads * d->width > SIDE_MAX)
-        return damaged(f, "a slot has an absurd shape", err);
+        return damaged(f, "the shape of a slot is out of range", err);
     if (s->storage != SG_F32 && s->storage != SG_F16 && s->storage != SG_BF16 && s->storage != SG_Q8_0)
         return damaged(f, "a slot has an unknown storage", err);
     int is_rows = sg_state_has_rows(d);
     size_t row_bytes = is_rows ? sg_slot_row_bytes(d, s->storage) : 0,
            fixed = is_rows ? 0 : sg_slot_fixed_bytes(d);
-    uint64_t rows = f->head.rows, most_first = d->window && rows >= d->window ? rows - d->window + 1 : 0;
-    if (is_rows && (!row_bytes || s->point || s->end != rows || s->first > most_first ||
+    uint64_t rows = f->head.rows, first_max = d->window && rows >= d->window ? rows - d->window + 1 : 0;
+    if (is_rows && (!row_bytes || s->checkpoint || s->end != rows || s->first > first_max ||
                     s->bytes / row_bytes != s->end - s->first || s->bytes % row_bytes))
         return damaged(f, "a slot lacks rows", err);
     if (!is_rows &&
-        (s->first || s->end || s->bytes != fixed || s->storage != SG_F32 || s->point > f->head.checkpoints_n))
-        return damaged(f, "a slot has another size", err);
+        (s->first || s->end || s->bytes != fixed || s->storage != SG_F32 || s->checkpoint > f->head.checkpoints_n))
+        return damaged(f, "a recurrent slot has a wrong size", err);
     SG_TRY(check_section(f, s->at, s->bytes, end, err));
     if (!same(s->sum, sg_state_sum(f->map.data + s->at, s->bytes, sg_state_piece(row_bytes))))
         return damaged(f, "the checksum of a slot is wrong", err);
     return SEGUE_OK;
 }
 
+/* Everything after the tokens. */
 static segue_status check_rest(const struct sg_statefile *f, uint64_t end, segue_error *err)
 {
     uint64_t before = 0;
-    if (f->head.file_bytes != f->map.size) return damaged(f, "its size is not what its header says", err);
+    if (f->head.file_bytes != f->map.size) return damaged(f, "the file size differs from the header", err);
     SG_TRY(check_logits(f, f->head.logits_at, f->head.logits_sum, &end, err));
     for (uint32_t i = 0; i < f->head.slots_n; i++) SG_TRY(check_slot(f, &f->slots[i], &end, err));
     for (uint32_t i = 0; i < f->head.checkpoints_n; i++) {
-        if (f->points[i].rows <= before || f->points[i].rows >= f->head.rows)
-            return damaged(f, "its points are out of order", err);
-        before = f->points[i].rows;
-        SG_TRY(check_logits(f, f->points[i].logits_at, f->points[i].logits_sum, &end, err));
+        if (f->checkpoints[i].rows <= before || f->checkpoints[i].rows >= f->head.rows)
+            return damaged(f, "the checkpoints are out of order", err);
+        before = f->checkpoints[i].rows;
+        SG_TRY(check_logits(f, f->checkpoints[i].logits_at, f->checkpoints[i].logits_sum, &end, err));
     }
-    return end == f->map.size ? SEGUE_OK : damaged(f, "bytes follow its last section", err);
+    return end == f->map.size ? SEGUE_OK : damaged(f, "bytes follow the last section", err);
 }
 
+/* salvage: keeps the file open when only slots or logits are damaged. */
 static segue_status read_all(struct sg_statefile *f, int salvage, segue_error *err)
 {
     uint64_t end = 0;
@@ -383,8 +390,8 @@ const int32_t *sg_statefile_tokens(const struct sg_statefile *f)
     return (const int32_t *)(const void *)(f->map.data + f->head.tokens_at);
 }
 
-const float *sg_statefile_logits(const struct sg_statefile *f, uint32_t point)
+const float *sg_statefile_logits(const struct sg_statefile *f, uint32_t checkpoint)
 {
-    uint64_t at = point ? f->points[point - 1].logits_at : f->head.logits_at;
+    uint64_t at = checkpoint ? f->checkpoints[checkpoint - 1].logits_at : f->head.logits_at;
     return at ? (const float *)(const void *)(f->map.data + at) : NULL;
 }

@@ -1,22 +1,23 @@
-/* statesave.c: states to a file, by pieces: no slot is ever whole in memory but those that cannot be cut.
- * Written aside and renamed; the header goes last, so that an unfinished file begins with zeroes and would be
- * refused. SPDX-License-Identifier: MIT */
+/* statesave.c: writes states to a file. K and V are copied in pieces, recurrent slots whole. The file is written under a temporary
+ * name and renamed; the header is written last, so that an incomplete file begins with zeros and is refused. SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "engine/statefile/statefile.h"
 
+/* One save in progress. */
 struct saving {
     const struct sg_state_contents *save;
     struct sg_statefile file; /* head and tables, filled as sections are written */
     struct sg_file_out out;
-    uint8_t *room; /* [room_n] one piece */
-    uint64_t end;  /* of what is written */
+    uint8_t *buffer; /* [buffer_bytes] one piece of rows, or one recurrent slot */
+    uint64_t end;    /* offset after the last section written */
 };
 
 /* --- sections --- */
 
+/* Starts entry i of the slot table; returns also the stage that holds the slot, and its index there. */
 static struct sg_state_slot *begin_slot(struct saving *v, uint32_t i, struct sg_layout *l,
                                         const struct sg_slot *s, struct sg_layout_stage **stage, uint32_t *index)
 {
@@ -27,35 +28,38 @@ static struct sg_state_slot *begin_slot(struct saving *v, uint32_t i, struct sg_
     return out;
 }
 
+/* K or V: reads and writes piece by piece. */
 static segue_status put_rows(struct saving *v, struct sg_state_slot *out, struct sg_layout_stage *stage,
                              uint32_t index, segue_error *err)
 {
     size_t row_bytes = sg_slot_row_bytes(&out->slot, out->storage),
-           most = sg_state_piece(row_bytes) / row_bytes;
+           max_rows = sg_state_piece(row_bytes) / row_bytes;
     const struct sg_unit_ops *ops = sg_ops_of(stage->state);
     uint64_t rows;
     ops->state_held(stage->state, index, &out->first, &rows);
     out->end = v->save->computed;
     out->at = sg_state_aligned(v->end);
     for (uint64_t at = out->first, n; at < out->end; at += n) {
-        n = out->end - at < most ? out->end - at : most;
-        SG_TRY(ops->state_get(stage->state, index, at, at + n, out->storage, v->room, err));
-        sg_state_add_sum(&out->sum, v->room, n * row_bytes);
-        SG_TRY(sg_file_put_at(&v->out, out->at + out->bytes, v->room, n * row_bytes, err));
+        n = out->end - at < max_rows ? out->end - at : max_rows;
+        SG_TRY(ops->state_get(stage->state, index, at, at + n, out->storage, v->buffer, err));
+        sg_state_add_sum(&out->sum, v->buffer, n * row_bytes);
+        SG_TRY(sg_file_put_at(&v->out, out->at + out->bytes, v->buffer, n * row_bytes, err));
         out->bytes += n * row_bytes;
     }
     v->end = out->at + out->bytes;
     return SEGUE_OK;
 }
 
+/* A recurrent slot. */
 static segue_status put_fixed(struct saving *v, struct sg_state_slot *out, struct sg_layout_stage *stage,
                               uint32_t index, segue_error *err)
 {
     out->bytes = sg_slot_fixed_bytes(&out->slot);
-    SG_TRY(sg_ops_of(stage->state)->state_get(stage->state, index, 0, v->save->computed, SG_F32, v->room, err));
-    return sg_state_put_section(&v->out, v->room, out->bytes, &v->end, &out->at, &out->sum, err);
+    SG_TRY(sg_ops_of(stage->state)->state_get(stage->state, index, 0, v->save->computed, SG_F32, v->buffer, err));
+    return sg_state_put_section(&v->out, v->buffer, out->bytes, &v->end, &out->at, &out->sum, err);
 }
 
+/* All slots of the state, then the recurrent slots of each checkpoint. */
 static segue_status put_slots(struct saving *v, segue_error *err)
 {
     const struct sg_graph *g = v->save->engine->graph;
@@ -73,17 +77,18 @@ static segue_status put_slots(struct saving *v, segue_error *err)
             if (sg_state_has_rows(&g->slots[i])) continue;
             struct sg_layout *l = &v->save->checkpoints[p]->layout;
             struct sg_state_slot *out = begin_slot(v, n++, l, &g->slots[i], &stage, &index);
-            out->point = p + 1;
+            out->checkpoint = p + 1;
             SG_TRY(put_fixed(v, out, stage, index, err));
         }
     return SEGUE_OK;
 }
 
-static segue_status put_points(struct saving *v, segue_error *err)
+/* Lengths and logits of the checkpoints. */
+static segue_status put_checkpoints(struct saving *v, segue_error *err)
 {
     for (uint32_t p = 0; p < v->file.head.checkpoints_n; p++) {
         const struct sg_checkpoint *from = v->save->checkpoints[p];
-        struct sg_state_checkpoint *to = &v->file.points[p];
+        struct sg_state_checkpoint *to = &v->file.checkpoints[p];
         to->rows = from->tokens_n;
         if (from->logits)
             SG_TRY(sg_state_put_section(&v->out, from->logits, v->file.head.vocab * 4, &v->end,
@@ -92,6 +97,7 @@ static segue_status put_points(struct saving *v, segue_error *err)
     return SEGUE_OK;
 }
 
+/* What identifies the state: model, unit, kernels, adapters. Offsets and checksums are filled by the sections. */
 static void fill_head(struct saving *v)
 {
     const struct sg_state_contents *s = v->save;
@@ -127,12 +133,12 @@ static segue_status save_all(struct saving *v, segue_error *err)
         SG_TRY(sg_state_put_section(&v->out, v->save->logits, h->vocab * 4, &v->end, &h->logits_at,
                                     &h->logits_sum, err));
     SG_TRY(put_slots(v, err));
-    SG_TRY(put_points(v, err));
+    SG_TRY(put_checkpoints(v, err));
     h->file_bytes = v->end;
     return sg_state_put_header(&v->out, &v->file, err);
 }
 
-/* Points of a model with windows would need rows that its state has let go. */
+/* With sliding windows, a checkpoint would need rows that the state has released. */
 int sg_state_can_hold_checkpoints(const struct sg_graph *g)
 {
     uint32_t fixed = 0, windows = 0;
@@ -143,7 +149,8 @@ int sg_state_can_hold_checkpoints(const struct sg_graph *g)
     return fixed && !windows;
 }
 
-static uint32_t points_of(const struct sg_state_contents *v, uint32_t *slots)
+/* Number of checkpoints to write; *slots = entries of the slot table. */
+static uint32_t checkpoints_of(const struct sg_state_contents *v, uint32_t *slots)
 {
     uint32_t n = v->checkpoints_n < SG_STATE_CHECKPOINTS ? v->checkpoints_n : SG_STATE_CHECKPOINTS;
     const struct sg_graph *g = v->engine->graph;
@@ -153,32 +160,33 @@ static uint32_t points_of(const struct sg_state_contents *v, uint32_t *slots)
     return n;
 }
 
-static size_t room_bytes(const struct sg_state_contents *v)
+/* A MiB, or the largest row or recurrent slot. */
+static size_t buffer_bytes(const struct sg_state_contents *v)
 {
-    size_t room = 1 << 20;
+    size_t max = 1 << 20;
     const struct sg_graph *g = v->engine->graph;
     for (uint32_t i = 0; i < g->slots_n; i++) {
         size_t fixed = sg_slot_fixed_bytes(&g->slots[i]),
                bytes = fixed ? fixed : sg_slot_row_bytes(&g->slots[i], SG_F32);
-        if (bytes > room) room = bytes;
+        if (bytes > max) max = bytes;
     }
-    return room;
+    return max;
 }
 
 segue_status sg_state_save(const struct sg_state_contents *save, const char *path, segue_error *err)
 {
     struct saving v = {.save = save};
-    v.file.head.checkpoints_n = points_of(save, &v.file.head.slots_n);
+    v.file.head.checkpoints_n = checkpoints_of(save, &v.file.head.slots_n);
     v.file.slots = sg_alloc(v.file.head.slots_n * sizeof *v.file.slots);
-    v.room = sg_alloc(room_bytes(save));
-    segue_status status = v.file.slots && v.room ? sg_file_begin(&v.out, path, 0600, err)
-                                                 : sg_no_memory("state file", room_bytes(save), err);
+    v.buffer = sg_alloc(buffer_bytes(save));
+    segue_status status = v.file.slots && v.buffer ? sg_file_begin(&v.out, path, 0600, err)
+                                                 : sg_no_memory("state file", buffer_bytes(save), err);
     if (status == SEGUE_OK) {
         status = save_all(&v, err);
         if (status == SEGUE_OK) status = sg_file_commit(&v.out, err);
         sg_file_close(&v.out);
     }
     sg_free(v.file.slots);
-    sg_free(v.room);
+    sg_free(v.buffer);
     return status;
 }

@@ -1,7 +1,6 @@
-/* prefixdisk.c: the store's files: one folder for all models, a state file for each text's end with the
- * points on the way to it. Whoever else uses the folder is expected: files appear and vanish, and each is
- * believed only when every checksum is right, its tokens are the ones asked for, and the same units, kernels,
- * version and weights made it. SPDX-License-Identifier: MIT */
+/* prefixdisk.c: the store's files. One folder serves all models and processes. A file is a state file of one prefix together with
+ * the checkpoints of shorter ones. Other processes add and remove files at any time, so a file is used only when its checksums
+ * are right, its tokens are the expected ones, and it was made by the same unit, kernels, library version and weights. SPDX-License-Identifier: MIT */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,9 +9,13 @@
 #include "base/mem.h"
 #include "engine/store/prefixstore.h"
 
-enum { FILES_MAX = 65536, FILES_KEPT = 4096, NAME_WEIGHTS = 16 };
-static const char ending[] = ".state";
-static const double half_life_ns = 7 * 86400e9; /* a file not used for a week is worth half */
+enum {
+    FILES_MAX = 65536,  /* entries of the folder that are read */
+    FILES_KEPT = 4096,  /* state files that are kept */
+    NAME_WEIGHTS = 16   /* leading characters of a file name: from weights_id */
+};
+static const char suffix[] = ".state";
+static const double half_life_ns = 7 * 86400e9; /* time without use that halves the worth of a file */
 
 static char *path_of(const struct sg_store *s, const char *name) { return sg_path_join(s->folder, name); }
 
@@ -37,21 +40,22 @@ static struct sg_store_file *file_new(struct sg_store *s, const char *name)
     return f;
 }
 
-static void enter(struct sg_store *s, struct sg_store_file *file, struct sg_store_class *class,
-                  const struct sg_statefile *f, uint32_t point)
+/* Adds the entry of the file's state (checkpoint 0) or of its checkpoint number n (n + 1). */
+static void add_entry(struct sg_store *s, struct sg_store_file *file, struct sg_store_class *class,
+                  const struct sg_statefile *f, uint32_t checkpoint)
 {
-    uint64_t rows = point ? f->points[point - 1].rows : f->head.rows;
+    uint64_t rows = checkpoint ? f->checkpoints[checkpoint - 1].rows : f->head.rows;
     struct sg_store_entry *e = sg_store_get_entry(s, class, sg_statefile_tokens(f), rows);
     if (!e || e->file) return;
     e->file = file;
-    e->file_checkpoint = point;
-    e->has_logits |= (point ? f->points[point - 1].logits_at : f->head.logits_at) != 0;
+    e->file_checkpoint = checkpoint;
+    e->has_logits |= (checkpoint ? f->checkpoints[checkpoint - 1].logits_at : f->head.logits_at) != 0;
     if (!e->prefill_ns) e->prefill_ns = (uint64_t)((double)f->head.read_ns * (double)rows / (double)f->head.rows);
 }
 
-/* Another version's kernels may round otherwise, so its states are not taken up; that there are some is
- * remembered. */
-static void enter_file(struct sg_store *s, const char *name, const struct sg_statefile *f)
+/* Adds the entries of a file of this model. States of another library version are not used, because its kernels may round
+ * differently; `stale` remembers that there are some. */
+static void add_file(struct sg_store *s, const char *name, const struct sg_statefile *f)
 {
     const segue_model_info *info = &s->engine->model->info;
     if (memcmp(f->head.shape_id, info->shape_id, 32) != 0 ||
@@ -67,16 +71,17 @@ static void enter_file(struct sg_store *s, const char *name, const struct sg_sta
         return;
     }
     struct sg_store_file *file = file_new(s, name);
-    for (uint32_t p = 0; file && p <= f->head.checkpoints_n; p++) enter(s, file, class, f, p);
+    for (uint32_t p = 0; file && p <= f->head.checkpoints_n; p++) add_entry(s, file, class, f, p);
 }
 
-static void look_into(struct sg_store *s, const char *name)
+/* Reads the header of a file of the folder. A file of a newer format counts as stale. */
+static void read_header(struct sg_store *s, const char *name)
 {
     struct sg_statefile f;
     char *path = path_of(s, name);
     if (!path) return;
     if (sg_statefile_peek(&f, path, NULL) == SEGUE_OK) {
-        enter_file(s, name, &f);
+        add_file(s, name, &f);
         sg_statefile_close(&f);
     } else {
         for (struct sg_store_class *c = s->classes; c; c = c->next) c->stale |= f.head.version > SG_STATE_VERSION;
@@ -84,6 +89,7 @@ static void look_into(struct sg_store *s, const char *name)
     sg_free(path);
 }
 
+/* Does nothing while the folder's modification time is unchanged. Temporary files of dead writers are removed. */
 void sg_store_scan(struct sg_store *s)
 {
     char **names = NULL;
@@ -93,18 +99,19 @@ void sg_store_scan(struct sg_store *s)
     if (sg_folder_list(s->folder, "", FILES_MAX, &names, &n, NULL) != SEGUE_OK) return;
     s->seen_ns = changed;
     for (size_t i = 0; i < n; i++) {
-        size_t len = strlen(names[i]), end = sizeof ending - 1;
+        size_t len = strlen(names[i]), end = sizeof suffix - 1;
         char *path = sg_file_abandoned(names[i]) ? path_of(s, names[i]) : NULL;
         if (path) sg_file_remove(path);
         sg_free(path);
-        if (len > end && !strcmp(names[i] + len - end, ending) &&
+        if (len > end && !strcmp(names[i] + len - end, suffix) &&
             !strncmp(names[i], s->engine->weights_id, NAME_WEIGHTS) && !is_known(s, names[i]))
-            look_into(s, names[i]);
+            read_header(s, names[i]);
         sg_free(names[i]);
     }
     sg_free(names);
 }
 
+/* Drops a file from the index, and its entries that are not in memory. remove: also deletes it. */
 static void forget_file(struct sg_store *s, struct sg_store_file *file, int remove)
 {
     char *path = remove ? path_of(s, file->name) : NULL;
@@ -123,25 +130,25 @@ static void forget_file(struct sg_store *s, struct sg_store_file *file, int remo
     sg_free(file);
 }
 
-/* --- taking a state from a file --- */
+/* --- reading a state --- */
 
-/* The name is a hash; what counts is what stands in the file. */
-static segue_status same_text(const struct sg_statefile *f, const struct sg_store_entry *e, const int32_t *tokens,
+/* The file name contains only a hash, and another process may have replaced the file: compares the tokens and the origin. */
+static segue_status check_file(const struct sg_statefile *f, const struct sg_store_entry *e, const int32_t *tokens,
                               segue_error *err)
 {
     size_t n = e->node->depth;
     uint64_t rows = e->file_checkpoint > f->head.checkpoints_n ? 0
-                    : e->file_checkpoint                  ? f->points[e->file_checkpoint - 1].rows
+                    : e->file_checkpoint                  ? f->checkpoints[e->file_checkpoint - 1].rows
                                                      : f->head.rows;
     if (rows == n && !memcmp(sg_statefile_tokens(f), tokens, n * sizeof *tokens) &&
         f->head.library == segue_version() && !strcmp(f->head.unit, e->class->origin.unit) &&
         !strcmp(f->head.kernels, e->class->origin.kernels))
         return SEGUE_OK;
-    return sg_fail(err, SEGUE_EFORMAT, "state not loaded: %s: it is not what it was; compute the tokens anew",
+    return sg_fail(err, SEGUE_EFORMAT, "state not loaded: %s: the file changed since it was indexed; compute the tokens again",
                    f->path);
 }
 
-/* The tokens are those of the tree, which agree with those of whoever asks; a cut follows where his end. */
+/* Loads the state or checkpoint of an entry. Its tokens match the query as far as the tree matched; the caller cuts the rest. */
 static segue_status read_file(const struct sg_store *s, struct sg_store_entry *e, const char *path,
                               struct sg_layout *l, float *logits, int *logits_known, segue_error *err)
 {
@@ -151,7 +158,7 @@ static segue_status read_file(const struct sg_store *s, struct sg_store_entry *e
     sg_tree_tokens(e->node, tokens);
     segue_status status = sg_statefile_open(&f, path, 0, err);
     if (status == SEGUE_OK) {
-        status = same_text(&f, e, tokens, err);
+        status = check_file(&f, e, tokens, err);
         if (status == SEGUE_OK) status = sg_statefile_fits(&f, s->engine, e->class->origin.adapters, err);
         if (status == SEGUE_OK) status = sg_statefile_fill(&f, s->engine, l, e->file_checkpoint, NULL, NULL, err);
         const float *known = status == SEGUE_OK ? sg_statefile_logits(&f, e->file_checkpoint) : NULL;
@@ -172,7 +179,7 @@ segue_status sg_store_read(struct sg_store *s, struct sg_store_entry *e, struct 
     segue_status status = read_file(s, e, path, l, logits, logits_known, &err);
     if (status == SEGUE_OK) sg_file_touch(path);
     sg_free(path);
-    /* damaged, or gone: another process may have removed it */
+    /* EIO: another process may have removed it */
     if (status == SEGUE_EFORMAT || status == SEGUE_EUNSUPPORTED || status == SEGUE_EIO)
         forget_file(s, e->file, status != SEGUE_EIO);
     return status;
@@ -180,25 +187,26 @@ segue_status sg_store_read(struct sg_store *s, struct sg_store_entry *e, struct 
 
 /* --- writing --- */
 
-/* Bytes that a file will have, a little more. */
-static uint64_t file_bytes(const struct sg_store *s, const struct sg_store_entry *e, uint32_t points)
+/* Upper estimate of the size of the file to write. */
+static uint64_t file_bytes(const struct sg_store *s, const struct sg_store_entry *e, uint32_t checkpoints)
 {
     const struct sg_graph *g = s->engine->graph;
     uint64_t rows = e->node->depth, vocab = s->engine->model->info.vocab, bytes = 4096;
     for (uint32_t i = 0; i < g->slots_n; i++)
-        bytes += (1 + (uint64_t)points) * (sg_slot_fixed_bytes(&g->slots[i]) + 256) +
+        bytes += (1 + (uint64_t)checkpoints) * (sg_slot_fixed_bytes(&g->slots[i]) + 256) +
                  rows * sg_slot_row_bytes(&g->slots[i], e->checkpoint->layout.stages[0].kv);
-    return bytes + rows * 4 + (1 + (uint64_t)points) * vocab * 4;
+    return bytes + rows * 4 + (1 + (uint64_t)checkpoints) * vocab * 4;
 }
 
+/* A file that may be deleted. */
 struct candidate {
     char *name;
-    uint64_t bytes;
-    double worth;
+    uint64_t bytes; /* 0: not a file any more, or deleted */
+    double worth;   /* nanoseconds saved per byte, halved per half_life_ns without use */
 };
 
-/* Time that a byte saves, by what the file says of itself; unreadable ones are worth nothing. */
-static void weigh(const struct sg_store *s, struct candidate *c, uint64_t now)
+/* Fills size and worth from the file's header; a damaged file is worth nothing. */
+static void rate(const struct sg_store *s, struct candidate *c, uint64_t now)
 {
     struct sg_statefile f;
     uint64_t changed = 0;
@@ -223,18 +231,18 @@ static void remove_candidate(struct sg_store *s, struct candidate *c)
     sg_free(path);
 }
 
-/* Files of all models count. 1: there is room for `wanted` bytes now. */
-static int make_room(struct sg_store *s, uint64_t wanted)
+/* Deletes files of least worth, of all models, until `wanted` more bytes fit the budget. 1: they fit. */
+static int free_disk(struct sg_store *s, uint64_t wanted)
 {
     char **names = NULL;
     size_t n = 0;
     uint64_t total = 0, live = 0, now = sg_wall_ns();
-    if (wanted > s->disk_budget || sg_folder_list(s->folder, ending, FILES_MAX, &names, &n, NULL) != SEGUE_OK)
+    if (wanted > s->disk_budget || sg_folder_list(s->folder, suffix, FILES_MAX, &names, &n, NULL) != SEGUE_OK)
         return 0;
     struct candidate *list = sg_alloc(n * sizeof *list);
     for (size_t i = 0; list && i < n; i++) {
         list[i].name = names[i];
-        weigh(s, &list[i], now);
+        rate(s, &list[i], now);
         total += list[i].bytes;
         live += list[i].bytes != 0;
     }
@@ -248,15 +256,15 @@ static int make_room(struct sg_store *s, uint64_t wanted)
         least->bytes = 0;
         live--;
     }
-    int room = list && total + wanted <= s->disk_budget;
+    int fits = list && total + wanted <= s->disk_budget;
     for (size_t i = 0; i < n; i++) sg_free(names[i]);
     sg_free(names);
     sg_free(list);
-    return room;
+    return fits;
 }
 
-/* The points above an entry that are in memory, the nearest, rising. */
-static uint32_t points_above(const struct sg_store_entry *e, struct sg_store_entry *out[SG_STATE_CHECKPOINTS])
+/* The nearest ancestors that are in memory, at most SG_STATE_CHECKPOINTS, in ascending order of length. */
+static uint32_t ancestors_of(const struct sg_store_entry *e, struct sg_store_entry *out[SG_STATE_CHECKPOINTS])
 {
     uint32_t n = 0;
     for (struct sg_prefix_node *up = sg_tree_ancestor(e->node); up && n < SG_STATE_CHECKPOINTS; up = sg_tree_ancestor(up))
@@ -269,6 +277,7 @@ static uint32_t points_above(const struct sg_store_entry *e, struct sg_store_ent
     return n;
 }
 
+/* File name: the first characters of weights_id and a hash of tokens and origin. */
 static void name_of(const struct sg_store *s, const struct sg_store_entry *e, const int32_t *tokens, char out[64])
 {
     char hex[33];
@@ -276,16 +285,16 @@ static void name_of(const struct sg_store *s, const struct sg_store_entry *e, co
     h = sg_hash_join(h, sg_hash_bytes(e->class->origin.unit, sizeof e->class->origin.unit, 0));
     h = sg_hash_join(h, sg_hash_bytes(e->class->origin.kernels, sizeof e->class->origin.kernels, 0));
     sg_hash_hex(sg_hash_join(h, e->class->origin.adapters), hex);
-    snprintf(out, 64, "%.*s-%s%s", NAME_WEIGHTS, s->engine->weights_id, hex, ending);
+    snprintf(out, 64, "%.*s-%s%s", NAME_WEIGHTS, s->engine->weights_id, hex, suffix);
 }
 
 static segue_status save(const struct sg_store *s, struct sg_store_entry *e, const int32_t *tokens,
                          struct sg_store_entry *const *above, uint32_t n, const char *name)
 {
-    struct sg_checkpoint *points[SG_STATE_CHECKPOINTS];
+    struct sg_checkpoint *checkpoints[SG_STATE_CHECKPOINTS];
     char *path = path_of(s, name);
     if (!path) return SEGUE_EMEMORY;
-    for (uint32_t i = 0; i < n; i++) points[i] = above[i]->checkpoint;
+    for (uint32_t i = 0; i < n; i++) checkpoints[i] = above[i]->checkpoint;
     struct sg_state_contents v = {.engine = s->engine,
                         .origin = &e->class->origin,
                         .tokens = tokens,
@@ -294,14 +303,14 @@ static segue_status save(const struct sg_store *s, struct sg_store_entry *e, con
                         .computed = e->node->depth,
                         .prefill_ns = e->prefill_ns,
                         .logits = e->checkpoint->logits,
-                        .checkpoints = points,
+                        .checkpoints = checkpoints,
                         .checkpoints_n = n};
     segue_status status = sg_state_save(&v, path, NULL);
     sg_free(path);
     return status;
 }
 
-/* Files whose every entry the new file has too are not needed any more. */
+/* Deletes older files all of whose entries the new file contains, and lets these entries refer to the new file. */
 static void supersede(struct sg_store *s, struct sg_store_entry *const *above, uint32_t n, struct sg_store_file *by)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -319,7 +328,7 @@ static void supersede(struct sg_store *s, struct sg_store_entry *const *above, u
         }
 }
 
-/* Where states can be cut, the file of a shorter text that this one begins with is not needed. */
+/* States that can be cut: deletes the files of all prefixes of this entry. */
 static void supersede_shorter(struct sg_store *s, const struct sg_store_entry *e)
 {
     for (struct sg_prefix_node *up = sg_tree_ancestor(e->node); up;) {
@@ -334,12 +343,12 @@ void sg_store_write(struct sg_store *s, struct sg_store_entry *e)
     struct sg_store_entry *above[SG_STATE_CHECKPOINTS];
     char name[64];
     if (!e->checkpoint) return;
-    uint32_t n = s->exact ? points_above(e, above) : 0;
+    uint32_t n = s->exact ? ancestors_of(e, above) : 0;
     int32_t *tokens = sg_alloc(e->node->depth * sizeof *tokens);
     if (!tokens) return;
     sg_tree_tokens(e->node, tokens);
     name_of(s, e, tokens, name);
-    if (make_room(s, file_bytes(s, e, n)) && save(s, e, tokens, above, n, name) == SEGUE_OK) {
+    if (free_disk(s, file_bytes(s, e, n)) && save(s, e, tokens, above, n, name) == SEGUE_OK) {
         struct sg_store_file *file = file_new(s, name);
         if (file) {
             e->file = file;

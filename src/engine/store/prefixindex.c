@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "engine/store/prefixstore.h"
 
+/* 1: states of both origins can replace each other: same unit, same kernels, same adapters. */
 static int same_origin(const struct sg_state_origin *a, const struct sg_state_origin *b)
 {
     return a->adapters.lo == b->adapters.lo && a->adapters.hi == b->adapters.hi && !strcmp(a->unit, b->unit) &&

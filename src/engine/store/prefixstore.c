@@ -1,4 +1,4 @@
-/* prefixstore.c: see prefixstore.h. What is kept in memory, what a hit is, and what goes first; files are prefixdisk.c's.
+/* prefixstore.c: see prefixstore.h. Entries in memory: insertion, search and eviction. Files are handled by prefixdisk.c.
  * SPDX-License-Identifier: MIT */
 #include "engine/store/prefixstore.h"
 
@@ -6,12 +6,19 @@
 
 #include "base/mem.h"
 
-enum { LEAST_TOKENS = 16, AHEAD_TOKENS = 512, ENTRIES_MAX = 4096, GHOSTS_MAX = 256, MEMORY_BYTES = 512 << 20 };
+enum {
+    TOKENS_MIN = 16,          /* shorter prefixes are not stored, and smaller savings are no hit */
+    AHEAD_TOKENS = 512,       /* capacity of loaded states beyond their tokens */
+    ENTRIES_MAX = 4096,       /* in memory */
+    GHOSTS_MAX = 256,         /* per class */
+    MEMORY_BYTES = 512 << 20  /* default budget */
+};
 static const uint64_t disk_bytes_default = (uint64_t)4 << 30;
 
-/* --- what goes first --- */
+/* --- eviction --- */
 
-/* Time that a byte of it saves, risen by the clock when it was used last: what is not used grows old. */
+/* GreedyDual: computing time saved per byte and use, plus the store's clock at the last use. The clock rises with every
+ * eviction, so that unused entries lose worth relative to new ones. An entry saves only the tokens after its nearest ancestor. */
 static double worth(const struct sg_store *s, const struct sg_store_entry *e)
 {
     const struct sg_prefix_node *above = sg_tree_ancestor(e->node);
@@ -21,6 +28,7 @@ static double worth(const struct sg_store *s, const struct sg_store_entry *e)
     return e->clock + saved * (1 + e->hits) / bytes;
 }
 
+/* 1: no entry continues this prefix. */
 static int is_leaf(const struct sg_store_entry *e)
 {
     for (const struct sg_prefix_node *c = e->node->child; c; c = c->sibling)
@@ -28,6 +36,7 @@ static int is_leaf(const struct sg_store_entry *e)
     return 1;
 }
 
+/* Marks the node, so that a later miss can be reported as "evicted". All marks of a class are cleared at GHOSTS_MAX. */
 static void leave_ghost(struct sg_store_entry *e)
 {
     if (++e->class->ghosts > GHOSTS_MAX) {
@@ -37,7 +46,7 @@ static void leave_ghost(struct sg_store_entry *e)
     e->node->ghost = 1;
 }
 
-/* A leaf goes to disk, where there is one; what lies on the way to a leaf goes there with the leaf. */
+/* Drops the checkpoint. A leaf is written to disk first if the store has a folder; an inner entry is written with its leaf. */
 static void evict(struct sg_store *s, struct sg_store_entry *e)
 {
     if (s->folder && !e->file && is_leaf(e)) sg_store_write(s, e);
@@ -48,6 +57,7 @@ static void evict(struct sg_store *s, struct sg_store_entry *e)
     sg_store_remove_entry(s, e);
 }
 
+/* Evicts the entries of least worth until both budgets hold. */
 static void trim(struct sg_store *s)
 {
     for (;;) {
@@ -69,9 +79,9 @@ static void trim(struct sg_store *s)
     }
 }
 
-/* --- keeping --- */
+/* --- insertion --- */
 
-/* Where states can be cut, a longer one serves for all that it begins with. */
+/* States that can be cut: the checkpoint of a longer prefix replaces those of all its prefixes. */
 static void absorb(struct sg_store *s, struct sg_store_entry *e)
 {
     for (struct sg_prefix_node *up = sg_tree_ancestor(e->node); up;) {
@@ -86,7 +96,7 @@ static void absorb(struct sg_store *s, struct sg_store_entry *e)
 void sg_store_put(struct sg_store *s, const struct sg_state_origin *origin, const int32_t *tokens, uint64_t prefill_ns,
                   struct sg_checkpoint *checkpoint)
 {
-    if (checkpoint->tokens_n < LEAST_TOKENS) return;
+    if (checkpoint->tokens_n < TOKENS_MIN) return;
     pthread_mutex_lock(&s->lock);
     struct sg_store_class *c = sg_store_get_class(s, origin);
     struct sg_store_entry *e = c ? sg_store_get_entry(s, c, tokens, checkpoint->tokens_n) : NULL;
@@ -105,8 +115,9 @@ void sg_store_put(struct sg_store *s, const struct sg_state_origin *origin, cons
     pthread_mutex_unlock(&s->lock);
 }
 
-/* --- finding --- */
+/* --- search --- */
 
+/* The best entry for a query. */
 struct match {
     struct sg_store_entry *entry;
     size_t matched;     /* tokens that match the tree */
@@ -115,6 +126,7 @@ struct match {
     const char *reason; /* why usable_n is smaller than matched; NULL: none */
 };
 
+/* 1: an entry was evicted at `node` or an ancestor of more than `rows` tokens. */
 static int evicted_between(const struct sg_prefix_node *node, size_t rows)
 {
     for (; node && node->depth > rows; node = node->parent)
@@ -122,9 +134,11 @@ static int evicted_between(const struct sg_prefix_node *node, size_t rows)
     return 0;
 }
 
-/* The last token is left to compute unless the logits behind it are known. */
+/* 1: a query of n tokens can start from this entry: it leaves a token to compute, or has the logits after the last one. */
 static int usable(const struct sg_store_entry *e, size_t n) { return e->node->depth < n || e->has_logits; }
 
+/* Cuttable states: any entry at or after the end of the match serves, cut to the match. Otherwise the deepest entry on the
+ * matched path. */
 static struct match find(const struct sg_store *s, struct sg_store_class *class, const int32_t *tokens, size_t n)
 {
     struct sg_prefix_node *inside, *below;
@@ -179,13 +193,13 @@ void sg_store_find(struct sg_store *s, const struct sg_store_query *q, struct sg
     if (s->folder) sg_store_scan(s);
     struct sg_store_class *c = sg_store_get_class(s, q->origin);
     if (c) m = find(s, c, q->tokens, q->tokens_n);
-    if (m.entry && m.usable_n >= q->computed + LEAST_TOKENS) {
+    if (m.entry && m.usable_n >= q->computed + TOKENS_MIN) {
         m.entry->hits++;
         m.entry->clock = s->clock;
         if (m.entry->checkpoint)
             out->checkpoint = sg_checkpoint_share(m.entry->checkpoint);
         else if (load_from_disk(s, m.entry, q, out) == SEGUE_OK)
-            trim(s); /* the fork that now is in memory may exceed the budget */
+            trim(s); /* the loaded checkpoint may exceed the budget */
         if (out->checkpoint || out->states_n) out->tokens_n = m.usable_n;
     }
     pthread_mutex_unlock(&s->lock);
@@ -195,7 +209,8 @@ void sg_store_find(struct sg_store *s, const struct sg_store_query *q, struct sg
 
 /* --- open, close --- */
 
-static int needs_points(const struct sg_graph *g)
+/* 1: a state of this graph cannot be cut to any length: recurrent slots, or windows that release positions. */
+static int needs_checkpoints(const struct sg_graph *g)
 {
     for (uint32_t i = 0; i < g->slots_n; i++)
         if (sg_slot_fixed_bytes(&g->slots[i]) || g->slots[i].window) return 1;
@@ -208,7 +223,7 @@ segue_status sg_store_open(struct sg_store **out, const struct segue_engine *e, 
     struct sg_store *s = sg_alloc(sizeof *s);
     if (!s) return sg_no_memory("prefix store", sizeof *s, err);
     s->engine = e;
-    s->exact = needs_points(e->graph);
+    s->exact = needs_checkpoints(e->graph);
     s->memory_budget = memory_bytes ? memory_bytes : MEMORY_BYTES;
     s->disk_budget = disk_bytes ? disk_bytes : disk_bytes_default;
     if (*folder && !(s->folder = sg_strndup(folder, strlen(folder)))) {

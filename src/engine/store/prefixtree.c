@@ -1,4 +1,4 @@
-/* prefixtree.c: see prefixtree.h. No recursion: a tree of hostile texts may be as deep as it has nodes.
+/* prefixtree.c: see prefixtree.h. No function is recursive, because hostile prompts can make the tree as deep as it has nodes.
  * SPDX-License-Identifier: MIT */
 #include "engine/store/prefixtree.h"
 
@@ -6,13 +6,15 @@
 
 #include "base/mem.h"
 
-static size_t common(const int32_t *a, size_t n, const int32_t *b, size_t m)
+/* Length of the common_prefix prefix. */
+static size_t common_prefix(const int32_t *a, size_t n, const int32_t *b, size_t m)
 {
     size_t same = 0;
     while (same < n && same < m && a[same] == b[same]) same++;
     return same;
 }
 
+/* The child whose edge begins with token `first`; edges of siblings begin with different tokens. */
 static struct sg_prefix_node *child_of(const struct sg_prefix_node *node, int32_t first)
 {
     struct sg_prefix_node *c = node->child;
@@ -38,6 +40,7 @@ static struct sg_prefix_node *node_new(const int32_t *tokens, size_t n)
     return node;
 }
 
+/* Makes `child` the first child of `parent`. */
 static void attach(struct sg_prefix_node *parent, struct sg_prefix_node *child)
 {
     child->parent = parent;
@@ -53,15 +56,15 @@ static void detach(struct sg_prefix_node *node)
     *at = node->sibling;
 }
 
-/* A new node after the first `keep` tokens of a node's edge. */
-static struct sg_prefix_node *split(struct sg_prefix_node *node, size_t keep)
+/* Splits the edge of a node after its first n tokens and returns the new upper node. NULL: out of memory, nothing changed. */
+static struct sg_prefix_node *split(struct sg_prefix_node *node, size_t n)
 {
-    struct sg_prefix_node *upper = node_new(node->tokens, keep), *parent = node->parent;
+    struct sg_prefix_node *upper = node_new(node->tokens, n), *parent = node->parent;
     if (!upper) return NULL;
     detach(node);
     attach(parent, upper);
-    node->n -= keep;
-    memmove(node->tokens, node->tokens + keep, node->n * sizeof *node->tokens);
+    node->n -= n;
+    memmove(node->tokens, node->tokens + n, node->n * sizeof *node->tokens);
     attach(upper, node);
     return upper;
 }
@@ -77,7 +80,7 @@ struct sg_prefix_node *sg_tree_add(struct sg_prefix_node *root, const int32_t *t
             if (!next && node != root) sg_tree_remove_unused(node);
             return next;
         }
-        size_t same = common(next->tokens, next->n, tokens + at, n - at);
+        size_t same = common_prefix(next->tokens, next->n, tokens + at, n - at);
         node = same < next->n ? split(next, same) : next;
         if (!node) return NULL;
         at += same;
@@ -91,7 +94,7 @@ size_t sg_tree_walk(struct sg_prefix_node *root, const int32_t *tokens, size_t n
     struct sg_prefix_node *node = root, *next;
     size_t at = 0, same = 0;
     while (at < n && (next = child_of(node, tokens[at]))) {
-        same = common(next->tokens, next->n, tokens + at, n - at);
+        same = common_prefix(next->tokens, next->n, tokens + at, n - at);
         at += same;
         if (same < next->n) {
             if (inside) *inside = node;
@@ -105,7 +108,7 @@ size_t sg_tree_walk(struct sg_prefix_node *root, const int32_t *tokens, size_t n
     return at;
 }
 
-/* The next node of a walk over all below `top`, parents before children; NULL: it was the last. */
+/* The next node in preorder of the subtree of `top`; NULL: it was the last one. */
 static struct sg_prefix_node *next_node(const struct sg_prefix_node *node, const struct sg_prefix_node *top)
 {
     if (node->child) return node->child;
@@ -146,7 +149,7 @@ void sg_tree_remove_unused(struct sg_prefix_node *node)
 void sg_tree_clear_ghosts(struct sg_prefix_node *root)
 {
     int found = 1;
-    while (found) { /* pruning changes the tree under the walk, so it begins again */
+    while (found) { /* removal changes the tree, so the walk starts again */
         found = 0;
         for (struct sg_prefix_node *node = root; node && !found; node = next_node(node, root)) {
             found = node->ghost;
@@ -156,6 +159,7 @@ void sg_tree_clear_ghosts(struct sg_prefix_node *root)
     }
 }
 
+/* Removes leaf after leaf. */
 void sg_tree_free(struct sg_prefix_node *root)
 {
     struct sg_prefix_node *node = root;

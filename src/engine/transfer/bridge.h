@@ -1,47 +1,53 @@
-/* bridge.h: states from one layout to another. SPDX-License-Identifier: MIT */
+/* bridge.h: copies or passes on the states of one layout to another, slot by slot. A session is used by one thread, so nothing
+ * here locks. SPDX-License-Identifier: MIT */
 #ifndef SG_ENGINE_BRIDGE_H
 #define SG_ENGINE_BRIDGE_H
 
 #include "engine/placement/layout.h"
 
-/* One slot, rows [first, end) of it, from a state to another. */
+/* A copy of one slot from one state to another: positions [first, end) of K or V, or a whole recurrent slot. */
 struct sg_slot_copy {
     struct sg_state *from, *to;
     uint32_t from_slot, to_slot;
     const struct sg_slot *slot;
-    enum sg_storage kv; /* of the state that takes it */
+    enum sg_storage kv; /* storage of K and V in `to` */
     uint64_t first, end;
 };
-/* Memory that rows pass through; pinned where one of the sides copies faster then. One thread's. */
+/* Host buffer between two units: state_get writes it, state_put reads it. Pinned when one of the units copies faster then. */
 struct sg_staging {
     uint8_t *memory;
     size_t bytes;
-    const struct sg_host_memory *host; /* that it was taken from; NULL: of this process */
+    const struct sg_host_memory *host; /* allocator of `memory`; NULL: the process allocator */
 };
-/* rows: what is to go over; 0: not known. */
-segue_status sg_staging_open(struct sg_staging *c, const struct sg_layout *from, const struct sg_layout *to, uint64_t rows,
+/* tokens: length of the sequence that will be copied; 0: not known. EMEMORY. */
+segue_status sg_staging_open(struct sg_staging *c, const struct sg_layout *from, const struct sg_layout *to, uint64_t tokens,
                              segue_error *err);
-void sg_staging_close(struct sg_staging *c); /* zeroed ones too */
+void sg_staging_close(struct sg_staging *c); /* a zeroed struct is allowed */
 
-/* Adds what went over to *bytes. Copies may go on: out of `from` until sg_bridge_flush, into `to` until it is sealed. */
+/* Copies one slot and adds its bytes to *bytes. Device copies may be pending afterwards: those that read `from` until
+ * sg_bridge_flush, those that write `to` until sg_bridge_validate. */
 segue_status sg_bridge_slot(const struct sg_slot_copy *j, struct sg_staging *c, uint64_t *bytes, segue_error *err);
 segue_status sg_bridge_flush(const struct sg_layout *from, segue_error *err);
 
-segue_status sg_bridge_validate(const struct sg_layout_stage *stage, uint64_t rows, segue_error *err);
+/* Sets the length of a state that was filled by puts. EARG: a slot lacks positions that the next token attends to. */
+segue_status sg_bridge_validate(const struct sg_layout_stage *stage, uint64_t tokens, segue_error *err);
 
-/* 1: the units pass states on by themselves, nothing is copied. */
+/* 1: all stages have the same layers, storage and kind of unit, and that kind has state_transfer. */
 int sg_bridge_can_transfer(const struct sg_layout *from, const struct sg_layout *to);
 
 struct sg_move_stats {
-    uint64_t bytes, copied_bytes, ns, rows;
+    uint64_t bytes;        /* size of the states in the storage of `to` */
+    uint64_t copied_bytes; /* copied through host memory; 0 after state_transfer */
+    uint64_t ns, tokens;   /* duration; length of the sequence */
 };
-/* The states are in `to` as well, which had none or bare ones; those of `from` may then only be freed. On failure they are
- * as they were. */
-segue_status sg_bridge_move(struct sg_layout *from, struct sg_layout *to, uint64_t room, struct sg_move_stats *out,
+/* Moves the states to `to`, which has none or bare ones. On success the states of `from` may only be freed; on failure they
+ * are unchanged. capacity: tokens that the new states are to hold without growing. */
+segue_status sg_bridge_move(struct sg_layout *from, struct sg_layout *to, uint64_t capacity, struct sg_move_stats *out,
                             segue_error *err);
 
 #ifdef SEGUE_FAULTS
-/* Development builds: a hand-off changes the last bit of one number in each slot of this layer; UINT32_MAX: none. */
+/* Fault injection, in development builds: every hand-off flips the last bit of one number in each slot of this layer;
+ * UINT32_MAX: none. Tests check that --verify finds it. */
 void sg_fault_ulp(uint32_t layer);
 void sg_fault_ulp_now(struct sg_layout *to);
 #endif

@@ -1,4 +1,4 @@
-/* flow.c: see flow.h. Knows rows and slots; no unit, and nothing of sessions.
+/* flow.c: see flow.h. For each slot it remembers how many positions were copied; copying itself is in bridge.c.
  * SPDX-License-Identifier: MIT */
 #include "engine/transfer/flow.h"
 
@@ -8,21 +8,22 @@
 #include "base/mem.h"
 #include "engine/transfer/bridge.h"
 
-/* One slot of the model on its way. */
+/* One slot of the model: where it is in both layouts, and what was copied. */
 struct path {
     uint32_t from_stage, from_slot, to_stage, to_slot;
-    uint64_t sent; /* rows before this one are there; recurrent: 1 = it is there */
+    uint64_t sent; /* K, V: positions before this one were copied; recurrent: 1 = copied */
 };
 
 struct sg_flow {
     struct sg_layout *from, *to;
     struct path *paths; /* [paths_n] in the order of layers */
     uint32_t paths_n;
-    int open; /* the states of `to` exist */
-    struct sg_staging carrier;
+    int open;             /* 1: the states of `to` exist */
+    struct sg_staging staging;
     struct sg_flow_sums sums;
 };
 
+/* EINTERNAL: a layout lacks a slot of the model. */
 static segue_status find_paths(struct sg_flow *f, const struct sg_graph *all, segue_error *err)
 {
     for (uint32_t i = 0; i < all->slots_n; i++) {
@@ -31,7 +32,7 @@ static segue_status find_paths(struct sg_flow *f, const struct sg_graph *all, se
         struct sg_layout_stage *a = sg_layout_slot(f->from, s->kind, s->layer, &p->from_slot),
                         *b = sg_layout_slot(f->to, s->kind, s->layer, &p->to_slot);
         if (!a || !b)
-            return sg_fail(err, SEGUE_EINTERNAL, "hand-off: slot of layer %u: it is nowhere; report this",
+            return sg_fail(err, SEGUE_EINTERNAL, "hand-off failed: layer %u: no stage holds this slot; report this",
                            s->layer);
         p->from_stage = (uint32_t)(a - f->from->stages);
         p->to_stage = (uint32_t)(b - f->to->stages);
@@ -50,7 +51,7 @@ segue_status sg_flow_new(struct sg_flow **out, struct sg_layout *from, struct sg
     f->to = to;
     f->paths = sg_alloc(all->slots_n * sizeof *f->paths);
     segue_status status = f->paths ? SEGUE_OK : sg_no_memory("hand-off", all->slots_n * sizeof *f->paths, err);
-    if (status == SEGUE_OK) status = sg_staging_open(&f->carrier, from, to, 0, err);
+    if (status == SEGUE_OK) status = sg_staging_open(&f->staging, from, to, 0, err);
     if (status == SEGUE_OK) status = find_paths(f, all, err);
     if (status != SEGUE_OK) {
         sg_flow_free(f);
@@ -64,7 +65,7 @@ void sg_flow_free(struct sg_flow *f)
 {
     if (!f) return;
     sg_free(f->paths);
-    sg_staging_close(&f->carrier);
+    sg_staging_close(&f->staging);
     sg_free(f);
 }
 
@@ -76,6 +77,8 @@ void sg_flow_close(struct sg_flow *f)
     f->open = 0;
 }
 
+/* Copies the positions of one slot that were not copied yet, up to `rows`. last: also recurrent slots. A sliding window waits for
+ * the last run, unless it was start_ns: earlier rows would leave the window before decode starts. */
 static segue_status send_path(struct sg_flow *f, struct path *p, uint64_t rows, int last, segue_error *err)
 {
     const struct sg_layout_stage *a = &f->from->stages[p->from_stage], *b = &f->to->stages[p->to_stage];
@@ -90,41 +93,41 @@ static segue_status send_path(struct sg_flow *f, struct path *p, uint64_t rows, 
                            .end = rows};
     if (sg_slot_fixed_bytes(slot)) {
         if (!last) return SEGUE_OK;
-        SG_TRY(sg_bridge_slot(&j, &f->carrier, &f->sums.bytes, err));
+        SG_TRY(sg_bridge_slot(&j, &f->staging, &f->sums.bytes, err));
         p->sent = 1;
         return SEGUE_OK;
     }
-    if (slot->window && !last && !p->sent) return SEGUE_OK; /* most of it will be out of sight by the end */
+    if (slot->window && !last && !p->sent) return SEGUE_OK;
     if (!p->sent) j.first = sg_slot_first_needed(slot, rows);
     if (j.first >= rows) return SEGUE_OK;
-    SG_TRY(sg_bridge_slot(&j, &f->carrier, &f->sums.bytes, err));
+    SG_TRY(sg_bridge_slot(&j, &f->staging, &f->sums.bytes, err));
     p->sent = rows;
     return SEGUE_OK;
 }
 
-int sg_flow_open(struct sg_flow *f, uint64_t room)
+int sg_flow_open(struct sg_flow *f, uint64_t capacity)
 {
-    if (!f->open) f->open = sg_layout_states_to_fill(f->to, room, NULL) == SEGUE_OK;
+    if (!f->open) f->open = sg_layout_states_to_fill(f->to, capacity, NULL) == SEGUE_OK;
     return f->open;
 }
 
 int sg_flow_send(struct sg_flow *f, uint32_t k, uint64_t before, uint64_t rows, int last)
 {
     segue_status status = SEGUE_OK;
-    uint64_t begun = sg_thread_ns();
-    if (!f->from->stages[k].layer_range->unit->desc.streams) { /* what the runs before this one left can go */
+    uint64_t start_ns = sg_thread_ns();
+    if (!f->from->stages[k].layer_range->unit->desc.streams) { /* the unit gives out only what earlier runs completed */
         rows = before;
         last = 0;
     }
     for (uint32_t i = 0; i < f->paths_n && status == SEGUE_OK; i++)
         if (f->paths[i].from_stage == k) status = send_path(f, &f->paths[i], rows, last, NULL);
-    f->sums.ns += sg_thread_ns() - begun;
+    f->sums.ns += sg_thread_ns() - start_ns;
     return status == SEGUE_OK;
 }
 
 segue_status sg_flow_finish(struct sg_flow *f, uint64_t rows, segue_error *err)
 {
-    if (!f->open) return sg_fail(err, SEGUE_EUNSUPPORTED, "hand-off: nothing is on its way; move the state");
+    if (!f->open) return sg_fail(err, SEGUE_EUNSUPPORTED, "hand-off not finished: the flow is closed; move the state");
     segue_status status = SEGUE_OK;
     for (uint32_t i = 0; i < f->paths_n && status == SEGUE_OK; i++) {
         struct path *p = &f->paths[i];
